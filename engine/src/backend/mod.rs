@@ -1,0 +1,267 @@
+//! Where tensors live and what computes them: registry -> device -> buffer type -> buffer, and device -> backend.
+//!
+//! A backend is a small trait with documented defaults; nothing above this module names a concrete one except
+//! [`registry`], the one list of compiled-in backends.
+
+use std::any::Any;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::graph::{BufferId, Graph, Home, Tensor, TensorId};
+
+/// What a backend can fail with.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// The memory could not be had.
+    #[error("{buffer_type}: cannot allocate {bytes} bytes")]
+    OutOfMemory {
+        /// Name of the buffer type.
+        buffer_type: String,
+        /// Bytes asked for.
+        bytes: usize,
+    },
+    /// A read or write reaches beyond its buffer.
+    #[error("{buffer_type}: access to bytes {offset}..{} of a buffer of {size} bytes", .offset + .len)]
+    OutOfBounds {
+        /// Name of the buffer type.
+        buffer_type: String,
+        /// First byte.
+        offset: usize,
+        /// Number of bytes.
+        len: usize,
+        /// Size of the buffer.
+        size: usize,
+    },
+    /// No compiled-in backend computes this node.
+    #[error("no backend computes {op} ({node}) on a tensor of type {ty}")]
+    Unsupported {
+        /// Name of the op.
+        op: &'static str,
+        /// Name of the node.
+        node: String,
+        /// Type of the first operand.
+        ty: kernels::GgmlType,
+    },
+    /// The caller asked to stop.
+    #[error("cancelled")]
+    Cancelled,
+    /// Anything else a device reports.
+    #[error("{device}: {message}")]
+    Device {
+        /// Name of the device.
+        device: String,
+        /// What it said.
+        message: String,
+    },
+}
+
+/// What a buffer is used for; the scheduler places ops near buffers of weights.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Usage {
+    /// No particular use.
+    #[default]
+    Any,
+    /// Model weights.
+    Weights,
+    /// Intermediate results of a graph.
+    Compute,
+}
+
+/// A kind of memory. Two are the same if their names are.
+pub trait BufferType: Send + Sync {
+    /// Unique name, such as `CPU`.
+    fn name(&self) -> &str;
+
+    /// Every tensor's offset is a multiple of this (a power of two, in bytes).
+    fn alignment(&self) -> usize;
+
+    /// Largest single buffer in bytes.
+    fn max_size(&self) -> usize {
+        usize::MAX
+    }
+
+    /// Bytes to set aside for a tensor; at least [`Tensor::nbytes`].
+    fn alloc_size(&self, tensor: &Tensor) -> usize {
+        tensor.nbytes()
+    }
+
+    /// True if the CPU may use the memory by its address.
+    fn is_host(&self) -> bool;
+
+    /// A zeroed buffer of `size` bytes.
+    fn allocate(&self, size: usize) -> Result<Arc<dyn Buffer>, BackendError>;
+}
+
+impl fmt::Debug for dyn BufferType + '_ {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A piece of memory of some [`BufferType`]. Shared between threads: who writes where is decided by the allocator's plan
+/// and the order of a graph, not by this type.
+pub trait Buffer: Send + Sync {
+    /// The kind of memory.
+    fn buffer_type(&self) -> &Arc<dyn BufferType>;
+
+    /// Bytes.
+    fn size(&self) -> usize;
+
+    /// The first byte, if the memory is the host's.
+    fn host_ptr(&self) -> Option<NonNull<u8>>;
+
+    /// Copies `data` into the buffer.
+    fn write(&self, offset: usize, data: &[u8]) -> Result<(), BackendError>;
+
+    /// Copies from the buffer into `out`.
+    fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), BackendError>;
+
+    /// For a backend to recognize its own buffers.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// Every buffer that a graph's tensors may live in, by [`BufferId`].
+#[derive(Clone, Default)]
+pub struct MemoryMap {
+    buffers: Vec<Option<(Arc<dyn Buffer>, Usage)>>,
+}
+
+impl MemoryMap {
+    /// Adds a buffer.
+    pub fn insert(&mut self, buffer: Arc<dyn Buffer>, usage: Usage) -> BufferId {
+        let id = BufferId(u32::try_from(self.buffers.len()).expect("fewer than 2^32 buffers"));
+        self.buffers.push(Some((buffer, usage)));
+        id
+    }
+
+    /// Puts another buffer in the place of an existing one; tensors that live there must be placed anew.
+    pub fn replace(&mut self, id: BufferId, buffer: Arc<dyn Buffer>) {
+        if let Some((slot, _)) = &mut self.buffers[id.0 as usize] {
+            *slot = buffer;
+        }
+    }
+
+    /// The buffer with this id.
+    pub fn get(&self, id: BufferId) -> &Arc<dyn Buffer> {
+        &self.entry(id).0
+    }
+
+    /// What the buffer is used for.
+    pub fn usage(&self, id: BufferId) -> Usage {
+        self.entry(id).1
+    }
+
+    /// Address of a home in host memory; `None` if the buffer is not the host's.
+    pub fn host_ptr(&self, home: Home) -> Option<NonNull<u8>> {
+        let base = self.get(home.buffer).host_ptr()?;
+        // SAFETY: a home's offset lies within its buffer: the allocator or the loader put it there after checking sizes.
+        Some(unsafe { base.add(home.offset) })
+    }
+
+    fn entry(&self, id: BufferId) -> &(Arc<dyn Buffer>, Usage) {
+        self.buffers[id.0 as usize]
+            .as_ref()
+            .expect("the buffer of a home exists as long as its graph")
+    }
+}
+
+/// What a device is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceKind {
+    /// The host's processor.
+    Cpu,
+    /// A graphics processor with memory of its own.
+    Gpu,
+    /// Something that computes in host memory beside the CPU.
+    Accel,
+}
+
+/// Settings of a new backend.
+#[derive(Clone, Copy, Debug)]
+pub struct BackendParams {
+    /// Threads for graphs of one or a few tokens.
+    pub n_threads: usize,
+    /// Threads for batches.
+    pub n_threads_batch: usize,
+}
+
+/// Something that computes.
+pub trait Device: Send + Sync {
+    /// Unique name, such as `cpu`, as the command line takes it.
+    fn name(&self) -> &str;
+
+    /// For people: processor or card, instruction sets.
+    fn description(&self) -> String;
+
+    /// What it is.
+    fn kind(&self) -> DeviceKind;
+
+    /// Free and total bytes of memory.
+    fn memory(&self) -> (usize, usize);
+
+    /// Memory that the device prefers for weights, caches and intermediate results.
+    fn buffer_type(&self) -> Arc<dyn BufferType>;
+
+    /// A buffer over memory that already holds data, such as a mapped file; `None` if the device cannot use it in place.
+    /// `keep` owns the memory and is held as long as the buffer.
+    fn buffer_from_host(&self, keep: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Option<Arc<dyn Buffer>> {
+        let _ = keep;
+        None
+    }
+
+    /// True if the device's backend can use operands in this kind of memory.
+    fn supports_buffer_type(&self, buffer_type: &dyn BufferType) -> bool;
+
+    /// True if the device's backend computes this node: op, types, shapes and strides.
+    fn supports_op(&self, graph: &Graph, node: TensorId) -> bool;
+
+    /// True if the op is worth computing here although its weights lie in host memory.
+    fn offload_op(&self, graph: &Graph, node: TensorId) -> bool {
+        let _ = (graph, node);
+        false
+    }
+
+    /// A new backend: threads, streams and scratch memory of its own.
+    fn backend(self: Arc<Self>, params: &BackendParams) -> Result<Box<dyn Backend>, BackendError>;
+}
+
+/// Computes graphs on a device.
+pub trait Backend: Send {
+    /// The device.
+    fn device(&self) -> &Arc<dyn Device>;
+
+    /// Called with the largest graphs before the first compute, so that scratch memory is had before it is needed.
+    fn reserve(&mut self, graph: &Graph, nodes: &[TensorId]) -> Result<(), BackendError> {
+        let _ = (graph, nodes);
+        Ok(())
+    }
+
+    /// Computes `nodes` in order. View nodes are skipped. All operands have homes in buffers that the device supports.
+    /// Returns when done, or, for asynchronous backends, when queued.
+    fn compute(&mut self, graph: &Graph, nodes: &[TensorId], memory: &MemoryMap) -> Result<(), BackendError>;
+
+    /// Waits until everything queued is done.
+    fn synchronize(&mut self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    /// Changes the number of threads; ignored by backends without any.
+    fn set_threads(&mut self, n_threads: usize) {
+        let _ = n_threads;
+    }
+}
+
+/// Devices that come from one library.
+pub trait Registry: Send + Sync {
+    /// Name of the family, such as `CPU`.
+    fn name(&self) -> &str;
+
+    /// Its devices; empty if there is none on this machine.
+    fn devices(&self) -> Vec<Arc<dyn Device>>;
+}
+
+/// Same kind of memory?
+pub fn same_buffer_type(a: &dyn BufferType, b: &dyn BufferType) -> bool {
+    a.name() == b.name()
+}

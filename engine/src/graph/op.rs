@@ -1,0 +1,248 @@
+//! The operations a graph is made of, as data. What each computes is defined by the `reference` backend.
+
+/// Element-wise functions of one operand.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[allow(missing_docs)]
+pub enum Unary {
+    Neg,
+    Abs,
+    Sqr,
+    Sqrt,
+    Exp,
+    Tanh,
+    Sigmoid,
+    Relu,
+    /// max(x, 0)^2
+    ReluSqr,
+    /// x * sigmoid(x)
+    Silu,
+    /// The tanh approximation of GELU (Hendrycks and Gimpel, arXiv 1606.08415).
+    Gelu,
+    /// Exact GELU by erf.
+    GeluErf,
+    /// x * sigmoid(1.702 x)
+    GeluQuick,
+    /// ln(1 + e^x)
+    Softplus,
+}
+
+/// How positions turn into rotations (Su et al., arXiv 2104.09864): which elements form a pair.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum RopeKind {
+    /// Neighbours: (x0, x1), (x2, x3), …
+    Norm,
+    /// Halves: (x0, x[n/2]), (x1, x[n/2 + 1]), …
+    Neox,
+}
+
+/// Parameters of [`Op::Rope`]; scaling follows YaRN (Peng et al., arXiv 2309.00071).
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Rope {
+    /// Which elements pair up.
+    pub kind: RopeKind,
+    /// Leading elements of a head that are rotated; the rest pass through. Even.
+    pub n_dims: usize,
+    /// Base of the geometric series of wave lengths.
+    pub freq_base: f32,
+    /// Positions are multiplied by this (1 / context extension factor).
+    pub freq_scale: f32,
+    /// Weight of YaRN's interpolation mix; 0 is plain linear scaling.
+    pub ext_factor: f32,
+    /// Magnitude factor of the rotated part.
+    pub attn_factor: f32,
+    /// YaRN correction range, in rotations over the original context.
+    pub beta_fast: f32,
+    /// See `beta_fast`.
+    pub beta_slow: f32,
+    /// Context length the model was first trained with, for YaRN.
+    pub n_ctx_orig: usize,
+}
+
+/// Which keys a query of a sliding-window layer sees, besides the causal rule.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Window {
+    /// All of them.
+    #[default]
+    None,
+    /// Keys with `q_pos - k_pos < n`.
+    Standard(usize),
+    /// Keys in the query's own chunk of `n` positions: `k_pos >= q_pos / n * n`.
+    Chunked(usize),
+    /// Keys within `n / 2` positions on either side (encoders).
+    Symmetric(usize),
+}
+
+/// Parameters of [`Op::Attention`].
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Attention {
+    /// Scores are multiplied by this.
+    pub scale: f32,
+    /// Scores become `softcap * tanh(score / softcap)`; 0 is off.
+    pub softcap: f32,
+    /// ALiBi (Press et al., arXiv 2108.12409): the largest bias; 0 is off.
+    pub max_bias: f32,
+    /// Keys at later positions than the query are hidden.
+    pub causal: bool,
+    /// Sliding window.
+    pub window: Window,
+}
+
+/// An operation. Shapes are given innermost first; `T` is the number of tokens.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Op {
+    /// A leaf: input, weight or cache.
+    None,
+    /// Rows of `src0` `[n, rows]` chosen by `src1` (i32 `[T]`), as f32 `[n, T]`. Leading dimensions beyond 2 follow ggml:
+    /// `src0 [n, rows, b]`, `src1 [T, b]` gives `[n, T, b]`.
+    GetRows,
+    /// Writes rows of `src0` (f32 `[n, T]`) into the tensor `src1` `[n, rows]` (any type with a quantizer) at rows `src2` (i64 `[T]`).
+    /// The result is a view of `src1`.
+    SetRows,
+    /// `src0 [k, m, b2, b3]` (weights, any type) times `src1 [k, n, c2, c3]` (f32): f32 `[m, n, c2, c3]`; c2 and c3 are multiples of b2 and b3.
+    MulMat,
+    /// Mixture of experts: `src0 [k, m, n_expert]`, `src1 [k, n_used or 1, T]` (f32), `src2` expert ids (i32 `[n_used, T]`): f32 `[m, n_used, T]`.
+    MulMatId,
+    /// `src0 + src1`, `src1` repeated to the shape of `src0`.
+    Add,
+    /// `src0 - src1`, as [`Op::Add`].
+    Sub,
+    /// `src0 * src1`, as [`Op::Add`].
+    Mul,
+    /// `src0 / src1`, as [`Op::Add`].
+    Div,
+    /// Bias rows chosen by expert: `src0 [m, n_used, T] + src1 [m, n_expert]` at rows `src2` (i32 `[n_used, T]`).
+    AddId,
+    /// `src0 * scale + bias`.
+    Scale {
+        /// Factor.
+        scale: f32,
+        /// Added after the factor.
+        bias: f32,
+    },
+    /// Element-wise function.
+    Unary(Unary),
+    /// Gated unit: `f(src0) * src1`, both of one shape.
+    Glu(Unary),
+    /// Root-mean-square norm over dimension 0 (Zhang and Sennrich, arXiv 1910.07467). An optional `src1` `[n]` multiplies the result.
+    RmsNorm {
+        /// Added to the mean square.
+        eps: f32,
+    },
+    /// Layer norm over dimension 0 without weights (Ba et al., arXiv 1607.06450).
+    Norm {
+        /// Added to the variance.
+        eps: f32,
+    },
+    /// Divides by the Euclidean length over dimension 0, at least `eps`.
+    L2Norm {
+        /// Lower bound of the length.
+        eps: f32,
+    },
+    /// Rotary positions on `src0 [head_dim, n_head, T]` (f32) at positions `src1` (i32 `[T]`);
+    /// optional `src2` (f32 `[n_dims / 2]`) divides each frequency.
+    Rope(Rope),
+    /// Attention without a stored score matrix (online softmax; Dao et al., arXiv 2205.14135).
+    /// `src0` q f32 `[dk, n_head, T]`; `src1` k `[dk, n_head_kv, n_kv]`, `src2` v `[dv, n_head_kv, n_kv]` of any KV type;
+    /// `src3` cell positions i32 `[n_kv]` (negative: empty), `src4` cell sequence sets i64 `[n_kv]` (bit per sequence),
+    /// `src5` query positions i32 `[T]`, `src6` query sequence ids i32 `[T]`; optional `src7` sinks f32 `[n_head]`.
+    /// Result f32 `[dv, n_head, T]`, zero for a query that sees nothing. Key `j` is visible to query `i` when its set holds `i`'s sequence, its
+    /// position is not negative, and the causal and window rules allow it.
+    Attention(Attention),
+    /// Softmax over dimension 0 of `src0 * scale`.
+    SoftMax {
+        /// Factor before the exponential.
+        scale: f32,
+    },
+    /// Indices (i32 `[k, rows]`) of the `k` largest values of each row, largest first; ties by lower index.
+    TopK {
+        /// How many.
+        k: usize,
+    },
+    /// Sum over dimension 0: `[1, …]`.
+    SumRows,
+    /// `src0` then `src1` along a dimension.
+    Concat {
+        /// The dimension.
+        dim: u8,
+    },
+    /// `src0` repeated to the node's shape.
+    Repeat,
+    /// Values limited to a range.
+    Clamp {
+        /// Lower bound.
+        min: f32,
+        /// Upper bound.
+        max: f32,
+    },
+    /// A dense f32 copy of `src0` in the node's shape (same number of elements); converts from any type with a dequantizer.
+    Cont,
+    /// Same memory, other shape; `src0` is contiguous.
+    Reshape,
+    /// Part of `src0`'s memory with its own strides; offset in [`Tensor::view`](super::Tensor::view).
+    View,
+    /// Same memory, dimensions reordered.
+    Permute,
+}
+
+impl Op {
+    /// True for nodes that only rename memory and compute nothing.
+    pub fn is_view(self) -> bool {
+        matches!(self, Op::Reshape | Op::View | Op::Permute)
+    }
+
+    /// True if the op may write its result over its first operand of equal shape: each output element depends on no other
+    /// position of that operand than its own (or, for row-wise ops, than its own row, which is read whole before it is written).
+    pub fn can_run_in_place(self) -> bool {
+        matches!(
+            self,
+            Op::Add
+                | Op::Sub
+                | Op::Mul
+                | Op::Div
+                | Op::AddId
+                | Op::Scale { .. }
+                | Op::Unary(_)
+                | Op::Glu(_)
+                | Op::RmsNorm { .. }
+                | Op::Norm { .. }
+                | Op::L2Norm { .. }
+                | Op::Rope(_)
+                | Op::SoftMax { .. }
+                | Op::Clamp { .. }
+        )
+    }
+
+    /// A short name for plans and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Op::None => "leaf",
+            Op::GetRows => "get_rows",
+            Op::SetRows => "set_rows",
+            Op::MulMat => "mul_mat",
+            Op::MulMatId => "mul_mat_id",
+            Op::Add => "add",
+            Op::Sub => "sub",
+            Op::Mul => "mul",
+            Op::Div => "div",
+            Op::AddId => "add_id",
+            Op::Scale { .. } => "scale",
+            Op::Unary(_) => "unary",
+            Op::Glu(_) => "glu",
+            Op::RmsNorm { .. } => "rms_norm",
+            Op::Norm { .. } => "norm",
+            Op::L2Norm { .. } => "l2_norm",
+            Op::Rope(_) => "rope",
+            Op::Attention(_) => "attention",
+            Op::SoftMax { .. } => "soft_max",
+            Op::TopK { .. } => "top_k",
+            Op::SumRows => "sum_rows",
+            Op::Concat { .. } => "concat",
+            Op::Repeat => "repeat",
+            Op::Clamp { .. } => "clamp",
+            Op::Cont => "cont",
+            Op::Reshape => "reshape",
+            Op::View => "view",
+            Op::Permute => "permute",
+        }
+    }
+}

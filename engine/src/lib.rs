@@ -1,0 +1,23 @@
+//! Loads GGUF models and runs them. Modules stand in the order the data flows:
+//!
+//! - [`gguf`]: files of metadata and tensors, read and written
+//! - [`vocab`]: text to tokens and back
+//! - [`model`]: what an architecture declares, hyper-parameters, the tensor table, loading
+//! - [`graph`]: tensors and operations as descriptions, shape rules, the builder that architecture files call
+//! - [`alloc`]: where the intermediate results of a graph lie
+//! - [`sched`]: which backend computes which node
+//! - [`backend`]: devices, buffers, kernels
+//! - [`context`]: batches, KV memory, decode
+//! - [`sample`]: logits to tokens
+//! - [`chat`]: messages to prompts
+
+pub mod alloc;
+pub mod backend;
+pub mod chat;
+pub mod context;
+pub mod gguf;
+pub mod graph;
+pub mod model;
+pub mod sample;
+pub mod sched;
+pub mod vocab;

@@ -1,0 +1,132 @@
+//! The tensor types of the GGML/GGUF format: one table from which names, ids and sizes are derived.
+
+use std::fmt;
+
+/// Bytes of one row of `n` elements and the like can exceed `usize` for sizes read from a file; callers check.
+macro_rules! ggml_types {
+    ($( $variant:ident = $id:literal, $name:literal, block $block:literal, bytes $bytes:literal; )*) => {
+        /// A tensor element type of the GGML format. The discriminant is the id stored in GGUF files.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+        #[repr(u32)]
+        #[allow(non_camel_case_types, missing_docs)]
+        pub enum GgmlType { $( $variant = $id, )* }
+
+        impl GgmlType {
+            /// Every live type, in id order of the table.
+            pub const ALL: &'static [GgmlType] = &[ $( GgmlType::$variant, )* ];
+
+            /// The type with this GGUF id, or `None` for ids that are unknown or were removed from the format.
+            pub const fn from_id(id: u32) -> Option<GgmlType> {
+                match id { $( $id => Some(GgmlType::$variant), )* _ => None }
+            }
+
+            /// The format's lower-case name, such as `q4_K`.
+            pub const fn name(self) -> &'static str {
+                match self { $( GgmlType::$variant => $name, )* }
+            }
+
+            /// Elements in one block (1 for plain types).
+            pub const fn block_size(self) -> usize {
+                match self { $( GgmlType::$variant => $block, )* }
+            }
+
+            /// Bytes of one block.
+            pub const fn block_bytes(self) -> usize {
+                match self { $( GgmlType::$variant => $bytes, )* }
+            }
+        }
+    };
+}
+
+ggml_types! {
+    F32 = 0, "f32", block 1, bytes 4;
+    F16 = 1, "f16", block 1, bytes 2;
+    Q4_0 = 2, "q4_0", block 32, bytes 18;
+    Q4_1 = 3, "q4_1", block 32, bytes 20;
+    Q5_0 = 6, "q5_0", block 32, bytes 22;
+    Q5_1 = 7, "q5_1", block 32, bytes 24;
+    Q8_0 = 8, "q8_0", block 32, bytes 34;
+    Q8_1 = 9, "q8_1", block 32, bytes 36;
+    Q2_K = 10, "q2_K", block 256, bytes 84;
+    Q3_K = 11, "q3_K", block 256, bytes 110;
+    Q4_K = 12, "q4_K", block 256, bytes 144;
+    Q5_K = 13, "q5_K", block 256, bytes 176;
+    Q6_K = 14, "q6_K", block 256, bytes 210;
+    Q8_K = 15, "q8_K", block 256, bytes 292;
+    IQ2_XXS = 16, "iq2_xxs", block 256, bytes 66;
+    IQ2_XS = 17, "iq2_xs", block 256, bytes 74;
+    IQ3_XXS = 18, "iq3_xxs", block 256, bytes 98;
+    IQ1_S = 19, "iq1_s", block 256, bytes 50;
+    IQ4_NL = 20, "iq4_nl", block 32, bytes 18;
+    IQ3_S = 21, "iq3_s", block 256, bytes 110;
+    IQ2_S = 22, "iq2_s", block 256, bytes 82;
+    IQ4_XS = 23, "iq4_xs", block 256, bytes 136;
+    I8 = 24, "i8", block 1, bytes 1;
+    I16 = 25, "i16", block 1, bytes 2;
+    I32 = 26, "i32", block 1, bytes 4;
+    I64 = 27, "i64", block 1, bytes 8;
+    F64 = 28, "f64", block 1, bytes 8;
+    IQ1_M = 29, "iq1_m", block 256, bytes 56;
+    BF16 = 30, "bf16", block 1, bytes 2;
+    TQ1_0 = 34, "tq1_0", block 256, bytes 54;
+    TQ2_0 = 35, "tq2_0", block 256, bytes 66;
+    MXFP4 = 39, "mxfp4", block 32, bytes 17;
+    NVFP4 = 40, "nvfp4", block 64, bytes 36;
+    Q1_0 = 41, "q1_0", block 128, bytes 18;
+    Q2_0 = 42, "q2_0", block 64, bytes 18;
+}
+
+impl GgmlType {
+    /// The id stored in GGUF files.
+    pub const fn id(self) -> u32 {
+        self as u32
+    }
+
+    /// The type whose name equals `name`, ignoring case.
+    pub fn from_name(name: &str) -> Option<GgmlType> {
+        Self::ALL.iter().copied().find(|t| t.name().eq_ignore_ascii_case(name))
+    }
+
+    /// True for types stored in blocks of several elements.
+    pub const fn is_quantized(self) -> bool {
+        self.block_size() > 1
+    }
+
+    /// Bytes of a row of `n` elements; `None` if `n` is not a multiple of the block size or the size overflows.
+    pub const fn row_bytes(self, n: usize) -> Option<usize> {
+        if !n.is_multiple_of(self.block_size()) {
+            return None;
+        }
+        (n / self.block_size()).checked_mul(self.block_bytes())
+    }
+}
+
+impl fmt::Display for GgmlType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_and_names_round_trip() {
+        assert_eq!(GgmlType::ALL.len(), 35);
+        for &t in GgmlType::ALL {
+            assert_eq!(GgmlType::from_id(t.id()), Some(t));
+            assert_eq!(GgmlType::from_name(t.name()), Some(t));
+        }
+        for removed in [4, 5, 31, 32, 33, 36, 37, 38, 43, u32::MAX] {
+            assert_eq!(GgmlType::from_id(removed), None);
+        }
+    }
+
+    #[test]
+    fn rows_must_be_whole_blocks() {
+        assert_eq!(GgmlType::Q4_K.row_bytes(512), Some(288));
+        assert_eq!(GgmlType::Q4_K.row_bytes(255), None);
+        assert_eq!(GgmlType::F32.row_bytes(usize::MAX), None);
+    }
+}
