@@ -191,8 +191,14 @@ mod tests {
         buffer.read(80, &mut out[..20]).unwrap();
         assert_eq!(out[..20], [[0; 10], [7; 10]].concat());
 
-        assert!(matches!(buffer.write(91, &[0; 10]), Err(BackendError::OutOfBounds { .. })));
-        assert!(matches!(buffer.read(usize::MAX, &mut out), Err(BackendError::OutOfBounds { .. })));
+        assert!(matches!(
+            buffer.write(91, &[0; 10]),
+            Err(BackendError::OutOfBounds { .. })
+        ));
+        assert!(matches!(
+            buffer.read(usize::MAX, &mut out),
+            Err(BackendError::OutOfBounds { .. })
+        ));
     }
 
     #[test]
@@ -220,7 +226,10 @@ mod tests {
 
     #[test]
     fn meminfo_is_read_in_bytes() {
-        assert_eq!(parse_meminfo("MemTotal:  10 kB\nMemFree: 3 kB\nMemAvailable:  4 kB\n"), (4096, 10240));
+        assert_eq!(
+            parse_meminfo("MemTotal:  10 kB\nMemFree: 3 kB\nMemAvailable:  4 kB\n"),
+            (4096, 10240)
+        );
         assert_eq!(parse_meminfo("MemTotal: 10 kB\nMemFree: 3 kB\n"), (3072, 10240));
         assert_eq!(parse_meminfo("nonsense"), (0, 0));
     }

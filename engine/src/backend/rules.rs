@@ -20,7 +20,10 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
     let n = Node { graph, node };
     for source in node.sources() {
         let t = graph.tensor(source);
-        ensure(t.ne[0].is_multiple_of(t.ty.block_size()), "an operand's rows are not whole blocks")?;
+        ensure(
+            t.ne[0].is_multiple_of(t.ty.block_size()),
+            "an operand's rows are not whole blocks",
+        )?;
         ensure(
             !t.ty.is_quantized() || t.nb[0] == t.ty.block_bytes(),
             "blocks of a quantized operand are not adjacent",
@@ -34,13 +37,19 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
         Op::MulMatId => mul_mat_id(&n),
         Op::Add | Op::Sub | Op::Mul | Op::Div => {
             let (a, b) = (n.floats(0)?, n.floats(1)?);
-            ensure(repeats_to(b, a.ne), "the second operand does not repeat to the shape of the first")?;
+            ensure(
+                repeats_to(b, a.ne),
+                "the second operand does not repeat to the shape of the first",
+            )?;
             n.result(F32, a.ne)
         }
         Op::AddId => add_id(&n),
-        Op::Scale { .. } | Op::Unary(_) | Op::Norm { .. } | Op::L2Norm { .. } | Op::SoftMax { .. } | Op::Clamp { .. } => {
-            n.result(F32, n.floats(0)?.ne)
-        }
+        Op::Scale { .. }
+        | Op::Unary(_)
+        | Op::Norm { .. }
+        | Op::L2Norm { .. }
+        | Op::SoftMax { .. }
+        | Op::Clamp { .. } => n.result(F32, n.floats(0)?.ne),
         Op::Glu(_) => {
             let (a, b) = (n.floats(0)?, n.floats(1)?);
             ensure(a.ne == b.ne, "the operands differ in shape")?;
@@ -57,10 +66,16 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
             let (x, pos) = (n.floats(0)?, n.typed(1, I32)?);
             let dims = rope.n_dims;
             ensure(x.ne[3] == 1, "more than 3 dimensions")?;
-            ensure(dims > 0 && dims.is_multiple_of(2) && dims <= x.ne[0], "n_dims is odd, 0 or above the head size")?;
+            ensure(
+                dims > 0 && dims.is_multiple_of(2) && dims <= x.ne[0],
+                "n_dims is odd, 0 or above the head size",
+            )?;
             ensure(pos.ne == [x.ne[2], 1, 1, 1], "not one position per token")?;
             if n.has(2) {
-                ensure(n.typed(2, F32)?.ne == [dims / 2, 1, 1, 1], "not one frequency factor per pair")?;
+                ensure(
+                    n.typed(2, F32)?.ne == [dims / 2, 1, 1, 1],
+                    "not one frequency factor per pair",
+                )?;
             }
             n.result(F32, x.ne)
         }
@@ -80,13 +95,19 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
         Op::Concat { dim } => {
             let (a, b, dim) = (n.floats(0)?, n.floats(1)?, usize::from(dim));
             ensure(dim < 4, "there is no such dimension")?;
-            ensure((0..4).all(|d| d == dim || a.ne[d] == b.ne[d]), "the operands differ in another dimension")?;
+            ensure(
+                (0..4).all(|d| d == dim || a.ne[d] == b.ne[d]),
+                "the operands differ in another dimension",
+            )?;
             let mut ne = a.ne;
             ne[dim] = a.ne[dim].checked_add(b.ne[dim]).ok_or("the result is too large")?;
             n.result(F32, ne)
         }
         Op::Repeat => {
-            ensure(repeats_to(n.floats(0)?, node.ne), "the operand does not repeat to the node's shape")?;
+            ensure(
+                repeats_to(n.floats(0)?, node.ne),
+                "the operand does not repeat to the node's shape",
+            )?;
             n.result(F32, node.ne)
         }
         Op::Cont => {
@@ -95,16 +116,6 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
             n.result(F32, node.ne)
         }
     }
-}
-
-/// True if every element can be turned into f32.
-pub(super) fn is_readable(ty: GgmlType) -> bool {
-    ty == F32 || kernels::can_dequantize(ty)
-}
-
-/// True if rows of f32 can be turned into this type.
-pub(super) fn is_storable(ty: GgmlType) -> bool {
-    ty == F32 || kernels::can_quantize(ty)
 }
 
 struct Node<'a> {
@@ -118,7 +129,9 @@ impl<'a> Node<'a> {
     }
 
     fn any(&self, i: usize) -> Result<&'a Tensor, Flaw> {
-        self.node.src[i].map(|id| self.graph.tensor(id)).ok_or("an operand is missing")
+        self.node.src[i]
+            .map(|id| self.graph.tensor(id))
+            .ok_or("an operand is missing")
     }
 
     fn typed(&self, i: usize, ty: GgmlType) -> Result<&'a Tensor, Flaw> {
@@ -133,7 +146,7 @@ impl<'a> Node<'a> {
 
     fn readable(&self, i: usize) -> Result<&'a Tensor, Flaw> {
         let t = self.any(i)?;
-        ensure(is_readable(t.ty), "an operand's type cannot be read")?;
+        ensure(kernels::can_dequantize(t.ty), "an operand's type cannot be read")?;
         Ok(t)
     }
 
@@ -154,16 +167,28 @@ fn repeats_to(t: &Tensor, ne: [usize; 4]) -> bool {
 fn get_rows(n: &Node) -> Result<(), Flaw> {
     let (table, ids) = (n.readable(0)?, n.typed(1, I32)?);
     let batches_agree = ids.ne[1] == table.ne[2] && ids.ne[2] == table.ne[3] && ids.ne[3] == 1;
-    ensure(batches_agree, "the row numbers do not match the table's outer dimensions")?;
+    ensure(
+        batches_agree,
+        "the row numbers do not match the table's outer dimensions",
+    )?;
     n.result(F32, [table.ne[0], ids.ne[0], ids.ne[1], ids.ne[2]])
 }
 
 fn set_rows(n: &Node) -> Result<(), Flaw> {
     let (rows, table, ids) = (n.floats(0)?, n.any(1)?, n.typed(2, I64)?);
-    ensure(is_storable(table.ty), "rows cannot be stored in this type")?;
-    ensure(table.has_dense_rows() && table.nb[1] >= table.row_bytes(), "the table's rows overlap or have gaps")?;
-    ensure(rows.ne == [table.ne[0], ids.ne[0], 1, 1], "the rows do not fit the table")?;
-    ensure(ids.ne == [rows.ne[1], 1, 1, 1] && table.ne[2..] == [1, 1], "more than 2 dimensions")?;
+    ensure(kernels::can_quantize(table.ty), "rows cannot be stored in this type")?;
+    ensure(
+        table.has_dense_rows() && table.nb[1] >= table.row_bytes(),
+        "the table's rows overlap or have gaps",
+    )?;
+    ensure(
+        rows.ne == [table.ne[0], ids.ne[0], 1, 1],
+        "the rows do not fit the table",
+    )?;
+    ensure(
+        ids.ne == [rows.ne[1], 1, 1, 1] && table.ne[2..] == [1, 1],
+        "more than 2 dimensions",
+    )?;
     let table_id = n.node.source(1);
     let owner = n.graph.memory_owner(table_id);
     let offset = table.view.map_or(0, |(_, offset)| offset);
@@ -186,15 +211,27 @@ fn mul_mat_id(n: &Node) -> Result<(), Flaw> {
     let (w, x, ids) = (n.readable(0)?, n.floats(1)?, n.typed(2, I32)?);
     let [n_used, n_tokens, ..] = ids.ne;
     ensure(w.ne[0] == x.ne[0], "the row lengths differ")?;
-    ensure(w.ne[3] == 1 && ids.ne[2..] == [1, 1] && x.ne[3] == 1, "too many dimensions")?;
-    ensure(x.ne[2] == n_tokens && (x.ne[1] == n_used || x.ne[1] == 1), "not one row per token and expert")?;
+    ensure(
+        w.ne[3] == 1 && ids.ne[2..] == [1, 1] && x.ne[3] == 1,
+        "too many dimensions",
+    )?;
+    ensure(
+        x.ne[2] == n_tokens && (x.ne[1] == n_used || x.ne[1] == 1),
+        "not one row per token and expert",
+    )?;
     n.result(F32, [w.ne[1], n_used, n_tokens, 1])
 }
 
 fn add_id(n: &Node) -> Result<(), Flaw> {
     let (x, bias, ids) = (n.floats(0)?, n.floats(1)?, n.typed(2, I32)?);
-    ensure(bias.ne[0] == x.ne[0] && bias.ne[2..] == [1, 1], "not one bias row per expert")?;
-    ensure(x.ne[3] == 1 && ids.ne == [x.ne[1], x.ne[2], 1, 1], "not one expert per row")?;
+    ensure(
+        bias.ne[0] == x.ne[0] && bias.ne[2..] == [1, 1],
+        "not one bias row per expert",
+    )?;
+    ensure(
+        x.ne[3] == 1 && ids.ne == [x.ne[1], x.ne[2], 1, 1],
+        "not one expert per row",
+    )?;
     n.result(F32, x.ne)
 }
 
@@ -205,10 +242,16 @@ fn attention(n: &Node) -> Result<(), Flaw> {
     ensure(q.ne[3] == 1 && k.ne[3] == 1 && v.ne[3] == 1, "more than 3 dimensions")?;
     ensure(k.ne[0] == dk, "queries and keys differ in size")?;
     ensure(v.ne[1..] == k.ne[1..], "keys and values differ in number")?;
-    ensure(n_head_kv > 0 && n_head.is_multiple_of(n_head_kv), "query heads are not a multiple of key heads")?;
+    ensure(
+        n_head_kv > 0 && n_head.is_multiple_of(n_head_kv),
+        "query heads are not a multiple of key heads",
+    )?;
     let lists = [(3, I32, n_kv), (4, I64, n_kv), (5, I32, n_tokens), (6, I32, n_tokens)];
     for (i, ty, len) in lists {
-        ensure(n.typed(i, ty)?.ne == [len, 1, 1, 1], "a list of positions or sequences has the wrong length")?;
+        ensure(
+            n.typed(i, ty)?.ne == [len, 1, 1, 1],
+            "a list of positions or sequences has the wrong length",
+        )?;
     }
     if n.has(7) {
         ensure(n.floats(7)?.ne == [n_head, 1, 1, 1], "not one sink per head")?;
@@ -223,16 +266,5 @@ pub(super) fn unsupported(graph: &Graph, id: TensorId) -> BackendError {
         op: node.op.name(),
         node: node.name.to_string(),
         ty: node.src[0].map_or(node.ty, |s| graph.tensor(s).ty),
-    }
-}
-
-/// Converts a row of f32 to a type that [`is_storable`].
-pub(super) fn store_row(ty: GgmlType, row: &[f32], out: &mut [u8]) {
-    if ty == F32 {
-        for (bytes, x) in out.chunks_exact_mut(4).zip(row) {
-            bytes.copy_from_slice(&x.to_le_bytes());
-        }
-    } else {
-        kernels::quantize_row(ty, row, out);
     }
 }

@@ -58,11 +58,11 @@ impl Array {
             let start = byte_offset(t, i);
             if t.has_dense_rows() {
                 let end = start + t.ne[0] / t.ty.block_size() * t.ty.block_bytes();
-                to_f32(t.ty, &bytes[start..end], &mut row);
+                kernels::dequantize_row(t.ty, &bytes[start..end], &mut row);
             } else {
                 for (i0, x) in row.iter_mut().enumerate() {
                     let at = start + i0 * t.nb[0];
-                    to_f32(t.ty, &bytes[at..at + t.ty.block_bytes()], std::slice::from_mut(x));
+                    kernels::dequantize_row(t.ty, &bytes[at..at + t.ty.block_bytes()], std::slice::from_mut(x));
                 }
             }
             data.extend_from_slice(&row);
@@ -130,16 +130,6 @@ impl Ints {
     /// The element at `i`.
     pub(super) fn at(&self, i: Index) -> i64 {
         self.data[dense_offset(self.ne, i)]
-    }
-}
-
-fn to_f32(ty: GgmlType, bytes: &[u8], out: &mut [f32]) {
-    if ty == GgmlType::F32 {
-        for (x, b) in out.iter_mut().zip(bytes.chunks_exact(4)) {
-            *x = f32::from_le_bytes(word(b));
-        }
-    } else {
-        kernels::dequantize_row(ty, bytes, out);
     }
 }
 

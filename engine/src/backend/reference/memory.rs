@@ -159,7 +159,10 @@ mod tests {
             budget: Arc::new(Budget::new(100)),
         };
         let a = ty.allocate(60).unwrap();
-        assert!(matches!(ty.allocate(41), Err(BackendError::OutOfMemory { bytes: 41, .. })));
+        assert!(matches!(
+            ty.allocate(41),
+            Err(BackendError::OutOfMemory { bytes: 41, .. })
+        ));
         assert!(matches!(ty.allocate(usize::MAX), Err(BackendError::OutOfMemory { .. })));
         let b = ty.allocate(40).unwrap();
         assert_eq!(ty.budget.free(), 0);

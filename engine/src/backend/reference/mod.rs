@@ -121,7 +121,13 @@ impl Backend for ReferenceBackend {
                 continue;
             }
             rules::check(graph, id).map_err(|_| rules::unsupported(graph, id))?;
-            Operands { graph, memory, id, node }.compute()?;
+            Operands {
+                graph,
+                memory,
+                id,
+                node,
+            }
+            .compute()?;
         }
         Ok(())
     }
@@ -190,7 +196,7 @@ impl Operands<'_> {
             let row = self.found(ops::row_number(id, self.node.ne[1]))?;
             let start = row * self.node.nb[1];
             self.with_bytes_mut(|bytes| {
-                rules::store_row(ty, rows.row([0, t, 0, 0]), &mut bytes[start..start + row_bytes]);
+                kernels::quantize_row(ty, rows.row([0, t, 0, 0]), &mut bytes[start..start + row_bytes]);
             })?;
         }
         Ok(())
@@ -228,7 +234,10 @@ impl Operands<'_> {
 
     fn locate(&self, id: TensorId) -> Result<(&ReferenceBuffer, usize), BackendError> {
         let name = self.graph.tensor(id).name;
-        let home = self.graph.home(id).ok_or_else(|| self.error(format!("{name} has no memory")))?;
+        let home = self
+            .graph
+            .home(id)
+            .ok_or_else(|| self.error(format!("{name} has no memory")))?;
         let buffer = self.memory.get(home.buffer);
         let ours = buffer.as_any().downcast_ref::<ReferenceBuffer>();
         let foreign = || self.error(format!("{name} lies in {:?}", buffer.buffer_type()));

@@ -15,7 +15,10 @@ pub(super) struct NoSuchRow {
 }
 
 pub(super) fn row_number(row: i64, rows: usize) -> Result<usize, NoSuchRow> {
-    usize::try_from(row).ok().filter(|&r| r < rows).ok_or(NoSuchRow { row, rows })
+    usize::try_from(row)
+        .ok()
+        .filter(|&r| r < rows)
+        .ok_or(NoSuchRow { row, rows })
 }
 
 /// All of `ids` as row numbers below `rows`, in the order of a dense array.
