@@ -40,7 +40,7 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
         Op::MulMat => mul_mat(&n),
         Op::MulMatId => mul_mat_id(&n),
         Op::Add | Op::Sub | Op::Mul | Op::Div => {
-            let (a, b) = (n.floats(0)?, n.floats(1)?);
+            let (a, b) = (n.floats(0)?, n.readable(1)?);
             ensure(
                 repeats_to(b, a.ne),
                 "the second operand does not repeat to the shape of the first",

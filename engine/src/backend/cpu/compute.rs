@@ -54,7 +54,11 @@ impl CpuBackend {
         }
         Err(BackendError::OutOfMemory {
             buffer_type: "CPU".to_string(),
-            bytes: need.per_member.saturating_mul(n_members).saturating_add(need.shared).saturating_mul(4),
+            bytes: need
+                .per_member
+                .saturating_mul(n_members)
+                .saturating_add(need.shared)
+                .saturating_mul(4),
         })
     }
 }
@@ -66,7 +70,9 @@ impl Backend for CpuBackend {
 
     fn reserve(&mut self, graph: &Graph, nodes: &[TensorId]) -> Result<(), BackendError> {
         let n = self.pool.len();
-        let computed = nodes.iter().filter(|&&id| !computes_nothing(graph, id) && ops::check(graph, id).is_ok());
+        let computed = nodes
+            .iter()
+            .filter(|&&id| !computes_nothing(graph, id) && ops::check(graph, id).is_ok());
         let need = computed.fold(ops::Need::default(), |need, &id| need.max(ops::need(graph, id, n)));
         self.steps.clear();
         self.steps.reserve(nodes.len());

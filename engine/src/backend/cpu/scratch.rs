@@ -26,7 +26,10 @@ impl Scratch {
     pub(super) fn ensure(&mut self, n_members: usize, per_member: usize, shared: usize) -> bool {
         self.per_member = self.per_member.max(per_member.div_ceil(LINE));
         self.shared = self.shared.max(shared.div_ceil(LINE));
-        let total = self.per_member.checked_mul(n_members).and_then(|n| n.checked_add(self.shared));
+        let total = self
+            .per_member
+            .checked_mul(n_members)
+            .and_then(|n| n.checked_add(self.shared));
         let Some(more) = total.map(|total| total.saturating_sub(self.lines.len())) else {
             return false;
         };

@@ -114,7 +114,9 @@ fn locate(graph: &Graph, memory: &MemoryMap, id: TensorId) -> Result<Place, Back
     let tensor = graph.tensor(id);
     let home = graph.home(id).ok_or_else(|| flaw(tensor, "has no memory"))?;
     let buffer = memory.get(home.buffer);
-    let base = buffer.host_ptr().ok_or_else(|| flaw(tensor, "does not lie in host memory"))?;
+    let base = buffer
+        .host_ptr()
+        .ok_or_else(|| flaw(tensor, "does not lie in host memory"))?;
     let len = extent(tensor).ok_or_else(|| flaw(tensor, "is too large"))?;
     if home.offset.checked_add(len).is_none_or(|end| end > buffer.size()) {
         return Err(flaw(tensor, "reaches beyond its buffer"));
@@ -140,7 +142,10 @@ fn extent(t: &Tensor) -> Option<usize> {
     }
     let blocks = t.ne[0] / t.ty.block_size();
     // The last block counts in full even if blocks are further apart, or overlap, than their size.
-    let mut bytes = blocks.saturating_sub(1).checked_mul(t.nb[0])?.checked_add(t.ty.block_bytes())?;
+    let mut bytes = blocks
+        .saturating_sub(1)
+        .checked_mul(t.nb[0])?
+        .checked_add(t.ty.block_bytes())?;
     for d in 1..4 {
         bytes = bytes.checked_add((t.ne[d] - 1).checked_mul(t.nb[d])?)?;
     }
@@ -338,13 +343,15 @@ impl<'a> Target<'a> {
     /// This member's share of the rows of a dense f32 result, with their indices.
     pub(super) fn rows(self) -> impl Iterator<Item = (RowIndex, &'a mut [f32])> {
         let ne = self.tensor.ne;
-        self.pieces::<f32>(GgmlType::F32, ne[0]).map(move |(i, row)| (row_index(&ne, i), row))
+        self.pieces::<f32>(GgmlType::F32, ne[0])
+            .map(move |(i, row)| (row_index(&ne, i), row))
     }
 
     /// This member's share of the rows of a dense i32 result.
     pub(super) fn int_rows(self) -> impl Iterator<Item = (RowIndex, &'a mut [i32])> {
         let ne = self.tensor.ne;
-        self.pieces::<i32>(GgmlType::I32, ne[0]).map(move |(i, row)| (row_index(&ne, i), row))
+        self.pieces::<i32>(GgmlType::I32, ne[0])
+            .map(move |(i, row)| (row_index(&ne, i), row))
     }
 
     /// This member's share of a dense f32 result seen as a list of pieces of `len` elements, of which the last may be shorter.

@@ -77,7 +77,11 @@ impl Cut {
     fn new(s: &Sizes, nth: usize) -> Cut {
         let tokens = (QUERIES / s.group()).clamp(1, s.n_tokens.max(1));
         let units = s.n_head_kv * s.n_tokens.div_ceil(tokens);
-        let wanted = if nth == 1 { 1 } else { (PIECES * nth / units.max(1)).clamp(1, nth) };
+        let wanted = if nth == 1 {
+            1
+        } else {
+            (PIECES * nth / units.max(1)).clamp(1, nth)
+        };
         let parts = wanted.min(s.n_kv / MIN_PART).max(1);
         let cells = s.n_kv.div_ceil(parts).next_multiple_of(CELLS);
         Cut {
@@ -283,7 +287,12 @@ impl<'a> Job<'a> {
             }
             self.score(unit, first, n, room, scratch);
             let values = self.load_values(unit, first, n, any, room.values);
-            for (i, scores) in room.scores.chunks_exact_mut(CELLS).take(tokens.len() * s.group()).enumerate() {
+            for (i, scores) in room
+                .scores
+                .chunks_exact_mut(CELLS)
+                .take(tokens.len() * s.group())
+                .enumerate()
+            {
                 let (t, seen) = (tokens.start + i / s.group(), seen[i / s.group()]);
                 if seen != 0 {
                     let head = self.head(unit) * s.group() + i % s.group();
@@ -297,7 +306,9 @@ impl<'a> Job<'a> {
     /// The unit's queries, token by token, times the scale.
     fn load_queries(&self, unit: usize, out: &mut [f32]) {
         let (group, head) = (self.s.group(), self.head(unit));
-        let queries = self.tokens(unit).flat_map(|t| (0..group).map(move |g| [head * group + g, t, 0]));
+        let queries = self
+            .tokens(unit)
+            .flat_map(|t| (0..group).map(move |g| [head * group + g, t, 0]));
         for (i, out) in queries.zip(out.chunks_exact_mut(self.s.dk)) {
             self.q.copy_row(i, out);
             rows::scale_in_place(out, self.p.scale, 0.0);
@@ -364,7 +375,8 @@ impl<'a> Job<'a> {
             return Values { floats, stride, dv };
         }
         for cell in bits(any) {
-            self.v.copy_row([head, first + cell, 0], &mut out[cell * dv..(cell + 1) * dv]);
+            self.v
+                .copy_row([head, first + cell, 0], &mut out[cell * dv..(cell + 1) * dv]);
         }
         Values {
             floats: out,
@@ -397,7 +409,9 @@ impl<'a> Job<'a> {
     /// Divides by the sums, sinks included, and writes the results.
     fn finish(&self, unit: usize, state: &mut State<'_>, target: &Target<'_>) {
         let (s, first_head) = (&self.s, self.head(unit) * self.s.group());
-        let queries = self.tokens(unit).flat_map(|t| (first_head..first_head + s.group()).map(move |h| (h, t)));
+        let queries = self
+            .tokens(unit)
+            .flat_map(|t| (first_head..first_head + s.group()).map(move |h| (h, t)));
         for (i, (head, t)) in queries.enumerate() {
             // SAFETY: a head and token belong to one unit, and a unit is finished once, by one member.
             let out = unsafe { target.row(head + s.n_head * t) };
@@ -410,7 +424,8 @@ impl<'a> Job<'a> {
                 state.raise(i, state.max[i].max(sink));
                 state.sum[i] += (sink - state.max[i]).exp();
             }
-            rows::scale(state.values_of(i), 1.0 / state.sum[i], 0.0, out);
+            let factor = 1.0 / state.sum[i];
+            rows::scale(state.values_of(i), factor, 0.0, out);
         }
     }
 }

@@ -20,7 +20,9 @@ pub(super) fn repeat(task: Task<'_>) {
         let row = x.row([i[0] % ne[1], i[1] % ne[2], i[2] % ne[3]], task.scratch);
         match *row {
             [value] => out.fill(value),
-            _ => out.chunks_exact_mut(row.len()).for_each(|part| part.copy_from_slice(row)),
+            _ => out
+                .chunks_exact_mut(row.len())
+                .for_each(|part| part.copy_from_slice(row)),
         }
     }
 }

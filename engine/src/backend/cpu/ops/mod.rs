@@ -79,7 +79,10 @@ impl fmt::Display for Fault {
 /// `row` as an index below `rows`.
 fn row_number(row: impl Into<i64>, rows: usize) -> Result<usize, Fault> {
     let row = row.into();
-    usize::try_from(row).ok().filter(|&r| r < rows).ok_or(Fault::NoSuchRow { row, rows })
+    usize::try_from(row)
+        .ok()
+        .filter(|&r| r < rows)
+        .ok_or(Fault::NoSuchRow { row, rows })
 }
 
 /// Scratch memory in floats.
@@ -113,14 +116,22 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
         Op::Attention(_) => dense_rows(1) && dense_rows(2) && (3..7).all(dense) && node.is_contiguous(),
         _ => node.is_contiguous(),
     };
-    if layout { Ok(()) } else { Err("an operand or the result is not dense") }
+    if layout {
+        Ok(())
+    } else {
+        Err("an operand or the result is not dense")
+    }
 }
 
 /// Scratch memory for a node that passed the check, on `n_members` threads. It does not depend on how full caches are, and grows
 /// with the number of tokens, so that a reservation for the largest graph serves all.
 pub(super) fn need(graph: &Graph, id: TensorId, n_members: usize) -> Need {
     let node = graph.tensor(id);
-    let longest_row = node.sources().map(|s| Source::row_scratch(graph.tensor(s))).max().unwrap_or(0);
+    let longest_row = node
+        .sources()
+        .map(|s| Source::row_scratch(graph.tensor(s)))
+        .max()
+        .unwrap_or(0);
     match node.op {
         Op::MulMat | Op::MulMatId => mul_mat::need(graph, node),
         Op::Rope(_) => rope::need(node),

@@ -40,7 +40,12 @@ pub(super) fn mul_mat(task: Task<'_>) {
             let first = n * (i2 + c2 * i3);
             let mut multiply = |from: usize, n: usize, x: &[f32], x_stride: usize, scratch: &mut [f32]| {
                 let out = target.tile(first + from, n, rows.clone());
-                let args = MatMul { x, x_stride, n, ..weights };
+                let args = MatMul {
+                    x,
+                    x_stride,
+                    n,
+                    ..weights
+                };
                 // SAFETY: `tile` says that the part of the result is there. No other member takes these rows of weights, hence
                 // nobody else writes these columns; operands do not overlap the result (see `Step::new`).
                 unsafe { matmul(&args, out, target.tensor.ne[0], scratch) };
@@ -75,7 +80,12 @@ pub(super) fn mul_mat_id(task: Task<'_>) -> Result<(), Fault> {
             [slot % slots_of_x, token, 0]
         };
         gather_and(&x, by.len(), row_of_x, scratch, &mut |from, n, x, x_stride, scratch| {
-            let args = MatMul { x, x_stride, n, ..weights };
+            let args = MatMul {
+                x,
+                x_stride,
+                n,
+                ..weights
+            };
             results.multiply(&args, &by[from..from + n], &rows, scratch);
         });
     }
@@ -130,7 +140,9 @@ fn gather_and(
     f: &mut impl FnMut(usize, usize, &[f32], usize, &mut [f32]),
 ) {
     let k = x.ne()[0];
-    if n == 1 && let Some(floats) = x.float_row(row(0)) {
+    if n == 1
+        && let Some(floats) = x.float_row(row(0))
+    {
         return f(0, 1, floats, k, scratch);
     }
     let (gathered, rest) = scratch.split_at_mut(GATHER * k);

@@ -5,10 +5,9 @@ use kernels::rows;
 use super::Task;
 
 pub(super) fn rms_norm(task: Task<'_>, eps: f32) {
-    let x = task.source(0);
-    let weight = task.optional(1).map(|w| w.row([0; 3], task.scratch));
-    // In place of the operand or not, a row is read before it is written: most often straight from the operand.
-    for (i, out) in task.target().rows() {
+    let (x, weight, target) = (task.source(0), task.optional(1), task.target());
+    let weight = weight.map(|w| w.row([0; 3], task.scratch));
+    for (i, out) in target.rows() {
         x.copy_row(i, out);
         rows::rms_norm_in_place(out, weight, eps);
     }

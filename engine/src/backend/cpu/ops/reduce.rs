@@ -21,11 +21,11 @@ pub(super) fn top_k_need(graph: &Graph, node: &Tensor) -> Need {
 }
 
 pub(super) fn top_k(task: Task<'_>) {
-    let x = task.source(0);
+    let (x, target) = (task.source(0), task.target());
     let n = x.ne()[0];
     let (order, scratch) = task.scratch.split_at_mut(n);
     let order: &mut [u32] = bytemuck::cast_slice_mut(order);
-    for (i, out) in task.target().int_rows() {
+    for (i, out) in target.int_rows() {
         let row = x.row(i, scratch);
         order.iter_mut().zip(0..).for_each(|(slot, i)| *slot = i);
         let larger_first = |&a: &u32, &b: &u32| -> Ordering {

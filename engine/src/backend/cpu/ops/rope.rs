@@ -18,14 +18,15 @@ pub(super) fn need(node: &Tensor) -> Need {
 
 pub(super) fn rope(task: Task<'_>, p: &Rope) {
     let (x, positions) = (task.source(0), task.source(1).list::<i32>());
+    let (factors, target) = (task.optional(2), task.target());
     let n_pairs = p.n_dims / 2;
-    let mut scratch = &mut *task.scratch;
+    let mut scratch = task.scratch;
     let rates: &mut [f64] = bytemuck::cast_slice_mut(take(&mut scratch, 2 * n_pairs));
     let (sin, cos) = (take(&mut scratch, n_pairs), take(&mut scratch, n_pairs));
-    fill_rates(rates, p, task.optional(2));
+    fill_rates(rates, p, factors);
     let magnitude = magnitude(p);
     let mut prepared = None;
-    for (i @ [_, t, _], out) in task.target().rows() {
+    for (i @ [_, t, _], out) in target.rows() {
         if prepared != Some(t) {
             rotations(f64::from(positions[t]), rates, magnitude, sin, cos);
             prepared = Some(t);
@@ -75,11 +76,18 @@ fn ramp(p: &Rope) -> (f64, f64) {
     let pair_of = |turns: f32| {
         n_dims * (p.n_ctx_orig as f64 / (f64::from(turns) * 2.0 * PI)).ln() / (2.0 * f64::from(p.freq_base).ln())
     };
-    (pair_of(p.beta_fast).floor().max(0.0), pair_of(p.beta_slow).ceil().min(n_dims - 1.0))
+    (
+        pair_of(p.beta_fast).floor().max(0.0),
+        pair_of(p.beta_slow).ceil().min(n_dims - 1.0),
+    )
 }
 
 fn magnitude(p: &Rope) -> f32 {
-    let yarn = if p.ext_factor != 0.0 { 1.0 + 0.1 * (1.0 / p.freq_scale).ln() } else { 1.0 };
+    let yarn = if p.ext_factor != 0.0 {
+        1.0 + 0.1 * (1.0 / p.freq_scale).ln()
+    } else {
+        1.0
+    };
     p.attn_factor * yarn
 }
 
@@ -119,7 +127,10 @@ fn sin_cos(x: f64) -> (f64, f64) {
     let (sin, cos) = if swapped { (c, s) } else { (s, c) };
     let sin_sign = (turn & 2) << 62;
     let cos_sign = (turn.wrapping_add(1) & 2) << 62;
-    (f64::from_bits(sin.to_bits() ^ sin_sign), f64::from_bits(cos.to_bits() ^ cos_sign))
+    (
+        f64::from_bits(sin.to_bits() ^ sin_sign),
+        f64::from_bits(cos.to_bits() ^ cos_sign),
+    )
 }
 
 #[cfg(test)]
