@@ -287,3 +287,8 @@ pub fn devices() -> Vec<Arc<dyn Device>> {
 pub fn device(name: &str) -> Option<Arc<dyn Device>> {
     devices().into_iter().find(|d| d.name() == name)
 }
+
+/// The most preferred device: the first of [`devices`].
+pub fn default_device() -> Arc<dyn Device> {
+    devices().into_iter().next().expect("the CPU is always there")
+}

@@ -156,7 +156,10 @@ impl<'a> Builder<'a> {
 
     /// Names a value as its `let` does. The first name stays: `let y = x` does not rename `x`.
     pub fn name(&mut self, t: TensorId, base: &'static str) {
-        let name = Name { base, layer: self.layer };
+        let name = Name {
+            base,
+            layer: self.layer,
+        };
         self.last_name = name;
         let tensor = self.g.tensor_mut(t);
         if tensor.name.base.is_empty() {
@@ -201,21 +204,30 @@ impl<'a> Builder<'a> {
     pub fn tokens(&mut self) -> TensorId {
         let n = self.params.n_tokens;
         let g = &mut *self.g;
-        *self.inputs.tokens.get_or_insert_with(|| g.input(GgmlType::I32, [n, 1, 1, 1], "tokens"))
+        *self
+            .inputs
+            .tokens
+            .get_or_insert_with(|| g.input(GgmlType::I32, [n, 1, 1, 1], "tokens"))
     }
 
     /// Positions, i32 `[T]`.
     pub fn positions(&mut self) -> TensorId {
         let n = self.params.n_tokens;
         let g = &mut *self.g;
-        *self.inputs.positions.get_or_insert_with(|| g.input(GgmlType::I32, [n, 1, 1, 1], "positions"))
+        *self
+            .inputs
+            .positions
+            .get_or_insert_with(|| g.input(GgmlType::I32, [n, 1, 1, 1], "positions"))
     }
 
     /// Sequence ids, i32 `[T]`.
     pub fn sequences(&mut self) -> TensorId {
         let n = self.params.n_tokens;
         let g = &mut *self.g;
-        *self.inputs.sequences.get_or_insert_with(|| g.input(GgmlType::I32, [n, 1, 1, 1], "sequences"))
+        *self
+            .inputs
+            .sequences
+            .get_or_insert_with(|| g.input(GgmlType::I32, [n, 1, 1, 1], "sequences"))
     }
 
     /// `w x + bias`, times the scale if the file has one. `x [n_in, …]` gives `[n_out, …]`.
@@ -399,7 +411,10 @@ impl<'a> Builder<'a> {
             return t;
         }
         let w = self.weights[index];
-        let flags = Flags { weight: true, ..Flags::default() };
+        let flags = Flags {
+            weight: true,
+            ..Flags::default()
+        };
         let t = self.g.external(w.ty, w.ne, w.name, w.home, flags);
         self.leafs[index] = Some(t);
         t
@@ -424,6 +439,10 @@ impl<'a> Builder<'a> {
     }
 
     fn larger_first(&self, a: TensorId, b: TensorId) -> (TensorId, TensorId) {
-        if self.g.tensor(a).nelements() < self.g.tensor(b).nelements() { (b, a) } else { (a, b) }
+        if self.g.tensor(a).nelements() < self.g.tensor(b).nelements() {
+            (b, a)
+        } else {
+            (a, b)
+        }
     }
 }

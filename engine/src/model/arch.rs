@@ -137,7 +137,10 @@ impl From<Norm> for Vector {
 
 impl From<Vector> for Norm {
     fn from(v: Vector) -> Norm {
-        Norm { weight: v.0, bias: None }
+        Norm {
+            weight: v.0,
+            bias: None,
+        }
     }
 }
 

@@ -20,7 +20,7 @@ pub enum ModelError {
     /// `general.architecture` names an architecture that is not declared.
     #[error(
         "{}: architecture `{found}` is not supported{}; `llama arch list` prints those that are, `--arch NAME` loads the file as another",
-        .path.display(), nearest(.nearest)
+        .path.display(), did_you_mean(.nearest)
     )]
     UnknownArchitecture {
         /// The file.
@@ -94,13 +94,22 @@ pub enum ModelError {
 const MAX_LISTED: usize = 8;
 
 fn join<T: std::fmt::Display>(errors: &[T]) -> String {
-    let mut text = errors.iter().take(MAX_LISTED).map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    let mut text = errors
+        .iter()
+        .take(MAX_LISTED)
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("; ");
     if errors.len() > MAX_LISTED {
         text += &format!("; and {} more", errors.len() - MAX_LISTED);
     }
     text
 }
 
-fn nearest(names: &[String]) -> String {
-    if names.is_empty() { String::new() } else { format!(" (did you mean {}?)", names.join(" or ")) }
+fn did_you_mean(names: &[String]) -> String {
+    if names.is_empty() {
+        String::new()
+    } else {
+        format!(" (did you mean {}?)", names.join(" or "))
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kernels::GgmlType;
 use rayon::prelude::*;
 
-use crate::backend::{self, Buffer, Device, Usage};
+use crate::backend::{self, Buffer, Device};
 use crate::build::{BuildParams, Builder, Inputs, KvSpec, WeightLeaf};
 use crate::gguf::{GgufFile, Metadata};
 use crate::graph::{BufferId, Graph, Home, Name};
@@ -27,7 +27,11 @@ pub struct LoadParams {
 
 impl Default for LoadParams {
     fn default() -> LoadParams {
-        LoadParams { arch: None, device: backend::cpu(), mmap: true }
+        LoadParams {
+            arch: None,
+            device: backend::default_device(),
+            mmap: true,
+        }
     }
 }
 
@@ -57,7 +61,11 @@ impl Model {
     /// Loads a file with one of the declared architectures.
     pub fn load(path: impl AsRef<Path>, archs: &[Registered], params: &LoadParams) -> Result<Model, ModelError> {
         let path = path.as_ref();
-        let file = if params.mmap { GgufFile::open(path)? } else { GgufFile::read(path)? };
+        let file = if params.mmap {
+            GgufFile::open(path)?
+        } else {
+            GgufFile::read(path)?
+        };
         Self::from_file(file, archs, params)
     }
 
@@ -69,11 +77,26 @@ impl Model {
         let vocab = load_vocab(&file)?;
         let (leafs, buffers) = load_tensors(&file, &rows, params)?;
         let n_bytes = rows.iter().map(|r| file.tensors()[r.file_index].bytes).sum();
-        let kv_specs = probe(arch, &base, graph.as_ref(), &leafs)
-            .map_err(|source| ModelError::Graph { path: path.clone(), source })?;
+        let kv_specs = probe(arch, &base, graph.as_ref(), &leafs).map_err(|source| ModelError::Graph {
+            path: path.clone(),
+            source,
+        })?;
         let metadata = file.metadata().clone();
         let device = params.device.clone();
-        Ok(Model { path, arch, metadata, base, vocab, graph, rows, leafs, buffers, device, kv_specs, n_bytes })
+        Ok(Model {
+            path,
+            arch,
+            metadata,
+            base,
+            vocab,
+            graph,
+            rows,
+            leafs,
+            buffers,
+            device,
+            kv_specs,
+            n_bytes,
+        })
     }
 
     /// The file.
@@ -140,15 +163,26 @@ pub fn declare_header(
     let mut reader = HparamReader::new(&header.metadata, prefix);
     let mut table = TensorTable::new(header);
     // Tensors cannot be declared from hyper-parameters that are dummies.
-    let graph = if reader.failed() { None } else { (arch.load)(&mut reader, &mut table) };
+    let graph = if reader.failed() {
+        None
+    } else {
+        (arch.load)(&mut reader, &mut table)
+    };
     let base = reader.base();
     let errors = reader.into_errors();
     let Some(graph) = graph.filter(|_| errors.is_empty()) else {
-        return Err(ModelError::Hparams { path: path.to_owned(), errors });
+        return Err(ModelError::Hparams {
+            path: path.to_owned(),
+            errors,
+        });
     };
     match table.finish() {
         Ok(rows) => Ok((base, graph, rows)),
-        Err(errors) => Err(ModelError::Tensors { path: path.to_owned(), arch: arch.name, errors }),
+        Err(errors) => Err(ModelError::Tensors {
+            path: path.to_owned(),
+            arch: arch.name,
+            errors,
+        }),
     }
 }
 
@@ -181,13 +215,20 @@ fn load_arch(
 /// Up to three supported names that share a long start with `name`.
 fn nearest_names(name: &str, archs: &[Registered]) -> Vec<String> {
     let common = |a: &str| a.chars().zip(name.chars()).take_while(|(x, y)| x == y).count();
-    let mut names: Vec<_> = archs.iter().map(|r| (common(r.arch.name), r.arch.name)).filter(|(n, _)| *n >= 3).collect();
+    let mut names: Vec<_> = archs
+        .iter()
+        .map(|r| (common(r.arch.name), r.arch.name))
+        .filter(|(n, _)| *n >= 3)
+        .collect();
     names.sort_by_key(|(n, _)| std::cmp::Reverse(*n));
     names.into_iter().take(3).map(|(_, a)| a.to_owned()).collect()
 }
 
 fn load_vocab(file: &GgufFile) -> Result<Vocab, ModelError> {
-    Vocab::load(file.metadata()).map_err(|source| ModelError::Vocab { path: file.path().to_owned(), source })
+    Vocab::load(file.metadata()).map_err(|source| ModelError::Vocab {
+        path: file.path().to_owned(),
+        source,
+    })
 }
 
 /// Places every row of the table: in the file's own pages where the device can use them, else in one new buffer.
@@ -196,11 +237,18 @@ fn load_tensors(
     rows: &[TableRow],
     params: &LoadParams,
 ) -> Result<(Vec<WeightLeaf>, Vec<Arc<dyn Buffer>>), ModelError> {
-    let fail = |source| ModelError::Backend { path: file.path().to_owned(), source };
+    let fail = |source| ModelError::Backend {
+        path: file.path().to_owned(),
+        source,
+    };
     for row in rows {
         if !kernels::can_dequantize(row.ty) {
             let (path, tensor) = (file.path().to_owned(), row.name.clone());
-            return Err(ModelError::UnsupportedType { path, tensor, ty: row.ty });
+            return Err(ModelError::UnsupportedType {
+                path,
+                tensor,
+                ty: row.ty,
+            });
         }
     }
     let buffer_type = params.device.buffer_type();
@@ -212,11 +260,17 @@ fn load_tensors(
     for row in rows {
         if in_place(row) {
             let offset = file.tensor_offset(&file.tensors()[row.file_index]) + row.offset;
-            homes.push(Home { buffer: BufferId(0), offset });
+            homes.push(Home {
+                buffer: BufferId(0),
+                offset,
+            });
             continue;
         }
         size = size.next_multiple_of(buffer_type.alignment());
-        homes.push(Home { buffer: copies, offset: size });
+        homes.push(Home {
+            buffer: copies,
+            offset: size,
+        });
         size += row_bytes(stored_type(row), row.ne);
     }
     let mut buffers: Vec<Arc<dyn Buffer>> = mapped.iter().cloned().collect();
@@ -236,7 +290,10 @@ fn load_tensors(
             ty: stored_type(row),
             ne: row.ne,
             home,
-            name: Name { base: row.base, layer: row.layer },
+            name: Name {
+                base: row.base,
+                layer: row.layer,
+            },
         })
         .collect();
     Ok((leafs, buffers))
@@ -244,7 +301,11 @@ fn load_tensors(
 
 /// Tensors used element by element are few and small: they are kept as f32 whatever the file holds.
 fn stored_type(row: &TableRow) -> GgmlType {
-    if row.consumer == Consumer::Elementwise { GgmlType::F32 } else { row.ty }
+    if row.consumer == Consumer::Elementwise {
+        GgmlType::F32
+    } else {
+        row.ty
+    }
 }
 
 fn stored_bytes(file: &GgufFile, row: &TableRow) -> Vec<u8> {
@@ -286,6 +347,3 @@ fn probe(
     b.finish()?;
     Ok(specs)
 }
-
-/// What buffers of weights are used for.
-pub(crate) const WEIGHTS: Usage = Usage::Weights;

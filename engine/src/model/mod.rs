@@ -13,7 +13,6 @@ pub use arch::{
 };
 pub use base::{Base, RopeScaling};
 pub use error::ModelError;
-pub(crate) use load::WEIGHTS;
 pub use load::{LoadParams, Model, declare_header};
 pub use reader::{HparamError, HparamReader};
 pub use table::{Consumer, TableRow, TensorError, TensorTable};

@@ -54,7 +54,13 @@ pub struct HparamReader<'a> {
 impl<'a> HparamReader<'a> {
     /// A reader of the keys `prefix.*` (the architecture's name in the file). The shared hyper-parameters are read at once.
     pub fn new(metadata: &'a Metadata, prefix: &'a str) -> HparamReader<'a> {
-        let mut r = HparamReader { metadata, prefix, base: None, n_layer: 0, errors: Vec::new() };
+        let mut r = HparamReader {
+            metadata,
+            prefix,
+            base: None,
+            n_layer: 0,
+            errors: Vec::new(),
+        };
         let base = Base::read(&mut r);
         r.base = Some(base);
         r
@@ -99,7 +105,9 @@ impl<'a> HparamReader<'a> {
 
     /// A text.
     pub fn string(&mut self, key: &str, default: Option<&str>) -> String {
-        self.scalar(key, default.map(str::to_owned), "a string", |v| v.as_str().map(str::to_owned))
+        self.scalar(key, default.map(str::to_owned), "a string", |v| {
+            v.as_str().map(str::to_owned)
+        })
     }
 
     /// One count per layer; a scalar in the file stands for all layers.
@@ -140,7 +148,9 @@ impl<'a> HparamReader<'a> {
             return self.bools(key, None);
         }
         let period = self.usize(key, default);
-        (0..self.n_layer).map(|il| period == 0 || il % period < period - 1).collect()
+        (0..self.n_layer)
+            .map(|il| period == 0 || il % period < period - 1)
+            .collect()
     }
 
     pub(super) fn set_layers(&mut self, n_layer: usize) {
@@ -164,17 +174,31 @@ impl<'a> HparamReader<'a> {
         let (min, max) = (*range.start(), *range.end());
         // A missing key has been reported already and reads as zero.
         if self.metadata.contains(&self.full(key)) {
-            self.errors.push(HparamError::OutOfRange { key: self.full(key), found: value, min, max });
+            self.errors.push(HparamError::OutOfRange {
+                key: self.full(key),
+                found: value,
+                min,
+                max,
+            });
         }
         min
     }
 
     /// Size of the vocabulary: its own key, or the number of tokens in the tokenizer.
     pub(super) fn n_vocab(&mut self) -> usize {
-        let tokens = self.metadata.get("tokenizer.ggml.tokens").and_then(Value::as_array).map(|a| a.len());
+        let tokens = self
+            .metadata
+            .get("tokenizer.ggml.tokens")
+            .and_then(Value::as_array)
+            .map(|a| a.len());
         let n = self.usize("vocab_size", tokens);
         if n == 0 && self.metadata.contains(&self.full("vocab_size")) {
-            self.errors.push(HparamError::OutOfRange { key: self.full("vocab_size"), found: 0, min: 1, max: 1 << 28 });
+            self.errors.push(HparamError::OutOfRange {
+                key: self.full("vocab_size"),
+                found: 0,
+                min: 1,
+                max: 1 << 28,
+            });
         }
         n.min(1 << 28)
     }
@@ -196,7 +220,11 @@ impl<'a> HparamReader<'a> {
             (None, None) => HparamError::Missing { key, expected },
             (Some(value), _) => match convert(value) {
                 Some(v) => return v,
-                None => HparamError::WrongType { key, expected: expected.to_owned(), found: value.describe() },
+                None => HparamError::WrongType {
+                    key,
+                    expected: expected.to_owned(),
+                    found: value.describe(),
+                },
             },
         };
         self.errors.push(error);
@@ -223,9 +251,10 @@ impl<'a> HparamReader<'a> {
                 };
                 match value.as_array() {
                     None => convert(value).map(|v| vec![v; n]).ok_or_else(wrong),
-                    Some(a) if a.len() == n => {
-                        (0..n).map(|i| a.get(i).as_ref().and_then(&convert)).collect::<Option<_>>().ok_or_else(wrong)
-                    }
+                    Some(a) if a.len() == n => (0..n)
+                        .map(|i| a.get(i).as_ref().and_then(&convert))
+                        .collect::<Option<_>>()
+                        .ok_or_else(wrong),
                     Some(_) => Err(wrong()),
                 }
             }
@@ -271,7 +300,11 @@ mod tests {
     }
 
     fn errors(m: &Metadata) -> Vec<String> {
-        HparamReader::new(m, "x").into_errors().iter().map(ToString::to_string).collect()
+        HparamReader::new(m, "x")
+            .into_errors()
+            .iter()
+            .map(ToString::to_string)
+            .collect()
     }
 
     #[test]
@@ -287,7 +320,10 @@ mod tests {
 
     #[test]
     fn per_layer_values_are_scalars_or_arrays_of_the_right_length() {
-        let m = metadata(&[("x.a", Value::from(vec![1u32, 2, 3])), ("x.b", Value::from(vec![1u32, 2]))]);
+        let m = metadata(&[
+            ("x.a", Value::from(vec![1u32, 2, 3])),
+            ("x.b", Value::from(vec![1u32, 2])),
+        ]);
         let mut r = HparamReader::new(&m, "x");
         assert_eq!(r.usizes("a", None), [1, 2, 3]);
         assert_eq!(r.usizes("b", None), [0, 0, 0]);
@@ -305,15 +341,23 @@ mod tests {
             errors(&m),
             ["attention.head_count (4) is not a multiple of attention.head_count_kv (3) in layer 0"]
         );
-        let m = metadata(&[("x.expert_count", Value::U32(2)), ("x.expert_used_count", Value::U32(4))]);
+        let m = metadata(&[
+            ("x.expert_count", Value::U32(2)),
+            ("x.expert_used_count", Value::U32(4)),
+        ]);
         assert_eq!(errors(&m), ["expert_used_count (4) exceeds expert_count (2)"]);
         let m = metadata(&[("x.block_count", Value::U64(1 << 60))]);
-        assert_eq!(errors(&m), ["key `x.block_count` is 1152921504606846976, expected 1 to 1024"]);
+        assert_eq!(
+            errors(&m),
+            ["key `x.block_count` is 1152921504606846976, expected 1 to 1024"]
+        );
     }
 
     #[test]
     fn missing_and_mistyped_keys_are_collected() {
-        let m: Metadata = [("x.block_count", Value::String((*b"two").into()))].into_iter().collect();
+        let m: Metadata = [("x.block_count", Value::String((*b"two").into()))]
+            .into_iter()
+            .collect();
         let e = errors(&m);
         assert!(e[0].contains("`x.block_count` holds string"), "{e:?}");
         assert!(e.iter().any(|e| e.contains("`x.embedding_length` is missing")), "{e:?}");

@@ -79,7 +79,10 @@ impl fmt::Display for TensorError {
                 write!(f, "tensor `{name}` has shape {found:?}, expected {expected:?}")
             }
             TensorError::Unexpected { name, found } => {
-                write!(f, "tensor `{name}` {found:?} is in the file but not in the architecture")
+                write!(
+                    f,
+                    "tensor `{name}` {found:?} is in the file but not in the architecture"
+                )
             }
         }
     }
@@ -169,13 +172,19 @@ impl<'a> TensorTable<'a> {
     /// A norm's weight, and its bias if there.
     pub fn norm(&mut self, name: &'static str, ne: &[usize]) -> Norm {
         let weight = self.required(name, "weight", ne, Consumer::Elementwise);
-        Norm { weight, bias: self.optional(name, "bias", ne, Consumer::Elementwise) }
+        Norm {
+            weight,
+            bias: self.optional(name, "bias", ne, Consumer::Elementwise),
+        }
     }
 
     /// As [`TensorTable::norm`], `None` if the file lacks it.
     pub fn norm_opt(&mut self, name: &'static str, ne: &[usize]) -> Option<Norm> {
         let weight = self.optional(name, "weight", ne, Consumer::Elementwise)?;
-        Some(Norm { weight, bias: self.optional(name, "bias", ne, Consumer::Elementwise) })
+        Some(Norm {
+            weight,
+            bias: self.optional(name, "bias", ne, Consumer::Elementwise),
+        })
     }
 
     /// A matrix from `n_in` to `n_out`, with its bias and scale if there. A part of a fused tensor stands in for it.
@@ -217,10 +226,17 @@ impl<'a> TensorTable<'a> {
     pub fn finish(mut self) -> Result<Vec<TableRow>, Vec<TensorError>> {
         for (i, t) in self.file.tensors().iter().enumerate() {
             if !self.used.contains(&i) && !self.is_ignored(&t.name) {
-                self.errors.push(TensorError::Unexpected { name: t.name.clone(), found: t.shape().to_vec() });
+                self.errors.push(TensorError::Unexpected {
+                    name: t.name.clone(),
+                    found: t.shape().to_vec(),
+                });
             }
         }
-        if self.errors.is_empty() { Ok(self.rows) } else { Err(self.errors) }
+        if self.errors.is_empty() {
+            Ok(self.rows)
+        } else {
+            Err(self.errors)
+        }
     }
 
     fn with_companions(&mut self, name: &'static str, n_out: usize, weight: WeightId) -> Linear {
@@ -250,19 +266,33 @@ impl<'a> TensorTable<'a> {
         let row_bytes = info.ty.row_bytes(n_in)?;
         if info.ne[0] != n_in || info.ne[2] != 1 || first + n_out > info.ne[1] {
             let (name, found) = (info.name.clone(), info.shape().to_vec());
-            self.errors.push(TensorError::WrongShape { name, expected: vec![n_in, first + n_out], found });
+            self.errors.push(TensorError::WrongShape {
+                name,
+                expected: vec![n_in, first + n_out],
+                found,
+            });
         }
         self.fused_rows += n_out;
         let weight = self.push(fused, "weight", &[n_in, n_out], Consumer::MulMat, first * row_bytes)?;
-        let bias_offset = self.find(fused, "bias").and_then(|(_, b)| b.ty.row_bytes(first)).unwrap_or(0);
+        let bias_offset = self
+            .find(fused, "bias")
+            .and_then(|(_, b)| b.ty.row_bytes(first))
+            .unwrap_or(0);
         let bias = self.push(fused, "bias", &[n_out], Consumer::Elementwise, bias_offset);
-        Some(Linear { weight, bias, scale: None })
+        Some(Linear {
+            weight,
+            bias,
+            scale: None,
+        })
     }
 
     fn required(&mut self, name: &'static str, suffix: &str, ne: &[usize], consumer: Consumer) -> WeightId {
         self.optional(name, suffix, ne, consumer).unwrap_or_else(|| {
             let name = self.full_name(name, suffix);
-            self.errors.push(TensorError::Missing { name, shape: ne.to_vec() });
+            self.errors.push(TensorError::Missing {
+                name,
+                shape: ne.to_vec(),
+            });
             WeightId(0)
         })
     }
@@ -274,10 +304,18 @@ impl<'a> TensorTable<'a> {
         if info.ne != shape {
             let found = info.shape().to_vec();
             let name = info.name.clone();
-            self.errors.push(TensorError::WrongShape { name, expected: ne.to_vec(), found });
+            self.errors.push(TensorError::WrongShape {
+                name,
+                expected: ne.to_vec(),
+                found,
+            });
         }
         // A tensor read by two declarations (a table shared by all layers) is one row.
-        if let Some(i) = self.rows.iter().position(|r| r.file_index == index && r.offset == 0 && r.ne == shape) {
+        if let Some(i) = self
+            .rows
+            .iter()
+            .position(|r| r.file_index == index && r.offset == 0 && r.ne == shape)
+        {
             return Some(WeightId(i as u32));
         }
         self.push(name, suffix, ne, consumer, 0)
@@ -328,7 +366,9 @@ impl<'a> TensorTable<'a> {
             Some((_, rest)) => rest,
             None => bare,
         };
-        self.ignored.iter().any(|&i| i == name || i == bare || i == without_layer)
+        self.ignored
+            .iter()
+            .any(|&i| i == name || i == bare || i == without_layer)
             || IGNORED_SUFFIXES.iter().any(|s| bare.ends_with(s))
     }
 }
