@@ -3,7 +3,7 @@
 //! - [`value`]: the metadata types, compact arrays, typed access
 //! - [`metadata`]: keys to values, in file order
 //! - [`reader`]: bytes to a checked header (metadata and tensor table)
-//! - [`file`]: a header over a mapped file, with its tensors' data
+//! - [`mod@file`]: a header over a mapped file, with its tensors' data
 //! - [`split`]: models in several files
 //! - [`writer`]: metadata and tensors to a file
 //! - [`seeded`]: tiny models whose weights are a function of their names, and [`logits`]: what such models should compute
