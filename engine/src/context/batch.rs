@@ -68,7 +68,12 @@ impl Batch {
     pub fn push(&mut self, token: i32, pos: usize, seqs: SeqSet, output: bool) {
         // A position beyond i32 is refused by decode, which sees the saturated value as inconsistent.
         let pos = i32::try_from(pos).unwrap_or(i32::MAX);
-        self.tokens.push(BatchToken { token, pos, seqs, output });
+        self.tokens.push(BatchToken {
+            token,
+            pos,
+            seqs,
+            output,
+        });
     }
 
     /// Adds consecutive tokens of one sequence from position `pos`, with output for the last one only.

@@ -108,7 +108,9 @@ pub enum DecodeError {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
     /// The layers with a window no longer hold what the positions before the cut would need.
-    #[error("sequence {seq} cannot be cut at {pos}: its sliding-window layers have forgotten what comes before; clear it and decode anew")]
+    #[error(
+        "sequence {seq} cannot be cut at {pos}: its sliding-window layers have forgotten what comes before; clear it and decode anew"
+    )]
     WindowForgotten {
         /// The sequence.
         seq: usize,
