@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::context::{Batch, Context, ContextError, ContextParams, DecodeError, SeqSet};
-use crate::gguf::logits::Logits;
+use crate::gguf::logits::{Logits, LogitsError};
 use crate::gguf::{Gguf, GgufError, GgufFile, seeded};
 use crate::model::{LoadParams, Model, ModelError, Registered};
 
@@ -39,6 +39,8 @@ pub struct CheckParams {
 pub enum CheckError {
     #[error(transparent)]
     Gguf(#[from] GgufError),
+    #[error(transparent)]
+    Logits(#[from] LogitsError),
     #[error(transparent)]
     Model(#[from] ModelError),
     #[error(transparent)]
