@@ -41,8 +41,15 @@ fn cases(folder: &Path) -> Vec<(PathBuf, Vec<(String, Vec<u32>)>)> {
         let lines = beside("out");
         let texts: Vec<_> = texts.split("\n__ggml_vocab_test__\n").collect();
         let lines: Vec<_> = lines.lines().collect();
-        assert!(texts.len() == lines.len() || texts.len() == lines.len() + 1, "{}", path.display());
-        let cases = texts.into_iter().zip(lines).map(|(text, line)| (text.to_owned(), ids(line)));
+        assert!(
+            texts.len() == lines.len() || texts.len() == lines.len() + 1,
+            "{}",
+            path.display()
+        );
+        let cases = texts
+            .into_iter()
+            .zip(lines)
+            .map(|(text, line)| (text.to_owned(), ids(line)));
         found.push((path.clone(), cases.collect()));
     }
     found.sort();
@@ -51,7 +58,9 @@ fn cases(folder: &Path) -> Vec<(PathBuf, Vec<(String, Vec<u32>)>)> {
 
 #[test]
 fn real_vocabularies_give_the_recorded_tokens() {
-    let Some(folder) = shared("conformance/vocabs") else { return };
+    let Some(folder) = shared("conformance/vocabs") else {
+        return;
+    };
     let mut n = 0;
     for (path, cases) in cases(&folder) {
         let vocab = match load(&path) {

@@ -13,7 +13,7 @@ use serde::Deserialize;
 #[derive(Deserialize)]
 struct Truth {
     model_file: String,
-    tokens: Vec<i32>,
+    tokens: Vec<u32>,
     text: String,
     peer: Peer,
     top32_ids: Vec<Vec<usize>>,
@@ -35,14 +35,17 @@ struct Greedy {
 
 /// The truths and models that are there.
 fn cases() -> Vec<(Truth, Arc<Model>)> {
-    let Some(shared) = tests::shared_dir() else { return Vec::new() };
+    let Some(shared) = tests::shared_dir() else {
+        return Vec::new();
+    };
     let Some(models) = std::env::var_os("LLAMA_MODELS").map(PathBuf::from) else {
         println!("skipped: LLAMA_MODELS does not name the folder of the model files");
         return Vec::new();
     };
     let mut cases = Vec::new();
     for name in ["SmolLM2-135M-Instruct.Q4_1", "gemma-3-270m-q4_k_m"] {
-        let json = std::fs::read(shared.join(format!("conformance/models/{name}.json"))).expect("the truth is readable");
+        let json =
+            std::fs::read(shared.join(format!("conformance/models/{name}.json"))).expect("the truth is readable");
         let truth: Truth = serde_json::from_slice(&json).expect("the truth is well-formed");
         let path = models.join(&truth.model_file);
         assert!(path.is_file(), "{} is missing", path.display());
@@ -56,7 +59,12 @@ fn cases() -> Vec<(Truth, Arc<Model>)> {
 #[ignore = "needs the two model files (about 330 MB) and a minute"]
 fn distributions_are_closer_to_exact_than_the_peers() {
     for (truth, model) in cases() {
-        assert_eq!(model.vocab().tokenize(&truth.text, true, false), truth.tokens, "{}", truth.model_file);
+        assert_eq!(
+            model.vocab().tokenize(&truth.text, true, false),
+            truth.tokens,
+            "{}",
+            truth.model_file
+        );
         let logits = engine::conformance::all_logits(model.clone(), &truth.tokens, &ContextParams::default()).unwrap();
         let n_vocab = model.base().n_vocab();
         let (mut kl, mut top1) = (0.0, 0);
@@ -98,13 +106,22 @@ fn greedy_continuations_are_the_recorded_ones() {
         let mut same = 0;
         for (prompt, recorded) in &truth.greedy_48 {
             let text = greedy(&model, prompt, 48);
-            let is_same = [&recorded.f32, &recorded.quantized].iter().any(|r| r.trim_end() == text.trim_end());
+            let is_same = [&recorded.f32, &recorded.quantized]
+                .iter()
+                .any(|r| r.trim_end() == text.trim_end());
             if !is_same {
-                println!("{}: {text:?}\n  f32 {:?}\n  quantized {:?}", truth.model_file, recorded.f32, recorded.quantized);
+                println!(
+                    "{}: {text:?}\n  f32 {:?}\n  quantized {:?}",
+                    truth.model_file, recorded.f32, recorded.quantized
+                );
             }
             same += is_same as usize;
         }
-        println!("{}: {same} of {} continuations are recorded ones", truth.model_file, truth.greedy_48.len());
+        println!(
+            "{}: {same} of {} continuations are recorded ones",
+            truth.model_file,
+            truth.greedy_48.len()
+        );
         assert!(same >= 7);
     }
 }
@@ -112,13 +129,22 @@ fn greedy_continuations_are_the_recorded_ones() {
 fn greedy(model: &Arc<Model>, prompt: &str, n: usize) -> String {
     let vocab = model.vocab();
     let mut tokens = vocab.tokenize(prompt, true, true);
-    let mut ctx = Context::new(model.clone(), &ContextParams { n_ctx: 256, ..ContextParams::default() }).unwrap();
+    let mut ctx = Context::new(
+        model.clone(),
+        &ContextParams {
+            n_ctx: 256,
+            ..ContextParams::default()
+        },
+    )
+    .unwrap();
     let mut batch = Batch::new();
     batch.push_prompt(&tokens, 0, 0);
     for _ in 0..n {
         ctx.decode(&batch).unwrap();
         let row = ctx.logits(batch.len() - 1).unwrap();
-        let best = (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b]).then(b.cmp(&a))).unwrap() as i32;
+        let best = (0..row.len())
+            .max_by(|&a, &b| row[a].total_cmp(&row[b]).then(b.cmp(&a)))
+            .unwrap() as u32;
         if vocab.is_eog(best) {
             break;
         }

@@ -240,7 +240,7 @@ impl Context {
         let n_vocab = self.model.base().n_vocab();
         let mut next = [None; MAX_SEQUENCES];
         for (index, t) in tokens.iter().enumerate() {
-            if usize::try_from(t.token).is_err() || t.token as usize >= n_vocab {
+            if t.token as usize >= n_vocab {
                 return Err(DecodeError::Token {
                     index,
                     token: t.token,
@@ -365,7 +365,7 @@ impl Context {
                 sched.write_tensor(graph, id, bytemuck::cast_slice(&staging.i32s))
             }
         };
-        write(inputs.tokens, &mut tokens.iter().map(|t| t.token))?;
+        write(inputs.tokens, &mut tokens.iter().map(|t| t.token as i32))?;
         write(inputs.positions, &mut tokens.iter().map(|t| t.pos))?;
         write(
             inputs.sequences,

@@ -4,6 +4,7 @@ use kernels::GgmlType;
 
 use crate::backend::BackendError;
 use crate::build::BuildError;
+use crate::vocab::Token;
 
 /// A context that cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +57,7 @@ pub enum DecodeError {
         /// Index in the batch.
         index: usize,
         /// The token.
-        token: i32,
+        token: Token,
         /// Size of the vocabulary.
         n_vocab: usize,
     },
