@@ -124,32 +124,38 @@ pub trait Buffer: Send + Sync {
 /// Every buffer that a graph's tensors may live in, by [`BufferId`].
 #[derive(Clone, Default)]
 pub struct MemoryMap {
-    buffers: Vec<Option<(Arc<dyn Buffer>, Usage)>>,
+    buffers: Vec<(Option<Arc<dyn Buffer>>, Usage)>,
 }
 
 impl MemoryMap {
     /// Adds a buffer.
     pub fn insert(&mut self, buffer: Arc<dyn Buffer>, usage: Usage) -> BufferId {
         let id = BufferId(u32::try_from(self.buffers.len()).expect("fewer than 2^32 buffers"));
-        self.buffers.push(Some((buffer, usage)));
+        self.buffers.push((Some(buffer), usage));
         id
     }
 
     /// Puts another buffer in the place of an existing one; tensors that live there must be placed anew.
     pub fn replace(&mut self, id: BufferId, buffer: Arc<dyn Buffer>) {
-        if let Some((slot, _)) = &mut self.buffers[id.0 as usize] {
-            *slot = buffer;
-        }
+        self.buffers[id.0 as usize].0 = Some(buffer);
+    }
+
+    /// Lets go of a buffer; its id stays taken until [`replace`](MemoryMap::replace) puts another one there.
+    pub fn release(&mut self, id: BufferId) {
+        self.buffers[id.0 as usize].0 = None;
     }
 
     /// The buffer with this id.
     pub fn get(&self, id: BufferId) -> &Arc<dyn Buffer> {
-        &self.entry(id).0
+        self.buffers[id.0 as usize]
+            .0
+            .as_ref()
+            .expect("the buffer of a home exists as long as its graph")
     }
 
     /// What the buffer is used for.
     pub fn usage(&self, id: BufferId) -> Usage {
-        self.entry(id).1
+        self.buffers[id.0 as usize].1
     }
 
     /// Address of a home in host memory; `None` if the buffer is not the host's.
@@ -157,12 +163,6 @@ impl MemoryMap {
         let base = self.get(home.buffer).host_ptr()?;
         // SAFETY: a home's offset lies within its buffer: the allocator or the loader put it there after checking sizes.
         Some(unsafe { base.add(home.offset) })
-    }
-
-    fn entry(&self, id: BufferId) -> &(Arc<dyn Buffer>, Usage) {
-        self.buffers[id.0 as usize]
-            .as_ref()
-            .expect("the buffer of a home exists as long as its graph")
     }
 }
 

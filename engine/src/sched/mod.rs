@@ -1,1 +1,4 @@
 //! (to come)
+
+#[cfg(test)]
+pub(crate) mod fake;
