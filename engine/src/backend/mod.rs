@@ -1,12 +1,17 @@
 //! Where tensors live and what computes them: registry -> device -> buffer type -> buffer, and device -> backend.
 //!
 //! A backend is a small trait with documented defaults; nothing above this module names a concrete one except
-//! [`registry`], the one list of compiled-in backends.
+//! [`registries`], the one list of compiled-in backends.
+
+pub mod cpu;
+pub mod host;
+pub mod reference;
+mod rules;
 
 use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use crate::graph::{BufferId, Graph, Home, Tensor, TensorId};
 
@@ -264,4 +269,26 @@ pub trait Registry: Send + Sync {
 /// Same kind of memory?
 pub fn same_buffer_type(a: &dyn BufferType, b: &dyn BufferType) -> bool {
     a.name() == b.name()
+}
+
+/// Every compiled-in family of backends, in the order of preference. The reference comes last: it is there to compare with.
+pub fn registries() -> &'static [Arc<dyn Registry>] {
+    static ALL: LazyLock<Vec<Arc<dyn Registry>>> =
+        LazyLock::new(|| vec![Arc::new(reference::ReferenceRegistry::new())]);
+    &ALL
+}
+
+/// Every device of this machine, in the order of preference.
+pub fn devices() -> Vec<Arc<dyn Device>> {
+    registries().iter().flat_map(|r| r.devices()).collect()
+}
+
+/// The device with this name.
+pub fn device(name: &str) -> Option<Arc<dyn Device>> {
+    devices().into_iter().find(|d| d.name() == name)
+}
+
+/// The most preferred device: the first of [`devices`].
+pub fn default_device() -> Arc<dyn Device> {
+    devices().into_iter().next().expect("the CPU is always there")
 }

@@ -4,8 +4,10 @@ mod edit;
 #[allow(clippy::module_inception)]
 mod graph;
 mod op;
+mod ops;
 mod tensor;
 
 pub use graph::Graph;
 pub use op::{Attention, Op, Rope, RopeKind, Unary, Window};
+pub use ops::ShapeError;
 pub use tensor::{BufferId, Flags, Home, MAX_SRC, Name, Tensor, TensorId, contiguous_strides};

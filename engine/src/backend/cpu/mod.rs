@@ -1,0 +1,3 @@
+//! The CPU.
+mod gate;
+mod pool;

@@ -1,0 +1,23 @@
+//! BF16: the upper half of a float.
+
+use super::{Block, Quantize};
+use crate::GgmlType;
+
+/// The upper 16 bits of one float, little-endian.
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(transparent)]
+pub struct BlockBF16([u8; 2]);
+
+impl Block for BlockBF16 {
+    const TYPE: GgmlType = GgmlType::BF16;
+
+    fn dequantize(&self, out: &mut [f32]) {
+        out[0] = half::bf16::from_le_bytes(self.0).to_f32();
+    }
+}
+
+impl Quantize for BlockBF16 {
+    fn quantize(x: &[f32]) -> Self {
+        BlockBF16(half::bf16::from_f32(x[0]).to_le_bytes())
+    }
+}

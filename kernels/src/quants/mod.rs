@@ -1,0 +1,259 @@
+//! What the blocks of each tensor type mean: block layouts, blocks to floats, floats to blocks.
+//!
+//! One file per type (or pair of twins). A file holds the `#[repr(C)]` block, its scalar decoding, which is the
+//! definition of the type, its vector decoding, which must give the same bits, and its quantizer if it has one.
+//! Adding a type is such a file and a row in the table below.
+
+mod bf16;
+mod f16;
+mod f32;
+mod iq4_nl;
+mod iq4_xs;
+mod mxfp4;
+mod q2_k;
+mod q3_k;
+mod q4_0;
+mod q4_1;
+mod q4_k;
+mod q5_0;
+mod q5_1;
+mod q5_k;
+mod q6_k;
+mod q8_0;
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::GgmlType;
+
+pub use self::bf16::BlockBF16;
+pub use self::f16::BlockF16;
+pub use self::f32::BlockF32;
+pub use self::iq4_nl::BlockIQ4NL;
+pub use self::iq4_xs::BlockIQ4XS;
+pub use self::mxfp4::BlockMXFP4;
+pub use self::q2_k::BlockQ2K;
+pub use self::q3_k::BlockQ3K;
+pub use self::q4_0::BlockQ4_0;
+pub use self::q4_1::BlockQ4_1;
+pub use self::q4_k::BlockQ4K;
+pub use self::q5_0::BlockQ5_0;
+pub use self::q5_1::BlockQ5_1;
+pub use self::q5_k::BlockQ5K;
+pub use self::q6_k::BlockQ6K;
+pub use self::q8_0::BlockQ8_0;
+
+/// A block of a tensor type. Blocks have alignment 1, so that any bytes of the right length are blocks.
+pub(crate) trait Block: Pod {
+    /// The type whose blocks these are.
+    const TYPE: GgmlType;
+
+    /// Decodes into `out`, which holds one block's elements. This is the type's definition.
+    fn dequantize(&self, out: &mut [f32]);
+}
+
+/// A block that floats can be turned into.
+pub(crate) trait Quantize: Block {
+    /// Encodes `x`, which holds one block's elements. Values that are not finite give some block, never a panic.
+    fn quantize(x: &[f32]) -> Self;
+}
+
+/// The row functions of one type.
+struct Codec {
+    ty: GgmlType,
+    dequantize: fn(&[u8], &mut [f32]),
+    quantize: Option<fn(&[f32], &mut [u8])>,
+}
+
+macro_rules! codecs {
+    ($( $block:ty $(, $quantize:ident)?; )*) => {
+        const CODECS: &[Codec] = &[ $( {
+            assert!(size_of::<$block>() == <$block as Block>::TYPE.block_bytes() && align_of::<$block>() == 1);
+            Codec {
+                ty: <$block as Block>::TYPE,
+                dequantize: dequantize_blocks::<$block>,
+                quantize: codecs!(@quantize $block $(, $quantize)?),
+            }
+        }, )* ];
+    };
+    (@quantize $block:ty) => { None };
+    (@quantize $block:ty, quantize) => { Some(quantize_blocks::<$block>) };
+}
+
+codecs! {
+    BlockF32, quantize;
+    BlockF16, quantize;
+    BlockBF16, quantize;
+    BlockQ4_0, quantize;
+    BlockQ4_1, quantize;
+    BlockQ5_0, quantize;
+    BlockQ5_1, quantize;
+    BlockQ8_0, quantize;
+    BlockQ2K;
+    BlockQ3K;
+    BlockQ4K;
+    BlockQ5K;
+    BlockQ6K;
+    BlockIQ4NL, quantize;
+    BlockIQ4XS;
+    BlockMXFP4;
+}
+
+/// True if [`dequantize_row`] and the products know this type.
+pub fn can_dequantize(ty: GgmlType) -> bool {
+    codec(ty).is_some()
+}
+
+/// True if [`quantize_row`] knows this type.
+pub fn can_quantize(ty: GgmlType) -> bool {
+    codec(ty).is_some_and(|codec| codec.quantize.is_some())
+}
+
+/// Decodes the blocks of `src` into as many floats as they hold. `src` needs no alignment.
+///
+/// # Panics
+/// If the type has no decoder (see [`can_dequantize`]) or the lengths do not agree.
+pub fn dequantize_row(ty: GgmlType, src: &[u8], dst: &mut [f32]) {
+    let codec = codec(ty).unwrap_or_else(|| panic!("{ty}: no dequantizer"));
+    check_lengths(ty, src.len(), dst.len());
+    (codec.dequantize)(src, dst);
+}
+
+/// Encodes floats as blocks. `dst` needs no alignment.
+///
+/// # Panics
+/// If the type has no encoder (see [`can_quantize`]) or the lengths do not agree.
+pub fn quantize_row(ty: GgmlType, src: &[f32], dst: &mut [u8]) {
+    let quantize = codec(ty).and_then(|codec| codec.quantize);
+    let quantize = quantize.unwrap_or_else(|| panic!("{ty}: no quantizer"));
+    check_lengths(ty, dst.len(), src.len());
+    quantize(src, dst);
+}
+
+/// Lengths that disagree are the caller's mistake, never a file's: those were checked when it was opened.
+pub(crate) fn check_lengths(ty: GgmlType, n_bytes: usize, n: usize) {
+    assert!(
+        ty.row_bytes(n) == Some(n_bytes),
+        "{ty}: {n_bytes} bytes are not a row of {n} elements"
+    );
+}
+
+fn codec(ty: GgmlType) -> Option<&'static Codec> {
+    CODECS.iter().find(|codec| codec.ty == ty)
+}
+
+fn dequantize_blocks<B: Block>(src: &[u8], dst: &mut [f32]) {
+    let blocks: &[B] = bytemuck::cast_slice(src);
+    for (block, out) in blocks.iter().zip(dst.chunks_exact_mut(B::TYPE.block_size())) {
+        block.dequantize(out);
+    }
+}
+
+fn quantize_blocks<B: Quantize>(src: &[f32], dst: &mut [u8]) {
+    let blocks: &mut [B] = bytemuck::cast_slice_mut(dst);
+    for (block, x) in blocks.iter_mut().zip(src.chunks_exact(B::TYPE.block_size())) {
+        *block = B::quantize(x);
+    }
+}
+
+/// An IEEE half float as stored: two little-endian bytes without alignment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct Half(pub [u8; 2]);
+
+impl Half {
+    /// The value.
+    pub fn get(self) -> f32 {
+        half::f16::from_le_bytes(self.0).to_f32()
+    }
+
+    /// The nearest half float.
+    pub fn new(x: f32) -> Half {
+        Half(half::f16::from_f32(x).to_le_bytes())
+    }
+}
+
+/// The element of largest magnitude, with its sign; 0 for none.
+fn signed_max(x: &[f32]) -> f32 {
+    x.iter()
+        .fold(0.0, |max: f32, &v| if v.abs() > max.abs() { v } else { max })
+}
+
+/// Smallest and largest element.
+fn min_max(x: &[f32]) -> (f32, f32) {
+    x.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(min, max), &v| {
+        (min.min(v), max.max(v))
+    })
+}
+
+/// The scale of least squared error for `x ~ scale * value(x / scale)` among those that put the element of largest magnitude at
+/// one of `ends` before rounding.
+fn best_scale(x: &[f32], ends: impl Iterator<Item = f32>, value: impl Fn(f32) -> f32) -> f32 {
+    let max = signed_max(x);
+    if max == 0.0 {
+        return 0.0;
+    }
+    let (mut best, mut best_gain) = (0.0, 0.0);
+    for end in ends {
+        let inv = end / max;
+        // For fixed indices the best scale is sum(x v) / sum(v^2) and takes sum(x v)^2 / sum(v^2) off the squared error.
+        let (mut sum_xv, mut sum_vv) = (0.0, 0.0);
+        for &x in x {
+            let v = value(x * inv);
+            sum_xv += x * v;
+            sum_vv += v * v;
+        }
+        let gain = sum_xv * sum_xv / sum_vv;
+        if gain > best_gain {
+            (best, best_gain) = (sum_xv / sum_vv, gain);
+        }
+    }
+    best
+}
+
+/// Scale and minimum of least squared error for `x ~ scale * q + min` with q in `0..=max_q`, among those found by alternately
+/// rounding and fitting a line, from slightly narrowed ranges.
+fn best_line(x: &[f32], max_q: f32) -> (f32, f32) {
+    let (low, high) = min_max(x);
+    let (mut best, mut best_gain) = (((high - low) / max_q, low), 0.0);
+    for (narrow_low, narrow_high) in (0..25).map(|i| ((i % 5) as f32 * 0.4, (i / 5) as f32 * 0.4)) {
+        let scale = (high - low) / (max_q - narrow_low - narrow_high);
+        let mut line = (scale, low + narrow_low * scale);
+        for _ in 0..3 {
+            let (fitted, gain) = fit_line(x, line, max_q);
+            if gain > best_gain {
+                (best, best_gain) = (fitted, gain);
+            }
+            line = fitted;
+        }
+    }
+    best
+}
+
+/// The line through `x` over its indices as rounded by `line`, and how much it takes off the squared error around the mean.
+fn fit_line(x: &[f32], line: (f32, f32), max_q: f32) -> ((f32, f32), f32) {
+    let n = x.len() as f32;
+    let inv = inverse(line.0);
+    let q = |x: f32| f32::from(round_to((x - line.1) * inv, max_q));
+    let mean_x = x.iter().sum::<f32>() / n;
+    let mean_q = x.iter().map(|&x| q(x)).sum::<f32>() / n;
+    let (mut sum_xq, mut sum_qq) = (0.0, 0.0);
+    for &x in x {
+        sum_xq += (x - mean_x) * (q(x) - mean_q);
+        sum_qq += (q(x) - mean_q).powi(2);
+    }
+    let scale = sum_xq / sum_qq;
+    ((scale, mean_x - scale * mean_q), sum_xq * scale)
+}
+
+/// `1 / x`, and 0 for 0: the inverse of a scale that may have vanished.
+fn inverse(x: f32) -> f32 {
+    if x == 0.0 { 0.0 } else { 1.0 / x }
+}
+
+/// `x` rounded to the nearest integer of `0..=max`.
+fn round_to(x: f32, max: f32) -> u8 {
+    x.round_ties_even().clamp(0.0, max) as u8
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,32 @@
+//! Q2_K: 256 values of 2 bits in 16 groups of 16, each with a 4-bit scale and minimum.
+
+use super::{Block, Half};
+use crate::GgmlType;
+
+/// A value of group `g` is `d * (scales[g] & 15) * q - dmin * (scales[g] >> 4)`. Each half of 128 values has 32 bytes of `qs`;
+/// bits `2j` and `2j + 1` of byte `l` are value `32 j + l` of the half.
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+pub struct BlockQ2K {
+    scales: [u8; 16],
+    qs: [u8; 64],
+    d: Half,
+    dmin: Half,
+}
+const _: () = assert!(size_of::<BlockQ2K>() == 84);
+
+impl Block for BlockQ2K {
+    const TYPE: GgmlType = GgmlType::Q2_K;
+
+    fn dequantize(&self, out: &mut [f32]) {
+        let (d, dmin) = (self.d.get(), self.dmin.get());
+        for (g, group) in out.chunks_exact_mut(16).enumerate() {
+            let scale = d * f32::from(self.scales[g] & 15);
+            let min = dmin * f32::from(self.scales[g] >> 4);
+            let (first, shift) = (g / 8 * 32 + g % 2 * 16, g % 8 / 2 * 2);
+            for (l, v) in group.iter_mut().enumerate() {
+                *v = scale * f32::from(self.qs[first + l] >> shift & 3) - min;
+            }
+        }
+    }
+}

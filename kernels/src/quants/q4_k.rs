@@ -1,0 +1,41 @@
+//! Q4_K: 256 values of 4 bits in 8 groups of 32, each with a 6-bit scale and minimum.
+
+use super::{Block, Half};
+use crate::GgmlType;
+
+/// A value of group `g` is `d * scale[g] * q - dmin * min[g]`. Bytes `32 p ..` of `qs` hold groups `2p` (low) and `2p + 1` (high).
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+pub struct BlockQ4K {
+    d: Half,
+    dmin: Half,
+    scales: [u8; 12],
+    qs: [u8; 128],
+}
+const _: () = assert!(size_of::<BlockQ4K>() == 144);
+
+impl Block for BlockQ4K {
+    const TYPE: GgmlType = GgmlType::Q4_K;
+
+    fn dequantize(&self, out: &mut [f32]) {
+        let (d, dmin) = (self.d.get(), self.dmin.get());
+        let (scales, mins) = scales_and_mins(&self.scales);
+        for (g, group) in out.chunks_exact_mut(32).enumerate() {
+            let (scale, min) = (d * f32::from(scales[g]), dmin * f32::from(mins[g]));
+            for (l, v) in group.iter_mut().enumerate() {
+                *v = scale * f32::from(self.qs[g / 2 * 32 + l] >> (g % 2 * 4) & 15) - min;
+            }
+        }
+    }
+}
+
+/// The 8 scales and 8 minimums of 6 bits in 12 bytes: whole in bytes 0..4 and 4..8 for groups 0..4; for groups 4..8 the
+/// low 4 bits in the nibbles of bytes 8..12 and the high 2 bits on top of the former.
+pub(super) fn scales_and_mins(packed: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
+    let word = |i: usize| u32::from_le_bytes([packed[i], packed[i + 1], packed[i + 2], packed[i + 3]]);
+    let (a, b, c) = (word(0), word(4), word(8));
+    let join = |low: u32, high: u32| (u64::from(low) | u64::from(high) << 32).to_le_bytes();
+    let scales = join(a & 0x3f3f_3f3f, c & 0x0f0f_0f0f | (a >> 6 & 0x0303_0303) << 4);
+    let mins = join(b & 0x3f3f_3f3f, c >> 4 & 0x0f0f_0f0f | (b >> 6 & 0x0303_0303) << 4);
+    (scales, mins)
+}

@@ -1,0 +1,33 @@
+//! Q5_K: 256 values of 5 bits in 8 groups of 32, each with a 6-bit scale and minimum.
+
+use super::q4_k::scales_and_mins;
+use super::{Block, Half};
+use crate::GgmlType;
+
+/// As [`BlockQ4K`](super::BlockQ4K); bit `g` of `qh[l]` is the fifth bit of value `l` of group `g`.
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+pub struct BlockQ5K {
+    d: Half,
+    dmin: Half,
+    scales: [u8; 12],
+    qh: [u8; 32],
+    qs: [u8; 128],
+}
+const _: () = assert!(size_of::<BlockQ5K>() == 176);
+
+impl Block for BlockQ5K {
+    const TYPE: GgmlType = GgmlType::Q5_K;
+
+    fn dequantize(&self, out: &mut [f32]) {
+        let (d, dmin) = (self.d.get(), self.dmin.get());
+        let (scales, mins) = scales_and_mins(&self.scales);
+        for (g, group) in out.chunks_exact_mut(32).enumerate() {
+            let (scale, min) = (d * f32::from(scales[g]), dmin * f32::from(mins[g]));
+            for (l, v) in group.iter_mut().enumerate() {
+                let q = self.qs[g / 2 * 32 + l] >> (g % 2 * 4) & 15 | (self.qh[l] >> g & 1) << 4;
+                *v = scale * f32::from(q) - min;
+            }
+        }
+    }
+}
