@@ -246,15 +246,55 @@ pub trait Backend: Send {
     /// Returns when done, or, for asynchronous backends, when queued.
     fn compute(&mut self, graph: &Graph, nodes: &[TensorId], memory: &MemoryMap) -> Result<(), BackendError>;
 
-    /// Waits until everything queued is done.
+    /// Waits until everything queued is done. Nothing to do for backends that compute before they return.
     fn synchronize(&mut self) -> Result<(), BackendError> {
         Ok(())
+    }
+
+    /// An event of this backend, recorded nowhere yet (waiting for it returns at once). `None`, the default, for backends
+    /// that compute before they return; the scheduler then synchronizes instead.
+    fn new_event(&self) -> Result<Option<Box<dyn Event>>, BackendError> {
+        Ok(None)
+    }
+
+    /// Moves one of its own events to the end of what is queued now.
+    fn record_event(&mut self, event: &dyn Event) -> Result<(), BackendError> {
+        let _ = event;
+        Ok(())
+    }
+
+    /// Makes everything queued from now on wait for an event, possibly of another backend. By default the caller waits.
+    fn wait_event(&mut self, event: &dyn Event) -> Result<(), BackendError> {
+        event.synchronize()
+    }
+
+    /// Queues a copy of `len` bytes from memory that `source` computes into memory of this backend; buffers are given
+    /// with an offset in bytes. The copy comes after all that is queued on `source`, and later work of both backends after
+    /// the copy. False, the default, if it cannot: the scheduler then waits for both and copies through the host.
+    fn copy_from_async(
+        &mut self,
+        source: &mut dyn Backend,
+        from: (&dyn Buffer, usize),
+        to: (&dyn Buffer, usize),
+        len: usize,
+    ) -> Result<bool, BackendError> {
+        let _ = (source, from, to, len);
+        Ok(false)
     }
 
     /// Changes the number of threads; ignored by backends without any.
     fn set_threads(&mut self, n_threads: usize) {
         let _ = n_threads;
     }
+}
+
+/// A point in the queue of an asynchronous backend.
+pub trait Event: Send {
+    /// Blocks until everything queued before the point is done.
+    fn synchronize(&self) -> Result<(), BackendError>;
+
+    /// For a backend to recognize its own events.
+    fn as_any(&self) -> &dyn Any;
 }
 
 /// Devices that come from one library.

@@ -148,7 +148,7 @@ impl Graph {
 
     /// Forgets the evaluation order but keeps the tensors, so that outputs can be expanded anew after a rewrite.
     pub fn reset_order(&mut self) {
-        self.edits.touch();
+        self.undo_edits();
         self.nodes.clear();
         self.leafs.clear();
         self.visited.iter_mut().for_each(|v| *v = false);
