@@ -194,6 +194,11 @@ impl Scheduler {
         self.backends.len()
     }
 
+    /// Number of threads of every backend that has any.
+    pub fn set_threads(&mut self, n_threads: usize) {
+        self.backends.iter_mut().for_each(|b| b.set_threads(n_threads));
+    }
+
     /// A backend, for settings such as its number of threads.
     pub fn backend_mut(&mut self, backend: BackendId) -> &mut dyn Backend {
         &mut *self.backends[backend.index()]
