@@ -18,7 +18,7 @@ pub(super) fn need(node: &Tensor) -> Need {
 
 pub(super) fn rope(task: Task<'_>, p: &Rope) {
     let (x, positions) = (task.source(0), task.source(1).list::<i32>());
-    let (factors, target) = (task.optional(2), task.target());
+    let (factors, target) = (task.optional(2), task.target);
     let n_pairs = p.n_dims / 2;
     let mut scratch = task.scratch;
     let rates: &mut [f64] = bytemuck::cast_slice_mut(take(&mut scratch, 2 * n_pairs));
