@@ -10,6 +10,7 @@ use crate::context::{Batch, Context, ContextError, ContextParams, DecodeError, S
 use crate::gguf::logits::{Logits, LogitsError};
 use crate::gguf::{Gguf, GgufError, GgufFile, seeded};
 use crate::model::{LoadParams, Model, ModelError, Registered};
+use crate::vocab::Token;
 
 /// One configuration of an architecture with its recorded logits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,7 +106,7 @@ impl Fixture {
     pub fn nmse(&self, archs: &[Registered], params: &CheckParams) -> Result<f64, CheckError> {
         let recorded = self.recorded()?;
         let model = self.model(archs, params)?;
-        let logits = all_logits(model, recorded.tokens(), &params.context)?;
+        let logits = all_logits(model, &tokens(&recorded), &params.context)?;
         let expected = recorded.values().len();
         if logits.len() != expected {
             let n = recorded.tokens().len().max(1);
@@ -118,8 +119,13 @@ impl Fixture {
     }
 }
 
+/// The recorded tokens as ids of the vocabulary; negative ones become ids that no vocabulary has, which decode refuses.
+pub fn tokens(recorded: &Logits) -> Vec<Token> {
+    recorded.tokens().iter().map(|&t| t as Token).collect()
+}
+
 /// Logits of every position of one sequence, `[n_tokens, n_vocab]`. `n_ctx` and `n_batch` are raised to fit.
-pub fn all_logits(model: Arc<Model>, tokens: &[i32], params: &ContextParams) -> Result<Vec<f32>, CheckError> {
+pub fn all_logits(model: Arc<Model>, tokens: &[Token], params: &ContextParams) -> Result<Vec<f32>, CheckError> {
     let mut params = params.clone();
     params.n_ctx = params.n_ctx.max(tokens.len());
     params.n_batch = params.n_batch.max(tokens.len());

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use engine::conformance::{CheckParams, Fixture};
 use engine::context::{Batch, Context, ContextParams, SeqSet};
 use engine::model::{LoadParams, Model};
+use engine::vocab::Token;
 use kernels::GgmlType;
 
 /// The project's own test data.
@@ -15,8 +16,10 @@ pub fn data_dir() -> PathBuf {
 
 /// The shared conformance data beside the checkout (or where `LLAMA_SHARED` says). Says so when it is absent.
 pub fn shared_dir() -> Option<PathBuf> {
-    let dir = std::env::var_os("LLAMA_SHARED")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared"), PathBuf::from);
+    let dir = std::env::var_os("LLAMA_SHARED").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared"),
+        PathBuf::from,
+    );
     if dir.is_dir() {
         return Some(dir);
     }
@@ -51,7 +54,14 @@ pub fn exact() -> CheckParams {
 
 /// The seeded model of a fixture.
 pub fn model(name: &str) -> Arc<Model> {
-    fixture(name).model(archs::ALL, &exact()).expect("the fixture's model loads")
+    fixture(name)
+        .model(archs::ALL, &exact())
+        .expect("the fixture's model loads")
+}
+
+/// The recorded tokens of a fixture.
+pub fn tokens(name: &str) -> Vec<Token> {
+    engine::conformance::tokens(&fixture(name).recorded().expect("the logits are readable"))
 }
 
 /// A context of 96 cells with exact caches.
@@ -63,15 +73,17 @@ pub fn context(model: &Arc<Model>, change: impl FnOnce(&mut ContextParams)) -> C
 }
 
 /// Decodes tokens as one batch of a sequence from position `pos`; the logits of the last.
-pub fn decode_last(ctx: &mut Context, tokens: &[i32], pos: usize, seq: usize) -> Vec<f32> {
+pub fn decode_last(ctx: &mut Context, tokens: &[Token], pos: usize, seq: usize) -> Vec<f32> {
     let mut batch = Batch::new();
     batch.push_prompt(tokens, pos, seq);
     ctx.decode(&batch).expect("the batch is decoded");
-    ctx.logits(tokens.len() - 1).expect("the last token has output").to_vec()
+    ctx.logits(tokens.len() - 1)
+        .expect("the last token has output")
+        .to_vec()
 }
 
 /// Decodes one token.
-pub fn decode_one(ctx: &mut Context, token: i32, pos: usize, seq: usize) -> Vec<f32> {
+pub fn decode_one(ctx: &mut Context, token: Token, pos: usize, seq: usize) -> Vec<f32> {
     let mut batch = Batch::new();
     batch.push(token, pos, SeqSet::one(seq), true);
     ctx.decode(&batch).expect("the token is decoded");

@@ -5,12 +5,21 @@ use engine::context::{Batch, SeqSet};
 use kernels::GgmlType;
 use tests::{context, exact, fixture, model, nmse};
 
-const NAMES: [&str; 6] = ["llama-dense", "llama-moe", "internlm2-dense", "qwen2-dense", "qwen3-dense", "gemma3-dense"];
+const NAMES: [&str; 6] = [
+    "llama-dense",
+    "llama-moe",
+    "internlm2-dense",
+    "qwen2-dense",
+    "qwen3-dense",
+    "gemma3-dense",
+];
 
 fn check(name: &str, limit: f64, change: impl FnOnce(&mut engine::conformance::CheckParams)) {
     let mut params = exact();
     change(&mut params);
-    let found = fixture(name).nmse(archs::ALL, &params).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let found = fixture(name)
+        .nmse(archs::ALL, &params)
+        .unwrap_or_else(|e| panic!("{name}: {e}"));
     assert!(found < limit, "{name}: NMSE {found:.3e}, limit {limit:.0e}");
 }
 
@@ -35,14 +44,16 @@ fn rounded_caches_cost_little() {
 #[test]
 fn the_reference_device_meets_them_too() {
     for name in NAMES {
-        check(name, 1e-8, |p| p.load.device = backend::device("reference").expect("it is compiled in"));
+        check(name, 1e-8, |p| {
+            p.load.device = backend::device("reference").expect("it is compiled in")
+        });
     }
 }
 
 #[test]
 fn copied_weights_give_the_same_bits_as_mapped_ones() {
     for name in NAMES {
-        let tokens = fixture(name).recorded().unwrap().tokens().to_vec();
+        let tokens = tests::tokens(name);
         let run = |mmap| {
             let mut p = exact();
             p.load.mmap = mmap;
@@ -58,7 +69,7 @@ fn copied_weights_give_the_same_bits_as_mapped_ones() {
 fn interleaved_sequences_do_not_see_each_other() {
     for name in NAMES {
         let recorded = fixture(name).recorded().unwrap();
-        let tokens = recorded.tokens();
+        let tokens = tests::tokens(name);
         for n_ubatch in [7, 512] {
             let mut ctx = context(&model(name), |p| {
                 p.n_ctx = 2 * tokens.len();
@@ -72,8 +83,9 @@ fn interleaved_sequences_do_not_see_each_other() {
                 batch.push(tokens[tokens.len() - 1 - i], i, SeqSet::one(1), true);
             }
             ctx.decode(&batch).unwrap();
-            let first: Vec<f32> =
-                (0..tokens.len()).flat_map(|i| ctx.logits(2 * i).expect("output").to_vec()).collect();
+            let first: Vec<f32> = (0..tokens.len())
+                .flat_map(|i| ctx.logits(2 * i).expect("output").to_vec())
+                .collect();
             let found = nmse(recorded.values(), &first);
             assert!(found < 1e-8, "{name} ubatch {n_ubatch}: NMSE {found:.3e}");
         }
@@ -84,7 +96,7 @@ fn interleaved_sequences_do_not_see_each_other() {
 fn wanted_rows_are_the_rows_of_all() {
     for name in NAMES {
         let recorded = fixture(name).recorded().unwrap();
-        let tokens = recorded.tokens();
+        let tokens = tests::tokens(name);
         let mut ctx = context(&model(name), |p| p.n_outputs_max = 8);
         let mut batch = Batch::new();
         let wanted = |i: usize| [3, 40, 41, 95].contains(&i);
@@ -95,7 +107,7 @@ fn wanted_rows_are_the_rows_of_all() {
         for i in 0..tokens.len() {
             assert_eq!(ctx.logits(i).is_some(), wanted(i));
             if let Some(l) = ctx.logits(i) {
-                let found = nmse(recorded.row(i).unwrap(), l);
+                let found = nmse(recorded.row(i), l);
                 assert!(found < 1e-8, "{name} token {i}: NMSE {found:.3e}");
             }
         }

@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use engine::context::{Batch, SeqSet};
-use tests::{context, decode_last, fixture, model};
+use tests::{context, decode_last, model};
 
 struct Counting;
 
@@ -30,7 +30,7 @@ static ALLOCATOR: Counting = Counting;
 #[test]
 fn decoding_single_tokens_allocates_nothing() {
     for name in ["llama-dense", "llama-moe", "qwen3-dense", "gemma3-dense"] {
-        let tokens = fixture(name).recorded().unwrap().tokens().to_vec();
+        let tokens = tests::tokens(name);
         let mut ctx = context(&model(name), |p| p.n_ctx = 1024);
         decode_last(&mut ctx, &tokens[..16], 0, 0);
         let mut batch = Batch::new();

@@ -10,13 +10,24 @@ use tests::{data_dir, shared_dir};
 fn table(path: &Path) -> Result<usize, ModelError> {
     let header = Gguf::open_header(path)?;
     let name: String = header.require("general.architecture")?;
-    let arch = archs::ALL.iter().find(|r| r.arch.name == name).unwrap_or_else(|| panic!("{name} is declared")).arch;
+    let arch = archs::ALL
+        .iter()
+        .find(|r| r.arch.name == name)
+        .unwrap_or_else(|| panic!("{name} is declared"))
+        .arch;
     declare_header(&header, path, arch, &name).map(|(_, _, rows)| rows.len())
 }
 
 #[test]
 fn tiny_models() {
-    for name in ["llama-dense", "llama-moe", "internlm2-dense", "qwen2-dense", "qwen3-dense", "gemma3-dense"] {
+    for name in [
+        "llama-dense",
+        "llama-moe",
+        "internlm2-dense",
+        "qwen2-dense",
+        "qwen3-dense",
+        "gemma3-dense",
+    ] {
         let path = data_dir().join(format!("archs/{name}.header.gguf"));
         let n_file = Gguf::open_header(&path).unwrap().tensors().len();
         let n = table(&path).unwrap_or_else(|e| panic!("{e}"));
@@ -48,13 +59,22 @@ fn published_models() {
 fn differences_are_reported_together() {
     let path = data_dir().join("archs/qwen3-dense.header.gguf");
     let mut bytes = std::fs::read(&path).unwrap();
-    for (from, to) in [(&b"blk.1.ffn_up.weight"[..], &b"blk.1.ffn_xx.weight"[..]), (b"output_norm.weight", b"output_nork.weight")] {
-        let at = bytes.windows(from.len()).position(|w| w == from).expect("the name is in the header");
+    for (from, to) in [
+        (&b"blk.1.ffn_up.weight"[..], &b"blk.1.ffn_xx.weight"[..]),
+        (b"output_norm.weight", b"output_nork.weight"),
+    ] {
+        let at = bytes
+            .windows(from.len())
+            .position(|w| w == from)
+            .expect("the name is in the header");
         bytes[at..at + to.len()].copy_from_slice(to);
     }
     let header = Gguf::parse_header(&bytes).unwrap();
     let arch = archs::ALL.iter().find(|r| r.arch.name == "qwen3").unwrap().arch;
-    let error = declare_header(&header, &path, arch, "qwen3").err().expect("two tensors are missing").to_string();
+    let error = declare_header(&header, &path, arch, "qwen3")
+        .err()
+        .expect("two tensors are missing")
+        .to_string();
     for part in [
         "tensor `output_norm.weight` [256] is missing",
         "tensor `blk.1.ffn_up.weight` [256, 384] is missing",

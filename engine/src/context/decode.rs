@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use crate::backend::{BackendParams, Device, DeviceKind, Usage, devices};
+use crate::backend::{BackendParams, Device, DeviceKind, MemoryMap, Usage, devices};
 use crate::build::{BuildParams, Builder, CacheView, Inputs};
 use crate::graph::{BufferId, Graph, TensorId};
 use crate::model::{Model, RopeScaling};
-use crate::sched::Scheduler;
+use crate::sched::{SchedParams, Scheduler};
 
 use super::batch::{Batch, BatchToken, MAX_SEQUENCES, ubatch_end};
 use super::memory::{KvMemory, Span};
@@ -135,7 +135,7 @@ impl Context {
         Sizes {
             weights: self.model.n_bytes(),
             kv: self.memory.n_bytes(),
-            compute: self.sched.reserved_sizes().iter().sum(),
+            compute: self.sched.reserve_sizes().iter().sum(),
         }
     }
 
@@ -240,7 +240,7 @@ impl Context {
         let n_vocab = self.model.base().n_vocab();
         let mut next = [None; MAX_SEQUENCES];
         for (index, t) in tokens.iter().enumerate() {
-            if usize::try_from(t.token).is_err() || t.token as usize >= n_vocab {
+            if t.token as usize >= n_vocab {
                 return Err(DecodeError::Token {
                     index,
                     token: t.token,
@@ -362,10 +362,10 @@ impl Context {
             Some(id) => {
                 staging.i32s.clear();
                 staging.i32s.extend(values);
-                sched.write_tensor(graph, id, bytemuck::cast_slice(&staging.i32s))
+                sched.set_input(graph, id, bytemuck::cast_slice(&staging.i32s))
             }
         };
-        write(inputs.tokens, &mut tokens.iter().map(|t| t.token))?;
+        write(inputs.tokens, &mut tokens.iter().map(|t| t.token as i32))?;
         write(inputs.positions, &mut tokens.iter().map(|t| t.pos))?;
         write(
             inputs.sequences,
@@ -381,15 +381,15 @@ impl Context {
         for (p, (pool, cells)) in inputs.pools.iter().zip(self.memory.pools()).enumerate() {
             let n_kv = self.memory.view().pools[p].n_kv;
             if let Some(id) = pool.cells {
-                sched.write_tensor(graph, id, bytemuck::cast_slice(self.memory.cells_of(p)))?;
+                sched.set_input(graph, id, bytemuck::cast_slice(self.memory.cells_of(p)))?;
             }
             if let Some(id) = pool.positions {
-                sched.write_tensor(graph, id, bytemuck::cast_slice(&cells.positions()[..n_kv]))?;
+                sched.set_input(graph, id, bytemuck::cast_slice(&cells.positions()[..n_kv]))?;
             }
             if let Some(id) = pool.sequences {
                 staging.i64s.clear();
                 staging.i64s.extend(cells.seqs()[..n_kv].iter().map(|s| s.0 as i64));
-                sched.write_tensor(graph, id, bytemuck::cast_slice(&staging.i64s))?;
+                sched.set_input(graph, id, bytemuck::cast_slice(&staging.i64s))?;
             }
         }
         Ok(())
@@ -402,7 +402,7 @@ impl Context {
         let width = self.graph.graph.tensor(result).ne[0];
         let rows = self.outputs.append(n_outputs, width);
         self.sched
-            .read_tensor(&self.graph.graph, result, bytemuck::cast_slice_mut(rows))?;
+            .read_tensor(&self.graph.graph, result, 0, bytemuck::cast_slice_mut(rows))?;
         Ok(())
     }
 }
@@ -471,7 +471,7 @@ fn new_scheduler(model: &Model, params: &ContextParams) -> Result<Scheduler, Con
             backends.push(cpu.backend(&backend_params)?);
         }
     }
-    Ok(Scheduler::new(backends))
+    Ok(Scheduler::new(backends, MemoryMap::default(), SchedParams::default())?)
 }
 
 fn rope_scaling(model: &Model, params: &ContextParams) -> RopeScaling {
