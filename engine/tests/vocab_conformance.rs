@@ -28,8 +28,11 @@ fn ids(line: &str) -> Vec<u32> {
     line.split_whitespace().map(|id| id.parse().unwrap()).collect()
 }
 
-/// The vocabularies with the texts and tokens recorded for them.
-fn cases(folder: &Path) -> Vec<(PathBuf, Vec<(String, Vec<u32>)>)> {
+/// A text and the tokens recorded for it.
+type Case = (String, Vec<u32>);
+
+/// The vocabularies with what is recorded for them.
+fn cases(folder: &Path) -> Vec<(PathBuf, Vec<Case>)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -41,8 +44,15 @@ fn cases(folder: &Path) -> Vec<(PathBuf, Vec<(String, Vec<u32>)>)> {
         let lines = beside("out");
         let texts: Vec<_> = texts.split("\n__ggml_vocab_test__\n").collect();
         let lines: Vec<_> = lines.lines().collect();
-        assert!(texts.len() == lines.len() || texts.len() == lines.len() + 1, "{}", path.display());
-        let cases = texts.into_iter().zip(lines).map(|(text, line)| (text.to_owned(), ids(line)));
+        assert!(
+            texts.len() == lines.len() || texts.len() == lines.len() + 1,
+            "{}",
+            path.display()
+        );
+        let cases = texts
+            .into_iter()
+            .zip(lines)
+            .map(|(text, line)| (text.to_owned(), ids(line)));
         found.push((path.clone(), cases.collect()));
     }
     found.sort();
@@ -51,7 +61,9 @@ fn cases(folder: &Path) -> Vec<(PathBuf, Vec<(String, Vec<u32>)>)> {
 
 #[test]
 fn real_vocabularies_give_the_recorded_tokens() {
-    let Some(folder) = shared("conformance/vocabs") else { return };
+    let Some(folder) = shared("conformance/vocabs") else {
+        return;
+    };
     let mut n = 0;
     for (path, cases) in cases(&folder) {
         let vocab = match load(&path) {
@@ -77,4 +89,53 @@ fn real_vocabularies_give_the_recorded_tokens() {
         }
     }
     assert!(n >= 14 * 46, "{n} cases");
+}
+
+/// Text, tokens and path of the real models that are recorded, for those that lie in the folder `LLAMA_MODELS` names.
+fn recorded_models() -> Vec<(PathBuf, Case)> {
+    let (Some(recorded), Some(models)) = (shared("conformance/models"), std::env::var_os("LLAMA_MODELS")) else {
+        println!("skipped: the models are where LLAMA_MODELS says");
+        return Vec::new();
+    };
+    ["SmolLM2-135M-Instruct.Q4_1", "gemma-3-270m-q4_k_m"]
+        .iter()
+        .map(|name| {
+            let json = std::fs::read_to_string(recorded.join(format!("{name}.json"))).unwrap();
+            let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+            let text = json["text"].as_str().unwrap().to_owned();
+            let tokens = json["tokens"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|id| id.as_u64().unwrap() as u32)
+                .collect();
+            (Path::new(&models).join(format!("{name}.gguf")), (text, tokens))
+        })
+        .filter(|(path, _)| path.exists())
+        .collect()
+}
+
+#[test]
+fn real_models_give_the_recorded_tokens() {
+    for (path, (text, expected)) in recorded_models() {
+        let vocab = load(&path).unwrap();
+        assert_eq!(vocab.tokenize(&text, true, false), expected, "{}", path.display());
+        assert_eq!(vocab.detokenize(&expected, true, false), text);
+        let (mut stream, mut streamed) = (Utf8Stream::new(), String::new());
+        for &token in &expected {
+            stream.push(vocab.token_to_piece(token, false), &mut streamed);
+        }
+        stream.flush(&mut streamed);
+        assert_eq!(streamed, text);
+        println!(
+            "{}: {} tokens, warnings {:?}",
+            path.display(),
+            vocab.n_tokens(),
+            vocab.warnings()
+        );
+        println!(
+            "  end of generation: {:?}",
+            vocab.eog_tokens().iter().map(|&t| vocab.text(t)).collect::<Vec<_>>()
+        );
+    }
 }

@@ -204,7 +204,9 @@ mod tests {
         }
         for n in [5, 101] {
             let mut merger = Merger::default();
-            merger.symbols.extend((0..n).map(|start| Symbol { id: 1, start, len: 1 }));
+            merger
+                .symbols
+                .extend((0..n).map(|start| Symbol { id: 1, start, len: 1 }));
             merger.run(&vec![0; n as usize], &Twos);
             let ids: Vec<_> = merger.symbols.iter().map(|s| s.id).collect();
             assert_eq!(ids, [vec![2; n as usize / 2], vec![1]].concat());
