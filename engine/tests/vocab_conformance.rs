@@ -139,3 +139,26 @@ fn real_models_give_the_recorded_tokens() {
         );
     }
 }
+
+#[test]
+fn headers_without_real_vocabularies_load() {
+    for (folder, kind) in [
+        ("conformance/archs", VocabKind::Test),
+        ("conformance/headers", VocabKind::None),
+    ] {
+        let Some(folder) = shared(folder) else { return };
+        let paths = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+        let mut n = 0;
+        for path in paths.filter(|path| path.extension().is_some_and(|extension| extension == "gguf")) {
+            let vocab = load(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            assert_eq!(vocab.kind(), kind, "{}", path.display());
+            assert!(
+                vocab.n_tokens() > 0 && vocab.warnings().is_empty(),
+                "{}: {vocab:?}",
+                path.display()
+            );
+            n += 1;
+        }
+        assert!(n > 0, "{}", folder.display());
+    }
+}
