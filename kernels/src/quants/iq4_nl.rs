@@ -1,0 +1,76 @@
+//! IQ4_NL: 32 indices of 4 bits into a table of unevenly spaced values, one scale.
+
+use std::mem::offset_of;
+
+use super::{Block, Half, Quantize, best_scale, inverse};
+use crate::GgmlType;
+use crate::generic::blocks::{Decode, Encode, Sink};
+use crate::simd::Simd;
+
+/// The values that the indices of IQ4_NL and IQ4_XS stand for.
+pub(super) const VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// The same as floats.
+pub(super) static FLOATS: [f32; 16] = super::to_floats(VALUES);
+
+/// Value `j` is `d * VALUES[q]`; byte `j` holds the q of values `j` (low) and `j + 16` (high).
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+pub struct BlockIQ4NL {
+    d: Half,
+    qs: [u8; 16],
+}
+const _: () = assert!(size_of::<BlockIQ4NL>() == 18);
+
+impl Block for BlockIQ4NL {
+    const TYPE: GgmlType = GgmlType::IQ4_NL;
+
+    fn dequantize(&self, out: &mut [f32]) {
+        let d = self.d.get();
+        let (low, high) = out.split_at_mut(16);
+        for j in 0..16 {
+            low[j] = d * f32::from(VALUES[usize::from(self.qs[j] & 15)]);
+            high[j] = d * f32::from(VALUES[usize::from(self.qs[j] >> 4)]);
+        }
+    }
+}
+
+impl<V: Simd> Decode<V> for BlockIQ4NL {
+    #[inline(always)]
+    unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let table = V::table(&FLOATS, V::splat_f16(p));
+            for at in (0..16).step_by(V::LANES) {
+                let q = V::load_u8(p.add(offset_of!(Self, qs) + at));
+                sink.put(at, V::lookup(table, q));
+                sink.put(at + 16, V::lookup(table, V::shr(q, 4)));
+            }
+        }
+    }
+}
+
+impl Quantize for BlockIQ4NL {
+    fn quantize(x: &[f32]) -> Self {
+        // The largest element near either end of the table.
+        let ends = (-140..=-100)
+            .step_by(4)
+            .chain((96..=128).step_by(4))
+            .map(|end| end as f32);
+        let d = Half::new(best_scale(x, ends, |v| f32::from(VALUES[usize::from(nearest(v))])));
+        let inv = inverse(d.get());
+        BlockIQ4NL {
+            d,
+            qs: std::array::from_fn(|j| nearest(x[j] * inv) | nearest(x[j + 16] * inv) << 4),
+        }
+    }
+}
+
+impl<V: Simd> Encode<V> for BlockIQ4NL {}
+
+/// Index of the table's value nearest to `x`.
+fn nearest(x: f32) -> u8 {
+    let above = VALUES.partition_point(|&value| f32::from(value) < x).clamp(1, 15);
+    let nearer_above = f32::from(VALUES[above]) - x < x - f32::from(VALUES[above - 1]);
+    if nearer_above { above as u8 } else { above as u8 - 1 }
+}

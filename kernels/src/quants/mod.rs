@@ -1,0 +1,243 @@
+//! What the blocks of each tensor type mean: block layouts, blocks to floats, floats to blocks.
+//!
+//! One file per type (or pair of twins). A file holds the `#[repr(C)]` block, its scalar decoding, which is the
+//! definition of the type, its vector decoding, which must give the same bits, and its quantizer if it has one.
+//! Adding a type is such a file and a row in the table below.
+
+mod bf16;
+mod f16;
+mod f32;
+mod iq4_nl;
+mod iq4_xs;
+mod mxfp4;
+mod q2_k;
+mod q3_k;
+mod q4_0;
+mod q4_1;
+mod q4_k;
+mod q5_0;
+mod q5_1;
+mod q5_k;
+mod q6_k;
+mod q8_0;
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::GgmlType;
+use crate::dispatch::kernels;
+
+pub use self::bf16::BlockBF16;
+pub use self::f16::BlockF16;
+pub use self::f32::BlockF32;
+pub use self::iq4_nl::BlockIQ4NL;
+pub use self::iq4_xs::BlockIQ4XS;
+pub use self::mxfp4::BlockMXFP4;
+pub use self::q2_k::BlockQ2K;
+pub use self::q3_k::BlockQ3K;
+pub use self::q4_0::BlockQ4_0;
+pub use self::q4_1::BlockQ4_1;
+pub use self::q4_k::BlockQ4K;
+pub use self::q5_0::BlockQ5_0;
+pub use self::q5_1::BlockQ5_1;
+pub use self::q5_k::BlockQ5K;
+pub use self::q6_k::BlockQ6K;
+pub use self::q8_0::BlockQ8_0;
+
+/// A block of a tensor type. Blocks have alignment 1, so that any bytes of the right length are blocks.
+pub(crate) trait Block: Pod {
+    /// The type whose blocks these are.
+    const TYPE: GgmlType;
+
+    /// Decodes into `out`, which holds one block's elements. This is the type's definition.
+    fn dequantize(&self, out: &mut [f32]);
+}
+
+/// A block that floats can be turned into.
+pub(crate) trait Quantize: Block {
+    /// Encodes `x`, which holds one block's elements. Values that are not finite give some block, never a panic.
+    fn quantize(x: &[f32]) -> Self;
+}
+
+/// The list of types that can be computed with, handed to the macro `$then`: the block and what else it implements.
+macro_rules! for_each_block {
+    ($then:ident!($($args:tt)*)) => {
+        $then! { ($($args)*)
+            BlockF32 [quantize];
+            BlockF16 [quantize];
+            BlockBF16 [quantize];
+            BlockQ4_0 [quantize];
+            BlockQ4_1 [quantize];
+            BlockQ5_0 [quantize];
+            BlockQ5_1 [quantize];
+            BlockQ8_0 [quantize];
+            BlockQ2K [];
+            BlockQ3K [];
+            BlockQ4K [];
+            BlockQ5K [];
+            BlockQ6K [];
+            BlockIQ4NL [quantize];
+            BlockIQ4XS [];
+            BlockMXFP4 [];
+        }
+    };
+}
+pub(crate) use for_each_block;
+
+/// True if [`dequantize_row`] and the products know this type.
+pub fn can_dequantize(ty: GgmlType) -> bool {
+    kernels().find(ty).is_some()
+}
+
+/// True if [`quantize_row`] knows this type.
+pub fn can_quantize(ty: GgmlType) -> bool {
+    kernels().find(ty).is_some_and(|kernels| kernels.quantize.is_some())
+}
+
+/// Decodes the blocks of `src` into as many floats as they hold. `src` needs no alignment.
+///
+/// # Panics
+/// If the type has no decoder (see [`can_dequantize`]) or the lengths do not agree.
+pub fn dequantize_row(ty: GgmlType, src: &[u8], dst: &mut [f32]) {
+    let kernels = kernels().of_type(ty);
+    check_lengths(ty, src.len(), dst.len());
+    // SAFETY: the lengths agree, and these kernels were chosen for this CPU.
+    unsafe { (kernels.dequantize)(src.as_ptr(), dst.as_mut_ptr(), dst.len()) }
+}
+
+/// Encodes floats as blocks. `dst` needs no alignment.
+///
+/// # Panics
+/// If the type has no encoder (see [`can_quantize`]) or the lengths do not agree.
+pub fn quantize_row(ty: GgmlType, src: &[f32], dst: &mut [u8]) {
+    let quantize = kernels()
+        .of_type(ty)
+        .quantize
+        .unwrap_or_else(|| panic!("{ty}: no quantizer"));
+    check_lengths(ty, dst.len(), src.len());
+    // SAFETY: the lengths agree, and these kernels were chosen for this CPU.
+    unsafe { quantize(src.as_ptr(), dst.as_mut_ptr(), src.len()) }
+}
+
+/// Lengths that disagree are the caller's mistake, never a file's: those were checked when it was opened.
+pub(crate) fn check_lengths(ty: GgmlType, n_bytes: usize, n: usize) {
+    assert!(
+        ty.row_bytes(n) == Some(n_bytes),
+        "{ty}: {n_bytes} bytes are not a row of {n} elements"
+    );
+}
+
+/// An IEEE half float as stored: two little-endian bytes without alignment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct Half(pub [u8; 2]);
+
+impl Half {
+    /// The value.
+    pub fn get(self) -> f32 {
+        half::f16::from_le_bytes(self.0).to_f32()
+    }
+
+    /// The nearest half float.
+    pub fn new(x: f32) -> Half {
+        Half(half::f16::from_f32(x).to_le_bytes())
+    }
+}
+
+/// A table of small integers as floats.
+const fn to_floats(values: [i8; 16]) -> [f32; 16] {
+    let mut floats = [0.0; 16];
+    let mut i = 0;
+    while i < 16 {
+        floats[i] = values[i] as f32;
+        i += 1;
+    }
+    floats
+}
+
+/// The element of largest magnitude, with its sign; 0 for none.
+fn signed_max(x: &[f32]) -> f32 {
+    x.iter()
+        .fold(0.0, |max: f32, &v| if v.abs() > max.abs() { v } else { max })
+}
+
+/// Smallest and largest element.
+fn min_max(x: &[f32]) -> (f32, f32) {
+    x.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(min, max), &v| {
+        (min.min(v), max.max(v))
+    })
+}
+
+/// The scale of least squared error for `x ~ scale * value(x / scale)` among those that put the element of largest magnitude at
+/// one of `ends` before rounding.
+fn best_scale(x: &[f32], ends: impl Iterator<Item = f32>, value: impl Fn(f32) -> f32) -> f32 {
+    let max = signed_max(x);
+    if max == 0.0 {
+        return 0.0;
+    }
+    let (mut best, mut best_gain) = (0.0, 0.0);
+    for end in ends {
+        let inv = end / max;
+        // For fixed indices the best scale is sum(x v) / sum(v^2) and takes sum(x v)^2 / sum(v^2) off the squared error.
+        let (mut sum_xv, mut sum_vv) = (0.0, 0.0);
+        for &x in x {
+            let v = value(x * inv);
+            sum_xv += x * v;
+            sum_vv += v * v;
+        }
+        let gain = sum_xv * sum_xv / sum_vv;
+        if gain > best_gain {
+            (best, best_gain) = (sum_xv / sum_vv, gain);
+        }
+    }
+    best
+}
+
+/// Scale and minimum of least squared error for `x ~ scale * q + min` with q in `0..=max_q`, among those found by alternately
+/// rounding and fitting a line, from slightly narrowed ranges.
+fn best_line(x: &[f32], max_q: f32) -> (f32, f32) {
+    let (low, high) = min_max(x);
+    let (mut best, mut best_gain) = (((high - low) / max_q, low), 0.0);
+    for (narrow_low, narrow_high) in (0..25).map(|i| ((i % 5) as f32 * 0.4, (i / 5) as f32 * 0.4)) {
+        let scale = (high - low) / (max_q - narrow_low - narrow_high);
+        let mut line = (scale, low + narrow_low * scale);
+        for _ in 0..3 {
+            let (fitted, gain) = fit_line(x, line, max_q);
+            if gain > best_gain {
+                (best, best_gain) = (fitted, gain);
+            }
+            line = fitted;
+        }
+    }
+    best
+}
+
+/// The line through `x` over its indices as rounded by `line`, and how much it takes off the squared error around the mean.
+fn fit_line(x: &[f32], line: (f32, f32), max_q: f32) -> ((f32, f32), f32) {
+    let n = x.len() as f32;
+    let inv = inverse(line.0);
+    let q = |x: f32| f32::from(round_to((x - line.1) * inv, max_q));
+    let mean_x = x.iter().sum::<f32>() / n;
+    let mean_q = x.iter().map(|&x| q(x)).sum::<f32>() / n;
+    let (mut sum_xq, mut sum_qq) = (0.0, 0.0);
+    for &x in x {
+        sum_xq += (x - mean_x) * (q(x) - mean_q);
+        sum_qq += (q(x) - mean_q).powi(2);
+    }
+    let scale = sum_xq / sum_qq;
+    ((scale, mean_x - scale * mean_q), sum_xq * scale)
+}
+
+/// `1 / x`, and 0 for 0: the inverse of a scale that may have vanished.
+fn inverse(x: f32) -> f32 {
+    if x == 0.0 { 0.0 } else { 1.0 / x }
+}
+
+/// `x` rounded to the nearest integer of `0..=max`.
+fn round_to(x: f32, max: f32) -> u8 {
+    x.round_ties_even().clamp(0.0, max) as u8
+}
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+pub(crate) use tests::scalar_decoders;

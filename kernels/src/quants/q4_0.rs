@@ -1,0 +1,62 @@
+//! Q4_0: 32 values of 4 bits around 8, one scale.
+
+use std::mem::offset_of;
+
+use super::{Block, Half, Quantize, best_scale, inverse, round_to};
+use crate::GgmlType;
+use crate::generic::blocks::{Decode, Encode, Sink};
+use crate::simd::Simd;
+
+/// Value `j` is `d * (q - 8)`; byte `j` holds the q of values `j` (low) and `j + 16` (high).
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+pub struct BlockQ4_0 {
+    d: Half,
+    qs: [u8; 16],
+}
+const _: () = assert!(size_of::<BlockQ4_0>() == 18);
+
+impl Block for BlockQ4_0 {
+    const TYPE: GgmlType = GgmlType::Q4_0;
+
+    fn dequantize(&self, out: &mut [f32]) {
+        let d = self.d.get();
+        let (low, high) = out.split_at_mut(16);
+        for j in 0..16 {
+            low[j] = (i32::from(self.qs[j] & 15) - 8) as f32 * d;
+            high[j] = (i32::from(self.qs[j] >> 4) - 8) as f32 * d;
+        }
+    }
+}
+
+impl<V: Simd> Decode<V> for BlockQ4_0 {
+    #[inline(always)]
+    unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let d = V::splat_f16(p);
+            let line = V::line(d, d.mul(V::splat(-8.0)));
+            for at in (0..16).step_by(V::LANES) {
+                let q = V::load_u8(p.add(offset_of!(Self, qs) + at));
+                sink.put(at, V::low4(line, q));
+                sink.put(at + 16, V::high4(line, q));
+            }
+        }
+    }
+}
+
+impl Quantize for BlockQ4_0 {
+    fn quantize(x: &[f32]) -> Self {
+        // The range is -8..=7: the largest element mostly belongs on the side that reaches further.
+        let ends = [-8.75, -8.5, -8.25, -8.0, -7.75, -7.5, -7.25, -7.0, 7.0, 7.5].into_iter();
+        let d = Half::new(best_scale(x, ends, |v| v.round_ties_even().clamp(-8.0, 7.0)));
+        let inv = inverse(d.get());
+        let q = |v: f32| round_to(v * inv + 8.0, 15.0);
+        BlockQ4_0 {
+            d,
+            qs: std::array::from_fn(|j| q(x[j]) | q(x[j + 16]) << 4),
+        }
+    }
+}
+
+impl<V: Simd> Encode<V> for BlockQ4_0 {}

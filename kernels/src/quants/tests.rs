@@ -1,0 +1,109 @@
+//! Blocks against recorded ones (`tests/data/quants`).
+
+use std::path::PathBuf;
+
+use super::*;
+
+fn fixture(name: &str) -> Vec<u8> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../tests/data/quants")
+        .join(name);
+    std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn floats(name: &str) -> Vec<f32> {
+    fixture(name)
+        .chunks_exact(4)
+        .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
+        .collect()
+}
+
+pub(crate) type DequantizeRow = fn(&[u8], &mut [f32]);
+
+/// All types with their scalar decoders.
+pub(crate) fn scalar_decoders() -> Vec<(GgmlType, DequantizeRow)> {
+    fn dequantize<B: Block>(src: &[u8], dst: &mut [f32]) {
+        let blocks: &[B] = bytemuck::cast_slice(src);
+        for (block, out) in blocks.iter().zip(dst.chunks_exact_mut(B::TYPE.block_size())) {
+            block.dequantize(out);
+        }
+    }
+    macro_rules! decoders {
+        (() $( $block:ident $traits:tt; )*) => { vec![ $( ($block::TYPE, dequantize::<$block> as DequantizeRow) ),* ] };
+    }
+    for_each_block!(decoders!())
+}
+
+/// F32 has no recorded blocks: there is nothing to get wrong.
+fn recorded() -> impl Iterator<Item = GgmlType> {
+    GgmlType::ALL
+        .iter()
+        .copied()
+        .filter(|&ty| can_dequantize(ty) && ty != GgmlType::F32)
+}
+
+fn squared_error(a: &[f32], b: &[f32]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum()
+}
+
+#[test]
+fn scalar_decoding_matches_recorded_floats_bit_for_bit() {
+    for (ty, dequantize) in scalar_decoders().into_iter().filter(|(ty, _)| *ty != GgmlType::F32) {
+        let (blocks, expected) = (fixture(&format!("{ty}.blocks")), floats(&format!("{ty}.f32")));
+        let mut out = vec![f32::NAN; expected.len()];
+        dequantize(&blocks, &mut out);
+        for (i, (out, expected)) in out.iter().zip(&expected).enumerate() {
+            assert_eq!(
+                out.to_bits(),
+                expected.to_bits(),
+                "{ty} element {i}: {out} is not {expected}"
+            );
+        }
+    }
+}
+
+#[test]
+fn blocks_need_no_alignment() {
+    for ty in recorded() {
+        let (blocks, expected) = (fixture(&format!("{ty}.blocks")), floats(&format!("{ty}.f32")));
+        let mut shifted = vec![0; blocks.len() + 1];
+        shifted[1..].copy_from_slice(&blocks);
+        let mut out = vec![f32::NAN; expected.len()];
+        dequantize_row(ty, &shifted[1..], &mut out);
+        assert_eq!(out, expected, "{ty}");
+    }
+}
+
+#[test]
+fn quantizers_are_no_worse_than_the_recorded_ones() {
+    let source = floats("source.f32");
+    for ty in recorded().filter(|&ty| can_quantize(ty)) {
+        let theirs = squared_error(&source, &floats(&format!("{ty}.f32")));
+        let mut blocks = vec![0; ty.row_bytes(source.len()).unwrap()];
+        quantize_row(ty, &source, &mut blocks);
+        let mut out = vec![f32::NAN; source.len()];
+        dequantize_row(ty, &blocks, &mut out);
+        let ours = squared_error(&source, &out);
+        assert!(ours <= theirs, "{ty}: squared error {ours} above {theirs}");
+    }
+}
+
+#[test]
+fn quantizers_take_anything() {
+    for ty in GgmlType::ALL.iter().copied().filter(|&ty| can_quantize(ty)) {
+        for x in [0.0, 1e-30, -1e30, f32::MAX, f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+            let row = [x; 32];
+            let mut blocks = vec![0; ty.row_bytes(row.len()).unwrap()];
+            quantize_row(ty, &row, &mut blocks);
+            let mut out = [f32::NAN; 32];
+            dequantize_row(ty, &blocks, &mut out);
+            assert!(x != 0.0 || out == row, "{ty}: zeros became {out:?}");
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "q4_0: 18 bytes are not a row of 31 elements")]
+fn lengths_must_agree() {
+    dequantize_row(GgmlType::Q4_0, &[0; 18], &mut [0.0; 31]);
+}
