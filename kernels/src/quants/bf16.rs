@@ -2,6 +2,8 @@
 
 use super::{Block, Quantize};
 use crate::GgmlType;
+use crate::generic::blocks::{Encode, decode_plain};
+use crate::simd::Simd;
 
 /// The upper 16 bits of one float, little-endian.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -16,8 +18,12 @@ impl Block for BlockBF16 {
     }
 }
 
+decode_plain!(BlockBF16, V::load_bf16);
+
 impl Quantize for BlockBF16 {
     fn quantize(x: &[f32]) -> Self {
         BlockBF16(half::bf16::from_f32(x[0]).to_le_bytes())
     }
 }
+
+impl<V: Simd> Encode<V> for BlockBF16 {}

@@ -2,6 +2,8 @@
 
 use super::{Block, Half, Quantize};
 use crate::GgmlType;
+use crate::generic::blocks::{Encode, decode_plain};
+use crate::simd::Simd;
 
 /// One half float.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -16,8 +18,12 @@ impl Block for BlockF16 {
     }
 }
 
+decode_plain!(BlockF16, V::load_f16);
+
 impl Quantize for BlockF16 {
     fn quantize(x: &[f32]) -> Self {
         BlockF16(Half::new(x[0]))
     }
 }
+
+impl<V: Simd> Encode<V> for BlockF16 {}

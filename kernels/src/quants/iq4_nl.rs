@@ -2,6 +2,8 @@
 
 use super::{Block, Half, Quantize, best_scale, inverse};
 use crate::GgmlType;
+use crate::generic::blocks::{Decode, Encode};
+use crate::simd::Simd;
 
 /// The values that the indices of IQ4_NL and IQ4_XS stand for.
 pub(super) const VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
@@ -28,6 +30,8 @@ impl Block for BlockIQ4NL {
     }
 }
 
+impl<V: Simd> Decode<V> for BlockIQ4NL {}
+
 impl Quantize for BlockIQ4NL {
     fn quantize(x: &[f32]) -> Self {
         // The largest element near either end of the table.
@@ -43,6 +47,8 @@ impl Quantize for BlockIQ4NL {
         }
     }
 }
+
+impl<V: Simd> Encode<V> for BlockIQ4NL {}
 
 /// Index of the table's value nearest to `x`.
 fn nearest(x: f32) -> u8 {

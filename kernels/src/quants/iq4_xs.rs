@@ -3,6 +3,8 @@
 use super::iq4_nl::VALUES;
 use super::{Block, Half};
 use crate::GgmlType;
+use crate::generic::blocks::Decode;
+use crate::simd::Simd;
 
 /// A value of group `g` is `d * (scale[g] - 32) * VALUES[q]` with the table of [`BlockIQ4NL`](super::BlockIQ4NL). The 16 bytes of
 /// a group lie as there. Scales: low 4 bits in the nibbles of `scales_l`, high 2 bits in `scales_h`.
@@ -46,3 +48,5 @@ impl Block for BlockIQ4XS {
         }
     }
 }
+
+impl<V: Simd> Decode<V> for BlockIQ4XS {}

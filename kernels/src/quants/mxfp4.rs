@@ -2,6 +2,8 @@
 
 use super::Block;
 use crate::GgmlType;
+use crate::generic::blocks::Decode;
+use crate::simd::Simd;
 
 /// Twice the E2M1 values, so that they are integers.
 pub(super) const VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
@@ -35,3 +37,5 @@ impl Block for BlockMXFP4 {
         }
     }
 }
+
+impl<V: Simd> Decode<V> for BlockMXFP4 {}

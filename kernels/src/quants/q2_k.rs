@@ -2,6 +2,8 @@
 
 use super::{Block, Half};
 use crate::GgmlType;
+use crate::generic::blocks::Decode;
+use crate::simd::Simd;
 
 /// A value of group `g` is `d * (scales[g] & 15) * q - dmin * (scales[g] >> 4)`. Each half of 128 values has 32 bytes of `qs`;
 /// bits `2j` and `2j + 1` of byte `l` are value `32 j + l` of the half.
@@ -30,3 +32,5 @@ impl Block for BlockQ2K {
         }
     }
 }
+
+impl<V: Simd> Decode<V> for BlockQ2K {}

@@ -2,6 +2,8 @@
 
 use super::{Block, Half};
 use crate::GgmlType;
+use crate::generic::blocks::Decode;
+use crate::simd::Simd;
 
 /// A value of group `g` is `d * (scale[g] - 32) * (q - 4)`. The low two bits of q lie in `qs` as in [`BlockQ2K`](super::BlockQ2K);
 /// the third of value `32 j + l` is bit `j` of `hmask[l]`.
@@ -42,3 +44,5 @@ impl Block for BlockQ3K {
         }
     }
 }
+
+impl<V: Simd> Decode<V> for BlockQ3K {}

@@ -2,6 +2,8 @@
 
 use super::{Block, Half, Quantize, best_scale, inverse, round_to};
 use crate::GgmlType;
+use crate::generic::blocks::{Decode, Encode};
+use crate::simd::Simd;
 
 /// Value `j` is `d * (q - 8)`; byte `j` holds the q of values `j` (low) and `j + 16` (high).
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -25,6 +27,8 @@ impl Block for BlockQ4_0 {
     }
 }
 
+impl<V: Simd> Decode<V> for BlockQ4_0 {}
+
 impl Quantize for BlockQ4_0 {
     fn quantize(x: &[f32]) -> Self {
         // The range is -8..=7: the largest element mostly belongs on the side that reaches further.
@@ -38,3 +42,5 @@ impl Quantize for BlockQ4_0 {
         }
     }
 }
+
+impl<V: Simd> Encode<V> for BlockQ4_0 {}

@@ -2,6 +2,8 @@
 
 use super::{Block, Half, Quantize, best_line, inverse, round_to};
 use crate::GgmlType;
+use crate::generic::blocks::{Decode, Encode};
+use crate::simd::Simd;
 
 /// Value `j` is `d * q + m`; byte `j` holds the q of values `j` (low) and `j + 16` (high).
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -26,6 +28,8 @@ impl Block for BlockQ4_1 {
     }
 }
 
+impl<V: Simd> Decode<V> for BlockQ4_1 {}
+
 impl Quantize for BlockQ4_1 {
     fn quantize(x: &[f32]) -> Self {
         let (d, m) = best_line(x, 15.0);
@@ -39,3 +43,5 @@ impl Quantize for BlockQ4_1 {
         }
     }
 }
+
+impl<V: Simd> Encode<V> for BlockQ4_1 {}

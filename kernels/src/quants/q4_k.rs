@@ -2,6 +2,8 @@
 
 use super::{Block, Half};
 use crate::GgmlType;
+use crate::generic::blocks::Decode;
+use crate::simd::Simd;
 
 /// A value of group `g` is `d * scale[g] * q - dmin * min[g]`. Bytes `32 p ..` of `qs` hold groups `2p` (low) and `2p + 1` (high).
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -28,6 +30,8 @@ impl Block for BlockQ4K {
         }
     }
 }
+
+impl<V: Simd> Decode<V> for BlockQ4K {}
 
 /// The 8 scales and 8 minimums of 6 bits in 12 bytes: whole in bytes 0..4 and 4..8 for groups 0..4; for groups 4..8 the
 /// low 4 bits in the nibbles of bytes 8..12 and the high 2 bits on top of the former.

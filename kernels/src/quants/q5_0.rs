@@ -2,6 +2,8 @@
 
 use super::{Block, Half, Quantize, best_scale, inverse, round_to};
 use crate::GgmlType;
+use crate::generic::blocks::{Decode, Encode};
+use crate::simd::Simd;
 
 /// Value `j` is `d * (q - 16)`; byte `j` of `qs` holds the low 4 bits of values `j` (low) and `j + 16` (high), bit `j` of `qh`
 /// the fifth bit of value `j`.
@@ -25,6 +27,8 @@ impl Block for BlockQ5_0 {
     }
 }
 
+impl<V: Simd> Decode<V> for BlockQ5_0 {}
+
 impl Quantize for BlockQ5_0 {
     fn quantize(x: &[f32]) -> Self {
         let ends = [-16.75, -16.5, -16.25, -16.0, -15.75, -15.5, -15.25, -15.0, 15.0, 15.5].into_iter();
@@ -34,6 +38,8 @@ impl Quantize for BlockQ5_0 {
         BlockQ5_0 { d, qh, qs }
     }
 }
+
+impl<V: Simd> Encode<V> for BlockQ5_0 {}
 
 /// The 32 values of 5 bits of a block.
 pub(super) fn join(qh: &[u8; 4], qs: &[u8; 16]) -> impl Iterator<Item = u8> {

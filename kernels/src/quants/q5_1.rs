@@ -3,6 +3,8 @@
 use super::q5_0::{join, split};
 use super::{Block, Half, Quantize, best_line, inverse, round_to};
 use crate::GgmlType;
+use crate::generic::blocks::{Decode, Encode};
+use crate::simd::Simd;
 
 /// Value `j` is `d * q + m`; the bits of q lie as in [`BlockQ5_0`](super::BlockQ5_0).
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -26,6 +28,8 @@ impl Block for BlockQ5_1 {
     }
 }
 
+impl<V: Simd> Decode<V> for BlockQ5_1 {}
+
 impl Quantize for BlockQ5_1 {
     fn quantize(x: &[f32]) -> Self {
         let (d, m) = best_line(x, 31.0);
@@ -35,3 +39,5 @@ impl Quantize for BlockQ5_1 {
         BlockQ5_1 { d, m, qh, qs }
     }
 }
+
+impl<V: Simd> Encode<V> for BlockQ5_1 {}

@@ -3,6 +3,8 @@
 use super::q4_k::scales_and_mins;
 use super::{Block, Half};
 use crate::GgmlType;
+use crate::generic::blocks::Decode;
+use crate::simd::Simd;
 
 /// As [`BlockQ4K`](super::BlockQ4K); bit `g` of `qh[l]` is the fifth bit of value `l` of group `g`.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -31,3 +33,5 @@ impl Block for BlockQ5K {
         }
     }
 }
+
+impl<V: Simd> Decode<V> for BlockQ5K {}

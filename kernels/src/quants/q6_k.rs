@@ -2,6 +2,8 @@
 
 use super::{Block, Half};
 use crate::GgmlType;
+use crate::generic::blocks::Decode;
+use crate::simd::Simd;
 
 /// A value of group `g` is `d * scales[g] * (q - 32)`. Each half of 128 values has 64 bytes of `ql` and 32 of `qh`: value
 /// `32 j + l` of the half has its low 4 bits in byte `32 (j % 2) + l` of `ql` (low nibble for `j < 2`), its high 2 bits in
@@ -32,3 +34,5 @@ impl Block for BlockQ6K {
         }
     }
 }
+
+impl<V: Simd> Decode<V> for BlockQ6K {}

@@ -2,6 +2,8 @@
 
 use super::{Block, Half, Quantize, inverse, signed_max};
 use crate::GgmlType;
+use crate::generic::blocks::{Decode, Encode};
+use crate::simd::Simd;
 
 /// Value `j` is `d * q`.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -23,6 +25,8 @@ impl Block for BlockQ8_0 {
     }
 }
 
+impl<V: Simd> Decode<V> for BlockQ8_0 {}
+
 impl Quantize for BlockQ8_0 {
     fn quantize(x: &[f32]) -> Self {
         let d = Half::new(signed_max(x).abs() / 127.0);
@@ -34,3 +38,5 @@ impl Quantize for BlockQ8_0 {
         }
     }
 }
+
+impl<V: Simd> Encode<V> for BlockQ8_0 {}
