@@ -8,6 +8,8 @@ use crate::generic::products::{self, Product, Tile, Tiles};
 use crate::generic::rows;
 use crate::quants::{self, for_each_block};
 use crate::simd::portable::Portable;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::x86_64::{avx2::Avx2, avx512::Avx512};
 
 /// An instruction set for which there are kernels, weakest first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -77,6 +79,10 @@ pub(crate) fn kernels() -> &'static Kernels {
 /// The kernels of an instruction set, which the CPU must have before any is called.
 pub(crate) fn kernels_of(isa: Isa) -> &'static Kernels {
     match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => &avx2::KERNELS,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => &avx512::KERNELS,
         _ => &scalar::KERNELS,
     }
 }
@@ -239,3 +245,13 @@ macro_rules! instantiate {
 }
 
 row_kernels!(instantiate!(Scalar, scalar, Portable, [1 2], inline(never)));
+#[cfg(target_arch = "x86_64")]
+row_kernels!(instantiate!(Avx2, avx2, Avx2, [1 2 3], target_feature(enable = "avx2,fma,f16c")));
+#[cfg(target_arch = "x86_64")]
+row_kernels!(instantiate!(
+    Avx512,
+    avx512,
+    Avx512,
+    [1 2 3 4 5 6],
+    target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")
+));

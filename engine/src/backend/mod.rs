@@ -313,8 +313,12 @@ pub fn same_buffer_type(a: &dyn BufferType, b: &dyn BufferType) -> bool {
 
 /// Every compiled-in family of backends, in the order of preference. The reference comes last: it is there to compare with.
 pub fn registries() -> &'static [Arc<dyn Registry>] {
-    static ALL: LazyLock<Vec<Arc<dyn Registry>>> =
-        LazyLock::new(|| vec![Arc::new(reference::ReferenceRegistry::new())]);
+    static ALL: LazyLock<Vec<Arc<dyn Registry>>> = LazyLock::new(|| {
+        vec![
+            Arc::new(cpu::CpuRegistry::new()),
+            Arc::new(reference::ReferenceRegistry::new()),
+        ]
+    });
     &ALL
 }
 

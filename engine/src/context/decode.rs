@@ -135,7 +135,7 @@ impl Context {
         Sizes {
             weights: self.model.n_bytes(),
             kv: self.memory.n_bytes(),
-            compute: self.sched.reserved_sizes().iter().sum(),
+            compute: self.sched.reserve_sizes().iter().sum(),
         }
     }
 
@@ -362,7 +362,7 @@ impl Context {
             Some(id) => {
                 staging.i32s.clear();
                 staging.i32s.extend(values);
-                sched.write_tensor(graph, id, bytemuck::cast_slice(&staging.i32s))
+                sched.set_input(graph, id, bytemuck::cast_slice(&staging.i32s))
             }
         };
         write(inputs.tokens, &mut tokens.iter().map(|t| t.token as i32))?;
@@ -381,15 +381,15 @@ impl Context {
         for (p, (pool, cells)) in inputs.pools.iter().zip(self.memory.pools()).enumerate() {
             let n_kv = self.memory.view().pools[p].n_kv;
             if let Some(id) = pool.cells {
-                sched.write_tensor(graph, id, bytemuck::cast_slice(self.memory.cells_of(p)))?;
+                sched.set_input(graph, id, bytemuck::cast_slice(self.memory.cells_of(p)))?;
             }
             if let Some(id) = pool.positions {
-                sched.write_tensor(graph, id, bytemuck::cast_slice(&cells.positions()[..n_kv]))?;
+                sched.set_input(graph, id, bytemuck::cast_slice(&cells.positions()[..n_kv]))?;
             }
             if let Some(id) = pool.sequences {
                 staging.i64s.clear();
                 staging.i64s.extend(cells.seqs()[..n_kv].iter().map(|s| s.0 as i64));
-                sched.write_tensor(graph, id, bytemuck::cast_slice(&staging.i64s))?;
+                sched.set_input(graph, id, bytemuck::cast_slice(&staging.i64s))?;
             }
         }
         Ok(())
@@ -402,7 +402,7 @@ impl Context {
         let width = self.graph.graph.tensor(result).ne[0];
         let rows = self.outputs.append(n_outputs, width);
         self.sched
-            .read_tensor(&self.graph.graph, result, bytemuck::cast_slice_mut(rows))?;
+            .read_tensor(&self.graph.graph, result, 0, bytemuck::cast_slice_mut(rows))?;
         Ok(())
     }
 }

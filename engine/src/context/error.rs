@@ -36,7 +36,7 @@ pub enum ContextError {
     /// A device failed, most likely for want of memory.
     #[error(transparent)]
     Backend(#[from] BackendError),
-    /// The graph could not be placed or computed.
+    /// The graph could not be placed, most likely for want of memory.
     #[error(transparent)]
     Sched(#[from] SchedError),
 }
@@ -105,9 +105,6 @@ pub enum DecodeError {
     #[error(transparent)]
     Build(#[from] BuildError),
     /// A device failed.
-    #[error(transparent)]
-    Backend(#[from] BackendError),
-    /// The graph could not be placed or computed.
     #[error(transparent)]
     Sched(#[from] SchedError),
 }

@@ -65,9 +65,9 @@ impl Context {
             if let (Some(input), Some(delta)) = (input, pool) {
                 let cells: Vec<i64> = (0..delta.len() as i64).collect();
                 self.sched
-                    .write_tensor(&self.graph.graph, input.delta, bytemuck::cast_slice(delta))?;
+                    .set_input(&self.graph.graph, input.delta, bytemuck::cast_slice(delta))?;
                 self.sched
-                    .write_tensor(&self.graph.graph, input.cells, bytemuck::cast_slice(&cells))?;
+                    .set_input(&self.graph.graph, input.cells, bytemuck::cast_slice(&cells))?;
             }
         }
         self.sched.compute(&self.graph.graph)?;

@@ -194,16 +194,14 @@ impl Scheduler {
         self.backends.len()
     }
 
+    /// Number of threads of every backend that has any.
+    pub fn set_threads(&mut self, n_threads: usize) {
+        self.backends.iter_mut().for_each(|b| b.set_threads(n_threads));
+    }
+
     /// A backend, for settings such as its number of threads.
     pub fn backend_mut(&mut self, backend: BackendId) -> &mut dyn Backend {
         &mut *self.backends[backend.index()]
-    }
-
-    /// Sets the number of threads of every backend that has any.
-    pub fn set_threads(&mut self, n_threads: usize) {
-        for backend in &mut self.backends {
-            backend.set_threads(n_threads);
-        }
     }
 
     /// Asks the observer about every node from now on; see [`Observer`].
@@ -254,7 +252,7 @@ impl Scheduler {
     }
 
     /// Bytes held for intermediate results, by backend. Memory shared by several counts for the first.
-    pub fn reserved_sizes(&self) -> Vec<usize> {
+    pub fn reserve_sizes(&self) -> Vec<usize> {
         self.allocator.sizes()
     }
 
@@ -296,25 +294,19 @@ impl Scheduler {
     }
 
     /// Fills a whole tensor of the prepared graph, usually an input.
-    pub fn write_tensor(&self, graph: &Graph, id: TensorId, data: &[u8]) -> Result<()> {
+    pub fn set_input(&self, graph: &Graph, id: TensorId, data: &[u8]) -> Result<()> {
         check_size(graph, id, data.len(), graph.tensor(id).nbytes())?;
-        self.write_part(graph, id, 0, data)
+        self.write_tensor(graph, id, 0, data)
     }
 
     /// Writes `data` from byte `offset` of a tensor on.
-    pub fn write_part(&self, graph: &Graph, id: TensorId, offset: usize, data: &[u8]) -> Result<()> {
+    pub fn write_tensor(&self, graph: &Graph, id: TensorId, offset: usize, data: &[u8]) -> Result<()> {
         let home = part(graph, id, offset, data.len())?;
         Ok(self.memory.get(home.buffer).write(home.offset, data)?)
     }
 
-    /// Reads a whole tensor, after waiting for the backend that computes it.
-    pub fn read_tensor(&mut self, graph: &Graph, id: TensorId, out: &mut [u8]) -> Result<()> {
-        check_size(graph, id, out.len(), graph.tensor(id).nbytes())?;
-        self.read_part(graph, id, 0, out)
-    }
-
     /// Reads from byte `offset` of a tensor on, after waiting for the backend that computes it.
-    pub fn read_part(&mut self, graph: &Graph, id: TensorId, offset: usize, out: &mut [u8]) -> Result<()> {
+    pub fn read_tensor(&mut self, graph: &Graph, id: TensorId, offset: usize, out: &mut [u8]) -> Result<()> {
         let home = part(graph, id, offset, out.len())?;
         match self.backend_of(id) {
             Some(b) => self.backends[b.index()].synchronize()?,

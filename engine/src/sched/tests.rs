@@ -219,14 +219,14 @@ pub(super) fn fill_inputs(s: &Scheduler, graph: &Graph) {
             let name = tensor.name.base.as_bytes();
             let byte = |i: usize| (i as u8).wrapping_mul(37) ^ name[i % name.len()];
             let data: Vec<u8> = (0..tensor.nbytes()).map(byte).collect();
-            s.write_tensor(graph, leaf, &data).unwrap();
+            s.set_input(graph, leaf, &data).unwrap();
         }
     }
 }
 
 pub(super) fn read(s: &mut Scheduler, graph: &Graph, id: TensorId) -> Vec<u8> {
     let mut out = vec![0; graph.tensor(id).nbytes()];
-    s.read_tensor(graph, id, &mut out).unwrap();
+    s.read_tensor(graph, id, 0, &mut out).unwrap();
     out
 }
 

@@ -26,4 +26,21 @@ impl Quantize for BlockBF16 {
     }
 }
 
-impl<V: Simd> Encode<V> for BlockBF16 {}
+impl<V: Simd> Encode<V> for BlockBF16 {
+    #[inline(always)]
+    unsafe fn encode(x: *const f32, out: *mut u8, n: usize) {
+        // SAFETY: all accesses lie below `n`; the rest is the caller's promise.
+        unsafe {
+            let mut i = 0;
+            while i + V::LANES <= n {
+                V::load(x.add(i)).store_bf16(out.add(2 * i));
+                i += V::LANES;
+            }
+            if i < n {
+                let mut rest = [0u8; 32];
+                V::load_partial(x.add(i), n - i).store_bf16(rest.as_mut_ptr());
+                rest.as_ptr().copy_to_nonoverlapping(out.add(2 * i), 2 * (n - i));
+            }
+        }
+    }
+}

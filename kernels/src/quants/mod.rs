@@ -143,6 +143,17 @@ impl Half {
     }
 }
 
+/// A table of small integers as floats.
+const fn to_floats(values: [i8; 16]) -> [f32; 16] {
+    let mut floats = [0.0; 16];
+    let mut i = 0;
+    while i < 16 {
+        floats[i] = values[i] as f32;
+        i += 1;
+    }
+    floats
+}
+
 /// The element of largest magnitude, with its sign; 0 for none.
 fn signed_max(x: &[f32]) -> f32 {
     x.iter()

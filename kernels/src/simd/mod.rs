@@ -3,6 +3,8 @@
 //! Algorithms are written once over [`Simd`]; an instruction set is one thin file that implements it.
 
 pub(crate) mod portable;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod x86_64;
 
 /// `LANES` floats.
 ///
@@ -23,6 +25,12 @@ pub(crate) trait Simd: Copy {
 
     /// A choice of lanes.
     type Mask: Copy;
+
+    /// A function of 4 bits.
+    type Table: Copy;
+
+    /// The function `d q + m` of 4 or 5 bits.
+    type Line: Copy;
 
     /// `x` in every lane.
     unsafe fn splat(x: f32) -> Self;
@@ -50,6 +58,9 @@ pub(crate) trait Simd: Copy {
 
     /// Reads `LANES` bfloat16.
     unsafe fn load_bf16(p: *const u8) -> Self;
+
+    /// Writes `LANES` bfloat16, rounded to nearest even.
+    unsafe fn store_bf16(self, p: *mut u8);
 
     /// Reads `LANES` unsigned bytes.
     unsafe fn load_u8(p: *const u8) -> Self::Int;
@@ -84,6 +95,8 @@ pub(crate) trait Simd: Copy {
     fn max(self, other: Self) -> Self;
     /// The smaller; `other` if either is NaN.
     fn min(self, other: Self) -> Self;
+    /// The magnitude.
+    fn abs(self) -> Self;
     /// The nearest integer, ties to even.
     fn round(self) -> Self;
     /// `self * 2^n` for integers `n` in -300..=300; overflows to infinity, underflows through subnormals.
@@ -103,13 +116,26 @@ pub(crate) trait Simd: Copy {
     /// Lanes as bits `a | b`.
     fn or(a: Self::Int, b: Self::Int) -> Self::Int;
     /// Lanes shifted up.
-    fn shl<const N: u32>(bits: Self::Int) -> Self::Int;
+    fn shl(bits: Self::Int, n: u32) -> Self::Int;
     /// Lanes shifted down, zeros moving in.
-    fn shr<const N: u32>(bits: Self::Int) -> Self::Int;
+    fn shr(bits: Self::Int, n: u32) -> Self::Int;
     /// The lanes that have a bit in common with `bit`, which is a single bit.
     fn has_bit(bits: Self::Int, bit: u32) -> Self::Mask;
     /// Signed integers as floats.
     fn from_int(bits: Self::Int) -> Self;
-    /// The table's entries at the low 4 bits of each lane.
-    fn lookup(table: &[f32; 16], bits: Self::Int) -> Self;
+
+    /// `scale * values[q]`
+    fn table(values: &[f32; 16], scale: Self) -> Self::Table;
+    /// The function at the low 4 bits of each lane.
+    fn lookup(table: Self::Table, bits: Self::Int) -> Self;
+    /// `d q + m`
+    fn line(d: Self, m: Self) -> Self::Line;
+    /// The line at the low 4 bits of each lane.
+    fn low4(line: Self::Line, bits: Self::Int) -> Self;
+    /// The line at bits 4 to 7 of each lane, which is less than 256.
+    fn high4(line: Self::Line, bits: Self::Int) -> Self;
+    /// The line at the low 4 bits of each lane, with a fifth bit in the chosen ones.
+    fn low5(line: Self::Line, bits: Self::Int, fifth: Self::Mask) -> Self;
+    /// The line at bits 4 to 7 of each lane, which is less than 256, with a fifth bit in the chosen ones.
+    fn high5(line: Self::Line, bits: Self::Int, fifth: Self::Mask) -> Self;
 }

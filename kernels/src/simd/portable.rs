@@ -1,6 +1,6 @@
 //! Plain Rust that compilers turn into whatever vectors the target has. Also the meaning of [`Simd`] for other instruction sets.
 
-use half::f16;
+use half::{bf16, f16};
 
 use super::Simd;
 
@@ -21,6 +21,8 @@ impl Simd for Portable {
     const LANES: usize = LANES;
     type Int = [u32; LANES];
     type Mask = [bool; LANES];
+    type Table = [f32; 16];
+    type Line = (Self, Self);
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -88,6 +90,13 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    unsafe fn store_bf16(self, p: *mut u8) {
+        let bits = self.0.map(|x| bf16::from_f32(x).to_le_bytes());
+        // SAFETY: the caller's promise.
+        unsafe { p.cast::<[[u8; 2]; LANES]>().write_unaligned(bits) }
+    }
+
+    #[inline(always)]
     unsafe fn load_u8(p: *const u8) -> Self::Int {
         // SAFETY: the caller's promise.
         unsafe { p.cast::<[u8; LANES]>().read_unaligned() }.map(u32::from)
@@ -147,6 +156,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn abs(self) -> Self {
+        Portable(self.0.map(f32::abs))
+    }
+
+    #[inline(always)]
     fn round(self) -> Self {
         Portable(self.0.map(f32::round_ties_even))
     }
@@ -197,13 +211,13 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    fn shl<const N: u32>(bits: Self::Int) -> Self::Int {
-        bits.map(|bits| bits << N)
+    fn shl(bits: Self::Int, n: u32) -> Self::Int {
+        bits.map(|bits| bits << n)
     }
 
     #[inline(always)]
-    fn shr<const N: u32>(bits: Self::Int) -> Self::Int {
-        bits.map(|bits| bits >> N)
+    fn shr(bits: Self::Int, n: u32) -> Self::Int {
+        bits.map(|bits| bits >> n)
     }
 
     #[inline(always)]
@@ -217,7 +231,38 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    fn lookup(table: &[f32; 16], bits: Self::Int) -> Self {
+    fn table(values: &[f32; 16], scale: Self) -> Self::Table {
+        values.map(|value| value * scale.0[0])
+    }
+
+    #[inline(always)]
+    fn lookup(table: Self::Table, bits: Self::Int) -> Self {
         Portable(bits.map(|bits| table[(bits & 15) as usize]))
+    }
+
+    #[inline(always)]
+    fn line(d: Self, m: Self) -> Self::Line {
+        (d, m)
+    }
+
+    #[inline(always)]
+    fn low4((d, m): Self::Line, bits: Self::Int) -> Self {
+        Self::from_int(Self::and(bits, 15)).mul_add(d, m)
+    }
+
+    #[inline(always)]
+    fn high4((d, m): Self::Line, bits: Self::Int) -> Self {
+        Self::from_int(Self::shr(bits, 4)).mul_add(d, m)
+    }
+
+    #[inline(always)]
+    fn low5((d, m): Self::Line, bits: Self::Int, fifth: Self::Mask) -> Self {
+        let fifth = fifth.map(|fifth| u32::from(fifth) << 4);
+        Self::from_int(Self::or(Self::and(bits, 15), fifth)).mul_add(d, m)
+    }
+
+    #[inline(always)]
+    fn high5(line: Self::Line, bits: Self::Int, fifth: Self::Mask) -> Self {
+        Self::low5(line, Self::shr(bits, 4), fifth)
     }
 }

@@ -90,15 +90,15 @@ fn unread_or_foreign_tensors_and_wrong_sizes_are_errors() {
     let mut s = lab.scheduler();
     assert!(matches!(s.compute(&lab.graph), Err(SchedError::NotAllocated)));
     s.alloc_graph(&mut lab.graph).unwrap();
-    let error = s.write_tensor(&lab.graph, unused, &[0; 32]).unwrap_err();
+    let error = s.set_input(&lab.graph, unused, &[0; 32]).unwrap_err();
     assert_eq!(error.to_string(), "unused is not part of the allocated graph");
-    let error = s.write_tensor(&lab.graph, TensorId(0), &[0; 31]).unwrap_err();
+    let error = s.set_input(&lab.graph, TensorId(0), &[0; 31]).unwrap_err();
     assert_eq!(error.to_string(), "x has 32 bytes, not 31");
-    let error = s.read_part(&lab.graph, out, 16, &mut [0; 17]).unwrap_err();
+    let error = s.read_tensor(&lab.graph, out, 16, &mut [0; 17]).unwrap_err();
     assert_eq!(error.to_string(), "e has 32 bytes, not 33");
-    s.write_part(&lab.graph, TensorId(0), 28, &[1; 4]).unwrap();
+    s.write_tensor(&lab.graph, TensorId(0), 28, &[1; 4]).unwrap();
     let mut back = [0; 8];
-    s.read_part(&lab.graph, TensorId(0), 24, &mut back).unwrap();
+    s.read_tensor(&lab.graph, TensorId(0), 24, &mut back).unwrap();
     assert_eq!(back[4..], [1; 4]);
 }
 
@@ -131,9 +131,9 @@ fn reserved_sizes_are_reported_and_measured_without_taking_memory() {
     let (mut lab, _) = three_steps(GPU, CPU);
     let mut s = lab.scheduler();
     let measured = s.measure(&mut lab.graph).unwrap();
-    assert_eq!(s.reserved_sizes(), [0, 0]);
+    assert_eq!(s.reserve_sizes(), [0, 0]);
     s.reserve(&mut lab.graph).unwrap();
-    assert_eq!(s.reserved_sizes(), measured);
+    assert_eq!(s.reserve_sizes(), measured);
     assert!(measured.iter().all(|&n| n > 0));
     assert!(matches!(s.compute(&lab.graph), Err(SchedError::NotAllocated)));
 }
@@ -225,7 +225,7 @@ fn only_used_experts_are_copied() {
     let mut s = lab.scheduler();
     s.alloc_graph(&mut lab.graph).unwrap();
     let chosen = [1i32, 2, 7, 1];
-    s.write_tensor(&lab.graph, ids, bytemuck::cast_slice(&chosen)).unwrap();
+    s.set_input(&lab.graph, ids, bytemuck::cast_slice(&chosen)).unwrap();
     s.compute(&lab.graph).unwrap();
 
     let copy = lab.graph.tensor(y).source(0);
