@@ -108,7 +108,7 @@ pub(super) fn need(graph: &Graph, node: &Tensor, nth: usize) -> Need {
 pub(super) fn attention(task: Task<'_>, p: &Attention) -> Result<(), Stop> {
     let job = Job::new(&task, p);
     let Job { s, cut, .. } = job;
-    let target = task.target();
+    let target = task.target;
     let mut scratch = task.scratch;
     let mut room = Room::new(&mut scratch, &s);
     let own = take(&mut scratch, s.state());

@@ -41,7 +41,7 @@ pub(super) fn glu(task: Task<'_>, f: Unary) {
 /// Copies pieces of the first operand to the result and calls `f` with each and the second operand's elements, of which there
 /// are as many or, where those repeat along rows, a divisor of as many.
 fn for_pieces(task: Task<'_>, a: &Source<'_>, b: &Source<'_>, f: impl Fn(&mut [f32], &[f32])) {
-    let target = task.target();
+    let target = task.target;
     if a.ne() == b.ne() && a.is_float_list() && b.is_float_list() {
         for (i, out) in target.float_pieces(PIECE) {
             let at = i * PIECE;
@@ -59,7 +59,7 @@ fn for_pieces(task: Task<'_>, a: &Source<'_>, b: &Source<'_>, f: impl Fn(&mut [f
 
 /// Applies `f` to pieces of the operand.
 pub(super) fn map(task: Task<'_>, f: impl Fn(&mut [f32])) {
-    let (x, target) = (task.source(0), task.target());
+    let (x, target) = (task.source(0), task.target);
     if x.is_float_list() {
         for (i, out) in target.float_pieces(PIECE) {
             x.copy_floats(i * PIECE, out);
