@@ -41,58 +41,59 @@ const TILE_M: usize = 4;
 /// Activations of a tile are used for every row of a panel; at most this many of each row, so that they stay in L1.
 const BLOCK_K: usize = 1024;
 
+/// Rows that are multiplied at a time with one column: as many streams from memory.
+const ROWS: usize = 4;
+
 /// One column: weights are decoded in registers and never stored.
 ///
 /// # Safety
 /// The CPU has `V`'s instructions and `p` keeps the contract of [`matmul`](crate::matmul()).
 #[inline(always)]
 pub(crate) unsafe fn matvec<V: Simd, D: Decode<V>>(p: &Product) {
-    // SAFETY: the caller's promise; rows `i..i + 4` lie below `m`.
-    unsafe {
-        let mut i = 0;
-        while i + 4 <= p.m {
-            let totals = dot_rows::<V, D, 4>(p.w.add(i * p.row_stride), p.row_stride, p.x, p.k);
-            p.out.add(i).cast::<[f32; 4]>().write_unaligned(V::sum4(totals));
-            i += 4;
-        }
-        while i < p.m {
-            let [total] = dot_rows::<V, D, 1>(p.w.add(i * p.row_stride), p.row_stride, p.x, p.k);
-            p.out.add(i).write(total.sum());
-            i += 1;
+    for i in (0..p.m).step_by(ROWS) {
+        // SAFETY: the caller's promise; rows `i..i + rows` lie below `m`.
+        unsafe {
+            let rows = ROWS.min(p.m - i);
+            let totals = dot_rows::<V, D>(p.w.add(i * p.row_stride), p.row_stride, rows, p.x, p.k);
+            totals.as_ptr().copy_to_nonoverlapping(p.out.add(i), rows);
         }
     }
 }
 
-/// `R` rows at once: as many streams from memory and chains of additions.
+/// Up to [`ROWS`] rows, about 256 elements of each in turn. Their number is not a constant, so that the loop over them stays a loop:
+/// unrolled, the work of several rows gets mixed up and does not fit the registers.
+///
+/// # Safety
+/// As for [`matvec`].
 #[inline(always)]
-unsafe fn dot_rows<V: Simd, D: Decode<V>, const R: usize>(
+unsafe fn dot_rows<V: Simd, D: Decode<V>>(
     w: *const u8,
     row_stride: usize,
+    rows: usize,
     x: *const f32,
     k: usize,
-) -> [V; R] {
+) -> [f32; ROWS] {
+    let turn = 256usize.next_multiple_of(D::STEP);
     // SAFETY: the caller's promise.
     unsafe {
-        let mut sinks = [Dot::<V>::new(x); R];
-        let mut p = w;
-        for _ in 0..k / D::STEP {
-            for (r, sink) in sinks.iter_mut().enumerate() {
-                D::decode(p.add(r * row_stride), sink);
-                sink.advance(D::STEP);
+        let mut sums = [Dot::<V>::new(x); ROWS];
+        for c in (0..k).step_by(turn) {
+            let n = turn.min(k - c);
+            for (r, sums) in sums.iter_mut().enumerate().take(rows) {
+                let mut sink = *sums;
+                let mut p = w.add(r * row_stride + bytes_of::<D>(c));
+                for _ in 0..n / D::STEP {
+                    D::decode(p, &mut sink);
+                    sink.advance(D::STEP);
+                    p = p.add(bytes_of::<D>(D::STEP));
+                }
+                if !n.is_multiple_of(D::STEP) {
+                    D::decode_rest(p, n % D::STEP, &mut sink);
+                }
+                *sums = sink;
             }
-            p = p.add(bytes_of::<D>(D::STEP));
         }
-        if k % D::STEP != 0 {
-            for (r, sink) in sinks.iter_mut().enumerate() {
-                D::decode_rest(p.add(r * row_stride), k % D::STEP, sink);
-            }
-        }
-        // No closures over registers here or below: they would not be compiled for the instruction set.
-        let mut totals = [V::splat(0.0); R];
-        for (total, sink) in totals.iter_mut().zip(sinks) {
-            *total = sink.total();
-        }
-        totals
+        V::sum4([sums[0].total(), sums[1].total(), sums[2].total(), sums[3].total()])
     }
 }
 
