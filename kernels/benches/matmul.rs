@@ -43,7 +43,9 @@ fn main() {
 fn measure(ty: GgmlType, m: usize, n: usize) -> Duration {
     let row_stride = ty.row_bytes(K).expect("K is a multiple of every block size");
     // Any bytes are blocks. These keep scales finite in every type.
-    let w: Vec<u8> = (0..m * row_stride).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 13) as u8 & 0x37).collect();
+    let w: Vec<u8> = (0..m * row_stride)
+        .map(|i| (i.wrapping_mul(0x9e37_79b9) >> 13) as u8 & 0x37)
+        .collect();
     let x: Vec<f32> = (0..n * K).map(|i| (i % 17) as f32 - 8.0).collect();
     let mut out = vec![0.0; n * ROWS];
     let mut scratch = vec![0.0; matmul_scratch(K, n)];
@@ -51,7 +53,16 @@ fn measure(ty: GgmlType, m: usize, n: usize) -> Duration {
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(200) {
         for (w, best) in w.chunks_exact(ROWS * row_stride).zip(&mut best) {
-            let args = MatMul { ty, w, row_stride, m: ROWS, k: K, x: &x, x_stride: K, n };
+            let args = MatMul {
+                ty,
+                w,
+                row_stride,
+                m: ROWS,
+                k: K,
+                x: &x,
+                x_stride: K,
+                n,
+            };
             let run = Instant::now();
             // SAFETY: `out` holds n rows of `ROWS` floats.
             unsafe { matmul(black_box(&args), out.as_mut_ptr(), ROWS, &mut scratch) };

@@ -229,10 +229,8 @@ impl<V: Simd> Dot<V> {
     #[inline(always)]
     pub(super) unsafe fn new(x: *const f32) -> Self {
         // SAFETY: the caller's promise.
-        Dot {
-            x,
-            sums: unsafe { [V::splat(0.0); 2] },
-        }
+        let zero = unsafe { V::splat(0.0) };
+        Dot { x, sums: [zero; 2] }
     }
 
     #[inline(always)]

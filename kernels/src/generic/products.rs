@@ -4,6 +4,7 @@
 //! so that splitting rows over threads changes nothing.
 
 use super::blocks::{Decode, Dot, bytes_of, dequantize};
+use crate::GgmlType;
 use crate::simd::Simd;
 
 /// A chunk of a product with all it needs. See [`matmul`](crate::matmul()) for the meaning.
@@ -104,43 +105,71 @@ unsafe fn dot_rows<V: Simd, D: Decode<V>>(
 #[inline(always)]
 pub(crate) unsafe fn matmul<V: Simd, D: Decode<V>>(p: &Product, tiles: &Tiles) {
     let rows = panel_rows(p.k);
-    // SAFETY: the caller's promise; rows `i..i + m` lie below `p.m` and fit the panel.
-    unsafe {
-        for i in (0..p.m).step_by(rows) {
-            let m = rows.min(p.m - i);
-            for r in 0..m {
-                dequantize::<V, D>(p.w.add((i + r) * p.row_stride), p.panel.add(r * p.k), p.k);
-            }
-            multiply_panel(p, i, m, tiles);
+    for i in (0..p.m).step_by(rows) {
+        let m = rows.min(p.m - i);
+        // SAFETY: the caller's promise; rows `i..i + m` lie below `p.m` and fit the panel.
+        unsafe {
+            let w = p.w.add(i * p.row_stride);
+            let panel = if D::TYPE == GgmlType::F32 && p.row_stride.is_multiple_of(size_of::<f32>()) {
+                Panel {
+                    w: w.cast(),
+                    stride: p.row_stride / size_of::<f32>(),
+                    i,
+                    m,
+                }
+            } else {
+                for r in 0..m {
+                    dequantize::<V, D>(w.add(r * p.row_stride), p.panel.add(r * p.k), p.k);
+                }
+                Panel {
+                    w: p.panel,
+                    stride: p.k,
+                    i,
+                    m,
+                }
+            };
+            multiply_panel(p, &panel, tiles);
         }
     }
 }
 
-/// Rows `i..i + m` of the product; their weights lie in the panel.
-#[inline(always)]
-unsafe fn multiply_panel(p: &Product, i: usize, m: usize, tiles: &Tiles) {
+/// Rows `i..i + m` of the weights as floats, `stride` apart.
+struct Panel {
+    w: *const f32,
+    stride: usize,
+    i: usize,
+    m: usize,
+}
+
+/// The rows of the product that belong to a panel.
+///
+/// # Safety
+/// As for [`matvec`], and the panel holds its rows.
+unsafe fn multiply_panel(p: &Product, panel: &Panel, tiles: &Tiles) {
     let n_blocks = p.k.div_ceil(BLOCK_K).max(1);
     // A multiple of every register, so that only the last block has a rest.
-    let block = p.k.div_ceil(n_blocks).next_multiple_of(16);
-    for c in (0..p.k.max(1)).step_by(block.max(1)) {
+    let block = p.k.div_ceil(n_blocks).next_multiple_of(16).max(16);
+    // Even for k = 0 one block, which writes the zeros.
+    for c in (0..p.k.max(1)).step_by(block) {
         let mut j = 0;
-        while j < p.n {
-            let n = tiles.n.min(p.n - j);
-            for r in (0..m).step_by(TILE_M) {
+        for left in (1..=p.n.div_ceil(tiles.len())).rev() {
+            // Tiles as equal as possible: a narrow one is slow.
+            let n = (p.n - j).div_ceil(left);
+            for r in (0..panel.m).step_by(TILE_M) {
                 // SAFETY: the caller's promise; the tile lies within the panel, the activations and the output.
                 unsafe {
                     let tile = Tile {
-                        w: p.panel.add(r * p.k + c),
-                        w_stride: p.k,
-                        m: TILE_M.min(m - r),
+                        w: panel.w.add(r * panel.stride + c),
+                        w_stride: panel.stride,
+                        m: TILE_M.min(panel.m - r),
                         x: p.x.add(j * p.x_stride + c),
                         x_stride: p.x_stride,
                         k: block.min(p.k - c),
-                        out: p.out.add(j * p.out_stride + i + r),
+                        out: p.out.add(j * p.out_stride + panel.i + r),
                         out_stride: p.out_stride,
                         accumulate: c > 0,
                     };
-                    tiles.by_columns[n - 1](&tile);
+                    tiles[n - 1](&tile);
                 }
             }
             j += n;
@@ -148,12 +177,8 @@ unsafe fn multiply_panel(p: &Product, i: usize, m: usize, tiles: &Tiles) {
     }
 }
 
-/// The tile functions of an instruction set: `by_columns[n - 1]` for tiles of `n` columns.
-pub(crate) struct Tiles {
-    /// Columns of the widest tile.
-    pub n: usize,
-    pub by_columns: &'static [unsafe fn(&Tile)],
-}
+/// The tile functions of an instruction set: the one at `n - 1` is for `n` columns.
+pub(crate) type Tiles = [unsafe fn(&Tile)];
 
 /// Up to [`TILE_M`] rows of weights (f32) times some rows of activations, over part of k.
 pub(crate) struct Tile {
