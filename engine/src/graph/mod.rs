@@ -1,10 +1,13 @@
 //! Graphs of tensor operations: descriptions only. Building a graph does no IO and touches no tensor data.
 
+mod edit;
 #[allow(clippy::module_inception)]
 mod graph;
 mod op;
+mod ops;
 mod tensor;
 
 pub use graph::Graph;
 pub use op::{Attention, Op, Rope, RopeKind, Unary, Window};
+pub use ops::ShapeError;
 pub use tensor::{BufferId, Flags, Home, MAX_SRC, Name, Tensor, TensorId, contiguous_strides};

@@ -1,0 +1,91 @@
+//! Waiting for another thread: first by spinning, then by giving up the processor, at last by sleeping.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::{hint, thread};
+
+/// Pauses before a waiting thread lets others run: some ten microseconds, longer than the next op of a graph usually
+/// takes to become ready and shorter than anybody's patience with an idle core.
+const SPINS: u32 = 512;
+
+/// Times that a waiting thread gives up its time slice before it sleeps. When there are fewer cores than threads, the one
+/// that is waited for gets to run here.
+const YIELDS: u32 = 32;
+
+/// A number that threads wait on to change. Aligned to two cache lines, since processors fetch them in pairs.
+#[repr(align(128))]
+#[derive(Default)]
+pub(super) struct Gate {
+    word: AtomicU64,
+    sleepers: AtomicU32,
+    lock: Mutex<()>,
+    wake: Condvar,
+}
+
+impl Gate {
+    /// The present value. What happened before it was set is visible to the caller.
+    pub(super) fn get(&self) -> u64 {
+        self.word.load(Ordering::Acquire)
+    }
+
+    /// Sets the value without waking anybody: for values that nobody waits on yet.
+    pub(super) fn reset(&self, value: u64) {
+        self.word.store(value, Ordering::Relaxed);
+    }
+
+    /// Adds to the value (wrapping) and wakes all who wait.
+    pub(super) fn add(&self, amount: u64) {
+        // Sequentially consistent, as is the sleeper's side: either the sleeper sees the new value or we see the sleeper.
+        self.word.fetch_add(amount, Ordering::SeqCst);
+        self.notify();
+    }
+
+    /// Subtracts 1 and wakes all who wait when that leaves 0.
+    pub(super) fn count_down(&self) {
+        if self.word.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.notify();
+        }
+    }
+
+    /// Makes all who wait look again.
+    pub(super) fn notify(&self) {
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            // Holding the lock once means that nobody is between looking at the value and falling asleep.
+            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+            self.wake.notify_all();
+        }
+    }
+
+    /// Waits until `ready` holds for the value, and returns the value.
+    pub(super) fn wait_until(&self, ready: impl Fn(u64) -> bool) -> u64 {
+        for _ in 0..SPINS {
+            let value = self.word.load(Ordering::Acquire);
+            if ready(value) {
+                return value;
+            }
+            hint::spin_loop();
+        }
+        for _ in 0..YIELDS {
+            let value = self.word.load(Ordering::Acquire);
+            if ready(value) {
+                return value;
+            }
+            thread::yield_now();
+        }
+        self.sleep_until(ready)
+    }
+
+    fn sleep_until(&self, ready: impl Fn(u64) -> bool) -> u64 {
+        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let value = loop {
+            let value = self.word.load(Ordering::SeqCst);
+            if ready(value) {
+                break value;
+            }
+            guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        };
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        value
+    }
+}

@@ -1,0 +1,236 @@
+//! Host memory: buffers that the CPU and every backend sharing its address space use by address.
+
+use std::any::Any;
+use std::ptr::NonNull;
+use std::sync::{Arc, LazyLock};
+
+use memmap2::MmapMut;
+
+use super::{BackendError, Buffer, BufferType};
+
+/// Every tensor in host memory starts at a multiple of this: a cache line, which is also the widest vector register.
+pub const HOST_ALIGNMENT: usize = 64;
+
+/// Bytes that already hold data and stay where they are as long as they are owned, such as a mapped file.
+pub type HostBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+
+/// The kind of memory that [`HostBuffer`]s are made of.
+#[derive(Debug)]
+pub struct HostBufferType {
+    name: &'static str,
+}
+
+/// Memory of the process: `CPU`.
+pub fn host_buffer_type() -> Arc<dyn BufferType> {
+    static TYPE: LazyLock<Arc<dyn BufferType>> = LazyLock::new(|| Arc::new(HostBufferType { name: "CPU" }));
+    TYPE.clone()
+}
+
+/// Memory of the process that holds a file's bytes and is never written: `CPU_Mapped`.
+pub fn mapped_buffer_type() -> Arc<dyn BufferType> {
+    static TYPE: LazyLock<Arc<dyn BufferType>> = LazyLock::new(|| Arc::new(HostBufferType { name: "CPU_Mapped" }));
+    TYPE.clone()
+}
+
+impl BufferType for HostBufferType {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn alignment(&self) -> usize {
+        HOST_ALIGNMENT
+    }
+
+    fn is_host(&self) -> bool {
+        true
+    }
+
+    fn allocate(&self, size: usize) -> Result<Arc<dyn Buffer>, BackendError> {
+        let out_of_memory = || BackendError::OutOfMemory {
+            buffer_type: self.name.to_string(),
+            bytes: size,
+        };
+        // Anonymous pages come zeroed and take physical memory only when they are touched, so that a cache sized for a
+        // long context costs what is used of it. A mapping of no bytes is not possible.
+        let mut pages = MmapMut::map_anon(size.max(1)).map_err(|_| out_of_memory())?;
+        let base = NonNull::new(pages.as_mut_ptr()).ok_or_else(out_of_memory)?;
+        Ok(Arc::new(HostBuffer {
+            buffer_type: host_buffer_type(),
+            base,
+            size,
+            owner: Owner::Pages(pages),
+        }))
+    }
+}
+
+/// A piece of host memory.
+pub struct HostBuffer {
+    buffer_type: Arc<dyn BufferType>,
+    base: NonNull<u8>,
+    size: usize,
+    owner: Owner,
+}
+
+/// What keeps the memory alive. Pages are accessed by `base` only, never through the mapping.
+enum Owner {
+    Pages(#[allow(dead_code)] MmapMut),
+    Shared(#[allow(dead_code)] HostBytes),
+}
+
+// SAFETY: the memory is plain bytes owned by `owner`, which may move between threads. Who reads and writes which part at
+// what time is decided by the plan of a graph and its order (see [`Buffer`]).
+unsafe impl Send for HostBuffer {}
+// SAFETY: as above.
+unsafe impl Sync for HostBuffer {}
+
+impl HostBuffer {
+    /// A read-only buffer over bytes that exist already.
+    pub fn over(keep: HostBytes) -> HostBuffer {
+        let bytes = (*keep).as_ref();
+        let (base, size) = (NonNull::from(bytes).cast(), bytes.len());
+        HostBuffer {
+            buffer_type: mapped_buffer_type(),
+            base,
+            size,
+            owner: Owner::Shared(keep),
+        }
+    }
+
+    /// True if graphs may write here.
+    pub fn is_writable(&self) -> bool {
+        matches!(self.owner, Owner::Pages(_))
+    }
+
+    fn check(&self, offset: usize, len: usize) -> Result<(), BackendError> {
+        check_range(self.buffer_type.name(), self.size, offset, len)
+    }
+}
+
+/// An error unless `len` bytes at `offset` lie within `size`.
+pub(super) fn check_range(buffer_type: &str, size: usize, offset: usize, len: usize) -> Result<(), BackendError> {
+    match offset.checked_add(len) {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(BackendError::OutOfBounds {
+            buffer_type: buffer_type.to_string(),
+            offset,
+            len,
+            size,
+        }),
+    }
+}
+
+impl Buffer for HostBuffer {
+    fn buffer_type(&self) -> &Arc<dyn BufferType> {
+        &self.buffer_type
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn host_ptr(&self) -> Option<NonNull<u8>> {
+        Some(self.base)
+    }
+
+    fn write(&self, offset: usize, data: &[u8]) -> Result<(), BackendError> {
+        self.check(offset, data.len())?;
+        if !self.is_writable() {
+            return Err(BackendError::Device {
+                device: self.buffer_type.name().to_string(),
+                message: format!("write of {} bytes to read-only memory", data.len()),
+            });
+        }
+        // SAFETY: the range lies within the buffer, which is owned, writable memory; `data` is a live slice, and may only
+        // overlap if somebody made a slice of a buffer, which the plan of a graph rules out (copy allows it all the same).
+        unsafe { std::ptr::copy(data.as_ptr(), self.base.add(offset).as_ptr(), data.len()) };
+        Ok(())
+    }
+
+    fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), BackendError> {
+        self.check(offset, out.len())?;
+        // SAFETY: as in `write`.
+        unsafe { std::ptr::copy(self.base.add(offset).as_ptr(), out.as_mut_ptr(), out.len()) };
+        Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// Free and total bytes of the machine's memory, (0, 0) where they cannot be found out.
+pub fn machine_memory() -> (usize, usize) {
+    std::fs::read_to_string("/proc/meminfo").map_or((0, 0), |text| parse_meminfo(&text))
+}
+
+fn parse_meminfo(text: &str) -> (usize, usize) {
+    let field = |name: &str| {
+        let line = text.lines().find(|l| l.split(':').next() == Some(name))?;
+        let kib: usize = line.split_whitespace().nth(1)?.parse().ok()?;
+        kib.checked_mul(1024)
+    };
+    let total = field("MemTotal").unwrap_or(0);
+    let free = field("MemAvailable").or_else(|| field("MemFree")).unwrap_or(0);
+    (free, total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_memory_is_zeroed_aligned_and_checked() {
+        let buffer = host_buffer_type().allocate(100).unwrap();
+        assert_eq!(buffer.size(), 100);
+        assert!((buffer.host_ptr().unwrap().as_ptr() as usize).is_multiple_of(HOST_ALIGNMENT));
+        let mut out = [1u8; 100];
+        buffer.read(0, &mut out).unwrap();
+        assert_eq!(out, [0; 100]);
+
+        buffer.write(90, &[7; 10]).unwrap();
+        buffer.read(80, &mut out[..20]).unwrap();
+        assert_eq!(out[..20], [[0; 10], [7; 10]].concat());
+
+        assert!(matches!(
+            buffer.write(91, &[0; 10]),
+            Err(BackendError::OutOfBounds { .. })
+        ));
+        assert!(matches!(
+            buffer.read(usize::MAX, &mut out),
+            Err(BackendError::OutOfBounds { .. })
+        ));
+    }
+
+    #[test]
+    fn memory_that_cannot_be_had_is_an_error() {
+        match host_buffer_type().allocate(usize::MAX / 2) {
+            Err(BackendError::OutOfMemory { bytes, .. }) => assert_eq!(bytes, usize::MAX / 2),
+            other => panic!("{:?}", other.map(|b| b.size())),
+        }
+        assert_eq!(host_buffer_type().allocate(0).unwrap().size(), 0);
+    }
+
+    #[test]
+    fn existing_bytes_are_used_in_place_and_never_written() {
+        let bytes: Arc<Vec<u8>> = Arc::new((0..=255).collect());
+        let address = bytes.as_ptr();
+        let buffer = HostBuffer::over(bytes);
+        assert_eq!(buffer.host_ptr().unwrap().as_ptr().cast_const(), address);
+        assert_eq!(buffer.size(), 256);
+        let mut out = [0u8; 2];
+        buffer.read(254, &mut out).unwrap();
+        assert_eq!(out, [254, 255]);
+        let message = buffer.write(0, &[1]).unwrap_err().to_string();
+        assert!(message.contains("read-only"), "{message}");
+    }
+
+    #[test]
+    fn meminfo_is_read_in_bytes() {
+        assert_eq!(
+            parse_meminfo("MemTotal:  10 kB\nMemFree: 3 kB\nMemAvailable:  4 kB\n"),
+            (4096, 10240)
+        );
+        assert_eq!(parse_meminfo("MemTotal: 10 kB\nMemFree: 3 kB\n"), (3072, 10240));
+        assert_eq!(parse_meminfo("nonsense"), (0, 0));
+    }
+}

@@ -1,0 +1,138 @@
+//! Operands as dense arrays: every stride and type is dealt with here, so that the ops themselves are plain arithmetic.
+
+use kernels::GgmlType;
+
+use crate::graph::Tensor;
+
+/// Indices of an element, innermost first.
+pub(super) type Index = [usize; 4];
+
+/// A dense array of f32, row after row.
+#[derive(Debug, PartialEq)]
+pub(super) struct Array {
+    pub(super) ne: [usize; 4],
+    pub(super) data: Vec<f32>,
+}
+
+/// A dense array of integers.
+#[derive(Debug, PartialEq)]
+pub(super) struct Ints {
+    pub(super) ne: [usize; 4],
+    pub(super) data: Vec<i64>,
+}
+
+/// Every index of a shape in the order of a dense array.
+pub(super) fn indices(ne: [usize; 4]) -> impl Iterator<Item = Index> {
+    let [n0, n1, n2, n3] = ne;
+    (0..n3).flat_map(move |i3| {
+        (0..n2).flat_map(move |i2| (0..n1).flat_map(move |i1| (0..n0).map(move |i0| [i0, i1, i2, i3])))
+    })
+}
+
+fn dense_offset(ne: [usize; 4], i: Index) -> usize {
+    debug_assert!((0..4).all(|d| i[d] < ne[d]));
+    i[0] + ne[0] * (i[1] + ne[1] * (i[2] + ne[2] * i[3]))
+}
+
+fn byte_offset(t: &Tensor, i: Index) -> usize {
+    (0..4).map(|d| i[d] * t.nb[d]).sum()
+}
+
+impl Array {
+    /// The array whose element at `i` is `f(i)`, computed in f64 and rounded once.
+    pub(super) fn from_fn(ne: [usize; 4], mut f: impl FnMut(Index) -> f64) -> Array {
+        Array {
+            ne,
+            data: indices(ne).map(|i| f(i) as f32).collect(),
+        }
+    }
+
+    /// The elements of `t`, whose bytes start at `bytes[0]`, as f32.
+    pub(super) fn read(t: &Tensor, bytes: &[u8]) -> Array {
+        let mut data = Vec::with_capacity(t.nelements());
+        if t.nelements() == 0 {
+            return Array { ne: t.ne, data };
+        }
+        let mut row = vec![0.0; t.ne[0]];
+        for i in indices([1, t.ne[1], t.ne[2], t.ne[3]]) {
+            let start = byte_offset(t, i);
+            if t.has_dense_rows() {
+                let end = start + t.ne[0] / t.ty.block_size() * t.ty.block_bytes();
+                kernels::dequantize_row(t.ty, &bytes[start..end], &mut row);
+            } else {
+                for (i0, x) in row.iter_mut().enumerate() {
+                    let at = start + i0 * t.nb[0];
+                    kernels::dequantize_row(t.ty, &bytes[at..at + t.ty.block_bytes()], std::slice::from_mut(x));
+                }
+            }
+            data.extend_from_slice(&row);
+        }
+        Array { ne: t.ne, data }
+    }
+
+    /// Writes the elements to `t`, whose type is f32 and whose bytes start at `bytes[0]`.
+    pub(super) fn write(&self, t: &Tensor, bytes: &mut [u8]) {
+        for (i, x) in indices(t.ne).zip(&self.data) {
+            let at = byte_offset(t, i);
+            bytes[at..at + 4].copy_from_slice(&x.to_le_bytes());
+        }
+    }
+
+    /// The element at `i`.
+    pub(super) fn at(&self, i: Index) -> f64 {
+        f64::from(self.data[dense_offset(self.ne, i)])
+    }
+
+    /// The element at `i` of this array repeated without end.
+    pub(super) fn at_repeated(&self, i: Index) -> f64 {
+        self.at(std::array::from_fn(|d| i[d] % self.ne[d]))
+    }
+
+    /// The row that `i` lies in.
+    pub(super) fn row(&self, [_, i1, i2, i3]: Index) -> &[f32] {
+        let start = dense_offset(self.ne, [0, i1, i2, i3]);
+        &self.data[start..start + self.ne[0]]
+    }
+
+    /// Applies `f` to each row; it returns as many elements as it is given.
+    pub(super) fn map_rows(&self, mut f: impl FnMut(&[f32]) -> Vec<f64>) -> Array {
+        let rows = indices([1, self.ne[1], self.ne[2], self.ne[3]]);
+        let data: Vec<f32> = rows.flat_map(|i| f(self.row(i))).map(|x| x as f32).collect();
+        debug_assert_eq!(data.len(), self.data.len());
+        Array { ne: self.ne, data }
+    }
+}
+
+impl Ints {
+    /// The elements of `t` (i32 or i64), whose bytes start at `bytes[0]`.
+    pub(super) fn read(t: &Tensor, bytes: &[u8]) -> Ints {
+        let element = |i| {
+            let at = byte_offset(t, i);
+            match t.ty {
+                GgmlType::I32 => i64::from(i32::from_le_bytes(word(&bytes[at..]))),
+                _ => i64::from_le_bytes(word(&bytes[at..])),
+            }
+        };
+        Ints {
+            ne: t.ne,
+            data: indices(t.ne).map(element).collect(),
+        }
+    }
+
+    /// Writes the elements to `t`, an i32 tensor whose bytes start at `bytes[0]`.
+    pub(super) fn write(&self, t: &Tensor, bytes: &mut [u8]) {
+        for (i, &x) in indices(t.ne).zip(&self.data) {
+            let at = byte_offset(t, i);
+            bytes[at..at + 4].copy_from_slice(&(x as i32).to_le_bytes());
+        }
+    }
+
+    /// The element at `i`.
+    pub(super) fn at(&self, i: Index) -> i64 {
+        self.data[dense_offset(self.ne, i)]
+    }
+}
+
+fn word<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    std::array::from_fn(|i| bytes[i])
+}

@@ -1,0 +1,257 @@
+//! The oracle: every op in plain scalar code on one thread, in the words of its definition. What an op computes is what this
+//! backend computes; all others are compared with it.
+
+mod array;
+mod attention;
+mod memory;
+mod ops;
+mod rope;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use self::array::{Array, Ints};
+use self::memory::{Budget, ReferenceBuffer, ReferenceBufferType};
+use super::host::machine_memory;
+use super::{
+    Backend, BackendError, BackendParams, BufferType, Device, DeviceKind, MemoryMap, Registry, rules, same_buffer_type,
+};
+use crate::graph::{Graph, Op, Tensor, TensorId};
+
+const NAME: &str = "reference";
+
+/// The family of the reference backend; always one device.
+pub struct ReferenceRegistry {
+    device: Arc<dyn Device>,
+}
+
+impl ReferenceRegistry {
+    /// The registry, with a device that may use all of the machine's memory.
+    pub fn new() -> ReferenceRegistry {
+        let total = match machine_memory().1 {
+            0 => usize::MAX,
+            total => total,
+        };
+        ReferenceRegistry {
+            device: Arc::new(ReferenceDevice::with_memory(total)),
+        }
+    }
+}
+
+impl Default for ReferenceRegistry {
+    fn default() -> ReferenceRegistry {
+        ReferenceRegistry::new()
+    }
+}
+
+impl Registry for ReferenceRegistry {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn devices(&self) -> Vec<Arc<dyn Device>> {
+        vec![self.device.clone()]
+    }
+}
+
+/// A device with memory of its own, of a size that tests of placement can choose.
+pub struct ReferenceDevice {
+    budget: Arc<Budget>,
+}
+
+impl ReferenceDevice {
+    /// A device with `bytes` of memory.
+    pub fn with_memory(bytes: usize) -> ReferenceDevice {
+        ReferenceDevice {
+            budget: Arc::new(Budget::new(bytes)),
+        }
+    }
+}
+
+impl Device for ReferenceDevice {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn description(&self) -> String {
+        "plain scalar code, one thread, slow: the oracle that other backends are compared with".to_string()
+    }
+
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Cpu
+    }
+
+    fn memory(&self) -> (usize, usize) {
+        (self.budget.free(), self.budget.total)
+    }
+
+    fn buffer_type(&self) -> Arc<dyn BufferType> {
+        Arc::new(ReferenceBufferType {
+            budget: self.budget.clone(),
+        })
+    }
+
+    fn supports_buffer_type(&self, buffer_type: &dyn BufferType) -> bool {
+        same_buffer_type(buffer_type, &*self.buffer_type())
+    }
+
+    fn supports_op(&self, graph: &Graph, node: TensorId) -> bool {
+        rules::check(graph, node).is_ok()
+    }
+
+    fn backend(self: Arc<Self>, _params: &BackendParams) -> Result<Box<dyn Backend>, BackendError> {
+        Ok(Box::new(ReferenceBackend { device: self }))
+    }
+}
+
+struct ReferenceBackend {
+    device: Arc<dyn Device>,
+}
+
+impl Backend for ReferenceBackend {
+    fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    fn compute(&mut self, graph: &Graph, nodes: &[TensorId], memory: &MemoryMap) -> Result<(), BackendError> {
+        for &id in nodes {
+            let node = graph.tensor(id);
+            if node.op == Op::None || node.op.is_view() {
+                continue;
+            }
+            rules::check(graph, id).map_err(|_| rules::unsupported(graph, id))?;
+            Operands {
+                graph,
+                memory,
+                id,
+                node,
+            }
+            .compute()?;
+        }
+        Ok(())
+    }
+}
+
+/// A node with its operands within reach.
+struct Operands<'a> {
+    graph: &'a Graph,
+    memory: &'a MemoryMap,
+    id: TensorId,
+    node: &'a Tensor,
+}
+
+impl Operands<'_> {
+    fn compute(&self) -> Result<(), BackendError> {
+        let result = match self.node.op {
+            Op::None | Op::Reshape | Op::View | Op::Permute => return Ok(()),
+            Op::SetRows => return self.set_rows(),
+            Op::TopK { k } => return self.store_ints(&ops::top_k(&self.load(0)?, k)),
+            Op::GetRows => self.found(ops::get_rows(&self.load(0)?, &self.ints(1)?))?,
+            Op::MulMat => ops::mul_mat(&self.load(0)?, &self.load(1)?),
+            Op::MulMatId => self.found(ops::mul_mat_id(&self.load(0)?, &self.load(1)?, &self.ints(2)?))?,
+            Op::AddId => self.found(ops::add_id(&self.load(0)?, &self.load(1)?, &self.ints(2)?))?,
+            Op::Add => ops::binary(&self.load(0)?, &self.load(1)?, |a, b| a + b),
+            Op::Sub => ops::binary(&self.load(0)?, &self.load(1)?, |a, b| a - b),
+            Op::Mul => ops::binary(&self.load(0)?, &self.load(1)?, |a, b| a * b),
+            Op::Div => ops::binary(&self.load(0)?, &self.load(1)?, |a, b| a / b),
+            Op::Scale { scale, bias } => ops::map(&self.load(0)?, |x| x * f64::from(scale) + f64::from(bias)),
+            Op::Unary(f) => ops::map(&self.load(0)?, |x| ops::unary(f, x)),
+            Op::Glu(f) => ops::binary(&self.load(0)?, &self.load(1)?, |a, b| ops::unary(f, a) * b),
+            Op::RmsNorm { eps } => ops::rms_norm(&self.load(0)?, self.optional(1)?.as_ref(), eps),
+            Op::Norm { eps } => ops::norm(&self.load(0)?, eps),
+            Op::L2Norm { eps } => ops::l2_norm(&self.load(0)?, eps),
+            Op::Rope(p) => rope::rope(&self.load(0)?, &self.ints(1)?, self.optional(2)?.as_ref(), &p),
+            Op::Attention(p) => attention::attention(&self.attention_operands()?, &p),
+            Op::SoftMax { scale } => ops::soft_max(&self.load(0)?, scale),
+            Op::SumRows => ops::sum_rows(&self.load(0)?),
+            Op::Concat { dim } => ops::concat(&self.load(0)?, &self.load(1)?, usize::from(dim)),
+            Op::Repeat => ops::repeat(&self.load(0)?, self.node.ne),
+            Op::Clamp { min, max } => ops::map(&self.load(0)?, |x| x.max(f64::from(min)).min(f64::from(max))),
+            Op::Cont => Array {
+                ne: self.node.ne,
+                data: self.load(0)?.data,
+            },
+        };
+        self.with_bytes_mut(|bytes| result.write(self.node, bytes))
+    }
+
+    fn attention_operands(&self) -> Result<attention::Operands, BackendError> {
+        Ok(attention::Operands {
+            q: self.load(0)?,
+            k: self.load(1)?,
+            v: self.load(2)?,
+            cell_pos: self.ints(3)?,
+            cell_seqs: self.ints(4)?,
+            query_pos: self.ints(5)?,
+            query_seq: self.ints(6)?,
+            sinks: self.optional(7)?,
+        })
+    }
+
+    fn set_rows(&self) -> Result<(), BackendError> {
+        let (rows, ids) = (self.load(0)?, self.ints(2)?);
+        let (ty, row_bytes) = (self.node.ty, self.node.row_bytes());
+        for (t, &id) in ids.data.iter().enumerate() {
+            let row = self.found(ops::row_number(id, self.node.ne[1]))?;
+            let start = row * self.node.nb[1];
+            self.with_bytes_mut(|bytes| {
+                kernels::quantize_row(ty, rows.row([0, t, 0, 0]), &mut bytes[start..start + row_bytes]);
+            })?;
+        }
+        Ok(())
+    }
+
+    fn load(&self, i: usize) -> Result<Array, BackendError> {
+        let id = self.node.source(i);
+        let tensor = self.graph.tensor(id);
+        self.with_bytes(id, |bytes| Array::read(tensor, bytes))
+    }
+
+    fn optional(&self, i: usize) -> Result<Option<Array>, BackendError> {
+        self.node.src[i].map(|_| self.load(i)).transpose()
+    }
+
+    fn ints(&self, i: usize) -> Result<Ints, BackendError> {
+        let id = self.node.source(i);
+        let tensor = self.graph.tensor(id);
+        self.with_bytes(id, |bytes| Ints::read(tensor, bytes))
+    }
+
+    fn store_ints(&self, ints: &Ints) -> Result<(), BackendError> {
+        self.with_bytes_mut(|bytes| ints.write(self.node, bytes))
+    }
+
+    fn with_bytes<R>(&self, id: TensorId, f: impl FnOnce(&[u8]) -> R) -> Result<R, BackendError> {
+        let (buffer, offset) = self.locate(id)?;
+        buffer.with(offset, self.graph.tensor(id).nbytes(), f)
+    }
+
+    fn with_bytes_mut<R>(&self, f: impl FnOnce(&mut [u8]) -> R) -> Result<R, BackendError> {
+        let (buffer, offset) = self.locate(self.id)?;
+        buffer.with_mut(offset, self.node.nbytes(), f)
+    }
+
+    fn locate(&self, id: TensorId) -> Result<(&ReferenceBuffer, usize), BackendError> {
+        let name = self.graph.tensor(id).name;
+        let home = self
+            .graph
+            .home(id)
+            .ok_or_else(|| self.error(format!("{name} has no memory")))?;
+        let buffer = self.memory.get(home.buffer);
+        let ours = buffer.as_any().downcast_ref::<ReferenceBuffer>();
+        let foreign = || self.error(format!("{name} lies in {:?}", buffer.buffer_type()));
+        Ok((ours.ok_or_else(foreign)?, home.offset))
+    }
+
+    fn found<T>(&self, result: Result<T, ops::NoSuchRow>) -> Result<T, BackendError> {
+        result.map_err(|e| self.error(format!("{}: row {} of {}", self.node.name, e.row, e.rows)))
+    }
+
+    fn error(&self, message: String) -> BackendError {
+        BackendError::Device {
+            device: NAME.to_string(),
+            message,
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! What every op computes, one small function each, over dense arrays. Arithmetic is f64, rounded once to f32.
+//!
+//! Shapes have been checked by the time these functions are called; numbers of rows and experts have not, since they are data.
+
+use std::f64::consts::PI;
+
+use super::array::{Array, Index, Ints, indices};
+use crate::graph::Unary;
+
+/// A row or expert number beyond the table.
+#[derive(Debug, PartialEq)]
+pub(super) struct NoSuchRow {
+    pub(super) row: i64,
+    pub(super) rows: usize,
+}
+
+pub(super) fn row_number(row: i64, rows: usize) -> Result<usize, NoSuchRow> {
+    usize::try_from(row)
+        .ok()
+        .filter(|&r| r < rows)
+        .ok_or(NoSuchRow { row, rows })
+}
+
+/// All of `ids` as row numbers below `rows`, in the order of a dense array.
+fn row_numbers(ids: &Ints, rows: usize) -> Result<Vec<usize>, NoSuchRow> {
+    ids.data.iter().map(|&id| row_number(id, rows)).collect()
+}
+
+pub(super) fn get_rows(table: &Array, ids: &Ints) -> Result<Array, NoSuchRow> {
+    let rows = row_numbers(ids, table.ne[1])?;
+    let [n_tokens, b2, b3, _] = ids.ne;
+    let ne = [table.ne[0], n_tokens, b2, b3];
+    Ok(Array::from_fn(ne, |[i0, t, i2, i3]| {
+        let row = rows[t + n_tokens * (i2 + b2 * i3)];
+        table.at([i0, row, i2, i3])
+    }))
+}
+
+pub(super) fn mul_mat(w: &Array, x: &Array) -> Array {
+    let ne = [w.ne[1], x.ne[1], x.ne[2], x.ne[3]];
+    // Groups of neighbouring outer indices of x share one of w.
+    let (group2, group3) = (x.ne[2] / w.ne[2].max(1), x.ne[3] / w.ne[3].max(1));
+    Array::from_fn(ne, |[row, col, i2, i3]| {
+        dot(w.row([0, row, i2 / group2, i3 / group3]), x.row([0, col, i2, i3]))
+    })
+}
+
+pub(super) fn mul_mat_id(w: &Array, x: &Array, ids: &Ints) -> Result<Array, NoSuchRow> {
+    let experts = row_numbers(ids, w.ne[2])?;
+    let [n_used, n_tokens, ..] = ids.ne;
+    Ok(Array::from_fn([w.ne[1], n_used, n_tokens, 1], |[row, slot, t, _]| {
+        let expert = experts[slot + n_used * t];
+        dot(w.row([0, row, expert, 0]), x.row([0, slot % x.ne[1], t, 0]))
+    }))
+}
+
+pub(super) fn add_id(x: &Array, bias: &Array, ids: &Ints) -> Result<Array, NoSuchRow> {
+    let experts = row_numbers(ids, bias.ne[1])?;
+    let n_used = ids.ne[0];
+    Ok(Array::from_fn(x.ne, |i @ [i0, slot, t, _]| {
+        x.at(i) + bias.at([i0, experts[slot + n_used * t], 0, 0])
+    }))
+}
+
+/// `b` is repeated to the shape of `a`.
+pub(super) fn binary(a: &Array, b: &Array, f: impl Fn(f64, f64) -> f64) -> Array {
+    Array::from_fn(a.ne, |i| f(a.at(i), b.at_repeated(i)))
+}
+
+pub(super) fn map(x: &Array, f: impl Fn(f64) -> f64) -> Array {
+    Array::from_fn(x.ne, |i| f(x.at(i)))
+}
+
+pub(super) fn rms_norm(x: &Array, weight: Option<&Array>, eps: f32) -> Array {
+    let normed = x.map_rows(|row| {
+        let mean_square = dot(row, row) / row.len() as f64;
+        let factor = 1.0 / (mean_square + f64::from(eps)).sqrt();
+        row.iter().map(|&x| f64::from(x) * factor).collect()
+    });
+    match weight {
+        Some(w) => binary(&normed, w, |x, w| x * w),
+        None => normed,
+    }
+}
+
+pub(super) fn norm(x: &Array, eps: f32) -> Array {
+    x.map_rows(|row| {
+        let n = row.len() as f64;
+        let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / n;
+        let variance = row.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / n;
+        let factor = 1.0 / (variance + f64::from(eps)).sqrt();
+        row.iter().map(|&x| (f64::from(x) - mean) * factor).collect()
+    })
+}
+
+pub(super) fn l2_norm(x: &Array, eps: f32) -> Array {
+    x.map_rows(|row| {
+        let length = dot(row, row).sqrt().max(f64::from(eps));
+        row.iter().map(|&x| f64::from(x) / length).collect()
+    })
+}
+
+pub(super) fn soft_max(x: &Array, scale: f32) -> Array {
+    x.map_rows(|row| {
+        let scaled: Vec<f64> = row.iter().map(|&x| f64::from(x) * f64::from(scale)).collect();
+        let max = scaled.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let exps: Vec<f64> = scaled.iter().map(|x| (x - max).exp()).collect();
+        let sum: f64 = exps.iter().sum();
+        exps.iter().map(|e| e / sum).collect()
+    })
+}
+
+pub(super) fn top_k(x: &Array, k: usize) -> Ints {
+    let [n, n1, n2, n3] = x.ne;
+    let mut data = Vec::with_capacity(k * n1 * n2 * n3);
+    for i in indices([1, n1, n2, n3]) {
+        let row = x.row(i);
+        let mut order: Vec<usize> = (0..n).collect();
+        // A stable sort leaves equal values in the order of their indices.
+        order.sort_by(|&a, &b| row[b].total_cmp(&row[a]));
+        data.extend(order[..k].iter().map(|&i| i as i64));
+    }
+    Ints {
+        ne: [k, n1, n2, n3],
+        data,
+    }
+}
+
+pub(super) fn sum_rows(x: &Array) -> Array {
+    let [_, n1, n2, n3] = x.ne;
+    Array::from_fn([1, n1, n2, n3], |i| x.row(i).iter().map(|&x| f64::from(x)).sum())
+}
+
+pub(super) fn concat(a: &Array, b: &Array, dim: usize) -> Array {
+    let mut ne = a.ne;
+    ne[dim] += b.ne[dim];
+    Array::from_fn(ne, |mut i: Index| {
+        if i[dim] < a.ne[dim] {
+            a.at(i)
+        } else {
+            i[dim] -= a.ne[dim];
+            b.at(i)
+        }
+    })
+}
+
+pub(super) fn repeat(x: &Array, ne: [usize; 4]) -> Array {
+    Array::from_fn(ne, |i| x.at_repeated(i))
+}
+
+pub(super) fn unary(f: Unary, x: f64) -> f64 {
+    match f {
+        Unary::Neg => -x,
+        Unary::Abs => x.abs(),
+        Unary::Sqr => x * x,
+        Unary::Sqrt => x.sqrt(),
+        Unary::Exp => x.exp(),
+        Unary::Tanh => x.tanh(),
+        Unary::Sigmoid => sigmoid(x),
+        Unary::Relu => x.max(0.0),
+        Unary::ReluSqr => x.max(0.0).powi(2),
+        Unary::Silu => x * sigmoid(x),
+        Unary::Gelu => 0.5 * x * (1.0 + ((2.0 / PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh()),
+        Unary::GeluErf => 0.5 * x * (1.0 + erf(x / 2f64.sqrt())),
+        Unary::GeluQuick => x * sigmoid(1.702 * x),
+        // ln(1 + e^x) without overflow: for large x it is x + ln(1 + e^-x).
+        Unary::Softplus => x.max(0.0) + (-x.abs()).exp().ln_1p(),
+    }
+}
+
+fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+/// The error function by its series of positive terms, erf(x) = 2/sqrt(pi) e^(-x^2) sum of 2^n x^(2n+1) / (2n+1)!!
+pub(super) fn erf(x: f64) -> f64 {
+    if x.abs() > 6.0 {
+        return x.signum();
+    }
+    let (mut term, mut sum) = (x, x);
+    for n in 1..200 {
+        term *= 2.0 * x * x / f64::from(2 * n + 1);
+        sum += term;
+    }
+    2.0 / PI.sqrt() * (-x * x).exp() * sum
+}
+
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f64 {
+    a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
+}

@@ -1,0 +1,59 @@
+//! Rotary positions, as defined by Su et al. (arXiv 2104.09864) and, for scaled contexts, Peng et al. (arXiv 2309.00071).
+
+use std::f64::consts::PI;
+
+use super::array::{Array, Ints};
+use crate::graph::{Rope, RopeKind};
+
+pub(super) fn rope(x: &Array, positions: &Ints, factors: Option<&Array>, p: &Rope) -> Array {
+    let mut out = Array::from_fn(x.ne, |i| x.at(i));
+    let [head_dim, n_head, n_tokens, _] = x.ne;
+    let step = p.freq_base.powf(-2.0 / p.n_dims as f32);
+    for t in 0..n_tokens {
+        // In f32, each pair's angle from the one before: models are trained and served with these very angles.
+        let mut theta = positions.at([t, 0, 0, 0]) as f32;
+        for pair in 0..p.n_dims / 2 {
+            let factor = factors.map_or(1.0, |f| f.at([pair, 0, 0, 0]) as f32);
+            let (sin, cos) = rotation(p, theta / factor, pair);
+            theta *= step;
+            let (a, b) = match p.kind {
+                RopeKind::Norm => (2 * pair, 2 * pair + 1),
+                RopeKind::Neox => (pair, pair + p.n_dims / 2),
+            };
+            for h in 0..n_head {
+                let (xa, xb) = (x.at([a, h, t, 0]), x.at([b, h, t, 0]));
+                let head = head_dim * (h + n_head * t);
+                out.data[head + a] = (xa * cos - xb * sin) as f32;
+                out.data[head + b] = (xa * sin + xb * cos) as f32;
+            }
+        }
+    }
+    out
+}
+
+/// Sine and cosine of a pair's angle, times the magnitude.
+fn rotation(p: &Rope, extrapolated: f32, pair: usize) -> (f64, f64) {
+    let interpolated = p.freq_scale * extrapolated;
+    let mut angle = interpolated;
+    let mut magnitude = f64::from(p.attn_factor);
+    if p.ext_factor != 0.0 {
+        let mix = extrapolation_share(p, pair) as f32 * p.ext_factor;
+        angle = interpolated * (1.0 - mix) + extrapolated * mix;
+        magnitude *= 1.0 + 0.1 * (1.0 / f64::from(p.freq_scale)).ln();
+    }
+    let angle = f64::from(angle);
+    (angle.sin() * magnitude, angle.cos() * magnitude)
+}
+
+/// 1 for pairs that turn often within the original context (kept as trained), 0 for those that turn seldom (interpolated),
+/// and a ramp between.
+fn extrapolation_share(p: &Rope, pair: usize) -> f64 {
+    // The pair that turns `rotations` times over the original context.
+    let pair_turning = |rotations: f32| {
+        let wave = p.n_ctx_orig as f64 / (f64::from(rotations) * 2.0 * PI);
+        p.n_dims as f64 * wave.ln() / (2.0 * f64::from(p.freq_base).ln())
+    };
+    let low = pair_turning(p.beta_fast).floor().max(0.0);
+    let high = pair_turning(p.beta_slow).ceil().min(p.n_dims as f64 - 1.0);
+    1.0 - ((pair as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0)
+}

@@ -1,0 +1,313 @@
+//! Worked examples: the oracle itself is compared with numbers that can be checked on paper.
+
+use super::array::{Array, Ints};
+use super::attention::{Operands, attention};
+use super::ops;
+use super::rope::rope;
+use crate::graph::{Attention, Rope, RopeKind, Unary, Window};
+
+fn array(ne: [usize; 4], data: &[f32]) -> Array {
+    assert_eq!(ne.iter().product::<usize>(), data.len());
+    Array {
+        ne,
+        data: data.to_vec(),
+    }
+}
+
+fn ints(data: &[i64]) -> Ints {
+    Ints {
+        ne: [data.len(), 1, 1, 1],
+        data: data.to_vec(),
+    }
+}
+
+#[track_caller]
+fn assert_close(got: &[f32], want: &[f64]) {
+    assert_eq!(got.len(), want.len());
+    for (g, w) in got.iter().zip(want) {
+        assert!((f64::from(*g) - w).abs() < 1e-6, "{got:?} instead of {want:?}");
+    }
+}
+
+#[test]
+fn norms() {
+    let x = array([2, 1, 1, 1], &[3.0, 4.0]);
+    // Mean square 12.5.
+    assert_close(
+        &ops::rms_norm(&x, None, 0.0).data,
+        &[3.0 / 12.5f64.sqrt(), 4.0 / 12.5f64.sqrt()],
+    );
+    // With eps 3.5 the root is 4, and the weight multiplies the result.
+    let weight = array([2, 1, 1, 1], &[2.0, -1.0]);
+    assert_close(&ops::rms_norm(&x, Some(&weight), 3.5).data, &[1.5, -1.0]);
+    // Mean 3.5, variance 0.25.
+    assert_close(&ops::norm(&x, 0.0).data, &[-1.0, 1.0]);
+    assert_close(&ops::norm(&x, 0.75).data, &[-0.5, 0.5]);
+    assert_close(&ops::l2_norm(&x, 0.0).data, &[0.6, 0.8]);
+    assert_close(&ops::l2_norm(&x, 10.0).data, &[0.3, 0.4]);
+}
+
+#[test]
+fn products() {
+    // Weight rows (1, 2), (3, 4), (5, 6) and one column (10, 1).
+    let w = array([2, 3, 1, 1], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    let x = array([2, 1, 1, 1], &[10.0, 1.0]);
+    assert_close(&ops::mul_mat(&w, &x).data, &[12.0, 34.0, 56.0]);
+
+    // Two weight matrices of one row each for four outer indices: each serves two neighbours.
+    let w = array([1, 1, 2, 1], &[2.0, 3.0]);
+    let x = array([1, 1, 4, 1], &[1.0, 2.0, 3.0, 4.0]);
+    assert_close(&ops::mul_mat(&w, &x).data, &[2.0, 4.0, 9.0, 12.0]);
+
+    // Experts that multiply by 1, 10 and 100; two tokens use two each.
+    let w = array([1, 1, 3, 1], &[1.0, 10.0, 100.0]);
+    let ids = Ints {
+        ne: [2, 2, 1, 1],
+        data: vec![2, 0, 1, 2],
+    };
+    let shared = array([1, 1, 2, 1], &[3.0, 5.0]);
+    let want = [300.0, 3.0, 50.0, 500.0];
+    assert_close(&ops::mul_mat_id(&w, &shared, &ids).unwrap().data, &want);
+    let own = array([1, 2, 2, 1], &[3.0, 4.0, 5.0, 6.0]);
+    let want = [300.0, 4.0, 50.0, 600.0];
+    assert_close(&ops::mul_mat_id(&w, &own, &ids).unwrap().data, &want);
+    let bias = array([1, 3, 1, 1], &[0.1, 0.2, 0.3]);
+    assert_close(&ops::add_id(&own, &bias, &ids).unwrap().data, &[3.3, 4.1, 5.2, 6.3]);
+}
+
+#[test]
+fn rows_are_found_or_missed() {
+    let table = array([2, 3, 1, 1], &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+    let got = ops::get_rows(&table, &ints(&[2, 0])).unwrap();
+    assert_eq!((got.ne, &got.data[..]), ([2, 2, 1, 1], &[4.0, 5.0, 0.0, 1.0][..]));
+    for row in [3, -1] {
+        assert_eq!(
+            ops::get_rows(&table, &ints(&[0, row])),
+            Err(ops::NoSuchRow { row, rows: 3 })
+        );
+    }
+}
+
+#[test]
+fn activations() {
+    let cases = [
+        (Unary::Neg, 2.0, -2.0),
+        (Unary::Abs, -2.0, 2.0),
+        (Unary::Sqr, -3.0, 9.0),
+        (Unary::Sqrt, 9.0, 3.0),
+        (Unary::Exp, 1.0, std::f64::consts::E),
+        (Unary::Tanh, 0.5, 0.462_117_157_26),
+        (Unary::Sigmoid, 1.0, 0.731_058_578_63),
+        (Unary::Relu, -1.0, 0.0),
+        (Unary::ReluSqr, 3.0, 9.0),
+        (Unary::ReluSqr, -3.0, 0.0),
+        (Unary::Silu, 1.0, 0.731_058_578_63),
+        (Unary::Gelu, 1.0, 0.841_191_990_61),
+        (Unary::GeluErf, 1.0, 0.841_344_746_07),
+        (Unary::GeluQuick, 1.0, 0.845_795_765_98),
+        (Unary::Softplus, 0.0, std::f64::consts::LN_2),
+        (Unary::Softplus, 100.0, 100.0),
+        (Unary::Softplus, -800.0, 0.0),
+    ];
+    for (f, x, want) in cases {
+        assert!(
+            (ops::unary(f, x) - want).abs() < 1e-8,
+            "{f:?}({x}) = {} instead of {want}",
+            ops::unary(f, x)
+        );
+    }
+    // Abramowitz and Stegun, table 7.1.
+    for (x, want) in [
+        (0.5, 0.520_499_877_8),
+        (-1.0, -0.842_700_792_9),
+        (2.0, 0.995_322_265_0),
+        (5.9, 1.0),
+        (7.0, 1.0),
+    ] {
+        assert!((ops::erf(x) - want).abs() < 1e-9);
+    }
+}
+
+#[test]
+fn orders_and_sums() {
+    let x = array([4, 1, 1, 1], &[1.0, 3.0, 3.0, 2.0]);
+    assert_eq!(ops::top_k(&x, 3).data, [1, 2, 3]);
+    assert_close(&ops::sum_rows(&x).data, &[9.0]);
+    let e = std::f64::consts::E;
+    let x = array([2, 1, 1, 1], &[0.0, 2.0]);
+    assert_close(&ops::soft_max(&x, 0.5).data, &[1.0 / (1.0 + e), e / (1.0 + e)]);
+    // Rows of 2 beside rows of 1, and row after row.
+    let (a, b) = (
+        array([2, 2, 1, 1], &[1.0, 2.0, 3.0, 4.0]),
+        array([1, 2, 1, 1], &[5.0, 6.0]),
+    );
+    assert_eq!(ops::concat(&a, &b, 0).data, [1.0, 2.0, 5.0, 3.0, 4.0, 6.0]);
+    let b = array([2, 1, 1, 1], &[5.0, 6.0]);
+    assert_eq!(ops::concat(&a, &b, 1).data, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    assert_eq!(
+        ops::repeat(&b, [4, 2, 1, 1]).data,
+        [5.0, 6.0, 5.0, 6.0, 5.0, 6.0, 5.0, 6.0]
+    );
+    assert_close(&ops::binary(&a, &b, |a, b| a - b).data, &[-4.0, -4.0, -2.0, -2.0]);
+}
+
+fn plain_rope(kind: RopeKind, n_dims: usize) -> Rope {
+    Rope {
+        kind,
+        n_dims,
+        freq_base: 100.0,
+        freq_scale: 1.0,
+        ext_factor: 0.0,
+        attn_factor: 1.0,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        n_ctx_orig: 0,
+    }
+}
+
+/// With base 100 and 4 dimensions the two pairs turn by 1 and by 0.1 per position.
+#[test]
+fn rope_turns_neighbours_or_halves() {
+    let x = array([5, 1, 1, 1], &[1.0, 0.0, 0.0, 1.0, 7.0]);
+    let got = rope(&x, &ints(&[2]), None, &plain_rope(RopeKind::Norm, 4));
+    let (s, c) = 2f64.sin_cos();
+    let (s2, c2) = 0.2f64.sin_cos();
+    assert_close(&got.data, &[c, s, -s2, c2, 7.0]);
+    // Halves: (1, 0) is elements 0 and 2, (0, 1) is elements 1 and 3.
+    let got = rope(&x, &ints(&[2]), None, &plain_rope(RopeKind::Neox, 4));
+    assert_close(&got.data, &[c, -s2, s, c2, 7.0]);
+
+    let scaled = Rope {
+        freq_scale: 0.5,
+        attn_factor: 3.0,
+        ..plain_rope(RopeKind::Norm, 4)
+    };
+    let factors = array([2, 1, 1, 1], &[1.0, 4.0]);
+    let got = rope(&x, &ints(&[2]), Some(&factors), &scaled);
+    let (s, c) = 1f64.sin_cos();
+    let (s2, c2) = 0.025f64.sin_cos();
+    assert_close(&got.data, &[3.0 * c, 3.0 * s, -3.0 * s2, 3.0 * c2, 7.0]);
+}
+
+/// 8 dimensions, base 10000, 4096 positions: pairs turn 652, 65, 6.5 and 0.65 times over the context. The pair that turns
+/// 32 times would be 1.31 and the one that turns once 2.81, so the ramp goes from pair 1 to pair 3.
+#[test]
+fn yarn_keeps_fast_pairs_and_interpolates_slow_ones() {
+    let p = Rope {
+        freq_base: 10000.0,
+        freq_scale: 0.25,
+        ext_factor: 1.0,
+        n_ctx_orig: 4096,
+        ..plain_rope(RopeKind::Norm, 8)
+    };
+    let x = array([8, 1, 1, 1], &[1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0]);
+    let got = rope(&x, &ints(&[4]), None, &p);
+    let magnitude = 1.0 + 0.1 * 4f64.ln();
+    // Full speed, full speed, half way between 0.01 and a quarter of it, a quarter.
+    let angles = [4.0, 0.4, 4.0 * 0.01 * (0.5 + 0.5 * 0.25), 4.0 * 0.001 * 0.25];
+    let want: Vec<f64> = angles
+        .iter()
+        .flat_map(|a: &f64| [a.cos() * magnitude, a.sin() * magnitude])
+        .collect();
+    assert_close(&got.data, &want);
+}
+
+/// Two tokens of one head: keys 1 and 2 (one dimension), values (10, 1) and (20, 2).
+fn two_tokens() -> (Operands, Attention) {
+    let operands = Operands {
+        q: array([1, 1, 2, 1], &[1.0, 1.0]),
+        k: array([1, 1, 2, 1], &[1.0, 2.0]),
+        v: array([2, 1, 2, 1], &[10.0, 1.0, 20.0, 2.0]),
+        cell_pos: ints(&[0, 1]),
+        cell_seqs: ints(&[1, 1]),
+        query_pos: ints(&[0, 1]),
+        query_seq: ints(&[0, 0]),
+        sinks: None,
+    };
+    let params = Attention {
+        scale: 1.0,
+        softcap: 0.0,
+        max_bias: 0.0,
+        causal: true,
+        window: Window::None,
+    };
+    (operands, params)
+}
+
+/// The weight of the second of two scores.
+fn second(score0: f64, score1: f64) -> f64 {
+    1.0 / (1.0 + (score0 - score1).exp())
+}
+
+#[test]
+fn attention_of_two_tokens() {
+    let (mut o, p) = two_tokens();
+    let w = second(1.0, 2.0);
+    assert_close(&attention(&o, &p).data, &[10.0, 1.0, 10.0 + 10.0 * w, 1.0 + w]);
+
+    let both = Attention { causal: false, ..p };
+    assert_close(&attention(&o, &both).data[..2], &[10.0 + 10.0 * w, 1.0 + w]);
+
+    let w = second(0.5, 1.0);
+    assert_close(&attention(&o, &Attention { scale: 0.5, ..p }).data[3..], &[1.0 + w]);
+
+    let w = second(0.5 * 2f64.tanh(), 0.5 * 4f64.tanh());
+    assert_close(&attention(&o, &Attention { softcap: 0.5, ..p }).data[3..], &[1.0 + w]);
+
+    // One head, largest bias 8: slope 1/256; the first key is one position away.
+    let w = second(1.0 - 1.0 / 256.0, 2.0);
+    assert_close(&attention(&o, &Attention { max_bias: 8.0, ..p }).data[3..], &[1.0 + w]);
+
+    // A sink of score 2 halves the second key's weight beside it.
+    o.sinks = Some(array([1, 1, 1, 1], &[2.0]));
+    let (a, b) = (1f64.exp(), 2f64.exp());
+    assert_close(
+        &attention(&o, &p).data[2..],
+        &[(10.0 * a + 20.0 * b) / (a + 2.0 * b), (a + 2.0 * b) / (a + 2.0 * b)],
+    );
+}
+
+#[test]
+fn attention_sees_its_sequence_and_its_window() {
+    let (mut o, p) = two_tokens();
+    let windowed = |window| Attention { window, ..p };
+    assert_close(
+        &attention(&o, &windowed(Window::Standard(1))).data,
+        &[10.0, 1.0, 20.0, 2.0],
+    );
+    assert_close(
+        &attention(&o, &windowed(Window::Chunked(1))).data,
+        &[10.0, 1.0, 20.0, 2.0],
+    );
+    let free = Attention {
+        causal: false,
+        ..windowed(Window::Symmetric(1))
+    };
+    assert_close(&attention(&o, &free).data, &[10.0, 1.0, 20.0, 2.0]);
+
+    // The first key belongs to sequence 63 alone, the second to 0 and 63.
+    o.cell_seqs = ints(&[i64::MIN, i64::MIN | 1]);
+    assert_close(&attention(&o, &p).data, &[0.0, 0.0, 20.0, 2.0]);
+    o.query_seq = ints(&[63, 0]);
+    assert_close(&attention(&o, &p).data, &[10.0, 1.0, 20.0, 2.0]);
+    // An empty cell is seen by nobody.
+    o.cell_pos = ints(&[-1, 1]);
+    assert_close(&attention(&o, &p).data, &[0.0, 0.0, 20.0, 2.0]);
+}
+
+#[test]
+fn alibi_slopes_of_heads_that_are_no_power_of_two() {
+    // Queries of 0: scores are the biases. Keys one and zero positions away.
+    let (mut o, p) = two_tokens();
+    o.q = array([1, 3, 1, 1], &[0.0; 3]);
+    o.k = array([1, 1, 2, 1], &[1.0, 1.0]);
+    o.v = array([1, 1, 2, 1], &[0.0, 1.0]);
+    (o.query_pos, o.query_seq) = (ints(&[1]), ints(&[0]));
+    let got = attention(&o, &Attention { max_bias: 8.0, ..p });
+    // Two heads of slopes 2^-4 and 2^-8, and the first of the series in between, 2^-2.
+    let want: Vec<f64> = [1.0 / 16.0, 1.0 / 256.0, 1.0 / 4.0]
+        .iter()
+        .map(|&slope| second(-slope, 0.0))
+        .collect();
+    assert_close(&got.data, &want);
+}

@@ -1,0 +1,272 @@
+//! Positions, caches and attention.
+
+use kernels::GgmlType;
+
+use crate::graph::{Attention, Flags, Home, Name, Op, Rope, TensorId, Window};
+use crate::model::Vector;
+
+use super::Builder;
+use super::builder::Cache;
+
+/// What one attention call needs from a KV memory; recorded by a probe build, so that the layout follows from the graph.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KvSpec {
+    /// The layer.
+    pub layer: usize,
+    /// Elements of a key row: `head_dim_k * n_head_kv`.
+    pub k_row: usize,
+    /// Elements of a value row: `head_dim_v * n_head_kv`.
+    pub v_row: usize,
+    /// Key and value heads.
+    pub n_head_kv: usize,
+    /// Which cells a query sees.
+    pub window: Window,
+    /// How keys were rotated, if they were as a whole: then they can be rotated on when positions shift.
+    pub rope: Option<(Rope, Option<Vector>)>,
+}
+
+/// The state of a KV memory that a graph is built over.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CacheView {
+    /// Per attention call, in the order of the graph.
+    pub slots: Vec<KvSlot>,
+    /// Groups of slots that share cells.
+    pub pools: Vec<PoolView>,
+}
+
+/// Keys and values of one attention call.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KvSlot {
+    /// Index into [`CacheView::pools`].
+    pub pool: usize,
+    /// Type of keys.
+    pub type_k: GgmlType,
+    /// Type of values.
+    pub type_v: GgmlType,
+    /// Keys `[k_row, n_cells]`.
+    pub k: Home,
+    /// Values `[v_row, n_cells]`.
+    pub v: Home,
+}
+
+/// A group of cells.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PoolView {
+    /// Cells in all.
+    pub n_cells: usize,
+    /// Leading cells that the graph looks at.
+    pub n_kv: usize,
+}
+
+/// Keyword arguments of [`Builder::rope`]; `None` stands for the model's own value.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RopeArgs {
+    /// Divides each frequency, `[n_dims / 2]`.
+    pub factors: Option<Vector>,
+    /// Base of the wave lengths.
+    pub base: Option<f32>,
+    /// Factor on positions.
+    pub scale: Option<f32>,
+    /// Rotated elements of a head.
+    pub dims: Option<usize>,
+}
+
+/// Keyword arguments of [`Builder::attention`].
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionArgs {
+    /// Factor on scores; `None` is `1 / sqrt(head_dim_k)`.
+    pub scale: Option<f32>,
+    /// Soft cap on scores; 0 is off.
+    pub softcap: f32,
+    /// Largest ALiBi bias; 0 is off.
+    pub alibi: f32,
+    /// Hide later positions.
+    pub causal: bool,
+    /// A score per head that takes part in the softmax without a value, `[n_head]`.
+    pub sinks: Option<Vector>,
+    /// Sliding window.
+    pub window: Window,
+}
+
+impl Default for AttentionArgs {
+    fn default() -> AttentionArgs {
+        AttentionArgs {
+            scale: None,
+            softcap: 0.0,
+            alibi: 0.0,
+            causal: true,
+            sinks: None,
+            window: Window::None,
+        }
+    }
+}
+
+/// A standard sliding window of `n` positions where `on`.
+pub fn standard(n: usize, on: bool) -> Window {
+    if on && n > 0 { Window::Standard(n) } else { Window::None }
+}
+
+/// Chunks of `n` positions where `on`.
+pub fn chunked(n: usize, on: bool) -> Window {
+    if on && n > 0 { Window::Chunked(n) } else { Window::None }
+}
+
+/// A window of `n` positions around each token where `on`.
+pub fn symmetric(n: usize, on: bool) -> Window {
+    if on && n > 0 {
+        Window::Symmetric(n)
+    } else {
+        Window::None
+    }
+}
+
+impl Builder<'_> {
+    /// Rotates `x [head_dim, n_head, T]` by the tokens' positions.
+    pub fn rope(&mut self, x: TensorId, args: RopeArgs) -> TensorId {
+        let Some(kind) = self.params.rope_kind else {
+            self.fail_no_rope();
+            return x;
+        };
+        let scaling = self.params.rope;
+        let rope = Rope {
+            kind,
+            n_dims: args.dims.unwrap_or(self.params.n_rot),
+            freq_base: args.base.unwrap_or(scaling.freq_base),
+            freq_scale: args.scale.unwrap_or(scaling.freq_scale),
+            ext_factor: scaling.ext_factor,
+            attn_factor: scaling.attn_factor,
+            beta_fast: scaling.beta_fast,
+            beta_slow: scaling.beta_slow,
+            n_ctx_orig: scaling.n_ctx_orig,
+        };
+        let positions = self.positions();
+        let factors = args.factors.map(|f| self.leaf(f.0));
+        let y = self.g.rope(x, positions, factors, rope);
+        self.ok(y, x)
+    }
+
+    /// Stores `k [dk, n_head_kv, T]` and `v [dv, n_head_kv, T]` in the layer's cache and attends with `q [dk, n_head, T]`:
+    /// `[dv * n_head, T]`.
+    pub fn attention(&mut self, q: TensorId, k: TensorId, v: TensorId, args: AttentionArgs) -> TensorId {
+        let slot = self.n_attention;
+        self.n_attention += 1;
+        let (keys, values, pool) = match &mut self.cache {
+            Cache::Probe(specs) => {
+                let spec = KvSpec {
+                    layer: self.layer.unwrap_or(0) as usize,
+                    k_row: self.g.tensor(k).ne[0] * self.g.tensor(k).ne[1],
+                    v_row: self.g.tensor(v).ne[0] * self.g.tensor(v).ne[1],
+                    n_head_kv: self.g.tensor(k).ne[1],
+                    window: args.window,
+                    rope: rotation_of(self.g, k, self.leafs),
+                };
+                specs.push(spec);
+                (k, v, 0)
+            }
+            Cache::Cells(cells) => {
+                let (slot, pool) = (cells.slots[slot], cells.pools[cells.slots[slot].pool]);
+                let cells = self.cells_of_tokens(slot.pool);
+                let keys = self.store("cache_k", slot.type_k, slot.k, pool, k, cells);
+                let values = self.store("cache_v", slot.type_v, slot.v, pool, v, cells);
+                (keys, values, slot.pool)
+            }
+        };
+        let n_kv = self.g.tensor(keys).ne[2];
+        let (cell_pos, cell_seq) = self.cell_inputs(pool, n_kv);
+        let (pos, seq) = (self.positions(), self.sequences());
+        let mut src = [q, keys, values, cell_pos, cell_seq, pos, seq, q];
+        let mut n_src = 7;
+        if let Some(sinks) = args.sinks {
+            src[7] = self.leaf(sinks.0);
+            n_src = 8;
+        }
+        let params = Attention {
+            scale: args
+                .scale
+                .unwrap_or_else(|| 1.0 / (self.g.tensor(q).ne[0] as f32).sqrt()),
+            softcap: args.softcap,
+            max_bias: args.alibi,
+            causal: args.causal && self.params.causal,
+            window: args.window,
+        };
+        let y = self.g.attention(params, &src[..n_src]);
+        let y = self.ok(y, q);
+        self.name(y, "attention");
+        self.merge(y)
+    }
+
+    /// Writes rows into a cache and returns its first `n_kv` cells as heads. The read is a view of the write, so that no order of
+    /// evaluation can put it first.
+    fn store(
+        &mut self,
+        name: &'static str,
+        ty: GgmlType,
+        home: Home,
+        pool: super::PoolView,
+        x: TensorId,
+        cells: TensorId,
+    ) -> TensorId {
+        let ne = self.g.tensor(x).ne;
+        let (head, n_head, row) = (ne[0], ne[1], ne[0] * ne[1]);
+        let full = Name {
+            base: name,
+            layer: self.layer,
+        };
+        let cache = self
+            .g
+            .external(ty, [row, pool.n_cells, 1, 1], full, home, Flags::default());
+        let flat = self.merge(x);
+        let written = self.g.set_rows(cache, flat, cells);
+        let written = self.ok(written, x);
+        let block = ty.block_size();
+        let row_bytes = row / block * ty.block_bytes();
+        let nb = [
+            ty.block_bytes(),
+            head / block * ty.block_bytes(),
+            row_bytes,
+            row_bytes * pool.n_kv,
+        ];
+        let view = self.g.view(written, [head, n_head, pool.n_kv, 1], nb, 0);
+        self.ok(view, x)
+    }
+
+    fn cells_of_tokens(&mut self, pool: usize) -> TensorId {
+        let n = self.params.n_tokens;
+        let g = &mut *self.g;
+        *self.inputs.pools[pool]
+            .cells
+            .get_or_insert_with(|| g.input(GgmlType::I64, [n, 1, 1, 1], "cells"))
+    }
+
+    fn cell_inputs(&mut self, pool: usize, n_kv: usize) -> (TensorId, TensorId) {
+        let g = &mut *self.g;
+        let inputs = &mut self.inputs.pools[pool];
+        let ne = [n_kv, 1, 1, 1];
+        let pos = *inputs
+            .positions
+            .get_or_insert_with(|| g.input(GgmlType::I32, ne, "cell_positions"));
+        let seq = *inputs
+            .sequences
+            .get_or_insert_with(|| g.input(GgmlType::I64, ne, "cell_sequences"));
+        (pos, seq)
+    }
+}
+
+/// The rotation that made `k`, looking through views that keep whole rows.
+fn rotation_of(g: &crate::graph::Graph, k: TensorId, leafs: &[Option<TensorId>]) -> Option<(Rope, Option<Vector>)> {
+    let t = g.tensor(k);
+    match t.op {
+        Op::Rope(rope) => {
+            let factors = match t.src[2] {
+                None => None,
+                Some(f) => {
+                    let index = leafs.iter().position(|&l| l == Some(f))?;
+                    Some(Vector(crate::model::WeightId(index as u32)))
+                }
+            };
+            Some((rope, factors))
+        }
+        // Keys normalized after the rotation cannot be rotated on exactly where the norm has weights; everything else is unknown.
+        _ => None,
+    }
+}

@@ -1,0 +1,448 @@
+//! [`Builder`]: element-wise ops, norms and linear layers on named values.
+
+use kernels::GgmlType;
+
+use crate::graph::{Flags, Graph, Home, Name, RopeKind, ShapeError, TensorId, Unary};
+use crate::model::{Embed, Linear, Norm, Placeholder, RopeScaling, Vector, WeightId};
+
+use super::attention::{CacheView, KvSpec};
+use super::inputs::Inputs;
+
+/// A graph that cannot be built.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BuildError {
+    /// Shapes do not agree. The macro's checks rule this out for declared graphs, up to what hyper-parameters do.
+    #[error("{value}: {source}")]
+    Shape {
+        /// The last named value before the error.
+        value: String,
+        /// What does not fit.
+        source: ShapeError,
+    },
+    /// A tensor used under a condition is not there.
+    #[error("{value}: a tensor declared under a condition is absent")]
+    Absent {
+        /// The last named value before the error.
+        value: String,
+    },
+    /// RoPE in an architecture declared without.
+    #[error("{value}: the architecture declares no rope")]
+    NoRope {
+        /// The last named value before the error.
+        value: String,
+    },
+}
+
+/// A weight as a graph sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct WeightLeaf {
+    /// Element type.
+    pub ty: GgmlType,
+    /// Shape, innermost first.
+    pub ne: [usize; 4],
+    /// Where its bytes lie.
+    pub home: Home,
+    /// Name of the declared field's GGUF tensor, without layer.
+    pub name: Name,
+}
+
+/// What a graph is built for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BuildParams {
+    /// Tokens of the ubatch.
+    pub n_tokens: usize,
+    /// Tokens whose output is wanted.
+    pub n_outputs: usize,
+    /// The architecture's rope kind.
+    pub rope_kind: Option<RopeKind>,
+    /// Rope scaling, with the context's overrides applied.
+    pub rope: RopeScaling,
+    /// Rotated elements of a head.
+    pub n_rot: usize,
+    /// Hide later positions (false for encoders and diffusion models).
+    pub causal: bool,
+}
+
+/// Where attention finds its keys and values.
+pub(super) enum Cache<'a> {
+    /// No memory yet: record what each attention call will need.
+    Probe(&'a mut Vec<KvSpec>),
+    /// Cells of a KV memory.
+    Cells(&'a CacheView),
+}
+
+/// Builds one graph; see the module.
+pub struct Builder<'a> {
+    pub(super) g: &'a mut Graph,
+    pub(super) weights: &'a [WeightLeaf],
+    pub(super) leafs: &'a mut Vec<Option<TensorId>>,
+    pub(super) inputs: &'a mut Inputs,
+    pub(super) params: BuildParams,
+    pub(super) cache: Cache<'a>,
+    pub(super) layer: Option<u32>,
+    pub(super) n_attention: usize,
+    last_name: Name,
+    error: Option<BuildError>,
+}
+
+impl<'a> Builder<'a> {
+    /// A builder for graphs over the cells of a KV memory. `graph`, `leafs` and `inputs` are cleared; their memory is reused.
+    pub fn over_cells(
+        graph: &'a mut Graph,
+        weights: &'a [WeightLeaf],
+        leafs: &'a mut Vec<Option<TensorId>>,
+        inputs: &'a mut Inputs,
+        params: BuildParams,
+        cells: &'a CacheView,
+    ) -> Builder<'a> {
+        let n_pools = cells.pools.len();
+        Self::new(graph, weights, leafs, inputs, params, Cache::Cells(cells), n_pools)
+    }
+
+    /// A builder that records in `specs` what each attention call needs from a KV memory.
+    pub fn probe(
+        graph: &'a mut Graph,
+        weights: &'a [WeightLeaf],
+        leafs: &'a mut Vec<Option<TensorId>>,
+        inputs: &'a mut Inputs,
+        params: BuildParams,
+        specs: &'a mut Vec<KvSpec>,
+    ) -> Builder<'a> {
+        specs.clear();
+        Self::new(graph, weights, leafs, inputs, params, Cache::Probe(specs), 1)
+    }
+
+    fn new(
+        graph: &'a mut Graph,
+        weights: &'a [WeightLeaf],
+        leafs: &'a mut Vec<Option<TensorId>>,
+        inputs: &'a mut Inputs,
+        params: BuildParams,
+        cache: Cache<'a>,
+        n_pools: usize,
+    ) -> Builder<'a> {
+        graph.clear();
+        leafs.clear();
+        leafs.resize(weights.len(), None);
+        inputs.clear(n_pools);
+        Builder {
+            g: graph,
+            weights,
+            leafs,
+            inputs,
+            params,
+            cache,
+            layer: None,
+            n_attention: 0,
+            last_name: Name::default(),
+            error: None,
+        }
+    }
+
+    /// Ends the build: the first error, if there was one.
+    pub fn finish(self) -> Result<(), BuildError> {
+        self.error.map_or(Ok(()), Err)
+    }
+
+    /// The graph under construction, for expressions beyond the builder's methods.
+    pub fn graph(&mut self) -> &mut Graph {
+        self.g
+    }
+
+    /// Number of tokens.
+    pub fn n_tokens(&self) -> usize {
+        self.params.n_tokens
+    }
+
+    /// Names a value as its `let` does. The first name stays: `let y = x` does not rename `x`.
+    pub fn name(&mut self, t: TensorId, base: &'static str) {
+        let name = Name {
+            base,
+            layer: self.layer,
+        };
+        self.last_name = name;
+        let tensor = self.g.tensor_mut(t);
+        if tensor.name.base.is_empty() {
+            tensor.name = name;
+        }
+    }
+
+    /// Enters a layer: names carry its number from here.
+    pub fn begin_layer(&mut self, il: usize) {
+        self.layer = Some(il as u32);
+    }
+
+    /// Leaves a layer with its result `x` `[n_embd, T]`. The place where control vectors are added.
+    pub fn end_layer(&mut self, x: TensorId) -> TensorId {
+        self.name(x, "l_out");
+        self.layer = None;
+        x
+    }
+
+    /// The tensor under a condition that the graph repeats.
+    pub fn present<H: Placeholder + Copy>(&mut self, handle: &Option<H>) -> H {
+        handle.unwrap_or_else(|| {
+            let value = self.last_name.to_string();
+            self.fail(BuildError::Absent { value });
+            H::placeholder()
+        })
+    }
+
+    /// A weight as a leaf of this graph, added once.
+    pub fn weight(&mut self, v: impl Into<Vector>) -> TensorId {
+        self.leaf(v.into().0)
+    }
+
+    /// Rows of the embedding table for the tokens: `[n_embd, T]`.
+    pub fn embed(&mut self, table: Embed) -> TensorId {
+        let (table, tokens) = (self.leaf(table.0), self.tokens());
+        let x = self.g.get_rows(table, tokens);
+        self.ok(x, tokens)
+    }
+
+    /// Token ids, i32 `[T]`.
+    pub fn tokens(&mut self) -> TensorId {
+        let n = self.params.n_tokens;
+        let g = &mut *self.g;
+        *self
+            .inputs
+            .tokens
+            .get_or_insert_with(|| g.input(GgmlType::I32, [n, 1, 1, 1], "tokens"))
+    }
+
+    /// Positions, i32 `[T]`.
+    pub fn positions(&mut self) -> TensorId {
+        let n = self.params.n_tokens;
+        let g = &mut *self.g;
+        *self
+            .inputs
+            .positions
+            .get_or_insert_with(|| g.input(GgmlType::I32, [n, 1, 1, 1], "positions"))
+    }
+
+    /// Sequence ids, i32 `[T]`.
+    pub fn sequences(&mut self) -> TensorId {
+        let n = self.params.n_tokens;
+        let g = &mut *self.g;
+        *self
+            .inputs
+            .sequences
+            .get_or_insert_with(|| g.input(GgmlType::I32, [n, 1, 1, 1], "sequences"))
+    }
+
+    /// `w x + bias`, times the scale if the file has one. `x [n_in, …]` gives `[n_out, …]`.
+    pub fn linear(&mut self, w: Linear, x: TensorId) -> TensorId {
+        let weight = self.leaf(w.weight);
+        let y = self.g.mul_mat(weight, x);
+        let mut y = self.ok(y, x);
+        if let Some(scale) = w.scale {
+            let scale = self.leaf(scale);
+            y = self.mul(y, scale);
+        }
+        if let Some(bias) = w.bias {
+            let bias = self.leaf(bias);
+            y = self.add(y, bias);
+        }
+        y
+    }
+
+    /// Root-mean-square norm over dimension 0, times the weight.
+    pub fn rms_norm(&mut self, x: TensorId, weight: Option<Vector>, eps: f32) -> TensorId {
+        let weight = weight.map(|w| self.leaf(w.0));
+        let y = self.g.rms_norm(x, weight, eps);
+        self.ok(y, x)
+    }
+
+    /// Layer norm over dimension 0, times the weight, plus the bias.
+    pub fn layer_norm(&mut self, x: TensorId, norm: Option<Norm>, eps: f32) -> TensorId {
+        let y = self.g.norm(x, eps);
+        let mut y = self.ok(y, x);
+        if let Some(norm) = norm {
+            let weight = self.leaf(norm.weight);
+            y = self.mul(y, weight);
+            if let Some(bias) = norm.bias {
+                let bias = self.leaf(bias);
+                y = self.add(y, bias);
+            }
+        }
+        y
+    }
+
+    /// Divides by the length over dimension 0.
+    pub fn l2_norm(&mut self, x: TensorId, eps: f32) -> TensorId {
+        let y = self.g.l2_norm(x, eps);
+        self.ok(y, x)
+    }
+
+    /// `[n * d, T]` seen as heads `[d, n, T]`.
+    pub fn heads(&mut self, x: TensorId, n: usize) -> TensorId {
+        let ne = self.g.tensor(x).ne;
+        let d = ne[0].checked_div(n).unwrap_or(0);
+        let x = self.dense(x);
+        let y = self.g.reshape(x, [d, n, ne[1], ne[2]]);
+        self.ok(y, x)
+    }
+
+    /// Heads `[d, n, T]` side by side: `[d * n, T]`.
+    pub fn merge(&mut self, x: TensorId) -> TensorId {
+        let ne = self.g.tensor(x).ne;
+        let x = self.dense(x);
+        let y = self.g.reshape(x, [ne[0] * ne[1], ne[2], ne[3], 1]);
+        self.ok(y, x)
+    }
+
+    /// An element-wise function.
+    pub fn unary(&mut self, f: Unary, x: TensorId) -> TensorId {
+        let y = self.g.unary(f, x);
+        self.ok(y, x)
+    }
+
+    /// `f(gate) * up`.
+    pub fn glu(&mut self, f: Unary, gate: TensorId, up: TensorId) -> TensorId {
+        let y = self.g.glu(f, gate, up);
+        self.ok(y, gate)
+    }
+
+    /// `cap * tanh(x / cap)`.
+    pub fn softcap(&mut self, x: TensorId, cap: f32) -> TensorId {
+        let x = self.scale(x, 1.0 / cap);
+        let x = self.unary(Unary::Tanh, x);
+        self.scale(x, cap)
+    }
+
+    /// Values limited to `min..=max`.
+    pub fn clamp(&mut self, x: TensorId, min: f32, max: f32) -> TensorId {
+        let y = self.g.clamp(x, min, max);
+        self.ok(y, x)
+    }
+
+    /// Softmax over dimension 0.
+    pub fn softmax(&mut self, x: TensorId) -> TensorId {
+        let y = self.g.soft_max(x, 1.0);
+        self.ok(y, x)
+    }
+
+    /// Sum over dimension 0.
+    pub fn sum_rows(&mut self, x: TensorId) -> TensorId {
+        let y = self.g.sum_rows(x);
+        self.ok(y, x)
+    }
+
+    /// `a` then `b` along dimension `dim`.
+    pub fn concat(&mut self, a: TensorId, b: TensorId, dim: usize) -> TensorId {
+        let y = self.g.concat(a, b, dim);
+        self.ok(y, a)
+    }
+
+    /// Elements `from..to` of dimension 0.
+    pub fn slice(&mut self, x: TensorId, from: usize, to: usize) -> TensorId {
+        let y = self.g.slice(x, from, to);
+        self.ok(y, x)
+    }
+
+    /// `a + b`; the smaller is repeated to the larger.
+    pub fn add(&mut self, a: TensorId, b: TensorId) -> TensorId {
+        let (a, b) = self.larger_first(a, b);
+        let y = self.g.add(a, b);
+        self.ok(y, a)
+    }
+
+    /// `a - b`, `b` repeated.
+    pub fn sub(&mut self, a: TensorId, b: TensorId) -> TensorId {
+        let y = self.g.sub(a, b);
+        self.ok(y, a)
+    }
+
+    /// `a * b`; the smaller is repeated to the larger.
+    pub fn mul(&mut self, a: TensorId, b: TensorId) -> TensorId {
+        let (a, b) = self.larger_first(a, b);
+        let y = self.g.mul(a, b);
+        self.ok(y, a)
+    }
+
+    /// `a / b`, `b` repeated.
+    pub fn div(&mut self, a: TensorId, b: TensorId) -> TensorId {
+        let y = self.g.div(a, b);
+        self.ok(y, a)
+    }
+
+    /// `x * factor`.
+    pub fn scale(&mut self, x: TensorId, factor: f32) -> TensorId {
+        let y = self.g.scale(x, factor, 0.0);
+        self.ok(y, x)
+    }
+
+    /// `x + term`.
+    pub fn shift(&mut self, x: TensorId, term: f32) -> TensorId {
+        let y = self.g.scale(x, 1.0, term);
+        self.ok(y, x)
+    }
+
+    /// Reports the graph's result and orders the graph: `result` and all it needs, rows that are not wanted left out.
+    pub fn output(&mut self, result: TensorId) -> TensorId {
+        self.name(result, "result");
+        let mut result = result;
+        if self.params.n_outputs < self.params.n_tokens {
+            let n = self.params.n_outputs;
+            let ids = self.g.input(GgmlType::I32, [n, 1, 1, 1], "out_ids");
+            self.inputs.out_ids = Some(ids);
+            let kept = super::keep_output_rows(self.g, result, ids, self.params.n_tokens);
+            result = self.ok(kept, result);
+        }
+        self.g.tensor_mut(result).flags.output = true;
+        self.g.expand(result);
+        result
+    }
+
+    /// A contiguous form of `x`: itself, or a copy of a strided view.
+    pub(super) fn dense(&mut self, x: TensorId) -> TensorId {
+        let t = self.g.tensor(x);
+        if t.is_contiguous() {
+            return x;
+        }
+        let ne = t.ne;
+        let y = self.g.cont(x, ne);
+        self.ok(y, x)
+    }
+
+    pub(super) fn leaf(&mut self, id: WeightId) -> TensorId {
+        let index = id.0 as usize;
+        if let Some(t) = self.leafs[index] {
+            return t;
+        }
+        let w = self.weights[index];
+        let flags = Flags {
+            weight: true,
+            ..Flags::default()
+        };
+        let t = self.g.external(w.ty, w.ne, w.name, w.home, flags);
+        self.leafs[index] = Some(t);
+        t
+    }
+
+    /// The node, or, if it could not be made, `instead` after noting the error.
+    pub(super) fn ok(&mut self, node: Result<TensorId, ShapeError>, instead: TensorId) -> TensorId {
+        node.unwrap_or_else(|source| {
+            let value = self.last_name.to_string();
+            self.fail(BuildError::Shape { value, source });
+            instead
+        })
+    }
+
+    pub(super) fn fail_no_rope(&mut self) {
+        let value = self.last_name.to_string();
+        self.fail(BuildError::NoRope { value });
+    }
+
+    fn fail(&mut self, error: BuildError) {
+        self.error.get_or_insert(error);
+    }
+
+    fn larger_first(&self, a: TensorId, b: TensorId) -> (TensorId, TensorId) {
+        if self.g.tensor(a).nelements() < self.g.tensor(b).nelements() {
+            (b, a)
+        } else {
+            (a, b)
+        }
+    }
+}

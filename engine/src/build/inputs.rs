@@ -1,0 +1,41 @@
+//! The leafs that a context fills before each compute.
+
+use crate::graph::TensorId;
+
+/// Input tensors of a graph; `None` where the graph does not use them.
+#[derive(Clone, Debug, Default)]
+pub struct Inputs {
+    /// Token ids, i32 `[T]`.
+    pub tokens: Option<TensorId>,
+    /// Positions, i32 `[T]`.
+    pub positions: Option<TensorId>,
+    /// Sequence of each token, i32 `[T]`.
+    pub sequences: Option<TensorId>,
+    /// Rows whose output is wanted, i32 `[n_outputs]`.
+    pub out_ids: Option<TensorId>,
+    /// Per pool of the KV memory.
+    pub pools: Vec<PoolInputs>,
+}
+
+/// Inputs that describe one pool of cells.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PoolInputs {
+    /// Cell of each token, i64 `[T]`.
+    pub cells: Option<TensorId>,
+    /// Position of each cell, negative if empty, i32 `[n_kv]`.
+    pub positions: Option<TensorId>,
+    /// Sequences of each cell, one bit per sequence, i64 `[n_kv]`.
+    pub sequences: Option<TensorId>,
+}
+
+impl Inputs {
+    /// Forgets all but keeps memory.
+    pub fn clear(&mut self, n_pools: usize) {
+        self.tokens = None;
+        self.positions = None;
+        self.sequences = None;
+        self.out_ids = None;
+        self.pools.clear();
+        self.pools.resize(n_pools, PoolInputs::default());
+    }
+}

@@ -1,0 +1,17 @@
+//! The graph builder that architecture files call: op functions with weights, names, positions and caches filled in.
+//!
+//! [`Builder`] holds what a graph is built against; [`fragments`](self) such as attention and mixture of experts are ordinary
+//! functions here. Builder methods never fail: the first error is kept and the rest of the build continues on dummies, so that
+//! expansions stay small; [`Builder::finish`] reports it.
+
+mod attention;
+mod builder;
+mod inputs;
+mod moe;
+mod prune;
+
+pub use attention::{AttentionArgs, CacheView, KvSlot, KvSpec, PoolView, RopeArgs, chunked, standard, symmetric};
+pub use builder::{BuildError, BuildParams, Builder, WeightLeaf};
+pub use inputs::{Inputs, PoolInputs};
+pub use moe::{Gating, MoeArgs};
+pub use prune::keep_output_rows;

@@ -1,0 +1,151 @@
+//! Mixture of experts (Shazeer et al., arXiv 1701.06538; routing as in Mixtral, arXiv 2401.04088).
+
+use crate::graph::{TensorId, Unary};
+use crate::model::{Experts, Vector};
+
+use super::Builder;
+
+/// How router logits become weights.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Gating {
+    /// Softmax over all experts, then selection.
+    #[default]
+    Softmax,
+    /// Sigmoid of each logit, then selection.
+    Sigmoid,
+    /// Selection by logit, then softmax over the selected.
+    SoftmaxWeight,
+}
+
+/// Arguments of [`Builder::moe`].
+#[derive(Clone, Copy, Debug)]
+pub struct MoeArgs {
+    /// Router logits `[n_expert, T]`.
+    pub router: TensorId,
+    /// Gate projections `[n_embd -> n_ff]`, if the experts are gated.
+    pub gate: Option<Experts>,
+    /// Up projections `[n_embd -> n_ff]`.
+    pub up: Experts,
+    /// Down projections `[n_ff -> n_embd]`.
+    pub down: Experts,
+    /// Activation.
+    pub act: Unary,
+    /// Routing function.
+    pub gating: Gating,
+    /// Experts per token.
+    pub n_used: usize,
+    /// Weights of the selected experts are divided by their sum.
+    pub norm_weights: bool,
+    /// Factor on the weights.
+    pub scale: f32,
+    /// Added to the weights for selection only, `[n_expert]`.
+    pub selection_bias: Option<Vector>,
+}
+
+/// Smallest sum that selected weights are divided by: that of f16, as models were trained with.
+const MIN_WEIGHT_SUM: f32 = 6.103_515_6e-5;
+
+impl Builder<'_> {
+    /// Each token `x [n_embd, T]` goes through its `n_used` best experts; their results are weighted and added up.
+    pub fn moe(&mut self, x: TensorId, args: MoeArgs) -> TensorId {
+        let [n_embd, n_tokens, ..] = self.g.tensor(x).ne;
+        let (ids, weights) = self.route(&args, n_tokens);
+        let x3 = self.g.reshape(x, [n_embd, 1, n_tokens, 1]);
+        let x3 = self.ok(x3, x);
+        let up = self.expert_linear(args.up, x3, ids);
+        let hidden = match args.gate {
+            Some(gate) => {
+                let gate = self.expert_linear(gate, x3, ids);
+                self.glu(args.act, gate, up)
+            }
+            None => self.unary(args.act, up),
+        };
+        let y = self.expert_linear(args.down, hidden, ids);
+        let y = self.mul(y, weights);
+        self.sum_experts(y, n_embd, n_tokens, args.n_used)
+    }
+
+    /// Chosen experts i32 `[n_used, T]` and their weights f32 `[1, n_used, T]`.
+    fn route(&mut self, args: &MoeArgs, n_tokens: usize) -> (TensorId, TensorId) {
+        let probs = match args.gating {
+            Gating::Softmax => self.softmax(args.router),
+            Gating::Sigmoid => self.unary(Unary::Sigmoid, args.router),
+            Gating::SoftmaxWeight => args.router,
+        };
+        let selection = match args.selection_bias {
+            Some(bias) => {
+                let bias = self.leaf(bias.0);
+                self.add(probs, bias)
+            }
+            None => probs,
+        };
+        let ids = self.g.top_k(selection, args.n_used);
+        let ids = self.ok(ids, selection);
+        let n_expert = self.g.tensor(args.router).ne[0];
+        // Each token's column of probabilities becomes a table of one-element rows, from which its experts are taken.
+        let table = self.g.reshape(probs, [1, n_expert, n_tokens, 1]);
+        let table = self.ok(table, probs);
+        let weights = self.g.get_rows(table, ids);
+        let weights = self.ok(weights, probs);
+        let flat = self.g.reshape(weights, [args.n_used, n_tokens, 1, 1]);
+        let mut flat = self.ok(flat, weights);
+        if args.gating == Gating::SoftmaxWeight {
+            flat = self.softmax(flat);
+        }
+        if args.norm_weights {
+            let sum = self.sum_rows(flat);
+            let sum = self.clamp(sum, MIN_WEIGHT_SUM, f32::INFINITY);
+            flat = self.div(flat, sum);
+        }
+        if args.scale != 1.0 && args.scale != 0.0 {
+            flat = self.scale(flat, args.scale);
+        }
+        let weights = self.g.reshape(flat, [1, args.n_used, n_tokens, 1]);
+        (ids, self.ok(weights, flat))
+    }
+
+    fn expert_linear(&mut self, w: Experts, x: TensorId, ids: TensorId) -> TensorId {
+        let weight = self.leaf(w.weight);
+        let y = self.g.mul_mat_id(weight, x, ids);
+        let mut y = self.ok(y, x);
+        if let Some(scale) = w.scale {
+            // One factor per expert: a table [1, n_expert] read by the chosen ids, flattened because get_rows takes a list.
+            let scale = self.leaf(scale);
+            let [_, n_used, n_tokens, _] = self.g.tensor(y).ne;
+            let n_expert = self.g.tensor(scale).nelements();
+            let table = self.g.reshape(scale, [1, n_expert, 1, 1]);
+            let table = self.ok(table, scale);
+            let list = self.g.reshape(ids, [n_used * n_tokens, 1, 1, 1]);
+            let list = self.ok(list, ids);
+            let factors = self.g.get_rows(table, list);
+            let factors = self.ok(factors, scale);
+            let factors = self.g.reshape(factors, [1, n_used, n_tokens, 1]);
+            let factors = self.ok(factors, scale);
+            y = self.mul(y, factors);
+        }
+        if let Some(bias) = w.bias {
+            let bias = self.leaf(bias);
+            let z = self.g.add_id(y, bias, ids);
+            y = self.ok(z, y);
+        }
+        y
+    }
+
+    /// Adds up `[n_embd, n_used, T]` over the experts, in their order, so that the result does not depend on threads.
+    fn sum_experts(&mut self, y: TensorId, n_embd: usize, n_tokens: usize, n_used: usize) -> TensorId {
+        let nb = self.g.tensor(y).nb;
+        let mut sum: Option<TensorId> = None;
+        for i in 0..n_used {
+            let part = self
+                .g
+                .view(y, [n_embd, n_tokens, 1, 1], [nb[0], nb[2], nb[3], nb[3]], i * nb[1]);
+            let part = self.ok(part, y);
+            sum = Some(match sum {
+                None => part,
+                Some(sum) => self.add(sum, part),
+            });
+        }
+        let sum = sum.unwrap_or(y);
+        self.dense(sum)
+    }
+}

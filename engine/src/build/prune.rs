@@ -1,0 +1,282 @@
+//! Computing only the wanted rows: a selection of tokens at the result moves back through the graph as far as every op on the way
+//! treats tokens one by one, so that in the last layer only attention sees all of them.
+//!
+//! Other engines write this selection into each model by hand; here it is one rewrite over any graph.
+
+use kernels::GgmlType;
+
+use crate::graph::{Graph, Op, ShapeError, Tensor, TensorId, contiguous_strides};
+
+/// Rewrites the graph so that `result` `[n, n_tokens]` has only the rows `ids` (i32 `[n_outputs]`); returns the new result.
+/// Nodes that are no longer needed stay in the arena but are not reachable from it.
+pub fn keep_output_rows(
+    g: &mut Graph,
+    result: TensorId,
+    ids: TensorId,
+    n_tokens: usize,
+) -> Result<TensorId, ShapeError> {
+    let n_outputs = g.tensor(ids).ne[0];
+    let token_dims = row_wise_tail(g, result, n_tokens);
+    let mut renamed: Vec<Option<TensorId>> = vec![None; g.len()];
+    for index in 0..token_dims.len() {
+        let id = TensorId(index as u32);
+        let (Some(dim), Some(_)) = (token_dims[index].dim, token_dims[index].rewrite) else {
+            continue;
+        };
+        let mut t = g.tensor(id).clone();
+        for i in 0..t.src.len() {
+            let Some(src) = t.src[i] else { break };
+            let known = &token_dims[src.index()];
+            // Sources that carry no tokens (weights, broadcast rows) stay as they are.
+            let Some(src_dim) = known.dim else { continue };
+            if renamed[src.index()].is_none() {
+                renamed[src.index()] = Some(select_rows(g, src, src_dim, ids)?);
+            }
+            t.src[i] = renamed[src.index()];
+        }
+        renamed[index] = Some(push_narrowed(g, t, dim, n_outputs));
+    }
+    match renamed[result.index()] {
+        Some(new) => Ok(new),
+        None => select_rows(g, result, 1, ids),
+    }
+}
+
+/// What is known of a tensor: which dimension counts tokens, and whether its node is computed for fewer of them.
+#[derive(Clone, Copy, Default)]
+struct TokenDim {
+    dim: Option<usize>,
+    rewrite: Option<()>,
+}
+
+/// Finds the nodes behind which only row-wise ops lead to the result, from the result backwards.
+fn row_wise_tail(g: &Graph, result: TensorId, n_tokens: usize) -> Vec<TokenDim> {
+    let n = result.index() + 1;
+    let mut consumers = vec![0u32; n];
+    for index in 0..n {
+        for src in g.tensor(TensorId(index as u32)).sources() {
+            consumers[src.index()] += 1;
+        }
+    }
+    let mut rewritten_consumers = vec![0u32; n];
+    let mut known = vec![TokenDim::default(); n];
+    known[result.index()].dim = Some(1);
+    consumers[result.index()] = 0;
+    for index in (0..n).rev() {
+        let Some(dim) = known[index].dim else { continue };
+        if rewritten_consumers[index] != consumers[index] {
+            continue;
+        }
+        let t = g.tensor(TensorId(index as u32));
+        let Some(source_dims) = source_token_dims(g, t, dim, n_tokens) else {
+            continue;
+        };
+        let agrees = t
+            .sources()
+            .zip(source_dims)
+            .all(|(s, d)| known[s.index()].dim.is_none() || d == known[s.index()].dim);
+        if !agrees {
+            continue;
+        }
+        known[index].rewrite = Some(());
+        for (src, d) in t.sources().zip(source_dims) {
+            rewritten_consumers[src.index()] += 1;
+            if d.is_some() {
+                known[src.index()].dim = d;
+            }
+        }
+    }
+    known
+}
+
+/// For a row-wise op whose result counts tokens in `dim`: where each of its first operands does (`None`: not at all).
+/// `None` if the op is not row-wise or its form is not one that can be narrowed.
+fn source_token_dims(g: &Graph, t: &Tensor, dim: usize, n_tokens: usize) -> Option<[Option<usize>; 3]> {
+    let src = |i: usize| t.src[i].map(|s| g.tensor(s));
+    let one = [Some(dim), None, None];
+    match t.op {
+        Op::Scale { .. } | Op::Unary(_) | Op::Clamp { .. } => Some(one),
+        Op::RmsNorm { .. }
+        | Op::Norm { .. }
+        | Op::L2Norm { .. }
+        | Op::SoftMax { .. }
+        | Op::SumRows
+        | Op::TopK { .. } => (dim > 0).then_some(one),
+        Op::Add | Op::Sub | Op::Mul | Op::Div | Op::Glu(_) => {
+            // An operand whose tokens are repeated is a constant row; one that repeats in part cannot be narrowed.
+            let b = src(1)?.ne[dim];
+            match b {
+                1 => Some(one),
+                b if b == n_tokens => Some([Some(dim), Some(dim), None]),
+                _ => None,
+            }
+        }
+        Op::MulMat => (dim == 1 && src(0)?.flags.weight && src(0)?.ne[2..] == [1, 1]).then_some([None, Some(1), None]),
+        Op::MulMatId | Op::AddId if dim == 2 => match t.op {
+            Op::MulMatId => Some([None, Some(2), Some(1)]),
+            _ => Some([Some(2), None, Some(1)]),
+        },
+        Op::GetRows if dim == 2 && src(0)?.ne[2] == n_tokens => Some([Some(2), Some(1), None]),
+        Op::Cont | Op::Reshape => reshaped_dim(src(0)?, t, dim, n_tokens).map(|d| [Some(d), None, None]),
+        Op::View => sliced_dim(src(0)?, t, dim, n_tokens).map(|d| [Some(d), None, None]),
+        _ => None,
+    }
+}
+
+/// The dimension of `from` that is `dim` of its reshaped form `to`: as many elements lie inside of both.
+fn reshaped_dim(from: &Tensor, to: &Tensor, dim: usize, n_tokens: usize) -> Option<usize> {
+    let inner: usize = to.ne[..dim].iter().product();
+    (0..4).find(|&d| from.ne[d] == n_tokens && from.ne[..d].iter().product::<usize>() == inner)
+}
+
+/// The dimension of `from` that is `dim` of its view `to`. Only where tokens are outermost, so that no stride depends on their number.
+fn sliced_dim(from: &Tensor, to: &Tensor, dim: usize, n_tokens: usize) -> Option<usize> {
+    (0..4).find(|&d| {
+        from.ne[d] == n_tokens
+            && from.nb[d] == to.nb[dim]
+            && from.ne[d + 1..].iter().all(|&n| n == 1)
+            && to.ne[dim + 1..].iter().all(|&n| n == 1)
+    })
+}
+
+/// The rows `ids` of a tensor that counts tokens in `dim`.
+fn select_rows(g: &mut Graph, x: TensorId, dim: usize, ids: TensorId) -> Result<TensorId, ShapeError> {
+    let t = g.tensor(x);
+    let (mut ne, ty, name) = (t.ne, t.ty, t.name);
+    if ty != GgmlType::F32 {
+        let expected = "f32 values".to_owned();
+        return Err(ShapeError {
+            op: format!("selecting rows of {name}"),
+            expected,
+            found: ty.to_string(),
+        });
+    }
+    let inner: usize = ne[..dim].iter().product();
+    let x = if g.tensor(x).is_contiguous() { x } else { g.cont(x, ne)? };
+    let flat = if dim == 1 {
+        x
+    } else {
+        g.reshape(x, [inner, ne[dim], 1, 1])?
+    };
+    let kept = g.get_rows(flat, ids)?;
+    g.tensor_mut(kept).name = name;
+    if dim == 1 {
+        return Ok(kept);
+    }
+    ne[dim] = g.tensor(ids).ne[0];
+    g.reshape(kept, ne)
+}
+
+/// Adds `t`, its sources replaced already, with `n` tokens in dimension `dim`.
+fn push_narrowed(g: &mut Graph, mut t: Tensor, dim: usize, n: usize) -> TensorId {
+    t.ne[dim] = n;
+    match t.view {
+        None => t.nb = contiguous_strides(t.ty, t.ne),
+        Some((old_owner, old_offset)) => {
+            // Offsets into the source stay: tokens are outermost, or (reshape) the view starts where its source does.
+            let source = t.source(0);
+            let (owner, base) = g.tensor(source).view.unwrap_or((source, 0));
+            let offset = if t.op == Op::Reshape { base } else { old_offset };
+            debug_assert!(owner != old_owner || offset == old_offset);
+            t.view = Some((owner, offset));
+            if t.op == Op::Reshape {
+                t.nb = contiguous_strides(t.ty, t.ne);
+            }
+        }
+    }
+    g.push(t)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{Flags, Name, Unary};
+
+    fn weight(g: &mut Graph, ne: [usize; 4]) -> TensorId {
+        let w = g.input(GgmlType::F32, ne, "w");
+        g.tensor_mut(w).flags = Flags {
+            weight: true,
+            ..Flags::default()
+        };
+        w
+    }
+
+    #[test]
+    fn selection_moves_back_to_the_last_op_that_mixes_tokens() {
+        let mut g = Graph::new();
+        let x = g.input(GgmlType::F32, [8, 5, 1, 1], "x");
+        let mixed = g.input(GgmlType::F32, [8, 5, 1, 1], "mixed");
+        let w = weight(&mut g, [8, 3, 1, 1]);
+        let sum = g.add(mixed, x).unwrap();
+        let norm = g.rms_norm(sum, None, 1e-5).unwrap();
+        let result = g.mul_mat(w, norm).unwrap();
+        let ids = g.input(GgmlType::I32, [2, 1, 1, 1], "ids");
+        let kept = keep_output_rows(&mut g, result, ids, 5).unwrap();
+        g.expand(kept);
+        let ops: Vec<_> = g
+            .nodes()
+            .iter()
+            .map(|&n| (g.tensor(n).op.name(), g.tensor(n).ne[1]))
+            .collect();
+        assert_eq!(
+            ops,
+            [
+                ("get_rows", 2),
+                ("get_rows", 2),
+                ("add", 2),
+                ("rms_norm", 2),
+                ("mul_mat", 2)
+            ]
+        );
+    }
+
+    #[test]
+    fn a_value_used_elsewhere_is_selected_not_narrowed() {
+        let mut g = Graph::new();
+        let x = g.input(GgmlType::F32, [8, 5, 1, 1], "x");
+        let a = g.unary(Unary::Silu, x).unwrap();
+        let cache = g.input(GgmlType::F32, [8, 16, 1, 1], "cache");
+        let cells = g.input(GgmlType::I64, [5, 1, 1, 1], "cells");
+        let stored = g.set_rows(cache, a, cells).unwrap();
+        let b = g.scale(a, 2.0, 0.0).unwrap();
+        let ids = g.input(GgmlType::I32, [1, 1, 1, 1], "ids");
+        let kept = keep_output_rows(&mut g, b, ids, 5).unwrap();
+        g.expand(stored);
+        g.expand(kept);
+        let ops: Vec<_> = g
+            .nodes()
+            .iter()
+            .map(|&n| (g.tensor(n).op.name(), g.tensor(n).ne[1]))
+            .collect();
+        assert_eq!(ops, [("unary", 5), ("set_rows", 16), ("get_rows", 1), ("scale", 1)]);
+    }
+
+    #[test]
+    fn views_and_reshapes_follow() {
+        let mut g = Graph::new();
+        let x = g.input(GgmlType::F32, [4, 3, 5, 1], "x");
+        let nb = g.tensor(x).nb;
+        let part = g.view(x, [4, 5, 1, 1], [nb[0], nb[2], nb[3], nb[3]], nb[1]).unwrap();
+        let y = g.scale(part, 2.0, 0.0).unwrap();
+        let y = g.reshape(y, [2, 2, 5, 1]).unwrap();
+        let y = g.reshape(y, [4, 5, 1, 1]).unwrap();
+        let ids = g.input(GgmlType::I32, [2, 1, 1, 1], "ids");
+        let kept = keep_output_rows(&mut g, y, ids, 5).unwrap();
+        g.expand(kept);
+        assert_eq!(g.tensor(kept).ne, [4, 2, 1, 1]);
+        let view = g
+            .nodes()
+            .iter()
+            .find(|&&n| g.tensor(n).op == Op::View)
+            .copied()
+            .unwrap();
+        assert_eq!(g.tensor(view).ne, [4, 2, 1, 1]);
+        assert_eq!(g.tensor(view).view.unwrap().1, nb[1]);
+        assert_ne!(
+            g.tensor(g.memory_owner(view)).op,
+            Op::None,
+            "the view is of the selected rows"
+        );
+        let _ = Name::default();
+    }
+}

@@ -1,0 +1,162 @@
+//! What an architecture file becomes: static descriptions, and functions that declare tensors and build graphs.
+
+use crate::build::Builder;
+use crate::graph::{RopeKind, TensorId};
+
+use super::{HparamReader, TensorTable};
+
+/// One declared architecture. Emitted by `arch!`; everything the engine knows of an architecture is in here.
+#[derive(Debug)]
+pub struct Architecture {
+    /// Value of `general.architecture` in GGUF files.
+    pub name: &'static str,
+    /// How positions rotate; `None` for models without RoPE.
+    pub rope: Option<RopeKind>,
+    /// The declared hyper-parameters.
+    pub hparams: &'static [HparamDecl],
+    /// The declared tensors.
+    pub tensors: &'static [TensorDecl],
+    /// Sizes for a tiny model with random weights, by symbol.
+    pub test: &'static [(&'static str, u64)],
+    /// The graph's values for drawings: what is computed from what.
+    pub flow: &'static [FlowNode],
+    /// Reads the hyper-parameters, declares the tensors and gives the graph builder; `None` if the reader noted errors.
+    pub load: fn(&mut HparamReader<'_>, &mut TensorTable<'_>) -> Option<Box<dyn BuildGraph>>,
+}
+
+/// An architecture in the registry that the presence of its file makes.
+#[derive(Clone, Copy, Debug)]
+pub struct Registered {
+    /// The declaration.
+    pub arch: &'static Architecture,
+    /// What the file says of the model in its first lines.
+    pub about: &'static str,
+}
+
+/// A hyper-parameter as declared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HparamDecl {
+    /// Name in the architecture file.
+    pub name: &'static str,
+    /// GGUF key without the architecture's prefix; empty for derived values.
+    pub key: &'static str,
+    /// Type as written.
+    pub ty: &'static str,
+    /// Default or defining expression as written; `None` if the key is required.
+    pub default: Option<&'static str>,
+}
+
+/// A tensor as declared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TensorDecl {
+    /// Name in the architecture file.
+    pub field: &'static str,
+    /// GGUF name without `blk.N.` and without `.weight`.
+    pub gguf: &'static str,
+    /// `embed`, `vector`, `norm`, `linear`, `experts` or `raw`.
+    pub kind: &'static str,
+    /// Symbolic shape as written, such as `[n_embd -> n_head * head_dim]`.
+    pub shape: &'static str,
+    /// One per layer.
+    pub per_layer: bool,
+    /// May be absent.
+    pub optional: bool,
+    /// Field that stands in when absent.
+    pub tied: Option<&'static str>,
+    /// Declared only under this condition.
+    pub condition: Option<&'static str>,
+}
+
+/// A value of the declared graph, for drawings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowNode {
+    /// Name of the value (a `let`) or text of the operation.
+    pub label: &'static str,
+    /// Symbolic shape.
+    pub shape: &'static str,
+    /// Inside the layer loop.
+    pub in_layer: bool,
+    /// Indices of the nodes it is computed from.
+    pub inputs: &'static [usize],
+}
+
+/// A loaded architecture: hyper-parameters and weights are bound, graphs can be built.
+pub trait BuildGraph: Send + Sync {
+    /// Adds the whole graph to the builder and returns its result: logits `[n_vocab, T]`, or embeddings `[n_embd, T]`.
+    fn build(&self, b: &mut Builder<'_>) -> TensorId;
+}
+
+/// Index of a row of the tensor table.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct WeightId(pub u32);
+
+/// A table of rows read by token: `[n, rows]`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Embed(pub WeightId);
+
+/// A tensor used element by element.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Vector(pub WeightId);
+
+/// The weight of a norm, with its bias if the file has one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Norm {
+    /// `[n]`
+    pub weight: WeightId,
+    /// `[n]`
+    pub bias: Option<WeightId>,
+}
+
+/// A matrix `[n_in, n_out]`, with what the file has beside it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Linear {
+    /// `[n_in, n_out]`
+    pub weight: WeightId,
+    /// `[n_out]`
+    pub bias: Option<WeightId>,
+    /// `[1]`: the product is multiplied by it.
+    pub scale: Option<WeightId>,
+}
+
+/// A stack of matrices `[n_in, n_out, n_expert]`, with what the file has beside it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Experts {
+    /// `[n_in, n_out, n_expert]`
+    pub weight: WeightId,
+    /// `[n_out, n_expert]`
+    pub bias: Option<WeightId>,
+    /// `[n_expert]`: each expert's product is multiplied by its own.
+    pub scale: Option<WeightId>,
+}
+
+impl From<Norm> for Vector {
+    fn from(norm: Norm) -> Vector {
+        Vector(norm.weight)
+    }
+}
+
+impl From<Vector> for Norm {
+    fn from(v: Vector) -> Norm {
+        Norm {
+            weight: v.0,
+            bias: None,
+        }
+    }
+}
+
+/// What [`Builder::present`](crate::build::Builder::present) returns when a declared tensor is absent after all.
+pub trait Placeholder {
+    /// A handle that is never computed with, because the build fails.
+    fn placeholder() -> Self;
+}
+
+macro_rules! placeholders {
+    ($( $ty:ident $value:expr; )*) => { $( impl Placeholder for $ty { fn placeholder() -> Self { $value } } )* };
+}
+placeholders! {
+    Embed Embed(WeightId(0));
+    Vector Vector(WeightId(0));
+    Norm Norm { weight: WeightId(0), bias: None };
+    Linear Linear { weight: WeightId(0), bias: None, scale: None };
+    Experts Experts { weight: WeightId(0), bias: None, scale: None };
+}

@@ -1,0 +1,207 @@
+//! The hyper-parameters that every architecture has, read from the keys that all of them share.
+
+use super::HparamReader;
+
+/// Values behind the architecture language's builtin symbols. Accessors take the layer where files may hold one value per layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Base {
+    n_vocab: usize,
+    n_ctx_train: usize,
+    n_embd: usize,
+    n_layer: usize,
+    n_head: Vec<usize>,
+    n_head_kv: Vec<usize>,
+    n_ff: Vec<usize>,
+    head_dim_k: usize,
+    head_dim_v: usize,
+    n_rot: usize,
+    n_expert: usize,
+    n_expert_used: usize,
+    /// How positions are scaled.
+    pub rope: RopeScaling,
+}
+
+/// Where and how far a model's positions reach beyond its first training (keys `rope.*`).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RopeScaling {
+    /// Base of the wave lengths.
+    pub freq_base: f32,
+    /// 1 / extension factor.
+    pub freq_scale: f32,
+    /// 1 if the file asks for YaRN, else 0.
+    pub ext_factor: f32,
+    /// Magnitude factor.
+    pub attn_factor: f32,
+    /// YaRN correction range.
+    pub beta_fast: f32,
+    /// YaRN correction range.
+    pub beta_slow: f32,
+    /// Context of the first training.
+    pub n_ctx_orig: usize,
+}
+
+/// More layers than any published model has; a larger count in a file is damage.
+const MAX_LAYERS: usize = 1024;
+/// Upper bound of widths and vocabularies: products of two stay far below 2^64.
+const MAX_SIZE: usize = 1 << 28;
+
+impl Base {
+    /// Reads all of them, noting errors in the reader.
+    pub(super) fn read(r: &mut HparamReader<'_>) -> Base {
+        let n_layer = r.in_range("block_count", None, 1..=MAX_LAYERS);
+        let n_embd = r.in_range("embedding_length", None, 1..=MAX_SIZE);
+        r.set_layers(n_layer);
+        let n_head = r.usizes("attention.head_count", Some(0));
+        let n_head_kv = r.usizes_with("attention.head_count_kv", |il| n_head[il]);
+        let n_ff = r.usizes("feed_forward_length", Some(0));
+        let head_dim = n_head.iter().find(|&&n| n > 0).map_or(0, |&n| n_embd / n);
+        let head_dim_k = r.in_range("attention.key_length", Some(head_dim), 0..=MAX_SIZE);
+        let head_dim_v = r.in_range("attention.value_length", Some(head_dim), 0..=MAX_SIZE);
+        let base = Base {
+            n_vocab: r.n_vocab(),
+            n_ctx_train: r.in_range("context_length", None, 1..=usize::MAX >> 1),
+            n_embd,
+            n_layer,
+            head_dim_k,
+            head_dim_v,
+            n_rot: r.in_range("rope.dimension_count", Some(head_dim_k), 0..=MAX_SIZE),
+            n_expert: r.in_range("expert_count", Some(0), 0..=MAX_SIZE),
+            n_expert_used: r.in_range("expert_used_count", Some(0), 0..=MAX_SIZE),
+            rope: RopeScaling::read(r),
+            n_head,
+            n_head_kv,
+            n_ff,
+        };
+        base.check(r);
+        base
+    }
+
+    fn check(&self, r: &mut HparamReader<'_>) {
+        for il in 0..self.n_layer {
+            let (q, kv) = (self.n_head[il], self.n_head_kv[il]);
+            if q > MAX_SIZE || kv > MAX_SIZE || self.n_ff[il] > MAX_SIZE {
+                r.contradiction(format!("layer {il}: head or feed-forward counts beyond {MAX_SIZE}"));
+                return;
+            }
+            if kv > 0 && !q.is_multiple_of(kv) {
+                r.contradiction(format!(
+                    "attention.head_count ({q}) is not a multiple of attention.head_count_kv ({kv}) in layer {il}"
+                ));
+                return;
+            }
+        }
+        if self.n_expert_used > self.n_expert {
+            r.contradiction(format!(
+                "expert_used_count ({}) exceeds expert_count ({})",
+                self.n_expert_used, self.n_expert
+            ));
+        }
+        if self.n_expert > 0 && self.n_expert_used == 0 {
+            r.contradiction(format!(
+                "expert_used_count is 0 although expert_count is {}",
+                self.n_expert
+            ));
+        }
+        if self.n_rot > self.head_dim_k || !self.n_rot.is_multiple_of(2) {
+            r.contradiction(format!(
+                "rope.dimension_count ({}) must be even and at most attention.key_length ({})",
+                self.n_rot, self.head_dim_k
+            ));
+        }
+    }
+
+    /// Number of tokens in the vocabulary.
+    pub fn n_vocab(&self) -> usize {
+        self.n_vocab
+    }
+    /// Context length of the training.
+    pub fn n_ctx_train(&self) -> usize {
+        self.n_ctx_train
+    }
+    /// Width of the residual stream.
+    pub fn n_embd(&self) -> usize {
+        self.n_embd
+    }
+    /// Number of layers.
+    pub fn n_layer(&self) -> usize {
+        self.n_layer
+    }
+    /// Query heads.
+    pub fn n_head(&self, il: usize) -> usize {
+        self.n_head[il]
+    }
+    /// Key and value heads.
+    pub fn n_head_kv(&self, il: usize) -> usize {
+        self.n_head_kv[il]
+    }
+    /// Width of the feed-forward network.
+    pub fn n_ff(&self, il: usize) -> usize {
+        self.n_ff[il]
+    }
+    /// Size of a query or key head.
+    pub fn head_dim(&self) -> usize {
+        self.head_dim_k
+    }
+    /// Size of a query or key head.
+    pub fn head_dim_k(&self) -> usize {
+        self.head_dim_k
+    }
+    /// Size of a value head.
+    pub fn head_dim_v(&self) -> usize {
+        self.head_dim_v
+    }
+    /// Rotated elements of a head.
+    pub fn n_rot(&self) -> usize {
+        self.n_rot
+    }
+    /// Number of experts; 0 for dense models.
+    pub fn n_expert(&self) -> usize {
+        self.n_expert
+    }
+    /// Experts each token goes through.
+    pub fn n_expert_used(&self) -> usize {
+        self.n_expert_used
+    }
+    /// Base of the rotary wave lengths.
+    pub fn rope_freq_base(&self) -> f32 {
+        self.rope.freq_base
+    }
+    /// Factor on positions.
+    pub fn rope_freq_scale(&self) -> f32 {
+        self.rope.freq_scale
+    }
+}
+
+impl RopeScaling {
+    fn read(r: &mut HparamReader<'_>) -> RopeScaling {
+        let kind = r.string("rope.scaling.type", Some("linear"));
+        if !["none", "linear", "yarn", "longrope"].contains(&kind.as_str()) {
+            r.contradiction(format!(
+                "rope.scaling.type is `{kind}`, expected none, linear, yarn or longrope"
+            ));
+        }
+        let old_factor = r.f32("rope.scale_linear", Some(0.0));
+        let factor = r.f32("rope.scaling.factor", Some(old_factor));
+        let n_ctx_train = r.usize("context_length", Some(0));
+        let ext = r.f32("rope.scaling.yarn_ext_factor", Some(-1.0));
+        let freq_base = r.f32("rope.freq_base", Some(10000.0));
+        if !(freq_base.is_finite() && freq_base > 0.0 && factor.is_finite() && factor >= 0.0) {
+            r.contradiction(format!(
+                "rope.freq_base ({freq_base}) and rope.scaling.factor ({factor}) must be positive"
+            ));
+        }
+        RopeScaling {
+            freq_base,
+            freq_scale: if factor == 0.0 || kind == "none" {
+                1.0
+            } else {
+                1.0 / factor
+            },
+            ext_factor: if ext >= 0.0 { ext } else { (kind == "yarn") as u8 as f32 },
+            attn_factor: r.f32("rope.scaling.attn_factor", Some(1.0)),
+            beta_fast: r.f32("rope.scaling.yarn_beta_fast", Some(32.0)),
+            beta_slow: r.f32("rope.scaling.yarn_beta_slow", Some(1.0)),
+            n_ctx_orig: r.usize("rope.scaling.original_context_length", Some(n_ctx_train)),
+        }
+    }
+}
