@@ -3,17 +3,22 @@
 //! - [`gguf`]: files of metadata and tensors, read and written
 //! - [`vocab`]: text to tokens and back
 //! - [`model`]: what an architecture declares, hyper-parameters, the tensor table, loading
-//! - [`graph`]: tensors and operations as descriptions, shape rules, the builder that architecture files call
+//! - [`graph`]: tensors and operations as descriptions, shape rules
+//! - [`build`]: the builder that architecture files call
 //! - [`alloc`]: where the intermediate results of a graph lie
 //! - [`sched`]: which backend computes which node
 //! - [`backend`]: devices, buffers, kernels
 //! - [`context`]: batches, KV memory, decode
 //! - [`sample`]: logits to tokens
 //! - [`chat`]: messages to prompts
+//! - [`conformance`]: checks of architectures against recorded logits
 
 pub mod alloc;
+pub mod arch;
 pub mod backend;
+pub mod build;
 pub mod chat;
+pub mod conformance;
 pub mod context;
 pub mod gguf;
 pub mod graph;

@@ -90,7 +90,14 @@ pub struct AttentionArgs {
 
 impl Default for AttentionArgs {
     fn default() -> AttentionArgs {
-        AttentionArgs { scale: None, softcap: 0.0, alibi: 0.0, causal: true, sinks: None, window: Window::None }
+        AttentionArgs {
+            scale: None,
+            softcap: 0.0,
+            alibi: 0.0,
+            causal: true,
+            sinks: None,
+            window: Window::None,
+        }
     }
 }
 
@@ -106,7 +113,11 @@ pub fn chunked(n: usize, on: bool) -> Window {
 
 /// A window of `n` positions around each token where `on`.
 pub fn symmetric(n: usize, on: bool) -> Window {
-    if on && n > 0 { Window::Symmetric(n) } else { Window::None }
+    if on && n > 0 {
+        Window::Symmetric(n)
+    } else {
+        Window::None
+    }
 }
 
 impl Builder<'_> {
@@ -170,7 +181,9 @@ impl Builder<'_> {
             n_src = 8;
         }
         let params = Attention {
-            scale: args.scale.unwrap_or_else(|| 1.0 / (self.g.tensor(q).ne[0] as f32).sqrt()),
+            scale: args
+                .scale
+                .unwrap_or_else(|| 1.0 / (self.g.tensor(q).ne[0] as f32).sqrt()),
             softcap: args.softcap,
             max_bias: args.alibi,
             causal: args.causal && self.params.causal,
@@ -195,14 +208,24 @@ impl Builder<'_> {
     ) -> TensorId {
         let ne = self.g.tensor(x).ne;
         let (head, n_head, row) = (ne[0], ne[1], ne[0] * ne[1]);
-        let full = Name { base: name, layer: self.layer };
-        let cache = self.g.external(ty, [row, pool.n_cells, 1, 1], full, home, Flags::default());
+        let full = Name {
+            base: name,
+            layer: self.layer,
+        };
+        let cache = self
+            .g
+            .external(ty, [row, pool.n_cells, 1, 1], full, home, Flags::default());
         let flat = self.merge(x);
         let written = self.g.set_rows(cache, flat, cells);
         let written = self.ok(written, x);
         let block = ty.block_size();
         let row_bytes = row / block * ty.block_bytes();
-        let nb = [ty.block_bytes(), head / block * ty.block_bytes(), row_bytes, row_bytes * pool.n_kv];
+        let nb = [
+            ty.block_bytes(),
+            head / block * ty.block_bytes(),
+            row_bytes,
+            row_bytes * pool.n_kv,
+        ];
         let view = self.g.view(written, [head, n_head, pool.n_kv, 1], nb, 0);
         self.ok(view, x)
     }
@@ -210,25 +233,27 @@ impl Builder<'_> {
     fn cells_of_tokens(&mut self, pool: usize) -> TensorId {
         let n = self.params.n_tokens;
         let g = &mut *self.g;
-        *self.inputs.pools[pool].cells.get_or_insert_with(|| g.input(GgmlType::I64, [n, 1, 1, 1], "cells"))
+        *self.inputs.pools[pool]
+            .cells
+            .get_or_insert_with(|| g.input(GgmlType::I64, [n, 1, 1, 1], "cells"))
     }
 
     fn cell_inputs(&mut self, pool: usize, n_kv: usize) -> (TensorId, TensorId) {
         let g = &mut *self.g;
         let inputs = &mut self.inputs.pools[pool];
         let ne = [n_kv, 1, 1, 1];
-        let pos = *inputs.positions.get_or_insert_with(|| g.input(GgmlType::I32, ne, "cell_positions"));
-        let seq = *inputs.sequences.get_or_insert_with(|| g.input(GgmlType::I64, ne, "cell_sequences"));
+        let pos = *inputs
+            .positions
+            .get_or_insert_with(|| g.input(GgmlType::I32, ne, "cell_positions"));
+        let seq = *inputs
+            .sequences
+            .get_or_insert_with(|| g.input(GgmlType::I64, ne, "cell_sequences"));
         (pos, seq)
     }
 }
 
 /// The rotation that made `k`, looking through views that keep whole rows.
-fn rotation_of(
-    g: &crate::graph::Graph,
-    k: TensorId,
-    leafs: &[Option<TensorId>],
-) -> Option<(Rope, Option<Vector>)> {
+fn rotation_of(g: &crate::graph::Graph, k: TensorId, leafs: &[Option<TensorId>]) -> Option<(Rope, Option<Vector>)> {
     let t = g.tensor(k);
     match t.op {
         Op::Rope(rope) => {

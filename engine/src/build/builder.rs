@@ -61,6 +61,8 @@ pub struct BuildParams {
     pub n_rot: usize,
     /// Hide later positions (false for encoders and diffusion models).
     pub causal: bool,
+    /// Round GELU as recorded logits were ([`Unary::GeluHalf`]).
+    pub half_gelu: bool,
 }
 
 /// Where attention finds its keys and values.
@@ -156,7 +158,10 @@ impl<'a> Builder<'a> {
 
     /// Names a value as its `let` does. The first name stays: `let y = x` does not rename `x`.
     pub fn name(&mut self, t: TensorId, base: &'static str) {
-        let name = Name { base, layer: self.layer };
+        let name = Name {
+            base,
+            layer: self.layer,
+        };
         self.last_name = name;
         let tensor = self.g.tensor_mut(t);
         if tensor.name.base.is_empty() {
@@ -201,21 +206,30 @@ impl<'a> Builder<'a> {
     pub fn tokens(&mut self) -> TensorId {
         let n = self.params.n_tokens;
         let g = &mut *self.g;
-        *self.inputs.tokens.get_or_insert_with(|| g.input(GgmlType::I32, [n, 1, 1, 1], "tokens"))
+        *self
+            .inputs
+            .tokens
+            .get_or_insert_with(|| g.input(GgmlType::I32, [n, 1, 1, 1], "tokens"))
     }
 
     /// Positions, i32 `[T]`.
     pub fn positions(&mut self) -> TensorId {
         let n = self.params.n_tokens;
         let g = &mut *self.g;
-        *self.inputs.positions.get_or_insert_with(|| g.input(GgmlType::I32, [n, 1, 1, 1], "positions"))
+        *self
+            .inputs
+            .positions
+            .get_or_insert_with(|| g.input(GgmlType::I32, [n, 1, 1, 1], "positions"))
     }
 
     /// Sequence ids, i32 `[T]`.
     pub fn sequences(&mut self) -> TensorId {
         let n = self.params.n_tokens;
         let g = &mut *self.g;
-        *self.inputs.sequences.get_or_insert_with(|| g.input(GgmlType::I32, [n, 1, 1, 1], "sequences"))
+        *self
+            .inputs
+            .sequences
+            .get_or_insert_with(|| g.input(GgmlType::I32, [n, 1, 1, 1], "sequences"))
     }
 
     /// `w x + bias`, times the scale if the file has one. `x [n_in, …]` gives `[n_out, …]`.
@@ -281,13 +295,13 @@ impl<'a> Builder<'a> {
 
     /// An element-wise function.
     pub fn unary(&mut self, f: Unary, x: TensorId) -> TensorId {
-        let y = self.g.unary(f, x);
+        let y = self.g.unary(self.activation(f), x);
         self.ok(y, x)
     }
 
     /// `f(gate) * up`.
     pub fn glu(&mut self, f: Unary, gate: TensorId, up: TensorId) -> TensorId {
-        let y = self.g.glu(f, gate, up);
+        let y = self.g.glu(self.activation(f), gate, up);
         self.ok(y, gate)
     }
 
@@ -399,7 +413,10 @@ impl<'a> Builder<'a> {
             return t;
         }
         let w = self.weights[index];
-        let flags = Flags { weight: true, ..Flags::default() };
+        let flags = Flags {
+            weight: true,
+            ..Flags::default()
+        };
         let t = self.g.external(w.ty, w.ne, w.name, w.home, flags);
         self.leafs[index] = Some(t);
         t
@@ -423,7 +440,15 @@ impl<'a> Builder<'a> {
         self.error.get_or_insert(error);
     }
 
+    fn activation(&self, f: Unary) -> Unary {
+        if f == Unary::Gelu && self.params.half_gelu { Unary::GeluHalf } else { f }
+    }
+
     fn larger_first(&self, a: TensorId, b: TensorId) -> (TensorId, TensorId) {
-        if self.g.tensor(a).nelements() < self.g.tensor(b).nelements() { (b, a) } else { (a, b) }
+        if self.g.tensor(a).nelements() < self.g.tensor(b).nelements() {
+            (b, a)
+        } else {
+            (a, b)
+        }
     }
 }

@@ -136,7 +136,9 @@ impl Builder<'_> {
         let nb = self.g.tensor(y).nb;
         let mut sum: Option<TensorId> = None;
         for i in 0..n_used {
-            let part = self.g.view(y, [n_embd, n_tokens, 1, 1], [nb[0], nb[2], nb[3], nb[3]], i * nb[1]);
+            let part = self
+                .g
+                .view(y, [n_embd, n_tokens, 1, 1], [nb[0], nb[2], nb[3], nb[3]], i * nb[1]);
             let part = self.ok(part, y);
             sum = Some(match sum {
                 None => part,

@@ -20,7 +20,9 @@ pub fn keep_output_rows(
     let mut renamed: Vec<Option<TensorId>> = vec![None; g.len()];
     for index in 0..token_dims.len() {
         let id = TensorId(index as u32);
-        let (Some(dim), Some(_)) = (token_dims[index].dim, token_dims[index].rewrite) else { continue };
+        let (Some(dim), Some(_)) = (token_dims[index].dim, token_dims[index].rewrite) else {
+            continue;
+        };
         let mut t = g.tensor(id).clone();
         for i in 0..t.src.len() {
             let Some(src) = t.src[i] else { break };
@@ -66,8 +68,13 @@ fn row_wise_tail(g: &Graph, result: TensorId, n_tokens: usize) -> Vec<TokenDim> 
             continue;
         }
         let t = g.tensor(TensorId(index as u32));
-        let Some(source_dims) = source_token_dims(g, t, dim, n_tokens) else { continue };
-        let agrees = t.sources().zip(source_dims).all(|(s, d)| known[s.index()].dim.is_none() || d == known[s.index()].dim);
+        let Some(source_dims) = source_token_dims(g, t, dim, n_tokens) else {
+            continue;
+        };
+        let agrees = t
+            .sources()
+            .zip(source_dims)
+            .all(|(s, d)| known[s.index()].dim.is_none() || d == known[s.index()].dim);
         if !agrees {
             continue;
         }
@@ -89,9 +96,12 @@ fn source_token_dims(g: &Graph, t: &Tensor, dim: usize, n_tokens: usize) -> Opti
     let one = [Some(dim), None, None];
     match t.op {
         Op::Scale { .. } | Op::Unary(_) | Op::Clamp { .. } => Some(one),
-        Op::RmsNorm { .. } | Op::Norm { .. } | Op::L2Norm { .. } | Op::SoftMax { .. } | Op::SumRows | Op::TopK { .. } => {
-            (dim > 0).then_some(one)
-        }
+        Op::RmsNorm { .. }
+        | Op::Norm { .. }
+        | Op::L2Norm { .. }
+        | Op::SoftMax { .. }
+        | Op::SumRows
+        | Op::TopK { .. } => (dim > 0).then_some(one),
         Op::Add | Op::Sub | Op::Mul | Op::Div | Op::Glu(_) => {
             // An operand whose tokens are repeated is a constant row; one that repeats in part cannot be narrowed.
             let b = src(1)?.ne[dim];
@@ -135,11 +145,19 @@ fn select_rows(g: &mut Graph, x: TensorId, dim: usize, ids: TensorId) -> Result<
     let (mut ne, ty, name) = (t.ne, t.ty, t.name);
     if ty != GgmlType::F32 {
         let expected = "f32 values".to_owned();
-        return Err(ShapeError { op: format!("selecting rows of {name}"), expected, found: ty.to_string() });
+        return Err(ShapeError {
+            op: format!("selecting rows of {name}"),
+            expected,
+            found: ty.to_string(),
+        });
     }
     let inner: usize = ne[..dim].iter().product();
     let x = if g.tensor(x).is_contiguous() { x } else { g.cont(x, ne)? };
-    let flat = if dim == 1 { x } else { g.reshape(x, [inner, ne[dim], 1, 1])? };
+    let flat = if dim == 1 {
+        x
+    } else {
+        g.reshape(x, [inner, ne[dim], 1, 1])?
+    };
     let kept = g.get_rows(flat, ids)?;
     g.tensor_mut(kept).name = name;
     if dim == 1 {
@@ -176,7 +194,10 @@ mod tests {
 
     fn weight(g: &mut Graph, ne: [usize; 4]) -> TensorId {
         let w = g.input(GgmlType::F32, ne, "w");
-        g.tensor_mut(w).flags = Flags { weight: true, ..Flags::default() };
+        g.tensor_mut(w).flags = Flags {
+            weight: true,
+            ..Flags::default()
+        };
         w
     }
 
@@ -192,8 +213,21 @@ mod tests {
         let ids = g.input(GgmlType::I32, [2, 1, 1, 1], "ids");
         let kept = keep_output_rows(&mut g, result, ids, 5).unwrap();
         g.expand(kept);
-        let ops: Vec<_> = g.nodes().iter().map(|&n| (g.tensor(n).op.name(), g.tensor(n).ne[1])).collect();
-        assert_eq!(ops, [("get_rows", 2), ("get_rows", 2), ("add", 2), ("rms_norm", 2), ("mul_mat", 2)]);
+        let ops: Vec<_> = g
+            .nodes()
+            .iter()
+            .map(|&n| (g.tensor(n).op.name(), g.tensor(n).ne[1]))
+            .collect();
+        assert_eq!(
+            ops,
+            [
+                ("get_rows", 2),
+                ("get_rows", 2),
+                ("add", 2),
+                ("rms_norm", 2),
+                ("mul_mat", 2)
+            ]
+        );
     }
 
     #[test]
@@ -209,7 +243,11 @@ mod tests {
         let kept = keep_output_rows(&mut g, b, ids, 5).unwrap();
         g.expand(stored);
         g.expand(kept);
-        let ops: Vec<_> = g.nodes().iter().map(|&n| (g.tensor(n).op.name(), g.tensor(n).ne[1])).collect();
+        let ops: Vec<_> = g
+            .nodes()
+            .iter()
+            .map(|&n| (g.tensor(n).op.name(), g.tensor(n).ne[1]))
+            .collect();
         assert_eq!(ops, [("unary", 5), ("set_rows", 16), ("get_rows", 1), ("scale", 1)]);
     }
 
@@ -226,10 +264,19 @@ mod tests {
         let kept = keep_output_rows(&mut g, y, ids, 5).unwrap();
         g.expand(kept);
         assert_eq!(g.tensor(kept).ne, [4, 2, 1, 1]);
-        let view = g.nodes().iter().find(|&&n| g.tensor(n).op == Op::View).copied().unwrap();
+        let view = g
+            .nodes()
+            .iter()
+            .find(|&&n| g.tensor(n).op == Op::View)
+            .copied()
+            .unwrap();
         assert_eq!(g.tensor(view).ne, [4, 2, 1, 1]);
         assert_eq!(g.tensor(view).view.unwrap().1, nb[1]);
-        assert_ne!(g.tensor(g.memory_owner(view)).op, Op::None, "the view is of the selected rows");
+        assert_ne!(
+            g.tensor(g.memory_owner(view)).op,
+            Op::None,
+            "the view is of the selected rows"
+        );
         let _ = Name::default();
     }
 }

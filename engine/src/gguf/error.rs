@@ -32,7 +32,7 @@ pub enum GgufError {
     NotAFile,
 
     /// Does not start with `GGUF`.
-    #[error("not a GGUF file: expected the bytes \"GGUF\" at offset 0, found \"{}\"", found.escape_ascii())]
+    #[error("not a GGUF file: expected the bytes \"GGUF\" at offset 0, found \"{}\"{}", found.escape_ascii(), guess_format(*found))]
     BadMagic {
         /// The first four bytes.
         found: [u8; 4],
@@ -286,6 +286,70 @@ pub enum GgufError {
         /// Where the second starts.
         start: usize,
     },
+    /// Data to be written does not fit its tensor.
+    #[error("tensor \"{}\": expected {expected} bytes of data, found {found}", name.escape_debug())]
+    DataSize {
+        /// The tensor.
+        name: String,
+        /// Bytes that type and shape ask for.
+        expected: usize,
+        /// Bytes that are there, at least.
+        found: usize,
+    },
+    /// A tensor of a type that cannot be used here.
+    #[error("tensor \"{}\": expected type {expected}, found {found}", name.escape_debug())]
+    TensorType {
+        /// The tensor.
+        name: String,
+        /// The type that is needed.
+        expected: GgmlType,
+        /// The type it has.
+        found: GgmlType,
+    },
+    /// A model too large to be held in memory whole.
+    #[error("the tensors end at byte {needed}, at most {limit} are allowed here")]
+    ModelTooLarge {
+        /// Bytes of the whole file.
+        needed: usize,
+        /// Most bytes allowed.
+        limit: usize,
+    },
+
+    /// A shard that is not the first was opened.
+    #[error("this is part {} of {count} of a split model: open the first part, {}", no + 1, first.display())]
+    NotFirstShard {
+        /// Number of this part, from 0.
+        no: u16,
+        /// Number of parts.
+        count: u16,
+        /// The first part.
+        first: PathBuf,
+    },
+    /// A split model whose file name does not say where the other parts are.
+    #[error("a split model of {count} parts: expected a file name that ends in -00001-of-{count:05}.gguf")]
+    SplitName {
+        /// Number of parts according to the metadata.
+        count: u16,
+    },
+    /// A shard that belongs elsewhere.
+    #[error("key \"{key}\": expected {expected}, as the first part and the file name say, found {found}")]
+    SplitMismatch {
+        /// The key.
+        key: &'static str,
+        /// What it should be.
+        expected: u64,
+        /// What it is.
+        found: u64,
+    },
+    /// The shards together do not hold what the first one says.
+    #[error("key \"split.tensors.count\": expected {expected} tensors in all parts together, found {found}")]
+    SplitTensorCount {
+        /// What the key says.
+        expected: u64,
+        /// Tensors that are there.
+        found: usize,
+    },
+
     /// The file is shorter than its tensors.
     #[error("truncated file: tensor \"{}\" ends at byte {needed}, the file has {present} bytes", name.escape_debug())]
     DataTruncated {
@@ -349,6 +413,18 @@ impl fmt::Display for What {
             What::TensorName(i) => write!(f, "the name of tensor {i}"),
             What::Tensor(name) => write!(f, "the description of tensor \"{}\"", name.escape_debug()),
         }
+    }
+}
+
+/// What people most often take for a GGUF file.
+fn guess_format(magic: [u8; 4]) -> &'static str {
+    match &magic {
+        b"vers" => " (a Git LFS pointer? the model itself was not downloaded)",
+        b"<!DO" | b"<!do" | b"<htm" => " (a web page? the download went wrong)",
+        b"PK\x03\x04" => " (a zip archive or PyTorch model? convert it to GGUF)",
+        b"lmgg" | b"fmgg" | b"tjgg" | b"algg" => " (a format older than GGUF: convert the model again)",
+        [_, _, _, 0] => " (a safetensors model? convert it to GGUF)",
+        _ => "",
     }
 }
 

@@ -3,7 +3,10 @@
 //! - [`value`]: the metadata types, compact arrays, typed access
 //! - [`metadata`]: keys to values, in file order
 //! - [`reader`]: bytes to a checked header (metadata and tensor table)
-//! - [`file`]: a header over a mapped file, with its tensors' data
+//! - [`mod@file`]: a header over a mapped file, with its tensors' data
+//! - [`split`]: models in several files
+//! - [`writer`]: metadata and tensors to a file
+//! - [`seeded`]: tiny models whose weights are a function of their names, and [`logits`]: what such models should compute
 //! - [`error`]: everything that can be wrong with a file
 //!
 //! A file is not trusted: every count, length, shape and offset is checked against the bytes present before it is
@@ -11,15 +14,24 @@
 
 pub mod error;
 pub mod file;
+pub mod logits;
 pub mod metadata;
 pub mod reader;
+pub mod seeded;
+pub mod split;
 pub mod value;
+pub mod writer;
+
+#[cfg(test)]
+mod tests;
 
 pub use error::GgufError;
 pub use file::{GgufFile, Mapping};
 pub use metadata::Metadata;
 pub use reader::{Gguf, TensorInfo};
+pub use split::GgufSet;
 pub use value::{Array, FromValue, StringArray, Value, ValueType};
+pub use writer::GgufWriter;
 
 /// The first four bytes of every file.
 pub const MAGIC: [u8; 4] = *b"GGUF";

@@ -105,6 +105,11 @@ impl Gguf {
         self.index.get(name).map(|&i| &self.tensors[i])
     }
 
+    /// Where a tensor stands in [`Gguf::tensors`].
+    pub fn tensor_index(&self, name: &str) -> Option<usize> {
+        self.index.get(name).copied()
+    }
+
     /// The value of `key` as `T`; an error if it is missing or cannot be had as `T` without loss.
     pub fn require<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<T, GgufError> {
         self.metadata.require(key)

@@ -24,6 +24,15 @@ pub struct Architecture {
     pub load: fn(&mut HparamReader<'_>, &mut TensorTable<'_>) -> Option<Box<dyn BuildGraph>>,
 }
 
+/// An architecture in the registry that the presence of its file makes.
+#[derive(Clone, Copy, Debug)]
+pub struct Registered {
+    /// The declaration.
+    pub arch: &'static Architecture,
+    /// What the file says of the model in its first lines.
+    pub about: &'static str,
+}
+
 /// A hyper-parameter as declared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HparamDecl {
@@ -128,7 +137,10 @@ impl From<Norm> for Vector {
 
 impl From<Vector> for Norm {
     fn from(v: Vector) -> Norm {
-        Norm { weight: v.0, bias: None }
+        Norm {
+            weight: v.0,
+            bias: None,
+        }
     }
 }
 

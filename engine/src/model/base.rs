@@ -97,7 +97,10 @@ impl Base {
             ));
         }
         if self.n_expert > 0 && self.n_expert_used == 0 {
-            r.contradiction(format!("expert_used_count is 0 although expert_count is {}", self.n_expert));
+            r.contradiction(format!(
+                "expert_used_count is 0 although expert_count is {}",
+                self.n_expert
+            ));
         }
         if self.n_rot > self.head_dim_k || !self.n_rot.is_multiple_of(2) {
             r.contradiction(format!(
@@ -173,7 +176,9 @@ impl RopeScaling {
     fn read(r: &mut HparamReader<'_>) -> RopeScaling {
         let kind = r.string("rope.scaling.type", Some("linear"));
         if !["none", "linear", "yarn", "longrope"].contains(&kind.as_str()) {
-            r.contradiction(format!("rope.scaling.type is `{kind}`, expected none, linear, yarn or longrope"));
+            r.contradiction(format!(
+                "rope.scaling.type is `{kind}`, expected none, linear, yarn or longrope"
+            ));
         }
         let old_factor = r.f32("rope.scale_linear", Some(0.0));
         let factor = r.f32("rope.scaling.factor", Some(old_factor));
@@ -181,11 +186,17 @@ impl RopeScaling {
         let ext = r.f32("rope.scaling.yarn_ext_factor", Some(-1.0));
         let freq_base = r.f32("rope.freq_base", Some(10000.0));
         if !(freq_base.is_finite() && freq_base > 0.0 && factor.is_finite() && factor >= 0.0) {
-            r.contradiction(format!("rope.freq_base ({freq_base}) and rope.scaling.factor ({factor}) must be positive"));
+            r.contradiction(format!(
+                "rope.freq_base ({freq_base}) and rope.scaling.factor ({factor}) must be positive"
+            ));
         }
         RopeScaling {
             freq_base,
-            freq_scale: if factor == 0.0 || kind == "none" { 1.0 } else { 1.0 / factor },
+            freq_scale: if factor == 0.0 || kind == "none" {
+                1.0
+            } else {
+                1.0 / factor
+            },
             ext_factor: if ext >= 0.0 { ext } else { (kind == "yarn") as u8 as f32 },
             attn_factor: r.f32("rope.scaling.attn_factor", Some(1.0)),
             beta_fast: r.f32("rope.scaling.yarn_beta_fast", Some(32.0)),

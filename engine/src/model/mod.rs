@@ -1,1 +1,18 @@
-//! (to come)
+//! Models: what an architecture declares, hyper-parameters, the tensor table, loading.
+
+mod arch;
+mod base;
+mod error;
+mod load;
+mod reader;
+mod table;
+
+pub use arch::{
+    Architecture, BuildGraph, Embed, Experts, FlowNode, HparamDecl, Linear, Norm, Placeholder, Registered, TensorDecl,
+    Vector, WeightId,
+};
+pub use base::{Base, RopeScaling};
+pub use error::ModelError;
+pub use load::{LoadParams, Model, declare_header};
+pub use reader::{HparamError, HparamReader};
+pub use table::{Consumer, TableRow, TensorError, TensorTable};

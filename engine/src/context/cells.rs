@@ -1,0 +1,346 @@
+//! The cells of one pool of KV memory: which position and which sequences each holds. No tensor data.
+
+use crate::graph::Window;
+
+use super::batch::{BatchToken, MAX_SEQUENCES, SeqSet};
+
+/// Position of a cell that holds nothing.
+pub(super) const EMPTY: i32 = -1;
+
+/// A cell's contents before a change, to take the change back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Undo {
+    cell: usize,
+    pos: i32,
+    seqs: SeqSet,
+}
+
+/// A pool of cells shared by all layers of one window rule.
+#[derive(Clone, Debug)]
+pub(super) struct Cells {
+    pub window: Window,
+    pos: Vec<i32>,
+    seqs: Vec<SeqSet>,
+    /// Positions added since keys were last rotated.
+    shift: Vec<i32>,
+    shifted: bool,
+    /// No cell below is free.
+    first_free: usize,
+    /// One past the last cell in use.
+    top: usize,
+    n_used: usize,
+}
+
+impl Cells {
+    pub fn new(n: usize, window: Window) -> Cells {
+        Cells {
+            window,
+            pos: vec![EMPTY; n],
+            seqs: vec![SeqSet::default(); n],
+            shift: vec![0; n],
+            shifted: false,
+            first_free: 0,
+            top: 0,
+            n_used: 0,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.pos.len()
+    }
+
+    pub fn n_used(&self) -> usize {
+        self.n_used
+    }
+
+    /// One past the last cell in use.
+    pub fn top(&self) -> usize {
+        self.top
+    }
+
+    pub fn positions(&self) -> &[i32] {
+        &self.pos
+    }
+
+    pub fn seqs(&self) -> &[SeqSet] {
+        &self.seqs
+    }
+
+    /// Takes a cell for each token, lowest first, and writes their indices to `out`. `q_min[s]` is the lowest position at which
+    /// sequence `s` will ask from now on: what no such query sees may be overwritten. False, changing nothing, if there is no room.
+    pub fn place(&mut self, tokens: &[BatchToken], q_min: &[i32], out: &mut [i64], undo: &mut Vec<Undo>) -> bool {
+        let mark = undo.len();
+        let recycles = self.window != Window::None;
+        let mut cell = if recycles { 0 } else { self.first_free };
+        for (t, slot) in tokens.iter().zip(out) {
+            while cell < self.len() && !self.is_free(cell, q_min) {
+                cell += 1;
+            }
+            if cell == self.len() {
+                while undo.len() > mark {
+                    let last = undo.pop().expect("longer than the mark");
+                    self.restore(last);
+                }
+                return false;
+            }
+            undo.push(Undo {
+                cell,
+                pos: self.pos[cell],
+                seqs: self.seqs[cell],
+            });
+            self.set(cell, t.pos, t.seqs);
+            self.shift[cell] = 0;
+            *slot = cell as i64;
+            cell += 1;
+        }
+        if !recycles {
+            self.first_free = cell;
+        }
+        true
+    }
+
+    /// Takes back one placement. In a pool with a window the overwritten cell's data is gone: it becomes empty.
+    pub fn restore(&mut self, undo: Undo) {
+        let keep = self.window == Window::None;
+        let (pos, seqs) = if keep {
+            (undo.pos, undo.seqs)
+        } else {
+            (EMPTY, SeqSet::default())
+        };
+        self.set(undo.cell, pos, seqs);
+        self.first_free = self.first_free.min(undo.cell);
+    }
+
+    /// Removes `seq` from cells with positions in `from..to`.
+    pub fn remove(&mut self, seq: usize, from: i32, to: i32) {
+        self.update(|pos, seqs| {
+            if seqs.contains(seq) && pos >= from && pos < to {
+                SeqSet(seqs.0 & !SeqSet::one(seq).0)
+            } else {
+                seqs
+            }
+        });
+    }
+
+    /// Adds `to` to the cells of `from` with positions in the range.
+    pub fn copy(&mut self, from: usize, to: usize, p0: i32, p1: i32) {
+        self.update(|pos, seqs| {
+            if seqs.contains(from) && pos >= p0 && pos < p1 {
+                SeqSet(seqs.0 | SeqSet::one(to).0)
+            } else {
+                seqs
+            }
+        });
+    }
+
+    /// Removes all sequences but one.
+    pub fn keep(&mut self, seq: usize) {
+        self.update(|_, seqs| SeqSet(seqs.0 & SeqSet::one(seq).0));
+    }
+
+    /// Moves the positions of `seq` in `from..to` by `delta`; cells that would fall below 0 are removed from it.
+    pub fn add(&mut self, seq: usize, from: i32, to: i32, delta: i32) {
+        for cell in 0..self.top {
+            let pos = self.pos[cell];
+            if !self.seqs[cell].contains(seq) || pos < from || pos >= to {
+                continue;
+            }
+            match pos.checked_add(delta).filter(|&p| p >= 0) {
+                Some(moved) => {
+                    self.pos[cell] = moved;
+                    self.shift[cell] += delta;
+                    self.shifted = true;
+                }
+                None => self.set(cell, EMPTY, SeqSet::default()),
+            }
+        }
+        self.settle();
+    }
+
+    /// True if a cell in the range belongs to `seq` and to others, whose positions must not move.
+    pub fn shares(&self, seq: usize, from: i32, to: i32) -> bool {
+        (0..self.top).any(|c| {
+            let s = self.seqs[c];
+            s.contains(seq) && s != SeqSet::one(seq) && self.pos[c] >= from && self.pos[c] < to
+        })
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        self.update(|_, _| SeqSet::default());
+        self.shifted = false;
+        self.shift.fill(0);
+    }
+
+    /// Per-cell movement since keys were last rotated; `None` if there was none.
+    pub fn pending_shift(&self) -> Option<&[i32]> {
+        self.shifted.then_some(&self.shift)
+    }
+
+    /// Keys have been rotated.
+    pub fn shift_done(&mut self) {
+        self.shift.fill(0);
+        self.shifted = false;
+    }
+
+    /// Lowest and highest position of a sequence.
+    pub fn range(&self, seq: usize) -> Option<(i32, i32)> {
+        let mut range: Option<(i32, i32)> = None;
+        for cell in 0..self.top {
+            if self.seqs[cell].contains(seq) {
+                let p = self.pos[cell];
+                range = Some(range.map_or((p, p), |(lo, hi)| (lo.min(p), hi.max(p))));
+            }
+        }
+        range
+    }
+
+    /// How many positions in `from..to` of a sequence are present.
+    pub fn count(&self, seq: usize, from: i32, to: i32) -> usize {
+        (0..self.top)
+            .filter(|&c| self.seqs[c].contains(seq) && self.pos[c] >= from && self.pos[c] < to)
+            .count()
+    }
+
+    fn is_free(&self, cell: usize, q_min: &[i32]) -> bool {
+        let seqs = self.seqs[cell];
+        if seqs.is_empty() {
+            return true;
+        }
+        // Only a causal window makes what lies behind it invisible for good.
+        let hidden_below = |q: i32| match self.window {
+            Window::Standard(n) => q.saturating_add(1).saturating_sub_unsigned(n as u32),
+            Window::Chunked(n) => q / n as i32 * n as i32,
+            Window::None | Window::Symmetric(_) => i32::MIN,
+        };
+        seqs.iter().all(|s| self.pos[cell] < hidden_below(q_min[s]))
+    }
+
+    fn set(&mut self, cell: usize, pos: i32, seqs: SeqSet) {
+        let (was, is) = (!self.seqs[cell].is_empty(), !seqs.is_empty());
+        self.n_used = self.n_used + is as usize - was as usize;
+        self.pos[cell] = if is { pos } else { EMPTY };
+        self.seqs[cell] = seqs;
+        if is {
+            self.top = self.top.max(cell + 1);
+        } else {
+            self.settle();
+        }
+    }
+
+    fn update(&mut self, f: impl Fn(i32, SeqSet) -> SeqSet) {
+        for cell in 0..self.top {
+            let (pos, old) = (self.pos[cell], self.seqs[cell]);
+            let new = f(pos, old);
+            if new != old {
+                self.n_used -= new.is_empty() as usize;
+                self.seqs[cell] = new;
+                if new.is_empty() {
+                    self.pos[cell] = EMPTY;
+                    self.first_free = self.first_free.min(cell);
+                }
+            }
+        }
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        while self.top > 0 && self.seqs[self.top - 1].is_empty() {
+            self.top -= 1;
+        }
+        self.first_free = self.first_free.min(self.top);
+    }
+}
+
+/// The lowest position at which each sequence asks from here on: the first of its tokens, else one past its last.
+pub(super) fn lowest_queries(tokens: &[BatchToken], next_pos: &[i32; MAX_SEQUENCES]) -> [i32; MAX_SEQUENCES] {
+    let mut q = *next_pos;
+    for t in tokens {
+        for s in t.seqs.iter() {
+            q[s] = q[s].min(t.pos);
+        }
+    }
+    q
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(pos: i32, seqs: u64) -> BatchToken {
+        BatchToken {
+            token: 0,
+            pos,
+            seqs: SeqSet(seqs),
+            output: false,
+        }
+    }
+
+    fn place(c: &mut Cells, tokens: &[BatchToken], q: i32) -> Option<Vec<i64>> {
+        let mut out = vec![0; tokens.len()];
+        c.place(tokens, &[q; MAX_SEQUENCES], &mut out, &mut Vec::new())
+            .then_some(out)
+    }
+
+    #[test]
+    fn cells_are_taken_from_the_bottom_and_reused() {
+        let mut c = Cells::new(4, Window::None);
+        assert_eq!(
+            place(&mut c, &[token(0, 1), token(1, 1), token(2, 1)], 0),
+            Some(vec![0, 1, 2])
+        );
+        assert_eq!(
+            place(&mut c, &[token(3, 1), token(4, 1)], 3),
+            None,
+            "no room changes nothing"
+        );
+        assert_eq!((c.n_used(), c.top()), (3, 3));
+        c.remove(0, 1, 2);
+        assert_eq!(place(&mut c, &[token(3, 1), token(4, 1)], 3), Some(vec![1, 3]));
+        assert_eq!(c.range(0), Some((0, 4)));
+    }
+
+    #[test]
+    fn a_window_recycles_what_no_query_sees() {
+        let mut c = Cells::new(4, Window::Standard(2));
+        assert!(place(&mut c, &[token(0, 1), token(1, 1), token(2, 1)], 0).is_some());
+        // The query at 3 sees positions 2 and 3.
+        assert_eq!(place(&mut c, &[token(3, 1)], 3), Some(vec![0]));
+        assert_eq!(place(&mut c, &[token(4, 1)], 4), Some(vec![1]));
+        assert_eq!(c.count(0, 3, 5), 2);
+    }
+
+    #[test]
+    fn sequences_share_cells_until_they_part() {
+        let mut c = Cells::new(4, Window::None);
+        place(&mut c, &[token(0, 1), token(1, 1)], 0);
+        c.copy(0, 1, 0, i32::MAX);
+        assert!(c.shares(0, 0, 9));
+        c.remove(0, 0, i32::MAX);
+        assert_eq!((c.range(0), c.range(1), c.n_used()), (None, Some((0, 1)), 2));
+        c.keep(0);
+        assert_eq!((c.n_used(), c.top()), (0, 0));
+    }
+
+    #[test]
+    fn shifting_moves_positions_and_drops_negative_ones() {
+        let mut c = Cells::new(4, Window::None);
+        place(&mut c, &[token(0, 1), token(1, 1), token(2, 1)], 0);
+        c.add(0, 0, i32::MAX, -1);
+        assert_eq!(c.range(0), Some((0, 1)));
+        assert_eq!(c.pending_shift().unwrap()[1..3], [-1, -1]);
+        assert_eq!(place(&mut c, &[token(2, 1)], 2), Some(vec![0]));
+    }
+
+    #[test]
+    fn placements_can_be_taken_back() {
+        let mut c = Cells::new(4, Window::None);
+        let mut undo = Vec::new();
+        place(&mut c, &[token(0, 1)], 0);
+        assert!(c.place(&[token(1, 1), token(2, 1)], &[1; MAX_SEQUENCES], &mut [0; 2], &mut undo));
+        while let Some(u) = undo.pop() {
+            c.restore(u);
+        }
+        assert_eq!((c.n_used(), c.top(), c.range(0)), (1, 1, Some((0, 0))));
+    }
+}

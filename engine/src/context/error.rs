@@ -1,0 +1,145 @@
+//! What can go wrong with a context.
+
+use kernels::GgmlType;
+
+use crate::backend::BackendError;
+use crate::build::BuildError;
+use crate::sched::SchedError;
+use crate::vocab::Token;
+
+/// A context that cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ContextError {
+    /// A setting is out of range.
+    #[error("{name} is {found}, expected {expected}")]
+    Param {
+        /// The setting.
+        name: &'static str,
+        /// What it may be.
+        expected: String,
+        /// What it is.
+        found: String,
+    },
+    /// Keys or values of this size cannot be stored in this type.
+    #[error("KV type {ty} cannot hold heads of {head_dim} elements: {reason}")]
+    KvType {
+        /// The type.
+        ty: GgmlType,
+        /// Elements of a head.
+        head_dim: usize,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// The graph does not fit.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// A device failed, most likely for want of memory.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// The graph could not be placed, most likely for want of memory.
+    #[error(transparent)]
+    Sched(#[from] SchedError),
+}
+
+/// A batch that could not be decoded. The memory is as it was before.
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// Nothing to do.
+    #[error("the batch is empty")]
+    EmptyBatch,
+    /// More tokens than agreed.
+    #[error("the batch has {found} tokens, the context takes at most {max} at once (n_batch)")]
+    BatchTooLarge {
+        /// Tokens in the batch.
+        found: usize,
+        /// Limit.
+        max: usize,
+    },
+    /// A token that is not in the vocabulary.
+    #[error("token {token} at index {index} is not in the vocabulary of {n_vocab} tokens")]
+    Token {
+        /// Index in the batch.
+        index: usize,
+        /// The token.
+        token: Token,
+        /// Size of the vocabulary.
+        n_vocab: usize,
+    },
+    /// No sequence, or one that the context has no room for.
+    #[error("token at index {index} names no sequence below {n_seq_max}")]
+    Sequence {
+        /// Index in the batch.
+        index: usize,
+        /// Limit.
+        n_seq_max: usize,
+    },
+    /// Positions of a sequence must follow one another.
+    #[error("sequence {seq} continues at position {expected}, found {found} at index {index}")]
+    Position {
+        /// Index in the batch.
+        index: usize,
+        /// The sequence.
+        seq: usize,
+        /// Its next position.
+        expected: i32,
+        /// The position in the batch.
+        found: i32,
+    },
+    /// No room in the KV memory.
+    #[error(
+        "the context is full: {needed} more tokens do not fit, {used} of {n_ctx} cells are in use; \
+         shorten the prompt, remove tokens from the memory, or use a larger context"
+    )]
+    ContextFull {
+        /// Tokens to place.
+        needed: usize,
+        /// Cells in use.
+        used: usize,
+        /// Cells in all.
+        n_ctx: usize,
+    },
+    /// The caller asked to stop.
+    #[error("cancelled")]
+    Cancelled,
+    /// The graph does not fit.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// A device failed.
+    #[error(transparent)]
+    Sched(#[from] SchedError),
+}
+
+/// A change of the KV memory that is not possible.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryError {
+    /// The layers with a window no longer hold what the positions before the cut would need.
+    #[error(
+        "sequence {seq} cannot be cut at {pos}: its sliding-window layers have forgotten what comes before; clear it and decode anew"
+    )]
+    WindowForgotten {
+        /// The sequence.
+        seq: usize,
+        /// Where it should end.
+        pos: i32,
+    },
+    /// Keys that are not rotated as a whole cannot move.
+    #[error("positions cannot be shifted: layer {layer} does not rotate its keys as a whole")]
+    NotShiftable {
+        /// First such layer.
+        layer: usize,
+    },
+    /// Cells that several sequences share have one position.
+    #[error("sequence {seq} shares cells with others: their positions cannot differ")]
+    Shared {
+        /// The sequence.
+        seq: usize,
+    },
+    /// No such sequence.
+    #[error("sequence {seq} is beyond the context's {n_seq_max}")]
+    Sequence {
+        /// The sequence.
+        seq: usize,
+        /// Limit.
+        n_seq_max: usize,
+    },
+}

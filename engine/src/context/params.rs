@@ -1,0 +1,58 @@
+//! Settings of a context.
+
+use kernels::GgmlType;
+
+/// Settings of a [`Context`](super::Context).
+#[derive(Clone, Debug, PartialEq)]
+pub struct ContextParams {
+    /// Cells of KV memory, shared by all sequences; 0 takes the model's training length.
+    pub n_ctx: usize,
+    /// Most tokens of one call of decode.
+    pub n_batch: usize,
+    /// Most tokens computed at once; memory for intermediate results is reserved for this many.
+    pub n_ubatch: usize,
+    /// Most sequences, up to [`MAX_SEQUENCES`](super::MAX_SEQUENCES).
+    pub n_seq_max: usize,
+    /// Most outputs computed at once; a batch that wants more is computed in more parts. 0 takes `n_seq_max`.
+    pub n_outputs_max: usize,
+    /// Threads for single tokens.
+    pub n_threads: usize,
+    /// Threads for batches.
+    pub n_threads_batch: usize,
+    /// Type of cached keys.
+    pub type_k: GgmlType,
+    /// Type of cached values.
+    pub type_v: GgmlType,
+    /// Base of the rotary wave lengths; `None` takes the model's.
+    pub rope_freq_base: Option<f32>,
+    /// Factor on positions; `None` takes the model's.
+    pub rope_freq_scale: Option<f32>,
+    /// YaRN extrapolation mix; `None` takes the model's.
+    pub yarn_ext_factor: Option<f32>,
+    /// Context length of the first training, for YaRN; `None` takes the model's.
+    pub yarn_orig_ctx: Option<usize>,
+    /// Round GELU as the engine did that conformance logits were recorded with; exact otherwise.
+    pub half_gelu: bool,
+}
+
+impl Default for ContextParams {
+    fn default() -> ContextParams {
+        let n = std::thread::available_parallelism().map_or(1, usize::from);
+        ContextParams {
+            n_ctx: 0,
+            n_batch: 2048,
+            n_ubatch: 512,
+            n_seq_max: 1,
+            n_outputs_max: 0,
+            n_threads: n,
+            n_threads_batch: n,
+            type_k: GgmlType::F16,
+            type_v: GgmlType::F16,
+            rope_freq_base: None,
+            rope_freq_scale: None,
+            yarn_ext_factor: None,
+            yarn_orig_ctx: None,
+            half_gelu: false,
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Tiny models whose weights are a function of seed and tensor name: a header alone stands for the whole file.
+//!
+//! The function is that of the conformance data, so logits recorded there can be compared with. All arithmetic is
+//! f32, in the order written here.
+
+use std::io::{self, Write};
+
+use kernels::GgmlType;
+
+use super::{Gguf, GgufError, GgufWriter};
+
+/// Largest model that [`seeded_model`] makes, in bytes. The real ones have a few million.
+pub const MAX_BYTES: usize = 1 << 30;
+
+/// Elements that are computed at once while streaming.
+const CHUNK: usize = 4096;
+
+/// Fills `out` with the weights of the tensor `name`, from its first element in file order.
+pub fn fill_f32(name: &str, seed: u64, out: &mut [f32]) {
+    Weights::new(name, seed).fill(0, out);
+}
+
+/// Completes `header` to a whole file, with all tensors of type F32; returns its length in bytes.
+pub fn write_seeded_model(header: &Gguf, seed: u64, out: &mut dyn Write) -> Result<u64, GgufError> {
+    let mut writer = GgufWriter::with_metadata(header.metadata.clone());
+    for t in header.tensors() {
+        if t.ty != GgmlType::F32 {
+            return Err(GgufError::TensorType {
+                name: t.name.clone(),
+                expected: GgmlType::F32,
+                found: t.ty,
+            });
+        }
+        let (weights, n) = (Weights::new(&t.name, seed), t.n_elements());
+        writer.add_tensor_with(t.name.clone(), t.ty, t.shape(), move |out| weights.write(n, out))?;
+    }
+    writer.write(out)
+}
+
+/// The whole file in memory, of at most [`MAX_BYTES`].
+pub fn seeded_model(header: &Gguf, seed: u64) -> Result<Vec<u8>, GgufError> {
+    let needed = header.required_len().map_or(0, |(_, len)| len);
+    if needed > MAX_BYTES {
+        return Err(GgufError::ModelTooLarge {
+            needed,
+            limit: MAX_BYTES,
+        });
+    }
+    let mut out = Vec::with_capacity(needed);
+    write_seeded_model(header, seed, &mut out)?;
+    Ok(out)
+}
+
+/// The weights of one tensor.
+#[derive(Clone, Copy)]
+struct Weights {
+    base: u64,
+    is_ssm_a: bool,
+    is_norm: bool,
+}
+
+impl Weights {
+    fn new(name: &str, seed: u64) -> Self {
+        Weights {
+            base: fnv1a64(name.as_bytes()) ^ seed,
+            is_ssm_a: name.contains("ssm_a"),
+            is_norm: name.contains("norm") && name.contains(".weight"),
+        }
+    }
+
+    /// Weight number `i` in file order.
+    fn at(self, i: u64) -> f32 {
+        let r = splitmix64(self.base.wrapping_add(i));
+        let u = (r >> 40) as f32 * (1.0 / 16_777_216.0);
+        // Uniform with standard deviation 0.1.
+        let mut v = (2.0 * u - 1.0) * 0.1 * 1.732_050_8;
+        if self.is_ssm_a {
+            v = -v.abs();
+        }
+        if self.is_norm {
+            v += 1.0;
+        }
+        v
+    }
+
+    fn fill(self, first: u64, out: &mut [f32]) {
+        for (i, v) in out.iter_mut().enumerate() {
+            *v = self.at(first.wrapping_add(i as u64));
+        }
+    }
+
+    fn write(self, n: usize, out: &mut dyn Write) -> io::Result<()> {
+        let mut chunk = [0; 4 * CHUNK];
+        for first in (0..n).step_by(CHUNK) {
+            let bytes = &mut chunk[..4 * CHUNK.min(n - first)];
+            for (i, b) in bytes.as_chunks_mut().0.iter_mut().enumerate() {
+                *b = self.at((first + i) as u64).to_le_bytes();
+            }
+            out.write_all(bytes)?;
+        }
+        Ok(())
+    }
+}
+
+fn fnv1a64(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, &b| {
+        (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+fn splitmix64(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_values() {
+        let mut v = [0.0; 1];
+        fill_f32("output.weight", 1, &mut v);
+        assert_eq!(v[0], 0.090_198_6);
+        // The published test vectors of the two hash functions.
+        assert_eq!(fnv1a64(b"a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(splitmix64(0), 0xe220_a839_7b1d_cdaf);
+    }
+
+    #[test]
+    fn names_decide_sign_and_mean() {
+        let mut v = [0.0; 1000];
+        fill_f32("blk.0.ssm_a", 1, &mut v);
+        assert!(v.iter().all(|&v| (-0.1733..=0.0).contains(&v)));
+        fill_f32("blk.0.attn_norm.weight", 1, &mut v);
+        assert!(v.iter().all(|&v| (0.8267..1.1733).contains(&v)));
+        fill_f32("blk.0.attn_norm.bias", 1, &mut v);
+        assert!(v.iter().all(|&v| v.abs() < 0.1733) && v.iter().any(|&v| v < 0.0));
+    }
+
+    #[test]
+    fn streamed_weights_are_those_filled_at_once() {
+        let n = 2 * CHUNK + 7;
+        let mut filled = vec![0.0; n];
+        fill_f32("token_embd.weight", 3, &mut filled);
+        let mut streamed = Vec::new();
+        Weights::new("token_embd.weight", 3).write(n, &mut streamed).unwrap();
+        let expected: Vec<u8> = filled.iter().flat_map(|v| v.to_le_bytes()).collect();
+        assert_eq!(streamed, expected);
+    }
+}

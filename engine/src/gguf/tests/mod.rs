@@ -1,0 +1,95 @@
+//! Tests of the module as a whole: hand-made files that lie, real headers, random files.
+
+mod bad_files;
+mod properties;
+mod real_files;
+
+use std::path::PathBuf;
+
+use super::ValueType;
+use kernels::GgmlType;
+
+/// Small headers and logits that are part of this repository.
+fn data_dir() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/archs"))
+}
+
+/// The shared conformance data, if it is there.
+fn shared_dir(below: &str) -> Option<PathBuf> {
+    let shared = std::env::var_os("LLAMA_SHARED").map_or_else(
+        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared")),
+        PathBuf::from,
+    );
+    let dir = shared.join(below);
+    if !dir.is_dir() {
+        println!("skipped: there is no {}", dir.display());
+        return None;
+    }
+    Some(dir)
+}
+
+/// The files of a folder whose names end in `suffix`, sorted.
+fn files_in(dir: PathBuf, suffix: &str) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(dir)
+        .expect("the folder can be read")
+        .map(|entry| entry.expect("the folder can be read").path())
+        .filter(|path| path.to_string_lossy().ends_with(suffix))
+        .collect();
+    files.sort();
+    files
+}
+
+/// Bytes put together by hand, so that they can be wrong in ways that the writer cannot.
+#[derive(Clone, Default)]
+struct Raw(Vec<u8>);
+
+impl Raw {
+    /// Magic, version 3 and two counts.
+    fn file(n_tensors: u64, n_keys: u64) -> Raw {
+        Raw::default().bytes(b"GGUF").u32(3).u64(n_tensors).u64(n_keys)
+    }
+
+    fn bytes(mut self, bytes: &[u8]) -> Raw {
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    fn u32(self, n: u32) -> Raw {
+        self.bytes(&n.to_le_bytes())
+    }
+
+    fn u64(self, n: u64) -> Raw {
+        self.bytes(&n.to_le_bytes())
+    }
+
+    fn string(self, s: impl AsRef<[u8]>) -> Raw {
+        self.u64(s.as_ref().len() as u64).bytes(s.as_ref())
+    }
+
+    fn ty(self, ty: ValueType) -> Raw {
+        self.u32(ty.id())
+    }
+
+    /// A key with a u32.
+    fn key_u32(self, key: &str, value: u32) -> Raw {
+        self.string(key).ty(ValueType::U32).u32(value)
+    }
+
+    /// A tensor's description.
+    fn tensor(self, name: &str, dims: &[u64], ty: GgmlType, offset: u64) -> Raw {
+        let raw = self.string(name).u32(dims.len() as u32);
+        let raw = dims.iter().fold(raw, |raw, &n| raw.u64(n));
+        raw.u32(ty.id()).u64(offset)
+    }
+
+    /// Zeros up to a multiple of 32 bytes.
+    fn pad(mut self) -> Raw {
+        self.0.resize(self.0.len().next_multiple_of(32), 0);
+        self
+    }
+
+    fn zeros(mut self, n: usize) -> Raw {
+        self.0.resize(self.0.len() + n, 0);
+        self
+    }
+}

@@ -1,0 +1,242 @@
+//! Headers of real models, models made from them, and models in several files.
+
+use std::path::Path;
+
+use super::{data_dir, files_in, shared_dir};
+use crate::gguf::logits::Logits;
+use crate::gguf::seeded::{fill_f32, seeded_model};
+use crate::gguf::split::{KEY_COUNT, KEY_NO, KEY_TENSORS_COUNT, SplitName, part_path};
+use crate::gguf::*;
+use kernels::GgmlType;
+
+fn llama_dense() -> Gguf {
+    Gguf::open_header(data_dir().join("llama-dense.header.gguf")).unwrap()
+}
+
+#[test]
+fn a_header_says_what_it_should() {
+    let header = llama_dense();
+    assert_eq!(header.require::<&str>("general.architecture").unwrap(), "llama");
+    let n_layer = header.require::<usize>("llama.block_count").unwrap();
+    let n_embd = header.require::<usize>("llama.embedding_length").unwrap();
+    let n_ff = header.require::<usize>("llama.feed_forward_length").unwrap();
+    for i in 0..n_layer {
+        let up = header.tensor(&format!("blk.{i}.ffn_up.weight")).unwrap();
+        assert_eq!(
+            (up.shape(), up.ty, up.bytes),
+            (&[n_embd, n_ff][..], GgmlType::F32, 4 * n_embd * n_ff)
+        );
+    }
+    assert!(header.tensor("blk.0.nothing").is_none());
+    let tokens = header.require::<&StringArray>("tokenizer.ggml.tokens").unwrap();
+    assert_eq!(tokens.get_str(1), Some("tok_1"));
+    assert_eq!(tokens.iter().len(), tokens.len());
+    assert_eq!(tokens.get(tokens.len()), None);
+}
+
+/// Writing what was read gives the same bytes, so writer and reader agree with the program that made the file.
+fn check_rewritten(path: &Path) {
+    let bytes = std::fs::read(path).unwrap();
+    let header = Gguf::parse_header(&bytes).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let mut writer = GgufWriter::with_metadata(header.metadata.clone());
+    for t in header.tensors() {
+        writer
+            .add_tensor_with(t.name.clone(), t.ty, t.shape(), |_| Ok(()))
+            .unwrap();
+    }
+    // A file without tensors may leave out the padding.
+    let (written, name) = (writer.header().unwrap(), path.display());
+    assert!(written.starts_with(&bytes), "{name}");
+    assert!(header.tensors().is_empty() || written.len() == bytes.len(), "{name}");
+}
+
+#[test]
+fn headers_are_rewritten_byte_for_byte() {
+    let headers = files_in(data_dir(), ".header.gguf");
+    assert_eq!(headers.len(), 6);
+    headers.iter().for_each(|path| check_rewritten(path));
+}
+
+#[test]
+fn all_shared_headers_are_rewritten_byte_for_byte() {
+    for (dir, suffix, at_least) in [
+        ("archs", ".header.gguf", 149),
+        ("headers", ".gguf", 4),
+        ("vocabs", ".gguf", 15),
+    ] {
+        let Some(dir) = shared_dir(&format!("conformance/{dir}")) else {
+            return;
+        };
+        let headers = files_in(dir, suffix);
+        assert!(headers.len() >= at_least);
+        headers.iter().for_each(|path| check_rewritten(path));
+    }
+}
+
+#[test]
+fn a_header_and_a_seed_make_a_model() {
+    for path in files_in(data_dir(), ".header.gguf") {
+        let header = Gguf::open_header(&path).unwrap();
+        assert!(matches!(
+            GgufFile::open(&path).unwrap_err().kind(),
+            GgufError::DataTruncated { .. }
+        ));
+        let model = seeded_model(&header, 1).unwrap();
+        assert!(model.starts_with(&std::fs::read(&path).unwrap()));
+        let file = GgufFile::from_bytes(&path, &model).unwrap();
+        for t in file.tensors() {
+            let mut expected = vec![0.0; t.n_elements()];
+            fill_f32(&t.name, 1, &mut expected);
+            let data: &[f32] = bytemuck::cast_slice(file.tensor_data(t));
+            assert_eq!(data, expected, "{}", t.name);
+        }
+        if let Some(output) = file.tensor("output.weight") {
+            let data: &[f32] = bytemuck::cast_slice(file.tensor_data(output));
+            assert_eq!(data[0], 0.090_198_6);
+        }
+
+        let logits = Logits::read(path.to_string_lossy().replace(".header.gguf", ".logits")).unwrap();
+        assert_eq!((logits.tokens().len(), logits.n_vocab()), (96, 128));
+        assert_eq!(logits.nmse(logits.values()), 0.0);
+    }
+}
+
+#[test]
+fn seeded_models_have_limits() {
+    let mut writer = GgufWriter::new();
+    writer
+        .add_tensor_with("huge", GgmlType::F32, &[1 << 60], |_| Ok(()))
+        .unwrap();
+    let huge = Gguf::parse_header(&writer.header().unwrap()).unwrap();
+    assert!(matches!(seeded_model(&huge, 1), Err(GgufError::ModelTooLarge { .. })));
+
+    let mut writer = GgufWriter::new();
+    writer.add_tensor("q", GgmlType::Q8_0, &[32], vec![0; 34]).unwrap();
+    let quantized = Gguf::parse_header(&writer.header().unwrap()).unwrap();
+    assert_eq!(
+        seeded_model(&quantized, 1).unwrap_err().to_string(),
+        "tensor \"q\": expected type f32, found q8_0"
+    );
+}
+
+#[test]
+fn mapped_and_read_files_are_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.gguf");
+    std::fs::write(&path, seeded_model(&llama_dense(), 7).unwrap()).unwrap();
+    let (mapped, read) = (GgufFile::open(&path).unwrap(), GgufFile::read(&path).unwrap());
+    assert_eq!(mapped.header(), read.header());
+    assert_eq!(mapped.mapping().bytes(), read.mapping().bytes());
+    for file in [mapped, read] {
+        assert!((file.mapping().bytes().as_ptr() as usize).is_multiple_of(64));
+        let error = file.require::<u32>("llama.no_such_key").unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{}: missing key \"llama.no_such_key\"", path.display())));
+    }
+}
+
+/// Writes the tensors of `header` into `count` files, in turn; `change` may spoil what each says of itself.
+fn write_shards(header: &Gguf, prefix: &Path, count: u16, change: impl Fn(u16, &mut Metadata)) {
+    for no in 0..count {
+        let mut metadata = if no == 0 {
+            header.metadata.clone()
+        } else {
+            Metadata::default()
+        };
+        metadata.insert(KEY_NO, no);
+        metadata.insert(KEY_COUNT, count);
+        metadata.insert(KEY_TENSORS_COUNT, header.tensors().len() as i32);
+        change(no, &mut metadata);
+        let mut writer = GgufWriter::with_metadata(metadata);
+        for t in header.tensors().iter().skip(no.into()).step_by(count.into()) {
+            let mut data = vec![0.0; t.n_elements()];
+            fill_f32(&t.name, 1, &mut data);
+            let bytes = data.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+            writer.add_tensor(t.name.clone(), t.ty, t.shape(), bytes).unwrap();
+        }
+        writer.write_file(part_path(prefix, no, count)).unwrap();
+    }
+}
+
+#[test]
+fn shards_make_one_model() {
+    let header = llama_dense();
+    let dir = tempfile::tempdir().unwrap();
+    let prefix = dir.path().join("mini-of-1-model");
+    write_shards(&header, &prefix, 3, |_, _| {});
+    let set = GgufSet::open(part_path(&prefix, 0, 3)).unwrap();
+    assert_eq!((set.shards().len(), set.n_tensors()), (3, header.tensors().len()));
+    assert_eq!(set.tensors().count(), set.n_tensors());
+    assert_eq!(set.require::<&str>("general.architecture").unwrap(), "llama");
+    let whole = GgufFile::from_bytes("whole", &seeded_model(&header, 1).unwrap()).unwrap();
+    for t in whole.tensors() {
+        assert_eq!(set.tensor_data(&t.name), Some(whole.tensor_data(t)), "{}", t.name);
+    }
+    let single = GgufSet::from_file(whole).unwrap();
+    assert_eq!((single.shards().len(), single.n_tensors()), (1, header.tensors().len()));
+}
+
+#[test]
+fn shards_that_do_not_belong_together() {
+    let header = llama_dense();
+    let dir = tempfile::tempdir().unwrap();
+    let prefix = dir.path().join("m");
+    let part = |no| part_path(&prefix, no, 3);
+    let refused = |path: &Path| GgufSet::open(path).unwrap_err().to_string();
+    let named = |no: u16, sentence: &str| format!("{}: {sentence}", part(no).display());
+
+    write_shards(&header, &prefix, 3, |_, _| {});
+    assert_eq!(
+        refused(&part(2)),
+        named(
+            2,
+            &format!(
+                "this is part 3 of 3 of a split model: open the first part, {}",
+                part(0).display()
+            )
+        )
+    );
+    let renamed = dir.path().join("renamed.gguf");
+    std::fs::copy(part(0), &renamed).unwrap();
+    assert!(refused(&renamed).contains("expected a file name that ends in -00001-of-00003.gguf"));
+    std::fs::remove_file(part(1)).unwrap();
+    assert!(refused(&part(0)).starts_with(&named(1, "cannot open the file")));
+    std::fs::copy(part(2), part(1)).unwrap();
+    assert_eq!(
+        refused(&part(0)),
+        named(
+            1,
+            "key \"split.no\": expected 1, as the first part and the file name say, found 2"
+        )
+    );
+
+    write_shards(&header, &prefix, 3, |no, m| {
+        drop((no == 1).then(|| m.insert(KEY_COUNT, 4u16)))
+    });
+    assert!(refused(&part(0)).contains("key \"split.count\": expected 3"));
+    write_shards(&header, &prefix, 3, |_, m| drop(m.insert(KEY_TENSORS_COUNT, 1i32)));
+    assert!(refused(&part(0)).contains("expected 1 tensors in all parts together"));
+    write_shards(&header, &prefix, 3, |_, m| drop(m.insert(KEY_COUNT, "three")));
+    assert!(refused(&part(0)).contains("key \"split.count\": expected an integer"));
+}
+
+#[test]
+fn names_of_shards() {
+    let parse = |s: &str| SplitName::parse(Path::new(s));
+    let name = parse("dir/a-b-00002-of-00003.gguf").unwrap();
+    assert_eq!((name.no, name.count), (1, 3));
+    assert_eq!(name.part(0), Path::new("dir/a-b-00001-of-00003.gguf"));
+    assert_eq!(name.part(1), Path::new("dir/a-b-00002-of-00003.gguf"));
+    for bad in [
+        "a.gguf",
+        "a-00002-of-00003.bin",
+        "a-00004-of-00003.gguf",
+        "a-00000-of-00003.gguf",
+        "a-0002-of-0003.gguf",
+        "a-+0002-of-00003.gguf",
+        "a-00002-of-99999.gguf",
+        "00002-of-00003.gguf",
+        "",
+    ] {
+        assert_eq!(parse(bad), None, "{bad}");
+    }
+}

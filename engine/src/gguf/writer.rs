@@ -1,0 +1,310 @@
+//! Writes GGUF version 3: metadata and tensors whose data is given as bytes or produced while writing.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use kernels::GgmlType;
+
+use super::align_up;
+use super::reader::{check_shape, read_alignment};
+use super::value::{Array, Value};
+use super::{GgufError, KEY_ALIGNMENT, MAGIC, MAX_ARRAY_DEPTH, MAX_DIMS, MAX_KEY_LEN, MAX_NAME_LEN, Metadata, VERSION};
+
+/// A file to be written. Tensors are laid out in the order in which they were added.
+///
+/// Bytes that a producer lends live as long as `'a`.
+#[derive(Default)]
+pub struct GgufWriter<'a> {
+    /// Keys and values; `general.alignment` among them sets the alignment.
+    pub metadata: Metadata,
+    tensors: Vec<Pending<'a>>,
+    names: HashSet<String>,
+}
+
+struct Pending<'a> {
+    name: String,
+    dims: Vec<u64>,
+    ty: GgmlType,
+    bytes: usize,
+    data: Data<'a>,
+}
+
+enum Data<'a> {
+    Bytes(Cow<'a, [u8]>),
+    Producer(Producer<'a>),
+}
+
+type Producer<'a> = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + 'a>;
+
+impl<'a> GgufWriter<'a> {
+    /// A file without keys and tensors.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A file with these keys and no tensors yet.
+    pub fn with_metadata(metadata: Metadata) -> Self {
+        GgufWriter {
+            metadata,
+            ..Self::default()
+        }
+    }
+
+    /// Sets a key.
+    pub fn set(&mut self, key: impl Into<Box<str>>, value: impl Into<Value>) -> &mut Self {
+        self.metadata.insert(key, value);
+        self
+    }
+
+    /// Sets the alignment of tensor data, in bytes: a power of two.
+    pub fn set_alignment(&mut self, alignment: u32) -> &mut Self {
+        self.set(KEY_ALIGNMENT, alignment)
+    }
+
+    /// Adds a tensor of 1 to 4 dimensions `ne`, fastest-varying first, with its data: as many bytes as type and shape say.
+    pub fn add_tensor(
+        &mut self,
+        name: impl Into<String>,
+        ty: GgmlType,
+        ne: &[usize],
+        data: impl Into<Cow<'a, [u8]>>,
+    ) -> Result<&mut Self, GgufError> {
+        let data = data.into();
+        let found = data.len();
+        let tensor = self.add(name.into(), ty, ne, Data::Bytes(data))?;
+        if found != tensor.bytes {
+            let (name, expected) = (tensor.name.clone(), tensor.bytes);
+            self.names.remove(&name);
+            self.tensors.pop();
+            return Err(GgufError::DataSize { name, expected, found });
+        }
+        Ok(self)
+    }
+
+    /// Adds a tensor whose data is written by `producer` when its turn comes: exactly as many bytes as type and shape say.
+    pub fn add_tensor_with(
+        &mut self,
+        name: impl Into<String>,
+        ty: GgmlType,
+        ne: &[usize],
+        producer: impl FnOnce(&mut dyn Write) -> io::Result<()> + 'a,
+    ) -> Result<&mut Self, GgufError> {
+        self.add(name.into(), ty, ne, Data::Producer(Box::new(producer)))?;
+        Ok(self)
+    }
+
+    fn add(&mut self, name: String, ty: GgmlType, ne: &[usize], data: Data<'a>) -> Result<&Pending<'a>, GgufError> {
+        let (index, len) = (self.tensors.len() as u64, name.len());
+        if len == 0 {
+            return Err(GgufError::EmptyName { index, offset: 0 });
+        }
+        if len > MAX_NAME_LEN {
+            return Err(GgufError::NameTooLong {
+                index,
+                offset: 0,
+                len: len as u64,
+            });
+        }
+        if ne.is_empty() || ne.len() > MAX_DIMS {
+            let found = u32::try_from(ne.len()).unwrap_or(u32::MAX);
+            return Err(GgufError::BadDims { name, found });
+        }
+        let dims: Vec<u64> = ne.iter().map(|&n| n as u64).collect();
+        let (_, bytes) = check_shape(&name, &dims, ty)?;
+        if !self.names.insert(name.clone()) {
+            return Err(GgufError::DuplicateTensor { name });
+        }
+        self.tensors.push(Pending {
+            name,
+            dims,
+            ty,
+            bytes,
+            data,
+        });
+        Ok(&self.tensors[self.tensors.len() - 1])
+    }
+
+    /// The bytes of the header: everything before the tensors' data, padded to the alignment.
+    pub fn header(&self) -> Result<Vec<u8>, GgufError> {
+        let alignment = read_alignment(&self.metadata)?;
+        let mut out = Vec::new();
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&(self.tensors.len() as u64).to_le_bytes());
+        out.extend_from_slice(&(self.metadata.len() as u64).to_le_bytes());
+        for (key, value) in self.metadata.iter() {
+            put_pair(&mut out, key, value)?;
+        }
+        let mut offset = 0usize;
+        for t in &self.tensors {
+            put_string(&mut out, t.name.as_bytes());
+            out.extend_from_slice(&(t.dims.len() as u32).to_le_bytes());
+            t.dims.iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
+            out.extend_from_slice(&t.ty.id().to_le_bytes());
+            out.extend_from_slice(&(offset as u64).to_le_bytes());
+            let end = offset.checked_add(t.bytes).and_then(|end| align_up(end, alignment));
+            offset = end.ok_or_else(|| GgufError::OffsetOverflow {
+                name: t.name.clone(),
+                offset: offset as u64,
+                bytes: t.bytes,
+            })?;
+        }
+        out.resize(out.len().next_multiple_of(alignment), 0);
+        Ok(out)
+    }
+
+    /// Writes the whole file; returns its length in bytes. Every tensor is padded to the alignment, the last one too.
+    pub fn write(self, out: &mut dyn Write) -> Result<u64, GgufError> {
+        let io = |error| GgufError::Io {
+            action: "write the file",
+            error,
+        };
+        let alignment = read_alignment(&self.metadata)?;
+        let header = self.header()?;
+        out.write_all(&header).map_err(io)?;
+        let mut written = header.len() as u64;
+        for t in self.tensors {
+            let (name, expected) = (t.name, t.bytes);
+            match t.data {
+                Data::Bytes(bytes) => out.write_all(&bytes).map_err(io)?,
+                Data::Producer(produce) => {
+                    let mut counted = Counted {
+                        out,
+                        count: 0,
+                        limit: expected,
+                    };
+                    let result = produce(&mut counted);
+                    if counted.count != expected && (result.is_ok() || counted.count > expected) {
+                        return Err(GgufError::DataSize {
+                            name,
+                            expected,
+                            found: counted.count,
+                        });
+                    }
+                    result.map_err(io)?;
+                }
+            }
+            let padding = expected.next_multiple_of(alignment) - expected;
+            io::copy(&mut io::Read::take(io::repeat(0), padding as u64), out).map_err(io)?;
+            written += (expected + padding) as u64;
+        }
+        out.flush().map_err(io)?;
+        Ok(written)
+    }
+
+    /// The whole file in memory.
+    pub fn to_bytes(self) -> Result<Vec<u8>, GgufError> {
+        let mut out = Vec::new();
+        self.write(&mut out)?;
+        Ok(out)
+    }
+
+    /// Writes the whole file to `path`, replacing what is there; errors name the file.
+    pub fn write_file(self, path: impl AsRef<Path>) -> Result<u64, GgufError> {
+        let path = path.as_ref();
+        File::create(path)
+            .map_err(|error| GgufError::Io {
+                action: "create the file",
+                error,
+            })
+            .and_then(|file| self.write(&mut BufWriter::with_capacity(1 << 20, file)))
+            .map_err(|e| e.in_file(path))
+    }
+}
+
+/// Passes on at most `limit` bytes and counts what was asked for.
+struct Counted<'w> {
+    out: &'w mut dyn Write,
+    count: usize,
+    limit: usize,
+}
+
+impl Write for Counted<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > self.limit.saturating_sub(self.count) {
+            self.count = self.count.saturating_add(bytes.len());
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "more data than the tensor holds",
+            ));
+        }
+        let n = self.out.write(bytes)?;
+        self.count += n;
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+fn put_string(out: &mut Vec<u8>, s: &[u8]) {
+    out.extend_from_slice(&(s.len() as u64).to_le_bytes());
+    out.extend_from_slice(s);
+}
+
+fn put_pair(out: &mut Vec<u8>, key: &str, value: &Value) -> Result<(), GgufError> {
+    let offset = out.len();
+    if key.is_empty() {
+        return Err(GgufError::EmptyKey { offset });
+    }
+    if key.len() > MAX_KEY_LEN {
+        return Err(GgufError::KeyTooLong {
+            offset,
+            len: key.len() as u64,
+        });
+    }
+    put_string(out, key.as_bytes());
+    out.extend_from_slice(&value.value_type().id().to_le_bytes());
+    match value {
+        Value::U8(v) => out.push(*v),
+        Value::I8(v) => out.extend_from_slice(&v.to_le_bytes()),
+        Value::U16(v) => out.extend_from_slice(&v.to_le_bytes()),
+        Value::I16(v) => out.extend_from_slice(&v.to_le_bytes()),
+        Value::U32(v) => out.extend_from_slice(&v.to_le_bytes()),
+        Value::I32(v) => out.extend_from_slice(&v.to_le_bytes()),
+        Value::F32(v) => out.extend_from_slice(&v.to_le_bytes()),
+        Value::Bool(v) => out.push((*v).into()),
+        Value::String(v) => put_string(out, v),
+        Value::Array(v) => put_array(out, key, v, 1)?,
+        Value::U64(v) => out.extend_from_slice(&v.to_le_bytes()),
+        Value::I64(v) => out.extend_from_slice(&v.to_le_bytes()),
+        Value::F64(v) => out.extend_from_slice(&v.to_le_bytes()),
+    }
+    Ok(())
+}
+
+fn put_array(out: &mut Vec<u8>, key: &str, array: &Array, depth: usize) -> Result<(), GgufError> {
+    if depth > MAX_ARRAY_DEPTH {
+        return Err(GgufError::ArrayTooDeep {
+            key: key.to_owned(),
+            offset: out.len(),
+        });
+    }
+    out.extend_from_slice(&array.element_type().id().to_le_bytes());
+    out.extend_from_slice(&(array.len() as u64).to_le_bytes());
+    match array {
+        Array::U8(v) => out.extend_from_slice(v),
+        Array::I8(v) => put_numbers(out, v, i8::to_le_bytes),
+        Array::U16(v) => put_numbers(out, v, u16::to_le_bytes),
+        Array::I16(v) => put_numbers(out, v, i16::to_le_bytes),
+        Array::U32(v) => put_numbers(out, v, u32::to_le_bytes),
+        Array::I32(v) => put_numbers(out, v, i32::to_le_bytes),
+        Array::F32(v) => put_numbers(out, v, f32::to_le_bytes),
+        Array::Bool(v) => put_numbers(out, v, |b| [u8::from(b)]),
+        Array::String(v) => v.iter().for_each(|s| put_string(out, s)),
+        Array::Nested(v) => v.iter().try_for_each(|a| put_array(out, key, a, depth + 1))?,
+        Array::U64(v) => put_numbers(out, v, u64::to_le_bytes),
+        Array::I64(v) => put_numbers(out, v, i64::to_le_bytes),
+        Array::F64(v) => put_numbers(out, v, f64::to_le_bytes),
+    }
+    Ok(())
+}
+
+fn put_numbers<T: Copy, const N: usize>(out: &mut Vec<u8>, numbers: &[T], to_bytes: fn(T) -> [u8; N]) {
+    out.reserve(numbers.len() * N);
+    numbers.iter().for_each(|&n| out.extend_from_slice(&to_bytes(n)));
+}

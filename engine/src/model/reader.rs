@@ -1,0 +1,365 @@
+//! Reads hyper-parameters as an architecture declares them: key, type, default, scalar or one value per layer.
+
+use crate::gguf::{Metadata, Value};
+
+use super::Base;
+
+/// A hyper-parameter that does not fit its declaration.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum HparamError {
+    /// A required key is not in the file.
+    #[error("key `{key}` is missing, expected {expected}")]
+    Missing {
+        /// Full key.
+        key: String,
+        /// What it should hold.
+        expected: &'static str,
+    },
+    /// A key holds something else.
+    #[error("key `{key}` holds {found}, expected {expected}")]
+    WrongType {
+        /// Full key.
+        key: String,
+        /// What it should hold.
+        expected: String,
+        /// What it holds.
+        found: String,
+    },
+    /// A number is out of range.
+    #[error("key `{key}` is {found}, expected {min} to {max}")]
+    OutOfRange {
+        /// Full key.
+        key: String,
+        /// The value.
+        found: usize,
+        /// Smallest possible.
+        min: usize,
+        /// Largest possible.
+        max: usize,
+    },
+    /// Values that exclude each other.
+    #[error("{0}")]
+    Contradiction(String),
+}
+
+/// Reads one model's hyper-parameters. Methods never fail: an error is noted, a dummy returned, and all errors are reported together.
+pub struct HparamReader<'a> {
+    metadata: &'a Metadata,
+    prefix: &'a str,
+    base: Option<Base>,
+    n_layer: usize,
+    errors: Vec<HparamError>,
+}
+
+impl<'a> HparamReader<'a> {
+    /// A reader of the keys `prefix.*` (the architecture's name in the file). The shared hyper-parameters are read at once.
+    pub fn new(metadata: &'a Metadata, prefix: &'a str) -> HparamReader<'a> {
+        let mut r = HparamReader {
+            metadata,
+            prefix,
+            base: None,
+            n_layer: 0,
+            errors: Vec::new(),
+        };
+        let base = Base::read(&mut r);
+        r.base = Some(base);
+        r
+    }
+
+    /// The shared hyper-parameters; dummies if [`HparamReader::failed`].
+    pub fn base(&self) -> Base {
+        self.base.clone().expect("the base is read on construction")
+    }
+
+    /// True if an error was noted.
+    pub fn failed(&self) -> bool {
+        !self.errors.is_empty()
+    }
+
+    /// All errors noted.
+    pub fn into_errors(self) -> Vec<HparamError> {
+        self.errors
+    }
+
+    /// Notes an error unless `condition` holds; `text` says what must.
+    pub fn check(&mut self, condition: bool, text: &str) {
+        if !condition {
+            self.contradiction(text.to_owned());
+        }
+    }
+
+    /// A count or size.
+    pub fn usize(&mut self, key: &str, default: Option<usize>) -> usize {
+        self.scalar(key, default, "a non-negative integer", as_usize)
+    }
+
+    /// A number.
+    pub fn f32(&mut self, key: &str, default: Option<f32>) -> f32 {
+        self.scalar(key, default, "a number", Value::as_f32)
+    }
+
+    /// A truth value.
+    pub fn bool(&mut self, key: &str, default: Option<bool>) -> bool {
+        self.scalar(key, default, "a bool", as_bool)
+    }
+
+    /// A text.
+    pub fn string(&mut self, key: &str, default: Option<&str>) -> String {
+        self.scalar(key, default.map(str::to_owned), "a string", |v| {
+            v.as_str().map(str::to_owned)
+        })
+    }
+
+    /// One count per layer; a scalar in the file stands for all layers.
+    pub fn usizes(&mut self, key: &str, default: Option<usize>) -> Vec<usize> {
+        self.per_layer(key, default.map(|d| move |_| d), "non-negative integers", as_usize)
+    }
+
+    /// One count per layer, with a default that differs by layer.
+    pub fn usizes_with(&mut self, key: &str, default: impl Fn(usize) -> usize) -> Vec<usize> {
+        self.per_layer(key, Some(default), "non-negative integers", as_usize)
+    }
+
+    /// One number per layer.
+    pub fn f32s(&mut self, key: &str, default: Option<f32>) -> Vec<f32> {
+        self.per_layer(key, default.map(|d| move |_| d), "numbers", Value::as_f32)
+    }
+
+    /// One number per layer, with a default that differs by layer.
+    pub fn f32s_with(&mut self, key: &str, default: impl Fn(usize) -> f32) -> Vec<f32> {
+        self.per_layer(key, Some(default), "numbers", Value::as_f32)
+    }
+
+    /// One truth value per layer.
+    pub fn bools(&mut self, key: &str, default: Option<bool>) -> Vec<bool> {
+        self.per_layer(key, default.map(|d| move |_| d), "bools", as_bool)
+    }
+
+    /// One truth value per layer, with a default that differs by layer.
+    pub fn bools_with(&mut self, key: &str, default: impl Fn(usize) -> bool) -> Vec<bool> {
+        self.per_layer(key, Some(default), "bools", as_bool)
+    }
+
+    /// Which layers follow a pattern: an array of truth values, or a period `n`, where layer `il` does if `il % n < n - 1`
+    /// (period 0: all, period 1: none).
+    pub fn pattern(&mut self, key: &str, default: Option<usize>) -> Vec<bool> {
+        let full = self.full(key);
+        if let Some(Value::Array(_)) = self.metadata.get(&full) {
+            return self.bools(key, None);
+        }
+        let period = self.usize(key, default);
+        (0..self.n_layer)
+            .map(|il| period == 0 || il % period < period - 1)
+            .collect()
+    }
+
+    pub(super) fn set_layers(&mut self, n_layer: usize) {
+        self.n_layer = n_layer;
+    }
+
+    pub(super) fn contradiction(&mut self, text: String) {
+        self.errors.push(HparamError::Contradiction(text));
+    }
+
+    pub(super) fn in_range(
+        &mut self,
+        key: &str,
+        default: Option<usize>,
+        range: std::ops::RangeInclusive<usize>,
+    ) -> usize {
+        let value = self.usize(key, default);
+        if range.contains(&value) {
+            return value;
+        }
+        let (min, max) = (*range.start(), *range.end());
+        // A missing key has been reported already and reads as zero.
+        if self.metadata.contains(&self.full(key)) {
+            self.errors.push(HparamError::OutOfRange {
+                key: self.full(key),
+                found: value,
+                min,
+                max,
+            });
+        }
+        min
+    }
+
+    /// Size of the vocabulary: its own key, or the number of tokens in the tokenizer.
+    pub(super) fn n_vocab(&mut self) -> usize {
+        let tokens = self
+            .metadata
+            .get("tokenizer.ggml.tokens")
+            .and_then(Value::as_array)
+            .map(|a| a.len());
+        let n = self.usize("vocab_size", tokens);
+        if n == 0 && self.metadata.contains(&self.full("vocab_size")) {
+            self.errors.push(HparamError::OutOfRange {
+                key: self.full("vocab_size"),
+                found: 0,
+                min: 1,
+                max: 1 << 28,
+            });
+        }
+        n.min(1 << 28)
+    }
+
+    fn full(&self, key: &str) -> String {
+        format!("{}.{key}", self.prefix)
+    }
+
+    fn scalar<T: Default>(
+        &mut self,
+        key: &str,
+        default: Option<T>,
+        expected: &'static str,
+        convert: impl Fn(&Value) -> Option<T>,
+    ) -> T {
+        let key = self.full(key);
+        let error = match (self.metadata.get(&key), default) {
+            (None, Some(default)) => return default,
+            (None, None) => HparamError::Missing { key, expected },
+            (Some(value), _) => match convert(value) {
+                Some(v) => return v,
+                None => HparamError::WrongType {
+                    key,
+                    expected: expected.to_owned(),
+                    found: value.describe(),
+                },
+            },
+        };
+        self.errors.push(error);
+        T::default()
+    }
+
+    fn per_layer<T: Default + Clone>(
+        &mut self,
+        key: &str,
+        default: Option<impl Fn(usize) -> T>,
+        expected: &'static str,
+        convert: impl Fn(&Value) -> Option<T>,
+    ) -> Vec<T> {
+        let n = self.n_layer;
+        let key = self.full(key);
+        let values = match (self.metadata.get(&key), default) {
+            (None, Some(default)) => return (0..n).map(default).collect(),
+            (None, None) => Err(HparamError::Missing { key, expected }),
+            (Some(value), _) => {
+                let wrong = || HparamError::WrongType {
+                    key: key.clone(),
+                    expected: format!("one value or {n} {expected}"),
+                    found: value.describe(),
+                };
+                match value.as_array() {
+                    None => convert(value).map(|v| vec![v; n]).ok_or_else(wrong),
+                    Some(a) if a.len() == n => (0..n)
+                        .map(|i| a.get(i).as_ref().and_then(&convert))
+                        .collect::<Option<_>>()
+                        .ok_or_else(wrong),
+                    Some(_) => Err(wrong()),
+                }
+            }
+        };
+        values.unwrap_or_else(|e| {
+            self.errors.push(e);
+            vec![T::default(); n]
+        })
+    }
+}
+
+fn as_usize(v: &Value) -> Option<usize> {
+    v.as_u64().and_then(|n| usize::try_from(n).ok())
+}
+
+/// Files hold truth values as bools or as the integers 0 and 1.
+fn as_bool(v: &Value) -> Option<bool> {
+    v.as_bool().or_else(|| match v.as_i64()? {
+        0 => Some(false),
+        1 => Some(true),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metadata(pairs: &[(&str, Value)]) -> Metadata {
+        let mut m: Metadata = [
+            ("x.block_count", Value::U32(3)),
+            ("x.embedding_length", Value::U32(64)),
+            ("x.context_length", Value::U32(128)),
+            ("x.vocab_size", Value::U32(32)),
+            ("x.attention.head_count", Value::U32(4)),
+        ]
+        .into_iter()
+        .collect();
+        for (k, v) in pairs {
+            m.insert(*k, v.clone());
+        }
+        m
+    }
+
+    fn errors(m: &Metadata) -> Vec<String> {
+        HparamReader::new(m, "x")
+            .into_errors()
+            .iter()
+            .map(ToString::to_string)
+            .collect()
+    }
+
+    #[test]
+    fn defaults_follow_other_values() {
+        let m = metadata(&[]);
+        let mut r = HparamReader::new(&m, "x");
+        assert!(!r.failed());
+        let base = r.base();
+        assert_eq!((base.n_head_kv(2), base.head_dim(), base.n_rot()), (4, 16, 16));
+        assert_eq!(r.pattern("p", Some(3)), [true, true, false]);
+        assert_eq!(r.usizes("q", Some(7)), [7, 7, 7]);
+    }
+
+    #[test]
+    fn per_layer_values_are_scalars_or_arrays_of_the_right_length() {
+        let m = metadata(&[
+            ("x.a", Value::from(vec![1u32, 2, 3])),
+            ("x.b", Value::from(vec![1u32, 2])),
+        ]);
+        let mut r = HparamReader::new(&m, "x");
+        assert_eq!(r.usizes("a", None), [1, 2, 3]);
+        assert_eq!(r.usizes("b", None), [0, 0, 0]);
+        let e = r.into_errors();
+        assert_eq!(
+            e[0].to_string(),
+            "key `x.b` holds array of 2 u32, expected one value or 3 non-negative integers"
+        );
+    }
+
+    #[test]
+    fn contradictions_are_named() {
+        let m = metadata(&[("x.attention.head_count_kv", Value::U32(3))]);
+        assert_eq!(
+            errors(&m),
+            ["attention.head_count (4) is not a multiple of attention.head_count_kv (3) in layer 0"]
+        );
+        let m = metadata(&[
+            ("x.expert_count", Value::U32(2)),
+            ("x.expert_used_count", Value::U32(4)),
+        ]);
+        assert_eq!(errors(&m), ["expert_used_count (4) exceeds expert_count (2)"]);
+        let m = metadata(&[("x.block_count", Value::U64(1 << 60))]);
+        assert_eq!(
+            errors(&m),
+            ["key `x.block_count` is 1152921504606846976, expected 1 to 1024"]
+        );
+    }
+
+    #[test]
+    fn missing_and_mistyped_keys_are_collected() {
+        let m: Metadata = [("x.block_count", Value::String((*b"two").into()))]
+            .into_iter()
+            .collect();
+        let e = errors(&m);
+        assert!(e[0].contains("`x.block_count` holds string"), "{e:?}");
+        assert!(e.iter().any(|e| e.contains("`x.embedding_length` is missing")), "{e:?}");
+    }
+}

@@ -1,0 +1,374 @@
+//! The tensor table: every tensor an architecture declares for a file's hyper-parameters, matched against the file's own list.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use kernels::GgmlType;
+
+use crate::gguf::{Gguf, TensorInfo};
+
+use super::{Embed, Experts, Linear, Norm, Vector, WeightId};
+
+/// The op that consumes a tensor; decides where it may be placed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Consumer {
+    /// Rows are read by token.
+    GetRows,
+    /// A matrix product.
+    MulMat,
+    /// A matrix product with a stack of experts.
+    MulMatId,
+    /// Element-wise use.
+    Elementwise,
+}
+
+/// One declared tensor that the file has.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TableRow {
+    /// GGUF name.
+    pub name: String,
+    /// Declared name without layer and suffix, for messages of graphs.
+    pub base: &'static str,
+    /// The layer it belongs to.
+    pub layer: Option<u32>,
+    /// Shape, innermost first.
+    pub ne: [usize; 4],
+    /// Element type in the file.
+    pub ty: GgmlType,
+    /// What it is used for.
+    pub consumer: Consumer,
+    /// Index in the file's tensor list.
+    pub file_index: usize,
+    /// First byte within the file's tensor: not 0 for parts of fused tensors.
+    pub offset: usize,
+}
+
+/// How a file's tensors differ from the declaration.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum TensorError {
+    /// A declared tensor is not in the file.
+    Missing {
+        /// GGUF name.
+        name: String,
+        /// Declared shape.
+        shape: Vec<usize>,
+    },
+    /// A tensor has another shape.
+    WrongShape {
+        /// GGUF name.
+        name: String,
+        /// Declared shape.
+        expected: Vec<usize>,
+        /// Shape in the file.
+        found: Vec<usize>,
+    },
+    /// A tensor of the file is not declared.
+    Unexpected {
+        /// GGUF name.
+        name: String,
+        /// Shape in the file.
+        found: Vec<usize>,
+    },
+}
+
+impl fmt::Display for TensorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TensorError::Missing { name, shape } => write!(f, "tensor `{name}` {shape:?} is missing"),
+            TensorError::WrongShape { name, expected, found } => {
+                write!(f, "tensor `{name}` has shape {found:?}, expected {expected:?}")
+            }
+            TensorError::Unexpected { name, found } => {
+                write!(
+                    f,
+                    "tensor `{name}` {found:?} is in the file but not in the architecture"
+                )
+            }
+        }
+    }
+}
+
+/// Tensors that older converters wrote into files of any architecture although no graph needs them.
+const IGNORED_SUFFIXES: &[&str] = &[".attn_rot_embd", ".attn.masked_bias", ".rope_freqs"];
+/// Separate projections that a file may hold as row ranges of one tensor, in this order.
+const FUSED: &[(&str, &[&str])] = &[("attn_qkv", &["attn_q", "attn_k", "attn_v"])];
+
+/// Collects declared tensors; see the module. Methods never fail: errors are noted and reported together.
+pub struct TensorTable<'a> {
+    file: &'a Gguf,
+    rows: Vec<TableRow>,
+    used: HashSet<usize>,
+    ignored: Vec<&'static str>,
+    prefix: String,
+    layer: Option<u32>,
+    /// Rows of the layer's fused tensor that earlier projections took.
+    fused_rows: usize,
+    errors: Vec<TensorError>,
+}
+
+impl<'a> TensorTable<'a> {
+    /// An empty table over a file's tensor list.
+    pub fn new(file: &'a Gguf) -> TensorTable<'a> {
+        TensorTable {
+            file,
+            rows: Vec::new(),
+            used: HashSet::new(),
+            ignored: Vec::new(),
+            prefix: String::new(),
+            layer: None,
+            fused_rows: 0,
+            errors: Vec::new(),
+        }
+    }
+
+    /// Tensors declared from here belong to layer `il` of a group such as `blk`.
+    pub fn layer(&mut self, group: &str, il: usize) {
+        self.prefix = format!("{group}.{il}.");
+        self.layer = Some(il as u32);
+        self.fused_rows = 0;
+    }
+
+    /// Tensors declared from here belong to no layer.
+    pub fn global(&mut self) {
+        self.prefix.clear();
+        self.layer = None;
+    }
+
+    /// Tensors of this name (any suffix, any layer) may be in the file and are not used.
+    pub fn ignore(&mut self, name: &'static str) {
+        self.ignored.push(name);
+    }
+
+    /// A table of rows `[n, rows]`.
+    pub fn embed(&mut self, name: &'static str, ne: &[usize]) -> Embed {
+        Embed(self.required(name, "weight", ne, Consumer::GetRows))
+    }
+
+    /// As [`TensorTable::embed`], `None` if the file lacks it.
+    pub fn embed_opt(&mut self, name: &'static str, ne: &[usize]) -> Option<Embed> {
+        self.optional(name, "weight", ne, Consumer::GetRows).map(Embed)
+    }
+
+    /// A tensor used element by element.
+    pub fn vector(&mut self, name: &'static str, ne: &[usize]) -> Vector {
+        Vector(self.required(name, "weight", ne, Consumer::Elementwise))
+    }
+
+    /// As [`TensorTable::vector`], `None` if the file lacks it.
+    pub fn vector_opt(&mut self, name: &'static str, ne: &[usize]) -> Option<Vector> {
+        self.optional(name, "weight", ne, Consumer::Elementwise).map(Vector)
+    }
+
+    /// A tensor with its whole GGUF name given, element by element.
+    pub fn raw(&mut self, name: &'static str, ne: &[usize]) -> Vector {
+        Vector(self.required(name, "", ne, Consumer::Elementwise))
+    }
+
+    /// As [`TensorTable::raw`], `None` if the file lacks it.
+    pub fn raw_opt(&mut self, name: &'static str, ne: &[usize]) -> Option<Vector> {
+        self.optional(name, "", ne, Consumer::Elementwise).map(Vector)
+    }
+
+    /// A norm's weight, and its bias if there.
+    pub fn norm(&mut self, name: &'static str, ne: &[usize]) -> Norm {
+        let weight = self.required(name, "weight", ne, Consumer::Elementwise);
+        Norm {
+            weight,
+            bias: self.optional(name, "bias", ne, Consumer::Elementwise),
+        }
+    }
+
+    /// As [`TensorTable::norm`], `None` if the file lacks it.
+    pub fn norm_opt(&mut self, name: &'static str, ne: &[usize]) -> Option<Norm> {
+        let weight = self.optional(name, "weight", ne, Consumer::Elementwise)?;
+        Some(Norm {
+            weight,
+            bias: self.optional(name, "bias", ne, Consumer::Elementwise),
+        })
+    }
+
+    /// A matrix from `n_in` to `n_out`, with its bias and scale if there. A part of a fused tensor stands in for it.
+    pub fn linear(&mut self, name: &'static str, n_in: usize, n_out: usize) -> Linear {
+        if let Some(fused) = self.fused_part(name, n_in, n_out) {
+            return fused;
+        }
+        let weight = self.required(name, "weight", &[n_in, n_out], Consumer::MulMat);
+        self.with_companions(name, n_out, weight)
+    }
+
+    /// As [`TensorTable::linear`], `None` if the file lacks it.
+    pub fn linear_opt(&mut self, name: &'static str, n_in: usize, n_out: usize) -> Option<Linear> {
+        let weight = self.optional(name, "weight", &[n_in, n_out], Consumer::MulMat)?;
+        Some(self.with_companions(name, n_out, weight))
+    }
+
+    /// As [`TensorTable::linear`], the embedding table if the file lacks it.
+    pub fn linear_tied(&mut self, name: &'static str, n_in: usize, n_out: usize, tied: Embed) -> Linear {
+        match self.optional(name, "weight", &[n_in, n_out], Consumer::MulMat) {
+            Some(weight) => self.with_companions(name, n_out, weight),
+            None => self.with_companions(name, n_out, tied.0),
+        }
+    }
+
+    /// A stack of `n` matrices from `n_in` to `n_out`, with biases and scales if there.
+    pub fn experts(&mut self, name: &'static str, n_in: usize, n_out: usize, n: usize) -> Experts {
+        let weight = self.required(name, "weight", &[n_in, n_out, n], Consumer::MulMatId);
+        self.with_expert_companions(name, n_out, n, weight)
+    }
+
+    /// As [`TensorTable::experts`], `None` if the file lacks it.
+    pub fn experts_opt(&mut self, name: &'static str, n_in: usize, n_out: usize, n: usize) -> Option<Experts> {
+        let weight = self.optional(name, "weight", &[n_in, n_out, n], Consumer::MulMatId)?;
+        Some(self.with_expert_companions(name, n_out, n, weight))
+    }
+
+    /// The table, or all differences between the declaration and the file, in order.
+    pub fn finish(mut self) -> Result<Vec<TableRow>, Vec<TensorError>> {
+        for (i, t) in self.file.tensors().iter().enumerate() {
+            if !self.used.contains(&i) && !self.is_ignored(&t.name) {
+                self.errors.push(TensorError::Unexpected {
+                    name: t.name.clone(),
+                    found: t.shape().to_vec(),
+                });
+            }
+        }
+        if self.errors.is_empty() {
+            Ok(self.rows)
+        } else {
+            Err(self.errors)
+        }
+    }
+
+    fn with_companions(&mut self, name: &'static str, n_out: usize, weight: WeightId) -> Linear {
+        Linear {
+            weight,
+            bias: self.optional(name, "bias", &[n_out], Consumer::Elementwise),
+            scale: self.optional(name, "scale", &[1], Consumer::Elementwise),
+        }
+    }
+
+    fn with_expert_companions(&mut self, name: &'static str, n_out: usize, n: usize, weight: WeightId) -> Experts {
+        Experts {
+            weight,
+            bias: self.optional(name, "bias", &[n_out, n], Consumer::Elementwise),
+            scale: self.optional(name, "scale", &[n], Consumer::Elementwise),
+        }
+    }
+
+    /// Rows of a fused tensor, if the file has that instead of the projection itself.
+    fn fused_part(&mut self, name: &'static str, n_in: usize, n_out: usize) -> Option<Linear> {
+        let (fused, _) = FUSED.iter().find(|(_, parts)| parts.contains(&name))?;
+        if self.find(name, "weight").is_some() {
+            return None;
+        }
+        let (_, info) = self.find(fused, "weight")?;
+        let first = self.fused_rows;
+        let row_bytes = info.ty.row_bytes(n_in)?;
+        if info.ne[0] != n_in || info.ne[2] != 1 || first + n_out > info.ne[1] {
+            let (name, found) = (info.name.clone(), info.shape().to_vec());
+            self.errors.push(TensorError::WrongShape {
+                name,
+                expected: vec![n_in, first + n_out],
+                found,
+            });
+        }
+        self.fused_rows += n_out;
+        let weight = self.push(fused, "weight", &[n_in, n_out], Consumer::MulMat, first * row_bytes)?;
+        let bias_offset = self
+            .find(fused, "bias")
+            .and_then(|(_, b)| b.ty.row_bytes(first))
+            .unwrap_or(0);
+        let bias = self.push(fused, "bias", &[n_out], Consumer::Elementwise, bias_offset);
+        Some(Linear {
+            weight,
+            bias,
+            scale: None,
+        })
+    }
+
+    fn required(&mut self, name: &'static str, suffix: &str, ne: &[usize], consumer: Consumer) -> WeightId {
+        self.optional(name, suffix, ne, consumer).unwrap_or_else(|| {
+            let name = self.full_name(name, suffix);
+            self.errors.push(TensorError::Missing {
+                name,
+                shape: ne.to_vec(),
+            });
+            WeightId(0)
+        })
+    }
+
+    fn optional(&mut self, name: &'static str, suffix: &str, ne: &[usize], consumer: Consumer) -> Option<WeightId> {
+        let (index, info) = self.find(name, suffix)?;
+        let mut shape = [1; 4];
+        shape[..ne.len()].copy_from_slice(ne);
+        if info.ne != shape {
+            let found = info.shape().to_vec();
+            let name = info.name.clone();
+            self.errors.push(TensorError::WrongShape {
+                name,
+                expected: ne.to_vec(),
+                found,
+            });
+        }
+        // A tensor read by two declarations (a table shared by all layers) is one row.
+        if let Some(i) = self
+            .rows
+            .iter()
+            .position(|r| r.file_index == index && r.offset == 0 && r.ne == shape)
+        {
+            return Some(WeightId(i as u32));
+        }
+        self.push(name, suffix, ne, consumer, 0)
+    }
+
+    fn push(
+        &mut self,
+        name: &'static str,
+        suffix: &str,
+        ne: &[usize],
+        consumer: Consumer,
+        offset: usize,
+    ) -> Option<WeightId> {
+        let (file_index, info) = self.find(name, suffix)?;
+        let mut shape = [1; 4];
+        shape[..ne.len()].copy_from_slice(ne);
+        let row = TableRow {
+            name: info.name.clone(),
+            base: name,
+            layer: self.layer,
+            ne: shape,
+            ty: info.ty,
+            consumer,
+            file_index,
+            offset,
+        };
+        self.used.insert(file_index);
+        self.rows.push(row);
+        Some(WeightId(self.rows.len() as u32 - 1))
+    }
+
+    fn find(&self, name: &str, suffix: &str) -> Option<(usize, &'a TensorInfo)> {
+        let info = self.file.tensor(&self.full_name(name, suffix))?;
+        let index = self.file.tensor_index(&info.name)?;
+        Some((index, info))
+    }
+
+    fn full_name(&self, name: &str, suffix: &str) -> String {
+        match suffix {
+            "" => format!("{}{name}", self.prefix),
+            _ => format!("{}{name}.{suffix}", self.prefix),
+        }
+    }
+
+    fn is_ignored(&self, name: &str) -> bool {
+        let bare = name.rsplit_once('.').map_or(name, |(bare, _)| bare);
+        let without_layer = match bare.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
+            Some((_, rest)) => rest,
+            None => bare,
+        };
+        self.ignored
+            .iter()
+            .any(|&i| i == name || i == bare || i == without_layer)
+            || IGNORED_SUFFIXES.iter().any(|s| bare.ends_with(s))
+    }
+}

@@ -1,0 +1,188 @@
+//! The chain of samplers that turns logits into a token.
+
+use super::rng::{Rng, random_seed};
+use super::{Bias, Candidates, Dist, Mirostat, MirostatV2, SampleError, SamplerParams, Token};
+use std::borrow::Cow;
+
+/// One step of a chain.
+pub trait Sampler: Send {
+    /// Its name in the tables, parameters and logs.
+    fn name(&self) -> &'static str;
+
+    /// Reweights, reorders or removes candidates, or selects one.
+    fn apply(&mut self, candidates: &mut Candidates);
+
+    /// Takes note of a token that has become part of the text.
+    fn accept(&mut self, _token: Token) {}
+
+    /// Forgets all accepted tokens and restarts the random numbers.
+    fn reset(&mut self) {}
+
+    /// `Some(k)` where this sampler, being the first one, only looks at the `k` most likely tokens (0: at all): the
+    /// chain then need not list the others.
+    fn leading_top_k(&self) -> Option<usize> {
+        None
+    }
+}
+
+/// What samplers need to know of a vocabulary. Only DRY's sequence breakers do.
+pub trait Pieces {
+    /// Tokens in the vocabulary.
+    fn n_tokens(&self) -> usize;
+
+    /// The text of a token, with special tokens spelled out.
+    fn piece(&self, token: Token) -> Cow<'_, [u8]>;
+
+    /// The tokens of a text, without BOS or EOS and without parsing special tokens.
+    fn tokenize(&self, text: &str) -> Vec<Token>;
+}
+
+/// Samplers in order, and the candidates they work on.
+pub struct Chain {
+    samplers: Vec<Box<dyn Sampler>>,
+    candidates: Candidates,
+    n_vocab: usize,
+    seed: u64,
+}
+
+/// What the builders in the sampler table get besides the parameters.
+pub(super) struct Build<'a> {
+    pub params: &'a SamplerParams,
+    pub pieces: Option<&'a dyn Pieces>,
+    pub seed: u64,
+}
+
+impl Build<'_> {
+    /// Random numbers of a sampler's own.
+    pub fn rng(&self, stream: Stream) -> Rng {
+        Rng::new(self.seed, stream as u64)
+    }
+}
+
+/// Samplers that draw random numbers.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Stream {
+    Select = 0,
+    Xtc = 1,
+}
+
+impl Chain {
+    /// The chain that `params` describe, for logits of `n_vocab` tokens. `pieces`: the vocabulary, for the sequence
+    /// breakers of DRY; without one there are none.
+    pub fn new(params: &SamplerParams, n_vocab: usize, pieces: Option<&dyn Pieces>) -> Result<Chain, SampleError> {
+        params.check()?;
+        if let Some(bias) = params.logit_bias.iter().find(|b| b.token as usize >= n_vocab) {
+            return Err(SampleError::TokenOutOfVocab {
+                name: "logit_bias",
+                token: bias.token,
+                n_vocab,
+            });
+        }
+        let seed = params.seed.unwrap_or_else(random_seed);
+        let build = Build { params, pieces, seed };
+        let mut samplers: Vec<Box<dyn Sampler>> = Vec::new();
+        if !params.logit_bias.is_empty() {
+            samplers.push(Box::new(Bias::new(&params.logit_bias)));
+        }
+        let (tau, eta, rng) = (params.mirostat_tau, params.mirostat_eta, build.rng(Stream::Select));
+        match params.mirostat {
+            0 => {
+                samplers.extend(params.samplers.iter().filter_map(|kind| kind.def().build(&build)));
+                samplers.push(Box::new(Dist::new(rng)));
+            }
+            version => {
+                samplers.extend(super::SamplerKind::Temperature.def().build(&build));
+                samplers.push(match version {
+                    1 => Box::new(Mirostat::new(n_vocab, tau, eta, rng)),
+                    _ => Box::new(MirostatV2::new(tau, eta, rng)),
+                });
+            }
+        }
+        Ok(Chain {
+            samplers,
+            candidates: Candidates::default(),
+            n_vocab,
+            seed,
+        })
+    }
+
+    /// A chain of given samplers. Where none of them selects, the most likely candidate is taken.
+    pub fn from_samplers(samplers: Vec<Box<dyn Sampler>>, n_vocab: usize) -> Chain {
+        Chain {
+            samplers,
+            candidates: Candidates::default(),
+            n_vocab,
+            seed: 0,
+        }
+    }
+
+    /// The next token for `logits: [n_vocab]`. The token still has to be given to [`Chain::accept`].
+    pub fn sample(&mut self, logits: &[f32]) -> Result<Token, SampleError> {
+        if logits.len() != self.n_vocab {
+            return Err(SampleError::LogitCount {
+                expected: self.n_vocab,
+                found: logits.len(),
+            });
+        }
+        match self.samplers.first().and_then(|s| s.leading_top_k()) {
+            Some(k) => self.candidates.fill_top_k(logits, k),
+            None => self.candidates.fill(logits),
+        }
+        self.apply()
+    }
+
+    /// The same for candidates the caller has set up with [`Chain::candidates_mut`].
+    pub fn apply(&mut self) -> Result<Token, SampleError> {
+        let candidates = &mut self.candidates;
+        for sampler in &mut self.samplers {
+            sampler.apply(candidates);
+        }
+        if candidates.selected().is_none()
+            && let Some(best) = candidates.argmax()
+        {
+            candidates.select(best);
+        }
+        match candidates.selected() {
+            Some(c) if c.logit > f32::NEG_INFINITY => Ok(c.token),
+            _ => Err(SampleError::NoCandidate { n_vocab: self.n_vocab }),
+        }
+    }
+
+    /// Tells every sampler that a token has become part of the text: tokens of the prompt, then each one sampled.
+    pub fn accept(&mut self, token: Token) {
+        self.samplers.iter_mut().for_each(|s| s.accept(token));
+    }
+
+    /// Back to the state after building: no accepted tokens, random numbers from the start of the seed.
+    pub fn reset(&mut self) {
+        self.samplers.iter_mut().for_each(|s| s.reset());
+    }
+
+    /// What the samplers left after the last [`Chain::sample`], with probabilities.
+    pub fn candidates(&self) -> &Candidates {
+        &self.candidates
+    }
+
+    /// The candidates, to be set up for [`Chain::apply`].
+    pub fn candidates_mut(&mut self) -> &mut Candidates {
+        &mut self.candidates
+    }
+
+    /// The seed in use, also where the parameters left it to chance: with it a run can be repeated.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// The names of the samplers, in order.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.samplers.iter().map(|s| s.name())
+    }
+}
+
+impl std::fmt::Debug for Chain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Chain")
+            .field("samplers", &self.names().collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,181 @@
+//! What parsing a header may cost: memory in proportion to the file, whatever the file says. A test binary of its own,
+//! because it counts every allocation.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use engine::gguf::{Array, Gguf, GgufWriter, StringArray, ValueType};
+use kernels::GgmlType;
+
+/// Counts the live bytes of each thread and their peak.
+struct Counting;
+
+thread_local! {
+    static LIVE: Cell<isize> = const { Cell::new(0) };
+    static PEAK: Cell<isize> = const { Cell::new(0) };
+}
+
+fn count(n: isize) {
+    let live = LIVE.get() + n;
+    LIVE.set(live);
+    PEAK.set(PEAK.get().max(live));
+}
+
+// SAFETY: every call is passed on to the system's allocator with the arguments it came with.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: as required of our caller.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: as required of our caller.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        // The worst case, in which old and new exist side by side for a moment.
+        count(new_size as isize);
+        count(-(layout.size() as isize));
+        // SAFETY: as required of our caller.
+        unsafe { System.realloc(ptr, layout, new_size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Peak bytes of memory that `f` needs on this thread beyond what is in use before it.
+fn peak_of<T>(f: impl FnOnce() -> T) -> (T, usize) {
+    let before = LIVE.get();
+    PEAK.set(before);
+    let result = f();
+    (result, (PEAK.get() - before) as usize)
+}
+
+fn headers() -> Vec<Vec<u8>> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/archs");
+    let paths = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let headers = paths.filter(|path| path.to_string_lossy().ends_with(".header.gguf"));
+    let headers: Vec<_> = headers.map(|path| std::fs::read(path).unwrap()).collect();
+    assert!(!headers.is_empty());
+    headers
+}
+
+/// A small generator, so that a failing case can be made again from its number.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+}
+
+/// Spoils a header in one to four places, mostly with numbers where lengths and counts may stand.
+fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
+    for _ in 0..=random.below(4) {
+        let i = random.below(bytes.len());
+        match random.below(8) {
+            0 => bytes.truncate(i.max(1)),
+            1 => drop(bytes.drain(i..(i + 1 + random.below(16)).min(bytes.len()))),
+            2..=4 => bytes[i] = random.next() as u8,
+            _ => {
+                let number = [random.next(), random.next() >> random.below(64), 1 << random.below(64)][random.below(3)];
+                let len = 8.min(bytes.len() - i);
+                bytes[i..i + len].copy_from_slice(&number.to_le_bytes()[..len]);
+            }
+        }
+        if bytes.is_empty() {
+            bytes.push(0);
+        }
+    }
+}
+
+#[test]
+fn a_hundred_thousand_mutated_headers_take_little_memory_and_time() {
+    const CASES: usize = 100_000;
+    let headers = headers();
+    let (mut accepted, start) = (0, Instant::now());
+    for case in 0..CASES {
+        let mut bytes = headers[case % headers.len()].clone();
+        mutate(&mut bytes, &mut Random(0x9e37_79b9_7f4a_7c15 ^ (case as u64 + 1)));
+        let (ok, peak) = peak_of(|| match Gguf::parse_header(&bytes) {
+            Ok(_) => true,
+            Err(e) => e.to_string().is_empty(),
+        });
+        assert!(
+            peak < 128 * 1024,
+            "case {case}: {peak} bytes for a header of {}",
+            bytes.len()
+        );
+        accepted += usize::from(ok);
+    }
+    let elapsed = start.elapsed();
+    println!("{accepted} of {CASES} accepted, {elapsed:.1?}");
+    assert!(
+        (1..CASES).contains(&accepted),
+        "mutations neither all harmless nor all fatal"
+    );
+    assert!(elapsed < Duration::from_secs(300));
+}
+
+/// The densest files: as many things as fit in few bytes, each of which is larger in memory.
+#[test]
+fn dense_files_take_memory_in_proportion() {
+    let n = 100_000;
+    let mut empty_strings = GgufWriter::new();
+    empty_strings.set("k", std::iter::repeat_n("", n).collect::<StringArray>());
+    let mut empty_arrays = GgufWriter::new();
+    empty_arrays.set("k", Array::Nested(vec![Array::U8(vec![]); n]));
+    let mut keys = GgufWriter::new();
+    (0..n).for_each(|i| drop(keys.metadata.insert(format!("{i:x}"), 0u8)));
+    let mut tensors = GgufWriter::new();
+    for i in 0..n {
+        tensors
+            .add_tensor_with(format!("{i:x}"), GgmlType::I8, &[1], |_| Ok(()))
+            .unwrap();
+    }
+    for (what, writer) in [
+        ("strings", empty_strings),
+        ("arrays", empty_arrays),
+        ("keys", keys),
+        ("tensors", tensors),
+    ] {
+        let bytes = writer.header().unwrap();
+        let (header, peak) = peak_of(|| Gguf::parse_header(&bytes).unwrap());
+        let ratio = peak as f64 / bytes.len() as f64;
+        println!("{what}: {:.1} times {} bytes", ratio, bytes.len());
+        assert!(ratio < 20.0, "{what}: {ratio:.1} times the file");
+        drop(header);
+    }
+}
+
+/// Counts that claim the world, before a file that is otherwise large enough to be taken seriously.
+#[test]
+fn counts_do_not_reserve_memory() {
+    for ty in ValueType::ALL {
+        let mut bytes = b"GGUF\x03\0\0\0".to_vec();
+        bytes.extend_from_slice(&0u64.to_le_bytes());
+        bytes.extend_from_slice(&1u64.to_le_bytes());
+        bytes.extend_from_slice(&1u64.to_le_bytes());
+        bytes.push(b'k');
+        bytes.extend_from_slice(&ValueType::Array.id().to_le_bytes());
+        bytes.extend_from_slice(&ty.id().to_le_bytes());
+        bytes.extend_from_slice(&(1u64 << 60).to_le_bytes());
+        bytes.resize(bytes.len() + (1 << 20), 0xff);
+        let (result, peak) = peak_of(|| Gguf::parse_header(&bytes));
+        assert!(result.is_err());
+        assert!(peak < 4096, "{ty}: {peak} bytes");
+    }
+}
