@@ -11,12 +11,14 @@
 //! - [`context`]: batches, KV memory, decode
 //! - [`sample`]: logits to tokens
 //! - [`chat`]: messages to prompts
+//! - [`conformance`]: checks of architectures against recorded logits
 
 pub mod alloc;
 pub mod arch;
 pub mod backend;
 pub mod build;
 pub mod chat;
+pub mod conformance;
 pub mod context;
 pub mod gguf;
 pub mod graph;

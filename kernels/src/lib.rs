@@ -1,11 +1,25 @@
 //! CPU kernels over plain slices, in the order data flows through them:
-//! [`types`] (what the bytes of a tensor are called and how large they are), [`quants`] (blocks to floats and back).
+//! [`types`] (what the bytes of a tensor are called and how large they are), [`quants`] (blocks to floats and back),
+//! [`matmul()`] (the matrix product), [`rows`] (everything else that is done with a row of floats).
 //!
-//! Nothing here knows a graph, a model or a thread pool: a kernel takes slices and numbers. Each kernel has a
-//! plain scalar form, which is its definition, and faster forms chosen once at run time.
+//! Nothing here knows a graph, a model or a thread pool: a kernel takes slices and numbers.
+//!
+//! Below the public functions: `generic` holds the algorithms, written once over the trait of `simd`; `simd` has one thin file for
+//! each instruction set; `dispatch` instantiates the former for the latter and chooses once at run time ([`isa`]).
+//! The scalar decoders in `quants` are the definition that every other form is tested against.
 
+mod dispatch;
+mod generic;
+mod matmul;
 pub mod quants;
+pub mod rows;
+mod simd;
 pub mod types;
 
+pub use dispatch::{Isa, isa};
+pub use matmul::{MatMul, matmul, matmul_scratch};
 pub use quants::{can_dequantize, can_quantize, dequantize_row, quantize_row};
 pub use types::GgmlType;
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,98 @@
 //! Helpers shared by the integration tests.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use engine::conformance::{CheckParams, Fixture};
+use engine::context::{Batch, Context, ContextParams, SeqSet};
+use engine::model::{LoadParams, Model};
+use engine::vocab::Token;
+use kernels::GgmlType;
+
+/// The project's own test data.
+pub fn data_dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("data")
+}
+
+/// The shared conformance data beside the checkout (or where `LLAMA_SHARED` says). Says so when it is absent.
+pub fn shared_dir() -> Option<PathBuf> {
+    let dir = std::env::var_os("LLAMA_SHARED").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared"),
+        PathBuf::from,
+    );
+    if dir.is_dir() {
+        return Some(dir);
+    }
+    println!("skipped: there is no shared data at {}", dir.display());
+    None
+}
+
+/// A fixture of the project's own data.
+pub fn fixture(name: &str) -> Fixture {
+    let dir = data_dir().join("archs");
+    Fixture {
+        name: name.to_owned(),
+        header: dir.join(format!("{name}.header.gguf")),
+        logits: dir.join(format!("{name}.logits")),
+    }
+}
+
+/// Exact caches and one thread pool of two: what conformance is checked with.
+pub fn exact() -> CheckParams {
+    CheckParams {
+        seed: 1,
+        load: LoadParams::default(),
+        context: ContextParams {
+            n_threads: 2,
+            n_threads_batch: 2,
+            type_k: GgmlType::F32,
+            type_v: GgmlType::F32,
+            ..ContextParams::default()
+        },
+    }
+}
+
+/// The seeded model of a fixture.
+pub fn model(name: &str) -> Arc<Model> {
+    fixture(name)
+        .model(archs::ALL, &exact())
+        .expect("the fixture's model loads")
+}
+
+/// The recorded tokens of a fixture.
+pub fn tokens(name: &str) -> Vec<Token> {
+    engine::conformance::tokens(&fixture(name).recorded().expect("the logits are readable"))
+}
+
+/// A context of 96 cells with exact caches.
+pub fn context(model: &Arc<Model>, change: impl FnOnce(&mut ContextParams)) -> Context {
+    let mut params = exact().context;
+    params.n_ctx = 96;
+    change(&mut params);
+    Context::new(model.clone(), &params).expect("the context is made")
+}
+
+/// Decodes tokens as one batch of a sequence from position `pos`; the logits of the last.
+pub fn decode_last(ctx: &mut Context, tokens: &[Token], pos: usize, seq: usize) -> Vec<f32> {
+    let mut batch = Batch::new();
+    batch.push_prompt(tokens, pos, seq);
+    ctx.decode(&batch).expect("the batch is decoded");
+    ctx.logits(tokens.len() - 1)
+        .expect("the last token has output")
+        .to_vec()
+}
+
+/// Decodes one token.
+pub fn decode_one(ctx: &mut Context, token: Token, pos: usize, seq: usize) -> Vec<f32> {
+    let mut batch = Batch::new();
+    batch.push(token, pos, SeqSet::one(seq), true);
+    ctx.decode(&batch).expect("the token is decoded");
+    ctx.logits(0).expect("it has output").to_vec()
+}
+
+/// Normalized mean squared error of `b` against `a`.
+pub fn nmse(a: &[f32], b: &[f32]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let error: f64 = a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum();
+    error / a.iter().map(|a| f64::from(*a).powi(2)).sum::<f64>()
+}

@@ -129,32 +129,38 @@ pub trait Buffer: Send + Sync {
 /// Every buffer that a graph's tensors may live in, by [`BufferId`].
 #[derive(Clone, Default)]
 pub struct MemoryMap {
-    buffers: Vec<Option<(Arc<dyn Buffer>, Usage)>>,
+    buffers: Vec<(Option<Arc<dyn Buffer>>, Usage)>,
 }
 
 impl MemoryMap {
     /// Adds a buffer.
     pub fn insert(&mut self, buffer: Arc<dyn Buffer>, usage: Usage) -> BufferId {
         let id = BufferId(u32::try_from(self.buffers.len()).expect("fewer than 2^32 buffers"));
-        self.buffers.push(Some((buffer, usage)));
+        self.buffers.push((Some(buffer), usage));
         id
     }
 
     /// Puts another buffer in the place of an existing one; tensors that live there must be placed anew.
     pub fn replace(&mut self, id: BufferId, buffer: Arc<dyn Buffer>) {
-        if let Some((slot, _)) = &mut self.buffers[id.0 as usize] {
-            *slot = buffer;
-        }
+        self.buffers[id.0 as usize].0 = Some(buffer);
+    }
+
+    /// Lets go of a buffer; its id stays taken until [`replace`](MemoryMap::replace) puts another one there.
+    pub fn release(&mut self, id: BufferId) {
+        self.buffers[id.0 as usize].0 = None;
     }
 
     /// The buffer with this id.
     pub fn get(&self, id: BufferId) -> &Arc<dyn Buffer> {
-        &self.entry(id).0
+        self.buffers[id.0 as usize]
+            .0
+            .as_ref()
+            .expect("the buffer of a home exists as long as its graph")
     }
 
     /// What the buffer is used for.
     pub fn usage(&self, id: BufferId) -> Usage {
-        self.entry(id).1
+        self.buffers[id.0 as usize].1
     }
 
     /// Address of a home in host memory; `None` if the buffer is not the host's.
@@ -162,12 +168,6 @@ impl MemoryMap {
         let base = self.get(home.buffer).host_ptr()?;
         // SAFETY: a home's offset lies within its buffer: the allocator or the loader put it there after checking sizes.
         Some(unsafe { base.add(home.offset) })
-    }
-
-    fn entry(&self, id: BufferId) -> &(Arc<dyn Buffer>, Usage) {
-        self.buffers[id.0 as usize]
-            .as_ref()
-            .expect("the buffer of a home exists as long as its graph")
     }
 }
 
@@ -246,15 +246,55 @@ pub trait Backend: Send {
     /// Returns when done, or, for asynchronous backends, when queued.
     fn compute(&mut self, graph: &Graph, nodes: &[TensorId], memory: &MemoryMap) -> Result<(), BackendError>;
 
-    /// Waits until everything queued is done.
+    /// Waits until everything queued is done. Nothing to do for backends that compute before they return.
     fn synchronize(&mut self) -> Result<(), BackendError> {
         Ok(())
+    }
+
+    /// An event of this backend, recorded nowhere yet (waiting for it returns at once). `None`, the default, for backends
+    /// that compute before they return; the scheduler then synchronizes instead.
+    fn new_event(&self) -> Result<Option<Box<dyn Event>>, BackendError> {
+        Ok(None)
+    }
+
+    /// Moves one of its own events to the end of what is queued now.
+    fn record_event(&mut self, event: &dyn Event) -> Result<(), BackendError> {
+        let _ = event;
+        Ok(())
+    }
+
+    /// Makes everything queued from now on wait for an event, possibly of another backend. By default the caller waits.
+    fn wait_event(&mut self, event: &dyn Event) -> Result<(), BackendError> {
+        event.synchronize()
+    }
+
+    /// Queues a copy of `len` bytes from memory that `source` computes into memory of this backend; buffers are given
+    /// with an offset in bytes. The copy comes after all that is queued on `source`, and later work of both backends after
+    /// the copy. False, the default, if it cannot: the scheduler then waits for both and copies through the host.
+    fn copy_from_async(
+        &mut self,
+        source: &mut dyn Backend,
+        from: (&dyn Buffer, usize),
+        to: (&dyn Buffer, usize),
+        len: usize,
+    ) -> Result<bool, BackendError> {
+        let _ = (source, from, to, len);
+        Ok(false)
     }
 
     /// Changes the number of threads; ignored by backends without any.
     fn set_threads(&mut self, n_threads: usize) {
         let _ = n_threads;
     }
+}
+
+/// A point in the queue of an asynchronous backend.
+pub trait Event: Send {
+    /// Blocks until everything queued before the point is done.
+    fn synchronize(&self) -> Result<(), BackendError>;
+
+    /// For a backend to recognize its own events.
+    fn as_any(&self) -> &dyn Any;
 }
 
 /// Devices that come from one library.
@@ -273,8 +313,12 @@ pub fn same_buffer_type(a: &dyn BufferType, b: &dyn BufferType) -> bool {
 
 /// Every compiled-in family of backends, in the order of preference. The reference comes last: it is there to compare with.
 pub fn registries() -> &'static [Arc<dyn Registry>] {
-    static ALL: LazyLock<Vec<Arc<dyn Registry>>> =
-        LazyLock::new(|| vec![Arc::new(reference::ReferenceRegistry::new())]);
+    static ALL: LazyLock<Vec<Arc<dyn Registry>>> = LazyLock::new(|| {
+        vec![
+            Arc::new(cpu::CpuRegistry::new()),
+            Arc::new(reference::ReferenceRegistry::new()),
+        ]
+    });
     &ALL
 }
 

@@ -1,5 +1,7 @@
 //! Tokens to decode: which, at what positions, in which sequences, and whose outputs are wanted.
 
+use crate::vocab::Token;
+
 /// A set of sequences, one bit each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub struct SeqSet(pub u64);
@@ -38,7 +40,7 @@ impl SeqSet {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BatchToken {
     /// Token id.
-    pub token: i32,
+    pub token: Token,
     /// Position, counted from 0.
     pub pos: i32,
     /// The sequences it belongs to; those of a shared prompt may be several.
@@ -65,14 +67,19 @@ impl Batch {
     }
 
     /// Adds one token.
-    pub fn push(&mut self, token: i32, pos: usize, seqs: SeqSet, output: bool) {
+    pub fn push(&mut self, token: Token, pos: usize, seqs: SeqSet, output: bool) {
         // A position beyond i32 is refused by decode, which sees the saturated value as inconsistent.
         let pos = i32::try_from(pos).unwrap_or(i32::MAX);
-        self.tokens.push(BatchToken { token, pos, seqs, output });
+        self.tokens.push(BatchToken {
+            token,
+            pos,
+            seqs,
+            output,
+        });
     }
 
     /// Adds consecutive tokens of one sequence from position `pos`, with output for the last one only.
-    pub fn push_prompt(&mut self, tokens: &[i32], pos: usize, seq: usize) {
+    pub fn push_prompt(&mut self, tokens: &[Token], pos: usize, seq: usize) {
         for (i, &token) in tokens.iter().enumerate() {
             self.push(token, pos + i, SeqSet::one(seq), i + 1 == tokens.len());
         }

@@ -83,7 +83,11 @@ impl Cells {
                 }
                 return false;
             }
-            undo.push(Undo { cell, pos: self.pos[cell], seqs: self.seqs[cell] });
+            undo.push(Undo {
+                cell,
+                pos: self.pos[cell],
+                seqs: self.seqs[cell],
+            });
             self.set(cell, t.pos, t.seqs);
             self.shift[cell] = 0;
             *slot = cell as i64;
@@ -98,7 +102,11 @@ impl Cells {
     /// Takes back one placement. In a pool with a window the overwritten cell's data is gone: it becomes empty.
     pub fn restore(&mut self, undo: Undo) {
         let keep = self.window == Window::None;
-        let (pos, seqs) = if keep { (undo.pos, undo.seqs) } else { (EMPTY, SeqSet::default()) };
+        let (pos, seqs) = if keep {
+            (undo.pos, undo.seqs)
+        } else {
+            (EMPTY, SeqSet::default())
+        };
         self.set(undo.cell, pos, seqs);
         self.first_free = self.first_free.min(undo.cell);
     }
@@ -106,14 +114,22 @@ impl Cells {
     /// Removes `seq` from cells with positions in `from..to`.
     pub fn remove(&mut self, seq: usize, from: i32, to: i32) {
         self.update(|pos, seqs| {
-            if seqs.contains(seq) && pos >= from && pos < to { SeqSet(seqs.0 & !SeqSet::one(seq).0) } else { seqs }
+            if seqs.contains(seq) && pos >= from && pos < to {
+                SeqSet(seqs.0 & !SeqSet::one(seq).0)
+            } else {
+                seqs
+            }
         });
     }
 
     /// Adds `to` to the cells of `from` with positions in the range.
     pub fn copy(&mut self, from: usize, to: usize, p0: i32, p1: i32) {
         self.update(|pos, seqs| {
-            if seqs.contains(from) && pos >= p0 && pos < p1 { SeqSet(seqs.0 | SeqSet::one(to).0) } else { seqs }
+            if seqs.contains(from) && pos >= p0 && pos < p1 {
+                SeqSet(seqs.0 | SeqSet::one(to).0)
+            } else {
+                seqs
+            }
         });
     }
 
@@ -181,7 +197,9 @@ impl Cells {
 
     /// How many positions in `from..to` of a sequence are present.
     pub fn count(&self, seq: usize, from: i32, to: i32) -> usize {
-        (0..self.top).filter(|&c| self.seqs[c].contains(seq) && self.pos[c] >= from && self.pos[c] < to).count()
+        (0..self.top)
+            .filter(|&c| self.seqs[c].contains(seq) && self.pos[c] >= from && self.pos[c] < to)
+            .count()
     }
 
     fn is_free(&self, cell: usize, q_min: &[i32]) -> bool {
@@ -250,19 +268,32 @@ mod tests {
     use super::*;
 
     fn token(pos: i32, seqs: u64) -> BatchToken {
-        BatchToken { token: 0, pos, seqs: SeqSet(seqs), output: false }
+        BatchToken {
+            token: 0,
+            pos,
+            seqs: SeqSet(seqs),
+            output: false,
+        }
     }
 
     fn place(c: &mut Cells, tokens: &[BatchToken], q: i32) -> Option<Vec<i64>> {
         let mut out = vec![0; tokens.len()];
-        c.place(tokens, &[q; MAX_SEQUENCES], &mut out, &mut Vec::new()).then_some(out)
+        c.place(tokens, &[q; MAX_SEQUENCES], &mut out, &mut Vec::new())
+            .then_some(out)
     }
 
     #[test]
     fn cells_are_taken_from_the_bottom_and_reused() {
         let mut c = Cells::new(4, Window::None);
-        assert_eq!(place(&mut c, &[token(0, 1), token(1, 1), token(2, 1)], 0), Some(vec![0, 1, 2]));
-        assert_eq!(place(&mut c, &[token(3, 1), token(4, 1)], 3), None, "no room changes nothing");
+        assert_eq!(
+            place(&mut c, &[token(0, 1), token(1, 1), token(2, 1)], 0),
+            Some(vec![0, 1, 2])
+        );
+        assert_eq!(
+            place(&mut c, &[token(3, 1), token(4, 1)], 3),
+            None,
+            "no room changes nothing"
+        );
         assert_eq!((c.n_used(), c.top()), (3, 3));
         c.remove(0, 1, 2);
         assert_eq!(place(&mut c, &[token(3, 1), token(4, 1)], 3), Some(vec![1, 3]));

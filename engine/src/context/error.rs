@@ -4,6 +4,8 @@ use kernels::GgmlType;
 
 use crate::backend::BackendError;
 use crate::build::BuildError;
+use crate::sched::SchedError;
+use crate::vocab::Token;
 
 /// A context that cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +36,9 @@ pub enum ContextError {
     /// A device failed, most likely for want of memory.
     #[error(transparent)]
     Backend(#[from] BackendError),
+    /// The graph could not be placed, most likely for want of memory.
+    #[error(transparent)]
+    Sched(#[from] SchedError),
 }
 
 /// A batch that could not be decoded. The memory is as it was before.
@@ -56,7 +61,7 @@ pub enum DecodeError {
         /// Index in the batch.
         index: usize,
         /// The token.
-        token: i32,
+        token: Token,
         /// Size of the vocabulary.
         n_vocab: usize,
     },
@@ -101,14 +106,16 @@ pub enum DecodeError {
     Build(#[from] BuildError),
     /// A device failed.
     #[error(transparent)]
-    Backend(#[from] BackendError),
+    Sched(#[from] SchedError),
 }
 
 /// A change of the KV memory that is not possible.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
     /// The layers with a window no longer hold what the positions before the cut would need.
-    #[error("sequence {seq} cannot be cut at {pos}: its sliding-window layers have forgotten what comes before; clear it and decode anew")]
+    #[error(
+        "sequence {seq} cannot be cut at {pos}: its sliding-window layers have forgotten what comes before; clear it and decode anew"
+    )]
     WindowForgotten {
         /// The sequence.
         seq: usize,

@@ -1,1 +1,17 @@
-//! (to come)
+//! Contexts: batches in, logits out. Everything that decoding needs is reserved for the worst case before the first token.
+
+mod batch;
+mod cells;
+mod decode;
+mod error;
+mod memory;
+mod params;
+mod perf;
+mod shift;
+
+pub use batch::{Batch, BatchToken, MAX_SEQUENCES, SeqSet};
+pub use decode::{Context, Sizes};
+pub use error::{ContextError, DecodeError, MemoryError};
+pub use memory::KvMemory;
+pub use params::ContextParams;
+pub use perf::Perf;

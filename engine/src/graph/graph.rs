@@ -2,6 +2,7 @@
 
 use kernels::GgmlType;
 
+use super::edit::Edits;
 use super::{Flags, Home, MAX_SRC, Name, Op, Tensor, TensorId};
 
 /// Tensors by id, and the evaluation order of the part reachable from the expanded outputs.
@@ -15,6 +16,7 @@ pub struct Graph {
     leafs: Vec<TensorId>,
     visited: Vec<bool>,
     stack: Vec<(TensorId, usize)>,
+    pub(super) edits: Edits,
 }
 
 impl Graph {
@@ -29,6 +31,7 @@ impl Graph {
         self.nodes.clear();
         self.leafs.clear();
         self.visited.clear();
+        self.edits.clear();
     }
 
     /// Adds a tensor to the arena. It is evaluated only if it is reachable from an [`expand`](Graph::expand)ed one.
@@ -36,6 +39,7 @@ impl Graph {
         let id = TensorId(u32::try_from(self.tensors.len()).expect("fewer than 2^32 tensors"));
         self.tensors.push(tensor);
         self.visited.push(false);
+        self.edits.touch();
         id
     }
 
@@ -68,7 +72,19 @@ impl Graph {
 
     /// The tensor with this id, for writing.
     pub fn tensor_mut(&mut self, id: TensorId) -> &mut Tensor {
+        self.edits.touch();
         &mut self.tensors[id.index()]
+    }
+
+    /// Writes to a tensor without marking the graph as changed; for what a scheduler records about a graph it has seen.
+    pub(super) fn tensor_untouched(&mut self, id: TensorId) -> &mut Tensor {
+        &mut self.tensors[id.index()]
+    }
+
+    /// Drops the newest tensor of the arena, which nothing refers to.
+    pub(super) fn pop_last(&mut self) {
+        self.tensors.pop();
+        self.visited.pop();
     }
 
     /// Number of tensors in the arena.
@@ -103,6 +119,7 @@ impl Graph {
         if self.visited[output.index()] {
             return;
         }
+        self.edits.touch();
         self.visited[output.index()] = true;
         self.stack.push((output, 0));
         while let Some((id, next)) = self.stack.pop() {
@@ -131,6 +148,7 @@ impl Graph {
 
     /// Forgets the evaluation order but keeps the tensors, so that outputs can be expanded anew after a rewrite.
     pub fn reset_order(&mut self) {
+        self.undo_edits();
         self.nodes.clear();
         self.leafs.clear();
         self.visited.iter_mut().for_each(|v| *v = false);

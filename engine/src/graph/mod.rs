@@ -1,5 +1,6 @@
 //! Graphs of tensor operations: descriptions only. Building a graph does no IO and touches no tensor data.
 
+mod edit;
 #[allow(clippy::module_inception)]
 mod graph;
 mod op;

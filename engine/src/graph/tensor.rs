@@ -122,7 +122,8 @@ impl Tensor {
         if self.ne.contains(&0) {
             return 0;
         }
-        let row = self.ne[0] / self.ty.block_size() * self.nb[0];
+        // The last block counts by its size: in a permuted tensor blocks are further apart.
+        let row = (self.ne[0] / self.ty.block_size()).saturating_sub(1) * self.nb[0] + self.ty.block_bytes();
         row + (1..4).map(|d| (self.ne[d] - 1) * self.nb[d]).sum::<usize>()
     }
 

@@ -225,7 +225,7 @@ fn nearest_names(name: &str, archs: &[Registered]) -> Vec<String> {
 }
 
 fn load_vocab(file: &GgufFile) -> Result<Vocab, ModelError> {
-    Vocab::load(file.metadata()).map_err(|source| ModelError::Vocab {
+    Vocab::load(file.header()).map_err(|source| ModelError::Vocab {
         path: file.path().to_owned(),
         source,
     })

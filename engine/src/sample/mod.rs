@@ -37,7 +37,7 @@ pub use temperature::{DynamicTemperature, Temperature};
 pub use truncate::{MinP, TopK, TopNSigma, TopP, Typical, Xtc};
 
 /// A token id: an index into the vocabulary.
-pub type Token = u32;
+pub use crate::vocab::Token;
 
 /// What can be wrong with sampler settings or with the logits.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

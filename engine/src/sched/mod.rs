@@ -1,1 +1,416 @@
-//! (to come)
+//! Which backend computes which node: a graph is assigned, cut into splits, placed in memory, and computed.
+//!
+//! [`Scheduler::alloc_graph`] runs the passes of [`assign`] and [`split`] and gives every tensor a home;
+//! [`Scheduler::compute`] carries the splits out in order, copying between memories where a split begins. A graph that was
+//! not changed since is not looked at again, and no step takes memory from the heap once the tables have grown.
+
+mod assign;
+mod compute;
+mod copy;
+mod describe;
+#[cfg(test)]
+pub(crate) mod fake;
+mod split;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::alloc::{AllocError, GraphAllocator};
+use crate::backend::{Backend, BackendError, Buffer, BufferType, Event, MemoryMap, Usage};
+use crate::graph::{BufferId, Graph, Home, TensorId};
+
+pub use compute::Observer;
+
+use assign::{Assigner, Site};
+use split::Splits;
+
+/// More backends than this are refused: assignments are bytes, and no machine has so many.
+pub const MAX_BACKENDS: usize = 16;
+
+/// Graphs in flight when pipelining.
+pub const PIPELINE_COPIES: usize = 4;
+
+/// Why a graph could not be prepared or computed.
+#[derive(Debug, thiserror::Error)]
+pub enum SchedError {
+    /// Too few or too many.
+    #[error("a scheduler takes 1 to {MAX_BACKENDS} backends, not {0}")]
+    BackendCount(usize),
+    /// A user's assignment names a backend that does not exist.
+    #[error("there is no backend {index}, only {count}")]
+    NoSuchBackend {
+        /// What was asked for.
+        index: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// A tensor lies in memory of which no backend can do what is to be done with it.
+    #[error("{tensor}: no backend computes {op} in {buffer_type} memory, where it lies")]
+    Unreachable {
+        /// Name of the tensor.
+        tensor: String,
+        /// Its op; `leaf` if no backend can use the memory at all.
+        op: &'static str,
+        /// The memory.
+        buffer_type: String,
+    },
+    /// The graph is not the one prepared last, or was changed since.
+    #[error("the graph must be allocated before it is computed")]
+    NotAllocated,
+    /// A tensor that is not part of the graph as computed, so that it has no memory.
+    #[error("{tensor} is not part of the allocated graph")]
+    NoHome {
+        /// Name of the tensor.
+        tensor: String,
+    },
+    /// Data of another size than the tensor's.
+    #[error("{tensor} has {expected} bytes, not {found}")]
+    Size {
+        /// Name of the tensor.
+        tensor: String,
+        /// Its size in bytes.
+        expected: usize,
+        /// Size of the data in bytes.
+        found: usize,
+    },
+    /// The graph could not be placed.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// A backend refused or failed.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+}
+
+type Result<T> = std::result::Result<T, SchedError>;
+
+/// Position of a backend in its scheduler; a smaller one has priority.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct BackendId(pub u8);
+
+impl BackendId {
+    /// The index into per-backend tables.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Settings of a [`Scheduler`].
+#[derive(Clone, Copy, Debug)]
+pub struct SchedParams {
+    /// Lets several graphs be in flight: inputs and copies at the borders of splits exist [`PIPELINE_COPIES`] times.
+    pub pipeline: bool,
+    /// Lets a device take large ops although their weights lie in host memory; they are copied for each.
+    pub op_offload: bool,
+}
+
+impl Default for SchedParams {
+    fn default() -> SchedParams {
+        SchedParams {
+            pipeline: false,
+            op_offload: true,
+        }
+    }
+}
+
+/// Asked between splits; true stops the computation.
+pub type CancelCallback = Box<dyn Fn() -> bool + Send>;
+
+/// Computes graphs on several backends.
+///
+/// Holds every buffer that a graph's tensors may lie in: weights and caches, which are registered, and the intermediate
+/// results, which it allocates.
+pub struct Scheduler {
+    /// Buffers by id.
+    pub memory: MemoryMap,
+    backends: Vec<Box<dyn Backend>>,
+    sites: Vec<Site>,
+    allocator: GraphAllocator,
+    op_offload: bool,
+    /// The user's assignments by tensor. May be shorter than a graph.
+    user: Vec<Option<BackendId>>,
+    of: Vec<Option<BackendId>>,
+    splits: Splits,
+    /// Stamp of the graph that the splits belong to; 0 if none is prepared.
+    prepared: u64,
+    n_copies: usize,
+    slot: usize,
+    next_slot: usize,
+    /// By backend and slot; `None` for those that are synchronous or not pipelined.
+    events: Vec<Option<Box<dyn Event>>>,
+    observer: Option<Box<dyn Observer>>,
+    cancel: Option<CancelCallback>,
+    scratch: compute::Scratch,
+}
+
+impl Scheduler {
+    /// A scheduler over these backends, in the order of priority. The last one should be the CPU: it takes the graph's
+    /// inputs, and what no other can do. `memory` holds the buffers of tensors that exist already.
+    pub fn new(backends: Vec<Box<dyn Backend>>, memory: MemoryMap, params: SchedParams) -> Result<Scheduler> {
+        if backends.is_empty() || backends.len() > MAX_BACKENDS {
+            return Err(SchedError::BackendCount(backends.len()));
+        }
+        let site = |b: &Box<dyn Backend>| Site {
+            device: b.device().clone(),
+            memory: b.device().buffer_type(),
+        };
+        let sites: Vec<Site> = backends.iter().map(site).collect();
+        let types: Vec<Arc<dyn BufferType>> = sites.iter().map(|s| s.memory.clone()).collect();
+        let n_copies = if params.pipeline { PIPELINE_COPIES } else { 1 };
+        let mut events = Vec::new();
+        for backend in &backends {
+            for _ in 0..n_copies {
+                events.push(if params.pipeline { backend.new_event()? } else { None });
+            }
+        }
+        Ok(Scheduler {
+            memory,
+            backends,
+            sites,
+            allocator: GraphAllocator::new(&types),
+            op_offload: params.op_offload,
+            user: Vec::new(),
+            of: Vec::new(),
+            splits: Splits::default(),
+            prepared: 0,
+            n_copies,
+            slot: 0,
+            next_slot: 0,
+            events,
+            observer: None,
+            cancel: None,
+            scratch: compute::Scratch::default(),
+        })
+    }
+
+    /// Makes a buffer known, so that tensors can have homes in it.
+    pub fn register_buffer(&mut self, buffer: Arc<dyn Buffer>, usage: Usage) -> BufferId {
+        self.memory.insert(buffer, usage)
+    }
+
+    /// Number of backends.
+    pub fn n_backends(&self) -> usize {
+        self.backends.len()
+    }
+
+    /// Number of threads of every backend that has any.
+    pub fn set_threads(&mut self, n_threads: usize) {
+        self.backends.iter_mut().for_each(|b| b.set_threads(n_threads));
+    }
+
+    /// A backend, for settings such as its number of threads.
+    pub fn backend_mut(&mut self, backend: BackendId) -> &mut dyn Backend {
+        &mut *self.backends[backend.index()]
+    }
+
+    /// Asks the observer about every node from now on; see [`Observer`].
+    pub fn set_observer(&mut self, observer: Option<Box<dyn Observer>>) {
+        self.observer = observer;
+    }
+
+    /// Asks this before every split.
+    pub fn set_cancel(&mut self, cancel: Option<CancelCallback>) {
+        self.cancel = cancel;
+    }
+
+    /// Puts a tensor of the next graph on a backend, whatever the passes would do. Holds until [`reset`](Scheduler::reset).
+    pub fn set_backend(&mut self, id: TensorId, backend: BackendId) -> Result<()> {
+        let count = self.backends.len();
+        if backend.index() >= count {
+            let index = backend.index();
+            return Err(SchedError::NoSuchBackend { index, count });
+        }
+        self.user.resize(self.user.len().max(id.index() + 1), None);
+        self.user[id.index()] = Some(backend);
+        self.prepared = 0;
+        Ok(())
+    }
+
+    /// The backend of a tensor of the prepared graph.
+    pub fn backend_of(&self, id: TensorId) -> Option<BackendId> {
+        self.of.get(id.index()).copied().flatten()
+    }
+
+    /// Forgets the user's assignments and the prepared graph. To be called before a graph is built anew, if
+    /// [`set_backend`](Scheduler::set_backend) was used; tensor ids then mean other tensors.
+    pub fn reset(&mut self) {
+        self.user.clear();
+        self.prepared = 0;
+    }
+
+    /// Sees to it that graphs of this form, and no larger, can be computed without taking memory. Leaves the graph split.
+    pub fn reserve(&mut self, graph: &mut Graph) -> Result<()> {
+        self.synchronize()?;
+        self.split(graph)?;
+        self.reserve_memory(graph)?;
+        for split in &self.splits.splits {
+            let nodes = &graph.nodes()[split.nodes.clone()];
+            self.backends[split.backend.index()].reserve(graph, nodes)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes held for intermediate results, by backend. Memory shared by several counts for the first.
+    pub fn reserve_sizes(&self) -> Vec<usize> {
+        self.allocator.sizes()
+    }
+
+    /// Bytes that a graph would need, by backend, without taking them.
+    pub fn measure(&mut self, graph: &mut Graph) -> Result<Vec<usize>> {
+        self.split(graph)?;
+        let of = &self.of;
+        self.allocator.plan(graph, self.splits.order(), type_of(of))?;
+        Ok(self.allocator.planned_sizes())
+    }
+
+    /// Assigns, splits and places a graph. Does nothing if it is the one prepared last and was not changed since.
+    ///
+    /// With [`SchedParams::pipeline`], each newly prepared graph takes the next slot of copies; one that stays prepared
+    /// keeps its slot, and its inputs must not be written before [`synchronize`](Scheduler::synchronize).
+    pub fn alloc_graph(&mut self, graph: &mut Graph) -> Result<()> {
+        if self.is_prepared(graph) {
+            return Ok(());
+        }
+        self.slot = self.next_slot;
+        self.next_slot = (self.next_slot + 1) % self.n_copies;
+        self.split(graph)?;
+        let of = &self.of;
+        if !self.allocator.fits(graph, self.splits.order(), type_of(of)) || self.allocator.must_grow() {
+            // Buffers may be replaced, and copies move, under a graph still in flight.
+            self.synchronize_backends()?;
+            self.reserve_memory(graph)?;
+        }
+        self.allocator.write_homes(graph, self.splits.order());
+        self.choose_graph_inputs(graph);
+        self.prepared = new_stamp();
+        graph.set_stamp(self.prepared);
+        Ok(())
+    }
+
+    /// Number of splits of the prepared graph.
+    pub fn n_splits(&self) -> usize {
+        self.splits.splits.len()
+    }
+
+    /// Fills a whole tensor of the prepared graph, usually an input.
+    pub fn set_input(&self, graph: &Graph, id: TensorId, data: &[u8]) -> Result<()> {
+        check_size(graph, id, data.len(), graph.tensor(id).nbytes())?;
+        self.write_tensor(graph, id, 0, data)
+    }
+
+    /// Writes `data` from byte `offset` of a tensor on.
+    pub fn write_tensor(&self, graph: &Graph, id: TensorId, offset: usize, data: &[u8]) -> Result<()> {
+        let home = part(graph, id, offset, data.len())?;
+        Ok(self.memory.get(home.buffer).write(home.offset, data)?)
+    }
+
+    /// Reads from byte `offset` of a tensor on, after waiting for the backend that computes it.
+    pub fn read_tensor(&mut self, graph: &Graph, id: TensorId, offset: usize, out: &mut [u8]) -> Result<()> {
+        let home = part(graph, id, offset, out.len())?;
+        match self.backend_of(id) {
+            Some(b) => self.backends[b.index()].synchronize()?,
+            None => self.synchronize_backends()?,
+        }
+        Ok(self.memory.get(home.buffer).read(home.offset, out)?)
+    }
+
+    /// Waits until everything queued is done.
+    pub fn synchronize(&mut self) -> Result<()> {
+        self.synchronize_backends()?;
+        if self.prepared == 0 {
+            // Nothing is in flight: starting over makes graphs of single tokens always use the same memory.
+            self.next_slot = 0;
+        }
+        Ok(())
+    }
+
+    fn synchronize_backends(&mut self) -> Result<()> {
+        for backend in &mut self.backends {
+            backend.synchronize()?;
+        }
+        Ok(())
+    }
+
+    fn is_prepared(&self, graph: &Graph) -> bool {
+        self.prepared != 0 && graph.stamp() == self.prepared
+    }
+
+    fn split(&mut self, graph: &mut Graph) -> Result<()> {
+        self.prepared = 0;
+        graph.undo_edits();
+        self.of.clear();
+        self.of.extend(self.user.iter().copied().take(graph.len()));
+        self.of.resize(graph.len(), None);
+        assign::assign(&mut Assigner {
+            graph,
+            memory: &self.memory,
+            sites: &self.sites,
+            op_offload: self.op_offload,
+            of: &mut self.of,
+        })?;
+        let splits = &mut self.splits;
+        splits.begin(graph, self.sites.len(), self.n_copies);
+        split::cut(graph, &self.memory, &self.sites, &mut self.of, splits, self.slot);
+        split::copy_graph_inputs(graph, &mut self.of, splits);
+        split::order_steps(graph, splits);
+        Ok(())
+    }
+
+    fn reserve_memory(&mut self, graph: &Graph) -> Result<()> {
+        let of = &self.of;
+        let order = self.splits.order();
+        Ok(self.allocator.reserve(graph, order, type_of(of), &mut self.memory)?)
+    }
+
+    /// Graph inputs stand for the current slot's copy: they take its home.
+    fn choose_graph_inputs(&self, graph: &mut Graph) {
+        if self.slot == 0 {
+            return;
+        }
+        for input in &self.splits.graph_inputs {
+            let current = TensorId(input.others.0 + self.slot as u32 - 1);
+            if let Some(home) = graph.tensor(current).home {
+                graph.place(input.original, home);
+            }
+        }
+    }
+}
+
+/// Which type of memory the allocator takes for a tensor: that of its backend.
+fn type_of(of: &[Option<BackendId>]) -> impl Fn(TensorId) -> usize + '_ {
+    |id| of[id.index()].map_or(0, BackendId::index)
+}
+
+/// A number that no other preparation of a graph has.
+fn new_stamp() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+fn check_size(graph: &Graph, id: TensorId, found: usize, expected: usize) -> Result<()> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(SchedError::Size {
+        tensor: graph.tensor(id).name.to_string(),
+        expected,
+        found,
+    })
+}
+
+/// Where `len` bytes from `offset` of a tensor lie.
+fn part(graph: &Graph, id: TensorId, offset: usize, len: usize) -> Result<Home> {
+    let tensor = graph.tensor(id);
+    let end = offset.saturating_add(len);
+    if end > tensor.nbytes() {
+        check_size(graph, id, end, tensor.nbytes())?;
+    }
+    let home = graph.home(id).ok_or_else(|| SchedError::NoHome {
+        tensor: tensor.name.to_string(),
+    })?;
+    Ok(Home {
+        offset: home.offset + offset,
+        ..home
+    })
+}

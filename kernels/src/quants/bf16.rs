@@ -2,6 +2,8 @@
 
 use super::{Block, Quantize};
 use crate::GgmlType;
+use crate::generic::blocks::{Encode, decode_plain};
+use crate::simd::Simd;
 
 /// The upper 16 bits of one float, little-endian.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -16,8 +18,29 @@ impl Block for BlockBF16 {
     }
 }
 
+decode_plain!(BlockBF16, V::load_bf16);
+
 impl Quantize for BlockBF16 {
     fn quantize(x: &[f32]) -> Self {
         BlockBF16(half::bf16::from_f32(x[0]).to_le_bytes())
+    }
+}
+
+impl<V: Simd> Encode<V> for BlockBF16 {
+    #[inline(always)]
+    unsafe fn encode(x: *const f32, out: *mut u8, n: usize) {
+        // SAFETY: all accesses lie below `n`; the rest is the caller's promise.
+        unsafe {
+            let mut i = 0;
+            while i + V::LANES <= n {
+                V::load(x.add(i)).store_bf16(out.add(2 * i));
+                i += V::LANES;
+            }
+            if i < n {
+                let mut rest = [0u8; 32];
+                V::load_partial(x.add(i), n - i).store_bf16(rest.as_mut_ptr());
+                rest.as_ptr().copy_to_nonoverlapping(out.add(2 * i), 2 * (n - i));
+            }
+        }
     }
 }

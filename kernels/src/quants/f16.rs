@@ -2,6 +2,8 @@
 
 use super::{Block, Half, Quantize};
 use crate::GgmlType;
+use crate::generic::blocks::{Encode, decode_plain};
+use crate::simd::Simd;
 
 /// One half float.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -16,8 +18,29 @@ impl Block for BlockF16 {
     }
 }
 
+decode_plain!(BlockF16, V::load_f16);
+
 impl Quantize for BlockF16 {
     fn quantize(x: &[f32]) -> Self {
         BlockF16(Half::new(x[0]))
+    }
+}
+
+impl<V: Simd> Encode<V> for BlockF16 {
+    #[inline(always)]
+    unsafe fn encode(x: *const f32, out: *mut u8, n: usize) {
+        // SAFETY: all accesses lie below `n`; the rest is the caller's promise.
+        unsafe {
+            let mut i = 0;
+            while i + V::LANES <= n {
+                V::load(x.add(i)).store_f16(out.add(2 * i));
+                i += V::LANES;
+            }
+            if i < n {
+                let mut rest = [0u8; 32];
+                V::load_partial(x.add(i), n - i).store_f16(rest.as_mut_ptr());
+                rest.as_ptr().copy_to_nonoverlapping(out.add(2 * i), 2 * (n - i));
+            }
+        }
     }
 }

@@ -2,6 +2,8 @@
 
 use super::{Block, Quantize};
 use crate::GgmlType;
+use crate::generic::blocks::{Encode, decode_plain};
+use crate::simd::Simd;
 
 /// One float, little-endian.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -16,8 +18,20 @@ impl Block for BlockF32 {
     }
 }
 
+decode_plain!(BlockF32, load::<V>);
+
 impl Quantize for BlockF32 {
     fn quantize(x: &[f32]) -> Self {
         BlockF32(x[0].to_le_bytes())
     }
+}
+
+impl<V: Simd> Encode<V> for BlockF32 {}
+
+/// # Safety
+/// As for [`Simd::load`].
+#[inline(always)]
+unsafe fn load<V: Simd>(p: *const u8) -> V {
+    // SAFETY: the caller's promise.
+    unsafe { V::load(p.cast()) }
 }

@@ -1,10 +1,17 @@
 //! IQ4_NL: 32 indices of 4 bits into a table of unevenly spaced values, one scale.
 
+use std::mem::offset_of;
+
 use super::{Block, Half, Quantize, best_scale, inverse};
 use crate::GgmlType;
+use crate::generic::blocks::{Decode, Encode, Sink};
+use crate::simd::Simd;
 
 /// The values that the indices of IQ4_NL and IQ4_XS stand for.
 pub(super) const VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// The same as floats.
+pub(super) static FLOATS: [f32; 16] = super::to_floats(VALUES);
 
 /// Value `j` is `d * VALUES[q]`; byte `j` holds the q of values `j` (low) and `j + 16` (high).
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -28,6 +35,21 @@ impl Block for BlockIQ4NL {
     }
 }
 
+impl<V: Simd> Decode<V> for BlockIQ4NL {
+    #[inline(always)]
+    unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let table = V::table(&FLOATS, V::splat_f16(p));
+            for at in (0..16).step_by(V::LANES) {
+                let q = V::load_u8(p.add(offset_of!(Self, qs) + at));
+                sink.put(at, V::lookup(table, q));
+                sink.put(at + 16, V::lookup(table, V::shr(q, 4)));
+            }
+        }
+    }
+}
+
 impl Quantize for BlockIQ4NL {
     fn quantize(x: &[f32]) -> Self {
         // The largest element near either end of the table.
@@ -43,6 +65,8 @@ impl Quantize for BlockIQ4NL {
         }
     }
 }
+
+impl<V: Simd> Encode<V> for BlockIQ4NL {}
 
 /// Index of the table's value nearest to `x`.
 fn nearest(x: f32) -> u8 {

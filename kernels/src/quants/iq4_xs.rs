@@ -1,8 +1,12 @@
 //! IQ4_XS: 256 indices of 4 bits in 8 groups of 32, each with a 6-bit scale.
 
-use super::iq4_nl::VALUES;
+use std::mem::offset_of;
+
+use super::iq4_nl::{FLOATS, VALUES};
 use super::{Block, Half};
 use crate::GgmlType;
+use crate::generic::blocks::{Decode, Sink};
+use crate::simd::Simd;
 
 /// A value of group `g` is `d * (scale[g] - 32) * VALUES[q]` with the table of [`BlockIQ4NL`](super::BlockIQ4NL). The 16 bytes of
 /// a group lie as there. Scales: low 4 bits in the nibbles of `scales_l`, high 2 bits in `scales_h`.
@@ -42,6 +46,25 @@ impl Block for BlockIQ4XS {
             for j in 0..16 {
                 low[j] = scale * f32::from(VALUES[usize::from(qs[j] & 15)]);
                 high[j] = scale * f32::from(VALUES[usize::from(qs[j] >> 4)]);
+            }
+        }
+    }
+}
+
+impl<V: Simd> Decode<V> for BlockIQ4XS {
+    #[inline(always)]
+    unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let d = V::splat_f16(p);
+            let scales = (*p.cast::<Self>()).scales();
+            for g in 0..8 {
+                let table = V::table(&FLOATS, d.mul(V::splat(f32::from(scales[g]))));
+                for at in (0..16).step_by(V::LANES) {
+                    let q = V::load_u8(p.add(offset_of!(Self, qs) + g * 16 + at));
+                    sink.put(g * 32 + at, V::lookup(table, q));
+                    sink.put(g * 32 + at + 16, V::lookup(table, V::shr(q, 4)));
+                }
             }
         }
     }

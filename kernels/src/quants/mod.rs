@@ -24,6 +24,7 @@ mod q8_0;
 use bytemuck::{Pod, Zeroable};
 
 use crate::GgmlType;
+use crate::dispatch::kernels;
 
 pub use self::bf16::BlockBF16;
 pub use self::f16::BlockF16;
@@ -57,55 +58,39 @@ pub(crate) trait Quantize: Block {
     fn quantize(x: &[f32]) -> Self;
 }
 
-/// The row functions of one type.
-struct Codec {
-    ty: GgmlType,
-    dequantize: fn(&[u8], &mut [f32]),
-    quantize: Option<fn(&[f32], &mut [u8])>,
-}
-
-macro_rules! codecs {
-    ($( $block:ty $(, $quantize:ident)?; )*) => {
-        const CODECS: &[Codec] = &[ $( {
-            assert!(size_of::<$block>() == <$block as Block>::TYPE.block_bytes() && align_of::<$block>() == 1);
-            Codec {
-                ty: <$block as Block>::TYPE,
-                dequantize: dequantize_blocks::<$block>,
-                quantize: codecs!(@quantize $block $(, $quantize)?),
-            }
-        }, )* ];
+/// The list of types that can be computed with, handed to the macro `$then`: the block and what else it implements.
+macro_rules! for_each_block {
+    ($then:ident!($($args:tt)*)) => {
+        $then! { ($($args)*)
+            BlockF32 [quantize];
+            BlockF16 [quantize];
+            BlockBF16 [quantize];
+            BlockQ4_0 [quantize];
+            BlockQ4_1 [quantize];
+            BlockQ5_0 [quantize];
+            BlockQ5_1 [quantize];
+            BlockQ8_0 [quantize];
+            BlockQ2K [];
+            BlockQ3K [];
+            BlockQ4K [];
+            BlockQ5K [];
+            BlockQ6K [];
+            BlockIQ4NL [quantize];
+            BlockIQ4XS [];
+            BlockMXFP4 [];
+        }
     };
-    (@quantize $block:ty) => { None };
-    (@quantize $block:ty, quantize) => { Some(quantize_blocks::<$block>) };
 }
-
-codecs! {
-    BlockF32, quantize;
-    BlockF16, quantize;
-    BlockBF16, quantize;
-    BlockQ4_0, quantize;
-    BlockQ4_1, quantize;
-    BlockQ5_0, quantize;
-    BlockQ5_1, quantize;
-    BlockQ8_0, quantize;
-    BlockQ2K;
-    BlockQ3K;
-    BlockQ4K;
-    BlockQ5K;
-    BlockQ6K;
-    BlockIQ4NL, quantize;
-    BlockIQ4XS;
-    BlockMXFP4;
-}
+pub(crate) use for_each_block;
 
 /// True if [`dequantize_row`] and the products know this type.
 pub fn can_dequantize(ty: GgmlType) -> bool {
-    codec(ty).is_some()
+    kernels().find(ty).is_some()
 }
 
 /// True if [`quantize_row`] knows this type.
 pub fn can_quantize(ty: GgmlType) -> bool {
-    codec(ty).is_some_and(|codec| codec.quantize.is_some())
+    kernels().find(ty).is_some_and(|kernels| kernels.quantize.is_some())
 }
 
 /// Decodes the blocks of `src` into as many floats as they hold. `src` needs no alignment.
@@ -113,9 +98,10 @@ pub fn can_quantize(ty: GgmlType) -> bool {
 /// # Panics
 /// If the type has no decoder (see [`can_dequantize`]) or the lengths do not agree.
 pub fn dequantize_row(ty: GgmlType, src: &[u8], dst: &mut [f32]) {
-    let codec = codec(ty).unwrap_or_else(|| panic!("{ty}: no dequantizer"));
+    let kernels = kernels().of_type(ty);
     check_lengths(ty, src.len(), dst.len());
-    (codec.dequantize)(src, dst);
+    // SAFETY: the lengths agree, and these kernels were chosen for this CPU.
+    unsafe { (kernels.dequantize)(src.as_ptr(), dst.as_mut_ptr(), dst.len()) }
 }
 
 /// Encodes floats as blocks. `dst` needs no alignment.
@@ -123,10 +109,13 @@ pub fn dequantize_row(ty: GgmlType, src: &[u8], dst: &mut [f32]) {
 /// # Panics
 /// If the type has no encoder (see [`can_quantize`]) or the lengths do not agree.
 pub fn quantize_row(ty: GgmlType, src: &[f32], dst: &mut [u8]) {
-    let quantize = codec(ty).and_then(|codec| codec.quantize);
-    let quantize = quantize.unwrap_or_else(|| panic!("{ty}: no quantizer"));
+    let quantize = kernels()
+        .of_type(ty)
+        .quantize
+        .unwrap_or_else(|| panic!("{ty}: no quantizer"));
     check_lengths(ty, dst.len(), src.len());
-    quantize(src, dst);
+    // SAFETY: the lengths agree, and these kernels were chosen for this CPU.
+    unsafe { quantize(src.as_ptr(), dst.as_mut_ptr(), src.len()) }
 }
 
 /// Lengths that disagree are the caller's mistake, never a file's: those were checked when it was opened.
@@ -135,24 +124,6 @@ pub(crate) fn check_lengths(ty: GgmlType, n_bytes: usize, n: usize) {
         ty.row_bytes(n) == Some(n_bytes),
         "{ty}: {n_bytes} bytes are not a row of {n} elements"
     );
-}
-
-fn codec(ty: GgmlType) -> Option<&'static Codec> {
-    CODECS.iter().find(|codec| codec.ty == ty)
-}
-
-fn dequantize_blocks<B: Block>(src: &[u8], dst: &mut [f32]) {
-    let blocks: &[B] = bytemuck::cast_slice(src);
-    for (block, out) in blocks.iter().zip(dst.chunks_exact_mut(B::TYPE.block_size())) {
-        block.dequantize(out);
-    }
-}
-
-fn quantize_blocks<B: Quantize>(src: &[f32], dst: &mut [u8]) {
-    let blocks: &mut [B] = bytemuck::cast_slice_mut(dst);
-    for (block, x) in blocks.iter_mut().zip(src.chunks_exact(B::TYPE.block_size())) {
-        *block = B::quantize(x);
-    }
 }
 
 /// An IEEE half float as stored: two little-endian bytes without alignment.
@@ -170,6 +141,17 @@ impl Half {
     pub fn new(x: f32) -> Half {
         Half(half::f16::from_f32(x).to_le_bytes())
     }
+}
+
+/// A table of small integers as floats.
+const fn to_floats(values: [i8; 16]) -> [f32; 16] {
+    let mut floats = [0.0; 16];
+    let mut i = 0;
+    while i < 16 {
+        floats[i] = values[i] as f32;
+        i += 1;
+    }
+    floats
 }
 
 /// The element of largest magnitude, with its sign; 0 for none.
@@ -257,3 +239,5 @@ fn round_to(x: f32, max: f32) -> u8 {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::scalar_decoders;

@@ -1,10 +1,17 @@
 //! MXFP4 (OCP Microscaling Formats v1.0): 32 floats of 4 bits (E2M1), one power-of-two scale (E8M0).
 
+use std::mem::offset_of;
+
 use super::Block;
 use crate::GgmlType;
+use crate::generic::blocks::{Decode, Sink};
+use crate::simd::Simd;
 
 /// Twice the E2M1 values, so that they are integers.
 pub(super) const VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+/// The same as floats.
+pub(super) static FLOATS: [f32; 16] = super::to_floats(VALUES);
 
 /// Value `j` is `2^(e - 128) * VALUES[q]`; byte `j` holds the q of values `j` (low) and `j + 16` (high).
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -32,6 +39,21 @@ impl Block for BlockMXFP4 {
         for j in 0..16 {
             low[j] = f32::from(VALUES[usize::from(self.qs[j] & 15)]) * d;
             high[j] = f32::from(VALUES[usize::from(self.qs[j] >> 4)]) * d;
+        }
+    }
+}
+
+impl<V: Simd> Decode<V> for BlockMXFP4 {
+    #[inline(always)]
+    unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let table = V::table(&FLOATS, V::splat((*p.cast::<Self>()).half_scale()));
+            for at in (0..16).step_by(V::LANES) {
+                let q = V::load_u8(p.add(offset_of!(Self, qs) + at));
+                sink.put(at, V::lookup(table, q));
+                sink.put(at + 16, V::lookup(table, V::shr(q, 4)));
+            }
         }
     }
 }

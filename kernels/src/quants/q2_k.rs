@@ -1,7 +1,11 @@
 //! Q2_K: 256 values of 2 bits in 16 groups of 16, each with a 4-bit scale and minimum.
 
+use std::mem::offset_of;
+
 use super::{Block, Half};
 use crate::GgmlType;
+use crate::generic::blocks::{Decode, Sink};
+use crate::simd::Simd;
 
 /// A value of group `g` is `d * (scales[g] & 15) * q - dmin * (scales[g] >> 4)`. Each half of 128 values has 32 bytes of `qs`;
 /// bits `2j` and `2j + 1` of byte `l` are value `32 j + l` of the half.
@@ -26,6 +30,32 @@ impl Block for BlockQ2K {
             let (first, shift) = (g / 8 * 32 + g % 2 * 16, g % 8 / 2 * 2);
             for (l, v) in group.iter_mut().enumerate() {
                 *v = scale * f32::from(self.qs[first + l] >> shift & 3) - min;
+            }
+        }
+    }
+}
+
+impl<V: Simd> Decode<V> for BlockQ2K {
+    #[inline(always)]
+    unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let d = V::splat_f16(p.add(offset_of!(Self, d)));
+            let dmin = V::splat_f16(p.add(offset_of!(Self, dmin)));
+            let (mut scales, mut mins) = ([0.0; 16], [0.0; 16]);
+            for g in (0..16).step_by(V::LANES) {
+                let packed = V::load_u8(p.add(offset_of!(Self, scales) + g));
+                V::from_int(V::and(packed, 15)).mul(d).store(scales.as_mut_ptr().add(g));
+                V::from_int(V::shr(packed, 4)).mul(dmin).store(mins.as_mut_ptr().add(g));
+            }
+            for g in 0..16 {
+                let (scale, min) = (V::splat(scales[g]), V::splat(mins[g]));
+                let (first, shift) = (g / 8 * 32 + g % 2 * 16, (g % 8 / 2 * 2) as u32);
+                for l in (0..16).step_by(V::LANES) {
+                    let q = V::load_u8(p.add(offset_of!(Self, qs) + first + l));
+                    let q = V::from_int(V::and(V::shr(q, shift), 3));
+                    sink.put(g * 16 + l, q.mul(scale).sub(min));
+                }
             }
         }
     }

@@ -1,7 +1,11 @@
 //! Q4_0: 32 values of 4 bits around 8, one scale.
 
+use std::mem::offset_of;
+
 use super::{Block, Half, Quantize, best_scale, inverse, round_to};
 use crate::GgmlType;
+use crate::generic::blocks::{Decode, Encode, Sink};
+use crate::simd::Simd;
 
 /// Value `j` is `d * (q - 8)`; byte `j` holds the q of values `j` (low) and `j + 16` (high).
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -25,6 +29,22 @@ impl Block for BlockQ4_0 {
     }
 }
 
+impl<V: Simd> Decode<V> for BlockQ4_0 {
+    #[inline(always)]
+    unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let d = V::splat_f16(p);
+            let line = V::line(d, d.mul(V::splat(-8.0)));
+            for at in (0..16).step_by(V::LANES) {
+                let q = V::load_u8(p.add(offset_of!(Self, qs) + at));
+                sink.put(at, V::low4(line, q));
+                sink.put(at + 16, V::high4(line, q));
+            }
+        }
+    }
+}
+
 impl Quantize for BlockQ4_0 {
     fn quantize(x: &[f32]) -> Self {
         // The range is -8..=7: the largest element mostly belongs on the side that reaches further.
@@ -38,3 +58,5 @@ impl Quantize for BlockQ4_0 {
         }
     }
 }
+
+impl<V: Simd> Encode<V> for BlockQ4_0 {}

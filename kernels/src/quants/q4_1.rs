@@ -1,7 +1,11 @@
 //! Q4_1: 32 values of 4 bits, scale and minimum.
 
+use std::mem::offset_of;
+
 use super::{Block, Half, Quantize, best_line, inverse, round_to};
 use crate::GgmlType;
+use crate::generic::blocks::{Decode, Encode, Sink};
+use crate::simd::Simd;
 
 /// Value `j` is `d * q + m`; byte `j` holds the q of values `j` (low) and `j + 16` (high).
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -26,6 +30,21 @@ impl Block for BlockQ4_1 {
     }
 }
 
+impl<V: Simd> Decode<V> for BlockQ4_1 {
+    #[inline(always)]
+    unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let line = V::line(V::splat_f16(p), V::splat_f16(p.add(offset_of!(Self, m))));
+            for at in (0..16).step_by(V::LANES) {
+                let q = V::load_u8(p.add(offset_of!(Self, qs) + at));
+                sink.put(at, V::low4(line, q));
+                sink.put(at + 16, V::high4(line, q));
+            }
+        }
+    }
+}
+
 impl Quantize for BlockQ4_1 {
     fn quantize(x: &[f32]) -> Self {
         let (d, m) = best_line(x, 15.0);
@@ -39,3 +58,5 @@ impl Quantize for BlockQ4_1 {
         }
     }
 }
+
+impl<V: Simd> Encode<V> for BlockQ4_1 {}

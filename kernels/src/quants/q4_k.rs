@@ -1,7 +1,11 @@
 //! Q4_K: 256 values of 4 bits in 8 groups of 32, each with a 6-bit scale and minimum.
 
+use std::mem::offset_of;
+
 use super::{Block, Half};
 use crate::GgmlType;
+use crate::generic::blocks::{Decode, Sink};
+use crate::simd::Simd;
 
 /// A value of group `g` is `d * scale[g] * q - dmin * min[g]`. Bytes `32 p ..` of `qs` hold groups `2p` (low) and `2p + 1` (high).
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -27,6 +31,49 @@ impl Block for BlockQ4K {
             }
         }
     }
+}
+
+impl<V: Simd> Decode<V> for BlockQ4K {
+    #[inline(always)]
+    unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let (scales, mins) = scale_groups::<V>(&(*p.cast::<Self>()).scales, p, p.add(offset_of!(Self, dmin)));
+            for pair in 0..4 {
+                let even = V::line(V::splat(scales[2 * pair]), V::splat(mins[2 * pair]));
+                let odd = V::line(V::splat(scales[2 * pair + 1]), V::splat(mins[2 * pair + 1]));
+                for l in (0..32).step_by(V::LANES) {
+                    let q = V::load_u8(p.add(offset_of!(Self, qs) + pair * 32 + l));
+                    sink.put(pair * 64 + l, V::low4(even, q));
+                    sink.put(pair * 64 + 32 + l, V::high4(odd, q));
+                }
+            }
+        }
+    }
+}
+
+/// Scales times the half float at `d`, and negative minimums times the one at `dmin`.
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+pub(super) unsafe fn scale_groups<V: Simd>(packed: &[u8; 12], d: *const u8, dmin: *const u8) -> ([f32; 8], [f32; 8]) {
+    let (scales, mins) = scales_and_mins(packed);
+    // Together, because a register may be longer than 8.
+    let mut both = [0u8; 16];
+    both[..8].copy_from_slice(&scales);
+    both[8..].copy_from_slice(&mins);
+    let (mut scales, mut mins) = ([0.0f32; 16], [0.0f32; 16]);
+    // SAFETY: the caller's promise; 16 is a multiple of `LANES`.
+    unsafe {
+        let (d, dmin) = (V::splat_f16(d), V::splat(0.0).sub(V::splat_f16(dmin)));
+        for at in (0..16).step_by(V::LANES) {
+            let x = V::from_int(V::load_u8(both.as_ptr().add(at)));
+            x.mul(d).store(scales.as_mut_ptr().add(at));
+            x.mul(dmin).store(mins.as_mut_ptr().add(at));
+        }
+    }
+    (std::array::from_fn(|g| scales[g]), std::array::from_fn(|g| mins[8 + g]))
 }
 
 /// The 8 scales and 8 minimums of 6 bits in 12 bytes: whole in bytes 0..4 and 4..8 for groups 0..4; for groups 4..8 the

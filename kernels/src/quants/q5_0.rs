@@ -1,7 +1,11 @@
 //! Q5_0: 32 values of 5 bits around 16, one scale.
 
+use std::mem::offset_of;
+
 use super::{Block, Half, Quantize, best_scale, inverse, round_to};
 use crate::GgmlType;
+use crate::generic::blocks::{Decode, Encode, Sink};
+use crate::simd::Simd;
 
 /// Value `j` is `d * (q - 16)`; byte `j` of `qs` holds the low 4 bits of values `j` (low) and `j + 16` (high), bit `j` of `qh`
 /// the fifth bit of value `j`.
@@ -25,6 +29,23 @@ impl Block for BlockQ5_0 {
     }
 }
 
+impl<V: Simd> Decode<V> for BlockQ5_0 {
+    #[inline(always)]
+    unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let d = V::splat_f16(p);
+            let line = V::line(d, d.mul(V::splat(-16.0)));
+            let fifth = p.add(offset_of!(Self, qh)).cast::<u32>().read_unaligned().to_le();
+            for at in (0..16).step_by(V::LANES) {
+                let q = V::load_u8(p.add(offset_of!(Self, qs) + at));
+                sink.put(at, V::low5(line, q, V::mask(fifth >> at)));
+                sink.put(at + 16, V::high5(line, q, V::mask(fifth >> (at + 16))));
+            }
+        }
+    }
+}
+
 impl Quantize for BlockQ5_0 {
     fn quantize(x: &[f32]) -> Self {
         let ends = [-16.75, -16.5, -16.25, -16.0, -15.75, -15.5, -15.25, -15.0, 15.0, 15.5].into_iter();
@@ -34,6 +55,8 @@ impl Quantize for BlockQ5_0 {
         BlockQ5_0 { d, qh, qs }
     }
 }
+
+impl<V: Simd> Encode<V> for BlockQ5_0 {}
 
 /// The 32 values of 5 bits of a block.
 pub(super) fn join(qh: &[u8; 4], qs: &[u8; 16]) -> impl Iterator<Item = u8> {

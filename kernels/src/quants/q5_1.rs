@@ -1,8 +1,12 @@
 //! Q5_1: 32 values of 5 bits, scale and minimum.
 
+use std::mem::offset_of;
+
 use super::q5_0::{join, split};
 use super::{Block, Half, Quantize, best_line, inverse, round_to};
 use crate::GgmlType;
+use crate::generic::blocks::{Decode, Encode, Sink};
+use crate::simd::Simd;
 
 /// Value `j` is `d * q + m`; the bits of q lie as in [`BlockQ5_0`](super::BlockQ5_0).
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -26,6 +30,22 @@ impl Block for BlockQ5_1 {
     }
 }
 
+impl<V: Simd> Decode<V> for BlockQ5_1 {
+    #[inline(always)]
+    unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let line = V::line(V::splat_f16(p), V::splat_f16(p.add(offset_of!(Self, m))));
+            let fifth = p.add(offset_of!(Self, qh)).cast::<u32>().read_unaligned().to_le();
+            for at in (0..16).step_by(V::LANES) {
+                let q = V::load_u8(p.add(offset_of!(Self, qs) + at));
+                sink.put(at, V::low5(line, q, V::mask(fifth >> at)));
+                sink.put(at + 16, V::high5(line, q, V::mask(fifth >> (at + 16))));
+            }
+        }
+    }
+}
+
 impl Quantize for BlockQ5_1 {
     fn quantize(x: &[f32]) -> Self {
         let (d, m) = best_line(x, 31.0);
@@ -35,3 +55,5 @@ impl Quantize for BlockQ5_1 {
         BlockQ5_1 { d, m, qh, qs }
     }
 }
+
+impl<V: Simd> Encode<V> for BlockQ5_1 {}

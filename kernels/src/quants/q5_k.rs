@@ -1,8 +1,12 @@
 //! Q5_K: 256 values of 5 bits in 8 groups of 32, each with a 6-bit scale and minimum.
 
-use super::q4_k::scales_and_mins;
+use std::mem::offset_of;
+
+use super::q4_k::{scale_groups, scales_and_mins};
 use super::{Block, Half};
 use crate::GgmlType;
+use crate::generic::blocks::{Decode, Sink};
+use crate::simd::Simd;
 
 /// As [`BlockQ4K`](super::BlockQ4K); bit `g` of `qh[l]` is the fifth bit of value `l` of group `g`.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -27,6 +31,26 @@ impl Block for BlockQ5K {
             for (l, v) in group.iter_mut().enumerate() {
                 let q = self.qs[g / 2 * 32 + l] >> (g % 2 * 4) & 15 | (self.qh[l] >> g & 1) << 4;
                 *v = scale * f32::from(q) - min;
+            }
+        }
+    }
+}
+
+impl<V: Simd> Decode<V> for BlockQ5K {
+    #[inline(always)]
+    unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let (scales, mins) = scale_groups::<V>(&(*p.cast::<Self>()).scales, p, p.add(offset_of!(Self, dmin)));
+            for pair in 0..4 {
+                let even = V::line(V::splat(scales[2 * pair]), V::splat(mins[2 * pair]));
+                let odd = V::line(V::splat(scales[2 * pair + 1]), V::splat(mins[2 * pair + 1]));
+                for l in (0..32).step_by(V::LANES) {
+                    let q = V::load_u8(p.add(offset_of!(Self, qs) + pair * 32 + l));
+                    let fifth = V::load_u8(p.add(offset_of!(Self, qh) + l));
+                    sink.put(pair * 64 + l, V::low5(even, q, V::has_bit(fifth, 1 << (2 * pair))));
+                    sink.put(pair * 64 + 32 + l, V::high5(odd, q, V::has_bit(fifth, 2 << (2 * pair))));
+                }
             }
         }
     }

@@ -1,7 +1,11 @@
 //! Q6_K: 256 values of 6 bits around 32 in 16 groups of 16, each with an 8-bit scale.
 
+use std::mem::offset_of;
+
 use super::{Block, Half};
 use crate::GgmlType;
+use crate::generic::blocks::{Decode, Sink};
+use crate::simd::Simd;
 
 /// A value of group `g` is `d * scales[g] * (q - 32)`. Each half of 128 values has 64 bytes of `ql` and 32 of `qh`: value
 /// `32 j + l` of the half has its low 4 bits in byte `32 (j % 2) + l` of `ql` (low nibble for `j < 2`), its high 2 bits in
@@ -28,6 +32,39 @@ impl Block for BlockQ6K {
                 let low = self.ql[half * 64 + j % 2 * 32 + first + l] >> (j / 2 * 4) & 15;
                 let high = self.qh[half * 32 + first + l] >> (j * 2) & 3;
                 *v = scale * (i32::from(low | high << 4) - 32) as f32;
+            }
+        }
+    }
+}
+
+impl<V: Simd> Decode<V> for BlockQ6K {
+    #[inline(always)]
+    unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let d = V::splat_f16(p.add(offset_of!(Self, d)));
+            let mut scales = [0.0; 16];
+            for g in (0..16).step_by(V::LANES) {
+                let scale = V::load_i8(p.add(offset_of!(Self, scales) + g));
+                V::from_int(scale).mul(d).store(scales.as_mut_ptr().add(g));
+            }
+            for half in 0..2 {
+                for l in (0..32).step_by(V::LANES) {
+                    let low = p.add(offset_of!(Self, ql) + half * 64 + l);
+                    let (low0, low1) = (V::load_u8(low), V::load_u8(low.add(32)));
+                    let high = V::load_u8(p.add(offset_of!(Self, qh) + half * 32 + l));
+                    let q = [
+                        V::or(V::and(low0, 15), V::and(V::shl(high, 4), 0x30)),
+                        V::or(V::and(low1, 15), V::and(V::shl(high, 2), 0x30)),
+                        V::or(V::shr(low0, 4), V::and(high, 0x30)),
+                        V::or(V::shr(low1, 4), V::and(V::shr(high, 2), 0x30)),
+                    ];
+                    for j in 0..4 {
+                        let scale = V::splat(scales[half * 8 + j * 2 + l / 16]);
+                        let q = V::from_int(q[j]).sub(V::splat(32.0));
+                        sink.put(half * 128 + j * 32 + l, q.mul(scale));
+                    }
+                }
             }
         }
     }

@@ -1,7 +1,11 @@
 //! Q8_0: 32 signed bytes, one scale.
 
+use std::mem::offset_of;
+
 use super::{Block, Half, Quantize, inverse, signed_max};
 use crate::GgmlType;
+use crate::generic::blocks::{Decode, Encode, Sink};
+use crate::simd::Simd;
 
 /// Value `j` is `d * q`.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -23,6 +27,20 @@ impl Block for BlockQ8_0 {
     }
 }
 
+impl<V: Simd> Decode<V> for BlockQ8_0 {
+    #[inline(always)]
+    unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let d = V::splat_f16(p);
+            for at in (0..32).step_by(V::LANES) {
+                let q = V::load_i8(p.add(offset_of!(Self, qs) + at));
+                sink.put(at, V::from_int(q).mul(d));
+            }
+        }
+    }
+}
+
 impl Quantize for BlockQ8_0 {
     fn quantize(x: &[f32]) -> Self {
         let d = Half::new(signed_max(x).abs() / 127.0);
@@ -31,6 +49,29 @@ impl Quantize for BlockQ8_0 {
         BlockQ8_0 {
             d,
             qs: std::array::from_fn(|j| q(x[j])),
+        }
+    }
+}
+
+impl<V: Simd> Encode<V> for BlockQ8_0 {
+    #[inline(always)]
+    unsafe fn encode(x: *const f32, out: *mut u8, n: usize) {
+        // SAFETY: all accesses lie below `n`, a multiple of 32; the rest is the caller's promise.
+        unsafe {
+            for i in 0..n / 32 {
+                let (x, block) = (x.add(i * 32), out.add(i * size_of::<Self>()));
+                let mut max = V::splat(0.0);
+                for at in (0..32).step_by(V::LANES) {
+                    max = V::load(x.add(at)).abs().max(max);
+                }
+                let d = Half::new(max.largest() / 127.0);
+                block.cast::<Half>().write(d);
+                let (inv, limit) = (V::splat(inverse(d.get())), V::splat(127.0));
+                for at in (0..32).step_by(V::LANES) {
+                    let q = V::load(x.add(at)).mul(inv).round().min(limit).max(V::splat(-127.0));
+                    q.store_i8(block.add(offset_of!(Self, qs) + at));
+                }
+            }
         }
     }
 }

@@ -1,3 +1,111 @@
-//! The CPU.
+//! The host's processor: a team of threads that walks a graph together, and the ops it computes, by the `kernels` crate.
+
+mod compute;
 mod gate;
+mod ops;
 mod pool;
+mod scratch;
+mod view;
+
+use std::sync::Arc;
+
+use self::compute::CpuBackend;
+use super::host::{self, HostBuffer, HostBytes};
+use super::{Backend, BackendError, BackendParams, Buffer, BufferType, Device, DeviceKind, Registry};
+use crate::graph::{Graph, TensorId};
+
+const NAME: &str = "cpu";
+
+/// The family of the host's processor; always one device.
+pub struct CpuRegistry {
+    device: Arc<dyn Device>,
+}
+
+impl CpuRegistry {
+    /// The registry.
+    pub fn new() -> CpuRegistry {
+        CpuRegistry {
+            device: Arc::new(CpuDevice),
+        }
+    }
+}
+
+impl Default for CpuRegistry {
+    fn default() -> CpuRegistry {
+        CpuRegistry::new()
+    }
+}
+
+impl Registry for CpuRegistry {
+    fn name(&self) -> &str {
+        "CPU"
+    }
+
+    fn devices(&self) -> Vec<Arc<dyn Device>> {
+        vec![self.device.clone()]
+    }
+}
+
+/// The host's processor.
+pub struct CpuDevice;
+
+impl Device for CpuDevice {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn description(&self) -> String {
+        let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model = processor_name(&text).unwrap_or(std::env::consts::ARCH);
+        format!("{model} ({})", kernels::isa().name())
+    }
+
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Cpu
+    }
+
+    fn memory(&self) -> (usize, usize) {
+        host::machine_memory()
+    }
+
+    fn buffer_type(&self) -> Arc<dyn BufferType> {
+        host::host_buffer_type()
+    }
+
+    fn buffer_from_host(&self, keep: HostBytes) -> Option<Arc<dyn Buffer>> {
+        Some(Arc::new(HostBuffer::over(keep)))
+    }
+
+    fn supports_buffer_type(&self, buffer_type: &dyn BufferType) -> bool {
+        buffer_type.is_host()
+    }
+
+    fn supports_op(&self, graph: &Graph, node: TensorId) -> bool {
+        ops::check(graph, node).is_ok()
+    }
+
+    fn backend(self: Arc<Self>, params: &BackendParams) -> Result<Box<dyn Backend>, BackendError> {
+        Ok(Box::new(CpuBackend::new(self, params)?))
+    }
+}
+
+/// The processor's name in the text of `/proc/cpuinfo`.
+fn processor_name(text: &str) -> Option<&str> {
+    let mut fields = text.lines().filter_map(|line| line.split_once(':'));
+    let (_, name) = fields.find(|(key, _)| matches!(key.trim(), "model name" | "Processor" | "cpu model"))?;
+    Some(name.trim()).filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_processor_is_named() {
+        let text = "processor\t: 0\nmodel name\t: Fast CPU @ 2:1\nflags: a b\n";
+        assert_eq!(processor_name(text), Some("Fast CPU @ 2:1"));
+        assert_eq!(processor_name("processor : 0\n"), None);
+        let description = CpuDevice.description();
+        assert!(description.contains(kernels::isa().name()), "{description}");
+    }
+}

@@ -1,0 +1,111 @@
+//! Ops that compute each element from those at the same place: sums, products, activations.
+
+use kernels::rows;
+
+use super::Task;
+use crate::backend::cpu::view::Source;
+use crate::graph::Unary;
+
+/// Elements that a member works on at once where rows do not matter, so that one long row is shared too.
+const PIECE: usize = 1024;
+
+/// `f(a, b)` with `b` repeated to the shape of `a`.
+pub(super) fn binary(task: Task<'_>, f: impl Fn(f32, f32) -> f32 + Copy) {
+    let (a, b) = (task.source(0), task.source(1));
+    for_pieces(task, &a, &b, |out, b| match *b {
+        [b] => out.iter_mut().for_each(|x| *x = f(*x, b)),
+        _ => {
+            for part in out.chunks_exact_mut(b.len()) {
+                part.iter_mut().zip(b).for_each(|(x, &b)| *x = f(*x, b));
+            }
+        }
+    });
+}
+
+/// `f(gate) up`
+pub(super) fn glu(task: Task<'_>, f: Unary) {
+    let (gate, up) = (task.source(0), task.source(1));
+    match f {
+        Unary::Silu => for_pieces(task, &gate, &up, rows::silu_mul_in_place),
+        Unary::Gelu => for_pieces(task, &gate, &up, rows::gelu_mul_in_place),
+        _ => {
+            let f = function(f);
+            for_pieces(task, &gate, &up, |gate, up| {
+                f(gate);
+                rows::mul_in_place(gate, up);
+            });
+        }
+    }
+}
+
+/// Copies pieces of the first operand to the result and calls `f` with each and the second operand's elements, of which there
+/// are as many or, where those repeat along rows, a divisor of as many.
+fn for_pieces(task: Task<'_>, a: &Source<'_>, b: &Source<'_>, f: impl Fn(&mut [f32], &[f32])) {
+    let target = task.target();
+    if a.ne() == b.ne() && a.is_float_list() && b.is_float_list() {
+        for (i, out) in target.float_pieces(PIECE) {
+            let at = i * PIECE;
+            a.copy_floats(at, out);
+            f(out, b.floats(at, out.len()));
+        }
+        return;
+    }
+    let ne = b.ne();
+    for (i, out) in target.rows() {
+        a.copy_row(i, out);
+        f(out, b.row([i[0] % ne[1], i[1] % ne[2], i[2] % ne[3]], task.scratch));
+    }
+}
+
+/// Applies `f` to pieces of the operand.
+pub(super) fn map(task: Task<'_>, f: impl Fn(&mut [f32])) {
+    let (x, target) = (task.source(0), task.target());
+    if x.is_float_list() {
+        for (i, out) in target.float_pieces(PIECE) {
+            x.copy_floats(i * PIECE, out);
+            f(out);
+        }
+        return;
+    }
+    for (i, out) in target.rows() {
+        x.copy_row(i, out);
+        f(out);
+    }
+}
+
+pub(super) fn each(row: &mut [f32], f: impl Fn(f32) -> f32) {
+    row.iter_mut().for_each(|x| *x = f(*x));
+}
+
+/// The function over a row in place.
+pub(super) fn function(f: Unary) -> fn(&mut [f32]) {
+    match f {
+        Unary::Neg => |row| each(row, |x| -x),
+        Unary::Abs => |row| each(row, f32::abs),
+        Unary::Sqr => |row| each(row, |x| x * x),
+        Unary::Sqrt => |row| each(row, f32::sqrt),
+        Unary::Exp => rows::exp_in_place,
+        Unary::Tanh => |row| each(row, f32::tanh),
+        Unary::Sigmoid => rows::sigmoid_in_place,
+        Unary::Relu => |row| each(row, |x| x.max(0.0)),
+        Unary::ReluSqr => |row| each(row, |x| x.max(0.0) * x.max(0.0)),
+        Unary::Silu => rows::silu_in_place,
+        Unary::Gelu => rows::gelu_in_place,
+        Unary::GeluErf => |row| each(row, gelu_erf),
+        Unary::GeluQuick => |row| each(row, |x| x / (1.0 + (-1.702 * x).exp())),
+        // ln(1 + e^x) without overflow.
+        Unary::Softplus => |row| each(row, |x| x.max(0.0) + (-x.abs()).exp().ln_1p()),
+    }
+}
+
+fn gelu_erf(x: f32) -> f32 {
+    0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2))
+}
+
+/// The error function within 1.5e-7 (Abramowitz and Stegun, 7.1.26).
+fn erf(x: f32) -> f32 {
+    const A: [f32; 5] = [0.254_829_6, -0.284_496_72, 1.421_413_8, -1.453_152, 1.061_405_4];
+    let t = 1.0 / (1.0 + 0.327_591_1 * x.abs());
+    let series = A.iter().rev().fold(0.0, |sum, a| (sum + a) * t);
+    (1.0 - series * (-x * x).exp()).copysign(x)
+}

@@ -1,0 +1,177 @@
+//! The ops, one file a family. Every member of the team runs the same function on its share of the work.
+
+mod attention;
+mod elementwise;
+mod layout;
+mod mul_mat;
+mod norm;
+mod reduce;
+mod rope;
+mod rows;
+
+use std::fmt;
+
+use super::pool::{Abandoned, Member};
+use super::scratch::Shared;
+use super::view::{Source, Step, Target};
+use crate::backend::rules::{self, Flaw};
+use crate::graph::{Graph, Op, Tensor, TensorId};
+
+/// A node, as one member of the team sees it.
+pub(super) struct Task<'a> {
+    pub(super) graph: &'a Graph,
+    pub(super) node: &'a Tensor,
+    pub(super) step: &'a Step,
+    pub(super) member: Member<'a>,
+    /// This member's own; at least [`Need::per_member`] floats with any content.
+    pub(super) scratch: &'a mut [f32],
+    /// At least [`Need::shared`] floats with any content.
+    pub(super) shared: Shared<'a>,
+}
+
+impl<'a> Task<'a> {
+    fn source(&self, i: usize) -> Source<'a> {
+        self.step.source(self.graph, i)
+    }
+
+    fn optional(&self, i: usize) -> Option<Source<'a>> {
+        self.node.src[i].map(|_| self.source(i))
+    }
+
+    fn target(&self) -> Target<'a> {
+        self.step.target(self.graph, self.member)
+    }
+}
+
+/// Why a member could not finish a node.
+pub(super) enum Stop {
+    Abandoned,
+    Fault(Fault),
+}
+
+impl From<Abandoned> for Stop {
+    fn from(_: Abandoned) -> Stop {
+        Stop::Abandoned
+    }
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Stop {
+        Stop::Fault(fault)
+    }
+}
+
+/// Data that make no sense.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fault {
+    /// A row or expert number beyond the table.
+    NoSuchRow { row: i64, rows: usize },
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::NoSuchRow { row, rows } => write!(f, "row {row} of {rows}"),
+        }
+    }
+}
+
+/// `row` as an index below `rows`.
+fn row_number(row: impl Into<i64>, rows: usize) -> Result<usize, Fault> {
+    let row = row.into();
+    usize::try_from(row)
+        .ok()
+        .filter(|&r| r < rows)
+        .ok_or(Fault::NoSuchRow { row, rows })
+}
+
+/// Scratch memory in floats.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Need {
+    pub(super) per_member: usize,
+    pub(super) shared: usize,
+}
+
+impl Need {
+    pub(super) fn max(self, other: Need) -> Need {
+        Need {
+            per_member: self.per_member.max(other.per_member),
+            shared: self.shared.max(other.shared),
+        }
+    }
+}
+
+/// Nothing, or why this backend cannot compute the node: beyond the [`rules`], results are dense and the rows of products,
+/// keys and values too.
+pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
+    rules::check(graph, id)?;
+    let node = graph.tensor(id);
+    let dense_rows = |i: usize| node.src[i].is_none_or(|s| graph.tensor(s).has_dense_rows());
+    let dense = |i: usize| node.src[i].is_none_or(|s| graph.tensor(s).is_contiguous());
+    let layout = match node.op {
+        Op::None | Op::Reshape | Op::View | Op::Permute => return Ok(()),
+        Op::SetRows => dense(2),
+        Op::MulMat | Op::MulMatId => dense_rows(0) && node.is_contiguous(),
+        Op::Rope(_) => dense(1) && node.is_contiguous(),
+        Op::Attention(_) => dense_rows(1) && dense_rows(2) && (3..7).all(dense) && node.is_contiguous(),
+        _ => node.is_contiguous(),
+    };
+    if layout {
+        Ok(())
+    } else {
+        Err("an operand or the result is not dense")
+    }
+}
+
+/// Scratch memory for a node that passed the check, on `n_members` threads. It does not depend on how full caches are, and grows
+/// with the number of tokens, so that a reservation for the largest graph serves all.
+pub(super) fn need(graph: &Graph, id: TensorId, n_members: usize) -> Need {
+    let node = graph.tensor(id);
+    let longest_row = node
+        .sources()
+        .map(|s| Source::row_scratch(graph.tensor(s)))
+        .max()
+        .unwrap_or(0);
+    match node.op {
+        Op::MulMat | Op::MulMatId => mul_mat::need(graph, node),
+        Op::Rope(_) => rope::need(node),
+        Op::Attention(_) => attention::need(graph, node, n_members),
+        Op::TopK { .. } => reduce::top_k_need(graph, node),
+        _ => Need {
+            per_member: longest_row,
+            shared: 0,
+        },
+    }
+}
+
+/// Computes this member's share of a node.
+pub(super) fn run(task: Task<'_>) -> Result<(), Stop> {
+    match task.node.op {
+        Op::None | Op::Reshape | Op::View | Op::Permute => {}
+        Op::GetRows => rows::get_rows(task)?,
+        Op::SetRows => rows::set_rows(task)?,
+        Op::AddId => rows::add_id(task)?,
+        Op::MulMat => mul_mat::mul_mat(task),
+        Op::MulMatId => mul_mat::mul_mat_id(task)?,
+        Op::Add => elementwise::binary(task, |a, b| a + b),
+        Op::Sub => elementwise::binary(task, |a, b| a - b),
+        Op::Mul => elementwise::binary(task, |a, b| a * b),
+        Op::Div => elementwise::binary(task, |a, b| a / b),
+        Op::Scale { scale, bias } => elementwise::map(task, |row| elementwise::each(row, |x| x * scale + bias)),
+        Op::Clamp { min, max } => elementwise::map(task, |row| elementwise::each(row, |x| x.max(min).min(max))),
+        Op::Unary(f) => elementwise::map(task, elementwise::function(f)),
+        Op::Glu(f) => elementwise::glu(task, f),
+        Op::RmsNorm { eps } => norm::rms_norm(task, eps),
+        Op::Norm { eps } => norm::norm(task, eps),
+        Op::L2Norm { eps } => norm::l2_norm(task, eps),
+        Op::SoftMax { scale } => norm::soft_max(task, scale),
+        Op::Rope(p) => rope::rope(task, &p),
+        Op::Attention(p) => attention::attention(task, &p)?,
+        Op::TopK { .. } => reduce::top_k(task),
+        Op::SumRows => reduce::sum_rows(task),
+        Op::Concat { dim } => layout::concat(task, usize::from(dim)),
+        Op::Repeat => layout::repeat(task),
+        Op::Cont => layout::cont(task),
+    }
+    Ok(())
+}

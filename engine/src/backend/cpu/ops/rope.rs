@@ -1,0 +1,151 @@
+//! Rotary positions. Angles are linear in the position, so that one rate per pair says everything; sines and cosines are
+//! computed once for a token and used by all of its heads.
+
+use std::f64::consts::{FRAC_2_PI, PI};
+
+use super::{Need, Task};
+use crate::backend::cpu::scratch::take;
+use crate::backend::cpu::view::Source;
+use crate::graph::{Rope, RopeKind, Tensor};
+
+/// Rates (f64), sines and cosines of the pairs.
+pub(super) fn need(node: &Tensor) -> Need {
+    Need {
+        per_member: 2 * node.ne[0],
+        shared: 0,
+    }
+}
+
+pub(super) fn rope(task: Task<'_>, p: &Rope) {
+    let (x, positions) = (task.source(0), task.source(1).list::<i32>());
+    let (factors, target) = (task.optional(2), task.target());
+    let n_pairs = p.n_dims / 2;
+    let mut scratch = task.scratch;
+    let rates: &mut [f64] = bytemuck::cast_slice_mut(take(&mut scratch, 2 * n_pairs));
+    let (sin, cos) = (take(&mut scratch, n_pairs), take(&mut scratch, n_pairs));
+    fill_rates(rates, p, factors);
+    let magnitude = magnitude(p);
+    let mut prepared = None;
+    for (i @ [_, t, _], out) in target.rows() {
+        if prepared != Some(t) {
+            rotations(f64::from(positions[t]), rates, magnitude, sin, cos);
+            prepared = Some(t);
+        }
+        x.copy_row(i, out);
+        match p.kind {
+            RopeKind::Norm => {
+                for (pair, (s, c)) in out.chunks_exact_mut(2).zip(sin.iter().zip(&*cos)) {
+                    (pair[0], pair[1]) = (pair[0] * c - pair[1] * s, pair[0] * s + pair[1] * c);
+                }
+            }
+            RopeKind::Neox => {
+                let (first, second) = out[..p.n_dims].split_at_mut(n_pairs);
+                for ((a, b), (s, c)) in first.iter_mut().zip(second).zip(sin.iter().zip(&*cos)) {
+                    (*a, *b) = (*a * c - *b * s, *a * s + *b * c);
+                }
+            }
+        }
+    }
+}
+
+/// Radians per position of each pair.
+fn fill_rates(rates: &mut [f64], p: &Rope, factors: Option<Source<'_>>) {
+    // A product of up to a few hundred factors is exact to 13 digits and much cheaper than as many powers.
+    let step = f64::from(p.freq_base).powf(-2.0 / p.n_dims as f64);
+    let mut rate = 1.0;
+    let ramp = (p.ext_factor != 0.0).then(|| ramp(p));
+    for (i, out) in rates.iter_mut().enumerate() {
+        let extrapolated = rate / factors.map_or(1.0, |f| f64::from(f.float([i, 0, 0, 0])));
+        let interpolated = extrapolated * f64::from(p.freq_scale);
+        *out = match ramp {
+            None => interpolated,
+            Some((low, high)) => {
+                let interpolation = ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
+                let mix = (1.0 - interpolation) * f64::from(p.ext_factor);
+                interpolated * (1.0 - mix) + extrapolated * mix
+            }
+        };
+        rate *= step;
+    }
+}
+
+/// The pairs between which YaRN goes from extrapolation to interpolation: those that turn `beta_fast` and `beta_slow` times over
+/// the original context.
+fn ramp(p: &Rope) -> (f64, f64) {
+    let n_dims = p.n_dims as f64;
+    let pair_of = |turns: f32| {
+        n_dims * (p.n_ctx_orig as f64 / (f64::from(turns) * 2.0 * PI)).ln() / (2.0 * f64::from(p.freq_base).ln())
+    };
+    (
+        pair_of(p.beta_fast).floor().max(0.0),
+        pair_of(p.beta_slow).ceil().min(n_dims - 1.0),
+    )
+}
+
+fn magnitude(p: &Rope) -> f32 {
+    let yarn = if p.ext_factor != 0.0 {
+        1.0 + 0.1 * (1.0 / p.freq_scale).ln()
+    } else {
+        1.0
+    };
+    p.attn_factor * yarn
+}
+
+fn rotations(position: f64, rates: &[f64], magnitude: f32, sin: &mut [f32], cos: &mut [f32]) {
+    for ((rate, s), c) in rates.iter().zip(sin).zip(cos) {
+        let (sin, cos) = sin_cos(position * rate);
+        (*s, *c) = (sin as f32 * magnitude, cos as f32 * magnitude);
+    }
+}
+
+/// Sine and cosine within 1e-10 for angles up to a million, and 1e-6 up to 2^31, in a form that compilers turn into vector code.
+fn sin_cos(x: f64) -> (f64, f64) {
+    // Adding this leaves no bits for a fraction, which rounds; the lowest bits then are those of the integer.
+    const ROUND: f64 = 6_755_399_441_055_744.0;
+    // The quarter turn in two parts; the first has 33 bits, so that its product with up to 2^20 quarters is exact.
+    const QUARTER: f64 = 1.570_796_326_734_125_6;
+    const QUARTER_REST: f64 = 6.077_100_506_506_192e-11;
+    let rounded = x * FRAC_2_PI + ROUND;
+    let (quarters, turn) = (rounded - ROUND, rounded.to_bits());
+    let r = (x - quarters * QUARTER) - quarters * QUARTER_REST;
+    let r2 = r * r;
+    // Taylor series on an eighth of a turn to either side.
+    let s = -1.0 / 39_916_800.0;
+    let s = s * r2 + 1.0 / 362_880.0;
+    let s = s * r2 - 1.0 / 5040.0;
+    let s = s * r2 + 1.0 / 120.0;
+    let s = s * r2 - 1.0 / 6.0;
+    let s = r + r * r2 * s;
+    let c = 1.0 / 479_001_600.0;
+    let c = c * r2 - 1.0 / 3_628_800.0;
+    let c = c * r2 + 1.0 / 40_320.0;
+    let c = c * r2 - 1.0 / 720.0;
+    let c = c * r2 + 1.0 / 24.0;
+    let c = 1.0 - 0.5 * r2 + r2 * r2 * c;
+    // Odd quarters swap the two; the second and third turn the sine's sign, the first and second the cosine's.
+    let swapped = turn & 1 == 1;
+    let (sin, cos) = if swapped { (c, s) } else { (s, c) };
+    let sin_sign = (turn & 2) << 62;
+    let cos_sign = (turn.wrapping_add(1) & 2) << 62;
+    (
+        f64::from_bits(sin.to_bits() ^ sin_sign),
+        f64::from_bits(cos.to_bits() ^ cos_sign),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sines_and_cosines() {
+        for (limit, tolerance) in [(1e3, 1e-10), (1e6, 1e-10), (2f64.powi(31), 1e-6)] {
+            for i in -10_000..=10_000 {
+                let x = f64::from(i) * limit / 10_000.0;
+                let (s, c) = sin_cos(x);
+                assert!((s - x.sin()).abs() < tolerance, "sin {x} = {s} instead of {}", x.sin());
+                assert!((c - x.cos()).abs() < tolerance, "cos {x} = {c} instead of {}", x.cos());
+            }
+        }
+    }
+}

@@ -1,0 +1,408 @@
+//! Operands as slices: the one place where addresses become memory that ops may touch.
+//!
+//! A [`Step`] is made after checking that every operand lies within its buffer and that the result overlaps none of the
+//! operands, except the first one exactly where the op allows it. Ops then see [`Source`]s, which give shared slices of
+//! rows, and one [`Target`], which gives each member of the team exclusive slices of the rows that are its own.
+
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use kernels::GgmlType;
+
+use super::pool::Member;
+use crate::backend::host::HostBuffer;
+use crate::backend::{BackendError, MemoryMap};
+use crate::graph::{Graph, MAX_SRC, Op, Tensor, TensorId};
+
+/// A node whose operands have been found in memory.
+pub(super) struct Step {
+    pub(super) id: TensorId,
+    target: NonNull<u8>,
+    sources: [Option<NonNull<u8>>; MAX_SRC],
+    /// Pieces of work that members took so far.
+    taken: AtomicUsize,
+}
+
+// SAFETY: a step is addresses and a counter; what may be done with the addresses is decided in `source` and `target`.
+unsafe impl Send for Step {}
+// SAFETY: as above.
+unsafe impl Sync for Step {}
+
+/// Where a tensor lies.
+struct Place {
+    start: NonNull<u8>,
+    len: usize,
+    writable: bool,
+}
+
+impl Place {
+    fn overlaps(&self, other: &Place) -> bool {
+        let (a, b) = (self.start.as_ptr() as usize, other.start.as_ptr() as usize);
+        a < b + other.len && b < a + self.len
+    }
+}
+
+impl Step {
+    /// Finds the operands of a node whose types and shapes have been checked. The error says what is wrong with which tensor.
+    pub(super) fn new(graph: &Graph, memory: &MemoryMap, id: TensorId) -> Result<Step, BackendError> {
+        let node = graph.tensor(id);
+        let target = locate(graph, memory, id)?;
+        if !target.writable {
+            return Err(flaw(node, "would be written to read-only memory"));
+        }
+        if !(target.start.as_ptr() as usize).is_multiple_of(align_of::<f32>()) {
+            return Err(flaw(node, "is not aligned"));
+        }
+        let mut sources = [None; MAX_SRC];
+        for (i, source) in node.sources().enumerate() {
+            let place = locate(graph, memory, source)?;
+            if place.overlaps(&target) && !may_overlap(node, graph.tensor(source), i, &place, &target) {
+                return Err(flaw(node, "overlaps an operand"));
+            }
+            let t = graph.tensor(source);
+            if matches!(t.ty, GgmlType::I32 | GgmlType::I64) && !is_aligned(t, &place) {
+                return Err(flaw(t, "is not aligned"));
+            }
+            sources[i] = Some(place.start);
+        }
+        Ok(Step {
+            id,
+            target: target.start,
+            sources,
+            taken: AtomicUsize::new(0),
+        })
+    }
+
+    /// Operand `i`. Panics if there is none, which the rules rule out.
+    pub(super) fn source<'a>(&'a self, graph: &'a Graph, i: usize) -> Source<'a> {
+        let tensor = graph.tensor(graph.tensor(self.id).source(i));
+        Source {
+            tensor,
+            start: self.sources[i].unwrap_or_else(|| panic!("{} has no operand {i}", tensor.name)),
+        }
+    }
+
+    /// The result.
+    pub(super) fn target<'a>(&'a self, graph: &'a Graph, member: Member<'a>) -> Target<'a> {
+        Target {
+            tensor: graph.tensor(self.id),
+            start: self.target,
+            member,
+        }
+    }
+
+    /// The next of `n` pieces of work that no member has taken.
+    pub(super) fn take(&self, n: usize) -> Option<usize> {
+        // Members stop asking after the first refusal, so the counter cannot run far beyond `n`.
+        Some(self.taken.fetch_add(1, Ordering::Relaxed)).filter(|&i| i < n)
+    }
+}
+
+/// True if the op writes this operand's own memory as it should: in place, element over element, or into the table of SetRows,
+/// which is never read.
+fn may_overlap(node: &Tensor, source: &Tensor, i: usize, place: &Place, target: &Place) -> bool {
+    let same = place.start == target.start && source.ne == node.ne && source.nb == node.nb && source.ty == node.ty;
+    match node.op {
+        Op::SetRows => i == 1 && same,
+        op => i == 0 && same && op.can_run_in_place(),
+    }
+}
+
+fn locate(graph: &Graph, memory: &MemoryMap, id: TensorId) -> Result<Place, BackendError> {
+    let tensor = graph.tensor(id);
+    let home = graph.home(id).ok_or_else(|| flaw(tensor, "has no memory"))?;
+    let buffer = memory.get(home.buffer);
+    let base = buffer
+        .host_ptr()
+        .ok_or_else(|| flaw(tensor, "does not lie in host memory"))?;
+    let len = extent(tensor).ok_or_else(|| flaw(tensor, "is too large"))?;
+    if home.offset.checked_add(len).is_none_or(|end| end > buffer.size()) {
+        return Err(flaw(tensor, "reaches beyond its buffer"));
+    }
+    let host = buffer.as_any().downcast_ref::<HostBuffer>();
+    Ok(Place {
+        // SAFETY: the offset lies within the buffer.
+        start: unsafe { base.add(home.offset) },
+        len,
+        writable: host.is_none_or(HostBuffer::is_writable),
+    })
+}
+
+fn is_aligned(t: &Tensor, place: &Place) -> bool {
+    let size = t.ty.block_bytes();
+    (place.start.as_ptr() as usize).is_multiple_of(size) && t.nb.iter().all(|nb| nb.is_multiple_of(size))
+}
+
+/// [`Tensor::nbytes`] with every step checked.
+fn extent(t: &Tensor) -> Option<usize> {
+    if t.ne.contains(&0) {
+        return Some(0);
+    }
+    let blocks = t.ne[0] / t.ty.block_size();
+    // The last block counts in full even if blocks are further apart, or overlap, than their size.
+    let mut bytes = blocks
+        .saturating_sub(1)
+        .checked_mul(t.nb[0])?
+        .checked_add(t.ty.block_bytes())?;
+    for d in 1..4 {
+        bytes = bytes.checked_add((t.ne[d] - 1).checked_mul(t.nb[d])?)?;
+    }
+    isize::try_from(bytes).ok()?;
+    Some(bytes)
+}
+
+fn flaw(tensor: &Tensor, what: &str) -> BackendError {
+    BackendError::Device {
+        device: super::NAME.to_string(),
+        message: format!("{} ({}) {what}", tensor.name, tensor.op.name()),
+    }
+}
+
+/// Indices of a row in dimensions 1 to 3.
+pub(super) type RowIndex = [usize; 3];
+
+/// The indices of row `i`, counted as if rows were dense.
+pub(super) fn row_index(ne: &[usize; 4], i: usize) -> RowIndex {
+    [i % ne[1], i / ne[1] % ne[2], i / ne[1] / ne[2]]
+}
+
+/// An operand to be read.
+#[derive(Clone, Copy)]
+pub(super) struct Source<'a> {
+    pub(super) tensor: &'a Tensor,
+    start: NonNull<u8>,
+}
+
+impl<'a> Source<'a> {
+    pub(super) fn ne(&self) -> [usize; 4] {
+        self.tensor.ne
+    }
+
+    /// Floats of scratch memory that [`Source::row`] may need.
+    pub(super) fn row_scratch(tensor: &Tensor) -> usize {
+        tensor.ne[0]
+    }
+
+    /// A row as floats: in place if it is stored so, otherwise converted to `scratch`.
+    /// Not for an operand that the result may be written over; see [`Source::copy_row`].
+    pub(super) fn row<'s>(&self, i: RowIndex, scratch: &'s mut [f32]) -> &'s [f32]
+    where
+        'a: 's,
+    {
+        if let Some(row) = self.float_row(i) {
+            return row;
+        }
+        let out = &mut scratch[..self.tensor.ne[0]];
+        self.copy_row(i, out);
+        out
+    }
+
+    /// The row, if it consists of aligned, adjacent floats.
+    pub(super) fn float_row(&self, i: RowIndex) -> Option<&'a [f32]> {
+        let at = self.at([0, i[0], i[1], i[2]]).cast::<f32>();
+        if self.tensor.ty != GgmlType::F32 || !self.tensor.has_dense_rows() || !at.is_aligned() {
+            return None;
+        }
+        // SAFETY: the row lies within the operand's buffer (see `Step::new` and `at`), nobody writes it during this step, and
+        // any bytes are floats.
+        Some(unsafe { slice::from_raw_parts(at.as_ptr(), self.tensor.ne[0]) })
+    }
+
+    /// Copies a row as floats, whatever its type and strides. `out` may be the row itself: then nothing is to be done.
+    pub(super) fn copy_row(&self, i: RowIndex, out: &mut [f32]) {
+        let t = self.tensor;
+        let at = self.at([0, i[0], i[1], i[2]]);
+        assert_eq!(out.len(), t.ne[0]);
+        if at.as_ptr().cast_const() == out.as_ptr().cast() {
+            return;
+        }
+        if t.has_dense_rows() {
+            return kernels::dequantize_row(t.ty, self.row_bytes(i), out);
+        }
+        if t.ty == GgmlType::F32 {
+            for (i0, x) in out.iter_mut().enumerate() {
+                // SAFETY: as in `float_row`, for one element.
+                *x = unsafe { at.add(i0 * t.nb[0]).cast::<f32>().read_unaligned() };
+            }
+            return;
+        }
+        for (i0, x) in out.iter_mut().enumerate() {
+            // SAFETY: as in `float_row`, for one element; rows of blocks are dense, as the rules say.
+            let element = unsafe { slice::from_raw_parts(at.add(i0 * t.nb[0]).as_ptr(), t.ty.block_bytes()) };
+            kernels::dequantize_row(t.ty, element, slice::from_mut(x));
+        }
+    }
+
+    /// True if the operand's elements are one list of aligned floats.
+    pub(super) fn is_float_list(&self) -> bool {
+        self.tensor.ty == GgmlType::F32 && self.tensor.is_contiguous() && self.start.cast::<f32>().is_aligned()
+    }
+
+    /// `n` elements from `at` of an operand that is one list of floats.
+    /// Not for an operand that the result may be written over; see [`Source::copy_floats`].
+    pub(super) fn floats(&self, at: usize, n: usize) -> &'a [f32] {
+        // SAFETY: the elements lie within the operand's buffer, aligned; nobody writes them during this step.
+        unsafe { slice::from_raw_parts(self.address_of_floats(at, n), n) }
+    }
+
+    /// Copies elements from `at` of an operand that is one list of floats. `out` may be those elements themselves: then nothing is
+    /// to be done.
+    pub(super) fn copy_floats(&self, at: usize, out: &mut [f32]) {
+        let from = self.address_of_floats(at, out.len());
+        if from != out.as_ptr() {
+            // SAFETY: the elements lie within the operand's buffer. `out` is not the operand itself, so it does not overlap it.
+            unsafe { std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
+        }
+    }
+
+    fn address_of_floats(&self, at: usize, n: usize) -> *const f32 {
+        assert!(self.is_float_list() && at + n <= self.tensor.nelements());
+        // SAFETY: the offset lies within the operand's buffer.
+        unsafe { self.start.cast::<f32>().add(at).as_ptr() }
+    }
+
+    /// The bytes of a dense row.
+    pub(super) fn row_bytes(&self, i: RowIndex) -> &'a [u8] {
+        self.rows_bytes(i, 1)
+    }
+
+    /// The bytes from the start of a dense row to the end of the one `n - 1` rows further in dimension 1.
+    pub(super) fn rows_bytes(&self, i: RowIndex, n: usize) -> &'a [u8] {
+        self.span(1, i, n)
+    }
+
+    /// The bytes from the start of a dense row to the end of the one `n - 1` further in dimension `d`.
+    pub(super) fn span(&self, d: usize, i: RowIndex, n: usize) -> &'a [u8] {
+        let t = self.tensor;
+        assert!(t.has_dense_rows() && n > 0 && i[d - 1] + n <= t.ne[d]);
+        let len = (n - 1) * t.nb[d] + t.ne[0] / t.ty.block_size() * t.ty.block_bytes();
+        // SAFETY: the last of the rows lies within the operand's buffer (see `Step::new`), and so does what is before it.
+        // Nobody writes there during this step.
+        unsafe { slice::from_raw_parts(self.at([0, i[0], i[1], i[2]]).as_ptr(), len) }
+    }
+
+    /// The floats from the start of a dense row to the end of the one `n - 1` further in dimension `d`, and the floats from one row
+    /// to the next, if all of them are aligned.
+    pub(super) fn float_span(&self, d: usize, i: RowIndex, n: usize) -> Option<(&'a [f32], usize)> {
+        let t = self.tensor;
+        if t.ty != GgmlType::F32 || !t.has_dense_rows() || (n > 1 && !t.nb[d].is_multiple_of(size_of::<f32>())) {
+            return None;
+        }
+        let floats = bytemuck::try_cast_slice(self.span(d, i, n)).ok()?;
+        Some((floats, t.nb[d] / size_of::<f32>()))
+    }
+
+    /// An element of an i32 operand.
+    pub(super) fn i32(&self, i: [usize; 4]) -> i32 {
+        assert_eq!(self.tensor.ty, GgmlType::I32);
+        // SAFETY: the element lies within the operand's buffer, aligned (see `Step::new`).
+        unsafe { self.at(i).cast::<i32>().read() }
+    }
+
+    /// The elements of a dense one-dimensional operand of integers.
+    pub(super) fn list<T: bytemuck::Pod>(&self) -> &'a [T] {
+        let t = self.tensor;
+        assert!(t.is_contiguous() && t.nrows() == 1 && matches!(t.ty, GgmlType::I32 | GgmlType::I64));
+        assert_eq!(size_of::<T>(), t.ty.block_bytes());
+        // SAFETY: the elements lie within the operand's buffer, aligned (see `Step::new`); nobody writes them during this step.
+        unsafe { slice::from_raw_parts(self.start.cast::<T>().as_ptr(), t.ne[0]) }
+    }
+
+    /// An element of an operand that is not stored in blocks.
+    pub(super) fn float(&self, i: [usize; 4]) -> f32 {
+        let ty = self.tensor.ty;
+        assert!(!ty.is_quantized());
+        // SAFETY: the element lies within the operand's buffer.
+        let element = unsafe { slice::from_raw_parts(self.at(i).as_ptr(), ty.block_bytes()) };
+        let mut x = 0.0;
+        kernels::dequantize_row(ty, element, slice::from_mut(&mut x));
+        x
+    }
+
+    /// The address of an element (of a block, for a quantized operand), which is within the operand's buffer.
+    fn at(&self, i: [usize; 4]) -> NonNull<u8> {
+        let t = self.tensor;
+        assert!((0..4).all(|d| i[d] < t.ne[d]), "{i:?} is beyond {:?}", t.ne);
+        let offset: usize = (0..4).map(|d| i[d] * t.nb[d]).sum();
+        // SAFETY: `Step::new` found the extent of the tensor to lie within its buffer.
+        unsafe { self.start.add(offset) }
+    }
+}
+
+/// The result of a node, as one member sees it. There is one per member and step, so that taking the member's own rows by value
+/// gives slices that nobody else has.
+pub(super) struct Target<'a> {
+    pub(super) tensor: &'a Tensor,
+    start: NonNull<u8>,
+    member: Member<'a>,
+}
+
+impl<'a> Target<'a> {
+    /// This member's share of the rows of a dense f32 result, with their indices.
+    pub(super) fn rows(self) -> impl Iterator<Item = (RowIndex, &'a mut [f32])> {
+        let ne = self.tensor.ne;
+        self.pieces::<f32>(GgmlType::F32, ne[0])
+            .map(move |(i, row)| (row_index(&ne, i), row))
+    }
+
+    /// This member's share of the rows of a dense i32 result.
+    pub(super) fn int_rows(self) -> impl Iterator<Item = (RowIndex, &'a mut [i32])> {
+        let ne = self.tensor.ne;
+        self.pieces::<i32>(GgmlType::I32, ne[0])
+            .map(move |(i, row)| (row_index(&ne, i), row))
+    }
+
+    /// This member's share of a dense f32 result seen as a list of pieces of `len` elements, of which the last may be shorter.
+    pub(super) fn float_pieces(self, len: usize) -> impl Iterator<Item = (usize, &'a mut [f32])> {
+        self.pieces::<f32>(GgmlType::F32, len)
+    }
+
+    fn pieces<T: bytemuck::Pod>(self, ty: GgmlType, len: usize) -> impl Iterator<Item = (usize, &'a mut [T])> {
+        let Target { tensor, start, member } = self;
+        let n = tensor.nelements();
+        assert!(tensor.ty == ty && size_of::<T>() == ty.block_bytes() && tensor.is_contiguous() && len > 0);
+        member.share(n.div_ceil(len)).map(move |i| {
+            let first = i * len;
+            // SAFETY: the piece lies within the result's buffer, aligned (see `Step::new`). Pieces do not overlap, shares of
+            // members are disjoint, and `self` is gone, so this is the only slice of the piece. Operands that overlap it are
+            // not read as slices (see `Source::row`).
+            let piece = unsafe { slice::from_raw_parts_mut(start.cast::<T>().add(first).as_ptr(), len.min(n - first)) };
+            (i, piece)
+        })
+    }
+
+    /// Row `i` of a dense f32 result.
+    ///
+    /// # Safety
+    /// While the slice lives no other slice of this row may be taken, by this member or another.
+    pub(super) unsafe fn row(&self, i: usize) -> &'a mut [f32] {
+        let t = self.tensor;
+        assert!(t.ty == GgmlType::F32 && t.is_contiguous() && i < t.nrows());
+        // SAFETY: as in `pieces`; the caller promises that the slice is the only one.
+        unsafe { slice::from_raw_parts_mut(self.start.cast::<f32>().add(i * t.ne[0]).as_ptr(), t.ne[0]) }
+    }
+
+    /// The bytes of row `i` of dimension 1 of any 2-dimensional result with dense rows.
+    ///
+    /// # Safety
+    /// As for [`Target::row`].
+    pub(super) unsafe fn row_bytes(&self, i: usize) -> &'a mut [u8] {
+        let t = self.tensor;
+        assert!(t.has_dense_rows() && i < t.ne[1] && t.ne[2..] == [1, 1]);
+        let len = t.ne[0] / t.ty.block_size() * t.ty.block_bytes();
+        // SAFETY: as in `row`.
+        unsafe { slice::from_raw_parts_mut(self.start.add(i * t.nb[1]).as_ptr(), len) }
+    }
+
+    /// The address of column `column` of row `i` of a dense f32 result: `len` floats there, and in each of the `n_rows - 1` rows that
+    /// follow, are within the result.
+    pub(super) fn tile(&self, i: usize, n_rows: usize, columns: Range<usize>) -> *mut f32 {
+        let t = self.tensor;
+        assert!(t.ty == GgmlType::F32 && t.is_contiguous());
+        assert!(n_rows > 0 && i + n_rows <= t.nrows() && columns.end <= t.ne[0] && columns.start < columns.end);
+        // SAFETY: the offset lies within the result.
+        unsafe { self.start.cast::<f32>().add(i * t.ne[0] + columns.start).as_ptr() }
+    }
+}

@@ -1,0 +1,144 @@
+//! Checks of architectures against recorded logits: a header and what a reference computed for seeded weights.
+//!
+//! A fixture is a pair of files `NAME.header.gguf` and `NAME.logits`. The weights are a function of tensor names
+//! ([`gguf::seeded`](crate::gguf::seeded)), so that no weights need to be stored.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::context::{Batch, Context, ContextError, ContextParams, DecodeError, SeqSet};
+use crate::gguf::logits::{Logits, LogitsError};
+use crate::gguf::{Gguf, GgufError, GgufFile, seeded};
+use crate::model::{LoadParams, Model, ModelError, Registered};
+use crate::vocab::Token;
+
+/// One configuration of an architecture with its recorded logits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fixture {
+    /// Name of the configuration, such as `llama-moe`.
+    pub name: String,
+    /// The header.
+    pub header: PathBuf,
+    /// The logits.
+    pub logits: PathBuf,
+}
+
+/// How to run a fixture.
+#[derive(Clone)]
+pub struct CheckParams {
+    /// Seed of the weights; recorded logits are for 1.
+    pub seed: u64,
+    /// Where and how to load.
+    pub load: LoadParams,
+    /// The context; its sizes are raised to what the fixture needs.
+    pub context: ContextParams,
+}
+
+/// A fixture that could not be run.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum CheckError {
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    #[error(transparent)]
+    Logits(#[from] LogitsError),
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Context(#[from] ContextError),
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    #[error("{}: {source}", .path.display())]
+    Io { path: PathBuf, source: std::io::Error },
+    #[error("the model gives {found} values per token, the recorded logits have {expected}")]
+    Width { expected: usize, found: usize },
+}
+
+/// Every fixture of a folder, by name.
+pub fn fixtures(dir: &Path) -> Result<Vec<Fixture>, CheckError> {
+    let io = |source| CheckError::Io {
+        path: dir.to_owned(),
+        source,
+    };
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(io)? {
+        let header = entry.map_err(io)?.path();
+        let Some(name) = header
+            .file_name()
+            .and_then(|n| n.to_str())
+            .and_then(|n| n.strip_suffix(".header.gguf"))
+        else {
+            continue;
+        };
+        let logits = dir.join(format!("{name}.logits"));
+        if logits.is_file() {
+            all.push(Fixture {
+                name: name.to_owned(),
+                logits,
+                header: header.clone(),
+            });
+        }
+    }
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(all)
+}
+
+impl Fixture {
+    /// The architecture that the header names.
+    pub fn arch(&self) -> Result<String, CheckError> {
+        Ok(Gguf::open_header(&self.header)?.require("general.architecture")?)
+    }
+
+    /// The full model with seeded weights, in memory.
+    pub fn model(&self, archs: &[Registered], params: &CheckParams) -> Result<Arc<Model>, CheckError> {
+        let header = Gguf::open_header(&self.header)?;
+        let bytes = seeded::seeded_model(&header, params.seed)?;
+        let file = GgufFile::from_bytes(&self.header, &bytes)?;
+        Ok(Arc::new(Model::from_file(file, archs, &params.load)?))
+    }
+
+    /// The recorded logits.
+    pub fn recorded(&self) -> Result<Logits, CheckError> {
+        Ok(Logits::read(&self.logits)?)
+    }
+
+    /// Normalized mean squared error of the computed logits, all positions decoded as one sequence.
+    pub fn nmse(&self, archs: &[Registered], params: &CheckParams) -> Result<f64, CheckError> {
+        let recorded = self.recorded()?;
+        let model = self.model(archs, params)?;
+        let logits = all_logits(model, &tokens(&recorded), &params.context)?;
+        let expected = recorded.values().len();
+        if logits.len() != expected {
+            let n = recorded.tokens().len().max(1);
+            return Err(CheckError::Width {
+                expected: expected / n,
+                found: logits.len() / n,
+            });
+        }
+        Ok(recorded.nmse(&logits))
+    }
+}
+
+/// The recorded tokens as ids of the vocabulary; negative ones become ids that no vocabulary has, which decode refuses.
+pub fn tokens(recorded: &Logits) -> Vec<Token> {
+    recorded.tokens().iter().map(|&t| t as Token).collect()
+}
+
+/// Logits of every position of one sequence, `[n_tokens, n_vocab]`. `n_ctx` and `n_batch` are raised to fit.
+pub fn all_logits(model: Arc<Model>, tokens: &[Token], params: &ContextParams) -> Result<Vec<f32>, CheckError> {
+    let mut params = params.clone();
+    params.n_ctx = params.n_ctx.max(tokens.len());
+    params.n_batch = params.n_batch.max(tokens.len());
+    params.n_outputs_max = params.n_ubatch;
+    let mut context = Context::new(model, &params)?;
+    let mut batch = Batch::new();
+    for (i, &t) in tokens.iter().enumerate() {
+        batch.push(t, i, SeqSet::one(0), true);
+    }
+    context.decode(&batch)?;
+    Ok((0..tokens.len())
+        .filter_map(|i| context.logits(i))
+        .flatten()
+        .copied()
+        .collect())
+}

@@ -1,0 +1,554 @@
+//! [`Context`]: reservation, decoding of batches in ubatches, graph reuse.
+
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use crate::backend::{BackendParams, Device, DeviceKind, MemoryMap, Usage, devices};
+use crate::build::{BuildParams, Builder, CacheView, Inputs};
+use crate::graph::{BufferId, Graph, TensorId};
+use crate::model::{Model, RopeScaling};
+use crate::sched::{SchedParams, Scheduler};
+
+use super::batch::{Batch, BatchToken, MAX_SEQUENCES, ubatch_end};
+use super::memory::{KvMemory, Span};
+use super::{ContextError, ContextParams, DecodeError, MemoryError, Perf};
+
+/// Memory that a context holds, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// The model's weights.
+    pub weights: usize,
+    /// Keys and values.
+    pub kv: usize,
+    /// Intermediate results.
+    pub compute: usize,
+}
+
+/// A model at work: KV memory, a graph and the backends that compute it.
+pub struct Context {
+    pub(super) model: Arc<Model>,
+    params: ContextParams,
+    n_ctx: usize,
+    pub(super) rope: RopeScaling,
+    pub(super) memory: KvMemory,
+    pub(super) sched: Scheduler,
+    pub(super) graph: BuiltGraph,
+    outputs: Outputs,
+    staging: Staging,
+    perf: Perf,
+    cancel: Option<Arc<AtomicBool>>,
+}
+
+/// The graph of the last ubatch, and what it was built for.
+pub(super) struct BuiltGraph {
+    pub graph: Graph,
+    pub leafs: Vec<Option<TensorId>>,
+    inputs: Inputs,
+    result: Option<TensorId>,
+    /// `None` after anything that makes the graph stale.
+    pub built_for: Option<(BuildParams, CacheView)>,
+}
+
+/// Logits of the last batch.
+#[derive(Default)]
+struct Outputs {
+    /// `[n_outputs, n_vocab]`
+    logits: Vec<f32>,
+    /// Row of each token of the batch.
+    rows: Vec<Option<u32>>,
+    width: usize,
+}
+
+/// Input values on their way to the devices; kept to allocate once.
+#[derive(Default)]
+struct Staging {
+    i32s: Vec<i32>,
+    i64s: Vec<i64>,
+}
+
+impl Context {
+    /// Makes a context and reserves all memory that decoding will need.
+    pub fn new(model: Arc<Model>, params: &ContextParams) -> Result<Context, ContextError> {
+        let params = checked(params)?;
+        let n_ctx = if params.n_ctx == 0 {
+            model.base().n_ctx_train()
+        } else {
+            params.n_ctx
+        };
+        let mut sched = new_scheduler(&model, &params)?;
+        for (i, buffer) in model.buffers().iter().enumerate() {
+            let id = sched.register_buffer(buffer.clone(), Usage::Weights);
+            assert_eq!(
+                id,
+                BufferId(i as u32),
+                "the homes of the weights name the model's buffers by position"
+            );
+        }
+        let mut memory = KvMemory::new(model.kv_specs(), n_ctx, &params)?;
+        memory.allocate(model.device().as_ref(), |buffer| {
+            sched.register_buffer(buffer, Usage::Any)
+        })?;
+        let rope = rope_scaling(&model, &params);
+        let graph = BuiltGraph {
+            graph: Graph::new(),
+            leafs: Vec::new(),
+            inputs: Inputs::default(),
+            result: None,
+            built_for: None,
+        };
+        let mut context = Context {
+            model,
+            params,
+            n_ctx,
+            rope,
+            memory,
+            sched,
+            graph,
+            outputs: Outputs::default(),
+            staging: Staging::default(),
+            perf: Perf::default(),
+            cancel: None,
+        };
+        context.reserve()?;
+        Ok(context)
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+
+    /// The settings, with defaults filled in.
+    pub fn params(&self) -> &ContextParams {
+        &self.params
+    }
+
+    /// Cells of KV memory.
+    pub fn n_ctx(&self) -> usize {
+        self.n_ctx
+    }
+
+    /// Memory held.
+    pub fn sizes(&self) -> Sizes {
+        Sizes {
+            weights: self.model.n_bytes(),
+            kv: self.memory.n_bytes(),
+            compute: self.sched.reserve_sizes().iter().sum(),
+        }
+    }
+
+    /// Counters.
+    pub fn perf(&self) -> Perf {
+        self.perf
+    }
+
+    /// Sets the counters to zero.
+    pub fn reset_perf(&mut self) {
+        self.perf = Perf::default();
+    }
+
+    /// Decoding stops between ubatches once the flag is set.
+    pub fn set_cancel(&mut self, flag: Option<Arc<AtomicBool>>) {
+        self.cancel = flag;
+    }
+
+    /// The position at which a sequence continues.
+    pub fn n_past(&self, seq: usize) -> usize {
+        self.memory.next_pos(seq) as usize
+    }
+
+    /// Cells in use.
+    pub fn n_used(&self) -> usize {
+        self.memory.n_used()
+    }
+
+    /// Computes a batch: its tokens enter the KV memory, and the logits of those that want output can be read by
+    /// [`Context::logits`]. On an error the memory is as before.
+    pub fn decode(&mut self, batch: &Batch) -> Result<(), DecodeError> {
+        self.check(batch.tokens())?;
+        if self.memory.needs_shift() {
+            self.apply_shift()?;
+        }
+        self.outputs.start(batch.tokens());
+        match self.decode_ubatches(batch.tokens()) {
+            Ok(()) => {
+                self.memory.commit();
+                Ok(())
+            }
+            Err(e) => {
+                self.memory.rollback();
+                self.outputs.start(&[]);
+                Err(e)
+            }
+        }
+    }
+
+    /// Logits `[n_vocab]` (or an embedding) of the token at `index` of the last batch, if its output was wanted.
+    pub fn logits(&self, index: usize) -> Option<&[f32]> {
+        let row = (*self.outputs.rows.get(index)?)? as usize;
+        self.outputs
+            .logits
+            .get(row * self.outputs.width..(row + 1) * self.outputs.width)
+    }
+
+    /// Forgets all sequences.
+    pub fn clear(&mut self) {
+        self.memory.clear();
+    }
+
+    /// Removes a range of positions of a sequence.
+    pub fn seq_rm(&mut self, seq: usize, range: impl RangeBounds<usize>) -> Result<(), MemoryError> {
+        self.memory.remove(seq, span(range))
+    }
+
+    /// Makes `to` share a range of positions of `from`.
+    pub fn seq_cp(&mut self, from: usize, to: usize, range: impl RangeBounds<usize>) -> Result<(), MemoryError> {
+        self.memory.copy(from, to, span(range))
+    }
+
+    /// Removes all sequences but one.
+    pub fn seq_keep(&mut self, seq: usize) -> Result<(), MemoryError> {
+        self.memory.keep(seq)
+    }
+
+    /// Moves a range of positions of a sequence by `delta`.
+    pub fn seq_add(&mut self, seq: usize, range: impl RangeBounds<usize>, delta: i32) -> Result<(), MemoryError> {
+        self.memory.add(seq, span(range), delta)
+    }
+
+    fn check(&self, tokens: &[BatchToken]) -> Result<(), DecodeError> {
+        if tokens.is_empty() {
+            return Err(DecodeError::EmptyBatch);
+        }
+        // Room first: a prompt that is too long for the context is told so, whatever the batch size.
+        let used = self.memory.n_used();
+        if used + tokens.len() > self.n_ctx {
+            return Err(DecodeError::ContextFull {
+                needed: tokens.len(),
+                used,
+                n_ctx: self.n_ctx,
+            });
+        }
+        if tokens.len() > self.params.n_batch {
+            return Err(DecodeError::BatchTooLarge {
+                found: tokens.len(),
+                max: self.params.n_batch,
+            });
+        }
+        let n_vocab = self.model.base().n_vocab();
+        let mut next = [None; MAX_SEQUENCES];
+        for (index, t) in tokens.iter().enumerate() {
+            if t.token as usize >= n_vocab {
+                return Err(DecodeError::Token {
+                    index,
+                    token: t.token,
+                    n_vocab,
+                });
+            }
+            let n_seq_max = self.params.n_seq_max;
+            if t.seqs.is_empty() || t.seqs.iter().any(|s| s >= n_seq_max) {
+                return Err(DecodeError::Sequence { index, n_seq_max });
+            }
+            for seq in t.seqs.iter() {
+                let expected = next[seq].unwrap_or_else(|| self.memory.next_pos(seq));
+                if t.pos != expected || t.pos == i32::MAX {
+                    return Err(DecodeError::Position {
+                        index,
+                        seq,
+                        expected,
+                        found: t.pos,
+                    });
+                }
+                next[seq] = Some(expected + 1);
+            }
+        }
+        Ok(())
+    }
+
+    fn decode_ubatches(&mut self, tokens: &[BatchToken]) -> Result<(), DecodeError> {
+        let mut from = 0;
+        while from < tokens.len() {
+            if self.cancel.as_ref().is_some_and(|c| c.load(Ordering::Relaxed)) {
+                return Err(DecodeError::Cancelled);
+            }
+            let to = ubatch_end(tokens, from, self.params.n_ubatch, self.params.n_outputs_max);
+            let start = Instant::now();
+            self.decode_ubatch(&tokens[from..to])?;
+            self.perf.record(to - from, start.elapsed());
+            from = to;
+        }
+        Ok(())
+    }
+
+    fn decode_ubatch(&mut self, tokens: &[BatchToken]) -> Result<(), DecodeError> {
+        if !self.memory.place(tokens) {
+            let used = self.memory.n_used();
+            return Err(DecodeError::ContextFull {
+                needed: tokens.len(),
+                used,
+                n_ctx: self.n_ctx,
+            });
+        }
+        self.memory.set_view(false);
+        let n_outputs = tokens.iter().filter(|t| t.output).count();
+        self.build(self.build_params(tokens.len(), n_outputs))?;
+        let n_threads = if tokens.len() == 1 {
+            self.params.n_threads
+        } else {
+            self.params.n_threads_batch
+        };
+        self.sched.set_threads(n_threads);
+        self.set_inputs(tokens)?;
+        self.sched.compute(&self.graph.graph)?;
+        self.read_outputs(n_outputs)
+    }
+
+    /// Builds and allocates the graph unless the last one serves.
+    fn build(&mut self, params: BuildParams) -> Result<(), DecodeError> {
+        let wanted = (&params, self.memory.view());
+        if self.graph.built_for.as_ref().is_some_and(|(p, v)| (p, v) == wanted) {
+            self.perf.n_reused += 1;
+            return Ok(());
+        }
+        self.graph.build(&self.model, params, self.memory.view())?;
+        self.sched.alloc_graph(&mut self.graph.graph)?;
+        self.graph.remember(params, self.memory.view());
+        self.perf.n_built += 1;
+        Ok(())
+    }
+
+    fn build_params(&self, n_tokens: usize, n_outputs: usize) -> BuildParams {
+        BuildParams {
+            n_tokens,
+            // A graph without outputs would compute nothing that is wanted but the cache: one row keeps it whole and simple.
+            n_outputs: n_outputs.max(1),
+            rope_kind: self.model.arch().rope,
+            rope: self.rope,
+            n_rot: self.model.base().n_rot(),
+            causal: true,
+        }
+    }
+
+    /// Plans the largest graphs: a full ubatch with and without many outputs, over all cells, and a single token.
+    fn reserve(&mut self) -> Result<(), ContextError> {
+        let n_tokens = self.params.n_ubatch.min(self.n_ctx);
+        self.memory.set_view(true);
+        for (n_tokens, n_outputs) in [
+            (n_tokens, self.params.n_outputs_max.min(n_tokens)),
+            (1, 1),
+            (n_tokens, 1),
+        ] {
+            let params = self.build_params(n_tokens, n_outputs);
+            self.graph.build(&self.model, params, self.memory.view())?;
+            self.sched.reserve(&mut self.graph.graph)?;
+        }
+        self.outputs.reserve(
+            self.params.n_outputs_max,
+            self.model.base().n_vocab(),
+            self.params.n_batch,
+        );
+        self.staging.i32s.reserve(self.n_ctx.max(n_tokens));
+        self.staging.i64s.reserve(self.n_ctx.max(n_tokens));
+        Ok(())
+    }
+
+    fn set_inputs(&mut self, tokens: &[BatchToken]) -> Result<(), DecodeError> {
+        let (inputs, graph, sched) = (&self.graph.inputs, &self.graph.graph, &mut self.sched);
+        let staging = &mut self.staging;
+        let mut write = |id: Option<TensorId>, values: &mut dyn Iterator<Item = i32>| match id {
+            None => Ok(()),
+            Some(id) => {
+                staging.i32s.clear();
+                staging.i32s.extend(values);
+                sched.set_input(graph, id, bytemuck::cast_slice(&staging.i32s))
+            }
+        };
+        write(inputs.tokens, &mut tokens.iter().map(|t| t.token as i32))?;
+        write(inputs.positions, &mut tokens.iter().map(|t| t.pos))?;
+        write(
+            inputs.sequences,
+            &mut tokens.iter().map(|t| t.seqs.first().unwrap_or(0) as i32),
+        )?;
+        let wanted = tokens
+            .iter()
+            .enumerate()
+            .filter(|(_, t)| t.output)
+            .map(|(i, _)| i as i32);
+        let none = tokens.iter().all(|t| !t.output).then_some(tokens.len() as i32 - 1);
+        write(inputs.out_ids, &mut wanted.chain(none))?;
+        for (p, (pool, cells)) in inputs.pools.iter().zip(self.memory.pools()).enumerate() {
+            let n_kv = self.memory.view().pools[p].n_kv;
+            if let Some(id) = pool.cells {
+                sched.set_input(graph, id, bytemuck::cast_slice(self.memory.cells_of(p)))?;
+            }
+            if let Some(id) = pool.positions {
+                sched.set_input(graph, id, bytemuck::cast_slice(&cells.positions()[..n_kv]))?;
+            }
+            if let Some(id) = pool.sequences {
+                staging.i64s.clear();
+                staging.i64s.extend(cells.seqs()[..n_kv].iter().map(|s| s.0 as i64));
+                sched.set_input(graph, id, bytemuck::cast_slice(&staging.i64s))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_outputs(&mut self, n_outputs: usize) -> Result<(), DecodeError> {
+        let Some(result) = self.graph.result.filter(|_| n_outputs > 0) else {
+            return Ok(());
+        };
+        let width = self.graph.graph.tensor(result).ne[0];
+        let rows = self.outputs.append(n_outputs, width);
+        self.sched
+            .read_tensor(&self.graph.graph, result, 0, bytemuck::cast_slice_mut(rows))?;
+        Ok(())
+    }
+}
+
+impl BuiltGraph {
+    fn build(&mut self, model: &Model, params: BuildParams, view: &CacheView) -> Result<(), crate::build::BuildError> {
+        self.built_for = None;
+        let mut b = Builder::over_cells(
+            &mut self.graph,
+            model.leafs(),
+            &mut self.leafs,
+            &mut self.inputs,
+            params,
+            view,
+        );
+        let result = model.build(&mut b);
+        self.result = Some(b.output(result));
+        b.finish()
+    }
+
+    fn remember(&mut self, params: BuildParams, view: &CacheView) {
+        self.built_for = Some((params, view.clone()));
+    }
+}
+
+impl Outputs {
+    fn reserve(&mut self, n_outputs: usize, width: usize, n_batch: usize) {
+        self.logits.reserve(n_outputs * width);
+        self.rows.reserve(n_batch);
+    }
+
+    fn start(&mut self, tokens: &[BatchToken]) {
+        self.logits.clear();
+        self.rows.clear();
+        let mut n = 0;
+        self.rows.extend(tokens.iter().map(|t| {
+            t.output.then(|| {
+                n += 1;
+                n - 1
+            })
+        }));
+    }
+
+    /// Room for `n` more rows.
+    fn append(&mut self, n: usize, width: usize) -> &mut [f32] {
+        self.width = width;
+        let start = self.logits.len();
+        self.logits.resize(start + n * width, 0.0);
+        &mut self.logits[start..]
+    }
+}
+
+/// The model's device first, and the CPU for what that does not compute.
+fn new_scheduler(model: &Model, params: &ContextParams) -> Result<Scheduler, ContextError> {
+    let backend_params = BackendParams {
+        n_threads: params.n_threads,
+        n_threads_batch: params.n_threads_batch,
+    };
+    let device = model.device();
+    let mut backends = vec![Arc::clone(device).backend(&backend_params)?];
+    if device.kind() != DeviceKind::Cpu {
+        let cpu: Option<Arc<dyn Device>> = devices()
+            .into_iter()
+            .find(|d| d.kind() == DeviceKind::Cpu && d.name() != device.name());
+        if let Some(cpu) = cpu {
+            backends.push(cpu.backend(&backend_params)?);
+        }
+    }
+    Ok(Scheduler::new(backends, MemoryMap::default(), SchedParams::default())?)
+}
+
+fn rope_scaling(model: &Model, params: &ContextParams) -> RopeScaling {
+    let trained = model.base().rope;
+    RopeScaling {
+        freq_base: params.rope_freq_base.unwrap_or(trained.freq_base),
+        freq_scale: params.rope_freq_scale.unwrap_or(trained.freq_scale),
+        ext_factor: params.yarn_ext_factor.unwrap_or(trained.ext_factor),
+        n_ctx_orig: params.yarn_orig_ctx.unwrap_or(trained.n_ctx_orig),
+        ..trained
+    }
+}
+
+/// The settings with defaults filled in, or what is wrong with them.
+fn checked(params: &ContextParams) -> Result<ContextParams, ContextError> {
+    let mut p = params.clone();
+    let positive = [
+        ("n_batch", p.n_batch, usize::MAX),
+        ("n_ubatch", p.n_ubatch, usize::MAX),
+        ("n_seq_max", p.n_seq_max, MAX_SEQUENCES),
+        ("n_threads", p.n_threads, 1024),
+        ("n_threads_batch", p.n_threads_batch, 1024),
+    ];
+    for (name, value, max) in positive {
+        if value == 0 || value > max {
+            let expected = if max == usize::MAX {
+                "at least 1".to_owned()
+            } else {
+                format!("1 to {max}")
+            };
+            return Err(ContextError::Param {
+                name,
+                expected,
+                found: value.to_string(),
+            });
+        }
+    }
+    if p.n_ctx > i32::MAX as usize {
+        let expected = format!("at most {}", i32::MAX);
+        return Err(ContextError::Param {
+            name: "n_ctx",
+            expected,
+            found: p.n_ctx.to_string(),
+        });
+    }
+    for (name, value) in [
+        ("rope_freq_base", p.rope_freq_base),
+        ("rope_freq_scale", p.rope_freq_scale),
+    ] {
+        if let Some(v) = value.filter(|v| !(v.is_finite() && *v > 0.0)) {
+            return Err(ContextError::Param {
+                name,
+                expected: "a positive number".to_owned(),
+                found: v.to_string(),
+            });
+        }
+    }
+    p.n_ubatch = p.n_ubatch.min(p.n_batch);
+    p.n_outputs_max = if p.n_outputs_max == 0 {
+        p.n_seq_max
+    } else {
+        p.n_outputs_max
+    };
+    Ok(p)
+}
+
+fn span(range: impl RangeBounds<usize>) -> Span {
+    let clamp = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+    let from = match range.start_bound() {
+        Bound::Included(&n) => clamp(n),
+        Bound::Excluded(&n) => clamp(n).saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let to = match range.end_bound() {
+        Bound::Included(&n) => clamp(n).saturating_add(1),
+        Bound::Excluded(&n) => clamp(n),
+        Bound::Unbounded => i32::MAX,
+    };
+    Span { from, to }
+}

@@ -1,0 +1,344 @@
+//! KV memory: pools of cells and the tensors that hold their keys and values.
+
+use std::sync::Arc;
+
+use kernels::GgmlType;
+
+use crate::backend::{Buffer, Device};
+use crate::build::{CacheView, KvSlot, KvSpec, PoolView};
+use crate::graph::{BufferId, Home, Window};
+
+use super::batch::{BatchToken, MAX_SEQUENCES};
+use super::cells::{Cells, Undo, lowest_queries};
+use super::{ContextError, ContextParams, MemoryError};
+
+/// Cells that a graph looks at are rounded up to this many, so that it can be reused while a sequence grows.
+const CELL_STEP: usize = 256;
+
+/// Keys and values of all attention calls of a model, and which positions and sequences they belong to.
+pub struct KvMemory {
+    pools: Vec<Cells>,
+    /// What each slot keeps, in the order of the graph.
+    specs: Vec<KvSpec>,
+    view: CacheView,
+    /// The position after the last of each sequence.
+    next_pos: [i32; MAX_SEQUENCES],
+    journal: Vec<(usize, Undo)>,
+    undo: Vec<Undo>,
+    /// Cell of each token of the present ubatch, by pool.
+    cells: Vec<Vec<i64>>,
+    n_seq_max: usize,
+    n_bytes: usize,
+}
+
+/// A half-open range of positions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    pub from: i32,
+    pub to: i32,
+}
+
+impl KvMemory {
+    /// Lays out the memory for a model's attention calls. Nothing is allocated until [`KvMemory::allocate`].
+    pub(super) fn new(specs: &[KvSpec], n_ctx: usize, params: &ContextParams) -> Result<KvMemory, ContextError> {
+        let mut pools: Vec<Cells> = Vec::new();
+        let mut slots = Vec::new();
+        for spec in specs {
+            check_type(params.type_k, spec.k_row / spec.n_head_kv.max(1))?;
+            check_type(params.type_v, spec.v_row / spec.n_head_kv.max(1))?;
+            let pool = pools.iter().position(|p| p.window == spec.window).unwrap_or_else(|| {
+                pools.push(Cells::new(pool_size(spec.window, n_ctx, params), spec.window));
+                pools.len() - 1
+            });
+            let nowhere = Home {
+                buffer: BufferId(0),
+                offset: 0,
+            };
+            slots.push(KvSlot {
+                pool,
+                type_k: params.type_k,
+                type_v: params.type_v,
+                k: nowhere,
+                v: nowhere,
+            });
+        }
+        let views = pools
+            .iter()
+            .map(|p| PoolView {
+                n_cells: p.len(),
+                n_kv: p.len(),
+            })
+            .collect();
+        Ok(KvMemory {
+            cells: pools.iter().map(|_| Vec::with_capacity(params.n_ubatch)).collect(),
+            pools,
+            specs: specs.to_vec(),
+            view: CacheView { slots, pools: views },
+            next_pos: [0; MAX_SEQUENCES],
+            journal: Vec::with_capacity(params.n_batch),
+            undo: Vec::with_capacity(params.n_ubatch),
+            n_seq_max: params.n_seq_max,
+            n_bytes: 0,
+        })
+    }
+
+    /// Allocates one buffer for all keys and values; `register` gives it an id.
+    pub(super) fn allocate(
+        &mut self,
+        device: &dyn Device,
+        register: impl FnOnce(Arc<dyn Buffer>) -> BufferId,
+    ) -> Result<(), ContextError> {
+        let buffer_type = device.buffer_type();
+        let align = buffer_type.alignment();
+        let mut size = 0usize;
+        let mut take = |ty: GgmlType, row: usize, n_cells: usize| {
+            let offset = size.next_multiple_of(align);
+            // Saturates where it cannot be had anyway; the allocation then fails with the size.
+            let bytes = ty.row_bytes(row).unwrap_or(usize::MAX).saturating_mul(n_cells);
+            size = offset.saturating_add(bytes);
+            offset
+        };
+        let mut offsets = Vec::new();
+        for (slot, spec) in self.view.slots.iter().zip(&self.specs) {
+            let n = self.view.pools[slot.pool].n_cells;
+            offsets.push((take(slot.type_k, spec.k_row, n), take(slot.type_v, spec.v_row, n)));
+        }
+        if size == 0 {
+            return Ok(());
+        }
+        let id = register(buffer_type.allocate(size)?);
+        self.n_bytes = size;
+        for (slot, (k, v)) in self.view.slots.iter_mut().zip(offsets) {
+            slot.k = Home { buffer: id, offset: k };
+            slot.v = Home { buffer: id, offset: v };
+        }
+        Ok(())
+    }
+
+    /// What graphs are built over.
+    pub(super) fn view(&self) -> &CacheView {
+        &self.view
+    }
+
+    /// Sets how many cells graphs look at: all of them for the worst case, or as many as are in use.
+    pub(super) fn set_view(&mut self, worst_case: bool) {
+        for (pool, view) in self.pools.iter().zip(&mut self.view.pools) {
+            let used = pool.top().next_multiple_of(CELL_STEP).max(CELL_STEP);
+            view.n_kv = if worst_case {
+                view.n_cells
+            } else {
+                used.min(view.n_cells)
+            };
+        }
+    }
+
+    /// What each slot keeps.
+    pub(super) fn specs(&self) -> &[KvSpec] {
+        &self.specs
+    }
+
+    /// Bytes of keys and values.
+    pub fn n_bytes(&self) -> usize {
+        self.n_bytes
+    }
+
+    /// The pools.
+    pub(super) fn pools(&self) -> &[Cells] {
+        &self.pools
+    }
+
+    /// Cells in use, in the pool that is fullest in absolute numbers.
+    pub fn n_used(&self) -> usize {
+        self.pools.iter().map(Cells::n_used).max().unwrap_or(0)
+    }
+
+    /// The position after the last one of `seq`; 0 for an empty or unknown sequence.
+    pub fn next_pos(&self, seq: usize) -> i32 {
+        self.next_pos.get(seq).copied().unwrap_or(0)
+    }
+
+    /// Takes cells for a ubatch in every pool; false, changing nothing, if one has no room.
+    pub(super) fn place(&mut self, tokens: &[BatchToken]) -> bool {
+        let q = lowest_queries(tokens, &self.next_pos);
+        let mark = self.journal.len();
+        for p in 0..self.pools.len() {
+            self.cells[p].clear();
+            self.cells[p].resize(tokens.len(), 0);
+            let placed = self.pools[p].place(tokens, &q, &mut self.cells[p], &mut self.undo);
+            self.journal.extend(self.undo.drain(..).map(|u| (p, u)));
+            if !placed {
+                self.undo_to(mark);
+                return false;
+            }
+        }
+        for t in tokens {
+            for s in t.seqs.iter() {
+                self.next_pos[s] = self.next_pos[s].max(t.pos + 1);
+            }
+        }
+        true
+    }
+
+    /// Cell of each token of the last placed ubatch.
+    pub(super) fn cells_of(&self, pool: usize) -> &[i64] {
+        &self.cells[pool]
+    }
+
+    /// All placements since the last call are final.
+    pub(super) fn commit(&mut self) {
+        self.journal.clear();
+    }
+
+    /// Takes back all placements since the last [`KvMemory::commit`].
+    pub(super) fn rollback(&mut self) {
+        self.undo_to(0);
+        self.recount();
+    }
+
+    /// Removes positions of a sequence.
+    pub(super) fn remove(&mut self, seq: usize, span: Span) -> Result<(), MemoryError> {
+        self.check_seq(seq)?;
+        // Cutting the tail makes a window look further back than before: what it then needs must still be there.
+        if span.from > 0 && span.to >= self.next_pos[seq] && span.from < self.next_pos[seq] {
+            for pool in &self.pools {
+                let Some(need) = window_start(pool.window, span.from) else {
+                    continue;
+                };
+                let have = pool.count(seq, need, span.from);
+                if have < (span.from - need) as usize && self.was_recycled(pool, seq, need) {
+                    return Err(MemoryError::WindowForgotten { seq, pos: span.from });
+                }
+            }
+        }
+        for pool in &mut self.pools {
+            pool.remove(seq, span.from, span.to);
+        }
+        self.recount();
+        Ok(())
+    }
+
+    /// Makes `to` share the cells of `from` in a range of positions.
+    pub(super) fn copy(&mut self, from: usize, to: usize, span: Span) -> Result<(), MemoryError> {
+        self.check_seq(from)?;
+        self.check_seq(to)?;
+        for pool in &mut self.pools {
+            pool.copy(from, to, span.from, span.to);
+        }
+        self.recount();
+        Ok(())
+    }
+
+    /// Removes all sequences but one.
+    pub(super) fn keep(&mut self, seq: usize) -> Result<(), MemoryError> {
+        self.check_seq(seq)?;
+        self.pools.iter_mut().for_each(|p| p.keep(seq));
+        self.recount();
+        Ok(())
+    }
+
+    /// Moves positions of a sequence; the keys are rotated before the next decode.
+    pub(super) fn add(&mut self, seq: usize, span: Span, delta: i32) -> Result<(), MemoryError> {
+        self.check_seq(seq)?;
+        if let Some(spec) = self.specs.iter().find(|s| s.rope.is_none()) {
+            return Err(MemoryError::NotShiftable { layer: spec.layer });
+        }
+        if self.pools.iter().any(|p| p.shares(seq, span.from, span.to)) {
+            return Err(MemoryError::Shared { seq });
+        }
+        self.pools
+            .iter_mut()
+            .for_each(|p| p.add(seq, span.from, span.to, delta));
+        self.recount();
+        Ok(())
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        self.pools.iter_mut().for_each(Cells::clear);
+        self.recount();
+    }
+
+    pub(super) fn shift_done(&mut self) {
+        self.pools.iter_mut().for_each(Cells::shift_done);
+    }
+
+    /// True if some cell holds keys that must be rotated on.
+    pub(super) fn needs_shift(&self) -> bool {
+        self.pools.iter().any(|p| p.pending_shift().is_some())
+    }
+
+    fn check_seq(&self, seq: usize) -> Result<(), MemoryError> {
+        if seq < self.n_seq_max {
+            return Ok(());
+        }
+        Err(MemoryError::Sequence {
+            seq,
+            n_seq_max: self.n_seq_max,
+        })
+    }
+
+    /// True if a pool lacks positions from `need` on because it reused their cells, not because they were removed everywhere.
+    fn was_recycled(&self, pool: &Cells, seq: usize, need: i32) -> bool {
+        let kept = pool.range(seq).map_or(i32::MAX, |(lo, _)| lo);
+        let first = self
+            .pools
+            .iter()
+            .filter_map(|p| p.range(seq))
+            .map(|(lo, _)| lo)
+            .min()
+            .unwrap_or(i32::MAX);
+        // With nothing but windowed pools the sequence began at 0.
+        let began = if self.pools.iter().all(|p| p.window != Window::None) {
+            0
+        } else {
+            first
+        };
+        kept > need.max(began)
+    }
+
+    fn undo_to(&mut self, mark: usize) {
+        while self.journal.len() > mark {
+            if let Some((p, undo)) = self.journal.pop() {
+                self.pools[p].restore(undo);
+            }
+        }
+    }
+
+    fn recount(&mut self) {
+        for seq in 0..self.n_seq_max {
+            let last = self.pools.iter().filter_map(|p| p.range(seq)).map(|(_, hi)| hi).max();
+            self.next_pos[seq] = last.map_or(0, |p| p + 1);
+        }
+    }
+}
+
+/// The lowest position that a query at `pos` sees through a causal window; `None` without one.
+fn window_start(window: Window, pos: i32) -> Option<i32> {
+    match window {
+        Window::Standard(n) => Some((pos + 1).saturating_sub_unsigned(n as u32).max(0)),
+        Window::Chunked(n) => Some(pos / n as i32 * n as i32),
+        Window::None | Window::Symmetric(_) => None,
+    }
+}
+
+/// Cells of a pool: all positions, or what the windows of all sequences hold while a ubatch is written.
+fn pool_size(window: Window, n_ctx: usize, params: &ContextParams) -> usize {
+    match window {
+        Window::Standard(n) | Window::Chunked(n) => {
+            let windows = n.saturating_mul(params.n_seq_max).saturating_add(params.n_ubatch);
+            windows.checked_next_multiple_of(CELL_STEP).unwrap_or(n_ctx).min(n_ctx)
+        }
+        Window::None | Window::Symmetric(_) => n_ctx,
+    }
+}
+
+fn check_type(ty: GgmlType, head_dim: usize) -> Result<(), ContextError> {
+    let reason = if !kernels::can_quantize(ty) || !kernels::can_dequantize(ty) {
+        "values cannot be converted to it while running"
+    } else if !head_dim.is_multiple_of(ty.block_size()) {
+        "the size of a head is not a multiple of the type's block"
+    } else {
+        return Ok(());
+    };
+    Err(ContextError::KvType { ty, head_dim, reason })
+}

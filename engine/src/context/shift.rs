@@ -1,0 +1,112 @@
+//! Moving positions: cached keys are rotated on by as much as their cells moved.
+
+use kernels::GgmlType;
+
+use crate::build::KvSpec;
+use crate::graph::{Flags, Graph, Name, Rope, ShapeError, TensorId};
+
+use super::DecodeError;
+use super::decode::Context;
+
+/// Inputs of a shift graph for one pool.
+struct ShiftInputs {
+    /// Movement of each cell, i32 `[n_cells]`.
+    delta: TensorId,
+    /// 0, 1, 2, … i64 `[n_cells]`: every cell is written back.
+    cells: TensorId,
+}
+
+impl Context {
+    /// Rotates the keys of all cells that moved since the last decode.
+    pub(super) fn apply_shift(&mut self) -> Result<(), DecodeError> {
+        // The decode graph's memory is used for this one.
+        self.graph.built_for = None;
+        self.graph.graph.clear();
+        let pools: Vec<_> = self
+            .memory
+            .pools()
+            .iter()
+            .map(|p| p.pending_shift().map(<[i32]>::to_vec))
+            .collect();
+        let g = &mut self.graph.graph;
+        let inputs: Vec<_> = pools
+            .iter()
+            .map(|p| p.as_ref().map(|d| shift_inputs(g, d.len())))
+            .collect();
+        let slots = self.memory.view().slots.clone();
+        for (slot, spec) in slots.iter().zip(self.memory.specs()) {
+            let (Some(inputs), Some((rope, factors))) = (&inputs[slot.pool], spec.rope) else {
+                continue;
+            };
+            let n_cells = self.memory.view().pools[slot.pool].n_cells;
+            let factors = factors.map(|f| {
+                let w = self.model.leafs()[f.0.0 as usize];
+                let flags = Flags {
+                    weight: true,
+                    ..Flags::default()
+                };
+                g.external(w.ty, w.ne, w.name, w.home, flags)
+            });
+            let name = Name {
+                base: "cache_k",
+                layer: Some(spec.layer as u32),
+            };
+            let cache = g.external(slot.type_k, [spec.k_row, n_cells, 1, 1], name, slot.k, Flags::default());
+            let written = rotate(g, cache, inputs, spec, pure_rotation(rope), factors).map_err(|source| {
+                crate::build::BuildError::Shape {
+                    value: name.to_string(),
+                    source,
+                }
+            })?;
+            g.expand(written);
+        }
+        self.sched.alloc_graph(g)?;
+        for (input, pool) in inputs.iter().zip(&pools) {
+            if let (Some(input), Some(delta)) = (input, pool) {
+                let cells: Vec<i64> = (0..delta.len() as i64).collect();
+                self.sched
+                    .set_input(&self.graph.graph, input.delta, bytemuck::cast_slice(delta))?;
+                self.sched
+                    .set_input(&self.graph.graph, input.cells, bytemuck::cast_slice(&cells))?;
+            }
+        }
+        self.sched.compute(&self.graph.graph)?;
+        self.memory.shift_done();
+        Ok(())
+    }
+}
+
+fn shift_inputs(g: &mut Graph, n_cells: usize) -> ShiftInputs {
+    ShiftInputs {
+        delta: g.input(GgmlType::I32, [n_cells, 1, 1, 1], "shift"),
+        cells: g.input(GgmlType::I64, [n_cells, 1, 1, 1], "cells"),
+    }
+}
+
+fn rotate(
+    g: &mut Graph,
+    cache: TensorId,
+    inputs: &ShiftInputs,
+    spec: &KvSpec,
+    rope: Rope,
+    factors: Option<TensorId>,
+) -> Result<TensorId, ShapeError> {
+    let n_cells = g.tensor(cache).ne[1];
+    let heads = g.cont(cache, [spec.k_row / spec.n_head_kv, spec.n_head_kv, n_cells, 1])?;
+    let rotated = g.rope(heads, inputs.delta, factors, rope)?;
+    let rows = g.reshape(rotated, [spec.k_row, n_cells, 1, 1])?;
+    g.set_rows(cache, rows, inputs.cells)
+}
+
+/// The rotation without its magnitude factor, which cached keys already carry.
+fn pure_rotation(rope: Rope) -> Rope {
+    let yarn = if rope.ext_factor == 0.0 {
+        1.0
+    } else {
+        1.0 + 0.1 * (1.0 / rope.freq_scale).ln()
+    };
+    Rope {
+        attn_factor: 1.0 / yarn,
+        ..rope
+    }
+}

@@ -1,0 +1,280 @@
+//! Passes 1 to 4: which backend computes which node. Each pass is a function over the same tables and only fills in or
+//! improves what earlier ones left.
+
+use std::sync::Arc;
+
+use crate::backend::{BackendError, BufferType, Device, MemoryMap, Usage, same_buffer_type};
+use crate::graph::{Graph, Op, Tensor, TensorId};
+
+use super::{BackendId, SchedError};
+
+/// What the passes know of a backend.
+#[derive(Clone)]
+pub(super) struct Site {
+    pub device: Arc<dyn Device>,
+    /// Where its intermediate results go.
+    pub memory: Arc<dyn BufferType>,
+}
+
+/// The input of the passes, and the assignment they work on.
+pub(super) struct Assigner<'a> {
+    pub graph: &'a Graph,
+    pub memory: &'a MemoryMap,
+    /// By priority; the last one takes what no other does.
+    pub sites: &'a [Site],
+    pub op_offload: bool,
+    /// By tensor.
+    pub of: &'a mut [Option<BackendId>],
+}
+
+/// All passes in order. `of` comes with the user's assignments, which no pass overrides.
+pub(super) fn assign(a: &mut Assigner<'_>) -> Result<(), SchedError> {
+    from_memory(a)?;
+    expand(a);
+    upgrade_and_fill(a);
+    leftovers(a)?;
+    check_support(a)
+}
+
+/// Pass 1: tensors go where their bytes are, inputs to the last backend, ops to their weights.
+pub(super) fn from_memory(a: &mut Assigner<'_>) -> Result<(), SchedError> {
+    let graph = a.graph;
+    for &id in graph.leafs().iter().chain(graph.nodes()) {
+        if a.get(id).is_none() {
+            a.of[id.index()] = a.backend_from_memory(id)?;
+        }
+    }
+    Ok(())
+}
+
+/// Pass 2: nodes without a backend take that of their neighbours in the order of evaluation. First only backends other
+/// than the last spread, down and then up, so that the last one computes just what lies between its own weights; then all do.
+pub(super) fn expand(a: &mut Assigner<'_>) {
+    let graph = a.graph;
+    let last = a.last();
+    let spreads_first = |b: BackendId| (b != last).then_some(b);
+    a.sweep(graph.nodes().iter(), spreads_first);
+    a.sweep(graph.nodes().iter().rev(), spreads_first);
+    a.sweep(graph.nodes().iter(), Some);
+    a.sweep(graph.nodes().iter().rev(), Some);
+}
+
+/// Pass 3: nodes still without a backend go where most of their operands can be used; others move to a better backend
+/// that works in the same memory.
+pub(super) fn upgrade_and_fill(a: &mut Assigner<'_>) {
+    for &node in a.graph.nodes() {
+        if a.graph.tensor(node).op.is_view() {
+            continue;
+        }
+        match a.get(node) {
+            Some(current) => {
+                if let Some(better) = a.upgrade_of(node, current) {
+                    a.set(node, better);
+                }
+            }
+            None if a.graph.tensor(node).view.is_none() => a.of[node.index()] = a.backend_nearest_operands(node),
+            None => {}
+        }
+    }
+}
+
+/// Pass 4: views follow their owners, operands without a backend their owner or their reader, and what is left goes to the
+/// first backend that can do it.
+pub(super) fn leftovers(a: &mut Assigner<'_>) -> Result<(), SchedError> {
+    let graph = a.graph;
+    for &node in graph.nodes() {
+        let tensor = graph.tensor(node);
+        if let Some((owner, _)) = tensor.view
+            && a.get(node).is_none()
+        {
+            a.of[node.index()] = a.get(owner);
+        }
+        if a.get(node).is_none() {
+            let found = a.backends().find(|&b| a.computes(b, node));
+            a.set(node, found.ok_or_else(|| unsupported(graph, node))?);
+        }
+        for source in tensor.sources() {
+            if a.get(source).is_none() {
+                let owner = graph.memory_owner(source);
+                a.of[source.index()] = a.get(owner).or(a.get(node));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A user's assignment, or the owner of memory that a node writes into, may have led to a backend that cannot do the op,
+/// or not there.
+fn check_support(a: &Assigner<'_>) -> Result<(), SchedError> {
+    let graph = a.graph;
+    for &node in graph.nodes() {
+        let tensor = graph.tensor(node);
+        let Some(b) = a.get(node).filter(|&b| a.computes(b, node)) else {
+            return Err(unsupported(graph, node));
+        };
+        if let Some((owner, _)) = tensor.view
+            && !tensor.op.is_view()
+            && !a.can_use(b, owner)
+        {
+            let memory = match (graph.home(owner), a.get(owner)) {
+                (Some(home), _) => a.memory.get(home.buffer).buffer_type(),
+                (None, at) => &a.site(at.unwrap_or(b)).memory,
+            };
+            return Err(SchedError::Unreachable {
+                tensor: tensor.name.to_string(),
+                op: tensor.op.name(),
+                buffer_type: memory.name().to_owned(),
+            });
+        }
+    }
+    Ok(())
+}
+
+impl Assigner<'_> {
+    fn get(&self, id: TensorId) -> Option<BackendId> {
+        self.of[id.index()]
+    }
+
+    fn set(&mut self, id: TensorId, backend: BackendId) {
+        self.of[id.index()] = Some(backend);
+    }
+
+    fn backends(&self) -> impl Iterator<Item = BackendId> + use<> {
+        (0..self.sites.len() as u8).map(BackendId)
+    }
+
+    fn last(&self) -> BackendId {
+        BackendId((self.sites.len() - 1) as u8)
+    }
+
+    fn site(&self, b: BackendId) -> &Site {
+        &self.sites[b.index()]
+    }
+
+    fn reads(&self, b: BackendId, ty: &dyn BufferType) -> bool {
+        self.site(b).device.supports_buffer_type(ty)
+    }
+
+    /// Leafs and views compute nothing, so any backend does.
+    fn computes(&self, b: BackendId, node: TensorId) -> bool {
+        let op = self.graph.tensor(node).op;
+        op == Op::None || op.is_view() || self.site(b).device.supports_op(self.graph, node)
+    }
+
+    fn backend_from_memory(&self, id: TensorId) -> Result<Option<BackendId>, SchedError> {
+        let tensor = self.graph.tensor(id);
+        if let Some(home) = self.graph.home(id) {
+            let ty = &**self.memory.get(home.buffer).buffer_type();
+            let found = self.backends().find(|&b| self.reads(b, ty) && self.computes(b, id));
+            return found.map(Some).ok_or_else(|| SchedError::Unreachable {
+                tensor: tensor.name.to_string(),
+                op: tensor.op.name(),
+                buffer_type: ty.name().to_owned(),
+            });
+        }
+        // Whatever the caller fills is filled from host memory.
+        if tensor.flags.input || (tensor.op == Op::None && tensor.view.is_none()) {
+            return Ok(Some(self.last()));
+        }
+        Ok(self.backend_of_weights(id, tensor))
+    }
+
+    fn backend_of_weights(&self, id: TensorId, tensor: &Tensor) -> Option<BackendId> {
+        // Their weights (frequency factors, sinks) are too small to decide where large operands go.
+        if matches!(tensor.op, Op::Rope(_) | Op::Attention(_)) {
+            return None;
+        }
+        let ty = tensor
+            .sources()
+            .find_map(|source| weight_memory(self.graph, self.memory, source))?;
+        let at_weights = self.backends().find(|&b| self.reads(b, ty) && self.computes(b, id))?;
+        if self.op_offload && at_weights == self.last() && ty.is_host() {
+            let wants = |b: &BackendId| self.computes(*b, id) && self.site(*b).device.offload_op(self.graph, id);
+            let taker = self.backends().take_while(|&b| b < at_weights).find(wants);
+            return taker.or(Some(at_weights));
+        }
+        Some(at_weights)
+    }
+
+    /// One walk over the nodes. `spreads` says whether the backend of an assigned node is handed on; `None` ends the run.
+    fn sweep<'n>(
+        &mut self,
+        nodes: impl Iterator<Item = &'n TensorId>,
+        spreads: impl Fn(BackendId) -> Option<BackendId>,
+    ) {
+        let mut running = None;
+        for &node in nodes {
+            let tensor = self.graph.tensor(node);
+            if tensor.op.is_view() {
+                continue;
+            }
+            match (self.get(node), running) {
+                (Some(b), _) => running = spreads(b),
+                // What writes into another tensor's memory follows that tensor.
+                (None, Some(b)) if tensor.view.is_none() && self.computes(b, node) => self.set(node, b),
+                _ => {}
+            }
+        }
+    }
+
+    /// Can the backend use this operand as it lies, or as it would lie by the assignment so far?
+    fn can_use(&self, b: BackendId, operand: TensorId) -> bool {
+        can_use(self.graph, self.memory, self.sites, self.of, b, operand)
+    }
+
+    fn backend_nearest_operands(&self, node: TensorId) -> Option<BackendId> {
+        let usable = |b: BackendId| {
+            let sources = self.graph.tensor(node).sources();
+            sources.filter(|&s| self.can_use(b, s)).count()
+        };
+        let mut best = None;
+        for b in self.backends().filter(|&b| self.computes(b, node)) {
+            let n = usable(b);
+            if best.is_none_or(|(most, _)| n > most) {
+                best = Some((n, b));
+            }
+        }
+        best.map(|(_, b)| b)
+    }
+
+    fn upgrade_of(&self, node: TensorId, current: BackendId) -> Option<BackendId> {
+        let same_memory = |b: &BackendId| same_buffer_type(&*self.site(*b).memory, &*self.site(current).memory);
+        self.backends()
+            .take_while(|&b| b < current)
+            .filter(same_memory)
+            .find(|&b| self.computes(b, node) && self.graph.tensor(node).sources().all(|s| self.can_use(b, s)))
+    }
+}
+
+/// See [`Assigner::can_use`]; shared with the cutting pass.
+pub(super) fn can_use(
+    graph: &Graph,
+    memory: &MemoryMap,
+    sites: &[Site],
+    of: &[Option<BackendId>],
+    b: BackendId,
+    operand: TensorId,
+) -> bool {
+    let device = &sites[b.index()].device;
+    if let Some(home) = graph.home(operand) {
+        return device.supports_buffer_type(&**memory.get(home.buffer).buffer_type());
+    }
+    let assigned = of[graph.memory_owner(operand).index()].or(of[operand.index()]);
+    assigned.is_some_and(|at| device.supports_buffer_type(&*sites[at.index()].memory))
+}
+
+/// The kind of memory an operand lies in, if it is a weight of the model.
+pub(super) fn weight_memory<'m>(graph: &Graph, memory: &'m MemoryMap, operand: TensorId) -> Option<&'m dyn BufferType> {
+    let home = graph.home(operand)?;
+    (memory.usage(home.buffer) == Usage::Weights).then(|| &**memory.get(home.buffer).buffer_type())
+}
+
+fn unsupported(graph: &Graph, node: TensorId) -> SchedError {
+    let tensor = graph.tensor(node);
+    let first = tensor.sources().next().map_or(tensor.ty, |s| graph.tensor(s).ty);
+    SchedError::Backend(BackendError::Unsupported {
+        op: tensor.op.name(),
+        node: tensor.name.to_string(),
+        ty: first,
+    })
+}

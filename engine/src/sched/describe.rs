@@ -1,0 +1,60 @@
+//! A prepared graph in readable form, for people and for snapshots.
+
+use std::fmt::Write;
+
+use crate::graph::{Graph, TensorId};
+
+use super::Scheduler;
+
+impl Scheduler {
+    /// The splits of the graph prepared last: backend, inputs copied at the start, nodes with their operands. Views, which
+    /// compute nothing, are left out. Copies appear as `backend#name#slot`.
+    pub fn describe(&self, graph: &Graph) -> String {
+        let mut text = String::new();
+        for (i, split) in self.splits.splits.iter().enumerate() {
+            let device = self.sites[split.backend.index()].device.name();
+            let _ = write!(text, "split {i}: {device}");
+            for (n, input) in self.splits.inputs[split.inputs.clone()].iter().enumerate() {
+                let separator = if n == 0 { ", copies" } else { "," };
+                let _ = write!(text, "{separator} {} ({} B)", self.label(graph, input.from), {
+                    graph.tensor(input.from).nbytes()
+                });
+            }
+            text.push('\n');
+            for &node in &graph.nodes()[split.nodes.clone()] {
+                let tensor = graph.tensor(node);
+                if tensor.op.is_view() {
+                    continue;
+                }
+                let operands: Vec<String> = tensor.sources().map(|s| self.label(graph, s)).collect();
+                let name = self.label(graph, node);
+                let _ = writeln!(text, "  {name} = {}({})", tensor.op.name(), operands.join(", "));
+            }
+        }
+        text
+    }
+
+    /// The allocator's plan for the graph prepared last.
+    pub fn describe_memory(&self, graph: &Graph) -> String {
+        self.allocator.describe(graph, self.splits.order())
+    }
+
+    fn label(&self, graph: &Graph, id: TensorId) -> String {
+        for split in &self.splits.splits {
+            for input in &self.splits.inputs[split.inputs.clone()] {
+                if let Some(slot) =
+                    id.0.checked_sub(input.first_copy.0)
+                        .filter(|&s| (s as usize) < self.n_copies)
+                {
+                    let device = self.sites[split.backend.index()].device.name();
+                    return format!("{device}#{}#{slot}", graph.tensor(id).name);
+                }
+            }
+        }
+        let tensor = graph.tensor(id);
+        match tensor.name.base {
+            "" => format!("%{}", id.0),
+            _ => tensor.name.to_string(),
+        }
+    }
+}

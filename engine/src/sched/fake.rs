@@ -1,0 +1,265 @@
+//! Devices for tests: memory that counts what it hands out, and backends that compute something simple, but exact, for
+//! every op, so that a wrong order, a missing copy or overlapping memory shows in the result.
+
+use std::any::Any;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::backend::*;
+use crate::graph::{Graph, Op, TensorId};
+
+/// A kind of memory. Not the host's unless `host` is set.
+pub struct FakeType {
+    pub name: &'static str,
+    pub alignment: usize,
+    pub max_size: usize,
+    pub host: bool,
+    /// Bytes handed out in all, whether or not given back.
+    pub allocated: Arc<AtomicUsize>,
+    pub n_buffers: Arc<AtomicUsize>,
+    /// Largest buffer that exists.
+    pub limit: usize,
+}
+
+impl FakeType {
+    pub fn new(name: &'static str, alignment: usize, max_size: usize) -> FakeType {
+        FakeType {
+            name,
+            alignment,
+            max_size,
+            host: false,
+            allocated: Arc::default(),
+            n_buffers: Arc::default(),
+            limit: 1 << 30,
+        }
+    }
+}
+
+impl BufferType for FakeType {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn alignment(&self) -> usize {
+        self.alignment
+    }
+
+    fn max_size(&self) -> usize {
+        self.max_size
+    }
+
+    fn is_host(&self) -> bool {
+        self.host
+    }
+
+    fn allocate(&self, size: usize) -> Result<Arc<dyn Buffer>, BackendError> {
+        if size > self.limit {
+            return Err(BackendError::OutOfMemory {
+                buffer_type: self.name.to_owned(),
+                bytes: size,
+            });
+        }
+        self.allocated.fetch_add(size, Ordering::Relaxed);
+        self.n_buffers.fetch_add(1, Ordering::Relaxed);
+        Ok(Arc::new(FakeBuffer {
+            ty: Arc::new(FakeType {
+                allocated: self.allocated.clone(),
+                n_buffers: self.n_buffers.clone(),
+                ..*self
+            }),
+            // Whole words, so that the address is aligned for any element type.
+            words: Mutex::new(vec![0; size.div_ceil(8)]),
+            size,
+        }))
+    }
+}
+
+pub struct FakeBuffer {
+    ty: Arc<dyn BufferType>,
+    words: Mutex<Vec<u64>>,
+    size: usize,
+}
+
+impl Buffer for FakeBuffer {
+    fn buffer_type(&self) -> &Arc<dyn BufferType> {
+        &self.ty
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn host_ptr(&self) -> Option<NonNull<u8>> {
+        let base = NonNull::new(self.words.lock().unwrap().as_mut_ptr().cast());
+        base.filter(|_| self.ty.is_host())
+    }
+
+    fn write(&self, offset: usize, data: &[u8]) -> Result<(), BackendError> {
+        let mut words = self.words.lock().unwrap();
+        bytemuck::cast_slice_mut(&mut words)[..self.size][offset..offset + data.len()].copy_from_slice(data);
+        Ok(())
+    }
+
+    fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), BackendError> {
+        let words = self.words.lock().unwrap();
+        out.copy_from_slice(&bytemuck::cast_slice(&words)[..self.size][offset..offset + out.len()]);
+        Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// Chooses nodes, by graph and id.
+pub type Choice = Box<dyn Fn(&Graph, TensorId) -> bool + Send + Sync>;
+
+/// A device over one [`FakeType`], and its own backend.
+pub struct FakeDevice {
+    pub name: &'static str,
+    pub kind: DeviceKind,
+    pub memory: Arc<dyn BufferType>,
+    /// Names of other memory that operands may lie in.
+    pub reads: Vec<&'static str>,
+    pub supports: Choice,
+    pub offloads: Choice,
+    /// What the backend was asked to do, shared by devices of a test.
+    pub log: Arc<Mutex<Vec<String>>>,
+}
+
+impl FakeDevice {
+    /// A device that supports every op, in memory of its own named like it.
+    pub fn new(name: &'static str, kind: DeviceKind) -> FakeDevice {
+        let mut memory = FakeType::new(name, 32, usize::MAX);
+        memory.host = kind != DeviceKind::Gpu;
+        FakeDevice {
+            name,
+            kind,
+            memory: Arc::new(memory),
+            reads: Vec::new(),
+            supports: Box::new(|_, _| true),
+            offloads: Box::new(|_, _| false),
+            log: Arc::default(),
+        }
+    }
+}
+
+impl Device for FakeDevice {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn description(&self) -> String {
+        format!("fake {}", self.name)
+    }
+
+    fn kind(&self) -> DeviceKind {
+        self.kind
+    }
+
+    fn memory(&self) -> (usize, usize) {
+        (1 << 30, 1 << 30)
+    }
+
+    fn buffer_type(&self) -> Arc<dyn BufferType> {
+        self.memory.clone()
+    }
+
+    fn supports_buffer_type(&self, buffer_type: &dyn BufferType) -> bool {
+        same_buffer_type(&*self.memory, buffer_type) || self.reads.contains(&buffer_type.name())
+    }
+
+    fn supports_op(&self, graph: &Graph, node: TensorId) -> bool {
+        (self.supports)(graph, node)
+    }
+
+    fn offload_op(&self, graph: &Graph, node: TensorId) -> bool {
+        (self.offloads)(graph, node)
+    }
+
+    fn backend(self: Arc<Self>, _: &BackendParams) -> Result<Box<dyn Backend>, BackendError> {
+        Ok(Box::new(FakeBackend {
+            log: self.log.clone(),
+            device: self,
+            operand: Vec::new(),
+            result: Vec::new(),
+        }))
+    }
+}
+
+pub struct FakeBackend {
+    device: Arc<dyn Device>,
+    log: Arc<Mutex<Vec<String>>>,
+    operand: Vec<u8>,
+    result: Vec<u8>,
+}
+
+impl FakeBackend {
+    /// Every result word is a sum of operand words at the same position (operands repeat) with different factors. SetRows
+    /// writes its first operand over the start of its destination.
+    fn compute_node(&mut self, graph: &Graph, node: TensorId, memory: &MemoryMap) -> Result<(), BackendError> {
+        let tensor = graph.tensor(node);
+        let n_sources = if tensor.op == Op::SetRows {
+            1
+        } else {
+            tensor.sources().count()
+        };
+        let n_bytes = match tensor.op {
+            Op::SetRows => graph.tensor(tensor.source(0)).nbytes().min(tensor.nbytes()),
+            _ => tensor.nbytes(),
+        };
+        self.result.clear();
+        self.result.resize(n_bytes, 0);
+        for (s, source) in tensor.sources().take(n_sources).enumerate() {
+            let home = graph.home(source).expect("operands are placed");
+            let buffer = memory.get(home.buffer);
+            assert!(
+                self.device.supports_buffer_type(&**buffer.buffer_type()),
+                "{}: {} lies in {}",
+                self.device.name(),
+                graph.tensor(source).name,
+                buffer.buffer_type().name()
+            );
+            self.operand.resize(graph.tensor(source).nbytes(), 0);
+            buffer.read(home.offset, &mut self.operand)?;
+            let operand = bytemuck::cast_slice::<u8, u32>(&self.operand);
+            if operand.is_empty() {
+                continue;
+            }
+            for (i, out) in bytemuck::cast_slice_mut::<u8, u32>(&mut self.result)
+                .iter_mut()
+                .enumerate()
+            {
+                let x = operand[i % operand.len()].wrapping_mul(2 * s as u32 + 3);
+                *out = out.rotate_left(7).wrapping_add(x ^ i as u32);
+            }
+        }
+        let home = graph.home(node).expect("nodes are placed");
+        memory.get(home.buffer).write(home.offset, &self.result)
+    }
+}
+
+impl Backend for FakeBackend {
+    fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    fn compute(&mut self, graph: &Graph, nodes: &[TensorId], memory: &MemoryMap) -> Result<(), BackendError> {
+        for &node in nodes {
+            if !graph.tensor(node).op.is_view() {
+                self.compute_node(graph, node, memory)?;
+            }
+        }
+        if let Some(&first) = nodes.first() {
+            let entry = format!(
+                "{}: {} from {}",
+                self.device.name(),
+                nodes.len(),
+                graph.tensor(first).name
+            );
+            self.log.lock().unwrap().push(entry);
+        }
+        Ok(())
+    }
+}

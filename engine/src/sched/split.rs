@@ -1,0 +1,291 @@
+//! Passes 5 and 6: the graph cut into runs of nodes of one backend, with copies of what a backend cannot read where it
+//! lies, and the order of computing and copying that the allocator plans for.
+
+use std::ops::Range;
+
+use crate::alloc::{Order, Step};
+use crate::backend::{MemoryMap, same_buffer_type};
+use crate::graph::{Graph, TensorId};
+
+use super::BackendId;
+use super::assign::{Site, can_use, weight_memory};
+
+/// Consecutive nodes of one backend.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Split {
+    pub backend: BackendId,
+    /// Positions in [`Graph::nodes`].
+    pub nodes: Range<usize>,
+    /// Positions in [`Splits::inputs`].
+    pub inputs: Range<usize>,
+    /// Backends, as bits, whose earlier work must be done before this split begins: they work in the same memory, where
+    /// it may have been passed on, or compute what is read here without a copy. Copies wait for themselves.
+    pub after: u16,
+}
+
+/// A tensor that is copied at the start of a split.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct SplitInput {
+    pub from: TensorId,
+    /// The copy for slot 0; those for other slots have the ids that follow.
+    pub first_copy: TensorId,
+}
+
+/// The bit of a backend in [`Split::after`].
+pub(super) fn bit(backend: BackendId) -> u16 {
+    const { assert!(super::MAX_BACKENDS <= u16::BITS as usize) };
+    1 << backend.index()
+}
+
+impl SplitInput {
+    /// The copy for a slot.
+    pub fn copy(&self, slot: usize) -> TensorId {
+        TensorId(self.first_copy.0 + slot as u32)
+    }
+}
+
+/// An input of the graph that has several copies: itself for slot 0, `others` for the rest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct GraphInput {
+    pub original: TensorId,
+    /// The first of `n_copies - 1` consecutive tensors.
+    pub others: TensorId,
+}
+
+/// The result of cutting. All tables are kept from graph to graph.
+#[derive(Default)]
+pub(super) struct Splits {
+    pub splits: Vec<Split>,
+    pub inputs: Vec<SplitInput>,
+    pub graph_inputs: Vec<GraphInput>,
+    leafs: Vec<TensorId>,
+    steps: Vec<Step>,
+    /// First copy by original and backend.
+    copies: Vec<Option<TensorId>>,
+    /// What has a copy: original and backend.
+    copied: Vec<(TensorId, BackendId)>,
+    n_backends: usize,
+    n_copies: usize,
+}
+
+impl Splits {
+    /// What the allocator plans for.
+    pub fn order(&self) -> Order<'_> {
+        Order {
+            leafs: &self.leafs,
+            steps: &self.steps,
+        }
+    }
+
+    /// Empties the tables for a graph.
+    pub fn begin(&mut self, graph: &Graph, n_backends: usize, n_copies: usize) {
+        self.splits.clear();
+        self.inputs.clear();
+        self.graph_inputs.clear();
+        self.copied.clear();
+        self.copies.clear();
+        self.copies.resize(graph.len() * n_backends, None);
+        self.n_backends = n_backends;
+        self.n_copies = n_copies;
+    }
+
+    fn copy_of(&self, id: TensorId, b: BackendId) -> Option<TensorId> {
+        self.copies[id.index() * self.n_backends + b.index()]
+    }
+
+    fn set_copy(&mut self, id: TensorId, b: BackendId, copy: Option<TensorId>) {
+        self.copies[id.index() * self.n_backends + b.index()] = copy;
+    }
+}
+
+/// Pass 5. Redirects operands to their copies for `slot`, and assigns each copy to the backend it is for.
+pub(super) fn cut(
+    graph: &mut Graph,
+    memory: &MemoryMap,
+    sites: &[Site],
+    of: &mut Vec<Option<BackendId>>,
+    splits: &mut Splits,
+    slot: usize,
+) {
+    for position in 0..graph.nodes().len() {
+        let node = graph.nodes()[position];
+        if graph.tensor(node).op.is_view() {
+            continue;
+        }
+        let backend = of[node.index()].expect("assigned by the passes before");
+        if starts_split(graph, memory, sites, of, splits, node, backend) {
+            splits.start(position, backend, sites);
+        }
+        let n_sources = graph.tensor(node).sources().count();
+        for i in 0..n_sources {
+            let source = graph.tensor(node).source(i);
+            if can_use(graph, memory, sites, of, backend, source) {
+                if weight_memory(graph, memory, source).is_none() {
+                    splits.read_directly(of[graph.memory_owner(source).index()].or(of[source.index()]));
+                }
+                continue;
+            }
+            let first = match splits.copy_of(source, backend) {
+                Some(first) => first,
+                None => splits.add_input(graph, of, source, backend),
+            };
+            graph.redirect(node, i, TensorId(first.0 + slot as u32));
+        }
+        if let Some((owner, _)) = graph.tensor(node).view {
+            splits.forget_copies_of(graph, owner);
+        }
+    }
+    if let Some(split) = splits.splits.last_mut() {
+        split.nodes.end = graph.nodes().len();
+    } else if !graph.nodes().is_empty() {
+        // Nothing but views: there is no one to ask, and nothing to compute.
+        splits.start(0, BackendId((sites.len() - 1) as u8), sites);
+        splits.splits[0].nodes.end = graph.nodes().len();
+    }
+}
+
+/// A node starts a split when its backend changes, or when it brings a weight from elsewhere and the split has inputs
+/// already: the memory of a weight copied for an earlier node can then be used for this one.
+fn starts_split(
+    graph: &Graph,
+    memory: &MemoryMap,
+    sites: &[Site],
+    of: &[Option<BackendId>],
+    splits: &Splits,
+    node: TensorId,
+    backend: BackendId,
+) -> bool {
+    let Some(current) = splits.splits.last() else {
+        return true;
+    };
+    if current.backend != backend {
+        return true;
+    }
+    let brings_weight = |source: TensorId| {
+        weight_memory(graph, memory, source).is_some()
+            && !can_use(graph, memory, sites, of, backend, source)
+            && splits.copy_of(source, backend).is_none()
+    };
+    !current.inputs.is_empty() && graph.tensor(node).sources().any(brings_weight)
+}
+
+/// Pass 6, with several copies only: every input of the graph, read or not, gets one for each slot, so that a graph can
+/// be filled while the one before is still computed.
+pub(super) fn copy_graph_inputs(graph: &mut Graph, of: &mut Vec<Option<BackendId>>, splits: &mut Splits) {
+    if splits.n_copies < 2 {
+        return;
+    }
+    for i in 0..graph.leafs().len() {
+        let original = graph.leafs()[i];
+        if graph.is_external(original) || graph.tensor(original).view.is_some() {
+            continue;
+        }
+        let others = insert_copies(graph, of, original, of[original.index()], splits.n_copies - 1);
+        splits.graph_inputs.push(GraphInput { original, others });
+    }
+}
+
+/// The order of computing and copying. With several copies all of them are placed first, so that they are never overlapped
+/// by another graph in flight; which slot is current makes no difference to the order, and so none to the plan.
+pub(super) fn order_steps(graph: &Graph, splits: &mut Splits) {
+    let n_copies = splits.n_copies;
+    splits.leafs.clear();
+    splits.steps.clear();
+    if n_copies > 1 {
+        let consecutive = |first: TensorId, n: usize| (first.0..first.0 + n as u32).map(TensorId);
+        for input in &splits.graph_inputs {
+            splits.leafs.extend(consecutive(input.others, n_copies - 1));
+        }
+        for input in &splits.inputs {
+            splits.leafs.extend(consecutive(input.first_copy, n_copies));
+        }
+    }
+    splits.leafs.extend_from_slice(graph.leafs());
+    for split in &splits.splits {
+        for input in &splits.inputs[split.inputs.clone()] {
+            splits.steps.push(Step::Copy {
+                from: input.from,
+                to: input.first_copy,
+            });
+        }
+        let nodes = &graph.nodes()[split.nodes.clone()];
+        splits.steps.extend(nodes.iter().map(|&node| Step::Compute(node)));
+    }
+}
+
+impl Splits {
+    fn start(&mut self, position: usize, backend: BackendId, sites: &[Site]) {
+        let position = match self.splits.last_mut() {
+            Some(previous) => {
+                previous.nodes.end = position;
+                position
+            }
+            // Views before the first node that computes go with it.
+            None => 0,
+        };
+        let memory = &*sites[backend.index()].memory;
+        let shares = |(i, site): (usize, &Site)| u16::from(same_buffer_type(&*site.memory, memory)) << i;
+        let sharing = sites.iter().enumerate().map(shares).sum::<u16>();
+        self.splits.push(Split {
+            backend,
+            nodes: position..position,
+            inputs: self.inputs.len()..self.inputs.len(),
+            after: sharing & !bit(backend),
+        });
+    }
+
+    fn read_directly(&mut self, producer: Option<BackendId>) {
+        if let (Some(split), Some(producer)) = (self.splits.last_mut(), producer)
+            && producer != split.backend
+        {
+            split.after |= bit(producer);
+        }
+    }
+
+    fn add_input(
+        &mut self,
+        graph: &mut Graph,
+        of: &mut Vec<Option<BackendId>>,
+        from: TensorId,
+        backend: BackendId,
+    ) -> TensorId {
+        let first_copy = insert_copies(graph, of, from, Some(backend), self.n_copies);
+        self.set_copy(from, backend, Some(first_copy));
+        self.copied.push((from, backend));
+        self.inputs.push(SplitInput { from, first_copy });
+        if let Some(split) = self.splits.last_mut() {
+            split.inputs.end = self.inputs.len();
+        }
+        first_copy
+    }
+
+    /// A node wrote into the memory of `owner`: copies made before are out of date.
+    fn forget_copies_of(&mut self, graph: &Graph, owner: TensorId) {
+        let mut i = 0;
+        while i < self.copied.len() {
+            let (id, backend) = self.copied[i];
+            if graph.memory_owner(id) == owner {
+                self.set_copy(id, backend, None);
+                self.copied.swap_remove(i);
+            } else {
+                i += 1;
+            }
+        }
+    }
+}
+
+/// `n` consecutive copies of a tensor, for one backend.
+fn insert_copies(
+    graph: &mut Graph,
+    of: &mut Vec<Option<BackendId>>,
+    original: TensorId,
+    backend: Option<BackendId>,
+    n: usize,
+) -> TensorId {
+    let first = graph.insert_copy(original);
+    for _ in 1..n {
+        graph.insert_copy(original);
+    }
+    of.resize(graph.len(), backend);
+    first
+}

@@ -1,0 +1,436 @@
+//! Computing: results, observers, cancelling, events, errors.
+
+use std::any::Any;
+use std::ops::ControlFlow;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+use super::*;
+use crate::sched::fake::FakeType;
+
+/// Three steps on two devices; the result is the same wherever it is computed.
+fn three_steps(first: usize, second: usize) -> (Lab, TensorId) {
+    let mut lab = Lab::new();
+    let x = lab.input("x");
+    let (w0, w1) = (lab.weight(first, "w0"), lab.weight(second, "w1"));
+    let a = lab.mul_mat(w0, x, "a");
+    let b = lab.add(a, x, "b");
+    let c = lab.mul_mat(w1, b, "c");
+    let d = lab.add(c, a, "d");
+    let e = lab.mul_mat(w0, d, "e");
+    lab.output(e);
+    (lab, e)
+}
+
+#[test]
+fn results_do_not_depend_on_where_they_are_computed() {
+    let (mut cpu, out) = three_steps(CPU, CPU);
+    let mut s = cpu.scheduler();
+    let expected = cpu.compute(&mut s, out);
+    assert!(expected.iter().any(|&b| b != 0));
+    for (first, second, n_splits) in [(GPU, GPU, 1), (GPU, CPU, 3), (CPU, GPU, 3)] {
+        let (mut lab, out) = three_steps(first, second);
+        let mut s = lab.scheduler();
+        assert_eq!(lab.compute(&mut s, out), expected);
+        assert_eq!(s.n_splits(), n_splits);
+        let log = lab.devices.iter().map(|d| d.log.lock().unwrap().len()).sum::<usize>();
+        assert_eq!(log, n_splits);
+    }
+}
+
+#[test]
+fn a_prepared_graph_is_not_looked_at_again_until_it_changes() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let mut gpu = FakeDevice::new("gpu", DeviceKind::Gpu);
+    gpu.supports = Box::new(move |_, _| {
+        count.fetch_add(1, Ordering::Relaxed);
+        true
+    });
+    let mut lab = Lab::with(vec![gpu, FakeDevice::new("cpu", DeviceKind::Cpu)]);
+    let x = lab.input("x");
+    let w = lab.weight(GPU, "w");
+    let a = lab.mul_mat(w, x, "a");
+    lab.output(a);
+    let mut s = lab.scheduler();
+    let first = lab.compute(&mut s, a);
+    let n = asked.load(Ordering::Relaxed);
+    assert!(n > 0);
+    assert_eq!(lab.compute(&mut s, a), first);
+    assert_eq!(asked.load(Ordering::Relaxed), n);
+
+    let b = lab.scale(a, "b");
+    lab.output(b);
+    assert!(matches!(s.compute(&lab.graph), Err(SchedError::NotAllocated)));
+    lab.compute(&mut s, b);
+    assert!(asked.load(Ordering::Relaxed) > n);
+}
+
+#[test]
+fn two_graphs_take_turns() {
+    let (mut one, out_one) = three_steps(GPU, CPU);
+    let mut s = one.scheduler();
+    let expected = one.compute(&mut s, out_one);
+    // The same weights, another graph.
+    let mut two = Graph::new();
+    std::mem::swap(&mut two, &mut one.graph);
+    let x = one.input("x");
+    let y = one.scale(x, "y");
+    one.output(y);
+    one.compute(&mut s, y);
+    assert!(matches!(s.compute(&two), Err(SchedError::NotAllocated)));
+    std::mem::swap(&mut two, &mut one.graph);
+    assert_eq!(one.compute(&mut s, out_one), expected);
+}
+
+#[test]
+fn unread_or_foreign_tensors_and_wrong_sizes_are_errors() {
+    let (mut lab, out) = three_steps(GPU, CPU);
+    let unused = lab.input("unused");
+    let mut s = lab.scheduler();
+    assert!(matches!(s.compute(&lab.graph), Err(SchedError::NotAllocated)));
+    s.alloc_graph(&mut lab.graph).unwrap();
+    let error = s.set_input(&lab.graph, unused, &[0; 32]).unwrap_err();
+    assert_eq!(error.to_string(), "unused is not part of the allocated graph");
+    let error = s.set_input(&lab.graph, TensorId(0), &[0; 31]).unwrap_err();
+    assert_eq!(error.to_string(), "x has 32 bytes, not 31");
+    let error = s.read_tensor(&lab.graph, out, 16, &mut [0; 17]).unwrap_err();
+    assert_eq!(error.to_string(), "e has 32 bytes, not 33");
+    s.write_tensor(&lab.graph, TensorId(0), 28, &[1; 4]).unwrap();
+    let mut back = [0; 8];
+    s.read_tensor(&lab.graph, TensorId(0), 24, &mut back).unwrap();
+    assert_eq!(back[4..], [1; 4]);
+}
+
+#[test]
+fn out_of_memory_is_an_error_and_not_the_end() {
+    let (mut lab, out) = three_steps(GPU, CPU);
+    let ty = FakeType {
+        limit: 64,
+        ..FakeType::new("gpu", 32, usize::MAX)
+    };
+    let mut gpu = FakeDevice::new("gpu", DeviceKind::Gpu);
+    gpu.memory = Arc::new(ty);
+    lab.devices[GPU] = Arc::new(gpu);
+    let mut s = lab.scheduler();
+    let error = s.alloc_graph(&mut lab.graph).unwrap_err();
+    assert_eq!(error.to_string(), "gpu: cannot allocate 96 bytes");
+    assert!(matches!(s.compute(&lab.graph), Err(SchedError::NotAllocated)));
+    let (mut small, _) = three_steps(CPU, CPU);
+    small.memory = MemoryMap::default();
+    let x = small.input("x");
+    let y = small.scale(x, "y");
+    small.graph.reset_order();
+    small.output(y);
+    s.alloc_graph(&mut small.graph).unwrap();
+    assert!(lab.graph.home(out).is_none());
+}
+
+#[test]
+fn reserved_sizes_are_reported_and_measured_without_taking_memory() {
+    let (mut lab, _) = three_steps(GPU, CPU);
+    let mut s = lab.scheduler();
+    let measured = s.measure(&mut lab.graph).unwrap();
+    assert_eq!(s.reserve_sizes(), [0, 0]);
+    s.reserve(&mut lab.graph).unwrap();
+    assert_eq!(s.reserve_sizes(), measured);
+    assert!(measured.iter().all(|&n| n > 0));
+    assert!(matches!(s.compute(&lab.graph), Err(SchedError::NotAllocated)));
+}
+
+/// Wants some nodes and keeps what it is shown.
+struct Watch {
+    wanted: &'static [&'static str],
+    stop_at: &'static str,
+    seen: Arc<Mutex<Vec<(&'static str, Vec<u8>)>>>,
+}
+
+impl Observer for Watch {
+    fn wants(&mut self, graph: &Graph, node: TensorId) -> bool {
+        self.wanted.contains(&graph.tensor(node).name.base)
+    }
+
+    fn show(&mut self, graph: &Graph, node: TensorId, data: &[u8]) -> ControlFlow<()> {
+        let name = graph.tensor(node).name.base;
+        self.seen.lock().unwrap().push((name, data.to_vec()));
+        match name == self.stop_at {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    }
+}
+
+#[test]
+fn an_observer_sees_what_it_wants_and_can_stop() {
+    let (mut lab, out) = three_steps(GPU, CPU);
+    let mut s = lab.scheduler();
+    let expected = lab.compute(&mut s, out);
+    lab.devices.iter().for_each(|d| d.log.lock().unwrap().clear());
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    s.set_observer(Some(Box::new(Watch {
+        wanted: &["a", "e"],
+        stop_at: "",
+        seen: seen.clone(),
+    })));
+    assert_eq!(lab.compute(&mut s, out), expected);
+    let shown: Vec<_> = seen.lock().unwrap().drain(..).collect();
+    assert_eq!(shown.iter().map(|(n, _)| *n).collect::<Vec<_>>(), ["a", "e"]);
+    assert_eq!(shown[1].1, expected);
+    // The first split was computed in two parts, so that `a` could be seen before `b` follows.
+    let log = lab.devices[GPU].log.lock().unwrap().clone();
+    assert_eq!(log, ["gpu: 1 from a", "gpu: 1 from b", "gpu: 2 from d"]);
+
+    s.set_observer(Some(Box::new(Watch {
+        wanted: &["c"],
+        stop_at: "c",
+        seen: seen.clone(),
+    })));
+    let stopped = s.compute(&lab.graph).unwrap_err();
+    assert!(matches!(stopped, SchedError::Backend(BackendError::Cancelled)));
+    s.set_observer(None);
+    assert_eq!(lab.compute(&mut s, out), expected);
+}
+
+#[test]
+fn cancelling_takes_effect_between_splits() {
+    let (mut lab, out) = three_steps(GPU, CPU);
+    let mut s = lab.scheduler();
+    let expected = lab.compute(&mut s, out);
+    let cancelled = Arc::new(AtomicBool::new(true));
+    let flag = cancelled.clone();
+    s.set_cancel(Some(Box::new(move || flag.load(Ordering::Relaxed))));
+    let n_before = lab.devices[GPU].log.lock().unwrap().len();
+    assert!(matches!(
+        s.compute(&lab.graph),
+        Err(SchedError::Backend(BackendError::Cancelled))
+    ));
+    assert_eq!(lab.devices[GPU].log.lock().unwrap().len(), n_before);
+    cancelled.store(false, Ordering::Relaxed);
+    assert_eq!(lab.compute(&mut s, out), expected);
+}
+
+/// Of eight experts in host memory, those that the ids name reach the device.
+#[test]
+fn only_used_experts_are_copied() {
+    let mut gpu = FakeDevice::new("gpu", DeviceKind::Gpu);
+    gpu.offloads = Box::new(is_mul_mat);
+    let mut lab = Lab::with(vec![gpu, FakeDevice::new("cpu", DeviceKind::Cpu)]);
+    lab.op_offload = true;
+    let x = lab.graph.input(GgmlType::F32, [4, 1, 2, 1], "x");
+    let ids = lab.graph.input(GgmlType::I32, [2, 2, 1, 1], "ids");
+    let experts = lab.experts(CPU, 8, "experts");
+    let y = lab.graph.mul_mat_id(experts, x, ids).unwrap();
+    lab.name(y, "y");
+    lab.output(y);
+    let mut s = lab.scheduler();
+    s.alloc_graph(&mut lab.graph).unwrap();
+    let chosen = [1i32, 2, 7, 1];
+    s.set_input(&lab.graph, ids, bytemuck::cast_slice(&chosen)).unwrap();
+    s.compute(&lab.graph).unwrap();
+
+    let copy = lab.graph.tensor(y).source(0);
+    assert_ne!(copy, experts);
+    let (original, copied) = (read(&mut s, &lab.graph, experts), read(&mut s, &lab.graph, copy));
+    let expert_bytes = 64;
+    for e in 0..8 {
+        let range = e * expert_bytes..(e + 1) * expert_bytes;
+        // Expert 3 is the padding behind experts 1 and 2.
+        let expected = if [1, 2, 3, 7].contains(&e) {
+            &original[range.clone()]
+        } else {
+            &[0; 64]
+        };
+        assert_eq!(copied[range], *expected, "expert {e}");
+    }
+}
+
+/// Wraps a fake backend as an asynchronous one and notes what it is asked.
+struct Queueing {
+    inner: Box<dyn Backend>,
+    notes: Arc<Mutex<Vec<String>>>,
+    accepts_copies: bool,
+}
+
+struct Note(Arc<Mutex<Vec<String>>>, &'static str);
+
+impl Event for Note {
+    fn synchronize(&self) -> std::result::Result<(), BackendError> {
+        self.0.lock().unwrap().push(format!("host waits for {}", self.1));
+        Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl Queueing {
+    fn name(&self) -> &'static str {
+        if self.inner.device().name() == "gpu" {
+            "gpu"
+        } else {
+            "cpu"
+        }
+    }
+
+    fn note(&self, what: &str) {
+        self.notes.lock().unwrap().push(format!("{} {what}", self.name()));
+    }
+}
+
+impl Backend for Queueing {
+    fn device(&self) -> &Arc<dyn Device> {
+        self.inner.device()
+    }
+
+    fn compute(
+        &mut self,
+        graph: &Graph,
+        nodes: &[TensorId],
+        memory: &MemoryMap,
+    ) -> std::result::Result<(), BackendError> {
+        self.note("computes");
+        self.inner.compute(graph, nodes, memory)
+    }
+
+    fn synchronize(&mut self) -> std::result::Result<(), BackendError> {
+        self.note("synchronizes");
+        Ok(())
+    }
+
+    fn new_event(&self) -> std::result::Result<Option<Box<dyn Event>>, BackendError> {
+        Ok(Some(Box::new(Note(self.notes.clone(), self.name()))))
+    }
+
+    fn record_event(&mut self, event: &dyn Event) -> std::result::Result<(), BackendError> {
+        assert_eq!(event.as_any().downcast_ref::<Note>().unwrap().1, self.name());
+        self.note("records");
+        Ok(())
+    }
+
+    fn wait_event(&mut self, event: &dyn Event) -> std::result::Result<(), BackendError> {
+        let of = event.as_any().downcast_ref::<Note>().unwrap().1;
+        self.note(&format!("queues a wait for {of}"));
+        Ok(())
+    }
+
+    fn copy_from_async(
+        &mut self,
+        source: &mut dyn Backend,
+        from: (&dyn Buffer, usize),
+        to: (&dyn Buffer, usize),
+        len: usize,
+    ) -> std::result::Result<bool, BackendError> {
+        if self.accepts_copies {
+            self.note(&format!("queues a copy from {}", source.device().name()));
+            let mut bytes = vec![0; len];
+            from.0.read(from.1, &mut bytes)?;
+            to.0.write(to.1, &bytes)?;
+        }
+        Ok(self.accepts_copies)
+    }
+}
+
+#[test]
+fn asynchronous_backends_wait_for_events_and_copy_in_their_queues() {
+    let (mut expected_lab, out) = three_steps(CPU, CPU);
+    let mut s = expected_lab.scheduler();
+    let expected = expected_lab.compute(&mut s, out);
+    for (pipeline, accepts_copies) in [(false, false), (true, false), (true, true)] {
+        let (mut lab, out) = three_steps(GPU, CPU);
+        let notes = Arc::new(Mutex::new(Vec::new()));
+        let backends = lab.devices.iter().map(|d| {
+            Box::new(Queueing {
+                inner: d.clone().backend(&Lab::params()).unwrap(),
+                notes: notes.clone(),
+                accepts_copies,
+            }) as Box<dyn Backend>
+        });
+        let params = SchedParams {
+            pipeline,
+            op_offload: false,
+        };
+        let mut s = Scheduler::new(backends.collect(), lab.memory.clone(), params).unwrap();
+        s.alloc_graph(&mut lab.graph).unwrap();
+        fill_inputs(&s, &lab.graph);
+        notes.lock().unwrap().clear();
+        s.compute(&lab.graph).unwrap();
+        let text = notes.lock().unwrap().join("\n");
+        assert_eq!(read(&mut s, &lab.graph, out), expected);
+        match (pipeline, accepts_copies) {
+            (false, _) => insta::assert_snapshot!(text, @r"
+            gpu synchronizes
+            gpu computes
+            cpu synchronizes
+            gpu synchronizes
+            cpu synchronizes
+            cpu computes
+            gpu synchronizes
+            cpu synchronizes
+            gpu synchronizes
+            gpu computes
+            "),
+            (true, false) => insta::assert_snapshot!(text, @r"
+            host waits for gpu
+            gpu computes
+            gpu records
+            cpu queues a wait for cpu
+            gpu synchronizes
+            host waits for cpu
+            cpu computes
+            cpu records
+            gpu queues a wait for gpu
+            cpu synchronizes
+            host waits for gpu
+            gpu computes
+            gpu records
+            "),
+            (true, true) => insta::assert_snapshot!(text, @r"
+            host waits for gpu
+            gpu computes
+            gpu records
+            cpu queues a wait for cpu
+            cpu queues a copy from gpu
+            cpu computes
+            cpu records
+            gpu queues a wait for gpu
+            gpu queues a copy from cpu
+            gpu computes
+            gpu records
+            "),
+        }
+    }
+}
+
+/// Two backends over one memory: what the first frees, the second may be given, so the second waits.
+#[test]
+fn splits_wait_for_backends_that_share_their_memory() {
+    let notes = Arc::new(Mutex::new(Vec::new()));
+    let mut blas = FakeDevice::new("gpu", DeviceKind::Accel);
+    let cpu = FakeDevice::new("cpu", DeviceKind::Cpu);
+    blas.memory = cpu.memory.clone();
+    blas.supports = Box::new(is_mul_mat);
+    let mut lab = Lab::with(vec![blas, cpu]);
+    let x = lab.input("x");
+    let w = lab.weight(1, "w");
+    let a = lab.mul_mat(w, x, "a");
+    let b = lab.scale(a, "b");
+    lab.output(b);
+    let backends = lab.devices.iter().map(|d| {
+        Box::new(Queueing {
+            inner: d.clone().backend(&Lab::params()).unwrap(),
+            notes: notes.clone(),
+            accepts_copies: false,
+        }) as Box<dyn Backend>
+    });
+    let mut s = Scheduler::new(backends.collect(), lab.memory.clone(), SchedParams::default()).unwrap();
+    s.alloc_graph(&mut lab.graph).unwrap();
+    notes.lock().unwrap().clear();
+    s.compute(&lab.graph).unwrap();
+    let text = notes.lock().unwrap().join("\n");
+    insta::assert_snapshot!(text, @r"
+    gpu computes
+    gpu synchronizes
+    cpu computes
+    ");
+}

@@ -1,0 +1,190 @@
+//! Cutting a text into words: expressions applied one after the other, each to the pieces that the one before it left.
+
+use super::dfa::Dfa;
+
+/// One cut. Every matched stretch is a piece of its own, and so is everything between two of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Matches of an expression, see [`Dfa`] for its language.
+    Regex(&'static str),
+    /// Groups of three digits counted from the right.
+    Digits(DigitGroups),
+}
+
+/// Which runs of digits are grouped. The published expressions look ahead over the whole run at every digit, which is
+/// quadratic; grouping a run when its end is known is the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DigitGroups {
+    /// Every run of `\p{N}`.
+    Numbers,
+    /// `(?=(\d{3})+(?!\d))`: cuts before the groups, and leaves what precedes the first of them attached to it.
+    Boundaries,
+    /// `\d{1,3}(?=(?:\d{3})*\b)`: only runs that no word character follows.
+    Words,
+}
+
+/// The cuts of one pre-tokenizer.
+#[derive(Debug)]
+pub(crate) struct Splitter {
+    steps: Vec<Cut>,
+}
+
+#[derive(Debug)]
+enum Cut {
+    Regex(Dfa),
+    Digits(DigitGroups),
+}
+
+impl Splitter {
+    /// Compiles the expressions.
+    pub fn new(steps: &[Step]) -> Result<Self, String> {
+        let cut = |step: &Step| match step {
+            Step::Regex(pattern) => Dfa::new(pattern)
+                .map(Cut::Regex)
+                .map_err(|e| format!("`{pattern}`: {e}")),
+            Step::Digits(groups) => Ok(Cut::Digits(*groups)),
+        };
+        Ok(Self {
+            steps: steps.iter().map(cut).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Calls `word` with every piece of `text`, in order. The pieces are not empty and together they are the text.
+    pub fn split<'t>(&self, text: &'t str, word: &mut dyn FnMut(&'t str)) {
+        apply(&self.steps, text, word);
+    }
+}
+
+fn apply<'t>(steps: &[Cut], text: &'t str, word: &mut dyn FnMut(&'t str)) {
+    if text.is_empty() {
+        return;
+    }
+    match steps {
+        [] => word(text),
+        // The last expression does most of the work: no call through another closure.
+        [Cut::Regex(dfa)] => matches(dfa, text, word),
+        [Cut::Regex(dfa), rest @ ..] => matches(dfa, text, &mut |piece| apply(rest, piece, word)),
+        [Cut::Digits(groups), rest @ ..] => digit_groups(*groups, text, &mut |piece| apply(rest, piece, word)),
+    }
+}
+
+/// Matches and what lies between them.
+fn matches<'t>(dfa: &Dfa, text: &'t str, word: &mut dyn FnMut(&'t str)) {
+    let mut scan = dfa.scan(text);
+    let (mut gap, mut at) = (0, 0);
+    while at < text.len() {
+        match scan.match_at(at) {
+            Some(end) => {
+                if gap < at {
+                    word(&text[gap..at]);
+                }
+                word(&text[at..end]);
+                (gap, at) = (end, end);
+            }
+            None => at += char_at(text, at).map_or(1, char::len_utf8),
+        }
+    }
+    if gap < text.len() {
+        word(&text[gap..]);
+    }
+}
+
+fn digit_groups<'t>(groups: DigitGroups, text: &'t str, word: &mut dyn FnMut(&'t str)) {
+    let is_digit = |c: char| match groups {
+        DigitGroups::Numbers => c.is_numeric(),
+        // Decimal digits of any script; the other numbers have no place value to group by.
+        DigitGroups::Boundaries | DigitGroups::Words => is_decimal(c),
+    };
+    let mut done = 0;
+    let mut at = 0;
+    while let Some(start) = text[at..].find(is_digit).map(|i| at + i) {
+        let n = text[start..].chars().take_while(|&c| is_digit(c)).count();
+        let end = start + text[start..].chars().take(n).map(char::len_utf8).sum::<usize>();
+        at = end;
+        if groups == DigitGroups::Words && char_at(text, end).is_some_and(is_word) {
+            continue;
+        }
+        let cuts = text[start..end].char_indices().enumerate();
+        if groups != DigitGroups::Boundaries && done < start {
+            word(&text[done..start]);
+            done = start;
+        }
+        for (i, (offset, _)) in cuts {
+            if (n - i).is_multiple_of(3) && done < start + offset {
+                word(&text[done..start + offset]);
+                done = start + offset;
+            }
+        }
+        if groups != DigitGroups::Boundaries {
+            word(&text[done..end]);
+            done = end;
+        }
+    }
+    if done < text.len() {
+        word(&text[done..]);
+    }
+}
+
+fn char_at(text: &str, at: usize) -> Option<char> {
+    text[at..].chars().next()
+}
+
+/// `\d`
+fn is_decimal(c: char) -> bool {
+    c.is_ascii_digit() || (!c.is_ascii() && c.is_numeric() && regex_syntax::is_word_character(c) && !c.is_alphabetic())
+}
+
+/// `\w`
+fn is_word(c: char) -> bool {
+    regex_syntax::is_word_character(c)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pieces<'t>(steps: &[Step], text: &'t str) -> Vec<&'t str> {
+        let mut found = Vec::new();
+        Splitter::new(steps)
+            .unwrap()
+            .split(text, &mut |piece| found.push(piece));
+        assert_eq!(found.concat(), text);
+        assert!(found.iter().all(|piece| !piece.is_empty()));
+        found
+    }
+
+    #[test]
+    fn later_steps_cut_the_pieces_of_earlier_ones() {
+        let steps = [Step::Regex(r"\p{N}"), Step::Regex(r" ?\p{L}+")];
+        assert_eq!(pieces(&steps, "a12 b!c"), ["a", "1", "2", " b", "!", "c"]);
+        assert_eq!(pieces(&[], "a b"), ["a b"]);
+        assert_eq!(pieces(&steps, ""), [""; 0]);
+        // A look-ahead ends with the piece, not with the text.
+        assert_eq!(
+            pieces(&[Step::Regex("x"), Step::Regex(r"\s+$")], "a  x  "),
+            ["a", "  ", "x", "  "]
+        );
+    }
+
+    #[test]
+    fn digits_are_grouped_from_the_right() {
+        let numbers = [Step::Digits(DigitGroups::Numbers)];
+        assert_eq!(
+            pieces(&numbers, "a1234567 12b123"),
+            ["a", "1", "234", "567", " ", "12", "b", "123"]
+        );
+        let words = [Step::Digits(DigitGroups::Words)];
+        assert_eq!(
+            pieces(&words, "1234, 1234x 12345_ 99"),
+            ["1", "234", ", 1234x 12345_ ", "99"]
+        );
+        let boundaries = [Step::Regex(r"\p{N}+"), Step::Digits(DigitGroups::Boundaries)];
+        assert_eq!(
+            pieces(&boundaries, "x1234567 123"),
+            ["x", "1", "234", "567", " ", "123"]
+        );
+        assert_eq!(pieces(&boundaries, "12½345"), ["12½", "345"]);
+        assert_eq!(pieces(&words, "١٢٣٤"), ["١", "٢٣٤"]);
+        assert_eq!(pieces(&words, "½²"), ["½²"]);
+    }
+}

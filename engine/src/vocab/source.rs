@@ -1,0 +1,89 @@
+//! What a vocabulary is built from, as plain data: the seam between the file format and the tokenizers.
+
+use std::borrow::Cow;
+
+use super::VocabError;
+use super::special::{SPECIALS, Special};
+use crate::gguf::{FromValue, Gguf, StringArray};
+
+/// Keys that are named in more than one place.
+pub(super) mod key {
+    pub const TOKENS: &str = "tokenizer.ggml.tokens";
+    pub const SCORES: &str = "tokenizer.ggml.scores";
+    pub const TOKEN_TYPES: &str = "tokenizer.ggml.token_type";
+    pub const MERGES: &str = "tokenizer.ggml.merges";
+    pub const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
+    pub const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
+}
+
+/// The metadata that vocabularies are made of, unchecked.
+#[derive(Debug, Clone, Default)]
+pub struct VocabSource<'a> {
+    /// `tokenizer.ggml.model`.
+    pub model: &'a str,
+    /// `tokenizer.ggml.pre`.
+    pub pre: Option<&'a str>,
+    /// `{arch}.vocab_size`, for models without a vocabulary.
+    pub vocab_size: Option<u64>,
+    /// `tokenizer.ggml.tokens`: the texts.
+    pub tokens: Option<Cow<'a, StringArray>>,
+    /// `tokenizer.ggml.scores`.
+    pub scores: Option<Cow<'a, [f32]>>,
+    /// `tokenizer.ggml.token_type`, see [`TokenAttr::from_type`](super::TokenAttr::from_type).
+    pub token_types: Option<Cow<'a, [i32]>>,
+    /// `tokenizer.ggml.merges`: two parts separated by a space, most wanted first.
+    pub merges: Option<Cow<'a, StringArray>>,
+    /// Special tokens with the keys that name them; later ones win.
+    pub special_ids: Vec<(&'static str, Special, i64)>,
+    /// `tokenizer.ggml.add_bos_token`.
+    pub add_bos: Option<bool>,
+    /// `tokenizer.ggml.add_eos_token`.
+    pub add_eos: Option<bool>,
+    /// `tokenizer.ggml.add_sep_token`.
+    pub add_sep: Option<bool>,
+    /// `tokenizer.ggml.add_space_prefix`.
+    pub add_space_prefix: Option<bool>,
+    /// `tokenizer.ggml.suppress_tokens`.
+    pub suppress_tokens: Cow<'a, [i32]>,
+    /// `general.name`: a few habits go by it.
+    pub general_name: &'a str,
+    /// `general.architecture`.
+    pub architecture: &'a str,
+}
+
+impl<'a> VocabSource<'a> {
+    /// Reads the keys from a file's metadata.
+    pub fn from_gguf(gguf: &'a Gguf) -> Result<Self, VocabError> {
+        fn get<'a, T: FromValue<'a>>(gguf: &'a Gguf, key: &str) -> Result<Option<T>, VocabError> {
+            Ok(gguf.optional(key)?)
+        }
+        let architecture = get::<&str>(gguf, "general.architecture")?.unwrap_or_default();
+        let mut special_ids = Vec::new();
+        for (key, special) in SPECIALS
+            .iter()
+            .flat_map(|row| row.keys.iter().map(|key| (*key, row.special)))
+        {
+            if let Some(id) = get::<i64>(gguf, key)? {
+                special_ids.push((key, special, id));
+            }
+        }
+        Ok(Self {
+            model: gguf.require("tokenizer.ggml.model")?,
+            pre: get(gguf, "tokenizer.ggml.pre")?,
+            vocab_size: get(gguf, &format!("{architecture}.vocab_size"))?,
+            tokens: get::<&StringArray>(gguf, key::TOKENS)?.map(Cow::Borrowed),
+            scores: get(gguf, key::SCORES)?,
+            token_types: get(gguf, key::TOKEN_TYPES)?,
+            merges: get::<&StringArray>(gguf, key::MERGES)?.map(Cow::Borrowed),
+            special_ids,
+            add_bos: get(gguf, key::ADD_BOS)?,
+            add_eos: get(gguf, key::ADD_EOS)?,
+            add_sep: get(gguf, "tokenizer.ggml.add_sep_token")?,
+            add_space_prefix: get(gguf, "tokenizer.ggml.add_space_prefix")?,
+            suppress_tokens: get(gguf, "tokenizer.ggml.suppress_tokens")?.unwrap_or_default(),
+            // Only looked through for a few words: a name that is not text holds none of them.
+            general_name: gguf.optional("general.name").ok().flatten().unwrap_or_default(),
+            architecture,
+        })
+    }
+}

@@ -1,0 +1,307 @@
+//! Tokens with a role: which they are, from metadata and from their texts, and which of them end a generation.
+
+use std::collections::BTreeSet;
+
+use super::source::VocabSource;
+use super::tokens::Tokens;
+use super::{Token, TokenAttr, VocabError, VocabKind, VocabWarning};
+
+/// The roles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Special {
+    /// Beginning of a sequence.
+    Bos,
+    /// End of a sequence.
+    Eos,
+    /// End of a turn.
+    Eot,
+    /// End of a message.
+    Eom,
+    /// Unknown text.
+    Unk,
+    /// Separates two texts.
+    Sep,
+    /// Padding.
+    Pad,
+    /// A gap to fill.
+    Mask,
+    /// Fill in the middle: before the text that precedes the gap.
+    FimPre,
+    /// Fill in the middle: before the text that follows the gap.
+    FimSuf,
+    /// Fill in the middle: before the text of the gap.
+    FimMid,
+    /// Fill in the middle: padding.
+    FimPad,
+    /// Fill in the middle: before a repository's name.
+    FimRep,
+    /// Fill in the middle: before a file's name.
+    FimSep,
+}
+
+/// How a role is found.
+#[derive(Debug)]
+pub(super) struct SpecialRow {
+    pub special: Special,
+    /// Metadata keys, later ones win.
+    pub keys: &'static [&'static str],
+    /// Texts that reveal the token where no key names it, most telling first.
+    pub texts: &'static [&'static str],
+}
+
+const fn row(special: Special, keys: &'static [&'static str], texts: &'static [&'static str]) -> SpecialRow {
+    SpecialRow { special, keys, texts }
+}
+
+/// All roles, in the order of [`Special`].
+pub(super) const SPECIALS: [SpecialRow; 14] = [
+    row(Special::Bos, &["tokenizer.ggml.bos_token_id"], &[]),
+    row(Special::Eos, &["tokenizer.ggml.eos_token_id"], &[]),
+    row(
+        Special::Eot,
+        &["tokenizer.ggml.eot_token_id"],
+        &[
+            "<|eot_id|>",
+            "<|im_end|>",
+            "<|end|>",
+            "<end_of_turn>",
+            "<|endoftext|>",
+            "<|end_of_text|>",
+            "<EOT>",
+            "_<EOT>",
+            "[EOT]",
+            "<｜end▁of▁sentence｜>",
+            "<end_of_utterance>",
+        ],
+    ),
+    row(Special::Eom, &["tokenizer.ggml.eom_token_id"], &["<|eom_id|>"]),
+    row(Special::Unk, &["tokenizer.ggml.unknown_token_id"], &[]),
+    // The key is misspelt in every file.
+    row(Special::Sep, &["tokenizer.ggml.seperator_token_id"], &[]),
+    row(Special::Pad, &["tokenizer.ggml.padding_token_id"], &[]),
+    row(Special::Mask, &["tokenizer.ggml.mask_token_id"], &[]),
+    row(
+        Special::FimPre,
+        &["tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id"],
+        &[
+            "<|fim_prefix|>",
+            "<fim-prefix>",
+            "<fim_prefix>",
+            "<｜fim▁begin｜>",
+            "<PRE>",
+            "▁<PRE>",
+            "<|code_prefix|>",
+            "<|prefix|>",
+        ],
+    ),
+    row(
+        Special::FimSuf,
+        &["tokenizer.ggml.fim_suf_token_id", "tokenizer.ggml.suffix_token_id"],
+        &[
+            "<|fim_suffix|>",
+            "<fim-suffix>",
+            "<fim_suffix>",
+            "<｜fim▁hole｜>",
+            "<SUF>",
+            "▁<SUF>",
+            "<|code_suffix|>",
+            "<|suffix|>",
+        ],
+    ),
+    row(
+        Special::FimMid,
+        &["tokenizer.ggml.fim_mid_token_id", "tokenizer.ggml.middle_token_id"],
+        &[
+            "<|fim_middle|>",
+            "<fim-middle>",
+            "<fim_middle>",
+            "<｜fim▁end｜>",
+            "<MID>",
+            "▁<MID>",
+            "<|code_middle|>",
+            "<|middle|>",
+        ],
+    ),
+    row(
+        Special::FimPad,
+        &["tokenizer.ggml.fim_pad_token_id"],
+        &["<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"],
+    ),
+    row(
+        Special::FimRep,
+        &["tokenizer.ggml.fim_rep_token_id"],
+        &["<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"],
+    ),
+    row(Special::FimSep, &["tokenizer.ggml.fim_sep_token_id"], &["<|file_sep|>"]),
+];
+
+/// Texts that end a generation, whatever the metadata says: many files name only one of several.
+const EOG_TEXTS: [&str; 22] = [
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "</s>",
+    "<|eom_id|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<eos>",
+    "<turn|>",
+    "<|tool_response>",
+    "<｜end▁of▁sentence｜>",
+    "[e~[",
+];
+
+/// Roles that end a generation.
+const EOG_SPECIALS: [Special; 6] = [
+    Special::Eos,
+    Special::Eot,
+    Special::Eom,
+    Special::FimPad,
+    Special::FimRep,
+    Special::FimSep,
+];
+
+/// The structure of harmony messages: always shown, so that the channels of an answer can be told apart.
+const ALWAYS_SHOWN: [&str; 4] = ["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
+
+/// The tokens by role.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SpecialIds([Option<Token>; SPECIALS.len()]);
+
+impl SpecialIds {
+    pub fn get(&self, special: Special) -> Option<Token> {
+        self.0[special as usize]
+    }
+
+    fn set(&mut self, special: Special, token: Option<Token>) {
+        self.0[special as usize] = token;
+    }
+
+    /// Defaults, keys, then texts; corrects the attributes of tokens found by text.
+    pub fn find(
+        source: &VocabSource,
+        kind: VocabKind,
+        no_bos: bool,
+        tokens: &mut Tokens,
+        warnings: &mut Vec<VocabWarning>,
+    ) -> Result<Self, VocabError> {
+        let mut ids = Self::defaults(source, kind, tokens.n);
+        if no_bos {
+            ids.set(Special::Bos, None);
+        }
+        for &(key, special, id) in &source.special_ids {
+            // "No such token" is written as -1, which files often hold as an unsigned number.
+            if id == -1 || id == i64::from(u32::MAX) {
+                ids.set(special, None);
+                continue;
+            }
+            let token = Token::try_from(id).ok().filter(|&token| token < tokens.n);
+            if token.is_none() {
+                return Err(VocabError::TokenOutOfRange {
+                    key,
+                    n_tokens: tokens.n,
+                    found: id,
+                });
+            }
+            ids.set(special, token);
+        }
+        for row in &SPECIALS {
+            if ids.get(row.special).is_none()
+                && let Some(token) = row.texts.iter().find_map(|text| tokens.find(text.as_bytes()))
+            {
+                ids.set(row.special, Some(token));
+                tokens.mark_control(token, warnings);
+            }
+        }
+        Ok(ids)
+    }
+
+    /// What the field assumes where a file says nothing; ids that the vocabulary does not have are left out.
+    fn defaults(source: &VocabSource, kind: VocabKind, n_tokens: u32) -> Self {
+        let defaults: &[(Special, Token)] = match kind {
+            VocabKind::Spm => &[(Special::Bos, 1), (Special::Eos, 2), (Special::Unk, 0)],
+            VocabKind::Bpe if source.model != "gemma4" => &[(Special::Bos, 11), (Special::Eos, 11)],
+            _ => &[],
+        };
+        let mut ids = Self::default();
+        for &(special, token) in defaults.iter().filter(|(_, token)| *token < n_tokens) {
+            ids.set(special, Some(token));
+        }
+        ids
+    }
+}
+
+/// The tokens that end a generation, ascending; corrects the attributes of tokens found by text.
+pub(super) fn end_of_generation(ids: &SpecialIds, tokens: &mut Tokens, warnings: &mut Vec<VocabWarning>) -> Vec<Token> {
+    let mut eog: BTreeSet<Token> = EOG_SPECIALS.iter().filter_map(|&special| ids.get(special)).collect();
+    for text in EOG_TEXTS {
+        if let Some(token) = tokens.find(text.as_bytes()) {
+            eog.insert(token);
+            tokens.mark_control(token, warnings);
+        }
+    }
+    for text in ALWAYS_SHOWN {
+        if let Some(token) = tokens.find(text.as_bytes()) {
+            tokens.attrs[token as usize] = TokenAttr::USER_DEFINED;
+        }
+    }
+    let is_eog = |text: &str, eog: &BTreeSet<Token>| tokens.find(text.as_bytes()).filter(|token| eog.contains(token));
+    // Where messages end in <|return|> or a call, <|end|> only ends one of several messages of an answer.
+    let calls = is_eog("<|call|>", &eog).or(is_eog("<|calls|>", &eog)).is_some();
+    let multi_part = is_eog("<|return|>", &eog).or(is_eog("<|flush|>", &eog)).is_some();
+    if let Some(end) = is_eog("<|end|>", &eog).filter(|_| calls && multi_part) {
+        eog.remove(&end);
+        tokens.attrs[end as usize] = TokenAttr::USER_DEFINED;
+    }
+    // These vocabularies hold </s> as ordinary text (it is an HTML tag).
+    let is_eog = |text: &str, eog: &BTreeSet<Token>| tokens.find(text.as_bytes()).filter(|token| eog.contains(token));
+    let has_other_end = is_eog("<|tool_response>", &eog)
+        .or(is_eog("<|plamo:eos|>", &eog))
+        .is_some();
+    if let Some(tag) = is_eog("</s>", &eog).filter(|_| has_other_end) {
+        eog.remove(&tag);
+        tokens.attrs[tag as usize] = TokenAttr::NORMAL;
+    }
+    eog.into_iter().collect()
+}
+
+/// White space around special tokens, which files do not record: it goes by the names of models.
+pub(super) fn mark_strips(source: &VocabSource, tokens: &mut Tokens) {
+    let pre = source.pre.unwrap_or_default();
+    let name = source.general_name.to_lowercase();
+    let has = |haystack: &str, needles: &[&str]| needles.iter().any(|needle| haystack.contains(needle));
+    let lstrip = if has(pre, &["jina-v2-de", "jina-v2-es", "jina-v2-code", "mmbert"])
+        || has(source.architecture, &["nomic-bert-moe", "jina-bert-v3"])
+    {
+        Some("<mask>")
+    } else if has(&name, &["phi-3", "phi3"]) {
+        for attr in tokens.attrs.iter_mut().filter(|attr| attr.intersects(Tokens::PARSED)) {
+            *attr |= TokenAttr::RSTRIP;
+        }
+        if let Some(token) = tokens.find(b"</s>") {
+            tokens.attrs[token as usize] |= TokenAttr::RSTRIP;
+        }
+        for text in ["<unk>", "<s>", "<|endoftext|>"] {
+            if let Some(token) = tokens.find(text.as_bytes()) {
+                let attr = &mut tokens.attrs[token as usize];
+                *attr = attr.without(TokenAttr::RSTRIP);
+            }
+        }
+        None
+    } else {
+        has(&name, &["modern-bert"]).then_some("[MASK]")
+    };
+    if let Some(token) = lstrip.and_then(|text| tokens.find(text.as_bytes())) {
+        tokens.attrs[token as usize] |= TokenAttr::LSTRIP;
+    }
+}

@@ -1,0 +1,155 @@
+//! Helpers that make tokenizing words cheap: a memory of words seen in the same text, and places where a text can be
+//! cut without changing the result.
+
+use std::ops::Range;
+
+use super::Token;
+use super::hash::{TextTable, hash_bytes, random_seed};
+
+/// Texts shorter than this are tokenized without a memory.
+const MIN_TEXT: usize = 1024;
+/// Longer words hardly ever come twice.
+const MAX_WORD: usize = 64;
+const N_SLOTS: usize = 4096;
+
+/// U+2581, which stands for a space.
+pub(super) const SPACE: &str = "▁";
+
+/// Remembers which tokens the words of one text became. Words are few and come again: half of a text is its hundred
+/// most frequent words.
+#[derive(Debug)]
+pub(super) struct WordMemory {
+    slots: Vec<Slot>,
+    seed: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Slot {
+    word: usize,
+    word_len: u32,
+    n_tokens: u32,
+    tokens: usize,
+}
+
+impl WordMemory {
+    /// A memory for a text of `len` bytes.
+    pub fn new(len: usize) -> Self {
+        let n = if len < MIN_TEXT { 0 } else { N_SLOTS };
+        Self {
+            slots: vec![Slot::default(); n],
+            seed: random_seed(),
+        }
+    }
+
+    /// Appends the tokens of `text[word]` to `out`: those of an equal word before it, or else what `tokenize` appends.
+    /// All calls get the same text and the same `out`.
+    pub fn tokens(
+        &mut self,
+        text: &[u8],
+        word: Range<usize>,
+        out: &mut Vec<Token>,
+        tokenize: impl FnOnce(&mut Vec<Token>),
+    ) {
+        let bytes = &text[word.clone()];
+        if self.slots.is_empty() || bytes.len() > MAX_WORD {
+            return tokenize(out);
+        }
+        let slot = &mut self.slots[hash_bytes(self.seed, bytes) as usize % N_SLOTS];
+        if &text[slot.word..slot.word + slot.word_len as usize] == bytes {
+            out.extend_from_within(slot.tokens..slot.tokens + slot.n_tokens as usize);
+            return;
+        }
+        let before = out.len();
+        tokenize(out);
+        *slot = Slot {
+            word: word.start,
+            word_len: bytes.len() as u32,
+            n_tokens: (out.len() - before) as u32,
+            tokens: before,
+        };
+    }
+}
+
+/// Where a text with escaped spaces can be cut: before a `▁` whose predecessor no token joins with it. Merging never
+/// crosses such a place, so the words between them are tokenized one by one.
+#[derive(Debug)]
+pub(super) struct SafeCuts {
+    /// Characters that some symbol holds before a `▁`, ascending.
+    joined: Vec<char>,
+}
+
+impl SafeCuts {
+    /// Looks through all symbols.
+    pub fn new(table: &TextTable) -> Self {
+        let mut joined = Vec::new();
+        for id in 0..table.len() as u32 {
+            let text = table.text(id);
+            // The first byte of `▁` is that of many characters, but most texts hold none of them after their start.
+            if text.iter().skip(1).any(|&b| b == SPACE.as_bytes()[0]) {
+                joined.extend(joins(&String::from_utf8_lossy(text)));
+            }
+        }
+        joined.sort_unstable();
+        joined.dedup();
+        Self { joined }
+    }
+
+    /// Calls `word` with the pieces of `text`, which are not empty.
+    pub fn split(&self, text: &str, mut word: impl FnMut(Range<usize>)) {
+        let mut start = 0;
+        for (at, _) in text.match_indices(SPACE) {
+            let before = text[start..at].chars().next_back();
+            if before.is_some_and(|c| c != '▁' && self.joined.binary_search(&c).is_err()) {
+                word(start..at);
+                start = at;
+            }
+        }
+        if start < text.len() {
+            word(start..text.len());
+        }
+    }
+}
+
+/// The characters before the `▁` of a text.
+fn joins(text: &str) -> impl Iterator<Item = char> {
+    text.match_indices(SPACE)
+        .filter_map(|(at, _)| text[..at].chars().next_back().filter(|&c| c != '▁'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cuts_only_where_no_symbol_joins() {
+        let mut table = TextTable::with_capacity(4);
+        for text in ["▁a", "▁▁", ">▁</", "b"] {
+            table.push(text.as_bytes());
+        }
+        let cuts = SafeCuts::new(&table);
+        let mut found = Vec::new();
+        let text = "▁▁a▁b>▁<▁▁c▁";
+        cuts.split(text, |word| found.push(&text[word]));
+        assert_eq!(found, ["▁▁a", "▁b>▁<", "▁▁c", "▁"]);
+        cuts.split("", |_| panic!("no words"));
+    }
+
+    #[test]
+    fn equal_words_are_tokenized_once() {
+        let text = "ab cd ab ab ".repeat(500).into_bytes();
+        let (mut memory, mut out, mut calls) = (WordMemory::new(text.len()), Vec::new(), 0);
+        for start in (0..text.len()).step_by(3) {
+            memory.tokens(&text, start..start + 3, &mut out, |out| {
+                calls += 1;
+                out.extend([u32::from(text[start]), 7]);
+            });
+        }
+        assert!(calls <= 3, "{calls}");
+        assert_eq!(out.len(), 4000);
+        assert_eq!(out[..8], [97, 7, 99, 7, 97, 7, 97, 7]);
+        // Without a memory.
+        let mut memory = WordMemory::new(10);
+        memory.tokens(b"ab", 0..2, &mut out, |out| out.clear());
+        assert!(out.is_empty());
+    }
+}

@@ -1,0 +1,156 @@
+//! An op as a value: operands with types, shapes, strides and contents.
+
+use engine::graph::{Graph, Op, TensorId};
+use kernels::GgmlType;
+
+/// One op on given operands.
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub op: Op,
+    pub operands: Vec<Operand>,
+    /// Shape of the result, for the ops that take one.
+    pub ne: [usize; 4],
+    /// Largest normalized mean squared error against the reference.
+    pub limit: f64,
+}
+
+/// An operand. Its contents follow from the case's seed and its place among the operands.
+#[derive(Clone, Debug)]
+pub struct Operand {
+    pub ty: GgmlType,
+    pub ne: [usize; 4],
+    pub layout: Layout,
+    pub data: Data,
+}
+
+/// How an operand lies in memory.
+#[derive(Clone, Copy, Debug)]
+pub enum Layout {
+    Dense,
+    /// Stored with its dimensions in another order: dimension `i` of what is stored is dimension `order[i]` of the operand.
+    Permuted([usize; 4]),
+    /// Part of something larger, with this much more before and after it in each dimension (dimension 0: blocks of 32 elements).
+    Part(usize),
+}
+
+/// What an operand holds.
+#[derive(Clone, Debug)]
+pub enum Data {
+    /// Floats from a range.
+    Uniform(f32, f32),
+    /// Integers below a limit.
+    Below(usize),
+    /// Different integers below a limit.
+    Distinct(usize),
+    /// These integers.
+    Ints(Vec<i64>),
+}
+
+impl Case {
+    pub fn new(op: Op, operands: &[Operand]) -> Case {
+        Case {
+            op,
+            operands: operands.to_vec(),
+            ne: [0; 4],
+            limit: 1e-11,
+        }
+    }
+
+    /// With a shape for the result.
+    pub fn into_shape(mut self, ne: [usize; 4]) -> Case {
+        self.ne = ne;
+        self
+    }
+
+    /// With another limit of the error.
+    pub fn within(mut self, limit: f64) -> Case {
+        self.limit = limit;
+        self
+    }
+
+    /// Appends the op's node by the public op functions.
+    pub fn build(&self, g: &mut Graph, src: &[TensorId]) -> TensorId {
+        let node = match self.op {
+            Op::None | Op::Reshape | Op::View | Op::Permute => panic!("{:?} computes nothing", self.op),
+            Op::GetRows => g.get_rows(src[0], src[1]),
+            Op::SetRows => g.set_rows(src[1], src[0], src[2]),
+            Op::MulMat => g.mul_mat(src[0], src[1]),
+            Op::MulMatId => g.mul_mat_id(src[0], src[1], src[2]),
+            Op::Add => g.add(src[0], src[1]),
+            Op::Sub => g.sub(src[0], src[1]),
+            Op::Mul => g.mul(src[0], src[1]),
+            Op::Div => g.div(src[0], src[1]),
+            Op::AddId => g.add_id(src[0], src[1], src[2]),
+            Op::Scale { scale, bias } => g.scale(src[0], scale, bias),
+            Op::Unary(f) => g.unary(f, src[0]),
+            Op::Glu(f) => g.glu(f, src[0], src[1]),
+            Op::RmsNorm { eps } => g.rms_norm(src[0], src.get(1).copied(), eps),
+            Op::Norm { eps } => g.norm(src[0], eps),
+            Op::L2Norm { eps } => g.l2_norm(src[0], eps),
+            Op::Rope(p) => g.rope(src[0], src[1], src.get(2).copied(), p),
+            Op::Attention(p) => g.attention(p, src),
+            Op::SoftMax { scale } => g.soft_max(src[0], scale),
+            Op::TopK { k } => g.top_k(src[0], k),
+            Op::SumRows => g.sum_rows(src[0]),
+            Op::Concat { dim } => g.concat(src[0], src[1], usize::from(dim)),
+            Op::Repeat => g.repeat(src[0], self.ne),
+            Op::Clamp { min, max } => g.clamp(src[0], min, max),
+            Op::Cont => g.cont(src[0], self.ne),
+        };
+        node.unwrap_or_else(|e| panic!("{self:?}: {e}"))
+    }
+}
+
+impl Operand {
+    pub fn new(ty: GgmlType, ne: [usize; 4], data: Data) -> Operand {
+        Operand {
+            ty,
+            ne,
+            layout: Layout::Dense,
+            data,
+        }
+    }
+
+    pub fn permuted(mut self, order: [usize; 4]) -> Operand {
+        self.layout = Layout::Permuted(order);
+        self
+    }
+
+    pub fn part(mut self, margin: usize) -> Operand {
+        self.layout = Layout::Part(margin);
+        self
+    }
+}
+
+/// Floats in -1..1.
+pub fn floats(ne: [usize; 4]) -> Operand {
+    floats_in(-1.0, 1.0, ne)
+}
+
+pub fn floats_in(low: f32, high: f32, ne: [usize; 4]) -> Operand {
+    Operand::new(GgmlType::F32, ne, Data::Uniform(low, high))
+}
+
+/// Weights of some type, in -1..1 or so.
+pub fn weights(ty: GgmlType, ne: [usize; 4]) -> Operand {
+    Operand::new(ty, ne, Data::Uniform(-1.0, 1.0))
+}
+
+/// i32 numbers below `n`.
+pub fn ids(n: usize, ne: [usize; 4]) -> Operand {
+    Operand::new(GgmlType::I32, ne, Data::Below(n))
+}
+
+/// A list of given i32.
+pub fn i32s(values: impl IntoIterator<Item = i64>) -> Operand {
+    list(GgmlType::I32, values.into_iter().collect())
+}
+
+/// A list of given i64.
+pub fn i64s(values: impl IntoIterator<Item = i64>) -> Operand {
+    list(GgmlType::I64, values.into_iter().collect())
+}
+
+fn list(ty: GgmlType, values: Vec<i64>) -> Operand {
+    Operand::new(ty, [values.len(), 1, 1, 1], Data::Ints(values))
+}

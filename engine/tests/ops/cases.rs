@@ -1,0 +1,632 @@
+//! The cases, by family.
+
+use engine::graph::{Attention, Op, Rope, RopeKind, Unary, Window};
+use kernels::GgmlType;
+use kernels::GgmlType::{BF16, F16, F32, Q4_0, Q8_0};
+
+use crate::case::{Case, Data, Operand, floats, floats_in, i32s, i64s, ids, weights};
+use crate::exec::Random;
+
+fn readable_types() -> impl Iterator<Item = GgmlType> {
+    GgmlType::ALL.iter().copied().filter(|&ty| kernels::can_dequantize(ty))
+}
+
+pub fn sums_and_products() -> Vec<Case> {
+    let shapes = [
+        ([1, 1, 1, 1], [1, 1, 1, 1]),
+        ([7, 1, 1, 1], [7, 1, 1, 1]),
+        ([64, 5, 1, 1], [64, 1, 1, 1]),
+        ([33, 5, 3, 2], [33, 5, 3, 2]),
+        ([12, 4, 3, 2], [12, 2, 1, 2]),
+        ([12, 4, 3, 2], [1, 4, 3, 1]),
+        ([12, 4, 3, 2], [4, 1, 3, 1]),
+        ([1, 6, 2, 1], [1, 1, 1, 1]),
+        ([3000, 2, 1, 1], [3000, 2, 1, 1]),
+    ];
+    let ops = [Op::Add, Op::Sub, Op::Mul, Op::Div];
+    let mut all: Vec<Case> = Vec::new();
+    for op in ops {
+        // Divisors stay away from zero.
+        all.extend(shapes.map(|(a, b)| Case::new(op, &[floats(a), floats_in(0.5, 2.0, b)])));
+        let b = floats_in(0.5, 2.0, [12, 4, 3, 2]);
+        all.push(Case::new(
+            op,
+            &[floats([12, 4, 3, 2]).permuted([2, 0, 1, 3]), b.clone()],
+        ));
+        all.push(Case::new(
+            op,
+            &[floats([12, 4, 3, 2]), b.clone().permuted([1, 0, 3, 2])],
+        ));
+        all.push(Case::new(op, &[floats([12, 4, 3, 2]).part(1), b.part(1)]));
+    }
+    all.push(Case::new(
+        Op::Add,
+        &[floats([64, 3, 1, 1]), weights(F16, [64, 1, 1, 1])],
+    ));
+    all.push(Case::new(
+        Op::Mul,
+        &[floats([64, 3, 1, 1]), weights(Q8_0, [32, 1, 1, 1])],
+    ));
+    all
+}
+
+pub fn scaling() -> Vec<Case> {
+    let scale = Op::Scale {
+        scale: -2.5,
+        bias: 0.25,
+    };
+    let clamp = Op::Clamp { min: -0.5, max: 0.25 };
+    let half_open = Op::Clamp {
+        min: 0.125,
+        max: f32::INFINITY,
+    };
+    let mut all = Vec::new();
+    for op in [scale, clamp, half_open] {
+        for ne in [[1, 1, 1, 1], [37, 3, 1, 1], [5000, 1, 1, 1], [16, 2, 3, 2]] {
+            all.push(Case::new(op, &[floats(ne)]));
+        }
+        all.push(Case::new(op, &[floats([9, 4, 3, 2]).permuted([3, 2, 1, 0])]));
+        all.push(Case::new(op, &[floats([9, 4, 3, 2]).part(2)]));
+    }
+    all
+}
+
+const UNARY: [Unary; 14] = [
+    Unary::Neg,
+    Unary::Abs,
+    Unary::Sqr,
+    Unary::Sqrt,
+    Unary::Exp,
+    Unary::Tanh,
+    Unary::Sigmoid,
+    Unary::Relu,
+    Unary::ReluSqr,
+    Unary::Silu,
+    Unary::Gelu,
+    Unary::GeluErf,
+    Unary::GeluQuick,
+    Unary::Softplus,
+];
+
+pub fn activations() -> Vec<Case> {
+    let mut all = Vec::new();
+    for f in UNARY {
+        let low = if f == Unary::Sqrt { 0.0 } else { -8.0 };
+        for ne in [[1, 1, 1, 1], [1029, 3, 1, 1], [8, 3, 2, 2]] {
+            all.push(Case::new(Op::Unary(f), &[floats_in(low, 8.0, ne)]));
+        }
+        all.push(Case::new(
+            Op::Unary(f),
+            &[floats_in(low, 8.0, [8, 3, 2, 2]).permuted([1, 0, 2, 3])],
+        ));
+    }
+    // Far out nothing overflows that need not.
+    for f in [
+        Unary::Sigmoid,
+        Unary::Silu,
+        Unary::Gelu,
+        Unary::GeluErf,
+        Unary::GeluQuick,
+        Unary::Softplus,
+        Unary::Tanh,
+    ] {
+        all.push(Case::new(Op::Unary(f), &[floats_in(-300.0, 300.0, [500, 1, 1, 1])]));
+    }
+    all
+}
+
+pub fn gated_units() -> Vec<Case> {
+    let mut all = Vec::new();
+    for f in UNARY {
+        let gate = |ne| floats_in(if f == Unary::Sqrt { 0.0 } else { -8.0 }, 8.0, ne);
+        all.push(Case::new(Op::Glu(f), &[gate([1029, 3, 1, 1]), floats([1029, 3, 1, 1])]));
+        all.push(Case::new(
+            Op::Glu(f),
+            &[
+                gate([10, 3, 2, 1]).part(1),
+                floats([10, 3, 2, 1]).permuted([2, 1, 0, 3]),
+            ],
+        ));
+    }
+    all
+}
+
+pub fn norms() -> Vec<Case> {
+    let mut all = Vec::new();
+    for op in [
+        Op::RmsNorm { eps: 1e-5 },
+        Op::Norm { eps: 1e-5 },
+        Op::L2Norm { eps: 1e-6 },
+    ] {
+        for ne in [[1, 1, 1, 1], [576, 1, 1, 1], [64, 9, 5, 1], [67, 3, 2, 2]] {
+            // Layer norm of one element is zero whatever it is, which no relative error describes.
+            if op != (Op::Norm { eps: 1e-5 }) || ne[0] > 1 {
+                all.push(Case::new(op, &[floats_in(-3.0, 5.0, ne)]));
+            }
+        }
+        all.push(Case::new(op, &[floats([64, 9, 5, 1]).permuted([0, 2, 1, 3])]));
+        all.push(Case::new(op, &[floats([64, 9, 5, 1]).permuted([1, 2, 0, 3])]));
+        all.push(Case::new(op, &[floats([64, 9, 5, 1]).part(1)]));
+    }
+    // Rows smaller than eps.
+    all.push(Case::new(Op::L2Norm { eps: 100.0 }, &[floats([64, 3, 1, 1])]));
+    for ty in [F32, F16, BF16] {
+        all.push(Case::new(
+            Op::RmsNorm { eps: 1e-6 },
+            &[floats([576, 5, 1, 1]), weights(ty, [576, 1, 1, 1])],
+        ));
+        all.push(Case::new(
+            Op::RmsNorm { eps: 1e-6 },
+            &[floats([64, 3, 5, 1]).part(1), weights(ty, [64, 1, 1, 1])],
+        ));
+    }
+    all
+}
+
+pub fn softmax() -> Vec<Case> {
+    let mut all = Vec::new();
+    for ne in [[1, 1, 1, 1], [7, 5, 1, 1], [128, 3, 2, 1]] {
+        all.push(Case::new(Op::SoftMax { scale: 1.0 }, &[floats_in(-5.0, 5.0, ne)]));
+        all.push(Case::new(Op::SoftMax { scale: 0.125 }, &[floats_in(-900.0, 900.0, ne)]));
+    }
+    all.push(Case::new(
+        Op::SoftMax { scale: 2.0 },
+        &[floats([16, 4, 3, 1]).permuted([1, 2, 0, 3])],
+    ));
+    all
+}
+
+pub fn rope() -> Vec<Case> {
+    let plain = |kind, n_dims| Rope {
+        kind,
+        n_dims,
+        freq_base: 10_000.0,
+        freq_scale: 1.0,
+        ext_factor: 0.0,
+        attn_factor: 1.0,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        n_ctx_orig: 4096,
+    };
+    let mut all = Vec::new();
+    for kind in [RopeKind::Norm, RopeKind::Neox] {
+        for (ne, n_dims) in [
+            ([2, 1, 1, 1], 2),
+            ([64, 9, 1, 1], 64),
+            ([64, 3, 7, 1], 64),
+            ([80, 5, 4, 1], 32),
+            ([6, 2, 2, 1], 0),
+        ] {
+            let positions = ids(5000, [ne[2], 1, 1, 1]);
+            all.push(Case::new(Op::Rope(plain(kind, n_dims)), &[floats(ne), positions]));
+        }
+        let linear = Rope {
+            freq_scale: 0.25,
+            freq_base: 1e6,
+            ..plain(kind, 64)
+        };
+        let yarn = Rope {
+            ext_factor: 1.0,
+            attn_factor: 0.9,
+            ..linear
+        };
+        let half_yarn = Rope {
+            ext_factor: 0.5,
+            n_ctx_orig: 1 << 15,
+            ..yarn
+        };
+        for p in [linear, yarn, half_yarn] {
+            let positions = ids(100_000, [7, 1, 1, 1]);
+            let factors = floats_in(1.0, 8.0, [32, 1, 1, 1]);
+            all.push(Case::new(Op::Rope(p), &[floats([128, 3, 7, 1]), positions.clone()]));
+            all.push(Case::new(
+                Op::Rope(p),
+                &[floats([128, 3, 7, 1]), positions.clone(), factors.clone()],
+            ));
+            all.push(Case::new(
+                Op::Rope(p),
+                &[floats([128, 3, 7, 1]).part(1), positions.clone(), factors],
+            ));
+            all.push(Case::new(
+                Op::Rope(p),
+                &[floats([128, 3, 7, 1]).permuted([0, 2, 1, 3]), positions],
+            ));
+        }
+    }
+    // Positions shift both ways when a cache is moved.
+    all.push(Case::new(
+        Op::Rope(plain(RopeKind::Neox, 64)),
+        &[floats([64, 2, 3, 1]), i32s([-5, 0, 1 << 20])],
+    ));
+    all
+}
+
+pub fn matrix_products() -> Vec<Case> {
+    let mut all = Vec::new();
+    for ty in [F32, F16, Q8_0] {
+        for (k, m, n) in [
+            (32, 1, 1),
+            (64, 7, 1),
+            (64, 1, 9),
+            (576, 192, 1),
+            (576, 193, 3),
+            (96, 65, 33),
+            (1024, 130, 40),
+        ] {
+            all.push(Case::new(
+                Op::MulMat,
+                &[weights(ty, [k, m, 1, 1]), floats([k, n, 1, 1])],
+            ));
+        }
+        for (b, c) in [([2, 3], [2, 3]), ([1, 1], [4, 2]), ([2, 1], [6, 2])] {
+            all.push(Case::new(
+                Op::MulMat,
+                &[weights(ty, [64, 5, b[0], b[1]]), floats([64, 3, c[0], c[1]])],
+            ));
+        }
+        all.push(Case::new(
+            Op::MulMat,
+            &[weights(ty, [64, 11, 2, 1]).part(1), floats([64, 3, 4, 1]).part(1)],
+        ));
+        all.push(Case::new(
+            Op::MulMat,
+            &[
+                weights(ty, [64, 11, 2, 1]).permuted([0, 2, 1, 3]),
+                floats([64, 3, 4, 1]),
+            ],
+        ));
+        all.push(Case::new(
+            Op::MulMat,
+            &[
+                weights(ty, [64, 11, 1, 1]),
+                floats([64, 70, 2, 1]).permuted([2, 0, 1, 3]),
+            ],
+        ));
+        all.push(Case::new(
+            Op::MulMat,
+            &[
+                weights(ty, [64, 11, 1, 1]),
+                floats([64, 1, 1, 1]).permuted([1, 0, 2, 3]),
+            ],
+        ));
+    }
+    for (k, m, n) in [(1, 1, 1), (3, 5, 2), (31, 4, 1), (129, 17, 5)] {
+        all.push(Case::new(
+            Op::MulMat,
+            &[weights(F32, [k, m, 1, 1]), floats([k, n, 1, 1])],
+        ));
+    }
+    all
+}
+
+pub fn matrix_products_of_all_types() -> Vec<Case> {
+    let mut all = Vec::new();
+    for ty in readable_types() {
+        for n in [1, 2, 17] {
+            all.push(Case::new(
+                Op::MulMat,
+                &[weights(ty, [512, 37, 1, 1]), floats([512, n, 1, 1])],
+            ));
+        }
+    }
+    all
+}
+
+pub fn matrix_products_by_expert() -> Vec<Case> {
+    let mut all = Vec::new();
+    for ty in [F32, Q8_0, Q4_0] {
+        for (n_expert, n_used, n_tokens) in [(1, 1, 1), (4, 2, 1), (8, 2, 9), (3, 3, 70), (16, 1, 40)] {
+            let experts = weights(ty, [64, 43, n_expert, 1]);
+            let chosen = ids(n_expert, [n_used, n_tokens, 1, 1]);
+            for slots in [1, n_used] {
+                let x = floats([64, slots, n_tokens, 1]);
+                all.push(Case::new(Op::MulMatId, &[experts.clone(), x, chosen.clone()]));
+            }
+            // Chosen experts as the first columns of all experts in order, and activations that are not adjacent.
+            let x = floats([64, n_used, n_tokens, 1]).permuted([0, 2, 1, 3]);
+            all.push(Case::new(Op::MulMatId, &[experts.clone(), x, chosen.part(1)]));
+            let x = floats([64, n_used, n_tokens, 1]).permuted([2, 1, 0, 3]);
+            all.push(Case::new(
+                Op::MulMatId,
+                &[experts, x, ids(n_expert, [n_used, n_tokens, 1, 1])],
+            ));
+        }
+    }
+    all
+}
+
+pub fn rows_by_number() -> Vec<Case> {
+    let mut all = vec![
+        Case::new(Op::GetRows, &[floats([64, 10, 1, 1]), ids(10, [1, 1, 1, 1])]),
+        Case::new(Op::GetRows, &[floats([7, 10, 1, 1]), ids(10, [25, 1, 1, 1])]),
+        // One-element rows: the weights of chosen experts.
+        Case::new(Op::GetRows, &[floats([1, 8, 5, 1]), ids(8, [2, 5, 1, 1])]),
+        Case::new(Op::GetRows, &[floats([1, 8, 5, 1]), ids(8, [2, 5, 1, 1]).part(1)]),
+        Case::new(
+            Op::GetRows,
+            &[floats([6, 8, 3, 1]).permuted([2, 0, 1, 3]), ids(8, [4, 3, 1, 1])],
+        ),
+    ];
+    for bias in [
+        floats([20, 6, 1, 1]),
+        floats([20, 6, 1, 1]).part(1),
+        weights(F16, [20, 6, 1, 1]),
+    ] {
+        let chosen = ids(6, [2, 5, 1, 1]);
+        all.push(Case::new(
+            Op::AddId,
+            &[floats([20, 2, 5, 1]), bias.clone(), chosen.clone()],
+        ));
+        all.push(Case::new(
+            Op::AddId,
+            &[floats([20, 2, 5, 1]).permuted([1, 0, 2, 3]), bias, chosen],
+        ));
+    }
+    all
+}
+
+pub fn rows_by_number_of_all_types() -> Vec<Case> {
+    let case = |ty| Case::new(Op::GetRows, &[weights(ty, [512, 9, 1, 1]), ids(9, [5, 1, 1, 1])]).within(0.0);
+    readable_types().map(case).collect()
+}
+
+pub fn rows_written() -> Vec<Case> {
+    let mut all = Vec::new();
+    for ty in [F32, F16, BF16, Q8_0] {
+        for n in [1, 5, 30] {
+            let rows = Operand::new(GgmlType::I64, [n, 1, 1, 1], Data::Distinct(30));
+            for source in [
+                floats([64, n, 1, 1]),
+                floats([64, n, 1, 1]).part(1),
+                floats([64, n, 1, 1]).permuted([1, 0, 2, 3]),
+            ] {
+                all.push(Case::new(Op::SetRows, &[source, weights(ty, [64, 30, 1, 1]), rows.clone()]).within(0.0));
+            }
+        }
+        // Of two writes to one row the last one stays.
+        let twice = i64s([3, 4, 3, 3, 9]);
+        all.push(
+            Case::new(
+                Op::SetRows,
+                &[floats([32, 5, 1, 1]), weights(ty, [32, 10, 1, 1]), twice],
+            )
+            .within(0.0),
+        );
+    }
+    all
+}
+
+pub fn copies() -> Vec<Case> {
+    let mut all = Vec::new();
+    let cont = |x: Operand, ne| Case::new(Op::Cont, &[x]).into_shape(ne).within(0.0);
+    for order in [[0, 1, 2, 3], [1, 0, 2, 3], [0, 2, 1, 3], [2, 0, 1, 3], [3, 2, 1, 0]] {
+        all.push(cont(floats([5, 4, 3, 2]).permuted(order), [5, 4, 3, 2]));
+        all.push(cont(floats([5, 4, 3, 2]).permuted(order), [20, 6, 1, 1]));
+        all.push(cont(weights(F16, [5, 4, 3, 2]).permuted(order), [2, 3, 4, 5]));
+    }
+    for ty in readable_types() {
+        all.push(cont(weights(ty, [256, 3, 2, 1]), [256, 3, 2, 1]));
+        all.push(cont(weights(ty, [256, 3, 2, 1]).part(1), [384, 4, 1, 1]));
+    }
+    let repeat = |from, to| Case::new(Op::Repeat, &[from]).into_shape(to).within(0.0);
+    all.push(repeat(floats([1, 1, 1, 1]), [7, 3, 2, 2]));
+    all.push(repeat(floats([8, 1, 2, 1]), [8, 5, 4, 3]));
+    all.push(repeat(floats([4, 3, 1, 1]), [12, 6, 1, 1]));
+    all.push(repeat(floats([4, 3, 1, 1]).permuted([1, 0, 2, 3]), [12, 6, 2, 1]));
+    for dim in 0..4u8 {
+        let (mut a, mut b) = ([4, 3, 2, 5], [4, 3, 2, 5]);
+        (a[usize::from(dim)], b[usize::from(dim)]) = (3, 6);
+        let op = Op::Concat { dim };
+        all.push(Case::new(op, &[floats(a), floats(b)]).within(0.0));
+        all.push(Case::new(op, &[floats(a).part(1), floats(b).permuted([3, 1, 0, 2])]).within(0.0));
+    }
+    all
+}
+
+pub fn reductions() -> Vec<Case> {
+    let mut all = Vec::new();
+    for ne in [[1, 1, 1, 1], [100, 7, 1, 1], [33, 3, 2, 2]] {
+        all.push(Case::new(Op::SumRows, &[floats_in(0.0, 1.0, ne)]));
+        for k in [1, 2, 8, ne[0]] {
+            let op = Op::TopK { k: k.min(ne[0]) };
+            all.push(Case::new(op, &[floats(ne)]).within(0.0));
+        }
+    }
+    // Equal values: ties go to the lower index.
+    let ties = Operand::new(F32, [64, 9, 1, 1], Data::Uniform(0.5, 0.5));
+    all.push(Case::new(Op::TopK { k: 5 }, &[ties]).within(0.0));
+    all.push(Case::new(
+        Op::SumRows,
+        &[floats_in(0.0, 1.0, [12, 5, 3, 1]).permuted([1, 0, 2, 3])],
+    ));
+    all.push(Case::new(Op::TopK { k: 4 }, &[floats([12, 5, 3, 1]).permuted([1, 0, 2, 3])]).within(0.0));
+    all
+}
+
+/// The state of a cache and the queries that look at it.
+struct Scene {
+    cell_pos: Vec<i64>,
+    cell_seqs: Vec<i64>,
+    query_pos: Vec<i64>,
+    query_seq: Vec<i64>,
+}
+
+/// One sequence of `n_kv` cells in order, whose last `n_tokens` are being computed.
+fn one_sequence(n_kv: usize, n_tokens: usize) -> Scene {
+    let (n_kv, n_tokens) = (n_kv as i64, n_tokens as i64);
+    Scene {
+        cell_pos: (0..n_kv).collect(),
+        cell_seqs: vec![1; n_kv as usize],
+        query_pos: (n_kv - n_tokens..n_kv).collect(),
+        query_seq: vec![0; n_tokens as usize],
+    }
+}
+
+/// Cells of several sequences in disorder, some shared, some empty.
+fn crowd(n_kv: usize, n_tokens: usize) -> Scene {
+    let mut random = Random(7);
+    let mut below = |n: usize| random.below(n) as i64;
+    Scene {
+        cell_pos: (0..n_kv)
+            .map(|_| below(n_kv + n_kv / 4) - n_kv as i64 / 4)
+            .map(|p| p.max(-1))
+            .collect(),
+        cell_seqs: (0..n_kv).map(|_| 1 << below(3) | 1 << below(3) | i64::MIN).collect(),
+        query_pos: (0..n_tokens).map(|_| below(n_kv)).collect(),
+        query_seq: (0..n_tokens).map(|_| [0, 1, 2, 63][below(4) as usize]).collect(),
+    }
+}
+
+fn attend(p: Attention, q: Operand, k: Operand, v: Operand, scene: Scene) -> Case {
+    let operands = [
+        q,
+        k,
+        v,
+        i32s(scene.cell_pos),
+        i64s(scene.cell_seqs),
+        i32s(scene.query_pos),
+        i32s(scene.query_seq),
+    ];
+    Case::new(Op::Attention(p), &operands)
+}
+
+const PLAIN: Attention = Attention {
+    scale: 0.125,
+    softcap: 0.0,
+    max_bias: 0.0,
+    causal: true,
+    window: Window::None,
+};
+
+/// Queries, keys and values as a cache stores them: `[d, heads, cells]` side by side.
+fn qkv(ty: GgmlType, d: [usize; 2], heads: [usize; 2], n_tokens: usize, n_kv: usize) -> [Operand; 3] {
+    let q = floats_in(-3.0, 3.0, [d[0], heads[0], n_tokens, 1]);
+    [
+        q,
+        weights(ty, [d[0], heads[1], n_kv, 1]),
+        weights(ty, [d[1], heads[1], n_kv, 1]),
+    ]
+}
+
+pub fn attention() -> Vec<Case> {
+    let mut all = Vec::new();
+    let heads = [[1, 1], [4, 4], [9, 3], [8, 1], [40, 1]];
+    for heads in heads {
+        for (n_tokens, n_kv) in [(1, 1), (1, 70), (5, 64), (33, 100), (70, 130)] {
+            let [q, k, v] = qkv(F32, [64, 64], heads, n_tokens, n_kv);
+            all.push(attend(
+                PLAIN,
+                q.clone(),
+                k.clone(),
+                v.clone(),
+                one_sequence(n_kv, n_tokens),
+            ));
+            all.push(attend(PLAIN, q, k, v, crowd(n_kv, n_tokens)));
+        }
+    }
+    for d in [[1, 1], [16, 48], [80, 80], [128, 64], [5, 3]] {
+        let [q, k, v] = qkv(F32, d, [4, 2], 3, 40);
+        all.push(attend(PLAIN, q, k, v, one_sequence(40, 3)));
+    }
+    let [q, k, v] = qkv(F32, [64, 64], [6, 3], 5, 100);
+    for p in [
+        Attention { softcap: 0.7, ..PLAIN },
+        Attention { max_bias: 8.0, ..PLAIN },
+        Attention {
+            softcap: 2.0,
+            max_bias: 4.0,
+            causal: false,
+            scale: 1.0,
+            ..PLAIN
+        },
+        Attention { causal: false, ..PLAIN },
+    ] {
+        all.push(attend(p, q.clone(), k.clone(), v.clone(), one_sequence(100, 5)));
+        let mut with_sinks = attend(p, q.clone(), k.clone(), v.clone(), crowd(100, 5));
+        with_sinks.operands.push(floats_in(-2.0, 2.0, [6, 1, 1, 1]));
+        all.push(with_sinks);
+        // Permuted queries; keys and values in the middle of wider rows.
+        let (q, k, v) = (q.clone().permuted([0, 2, 1, 3]), k.clone().part(1), v.clone().part(1));
+        all.push(attend(p, q, k, v, crowd(100, 5)));
+    }
+    all
+}
+
+pub fn attention_of_all_types() -> Vec<Case> {
+    let mut all = Vec::new();
+    for ty in [F16, BF16, Q8_0, Q4_0] {
+        for (n_tokens, n_kv) in [(1, 65), (20, 90)] {
+            let [q, k, v] = qkv(ty, [64, 32], [6, 2], n_tokens, n_kv);
+            all.push(attend(
+                PLAIN,
+                q.clone(),
+                k.clone(),
+                v.clone(),
+                one_sequence(n_kv, n_tokens),
+            ));
+            all.push(attend(
+                PLAIN,
+                q,
+                k.permuted([0, 2, 1, 3]),
+                v.part(1),
+                crowd(n_kv, n_tokens),
+            ));
+        }
+        let [q, k, _] = qkv(ty, [32, 32], [4, 4], 3, 90);
+        let [_, _, v] = qkv(F32, [32, 32], [4, 4], 3, 90);
+        all.push(attend(PLAIN, q, k, v, crowd(90, 3)));
+    }
+    all
+}
+
+pub fn attention_windows() -> Vec<Case> {
+    let mut all = Vec::new();
+    let windows = [
+        Window::Standard(1),
+        Window::Standard(20),
+        Window::Standard(usize::MAX),
+        Window::Chunked(16),
+        Window::Chunked(1000),
+        Window::Symmetric(9),
+        Window::Symmetric(usize::MAX),
+    ];
+    for window in windows {
+        for causal in [true, false] {
+            let p = Attention {
+                window,
+                causal,
+                ..PLAIN
+            };
+            for n_tokens in [1, 90] {
+                let [q, k, v] = qkv(F32, [32, 32], [4, 2], n_tokens, 200);
+                all.push(attend(p, q.clone(), k.clone(), v.clone(), one_sequence(200, n_tokens)));
+                // At least one query sees something: the cell at its own position.
+                let mut scene = crowd(200, n_tokens);
+                scene.query_pos[0] = scene.cell_pos.iter().copied().max().unwrap();
+                scene.query_seq[0] = 63;
+                all.push(attend(p, q, k, v, scene));
+            }
+        }
+    }
+    all
+}
+
+pub fn attention_of_many_cells() -> Vec<Case> {
+    let mut all = Vec::new();
+    for (heads, n_tokens, n_kv) in [([3, 1], 1, 1000), ([4, 2], 2, 777), ([2, 2], 1, 4096), ([1, 1], 1, 513)] {
+        for ty in [F32, F16] {
+            let [q, k, v] = qkv(ty, [32, 32], heads, n_tokens, n_kv);
+            all.push(attend(
+                PLAIN,
+                q.clone(),
+                k.clone(),
+                v.clone(),
+                one_sequence(n_kv, n_tokens),
+            ));
+            let mut with_sinks = attend(PLAIN, q, k, v, crowd(n_kv, n_tokens));
+            with_sinks.operands.push(floats_in(-2.0, 2.0, [heads[0], 1, 1, 1]));
+            all.push(with_sinks);
+        }
+    }
+    all
+}

@@ -1,0 +1,223 @@
+//! Running a case on a device.
+
+use std::sync::Arc;
+
+use engine::backend::{BackendError, BackendParams, Device, MemoryMap, Usage};
+use engine::graph::{Graph, Home, TensorId, contiguous_strides};
+use kernels::GgmlType;
+
+use crate::case::{Case, Data, Layout, Operand};
+
+/// Splitmix64 (Steele et al., Fast splittable pseudorandom number generators).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    fn float(&mut self, low: f32, high: f32) -> f32 {
+        low + (high - low) * ((self.next() >> 40) as f32 / (1u64 << 24) as f32)
+    }
+}
+
+/// A case on a device: memory filled, ready to compute.
+pub struct Prepared {
+    device: Arc<dyn Device>,
+    pub graph: Graph,
+    pub memory: MemoryMap,
+    pub node: TensorId,
+}
+
+impl Prepared {
+    /// Builds the graph and fills the operands. `in_place`: the result lies where the first operand does.
+    pub fn new(case: &Case, device: Arc<dyn Device>, in_place: bool) -> Prepared {
+        let mut graph = Graph::new();
+        let mut memory = MemoryMap::default();
+        let src: Vec<TensorId> = case
+            .operands
+            .iter()
+            .zip(1..)
+            .map(|(operand, seed)| place(operand, Random(seed), &mut graph, &mut memory, &*device))
+            .collect();
+        let node = case.build(&mut graph, &src);
+        let home = if in_place {
+            graph.home(src[0]).unwrap()
+        } else {
+            new_home(&mut memory, &*device, graph.tensor(node).nbytes())
+        };
+        if graph.tensor(node).view.is_none() {
+            graph.tensor_mut(node).home = Some(home);
+        }
+        graph.expand(node);
+        assert!(
+            device.supports_op(&graph, node),
+            "{} does not support {case:?}",
+            device.name()
+        );
+        Prepared {
+            device,
+            graph,
+            memory,
+            node,
+        }
+    }
+
+    /// True if the result may lie where the first operand does.
+    pub fn can_run_in_place(&self) -> bool {
+        let node = self.graph.tensor(self.node);
+        let first = self.graph.tensor(node.source(0));
+        node.op.can_run_in_place() && first.ne == node.ne && first.nb == node.nb && first.ty == node.ty
+    }
+
+    /// Computes with so many threads and returns the result as floats.
+    pub fn compute(&self, n_threads: usize) -> Result<Vec<f32>, BackendError> {
+        let params = BackendParams {
+            n_threads,
+            n_threads_batch: n_threads,
+        };
+        let mut backend = self.device.clone().backend(&params)?;
+        backend.compute(&self.graph, self.graph.nodes(), &self.memory)?;
+        backend.synchronize()?;
+        Ok(self.result())
+    }
+
+    fn result(&self) -> Vec<f32> {
+        let t = self.graph.tensor(self.node);
+        let home = self.graph.home(self.node).unwrap();
+        let mut bytes = vec![0; t.nbytes()];
+        self.memory.get(home.buffer).read(home.offset, &mut bytes).unwrap();
+        if t.ty == GgmlType::I32 {
+            return bytes
+                .chunks_exact(4)
+                .map(|b| i32::from_le_bytes(b.try_into().unwrap()) as f32)
+                .collect();
+        }
+        let mut out = vec![0.0; t.nelements()];
+        assert!(t.is_contiguous());
+        kernels::dequantize_row(t.ty, &bytes, &mut out);
+        out
+    }
+}
+
+fn new_home(memory: &mut MemoryMap, device: &dyn Device, bytes: usize) -> Home {
+    let buffer = device.buffer_type().allocate(bytes).unwrap();
+    // What an op forgets to write shows as a difference: not a number.
+    buffer.write(0, &vec![0xff; bytes]).unwrap();
+    Home {
+        buffer: memory.insert(buffer, Usage::Any),
+        offset: 0,
+    }
+}
+
+/// Stores an operand and returns its tensor, a view where it is not dense.
+fn place(o: &Operand, mut random: Random, g: &mut Graph, memory: &mut MemoryMap, device: &dyn Device) -> TensorId {
+    let block = o.ty.block_size();
+    let (stored, offset) = match o.layout {
+        Layout::Dense => (o.ne, [0; 4]),
+        Layout::Permuted(order) => (order.map(|d| o.ne[d]), [0; 4]),
+        Layout::Part(margin) => {
+            let margins = [margin * 32.max(block), margin, margin, margin];
+            (std::array::from_fn(|d| o.ne[d] + 2 * margins[d]), margins)
+        }
+    };
+    let leaf = g.input(o.ty, stored, "operand");
+    let bytes = contents(o, stored.iter().product(), &mut random);
+    let home = new_home(memory, device, bytes.len());
+    memory.get(home.buffer).write(0, &bytes).unwrap();
+    g.tensor_mut(leaf).home = Some(home);
+    match o.layout {
+        Layout::Dense => leaf,
+        Layout::Permuted(order) => g.permute(leaf, order).unwrap(),
+        Layout::Part(_) => {
+            let nb = contiguous_strides(o.ty, stored);
+            let start = offset[0] / block * nb[0] + (1..4).map(|d| offset[d] * nb[d]).sum::<usize>();
+            g.view(leaf, o.ne, nb, start).unwrap()
+        }
+    }
+}
+
+/// The bytes of `n` elements.
+fn contents(o: &Operand, n: usize, random: &mut Random) -> Vec<u8> {
+    let ints = |values: &mut dyn FnMut() -> i64| -> Vec<u8> {
+        let all = (0..n).map(|_| values());
+        match o.ty {
+            GgmlType::I32 => all.flat_map(|x| i32::try_from(x).unwrap().to_le_bytes()).collect(),
+            _ => all.flat_map(i64::to_le_bytes).collect(),
+        }
+    };
+    match &o.data {
+        Data::Uniform(low, high) => float_contents(o.ty, n, *low, *high, random),
+        Data::Below(limit) => ints(&mut || random.below(*limit) as i64),
+        Data::Distinct(limit) => {
+            let mut all: Vec<i64> = (0..*limit as i64).collect();
+            ints(&mut || all.swap_remove(random.below(all.len())))
+        }
+        Data::Ints(values) => {
+            let mut values = values.iter().copied();
+            ints(&mut || values.next().unwrap())
+        }
+    }
+}
+
+fn float_contents(ty: GgmlType, n: usize, low: f32, high: f32, random: &mut Random) -> Vec<u8> {
+    let mut bytes = vec![0; ty.row_bytes(n).unwrap()];
+    if kernels::can_quantize(ty) {
+        let floats: Vec<f32> = (0..n).map(|_| random.float(low, high)).collect();
+        kernels::quantize_row(ty, &floats, &mut bytes);
+        return bytes;
+    }
+    // Any bytes are blocks, but the scales among them have to be ordinary numbers.
+    bytes.iter_mut().for_each(|b| *b = random.next() as u8);
+    let scales = scale_offsets(ty);
+    for block in bytes.chunks_exact_mut(ty.block_bytes()) {
+        for &at in scales {
+            let scale = half::f16::from_f32(random.float(0.001, 0.01));
+            block[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+        }
+        if ty == GgmlType::MXFP4 {
+            block[0] = 124 + (random.next() % 4) as u8;
+        }
+    }
+    bytes
+}
+
+/// Where a block of a type without a quantizer keeps its half float scales.
+fn scale_offsets(ty: GgmlType) -> &'static [usize] {
+    match ty {
+        GgmlType::Q2_K => &[80, 82],
+        GgmlType::Q3_K => &[108],
+        GgmlType::Q4_K | GgmlType::Q5_K => &[0, 2],
+        GgmlType::Q6_K => &[208],
+        GgmlType::IQ4_XS => &[0],
+        GgmlType::MXFP4 => &[],
+        _ => panic!("{ty}: where are the scales?"),
+    }
+}
+
+/// sum (a - b)^2 / sum b^2
+pub fn nmse(got: &[f32], want: &[f32]) -> f64 {
+    assert_eq!(got.len(), want.len());
+    let error: f64 = got
+        .iter()
+        .zip(want)
+        .map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2))
+        .sum();
+    let size: f64 = want.iter().map(|&b| f64::from(b).powi(2)).sum();
+    if error == 0.0 { 0.0 } else { error / size }
+}
+
+/// All devices that are compared with the reference.
+pub fn devices_under_test() -> Vec<Arc<dyn Device>> {
+    engine::backend::devices()
+        .into_iter()
+        .filter(|d| d.name() != "reference")
+        .collect()
+}

@@ -1,0 +1,210 @@
+//! What devices do with data and graphs that make no sense: an error, never a wild access.
+
+use std::sync::Arc;
+
+use engine::backend::{BackendError, BackendParams, Device, MemoryMap, Usage, device, devices};
+use engine::graph::{Graph, Home, Name, Op, Tensor, TensorId};
+use kernels::GgmlType::{F32, I32};
+
+use crate::case::{Case, floats, i32s, i64s};
+use crate::exec::Prepared;
+
+/// The error's text.
+fn error_of(case: &Case, device: Arc<dyn Device>, n_threads: usize) -> String {
+    Prepared::new(case, device, false)
+        .compute(n_threads)
+        .unwrap_err()
+        .to_string()
+}
+
+#[test]
+fn row_numbers_beyond_the_table_are_errors() {
+    for bad in [-1, 4, i64::from(i32::MAX), i64::from(i32::MIN)] {
+        let get = Case::new(Op::GetRows, &[floats([8, 4, 1, 1]), i32s([0, bad, 1])]);
+        let set = Case::new(
+            Op::SetRows,
+            &[floats([8, 3, 1, 1]), floats([8, 4, 1, 1]), i64s([0, bad, 1])],
+        );
+        let mut chosen = i32s([0, bad]);
+        chosen.ne = [1, 2, 1, 1];
+        let experts = Case::new(
+            Op::MulMatId,
+            &[floats([8, 3, 4, 1]), floats([8, 1, 2, 1]), chosen.clone()],
+        );
+        let bias = Case::new(Op::AddId, &[floats([8, 1, 2, 1]), floats([8, 4, 1, 1]), chosen]);
+        for case in [get, set, experts, bias] {
+            for device in devices() {
+                for n_threads in 1..=3 {
+                    let error = error_of(&case, device.clone(), n_threads);
+                    assert!(error.contains(&format!("row {bad} of 4")), "{}: {error}", device.name());
+                }
+            }
+        }
+    }
+}
+
+/// A graph of one `a + a` whose operands and result lie as told in one CPU buffer.
+fn sum(size: usize, a: usize, b: usize, result: usize) -> Result<(), BackendError> {
+    let cpu = device("cpu").unwrap();
+    let mut memory = MemoryMap::default();
+    let buffer = memory.insert(cpu.buffer_type().allocate(size).unwrap(), Usage::Any);
+    let mut g = Graph::new();
+    let at = |g: &mut Graph, id: TensorId, offset| g.tensor_mut(id).home = Some(Home { buffer, offset });
+    let x = g.input(F32, [16, 1, 1, 1], "x");
+    let y = g.input(F32, [16, 1, 1, 1], "y");
+    let z = g.add(x, y).unwrap();
+    at(&mut g, x, a);
+    at(&mut g, y, b);
+    at(&mut g, z, result);
+    let params = BackendParams {
+        n_threads: 1,
+        n_threads_batch: 1,
+    };
+    cpu.backend(&params)?.compute(&g, &[z], &memory)
+}
+
+#[test]
+fn results_do_not_overlap_operands() {
+    sum(192, 0, 64, 128).unwrap();
+    sum(128, 0, 64, 0).unwrap();
+    sum(128, 0, 0, 64).unwrap();
+    for (a, b, result) in [(0, 64, 64), (0, 0, 0), (0, 64, 32), (32, 96, 0)] {
+        let error = sum(192, a, b, result).unwrap_err().to_string();
+        assert!(error.contains("overlaps"), "{error}");
+    }
+}
+
+#[test]
+fn tensors_lie_within_their_buffers() {
+    for (a, b, result) in [
+        (132, 0, 64),
+        (0, 132, 64),
+        (0, 64, 132),
+        (usize::MAX, 0, 64),
+        (0, 64, usize::MAX - 63),
+    ] {
+        let error = sum(192, a, b, result).unwrap_err().to_string();
+        assert!(error.contains("beyond its buffer"), "{error}");
+    }
+    assert!(sum(256, 0, 64, 129).unwrap_err().to_string().contains("aligned"));
+}
+
+#[test]
+fn tensors_without_memory_are_errors() {
+    for device in devices() {
+        let mut g = Graph::new();
+        let x = g.input(F32, [4, 1, 1, 1], "x");
+        let y = g.scale(x, 2.0, 0.0).unwrap();
+        let params = BackendParams {
+            n_threads: 2,
+            n_threads_batch: 1,
+        };
+        let mut backend = device.backend(&params).unwrap();
+        let error = backend
+            .compute(&g, &[y], &MemoryMap::default())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("no memory"), "{error}");
+    }
+}
+
+#[test]
+fn foreign_memory_is_an_error() {
+    let all = devices();
+    for (ours, theirs) in [(0, 1), (1, 0)] {
+        let mut memory = MemoryMap::default();
+        let buffer = memory.insert(all[theirs].buffer_type().allocate(64).unwrap(), Usage::Any);
+        assert!(!all[ours].supports_buffer_type(&*all[theirs].buffer_type()) || all[theirs].buffer_type().is_host());
+        let mut g = Graph::new();
+        let x = g.external(
+            F32,
+            [4, 1, 1, 1],
+            Name::default(),
+            Home { buffer, offset: 0 },
+            Default::default(),
+        );
+        let y = g.scale(x, 2.0, 0.0).unwrap();
+        g.tensor_mut(y).home = Some(Home { buffer, offset: 32 });
+        let params = BackendParams {
+            n_threads: 1,
+            n_threads_batch: 1,
+        };
+        let mut backend = all[ours].clone().backend(&params).unwrap();
+        assert!(backend.compute(&g, &[y], &memory).is_err());
+    }
+}
+
+/// Nodes whose types or shapes no op function would produce.
+#[test]
+fn nodes_that_break_the_rules_are_not_supported() {
+    let leaf = |g: &mut Graph, ty, ne| g.input(ty, ne, "x");
+    let flawed: [fn(&mut Graph, &dyn Fn(&mut Graph, kernels::GgmlType, [usize; 4]) -> TensorId) -> Tensor; 5] = [
+        |g, leaf| {
+            node(
+                Op::Add,
+                [4, 1, 1, 1],
+                &[leaf(g, F32, [4, 1, 1, 1]), leaf(g, F32, [3, 1, 1, 1])],
+            )
+        },
+        |g, leaf| {
+            node(
+                Op::MulMat,
+                [2, 1, 1, 1],
+                &[leaf(g, F32, [4, 2, 1, 1]), leaf(g, F32, [5, 1, 1, 1])],
+            )
+        },
+        |g, leaf| {
+            node(
+                Op::MulMat,
+                [3, 1, 1, 1],
+                &[leaf(g, F32, [4, 2, 1, 1]), leaf(g, F32, [4, 1, 1, 1])],
+            )
+        },
+        |g, leaf| {
+            node(
+                Op::GetRows,
+                [4, 2, 1, 1],
+                &[leaf(g, I32, [4, 2, 1, 1]), leaf(g, I32, [2, 1, 1, 1])],
+            )
+        },
+        |g, leaf| {
+            node(
+                Op::Glu(engine::graph::Unary::Silu),
+                [4, 1, 1, 1],
+                &[leaf(g, F32, [4, 1, 1, 1])],
+            )
+        },
+    ];
+    for device in devices() {
+        for build in flawed {
+            let mut g = Graph::new();
+            let t = build(&mut g, &leaf);
+            let id = g.push(t);
+            assert!(
+                !device.supports_op(&g, id),
+                "{} supports {:?}",
+                device.name(),
+                g.tensor(id)
+            );
+            let params = BackendParams {
+                n_threads: 1,
+                n_threads_batch: 1,
+            };
+            let result = device
+                .clone()
+                .backend(&params)
+                .unwrap()
+                .compute(&g, &[id], &MemoryMap::default());
+            assert!(matches!(result, Err(BackendError::Unsupported { .. })));
+        }
+    }
+}
+
+fn node(op: Op, ne: [usize; 4], src: &[TensorId]) -> Tensor {
+    let mut t = Tensor::new(F32, ne, Name::default());
+    t.op = op;
+    for (slot, &s) in t.src.iter_mut().zip(src) {
+        *slot = Some(s);
+    }
+    t
+}

@@ -1,0 +1,257 @@
+//! Which instructions the kernels use: decided once, from the CPU and the environment variable `LLAMA_CPU_ISA`.
+
+use std::sync::OnceLock;
+
+use crate::GgmlType;
+use crate::generic::blocks::{self, Decode, Encode};
+use crate::generic::products::{self, Product, Tile, Tiles};
+use crate::generic::rows;
+use crate::quants::{self, for_each_block};
+use crate::simd::portable::Portable;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::x86_64::{avx2::Avx2, avx512::Avx512};
+
+/// An instruction set for which there are kernels, weakest first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Isa {
+    /// Plain Rust, compiled for the target's baseline.
+    Scalar,
+    /// AVX2 with FMA and F16C.
+    Avx2,
+    /// AVX-512 F, BW, DQ and VL.
+    Avx512,
+}
+
+impl Isa {
+    /// All of them, weakest first.
+    pub const ALL: [Isa; 3] = [Isa::Scalar, Isa::Avx2, Isa::Avx512];
+
+    /// Lower-case name, as `LLAMA_CPU_ISA` takes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Isa::Scalar => "scalar",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
+        }
+    }
+
+    /// True if this CPU can run the kernels.
+    pub fn is_available(self) -> bool {
+        match self {
+            Isa::Scalar => true,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => {
+                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => {
+                Isa::Avx2.is_available()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            Isa::Avx2 | Isa::Avx512 => false,
+        }
+    }
+}
+
+/// The instruction set in use: the strongest that the CPU has, capped by `LLAMA_CPU_ISA` (`scalar`, `avx2` or `avx512`; anything
+/// else is ignored).
+pub fn isa() -> Isa {
+    kernels().isa
+}
+
+/// The kernels in use.
+#[inline]
+pub(crate) fn kernels() -> &'static Kernels {
+    static CHOSEN: OnceLock<&'static Kernels> = OnceLock::new();
+    CHOSEN.get_or_init(|| {
+        let cap = std::env::var("LLAMA_CPU_ISA").unwrap_or_default();
+        let cap = Isa::ALL.into_iter().find(|isa| isa.name().eq_ignore_ascii_case(&cap));
+        let usable = |isa: &Isa| isa.is_available() && cap.is_none_or(|cap| *isa <= cap);
+        let best = Isa::ALL.into_iter().filter(usable).next_back().unwrap_or(Isa::Scalar);
+        kernels_of(best)
+    })
+}
+
+/// The kernels of an instruction set, which the CPU must have before any is called.
+pub(crate) fn kernels_of(isa: Isa) -> &'static Kernels {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => &avx2::KERNELS,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => &avx512::KERNELS,
+        _ => &scalar::KERNELS,
+    }
+}
+
+/// Kernels that depend on the type of one operand.
+pub(crate) struct TypeKernels {
+    pub ty: GgmlType,
+    /// Product with one column.
+    pub matvec: unsafe fn(&Product),
+    /// Product with several columns.
+    pub matmul: unsafe fn(&Product),
+    pub dequantize: unsafe fn(*const u8, *mut f32, usize),
+    pub dot: unsafe fn(*const u8, *const f32, usize) -> f32,
+    pub axpy: unsafe fn(f32, *const u8, *mut f32, usize),
+    pub quantize: Option<QuantizeRow>,
+}
+
+type QuantizeRow = unsafe fn(*const f32, *mut u8, usize);
+
+/// The list of row kernels, handed to the macro `$then`.
+macro_rules! row_kernels {
+    ($then:ident!($($args:tt)*)) => {
+        $then! { ($($args)*)
+            fn dot(a: *const f32, b: *const f32, n: usize) -> f32;
+            fn sum(x: *const f32, n: usize) -> f32;
+            fn sum_of_squares(x: *const f32, n: usize) -> f32;
+            fn max(x: *const f32, n: usize) -> f32;
+            fn axpy(a: f32, x: *const f32, y: *mut f32, n: usize) -> ();
+            fn scale(scale: f32, bias: f32, x: *const f32, out: *mut f32, n: usize) -> ();
+            fn add(a: *const f32, b: *const f32, out: *mut f32, n: usize) -> ();
+            fn mul(a: *const f32, b: *const f32, out: *mut f32, n: usize) -> ();
+            fn exp(x: *const f32, out: *mut f32, n: usize) -> ();
+            fn sigmoid(x: *const f32, out: *mut f32, n: usize) -> ();
+            fn silu(x: *const f32, out: *mut f32, n: usize) -> ();
+            fn gelu(x: *const f32, out: *mut f32, n: usize) -> ();
+            fn silu_mul(gate: *const f32, up: *const f32, out: *mut f32, n: usize) -> ();
+            fn gelu_mul(gate: *const f32, up: *const f32, out: *mut f32, n: usize) -> ();
+            fn rms_norm(x: *const f32, weight: *const f32, eps: f32, out: *mut f32, n: usize) -> ();
+            fn norm(x: *const f32, eps: f32, out: *mut f32, n: usize) -> ();
+            fn exp_sum(x: *mut f32, max: f32, n: usize) -> f32;
+            fn softmax(x: *mut f32, factor: f32, n: usize) -> ();
+        }
+    };
+}
+
+macro_rules! define_kernels {
+    (() $( fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty; )*) => {
+        /// All kernels of an instruction set.
+        pub(crate) struct Kernels {
+            pub isa: Isa,
+            pub types: &'static [TypeKernels],
+            $( pub $name: unsafe fn($($ty),*) -> $ret, )*
+        }
+    };
+}
+row_kernels!(define_kernels!());
+
+impl Kernels {
+    /// The kernels of a type.
+    ///
+    /// # Panics
+    /// If there are none, see [`can_dequantize`](crate::can_dequantize).
+    #[inline]
+    pub(crate) fn of_type(&self, ty: GgmlType) -> &'static TypeKernels {
+        self.find(ty).unwrap_or_else(|| panic!("{ty}: no kernels"))
+    }
+
+    /// The kernels of a type, if there are any.
+    #[inline]
+    pub(crate) fn find(&self, ty: GgmlType) -> Option<&'static TypeKernels> {
+        self.types.iter().find(|kernels| kernels.ty == ty)
+    }
+}
+
+macro_rules! type_table {
+    (() $( $block:ident [$($quantize:ident)?]; )*) => {
+        &[ $( type_kernels::<quants::$block>(type_table!(@ $block $($quantize)?)) ),* ]
+    };
+    (@ $block:ident) => { None };
+    (@ $block:ident quantize) => { Some(quantize_type::<quants::$block>) };
+}
+
+/// Instantiates the generic kernels for a register type, in functions with its instructions enabled.
+macro_rules! instantiate {
+    (($isa:ident, $module:ident, $V:ty, [$($tile:literal)*], $attribute:meta)
+        $( fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty; )*) => {
+        mod $module {
+            use super::*;
+
+            $(
+                #[$attribute]
+                unsafe fn $name($($arg: $ty),*) -> $ret {
+                    // SAFETY: the caller's promise.
+                    unsafe { rows::$name::<$V>($($arg),*) }
+                }
+            )*
+
+            #[$attribute]
+            unsafe fn tile<const N: usize>(tile: &Tile) {
+                // SAFETY: the caller's promise.
+                unsafe { products::tile::<$V, N>(tile) }
+            }
+            const TILES: &[unsafe fn(&Tile)] = &[$( tile::<$tile> ),*];
+
+            #[$attribute]
+            unsafe fn matvec<D: Decode<$V>>(product: &Product) {
+                // SAFETY: the caller's promise.
+                unsafe { products::matvec::<$V, D>(product) }
+            }
+
+            #[$attribute]
+            unsafe fn matmul<D: Decode<$V>>(product: &Product) {
+                // SAFETY: the caller's promise.
+                unsafe { products::matmul::<$V, D>(product, &Tiles { n: TILES.len(), by_columns: TILES }) }
+            }
+
+            #[$attribute]
+            unsafe fn dequantize_type<D: Decode<$V>>(p: *const u8, out: *mut f32, n: usize) {
+                // SAFETY: the caller's promise.
+                unsafe { blocks::dequantize::<$V, D>(p, out, n) }
+            }
+
+            #[$attribute]
+            unsafe fn dot_type<D: Decode<$V>>(p: *const u8, x: *const f32, n: usize) -> f32 {
+                // SAFETY: the caller's promise.
+                unsafe { blocks::dot::<$V, D>(p, x, n) }
+            }
+
+            #[$attribute]
+            unsafe fn axpy_type<D: Decode<$V>>(a: f32, p: *const u8, y: *mut f32, n: usize) {
+                // SAFETY: the caller's promise.
+                unsafe { blocks::axpy::<$V, D>(a, p, y, n) }
+            }
+
+            #[$attribute]
+            unsafe fn quantize_type<E: Encode<$V>>(x: *const f32, out: *mut u8, n: usize) {
+                // SAFETY: the caller's promise.
+                unsafe { blocks::quantize::<$V, E>(x, out, n) }
+            }
+
+            const fn type_kernels<D: Decode<$V>>(quantize: Option<QuantizeRow>) -> TypeKernels {
+                TypeKernels {
+                    ty: D::TYPE,
+                    matvec: matvec::<D>,
+                    matmul: matmul::<D>,
+                    dequantize: dequantize_type::<D>,
+                    dot: dot_type::<D>,
+                    axpy: axpy_type::<D>,
+                    quantize,
+                }
+            }
+
+            pub(super) static KERNELS: Kernels = Kernels {
+                isa: Isa::$isa,
+                types: for_each_block!(type_table!()),
+                $( $name, )*
+            };
+        }
+    };
+}
+
+row_kernels!(instantiate!(Scalar, scalar, Portable, [1 2], inline(never)));
+#[cfg(target_arch = "x86_64")]
+row_kernels!(instantiate!(Avx2, avx2, Avx2, [1 2 3], target_feature(enable = "avx2,fma,f16c")));
+#[cfg(target_arch = "x86_64")]
+row_kernels!(instantiate!(
+    Avx512,
+    avx512,
+    Avx512,
+    [1 2 3 4 5 6],
+    target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")
+));

@@ -1,0 +1,104 @@
+//! Functions of one float, on registers.
+
+use crate::simd::Simd;
+
+/// A function of one float.
+pub(crate) trait Function {
+    /// The function in every lane.
+    fn apply<V: Simd>(x: V) -> V;
+}
+
+/// e^x within 2 units in the last place.
+pub(crate) struct Exp;
+
+impl Function for Exp {
+    #[inline(always)]
+    fn apply<V: Simd>(x: V) -> V {
+        // Beyond these the result is infinite or zero anyway. NaN passes: it is the second operand.
+        let x = x.constant(-110.0).max(x.constant(100.0).min(x));
+        // x = n ln 2 + r with |r| <= ln 2 / 2. The first part of ln 2 has 15 bits, so that its product with n is exact.
+        let n = x.mul(x.constant(std::f32::consts::LOG2_E)).round();
+        let r = n.mul_add(x.constant(-0.693_145_75), x);
+        let r = n.mul_add(x.constant(-1.428_606_8e-6), r);
+        // The series to r^7: the next term is below 2^-27.
+        let p = x.constant(1.0 / 5040.0);
+        let p = p.mul_add(r, x.constant(1.0 / 720.0));
+        let p = p.mul_add(r, x.constant(1.0 / 120.0));
+        let p = p.mul_add(r, x.constant(1.0 / 24.0));
+        let p = p.mul_add(r, x.constant(1.0 / 6.0));
+        let p = p.mul_add(r, x.constant(0.5));
+        let p = p.mul_add(r.mul(r), r).add(x.constant(1.0));
+        p.mul_pow2(n)
+    }
+}
+
+/// 1 / (1 + e^-x)
+pub(crate) struct Sigmoid;
+
+impl Function for Sigmoid {
+    #[inline(always)]
+    fn apply<V: Simd>(x: V) -> V {
+        let one = x.constant(1.0);
+        one.div(one.add(Exp::apply(x.constant(0.0).sub(x))))
+    }
+}
+
+/// x sigmoid(x)
+pub(crate) struct Silu;
+
+impl Function for Silu {
+    #[inline(always)]
+    fn apply<V: Simd>(x: V) -> V {
+        x.div(x.constant(1.0).add(Exp::apply(x.constant(0.0).sub(x))))
+    }
+}
+
+/// x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
+pub(crate) struct Gelu;
+
+impl Function for Gelu {
+    #[inline(always)]
+    fn apply<V: Simd>(x: V) -> V {
+        // (1 + tanh u) / 2 = 1 / (1 + e^-2u), which does not cancel for negative u.
+        const TWO_SQRT_2_OVER_PI: f32 = 1.595_769_1;
+        let cubic = x.mul(x).mul_add(x.constant(0.044_715), x.constant(1.0)).mul(x);
+        let exp = Exp::apply(cubic.mul(x.constant(-TWO_SQRT_2_OVER_PI)));
+        x.div(x.constant(1.0).add(exp))
+    }
+}
+
+/// A function of two floats.
+pub(crate) trait Function2 {
+    /// The function in every lane.
+    fn apply<V: Simd>(a: V, b: V) -> V;
+}
+
+/// a + b
+pub(crate) struct Add;
+
+impl Function2 for Add {
+    #[inline(always)]
+    fn apply<V: Simd>(a: V, b: V) -> V {
+        a.add(b)
+    }
+}
+
+/// a b
+pub(crate) struct Mul;
+
+impl Function2 for Mul {
+    #[inline(always)]
+    fn apply<V: Simd>(a: V, b: V) -> V {
+        a.mul(b)
+    }
+}
+
+/// f(a) b
+pub(crate) struct Gated<F>(std::marker::PhantomData<F>);
+
+impl<F: Function> Function2 for Gated<F> {
+    #[inline(always)]
+    fn apply<V: Simd>(a: V, b: V) -> V {
+        F::apply(a).mul(b)
+    }
+}

@@ -1,0 +1,214 @@
+//! Matrix products: rows of weights of any type times rows of activations.
+//!
+//! An element of the result is the same sum in the same order wherever it stands among rows and columns that are computed together,
+//! so that splitting rows over threads changes nothing.
+
+use super::blocks::{Decode, Dot, bytes_of, dequantize};
+use crate::simd::Simd;
+
+/// A chunk of a product with all it needs. See [`matmul`](crate::matmul()) for the meaning.
+#[derive(Clone, Copy)]
+pub(crate) struct Product {
+    pub w: *const u8,
+    pub row_stride: usize,
+    pub m: usize,
+    pub k: usize,
+    pub x: *const f32,
+    pub x_stride: usize,
+    pub n: usize,
+    pub out: *mut f32,
+    pub out_stride: usize,
+    /// [`panel_rows`] rows of `k` floats if `n > 1`.
+    pub panel: *mut f32,
+}
+
+/// Rows of weights that are decoded together, a multiple of [`TILE_M`]: about a quarter of a megabyte, half of a small L2 cache.
+pub(crate) const fn panel_rows(k: usize) -> usize {
+    let rows = (1 << 16) / if k == 0 { 1 } else { k };
+    let rows = rows / TILE_M * TILE_M;
+    if rows < TILE_M {
+        TILE_M
+    } else if rows > 64 {
+        64
+    } else {
+        rows
+    }
+}
+
+/// Rows of weights in a tile of sums held in registers.
+const TILE_M: usize = 4;
+
+/// Activations of a tile are used for every row of a panel; at most this many of each row, so that they stay in L1.
+const BLOCK_K: usize = 1024;
+
+/// One column: weights are decoded in registers and never stored.
+///
+/// # Safety
+/// The CPU has `V`'s instructions and `p` keeps the contract of [`matmul`](crate::matmul()).
+#[inline(always)]
+pub(crate) unsafe fn matvec<V: Simd, D: Decode<V>>(p: &Product) {
+    // SAFETY: the caller's promise; rows `i..i + 4` lie below `m`.
+    unsafe {
+        let mut i = 0;
+        while i + 4 <= p.m {
+            let totals = dot_rows::<V, D, 4>(p.w.add(i * p.row_stride), p.row_stride, p.x, p.k);
+            p.out.add(i).cast::<[f32; 4]>().write_unaligned(V::sum4(totals));
+            i += 4;
+        }
+        while i < p.m {
+            let [total] = dot_rows::<V, D, 1>(p.w.add(i * p.row_stride), p.row_stride, p.x, p.k);
+            p.out.add(i).write(total.sum());
+            i += 1;
+        }
+    }
+}
+
+/// `R` rows at once: as many streams from memory and chains of additions.
+#[inline(always)]
+unsafe fn dot_rows<V: Simd, D: Decode<V>, const R: usize>(
+    w: *const u8,
+    row_stride: usize,
+    x: *const f32,
+    k: usize,
+) -> [V; R] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut sinks = [Dot::<V>::new(x); R];
+        let mut p = w;
+        for _ in 0..k / D::STEP {
+            for (r, sink) in sinks.iter_mut().enumerate() {
+                D::decode(p.add(r * row_stride), sink);
+                sink.advance(D::STEP);
+            }
+            p = p.add(bytes_of::<D>(D::STEP));
+        }
+        if k % D::STEP != 0 {
+            for (r, sink) in sinks.iter_mut().enumerate() {
+                D::decode_rest(p.add(r * row_stride), k % D::STEP, sink);
+            }
+        }
+        // No closures over registers here or below: they would not be compiled for the instruction set.
+        let mut totals = [V::splat(0.0); R];
+        for (total, sink) in totals.iter_mut().zip(sinks) {
+            *total = sink.total();
+        }
+        totals
+    }
+}
+
+/// Several columns: a panel of rows is decoded to memory and multiplied tile by tile.
+///
+/// # Safety
+/// As for [`matvec`].
+#[inline(always)]
+pub(crate) unsafe fn matmul<V: Simd, D: Decode<V>>(p: &Product, tiles: &Tiles) {
+    let rows = panel_rows(p.k);
+    // SAFETY: the caller's promise; rows `i..i + m` lie below `p.m` and fit the panel.
+    unsafe {
+        for i in (0..p.m).step_by(rows) {
+            let m = rows.min(p.m - i);
+            for r in 0..m {
+                dequantize::<V, D>(p.w.add((i + r) * p.row_stride), p.panel.add(r * p.k), p.k);
+            }
+            multiply_panel(p, i, m, tiles);
+        }
+    }
+}
+
+/// Rows `i..i + m` of the product; their weights lie in the panel.
+#[inline(always)]
+unsafe fn multiply_panel(p: &Product, i: usize, m: usize, tiles: &Tiles) {
+    let n_blocks = p.k.div_ceil(BLOCK_K).max(1);
+    // A multiple of every register, so that only the last block has a rest.
+    let block = p.k.div_ceil(n_blocks).next_multiple_of(16);
+    for c in (0..p.k.max(1)).step_by(block.max(1)) {
+        let mut j = 0;
+        while j < p.n {
+            let n = tiles.n.min(p.n - j);
+            for r in (0..m).step_by(TILE_M) {
+                // SAFETY: the caller's promise; the tile lies within the panel, the activations and the output.
+                unsafe {
+                    let tile = Tile {
+                        w: p.panel.add(r * p.k + c),
+                        w_stride: p.k,
+                        m: TILE_M.min(m - r),
+                        x: p.x.add(j * p.x_stride + c),
+                        x_stride: p.x_stride,
+                        k: block.min(p.k - c),
+                        out: p.out.add(j * p.out_stride + i + r),
+                        out_stride: p.out_stride,
+                        accumulate: c > 0,
+                    };
+                    tiles.by_columns[n - 1](&tile);
+                }
+            }
+            j += n;
+        }
+    }
+}
+
+/// The tile functions of an instruction set: `by_columns[n - 1]` for tiles of `n` columns.
+pub(crate) struct Tiles {
+    /// Columns of the widest tile.
+    pub n: usize,
+    pub by_columns: &'static [unsafe fn(&Tile)],
+}
+
+/// Up to [`TILE_M`] rows of weights (f32) times some rows of activations, over part of k.
+pub(crate) struct Tile {
+    w: *const f32,
+    w_stride: usize,
+    m: usize,
+    x: *const f32,
+    x_stride: usize,
+    k: usize,
+    out: *mut f32,
+    out_stride: usize,
+    /// Adds to what `out` holds.
+    accumulate: bool,
+}
+
+/// A tile of `N` columns.
+///
+/// # Safety
+/// The CPU has `V`'s instructions, and the tile lies within its operands.
+#[inline(always)]
+pub(crate) unsafe fn tile<V: Simd, const N: usize>(t: &Tile) {
+    // SAFETY: the caller's promise. Rows that the tile lacks are computed from its first row and dropped, which keeps the order
+    // of every sum the same.
+    unsafe {
+        let w: [*const f32; TILE_M] = std::array::from_fn(|r| if r < t.m { t.w.add(r * t.w_stride) } else { t.w });
+        let x: [*const f32; N] = std::array::from_fn(|j| t.x.add(j * t.x_stride));
+        let mut sums = [[V::splat(0.0); TILE_M]; N];
+        let mut c = 0;
+        while c + V::LANES <= t.k {
+            let mut xs = [V::splat(0.0); N];
+            for j in 0..N {
+                xs[j] = V::load(x[j].add(c));
+            }
+            for r in 0..TILE_M {
+                let w = V::load(w[r].add(c));
+                for j in 0..N {
+                    sums[j][r] = w.mul_add(xs[j], sums[j][r]);
+                }
+            }
+            c += V::LANES;
+        }
+        if c < t.k {
+            for r in 0..TILE_M {
+                let w = V::load_partial(w[r].add(c), t.k - c);
+                for j in 0..N {
+                    sums[j][r] = w.mul_add(V::load_partial(x[j].add(c), t.k - c), sums[j][r]);
+                }
+            }
+        }
+        for (j, sums) in sums.into_iter().enumerate() {
+            let totals = V::sum4(sums);
+            let out = t.out.add(j * t.out_stride);
+            for (r, total) in totals.into_iter().enumerate().take(t.m) {
+                let before = if t.accumulate { *out.add(r) } else { 0.0 };
+                *out.add(r) = before + total;
+            }
+        }
+    }
+}

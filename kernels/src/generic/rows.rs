@@ -1,0 +1,279 @@
+//! Reductions and element-wise operations over rows of floats.
+//!
+//! # Safety
+//! All functions: pointers are valid for `n` floats, and the CPU has `V`'s instructions. An `out` that is written may equal an input,
+//! but not overlap it in another way: every element is read before it is written.
+
+use super::functions::{Exp, Function, Function2};
+use crate::simd::Simd;
+
+/// Sums run in this many registers at once, which hides the latency of additions and keeps rounding errors small.
+const CHAINS: usize = 4;
+
+/// One term of a sum for each position of two rows.
+trait Term {
+    fn add<V: Simd>(sum: V, a: V, b: V) -> V;
+}
+
+struct Plain;
+impl Term for Plain {
+    #[inline(always)]
+    fn add<V: Simd>(sum: V, a: V, _: V) -> V {
+        sum.add(a)
+    }
+}
+
+struct Product;
+impl Term for Product {
+    #[inline(always)]
+    fn add<V: Simd>(sum: V, a: V, b: V) -> V {
+        a.mul_add(b, sum)
+    }
+}
+
+#[inline(always)]
+unsafe fn accumulate<V: Simd, T: Term>(a: *const f32, b: *const f32, n: usize) -> f32 {
+    // SAFETY: all reads lie below `n`; the rest is the caller's promise.
+    unsafe {
+        let mut sums = [V::splat(0.0); CHAINS];
+        let mut i = 0;
+        while i + CHAINS * V::LANES <= n {
+            for (c, sum) in sums.iter_mut().enumerate() {
+                let at = i + c * V::LANES;
+                *sum = T::add(*sum, V::load(a.add(at)), V::load(b.add(at)));
+            }
+            i += CHAINS * V::LANES;
+        }
+        while i + V::LANES <= n {
+            sums[0] = T::add(sums[0], V::load(a.add(i)), V::load(b.add(i)));
+            i += V::LANES;
+        }
+        if i < n {
+            sums[1] = T::add(
+                sums[1],
+                V::load_partial(a.add(i), n - i),
+                V::load_partial(b.add(i), n - i),
+            );
+        }
+        sums[0].add(sums[1]).add(sums[2].add(sums[3])).sum()
+    }
+}
+
+/// sum_i a[i] b[i]
+#[inline(always)]
+pub(crate) unsafe fn dot<V: Simd>(a: *const f32, b: *const f32, n: usize) -> f32 {
+    // SAFETY: the caller's promise.
+    unsafe { accumulate::<V, Product>(a, b, n) }
+}
+
+/// sum_i x[i]
+#[inline(always)]
+pub(crate) unsafe fn sum<V: Simd>(x: *const f32, n: usize) -> f32 {
+    // SAFETY: the caller's promise.
+    unsafe { accumulate::<V, Plain>(x, x, n) }
+}
+
+/// sum_i x[i]^2
+#[inline(always)]
+pub(crate) unsafe fn sum_of_squares<V: Simd>(x: *const f32, n: usize) -> f32 {
+    // SAFETY: the caller's promise.
+    unsafe { accumulate::<V, Product>(x, x, n) }
+}
+
+/// The largest element; -infinity if there is none.
+#[inline(always)]
+pub(crate) unsafe fn max<V: Simd>(x: *const f32, n: usize) -> f32 {
+    // SAFETY: all reads lie below `n`; the rest is the caller's promise.
+    unsafe {
+        let mut max = V::splat(f32::NEG_INFINITY);
+        let mut i = 0;
+        while i + V::LANES <= n {
+            max = V::load(x.add(i)).max(max);
+            i += V::LANES;
+        }
+        let mut largest = max.largest();
+        while i < n {
+            largest = largest.max(*x.add(i));
+            i += 1;
+        }
+        largest
+    }
+}
+
+#[inline(always)]
+unsafe fn map2<V: Simd, F: Function2>(a: *const f32, b: *const f32, out: *mut f32, n: usize) {
+    // SAFETY: all accesses lie below `n`; the rest is the caller's promise.
+    unsafe {
+        let mut i = 0;
+        while i + V::LANES <= n {
+            F::apply(V::load(a.add(i)), V::load(b.add(i))).store(out.add(i));
+            i += V::LANES;
+        }
+        if i < n {
+            let rest = n - i;
+            F::apply(V::load_partial(a.add(i), rest), V::load_partial(b.add(i), rest)).store_partial(out.add(i), rest);
+        }
+    }
+}
+
+/// out[i] = f(x[i])
+#[inline(always)]
+pub(crate) unsafe fn map<V: Simd, F: Function>(x: *const f32, out: *mut f32, n: usize) {
+    // SAFETY: all accesses lie below `n`; the rest is the caller's promise.
+    unsafe {
+        let mut i = 0;
+        while i + V::LANES <= n {
+            F::apply(V::load(x.add(i))).store(out.add(i));
+            i += V::LANES;
+        }
+        if i < n {
+            F::apply(V::load_partial(x.add(i), n - i)).store_partial(out.add(i), n - i);
+        }
+    }
+}
+
+macro_rules! element_wise {
+    ($( $(#[$doc:meta])* $name:ident($($x:ident),+) = $map:ident $function:ty; )*) => { $(
+        $(#[$doc])*
+        #[inline(always)]
+        pub(crate) unsafe fn $name<V: Simd>($($x: *const f32,)+ out: *mut f32, n: usize) {
+            // SAFETY: the caller's promise.
+            unsafe { $map::<V, $function>($($x,)+ out, n) }
+        }
+    )* };
+}
+
+use super::functions::{Add, Gated, Gelu, Mul, Sigmoid, Silu};
+
+element_wise! {
+    /// out[i] = e^x[i]
+    exp(x) = map Exp;
+    /// out[i] = 1 / (1 + e^-x[i])
+    sigmoid(x) = map Sigmoid;
+    /// out[i] = x[i] sigmoid(x[i])
+    silu(x) = map Silu;
+    /// out[i] = gelu(x[i]), tanh form
+    gelu(x) = map Gelu;
+    /// out[i] = a[i] + b[i]
+    add(a, b) = map2 Add;
+    /// out[i] = a[i] b[i]
+    mul(a, b) = map2 Mul;
+    /// out[i] = silu(gate[i]) up[i]
+    silu_mul(gate, up) = map2 Gated<Silu>;
+    /// out[i] = gelu(gate[i]) up[i]
+    gelu_mul(gate, up) = map2 Gated<Gelu>;
+}
+
+/// y[i] += a x[i]
+#[inline(always)]
+pub(crate) unsafe fn axpy<V: Simd>(a: f32, x: *const f32, y: *mut f32, n: usize) {
+    // SAFETY: all accesses lie below `n`; the rest is the caller's promise.
+    unsafe {
+        let a = V::splat(a);
+        let mut i = 0;
+        while i + V::LANES <= n {
+            V::load(x.add(i)).mul_add(a, V::load(y.add(i))).store(y.add(i));
+            i += V::LANES;
+        }
+        if i < n {
+            let sum = V::load_partial(x.add(i), n - i).mul_add(a, V::load_partial(y.add(i), n - i));
+            sum.store_partial(y.add(i), n - i);
+        }
+    }
+}
+
+/// out[i] = scale x[i] + bias
+#[inline(always)]
+pub(crate) unsafe fn scale<V: Simd>(scale: f32, bias: f32, x: *const f32, out: *mut f32, n: usize) {
+    // SAFETY: all accesses lie below `n`; the rest is the caller's promise.
+    unsafe {
+        let (scale, bias) = (V::splat(scale), V::splat(bias));
+        let mut i = 0;
+        while i + V::LANES <= n {
+            V::load(x.add(i)).mul_add(scale, bias).store(out.add(i));
+            i += V::LANES;
+        }
+        if i < n {
+            V::load_partial(x.add(i), n - i)
+                .mul_add(scale, bias)
+                .store_partial(out.add(i), n - i);
+        }
+    }
+}
+
+/// out[i] = x[i] / sqrt(mean(x^2) + eps), times weight[i] if there are weights (not null).
+#[inline(always)]
+pub(crate) unsafe fn rms_norm<V: Simd>(x: *const f32, weight: *const f32, eps: f32, out: *mut f32, n: usize) {
+    // SAFETY: all accesses lie below `n`; the rest is the caller's promise.
+    unsafe {
+        let factor = 1.0 / (sum_of_squares::<V>(x, n) / n as f32 + eps).sqrt();
+        if weight.is_null() {
+            return scale::<V>(factor, 0.0, x, out, n);
+        }
+        let factor = V::splat(factor);
+        let mut i = 0;
+        while i + V::LANES <= n {
+            V::load(x.add(i))
+                .mul(factor)
+                .mul(V::load(weight.add(i)))
+                .store(out.add(i));
+            i += V::LANES;
+        }
+        if i < n {
+            let weights = V::load_partial(weight.add(i), n - i);
+            V::load_partial(x.add(i), n - i)
+                .mul(factor)
+                .mul(weights)
+                .store_partial(out.add(i), n - i);
+        }
+    }
+}
+
+/// out[i] = (x[i] - mean) / sqrt(variance + eps)
+#[inline(always)]
+pub(crate) unsafe fn norm<V: Simd>(x: *const f32, eps: f32, out: *mut f32, n: usize) {
+    // SAFETY: the caller's promise; `out` may equal `x` because `x` is not read after it is written.
+    unsafe {
+        let mean = sum::<V>(x, n) / n as f32;
+        scale::<V>(1.0, -mean, x, out, n);
+        let variance = sum_of_squares::<V>(out, n) / n as f32;
+        scale::<V>(1.0 / (variance + eps).sqrt(), 0.0, out, out, n);
+    }
+}
+
+/// x[i] = e^(x[i] - max); returns their sum.
+#[inline(always)]
+pub(crate) unsafe fn exp_sum<V: Simd>(x: *mut f32, max: f32, n: usize) -> f32 {
+    // SAFETY: all accesses lie below `n`; the rest is the caller's promise.
+    unsafe {
+        let max = V::splat(max);
+        let mut total = V::splat(0.0);
+        let mut i = 0;
+        while i + V::LANES <= n {
+            let e = Exp::apply(V::load(x.add(i)).sub(max));
+            e.store(x.add(i));
+            total = total.add(e);
+            i += V::LANES;
+        }
+        let mut sum = total.sum();
+        if i < n {
+            Exp::apply(V::load_partial(x.add(i), n - i).sub(max)).store_partial(x.add(i), n - i);
+        }
+        while i < n {
+            sum += *x.add(i);
+            i += 1;
+        }
+        sum
+    }
+}
+
+/// x = softmax(scale x)
+#[inline(always)]
+pub(crate) unsafe fn softmax<V: Simd>(x: *mut f32, factor: f32, n: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        scale::<V>(factor, 0.0, x, x, n);
+        let sum = exp_sum::<V>(x, max::<V>(x, n), n);
+        scale::<V>(1.0 / sum, 0.0, x, x, n);
+    }
+}

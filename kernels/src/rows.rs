@@ -1,0 +1,151 @@
+//! Operations on rows of floats, and on rows of other types with rows of floats.
+//!
+//! Lengths that disagree are programming errors and panic. Sums run in many lanes, so their rounding errors are those of
+//! pairwise rather than running addition.
+
+use crate::GgmlType;
+use crate::dispatch::kernels;
+use crate::quants::check_lengths;
+
+/// `sum_i a[i] b[i]`
+pub fn dot(a: &[f32], b: &[f32]) -> f32 {
+    same_length(a.len(), b.len());
+    // SAFETY: both have this length; the kernels were chosen for this CPU.
+    unsafe { (kernels().dot)(a.as_ptr(), b.as_ptr(), a.len()) }
+}
+
+/// `sum_i x[i]`
+pub fn sum(x: &[f32]) -> f32 {
+    // SAFETY: `x` has this length; the kernels were chosen for this CPU.
+    unsafe { (kernels().sum)(x.as_ptr(), x.len()) }
+}
+
+/// `sum_i x[i]^2`
+pub fn sum_of_squares(x: &[f32]) -> f32 {
+    // SAFETY: `x` has this length; the kernels were chosen for this CPU.
+    unsafe { (kernels().sum_of_squares)(x.as_ptr(), x.len()) }
+}
+
+/// The largest element, `-inf` if there is none; NaNs are passed over or returned.
+pub fn max(x: &[f32]) -> f32 {
+    // SAFETY: `x` has this length; the kernels were chosen for this CPU.
+    unsafe { (kernels().max)(x.as_ptr(), x.len()) }
+}
+
+/// `y[i] += a x[i]`
+pub fn axpy(a: f32, x: &[f32], y: &mut [f32]) {
+    same_length(x.len(), y.len());
+    // SAFETY: both have this length; the kernels were chosen for this CPU.
+    unsafe { (kernels().axpy)(a, x.as_ptr(), y.as_mut_ptr(), x.len()) }
+}
+
+/// `sum_i row[i] x[i]` for a row of any type that can be dequantized. `row` needs no alignment.
+pub fn dot_row(ty: GgmlType, row: &[u8], x: &[f32]) -> f32 {
+    check_lengths(ty, row.len(), x.len());
+    // SAFETY: the lengths agree; the kernels were chosen for this CPU.
+    unsafe { (kernels().of_type(ty).dot)(row.as_ptr(), x.as_ptr(), x.len()) }
+}
+
+/// `y[i] += a row[i]` for a row of any type that can be dequantized. `row` needs no alignment.
+pub fn axpy_row(ty: GgmlType, a: f32, row: &[u8], y: &mut [f32]) {
+    check_lengths(ty, row.len(), y.len());
+    // SAFETY: the lengths agree; the kernels were chosen for this CPU.
+    unsafe { (kernels().of_type(ty).axpy)(a, row.as_ptr(), y.as_mut_ptr(), y.len()) }
+}
+
+/// `x[i] = e^(x[i] - max)`; returns their sum. The step of an online softmax.
+pub fn exp_sum(x: &mut [f32], max: f32) -> f32 {
+    // SAFETY: `x` has this length; the kernels were chosen for this CPU.
+    unsafe { (kernels().exp_sum)(x.as_mut_ptr(), max, x.len()) }
+}
+
+/// `x = softmax(scale x)`. A row of `-inf` only becomes NaN.
+pub fn softmax(x: &mut [f32], scale: f32) {
+    // SAFETY: `x` has this length; the kernels were chosen for this CPU.
+    unsafe { (kernels().softmax)(x.as_mut_ptr(), scale, x.len()) }
+}
+
+/// Defines an operation twice: into another row, and over its first operand.
+macro_rules! element_wise {
+    ($( $(#[$doc:meta])* $name:ident, $in_place:ident($x:ident $(, $y:ident)?) $(with $($p:ident: $ty:ty),+)?; )*) => { $(
+        $(#[$doc])*
+        pub fn $name($x: &[f32], $($y: &[f32],)? $($($p: $ty,)+)? out: &mut [f32]) {
+            same_length($x.len(), out.len());
+            $( same_length($x.len(), $y.len()); )?
+            element_wise!(@ $name [$x.as_ptr()] [$($y)?] [$($($p)+)?] out.as_mut_ptr(), out.len())
+        }
+
+        #[doc = concat!("[`", stringify!($name), "`] with the result in place of `", stringify!($x), "`.")]
+        pub fn $in_place($x: &mut [f32] $(, $y: &[f32])? $($(, $p: $ty)+)?) {
+            $( same_length($x.len(), $y.len()); )?
+            let out = $x.as_mut_ptr();
+            element_wise!(@ $name [out] [$($y)?] [$($($p)+)?] out, $x.len())
+        }
+    )* };
+    (@ $name:ident [$x:expr] [$($y:ident)?] [$($p:ident)*] $out:expr, $n:expr) => {
+        // SAFETY: all rows have this length; `out` is a row of its own or equals `x`; the kernels were chosen for this CPU.
+        unsafe { (kernels().$name)($($p,)* $x, $($y.as_ptr(),)? $out, $n) }
+    };
+}
+
+element_wise! {
+    /// `out[i] = a[i] + b[i]`
+    add, add_in_place(a, b);
+    /// `out[i] = a[i] b[i]`
+    mul, mul_in_place(a, b);
+    /// `out[i] = scale x[i] + bias`
+    scale, scale_in_place(x) with scale: f32, bias: f32;
+    /// `out[i] = e^x[i]`, within 2 units in the last place.
+    exp, exp_in_place(x);
+    /// `out[i] = 1 / (1 + e^-x[i])`
+    sigmoid, sigmoid_in_place(x);
+    /// `out[i] = x[i] sigmoid(x[i])`
+    silu, silu_in_place(x);
+    /// `out[i] = x[i]/2 (1 + tanh(sqrt(2/pi) (x[i] + 0.044715 x[i]^3)))`
+    gelu, gelu_in_place(x);
+    /// `out[i] = silu(gate[i]) up[i]`
+    silu_mul, silu_mul_in_place(gate, up);
+    /// `out[i] = gelu(gate[i]) up[i]`
+    gelu_mul, gelu_mul_in_place(gate, up);
+}
+
+/// `out[i] = x[i] / sqrt(mean(x^2) + eps)`, times `weight[i]` if given.
+pub fn rms_norm(x: &[f32], weight: Option<&[f32]>, eps: f32, out: &mut [f32]) {
+    same_length(x.len(), out.len());
+    let weight = weight_ptr(weight, x.len());
+    // SAFETY: all rows have this length; the kernels were chosen for this CPU.
+    unsafe { (kernels().rms_norm)(x.as_ptr(), weight, eps, out.as_mut_ptr(), x.len()) }
+}
+
+/// [`rms_norm`] with the result in place of `x`.
+pub fn rms_norm_in_place(x: &mut [f32], weight: Option<&[f32]>, eps: f32) {
+    let (weight, x_ptr) = (weight_ptr(weight, x.len()), x.as_mut_ptr());
+    // SAFETY: all rows have this length, and `out` may equal `x`; the kernels were chosen for this CPU.
+    unsafe { (kernels().rms_norm)(x_ptr, weight, eps, x_ptr, x.len()) }
+}
+
+/// `out[i] = (x[i] - mean(x)) / sqrt(variance(x) + eps)`
+pub fn norm(x: &[f32], eps: f32, out: &mut [f32]) {
+    same_length(x.len(), out.len());
+    // SAFETY: both rows have this length; the kernels were chosen for this CPU.
+    unsafe { (kernels().norm)(x.as_ptr(), eps, out.as_mut_ptr(), x.len()) }
+}
+
+/// [`norm`] with the result in place of `x`.
+pub fn norm_in_place(x: &mut [f32], eps: f32) {
+    let x_ptr = x.as_mut_ptr();
+    // SAFETY: `out` may equal `x`; the kernels were chosen for this CPU.
+    unsafe { (kernels().norm)(x_ptr, eps, x_ptr, x.len()) }
+}
+
+/// Null for none, as the kernel takes it.
+fn weight_ptr(weight: Option<&[f32]>, n: usize) -> *const f32 {
+    weight.map_or(std::ptr::null(), |weight| {
+        same_length(n, weight.len());
+        weight.as_ptr()
+    })
+}
+
+fn same_length(a: usize, b: usize) {
+    assert!(a == b, "rows of {a} and {b} elements");
+}

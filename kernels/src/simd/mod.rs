@@ -1,0 +1,141 @@
+//! What the kernels ask of an instruction set: a register of floats, and the integers that floats are decoded from.
+//!
+//! Algorithms are written once over [`Simd`]; an instruction set is one thin file that implements it.
+
+pub(crate) mod portable;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod x86_64;
+
+/// `LANES` floats.
+///
+/// A value of an implementing type is proof that the CPU has its instructions, because the functions that make one out of nothing
+/// are unsafe. Hence operations on values are safe.
+///
+/// All methods are `#[inline(always)]` so that they become part of a function that enables the instruction set.
+///
+/// # Safety
+/// The unsafe functions may be called only on a CPU with the instruction set. Pointers need no alignment and must be valid for
+/// the bytes that the function says it reads or writes.
+pub(crate) trait Simd: Copy {
+    /// Floats in a value: a power of two from 8 to 16, so that 16 is a multiple of it.
+    const LANES: usize;
+
+    /// `LANES` integers of 32 bits.
+    type Int: Copy;
+
+    /// A choice of lanes.
+    type Mask: Copy;
+
+    /// A function of 4 bits.
+    type Table: Copy;
+
+    /// The function `d q + m` of 4 or 5 bits.
+    type Line: Copy;
+
+    /// `x` in every lane.
+    unsafe fn splat(x: f32) -> Self;
+
+    /// Reads `LANES` floats.
+    unsafe fn load(p: *const f32) -> Self;
+
+    /// Reads the first `n < LANES` lanes; the rest are zero.
+    unsafe fn load_partial(p: *const f32, n: usize) -> Self;
+
+    /// Writes `LANES` floats.
+    unsafe fn store(self, p: *mut f32);
+
+    /// Writes the first `n < LANES` lanes.
+    unsafe fn store_partial(self, p: *mut f32, n: usize);
+
+    /// Reads one half float into every lane.
+    unsafe fn splat_f16(p: *const u8) -> Self;
+
+    /// Reads `LANES` half floats.
+    unsafe fn load_f16(p: *const u8) -> Self;
+
+    /// Writes `LANES` half floats, rounded to nearest even.
+    unsafe fn store_f16(self, p: *mut u8);
+
+    /// Reads `LANES` bfloat16.
+    unsafe fn load_bf16(p: *const u8) -> Self;
+
+    /// Writes `LANES` bfloat16, rounded to nearest even.
+    unsafe fn store_bf16(self, p: *mut u8);
+
+    /// Reads `LANES` unsigned bytes.
+    unsafe fn load_u8(p: *const u8) -> Self::Int;
+
+    /// Reads `LANES` signed bytes.
+    unsafe fn load_i8(p: *const u8) -> Self::Int;
+
+    /// Writes the lanes, integers in -128..=127, as `LANES` signed bytes.
+    unsafe fn store_i8(self, p: *mut u8);
+
+    /// Lane `i` chosen by bit `i`.
+    unsafe fn mask(bits: u32) -> Self::Mask;
+
+    /// `x` in every lane. `self` only proves that this may be done.
+    #[inline(always)]
+    fn constant(self, x: f32) -> Self {
+        // SAFETY: a value is proof of the instruction set.
+        unsafe { Self::splat(x) }
+    }
+
+    /// `self + other`
+    fn add(self, other: Self) -> Self;
+    /// `self - other`
+    fn sub(self, other: Self) -> Self;
+    /// `self * other`
+    fn mul(self, other: Self) -> Self;
+    /// `self / other`
+    fn div(self, other: Self) -> Self;
+    /// `self * a + b`, rounded once where the instruction set can.
+    fn mul_add(self, a: Self, b: Self) -> Self;
+    /// The larger; `other` if either is NaN.
+    fn max(self, other: Self) -> Self;
+    /// The smaller; `other` if either is NaN.
+    fn min(self, other: Self) -> Self;
+    /// The magnitude.
+    fn abs(self) -> Self;
+    /// The nearest integer, ties to even.
+    fn round(self) -> Self;
+    /// `self * 2^n` for integers `n` in -300..=300; overflows to infinity, underflows through subnormals.
+    fn mul_pow2(self, n: Self) -> Self;
+    /// `self` with `x` added in the chosen lanes.
+    fn add_where(self, mask: Self::Mask, x: Self) -> Self;
+
+    /// The sum of the lanes, added pairwise.
+    fn sum(self) -> f32;
+    /// The largest lane.
+    fn largest(self) -> f32;
+    /// The four sums of lanes, each in the order of [`Simd::sum`].
+    fn sum4(values: [Self; 4]) -> [f32; 4];
+
+    /// Lanes as bits `bits & x`.
+    fn and(bits: Self::Int, x: u32) -> Self::Int;
+    /// Lanes as bits `a | b`.
+    fn or(a: Self::Int, b: Self::Int) -> Self::Int;
+    /// Lanes shifted up.
+    fn shl(bits: Self::Int, n: u32) -> Self::Int;
+    /// Lanes shifted down, zeros moving in.
+    fn shr(bits: Self::Int, n: u32) -> Self::Int;
+    /// The lanes that have a bit in common with `bit`, which is a single bit.
+    fn has_bit(bits: Self::Int, bit: u32) -> Self::Mask;
+    /// Signed integers as floats.
+    fn from_int(bits: Self::Int) -> Self;
+
+    /// `scale * values[q]`
+    fn table(values: &[f32; 16], scale: Self) -> Self::Table;
+    /// The function at the low 4 bits of each lane.
+    fn lookup(table: Self::Table, bits: Self::Int) -> Self;
+    /// `d q + m`
+    fn line(d: Self, m: Self) -> Self::Line;
+    /// The line at the low 4 bits of each lane.
+    fn low4(line: Self::Line, bits: Self::Int) -> Self;
+    /// The line at bits 4 to 7 of each lane, which is less than 256.
+    fn high4(line: Self::Line, bits: Self::Int) -> Self;
+    /// The line at the low 4 bits of each lane, with a fifth bit in the chosen ones.
+    fn low5(line: Self::Line, bits: Self::Int, fifth: Self::Mask) -> Self;
+    /// The line at bits 4 to 7 of each lane, which is less than 256, with a fifth bit in the chosen ones.
+    fn high5(line: Self::Line, bits: Self::Int, fifth: Self::Mask) -> Self;
+}

@@ -1,0 +1,268 @@
+//! Plain Rust that compilers turn into whatever vectors the target has. Also the meaning of [`Simd`] for other instruction sets.
+
+use half::{bf16, f16};
+
+use super::Simd;
+
+const LANES: usize = 8;
+
+/// Eight floats in an array.
+#[derive(Clone, Copy)]
+pub(crate) struct Portable([f32; LANES]);
+
+impl Portable {
+    #[inline(always)]
+    fn map2(self, other: Self, f: impl Fn(f32, f32) -> f32) -> Self {
+        Portable(std::array::from_fn(|i| f(self.0[i], other.0[i])))
+    }
+}
+
+impl Simd for Portable {
+    const LANES: usize = LANES;
+    type Int = [u32; LANES];
+    type Mask = [bool; LANES];
+    type Table = [f32; 16];
+    type Line = (Self, Self);
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self {
+        Portable([x; LANES])
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        // SAFETY: the caller's promise.
+        Portable(unsafe { p.cast::<[f32; LANES]>().read_unaligned() })
+    }
+
+    #[inline(always)]
+    unsafe fn load_partial(p: *const f32, n: usize) -> Self {
+        // SAFETY: the caller's promise: `n` floats.
+        Portable(std::array::from_fn(|i| {
+            if i < n {
+                unsafe { p.add(i).read_unaligned() }
+            } else {
+                0.0
+            }
+        }))
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe { p.cast::<[f32; LANES]>().write_unaligned(self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_partial(self, p: *mut f32, n: usize) {
+        for (i, &x) in self.0.iter().enumerate().take(n) {
+            // SAFETY: the caller's promise: `n` floats.
+            unsafe { p.add(i).write_unaligned(x) }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn splat_f16(p: *const u8) -> Self {
+        // SAFETY: the caller's promise.
+        let bits = unsafe { p.cast::<[u8; 2]>().read_unaligned() };
+        Portable([f16::from_le_bytes(bits).to_f32(); LANES])
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u8) -> Self {
+        // SAFETY: the caller's promise.
+        let bits = unsafe { p.cast::<[[u8; 2]; LANES]>().read_unaligned() };
+        Portable(bits.map(|bits| f16::from_le_bytes(bits).to_f32()))
+    }
+
+    #[inline(always)]
+    unsafe fn store_f16(self, p: *mut u8) {
+        let bits = self.0.map(|x| f16::from_f32(x).to_le_bytes());
+        // SAFETY: the caller's promise.
+        unsafe { p.cast::<[[u8; 2]; LANES]>().write_unaligned(bits) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u8) -> Self {
+        // SAFETY: the caller's promise.
+        let bits = unsafe { p.cast::<[[u8; 2]; LANES]>().read_unaligned() };
+        Portable(bits.map(|bits| f32::from_bits(u32::from(u16::from_le_bytes(bits)) << 16)))
+    }
+
+    #[inline(always)]
+    unsafe fn store_bf16(self, p: *mut u8) {
+        let bits = self.0.map(|x| bf16::from_f32(x).to_le_bytes());
+        // SAFETY: the caller's promise.
+        unsafe { p.cast::<[[u8; 2]; LANES]>().write_unaligned(bits) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_u8(p: *const u8) -> Self::Int {
+        // SAFETY: the caller's promise.
+        unsafe { p.cast::<[u8; LANES]>().read_unaligned() }.map(u32::from)
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(p: *const u8) -> Self::Int {
+        // SAFETY: the caller's promise.
+        unsafe { p.cast::<[i8; LANES]>().read_unaligned() }.map(|x| i32::from(x) as u32)
+    }
+
+    #[inline(always)]
+    unsafe fn store_i8(self, p: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { p.cast::<[i8; LANES]>().write_unaligned(self.0.map(|x| x as i8)) }
+    }
+
+    #[inline(always)]
+    unsafe fn mask(bits: u32) -> Self::Mask {
+        std::array::from_fn(|i| bits >> i & 1 != 0)
+    }
+
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        self.map2(other, |a, b| a + b)
+    }
+
+    #[inline(always)]
+    fn sub(self, other: Self) -> Self {
+        self.map2(other, |a, b| a - b)
+    }
+
+    #[inline(always)]
+    fn mul(self, other: Self) -> Self {
+        self.map2(other, |a, b| a * b)
+    }
+
+    #[inline(always)]
+    fn div(self, other: Self) -> Self {
+        self.map2(other, |a, b| a / b)
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: Self, b: Self) -> Self {
+        // Not `f32::mul_add`: without the instruction that is a slow library call.
+        self.mul(a).add(b)
+    }
+
+    #[inline(always)]
+    fn max(self, other: Self) -> Self {
+        self.map2(other, |a, b| if a > b { a } else { b })
+    }
+
+    #[inline(always)]
+    fn min(self, other: Self) -> Self {
+        self.map2(other, |a, b| if a < b { a } else { b })
+    }
+
+    #[inline(always)]
+    fn abs(self) -> Self {
+        Portable(self.0.map(f32::abs))
+    }
+
+    #[inline(always)]
+    fn round(self) -> Self {
+        Portable(self.0.map(f32::round_ties_even))
+    }
+
+    #[inline(always)]
+    fn mul_pow2(self, n: Self) -> Self {
+        // Two factors, because 2^n itself may be out of range.
+        self.map2(n, |x, n| {
+            let n = n as i32;
+            let (a, b) = (n >> 1, n - (n >> 1));
+            x * f32::from_bits(((a + 127) as u32) << 23) * f32::from_bits(((b + 127) as u32) << 23)
+        })
+    }
+
+    #[inline(always)]
+    fn add_where(self, mask: Self::Mask, x: Self) -> Self {
+        Portable(std::array::from_fn(|i| {
+            if mask[i] { self.0[i] + x.0[i] } else { self.0[i] }
+        }))
+    }
+
+    #[inline(always)]
+    fn sum(self) -> f32 {
+        let [a, b, c, d, e, f, g, h] = self.0;
+        ((a + e) + (c + g)) + ((b + f) + (d + h))
+    }
+
+    #[inline(always)]
+    fn largest(self) -> f32 {
+        self.0
+            .iter()
+            .fold(f32::NEG_INFINITY, |max, &x| if x > max { x } else { max })
+    }
+
+    #[inline(always)]
+    fn sum4(values: [Self; 4]) -> [f32; 4] {
+        values.map(Self::sum)
+    }
+
+    #[inline(always)]
+    fn and(bits: Self::Int, x: u32) -> Self::Int {
+        bits.map(|bits| bits & x)
+    }
+
+    #[inline(always)]
+    fn or(a: Self::Int, b: Self::Int) -> Self::Int {
+        std::array::from_fn(|i| a[i] | b[i])
+    }
+
+    #[inline(always)]
+    fn shl(bits: Self::Int, n: u32) -> Self::Int {
+        bits.map(|bits| bits << n)
+    }
+
+    #[inline(always)]
+    fn shr(bits: Self::Int, n: u32) -> Self::Int {
+        bits.map(|bits| bits >> n)
+    }
+
+    #[inline(always)]
+    fn has_bit(bits: Self::Int, bit: u32) -> Self::Mask {
+        bits.map(|bits| bits & bit != 0)
+    }
+
+    #[inline(always)]
+    fn from_int(bits: Self::Int) -> Self {
+        Portable(bits.map(|bits| bits as i32 as f32))
+    }
+
+    #[inline(always)]
+    fn table(values: &[f32; 16], scale: Self) -> Self::Table {
+        values.map(|value| value * scale.0[0])
+    }
+
+    #[inline(always)]
+    fn lookup(table: Self::Table, bits: Self::Int) -> Self {
+        Portable(bits.map(|bits| table[(bits & 15) as usize]))
+    }
+
+    #[inline(always)]
+    fn line(d: Self, m: Self) -> Self::Line {
+        (d, m)
+    }
+
+    #[inline(always)]
+    fn low4((d, m): Self::Line, bits: Self::Int) -> Self {
+        Self::from_int(Self::and(bits, 15)).mul_add(d, m)
+    }
+
+    #[inline(always)]
+    fn high4((d, m): Self::Line, bits: Self::Int) -> Self {
+        Self::from_int(Self::shr(bits, 4)).mul_add(d, m)
+    }
+
+    #[inline(always)]
+    fn low5((d, m): Self::Line, bits: Self::Int, fifth: Self::Mask) -> Self {
+        let fifth = fifth.map(|fifth| u32::from(fifth) << 4);
+        Self::from_int(Self::or(Self::and(bits, 15), fifth)).mul_add(d, m)
+    }
+
+    #[inline(always)]
+    fn high5(line: Self::Line, bits: Self::Int, fifth: Self::Mask) -> Self {
+        Self::low5(line, Self::shr(bits, 4), fifth)
+    }
+}

@@ -1,0 +1,140 @@
+//! AVX-512 (F, BW, DQ, VL): 16 floats.
+
+use std::arch::x86_64::*;
+
+use super::{avx2, methods};
+use crate::simd::Simd;
+
+/// Sixteen floats in a register.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512(__m512);
+
+/// The numbers 0 to 31.
+static COUNT: [f32; 32] = {
+    let mut count = [0.0; 32];
+    let mut i = 0;
+    while i < 32 {
+        count[i] = i as f32;
+        i += 1;
+    }
+    count
+};
+
+/// The first `n` lanes.
+#[inline(always)]
+fn first(n: usize) -> __mmask16 {
+    debug_assert!(n <= 16);
+    ((1u32 << n) - 1) as __mmask16
+}
+
+/// Both halves added.
+///
+/// # Safety
+/// The CPU has AVX-512.
+#[inline(always)]
+unsafe fn fold(x: __m512) -> __m256 {
+    // SAFETY: the caller's promise.
+    unsafe { _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x)) }
+}
+
+/// Floats to bfloat16, rounded to nearest even; NaNs stay NaNs.
+///
+/// # Safety
+/// The CPU has AVX-512.
+#[inline(always)]
+unsafe fn to_bf16(x: __m512) -> __m256i {
+    // SAFETY: the caller's promise. (Not the instruction of AVX512-BF16: it flushes subnormals.)
+    unsafe {
+        let bits = _mm512_castps_si512(x);
+        let lsb = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+        let rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), lsb);
+        let is_nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+        let bits = _mm512_mask_or_epi32(rounded, is_nan, bits, _mm512_set1_epi32(0x0040_0000));
+        _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(bits))
+    }
+}
+
+impl Simd for Avx512 {
+    const LANES: usize = 16;
+    type Int = __m512i;
+    type Mask = __mmask16;
+    type Table = Self;
+    type Line = [Self; 2];
+
+    methods! { unsafe
+        fn splat(x: f32) -> Self = Avx512(_mm512_set1_ps(x));
+        fn load(p: *const f32) -> Self = Avx512(_mm512_loadu_ps(p));
+        fn load_partial(p: *const f32, n: usize) -> Self = Avx512(_mm512_maskz_loadu_ps(first(n), p));
+        fn store(self, p: *mut f32) -> () = _mm512_storeu_ps(p, self.0);
+        fn store_partial(self, p: *mut f32, n: usize) -> () = _mm512_mask_storeu_ps(p, first(n), self.0);
+        fn splat_f16(p: *const u8) -> Self = {
+            Avx512(_mm512_cvtph_ps(_mm256_set1_epi16(p.cast::<i16>().read_unaligned())))
+        };
+        fn load_f16(p: *const u8) -> Self = Avx512(_mm512_cvtph_ps(_mm256_loadu_si256(p.cast())));
+        fn store_f16(self, p: *mut u8) -> () = {
+            _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0))
+        };
+        fn load_bf16(p: *const u8) -> Self = {
+            let halves = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+            Avx512(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(halves)))
+        };
+        fn store_bf16(self, p: *mut u8) -> () = _mm256_storeu_si256(p.cast(), to_bf16(self.0));
+        fn load_u8(p: *const u8) -> __m512i = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
+        fn load_i8(p: *const u8) -> __m512i = _mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()));
+        fn store_i8(self, p: *mut u8) -> () = {
+            _mm_storeu_si128(p.cast(), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(self.0)))
+        };
+        fn mask(bits: u32) -> __mmask16 = bits as __mmask16;
+    }
+
+    methods! {
+        fn add(self, other: Self) -> Self = Avx512(_mm512_add_ps(self.0, other.0));
+        fn sub(self, other: Self) -> Self = Avx512(_mm512_sub_ps(self.0, other.0));
+        fn mul(self, other: Self) -> Self = Avx512(_mm512_mul_ps(self.0, other.0));
+        fn div(self, other: Self) -> Self = Avx512(_mm512_div_ps(self.0, other.0));
+        fn mul_add(self, a: Self, b: Self) -> Self = Avx512(_mm512_fmadd_ps(self.0, a.0, b.0));
+        fn max(self, other: Self) -> Self = Avx512(_mm512_max_ps(self.0, other.0));
+        fn min(self, other: Self) -> Self = Avx512(_mm512_min_ps(self.0, other.0));
+        fn abs(self) -> Self = Avx512(_mm512_abs_ps(self.0));
+        fn round(self) -> Self = {
+            Avx512(_mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0))
+        };
+        fn mul_pow2(self, n: Self) -> Self = Avx512(_mm512_scalef_ps(self.0, n.0));
+        fn add_where(self, mask: __mmask16, x: Self) -> Self = {
+            Avx512(_mm512_mask_add_ps(self.0, mask, self.0, x.0))
+        };
+        fn sum(self) -> f32 = avx2::sum4([fold(self.0); 4])[0];
+        fn largest(self) -> f32 = _mm512_reduce_max_ps(self.0);
+        fn sum4(values: [Self; 4]) -> [f32; 4] = {
+            avx2::sum4([fold(values[0].0), fold(values[1].0), fold(values[2].0), fold(values[3].0)])
+        };
+        fn and(bits: __m512i, x: u32) -> __m512i = _mm512_and_si512(bits, _mm512_set1_epi32(x as i32));
+        fn or(a: __m512i, b: __m512i) -> __m512i = _mm512_or_si512(a, b);
+        // By a count in a register, which the compiler turns into the immediate form: counts are constants once inlined.
+        fn shl(bits: __m512i, n: u32) -> __m512i = _mm512_sll_epi32(bits, _mm_cvtsi32_si128(n as i32));
+        fn shr(bits: __m512i, n: u32) -> __m512i = _mm512_srl_epi32(bits, _mm_cvtsi32_si128(n as i32));
+        fn has_bit(bits: __m512i, bit: u32) -> __mmask16 = {
+            _mm512_test_epi32_mask(bits, _mm512_set1_epi32(bit as i32))
+        };
+        fn from_int(bits: __m512i) -> Self = Avx512(_mm512_cvtepi32_ps(bits));
+        fn table(values: &[f32; 16], scale: Self) -> Self = {
+            Avx512(_mm512_mul_ps(_mm512_loadu_ps(values.as_ptr()), scale.0))
+        };
+        // A permutation looks at the low 4 bits of each index only.
+        fn lookup(table: Self, bits: __m512i) -> Self = Avx512(_mm512_permutexvar_ps(bits, table.0));
+        // All 32 values of the line are computed at once and then looked up.
+        fn line(d: Self, m: Self) -> [Self; 2] = [
+            Avx512(_mm512_fmadd_ps(_mm512_loadu_ps(COUNT.as_ptr()), d.0, m.0)),
+            Avx512(_mm512_fmadd_ps(_mm512_loadu_ps(COUNT.as_ptr().add(16)), d.0, m.0)),
+        ];
+        fn low4(line: [Self; 2], bits: __m512i) -> Self = Self::lookup(line[0], bits);
+        fn high4(line: [Self; 2], bits: __m512i) -> Self = Self::lookup(line[0], Self::shr(bits, 4));
+        fn low5(line: [Self; 2], bits: __m512i, fifth: __mmask16) -> Self = {
+            let low = Self::lookup(line[0], bits);
+            Avx512(_mm512_mask_permutexvar_ps(low.0, fifth, bits, line[1].0))
+        };
+        fn high5(line: [Self; 2], bits: __m512i, fifth: __mmask16) -> Self = {
+            Self::low5(line, Self::shr(bits, 4), fifth)
+        };
+    }
+}

@@ -1,0 +1,235 @@
+//! Every kernel of every instruction set that this CPU has, against plain double-precision code on shared data.
+
+use std::path::PathBuf;
+
+use crate::dispatch::{Kernels, kernels_of};
+use crate::matmul::matmul_with;
+use crate::quants::scalar_decoders;
+use crate::{GgmlType, Isa, MatMul, matmul_scratch};
+
+/// Lengths around the registers' and the unrolled loops'.
+const LENGTHS: [usize; 18] = [0, 1, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 129, 577, 1023];
+
+fn all_kernels() -> impl Iterator<Item = &'static Kernels> {
+    Isa::ALL.into_iter().filter(|isa| isa.is_available()).map(kernels_of)
+}
+
+fn fixture(name: &str) -> Vec<u8> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../tests/data/quants")
+        .join(name);
+    std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// 4096 elements' worth of blocks.
+fn blocks(ty: GgmlType) -> Vec<u8> {
+    fixture(&if ty == GgmlType::F32 {
+        "source.f32".to_owned()
+    } else {
+        format!("{ty}.blocks")
+    })
+}
+
+/// Numbers in -1..1 (SplitMix64).
+fn noise(seed: u64, n: usize) -> Vec<f32> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ z >> 31) >> 40) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..n).map(|_| next()).collect()
+}
+
+#[track_caller]
+fn assert_close(what: &str, got: f32, expected: f64, magnitude: f64) {
+    let error = (f64::from(got) - expected).abs();
+    assert!(error <= 4e-7 * magnitude + 1e-37, "{what}: {got} is not {expected}");
+}
+
+#[test]
+fn decoders_give_the_bits_of_the_definition() {
+    for (ty, dequantize) in scalar_decoders() {
+        let blocks = blocks(ty);
+        let mut expected = vec![f32::NAN; 4096];
+        dequantize(&blocks, &mut expected);
+        for kernels in all_kernels() {
+            for n in LENGTHS
+                .into_iter()
+                .chain([256, 4096])
+                .filter(|n| n % ty.block_size() == 0)
+            {
+                let mut out = vec![f32::NAN; n];
+                let bytes = &blocks[..ty.row_bytes(n).unwrap()];
+                // SAFETY: lengths agree, the CPU has the instructions.
+                unsafe { (kernels.of_type(ty).dequantize)(bytes.as_ptr(), out.as_mut_ptr(), n) };
+                // Not compared by bits, because 0 and -0 are the same weight.
+                let differing = out.iter().zip(&expected).position(|(a, b)| a != b);
+                assert_eq!(differing, None, "{:?} {ty} {n}: first difference", kernels.isa);
+            }
+        }
+    }
+}
+
+#[test]
+fn encoders_give_the_bits_of_the_definition() {
+    let mut x = noise(1, 1024);
+    x[..8].copy_from_slice(&[0.0, -0.0, 1e-8, -7e-7, 65519.0, -65520.0, 3e38, 1e-40]);
+    for ty in GgmlType::ALL.iter().copied().filter(|&ty| crate::can_quantize(ty)) {
+        for n in LENGTHS
+            .into_iter()
+            .chain([32, 1024])
+            .filter(|n| n % ty.block_size() == 0)
+        {
+            let encode = |kernels: &Kernels| {
+                let mut out = vec![0xAA; ty.row_bytes(n).unwrap()];
+                // SAFETY: lengths agree, the CPU has the instructions.
+                unsafe { kernels.of_type(ty).quantize.unwrap()(x.as_ptr(), out.as_mut_ptr(), n) };
+                out
+            };
+            let expected = encode(kernels_of(Isa::Scalar));
+            for kernels in all_kernels() {
+                assert_eq!(encode(kernels), expected, "{:?} {ty} {n}", kernels.isa);
+            }
+        }
+    }
+}
+
+#[test]
+fn typed_rows_are_multiplied_and_added() {
+    for (ty, dequantize) in scalar_decoders() {
+        let blocks = blocks(ty);
+        let mut weights = vec![0.0; 4096];
+        dequantize(&blocks, &mut weights);
+        let x = noise(2, 4096);
+        for kernels in all_kernels() {
+            for n in LENGTHS
+                .into_iter()
+                .chain([256, 768, 4096])
+                .filter(|n| n % ty.block_size() == 0)
+            {
+                let what = format!("{:?} {ty} {n}", kernels.isa);
+                let products = weights
+                    .iter()
+                    .zip(&x)
+                    .take(n)
+                    .map(|(w, x)| f64::from(*w) * f64::from(*x));
+                let magnitude: f64 = products.clone().map(f64::abs).sum();
+                let mut y = x[..n].to_vec();
+                // SAFETY: lengths agree, the CPU has the instructions.
+                let dot = unsafe {
+                    (kernels.of_type(ty).axpy)(0.5, blocks.as_ptr(), y.as_mut_ptr(), n);
+                    (kernels.of_type(ty).dot)(blocks.as_ptr(), x.as_ptr(), n)
+                };
+                assert_close(&what, dot, products.sum(), magnitude);
+                for i in 0..n {
+                    let expected = f64::from(x[i]) + 0.5 * f64::from(weights[i]);
+                    assert_close(&what, y[i], expected, 1.0 + expected.abs());
+                }
+            }
+        }
+    }
+}
+
+/// The product of the first `m` rows of recorded blocks with noise, computed in chunks of `rows`.
+fn product(kernels: &Kernels, ty: GgmlType, m: usize, k: usize, n: usize, rows: usize) -> Vec<f32> {
+    let row_bytes = ty.row_bytes(k).unwrap();
+    // Rows apart and off any alignment.
+    let row_stride = row_bytes + 3;
+    let mut w = vec![0u8; m * row_stride];
+    for (row, bytes) in w.chunks_mut(row_stride).zip(blocks(ty).chunks(row_bytes)) {
+        row[1..=row_bytes].copy_from_slice(bytes);
+    }
+    let (x_stride, out_stride) = (k + 5, m + 2);
+    let x = noise(3, n * x_stride);
+    let mut out = vec![f32::NAN; n * out_stride];
+    let mut scratch = vec![f32::NAN; matmul_scratch(k, n)];
+    for i in (0..m).step_by(rows) {
+        let args = MatMul {
+            ty,
+            w: &w[i * row_stride + 1..],
+            row_stride,
+            m: rows.min(m - i),
+            k,
+            x: &x,
+            x_stride,
+            n,
+        };
+        // SAFETY: `out` holds n rows of m floats from row i on; the CPU has the instructions.
+        unsafe { matmul_with(kernels, &args, out.as_mut_ptr().add(i), out_stride, &mut scratch) };
+    }
+    for row in out.chunks(out_stride) {
+        assert!(row[m..].iter().all(|x| x.is_nan()), "written beyond row {m}");
+    }
+    out
+}
+
+fn check_product(kernels: &Kernels, ty: GgmlType, weights: &[f32], m: usize, k: usize, n: usize) {
+    let out = product(kernels, ty, m, k, n, m);
+    let x = noise(3, n * (k + 5));
+    for j in 0..n {
+        for i in 0..m {
+            let (w, x) = (&weights[i * k..(i + 1) * k], &x[j * (k + 5)..]);
+            let products = w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x));
+            let magnitude: f64 = products.clone().map(f64::abs).sum();
+            let what = format!("{:?} {ty} m {m} k {k} n {n}: row {i} column {j}", kernels.isa);
+            assert_close(&what, out[j * (m + 2) + i], products.sum(), magnitude);
+        }
+    }
+    for rows in [1, 3, 4, 6] {
+        let split = product(kernels, ty, m, k, n, rows);
+        let same = out.iter().zip(&split).all(|(a, b)| a.to_bits() == b.to_bits());
+        assert!(
+            same,
+            "{:?} {ty} m {m} k {k} n {n}: chunks of {rows} rows change the result",
+            kernels.isa
+        );
+    }
+}
+
+#[test]
+fn products_are_right_and_independent_of_the_split() {
+    for (ty, dequantize) in scalar_decoders() {
+        let mut weights = vec![0.0; 4096];
+        dequantize(&blocks(ty), &mut weights);
+        let lengths = [1, 5, 16, 37, 64, 100, 224, 256, 512, 585]
+            .into_iter()
+            .filter(|k| k % ty.block_size() == 0);
+        for (k, kernels) in lengths.flat_map(|k| all_kernels().map(move |kernels| (k, kernels))) {
+            for n in 1..=17 {
+                check_product(kernels, ty, &weights, (4096 / k).min(1 + n % 13), k, n);
+            }
+        }
+    }
+}
+
+#[test]
+fn long_rows_and_many_columns() {
+    for (ty, dequantize) in scalar_decoders() {
+        let mut weights = vec![0.0; 4096];
+        dequantize(&blocks(ty), &mut weights);
+        for kernels in all_kernels() {
+            check_product(kernels, ty, &weights, 1, 4096, 3);
+            check_product(kernels, ty, &weights, 3, 1280, 40);
+        }
+    }
+}
+
+#[test]
+fn nothing_times_something() {
+    let args = MatMul {
+        ty: GgmlType::Q4_0,
+        w: &[],
+        row_stride: 18,
+        m: 0,
+        k: 32,
+        x: &[],
+        x_stride: 32,
+        n: 0,
+    };
+    // SAFETY: there is nothing to write.
+    unsafe { crate::matmul(&args, std::ptr::NonNull::dangling().as_ptr(), 0, &mut []) };
+}
+
+mod rows;

@@ -1,0 +1,219 @@
+//! Row operations.
+
+use super::*;
+
+fn wide(x: &[f32]) -> impl Iterator<Item = f64> + Clone + '_ {
+    x.iter().map(|&x| f64::from(x))
+}
+
+#[test]
+fn reductions() {
+    for kernels in all_kernels() {
+        for n in LENGTHS {
+            let (a, b) = (noise(1, n), noise(2, n));
+            let what = format!("{:?} {n}", kernels.isa);
+            // SAFETY: lengths agree, the CPU has the instructions.
+            unsafe {
+                let products = wide(&a).zip(wide(&b)).map(|(a, b)| a * b);
+                let magnitude = products.clone().map(f64::abs).sum();
+                assert_close(
+                    &what,
+                    (kernels.dot)(a.as_ptr(), b.as_ptr(), n),
+                    products.sum(),
+                    magnitude,
+                );
+                assert_close(
+                    &what,
+                    (kernels.sum)(a.as_ptr(), n),
+                    wide(&a).sum(),
+                    wide(&a).map(f64::abs).sum(),
+                );
+                let squares: f64 = wide(&a).map(|a| a * a).sum();
+                assert_close(&what, (kernels.sum_of_squares)(a.as_ptr(), n), squares, squares);
+                let max = a.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                assert_eq!((kernels.max)(a.as_ptr(), n), max, "{what}");
+            }
+        }
+    }
+}
+
+/// Compares an element-wise kernel, into another row and in place, with its definition in double precision.
+fn check_map(
+    isa: Isa,
+    name: &str,
+    a: &[f32],
+    run: impl Fn(*const f32, *mut f32),
+    definition: impl Fn(usize, f64) -> f64,
+) {
+    let mut out = vec![f32::NAN; a.len() + 1];
+    run(a.as_ptr(), out.as_mut_ptr());
+    assert!(
+        out.pop().unwrap().is_nan(),
+        "{isa:?} {name}: written beyond {} elements",
+        a.len()
+    );
+    let mut in_place = a.to_vec();
+    let ptr = in_place.as_mut_ptr();
+    run(ptr, ptr);
+    assert_eq!(in_place, out, "{isa:?} {name} in place");
+    for (i, (&a, &out)) in a.iter().zip(&out).enumerate() {
+        let expected = definition(i, f64::from(a));
+        let error = (f64::from(out) - expected).abs();
+        // Rounding an exponent costs as many units as it is large.
+        assert!(
+            error <= 6e-7 * expected.abs() * f64::from(a * a).max(1.0),
+            "{isa:?} {name}({a}): {out} is not {expected}"
+        );
+    }
+}
+
+#[test]
+fn element_wise() {
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    let gelu = |x: f64| x * sigmoid(2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x));
+    for k in all_kernels() {
+        for n in LENGTHS {
+            let a: Vec<f32> = noise(1, n).iter().map(|x| x * 9.0).collect();
+            let b = noise(2, n);
+            let up = |i: usize| f64::from(b[i]);
+            let b = b.as_ptr();
+            // SAFETY: all rows have this length, the CPU has the instructions.
+            unsafe {
+                check_map(k.isa, "exp", &a, |x, out| (k.exp)(x, out, n), |_, x| x.exp());
+                check_map(k.isa, "sigmoid", &a, |x, out| (k.sigmoid)(x, out, n), |_, x| sigmoid(x));
+                check_map(k.isa, "silu", &a, |x, out| (k.silu)(x, out, n), |_, x| x * sigmoid(x));
+                check_map(k.isa, "gelu", &a, |x, out| (k.gelu)(x, out, n), |_, x| gelu(x));
+                check_map(
+                    k.isa,
+                    "silu_mul",
+                    &a,
+                    |x, out| (k.silu_mul)(x, b, out, n),
+                    |i, x| x * sigmoid(x) * up(i),
+                );
+                check_map(
+                    k.isa,
+                    "gelu_mul",
+                    &a,
+                    |x, out| (k.gelu_mul)(x, b, out, n),
+                    |i, x| gelu(x) * up(i),
+                );
+                check_map(k.isa, "mul", &a, |x, out| (k.mul)(x, b, out, n), |i, x| x * up(i));
+                check_map(
+                    k.isa,
+                    "add",
+                    &a,
+                    |x, out| (k.add)(x, b, out, n),
+                    |i, x| f64::from((x + up(i)) as f32),
+                );
+                check_map(
+                    k.isa,
+                    "scale",
+                    &a,
+                    |x, out| (k.scale)(3.0, 0.0, x, out, n),
+                    |_, x| 3.0 * x,
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn scaled_sums() {
+    for kernels in all_kernels() {
+        for n in LENGTHS {
+            let (x, mut y) = (noise(1, n), noise(2, n));
+            let expected: Vec<f64> = wide(&x).zip(wide(&y)).map(|(x, y)| 0.7f32 as f64 * x + y).collect();
+            // SAFETY: both rows have this length, the CPU has the instructions.
+            unsafe { (kernels.axpy)(0.7, x.as_ptr(), y.as_mut_ptr(), n) };
+            for (y, expected) in y.iter().zip(expected) {
+                assert_close("axpy", *y, expected, 1.0);
+            }
+        }
+    }
+}
+
+#[test]
+fn norms() {
+    for k in all_kernels() {
+        for n in LENGTHS.into_iter().skip(1) {
+            let (x, weight) = (noise(1, n), noise(2, n));
+            let eps = 1e-5f32;
+            let mean = wide(&x).sum::<f64>() / n as f64;
+            let mean_square = wide(&x).map(|x| x * x).sum::<f64>() / n as f64;
+            let variance = wide(&x).map(|x| (x - mean).powi(2)).sum::<f64>() / n as f64;
+            let rms = 1.0 / (mean_square + f64::from(eps)).sqrt();
+            let deviation = 1.0 / (variance + f64::from(eps)).sqrt();
+            let w = weight.as_ptr();
+            // SAFETY: all rows have this length, the CPU has the instructions.
+            unsafe {
+                let run = |x: *const f32, out: *mut f32| (k.rms_norm)(x, std::ptr::null(), eps, out, n);
+                check_map(k.isa, "rms_norm", &x, run, |_, x| x * rms);
+                let run = |x: *const f32, out: *mut f32| (k.rms_norm)(x, w, eps, out, n);
+                check_map(k.isa, "rms_norm", &x, run, |i, x| x * rms * f64::from(weight[i]));
+                let mut out = vec![f32::NAN; n];
+                (k.norm)(x.as_ptr(), eps, out.as_mut_ptr(), n);
+                for (out, x) in out.iter().zip(wide(&x)) {
+                    // The mean is rounded, which shows where variance is small.
+                    assert_close("norm", *out, (x - mean) * deviation, deviation);
+                }
+                let mut in_place = x.clone();
+                let ptr = in_place.as_mut_ptr();
+                (k.norm)(ptr, eps, ptr, n);
+                assert_eq!(in_place, out);
+            }
+        }
+    }
+}
+
+#[test]
+fn softmax_with_hidden_elements() {
+    for kernels in all_kernels() {
+        for n in LENGTHS.into_iter().skip(1) {
+            let mut x: Vec<f32> = noise(1, n).iter().map(|x| x * 20.0).collect();
+            for hidden in (1..n).step_by(3) {
+                x[hidden] = f32::NEG_INFINITY;
+            }
+            let scale = 0.25;
+            let max = wide(&x).map(|x| x * scale).fold(f64::NEG_INFINITY, f64::max);
+            let expected: Vec<f64> = wide(&x).map(|x| (x * scale - max).exp()).collect();
+            let sum: f64 = expected.iter().sum();
+            // SAFETY: `x` has this length, the CPU has the instructions.
+            unsafe { (kernels.softmax)(x.as_mut_ptr(), scale as f32, n) };
+            for (x, expected) in x.iter().zip(expected) {
+                assert_close("softmax", *x, expected / sum, 4.0 * expected / sum);
+            }
+        }
+    }
+}
+
+#[test]
+fn exp_is_accurate_everywhere() {
+    for kernels in all_kernels() {
+        // Every 8191st float.
+        let x: Vec<f32> = (0..=u32::MAX).step_by(8191).map(f32::from_bits).collect();
+        let mut out = vec![0.0; x.len()];
+        // SAFETY: both rows have this length, the CPU has the instructions.
+        unsafe { (kernels.exp)(x.as_ptr(), out.as_mut_ptr(), x.len()) };
+        for (&x, &out) in x.iter().zip(&out) {
+            let expected = f64::from(x).exp();
+            if x.is_nan() {
+                assert!(out.is_nan(), "{:?} exp({x}): {out}", kernels.isa);
+            } else if expected > f64::from(f32::MAX) {
+                assert!(
+                    out == f32::INFINITY || out == f32::MAX,
+                    "{:?} exp({x}): {out}",
+                    kernels.isa
+                );
+            } else {
+                // A unit in the last place is at most 2^-23 of the value, at least the smallest subnormal.
+                let ulp = (expected * 2f64.powi(-23)).max(2f64.powi(-149));
+                let error = (f64::from(out) - expected).abs();
+                assert!(
+                    error <= 2.0 * ulp,
+                    "{:?} exp({x}): {out} is not {expected}",
+                    kernels.isa
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Logits of seeded models against recorded ones, whatever the ubatch size, cache type, device and mix of sequences.
+
+use engine::backend;
+use engine::context::{Batch, SeqSet};
+use kernels::GgmlType;
+use tests::{context, exact, fixture, model, nmse};
+
+const NAMES: [&str; 6] = [
+    "llama-dense",
+    "llama-moe",
+    "internlm2-dense",
+    "qwen2-dense",
+    "qwen3-dense",
+    "gemma3-dense",
+];
+
+fn check(name: &str, limit: f64, change: impl FnOnce(&mut engine::conformance::CheckParams)) {
+    let mut params = exact();
+    change(&mut params);
+    let found = fixture(name)
+        .nmse(archs::ALL, &params)
+        .unwrap_or_else(|e| panic!("{name}: {e}"));
+    assert!(found < limit, "{name}: NMSE {found:.3e}, limit {limit:.0e}");
+}
+
+#[test]
+fn recorded_logits_are_met_for_every_ubatch_size() {
+    for name in NAMES {
+        for n_ubatch in [1, 7, 512] {
+            check(name, 1e-8, |p| p.context.n_ubatch = n_ubatch);
+        }
+    }
+}
+
+#[test]
+fn rounded_caches_cost_little() {
+    for name in NAMES {
+        for (ty, limit) in [(GgmlType::F16, 1e-4), (GgmlType::BF16, 1e-3), (GgmlType::Q8_0, 1e-3)] {
+            check(name, limit, |p| (p.context.type_k, p.context.type_v) = (ty, ty));
+        }
+    }
+}
+
+#[test]
+fn the_reference_device_meets_them_too() {
+    for name in NAMES {
+        check(name, 1e-8, |p| {
+            p.load.device = backend::device("reference").expect("it is compiled in")
+        });
+    }
+}
+
+#[test]
+fn copied_weights_give_the_same_bits_as_mapped_ones() {
+    for name in NAMES {
+        let tokens = tests::tokens(name);
+        let run = |mmap| {
+            let mut p = exact();
+            p.load.mmap = mmap;
+            let m = fixture(name).model(archs::ALL, &p).unwrap();
+            engine::conformance::all_logits(m, &tokens, &p.context).unwrap()
+        };
+        assert_eq!(run(true), run(false), "{name}");
+    }
+}
+
+/// Two sequences in one batch, their tokens taking turns; the second holds the same tokens backwards.
+#[test]
+fn interleaved_sequences_do_not_see_each_other() {
+    for name in NAMES {
+        let recorded = fixture(name).recorded().unwrap();
+        let tokens = tests::tokens(name);
+        for n_ubatch in [7, 512] {
+            let mut ctx = context(&model(name), |p| {
+                p.n_ctx = 2 * tokens.len();
+                p.n_seq_max = 2;
+                p.n_ubatch = n_ubatch;
+                p.n_outputs_max = n_ubatch;
+            });
+            let mut batch = Batch::new();
+            for (i, &t) in tokens.iter().enumerate() {
+                batch.push(t, i, SeqSet::one(0), true);
+                batch.push(tokens[tokens.len() - 1 - i], i, SeqSet::one(1), true);
+            }
+            ctx.decode(&batch).unwrap();
+            let first: Vec<f32> = (0..tokens.len())
+                .flat_map(|i| ctx.logits(2 * i).expect("output").to_vec())
+                .collect();
+            let found = nmse(recorded.values(), &first);
+            assert!(found < 1e-8, "{name} ubatch {n_ubatch}: NMSE {found:.3e}");
+        }
+    }
+}
+
+#[test]
+fn wanted_rows_are_the_rows_of_all() {
+    for name in NAMES {
+        let recorded = fixture(name).recorded().unwrap();
+        let tokens = tests::tokens(name);
+        let mut ctx = context(&model(name), |p| p.n_outputs_max = 8);
+        let mut batch = Batch::new();
+        let wanted = |i: usize| [3, 40, 41, 95].contains(&i);
+        for (i, &t) in tokens.iter().enumerate() {
+            batch.push(t, i, SeqSet::one(0), wanted(i));
+        }
+        ctx.decode(&batch).unwrap();
+        for i in 0..tokens.len() {
+            assert_eq!(ctx.logits(i).is_some(), wanted(i));
+            if let Some(l) = ctx.logits(i) {
+                let found = nmse(recorded.row(i).unwrap(), l);
+                assert!(found < 1e-8, "{name} token {i}: NMSE {found:.3e}");
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Sequence operations of the KV memory, seen through the logits that follow them.
+
+use engine::context::{Batch, DecodeError, MemoryError, SeqSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use tests::{context, decode_last, decode_one, model, nmse, tokens};
+
+#[test]
+fn a_cut_sequence_continues_as_if_never_longer() {
+    let (m, t) = (model("llama-dense"), tokens("llama-dense"));
+    let mut ctx = context(&m, |_| {});
+    decode_last(&mut ctx, &t[..40], 0, 0);
+    ctx.seq_rm(0, 20..).unwrap();
+    assert_eq!(ctx.n_past(0), 20);
+    let again = decode_last(&mut ctx, &t[60..70], 20, 0);
+    let mut fresh = context(&m, |_| {});
+    let straight: Vec<u32> = t[..20].iter().chain(&t[60..70]).copied().collect();
+    let expected = decode_last(&mut fresh, &straight, 0, 0);
+    assert!(nmse(&expected, &again) < 1e-10);
+}
+
+#[test]
+fn copied_sequences_part_ways() {
+    let (m, t) = (model("qwen3-dense"), tokens("qwen3-dense"));
+    let mut ctx = context(&m, |p| p.n_seq_max = 3);
+    decode_last(&mut ctx, &t[..30], 0, 0);
+    ctx.seq_cp(0, 1, ..).unwrap();
+    assert_eq!(ctx.n_used(), 30, "sharing takes no cells");
+    let a = decode_one(&mut ctx, t[30], 30, 0);
+    let b = decode_one(&mut ctx, t[31], 30, 1);
+    let a2 = decode_one(&mut ctx, t[32], 31, 0);
+    for (first, last, found) in [(30, None, &a), (31, None, &b), (30, Some(32), &a2)] {
+        let mut fresh = context(&m, |_| {});
+        let straight: Vec<u32> = t[..30]
+            .iter()
+            .chain([&t[first]])
+            .chain(last.map(|i: usize| &t[i]))
+            .copied()
+            .collect();
+        assert!(nmse(&decode_last(&mut fresh, &straight, 0, 0), found) < 1e-10);
+    }
+    ctx.seq_keep(1).unwrap();
+    assert_eq!((ctx.n_past(0), ctx.n_past(1), ctx.n_used()), (0, 31, 31));
+}
+
+/// Without the first tokens and with positions moved down, the rest must look as if it had been decoded there from the start —
+/// in the first layer exactly; later layers have seen the removed tokens, as in any engine that shifts.
+#[test]
+fn shifted_positions_rotate_the_keys() {
+    let (m, t) = (model("llama-dense"), tokens("llama-dense"));
+    // Removing nothing and shifting forth and back must change nothing.
+    let mut ctx = context(&m, |_| {});
+    decode_last(&mut ctx, &t[..30], 0, 0);
+    ctx.seq_add(0, .., 7).unwrap();
+    assert_eq!(ctx.n_past(0), 37);
+    let moved = decode_one(&mut ctx, t[30], 37, 0);
+    let mut fresh = context(&m, |_| {});
+    let expected = decode_last(&mut fresh, &t[..31], 0, 0);
+    assert!(
+        nmse(&expected, &moved) < 1e-8,
+        "rotary attention sees distances only: {:.3e}",
+        nmse(&expected, &moved)
+    );
+    ctx.seq_rm(0, 37..).unwrap();
+    ctx.seq_add(0, .., -7).unwrap();
+    let back = decode_one(&mut ctx, t[30], 30, 0);
+    assert!(nmse(&expected, &back) < 1e-8);
+}
+
+#[test]
+fn a_window_needs_few_cells_and_says_when_it_has_forgotten() {
+    let (m, t) = (model("gemma3-dense"), tokens("gemma3-dense"));
+    // The window is 32: with 256 cells of step nothing is saved here, but the ring is the same code as in large models.
+    let mut ctx = context(&m, |p| {
+        p.n_ctx = 1024;
+        p.n_ubatch = 16;
+    });
+    let long: Vec<u32> = t.iter().cycle().take(700).copied().collect();
+    decode_last(&mut ctx, &long, 0, 0);
+    assert_eq!(
+        ctx.seq_rm(0, 300..),
+        Err(MemoryError::WindowForgotten { seq: 0, pos: 300 })
+    );
+    assert_eq!(ctx.n_past(0), 700, "a refused cut changes nothing");
+    ctx.seq_rm(0, 690..).unwrap();
+    let cut = decode_one(&mut ctx, t[3], 690, 0);
+    let mut fresh = context(&m, |p| p.n_ctx = 1024);
+    let straight: Vec<u32> = long[..690].iter().chain([&t[3]]).copied().collect();
+    assert!(nmse(&decode_last(&mut fresh, &straight, 0, 0), &cut) < 1e-8);
+}
+
+#[test]
+fn a_full_context_is_an_error_with_both_numbers_and_changes_nothing() {
+    let (m, t) = (model("llama-dense"), tokens("llama-dense"));
+    let mut ctx = context(&m, |p| p.n_ctx = 32);
+    let expected = decode_last(&mut ctx, &t[..20], 0, 0);
+    let mut batch = Batch::new();
+    batch.push_prompt(&t[20..40], 20, 0);
+    let error = ctx.decode(&batch).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            DecodeError::ContextFull {
+                needed: 20,
+                used: 20,
+                n_ctx: 32
+            }
+        ),
+        "{error}"
+    );
+    assert_eq!(ctx.n_past(0), 20);
+    ctx.seq_rm(0, 19..).unwrap();
+    assert!(nmse(&expected, &decode_one(&mut ctx, t[19], 19, 0)) < 1e-10);
+}
+
+#[test]
+fn cancelling_between_ubatches_takes_the_batch_back() {
+    let (m, t) = (model("llama-dense"), tokens("llama-dense"));
+    let mut ctx = context(&m, |p| p.n_ubatch = 4);
+    decode_last(&mut ctx, &t[..10], 0, 0);
+    ctx.set_cancel(Some(Arc::new(AtomicBool::new(true))));
+    let mut batch = Batch::new();
+    batch.push_prompt(&t[10..30], 10, 0);
+    assert!(matches!(ctx.decode(&batch), Err(DecodeError::Cancelled)));
+    assert_eq!((ctx.n_past(0), ctx.n_used()), (10, 10));
+    ctx.set_cancel(None);
+    ctx.decode(&batch).unwrap();
+    assert_eq!(ctx.n_past(0), 30);
+}
+
+#[test]
+fn bad_batches_are_refused() {
+    let m = model("llama-dense");
+    let mut ctx = context(&m, |_| {});
+    let mut try_token = |token, pos, seqs| {
+        let mut batch = Batch::new();
+        batch.push(token, pos, seqs, true);
+        ctx.decode(&batch).unwrap_err().to_string()
+    };
+    let one = SeqSet::one(0);
+    assert_eq!(
+        try_token(128, 0, one),
+        "token 128 at index 0 is not in the vocabulary of 128 tokens"
+    );
+    assert_eq!(
+        try_token(u32::MAX, 0, one),
+        "token 4294967295 at index 0 is not in the vocabulary of 128 tokens"
+    );
+    assert_eq!(
+        try_token(0, 1, one),
+        "sequence 0 continues at position 0, found 1 at index 0"
+    );
+    assert_eq!(
+        try_token(0, 0, SeqSet::one(1)),
+        "token at index 0 names no sequence below 1"
+    );
+    assert_eq!(
+        try_token(0, 0, SeqSet::default()),
+        "token at index 0 names no sequence below 1"
+    );
+    assert_eq!(ctx.decode(&Batch::new()).unwrap_err().to_string(), "the batch is empty");
+    assert_eq!(ctx.n_used(), 0);
+}

@@ -1,0 +1,86 @@
+//! Generated tensor tables against GGUF files: names and shapes, nothing missing, nothing left over.
+
+use std::path::Path;
+
+use engine::gguf::Gguf;
+use engine::model::{ModelError, declare_header};
+use tests::{data_dir, shared_dir};
+
+/// Declares a header's tensors; how many rows the table has.
+fn table(path: &Path) -> Result<usize, ModelError> {
+    let header = Gguf::open_header(path)?;
+    let name: String = header.require("general.architecture")?;
+    let arch = archs::ALL
+        .iter()
+        .find(|r| r.arch.name == name)
+        .unwrap_or_else(|| panic!("{name} is declared"))
+        .arch;
+    declare_header(&header, path, arch, &name).map(|(_, _, rows)| rows.len())
+}
+
+#[test]
+fn tiny_models() {
+    for name in [
+        "llama-dense",
+        "llama-moe",
+        "internlm2-dense",
+        "qwen2-dense",
+        "qwen3-dense",
+        "gemma3-dense",
+    ] {
+        let path = data_dir().join(format!("archs/{name}.header.gguf"));
+        let n_file = Gguf::open_header(&path).unwrap().tensors().len();
+        let n = table(&path).unwrap_or_else(|e| panic!("{e}"));
+        // The classification head of qwen3 may be in a file and is not part of the graph.
+        assert_eq!(n, n_file - (name == "qwen3-dense") as usize, "{name}");
+    }
+}
+
+#[test]
+fn published_models() {
+    let Some(shared) = shared_dir() else { return };
+    for (name, n) in [
+        ("internlm2-1_8b-f16", 219),
+        ("qwen3-1.7b-q4_k_m", 311),
+        ("llama-3.1-8b-q4_k_m", 291),
+        ("qwen3-8b-q4_k_m", 399),
+    ] {
+        let path = shared.join(format!("conformance/headers/{name}.header.gguf"));
+        let header = Gguf::open_header(&path).unwrap();
+        assert_eq!(header.tensors().len(), n, "{name}");
+        let declared = table(&path).unwrap_or_else(|e| panic!("{e}"));
+        // A tied output is the embedding's row, used twice.
+        assert_eq!(declared, n, "{name}");
+    }
+}
+
+/// Takes one tensor out of a header, renames another: both are reported by name in one error.
+#[test]
+fn differences_are_reported_together() {
+    let path = data_dir().join("archs/qwen3-dense.header.gguf");
+    let mut bytes = std::fs::read(&path).unwrap();
+    for (from, to) in [
+        (&b"blk.1.ffn_up.weight"[..], &b"blk.1.ffn_xx.weight"[..]),
+        (b"output_norm.weight", b"output_nork.weight"),
+    ] {
+        let at = bytes
+            .windows(from.len())
+            .position(|w| w == from)
+            .expect("the name is in the header");
+        bytes[at..at + to.len()].copy_from_slice(to);
+    }
+    let header = Gguf::parse_header(&bytes).unwrap();
+    let arch = archs::ALL.iter().find(|r| r.arch.name == "qwen3").unwrap().arch;
+    let error = declare_header(&header, &path, arch, "qwen3")
+        .err()
+        .expect("two tensors are missing")
+        .to_string();
+    for part in [
+        "tensor `output_norm.weight` [256] is missing",
+        "tensor `blk.1.ffn_up.weight` [256, 384] is missing",
+        "tensor `blk.1.ffn_xx.weight` [256, 384] is in the file but not in the architecture",
+        "tensor `output_nork.weight` [256] is in the file but not in the architecture",
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
+}
