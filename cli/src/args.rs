@@ -233,7 +233,6 @@ pub enum ArchCommand {
         markdown: bool,
     },
     /// Compare seeded models with recorded logits
-    #[allow(dead_code)]
     Check(CheckArgs),
 }
 
@@ -292,7 +291,7 @@ fn positive(text: &str) -> Result<usize, String> {
 }
 
 /// More threads than any machine has; bounds what a slip of the finger can start.
-const MAX_THREADS: usize = 4096;
+const MAX_THREADS: usize = 1024;
 
 fn threads(text: &str) -> Result<usize, String> {
     let n = text.parse().ok().filter(|n| (1..=MAX_THREADS).contains(n));

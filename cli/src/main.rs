@@ -4,16 +4,21 @@
 //! - [`argv`], [`args`], [`sampling`]: the command line, one declaration
 //! - [`commands`]: what each command does
 //! - [`fetch`]: the default model
-//! - [`interrupt`], [`failure`], [`human`]: Ctrl-C, errors, numbers for people
+//! - [`conversation`], [`session`]: messages to prompts, prompts to text; [`positions`]: the logits of whole sequences
+//! - [`interrupt`], [`failure`], [`dirs`], [`human`]: Ctrl-C, errors, folders, numbers for people
 
 mod args;
 mod argv;
 mod commands;
+mod conversation;
+mod dirs;
 mod failure;
 mod fetch;
 mod human;
 mod interrupt;
+mod positions;
 mod sampling;
+mod session;
 
 use std::process::ExitCode;
 
@@ -35,6 +40,8 @@ fn dispatch(command: Command) -> Outcome {
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Arch(args) => commands::arch::run(&args),
         Command::Reference => commands::reference::run(),
-        _ => { fetch::default_model()?; Ok(()) }
+        Command::Run(args) => commands::run::run(&args),
+        Command::Tokenize(args) => commands::tokenize::run(&args),
+        Command::Logits(args) => commands::logits::run(&args),
     }
 }

@@ -48,7 +48,7 @@ impl clap::FromArgMatches for SamplerArgs {
             let texts: Vec<&str> = values.map(String::as_str).collect();
             self.0
                 .set(def.name, &texts)
-                .map_err(|e| clap::Error::raw(ErrorKind::ValueValidation, format!("--{}: {e}\n", def.flag)))?;
+                .map_err(|e| clap::Error::raw(ErrorKind::ValueValidation, format!("--{}: {e}", def.flag)))?;
         }
         Ok(())
     }

@@ -335,7 +335,7 @@ fn printable(text: &str) -> String {
 }
 
 fn quoted(text: &str) -> String {
-    format!("\"{}\"", text.escape_debug())
+    format!("{text:?}")
 }
 
 #[cfg(test)]

@@ -1,8 +1,13 @@
 //! One module for each command.
 
 pub mod arch;
+mod chat;
+mod input;
 pub mod inspect;
+pub mod logits;
 pub mod reference;
+pub mod run;
+pub mod tokenize;
 
 use std::io::{self, BufWriter, StdoutLock};
 

