@@ -324,7 +324,12 @@ mod tests {
     #[test]
     fn short_forms_stand_for_flags() {
         fn flags(command: &clap::Command, found: &mut Vec<String>) {
-            found.extend(command.get_arguments().filter_map(|a| a.get_long()).map(|l| format!("--{l}")));
+            found.extend(
+                command
+                    .get_arguments()
+                    .filter_map(|a| a.get_long())
+                    .map(|l| format!("--{l}")),
+            );
             command.get_subcommands().for_each(|c| flags(c, found));
         }
         let mut found = Vec::new();

@@ -18,7 +18,10 @@ impl Conversation {
     /// An empty conversation. `raw`: do without the model's template.
     pub fn new(model: &Model, raw: bool, system: Option<&str>) -> Outcome<Conversation> {
         let template = if raw { None } else { template(model)? };
-        let mut conversation = Conversation { template, messages: Vec::new() };
+        let mut conversation = Conversation {
+            template,
+            messages: Vec::new(),
+        };
         if let Some(system) = system {
             conversation.set_system(system)?;
         }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
+use crate::say;
+
 /// The end of a command that did not succeed.
 #[derive(Debug)]
 pub enum Failure {
@@ -30,7 +32,7 @@ impl Failure {
     pub fn report(self) -> ExitCode {
         match self {
             Failure::Message(message) => {
-                eprint_line(&format!("error: {message}"));
+                say::line(format_args!("error: {message}"));
                 ExitCode::FAILURE
             }
             Failure::BrokenPipe => ExitCode::SUCCESS,
@@ -45,7 +47,10 @@ impl Failure {
 impl<E: std::error::Error + 'static> From<E> for Failure {
     fn from(error: E) -> Failure {
         let is_broken_pipe = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe;
-        if (&error as &dyn std::error::Error).downcast_ref().is_some_and(is_broken_pipe) {
+        if (&error as &dyn std::error::Error)
+            .downcast_ref()
+            .is_some_and(is_broken_pipe)
+        {
             return Failure::BrokenPipe;
         }
         let mut message = error.to_string();
@@ -59,12 +64,6 @@ impl<E: std::error::Error + 'static> From<E> for Failure {
         }
         Failure::Message(message)
     }
-}
-
-/// Writes a line to stderr; unlike `eprintln!` it does not panic when nobody can read it.
-pub fn eprint_line(line: &str) {
-    use std::io::Write;
-    let _ = writeln!(io::stderr(), "{line}");
 }
 
 #[cfg(test)]

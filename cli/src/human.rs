@@ -17,7 +17,11 @@ fn scaled(mut n: f64, step: f64, units: &[&str]) -> String {
         n /= step;
         unit += 1;
     }
-    if unit == 0 { format!("{n:.0}{}", units[0]) } else { format!("{n:.2}{}", units[unit]) }
+    if unit == 0 {
+        format!("{n:.0}{}", units[0])
+    } else {
+        format!("{n:.2}{}", units[unit])
+    }
 }
 
 /// A shape, innermost first: `576 x 49152`.

@@ -5,7 +5,7 @@
 //! - [`commands`]: what each command does
 //! - [`fetch`]: the default model
 //! - [`conversation`], [`session`]: messages to prompts, prompts to text; [`positions`]: the logits of whole sequences
-//! - [`interrupt`], [`failure`], [`dirs`], [`human`]: Ctrl-C, errors, folders, numbers for people
+//! - [`interrupt`], [`failure`], [`say`], [`dirs`], [`human`]: Ctrl-C, errors, stderr, folders, numbers for people
 
 mod args;
 mod argv;
@@ -18,6 +18,7 @@ mod human;
 mod interrupt;
 mod positions;
 mod sampling;
+mod say;
 mod session;
 
 use std::process::ExitCode;

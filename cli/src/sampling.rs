@@ -23,15 +23,27 @@ impl clap::Args for SamplerArgs {
 }
 
 fn flag(def: &'static ParamDef) -> Arg {
-    let default = if def.repeatable { String::new() } else { format!(" [default: {}]", def.default()) };
+    let default = if def.repeatable {
+        String::new()
+    } else {
+        format!(" [default: {}]", def.default())
+    };
     let arg = Arg::new(Str::from(def.flag))
         .long(def.flag)
         .help(StyledStr::from(format!("{}{default}", def.doc)))
         .help_heading("Sampling")
-        .value_name(if matches!(def.allowed, Allowed::Count(_)) { "TEXT" } else { "N" })
+        .value_name(if matches!(def.allowed, Allowed::Count(_)) {
+            "TEXT"
+        } else {
+            "N"
+        })
         .allow_negative_numbers(true)
         .hide_short_help(!COMMON.contains(&def.flag))
-        .action(if def.repeatable { ArgAction::Append } else { ArgAction::Set });
+        .action(if def.repeatable {
+            ArgAction::Append
+        } else {
+            ArgAction::Set
+        });
     if def.flag == "seed" { arg.short('s') } else { arg }
 }
 
@@ -44,7 +56,9 @@ impl clap::FromArgMatches for SamplerArgs {
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         for def in PARAMS {
-            let Some(values) = matches.get_many::<String>(def.flag) else { continue };
+            let Some(values) = matches.get_many::<String>(def.flag) else {
+                continue;
+            };
             let texts: Vec<&str> = values.map(String::as_str).collect();
             self.0
                 .set(def.name, &texts)
@@ -86,7 +100,18 @@ mod tests {
 
     #[test]
     fn values_are_checked_and_the_last_one_counts() {
-        let params = parse(&["--temp", "2", "--temp", "-1", "-s", "7", "--logit-bias", "5-inf", "--logit-bias", "6+1"]);
+        let params = parse(&[
+            "--temp",
+            "2",
+            "--temp",
+            "-1",
+            "-s",
+            "7",
+            "--logit-bias",
+            "5-inf",
+            "--logit-bias",
+            "6+1",
+        ]);
         let params = params.unwrap();
         assert_eq!((params.temp, params.seed, params.logit_bias.len()), (-1.0, Some(7), 2));
         let error = parse(&["--top-p", "1.5"]).unwrap_err().to_string();

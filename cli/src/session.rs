@@ -64,7 +64,10 @@ pub enum End {
 
 /// The settings of loading.
 pub fn load_params(args: &LoadArgs) -> Outcome<LoadParams> {
-    let mut params = LoadParams { mmap: !args.no_mmap, ..LoadParams::default() };
+    let mut params = LoadParams {
+        mmap: !args.no_mmap,
+        ..LoadParams::default()
+    };
     if args.arch != "auto" {
         params.arch = Some(args.arch.clone());
     }
@@ -78,7 +81,10 @@ pub fn load_params(args: &LoadArgs) -> Outcome<LoadParams> {
 pub fn device(name: &str) -> Outcome<Arc<dyn backend::Device>> {
     backend::device(name).ok_or_else(|| {
         let names: Vec<_> = backend::devices().iter().map(|d| d.name().to_owned()).collect();
-        Failure::new(format_args!("there is no device `{name}` here; there is {}", names.join(", ")))
+        Failure::new(format_args!(
+            "there is no device `{name}` here; there is {}",
+            names.join(", ")
+        ))
     })
 }
 
@@ -106,7 +112,15 @@ impl Session {
         let model = Arc::new(Model::load(path, archs::ALL, &load_params(load)?)?);
         let context = Context::new(model.clone(), &context_params(context))?;
         let t_load = start.elapsed();
-        Ok(Session { model, context, held: Vec::new(), last: 0, sampler: sampler.clone(), n_turns: 0, t_load })
+        Ok(Session {
+            model,
+            context,
+            held: Vec::new(),
+            last: 0,
+            sampler: sampler.clone(),
+            n_turns: 0,
+            t_load,
+        })
     }
 
     /// The model.
@@ -220,8 +234,13 @@ impl Session {
     fn chain(&mut self) -> Outcome<Chain> {
         let mut params = self.sampler.clone();
         params.seed = params.seed.map(|seed| seed.wrapping_add(self.n_turns));
-        let ban = |&token| LogitBias { token, bias: f32::NEG_INFINITY };
-        params.logit_bias.extend(self.vocab().suppressed_tokens().iter().map(ban));
+        let ban = |&token| LogitBias {
+            token,
+            bias: f32::NEG_INFINITY,
+        };
+        params
+            .logit_bias
+            .extend(self.vocab().suppressed_tokens().iter().map(ban));
         self.n_turns += 1;
         Ok(Chain::new(&params, self.model.base().n_vocab(), Some(self.vocab()))?)
     }

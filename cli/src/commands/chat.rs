@@ -2,14 +2,13 @@
 
 mod editor;
 
-use std::io::{self, IsTerminal};
-
 use engine::sample::PARAMS;
 
 use super::run::{limit, print_piece, report};
 use crate::args::RunArgs;
 use crate::conversation::Conversation;
-use crate::failure::{Failure, Outcome, eprint_line};
+use crate::failure::{Failure, Outcome};
+use crate::say;
 use crate::session::{End, Session};
 use editor::{Editor, Input};
 
@@ -18,8 +17,16 @@ const COMMANDS: &[(&str, &str, &str)] = &[
     ("/help", "", "this list"),
     ("/clear", "", "begin anew; the instructions stay"),
     ("/regen", "", "another answer to the last question"),
-    ("/system", "TEXT", "begin anew with these instructions; none without TEXT"),
-    ("/set", "NAME VALUE", "change a sampling parameter; without arguments, show all"),
+    (
+        "/system",
+        "TEXT",
+        "begin anew with these instructions; none without TEXT",
+    ),
+    (
+        "/set",
+        "NAME VALUE",
+        "change a sampling parameter; without arguments, show all",
+    ),
     ("/exit", "", "leave, as /quit, /bye and Ctrl-D do"),
     ("/quit", "", ""),
     ("/bye", "", ""),
@@ -36,11 +43,17 @@ pub fn run(session: &mut Session, conversation: Conversation, args: &RunArgs) ->
     let mut editor = Editor::new(COMMANDS.iter().map(|(name, ..)| *name).collect())?;
     let arch = session.model().arch().name;
     if conversation.is_raw() {
-        eprint_line(&format!("{arch} without a chat template: it continues your text. /help lists the commands."));
+        say::line(format_args!(
+            "{arch} without a chat template: it continues your text. /help lists the commands."
+        ));
     } else {
-        eprint_line(&format!("Chat with {}. /help lists the commands.", name(session)));
+        say::line(format_args!("Chat with {}. /help lists the commands.", name(session)));
     }
-    let mut chat = Chat { session, conversation, args };
+    let mut chat = Chat {
+        session,
+        conversation,
+        args,
+    };
     let mut n_interrupts = 0;
     loop {
         match editor.read()? {
@@ -48,7 +61,7 @@ pub fn run(session: &mut Session, conversation: Conversation, args: &RunArgs) ->
             Input::Interrupt => {
                 n_interrupts += 1;
                 if n_interrupts > 1 {
-                    eprint_line("Ctrl-D or /exit leaves.");
+                    say::line("Ctrl-D or /exit leaves.");
                 }
                 continue;
             }
@@ -61,7 +74,6 @@ pub fn run(session: &mut Session, conversation: Conversation, args: &RunArgs) ->
         }
         n_interrupts = 0;
     }
-    editor.save();
     Ok(())
 }
 
@@ -69,8 +81,17 @@ pub fn run(session: &mut Session, conversation: Conversation, args: &RunArgs) ->
 fn name(session: &Session) -> String {
     let model = session.model();
     let given = model.metadata().get("general.name").and_then(|v| v.as_str());
-    let file = || model.path().file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    given.filter(|n| !n.contains(char::is_control)).map_or_else(file, str::to_owned)
+    let file = || {
+        model
+            .path()
+            .file_stem()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned()
+    };
+    given
+        .filter(|n| !n.contains(char::is_control))
+        .map_or_else(file, str::to_owned)
 }
 
 impl Chat<'_> {
@@ -88,8 +109,10 @@ impl Chat<'_> {
             },
             "/set" => self.set(rest),
             "/regen" if self.conversation.take_back("assistant") => self.answer()?,
-            "/regen" => eprint_line("There is no answer yet."),
-            _ if looks_like_a_command(first) => eprint_line(&format!("There is no {first}; /help lists the commands.")),
+            "/regen" => say::line("There is no answer yet."),
+            _ if looks_like_a_command(first) => {
+                say::line(format_args!("There is no {first}; /help lists the commands."))
+            }
             _ => {
                 self.conversation.ask(text);
                 self.answer()?;
@@ -129,15 +152,20 @@ impl Chat<'_> {
             let shown = |flag: &str| rest.is_empty() || rest == flag;
             let rows: Vec<_> = PARAMS.iter().filter(|p| shown(p.flag) || shown(p.name)).collect();
             if rows.is_empty() {
-                eprint_line(&format!("There is no parameter {rest}; /set lists them."));
+                say::line(format_args!("There is no parameter {rest}; /set lists them."));
             }
             for p in rows {
-                eprint_line(&format!("  {:<20} {:<8} {}", p.flag, (p.get)(&self.session.sampler), p.doc));
+                say::line(format_args!(
+                    "  {:<20} {:<8} {}",
+                    p.flag,
+                    (p.get)(&self.session.sampler),
+                    p.doc
+                ));
             }
             return;
         };
         if let Err(e) = self.session.sampler.set(name.trim_start_matches('-'), &[value.trim()]) {
-            eprint_line(&format!("{e}"));
+            say::line(format_args!("{e}"));
         }
     }
 }
@@ -146,7 +174,7 @@ impl Chat<'_> {
 fn tell(failure: Failure) -> Outcome {
     match failure {
         Failure::Message(text) => {
-            eprint_line(&format!("error: {text}"));
+            say::line(format_args!("error: {text}"));
             Ok(())
         }
         other => Err(other),
@@ -155,13 +183,14 @@ fn tell(failure: Failure) -> Outcome {
 
 /// A path such as `/etc/hosts` is none.
 fn looks_like_a_command(word: &str) -> bool {
-    word.strip_prefix('/').is_some_and(|w| !w.is_empty() && w.chars().all(|c| c.is_ascii_lowercase()))
+    word.strip_prefix('/')
+        .is_some_and(|w| !w.is_empty() && w.chars().all(|c| c.is_ascii_lowercase()))
 }
 
 fn help() {
     for (name, argument, what) in COMMANDS.iter().filter(|(.., what)| !what.is_empty()) {
-        eprint_line(&format!("  {:<20} {what}", format!("{name} {argument}")));
+        say::line(format_args!("  {:<20} {what}", format!("{name} {argument}")));
     }
-    eprint_line("  \"\"\"                  begins and ends text of several lines; so does \\ at the end of a line");
-    eprint_line("  Ctrl-C               stops the answer");
+    say::line("  \"\"\"                  begins and ends text of several lines; so does \\ at the end of a line");
+    say::line("  Ctrl-C               stops the answer");
 }

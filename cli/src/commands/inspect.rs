@@ -143,10 +143,16 @@ impl<'a> Report<'a> {
             data_offset: header.data_offset(),
             missing_bytes: needed.saturating_sub(file_bytes),
             declaration: declaration(header, args, architecture, split.is_some()),
-            split: split.map(|s| Split { part: u32::from(s.no) + 1, parts: s.count.into() }),
+            split: split.map(|s| Split {
+                part: u32::from(s.no) + 1,
+                parts: s.count.into(),
+            }),
             architecture,
             name: text(metadata, "general.name"),
-            n_parameters: header.tensors().iter().fold(0, |n: usize, t| n.saturating_add(t.n_elements())),
+            n_parameters: header
+                .tensors()
+                .iter()
+                .fold(0, |n: usize, t| n.saturating_add(t.n_elements())),
             tensor_bytes: types.values().fold(0, |n: usize, t| n.saturating_add(t.bytes)),
             types,
             hyper_parameters: metadata.iter().filter(|(key, _)| own(key)).map(pair).collect(),
@@ -158,8 +164,12 @@ impl<'a> Report<'a> {
 }
 
 fn declaration(header: &Gguf, args: &InspectArgs, architecture: Option<&str>, is_split: bool) -> Declaration {
-    let Some(name) = architecture else { return Declaration::None };
-    let Some(registered) = archs::ALL.iter().find(|r| r.arch.name == name) else { return Declaration::Unknown };
+    let Some(name) = architecture else {
+        return Declaration::None;
+    };
+    let Some(registered) = archs::ALL.iter().find(|r| r.arch.name == name) else {
+        return Declaration::Unknown;
+    };
     if is_split {
         return Declaration::Partial;
     }
@@ -188,7 +198,9 @@ impl<'a> Vocabulary<'a> {
             n_tokens: tokens.map(Array::len),
             n_merges: array("tokenizer.ggml.merges").map(Array::len),
             special: metadata.iter().filter_map(special).collect(),
-            chat_template_bytes: metadata.get("tokenizer.chat_template").and_then(|v| Some(v.as_bytes()?.len())),
+            chat_template_bytes: metadata
+                .get("tokenizer.chat_template")
+                .and_then(|v| Some(v.as_bytes()?.len())),
         })
     }
 }
@@ -219,14 +231,22 @@ fn to_json(value: &Value, full: bool) -> serde_json::Value {
 
 /// The number as it reads in f32: 1e-5, not 0.000009999999747378752.
 fn shortest(v: f32) -> serde_json::Value {
-    v.to_string().parse::<f64>().map_or(serde_json::Value::Null, |v| json!(v))
+    v.to_string()
+        .parse::<f64>()
+        .map_or(serde_json::Value::Null, |v| json!(v))
 }
 
 fn print(out: &mut dyn Write, header: &Gguf, report: &Report<'_>, args: &InspectArgs) -> Outcome {
     let size = usize::try_from(report.file_bytes).unwrap_or(usize::MAX);
     let keys = human::plural(header.metadata.len(), "key");
     let tensors = human::plural(report.tensors.len(), "tensor");
-    writeln!(out, "{}: GGUF v{}, {}, {keys}, {tensors}", report.file, report.gguf_version, human::bytes(size))?;
+    writeln!(
+        out,
+        "{}: GGUF v{}, {}, {keys}, {tensors}",
+        report.file,
+        report.gguf_version,
+        human::bytes(size)
+    )?;
     if report.missing_bytes > 0 {
         let missing = human::bytes(usize::try_from(report.missing_bytes).unwrap_or(usize::MAX));
         writeln!(out, "note: the file ends {missing} before its tensors do")?;
@@ -274,7 +294,12 @@ fn print_vocabulary(out: &mut dyn Write, v: &Vocabulary<'_>) -> Outcome {
     }
     writeln!(out)?;
     for (role, token) in &v.special {
-        writeln!(out, "  {role:<10}  {:>6} {}", token.id, token.text.as_deref().map_or_else(String::new, quoted))?;
+        writeln!(
+            out,
+            "  {role:<10}  {:>6} {}",
+            token.id,
+            token.text.as_deref().map_or_else(String::new, quoted)
+        )?;
     }
     match v.chat_template_bytes {
         Some(n) => writeln!(out, "  chat template of {n} bytes")?,
@@ -284,14 +309,21 @@ fn print_vocabulary(out: &mut dyn Write, v: &Vocabulary<'_>) -> Outcome {
 }
 
 fn print_metadata(out: &mut dyn Write, header: &Gguf, report: &Report<'_>, args: &InspectArgs) -> Outcome {
-    let (own, others): (Vec<_>, Vec<_>) =
-        header.metadata.iter().partition(|(key, _)| report.hyper_parameters.contains_key(*key));
+    let (own, others): (Vec<_>, Vec<_>) = header
+        .metadata
+        .iter()
+        .partition(|(key, _)| report.hyper_parameters.contains_key(*key));
     for (title, pairs) in [("hyper-parameters", own), ("other metadata", others)] {
         if pairs.is_empty() {
             continue;
         }
         writeln!(out, "\n{title}")?;
-        let width = pairs.iter().map(|(key, _)| key.len()).max().unwrap_or(0).min(MAX_KEY_WIDTH);
+        let width = pairs
+            .iter()
+            .map(|(key, _)| key.len())
+            .max()
+            .unwrap_or(0)
+            .min(MAX_KEY_WIDTH);
         for (key, value) in pairs {
             writeln!(out, "  {:<width$}  {}", printable(key), show(value, args.arrays))?;
         }
@@ -308,7 +340,11 @@ fn show(value: &Value, full: bool) -> String {
     match value {
         Value::String(bytes) if !full && bytes.len() > MAX_TEXT => {
             let start = String::from_utf8_lossy(&bytes[..MAX_TEXT]);
-            format!("{}… ({} bytes)", quoted(start.trim_end_matches('\u{fffd}')), bytes.len())
+            format!(
+                "{}… ({} bytes)",
+                quoted(start.trim_end_matches('\u{fffd}')),
+                bytes.len()
+            )
         }
         Value::String(bytes) => quoted(&String::from_utf8_lossy(bytes)),
         Value::Array(_) if full => to_json(value, true).to_string(),
@@ -324,14 +360,27 @@ fn print_tensors(out: &mut dyn Write, report: &Report<'_>) -> Outcome {
     let width = report.tensors.iter().map(|t| t.name.chars().count()).max().unwrap_or(0);
     for t in &report.tensors {
         let (shape, size) = (human::shape(t.shape), human::bytes(t.bytes));
-        writeln!(out, "  {:<width$}  {:<8} {shape:<20} {size:>12}", printable(t.name), t.ty)?;
+        writeln!(
+            out,
+            "  {:<width$}  {:<8} {shape:<20} {size:>12}",
+            printable(t.name),
+            t.ty
+        )?;
     }
     Ok(())
 }
 
 /// Text from a file without what could steer a terminal.
 fn printable(text: &str) -> String {
-    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+    text.chars()
+        .flat_map(|c| {
+            if c.is_control() {
+                c.escape_default().collect()
+            } else {
+                vec![c]
+            }
+        })
+        .collect()
 }
 
 fn quoted(text: &str) -> String {

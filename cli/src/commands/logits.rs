@@ -51,9 +51,15 @@ fn parse_tokens(text: &str) -> Outcome<Vec<Token>> {
         Some(id) => Ok(id),
         None => Err(Failure::new(format_args!("{word:?} is not a token id"))),
     };
-    let words = text.split(|c: char| c == ',' || c.is_whitespace()).filter(|w| !w.is_empty());
+    let words = text
+        .split(|c: char| c == ',' || c.is_whitespace())
+        .filter(|w| !w.is_empty());
     let tokens = words.map(id).collect::<Outcome<Vec<_>>>()?;
-    if tokens.is_empty() { Err(Failure::new("no token ids are given")) } else { Ok(tokens) }
+    if tokens.is_empty() {
+        Err(Failure::new("no token ids are given"))
+    } else {
+        Ok(tokens)
+    }
 }
 
 fn write(logits: &Logits, path: &Path) -> Outcome {

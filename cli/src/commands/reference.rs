@@ -14,7 +14,10 @@ pub fn run() -> Outcome {
     let mut out = stdout();
     let mut root = Cli::command();
     root.build();
-    writeln!(out, "# Command line\n\nPrinted by `llama reference`; a test keeps this page and the program in step.")?;
+    writeln!(
+        out,
+        "# Command line\n\nPrinted by `llama reference`; a test keeps this page and the program in step."
+    )?;
     for command in visible(&root) {
         print(&mut out, command)?;
     }
@@ -46,7 +49,11 @@ fn print(out: &mut dyn Write, command: &Command) -> Outcome {
         }
     }
     for heading in headings {
-        let args: Vec<_> = options.iter().copied().filter(|a| a.get_help_heading() == heading).collect();
+        let args: Vec<_> = options
+            .iter()
+            .copied()
+            .filter(|a| a.get_help_heading() == heading)
+            .collect();
         section(out, heading, &args)?;
     }
     for nested in visible(command) {
@@ -57,8 +64,15 @@ fn print(out: &mut dyn Write, command: &Command) -> Outcome {
 
 /// Options without a value, but for `--help`, which every command has.
 fn flags(command: &Command) -> impl Iterator<Item = &Arg> {
-    let is_help = |a: &Arg| matches!(a.get_action(), ArgAction::Help | ArgAction::HelpShort | ArgAction::HelpLong);
-    command.get_arguments().filter(move |a| !a.is_positional() && !a.get_action().takes_values() && !is_help(a))
+    let is_help = |a: &Arg| {
+        matches!(
+            a.get_action(),
+            ArgAction::Help | ArgAction::HelpShort | ArgAction::HelpLong
+        )
+    };
+    command
+        .get_arguments()
+        .filter(move |a| !a.is_positional() && !a.get_action().takes_values() && !is_help(a))
 }
 
 fn section(out: &mut dyn Write, heading: Option<&str>, args: &[&Arg]) -> Outcome {
@@ -84,13 +98,20 @@ fn section(out: &mut dyn Write, heading: Option<&str>, args: &[&Arg]) -> Outcome
 
 /// The spellings of a flag, and what value it takes.
 fn spelling(arg: &Arg) -> String {
-    let value = || arg.get_value_names().and_then(|names| names.first()).map_or_else(String::new, ToString::to_string);
+    let value = || {
+        arg.get_value_names()
+            .and_then(|names| names.first())
+            .map_or_else(String::new, ToString::to_string)
+    };
     if arg.is_positional() {
         return value();
     }
     let long = arg.get_long().map(|l| format!("--{l}"));
     let short = arg.get_short().map(|s| format!("-{s}"));
-    let many = long.as_ref().and_then(|l| SHORT_FORMS.iter().find(|(_, form)| form == l)).map(|(s, _)| s.to_string());
+    let many = long
+        .as_ref()
+        .and_then(|l| SHORT_FORMS.iter().find(|(_, form)| form == l))
+        .map(|(s, _)| s.to_string());
     let mut text = [short, many, long].into_iter().flatten().collect::<Vec<_>>().join(", ");
     if arg.get_action().takes_values() {
         text += &format!(" {}", value());

@@ -1,19 +1,23 @@
 //! `llama run`: one prompt and its answer, or a chat.
 
+use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use crate::args::RunArgs;
 use crate::commands::{chat, input};
 use crate::conversation::Conversation;
-use crate::failure::{Failure, Outcome, eprint_line};
-use crate::fetch;
-use crate::human;
+use crate::failure::{Failure, Outcome};
 use crate::session::{End, Session, Turn};
+use crate::{fetch, human, say};
 
 /// Runs the model once, or as long as the user goes on.
 pub fn run(args: &RunArgs) -> Outcome {
     let (model, prompt) = model_and_prompt(args)?;
+    // Before waiting for standard input.
+    if let Some(path) = &model {
+        fs::metadata(path).map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))?;
+    }
     let prompt = whole_prompt(args, prompt)?;
     let path = match model {
         Some(path) => path,
@@ -43,7 +47,11 @@ fn answer(session: &mut Session, mut conversation: Conversation, prompt: &str, a
         print_piece("\n")?;
     }
     report(session, &turn, args);
-    if turn.end == End::Interrupted { Err(Failure::Interrupted) } else { Ok(()) }
+    if turn.end == End::Interrupted {
+        Err(Failure::Interrupted)
+    } else {
+        Ok(())
+    }
 }
 
 /// Text goes out at once: people read along, and so do programs.
@@ -57,16 +65,22 @@ pub fn print_piece(piece: &str) -> io::Result<()> {
 pub fn report(session: &Session, turn: &Turn, args: &RunArgs) {
     let n_ctx = session.context().n_ctx();
     if turn.end == End::ContextFull {
-        eprint_line(&format!("stopped: the context of {n_ctx} tokens is full; -c sets its size"));
+        say::line(format_args!(
+            "stopped: the context of {n_ctx} tokens is full; -c sets its size"
+        ));
     }
     if !args.no_stats {
-        eprint_line(&statistics(session, turn));
+        say::aside(statistics(session, turn));
     }
 }
 
 fn statistics(session: &Session, turn: &Turn) -> String {
     let rate = |n: usize, seconds: f64| if n == 0 { 0.0 } else { n as f64 / seconds.max(1e-9) };
-    let reused = if turn.n_reused > 0 { format!(" (and {} reused)", turn.n_reused) } else { String::new() };
+    let reused = if turn.n_reused > 0 {
+        format!(" (and {} reused)", turn.n_reused)
+    } else {
+        String::new()
+    };
     format!(
         "prompt {}{reused}, {:.1} tok/s | generated {}, {:.1} tok/s | loaded in {:.2} s | context {} of {}",
         human::plural(turn.n_prompt, "token"),
@@ -84,16 +98,23 @@ fn describe(session: &Session, conversation: &Conversation) {
     let (model, context) = (session.model(), session.context());
     let (params, sizes) = (context.params(), context.sizes());
     let device = model.device();
-    eprint_line(&format!("model    {}", model.path().display()));
+    say::line(format_args!("model    {}", model.path().display()));
     let (n, size) = (human::count(model.n_params()), human::bytes(model.n_bytes()));
-    eprint_line(&format!("         {}, {n} parameters, {size}", model.arch().name));
-    let template = if conversation.is_raw() { "no chat template in use" } else { "with its chat template" };
-    eprint_line(&format!("vocab    {} tokens, {template}", session.vocab().n_tokens()));
+    say::line(format_args!("         {}, {n} parameters, {size}", model.arch().name));
+    let template = if conversation.is_raw() {
+        "no chat template in use"
+    } else {
+        "with its chat template"
+    };
+    say::line(format_args!(
+        "vocab    {} tokens, {template}",
+        session.vocab().n_tokens()
+    ));
     for warning in session.vocab().warnings() {
-        eprint_line(&format!("         {warning}"));
+        say::line(format_args!("         {warning}"));
     }
-    eprint_line(&format!("device   {}: {}", device.name(), device.description()));
-    eprint_line(&format!(
+    say::line(format_args!("device   {}: {}", device.name(), device.description()));
+    say::line(format_args!(
         "context  {} tokens (trained for {}), ubatches of {}, {} and {} threads, cache {} and {}",
         context.n_ctx(),
         model.base().n_ctx_train(),
@@ -103,15 +124,23 @@ fn describe(session: &Session, conversation: &Conversation) {
         params.type_k,
         params.type_v
     ));
-    let (weights, kv, compute) = (human::bytes(sizes.weights), human::bytes(sizes.kv), human::bytes(sizes.compute));
-    eprint_line(&format!("memory   weights {weights}, cache {kv}, intermediate results {compute}"));
+    let (weights, kv, compute) = (
+        human::bytes(sizes.weights),
+        human::bytes(sizes.kv),
+        human::bytes(sizes.compute),
+    );
+    say::line(format_args!(
+        "memory   weights {weights}, cache {kv}, intermediate results {compute}"
+    ));
 }
 
 /// What the arguments name: a single one can be either.
 fn model_and_prompt(args: &RunArgs) -> Outcome<(Option<PathBuf>, Option<String>)> {
     let (model, prompt) = match (&args.model, &args.first, &args.second) {
         (Some(_), Some(_), Some(second)) => {
-            return Err(Failure::new(format_args!("unexpected argument {second:?}: the model is given by -m")));
+            return Err(Failure::new(format_args!(
+                "unexpected argument {second:?}: the model is given by -m"
+            )));
         }
         (Some(model), prompt, None) => (Some(model.clone()), prompt.clone()),
         (None, Some(model), Some(prompt)) => (Some(model.into()), Some(prompt.clone())),
@@ -137,14 +166,16 @@ fn whole_prompt(args: &RunArgs, prompt: Option<String>) -> Outcome<Option<String
         Some(path) => Some(input::read(path)?),
         None => None,
     };
-    match (prompt, file) {
-        (Some(prompt), Some(file)) => Ok(Some(format!("{prompt}\n\n{file}"))),
-        (Some(text), None) | (None, Some(text)) => Ok(Some(text)),
-        (None, None) if io::stdin().is_terminal() && io::stdout().is_terminal() => Ok(None),
-        (None, None) => input::standard_input().map(Some),
+    let prompt = match (prompt, file) {
+        (Some(prompt), Some(file)) => format!("{prompt}\n\n{file}"),
+        (Some(text), None) | (None, Some(text)) => text,
+        (None, None) if io::stdin().is_terminal() && io::stdout().is_terminal() => return Ok(None),
+        (None, None) => input::standard_input()?,
+    };
+    if prompt.trim().is_empty() {
+        return Err(Failure::new(
+            "there is no prompt: give one as an argument, by -p, by -f or on standard input",
+        ));
     }
-    .and_then(|prompt| match prompt {
-        Some(text) if text.trim().is_empty() => Err(Failure::new("the prompt is empty")),
-        prompt => Ok(prompt),
-    })
+    Ok(Some(prompt))
 }

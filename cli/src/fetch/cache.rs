@@ -8,7 +8,7 @@ use std::time::UNIX_EPOCH;
 use sha2::{Digest, Sha256};
 
 use super::{Remote, SourceError};
-use crate::failure::eprint_line;
+use crate::say;
 
 /// A file that is not the one expected.
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +52,7 @@ pub fn holds(path: &Path, remote: &Remote) -> bool {
         }
         Err(WrongFile::Read { error, .. }) if error.kind() == io::ErrorKind::NotFound => false,
         Err(e) => {
-            eprint_line(&format!("the cached copy at {} is not used: {e}", path.display()));
+            say::line(format_args!("the cached copy at {} is not used: {e}", path.display()));
             false
         }
     }
@@ -61,7 +61,10 @@ pub fn holds(path: &Path, remote: &Remote) -> bool {
 /// Moves a fetched file to `path` if it is the right one.
 pub fn admit(file: &Path, path: &Path, remote: &Remote) -> Result<(), SourceError> {
     check(file, remote)?;
-    let write = |error| SourceError::Write { path: path.to_owned(), error };
+    let write = |error| SourceError::Write {
+        path: path.to_owned(),
+        error,
+    };
     // On disk before it has its name: a name must never stand for half a file, not even after a power cut.
     File::open(file).and_then(|f| f.sync_all()).map_err(write)?;
     fs::rename(file, path).map_err(write)?;
@@ -71,11 +74,17 @@ pub fn admit(file: &Path, path: &Path, remote: &Remote) -> Result<(), SourceErro
 
 /// Length and SHA-256.
 fn check(path: &Path, remote: &Remote) -> Result<(), WrongFile> {
-    let read = |error| WrongFile::Read { path: path.to_owned(), error };
+    let read = |error| WrongFile::Read {
+        path: path.to_owned(),
+        error,
+    };
     let mut file = File::open(path).map_err(read)?;
     let found = file.metadata().map_err(read)?.len();
     if found != remote.len {
-        return Err(WrongFile::Length { expected: remote.len, found });
+        return Err(WrongFile::Length {
+            expected: remote.len,
+            found,
+        });
     }
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; 1 << 20];
@@ -86,14 +95,28 @@ fn check(path: &Path, remote: &Remote) -> Result<(), WrongFile> {
         }
     }
     let found: String = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    if found == remote.sha256 { Ok(()) } else { Err(WrongFile::Hash { expected: remote.sha256, found }) }
+    if found == remote.sha256 {
+        Ok(())
+    } else {
+        Err(WrongFile::Hash {
+            expected: remote.sha256,
+            found,
+        })
+    }
 }
 
 /// What is noted beside a file known to be right: changes whenever somebody writes to the file.
 fn stamp(path: &Path, remote: &Remote) -> Option<String> {
-    let metadata = fs::metadata(path).ok().filter(|m| m.is_file() && m.len() == remote.len)?;
+    let metadata = fs::metadata(path)
+        .ok()
+        .filter(|m| m.is_file() && m.len() == remote.len)?;
     let modified = metadata.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
-    Some(format!("{} {} {}\n", remote.sha256, metadata.len(), modified.as_nanos()))
+    Some(format!(
+        "{} {} {}\n",
+        remote.sha256,
+        metadata.len(),
+        modified.as_nanos()
+    ))
 }
 
 fn stamp_path(path: &Path) -> PathBuf {

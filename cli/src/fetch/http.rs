@@ -15,12 +15,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 /// Silence after which a connection counts as dead.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-pub fn fetch(
-    remote: &Remote,
-    dir: &Path,
-    bar: &ProgressBar,
-    stop: &interrupt::Guard,
-) -> Result<PathBuf, SourceError> {
+pub fn fetch(remote: &Remote, dir: &Path, bar: &ProgressBar, stop: &interrupt::Guard) -> Result<PathBuf, SourceError> {
     let path = dir.join("download");
     let unavailable = |e: &dyn std::fmt::Display| SourceError::Unavailable(format!("{}: {e}", remote.url));
     let agent: ureq::Agent = ureq::Agent::config_builder()
@@ -35,7 +30,10 @@ pub fn fetch(
     bar.set_length(remote.len);
     // One byte more than expected is enough to know that it is the wrong file.
     let mut body = response.body_mut().as_reader().take(remote.len + 1);
-    let write = |error| SourceError::Write { path: path.clone(), error };
+    let write = |error| SourceError::Write {
+        path: path.clone(),
+        error,
+    };
     let mut file = File::create(&path).map_err(write)?;
     let mut buffer = vec![0; 1 << 16];
     loop {

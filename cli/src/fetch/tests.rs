@@ -10,7 +10,11 @@ const REMOTE: Remote = Remote {
     len: CONTENT.len() as u64,
     sha256: "863b6d863272dd16002458f78ae64e5613adc6f6ee953d268884443d918fd0dc",
     url: "https://localhost/tiny.gguf",
-    package: Package { requirement: "tiny==1", wheel_len: 1, member: "tiny.gguf" },
+    package: Package {
+        requirement: "tiny==1",
+        wheel_len: 1,
+        member: "tiny.gguf",
+    },
 };
 
 fn give(dir: &Path, content: &[u8]) -> Result<PathBuf, SourceError> {
@@ -20,17 +24,23 @@ fn give(dir: &Path, content: &[u8]) -> Result<PathBuf, SourceError> {
 }
 
 const GOOD: (&str, Source) = ("good", |_, dir, _, _| give(dir, CONTENT));
-const DAMAGED: (&str, Source) = ("damaged", |_, dir, _, _| give(dir, b"GGUF, not nearly"[..CONTENT.len()].as_ref()));
+const DAMAGED: (&str, Source) = ("damaged", |_, dir, _, _| {
+    give(dir, b"GGUF, not nearly"[..CONTENT.len()].as_ref())
+});
 const SHORT: (&str, Source) = ("short", |_, dir, _, _| give(dir, &CONTENT[1..]));
-const DOWN: (&str, Source) = ("down", |_, _, _, _| Err(SourceError::Unavailable("nobody there".into())));
+const DOWN: (&str, Source) = ("down", |_, _, _, _| {
+    Err(SourceError::Unavailable("nobody there".into()))
+});
 const INTERRUPTED: (&str, Source) = ("interrupted", |_, dir, _, _| {
     give(dir, CONTENT)?;
     Err(SourceError::Interrupted)
 });
 
 fn names_in(dir: &Path) -> Vec<String> {
-    let mut names: Vec<_> =
-        std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<_> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
@@ -48,14 +58,22 @@ fn the_first_good_source_counts_and_the_file_stays() {
     let path = fetch(&REMOTE, dir.path(), &[DOWN, SHORT, DAMAGED, GOOD]).unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), CONTENT);
     assert_eq!(names_in(dir.path()), ["tiny.gguf", "tiny.gguf.verified"]);
-    assert_eq!(fetch(&REMOTE, dir.path(), &[]).unwrap(), path, "no source is needed any more");
+    assert_eq!(
+        fetch(&REMOTE, dir.path(), &[]).unwrap(),
+        path,
+        "no source is needed any more"
+    );
 }
 
 #[test]
 fn a_wrong_file_never_gets_its_name_and_every_reason_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let text = message(fetch(&REMOTE, dir.path(), &[DOWN, SHORT, DAMAGED]));
-    for part in ["down: nobody there", "short: the file has 14 bytes, expected 15", "damaged: the file has SHA-256"] {
+    for part in [
+        "down: nobody there",
+        "short: the file has 14 bytes, expected 15",
+        "damaged: the file has SHA-256",
+    ] {
         assert!(text.contains(part), "{part:?} in {text:?}");
     }
     assert!(names_in(dir.path()).is_empty());

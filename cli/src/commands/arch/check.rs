@@ -37,12 +37,17 @@ pub fn run(args: &CheckArgs) -> Outcome {
     };
     let configs = selected(configs(&args.fixtures)?, args)?;
     let printer = Mutex::new(Printer::new(io::stdout()));
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(args.threads.unwrap_or(0)).build()?;
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(args.threads.unwrap_or(0))
+        .build()?;
     pool.install(|| {
         // Bridged, threads take one after the other, so that results come nearly in order.
         configs.iter().enumerate().par_bridge().for_each(|(i, config)| {
             let result = check(config, args, &device);
-            printer.lock().unwrap_or_else(PoisonError::into_inner).add(i, &config.name, result);
+            printer
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .add(i, &config.name, result);
         });
     });
     printer.into_inner().unwrap_or_else(PoisonError::into_inner).finish()
@@ -57,11 +62,18 @@ fn configs(dir: &Path) -> Outcome<Vec<Config>> {
         let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if let Some(name) = file.strip_suffix(HEADER) {
             let header = Gguf::open_header(&path).map_err(Failure::from);
-            found.push(Config { name: name.to_owned(), path, header });
+            found.push(Config {
+                name: name.to_owned(),
+                path,
+                header,
+            });
         }
     }
     if found.is_empty() {
-        return Err(Failure::new(format_args!("there is no file NAME{HEADER} in {}", dir.display())));
+        return Err(Failure::new(format_args!(
+            "there is no file NAME{HEADER} in {}",
+            dir.display()
+        )));
     }
     found.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(found)
@@ -70,15 +82,24 @@ fn configs(dir: &Path) -> Outcome<Vec<Config>> {
 /// Those that the names ask for, each of which must stand for something.
 fn selected(mut configs: Vec<Config>, args: &CheckArgs) -> Outcome<Vec<Config>> {
     let stands_for = |name: &str, c: &Config| c.name == name || c.arch() == Some(name);
-    if let Some(name) = args.names.iter().find(|name| !configs.iter().any(|c| stands_for(name, c))) {
+    if let Some(name) = args
+        .names
+        .iter()
+        .find(|name| !configs.iter().any(|c| stands_for(name, c)))
+    {
         let dir = args.fixtures.display();
-        return Err(Failure::new(format_args!("{dir} has no configuration or architecture `{name}`")));
+        return Err(Failure::new(format_args!(
+            "{dir} has no configuration or architecture `{name}`"
+        )));
     }
     if !args.names.is_empty() {
         configs.retain(|c| args.names.iter().any(|name| stands_for(name, c)));
     }
     if args.known {
-        configs.retain(|c| c.arch().is_none_or(|arch| archs::ALL.iter().any(|r| r.arch.name == arch)));
+        configs.retain(|c| {
+            c.arch()
+                .is_none_or(|arch| archs::ALL.iter().any(|r| r.arch.name == arch))
+        });
     }
     Ok(configs)
 }
@@ -119,7 +140,10 @@ fn compare(
     device: &Arc<dyn Device>,
 ) -> Outcome<f64> {
     let file = GgufFile::from_bytes(&config.path, &seeded::seeded_model(header, args.seed)?)?;
-    let load = LoadParams { device: device.clone(), ..LoadParams::default() };
+    let load = LoadParams {
+        device: device.clone(),
+        ..LoadParams::default()
+    };
     let model = Arc::new(Model::from_file(file, archs::ALL, &load)?);
     // Recorded tokens are not negative.
     let tokens: Vec<Token> = recorded.tokens().iter().map(|&t| t as Token).collect();
@@ -142,7 +166,9 @@ fn compare(
     for logits in decode_all(&mut context, &tokens, args.parallel)? {
         if logits.len() != recorded.values().len() {
             let (found, expected) = (logits.len() / tokens.len(), recorded.n_vocab());
-            return Err(Failure::new(format_args!("{found} logits for each token, recorded are {expected}")));
+            return Err(Failure::new(format_args!(
+                "{found} logits for each token, recorded are {expected}"
+            )));
         }
         largest = largest.max(recorded.nmse(&logits));
     }
@@ -160,7 +186,13 @@ struct Printer<W> {
 
 impl<W: Write> Printer<W> {
     fn new(out: W) -> Printer<W> {
-        Printer { out, waiting: BTreeMap::new(), n_printed: 0, n_failed: 0, error: None }
+        Printer {
+            out,
+            waiting: BTreeMap::new(),
+            n_printed: 0,
+            n_failed: 0,
+            error: None,
+        }
     }
 
     fn add(&mut self, index: usize, name: &str, result: Checked) {
@@ -182,9 +214,18 @@ impl<W: Write> Printer<W> {
         if let Some(error) = self.error {
             return Err(error.into());
         }
-        writeln!(self.out, "{} passed, {} failed", self.n_printed - self.n_failed, self.n_failed)?;
+        writeln!(
+            self.out,
+            "{} passed, {} failed",
+            self.n_printed - self.n_failed,
+            self.n_failed
+        )?;
         self.out.flush()?;
-        if self.n_failed > 0 { Err(Failure::Reported) } else { Ok(()) }
+        if self.n_failed > 0 {
+            Err(Failure::Reported)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -200,8 +241,11 @@ mod tests {
         printer.add(2, "c", Err("no such architecture".into()));
         printer.add(0, "a", Ok((0.0, true)));
         assert!(matches!(printer.finish(), Err(Failure::Reported)));
-        let lines: Vec<Vec<_>> =
-            std::str::from_utf8(&out).unwrap().lines().map(|l| l.split_whitespace().collect()).collect();
+        let lines: Vec<Vec<_>> = std::str::from_utf8(&out)
+            .unwrap()
+            .lines()
+            .map(|l| l.split_whitespace().collect())
+            .collect();
         assert_eq!(lines[0], ["a", "0.00e0", "ok"]);
         assert_eq!(lines[1], ["b", "1.00e-3", "FAIL"]);
         assert_eq!(lines[2][..3], ["c", "-", "FAIL"]);

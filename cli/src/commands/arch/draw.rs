@@ -15,9 +15,8 @@ pub fn draw(out: &mut dyn Write, arch: &Architecture, drawing: Drawing) -> Outco
 }
 
 fn mermaid(out: &mut dyn Write, arch: &Architecture) -> Outcome {
-    let node = |(i, n): (usize, &FlowNode)| {
-        format!("n{i}[\"{}<br/>{}\"]", mermaid_text(n.label), mermaid_text(n.shape))
-    };
+    let node =
+        |(i, n): (usize, &FlowNode)| format!("n{i}[\"{}<br/>{}\"]", mermaid_text(n.label), mermaid_text(n.shape));
     writeln!(out, "flowchart TD")?;
     for n in outside(arch) {
         writeln!(out, "  {}", node(n))?;
@@ -35,7 +34,11 @@ fn mermaid(out: &mut dyn Write, arch: &Architecture) -> Outcome {
 
 fn dot(out: &mut dyn Write, arch: &Architecture) -> Outcome {
     let node = |(i, n): (usize, &FlowNode)| format!("n{i} [label=\"{}\\n{}\"];", dot_text(n.label), dot_text(n.shape));
-    writeln!(out, "digraph \"{}\" {{\n  node [shape=box, fontname=\"monospace\"];", dot_text(arch.name))?;
+    writeln!(
+        out,
+        "digraph \"{}\" {{\n  node [shape=box, fontname=\"monospace\"];",
+        dot_text(arch.name)
+    )?;
     for n in outside(arch) {
         writeln!(out, "  {}", node(n))?;
     }
@@ -59,12 +62,18 @@ fn inside(arch: &Architecture) -> impl Iterator<Item = (usize, &FlowNode)> {
 }
 
 fn edges(arch: &Architecture) -> impl Iterator<Item = (usize, usize)> {
-    arch.flow.iter().enumerate().flat_map(|(to, n)| n.inputs.iter().map(move |&from| (from, to)))
+    arch.flow
+        .iter()
+        .enumerate()
+        .flat_map(|(to, n)| n.inputs.iter().map(move |&from| (from, to)))
 }
 
 /// Mermaid reads labels as HTML with entities of its own.
 fn mermaid_text(text: &str) -> String {
-    text.replace('&', "&amp;").replace('"', "#quot;").replace('<', "&lt;").replace('>', "&gt;")
+    text.replace('&', "&amp;")
+        .replace('"', "#quot;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
 }
 
 fn dot_text(text: &str) -> String {

@@ -33,7 +33,9 @@ pub fn run(args: &ArchArgs) -> Outcome {
 fn find(name: &str) -> Outcome<&'static Registered> {
     let known = |r: &&Registered| r.arch.name == name;
     archs::ALL.iter().find(known).ok_or_else(|| {
-        Failure::new(format_args!("architecture `{name}` is not declared; `llama arch list` prints those that are"))
+        Failure::new(format_args!(
+            "architecture `{name}` is not declared; `llama arch list` prints those that are"
+        ))
     })
 }
 
@@ -51,7 +53,10 @@ fn list_markdown() -> Outcome {
     let mut out = stdout();
     writeln!(out, "| architecture | what it is | rotary positions |\n|---|---|---|")?;
     for r in archs::ALL {
-        let rope = r.arch.rope.map_or_else(|| "none".to_owned(), |kind| format!("{kind:?}").to_lowercase());
+        let rope = r
+            .arch
+            .rope
+            .map_or_else(|| "none".to_owned(), |kind| format!("{kind:?}").to_lowercase());
         writeln!(out, "| `{}` | {} | {rope} |", r.arch.name, about(r).replace('|', "\\|"))?;
     }
     Ok(out.flush()?)

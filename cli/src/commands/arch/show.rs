@@ -18,15 +18,25 @@ pub fn show(out: &mut dyn Write, registered: &Registered) -> Outcome {
     table(out, arch.hparams.iter().map(|h| hparam(arch, h)))?;
     for (title, per_layer) in [("tensors", false), ("tensors of each layer", true)] {
         writeln!(out, "\n{title}")?;
-        table(out, arch.tensors.iter().filter(|t| t.per_layer == per_layer).map(tensor))?;
+        table(
+            out,
+            arch.tensors.iter().filter(|t| t.per_layer == per_layer).map(tensor),
+        )?;
     }
     writeln!(out, "\ngraph")?;
-    table(out, arch.flow.iter().enumerate().map(|(i, node)| value(arch.flow, i, node)))
+    table(
+        out,
+        arch.flow.iter().enumerate().map(|(i, node)| value(arch.flow, i, node)),
+    )
 }
 
 /// Columns are name, key, type and default.
 fn hparam(arch: &Architecture, h: &HparamDecl) -> [String; 4] {
-    let key = if h.key.is_empty() { "derived".to_owned() } else { format!("{}.{}", arch.name, h.key) };
+    let key = if h.key.is_empty() {
+        "derived".to_owned()
+    } else {
+        format!("{}.{}", arch.name, h.key)
+    };
     let default = match h.default {
         Some(text) if h.key.is_empty() => format!("= {text}"),
         Some(text) => format!("or {text}"),
@@ -37,7 +47,11 @@ fn hparam(arch: &Architecture, h: &HparamDecl) -> [String; 4] {
 
 /// Columns are GGUF name, kind, shape and presence.
 fn tensor(t: &TensorDecl) -> [String; 4] {
-    let name = if t.per_layer { format!("blk.N.{}", t.gguf) } else { t.gguf.to_owned() };
+    let name = if t.per_layer {
+        format!("blk.N.{}", t.gguf)
+    } else {
+        t.gguf.to_owned()
+    };
     let mut presence = Vec::new();
     if t.optional {
         presence.push("optional".to_owned());
@@ -49,9 +63,22 @@ fn tensor(t: &TensorDecl) -> [String; 4] {
 
 /// Columns are number, value, shape and what it is computed from.
 fn value(flow: &[FlowNode], index: usize, node: &FlowNode) -> [String; 4] {
-    let number = if node.in_layer { format!("  {index}") } else { index.to_string() };
-    let inputs: Vec<_> = node.inputs.iter().filter(|&&i| i < flow.len()).map(ToString::to_string).collect();
-    let from = if inputs.is_empty() { String::new() } else { format!("from {}", inputs.join(", ")) };
+    let number = if node.in_layer {
+        format!("  {index}")
+    } else {
+        index.to_string()
+    };
+    let inputs: Vec<_> = node
+        .inputs
+        .iter()
+        .filter(|&&i| i < flow.len())
+        .map(ToString::to_string)
+        .collect();
+    let from = if inputs.is_empty() {
+        String::new()
+    } else {
+        format!("from {}", inputs.join(", "))
+    };
     [number, node.label.to_owned(), node.shape.to_owned(), from]
 }
 

@@ -37,7 +37,10 @@ pub struct Editor {
 impl Editor {
     /// An editor that completes these commands, with the history of earlier chats.
     pub fn new(commands: Vec<&'static str>) -> Outcome<Editor> {
-        let config = Config::builder().max_history_size(MAX_HISTORY)?.history_ignore_dups(true)?.auto_add_history(true);
+        let config = Config::builder()
+            .max_history_size(MAX_HISTORY)?
+            .history_ignore_dups(true)?
+            .auto_add_history(true);
         let mut editor = rustyline::Editor::with_config(config.build())?;
         editor.set_helper(Some(Assistant { commands }));
         let history = dirs::state().map(|dir| dir.join("chat_history"));
@@ -51,18 +54,21 @@ impl Editor {
     /// The next input.
     pub fn read(&mut self) -> Outcome<Input> {
         match self.editor.readline(PROMPT) {
-            Ok(text) => Ok(Input::Text(plain(&text))),
+            Ok(text) => {
+                self.remember();
+                Ok(Input::Text(plain(&text)))
+            }
             Err(ReadlineError::Interrupted) => Ok(Input::Interrupt),
             Err(ReadlineError::Eof) => Ok(Input::End),
             Err(e) => Err(e.into()),
         }
     }
 
-    /// Writes the history. Not being able to is no reason to fail.
-    pub fn save(&mut self) {
+    /// Adds what is new to the file, which other chats may be adding to. Not being able to is no reason to fail.
+    fn remember(&mut self) {
         if let Some(path) = &self.history {
             let _ = path.parent().map(std::fs::create_dir_all);
-            let _ = self.editor.save_history(path);
+            let _ = self.editor.append_history(path);
         }
     }
 }
@@ -94,7 +100,11 @@ struct Assistant {
 
 impl Validator for Assistant {
     fn validate(&self, ctx: &mut ValidationContext) -> rustyline::Result<ValidationResult> {
-        Ok(if is_open(ctx.input()) { ValidationResult::Incomplete } else { ValidationResult::Valid(None) })
+        Ok(if is_open(ctx.input()) {
+            ValidationResult::Incomplete
+        } else {
+            ValidationResult::Valid(None)
+        })
     }
 }
 
