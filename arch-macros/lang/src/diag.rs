@@ -115,7 +115,11 @@ impl Drop for Errors {
 
 /// The candidate nearest to `name`, if one is near enough to be a likely slip.
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let limit = (name.chars().count() / 3).max(1);
+    // One or two letters are near to everything of their length.
+    let limit = match name.chars().count() {
+        0..=2 => 0,
+        n => (n / 3).max(1),
+    };
     candidates
         .into_iter()
         .map(|c| (distance(name, c), c))

@@ -186,6 +186,16 @@ impl Tensor {
         self.optional || !self.conditions.is_empty()
     }
 
+    /// The conditions for a sentence: "if `a` and not `b`".
+    pub fn condition_words(&self) -> String {
+        let words: Vec<_> = self
+            .conditions
+            .iter()
+            .map(|(c, truth)| format!("{}`{}`", if *truth { "" } else { "not " }, c.text))
+            .collect();
+        format!("if {}", words.join(" and "))
+    }
+
     /// The conditions as text, if there are any.
     pub fn condition_text(&self) -> Option<String> {
         let texts: Vec<_> = self

@@ -334,16 +334,33 @@ impl OpSpec {
         matches!(self.emit, Emit::Unary(_))
     }
 
-    /// `rms_norm(x, w, eps)`, optional parts in brackets.
+    /// `rms_norm(x[, w], eps)`: the arguments by position, those that may be left out in brackets.
     pub fn signature(&self) -> String {
+        self.signature_with(
+            |p| matches!(p.given, Given::Position | Given::OptionalPosition),
+            |p| p.name.to_string(),
+        )
+    }
+
+    /// The signature with the arguments by name and what they take.
+    pub fn full_signature(&self) -> String {
+        self.signature_with(
+            |_| true,
+            |p| match p.given {
+                Given::Position | Given::OptionalPosition => p.name.to_string(),
+                Given::Keyword | Given::OptionalKeyword => format!("{} = {}", p.name, p.kind.describe()),
+            },
+        )
+    }
+
+    fn signature_with(&self, shown: impl Fn(&Param) -> bool, text_of: impl Fn(&Param) -> String) -> String {
         let mut text = String::new();
-        for p in self.params {
+        for p in self.params.iter().filter(|p| shown(p)) {
             let sep = if text.is_empty() { "" } else { ", " };
+            let part = text_of(p);
             text += &match p.given {
-                Given::Position => format!("{sep}{}", p.name),
-                Given::OptionalPosition => format!("[{sep}{}]", p.name),
-                Given::Keyword => format!("{sep}{} = {}", p.name, p.kind.describe()),
-                Given::OptionalKeyword => format!("[{sep}{} = {}]", p.name, p.kind.describe()),
+                Given::Position | Given::Keyword => format!("{sep}{part}"),
+                Given::OptionalPosition | Given::OptionalKeyword => format!("[{sep}{part}]"),
             };
         }
         format!("{}({text})", self.name)
@@ -355,9 +372,9 @@ impl ParamKind {
     pub fn describe(self) -> &'static str {
         match self {
             ParamKind::Tensor => "a tensor",
-            RmsWeight | NormWeight => "a declared `norm` or `vector`",
-            Vector => "a declared `vector`",
-            Experts => "declared `experts`",
+            RmsWeight | NormWeight => "a declared norm or vector",
+            Vector => "a declared vector",
+            Experts => "declared experts",
             Int => "an integer",
             Float => "a number",
             Bool => "a condition",
@@ -372,7 +389,7 @@ impl ParamKind {
 pub fn reference() -> String {
     let mut text = String::from("| operation | meaning |\n|---|---|\n");
     for o in OPS {
-        text += &format!("| `{}` | {} |\n", o.signature(), o.doc);
+        text += &format!("| `{}` | {} |\n", o.full_signature(), o.doc);
     }
     text
 }
@@ -479,8 +496,7 @@ fn merge(c: &mut Call<'_>) -> Option<Shape> {
 const CUT_FIRST: &str = "; cut it first: `heads(x, n)`";
 
 fn rope(c: &mut Call<'_>) -> Option<Shape> {
-    c.rank("x", 3, "[d, n, T]", CUT_FIRST);
-    c.shape("x")
+    c.rank("x", 3, "[d, n, T]", CUT_FIRST).then(|| c.shape("x"))?
 }
 
 fn attention(c: &mut Call<'_>) -> Option<Shape> {
@@ -550,8 +566,8 @@ mod tests {
         assert!(
             find("rope")
                 .unwrap()
-                .signature()
-                .starts_with("rope(x[, factors = a declared `vector`]")
+                .full_signature()
+                .starts_with("rope(x[, factors = a declared vector]")
         );
         assert!(reference().lines().count() == OPS.len() + 2);
     }

@@ -71,17 +71,18 @@ fn items(
     mut item: impl FnMut(ParseStream<'_>, &mut Errors) -> syn::Result<()>,
 ) {
     while !input.is_empty() {
+        let block = input.peek(Token![if]) || input.peek(Token![for]) || input.peek2(token::Brace);
         if let Err(e) = item(input, errors) {
             errors.syntax(&e);
-            skip_item(input);
+            skip_item(input, block);
         }
     }
 }
 
-/// Skips to behind the next `;` or `{ … }`.
-fn skip_item(input: ParseStream<'_>) {
+/// Skips to behind the next `;`, for items that end in a block also to behind the next `{ … }`.
+fn skip_item(input: ParseStream<'_>, block: bool) {
     while !input.is_empty() {
-        let last = input.peek(Token![;]) || input.peek(token::Brace);
+        let last = input.peek(Token![;]) || (block && input.peek(token::Brace));
         // Any token tree parses while the input is not empty.
         if input.parse::<proc_macro2::TokenTree>().is_err() || last {
             return;
@@ -219,7 +220,7 @@ fn hparam(input: ParseStream<'_>) -> syn::Result<HparamItem> {
         end_of(&content, "]")?;
         ty
     } else {
-        input.parse()?
+        word(input, "a type, such as `f32`")?
     };
     if input.peek(Token![;]) {
         let shown = if list { format!("[{ty}]") } else { ty.to_string() };
@@ -231,7 +232,7 @@ fn hparam(input: ParseStream<'_>) -> syn::Result<HparamItem> {
         ));
     }
     input.parse::<Token![=]>()?;
-    let key = input.parse()?;
+    let key = string(input, "the key in the file, in quotes")?;
     let default = after_or(input, |input| input.parse())?;
     input.parse::<Token![;]>()?;
     Ok(HparamItem::Key {
@@ -241,6 +242,24 @@ fn hparam(input: ParseStream<'_>) -> syn::Result<HparamItem> {
         key,
         default,
     })
+}
+
+/// An identifier, or what was expected instead of it.
+fn word(input: ParseStream<'_>, what: &str) -> syn::Result<Ident> {
+    if input.peek(Ident) {
+        input.parse()
+    } else {
+        Err(input.error(format!("expected {what}")))
+    }
+}
+
+/// A string, or what was expected instead of it.
+fn string(input: ParseStream<'_>, what: &str) -> syn::Result<LitStr> {
+    if input.peek(LitStr) {
+        input.parse()
+    } else {
+        Err(input.error(format!("expected {what}")))
+    }
 }
 
 /// Demands that a bracketed or braced part has been read to its end.
@@ -295,8 +314,8 @@ fn tensor_item(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::R
         input.parse::<Token![?]>()?;
     }
     input.parse::<Token![:]>()?;
-    let kind = input.parse()?;
-    let gguf = input.parse()?;
+    let kind = word(input, "the kind of the tensor, such as `linear`")?;
+    let gguf = string(input, "the tensor's GGUF name in quotes")?;
     let dims = dims(input)?;
     let tie = after_or(input, |input| input.parse())?;
     input.parse::<Token![;]>()?;

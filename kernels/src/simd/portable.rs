@@ -37,14 +37,13 @@ impl Simd for Portable {
 
     #[inline(always)]
     unsafe fn load_partial(p: *const f32, n: usize) -> Self {
+        let mut lanes = [0.0; LANES];
         // SAFETY: the caller's promise: `n` floats.
-        Portable(std::array::from_fn(|i| {
-            if i < n {
-                unsafe { p.add(i).read_unaligned() }
-            } else {
-                0.0
-            }
-        }))
+        unsafe {
+            p.cast::<u8>()
+                .copy_to_nonoverlapping(lanes.as_mut_ptr().cast(), n * size_of::<f32>())
+        }
+        Portable(lanes)
     }
 
     #[inline(always)]
@@ -115,8 +114,8 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    unsafe fn mask(bits: u32) -> Self::Mask {
-        std::array::from_fn(|i| bits >> i & 1 != 0)
+    unsafe fn mask(bits: u32, at: usize) -> Self::Mask {
+        std::array::from_fn(|i| bits >> (at + i) & 1 != 0)
     }
 
     #[inline(always)]

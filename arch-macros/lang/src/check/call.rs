@@ -32,7 +32,10 @@ impl Checker<'_> {
             let names = SCALAR_FNS.iter().map(|f| f.name.to_string()).collect();
             return self.unknown(&name, "function of numbers", names);
         }
-        if let Some(index) = self.find_tensor(&name.to_string()) {
+        // A tensor with an operation's name has been reported.
+        if let Some(index) = self.find_tensor(&name.to_string())
+            && ops::find(&name.to_string()).is_none()
+        {
             return self.apply(index, &name, &args).map(Lowered::Tensor);
         }
         let Some(op) = ops::find(&name.to_string()) else {
@@ -64,15 +67,9 @@ impl Checker<'_> {
         self.scalar_call(name, &lowered, args).map(Lowered::Scalar)
     }
 
-    /// Reports a call of nothing known; the arguments are looked at all the same, so that they count as used.
+    /// Reports a call of nothing known.
     fn unknown_call(&mut self, name: &Ident, args: &[&Expr]) -> Option<Lowered> {
-        for arg in args {
-            if let Expr::Assign(a) = arg {
-                self.mention(a.right.to_token_stream());
-            } else {
-                self.mention(arg.to_token_stream());
-            }
-        }
+        self.look_into(args);
         let mut names: Vec<String> = OPS.iter().map(|o| o.name.to_string()).collect();
         names.extend(SCALAR_FNS.iter().map(|f| f.name.to_string()));
         names.extend(self.tensors.iter().map(|t| t.tensor.name.to_string()));
@@ -83,6 +80,15 @@ impl Checker<'_> {
             );
         }
         self.unknown(name, "operation or tensor", names)
+    }
+
+    /// Checks the calls inside of arguments whose own meaning is not known.
+    fn look_into(&mut self, args: &[&Expr]) {
+        for arg in args {
+            if matches!(arg, Expr::Call(_) | Expr::Binary(_) | Expr::Index(_) | Expr::Paren(_)) {
+                self.expr(arg);
+            }
+        }
     }
 
     /// Counts every known name in some tokens as used.
@@ -148,6 +154,9 @@ impl Checker<'_> {
 
     /// `w(x)`.
     fn apply(&mut self, index: usize, name: &Ident, args: &[&Expr]) -> Option<Value> {
+        if args.len() != 1 {
+            self.look_into(args);
+        }
         let x = match args {
             [x] => self.tensor(x),
             _ => self.fault(
@@ -160,6 +169,9 @@ impl Checker<'_> {
         };
         let present = self.use_tensor(index, name, false);
         let sym = &self.tensors[index];
+        if sym.broken {
+            return None;
+        }
         let kind = sym.tensor.kind;
         let how = match kind {
             Kind::Linear => None,
@@ -174,9 +186,6 @@ impl Checker<'_> {
             return self.fault(name, format!("`{name}` is `{}`, not a projection: {how}", kind.name()));
         }
         let (x, ()) = (x?, present?);
-        if sym.broken {
-            return None;
-        }
         let (input, output) = (sym.tensor.dims[0].clone(), sym.tensor.dims[1].clone());
         let shape = sym.tensor.shape_text.clone();
         if x.shape.dim(0) != input {
@@ -197,6 +206,9 @@ impl Checker<'_> {
     /// A call of an operation of the table: binds the arguments to parameters, then asks the shape rule.
     fn op_call(&mut self, op: &'static OpSpec, name: &Ident, args: &[&Expr]) -> Option<Value> {
         let bound = self.bind(op, name, args);
+        if bound.is_none() {
+            self.look_into(args);
+        }
         let mut given = Vec::new();
         let mut operands = Vec::new();
         let mut complete = bound.is_some();
@@ -223,6 +235,8 @@ impl Checker<'_> {
             );
         }
         if op.rotates && self.rope == Some(RopeKind::None) {
+            // Once is enough.
+            self.rope = None;
             return self.fault(
                 name,
                 format!(
@@ -234,6 +248,7 @@ impl Checker<'_> {
         if !complete {
             return None;
         }
+        let faults = self.errors.len();
         let mut call = Call {
             op,
             operands,
@@ -241,6 +256,9 @@ impl Checker<'_> {
             errors: self.errors,
         };
         let shape = (op.shape)(&mut call)?;
+        if self.errors.len() > faults {
+            return None;
+        }
         Some(Value {
             kind: ValueKind::Op(op, given),
             shape,
@@ -252,25 +270,33 @@ impl Checker<'_> {
         let mut slots: Vec<Option<&Expr>> = vec![None; op.params.len()];
         let is_keyword = |e: &Expr| matches!(e, Expr::Assign(_));
         let positional: Vec<&Expr> = args.iter().copied().take_while(|e| !is_keyword(e)).collect();
+        if let Some(late) = args[positional.len()..].iter().find(|e| !is_keyword(e)) {
+            return self.fault(late, "arguments by position come before `name = value` ones");
+        }
         let by_position = |p: &Param| matches!(p.given, Given::Position | Given::OptionalPosition);
         let all = op.params.iter().filter(|p| by_position(p)).count();
         let required = op.params.iter().filter(|p| p.given == Given::Position).count();
         let mut ok = positional.len() == all || positional.len() == required;
         if !ok {
-            for arg in args {
-                self.mention(arg.to_token_stream());
-            }
+            let signature = op.signature();
             let wanted = if all == required {
                 plural(all, "argument")
             } else {
                 format!("{required} or {}", plural(all, "argument"))
             };
-            let message = format!(
-                "`{}` takes {wanted}, {} given: `{}`",
-                op.name,
-                positional.len(),
-                op.signature()
-            );
+            let by_name = op
+                .params
+                .iter()
+                .filter(|p| !by_position(p))
+                .map(|p| format!("`{}`", p.name));
+            let by_name = by_name.collect::<Vec<_>>().join(", ");
+            let rest = if by_name.is_empty() {
+                String::new()
+            } else {
+                format!(" (by name: {by_name})")
+            };
+            let (op, given) = (op.name, positional.len());
+            let message = format!("`{op}` takes {wanted}, {given} given: `{signature}`{rest}");
             self.errors.at(name, message);
             return None;
         }
@@ -286,21 +312,16 @@ impl Checker<'_> {
         }
         for (param, slot) in op.params.iter().zip(&slots) {
             if param.given == Given::Keyword && slot.is_none() {
-                let message = format!("`{}` needs `{} = …`: `{}`", op.name, param.name, op.signature());
+                let message = format!("`{}` needs `{} = …`: {}", op.name, param.name, param.kind.describe());
                 self.errors.at(name, message);
                 ok = false;
             }
-        }
-        if !ok {
-            args.iter().for_each(|a| self.mention(a.to_token_stream()));
         }
         ok.then_some(slots)
     }
 
     fn bind_keyword<'a>(&mut self, op: &OpSpec, arg: &'a Expr, slots: &mut [Option<&'a Expr>]) -> Option<()> {
-        let Expr::Assign(assign) = arg else {
-            return self.fault(arg, "arguments by position come before `name = value` ones");
-        };
+        let Expr::Assign(assign) = arg else { return None };
         let Some(key) = plain_name(&assign.left) else {
             return self.fault(&assign.left, "expected `name = value`");
         };
@@ -315,7 +336,13 @@ impl Checker<'_> {
             .position(|p| key == p.name && keywords().any(|k| k.name == p.name))
         else {
             let hint = did_you_mean(&key.to_string(), keywords().map(|p| p.name));
-            let message = format!("`{}` has no argument `{key}`{hint}: `{}`", op.name, op.signature());
+            let names: Vec<_> = keywords().map(|p| format!("`{}`", p.name)).collect();
+            let known = if names.is_empty() {
+                "none".to_string()
+            } else {
+                names.join(", ")
+            };
+            let message = format!("`{}` has no argument `{key}`{hint} (by name it takes {known})", op.name);
             return self.fault(&key, message);
         };
         if slots[i].is_some() {
@@ -367,13 +394,11 @@ impl Checker<'_> {
     ) -> Option<Arg> {
         let wanted = format!("`{}` takes {} as `{}`", op.name, param.kind.describe(), param.name);
         let Some(name) = plain_name(expr) else {
-            self.mention(expr.to_token_stream());
             return self.fault(expr, wanted);
         };
         let Some(index) = self.find_tensor(&name.to_string()) else {
             let known = self.find_var(&name.to_string()).is_some() || self.find_hparam(&name.to_string()).is_some();
             if known || crate::builtins::builtin(&name.to_string()).is_some() {
-                self.mention(expr.to_token_stream());
                 return self.fault(&name, wanted);
             }
             let names = self
@@ -385,14 +410,14 @@ impl Checker<'_> {
             return self.unknown(&name, "tensor", names);
         };
         let present = self.use_tensor(index, &name, or_absent);
+        if self.tensors[index].broken {
+            return None;
+        }
         let kind = self.tensors[index].tensor.kind;
         if !kinds.contains(&kind) {
             return self.fault(&name, format!("{wanted}, `{name}` is `{}`", kind.name()));
         }
         present?;
-        if self.tensors[index].broken {
-            return None;
-        }
         operand.shape = Some(Shape(self.tensors[index].tensor.dims.clone()));
         Some(Arg::Weight(index))
     }
@@ -482,15 +507,15 @@ impl Checker<'_> {
         };
         self.use_tensor(i, &name, false)?;
         let sym = &self.tensors[i];
+        if sym.broken {
+            return None;
+        }
         if sym.tensor.kind != Kind::Embed {
             let kind = sym.tensor.kind.name();
             return self.fault(
                 &name,
                 format!("rows can be read from an `embed` only, `{name}` is `{kind}`"),
             );
-        }
-        if sym.broken {
-            return None;
         }
         let shape = Shape(vec![sym.tensor.dims[0].clone(), Dim::n_tokens()]);
         Some(Lowered::Tensor(Value {
@@ -545,7 +570,6 @@ impl Checker<'_> {
         let (dims, body) = match parser.parse2(m.mac.tokens.clone()) {
             Ok(parsed) => parsed,
             Err(e) => {
-                self.mention(m.mac.tokens.clone());
                 return self.fault(m, format!("expected `rust!([dims] => expression)`: {e}"));
             }
         };

@@ -157,14 +157,14 @@ impl Checker<'_> {
     }
 
     fn declare_hparam(&mut self, name: &Ident, ty: Option<Ty>, per_layer: bool, dim: Option<crate::sym::Dim>) {
-        // A clash is reported; the second declaration is then checked but hidden by the first.
-        let _ = self.can_name(name);
+        // A clash is reported; the second declaration is then hidden by the first and nothing more is said of it.
+        let clash = !self.can_name(name);
         self.hparams.push(HparamSym {
             name: name.clone(),
             ty,
             per_layer,
             dim,
-            used: false,
+            used: clash,
             kept: false,
         });
     }
@@ -247,10 +247,11 @@ impl Checker<'_> {
     }
 
     fn tensor_decl(&mut self, decl: &TensorDecl, conditions: &[(Scalar, bool)]) {
-        let named = self.can_name(&decl.name);
+        let mut named = self.can_name(&decl.name);
         if named && ops::find(&decl.name.to_string()).is_some() {
             self.errors
                 .at(&decl.name, format!("`{}` is the name of an operation", decl.name));
+            named = false;
         }
         let kind = Kind::ALL.iter().find(|(n, _)| decl.kind == n).map(|&(_, k)| k);
         if kind.is_none() {
@@ -274,7 +275,7 @@ impl Checker<'_> {
             dims: sizes.iter().map(|s| s.dim.clone()).collect(),
             shape_text: shape_text(kind, &sizes),
             sizes,
-            optional: decl.optional,
+            optional: decl.optional && decl.tie.is_none(),
             tie,
             per_layer: self.place == Place::LayerTensors,
             conditions: conditions.to_vec(),
@@ -288,7 +289,7 @@ impl Checker<'_> {
             tensor,
             facts: known,
             broken,
-            used: false,
+            used: !named,
         });
     }
 
@@ -305,11 +306,11 @@ impl Checker<'_> {
             Kind::Experts => (arrow && count, "[in -> out; experts]"),
             Kind::Embed => (!arrow && n == 2, "[width, rows]"),
             Kind::Norm => (!arrow && n == 1, "[size]"),
-            Kind::Vector | Kind::Raw => (!arrow && n <= 4, "one to four sizes: [a, b, …]"),
+            Kind::Vector | Kind::Raw => (!arrow && n <= 4, "one to four sizes, [a, b, …]"),
         };
         if !fits {
             self.errors
-                .at_span(dims.span, format!("`{}` has the shape {form}", kind.name()));
+                .at_span(dims.span, format!("`{}` takes {form}", kind.name()));
             return None;
         }
         sizes

@@ -1,6 +1,7 @@
 //! Expressions: names, literals, operators, conditions. An expression is a scalar, known when the graph is built, or a tensor.
 
 use proc_macro2::Ident;
+use quote::ToTokens;
 use syn::{BinOp, Expr, ExprIf, Lit, UnOp};
 
 use super::{Bound, Checker, Place, facts};
@@ -47,8 +48,16 @@ impl Checker<'_> {
         }
     }
 
-    /// Any expression.
+    /// Any expression. What stands in a faulty one counts as used, so that nothing else is said of it.
     pub fn expr(&mut self, expr: &Expr) -> Option<Lowered> {
+        let lowered = self.expr_inner(expr);
+        if lowered.is_none() {
+            self.mention(expr.to_token_stream());
+        }
+        lowered
+    }
+
+    fn expr_inner(&mut self, expr: &Expr) -> Option<Lowered> {
         match expr {
             Expr::Paren(p) => self.expr(&p.expr),
             Expr::Group(g) => self.expr(&g.expr),
@@ -184,6 +193,10 @@ impl Checker<'_> {
 
     /// A declared tensor that stands as an operand by itself.
     fn weight_operand(&mut self, index: usize, name: &Ident) -> Option<Value> {
+        self.use_tensor(index, name, false)?;
+        if self.tensors[index].broken {
+            return None;
+        }
         let tensor = &self.tensors[index].tensor;
         let how = match tensor.kind {
             Kind::Vector | Kind::Raw | Kind::Norm => None,
@@ -193,13 +206,8 @@ impl Checker<'_> {
         };
         let shape = Shape(tensor.dims.clone());
         let kind = tensor.kind.name();
-        let present = self.use_tensor(index, name, false);
         if let Some(how) = how {
             return self.fault(name, format!("`{name}` is `{kind}`: {how}"));
-        }
-        present?;
-        if self.tensors[index].broken {
-            return None;
         }
         Some(Value {
             kind: ValueKind::Weight(index),
@@ -413,8 +421,7 @@ impl Checker<'_> {
         let Some((_, otherwise)) = &branch.else_branch else {
             return self.fault(branch.if_token, "an `if` that gives a value needs an `else`");
         };
-        let known = cond.as_ref().map(|c| (facts::facts(c, true), facts::facts(c, false)));
-        let (yes, no) = known.unwrap_or_default();
+        let (yes, no) = facts::both(cond.as_ref());
         let then = self.branch(&branch.then_branch, yes);
         let other = match &**otherwise {
             Expr::Block(b) => self.branch(&b.block, no),

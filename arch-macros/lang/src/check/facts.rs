@@ -15,6 +15,19 @@ pub fn facts(cond: &Scalar, truth: bool) -> Vec<Fact> {
     out
 }
 
+/// What is known in the two branches of an `if`. Under a condition that could not be understood everything may be there.
+pub fn both(cond: Option<&Scalar>) -> (Vec<Fact>, Vec<Fact>) {
+    match cond {
+        Some(c) => (facts(c, true), facts(c, false)),
+        None => (vec![anything()], vec![anything()]),
+    }
+}
+
+/// Stands for every fact.
+pub fn anything() -> Fact {
+    (String::new(), true)
+}
+
 /// The fact that an optional tensor is there.
 pub fn presence(tensor: &Ident) -> Fact {
     (format!("has({tensor})"), true)

@@ -78,6 +78,7 @@ impl Checker<'_> {
         let value = self.expr(value);
         let nameable = self.can_name(name);
         let bound = match &value {
+            _ if !nameable => Bound::Broken,
             Some(Lowered::Tensor(v)) => Bound::Tensor(v.shape.clone()),
             Some(Lowered::Scalar(s)) => Bound::Scalar(s.clone()),
             None => Bound::Broken,
@@ -90,10 +91,8 @@ impl Checker<'_> {
             assigned: false,
         });
         let scope = self.scopes.last_mut()?;
-        if nameable {
-            // A second `let` of the name hides the first from here on.
-            scope.push((name.to_string(), var));
-        }
+        // A second `let` of the name hides the first from here on.
+        scope.push((name.to_string(), var));
         match value? {
             Lowered::Tensor(value) => Some(Stmt::Tensor {
                 var,
@@ -116,6 +115,8 @@ impl Checker<'_> {
             let names = self.scopes.iter().flatten().map(|(n, _)| n.clone()).collect();
             return self.unknown(name, "value", names);
         };
+        // Being assigned to is no use of the value, except by the operator.
+        self.vars[var.0].used |= op.is_some();
         let lowered = match op {
             None => self.expr(value),
             Some(op) => {
@@ -123,11 +124,12 @@ impl Checker<'_> {
                 self.binary(&path, op, value, value)
             }
         };
-        // Being assigned to again is no use of the value, except by the operator.
-        self.vars[var.0].used |= op.is_some();
         let shape = match &self.vars[var.0].bound {
             Bound::Tensor(shape) => shape.clone(),
-            Bound::Scalar(_) => return self.fault(name, format!("`{name}` is a number: bind a new one with `let`")),
+            Bound::Scalar(_) => {
+                self.vars[var.0].used = true;
+                return self.fault(name, format!("`{name}` is a number: bind a new one with `let`"));
+            }
             Bound::Broken => return None,
         };
         let Lowered::Tensor(new) = lowered? else {
@@ -153,8 +155,7 @@ impl Checker<'_> {
 
     fn if_stmt(&mut self, branch: &ExprIf) -> Option<Stmt> {
         let cond = self.scalar_of(&branch.cond, Ty::Bool);
-        let known = cond.as_ref().map(|c| (facts::facts(c, true), facts::facts(c, false)));
-        let (yes, no) = known.unwrap_or_default();
+        let (yes, no) = facts::both(cond.as_ref());
         let then = self.stmt_branch(&branch.then_branch, yes);
         let otherwise = match &branch.else_branch {
             None => Some(None),
@@ -263,7 +264,7 @@ impl Checker<'_> {
     fn leave_scope(&mut self) {
         for (_, id) in self.scopes.pop().unwrap_or_default() {
             let var = &self.vars[id.0];
-            if !var.used {
+            if !var.used && !matches!(var.bound, Bound::Broken) {
                 let message = format!("`{}` is computed and never used", var.name);
                 self.errors.at(&self.vars[id.0].name, message);
             }

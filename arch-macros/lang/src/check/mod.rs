@@ -95,6 +95,10 @@ struct Checker<'e> {
     /// Conditions known to hold where the checker is.
     facts: Vec<Fact>,
     place: Place,
+    /// Conditions of tensors and what was known where they were used, as far as reported.
+    wrong_ifs: Vec<(Vec<Fact>, Vec<Fact>)>,
+    /// Unknown names reported already.
+    unknown_names: Vec<String>,
     /// Variables that the layer loop assigns to, in order.
     assigned_in_loop: Vec<VarId>,
 }
@@ -110,6 +114,8 @@ impl<'e> Checker<'e> {
             scopes: Vec::new(),
             facts: Vec::new(),
             place: Place::Hparams,
+            wrong_ifs: Vec::new(),
+            unknown_names: Vec::new(),
             assigned_in_loop: Vec::new(),
         }
     }
@@ -154,12 +160,21 @@ impl<'e> Checker<'e> {
             let message = format!("`{name}` belongs to a layer: it can be used inside `for layer` only");
             return self.fault(at, message);
         }
-        if or_absent || self.facts.contains(&facts::presence(name)) {
+        let known = |f: &Fact| self.facts.contains(f);
+        if or_absent || known(&facts::presence(name)) || known(&facts::anything()) {
             return Some(());
         }
-        if sym.facts.iter().any(|f| !self.facts.contains(f)) {
-            let condition = sym.tensor.condition_text().unwrap_or_default();
-            let message = format!("`{name}` exists only if `{condition}`: use it under the same `if`");
+        if !sym.facts.iter().all(known) {
+            let message = format!(
+                "`{name}` exists only {}: use it under the same `if`",
+                sym.tensor.condition_words()
+            );
+            // One wrong `if` takes many tensors with it: the first one tells.
+            let situation = (sym.facts.clone(), self.facts.clone());
+            if self.wrong_ifs.contains(&situation) {
+                return None;
+            }
+            self.wrong_ifs.push(situation);
             return self.fault(at, message);
         }
         if sym.tensor.optional {
@@ -202,7 +217,12 @@ impl<'e> Checker<'e> {
                 self.use_hparam(i);
             }
         }
-        self.fault(name, format!("no {what} is called `{text}`{hint}"))
+        if self.unknown_names.contains(&text) {
+            return None;
+        }
+        let message = format!("no {what} is called `{text}`{hint}");
+        self.unknown_names.push(text);
+        self.fault(name, message)
     }
 
     /// Names that an expression could have meant.

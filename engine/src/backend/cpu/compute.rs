@@ -121,6 +121,8 @@ impl Walk<'_> {
                 node: self.graph.tensor(step.id),
                 step,
                 member,
+                // SAFETY: asked once per member and step; all members have met after the step before, and will after this one.
+                target: unsafe { step.target(self.graph, member) },
                 // SAFETY: each member asks for its own part, and the slice of the step before is gone.
                 scratch: unsafe { self.parts.member(member.ith) },
                 shared: self.parts.shared(),

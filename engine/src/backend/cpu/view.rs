@@ -85,7 +85,11 @@ impl Step {
     }
 
     /// The result.
-    pub(super) fn target<'a>(&'a self, graph: &'a Graph, member: Member<'a>) -> Target<'a> {
+    ///
+    /// # Safety
+    /// Each member may ask once, and sources and targets of a step may be used only between the meetings of all members before and
+    /// after it.
+    pub(super) unsafe fn target<'a>(&'a self, graph: &'a Graph, member: Member<'a>) -> Target<'a> {
         Target {
             tensor: graph.tensor(self.id),
             start: self.target,
@@ -331,8 +335,8 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The result of a node, as one member sees it. There is one per member and step, so that taking the member's own rows by value
-/// gives slices that nobody else has.
+/// The result of a node, as one member sees it. There is one per member and step (see [`Step::target`]), so that giving it away for
+/// the member's own rows gives slices that nobody else has.
 pub(super) struct Target<'a> {
     pub(super) tensor: &'a Tensor,
     start: NonNull<u8>,

@@ -8,10 +8,14 @@ use crate::graph::{Rope, RopeKind};
 pub(super) fn rope(x: &Array, positions: &Ints, factors: Option<&Array>, p: &Rope) -> Array {
     let mut out = Array::from_fn(x.ne, |i| x.at(i));
     let [head_dim, n_head, n_tokens, _] = x.ne;
+    let step = p.freq_base.powf(-2.0 / p.n_dims as f32);
     for t in 0..n_tokens {
+        // In f32, each pair's angle from the one before: models are trained and served with these very angles.
+        let mut theta = positions.at([t, 0, 0, 0]) as f32;
         for pair in 0..p.n_dims / 2 {
-            let factor = factors.map_or(1.0, |f| f.at([pair, 0, 0, 0]));
-            let (sin, cos) = rotation(p, positions.at([t, 0, 0, 0]) as f64, pair, factor);
+            let factor = factors.map_or(1.0, |f| f.at([pair, 0, 0, 0]) as f32);
+            let (sin, cos) = rotation(p, theta / factor, pair);
+            theta *= step;
             let (a, b) = match p.kind {
                 RopeKind::Norm => (2 * pair, 2 * pair + 1),
                 RopeKind::Neox => (pair, pair + p.n_dims / 2),
@@ -28,17 +32,16 @@ pub(super) fn rope(x: &Array, positions: &Ints, factors: Option<&Array>, p: &Rop
 }
 
 /// Sine and cosine of a pair's angle, times the magnitude.
-fn rotation(p: &Rope, position: f64, pair: usize, factor: f64) -> (f64, f64) {
-    let exponent = -2.0 * pair as f64 / p.n_dims as f64;
-    let extrapolated = position * f64::from(p.freq_base).powf(exponent) / factor;
-    let interpolated = f64::from(p.freq_scale) * extrapolated;
+fn rotation(p: &Rope, extrapolated: f32, pair: usize) -> (f64, f64) {
+    let interpolated = p.freq_scale * extrapolated;
     let mut angle = interpolated;
     let mut magnitude = f64::from(p.attn_factor);
     if p.ext_factor != 0.0 {
-        let mix = extrapolation_share(p, pair) * f64::from(p.ext_factor);
+        let mix = extrapolation_share(p, pair) as f32 * p.ext_factor;
         angle = interpolated * (1.0 - mix) + extrapolated * mix;
         magnitude *= 1.0 + 0.1 * (1.0 / f64::from(p.freq_scale)).ln();
     }
+    let angle = f64::from(angle);
     (angle.sin() * magnitude, angle.cos() * magnitude)
 }
 

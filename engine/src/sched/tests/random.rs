@@ -111,10 +111,7 @@ proptest! {
         // Several rounds, so that slots rotate.
         for round in 0..3 {
             many.graph.tensor_mut(TensorId(0));
-            if s.alloc_graph(&mut many.graph).is_err() {
-                // A backend that must write where it cannot reach, as some of these devices must.
-                return Ok(());
-            }
+            s.alloc_graph(&mut many.graph).unwrap();
             fill_inputs(&s, &many.graph);
             s.compute(&many.graph).unwrap();
             if round > 0 && last_write.is_some() {

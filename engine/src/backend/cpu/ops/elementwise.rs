@@ -41,7 +41,7 @@ pub(super) fn glu(task: Task<'_>, f: Unary) {
 /// Copies pieces of the first operand to the result and calls `f` with each and the second operand's elements, of which there
 /// are as many or, where those repeat along rows, a divisor of as many.
 fn for_pieces(task: Task<'_>, a: &Source<'_>, b: &Source<'_>, f: impl Fn(&mut [f32], &[f32])) {
-    let target = task.target();
+    let target = task.target;
     if a.ne() == b.ne() && a.is_float_list() && b.is_float_list() {
         for (i, out) in target.float_pieces(PIECE) {
             let at = i * PIECE;
@@ -59,7 +59,7 @@ fn for_pieces(task: Task<'_>, a: &Source<'_>, b: &Source<'_>, f: impl Fn(&mut [f
 
 /// Applies `f` to pieces of the operand.
 pub(super) fn map(task: Task<'_>, f: impl Fn(&mut [f32])) {
-    let (x, target) = (task.source(0), task.target());
+    let (x, target) = (task.source(0), task.target);
     if x.is_float_list() {
         for (i, out) in target.float_pieces(PIECE) {
             x.copy_floats(i * PIECE, out);
@@ -91,11 +91,24 @@ pub(super) fn function(f: Unary) -> fn(&mut [f32]) {
         Unary::ReluSqr => |row| each(row, |x| x.max(0.0) * x.max(0.0)),
         Unary::Silu => rows::silu_in_place,
         Unary::Gelu => rows::gelu_in_place,
+        Unary::GeluHalf => |row| each(row, gelu_half),
         Unary::GeluErf => |row| each(row, gelu_erf),
         Unary::GeluQuick => |row| each(row, |x| x / (1.0 + (-1.702 * x).exp())),
         // ln(1 + e^x) without overflow.
         Unary::Softplus => |row| each(row, |x| x.max(0.0) + (-x.abs()).exp().ln_1p()),
     }
+}
+
+fn gelu_half(x: f32) -> f32 {
+    if x <= -10.0 {
+        return 0.0;
+    }
+    if x >= 10.0 {
+        return x;
+    }
+    let mut y = [half::f16::from_f32(x).to_f32()];
+    rows::gelu_in_place(&mut y);
+    half::f16::from_f32(y[0]).to_f32()
 }
 
 fn gelu_erf(x: f32) -> f32 {

@@ -8,7 +8,7 @@ use crate::backend::cpu::view::{RowIndex, row_index};
 pub(super) fn cont(task: Task<'_>) {
     let x = task.source(0);
     let ne = x.ne();
-    for (i, out) in task.target().float_pieces(ne[0]) {
+    for (i, out) in task.target.float_pieces(ne[0]) {
         x.copy_row(row_index(&ne, i), out);
     }
 }
@@ -16,7 +16,7 @@ pub(super) fn cont(task: Task<'_>) {
 pub(super) fn repeat(task: Task<'_>) {
     let x = task.source(0);
     let ne = x.ne();
-    for (i, out) in task.target().rows() {
+    for (i, out) in task.target.rows() {
         let row = x.row([i[0] % ne[1], i[1] % ne[2], i[2] % ne[3]], task.scratch);
         match *row {
             [value] => out.fill(value),
@@ -30,7 +30,7 @@ pub(super) fn repeat(task: Task<'_>) {
 pub(super) fn concat(task: Task<'_>, dim: usize) {
     let (a, b) = (task.source(0), task.source(1));
     let at = a.ne()[dim];
-    for (i, out) in task.target().rows() {
+    for (i, out) in task.target.rows() {
         if dim == 0 {
             let (first, second) = out.split_at_mut(at);
             a.copy_row(i, first);

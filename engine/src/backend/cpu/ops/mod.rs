@@ -23,6 +23,7 @@ pub(super) struct Task<'a> {
     pub(super) node: &'a Tensor,
     pub(super) step: &'a Step,
     pub(super) member: Member<'a>,
+    pub(super) target: Target<'a>,
     /// This member's own; at least [`Need::per_member`] floats with any content.
     pub(super) scratch: &'a mut [f32],
     /// At least [`Need::shared`] floats with any content.
@@ -36,10 +37,6 @@ impl<'a> Task<'a> {
 
     fn optional(&self, i: usize) -> Option<Source<'a>> {
         self.node.src[i].map(|_| self.source(i))
-    }
-
-    fn target(&self) -> Target<'a> {
-        self.step.target(self.graph, self.member)
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) fn need(graph: &Graph, node: &Tensor) -> Need {
 }
 
 pub(super) fn mul_mat(task: Task<'_>) {
-    let (w, x, target) = (task.source(0), task.source(1), task.target());
+    let (w, x, target) = (task.source(0), task.source(1), task.target);
     let [_, n, c2, c3] = x.ne();
     let (group2, group3) = (c2 / w.ne()[2], c3 / w.ne()[3]);
     let pieces = Pieces::new(w.ne()[1], task.member.nth);
@@ -61,7 +61,7 @@ pub(super) fn mul_mat(task: Task<'_>) {
 
 /// Each expert multiplies all tokens that want it at once, so that its weights are read once.
 pub(super) fn mul_mat_id(task: Task<'_>) -> Result<(), Fault> {
-    let (w, x, ids, target) = (task.source(0), task.source(1), task.source(2), task.target());
+    let (w, x, ids, target) = (task.source(0), task.source(1), task.source(2), task.target);
     let [n_used, n_tokens, ..] = ids.ne();
     let n_expert = w.ne()[2];
     let mut scratch = task.scratch;

@@ -5,7 +5,7 @@ use kernels::rows;
 use super::Task;
 
 pub(super) fn rms_norm(task: Task<'_>, eps: f32) {
-    let (x, weight, target) = (task.source(0), task.optional(1), task.target());
+    let (x, weight, target) = (task.source(0), task.optional(1), task.target);
     let weight = weight.map(|w| w.row([0; 3], task.scratch));
     for (i, out) in target.rows() {
         x.copy_row(i, out);
@@ -30,7 +30,7 @@ pub(super) fn soft_max(task: Task<'_>, scale: f32) {
 
 fn for_rows(task: Task<'_>, f: impl Fn(&mut [f32])) {
     let x = task.source(0);
-    for (i, out) in task.target().rows() {
+    for (i, out) in task.target.rows() {
         x.copy_row(i, out);
         f(out);
     }

@@ -7,7 +7,7 @@ use crate::graph::{Graph, Tensor};
 
 pub(super) fn sum_rows(task: Task<'_>) {
     let x = task.source(0);
-    for (i, out) in task.target().rows() {
+    for (i, out) in task.target.rows() {
         out[0] = kernels::rows::sum(x.row(i, task.scratch));
     }
 }
@@ -21,7 +21,7 @@ pub(super) fn top_k_need(graph: &Graph, node: &Tensor) -> Need {
 }
 
 pub(super) fn top_k(task: Task<'_>) {
-    let (x, target) = (task.source(0), task.target());
+    let (x, target) = (task.source(0), task.target);
     let n = x.ne()[0];
     let (order, scratch) = task.scratch.split_at_mut(n);
     let order: &mut [u32] = bytemuck::cast_slice_mut(order);

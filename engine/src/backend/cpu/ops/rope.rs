@@ -1,5 +1,4 @@
-//! Rotary positions. Angles are linear in the position, so that one rate per pair says everything; sines and cosines are
-//! computed once for a token and used by all of its heads.
+//! Rotary positions. Sines and cosines are computed once for a token and used by all of its heads.
 
 use std::f64::consts::{FRAC_2_PI, PI};
 
@@ -8,7 +7,7 @@ use crate::backend::cpu::scratch::take;
 use crate::backend::cpu::view::Source;
 use crate::graph::{Rope, RopeKind, Tensor};
 
-/// Rates (f64), sines and cosines of the pairs.
+/// Per pair: frequency factor, share of extrapolation, sine and cosine.
 pub(super) fn need(node: &Tensor) -> Need {
     Need {
         per_member: 2 * node.ne[0],
@@ -18,17 +17,17 @@ pub(super) fn need(node: &Tensor) -> Need {
 
 pub(super) fn rope(task: Task<'_>, p: &Rope) {
     let (x, positions) = (task.source(0), task.source(1).list::<i32>());
-    let (factors, target) = (task.optional(2), task.target());
+    let (factors, target) = (task.optional(2), task.target);
     let n_pairs = p.n_dims / 2;
     let mut scratch = task.scratch;
-    let rates: &mut [f64] = bytemuck::cast_slice_mut(take(&mut scratch, 2 * n_pairs));
+    let (divisors, mix) = (take(&mut scratch, n_pairs), take(&mut scratch, n_pairs));
     let (sin, cos) = (take(&mut scratch, n_pairs), take(&mut scratch, n_pairs));
-    fill_rates(rates, p, factors);
+    fill_pairs(divisors, mix, p, factors);
     let magnitude = magnitude(p);
     let mut prepared = None;
     for (i @ [_, t, _], out) in target.rows() {
         if prepared != Some(t) {
-            rotations(f64::from(positions[t]), rates, magnitude, sin, cos);
+            rotations(p, positions[t] as f32, (divisors, mix), magnitude, (sin, cos));
             prepared = Some(t);
         }
         x.copy_row(i, out);
@@ -48,24 +47,15 @@ pub(super) fn rope(task: Task<'_>, p: &Rope) {
     }
 }
 
-/// Radians per position of each pair.
-fn fill_rates(rates: &mut [f64], p: &Rope, factors: Option<Source<'_>>) {
-    // A product of up to a few hundred factors is exact to 13 digits and much cheaper than as many powers.
-    let step = f64::from(p.freq_base).powf(-2.0 / p.n_dims as f64);
-    let mut rate = 1.0;
+/// What of a pair's angle does not depend on the position.
+fn fill_pairs(divisors: &mut [f32], mix: &mut [f32], p: &Rope, factors: Option<Source<'_>>) {
     let ramp = (p.ext_factor != 0.0).then(|| ramp(p));
-    for (i, out) in rates.iter_mut().enumerate() {
-        let extrapolated = rate / factors.map_or(1.0, |f| f64::from(f.float([i, 0, 0, 0])));
-        let interpolated = extrapolated * f64::from(p.freq_scale);
-        *out = match ramp {
-            None => interpolated,
-            Some((low, high)) => {
-                let interpolation = ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
-                let mix = (1.0 - interpolation) * f64::from(p.ext_factor);
-                interpolated * (1.0 - mix) + extrapolated * mix
-            }
-        };
-        rate *= step;
+    for (i, (divisor, mix)) in divisors.iter_mut().zip(mix).enumerate() {
+        *divisor = factors.map_or(1.0, |f| f.float([i, 0, 0, 0]));
+        *mix = ramp.map_or(0.0, |(low, high)| {
+            let interpolation = ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
+            (1.0 - interpolation) as f32 * p.ext_factor
+        });
     }
 }
 
@@ -91,10 +81,18 @@ fn magnitude(p: &Rope) -> f32 {
     p.attn_factor * yarn
 }
 
-fn rotations(position: f64, rates: &[f64], magnitude: f32, sin: &mut [f32], cos: &mut [f32]) {
-    for ((rate, s), c) in rates.iter().zip(sin).zip(cos) {
-        let (sin, cos) = sin_cos(position * rate);
+/// The angles are made in f32, each from the one before it: that is how models are trained and served, and at large angles (long
+/// contexts, small frequency factors) it decides the last digits of recorded logits. Sine and cosine of an angle are exact.
+fn rotations(p: &Rope, position: f32, pairs: (&[f32], &[f32]), magnitude: f32, out: (&mut [f32], &mut [f32])) {
+    let step = p.freq_base.powf(-2.0 / p.n_dims as f32);
+    let mut theta = position;
+    for ((divisor, mix), (s, c)) in pairs.0.iter().zip(pairs.1).zip(out.0.iter_mut().zip(out.1)) {
+        let extrapolated = theta / divisor;
+        let interpolated = p.freq_scale * extrapolated;
+        let angle = if *mix == 0.0 { interpolated } else { interpolated * (1.0 - mix) + extrapolated * mix };
+        let (sin, cos) = sin_cos(f64::from(angle));
         (*s, *c) = (sin as f32 * magnitude, cos as f32 * magnitude);
+        theta *= step;
     }
 }
 

@@ -5,7 +5,7 @@ use crate::backend::cpu::view::RowIndex;
 
 pub(super) fn get_rows(task: Task<'_>) -> Result<(), Fault> {
     let (table, ids) = (task.source(0), task.source(1));
-    for ([t, i2, i3], out) in task.target().rows() {
+    for ([t, i2, i3], out) in task.target.rows() {
         let row = row_number(ids.i32([t, i2, i3, 0]), table.ne()[1])?;
         table.copy_row([row, i2, i3], out);
     }
@@ -16,7 +16,7 @@ pub(super) fn get_rows(task: Task<'_>) -> Result<(), Fault> {
 /// no sense but may occur, never meet, and the last one stays, as if there were one thread.
 pub(super) fn set_rows(task: Task<'_>) -> Result<(), Fault> {
     let (source, ids) = (task.source(0), task.source(2));
-    let (target, ty, member) = (task.target(), task.node.ty, task.member);
+    let (target, ty, member) = (task.target, task.node.ty, task.member);
     for (t, &id) in ids.list::<i64>().iter().enumerate() {
         let row = row_number(id, task.node.ne[1])?;
         if row % member.nth != member.ith {
@@ -31,7 +31,7 @@ pub(super) fn set_rows(task: Task<'_>) -> Result<(), Fault> {
 
 pub(super) fn add_id(task: Task<'_>) -> Result<(), Fault> {
     let (x, bias, ids) = (task.source(0), task.source(1), task.source(2));
-    for (i @ [slot, t, _], out) in task.target().rows() {
+    for (i @ [slot, t, _], out) in task.target.rows() {
         let expert: RowIndex = [row_number(ids.i32([slot, t, 0, 0]), bias.ne()[1])?, 0, 0];
         x.copy_row(i, out);
         kernels::rows::add_in_place(out, bias.row(expert, task.scratch));

@@ -1,0 +1,229 @@
+//! Once its tables have grown, the scheduler takes nothing from the heap: not for a graph built anew, not for one reused,
+//! with one device or two. Alone in its binary, because it counts every allocation of the process.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::any::Any;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use engine::backend::*;
+use engine::graph::{Flags, Graph, Home, Name, TensorId};
+use engine::sched::{SchedParams, Scheduler};
+use kernels::GgmlType;
+
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: everything is passed on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Memory that only its own device can use.
+struct Memory(&'static str);
+
+struct Bytes {
+    ty: Arc<dyn BufferType>,
+    data: Mutex<Vec<u8>>,
+}
+
+impl BufferType for Memory {
+    fn name(&self) -> &str {
+        self.0
+    }
+
+    fn alignment(&self) -> usize {
+        64
+    }
+
+    fn is_host(&self) -> bool {
+        false
+    }
+
+    fn allocate(&self, size: usize) -> Result<Arc<dyn Buffer>, BackendError> {
+        Ok(Arc::new(Bytes {
+            ty: Arc::new(Memory(self.0)),
+            data: Mutex::new(vec![0; size]),
+        }))
+    }
+}
+
+impl Buffer for Bytes {
+    fn buffer_type(&self) -> &Arc<dyn BufferType> {
+        &self.ty
+    }
+
+    fn size(&self) -> usize {
+        self.data.lock().unwrap().len()
+    }
+
+    fn host_ptr(&self) -> Option<NonNull<u8>> {
+        None
+    }
+
+    fn write(&self, offset: usize, data: &[u8]) -> Result<(), BackendError> {
+        self.data.lock().unwrap()[offset..offset + data.len()].copy_from_slice(data);
+        Ok(())
+    }
+
+    fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), BackendError> {
+        out.copy_from_slice(&self.data.lock().unwrap()[offset..offset + out.len()]);
+        Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// A device that fills every result with a number, so that only the scheduler's own work is measured.
+struct Filler(Arc<dyn BufferType>, DeviceKind);
+
+impl Device for Filler {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn description(&self) -> String {
+        String::new()
+    }
+
+    fn kind(&self) -> DeviceKind {
+        self.1
+    }
+
+    fn memory(&self) -> (usize, usize) {
+        (1 << 30, 1 << 30)
+    }
+
+    fn buffer_type(&self) -> Arc<dyn BufferType> {
+        self.0.clone()
+    }
+
+    fn supports_buffer_type(&self, buffer_type: &dyn BufferType) -> bool {
+        same_buffer_type(&*self.0, buffer_type)
+    }
+
+    fn supports_op(&self, _: &Graph, _: TensorId) -> bool {
+        true
+    }
+
+    fn backend(self: Arc<Self>, _: &BackendParams) -> Result<Box<dyn Backend>, BackendError> {
+        Ok(Box::new(FillerBackend(self)))
+    }
+}
+
+struct FillerBackend(Arc<dyn Device>);
+
+impl Backend for FillerBackend {
+    fn device(&self) -> &Arc<dyn Device> {
+        &self.0
+    }
+
+    fn compute(&mut self, graph: &Graph, nodes: &[TensorId], memory: &MemoryMap) -> Result<(), BackendError> {
+        for &node in nodes {
+            let home = graph.home(node).expect("every node has a home");
+            memory.get(home.buffer).write(home.offset, &[7])?;
+        }
+        Ok(())
+    }
+}
+
+/// A chain over two weights of `n_layer` layers, the first half of which lie on the first device.
+fn build(graph: &mut Graph, homes: &[Home], n_tokens: usize) -> (TensorId, TensorId) {
+    graph.clear();
+    let x = graph.input(GgmlType::F32, [32, n_tokens, 1, 1], "x");
+    let mut h = x;
+    for (il, &home) in homes.iter().enumerate() {
+        let name = Name {
+            base: "w",
+            layer: Some(il as u32),
+        };
+        let flags = Flags {
+            weight: true,
+            ..Flags::default()
+        };
+        let w = graph.external(GgmlType::F32, [32, 32, 1, 1], name, home, flags);
+        let y = graph.mul_mat(w, h).unwrap();
+        let y = graph.scale(y, 2.0, 0.0).unwrap();
+        h = graph.add(y, h).unwrap();
+    }
+    graph.tensor_mut(h).flags.output = true;
+    graph.expand(h);
+    (x, h)
+}
+
+fn count(n_devices: usize, pipeline: bool) {
+    let devices: Vec<Arc<dyn Device>> = [("near", DeviceKind::Gpu), ("far", DeviceKind::Cpu)][2 - n_devices..]
+        .iter()
+        .map(|&(name, kind)| Arc::new(Filler(Arc::new(Memory(name)), kind)) as _)
+        .collect();
+    let params = BackendParams {
+        n_threads: 1,
+        n_threads_batch: 1,
+    };
+    let backends = devices.iter().map(|d| d.clone().backend(&params).unwrap()).collect();
+    let sched_params = SchedParams {
+        pipeline,
+        op_offload: true,
+    };
+    let mut sched = Scheduler::new(backends, MemoryMap::default(), sched_params).unwrap();
+    let homes: Vec<Home> = (0..12)
+        .map(|il| {
+            let device = &devices[il * n_devices / 12];
+            let buffer = device.buffer_type().allocate(32 * 32 * 4).unwrap();
+            Home {
+                buffer: sched.register_buffer(buffer, Usage::Weights),
+                offset: 0,
+            }
+        })
+        .collect();
+    let mut graph = Graph::new();
+    for n_tokens in [8, 1, 8] {
+        build(&mut graph, &homes, n_tokens);
+        sched.reserve(&mut graph).unwrap();
+    }
+    let data = vec![0; 8 * 32 * 4];
+    let mut out = vec![0; 8 * 32 * 4];
+    let mut round = |n_tokens: usize| {
+        let (x, y) = build(&mut graph, &homes, n_tokens);
+        sched.alloc_graph(&mut graph).unwrap();
+        for _ in 0..2 {
+            sched.alloc_graph(&mut graph).unwrap();
+            sched.set_input(&graph, x, &data[..n_tokens * 32 * 4]).unwrap();
+            sched.compute(&graph).unwrap();
+        }
+        sched.read_tensor(&graph, y, 0, &mut out[..n_tokens * 32 * 4]).unwrap();
+        assert_eq!(out[0], 7);
+        assert_eq!(sched.n_splits(), n_devices);
+    };
+    // Staging memory and the like come with the first computation.
+    round(8);
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    for n_tokens in [1, 1, 8, 3, 1, 5] {
+        round(n_tokens);
+    }
+    let taken = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    assert_eq!(taken, 0, "{n_devices} devices, pipeline {pipeline}");
+}
+
+#[test]
+fn nothing_is_allocated_in_steady_state() {
+    for (n_devices, pipeline) in [(1, false), (2, false), (2, true)] {
+        count(n_devices, pipeline);
+    }
+}
