@@ -1,1 +1,30 @@
-//! Architectures.
+//! The architectures: one declarative file each, beside this crate's manifest. A file's presence registers it.
+
+#[cfg(test)]
+mod listing;
+
+use engine::arch::Registered;
+
+include!(concat!(env!("OUT_DIR"), "/registry.rs"));
+
+/// The architecture whose files say `general.architecture = name`.
+pub fn find(name: &str) -> Option<&'static Registered> {
+    ALL.binary_search_by(|r| r.arch.name.cmp(name)).ok().map(|i| &ALL[i])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_is_sorted_and_says_what_each_is() {
+        assert!(ALL.len() >= 5);
+        assert!(ALL.windows(2).all(|p| p[0].arch.name < p[1].arch.name));
+        for r in ALL {
+            assert!(!r.about.is_empty(), "{}", r.arch.name);
+            assert!(!r.arch.tensors.is_empty() && !r.arch.flow.is_empty(), "{}", r.arch.name);
+            assert!(find(r.arch.name).is_some_and(|f| std::ptr::eq(f.arch, r.arch)));
+        }
+        assert!(find("no-such").is_none());
+    }
+}

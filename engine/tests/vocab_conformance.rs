@@ -28,8 +28,11 @@ fn ids(line: &str) -> Vec<u32> {
     line.split_whitespace().map(|id| id.parse().unwrap()).collect()
 }
 
-/// The vocabularies with the texts and tokens recorded for them.
-fn cases(folder: &Path) -> Vec<(PathBuf, Vec<(String, Vec<u32>)>)> {
+/// A text and the tokens recorded for it.
+type Case = (String, Vec<u32>);
+
+/// The vocabularies with what is recorded for them.
+fn cases(folder: &Path) -> Vec<(PathBuf, Vec<Case>)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -86,4 +89,76 @@ fn real_vocabularies_give_the_recorded_tokens() {
         }
     }
     assert!(n >= 14 * 46, "{n} cases");
+}
+
+/// Text, tokens and path of the real models that are recorded, for those that lie in the folder `LLAMA_MODELS` names.
+fn recorded_models() -> Vec<(PathBuf, Case)> {
+    let (Some(recorded), Some(models)) = (shared("conformance/models"), std::env::var_os("LLAMA_MODELS")) else {
+        println!("skipped: the models are where LLAMA_MODELS says");
+        return Vec::new();
+    };
+    ["SmolLM2-135M-Instruct.Q4_1", "gemma-3-270m-q4_k_m"]
+        .iter()
+        .map(|name| {
+            let json = std::fs::read_to_string(recorded.join(format!("{name}.json"))).unwrap();
+            let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+            let text = json["text"].as_str().unwrap().to_owned();
+            let tokens = json["tokens"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|id| id.as_u64().unwrap() as u32)
+                .collect();
+            (Path::new(&models).join(format!("{name}.gguf")), (text, tokens))
+        })
+        .filter(|(path, _)| path.exists())
+        .collect()
+}
+
+#[test]
+fn real_models_give_the_recorded_tokens() {
+    for (path, (text, expected)) in recorded_models() {
+        let vocab = load(&path).unwrap();
+        assert_eq!(vocab.tokenize(&text, true, false), expected, "{}", path.display());
+        assert_eq!(vocab.detokenize(&expected, true, false), text);
+        let (mut stream, mut streamed) = (Utf8Stream::new(), String::new());
+        for &token in &expected {
+            stream.push(vocab.token_to_piece(token, false), &mut streamed);
+        }
+        stream.flush(&mut streamed);
+        assert_eq!(streamed, text);
+        println!(
+            "{}: {} tokens, warnings {:?}",
+            path.display(),
+            vocab.n_tokens(),
+            vocab.warnings()
+        );
+        println!(
+            "  end of generation: {:?}",
+            vocab.eog_tokens().iter().map(|&t| vocab.text(t)).collect::<Vec<_>>()
+        );
+    }
+}
+
+#[test]
+fn headers_without_real_vocabularies_load() {
+    for (folder, kind) in [
+        ("conformance/archs", VocabKind::Test),
+        ("conformance/headers", VocabKind::None),
+    ] {
+        let Some(folder) = shared(folder) else { return };
+        let paths = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+        let mut n = 0;
+        for path in paths.filter(|path| path.extension().is_some_and(|extension| extension == "gguf")) {
+            let vocab = load(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            assert_eq!(vocab.kind(), kind, "{}", path.display());
+            assert!(
+                vocab.n_tokens() > 0 && vocab.warnings().is_empty(),
+                "{}: {vocab:?}",
+                path.display()
+            );
+            n += 1;
+        }
+        assert!(n > 0, "{}", folder.display());
+    }
 }

@@ -6,7 +6,7 @@ use crate::GgmlType;
 use crate::generic::blocks::{self, Decode, Encode};
 use crate::generic::products::{self, Product, Tile, Tiles};
 use crate::generic::rows;
-use crate::quants::{self, for_each_block};
+use crate::quants::{self, Block, for_each_block};
 use crate::simd::portable::Portable;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::x86_64::{avx2::Avx2, avx512::Avx512};
@@ -71,7 +71,7 @@ pub(crate) fn kernels() -> &'static Kernels {
         let cap = std::env::var("LLAMA_CPU_ISA").unwrap_or_default();
         let cap = Isa::ALL.into_iter().find(|isa| isa.name().eq_ignore_ascii_case(&cap));
         let usable = |isa: &Isa| isa.is_available() && cap.is_none_or(|cap| *isa <= cap);
-        let best = Isa::ALL.into_iter().filter(usable).next_back().unwrap_or(Isa::Scalar);
+        let best = Isa::ALL.into_iter().rfind(usable).unwrap_or(Isa::Scalar);
         kernels_of(best)
     })
 }
@@ -89,7 +89,6 @@ pub(crate) fn kernels_of(isa: Isa) -> &'static Kernels {
 
 /// Kernels that depend on the type of one operand.
 pub(crate) struct TypeKernels {
-    pub ty: GgmlType,
     /// Product with one column.
     pub matvec: unsafe fn(&Product),
     /// Product with several columns.
@@ -111,6 +110,7 @@ macro_rules! row_kernels {
             fn sum_of_squares(x: *const f32, n: usize) -> f32;
             fn max(x: *const f32, n: usize) -> f32;
             fn axpy(a: f32, x: *const f32, y: *mut f32, n: usize) -> ();
+            fn axpy_rows(a: *const f32, m: usize, x: *const f32, stride: usize, y: *mut f32, n: usize) -> ();
             fn scale(scale: f32, bias: f32, x: *const f32, out: *mut f32, n: usize) -> ();
             fn add(a: *const f32, b: *const f32, out: *mut f32, n: usize) -> ();
             fn mul(a: *const f32, b: *const f32, out: *mut f32, n: usize) -> ();
@@ -133,7 +133,7 @@ macro_rules! define_kernels {
         /// All kernels of an instruction set.
         pub(crate) struct Kernels {
             pub isa: Isa,
-            pub types: &'static [TypeKernels],
+            pub types: [Option<TypeKernels>; N_TYPES],
             $( pub $name: unsafe fn($($ty),*) -> $ret, )*
         }
     };
@@ -146,23 +146,32 @@ impl Kernels {
     /// # Panics
     /// If there are none, see [`can_dequantize`](crate::can_dequantize).
     #[inline]
-    pub(crate) fn of_type(&self, ty: GgmlType) -> &'static TypeKernels {
+    pub(crate) fn of_type(&'static self, ty: GgmlType) -> &'static TypeKernels {
         self.find(ty).unwrap_or_else(|| panic!("{ty}: no kernels"))
     }
 
     /// The kernels of a type, if there are any.
     #[inline]
-    pub(crate) fn find(&self, ty: GgmlType) -> Option<&'static TypeKernels> {
-        self.types.iter().find(|kernels| kernels.ty == ty)
+    pub(crate) fn find(&'static self, ty: GgmlType) -> Option<&'static TypeKernels> {
+        self.types[ty.id() as usize].as_ref()
     }
 }
 
+/// More than the largest type id.
+const N_TYPES: usize = 48;
+
+/// The kernels of all types, by type id.
 macro_rules! type_table {
-    (() $( $block:ident [$($quantize:ident)?]; )*) => {
-        &[ $( type_kernels::<quants::$block>(type_table!(@ $block $($quantize)?)) ),* ]
-    };
+    (() $( $block:ident [$($quantize:ident)?]; )*) => { {
+        let mut table = [const { None }; N_TYPES];
+        $(
+            let quantize = type_table!(@ $block $($quantize)?);
+            table[<quants::$block as Block>::TYPE.id() as usize] = Some(type_kernels::<quants::$block>(quantize));
+        )*
+        table
+    } };
     (@ $block:ident) => { None };
-    (@ $block:ident quantize) => { Some(quantize_type::<quants::$block>) };
+    (@ $block:ident quantize) => { Some(quantize_type::<quants::$block> as QuantizeRow) };
 }
 
 /// Instantiates the generic kernels for a register type, in functions with its instructions enabled.
@@ -185,7 +194,7 @@ macro_rules! instantiate {
                 // SAFETY: the caller's promise.
                 unsafe { products::tile::<$V, N>(tile) }
             }
-            const TILES: &[unsafe fn(&Tile)] = &[$( tile::<$tile> ),*];
+            const TILES: &Tiles = &[$( tile::<$tile> ),*];
 
             #[$attribute]
             unsafe fn matvec<D: Decode<$V>>(product: &Product) {
@@ -196,7 +205,7 @@ macro_rules! instantiate {
             #[$attribute]
             unsafe fn matmul<D: Decode<$V>>(product: &Product) {
                 // SAFETY: the caller's promise.
-                unsafe { products::matmul::<$V, D>(product, &Tiles { n: TILES.len(), by_columns: TILES }) }
+                unsafe { products::matmul::<$V, D>(product, TILES) }
             }
 
             #[$attribute]
@@ -225,7 +234,6 @@ macro_rules! instantiate {
 
             const fn type_kernels<D: Decode<$V>>(quantize: Option<QuantizeRow>) -> TypeKernels {
                 TypeKernels {
-                    ty: D::TYPE,
                     matvec: matvec::<D>,
                     matmul: matmul::<D>,
                     dequantize: dequantize_type::<D>,

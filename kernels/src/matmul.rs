@@ -52,7 +52,7 @@ pub unsafe fn matmul(args: &MatMul, out: *mut f32, out_stride: usize, scratch: &
 /// # Safety
 /// As for [`matmul`], and the CPU must have the kernels' instructions.
 pub(crate) unsafe fn matmul_with(
-    kernels: &Kernels,
+    kernels: &'static Kernels,
     args: &MatMul,
     out: *mut f32,
     out_stride: usize,

@@ -39,6 +39,60 @@ pub fn axpy(a: f32, x: &[f32], y: &mut [f32]) {
     unsafe { (kernels().axpy)(a, x.as_ptr(), y.as_mut_ptr(), x.len()) }
 }
 
+/// `y[i] += sum_j a[j] x[j * stride + i]`: rows of `x` weighted and added up, such as the values of attention.
+///
+/// # Panics
+/// If `x` is too short for as many rows as `a` has factors.
+pub fn axpy_rows(a: &[f32], x: &[f32], stride: usize, y: &mut [f32]) {
+    if a.is_empty() {
+        return;
+    }
+    let end = (a.len() - 1)
+        .checked_mul(stride)
+        .and_then(|start| start.checked_add(y.len()));
+    assert!(
+        end.is_some_and(|end| end <= x.len()),
+        "{} floats for {} rows",
+        x.len(),
+        a.len()
+    );
+    // SAFETY: the rows lie within `x`; the kernels were chosen for this CPU.
+    unsafe { (kernels().axpy_rows)(a.as_ptr(), a.len(), x.as_ptr(), stride, y.as_mut_ptr(), y.len()) }
+}
+
+/// Decodes rows of any type that can be dequantized: `out` holds them one after another, `k` elements each, and row `j` starts at
+/// byte `j * stride` of `src`, which needs no alignment.
+///
+/// # Panics
+/// If the type has no decoder, `out` is not whole rows, `k` is not whole blocks, or `src` is too short.
+pub fn dequantize_rows(ty: GgmlType, src: &[u8], stride: usize, out: &mut [f32], k: usize) {
+    let row_bytes = ty
+        .row_bytes(k)
+        .unwrap_or_else(|| panic!("{ty}: {k} elements are not whole blocks"));
+    assert!(
+        k > 0 && out.len().is_multiple_of(k),
+        "{} floats are not whole rows of {k}",
+        out.len()
+    );
+    if out.is_empty() {
+        return;
+    }
+    let end = (out.len() / k - 1)
+        .checked_mul(stride)
+        .and_then(|start| start.checked_add(row_bytes));
+    assert!(
+        end.is_some_and(|end| end <= src.len()),
+        "{} bytes for {} rows",
+        src.len(),
+        out.len() / k
+    );
+    let dequantize = kernels().of_type(ty).dequantize;
+    for (j, row) in out.chunks_exact_mut(k).enumerate() {
+        // SAFETY: the row's bytes lie within `src`; the kernels were chosen for this CPU.
+        unsafe { dequantize(src.as_ptr().add(j * stride), row.as_mut_ptr(), k) }
+    }
+}
+
 /// `sum_i row[i] x[i]` for a row of any type that can be dequantized. `row` needs no alignment.
 pub fn dot_row(ty: GgmlType, row: &[u8], x: &[f32]) -> f32 {
     check_lengths(ty, row.len(), x.len());

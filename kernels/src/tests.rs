@@ -82,7 +82,7 @@ fn encoders_give_the_bits_of_the_definition() {
             .chain([32, 1024])
             .filter(|n| n % ty.block_size() == 0)
         {
-            let encode = |kernels: &Kernels| {
+            let encode = |kernels: &'static Kernels| {
                 let mut out = vec![0xAA; ty.row_bytes(n).unwrap()];
                 // SAFETY: lengths agree, the CPU has the instructions.
                 unsafe { kernels.of_type(ty).quantize.unwrap()(x.as_ptr(), out.as_mut_ptr(), n) };
@@ -133,7 +133,7 @@ fn typed_rows_are_multiplied_and_added() {
 }
 
 /// The product of the first `m` rows of recorded blocks with noise, computed in chunks of `rows`.
-fn product(kernels: &Kernels, ty: GgmlType, m: usize, k: usize, n: usize, rows: usize) -> Vec<f32> {
+fn product(kernels: &'static Kernels, ty: GgmlType, m: usize, k: usize, n: usize, rows: usize) -> Vec<f32> {
     let row_bytes = ty.row_bytes(k).unwrap();
     // Rows apart and off any alignment.
     let row_stride = row_bytes + 3;
@@ -165,7 +165,7 @@ fn product(kernels: &Kernels, ty: GgmlType, m: usize, k: usize, n: usize, rows: 
     out
 }
 
-fn check_product(kernels: &Kernels, ty: GgmlType, weights: &[f32], m: usize, k: usize, n: usize) {
+fn check_product(kernels: &'static Kernels, ty: GgmlType, weights: &[f32], m: usize, k: usize, n: usize) {
     let out = product(kernels, ty, m, k, n, m);
     let x = noise(3, n * (k + 5));
     for j in 0..n {

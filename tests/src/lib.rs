@@ -47,6 +47,7 @@ pub fn exact() -> CheckParams {
             n_threads_batch: 2,
             type_k: GgmlType::F32,
             type_v: GgmlType::F32,
+            half_gelu: true,
             ..ContextParams::default()
         },
     }

@@ -1,8 +1,104 @@
-//! The architecture language.
+//! The architecture language: a small compiler from one `arch!` declaration to the code of a model.
+//!
+//! Tokens are parsed ([`parse`], where the grammar stands), checked ([`check`]: names, types, symbolic shapes, all faults
+//! collected with the tokens they stand under) into a typed model ([`model`]), and turned into items ([`codegen`], which cannot
+//! fail). Everything works on `proc-macro2` tokens, so the compiler runs inside rustc and inside any other program alike.
+//!
+//! The tables that a new builtin symbol or operation is added to are [`builtins::BUILTINS`] and [`ops::OPS`].
+
+pub mod ast;
+pub mod builtins;
+mod check;
+mod codegen;
+pub mod diag;
+mod flow;
+pub mod model;
+pub mod ops;
+pub mod parse;
+mod paths;
+pub mod sym;
 
 use proc_macro2::TokenStream;
 
-/// Compiles the contents of one `arch!` invocation.
+pub use diag::Diagnostic;
+pub use flow::FlowNode;
+
+use diag::Errors;
+
+/// Compiles the contents of one `arch!` invocation to items. With faults: a `compile_error!` for each, and an `ARCH` of the
+/// right type, so that what refers to it gives no further errors.
+///
+/// The environment variable `ARCH_MACROS_PRINT` makes it print the expansion to the standard error stream.
 pub fn expand(input: TokenStream) -> TokenStream {
-    input
+    let mut errors = Errors::new();
+    let decl = parse::parse(input, &mut errors);
+    let arch = if errors.is_empty() {
+        check::check(&decl, &mut errors)
+    } else {
+        None
+    };
+    let faults = errors.finish();
+    let items = match arch {
+        Some(arch) => codegen::items(&arch),
+        None => {
+            let name = decl.name.as_ref().map_or_else(String::new, syn::LitStr::value);
+            let messages = faults.iter().map(Diagnostic::to_compile_error);
+            let skeleton = codegen::skeleton(&name);
+            quote::quote!(#(#messages)* #skeleton)
+        }
+    };
+    if std::env::var_os("ARCH_MACROS_PRINT").is_some_and(|v| v != "0") {
+        eprintln!("{items}");
+    }
+    items
+}
+
+/// Compiles a declaration as far as the checked model.
+pub fn compile(input: TokenStream) -> Result<model::Arch, Vec<Diagnostic>> {
+    let mut errors = Errors::new();
+    let decl = parse::parse(input, &mut errors);
+    let arch = if errors.is_empty() {
+        check::check(&decl, &mut errors)
+    } else {
+        None
+    };
+    let faults = errors.finish();
+    arch.ok_or(faults)
+}
+
+/// What a declaration says, for people: the tensors as a table and the graph's values.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Description {
+    /// `general.architecture` of its files.
+    pub name: String,
+    /// Rows: field, GGUF name, kind, shape, and when it is there.
+    pub tensors: Vec<[String; 5]>,
+    /// The graph, from which drawings are made.
+    pub flow: Vec<FlowNode>,
+}
+
+/// Describes a checked declaration.
+pub fn describe(arch: &model::Arch) -> Description {
+    let row = |t: &model::Tensor| {
+        let prefix = if t.per_layer { "blk.N." } else { "" };
+        let presence = match (t.condition_text(), t.tie) {
+            (Some(c), _) if t.optional => format!("optional, if {c}"),
+            (Some(c), _) => format!("if {c}"),
+            (None, Some(tie)) => format!("or {}", arch.tensors[tie].name),
+            (None, None) if t.optional => "optional".to_string(),
+            (None, None) => String::new(),
+        };
+        [
+            t.name.to_string(),
+            format!("{prefix}{}", t.gguf),
+            t.kind.name().to_string(),
+            t.shape_text.clone(),
+            presence,
+        ]
+    };
+    Description {
+        name: arch.name.clone(),
+        tensors: arch.tensors.iter().map(row).collect(),
+        flow: flow::flow(arch),
+    }
 }

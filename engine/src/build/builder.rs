@@ -61,6 +61,8 @@ pub struct BuildParams {
     pub n_rot: usize,
     /// Hide later positions (false for encoders and diffusion models).
     pub causal: bool,
+    /// Round GELU as recorded logits were ([`Unary::GeluHalf`]).
+    pub half_gelu: bool,
 }
 
 /// Where attention finds its keys and values.
@@ -293,13 +295,13 @@ impl<'a> Builder<'a> {
 
     /// An element-wise function.
     pub fn unary(&mut self, f: Unary, x: TensorId) -> TensorId {
-        let y = self.g.unary(f, x);
+        let y = self.g.unary(self.activation(f), x);
         self.ok(y, x)
     }
 
     /// `f(gate) * up`.
     pub fn glu(&mut self, f: Unary, gate: TensorId, up: TensorId) -> TensorId {
-        let y = self.g.glu(f, gate, up);
+        let y = self.g.glu(self.activation(f), gate, up);
         self.ok(y, gate)
     }
 
@@ -436,6 +438,10 @@ impl<'a> Builder<'a> {
 
     fn fail(&mut self, error: BuildError) {
         self.error.get_or_insert(error);
+    }
+
+    fn activation(&self, f: Unary) -> Unary {
+        if f == Unary::Gelu && self.params.half_gelu { Unary::GeluHalf } else { f }
     }
 
     fn larger_first(&self, a: TensorId, b: TensorId) -> (TensorId, TensorId) {

@@ -328,6 +328,7 @@ impl Context {
             rope: self.rope,
             n_rot: self.model.base().n_rot(),
             causal: true,
+            half_gelu: self.params.half_gelu,
         }
     }
 

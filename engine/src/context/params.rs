@@ -31,6 +31,8 @@ pub struct ContextParams {
     pub yarn_ext_factor: Option<f32>,
     /// Context length of the first training, for YaRN; `None` takes the model's.
     pub yarn_orig_ctx: Option<usize>,
+    /// Round GELU as the engine did that conformance logits were recorded with; exact otherwise.
+    pub half_gelu: bool,
 }
 
 impl Default for ContextParams {
@@ -50,6 +52,7 @@ impl Default for ContextParams {
             rope_freq_scale: None,
             yarn_ext_factor: None,
             yarn_orig_ctx: None,
+            half_gelu: false,
         }
     }
 }

@@ -340,6 +340,7 @@ fn probe(
         rope: base.rope,
         n_rot: base.n_rot(),
         causal: true,
+        half_gelu: false,
     };
     let mut b = Builder::probe(&mut g, leafs, &mut nodes, &mut inputs, params, &mut specs);
     let result = graph.build(&mut b);

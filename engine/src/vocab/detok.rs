@@ -26,13 +26,13 @@ pub(super) fn pieces(tokens: &Tokens, spelling: Spelling) -> Texts {
     for token in 0..tokens.n {
         let (text, attr) = (tokens.text(token), tokens.attr(token));
         pieces.push_with(|out| {
-            if spelling == Spelling::Plain || attr.intersects(AS_IT_IS) {
+            if attr.intersects(AS_IT_IS) {
                 out.extend_from_slice(text);
             } else if attr.intersects(TokenAttr::NORMAL) {
-                if spelling == Spelling::Bytes {
-                    bytes::decode(text, out)
-                } else {
-                    unescape(text, out)
+                match spelling {
+                    Spelling::Plain => out.extend_from_slice(text),
+                    Spelling::Spaced => unescape(text, out),
+                    Spelling::Bytes => bytes::decode(text, out),
                 }
             } else if attr.intersects(TokenAttr::BYTE) {
                 match bytes::hex_byte(text) {
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(clean("? a"), "? a");
         assert_eq!(clean(" ."), ".");
         assert_eq!(clean("' ' a"), "''a");
-        assert_eq!(clean("a ' ."), "a'.");
+        assert_eq!(clean("a ' ."), "a '.");
         assert_eq!(clean(""), "");
     }
 

@@ -1,13 +1,13 @@
 //! Text to tokens and back. Modules stand in the order the data flows:
 //!
-//! - [`source`]: what a vocabulary is built from, read from a file's metadata
-//! - [`tokens`]: texts, scores and attributes of the tokens, checked
-//! - [`special`]: tokens with a role, and which of them end a generation
-//! - [`partition`]: special tokens are taken out of a text
-//! - [`pre`]: the rest is cut into words (byte-pair vocabularies)
-//! - [`bpe`], [`spm`], [`dummy`]: words to tokens, one file for each kind of vocabulary; [`merge`] and [`words`] are what
+//! - `source`: what a vocabulary is built from, read from a file's metadata
+//! - `tokens`: texts, scores and attributes of the tokens, checked
+//! - `special`: tokens with a role, and which of them end a generation
+//! - `partition`: special tokens are taken out of a text
+//! - `pre`: the rest is cut into words (byte-pair vocabularies)
+//! - `bpe`, `spm`, `dummy`: words to tokens, one file for each kind of vocabulary; `merge` and `words` are what
 //!   they share
-//! - [`detok`], [`utf8`]: tokens to text, at once or as they come
+//! - `detok`, `utf8`: tokens to text, at once or as they come
 //!
 //! A new kind of vocabulary is a row of [`MODELS`], a file beside `bpe.rs`, and an arm in `Tokenizer`.
 
@@ -32,6 +32,9 @@ mod spm;
 mod tokens;
 mod utf8;
 mod words;
+
+#[cfg(test)]
+mod tests;
 
 pub use attr::TokenAttr;
 pub use error::{VocabError, VocabWarning};
@@ -222,9 +225,7 @@ impl Vocab {
         };
         let specials = |wanted: TokenAttr, hidden: TokenAttr| {
             let all = (0..tokens.n).map(|token| (token, tokens.text(token), tokens.attr(token)));
-            Partition::new(
-                all.filter(|(_, text, attr)| attr.intersects(wanted) && !attr.intersects(hidden) && !text.is_empty()),
-            )
+            Partition::new(all.filter(|(.., attr)| attr.intersects(wanted) && !attr.intersects(hidden)))
         };
         let mut vocab = Self {
             kind,
@@ -402,6 +403,13 @@ impl Vocab {
     /// The token of a role.
     pub fn special(&self, special: Special) -> Option<Token> {
         self.special.get(special)
+    }
+
+    /// All roles that have a token.
+    pub fn special_tokens(&self) -> impl Iterator<Item = (Special, Token)> {
+        special::SPECIALS
+            .iter()
+            .filter_map(|row| Some((row.special, self.special(row.special)?)))
     }
 
     /// Beginning of a sequence.

@@ -5,6 +5,7 @@
 //! tokens are then placed by length, and a place whose token meets one that is placed already falls back to the next
 //! shorter token that begins there.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::{Token, TokenAttr};
@@ -37,9 +38,11 @@ struct SpecialToken {
 }
 
 impl Partition {
-    /// Texts must not be empty; of equal ones the first counts.
+    /// Of equal texts the first counts. Empty ones and those that are not UTF-8 are left out: the latter could match in
+    /// the middle of a character.
     pub fn new<'a>(specials: impl Iterator<Item = (Token, &'a [u8], TokenAttr)>) -> Self {
         let mut specials: Vec<SpecialToken> = specials
+            .filter(|(_, text, _)| !text.is_empty() && std::str::from_utf8(text).is_ok())
             .map(|(token, text, attr)| SpecialToken {
                 text: text.into(),
                 token,
@@ -94,11 +97,12 @@ impl Partition {
             return Vec::new();
         }
         // Places by the length of the token that begins there.
-        let mut by_len: Vec<Vec<(usize, usize)>> = Vec::new();
-        let add = |by_len: &mut Vec<Vec<_>>, at: usize, special: usize| {
-            let len = self.specials[special].text.len();
-            by_len.resize_with(by_len.len().max(len + 1), Vec::new);
-            by_len[len].push((at, special));
+        let mut by_len: BTreeMap<usize, Vec<(usize, usize)>> = BTreeMap::new();
+        let add = |by_len: &mut BTreeMap<usize, Vec<_>>, at: usize, special: usize| {
+            by_len
+                .entry(self.specials[special].text.len())
+                .or_default()
+                .push((at, special));
         };
         for at in 0..text.len() {
             if let Some(special) = self.longest(&text[at..]) {
@@ -107,7 +111,7 @@ impl Partition {
         }
         let mut taken = Taken(vec![0; if by_len.is_empty() { 0 } else { text.len().div_ceil(64) }]);
         let mut placed = Vec::new();
-        while let Some(mut places) = by_len.pop() {
+        while let Some((_, mut places)) = by_len.pop_last() {
             // Those that fell back were appended behind the others.
             places.sort_unstable();
             for (at, special) in places {
@@ -250,6 +254,18 @@ mod tests {
             split(&["<m>", " "], TokenAttr::RSTRIP | TokenAttr::LSTRIP, "a <m> b c"),
             "a|[0]|b|[1]|c"
         );
+    }
+
+    #[test]
+    fn characters_are_never_cut() {
+        let texts: [&[u8]; 3] = [b"\xe6", b"", "字".as_bytes()];
+        let partition = Partition::new(
+            texts
+                .iter()
+                .zip(0..)
+                .map(|(text, token)| (token, *text, TokenAttr::UNDEFINED)),
+        );
+        assert_eq!(partition.split("漢字"), [Fragment::Text(0..3), Fragment::Token(2)]);
     }
 
     #[test]

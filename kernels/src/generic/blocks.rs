@@ -229,16 +229,21 @@ impl<V: Simd> Dot<V> {
     #[inline(always)]
     pub(super) unsafe fn new(x: *const f32) -> Self {
         // SAFETY: the caller's promise.
-        Dot {
-            x,
-            sums: unsafe { [V::splat(0.0); 2] },
-        }
+        let zero = unsafe { V::splat(0.0) };
+        Dot { x, sums: [zero; 2] }
     }
 
     #[inline(always)]
     pub(super) unsafe fn advance(&mut self, n: usize) {
         // SAFETY: the sink was made for at least that many elements.
         self.x = unsafe { self.x.add(n) };
+    }
+
+    /// The sums take turns. They are not chosen by index, which would force them into memory wherever a loop stays rolled.
+    #[inline(always)]
+    fn add(&mut self, weights: V, x: V) {
+        let [next, last] = self.sums;
+        self.sums = [last, weights.mul_add(x, next)];
     }
 
     #[inline(always)]
@@ -250,16 +255,14 @@ impl<V: Simd> Dot<V> {
 impl<V: Simd> Sink<V> for Dot<V> {
     #[inline(always)]
     unsafe fn put(&mut self, at: usize, weights: V) {
-        let sum = &mut self.sums[at / V::LANES % 2];
         // SAFETY: the caller's promise.
-        *sum = weights.mul_add(unsafe { V::load(self.x.add(at)) }, *sum);
+        self.add(weights, unsafe { V::load(self.x.add(at)) });
     }
 
     #[inline(always)]
     unsafe fn put_partial(&mut self, at: usize, n: usize, weights: V) {
-        let sum = &mut self.sums[at / V::LANES % 2];
         // SAFETY: the caller's promise.
-        *sum = weights.mul_add(unsafe { V::load_partial(self.x.add(at), n) }, *sum);
+        self.add(weights, unsafe { V::load_partial(self.x.add(at), n) });
     }
 }
 

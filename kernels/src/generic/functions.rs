@@ -60,7 +60,7 @@ impl Function for Gelu {
     #[inline(always)]
     fn apply<V: Simd>(x: V) -> V {
         // (1 + tanh u) / 2 = 1 / (1 + e^-2u), which does not cancel for negative u.
-        const TWO_SQRT_2_OVER_PI: f32 = 1.595_769_1;
+        const TWO_SQRT_2_OVER_PI: f32 = 1.595_769;
         let cubic = x.mul(x).mul_add(x.constant(0.044_715), x.constant(1.0)).mul(x);
         let exp = Exp::apply(cubic.mul(x.constant(-TWO_SQRT_2_OVER_PI)));
         x.div(x.constant(1.0).add(exp))

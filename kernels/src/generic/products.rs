@@ -4,6 +4,7 @@
 //! so that splitting rows over threads changes nothing.
 
 use super::blocks::{Decode, Dot, bytes_of, dequantize};
+use crate::GgmlType;
 use crate::simd::Simd;
 
 /// A chunk of a product with all it needs. See [`matmul`](crate::matmul()) for the meaning.
@@ -41,58 +42,59 @@ const TILE_M: usize = 4;
 /// Activations of a tile are used for every row of a panel; at most this many of each row, so that they stay in L1.
 const BLOCK_K: usize = 1024;
 
+/// Rows that are multiplied at a time with one column: as many streams from memory.
+const ROWS: usize = 4;
+
 /// One column: weights are decoded in registers and never stored.
 ///
 /// # Safety
 /// The CPU has `V`'s instructions and `p` keeps the contract of [`matmul`](crate::matmul()).
 #[inline(always)]
 pub(crate) unsafe fn matvec<V: Simd, D: Decode<V>>(p: &Product) {
-    // SAFETY: the caller's promise; rows `i..i + 4` lie below `m`.
-    unsafe {
-        let mut i = 0;
-        while i + 4 <= p.m {
-            let totals = dot_rows::<V, D, 4>(p.w.add(i * p.row_stride), p.row_stride, p.x, p.k);
-            p.out.add(i).cast::<[f32; 4]>().write_unaligned(V::sum4(totals));
-            i += 4;
-        }
-        while i < p.m {
-            let [total] = dot_rows::<V, D, 1>(p.w.add(i * p.row_stride), p.row_stride, p.x, p.k);
-            p.out.add(i).write(total.sum());
-            i += 1;
+    for i in (0..p.m).step_by(ROWS) {
+        // SAFETY: the caller's promise; rows `i..i + rows` lie below `m`.
+        unsafe {
+            let rows = ROWS.min(p.m - i);
+            let totals = dot_rows::<V, D>(p.w.add(i * p.row_stride), p.row_stride, rows, p.x, p.k);
+            totals.as_ptr().copy_to_nonoverlapping(p.out.add(i), rows);
         }
     }
 }
 
-/// `R` rows at once: as many streams from memory and chains of additions.
+/// Up to [`ROWS`] rows, about 256 elements of each in turn. Their number is not a constant, so that the loop over them stays a loop:
+/// unrolled, the work of several rows gets mixed up and does not fit the registers.
+///
+/// # Safety
+/// As for [`matvec`].
 #[inline(always)]
-unsafe fn dot_rows<V: Simd, D: Decode<V>, const R: usize>(
+unsafe fn dot_rows<V: Simd, D: Decode<V>>(
     w: *const u8,
     row_stride: usize,
+    rows: usize,
     x: *const f32,
     k: usize,
-) -> [V; R] {
+) -> [f32; ROWS] {
+    let turn = 256usize.next_multiple_of(D::STEP);
     // SAFETY: the caller's promise.
     unsafe {
-        let mut sinks = [Dot::<V>::new(x); R];
-        let mut p = w;
-        for _ in 0..k / D::STEP {
-            for (r, sink) in sinks.iter_mut().enumerate() {
-                D::decode(p.add(r * row_stride), sink);
-                sink.advance(D::STEP);
+        let mut sums = [Dot::<V>::new(x); ROWS];
+        for c in (0..k).step_by(turn) {
+            let n = turn.min(k - c);
+            for (r, sums) in sums.iter_mut().enumerate().take(rows) {
+                let mut sink = *sums;
+                let mut p = w.add(r * row_stride + bytes_of::<D>(c));
+                for _ in 0..n / D::STEP {
+                    D::decode(p, &mut sink);
+                    sink.advance(D::STEP);
+                    p = p.add(bytes_of::<D>(D::STEP));
+                }
+                if !n.is_multiple_of(D::STEP) {
+                    D::decode_rest(p, n % D::STEP, &mut sink);
+                }
+                *sums = sink;
             }
-            p = p.add(bytes_of::<D>(D::STEP));
         }
-        if k % D::STEP != 0 {
-            for (r, sink) in sinks.iter_mut().enumerate() {
-                D::decode_rest(p.add(r * row_stride), k % D::STEP, sink);
-            }
-        }
-        // No closures over registers here or below: they would not be compiled for the instruction set.
-        let mut totals = [V::splat(0.0); R];
-        for (total, sink) in totals.iter_mut().zip(sinks) {
-            *total = sink.total();
-        }
-        totals
+        V::sum4([sums[0].total(), sums[1].total(), sums[2].total(), sums[3].total()])
     }
 }
 
@@ -103,43 +105,71 @@ unsafe fn dot_rows<V: Simd, D: Decode<V>, const R: usize>(
 #[inline(always)]
 pub(crate) unsafe fn matmul<V: Simd, D: Decode<V>>(p: &Product, tiles: &Tiles) {
     let rows = panel_rows(p.k);
-    // SAFETY: the caller's promise; rows `i..i + m` lie below `p.m` and fit the panel.
-    unsafe {
-        for i in (0..p.m).step_by(rows) {
-            let m = rows.min(p.m - i);
-            for r in 0..m {
-                dequantize::<V, D>(p.w.add((i + r) * p.row_stride), p.panel.add(r * p.k), p.k);
-            }
-            multiply_panel(p, i, m, tiles);
+    for i in (0..p.m).step_by(rows) {
+        let m = rows.min(p.m - i);
+        // SAFETY: the caller's promise; rows `i..i + m` lie below `p.m` and fit the panel.
+        unsafe {
+            let w = p.w.add(i * p.row_stride);
+            let panel = if D::TYPE == GgmlType::F32 && p.row_stride.is_multiple_of(size_of::<f32>()) {
+                Panel {
+                    w: w.cast(),
+                    stride: p.row_stride / size_of::<f32>(),
+                    i,
+                    m,
+                }
+            } else {
+                for r in 0..m {
+                    dequantize::<V, D>(w.add(r * p.row_stride), p.panel.add(r * p.k), p.k);
+                }
+                Panel {
+                    w: p.panel,
+                    stride: p.k,
+                    i,
+                    m,
+                }
+            };
+            multiply_panel(p, &panel, tiles);
         }
     }
 }
 
-/// Rows `i..i + m` of the product; their weights lie in the panel.
-#[inline(always)]
-unsafe fn multiply_panel(p: &Product, i: usize, m: usize, tiles: &Tiles) {
+/// Rows `i..i + m` of the weights as floats, `stride` apart.
+struct Panel {
+    w: *const f32,
+    stride: usize,
+    i: usize,
+    m: usize,
+}
+
+/// The rows of the product that belong to a panel.
+///
+/// # Safety
+/// As for [`matvec`], and the panel holds its rows.
+unsafe fn multiply_panel(p: &Product, panel: &Panel, tiles: &Tiles) {
     let n_blocks = p.k.div_ceil(BLOCK_K).max(1);
     // A multiple of every register, so that only the last block has a rest.
-    let block = p.k.div_ceil(n_blocks).next_multiple_of(16);
-    for c in (0..p.k.max(1)).step_by(block.max(1)) {
+    let block = p.k.div_ceil(n_blocks).next_multiple_of(16).max(16);
+    // Even for k = 0 one block, which writes the zeros.
+    for c in (0..p.k.max(1)).step_by(block) {
         let mut j = 0;
-        while j < p.n {
-            let n = tiles.n.min(p.n - j);
-            for r in (0..m).step_by(TILE_M) {
+        for left in (1..=p.n.div_ceil(tiles.len())).rev() {
+            // Tiles as equal as possible: a narrow one is slow.
+            let n = (p.n - j).div_ceil(left);
+            for r in (0..panel.m).step_by(TILE_M) {
                 // SAFETY: the caller's promise; the tile lies within the panel, the activations and the output.
                 unsafe {
                     let tile = Tile {
-                        w: p.panel.add(r * p.k + c),
-                        w_stride: p.k,
-                        m: TILE_M.min(m - r),
+                        w: panel.w.add(r * panel.stride + c),
+                        w_stride: panel.stride,
+                        m: TILE_M.min(panel.m - r),
                         x: p.x.add(j * p.x_stride + c),
                         x_stride: p.x_stride,
                         k: block.min(p.k - c),
-                        out: p.out.add(j * p.out_stride + i + r),
+                        out: p.out.add(j * p.out_stride + panel.i + r),
                         out_stride: p.out_stride,
                         accumulate: c > 0,
                     };
-                    tiles.by_columns[n - 1](&tile);
+                    tiles[n - 1](&tile);
                 }
             }
             j += n;
@@ -147,12 +177,8 @@ unsafe fn multiply_panel(p: &Product, i: usize, m: usize, tiles: &Tiles) {
     }
 }
 
-/// The tile functions of an instruction set: `by_columns[n - 1]` for tiles of `n` columns.
-pub(crate) struct Tiles {
-    /// Columns of the widest tile.
-    pub n: usize,
-    pub by_columns: &'static [unsafe fn(&Tile)],
-}
+/// The tile functions of an instruction set: the one at `n - 1` is for `n` columns.
+pub(crate) type Tiles = [unsafe fn(&Tile)];
 
 /// Up to [`TILE_M`] rows of weights (f32) times some rows of activations, over part of k.
 pub(crate) struct Tile {

@@ -182,6 +182,68 @@ pub(crate) unsafe fn axpy<V: Simd>(a: f32, x: *const f32, y: *mut f32, n: usize)
     }
 }
 
+/// y[i] += sum_j a[j] x[j stride + i] over `m` rows: sums stay in registers while rows pass by.
+///
+/// # Safety
+/// As above, with `a` valid for `m` floats and each row of `x` for `n`.
+#[inline(always)]
+pub(crate) unsafe fn axpy_rows<V: Simd>(a: *const f32, m: usize, x: *const f32, stride: usize, y: *mut f32, n: usize) {
+    // SAFETY: columns lie below `n` and rows below `m`; the rest is the caller's promise.
+    unsafe {
+        let mut i = 0;
+        while i + 4 * V::LANES <= n {
+            columns::<V, 4>(a, m, x.add(i), stride, y.add(i));
+            i += 4 * V::LANES;
+        }
+        while i + V::LANES <= n {
+            columns::<V, 1>(a, m, x.add(i), stride, y.add(i));
+            i += V::LANES;
+        }
+        if i < n {
+            let rest = n - i;
+            let mut sum = V::load_partial(y.add(i), rest);
+            for j in 0..m {
+                sum = V::load_partial(x.add(j * stride + i), rest).mul_add(V::splat(*a.add(j)), sum);
+            }
+            sum.store_partial(y.add(i), rest);
+        }
+    }
+}
+
+/// `C` registers of columns; even and odd rows apart, so that twice as many additions overlap.
+#[inline(always)]
+unsafe fn columns<V: Simd, const C: usize>(a: *const f32, m: usize, x: *const f32, stride: usize, y: *mut f32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut even = [V::splat(0.0); C];
+        let mut odd = [V::splat(0.0); C];
+        for (c, sum) in even.iter_mut().enumerate() {
+            *sum = V::load(y.add(c * V::LANES));
+        }
+        let mut j = 0;
+        while j + 2 <= m {
+            let (factor, row) = (V::splat(*a.add(j)), x.add(j * stride));
+            for (c, sum) in even.iter_mut().enumerate() {
+                *sum = V::load(row.add(c * V::LANES)).mul_add(factor, *sum);
+            }
+            let (factor, row) = (V::splat(*a.add(j + 1)), row.add(stride));
+            for (c, sum) in odd.iter_mut().enumerate() {
+                *sum = V::load(row.add(c * V::LANES)).mul_add(factor, *sum);
+            }
+            j += 2;
+        }
+        if j < m {
+            let (factor, row) = (V::splat(*a.add(j)), x.add(j * stride));
+            for (c, sum) in even.iter_mut().enumerate() {
+                *sum = V::load(row.add(c * V::LANES)).mul_add(factor, *sum);
+            }
+        }
+        for (c, (even, odd)) in even.into_iter().zip(odd).enumerate() {
+            even.add(odd).store(y.add(c * V::LANES));
+        }
+    }
+}
+
 /// out[i] = scale x[i] + bias
 #[inline(always)]
 pub(crate) unsafe fn scale<V: Simd>(scale: f32, bias: f32, x: *const f32, out: *mut f32, n: usize) {

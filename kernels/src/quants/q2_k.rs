@@ -48,6 +48,8 @@ impl<V: Simd> Decode<V> for BlockQ2K {
                 V::from_int(V::and(packed, 15)).mul(d).store(scales.as_mut_ptr().add(g));
                 V::from_int(V::shr(packed, 4)).mul(dmin).store(mins.as_mut_ptr().add(g));
             }
+            let scales = std::hint::black_box(&scales);
+            let mins = std::hint::black_box(&mins);
             for g in 0..16 {
                 let (scale, min) = (V::splat(scales[g]), V::splat(mins[g]));
                 let (first, shift) = (g / 8 * 32 + g % 2 * 16, (g % 8 / 2 * 2) as u32);

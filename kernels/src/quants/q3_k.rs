@@ -60,6 +60,7 @@ impl<V: Simd> Decode<V> for BlockQ3K {
                     .mul(d)
                     .store(scales.as_mut_ptr().add(g));
             }
+            let scales = std::hint::black_box(&scales);
             for g in 0..16 {
                 let scale = V::splat(scales[g]);
                 let (first, shift) = (g / 8 * 32 + g % 2 * 16, (g % 8 / 2 * 2) as u32);

@@ -39,8 +39,8 @@ impl<V: Simd> Decode<V> for BlockQ5_1 {
             let fifth = p.add(offset_of!(Self, qh)).cast::<u32>().read_unaligned().to_le();
             for at in (0..16).step_by(V::LANES) {
                 let q = V::load_u8(p.add(offset_of!(Self, qs) + at));
-                sink.put(at, V::low5(line, q, V::mask(fifth >> at)));
-                sink.put(at + 16, V::high5(line, q, V::mask(fifth >> (at + 16))));
+                sink.put(at, V::low5(line, q, V::mask(fifth, at)));
+                sink.put(at + 16, V::high5(line, q, V::mask(fifth, at + 16)));
             }
         }
     }

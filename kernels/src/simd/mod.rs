@@ -71,8 +71,8 @@ pub(crate) trait Simd: Copy {
     /// Writes the lanes, integers in -128..=127, as `LANES` signed bytes.
     unsafe fn store_i8(self, p: *mut u8);
 
-    /// Lane `i` chosen by bit `i`.
-    unsafe fn mask(bits: u32) -> Self::Mask;
+    /// Lane `i` chosen by bit `at + i`. `at` is a multiple of `LANES` and, once inlined, a constant.
+    unsafe fn mask(bits: u32, at: usize) -> Self::Mask;
 
     /// `x` in every lane. `self` only proves that this may be done.
     #[inline(always)]

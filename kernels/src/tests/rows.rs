@@ -133,6 +133,44 @@ fn scaled_sums() {
 }
 
 #[test]
+fn weighted_rows() {
+    for kernels in all_kernels() {
+        for n in LENGTHS {
+            for m in [0, 1, 2, 7] {
+                let stride = n + 3;
+                let (a, x, mut y) = (noise(1, m), noise(2, m * stride), noise(3, n));
+                let column = |i: usize| {
+                    (0..m)
+                        .map(|j| f64::from(a[j]) * f64::from(x[j * stride + i]))
+                        .sum::<f64>()
+                };
+                let expected: Vec<f64> = wide(&y).enumerate().map(|(i, y)| y + column(i)).collect();
+                // SAFETY: there are that many factors and rows, the CPU has the instructions.
+                unsafe { (kernels.axpy_rows)(a.as_ptr(), m, x.as_ptr(), stride, y.as_mut_ptr(), n) };
+                for (y, expected) in y.iter().zip(expected) {
+                    assert_close("axpy_rows", *y, expected, 1.0);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_are_decoded_one_after_another() {
+    let floats = noise(1, 3 * 64);
+    let mut bytes = vec![0; 3 * 100];
+    for (row, out) in floats.chunks_exact(64).zip(bytes.chunks_exact_mut(100)) {
+        crate::quantize_row(GgmlType::Q8_0, row, &mut out[..68]);
+    }
+    let (mut got, mut want) = (vec![0.0; 3 * 64], vec![0.0; 3 * 64]);
+    crate::rows::dequantize_rows(GgmlType::Q8_0, &bytes[..268], 100, &mut got, 64);
+    for (row, out) in bytes.chunks_exact(100).zip(want.chunks_exact_mut(64)) {
+        crate::dequantize_row(GgmlType::Q8_0, &row[..68], out);
+    }
+    assert_eq!(got, want);
+}
+
+#[test]
 fn norms() {
     for k in all_kernels() {
         for n in LENGTHS.into_iter().skip(1) {

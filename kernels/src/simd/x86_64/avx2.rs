@@ -115,8 +115,10 @@ impl Simd for Avx2 {
             let words = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
             _mm_storel_epi64(p.cast(), _mm_packs_epi16(words, words))
         };
-        fn mask(bits: u32) -> __m256i = {
+        fn mask(bits: u32, at: usize) -> __m256i = {
+            // One bit for each lane, shifted where the compiler can do it.
             let lanes = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+            let lanes = _mm256_sll_epi32(lanes, _mm_cvtsi32_si128(at as i32));
             _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(bits as i32), lanes), lanes)
         };
     }

@@ -84,7 +84,7 @@ impl Simd for Avx512 {
         fn store_i8(self, p: *mut u8) -> () = {
             _mm_storeu_si128(p.cast(), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(self.0)))
         };
-        fn mask(bits: u32) -> __mmask16 = bits as __mmask16;
+        fn mask(bits: u32, at: usize) -> __mmask16 = (bits >> at) as __mmask16;
     }
 
     methods! {

@@ -372,16 +372,16 @@ impl<'a> Job<'a> {
         if self.v.tensor.ty == GgmlType::F32
             && let Some((floats, stride)) = self.v.float_span(2, [head, first, 0], n)
         {
-            return Values { floats, stride, dv };
+            return Values { floats, stride };
         }
-        for cell in bits(any) {
-            self.v
-                .copy_row([head, first + cell, 0], &mut out[cell * dv..(cell + 1) * dv]);
+        let (ty, stride) = (self.v.tensor.ty, self.v.tensor.nb[2]);
+        for run in runs(any) {
+            let rows = self.v.span(2, [head, first + run.start, 0], run.len());
+            rows::dequantize_rows(ty, rows, stride, &mut out[run.start * dv..run.end * dv], dv);
         }
         Values {
             floats: out,
             stride: dv,
-            dv,
         }
     }
 
@@ -434,7 +434,6 @@ impl<'a> Job<'a> {
 struct Values<'a> {
     floats: &'a [f32],
     stride: usize,
-    dv: usize,
 }
 
 /// Adds the values of the cells seen, weighted by the softmax of their scores.
@@ -445,19 +444,22 @@ fn accumulate(state: &mut State<'_>, query: usize, scores: &mut [f32], seen: u64
     }
     state.raise(query, max.max(state.max[query]));
     state.sum[query] += rows::exp_sum(scores, state.max[query]);
+    // What is not seen is not touched: whatever other sequences left there, not even infinities get out.
     let out = state.values_of(query);
-    for cell in bits(seen) {
-        let start = cell * values.stride;
-        rows::axpy(scores[cell], &values.floats[start..start + values.dv], out);
+    for run in runs(seen) {
+        let floats = &values.floats[run.start * values.stride..];
+        rows::axpy_rows(&scores[run], floats, values.stride, out);
     }
 }
 
-/// The positions of the set bits.
-fn bits(mut word: u64) -> impl Iterator<Item = usize> {
+/// The runs of set bits.
+fn runs(word: u64) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let mut at = 0;
     std::iter::from_fn(move || {
-        let i = word.trailing_zeros();
-        word &= word.wrapping_sub(1);
-        (i < u64::BITS).then_some(i as usize)
+        let rest = word.checked_shr(at).filter(|&rest| rest != 0)?;
+        let start = at + rest.trailing_zeros();
+        at = start + (word >> start).trailing_ones();
+        Some(start as usize..at as usize)
     })
 }
 
@@ -470,4 +472,18 @@ fn alibi_slope(max_bias: f32, head: usize, n_head: usize) -> f32 {
         (-max_bias / 2.0 / power as f32, 2 * (head - power) + 1)
     };
     (first * exponent as f32).exp2()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::runs;
+
+    #[test]
+    fn runs_of_bits() {
+        let collect = |word| runs(word).map(|run| (run.start, run.end)).collect::<Vec<_>>();
+        assert_eq!(collect(0), []);
+        assert_eq!(collect(u64::MAX), [(0, 64)]);
+        assert_eq!(collect(0b1011_1001), [(0, 1), (3, 6), (7, 8)]);
+        assert_eq!(collect(1 << 63 | 1), [(0, 1), (63, 64)]);
+    }
 }

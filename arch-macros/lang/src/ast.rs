@@ -1,0 +1,159 @@
+//! The syntax tree of one declaration. Every node keeps its tokens; expressions are `syn`'s.
+
+use proc_macro2::Span;
+use syn::{BinOp, Expr, ExprIf, Ident, LitStr};
+
+/// The contents of one `arch! { … }`.
+#[derive(Default)]
+pub struct Decl {
+    /// `name: "qwen3";`
+    pub name: Option<LitStr>,
+    /// `rope: neox;`
+    pub rope: Option<Ident>,
+    /// Items of `hparams { … }`.
+    pub hparams: Vec<HparamItem>,
+    /// Items of `tensors { … }`.
+    pub tensors: Vec<TensorItem>,
+    /// `graph { … }`
+    pub graph: Option<Graph>,
+    /// `test { … }`
+    pub test: Option<Test>,
+}
+
+/// `graph { … }`
+pub struct Graph {
+    /// The word `graph`.
+    pub span: Span,
+    /// Its statements.
+    pub body: Block,
+}
+
+/// `test { n_embd: 256, … }`
+pub struct Test {
+    /// The word `test`.
+    pub span: Span,
+    /// Symbols and their sizes.
+    pub sizes: Vec<(Ident, syn::Lit)>,
+}
+
+/// One line of `hparams`.
+pub enum HparamItem {
+    /// `eps: f32 = "attention.layer_norm_rms_epsilon" or 1e-5;`
+    Key {
+        /// The symbol.
+        name: Ident,
+        /// `usize`, `f32`, `bool`, `string` or `pattern`.
+        ty: Ident,
+        /// Written `[ty]`: one value per layer.
+        list: bool,
+        /// Key without the architecture's prefix.
+        key: LitStr,
+        /// After `or`.
+        default: Option<Expr>,
+    },
+    /// `let kq_scale = …;`
+    Let {
+        /// The symbol.
+        name: Ident,
+        /// What it is computed from.
+        value: Expr,
+    },
+    /// `check cond, "text";`
+    Check {
+        /// Must hold for the file's values.
+        cond: Expr,
+        /// Says what is wrong when it does not.
+        text: LitStr,
+    },
+}
+
+/// One item of `tensors`.
+pub enum TensorItem {
+    /// `wq: linear "attn_q" [n_embd -> n_head * head_dim];`
+    Tensor(TensorDecl),
+    /// `layer { … }`
+    Layer {
+        /// The word `layer`.
+        span: Span,
+        /// What each layer holds.
+        items: Vec<TensorItem>,
+    },
+    /// `if cond { … } else { … }`
+    If {
+        /// Condition over hyper-parameters.
+        cond: Expr,
+        /// Present when it holds.
+        then: Vec<TensorItem>,
+        /// Present when it does not.
+        otherwise: Vec<TensorItem>,
+    },
+    /// `ignore "cls.output", …;`
+    Ignore(Vec<LitStr>),
+}
+
+/// One tensor.
+pub struct TensorDecl {
+    /// Field name.
+    pub name: Ident,
+    /// Written `name?`.
+    pub optional: bool,
+    /// `embed`, `vector`, `norm`, `linear`, `experts` or `raw`.
+    pub kind: Ident,
+    /// GGUF name without layer prefix and suffix.
+    pub gguf: LitStr,
+    /// Sizes in brackets.
+    pub dims: Dims,
+    /// After `or`: the tensor used instead when this one is absent.
+    pub tie: Option<Ident>,
+}
+
+/// Sizes of a tensor.
+pub struct Dims {
+    /// The brackets.
+    pub span: Span,
+    /// `a, b, …`, or the input before an arrow.
+    pub first: Vec<Expr>,
+    /// After `->`.
+    pub output: Option<Expr>,
+    /// After `;`: number of experts.
+    pub count: Option<Expr>,
+}
+
+/// Statements and the value they end in.
+pub struct Block {
+    /// In order.
+    pub stmts: Vec<Stmt>,
+    /// The expression without a semicolon at the end.
+    pub result: Option<Expr>,
+    /// The closing brace.
+    pub end: Span,
+}
+
+/// One statement of a graph.
+pub enum Stmt {
+    /// `let name = value;`
+    Let {
+        /// The new name.
+        name: Ident,
+        /// Its value.
+        value: Expr,
+    },
+    /// `name = value;` or `name += value;`
+    Assign {
+        /// An existing name.
+        name: Ident,
+        /// The operator before `=`.
+        op: Option<BinOp>,
+        /// The right side.
+        value: Expr,
+    },
+    /// `if cond { … } else { … }` for its assignments.
+    If(ExprIf),
+    /// `for layer { … }`
+    Layers {
+        /// The words `for layer`.
+        span: Span,
+        /// Done once per layer.
+        body: Block,
+    },
+}

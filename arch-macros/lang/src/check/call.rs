@@ -1,0 +1,591 @@
+//! Calls: projections, operations of the table, `has`, rows and slices, and plain Rust.
+
+use proc_macro2::{Ident, TokenStream, TokenTree};
+use quote::ToTokens;
+use syn::parse::{ParseStream, Parser};
+use syn::{Expr, ExprCall, ExprIndex, ExprMacro, Token, bracketed};
+
+use super::expr::{Lowered, derived, plural};
+use super::{Checker, Place};
+use crate::builtins::Ty;
+use crate::diag::{did_you_mean, nearest};
+use crate::model::{Arg, Kind, RopeKind, SCALAR_FNS, ScalarKind, Value, ValueKind};
+use crate::ops::{self, Call, Given, OPS, OpSpec, Operand, Param, ParamKind, WINDOWS};
+use crate::parse::plain_name;
+use crate::sym::{Dim, Shape};
+
+impl Checker<'_> {
+    pub(super) fn call(&mut self, call: &ExprCall) -> Option<Lowered> {
+        let Some(name) = plain_name(&call.func) else {
+            return self.fault(&call.func, "expected the name of a tensor or an operation");
+        };
+        let args: Vec<&Expr> = call.args.iter().collect();
+        if name == "has" {
+            return self.has(&name, &args).map(Lowered::Scalar);
+        }
+        if SCALAR_FNS.iter().any(|f| name == f.name)
+            && (ops::find(&name.to_string()).is_none() || !self.place.is_graph())
+        {
+            return self.number_function(&name, &args);
+        }
+        if !self.place.is_graph() {
+            let names = SCALAR_FNS.iter().map(|f| f.name.to_string()).collect();
+            return self.unknown(&name, "function of numbers", names);
+        }
+        // A tensor with an operation's name has been reported.
+        if let Some(index) = self.find_tensor(&name.to_string())
+            && ops::find(&name.to_string()).is_none()
+        {
+            return self.apply(index, &name, &args).map(Lowered::Tensor);
+        }
+        let Some(op) = ops::find(&name.to_string()) else {
+            return self.unknown_call(&name, &args);
+        };
+        // `sqrt` and `exp` are functions of numbers as well as operations on tensors.
+        if SCALAR_FNS.iter().any(|f| name == f.name)
+            && let [arg] = args[..]
+        {
+            return match self.expr(arg)? {
+                Lowered::Scalar(s) => self
+                    .scalar_call(&name, &[Lowered::Scalar(s)], &args)
+                    .map(Lowered::Scalar),
+                Lowered::Tensor(x) => {
+                    let shape = x.shape.clone();
+                    Some(Lowered::Tensor(Value {
+                        kind: ValueKind::Op(op, vec![Arg::Tensor(x)]),
+                        shape,
+                    }))
+                }
+            };
+        }
+        self.op_call(op, &name, &args).map(Lowered::Tensor)
+    }
+
+    fn number_function(&mut self, name: &Ident, args: &[&Expr]) -> Option<Lowered> {
+        let lowered: Vec<_> = args.iter().map(|a| self.scalar(a).map(Lowered::Scalar)).collect();
+        let lowered = lowered.into_iter().collect::<Option<Vec<_>>>()?;
+        self.scalar_call(name, &lowered, args).map(Lowered::Scalar)
+    }
+
+    /// Reports a call of nothing known.
+    fn unknown_call(&mut self, name: &Ident, args: &[&Expr]) -> Option<Lowered> {
+        self.look_into(args);
+        let mut names: Vec<String> = OPS.iter().map(|o| o.name.to_string()).collect();
+        names.extend(SCALAR_FNS.iter().map(|f| f.name.to_string()));
+        names.extend(self.tensors.iter().map(|t| t.tensor.name.to_string()));
+        if self.find_var(&name.to_string()).is_some() {
+            return self.fault(
+                name,
+                format!("`{name}` is a computed value, not a tensor or operation that can be applied"),
+            );
+        }
+        self.unknown(name, "operation or tensor", names)
+    }
+
+    /// Checks the calls inside of arguments whose own meaning is not known.
+    fn look_into(&mut self, args: &[&Expr]) {
+        for arg in args {
+            if matches!(arg, Expr::Call(_) | Expr::Binary(_) | Expr::Index(_) | Expr::Paren(_)) {
+                self.expr(arg);
+            }
+        }
+    }
+
+    /// Counts every known name in some tokens as used.
+    pub(super) fn mention(&mut self, tokens: TokenStream) {
+        for token in tokens {
+            match token {
+                TokenTree::Group(g) => self.mention(g.stream()),
+                TokenTree::Ident(name) => {
+                    let name = name.to_string();
+                    if let Some(id) = self.find_var(&name) {
+                        self.vars[id.0].used = true;
+                    } else if let Some(i) = self.find_tensor(&name) {
+                        self.tensors[i].used = true;
+                    } else if let Some(i) = self.find_hparam(&name) {
+                        self.use_hparam(i);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn has(&mut self, at: &Ident, args: &[&Expr]) -> Option<crate::model::Scalar> {
+        if !self.place.is_graph() {
+            return self.fault(
+                at,
+                "`has` asks about the file's tensors, which are known in the graph only",
+            );
+        }
+        let [arg] = args else {
+            return self.fault(at, "`has` takes the name of one optional tensor");
+        };
+        let Some(name) = plain_name(arg) else {
+            return self.fault(arg, "`has` takes the name of an optional tensor");
+        };
+        let Some(index) = self.find_tensor(&name.to_string()) else {
+            let names = self
+                .tensors
+                .iter()
+                .filter(|t| t.tensor.may_be_absent())
+                .map(|t| t.tensor.name.to_string());
+            let names = names.collect();
+            return self.unknown(&name, "tensor", names);
+        };
+        let tensor = &self.tensors[index].tensor;
+        if !tensor.may_be_absent() {
+            return self.fault(
+                &name,
+                format!("`{name}` is always there: declare it `{name}?:` if files may lack it"),
+            );
+        }
+        let per_layer = tensor.per_layer;
+        if per_layer && self.place != Place::Loop {
+            return self.fault(
+                &name,
+                format!("`{name}` belongs to a layer: it can be used inside `for layer` only"),
+            );
+        }
+        let mut s = derived(ScalarKind::Has(name.clone()), Ty::Bool, format!("has({name})"), &[]);
+        s.per_layer = per_layer;
+        Some(s)
+    }
+
+    /// `w(x)`.
+    fn apply(&mut self, index: usize, name: &Ident, args: &[&Expr]) -> Option<Value> {
+        if args.len() != 1 {
+            self.look_into(args);
+        }
+        let x = match args {
+            [x] => self.tensor(x),
+            _ => self.fault(
+                name,
+                format!(
+                    "`{name}` is applied to one tensor, {} given",
+                    plural(args.len(), "argument")
+                ),
+            ),
+        };
+        let present = self.use_tensor(index, name, false);
+        let sym = &self.tensors[index];
+        if sym.broken {
+            return None;
+        }
+        let kind = sym.tensor.kind;
+        let how = match kind {
+            Kind::Linear => None,
+            Kind::Embed => Some(format!("its rows are read as `{name}[tokens]`")),
+            Kind::Experts => Some("it is an argument of `moe`".to_string()),
+            Kind::Norm | Kind::Vector => Some(format!(
+                "it is an operand (`x * {name}`) or the weight of a norm (`rms_norm(x, {name}, eps)`)"
+            )),
+            Kind::Raw => Some(format!("it is an operand: `x * {name}`")),
+        };
+        if let Some(how) = how {
+            return self.fault(name, format!("`{name}` is `{}`, not a projection: {how}", kind.name()));
+        }
+        let (x, ()) = (x?, present?);
+        let (input, output) = (sym.tensor.dims[0].clone(), sym.tensor.dims[1].clone());
+        let shape = sym.tensor.shape_text.clone();
+        if x.shape.dim(0) != input {
+            let message = format!(
+                "`{name}` takes {input}, got {} (declared {shape}, applied to {})",
+                x.shape.dim(0),
+                x.shape
+            );
+            return self.fault(name, message);
+        }
+        let shape = x.shape.with_dim0(output);
+        Some(Value {
+            kind: ValueKind::Linear(index, Box::new(x)),
+            shape,
+        })
+    }
+
+    /// A call of an operation of the table: binds the arguments to parameters, then asks the shape rule.
+    fn op_call(&mut self, op: &'static OpSpec, name: &Ident, args: &[&Expr]) -> Option<Value> {
+        let bound = self.bind(op, name, args);
+        if bound.is_none() {
+            self.look_into(args);
+        }
+        let mut given = Vec::new();
+        let mut operands = Vec::new();
+        let mut complete = bound.is_some();
+        for (param, expr) in op.params.iter().zip(bound.unwrap_or_default()) {
+            let (arg, mut operand) = match expr {
+                None => (Some(Arg::Default), Operand::default()),
+                Some(expr) => match self.argument(op, param, expr) {
+                    Some((arg, operand)) => (Some(arg), operand),
+                    None => (None, Operand::default()),
+                },
+            };
+            operand.at = expr.map_or_else(TokenStream::new, ToTokens::to_token_stream);
+            complete &= arg.is_some();
+            given.extend(arg);
+            operands.push(operand);
+        }
+        if op.in_layer && self.place != Place::Loop {
+            return self.fault(
+                name,
+                format!(
+                    "`{}` stores into the memory of a layer: it belongs inside `for layer`",
+                    op.name
+                ),
+            );
+        }
+        if op.rotates && self.rope == Some(RopeKind::None) {
+            // Once is enough.
+            self.rope = None;
+            return self.fault(
+                name,
+                format!(
+                    "`{}` needs the pairing of positions: declare `rope: norm;` or `rope: neox;`",
+                    op.name
+                ),
+            );
+        }
+        if !complete {
+            return None;
+        }
+        let faults = self.errors.len();
+        let mut call = Call {
+            op,
+            operands,
+            at: name.to_token_stream(),
+            errors: self.errors,
+        };
+        let shape = (op.shape)(&mut call)?;
+        if self.errors.len() > faults {
+            return None;
+        }
+        Some(Value {
+            kind: ValueKind::Op(op, given),
+            shape,
+        })
+    }
+
+    /// One expression per parameter, in order; `None` for those left out.
+    fn bind<'a>(&mut self, op: &OpSpec, name: &Ident, args: &[&'a Expr]) -> Option<Vec<Option<&'a Expr>>> {
+        let mut slots: Vec<Option<&Expr>> = vec![None; op.params.len()];
+        let is_keyword = |e: &Expr| matches!(e, Expr::Assign(_));
+        let positional: Vec<&Expr> = args.iter().copied().take_while(|e| !is_keyword(e)).collect();
+        if let Some(late) = args[positional.len()..].iter().find(|e| !is_keyword(e)) {
+            return self.fault(late, "arguments by position come before `name = value` ones");
+        }
+        let by_position = |p: &Param| matches!(p.given, Given::Position | Given::OptionalPosition);
+        let all = op.params.iter().filter(|p| by_position(p)).count();
+        let required = op.params.iter().filter(|p| p.given == Given::Position).count();
+        let mut ok = positional.len() == all || positional.len() == required;
+        if !ok {
+            let signature = op.signature();
+            let wanted = if all == required {
+                plural(all, "argument")
+            } else {
+                format!("{required} or {}", plural(all, "argument"))
+            };
+            let by_name = op
+                .params
+                .iter()
+                .filter(|p| !by_position(p))
+                .map(|p| format!("`{}`", p.name));
+            let by_name = by_name.collect::<Vec<_>>().join(", ");
+            let rest = if by_name.is_empty() {
+                String::new()
+            } else {
+                format!(" (by name: {by_name})")
+            };
+            let (op, given) = (op.name, positional.len());
+            let message = format!("`{op}` takes {wanted}, {given} given: `{signature}`{rest}");
+            self.errors.at(name, message);
+            return None;
+        }
+        let leave_out = positional.len() < all;
+        let takers = (0..op.params.len()).filter(|&i| {
+            op.params[i].given == Given::Position || (op.params[i].given == Given::OptionalPosition && !leave_out)
+        });
+        for (i, expr) in takers.zip(&positional) {
+            slots[i] = Some(*expr);
+        }
+        for arg in &args[positional.len()..] {
+            ok &= self.bind_keyword(op, arg, &mut slots).is_some();
+        }
+        for (param, slot) in op.params.iter().zip(&slots) {
+            if param.given == Given::Keyword && slot.is_none() {
+                let message = format!("`{}` needs `{} = …`: {}", op.name, param.name, param.kind.describe());
+                self.errors.at(name, message);
+                ok = false;
+            }
+        }
+        ok.then_some(slots)
+    }
+
+    fn bind_keyword<'a>(&mut self, op: &OpSpec, arg: &'a Expr, slots: &mut [Option<&'a Expr>]) -> Option<()> {
+        let Expr::Assign(assign) = arg else { return None };
+        let Some(key) = plain_name(&assign.left) else {
+            return self.fault(&assign.left, "expected `name = value`");
+        };
+        let keywords = || {
+            op.params
+                .iter()
+                .filter(|p| matches!(p.given, Given::Keyword | Given::OptionalKeyword))
+        };
+        let Some(i) = op
+            .params
+            .iter()
+            .position(|p| key == p.name && keywords().any(|k| k.name == p.name))
+        else {
+            let hint = did_you_mean(&key.to_string(), keywords().map(|p| p.name));
+            let names: Vec<_> = keywords().map(|p| format!("`{}`", p.name)).collect();
+            let known = if names.is_empty() {
+                "none".to_string()
+            } else {
+                names.join(", ")
+            };
+            let message = format!("`{}` has no argument `{key}`{hint} (by name it takes {known})", op.name);
+            return self.fault(&key, message);
+        };
+        if slots[i].is_some() {
+            return self.fault(&key, format!("`{key}` is given twice"));
+        }
+        slots[i] = Some(&assign.right);
+        Some(())
+    }
+
+    /// One argument, as its parameter takes it.
+    fn argument(&mut self, op: &OpSpec, param: &Param, expr: &Expr) -> Option<(Arg, Operand)> {
+        let mut operand = Operand::default();
+        let arg = match param.kind {
+            ParamKind::Tensor => {
+                let value = self.tensor(expr)?;
+                operand.shape = Some(value.shape.clone());
+                Arg::Tensor(value)
+            }
+            ParamKind::Int => {
+                let s = self.scalar_of(expr, Ty::Int)?;
+                operand.dim = Some(s.dim.clone());
+                Arg::Scalar(s)
+            }
+            ParamKind::Float => Arg::Scalar(self.scalar_of(expr, Ty::Float)?),
+            ParamKind::Bool => Arg::Scalar(self.scalar_of(expr, Ty::Bool)?),
+            ParamKind::RmsWeight | ParamKind::NormWeight => {
+                self.declared(op, param, expr, &[Kind::Norm, Kind::Vector], false, &mut operand)?
+            }
+            ParamKind::Vector => {
+                self.declared(op, param, expr, &[Kind::Vector, Kind::Raw], param.some, &mut operand)?
+            }
+            ParamKind::Experts => self.declared(op, param, expr, &[Kind::Experts], param.some, &mut operand)?,
+            ParamKind::Activation => Arg::Activation(self.activation(expr)?),
+            ParamKind::Word(ty, words) => Arg::Word(self.word(param, ty, words, expr)?),
+            ParamKind::Window => self.window(expr)?,
+        };
+        Some((arg, operand))
+    }
+
+    /// A declared tensor of one of some kinds.
+    fn declared(
+        &mut self,
+        op: &OpSpec,
+        param: &Param,
+        expr: &Expr,
+        kinds: &[Kind],
+        or_absent: bool,
+        operand: &mut Operand,
+    ) -> Option<Arg> {
+        let wanted = format!("`{}` takes {} as `{}`", op.name, param.kind.describe(), param.name);
+        let Some(name) = plain_name(expr) else {
+            return self.fault(expr, wanted);
+        };
+        let Some(index) = self.find_tensor(&name.to_string()) else {
+            let known = self.find_var(&name.to_string()).is_some() || self.find_hparam(&name.to_string()).is_some();
+            if known || crate::builtins::builtin(&name.to_string()).is_some() {
+                return self.fault(&name, wanted);
+            }
+            let names = self
+                .tensors
+                .iter()
+                .filter(|t| kinds.contains(&t.tensor.kind))
+                .map(|t| t.tensor.name.to_string())
+                .collect();
+            return self.unknown(&name, "tensor", names);
+        };
+        let present = self.use_tensor(index, &name, or_absent);
+        if self.tensors[index].broken {
+            return None;
+        }
+        let kind = self.tensors[index].tensor.kind;
+        if !kinds.contains(&kind) {
+            return self.fault(&name, format!("{wanted}, `{name}` is `{}`", kind.name()));
+        }
+        present?;
+        operand.shape = Some(Shape(self.tensors[index].tensor.dims.clone()));
+        Some(Arg::Weight(index))
+    }
+
+    fn activation(&mut self, expr: &Expr) -> Option<&'static OpSpec> {
+        let name = plain_name(expr).map(|n| n.to_string()).unwrap_or_default();
+        match ops::find(&name).filter(|o| o.is_unary()) {
+            Some(op) => Some(op),
+            None => {
+                let hint = did_you_mean(&name, OPS.iter().filter(|o| o.is_unary()).map(|o| o.name));
+                self.fault(
+                    expr,
+                    format!("expected the name of an activation, such as `silu` or `gelu`{hint}"),
+                )
+            }
+        }
+    }
+
+    fn word(
+        &mut self,
+        param: &Param,
+        ty: &str,
+        words: &[(&'static str, &'static str)],
+        expr: &Expr,
+    ) -> Option<&'static str> {
+        let name = plain_name(expr).map(|n| n.to_string()).unwrap_or_default();
+        match words.iter().find(|(w, _)| *w == name) {
+            Some(&(_, variant)) => Some(variant),
+            None => {
+                let list: Vec<_> = words.iter().map(|(w, _)| format!("`{w}`")).collect();
+                let hint = nearest(&name, words.iter().map(|(w, _)| *w))
+                    .map_or(String::new(), |w| format!("; did you mean `{w}`?"));
+                let what = ty.to_lowercase();
+                self.fault(
+                    expr,
+                    format!("`{}` takes a {what}: {}{hint}", param.name, list.join(", ")),
+                )
+            }
+        }
+    }
+
+    fn window(&mut self, expr: &Expr) -> Option<Arg> {
+        let form = "expected a window: `standard(n, condition)`, `chunked(n, condition)` or `symmetric(n, condition)`";
+        let Expr::Call(call) = expr else {
+            return self.fault(expr, form);
+        };
+        let kind = plain_name(&call.func).and_then(|n| WINDOWS.iter().find(|w| n == **w).copied());
+        let args: Vec<&Expr> = call.args.iter().collect();
+        let (Some(kind), [n, cond @ ..]) = (kind, &args[..]) else {
+            return self.fault(&call.func, form);
+        };
+        let n = self.scalar_of(n, Ty::Int);
+        let cond = match cond {
+            [] => None,
+            [cond] => Some(self.scalar_of(cond, Ty::Bool)?),
+            _ => return self.fault(&call.func, form),
+        };
+        Some(Arg::Window(kind, n?, cond))
+    }
+
+    /// `w[tokens]` and `x[a..b]`.
+    pub(super) fn index(&mut self, index: &ExprIndex) -> Option<Lowered> {
+        if !self.place.is_graph() {
+            return self.fault(index, "this form of expression has no meaning here");
+        }
+        if let Expr::Range(range) = &*index.index {
+            return self.slice(&index.expr, range).map(Lowered::Tensor);
+        }
+        let ids = plain_name(&index.index);
+        if ids.as_ref().is_some_and(|i| i == "positions") {
+            return self.fault(&index.index, "rows chosen by `positions` are not supported yet");
+        }
+        if ids.is_none_or(|i| i != "tokens") {
+            return self.fault(&index.index, "expected `tokens`, or a range such as `a..b`");
+        }
+        let Some(name) = plain_name(&index.expr) else {
+            return self.fault(&index.expr, "expected the name of an `embed`");
+        };
+        let Some(i) = self.find_tensor(&name.to_string()) else {
+            let names = self
+                .tensors
+                .iter()
+                .filter(|t| t.tensor.kind == Kind::Embed)
+                .map(|t| t.tensor.name.to_string())
+                .collect();
+            return self.unknown(&name, "tensor", names);
+        };
+        self.use_tensor(i, &name, false)?;
+        let sym = &self.tensors[i];
+        if sym.broken {
+            return None;
+        }
+        if sym.tensor.kind != Kind::Embed {
+            let kind = sym.tensor.kind.name();
+            return self.fault(
+                &name,
+                format!("rows can be read from an `embed` only, `{name}` is `{kind}`"),
+            );
+        }
+        let shape = Shape(vec![sym.tensor.dims[0].clone(), Dim::n_tokens()]);
+        Some(Lowered::Tensor(Value {
+            kind: ValueKind::Embed(i),
+            shape,
+        }))
+    }
+
+    fn slice(&mut self, x: &Expr, range: &syn::ExprRange) -> Option<Value> {
+        let value = self.tensor(x);
+        let mut end = |e: &Option<Box<Expr>>| e.as_ref().map(|e| self.scalar_of(e, Ty::Int));
+        let (from, to) = (end(&range.start), end(&range.end));
+        if matches!(range.limits, syn::RangeLimits::Closed(_)) {
+            return self.fault(range, "write the end of the slice exclusively: `a..b`");
+        }
+        let (value, from, to) = (
+            value?,
+            from.map_or(Some(None), |s| s.map(Some))?,
+            to.map_or(Some(None), |s| s.map(Some))?,
+        );
+        let start = from.as_ref().map_or_else(|| Dim::constant(0), |s| s.dim.clone());
+        let stop = to.as_ref().map_or_else(|| value.shape.dim(0), |s| s.dim.clone());
+        let beyond = |a: &Dim, b: &Dim| matches!((a.as_constant(), b.as_constant()), (Some(a), Some(b)) if a > b);
+        if beyond(&start, &stop) || beyond(&stop, &value.shape.dim(0)) || start == stop {
+            return self.fault(
+                range,
+                format!("the slice {start}..{stop} does not lie in {}", value.shape),
+            );
+        }
+        let shape = value.shape.with_dim0(stop.sub(&start));
+        Some(Value {
+            kind: ValueKind::Slice(Box::new(value), from, to),
+            shape,
+        })
+    }
+
+    /// `rust!([dims] => expression)`.
+    pub(super) fn rust(&mut self, m: &ExprMacro) -> Option<Lowered> {
+        if !m.mac.path.is_ident("rust") {
+            return self.fault(&m.mac.path, "the only macro here is `rust!([dims] => expression)`");
+        }
+        if !self.place.is_graph() {
+            return self.fault(&m.mac.path, "`rust!` belongs into the graph");
+        }
+        let parser = |input: ParseStream<'_>| {
+            let content;
+            bracketed!(content in input);
+            let dims = content.parse_terminated(|c: ParseStream<'_>| c.parse::<Expr>(), Token![,])?;
+            input.parse::<Token![=>]>()?;
+            Ok((dims, input.parse::<Expr>()?))
+        };
+        let (dims, body) = match parser.parse2(m.mac.tokens.clone()) {
+            Ok(parsed) => parsed,
+            Err(e) => {
+                return self.fault(m, format!("expected `rust!([dims] => expression)`: {e}"));
+            }
+        };
+        self.mention(body.to_token_stream());
+        let mut shape = Vec::new();
+        for d in &dims {
+            let is_t = plain_name(d).is_some_and(|n| n == "T");
+            shape.push(if is_t {
+                Dim::n_tokens()
+            } else {
+                self.scalar_of(d, Ty::Int)?.dim
+            });
+        }
+        Some(Lowered::Tensor(Value {
+            kind: ValueKind::Rust(body.to_token_stream()),
+            shape: Shape(shape),
+        }))
+    }
+}

@@ -1,0 +1,484 @@
+//! The declaration as a whole: name, rope, hyper-parameters, tensors, test sizes, and what is left unused.
+
+use std::collections::BTreeSet;
+
+use proc_macro2::{Ident, Span};
+use syn::{Expr, Lit};
+
+use super::{Checker, HparamSym, Place, TensorSym, facts};
+use crate::ast::{Decl, HparamItem, TensorDecl, TensorItem, Test};
+use crate::builtins::{self, BUILTINS, Ty};
+use crate::diag::did_you_mean;
+use crate::model::{Arch, Hparam, Kind, Read, RopeKind, Scalar, Tensor, TestSize};
+use crate::ops;
+
+const TYPES: [&str; 5] = ["usize", "f32", "bool", "string", "pattern"];
+
+impl Checker<'_> {
+    pub(super) fn arch(mut self, decl: &Decl) -> Option<Arch> {
+        let name = self.name_line(decl);
+        let rope = self.rope_line(decl);
+        self.rope = rope;
+        let hparams = self.hparam_block(&decl.hparams);
+        let mut ignored = Vec::new();
+        self.place = Place::Tensors;
+        self.tensor_block(&decl.tensors, &[], &mut ignored);
+        self.gguf_names(&ignored);
+        if decl.tensors.is_empty() {
+            self.errors
+                .at_span(Span::call_site(), "the declaration has no `tensors { … }`");
+        }
+        let graph = match &decl.graph {
+            Some(graph) => self.graph(graph),
+            None => {
+                self.errors
+                    .at_span(Span::call_site(), "the declaration has no `graph { … }`");
+                None
+            }
+        };
+        let test = self.test_block(decl);
+        self.unused();
+        let ignored = ignored.into_iter().map(|(name, layer)| (name.value(), layer)).collect();
+        let vars = self.finished_vars();
+        let mut hparams = hparams;
+        for (item, sym) in hparams
+            .iter_mut()
+            .filter(|h| !matches!(h, Hparam::Check { .. }))
+            .zip(&self.hparams)
+        {
+            if let Hparam::Key { kept, .. } | Hparam::Let { kept, .. } = item {
+                *kept = sym.kept;
+            }
+        }
+        let tensors = self.tensors.drain(..).map(|t| t.tensor).collect();
+        Some(Arch {
+            name: name?,
+            rope: rope?,
+            hparams,
+            tensors,
+            ignored,
+            vars,
+            graph: graph?,
+            test,
+        })
+    }
+
+    fn name_line(&mut self, decl: &Decl) -> Option<String> {
+        let Some(lit) = &decl.name else {
+            self.errors
+                .at_span(Span::call_site(), "the declaration has no `name: \"…\";`");
+            return None;
+        };
+        let name = lit.value();
+        if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) {
+            return self.fault(lit, "a name consists of letters, digits, `-`, `_` and `.`");
+        }
+        Some(name)
+    }
+
+    fn rope_line(&mut self, decl: &Decl) -> Option<RopeKind> {
+        let Some(kind) = &decl.rope else {
+            let at = decl.name.as_ref().map_or_else(Span::call_site, |n| n.span());
+            self.errors.at_span(
+                at,
+                "the declaration does not say how positions rotate: `rope: norm;`, `rope: neox;` or `rope: none;`",
+            );
+            return None;
+        };
+        match kind.to_string().as_str() {
+            "norm" => Some(RopeKind::Norm),
+            "neox" => Some(RopeKind::Neox),
+            "none" => Some(RopeKind::None),
+            "mrope" | "imrope" => self.fault(kind, format!("`rope: {kind}` is not supported yet")),
+            other => {
+                let hint = did_you_mean(other, ["norm", "neox", "none"]);
+                self.fault(
+                    kind,
+                    format!("expected `norm`, `neox` or `none`, found `{other}`{hint}"),
+                )
+            }
+        }
+    }
+
+    fn hparam_block(&mut self, items: &[HparamItem]) -> Vec<Hparam> {
+        let mut out = Vec::new();
+        let mut keys: Vec<String> = Vec::new();
+        for item in items {
+            match item {
+                HparamItem::Key {
+                    name,
+                    ty,
+                    list,
+                    key,
+                    default,
+                } => {
+                    if keys.contains(&key.value()) {
+                        self.errors.at(key, format!("the key {:?} is read twice", key.value()));
+                    }
+                    keys.push(key.value());
+                    let read = self.hparam_type(ty, *list);
+                    let default = match default {
+                        Some(expr) => self.default(read, expr).map(Some),
+                        None => Some(None),
+                    };
+                    let per_layer = !matches!(read, Some(Read::One(_)));
+                    self.declare_hparam(name, read.map(Read::ty), per_layer, None);
+                    if let (Some(read), Some(default)) = (read, default) {
+                        out.push(Hparam::Key {
+                            name: name.clone(),
+                            read,
+                            key: key.value(),
+                            default,
+                            kept: false,
+                        });
+                    }
+                }
+                HparamItem::Let { name, value } => {
+                    let value = self.scalar(value);
+                    let dim = value.as_ref().filter(|v| v.ty == Ty::Int).map(|v| v.dim.clone());
+                    let per_layer = value.as_ref().is_some_and(|v| v.per_layer);
+                    self.declare_hparam(name, value.as_ref().map(|v| v.ty), per_layer, dim);
+                    out.extend(value.map(|value| Hparam::Let {
+                        name: name.clone(),
+                        value,
+                        kept: false,
+                    }));
+                }
+                HparamItem::Check { cond, text } => {
+                    let cond = self.scalar_of(cond, Ty::Bool);
+                    out.extend(cond.map(|cond| Hparam::Check {
+                        cond,
+                        text: text.value(),
+                    }));
+                }
+            }
+        }
+        out
+    }
+
+    fn declare_hparam(&mut self, name: &Ident, ty: Option<Ty>, per_layer: bool, dim: Option<crate::sym::Dim>) {
+        // A clash is reported; the second declaration is then hidden by the first and nothing more is said of it.
+        let clash = !self.can_name(name);
+        self.hparams.push(HparamSym {
+            name: name.clone(),
+            ty,
+            per_layer,
+            dim,
+            used: clash,
+            kept: false,
+        });
+    }
+
+    fn hparam_type(&mut self, ty: &Ident, list: bool) -> Option<Read> {
+        let text = ty.to_string();
+        let scalar = match text.as_str() {
+            "usize" => Ty::Int,
+            "f32" => Ty::Float,
+            "bool" => Ty::Bool,
+            "string" if !list => Ty::Str,
+            "string" => return self.fault(ty, "a list of strings is not supported yet"),
+            "pattern" if !list => return Some(Read::Pattern),
+            _ => {
+                let hint = did_you_mean(&text, TYPES);
+                let message = format!(
+                    "expected `usize`, `f32`, `bool`, `string`, `pattern` or a list such as `[usize]`, found `{text}`{hint}"
+                );
+                return self.fault(ty, message);
+            }
+        };
+        Some(if list {
+            Read::PerLayer(scalar)
+        } else {
+            Read::One(scalar)
+        })
+    }
+
+    fn default(&mut self, read: Option<Read>, expr: &Expr) -> Option<Scalar> {
+        let Some(read) = read else {
+            self.scalar(expr);
+            return None;
+        };
+        let ty = if read == Read::Pattern { Ty::Int } else { read.ty() };
+        let value = self.scalar_of(expr, ty)?;
+        if value.per_layer && !matches!(read, Read::PerLayer(_)) {
+            return self.fault(
+                expr,
+                format!(
+                    "the default differs by layer, but the value does not: declare it `[{}]`",
+                    ty.name()
+                ),
+            );
+        }
+        Some(value)
+    }
+
+    fn tensor_block(
+        &mut self,
+        items: &[TensorItem],
+        conditions: &[(Scalar, bool)],
+        ignored: &mut Vec<(syn::LitStr, bool)>,
+    ) {
+        for item in items {
+            match item {
+                TensorItem::Tensor(decl) => self.tensor_decl(decl, conditions),
+                TensorItem::Layer { span, items } => {
+                    if !conditions.is_empty() {
+                        self.errors
+                            .at_span(*span, "a `layer` block stands directly in `tensors`");
+                    }
+                    self.place = Place::LayerTensors;
+                    self.tensor_block(items, conditions, ignored);
+                    self.place = Place::Tensors;
+                }
+                TensorItem::Ignore(names) => {
+                    let layer = self.place == Place::LayerTensors;
+                    ignored.extend(names.iter().map(|n| (n.clone(), layer)));
+                }
+                TensorItem::If { cond, then, otherwise } => {
+                    let cond = self.scalar_of(cond, Ty::Bool);
+                    for (items, truth) in [(then, true), (otherwise, false)] {
+                        let mut inner = conditions.to_vec();
+                        inner.extend(cond.clone().map(|c| (c, truth)));
+                        self.tensor_block(items, &inner, ignored);
+                    }
+                }
+            }
+        }
+    }
+
+    fn tensor_decl(&mut self, decl: &TensorDecl, conditions: &[(Scalar, bool)]) {
+        let mut named = self.can_name(&decl.name);
+        if named && ops::find(&decl.name.to_string()).is_some() {
+            self.errors
+                .at(&decl.name, format!("`{}` is the name of an operation", decl.name));
+            named = false;
+        }
+        let kind = Kind::ALL.iter().find(|(n, _)| decl.kind == n).map(|&(_, k)| k);
+        if kind.is_none() {
+            let text = decl.kind.to_string();
+            let hint = did_you_mean(&text, Kind::ALL.iter().map(|&(n, _)| n));
+            let message =
+                format!("expected `embed`, `vector`, `norm`, `linear`, `experts` or `raw`, found `{text}`{hint}");
+            self.errors.at(&decl.kind, message);
+        }
+        let sizes = self.tensor_sizes(decl, kind);
+        let tie = decl
+            .tie
+            .as_ref()
+            .and_then(|t| self.tie(decl, t, kind, sizes.as_deref()));
+        let broken = sizes.is_none();
+        let sizes = sizes.unwrap_or_default();
+        let tensor = Tensor {
+            name: decl.name.clone(),
+            kind: kind.unwrap_or(Kind::Linear),
+            gguf: decl.gguf.value(),
+            dims: sizes.iter().map(|s| s.dim.clone()).collect(),
+            shape_text: shape_text(kind, &sizes),
+            sizes,
+            optional: decl.optional && decl.tie.is_none(),
+            tie,
+            per_layer: self.place == Place::LayerTensors,
+            conditions: conditions.to_vec(),
+        };
+        let known = conditions
+            .iter()
+            .flat_map(|(c, truth)| facts::facts(c, *truth))
+            .collect();
+        self.gguf_twice(decl, &tensor, &known);
+        self.tensors.push(TensorSym {
+            tensor,
+            facts: known,
+            broken,
+            used: !named,
+        });
+    }
+
+    /// The sizes, if they are all understood and as many as the kind has.
+    fn tensor_sizes(&mut self, decl: &TensorDecl, kind: Option<Kind>) -> Option<Vec<Scalar>> {
+        let dims = &decl.dims;
+        let exprs: Vec<&Expr> = dims.first.iter().chain(&dims.output).chain(&dims.count).collect();
+        let sizes: Vec<_> = exprs.into_iter().map(|e| self.scalar_of(e, Ty::Int)).collect();
+        let sizes = sizes.into_iter().collect::<Option<Vec<_>>>();
+        let kind = kind?;
+        let (arrow, count, n) = (dims.output.is_some(), dims.count.is_some(), dims.first.len());
+        let (fits, form) = match kind {
+            Kind::Linear => (arrow && !count, "[in -> out]"),
+            Kind::Experts => (arrow && count, "[in -> out; experts]"),
+            Kind::Embed => (!arrow && n == 2, "[width, rows]"),
+            Kind::Norm => (!arrow && n == 1, "[size]"),
+            Kind::Vector | Kind::Raw => (!arrow && n <= 4, "one to four sizes, [a, b, …]"),
+        };
+        if !fits {
+            self.errors
+                .at_span(dims.span, format!("`{}` takes {form}", kind.name()));
+            return None;
+        }
+        sizes
+    }
+
+    fn tie(&mut self, decl: &TensorDecl, to: &Ident, kind: Option<Kind>, sizes: Option<&[Scalar]>) -> Option<usize> {
+        let Some(index) = self.find_tensor(&to.to_string()) else {
+            let names = self
+                .tensors
+                .iter()
+                .filter(|t| t.tensor.kind == Kind::Embed)
+                .map(|t| t.tensor.name.to_string())
+                .collect();
+            return self.unknown(to, "tensor above this line", names);
+        };
+        if decl.optional {
+            return self.fault(
+                to,
+                format!("`{}` is optional already by `or {to}`: drop the `?`", decl.name),
+            );
+        }
+        let target = &self.tensors[index];
+        if kind != Some(Kind::Linear) || target.tensor.kind != Kind::Embed {
+            return self.fault(to, "`or` lets an `embed` stand in for a `linear`");
+        }
+        if target.tensor.per_layer {
+            return self.fault(to, format!("`{to}` belongs to a layer"));
+        }
+        if target.tensor.may_be_absent() {
+            return self.fault(to, format!("`{to}` may be absent itself"));
+        }
+        let dims: Vec<_> = sizes?.iter().map(|s| s.dim.clone()).collect();
+        if dims != target.tensor.dims && !target.broken {
+            let (own, other) = (shape_text(kind, sizes?), target.tensor.shape_text.clone());
+            return self.fault(
+                to,
+                format!(
+                    "`{to}` has the shape {other}, `{}` has {own}: they cannot stand for each other",
+                    decl.name
+                ),
+            );
+        }
+        Some(index)
+    }
+
+    /// Reports a GGUF name declared twice, unless the conditions exclude each other.
+    fn gguf_twice(&mut self, decl: &TensorDecl, new: &Tensor, known: &Vec<facts::Fact>) {
+        let clash = self.tensors.iter().find(|t| {
+            t.tensor.gguf == new.gguf && t.tensor.per_layer == new.per_layer && !facts::exclude(&t.facts, known)
+        });
+        if let Some(other) = clash {
+            let message = format!(
+                "the GGUF name {:?} is declared twice: `{}` has it too",
+                new.gguf, other.tensor.name
+            );
+            self.errors.at(&decl.gguf, message);
+        }
+    }
+
+    fn gguf_names(&mut self, ignored: &[(syn::LitStr, bool)]) {
+        for (name, layer) in ignored {
+            let declared = self
+                .tensors
+                .iter()
+                .find(|t| t.tensor.gguf == name.value() && t.tensor.per_layer == *layer);
+            if let Some(t) = declared {
+                let message = format!("{:?} is ignored here and declared as `{}`", name.value(), t.tensor.name);
+                self.errors.at(name, message);
+            }
+        }
+    }
+
+    fn test_block(&mut self, decl: &Decl) -> Vec<(String, TestSize)> {
+        let Some(test) = &decl.test else {
+            let at = decl.name.as_ref().map_or_else(Span::call_site, |n| n.span());
+            self.errors
+                .at_span(at, "the declaration has no `test { … }` with sizes for a tiny model");
+            return Vec::new();
+        };
+        let mut sizes: Vec<(String, TestSize)> = Vec::new();
+        for (name, lit) in &test.sizes {
+            let text = name.to_string();
+            if sizes.iter().any(|(n, _)| *n == text) {
+                self.errors.at(name, format!("`{text}` is given twice"));
+            }
+            if let Some(value) = self.test_size(name, lit) {
+                sizes.push((text, value));
+            }
+        }
+        self.missing_sizes(decl, test);
+        sizes
+    }
+
+    fn test_size(&mut self, name: &Ident, lit: &Lit) -> Option<TestSize> {
+        let text = name.to_string();
+        let builtin = builtins::builtin(&text).filter(|b| b.name != "il").map(|b| b.ty);
+        let Some(ty) = builtin.or_else(|| self.find_hparam(&text).and_then(|i| self.hparams[i].ty)) else {
+            let names = BUILTINS
+                .iter()
+                .map(|b| b.name.to_string())
+                .chain(self.hparams.iter().map(|h| h.name.to_string()));
+            let names = names.collect();
+            return self.unknown(name, "hyper-parameter", names);
+        };
+        match (ty, lit) {
+            (Ty::Int, Lit::Int(i)) => i.base10_parse().ok().map(TestSize::Int),
+            (Ty::Bool, Lit::Bool(b)) => Some(TestSize::Bool(b.value)),
+            (Ty::Float | Ty::Str, _) => self.fault(
+                name,
+                format!("a test model has sizes and switches; `{text}` is `{}`", ty.name()),
+            ),
+            _ => self.fault(lit, format!("expected a `{}` for `{text}`", ty.name())),
+        }
+    }
+
+    /// Every symbol that a size of the test model depends on must be given, or follow from those given.
+    fn missing_sizes(&mut self, decl: &Decl, test: &Test) {
+        let given = |name: &str| test.sizes.iter().any(|(n, _)| n == name);
+        let mut missing: BTreeSet<(usize, String)> = BTreeSet::new();
+        for b in BUILTINS.iter().filter(|b| !b.derived && !given(b.name)) {
+            missing.insert((0, b.name.to_string()));
+        }
+        for item in &decl.hparams {
+            if let HparamItem::Key {
+                name,
+                ty,
+                default: None,
+                ..
+            } = item
+                && ty == "usize"
+                && !given(&name.to_string())
+            {
+                missing.insert((1, name.to_string()));
+            }
+        }
+        if !missing.is_empty() {
+            let names: Vec<_> = missing.into_iter().map(|(_, n)| format!("`{n}`")).collect();
+            self.errors.at_span(
+                test.span,
+                format!("the test model has no size for {}", names.join(", ")),
+            );
+        }
+    }
+
+    fn unused(&mut self) {
+        for t in &self.tensors {
+            if !t.used {
+                let message = format!(
+                    "`{}` is declared and never used (a file's tensor that the graph does not need: `ignore {:?};`)",
+                    t.tensor.name, t.tensor.gguf
+                );
+                self.errors.at(&t.tensor.name, message);
+            }
+        }
+        for h in &self.hparams {
+            if !h.used {
+                self.errors.at(&h.name, format!("`{}` is read and never used", h.name));
+            }
+        }
+    }
+}
+
+/// The sizes as written.
+fn shape_text(kind: Option<Kind>, sizes: &[Scalar]) -> String {
+    let texts: Vec<&str> = sizes.iter().map(|s| s.text.as_str()).collect();
+    match (kind, &texts[..]) {
+        (Some(Kind::Linear), [input, output]) => format!("[{input} -> {output}]"),
+        (Some(Kind::Experts), [input, output, n]) => format!("[{input} -> {output}; {n}]"),
+        _ => format!("[{}]", texts.join(", ")),
+    }
+}

@@ -1,0 +1,600 @@
+//! Expressions: names, literals, operators, conditions. An expression is a scalar, known when the graph is built, or a tensor.
+
+use proc_macro2::Ident;
+use quote::ToTokens;
+use syn::{BinOp, Expr, ExprIf, Lit, UnOp};
+
+use super::{Bound, Checker, Place, facts};
+use crate::builtins::{self, Ty};
+use crate::model::{Block, Kind, SCALAR_FNS, Scalar, ScalarKind, ScalarOp, Value, ValueKind};
+use crate::ops;
+use crate::parse::{block_of, plain_name};
+use crate::sym::{Dim, Shape};
+
+/// What an expression turned out to be.
+pub enum Lowered {
+    Scalar(Scalar),
+    Tensor(Value),
+}
+
+impl Checker<'_> {
+    /// A scalar of any type.
+    pub fn scalar(&mut self, expr: &Expr) -> Option<Scalar> {
+        match self.expr(expr)? {
+            Lowered::Scalar(s) => Some(s),
+            Lowered::Tensor(_) => self.fault(expr, "expected a number or condition, found a tensor"),
+        }
+    }
+
+    /// A scalar of one type; integers turn into floats where those are wanted.
+    pub fn scalar_of(&mut self, expr: &Expr, ty: Ty) -> Option<Scalar> {
+        let s = self.scalar(expr)?;
+        self.convert(s, ty, expr)
+    }
+
+    fn convert(&mut self, s: Scalar, ty: Ty, at: &Expr) -> Option<Scalar> {
+        match (s.ty, ty) {
+            (a, b) if a == b => Some(s),
+            (Ty::Int, Ty::Float) => Some(to_float(s)),
+            (found, _) => self.fault(at, format!("expected `{}`, found `{}`", ty.name(), found.name())),
+        }
+    }
+
+    /// A tensor.
+    pub fn tensor(&mut self, expr: &Expr) -> Option<Value> {
+        match self.expr(expr)? {
+            Lowered::Tensor(v) => Some(v),
+            Lowered::Scalar(_) => self.fault(expr, "expected a tensor, found a number or condition"),
+        }
+    }
+
+    /// Any expression. What stands in a faulty one counts as used, so that nothing else is said of it.
+    pub fn expr(&mut self, expr: &Expr) -> Option<Lowered> {
+        let lowered = self.expr_inner(expr);
+        if lowered.is_none() {
+            self.mention(expr.to_token_stream());
+        }
+        lowered
+    }
+
+    fn expr_inner(&mut self, expr: &Expr) -> Option<Lowered> {
+        match expr {
+            Expr::Paren(p) => self.expr(&p.expr),
+            Expr::Group(g) => self.expr(&g.expr),
+            Expr::Lit(l) => self.literal(&l.lit, expr).map(Lowered::Scalar),
+            Expr::Path(_) => match plain_name(expr) {
+                Some(name) => self.name(&name),
+                None => self.fault(expr, "expected a plain name"),
+            },
+            Expr::Unary(u) => self.unary(u),
+            Expr::Binary(b) => self.binary(&b.left, b.op, &b.right, expr),
+            Expr::If(branch) => self.if_expr(branch),
+            Expr::Call(call) => self.call(call),
+            Expr::Index(index) => self.index(index),
+            Expr::Macro(m) => self.rust(m),
+            _ => self.fault(expr, "this form of expression has no meaning in an architecture"),
+        }
+    }
+
+    fn literal(&mut self, lit: &Lit, at: &Expr) -> Option<Scalar> {
+        let (kind, ty, text) = match lit {
+            Lit::Int(i) => match i.base10_parse::<u64>() {
+                Ok(n) if i.suffix().is_empty() => (ScalarKind::Int(n), Ty::Int, n.to_string()),
+                _ => return self.fault(at, "expected a plain integer"),
+            },
+            Lit::Float(f) => match f.base10_parse::<f64>() {
+                Ok(x) if f.suffix().is_empty() => (ScalarKind::Float(x), Ty::Float, f.base10_digits().to_string()),
+                _ => return self.fault(at, "expected a plain number"),
+            },
+            Lit::Bool(b) => (ScalarKind::Bool(b.value), Ty::Bool, b.value.to_string()),
+            Lit::Str(s) => (ScalarKind::Str(s.value()), Ty::Str, format!("{:?}", s.value())),
+            _ => return self.fault(at, "expected a number, a condition or a string"),
+        };
+        let dim = if let ScalarKind::Int(n) = kind {
+            Dim::constant(n)
+        } else {
+            Dim::default()
+        };
+        Some(Scalar {
+            kind,
+            ty,
+            per_layer: false,
+            text,
+            dim,
+        })
+    }
+
+    fn name(&mut self, name: &Ident) -> Option<Lowered> {
+        let text = name.to_string();
+        if self.place.is_graph()
+            && let Some(id) = self.find_var(&text)
+        {
+            self.vars[id.0].used = true;
+            return match self.vars[id.0].bound.clone() {
+                Bound::Tensor(shape) => Some(Lowered::Tensor(Value {
+                    kind: ValueKind::Var(id),
+                    shape,
+                })),
+                Bound::Scalar(s) => Some(Lowered::Scalar(Scalar {
+                    kind: ScalarKind::Var(name.clone()),
+                    text,
+                    ..s
+                })),
+                Bound::Broken => None,
+            };
+        }
+        if let Some(b) = builtins::builtin(&text) {
+            if b.per_layer {
+                self.allow_per_layer(name)?;
+            }
+            let dim = if b.ty == Ty::Int {
+                Dim::symbol(b.name)
+            } else {
+                Dim::default()
+            };
+            return Some(Lowered::Scalar(Scalar {
+                kind: ScalarKind::Builtin(b),
+                ty: b.ty,
+                per_layer: b.per_layer,
+                text,
+                dim,
+            }));
+        }
+        if let Some(index) = self.find_hparam(&text) {
+            self.use_hparam(index);
+            let h = &self.hparams[index];
+            let (ty, per_layer) = (h.ty?, h.per_layer);
+            let dim = h.dim.clone().unwrap_or_else(|| Dim::symbol(&text));
+            if per_layer {
+                self.allow_per_layer(name)?;
+            }
+            let kind = ScalarKind::Hparam(name.clone());
+            return Some(Lowered::Scalar(Scalar {
+                kind,
+                ty,
+                per_layer,
+                text,
+                dim,
+            }));
+        }
+        if self.place.is_graph()
+            && let Some(index) = self.find_tensor(&text)
+        {
+            return self.weight_operand(index, name).map(Lowered::Tensor);
+        }
+        if text == "tokens" || text == "positions" {
+            return self.fault(
+                name,
+                format!("`{text}` can only choose rows of an `embed`: `token_embd[{text}]`"),
+            );
+        }
+        let what = if self.place.is_graph() {
+            "value, tensor or hyper-parameter"
+        } else {
+            "hyper-parameter"
+        };
+        let names = self.value_names();
+        self.unknown(name, what, names)
+    }
+
+    fn allow_per_layer(&mut self, name: &Ident) -> Option<()> {
+        match self.place {
+            Place::Hparams | Place::LayerTensors | Place::Loop => Some(()),
+            Place::Tensors => self.fault(
+                name,
+                format!("`{name}` differs by layer: per-layer value outside the `layer` block"),
+            ),
+            Place::Graph => self.fault(
+                name,
+                format!("`{name}` differs by layer: per-layer value outside the layer loop (`for layer`)"),
+            ),
+        }
+    }
+
+    /// A declared tensor that stands as an operand by itself.
+    fn weight_operand(&mut self, index: usize, name: &Ident) -> Option<Value> {
+        self.use_tensor(index, name, false)?;
+        if self.tensors[index].broken {
+            return None;
+        }
+        let tensor = &self.tensors[index].tensor;
+        let how = match tensor.kind {
+            Kind::Vector | Kind::Raw | Kind::Norm => None,
+            Kind::Linear => Some(format!("it is applied as `{name}(x)`")),
+            Kind::Embed => Some(format!("its rows are read as `{name}[tokens]`")),
+            Kind::Experts => Some("it is an argument of `moe`".to_string()),
+        };
+        let shape = Shape(tensor.dims.clone());
+        let kind = tensor.kind.name();
+        if let Some(how) = how {
+            return self.fault(name, format!("`{name}` is `{kind}`: {how}"));
+        }
+        Some(Value {
+            kind: ValueKind::Weight(index),
+            shape,
+        })
+    }
+
+    fn unary(&mut self, u: &syn::ExprUnary) -> Option<Lowered> {
+        let operand = self.expr(&u.expr)?;
+        match (u.op, operand) {
+            (UnOp::Not(_), Lowered::Scalar(s)) => {
+                let s = self.convert(s, Ty::Bool, &u.expr)?;
+                let text = format!("!{}", wrapped(&s, 7));
+                Some(Lowered::Scalar(derived(
+                    ScalarKind::Not(Box::new(s.clone())),
+                    Ty::Bool,
+                    text,
+                    &[&s],
+                )))
+            }
+            (UnOp::Neg(_), Lowered::Scalar(s)) => {
+                let s = self.convert(s, Ty::Float, &u.expr)?;
+                let text = format!("-{}", wrapped(&s, 7));
+                Some(Lowered::Scalar(derived(
+                    ScalarKind::Neg(Box::new(s.clone())),
+                    Ty::Float,
+                    text,
+                    &[&s],
+                )))
+            }
+            (UnOp::Neg(_), Lowered::Tensor(x)) => {
+                let shape = x.shape.clone();
+                let kind = ValueKind::Op(ops::find("neg")?, vec![crate::model::Arg::Tensor(x)]);
+                Some(Lowered::Tensor(Value { kind, shape }))
+            }
+            _ => self.fault(u, "this operator has no meaning here"),
+        }
+    }
+
+    /// `left op right`; also for `left op= right`, where `at` is the whole statement's value.
+    pub fn binary(&mut self, left: &Expr, op: BinOp, right: &Expr, at: &Expr) -> Option<Lowered> {
+        let (a, b) = (self.expr(left), self.expr(right));
+        let Some(op) = scalar_op(op) else {
+            return self.fault(op, "this operator has no meaning in an architecture");
+        };
+        match (a?, b?) {
+            (Lowered::Scalar(a), Lowered::Scalar(b)) => self.scalar_binary(op, a, b, left, right).map(Lowered::Scalar),
+            (Lowered::Tensor(a), Lowered::Tensor(b)) => self.tensor_binary(op, a, b, at).map(Lowered::Tensor),
+            (Lowered::Tensor(x), Lowered::Scalar(s)) => {
+                let s = self.convert(s, Ty::Float, right)?;
+                self.with_scalar(op, x, s, false, at).map(Lowered::Tensor)
+            }
+            (Lowered::Scalar(s), Lowered::Tensor(x)) => {
+                let s = self.convert(s, Ty::Float, left)?;
+                self.with_scalar(op, x, s, true, at).map(Lowered::Tensor)
+            }
+        }
+    }
+
+    fn scalar_binary(&mut self, op: ScalarOp, a: Scalar, b: Scalar, left: &Expr, right: &Expr) -> Option<Scalar> {
+        let (a, b) = match op {
+            ScalarOp::And | ScalarOp::Or => (self.convert(a, Ty::Bool, left), self.convert(b, Ty::Bool, right)),
+            ScalarOp::Rem => (self.convert(a, Ty::Int, left), self.convert(b, Ty::Int, right)),
+            _ if op.is_arithmetic() || !matches!(op, ScalarOp::Eq | ScalarOp::Ne) => {
+                let ty = if a.ty == Ty::Int && b.ty == Ty::Int {
+                    Ty::Int
+                } else {
+                    Ty::Float
+                };
+                (self.convert(a, ty, left), self.convert(b, ty, right))
+            }
+            // Equality is for any type, numbers of both kinds included.
+            _ if a.ty != b.ty && (a.ty == Ty::Int || b.ty == Ty::Int) => {
+                (self.convert(a, Ty::Float, left), self.convert(b, Ty::Float, right))
+            }
+            _ => {
+                let ty = a.ty;
+                (Some(a), self.convert(b, ty, right))
+            }
+        };
+        let (a, b) = (a?, b?);
+        let ty = if op.is_arithmetic() { a.ty } else { Ty::Bool };
+        let level = precedence(op);
+        let text = format!("{} {} {}", wrapped(&a, level), op.symbol(), wrapped(&b, level + 1));
+        let mut s = derived(
+            ScalarKind::Binary(op, Box::new(a.clone()), Box::new(b.clone())),
+            ty,
+            text,
+            &[&a, &b],
+        );
+        match op {
+            ScalarOp::Add => s.dim = a.dim.add(&b.dim),
+            ScalarOp::Sub => s.dim = a.dim.sub(&b.dim),
+            ScalarOp::Mul => s.dim = a.dim.mul(&b.dim),
+            ScalarOp::Div => s.dim = a.dim.div(&b.dim),
+            _ => {}
+        }
+        Some(s)
+    }
+
+    fn tensor_binary(&mut self, op: ScalarOp, a: Value, b: Value, at: &Expr) -> Option<Value> {
+        if !matches!(op, ScalarOp::Add | ScalarOp::Sub | ScalarOp::Mul | ScalarOp::Div) {
+            return self.fault(at, format!("`{}` compares numbers, not tensors", op.symbol()));
+        }
+        let commutes = matches!(op, ScalarOp::Add | ScalarOp::Mul);
+        let (a, b) = if commutes && !b.shape.broadcasts_to(&a.shape) && a.shape.broadcasts_to(&b.shape) {
+            (b, a)
+        } else {
+            (a, b)
+        };
+        if !b.shape.broadcasts_to(&a.shape) {
+            let message = format!(
+                "`{}`: the shapes {} and {} do not agree (the right one may have fewer dimensions, or some of size 1)",
+                op.symbol(),
+                a.shape,
+                b.shape
+            );
+            return self.fault(at, message);
+        }
+        let shape = a.shape.clone();
+        // act(a) * b is the gated unit of feed-forward networks: one builder call, one kernel.
+        let kind = if op == ScalarOp::Mul && a.shape.same(&b.shape) {
+            match gated(a, b) {
+                Ok(kind) => kind,
+                Err((a, b)) => ValueKind::Binary(op, Box::new(a), Box::new(b)),
+            }
+        } else {
+            ValueKind::Binary(op, Box::new(a), Box::new(b))
+        };
+        Some(Value { kind, shape })
+    }
+
+    /// `x op s`, or `s op x` when `reversed`.
+    fn with_scalar(&mut self, op: ScalarOp, x: Value, s: Scalar, reversed: bool, at: &Expr) -> Option<Value> {
+        let shape = x.shape.clone();
+        let x = Box::new(x);
+        let kind = match (op, reversed) {
+            (ScalarOp::Mul, _) => ValueKind::Scale(x, s),
+            (ScalarOp::Div, false) => ValueKind::Divide(x, s),
+            (ScalarOp::Add, _) => ValueKind::Shift(x, s),
+            (ScalarOp::Sub, false) => {
+                let text = format!("-{}", wrapped(&s, 7));
+                ValueKind::Shift(x, derived(ScalarKind::Neg(Box::new(s.clone())), Ty::Float, text, &[&s]))
+            }
+            (ScalarOp::Sub, true) => {
+                let minus_one = Scalar {
+                    kind: ScalarKind::Float(-1.0),
+                    ty: Ty::Float,
+                    per_layer: false,
+                    text: "-1.0".to_string(),
+                    dim: Dim::default(),
+                };
+                let negated = Value {
+                    kind: ValueKind::Scale(x, minus_one),
+                    shape: shape.clone(),
+                };
+                ValueKind::Shift(Box::new(negated), s)
+            }
+            (ScalarOp::Div, true) => return self.fault(at, "a number cannot be divided by a tensor"),
+            _ => {
+                return self.fault(
+                    at,
+                    format!("`{}` is not defined between a tensor and a number", op.symbol()),
+                );
+            }
+        };
+        Some(Value { kind, shape })
+    }
+
+    /// `sqrt(n_embd)` and its like, if `name` is such a function and its arguments are numbers.
+    pub fn scalar_call(&mut self, name: &Ident, args: &[Lowered], at: &[&Expr]) -> Option<Scalar> {
+        let f = SCALAR_FNS.iter().find(|f| name == f.name)?;
+        let args: Vec<Scalar> = args
+            .iter()
+            .filter_map(|a| {
+                if let Lowered::Scalar(s) = a {
+                    Some(s.clone())
+                } else {
+                    None
+                }
+            })
+            .collect();
+        if args.len() != f.arity {
+            let message = format!(
+                "`{name}` takes {} of numbers, {} given",
+                plural(f.arity, "argument"),
+                args.len()
+            );
+            return self.fault(name, message);
+        }
+        let ints = f.keeps_ints && args.iter().all(|a| a.ty == Ty::Int);
+        let ty = if ints { Ty::Int } else { Ty::Float };
+        let mut converted = Vec::new();
+        for (a, at) in args.into_iter().zip(at) {
+            converted.push(self.convert(a, ty, at)?);
+        }
+        let text = format!(
+            "{name}({})",
+            converted.iter().map(|a| a.text.as_str()).collect::<Vec<_>>().join(", ")
+        );
+        let parts: Vec<&Scalar> = converted.iter().collect();
+        let template = derived(ScalarKind::Bool(false), ty, text, &parts);
+        Some(Scalar {
+            kind: ScalarKind::Call(f, converted),
+            ..template
+        })
+    }
+
+    fn if_expr(&mut self, branch: &ExprIf) -> Option<Lowered> {
+        let cond = self.scalar_of(&branch.cond, Ty::Bool);
+        let Some((_, otherwise)) = &branch.else_branch else {
+            return self.fault(branch.if_token, "an `if` that gives a value needs an `else`");
+        };
+        let (yes, no) = facts::both(cond.as_ref());
+        let then = self.branch(&branch.then_branch, yes);
+        let other = match &**otherwise {
+            Expr::Block(b) => self.branch(&b.block, no),
+            nested => self.with_facts(no, |c| {
+                let value = c.expr(nested)?;
+                Some((Vec::new(), value))
+            }),
+        };
+        let (cond, (then_stmts, then), (else_stmts, other)) = (cond?, then?, other?);
+        match (then, other) {
+            (Lowered::Scalar(a), Lowered::Scalar(b)) if then_stmts.is_empty() && else_stmts.is_empty() => {
+                self.scalar_if(cond, a, b, branch).map(Lowered::Scalar)
+            }
+            (Lowered::Tensor(a), Lowered::Tensor(b)) => {
+                if !a.shape.same(&b.shape) {
+                    let message = format!("the branches have different shapes: {} and {}", a.shape, b.shape);
+                    return self.fault(branch.if_token, message);
+                }
+                let shape = a.shape.clone();
+                let then = Block {
+                    stmts: then_stmts,
+                    result: Some(a),
+                };
+                let other = Block {
+                    stmts: else_stmts,
+                    result: Some(b),
+                };
+                let kind = ValueKind::If(cond, Box::new(then), Box::new(other));
+                Some(Lowered::Tensor(Value { kind, shape }))
+            }
+            _ => self.fault(
+                branch.if_token,
+                "both branches must give a tensor, or both a plain number",
+            ),
+        }
+    }
+
+    fn branch(&mut self, block: &syn::Block, known: Vec<facts::Fact>) -> Option<(Vec<crate::model::Stmt>, Lowered)> {
+        let block = block_of(block, self.errors);
+        self.with_facts(known, |c| c.value_block(&block))
+    }
+
+    fn scalar_if(&mut self, cond: Scalar, a: Scalar, b: Scalar, at: &ExprIf) -> Option<Scalar> {
+        let (a, b) = match (a.ty, b.ty) {
+            (Ty::Int, Ty::Float) => (to_float(a), b),
+            (Ty::Float, Ty::Int) => (a, to_float(b)),
+            (x, y) if x == y => (a, b),
+            (x, y) => {
+                return self.fault(
+                    at.if_token,
+                    format!("the branches have different types: `{}` and `{}`", x.name(), y.name()),
+                );
+            }
+        };
+        let text = format!("if {} {{ {} }} else {{ {} }}", cond.text, a.text, b.text);
+        let template = derived(ScalarKind::Bool(false), a.ty, text, &[&cond, &a, &b]);
+        Some(Scalar {
+            kind: ScalarKind::If(Box::new(cond), Box::new(a), Box::new(b)),
+            ..template
+        })
+    }
+}
+
+/// `act(a) * b`, or the operands unchanged.
+fn gated(a: Value, b: Value) -> Result<ValueKind, (Value, Value)> {
+    let is_act = |v: &Value| matches!(&v.kind, ValueKind::Op(op, _) if op.is_unary() && op.name != "neg");
+    let (act, other) = if is_act(&a) {
+        (a, b)
+    } else if is_act(&b) {
+        (b, a)
+    } else {
+        return Err((a, b));
+    };
+    let shape = act.shape.clone();
+    match act.kind {
+        ValueKind::Op(op, mut args) => match args.pop() {
+            Some(crate::model::Arg::Tensor(x)) => Ok(ValueKind::Glu(op, Box::new(x), Box::new(other))),
+            _ => Err((
+                Value {
+                    kind: ValueKind::Op(op, args),
+                    shape,
+                },
+                other,
+            )),
+        },
+        kind => Err((Value { kind, shape }, other)),
+    }
+}
+
+/// An integer as a float; literals change in place.
+pub fn to_float(s: Scalar) -> Scalar {
+    let kind = match s.kind {
+        ScalarKind::Int(n) => ScalarKind::Float(n as f64),
+        _ => ScalarKind::ToFloat(Box::new(s.clone())),
+    };
+    Scalar {
+        kind,
+        ty: Ty::Float,
+        dim: Dim::default(),
+        ..s
+    }
+}
+
+/// A scalar made of parts. As a size it is opaque unless the caller knows better.
+pub fn derived(kind: ScalarKind, ty: Ty, text: String, parts: &[&Scalar]) -> Scalar {
+    let per_layer = parts.iter().any(|p| p.per_layer);
+    let dim = if ty == Ty::Int {
+        Dim::opaque(&text)
+    } else {
+        Dim::default()
+    };
+    Scalar {
+        kind,
+        ty,
+        per_layer,
+        text,
+        dim,
+    }
+}
+
+/// `1 argument`, `2 arguments`.
+pub fn plural(n: usize, word: &str) -> String {
+    if n == 1 {
+        format!("1 {word}")
+    } else {
+        format!("{n} {word}s")
+    }
+}
+
+fn precedence(op: ScalarOp) -> u8 {
+    match op {
+        ScalarOp::Or => 1,
+        ScalarOp::And => 2,
+        ScalarOp::Add | ScalarOp::Sub => 4,
+        ScalarOp::Mul | ScalarOp::Div | ScalarOp::Rem => 5,
+        _ => 3,
+    }
+}
+
+/// The text of a part, in parentheses if it binds less tightly than `level`.
+fn wrapped(s: &Scalar, level: u8) -> String {
+    let mut inner = &s.kind;
+    while let ScalarKind::ToFloat(of) = inner {
+        inner = &of.kind;
+    }
+    let own = match inner {
+        ScalarKind::Binary(op, ..) => precedence(*op),
+        ScalarKind::Not(_) | ScalarKind::Neg(_) => 6,
+        ScalarKind::If(..) => 0,
+        _ => 8,
+    };
+    if own < level {
+        format!("({})", s.text)
+    } else {
+        s.text.clone()
+    }
+}
+
+fn scalar_op(op: BinOp) -> Option<ScalarOp> {
+    Some(match op {
+        BinOp::Add(_) | BinOp::AddAssign(_) => ScalarOp::Add,
+        BinOp::Sub(_) | BinOp::SubAssign(_) => ScalarOp::Sub,
+        BinOp::Mul(_) | BinOp::MulAssign(_) => ScalarOp::Mul,
+        BinOp::Div(_) | BinOp::DivAssign(_) => ScalarOp::Div,
+        BinOp::Rem(_) => ScalarOp::Rem,
+        BinOp::Eq(_) => ScalarOp::Eq,
+        BinOp::Ne(_) => ScalarOp::Ne,
+        BinOp::Lt(_) => ScalarOp::Lt,
+        BinOp::Le(_) => ScalarOp::Le,
+        BinOp::Gt(_) => ScalarOp::Gt,
+        BinOp::Ge(_) => ScalarOp::Ge,
+        BinOp::And(_) => ScalarOp::And,
+        BinOp::Or(_) => ScalarOp::Or,
+        _ => return None,
+    })
+}

@@ -1,0 +1,77 @@
+//! Conditions in a normal form, so that `if n_expert > 0` in the graph is known to be the `else` of `if n_expert == 0` in the tensors.
+
+use proc_macro2::Ident;
+
+use crate::builtins::Ty;
+use crate::model::{Scalar, ScalarKind, ScalarOp};
+
+/// A condition's normal text, and whether it holds.
+pub type Fact = (String, bool);
+
+/// What is known when `cond` has the value `truth`.
+pub fn facts(cond: &Scalar, truth: bool) -> Vec<Fact> {
+    let mut out = Vec::new();
+    collect(cond, truth, &mut out);
+    out
+}
+
+/// What is known in the two branches of an `if`. Under a condition that could not be understood everything may be there.
+pub fn both(cond: Option<&Scalar>) -> (Vec<Fact>, Vec<Fact>) {
+    match cond {
+        Some(c) => (facts(c, true), facts(c, false)),
+        None => (vec![anything()], vec![anything()]),
+    }
+}
+
+/// Stands for every fact.
+pub fn anything() -> Fact {
+    (String::new(), true)
+}
+
+/// The fact that an optional tensor is there.
+pub fn presence(tensor: &Ident) -> Fact {
+    (format!("has({tensor})"), true)
+}
+
+/// True if two lists of facts cannot hold together.
+pub fn exclude(a: &[Fact], b: &[Fact]) -> bool {
+    a.iter().any(|(key, truth)| b.contains(&(key.clone(), !truth)))
+}
+
+fn collect(cond: &Scalar, truth: bool, out: &mut Vec<Fact>) {
+    match &cond.kind {
+        ScalarKind::Not(a) => collect(a, !truth, out),
+        ScalarKind::Binary(ScalarOp::And, a, b) if truth => {
+            collect(a, true, out);
+            collect(b, true, out);
+        }
+        ScalarKind::Binary(ScalarOp::Or, a, b) if !truth => {
+            collect(a, false, out);
+            collect(b, false, out);
+        }
+        ScalarKind::Binary(op, a, b) if !op.is_arithmetic() && !matches!(op, ScalarOp::And | ScalarOp::Or) => {
+            out.push(comparison(*op, a, b, truth));
+        }
+        _ => out.push((cond.text.clone(), truth)),
+    }
+}
+
+/// Comparisons come down to `==` and `<`; for counts, being above zero is not being zero.
+fn comparison(op: ScalarOp, a: &Scalar, b: &Scalar, truth: bool) -> Fact {
+    let is = |s: &Scalar, n: u64| s.ty == Ty::Int && matches!(s.kind, ScalarKind::Int(m) if m == n);
+    let equal = |a: &Scalar, b: &str| format!("{} == {b}", a.text);
+    let less = |a: &Scalar, b: &Scalar| format!("{} < {}", a.text, b.text);
+    match op {
+        ScalarOp::Gt if is(b, 0) => (equal(a, "0"), !truth),
+        ScalarOp::Ge if is(b, 1) => (equal(a, "0"), !truth),
+        ScalarOp::Lt if is(b, 1) => (equal(a, "0"), truth),
+        ScalarOp::Le if is(b, 0) => (equal(a, "0"), truth),
+        ScalarOp::Lt if is(a, 0) => (equal(b, "0"), !truth),
+        ScalarOp::Ne => (equal(a, &b.text), !truth),
+        ScalarOp::Gt => (less(b, a), truth),
+        ScalarOp::Ge => (less(a, b), !truth),
+        ScalarOp::Le => (less(b, a), !truth),
+        ScalarOp::Lt => (less(a, b), truth),
+        _ => (equal(a, &b.text), truth),
+    }
+}

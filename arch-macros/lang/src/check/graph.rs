@@ -1,0 +1,273 @@
+//! Statements of the graph, scopes, the layer loop and the result.
+
+use proc_macro2::{Ident, Span};
+use syn::{BinOp, Expr, ExprIf};
+
+use super::expr::Lowered;
+use super::facts::{self, Fact};
+use super::{Bound, Checker, Place, VarSym};
+use crate::ast;
+use crate::builtins::Ty;
+use crate::model::{Block, Stmt, VarId};
+use crate::parse::block_of;
+use crate::sym::{Dim, Shape};
+
+impl Checker<'_> {
+    /// The whole graph.
+    pub(super) fn graph(&mut self, graph: &ast::Graph) -> Option<Block> {
+        self.place = Place::Graph;
+        let loops = graph
+            .body
+            .stmts
+            .iter()
+            .filter(|s| matches!(s, ast::Stmt::Layers { .. }))
+            .count();
+        if loops == 0 {
+            self.errors
+                .at_span(graph.span, "the graph has no layer loop: `for layer { … }`");
+        }
+        self.scopes.push(Vec::new());
+        let stmts = self.stmts(&graph.body.stmts);
+        let result = match &graph.body.result {
+            None => {
+                self.errors.at_span(
+                    graph.body.end,
+                    "the graph ends without its result: an expression without `;`",
+                );
+                None
+            }
+            Some(expr) => self.result(expr),
+        };
+        self.leave_scope();
+        Some(Block {
+            stmts: stmts?,
+            result: Some(result?),
+        })
+    }
+
+    fn result(&mut self, expr: &Expr) -> Option<crate::model::Value> {
+        let value = self.tensor(expr)?;
+        let by_token = |n: &str| Shape(vec![Dim::symbol(n), Dim::n_tokens()]);
+        let (logits, embeddings) = (by_token("n_vocab"), by_token("n_embd"));
+        if !value.shape.same(&logits) && !value.shape.same(&embeddings) {
+            let message = format!(
+                "the result must be {logits} (logits) or {embeddings} (embeddings), got {}",
+                value.shape
+            );
+            return self.fault(expr, message);
+        }
+        Some(value)
+    }
+
+    /// All statements are looked at, whatever is wrong with some.
+    fn stmts(&mut self, stmts: &[ast::Stmt]) -> Option<Vec<Stmt>> {
+        let done: Vec<_> = stmts.iter().map(|s| self.stmt(s)).collect();
+        done.into_iter().collect()
+    }
+
+    fn stmt(&mut self, stmt: &ast::Stmt) -> Option<Stmt> {
+        match stmt {
+            ast::Stmt::Let { name, value } => self.bind_let(name, value),
+            ast::Stmt::Assign { name, op, value } => self.assign(name, *op, value),
+            ast::Stmt::If(branch) => self.if_stmt(branch),
+            ast::Stmt::Layers { span, body } => self.layers(*span, body),
+        }
+    }
+
+    fn bind_let(&mut self, name: &Ident, value: &Expr) -> Option<Stmt> {
+        let value = self.expr(value);
+        let nameable = self.can_name(name);
+        let bound = match &value {
+            _ if !nameable => Bound::Broken,
+            Some(Lowered::Tensor(v)) => Bound::Tensor(v.shape.clone()),
+            Some(Lowered::Scalar(s)) => Bound::Scalar(s.clone()),
+            None => Bound::Broken,
+        };
+        let var = VarId(self.vars.len());
+        self.vars.push(VarSym {
+            name: name.clone(),
+            bound,
+            used: false,
+            assigned: false,
+        });
+        let scope = self.scopes.last_mut()?;
+        // A second `let` of the name hides the first from here on.
+        scope.push((name.to_string(), var));
+        match value? {
+            Lowered::Tensor(value) => Some(Stmt::Tensor {
+                var,
+                is_let: true,
+                value,
+            }),
+            Lowered::Scalar(value) => Some(Stmt::Scalar { var, value }),
+        }
+    }
+
+    fn assign(&mut self, name: &Ident, op: Option<BinOp>, value: &Expr) -> Option<Stmt> {
+        let Some(var) = self.find_var(&name.to_string()) else {
+            self.expr(value);
+            if self.find_tensor(&name.to_string()).is_some() {
+                return self.fault(
+                    name,
+                    format!("`{name}` is a tensor of the file and cannot be assigned to"),
+                );
+            }
+            let names = self.scopes.iter().flatten().map(|(n, _)| n.clone()).collect();
+            return self.unknown(name, "value", names);
+        };
+        // Being assigned to is no use of the value, except by the operator.
+        self.vars[var.0].used |= op.is_some();
+        let lowered = match op {
+            None => self.expr(value),
+            Some(op) => {
+                let path = syn::parse_quote!(#name);
+                self.binary(&path, op, value, value)
+            }
+        };
+        let shape = match &self.vars[var.0].bound {
+            Bound::Tensor(shape) => shape.clone(),
+            Bound::Scalar(_) => {
+                self.vars[var.0].used = true;
+                return self.fault(name, format!("`{name}` is a number: bind a new one with `let`"));
+            }
+            Bound::Broken => return None,
+        };
+        let Lowered::Tensor(new) = lowered? else {
+            return self.fault(value, "expected a tensor, found a number or condition");
+        };
+        if !new.shape.same(&shape) {
+            let message = format!(
+                "`{name}` keeps its shape {shape}, got {} (use `let` for a new shape)",
+                new.shape
+            );
+            return self.fault(name, message);
+        }
+        self.vars[var.0].assigned = true;
+        if self.place == Place::Loop && !self.assigned_in_loop.contains(&var) {
+            self.assigned_in_loop.push(var);
+        }
+        Some(Stmt::Tensor {
+            var,
+            is_let: false,
+            value: new,
+        })
+    }
+
+    fn if_stmt(&mut self, branch: &ExprIf) -> Option<Stmt> {
+        let cond = self.scalar_of(&branch.cond, Ty::Bool);
+        let (yes, no) = facts::both(cond.as_ref());
+        let then = self.stmt_branch(&branch.then_branch, yes);
+        let otherwise = match &branch.else_branch {
+            None => Some(None),
+            Some((_, e)) => match &**e {
+                Expr::Block(b) => self.stmt_branch(&b.block, no).map(Some),
+                Expr::If(nested) => self.with_facts(no, |c| c.if_stmt(nested)).map(|stmt| {
+                    Some(Block {
+                        stmts: vec![stmt],
+                        result: None,
+                    })
+                }),
+                other => self.fault(other, "expected `else { … }` or `else if`"),
+            },
+        };
+        Some(Stmt::If {
+            cond: cond?,
+            then: then?,
+            otherwise: otherwise?,
+        })
+    }
+
+    fn stmt_branch(&mut self, block: &syn::Block, known: Vec<Fact>) -> Option<Block> {
+        let block = block_of(block, self.errors);
+        self.with_facts(known, |c| {
+            c.scopes.push(Vec::new());
+            let stmts = c.stmts(&block.stmts);
+            if let Some(result) = &block.result {
+                c.expr(result);
+                c.errors.at(
+                    result,
+                    "the value of this branch is not used: assign it to a value declared before the `if`",
+                );
+            }
+            c.leave_scope();
+            Some(Block {
+                stmts: stmts?,
+                result: None,
+            })
+        })
+    }
+
+    /// A block that gives a value.
+    pub(super) fn value_block(&mut self, block: &ast::Block) -> Option<(Vec<Stmt>, Lowered)> {
+        self.scopes.push(Vec::new());
+        let stmts = self.stmts(&block.stmts);
+        let result = match &block.result {
+            Some(expr) => self.expr(expr),
+            None => {
+                self.errors.at_span(block.end, "this branch must end in a value");
+                None
+            }
+        };
+        self.leave_scope();
+        Some((stmts?, result?))
+    }
+
+    /// Runs `work` with some conditions known to hold.
+    pub(super) fn with_facts<T>(&mut self, known: Vec<Fact>, work: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
+        let before = self.facts.len();
+        self.facts.extend(known);
+        let done = work(self);
+        self.facts.truncate(before);
+        done
+    }
+
+    fn layers(&mut self, span: Span, body: &ast::Block) -> Option<Stmt> {
+        if self.place == Place::Loop || !self.assigned_in_loop.is_empty() {
+            self.errors.at_span(span, "a second layer loop is not supported yet");
+        }
+        let outer = self.vars.len();
+        self.place = Place::Loop;
+        self.scopes.push(Vec::new());
+        let stmts = self.stmts(&body.stmts);
+        if let Some(result) = &body.result {
+            self.expr(result);
+            self.errors.at(
+                result,
+                "the layer loop gives no value: assign it to a value declared before the loop",
+            );
+        }
+        self.leave_scope();
+        self.place = Place::Graph;
+        let carried = Shape(vec![Dim::symbol("n_embd"), Dim::n_tokens()]);
+        let hands_on = self.assigned_in_loop.iter().copied().filter(|v| v.0 < outer);
+        let first = hands_on
+            .clone()
+            .find(|v| matches!(&self.vars[v.0].bound, Bound::Tensor(s) if s.same(&carried)));
+        if first.is_none() && stmts.is_some() {
+            let message =
+                format!("the layer loop hands nothing on: assign to a value {carried} that is declared before it");
+            self.errors.at_span(span, message);
+        }
+        for id in hands_on.collect::<Vec<_>>() {
+            // The next layer reads it.
+            self.vars[id.0].used = true;
+        }
+        Some(Stmt::Layers {
+            body: Block {
+                stmts: stmts?,
+                result: None,
+            },
+            carried: first?,
+        })
+    }
+
+    fn leave_scope(&mut self) {
+        for (_, id) in self.scopes.pop().unwrap_or_default() {
+            let var = &self.vars[id.0];
+            if !var.used && !matches!(var.bound, Bound::Broken) {
+                let message = format!("`{}` is computed and never used", var.name);
+                self.errors.at(&self.vars[id.0].name, message);
+            }
+        }
+    }
+}

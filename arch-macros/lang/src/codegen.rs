@@ -1,0 +1,373 @@
+//! The checked model as Rust items: structs of handles, a loader, a graph builder and the static `ARCH`.
+//!
+//! Names of the declaration keep their tokens, so that tools and errors of rustc point at them; names of the expansion's own are
+//! hygienic, except `b`, `m`, `l` and `il`, which `rust!` expressions see.
+
+mod build;
+mod scalar;
+
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::quote;
+
+use crate::flow;
+use crate::model::{Arch, Hparam, Kind, Read, RopeKind, Tensor};
+use crate::paths::runtime;
+use scalar::{Place, emit};
+
+/// A name of the expansion that the declaration's names cannot clash with.
+fn own(name: &str) -> Ident {
+    Ident::new(name, Span::mixed_site())
+}
+
+/// A name of the expansion that `rust!` expressions see.
+fn shared(name: &str) -> Ident {
+    Ident::new(name, Span::call_site())
+}
+
+/// All items of a declaration.
+pub fn items(arch: &Arch) -> TokenStream {
+    let structs = structs(arch);
+    let load = load(arch);
+    let build = build::implementation(arch);
+    let arch_static = arch_static(arch);
+    quote! { #structs #load #build #arch_static }
+}
+
+/// What stands in for a faulty declaration: an `ARCH` that loads nothing.
+pub fn skeleton(name: &str) -> TokenStream {
+    let ty = runtime("Architecture");
+    quote! {
+        /// A declaration with errors.
+        pub static ARCH: #ty = #ty {
+            name: #name,
+            rope: ::core::option::Option::None,
+            hparams: &[],
+            tensors: &[],
+            test: &[],
+            flow: &[],
+            load: |_, _| ::core::option::Option::None,
+        };
+    }
+}
+
+/// Fields of the `Hparams` struct: what the graph reads.
+fn kept_fields(arch: &Arch) -> Vec<(&Ident, TokenStream)> {
+    let field = |h| match h {
+        &Hparam::Key {
+            ref name,
+            read,
+            kept: true,
+            ..
+        } => Some((name, scalar::rust_type(read.ty(), !matches!(read, Read::One(_))))),
+        Hparam::Let {
+            name,
+            value,
+            kept: true,
+        } => Some((name, scalar::rust_type(value.ty, value.per_layer))),
+        _ => None,
+    };
+    arch.hparams.iter().filter_map(field).collect()
+}
+
+fn layer_tensors(arch: &Arch) -> impl Iterator<Item = &Tensor> + Clone {
+    arch.tensors.iter().filter(|t| t.per_layer)
+}
+
+fn model_tensors(arch: &Arch) -> impl Iterator<Item = &Tensor> + Clone {
+    arch.tensors.iter().filter(|t| !t.per_layer)
+}
+
+fn structs(arch: &Arch) -> TokenStream {
+    let field = |t: &Tensor| {
+        let (name, ty) = (&t.name, handle_type(t.kind));
+        if t.may_be_absent() {
+            quote!(#name: ::core::option::Option<#ty>)
+        } else {
+            quote!(#name: #ty)
+        }
+    };
+    let base = runtime("Base");
+    let kept = kept_fields(arch);
+    let (names, types): (Vec<_>, Vec<_>) = kept.into_iter().unzip();
+    let (hparams, hp) = if names.is_empty() {
+        (quote!(), quote!())
+    } else {
+        (quote!(struct Hparams { #(#names: #types),* }), quote!(hp: Hparams,))
+    };
+    let weights = model_tensors(arch).map(field);
+    let has_layers = layer_tensors(arch).next().is_some();
+    let (layer, layers) = if has_layers {
+        let fields = layer_tensors(arch).map(field);
+        (
+            quote!(struct Layer { #(#fields),* }),
+            quote!(layers: ::std::vec::Vec<Layer>,),
+        )
+    } else {
+        (quote!(), quote!())
+    };
+    quote! {
+        #hparams
+        struct Weights { #(#weights,)* #layers }
+        #layer
+        struct Model { base: #base, #hp w: Weights }
+    }
+}
+
+fn handle_type(kind: Kind) -> TokenStream {
+    runtime(match kind {
+        Kind::Embed => "Embed",
+        Kind::Vector | Kind::Raw => "Vector",
+        Kind::Norm => "Norm",
+        Kind::Linear => "Linear",
+        Kind::Experts => "Experts",
+    })
+}
+
+fn load(arch: &Arch) -> TokenStream {
+    let (reader_ty, table_ty, build_ty) = (runtime("HparamReader"), runtime("TensorTable"), runtime("BuildGraph"));
+    let (r, t, base, w) = (own("r"), own("t"), own("base"), own("w"));
+    let hparams = arch.hparams.iter().map(|h| read_hparam(h, &r));
+    let kept: Vec<_> = kept_fields(arch).into_iter().map(|(name, _)| name).collect();
+    let hp = if kept.is_empty() {
+        quote!()
+    } else {
+        quote!(hp: Hparams { #(#kept),* },)
+    };
+    let weights = weights(arch, &t);
+    quote! {
+        fn load(
+            #r: &mut #reader_ty<'_>,
+            #t: &mut #table_ty<'_>,
+        ) -> ::core::option::Option<::std::boxed::Box<dyn #build_ty>> {
+            let #base = #r.base();
+            #(#hparams)*
+            if #r.failed() {
+                return ::core::option::Option::None;
+            }
+            let #w = #weights;
+            ::core::option::Option::Some(::std::boxed::Box::new(Model { base: #base, #hp w: #w }))
+        }
+    }
+}
+
+fn read_hparam(h: &Hparam, r: &Ident) -> TokenStream {
+    let (il, base) = (shared("il"), own("base"));
+    match h {
+        Hparam::Key {
+            name,
+            read,
+            key,
+            default,
+            ..
+        } => {
+            let method = scalar::reader(*read);
+            match default {
+                Some(d) if d.per_layer => {
+                    let (method, value) = (shared(&format!("{method}_with")), emit(d, Place::Load));
+                    quote!(let #name = #r.#method(#key, |#il| #value);)
+                }
+                Some(d) => {
+                    let (method, value) = (shared(method), scalar::default_value(d));
+                    quote!(let #name = #r.#method(#key, ::core::option::Option::Some(#value));)
+                }
+                None => {
+                    let method = shared(method);
+                    quote!(let #name = #r.#method(#key, ::core::option::Option::None);)
+                }
+            }
+        }
+        Hparam::Let { name, value, .. } => {
+            let expr = emit(value, Place::Load);
+            let ty = scalar::rust_type(value.ty, value.per_layer);
+            if value.per_layer {
+                quote!(let #name: #ty = (0..#base.n_layer()).map(|#il| #expr).collect();)
+            } else {
+                quote!(let #name: #ty = #expr;)
+            }
+        }
+        Hparam::Check { cond, text } => {
+            let expr = emit(cond, Place::Load);
+            if cond.per_layer {
+                quote!(#r.check((0..#base.n_layer()).all(|#il| #expr), #text);)
+            } else {
+                quote!(#r.check(#expr, #text);)
+            }
+        }
+    }
+}
+
+fn weights(arch: &Arch, t: &Ident) -> TokenStream {
+    let (il, base) = (shared("il"), own("base"));
+    // What another tensor may fall back on needs a name of its own.
+    let is_tied_to = |name: &Ident| {
+        arch.tensors
+            .iter()
+            .any(|o| o.tie.is_some_and(|i| arch.tensors[i].name == *name))
+    };
+    let ignored = arch.ignored.iter().map(|(name, _)| quote!(#t.ignore(#name);));
+    let early = model_tensors(arch).filter(|o| is_tied_to(&o.name)).map(|o| {
+        let (name, call) = (&o.name, declare(arch, o, t));
+        quote!(let #name = #call;)
+    });
+    let fields = model_tensors(arch).map(|o| {
+        let name = &o.name;
+        if is_tied_to(name) {
+            return quote!(#name,);
+        }
+        let call = declare(arch, o, t);
+        quote!(#name: #call,)
+    });
+    let layers = layer_tensors(arch).next().map(|_| {
+        let fields = layer_tensors(arch).map(|o| {
+            let (name, call) = (&o.name, declare(arch, o, t));
+            quote!(#name: #call)
+        });
+        quote! {
+            layers: (0..#base.n_layer())
+                .map(|#il| {
+                    #t.layer("blk", #il);
+                    Layer { #(#fields),* }
+                })
+                .collect(),
+        }
+    });
+    quote!({ #(#ignored)* #(#early)* Weights { #(#fields)* #layers } })
+}
+
+/// The table's entry of one tensor.
+fn declare(arch: &Arch, o: &Tensor, t: &Ident) -> TokenStream {
+    let gguf = &o.gguf;
+    let sizes: Vec<_> = o.sizes.iter().map(|s| emit(s, Place::Load)).collect();
+    let args = match o.kind {
+        Kind::Linear | Kind::Experts => quote!(#gguf, #(#sizes),*),
+        _ => quote!(#gguf, &[#(#sizes),*]),
+    };
+    let call = match o.tie {
+        Some(tie) => {
+            let tied = &arch.tensors[tie].name;
+            quote!(#t.linear_tied(#args, #tied))
+        }
+        None => {
+            let suffix = if o.optional { "_opt" } else { "" };
+            let method = shared(&format!("{}{suffix}", o.kind.name()));
+            quote!(#t.#method(#args))
+        }
+    };
+    if o.conditions.is_empty() {
+        return call;
+    }
+    let conditions = o.conditions.iter().map(|(c, truth)| {
+        let c = scalar::atom(c, Place::Load);
+        if *truth { c } else { quote!(!#c) }
+    });
+    let conditions = and(conditions.collect());
+    let some = if o.optional {
+        call
+    } else {
+        quote!(::core::option::Option::Some(#call))
+    };
+    quote!(if #conditions { #some } else { ::core::option::Option::None })
+}
+
+/// Conditions that all hold.
+fn and(list: Vec<TokenStream>) -> TokenStream {
+    let mut list = list.into_iter();
+    let first = list.next().unwrap_or_else(|| quote!(true));
+    list.fold(first, |all, c| quote!(#all && #c))
+}
+
+fn arch_static(arch: &Arch) -> TokenStream {
+    let ty = runtime("Architecture");
+    let name = &arch.name;
+    let rope = match arch.rope {
+        RopeKind::None => quote!(::core::option::Option::None),
+        kind => {
+            let (ty, variant) = (
+                runtime("RopeKind"),
+                if kind == RopeKind::Norm { "Norm" } else { "Neox" },
+            );
+            let variant = shared(variant);
+            quote!(::core::option::Option::Some(#ty::#variant))
+        }
+    };
+    let hparams = arch.hparams.iter().filter_map(hparam_decl);
+    let tensors = arch.tensors.iter().map(|t| tensor_decl(arch, t));
+    let test = arch.test.iter().map(|(name, size)| {
+        let n = proc_macro2::Literal::u64_unsuffixed(size.number());
+        quote!((#name, #n))
+    });
+    let flow = flow::flow(arch).into_iter().map(|node| {
+        let ty = runtime("FlowNode");
+        let (label, shape, in_layer) = (node.label, node.shape, node.in_layer);
+        let inputs = node.inputs.into_iter().map(proc_macro2::Literal::usize_unsuffixed);
+        quote!(#ty { label: #label, shape: #shape, in_layer: #in_layer, inputs: &[#(#inputs),*] })
+    });
+    let doc = format!("The `{name}` architecture.");
+    quote! {
+        #[doc = #doc]
+        pub static ARCH: #ty = #ty {
+            name: #name,
+            rope: #rope,
+            hparams: &[#(#hparams),*],
+            tensors: &[#(#tensors),*],
+            test: &[#(#test),*],
+            flow: &[#(#flow),*],
+            load,
+        };
+    }
+}
+
+fn hparam_decl(h: &Hparam) -> Option<TokenStream> {
+    let (name, key, ty, default) = match h {
+        Hparam::Key {
+            name,
+            read,
+            key,
+            default,
+            ..
+        } => (
+            name,
+            key.as_str(),
+            read.name(),
+            default.as_ref().map(|d| d.text.clone()),
+        ),
+        Hparam::Let { name, value, .. } => {
+            let ty = if value.per_layer {
+                format!("[{}]", value.ty.name())
+            } else {
+                value.ty.name().to_string()
+            };
+            (name, "", ty, Some(value.text.clone()))
+        }
+        Hparam::Check { .. } => return None,
+    };
+    let (decl, name, default) = (runtime("HparamDecl"), name.to_string(), option(default));
+    Some(quote!(#decl { name: #name, key: #key, ty: #ty, default: #default }))
+}
+
+fn tensor_decl(arch: &Arch, t: &Tensor) -> TokenStream {
+    let decl = runtime("TensorDecl");
+    let (field, gguf, kind, shape) = (t.name.to_string(), &t.gguf, t.kind.name(), &t.shape_text);
+    let (per_layer, optional) = (t.per_layer, t.optional);
+    let tied = option(t.tie.map(|i| arch.tensors[i].name.to_string()));
+    let condition = option(t.condition_text());
+    quote! {
+        #decl {
+            field: #field,
+            gguf: #gguf,
+            kind: #kind,
+            shape: #shape,
+            per_layer: #per_layer,
+            optional: #optional,
+            tied: #tied,
+            condition: #condition
+        }
+    }
+}
+
+fn option(text: Option<String>) -> TokenStream {
+    match text {
+        Some(text) => quote!(::core::option::Option::Some(#text)),
+        None => quote!(::core::option::Option::None),
+    }
+}

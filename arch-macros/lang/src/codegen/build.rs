@@ -1,0 +1,321 @@
+//! The graph as calls of the builder, one per line: operands that are calls themselves get names first.
+
+use proc_macro2::{Ident, TokenStream};
+use quote::{format_ident, quote};
+
+use super::scalar::{self, Place, emit};
+use super::shared;
+use crate::model::{Arch, Arg, Block, Kind, Scalar, Stmt, Value, ValueKind, VarId};
+use crate::ops::{Emit, Given, OpSpec, Param, ParamKind};
+use crate::paths::runtime;
+
+/// `impl BuildGraph for Model`.
+pub fn implementation(arch: &Arch) -> TokenStream {
+    let (b, m) = (shared("b"), shared("m"));
+    let (build_ty, builder_ty, id_ty) = (runtime("BuildGraph"), runtime("Builder"), runtime("TensorId"));
+    let mut e = Emitter {
+        arch,
+        next: 0,
+        out: Vec::new(),
+    };
+    let result = e.block(&arch.graph);
+    quote! {
+        impl #build_ty for Model {
+            fn build(&self, #b: &mut #builder_ty<'_>) -> #id_ty {
+                let #m = self;
+                #result
+            }
+        }
+    }
+}
+
+struct Emitter<'a> {
+    arch: &'a Arch,
+    next: usize,
+    out: Vec<TokenStream>,
+}
+
+impl Emitter<'_> {
+    /// Statements and result of a block.
+    fn block(&mut self, block: &Block) -> TokenStream {
+        let outer = std::mem::take(&mut self.out);
+        for stmt in &block.stmts {
+            self.stmt(stmt);
+        }
+        let result = block.result.as_ref().map(|v| self.call(v));
+        let stmts = std::mem::replace(&mut self.out, outer);
+        quote!(#(#stmts)* #result)
+    }
+
+    fn var(&self, var: VarId) -> &Ident {
+        &self.arch.vars[var.0].name
+    }
+
+    fn stmt(&mut self, stmt: &Stmt) {
+        let b = shared("b");
+        match stmt {
+            Stmt::Tensor { var, is_let, value } => {
+                let call = self.call(value);
+                let (name, text) = (self.var(*var).clone(), self.var(*var).to_string());
+                let assigned = self.arch.vars[var.0].assigned;
+                let head = match (is_let, assigned) {
+                    (true, true) => quote!(let mut #name = #call;),
+                    (true, false) => quote!(let #name = #call;),
+                    (false, _) => quote!(#name = #call;),
+                };
+                self.out.push(quote!(#head #b.name(#name, #text);));
+            }
+            Stmt::Scalar { var, value } => {
+                let (name, ty, value) = (
+                    self.var(*var).clone(),
+                    scalar::rust_type(value.ty, false),
+                    self.scalar(value),
+                );
+                self.out.push(quote!(let #name: #ty = #value;));
+            }
+            Stmt::If { cond, then, otherwise } => {
+                let (cond, then) = (self.scalar(cond), self.block(then));
+                let otherwise = otherwise.as_ref().map(|block| {
+                    let block = self.block(block);
+                    quote!(else { #block })
+                });
+                self.out.push(quote!(if #cond { #then } #otherwise));
+            }
+            Stmt::Layers { body, carried } => {
+                let (m, l, il) = (shared("m"), shared("l"), shared("il"));
+                let body = self.block(body);
+                let x = self.var(*carried);
+                let has_layers = self.arch.tensors.iter().any(|t| t.per_layer);
+                let weights = has_layers.then(|| quote!(let #l = &#m.w.layers[#il];));
+                self.out.push(quote! {
+                    for #il in 0..#m.base.n_layer() {
+                        #weights
+                        #b.begin_layer(#il);
+                        #body
+                        #x = #b.end_layer(#x);
+                    }
+                });
+            }
+        }
+    }
+
+    /// Names a call's result, since the builder cannot be borrowed twice in one expression.
+    fn bind(&mut self, call: TokenStream) -> TokenStream {
+        let t = format_ident!("t{}", self.next, span = proc_macro2::Span::mixed_site());
+        self.next += 1;
+        self.out.push(quote!(let #t = #call;));
+        quote!(#t)
+    }
+
+    /// A value as an operand: a name.
+    fn operand(&mut self, value: &Value) -> TokenStream {
+        if let ValueKind::Var(var) = value.kind {
+            let name = self.var(var);
+            return quote!(#name);
+        }
+        let call = self.call(value);
+        self.bind(call)
+    }
+
+    /// The field of a declared tensor.
+    fn field(&self, index: usize) -> TokenStream {
+        let t = &self.arch.tensors[index];
+        let (name, m, l) = (&t.name, shared("m"), shared("l"));
+        if t.per_layer {
+            quote!(#l.#name)
+        } else {
+            quote!(#m.w.#name)
+        }
+    }
+
+    /// The handle of a tensor that is there.
+    fn handle(&mut self, index: usize) -> TokenStream {
+        let field = self.field(index);
+        if !self.arch.tensors[index].may_be_absent() {
+            return field;
+        }
+        let b = shared("b");
+        self.bind(quote!(#b.present(&#field)))
+    }
+
+    /// A value as one call of the builder, its operands named before.
+    fn call(&mut self, value: &Value) -> TokenStream {
+        let b = shared("b");
+        match &value.kind {
+            ValueKind::Var(var) => {
+                let name = self.var(*var);
+                quote!(#name)
+            }
+            ValueKind::Embed(w) => {
+                let w = self.handle(*w);
+                quote!(#b.embed(#w))
+            }
+            ValueKind::Linear(w, x) => {
+                let x = self.operand(x);
+                let w = self.handle(*w);
+                quote!(#b.linear(#w, #x))
+            }
+            ValueKind::Weight(w) => {
+                let w = self.handle(*w);
+                quote!(#b.weight(#w))
+            }
+            ValueKind::Op(op, args) => self.op(op, args),
+            ValueKind::Binary(op, x, y) => {
+                let (x, y) = (self.operand(x), self.operand(y));
+                let method = shared(crate::flow::binary_name(*op));
+                quote!(#b.#method(#x, #y))
+            }
+            ValueKind::Scale(x, s) => {
+                let (x, s) = (self.operand(x), self.scalar(s));
+                quote!(#b.scale(#x, #s))
+            }
+            ValueKind::Divide(x, s) => {
+                let (x, s) = (self.operand(x), scalar::atom(s, Place::Build));
+                quote!(#b.scale(#x, 1.0 / #s))
+            }
+            ValueKind::Shift(x, s) => {
+                let (x, s) = (self.operand(x), self.scalar(s));
+                quote!(#b.shift(#x, #s))
+            }
+            ValueKind::Glu(act, gate, up) => {
+                let (gate, up) = (self.operand(gate), self.operand(up));
+                let act = unary(act);
+                quote!(#b.glu(#act, #gate, #up))
+            }
+            ValueKind::Slice(x, from, to) => {
+                let x = self.operand(x);
+                let from = from.as_ref().map_or_else(|| quote!(0), |s| self.scalar(s));
+                let to = match to {
+                    Some(s) => self.scalar(s),
+                    None => self.bind(quote!(#b.graph().tensor(#x).ne[0])),
+                };
+                quote!(#b.slice(#x, #from, #to))
+            }
+            ValueKind::If(cond, then, otherwise) => {
+                let (cond, then, otherwise) = (self.scalar(cond), self.block(then), self.block(otherwise));
+                quote!(if #cond { #then } else { #otherwise })
+            }
+            ValueKind::Rust(tokens) => quote!({ #tokens }),
+        }
+    }
+
+    fn op(&mut self, op: &'static OpSpec, args: &[Arg]) -> TokenStream {
+        let b = shared("b");
+        let mut values: Vec<Option<TokenStream>> = Vec::new();
+        for (param, arg) in op.params.iter().zip(args) {
+            values.push(self.argument(param, arg));
+        }
+        let none = || quote!(::core::option::Option::None);
+        let by_position = |p: &Param| matches!(p.given, Given::Position | Given::OptionalPosition);
+        let positional: Vec<TokenStream> = op
+            .params
+            .iter()
+            .zip(&values)
+            .filter(|(p, _)| by_position(p))
+            .map(|(_, v)| v.clone().unwrap_or_else(none))
+            .collect();
+        let keywords = || op.params.iter().zip(&values).filter(|(p, _)| !by_position(p));
+        match op.emit {
+            Emit::Method(method) => {
+                let method = shared(method);
+                quote!(#b.#method(#(#positional),*))
+            }
+            Emit::Dim0(method) => {
+                let method = shared(method);
+                quote!(#b.#method(#(#positional),*, 0))
+            }
+            Emit::Unary(_) => {
+                let f = unary(op);
+                quote!(#b.unary(#f, #(#positional),*))
+            }
+            Emit::Struct(method, ty) => {
+                let (method, ty) = (shared(method), runtime(ty));
+                let given: Vec<_> = keywords()
+                    .filter_map(|(p, v)| v.as_ref().map(|v| (shared(p.name), v)))
+                    .collect();
+                let (names, given_values): (Vec<_>, Vec<_>) = given.into_iter().unzip();
+                let rest = (names.len() < keywords().count()).then(|| quote!(..::core::default::Default::default()));
+                quote!(#b.#method(#(#positional),*, #ty { #(#names: #given_values,)* #rest }))
+            }
+            Emit::FullStruct(method, ty) => {
+                let (method, ty) = (shared(method), runtime(ty));
+                let fields = keywords().map(|(p, v)| {
+                    let (name, value) = (shared(p.name), v.clone().unwrap_or_else(|| absent(p)));
+                    quote!(#name: #value)
+                });
+                quote!(#b.#method(#(#positional),*, #ty { #(#fields),* }))
+            }
+        }
+    }
+
+    /// An argument as the engine takes it; `None` if it was left out.
+    fn argument(&mut self, param: &Param, arg: &Arg) -> Option<TokenStream> {
+        let value = match arg {
+            Arg::Default => return None,
+            Arg::Tensor(v) => self.operand(v),
+            Arg::Scalar(s) => self.scalar(s),
+            Arg::Activation(op) => unary(op),
+            Arg::Word(variant) => {
+                let ParamKind::Word(ty, _) = param.kind else {
+                    return None;
+                };
+                let (ty, variant) = (runtime(ty), shared(variant));
+                quote!(#ty::#variant)
+            }
+            Arg::Window(kind, n, cond) => {
+                let (kind, n) = (runtime(kind), self.scalar(n));
+                let cond = cond.as_ref().map_or_else(|| quote!(true), |c| self.scalar(c));
+                quote!(#kind(#n, #cond))
+            }
+            Arg::Weight(index) => return Some(self.weight_argument(param, *index)),
+        };
+        Some(if param.some {
+            quote!(::core::option::Option::Some(#value))
+        } else {
+            value
+        })
+    }
+
+    fn weight_argument(&mut self, param: &Param, index: usize) -> TokenStream {
+        let t = &self.arch.tensors[index];
+        let converts = match param.kind {
+            ParamKind::RmsWeight => t.kind == Kind::Norm,
+            ParamKind::NormWeight => t.kind == Kind::Vector,
+            _ => false,
+        };
+        let content_with_none = param.some && param.given == Given::OptionalKeyword;
+        if content_with_none && t.may_be_absent() {
+            return self.field(index);
+        }
+        let handle = self.handle(index);
+        let handle = if converts { quote!(#handle.into()) } else { handle };
+        if param.some {
+            quote!(::core::option::Option::Some(#handle))
+        } else {
+            handle
+        }
+    }
+
+    /// A number or condition of the graph.
+    fn scalar(&self, s: &Scalar) -> TokenStream {
+        emit(s, Place::Build)
+    }
+}
+
+/// What an argument that was left out becomes where the engine's struct has no default.
+fn absent(param: &Param) -> TokenStream {
+    match param.kind {
+        ParamKind::Float => quote!(1.0),
+        _ => quote!(::core::option::Option::None),
+    }
+}
+
+fn unary(op: &OpSpec) -> TokenStream {
+    let ty = runtime("Unary");
+    let variant = shared(if let Emit::Unary(variant) = op.emit {
+        variant
+    } else {
+        "Neg"
+    });
+    quote!(#ty::#variant)
+}

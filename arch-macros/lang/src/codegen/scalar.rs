@@ -1,0 +1,197 @@
+//! Numbers and conditions as Rust expressions. Integers come from files: their arithmetic saturates and never panics.
+
+use proc_macro2::{Literal, TokenStream};
+use quote::quote;
+
+use super::{own, shared};
+use crate::builtins::Ty;
+use crate::model::{Read, Scalar, ScalarKind, ScalarOp};
+
+/// Which function an expression stands in, which decides how it reaches hyper-parameters.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// The loader: hyper-parameters are local variables.
+    Load,
+    /// The graph builder: they are fields of the model `m`.
+    Build,
+}
+
+/// The Rust type of a hyper-parameter.
+pub fn rust_type(ty: Ty, per_layer: bool) -> TokenStream {
+    let one = match ty {
+        Ty::Int => quote!(usize),
+        Ty::Float => quote!(f32),
+        Ty::Bool => quote!(bool),
+        Ty::Str => quote!(::std::string::String),
+    };
+    if per_layer { quote!(::std::vec::Vec<#one>) } else { one }
+}
+
+/// The method of the reader.
+pub fn reader(read: Read) -> &'static str {
+    match read {
+        Read::One(Ty::Int) => "usize",
+        Read::One(Ty::Float) => "f32",
+        Read::One(Ty::Bool) => "bool",
+        Read::One(Ty::Str) | Read::PerLayer(Ty::Str) => "string",
+        Read::PerLayer(Ty::Int) => "usizes",
+        Read::PerLayer(Ty::Float) => "f32s",
+        Read::PerLayer(Ty::Bool) => "bools",
+        Read::Pattern => "pattern",
+    }
+}
+
+/// A default; the reader takes strings by reference.
+pub fn default_value(s: &Scalar) -> TokenStream {
+    let value = emit(s, Place::Load);
+    match s.kind {
+        ScalarKind::Hparam(_) if s.ty == Ty::Str => quote!(&#value),
+        _ => value,
+    }
+}
+
+/// The expression.
+pub fn emit(s: &Scalar, place: Place) -> TokenStream {
+    match &s.kind {
+        ScalarKind::Int(n) => {
+            let n = Literal::u64_unsuffixed(*n);
+            quote!(#n)
+        }
+        ScalarKind::Float(x) => {
+            // A literal that rounds to infinity would not be one; the checker's text keeps what was written.
+            let x = *x as f32;
+            let lit = Literal::f32_suffixed(if x.is_finite() { x.abs() } else { f32::MAX });
+            if x < 0.0 { quote!(-#lit) } else { quote!(#lit) }
+        }
+        ScalarKind::Bool(b) => quote!(#b),
+        ScalarKind::Str(t) => quote!(#t),
+        ScalarKind::Builtin(b) if b.name == "il" => {
+            let il = shared("il");
+            quote!(#il)
+        }
+        ScalarKind::Builtin(b) => {
+            let name = shared(b.name);
+            let base = match place {
+                Place::Load => {
+                    let base = own("base");
+                    quote!(#base)
+                }
+                Place::Build => {
+                    let m = shared("m");
+                    quote!(#m.base)
+                }
+            };
+            let il = shared("il");
+            if b.per_layer {
+                quote!(#base.#name(#il))
+            } else {
+                quote!(#base.#name())
+            }
+        }
+        ScalarKind::Hparam(name) => {
+            let (m, il) = (shared("m"), shared("il"));
+            let path = if place == Place::Load {
+                quote!(#name)
+            } else {
+                quote!(#m.hp.#name)
+            };
+            if s.per_layer { quote!(#path[#il]) } else { path }
+        }
+        ScalarKind::Var(name) => quote!(#name),
+        ScalarKind::ToFloat(a) => {
+            let a = atom(a, place);
+            quote!(#a as f32)
+        }
+        ScalarKind::Neg(a) => {
+            let a = atom(a, place);
+            quote!(-#a)
+        }
+        ScalarKind::Not(a) => {
+            let a = atom(a, place);
+            quote!(!#a)
+        }
+        ScalarKind::Binary(op, a, b) => binary(*op, a, b, place),
+        ScalarKind::Call(f, args) => {
+            let method = shared(f.method);
+            let receiver = match &args[0].kind {
+                ScalarKind::Int(n) => {
+                    let n = Literal::u64_unsuffixed(*n);
+                    quote!((#n as usize))
+                }
+                _ => atom(&args[0], place),
+            };
+            let rest = args[1..].iter().map(|a| emit(a, place));
+            quote!(#receiver.#method(#(#rest),*))
+        }
+        ScalarKind::If(c, a, b) => {
+            let (c, a, b) = (emit(c, place), emit(a, place), emit(b, place));
+            quote!(if #c { #a } else { #b })
+        }
+        ScalarKind::Has(name) => {
+            let (m, l) = (shared("m"), shared("l"));
+            if s.per_layer {
+                quote!(#l.#name.is_some())
+            } else {
+                quote!(#m.w.#name.is_some())
+            }
+        }
+    }
+}
+
+/// The expression, in parentheses where an operator or a method call next to it would take it apart.
+pub fn atom(s: &Scalar, place: Place) -> TokenStream {
+    let inner = emit(s, place);
+    let compound = match &s.kind {
+        ScalarKind::ToFloat(_) | ScalarKind::Neg(_) | ScalarKind::Not(_) | ScalarKind::If(..) => true,
+        ScalarKind::Float(x) => *x < 0.0,
+        // Integer arithmetic is method calls.
+        ScalarKind::Binary(op, a, _) => !(op.is_arithmetic() && a.ty == Ty::Int && *op != ScalarOp::Rem),
+        _ => false,
+    };
+    if compound { quote!((#inner)) } else { inner }
+}
+
+fn binary(op: ScalarOp, a: &Scalar, b: &Scalar, place: Place) -> TokenStream {
+    if op.is_arithmetic() && a.ty == Ty::Int {
+        return int_arithmetic(op, a, b, place);
+    }
+    let (a, b) = (atom(a, place), atom(b, place));
+    match op {
+        ScalarOp::Add => quote!(#a + #b),
+        ScalarOp::Sub => quote!(#a - #b),
+        ScalarOp::Mul => quote!(#a * #b),
+        ScalarOp::Div => quote!(#a / #b),
+        ScalarOp::Rem => quote!(#a % #b),
+        ScalarOp::Eq => quote!(#a == #b),
+        ScalarOp::Ne => quote!(#a != #b),
+        ScalarOp::Lt => quote!(#a < #b),
+        ScalarOp::Le => quote!(#a <= #b),
+        ScalarOp::Gt => quote!(#a > #b),
+        ScalarOp::Ge => quote!(#a >= #b),
+        ScalarOp::And => quote!(#a && #b),
+        ScalarOp::Or => quote!(#a || #b),
+    }
+}
+
+fn int_arithmetic(op: ScalarOp, a: &Scalar, b: &Scalar, place: Place) -> TokenStream {
+    let receiver = match a.kind {
+        ScalarKind::Int(n) => {
+            let n = usize::try_from(n).unwrap_or(usize::MAX);
+            let n = Literal::usize_suffixed(n);
+            quote!(#n)
+        }
+        _ => atom(a, place),
+    };
+    let nonzero = matches!(b.kind, ScalarKind::Int(n) if n > 0);
+    let b = emit(b, place);
+    match op {
+        ScalarOp::Add => quote!(#receiver.saturating_add(#b)),
+        ScalarOp::Sub => quote!(#receiver.saturating_sub(#b)),
+        ScalarOp::Mul => quote!(#receiver.saturating_mul(#b)),
+        // A zero divisor from a file gives a size of zero, which the tensor table then reports against the real shape.
+        ScalarOp::Div if nonzero => quote!((#receiver / #b)),
+        ScalarOp::Div => quote!(#receiver.checked_div(#b).unwrap_or(0)),
+        _ if nonzero => quote!(#receiver % #b),
+        _ => quote!(#receiver.checked_rem(#b).unwrap_or(0)),
+    }
+}

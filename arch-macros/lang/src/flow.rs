@@ -1,0 +1,220 @@
+//! The graph as a list of values and what each is computed from, for drawings.
+
+use crate::model::{Arch, Arg, Block, ScalarOp, Stmt, Value, ValueKind, VarId};
+
+/// One value of the graph.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FlowNode {
+    /// `name = operation weights`, or only the operation for a value without a name.
+    pub label: String,
+    /// Symbolic shape.
+    pub shape: String,
+    /// Inside the layer loop.
+    pub in_layer: bool,
+    /// Indices of the nodes it is computed from. The entry of the layer loop also names the value that the previous layer handed on.
+    pub inputs: Vec<usize>,
+}
+
+/// The nodes of a declaration's graph, in the order of computation.
+pub fn flow(arch: &Arch) -> Vec<FlowNode> {
+    let mut f = Flow {
+        arch,
+        nodes: Vec::new(),
+        of_var: vec![None; arch.vars.len()],
+        in_layer: false,
+    };
+    f.block(&arch.graph);
+    if let Some(last) = f.nodes.last_mut()
+        && !last.label.contains(" = ")
+    {
+        last.label = format!("result = {}", last.label);
+    }
+    f.nodes
+}
+
+struct Flow<'a> {
+    arch: &'a Arch,
+    nodes: Vec<FlowNode>,
+    of_var: Vec<Option<usize>>,
+    in_layer: bool,
+}
+
+impl Flow<'_> {
+    fn push(&mut self, label: String, shape: String, inputs: Vec<usize>) -> usize {
+        self.nodes.push(FlowNode {
+            label,
+            shape,
+            in_layer: self.in_layer,
+            inputs,
+        });
+        self.nodes.len() - 1
+    }
+
+    fn name(&self, var: VarId) -> String {
+        self.arch.vars[var.0].name.to_string()
+    }
+
+    fn weight(&self, index: usize) -> String {
+        self.arch.tensors[index].name.to_string()
+    }
+
+    fn block(&mut self, block: &Block) -> Option<usize> {
+        for stmt in &block.stmts {
+            self.stmt(stmt);
+        }
+        block.result.as_ref().and_then(|v| self.value(v))
+    }
+
+    fn stmt(&mut self, stmt: &Stmt) {
+        match stmt {
+            Stmt::Scalar { .. } => {}
+            Stmt::Tensor { var, value, .. } => {
+                let before = self.nodes.len();
+                let node = self.value(value);
+                let name = self.name(*var);
+                if let Some(i) = node
+                    && i >= before
+                    && !self.nodes[i].label.contains(" = ")
+                {
+                    self.nodes[i].label = format!("{name} = {}", self.nodes[i].label);
+                }
+                self.of_var[var.0] = node;
+            }
+            Stmt::If { cond, then, otherwise } => {
+                let before = self.of_var.clone();
+                self.block(then);
+                let after_then = std::mem::replace(&mut self.of_var, before);
+                if let Some(block) = otherwise {
+                    self.block(block);
+                }
+                for (var, yes) in after_then.into_iter().enumerate() {
+                    let no = self.of_var[var];
+                    // Names bound inside a branch end with it.
+                    if let (Some(yes), Some(no)) = (yes, no)
+                        && yes != no
+                    {
+                        let label = format!("{} = if {}", self.name(VarId(var)), cond.text);
+                        let shape = self.nodes[yes].shape.clone();
+                        self.of_var[var] = Some(self.push(label, shape, vec![yes, no]));
+                    }
+                }
+            }
+            Stmt::Layers { body, .. } => self.layers(body),
+        }
+    }
+
+    fn layers(&mut self, body: &Block) {
+        let mut assigned = Vec::new();
+        collect_assigned(body, &mut assigned);
+        self.in_layer = true;
+        let mut entries = Vec::new();
+        for var in assigned {
+            if let Some(outer) = self.of_var[var.0] {
+                let (label, shape) = (
+                    format!("{} of each layer", self.name(var)),
+                    self.nodes[outer].shape.clone(),
+                );
+                let entry = self.push(label, shape, vec![outer]);
+                self.of_var[var.0] = Some(entry);
+                entries.push((var, entry));
+            }
+        }
+        self.block(body);
+        self.in_layer = false;
+        for (var, entry) in entries {
+            if let Some(last) = self.of_var[var.0] {
+                self.nodes[entry].inputs.push(last);
+            }
+        }
+    }
+
+    fn value(&mut self, value: &Value) -> Option<usize> {
+        let shape = value.shape.to_string();
+        let (label, inputs) = match &value.kind {
+            ValueKind::Var(var) => return self.of_var[var.0],
+            ValueKind::Embed(w) => (format!("{}[tokens]", self.weight(*w)), vec![]),
+            ValueKind::Linear(w, x) => (format!("linear {}", self.weight(*w)), vec![self.value(x)]),
+            ValueKind::Weight(w) => (self.weight(*w), vec![]),
+            ValueKind::Op(op, args) => self.op(op.name, args),
+            ValueKind::Binary(op, a, b) => (binary_name(*op).to_string(), vec![self.value(a), self.value(b)]),
+            ValueKind::Scale(x, s) => (format!("scale by {}", s.text), vec![self.value(x)]),
+            ValueKind::Divide(x, s) => (format!("scale by 1 / {}", s.text), vec![self.value(x)]),
+            ValueKind::Shift(x, s) => (format!("shift by {}", s.text), vec![self.value(x)]),
+            ValueKind::Glu(act, gate, up) => (format!("{} gate", act.name), vec![self.value(gate), self.value(up)]),
+            ValueKind::Slice(x, from, to) => {
+                let text = |s: &Option<crate::model::Scalar>| s.as_ref().map_or(String::new(), |s| s.text.clone());
+                (format!("slice {}..{}", text(from), text(to)), vec![self.value(x)])
+            }
+            ValueKind::If(cond, then, otherwise) => (
+                format!("if {}", cond.text),
+                vec![self.block(then), self.block(otherwise)],
+            ),
+            ValueKind::Rust(tokens) => {
+                let inputs = self.mentioned(tokens.clone());
+                ("rust!".to_string(), inputs)
+            }
+        };
+        let mut known: Vec<usize> = Vec::new();
+        for i in inputs.into_iter().flatten() {
+            if !known.contains(&i) {
+                known.push(i);
+            }
+        }
+        Some(self.push(label, shape, known))
+    }
+
+    fn op(&mut self, name: &str, args: &[Arg]) -> (String, Vec<Option<usize>>) {
+        let mut label = name.to_string();
+        let mut inputs = Vec::new();
+        for arg in args {
+            match arg {
+                Arg::Tensor(v) => inputs.push(self.value(v)),
+                Arg::Weight(w) => label += &format!(" {}", self.weight(*w)),
+                Arg::Window(kind, n, _) => label += &format!(" {kind}({})", n.text),
+                Arg::Activation(op) => label += &format!(" {}", op.name),
+                Arg::Word(word) => label += &format!(" {}", word.to_lowercase()),
+                Arg::Scalar(_) | Arg::Default => {}
+            }
+        }
+        (label, inputs)
+    }
+
+    fn mentioned(&self, tokens: proc_macro2::TokenStream) -> Vec<Option<usize>> {
+        let mut out = Vec::new();
+        for token in tokens {
+            match token {
+                proc_macro2::TokenTree::Group(g) => out.extend(self.mentioned(g.stream())),
+                proc_macro2::TokenTree::Ident(name) => {
+                    let var = self.arch.vars.iter().rposition(|v| name == v.name);
+                    out.extend(var.map(|i| self.of_var[i]));
+                }
+                _ => {}
+            }
+        }
+        out
+    }
+}
+
+/// An operator between tensors, in words.
+pub fn binary_name(op: ScalarOp) -> &'static str {
+    match op {
+        ScalarOp::Sub => "sub",
+        ScalarOp::Mul => "mul",
+        ScalarOp::Div => "div",
+        _ => "add",
+    }
+}
+
+/// Variables that a block assigns to without binding them.
+fn collect_assigned(block: &Block, out: &mut Vec<VarId>) {
+    for stmt in &block.stmts {
+        match stmt {
+            Stmt::Tensor { var, is_let: false, .. } if !out.contains(var) => out.push(*var),
+            Stmt::If { then, otherwise, .. } => {
+                collect_assigned(then, out);
+                otherwise.iter().for_each(|b| collect_assigned(b, out));
+            }
+            _ => {}
+        }
+    }
+}

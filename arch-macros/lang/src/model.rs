@@ -1,0 +1,481 @@
+//! The checked declaration: typed, resolved, free of faults. Code generation and the drawings read it and cannot fail.
+
+use proc_macro2::{Ident, TokenStream};
+
+use crate::builtins::{Builtin, Ty};
+use crate::ops::OpSpec;
+use crate::sym::{Dim, Shape};
+
+/// A whole architecture.
+#[derive(Debug)]
+pub struct Arch {
+    /// `general.architecture` of the files it loads.
+    pub name: String,
+    /// Pairing of rotary positions.
+    pub rope: RopeKind,
+    /// Keys, derived values and checks, in order.
+    pub hparams: Vec<Hparam>,
+    /// Tensors outside the layers, then those of a layer, each in the order of the declaration.
+    pub tensors: Vec<Tensor>,
+    /// Tensors that a file may hold and this graph does not use: (name, in each layer).
+    pub ignored: Vec<(String, bool)>,
+    /// Names bound in the graph.
+    pub vars: Vec<Var>,
+    /// The graph.
+    pub graph: Block,
+    /// Sizes for tests, in the order of the declaration.
+    pub test: Vec<(String, TestSize)>,
+}
+
+/// Which elements of a head a rotation pairs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RopeKind {
+    /// No rotary positions.
+    None,
+    /// Neighbours.
+    Norm,
+    /// Halves.
+    Neox,
+}
+
+/// A value of a `test` block.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum TestSize {
+    /// A count.
+    Int(u64),
+    /// A switch.
+    Bool(bool),
+}
+
+impl TestSize {
+    /// As a number; switches are 0 and 1.
+    pub fn number(self) -> u64 {
+        match self {
+            TestSize::Int(n) => n,
+            TestSize::Bool(b) => u64::from(b),
+        }
+    }
+}
+
+/// One item of `hparams`.
+#[derive(Debug)]
+pub enum Hparam {
+    /// Read from the file.
+    Key {
+        /// The symbol.
+        name: Ident,
+        /// How it is read.
+        read: Read,
+        /// Key without the architecture's prefix.
+        key: String,
+        /// Value when the key is absent; without it the key is required.
+        default: Option<Scalar>,
+        /// Read by the graph, and so kept in the model.
+        kept: bool,
+    },
+    /// Computed from others.
+    Let {
+        /// The symbol.
+        name: Ident,
+        /// Its value.
+        value: Scalar,
+        /// Read by the graph, and so kept in the model.
+        kept: bool,
+    },
+    /// A condition on the file's values.
+    Check {
+        /// Must hold; per layer: in every layer.
+        cond: Scalar,
+        /// The error text when it does not.
+        text: String,
+    },
+}
+
+/// How a key is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Read {
+    /// One value.
+    One(Ty),
+    /// One value per layer; a single value in the file stands for all.
+    PerLayer(Ty),
+    /// Per layer, true or false: an array, or a period `n` that means `il % n < n - 1`.
+    Pattern,
+}
+
+impl Read {
+    /// Type of one value.
+    pub fn ty(self) -> Ty {
+        match self {
+            Read::One(ty) | Read::PerLayer(ty) => ty,
+            Read::Pattern => Ty::Bool,
+        }
+    }
+
+    /// As written in the declaration.
+    pub fn name(self) -> String {
+        match self {
+            Read::One(ty) => ty.name().to_string(),
+            Read::PerLayer(ty) => format!("[{}]", ty.name()),
+            Read::Pattern => "pattern".to_string(),
+        }
+    }
+}
+
+/// What a tensor is for, which decides its parts, its shape's notation and where it may be placed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A table whose rows are looked up.
+    Embed,
+    /// A few values, `.weight`.
+    Vector,
+    /// `.weight` and an optional `.bias`.
+    Norm,
+    /// A projection: `.weight [in, out]`, optional `.bias [out]` and `.scale [1]`.
+    Linear,
+    /// One projection per expert: `.weight [in, out, n]`, optional `.bias [out, n]` and `.scale [n]`.
+    Experts,
+    /// A tensor whose name has no suffix.
+    Raw,
+}
+
+impl Kind {
+    /// All kinds with their names.
+    pub const ALL: [(&'static str, Kind); 6] = [
+        ("embed", Kind::Embed),
+        ("vector", Kind::Vector),
+        ("norm", Kind::Norm),
+        ("linear", Kind::Linear),
+        ("experts", Kind::Experts),
+        ("raw", Kind::Raw),
+    ];
+
+    /// As written in the declaration.
+    pub fn name(self) -> &'static str {
+        Kind::ALL.iter().find(|(_, k)| *k == self).map_or("", |(n, _)| n)
+    }
+}
+
+/// One declared tensor.
+#[derive(Debug)]
+pub struct Tensor {
+    /// Field name.
+    pub name: Ident,
+    /// What it is for.
+    pub kind: Kind,
+    /// GGUF name without layer prefix and suffix.
+    pub gguf: String,
+    /// Sizes, innermost first.
+    pub sizes: Vec<Scalar>,
+    /// The same, symbolically.
+    pub dims: Vec<Dim>,
+    /// The sizes as written.
+    pub shape_text: String,
+    /// May be absent from a file.
+    pub optional: bool,
+    /// Used instead when absent: index of an `embed`.
+    pub tie: Option<usize>,
+    /// Part of every layer.
+    pub per_layer: bool,
+    /// Conditions under which it exists: (condition, must be true).
+    pub conditions: Vec<(Scalar, bool)>,
+}
+
+impl Tensor {
+    /// True if the model's field is an `Option`.
+    pub fn may_be_absent(&self) -> bool {
+        self.optional || !self.conditions.is_empty()
+    }
+
+    /// The conditions for a sentence: "if `a` and not `b`".
+    pub fn condition_words(&self) -> String {
+        let words: Vec<_> = self
+            .conditions
+            .iter()
+            .map(|(c, truth)| format!("{}`{}`", if *truth { "" } else { "not " }, c.text))
+            .collect();
+        format!("if {}", words.join(" and "))
+    }
+
+    /// The conditions as text, if there are any.
+    pub fn condition_text(&self) -> Option<String> {
+        let texts: Vec<_> = self
+            .conditions
+            .iter()
+            .map(|(c, truth)| {
+                if *truth {
+                    c.text.clone()
+                } else {
+                    format!("!({})", c.text)
+                }
+            })
+            .collect();
+        (!texts.is_empty()).then(|| texts.join(" && "))
+    }
+}
+
+/// Index into [`Arch::vars`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VarId(pub usize);
+
+/// A name bound by `let` in the graph.
+#[derive(Debug)]
+pub struct Var {
+    /// The name.
+    pub name: Ident,
+    /// Assigned to after its `let`.
+    pub assigned: bool,
+}
+
+/// A number or condition known when the graph is built.
+#[derive(Clone, Debug)]
+pub struct Scalar {
+    /// What it is.
+    pub kind: ScalarKind,
+    /// Its type.
+    pub ty: Ty,
+    /// Differs by layer.
+    pub per_layer: bool,
+    /// Normal form of the source text.
+    pub text: String,
+    /// As a size, for integers.
+    pub dim: Dim,
+}
+
+/// Forms of [`Scalar`]. Operands of one operator have one type: the checker inserts [`ScalarKind::ToFloat`].
+#[derive(Clone, Debug)]
+pub enum ScalarKind {
+    /// A literal.
+    Int(u64),
+    /// A literal.
+    Float(f64),
+    /// A literal.
+    Bool(bool),
+    /// A literal.
+    Str(String),
+    /// A builtin symbol.
+    Builtin(&'static Builtin),
+    /// A hyper-parameter or derived value, by name.
+    Hparam(Ident),
+    /// A scalar `let` of the graph.
+    Var(Ident),
+    /// An integer as `f32`.
+    ToFloat(Box<Scalar>),
+    /// `-a` (floats only).
+    Neg(Box<Scalar>),
+    /// `!a`
+    Not(Box<Scalar>),
+    /// `a op b`
+    Binary(ScalarOp, Box<Scalar>, Box<Scalar>),
+    /// A function of numbers.
+    Call(&'static ScalarFn, Vec<Scalar>),
+    /// `if c { a } else { b }`
+    If(Box<Scalar>, Box<Scalar>, Box<Scalar>),
+    /// `has(tensor)`; per layer if the tensor is.
+    Has(Ident),
+}
+
+/// Operators of scalars.
+#[allow(missing_docs)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ScalarOp {
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Rem,
+    Eq,
+    Ne,
+    Lt,
+    Le,
+    Gt,
+    Ge,
+    And,
+    Or,
+}
+
+impl ScalarOp {
+    /// As written.
+    pub fn symbol(self) -> &'static str {
+        match self {
+            ScalarOp::Add => "+",
+            ScalarOp::Sub => "-",
+            ScalarOp::Mul => "*",
+            ScalarOp::Div => "/",
+            ScalarOp::Rem => "%",
+            ScalarOp::Eq => "==",
+            ScalarOp::Ne => "!=",
+            ScalarOp::Lt => "<",
+            ScalarOp::Le => "<=",
+            ScalarOp::Gt => ">",
+            ScalarOp::Ge => ">=",
+            ScalarOp::And => "&&",
+            ScalarOp::Or => "||",
+        }
+    }
+
+    /// True for operators that yield a number.
+    pub fn is_arithmetic(self) -> bool {
+        matches!(
+            self,
+            ScalarOp::Add | ScalarOp::Sub | ScalarOp::Mul | ScalarOp::Div | ScalarOp::Rem
+        )
+    }
+}
+
+/// A function of numbers.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ScalarFn {
+    /// Name in declarations.
+    pub name: &'static str,
+    /// The method of `f32` (and of `usize`, where integers stay integers) that computes it.
+    pub method: &'static str,
+    /// Number of arguments.
+    pub arity: usize,
+    /// Integers give an integer.
+    pub keeps_ints: bool,
+}
+
+/// Every function of numbers.
+pub static SCALAR_FNS: &[ScalarFn] = &[
+    ScalarFn {
+        name: "sqrt",
+        method: "sqrt",
+        arity: 1,
+        keeps_ints: false,
+    },
+    ScalarFn {
+        name: "ln",
+        method: "ln",
+        arity: 1,
+        keeps_ints: false,
+    },
+    ScalarFn {
+        name: "exp",
+        method: "exp",
+        arity: 1,
+        keeps_ints: false,
+    },
+    ScalarFn {
+        name: "pow",
+        method: "powf",
+        arity: 2,
+        keeps_ints: false,
+    },
+    ScalarFn {
+        name: "min",
+        method: "min",
+        arity: 2,
+        keeps_ints: true,
+    },
+    ScalarFn {
+        name: "max",
+        method: "max",
+        arity: 2,
+        keeps_ints: true,
+    },
+];
+
+/// Statements and the value they end in.
+#[derive(Debug)]
+pub struct Block {
+    /// In order.
+    pub stmts: Vec<Stmt>,
+    /// The value, if the block has one.
+    pub result: Option<Value>,
+}
+
+/// One statement.
+#[derive(Debug)]
+pub enum Stmt {
+    /// Binds or assigns a tensor.
+    Tensor {
+        /// The name.
+        var: VarId,
+        /// A new name, not an assignment.
+        is_let: bool,
+        /// The value.
+        value: Value,
+    },
+    /// Binds a scalar.
+    Scalar {
+        /// The name.
+        var: VarId,
+        /// The value.
+        value: Scalar,
+    },
+    /// Assignments under a condition.
+    If {
+        /// The condition.
+        cond: Scalar,
+        /// When it holds.
+        then: Block,
+        /// When it does not.
+        otherwise: Option<Block>,
+    },
+    /// The layer loop.
+    Layers {
+        /// Its statements.
+        body: Block,
+        /// The value that each layer hands to the next.
+        carried: VarId,
+    },
+}
+
+/// A tensor-valued expression.
+#[derive(Debug)]
+pub struct Value {
+    /// What it is.
+    pub kind: ValueKind,
+    /// Its shape.
+    pub shape: Shape,
+}
+
+/// Forms of [`Value`]. Tensors are given by index into [`Arch::tensors`].
+#[derive(Debug)]
+pub enum ValueKind {
+    /// A bound name.
+    Var(VarId),
+    /// `w[tokens]`
+    Embed(usize),
+    /// `w(x)`
+    Linear(usize, Box<Value>),
+    /// A vector as an operand.
+    Weight(usize),
+    /// An op of the table.
+    Op(&'static OpSpec, Vec<Arg>),
+    /// `a op b` over tensors; `b` is repeated to the shape of `a`.
+    Binary(ScalarOp, Box<Value>, Box<Value>),
+    /// `x * factor`
+    Scale(Box<Value>, Scalar),
+    /// `x / divisor`
+    Divide(Box<Value>, Scalar),
+    /// `x + offset`
+    Shift(Box<Value>, Scalar),
+    /// `act(a) * b`: one gated unit; the op is the activation.
+    Glu(&'static OpSpec, Box<Value>, Box<Value>),
+    /// `x[from..to]` of dimension 0; a missing end is the end of the dimension.
+    Slice(Box<Value>, Option<Scalar>, Option<Scalar>),
+    /// `if c { … } else { … }`
+    If(Scalar, Box<Block>, Box<Block>),
+    /// `rust!([dims] => expression)`
+    Rust(TokenStream),
+}
+
+/// An argument of an op, in the order of its parameters.
+#[derive(Debug)]
+pub enum Arg {
+    /// A computed tensor.
+    Tensor(Value),
+    /// A declared tensor.
+    Weight(usize),
+    /// A number or condition.
+    Scalar(Scalar),
+    /// An op of one operand, by name.
+    Activation(&'static OpSpec),
+    /// A word of a fixed set.
+    Word(&'static str),
+    /// `standard(n, cond)`: kind, size, condition.
+    Window(&'static str, Scalar, Option<Scalar>),
+    /// Not given.
+    Default,
+}

@@ -1,0 +1,574 @@
+//! The operations of the graph language: ONE table of names, parameters, shape rules, emission and documentation.
+
+use proc_macro2::TokenStream;
+
+use crate::diag::Errors;
+use crate::sym::{Dim, Shape};
+
+/// One operation.
+#[derive(Debug)]
+pub struct OpSpec {
+    /// Name in declarations.
+    pub name: &'static str,
+    /// One line: what it computes, with shapes.
+    pub doc: &'static str,
+    /// Positional parameters first.
+    pub params: &'static [Param],
+    /// Shape of the result; faults are noted in the call.
+    pub shape: fn(&mut Call<'_>) -> Option<Shape>,
+    /// What it becomes.
+    pub emit: Emit,
+    /// Stores into the layer's memory, so it has its place inside the layer loop.
+    pub in_layer: bool,
+    /// Rotates: needs the declaration's rope kind.
+    pub rotates: bool,
+}
+
+/// One parameter of an operation.
+#[derive(Debug)]
+pub struct Param {
+    /// Its name; also the keyword, and the field of the argument struct.
+    pub name: &'static str,
+    /// What it takes.
+    pub kind: ParamKind,
+    /// How it is given.
+    pub given: Given,
+    /// The expansion wraps it in `Some`, and writes `None` when it is not given.
+    pub some: bool,
+}
+
+/// What a parameter takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ParamKind {
+    /// A computed tensor (or a vector as an operand).
+    Tensor,
+    /// A declared `norm` or `vector`; handed over as a vector.
+    RmsWeight,
+    /// A declared `norm` or `vector`; handed over as a norm.
+    NormWeight,
+    /// A declared `vector` or `raw`, which may be optional.
+    Vector,
+    /// Declared `experts`, which may be optional if the parameter is.
+    Experts,
+    /// A count.
+    Int,
+    /// A number.
+    Float,
+    /// A condition.
+    Bool,
+    /// The name of an operation of one operand.
+    Activation,
+    /// One of a set of words: the type of the expansion, and word -> variant.
+    Word(&'static str, &'static [(&'static str, &'static str)]),
+    /// `standard(n, cond)`, `chunked(n, cond)` or `symmetric(n, cond)`.
+    Window,
+}
+
+/// How an argument is given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Given {
+    /// By position.
+    Position,
+    /// By position, and may be left out.
+    OptionalPosition,
+    /// By name.
+    Keyword,
+    /// By name, and may be left out.
+    OptionalKeyword,
+}
+
+/// What a call becomes in the expansion.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Emit {
+    /// `b.method(arguments)`
+    Method(&'static str),
+    /// `b.method(arguments, 0)`: along dimension 0.
+    Dim0(&'static str),
+    /// `b.unary(Unary::Variant, x)`
+    Unary(&'static str),
+    /// `b.method(positional, Struct { keywords, ..Default::default() })`
+    Struct(&'static str, &'static str),
+    /// The same for a struct without a default: absent keywords are written out.
+    FullStruct(&'static str, &'static str),
+}
+
+/// Kinds of windows; the engine has a function of the same name for each.
+pub static WINDOWS: &[&str] = &["standard", "chunked", "symmetric"];
+
+const GATINGS: &[(&str, &str)] = &[
+    ("softmax", "Softmax"),
+    ("sigmoid", "Sigmoid"),
+    ("softmax_weight", "SoftmaxWeight"),
+];
+
+const fn tensor(name: &'static str) -> Param {
+    Param {
+        name,
+        kind: ParamKind::Tensor,
+        given: Given::Position,
+        some: false,
+    }
+}
+
+const fn positional(name: &'static str, kind: ParamKind) -> Param {
+    Param {
+        name,
+        kind,
+        given: Given::Position,
+        some: false,
+    }
+}
+
+const fn maybe(name: &'static str, kind: ParamKind) -> Param {
+    Param {
+        name,
+        kind,
+        given: Given::OptionalPosition,
+        some: true,
+    }
+}
+
+const fn required(name: &'static str, kind: ParamKind) -> Param {
+    Param {
+        name,
+        kind,
+        given: Given::Keyword,
+        some: false,
+    }
+}
+
+const fn keyword(name: &'static str, kind: ParamKind) -> Param {
+    Param {
+        name,
+        kind,
+        given: Given::OptionalKeyword,
+        some: false,
+    }
+}
+
+const fn keyword_some(name: &'static str, kind: ParamKind) -> Param {
+    Param {
+        name,
+        kind,
+        given: Given::OptionalKeyword,
+        some: true,
+    }
+}
+
+const fn op(name: &'static str, params: &'static [Param], shape: ShapeRule, emit: Emit, doc: &'static str) -> OpSpec {
+    OpSpec {
+        name,
+        doc,
+        params,
+        shape,
+        emit,
+        in_layer: false,
+        rotates: false,
+    }
+}
+
+const fn unary(name: &'static str, variant: &'static str, doc: &'static str) -> OpSpec {
+    op(name, X, same_as_x, Emit::Unary(variant), doc)
+}
+
+const X: &[Param] = &[tensor("x")];
+
+type ShapeRule = fn(&mut Call<'_>) -> Option<Shape>;
+
+use ParamKind::{Activation, Bool, Experts, Float, Int, NormWeight, RmsWeight, Vector, Window, Word};
+
+/// Every operation.
+pub static OPS: &[OpSpec] = &[
+    op(
+        "rms_norm",
+        &[tensor("x"), maybe("w", RmsWeight), positional("eps", Float)],
+        norm,
+        Emit::Method("rms_norm"),
+        "x / sqrt(mean(x^2) + eps) over dimension 0, times `w`",
+    ),
+    op(
+        "layer_norm",
+        &[tensor("x"), maybe("w", NormWeight), positional("eps", Float)],
+        norm,
+        Emit::Method("layer_norm"),
+        "(x - mean(x)) / sqrt(var(x) + eps) over dimension 0, times `w`, plus the norm's bias if the file has one",
+    ),
+    op(
+        "l2_norm",
+        &[tensor("x"), positional("eps", Float)],
+        same_as_x,
+        Emit::Method("l2_norm"),
+        "x / max(length(x), eps) over dimension 0",
+    ),
+    op(
+        "heads",
+        &[tensor("x"), positional("n", Int)],
+        heads,
+        Emit::Method("heads"),
+        "cuts dimension 0 into n heads: [n * d, T] -> [d, n, T]",
+    ),
+    op(
+        "merge",
+        &[tensor("x")],
+        merge,
+        Emit::Method("merge"),
+        "joins the heads: [d, n, T] -> [d * n, T]",
+    ),
+    OpSpec {
+        rotates: true,
+        ..op(
+            "rope",
+            &[
+                tensor("x"),
+                keyword_some("factors", Vector),
+                keyword_some("base", Float),
+                keyword_some("scale", Float),
+                keyword_some("dims", Int),
+            ],
+            rope,
+            Emit::Struct("rope", "RopeArgs"),
+            "rotary positions on [d, n, T]; the pairs are the declaration's `rope:`, base, scale and dims the file's unless given; \
+             `factors` divide the frequencies",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "attention",
+            &[
+                tensor("q"),
+                tensor("k"),
+                tensor("v"),
+                keyword_some("scale", Float),
+                keyword("softcap", Float),
+                keyword("alibi", Float),
+                keyword("causal", Bool),
+                keyword_some("sinks", Vector),
+                keyword("window", Window),
+            ],
+            attention,
+            Emit::Struct("attention", "AttentionArgs"),
+            "stores k and v in the layer's cache and attends: q [dk, n, T], k [dk, m, T], v [dv, m, T] -> [dv * n, T]; \
+             scale is 1/sqrt(dk) unless given",
+        )
+    },
+    op(
+        "moe",
+        &[
+            tensor("x"),
+            required("router", ParamKind::Tensor),
+            keyword_some("gate", Experts),
+            required("up", Experts),
+            required("down", Experts),
+            required("act", Activation),
+            required("gating", Word("Gating", GATINGS)),
+            required("n_used", Int),
+            required("norm_weights", Bool),
+            keyword("scale", Float),
+            keyword_some("selection_bias", Vector),
+        ],
+        moe,
+        Emit::FullStruct("moe", "MoeArgs"),
+        "mixture of experts: the n_used experts with the largest `router` logits [n_expert, T], weighted by their gating \
+         (normalized if norm_weights, times scale); the selection alone sees selection_bias",
+    ),
+    op(
+        "softcap",
+        &[tensor("x"), positional("c", Float)],
+        same_as_x,
+        Emit::Method("softcap"),
+        "c * tanh(x / c)",
+    ),
+    op(
+        "clamp",
+        &[tensor("x"), positional("lo", Float), positional("hi", Float)],
+        same_as_x,
+        Emit::Method("clamp"),
+        "values limited to lo..hi",
+    ),
+    op(
+        "softmax",
+        &[tensor("x")],
+        same_as_x,
+        Emit::Method("softmax"),
+        "softmax over dimension 0",
+    ),
+    op(
+        "sum_rows",
+        &[tensor("x")],
+        sum_rows,
+        Emit::Method("sum_rows"),
+        "sum over dimension 0, which becomes 1",
+    ),
+    op(
+        "concat",
+        &[tensor("a"), tensor("b")],
+        concat,
+        Emit::Dim0("concat"),
+        "a then b along dimension 0",
+    ),
+    unary("silu", "Silu", "x * sigmoid(x)"),
+    unary("gelu", "Gelu", "GELU, tanh approximation"),
+    unary("gelu_erf", "GeluErf", "exact GELU"),
+    unary("gelu_quick", "GeluQuick", "x * sigmoid(1.702 x)"),
+    unary("relu", "Relu", "max(x, 0)"),
+    unary("relu_sqr", "ReluSqr", "max(x, 0)^2"),
+    unary("sigmoid", "Sigmoid", "1 / (1 + exp(-x))"),
+    unary("tanh", "Tanh", "hyperbolic tangent"),
+    unary("exp", "Exp", "e^x"),
+    unary("softplus", "Softplus", "ln(1 + e^x)"),
+    unary("neg", "Neg", "-x"),
+    unary("sqr", "Sqr", "x^2"),
+    unary("sqrt", "Sqrt", "square root"),
+    unary("abs", "Abs", "absolute value"),
+];
+
+/// The operation with this name.
+pub fn find(name: &str) -> Option<&'static OpSpec> {
+    OPS.iter().find(|o| o.name == name)
+}
+
+impl OpSpec {
+    /// True for element-wise functions of one operand, which can stand where an activation is asked for.
+    pub fn is_unary(&self) -> bool {
+        matches!(self.emit, Emit::Unary(_))
+    }
+
+    /// `rms_norm(x[, w], eps)`: the arguments by position, those that may be left out in brackets.
+    pub fn signature(&self) -> String {
+        self.signature_with(
+            |p| matches!(p.given, Given::Position | Given::OptionalPosition),
+            |p| p.name.to_string(),
+        )
+    }
+
+    /// The signature with the arguments by name and what they take.
+    pub fn full_signature(&self) -> String {
+        self.signature_with(
+            |_| true,
+            |p| match p.given {
+                Given::Position | Given::OptionalPosition => p.name.to_string(),
+                Given::Keyword | Given::OptionalKeyword => format!("{} = {}", p.name, p.kind.describe()),
+            },
+        )
+    }
+
+    fn signature_with(&self, shown: impl Fn(&Param) -> bool, text_of: impl Fn(&Param) -> String) -> String {
+        let mut text = String::new();
+        for p in self.params.iter().filter(|p| shown(p)) {
+            let sep = if text.is_empty() { "" } else { ", " };
+            let part = text_of(p);
+            text += &match p.given {
+                Given::Position | Given::Keyword => format!("{sep}{part}"),
+                Given::OptionalPosition | Given::OptionalKeyword => format!("[{sep}{part}]"),
+            };
+        }
+        format!("{}({text})", self.name)
+    }
+}
+
+impl ParamKind {
+    /// What it takes, in words.
+    pub fn describe(self) -> &'static str {
+        match self {
+            ParamKind::Tensor => "a tensor",
+            RmsWeight | NormWeight => "a declared norm or vector",
+            Vector => "a declared vector",
+            Experts => "declared experts",
+            Int => "an integer",
+            Float => "a number",
+            Bool => "a condition",
+            Activation => "an activation",
+            Word(..) => "a gating",
+            Window => "a window",
+        }
+    }
+}
+
+/// A table of all operations in Markdown, for the documentation.
+pub fn reference() -> String {
+    let mut text = String::from("| operation | meaning |\n|---|---|\n");
+    for o in OPS {
+        text += &format!("| `{}` | {} |\n", o.full_signature(), o.doc);
+    }
+    text
+}
+
+/// A call whose shape is asked for: the operands by parameter name, and where faults go.
+pub struct Call<'a> {
+    /// The operation.
+    pub op: &'static OpSpec,
+    /// One per parameter.
+    pub operands: Vec<Operand>,
+    /// Tokens of the operation's name.
+    pub at: TokenStream,
+    /// Receives faults.
+    pub errors: &'a mut Errors,
+}
+
+/// What the shape rules see of an argument.
+#[derive(Clone, Debug, Default)]
+pub struct Operand {
+    /// For tensors, computed or declared.
+    pub shape: Option<Shape>,
+    /// For integers.
+    pub dim: Option<Dim>,
+    /// Where it stands; empty if not given.
+    pub at: TokenStream,
+}
+
+impl Call<'_> {
+    fn operand(&self, name: &str) -> Option<&Operand> {
+        let i = self.op.params.iter().position(|p| p.name == name)?;
+        self.operands.get(i)
+    }
+
+    fn shape(&self, name: &str) -> Option<Shape> {
+        self.operand(name)?.shape.clone()
+    }
+
+    fn dim(&self, name: &str) -> Option<Dim> {
+        self.operand(name)?.dim.clone()
+    }
+
+    /// Notes a fault under an argument.
+    fn fail(&mut self, name: &str, message: String) {
+        let at = self.operand(name).map_or_else(|| self.at.clone(), |o| o.at.clone());
+        self.errors.at(at, message);
+    }
+
+    /// Checks one dimension of an argument.
+    fn want(&mut self, name: &str, i: usize, want: &Dim, why: &str) {
+        let Some(shape) = self.shape(name) else { return };
+        let found = shape.dim(i);
+        if found != *want {
+            let op = self.op.name;
+            self.fail(
+                name,
+                format!("`{op}`: dimension {i} of `{name}` must be {want} ({why}), got {found} in {shape}"),
+            );
+        }
+    }
+
+    /// Checks the number of dimensions of an argument.
+    fn rank(&mut self, name: &str, rank: usize, form: &str, hint: &str) -> bool {
+        let Some(shape) = self.shape(name) else { return false };
+        if shape.rank() != rank {
+            let op = self.op.name;
+            self.fail(name, format!("`{op}` takes `{name}` as {form}, got {shape}{hint}"));
+        }
+        shape.rank() == rank
+    }
+}
+
+fn same_as_x(c: &mut Call<'_>) -> Option<Shape> {
+    c.shape("x")
+}
+
+fn norm(c: &mut Call<'_>) -> Option<Shape> {
+    let x = c.shape("x")?;
+    c.want("w", 0, &x.dim(0), "dimension 0 of `x`");
+    Some(x)
+}
+
+fn heads(c: &mut Call<'_>) -> Option<Shape> {
+    let (x, n) = (c.shape("x")?, c.dim("n")?);
+    if !c.rank("x", 2, "[n * d, T]", "") {
+        return None;
+    }
+    let Some(d) = x.dim(0).div_exact(&n) else {
+        let message = format!(
+            "`heads` cuts dimension 0 into {n} equal heads, but {} is not {n} times something",
+            x.dim(0)
+        );
+        c.fail("n", message);
+        return None;
+    };
+    Some(Shape(vec![d, n, x.dim(1)]))
+}
+
+fn merge(c: &mut Call<'_>) -> Option<Shape> {
+    let x = c.shape("x")?;
+    c.rank("x", 3, "[d, n, T]", "")
+        .then(|| Shape(vec![x.dim(0).mul(&x.dim(1)), x.dim(2)]))
+}
+
+const CUT_FIRST: &str = "; cut it first: `heads(x, n)`";
+
+fn rope(c: &mut Call<'_>) -> Option<Shape> {
+    c.rank("x", 3, "[d, n, T]", CUT_FIRST).then(|| c.shape("x"))?
+}
+
+fn attention(c: &mut Call<'_>) -> Option<Shape> {
+    let (q, k, v) = (c.shape("q")?, c.shape("k")?, c.shape("v")?);
+    let ranks = [
+        c.rank("q", 3, "[dk, n, T]", CUT_FIRST),
+        c.rank("k", 3, "[dk, m, T]", CUT_FIRST),
+        c.rank("v", 3, "[dv, m, T]", CUT_FIRST),
+    ];
+    if ranks.contains(&false) {
+        return None;
+    }
+    c.want("k", 0, &q.dim(0), "dimension 0 of `q`");
+    c.want("v", 1, &k.dim(1), "the heads of `k`");
+    c.want("k", 2, &q.dim(2), "the tokens of `q`");
+    c.want("v", 2, &q.dim(2), "the tokens of `q`");
+    c.want("sinks", 0, &q.dim(1), "the heads of `q`");
+    Some(Shape(vec![v.dim(0).mul(&q.dim(1)), q.dim(2)]))
+}
+
+fn moe(c: &mut Call<'_>) -> Option<Shape> {
+    let (x, up, down) = (c.shape("x")?, c.shape("up")?, c.shape("down")?);
+    let n_expert = up.dim(2);
+    c.want("up", 0, &x.dim(0), "dimension 0 of `x`");
+    c.want("gate", 0, &x.dim(0), "dimension 0 of `x`");
+    c.want("gate", 1, &up.dim(1), "the width of `up`");
+    c.want("gate", 2, &n_expert, "the experts of `up`");
+    c.want("down", 0, &up.dim(1), "the width of `up`");
+    c.want("down", 1, &x.dim(0), "dimension 0 of `x`");
+    c.want("down", 2, &n_expert, "the experts of `up`");
+    c.want("router", 0, &n_expert, "the experts of `up`");
+    c.want("router", 1, &x.dim(1), "the tokens of `x`");
+    c.want("selection_bias", 0, &n_expert, "the experts of `up`");
+    Some(x.with_dim0(down.dim(1)))
+}
+
+fn sum_rows(c: &mut Call<'_>) -> Option<Shape> {
+    Some(c.shape("x")?.with_dim0(Dim::constant(1)))
+}
+
+fn concat(c: &mut Call<'_>) -> Option<Shape> {
+    let (a, b) = (c.shape("a")?, c.shape("b")?);
+    for i in 1..4 {
+        c.want("b", i, &a.dim(i), "as in `a`");
+    }
+    Some(a.with_dim0(a.dim(0).add(&b.dim(0))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_positional_parameters_come_first() {
+        for (i, o) in OPS.iter().enumerate() {
+            assert!(OPS[..i].iter().all(|p| p.name != o.name), "{}", o.name);
+            let keyword = |p: &Param| matches!(p.given, Given::Keyword | Given::OptionalKeyword);
+            let first = o.params.iter().position(keyword).unwrap_or(o.params.len());
+            assert!(o.params[first..].iter().all(keyword), "{}", o.name);
+            assert!(!o.doc.is_empty());
+        }
+    }
+
+    #[test]
+    fn signatures_show_what_may_be_left_out() {
+        assert_eq!(find("rms_norm").unwrap().signature(), "rms_norm(x[, w], eps)");
+        assert!(
+            find("rope")
+                .unwrap()
+                .full_signature()
+                .starts_with("rope(x[, factors = a declared vector]")
+        );
+        assert!(reference().lines().count() == OPS.len() + 2);
+    }
+}

@@ -1,0 +1,563 @@
+//! Tokens to syntax tree. A fault in one item is noted and the parser goes on with the next.
+//!
+//! The grammar, with `IDENT`, `STRING`, `INT`, `FLOAT` and `EXPR` as in Rust:
+//!
+//! ```ebnf
+//! arch      = { section } ;
+//! section   = "name" ":" STRING ";"
+//!           | "rope" ":" ( "norm" | "neox" | "none" ) ";"          (* later: "mrope" | "imrope" *)
+//!           | "hparams" "{" { hparam } "}"
+//!           | "tensors" "{" { tensor | group | layers } "}"
+//!           | "graph" "{" { stmt | loop } [ EXPR ] "}"              (* later: "graph" IDENT *)
+//!           | "test" "{" [ size { "," size } [ "," ] ] "}"
+//!           | "like" ":" STRING ";" ;                               (* later *)
+//!
+//! hparam    = IDENT ":" type "=" STRING [ "or" EXPR ] ";"
+//!           | "let" IDENT "=" EXPR ";"
+//!           | "check" EXPR "," STRING ";" ;
+//! type      = scalar | "[" scalar "]" | "pattern" ;                 (* later: "[" scalar ";" INT "]" *)
+//! scalar    = "usize" | "f32" | "bool" | "string" ;
+//!
+//! layers    = "layer" "{" { tensor | group } "}" ;                  (* later: "layer" IDENT STRING EXPR *)
+//! group     = "if" EXPR "{" { tensor | group } "}" [ "else" ( group | "{" { tensor | group } "}" ) ] ;
+//! tensor    = IDENT [ "?" ] ":" kind STRING "[" dims "]" [ "or" IDENT ] ";"
+//!           | "ignore" STRING { "," STRING } ";"
+//!           | "state" "{" { IDENT ":" "[" dims "]" ";" } "}" ;      (* later *)
+//! kind      = "embed" | "vector" | "norm" | "linear" | "experts" | "raw" ;
+//! dims      = EXPR { "," EXPR } | EXPR "->" EXPR [ ";" EXPR ] ;
+//!
+//! loop      = "for" "layer" "{" { stmt } "}" ;                      (* later: "for" IDENT *)
+//! stmt      = "let" IDENT "=" EXPR ";"
+//!           | IDENT ( "=" | "+=" | "-=" | "*=" | "/=" ) EXPR ";"
+//!           | "if" EXPR "{" { stmt } "}" [ "else" ( … ) ] ;
+//! size      = IDENT ":" ( INT | BOOL ) ;
+//! ```
+//!
+//! What `EXPR` may hold is narrower than Rust: names, literals, `+ - * / %`, comparisons, `&& || !`, calls with
+//! `name = value` arguments, `w[tokens]`, `x[a..b]`, `if` expressions and `rust!([dims] => expression)`.
+//! Constructs marked "later" are recognized and refused with "not supported yet".
+
+use proc_macro2::{Span, TokenStream};
+use syn::ext::IdentExt;
+use syn::parse::{ParseStream, Parser};
+use syn::{BinOp, Expr, ExprIf, Ident, Lit, LitStr, Token, braced, bracketed, token};
+
+use crate::ast::{Block, Decl, Dims, Graph, HparamItem, Stmt, TensorDecl, TensorItem, Test};
+use crate::diag::{Errors, did_you_mean};
+
+const SECTIONS: [&str; 7] = ["name", "rope", "hparams", "tensors", "graph", "test", "like"];
+
+/// Parses the contents of one `arch!`; faults go to `errors`.
+pub fn parse(input: TokenStream, errors: &mut Errors) -> Decl {
+    let mut decl = Decl::default();
+    let parser = |input: ParseStream<'_>| {
+        items(input, &mut *errors, |input, errors| section(input, &mut decl, errors));
+        Ok(())
+    };
+    let parsed = parser.parse2(input);
+    // `syn` complains again about tokens that a fault noted above left unread.
+    if let Err(e) = parsed
+        && errors.is_empty()
+    {
+        errors.syntax(&e);
+    }
+    decl
+}
+
+/// Parses items until the input ends; after a fault the rest of that item is skipped.
+fn items(
+    input: ParseStream<'_>,
+    errors: &mut Errors,
+    mut item: impl FnMut(ParseStream<'_>, &mut Errors) -> syn::Result<()>,
+) {
+    while !input.is_empty() {
+        let block = input.peek(Token![if]) || input.peek(Token![for]) || input.peek2(token::Brace);
+        if let Err(e) = item(input, errors) {
+            errors.syntax(&e);
+            skip_item(input, block);
+        }
+    }
+}
+
+/// Skips to behind the next `;`, for items that end in a block also to behind the next `{ … }`.
+fn skip_item(input: ParseStream<'_>, block: bool) {
+    while !input.is_empty() {
+        let last = input.peek(Token![;]) || (block && input.peek(token::Brace));
+        // Any token tree parses while the input is not empty.
+        if input.parse::<proc_macro2::TokenTree>().is_err() || last {
+            return;
+        }
+    }
+}
+
+fn not_yet(span: Span, what: &str) -> syn::Error {
+    syn::Error::new(span, format!("{what} not supported yet"))
+}
+
+fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn::Result<()> {
+    let word = input.call(Ident::parse_any)?;
+    let text = word.to_string();
+    let twice = match text.as_str() {
+        "name" => decl.name.is_some(),
+        "rope" => decl.rope.is_some(),
+        "hparams" => !decl.hparams.is_empty(),
+        "tensors" => !decl.tensors.is_empty(),
+        "graph" => decl.graph.is_some() && !input.peek(Ident),
+        "test" => decl.test.is_some(),
+        _ => false,
+    };
+    if twice {
+        return Err(syn::Error::new(
+            word.span(),
+            format!("`{text}` stands here for the second time"),
+        ));
+    }
+    match text.as_str() {
+        "name" => {
+            input.parse::<Token![:]>()?;
+            decl.name = Some(input.parse()?);
+            input.parse::<Token![;]>()?;
+        }
+        "rope" => {
+            input.parse::<Token![:]>()?;
+            decl.rope = Some(input.parse()?);
+            input.parse::<Token![;]>()?;
+        }
+        "hparams" => {
+            let content;
+            braced!(content in input);
+            items(&content, errors, |input, _| {
+                hparam(input).map(|item| decl.hparams.push(item))
+            });
+        }
+        "tensors" => decl.tensors = tensor_items(input, true, errors)?,
+        "graph" => {
+            let named = if input.peek(Ident) {
+                Some(input.parse::<Ident>()?)
+            } else {
+                None
+            };
+            let body = graph_block(input, true, errors)?;
+            match named {
+                Some(name) => errors.syntax(&not_yet(name.span(), "a second, named graph is")),
+                None => {
+                    decl.graph = Some(Graph {
+                        span: word.span(),
+                        body,
+                    })
+                }
+            }
+        }
+        "test" => decl.test = Some(test(word.span(), input)?),
+        "like" => {
+            input.parse::<Token![:]>()?;
+            let base: LitStr = input.parse()?;
+            input.parse::<Token![;]>()?;
+            errors.syntax(&not_yet(base.span(), "an architecture that is `like` another is"));
+        }
+        _ => {
+            let hint = did_you_mean(&text, SECTIONS);
+            let message =
+                format!("expected `name`, `rope`, `hparams`, `tensors`, `graph` or `test`, found `{text}`{hint}");
+            return Err(syn::Error::new(word.span(), message));
+        }
+    }
+    Ok(())
+}
+
+fn test(span: Span, input: ParseStream<'_>) -> syn::Result<Test> {
+    let content;
+    braced!(content in input);
+    let mut sizes = Vec::new();
+    while !content.is_empty() {
+        let name: Ident = content.parse()?;
+        content.parse::<Token![:]>()?;
+        sizes.push((name, content.parse::<Lit>()?));
+        if !content.is_empty() {
+            content.parse::<Token![,]>()?;
+        }
+    }
+    Ok(Test { span, sizes })
+}
+
+/// The word `or` and what follows it, if it is there.
+fn after_or<T>(input: ParseStream<'_>, rest: impl FnOnce(ParseStream<'_>) -> syn::Result<T>) -> syn::Result<Option<T>> {
+    if input.peek(Ident) && input.fork().parse::<Ident>()? == "or" {
+        input.parse::<Ident>()?;
+        return rest(input).map(Some);
+    }
+    Ok(None)
+}
+
+fn hparam(input: ParseStream<'_>) -> syn::Result<HparamItem> {
+    if input.peek(Token![let]) {
+        input.parse::<Token![let]>()?;
+        let name = input.parse()?;
+        input.parse::<Token![=]>()?;
+        let value = input.parse()?;
+        input.parse::<Token![;]>()?;
+        return Ok(HparamItem::Let { name, value });
+    }
+    let name: Ident = input.parse()?;
+    if name == "check" && !input.peek(Token![:]) {
+        let cond = input.parse()?;
+        input.parse::<Token![,]>()?;
+        let text = input.parse()?;
+        input.parse::<Token![;]>()?;
+        return Ok(HparamItem::Check { cond, text });
+    }
+    input.parse::<Token![:]>()?;
+    let list = input.peek(token::Bracket);
+    let ty = if list {
+        let content;
+        bracketed!(content in input);
+        let ty: Ident = content.parse()?;
+        if content.peek(Token![;]) {
+            content.parse::<Token![;]>()?;
+            let n: Expr = content.parse()?;
+            return Err(not_yet(syn::spanned::Spanned::span(&n), "a list of fixed length is"));
+        }
+        end_of(&content, "]")?;
+        ty
+    } else {
+        word(input, "a type, such as `f32`")?
+    };
+    if input.peek(Token![;]) {
+        let shown = if list { format!("[{ty}]") } else { ty.to_string() };
+        return Err(syn::Error::new(
+            name.span(),
+            format!(
+                "`{name}` has no key: write `{name}: {shown} = \"key.in.the.file\";`, or `let {name} = …;` for a derived value"
+            ),
+        ));
+    }
+    input.parse::<Token![=]>()?;
+    let key = string(input, "the key in the file, in quotes")?;
+    let default = after_or(input, |input| input.parse())?;
+    input.parse::<Token![;]>()?;
+    Ok(HparamItem::Key {
+        name,
+        ty,
+        list,
+        key,
+        default,
+    })
+}
+
+/// An identifier, or what was expected instead of it.
+fn word(input: ParseStream<'_>, what: &str) -> syn::Result<Ident> {
+    if input.peek(Ident) {
+        input.parse()
+    } else {
+        Err(input.error(format!("expected {what}")))
+    }
+}
+
+/// A string, or what was expected instead of it.
+fn string(input: ParseStream<'_>, what: &str) -> syn::Result<LitStr> {
+    if input.peek(LitStr) {
+        input.parse()
+    } else {
+        Err(input.error(format!("expected {what}")))
+    }
+}
+
+/// Demands that a bracketed or braced part has been read to its end.
+fn end_of(content: ParseStream<'_>, closing: &str) -> syn::Result<()> {
+    if content.is_empty() {
+        Ok(())
+    } else {
+        Err(content.error(format!("expected `{closing}`")))
+    }
+}
+
+fn tensor_items(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::Result<Vec<TensorItem>> {
+    let content;
+    braced!(content in input);
+    let mut list = Vec::new();
+    items(&content, errors, |input, errors| {
+        if let Some(item) = tensor_item(input, top, errors)? {
+            list.push(item);
+        }
+        Ok(())
+    });
+    Ok(list)
+}
+
+fn tensor_item(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::Result<Option<TensorItem>> {
+    if input.peek(Token![if]) {
+        return tensor_group(input, top, errors).map(Some);
+    }
+    let name: Ident = input.parse()?;
+    if name == "layer" && !input.peek(Token![:]) {
+        return layer_block(name.span(), input, top, errors);
+    }
+    if name == "ignore" && input.peek(LitStr) {
+        let names = syn::punctuated::Punctuated::<LitStr, Token![,]>::parse_separated_nonempty(input)?;
+        input.parse::<Token![;]>()?;
+        return Ok(Some(TensorItem::Ignore(names.into_iter().collect())));
+    }
+    if name == "state" && input.peek(token::Brace) {
+        let content;
+        braced!(content in input);
+        items(&content, errors, |input, _| {
+            input.parse::<Ident>()?;
+            input.parse::<Token![:]>()?;
+            dims(input)?;
+            input.parse::<Token![;]>().map(drop)
+        });
+        errors.syntax(&not_yet(name.span(), "recurrent `state` is"));
+        return Ok(None);
+    }
+    let optional = input.peek(Token![?]);
+    if optional {
+        input.parse::<Token![?]>()?;
+    }
+    input.parse::<Token![:]>()?;
+    let kind = word(input, "the kind of the tensor, such as `linear`")?;
+    let gguf = string(input, "the tensor's GGUF name in quotes")?;
+    let dims = dims(input)?;
+    let tie = after_or(input, |input| input.parse())?;
+    input.parse::<Token![;]>()?;
+    Ok(Some(TensorItem::Tensor(TensorDecl {
+        name,
+        optional,
+        kind,
+        gguf,
+        dims,
+        tie,
+    })))
+}
+
+fn tensor_group(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::Result<TensorItem> {
+    input.parse::<Token![if]>()?;
+    let cond = input.call(Expr::parse_without_eager_brace)?;
+    let then = tensor_items(input, top, errors)?;
+    let mut otherwise = Vec::new();
+    if input.peek(Token![else]) {
+        input.parse::<Token![else]>()?;
+        otherwise = if input.peek(Token![if]) {
+            vec![tensor_group(input, top, errors)?]
+        } else {
+            tensor_items(input, top, errors)?
+        };
+    }
+    Ok(TensorItem::If { cond, then, otherwise })
+}
+
+fn layer_block(span: Span, input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::Result<Option<TensorItem>> {
+    let named = if input.peek(Ident) {
+        let name: Ident = input.parse()?;
+        input.parse::<LitStr>()?;
+        input.call(Expr::parse_without_eager_brace)?;
+        Some(name)
+    } else {
+        None
+    };
+    let items = tensor_items(input, false, errors)?;
+    if !top {
+        return Err(syn::Error::new(
+            span,
+            "a `layer` block stands directly in `tensors`, not in another block",
+        ));
+    }
+    if let Some(name) = named {
+        errors.syntax(&not_yet(name.span(), "a named group of layers is"));
+        return Ok(None);
+    }
+    Ok(Some(TensorItem::Layer { span, items }))
+}
+
+fn dims(input: ParseStream<'_>) -> syn::Result<Dims> {
+    let content;
+    let bracket = bracketed!(content in input);
+    let mut dims = Dims {
+        span: bracket.span.join(),
+        first: Vec::new(),
+        output: None,
+        count: None,
+    };
+    if content.is_empty() {
+        return Err(syn::Error::new(bracket.span.join(), "expected a size"));
+    }
+    dims.first.push(content.parse()?);
+    if content.peek(Token![->]) {
+        content.parse::<Token![->]>()?;
+        dims.output = Some(content.parse()?);
+        if content.peek(Token![;]) {
+            content.parse::<Token![;]>()?;
+            dims.count = Some(content.parse()?);
+        }
+    } else {
+        while content.peek(Token![,]) {
+            content.parse::<Token![,]>()?;
+            dims.first.push(content.parse()?);
+        }
+    }
+    end_of(&content, "]")?;
+    Ok(dims)
+}
+
+fn graph_block(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::Result<Block> {
+    let content;
+    let brace = braced!(content in input);
+    let mut block = Block {
+        stmts: Vec::new(),
+        result: None,
+        end: brace.span.close(),
+    };
+    items(&content, errors, |input, errors| {
+        if let Some(result) = &block.result {
+            return Err(syn::Error::new(
+                syn::spanned::Spanned::span(result),
+                "expected `;` after this expression",
+            ));
+        }
+        graph_item(input, top, &mut block, errors)
+    });
+    Ok(block)
+}
+
+fn graph_item(input: ParseStream<'_>, top: bool, block: &mut Block, errors: &mut Errors) -> syn::Result<()> {
+    if input.peek(Token![for]) {
+        let span = input.parse::<Token![for]>()?.span;
+        let group: Ident = input.parse()?;
+        let body = graph_block(input, false, errors)?;
+        if !top {
+            return Err(syn::Error::new(span, "the layer loop stands directly in `graph`"));
+        }
+        if group == "layer" {
+            block.stmts.push(Stmt::Layers {
+                span: span.join(group.span()).unwrap_or(span),
+                body,
+            });
+        } else {
+            errors.syntax(&not_yet(group.span(), "a loop over a named group of layers is"));
+        }
+    } else if input.peek(Token![let]) {
+        input.parse::<Token![let]>()?;
+        let name = input.parse()?;
+        input.parse::<Token![=]>()?;
+        let value = input.parse()?;
+        input.parse::<Token![;]>()?;
+        block.stmts.push(Stmt::Let { name, value });
+    } else if input.peek(Token![if]) {
+        let branch: ExprIf = input.parse()?;
+        if input.is_empty() && yields(&branch.then_branch) {
+            block.result = Some(Expr::If(branch));
+        } else {
+            if input.peek(Token![;]) {
+                input.parse::<Token![;]>()?;
+            }
+            block.stmts.push(Stmt::If(branch));
+        }
+    } else {
+        let expr: Expr = input.parse()?;
+        let ended = input.peek(Token![;]);
+        if ended {
+            input.parse::<Token![;]>()?;
+        } else if !input.is_empty() {
+            return Err(input.error("expected `;`"));
+        }
+        push_expr(expr, ended, block)?;
+    }
+    Ok(())
+}
+
+/// Files an expression statement: an assignment, or the result of the block.
+fn push_expr(expr: Expr, ended: bool, block: &mut Block) -> syn::Result<()> {
+    let assignment = match &expr {
+        Expr::Assign(a) => Some((&a.left, None, &a.right)),
+        Expr::Binary(b) => match b.op {
+            BinOp::AddAssign(_) | BinOp::SubAssign(_) | BinOp::MulAssign(_) | BinOp::DivAssign(_) => {
+                Some((&b.left, Some(b.op), &b.right))
+            }
+            _ => None,
+        },
+        _ => None,
+    };
+    if let Some((left, op, value)) = assignment {
+        let name =
+            plain_name(left).ok_or_else(|| syn::Error::new_spanned(left, "only a plain name can be assigned to"))?;
+        block.stmts.push(Stmt::Assign {
+            name,
+            op,
+            value: (**value).clone(),
+        });
+        return Ok(());
+    }
+    if ended {
+        let message =
+            "the value of this statement is not used: bind it with `let`, or drop the `;` if it is the result";
+        return Err(syn::Error::new_spanned(&expr, message));
+    }
+    block.result = Some(expr);
+    Ok(())
+}
+
+/// The identifier, if the expression is nothing else.
+pub fn plain_name(expr: &Expr) -> Option<Ident> {
+    match expr {
+        Expr::Path(p) if p.qself.is_none() => p.path.get_ident().cloned(),
+        _ => None,
+    }
+}
+
+/// True if a block ends in a value.
+fn yields(block: &syn::Block) -> bool {
+    match block.stmts.last() {
+        Some(syn::Stmt::Expr(Expr::If(inner), None)) => yields(&inner.then_branch),
+        Some(syn::Stmt::Expr(Expr::Assign(_), None)) => false,
+        Some(syn::Stmt::Expr(_, None)) => true,
+        Some(syn::Stmt::Macro(m)) => m.semi_token.is_none(),
+        _ => false,
+    }
+}
+
+/// A block inside an expression, which `syn` has read already, as statements of this language.
+pub fn block_of(block: &syn::Block, errors: &mut Errors) -> Block {
+    let mut out = Block {
+        stmts: Vec::new(),
+        result: None,
+        end: block.brace_token.span.close(),
+    };
+    for (i, stmt) in block.stmts.iter().enumerate() {
+        let last = i + 1 == block.stmts.len();
+        if let Err(e) = nested_stmt(stmt, last, &mut out) {
+            errors.syntax(&e);
+        }
+    }
+    out
+}
+
+fn nested_stmt(stmt: &syn::Stmt, last: bool, out: &mut Block) -> syn::Result<()> {
+    match stmt {
+        syn::Stmt::Local(local) => {
+            let (syn::Pat::Ident(name), Some(init)) = (&local.pat, &local.init) else {
+                return Err(syn::Error::new_spanned(&local.pat, "expected `let name = value;`"));
+            };
+            out.stmts.push(Stmt::Let {
+                name: name.ident.clone(),
+                value: (*init.expr).clone(),
+            });
+            Ok(())
+        }
+        syn::Stmt::Expr(Expr::If(branch), semi) => {
+            if last && semi.is_none() && yields(&branch.then_branch) {
+                out.result = Some(Expr::If(branch.clone()));
+            } else {
+                out.stmts.push(Stmt::If(branch.clone()));
+            }
+            Ok(())
+        }
+        syn::Stmt::Expr(expr, semi) => push_expr(expr.clone(), semi.is_some(), out),
+        syn::Stmt::Macro(m) => {
+            let expr = Expr::Macro(syn::ExprMacro {
+                attrs: Vec::new(),
+                mac: m.mac.clone(),
+            });
+            push_expr(expr, m.semi_token.is_some(), out)
+        }
+        syn::Stmt::Item(item) => Err(syn::Error::new_spanned(item, "Rust items have no place in a graph")),
+    }
+}

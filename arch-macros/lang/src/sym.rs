@@ -1,0 +1,278 @@
+//! Symbolic sizes: polynomials over symbols, compared after normalization, and shapes made of them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::builtins;
+
+/// A symbol, or an expression that the algebra cannot look into (then `text` is its parenthesized normal form).
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Atom {
+    rank: usize,
+    text: String,
+}
+
+/// A size: a sum of terms, each an integer times a product of atoms.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Dim {
+    /// Sorted atoms of a product -> its coefficient, never 0.
+    terms: BTreeMap<Vec<Atom>, i128>,
+}
+
+impl Dim {
+    /// A known number.
+    pub fn constant(n: u64) -> Dim {
+        Dim::term(Vec::new(), i128::from(n))
+    }
+
+    /// A named symbol.
+    pub fn symbol(name: &str) -> Dim {
+        let name = builtins::builtin(name).and_then(|b| b.alias_of).unwrap_or(name);
+        Dim::atom(name.to_string())
+    }
+
+    /// An expression outside the algebra; equal only to the same text.
+    pub fn opaque(text: &str) -> Dim {
+        Dim::atom(format!("({text})"))
+    }
+
+    /// Number of tokens in the batch: the outer dimension of activations.
+    pub fn n_tokens() -> Dim {
+        Dim::symbol("T")
+    }
+
+    fn atom(text: String) -> Dim {
+        // The batch dimension prints last, declared hyper-parameters between it and the builtins.
+        let rank = if text == "T" { usize::MAX } else { builtins::rank(&text) };
+        Dim::term(vec![Atom { rank, text }], 1)
+    }
+
+    fn term(atoms: Vec<Atom>, coefficient: i128) -> Dim {
+        let mut dim = Dim::default();
+        dim.insert(atoms, coefficient);
+        dim
+    }
+
+    fn insert(&mut self, atoms: Vec<Atom>, coefficient: i128) {
+        let sum = self.terms.get(&atoms).copied().unwrap_or(0).saturating_add(coefficient);
+        if sum == 0 {
+            self.terms.remove(&atoms);
+        } else {
+            self.terms.insert(atoms, sum);
+        }
+    }
+
+    /// Sum.
+    pub fn add(&self, other: &Dim) -> Dim {
+        let mut sum = self.clone();
+        other.terms.iter().for_each(|(atoms, &c)| sum.insert(atoms.clone(), c));
+        sum
+    }
+
+    /// Difference.
+    pub fn sub(&self, other: &Dim) -> Dim {
+        let mut difference = self.clone();
+        other
+            .terms
+            .iter()
+            .for_each(|(atoms, &c)| difference.insert(atoms.clone(), c.saturating_neg()));
+        difference
+    }
+
+    /// Product.
+    pub fn mul(&self, other: &Dim) -> Dim {
+        let mut product = Dim::default();
+        for (a, &ca) in &self.terms {
+            for (b, &cb) in &other.terms {
+                let mut atoms = [a.as_slice(), b.as_slice()].concat();
+                atoms.sort();
+                product.insert(atoms, ca.saturating_mul(cb));
+            }
+        }
+        product
+    }
+
+    /// Quotient if `divisor` is a single term that divides every term, or equals `self`.
+    pub fn div_exact(&self, divisor: &Dim) -> Option<Dim> {
+        if self == divisor && !self.terms.is_empty() {
+            return Some(Dim::constant(1));
+        }
+        let mut single = divisor.terms.iter();
+        let (Some((by, &cb)), None) = (single.next(), single.next()) else {
+            return None;
+        };
+        let mut quotient = Dim::default();
+        for (atoms, &c) in &self.terms {
+            let mut rest = atoms.clone();
+            for atom in by {
+                rest.remove(rest.iter().position(|a| a == atom)?);
+            }
+            if c % cb != 0 {
+                return None;
+            }
+            quotient.insert(rest, c / cb);
+        }
+        Some(quotient)
+    }
+
+    /// Integer quotient: exact where the algebra can tell, else an atom named `(a / b)`.
+    pub fn div(&self, divisor: &Dim) -> Dim {
+        if let (Some(a), Some(b)) = (self.as_constant(), divisor.as_constant())
+            && let Some(quotient) = a.checked_div(b)
+        {
+            return Dim::constant(quotient);
+        }
+        self.div_exact(divisor).unwrap_or_else(|| {
+            let group = |d: &Dim| {
+                if d.terms.len() > 1 {
+                    format!("({d})")
+                } else {
+                    d.to_string()
+                }
+            };
+            let denominator = if divisor.terms.keys().any(|k| k.len() > 1) {
+                format!("({divisor})")
+            } else {
+                group(divisor)
+            };
+            Dim::opaque(&format!("{} / {denominator}", group(self)))
+        })
+    }
+
+    /// The number, if no symbol is left.
+    pub fn as_constant(&self) -> Option<u64> {
+        match self.terms.len() {
+            0 => Some(0),
+            1 => self.terms.get(&Vec::new()).and_then(|&c| u64::try_from(c).ok()),
+            _ => None,
+        }
+    }
+
+    /// True for the number 1.
+    pub fn is_one(&self) -> bool {
+        self.as_constant() == Some(1)
+    }
+}
+
+impl fmt::Display for Dim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.terms.is_empty() {
+            return f.write_str("0");
+        }
+        // Positive terms first, so that a difference does not start with a minus; constants last.
+        let mut terms: Vec<_> = self.terms.iter().collect();
+        terms.sort_by_key(|(atoms, c)| (**c < 0, atoms.is_empty()));
+        for (i, (atoms, &c)) in terms.into_iter().enumerate() {
+            match (i, c < 0) {
+                (0, true) => f.write_str("-")?,
+                (0, false) => {}
+                (_, true) => f.write_str(" - ")?,
+                (_, false) => f.write_str(" + ")?,
+            }
+            let names = atoms.iter().map(|a| a.text.as_str()).collect::<Vec<_>>().join(" * ");
+            match (c.unsigned_abs(), names.is_empty()) {
+                (c, true) => write!(f, "{c}")?,
+                (1, false) => f.write_str(&names)?,
+                (c, false) => write!(f, "{c} * {names}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sizes per dimension, innermost first; at most four.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Shape(pub Vec<Dim>);
+
+impl Shape {
+    /// Number of dimensions written down.
+    pub fn rank(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Dimension `i`; dimensions beyond the rank are 1.
+    pub fn dim(&self, i: usize) -> Dim {
+        self.0.get(i).cloned().unwrap_or_else(|| Dim::constant(1))
+    }
+
+    /// The same shape with another dimension 0.
+    pub fn with_dim0(&self, dim: Dim) -> Shape {
+        let mut dims = self.0.clone();
+        if dims.is_empty() {
+            dims.push(dim);
+        } else {
+            dims[0] = dim;
+        }
+        Shape(dims)
+    }
+
+    /// Equal up to trailing dimensions of size 1.
+    pub fn same(&self, other: &Shape) -> bool {
+        (0..4).all(|i| self.dim(i) == other.dim(i))
+    }
+
+    /// True if repeating this shape along its dimensions of size 1 gives `target`.
+    pub fn broadcasts_to(&self, target: &Shape) -> bool {
+        (0..4).all(|i| self.dim(i).is_one() || self.dim(i) == target.dim(i))
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dims: Vec<_> = self.0.iter().map(Dim::to_string).collect();
+        write!(f, "[{}]", dims.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn s(name: &str) -> Dim {
+        Dim::symbol(name)
+    }
+
+    #[test]
+    fn products_and_sums_are_equal_after_normalization() {
+        let a = s("n_head").mul(&s("head_dim")).add(&s("n_rot"));
+        let b = s("n_rot").add(&s("head_dim").mul(&s("n_head")));
+        assert_eq!(a, b);
+        assert_eq!(a.to_string(), "n_head * head_dim + n_rot");
+        assert_eq!(a.sub(&s("n_rot")), s("n_head").mul(&s("head_dim_k")));
+        assert_eq!(s("n_ff").sub(&s("n_ff")).to_string(), "0");
+        assert_eq!(
+            Dim::constant(2).mul(&s("n_ff")).sub(&Dim::constant(1)).to_string(),
+            "2 * n_ff - 1"
+        );
+    }
+
+    #[test]
+    fn division_is_exact_or_opaque() {
+        let q = s("n_head").mul(&s("head_dim"));
+        assert_eq!(q.div_exact(&s("n_head")), Some(s("head_dim")));
+        assert_eq!(q.div_exact(&s("n_head_kv")), None);
+        assert_eq!(s("n_rot").div(&Dim::constant(2)).to_string(), "(n_rot / 2)");
+        assert_eq!(s("n_rot").div(&Dim::constant(2)), s("n_rot").div(&Dim::constant(2)));
+        assert_ne!(
+            s("n_rot").div(&Dim::constant(2)).mul(&Dim::constant(2)),
+            s("n_rot"),
+            "integer division drops a remainder"
+        );
+        assert_eq!(
+            s("n_ff").mul(&Dim::constant(6)).div(&Dim::constant(3)).to_string(),
+            "2 * n_ff"
+        );
+        assert_eq!(Dim::constant(7).div(&Dim::constant(2)), Dim::constant(3));
+        assert_eq!(Dim::constant(7).div(&Dim::constant(0)).to_string(), "(7 / 0)");
+        assert_eq!(s("a").div(&s("b").mul(&s("c"))).to_string(), "(a / (b * c))");
+    }
+
+    #[test]
+    fn broadcasting_repeats_dimensions_of_one() {
+        let x = Shape(vec![s("n_embd"), s("T")]);
+        assert!(Shape(vec![s("n_embd")]).broadcasts_to(&x));
+        assert!(Shape(vec![Dim::constant(1), s("T")]).broadcasts_to(&x));
+        assert!(!Shape(vec![s("T")]).broadcasts_to(&x));
+        assert!(x.same(&Shape(vec![s("n_embd"), s("T"), Dim::constant(1)])));
+    }
+}

@@ -1,0 +1,49 @@
+//! Snapshots of what the declarations in `archs/` become, and properties of every expansion.
+
+use std::path::{Path, PathBuf};
+
+use proc_macro2::TokenStream;
+
+fn archs_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../archs")
+}
+
+/// The tokens inside the file's `arch! { … }`.
+fn declaration(name: &str) -> TokenStream {
+    let text = std::fs::read_to_string(archs_folder().join(format!("{name}.rs"))).unwrap();
+    let file: syn::File = syn::parse_str(&text).unwrap();
+    match &file.items[..] {
+        [syn::Item::Macro(m)] => m.mac.tokens.clone(),
+        _ => panic!("{name}.rs holds something else than one `arch!`"),
+    }
+}
+
+fn expanded(name: &str) -> String {
+    let tokens = arch_lang::expand(declaration(name));
+    let file: syn::File = syn::parse2(tokens).unwrap();
+    prettyplease::unparse(&file)
+}
+
+#[test]
+fn five_architectures() {
+    for name in ["llama", "internlm2", "qwen2", "qwen3", "gemma3"] {
+        insta::assert_snapshot!(name, expanded(name));
+    }
+}
+
+#[test]
+fn expansions_are_deterministic_and_free_of_errors() {
+    let mut seen = 0;
+    for entry in std::fs::read_dir(archs_folder()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|e| e != "rs") {
+            continue;
+        }
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        let first = arch_lang::expand(declaration(name)).to_string();
+        assert!(!first.contains("compile_error"), "{name}: {first}");
+        assert_eq!(first, arch_lang::expand(declaration(name)).to_string(), "{name}");
+        seen += 1;
+    }
+    assert!(seen >= 5, "{seen} files");
+}

@@ -1,0 +1,63 @@
+//! Gemma 3: scaled embeddings, sliding windows between full layers with their own rotary base, sandwich norms, RMS norms on each
+//! query and key head, GELU gates.
+
+arch_macros::arch! {
+    name: "gemma3";
+    rope: neox;
+
+    hparams {
+        eps: f32 = "attention.layer_norm_rms_epsilon";
+        n_swa: usize = "attention.sliding_window" or 0;
+        is_swa: pattern = "attention.sliding_window_pattern" or 6;
+        rope_base_swa: f32 = "rope.freq_base_swa" or 10000.0;
+        logit_cap: f32 = "final_logit_softcapping" or 0.0;
+        let windowed = n_swa > 0 && is_swa;
+        let rope_base = if windowed { rope_base_swa } else { rope_freq_base };
+        let rope_scale = if windowed { 1.0 } else { rope_freq_scale };
+        // The 27B model alone scales by the width per head instead of the head's size.
+        let kq_scale = if n_layer == 62 { 1.0 / sqrt(n_embd / n_head) } else { 1.0 / sqrt(head_dim) };
+    }
+
+    tensors {
+        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
+        output_norm: vector "output_norm" [n_embd];
+        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+        ignore "dense_2", "dense_3"; // heads of the embedding models
+
+        layer {
+            attn_norm:      vector "attn_norm"           [n_embd];
+            wq:             linear "attn_q"              [n_embd -> n_head * head_dim];
+            wk:             linear "attn_k"              [n_embd -> n_head_kv * head_dim];
+            wv:             linear "attn_v"              [n_embd -> n_head_kv * head_dim_v];
+            q_norm:         vector "attn_q_norm"         [head_dim];
+            k_norm:         vector "attn_k_norm"         [head_dim];
+            wo:             linear "attn_output"         [n_head * head_dim_v -> n_embd];
+            attn_post_norm: vector "post_attention_norm" [n_embd];
+            ffn_norm:       vector "ffn_norm"            [n_embd];
+            gate:           linear "ffn_gate"            [n_embd -> n_ff];
+            up:             linear "ffn_up"              [n_embd -> n_ff];
+            down:           linear "ffn_down"            [n_ff -> n_embd];
+            ffn_post_norm:  vector "post_ffw_norm"       [n_embd];
+        }
+    }
+
+    graph {
+        let x = token_embd[tokens] * sqrt(n_embd);
+        for layer {
+            let h = rms_norm(x, attn_norm, eps);
+            let q = rms_norm(heads(wq(h), n_head), q_norm, eps);
+            let k = rms_norm(heads(wk(h), n_head_kv), k_norm, eps);
+            let q = rope(q, base = rope_base, scale = rope_scale);
+            let k = rope(k, base = rope_base, scale = rope_scale);
+            let v = heads(wv(h), n_head_kv);
+            let attn = wo(attention(q, k, v, scale = kq_scale, window = standard(n_swa, windowed)));
+            x += rms_norm(attn, attn_post_norm, eps);
+            let h = rms_norm(x, ffn_norm, eps);
+            x += rms_norm(down(gelu(gate(h)) * up(h)), ffn_post_norm, eps);
+        }
+        let logits = output(rms_norm(x, output_norm, eps));
+        if logit_cap > 0.0 { softcap(logits, logit_cap) } else { logits }
+    }
+
+    test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_swa: 32 }
+}
