@@ -2,6 +2,7 @@
 
 use super::rng::{Rng, random_seed};
 use super::{Bias, Candidates, Dist, Mirostat, MirostatV2, SampleError, SamplerParams, Token};
+use crate::vocab::Vocab;
 use std::borrow::Cow;
 
 /// One step of a chain.
@@ -35,6 +36,20 @@ pub trait Pieces {
 
     /// The tokens of a text, without BOS or EOS and without parsing special tokens.
     fn tokenize(&self, text: &str) -> Vec<Token>;
+}
+
+impl Pieces for Vocab {
+    fn n_tokens(&self) -> usize {
+        Vocab::n_tokens(self) as usize
+    }
+
+    fn piece(&self, token: Token) -> Cow<'_, [u8]> {
+        Cow::Borrowed(self.token_to_piece(token, true))
+    }
+
+    fn tokenize(&self, text: &str) -> Vec<Token> {
+        Vocab::tokenize(self, text, false, false)
+    }
 }
 
 /// Samplers in order, and the candidates they work on.
