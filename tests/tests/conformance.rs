@@ -2,6 +2,7 @@
 
 use engine::backend;
 use engine::context::{Batch, SeqSet};
+use engine::model::DeviceLayers;
 use kernels::GgmlType;
 use tests::{context, exact, fixture, model, nmse};
 
@@ -21,6 +22,26 @@ fn check(name: &str, limit: f64, change: impl FnOnce(&mut engine::conformance::C
         .nmse(archs::ALL, &params)
         .unwrap_or_else(|e| panic!("{name}: {e}"));
     assert!(found < limit, "{name}: NMSE {found:.3e}, limit {limit:.0e}");
+}
+
+/// Gives the last `n` layers, the output counting as one, to the reference device.
+fn on_reference(params: &mut engine::conformance::CheckParams, n: usize) {
+    params.load.placement.devices = vec![backend::device("reference").expect("it is compiled in")];
+    params.load.placement.n_layers = DeviceLayers::Count(n);
+}
+
+/// Layers on two devices: the borders are where a scheduler goes wrong.
+#[test]
+fn layers_split_between_devices_meet_them() {
+    for name in NAMES {
+        for n_layers in [1, 2] {
+            check(name, 1e-8, |p| on_reference(p, n_layers));
+        }
+        check(name, 1e-8, |p| {
+            on_reference(p, 3);
+            p.load.placement.offload_kv = false;
+        });
+    }
 }
 
 #[test]
@@ -44,9 +65,7 @@ fn rounded_caches_cost_little() {
 #[test]
 fn the_reference_device_meets_them_too() {
     for name in NAMES {
-        check(name, 1e-8, |p| {
-            p.load.device = backend::device("reference").expect("it is compiled in")
-        });
+        check(name, 1e-8, |p| on_reference(p, 3));
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use crate::backend::{BackendParams, Device, DeviceKind, MemoryMap, Usage, devices};
+use crate::backend::{BackendParams, MemoryMap, Usage};
 use crate::build::{BuildParams, Builder, CacheView, Inputs};
 use crate::graph::{BufferId, Graph, TensorId};
 use crate::model::{Model, RopeScaling};
@@ -87,9 +87,11 @@ impl Context {
             );
         }
         let mut memory = KvMemory::new(model.kv_specs(), n_ctx, &params)?;
-        memory.allocate(model.device().as_ref(), |buffer| {
-            sched.register_buffer(buffer, Usage::Any)
-        })?;
+        let placement = model.placement();
+        memory.allocate(
+            |layer| placement.kv_device(layer).clone(),
+            |buffer| sched.register_buffer(buffer, Usage::Any),
+        )?;
         let rope = rope_scaling(&model, &params);
         let graph = BuiltGraph {
             graph: Graph::new(),
@@ -456,22 +458,17 @@ impl Outputs {
     }
 }
 
-/// The model's device first, and the CPU for what that does not compute.
+/// The model's devices in order, the CPU last.
 fn new_scheduler(model: &Model, params: &ContextParams) -> Result<Scheduler, ContextError> {
     let backend_params = BackendParams {
         n_threads: params.n_threads,
         n_threads_batch: params.n_threads_batch,
     };
-    let device = model.device();
-    let mut backends = vec![Arc::clone(device).backend(&backend_params)?];
-    if device.kind() != DeviceKind::Cpu {
-        let cpu: Option<Arc<dyn Device>> = devices()
-            .into_iter()
-            .find(|d| d.kind() == DeviceKind::Cpu && d.name() != device.name());
-        if let Some(cpu) = cpu {
-            backends.push(cpu.backend(&backend_params)?);
-        }
-    }
+    let devices = &model.placement().devices;
+    let backends = devices
+        .iter()
+        .map(|d| d.clone().backend(&backend_params))
+        .collect::<Result<_, _>>()?;
     Ok(Scheduler::new(backends, MemoryMap::default(), SchedParams::default())?)
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kernels::GgmlType;
 
-use crate::backend::{Buffer, Device};
+use crate::backend::{Buffer, BufferType, Device};
 use crate::build::{CacheView, KvSlot, KvSpec, PoolView};
 use crate::graph::{BufferId, Home, Window};
 
@@ -82,24 +82,41 @@ impl KvMemory {
         })
     }
 
-    /// Allocates one buffer for all keys and values; `register` gives it an id.
+    /// Allocates one buffer for the keys and values of each device; `register` gives it an id.
     pub(super) fn allocate(
         &mut self,
-        device: &dyn Device,
-        register: impl FnOnce(Arc<dyn Buffer>) -> BufferId,
+        device_of: impl Fn(usize) -> Arc<dyn Device>,
+        mut register: impl FnMut(Arc<dyn Buffer>) -> BufferId,
     ) -> Result<(), ContextError> {
-        let buffer_type = device.buffer_type();
+        let types: Vec<_> = self.specs.iter().map(|s| device_of(s.layer).buffer_type()).collect();
+        let mut remaining: Vec<usize> = (0..types.len()).collect();
+        while let Some(&first) = remaining.first() {
+            let ty = types[first].clone();
+            let (here, others): (Vec<_>, _) = remaining.into_iter().partition(|&i| types[i].name() == ty.name());
+            self.allocate_slots(&here, ty.as_ref(), &mut register)?;
+            remaining = others;
+        }
+        Ok(())
+    }
+
+    fn allocate_slots(
+        &mut self,
+        slots: &[usize],
+        buffer_type: &dyn BufferType,
+        register: &mut impl FnMut(Arc<dyn Buffer>) -> BufferId,
+    ) -> Result<(), ContextError> {
         let align = buffer_type.alignment();
         let mut size = 0usize;
         let mut take = |ty: GgmlType, row: usize, n_cells: usize| {
-            let offset = size.next_multiple_of(align);
+            let offset = size.checked_next_multiple_of(align).unwrap_or(usize::MAX);
             // Saturates where it cannot be had anyway; the allocation then fails with the size.
             let bytes = ty.row_bytes(row).unwrap_or(usize::MAX).saturating_mul(n_cells);
             size = offset.saturating_add(bytes);
             offset
         };
         let mut offsets = Vec::new();
-        for (slot, spec) in self.view.slots.iter().zip(&self.specs) {
+        for &i in slots {
+            let (slot, spec) = (&self.view.slots[i], &self.specs[i]);
             let n = self.view.pools[slot.pool].n_cells;
             offsets.push((take(slot.type_k, spec.k_row, n), take(slot.type_v, spec.v_row, n)));
         }
@@ -107,10 +124,10 @@ impl KvMemory {
             return Ok(());
         }
         let id = register(buffer_type.allocate(size)?);
-        self.n_bytes = size;
-        for (slot, (k, v)) in self.view.slots.iter_mut().zip(offsets) {
-            slot.k = Home { buffer: id, offset: k };
-            slot.v = Home { buffer: id, offset: v };
+        self.n_bytes += size;
+        for (&i, (k, v)) in slots.iter().zip(offsets) {
+            self.view.slots[i].k = Home { buffer: id, offset: k };
+            self.view.slots[i].v = Home { buffer: id, offset: v };
         }
         Ok(())
     }
