@@ -178,17 +178,19 @@ impl Session {
         let mut turn = Turn {
             end: End::Limit,
             text: String::new(),
-            n_prompt: prompt.len() - n_reused,
+            n_prompt: 0,
             n_reused,
             t_prompt: Duration::ZERO,
             n_generated: 0,
             t_generated: Duration::ZERO,
         };
-        if !self.decode(&prompt[n_reused..])? {
+        let is_done = self.decode(&prompt[n_reused..])?;
+        turn.n_prompt = self.held.len() - n_reused;
+        turn.t_prompt = start.elapsed();
+        if !is_done {
             turn.end = End::Interrupted;
             return Ok(turn);
         }
-        turn.t_prompt = start.elapsed();
         let mut first = None;
         let mut characters = Utf8Stream::new();
         let mut piece = String::new();
