@@ -406,11 +406,11 @@ pub enum Stmt {
     /// Assignments under a condition.
     If {
         /// The condition.
-        cond: Scalar,
+        cond: Box<Scalar>,
         /// When it holds.
-        then: Block,
+        then: Box<Block>,
         /// When it does not.
-        otherwise: Option<Block>,
+        otherwise: Option<Box<Block>>,
     },
     /// The layer loop.
     Layers {

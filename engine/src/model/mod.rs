@@ -2,6 +2,7 @@
 
 mod arch;
 mod base;
+mod draw;
 mod error;
 mod load;
 mod reader;
