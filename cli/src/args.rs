@@ -260,9 +260,6 @@ pub struct CheckArgs {
     /// Most tokens computed at once
     #[arg(long, value_name = "N", alias = "ubatch-size", default_value = "512", value_parser = positive)]
     pub ubatch: usize,
-    /// Decode the tokens in this many interleaved sequences (-np)
-    #[arg(long, value_name = "N", default_value = "1", value_parser = positive)]
-    pub parallel: usize,
     /// Largest normalized mean squared error that passes [default: 1e-8 with an f32 cache, else 1e-4]
     #[arg(long, value_name = "X", value_parser = positive_float_64)]
     pub limit: Option<f64>,

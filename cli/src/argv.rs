@@ -11,7 +11,6 @@ pub const SHORT_FORMS: &[(&str, &str)] = &[
     ("-ctv", "--cache-type-v"),
     ("-sys", "--system"),
     ("-dev", "--device"),
-    ("-np", "--parallel"),
 ];
 
 /// The arguments with short forms replaced, up to a `--`; `-ub=64` works as `-ub 64` does.

@@ -4,7 +4,7 @@
 //! - [`argv`], [`args`], [`sampling`]: the command line, one declaration
 //! - [`commands`]: what each command does
 //! - [`fetch`]: the default model
-//! - [`conversation`], [`session`]: messages to prompts, prompts to text; [`positions`]: the logits of whole sequences
+//! - [`conversation`], [`session`]: messages to prompts, prompts to text
 //! - [`interrupt`], [`failure`], [`say`], [`dirs`], [`human`]: Ctrl-C, errors, stderr, folders, numbers for people
 
 mod args;
@@ -16,7 +16,6 @@ mod failure;
 mod fetch;
 mod human;
 mod interrupt;
-mod positions;
 mod sampling;
 mod say;
 mod session;

@@ -5,7 +5,8 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use engine::context::{Context, ContextParams};
+use engine::conformance::all_logits;
+use engine::context::ContextParams;
 use engine::gguf::logits::Logits;
 use engine::model::Model;
 use engine::sample::Token;
@@ -13,7 +14,6 @@ use engine::sample::Token;
 use crate::args::LogitsArgs;
 use crate::commands::input;
 use crate::failure::{Failure, Outcome};
-use crate::positions::decode_all;
 use crate::session::load_params;
 
 /// Decodes the tokens and writes their logits.
@@ -28,18 +28,14 @@ pub fn run(args: &LogitsArgs) -> Outcome {
     let defaults = ContextParams::default();
     let n_threads = args.threads.unwrap_or(defaults.n_threads);
     let params = ContextParams {
-        n_ctx: tokens.len(),
-        n_batch: tokens.len(),
-        n_ubatch: args.ubatch.min(tokens.len()),
-        n_outputs_max: args.ubatch.min(tokens.len()),
+        n_ubatch: args.ubatch,
         n_threads,
         n_threads_batch: n_threads,
         type_k: args.ctk,
         type_v: args.ctv,
         ..defaults
     };
-    let mut context = Context::new(model, &params)?;
-    let values = decode_all(&mut context, &tokens, 1)?.remove(0);
+    let values = all_logits(model, &tokens, &params)?;
     let n_vocab = values.len() / tokens.len();
     let logits = Logits::new(tokens.iter().map(|&t| t as i32).collect(), n_vocab, values)?;
     write(&logits, &args.output)

@@ -84,7 +84,11 @@ fn section(out: &mut dyn Write, heading: Option<&str>, args: &[&Arg]) -> Outcome
         None => writeln!(out, "\n| | |\n|---|---|")?,
     }
     for arg in args {
-        let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+        let mut help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+        if let Some(short) = short_form(arg) {
+            // The spelling tells it here.
+            help = help.replace(&format!(" ({short})"), "");
+        }
         let defaults: Vec<_> = arg.get_default_values().iter().map(|v| v.to_string_lossy()).collect();
         let default = if defaults.is_empty() || !arg.get_action().takes_values() {
             String::new()
@@ -108,13 +112,19 @@ fn spelling(arg: &Arg) -> String {
     }
     let long = arg.get_long().map(|l| format!("--{l}"));
     let short = arg.get_short().map(|s| format!("-{s}"));
-    let many = long
-        .as_ref()
-        .and_then(|l| SHORT_FORMS.iter().find(|(_, form)| form == l))
-        .map(|(s, _)| s.to_string());
+    let many = short_form(arg).map(str::to_owned);
     let mut text = [short, many, long].into_iter().flatten().collect::<Vec<_>>().join(", ");
     if arg.get_action().takes_values() {
         text += &format!(" {}", value());
     }
     text
+}
+
+/// The short form of several letters.
+fn short_form(arg: &Arg) -> Option<&'static str> {
+    let long = arg.get_long()?;
+    SHORT_FORMS
+        .iter()
+        .find(|(_, form)| form.strip_prefix("--") == Some(long))
+        .map(|(short, _)| *short)
 }

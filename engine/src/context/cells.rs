@@ -108,7 +108,6 @@ impl Cells {
             (EMPTY, SeqSet::default())
         };
         self.set(undo.cell, pos, seqs);
-        self.first_free = self.first_free.min(undo.cell);
     }
 
     /// Removes `seq` from cells with positions in `from..to`.
@@ -224,6 +223,7 @@ impl Cells {
         if is {
             self.top = self.top.max(cell + 1);
         } else {
+            self.first_free = self.first_free.min(cell);
             self.settle();
         }
     }

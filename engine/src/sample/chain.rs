@@ -1,7 +1,7 @@
 //! The chain of samplers that turns logits into a token.
 
 use super::rng::{Rng, random_seed};
-use super::{Bias, Candidates, Dist, Mirostat, MirostatV2, SampleError, SamplerParams, Token};
+use super::{Bias, Candidates, Dist, LogitBias, Mirostat, MirostatV2, SampleError, SamplerParams, Token};
 use crate::vocab::Vocab;
 use std::borrow::Cow;
 
@@ -119,6 +119,28 @@ impl Chain {
             n_vocab,
             seed,
         })
+    }
+
+    /// The chain that `params` describe, for a model's vocabulary: with the tokens banned that the model must not
+    /// produce, and with DRY's sequence breakers.
+    pub fn for_vocab(params: &SamplerParams, vocab: &Vocab) -> Result<Chain, SampleError> {
+        let n_vocab = Pieces::n_tokens(vocab);
+        let bans = vocab
+            .suppressed_tokens()
+            .iter()
+            .filter(|&&token| (token as usize) < n_vocab);
+        let bans: Vec<_> = bans
+            .map(|&token| LogitBias {
+                token,
+                bias: f32::NEG_INFINITY,
+            })
+            .collect();
+        if bans.is_empty() {
+            return Chain::new(params, n_vocab, Some(vocab));
+        }
+        let mut params = params.clone();
+        params.logit_bias.extend(bans);
+        Chain::new(&params, n_vocab, Some(vocab))
     }
 
     /// A chain of given samplers. Where none of them selects, the most likely candidate is taken.

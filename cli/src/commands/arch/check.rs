@@ -1,179 +1,88 @@
 //! `llama arch check`: does an architecture compute what was recorded? The gate of a new file in `archs/`.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-use engine::backend::Device;
-use engine::context::{Context, ContextParams};
-use engine::gguf::logits::Logits;
-use engine::gguf::{Gguf, GgufFile, seeded};
-use engine::model::{LoadParams, Model};
-use engine::sample::Token;
+use engine::conformance::{CheckParams, Fixture, fixtures};
+use engine::context::ContextParams;
+use engine::model::LoadParams;
 use kernels::GgmlType;
 use rayon::iter::{ParallelBridge, ParallelIterator};
 
 use crate::args::CheckArgs;
 use crate::failure::{Failure, Outcome};
-use crate::positions::decode_all;
 use crate::session;
-
-const HEADER: &str = ".header.gguf";
-
-/// One pair of files.
-struct Config {
-    name: String,
-    path: PathBuf,
-    header: Outcome<Gguf>,
-}
 
 /// Checks every configuration that is asked for; fails if one of them does.
 pub fn run(args: &CheckArgs) -> Outcome {
-    let device = match &args.device {
-        Some(name) => session::device(name)?,
-        None => LoadParams::default().device,
+    let mut load = LoadParams::default();
+    if let Some(name) = &args.device {
+        load.device = session::device(name)?;
+    }
+    let params = CheckParams {
+        seed: args.seed,
+        load,
+        context: ContextParams {
+            n_ubatch: args.ubatch,
+            // Configurations are what runs in parallel.
+            n_threads: 1,
+            n_threads_batch: 1,
+            type_k: args.ctk,
+            type_v: args.ctv,
+            ..ContextParams::default()
+        },
     };
-    let configs = selected(configs(&args.fixtures)?, args)?;
+    let is_exact = (args.ctk, args.ctv) == (GgmlType::F32, GgmlType::F32);
+    let limit = args.limit.unwrap_or(if is_exact { 1e-8 } else { 1e-4 });
+    let fixtures = selected(args)?;
     let printer = Mutex::new(Printer::new(io::stdout()));
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(args.threads.unwrap_or(0))
         .build()?;
     pool.install(|| {
         // Bridged, threads take one after the other, so that results come nearly in order.
-        configs.iter().enumerate().par_bridge().for_each(|(i, config)| {
-            let result = check(config, args, &device);
-            printer
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .add(i, &config.name, result);
+        fixtures.iter().enumerate().par_bridge().for_each(|(i, fixture)| {
+            let nmse = fixture.nmse(archs::ALL, &params).map_err(|e| e.to_string());
+            let mut printer = printer.lock().unwrap_or_else(PoisonError::into_inner);
+            printer.add(i, &fixture.name, nmse.map(|nmse| (nmse, nmse <= limit)));
         });
     });
     printer.into_inner().unwrap_or_else(PoisonError::into_inner).finish()
 }
 
-/// Every header in a folder, in the order of names.
-fn configs(dir: &Path) -> Outcome<Vec<Config>> {
-    let failed = |e: io::Error| Failure::new(format_args!("cannot read {}: {e}", dir.display()));
-    let mut found = Vec::new();
-    for entry in fs::read_dir(dir).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if let Some(name) = file.strip_suffix(HEADER) {
-            let header = Gguf::open_header(&path).map_err(Failure::from);
-            found.push(Config {
-                name: name.to_owned(),
-                path,
-                header,
-            });
-        }
+/// The fixtures that the arguments ask for. Each name must stand for something: a check of nothing passes too easily.
+fn selected(args: &CheckArgs) -> Outcome<Vec<Fixture>> {
+    let dir = args.fixtures.display();
+    // An unusable header has no architecture; its check will say what is wrong.
+    let mut all: Vec<_> = fixtures(&args.fixtures)?
+        .into_iter()
+        .map(|f| (f.arch().ok(), f))
+        .collect();
+    if all.is_empty() {
+        return Err(Failure::new(format_args!("{dir} has no file NAME.header.gguf")));
     }
-    if found.is_empty() {
-        return Err(Failure::new(format_args!(
-            "there is no file NAME{HEADER} in {}",
-            dir.display()
-        )));
-    }
-    found.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(found)
-}
-
-/// Those that the names ask for, each of which must stand for something.
-fn selected(mut configs: Vec<Config>, args: &CheckArgs) -> Outcome<Vec<Config>> {
-    let stands_for = |name: &str, c: &Config| c.name == name || c.arch() == Some(name);
+    let stands_for = |name: &String, arch: &Option<String>, f: &Fixture| f.name == *name || arch.as_ref() == Some(name);
     if let Some(name) = args
         .names
         .iter()
-        .find(|name| !configs.iter().any(|c| stands_for(name, c)))
+        .find(|name| !all.iter().any(|(arch, f)| stands_for(name, arch, f)))
     {
-        let dir = args.fixtures.display();
         return Err(Failure::new(format_args!(
             "{dir} has no configuration or architecture `{name}`"
         )));
     }
     if !args.names.is_empty() {
-        configs.retain(|c| args.names.iter().any(|name| stands_for(name, c)));
+        all.retain(|(arch, f)| args.names.iter().any(|name| stands_for(name, arch, f)));
     }
     if args.known {
-        configs.retain(|c| {
-            c.arch()
-                .is_none_or(|arch| archs::ALL.iter().any(|r| r.arch.name == arch))
-        });
+        all.retain(|(arch, _)| arch.as_ref().is_none_or(|arch| archs::find(arch).is_some()));
     }
-    Ok(configs)
+    Ok(all.into_iter().map(|(_, f)| f).collect())
 }
 
-impl Config {
-    /// `None` if the header is unusable, which its check will say.
-    fn arch(&self) -> Option<&str> {
-        self.header.as_ref().ok()?.optional("general.architecture").ok()?
-    }
-}
-
-/// The error of a configuration, and whether it passes.
+/// The error of a configuration and whether it passes, or why it could not be run.
 type Checked = Result<(f64, bool), String>;
-
-fn check(config: &Config, args: &CheckArgs, device: &Arc<dyn Device>) -> Checked {
-    let header = config.header.as_ref().map_err(sentence)?;
-    let recorded = config.path.with_file_name(format!("{}.logits", config.name));
-    let recorded = Logits::read(recorded).map_err(|e| e.to_string())?;
-    let nmse = compare(config, header, &recorded, args, device).map_err(|e| sentence(&e))?;
-    let is_exact = args.ctk == GgmlType::F32 && args.ctv == GgmlType::F32;
-    let limit = args.limit.unwrap_or(if is_exact { 1e-8 } else { 1e-4 });
-    Ok((nmse, nmse <= limit))
-}
-
-fn sentence(failure: &Failure) -> String {
-    match failure {
-        Failure::Message(text) => text.clone(),
-        Failure::BrokenPipe | Failure::Interrupted | Failure::Reported => "stopped".to_owned(),
-    }
-}
-
-/// Builds the seeded model, decodes the recorded tokens and returns the largest error of all sequences.
-fn compare(
-    config: &Config,
-    header: &Gguf,
-    recorded: &Logits,
-    args: &CheckArgs,
-    device: &Arc<dyn Device>,
-) -> Outcome<f64> {
-    let file = GgufFile::from_bytes(&config.path, &seeded::seeded_model(header, args.seed)?)?;
-    let load = LoadParams {
-        device: device.clone(),
-        ..LoadParams::default()
-    };
-    let model = Arc::new(Model::from_file(file, archs::ALL, &load)?);
-    // Recorded tokens are not negative.
-    let tokens: Vec<Token> = recorded.tokens().iter().map(|&t| t as Token).collect();
-    let n = tokens.len() * args.parallel;
-    let params = ContextParams {
-        n_ctx: n,
-        n_batch: n,
-        n_ubatch: args.ubatch.min(n),
-        n_seq_max: args.parallel,
-        n_outputs_max: args.ubatch.min(n),
-        // Configurations are what runs in parallel.
-        n_threads: 1,
-        n_threads_batch: 1,
-        type_k: args.ctk,
-        type_v: args.ctv,
-        ..ContextParams::default()
-    };
-    let mut context = Context::new(model, &params)?;
-    let mut largest = 0f64;
-    for logits in decode_all(&mut context, &tokens, args.parallel)? {
-        if logits.len() != recorded.values().len() {
-            let (found, expected) = (logits.len() / tokens.len(), recorded.n_vocab());
-            return Err(Failure::new(format_args!(
-                "{found} logits for each token, recorded are {expected}"
-            )));
-        }
-        largest = largest.max(recorded.nmse(&logits));
-    }
-    Ok(largest)
-}
 
 /// Prints results in order, as soon as they are there, and counts them.
 struct Printer<W> {

@@ -31,8 +31,7 @@ pub fn run(args: &ArchArgs) -> Outcome {
 }
 
 fn find(name: &str) -> Outcome<&'static Registered> {
-    let known = |r: &&Registered| r.arch.name == name;
-    archs::ALL.iter().find(known).ok_or_else(|| {
+    archs::find(name).ok_or_else(|| {
         Failure::new(format_args!(
             "architecture `{name}` is not declared; `llama arch list` prints those that are"
         ))

@@ -48,7 +48,11 @@ impl Meetings {
 
     /// Takes the next step's accesses; true if members have to meet before it.
     pub(super) fn before(&mut self, accesses: &[Access], solo: bool) -> bool {
-        let clashes = |new: &Access| self.open.iter().any(|(old, by_one)| !(solo && *by_one) && old.conflicts(new));
+        let clashes = |new: &Access| {
+            self.open
+                .iter()
+                .any(|(old, by_one)| !(solo && *by_one) && old.conflicts(new))
+        };
         let meet = self.open.len() + accesses.len() > MAX_OPEN || accesses.iter().any(clashes);
         if meet {
             self.open.clear();
@@ -106,7 +110,9 @@ mod tests {
     #[test]
     fn a_long_walk_has_meetings() {
         let mut meetings = Meetings::new();
-        let n = (0..1000).filter(|_| meetings.before(&[read(0), write(20)], true)).count();
+        let n = (0..1000)
+            .filter(|_| meetings.before(&[read(0), write(20)], true))
+            .count();
         assert_eq!(n, 1000 * 2 / MAX_OPEN);
         assert_eq!(meetings.open.capacity(), MAX_OPEN);
         meetings.start();
