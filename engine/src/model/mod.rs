@@ -2,7 +2,6 @@
 
 mod arch;
 mod base;
-mod draw;
 mod error;
 mod load;
 mod reader;
