@@ -20,6 +20,7 @@ pub mod build;
 pub mod chat;
 pub mod conformance;
 pub mod context;
+mod digest;
 pub mod gguf;
 pub mod graph;
 pub mod model;

@@ -441,7 +441,11 @@ impl<'a> Builder<'a> {
     }
 
     fn activation(&self, f: Unary) -> Unary {
-        if f == Unary::Gelu && self.params.half_gelu { Unary::GeluHalf } else { f }
+        if f == Unary::Gelu && self.params.half_gelu {
+            Unary::GeluHalf
+        } else {
+            f
+        }
     }
 
     fn larger_first(&self, a: TensorId, b: TensorId) -> (TensorId, TensorId) {

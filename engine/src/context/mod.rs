@@ -8,6 +8,7 @@ mod memory;
 mod params;
 mod perf;
 mod shift;
+mod state;
 
 pub use batch::{Batch, BatchToken, MAX_SEQUENCES, SeqSet};
 pub use decode::{Context, Sizes};
@@ -15,3 +16,4 @@ pub use error::{ContextError, DecodeError, MemoryError};
 pub use memory::KvMemory;
 pub use params::ContextParams;
 pub use perf::Perf;
+pub use state::StateError;

@@ -12,7 +12,9 @@ use crate::gguf::{GgufFile, Metadata};
 use crate::graph::{BufferId, Graph, Home, Name};
 use crate::vocab::Vocab;
 
-use super::{Architecture, Base, BuildGraph, Consumer, HparamReader, ModelError, Registered, TableRow, TensorTable};
+use super::{
+    Architecture, Base, BuildGraph, Consumer, Fingerprint, HparamReader, ModelError, Registered, TableRow, TensorTable,
+};
 
 /// How to load a model.
 #[derive(Clone)]
@@ -48,6 +50,7 @@ pub struct Model {
     buffers: Vec<Arc<dyn Buffer>>,
     device: Arc<dyn Device>,
     kv_specs: Vec<KvSpec>,
+    fingerprint: Fingerprint,
     n_bytes: usize,
 }
 
@@ -81,6 +84,7 @@ impl Model {
             path: path.clone(),
             source,
         })?;
+        let fingerprint = Fingerprint::of(&file, arch, &prefix, &rows).map_err(|e| e.in_file(&path))?;
         let metadata = file.metadata().clone();
         let device = params.device.clone();
         Ok(Model {
@@ -95,6 +99,7 @@ impl Model {
             buffers,
             device,
             kv_specs,
+            fingerprint,
             n_bytes,
         })
     }
@@ -138,6 +143,10 @@ impl Model {
     /// What each attention call of the graph keeps per cell.
     pub fn kv_specs(&self) -> &[KvSpec] {
         &self.kv_specs
+    }
+    /// What tells this model from others.
+    pub fn fingerprint(&self) -> &Fingerprint {
+        &self.fingerprint
     }
     /// Adds the model's graph to a builder.
     pub fn build(&self, b: &mut Builder<'_>) -> crate::graph::TensorId {

@@ -3,6 +3,7 @@
 mod arch;
 mod base;
 mod error;
+mod fingerprint;
 mod load;
 mod reader;
 mod table;
@@ -13,6 +14,7 @@ pub use arch::{
 };
 pub use base::{Base, RopeScaling};
 pub use error::ModelError;
+pub use fingerprint::Fingerprint;
 pub use load::{LoadParams, Model, declare_header};
 pub use reader::{HparamError, HparamReader};
 pub use table::{Consumer, TableRow, TensorError, TensorTable};

@@ -89,7 +89,11 @@ fn rotations(p: &Rope, position: f32, pairs: (&[f32], &[f32]), magnitude: f32, o
     for ((divisor, mix), (s, c)) in pairs.0.iter().zip(pairs.1).zip(out.0.iter_mut().zip(out.1)) {
         let extrapolated = theta / divisor;
         let interpolated = p.freq_scale * extrapolated;
-        let angle = if *mix == 0.0 { interpolated } else { interpolated * (1.0 - mix) + extrapolated * mix };
+        let angle = if *mix == 0.0 {
+            interpolated
+        } else {
+            interpolated * (1.0 - mix) + extrapolated * mix
+        };
         let (sin, cos) = sin_cos(f64::from(angle));
         (*s, *c) = (sin as f32 * magnitude, cos as f32 * magnitude);
         theta *= step;
