@@ -107,7 +107,7 @@ impl GraphAllocator {
     ) -> Result<&Plan, AllocError> {
         let memories = Memories {
             types: &self.types,
-            of: |id| self.memory_of[type_of(id)],
+            of: &|id| self.memory_of[type_of(id)],
         };
         if let Err(e) = self.plan.make(graph, order, &memories) {
             self.plan.clear();
@@ -161,7 +161,7 @@ impl GraphAllocator {
     pub fn fits(&self, graph: &Graph, order: Order<'_>, type_of: impl Fn(TensorId) -> usize) -> bool {
         let memories = Memories {
             types: &self.types,
-            of: |id| self.memory_of[type_of(id)],
+            of: &|id| self.memory_of[type_of(id)],
         };
         self.plan.fits(graph, order, &memories)
     }

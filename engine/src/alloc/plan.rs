@@ -5,6 +5,7 @@
 //! inputs, outputs, and results that no step reads keep their memory to the end, and nothing else ever overlaps it.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use crate::backend::BufferType;
 use crate::graph::{Graph, MAX_SRC, Tensor, TensorId};
@@ -115,11 +116,11 @@ pub struct Plan {
 
 /// The memories a plan places tensors in.
 #[derive(Clone, Copy)]
-pub(super) struct Memories<'a, F> {
+pub(super) struct Memories<'a> {
     /// Distinct buffer types.
-    pub types: &'a [std::sync::Arc<dyn BufferType>],
+    pub types: &'a [Arc<dyn BufferType>],
     /// Index of the memory of a tensor.
-    pub of: F,
+    pub of: &'a dyn Fn(TensorId) -> usize,
 }
 
 impl Plan {
@@ -149,12 +150,7 @@ impl Plan {
     }
 
     /// Plans anew.
-    pub(super) fn make(
-        &mut self,
-        graph: &Graph,
-        order: Order<'_>,
-        memories: &Memories<'_, impl Fn(TensorId) -> usize>,
-    ) -> Result<(), AllocError> {
+    pub(super) fn make(&mut self, graph: &Graph, order: Order<'_>, memories: &Memories<'_>) -> Result<(), AllocError> {
         self.clear();
         self.families.resize(graph.len(), Family::default());
         self.consumed.clear();
@@ -178,12 +174,7 @@ impl Plan {
     }
 
     /// True if the plan serves this graph too: the same tensors read one another in the same order and none is larger.
-    pub(super) fn fits(
-        &self,
-        graph: &Graph,
-        order: Order<'_>,
-        memories: &Memories<'_, impl Fn(TensorId) -> usize>,
-    ) -> bool {
+    pub(super) fn fits(&self, graph: &Graph, order: Order<'_>, memories: &Memories<'_>) -> bool {
         let fits = |planned: &Assumption, now: Assumption| {
             *planned == now && self.size_fits(graph, now.id, memories) && self.still_in_place(graph, now.id)
         };
@@ -217,12 +208,7 @@ impl Plan {
     }
 
     /// Takes memory before the first step, so that it overlaps nothing.
-    fn place_early(
-        &mut self,
-        graph: &Graph,
-        id: TensorId,
-        memories: &Memories<'_, impl Fn(TensorId) -> usize>,
-    ) -> Result<(), AllocError> {
+    fn place_early(&mut self, graph: &Graph, id: TensorId, memories: &Memories<'_>) -> Result<(), AllocError> {
         let Role::Planned(memory) = role(graph, id, memories) else {
             return Ok(());
         };
@@ -232,12 +218,7 @@ impl Plan {
         Ok(())
     }
 
-    fn play(
-        &mut self,
-        graph: &Graph,
-        step: Step,
-        memories: &Memories<'_, impl Fn(TensorId) -> usize>,
-    ) -> Result<(), AllocError> {
+    fn play(&mut self, graph: &Graph, step: Step, memories: &Memories<'_>) -> Result<(), AllocError> {
         let id = target(step);
         let mut missing = None;
         for_each_read(graph, step, |read| {
@@ -270,7 +251,7 @@ impl Plan {
         graph: &Graph,
         id: TensorId,
         memory: usize,
-        types: &[std::sync::Arc<dyn BufferType>],
+        types: &[Arc<dyn BufferType>],
     ) -> Result<(), AllocError> {
         let tensor = graph.tensor(id);
         let size = alloc_size(tensor, &*types[memory])?;
@@ -320,12 +301,7 @@ impl Plan {
         }
     }
 
-    fn note_assumptions(
-        &mut self,
-        graph: &Graph,
-        order: Order<'_>,
-        memories: &Memories<'_, impl Fn(TensorId) -> usize>,
-    ) {
+    fn note_assumptions(&mut self, graph: &Graph, order: Order<'_>, memories: &Memories<'_>) {
         for &leaf in order.leafs {
             self.leafs.push(self.assume(graph, leaf, &[], memories));
         }
@@ -334,12 +310,7 @@ impl Plan {
         }
     }
 
-    fn assume_step(
-        &self,
-        graph: &Graph,
-        step: Step,
-        memories: &Memories<'_, impl Fn(TensorId) -> usize>,
-    ) -> Assumption {
+    fn assume_step(&self, graph: &Graph, step: Step, memories: &Memories<'_>) -> Assumption {
         match step {
             Step::Compute(id) => self.assume(graph, id, &graph.tensor(id).src, memories),
             Step::Copy { from, to } => self.assume(graph, to, &[Some(from)], memories),
@@ -351,7 +322,7 @@ impl Plan {
         graph: &Graph,
         id: TensorId,
         operands: &[Option<TensorId>],
-        memories: &Memories<'_, impl Fn(TensorId) -> usize>,
+        memories: &Memories<'_>,
     ) -> Assumption {
         let tensor = graph.tensor(id);
         let mut reads = [None; MAX_SRC];
@@ -373,7 +344,7 @@ impl Plan {
         (self.families.get(owner.index())).is_none_or(|f| f.place.is_some() && !f.pinned)
     }
 
-    fn size_fits(&self, graph: &Graph, id: TensorId, memories: &Memories<'_, impl Fn(TensorId) -> usize>) -> bool {
+    fn size_fits(&self, graph: &Graph, id: TensorId, memories: &Memories<'_>) -> bool {
         self.place(id).is_none_or(|place| {
             alloc_size(graph.tensor(id), &*memories.types[place.memory]).is_ok_and(|size| size <= place.size)
         })
@@ -385,7 +356,7 @@ impl Plan {
     }
 
     /// The plan in readable form, one line per leaf and step: `memory:chunk [start..end)`.
-    pub(super) fn describe(&self, graph: &Graph, order: Order<'_>, types: &[std::sync::Arc<dyn BufferType>]) -> String {
+    pub(super) fn describe(&self, graph: &Graph, order: Order<'_>, types: &[Arc<dyn BufferType>]) -> String {
         let mut text = String::new();
         for (memory, ty) in types.iter().enumerate() {
             let sizes: Vec<_> = self.chunk_sizes(memory).collect();
@@ -443,7 +414,7 @@ fn for_each_read(graph: &Graph, step: Step, mut f: impl FnMut(TensorId)) {
     }
 }
 
-fn role(graph: &Graph, id: TensorId, memories: &Memories<'_, impl Fn(TensorId) -> usize>) -> Role {
+fn role(graph: &Graph, id: TensorId, memories: &Memories<'_>) -> Role {
     match graph.tensor(id).view {
         Some((owner, _)) => Role::View(owner),
         None if graph.is_external(id) => Role::External,

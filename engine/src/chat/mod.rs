@@ -62,6 +62,12 @@ pub enum ChatError {
     /// The model has no template: prompts can only be completed as they are.
     #[error("the model has no chat template (tokenizer.chat_template)")]
     NoTemplate,
+    /// The model's metadata does not hold the template as text.
+    #[error("{message}")]
+    Key {
+        /// The reader's words, which name key and type.
+        message: String,
+    },
     /// The template is not valid.
     #[error("the model's chat template is not valid: {message}{}", at_line(.line))]
     Syntax {

@@ -2,11 +2,15 @@
 
 use super::meter::{BASE_BUDGET, BUDGET, BUDGET_PER_BYTE};
 use super::{ChatError, Message, runtime};
+use crate::gguf::Metadata;
+use crate::vocab::{Token, Vocab};
 use minijinja::{Environment, Value};
 use serde_json::{Map, Value as Json};
 use std::borrow::Cow;
 use std::time::SystemTime;
 
+/// Where a model file holds its template.
+const KEY: &str = "tokenizer.chat_template";
 /// Size of a template that is looked at. The largest known ones have some tens of KiB.
 const MAX_SOURCE: usize = 256 << 10;
 /// Levels of nesting in JSON that is handed to a template.
@@ -41,7 +45,20 @@ impl ChatTemplate {
         ChatTemplate::with_clock(source, bos, eos, SystemTime::now)
     }
 
-    /// The same with another clock than the system's.
+    /// The template that came with a model; [`ChatError::NoTemplate`] where none did.
+    pub fn of_model(metadata: &Metadata, vocab: &Vocab) -> Result<ChatTemplate, ChatError> {
+        let source = metadata
+            .optional::<&str>(KEY)
+            .map_err(|e| ChatError::Key { message: e.to_string() })?;
+        let text = |token: Option<Token>| token.map_or(Cow::Borrowed(""), |token| vocab.text(token));
+        ChatTemplate::new(
+            source.ok_or(ChatError::NoTemplate)?,
+            &text(vocab.bos()),
+            &text(vocab.eos()),
+        )
+    }
+
+    /// As [`ChatTemplate::new`], with another clock than the system's.
     pub fn with_clock(source: &str, bos: &str, eos: &str, now: fn() -> SystemTime) -> Result<ChatTemplate, ChatError> {
         if source.trim().is_empty() {
             return Err(ChatError::NoTemplate);

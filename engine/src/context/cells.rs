@@ -108,7 +108,6 @@ impl Cells {
             (EMPTY, SeqSet::default())
         };
         self.set(undo.cell, pos, seqs);
-        self.first_free = self.first_free.min(undo.cell);
     }
 
     /// True if no query of any of the sequences sees a cell at `pos`, now or later. `q_min[s]` is the lowest position at which
@@ -237,6 +236,7 @@ impl Cells {
         if is {
             self.top = self.top.max(cell + 1);
         } else {
+            self.first_free = self.first_free.min(cell);
             self.settle();
         }
     }

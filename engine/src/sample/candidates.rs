@@ -32,6 +32,9 @@ pub struct Candidates {
 impl Candidates {
     /// Every token with its logit, in token order. `logits`: `[n_vocab]`; NaN becomes minus infinity.
     pub fn fill(&mut self, logits: &[f32]) {
+        // Now, so that no later token allocates because a sampler happens to look at more candidates.
+        self.scratch.clear();
+        self.scratch.reserve(Best::capacity(logits.len() / SCAN_FACTOR));
         self.data.clear();
         self.data
             .extend(logits.iter().enumerate().map(|(i, &logit)| candidate(i, logit)));

@@ -1,7 +1,8 @@
 //! The chain of samplers that turns logits into a token.
 
 use super::rng::{Rng, random_seed};
-use super::{Bias, Candidates, Dist, Mirostat, MirostatV2, SampleError, SamplerParams, Token};
+use super::{Bias, Candidates, Dist, LogitBias, Mirostat, MirostatV2, SampleError, SamplerParams, Token};
+use crate::vocab::Vocab;
 use std::borrow::Cow;
 
 /// One step of a chain.
@@ -35,6 +36,20 @@ pub trait Pieces {
 
     /// The tokens of a text, without BOS or EOS and without parsing special tokens.
     fn tokenize(&self, text: &str) -> Vec<Token>;
+}
+
+impl Pieces for Vocab {
+    fn n_tokens(&self) -> usize {
+        Vocab::n_tokens(self) as usize
+    }
+
+    fn piece(&self, token: Token) -> Cow<'_, [u8]> {
+        Cow::Borrowed(self.token_to_piece(token, true))
+    }
+
+    fn tokenize(&self, text: &str) -> Vec<Token> {
+        Vocab::tokenize(self, text, false, false)
+    }
 }
 
 /// Samplers in order, and the candidates they work on.
@@ -104,6 +119,28 @@ impl Chain {
             n_vocab,
             seed,
         })
+    }
+
+    /// The chain that `params` describe, for a model's vocabulary: with the tokens banned that the model must not
+    /// produce, and with DRY's sequence breakers.
+    pub fn for_vocab(params: &SamplerParams, vocab: &Vocab) -> Result<Chain, SampleError> {
+        let n_vocab = Pieces::n_tokens(vocab);
+        let bans = vocab
+            .suppressed_tokens()
+            .iter()
+            .filter(|&&token| (token as usize) < n_vocab);
+        let bans: Vec<_> = bans
+            .map(|&token| LogitBias {
+                token,
+                bias: f32::NEG_INFINITY,
+            })
+            .collect();
+        if bans.is_empty() {
+            return Chain::new(params, n_vocab, Some(vocab));
+        }
+        let mut params = params.clone();
+        params.logit_bias.extend(bans);
+        Chain::new(&params, n_vocab, Some(vocab))
     }
 
     /// A chain of given samplers. Where none of them selects, the most likely candidate is taken.

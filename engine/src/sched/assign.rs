@@ -23,11 +23,13 @@ pub(super) struct Assigner<'a> {
     /// By priority; the last one takes what no other does.
     pub sites: &'a [Site],
     pub op_offload: bool,
+    /// The user's assignments by tensor, `of` before the first pass. May be shorter than the graph.
+    pub user: &'a [Option<BackendId>],
     /// By tensor.
     pub of: &'a mut [Option<BackendId>],
 }
 
-/// All passes in order. `of` comes with the user's assignments, which no pass overrides.
+/// All passes in order. Pass 3 may still improve on the user's assignments; the others leave them alone.
 pub(super) fn assign(a: &mut Assigner<'_>) -> Result<(), SchedError> {
     from_memory(a)?;
     expand(a);
@@ -104,16 +106,19 @@ pub(super) fn leftovers(a: &mut Assigner<'_>) -> Result<(), SchedError> {
 }
 
 /// A user's assignment, or the owner of memory that a node writes into, may have led to a backend that cannot do the op,
-/// or not there.
+/// or not there. Where a pass chose, it asked.
 fn check_support(a: &Assigner<'_>) -> Result<(), SchedError> {
     let graph = a.graph;
     for &node in graph.nodes() {
         let tensor = graph.tensor(node);
+        let by_user = a.user.get(node.index()).is_some_and(Option::is_some);
+        if tensor.op.is_view() || (tensor.view.is_none() && !by_user) {
+            continue;
+        }
         let Some(b) = a.get(node).filter(|&b| a.computes(b, node)) else {
             return Err(unsupported(graph, node));
         };
         if let Some((owner, _)) = tensor.view
-            && !tensor.op.is_view()
             && !a.can_use(b, owner)
         {
             let memory = match (graph.home(owner), a.get(owner)) {

@@ -1,6 +1,6 @@
 //! Which backend computes which node: a graph is assigned, cut into splits, placed in memory, and computed.
 //!
-//! [`Scheduler::alloc_graph`] runs the passes of [`assign`] and [`split`] and gives every tensor a home;
+//! [`Scheduler::alloc_graph`] runs the passes of `assign` and `split` and gives every tensor a home;
 //! [`Scheduler::compute`] carries the splits out in order, copying between memories where a split begins. A graph that was
 //! not changed since is not looked at again, and no step takes memory from the heap once the tables have grown.
 
@@ -151,11 +151,12 @@ impl Scheduler {
         if backends.is_empty() || backends.len() > MAX_BACKENDS {
             return Err(SchedError::BackendCount(backends.len()));
         }
-        let site = |b: &Box<dyn Backend>| Site {
-            device: b.device().clone(),
-            memory: b.device().buffer_type(),
-        };
-        let sites: Vec<Site> = backends.iter().map(site).collect();
+        let sites: Vec<Site> = (backends.iter().map(|b| b.device()))
+            .map(|device| Site {
+                device: device.clone(),
+                memory: device.buffer_type(),
+            })
+            .collect();
         let types: Vec<Arc<dyn BufferType>> = sites.iter().map(|s| s.memory.clone()).collect();
         let n_copies = if params.pipeline { PIPELINE_COPIES } else { 1 };
         let mut events = Vec::new();
@@ -347,6 +348,7 @@ impl Scheduler {
             memory: &self.memory,
             sites: &self.sites,
             op_offload: self.op_offload,
+            user: &self.user,
             of: &mut self.of,
         })?;
         let splits = &mut self.splits;

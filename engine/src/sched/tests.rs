@@ -143,7 +143,9 @@ impl Lab {
         for &(id, b) in &self.user {
             of[id.index()] = Some(b);
         }
+        let user = of.clone();
         let mut a = Assigner {
+            user: &user,
             graph: &self.graph,
             memory: &self.memory,
             sites: &sites,

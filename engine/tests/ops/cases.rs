@@ -71,7 +71,7 @@ pub fn scaling() -> Vec<Case> {
     all
 }
 
-const UNARY: [Unary; 14] = [
+const UNARY: [Unary; 15] = [
     Unary::Neg,
     Unary::Abs,
     Unary::Sqr,
@@ -83,6 +83,7 @@ const UNARY: [Unary; 14] = [
     Unary::ReluSqr,
     Unary::Silu,
     Unary::Gelu,
+    Unary::GeluHalf,
     Unary::GeluErf,
     Unary::GeluQuick,
     Unary::Softplus,

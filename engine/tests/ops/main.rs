@@ -29,8 +29,7 @@ fn compare(cases: Vec<Case>) {
                     let prepared = Prepared::new(case, device.clone(), in_place);
                     let got = prepared.compute(n_threads).unwrap_or_else(|e| panic!("{case:?}: {e}"));
                     let error = nmse(&got, &want);
-                    // Also false if the error is not a number.
-                    if !(error <= case.limit) {
+                    if error.is_nan() || error > case.limit {
                         let how = format!("{} threads{}", n_threads, if in_place { ", in place" } else { "" });
                         failures.push(format!("{} ({how}): nmse {error:.3e} of {case:?}", device.name()));
                     }

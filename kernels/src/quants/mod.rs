@@ -10,6 +10,9 @@ mod f32;
 mod iq4_nl;
 mod iq4_xs;
 mod mxfp4;
+mod nvfp4;
+mod q1_0;
+mod q2_0;
 mod q2_k;
 mod q3_k;
 mod q4_0;
@@ -20,6 +23,8 @@ mod q5_1;
 mod q5_k;
 mod q6_k;
 mod q8_0;
+mod tq1_0;
+mod tq2_0;
 
 use bytemuck::{Pod, Zeroable};
 
@@ -32,6 +37,9 @@ pub use self::f32::BlockF32;
 pub use self::iq4_nl::BlockIQ4NL;
 pub use self::iq4_xs::BlockIQ4XS;
 pub use self::mxfp4::BlockMXFP4;
+pub use self::nvfp4::BlockNVFP4;
+pub use self::q1_0::BlockQ1_0;
+pub use self::q2_0::BlockQ2_0;
 pub use self::q2_k::BlockQ2K;
 pub use self::q3_k::BlockQ3K;
 pub use self::q4_0::BlockQ4_0;
@@ -42,6 +50,8 @@ pub use self::q5_1::BlockQ5_1;
 pub use self::q5_k::BlockQ5K;
 pub use self::q6_k::BlockQ6K;
 pub use self::q8_0::BlockQ8_0;
+pub use self::tq1_0::BlockTQ1_0;
+pub use self::tq2_0::BlockTQ2_0;
 
 /// A block of a tensor type. Blocks have alignment 1, so that any bytes of the right length are blocks.
 pub(crate) trait Block: Pod {
@@ -78,6 +88,11 @@ macro_rules! for_each_block {
             BlockIQ4NL [quantize];
             BlockIQ4XS [];
             BlockMXFP4 [];
+            BlockTQ1_0 [];
+            BlockTQ2_0 [];
+            BlockNVFP4 [];
+            BlockQ1_0 [];
+            BlockQ2_0 [];
         }
     };
 }

@@ -12,7 +12,7 @@ use crate::sched::fake::FakeType;
 pub(super) fn check(sketch: &Sketch, plan: &Plan) {
     let graph = &sketch.graph;
     let mut bytes: HashMap<(usize, usize, usize), TensorId> = HashMap::new();
-    let mut write = |bytes: &mut HashMap<_, _>, id: TensorId| {
+    let write = |bytes: &mut HashMap<_, _>, id: TensorId| {
         if graph.tensor(id).view.is_none() && !graph.is_external(id) {
             let p = plan
                 .place(id)

@@ -1,14 +1,15 @@
-//! Walking a graph: all members compute each node together and meet before the next.
+//! Walking a graph: all members compute each node together and meet before the next where they have to.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::meetings::{Access, Meetings};
 use super::ops::{self, Fault, Stop, Task};
 use super::pool::{Abandoned, Member, Pool};
 use super::scratch::{Parts, Scratch};
 use super::view::Step;
 use crate::backend::{Backend, BackendError, BackendParams, Device, MemoryMap, rules};
-use crate::graph::{Graph, Op, TensorId};
+use crate::graph::{Graph, MAX_SRC, Op, TensorId};
 
 /// The CPU's backend: a pool of threads and scratch memory.
 pub(super) struct CpuBackend {
@@ -17,6 +18,8 @@ pub(super) struct CpuBackend {
     n_threads: usize,
     scratch: Scratch,
     steps: Vec<Step>,
+    meetings: Meetings,
+    accesses: Vec<Access>,
 }
 
 impl CpuBackend {
@@ -29,23 +32,38 @@ impl CpuBackend {
             n_threads: params.n_threads.max(1),
             scratch: Scratch::default(),
             steps: Vec::new(),
+            meetings: Meetings::new(),
+            // The result, the operands and shared scratch memory.
+            accesses: Vec::with_capacity(MAX_SRC + 2),
         })
     }
 
     /// Checks every node and finds its operands. After this, only numbers of rows and experts can be wrong.
     fn prepare(&mut self, graph: &Graph, nodes: &[TensorId], memory: &MemoryMap) -> Result<(), BackendError> {
-        self.steps.clear();
-        self.steps.reserve(nodes.len());
+        self.expect_steps(nodes.len());
         let mut need = ops::Need::default();
         for &id in nodes {
             if computes_nothing(graph, id) {
                 continue;
             }
             ops::check(graph, id).map_err(|_| rules::unsupported(graph, id))?;
-            need = need.max(ops::need(graph, id, self.n_threads));
-            self.steps.push(Step::new(graph, memory, id)?);
+            let of_node = ops::need(graph, id, self.n_threads);
+            need = need.max(of_node);
+            let mut step = Step::new(graph, memory, id, &mut self.accesses)?;
+            if of_node.shared > 0 {
+                self.accesses.push(Access::SHARED_SCRATCH);
+            }
+            step.solo = self.n_threads == 1 || ops::is_small(graph, id);
+            step.meet = self.n_threads > 1 && self.meetings.before(&self.accesses, step.solo);
+            self.steps.push(step);
         }
         self.make_room(need, self.n_threads)
+    }
+
+    fn expect_steps(&mut self, n: usize) {
+        self.steps.clear();
+        self.steps.reserve(n);
+        self.meetings.start();
     }
 
     fn make_room(&mut self, need: ops::Need, n_members: usize) -> Result<(), BackendError> {
@@ -74,8 +92,7 @@ impl Backend for CpuBackend {
             .iter()
             .filter(|&&id| !computes_nothing(graph, id) && ops::check(graph, id).is_ok());
         let need = computed.fold(ops::Need::default(), |need, &id| need.max(ops::need(graph, id, n)));
-        self.steps.clear();
-        self.steps.reserve(nodes.len());
+        self.expect_steps(nodes.len());
         self.make_room(need, n)
     }
 
@@ -107,8 +124,8 @@ struct Walk<'a> {
     graph: &'a Graph,
     steps: &'a [Step],
     parts: Parts<'a>,
-    /// The first step in which a member met a fault. Looked at after the meeting that ends a step, and compared with that step,
-    /// since a quick member may meet another fault in the next step before a slow one has looked.
+    /// The first step in which a fault was found. Looked at after meetings and compared with the step before, so that all members
+    /// stop at the same meeting: a quick one may find a fault in the next step before a slow one has looked.
     faulty: AtomicUsize,
     fault: Mutex<Option<(TensorId, Fault)>>,
 }
@@ -116,12 +133,23 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn walk(&self, member: Member<'_>) -> Result<(), Abandoned> {
         for (i, step) in self.steps.iter().enumerate() {
+            if step.meet {
+                member.meet()?;
+                if self.faulty.load(Ordering::Acquire) < i {
+                    break;
+                }
+            }
+            if step.solo && member.ith > 0 {
+                continue;
+            }
+            let member = if step.solo { member.alone() } else { member };
             let task = Task {
                 graph: self.graph,
                 node: self.graph.tensor(step.id),
                 step,
                 member,
-                // SAFETY: asked once per member and step; all members have met after the step before, and will after this one.
+                // SAFETY: asked once per member and step. Members have met after all steps whose operands or results are not
+                // to be touched during this one, and will meet before the next such.
                 target: unsafe { step.target(self.graph, member) },
                 // SAFETY: each member asks for its own part, and the slice of the step before is gone.
                 scratch: unsafe { self.parts.member(member.ith) },
@@ -131,10 +159,6 @@ impl Walk<'_> {
                 Ok(()) => {}
                 Err(Stop::Abandoned) => return Err(Abandoned),
                 Err(Stop::Fault(fault)) => self.report(i, step.id, fault),
-            }
-            member.meet()?;
-            if self.faulty.load(Ordering::Acquire) <= i {
-                break;
             }
         }
         Ok(())

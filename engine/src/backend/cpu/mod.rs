@@ -2,6 +2,7 @@
 
 mod compute;
 mod gate;
+mod meetings;
 mod ops;
 mod pool;
 mod scratch;

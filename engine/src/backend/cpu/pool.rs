@@ -35,6 +35,11 @@ impl Member<'_> {
         self.barrier.wait(self.nth)
     }
 
+    /// This member as a team of its own.
+    pub(super) fn alone(self) -> Self {
+        Member { ith: 0, nth: 1, ..self }
+    }
+
     /// This member's share of `n` equal pieces of work.
     pub(super) fn share(&self, n: usize) -> std::ops::Range<usize> {
         let (each, rest) = (n / self.nth, n % self.nth);

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kernels::GgmlType;
 
+use super::meetings::Access;
 use super::pool::Member;
 use crate::backend::host::HostBuffer;
 use crate::backend::{BackendError, MemoryMap};
@@ -21,6 +22,10 @@ pub(super) struct Step {
     pub(super) id: TensorId,
     target: NonNull<u8>,
     sources: [Option<NonNull<u8>>; MAX_SRC],
+    /// Members meet before this step.
+    pub(super) meet: bool,
+    /// Member 0 alone computes it.
+    pub(super) solo: bool,
     /// Pieces of work that members took so far.
     taken: AtomicUsize,
 }
@@ -38,6 +43,15 @@ struct Place {
 }
 
 impl Place {
+    fn access(&self, write: bool) -> Access {
+        let start = self.start.as_ptr() as usize;
+        Access {
+            start,
+            end: start + self.len,
+            write,
+        }
+    }
+
     fn overlaps(&self, other: &Place) -> bool {
         let (a, b) = (self.start.as_ptr() as usize, other.start.as_ptr() as usize);
         a < b + other.len && b < a + self.len
@@ -46,7 +60,13 @@ impl Place {
 
 impl Step {
     /// Finds the operands of a node whose types and shapes have been checked. The error says what is wrong with which tensor.
-    pub(super) fn new(graph: &Graph, memory: &MemoryMap, id: TensorId) -> Result<Step, BackendError> {
+    /// `accesses` is set to what the step touches.
+    pub(super) fn new(
+        graph: &Graph,
+        memory: &MemoryMap,
+        id: TensorId,
+        accesses: &mut Vec<Access>,
+    ) -> Result<Step, BackendError> {
         let node = graph.tensor(id);
         let target = locate(graph, memory, id)?;
         if !target.writable {
@@ -55,6 +75,8 @@ impl Step {
         if !(target.start.as_ptr() as usize).is_multiple_of(align_of::<f32>()) {
             return Err(flaw(node, "is not aligned"));
         }
+        accesses.clear();
+        accesses.push(target.access(true));
         let mut sources = [None; MAX_SRC];
         for (i, source) in node.sources().enumerate() {
             let place = locate(graph, memory, source)?;
@@ -66,11 +88,14 @@ impl Step {
                 return Err(flaw(t, "is not aligned"));
             }
             sources[i] = Some(place.start);
+            accesses.push(place.access(false));
         }
         Ok(Step {
             id,
             target: target.start,
             sources,
+            meet: true,
+            solo: false,
             taken: AtomicUsize::new(0),
         })
     }

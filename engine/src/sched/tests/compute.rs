@@ -138,11 +138,14 @@ fn reserved_sizes_are_reported_and_measured_without_taking_memory() {
     assert!(matches!(s.compute(&lab.graph), Err(SchedError::NotAllocated)));
 }
 
+/// Names and data of nodes.
+type Seen = Arc<Mutex<Vec<(&'static str, Vec<u8>)>>>;
+
 /// Wants some nodes and keeps what it is shown.
 struct Watch {
     wanted: &'static [&'static str],
     stop_at: &'static str,
-    seen: Arc<Mutex<Vec<(&'static str, Vec<u8>)>>>,
+    seen: Seen,
 }
 
 impl Observer for Watch {
@@ -166,7 +169,7 @@ fn an_observer_sees_what_it_wants_and_can_stop() {
     let mut s = lab.scheduler();
     let expected = lab.compute(&mut s, out);
     lab.devices.iter().for_each(|d| d.log.lock().unwrap().clear());
-    let seen = Arc::new(Mutex::new(Vec::new()));
+    let seen = Seen::default();
     s.set_observer(Some(Box::new(Watch {
         wanted: &["a", "e"],
         stop_at: "",

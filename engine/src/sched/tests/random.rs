@@ -12,7 +12,7 @@ enum Piece {
     Add(usize, usize),
     Scale(usize),
     View(usize),
-    Rows(usize, usize),
+    Rows(usize),
 }
 
 fn piece() -> impl Strategy<Value = Piece> {
@@ -23,7 +23,7 @@ fn piece() -> impl Strategy<Value = Piece> {
         4 => (n.clone(), n.clone()).prop_map(|(a, b)| Piece::Add(a, b)),
         2 => n.clone().prop_map(Piece::Scale),
         2 => n.clone().prop_map(Piece::View),
-        1 => (n.clone(), n).prop_map(|(a, b)| Piece::Rows(a, b)),
+        1 => n.prop_map(Piece::Rows),
     ]
 }
 
@@ -66,7 +66,7 @@ fn build(lab: &mut Lab, pieces: &[Piece], on: Option<usize>, keep_all: bool) -> 
                 let a = pick(&activations, a);
                 lab.graph.reshape(a, [4, 2, 1, 1]).unwrap()
             }
-            Piece::Rows(a, _) => {
+            Piece::Rows(a) => {
                 let set = lab.graph.set_rows(cache, pick(&activations, a), rows).unwrap();
                 lab.graph.expand(set);
                 set

@@ -141,6 +141,27 @@ pub(super) fn need(graph: &Graph, id: TensorId, n_members: usize) -> Need {
     }
 }
 
+/// True if a node is done by one member before others could join in.
+pub(super) fn is_small(graph: &Graph, id: TensorId) -> bool {
+    /// Elements of the size of a microsecond or two.
+    const SMALL: usize = 4096;
+    /// Multiplications in a product that take as long as one element elsewhere.
+    const PRODUCTS: usize = 4;
+    let node = graph.tensor(id);
+    let operand = |i: usize| graph.tensor(node.source(i));
+    let elements = match node.op {
+        Op::MulMat | Op::MulMatId => node.nelements().saturating_mul(operand(1).ne[0]) / PRODUCTS,
+        Op::Attention(_) => {
+            let (q, k) = (operand(0), operand(1));
+            (q.nelements() + node.nelements()).saturating_mul(k.ne[2]) / PRODUCTS
+        }
+        Op::SetRows => operand(0).nelements(),
+        Op::GetRows => node.nelements(),
+        _ => node.nelements().max(operand(0).nelements()),
+    };
+    elements <= SMALL
+}
+
 /// Computes this member's share of a node.
 pub(super) fn run(task: Task<'_>) -> Result<(), Stop> {
     match task.node.op {

@@ -1,0 +1,353 @@
+//! The command line: one declaration from which parsing, help and the reference in `docs/` come.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use kernels::GgmlType;
+
+use crate::sampling::SamplerArgs;
+
+/// Runs language models from GGUF files.
+#[derive(Debug, Parser)]
+#[command(name = "llama", version, args_override_self = true, disable_help_subcommand = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one, made once")]
+pub enum Command {
+    /// Answer a prompt, or chat when there is none
+    Run(RunArgs),
+    /// Show what a GGUF file holds
+    Inspect(InspectArgs),
+    /// Turn text into tokens
+    Tokenize(TokenizeArgs),
+    /// List, draw and check the architectures
+    Arch(ArchArgs),
+    /// Write the logits of every position of a token sequence
+    Logits(LogitsArgs),
+    /// Print the reference of all commands as markdown
+    #[command(hide = true)]
+    Reference,
+}
+
+/// `llama run`
+#[derive(Debug, Args)]
+#[command(args_override_self = true, after_help = RUN_NOTES)]
+pub struct RunArgs {
+    /// GGUF file; without one, the default model is used (and fetched once)
+    #[arg(value_name = "MODEL")]
+    pub first: Option<String>,
+    /// What to answer; without it, standard input is read, or a chat begins on a terminal
+    #[arg(value_name = "PROMPT")]
+    pub second: Option<String>,
+    /// GGUF file, in place of the first argument
+    #[arg(short, long, value_name = "FILE")]
+    pub model: Option<PathBuf>,
+    /// What to answer, in place of the argument
+    #[arg(short, long, value_name = "TEXT")]
+    pub prompt: Option<String>,
+    /// File added to the prompt; `-` is standard input
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Most tokens to generate; -1 goes on until the model ends or the context is full
+    #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
+          value_parser = clap::value_parser!(i64).range(-1..))]
+    pub predict: i64,
+    /// Instructions before the conversation
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+    /// Complete the prompt as it stands, without the model's chat template
+    #[arg(long)]
+    pub raw: bool,
+    /// Hide the line of statistics
+    #[arg(long)]
+    pub no_stats: bool,
+    /// Tell on stderr what is loaded and how
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// How to load
+    #[command(flatten)]
+    pub load: LoadArgs,
+    /// How to compute
+    #[command(flatten)]
+    pub context: ContextArgs,
+    /// How to choose tokens
+    #[command(flatten)]
+    pub sampler: SamplerArgs,
+}
+
+const RUN_NOTES: &str = "A single argument is a model if it is a file or ends in .gguf, else a prompt.";
+
+/// How a model is loaded.
+#[derive(Clone, Debug, Args)]
+pub struct LoadArgs {
+    /// Architecture to load the file as; `auto` is what the file says
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub arch: String,
+    /// Device that holds the weights and computes
+    #[arg(long, value_name = "NAME", hide_short_help = true)]
+    pub device: Option<String>,
+    /// Read the file into memory instead of mapping it
+    #[arg(long, hide_short_help = true)]
+    pub no_mmap: bool,
+}
+
+/// How a context is made.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Context")]
+pub struct ContextArgs {
+    /// Tokens of context; 0 takes as many as the model was trained for
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 4096)]
+    pub ctx_size: usize,
+    /// Threads for single tokens [default: one for each core]
+    #[arg(short, long, value_name = "N", value_parser = threads)]
+    pub threads: Option<usize>,
+    /// Threads for prompts (-tb) [default: those of -t]
+    #[arg(long, value_name = "N", value_parser = threads, hide_short_help = true)]
+    pub threads_batch: Option<usize>,
+    /// Most tokens decoded in one call
+    #[arg(short, long, value_name = "N", default_value = "2048", value_parser = positive, hide_short_help = true)]
+    pub batch_size: usize,
+    /// Most tokens computed at once (-ub)
+    #[arg(long, value_name = "N", default_value = "512", value_parser = positive, hide_short_help = true)]
+    pub ubatch_size: usize,
+    /// Type of the cached keys (-ctk): f32, f16, bf16 or q8_0
+    #[arg(long, value_name = "TYPE", alias = "ctk", default_value = "f16", value_parser = cache_type, hide_short_help = true)]
+    pub cache_type_k: GgmlType,
+    /// Type of the cached values (-ctv): f32, f16, bf16 or q8_0
+    #[arg(long, value_name = "TYPE", alias = "ctv", default_value = "f16", value_parser = cache_type, hide_short_help = true)]
+    pub cache_type_v: GgmlType,
+    /// Base of the rotary wave lengths [default: the model's]
+    #[arg(long, value_name = "BASE", value_parser = positive_float, hide_short_help = true)]
+    pub rope_freq_base: Option<f32>,
+    /// Factor on positions [default: the model's]
+    #[arg(long, value_name = "FACTOR", value_parser = positive_float, hide_short_help = true)]
+    pub rope_freq_scale: Option<f32>,
+}
+
+/// `llama inspect`
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    /// GGUF file; its tensors' data may be missing
+    pub file: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Print long arrays in full
+    #[arg(long)]
+    pub arrays: bool,
+}
+
+/// `llama tokenize`
+#[derive(Debug, Args)]
+#[command(args_override_self = true)]
+pub struct TokenizeArgs {
+    /// GGUF file; only its metadata is read [default: the default model]
+    #[arg(short, long, value_name = "FILE")]
+    pub model: Option<PathBuf>,
+    /// What to tokenize; without it, standard input
+    #[arg(allow_hyphen_values = true)]
+    pub text: Option<String>,
+    /// Print the ids only, separated by commas
+    #[arg(long)]
+    pub ids: bool,
+    /// Do not add tokens at begin and end of the text
+    #[arg(long)]
+    pub no_bos: bool,
+    /// Take the names of special tokens as text
+    #[arg(long)]
+    pub no_parse_special: bool,
+    /// Both: add no special tokens and parse none
+    #[arg(long)]
+    pub no_special: bool,
+}
+
+/// `llama logits`
+#[derive(Debug, Args)]
+#[command(args_override_self = true, group = clap::ArgGroup::new("sequence").required(true))]
+pub struct LogitsArgs {
+    /// GGUF file
+    #[arg(short, long, value_name = "FILE")]
+    pub model: PathBuf,
+    /// Token ids, separated by commas or white space
+    #[arg(long, value_name = "IDS", group = "sequence")]
+    pub tokens: Option<String>,
+    /// File of token ids, separated by commas or white space; `-` is standard input
+    #[arg(long, value_name = "FILE", group = "sequence")]
+    pub tokens_file: Option<PathBuf>,
+    /// Where to write: u32 n_tokens, u32 n_vocab, i32 tokens, f32 logits of each token in turn, little-endian
+    #[arg(short, long, value_name = "OUT")]
+    pub output: PathBuf,
+    /// How to load
+    #[command(flatten)]
+    pub load: LoadArgs,
+    /// Type of the cached keys: f32, f16, bf16 or q8_0
+    #[arg(long, value_name = "TYPE", alias = "cache-type-k", default_value = "f16", value_parser = cache_type)]
+    pub ctk: GgmlType,
+    /// Type of the cached values: f32, f16, bf16 or q8_0
+    #[arg(long, value_name = "TYPE", alias = "cache-type-v", default_value = "f16", value_parser = cache_type)]
+    pub ctv: GgmlType,
+    /// Most tokens computed at once
+    #[arg(long, value_name = "N", alias = "ubatch-size", default_value = "512", value_parser = positive)]
+    pub ubatch: usize,
+    /// Threads [default: one for each core]
+    #[arg(short, long, value_name = "N", value_parser = threads)]
+    pub threads: Option<usize>,
+}
+
+/// `llama arch`
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct ArchArgs {
+    /// What to do; without a command or name, the architectures are listed
+    #[command(subcommand)]
+    pub command: Option<ArchCommand>,
+    /// Architecture whose hyper-parameters, tensors and graph to print
+    pub name: Option<String>,
+    /// Print the graph only, as a drawing
+    #[arg(long, value_name = "FORMAT", requires = "name")]
+    pub draw: Option<Drawing>,
+}
+
+/// Languages of drawings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Drawing {
+    /// As GitHub and many editors render it in markdown
+    Mermaid,
+    /// As Graphviz renders it
+    Dot,
+}
+
+/// The commands of `llama arch`.
+#[derive(Debug, Subcommand)]
+pub enum ArchCommand {
+    /// List the architectures
+    List {
+        /// Print the table of the README
+        #[arg(long)]
+        markdown: bool,
+    },
+    /// Compare seeded models with recorded logits
+    Check(CheckArgs),
+}
+
+/// `llama arch check`
+#[derive(Debug, Args)]
+#[command(args_override_self = true)]
+pub struct CheckArgs {
+    /// Configurations (`llama-moe`) or architectures (`llama`) to check [default: all]
+    pub names: Vec<String>,
+    /// Folder of NAME.header.gguf and NAME.logits files
+    #[arg(long, value_name = "DIR")]
+    pub fixtures: PathBuf,
+    /// Seed of the weights
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Leave out architectures that are not declared, which otherwise fail
+    #[arg(long)]
+    pub known: bool,
+    /// Type of the cached keys: f32, f16, bf16 or q8_0
+    #[arg(long, value_name = "TYPE", alias = "cache-type-k", default_value = "f32", value_parser = cache_type)]
+    pub ctk: GgmlType,
+    /// Type of the cached values: f32, f16, bf16 or q8_0
+    #[arg(long, value_name = "TYPE", alias = "cache-type-v", default_value = "f32", value_parser = cache_type)]
+    pub ctv: GgmlType,
+    /// Most tokens computed at once
+    #[arg(long, value_name = "N", alias = "ubatch-size", default_value = "512", value_parser = positive)]
+    pub ubatch: usize,
+    /// Largest normalized mean squared error that passes [default: 1e-8 with an f32 cache, else 1e-4]
+    #[arg(long, value_name = "X", value_parser = positive_float_64)]
+    pub limit: Option<f64>,
+    /// Device to compute on
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+    /// Configurations checked at once [default: one for each core]
+    #[arg(short, long, value_name = "N", value_parser = threads)]
+    pub threads: Option<usize>,
+}
+
+/// Types that keys and values can be cached in.
+const CACHE_TYPES: &[GgmlType] = &[GgmlType::F32, GgmlType::F16, GgmlType::BF16, GgmlType::Q8_0];
+
+fn cache_type(text: &str) -> Result<GgmlType, String> {
+    let ty = GgmlType::from_name(text).filter(|ty| CACHE_TYPES.contains(ty));
+    ty.ok_or_else(|| {
+        let names: Vec<_> = CACHE_TYPES.iter().map(|ty| ty.name()).collect();
+        format!("expected one of {}", names.join(", "))
+    })
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    let n = text.parse().ok().filter(|&n| n > 0);
+    n.ok_or_else(|| "expected a whole number above 0".to_owned())
+}
+
+/// More threads than any machine has; bounds what a slip of the finger can start.
+const MAX_THREADS: usize = 1024;
+
+fn threads(text: &str) -> Result<usize, String> {
+    let n = text.parse().ok().filter(|n| (1..=MAX_THREADS).contains(n));
+    n.ok_or_else(|| format!("expected a whole number from 1 to {MAX_THREADS}"))
+}
+
+fn positive_float(text: &str) -> Result<f32, String> {
+    let x = text.parse().ok().filter(|x: &f32| *x > 0.0 && x.is_finite());
+    x.ok_or_else(|| "expected a number above 0".to_owned())
+}
+
+fn positive_float_64(text: &str) -> Result<f64, String> {
+    let x = text.parse().ok().filter(|x: &f64| *x > 0.0 && x.is_finite());
+    x.ok_or_else(|| "expected a number above 0".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::argv;
+
+    #[test]
+    fn the_declaration_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    /// A short form that stands for a flag nobody has would end in a message about a flag nobody typed.
+    #[test]
+    fn short_forms_stand_for_flags() {
+        fn flags(command: &clap::Command, found: &mut Vec<String>) {
+            found.extend(
+                command
+                    .get_arguments()
+                    .filter_map(|a| a.get_long())
+                    .map(|l| format!("--{l}")),
+            );
+            command.get_subcommands().for_each(|c| flags(c, found));
+        }
+        let mut found = Vec::new();
+        flags(&Cli::command(), &mut found);
+        for (short, long) in argv::SHORT_FORMS {
+            assert!(found.iter().any(|f| f == long), "{short}");
+        }
+    }
+
+    #[test]
+    fn names_of_commands_come_before_names_of_architectures() {
+        let arch = |args: &[&str]| {
+            let args = ["llama", "arch"].iter().chain(args);
+            match Cli::try_parse_from(args).map(|cli| cli.command) {
+                Ok(Command::Arch(args)) => Some(args),
+                _ => None,
+            }
+        };
+        assert!(arch(&[]).is_some_and(|a| a.name.is_none() && a.command.is_none()));
+        assert!(arch(&["qwen3", "--draw", "dot"]).is_some_and(|a| a.draw == Some(Drawing::Dot)));
+        assert!(arch(&["list"]).is_some_and(|a| a.command.is_some()));
+        assert!(arch(&["--draw", "dot"]).is_none(), "a drawing of what?");
+    }
+}

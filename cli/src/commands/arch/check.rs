@@ -1,0 +1,163 @@
+//! `llama arch check`: does an architecture compute what was recorded? The gate of a new file in `archs/`.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::sync::{Mutex, PoisonError};
+
+use engine::conformance::{CheckParams, Fixture, fixtures};
+use engine::context::ContextParams;
+use engine::model::LoadParams;
+use kernels::GgmlType;
+use rayon::iter::{ParallelBridge, ParallelIterator};
+
+use crate::args::CheckArgs;
+use crate::failure::{Failure, Outcome};
+use crate::session;
+
+/// Checks every configuration that is asked for; fails if one of them does.
+pub fn run(args: &CheckArgs) -> Outcome {
+    let mut load = LoadParams::default();
+    if let Some(name) = &args.device {
+        load.device = session::device(name)?;
+    }
+    let params = CheckParams {
+        seed: args.seed,
+        load,
+        context: ContextParams {
+            n_ubatch: args.ubatch,
+            // Configurations are what runs in parallel.
+            n_threads: 1,
+            n_threads_batch: 1,
+            type_k: args.ctk,
+            type_v: args.ctv,
+            ..ContextParams::default()
+        },
+    };
+    let is_exact = (args.ctk, args.ctv) == (GgmlType::F32, GgmlType::F32);
+    let limit = args.limit.unwrap_or(if is_exact { 1e-8 } else { 1e-4 });
+    let fixtures = selected(args)?;
+    let printer = Mutex::new(Printer::new(io::stdout()));
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(args.threads.unwrap_or(0))
+        .build()?;
+    pool.install(|| {
+        // Bridged, threads take one after the other, so that results come nearly in order.
+        fixtures.iter().enumerate().par_bridge().for_each(|(i, fixture)| {
+            let nmse = fixture.nmse(archs::ALL, &params).map_err(|e| e.to_string());
+            let mut printer = printer.lock().unwrap_or_else(PoisonError::into_inner);
+            printer.add(i, &fixture.name, nmse.map(|nmse| (nmse, nmse <= limit)));
+        });
+    });
+    printer.into_inner().unwrap_or_else(PoisonError::into_inner).finish()
+}
+
+/// The fixtures that the arguments ask for. Each name must stand for something: a check of nothing passes too easily.
+fn selected(args: &CheckArgs) -> Outcome<Vec<Fixture>> {
+    let dir = args.fixtures.display();
+    // An unusable header has no architecture; its check will say what is wrong.
+    let mut all: Vec<_> = fixtures(&args.fixtures)?
+        .into_iter()
+        .map(|f| (f.arch().ok(), f))
+        .collect();
+    if all.is_empty() {
+        return Err(Failure::new(format_args!("{dir} has no file NAME.header.gguf")));
+    }
+    let stands_for = |name: &String, arch: &Option<String>, f: &Fixture| f.name == *name || arch.as_ref() == Some(name);
+    if let Some(name) = args
+        .names
+        .iter()
+        .find(|name| !all.iter().any(|(arch, f)| stands_for(name, arch, f)))
+    {
+        return Err(Failure::new(format_args!(
+            "{dir} has no configuration or architecture `{name}`"
+        )));
+    }
+    if !args.names.is_empty() {
+        all.retain(|(arch, f)| args.names.iter().any(|name| stands_for(name, arch, f)));
+    }
+    if args.known {
+        all.retain(|(arch, _)| arch.as_ref().is_none_or(|arch| archs::find(arch).is_some()));
+    }
+    Ok(all.into_iter().map(|(_, f)| f).collect())
+}
+
+/// The error of a configuration and whether it passes, or why it could not be run.
+type Checked = Result<(f64, bool), String>;
+
+/// Prints results in order, as soon as they are there, and counts them.
+struct Printer<W> {
+    out: W,
+    waiting: BTreeMap<usize, (String, Checked)>,
+    n_printed: usize,
+    n_failed: usize,
+    error: Option<io::Error>,
+}
+
+impl<W: Write> Printer<W> {
+    fn new(out: W) -> Printer<W> {
+        Printer {
+            out,
+            waiting: BTreeMap::new(),
+            n_printed: 0,
+            n_failed: 0,
+            error: None,
+        }
+    }
+
+    fn add(&mut self, index: usize, name: &str, result: Checked) {
+        self.waiting.insert(index, (name.to_owned(), result));
+        while let Some((name, result)) = self.waiting.remove(&self.n_printed) {
+            let (value, verdict) = match &result {
+                Ok((nmse, true)) => (format!("{nmse:.2e}"), "ok".to_owned()),
+                Ok((nmse, false)) => (format!("{nmse:.2e}"), "FAIL".to_owned()),
+                Err(reason) => ("-".to_owned(), format!("FAIL {reason}")),
+            };
+            self.n_printed += 1;
+            self.n_failed += !matches!(result, Ok((_, true))) as usize;
+            let line = writeln!(self.out, "{name:<24} {value:>9} {verdict}").and_then(|()| self.out.flush());
+            self.error = self.error.take().or(line.err());
+        }
+    }
+
+    fn finish(mut self) -> Outcome {
+        if let Some(error) = self.error {
+            return Err(error.into());
+        }
+        writeln!(
+            self.out,
+            "{} passed, {} failed",
+            self.n_printed - self.n_failed,
+            self.n_failed
+        )?;
+        self.out.flush()?;
+        if self.n_failed > 0 {
+            Err(Failure::Reported)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_printed_in_order_and_counted() {
+        let mut out = Vec::new();
+        let mut printer = Printer::new(&mut out);
+        printer.add(1, "b", Ok((1e-3, false)));
+        printer.add(2, "c", Err("no such architecture".into()));
+        printer.add(0, "a", Ok((0.0, true)));
+        assert!(matches!(printer.finish(), Err(Failure::Reported)));
+        let lines: Vec<Vec<_>> = std::str::from_utf8(&out)
+            .unwrap()
+            .lines()
+            .map(|l| l.split_whitespace().collect())
+            .collect();
+        assert_eq!(lines[0], ["a", "0.00e0", "ok"]);
+        assert_eq!(lines[1], ["b", "1.00e-3", "FAIL"]);
+        assert_eq!(lines[2][..3], ["c", "-", "FAIL"]);
+        assert_eq!(lines[3].join(" "), "1 passed, 2 failed");
+    }
+}

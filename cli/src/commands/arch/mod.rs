@@ -1,0 +1,67 @@
+//! `llama arch`: the architectures that are declared, what a declaration says, and whether it computes what it should.
+
+mod check;
+mod draw;
+mod show;
+
+use std::io::Write;
+
+use engine::model::Registered;
+
+use crate::args::{ArchArgs, ArchCommand};
+use crate::commands::stdout;
+use crate::failure::{Failure, Outcome};
+
+/// Dispatches on the command or name given.
+pub fn run(args: &ArchArgs) -> Outcome {
+    match (&args.command, &args.name) {
+        (Some(ArchCommand::List { markdown: true }), _) => list_markdown(),
+        (Some(ArchCommand::List { markdown: false }), _) | (None, None) => list(),
+        (Some(ArchCommand::Check(args)), _) => check::run(args),
+        (None, Some(name)) => {
+            let registered = find(name)?;
+            let mut out = stdout();
+            match args.draw {
+                Some(drawing) => draw::draw(&mut out, registered.arch, drawing)?,
+                None => show::show(&mut out, registered)?,
+            }
+            Ok(out.flush()?)
+        }
+    }
+}
+
+fn find(name: &str) -> Outcome<&'static Registered> {
+    archs::find(name).ok_or_else(|| {
+        Failure::new(format_args!(
+            "architecture `{name}` is not declared; `llama arch list` prints those that are"
+        ))
+    })
+}
+
+fn list() -> Outcome {
+    let mut out = stdout();
+    let width = archs::ALL.iter().map(|r| r.arch.name.len()).max().unwrap_or(0);
+    for r in archs::ALL {
+        writeln!(out, "{:<width$}  {}", r.arch.name, about(r))?;
+    }
+    Ok(out.flush()?)
+}
+
+/// The table in the README, which a test holds against this.
+fn list_markdown() -> Outcome {
+    let mut out = stdout();
+    writeln!(out, "| architecture | what it is | rotary positions |\n|---|---|---|")?;
+    for r in archs::ALL {
+        let rope = r
+            .arch
+            .rope
+            .map_or_else(|| "none".to_owned(), |kind| format!("{kind:?}").to_lowercase());
+        writeln!(out, "| `{}` | {} | {rope} |", r.arch.name, about(r).replace('|', "\\|"))?;
+    }
+    Ok(out.flush()?)
+}
+
+/// What the file says of the model, on one line.
+fn about(r: &Registered) -> String {
+    r.about.split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,412 @@
+//! `llama inspect`: what a GGUF file holds, for people or as JSON.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+
+use engine::gguf::split::SplitInfo;
+use engine::gguf::{Array, Gguf, Metadata, Value};
+use serde::Serialize;
+use serde_json::{Map, json};
+
+use crate::args::InspectArgs;
+use crate::commands::stdout;
+use crate::failure::Outcome;
+use crate::human;
+
+/// Arrays up to this length are printed in full.
+const SHORT_ARRAY: usize = 16;
+
+/// Prints one file's header.
+pub fn run(args: &InspectArgs) -> Outcome {
+    let header = Gguf::open_header(&args.file)?;
+    let report = Report::new(&header, args)?;
+    let mut out = stdout();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &report)?;
+        writeln!(out)?;
+    } else {
+        print(&mut out, &header, &report, args)?;
+    }
+    Ok(out.flush()?)
+}
+
+/// All that is printed; the JSON is exactly this.
+#[derive(Serialize)]
+struct Report<'a> {
+    file: String,
+    file_bytes: u64,
+    gguf_version: u32,
+    alignment: usize,
+    data_offset: usize,
+    /// Bytes of tensor data that the file lacks.
+    missing_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    split: Option<Split>,
+    architecture: Option<&'a str>,
+    name: Option<&'a str>,
+    declaration: Declaration,
+    n_parameters: usize,
+    tensor_bytes: usize,
+    /// Number of tensors and bytes by type.
+    types: BTreeMap<&'static str, TypeTotal>,
+    hyper_parameters: Map<String, serde_json::Value>,
+    vocabulary: Option<Vocabulary<'a>>,
+    metadata: Map<String, serde_json::Value>,
+    tensors: Vec<Tensor<'a>>,
+}
+
+#[derive(Serialize)]
+struct Split {
+    part: u32,
+    parts: u32,
+}
+
+/// Does the file fit the architecture as declared here?
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case", tag = "status", content = "detail")]
+enum Declaration {
+    /// The file names no architecture.
+    None,
+    /// No such architecture is declared.
+    Unknown,
+    /// Every tensor is declared and present.
+    Matches,
+    /// The other tensors are in other files.
+    Partial,
+    /// There are no tensors to compare with, as in files that hold a vocabulary only.
+    NoTensors,
+    /// What is wrong.
+    Differs(String),
+}
+
+#[derive(Serialize, Default)]
+struct TypeTotal {
+    tensors: usize,
+    bytes: usize,
+}
+
+#[derive(Serialize)]
+struct Vocabulary<'a> {
+    model: &'a str,
+    pre: Option<&'a str>,
+    n_tokens: Option<usize>,
+    n_merges: Option<usize>,
+    /// The special tokens by role.
+    special: BTreeMap<&'a str, Special>,
+    chat_template_bytes: Option<usize>,
+}
+
+#[derive(Serialize)]
+struct Special {
+    id: u64,
+    text: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Tensor<'a> {
+    name: &'a str,
+    shape: &'a [usize],
+    #[serde(rename = "type")]
+    ty: &'static str,
+    bytes: usize,
+    offset: usize,
+}
+
+impl<'a> Report<'a> {
+    fn new(header: &'a Gguf, args: &InspectArgs) -> Outcome<Report<'a>> {
+        let metadata = &header.metadata;
+        let file_bytes = fs::metadata(&args.file)?.len();
+        let needed = header.required_len().map_or(0, |(_, len)| len as u64);
+        let architecture = text(metadata, "general.architecture");
+        let split = SplitInfo::from_metadata(metadata).map_err(|e| e.in_file(&args.file))?;
+        let mut types = BTreeMap::<_, TypeTotal>::new();
+        for t in header.tensors() {
+            let total = types.entry(t.ty.name()).or_default();
+            total.tensors += 1;
+            total.bytes = total.bytes.saturating_add(t.bytes);
+        }
+        let pair = |(key, value): (&str, &Value)| (key.to_owned(), to_json(value, args.arrays));
+        let own = |key: &str| key.split('.').next() == architecture;
+        let tensor = |t: &'a engine::gguf::TensorInfo| Tensor {
+            name: &t.name,
+            shape: t.shape(),
+            ty: t.ty.name(),
+            bytes: t.bytes,
+            offset: t.offset,
+        };
+        Ok(Report {
+            file: args.file.display().to_string(),
+            file_bytes,
+            gguf_version: header.version,
+            alignment: header.alignment(),
+            data_offset: header.data_offset(),
+            missing_bytes: needed.saturating_sub(file_bytes),
+            declaration: declaration(header, args, architecture, split.is_some()),
+            split: split.map(|s| Split {
+                part: u32::from(s.no) + 1,
+                parts: s.count.into(),
+            }),
+            architecture,
+            name: text(metadata, "general.name"),
+            n_parameters: header
+                .tensors()
+                .iter()
+                .fold(0, |n: usize, t| n.saturating_add(t.n_elements())),
+            tensor_bytes: types.values().fold(0, |n: usize, t| n.saturating_add(t.bytes)),
+            types,
+            hyper_parameters: metadata.iter().filter(|(key, _)| own(key)).map(pair).collect(),
+            vocabulary: Vocabulary::new(metadata),
+            metadata: metadata.iter().map(pair).collect(),
+            tensors: header.tensors().iter().map(tensor).collect(),
+        })
+    }
+}
+
+fn declaration(header: &Gguf, args: &InspectArgs, architecture: Option<&str>, is_split: bool) -> Declaration {
+    let Some(name) = architecture else {
+        return Declaration::None;
+    };
+    let Some(registered) = archs::find(name) else {
+        return Declaration::Unknown;
+    };
+    if is_split {
+        return Declaration::Partial;
+    }
+    if header.tensors().is_empty() {
+        return Declaration::NoTensors;
+    }
+    match engine::model::declare_header(header, &args.file, registered.arch, name) {
+        Ok(_) => Declaration::Matches,
+        Err(e) => Declaration::Differs(e.to_string()),
+    }
+}
+
+impl<'a> Vocabulary<'a> {
+    fn new(metadata: &'a Metadata) -> Option<Vocabulary<'a>> {
+        let array = |key: &str| metadata.get(key).and_then(Value::as_array);
+        let tokens = array("tokenizer.ggml.tokens");
+        let role = |key: &'a str| key.strip_prefix("tokenizer.ggml.")?.strip_suffix("_token_id");
+        let special = |(key, value): (&'a str, &Value)| {
+            let (role, id) = (role(key)?, value.as_u64()?);
+            let text = tokens.and_then(|tokens| tokens.get(usize::try_from(id).ok()?)?.as_str().map(str::to_owned));
+            Some((role, Special { id, text }))
+        };
+        Some(Vocabulary {
+            model: text(metadata, "tokenizer.ggml.model")?,
+            pre: text(metadata, "tokenizer.ggml.pre"),
+            n_tokens: tokens.map(Array::len),
+            n_merges: array("tokenizer.ggml.merges").map(Array::len),
+            special: metadata.iter().filter_map(special).collect(),
+            chat_template_bytes: metadata
+                .get("tokenizer.chat_template")
+                .and_then(|v| Some(v.as_bytes()?.len())),
+        })
+    }
+}
+
+fn text<'a>(metadata: &'a Metadata, key: &str) -> Option<&'a str> {
+    metadata.get(key).and_then(Value::as_str)
+}
+
+/// A value as JSON; long arrays as their type and length unless they are wanted in full.
+fn to_json(value: &Value, full: bool) -> serde_json::Value {
+    match value {
+        Value::String(bytes) => String::from_utf8_lossy(bytes).into(),
+        Value::Bool(v) => (*v).into(),
+        Value::F32(v) => shortest(*v),
+        Value::F64(v) => json!(v),
+        Value::Array(array) if full || array.len() <= SHORT_ARRAY => {
+            let element = |i| array.get(i).map_or(serde_json::Value::Null, |v| to_json(&v, full));
+            (0..array.len()).map(element).collect()
+        }
+        Value::Array(array) => json!({ "array_of": array.element_type().to_string(), "length": array.len() }),
+        integer => match (integer.as_u64(), integer.as_i64()) {
+            (Some(v), _) => v.into(),
+            (None, Some(v)) => v.into(),
+            (None, None) => serde_json::Value::Null,
+        },
+    }
+}
+
+/// The number as it reads in f32: 1e-5, not 0.000009999999747378752.
+fn shortest(v: f32) -> serde_json::Value {
+    v.to_string()
+        .parse::<f64>()
+        .map_or(serde_json::Value::Null, |v| json!(v))
+}
+
+fn print(out: &mut dyn Write, header: &Gguf, report: &Report<'_>, args: &InspectArgs) -> Outcome {
+    let size = usize::try_from(report.file_bytes).unwrap_or(usize::MAX);
+    let keys = human::plural(header.metadata.len(), "key");
+    let tensors = human::plural(report.tensors.len(), "tensor");
+    writeln!(
+        out,
+        "{}: GGUF v{}, {}, {keys}, {tensors}",
+        report.file,
+        report.gguf_version,
+        human::bytes(size)
+    )?;
+    if report.missing_bytes > 0 {
+        let missing = human::bytes(usize::try_from(report.missing_bytes).unwrap_or(usize::MAX));
+        writeln!(out, "note: the file ends {missing} before its tensors do")?;
+    }
+    if let Some(split) = &report.split {
+        writeln!(out, "note: part {} of {}", split.part, split.parts)?;
+    }
+    writeln!(out, "\narchitecture  {}", report.architecture.unwrap_or("(not given)"))?;
+    if let Some(name) = report.name {
+        writeln!(out, "name          {}", printable(name))?;
+    }
+    writeln!(out, "declaration   {}", describe(&report.declaration))?;
+    writeln!(out, "parameters    {}", human::count(report.n_parameters))?;
+    writeln!(out, "tensor data   {}", human::bytes(report.tensor_bytes))?;
+    for (ty, total) in &report.types {
+        writeln!(out, "  {ty:<10}  {:>5} {}", total.tensors, human::bytes(total.bytes))?;
+    }
+    if let Some(vocabulary) = &report.vocabulary {
+        print_vocabulary(out, vocabulary)?;
+    }
+    print_metadata(out, header, report, args)?;
+    print_tensors(out, report)
+}
+
+fn describe(declaration: &Declaration) -> String {
+    match declaration {
+        Declaration::None => "none: the file names no architecture".to_owned(),
+        Declaration::Unknown => "none: this architecture is not supported".to_owned(),
+        Declaration::Matches => "every tensor is declared and present".to_owned(),
+        Declaration::NoTensors => "supported; the file has no tensors".to_owned(),
+        Declaration::Partial => "supported; the other parts are not looked at".to_owned(),
+        Declaration::Differs(text) => text.clone(),
+    }
+}
+
+fn print_vocabulary(out: &mut dyn Write, v: &Vocabulary<'_>) -> Outcome {
+    write!(out, "\nvocabulary    {}", printable(v.model))?;
+    if let Some(pre) = v.pre {
+        write!(out, ", pre-tokenizer {}", printable(pre))?;
+    }
+    for (n, what) in [(v.n_tokens, "token"), (v.n_merges, "merge")] {
+        if let Some(n) = n {
+            write!(out, ", {}", human::plural(n, what))?;
+        }
+    }
+    writeln!(out)?;
+    for (role, token) in &v.special {
+        writeln!(
+            out,
+            "  {role:<10}  {:>6} {}",
+            token.id,
+            token.text.as_deref().map_or_else(String::new, quoted)
+        )?;
+    }
+    match v.chat_template_bytes {
+        Some(n) => writeln!(out, "  chat template of {n} bytes")?,
+        None => writeln!(out, "  no chat template")?,
+    }
+    Ok(())
+}
+
+fn print_metadata(out: &mut dyn Write, header: &Gguf, report: &Report<'_>, args: &InspectArgs) -> Outcome {
+    let (own, others): (Vec<_>, Vec<_>) = header
+        .metadata
+        .iter()
+        .partition(|(key, _)| report.hyper_parameters.contains_key(*key));
+    for (title, pairs) in [("hyper-parameters", own), ("other metadata", others)] {
+        if pairs.is_empty() {
+            continue;
+        }
+        writeln!(out, "\n{title}")?;
+        let width = pairs
+            .iter()
+            .map(|(key, _)| key.len())
+            .max()
+            .unwrap_or(0)
+            .min(MAX_KEY_WIDTH);
+        for (key, value) in pairs {
+            writeln!(out, "  {:<width$}  {}", printable(key), show(value, args.arrays))?;
+        }
+    }
+    Ok(())
+}
+
+/// Longer keys push their values to the right.
+const MAX_KEY_WIDTH: usize = 48;
+/// Longer strings are cut.
+const MAX_TEXT: usize = 96;
+
+fn show(value: &Value, full: bool) -> String {
+    match value {
+        Value::String(bytes) if !full && bytes.len() > MAX_TEXT => {
+            let start = String::from_utf8_lossy(&bytes[..MAX_TEXT]);
+            format!(
+                "{}… ({} bytes)",
+                quoted(start.trim_end_matches('\u{fffd}')),
+                bytes.len()
+            )
+        }
+        Value::String(bytes) => quoted(&String::from_utf8_lossy(bytes)),
+        Value::Array(_) if full => to_json(value, true).to_string(),
+        _ => value.to_string(),
+    }
+}
+
+fn print_tensors(out: &mut dyn Write, report: &Report<'_>) -> Outcome {
+    if report.tensors.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\ntensors")?;
+    let width = report.tensors.iter().map(|t| t.name.chars().count()).max().unwrap_or(0);
+    for t in &report.tensors {
+        let (shape, size) = (human::shape(t.shape), human::bytes(t.bytes));
+        writeln!(
+            out,
+            "  {:<width$}  {:<8} {shape:<20} {size:>12}",
+            printable(t.name),
+            t.ty
+        )?;
+    }
+    Ok(())
+}
+
+/// Text from a file without what could steer a terminal.
+fn printable(text: &str) -> String {
+    text.chars()
+        .flat_map(|c| {
+            if c.is_control() {
+                c.escape_default().collect()
+            } else {
+                vec![c]
+            }
+        })
+        .collect()
+}
+
+fn quoted(text: &str) -> String {
+    format!("{text:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_keeps_numbers_as_they_read_and_shortens_arrays() {
+        assert_eq!(to_json(&Value::F32(1e-5), false), json!(1e-5));
+        assert_eq!(to_json(&Value::F32(f32::NAN), false), serde_json::Value::Null);
+        assert_eq!(to_json(&Value::U64(u64::MAX), false).to_string(), u64::MAX.to_string());
+        assert_eq!(to_json(&Value::I8(-3), false).to_string(), "-3");
+        let long: Value = vec![7u32; 99].into();
+        assert_eq!(to_json(&long, false).to_string(), r#"{"array_of":"u32","length":99}"#);
+        assert_eq!(to_json(&long, true).as_array().map(Vec::len), Some(99));
+    }
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        assert_eq!(printable("a\u{1b}[31mb"), "a\\u{1b}[31mb");
+        assert_eq!(show(&"\u{1b}".into(), false), "\"\\u{1b}\"");
+        let text = "é".repeat(60);
+        assert!(show(&text.as_str().into(), false).ends_with("… (120 bytes)"));
+    }
+}

@@ -1,0 +1,78 @@
+//! `llama logits`: the logits of every position, in the format of recorded results.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use engine::conformance::all_logits;
+use engine::context::ContextParams;
+use engine::gguf::logits::Logits;
+use engine::model::Model;
+use engine::sample::Token;
+
+use crate::args::LogitsArgs;
+use crate::commands::input;
+use crate::failure::{Failure, Outcome};
+use crate::session::load_params;
+
+/// Decodes the tokens and writes their logits.
+pub fn run(args: &LogitsArgs) -> Outcome {
+    let text = match (&args.tokens, &args.tokens_file) {
+        (Some(text), _) => text.clone(),
+        (None, Some(path)) => input::read(path)?,
+        (None, None) => String::new(),
+    };
+    let tokens = parse_tokens(&text)?;
+    let model = Arc::new(Model::load(&args.model, archs::ALL, &load_params(&args.load)?)?);
+    let defaults = ContextParams::default();
+    let n_threads = args.threads.unwrap_or(defaults.n_threads);
+    let params = ContextParams {
+        n_ubatch: args.ubatch,
+        n_threads,
+        n_threads_batch: n_threads,
+        type_k: args.ctk,
+        type_v: args.ctv,
+        ..defaults
+    };
+    let values = all_logits(model, &tokens, &params)?;
+    let n_vocab = values.len() / tokens.len();
+    let logits = Logits::new(tokens.iter().map(|&t| t as i32).collect(), n_vocab, values)?;
+    write(&logits, &args.output)
+}
+
+/// Ids separated by commas or white space; those of the format are not negative as i32.
+fn parse_tokens(text: &str) -> Outcome<Vec<Token>> {
+    let id = |word: &str| match word.parse::<i32>().ok().and_then(|id| Token::try_from(id).ok()) {
+        Some(id) => Ok(id),
+        None => Err(Failure::new(format_args!("{word:?} is not a token id"))),
+    };
+    let words = text
+        .split(|c: char| c == ',' || c.is_whitespace())
+        .filter(|w| !w.is_empty());
+    let tokens = words.map(id).collect::<Outcome<Vec<_>>>()?;
+    if tokens.is_empty() {
+        Err(Failure::new("no token ids are given"))
+    } else {
+        Ok(tokens)
+    }
+}
+
+fn write(logits: &Logits, path: &Path) -> Outcome {
+    let failed = |e: std::io::Error| Failure::new(format_args!("cannot write {}: {e}", path.display()));
+    let mut out = BufWriter::new(File::create(path).map_err(failed)?);
+    logits.write(&mut out).and_then(|()| out.flush()).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_separated_by_commas_or_white_space() {
+        assert_eq!(parse_tokens(" 1,2 ,3\n4\t 5,").unwrap(), [1, 2, 3, 4, 5]);
+        for bad in ["", " , ", "1,x", "-1", "2147483648", "1.5"] {
+            assert!(parse_tokens(bad).is_err(), "{bad:?}");
+        }
+    }
+}

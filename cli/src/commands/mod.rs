@@ -1,0 +1,17 @@
+//! One module for each command.
+
+pub mod arch;
+mod chat;
+mod input;
+pub mod inspect;
+pub mod logits;
+pub mod reference;
+pub mod run;
+pub mod tokenize;
+
+use std::io::{self, BufWriter, StdoutLock};
+
+/// Standard output for commands that print much at once; the caller flushes it and so learns of errors.
+fn stdout() -> BufWriter<StdoutLock<'static>> {
+    BufWriter::with_capacity(1 << 16, io::stdout().lock())
+}

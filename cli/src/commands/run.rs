@@ -1,0 +1,181 @@
+//! `llama run`: one prompt and its answer, or a chat.
+
+use std::fs;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use crate::args::RunArgs;
+use crate::commands::{chat, input};
+use crate::conversation::Conversation;
+use crate::failure::{Failure, Outcome};
+use crate::session::{End, Session, Turn};
+use crate::{fetch, human, say};
+
+/// Runs the model once, or as long as the user goes on.
+pub fn run(args: &RunArgs) -> Outcome {
+    let (model, prompt) = model_and_prompt(args)?;
+    // Before waiting for standard input.
+    if let Some(path) = &model {
+        fs::metadata(path).map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))?;
+    }
+    let prompt = whole_prompt(args, prompt)?;
+    let path = match model {
+        Some(path) => path,
+        None => fetch::default_model()?,
+    };
+    let mut session = Session::open(&path, &args.load, &args.context, &args.sampler.0)?;
+    let conversation = Conversation::new(session.model(), args.raw, args.system.as_deref())?;
+    if args.verbose {
+        describe(&session, &conversation);
+    }
+    match prompt {
+        Some(prompt) => answer(&mut session, conversation, &prompt, args),
+        None => chat::run(&mut session, conversation, args),
+    }
+}
+
+/// Most tokens to generate.
+pub fn limit(args: &RunArgs) -> Option<usize> {
+    usize::try_from(args.predict).ok()
+}
+
+fn answer(session: &mut Session, mut conversation: Conversation, prompt: &str, args: &RunArgs) -> Outcome {
+    conversation.ask(prompt);
+    let tokens = conversation.prompt(session.vocab())?;
+    let turn = session.complete(&tokens, limit(args), &mut print_piece)?;
+    if !turn.text.ends_with('\n') {
+        print_piece("\n")?;
+    }
+    report(session, &turn, args);
+    if turn.end == End::Interrupted {
+        Err(Failure::Interrupted)
+    } else {
+        Ok(())
+    }
+}
+
+/// Text goes out at once: people read along, and so do programs.
+pub fn print_piece(piece: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(piece.as_bytes())?;
+    out.flush()
+}
+
+/// Says why text is cut off where that is not what was asked for, and how fast it came.
+pub fn report(session: &Session, turn: &Turn, args: &RunArgs) {
+    let n_ctx = session.context().n_ctx();
+    if turn.end == End::ContextFull {
+        say::line(format_args!(
+            "stopped: the context of {n_ctx} tokens is full; -c sets its size"
+        ));
+    }
+    if !args.no_stats {
+        say::aside(statistics(session, turn));
+    }
+}
+
+fn statistics(session: &Session, turn: &Turn) -> String {
+    let rate = |n: usize, seconds: f64| if n == 0 { 0.0 } else { n as f64 / seconds.max(1e-9) };
+    let reused = if turn.n_reused > 0 {
+        format!(" (and {} reused)", turn.n_reused)
+    } else {
+        String::new()
+    };
+    format!(
+        "prompt {}{reused}, {:.1} tok/s | generated {}, {:.1} tok/s | loaded in {:.2} s | context {} of {}",
+        human::plural(turn.n_prompt, "token"),
+        rate(turn.n_prompt, turn.t_prompt.as_secs_f64()),
+        human::plural(turn.n_generated, "token"),
+        // The first one comes with the prompt.
+        rate(turn.n_generated.saturating_sub(1), turn.t_generated.as_secs_f64()),
+        session.t_load.as_secs_f64(),
+        session.held().len(),
+        session.context().n_ctx(),
+    )
+}
+
+fn describe(session: &Session, conversation: &Conversation) {
+    let (model, context) = (session.model(), session.context());
+    let (params, sizes) = (context.params(), context.sizes());
+    let device = model.device();
+    say::line(format_args!("model    {}", model.path().display()));
+    let (n, size) = (human::count(model.n_params()), human::bytes(model.n_bytes()));
+    say::line(format_args!("         {}, {n} parameters, {size}", model.arch().name));
+    let template = if conversation.is_raw() {
+        "no chat template in use"
+    } else {
+        "with its chat template"
+    };
+    say::line(format_args!(
+        "vocab    {} tokens, {template}",
+        session.vocab().n_tokens()
+    ));
+    for warning in session.vocab().warnings() {
+        say::line(format_args!("         {warning}"));
+    }
+    say::line(format_args!("device   {}: {}", device.name(), device.description()));
+    say::line(format_args!(
+        "context  {} tokens (trained for {}), ubatches of {}, {} and {} threads, cache {} and {}",
+        context.n_ctx(),
+        model.base().n_ctx_train(),
+        params.n_ubatch,
+        params.n_threads,
+        params.n_threads_batch,
+        params.type_k,
+        params.type_v
+    ));
+    let (weights, kv, compute) = (
+        human::bytes(sizes.weights),
+        human::bytes(sizes.kv),
+        human::bytes(sizes.compute),
+    );
+    say::line(format_args!(
+        "memory   weights {weights}, cache {kv}, intermediate results {compute}"
+    ));
+}
+
+/// What the arguments name: a single one can be either.
+fn model_and_prompt(args: &RunArgs) -> Outcome<(Option<PathBuf>, Option<String>)> {
+    let (model, prompt) = match (&args.model, &args.first, &args.second) {
+        (Some(_), Some(_), Some(second)) => {
+            return Err(Failure::new(format_args!(
+                "unexpected argument {second:?}: the model is given by -m"
+            )));
+        }
+        (Some(model), prompt, None) => (Some(model.clone()), prompt.clone()),
+        (None, Some(model), Some(prompt)) => (Some(model.into()), Some(prompt.clone())),
+        (None, Some(only), None) if names_a_model(only) => (Some(only.into()), None),
+        (None, prompt, None) => (None, prompt.clone()),
+        (_, None, Some(_)) => return Err(Failure::new("there is a second argument without a first one")),
+    };
+    match (prompt, &args.prompt) {
+        (Some(_), Some(_)) => Err(Failure::new("the prompt is given twice: as an argument and by -p")),
+        (given, by_flag) => Ok((model, given.or_else(|| by_flag.clone()))),
+    }
+}
+
+/// Is a single argument a model? A file that is not there must not be taken for a question.
+fn names_a_model(text: &str) -> bool {
+    let looks_like_a_path = !text.contains(char::is_whitespace) && text.contains(std::path::MAIN_SEPARATOR);
+    Path::new(text).is_file() || looks_like_a_path || text.to_ascii_lowercase().ends_with(".gguf")
+}
+
+/// The prompt with what `-f` adds; without either, standard input. `None` on a terminal: that is a chat.
+fn whole_prompt(args: &RunArgs, prompt: Option<String>) -> Outcome<Option<String>> {
+    let file = match &args.file {
+        Some(path) => Some(input::read(path)?),
+        None => None,
+    };
+    let prompt = match (prompt, file) {
+        (Some(prompt), Some(file)) => format!("{prompt}\n\n{file}"),
+        (Some(text), None) | (None, Some(text)) => text,
+        (None, None) if io::stdin().is_terminal() && io::stdout().is_terminal() => return Ok(None),
+        (None, None) => input::standard_input()?,
+    };
+    if prompt.trim().is_empty() {
+        return Err(Failure::new(
+            "there is no prompt: give one as an argument, by -p, by -f or on standard input",
+        ));
+    }
+    Ok(Some(prompt))
+}

@@ -1,0 +1,40 @@
+//! `llama tokenize`: text to tokens.
+
+use std::io::Write;
+
+use engine::gguf::Gguf;
+use engine::sample::Token;
+use engine::vocab::Vocab;
+
+use crate::args::TokenizeArgs;
+use crate::commands::{input, stdout};
+use crate::failure::{Failure, Outcome};
+use crate::fetch;
+
+/// Prints the tokens of a text.
+pub fn run(args: &TokenizeArgs) -> Outcome {
+    let path = match &args.model {
+        Some(path) => path.clone(),
+        None => fetch::default_model()?,
+    };
+    let header = Gguf::open_header(&path)?;
+    let vocab = Vocab::load(&header).map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))?;
+    let text = match &args.text {
+        Some(text) => text.clone(),
+        None => input::standard_input()?,
+    };
+    let add_special = !(args.no_bos || args.no_special);
+    let parse_special = !(args.no_parse_special || args.no_special);
+    let tokens = vocab.tokenize(&text, add_special, parse_special);
+    let mut out = stdout();
+    if args.ids {
+        let ids: Vec<_> = tokens.iter().map(Token::to_string).collect();
+        writeln!(out, "{}", ids.join(","))?;
+    } else {
+        for &token in &tokens {
+            let piece = String::from_utf8_lossy(vocab.token_to_piece(token, true)).into_owned();
+            writeln!(out, "{token:>8}  {piece:?}")?;
+        }
+    }
+    Ok(out.flush()?)
+}

@@ -1,0 +1,91 @@
+//! Messages so far, and the prompt they make.
+
+use engine::chat::{ChatError, ChatTemplate, Message};
+use engine::gguf::Value;
+use engine::model::Model;
+use engine::sample::Token;
+use engine::vocab::Vocab;
+
+use crate::failure::{Failure, Outcome};
+
+/// A conversation with a model, or, with a model that has no chat template, a text that both continue.
+pub struct Conversation {
+    template: Option<ChatTemplate>,
+    messages: Vec<Message>,
+}
+
+impl Conversation {
+    /// An empty conversation. `raw`: do without the model's template.
+    pub fn new(model: &Model, raw: bool, system: Option<&str>) -> Outcome<Conversation> {
+        let template = if raw { None } else { template(model)? };
+        let mut conversation = Conversation {
+            template,
+            messages: Vec::new(),
+        };
+        if let Some(system) = system {
+            conversation.set_system(system)?;
+        }
+        Ok(conversation)
+    }
+
+    /// True if there is no template: text is continued as it stands.
+    pub fn is_raw(&self) -> bool {
+        self.template.is_none()
+    }
+
+    /// Replaces the instructions at the beginning; empty ones are removed.
+    pub fn set_system(&mut self, text: &str) -> Outcome {
+        if self.is_raw() {
+            return Err(Failure::new("instructions need a chat template, and there is none"));
+        }
+        if self.messages.first().is_some_and(|m| m.role == "system") {
+            self.messages.remove(0);
+        }
+        if !text.is_empty() {
+            self.messages.insert(0, Message::system(text));
+        }
+        Ok(())
+    }
+
+    /// Adds what the user says.
+    pub fn ask(&mut self, text: &str) {
+        self.messages.push(Message::user(text));
+    }
+
+    /// Adds what the model has said.
+    pub fn answered(&mut self, text: &str) {
+        self.messages.push(Message::assistant(text));
+    }
+
+    /// Removes the last message if it is of this role.
+    pub fn take_back(&mut self, role: &str) -> bool {
+        self.messages.pop_if(|m| m.role == role).is_some()
+    }
+
+    /// Forgets all but the instructions.
+    pub fn clear(&mut self) {
+        self.messages.retain(|m| m.role == "system");
+    }
+
+    /// The tokens after which the model's next words follow.
+    pub fn prompt(&self, vocab: &Vocab) -> Outcome<Vec<Token>> {
+        let Some(template) = &self.template else {
+            let text: String = self.messages.iter().map(|m| m.content.as_str()).collect();
+            return Ok(vocab.tokenize(&text, true, true));
+        };
+        let text = template.render(&self.messages, true, &Default::default())?;
+        Ok(vocab.tokenize(&text, !template.has_bos(&text), true))
+    }
+}
+
+/// The template in the model's file; `None` if it has none.
+fn template(model: &Model) -> Outcome<Option<ChatTemplate>> {
+    let source = model.metadata().get("tokenizer.chat_template").and_then(Value::as_str);
+    let vocab = model.vocab();
+    let text = |token: Option<Token>| token.map_or_else(String::new, |t| vocab.text(t).into_owned());
+    match ChatTemplate::new(source.unwrap_or_default(), &text(vocab.bos()), &text(vocab.eos())) {
+        Ok(template) => Ok(Some(template)),
+        Err(ChatError::NoTemplate) => Ok(None),
+        Err(e) => Err(Failure::new(format_args!("{e}; --raw does without it"))),
+    }
+}

@@ -1,0 +1,23 @@
+//! Where the user's files go.
+
+use std::path::PathBuf;
+
+/// Downloads: `$LLAMA_CACHE`, else `llama` in the user's cache folder. `None` if no variable says where that is.
+pub fn cache() -> Option<PathBuf> {
+    variable("LLAMA_CACHE").or_else(|| ours("XDG_CACHE_HOME", ".cache"))
+}
+
+/// What a program remembers between runs: `llama` in the user's state folder.
+pub fn state() -> Option<PathBuf> {
+    ours("XDG_STATE_HOME", ".local/state")
+}
+
+fn ours(name: &str, below_home: &str) -> Option<PathBuf> {
+    let base = variable(name).or_else(|| Some(variable("HOME")?.join(below_home)))?;
+    Some(base.join("llama"))
+}
+
+/// The path in an environment variable that is set and not empty.
+fn variable(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from)
+}

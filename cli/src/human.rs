@@ -1,0 +1,50 @@
+//! Numbers as people read them.
+
+/// Bytes with a binary unit: `1.50 MiB`.
+pub fn bytes(n: usize) -> String {
+    scaled(n as f64, 1024.0, &[" B", " KiB", " MiB", " GiB", " TiB"])
+}
+
+/// A count with a decimal unit: `134.52 M`.
+pub fn count(n: usize) -> String {
+    scaled(n as f64, 1000.0, &["", " K", " M", " B", " T"])
+}
+
+/// Scales by powers of `step` until the number is below it; the first unit is that of whole numbers.
+fn scaled(mut n: f64, step: f64, units: &[&str]) -> String {
+    let mut unit = 0;
+    while n >= step && unit + 1 < units.len() {
+        n /= step;
+        unit += 1;
+    }
+    if unit == 0 {
+        format!("{n:.0}{}", units[0])
+    } else {
+        format!("{n:.2}{}", units[unit])
+    }
+}
+
+/// A shape, innermost first: `576 x 49152`.
+pub fn shape(dims: &[usize]) -> String {
+    dims.iter().map(ToString::to_string).collect::<Vec<_>>().join(" x ")
+}
+
+/// `1 tensor`, `2 tensors`.
+pub fn plural(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units() {
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(1536 * 1024), "1.50 MiB");
+        assert_eq!(bytes(usize::MAX), "16777216.00 TiB");
+        assert_eq!(count(134_515_008), "134.52 M");
+        assert_eq!((plural(1, "key"), plural(0, "key")), ("1 key".into(), "0 keys".into()));
+    }
+}

@@ -1,0 +1,120 @@
+//! The flags of the sampler chain, from the engine's one table of its parameters.
+
+use clap::builder::{Str, StyledStr};
+use clap::error::ErrorKind;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use engine::sample::{Allowed, PARAMS, ParamDef, SamplerParams};
+
+/// Shown by `-h`; the rest only by `--help`.
+const COMMON: &[&str] = &["seed", "temp", "top-k", "top-p", "min-p", "repeat-penalty"];
+
+/// Sampler parameters as given on the command line.
+#[derive(Clone, Debug, Default)]
+pub struct SamplerArgs(pub SamplerParams);
+
+impl clap::Args for SamplerArgs {
+    fn augment_args(command: Command) -> Command {
+        command.args(PARAMS.iter().map(flag))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+fn flag(def: &'static ParamDef) -> Arg {
+    let default = if def.repeatable {
+        String::new()
+    } else {
+        format!(" [default: {}]", def.default())
+    };
+    let arg = Arg::new(Str::from(def.flag))
+        .long(def.flag)
+        .help(StyledStr::from(format!("{}{default}", def.doc)))
+        .help_heading("Sampling")
+        .value_name(if matches!(def.allowed, Allowed::Count(_)) {
+            "TEXT"
+        } else {
+            "N"
+        })
+        .allow_negative_numbers(true)
+        .hide_short_help(!COMMON.contains(&def.flag))
+        .action(if def.repeatable {
+            ArgAction::Append
+        } else {
+            ArgAction::Set
+        });
+    if def.flag == "seed" { arg.short('s') } else { arg }
+}
+
+impl clap::FromArgMatches for SamplerArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut args = SamplerArgs::default();
+        args.update_from_arg_matches(matches)?;
+        Ok(args)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        for def in PARAMS {
+            let Some(values) = matches.get_many::<String>(def.flag) else {
+                continue;
+            };
+            let texts: Vec<&str> = values.map(String::as_str).collect();
+            self.0
+                .set(def.name, &texts)
+                .map_err(|e| clap::Error::raw(ErrorKind::ValueValidation, format!("--{}: {e}", def.flag)))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    #[command(args_override_self = true)]
+    struct Line {
+        #[command(flatten)]
+        sampler: SamplerArgs,
+    }
+
+    fn parse(args: &[&str]) -> Result<SamplerParams, clap::Error> {
+        Line::try_parse_from(std::iter::once(&"llama").chain(args)).map(|line| line.sampler.0)
+    }
+
+    #[test]
+    fn without_flags_there_are_the_defaults() {
+        assert_eq!(parse(&[]).unwrap(), SamplerParams::default());
+    }
+
+    #[test]
+    fn every_parameter_has_a_flag_that_takes_its_default() {
+        for def in PARAMS.iter().filter(|def| !def.repeatable) {
+            let flag = format!("--{}={}", def.flag, def.default());
+            assert_eq!(parse(&[&flag]).unwrap(), SamplerParams::default(), "{flag}");
+        }
+    }
+
+    #[test]
+    fn values_are_checked_and_the_last_one_counts() {
+        let params = parse(&[
+            "--temp",
+            "2",
+            "--temp",
+            "-1",
+            "-s",
+            "7",
+            "--logit-bias",
+            "5-inf",
+            "--logit-bias",
+            "6+1",
+        ]);
+        let params = params.unwrap();
+        assert_eq!((params.temp, params.seed, params.logit_bias.len()), (-1.0, Some(7), 2));
+        let error = parse(&["--top-p", "1.5"]).unwrap_err().to_string();
+        assert!(error.contains("--top-p") && error.contains("0 to 1"), "{error}");
+    }
+}

@@ -1,0 +1,290 @@
+//! A model at work for one conversation: prompts in, text out as it comes.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use engine::backend;
+use engine::context::{Batch, Context, ContextParams, DecodeError};
+use engine::model::{LoadParams, Model};
+use engine::sample::{Chain, LogitBias, SamplerParams, Token};
+use engine::vocab::{Utf8Stream, Vocab};
+
+use crate::args::{ContextArgs, LoadArgs};
+use crate::failure::{Failure, Outcome};
+use crate::interrupt;
+
+/// A loaded model, its context, and what the context holds.
+pub struct Session {
+    model: Arc<Model>,
+    context: Context,
+    /// The tokens in the context's memory, from position 0.
+    held: Vec<Token>,
+    /// Where in the last batch the last token stands.
+    last: usize,
+    /// How tokens are chosen; may be changed between turns.
+    pub sampler: SamplerParams,
+    n_turns: u64,
+    /// From opening the file to being ready.
+    pub t_load: Duration,
+}
+
+/// What became of a prompt.
+#[derive(Debug)]
+pub struct Turn {
+    /// Why there is no more text.
+    pub end: End,
+    /// The text.
+    pub text: String,
+    /// Tokens of the prompt that were computed.
+    pub n_prompt: usize,
+    /// Tokens of the prompt that the memory held already.
+    pub n_reused: usize,
+    /// Time of the prompt.
+    pub t_prompt: Duration,
+    /// Tokens generated.
+    pub n_generated: usize,
+    /// Time from the first of them to the last.
+    pub t_generated: Duration,
+}
+
+/// Why generating ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The model was done.
+    Model,
+    /// As many tokens as asked for.
+    Limit,
+    /// No room for another token.
+    ContextFull,
+    /// The user pressed Ctrl-C.
+    Interrupted,
+}
+
+/// The settings of loading.
+pub fn load_params(args: &LoadArgs) -> Outcome<LoadParams> {
+    let mut params = LoadParams {
+        mmap: !args.no_mmap,
+        ..LoadParams::default()
+    };
+    if args.arch != "auto" {
+        params.arch = Some(args.arch.clone());
+    }
+    if let Some(name) = &args.device {
+        params.device = device(name)?;
+    }
+    Ok(params)
+}
+
+/// The device of this name.
+pub fn device(name: &str) -> Outcome<Arc<dyn backend::Device>> {
+    backend::device(name).ok_or_else(|| {
+        let names: Vec<_> = backend::devices().iter().map(|d| d.name().to_owned()).collect();
+        Failure::new(format_args!(
+            "there is no device `{name}` here; there is {}",
+            names.join(", ")
+        ))
+    })
+}
+
+fn context_params(args: &ContextArgs) -> ContextParams {
+    let defaults = ContextParams::default();
+    let n_threads = args.threads.unwrap_or(defaults.n_threads);
+    ContextParams {
+        n_ctx: args.ctx_size,
+        n_batch: args.batch_size,
+        n_ubatch: args.ubatch_size.min(args.batch_size),
+        n_threads,
+        n_threads_batch: args.threads_batch.or(args.threads).unwrap_or(defaults.n_threads_batch),
+        type_k: args.cache_type_k,
+        type_v: args.cache_type_v,
+        rope_freq_base: args.rope_freq_base,
+        rope_freq_scale: args.rope_freq_scale,
+        ..defaults
+    }
+}
+
+impl Session {
+    /// Loads a model and makes a context for it.
+    pub fn open(path: &Path, load: &LoadArgs, context: &ContextArgs, sampler: &SamplerParams) -> Outcome<Session> {
+        let start = Instant::now();
+        let model = Arc::new(Model::load(path, archs::ALL, &load_params(load)?)?);
+        let context = Context::new(model.clone(), &context_params(context))?;
+        let t_load = start.elapsed();
+        Ok(Session {
+            model,
+            context,
+            held: Vec::new(),
+            last: 0,
+            sampler: sampler.clone(),
+            n_turns: 0,
+            t_load,
+        })
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Text to tokens and back.
+    pub fn vocab(&self) -> &Vocab {
+        self.model.vocab()
+    }
+
+    /// The context.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// The tokens that the memory holds.
+    pub fn held(&self) -> &[Token] {
+        &self.held
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.context.clear();
+        self.held.clear();
+    }
+
+    /// Generates at most `limit` tokens after `prompt`, giving their text to `emit` in pieces of whole characters. What
+    /// the memory holds of the prompt already is not computed again.
+    pub fn complete(
+        &mut self,
+        prompt: &[Token],
+        limit: Option<usize>,
+        emit: &mut dyn FnMut(&str) -> io::Result<()>,
+    ) -> Outcome<Turn> {
+        let stop = interrupt::listen();
+        self.context.set_cancel(Some(stop.flag()));
+        let result = self.complete_until(prompt, limit, emit, &stop);
+        self.context.set_cancel(None);
+        result
+    }
+
+    fn complete_until(
+        &mut self,
+        prompt: &[Token],
+        limit: Option<usize>,
+        emit: &mut dyn FnMut(&str) -> io::Result<()>,
+        stop: &interrupt::Guard,
+    ) -> Outcome<Turn> {
+        let mut chain = self.chain()?;
+        prompt.iter().for_each(|&token| chain.accept(token));
+        let start = Instant::now();
+        let n_reused = self.reuse(prompt)?;
+        let mut turn = Turn {
+            end: End::Limit,
+            text: String::new(),
+            n_prompt: prompt.len() - n_reused,
+            n_reused,
+            t_prompt: Duration::ZERO,
+            n_generated: 0,
+            t_generated: Duration::ZERO,
+        };
+        if !self.decode(&prompt[n_reused..])? {
+            turn.end = End::Interrupted;
+            return Ok(turn);
+        }
+        turn.t_prompt = start.elapsed();
+        let mut first = None;
+        let mut characters = Utf8Stream::new();
+        let mut piece = String::new();
+        while limit.is_none_or(|limit| turn.n_generated < limit) {
+            let token = chain.sample(self.context.logits(self.last).unwrap_or_default())?;
+            chain.accept(token);
+            if self.vocab().is_eog(token) {
+                turn.end = End::Model;
+                break;
+            }
+            turn.n_generated += 1;
+            characters.push(self.vocab().token_to_piece(token, false), &mut piece);
+            turn.t_generated = first.get_or_insert_with(Instant::now).elapsed();
+            Self::say(&mut piece, &mut turn.text, emit)?;
+            if limit == Some(turn.n_generated) {
+                break;
+            }
+            if self.held.len() >= self.context.n_ctx() {
+                turn.end = End::ContextFull;
+                break;
+            }
+            if stop.is_set() || !self.decode(&[token])? {
+                turn.end = End::Interrupted;
+                break;
+            }
+        }
+        characters.flush(&mut piece);
+        Self::say(&mut piece, &mut turn.text, emit)?;
+        Ok(turn)
+    }
+
+    fn say(piece: &mut String, text: &mut String, emit: &mut dyn FnMut(&str) -> io::Result<()>) -> io::Result<()> {
+        if !piece.is_empty() {
+            emit(piece)?;
+            text.push_str(piece);
+            piece.clear();
+        }
+        Ok(())
+    }
+
+    /// A new chain for each turn: with a seed given, a conversation can be repeated, and yet no turn repeats another's
+    /// random numbers.
+    fn chain(&mut self) -> Outcome<Chain> {
+        let mut params = self.sampler.clone();
+        params.seed = params.seed.map(|seed| seed.wrapping_add(self.n_turns));
+        let ban = |&token| LogitBias {
+            token,
+            bias: f32::NEG_INFINITY,
+        };
+        params
+            .logit_bias
+            .extend(self.vocab().suppressed_tokens().iter().map(ban));
+        self.n_turns += 1;
+        Ok(Chain::new(&params, self.model.base().n_vocab(), Some(self.vocab()))?)
+    }
+
+    /// Removes from the memory what `prompt` does not begin with, and returns how much is left.
+    fn reuse(&mut self, prompt: &[Token]) -> Outcome<usize> {
+        let n_ctx = self.context.n_ctx();
+        if prompt.is_empty() {
+            return Err(Failure::new("the prompt is empty: it has no tokens"));
+        }
+        if prompt.len() > n_ctx {
+            return Err(Failure::new(format_args!(
+                "the prompt has {} tokens, but the context has room for {n_ctx}; -c sets its size",
+                prompt.len()
+            )));
+        }
+        let common = self.held.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+        // The last token is computed in any case: its logits are needed.
+        let keep = common.min(prompt.len() - 1);
+        if keep < self.held.len() {
+            // Windows may have forgotten what comes before the cut.
+            if self.context.seq_rm(0, keep..).is_err() {
+                self.clear();
+                return Ok(0);
+            }
+            self.held.truncate(keep);
+        }
+        Ok(keep)
+    }
+
+    /// Computes tokens that follow those held. False if the user interrupted; what was done before stays.
+    fn decode(&mut self, tokens: &[Token]) -> Outcome<bool> {
+        let n_batch = self.context.params().n_batch;
+        let mut batch = Batch::new();
+        for chunk in tokens.chunks(n_batch) {
+            batch.clear();
+            batch.push_prompt(chunk, self.held.len(), 0);
+            match self.context.decode(&batch) {
+                Ok(()) => self.held.extend_from_slice(chunk),
+                Err(DecodeError::Cancelled) => return Ok(false),
+                Err(e) => return Err(e.into()),
+            }
+            self.last = chunk.len() - 1;
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,113 @@
+//! `llama run` on a terminal: a chat.
+
+#![cfg(unix)]
+
+mod common;
+
+use common::terminal::Terminal;
+use common::{Home, ended};
+
+const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+const PROMPT: &str = "> ";
+const CTRL_C: &str = "\x03";
+const CTRL_D: &str = "\x04";
+
+fn chat(home: &Home, template: Option<&str>, args: &[&str]) -> Terminal {
+    let model = home.model("llama-dense", template);
+    let mut terminal = Terminal::start(home.llama(&[&["run", &model, "--temp", "0"], args].concat()));
+    terminal.wait_for("/help lists the commands");
+    terminal.wait_for(PROMPT);
+    terminal
+}
+
+/// Types a line and waits for what it leads to.
+fn say(terminal: &mut Terminal, text: &str, answer: &str) -> String {
+    terminal.press(text);
+    terminal.press("\r");
+    let seen = terminal.wait_for(answer);
+    terminal.wait_for(PROMPT);
+    seen
+}
+
+#[test]
+fn a_conversation_goes_on_from_what_was_computed() {
+    let home = Home::new();
+    let mut t = chat(&home, Some(TEMPLATE), &["-n", "4"]);
+    let first = say(&mut t, "hello", "generated 4 tokens");
+    assert!(!first.contains("reused"), "{first}");
+    let second = say(&mut t, "and on", "generated 4 tokens");
+    assert!(second.contains("reused"), "{second}");
+    let other = say(&mut t, "/regen", "generated 4 tokens");
+    assert!(other.contains("reused"), "{other}");
+    say(&mut t, "/clear", "");
+    say(&mut t, "/regen", "There is no answer yet");
+    say(&mut t, "/set top-k 5", "");
+    say(&mut t, "/set top-k", " 5 ");
+    say(&mut t, "/set top-p 7", "0 to 1");
+    say(&mut t, "/no", "There is no /no");
+    say(&mut t, "/help", "/regen");
+    say(&mut t, "/etc/hosts is a file", "generated 4 tokens");
+    t.press("/exit\r");
+    assert!(t.end().success());
+    let history = std::fs::read_to_string(home.path(".local/state/llama/chat_history")).unwrap();
+    assert!(history.contains("and on\n/regen"), "{history}");
+}
+
+#[test]
+fn ctrl_c_stops_the_answer_and_not_the_chat() {
+    let home = Home::new();
+    let mut t = chat(&home, None, &["-c", "100000"]);
+    t.press("go on and on\r");
+    t.wait_for("tok_");
+    t.press(CTRL_C);
+    t.wait_for("generated ");
+    t.wait_for(PROMPT);
+    t.press(CTRL_C);
+    t.wait_for(PROMPT);
+    t.press(CTRL_C);
+    t.wait_for("Ctrl-D or /exit leaves");
+    t.wait_for(PROMPT);
+    t.press(CTRL_D);
+    assert!(t.end().success());
+}
+
+#[test]
+fn text_of_several_lines_is_one_message() {
+    let home = Home::new();
+    let mut t = chat(&home, Some(TEMPLATE), &["-n", "2"]);
+    t.press("\"\"\"one\r");
+    t.press("two\"\"\"\r");
+    let fenced = t.wait_for("generated 2 tokens");
+    t.wait_for(PROMPT);
+    t.press("one\\\rtwo\r");
+    let continued = t.wait_for("generated 2 tokens");
+    t.wait_for(PROMPT);
+    for seen in [fenced, continued] {
+        assert_eq!(seen.matches("| generated").count(), 1, "{seen}");
+    }
+    t.press(CTRL_D);
+    assert!(t.end().success());
+}
+
+#[test]
+fn what_goes_wrong_ends_a_turn_and_not_the_chat() {
+    let home = Home::new();
+    let mut t = chat(&home, None, &["-c", "24", "-n", "2"]);
+    say(&mut t, &"word ".repeat(100), "but the context has room for 24");
+    say(&mut t, "/system be brief", "chat template");
+    say(&mut t, "abc", "generated 2 tokens");
+    t.press("/bye\r");
+    assert!(t.end().success());
+}
+
+#[test]
+fn an_answer_that_is_interrupted_ends_the_program_as_shells_expect() {
+    let home = Home::new();
+    let model = home.model("llama-dense", None);
+    let mut t = Terminal::start(home.llama(&["run", &model, "go on and on", "-c", "100000"]));
+    t.wait_for("tok_");
+    t.press(CTRL_C);
+    t.wait_for("generated ");
+    assert_eq!(t.end().code(), Some(130));
+    assert!(ended(home.llama(&["run", &model, "-n", "1", "hi"])).status == 0);
+}

@@ -1,0 +1,104 @@
+//! A terminal with the binary in it.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The near end of a pseudo-terminal, and the program at its far end.
+pub struct Terminal {
+    child: Child,
+    keys: File,
+    screen: Receiver<Vec<u8>>,
+    seen: String,
+}
+
+impl Terminal {
+    /// Starts a program whose standard streams are a terminal of its own.
+    pub fn start(mut command: Command) -> Terminal {
+        let size = libc::winsize {
+            ws_row: 24,
+            ws_col: 120,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        let (mut near, mut far) = (0, 0);
+        // SAFETY: both descriptors are written to and the size is read during the call; no name or settings are given.
+        let status = unsafe { libc::openpty(&mut near, &mut far, std::ptr::null_mut(), std::ptr::null(), &size) };
+        assert_eq!(status, 0, "a pseudo-terminal");
+        // SAFETY: openpty has just opened them, and nobody else owns them.
+        let (near, far) = unsafe { (OwnedFd::from_raw_fd(near), OwnedFd::from_raw_fd(far)) };
+        let copy = |fd: &OwnedFd| fd.try_clone().expect("a copy of a descriptor");
+        command.stdin(copy(&far)).stdout(copy(&far)).stderr(far);
+        // SAFETY: both calls may be made between fork and exec. The terminal becomes the one whose keys send signals.
+        unsafe {
+            command.pre_exec(|| {
+                libc::setsid();
+                libc::ioctl(0, libc::TIOCSCTTY, 0);
+                Ok(())
+            });
+        }
+        let child = command.spawn().expect("the binary runs");
+        // Holds the far end too: reading would not end.
+        drop(command);
+        let mut output = File::from(copy(&near));
+        let (sender, screen) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(n @ 1..) = output.read(&mut buffer) {
+                if sender.send(buffer[..n].to_vec()).is_err() {
+                    break;
+                }
+            }
+        });
+        Terminal {
+            child,
+            keys: near.into(),
+            screen,
+            seen: String::new(),
+        }
+    }
+
+    /// Presses keys.
+    pub fn press(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).expect("the terminal is open");
+    }
+
+    /// Waits for a text, and returns what came before it and it.
+    #[track_caller]
+    pub fn wait_for(&mut self, text: &str) -> String {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            if let Some(at) = self.seen.find(text) {
+                let rest = self.seen.split_off(at + text.len());
+                return std::mem::replace(&mut self.seen, rest);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.screen.recv_timeout(left) {
+                Ok(bytes) => self.seen.push_str(&String::from_utf8_lossy(&bytes)),
+                Err(_) => panic!("{text:?} never came; there is {:?}", self.seen),
+            }
+        }
+    }
+
+    /// Waits for the program to end.
+    #[track_caller]
+    pub fn end(mut self) -> ExitStatus {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            match self.child.try_wait().expect("a child") {
+                Some(status) => return status,
+                None if Instant::now() > deadline => {
+                    let _ = self.child.kill();
+                    panic!("the program did not end; there is {:?}", self.seen);
+                }
+                None => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+    }
+}

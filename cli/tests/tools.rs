@@ -1,0 +1,242 @@
+//! `llama inspect`, `tokenize`, `arch` and `logits`, and the pages that the program prints.
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::{Home, ended, ended_with_input, fixtures, root};
+use engine::gguf::logits::Logits;
+
+fn llama(args: &[&str]) -> common::Ended {
+    ended(Home::new().llama(args))
+}
+
+fn fixture(name: &str) -> String {
+    fixtures().join(name).into_os_string().into_string().unwrap()
+}
+
+#[test]
+fn inspect_shows_a_file_whose_data_is_missing() {
+    let result = llama(&["inspect", &fixture("qwen3-dense.header.gguf")]);
+    let text = result.succeeds();
+    for part in [
+        "architecture  qwen3",
+        "qwen3.block_count",
+        "blk.0.attn_q_norm.weight",
+        "f32",
+        "before its tensors do",
+    ] {
+        assert!(text.contains(part), "{part:?} in {text}");
+    }
+}
+
+#[test]
+fn inspect_prints_json() {
+    let home = Home::new();
+    let model = home.model("gemma3-dense", None);
+    let result = ended(home.llama(&["inspect", "--json", &model]));
+    let report: serde_json::Value = serde_json::from_str(result.succeeds()).unwrap();
+    assert_eq!(report["architecture"], "gemma3");
+    assert_eq!(report["declaration"]["status"], "matches");
+    assert_eq!(report["missing_bytes"], 0);
+    let tensors = report["tensors"].as_array().unwrap();
+    let bytes: u64 = tensors.iter().map(|t| t["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(report["tensor_bytes"], bytes);
+    assert_eq!(report["types"]["f32"]["tensors"], tensors.len());
+    assert!(report["hyper_parameters"]["gemma3.block_count"].as_u64() > Some(0));
+    assert!(report["metadata"]["tokenizer.ggml.tokens"]["length"].as_u64() > Some(0));
+    let full = ended(home.llama(&["inspect", "--json", "--arrays", &model]));
+    let report: serde_json::Value = serde_json::from_str(full.succeeds()).unwrap();
+    assert!(report["metadata"]["tokenizer.ggml.tokens"].is_array());
+}
+
+#[test]
+fn inspect_tells_what_is_no_model() {
+    llama(&["inspect", "missing.gguf"]).fails_saying(&["missing.gguf"]);
+    llama(&["inspect", "."]).fails_saying(&["not a regular file"]);
+    llama(&["inspect", root().join("Cargo.toml").to_str().unwrap()]).fails_saying(&["Cargo.toml", "not a GGUF file"]);
+}
+
+#[test]
+fn tokenize_prints_tokens_and_ids() {
+    let home = Home::new();
+    let model = home.model("llama-dense", None);
+    let pieces = ended(home.llama(&["tokenize", "-m", &model, "--no-special", "abc"]));
+    let ids = ended(home.llama(&["tokenize", "-m", &model, "--no-special", "--ids", "abc"]));
+    let from_pieces: Vec<_> = pieces
+        .succeeds()
+        .lines()
+        .map(|l| l.split_whitespace().next().unwrap())
+        .collect();
+    assert!(!from_pieces.is_empty());
+    assert_eq!(ids.succeeds().trim(), from_pieces.join(","));
+    let piped = ended_with_input(
+        home.llama(&["tokenize", "-m", &model, "--no-special", "--ids"]),
+        "abc\n",
+    );
+    assert_eq!(piped.succeeds(), ids.out);
+}
+
+#[test]
+fn logits_are_those_recorded() {
+    let home = Home::new();
+    let model = home.model("qwen2-dense", None);
+    let recorded = Logits::read(fixture("qwen2-dense.logits")).unwrap();
+    let ids: Vec<_> = recorded.tokens().iter().map(ToString::to_string).collect();
+    let file = home.path("tokens");
+    std::fs::write(&file, ids.join(" \n")).unwrap();
+    let out = home.path("out.logits");
+    let out = out.to_str().unwrap();
+    let exact = ["--ctk", "f32", "--ctv", "f32", "-o", out, "-m", &model];
+    for tokens in [["--tokens", &ids.join(",")], ["--tokens-file", file.to_str().unwrap()]] {
+        let result = ended(home.llama(&[&["logits", "--ubatch", "7"], &tokens[..], &exact].concat()));
+        assert_eq!(result.succeeds(), "");
+        let found = Logits::read(out).unwrap();
+        assert_eq!(
+            (found.tokens(), found.n_vocab()),
+            (recorded.tokens(), recorded.n_vocab())
+        );
+        assert!(recorded.nmse(found.values()) < 1e-8);
+    }
+    ended(home.llama(&[&["logits", "--tokens", "1,x"], &exact[..]].concat())).fails_saying(&["\"x\""]);
+    ended(home.llama(&[&["logits", "--tokens", "1,99999"], &exact[..]].concat())).fails_saying(&["99999"]);
+    assert_eq!(ended(home.llama(&["logits", "-m", &model, "-o", out])).status, 2);
+}
+
+/// The names of the lines, and the last line.
+fn checked(args: &[&str]) -> (common::Ended, Vec<String>, String) {
+    let dir = fixtures();
+    let result = llama(&[&["arch", "check", "--fixtures", dir.to_str().unwrap()], args].concat());
+    let mut lines: Vec<_> = result.out.lines().map(str::to_owned).collect();
+    let last = lines.pop().unwrap_or_default();
+    (result, lines, last)
+}
+
+#[test]
+fn arch_check_passes_what_was_recorded() {
+    let (result, lines, last) = checked(&["--known"]);
+    assert_eq!(result.status, 0, "{}", result.out);
+    assert_eq!(last, format!("{} passed, 0 failed", lines.len()));
+    let names: Vec<_> = lines.iter().map(|l| l.split_whitespace().next().unwrap()).collect();
+    assert!(
+        names.is_sorted() && names.contains(&"llama-moe") && names.contains(&"gemma3-dense"),
+        "{names:?}"
+    );
+    for line in &lines {
+        let words: Vec<_> = line.split_whitespace().collect();
+        assert!(
+            words.len() == 3 && words[1].parse::<f64>().is_ok_and(|x| x < 1e-8) && words[2] == "ok",
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn arch_check_holds_for_ubatches_and_half_precision() {
+    for args in [&["--ubatch", "1"][..], &["-ub", "7"], &["-ctk", "f16", "--ctv", "f16"]] {
+        let (result, _, last) = checked(&[&["--known"], args].concat());
+        assert_eq!(result.status, 0, "{args:?}: {}", result.out);
+        assert!(last.ends_with(" 0 failed"), "{args:?}: {last}");
+    }
+}
+
+#[test]
+fn arch_check_takes_names_of_configurations_and_architectures() {
+    let (_, lines, last) = checked(&["llama"]);
+    assert_eq!((lines.len(), last.as_str()), (2, "2 passed, 0 failed"));
+    let (_, lines, _) = checked(&["llama-moe", "qwen3"]);
+    assert_eq!(lines.len(), 2);
+    let (result, ..) = checked(&["no-such"]);
+    result.fails_saying(&["no-such"]);
+}
+
+#[test]
+fn arch_check_fails_what_differs_and_what_is_not_declared() {
+    let (result, lines, last) = checked(&["qwen3", "--seed", "2"]);
+    assert_eq!(
+        (result.status, last.as_str(), result.err.as_str()),
+        (1, "0 passed, 1 failed", "")
+    );
+    assert!(lines[0].ends_with("FAIL"), "{lines:?}");
+    let (result, ..) = checked(&["qwen3", "--limit", "1e-30"]);
+    assert_eq!(result.status, 1);
+
+    let home = Home::new();
+    let header = std::fs::read(fixture("qwen3-dense.header.gguf")).unwrap();
+    let at = header.windows(5).position(|w| w == b"qwen3").unwrap();
+    let mut renamed = header.clone();
+    renamed[at..at + 5].copy_from_slice(b"qwenX");
+    std::fs::write(home.path("new.header.gguf"), renamed).unwrap();
+    std::fs::write(home.path("cut.header.gguf"), &header[..header.len() / 2]).unwrap();
+    std::fs::copy(fixture("qwen3-dense.logits"), home.path("new.logits")).unwrap();
+    std::fs::write(home.path("lone.header.gguf"), &header).unwrap();
+    let dir = home.path("");
+    let result = llama(&["arch", "check", "--fixtures", dir.to_str().unwrap()]);
+    assert_eq!(result.status, 1);
+    let lines: Vec<_> = result.out.lines().collect();
+    assert!(lines[0].starts_with("cut") && lines[0].contains("FAIL"), "{lines:?}");
+    assert!(
+        lines[1].starts_with("lone") && lines[1].contains("lone.logits"),
+        "{lines:?}"
+    );
+    assert!(
+        lines[2].starts_with("new") && lines[2].contains("`qwenX` is not supported"),
+        "{lines:?}"
+    );
+    assert_eq!(lines[3], "0 passed, 3 failed");
+}
+
+#[test]
+fn arch_lists_shows_and_draws() {
+    let list = llama(&["arch"]);
+    assert_eq!(list.succeeds(), llama(&["arch", "list"]).out);
+    let names: BTreeSet<_> = list.out.lines().map(|l| l.split_whitespace().next().unwrap()).collect();
+    for name in ["llama", "internlm2", "qwen2", "qwen3", "gemma3"] {
+        assert!(names.contains(name), "{name}");
+        let shown = llama(&["arch", name]);
+        for part in ["token_embd", "blk.N.attn_q", "n_embd", "graph"] {
+            assert!(shown.succeeds().contains(part), "{name}: {part:?} in {}", shown.out);
+        }
+        let mermaid = llama(&["arch", name, "--draw", "mermaid"]);
+        assert!(
+            mermaid.succeeds().starts_with("flowchart TD\n") && mermaid.out.contains(" --> "),
+            "{}",
+            mermaid.out
+        );
+        let dot = llama(&["arch", name, "--draw", "dot"]);
+        assert!(
+            dot.succeeds().starts_with("digraph") && dot.out.trim_end().ends_with('}'),
+            "{}",
+            dot.out
+        );
+    }
+    llama(&["arch", "no-such"]).fails_saying(&["no-such"]);
+}
+
+#[test]
+fn pages_are_what_the_program_prints() {
+    let page = |name: &str| std::fs::read_to_string(root().join(name)).unwrap();
+    assert_eq!(
+        page("docs/cli.md"),
+        llama(&["reference"]).succeeds(),
+        "run `llama reference > docs/cli.md`"
+    );
+    let readme = page("README.md");
+    let table = llama(&["arch", "list", "--markdown"]);
+    assert!(
+        readme.contains(table.succeeds()),
+        "the table of architectures in README.md is not what `llama arch list --markdown` prints"
+    );
+}
+
+#[test]
+fn help_is_short_and_the_long_help_is_complete() {
+    let (short, long) = (llama(&["run", "-h"]), llama(&["run", "--help"]));
+    assert!(short.succeeds().lines().count() < 50, "{}", short.out);
+    for flag in ["--temp", "--ctx-size", "--arch", "--no-stats"] {
+        assert!(short.out.contains(flag) && long.succeeds().contains(flag), "{flag}");
+    }
+    for flag in ["--ubatch-size", "--cache-type-k", "--typical", "--logit-bias"] {
+        assert!(long.out.contains(flag), "{flag}");
+    }
+}

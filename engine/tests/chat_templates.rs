@@ -1,0 +1,85 @@
+//! The chat templates that come with published models.
+
+use std::path::{Path, PathBuf};
+
+use engine::chat::{ChatError, ChatTemplate, Message};
+use engine::gguf::Gguf;
+use engine::vocab::Vocab;
+use serde_json::Map;
+
+/// The folder of vocabularies in the shared data, if it is there.
+fn vocabs() -> Option<PathBuf> {
+    let root = std::env::var_os("LLAMA_SHARED").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared"),
+        PathBuf::from,
+    );
+    let folder = root.join("conformance/vocabs");
+    if !folder.is_dir() {
+        println!("skipped: {} is not there", folder.display());
+        return None;
+    }
+    Some(folder)
+}
+
+/// The template of a model file.
+fn template(path: &Path) -> Result<ChatTemplate, ChatError> {
+    let gguf = Gguf::open_header(path).unwrap_or_else(|e| panic!("{e}"));
+    if !gguf.metadata.contains("tokenizer.chat_template") {
+        return Err(ChatError::NoTemplate);
+    }
+    let vocab = Vocab::load(&gguf).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    ChatTemplate::of_model(&gguf.metadata, &vocab)
+}
+
+#[test]
+fn every_shared_template_renders() {
+    let Some(folder) = vocabs() else { return };
+    let mut n_rendered = 0;
+    for entry in std::fs::read_dir(&folder).expect("the folder is readable") {
+        let path = entry.expect("the folder is readable").path();
+        if path.extension().is_none_or(|e| e != "gguf") {
+            continue;
+        }
+        let template = match template(&path) {
+            Err(ChatError::NoTemplate) => continue,
+            result => result.unwrap_or_else(|e| panic!("{}: {e}", path.display())),
+        };
+        let texts = ["SYSTEM-TEXT", "FIRST-TEXT", "ANSWER-TEXT", "SECOND-TEXT"];
+        let [system, first, answer, second] = texts;
+        let messages = [
+            Message::system(system),
+            Message::user(first),
+            Message::assistant(answer),
+            Message::user(second),
+        ];
+        for n in [2, 4] {
+            let prompt = template.render(&messages[..n], true, &Map::new());
+            let prompt = prompt.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+            // All texts, in order.
+            let places: Vec<usize> = texts[..n].iter().filter_map(|text| prompt.find(text)).collect();
+            assert!(places.len() == n && places.is_sorted(), "{}: {prompt}", path.display());
+        }
+        n_rendered += 1;
+    }
+    assert!(n_rendered >= 5, "only {n_rendered} templates in {}", folder.display());
+}
+
+#[test]
+fn qwen2_renders_its_published_format() {
+    let Some(folder) = vocabs() else { return };
+    let template = template(&folder.join("ggml-vocab-qwen2.gguf")).unwrap_or_else(|e| panic!("{e}"));
+    let messages = [Message::system("Be brief."), Message::user("Hi")];
+    let expected = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
+    assert_eq!(template.render(&messages, true, &Map::new()).as_deref(), Ok(expected));
+}
+
+#[test]
+fn phi3_renders_its_published_format() {
+    let Some(folder) = vocabs() else { return };
+    let template = template(&folder.join("ggml-vocab-phi-3.gguf")).unwrap_or_else(|e| panic!("{e}"));
+    let messages = [Message::user("Hi"), Message::assistant("Hello"), Message::user("Bye")];
+    let prompt = template.render(&messages, true, &Map::new()).unwrap();
+    let expected = "<s><|user|>\nHi<|end|>\n<|assistant|>\nHello<|end|>\n<|user|>\nBye<|end|>\n<|assistant|>\n";
+    assert_eq!(prompt, expected);
+    assert!(template.has_bos(&prompt));
+}

@@ -1,0 +1,108 @@
+//! A transformer layer by the public op functions, ready to compute on a device.
+
+use engine::backend::{Device, MemoryMap, Usage};
+use engine::graph::{Attention, Graph, Home, Rope, RopeKind, TensorId, Unary, Window};
+use kernels::GgmlType::{self, F16, F32, I32, I64, Q8_0};
+
+const N_CELLS: usize = 1024;
+
+/// A layer with experts, of `n` tokens, every tensor in a buffer of its own.
+pub fn layer(n: usize, device: &dyn Device) -> (Graph, MemoryMap) {
+    let mut g = Graph::new();
+    let leaf = |g: &mut Graph, ty: GgmlType, ne: [usize; 4]| g.input(ty, ne, "leaf");
+    let x = leaf(&mut g, F32, [128, n, 1, 1]);
+    let norm_weight = leaf(&mut g, F32, [128, 1, 1, 1]);
+    let (wq, wv) = (
+        leaf(&mut g, Q8_0, [128, 128, 1, 1]),
+        leaf(&mut g, Q8_0, [128, 64, 1, 1]),
+    );
+    let (positions, sequences) = (leaf(&mut g, I32, [n, 1, 1, 1]), leaf(&mut g, I32, [n, 1, 1, 1]));
+    let (cells, cache) = (leaf(&mut g, I64, [n, 1, 1, 1]), leaf(&mut g, F16, [64, N_CELLS, 1, 1]));
+    let (cell_pos, cell_seqs) = (
+        leaf(&mut g, I32, [N_CELLS, 1, 1, 1]),
+        leaf(&mut g, I64, [N_CELLS, 1, 1, 1]),
+    );
+    let experts = leaf(&mut g, Q8_0, [128, 96, 4, 1]);
+    let rope = Rope {
+        kind: RopeKind::Neox,
+        n_dims: 32,
+        freq_base: 1e4,
+        freq_scale: 1.0,
+        ext_factor: 0.0,
+        attn_factor: 1.0,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        n_ctx_orig: 1024,
+    };
+    let attention = Attention {
+        scale: 0.2,
+        softcap: 0.0,
+        max_bias: 0.0,
+        causal: true,
+        window: Window::None,
+    };
+
+    let normed = g.rms_norm(x, Some(norm_weight), 1e-5).unwrap();
+    let q = g.mul_mat(wq, normed).unwrap();
+    let q = g.reshape(q, [32, 4, n, 1]).unwrap();
+    let q = g.rope(q, positions, None, rope).unwrap();
+    let v = g.mul_mat(wv, normed).unwrap();
+    let written = g.set_rows(cache, v, cells).unwrap();
+    let kv = g
+        .view(written, [32, 2, N_CELLS, 1], [2, 64, 128, 128 * N_CELLS], 0)
+        .unwrap();
+    let y = g
+        .attention(attention, &[q, kv, kv, cell_pos, cell_seqs, positions, sequences])
+        .unwrap();
+    let y = g.reshape(y, [128, n, 1, 1]).unwrap();
+    let y = g.add(y, x).unwrap();
+    let router = g.slice(y, 0, 4).unwrap();
+    let chosen = g.top_k(router, 2).unwrap();
+    let y = g.reshape(y, [128, 1, n, 1]).unwrap();
+    let y = g.mul_mat_id(experts, y, chosen).unwrap();
+    let y = g.glu(Unary::Silu, y, y).unwrap();
+    g.expand(y);
+
+    let mut memory = MemoryMap::default();
+    for id in g.ids() {
+        if g.tensor(id).view.is_none() {
+            let buffer = device.buffer_type().allocate(g.tensor(id).nbytes()).unwrap();
+            let buffer = memory.insert(buffer, Usage::Any);
+            g.tensor_mut(id).home = Some(Home { buffer, offset: 0 });
+        }
+    }
+    let fill = |id: TensorId, bytes: Vec<u8>| {
+        let home = g.home(id).unwrap();
+        memory.get(home.buffer).write(home.offset, &bytes).unwrap();
+    };
+    for (id, seed) in [x, norm_weight, wq, wv, experts].into_iter().zip(1..) {
+        let t = g.tensor(id);
+        let floats: Vec<f32> = (0..t.nelements())
+            .map(|i| ((i * i + 7 * i * seed) % 101) as f32 / 50.0 - 1.0)
+            .collect();
+        let mut bytes = vec![0; t.nbytes()];
+        kernels::quantize_row(t.ty, &floats, &mut bytes);
+        fill(id, bytes);
+    }
+    // The tokens come after cells that hold the same as the cell before them: nothing.
+    let first = N_CELLS - n;
+    let list32 = |values: std::ops::Range<usize>| values.flat_map(|i| (i as i32).to_le_bytes()).collect();
+    fill(positions, list32(first..N_CELLS));
+    fill(cell_pos, list32(0..N_CELLS));
+    fill(cells, (first..N_CELLS).flat_map(|i| (i as i64).to_le_bytes()).collect());
+    fill(cell_seqs, (0..N_CELLS).flat_map(|_| 1i64.to_le_bytes()).collect());
+    (g, memory)
+}
+
+#[allow(dead_code)] // Not every test looks at results.
+/// The last node's elements.
+pub fn result(g: &Graph, memory: &MemoryMap) -> Vec<f32> {
+    let last = *g.nodes().last().unwrap();
+    let home = g.home(last).unwrap();
+    let mut bytes = vec![0; g.tensor(last).nbytes()];
+    memory.get(home.buffer).read(home.offset, &mut bytes).unwrap();
+    bytes
+        .chunks_exact(4)
+        .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
+        .collect()
+}

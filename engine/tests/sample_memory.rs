@@ -1,0 +1,74 @@
+//! Sampling allocates nothing once it runs.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use engine::sample::{Chain, Rng, SamplerParams};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is passed on to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's contract is the system allocator's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: `ptr` came from the system's allocator with this layout.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// One test alone: others in this process would be counted too.
+#[test]
+fn sampling_allocates_nothing() {
+    let n_vocab = 50_000;
+    let mut rng = Rng::new(1, 1);
+    let logits: Vec<f32> = (0..n_vocab).map(|_| (rng.uniform() * 20.0) as f32).collect();
+    let seeded = SamplerParams {
+        seed: Some(1),
+        ..SamplerParams::default()
+    };
+    let everything = SamplerParams {
+        penalty_repeat: 1.1,
+        dry_multiplier: 0.8,
+        top_n_sigma: 3.0,
+        typical_p: 0.9,
+        xtc_probability: 0.5,
+        dynatemp_range: 0.2,
+        top_k: 0,
+        ..seeded.clone()
+    };
+    let mirostat = |mirostat| SamplerParams {
+        mirostat,
+        ..seeded.clone()
+    };
+    for params in [
+        seeded.clone(),
+        SamplerParams::greedy(),
+        everything,
+        mirostat(1),
+        mirostat(2),
+    ] {
+        let mut chain = Chain::new(&params, n_vocab, None).unwrap();
+        let mut run = |n| {
+            for _ in 0..n {
+                let token = chain.sample(&logits).unwrap();
+                chain.accept(token);
+            }
+        };
+        // Until the work space has grown and the windows of the penalties are full.
+        run(80);
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        run(40);
+        let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
+        assert_eq!(allocations, 0, "allocations in 40 tokens with {params:?}");
+    }
+}

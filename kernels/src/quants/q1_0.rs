@@ -1,0 +1,28 @@
+//! Q1_0: 128 signs, one scale.
+
+use super::{Block, Half};
+use crate::GgmlType;
+use crate::generic::blocks::Decode;
+use crate::simd::Simd;
+
+/// Value `j` is `d` where bit `j % 8` of byte `j / 8` is set, else `-d`.
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+pub struct BlockQ1_0 {
+    d: Half,
+    qs: [u8; 16],
+}
+const _: () = assert!(size_of::<BlockQ1_0>() == 18);
+
+impl Block for BlockQ1_0 {
+    const TYPE: GgmlType = GgmlType::Q1_0;
+
+    fn dequantize(&self, out: &mut [f32]) {
+        let d = self.d.get();
+        for (j, v) in out.iter_mut().enumerate() {
+            *v = if self.qs[j / 8] >> (j % 8) & 1 != 0 { d } else { -d };
+        }
+    }
+}
+
+impl<V: Simd> Decode<V> for BlockQ1_0 {}
