@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use engine::backend;
 use engine::context::{Batch, Context, ContextParams, MemoryError, SeqSet, StateError};
-use engine::model::Model;
+use engine::model::{LoadParams, Model};
 use engine::vocab::Token;
 use kernels::GgmlType;
 use tests::{decode_last, decode_one, exact, fixture, model, nmse, tokens};
@@ -415,4 +415,52 @@ fn sessions_are_files_with_their_tokens() {
     // A folder stands where the file should be: it stays, and nothing is left behind.
     assert!(ctx.save_session(dir.path(), &[]).is_err());
     assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 2);
+}
+
+/// Greedy text of the models in the folder that `LLAMA_MODELS` names, with and without a session saved on the way.
+#[test]
+#[ignore = "needs model files and a minute"]
+fn text_of_real_models_is_the_same_after_a_restored_session() {
+    let Some(folder) = std::env::var_os("LLAMA_MODELS") else {
+        println!("skipped: LLAMA_MODELS does not name the folder of the model files");
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("session");
+    let params = ContextParams {
+        n_ctx: 256,
+        ..ContextParams::default()
+    };
+    let files = std::fs::read_dir(folder).expect("the folder is readable").flatten();
+    for file in files.filter(|f| f.path().extension().is_some_and(|e| e == "gguf")) {
+        let m = Arc::new(Model::load(file.path(), archs::ALL, &LoadParams::default()).unwrap());
+        let text = "The first thing that you should know about the sea is";
+        let prompt = m.vocab().tokenize(text, true, false);
+        let mut ctx = Context::new(m.clone(), &params).unwrap();
+        let mut tokens = greedy(&mut ctx, &prompt, 0, 16);
+        tokens.pop();
+        ctx.save_session(&path, &tokens).unwrap();
+        let expected = greedy(&mut ctx, &tokens, tokens.len() - 1, 16);
+        let mut other = Context::new(m.clone(), &params).unwrap();
+        assert_eq!(other.load_session(&path).unwrap(), tokens);
+        let found = greedy(&mut other, &tokens, tokens.len() - 1, 16);
+        assert_eq!(found, expected, "{}", file.path().display());
+        println!("{:?}: {}", file.file_name(), m.vocab().detokenize(&found, false, true));
+    }
+}
+
+/// Decodes `tokens` from index `from` on, cutting what the context holds beyond, and appends `n` likeliest tokens.
+fn greedy(ctx: &mut Context, tokens: &[Token], from: usize, n: usize) -> Vec<Token> {
+    ctx.seq_rm(0, from..).unwrap();
+    let mut all = tokens.to_vec();
+    let mut next = from;
+    for _ in 0..n {
+        let logits = decode_last(ctx, &all[next..], next, 0);
+        next = all.len();
+        let best = (0..logits.len())
+            .max_by(|&a, &b| logits[a].total_cmp(&logits[b]))
+            .unwrap();
+        all.push(best as Token);
+    }
+    all
 }
