@@ -174,32 +174,25 @@ fn float_contents(ty: GgmlType, n: usize, low: f32, high: f32, random: &mut Rand
         kernels::quantize_row(ty, &floats, &mut bytes);
         return bytes;
     }
-    // Any bytes are blocks, but the scales among them have to be ordinary numbers.
-    bytes.iter_mut().for_each(|b| *b = random.next() as u8);
-    let scales = scale_offsets(ty);
     for block in bytes.chunks_exact_mut(ty.block_bytes()) {
-        for &at in scales {
-            let scale = half::f16::from_f32(random.float(0.001, 0.01));
-            block[at..at + 2].copy_from_slice(&scale.to_le_bytes());
-        }
-        if ty == GgmlType::MXFP4 {
-            block[0] = 124 + (random.next() % 4) as u8;
-        }
+        random_block(ty, block, random);
     }
     bytes
 }
 
-/// Where a block of a type without a quantizer keeps its half float scales.
-fn scale_offsets(ty: GgmlType) -> &'static [usize] {
-    match ty {
-        GgmlType::Q2_K => &[80, 82],
-        GgmlType::Q3_K => &[108],
-        GgmlType::Q4_K | GgmlType::Q5_K => &[0, 2],
-        GgmlType::Q6_K => &[208],
-        GgmlType::IQ4_XS => &[0],
-        GgmlType::MXFP4 => &[],
-        _ => panic!("{ty}: where are the scales?"),
+/// A block of a type without a quantizer. Any bytes are one, but most have scales that are enormous, tiny or no numbers at all;
+/// so bytes are drawn until the largest element is an ordinary number.
+fn random_block(ty: GgmlType, block: &mut [u8], random: &mut Random) {
+    let mut elements = vec![0.0; ty.block_size()];
+    for _ in 0..100_000 {
+        block.iter_mut().for_each(|b| *b = random.next() as u8);
+        kernels::dequantize_row(ty, block, &mut elements);
+        let largest = elements.iter().map(|x| x.abs()).fold(0.0, f32::max);
+        if elements.iter().all(|x| x.is_finite()) && (0.1..=8.0).contains(&largest) {
+            return;
+        }
     }
+    panic!("{ty}: no ordinary block found");
 }
 
 /// sum (a - b)^2 / sum b^2
