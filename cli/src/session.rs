@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use engine::backend;
 use engine::context::{Batch, Context, ContextParams, DecodeError};
-use engine::model::{LoadParams, Model};
+use engine::model::{DeviceLayers, LoadParams, Model};
 use engine::sample::{Chain, LogitBias, SamplerParams, Token};
 use engine::vocab::{Utf8Stream, Vocab};
 
@@ -72,7 +72,8 @@ pub fn load_params(args: &LoadArgs) -> Outcome<LoadParams> {
         params.arch = Some(args.arch.clone());
     }
     if let Some(name) = &args.device {
-        params.device = device(name)?;
+        params.placement.devices = vec![device(name)?];
+        params.placement.n_layers = DeviceLayers::Count(usize::MAX);
     }
     Ok(params)
 }

@@ -1,10 +1,8 @@
 //! Logits of seeded models against recorded ones, whatever the ubatch size, cache type, device and mix of sequences.
 
-use engine::backend;
 use engine::context::{Batch, SeqSet};
-use engine::model::DeviceLayers;
 use kernels::GgmlType;
-use tests::{context, exact, fixture, model, nmse};
+use tests::{context, exact, fixture, model, nmse, place_on};
 
 const NAMES: [&str; 6] = [
     "llama-dense",
@@ -24,21 +22,15 @@ fn check(name: &str, limit: f64, change: impl FnOnce(&mut engine::conformance::C
     assert!(found < limit, "{name}: NMSE {found:.3e}, limit {limit:.0e}");
 }
 
-/// Gives the last `n` layers, the output counting as one, to the reference device.
-fn on_reference(params: &mut engine::conformance::CheckParams, n: usize) {
-    params.load.placement.devices = vec![backend::device("reference").expect("it is compiled in")];
-    params.load.placement.n_layers = DeviceLayers::Count(n);
-}
-
 /// Layers on two devices: the borders are where a scheduler goes wrong.
 #[test]
 fn layers_split_between_devices_meet_them() {
     for name in NAMES {
         for n_layers in [1, 2] {
-            check(name, 1e-8, |p| on_reference(p, n_layers));
+            check(name, 1e-8, |p| place_on(&mut p.load, "reference", n_layers));
         }
         check(name, 1e-8, |p| {
-            on_reference(p, 3);
+            place_on(&mut p.load, "reference", 3);
             p.load.placement.offload_kv = false;
         });
     }
@@ -65,7 +57,7 @@ fn rounded_caches_cost_little() {
 #[test]
 fn the_reference_device_meets_them_too() {
     for name in NAMES {
-        check(name, 1e-8, |p| on_reference(p, 3));
+        check(name, 1e-8, |p| place_on(&mut p.load, "reference", 3));
     }
 }
 

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::backend::{BackendParams, MemoryMap, Usage};
-use crate::build::{BuildParams, Builder, CacheView, Inputs};
+use crate::build::{Adaptation, BuildParams, Builder, CacheView, Inputs};
 use crate::graph::{BufferId, Graph, TensorId};
 use crate::model::{Model, RopeScaling};
 use crate::sched::{SchedParams, Scheduler};
 
+use super::adapt::Adapters;
 use super::batch::{Batch, BatchToken, MAX_SEQUENCES, ubatch_end};
 use super::memory::{KvMemory, Span};
 use super::{ContextError, ContextParams, DecodeError, MemoryError, Perf};
@@ -35,6 +36,7 @@ pub struct Context {
     pub(super) memory: KvMemory,
     pub(super) sched: Scheduler,
     pub(super) graph: BuiltGraph,
+    pub(super) adapters: Adapters,
     outputs: Outputs,
     staging: Staging,
     perf: Perf,
@@ -108,6 +110,7 @@ impl Context {
             memory,
             sched,
             graph,
+            adapters: Adapters::default(),
             outputs: Outputs::default(),
             staging: Staging::default(),
             perf: Perf::default(),
@@ -314,7 +317,8 @@ impl Context {
             self.perf.n_reused += 1;
             return Ok(());
         }
-        self.graph.build(&self.model, params, self.memory.view())?;
+        self.graph
+            .build(&self.model, params, self.memory.view(), &self.adapters.adaptation)?;
         self.sched.alloc_graph(&mut self.graph.graph)?;
         self.graph.remember(params, self.memory.view());
         self.perf.n_built += 1;
@@ -335,7 +339,7 @@ impl Context {
     }
 
     /// Plans the largest graphs: a full ubatch with and without many outputs, over all cells, and a single token.
-    fn reserve(&mut self) -> Result<(), ContextError> {
+    pub(super) fn reserve(&mut self) -> Result<(), ContextError> {
         let n_tokens = self.params.n_ubatch.min(self.n_ctx);
         self.memory.set_view(true);
         for (n_tokens, n_outputs) in [
@@ -344,7 +348,8 @@ impl Context {
             (n_tokens, 1),
         ] {
             let params = self.build_params(n_tokens, n_outputs);
-            self.graph.build(&self.model, params, self.memory.view())?;
+            self.graph
+                .build(&self.model, params, self.memory.view(), &self.adapters.adaptation)?;
             self.sched.reserve(&mut self.graph.graph)?;
         }
         self.outputs.reserve(
@@ -411,7 +416,13 @@ impl Context {
 }
 
 impl BuiltGraph {
-    fn build(&mut self, model: &Model, params: BuildParams, view: &CacheView) -> Result<(), crate::build::BuildError> {
+    fn build(
+        &mut self,
+        model: &Model,
+        params: BuildParams,
+        view: &CacheView,
+        adaptation: &Adaptation,
+    ) -> Result<(), crate::build::BuildError> {
         self.built_for = None;
         let mut b = Builder::over_cells(
             &mut self.graph,
@@ -420,7 +431,8 @@ impl BuiltGraph {
             &mut self.inputs,
             params,
             view,
-        );
+        )
+        .adapted(adaptation);
         let result = model.build(&mut b);
         self.result = Some(b.output(result));
         b.finish()

@@ -8,8 +8,8 @@ use crate::backend::{Buffer, BufferType, Device};
 use crate::build::{CacheView, KvSlot, KvSpec, PoolView};
 use crate::graph::{BufferId, Home, Window};
 
-use super::batch::{BatchToken, MAX_SEQUENCES};
-use super::cells::{Cells, Undo, lowest_queries};
+use super::batch::{BatchToken, MAX_SEQUENCES, SeqSet};
+use super::cells::{Cells, EMPTY, Undo, lowest_queries};
 use super::{ContextError, ContextParams, MemoryError};
 
 /// Cells that a graph looks at are rounded up to this many, so that it can be reused while a sequence grows.
@@ -36,6 +36,14 @@ pub struct KvMemory {
 pub(super) struct Span {
     pub from: i32,
     pub to: i32,
+}
+
+/// Cells of a pool that a restored state may use, lowest first.
+pub(super) struct FreeCells {
+    /// They hold nothing.
+    pub empty: Vec<usize>,
+    /// They hold what no query sees any more.
+    pub hidden: Vec<usize>,
 }
 
 impl KvMemory {
@@ -275,6 +283,44 @@ impl KvMemory {
         self.recount();
     }
 
+    /// The cells of a pool that would be free without the sequences `leaving`.
+    pub(super) fn free_cells(&self, pool: &Cells, leaving: SeqSet) -> FreeCells {
+        let mut free = FreeCells {
+            empty: Vec::new(),
+            hidden: Vec::new(),
+        };
+        for (cell, (&pos, &seqs)) in pool.positions().iter().zip(pool.seqs()).enumerate() {
+            let staying = SeqSet(seqs.0 & !leaving.0);
+            if staying.is_empty() {
+                free.empty.push(cell);
+            } else if pool.is_hidden(pos, staying, &self.next_pos) {
+                free.hidden.push(cell);
+            }
+        }
+        free
+    }
+
+    /// Removes the sequences `leaving` and empties the cells that something else is about to be written to.
+    pub(super) fn vacate(&mut self, leaving: SeqSet, targets: &[Vec<Option<usize>>]) {
+        for (pool, targets) in self.pools.iter_mut().zip(targets) {
+            pool.remove_all(leaving);
+            for &cell in targets.iter().flatten() {
+                pool.put(cell, EMPTY, SeqSet::default());
+            }
+        }
+        self.recount();
+    }
+
+    /// Gives cells of a pool the contents whose rows have been written.
+    pub(super) fn occupy(&mut self, pool: usize, cells: impl Iterator<Item = ((i32, SeqSet), Option<usize>)>) {
+        for ((pos, seqs), cell) in cells {
+            if let Some(cell) = cell {
+                self.pools[pool].put(cell, pos, seqs);
+            }
+        }
+        self.recount();
+    }
+
     pub(super) fn shift_done(&mut self) {
         self.pools.iter_mut().for_each(Cells::shift_done);
     }
@@ -284,7 +330,8 @@ impl KvMemory {
         self.pools.iter().any(|p| p.pending_shift().is_some())
     }
 
-    fn check_seq(&self, seq: usize) -> Result<(), MemoryError> {
+    /// An error unless the context has room for a sequence of this number.
+    pub(super) fn check_seq(&self, seq: usize) -> Result<(), MemoryError> {
         if seq < self.n_seq_max {
             return Ok(());
         }

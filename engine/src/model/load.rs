@@ -11,7 +11,9 @@ use crate::vocab::Vocab;
 
 use super::placement::{Placement, PlacementParams, PlacementSummary};
 use super::upload::{Locked, check_values, upload};
-use super::{Architecture, Base, BuildGraph, HparamReader, ModelError, Registered, TableRow, TensorTable};
+use super::{
+    Architecture, Base, BuildGraph, Fingerprint, HparamReader, ModelError, Registered, TableRow, TensorTable,
+};
 
 /// Told how much is loaded, from 0 to 1; false cancels.
 pub type Progress = Arc<dyn Fn(f32) -> bool + Send + Sync>;
@@ -62,6 +64,7 @@ pub struct Model {
     buffers: Vec<Arc<dyn Buffer>>,
     placement: Placement,
     kv_specs: Vec<KvSpec>,
+    fingerprint: Fingerprint,
     warnings: Vec<String>,
     _locked: Vec<Locked>,
 }
@@ -129,6 +132,7 @@ impl Model {
         };
         progress(params, &path, 1.0)?;
         let metadata = set.metadata().clone();
+        let fingerprint = Fingerprint::of(&set, arch, &prefix, &rows).map_err(|e| e.in_file(&path))?;
         Ok(Model {
             path,
             arch,
@@ -141,6 +145,7 @@ impl Model {
             buffers,
             placement,
             kv_specs,
+            fingerprint,
             warnings,
             _locked: locked,
         })
@@ -197,6 +202,10 @@ impl Model {
     /// What each attention call of the graph keeps per cell.
     pub fn kv_specs(&self) -> &[KvSpec] {
         &self.kv_specs
+    }
+    /// What tells this model from others.
+    pub fn fingerprint(&self) -> &Fingerprint {
+        &self.fingerprint
     }
     /// Adds the model's graph to a builder.
     pub fn build(&self, b: &mut Builder<'_>) -> crate::graph::TensorId {

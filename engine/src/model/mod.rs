@@ -3,6 +3,7 @@
 mod arch;
 mod base;
 mod error;
+mod fingerprint;
 mod load;
 mod placement;
 mod reader;
@@ -15,6 +16,7 @@ pub use arch::{
 };
 pub use base::{Base, RopeScaling};
 pub use error::ModelError;
+pub use fingerprint::Fingerprint;
 pub use load::{Declared, LoadParams, Model, Plan, Progress, declare_header, plan};
 pub use placement::{
     DeviceLayers, Placement, PlacementError, PlacementParams, PlacementSummary, SplitMode, TensorOverride,

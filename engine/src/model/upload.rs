@@ -183,7 +183,7 @@ fn write_row(
 }
 
 /// A row's bytes in its shard.
-fn file_bytes<'a>(set: &'a GgufSet, row: &TableRow) -> &'a [u8] {
+pub(super) fn file_bytes<'a>(set: &'a GgufSet, row: &TableRow) -> &'a [u8] {
     let file = &set.shards()[row.shard];
     let info = file.tensor(&row.name).expect("the table was matched against this file");
     &file.tensor_data(info)[row.offset..row.offset + row.file_bytes()]
