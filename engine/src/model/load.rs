@@ -11,9 +11,7 @@ use crate::vocab::Vocab;
 
 use super::placement::{Placement, PlacementParams, PlacementSummary};
 use super::upload::{Locked, check_values, upload};
-use super::{
-    Architecture, Base, BuildGraph, Fingerprint, HparamReader, ModelError, Registered, TableRow, TensorTable,
-};
+use super::{Architecture, Base, BuildGraph, Fingerprint, HparamReader, ModelError, Registered, TableRow, TensorTable};
 
 /// Told how much is loaded, from 0 to 1; false cancels.
 pub type Progress = Arc<dyn Fn(f32) -> bool + Send + Sync>;
