@@ -1,0 +1,38 @@
+//! IQ2_S: 256 values as 32 points of a grid of 1024, all signs, a 4-bit scale for each 16.
+
+use super::Half;
+use super::grids::{self, Form, GridBlock, Group, grid_block, quarter_scales};
+
+/// A value is `d * (scale + 1/2) / 4 * (+-element)`. Indices have their low eight bits in `qs` and two more in the byte of `qh` that
+/// belongs to the group of 32. Scales of a group are the nibbles of a byte.
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+pub struct BlockIQ2S {
+    d: Half,
+    qs: [[u8; 4]; 8],
+    signs: [[u8; 4]; 8],
+    qh: [u8; 8],
+    scales: [u8; 8],
+}
+const _: () = assert!(size_of::<BlockIQ2S>() == 82);
+
+impl GridBlock for BlockIQ2S {
+    const FORM: Form = Form::Signed;
+
+    #[inline(always)]
+    fn d(&self) -> Half {
+        self.d
+    }
+
+    #[inline(always)]
+    fn group(&self, g: usize) -> Group {
+        let (qs, high) = (self.qs[g], usize::from(self.qh[g]));
+        Group {
+            elements: std::array::from_fn(|l| grids::IQ2_S[usize::from(qs[l]) | (high >> (2 * l) & 3) << 8]),
+            bits: u32::from_le_bytes(self.signs[g]),
+            scales: quarter_scales(self.scales[g]),
+        }
+    }
+}
+
+grid_block!(BlockIQ2S, IQ2_S);
