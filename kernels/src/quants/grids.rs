@@ -71,34 +71,30 @@ pub(super) fn pair(first: u32, second: u32) -> u64 {
     u64::from(first) | u64::from(second) << 32
 }
 
-/// The signs of 32 elements from 28 bits, seven for each eight elements: the number of negative ones is even, which gives the eighth.
+/// The signs of 32 elements from 28 bits: see [`eighth_signs`].
 #[inline(always)]
 pub(super) fn even_signs(bits: u32) -> u32 {
-    // Seven bits to a byte, then the parity of each byte in its lowest bit.
     let signs = bits & 0x7f | bits << 1 & 0x7f00 | bits << 2 & 0x7f_0000 | bits << 3 & 0x7f00_0000;
+    eighth_signs(u64::from(signs)) as u32
+}
+
+/// Bytes whose low seven bits are signs, completed by the eighth: the number of negative elements is even.
+#[inline(always)]
+pub(super) fn eighth_signs(signs: u64) -> u64 {
+    // The parity of each byte comes to be in its lowest bit.
     let parity = signs ^ signs >> 4;
     let parity = parity ^ parity >> 2;
     let parity = parity ^ parity >> 1;
-    signs | (parity & 0x0101_0101) << 7
+    signs | (parity & 0x0101_0101_0101_0101) << 7
 }
 
-/// `(nibble + 1/2) / 4` for both nibbles of a byte.
+/// The low and the high nibble of each byte.
 #[inline(always)]
-pub(super) fn quarter_scales(scales: u8) -> [f32; 2] {
-    [scales & 15, scales >> 4].map(|scale| (f32::from(scale) + 0.5) * 0.25)
+pub(super) fn nibbles<const N: usize>(bytes: [u8; N]) -> [[u8; 2]; N] {
+    bytes.map(|byte| [byte & 15, byte >> 4])
 }
 
-/// 32 elements as an IQ type describes them.
-pub(super) struct Group {
-    /// The elements in the bytes of four words, lowest first.
-    pub elements: [u64; 4],
-    /// What is done to element `i` if bit `i` is set: see [`Form`].
-    pub bits: u32,
-    /// Factors of the first and the last 16 elements.
-    pub scales: [f32; 2],
-}
-
-/// How the values of a type come from its [`Group`]s. All of this is exact in f32.
+/// How the values of a type come from its [`GridBlock`]. All of this is exact in f32.
 pub(super) enum Form {
     /// `d * scale * element`, negated where the bit is set.
     Signed,
@@ -113,19 +109,25 @@ pub(super) trait GridBlock: Block {
     /// The scale of the block.
     fn d(&self) -> Half;
 
-    /// Group `g` of 0..8.
-    fn group(&self, g: usize) -> Group;
+    /// The factor of each 16 elements.
+    fn scales(&self) -> [f32; 16];
+
+    /// One bit for each element, 32 to a word: see [`Form`].
+    fn bits(&self) -> [u32; 8];
+
+    /// The 32 elements of group `g` in the bytes of four words, lowest first.
+    fn elements(&self, g: usize) -> [u64; 4];
 }
 
 /// [`Block::dequantize`] of such a block.
 pub(super) fn dequantize<B: GridBlock>(block: &B, out: &mut [f32]) {
-    let d = block.d().get();
+    let (d, scales, bits) = (block.d().get(), block.scales(), block.bits());
     for (g, out) in out.chunks_exact_mut(32).enumerate() {
-        let Group { elements, bits, scales } = block.group(g);
+        let elements = block.elements(g);
         for (i, v) in out.iter_mut().enumerate() {
-            let scale = d * scales[i / 16];
+            let scale = d * scales[g * 2 + i / 16];
             let element = f32::from(elements[i / 8].to_le_bytes()[i % 8]);
-            let bit = bits >> i & 1 != 0;
+            let bit = bits[g] >> i & 1 != 0;
             *v = match B::FORM {
                 Form::Signed => scale * if bit { -element } else { element },
                 Form::Shifted => scale * (element - if bit { 1.125 } else { 0.875 }),
@@ -143,13 +145,21 @@ pub(super) unsafe fn decode<V: Simd, B: GridBlock, S: Sink<V>>(p: *const u8, sin
     // SAFETY: the caller's promise; blocks have alignment 1. A register holds 8 or 16 elements: one word or two.
     unsafe {
         let block = &*p.cast::<B>();
-        let d = V::splat(block.d().get());
+        let d = block.d();
+        let d = V::splat_f16((&raw const d).cast());
+        let (mut scales, bits) = (block.scales(), block.bits());
+        for at in (0..16).step_by(V::LANES) {
+            let scale = V::load(scales.as_ptr().add(at)).mul(d);
+            scale.store(scales.as_mut_ptr().add(at));
+        }
+        // By way of memory, so that they are computed for all groups at once.
+        let (scales, bits) = std::hint::black_box((&scales, &bits));
         for g in 0..8 {
-            let Group { elements, bits, scales } = block.group(g);
+            let elements = block.elements(g);
             for at in (0..32).step_by(V::LANES) {
-                let scale = d.mul(V::splat(scales[at / 16]));
+                let scale = V::splat(scales[g * 2 + at / 16]);
                 let x = V::from_int(V::bytes([elements[at / 8], elements[at / 8 + V::LANES / 8 - 1]]));
-                let mask = V::mask(bits, at);
+                let mask = V::mask(bits[g], at);
                 let weights = match B::FORM {
                     Form::Signed => x.mul(scale).negate_where(mask),
                     Form::Shifted => x.sub(V::splat(0.875)).add_where(mask, V::splat(-0.25)).mul(scale),

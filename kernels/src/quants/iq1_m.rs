@@ -1,7 +1,7 @@
 //! IQ1_M: 256 values as 32 points of a grid of 2048, a shift for each 8, a 3-bit scale for each 16.
 
 use super::Half;
-use super::grids::{self, Form, GridBlock, Group, grid_block};
+use super::grids::{self, Form, GridBlock, grid_block};
 
 /// A value is `d * (2 scale + 1) * (element +- 1/8)` with elements -1, 0 and 1. A nibble of `qh` is the high three bits of an index and
 /// the sign of its shift. Each two bytes of `scales` are four scales and, in the top four bits, a part of `d`, lowest first.
@@ -24,17 +24,25 @@ impl GridBlock for BlockIQ1M {
     }
 
     #[inline(always)]
-    fn group(&self, g: usize) -> Group {
-        let (qs, high) = (self.qs[g], u16::from_le_bytes(self.qh[g]));
-        let scales = u16::from_le_bytes(self.scales[g / 2]) >> (g % 2 * 6);
-        // The top bit of each nibble to the lowest of a byte, and then to all bits of the byte.
-        let shifts =
-            u32::from(high >> 3 & 1 | (high >> 7 & 1) << 8) | u32::from(high >> 11 & 1 | (high >> 15) << 8) << 16;
-        Group {
-            elements: std::array::from_fn(|l| grids::IQ1[usize::from(qs[l]) | usize::from(high >> (4 * l) & 7) << 8]),
-            bits: shifts * 255,
-            scales: [scales, scales >> 3].map(|scale| f32::from(2 * (scale & 7) + 1)),
-        }
+    fn scales(&self) -> [f32; 16] {
+        let packed = self.scales.map(u16::from_le_bytes);
+        std::array::from_fn(|i| f32::from(2 * (packed[i / 4] >> (3 * (i % 4)) & 7) + 1))
+    }
+
+    #[inline(always)]
+    fn bits(&self) -> [u32; 8] {
+        self.qh.map(|[a, b]| {
+            // The top bit of each nibble, moved to a byte of its own, then to all bits of the byte.
+            let (a, b) = (u32::from(a), u32::from(b));
+            let shifts = a >> 3 & 1 | a << 1 & 0x100 | b << 13 & 0x1_0000 | b << 17 & 0x100_0000;
+            shifts * 255
+        })
+    }
+
+    #[inline(always)]
+    fn elements(&self, g: usize) -> [u64; 4] {
+        let (qs, high) = (self.qs[g], usize::from(u16::from_le_bytes(self.qh[g])));
+        std::array::from_fn(|l| grids::IQ1[usize::from(qs[l]) | (high >> (4 * l) & 7) << 8])
     }
 }
 
