@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kernels::GgmlType;
 
-use crate::backend::{Buffer, Device};
+use crate::backend::{BackendError, Buffer, Device};
 use crate::build::{CacheView, KvSlot, KvSpec, PoolView};
 use crate::graph::{BufferId, Home, Window};
 
@@ -92,7 +92,7 @@ impl KvMemory {
         let align = buffer_type.alignment();
         let mut size = 0usize;
         let mut take = |ty: GgmlType, row: usize, n_cells: usize| {
-            let offset = size.next_multiple_of(align);
+            let offset = size.checked_next_multiple_of(align).unwrap_or(usize::MAX);
             // Saturates where it cannot be had anyway; the allocation then fails with the size.
             let bytes = ty.row_bytes(row).unwrap_or(usize::MAX).saturating_mul(n_cells);
             size = offset.saturating_add(bytes);
@@ -103,14 +103,20 @@ impl KvMemory {
             let n = self.view.pools[slot.pool].n_cells;
             offsets.push((take(slot.type_k, spec.k_row, n), take(slot.type_v, spec.v_row, n)));
         }
-        if size == 0 {
-            return Ok(());
+        if size > 0 {
+            let id = register(buffer_type.allocate(size)?);
+            self.n_bytes = size;
+            for (slot, (k, v)) in self.view.slots.iter_mut().zip(offsets) {
+                slot.k = Home { buffer: id, offset: k };
+                slot.v = Home { buffer: id, offset: v };
+            }
         }
-        let id = register(buffer_type.allocate(size)?);
-        self.n_bytes = size;
-        for (slot, (k, v)) in self.view.slots.iter_mut().zip(offsets) {
-            slot.k = Home { buffer: id, offset: k };
-            slot.v = Home { buffer: id, offset: v };
+        // After the keys and values, of which there are far more: what is too much fails there, before a page is touched.
+        for pool in &mut self.pools {
+            if !pool.allocate() {
+                let (buffer_type, bytes) = ("cells of the KV memory".to_owned(), pool.len() * Cells::BYTES);
+                return Err(BackendError::OutOfMemory { buffer_type, bytes }.into());
+            }
         }
         Ok(())
     }
