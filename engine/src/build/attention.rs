@@ -103,18 +103,23 @@ impl Default for AttentionArgs {
 
 /// A standard sliding window of `n` positions where `on`.
 pub fn standard(n: usize, on: bool) -> Window {
-    if on && n > 0 { Window::Standard(n) } else { Window::None }
+    sized(Window::Standard, n, on)
 }
 
 /// Chunks of `n` positions where `on`.
 pub fn chunked(n: usize, on: bool) -> Window {
-    if on && n > 0 { Window::Chunked(n) } else { Window::None }
+    sized(Window::Chunked, n, on)
 }
 
 /// A window of `n` positions around each token where `on`.
 pub fn symmetric(n: usize, on: bool) -> Window {
-    if on && n > 0 {
-        Window::Symmetric(n)
+    sized(Window::Symmetric, n, on)
+}
+
+/// Positions are i32: a window of more is no window, whatever a file says.
+fn sized(window: fn(usize) -> Window, n: usize, on: bool) -> Window {
+    if on && (1..=i32::MAX as usize).contains(&n) {
+        window(n)
     } else {
         Window::None
     }

@@ -73,12 +73,12 @@ struct Staging {
 impl Context {
     /// Makes a context and reserves all memory that decoding will need.
     pub fn new(model: Arc<Model>, params: &ContextParams) -> Result<Context, ContextError> {
-        let params = checked(params)?;
         let n_ctx = if params.n_ctx == 0 {
             model.base().n_ctx_train()
         } else {
             params.n_ctx
         };
+        let params = checked(params, n_ctx)?;
         let mut sched = new_scheduler(&model, &params)?;
         for (i, buffer) in model.buffers().iter().enumerate() {
             let id = sched.register_buffer(buffer.clone(), Usage::Weights);
@@ -495,8 +495,8 @@ fn rope_scaling(model: &Model, params: &ContextParams) -> RopeScaling {
     }
 }
 
-/// The settings with defaults filled in, or what is wrong with them.
-fn checked(params: &ContextParams) -> Result<ContextParams, ContextError> {
+/// The settings with defaults filled in, or what is wrong with them. `n_ctx` is the number of cells that results from them.
+fn checked(params: &ContextParams, n_ctx: usize) -> Result<ContextParams, ContextError> {
     let mut p = params.clone();
     let positive = [
         ("n_batch", p.n_batch, usize::MAX),
@@ -519,12 +519,12 @@ fn checked(params: &ContextParams) -> Result<ContextParams, ContextError> {
             });
         }
     }
-    if p.n_ctx > i32::MAX as usize {
+    if n_ctx > i32::MAX as usize {
         let expected = format!("at most {}", i32::MAX);
         return Err(ContextError::Param {
             name: "n_ctx",
             expected,
-            found: p.n_ctx.to_string(),
+            found: n_ctx.to_string(),
         });
     }
     for (name, value) in [
