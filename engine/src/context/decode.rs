@@ -9,7 +9,7 @@ use crate::backend::{BackendParams, MemoryMap, Usage};
 use crate::build::{Adaptation, BuildParams, Builder, CacheView, Inputs};
 use crate::graph::{BufferId, Graph, TensorId};
 use crate::model::{Model, RopeScaling};
-use crate::sched::{SchedParams, Scheduler};
+use crate::sched::{Observer, SchedParams, Scheduler};
 
 use super::adapt::Adapters;
 use super::batch::{Batch, BatchToken, MAX_SEQUENCES, ubatch_end};
@@ -157,6 +157,11 @@ impl Context {
     /// Decoding stops between ubatches once the flag is set.
     pub fn set_cancel(&mut self, flag: Option<Arc<AtomicBool>>) {
         self.cancel = flag;
+    }
+
+    /// Shows the nodes of every graph to an observer from now on; `None` ends it.
+    pub fn set_observer(&mut self, observer: Option<Box<dyn Observer>>) {
+        self.sched.set_observer(observer);
     }
 
     /// The position at which a sequence continues.
