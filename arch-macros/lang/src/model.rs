@@ -13,6 +13,8 @@ pub struct Arch {
     pub name: String,
     /// Pairing of rotary positions.
     pub rope: RopeKind,
+    /// Tokens see later ones too; there is no KV memory.
+    pub bidirectional: bool,
     /// Keys, derived values and checks, in order.
     pub hparams: Vec<Hparam>,
     /// Tensors outside the layers, then those of a layer, each in the order of the declaration.

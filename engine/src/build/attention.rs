@@ -175,6 +175,7 @@ impl Builder<'_> {
                 specs.push(spec);
                 (k, v, 0)
             }
+            Cache::Batch => (k, v, 0),
             Cache::Cells(cells) => {
                 let (slot, pool) = (cells.slots[slot], cells.pools[cells.slots[slot].pool]);
                 let cells = self.cells_of_tokens(slot.pool);

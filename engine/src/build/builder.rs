@@ -72,6 +72,8 @@ pub(super) enum Cache<'a> {
     Probe(&'a mut Vec<KvSpec>),
     /// Cells of a KV memory.
     Cells(&'a CacheView),
+    /// The batch itself, without a memory.
+    Batch,
 }
 
 /// Builds one graph; see the module.
@@ -101,6 +103,17 @@ impl<'a> Builder<'a> {
     ) -> Builder<'a> {
         let n_pools = cells.pools.len();
         Self::new(graph, weights, leafs, inputs, params, Cache::Cells(cells), n_pools)
+    }
+
+    /// A builder for graphs whose attention sees the batch and nothing else. `graph`, `leafs` and `inputs` are cleared.
+    pub fn over_batch(
+        graph: &'a mut Graph,
+        weights: &'a [WeightLeaf],
+        leafs: &'a mut Vec<Option<TensorId>>,
+        inputs: &'a mut Inputs,
+        params: BuildParams,
+    ) -> Builder<'a> {
+        Self::new(graph, weights, leafs, inputs, params, Cache::Batch, 1)
     }
 
     /// A builder that records in `specs` what each attention call needs from a KV memory.

@@ -403,7 +403,7 @@ fn probe(
         rope_kind: arch.rope,
         rope: base.rope,
         n_rot: base.n_rot(),
-        causal: true,
+        causal: !arch.bidirectional,
         half_gelu: false,
     };
     let mut b = Builder::probe(&mut g, &leafs, &mut nodes, &mut inputs, params, &mut specs);
