@@ -35,7 +35,7 @@
 //! ```
 //!
 //! What `EXPR` may hold is narrower than Rust: names, literals, `+ - * / %`, comparisons, `&& || !`, calls with
-//! `name = value` arguments, `w[tokens]`, `x[a..b]`, `if` expressions and `rust!([dims] => expression)`.
+//! `name = value` arguments, `w[tokens]`, `w[positions]`, `x[a..b]`, `if` expressions and `rust!([dims] => expression)`.
 //! Constructs marked "later" are recognized and refused with "not supported yet".
 
 use proc_macro2::{Span, TokenStream};

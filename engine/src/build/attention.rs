@@ -63,6 +63,8 @@ pub struct PoolView {
 pub struct RopeArgs {
     /// Divides each frequency, `[n_dims / 2]`.
     pub factors: Option<Vector>,
+    /// Instead of `factors` in contexts longer than the model was first trained for.
+    pub long_factors: Option<Vector>,
     /// Base of the wave lengths.
     pub base: Option<f32>,
     /// Factor on positions.
@@ -152,7 +154,13 @@ impl Builder<'_> {
             n_ctx_orig: scaling.n_ctx_orig,
         };
         let positions = self.positions();
-        let factors = args.factors.map(|f| self.leaf(f.0));
+        self.rope_by_context |= args.long_factors.is_some();
+        let factors = if self.params.n_ctx > scaling.n_ctx_orig {
+            args.long_factors.or(args.factors)
+        } else {
+            args.factors
+        };
+        let factors = factors.map(|f| self.leaf(f.0));
         let y = self.g.rope(x, positions, factors, rope);
         self.ok(y, x)
     }
@@ -170,7 +178,7 @@ impl Builder<'_> {
                     v_row: self.g.tensor(v).ne[0] * self.g.tensor(v).ne[1],
                     n_head_kv: self.g.tensor(k).ne[1],
                     window: args.window,
-                    rope: rotation_of(self.g, k, self.leafs),
+                    rope: rotation_of(self.g, k, self.leafs).filter(|_| !self.rope_by_context),
                 };
                 specs.push(spec);
                 (k, v, 0)

@@ -346,6 +346,7 @@ impl Context {
             n_tokens,
             // A graph without outputs would compute nothing that is wanted but the cache: one row keeps it whole and simple.
             n_outputs: n_outputs.max(1),
+            n_ctx: self.n_ctx,
             rope_kind: self.model.arch().rope,
             rope: self.rope,
             n_rot: self.model.base().n_rot(),

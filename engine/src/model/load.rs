@@ -400,6 +400,7 @@ fn probe(
     let params = BuildParams {
         n_tokens: 1,
         n_outputs: 1,
+        n_ctx: 0,
         rope_kind: arch.rope,
         rope: base.rope,
         n_rot: base.n_rot(),
