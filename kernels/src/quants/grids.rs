@@ -106,6 +106,9 @@ pub(super) enum Form {
 pub(super) trait GridBlock: Block {
     const FORM: Form;
 
+    /// What is worth computing for all groups at once in order to find elements.
+    type Indices;
+
     /// The scale of the block.
     fn d(&self) -> Half;
 
@@ -115,15 +118,17 @@ pub(super) trait GridBlock: Block {
     /// One bit for each element, 32 to a word: see [`Form`].
     fn bits(&self) -> [u32; 8];
 
+    fn indices(&self) -> Self::Indices;
+
     /// The 32 elements of group `g` in the bytes of four words, lowest first.
-    fn elements(&self, g: usize) -> [u64; 4];
+    fn elements(&self, indices: &Self::Indices, g: usize) -> [u64; 4];
 }
 
 /// [`Block::dequantize`] of such a block.
 pub(super) fn dequantize<B: GridBlock>(block: &B, out: &mut [f32]) {
-    let (d, scales, bits) = (block.d().get(), block.scales(), block.bits());
+    let (d, scales, bits, indices) = (block.d().get(), block.scales(), block.bits(), block.indices());
     for (g, out) in out.chunks_exact_mut(32).enumerate() {
-        let elements = block.elements(g);
+        let elements = block.elements(&indices, g);
         for (i, v) in out.iter_mut().enumerate() {
             let scale = d * scales[g * 2 + i / 16];
             let element = f32::from(elements[i / 8].to_le_bytes()[i % 8]);
@@ -147,15 +152,15 @@ pub(super) unsafe fn decode<V: Simd, B: GridBlock, S: Sink<V>>(p: *const u8, sin
         let block = &*p.cast::<B>();
         let d = block.d();
         let d = V::splat_f16((&raw const d).cast());
-        let (mut scales, bits) = (block.scales(), block.bits());
+        let (mut scales, bits, indices) = (block.scales(), block.bits(), block.indices());
         for at in (0..16).step_by(V::LANES) {
             let scale = V::load(scales.as_ptr().add(at)).mul(d);
             scale.store(scales.as_mut_ptr().add(at));
         }
         // By way of memory, so that they are computed for all groups at once.
-        let (scales, bits) = std::hint::black_box((&scales, &bits));
+        let (scales, bits, indices) = std::hint::black_box((&scales, &bits, &indices));
         for g in 0..8 {
-            let elements = block.elements(g);
+            let elements = block.elements(indices, g);
             for at in (0..32).step_by(V::LANES) {
                 let scale = V::splat(scales[g * 2 + at / 16]);
                 let x = V::from_int(V::bytes([elements[at / 8], elements[at / 8 + V::LANES / 8 - 1]]));

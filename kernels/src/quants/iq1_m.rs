@@ -16,6 +16,7 @@ const _: () = assert!(size_of::<BlockIQ1M>() == 56);
 
 impl GridBlock for BlockIQ1M {
     const FORM: Form = Form::Shifted;
+    type Indices = ();
 
     #[inline(always)]
     fn d(&self) -> Half {
@@ -40,7 +41,10 @@ impl GridBlock for BlockIQ1M {
     }
 
     #[inline(always)]
-    fn elements(&self, g: usize) -> [u64; 4] {
+    fn indices(&self) {}
+
+    #[inline(always)]
+    fn elements(&self, (): &(), g: usize) -> [u64; 4] {
         let (qs, high) = (self.qs[g], usize::from(u16::from_le_bytes(self.qh[g])));
         std::array::from_fn(|l| grids::IQ1[usize::from(qs[l]) | (high >> (4 * l) & 7) << 8])
     }

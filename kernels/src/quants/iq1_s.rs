@@ -24,6 +24,7 @@ impl BlockIQ1S {
 
 impl GridBlock for BlockIQ1S {
     const FORM: Form = Form::Shifted;
+    type Indices = ();
 
     #[inline(always)]
     fn d(&self) -> Half {
@@ -42,7 +43,10 @@ impl GridBlock for BlockIQ1S {
     }
 
     #[inline(always)]
-    fn elements(&self, g: usize) -> [u64; 4] {
+    fn indices(&self) {}
+
+    #[inline(always)]
+    fn elements(&self, (): &(), g: usize) -> [u64; 4] {
         let (qs, high) = (self.qs[g], usize::from(self.high(g)));
         std::array::from_fn(|l| grids::IQ1[usize::from(qs[l]) | (high >> (3 * l) & 7) << 8])
     }

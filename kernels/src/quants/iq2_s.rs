@@ -18,6 +18,7 @@ const _: () = assert!(size_of::<BlockIQ2S>() == 82);
 
 impl GridBlock for BlockIQ2S {
     const FORM: Form = Form::Signed;
+    type Indices = ();
 
     #[inline(always)]
     fn d(&self) -> Half {
@@ -36,7 +37,10 @@ impl GridBlock for BlockIQ2S {
     }
 
     #[inline(always)]
-    fn elements(&self, g: usize) -> [u64; 4] {
+    fn indices(&self) {}
+
+    #[inline(always)]
+    fn elements(&self, (): &(), g: usize) -> [u64; 4] {
         let (qs, high) = (self.qs[g], usize::from(self.qh[g]));
         std::array::from_fn(|l| grids::IQ2_S[usize::from(qs[l]) | (high >> (2 * l) & 3) << 8])
     }

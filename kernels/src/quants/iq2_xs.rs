@@ -16,6 +16,7 @@ const _: () = assert!(size_of::<BlockIQ2XS>() == 74);
 
 impl GridBlock for BlockIQ2XS {
     const FORM: Form = Form::Signed;
+    type Indices = ();
 
     #[inline(always)]
     fn d(&self) -> Half {
@@ -40,7 +41,10 @@ impl GridBlock for BlockIQ2XS {
     }
 
     #[inline(always)]
-    fn elements(&self, g: usize) -> [u64; 4] {
+    fn indices(&self) {}
+
+    #[inline(always)]
+    fn elements(&self, (): &(), g: usize) -> [u64; 4] {
         self.qs[g].map(|q| grids::IQ2_XS[usize::from(u16::from_le_bytes(q) & 511)])
     }
 }

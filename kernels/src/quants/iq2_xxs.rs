@@ -23,6 +23,7 @@ impl BlockIQ2XXS {
 
 impl GridBlock for BlockIQ2XXS {
     const FORM: Form = Form::Signed;
+    type Indices = ();
 
     #[inline(always)]
     fn d(&self) -> Half {
@@ -40,7 +41,10 @@ impl GridBlock for BlockIQ2XXS {
     }
 
     #[inline(always)]
-    fn elements(&self, g: usize) -> [u64; 4] {
+    fn indices(&self) {}
+
+    #[inline(always)]
+    fn elements(&self, (): &(), g: usize) -> [u64; 4] {
         self.qs[g][0].map(|i| grids::IQ2_XXS[usize::from(i)])
     }
 }

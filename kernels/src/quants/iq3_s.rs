@@ -18,6 +18,7 @@ const _: () = assert!(size_of::<BlockIQ3S>() == 110);
 
 impl GridBlock for BlockIQ3S {
     const FORM: Form = Form::Signed;
+    type Indices = [[u16; 8]; 8];
 
     #[inline(always)]
     fn d(&self) -> Half {
@@ -36,9 +37,16 @@ impl GridBlock for BlockIQ3S {
     }
 
     #[inline(always)]
-    fn elements(&self, g: usize) -> [u64; 4] {
-        let (qs, high) = (self.qs[g], usize::from(self.qh[g]));
-        let point = |i: usize| grids::IQ3_S[usize::from(qs[i]) | (high >> i & 1) << 8];
+    fn indices(&self) -> [[u16; 8]; 8] {
+        std::array::from_fn(|g| {
+            let high = u16::from(self.qh[g]);
+            std::array::from_fn(|i| u16::from(self.qs[g][i]) | (high >> i & 1) << 8)
+        })
+    }
+
+    #[inline(always)]
+    fn elements(&self, indices: &[[u16; 8]; 8], g: usize) -> [u64; 4] {
+        let point = |i: usize| grids::IQ3_S[usize::from(indices[g][i] & 511)];
         std::array::from_fn(|l| pair(point(2 * l), point(2 * l + 1)))
     }
 }

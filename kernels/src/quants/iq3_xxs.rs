@@ -15,6 +15,7 @@ const _: () = assert!(size_of::<BlockIQ3XXS>() == 98);
 
 impl GridBlock for BlockIQ3XXS {
     const FORM: Form = Form::Signed;
+    type Indices = ();
 
     #[inline(always)]
     fn d(&self) -> Half {
@@ -32,7 +33,10 @@ impl GridBlock for BlockIQ3XXS {
     }
 
     #[inline(always)]
-    fn elements(&self, g: usize) -> [u64; 4] {
+    fn indices(&self) {}
+
+    #[inline(always)]
+    fn elements(&self, (): &(), g: usize) -> [u64; 4] {
         let point = |i: usize| grids::IQ3_XXS[usize::from(self.qs[g][i])];
         std::array::from_fn(|l| pair(point(2 * l), point(2 * l + 1)))
     }
