@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use engine::backend;
 use engine::context::{Batch, Context, ContextParams, DecodeError};
-use engine::model::{LoadParams, Model};
+use engine::model::{DeviceLayers, LoadParams, Model};
 use engine::sample::{Chain, LogitBias, SamplerParams, Token};
 use engine::vocab::{Utf8Stream, Vocab};
 
@@ -72,7 +72,8 @@ pub fn load_params(args: &LoadArgs) -> Outcome<LoadParams> {
         params.arch = Some(args.arch.clone());
     }
     if let Some(name) = &args.device {
-        params.device = device(name)?;
+        params.placement.devices = vec![device(name)?];
+        params.placement.n_layers = DeviceLayers::Count(usize::MAX);
     }
     Ok(params)
 }
@@ -178,17 +179,19 @@ impl Session {
         let mut turn = Turn {
             end: End::Limit,
             text: String::new(),
-            n_prompt: prompt.len() - n_reused,
+            n_prompt: 0,
             n_reused,
             t_prompt: Duration::ZERO,
             n_generated: 0,
             t_generated: Duration::ZERO,
         };
-        if !self.decode(&prompt[n_reused..])? {
+        let is_done = self.decode(&prompt[n_reused..])?;
+        turn.n_prompt = self.held.len() - n_reused;
+        turn.t_prompt = start.elapsed();
+        if !is_done {
             turn.end = End::Interrupted;
             return Ok(turn);
         }
-        turn.t_prompt = start.elapsed();
         let mut first = None;
         let mut characters = Utf8Stream::new();
         let mut piece = String::new();

@@ -4,8 +4,8 @@
 
 mod common;
 
+use common::Home;
 use common::terminal::Terminal;
-use common::{Home, ended};
 
 const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
 const PROMPT: &str = "> ";
@@ -101,13 +101,12 @@ fn what_goes_wrong_ends_a_turn_and_not_the_chat() {
 }
 
 #[test]
-fn an_answer_that_is_interrupted_ends_the_program_as_shells_expect() {
+fn an_interrupted_answer_to_one_prompt_is_an_answer_all_the_same() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
     let mut t = Terminal::start(home.llama(&["run", &model, "go on and on", "-c", "100000"]));
     t.wait_for("tok_");
     t.press(CTRL_C);
     t.wait_for("generated ");
-    assert_eq!(t.end().code(), Some(130));
-    assert!(ended(home.llama(&["run", &model, "-n", "1", "hi"])).status == 0);
+    assert!(t.end().success());
 }

@@ -216,11 +216,8 @@ fn arch_lists_shows_and_draws() {
 #[test]
 fn pages_are_what_the_program_prints() {
     let page = |name: &str| std::fs::read_to_string(root().join(name)).unwrap();
-    assert_eq!(
-        page("docs/cli.md"),
-        llama(&["reference"]).succeeds(),
-        "run `llama reference > docs/cli.md`"
-    );
+    let is_current = page("docs/cli.md") == llama(&["reference"]).succeeds();
+    assert!(is_current, "docs/cli.md is old: `llama reference > docs/cli.md`");
     let readme = page("README.md");
     let table = llama(&["arch", "list", "--markdown"]);
     assert!(

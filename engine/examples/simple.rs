@@ -25,7 +25,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let vocab = model.vocab();
 
     // All memory that decoding will need is had here.
-    let params = ContextParams { n_ctx: 2048, ..ContextParams::default() };
+    let params = ContextParams {
+        n_ctx: 2048,
+        ..ContextParams::default()
+    };
     let mut context = Context::new(model.clone(), &params)?;
 
     // One user turn in the model's own words; a model without a template continues the text.

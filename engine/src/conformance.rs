@@ -107,7 +107,14 @@ impl Fixture {
     pub fn nmse(&self, archs: &[Registered], params: &CheckParams) -> Result<f64, CheckError> {
         let recorded = self.recorded()?;
         let model = self.model(archs, params)?;
-        let logits = all_logits(model, &tokens(&recorded), &ContextParams { half_gelu: true, ..params.context.clone() })?;
+        let logits = all_logits(
+            model,
+            &tokens(&recorded),
+            &ContextParams {
+                half_gelu: true,
+                ..params.context.clone()
+            },
+        )?;
         let expected = recorded.values().len();
         if logits.len() != expected {
             let n = recorded.tokens().len().max(1);

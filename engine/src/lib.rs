@@ -3,6 +3,7 @@
 //! - [`gguf`]: files of metadata and tensors, read and written
 //! - [`vocab`]: text to tokens and back
 //! - [`model`]: what an architecture declares, hyper-parameters, the tensor table, loading
+//! - [`adapter`]: low-rank adapters and control vectors for a loaded model
 //! - [`graph`]: tensors and operations as descriptions, shape rules
 //! - [`build`]: the builder that architecture files call
 //! - [`alloc`]: where the intermediate results of a graph lie
@@ -13,6 +14,7 @@
 //! - [`chat`]: messages to prompts
 //! - [`conformance`]: checks of architectures against recorded logits
 
+pub mod adapter;
 pub mod alloc;
 pub mod arch;
 pub mod backend;
@@ -20,6 +22,7 @@ pub mod build;
 pub mod chat;
 pub mod conformance;
 pub mod context;
+mod digest;
 pub mod gguf;
 pub mod graph;
 pub mod model;

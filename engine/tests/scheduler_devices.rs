@@ -311,7 +311,7 @@ fn nodes_put_on_devices_by_hand_give_the_same_result() {
         by_hand: |g, id| {
             let op = g.tensor(id).op;
             let free = op != Op::None && op != Op::SetRows && !op.is_view();
-            free.then(|| BackendId((id.0 / 3 % 2) as u8))
+            free.then_some(BackendId((id.0 / 3 % 2) as u8))
         },
         ..Setup::default()
     });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use engine::conformance::{CheckParams, Fixture};
 use engine::context::{Batch, Context, ContextParams, SeqSet};
-use engine::model::{LoadParams, Model};
+use engine::model::{DeviceLayers, LoadParams, Model};
 use engine::vocab::Token;
 use kernels::GgmlType;
 
@@ -51,6 +51,12 @@ pub fn exact() -> CheckParams {
             ..ContextParams::default()
         },
     }
+}
+
+/// Gives the last `n_layers`, the output counting as one, to a device.
+pub fn place_on(load: &mut LoadParams, device: &str, n_layers: usize) {
+    load.placement.devices = vec![engine::backend::device(device).expect("the device is compiled in")];
+    load.placement.n_layers = DeviceLayers::Count(n_layers);
 }
 
 /// The seeded model of a fixture.

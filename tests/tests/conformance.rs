@@ -1,17 +1,23 @@
 //! Logits of seeded models against recorded ones, whatever the ubatch size, cache type, device and mix of sequences.
 
-use engine::backend;
 use engine::context::{Batch, SeqSet};
 use kernels::GgmlType;
-use tests::{context, exact, fixture, model, nmse};
+use tests::{context, exact, fixture, model, nmse, place_on};
 
-const NAMES: [&str; 6] = [
+/// Every configuration of the project's own data; its architecture must be declared.
+fn names() -> Vec<String> {
+    let all = engine::conformance::fixtures(&tests::data_dir().join("archs")).expect("the folder is readable");
+    all.into_iter().map(|f| f.name).collect()
+}
+
+/// The first six: what takes long is done for these alone.
+const CORE: [&str; 6] = [
+    "gemma3-dense",
+    "internlm2-dense",
     "llama-dense",
     "llama-moe",
-    "internlm2-dense",
     "qwen2-dense",
     "qwen3-dense",
-    "gemma3-dense",
 ];
 
 fn check(name: &str, limit: f64, change: impl FnOnce(&mut engine::conformance::CheckParams)) {
@@ -23,9 +29,23 @@ fn check(name: &str, limit: f64, change: impl FnOnce(&mut engine::conformance::C
     assert!(found < limit, "{name}: NMSE {found:.3e}, limit {limit:.0e}");
 }
 
+/// Layers on two devices: the borders are where a scheduler goes wrong.
+#[test]
+fn layers_split_between_devices_meet_them() {
+    for name in &names() {
+        for n_layers in [1, 2] {
+            check(name, 1e-8, |p| place_on(&mut p.load, "reference", n_layers));
+        }
+        check(name, 1e-8, |p| {
+            place_on(&mut p.load, "reference", 3);
+            p.load.placement.offload_kv = false;
+        });
+    }
+}
+
 #[test]
 fn recorded_logits_are_met_for_every_ubatch_size() {
-    for name in NAMES {
+    for name in &names() {
         for n_ubatch in [1, 7, 512] {
             check(name, 1e-8, |p| p.context.n_ubatch = n_ubatch);
         }
@@ -34,7 +54,7 @@ fn recorded_logits_are_met_for_every_ubatch_size() {
 
 #[test]
 fn rounded_caches_cost_little() {
-    for name in NAMES {
+    for name in CORE {
         for (ty, limit) in [(GgmlType::F16, 1e-4), (GgmlType::BF16, 1e-3), (GgmlType::Q8_0, 1e-3)] {
             check(name, limit, |p| (p.context.type_k, p.context.type_v) = (ty, ty));
         }
@@ -43,16 +63,14 @@ fn rounded_caches_cost_little() {
 
 #[test]
 fn the_reference_device_meets_them_too() {
-    for name in NAMES {
-        check(name, 1e-8, |p| {
-            p.load.device = backend::device("reference").expect("it is compiled in")
-        });
+    for name in &names() {
+        check(name, 1e-8, |p| place_on(&mut p.load, "reference", 3));
     }
 }
 
 #[test]
 fn copied_weights_give_the_same_bits_as_mapped_ones() {
-    for name in NAMES {
+    for name in CORE {
         let tokens = tests::tokens(name);
         let run = |mmap| {
             let mut p = exact();
@@ -67,7 +85,7 @@ fn copied_weights_give_the_same_bits_as_mapped_ones() {
 /// Two sequences in one batch, their tokens taking turns; the second holds the same tokens backwards.
 #[test]
 fn interleaved_sequences_do_not_see_each_other() {
-    for name in NAMES {
+    for name in CORE {
         let recorded = fixture(name).recorded().unwrap();
         let tokens = tests::tokens(name);
         for n_ubatch in [7, 512] {
@@ -94,7 +112,7 @@ fn interleaved_sequences_do_not_see_each_other() {
 
 #[test]
 fn wanted_rows_are_the_rows_of_all() {
-    for name in NAMES {
+    for name in CORE {
         let recorded = fixture(name).recorded().unwrap();
         let tokens = tests::tokens(name);
         let mut ctx = context(&model(name), |p| p.n_outputs_max = 8);

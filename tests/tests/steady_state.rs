@@ -1,9 +1,14 @@
-//! Steady-state decode allocates nothing: every thread of the process is watched while tokens are generated.
+//! Steady-state decode allocates nothing, with and without adapters: every thread of the process is watched while tokens are generated.
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use engine::adapter::{ControlVector, LoraAdapter};
 use engine::context::{Batch, SeqSet};
+use engine::gguf::{GgufFile, GgufWriter};
+use engine::model::Model;
+use kernels::GgmlType;
 use tests::{context, decode_last, model};
 
 struct Counting;
@@ -27,11 +32,48 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
+/// An adapter for one matrix of a model.
+fn adapter(model: &Arc<Model>) -> LoraAdapter {
+    let weight = "blk.0.attn_q.weight";
+    let row = model
+        .tensors()
+        .iter()
+        .find(|r| r.name == weight)
+        .expect("it has queries");
+    let mut out = GgufWriter::new();
+    out.set("general.type", "adapter")
+        .set("adapter.type", "lora")
+        .set("general.architecture", model.arch().name);
+    for (suffix, ne) in [("lora_a", [row.ne[0], 4]), ("lora_b", [4, row.ne[1]])] {
+        let data = vec![0; 4 * ne[0] * ne[1]];
+        out.add_tensor(format!("{weight}.{suffix}"), GgmlType::F32, &ne, data)
+            .unwrap();
+    }
+    let file = GgufFile::from_bytes("adapter.gguf", &out.to_bytes().unwrap()).unwrap();
+    LoraAdapter::from_file(&file, model).unwrap()
+}
+
+fn control_vector(model: &Model) -> ControlVector {
+    let n_embd = model.base().n_embd();
+    let mut out = GgufWriter::new();
+    out.add_tensor("direction.1", GgmlType::F32, &[n_embd], vec![0; 4 * n_embd])
+        .unwrap();
+    let file = GgufFile::from_bytes("control.gguf", &out.to_bytes().unwrap()).unwrap();
+    ControlVector::from_file(&file, model).unwrap()
+}
+
 #[test]
 fn decoding_single_tokens_allocates_nothing() {
-    for name in ["llama-dense", "llama-moe", "qwen3-dense", "gemma3-dense"] {
+    let names = ["llama-dense", "llama-moe", "qwen3-dense", "gemma3-dense"];
+    for (name, with_adapters) in names.into_iter().flat_map(|n| [(n, false), (n, true)]) {
         let tokens = tests::tokens(name);
-        let mut ctx = context(&model(name), |p| p.n_ctx = 1024);
+        let model = model(name);
+        let mut ctx = context(&model, |p| p.n_ctx = 1024);
+        if with_adapters {
+            ctx.set_adapters(&[(Arc::new(adapter(&model)), 0.5)]).unwrap();
+            ctx.set_control_vectors(&[(&control_vector(&model), 0.5)], 0..=1)
+                .unwrap();
+        }
         decode_last(&mut ctx, &tokens[..16], 0, 0);
         let mut batch = Batch::new();
         let mut step = |pos: usize| {

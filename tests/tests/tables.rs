@@ -36,6 +36,14 @@ fn tiny_models() {
     }
 }
 
+/// What a declaration generates matches every header of the project's data: nothing missing, nothing left over.
+#[test]
+fn all_configurations() {
+    for fixture in engine::conformance::fixtures(&data_dir().join("archs")).unwrap() {
+        table(&fixture.header).unwrap_or_else(|e| panic!("{e}"));
+    }
+}
+
 #[test]
 fn published_models() {
     let Some(shared) = shared_dir() else { return };

@@ -70,7 +70,7 @@ pub enum HparamItem {
 /// One item of `tensors`.
 pub enum TensorItem {
     /// `wq: linear "attn_q" [n_embd -> n_head * head_dim];`
-    Tensor(TensorDecl),
+    Tensor(Box<TensorDecl>),
     /// `layer { … }`
     Layer {
         /// The word `layer`.
@@ -81,7 +81,7 @@ pub enum TensorItem {
     /// `if cond { … } else { … }`
     If {
         /// Condition over hyper-parameters.
-        cond: Expr,
+        cond: Box<Expr>,
         /// Present when it holds.
         then: Vec<TensorItem>,
         /// Present when it does not.

@@ -133,6 +133,7 @@ pub static RESERVED: &[(&str, &str)] = &[
     ("positions", "the input positions"),
     ("T", "the number of tokens in shapes"),
     ("layer", "the layer block"),
+    ("layers", "the list of layers in the expansion"),
     ("has", "the question whether an optional tensor is there"),
 ];
 

@@ -140,7 +140,7 @@ impl Flow<'_> {
             ValueKind::Scale(x, s) => (format!("scale by {}", s.text), vec![self.value(x)]),
             ValueKind::Divide(x, s) => (format!("scale by 1 / {}", s.text), vec![self.value(x)]),
             ValueKind::Shift(x, s) => (format!("shift by {}", s.text), vec![self.value(x)]),
-            ValueKind::Glu(act, gate, up) => (format!("{} gate", act.name), vec![self.value(gate), self.value(up)]),
+            ValueKind::Glu(act, gate, up) => (format!("gated {}", act.name), vec![self.value(gate), self.value(up)]),
             ValueKind::Slice(x, from, to) => {
                 let text = |s: &Option<crate::model::Scalar>| s.as_ref().map_or(String::new(), |s| s.text.clone());
                 (format!("slice {}..{}", text(from), text(to)), vec![self.value(x)])

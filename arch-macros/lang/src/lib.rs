@@ -30,17 +30,10 @@ use diag::Errors;
 ///
 /// The environment variable `ARCH_MACROS_PRINT` makes it print the expansion to the standard error stream.
 pub fn expand(input: TokenStream) -> TokenStream {
-    let mut errors = Errors::new();
-    let decl = parse::parse(input, &mut errors);
-    let arch = if errors.is_empty() {
-        check::check(&decl, &mut errors)
-    } else {
-        None
-    };
-    let faults = errors.finish();
-    let items = match arch {
-        Some(arch) => codegen::items(&arch),
-        None => {
+    let (decl, analyzed) = analyze(input);
+    let items = match analyzed {
+        Ok(arch) => codegen::items(&arch),
+        Err(faults) => {
             let name = decl.name.as_ref().map_or_else(String::new, syn::LitStr::value);
             let messages = faults.iter().map(Diagnostic::to_compile_error);
             let skeleton = codegen::skeleton(&name);
@@ -53,8 +46,13 @@ pub fn expand(input: TokenStream) -> TokenStream {
     items
 }
 
-/// Compiles a declaration as far as the checked model.
+/// Compiles a declaration as far as the checked model, or to all its faults in the order of the source.
 pub fn compile(input: TokenStream) -> Result<model::Arch, Vec<Diagnostic>> {
+    analyze(input).1
+}
+
+/// Parses and, if the syntax is without fault, checks.
+fn analyze(input: TokenStream) -> (ast::Decl, Result<model::Arch, Vec<Diagnostic>>) {
     let mut errors = Errors::new();
     let decl = parse::parse(input, &mut errors);
     let arch = if errors.is_empty() {
@@ -63,7 +61,7 @@ pub fn compile(input: TokenStream) -> Result<model::Arch, Vec<Diagnostic>> {
         None
     };
     let faults = errors.finish();
-    arch.ok_or(faults)
+    (decl, arch.ok_or(faults))
 }
 
 /// What a declaration says, for people: the tensors as a table and the graph's values.

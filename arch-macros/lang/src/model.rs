@@ -201,13 +201,7 @@ impl Tensor {
         let texts: Vec<_> = self
             .conditions
             .iter()
-            .map(|(c, truth)| {
-                if *truth {
-                    c.text.clone()
-                } else {
-                    format!("!({})", c.text)
-                }
-            })
+            .map(|(c, truth)| if *truth { c.text.clone() } else { c.negated_text() })
             .collect();
         (!texts.is_empty()).then(|| texts.join(" && "))
     }
@@ -239,6 +233,19 @@ pub struct Scalar {
     pub text: String,
     /// As a size, for integers.
     pub dim: Dim,
+}
+
+impl Scalar {
+    /// The text of the opposite condition: a comparison turns around.
+    fn negated_text(&self) -> String {
+        let opposite = match &self.kind {
+            ScalarKind::Binary(op, a, b) => op.opposite().map(|op| format!("{} {} {}", a.text, op.symbol(), b.text)),
+            ScalarKind::Not(a) => Some(a.text.clone()),
+            ScalarKind::Hparam(_) | ScalarKind::Has(_) => Some(format!("!{}", self.text)),
+            _ => None,
+        };
+        opposite.unwrap_or_else(|| format!("!({})", self.text))
+    }
 }
 
 /// Forms of [`Scalar`]. Operands of one operator have one type: the checker inserts [`ScalarKind::ToFloat`].
@@ -311,6 +318,19 @@ impl ScalarOp {
             ScalarOp::And => "&&",
             ScalarOp::Or => "||",
         }
+    }
+
+    /// The comparison that holds exactly when this one does not.
+    fn opposite(self) -> Option<ScalarOp> {
+        Some(match self {
+            ScalarOp::Eq => ScalarOp::Ne,
+            ScalarOp::Ne => ScalarOp::Eq,
+            ScalarOp::Lt => ScalarOp::Ge,
+            ScalarOp::Ge => ScalarOp::Lt,
+            ScalarOp::Gt => ScalarOp::Le,
+            ScalarOp::Le => ScalarOp::Gt,
+            _ => return None,
+        })
     }
 
     /// True for operators that yield a number.
@@ -406,11 +426,11 @@ pub enum Stmt {
     /// Assignments under a condition.
     If {
         /// The condition.
-        cond: Scalar,
+        cond: Box<Scalar>,
         /// When it holds.
-        then: Block,
+        then: Box<Block>,
         /// When it does not.
-        otherwise: Option<Block>,
+        otherwise: Option<Box<Block>>,
     },
     /// The layer loop.
     Layers {

@@ -319,14 +319,14 @@ fn tensor_item(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::R
     let dims = dims(input)?;
     let tie = after_or(input, |input| input.parse())?;
     input.parse::<Token![;]>()?;
-    Ok(Some(TensorItem::Tensor(TensorDecl {
+    Ok(Some(TensorItem::Tensor(Box::new(TensorDecl {
         name,
         optional,
         kind,
         gguf,
         dims,
         tie,
-    })))
+    }))))
 }
 
 fn tensor_group(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::Result<TensorItem> {
@@ -342,7 +342,11 @@ fn tensor_group(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::
             tensor_items(input, top, errors)?
         };
     }
-    Ok(TensorItem::If { cond, then, otherwise })
+    Ok(TensorItem::If {
+        cond: Box::new(cond),
+        then,
+        otherwise,
+    })
 }
 
 fn layer_block(span: Span, input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::Result<Option<TensorItem>> {

@@ -32,6 +32,21 @@ fn five_architectures() {
 }
 
 #[test]
+fn a_description_has_every_tensor_and_value() {
+    let arch = arch_lang::compile(declaration("llama")).unwrap();
+    let description = arch_lang::describe(&arch);
+    let mut text = String::new();
+    for row in &description.tensors {
+        text += &format!("{}\n", row.join(" | "));
+    }
+    for (i, n) in description.flow.iter().enumerate() {
+        let layer = if n.in_layer { "  " } else { "" };
+        text += &format!("{i}: {layer}{} {} <- {:?}\n", n.label, n.shape, n.inputs);
+    }
+    insta::assert_snapshot!("llama_described", text);
+}
+
+#[test]
 fn expansions_are_deterministic_and_free_of_errors() {
     let mut seen = 0;
     for entry in std::fs::read_dir(archs_folder()).unwrap() {

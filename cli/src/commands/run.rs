@@ -47,11 +47,7 @@ fn answer(session: &mut Session, mut conversation: Conversation, prompt: &str, a
         print_piece("\n")?;
     }
     report(session, &turn, args);
-    if turn.end == End::Interrupted {
-        Err(Failure::Interrupted)
-    } else {
-        Ok(())
-    }
+    Ok(())
 }
 
 /// Text goes out at once: people read along, and so do programs.

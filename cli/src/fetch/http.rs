@@ -17,24 +17,39 @@ const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub fn fetch(remote: &Remote, dir: &Path, bar: &ProgressBar, stop: &interrupt::Guard) -> Result<PathBuf, SourceError> {
     let path = dir.join("download");
-    let unavailable = |e: &dyn std::fmt::Display| SourceError::Unavailable(format!("{}: {e}", remote.url));
-    let agent: ureq::Agent = ureq::Agent::config_builder()
+    download(&agent(), remote.url, remote.len, &path, bar, stop)?;
+    Ok(path)
+}
+
+fn agent() -> ureq::Agent {
+    let config = ureq::Agent::config_builder()
         .https_only(true)
         .timeout_resolve(Some(CONNECT_TIMEOUT))
         .timeout_connect(Some(CONNECT_TIMEOUT))
         .timeout_recv_response(Some(READ_TIMEOUT))
-        .timeout_per_read(Some(READ_TIMEOUT))
-        .build()
-        .into();
-    let mut response = agent.get(remote.url).call().map_err(|e| unavailable(&e))?;
-    bar.set_length(remote.len);
-    // One byte more than expected is enough to know that it is the wrong file.
-    let mut body = response.body_mut().as_reader().take(remote.len + 1);
+        .timeout_per_read(Some(READ_TIMEOUT));
+    config.build().into()
+}
+
+/// Writes what lies at `url`, of which `len` bytes are expected, to `path`. Whether it is the right file is not asked here.
+fn download(
+    agent: &ureq::Agent,
+    url: &str,
+    len: u64,
+    path: &Path,
+    bar: &ProgressBar,
+    stop: &interrupt::Guard,
+) -> Result<(), SourceError> {
+    let unavailable = |e: &dyn std::fmt::Display| SourceError::Unavailable(format!("{url}: {e}"));
     let write = |error| SourceError::Write {
-        path: path.clone(),
+        path: path.to_owned(),
         error,
     };
-    let mut file = File::create(&path).map_err(write)?;
+    let mut response = agent.get(url).call().map_err(|e| unavailable(&e))?;
+    bar.set_length(len);
+    // One byte more than expected is enough to know that it is the wrong file.
+    let mut body = response.body_mut().as_reader().take(len + 1);
+    let mut file = File::create(path).map_err(write)?;
     let mut buffer = vec![0; 1 << 16];
     loop {
         let n = body.read(&mut buffer).map_err(|e| unavailable(&e))?;
@@ -42,9 +57,76 @@ pub fn fetch(remote: &Remote, dir: &Path, bar: &ProgressBar, stop: &interrupt::G
             return Err(SourceError::Interrupted);
         }
         if n == 0 {
-            return Ok(path);
+            return Ok(());
         }
         file.write_all(&buffer[..n]).map_err(write)?;
         bar.inc(n as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Downloads 5 bytes from a server that answers with `response`, after a redirection.
+    fn download_5(response: &'static str) -> Result<Vec<u8>, String> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/first", listener.local_addr().unwrap());
+        let server = std::thread::spawn(move || {
+            for answer in [
+                "HTTP/1.1 302 Found\r\nLocation: /second\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+                response,
+            ] {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n") {
+                    let mut byte = [0];
+                    stream.read_exact(&mut byte).unwrap();
+                    request.extend(byte);
+                }
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        // Whatever proxy the environment names, this server is here.
+        let agent: ureq::Agent = ureq::Agent::config_builder().proxy(None).build().into();
+        let result = download(&agent, &url, 5, &path, &ProgressBar::hidden(), &interrupt::listen());
+        server.join().unwrap();
+        result
+            .map(|()| std::fs::read(&path).unwrap())
+            .map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn redirections_are_followed_and_the_body_is_written() {
+        let found = download_5("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
+        assert_eq!(found.as_deref(), Ok(&b"hello"[..]));
+    }
+
+    #[test]
+    fn no_more_is_read_than_shows_that_it_is_too_long() {
+        let found = download_5("HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\nhello world");
+        assert_eq!(found.as_deref(), Ok(&b"hello "[..]));
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_an_error() {
+        let cut = download_5("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel");
+        assert!(cut.is_err(), "{cut:?}");
+        let missing = download_5("HTTP/1.1 404 Not Found\r\nContent-Length: 5\r\n\r\nsorry");
+        assert!(missing.as_ref().is_err_and(|e| e.contains("404")), "{missing:?}");
+    }
+
+    #[test]
+    fn only_https_is_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let url = "http://127.0.0.1:1/file";
+        let result = download(&agent(), url, 5, &path, &ProgressBar::hidden(), &interrupt::listen());
+        assert!(result.is_err_and(|e| e.to_string().contains("https")));
+        assert!(!path.exists());
     }
 }

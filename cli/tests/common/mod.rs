@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "every test file uses a part of these")]
 
+#[cfg(unix)]
 pub mod terminal;
 
 use std::io::Write;

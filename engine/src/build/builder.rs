@@ -5,6 +5,7 @@ use kernels::GgmlType;
 use crate::graph::{Flags, Graph, Home, Name, RopeKind, ShapeError, TensorId, Unary};
 use crate::model::{Embed, Linear, Norm, Placeholder, RopeScaling, Vector, WeightId};
 
+use super::adapt::Adaptation;
 use super::attention::{CacheView, KvSpec};
 use super::inputs::Inputs;
 
@@ -81,6 +82,7 @@ pub struct Builder<'a> {
     pub(super) inputs: &'a mut Inputs,
     pub(super) params: BuildParams,
     pub(super) cache: Cache<'a>,
+    pub(super) adaptation: &'a Adaptation,
     pub(super) layer: Option<u32>,
     pub(super) n_attention: usize,
     last_name: Name,
@@ -134,6 +136,7 @@ impl<'a> Builder<'a> {
             inputs,
             params,
             cache,
+            adaptation: Adaptation::NONE,
             layer: None,
             n_attention: 0,
             last_name: Name::default(),
@@ -174,8 +177,9 @@ impl<'a> Builder<'a> {
         self.layer = Some(il as u32);
     }
 
-    /// Leaves a layer with its result `x` `[n_embd, T]`. The place where control vectors are added.
+    /// Leaves a layer with its result `x` `[n_embd, T]`, to which the layer's control vector is added.
     pub fn end_layer(&mut self, x: TensorId) -> TensorId {
+        let x = self.add_direction(x);
         self.name(x, "l_out");
         self.layer = None;
         x
@@ -197,9 +201,10 @@ impl<'a> Builder<'a> {
 
     /// Rows of the embedding table for the tokens: `[n_embd, T]`.
     pub fn embed(&mut self, table: Embed) -> TensorId {
-        let (table, tokens) = (self.leaf(table.0), self.tokens());
-        let x = self.g.get_rows(table, tokens);
-        self.ok(x, tokens)
+        let (rows, tokens) = (self.leaf(table.0), self.tokens());
+        let x = self.g.get_rows(rows, tokens);
+        let x = self.ok(x, tokens);
+        self.adapt_rows(table.0, tokens, x)
     }
 
     /// Token ids, i32 `[T]`.
@@ -241,6 +246,7 @@ impl<'a> Builder<'a> {
             let scale = self.leaf(scale);
             y = self.mul(y, scale);
         }
+        y = self.adapt_product(w.weight, x, y);
         if let Some(bias) = w.bias {
             let bias = self.leaf(bias);
             y = self.add(y, bias);
@@ -441,7 +447,11 @@ impl<'a> Builder<'a> {
     }
 
     fn activation(&self, f: Unary) -> Unary {
-        if f == Unary::Gelu && self.params.half_gelu { Unary::GeluHalf } else { f }
+        if f == Unary::Gelu && self.params.half_gelu {
+            Unary::GeluHalf
+        } else {
+            f
+        }
     }
 
     fn larger_first(&self, a: TensorId, b: TensorId) -> (TensorId, TensorId) {

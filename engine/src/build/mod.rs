@@ -4,12 +4,14 @@
 //! functions here. Builder methods never fail: the first error is kept and the rest of the build continues on dummies, so that
 //! expansions stay small; [`Builder::finish`] reports it.
 
+mod adapt;
 mod attention;
 mod builder;
 mod inputs;
 mod moe;
 mod prune;
 
+pub use adapt::{Adaptation, AdaptedUse, AdapterLeaf, LowRankTerm};
 pub use attention::{AttentionArgs, CacheView, KvSlot, KvSpec, PoolView, RopeArgs, chunked, standard, symmetric};
 pub use builder::{BuildError, BuildParams, Builder, WeightLeaf};
 pub use inputs::{Inputs, PoolInputs};

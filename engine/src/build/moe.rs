@@ -123,6 +123,7 @@ impl Builder<'_> {
             let factors = self.ok(factors, scale);
             y = self.mul(y, factors);
         }
+        y = self.adapt_experts(w.weight, x, ids, y);
         if let Some(bias) = w.bias {
             let bias = self.leaf(bias);
             let z = self.g.add_id(y, bias, ids);

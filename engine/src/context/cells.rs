@@ -130,6 +130,24 @@ impl Cells {
         self.set(undo.cell, pos, seqs);
     }
 
+    /// True if no query of any of the sequences sees a cell at `pos`, now or later. `q_min[s]` is the lowest position at which
+    /// sequence `s` will ask.
+    pub fn is_hidden(&self, pos: i32, seqs: SeqSet, q_min: &[i32]) -> bool {
+        // Only a causal window makes what lies behind it invisible for good.
+        let hidden_below = |q: i32| match self.window {
+            Window::Standard(n) => q.saturating_add(1).saturating_sub_unsigned(n as u32),
+            Window::Chunked(n) => q / n as i32 * n as i32,
+            Window::None | Window::Symmetric(_) => i32::MIN,
+        };
+        seqs.iter().all(|s| pos < hidden_below(q_min[s]))
+    }
+
+    /// Gives a cell other contents, whose keys are rotated for `pos` already; no sequences make it empty.
+    pub fn put(&mut self, cell: usize, pos: i32, seqs: SeqSet) {
+        self.set(cell, pos, seqs);
+        self.shift[cell] = 0;
+    }
+
     /// Removes `seq` from cells with positions in `from..to`.
     pub fn remove(&mut self, seq: usize, from: i32, to: i32) {
         self.update(|pos, seqs| {
@@ -150,6 +168,11 @@ impl Cells {
                 seqs
             }
         });
+    }
+
+    /// Removes whole sequences.
+    pub fn remove_all(&mut self, gone: SeqSet) {
+        self.update(|_, seqs| SeqSet(seqs.0 & !gone.0));
     }
 
     /// Removes all sequences but one.
@@ -222,17 +245,7 @@ impl Cells {
     }
 
     fn is_free(&self, cell: usize, q_min: &[i32]) -> bool {
-        let seqs = self.seqs[cell];
-        if seqs.is_empty() {
-            return true;
-        }
-        // Only a causal window makes what lies behind it invisible for good.
-        let hidden_below = |q: i32| match self.window {
-            Window::Standard(n) => q.saturating_add(1).saturating_sub_unsigned(n as u32),
-            Window::Chunked(n) => q / n as i32 * n as i32,
-            Window::None | Window::Symmetric(_) => i32::MIN,
-        };
-        seqs.iter().all(|s| self.pos[cell] < hidden_below(q_min[s]))
+        self.seqs[cell].is_empty() || self.is_hidden(self.pos[cell], self.seqs[cell], q_min)
     }
 
     fn set(&mut self, cell: usize, pos: i32, seqs: SeqSet) {

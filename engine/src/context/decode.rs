@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use crate::backend::{BackendParams, Device, DeviceKind, MemoryMap, Usage, devices};
-use crate::build::{BuildParams, Builder, CacheView, Inputs};
+use crate::backend::{BackendParams, MemoryMap, Usage};
+use crate::build::{Adaptation, BuildParams, Builder, CacheView, Inputs};
 use crate::graph::{BufferId, Graph, TensorId};
 use crate::model::{Model, RopeScaling};
 use crate::sched::{SchedParams, Scheduler};
 
+use super::adapt::Adapters;
 use super::batch::{Batch, BatchToken, MAX_SEQUENCES, ubatch_end};
 use super::memory::{KvMemory, Span};
 use super::{ContextError, ContextParams, DecodeError, MemoryError, Perf};
@@ -35,6 +36,7 @@ pub struct Context {
     pub(super) memory: KvMemory,
     pub(super) sched: Scheduler,
     pub(super) graph: BuiltGraph,
+    pub(super) adapters: Adapters,
     outputs: Outputs,
     staging: Staging,
     perf: Perf,
@@ -87,9 +89,11 @@ impl Context {
             );
         }
         let mut memory = KvMemory::new(model.kv_specs(), n_ctx, &params)?;
-        memory.allocate(model.device().as_ref(), |buffer| {
-            sched.register_buffer(buffer, Usage::Any)
-        })?;
+        let placement = model.placement();
+        memory.allocate(
+            |layer| placement.kv_device(layer).clone(),
+            |buffer| sched.register_buffer(buffer, Usage::Any),
+        )?;
         let rope = rope_scaling(&model, &params);
         let graph = BuiltGraph {
             graph: Graph::new(),
@@ -106,6 +110,7 @@ impl Context {
             memory,
             sched,
             graph,
+            adapters: Adapters::default(),
             outputs: Outputs::default(),
             staging: Staging::default(),
             perf: Perf::default(),
@@ -312,7 +317,8 @@ impl Context {
             self.perf.n_reused += 1;
             return Ok(());
         }
-        self.graph.build(&self.model, params, self.memory.view())?;
+        self.graph
+            .build(&self.model, params, self.memory.view(), &self.adapters.adaptation)?;
         self.sched.alloc_graph(&mut self.graph.graph)?;
         self.graph.remember(params, self.memory.view());
         self.perf.n_built += 1;
@@ -333,7 +339,7 @@ impl Context {
     }
 
     /// Plans the largest graphs: a full ubatch with and without many outputs, over all cells, and a single token.
-    fn reserve(&mut self) -> Result<(), ContextError> {
+    pub(super) fn reserve(&mut self) -> Result<(), ContextError> {
         let n_tokens = self.params.n_ubatch.min(self.n_ctx);
         self.memory.set_view(true);
         for (n_tokens, n_outputs) in [
@@ -342,7 +348,8 @@ impl Context {
             (n_tokens, 1),
         ] {
             let params = self.build_params(n_tokens, n_outputs);
-            self.graph.build(&self.model, params, self.memory.view())?;
+            self.graph
+                .build(&self.model, params, self.memory.view(), &self.adapters.adaptation)?;
             self.sched.reserve(&mut self.graph.graph)?;
         }
         self.outputs.reserve(
@@ -409,7 +416,13 @@ impl Context {
 }
 
 impl BuiltGraph {
-    fn build(&mut self, model: &Model, params: BuildParams, view: &CacheView) -> Result<(), crate::build::BuildError> {
+    fn build(
+        &mut self,
+        model: &Model,
+        params: BuildParams,
+        view: &CacheView,
+        adaptation: &Adaptation,
+    ) -> Result<(), crate::build::BuildError> {
         self.built_for = None;
         let mut b = Builder::over_cells(
             &mut self.graph,
@@ -418,7 +431,8 @@ impl BuiltGraph {
             &mut self.inputs,
             params,
             view,
-        );
+        )
+        .adapted(adaptation);
         let result = model.build(&mut b);
         self.result = Some(b.output(result));
         b.finish()
@@ -456,22 +470,17 @@ impl Outputs {
     }
 }
 
-/// The model's device first, and the CPU for what that does not compute.
+/// The model's devices in order, the CPU last.
 fn new_scheduler(model: &Model, params: &ContextParams) -> Result<Scheduler, ContextError> {
     let backend_params = BackendParams {
         n_threads: params.n_threads,
         n_threads_batch: params.n_threads_batch,
     };
-    let device = model.device();
-    let mut backends = vec![Arc::clone(device).backend(&backend_params)?];
-    if device.kind() != DeviceKind::Cpu {
-        let cpu: Option<Arc<dyn Device>> = devices()
-            .into_iter()
-            .find(|d| d.kind() == DeviceKind::Cpu && d.name() != device.name());
-        if let Some(cpu) = cpu {
-            backends.push(cpu.backend(&backend_params)?);
-        }
-    }
+    let devices = &model.placement().devices;
+    let backends = devices
+        .iter()
+        .map(|d| d.clone().backend(&backend_params))
+        .collect::<Result<_, _>>()?;
     Ok(Scheduler::new(backends, MemoryMap::default(), SchedParams::default())?)
 }
 

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use kernels::GgmlType;
 
-use crate::backend::{BackendError, Buffer, Device};
+use crate::backend::{BackendError, Buffer, BufferType, Device};
 use crate::build::{CacheView, KvSlot, KvSpec, PoolView};
 use crate::graph::{BufferId, Home, Window};
 
-use super::batch::{BatchToken, MAX_SEQUENCES};
-use super::cells::{Cells, Undo, lowest_queries};
+use super::batch::{BatchToken, MAX_SEQUENCES, SeqSet};
+use super::cells::{Cells, EMPTY, Undo, lowest_queries};
 use super::{ContextError, ContextParams, MemoryError};
 
 /// Cells that a graph looks at are rounded up to this many, so that it can be reused while a sequence grows.
@@ -36,6 +36,14 @@ pub struct KvMemory {
 pub(super) struct Span {
     pub from: i32,
     pub to: i32,
+}
+
+/// Cells of a pool that a restored state may use, lowest first.
+pub(super) struct FreeCells {
+    /// They hold nothing.
+    pub empty: Vec<usize>,
+    /// They hold what no query sees any more.
+    pub hidden: Vec<usize>,
 }
 
 impl KvMemory {
@@ -82,13 +90,36 @@ impl KvMemory {
         })
     }
 
-    /// Allocates one buffer for all keys and values; `register` gives it an id.
+    /// Allocates one buffer for the keys and values of each device; `register` gives it an id.
     pub(super) fn allocate(
         &mut self,
-        device: &dyn Device,
-        register: impl FnOnce(Arc<dyn Buffer>) -> BufferId,
+        device_of: impl Fn(usize) -> Arc<dyn Device>,
+        mut register: impl FnMut(Arc<dyn Buffer>) -> BufferId,
     ) -> Result<(), ContextError> {
-        let buffer_type = device.buffer_type();
+        let types: Vec<_> = self.specs.iter().map(|s| device_of(s.layer).buffer_type()).collect();
+        let mut remaining: Vec<usize> = (0..types.len()).collect();
+        while let Some(&first) = remaining.first() {
+            let ty = types[first].clone();
+            let (here, others): (Vec<_>, _) = remaining.into_iter().partition(|&i| types[i].name() == ty.name());
+            self.allocate_slots(&here, ty.as_ref(), &mut register)?;
+            remaining = others;
+        }
+        // After the keys and values, of which there are far more: what is too much fails there, before a page is touched.
+        for pool in &mut self.pools {
+            if !pool.allocate() {
+                let (buffer_type, bytes) = ("cells of the KV memory".to_owned(), pool.len() * Cells::BYTES);
+                return Err(BackendError::OutOfMemory { buffer_type, bytes }.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn allocate_slots(
+        &mut self,
+        slots: &[usize],
+        buffer_type: &dyn BufferType,
+        register: &mut impl FnMut(Arc<dyn Buffer>) -> BufferId,
+    ) -> Result<(), ContextError> {
         let align = buffer_type.alignment();
         let mut size = 0usize;
         let mut take = |ty: GgmlType, row: usize, n_cells: usize| {
@@ -99,24 +130,19 @@ impl KvMemory {
             offset
         };
         let mut offsets = Vec::new();
-        for (slot, spec) in self.view.slots.iter().zip(&self.specs) {
+        for &i in slots {
+            let (slot, spec) = (&self.view.slots[i], &self.specs[i]);
             let n = self.view.pools[slot.pool].n_cells;
             offsets.push((take(slot.type_k, spec.k_row, n), take(slot.type_v, spec.v_row, n)));
         }
-        if size > 0 {
-            let id = register(buffer_type.allocate(size)?);
-            self.n_bytes = size;
-            for (slot, (k, v)) in self.view.slots.iter_mut().zip(offsets) {
-                slot.k = Home { buffer: id, offset: k };
-                slot.v = Home { buffer: id, offset: v };
-            }
+        if size == 0 {
+            return Ok(());
         }
-        // After the keys and values, of which there are far more: what is too much fails there, before a page is touched.
-        for pool in &mut self.pools {
-            if !pool.allocate() {
-                let (buffer_type, bytes) = ("cells of the KV memory".to_owned(), pool.len() * Cells::BYTES);
-                return Err(BackendError::OutOfMemory { buffer_type, bytes }.into());
-            }
+        let id = register(buffer_type.allocate(size)?);
+        self.n_bytes += size;
+        for (&i, (k, v)) in slots.iter().zip(offsets) {
+            self.view.slots[i].k = Home { buffer: id, offset: k };
+            self.view.slots[i].v = Home { buffer: id, offset: v };
         }
         Ok(())
     }
@@ -264,6 +290,44 @@ impl KvMemory {
         self.recount();
     }
 
+    /// The cells of a pool that would be free without the sequences `leaving`.
+    pub(super) fn free_cells(&self, pool: &Cells, leaving: SeqSet) -> FreeCells {
+        let mut free = FreeCells {
+            empty: Vec::new(),
+            hidden: Vec::new(),
+        };
+        for (cell, (&pos, &seqs)) in pool.positions().iter().zip(pool.seqs()).enumerate() {
+            let staying = SeqSet(seqs.0 & !leaving.0);
+            if staying.is_empty() {
+                free.empty.push(cell);
+            } else if pool.is_hidden(pos, staying, &self.next_pos) {
+                free.hidden.push(cell);
+            }
+        }
+        free
+    }
+
+    /// Removes the sequences `leaving` and empties the cells that something else is about to be written to.
+    pub(super) fn vacate(&mut self, leaving: SeqSet, targets: &[Vec<Option<usize>>]) {
+        for (pool, targets) in self.pools.iter_mut().zip(targets) {
+            pool.remove_all(leaving);
+            for &cell in targets.iter().flatten() {
+                pool.put(cell, EMPTY, SeqSet::default());
+            }
+        }
+        self.recount();
+    }
+
+    /// Gives cells of a pool the contents whose rows have been written.
+    pub(super) fn occupy(&mut self, pool: usize, cells: impl Iterator<Item = ((i32, SeqSet), Option<usize>)>) {
+        for ((pos, seqs), cell) in cells {
+            if let Some(cell) = cell {
+                self.pools[pool].put(cell, pos, seqs);
+            }
+        }
+        self.recount();
+    }
+
     pub(super) fn shift_done(&mut self) {
         self.pools.iter_mut().for_each(Cells::shift_done);
     }
@@ -273,7 +337,8 @@ impl KvMemory {
         self.pools.iter().any(|p| p.pending_shift().is_some())
     }
 
-    fn check_seq(&self, seq: usize) -> Result<(), MemoryError> {
+    /// An error unless the context has room for a sequence of this number.
+    pub(super) fn check_seq(&self, seq: usize) -> Result<(), MemoryError> {
         if seq < self.n_seq_max {
             return Ok(());
         }

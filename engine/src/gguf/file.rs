@@ -162,6 +162,11 @@ impl GgufFile {
         &self.header.metadata
     }
 
+    /// Keys and values, to be overridden. The alignment of the data is not read again.
+    pub fn metadata_mut(&mut self) -> &mut Metadata {
+        &mut self.header.metadata
+    }
+
     /// All tensors in file order.
     pub fn tensors(&self) -> &[TensorInfo] {
         self.header.tensors()

@@ -170,6 +170,11 @@ impl GgufSet {
         self.first().metadata()
     }
 
+    /// Keys and values, to be overridden.
+    pub fn metadata_mut(&mut self) -> &mut Metadata {
+        self.shards[0].metadata_mut()
+    }
+
     /// The value of `key` as `T`; errors name the file and the key.
     pub fn require<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<T, GgufError> {
         self.first().require(key)

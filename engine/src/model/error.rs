@@ -9,7 +9,7 @@ use crate::build::BuildError;
 use crate::gguf::GgufError;
 use crate::vocab::VocabError;
 
-use super::{HparamError, TensorError};
+use super::{HparamError, PlacementError, TensorError};
 
 /// A model that cannot be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +73,26 @@ pub enum ModelError {
         path: PathBuf,
         /// What does not fit.
         source: BuildError,
+    },
+    /// The weights cannot be placed as asked.
+    #[error("{}: {source}", .path.display())]
+    Placement {
+        /// The file.
+        path: PathBuf,
+        /// What is not possible.
+        source: PlacementError,
+    },
+    /// A weight is no finite number.
+    #[error("{}: tensor `{tensor}` holds {value} at element {index}, expected finite numbers", .path.display())]
+    BadValue {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The element.
+        index: usize,
+        /// Its value.
+        value: f32,
     },
     /// Memory for the weights.
     #[error("{}: loading weights: {source}", .path.display())]

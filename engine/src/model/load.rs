@@ -3,16 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kernels::GgmlType;
-use rayon::prelude::*;
-
-use crate::backend::{self, Buffer, Device};
+use crate::backend::{Buffer, Device};
 use crate::build::{BuildParams, Builder, Inputs, KvSpec, WeightLeaf};
-use crate::gguf::{GgufFile, Metadata};
+use crate::gguf::{Gguf, GgufFile, GgufSet, Metadata, Value};
 use crate::graph::{BufferId, Graph, Home, Name};
 use crate::vocab::Vocab;
 
-use super::{Architecture, Base, BuildGraph, Consumer, HparamReader, ModelError, Registered, TableRow, TensorTable};
+use super::placement::{Placement, PlacementParams, PlacementSummary};
+use super::upload::{Locked, check_values, upload};
+use super::{Architecture, Base, BuildGraph, Fingerprint, HparamReader, ModelError, Registered, TableRow, TensorTable};
+
+/// Told how much is loaded, from 0 to 1; false cancels.
+pub type Progress = Arc<dyn Fn(f32) -> bool + Send + Sync>;
 
 /// How to load a model.
 #[derive(Clone)]
@@ -20,17 +22,29 @@ pub struct LoadParams {
     /// Name of the architecture to load the file as; `None` takes what the file says.
     pub arch: Option<String>,
     /// Where the weights go.
-    pub device: Arc<dyn Device>,
+    pub placement: PlacementParams,
     /// Use the file's pages in place where the device can; else copy.
     pub mmap: bool,
+    /// Keep mapped weights in memory for good. A failure is a warning.
+    pub mlock: bool,
+    /// Look at every weight for values that are no numbers.
+    pub check_tensors: bool,
+    /// Metadata that replaces the file's.
+    pub overrides: Vec<(String, Value)>,
+    /// Called while loading.
+    pub progress: Option<Progress>,
 }
 
 impl Default for LoadParams {
     fn default() -> LoadParams {
         LoadParams {
             arch: None,
-            device: backend::default_device(),
+            placement: PlacementParams::default(),
             mmap: true,
+            mlock: false,
+            check_tensors: false,
+            overrides: Vec::new(),
+            progress: None,
         }
     }
 }
@@ -46,9 +60,24 @@ pub struct Model {
     rows: Vec<TableRow>,
     leafs: Vec<WeightLeaf>,
     buffers: Vec<Arc<dyn Buffer>>,
-    device: Arc<dyn Device>,
+    placement: Placement,
     kv_specs: Vec<KvSpec>,
-    n_bytes: usize,
+    fingerprint: Fingerprint,
+    warnings: Vec<String>,
+    _locked: Vec<Locked>,
+}
+
+/// What would go where, found out without loading any weight.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The tensor table.
+    pub rows: Vec<TableRow>,
+    /// Name of each row's memory.
+    pub memory: Vec<String>,
+    /// Layers and bytes.
+    pub summary: PlacementSummary,
+    /// What each attention call keeps per cell.
+    pub kv_specs: Vec<KvSpec>,
 }
 
 impl std::fmt::Debug for Model {
@@ -58,31 +87,50 @@ impl std::fmt::Debug for Model {
 }
 
 impl Model {
-    /// Loads a file with one of the declared architectures.
+    /// Loads a file, or the shards that belong to it, with one of the declared architectures.
     pub fn load(path: impl AsRef<Path>, archs: &[Registered], params: &LoadParams) -> Result<Model, ModelError> {
         let path = path.as_ref();
-        let file = if params.mmap {
-            GgufFile::open(path)?
+        let set = if params.mmap {
+            GgufSet::open(path)?
         } else {
-            GgufFile::read(path)?
+            GgufSet::read(path)?
         };
-        Self::from_file(file, archs, params)
+        Self::from_set(set, archs, params)
     }
 
     /// Loads an opened file, which may be in memory.
     pub fn from_file(file: GgufFile, archs: &[Registered], params: &LoadParams) -> Result<Model, ModelError> {
-        let path = file.path().to_owned();
-        let (arch, prefix) = load_arch(&file, archs, params.arch.as_deref())?;
-        let (base, graph, rows) = declare(&file, arch, &prefix)?;
-        let vocab = load_vocab(&file)?;
-        let (leafs, buffers) = load_tensors(&file, &rows, params)?;
-        let n_bytes = rows.iter().map(|r| file.tensors()[r.file_index].bytes).sum();
-        let kv_specs = probe(arch, &base, graph.as_ref(), &leafs).map_err(|source| ModelError::Graph {
-            path: path.clone(),
-            source,
+        Self::from_set(GgufSet::from_file(file)?, archs, params)
+    }
+
+    /// Loads opened shards.
+    pub fn from_set(mut set: GgufSet, archs: &[Registered], params: &LoadParams) -> Result<Model, ModelError> {
+        let path = set.first().path().to_owned();
+        apply_overrides(set.metadata_mut(), &params.overrides);
+        progress(params, &path, 0.0)?;
+        let (arch, prefix) = load_arch(set.metadata(), &path, archs, params.arch.as_deref())?;
+        let (base, graph, rows) = declare(set.metadata(), TensorTable::of_set(&set), &path, arch, &prefix)?;
+        let vocab = load_vocab(set.first().header(), &path)?;
+        let kv_specs = probe(arch, &base, graph.as_ref(), &rows, &path)?;
+        let placement = Placement::new(&params.placement, &rows, base.n_layer(), &kv_specs).map_err(|source| {
+            ModelError::Placement {
+                path: path.clone(),
+                source,
+            }
         })?;
-        let metadata = file.metadata().clone();
-        let device = params.device.clone();
+        if params.check_tensors {
+            check_values(&set, &rows)?;
+        }
+        let (leafs, buffers) = upload(&set, &rows, &placement, params)?;
+        let mut warnings: Vec<_> = vocab.warnings().iter().map(ToString::to_string).collect();
+        let locked = if params.mlock {
+            Locked::all(&set, &mut warnings)
+        } else {
+            Vec::new()
+        };
+        progress(params, &path, 1.0)?;
+        let metadata = set.metadata().clone();
+        let fingerprint = Fingerprint::of(&set, arch, &prefix, &rows).map_err(|e| e.in_file(&path))?;
         Ok(Model {
             path,
             arch,
@@ -93,9 +141,11 @@ impl Model {
             rows,
             leafs,
             buffers,
-            device,
+            placement,
             kv_specs,
-            n_bytes,
+            fingerprint,
+            warnings,
+            _locked: locked,
         })
     }
 
@@ -123,21 +173,37 @@ impl Model {
     pub fn tensors(&self) -> &[TableRow] {
         &self.rows
     }
-    /// Bytes of all weights.
+    /// Bytes of all weights; a tied output counts once.
     pub fn n_bytes(&self) -> usize {
-        self.n_bytes
+        self.distinct_rows().map(TableRow::file_bytes).sum()
     }
     /// Number of parameters.
     pub fn n_params(&self) -> usize {
-        self.rows.iter().map(|r| r.ne.iter().product::<usize>()).sum()
+        self.distinct_rows().map(|r| r.ne.iter().product::<usize>()).sum()
     }
-    /// Where the weights are.
+    /// Where everything is.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+    /// Layers and bytes by memory.
+    pub fn placement_summary(&self) -> PlacementSummary {
+        self.placement.summary(&self.rows)
+    }
+    /// The device of the most layers, for messages.
     pub fn device(&self) -> &Arc<dyn Device> {
-        &self.device
+        &self.placement.devices[0]
+    }
+    /// What was unusual about the file, in sentences.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
     /// What each attention call of the graph keeps per cell.
     pub fn kv_specs(&self) -> &[KvSpec] {
         &self.kv_specs
+    }
+    /// What tells this model from others.
+    pub fn fingerprint(&self) -> &Fingerprint {
+        &self.fingerprint
     }
     /// Adds the model's graph to a builder.
     pub fn build(&self, b: &mut Builder<'_>) -> crate::graph::TensorId {
@@ -150,18 +216,69 @@ impl Model {
     pub(crate) fn buffers(&self) -> &[Arc<dyn Buffer>] {
         &self.buffers
     }
+
+    fn distinct_rows(&self) -> impl Iterator<Item = &TableRow> {
+        let is_first = |i: usize| {
+            let key = |r: &TableRow| (r.file_index, r.offset);
+            !self.rows[..i].iter().any(|r| key(r) == key(&self.rows[i]))
+        };
+        self.rows
+            .iter()
+            .enumerate()
+            .filter(move |(i, _)| is_first(*i))
+            .map(|(_, r)| r)
+    }
 }
 
 /// Reads hyper-parameters and declares tensors for a header, whether or not the data is there.
-/// Returns the table and the graph; used by loading and by checks over headers.
+/// Returns the table and the graph; used by checks over headers.
 pub fn declare_header(
-    header: &crate::gguf::Gguf,
+    header: &Gguf,
     path: &Path,
     arch: &'static Architecture,
     prefix: &str,
-) -> Result<(Base, Box<dyn BuildGraph>, Vec<TableRow>), ModelError> {
-    let mut reader = HparamReader::new(&header.metadata, prefix);
-    let mut table = TensorTable::new(header);
+) -> Result<Declared, ModelError> {
+    declare(&header.metadata, TensorTable::new(header), path, arch, prefix)
+}
+
+/// What would go where if the file were loaded. The tensors' data need not be there.
+pub fn plan(header: &Gguf, path: &Path, archs: &[Registered], params: &LoadParams) -> Result<Plan, ModelError> {
+    let mut header = header.clone();
+    apply_overrides(&mut header.metadata, &params.overrides);
+    let (arch, prefix) = load_arch(&header.metadata, path, archs, params.arch.as_deref())?;
+    let (base, graph, rows) = declare_header(&header, path, arch, &prefix)?;
+    let kv_specs = probe(arch, &base, graph.as_ref(), &rows, path)?;
+    let placement = Placement::new(&params.placement, &rows, base.n_layer(), &kv_specs).map_err(|source| {
+        ModelError::Placement {
+            path: path.to_owned(),
+            source,
+        }
+    })?;
+    let memory = placement
+        .rows
+        .iter()
+        .map(|&m| placement.types[m].name().to_owned())
+        .collect();
+    let summary = placement.summary(&rows);
+    Ok(Plan {
+        rows,
+        memory,
+        summary,
+        kv_specs,
+    })
+}
+
+/// Shared hyper-parameters, the graph and the tensor table.
+pub type Declared = (Base, Box<dyn BuildGraph>, Vec<TableRow>);
+
+fn declare(
+    metadata: &Metadata,
+    mut table: TensorTable<'_>,
+    path: &Path,
+    arch: &'static Architecture,
+    prefix: &str,
+) -> Result<Declared, ModelError> {
+    let mut reader = HparamReader::new(metadata, prefix);
     // Tensors cannot be declared from hyper-parameters that are dummies.
     let graph = if reader.failed() {
         None
@@ -186,26 +303,32 @@ pub fn declare_header(
     }
 }
 
-fn declare(
-    file: &GgufFile,
-    arch: &'static Architecture,
-    prefix: &str,
-) -> Result<(Base, Box<dyn BuildGraph>, Vec<TableRow>), ModelError> {
-    declare_header(file.header(), file.path(), arch, prefix)
+pub(super) fn progress(params: &LoadParams, path: &Path, done: f32) -> Result<(), ModelError> {
+    match &params.progress {
+        Some(go_on) if !go_on(done) => Err(ModelError::Cancelled { path: path.to_owned() }),
+        _ => Ok(()),
+    }
+}
+
+fn apply_overrides(metadata: &mut Metadata, overrides: &[(String, Value)]) {
+    for (key, value) in overrides {
+        metadata.insert(key.as_str(), value.clone());
+    }
 }
 
 /// The architecture to load as, and the prefix of the file's keys.
 fn load_arch(
-    file: &GgufFile,
+    metadata: &Metadata,
+    path: &Path,
     archs: &[Registered],
     wanted: Option<&str>,
 ) -> Result<(&'static Architecture, String), ModelError> {
-    let prefix: String = file.require("general.architecture")?;
+    let prefix: String = metadata.require("general.architecture").map_err(|e| e.in_file(path))?;
     let name = wanted.unwrap_or(&prefix);
     match archs.iter().find(|r| r.arch.name == name) {
         Some(r) => Ok((r.arch, prefix)),
         None => Err(ModelError::UnknownArchitecture {
-            path: file.path().to_owned(),
+            path: path.to_owned(),
             found: name.to_owned(),
             nearest: nearest_names(name, archs),
         }),
@@ -224,104 +347,11 @@ fn nearest_names(name: &str, archs: &[Registered]) -> Vec<String> {
     names.into_iter().take(3).map(|(_, a)| a.to_owned()).collect()
 }
 
-fn load_vocab(file: &GgufFile) -> Result<Vocab, ModelError> {
-    Vocab::load(file.header()).map_err(|source| ModelError::Vocab {
-        path: file.path().to_owned(),
+fn load_vocab(header: &Gguf, path: &Path) -> Result<Vocab, ModelError> {
+    Vocab::load(header).map_err(|source| ModelError::Vocab {
+        path: path.to_owned(),
         source,
     })
-}
-
-/// Places every row of the table: in the file's own pages where the device can use them, else in one new buffer.
-fn load_tensors(
-    file: &GgufFile,
-    rows: &[TableRow],
-    params: &LoadParams,
-) -> Result<(Vec<WeightLeaf>, Vec<Arc<dyn Buffer>>), ModelError> {
-    let fail = |source| ModelError::Backend {
-        path: file.path().to_owned(),
-        source,
-    };
-    for row in rows {
-        if !kernels::can_dequantize(row.ty) {
-            let (path, tensor) = (file.path().to_owned(), row.name.clone());
-            return Err(ModelError::UnsupportedType {
-                path,
-                tensor,
-                ty: row.ty,
-            });
-        }
-    }
-    let buffer_type = params.device.buffer_type();
-    let mapped = params.device.buffer_from_host(file.mapping().clone());
-    let in_place = |row: &TableRow| mapped.is_some() && stored_type(row) == row.ty;
-    let mut homes = Vec::with_capacity(rows.len());
-    let mut size = 0usize;
-    let copies = BufferId(mapped.is_some() as u32);
-    for row in rows {
-        if in_place(row) {
-            let offset = file.tensor_offset(&file.tensors()[row.file_index]) + row.offset;
-            homes.push(Home {
-                buffer: BufferId(0),
-                offset,
-            });
-            continue;
-        }
-        size = size.next_multiple_of(buffer_type.alignment());
-        homes.push(Home {
-            buffer: copies,
-            offset: size,
-        });
-        size += row_bytes(stored_type(row), row.ne);
-    }
-    let mut buffers: Vec<Arc<dyn Buffer>> = mapped.iter().cloned().collect();
-    if size > 0 {
-        let buffer = buffer_type.allocate(size).map_err(fail)?;
-        rows.par_iter()
-            .zip(&homes)
-            .filter(|(row, _)| !in_place(row))
-            .try_for_each(|(row, home)| buffer.write(home.offset, &stored_bytes(file, row)))
-            .map_err(fail)?;
-        buffers.push(buffer);
-    }
-    let leafs = rows
-        .iter()
-        .zip(homes)
-        .map(|(row, home)| WeightLeaf {
-            ty: stored_type(row),
-            ne: row.ne,
-            home,
-            name: Name {
-                base: row.base,
-                layer: row.layer,
-            },
-        })
-        .collect();
-    Ok((leafs, buffers))
-}
-
-/// Tensors used element by element are few and small: they are kept as f32 whatever the file holds.
-fn stored_type(row: &TableRow) -> GgmlType {
-    if row.consumer == Consumer::Elementwise {
-        GgmlType::F32
-    } else {
-        row.ty
-    }
-}
-
-fn stored_bytes(file: &GgufFile, row: &TableRow) -> Vec<u8> {
-    let data = file.tensor_data(&file.tensors()[row.file_index]);
-    let bytes = &data[row.offset..row.offset + row_bytes(row.ty, row.ne)];
-    if stored_type(row) == row.ty {
-        return bytes.to_vec();
-    }
-    let mut floats = vec![0f32; row.ne.iter().product()];
-    kernels::dequantize_row(row.ty, bytes, &mut floats);
-    bytemuck::cast_slice(&floats).to_vec()
-}
-
-/// Bytes of a whole tensor. The reader has checked that rows are whole blocks and that the product fits.
-fn row_bytes(ty: GgmlType, ne: [usize; 4]) -> usize {
-    ne.iter().product::<usize>() / ty.block_size() * ty.block_bytes()
 }
 
 /// Builds the graph once without a memory, to learn what attention needs and that all shapes agree.
@@ -329,8 +359,26 @@ fn probe(
     arch: &'static Architecture,
     base: &Base,
     graph: &dyn BuildGraph,
-    leafs: &[WeightLeaf],
-) -> Result<Vec<KvSpec>, crate::build::BuildError> {
+    rows: &[TableRow],
+    path: &Path,
+) -> Result<Vec<KvSpec>, ModelError> {
+    // Nothing is computed: the weights need shapes, not bytes.
+    let nowhere = Home {
+        buffer: BufferId(0),
+        offset: 0,
+    };
+    let leafs: Vec<_> = rows
+        .iter()
+        .map(|r| WeightLeaf {
+            ty: r.stored_type(),
+            ne: r.ne,
+            home: nowhere,
+            name: Name {
+                base: r.base,
+                layer: r.layer,
+            },
+        })
+        .collect();
     let mut g = Graph::new();
     let (mut nodes, mut inputs, mut specs) = (Vec::new(), Inputs::default(), Vec::new());
     let params = BuildParams {
@@ -342,9 +390,12 @@ fn probe(
         causal: true,
         half_gelu: false,
     };
-    let mut b = Builder::probe(&mut g, leafs, &mut nodes, &mut inputs, params, &mut specs);
+    let mut b = Builder::probe(&mut g, &leafs, &mut nodes, &mut inputs, params, &mut specs);
     let result = graph.build(&mut b);
     b.output(result);
-    b.finish()?;
+    b.finish().map_err(|source| ModelError::Graph {
+        path: path.to_owned(),
+        source,
+    })?;
     Ok(specs)
 }

@@ -3,9 +3,12 @@
 mod arch;
 mod base;
 mod error;
+mod fingerprint;
 mod load;
+mod placement;
 mod reader;
 mod table;
+mod upload;
 
 pub use arch::{
     Architecture, BuildGraph, Embed, Experts, FlowNode, HparamDecl, Linear, Norm, Placeholder, Registered, TensorDecl,
@@ -13,6 +16,10 @@ pub use arch::{
 };
 pub use base::{Base, RopeScaling};
 pub use error::ModelError;
-pub use load::{LoadParams, Model, declare_header};
+pub use fingerprint::Fingerprint;
+pub use load::{Declared, LoadParams, Model, Plan, Progress, declare_header, plan};
+pub use placement::{
+    DeviceLayers, Placement, PlacementError, PlacementParams, PlacementSummary, SplitMode, TensorOverride,
+};
 pub use reader::{HparamError, HparamReader};
 pub use table::{Consumer, TableRow, TensorError, TensorTable};

@@ -1,11 +1,11 @@
 //! The tensor table: every tensor an architecture declares for a file's hyper-parameters, matched against the file's own list.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use kernels::GgmlType;
 
-use crate::gguf::{Gguf, TensorInfo};
+use crate::gguf::{Gguf, GgufSet, TensorInfo};
 
 use super::{Embed, Experts, Linear, Norm, Vector, WeightId};
 
@@ -37,10 +37,56 @@ pub struct TableRow {
     pub ty: GgmlType,
     /// What it is used for.
     pub consumer: Consumer,
-    /// Index in the file's tensor list.
+    /// Index of the shard that holds it; 0 for models in one file.
+    pub shard: usize,
+    /// Index in the list of all shards' tensors.
     pub file_index: usize,
     /// First byte within the file's tensor: not 0 for parts of fused tensors.
     pub offset: usize,
+}
+
+impl TableRow {
+    /// Bytes as stored.
+    pub fn bytes(&self) -> usize {
+        bytes_of(self.stored_type(), self.ne)
+    }
+
+    /// Bytes in the file.
+    pub fn file_bytes(&self) -> usize {
+        bytes_of(self.ty, self.ne)
+    }
+
+    /// Tensors used element by element are few and small: they are kept as f32 whatever the file holds.
+    pub fn stored_type(&self) -> GgmlType {
+        if self.consumer == Consumer::Elementwise {
+            GgmlType::F32
+        } else {
+            self.ty
+        }
+    }
+}
+
+/// Bytes of a whole tensor. The reader has checked that rows are whole blocks and that the product fits.
+fn bytes_of(ty: GgmlType, ne: [usize; 4]) -> usize {
+    ne.iter().product::<usize>() / ty.block_size() * ty.block_bytes()
+}
+
+/// The tensors of a file or of all shards of a model.
+struct Directory<'a> {
+    tensors: Vec<(usize, &'a TensorInfo)>,
+    index: HashMap<&'a str, usize>,
+}
+
+impl<'a> Directory<'a> {
+    fn new(tensors: impl Iterator<Item = (usize, &'a TensorInfo)>) -> Directory<'a> {
+        let tensors: Vec<_> = tensors.collect();
+        let index = tensors
+            .iter()
+            .enumerate()
+            .map(|(i, (_, t))| (t.name.as_str(), i))
+            .collect();
+        Directory { tensors, index }
+    }
 }
 
 /// How a file's tensors differ from the declaration.
@@ -95,7 +141,7 @@ const FUSED: &[(&str, &[&str])] = &[("attn_qkv", &["attn_q", "attn_k", "attn_v"]
 
 /// Collects declared tensors; see the module. Methods never fail: errors are noted and reported together.
 pub struct TensorTable<'a> {
-    file: &'a Gguf,
+    file: Directory<'a>,
     rows: Vec<TableRow>,
     used: HashSet<usize>,
     ignored: Vec<&'static str>,
@@ -109,6 +155,15 @@ pub struct TensorTable<'a> {
 impl<'a> TensorTable<'a> {
     /// An empty table over a file's tensor list.
     pub fn new(file: &'a Gguf) -> TensorTable<'a> {
+        Self::over(Directory::new(file.tensors().iter().map(|t| (0, t))))
+    }
+
+    /// An empty table over the tensors of all shards of a model.
+    pub fn of_set(set: &'a GgufSet) -> TensorTable<'a> {
+        Self::over(Directory::new(set.tensors()))
+    }
+
+    fn over(file: Directory<'a>) -> TensorTable<'a> {
         TensorTable {
             file,
             rows: Vec::new(),
@@ -203,12 +258,24 @@ impl<'a> TensorTable<'a> {
         Some(self.with_companions(name, n_out, weight))
     }
 
-    /// As [`TensorTable::linear`], the embedding table if the file lacks it.
+    /// As [`TensorTable::linear`], the embedding table if the file lacks it: then a row of its own over the same bytes, since a product
+    /// may be computed on another device than the reading of rows.
     pub fn linear_tied(&mut self, name: &'static str, n_in: usize, n_out: usize, tied: Embed) -> Linear {
-        match self.optional(name, "weight", &[n_in, n_out], Consumer::MulMat) {
-            Some(weight) => self.with_companions(name, n_out, weight),
-            None => self.with_companions(name, n_out, tied.0),
-        }
+        let weight = self
+            .optional(name, "weight", &[n_in, n_out], Consumer::MulMat)
+            .unwrap_or_else(|| {
+                // A missing embedding has been noted; there is no row to take bytes from.
+                let Some(embed) = self.rows.get(tied.0.0 as usize) else {
+                    return tied.0;
+                };
+                let row = TableRow {
+                    consumer: Consumer::MulMat,
+                    ..embed.clone()
+                };
+                self.rows.push(row);
+                WeightId(self.rows.len() as u32 - 1)
+            });
+        self.with_companions(name, n_out, weight)
     }
 
     /// A stack of `n` matrices from `n_in` to `n_out`, with biases and scales if there.
@@ -226,7 +293,7 @@ impl<'a> TensorTable<'a> {
     /// The table, or all differences between the declaration and the file, in order.
     pub fn finish(mut self) -> Result<Vec<TableRow>, Vec<TensorError>> {
         self.end_fused();
-        for (i, t) in self.file.tensors().iter().enumerate() {
+        for (i, (_, t)) in self.file.tensors.iter().enumerate() {
             if !self.used.contains(&i) && !self.is_ignored(&t.name) {
                 self.errors.push(TensorError::Unexpected {
                     name: t.name.clone(),
@@ -306,7 +373,7 @@ impl<'a> TensorTable<'a> {
     /// Ends a layer: its projections must have taken all rows of its fused tensor.
     fn end_fused(&mut self) {
         let Some((index, rows)) = self.fused.take() else { return };
-        let info = &self.file.tensors()[index];
+        let info = self.file.tensors[index].1;
         if info.ne[1] > rows {
             self.wrong_shape(info, &[info.ne[0], rows]);
         }
@@ -367,6 +434,7 @@ impl<'a> TensorTable<'a> {
             ne: shape,
             ty: info.ty,
             consumer,
+            shard: self.file.tensors[file_index].0,
             file_index,
             offset,
         };
@@ -376,9 +444,8 @@ impl<'a> TensorTable<'a> {
     }
 
     fn find(&self, name: &str, suffix: &str) -> Option<(usize, &'a TensorInfo)> {
-        let info = self.file.tensor(&self.full_name(name, suffix))?;
-        let index = self.file.tensor_index(&info.name)?;
-        Some((index, info))
+        let index = *self.file.index.get(self.full_name(name, suffix).as_str())?;
+        Some((index, self.file.tensors[index].1))
     }
 
     fn full_name(&self, name: &str, suffix: &str) -> String {

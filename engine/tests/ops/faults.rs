@@ -89,6 +89,52 @@ fn tensors_lie_within_their_buffers() {
     assert!(sum(256, 0, 64, 129).unwrap_err().to_string().contains("aligned"));
 }
 
+/// `3 x` over floats of a file, `shift` bytes off their alignment, into other memory or over the file itself.
+fn thrice_from_file(shift: usize, into_file: bool) -> Result<Vec<f32>, BackendError> {
+    let cpu = device("cpu").unwrap();
+    let floats: Vec<u8> = (1..=16).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    let mut bytes = vec![0u8; 128];
+    // The vector itself may start anywhere, so the shift counts from an aligned byte of it.
+    let start = bytes.as_ptr().align_offset(4) + shift;
+    bytes[start..start + 64].copy_from_slice(&floats);
+    let mut memory = MemoryMap::default();
+    let file = memory.insert(cpu.buffer_from_host(Arc::new(bytes)).unwrap(), Usage::Weights);
+    let other = memory.insert(cpu.buffer_type().allocate(64).unwrap(), Usage::Compute);
+    let mut g = Graph::new();
+    let home = Home {
+        buffer: file,
+        offset: start,
+    };
+    let x = g.external(F32, [4, 4, 1, 1], Name::default(), home, Default::default());
+    let y = g.scale(x, 3.0, 0.0).unwrap();
+    let elsewhere = Home {
+        buffer: other,
+        offset: 0,
+    };
+    g.tensor_mut(y).home = Some(if into_file { home } else { elsewhere });
+    let params = BackendParams {
+        n_threads: 2,
+        n_threads_batch: 1,
+    };
+    cpu.backend(&params)?.compute(&g, &[y], &memory)?;
+    let mut out = vec![0; 64];
+    memory.get(other).read(0, &mut out)?;
+    Ok(out
+        .chunks_exact(4)
+        .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
+        .collect())
+}
+
+#[test]
+fn files_are_read_in_place_and_never_written() {
+    let want: Vec<f32> = (1..=16).map(|i| 3.0 * i as f32).collect();
+    for shift in 0..4 {
+        assert_eq!(thrice_from_file(shift, false).unwrap(), want, "{shift} bytes off");
+    }
+    let error = thrice_from_file(0, true).unwrap_err().to_string();
+    assert!(error.contains("read-only"), "{error}");
+}
+
 #[test]
 fn tensors_without_memory_are_errors() {
     for device in devices() {

@@ -266,7 +266,7 @@ impl Checker<'_> {
             .tie
             .as_ref()
             .and_then(|t| self.tie(decl, t, kind, sizes.as_deref()));
-        let broken = sizes.is_none();
+        let broken = sizes.is_none() || (decl.tie.is_some() && tie.is_none());
         let sizes = sizes.unwrap_or_default();
         let tensor = Tensor {
             name: decl.name.clone(),
@@ -280,7 +280,7 @@ impl Checker<'_> {
             per_layer: self.place == Place::LayerTensors,
             conditions: conditions.to_vec(),
         };
-        let known = conditions
+        let known: Vec<_> = conditions
             .iter()
             .flat_map(|(c, truth)| facts::facts(c, *truth))
             .collect();
@@ -357,7 +357,7 @@ impl Checker<'_> {
     }
 
     /// Reports a GGUF name declared twice, unless the conditions exclude each other.
-    fn gguf_twice(&mut self, decl: &TensorDecl, new: &Tensor, known: &Vec<facts::Fact>) {
+    fn gguf_twice(&mut self, decl: &TensorDecl, new: &Tensor, known: &[facts::Fact]) {
         let clash = self.tensors.iter().find(|t| {
             t.tensor.gguf == new.gguf && t.tensor.per_layer == new.per_layer && !facts::exclude(&t.facts, known)
         });

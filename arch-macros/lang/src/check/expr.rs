@@ -6,7 +6,7 @@ use syn::{BinOp, Expr, ExprIf, Lit, UnOp};
 
 use super::{Bound, Checker, Place, facts};
 use crate::builtins::{self, Ty};
-use crate::model::{Block, Kind, SCALAR_FNS, Scalar, ScalarKind, ScalarOp, Value, ValueKind};
+use crate::model::{Arg, Block, Kind, SCALAR_FNS, Scalar, ScalarKind, ScalarOp, Value, ValueKind};
 use crate::ops;
 use crate::parse::{block_of, plain_name};
 use crate::sym::{Dim, Shape};
@@ -240,7 +240,7 @@ impl Checker<'_> {
             }
             (UnOp::Neg(_), Lowered::Tensor(x)) => {
                 let shape = x.shape.clone();
-                let kind = ValueKind::Op(ops::find("neg")?, vec![crate::model::Arg::Tensor(x)]);
+                let kind = ValueKind::Op(ops::find("neg")?, vec![Arg::Tensor(x)]);
                 Some(Lowered::Tensor(Value { kind, shape }))
             }
             _ => self.fault(u, "this operator has no meaning here"),
@@ -328,12 +328,8 @@ impl Checker<'_> {
             return self.fault(at, message);
         }
         let shape = a.shape.clone();
-        // act(a) * b is the gated unit of feed-forward networks: one builder call, one kernel.
         let kind = if op == ScalarOp::Mul && a.shape.same(&b.shape) {
-            match gated(a, b) {
-                Ok(kind) => kind,
-                Err((a, b)) => ValueKind::Binary(op, Box::new(a), Box::new(b)),
-            }
+            product(a, b)
         } else {
             ValueKind::Binary(op, Box::new(a), Box::new(b))
         };
@@ -485,29 +481,21 @@ impl Checker<'_> {
     }
 }
 
-/// `act(a) * b`, or the operands unchanged.
-fn gated(a: Value, b: Value) -> Result<ValueKind, (Value, Value)> {
+/// A product of two tensors of one shape. `act(a) * b` is the gated unit of feed-forward networks: one builder call, one kernel.
+fn product(a: Value, b: Value) -> ValueKind {
     let is_act = |v: &Value| matches!(&v.kind, ValueKind::Op(op, _) if op.is_unary() && op.name != "neg");
-    let (act, other) = if is_act(&a) {
-        (a, b)
-    } else if is_act(&b) {
-        (b, a)
-    } else {
-        return Err((a, b));
-    };
-    let shape = act.shape.clone();
+    let (act, other) = if is_act(&b) && !is_act(&a) { (b, a) } else { (a, b) };
+    let other = Box::new(other);
     match act.kind {
-        ValueKind::Op(op, mut args) => match args.pop() {
-            Some(crate::model::Arg::Tensor(x)) => Ok(ValueKind::Glu(op, Box::new(x), Box::new(other))),
-            _ => Err((
-                Value {
-                    kind: ValueKind::Op(op, args),
-                    shape,
-                },
-                other,
-            )),
+        ValueKind::Op(op, mut args) if op.is_unary() && op.name != "neg" => match args.pop() {
+            Some(Arg::Tensor(x)) => ValueKind::Glu(op, Box::new(x), other),
+            popped => {
+                args.extend(popped);
+                let (kind, shape) = (ValueKind::Op(op, args), act.shape);
+                ValueKind::Binary(ScalarOp::Mul, Box::new(Value { kind, shape }), other)
+            }
         },
-        kind => Err((Value { kind, shape }, other)),
+        kind => ValueKind::Binary(ScalarOp::Mul, Box::new(Value { kind, shape: act.shape }), other),
     }
 }
 

@@ -171,9 +171,9 @@ impl Checker<'_> {
             },
         };
         Some(Stmt::If {
-            cond: cond?,
-            then: then?,
-            otherwise: otherwise?,
+            cond: Box::new(cond?),
+            then: Box::new(then?),
+            otherwise: otherwise?.map(Box::new),
         })
     }
 

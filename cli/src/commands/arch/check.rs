@@ -18,7 +18,8 @@ use crate::session;
 pub fn run(args: &CheckArgs) -> Outcome {
     let mut load = LoadParams::default();
     if let Some(name) = &args.device {
-        load.device = session::device(name)?;
+        load.placement.devices = vec![session::device(name)?];
+        load.placement.n_layers = engine::model::DeviceLayers::Count(usize::MAX);
     }
     let params = CheckParams {
         seed: args.seed,

@@ -1,0 +1,169 @@
+//! What adapters add to a model's graph: low-rank terms beside its products, a direction at the end of its layers.
+//!
+//! Architecture files do not know of it: the builder's own methods for products, embeddings and layer ends look here.
+
+use kernels::GgmlType;
+
+use crate::graph::{Flags, Home, Name, TensorId};
+use crate::model::WeightId;
+
+use super::Builder;
+
+/// A tensor of an adapter, placed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdapterLeaf {
+    /// Element type.
+    pub ty: GgmlType,
+    /// Shape, innermost first.
+    pub ne: [usize; 4],
+    /// Where its bytes lie.
+    pub home: Home,
+}
+
+/// Which use of a weight a term is for: tables of rows are adapted in another form than matrices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdaptedUse {
+    /// The weight is multiplied with activations: `a [n_in, rank]`, `b [rank, n_out]`, both with a third dimension for experts.
+    Product,
+    /// Rows of the weight are read: `a [rank, rows]`, `b [rank, n]`.
+    Rows,
+}
+
+/// `scale * B A`, to be added to a weight (Hu et al., arXiv 2106.09685).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LowRankTerm {
+    /// The weight.
+    pub weight: WeightId,
+    /// How it is used.
+    pub applies_to: AdaptedUse,
+    /// The factor on the side of the input, or of the rows.
+    pub a: AdapterLeaf,
+    /// The factor on the side of the output.
+    pub b: AdapterLeaf,
+    /// Factor on the product.
+    pub scale: f32,
+}
+
+/// Everything that the adapters of a context add to its graphs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Adaptation {
+    terms: Vec<LowRankTerm>,
+    directions: Vec<Option<AdapterLeaf>>,
+}
+
+impl Adaptation {
+    /// No adapters.
+    pub const NONE: &'static Adaptation = &Adaptation {
+        terms: Vec::new(),
+        directions: Vec::new(),
+    };
+
+    /// These terms, several to a weight in the order given, and f32 `[n_embd]` directions by layer.
+    pub fn new(mut terms: Vec<LowRankTerm>, directions: Vec<Option<AdapterLeaf>>) -> Adaptation {
+        terms.sort_by_key(|t| t.weight);
+        Adaptation { terms, directions }
+    }
+
+    /// The terms of a weight.
+    fn terms_of(&self, weight: WeightId) -> &[LowRankTerm] {
+        let start = self.terms.partition_point(|t| t.weight < weight);
+        let n = self.terms[start..].iter().take_while(|t| t.weight == weight).count();
+        &self.terms[start..start + n]
+    }
+
+    fn direction(&self, layer: u32) -> Option<AdapterLeaf> {
+        *self.directions.get(layer as usize)?
+    }
+}
+
+impl<'a> Builder<'a> {
+    /// Adds what adapters say to every graph value they are for.
+    pub fn adapted(mut self, adaptation: &'a Adaptation) -> Builder<'a> {
+        self.adaptation = adaptation;
+        self
+    }
+
+    /// `y = W x`, plus the terms of `W`: `[n_out, …]`.
+    pub(super) fn adapt_product(&mut self, weight: WeightId, x: TensorId, y: TensorId) -> TensorId {
+        self.add_terms(weight, AdaptedUse::Product, y, |b, a| {
+            let ax = b.g.mul_mat(a, x);
+            b.ok(ax, x)
+        })
+    }
+
+    /// `y` = the experts' products chosen by `ids`, plus the terms of each: `[n_out, n_used, T]`.
+    pub(super) fn adapt_experts(&mut self, weight: WeightId, x: TensorId, ids: TensorId, y: TensorId) -> TensorId {
+        let adaptation = self.adaptation;
+        let mut y = y;
+        for term in adaptation.terms_of(weight) {
+            let (a, b) = self.factors(term);
+            let ax = self.g.mul_mat_id(a, x, ids);
+            let ax = self.ok(ax, x);
+            let ax = self.scaled(ax, term.scale);
+            let bax = self.g.mul_mat_id(b, ax, ids);
+            let bax = self.ok(bax, y);
+            y = self.add(y, bax);
+        }
+        y
+    }
+
+    /// `x` = rows of the table for the tokens, plus the rows of its terms: `[n_embd, T]`.
+    pub(super) fn adapt_rows(&mut self, table: WeightId, tokens: TensorId, x: TensorId) -> TensorId {
+        self.add_terms(table, AdaptedUse::Rows, x, |b, a| {
+            let rows = b.g.get_rows(a, tokens);
+            b.ok(rows, tokens)
+        })
+    }
+
+    /// A layer's result plus the layer's direction.
+    pub(super) fn add_direction(&mut self, x: TensorId) -> TensorId {
+        let direction = self.layer.and_then(|il| self.adaptation.direction(il));
+        let Some(direction) = direction else { return x };
+        let direction = self.adapter_leaf(&direction, "direction");
+        self.add(x, direction)
+    }
+
+    /// `y + Σ scale * B (inner A)` over the terms of a weight in one use.
+    fn add_terms(
+        &mut self,
+        weight: WeightId,
+        applies_to: AdaptedUse,
+        y: TensorId,
+        inner: impl Fn(&mut Self, TensorId) -> TensorId,
+    ) -> TensorId {
+        let adaptation = self.adaptation;
+        let terms = adaptation.terms_of(weight).iter();
+        terms.filter(|t| t.applies_to == applies_to).fold(y, |y, term| {
+            let (a, b) = self.factors(term);
+            let low = inner(self, a);
+            let low = self.scaled(low, term.scale);
+            let delta = self.g.mul_mat(b, low);
+            let delta = self.ok(delta, y);
+            self.add(y, delta)
+        })
+    }
+
+    fn factors(&mut self, term: &LowRankTerm) -> (TensorId, TensorId) {
+        (
+            self.adapter_leaf(&term.a, "lora_a"),
+            self.adapter_leaf(&term.b, "lora_b"),
+        )
+    }
+
+    /// The low-rank side is the smallest: the factor costs least there.
+    fn scaled(&mut self, x: TensorId, factor: f32) -> TensorId {
+        if factor == 1.0 { x } else { self.scale(x, factor) }
+    }
+
+    fn adapter_leaf(&mut self, leaf: &AdapterLeaf, base: &'static str) -> TensorId {
+        let name = Name {
+            base,
+            layer: self.layer,
+        };
+        let flags = Flags {
+            weight: true,
+            ..Flags::default()
+        };
+        self.g.external(leaf.ty, leaf.ne, name, leaf.home, flags)
+    }
+}

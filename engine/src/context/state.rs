@@ -1,0 +1,358 @@
+//! Saving and restoring what a context remembers: all sequences or one, as bytes or as files.
+//!
+//! A state holds positions, sequence sets and the key and value rows of the cells in use, nothing else: logits of the last
+//! batch are not part of it. It can be restored into a context of another size, and into a cache with other sequences and
+//! holes in it, as long as the cells fit; cells land where there is room. Model, cache types and rope settings must be the
+//! same. Everything is checked before anything is changed. The bytes are described in `format.rs`.
+
+mod error;
+mod file;
+mod format;
+
+use std::io::Write;
+use std::path::Path;
+
+use crate::backend::BackendError;
+use crate::graph::{Home, Window};
+use crate::vocab::Token;
+
+use super::batch::{MAX_SEQUENCES, SeqSet};
+use super::cells::Cells;
+use super::decode::Context;
+
+pub use error::StateError;
+use format::{Expected, Field, FieldValue, Identity, RowSizes, Run, Saved, Scope, Sink};
+
+/// Rows travel between device and stream in pieces of about this many bytes.
+const PIECE: usize = 1 << 20;
+
+/// What is saved or restored.
+#[derive(Clone, Copy)]
+enum Part {
+    All,
+    One(usize),
+}
+
+impl Context {
+    /// Writes the state of all sequences. Keys that were moved are rotated first, as the next decode would do.
+    pub fn save_state(&mut self, out: &mut dyn Write) -> Result<(), StateError> {
+        self.save(Part::All, &[], out)
+    }
+
+    /// Writes the state of one sequence.
+    pub fn save_seq(&mut self, seq: usize, out: &mut dyn Write) -> Result<(), StateError> {
+        self.save(Part::One(seq), &[], out)
+    }
+
+    /// Replaces all sequences by those of a state that [`Context::save_state`] wrote.
+    pub fn load_state(&mut self, state: &[u8]) -> Result<(), StateError> {
+        self.load(Part::All, state).map(drop)
+    }
+
+    /// Replaces sequence `seq` by the one of a state that [`Context::save_seq`] wrote, whatever its number was.
+    /// Other sequences are not touched.
+    pub fn load_seq(&mut self, seq: usize, state: &[u8]) -> Result<(), StateError> {
+        self.load(Part::One(seq), state).map(drop)
+    }
+
+    /// Writes a file with the state of all sequences and the tokens they came from, for [`Context::load_session`].
+    /// An existing file is replaced when the new one is complete. Errors name the file.
+    pub fn save_session(&mut self, path: impl AsRef<Path>, tokens: &[Token]) -> Result<(), StateError> {
+        file::replace(path.as_ref(), |out| self.save(Part::All, tokens, out))
+    }
+
+    /// Restores a file and returns the tokens that were saved with it.
+    pub fn load_session(&mut self, path: impl AsRef<Path>) -> Result<Vec<Token>, StateError> {
+        self.load_file(Part::All, path.as_ref())
+    }
+
+    /// As [`Context::save_session`], for one sequence.
+    pub fn save_seq_session(&mut self, seq: usize, path: impl AsRef<Path>, tokens: &[Token]) -> Result<(), StateError> {
+        file::replace(path.as_ref(), |out| self.save(Part::One(seq), tokens, out))
+    }
+
+    /// As [`Context::load_session`], for one sequence.
+    pub fn load_seq_session(&mut self, seq: usize, path: impl AsRef<Path>) -> Result<Vec<Token>, StateError> {
+        self.load_file(Part::One(seq), path.as_ref())
+    }
+
+    fn load_file(&mut self, part: Part, path: &Path) -> Result<Vec<Token>, StateError> {
+        let bytes = file::read(path)?;
+        self.load(part, &bytes).map_err(|e| file::in_file(e, path))
+    }
+
+    fn save(&mut self, part: Part, tokens: &[Token], out: &mut dyn Write) -> Result<(), StateError> {
+        part.check(self)?;
+        if self.memory.needs_shift() {
+            self.apply_shift()?;
+        }
+        self.sched.synchronize()?;
+        let cells: Vec<Vec<usize>> = self.memory.pools().iter().map(|p| part.cells_of(p)).collect();
+        let pools = self.memory.pools().iter().zip(&cells);
+        let runs: Vec<Vec<Run>> = pools.map(|(pool, cells)| runs(pool, cells, part)).collect();
+        let sizes = self.row_sizes();
+        let row_bytes = sizes
+            .iter()
+            .map(|s| (cells[s.pool].len() * (s.key + s.value)) as u64)
+            .sum();
+        let head = format::head(part.scope(), &self.identity(), tokens, &runs, row_bytes);
+
+        let mut sink = Sink::new(out);
+        sink.write(&head)?;
+        let mut piece = Vec::new();
+        for (slot, size) in self.memory.view().slots.iter().zip(&sizes) {
+            for (home, row) in [(slot.k, size.key), (slot.v, size.value)] {
+                self.save_rows(&cells[size.pool], home, row, &mut piece, &mut sink)?;
+            }
+        }
+        sink.finish()
+    }
+
+    /// Writes the rows of `cells` of one cache tensor; `row` is the size of one in bytes.
+    fn save_rows(
+        &self,
+        cells: &[usize],
+        home: Home,
+        row: usize,
+        piece: &mut Vec<u8>,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), StateError> {
+        let rows_at_once = (PIECE / row.max(1)).max(1);
+        for together in cells.chunk_by(|a, b| a + 1 == *b) {
+            for cells in together.chunks(rows_at_once) {
+                piece.resize(cells.len() * row, 0);
+                let buffer = self.sched.memory.get(home.buffer);
+                buffer.read(home.offset + cells[0] * row, piece)?;
+                sink.write(piece)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn load(&mut self, part: Part, state: &[u8]) -> Result<Vec<Token>, StateError> {
+        part.check(self)?;
+        let (identity, sizes) = (self.identity(), self.row_sizes());
+        let mut saved = format::parse(
+            state,
+            &Expected {
+                scope: part.scope(),
+                identity: &identity,
+                n_vocab: self.model.base().n_vocab(),
+                // A single sequence is number 0 in its state.
+                n_seq_max: part.one().map_or(self.params().n_seq_max, |_| 1),
+                n_pools: self.memory.pools().len(),
+                slots: &sizes,
+            },
+        )?;
+        if let Some(seq) = part.one() {
+            let runs = saved.pools.iter_mut().flatten();
+            runs.for_each(|run| run.seqs = SeqSet::one(seq));
+        }
+        let landing = self.landing(&saved, part)?;
+        self.sched.synchronize()?;
+        // From here on only a device can fail; then the sequences stay empty.
+        self.memory.vacate(part.seqs(), &landing);
+        self.load_rows(&saved, &landing, &sizes)?;
+        for (p, (runs, targets)) in saved.pools.iter().zip(&landing).enumerate() {
+            self.memory.occupy(p, cells(runs).zip(targets.iter().copied()));
+        }
+        Ok(saved.tokens)
+    }
+
+    /// The cell that each stored one goes to, by pool; `None` for those that are not needed and find no room.
+    fn landing(&self, saved: &Saved<'_>, part: Part) -> Result<Vec<Vec<Option<usize>>>, StateError> {
+        let mut next_pos = [0; MAX_SEQUENCES];
+        for (pos, seqs) in saved.pools.iter().flat_map(|runs| cells(runs)) {
+            seqs.iter().for_each(|s| next_pos[s] = next_pos[s].max(pos + 1));
+        }
+        let pools = self.memory.pools().iter().zip(&saved.pools);
+        pools
+            .map(|(pool, runs)| {
+                let free = self.memory.free_cells(pool, part.seqs());
+                land(pool, runs, &next_pos, free)
+            })
+            .collect()
+    }
+
+    fn load_rows(
+        &self,
+        saved: &Saved<'_>,
+        landing: &[Vec<Option<usize>>],
+        sizes: &[RowSizes],
+    ) -> Result<(), BackendError> {
+        let slots = self.memory.view().slots.iter().zip(sizes).zip(&saved.rows);
+        for ((slot, size), rows) in slots {
+            for (home, row, bytes) in [(slot.k, size.key, rows.keys), (slot.v, size.value, rows.values)] {
+                let buffer = self.sched.memory.get(home.buffer);
+                let mut from = 0;
+                // Rows that stay neighbours are written together.
+                for together in landing[size.pool].chunk_by(|a, b| a.map(|a| a + 1) == *b) {
+                    let to = from + together.len() * row;
+                    if let Some(first) = together[0] {
+                        buffer.write(home.offset + first * row, &bytes[from..to])?;
+                    }
+                    from = to;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of a key row and a value row of each slot.
+    fn row_sizes(&self) -> Vec<RowSizes> {
+        let slots = self.memory.view().slots.iter().zip(self.memory.specs());
+        let bytes = |ty: kernels::GgmlType, n: usize| n / ty.block_size() * ty.block_bytes();
+        slots
+            .map(|(slot, spec)| RowSizes {
+                pool: slot.pool,
+                key: bytes(slot.type_k, spec.k_row),
+                value: bytes(slot.type_v, spec.v_row),
+            })
+            .collect()
+    }
+
+    /// What a state must share with this context.
+    fn identity(&self) -> Identity {
+        use FieldValue::{Count, Digest, Float, Type};
+        let model = self.model.fingerprint();
+        let mut fields = Vec::new();
+        let mut add = |of_model, what, index, value| {
+            fields.push(Field {
+                of_model,
+                what,
+                index,
+                value,
+            });
+        };
+        add(true, "hyper-parameters (as a digest)", None, Digest(model.hparams));
+        add(true, "tensor table (as a digest)", None, Digest(model.tensors));
+        add(true, "weights (as a digest)", None, Digest(model.weights));
+        let rope = self.rope;
+        add(false, "rope frequency base", None, Float(rope.freq_base));
+        add(false, "rope frequency scale", None, Float(rope.freq_scale));
+        add(false, "YaRN extrapolation factor", None, Float(rope.ext_factor));
+        add(false, "YaRN magnitude factor", None, Float(rope.attn_factor));
+        add(false, "YaRN beta_fast", None, Float(rope.beta_fast));
+        add(false, "YaRN beta_slow", None, Float(rope.beta_slow));
+        add(false, "YaRN original context", None, Count(rope.n_ctx_orig));
+        let view = self.memory.view();
+        add(
+            true,
+            "number of groups of layers with one window",
+            None,
+            Count(view.pools.len()),
+        );
+        for (i, pool) in self.memory.pools().iter().enumerate() {
+            let (kind, n) = window_code(pool.window);
+            add(true, "kind of window of group", Some(i), Count(kind));
+            add(true, "window of group", Some(i), Count(n));
+        }
+        add(true, "number of attention calls", None, Count(view.slots.len()));
+        for (slot, spec) in view.slots.iter().zip(self.memory.specs()) {
+            let layer = Some(spec.layer);
+            add(true, "group of layer", layer, Count(slot.pool));
+            add(true, "elements of a key row of layer", layer, Count(spec.k_row));
+            add(true, "elements of a value row of layer", layer, Count(spec.v_row));
+            add(false, "type of keys of layer", layer, Type(slot.type_k));
+            add(false, "type of values of layer", layer, Type(slot.type_v));
+        }
+        let arch = model.arch;
+        Identity { arch, fields }
+    }
+}
+
+impl Part {
+    fn scope(self) -> Scope {
+        match self {
+            Part::All => Scope::Context,
+            Part::One(_) => Scope::Sequence,
+        }
+    }
+
+    fn one(self) -> Option<usize> {
+        match self {
+            Part::All => None,
+            Part::One(seq) => Some(seq),
+        }
+    }
+
+    fn seqs(self) -> SeqSet {
+        self.one().map_or(SeqSet(u64::MAX), SeqSet::one)
+    }
+
+    fn check(self, context: &Context) -> Result<(), StateError> {
+        self.one().map_or(Ok(()), |seq| context.memory.check_seq(seq))?;
+        Ok(())
+    }
+
+    /// Cells in use, lowest first.
+    fn cells_of(self, pool: &Cells) -> Vec<usize> {
+        let wanted = self.seqs();
+        (0..pool.top()).filter(|&c| pool.seqs()[c].0 & wanted.0 != 0).collect()
+    }
+}
+
+/// The contents of cells in compact form. A single sequence becomes number 0.
+fn runs(pool: &Cells, cells: &[usize], part: Part) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for &cell in cells {
+        let pos = pool.positions()[cell];
+        let seqs = part.one().map_or(pool.seqs()[cell], |_| SeqSet::one(0));
+        match runs.last_mut() {
+            Some(run) if run.seqs == seqs && i64::from(run.pos) + i64::from(run.len) == i64::from(pos) => run.len += 1,
+            _ => runs.push(Run { pos, len: 1, seqs }),
+        }
+    }
+    runs
+}
+
+/// Position and sequences of each cell of runs.
+fn cells(runs: &[Run]) -> impl Iterator<Item = (i32, SeqSet)> {
+    let each = |run: &Run| (run.pos..run.pos + run.len as i32).zip(std::iter::repeat(run.seqs));
+    runs.iter().flat_map(each)
+}
+
+/// Finds room in a pool. What no query of its sequences can see any more is taken along only where cells are empty, the
+/// latest positions first: it is of use if a sequence is cut.
+fn land(
+    pool: &Cells,
+    runs: &[Run],
+    next_pos: &[i32; MAX_SEQUENCES],
+    free: super::memory::FreeCells,
+) -> Result<Vec<Option<usize>>, StateError> {
+    let stored: Vec<(i32, SeqSet)> = cells(runs).collect();
+    let mut kept: Vec<bool> = stored.iter().map(|&(p, s)| !pool.is_hidden(p, s, next_pos)).collect();
+    let needed = kept.iter().filter(|&&k| k).count();
+    let (n_empty, n_free) = (free.empty.len(), free.empty.len() + free.hidden.len());
+    if needed > n_free {
+        return Err(StateError::NoRoom {
+            needed,
+            free: n_free,
+            n_cells: pool.len(),
+        });
+    }
+    let mut optional: Vec<usize> = (0..stored.len()).filter(|&i| !kept[i]).collect();
+    optional.sort_by_key(|&i| std::cmp::Reverse(stored[i].0));
+    optional.truncate(n_empty.saturating_sub(needed));
+    optional.iter().for_each(|&i| kept[i] = true);
+
+    let overwritten = needed.saturating_sub(n_empty);
+    let mut targets = free.empty;
+    targets.extend(&free.hidden[..overwritten]);
+    targets.sort_unstable();
+    let mut targets = targets.into_iter();
+    Ok(kept
+        .into_iter()
+        .map(|k| if k { targets.next() } else { None })
+        .collect())
+}
+
+/// A window's rule as a number, and its length.
+fn window_code(window: Window) -> (usize, usize) {
+    match window {
+        Window::None => (0, 0),
+        Window::Standard(n) => (1, n),
+        Window::Chunked(n) => (2, n),
+        Window::Symmetric(n) => (3, n),
+    }
+}

@@ -1,0 +1,95 @@
+//! States as files: written whole or not at all, read whole.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::StateError;
+use super::format::{PREFIX, check_prefix};
+
+/// Writes a file beside `path` and puts it in its place when it is complete, so that whoever reads `path` finds the old
+/// content or the new one, even if the machine fails meanwhile.
+pub(super) fn replace(
+    path: &Path,
+    write: impl FnOnce(&mut dyn Write) -> Result<(), StateError>,
+) -> Result<(), StateError> {
+    let temporary = Temporary(beside(path));
+    let written = temporary.create().and_then(|file| {
+        let mut out = BufWriter::with_capacity(1 << 20, file);
+        write(&mut out)?;
+        out.flush()
+            .and_then(|()| out.get_ref().sync_all())
+            .map_err(StateError::io("write the file"))?;
+        fs::rename(&temporary.0, path).map_err(StateError::io("put the file in its place"))
+    });
+    written.map_err(|e| in_file(e, path))
+}
+
+/// The bytes of a file, if it begins like a state of its length. Errors name the file.
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, StateError> {
+    read_checked(path).map_err(|e| in_file(e, path))
+}
+
+/// Names the file of an error.
+pub(super) fn in_file(error: StateError, path: &Path) -> StateError {
+    StateError::InFile {
+        path: path.to_owned(),
+        error: Box::new(error),
+    }
+}
+
+fn read_checked(path: &Path) -> Result<Vec<u8>, StateError> {
+    let io = StateError::io("read the file");
+    // Opening a pipe would wait for its writer.
+    if !fs::metadata(path).map_err(&io)?.is_file() {
+        return Err(io(std::io::Error::other("not a regular file")));
+    }
+    let mut file = File::open(path).map_err(&io)?;
+    let found = file.metadata().map_err(&io)?.len();
+    let mut bytes = Vec::new();
+    (&mut file).take(PREFIX as u64).read_to_end(&mut bytes).map_err(&io)?;
+    // Memory is asked for only when file system and file agree on the length.
+    let expected = check_prefix(&bytes)?;
+    if expected != found {
+        return Err(StateError::Length { expected, found });
+    }
+    let rest = usize::try_from(expected)
+        .unwrap_or(usize::MAX)
+        .saturating_sub(bytes.len());
+    let out_of_memory = |_| StateError::OutOfMemory { bytes: expected };
+    bytes.try_reserve_exact(rest).map_err(out_of_memory)?;
+    file.take(rest as u64).read_to_end(&mut bytes).map_err(&io)?;
+    Ok(bytes)
+}
+
+/// A file that is removed unless it was renamed.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn create(&self) -> Result<File, StateError> {
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true);
+        options
+            .open(&self.0)
+            .map_err(StateError::io("create a temporary file beside it"))
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // After the rename there is nothing to remove, and nothing depends on it.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// A name in the same folder, so that the rename stays within one file system, that no other thread or process uses.
+fn beside(path: &Path) -> PathBuf {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let n = COUNT.fetch_add(1, Ordering::Relaxed);
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}-{n}.tmp", std::process::id()));
+    path.with_file_name(name)
+}

@@ -1,0 +1,66 @@
+//! What tells one model from another at little cost: saved states must not be restored into a model that did not make them.
+
+use crate::digest::Digest;
+use crate::gguf::{GgufError, GgufSet, GgufWriter};
+
+use super::{Architecture, Consumer, TableRow};
+
+/// Digests of what a model is. Equal for every copy of a file, wherever its weights are placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fingerprint {
+    /// The architecture it was loaded as.
+    pub arch: &'static str,
+    /// The architecture's keys and their values.
+    pub hparams: u64,
+    /// Names, shapes and types of all tensors.
+    pub tensors: u64,
+    /// The first bytes of each matrix: tells a model from its fine-tuned children.
+    pub weights: u64,
+}
+
+/// Bytes of each matrix that are looked at.
+const SAMPLE: usize = 32;
+
+impl Fingerprint {
+    pub(super) fn of(
+        file: &GgufSet,
+        arch: &'static Architecture,
+        prefix: &str,
+        rows: &[TableRow],
+    ) -> Result<Fingerprint, GgufError> {
+        Ok(Fingerprint {
+            arch: arch.name,
+            hparams: hparams(file, prefix)?,
+            tensors: tensors(file),
+            weights: weights(file, rows),
+        })
+    }
+}
+
+/// Digest of the keys below the architecture's prefix, as a file of only those would hold them.
+fn hparams(file: &GgufSet, prefix: &str) -> Result<u64, GgufError> {
+    let is_hparam = |key: &str| key.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('.'));
+    let own = file.metadata().iter().filter(|(key, _)| is_hparam(key));
+    let header = GgufWriter::with_metadata(own.map(|(k, v)| (k, v.clone())).collect()).header()?;
+    Ok(Digest::of(&header))
+}
+
+fn tensors(file: &GgufSet) -> u64 {
+    let mut digest = Digest::default();
+    for (_, t) in file.tensors() {
+        digest.update(&(t.name.len() as u64).to_le_bytes());
+        digest.update(t.name.as_bytes());
+        t.ne.iter().for_each(|&n| digest.update(&(n as u64).to_le_bytes()));
+        digest.update(&t.ty.id().to_le_bytes());
+    }
+    digest.finish()
+}
+
+fn weights(file: &GgufSet, rows: &[TableRow]) -> u64 {
+    let mut digest = Digest::default();
+    for row in rows.iter().filter(|r| r.consumer != Consumer::Elementwise) {
+        let data = &super::upload::file_bytes(file, row);
+        digest.update(&data[..data.len().min(SAMPLE)]);
+    }
+    digest.finish()
+}

@@ -1,0 +1,261 @@
+//! Weights into memory: in place where the file is mapped and the CPU computes, else copied to the device's buffers.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use rayon::prelude::*;
+
+use crate::backend::{Buffer, BufferType};
+use crate::build::WeightLeaf;
+use crate::gguf::{GgufSet, Mapping};
+use crate::graph::{BufferId, Home, Name};
+
+use super::load::{LoadParams, progress};
+use super::placement::Placement;
+use super::{ModelError, TableRow};
+
+/// The weights as graphs see them, and the buffers they lie in; homes name buffers by position.
+type Uploaded = (Vec<WeightLeaf>, Vec<Arc<dyn Buffer>>);
+
+/// Places every row of the table and copies what cannot be used in place.
+pub(super) fn upload(
+    set: &GgufSet,
+    rows: &[TableRow],
+    placement: &Placement,
+    params: &LoadParams,
+) -> Result<Uploaded, ModelError> {
+    let path = set.first().path();
+    for row in rows {
+        if !kernels::can_dequantize(row.ty) {
+            let (path, tensor) = (path.to_owned(), row.name.clone());
+            return Err(ModelError::UnsupportedType {
+                path,
+                tensor,
+                ty: row.ty,
+            });
+        }
+    }
+    let mut layout = Layout::new(set, placement);
+    let homes: Vec<Home> = (0..rows.len()).map(|i| layout.place(set, rows, placement, i)).collect();
+    let buffers = layout.allocate().map_err(|source| ModelError::Backend {
+        path: path.to_owned(),
+        source,
+    })?;
+    copy(set, rows, &homes, &buffers, layout.n_mapped, params)?;
+    let leafs = rows
+        .iter()
+        .zip(homes)
+        .map(|(row, home)| WeightLeaf {
+            ty: row.stored_type(),
+            ne: row.ne,
+            home,
+            name: Name {
+                base: row.base,
+                layer: row.layer,
+            },
+        })
+        .collect();
+    Ok((leafs, buffers))
+}
+
+/// Mapped shards come first, then the buffers to allocate.
+struct Layout {
+    mapped: Vec<Arc<dyn Buffer>>,
+    n_mapped: usize,
+    /// Kind of memory and bytes of each new buffer.
+    new: Vec<(Arc<dyn BufferType>, usize)>,
+    /// The buffer that each kind of memory is being filled in.
+    open: Vec<Option<usize>>,
+    /// Homes of rows that others share (a tied output): file tensor, offset, memory.
+    seen: Vec<((usize, usize, usize), Home)>,
+}
+
+impl Layout {
+    fn new(set: &GgufSet, placement: &Placement) -> Layout {
+        let map = |shard: &crate::gguf::GgufFile| placement.cpu().buffer_from_host(shard.mapping().clone());
+        let mapped: Option<Vec<_>> = set.shards().iter().map(map).collect();
+        let mapped = mapped.unwrap_or_default();
+        Layout {
+            n_mapped: mapped.len(),
+            mapped,
+            new: Vec::new(),
+            open: vec![None; placement.types.len()],
+            seen: Vec::new(),
+        }
+    }
+
+    fn place(&mut self, set: &GgufSet, rows: &[TableRow], placement: &Placement, i: usize) -> Home {
+        let (row, memory) = (&rows[i], placement.rows[i]);
+        let key = (row.file_index, row.offset, memory);
+        if let Some((_, home)) = self.seen.iter().find(|(k, _)| *k == key) {
+            return *home;
+        }
+        let ty = &placement.types[memory];
+        let file = &set.shards()[row.shard];
+        let home = if self.n_mapped > 0 && ty.is_host() && row.stored_type() == row.ty {
+            let info = file.tensor(&row.name).expect("the table was matched against this file");
+            Home {
+                buffer: BufferId(row.shard as u32),
+                offset: file.tensor_offset(info) + row.offset,
+            }
+        } else {
+            self.take(ty, memory, row.bytes())
+        };
+        self.seen.push((key, home));
+        home
+    }
+
+    /// Room in the open buffer of a kind of memory, or in a new one when that would exceed the kind's limit.
+    fn take(&mut self, ty: &Arc<dyn BufferType>, memory: usize, bytes: usize) -> Home {
+        let fits = |&b: &usize| self.new[b].1.next_multiple_of(ty.alignment()).saturating_add(bytes) <= ty.max_size();
+        let buffer = self.open[memory].filter(fits).unwrap_or_else(|| {
+            self.new.push((ty.clone(), 0));
+            self.new.len() - 1
+        });
+        self.open[memory] = Some(buffer);
+        let offset = self.new[buffer].1.next_multiple_of(ty.alignment());
+        self.new[buffer].1 = offset + bytes;
+        Home {
+            buffer: BufferId((self.n_mapped + buffer) as u32),
+            offset,
+        }
+    }
+
+    fn allocate(&self) -> Result<Vec<Arc<dyn Buffer>>, crate::backend::BackendError> {
+        let mut buffers = self.mapped.clone();
+        for (ty, size) in &self.new {
+            buffers.push(ty.allocate(*size)?);
+        }
+        Ok(buffers)
+    }
+}
+
+/// Fills the new buffers, several tensors at a time. A cancelled or failed load drops all buffers with the caller's error.
+fn copy(
+    set: &GgufSet,
+    rows: &[TableRow],
+    homes: &[Home],
+    buffers: &[Arc<dyn Buffer>],
+    n_mapped: usize,
+    params: &LoadParams,
+) -> Result<(), ModelError> {
+    let path = set.first().path();
+    let is_new = |home: &Home| home.buffer.0 as usize >= n_mapped;
+    let total: usize = rows
+        .iter()
+        .zip(homes)
+        .filter(|(_, h)| is_new(h))
+        .map(|(r, _)| r.bytes())
+        .sum();
+    let (done, cancelled) = (AtomicUsize::new(0), AtomicBool::new(false));
+    rows.par_iter()
+        .zip(homes)
+        .filter(|(_, home)| is_new(home))
+        .try_for_each(|(row, home)| {
+            if cancelled.load(Ordering::Relaxed) {
+                return Err(ModelError::Cancelled { path: path.to_owned() });
+            }
+            let fail = |source| ModelError::Backend {
+                path: path.to_owned(),
+                source,
+            };
+            write_row(set, row, &*buffers[home.buffer.0 as usize], home.offset).map_err(fail)?;
+            let done = done.fetch_add(row.bytes(), Ordering::Relaxed) + row.bytes();
+            progress(params, path, done as f32 / total as f32 * 0.99)
+                .inspect_err(|_| cancelled.store(true, Ordering::Relaxed))
+        })
+}
+
+fn write_row(
+    set: &GgufSet,
+    row: &TableRow,
+    buffer: &dyn Buffer,
+    offset: usize,
+) -> Result<(), crate::backend::BackendError> {
+    let bytes = file_bytes(set, row);
+    if row.stored_type() == row.ty {
+        return buffer.write(offset, bytes);
+    }
+    let mut floats = vec![0f32; row.ne.iter().product()];
+    kernels::dequantize_row(row.ty, bytes, &mut floats);
+    buffer.write(offset, bytemuck::cast_slice(&floats))
+}
+
+/// A row's bytes in its shard.
+pub(super) fn file_bytes<'a>(set: &'a GgufSet, row: &TableRow) -> &'a [u8] {
+    let file = &set.shards()[row.shard];
+    let info = file.tensor(&row.name).expect("the table was matched against this file");
+    &file.tensor_data(info)[row.offset..row.offset + row.file_bytes()]
+}
+
+/// Looks at every value of every tensor for those that are no finite numbers; damaged scales of quantized blocks show that way too.
+pub(super) fn check_values(set: &GgufSet, rows: &[TableRow]) -> Result<(), ModelError> {
+    rows.par_iter()
+        .filter(|r| kernels::can_dequantize(r.ty))
+        .try_for_each(|row| {
+            let n = row.ne[0];
+            let mut values = vec![0f32; n];
+            let row_bytes = row.ty.row_bytes(n).expect("rows are whole blocks");
+            for (i, bytes) in file_bytes(set, row).chunks_exact(row_bytes).enumerate() {
+                kernels::dequantize_row(row.ty, bytes, &mut values);
+                if let Some(at) = values.iter().position(|v| !v.is_finite()) {
+                    return Err(ModelError::BadValue {
+                        path: set.shards()[row.shard].path().to_owned(),
+                        tensor: row.name.clone(),
+                        index: i * n + at,
+                        value: values[at],
+                    });
+                }
+            }
+            Ok(())
+        })
+}
+
+/// Mapped memory that stays resident.
+pub(super) struct Locked(Arc<Mapping>);
+
+impl Locked {
+    /// Locks all shards; what cannot be locked is told in `warnings`.
+    pub fn all(set: &GgufSet, warnings: &mut Vec<String>) -> Vec<Locked> {
+        let lock = |shard: &crate::gguf::GgufFile| {
+            let bytes = shard.mapping().bytes();
+            // SAFETY: the range is a live mapping, which `Locked` keeps alive until it is unlocked.
+            match unsafe { libc::mlock(bytes.as_ptr().cast(), bytes.len()) } {
+                0 => Ok(Locked(shard.mapping().clone())),
+                _ => Err(lock_warning(shard.path(), bytes.len())),
+            }
+        };
+        set.shards()
+            .iter()
+            .filter_map(|s| lock(s).map_err(|w| warnings.push(w)).ok())
+            .collect()
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        let bytes = self.0.bytes();
+        // SAFETY: the mapping is alive and was locked when this value was made.
+        unsafe { libc::munlock(bytes.as_ptr().cast(), bytes.len()) };
+    }
+}
+
+fn lock_warning(path: &Path, size: usize) -> String {
+    let reason = std::io::Error::last_os_error();
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is a valid place for the answer.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) } == 0;
+    let limit = if known {
+        format!("; the limit is {} bytes (`ulimit -l` raises it)", limit.rlim_cur)
+    } else {
+        String::new()
+    };
+    format!(
+        "{}: {size} bytes cannot be locked in memory: {reason}{limit}",
+        path.display()
+    )
+}

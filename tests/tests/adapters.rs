@@ -1,0 +1,541 @@
+//! Adapters: a model with one computes what a model with the adapter merged into its weights computes.
+
+use std::sync::Arc;
+
+use engine::adapter::{AdapterError, ControlVector, LoraAdapter};
+use engine::context::{Context, ContextParams};
+use engine::gguf::{Gguf, GgufFile, GgufWriter, seeded};
+use engine::model::{LoadParams, Model};
+use engine::vocab::Token;
+use kernels::GgmlType;
+use tests::{decode_last, decode_one, exact, fixture, nmse, tokens};
+
+const ALPHA: f32 = 12.0;
+
+/// A model file that can be changed.
+#[derive(Clone)]
+struct File {
+    bytes: Vec<u8>,
+    header: Gguf,
+}
+
+impl File {
+    fn of(name: &str) -> File {
+        let header = Gguf::open_header(fixture(name).header).unwrap();
+        File::new(seeded::seeded_model(&header, 1).unwrap())
+    }
+
+    fn new(bytes: Vec<u8>) -> File {
+        let header = Gguf::parse_header(&bytes).unwrap();
+        File { bytes, header }
+    }
+
+    fn model(&self, load: &LoadParams) -> Arc<Model> {
+        let file = GgufFile::from_bytes("model.gguf", &self.bytes).unwrap();
+        Arc::new(Model::from_file(file, archs::ALL, load).unwrap())
+    }
+
+    fn floats(&self, name: &str) -> Vec<f32> {
+        let t = self
+            .header
+            .tensor(name)
+            .unwrap_or_else(|| panic!("{name} is in the file"));
+        assert_eq!(t.ty, GgmlType::F32);
+        let start = self.header.data_offset() + t.offset;
+        self.bytes[start..start + t.bytes]
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|&b| f32::from_le_bytes(b))
+            .collect()
+    }
+
+    fn set(&mut self, name: &str, values: &[f32]) {
+        let t = self.header.tensor(name).unwrap();
+        let start = self.header.data_offset() + t.offset;
+        self.bytes[start..start + t.bytes].copy_from_slice(&bytes_of(values));
+    }
+
+    /// Adds `factor * B A` to the adapter's weights.
+    fn merge(&mut self, adapter: &[Pair], scale: f32) {
+        for pair in adapter {
+            let mut w = self.floats(&pair.weight);
+            let [n_in, n_out, n_expert] = pair.ne;
+            let (rank, factor) = (pair.rank, scale * ALPHA / pair.rank as f32);
+            for e in 0..n_expert {
+                let (a, b) = (&pair.a[e * n_in * rank..], &pair.b[e * n_out * rank..]);
+                for o in 0..n_out {
+                    for i in 0..n_in {
+                        // The factors of a table are the other way round: `a` has a row for each of its rows.
+                        let sum: f32 = (0..rank)
+                            .map(|r| match pair.is_table {
+                                false => a[r * n_in + i] * b[o * rank + r],
+                                true => a[o * rank + r] * b[i * rank + r],
+                            })
+                            .sum();
+                        w[(e * n_out + o) * n_in + i] += factor * sum;
+                    }
+                }
+            }
+            self.set(&pair.weight, &w);
+        }
+    }
+}
+
+fn bytes_of(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+/// Factors for one weight `ne` `[n_in, n_out, n_expert]`.
+struct Pair {
+    weight: String,
+    ne: [usize; 3],
+    rank: usize,
+    is_table: bool,
+    a: Vec<f32>,
+    b: Vec<f32>,
+}
+
+/// Random factors for some weights of a file.
+fn factors(file: &File, weights: &[&str], rank: usize, seed: u64) -> Vec<Pair> {
+    let pair = |weight: &&str| {
+        let t = file
+            .header
+            .tensor(weight)
+            .unwrap_or_else(|| panic!("{weight} is in the file"));
+        let ne = [t.ne[0], t.ne[1], t.ne[2]];
+        let is_table = *weight == "token_embd.weight";
+        let mut a = vec![0.0; rank * ne[2] * if is_table { ne[1] } else { ne[0] }];
+        let mut b = vec![0.0; rank * ne[2] * if is_table { ne[0] } else { ne[1] }];
+        seeded::fill_f32(&format!("{weight}.lora_a"), seed, &mut a);
+        seeded::fill_f32(&format!("{weight}.lora_b"), seed, &mut b);
+        Pair {
+            weight: weight.to_string(),
+            ne,
+            rank,
+            is_table,
+            a,
+            b,
+        }
+    };
+    weights.iter().map(pair).collect()
+}
+
+/// The adapter's file. Factors become what `ty` can hold of them.
+fn adapter_file(arch: &str, pairs: &mut [Pair], ty: GgmlType) -> Vec<u8> {
+    let mut out = GgufWriter::new();
+    out.set("general.type", "adapter")
+        .set("adapter.type", "lora")
+        .set("general.architecture", arch)
+        .set("adapter.lora.alpha", ALPHA);
+    for pair in pairs {
+        let [n_in, n_out, n_expert] = pair.ne;
+        let (a_ne, b_ne) = match pair.is_table {
+            false => ([n_in, pair.rank, n_expert], [pair.rank, n_out, n_expert]),
+            true => ([pair.rank, n_out, 1], [pair.rank, n_in, 1]),
+        };
+        for (values, ne, suffix) in [(&mut pair.a, a_ne, "lora_a"), (&mut pair.b, b_ne, "lora_b")] {
+            let ne = &ne[..if n_expert > 1 { 3 } else { 2 }];
+            let mut data = vec![0; ty.row_bytes(values.len()).unwrap()];
+            kernels::quantize_row(ty, values, &mut data);
+            kernels::dequantize_row(ty, &data, values);
+            out.add_tensor(format!("{}.{suffix}", pair.weight), ty, ne, data)
+                .unwrap();
+        }
+    }
+    out.to_bytes().unwrap()
+}
+
+fn lora(bytes: &[u8], model: &Arc<Model>) -> Result<Arc<LoraAdapter>, AdapterError> {
+    let file = GgufFile::from_bytes("adapter.gguf", bytes)?;
+    LoraAdapter::from_file(&file, model).map(Arc::new)
+}
+
+/// Exact GELU: its rounding would make much of the last bits in which merged weights differ.
+fn context(model: &Arc<Model>, change: impl FnOnce(&mut ContextParams)) -> Context {
+    tests::context(model, |p| {
+        p.half_gelu = false;
+        change(p);
+    })
+}
+
+/// Logits after a prompt, and of a token decoded after it. Begins anew.
+fn logits(ctx: &mut Context, t: &[Token]) -> Vec<f32> {
+    ctx.clear();
+    let mut logits = decode_last(ctx, &t[..t.len() - 1], 0, 0);
+    logits.extend(decode_one(ctx, t[t.len() - 1], t.len() - 1, 0));
+    logits
+}
+
+fn assert_close(expected: &[f32], found: &[f32], what: &str) {
+    let error = nmse(expected, found);
+    assert!(error < 1e-9, "{what}: NMSE {error:.3e}");
+}
+
+fn assert_differs(a: &[f32], b: &[f32], what: &str) {
+    let error = nmse(a, b);
+    assert!(
+        error > 1e-4,
+        "{what}: NMSE {error:.3e}, so that the test would show nothing"
+    );
+}
+
+const DENSE: [&str; 8] = [
+    "token_embd.weight",
+    "blk.0.attn_q.weight",
+    "blk.0.attn_v.weight",
+    "blk.0.ffn_down.weight",
+    "blk.1.attn_k.weight",
+    "blk.1.attn_output.weight",
+    "blk.1.ffn_gate.weight",
+    "output.weight",
+];
+
+const MOE: [&str; 6] = [
+    "blk.0.attn_q.weight",
+    "blk.0.ffn_gate_inp.weight",
+    "blk.0.ffn_gate_exps.weight",
+    "blk.0.ffn_down_exps.weight",
+    "blk.1.ffn_up_exps.weight",
+    "blk.1.ffn_down_exps.weight",
+];
+
+#[test]
+fn an_adapter_computes_what_merging_it_does() {
+    let rest = &DENSE[1..7];
+    let cases: [(&str, &[&str]); 5] = [
+        ("llama-dense", &DENSE),
+        ("llama-moe", &MOE),
+        ("qwen3-dense", rest),
+        ("qwen2-dense", rest),
+        ("gemma3-dense", rest),
+    ];
+    for (name, weights) in cases {
+        let t = &tokens(name)[..40];
+        let file = File::of(name);
+        let m = file.model(&exact().load);
+        // A rank of 32 lets rows of `b` be whole blocks.
+        for (ty, rank) in [(GgmlType::F32, 3), (GgmlType::F16, 8), (GgmlType::Q8_0, 32)] {
+            let mut pairs = factors(&file, weights, rank, 5);
+            let bytes = adapter_file(m.arch().name, &mut pairs, ty);
+            let adapter = lora(&bytes, &m).unwrap();
+            assert_eq!((adapter.n_weights(), adapter.alpha()), (weights.len(), ALPHA));
+            let mut ctx = context(&m, |_| {});
+            let plain = logits(&mut ctx, t);
+            for scale in [1.0, -0.25] {
+                ctx.set_adapters(&[(adapter.clone(), scale)]).unwrap();
+                let found = logits(&mut ctx, t);
+                let mut merged = file.clone();
+                merged.merge(&pairs, scale);
+                let expected = logits(&mut context(&merged.model(&exact().load), |_| {}), t);
+                assert_close(&expected, &found, &format!("{name} {ty} scale {scale}"));
+                assert_differs(&plain, &found, name);
+            }
+            ctx.set_adapters(&[]).unwrap();
+            assert_eq!(logits(&mut ctx, t), plain, "{name}: without adapters");
+        }
+    }
+}
+
+#[test]
+fn adapters_add_up_and_are_swapped() {
+    let t = &tokens("llama-dense")[..30];
+    let file = File::of("llama-dense");
+    let m = file.model(&exact().load);
+    let mut first = factors(&file, &DENSE[..5], 4, 1);
+    let mut second = factors(&file, &DENSE[3..], 6, 2);
+    let a = lora(&adapter_file("llama", &mut first, GgmlType::F32), &m).unwrap();
+    let b = lora(&adapter_file("llama", &mut second, GgmlType::F32), &m).unwrap();
+    let merged = |a: f32, b: f32| {
+        let mut file = file.clone();
+        file.merge(&first, a);
+        file.merge(&second, b);
+        logits(&mut context(&file.model(&exact().load), |_| {}), t)
+    };
+    let mut ctx = context(&m, |p| p.n_ubatch = 8);
+    let plain = logits(&mut ctx, t);
+    for (x, y) in [(1.0, 0.5), (0.5, -1.0), (0.0, 1.0), (0.75, 0.0)] {
+        ctx.set_adapters(&[(a.clone(), x), (b.clone(), y)]).unwrap();
+        assert_close(&merged(x, y), &logits(&mut ctx, t), &format!("{x} and {y}"));
+    }
+    // The same adapter twice counts twice.
+    ctx.set_adapters(&[(a.clone(), 0.25), (a.clone(), 0.25)]).unwrap();
+    assert_close(&merged(0.5, 0.0), &logits(&mut ctx, t), "twice");
+    ctx.set_adapters(&[(a.clone(), 0.0)]).unwrap();
+    assert_eq!(logits(&mut ctx, t), plain, "scale 0");
+
+    // Only a change builds anew.
+    ctx.set_adapters(&[(a.clone(), 0.5)]).unwrap();
+    decode_one(&mut ctx, t[0], t.len(), 0);
+    let built = ctx.perf().n_built;
+    ctx.set_adapters(&[(a.clone(), 0.5)]).unwrap();
+    decode_one(&mut ctx, t[0], t.len() + 1, 0);
+    assert_eq!(ctx.perf().n_built, built);
+    ctx.set_adapters(&[(a.clone(), 0.6)]).unwrap();
+    decode_one(&mut ctx, t[0], t.len() + 2, 0);
+    assert_eq!(ctx.perf().n_built, built + 1);
+    assert_eq!(ctx.adapters().len(), 1);
+}
+
+/// A file with one tensor for queries, keys and values: each projection takes its rows of the adapter's factor.
+#[test]
+fn fused_weights_are_adapted_as_one() {
+    let t = &tokens("llama-dense")[..24];
+    let split = File::of("llama-dense");
+    let mut out = GgufWriter::with_metadata(split.header.metadata.clone());
+    for info in split.header.tensors() {
+        let Some(q) = info.name.find("attn_q.") else {
+            if !info.name.contains("attn_k.") && !info.name.contains("attn_v.") {
+                let data = bytes_of(&split.floats(&info.name));
+                out.add_tensor(&info.name, info.ty, info.shape(), data).unwrap();
+            }
+            continue;
+        };
+        let (layer, suffix) = (&info.name[..q], &info.name[q + "attn_q".len()..]);
+        let parts = ["attn_q", "attn_k", "attn_v"].map(|p| split.floats(&format!("{layer}{p}{suffix}")));
+        let data = bytes_of(&parts.concat());
+        let mut ne = info.shape().to_vec();
+        *ne.last_mut().unwrap() *= 3;
+        out.add_tensor(format!("{layer}attn_qkv{suffix}"), info.ty, &ne, data)
+            .unwrap();
+    }
+    let fused = File::new(out.to_bytes().unwrap());
+    let m = fused.model(&exact().load);
+    let weights = ["blk.0.attn_qkv.weight", "blk.1.attn_qkv.weight"];
+    let mut pairs = factors(&fused, &weights, 5, 3);
+    let adapter = lora(&adapter_file("llama", &mut pairs, GgmlType::F32), &m).unwrap();
+    assert_eq!(adapter.n_weights(), 6);
+    let mut ctx = context(&m, |_| {});
+    let plain = logits(&mut ctx, t);
+    ctx.set_adapters(&[(adapter, 0.5)]).unwrap();
+    let found = logits(&mut ctx, t);
+    let mut merged = fused.clone();
+    merged.merge(&pairs, 0.5);
+    assert_close(
+        &logits(&mut context(&merged.model(&exact().load), |_| {}), t),
+        &found,
+        "fused",
+    );
+    assert_differs(&plain, &found, "fused");
+}
+
+/// The reference device's memory cannot be touched by the CPU: adapters lie there with the weights.
+#[test]
+fn adapters_follow_the_weights_to_their_device() {
+    let t = &tokens("llama-moe")[..16];
+    let file = File::of("llama-moe");
+    let mut pairs = factors(&file, &MOE, 4, 7);
+    let bytes = adapter_file("llama", &mut pairs, GgmlType::F32);
+    let vector = directions(&file, 1, 9);
+    let on = |device: &str| {
+        let mut load = exact().load;
+        tests::place_on(&mut load, device, usize::MAX);
+        let m = file.model(&load);
+        let mut ctx = context(&m, |_| {});
+        ctx.set_adapters(&[(lora(&bytes, &m).unwrap(), 0.7)]).unwrap();
+        ctx.set_control_vectors(&[(&control(&vector, &m).unwrap(), 0.5)], 0..=1)
+            .unwrap();
+        logits(&mut ctx, t)
+    };
+    assert_close(&on("cpu"), &on("reference"), "devices");
+}
+
+/// A control vector's file with a random direction for one layer.
+fn directions(file: &File, layer: usize, seed: u64) -> Vec<u8> {
+    let n_embd = file.header.tensor("output_norm.weight").unwrap().ne[0];
+    let mut values = vec![0.0; n_embd];
+    seeded::fill_f32(&format!("direction.{layer}"), seed, &mut values);
+    let mut out = GgufWriter::new();
+    out.set("general.architecture", "controlvector");
+    let data = bytes_of(&values);
+    out.add_tensor(format!("direction.{layer}"), GgmlType::F32, &[n_embd], data)
+        .unwrap();
+    out.to_bytes().unwrap()
+}
+
+fn control(bytes: &[u8], model: &Model) -> Result<ControlVector, AdapterError> {
+    ControlVector::from_file(&GgufFile::from_bytes("control.gguf", bytes)?, model)
+}
+
+/// The model's last op of a layer is an addition of a matrix product with a bias: a direction is as good as another bias.
+#[test]
+fn control_vectors_are_added_to_the_results_of_layers() {
+    let t = &tokens("llama-dense")[..30];
+    let file = File::of("llama-dense");
+    let m = file.model(&exact().load);
+    let a = control(&directions(&file, 1, 1), &m).unwrap();
+    let b = control(&directions(&file, 1, 2), &m).unwrap();
+    let mut ctx = context(&m, |_| {});
+    let plain = logits(&mut ctx, t);
+    for (x, y) in [(1.0, 0.0), (2.0, -0.5)] {
+        ctx.set_control_vectors(&[(&a, x), (&b, y)], 1..=1).unwrap();
+        let found = logits(&mut ctx, t);
+        let mut merged = file.clone();
+        let mut bias = merged.floats("blk.1.ffn_down.bias");
+        for (i, bias) in bias.iter_mut().enumerate() {
+            *bias += x * a.direction(1).unwrap()[i] + y * b.direction(1).unwrap()[i];
+        }
+        merged.set("blk.1.ffn_down.bias", &bias);
+        assert_close(
+            &logits(&mut context(&merged.model(&exact().load), |_| {}), t),
+            &found,
+            "direction",
+        );
+        assert_differs(&plain, &found, "direction");
+    }
+    // Adapters come and go beside it.
+    let with_direction = logits(&mut ctx, t);
+    let mut pairs = factors(&file, &DENSE, 4, 1);
+    let adapter = lora(&adapter_file("llama", &mut pairs, GgmlType::F32), &m).unwrap();
+    ctx.set_adapters(&[(adapter, 1.0)]).unwrap();
+    assert_differs(&with_direction, &logits(&mut ctx, t), "adapter and direction");
+    ctx.set_adapters(&[]).unwrap();
+    assert_eq!(logits(&mut ctx, t), with_direction);
+
+    ctx.set_control_vectors(&[(&a, 1.0)], 0..=0).unwrap();
+    assert_eq!(logits(&mut ctx, t), plain, "out of range");
+    ctx.set_control_vectors(&[(&a, 1.0)], 0..=usize::MAX).unwrap();
+    ctx.set_control_vectors(&[], 0..=1).unwrap();
+    assert_eq!(logits(&mut ctx, t), plain, "removed");
+}
+
+#[test]
+fn what_does_not_fit_is_refused_by_name() {
+    let file = File::of("llama-dense");
+    let m = file.model(&exact().load);
+    let with = |keys: [&str; 3], tensors: &[(&str, &[usize])]| {
+        let mut out = GgufWriter::new();
+        for (key, value) in ["general.type", "adapter.type", "general.architecture"]
+            .iter()
+            .zip(keys)
+        {
+            out.set(*key, value);
+        }
+        out.set("adapter.lora.alpha", 1.0f32);
+        for (name, ne) in tensors {
+            let data = vec![0; 4 * ne.iter().product::<usize>()];
+            out.add_tensor(*name, GgmlType::F32, ne, data).unwrap();
+        }
+        lora(&out.to_bytes().unwrap(), &m).unwrap_err().to_string()
+    };
+    let good = ["adapter", "lora", "llama"];
+    let q: [(&str, &[usize]); 2] = [
+        ("blk.0.attn_q.weight.lora_a", &[256, 4]),
+        ("blk.0.attn_q.weight.lora_b", &[4, 256]),
+    ];
+    assert_eq!(
+        with(["model", "lora", "llama"], &q),
+        "adapter.gguf: general.type is `model`, expected `adapter`"
+    );
+    assert_eq!(
+        with(["adapter", "other", "llama"], &q),
+        "adapter.gguf: adapter.type is `other`, expected `lora`"
+    );
+    assert_eq!(
+        with(["adapter", "lora", "qwen3"], &q),
+        "adapter.gguf: general.architecture is `qwen3`, expected `llama`"
+    );
+    assert_eq!(
+        with(good, &[]),
+        "adapter.gguf: holds no tensors named *.lora_a and *.lora_b"
+    );
+    assert_eq!(
+        with(good, &[("blk.0.attn_norm.weight", &[256])]),
+        "adapter.gguf: holds no tensors named *.lora_a and *.lora_b"
+    );
+    let all = with(
+        good,
+        &[
+            ("blk.0.attn_q.weight.lora_a", &[128, 4]),
+            ("blk.0.attn_q.weight.lora_b", &[4, 256]),
+            ("blk.0.attn_k.weight.lora_a", &[256, 4]),
+            ("blk.0.attn_k.weight.lora_b", &[5, 256]),
+            ("blk.0.attn_v.weight.lora_b", &[4, 256]),
+            ("blk.9.attn_v.weight.lora_a", &[256, 4]),
+            ("blk.9.attn_v.weight.lora_b", &[4, 256]),
+            ("blk.0.ffn_norm.weight.lora_a", &[256, 4]),
+            ("blk.0.ffn_norm.weight.lora_b", &[4, 1]),
+            ("token_embd.weight.lora_a", &[256, 4]),
+            ("token_embd.weight.lora_b", &[4, 128]),
+            ("something", &[4]),
+        ],
+    );
+    for part in [
+        "tensor `blk.0.attn_q.weight.lora_a` has shape [128, 4], expected [256, rank]",
+        "tensor `blk.0.attn_k.weight.lora_b` has shape [5, 256], expected [4, 256]",
+        "tensor `blk.0.attn_v.weight.lora_a` is missing",
+        "tensor `blk.9.attn_v.weight.lora_a`: the model has no weight `blk.9.attn_v.weight`",
+        "`blk.0.ffn_norm.weight` is used element by element",
+        "tensor `token_embd.weight.lora_a` has shape [256, 4], expected [rank, 128]",
+        "tensor `something` is not named `<weight>.lora_a` or `<weight>.lora_b`",
+    ] {
+        assert!(all.contains(part), "{all}\nexpected {part}");
+    }
+
+    let mut pairs = factors(&file, &DENSE[1..2], 4, 1);
+    let bytes = adapter_file("llama", &mut pairs, GgmlType::F32);
+    let other = lora(&bytes, &file.model(&exact().load)).unwrap();
+    let own = lora(&bytes, &m).unwrap();
+    let mut ctx = context(&m, |_| {});
+    let error = ctx.set_adapters(&[(other, 1.0)]).unwrap_err().to_string();
+    assert_eq!(error, "adapter.gguf: was loaded for another model than the one in use");
+    let error = ctx.set_adapters(&[(own, f32::NAN)]).unwrap_err().to_string();
+    assert_eq!(error, "adapter.gguf: scale is NaN, expected a finite number");
+    assert!(ctx.adapters().is_empty());
+}
+
+#[test]
+fn control_vectors_that_do_not_fit_are_refused_by_name() {
+    let m = File::of("llama-dense").model(&exact().load);
+    let with = |tensors: &[(&str, GgmlType, &[usize])]| {
+        let mut out = GgufWriter::new();
+        out.set("general.architecture", "controlvector");
+        for (name, ty, ne) in tensors {
+            let data = vec![0; ty.row_bytes(ne.iter().product()).unwrap()];
+            out.add_tensor(*name, *ty, ne, data).unwrap();
+        }
+        control(&out.to_bytes().unwrap(), &m).unwrap_err().to_string()
+    };
+    assert_eq!(with(&[]), "control.gguf: holds no tensors named direction.*");
+    assert!(with(&[("direction.1", GgmlType::F32, &[128])]).contains("has shape [128], expected [256]"));
+    let all = with(&[
+        ("direction.0", GgmlType::F32, &[256]),
+        ("direction.2", GgmlType::F32, &[256]),
+        ("direction.+1", GgmlType::F32, &[256]),
+        ("direction.1", GgmlType::F16, &[256]),
+        ("direction.01", GgmlType::F32, &[256]),
+        ("other.1", GgmlType::F32, &[256]),
+    ]);
+    for part in [
+        "tensor `direction.0`: the model has no layer 0 that directions can be added to; it has 1 to 1",
+        "tensor `direction.2`: the model has no layer 2",
+        "tensor `direction.+1` is not named `direction.<layer>`",
+        "tensor `direction.1` has type f16, expected f32",
+        "tensor `direction.01` is not named `direction.<layer>`",
+        "tensor `other.1` is not named `direction.<layer>`",
+    ] {
+        assert!(all.contains(part), "{all}\nexpected {part}");
+    }
+}
+
+/// Whatever happens to a byte of an adapter's header: it loads, or it is refused.
+#[test]
+fn damaged_adapters_do_no_harm() {
+    let file = File::of("llama-dense");
+    let m = file.model(&exact().load);
+    let mut pairs = factors(&file, &DENSE[..3], 2, 1);
+    let whole = adapter_file("llama", &mut pairs, GgmlType::F32);
+    let header = Gguf::parse_header(&whole).unwrap().data_offset();
+    let mut refused = 0;
+    for at in 0..header {
+        for value in [0, 0x7f, 0x80, 0xff, whole[at] ^ 1] {
+            let mut bytes = whole.clone();
+            bytes[at] = value;
+            refused += lora(&bytes, &m).is_err() as usize;
+        }
+    }
+    assert!(refused > header, "{refused} of {} were refused", 5 * header);
+    for len in (0..whole.len()).step_by(97) {
+        assert!(lora(&whole[..len], &m).is_err(), "{len} bytes");
+    }
+}

@@ -1,0 +1,304 @@
+//! The shapes that the macro computes symbolically are those that the engine infers: a declaration with every operation of the
+//! language is built, and each named value compared. So the table of operations and the builder cannot drift apart.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use engine::build::{BuildParams, Builder, Inputs, WeightLeaf};
+use engine::gguf::{Gguf, GgufWriter};
+use engine::graph::{BufferId, Graph, Home, Name, TensorId};
+use engine::model::{Base, BuildGraph, TableRow, declare_header};
+use kernels::GgmlType;
+
+arch_macros::arch! {
+    name: "all-ops";
+    rope: neox;
+
+    hparams {
+        eps: f32 = "attention.layer_norm_rms_epsilon" or 1e-5;
+        n_part: usize = "part" or 16;
+        widths: [usize] = "widths" or n_ff;
+        is_swa: pattern = "attention.sliding_window_pattern" or 2;
+        act: string = "activation" or "gelu";
+        let kq_scale = if n_layer > 40 { 1.0 / sqrt(n_embd / n_head) } else { pow(head_dim, -0.5) };
+        let half = max(n_rot / 2, 1);
+        check widths % 2 == 0 && eps > 0.0, "widths are even";
+    }
+
+    tensors {
+        token_embd: embed "token_embd" [n_embd, n_vocab];
+        output_norm: norm "output_norm" [n_embd];
+        output: linear "output" [n_embd -> n_vocab] or token_embd;
+        rope_freqs?: vector "rope_freqs" [n_rot / 2];
+        ignore "unneeded";
+        layer {
+            attn_norm: vector "attn_norm" [n_embd];
+            wq: linear "attn_q" [n_embd -> n_head * head_dim];
+            wk: linear "attn_k" [n_embd -> n_head_kv * head_dim];
+            wv: linear "attn_v" [n_embd -> n_head_kv * head_dim_v];
+            q_norm?: vector "attn_q_norm" [head_dim];
+            sinks: vector "attn_sinks" [n_head];
+            wo: linear "attn_output" [n_head * head_dim_v -> n_embd];
+            ffn_norm: norm "ffn_norm" [n_embd];
+            gate: linear "ffn_gate" [n_embd -> widths];
+            up: linear "ffn_up" [n_embd -> widths];
+            down: linear "ffn_down" [widths -> n_embd];
+            a: raw "ssm_a" [n_embd];
+            if n_expert == 0 {
+                dense: linear "dense" [n_embd -> n_embd];
+            } else {
+                router: linear "ffn_gate_inp" [n_embd -> n_expert];
+                probs_b?: vector "exp_probs_b" [n_expert];
+                gate_exps: experts "ffn_gate_exps" [n_embd -> n_ff; n_expert];
+                up_exps: experts "ffn_up_exps" [n_embd -> n_ff; n_expert];
+                down_exps: experts "ffn_down_exps" [n_ff -> n_embd; n_expert];
+            }
+        }
+    }
+
+    graph {
+        let x = token_embd[tokens] * sqrt(n_embd);
+        for layer {
+            let normed = rms_norm(x, attn_norm, eps);
+            let plain = rms_norm(x, eps) - 0.5;
+            let layered = layer_norm(x, ffn_norm, eps) + 1.0;
+            let bare = layer_norm(2.0 - layered, eps);
+            let unit = l2_norm(x / 3.0, eps);
+            let mixed = (normed + plain) * (bare - unit) / (exp(unit) + 2.0);
+            let scaled = attn_norm * mixed * a;
+            let q = heads(wq(normed), n_head);
+            let normed_q = if has(q_norm) { rms_norm(q, q_norm, eps) } else { q };
+            let rotated = rope(normed_q, factors = rope_freqs, base = 5000.0, scale = 0.5, dims = half * 2);
+            let k = rope(heads(wk(normed), n_head_kv));
+            let v = heads(wv(normed), n_head_kv);
+            // A view keeps the name of what it is a view of; the factor makes a value of its own.
+            let flat = merge(k) * 1.0;
+            let attn = attention(rotated, k, v, scale = kq_scale, softcap = 30.0, alibi = 0.0, causal = true, sinks = sinks,
+                                 window = standard(8, is_swa && il > 0)) * 1.0;
+            let projected = wo(attn);
+            let capped = softcap(clamp(projected, -8.0, 8.0), 5.0);
+            let probs = softmax(capped);
+            let sum = sum_rows(probs);
+            let shared = probs / sum;
+            let left = shared[..n_part] * 1.0;
+            let right = shared[n_part..] * 1.0;
+            let middle = shared[n_part..2 * n_part] * 1.0;
+            let joined = concat(left, right) + sum_rows(flat);
+            let longer = concat(joined, middle);
+            let act_unary = silu(gelu(gelu_erf(gelu_quick(relu(relu_sqr(sigmoid(tanh(softplus(neg(sqr(sqrt(abs(x)))))))))))));
+            let gated = if act == "gelu" { gelu(gate(scaled)) * up(scaled) } else { silu(gate(scaled)) * up(scaled) };
+            let written = rust!([n_embd, T] => b.scale(unit, 1.0));
+            x += down(gated) + act_unary + joined + longer[..n_embd] + written;
+            x += sum * 0.0;
+            if n_expert > 0 {
+                x += moe(layered, router = router(layered), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
+                         gating = sigmoid, n_used = n_expert_used, norm_weights = true, scale = 2.5, selection_bias = probs_b);
+            } else {
+                x += dense(layered);
+            }
+        }
+        output(layer_norm(x, output_norm, eps))
+    }
+
+    test { n_embd: 48, n_head: 4, n_head_kv: 2, n_layer: 2, n_ff: 40, n_vocab: 24, n_expert: 3, n_expert_used: 2 }
+}
+
+const N_TOKENS: usize = 5;
+
+/// Values of the symbols of shapes.
+type Sizes = HashMap<&'static str, usize>;
+
+/// A size as the macro prints it: symbols, integers, `+ - * /` and parentheses.
+struct Formula<'a> {
+    tokens: std::iter::Peekable<std::vec::IntoIter<&'a str>>,
+    sizes: &'a Sizes,
+}
+
+impl Formula<'_> {
+    fn value(text: &str, sizes: &Sizes) -> usize {
+        let spaced = text.replace('(', " ( ").replace(')', " ) ");
+        let tokens = spaced.split_whitespace().collect::<Vec<_>>().into_iter().peekable();
+        let mut f = Formula { tokens, sizes };
+        let value = f.sum();
+        assert!(f.tokens.next().is_none(), "{text}");
+        value
+    }
+
+    fn sum(&mut self) -> usize {
+        let mut value = self.product();
+        while let Some(op) = self.tokens.next_if(|t| ["+", "-"].contains(t)) {
+            let next = self.product();
+            value = if op == "+" { value + next } else { value - next };
+        }
+        value
+    }
+
+    fn product(&mut self) -> usize {
+        let mut value = self.factor();
+        while let Some(op) = self.tokens.next_if(|t| ["*", "/"].contains(t)) {
+            let next = self.factor();
+            value = if op == "*" { value * next } else { value / next };
+        }
+        value
+    }
+
+    fn factor(&mut self) -> usize {
+        let token = self.tokens.next().expect("a size");
+        if token == "(" {
+            let value = self.sum();
+            assert_eq!(self.tokens.next(), Some(")"));
+            return value;
+        }
+        token
+            .parse()
+            .unwrap_or_else(|_| *self.sizes.get(token).unwrap_or_else(|| panic!("no size for `{token}`")))
+    }
+}
+
+/// `[a, b]`, `[a -> b]` or `[a -> b; c]` in numbers.
+fn dims(shape: &str, sizes: &Sizes) -> Vec<usize> {
+    let inner = shape
+        .trim_start_matches('[')
+        .trim_end_matches(']')
+        .replace("->", ",")
+        .replace(';', ",");
+    inner.split(',').map(|part| Formula::value(part, sizes)).collect()
+}
+
+/// The sizes of the declaration's test model, with what follows from them.
+fn sizes() -> Sizes {
+    let mut sizes: Sizes = ARCH.test.iter().map(|&(name, n)| (name, n as usize)).collect();
+    let head_dim = sizes["n_embd"] / sizes["n_head"];
+    for name in ["head_dim", "head_dim_v", "n_rot"] {
+        sizes.insert(name, head_dim);
+    }
+    sizes.extend([("widths", sizes["n_ff"]), ("n_part", 16), ("T", N_TOKENS)]);
+    sizes
+}
+
+/// A header that holds every tensor of the declaration, optional ones included, as `moe` or dense model.
+fn header(sizes: &Sizes, moe: bool) -> Gguf {
+    let mut w = GgufWriter::new();
+    w.set("general.architecture", "all-ops");
+    for (key, size) in [
+        ("vocab_size", sizes["n_vocab"]),
+        ("context_length", 64),
+        ("embedding_length", sizes["n_embd"]),
+        ("block_count", sizes["n_layer"]),
+        ("feed_forward_length", sizes["n_ff"]),
+        ("attention.head_count", sizes["n_head"]),
+        ("attention.head_count_kv", sizes["n_head_kv"]),
+        ("expert_count", if moe { sizes["n_expert"] } else { 0 }),
+        ("expert_used_count", if moe { sizes["n_expert_used"] } else { 0 }),
+    ] {
+        w.set(format!("all-ops.{key}"), size as u32);
+    }
+    for t in ARCH.tensors {
+        if t.condition.is_some_and(|c| (c == "n_expert == 0") == moe) {
+            continue;
+        }
+        let suffix = if t.kind == "raw" { "" } else { ".weight" };
+        let layers = if t.per_layer { sizes["n_layer"] } else { 1 };
+        for il in 0..layers {
+            let prefix = if t.per_layer {
+                format!("blk.{il}.")
+            } else {
+                String::new()
+            };
+            let name = format!("{prefix}{}{suffix}", t.gguf);
+            w.add_tensor_with(name, GgmlType::F32, &dims(t.shape, sizes), |_| Ok(()))
+                .unwrap();
+        }
+    }
+    Gguf::parse_header(&w.header().unwrap()).unwrap()
+}
+
+fn declared(header: &Gguf) -> (Base, Box<dyn BuildGraph>, Vec<TableRow>) {
+    declare_header(header, Path::new("all-ops.gguf"), &ARCH, "all-ops").unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// The graph of a header, built without memory.
+fn graph(header: &Gguf) -> Graph {
+    let (base, model, rows) = declared(header);
+    let home = Home {
+        buffer: BufferId(0),
+        offset: 0,
+    };
+    let leaf = |row: &TableRow| WeightLeaf {
+        ty: row.ty,
+        ne: row.ne,
+        home,
+        name: Name {
+            base: row.base,
+            layer: row.layer,
+        },
+    };
+    let leafs: Vec<_> = rows.iter().map(leaf).collect();
+    let mut g = Graph::new();
+    let (mut nodes, mut inputs, mut specs) = (Vec::new(), Inputs::default(), Vec::new());
+    let params = BuildParams {
+        n_tokens: N_TOKENS,
+        n_outputs: N_TOKENS,
+        rope_kind: ARCH.rope,
+        rope: base.rope,
+        n_rot: base.n_rot(),
+        causal: true,
+        half_gelu: false,
+    };
+    let mut b = Builder::probe(&mut g, &leafs, &mut nodes, &mut inputs, params, &mut specs);
+    let result = model.build(&mut b);
+    b.output(result);
+    b.finish().unwrap_or_else(|e| panic!("{e}"));
+    g
+}
+
+#[test]
+fn symbolic_shapes_are_those_of_the_engine() {
+    let sizes = sizes();
+    for moe in [true, false] {
+        let g = graph(&header(&sizes, moe));
+        let mut compared = 0;
+        for node in ARCH.flow {
+            let Some((name, _)) = node.label.split_once(" = ") else {
+                continue;
+            };
+            // A value assigned twice has two nodes of one name and one shape.
+            let layer = node.in_layer.then_some(0);
+            let named = |t: &TensorId| g.tensor(*t).name.base == name && g.tensor(*t).name.layer == layer;
+            let Some(id) = g.ids().find(named) else {
+                let unnamed = node.label.starts_with("result") || node.label.contains("= if ");
+                assert!(unnamed, "`{}` is not in the graph", node.label);
+                continue;
+            };
+            let mut expected = dims(node.shape, &sizes);
+            expected.resize(4, 1);
+            assert_eq!(g.tensor(id).ne[..], expected[..], "{} {}", node.label, node.shape);
+            compared += 1;
+        }
+        assert!(compared > 25, "{compared} values compared");
+    }
+}
+
+#[test]
+fn the_declaration_uses_every_operation() {
+    let source = include_str!("arch_shapes.rs");
+    for op in arch_lang::ops::OPS {
+        assert!(source.contains(&format!("{}(", op.name)), "`{}` is not tried", op.name);
+    }
+}
+
+#[test]
+fn a_tensor_of_another_shape_is_named() {
+    let mut sizes = sizes();
+    let good = header(&sizes, true);
+    sizes.insert("head_dim", 6);
+    let bad = header(&sizes, true);
+    assert_eq!(good.tensors().len(), bad.tensors().len());
+    let path = Path::new("all-ops.gguf");
+    let error = declare_header(&bad, path, &ARCH, "all-ops")
+        .err()
+        .expect("the shapes differ")
+        .to_string();
+    assert!(error.contains("blk.0.attn_q.weight"), "{error}");
+    assert_eq!(declared(&good).2.len(), good.tensors().len());
+}

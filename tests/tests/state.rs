@@ -1,0 +1,465 @@
+//! Saved states: what follows a restored one is what would have followed, and nothing but the right state is restored.
+
+use std::sync::Arc;
+
+use engine::context::{Batch, Context, ContextParams, MemoryError, SeqSet, StateError};
+use engine::model::{LoadParams, Model};
+use engine::vocab::Token;
+use kernels::GgmlType;
+use tests::{decode_last, decode_one, exact, fixture, model, nmse, tokens};
+
+const NAMES: [&str; 6] = [
+    "llama-dense",
+    "llama-moe",
+    "internlm2-dense",
+    "qwen2-dense",
+    "qwen3-dense",
+    "gemma3-dense",
+];
+
+/// A context of 96 cells with exact caches. GELU is not rounded: rounding would make of the last bit of a sum, which depends on
+/// where cells lie, a thousandth of an activation.
+fn context(model: &Arc<Model>, change: impl FnOnce(&mut ContextParams)) -> Context {
+    tests::context(model, |p| {
+        p.half_gelu = false;
+        change(p);
+    })
+}
+
+fn saved(ctx: &mut Context) -> Vec<u8> {
+    let mut state = Vec::new();
+    ctx.save_state(&mut state).expect("the state is saved");
+    state
+}
+
+fn saved_seq(ctx: &mut Context, seq: usize) -> Vec<u8> {
+    let mut state = Vec::new();
+    ctx.save_seq(seq, &mut state).expect("the sequence is saved");
+    state
+}
+
+/// Logits of `tokens` decoded one by one.
+fn continued(ctx: &mut Context, tokens: &[Token], pos: usize, seq: usize) -> Vec<f32> {
+    let each = tokens.iter().enumerate();
+    each.flat_map(|(i, &t)| decode_one(ctx, t, pos + i, seq)).collect()
+}
+
+/// Logits of `t` from index `at` on, in a context of its own.
+fn straight(m: &Arc<Model>, t: &[Token], at: usize) -> Vec<f32> {
+    let mut ctx = context(m, |p| p.n_ctx = t.len());
+    decode_last(&mut ctx, &t[..at], 0, 0);
+    continued(&mut ctx, &t[at..], at, 0)
+}
+
+fn assert_same(expected: &[f32], found: &[f32], what: &str) {
+    let error = nmse(expected, found);
+    assert!(error < 1e-12, "{what}: NMSE {error:.3e}");
+}
+
+/// Decodes two sequences whose tokens take turns, so that their cells do, too.
+fn interleave(ctx: &mut Context, a: &[Token], b: &[Token]) {
+    let mut batch = Batch::new();
+    for i in 0..a.len() {
+        batch.push(a[i], i, SeqSet::one(0), false);
+        batch.push(b[i], i, SeqSet::one(1), false);
+    }
+    ctx.decode(&batch).expect("the batch is decoded");
+}
+
+#[test]
+fn restored_states_continue_with_the_same_bits() {
+    for name in NAMES {
+        let (m, t) = (model(name), tokens(name));
+        for ty in [GgmlType::F32, GgmlType::F16, GgmlType::Q8_0] {
+            let typed = |p: &mut ContextParams| (p.type_k, p.type_v) = (ty, ty);
+            let mut ctx = context(&m, typed);
+            decode_last(&mut ctx, &t[..70], 0, 0);
+            let state = saved(&mut ctx);
+            let expected = continued(&mut ctx, &t[70..80], 70, 0);
+            // Into a new context, and over the other content of an old one.
+            let mut fresh = context(&m, typed);
+            let mut used = context(&m, |p| {
+                typed(p);
+                p.n_seq_max = 2;
+            });
+            decode_last(&mut used, &t[20..50], 0, 0);
+            decode_last(&mut used, &t[30..40], 0, 1);
+            for ctx in [&mut fresh, &mut used] {
+                ctx.load_state(&state).unwrap();
+                assert_eq!((ctx.n_past(0), ctx.n_past(1), ctx.n_used()), (70, 0, 70));
+                assert!(saved(ctx) == state, "{name} {ty}: saved again");
+                assert_eq!(continued(ctx, &t[70..80], 70, 0), expected, "{name} {ty}");
+            }
+        }
+    }
+}
+
+#[test]
+fn sizes_of_contexts_may_differ() {
+    for name in ["qwen3-dense", "gemma3-dense"] {
+        let (m, t) = (model(name), tokens(name));
+        let expected = straight(&m, &t[..90], 80);
+        let mut ctx = context(&m, |p| p.n_ctx = 500);
+        decode_last(&mut ctx, &t[..80], 0, 0);
+        let state = saved(&mut ctx);
+        let mut small = context(&m, |p| {
+            p.n_ctx = 90;
+            p.n_ubatch = 8;
+        });
+        small.load_state(&state).unwrap();
+        assert_same(&expected, &continued(&mut small, &t[80..90], 80, 0), name);
+        let mut tiny = context(&m, |p| p.n_ctx = 79);
+        let error = tiny.load_state(&state).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                StateError::NoRoom {
+                    needed: 80,
+                    free: 79,
+                    n_cells: 79
+                }
+            ),
+            "{error}"
+        );
+        assert_eq!(tiny.n_used(), 0);
+    }
+}
+
+#[test]
+fn one_sequence_moves_between_contexts() {
+    for name in NAMES {
+        let (m, t) = (model(name), tokens(name));
+        let mut ctx = context(&m, |p| p.n_seq_max = 3);
+        decode_last(&mut ctx, &t[..20], 0, 0);
+        // Sequence 1 shares a prompt with 0 and then goes its own way.
+        ctx.seq_cp(0, 1, ..).unwrap();
+        decode_last(&mut ctx, &t[40..50], 20, 1);
+        decode_last(&mut ctx, &t[60..70], 20, 0);
+        let state = saved_seq(&mut ctx, 1);
+        let expected = continued(&mut ctx, &t[50..58], 30, 1);
+
+        let mut other = context(&m, |p| p.n_seq_max = 3);
+        interleave(&mut other, &t[..16], &t[30..46]);
+        let neighbour = saved_seq(&mut other, 1);
+        // In place of sequence 0, whose cells lie between those of 1; then beside both.
+        for seq in [0, 2] {
+            other.load_seq(seq, &state).unwrap();
+            assert_eq!((other.n_past(seq), other.n_past(1)), (30, 16));
+            assert_same(&expected, &continued(&mut other, &t[50..58], 30, seq), name);
+        }
+        assert!(saved_seq(&mut other, 1) == neighbour, "{name}: sequence 1 is as it was");
+        assert_same(
+            &straight(&m, &[&t[30..46], &t[..4]].concat(), 16),
+            &continued(&mut other, &t[..4], 16, 1),
+            name,
+        );
+    }
+}
+
+#[test]
+fn a_fragmented_cache_takes_a_state_in_pieces() {
+    for name in NAMES {
+        let (m, t) = (model(name), tokens(name));
+        let mut ctx = context(&m, |p| p.n_seq_max = 2);
+        interleave(&mut ctx, &t[..40], &t[40..80]);
+        let state = saved_seq(&mut ctx, 1);
+        let expected = continued(&mut ctx, &t[80..88], 40, 1);
+        ctx.seq_rm(1, ..).unwrap();
+        // Holes of one cell, and one of two where sequence 0 has lost a token as well.
+        ctx.seq_rm(0, 39..).unwrap();
+        ctx.load_seq(1, &state).unwrap();
+        assert_eq!((ctx.n_past(0), ctx.n_past(1), ctx.n_used()), (39, 40, 79));
+        assert_same(&expected, &continued(&mut ctx, &t[80..88], 40, 1), name);
+        assert_same(
+            &straight(&m, &t[..44], 39),
+            &continued(&mut ctx, &t[39..44], 39, 0),
+            name,
+        );
+    }
+}
+
+/// The model's window is 32; its pool is recycled many times over.
+#[test]
+fn windows_are_restored_wherever_there_is_room() {
+    let (m, t) = (model("gemma3-dense"), tokens("gemma3-dense"));
+    let long: Vec<Token> = t.iter().cycle().take(1000).copied().collect();
+    let make = |n_ubatch: usize| {
+        context(&m, |p| {
+            p.n_ctx = 2048;
+            p.n_ubatch = n_ubatch;
+            p.n_seq_max = 2;
+        })
+    };
+    let mut ctx = make(16);
+    decode_last(&mut ctx, &long[..700], 0, 0);
+    let state = saved_seq(&mut ctx, 0);
+    let expected = continued(&mut ctx, &long[700..720], 700, 0);
+
+    let mut other = make(300);
+    decode_last(&mut other, &long[100..700], 0, 0);
+    decode_last(&mut other, &long[50..400], 0, 1);
+    for seq in [1, 0] {
+        other.load_seq(seq, &state).unwrap();
+        assert_eq!(other.n_past(seq), 700);
+        assert_same(
+            &expected,
+            &continued(&mut other, &long[700..720], 700, seq),
+            "full pool",
+        );
+    }
+
+    // What lies behind the window is restored where there is room: the sequence can still be cut a little.
+    let mut fresh = make(16);
+    fresh.load_seq(0, &state).unwrap();
+    fresh.seq_rm(0, 690..).unwrap();
+    assert_same(
+        &straight(&m, &long[..700], 690),
+        &continued(&mut fresh, &long[690..700], 690, 0),
+        "cut",
+    );
+    fresh.load_seq(0, &state).unwrap();
+    assert_eq!(
+        fresh.seq_rm(0, 300..),
+        Err(MemoryError::WindowForgotten { seq: 0, pos: 300 })
+    );
+}
+
+#[test]
+fn moved_positions_are_saved_as_they_are() {
+    let (m, t) = (model("llama-dense"), tokens("llama-dense"));
+    let mut ctx = context(&m, |_| {});
+    decode_last(&mut ctx, &t[..40], 0, 0);
+    ctx.seq_rm(0, 4..14).unwrap();
+    ctx.seq_add(0, 14.., -10).unwrap();
+    // The keys are not rotated yet.
+    let state = saved(&mut ctx);
+    let expected = continued(&mut ctx, &t[40..50], 30, 0);
+    let mut fresh = context(&m, |_| {});
+    fresh.load_state(&state).unwrap();
+    assert_same(&expected, &continued(&mut fresh, &t[40..50], 30, 0), "shifted");
+}
+
+/// The reference device's memory cannot be touched from outside: rows go through its buffers.
+#[test]
+fn a_state_moves_from_device_to_device() {
+    let t = tokens("llama-dense");
+    let on = |device: &str| {
+        let mut params = exact();
+        tests::place_on(&mut params.load, device, usize::MAX);
+        fixture("llama-dense").model(archs::ALL, &params).unwrap()
+    };
+    let (cpu, reference) = (on("cpu"), on("reference"));
+    for (from, to) in [(&cpu, &reference), (&reference, &cpu), (&reference, &reference)] {
+        let mut ctx = context(from, |_| {});
+        decode_last(&mut ctx, &t[..30], 0, 0);
+        let state = saved(&mut ctx);
+        let mut other = context(to, |_| {});
+        other.load_state(&state).unwrap();
+        let found = continued(&mut other, &t[30..36], 30, 0);
+        let error = nmse(&continued(&mut ctx, &t[30..36], 30, 0), &found);
+        assert!(error < 1e-8, "NMSE {error:.3e}");
+    }
+}
+
+#[test]
+fn foreign_states_are_refused_by_name_and_change_nothing() {
+    let (m, t) = (model("llama-dense"), tokens("llama-dense"));
+    let mut ctx = context(&m, |p| p.n_seq_max = 2);
+    decode_last(&mut ctx, &t[..20], 0, 0);
+    let (state, state_seq) = (saved(&mut ctx), saved_seq(&mut ctx, 0));
+    decode_last(&mut ctx, &t[..10], 0, 1);
+
+    let refused = |m: &Arc<Model>, change: &dyn Fn(&mut ContextParams)| {
+        let mut ctx = context(m, change);
+        decode_last(&mut ctx, &t[5..15], 0, 0);
+        let before = saved(&mut ctx);
+        let error = ctx.load_state(&state).unwrap_err().to_string();
+        assert!(saved(&mut ctx) == before, "{error}: the context is as it was");
+        error
+    };
+    let cases = [
+        (
+            refused(&model("qwen3-dense"), &|_| {}),
+            "another model: architecture llama, this model has qwen3",
+        ),
+        (refused(&model("llama-moe"), &|_| {}), "another model: hyper-parameters"),
+        (
+            refused(&m, &|p| p.type_k = GgmlType::F16),
+            "other settings: type of keys of layer 0 f32, this context has f16",
+        ),
+        (
+            refused(&m, &|p| p.type_v = GgmlType::Q8_0),
+            "other settings: type of values of layer 0 f32",
+        ),
+        (
+            refused(&m, &|p| p.rope_freq_base = Some(5e5)),
+            "other settings: rope frequency base 10000, this context has 500000",
+        ),
+        (
+            refused(&m, &|p| p.n_ctx = 19),
+            "takes 20 cells of KV memory, 19 of 19 are free",
+        ),
+    ];
+    for (error, expected) in cases {
+        assert!(error.contains(expected), "{error}\nexpected {expected}");
+    }
+    // The same header with weights of another seed.
+    let mut other = exact();
+    other.seed = 2;
+    let tuned = fixture("llama-dense").model(archs::ALL, &other).unwrap();
+    let error = refused(&tuned, &|_| {});
+    assert!(error.contains("another model: weights"), "{error}");
+
+    let two = saved(&mut ctx);
+    let mut single = context(&m, |_| {});
+    let error = single.load_state(&two).unwrap_err().to_string();
+    assert_eq!(error, "sequence 1 is beyond the context's 1");
+    let error = single.load_seq(1, &state_seq).unwrap_err().to_string();
+    assert_eq!(error, "sequence 1 is beyond the context's 1");
+    let error = single.save_seq(1, &mut Vec::new()).unwrap_err().to_string();
+    assert_eq!(error, "sequence 1 is beyond the context's 1");
+    let error = single.load_seq(0, &state).unwrap_err().to_string();
+    assert_eq!(error, "the state holds a whole context, expected one sequence");
+    let error = single.load_state(&state_seq).unwrap_err().to_string();
+    assert_eq!(error, "the state holds one sequence, expected a whole context");
+    assert_eq!(single.n_used(), 0);
+}
+
+#[test]
+fn damaged_states_are_refused_and_change_nothing() {
+    let (m, t) = (model("gemma3-dense"), tokens("gemma3-dense"));
+    let mut ctx = context(&m, |_| {});
+    decode_last(&mut ctx, &t[..5], 0, 0);
+    let mut state = saved(&mut ctx);
+    for len in 0..state.len() {
+        let error = ctx.load_state(&state[..len]).unwrap_err();
+        let is_told = match error {
+            StateError::NotAState { .. } => len < 8,
+            StateError::Malformed { .. } => (8..24).contains(&len),
+            StateError::Length { expected, found } => (expected, found) == (state.len() as u64, len as u64),
+            _ => false,
+        };
+        assert!(is_told, "{len} of {} bytes: {error}", state.len());
+    }
+    // Bits all over the place, and all of the first 400 bytes.
+    let step = state.len() / 400;
+    for at in (0..400).chain((400..state.len()).step_by(step)) {
+        let bit = 1 << (at % 8);
+        state[at] ^= bit;
+        assert!(ctx.load_state(&state).is_err(), "byte {at}");
+        state[at] ^= bit;
+    }
+    state.push(0);
+    assert!(matches!(ctx.load_state(&state), Err(StateError::Length { .. })));
+    state.pop();
+    assert!(saved(&mut ctx) == state, "the context is as it was");
+}
+
+#[test]
+fn sessions_are_files_with_their_tokens() {
+    let (m, t) = (model("qwen2-dense"), tokens("qwen2-dense"));
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("chat.session");
+    let mut ctx = context(&m, |p| p.n_seq_max = 2);
+    std::fs::write(&path, "not a session").unwrap();
+    let error = ctx.load_session(&path).unwrap_err().to_string();
+    assert!(
+        error.starts_with(&format!("{}: not a saved state", path.display())),
+        "{error}"
+    );
+
+    decode_last(&mut ctx, &t[..25], 0, 0);
+    ctx.save_session(&path, &t[..26]).unwrap();
+    let seq_path = dir.path().join("one");
+    ctx.save_seq_session(0, &seq_path, &t[..25]).unwrap();
+    let expected = continued(&mut ctx, &t[25..30], 25, 0);
+    let names: Vec<_> = std::fs::read_dir(&dir)
+        .unwrap()
+        .map(|e| e.unwrap().file_name())
+        .collect();
+    assert_eq!(names.len(), 2, "nothing is left beside the files: {names:?}");
+
+    let mut fresh = context(&m, |p| p.n_seq_max = 2);
+    assert_eq!(fresh.load_session(&path).unwrap(), &t[..26]);
+    assert_eq!(continued(&mut fresh, &t[25..30], 25, 0), expected);
+    assert_eq!(fresh.load_seq_session(1, &seq_path).unwrap(), &t[..25]);
+    assert_same(&expected, &continued(&mut fresh, &t[25..30], 25, 1), "one sequence");
+
+    // Files that are cut off, too long, or none.
+    let whole = std::fs::read(&path).unwrap();
+    for bytes in [
+        &whole[..whole.len() - 1],
+        &[&whole[..], b"\n"].concat(),
+        &whole[..20],
+        b"",
+    ] {
+        std::fs::write(&path, bytes).unwrap();
+        let error = fresh.load_session(&path).unwrap_err();
+        assert!(matches!(error, StateError::InFile { .. }), "{error}");
+    }
+    for nowhere in [dir.path().to_owned(), dir.path().join("missing")] {
+        assert!(
+            fresh
+                .load_session(&nowhere)
+                .unwrap_err()
+                .to_string()
+                .contains("read the file")
+        );
+    }
+    let error = ctx.save_session(dir.path().join("no/such/folder"), &[]).unwrap_err();
+    assert!(
+        error.to_string().contains("no/such/folder: create a temporary file"),
+        "{error}"
+    );
+    // A folder stands where the file should be: it stays, and nothing is left behind.
+    assert!(ctx.save_session(dir.path(), &[]).is_err());
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 2);
+}
+
+/// Greedy text of the models in the folder that `LLAMA_MODELS` names, with and without a session saved on the way.
+#[test]
+#[ignore = "needs model files and a minute"]
+fn text_of_real_models_is_the_same_after_a_restored_session() {
+    let Some(folder) = std::env::var_os("LLAMA_MODELS") else {
+        println!("skipped: LLAMA_MODELS does not name the folder of the model files");
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("session");
+    let params = ContextParams {
+        n_ctx: 256,
+        ..ContextParams::default()
+    };
+    let files = std::fs::read_dir(folder).expect("the folder is readable").flatten();
+    for file in files.filter(|f| f.path().extension().is_some_and(|e| e == "gguf")) {
+        let m = Arc::new(Model::load(file.path(), archs::ALL, &LoadParams::default()).unwrap());
+        let text = "The first thing that you should know about the sea is";
+        let prompt = m.vocab().tokenize(text, true, false);
+        let mut ctx = Context::new(m.clone(), &params).unwrap();
+        let mut tokens = greedy(&mut ctx, &prompt, 0, 16);
+        tokens.pop();
+        ctx.save_session(&path, &tokens).unwrap();
+        let expected = greedy(&mut ctx, &tokens, tokens.len() - 1, 16);
+        let mut other = Context::new(m.clone(), &params).unwrap();
+        assert_eq!(other.load_session(&path).unwrap(), tokens);
+        let found = greedy(&mut other, &tokens, tokens.len() - 1, 16);
+        assert_eq!(found, expected, "{}", file.path().display());
+        println!("{:?}: {}", file.file_name(), m.vocab().detokenize(&found, false, true));
+    }
+}
+
+/// Decodes `tokens` from index `from` on, cutting what the context holds beyond, and appends `n` likeliest tokens.
+fn greedy(ctx: &mut Context, tokens: &[Token], from: usize, n: usize) -> Vec<Token> {
+    ctx.seq_rm(0, from..).unwrap();
+    let mut all = tokens.to_vec();
+    let mut next = from;
+    for _ in 0..n {
+        let logits = decode_last(ctx, &all[next..], next, 0);
+        next = all.len();
+        let best = (0..logits.len())
+            .max_by(|&a, &b| logits[a].total_cmp(&logits[b]))
+            .unwrap();
+        all.push(best as Token);
+    }
+    all
+}
