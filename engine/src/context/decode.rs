@@ -179,6 +179,9 @@ impl Context {
     /// [`Context::logits`]. On an error the memory is as before.
     pub fn decode(&mut self, batch: &Batch) -> Result<(), DecodeError> {
         self.check(batch.tokens())?;
+        for buffer in self.model.buffers() {
+            buffer.check()?;
+        }
         if self.memory.needs_shift() {
             self.apply_shift()?;
         }

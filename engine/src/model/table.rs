@@ -385,7 +385,7 @@ impl<'a> TensorTable<'a> {
     /// Ends a layer: its projections must have taken all rows of its fused tensor.
     fn end_fused(&mut self) {
         let Some((index, rows)) = self.fused.take() else { return };
-        let info = &self.file.tensors[index].1;
+        let info = self.file.tensors[index].1;
         if info.ne[1] > rows {
             self.wrong_shape(info, &[info.ne[0], rows]);
         }

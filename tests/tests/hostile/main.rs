@@ -314,6 +314,48 @@ fn files_that_end_early() {
     }
 }
 
+/// The pages behind a mapped file go when it is shortened, and touching them would kill the process: decode looks first.
+#[test]
+#[cfg(unix)]
+fn a_file_that_shrinks_while_mapped() {
+    use engine::context::{Batch, Context, ContextParams};
+    use engine::model::{LoadParams, Model};
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("shrinks.gguf");
+    let bytes = Draft::small("qwen3-dense").bytes(0).unwrap();
+    for mmap in [true, false] {
+        std::fs::write(&path, &bytes).unwrap();
+        let params = LoadParams {
+            mmap,
+            ..LoadParams::default()
+        };
+        let model = Model::load(&path, archs::ALL, &params).unwrap();
+        let params = ContextParams {
+            n_ctx: 32,
+            ..ContextParams::default()
+        };
+        let mut context = Context::new(model.into(), &params).unwrap();
+        let mut decode = |pos| {
+            let mut batch = Batch::new();
+            batch.push_prompt(&[0, 1], pos, 0);
+            context.decode(&batch).map_err(|e| e.to_string())
+        };
+        decode(0).unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(100).unwrap();
+        let expected = format!(
+            "{}: the file was changed while in use: it had {} bytes, now it has 100",
+            path.display(),
+            bytes.len()
+        );
+        assert_eq!(decode(2), if mmap { Err(expected) } else { Ok(()) });
+        // What was decoded stays, and so does the model once the file is whole again.
+        std::fs::write(&path, &bytes).unwrap();
+        assert_eq!(decode(if mmap { 2 } else { 4 }), Ok(()));
+    }
+}
+
 /// A small generator, so that a failing case can be made again from its number.
 struct Random(u64);
 
