@@ -3,7 +3,7 @@
 arch_macros::arch! {
     name: "dream";
     rope: neox;
-    attention: causal;
+    attention: bidirectional;
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
