@@ -243,6 +243,7 @@ fn graph(header: &Gguf) -> Graph {
         rope: base.rope,
         n_rot: base.n_rot(),
         causal: true,
+        n_ctx: 0,
         half_gelu: false,
     };
     let mut b = Builder::probe(&mut g, &leafs, &mut nodes, &mut inputs, params, &mut specs);

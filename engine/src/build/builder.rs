@@ -62,6 +62,8 @@ pub struct BuildParams {
     pub n_rot: usize,
     /// Hide later positions (false for encoders and diffusion models).
     pub causal: bool,
+    /// Positions that the context holds; 0 if there is none yet.
+    pub n_ctx: usize,
     /// Round GELU as recorded logits were ([`Unary::GeluHalf`]).
     pub half_gelu: bool,
 }
@@ -85,6 +87,8 @@ pub struct Builder<'a> {
     pub(super) adaptation: &'a Adaptation,
     pub(super) layer: Option<u32>,
     pub(super) n_attention: usize,
+    /// A rotation depends on the length of the context.
+    pub(super) factors_by_context: bool,
     last_name: Name,
     error: Option<BuildError>,
 }
@@ -139,6 +143,7 @@ impl<'a> Builder<'a> {
             adaptation: Adaptation::NONE,
             layer: None,
             n_attention: 0,
+            factors_by_context: false,
             last_name: Name::default(),
             error: None,
         }
@@ -333,6 +338,13 @@ impl<'a> Builder<'a> {
     /// Sum over dimension 0.
     pub fn sum_rows(&mut self, x: TensorId) -> TensorId {
         let y = self.g.sum_rows(x);
+        self.ok(y, x)
+    }
+
+    /// The one head of `x` `[d, 1, T]` for each of `n` heads: `[d, n, T]`.
+    pub fn repeat_heads(&mut self, x: TensorId, n: usize) -> TensorId {
+        let ne = self.g.tensor(x).ne;
+        let y = self.g.repeat(x, [ne[0], n, ne[2], ne[3]]);
         self.ok(y, x)
     }
 

@@ -339,6 +339,7 @@ impl Context {
             rope: self.rope,
             n_rot: self.model.base().n_rot(),
             causal: true,
+            n_ctx: self.n_ctx,
             half_gelu: self.params.half_gelu,
         }
     }
