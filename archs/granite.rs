@@ -21,10 +21,12 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: vector "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
-        rope_freqs?: vector "rope_freqs"  [n_rot / 2];
+        token_embd:  embed  "token_embd"         [n_embd, n_vocab];
+        output_norm: vector "output_norm"        [n_embd];
+        output:      linear "output"             [n_embd -> n_vocab] or token_embd;
+        rope_freqs?: vector "rope_freqs"         [n_rot / 2];
+        rope_short?: vector "rope_factors_short" [n_rot / 2];
+        rope_long?:  vector "rope_factors_long"  [n_rot / 2];
 
         layer {
             attn_norm: vector "attn_norm"   [n_embd];
@@ -59,8 +61,8 @@ arch_macros::arch! {
             let k = heads(wk(h), n_head_kv);
             let v = heads(wv(h), n_head_kv);
             if use_rope {
-                q = rope(q, factors = rope_freqs);
-                k = rope(k, factors = rope_freqs);
+                q = rope(q, factors = rope_freqs, short = rope_short, long = rope_long);
+                k = rope(k, factors = rope_freqs, short = rope_short, long = rope_long);
             }
             x += wo(attention(q, k, v, scale = kq_scale)) * residual_scale;
             let h = rms_norm(x, ffn_norm, eps);

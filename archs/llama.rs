@@ -11,10 +11,12 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: vector "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
-        rope_freqs?: vector "rope_freqs"  [n_rot / 2];
+        token_embd:  embed  "token_embd"         [n_embd, n_vocab];
+        output_norm: vector "output_norm"        [n_embd];
+        output:      linear "output"             [n_embd -> n_vocab] or token_embd;
+        rope_freqs?: vector "rope_freqs"         [n_rot / 2];
+        rope_short?: vector "rope_factors_short" [n_rot / 2];
+        rope_long?:  vector "rope_factors_long"  [n_rot / 2];
 
         layer {
             attn_norm: vector "attn_norm"   [n_embd];
@@ -40,8 +42,8 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            let q = rope(heads(wq(h), n_head), factors = rope_freqs);
-            let k = rope(heads(wk(h), n_head_kv), factors = rope_freqs);
+            let q = rope(heads(wq(h), n_head), factors = rope_freqs, short = rope_short, long = rope_long);
+            let k = rope(heads(wk(h), n_head_kv), factors = rope_freqs, short = rope_short, long = rope_long);
             let v = heads(wv(h), n_head_kv);
             x += wo(attention(q, k, v, scale = kq_scale));
             let h = rms_norm(x, ffn_norm, eps);

@@ -10,16 +10,21 @@ arch_macros::arch! {
         kq_scale: f32 = "attention.scale" or 1.0 / sqrt(head_dim);
         temperature: f32 = "attention.temperature_scale" or 0.0;
         check temperature == 0.0, "attention.temperature_scale is 0: attention that cools with positions is not supported";
+        scaling: string = "rope.scaling.type" or "linear";
+        attn_factor: f32 = "rope.scaling.attn_factor" or 1.0;
         log_mul: f32 = "rope.scaling.yarn_log_multiplier" or 0.0;
-        // Inverse of the factor by which YaRN sharpens attention over longer contexts.
-        let magnitude = 1.0 / (1.0 + 0.1 * log_mul * ln(1.0 / rope_freq_scale));
+        // Undoes the factor by which YaRN sharpens attention over longer contexts, as far as the file says.
+        let sharpening = if scaling == "yarn" { 1.0 + 0.1 * log_mul * ln(1.0 / rope_freq_scale) } else { 1.0 };
+        let magnitude = attn_factor / sharpening;
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: vector "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
-        rope_freqs?: vector "rope_freqs"  [n_rot / 2];
+        token_embd:  embed  "token_embd"         [n_embd, n_vocab];
+        output_norm: vector "output_norm"        [n_embd];
+        output:      linear "output"             [n_embd -> n_vocab] or token_embd;
+        rope_freqs?: vector "rope_freqs"         [n_rot / 2];
+        rope_short?: vector "rope_factors_short" [n_rot / 2];
+        rope_long?:  vector "rope_factors_long"  [n_rot / 2];
 
         layer {
             attn_norm: vector "attn_norm"   [n_embd];
@@ -45,8 +50,10 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            let q = rope(heads(wq(h), n_head), factors = rope_freqs, magnitude = magnitude);
-            let k = rope(heads(wk(h), n_head_kv), factors = rope_freqs, magnitude = magnitude);
+            let q = rope(heads(wq(h), n_head),
+                         factors = rope_freqs, short = rope_short, long = rope_long, magnitude = magnitude);
+            let k = rope(heads(wk(h), n_head_kv),
+                         factors = rope_freqs, short = rope_short, long = rope_long, magnitude = magnitude);
             let v = heads(wv(h), n_head_kv);
             x += wo(attention(q, k, v, scale = kq_scale));
             let h = rms_norm(x, ffn_norm, eps);

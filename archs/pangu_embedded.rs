@@ -12,7 +12,7 @@ arch_macros::arch! {
         token_embd:  embed  "token_embd"  [n_embd, n_vocab];
         output_norm: vector "output_norm" [n_embd];
         output:      linear "output"      [n_embd -> n_vocab] or token_embd;
-        ignore "rope_freqs"; // the graph rotates without factors
+        ignore "rope_freqs", "rope_factors_short", "rope_factors_long"; // the graph rotates without factors
 
         layer {
             attn_norm: vector "attn_norm"   [n_embd];

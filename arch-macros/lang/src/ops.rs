@@ -221,18 +221,20 @@ pub static OPS: &[OpSpec] = &[
             &[
                 tensor("x"),
                 keyword_some("factors", Vector),
-                keyword_some("long_factors", Vector),
+                keyword_some("short", Vector),
+                keyword_some("long", Vector),
                 keyword_some("base", Float),
                 keyword_some("scale", Float),
                 keyword_some("dims", Int),
+                keyword("offset", Int),
                 keyword_some("magnitude", Float),
                 keyword_some("yarn", Bool),
             ],
             rope,
             Emit::Struct("rope", "RopeArgs"),
             "rotary positions on [d, n, T]; the pairs are the declaration's `rope:`, base, scale, dims and magnitude the file's unless \
-             given; `factors` divide the frequencies, `long_factors` do in contexts longer than the model's original one; YaRN as the file \
-             says where `yarn` holds or is not given",
+             given, from dimension `offset` on; `factors` divide the frequencies, without them `short` or, in contexts beyond the first \
+             training's, `long`; YaRN as the file says where `yarn` holds or is not given",
         )
     },
     OpSpec {
@@ -303,6 +305,13 @@ pub static OPS: &[OpSpec] = &[
         sum_rows,
         Emit::Method("sum_rows"),
         "sum over dimension 0, which becomes 1",
+    ),
+    op(
+        "repeat_heads",
+        &[tensor("x"), positional("n", Int)],
+        repeat_heads,
+        Emit::Method("repeat_heads"),
+        "the one head of x for each of n heads: [d, 1, T] -> [d, n, T]",
     ),
     op(
         "concat",
@@ -539,6 +548,13 @@ fn moe(c: &mut Call<'_>) -> Option<Shape> {
 
 fn sum_rows(c: &mut Call<'_>) -> Option<Shape> {
     Some(c.shape("x")?.with_dim0(Dim::constant(1)))
+}
+
+fn repeat_heads(c: &mut Call<'_>) -> Option<Shape> {
+    let (x, n) = (c.shape("x")?, c.dim("n")?);
+    c.want("x", 1, &Dim::constant(1), "one head");
+    c.rank("x", 3, "[d, 1, T]", CUT_FIRST)
+        .then(|| Shape(vec![x.dim(0), n, x.dim(2)]))
 }
 
 fn concat(c: &mut Call<'_>) -> Option<Shape> {

@@ -63,14 +63,18 @@ pub struct PoolView {
 pub struct RopeArgs {
     /// Divides each frequency, `[n_dims / 2]`.
     pub factors: Option<Vector>,
-    /// Instead of `factors` in contexts longer than the model was first trained for.
-    pub long_factors: Option<Vector>,
+    /// Divides each frequency where there are no `factors` and the context is no longer than the first training's.
+    pub short: Option<Vector>,
+    /// Divides each frequency where there are no `factors` and the context is longer than the first training's.
+    pub long: Option<Vector>,
     /// Base of the wave lengths.
     pub base: Option<f32>,
     /// Factor on positions.
     pub scale: Option<f32>,
     /// Rotated elements of a head.
     pub dims: Option<usize>,
+    /// Elements of a head before the rotated ones.
+    pub offset: usize,
     /// Factor on the rotated elements.
     pub magnitude: Option<f32>,
     /// Without YaRN if false, even if the file asks for it: positions are then scaled alike for all frequencies.
@@ -153,16 +157,24 @@ impl Builder<'_> {
             beta_slow: scaling.beta_slow,
             n_ctx_orig: scaling.n_ctx_orig,
         };
-        let positions = self.positions();
-        self.rope_by_context |= args.long_factors.is_some();
-        let factors = if self.params.n_ctx > scaling.n_ctx_orig {
-            args.long_factors.or(args.factors)
+        let by_context = if self.params.n_ctx > scaling.n_ctx_orig {
+            args.long
         } else {
-            args.factors
+            args.short
         };
-        let factors = factors.map(|f| self.leaf(f.0));
-        let y = self.g.rope(x, positions, factors, rope);
-        self.ok(y, x)
+        self.factors_by_context |= args.factors.is_none() && args.long.is_some();
+        let positions = self.positions();
+        let factors = args.factors.or(by_context).map(|f| self.leaf(f.0));
+        if args.offset == 0 {
+            let y = self.g.rope(x, positions, factors, rope);
+            return self.ok(y, x);
+        }
+        let before = self.slice(x, 0, args.offset);
+        let rotated = self.slice(x, args.offset, self.g.tensor(x).ne[0]);
+        let rotated = self.dense(rotated);
+        let y = self.g.rope(rotated, positions, factors, rope);
+        let y = self.ok(y, rotated);
+        self.concat(before, y, 0)
     }
 
     /// Stores `k [dk, n_head_kv, T]` and `v [dv, n_head_kv, T]` in the layer's cache and attends with `q [dk, n_head, T]`:
@@ -178,7 +190,8 @@ impl Builder<'_> {
                     v_row: self.g.tensor(v).ne[0] * self.g.tensor(v).ne[1],
                     n_head_kv: self.g.tensor(k).ne[1],
                     window: args.window,
-                    rope: rotation_of(self.g, k, self.leafs).filter(|_| !self.rope_by_context),
+                    // Which factors a context rotates with is not known yet.
+                    rope: rotation_of(self.g, k, self.leafs).filter(|_| !self.factors_by_context),
                 };
                 specs.push(spec);
                 (k, v, 0)

@@ -89,8 +89,8 @@ pub struct Builder<'a> {
     pub(super) adaptation: &'a Adaptation,
     pub(super) layer: Option<u32>,
     pub(super) n_attention: usize,
-    /// Some frequencies follow from the context's length: a probe, which knows no context, cannot say how keys were rotated.
-    pub(super) rope_by_context: bool,
+    /// A rotation depends on the length of the context.
+    pub(super) factors_by_context: bool,
     last_name: Name,
     error: Option<BuildError>,
 }
@@ -156,7 +156,7 @@ impl<'a> Builder<'a> {
             adaptation: Adaptation::NONE,
             layer: None,
             n_attention: 0,
-            rope_by_context: false,
+            factors_by_context: false,
             last_name: Name::default(),
             error: None,
         }
@@ -359,6 +359,13 @@ impl<'a> Builder<'a> {
     /// Sum over dimension 0.
     pub fn sum_rows(&mut self, x: TensorId) -> TensorId {
         let y = self.g.sum_rows(x);
+        self.ok(y, x)
+    }
+
+    /// The one head of `x` `[d, 1, T]` for each of `n` heads: `[d, n, T]`.
+    pub fn repeat_heads(&mut self, x: TensorId, n: usize) -> TensorId {
+        let ne = self.g.tensor(x).ne;
+        let y = self.g.repeat(x, [ne[0], n, ne[2], ne[3]]);
         self.ok(y, x)
     }
 
