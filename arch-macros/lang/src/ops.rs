@@ -225,10 +225,11 @@ pub static OPS: &[OpSpec] = &[
                 keyword_some("base", Float),
                 keyword_some("scale", Float),
                 keyword_some("dims", Int),
+                keyword("halves", Bool),
             ],
             rope,
             Emit::Struct("rope", "RopeArgs"),
-            "rotary positions on [d, n, T]; the pairs are the declaration's `rope:`, base, scale and dims the file's unless given; \
+            "rotary positions on [d, n, T]; the pairs are the declaration's `rope:` (those of neox where `halves`), base, scale and dims the file's unless given; \
              `factors` divide the frequencies, `long_factors` do in contexts longer than the model's original one",
         )
     },

@@ -2,7 +2,7 @@
 
 use kernels::GgmlType;
 
-use crate::graph::{Attention, Flags, Home, Name, Op, Rope, TensorId, Window};
+use crate::graph::{Attention, Flags, Home, Name, Op, Rope, RopeKind, TensorId, Window};
 use crate::model::Vector;
 
 use super::Builder;
@@ -71,6 +71,8 @@ pub struct RopeArgs {
     pub scale: Option<f32>,
     /// Rotated elements of a head.
     pub dims: Option<usize>,
+    /// Pair the halves of a head whatever the architecture declares.
+    pub halves: bool,
 }
 
 /// Keyword arguments of [`Builder::attention`].
@@ -131,7 +133,7 @@ impl Builder<'_> {
         };
         let scaling = self.params.rope;
         let rope = Rope {
-            kind,
+            kind: if args.halves { RopeKind::Neox } else { kind },
             n_dims: args.dims.unwrap_or(self.params.n_rot),
             freq_base: args.base.unwrap_or(scaling.freq_base),
             freq_scale: args.scale.unwrap_or(scaling.freq_scale),
