@@ -2,7 +2,7 @@
 
 use kernels::GgmlType;
 
-use crate::graph::{Attention, Flags, Home, Name, Op, Rope, TensorId, Window};
+use crate::graph::{Attention, Flags, Home, Name, Op, Rope, RopeKind, TensorId, Window};
 use crate::model::Vector;
 
 use super::Builder;
@@ -79,6 +79,8 @@ pub struct RopeArgs {
     pub magnitude: Option<f32>,
     /// Without YaRN if false, even if the file asks for it: positions are then scaled alike for all frequencies.
     pub yarn: Option<bool>,
+    /// Pair the halves of a head whatever the architecture declares.
+    pub halves: bool,
 }
 
 /// Keyword arguments of [`Builder::attention`].
@@ -147,7 +149,7 @@ impl Builder<'_> {
             (scaling.ext_factor, scaling.attn_factor) = (0.0, 1.0);
         }
         let rope = Rope {
-            kind,
+            kind: if args.halves { RopeKind::Neox } else { kind },
             n_dims: args.dims.unwrap_or(self.params.n_rot),
             freq_base: args.base.unwrap_or(scaling.freq_base),
             freq_scale: args.scale.unwrap_or(scaling.freq_scale),

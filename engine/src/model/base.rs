@@ -19,6 +19,8 @@ pub struct Base {
     n_expert_used: usize,
     /// How positions are scaled.
     pub rope: RopeScaling,
+    /// Positions have several axes (time, height, width), each with its share of the rotary pairs.
+    pub rope_sections: bool,
 }
 
 /// Where and how far a model's positions reach beyond its first training (keys `rope.*`).
@@ -71,6 +73,7 @@ impl Base {
             n_expert: r.in_range("expert_count", Some(0), 0..=MAX_EXPERTS),
             n_expert_used: r.in_range("expert_used_count", Some(0), 0..=MAX_EXPERTS),
             rope: RopeScaling::read(r),
+            rope_sections: r.has_sections(),
             n_head,
             n_head_kv,
             n_ff,
@@ -177,6 +180,10 @@ impl Base {
     /// Factor on positions.
     pub fn rope_freq_scale(&self) -> f32 {
         self.rope.freq_scale
+    }
+    /// Whether positions have several axes.
+    pub fn rope_sections(&self) -> bool {
+        self.rope_sections
     }
 }
 

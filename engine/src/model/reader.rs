@@ -203,6 +203,15 @@ impl<'a> HparamReader<'a> {
         n.min(1 << 28)
     }
 
+    /// Whether the first two axes of a position have a share of the rotary pairs; without, positions are plain.
+    pub(super) fn has_sections(&mut self) -> bool {
+        let sections = self.metadata.get(&self.full("rope.dimension_sections"));
+        let Some(sections) = sections.and_then(Value::as_array) else {
+            return false;
+        };
+        (0..2).all(|i| sections.get(i).and_then(|n| n.as_i64()).is_some_and(|n| n > 0))
+    }
+
     /// The key as the file has it: behind the architecture's name unless it starts with `/`.
     fn full(&self, key: &str) -> String {
         match key.strip_prefix('/') {

@@ -1,0 +1,48 @@
+//! GLM-4 (0414): ChatGLM with norms after attention and feed-forward too. Of its vision model the text path: positions whose axes
+//! are all equal.
+
+arch_macros::arch! {
+    name: "glm4";
+    rope: norm;
+
+    hparams {
+        eps: f32 = "attention.layer_norm_rms_epsilon";
+    }
+
+    tensors {
+        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
+        output_norm: vector "output_norm" [n_embd];
+        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+
+        layer {
+            attn_norm: vector "attn_norm"   [n_embd];
+            wq:        linear "attn_q"      [n_embd -> n_head * head_dim];
+            wk:        linear "attn_k"      [n_embd -> n_head_kv * head_dim];
+            wv:        linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
+            wo:        linear "attn_output" [n_head * head_dim_v -> n_embd];
+            attn_post: vector "post_attention_norm" [n_embd];
+            ffn_norm:  vector "ffn_norm"    [n_embd];
+            up:        linear "ffn_up"      [n_embd -> 2 * n_ff];  // the gate's rows, then the values'
+            down:      linear "ffn_down"    [n_ff -> n_embd];
+            ffn_post:  vector "post_ffw_norm" [n_embd];
+        }
+    }
+
+    graph {
+        let x = token_embd[tokens];
+        for layer {
+            let h = rms_norm(x, attn_norm, eps);
+            // The vision model, known by its sections, pairs halves.
+            let q = rope(heads(wq(h), n_head), halves = rope_sections);
+            let k = rope(heads(wk(h), n_head_kv), halves = rope_sections);
+            let v = heads(wv(h), n_head_kv);
+            x += rms_norm(wo(attention(q, k, v)), attn_post, eps);
+            let h = rms_norm(x, ffn_norm, eps);
+            let h = up(h);
+            x += rms_norm(down(silu(h[..n_ff]) * h[n_ff..]), ffn_post, eps);
+        }
+        output(rms_norm(x, output_norm, eps))
+    }
+
+    test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }
+}
