@@ -1,6 +1,7 @@
 //! Logits of seeded models against recorded ones, whatever the ubatch size, cache type, device and mix of sequences.
 
-use engine::context::{Batch, SeqSet};
+use engine::conformance::CheckError;
+use engine::context::{Batch, ContextError, SeqSet};
 use kernels::GgmlType;
 use tests::{context, exact, fixture, model, nmse, place_on};
 
@@ -59,6 +60,31 @@ fn rounded_caches_cost_little() {
             check(name, limit, |p| (p.context.type_k, p.context.type_v) = (ty, ty));
         }
     }
+}
+
+/// Caches of 4 bits, where heads are whole blocks; where not, the context is refused.
+#[test]
+fn caches_of_four_bits_keep_the_shape_of_the_logits() {
+    let mut met = 0;
+    for name in CORE {
+        for n_reference in [0, 3] {
+            let mut params = exact();
+            (params.context.type_k, params.context.type_v) = (GgmlType::Q4_0, GgmlType::Q4_0);
+            place_on(&mut params.load, "reference", n_reference);
+            match fixture(name).nmse(archs::ALL, &params) {
+                Ok(found) => {
+                    println!("{name}, {n_reference} on reference: NMSE {found:.3e}");
+                    assert!(found < 2e-1, "{name}: NMSE {found:.3e}");
+                    met += 1;
+                }
+                Err(CheckError::Context(ContextError::KvType { head_dim, .. })) => {
+                    assert!(!head_dim.is_multiple_of(GgmlType::Q4_0.block_size()), "{name}");
+                }
+                Err(e) => panic!("{name}: {e}"),
+            }
+        }
+    }
+    assert!(met > 0, "some fixture has heads of whole blocks");
 }
 
 #[test]

@@ -67,6 +67,60 @@ fn shifted_positions_rotate_the_keys() {
     assert!(nmse(&expected, &back) < 1e-8);
 }
 
+/// Rotary attention sees distances only: without the older half, what follows is the same whether or not the rest moved down.
+#[test]
+fn a_shifted_context_goes_on_as_if_it_had_only_been_cut() {
+    let (m, t) = (model("llama-dense"), tokens("llama-dense"));
+    let mut shifted = context(&m, |_| {});
+    let before = decode_last(&mut shifted, &t[..40], 0, 0);
+    let mut cut = context(&m, |_| {});
+    assert_eq!(before, decode_last(&mut cut, &t[..40], 0, 0));
+    assert_eq!(shifted.shift_context(0, 0), Ok(20));
+    cut.seq_rm(0, ..20).unwrap();
+    assert_eq!((shifted.n_past(0), cut.n_past(0)), (20, 40));
+    for i in 40..50 {
+        let expected = decode_one(&mut cut, t[i], i, 0);
+        let found = decode_one(&mut shifted, t[i], i - 20, 0);
+        assert!(nmse(&expected, &found) < 1e-8, "{:.3e}", nmse(&expected, &found));
+    }
+}
+
+#[test]
+fn text_longer_than_the_context_keeps_its_beginning() {
+    let (m, t) = (model("llama-dense"), tokens("llama-dense"));
+    let mut ctx = context(&m, |p| {
+        p.n_ctx = 32;
+        p.n_seq_max = 2;
+    });
+    let mut by_hand = context(&m, |p| p.n_ctx = 32);
+    for &token in t.iter().cycle().take(150) {
+        let pos = ctx.n_past(0);
+        if pos == 32 {
+            assert_eq!(ctx.shift_context(0, 4), Ok(14));
+            by_hand.seq_rm(0, 4..18).unwrap();
+            by_hand.seq_add(0, 18.., -14).unwrap();
+            assert_eq!((ctx.n_past(0), ctx.n_used()), (18, 18));
+        }
+        let pos = ctx.n_past(0);
+        assert_eq!(
+            decode_one(&mut ctx, token, pos, 0),
+            decode_one(&mut by_hand, token, pos, 0)
+        );
+    }
+    // Nothing to choose from, nothing there, and positions that another sequence has, too.
+    let n_past = ctx.n_past(0);
+    assert_eq!(ctx.shift_context(0, n_past - 1), Ok(0));
+    assert_eq!(ctx.shift_context(1, 0), Ok(0));
+    assert_eq!(ctx.shift_context(9, usize::MAX), Ok(0));
+    ctx.seq_cp(0, 1, ..).unwrap();
+    assert_eq!(ctx.shift_context(0, 4), Err(MemoryError::Shared { seq: 0 }));
+    assert_eq!(
+        (ctx.n_past(0), ctx.n_past(1)),
+        (n_past, n_past),
+        "a refused shift changes nothing"
+    );
+}
+
 #[test]
 fn a_window_needs_few_cells_and_says_when_it_has_forgotten() {
     let (m, t) = (model("gemma3-dense"), tokens("gemma3-dense"));

@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use engine::context::{Batch, Context, ContextParams, SeqSet};
 use engine::model::{LoadParams, Model};
+use engine::vocab::Token;
 use serde::Deserialize;
 
 #[derive(Deserialize)]
 struct Truth {
     model_file: String,
-    tokens: Vec<u32>,
+    tokens: Vec<Token>,
     text: String,
     peer: Peer,
     top32_ids: Vec<Vec<usize>>,
@@ -142,9 +143,7 @@ fn greedy(model: &Arc<Model>, prompt: &str, n: usize) -> String {
     for _ in 0..n {
         ctx.decode(&batch).unwrap();
         let row = ctx.logits(batch.len() - 1).unwrap();
-        let best = (0..row.len())
-            .max_by(|&a, &b| row[a].total_cmp(&row[b]).then(b.cmp(&a)))
-            .unwrap() as u32;
+        let best = likeliest(row);
         if vocab.is_eog(best) {
             break;
         }
@@ -153,4 +152,99 @@ fn greedy(model: &Arc<Model>, prompt: &str, n: usize) -> String {
         tokens.push(best);
     }
     vocab.detokenize(&tokens, false, true)
+}
+
+/// What may not change a text.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    n_ubatch: usize,
+    /// Before this many tokens of the text are there, the context's state moves to a new context.
+    restore_at: Option<usize>,
+    /// Another sequence takes turns with the first in every batch.
+    with_second: bool,
+}
+
+#[test]
+#[ignore = "needs the two model files (about 330 MB) and some minutes"]
+fn greedy_text_does_not_depend_on_batches_restored_states_or_company() {
+    let plain = Way {
+        n_ubatch: 512,
+        restore_at: None,
+        with_second: false,
+    };
+    let mut ways: Vec<Way> = [1, 7, 64].map(|n_ubatch| Way { n_ubatch, ..plain }).to_vec();
+    ways.extend([0, 11].map(|n| Way {
+        restore_at: Some(n),
+        ..plain
+    }));
+    ways.extend([7, 512].map(|n_ubatch| Way {
+        n_ubatch,
+        with_second: true,
+        ..plain
+    }));
+    for (truth, model) in cases() {
+        let vocab = model.vocab();
+        // The beginning of the long text and a short prompt.
+        let long = truth.tokens[..150].to_vec();
+        let short = vocab.tokenize("The quick brown fox", true, true);
+        for prompt in [&long, &short] {
+            let expected = continuation(&model, prompt, plain, 32);
+            for &way in &ways {
+                let found = continuation(&model, prompt, way, 32);
+                assert_eq!(
+                    vocab.detokenize(&expected, false, true),
+                    vocab.detokenize(&found, false, true),
+                    "{}: {way:?}",
+                    truth.model_file
+                );
+                assert_eq!(expected, found);
+            }
+        }
+    }
+}
+
+/// The likeliest tokens after a prompt, `n` at most.
+fn continuation(model: &Arc<Model>, prompt: &[Token], way: Way, n: usize) -> Vec<Token> {
+    let params = ContextParams {
+        n_ctx: 512,
+        n_ubatch: way.n_ubatch,
+        n_seq_max: 2,
+        ..ContextParams::default()
+    };
+    let context = || Context::new(model.clone(), &params).expect("the context is made");
+    let mut ctx = context();
+    // The company reads the prompt backwards, and goes on so again and again.
+    let mut company = prompt.iter().rev().cycle();
+    let (mut batch, mut text, mut pos) = (Batch::new(), Vec::new(), 0);
+    let mut next: Vec<Token> = prompt.to_vec();
+    while text.len() < n {
+        batch.clear();
+        for (i, &token) in next.iter().enumerate() {
+            if let Some(&other) = company.next().filter(|_| way.with_second) {
+                batch.push(other, pos, SeqSet::one(1), false);
+            }
+            batch.push(token, pos, SeqSet::one(0), i + 1 == next.len());
+            pos += 1;
+        }
+        ctx.decode(&batch).expect("the batch is decoded");
+        let best = likeliest(ctx.logits(batch.len() - 1).expect("the last token has output"));
+        if model.vocab().is_eog(best) {
+            break;
+        }
+        if way.restore_at == Some(text.len()) {
+            let mut state = Vec::new();
+            ctx.save_state(&mut state).expect("the state is saved");
+            ctx = context();
+            ctx.load_state(&state).expect("the state is restored");
+        }
+        text.push(best);
+        next = vec![best];
+    }
+    text
+}
+
+/// The token of the largest logit; the first of equals.
+fn likeliest(logits: &[f32]) -> Token {
+    let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]).then(b.cmp(&a)));
+    best.expect("there are logits") as Token
 }

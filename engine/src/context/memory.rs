@@ -270,6 +270,27 @@ impl KvMemory {
 
     /// Moves positions of a sequence; the keys are rotated before the next decode.
     pub(super) fn add(&mut self, seq: usize, span: Span, delta: i32) -> Result<(), MemoryError> {
+        self.check_add(seq, span)?;
+        self.pools
+            .iter_mut()
+            .for_each(|p| p.add(seq, span.from, span.to, delta));
+        self.recount();
+        Ok(())
+    }
+
+    /// Removes positions of a sequence and moves what follows them down to take their place. On an error nothing is removed.
+    pub(super) fn close_up(&mut self, seq: usize, gone: Span) -> Result<(), MemoryError> {
+        let rest = Span {
+            from: gone.to,
+            to: i32::MAX,
+        };
+        self.check_add(seq, rest)?;
+        self.remove(seq, gone)?;
+        self.add(seq, rest, gone.from - gone.to)
+    }
+
+    /// An error unless these positions can move.
+    fn check_add(&self, seq: usize, span: Span) -> Result<(), MemoryError> {
         self.check_seq(seq)?;
         if let Some(spec) = self.specs.iter().find(|s| s.rope.is_none()) {
             return Err(MemoryError::NotShiftable { layer: spec.layer });
@@ -277,10 +298,6 @@ impl KvMemory {
         if self.pools.iter().any(|p| p.shares(seq, span.from, span.to)) {
             return Err(MemoryError::Shared { seq });
         }
-        self.pools
-            .iter_mut()
-            .for_each(|p| p.add(seq, span.from, span.to, delta));
-        self.recount();
         Ok(())
     }
 

@@ -5,8 +5,9 @@ use kernels::GgmlType;
 use crate::build::KvSpec;
 use crate::graph::{Flags, Graph, Name, Rope, ShapeError, TensorId};
 
-use super::DecodeError;
 use super::decode::Context;
+use super::memory::Span;
+use super::{DecodeError, MemoryError};
 
 /// Inputs of a shift graph for one pool.
 struct ShiftInputs {
@@ -17,6 +18,22 @@ struct ShiftInputs {
 }
 
 impl Context {
+    /// Makes room in a context that is full: keeps the first `n_keep` positions of a sequence, removes the older half of the others,
+    /// and moves the rest down to follow the kept ones. The number of positions removed; 0 if there were fewer than two to choose from.
+    ///
+    /// What remains was computed in sight of what is removed, so the logits that follow are close to, and not the same as, those of
+    /// the shorter text decoded anew.
+    pub fn shift_context(&mut self, seq: usize, n_keep: usize) -> Result<usize, MemoryError> {
+        let n_gone = self.n_past(seq).saturating_sub(n_keep) / 2;
+        if n_gone > 0 {
+            // Both are below the number of positions, which are i32.
+            let from = n_keep as i32;
+            let to = from + n_gone as i32;
+            self.memory.close_up(seq, Span { from, to })?;
+        }
+        Ok(n_gone)
+    }
+
     /// Rotates the keys of all cells that moved since the last decode.
     pub(super) fn apply_shift(&mut self) -> Result<(), DecodeError> {
         // The decode graph's memory is used for this one.
