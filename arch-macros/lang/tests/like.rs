@@ -46,6 +46,13 @@ const PLAIN_GRAPH: &str = "graph {
     output(rms_norm(x, output_norm, eps))
 }";
 
+/// A graph without the output matrix, the norm of a layer and the scale.
+const BARE_GRAPH: &str = "graph {
+    let x = token_embd[tokens];
+    for layer { if n_expert == 0 { x += down(silu(up(rms_norm(x, a, eps)))); } }
+    rms_norm(x, output_norm, eps)
+}";
+
 /// Files in memory: name to the contents of its `arch!`.
 struct Memory(BTreeMap<&'static str, String>);
 
@@ -102,7 +109,7 @@ fn faults(text: &str) -> Vec<String> {
 #[test]
 fn children_are_their_parents_with_the_differences() {
     let graph = &BASE[BASE.find("graph {").unwrap()..BASE.find("test {").unwrap()];
-    let cases: [(&str, &[(&str, &str)]); 10] = [
+    let cases: [(&str, &[(&str, &str)]); 9] = [
         ("", &[]),
         ("rope: norm;", &[("rope: neox", "rope: norm")]),
         (
@@ -118,12 +125,12 @@ fn children_are_their_parents_with_the_differences() {
         ),
         // New items before a replaced one come before it, so that it can use them; others are added.
         (
-            "hparams { gain: f32 = \"gain\" or 3.0; let twice = scale * gain; without scale; scale: f32 = \"other\"; }",
+            "hparams { gain: f32 = \"gain\" or 3.0; let twice = scale * gain; scale: f32 = \"other\"; check n_ff > 1, \"wide\"; }",
             &[
-                ("scale: f32 = \"attention.scale\" or 1.0;", ""),
+                ("\"attention.scale\" or 1.0;", "\"other\";"),
                 (
                     "let twice = scale * 2.0;",
-                    "gain: f32 = \"gain\" or 3.0; let twice = scale * gain; scale: f32 = \"other\";",
+                    "gain: f32 = \"gain\" or 3.0; let twice = scale * gain; check n_ff > 1, \"wide\";",
                 ),
             ],
         ),
@@ -162,23 +169,26 @@ fn children_are_their_parents_with_the_differences() {
             ],
         ),
         (
-            "tensors { without output; head: linear \"output\" [n_embd -> n_vocab]; ignore \"more\"; } graph { let x = token_embd[tokens]; for layer { x += down(silu(down(x))) ; } x }",
-            &[("", "")],
-        ),
-        (
-            "tensors { layer { q_norm: vector \"q\" [n_embd]; without norm; } } graph { x }",
-            &[("", "")],
+            &format!(
+                "hparams {{ without scale, twice; }} tensors {{ without output; layer {{ without norm; a: vector \"a\" [n_embd]; }} }} {BARE_GRAPH}"
+            ),
+            &[
+                ("scale: f32 = \"attention.scale\" or 1.0;", ""),
+                ("let twice = scale * 2.0;", ""),
+                ("output: linear \"output\" [n_embd -> n_vocab] or token_embd;", ""),
+                ("norm: vector \"attn_norm\" [n_embd];", ""),
+                (
+                    "down: linear \"ffn_down\" [n_ff -> n_embd];",
+                    "down: linear \"ffn_down\" [n_ff -> n_embd]; a: vector \"a\" [n_embd];",
+                ),
+                (graph, BARE_GRAPH),
+            ],
         ),
     ];
     for (i, (own, edits)) in cases.iter().enumerate() {
         let child = format!("name: \"base\"; like: \"base\"; {own}");
         let child = child.replace("name: \"base\"", "name: \"child\"");
         let mut whole = BASE.replace("name: \"base\"", "name: \"child\"");
-        if edits == &[("", "")] {
-            // Faults of the merged whole: only that nothing panics and something is said.
-            assert!(!faults(&child).is_empty(), "case {i}");
-            continue;
-        }
         for (from, to) in *edits {
             assert_eq!(whole.matches(from).count(), 1, "case {i}: {from}");
             whole = whole.replace(from, to);
@@ -196,7 +206,7 @@ fn ancestors_are_known_and_tracked() {
     let description = arch_lang::describe(&arch);
     assert_eq!(description.like, ["middle", "base"]);
     assert_eq!(description.tensors.len(), 6);
-    assert_eq!(description.flow.len(), 9, "{:?}", description.flow);
+    assert_eq!(description.flow.len(), 11, "{:?}", description.flow);
     assert!(matches!(arch.rope, arch_lang::model::RopeKind::Norm));
     let items = arch_lang::expand_with(tokens(text), &library()).to_string();
     for file in ["/middle.rs", "/base.rs"] {
@@ -236,7 +246,7 @@ fn faults_stand_under_the_childs_tokens() {
             "like: \"base\"; hparams { without scales; } tensors { layer { without nrm; } without x; }",
             vec![
                 "scales: no inherited hyper-parameter is called `scales`; did you mean `scale`?",
-                "nrm: no inherited tensor is called `nrm`",
+                "nrm: no inherited tensor is called `nrm`; did you mean `norm`?",
                 "x: no inherited tensor is called `x`",
             ],
         ),
@@ -258,8 +268,8 @@ fn faults_stand_under_the_childs_tokens() {
             "like: \"base\"; graph { let x = token_embd[tokens]; for layer { x += rms_norm(x, norm, eps) * twice; } x }",
             vec![
                 "\"base\": inherited from `base`: `down` is declared and never used",
-                "\"base\": inherited from `base`: `output` is declared and never used",
                 "\"base\": inherited from `base`: `output_norm` is declared and never used",
+                "\"base\": inherited from `base`: `output` is declared and never used",
                 "\"base\": inherited from `base`: `up` is declared and never used",
             ],
         ),
@@ -280,7 +290,9 @@ fn faults_stand_under_the_childs_tokens() {
             vec!["like: `like` stands here for the second time"],
         ),
     ] {
-        assert_eq!(child(rest), expected, "{rest}");
+        let found = child(rest);
+        let same = found.iter().zip(&expected).all(|(f, e)| f.starts_with(e));
+        assert!(same && found.len() == expected.len(), "{rest}: {found:#?}");
     }
 }
 
