@@ -8,6 +8,8 @@ use syn::{BinOp, Expr, ExprIf, Ident, LitStr};
 pub struct Decl {
     /// `name: "qwen3";`
     pub name: Option<LitStr>,
+    /// `like: "qwen2";`
+    pub like: Option<LitStr>,
     /// `rope: neox;`
     pub rope: Option<Ident>,
     /// `attention: bidirectional;`
@@ -67,6 +69,8 @@ pub enum HparamItem {
         /// Says what is wrong when it does not.
         text: LitStr,
     },
+    /// `without n_swa, …;`: not inherited.
+    Without(Vec<Ident>),
 }
 
 /// One item of `tensors`.
@@ -91,6 +95,8 @@ pub enum TensorItem {
     },
     /// `ignore "cls.output", …;`
     Ignore(Vec<LitStr>),
+    /// `without q_norm, …;`: not inherited.
+    Without(Vec<Ident>),
 }
 
 /// One tensor.

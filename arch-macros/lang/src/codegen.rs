@@ -30,7 +30,15 @@ pub fn items(arch: &Arch) -> TokenStream {
     let load = load(arch);
     let build = build::implementation(arch);
     let arch_static = arch_static(arch);
-    quote! { #structs #load #build #arch_static }
+    let tracked = tracked_files(arch);
+    quote! { #structs #load #build #arch_static #tracked }
+}
+
+/// Makes the compiler know the files that were read, so that a change of one builds this declaration anew.
+fn tracked_files(arch: &Arch) -> TokenStream {
+    let paths = arch.ancestors.iter().map(|a| format!("/{}", a.file));
+    quote!(#(const _: &::core::primitive::str =
+        ::core::include_str!(::core::concat!(::core::env!("CARGO_MANIFEST_DIR"), #paths));)*)
 }
 
 /// What stands in for a faulty declaration: an `ARCH` that loads nothing.

@@ -1,6 +1,6 @@
 //! The architecture language: a small compiler from one `arch!` declaration to the code of a model.
 //!
-//! Tokens are parsed ([`parse`], where the grammar stands), checked ([`check`]: names, types, symbolic shapes, all faults
+//! Tokens are parsed ([`parse`], where the grammar stands), completed by what they are `like` (`inherit`), checked ([`check`]: names, types, symbolic shapes, all faults
 //! collected with the tokens they stand under) into a typed model ([`model`]), and turned into items ([`codegen`], which cannot
 //! fail). Everything works on `proc-macro2` tokens, so the compiler runs inside rustc and inside any other program alike.
 //!
@@ -12,6 +12,8 @@ mod check;
 mod codegen;
 pub mod diag;
 mod flow;
+mod inherit;
+mod library;
 pub mod model;
 pub mod ops;
 pub mod parse;
@@ -22,6 +24,7 @@ use proc_macro2::TokenStream;
 
 pub use diag::Diagnostic;
 pub use flow::FlowNode;
+pub use library::{Folder, Library, Source};
 
 use diag::Errors;
 
@@ -30,11 +33,15 @@ use diag::Errors;
 ///
 /// The environment variable `ARCH_MACROS_PRINT` makes it print the expansion to the standard error stream.
 pub fn expand(input: TokenStream) -> TokenStream {
-    let (decl, analyzed) = analyze(input);
+    expand_with(input, &())
+}
+
+/// [`expand`] with the declarations that `like: "…";` may name.
+pub fn expand_with(input: TokenStream, library: &dyn Library) -> TokenStream {
+    let (name, analyzed) = analyze(input, library);
     let items = match analyzed {
         Ok(arch) => codegen::items(&arch),
         Err(faults) => {
-            let name = decl.name.as_ref().map_or_else(String::new, syn::LitStr::value);
             let messages = faults.iter().map(Diagnostic::to_compile_error);
             let skeleton = codegen::skeleton(&name);
             quote::quote!(#(#messages)* #skeleton)
@@ -48,20 +55,39 @@ pub fn expand(input: TokenStream) -> TokenStream {
 
 /// Compiles a declaration as far as the checked model, or to all its faults in the order of the source.
 pub fn compile(input: TokenStream) -> Result<model::Arch, Vec<Diagnostic>> {
-    analyze(input).1
+    compile_with(input, &())
 }
 
-/// Parses and, if the syntax is without fault, checks.
-fn analyze(input: TokenStream) -> (ast::Decl, Result<model::Arch, Vec<Diagnostic>>) {
+/// [`compile`] with the declarations that `like: "…";` may name.
+pub fn compile_with(input: TokenStream, library: &dyn Library) -> Result<model::Arch, Vec<Diagnostic>> {
+    analyze(input, library).1
+}
+
+/// Parses, completes and checks, each if the step before found no fault; the name is that of the declaration, if it has one.
+fn analyze(input: TokenStream, library: &dyn Library) -> (String, Result<model::Arch, Vec<Diagnostic>>) {
     let mut errors = Errors::new();
     let decl = parse::parse(input, &mut errors);
-    let arch = if errors.is_empty() {
-        check::check(&decl, &mut errors)
+    let name = decl.name.as_ref().map_or_else(String::new, syn::LitStr::value);
+    let like = decl.like.clone();
+    let resolved = if errors.is_empty() {
+        inherit::resolve(decl, library, &mut errors)
     } else {
         None
     };
-    let faults = errors.finish();
-    (decl, arch.ok_or(faults))
+    let merged = resolved.is_some();
+    let arch = resolved.and_then(|(decl, ancestors)| {
+        let arch = check::check(&decl, &mut errors)?;
+        Some(model::Arch { ancestors, ..arch })
+    });
+    let mut faults = errors.finish();
+    if let Some(like) = like.filter(|_| merged) {
+        // Nothing of the child's own is checked at this place: what stands here is inherited.
+        let at = Diagnostic::new(&like, "").line_column();
+        for d in faults.iter_mut().filter(|d| d.line_column() == at) {
+            d.message = format!("inherited from `{}`: {}", like.value(), d.message);
+        }
+    }
+    (name, arch.ok_or(faults))
 }
 
 /// What a declaration says, for people: the tensors as a table and the graph's values.
@@ -69,6 +95,8 @@ fn analyze(input: TokenStream) -> (ast::Decl, Result<model::Arch, Vec<Diagnostic
 pub struct Description {
     /// `general.architecture` of its files.
     pub name: String,
+    /// Names of what it is `like`, nearest first.
+    pub like: Vec<String>,
     /// Rows: field, GGUF name, kind, shape, and when it is there.
     pub tensors: Vec<[String; 5]>,
     /// The graph, from which drawings are made.
@@ -96,6 +124,7 @@ pub fn describe(arch: &model::Arch) -> Description {
     };
     Description {
         name: arch.name.clone(),
+        like: arch.ancestors.iter().map(|a| a.name.clone()).collect(),
         tensors: arch.tensors.iter().map(row).collect(),
         flow: flow::flow(arch),
     }

@@ -11,6 +11,8 @@ use crate::sym::{Dim, Shape};
 pub struct Arch {
     /// `general.architecture` of the files it loads.
     pub name: String,
+    /// What it is `like`, nearest first.
+    pub ancestors: Vec<Ancestor>,
     /// Pairing of rotary positions.
     pub rope: RopeKind,
     /// Tokens see later ones too; there is no KV memory.
@@ -27,6 +29,15 @@ pub struct Arch {
     pub graph: Block,
     /// Sizes for tests, in the order of the declaration.
     pub test: Vec<(String, TestSize)>,
+}
+
+/// An architecture that another one inherits from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ancestor {
+    /// Its `general.architecture`.
+    pub name: String,
+    /// Its file, relative to the manifest of the crate.
+    pub file: String,
 }
 
 /// Which elements of a head a rotation pairs.

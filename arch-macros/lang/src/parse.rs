@@ -5,17 +5,19 @@
 //! ```ebnf
 //! arch      = { section } ;
 //! section   = "name" ":" STRING ";"
+//!           | "like" ":" STRING ";"                                (* what is not said here is said there *)
 //!           | "rope" ":" ( "norm" | "neox" | "none" ) ";"          (* later: "mrope" | "imrope" *)
 //!           | "attention" ":" ( "causal" | "bidirectional" ) ";"    (* causal if not said *)
 //!           | "hparams" "{" { hparam } "}"
 //!           | "tensors" "{" { tensor | group | layers } "}"
 //!           | "graph" "{" { stmt | loop } [ EXPR ] "}"              (* later: "graph" IDENT *)
-//!           | "test" "{" [ size { "," size } [ "," ] ] "}"
-//!           | "like" ":" STRING ";" ;                               (* later *)
+//!           | "test" "{" [ size { "," size } [ "," ] ] "}" ;
 //!
 //! hparam    = IDENT ":" type "=" STRING [ "or" EXPR ] ";"
 //!           | "let" IDENT "=" EXPR ";"
-//!           | "check" EXPR "," STRING ";" ;
+//!           | "check" EXPR "," STRING ";"
+//!           | without ;
+//! without   = "without" IDENT { "," IDENT } ";" ;                   (* with "like" only *)
 //! type      = scalar | "[" scalar "]" | "pattern" ;                 (* later: "[" scalar ";" INT "]" *)
 //! scalar    = "usize" | "f32" | "bool" | "string" ;
 //!
@@ -23,6 +25,7 @@
 //! group     = "if" EXPR "{" { tensor | group } "}" [ "else" ( group | "{" { tensor | group } "}" ) ] ;
 //! tensor    = IDENT [ "?" ] ":" kind STRING "[" dims "]" [ "or" IDENT ] ";"
 //!           | "ignore" STRING { "," STRING } ";"
+//!           | without                                               (* not in a group *)
 //!           | "state" "{" { IDENT ":" "[" dims "]" ";" } "}" ;      (* later *)
 //! kind      = "embed" | "vector" | "norm" | "linear" | "experts" | "raw" ;
 //! dims      = EXPR { "," EXPR } | EXPR "->" EXPR [ ";" EXPR ] ;
@@ -46,7 +49,7 @@ use syn::{BinOp, Expr, ExprIf, Ident, Lit, LitStr, Token, braced, bracketed, tok
 use crate::ast::{Block, Decl, Dims, Graph, HparamItem, Stmt, TensorDecl, TensorItem, Test};
 use crate::diag::{Errors, did_you_mean};
 
-const SECTIONS: [&str; 8] = ["name", "rope", "attention", "hparams", "tensors", "graph", "test", "like"];
+const SECTIONS: [&str; 8] = ["name", "like", "rope", "attention", "hparams", "tensors", "graph", "test"];
 
 /// Parses the contents of one `arch!`; faults go to `errors`.
 pub fn parse(input: TokenStream, errors: &mut Errors) -> Decl {
@@ -100,6 +103,7 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
     let text = word.to_string();
     let twice = match text.as_str() {
         "name" => decl.name.is_some(),
+        "like" => decl.like.is_some(),
         "rope" => decl.rope.is_some(),
         "attention" => decl.attention.is_some(),
         "hparams" => !decl.hparams.is_empty(),
@@ -158,14 +162,14 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
         "test" => decl.test = Some(test(word.span(), input)?),
         "like" => {
             input.parse::<Token![:]>()?;
-            let base: LitStr = input.parse()?;
+            decl.like = Some(string(input, "the name of another architecture, in quotes")?);
             input.parse::<Token![;]>()?;
-            errors.syntax(&not_yet(base.span(), "an architecture that is `like` another is"));
         }
         _ => {
             let hint = did_you_mean(&text, SECTIONS);
-            let message =
-                format!("expected `name`, `rope`, `attention`, `hparams`, `tensors`, `graph` or `test`, found `{text}`{hint}");
+            let message = format!(
+                "expected `name`, `like`, `rope`, `attention`, `hparams`, `tensors`, `graph` or `test`, found `{text}`{hint}"
+            );
             return Err(syn::Error::new(word.span(), message));
         }
     }
@@ -213,6 +217,9 @@ fn hparam(input: ParseStream<'_>) -> syn::Result<HparamItem> {
         input.parse::<Token![;]>()?;
         return Ok(HparamItem::Check { cond, text });
     }
+    if name == "without" && !input.peek(Token![:]) {
+        return without(input).map(HparamItem::Without);
+    }
     input.parse::<Token![:]>()?;
     let list = input.peek(token::Bracket);
     let ty = if list {
@@ -249,6 +256,13 @@ fn hparam(input: ParseStream<'_>) -> syn::Result<HparamItem> {
         key,
         default,
     })
+}
+
+/// What follows the word `without`.
+fn without(input: ParseStream<'_>) -> syn::Result<Vec<Ident>> {
+    let names = syn::punctuated::Punctuated::<Ident, Token![,]>::parse_separated_nonempty(input)?;
+    input.parse::<Token![;]>()?;
+    Ok(names.into_iter().collect())
 }
 
 /// An identifier, or what was expected instead of it.
@@ -304,6 +318,9 @@ fn tensor_item(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::R
         input.parse::<Token![;]>()?;
         return Ok(Some(TensorItem::Ignore(names.into_iter().collect())));
     }
+    if name == "without" && input.peek(Ident) {
+        return without(input).map(|names| Some(TensorItem::Without(names)));
+    }
     if name == "state" && input.peek(token::Brace) {
         let content;
         braced!(content in input);
@@ -348,6 +365,12 @@ fn tensor_group(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::
         } else {
             tensor_items(input, top, errors)?
         };
+    }
+    for item in then.iter().chain(&otherwise) {
+        if let TensorItem::Without(names) = item {
+            let message = "`without` stands directly in `tensors` or `layer`, not under a condition";
+            errors.at(&names[0], message);
+        }
     }
     Ok(TensorItem::If {
         cond: Box::new(cond),

@@ -18,8 +18,13 @@ fn declaration(name: &str) -> TokenStream {
     }
 }
 
+/// The expansion, with the folder's other declarations to inherit from.
+fn expand(name: &str) -> TokenStream {
+    arch_lang::expand_with(declaration(name), &arch_lang::Folder(archs_folder()))
+}
+
 fn expanded(name: &str) -> String {
-    let tokens = arch_lang::expand(declaration(name));
+    let tokens = expand(name);
     let file: syn::File = syn::parse2(tokens).unwrap();
     prettyplease::unparse(&file)
 }
@@ -55,9 +60,9 @@ fn expansions_are_deterministic_and_free_of_errors() {
             continue;
         }
         let name = path.file_stem().unwrap().to_str().unwrap();
-        let first = arch_lang::expand(declaration(name)).to_string();
+        let first = expand(name).to_string();
         assert!(!first.contains("compile_error"), "{name}: {first}");
-        assert_eq!(first, arch_lang::expand(declaration(name)).to_string(), "{name}");
+        assert_eq!(first, expand(name).to_string(), "{name}");
         seen += 1;
     }
     assert!(seen >= 5, "{seen} files");

@@ -54,6 +54,7 @@ impl Checker<'_> {
         let tensors = self.tensors.drain(..).map(|t| t.tensor).collect();
         Some(Arch {
             name: name?,
+            ancestors: Vec::new(),
             rope: rope?,
             bidirectional: bidirectional?,
             hparams,
@@ -158,6 +159,8 @@ impl Checker<'_> {
                         kept: false,
                     }));
                 }
+                // Taken out when declarations are merged.
+                HparamItem::Without(_) => {}
                 HparamItem::Check { cond, text } => {
                     let cond = self.scalar_of(cond, Ty::Bool);
                     out.extend(cond.map(|cond| Hparam::Check {
@@ -244,6 +247,8 @@ impl Checker<'_> {
                     self.tensor_block(items, conditions, ignored);
                     self.place = Place::Tensors;
                 }
+                // Taken out when declarations are merged.
+                TensorItem::Without(_) => {}
                 TensorItem::Ignore(names) => {
                     let layer = self.place == Place::LayerTensors;
                     ignored.extend(names.iter().map(|n| (n.clone(), layer)));

@@ -1,0 +1,293 @@
+//! `like: "…";`: what a declaration takes over from another one.
+//!
+//! The result is one syntax tree, as if the author had written everything out, and is checked like any other. What comes from
+//! the parent carries the span of the string after `like:`, the only text of the child that a fault in it can stand under.
+
+use proc_macro2::{Group, Ident, Span, TokenStream, TokenTree};
+use syn::LitStr;
+
+use crate::ast::{Decl, HparamItem, TensorItem};
+use crate::diag::{Errors, did_you_mean};
+use crate::library::{Library, Source};
+use crate::model::Ancestor;
+use crate::parse;
+
+/// Merges a declaration with all that it is `like`; nearest ancestor first. `None` if there were faults.
+pub fn resolve(child: Decl, library: &dyn Library, errors: &mut Errors) -> Option<(Decl, Vec<Ancestor>)> {
+    let mut names: Vec<String> = child.name.iter().map(LitStr::value).collect();
+    resolve_from(child, library, &mut names, errors)
+}
+
+/// `names`: the architectures on the way from the first child to this one, this one included.
+fn resolve_from(
+    child: Decl,
+    library: &dyn Library,
+    names: &mut Vec<String>,
+    errors: &mut Errors,
+) -> Option<(Decl, Vec<Ancestor>)> {
+    let before = errors.len();
+    let Some(like) = child.like.clone() else {
+        nothing_inherited(&child, errors);
+        return (errors.len() == before).then_some((child, Vec::new()));
+    };
+    let name = like.value();
+    if names.contains(&name) {
+        let chain: Vec<_> = names.iter().map(|n| format!("`{n}` is like ")).collect();
+        errors.at(&like, format!("{}`{name}`: a circle", chain.concat()));
+        return None;
+    }
+    let Some(source) = library.find(&name) else {
+        let all = library.names();
+        let hint = did_you_mean(&name, all.iter().map(String::as_str));
+        errors.at(
+            &like,
+            format!("no architecture beside this one is called `{name}`{hint}"),
+        );
+        return None;
+    };
+    names.push(name.clone());
+    let (parent, mut ancestors) = match parent(&like, &source, library, names) {
+        Ok(resolved) => resolved,
+        Err(fault) => {
+            errors.at(
+                &like,
+                format!("`{name}` ({}) has a fault of its own: {fault}", source.file),
+            );
+            return None;
+        }
+    };
+    let file = source.file;
+    ancestors.insert(0, Ancestor { name, file });
+    let merged = merge(parent, child, errors);
+    (errors.len() == before).then_some((merged, ancestors))
+}
+
+/// Parses and resolves a parent, its tokens placed at `like`; or the first of its faults.
+fn parent(
+    like: &LitStr,
+    source: &Source,
+    library: &dyn Library,
+    names: &mut Vec<String>,
+) -> Result<(Decl, Vec<Ancestor>), String> {
+    let file = syn::parse_file(&source.text).map_err(|e| e.to_string())?;
+    let tokens = file.items.into_iter().find_map(|item| match item {
+        syn::Item::Macro(m) if m.mac.path.segments.last().is_some_and(|s| s.ident == "arch") => Some(m.mac.tokens),
+        _ => None,
+    });
+    let tokens = tokens.ok_or("the file holds no `arch!`")?;
+    let span = Span::call_site().located_at(like.span());
+    let mut errors = Errors::new();
+    let decl = parse::parse(placed_at(tokens, span), &mut errors);
+    let resolved = if errors.is_empty() {
+        resolve_from(decl, library, names, &mut errors)
+    } else {
+        None
+    };
+    let first = errors.finish().into_iter().next();
+    match (resolved, first) {
+        (Some(resolved), None) => Ok(resolved),
+        (_, fault) => Err(fault.map_or_else(String::new, |d| d.message)),
+    }
+}
+
+/// The same tokens, all at one place.
+fn placed_at(tokens: TokenStream, span: Span) -> TokenStream {
+    let place = |token| match token {
+        TokenTree::Group(g) => {
+            let mut group = Group::new(g.delimiter(), placed_at(g.stream(), span));
+            group.set_span(span);
+            TokenTree::Group(group)
+        }
+        mut other => {
+            other.set_span(span);
+            other
+        }
+    };
+    tokens.into_iter().map(place).collect()
+}
+
+/// Refuses `without` where there is nothing to leave out.
+fn nothing_inherited(decl: &Decl, errors: &mut Errors) {
+    let mut names = removed_hparams(&decl.hparams);
+    names.extend(removed_tensors(&decl.tensors));
+    for name in names {
+        errors.at(
+            name,
+            format!("`without {name}` leaves out what is inherited: say from where with `like: \"…\";`"),
+        );
+    }
+}
+
+/// The parent with what the child says differently.
+fn merge(parent: Decl, child: Decl, errors: &mut Errors) -> Decl {
+    Decl {
+        name: child.name,
+        like: child.like,
+        rope: child.rope.or(parent.rope),
+        hparams: merge_hparams(parent.hparams, child.hparams, errors),
+        tensors: merge_tensors(parent.tensors, child.tensors, errors),
+        graph: child.graph.or(parent.graph),
+        test: child.test.or(parent.test),
+    }
+}
+
+fn hparam_name(item: &HparamItem) -> Option<&Ident> {
+    match item {
+        HparamItem::Key { name, .. } | HparamItem::Let { name, .. } => Some(name),
+        HparamItem::Check { .. } | HparamItem::Without(_) => None,
+    }
+}
+
+fn removed_hparams(items: &[HparamItem]) -> Vec<&Ident> {
+    let names = items.iter().filter_map(|item| match item {
+        HparamItem::Without(names) => Some(names),
+        _ => None,
+    });
+    names.flatten().collect()
+}
+
+/// Items of one name replace the inherited one where that stood; what stands before them comes before it, since defaults and
+/// derived values see only what is above them. The rest goes to the end.
+fn merge_hparams(mut inherited: Vec<HparamItem>, own: Vec<HparamItem>, errors: &mut Errors) -> Vec<HparamItem> {
+    for name in removed_hparams(&own) {
+        let all: Vec<String> = inherited.iter().filter_map(hparam_name).map(Ident::to_string).collect();
+        if all.iter().any(|n| name == n) {
+            inherited.retain(|item| hparam_name(item) != Some(name));
+        } else {
+            nothing_to_remove(name, "hyper-parameter", &all, errors);
+        }
+    }
+    let mut new = Vec::new();
+    // A name that the child says twice replaces once; the checker refuses the second.
+    let mut seen: Vec<Ident> = Vec::new();
+    for item in own {
+        if matches!(item, HparamItem::Without(_)) {
+            continue;
+        }
+        let name = hparam_name(&item).filter(|name| !seen.contains(name)).cloned();
+        new.push(item);
+        let place = |name: &Ident| inherited.iter().position(|i| hparam_name(i) == Some(name));
+        if let Some(at) = name.as_ref().and_then(place) {
+            inherited.splice(at..=at, new.drain(..));
+        }
+        seen.extend(name);
+    }
+    inherited.extend(new);
+    inherited
+}
+
+fn nothing_to_remove(name: &Ident, what: &str, all: &[String], errors: &mut Errors) {
+    let hint = did_you_mean(&name.to_string(), all.iter().map(String::as_str));
+    errors.at(name, format!("no inherited {what} is called `{name}`{hint}"));
+}
+
+/// Names after `without`, in all blocks: no two tensors of a declaration share a name.
+fn removed_tensors(items: &[TensorItem]) -> Vec<&Ident> {
+    let names = items.iter().map(|item| match item {
+        TensorItem::Without(names) => names.iter().collect(),
+        TensorItem::Layer { items, .. } => removed_tensors(items),
+        TensorItem::If { then, otherwise, .. } => [removed_tensors(then), removed_tensors(otherwise)].concat(),
+        TensorItem::Tensor(_) | TensorItem::Ignore(_) => Vec::new(),
+    });
+    names.flatten().collect()
+}
+
+/// Names of tensors, in all blocks.
+fn tensor_names(items: &[TensorItem]) -> Vec<&Ident> {
+    let names = items.iter().map(|item| match item {
+        TensorItem::Tensor(t) => vec![&t.name],
+        TensorItem::Layer { items, .. } => tensor_names(items),
+        TensorItem::If { then, otherwise, .. } => [tensor_names(then), tensor_names(otherwise)].concat(),
+        TensorItem::Ignore(_) | TensorItem::Without(_) => Vec::new(),
+    });
+    names.flatten().collect()
+}
+
+/// The items outside the layers and those of all layer blocks.
+fn blocks(items: Vec<TensorItem>) -> [Vec<TensorItem>; 2] {
+    let (mut model, mut layer) = (Vec::new(), Vec::new());
+    for item in items {
+        match item {
+            TensorItem::Layer { items, .. } => layer.extend(items),
+            item => model.push(item),
+        }
+    }
+    [model, layer]
+}
+
+/// Merges block by block, after taking out what the child leaves out and what it declares elsewhere or under a condition.
+fn merge_tensors(inherited: Vec<TensorItem>, own: Vec<TensorItem>, errors: &mut Errors) -> Vec<TensorItem> {
+    let all: Vec<String> = tensor_names(&inherited).iter().map(ToString::to_string).collect();
+    let mut gone: Vec<Ident> = removed_tensors(&own).into_iter().cloned().collect();
+    for name in gone.iter().filter(|name| !all.iter().any(|n| *name == n)) {
+        nothing_to_remove(name, "tensor", &all, errors);
+    }
+    let declared: Vec<Ident> = tensor_names(&own).into_iter().cloned().collect();
+    let (mut inherited, own) = (blocks(inherited), blocks(own));
+    let in_place = |name: &Ident| {
+        let has = |items: &[TensorItem]| items.iter().any(|i| tensor_name(i) == Some(name));
+        inherited.iter().zip(&own).any(|(i, o)| has(i) && has(o))
+    };
+    gone.extend(declared.into_iter().filter(|name| !in_place(name)));
+    inherited.iter_mut().for_each(|block| drop_tensors(block, &gone));
+    let [[model, layer], [own_model, own_layer]] = [inherited, own];
+    let mut merged = merge_block(model, own_model);
+    let items = merge_block(layer, own_layer);
+    if !items.is_empty() {
+        let span = Span::call_site();
+        merged.push(TensorItem::Layer { span, items });
+    }
+    merged
+}
+
+/// The name of an item that is a tensor without a condition.
+fn tensor_name(item: &TensorItem) -> Option<&Ident> {
+    match item {
+        TensorItem::Tensor(t) => Some(&t.name),
+        _ => None,
+    }
+}
+
+fn drop_tensors(items: &mut Vec<TensorItem>, gone: &[Ident]) {
+    items.retain_mut(|item| match item {
+        TensorItem::Tensor(t) => !gone.contains(&t.name),
+        TensorItem::If { then, otherwise, .. } => {
+            drop_tensors(then, gone);
+            drop_tensors(otherwise, gone);
+            !(then.is_empty() && otherwise.is_empty())
+        }
+        TensorItem::Layer { .. } | TensorItem::Ignore(_) | TensorItem::Without(_) => true,
+    });
+}
+
+/// Tensors of one name replace the inherited ones where those stood; the rest goes to the end. What the parent ignores and the
+/// child declares is no longer ignored.
+fn merge_block(mut inherited: Vec<TensorItem>, own: Vec<TensorItem>) -> Vec<TensorItem> {
+    for item in &own {
+        if let TensorItem::Tensor(tensor) = item {
+            unignore(&mut inherited, &tensor.gguf.value());
+        }
+    }
+    let mut seen: Vec<Ident> = Vec::new();
+    for item in own {
+        if matches!(item, TensorItem::Without(_)) {
+            continue;
+        }
+        let name = tensor_name(&item).filter(|name| !seen.contains(name)).cloned();
+        let place = |name: &Ident| inherited.iter().position(|i| tensor_name(i) == Some(name));
+        match name.as_ref().and_then(place) {
+            Some(at) => inherited[at] = item,
+            None => inherited.push(item),
+        }
+        seen.extend(name);
+    }
+    inherited
+}
+
+fn unignore(items: &mut [TensorItem], gguf: &str) {
+    for item in items {
+        if let TensorItem::Ignore(names) = item {
+            names.retain(|n| n.value() != gguf);
+        }
+    }
+}

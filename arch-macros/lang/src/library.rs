@@ -1,0 +1,80 @@
+//! Where the declaration that another one is `like` comes from: an interface, and the folder of files behind it.
+
+use std::path::PathBuf;
+
+/// The text of a file with an `arch!` in it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Source {
+    /// Its path relative to the manifest of the crate that holds it, such as `qwen2.rs`.
+    pub file: String,
+    /// All of it.
+    pub text: String,
+}
+
+/// Finds declarations by their `name:`.
+pub trait Library {
+    /// The file that declares an architecture.
+    fn find(&self, name: &str) -> Option<Source>;
+
+    /// Every name there is, for hints; asked only when a name was not found.
+    fn names(&self) -> Vec<String>;
+}
+
+/// No declarations at all.
+impl Library for () {
+    fn find(&self, _: &str) -> Option<Source> {
+        None
+    }
+
+    fn names(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// The `.rs` files directly in a folder.
+#[derive(Clone, Debug)]
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    fn read(&self, file: String) -> Option<Source> {
+        let text = std::fs::read_to_string(self.0.join(&file)).ok()?;
+        Some(Source { file, text })
+    }
+
+    /// All files, sorted by name. What cannot be read declares nothing.
+    fn sources(&self) -> impl Iterator<Item = Source> {
+        let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
+        let mut files: Vec<String> = entries
+            .filter_map(|e| e.file_name().into_string().ok())
+            .filter(|f| f.ends_with(".rs"))
+            .collect();
+        files.sort();
+        files.into_iter().filter_map(|f| self.read(f))
+    }
+}
+
+impl Library for Folder {
+    /// Reads the file that is called like the architecture; only if that declares another, all of them.
+    fn find(&self, name: &str) -> Option<Source> {
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+        let usual: String = name.chars().map(plain).collect();
+        let declares = |s: &Source| declared_name(&s.text) == Some(name);
+        self.read(usual + ".rs")
+            .filter(declares)
+            .or_else(|| self.sources().find(declares))
+    }
+
+    fn names(&self) -> Vec<String> {
+        let name = |s: Source| declared_name(&s.text).map(str::to_owned);
+        self.sources().filter_map(name).collect()
+    }
+}
+
+/// The string of the first line `name: "…"`, by which files are registered too.
+fn declared_name(text: &str) -> Option<&str> {
+    text.lines().find_map(|line| {
+        let rest = line.trim_start().strip_prefix("name")?.trim_start().strip_prefix(':')?;
+        let (name, _) = rest.trim_start().strip_prefix('"')?.split_once('"')?;
+        Some(name)
+    })
+}

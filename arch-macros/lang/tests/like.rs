@@ -1,0 +1,315 @@
+//! `like: "…";`: what a child becomes, and what is said about its faults.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use arch_lang::{Folder, Library, Source};
+use proc_macro2::TokenStream;
+
+const BASE: &str = r#"
+name: "base";
+rope: neox;
+hparams {
+    eps: f32 = "attention.layer_norm_rms_epsilon";
+    scale: f32 = "attention.scale" or 1.0;
+    let twice = scale * 2.0;
+}
+tensors {
+    token_embd: embed "token_embd" [n_embd, n_vocab];
+    output_norm: vector "output_norm" [n_embd];
+    output: linear "output" [n_embd -> n_vocab] or token_embd;
+    ignore "cls", "cls.output";
+    layer {
+        norm: vector "attn_norm" [n_embd];
+        if n_expert == 0 {
+            up: linear "ffn_up" [n_embd -> n_ff];
+        }
+        down: linear "ffn_down" [n_ff -> n_embd];
+    }
+}
+graph {
+    let x = token_embd[tokens];
+    for layer {
+        if n_expert == 0 {
+            x += down(silu(up(rms_norm(x, norm, eps)))) * twice;
+        }
+    }
+    output(rms_norm(x, output_norm, eps))
+}
+test { n_embd: 64, n_head: 2, n_layer: 2, n_ff: 96, n_vocab: 32 }
+"#;
+
+/// A graph without the condition on `up`.
+const PLAIN_GRAPH: &str = "graph {
+    let x = token_embd[tokens];
+    for layer { x += down(silu(up(rms_norm(x, norm, eps)))) * twice; }
+    output(rms_norm(x, output_norm, eps))
+}";
+
+/// A graph without the output matrix, the norm of a layer and the scale.
+const BARE_GRAPH: &str = "graph {
+    let x = token_embd[tokens];
+    for layer { if n_expert == 0 { x += down(silu(up(rms_norm(x, a, eps)))); } }
+    rms_norm(x, output_norm, eps)
+}";
+
+/// Files in memory: name to the contents of its `arch!`.
+struct Memory(BTreeMap<&'static str, String>);
+
+impl Library for Memory {
+    fn find(&self, name: &str) -> Option<Source> {
+        let inner = self.0.get(name)?;
+        Some(Source {
+            file: format!("{name}.rs"),
+            text: format!("//! About.\n\narch_macros::arch! {{ {inner} }}\n"),
+        })
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.0.keys().map(ToString::to_string).collect()
+    }
+}
+
+fn library() -> Memory {
+    Memory(BTreeMap::from([
+        ("base", BASE.to_string()),
+        ("middle", "name: \"middle\"; like: \"base\"; rope: norm;".to_string()),
+        ("circle", "name: \"circle\"; like: \"round\";".to_string()),
+        ("round", "name: \"round\"; like: \"circle\";".to_string()),
+        ("broken", "name: \"broken\"; graph { let x = ; }".to_string()),
+        ("orphan", "name: \"orphan\"; like: \"nobody\";".to_string()),
+    ]))
+}
+
+fn tokens(text: &str) -> TokenStream {
+    TokenStream::from_str(text).unwrap()
+}
+
+/// What a child expands to, without the lines that name the files it was read from.
+fn expansion(text: &str) -> String {
+    let items = arch_lang::expand_with(tokens(text), &library());
+    let mut file: syn::File = syn::parse2(items).unwrap();
+    file.items.retain(|item| !matches!(item, syn::Item::Const(_)));
+    prettyplease::unparse(&file)
+}
+
+/// `text under the message: message` for each fault.
+fn faults(text: &str) -> Vec<String> {
+    let list = match arch_lang::compile_with(tokens(text), &library()) {
+        Ok(arch) => panic!("{} is accepted", arch.name),
+        Err(list) => list,
+    };
+    let under = |d: &arch_lang::Diagnostic| d.start.join(d.end).unwrap_or(d.start).source_text();
+    list.iter()
+        .map(|d| format!("{}: {}", under(d).unwrap_or_default(), d.message))
+        .collect()
+}
+
+/// A child is exactly what it would be written out.
+#[test]
+fn children_are_their_parents_with_the_differences() {
+    let graph = &BASE[BASE.find("graph {").unwrap()..BASE.find("test {").unwrap()];
+    let cases: [(&str, &[(&str, &str)]); 9] = [
+        ("", &[]),
+        ("rope: norm;", &[("rope: neox", "rope: norm")]),
+        (
+            "test { n_embd: 8, n_layer: 1, n_ff: 8, n_vocab: 8, n_head: 1 }",
+            &[(
+                "{ n_embd: 64, n_head: 2, n_layer: 2, n_ff: 96, n_vocab: 32 }",
+                "{ n_embd: 8, n_layer: 1, n_ff: 8, n_vocab: 8, n_head: 1 }",
+            )],
+        ),
+        (
+            "tensors { output: linear \"output\" [n_embd -> n_vocab]; }",
+            &[(" or token_embd", "")],
+        ),
+        // New items before a replaced one come before it, so that it can use them; others are added.
+        (
+            "hparams { gain: f32 = \"gain\" or 3.0; let twice = scale * gain; scale: f32 = \"other\"; check n_ff > 1, \"wide\"; }",
+            &[
+                ("\"attention.scale\" or 1.0;", "\"other\";"),
+                (
+                    "let twice = scale * 2.0;",
+                    "gain: f32 = \"gain\" or 3.0; let twice = scale * gain; check n_ff > 1, \"wide\";",
+                ),
+            ],
+        ),
+        // Declared without the condition that it was inherited under.
+        (
+            &format!("tensors {{ layer {{ up: linear \"up\" [n_embd -> n_ff]; }} }} {PLAIN_GRAPH}"),
+            &[
+                (
+                    "if n_expert == 0 {\n            up: linear \"ffn_up\" [n_embd -> n_ff];\n        }\n",
+                    "",
+                ),
+                (
+                    "down: linear \"ffn_down\" [n_ff -> n_embd];",
+                    "down: linear \"ffn_down\" [n_ff -> n_embd]; up: linear \"up\" [n_embd -> n_ff];",
+                ),
+                (graph, PLAIN_GRAPH),
+            ],
+        ),
+        // Moved from the layers to the model.
+        (
+            "tensors { norm: vector \"norm\" [n_embd]; }",
+            &[
+                ("norm: vector \"attn_norm\" [n_embd];", ""),
+                ("ignore", "norm: vector \"norm\" [n_embd]; ignore"),
+            ],
+        ),
+        // What the parent ignores may be declared.
+        (
+            "tensors { output: linear \"cls\" [n_embd -> n_vocab]; }",
+            &[
+                (
+                    "linear \"output\" [n_embd -> n_vocab] or token_embd",
+                    "linear \"cls\" [n_embd -> n_vocab]",
+                ),
+                ("\"cls\", \"cls.output\"", "\"cls.output\""),
+            ],
+        ),
+        (
+            &format!(
+                "hparams {{ without scale, twice; }} tensors {{ without output; layer {{ without norm; a: vector \"a\" [n_embd]; }} }} {BARE_GRAPH}"
+            ),
+            &[
+                ("scale: f32 = \"attention.scale\" or 1.0;", ""),
+                ("let twice = scale * 2.0;", ""),
+                ("output: linear \"output\" [n_embd -> n_vocab] or token_embd;", ""),
+                ("norm: vector \"attn_norm\" [n_embd];", ""),
+                (
+                    "down: linear \"ffn_down\" [n_ff -> n_embd];",
+                    "down: linear \"ffn_down\" [n_ff -> n_embd]; a: vector \"a\" [n_embd];",
+                ),
+                (graph, BARE_GRAPH),
+            ],
+        ),
+    ];
+    for (i, (own, edits)) in cases.iter().enumerate() {
+        let child = format!("name: \"base\"; like: \"base\"; {own}");
+        let child = child.replace("name: \"base\"", "name: \"child\"");
+        let mut whole = BASE.replace("name: \"base\"", "name: \"child\"");
+        for (from, to) in *edits {
+            assert_eq!(whole.matches(from).count(), 1, "case {i}: {from}");
+            whole = whole.replace(from, to);
+        }
+        let (is, written_out) = (expansion(&child), expansion(&whole));
+        assert!(!written_out.contains("compile_error"), "case {i}: {written_out}");
+        assert_eq!(is, written_out, "case {i}");
+    }
+}
+
+#[test]
+fn ancestors_are_known_and_tracked() {
+    let text = "name: \"child\"; like: \"middle\";";
+    let arch = arch_lang::compile_with(tokens(text), &library()).unwrap();
+    let description = arch_lang::describe(&arch);
+    assert_eq!(description.like, ["middle", "base"]);
+    assert_eq!(description.tensors.len(), 6);
+    assert_eq!(description.flow.len(), 11, "{:?}", description.flow);
+    assert!(matches!(arch.rope, arch_lang::model::RopeKind::Norm));
+    let items = arch_lang::expand_with(tokens(text), &library()).to_string();
+    for file in ["/middle.rs", "/base.rs"] {
+        let tracked =
+            format!("include_str ! (:: core :: concat ! (:: core :: env ! (\"CARGO_MANIFEST_DIR\") , \"{file}\"))");
+        assert_eq!(items.matches(&tracked).count(), 1, "{items}");
+    }
+}
+
+#[test]
+fn faults_stand_under_the_childs_tokens() {
+    let child = |rest: &str| faults(&format!("name: \"child\"; {rest}"));
+    for (rest, expected) in [
+        (
+            "like: \"bose\";",
+            vec!["\"bose\": no architecture beside this one is called `bose`; did you mean `base`?"],
+        ),
+        ("like: \"child\";", vec!["\"child\": `child` is like `child`: a circle"]),
+        (
+            "like: \"circle\";",
+            vec![
+                "\"circle\": `circle` (circle.rs) has a fault of its own: \
+                  `round` (round.rs) has a fault of its own: `child` is like `circle` is like `round` is like `circle`: a circle",
+            ],
+        ),
+        (
+            "like: \"broken\";",
+            vec!["\"broken\": `broken` (broken.rs) has a fault of its own: expected an expression"],
+        ),
+        (
+            "like: \"orphan\";",
+            vec![
+                "\"orphan\": `orphan` (orphan.rs) has a fault of its own: no architecture beside this one is called `nobody`",
+            ],
+        ),
+        (
+            "like: \"base\"; hparams { without scales; } tensors { layer { without nrm; } without x; }",
+            vec![
+                "scales: no inherited hyper-parameter is called `scales`; did you mean `scale`?",
+                "nrm: no inherited tensor is called `nrm`; did you mean `norm`?",
+                "x: no inherited tensor is called `x`",
+            ],
+        ),
+        (
+            "hparams { without eps; } tensors { without output; }",
+            vec![
+                "eps: `without eps` leaves out what is inherited: say from where with `like: \"…\";`",
+                "output: `without output` leaves out what is inherited: say from where with `like: \"…\";`",
+            ],
+        ),
+        (
+            "like: \"base\"; tensors { extra: vector \"extra\" [n_embd]; } hparams { without scale; }",
+            vec![
+                "\"base\": inherited from `base`: no hyper-parameter is called `scale`",
+                "extra: `extra` is declared and never used",
+            ],
+        ),
+        (
+            "like: \"base\"; graph { let x = token_embd[tokens]; for layer { x += rms_norm(x, norm, eps) * twice; } x }",
+            vec![
+                "\"base\": inherited from `base`: `down` is declared and never used",
+                "\"base\": inherited from `base`: `output_norm` is declared and never used",
+                "\"base\": inherited from `base`: `output` is declared and never used",
+                "\"base\": inherited from `base`: `up` is declared and never used",
+            ],
+        ),
+        (
+            "like: \"base\"; tensors { output: linear \"a\" [n_embd -> n_vocab]; output: linear \"b\" [n_embd -> n_vocab]; }",
+            vec!["output: `output` is already the name of a tensor"],
+        ),
+        (
+            "like: \"base\"; tensors { layer { if n_expert == 0 { without norm; } } }",
+            vec!["norm: `without` stands directly in `tensors` or `layer`, not under a condition"],
+        ),
+        (
+            "like: base;",
+            vec!["base: expected the name of another architecture, in quotes"],
+        ),
+        (
+            "like: \"base\"; like: \"middle\";",
+            vec!["like: `like` stands here for the second time"],
+        ),
+    ] {
+        let found = child(rest);
+        let same = found.iter().zip(&expected).all(|(f, e)| f.starts_with(e));
+        assert!(same && found.len() == expected.len(), "{rest}: {found:#?}");
+    }
+}
+
+#[test]
+fn a_folder_finds_files_by_the_name_they_declare() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |file: &str, text: &str| std::fs::write(dir.path().join(file), text).unwrap();
+    write("a_b_c.rs", "arch! {\n    name: \"a-b.c\";\n}\n");
+    write("other.rs", "arch! {\n    name: \"odd\";\n}\n");
+    write("odd.rs", "arch! {\n    name: \"third\";\n}\n");
+    write("notes.txt", "name: \"fourth\"");
+    let folder = Folder(dir.path().to_owned());
+    let file = |name: &str| folder.find(name).map(|s| s.file);
+    assert_eq!(file("a-b.c").as_deref(), Some("a_b_c.rs"));
+    assert_eq!(file("odd").as_deref(), Some("other.rs"));
+    assert_eq!(file("third").as_deref(), Some("odd.rs"));
+    assert_eq!([file("fourth"), file("a_b_c"), file("../a_b_c")], [None, None, None]);
+    assert_eq!(folder.names(), ["a-b.c", "third", "odd"]);
+    assert!(Folder(dir.path().join("no such")).names().is_empty());
+}
