@@ -58,7 +58,7 @@ pub enum ParamKind {
     Bool,
     /// The name of an operation of one operand.
     Activation,
-    /// One of a set of words: the type of the expansion, and word -> variant.
+    /// One of a set of words: the type of the expansion, and word -> variant; or an integer, the code that files hold for it.
     Word(&'static str, &'static [(&'static str, &'static str)]),
     /// `standard(n, cond)`, `chunked(n, cond)` or `symmetric(n, cond)`.
     Window,
@@ -273,11 +273,17 @@ pub static OPS: &[OpSpec] = &[
             required("norm_weights", Bool),
             keyword("scale", Float),
             keyword_some("selection_bias", Vector),
+            keyword_some("n_groups", Int),
+            keyword_some("n_groups_used", Int),
+            keyword_some("limit", Float),
+            keyword_some("up_offset", Float),
         ],
         moe,
         Emit::FullStruct("moe", "MoeArgs"),
         "mixture of experts: the n_used experts with the largest `router` logits [n_expert, T], weighted by their gating \
-         (normalized if norm_weights, times scale); the selection alone sees selection_bias",
+         (normalized if norm_weights, times scale); the selection alone sees selection_bias, and only experts of the \
+         n_groups_used best of n_groups; gates are limited to below `limit` and ups to either side of it (0 is off), \
+         up_offset is added to ups; gating may be the code from a file",
     ),
     op(
         "softcap",

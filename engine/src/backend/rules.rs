@@ -89,6 +89,11 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
             ensure(k <= x.ne[0] && i32::try_from(x.ne[0]).is_ok(), "k is larger than a row")?;
             n.result(I32, [k, x.ne[1], x.ne[2], x.ne[3]])
         }
+        Op::TopMask { k } => {
+            let x = n.floats(0)?;
+            ensure(k <= x.ne[0] && u32::try_from(x.ne[0]).is_ok(), "k is larger than a row")?;
+            n.result(F32, x.ne)
+        }
         Op::SumRows => {
             let x = n.floats(0)?;
             n.result(F32, [1, x.ne[1], x.ne[2], x.ne[3]])

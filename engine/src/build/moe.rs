@@ -15,6 +15,21 @@ pub enum Gating {
     Sigmoid,
     /// Selection by logit, then softmax over the selected.
     SoftmaxWeight,
+    /// Square root of the softplus of each logit, then selection.
+    SqrtSoftplus,
+}
+
+impl Gating {
+    /// The gating that the key `expert_gating_func` stands for.
+    /// Codes beyond the known ones read as softmax: declarations refuse them with `check`.
+    pub fn from_code(code: usize) -> Gating {
+        match code {
+            2 => Gating::Sigmoid,
+            3 => Gating::SoftmaxWeight,
+            4 => Gating::SqrtSoftplus,
+            _ => Gating::Softmax,
+        }
+    }
 }
 
 /// Arguments of [`Builder::moe`].
@@ -40,10 +55,23 @@ pub struct MoeArgs {
     pub scale: f32,
     /// Added to the weights for selection only, `[n_expert]`.
     pub selection_bias: Option<Vector>,
+    /// Number of groups the experts are divided into for selection (DeepSeek-V3, arXiv 2412.19437).
+    pub n_groups: Option<usize>,
+    /// Groups with the largest sums of their two best experts, from which the selection is made.
+    pub n_groups_used: Option<usize>,
+    /// Upper bound of gates, and of the magnitude of ups, before the activation; 0 is off.
+    pub limit: Option<f32>,
+    /// Added to ups after the limit.
+    pub up_offset: Option<f32>,
 }
 
 /// Smallest sum that selected weights are divided by: that of f16, as models were trained with.
 const MIN_WEIGHT_SUM: f32 = 6.103_515_6e-5;
+
+/// Smaller limits of files mean none.
+const MIN_LIMIT: f32 = 1e-6;
+/// A group is as good as the sum of this many of its experts.
+const BEST_OF_GROUP: usize = 2;
 
 impl Builder<'_> {
     /// Each token `x [n_embd, T]` goes through its `n_used` best experts; their results are weighted and added up.
@@ -56,6 +84,7 @@ impl Builder<'_> {
         let hidden = match args.gate {
             Some(gate) => {
                 let gate = self.expert_linear(gate, x3, ids);
+                let (gate, up) = self.limited(&args, gate, up);
                 self.glu(args.act, gate, up)
             }
             None => self.unary(args.act, up),
@@ -65,12 +94,61 @@ impl Builder<'_> {
         self.sum_experts(y, n_embd, n_tokens, args.n_used)
     }
 
+    /// Gates and ups as the activation sees them.
+    fn limited(&mut self, args: &MoeArgs, mut gate: TensorId, mut up: TensorId) -> (TensorId, TensorId) {
+        if let Some(limit) = args.limit.filter(|&limit| limit > MIN_LIMIT) {
+            gate = self.clamp(gate, f32::NEG_INFINITY, limit);
+            up = self.clamp(up, -limit, limit);
+        }
+        if let Some(offset) = args.up_offset {
+            up = self.shift(up, offset);
+        }
+        (gate, up)
+    }
+
+    /// Selection scores `[n_expert, T]` with those outside the best groups at minus infinity.
+    fn group_limited(&mut self, args: &MoeArgs, scores: TensorId, n_tokens: usize) -> TensorId {
+        let n_expert = self.g.tensor(scores).ne[0];
+        let (Some(n_groups), Some(n_used)) = (args.n_groups, args.n_groups_used) else {
+            return scores;
+        };
+        if n_groups <= 1 || n_used >= n_groups || !n_expert.is_multiple_of(n_groups) {
+            return scores;
+        }
+        let size = n_expert / n_groups;
+        let groups = self.reshape(scores, [size, n_groups, n_tokens, 1]);
+        let best = self.top_mask(groups, BEST_OF_GROUP.min(size));
+        // 1 for the best, 0 for the others.
+        let best = self.unary(Unary::Exp, best);
+        let best = self.mul(groups, best);
+        let sums = self.sum_rows(best);
+        let sums = self.reshape(sums, [n_groups, n_tokens, 1, 1]);
+        let mask = self.top_mask(sums, n_used);
+        let mask = self.reshape(mask, [1, n_groups, n_tokens, 1]);
+        let masked = self.add(groups, mask);
+        self.reshape(masked, [n_expert, n_tokens, 1, 1])
+    }
+
+    fn top_mask(&mut self, x: TensorId, k: usize) -> TensorId {
+        let y = self.g.top_mask(x, k);
+        self.ok(y, x)
+    }
+
+    fn reshape(&mut self, x: TensorId, ne: [usize; 4]) -> TensorId {
+        let y = self.g.reshape(x, ne);
+        self.ok(y, x)
+    }
+
     /// Chosen experts i32 `[n_used, T]` and their weights f32 `[1, n_used, T]`.
     fn route(&mut self, args: &MoeArgs, n_tokens: usize) -> (TensorId, TensorId) {
         let probs = match args.gating {
             Gating::Softmax => self.softmax(args.router),
             Gating::Sigmoid => self.unary(Unary::Sigmoid, args.router),
             Gating::SoftmaxWeight => args.router,
+            Gating::SqrtSoftplus => {
+                let x = self.unary(Unary::Softplus, args.router);
+                self.unary(Unary::Sqrt, x)
+            }
         };
         let selection = match args.selection_bias {
             Some(bias) => {
@@ -79,6 +157,7 @@ impl Builder<'_> {
             }
             None => probs,
         };
+        let selection = self.group_limited(args, selection, n_tokens);
         let ids = self.g.top_k(selection, args.n_used);
         let ids = self.ok(ids, selection);
         let n_expert = self.g.tensor(args.router).ne[0];

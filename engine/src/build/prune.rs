@@ -101,7 +101,8 @@ fn source_token_dims(g: &Graph, t: &Tensor, dim: usize, n_tokens: usize) -> Opti
         | Op::L2Norm { .. }
         | Op::SoftMax { .. }
         | Op::SumRows
-        | Op::TopK { .. } => (dim > 0).then_some(one),
+        | Op::TopK { .. }
+        | Op::TopMask { .. } => (dim > 0).then_some(one),
         Op::Add | Op::Sub | Op::Mul | Op::Div | Op::Glu(_) => {
             // An operand whose tokens are repeated is a constant row; one that repeats in part cannot be narrowed.
             let b = src(1)?.ne[dim];

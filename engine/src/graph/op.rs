@@ -161,6 +161,11 @@ pub enum Op {
         /// How many.
         k: usize,
     },
+    /// 0 for the `k` largest values of each row (ties by lower index), minus infinity for the others: a mask to add to scores.
+    TopMask {
+        /// How many.
+        k: usize,
+    },
     /// Sum over dimension 0: `[1, …]`.
     SumRows,
     /// `src0` then `src1` along a dimension.
@@ -238,6 +243,7 @@ impl Op {
             Op::Attention(_) => "attention",
             Op::SoftMax { .. } => "soft_max",
             Op::TopK { .. } => "top_k",
+            Op::TopMask { .. } => "top_mask",
             Op::SumRows => "sum_rows",
             Op::Concat { .. } => "concat",
             Op::Repeat => "repeat",

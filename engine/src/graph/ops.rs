@@ -259,6 +259,15 @@ impl Graph {
         Ok(self.link(t, Op::TopK { k }, &[x]))
     }
 
+    /// A mask that keeps the `k` largest of each row, see [`Op::TopMask`].
+    pub fn top_mask(&mut self, x: TensorId, k: usize) -> Result {
+        let n = self.tensor(x).ne[0];
+        if k == 0 || k > n {
+            return Err(mismatch("top_mask", format!("k in 1..={n}"), k.to_string()));
+        }
+        self.same_shape(Op::TopMask { k }, x)
+    }
+
     /// Sum over dimension 0.
     pub fn sum_rows(&mut self, x: TensorId) -> Result {
         let mut ne = self.tensor(x).ne;

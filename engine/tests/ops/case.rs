@@ -96,6 +96,7 @@ impl Case {
             Op::Attention(p) => g.attention(p, src),
             Op::SoftMax { scale } => g.soft_max(src[0], scale),
             Op::TopK { k } => g.top_k(src[0], k),
+            Op::TopMask { k } => g.top_mask(src[0], k),
             Op::SumRows => g.sum_rows(src[0]),
             Op::Concat { dim } => g.concat(src[0], src[1], usize::from(dim)),
             Op::Repeat => g.repeat(src[0], self.ne),

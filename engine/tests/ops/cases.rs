@@ -429,18 +429,22 @@ pub fn reductions() -> Vec<Case> {
     for ne in [[1, 1, 1, 1], [100, 7, 1, 1], [33, 3, 2, 2]] {
         all.push(Case::new(Op::SumRows, &[floats_in(0.0, 1.0, ne)]));
         for k in [1, 2, 8, ne[0]] {
-            let op = Op::TopK { k: k.min(ne[0]) };
-            all.push(Case::new(op, &[floats(ne)]).within(0.0));
+            let k = k.min(ne[0]);
+            all.push(Case::new(Op::TopK { k }, &[floats(ne)]).within(0.0));
+            all.push(Case::new(Op::TopMask { k }, &[floats(ne)]).within(0.0));
         }
     }
     // Equal values: ties go to the lower index.
     let ties = Operand::new(F32, [64, 9, 1, 1], Data::Uniform(0.5, 0.5));
     all.push(Case::new(Op::TopK { k: 5 }, &[ties]).within(0.0));
+    all.push(Case::new(Op::TopMask { k: 5 }, &[ties]).within(0.0));
     all.push(Case::new(
         Op::SumRows,
         &[floats_in(0.0, 1.0, [12, 5, 3, 1]).permuted([1, 0, 2, 3])],
     ));
-    all.push(Case::new(Op::TopK { k: 4 }, &[floats([12, 5, 3, 1]).permuted([1, 0, 2, 3])]).within(0.0));
+    for op in [Op::TopK { k: 4 }, Op::TopMask { k: 4 }] {
+        all.push(Case::new(op, &[floats([12, 5, 3, 1]).permuted([1, 0, 2, 3])]).within(0.0));
+    }
     all
 }
 

@@ -376,7 +376,10 @@ impl Checker<'_> {
             }
             ParamKind::Experts => self.declared(op, param, expr, &[Kind::Experts], param.some, &mut operand)?,
             ParamKind::Activation => Arg::Activation(self.activation(expr)?),
-            ParamKind::Word(ty, words) => Arg::Word(self.word(param, ty, words, expr)?),
+            ParamKind::Word(ty, words) => match self.code(expr) {
+                true => Arg::Scalar(self.scalar_of(expr, Ty::Int)?),
+                false => Arg::Word(self.word(param, ty, words, expr)?),
+            },
             ParamKind::Window => self.window(expr)?,
         };
         Some((arg, operand))
@@ -434,6 +437,11 @@ impl Checker<'_> {
                 )
             }
         }
+    }
+
+    /// True for what can only be the number of a word: an hparam, or more than a name.
+    fn code(&self, expr: &Expr) -> bool {
+        plain_name(expr).is_none_or(|name| self.find_hparam(&name.to_string()).is_some())
     }
 
     fn word(

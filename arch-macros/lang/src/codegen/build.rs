@@ -256,7 +256,13 @@ impl Emitter<'_> {
         let value = match arg {
             Arg::Default => return None,
             Arg::Tensor(v) => self.operand(v),
-            Arg::Scalar(s) => self.scalar(s),
+            Arg::Scalar(s) => match param.kind {
+                ParamKind::Word(ty, _) => {
+                    let (ty, code) = (runtime(ty), self.scalar(s));
+                    quote!(#ty::from_code(#code))
+                }
+                _ => self.scalar(s),
+            },
             Arg::Activation(op) => unary(op),
             Arg::Word(variant) => {
                 let ParamKind::Word(ty, _) = param.kind else {
@@ -308,7 +314,7 @@ impl Emitter<'_> {
 /// What an argument that was left out becomes where the engine's struct has no default.
 fn absent(param: &Param) -> TokenStream {
     match param.kind {
-        ParamKind::Float => quote!(1.0),
+        ParamKind::Float if !param.some => quote!(1.0),
         _ => quote!(::core::option::Option::None),
     }
 }

@@ -196,6 +196,7 @@ impl Operands<'_> {
             Op::Rope(p) => rope::rope(&self.load(0)?, &self.ints(1)?, self.optional(2)?.as_ref(), &p),
             Op::Attention(p) => attention::attention(&self.attention_operands()?, &p),
             Op::SoftMax { scale } => ops::soft_max(&self.load(0)?, scale),
+            Op::TopMask { k } => ops::top_mask(&self.load(0)?, k),
             Op::SumRows => ops::sum_rows(&self.load(0)?),
             Op::Concat { dim } => ops::concat(&self.load(0)?, &self.load(1)?, usize::from(dim)),
             Op::Repeat => ops::repeat(&self.load(0)?, self.node.ne),

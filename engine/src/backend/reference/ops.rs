@@ -125,6 +125,16 @@ pub(super) fn top_k(x: &Array, k: usize) -> Ints {
     }
 }
 
+pub(super) fn top_mask(x: &Array, k: usize) -> Array {
+    x.map_rows(|row| {
+        let mut order: Vec<usize> = (0..row.len()).collect();
+        order.sort_by(|&a, &b| row[b].total_cmp(&row[a]));
+        let mut mask = vec![f64::NEG_INFINITY; row.len()];
+        order[..k].iter().for_each(|&i| mask[i] = 0.0);
+        mask
+    })
+}
+
 pub(super) fn sum_rows(x: &Array) -> Array {
     let [_, n1, n2, n3] = x.ne;
     x.derive([1, n1, n2, n3], |i| x.row(i).iter().map(|&x| f64::from(x)).sum())

@@ -133,7 +133,7 @@ pub(super) fn need(graph: &Graph, id: TensorId, n_members: usize) -> Need {
         Op::MulMat | Op::MulMatId => mul_mat::need(graph, node),
         Op::Rope(_) => rope::need(node),
         Op::Attention(_) => attention::need(graph, node, n_members),
-        Op::TopK { .. } => reduce::top_k_need(graph, node),
+        Op::TopK { .. } | Op::TopMask { .. } => reduce::top_k_need(graph, node),
         _ => Need {
             per_member: longest_row,
             shared: 0,
@@ -186,6 +186,7 @@ pub(super) fn run(task: Task<'_>) -> Result<(), Stop> {
         Op::Rope(p) => rope::rope(task, &p),
         Op::Attention(p) => attention::attention(task, &p)?,
         Op::TopK { .. } => reduce::top_k(task),
+        Op::TopMask { k } => reduce::top_mask(task, k),
         Op::SumRows => reduce::sum_rows(task),
         Op::Concat { dim } => layout::concat(task, usize::from(dim)),
         Op::Repeat => layout::repeat(task),

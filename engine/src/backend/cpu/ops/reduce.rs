@@ -1,4 +1,4 @@
-//! Ops that make few elements of many.
+//! Ops that make few elements of many, or tell a few from the rest.
 
 use std::cmp::Ordering;
 
@@ -27,16 +27,37 @@ pub(super) fn top_k(task: Task<'_>) {
     let order: &mut [u32] = bytemuck::cast_slice_mut(order);
     for (i, out) in target.int_rows() {
         let row = x.row(i, scratch);
-        order.iter_mut().zip(0..).for_each(|(slot, i)| *slot = i);
-        let larger_first = |&a: &u32, &b: &u32| -> Ordering {
-            let by_value = row[b as usize].total_cmp(&row[a as usize]);
-            by_value.then(a.cmp(&b))
-        };
-        let k = out.len();
-        if k < n {
-            order.select_nth_unstable_by(k, larger_first);
+        let largest = largest(row, order, out.len());
+        largest.sort_unstable_by(larger_first(row));
+        out.iter_mut().zip(&*largest).for_each(|(out, &i)| *out = i as i32);
+    }
+}
+
+pub(super) fn top_mask(task: Task<'_>, k: usize) {
+    let (x, target) = (task.source(0), task.target);
+    let (order, scratch) = task.scratch.split_at_mut(x.ne()[0]);
+    let order: &mut [u32] = bytemuck::cast_slice_mut(order);
+    for (i, out) in target.rows() {
+        let row = x.row(i, scratch);
+        out.fill(f32::NEG_INFINITY);
+        for &mut i in largest(row, order, k) {
+            out[i as usize] = 0.0;
         }
-        order[..k].sort_unstable_by(larger_first);
-        out.iter_mut().zip(&*order).for_each(|(out, &i)| *out = i as i32);
+    }
+}
+
+/// The indices of the `k` largest elements of a row, in any order, written into `order`.
+fn largest<'a>(row: &[f32], order: &'a mut [u32], k: usize) -> &'a mut [u32] {
+    order.iter_mut().zip(0..).for_each(|(slot, i)| *slot = i);
+    if k < order.len() {
+        order.select_nth_unstable_by(k, larger_first(row));
+    }
+    &mut order[..k]
+}
+
+fn larger_first(row: &[f32]) -> impl Fn(&u32, &u32) -> Ordering {
+    |&a, &b| {
+        let by_value = row[b as usize].total_cmp(&row[a as usize]);
+        by_value.then(a.cmp(&b))
     }
 }

@@ -1,0 +1,89 @@
+//! GLM 4.5 to 4.7: dense leading layers, then experts selected with a bias beside shared ones; partial rotation, and in
+//! the large model RMS norms on each query and key head.
+
+arch_macros::arch! {
+    name: "glm4moe";
+    rope: neox;
+
+    hparams {
+        eps: f32 = "attention.layer_norm_rms_epsilon";
+        n_dense: usize = "leading_dense_block_count" or 0;
+        n_ff_exp: [usize] = "expert_feed_forward_length" or n_ff / n_expert_used;
+        n_shared: usize = "expert_shared_count";
+        weights_scale: f32 = "expert_weights_scale" or 1.0;
+        norm_weights: bool = "expert_weights_norm" or false;
+        gating_func: usize = "expert_gating_func" or 0;
+        // Files without a word on it mean sigmoid, which is 2.
+        let gating = if gating_func == 0 { 2 } else { gating_func };
+        n_group: usize = "expert_group_count" or 1;
+        n_group_used: usize = "expert_group_used_count" or 1;
+        let has_experts = il >= n_dense;
+        let has_shared = has_experts && n_shared > 0;
+    }
+
+    tensors {
+        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
+        output_norm: vector "output_norm" [n_embd];
+        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+
+        layer {
+            attn_norm: vector "attn_norm"           [n_embd];
+            wq:        linear "attn_q"              [n_embd -> n_head * head_dim];
+            wk:        linear "attn_k"              [n_embd -> n_head_kv * head_dim];
+            wv:        linear "attn_v"              [n_embd -> n_head_kv * head_dim_v];
+            q_norm?:   vector "attn_q_norm"         [head_dim];
+            k_norm?:   vector "attn_k_norm"         [head_dim];
+            wo:        linear "attn_output"         [n_head * head_dim_v -> n_embd];
+            post_norm: vector "post_attention_norm" [n_embd];
+            if has_experts {
+                router:     linear  "ffn_gate_inp"     [n_embd -> n_expert];
+                probs_bias: raw     "exp_probs_b.bias" [n_expert];
+                gate_exps:  experts "ffn_gate_exps"    [n_embd -> n_ff_exp; n_expert];
+                up_exps:    experts "ffn_up_exps"      [n_embd -> n_ff_exp; n_expert];
+                down_exps:  experts "ffn_down_exps"    [n_ff_exp -> n_embd; n_expert];
+            } else {
+                gate: linear "ffn_gate" [n_embd -> n_ff];
+                up:   linear "ffn_up"   [n_embd -> n_ff];
+                down: linear "ffn_down" [n_ff -> n_embd];
+            }
+            if has_shared {
+                gate_shexp: linear "ffn_gate_shexp" [n_embd -> n_ff_exp * n_shared];
+                up_shexp:   linear "ffn_up_shexp"   [n_embd -> n_ff_exp * n_shared];
+                down_shexp: linear "ffn_down_shexp" [n_ff_exp * n_shared -> n_embd];
+            }
+        }
+    }
+
+    graph {
+        let x = token_embd[tokens];
+        for layer {
+            let h = rms_norm(x, attn_norm, eps);
+            let q = heads(wq(h), n_head);
+            let k = heads(wk(h), n_head_kv);
+            let v = heads(wv(h), n_head_kv);
+            if has(q_norm) {
+                q = rms_norm(q, q_norm, eps);
+            }
+            if has(k_norm) {
+                k = rms_norm(k, k_norm, eps);
+            }
+            x += wo(attention(rope(q), rope(k), v));
+            let h = rms_norm(x, post_norm, eps);
+            if has_experts {
+                let ffn = moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
+                              gating = gating, n_used = n_expert_used, norm_weights = norm_weights,
+                              scale = weights_scale, selection_bias = probs_bias, n_groups = n_group,
+                              n_groups_used = n_group_used);
+                if has_shared {
+                    ffn += down_shexp(silu(gate_shexp(h)) * up_shexp(h));
+                }
+                x += ffn;
+            } else {
+                x += down(silu(gate(h)) * up(h));
+            }
+        }
+        output(rms_norm(x, output_norm, eps))
+    }
+
+    test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2, n_shared: 1 }
+}

@@ -1,0 +1,63 @@
+//! SmallThinker: experts chosen from the layer's input before attention, ReLU gates, and every fourth layer without
+//! window and rotation.
+
+arch_macros::arch! {
+    name: "smallthinker";
+    rope: neox;
+
+    hparams {
+        eps: f32 = "attention.layer_norm_rms_epsilon";
+        n_ff_exp: [usize] = "expert_feed_forward_length";
+        gating_func: usize = "expert_gating_func" or 1;
+        window: usize = "attention.sliding_window" or 0;
+        pattern: [bool] = "attention.sliding_window_pattern" or il % 4 != 0;
+        rope_base_swa: f32 = "rope.freq_base_swa" or rope_freq_base;
+        let windowed = window > 0 && pattern;
+        // Whatever number the file gives, models were trained with this one.
+        let n_swa = 4096;
+        // Without windows all layers rotate.
+        let rotated = window == 0 || il % 4 != 0;
+        let rope_base = if windowed { rope_base_swa } else { rope_freq_base };
+    }
+
+    tensors {
+        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
+        output_norm: vector "output_norm" [n_embd];
+        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+
+        layer {
+            attn_norm: vector  "attn_norm"     [n_embd];
+            wq:        linear  "attn_q"        [n_embd -> n_head * head_dim];
+            wk:        linear  "attn_k"        [n_embd -> n_head_kv * head_dim];
+            wv:        linear  "attn_v"        [n_embd -> n_head_kv * head_dim_v];
+            wo:        linear  "attn_output"   [n_head * head_dim_v -> n_embd];
+            ffn_norm:  vector  "ffn_norm"      [n_embd];
+            router:    linear  "ffn_gate_inp"  [n_embd -> n_expert];
+            gate_exps: experts "ffn_gate_exps" [n_embd -> n_ff_exp; n_expert];
+            up_exps:   experts "ffn_up_exps"   [n_embd -> n_ff_exp; n_expert];
+            down_exps: experts "ffn_down_exps" [n_ff_exp -> n_embd; n_expert];
+        }
+    }
+
+    graph {
+        let x = token_embd[tokens];
+        for layer {
+            let experts = router(x);
+            let h = rms_norm(x, attn_norm, eps);
+            let q = heads(wq(h), n_head);
+            let k = heads(wk(h), n_head_kv);
+            let v = heads(wv(h), n_head_kv);
+            if rotated {
+                q = rope(q, base = rope_base);
+                k = rope(k, base = rope_base);
+            }
+            x += wo(attention(q, k, v, window = standard(n_swa, windowed)));
+            let h = rms_norm(x, ffn_norm, eps);
+            x += moe(h, router = experts, gate = gate_exps, up = up_exps, down = down_exps, act = relu,
+                     gating = gating_func, n_used = n_expert_used, norm_weights = true);
+        }
+        output(rms_norm(x, output_norm, eps))
+    }
+
+    test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2, n_ff_exp: 384 }
+}
