@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use kernels::GgmlType;
 
+use crate::loading::{AdapterArgs, LoadArgs, PlacementArgs};
 use crate::sampling::SamplerArgs;
 
 /// Runs language models from GGUF files.
@@ -64,6 +65,10 @@ pub struct RunArgs {
     /// Complete the prompt as it stands, without the model's chat template
     #[arg(long)]
     pub raw: bool,
+    /// File that keeps what was computed: read if it is there, written at the end
+    #[arg(long, value_name = "FILE", hide_short_help = true,
+          conflicts_with_all = ["lora", "lora_scaled", "control_vector"])]
+    pub session: Option<PathBuf>,
     /// Hide the line of statistics
     #[arg(long)]
     pub no_stats: bool,
@@ -73,6 +78,9 @@ pub struct RunArgs {
     /// How to load
     #[command(flatten)]
     pub load: LoadArgs,
+    /// What to add to the model
+    #[command(flatten)]
+    pub adapters: AdapterArgs,
     /// How to compute
     #[command(flatten)]
     pub context: ContextArgs,
@@ -82,20 +90,6 @@ pub struct RunArgs {
 }
 
 const RUN_NOTES: &str = "A single argument is a model if it is a file or ends in .gguf, else a prompt.";
-
-/// How a model is loaded.
-#[derive(Clone, Debug, Args)]
-pub struct LoadArgs {
-    /// Architecture to load the file as; `auto` is what the file says
-    #[arg(long, value_name = "NAME", default_value = "auto")]
-    pub arch: String,
-    /// Device that holds the weights and computes
-    #[arg(long, value_name = "NAME", hide_short_help = true)]
-    pub device: Option<String>,
-    /// Read the file into memory instead of mapping it
-    #[arg(long, hide_short_help = true)]
-    pub no_mmap: bool,
-}
 
 /// How a context is made.
 #[derive(Clone, Debug, Args)]
@@ -132,6 +126,7 @@ pub struct ContextArgs {
 
 /// `llama inspect`
 #[derive(Debug, Args)]
+#[command(args_override_self = true)]
 pub struct InspectArgs {
     /// GGUF file; its tensors' data may be missing
     pub file: PathBuf,
@@ -141,6 +136,15 @@ pub struct InspectArgs {
     /// Print long arrays in full
     #[arg(long)]
     pub arrays: bool,
+    /// Print what would go where if the file were loaded; the other flags are those of loading
+    #[arg(long)]
+    pub plan: bool,
+    /// The same for each tensor
+    #[arg(long)]
+    pub plan_tensors: bool,
+    /// What would be loaded, and where it would go
+    #[command(flatten)]
+    pub placement: PlacementArgs,
 }
 
 /// `llama tokenize`
@@ -186,6 +190,9 @@ pub struct LogitsArgs {
     /// How to load
     #[command(flatten)]
     pub load: LoadArgs,
+    /// What to add to the model
+    #[command(flatten)]
+    pub adapters: AdapterArgs,
     /// Type of the cached keys: f32, f16, bf16 or q8_0
     #[arg(long, value_name = "TYPE", alias = "cache-type-k", default_value = "f16", value_parser = cache_type)]
     pub ctk: GgmlType,
@@ -263,9 +270,12 @@ pub struct CheckArgs {
     /// Largest normalized mean squared error that passes [default: 1e-8 with an f32 cache, else 1e-4]
     #[arg(long, value_name = "X", value_parser = positive_float_64)]
     pub limit: Option<f64>,
-    /// Device to compute on
-    #[arg(long, value_name = "NAME")]
-    pub device: Option<String>,
+    /// Write each model to this many files and load those
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub shards: Option<u16>,
+    /// How to load
+    #[command(flatten)]
+    pub load: LoadArgs,
     /// Configurations checked at once [default: one for each core]
     #[arg(short, long, value_name = "N", value_parser = threads)]
     pub threads: Option<usize>,

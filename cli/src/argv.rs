@@ -11,6 +11,12 @@ pub const SHORT_FORMS: &[(&str, &str)] = &[
     ("-ctv", "--cache-type-v"),
     ("-sys", "--system"),
     ("-dev", "--device"),
+    ("-ngl", "--n-gpu-layers"),
+    ("-ts", "--tensor-split"),
+    ("-sm", "--split-mode"),
+    ("-mg", "--main-gpu"),
+    ("-ot", "--override-tensor"),
+    ("-nkvo", "--no-kv-offload"),
 ];
 
 /// The arguments with short forms replaced, up to a `--`; `-ub=64` works as `-ub 64` does.

@@ -5,6 +5,11 @@ pub fn bytes(n: usize) -> String {
     scaled(n as f64, 1024.0, &[" B", " KiB", " MiB", " GiB", " TiB"])
 }
 
+/// Bytes in MiB, to be compared and added up: `1050.43 MiB`.
+pub fn mib(n: usize) -> String {
+    format!("{:.2} MiB", n as f64 / f64::from(1 << 20))
+}
+
 /// A count with a decimal unit: `134.52 M`.
 pub fn count(n: usize) -> String {
     scaled(n as f64, 1000.0, &["", " K", " M", " B", " T"])

@@ -1,7 +1,7 @@
 //! The `llama` command line. Nothing below this package prints, exits, or knows terminals, HTTP or JSON. Modules stand
 //! in the order the data flows:
 //!
-//! - [`argv`], [`args`], [`sampling`]: the command line, one declaration
+//! - [`argv`], [`args`], [`loading`], [`sampling`]: the command line, one declaration
 //! - [`commands`]: what each command does
 //! - [`fetch`]: the default model
 //! - [`conversation`], [`session`]: messages to prompts, prompts to text
@@ -16,6 +16,7 @@ mod failure;
 mod fetch;
 mod human;
 mod interrupt;
+mod loading;
 mod sampling;
 mod say;
 mod session;

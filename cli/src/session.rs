@@ -5,15 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::backend;
 use engine::context::{Batch, Context, ContextParams, DecodeError};
-use engine::model::{DeviceLayers, LoadParams, Model};
+use engine::model::Model;
 use engine::sample::{Chain, LogitBias, SamplerParams, Token};
 use engine::vocab::{Utf8Stream, Vocab};
 
-use crate::args::{ContextArgs, LoadArgs};
+use crate::args::{ContextArgs, RunArgs};
 use crate::failure::{Failure, Outcome};
-use crate::interrupt;
+use crate::{human, interrupt};
 
 /// A loaded model, its context, and what the context holds.
 pub struct Session {
@@ -62,33 +61,6 @@ pub enum End {
     Interrupted,
 }
 
-/// The settings of loading.
-pub fn load_params(args: &LoadArgs) -> Outcome<LoadParams> {
-    let mut params = LoadParams {
-        mmap: !args.no_mmap,
-        ..LoadParams::default()
-    };
-    if args.arch != "auto" {
-        params.arch = Some(args.arch.clone());
-    }
-    if let Some(name) = &args.device {
-        params.placement.devices = vec![device(name)?];
-        params.placement.n_layers = DeviceLayers::Count(usize::MAX);
-    }
-    Ok(params)
-}
-
-/// The device of this name.
-pub fn device(name: &str) -> Outcome<Arc<dyn backend::Device>> {
-    backend::device(name).ok_or_else(|| {
-        let names: Vec<_> = backend::devices().iter().map(|d| d.name().to_owned()).collect();
-        Failure::new(format_args!(
-            "there is no device `{name}` here; there is {}",
-            names.join(", ")
-        ))
-    })
-}
-
 fn context_params(args: &ContextArgs) -> ContextParams {
     let defaults = ContextParams::default();
     let n_threads = args.threads.unwrap_or(defaults.n_threads);
@@ -106,19 +78,56 @@ fn context_params(args: &ContextArgs) -> ContextParams {
     }
 }
 
+/// An answer that cannot be kept should not be waited for.
+fn check_place(file: &Path) -> Outcome {
+    match file.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() && !dir.is_dir() => Err(Failure::new(format_args!(
+            "the session cannot be kept in {}: there is no folder {}",
+            file.display(),
+            dir.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The tokens of a session file, whose state the context has then; none if there is no file.
+fn restored(context: &mut Context, file: &Path) -> Outcome<Vec<Token>> {
+    if !file.try_exists()? {
+        return Ok(Vec::new());
+    }
+    let tokens = context.load_session(file)?;
+    let n = context.n_past(0);
+    if n != tokens.len() {
+        return Err(Failure::new(format_args!(
+            "{}: the state is not one of `llama run`: it has {} for {n} positions",
+            file.display(),
+            human::plural(tokens.len(), "token")
+        )));
+    }
+    Ok(tokens)
+}
+
 impl Session {
-    /// Loads a model and makes a context for it.
-    pub fn open(path: &Path, load: &LoadArgs, context: &ContextArgs, sampler: &SamplerParams) -> Outcome<Session> {
+    /// Loads a model, makes a context for it, and restores what the session file holds.
+    pub fn open(path: &Path, args: &RunArgs) -> Outcome<Session> {
         let start = Instant::now();
-        let model = Arc::new(Model::load(path, archs::ALL, &load_params(load)?)?);
-        let context = Context::new(model.clone(), &context_params(context))?;
+        if let Some(file) = &args.session {
+            check_place(file)?;
+        }
+        let model = args.load.load(path, Some(args.context.ctx_size))?;
+        let mut context = Context::new(model.clone(), &context_params(&args.context))?;
+        args.adapters.apply(&mut context)?;
+        let held = match &args.session {
+            Some(file) => restored(&mut context, file)?,
+            None => Vec::new(),
+        };
         let t_load = start.elapsed();
         Ok(Session {
             model,
             context,
-            held: Vec::new(),
+            held,
             last: 0,
-            sampler: sampler.clone(),
+            sampler: args.sampler.0.clone(),
             n_turns: 0,
             t_load,
         })
@@ -142,6 +151,11 @@ impl Session {
     /// The tokens that the memory holds.
     pub fn held(&self) -> &[Token] {
         &self.held
+    }
+
+    /// Writes what the memory holds to a file.
+    pub fn save(&mut self, file: &Path) -> Outcome {
+        Ok(self.context.save_session(file, &self.held)?)
     }
 
     /// Forgets everything.

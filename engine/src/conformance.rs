@@ -105,14 +105,18 @@ impl Fixture {
 
     /// Normalized mean squared error of the computed logits, all positions decoded as one sequence.
     pub fn nmse(&self, archs: &[Registered], params: &CheckParams) -> Result<f64, CheckError> {
+        self.nmse_of(self.model(archs, params)?, &params.context)
+    }
+
+    /// Like [`Fixture::nmse`], for a model that is loaded already.
+    pub fn nmse_of(&self, model: Arc<Model>, context: &ContextParams) -> Result<f64, CheckError> {
         let recorded = self.recorded()?;
-        let model = self.model(archs, params)?;
         let logits = all_logits(
             model,
             &tokens(&recorded),
             &ContextParams {
                 half_gelu: true,
-                ..params.context.clone()
+                ..context.clone()
             },
         )?;
         let expected = recorded.values().len();
@@ -134,19 +138,35 @@ pub fn tokens(recorded: &Logits) -> Vec<Token> {
 
 /// Logits of every position of one sequence, `[n_tokens, n_vocab]`. `n_ctx` and `n_batch` are raised to fit.
 pub fn all_logits(model: Arc<Model>, tokens: &[Token], params: &ContextParams) -> Result<Vec<f32>, CheckError> {
-    let mut params = params.clone();
-    params.n_ctx = params.n_ctx.max(tokens.len());
-    params.n_batch = params.n_batch.max(tokens.len());
-    params.n_outputs_max = params.n_ubatch;
-    let mut context = Context::new(model, &params)?;
+    let mut context = context_for(model, tokens.len(), params)?;
+    Ok(logits_of(&mut context, tokens)?)
+}
+
+/// A context for [`logits_of`] that many tokens: `n_ctx` and `n_batch` are raised to fit.
+pub fn context_for(model: Arc<Model>, n_tokens: usize, params: &ContextParams) -> Result<Context, ContextError> {
+    // Without a memory a batch is computed whole.
+    let n_ubatch = if model.arch().bidirectional {
+        params.n_ubatch.max(n_tokens)
+    } else {
+        params.n_ubatch
+    };
+    let params = ContextParams {
+        n_ubatch,
+        n_ctx: params.n_ctx.max(n_tokens),
+        n_batch: params.n_batch.max(n_tokens),
+        n_outputs_max: n_ubatch,
+        ..params.clone()
+    };
+    Context::new(model, &params)
+}
+
+/// Logits of every position of one sequence, `[n_tokens, n_vocab]`, in an empty context.
+pub fn logits_of(context: &mut Context, tokens: &[Token]) -> Result<Vec<f32>, DecodeError> {
     let mut batch = Batch::new();
     for (i, &t) in tokens.iter().enumerate() {
         batch.push(t, i, SeqSet::one(0), true);
     }
     context.decode(&batch)?;
-    Ok((0..tokens.len())
-        .filter_map(|i| context.logits(i))
-        .flatten()
-        .copied()
-        .collect())
+    let rows = (0..tokens.len()).filter_map(|i| context.logits(i));
+    Ok(rows.flatten().copied().collect())
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Map, json};
 
 use crate::args::InspectArgs;
-use crate::commands::stdout;
+use crate::commands::{plan, stdout};
 use crate::failure::Outcome;
 use crate::human;
 
@@ -20,6 +20,9 @@ const SHORT_ARRAY: usize = 16;
 /// Prints one file's header.
 pub fn run(args: &InspectArgs) -> Outcome {
     let header = Gguf::open_header(&args.file)?;
+    if args.plan || args.plan_tensors {
+        return plan::run(args, &header);
+    }
     let report = Report::new(&header, args)?;
     let mut out = stdout();
     if args.json {

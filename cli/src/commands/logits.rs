@@ -3,18 +3,15 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
-use std::sync::Arc;
 
-use engine::conformance::all_logits;
+use engine::conformance::{context_for, logits_of};
 use engine::context::ContextParams;
 use engine::gguf::logits::Logits;
-use engine::model::Model;
 use engine::sample::Token;
 
 use crate::args::LogitsArgs;
 use crate::commands::input;
 use crate::failure::{Failure, Outcome};
-use crate::session::load_params;
 
 /// Decodes the tokens and writes their logits.
 pub fn run(args: &LogitsArgs) -> Outcome {
@@ -24,7 +21,7 @@ pub fn run(args: &LogitsArgs) -> Outcome {
         (None, None) => String::new(),
     };
     let tokens = parse_tokens(&text)?;
-    let model = Arc::new(Model::load(&args.model, archs::ALL, &load_params(&args.load)?)?);
+    let model = args.load.load(&args.model, Some(tokens.len()))?;
     let defaults = ContextParams::default();
     let n_threads = args.threads.unwrap_or(defaults.n_threads);
     let params = ContextParams {
@@ -35,7 +32,9 @@ pub fn run(args: &LogitsArgs) -> Outcome {
         type_v: args.ctv,
         ..defaults
     };
-    let values = all_logits(model, &tokens, &params)?;
+    let mut context = context_for(model, tokens.len(), &params)?;
+    args.adapters.apply(&mut context)?;
+    let values = logits_of(&mut context, &tokens)?;
     let n_vocab = values.len() / tokens.len();
     let logits = Logits::new(tokens.iter().map(|&t| t as i32).collect(), n_vocab, values)?;
     write(&logits, &args.output)

@@ -5,6 +5,7 @@ mod chat;
 mod input;
 pub mod inspect;
 pub mod logits;
+mod plan;
 pub mod reference;
 pub mod run;
 pub mod tokenize;

@@ -102,11 +102,7 @@ fn section(out: &mut dyn Write, heading: Option<&str>, args: &[&Arg]) -> Outcome
 
 /// The spellings of a flag, and what value it takes.
 fn spelling(arg: &Arg) -> String {
-    let value = || {
-        arg.get_value_names()
-            .and_then(|names| names.first())
-            .map_or_else(String::new, ToString::to_string)
-    };
+    let value = || arg.get_value_names().unwrap_or_default().join(" ");
     if arg.is_positional() {
         return value();
     }

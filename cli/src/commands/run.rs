@@ -23,14 +23,18 @@ pub fn run(args: &RunArgs) -> Outcome {
         Some(path) => path,
         None => fetch::default_model()?,
     };
-    let mut session = Session::open(&path, &args.load, &args.context, &args.sampler.0)?;
+    let mut session = Session::open(&path, args)?;
     let conversation = Conversation::new(session.model(), args.raw, args.system.as_deref())?;
     if args.verbose {
         describe(&session, &conversation);
     }
     match prompt {
-        Some(prompt) => answer(&mut session, conversation, &prompt, args),
-        None => chat::run(&mut session, conversation, args),
+        Some(prompt) => answer(&mut session, conversation, &prompt, args)?,
+        None => chat::run(&mut session, conversation, args)?,
+    }
+    match &args.session {
+        Some(file) => session.save(file),
+        None => Ok(()),
     }
 }
 
@@ -106,10 +110,15 @@ fn describe(session: &Session, conversation: &Conversation) {
         "vocab    {} tokens, {template}",
         session.vocab().n_tokens()
     ));
-    for warning in session.vocab().warnings() {
-        say::line(format_args!("         {warning}"));
-    }
     say::line(format_args!("device   {}: {}", device.name(), device.description()));
+    let placement = model.placement_summary();
+    let (n, all) = (placement.n_offloaded, placement.n_layers);
+    let bytes = |(name, n): &(String, usize)| format!("{name} {}", human::mib(*n));
+    let by_memory: Vec<_> = placement.bytes.iter().map(bytes).collect();
+    say::line(format_args!(
+        "weights  {n}/{all} layers on devices; {}",
+        by_memory.join(", ")
+    ));
     say::line(format_args!(
         "context  {} tokens (trained for {}), ubatches of {}, {} and {} threads, cache {} and {}",
         context.n_ctx(),

@@ -9,7 +9,7 @@ use crate::backend::{BackendParams, MemoryMap, Usage};
 use crate::build::{Adaptation, BuildParams, Builder, CacheView, Inputs};
 use crate::graph::{BufferId, Graph, TensorId};
 use crate::model::{Model, RopeScaling};
-use crate::sched::{SchedParams, Scheduler};
+use crate::sched::{Observer, SchedParams, Scheduler};
 
 use super::adapt::Adapters;
 use super::batch::{Batch, BatchToken, MAX_SEQUENCES, ubatch_end};
@@ -88,7 +88,8 @@ impl Context {
                 "the homes of the weights name the model's buffers by position"
             );
         }
-        let mut memory = KvMemory::new(model.kv_specs(), n_ctx, &params)?;
+        let cached = if model.arch().bidirectional { &[] } else { model.kv_specs() };
+        let mut memory = KvMemory::new(cached, n_ctx, &params)?;
         let placement = model.placement();
         memory.allocate(
             |layer| placement.kv_device(layer).clone(),
@@ -157,6 +158,11 @@ impl Context {
     /// Decoding stops between ubatches once the flag is set.
     pub fn set_cancel(&mut self, flag: Option<Arc<AtomicBool>>) {
         self.cancel = flag;
+    }
+
+    /// Shows the nodes of every graph to an observer from now on; `None` ends it.
+    pub fn set_observer(&mut self, observer: Option<Box<dyn Observer>>) {
+        self.sched.set_observer(observer);
     }
 
     /// The position at which a sequence continues.
@@ -239,10 +245,16 @@ impl Context {
                 n_ctx: self.n_ctx,
             });
         }
-        if tokens.len() > self.params.n_batch {
+        // Without a memory a batch cannot be computed in parts.
+        let max = if self.model.arch().bidirectional {
+            self.params.n_ubatch
+        } else {
+            self.params.n_batch
+        };
+        if tokens.len() > max {
             return Err(DecodeError::BatchTooLarge {
                 found: tokens.len(),
-                max: self.params.n_batch,
+                max,
             });
         }
         let n_vocab = self.model.base().n_vocab();
@@ -281,7 +293,11 @@ impl Context {
             if self.cancel.as_ref().is_some_and(|c| c.load(Ordering::Relaxed)) {
                 return Err(DecodeError::Cancelled);
             }
-            let to = ubatch_end(tokens, from, self.params.n_ubatch, self.params.n_outputs_max);
+            let to = if self.model.arch().bidirectional {
+                tokens.len()
+            } else {
+                ubatch_end(tokens, from, self.params.n_ubatch, self.params.n_outputs_max)
+            };
             let start = Instant::now();
             self.decode_ubatch(&tokens[from..to])?;
             self.perf.record(to - from, start.elapsed());
@@ -291,7 +307,7 @@ impl Context {
     }
 
     fn decode_ubatch(&mut self, tokens: &[BatchToken]) -> Result<(), DecodeError> {
-        if !self.memory.place(tokens) {
+        if !self.model.arch().bidirectional && !self.memory.place(tokens) {
             let used = self.memory.n_used();
             return Err(DecodeError::ContextFull {
                 needed: tokens.len(),
@@ -333,10 +349,11 @@ impl Context {
             n_tokens,
             // A graph without outputs would compute nothing that is wanted but the cache: one row keeps it whole and simple.
             n_outputs: n_outputs.max(1),
+            n_ctx: self.n_ctx,
             rope_kind: self.model.arch().rope,
             rope: self.rope,
             n_rot: self.model.base().n_rot(),
-            causal: true,
+            causal: !self.model.arch().bidirectional,
             half_gelu: self.params.half_gelu,
         }
     }
@@ -367,13 +384,13 @@ impl Context {
 
     fn set_inputs(&mut self, tokens: &[BatchToken]) -> Result<(), DecodeError> {
         let (inputs, graph, sched) = (&self.graph.inputs, &self.graph.graph, &mut self.sched);
-        let staging = &mut self.staging;
+        let Staging { i32s, i64s } = &mut self.staging;
         let mut write = |id: Option<TensorId>, values: &mut dyn Iterator<Item = i32>| match id {
             None => Ok(()),
             Some(id) => {
-                staging.i32s.clear();
-                staging.i32s.extend(values);
-                sched.set_input(graph, id, bytemuck::cast_slice(&staging.i32s))
+                i32s.clear();
+                i32s.extend(values);
+                sched.set_input(graph, id, bytemuck::cast_slice(i32s))
             }
         };
         write(inputs.tokens, &mut tokens.iter().map(|t| t.token as i32))?;
@@ -389,6 +406,17 @@ impl Context {
             .map(|(i, _)| i as i32);
         let none = tokens.iter().all(|t| !t.output).then_some(tokens.len() as i32 - 1);
         write(inputs.out_ids, &mut wanted.chain(none))?;
+        if self.model.arch().bidirectional {
+            // The cells that attention sees are the tokens themselves.
+            for pool in &inputs.pools {
+                write(pool.positions, &mut tokens.iter().map(|t| t.pos))?;
+                if let Some(id) = pool.sequences {
+                    i64s.clear();
+                    i64s.extend(tokens.iter().map(|t| t.seqs.0 as i64));
+                    sched.set_input(graph, id, bytemuck::cast_slice(i64s))?;
+                }
+            }
+        }
         for (p, (pool, cells)) in inputs.pools.iter().zip(self.memory.pools()).enumerate() {
             let n_kv = self.memory.view().pools[p].n_kv;
             if let Some(id) = pool.cells {
@@ -398,9 +426,9 @@ impl Context {
                 sched.set_input(graph, id, bytemuck::cast_slice(&cells.positions()[..n_kv]))?;
             }
             if let Some(id) = pool.sequences {
-                staging.i64s.clear();
-                staging.i64s.extend(cells.seqs()[..n_kv].iter().map(|s| s.0 as i64));
-                sched.set_input(graph, id, bytemuck::cast_slice(&staging.i64s))?;
+                i64s.clear();
+                i64s.extend(cells.seqs()[..n_kv].iter().map(|s| s.0 as i64));
+                sched.set_input(graph, id, bytemuck::cast_slice(i64s))?;
             }
         }
         Ok(())
@@ -427,15 +455,13 @@ impl BuiltGraph {
         adaptation: &Adaptation,
     ) -> Result<(), crate::build::BuildError> {
         self.built_for = None;
-        let mut b = Builder::over_cells(
-            &mut self.graph,
-            model.leafs(),
-            &mut self.leafs,
-            &mut self.inputs,
-            params,
-            view,
-        )
-        .adapted(adaptation);
+        let (graph, leafs, inputs) = (&mut self.graph, &mut self.leafs, &mut self.inputs);
+        let b = if model.arch().bidirectional {
+            Builder::over_batch(graph, model.leafs(), leafs, inputs, params)
+        } else {
+            Builder::over_cells(graph, model.leafs(), leafs, inputs, params, view)
+        };
+        let mut b = b.adapted(adaptation);
         let result = model.build(&mut b);
         self.result = Some(b.output(result));
         b.finish()

@@ -243,10 +243,26 @@ pub fn declare_header(
 
 /// What would go where if the file were loaded. The tensors' data need not be there.
 pub fn plan(header: &Gguf, path: &Path, archs: &[Registered], params: &LoadParams) -> Result<Plan, ModelError> {
-    let mut header = header.clone();
-    apply_overrides(&mut header.metadata, &params.overrides);
-    let (arch, prefix) = load_arch(&header.metadata, path, archs, params.arch.as_deref())?;
-    let (base, graph, rows) = declare_header(&header, path, arch, &prefix)?;
+    plan_table(&header.metadata, TensorTable::new(header), path, archs, params)
+}
+
+/// Like [`plan`], for a model in one file or several, all of them whole.
+pub fn plan_set(set: &GgufSet, archs: &[Registered], params: &LoadParams) -> Result<Plan, ModelError> {
+    let (table, path) = (TensorTable::of_set(set), set.first().path());
+    plan_table(set.metadata(), table, path, archs, params)
+}
+
+fn plan_table(
+    metadata: &Metadata,
+    table: TensorTable<'_>,
+    path: &Path,
+    archs: &[Registered],
+    params: &LoadParams,
+) -> Result<Plan, ModelError> {
+    let mut metadata = metadata.clone();
+    apply_overrides(&mut metadata, &params.overrides);
+    let (arch, prefix) = load_arch(&metadata, path, archs, params.arch.as_deref())?;
+    let (base, graph, rows) = declare(&metadata, table, path, arch, &prefix)?;
     let kv_specs = probe(arch, &base, graph.as_ref(), &rows, path)?;
     let placement = Placement::new(&params.placement, &rows, base.n_layer(), &kv_specs).map_err(|source| {
         ModelError::Placement {
@@ -384,10 +400,11 @@ fn probe(
     let params = BuildParams {
         n_tokens: 1,
         n_outputs: 1,
+        n_ctx: 0,
         rope_kind: arch.rope,
         rope: base.rope,
         n_rot: base.n_rot(),
-        causal: true,
+        causal: !arch.bidirectional,
         half_gelu: false,
     };
     let mut b = Builder::probe(&mut g, &leafs, &mut nodes, &mut inputs, params, &mut specs);

@@ -17,7 +17,7 @@ pub use arch::{
 pub use base::{Base, RopeScaling};
 pub use error::ModelError;
 pub use fingerprint::Fingerprint;
-pub use load::{Declared, LoadParams, Model, Plan, Progress, declare_header, plan};
+pub use load::{Declared, LoadParams, Model, Plan, Progress, declare_header, plan, plan_set};
 pub use placement::{
     DeviceLayers, Placement, PlacementError, PlacementParams, PlacementSummary, SplitMode, TensorOverride,
 };

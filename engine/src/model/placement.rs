@@ -1,5 +1,6 @@
 //! Placement: which device computes each layer, and which memory each tensor goes to.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use kernels::GgmlType;
@@ -40,6 +41,15 @@ pub struct TensorOverride {
     pub pattern: Regex,
     /// Name of the buffer type.
     pub buffer_type: String,
+}
+
+impl TensorOverride {
+    /// Index of its memory.
+    fn memory(&self, types: &[Arc<dyn BufferType>]) -> Option<usize> {
+        types
+            .iter()
+            .position(|t| t.name().eq_ignore_ascii_case(&self.buffer_type))
+    }
 }
 
 /// Settings of a placement. With no devices everything stays on the CPU.
@@ -174,6 +184,7 @@ impl Placement {
                 types.push(ty);
             }
         }
+        check_overrides(&params.overrides, &types)?;
         let n_offloaded = match params.n_layers {
             _ if n_devices == 0 => 0,
             DeviceLayers::Count(n) => n.min(n_layer + 1),
@@ -214,8 +225,12 @@ impl Placement {
     pub fn summary(&self, rows: &[TableRow]) -> PlacementSummary {
         let cpu = self.devices.len() - 1;
         let mut bytes: Vec<_> = self.types.iter().map(|t| (t.name().to_owned(), 0)).collect();
+        // A tied output shares its tensor with the embedding, unless it lies elsewhere.
+        let mut seen = HashSet::new();
         for (row, &ty) in rows.iter().zip(&self.rows) {
-            bytes[ty].1 += row.bytes();
+            if seen.insert((row.file_index, row.offset, ty)) {
+                bytes[ty].1 += row.bytes();
+            }
         }
         PlacementSummary {
             n_offloaded: self.layers.iter().filter(|&&d| d != cpu).count(),
@@ -226,14 +241,9 @@ impl Placement {
 
     /// The first memory, of the layer's device or the CPU, in which a backend computes with the tensor.
     fn memory_of(&self, row: &TableRow, overrides: &[TensorOverride]) -> Result<usize, PlacementError> {
-        if let Some(o) = overrides.iter().find(|o| o.pattern.is_match(&row.name)) {
-            let known = || self.types.iter().map(|t| t.name().to_owned()).collect();
-            let same = |t: &Arc<dyn BufferType>| t.name().eq_ignore_ascii_case(&o.buffer_type);
-            let found = || PlacementError::NoSuchMemory {
-                found: o.buffer_type.clone(),
-                known: known(),
-            };
-            return self.types.iter().position(same).ok_or_else(found);
+        let chosen = overrides.iter().find(|o| o.pattern.is_match(&row.name));
+        if let Some(memory) = chosen.and_then(|o| o.memory(&self.types)) {
+            return Ok(memory);
         }
         let cpu = self.devices.len() - 1;
         let device = match (row.layer, row.consumer) {
@@ -256,6 +266,17 @@ impl Placement {
             tensor: row.name.clone(),
             ty: row.ty,
         })
+    }
+}
+
+/// Each must name memory that there is, whether or not a tensor matches.
+fn check_overrides(overrides: &[TensorOverride], types: &[Arc<dyn BufferType>]) -> Result<(), PlacementError> {
+    match overrides.iter().find(|o| o.memory(types).is_none()) {
+        Some(o) => Err(PlacementError::NoSuchMemory {
+            found: o.buffer_type.clone(),
+            known: types.iter().map(|t| t.name().to_owned()).collect(),
+        }),
+        None => Ok(()),
     }
 }
 

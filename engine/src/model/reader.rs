@@ -203,8 +203,12 @@ impl<'a> HparamReader<'a> {
         n.min(1 << 28)
     }
 
+    /// The key as the file has it: behind the architecture's name unless it starts with `/`.
     fn full(&self, key: &str) -> String {
-        format!("{}.{key}", self.prefix)
+        match key.strip_prefix('/') {
+            Some(whole) => whole.to_owned(),
+            None => format!("{}.{key}", self.prefix),
+        }
     }
 
     fn scalar<T: Default>(

@@ -311,17 +311,29 @@ impl<'a> TensorTable<'a> {
     fn with_companions(&mut self, name: &'static str, n_out: usize, weight: WeightId) -> Linear {
         Linear {
             weight,
-            bias: self.optional(name, "bias", &[n_out], Consumer::Elementwise),
-            scale: self.optional(name, "scale", &[1], Consumer::Elementwise),
+            bias: self.companion(name, "bias", &[n_out]),
+            scale: self.companion(name, "scale", &[1]),
         }
     }
 
     fn with_expert_companions(&mut self, name: &'static str, n_out: usize, n: usize, weight: WeightId) -> Experts {
         Experts {
             weight,
-            bias: self.optional(name, "bias", &[n_out, n], Consumer::Elementwise),
-            scale: self.optional(name, "scale", &[n], Consumer::Elementwise),
+            bias: self.companion(name, "bias", &[n_out, n]),
+            scale: self.companion(name, "scale", &[n]),
         }
+    }
+
+    /// A bias or scale, unless the architecture ignores it by its full name (`ignore "attn_output.bias"`).
+    fn companion(&mut self, name: &'static str, suffix: &str, ne: &[usize]) -> Option<WeightId> {
+        let ignored = self
+            .ignored
+            .iter()
+            .any(|i| i.strip_prefix(name) == Some(&format!(".{suffix}")[..]));
+        if ignored {
+            return None;
+        }
+        self.optional(name, suffix, ne, Consumer::Elementwise)
     }
 
     /// Rows of a fused tensor, if the file has that instead of the projection itself.
@@ -373,7 +385,7 @@ impl<'a> TensorTable<'a> {
     /// Ends a layer: its projections must have taken all rows of its fused tensor.
     fn end_fused(&mut self) {
         let Some((index, rows)) = self.fused.take() else { return };
-        let info = self.file.tensors[index].1;
+        let info = &self.file.tensors[index].1;
         if info.ne[1] > rows {
             self.wrong_shape(info, &[info.ne[0], rows]);
         }
@@ -457,13 +469,14 @@ impl<'a> TensorTable<'a> {
 
     fn is_ignored(&self, name: &str) -> bool {
         let bare = name.rsplit_once('.').map_or(name, |(bare, _)| bare);
-        let without_layer = match bare.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
-            Some((_, rest)) => rest,
-            None => bare,
+        let in_layer = |name: &'_ str| -> String {
+            let rest = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+            rest.map_or(name, |(_, rest)| rest).to_owned()
         };
+        let (whole, without_suffix) = (in_layer(name), in_layer(bare));
         self.ignored
             .iter()
-            .any(|&i| i == name || i == bare || i == without_layer)
+            .any(|&i| i == name || i == bare || i == whole || i == without_suffix)
             || IGNORED_SUFFIXES.iter().any(|s| bare.ends_with(s))
     }
 }

@@ -2,28 +2,24 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::sync::{Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::conformance::{CheckParams, Fixture, fixtures};
 use engine::context::ContextParams;
-use engine::model::LoadParams;
+use engine::gguf::{Gguf, GgufWriter, seeded, split};
+use engine::model::Model;
 use kernels::GgmlType;
 use rayon::iter::{ParallelBridge, ParallelIterator};
 
 use crate::args::CheckArgs;
 use crate::failure::{Failure, Outcome};
-use crate::session;
 
 /// Checks every configuration that is asked for; fails if one of them does.
 pub fn run(args: &CheckArgs) -> Outcome {
-    let mut load = LoadParams::default();
-    if let Some(name) = &args.device {
-        load.placement.devices = vec![session::device(name)?];
-        load.placement.n_layers = engine::model::DeviceLayers::Count(usize::MAX);
-    }
     let params = CheckParams {
         seed: args.seed,
-        load,
+        load: args.load.params(None)?,
         context: ContextParams {
             n_ubatch: args.ubatch,
             // Configurations are what runs in parallel.
@@ -37,6 +33,9 @@ pub fn run(args: &CheckArgs) -> Outcome {
     let is_exact = (args.ctk, args.ctv) == (GgmlType::F32, GgmlType::F32);
     let limit = args.limit.unwrap_or(if is_exact { 1e-8 } else { 1e-4 });
     let fixtures = selected(args)?;
+    // How a file is read can be tried on files only.
+    let by_default = args.load.no_mmap || args.load.mlock;
+    let files = args.shards.or(by_default.then_some(1));
     let printer = Mutex::new(Printer::new(io::stdout()));
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(args.threads.unwrap_or(0))
@@ -44,12 +43,59 @@ pub fn run(args: &CheckArgs) -> Outcome {
     pool.install(|| {
         // Bridged, threads take one after the other, so that results come nearly in order.
         fixtures.iter().enumerate().par_bridge().for_each(|(i, fixture)| {
-            let nmse = fixture.nmse(archs::ALL, &params).map_err(|e| e.to_string());
+            let nmse = nmse(fixture, &params, files);
             let mut printer = printer.lock().unwrap_or_else(PoisonError::into_inner);
             printer.add(i, &fixture.name, nmse.map(|nmse| (nmse, nmse <= limit)));
         });
     });
     printer.into_inner().unwrap_or_else(PoisonError::into_inner).finish()
+}
+
+/// The error of a configuration, whose model is made in memory, or in this many files if it is to be read from some.
+fn nmse(fixture: &Fixture, params: &CheckParams, files: Option<u16>) -> Result<f64, String> {
+    let result = match files {
+        None => fixture.nmse(archs::ALL, params).map_err(Failure::from),
+        Some(n) => nmse_of_files(fixture, params, n),
+    };
+    result.map_err(|failure| match failure {
+        Failure::Message(text) => text,
+        other => format!("{other:?}"),
+    })
+}
+
+fn nmse_of_files(fixture: &Fixture, params: &CheckParams, n_files: u16) -> Outcome<f64> {
+    let dir = tempfile::tempdir()?;
+    let first = write_files(&Gguf::open_header(&fixture.header)?, params.seed, n_files, dir.path())?;
+    let model = Model::load(&first, archs::ALL, &params.load)?;
+    Ok(fixture.nmse_of(Arc::new(model), &params.context)?)
+}
+
+/// Writes the model that a header and a seed stand for, its tensors spread over `n_files`, and returns the first file.
+fn write_files(header: &Gguf, seed: u64, n_files: u16, dir: &Path) -> Outcome<PathBuf> {
+    let prefix = dir.join("model");
+    if n_files == 1 {
+        let path = prefix.with_extension("gguf");
+        std::fs::write(&path, seeded::seeded_model(header, seed)?)?;
+        return Ok(path);
+    }
+    let tensors = header.tensors();
+    let bound = |no: u16| tensors.len() * usize::from(no) / usize::from(n_files);
+    for no in 0..n_files {
+        let mut writer = GgufWriter::new();
+        if no == 0 {
+            writer.metadata = header.metadata.clone();
+        }
+        writer.set(split::KEY_NO, no).set(split::KEY_COUNT, n_files);
+        writer.set(split::KEY_TENSORS_COUNT, i32::try_from(tensors.len())?);
+        for t in &tensors[bound(no)..bound(no + 1)] {
+            let mut values = vec![0f32; t.n_elements()];
+            seeded::fill_f32(&t.name, seed, &mut values);
+            let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+            writer.add_tensor(t.name.as_str(), GgmlType::F32, t.shape(), bytes)?;
+        }
+        writer.write_file(split::part_path(&prefix, no, n_files))?;
+    }
+    Ok(split::part_path(&prefix, 0, n_files))
 }
 
 /// The fixtures that the arguments ask for. Each name must stand for something: a check of nothing passes too easily.

@@ -1,0 +1,100 @@
+//! `llama inspect --plan`: what would go where if a file were loaded, for people or as JSON.
+
+use std::io::Write;
+
+use engine::gguf::split::SplitInfo;
+use engine::gguf::{Gguf, GgufSet};
+use engine::model::{self, Plan};
+use serde::Serialize;
+
+use crate::args::InspectArgs;
+use crate::commands::stdout;
+use crate::failure::Outcome;
+use crate::human;
+
+/// Prints the plan for a file, whose tensors' data may be missing, or for all parts of a model.
+pub fn run(args: &InspectArgs, header: &Gguf) -> Outcome {
+    let params = args.placement.params(None)?;
+    let split = SplitInfo::from_metadata(&header.metadata).map_err(|e| e.in_file(&args.file))?;
+    let plan = match split {
+        None => model::plan(header, &args.file, archs::ALL, &params)?,
+        Some(_) => model::plan_set(&GgufSet::open(&args.file)?, archs::ALL, &params)?,
+    };
+    let report = Report::new(&plan, args.plan_tensors);
+    let mut out = stdout();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &report)?;
+        writeln!(out)?;
+    } else {
+        print(&mut out, &report)?;
+    }
+    Ok(out.flush()?)
+}
+
+/// All that is printed; the JSON is exactly this.
+#[derive(Serialize)]
+struct Report<'a> {
+    /// Layers on devices beside the CPU, the output being one.
+    device_layers: usize,
+    /// Layers in all, the output being one.
+    layers: usize,
+    memory: Vec<Memory<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tensors: Option<Vec<Tensor<'a>>>,
+}
+
+#[derive(Serialize)]
+struct Memory<'a> {
+    name: &'a str,
+    bytes: usize,
+}
+
+#[derive(Serialize)]
+struct Tensor<'a> {
+    name: &'a str,
+    memory: &'a str,
+    #[serde(rename = "type")]
+    ty: &'static str,
+    bytes: usize,
+}
+
+impl<'a> Report<'a> {
+    fn new(plan: &'a Plan, with_tensors: bool) -> Report<'a> {
+        let memory = |(name, bytes): &'a (String, usize)| Memory { name, bytes: *bytes };
+        let tensors = plan.rows.iter().zip(&plan.memory).map(|(row, memory)| Tensor {
+            name: &row.name,
+            memory,
+            ty: row.stored_type().name(),
+            bytes: row.bytes(),
+        });
+        Report {
+            device_layers: plan.summary.n_offloaded,
+            layers: plan.summary.n_layers,
+            memory: plan.summary.bytes.iter().map(memory).collect(),
+            tensors: with_tensors.then(|| tensors.collect()),
+        }
+    }
+}
+
+fn print(out: &mut dyn Write, report: &Report<'_>) -> Outcome {
+    writeln!(out, "{}/{} layers on devices", report.device_layers, report.layers)?;
+    let width = report.memory.iter().map(|m| m.name.len()).max().unwrap_or(0);
+    for m in &report.memory {
+        writeln!(out, "{:<width$}  {:>13}", m.name, human::mib(m.bytes))?;
+    }
+    let Some(tensors) = &report.tensors else { return Ok(()) };
+    let name_width = tensors.iter().map(|t| t.name.chars().count()).max().unwrap_or(0);
+    writeln!(out)?;
+    for t in tensors {
+        // Names are those that the architecture declares.
+        writeln!(
+            out,
+            "{:<name_width$}  {:<width$}  {:<6} {:>13}",
+            t.name,
+            t.memory,
+            t.ty,
+            human::mib(t.bytes)
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,408 @@
+//! The flags of loading: what the file is taken for, where its weights go, how they get there, and what is added to them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+use engine::adapter::{ControlVector, LoraAdapter};
+use engine::backend::reference::ReferenceDevice;
+use engine::backend::{self, Device, DeviceKind};
+use engine::context::Context;
+use engine::gguf::Value;
+use engine::model::{DeviceLayers, LoadParams, Model, ModelError, PlacementParams, SplitMode, TensorOverride};
+use indicatif::{ProgressBar, ProgressStyle};
+use regex_lite::Regex;
+
+use crate::failure::{Failure, Outcome};
+use crate::{interrupt, say};
+
+/// What a file is taken for, and where its weights go.
+#[derive(Clone, Debug, Args)]
+pub struct PlacementArgs {
+    /// Architecture to load the file as; `auto` is what the file says
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub arch: String,
+    /// Metadata in place of the file's; TYPE is int, float, bool or str (may be repeated)
+    #[arg(long, value_name = "KEY=TYPE:VALUE", value_parser = override_kv, hide_short_help = true, help_heading = LOADING)]
+    pub override_kv: Vec<(String, Value)>,
+    /// Devices (-dev) that hold layers, separated by commas; `cpu` is always there beside them, `reference:MIB` has so much memory [default: all graphics processors]
+    #[arg(long, value_name = "LIST", value_parser = device_list, hide_short_help = true, help_heading = LOADING)]
+    pub device: Option<DeviceList>,
+    /// Layers (-ngl) on the devices, the output being one and the last layers first: a number, `all`, or `auto`, as many as fit [default: all on named devices, auto with `cpu` among them]
+    #[arg(long, value_name = "N", alias = "gpu-layers", value_parser = device_layers, hide_short_help = true, help_heading = LOADING)]
+    pub n_gpu_layers: Option<DeviceLayers>,
+    /// Share (-ts) of the layers of each device, as in 3,1 [default: by free memory]
+    #[arg(long, value_name = "SHARES", value_parser = share, value_delimiter = ',', hide_short_help = true, help_heading = LOADING)]
+    pub tensor_split: Vec<f32>,
+    /// How several devices (-sm) divide the model
+    #[arg(long, value_name = "MODE", value_enum, default_value_t = Split::Layer, hide_short_help = true, help_heading = LOADING)]
+    pub split_mode: Split,
+    /// Number of the device (-mg) that has everything with `--split-mode none`
+    #[arg(long, value_name = "INDEX", default_value_t = 0, hide_short_help = true, help_heading = LOADING)]
+    pub main_gpu: usize,
+    /// Memory (-ot) for the tensors whose names match; the first match counts (may be repeated)
+    #[arg(long, value_name = "REGEX=MEMORY", value_parser = override_tensor, hide_short_help = true, help_heading = LOADING)]
+    pub override_tensor: Vec<TensorOverride>,
+    /// Keep keys and values (-nkvo) in the memory of the CPU
+    #[arg(long, hide_short_help = true, help_heading = LOADING)]
+    pub no_kv_offload: bool,
+}
+
+/// How a model is loaded.
+#[derive(Clone, Debug, Args)]
+pub struct LoadArgs {
+    /// What is loaded, and where it goes
+    #[command(flatten)]
+    pub placement: PlacementArgs,
+    /// Read the file into memory instead of mapping it
+    #[arg(long, hide_short_help = true, help_heading = LOADING)]
+    pub no_mmap: bool,
+    /// Keep the mapped file in memory for good
+    #[arg(long, hide_short_help = true, help_heading = LOADING)]
+    pub mlock: bool,
+    /// Look at every weight, and refuse a file with values that are no finite numbers
+    #[arg(long, hide_short_help = true, help_heading = LOADING)]
+    pub check_tensors: bool,
+}
+
+/// What is added to a loaded model.
+#[derive(Clone, Debug, Default, Args)]
+pub struct AdapterArgs {
+    /// LoRA adapter, and the factor of its effect (may be repeated)
+    #[arg(long, value_name = "FILE[=SCALE]", value_parser = scaled_file, hide_short_help = true, help_heading = ADAPTERS)]
+    pub lora: Vec<ScaledFile>,
+    /// The same, with the factor as an argument of its own
+    #[arg(long, num_args = 2, value_names = ["FILE", "SCALE"], allow_negative_numbers = true, hide_short_help = true, help_heading = ADAPTERS)]
+    pub lora_scaled: Vec<String>,
+    /// Control vector, and the factor of its effect (may be repeated; all are added up)
+    #[arg(long, value_name = "FILE[=SCALE]", value_parser = scaled_file, hide_short_help = true, help_heading = ADAPTERS)]
+    pub control_vector: Vec<ScaledFile>,
+    /// First and last layer that control vectors act on [default: all]
+    #[arg(long, num_args = 2, value_names = ["FIRST", "LAST"], requires = "control_vector", hide_short_help = true, help_heading = ADAPTERS)]
+    pub control_vector_layer_range: Option<Vec<usize>>,
+}
+
+const LOADING: &str = "Loading";
+const ADAPTERS: &str = "Adapters";
+
+/// How several devices divide a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Split {
+    /// One device has everything
+    None,
+    /// Each has whole layers
+    Layer,
+    /// Each has rows of every matrix
+    Row,
+}
+
+/// Devices as named on the command line.
+#[derive(Clone, Debug)]
+pub struct DeviceList(Vec<String>);
+
+/// A file, and the factor of its effect.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScaledFile {
+    path: PathBuf,
+    scale: f32,
+}
+
+impl PlacementArgs {
+    /// The engine's settings. `kv_cells`: tokens for which an automatic placement leaves room.
+    pub fn params(&self, kv_cells: Option<usize>) -> Outcome<LoadParams> {
+        let devices = match &self.device {
+            Some(list) => list.devices()?,
+            None => backend::devices()
+                .into_iter()
+                .filter(|d| d.kind() == DeviceKind::Gpu)
+                .collect(),
+        };
+        let is_auto = self.device.as_ref().is_none_or(DeviceList::has_cpu);
+        let defaults = PlacementParams::default();
+        let placement = PlacementParams {
+            n_layers: match self.n_gpu_layers {
+                Some(n) => n,
+                None if is_auto => DeviceLayers::Auto,
+                None => DeviceLayers::Count(usize::MAX),
+            },
+            tensor_split: self.tensor_split.clone(),
+            split_mode: match self.split_mode {
+                Split::None => SplitMode::None,
+                Split::Layer => SplitMode::Layer,
+                Split::Row => SplitMode::Row,
+            },
+            main_device: self.main_gpu,
+            overrides: self.override_tensor.clone(),
+            offload_kv: !self.no_kv_offload,
+            kv_cells: kv_cells.filter(|&n| n > 0).unwrap_or(defaults.kv_cells),
+            devices,
+            ..defaults
+        };
+        Ok(LoadParams {
+            arch: (self.arch != "auto").then(|| self.arch.clone()),
+            placement,
+            overrides: self.override_kv.clone(),
+            ..LoadParams::default()
+        })
+    }
+}
+
+impl LoadArgs {
+    /// The engine's settings. `kv_cells`: tokens for which an automatic placement leaves room.
+    pub fn params(&self, kv_cells: Option<usize>) -> Outcome<LoadParams> {
+        Ok(LoadParams {
+            mmap: !self.no_mmap,
+            mlock: self.mlock,
+            check_tensors: self.check_tensors,
+            ..self.placement.params(kv_cells)?
+        })
+    }
+
+    /// Loads a model, with a bar on terminals while weights are copied, and says what is unusual about the file. Ctrl-C
+    /// ends it.
+    pub fn load(&self, path: &std::path::Path, kv_cells: Option<usize>) -> Outcome<Arc<Model>> {
+        let mut params = self.params(kv_cells)?;
+        let stop = interrupt::listen();
+        let (bar, flag) = (bar(), stop.flag());
+        let shown = bar.clone();
+        params.progress = Some(Arc::new(move |done| {
+            // Begin and end are told in any case: without anything between them nothing was copied.
+            if done > 0.0 && done < 1.0 {
+                shown.set_position((done * STEPS as f32) as u64);
+            }
+            !flag.load(std::sync::atomic::Ordering::Relaxed)
+        }));
+        let model = Model::load(path, archs::ALL, &params);
+        bar.finish_and_clear();
+        let model = match model {
+            Err(ModelError::Cancelled { .. }) => return Err(Failure::Interrupted),
+            model => model?,
+        };
+        for warning in model.warnings() {
+            say::line(format_args!("warning: {warning}"));
+        }
+        Ok(Arc::new(model))
+    }
+}
+
+impl AdapterArgs {
+    /// Loads the adapters, and applies them to a context.
+    pub fn apply(&self, context: &mut Context) -> Outcome {
+        let model = context.model().clone();
+        let mut files = self.lora.clone();
+        for pair in self.lora_scaled.as_chunks::<2>().0 {
+            let [path, scale] = pair;
+            let no_scale = || Failure::new(format_args!("--lora-scaled {path}: {scale:?} is not a number"));
+            files.push(ScaledFile {
+                path: path.into(),
+                scale: finite(scale).ok_or_else(no_scale)?,
+            });
+        }
+        let mut loras = Vec::new();
+        for file in &files {
+            let adapter = LoraAdapter::load(&file.path, &model)?;
+            if !adapter.ignored().is_empty() {
+                let (path, names) = (file.path.display(), adapter.ignored().join(", "));
+                say::line(format_args!("warning: {path}: changed norms are not applied: {names}"));
+            }
+            loras.push((Arc::new(adapter), file.scale));
+        }
+        context.set_adapters(&loras)?;
+
+        let load = |file: &ScaledFile| ControlVector::load(&file.path, &model);
+        let vectors = self.control_vector.iter().map(load).collect::<Result<Vec<_>, _>>()?;
+        let scales = self.control_vector.iter().map(|file| file.scale);
+        let vectors: Vec<_> = vectors.iter().zip(scales).collect();
+        context.set_control_vectors(&vectors, self.layers(model.base().n_layer())?)?;
+        Ok(())
+    }
+
+    fn layers(&self, n_layer: usize) -> Outcome<std::ops::RangeInclusive<usize>> {
+        match self.control_vector_layer_range.as_deref() {
+            Some(&[first, last]) if first <= last && first < n_layer => Ok(first..=last),
+            Some(range) => Err(Failure::new(format_args!(
+                "--control-vector-layer-range is {range:?}, expected two layers of 0 to {} in order",
+                n_layer.saturating_sub(1)
+            ))),
+            None => Ok(0..=n_layer),
+        }
+    }
+}
+
+impl DeviceList {
+    fn has_cpu(&self) -> bool {
+        self.0.iter().any(|name| name == "cpu")
+    }
+
+    fn devices(&self) -> Outcome<Vec<Arc<dyn Device>>> {
+        let mut devices: Vec<Arc<dyn Device>> = Vec::new();
+        for name in &self.0 {
+            let device = device(name)?;
+            if devices.iter().any(|d| d.name() == device.name()) {
+                return Err(Failure::new(format_args!("--device names `{}` twice", device.name())));
+            }
+            devices.push(device);
+        }
+        Ok(devices)
+    }
+}
+
+/// The device of this name; `reference:MIB` is one whose memory has that size.
+fn device(name: &str) -> Outcome<Arc<dyn Device>> {
+    if let Some(size) = name.strip_prefix("reference:") {
+        let bytes = size.parse().ok().and_then(|n: usize| n.checked_mul(1 << 20));
+        let bytes =
+            bytes.ok_or_else(|| Failure::new(format_args!("device `{name}`: {size:?} is not a number of MiB")))?;
+        return Ok(Arc::new(ReferenceDevice::with_memory(bytes)));
+    }
+    backend::device(name).ok_or_else(|| {
+        let names: Vec<_> = backend::devices().iter().map(|d| d.name().to_owned()).collect();
+        Failure::new(format_args!(
+            "there is no device `{name}` here; there is {}",
+            names.join(", ")
+        ))
+    })
+}
+
+/// Positions of the bar.
+const STEPS: u64 = 1000;
+
+/// A bar on stderr that appears when it is first moved, and only where that is a terminal.
+fn bar() -> ProgressBar {
+    let bar = ProgressBar::new(STEPS);
+    if let Ok(style) = ProgressStyle::with_template("loading [{bar:40}] {percent}%") {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar
+}
+
+fn device_list(text: &str) -> Result<DeviceList, String> {
+    let names: Vec<_> = text.split(',').map(|name| name.trim().to_owned()).collect();
+    if names.iter().any(String::is_empty) {
+        return Err("expected names of devices, separated by commas".to_owned());
+    }
+    Ok(DeviceList(names))
+}
+
+fn device_layers(text: &str) -> Result<DeviceLayers, String> {
+    match text {
+        "auto" => Ok(DeviceLayers::Auto),
+        "all" => Ok(DeviceLayers::Count(usize::MAX)),
+        _ => match text.parse() {
+            Ok(n) => Ok(DeviceLayers::Count(n)),
+            Err(_) => Err("expected a number of layers, `auto` or `all`".to_owned()),
+        },
+    }
+}
+
+fn share(text: &str) -> Result<f32, String> {
+    let share = finite(text.trim()).filter(|x| *x >= 0.0);
+    share.ok_or_else(|| "expected numbers that are not negative, separated by commas".to_owned())
+}
+
+fn finite(text: &str) -> Option<f32> {
+    text.parse().ok().filter(|x: &f32| x.is_finite())
+}
+
+/// Regular expressions may hold a `=`, names of memory do not.
+fn override_tensor(text: &str) -> Result<TensorOverride, String> {
+    let (pattern, memory) = text.rsplit_once('=').ok_or("expected REGEX=MEMORY")?;
+    if pattern.is_empty() || memory.is_empty() {
+        return Err("expected REGEX=MEMORY".to_owned());
+    }
+    Ok(TensorOverride {
+        pattern: Regex::new(pattern).map_err(|e| format!("{pattern:?} is no regular expression: {e}"))?,
+        buffer_type: memory.to_owned(),
+    })
+}
+
+fn override_kv(text: &str) -> Result<(String, Value), String> {
+    let form = "expected KEY=TYPE:VALUE with a TYPE of int, float, bool or str";
+    let (key, typed) = text.split_once('=').ok_or(form)?;
+    let (ty, value) = typed.split_once(':').ok_or(form)?;
+    let wrong = || format!("{value:?} is no {ty}");
+    let value = match ty {
+        _ if key.is_empty() => return Err(form.to_owned()),
+        "int" => value.parse::<i64>().map(Value::from).map_err(|_| wrong())?,
+        "float" => value.parse::<f64>().map(Value::from).map_err(|_| wrong())?,
+        "bool" => value.parse::<bool>().map(Value::from).map_err(|_| wrong())?,
+        "str" => value.into(),
+        _ => return Err(form.to_owned()),
+    };
+    Ok((key.to_owned(), value))
+}
+
+/// `FILE=SCALE` if what follows the last `=` is a number, else all of it is a file.
+fn scaled_file(text: &str) -> Result<ScaledFile, String> {
+    let (path, scale) = match text.rsplit_once('=') {
+        Some((path, scale)) if finite(scale).is_some() => (path, finite(scale).unwrap_or(1.0)),
+        _ => (text, 1.0),
+    };
+    if path.is_empty() {
+        return Err("expected FILE or FILE=SCALE".to_owned());
+    }
+    Ok(ScaledFile {
+        path: path.into(),
+        scale,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_is_typed() {
+        let value = |text: &str| override_kv(text).map(|(_, value)| value);
+        assert_eq!(override_kv("a.b=int:-3"), Ok(("a.b".into(), Value::I64(-3))));
+        assert_eq!(value("a=float:1e3"), Ok(Value::F64(1000.0)));
+        assert_eq!(value("a=bool:true"), Ok(Value::Bool(true)));
+        assert_eq!(value("a=str:x=y:z"), Ok("x=y:z".into()));
+        for bad in ["a", "a=3", "a=int:x", "a=bool:1", "=int:3", "a=u8:3", "a=float:"] {
+            assert!(override_kv(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_scale_follows_the_last_equals_sign() {
+        let file = |path: &str, scale| {
+            Ok(ScaledFile {
+                path: path.into(),
+                scale,
+            })
+        };
+        assert_eq!(scaled_file("a.gguf"), file("a.gguf", 1.0));
+        assert_eq!(scaled_file("a.gguf=0.5"), file("a.gguf", 0.5));
+        assert_eq!(scaled_file("a=b.gguf=-2"), file("a=b.gguf", -2.0));
+        assert_eq!(scaled_file("a=b.gguf"), file("a=b.gguf", 1.0));
+        assert!(scaled_file("=1").is_err() && scaled_file("").is_err());
+    }
+
+    #[test]
+    fn patterns_and_memories_are_told_apart() {
+        let o = override_tensor(r"ffn_(up|down)=x{1,2}=CPU").unwrap();
+        assert_eq!(
+            (o.pattern.as_str(), o.buffer_type.as_str()),
+            ("ffn_(up|down)=x{1,2}", "CPU")
+        );
+        for bad in ["", "abc", "=CPU", "abc=", "a(=CPU"] {
+            assert!(override_tensor(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn layers_are_a_number_or_a_word() {
+        assert_eq!(device_layers("7"), Ok(DeviceLayers::Count(7)));
+        assert_eq!(device_layers("all"), Ok(DeviceLayers::Count(usize::MAX)));
+        assert_eq!(device_layers("auto"), Ok(DeviceLayers::Auto));
+        assert!(device_layers("-1").is_err() && device_layers("").is_err());
+    }
+
+    #[test]
+    fn simulated_memory_has_the_size_asked_for() {
+        let memory = |name| device(name).map(|d| d.memory().1).map_err(|_| ());
+        assert_eq!(memory("reference:5"), Ok(5 << 20));
+        assert_eq!(memory("reference:x"), Err(()));
+        assert_eq!(memory("reference:99999999999999999"), Err(()));
+    }
+}
