@@ -36,9 +36,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     for (i, text) in TEMPLATES.iter().enumerate() {
         fs::write(template.join(format!("{i}")), text)?;
         // As the structured input wants it: two texts and a bool, lengths last.
-        fs::write(template.join(format!("{i}-message")), format!("{text}Why is the sky blue?\u{1}"))?;
+        fs::write(
+            template.join(format!("{i}-message")),
+            format!("{text}Why is the sky blue?\u{1}"),
+        )?;
     }
-    fs::write(vocabulary.join("words"), "the quick brown fox jumps over the lazy dog <s></s> \u{2581}a \u{120}b".repeat(8))?;
+    fs::write(
+        vocabulary.join("words"),
+        "the quick brown fox jumps over the lazy dog <s></s> \u{2581}a \u{120}b".repeat(8),
+    )?;
     Ok(())
 }
 

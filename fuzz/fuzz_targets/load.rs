@@ -33,7 +33,9 @@ fuzz_target!(|bytes: &[u8]| {
         n_threads_batch: 1,
         ..ContextParams::default()
     };
-    let Ok(mut context) = Context::new(model, &params) else { return };
+    let Ok(mut context) = Context::new(model, &params) else {
+        return;
+    };
     let mut batch = Batch::new();
     batch.push_prompt(&[0, 0, 0, 0, 0], 0, 0);
     let _ = context.decode(&batch);

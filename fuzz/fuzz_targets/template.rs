@@ -11,7 +11,11 @@ fuzz_target!(|input: (&str, &str, bool)| {
         Ok(template) => template,
         Err(e) => return assert!(!e.to_string().is_empty()),
     };
-    let messages = [Message::system("Be brief."), Message::user(content), Message::assistant("Yes.")];
+    let messages = [
+        Message::system("Be brief."),
+        Message::user(content),
+        Message::assistant("Yes."),
+    ];
     for messages in [&messages[..], &messages[1..2], &[]] {
         if let Err(e) = template.render(messages, generate, &Default::default()) {
             assert!(!e.to_string().is_empty());

@@ -31,7 +31,16 @@ enum Pre<'a> {
     Other(&'a str),
 }
 
-const PRE: [&str; 8] = ["default", "llama-bpe", "qwen2", "gpt-2", "deepseek-llm", "falcon", "starcoder", "refact"];
+const PRE: [&str; 8] = [
+    "default",
+    "llama-bpe",
+    "qwen2",
+    "gpt-2",
+    "deepseek-llm",
+    "falcon",
+    "starcoder",
+    "refact",
+];
 
 fuzz_target!(|input: Input| {
     let n = input.tokens.len();

@@ -124,6 +124,7 @@ fn merge(parent: Decl, child: Decl, errors: &mut Errors) -> Decl {
         name: child.name,
         like: child.like,
         rope: child.rope.or(parent.rope),
+        attention: child.attention.or(parent.attention),
         hparams: merge_hparams(parent.hparams, child.hparams, errors),
         tensors: merge_tensors(parent.tensors, child.tensors, errors),
         graph: child.graph.or(parent.graph),

@@ -436,7 +436,7 @@ pub fn reductions() -> Vec<Case> {
     }
     // Equal values: ties go to the lower index.
     let ties = Operand::new(F32, [64, 9, 1, 1], Data::Uniform(0.5, 0.5));
-    all.push(Case::new(Op::TopK { k: 5 }, &[ties]).within(0.0));
+    all.push(Case::new(Op::TopK { k: 5 }, &[ties.clone()]).within(0.0));
     all.push(Case::new(Op::TopMask { k: 5 }, &[ties]).within(0.0));
     all.push(Case::new(
         Op::SumRows,

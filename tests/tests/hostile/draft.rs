@@ -12,15 +12,11 @@ use engine::model::{LoadParams, Model};
 use kernels::GgmlType;
 use tests::fixture;
 
-/// Every small fixture.
-pub const NAMES: [&str; 6] = [
-    "llama-dense",
-    "llama-moe",
-    "internlm2-dense",
-    "qwen2-dense",
-    "qwen3-dense",
-    "gemma3-dense",
-];
+/// Every fixture of the project.
+pub fn names() -> Vec<String> {
+    let fixtures = engine::conformance::fixtures(&tests::data_dir().join("archs")).expect("the folder is readable");
+    fixtures.into_iter().map(|f| f.name).collect()
+}
 
 /// Memory beyond the file and a copy of it that loading and a few tokens may take.
 const MEMORY_MAX: usize = 32 << 20;

@@ -4,7 +4,7 @@
 mod draft;
 mod vocabularies;
 
-use draft::{Draft, NAMES, NOT_WRITTEN, Outcome, outcome, outcome_with};
+use draft::{Draft, NOT_WRITTEN, Outcome, names, outcome, outcome_with};
 use engine::gguf::{Array, Gguf, StringArray, Value};
 use kernels::GgmlType;
 
@@ -64,9 +64,9 @@ fn names_something(sentence: &str, key: &str) -> bool {
 
 #[test]
 fn the_drafts_are_sound() {
-    for name in NAMES {
+    for name in &names() {
         assert_eq!(Draft::full(name).outcome(name), Outcome::Ran, "{name}");
-        assert_eq!(Draft::small(name).outcome(name), Outcome::Ran, "{name}");
+        assert_eq!(Draft::small(name).outcome(name), Outcome::Ran, "{name}, small");
     }
 }
 
@@ -74,10 +74,14 @@ fn the_drafts_are_sound() {
 fn keys_that_are_missing_or_absurd() {
     let (mut n_refused, mut n_ran) = (0, 0);
     let mut silent = Vec::new();
-    for name in NAMES {
+    let names = names();
+    for (i, name) in names.iter().enumerate() {
         let draft = Draft::small(name);
-        for key in keys(&draft) {
-            let lying = lies().into_iter().map(|v| (v.describe(), draft.with(&key, v)));
+        for (k, key) in keys(&draft).into_iter().enumerate() {
+            // Every lie about every key, but not in every architecture.
+            let told = |(l, _): &(usize, Value)| (i + k + l).is_multiple_of(names.len().div_ceil(8));
+            let lies = lies().into_iter().enumerate().filter(told);
+            let lying = lies.map(|(_, v)| (v.describe(), draft.with(&key, v)));
             let missing = ("missing".to_owned(), draft.without(&key));
             for (value, draft) in lying.chain([missing]) {
                 let what = format!("{name}: {key} = {value}");
@@ -101,10 +105,10 @@ fn keys_that_are_missing_or_absurd() {
 /// Several lies at once, so that those that hide one another are told too.
 #[test]
 fn several_lies_at_once() {
-    let values = lies();
+    let (values, names) = (lies(), names());
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     for case in 0..3000 {
-        let name = NAMES[case % NAMES.len()];
+        let name = &names[case % names.len()];
         let mut draft = Draft::small(name);
         let keys = keys(&draft);
         let hparams: Vec<&String> = keys.iter().filter(|k| k.starts_with(&draft.arch)).collect();
@@ -137,7 +141,7 @@ fn a_training_length_that_no_memory_holds() {
 
 #[test]
 fn tensors_that_are_missing_misnamed_or_misshapen() {
-    for name in NAMES {
+    for name in &names() {
         let draft = Draft::small(name);
         for i in 0..draft.tensors.len() {
             let tensor = draft.tensors[i].0.clone();
@@ -287,7 +291,7 @@ fn tensor_infos_changed_in_place() {
 #[test]
 fn tensors_at_odd_addresses() {
     for alignment in [1u32, 2, 4, 8, 16, 64, 4096] {
-        for name in NAMES {
+        for name in &names() {
             for pad in 0..4 {
                 // A name of another length moves all data by a byte.
                 let draft = Draft::small(name)

@@ -126,13 +126,12 @@ pub(super) fn top_k(x: &Array, k: usize) -> Ints {
 }
 
 pub(super) fn top_mask(x: &Array, k: usize) -> Array {
-    x.map_rows(|row| {
-        let mut order: Vec<usize> = (0..row.len()).collect();
-        order.sort_by(|&a, &b| row[b].total_cmp(&row[a]));
-        let mut mask = vec![f64::NEG_INFINITY; row.len()];
-        order[..k].iter().for_each(|&i| mask[i] = 0.0);
-        mask
-    })
+    // An element's rank is the number of those before it, equal values in the order of their indices.
+    let rank = |row: &[f32], i: usize| {
+        let is_before = |&(j, y): &(usize, &f32)| y.total_cmp(&row[i]).then(i.cmp(&j)).is_gt();
+        row.iter().enumerate().filter(is_before).count()
+    };
+    x.map_rows(|row| (0..row.len()).map(move |i| if rank(row, i) < k { 0.0 } else { f64::NEG_INFINITY }))
 }
 
 pub(super) fn sum_rows(x: &Array) -> Array {
