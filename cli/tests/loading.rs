@@ -61,18 +61,18 @@ fn a_plan_tells_layers_and_bytes() {
     assert_eq!(line(&[]), none);
     assert_eq!(line(&["--device", "cpu"]), none);
     let output = line(&["--device", "reference", "-ngl", "1"]);
-    assert_eq!(output, "1/29 layers on devices reference 243.44 MiB CPU 973.91 MiB");
-    let fitting = line(&["--device", "cpu,reference:900"]);
-    assert_eq!(fitting, line(&["--device", "reference:900", "-ngl", "auto"]));
-    let n: usize = fitting.split('/').next().unwrap().parse().unwrap();
-    assert!((5..28).contains(&n), "{fitting}");
-    assert_eq!(
-        line(&["--device", "cpu,reference:900", "-nkvo"])
-            .split('/')
-            .next()
-            .unwrap(),
-        "18"
+    assert_eq!(output, "1/29 layers on devices reference 243.44 MiB CPU 973.92 MiB");
+    // 644 MiB beyond the margin: 243.44 for the output, 27 to 30 for a layer, 16 for its keys and values of 4096 tokens.
+    for args in [
+        &["--device", "cpu,reference:900"][..],
+        &["--device", "reference:900", "-ngl", "auto"],
+    ] {
+        assert!(line(args).starts_with("9/29 layers on devices reference 481.22 MiB"));
+    }
+    assert!(
+        line(&["--device", "cpu,reference:900", "-nkvo"]).starts_with("14/29 layers on devices reference 619.92 MiB")
     );
+    assert!(line(&["--device", "cpu,reference:100"]).starts_with("0/29 layers"));
 }
 
 #[test]
@@ -369,7 +369,8 @@ fn a_session_goes_on_where_it_ended() {
     for prompt in ["once upon a time", "once upon a time", "once upon a hill", "once"] {
         assert_eq!(run(prompt, &kept).succeeds(), run(prompt, &[]).succeeds(), "{prompt}");
     }
-    let again = run("once", &kept);
+    run("once upon a hill", &kept).succeeds();
+    let again = run("once upon a hill", &kept);
     assert!(again.err.contains("reused"), "{}", again.err);
 
     let state = std::fs::read(&file).unwrap();
