@@ -144,10 +144,17 @@ pub fn all_logits(model: Arc<Model>, tokens: &[Token], params: &ContextParams) -
 
 /// A context for [`logits_of`] that many tokens: `n_ctx` and `n_batch` are raised to fit.
 pub fn context_for(model: Arc<Model>, n_tokens: usize, params: &ContextParams) -> Result<Context, ContextError> {
+    // Without a memory a batch is computed whole.
+    let n_ubatch = if model.arch().bidirectional {
+        params.n_ubatch.max(n_tokens)
+    } else {
+        params.n_ubatch
+    };
     let params = ContextParams {
+        n_ubatch,
         n_ctx: params.n_ctx.max(n_tokens),
         n_batch: params.n_batch.max(n_tokens),
-        n_outputs_max: params.n_ubatch,
+        n_outputs_max: n_ubatch,
         ..params.clone()
     };
     Context::new(model, &params)

@@ -132,13 +132,21 @@ fn typed_rows_are_multiplied_and_added() {
     }
 }
 
-/// The product of the first `m` rows of recorded blocks with noise, computed in chunks of `rows`.
-fn product(kernels: &'static Kernels, ty: GgmlType, m: usize, k: usize, n: usize, rows: usize) -> Vec<f32> {
+/// Blocks and what they mean.
+struct Weights<'a> {
+    ty: GgmlType,
+    blocks: &'a [u8],
+    floats: &'a [f32],
+}
+
+/// The product of the first `m` rows of weights with noise, computed in chunks of `rows`.
+fn product(kernels: &'static Kernels, w: &Weights, m: usize, k: usize, n: usize, rows: usize) -> Vec<f32> {
+    let &Weights { ty, blocks, .. } = w;
     let row_bytes = ty.row_bytes(k).unwrap();
     // Rows apart and off any alignment.
     let row_stride = row_bytes + 3;
     let mut w = vec![0u8; m * row_stride];
-    for (row, bytes) in w.chunks_mut(row_stride).zip(blocks(ty).chunks(row_bytes)) {
+    for (row, bytes) in w.chunks_mut(row_stride).zip(blocks.chunks(row_bytes)) {
         row[1..=row_bytes].copy_from_slice(bytes);
     }
     let (x_stride, out_stride) = (k + 5, m + 2);
@@ -165,12 +173,14 @@ fn product(kernels: &'static Kernels, ty: GgmlType, m: usize, k: usize, n: usize
     out
 }
 
-fn check_product(kernels: &'static Kernels, ty: GgmlType, weights: &[f32], m: usize, k: usize, n: usize) {
-    let out = product(kernels, ty, m, k, n, m);
+/// The product of the first `m` rows of weights with noise in `n` columns: right, and the same in whatever chunks.
+fn check_product(kernels: &'static Kernels, weights: &Weights, m: usize, k: usize, n: usize) {
+    let &Weights { ty, floats, .. } = weights;
+    let out = product(kernels, weights, m, k, n, m);
     let x = noise(3, n * (k + 5));
     for j in 0..n {
         for i in 0..m {
-            let (w, x) = (&weights[i * k..(i + 1) * k], &x[j * (k + 5)..]);
+            let (w, x) = (&floats[i * k..(i + 1) * k], &x[j * (k + 5)..]);
             let products = w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x));
             let magnitude: f64 = products.clone().map(f64::abs).sum();
             let what = format!("{:?} {ty} m {m} k {k} n {n}: row {i} column {j}", kernels.isa);
@@ -178,7 +188,7 @@ fn check_product(kernels: &'static Kernels, ty: GgmlType, weights: &[f32], m: us
         }
     }
     for rows in [1, 3, 4, 6] {
-        let split = product(kernels, ty, m, k, n, rows);
+        let split = product(kernels, weights, m, k, n, rows);
         let same = out.iter().zip(&split).all(|(a, b)| a.to_bits() == b.to_bits());
         assert!(
             same,
@@ -191,14 +201,19 @@ fn check_product(kernels: &'static Kernels, ty: GgmlType, weights: &[f32], m: us
 #[test]
 fn products_are_right_and_independent_of_the_split() {
     for (ty, dequantize) in scalar_decoders() {
-        let mut weights = vec![0.0; 4096];
-        dequantize(&blocks(ty), &mut weights);
+        let (blocks, mut floats) = (blocks(ty), vec![0.0; 4096]);
+        dequantize(&blocks, &mut floats);
+        let weights = Weights {
+            ty,
+            blocks: &blocks,
+            floats: &floats,
+        };
         let lengths = [1, 5, 16, 37, 64, 100, 224, 256, 512, 585]
             .into_iter()
             .filter(|k| k % ty.block_size() == 0);
         for (k, kernels) in lengths.flat_map(|k| all_kernels().map(move |kernels| (k, kernels))) {
             for n in 1..=17 {
-                check_product(kernels, ty, &weights, (4096 / k).min(1 + n % 13), k, n);
+                check_product(kernels, &weights, (4096 / k).min(1 + n % 13), k, n);
             }
         }
     }
@@ -207,11 +222,16 @@ fn products_are_right_and_independent_of_the_split() {
 #[test]
 fn long_rows_and_many_columns() {
     for (ty, dequantize) in scalar_decoders() {
-        let mut weights = vec![0.0; 4096];
-        dequantize(&blocks(ty), &mut weights);
+        let (blocks, mut floats) = (blocks(ty), vec![0.0; 4096]);
+        dequantize(&blocks, &mut floats);
+        let weights = Weights {
+            ty,
+            blocks: &blocks,
+            floats: &floats,
+        };
         for kernels in all_kernels() {
-            check_product(kernels, ty, &weights, 1, 4096, 3);
-            check_product(kernels, ty, &weights, 3, 1280, 40);
+            check_product(kernels, &weights, 1, 4096, 3);
+            check_product(kernels, &weights, 3, 1280, 40);
         }
     }
 }
@@ -232,4 +252,5 @@ fn nothing_times_something() {
     unsafe { crate::matmul(&args, std::ptr::NonNull::dangling().as_ptr(), 0, &mut []) };
 }
 
+mod blocks;
 mod rows;

@@ -239,6 +239,7 @@ fn graph(header: &Gguf) -> Graph {
     let params = BuildParams {
         n_tokens: N_TOKENS,
         n_outputs: N_TOKENS,
+        n_ctx: 0,
         rope_kind: ARCH.rope,
         rope: base.rope,
         n_rot: base.n_rot(),

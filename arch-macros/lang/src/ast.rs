@@ -10,6 +10,8 @@ pub struct Decl {
     pub name: Option<LitStr>,
     /// `rope: neox;`
     pub rope: Option<Ident>,
+    /// `attention: bidirectional;`
+    pub attention: Option<Ident>,
     /// Items of `hparams { … }`.
     pub hparams: Vec<HparamItem>,
     /// Items of `tensors { … }`.

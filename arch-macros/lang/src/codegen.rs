@@ -41,6 +41,7 @@ pub fn skeleton(name: &str) -> TokenStream {
         pub static ARCH: #ty = #ty {
             name: #name,
             rope: ::core::option::Option::None,
+            bidirectional: false,
             hparams: &[],
             tensors: &[],
             test: &[],
@@ -290,6 +291,7 @@ fn arch_static(arch: &Arch) -> TokenStream {
             quote!(::core::option::Option::Some(#ty::#variant))
         }
     };
+    let bidirectional = arch.bidirectional;
     let hparams = arch.hparams.iter().filter_map(hparam_decl);
     let tensors = arch.tensors.iter().map(|t| tensor_decl(arch, t));
     let test = arch.test.iter().map(|(name, size)| {
@@ -308,6 +310,7 @@ fn arch_static(arch: &Arch) -> TokenStream {
         pub static ARCH: #ty = #ty {
             name: #name,
             rope: #rope,
+            bidirectional: #bidirectional,
             hparams: &[#(#hparams),*],
             tensors: &[#(#tensors),*],
             test: &[#(#test),*],

@@ -132,7 +132,7 @@ impl Flow<'_> {
         let shape = value.shape.to_string();
         let (label, inputs) = match &value.kind {
             ValueKind::Var(var) => return self.of_var[var.0],
-            ValueKind::Embed(w) => (format!("{}[tokens]", self.weight(*w)), vec![]),
+            ValueKind::Embed(w, by) => (format!("{}[{}]", self.weight(*w), by.name()), vec![]),
             ValueKind::Linear(w, x) => (format!("linear {}", self.weight(*w)), vec![self.value(x)]),
             ValueKind::Weight(w) => (self.weight(*w), vec![]),
             ValueKind::Op(op, args) => self.op(op.name, args),

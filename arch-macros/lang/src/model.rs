@@ -13,6 +13,8 @@ pub struct Arch {
     pub name: String,
     /// Pairing of rotary positions.
     pub rope: RopeKind,
+    /// Tokens see later ones too; there is no KV memory.
+    pub bidirectional: bool,
     /// Keys, derived values and checks, in order.
     pub hparams: Vec<Hparam>,
     /// Tensors outside the layers, then those of a layer, each in the order of the declaration.
@@ -450,13 +452,32 @@ pub struct Value {
     pub shape: Shape,
 }
 
+/// What chooses the rows of an `embed`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RowsBy {
+    /// `w[tokens]`
+    Tokens,
+    /// `w[positions]`
+    Positions,
+}
+
+impl RowsBy {
+    /// The input's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            RowsBy::Tokens => "tokens",
+            RowsBy::Positions => "positions",
+        }
+    }
+}
+
 /// Forms of [`Value`]. Tensors are given by index into [`Arch::tensors`].
 #[derive(Debug)]
 pub enum ValueKind {
     /// A bound name.
     Var(VarId),
-    /// `w[tokens]`
-    Embed(usize),
+    /// Rows of an `embed`: `w[tokens]`
+    Embed(usize, RowsBy),
     /// `w(x)`
     Linear(usize, Box<Value>),
     /// A vector as an operand.

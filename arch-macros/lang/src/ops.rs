@@ -221,14 +221,18 @@ pub static OPS: &[OpSpec] = &[
             &[
                 tensor("x"),
                 keyword_some("factors", Vector),
+                keyword_some("long_factors", Vector),
                 keyword_some("base", Float),
                 keyword_some("scale", Float),
                 keyword_some("dims", Int),
+                keyword_some("magnitude", Float),
+                keyword_some("yarn", Bool),
             ],
             rope,
             Emit::Struct("rope", "RopeArgs"),
-            "rotary positions on [d, n, T]; the pairs are the declaration's `rope:`, base, scale and dims the file's unless given; \
-             `factors` divide the frequencies",
+            "rotary positions on [d, n, T]; the pairs are the declaration's `rope:`, base, scale, dims and magnitude the file's unless \
+             given; `factors` divide the frequencies, `long_factors` do in contexts longer than the model's original one; YaRN as the file \
+             says where `yarn` holds or is not given",
         )
     },
     OpSpec {

@@ -6,6 +6,7 @@
 //! arch      = { section } ;
 //! section   = "name" ":" STRING ";"
 //!           | "rope" ":" ( "norm" | "neox" | "none" ) ";"          (* later: "mrope" | "imrope" *)
+//!           | "attention" ":" ( "causal" | "bidirectional" ) ";"    (* causal if not said *)
 //!           | "hparams" "{" { hparam } "}"
 //!           | "tensors" "{" { tensor | group | layers } "}"
 //!           | "graph" "{" { stmt | loop } [ EXPR ] "}"              (* later: "graph" IDENT *)
@@ -34,7 +35,7 @@
 //! ```
 //!
 //! What `EXPR` may hold is narrower than Rust: names, literals, `+ - * / %`, comparisons, `&& || !`, calls with
-//! `name = value` arguments, `w[tokens]`, `x[a..b]`, `if` expressions and `rust!([dims] => expression)`.
+//! `name = value` arguments, `w[tokens]`, `w[positions]`, `x[a..b]`, `if` expressions and `rust!([dims] => expression)`.
 //! Constructs marked "later" are recognized and refused with "not supported yet".
 
 use proc_macro2::{Span, TokenStream};
@@ -45,7 +46,7 @@ use syn::{BinOp, Expr, ExprIf, Ident, Lit, LitStr, Token, braced, bracketed, tok
 use crate::ast::{Block, Decl, Dims, Graph, HparamItem, Stmt, TensorDecl, TensorItem, Test};
 use crate::diag::{Errors, did_you_mean};
 
-const SECTIONS: [&str; 7] = ["name", "rope", "hparams", "tensors", "graph", "test", "like"];
+const SECTIONS: [&str; 8] = ["name", "rope", "attention", "hparams", "tensors", "graph", "test", "like"];
 
 /// Parses the contents of one `arch!`; faults go to `errors`.
 pub fn parse(input: TokenStream, errors: &mut Errors) -> Decl {
@@ -100,6 +101,7 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
     let twice = match text.as_str() {
         "name" => decl.name.is_some(),
         "rope" => decl.rope.is_some(),
+        "attention" => decl.attention.is_some(),
         "hparams" => !decl.hparams.is_empty(),
         "tensors" => !decl.tensors.is_empty(),
         "graph" => decl.graph.is_some() && !input.peek(Ident),
@@ -121,6 +123,11 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
         "rope" => {
             input.parse::<Token![:]>()?;
             decl.rope = Some(input.parse()?);
+            input.parse::<Token![;]>()?;
+        }
+        "attention" => {
+            input.parse::<Token![:]>()?;
+            decl.attention = Some(input.parse()?);
             input.parse::<Token![;]>()?;
         }
         "hparams" => {
@@ -158,7 +165,7 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
         _ => {
             let hint = did_you_mean(&text, SECTIONS);
             let message =
-                format!("expected `name`, `rope`, `hparams`, `tensors`, `graph` or `test`, found `{text}`{hint}");
+                format!("expected `name`, `rope`, `attention`, `hparams`, `tensors`, `graph` or `test`, found `{text}`{hint}");
             return Err(syn::Error::new(word.span(), message));
         }
     }

@@ -12,7 +12,17 @@ use super::{BackendError, Buffer, BufferType};
 pub const HOST_ALIGNMENT: usize = 64;
 
 /// Bytes that already hold data and stay where they are as long as they are owned, such as a mapped file.
-pub type HostBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+pub type HostBytes = Arc<dyn HostMemory>;
+
+/// What keeps such bytes.
+pub trait HostMemory: AsRef<[u8]> + Send + Sync {
+    /// An error if they can no longer be read, as those of a mapped file that was shortened since.
+    fn check(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
+}
+
+impl HostMemory for Vec<u8> {}
 
 /// The kind of memory that [`HostBuffer`]s are made of.
 #[derive(Debug)]
@@ -74,7 +84,7 @@ pub struct HostBuffer {
 /// What keeps the memory alive. Pages are accessed by `base` only, never through the mapping.
 enum Owner {
     Pages(#[allow(dead_code)] MmapMut),
-    Shared(#[allow(dead_code)] HostBytes),
+    Shared(HostBytes),
 }
 
 // SAFETY: the memory is plain bytes owned by `owner`, which may move between threads. Who reads and writes which part at
@@ -86,7 +96,7 @@ unsafe impl Sync for HostBuffer {}
 impl HostBuffer {
     /// A read-only buffer over bytes that exist already.
     pub fn over(keep: HostBytes) -> HostBuffer {
-        let bytes = (*keep).as_ref();
+        let bytes: &[u8] = (*keep).as_ref();
         let (base, size) = (NonNull::from(bytes).cast(), bytes.len());
         HostBuffer {
             buffer_type: mapped_buffer_type(),
@@ -101,7 +111,7 @@ impl HostBuffer {
         matches!(self.owner, Owner::Pages(_))
     }
 
-    fn check(&self, offset: usize, len: usize) -> Result<(), BackendError> {
+    fn check_range(&self, offset: usize, len: usize) -> Result<(), BackendError> {
         check_range(self.buffer_type.name(), self.size, offset, len)
     }
 }
@@ -133,7 +143,7 @@ impl Buffer for HostBuffer {
     }
 
     fn write(&self, offset: usize, data: &[u8]) -> Result<(), BackendError> {
-        self.check(offset, data.len())?;
+        self.check_range(offset, data.len())?;
         if !self.is_writable() {
             return Err(BackendError::Device {
                 device: self.buffer_type.name().to_string(),
@@ -147,10 +157,17 @@ impl Buffer for HostBuffer {
     }
 
     fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), BackendError> {
-        self.check(offset, out.len())?;
+        self.check_range(offset, out.len())?;
         // SAFETY: as in `write`.
         unsafe { std::ptr::copy(self.base.add(offset).as_ptr(), out.as_mut_ptr(), out.len()) };
         Ok(())
+    }
+
+    fn check(&self) -> Result<(), BackendError> {
+        match &self.owner {
+            Owner::Pages(_) => Ok(()),
+            Owner::Shared(keep) => keep.check(),
+        }
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -15,6 +15,9 @@ use std::sync::{Arc, LazyLock};
 
 use crate::graph::{BufferId, Graph, Home, Tensor, TensorId};
 
+use host::HostBytes;
+pub use host::HostMemory;
+
 /// What a backend can fail with.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
@@ -47,6 +50,16 @@ pub enum BackendError {
         node: String,
         /// Type of the first operand.
         ty: kernels::GgmlType,
+    },
+    /// A mapped file is shorter than it was.
+    #[error("{}: the file was changed while in use: it had {expected} bytes, now it has {found}", .path.display())]
+    Shrunk {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Bytes when it was mapped.
+        expected: usize,
+        /// Bytes now.
+        found: u64,
     },
     /// The caller asked to stop.
     #[error("cancelled")]
@@ -121,6 +134,11 @@ pub trait Buffer: Send + Sync {
 
     /// Copies from the buffer into `out`.
     fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), BackendError>;
+
+    /// An error if what the buffer holds is gone, as when a mapped file was shortened. Cheap: it is asked before every decode.
+    fn check(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
 
     /// For a backend to recognize its own buffers.
     fn as_any(&self) -> &dyn Any;
@@ -210,7 +228,7 @@ pub trait Device: Send + Sync {
 
     /// A buffer over memory that already holds data, such as a mapped file; `None` if the device cannot use it in place.
     /// `keep` owns the memory and is held as long as the buffer.
-    fn buffer_from_host(&self, keep: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Option<Arc<dyn Buffer>> {
+    fn buffer_from_host(&self, keep: HostBytes) -> Option<Arc<dyn Buffer>> {
         let _ = keep;
         None
     }

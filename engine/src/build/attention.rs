@@ -63,12 +63,18 @@ pub struct PoolView {
 pub struct RopeArgs {
     /// Divides each frequency, `[n_dims / 2]`.
     pub factors: Option<Vector>,
+    /// Instead of `factors` in contexts longer than the model was first trained for.
+    pub long_factors: Option<Vector>,
     /// Base of the wave lengths.
     pub base: Option<f32>,
     /// Factor on positions.
     pub scale: Option<f32>,
     /// Rotated elements of a head.
     pub dims: Option<usize>,
+    /// Factor on the rotated elements.
+    pub magnitude: Option<f32>,
+    /// Without YaRN if false, even if the file asks for it: positions are then scaled alike for all frequencies.
+    pub yarn: Option<bool>,
 }
 
 /// Keyword arguments of [`Builder::attention`].
@@ -103,18 +109,23 @@ impl Default for AttentionArgs {
 
 /// A standard sliding window of `n` positions where `on`.
 pub fn standard(n: usize, on: bool) -> Window {
-    if on && n > 0 { Window::Standard(n) } else { Window::None }
+    sized(Window::Standard, n, on)
 }
 
 /// Chunks of `n` positions where `on`.
 pub fn chunked(n: usize, on: bool) -> Window {
-    if on && n > 0 { Window::Chunked(n) } else { Window::None }
+    sized(Window::Chunked, n, on)
 }
 
 /// A window of `n` positions around each token where `on`.
 pub fn symmetric(n: usize, on: bool) -> Window {
-    if on && n > 0 {
-        Window::Symmetric(n)
+    sized(Window::Symmetric, n, on)
+}
+
+/// Positions are i32: a window of more is no window, whatever a file says.
+fn sized(window: fn(usize) -> Window, n: usize, on: bool) -> Window {
+    if on && (1..=i32::MAX as usize).contains(&n) {
+        window(n)
     } else {
         Window::None
     }
@@ -127,20 +138,29 @@ impl Builder<'_> {
             self.fail_no_rope();
             return x;
         };
-        let scaling = self.params.rope;
+        let mut scaling = self.params.rope;
+        if args.yarn == Some(false) {
+            (scaling.ext_factor, scaling.attn_factor) = (0.0, 1.0);
+        }
         let rope = Rope {
             kind,
             n_dims: args.dims.unwrap_or(self.params.n_rot),
             freq_base: args.base.unwrap_or(scaling.freq_base),
             freq_scale: args.scale.unwrap_or(scaling.freq_scale),
             ext_factor: scaling.ext_factor,
-            attn_factor: scaling.attn_factor,
+            attn_factor: args.magnitude.unwrap_or(scaling.attn_factor),
             beta_fast: scaling.beta_fast,
             beta_slow: scaling.beta_slow,
             n_ctx_orig: scaling.n_ctx_orig,
         };
         let positions = self.positions();
-        let factors = args.factors.map(|f| self.leaf(f.0));
+        self.rope_by_context |= args.long_factors.is_some();
+        let factors = if self.params.n_ctx > scaling.n_ctx_orig {
+            args.long_factors.or(args.factors)
+        } else {
+            args.factors
+        };
+        let factors = factors.map(|f| self.leaf(f.0));
         let y = self.g.rope(x, positions, factors, rope);
         self.ok(y, x)
     }
@@ -158,11 +178,12 @@ impl Builder<'_> {
                     v_row: self.g.tensor(v).ne[0] * self.g.tensor(v).ne[1],
                     n_head_kv: self.g.tensor(k).ne[1],
                     window: args.window,
-                    rope: rotation_of(self.g, k, self.leafs),
+                    rope: rotation_of(self.g, k, self.leafs).filter(|_| !self.rope_by_context),
                 };
                 specs.push(spec);
                 (k, v, 0)
             }
+            Cache::Batch => (k, v, 0),
             Cache::Cells(cells) => {
                 let (slot, pool) = (cells.slots[slot], cells.pools[cells.slots[slot].pool]);
                 let cells = self.cells_of_tokens(slot.pool);

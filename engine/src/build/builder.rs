@@ -54,6 +54,8 @@ pub struct BuildParams {
     pub n_tokens: usize,
     /// Tokens whose output is wanted.
     pub n_outputs: usize,
+    /// Length of the context.
+    pub n_ctx: usize,
     /// The architecture's rope kind.
     pub rope_kind: Option<RopeKind>,
     /// Rope scaling, with the context's overrides applied.
@@ -72,6 +74,8 @@ pub(super) enum Cache<'a> {
     Probe(&'a mut Vec<KvSpec>),
     /// Cells of a KV memory.
     Cells(&'a CacheView),
+    /// The batch itself, without a memory.
+    Batch,
 }
 
 /// Builds one graph; see the module.
@@ -85,6 +89,8 @@ pub struct Builder<'a> {
     pub(super) adaptation: &'a Adaptation,
     pub(super) layer: Option<u32>,
     pub(super) n_attention: usize,
+    /// Some frequencies follow from the context's length: a probe, which knows no context, cannot say how keys were rotated.
+    pub(super) rope_by_context: bool,
     last_name: Name,
     error: Option<BuildError>,
 }
@@ -101,6 +107,17 @@ impl<'a> Builder<'a> {
     ) -> Builder<'a> {
         let n_pools = cells.pools.len();
         Self::new(graph, weights, leafs, inputs, params, Cache::Cells(cells), n_pools)
+    }
+
+    /// A builder for graphs whose attention sees the batch and nothing else. `graph`, `leafs` and `inputs` are cleared.
+    pub fn over_batch(
+        graph: &'a mut Graph,
+        weights: &'a [WeightLeaf],
+        leafs: &'a mut Vec<Option<TensorId>>,
+        inputs: &'a mut Inputs,
+        params: BuildParams,
+    ) -> Builder<'a> {
+        Self::new(graph, weights, leafs, inputs, params, Cache::Batch, 1)
     }
 
     /// A builder that records in `specs` what each attention call needs from a KV memory.
@@ -139,6 +156,7 @@ impl<'a> Builder<'a> {
             adaptation: Adaptation::NONE,
             layer: None,
             n_attention: 0,
+            rope_by_context: false,
             last_name: Name::default(),
             error: None,
         }
@@ -205,6 +223,14 @@ impl<'a> Builder<'a> {
         let x = self.g.get_rows(rows, tokens);
         let x = self.ok(x, tokens);
         self.adapt_rows(table.0, tokens, x)
+    }
+
+    /// Rows of a table of learned positions for the tokens' positions: `[n_embd, T]`. A position beyond the table is an error of the
+    /// computation.
+    pub fn embed_positions(&mut self, table: Embed) -> TensorId {
+        let (rows, positions) = (self.leaf(table.0), self.positions());
+        let x = self.g.get_rows(rows, positions);
+        self.ok(x, positions)
     }
 
     /// Token ids, i32 `[T]`.

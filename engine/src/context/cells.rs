@@ -19,6 +19,7 @@ pub(super) struct Undo {
 #[derive(Clone, Debug)]
 pub(super) struct Cells {
     pub window: Window,
+    n_cells: usize,
     pos: Vec<i32>,
     seqs: Vec<SeqSet>,
     /// Positions added since keys were last rotated.
@@ -32,12 +33,17 @@ pub(super) struct Cells {
 }
 
 impl Cells {
+    /// Bytes of one cell.
+    pub const BYTES: usize = size_of::<i32>() + size_of::<SeqSet>() + size_of::<i32>();
+
+    /// `n` cells that can be used after [`Cells::allocate`].
     pub fn new(n: usize, window: Window) -> Cells {
         Cells {
             window,
-            pos: vec![EMPTY; n],
-            seqs: vec![SeqSet::default(); n],
-            shift: vec![0; n],
+            n_cells: n,
+            pos: Vec::new(),
+            seqs: Vec::new(),
+            shift: Vec::new(),
             shifted: false,
             first_free: 0,
             top: 0,
@@ -45,8 +51,22 @@ impl Cells {
         }
     }
 
+    /// Takes the memory for all cells; false if it cannot be had.
+    pub fn allocate(&mut self) -> bool {
+        fn fill<T: Clone>(v: &mut Vec<T>, n: usize, value: T) -> bool {
+            let had = v.try_reserve_exact(n.saturating_sub(v.len())).is_ok();
+            if had {
+                v.resize(n, value);
+            }
+            had
+        }
+        fill(&mut self.pos, self.n_cells, EMPTY)
+            && fill(&mut self.seqs, self.n_cells, SeqSet::default())
+            && fill(&mut self.shift, self.n_cells, 0)
+    }
+
     pub fn len(&self) -> usize {
-        self.pos.len()
+        self.n_cells
     }
 
     pub fn n_used(&self) -> usize {
@@ -280,6 +300,12 @@ pub(super) fn lowest_queries(tokens: &[BatchToken], next_pos: &[i32; MAX_SEQUENC
 mod tests {
     use super::*;
 
+    fn cells(n: usize, window: Window) -> Cells {
+        let mut cells = Cells::new(n, window);
+        assert!(cells.allocate());
+        cells
+    }
+
     fn token(pos: i32, seqs: u64) -> BatchToken {
         BatchToken {
             token: 0,
@@ -297,7 +323,7 @@ mod tests {
 
     #[test]
     fn cells_are_taken_from_the_bottom_and_reused() {
-        let mut c = Cells::new(4, Window::None);
+        let mut c = cells(4, Window::None);
         assert_eq!(
             place(&mut c, &[token(0, 1), token(1, 1), token(2, 1)], 0),
             Some(vec![0, 1, 2])
@@ -315,7 +341,7 @@ mod tests {
 
     #[test]
     fn a_window_recycles_what_no_query_sees() {
-        let mut c = Cells::new(4, Window::Standard(2));
+        let mut c = cells(4, Window::Standard(2));
         assert!(place(&mut c, &[token(0, 1), token(1, 1), token(2, 1)], 0).is_some());
         // The query at 3 sees positions 2 and 3.
         assert_eq!(place(&mut c, &[token(3, 1)], 3), Some(vec![0]));
@@ -325,7 +351,7 @@ mod tests {
 
     #[test]
     fn sequences_share_cells_until_they_part() {
-        let mut c = Cells::new(4, Window::None);
+        let mut c = cells(4, Window::None);
         place(&mut c, &[token(0, 1), token(1, 1)], 0);
         c.copy(0, 1, 0, i32::MAX);
         assert!(c.shares(0, 0, 9));
@@ -337,7 +363,7 @@ mod tests {
 
     #[test]
     fn shifting_moves_positions_and_drops_negative_ones() {
-        let mut c = Cells::new(4, Window::None);
+        let mut c = cells(4, Window::None);
         place(&mut c, &[token(0, 1), token(1, 1), token(2, 1)], 0);
         c.add(0, 0, i32::MAX, -1);
         assert_eq!(c.range(0), Some((0, 1)));
@@ -347,7 +373,7 @@ mod tests {
 
     #[test]
     fn placements_can_be_taken_back() {
-        let mut c = Cells::new(4, Window::None);
+        let mut c = cells(4, Window::None);
         let mut undo = Vec::new();
         place(&mut c, &[token(0, 1)], 0);
         assert!(c.place(&[token(1, 1), token(2, 1)], &[1; MAX_SEQUENCES], &mut [0; 2], &mut undo));

@@ -73,12 +73,12 @@ struct Staging {
 impl Context {
     /// Makes a context and reserves all memory that decoding will need.
     pub fn new(model: Arc<Model>, params: &ContextParams) -> Result<Context, ContextError> {
-        let params = checked(params)?;
         let n_ctx = if params.n_ctx == 0 {
             model.base().n_ctx_train()
         } else {
             params.n_ctx
         };
+        let params = checked(params, n_ctx)?;
         let mut sched = new_scheduler(&model, &params)?;
         for (i, buffer) in model.buffers().iter().enumerate() {
             let id = sched.register_buffer(buffer.clone(), Usage::Weights);
@@ -88,7 +88,8 @@ impl Context {
                 "the homes of the weights name the model's buffers by position"
             );
         }
-        let mut memory = KvMemory::new(model.kv_specs(), n_ctx, &params)?;
+        let cached = if model.arch().bidirectional { &[] } else { model.kv_specs() };
+        let mut memory = KvMemory::new(cached, n_ctx, &params)?;
         let placement = model.placement();
         memory.allocate(
             |layer| placement.kv_device(layer).clone(),
@@ -178,6 +179,9 @@ impl Context {
     /// [`Context::logits`]. On an error the memory is as before.
     pub fn decode(&mut self, batch: &Batch) -> Result<(), DecodeError> {
         self.check(batch.tokens())?;
+        for buffer in self.model.buffers() {
+            buffer.check()?;
+        }
         if self.memory.needs_shift() {
             self.apply_shift()?;
         }
@@ -241,10 +245,16 @@ impl Context {
                 n_ctx: self.n_ctx,
             });
         }
-        if tokens.len() > self.params.n_batch {
+        // Without a memory a batch cannot be computed in parts.
+        let max = if self.model.arch().bidirectional {
+            self.params.n_ubatch
+        } else {
+            self.params.n_batch
+        };
+        if tokens.len() > max {
             return Err(DecodeError::BatchTooLarge {
                 found: tokens.len(),
-                max: self.params.n_batch,
+                max,
             });
         }
         let n_vocab = self.model.base().n_vocab();
@@ -283,7 +293,11 @@ impl Context {
             if self.cancel.as_ref().is_some_and(|c| c.load(Ordering::Relaxed)) {
                 return Err(DecodeError::Cancelled);
             }
-            let to = ubatch_end(tokens, from, self.params.n_ubatch, self.params.n_outputs_max);
+            let to = if self.model.arch().bidirectional {
+                tokens.len()
+            } else {
+                ubatch_end(tokens, from, self.params.n_ubatch, self.params.n_outputs_max)
+            };
             let start = Instant::now();
             self.decode_ubatch(&tokens[from..to])?;
             self.perf.record(to - from, start.elapsed());
@@ -293,7 +307,7 @@ impl Context {
     }
 
     fn decode_ubatch(&mut self, tokens: &[BatchToken]) -> Result<(), DecodeError> {
-        if !self.memory.place(tokens) {
+        if !self.model.arch().bidirectional && !self.memory.place(tokens) {
             let used = self.memory.n_used();
             return Err(DecodeError::ContextFull {
                 needed: tokens.len(),
@@ -335,10 +349,11 @@ impl Context {
             n_tokens,
             // A graph without outputs would compute nothing that is wanted but the cache: one row keeps it whole and simple.
             n_outputs: n_outputs.max(1),
+            n_ctx: self.n_ctx,
             rope_kind: self.model.arch().rope,
             rope: self.rope,
             n_rot: self.model.base().n_rot(),
-            causal: true,
+            causal: !self.model.arch().bidirectional,
             half_gelu: self.params.half_gelu,
         }
     }
@@ -369,13 +384,13 @@ impl Context {
 
     fn set_inputs(&mut self, tokens: &[BatchToken]) -> Result<(), DecodeError> {
         let (inputs, graph, sched) = (&self.graph.inputs, &self.graph.graph, &mut self.sched);
-        let staging = &mut self.staging;
+        let Staging { i32s, i64s } = &mut self.staging;
         let mut write = |id: Option<TensorId>, values: &mut dyn Iterator<Item = i32>| match id {
             None => Ok(()),
             Some(id) => {
-                staging.i32s.clear();
-                staging.i32s.extend(values);
-                sched.set_input(graph, id, bytemuck::cast_slice(&staging.i32s))
+                i32s.clear();
+                i32s.extend(values);
+                sched.set_input(graph, id, bytemuck::cast_slice(i32s))
             }
         };
         write(inputs.tokens, &mut tokens.iter().map(|t| t.token as i32))?;
@@ -391,6 +406,17 @@ impl Context {
             .map(|(i, _)| i as i32);
         let none = tokens.iter().all(|t| !t.output).then_some(tokens.len() as i32 - 1);
         write(inputs.out_ids, &mut wanted.chain(none))?;
+        if self.model.arch().bidirectional {
+            // The cells that attention sees are the tokens themselves.
+            for pool in &inputs.pools {
+                write(pool.positions, &mut tokens.iter().map(|t| t.pos))?;
+                if let Some(id) = pool.sequences {
+                    i64s.clear();
+                    i64s.extend(tokens.iter().map(|t| t.seqs.0 as i64));
+                    sched.set_input(graph, id, bytemuck::cast_slice(i64s))?;
+                }
+            }
+        }
         for (p, (pool, cells)) in inputs.pools.iter().zip(self.memory.pools()).enumerate() {
             let n_kv = self.memory.view().pools[p].n_kv;
             if let Some(id) = pool.cells {
@@ -400,9 +426,9 @@ impl Context {
                 sched.set_input(graph, id, bytemuck::cast_slice(&cells.positions()[..n_kv]))?;
             }
             if let Some(id) = pool.sequences {
-                staging.i64s.clear();
-                staging.i64s.extend(cells.seqs()[..n_kv].iter().map(|s| s.0 as i64));
-                sched.set_input(graph, id, bytemuck::cast_slice(&staging.i64s))?;
+                i64s.clear();
+                i64s.extend(cells.seqs()[..n_kv].iter().map(|s| s.0 as i64));
+                sched.set_input(graph, id, bytemuck::cast_slice(i64s))?;
             }
         }
         Ok(())
@@ -429,15 +455,13 @@ impl BuiltGraph {
         adaptation: &Adaptation,
     ) -> Result<(), crate::build::BuildError> {
         self.built_for = None;
-        let mut b = Builder::over_cells(
-            &mut self.graph,
-            model.leafs(),
-            &mut self.leafs,
-            &mut self.inputs,
-            params,
-            view,
-        )
-        .adapted(adaptation);
+        let (graph, leafs, inputs) = (&mut self.graph, &mut self.leafs, &mut self.inputs);
+        let b = if model.arch().bidirectional {
+            Builder::over_batch(graph, model.leafs(), leafs, inputs, params)
+        } else {
+            Builder::over_cells(graph, model.leafs(), leafs, inputs, params, view)
+        };
+        let mut b = b.adapted(adaptation);
         let result = model.build(&mut b);
         self.result = Some(b.output(result));
         b.finish()
@@ -500,8 +524,8 @@ fn rope_scaling(model: &Model, params: &ContextParams) -> RopeScaling {
     }
 }
 
-/// The settings with defaults filled in, or what is wrong with them.
-fn checked(params: &ContextParams) -> Result<ContextParams, ContextError> {
+/// The settings with defaults filled in, or what is wrong with them. `n_ctx` is the number of cells that results from them.
+fn checked(params: &ContextParams, n_ctx: usize) -> Result<ContextParams, ContextError> {
     let mut p = params.clone();
     let positive = [
         ("n_batch", p.n_batch, usize::MAX),
@@ -524,12 +548,12 @@ fn checked(params: &ContextParams) -> Result<ContextParams, ContextError> {
             });
         }
     }
-    if p.n_ctx > i32::MAX as usize {
+    if n_ctx > i32::MAX as usize {
         let expected = format!("at most {}", i32::MAX);
         return Err(ContextError::Param {
             name: "n_ctx",
             expected,
-            found: p.n_ctx.to_string(),
+            found: n_ctx.to_string(),
         });
     }
     for (name, value) in [

@@ -107,6 +107,9 @@ pub enum DecodeError {
     /// A device failed.
     #[error(transparent)]
     Sched(#[from] SchedError),
+    /// The weights are gone.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
 }
 
 /// A change of the KV memory that is not possible.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kernels::GgmlType;
 
-use crate::backend::{Buffer, BufferType, Device};
+use crate::backend::{BackendError, Buffer, BufferType, Device};
 use crate::build::{CacheView, KvSlot, KvSpec, PoolView};
 use crate::graph::{BufferId, Home, Window};
 
@@ -103,6 +103,13 @@ impl KvMemory {
             let (here, others): (Vec<_>, _) = remaining.into_iter().partition(|&i| types[i].name() == ty.name());
             self.allocate_slots(&here, ty.as_ref(), &mut register)?;
             remaining = others;
+        }
+        // After the keys and values, of which there are far more: what is too much fails there, before a page is touched.
+        for pool in &mut self.pools {
+            if !pool.allocate() {
+                let (buffer_type, bytes) = ("cells of the KV memory".to_owned(), pool.len() * Cells::BYTES);
+                return Err(BackendError::OutOfMemory { buffer_type, bytes }.into());
+            }
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use memmap2::Mmap;
 
 use super::value::FromValue;
 use super::{Gguf, GgufError, Metadata, TensorInfo};
+use crate::backend::{BackendError, HostMemory};
 
 /// The bytes of a file: mapped, or in memory of their own. The first byte is aligned to at least 64 bytes.
 #[derive(Debug)]
@@ -16,7 +17,7 @@ pub struct Mapping(Memory);
 
 #[derive(Debug)]
 enum Memory {
-    Mapped(Mmap),
+    Mapped { map: Mmap, file: File, path: PathBuf },
     Owned { lines: Vec<Line>, len: usize },
 }
 
@@ -28,8 +29,9 @@ struct Line([u8; 64]);
 impl Mapping {
     /// Maps a file read-only. Its bytes are read from disk when they are first touched.
     ///
-    /// The file must not be shortened while it is mapped: touching a page that no longer exists kills the process.
-    /// Programs that cannot exclude it use [`Mapping::read`].
+    /// The file must not be shortened while it is mapped: touching a page that no longer exists kills the process. Decoding
+    /// looks at its length first ([`HostMemory::check`]), so that a model that was overwritten between two calls gives an
+    /// error; what is overwritten during one cannot be caught. Programs that must exclude it use [`Mapping::read`].
     pub fn open(path: &Path) -> Result<Mapping, GgufError> {
         let file = open_regular(path)?;
         // SAFETY: the map is read-only and private to this process; that others do not change the file meanwhile is
@@ -38,7 +40,8 @@ impl Mapping {
             action: "map the file",
             error,
         })?;
-        Ok(Mapping(Memory::Mapped(map)))
+        let path = path.to_owned();
+        Ok(Mapping(Memory::Mapped { map, file, path }))
     }
 
     /// Reads a whole file into memory.
@@ -73,7 +76,7 @@ impl Mapping {
     /// All bytes.
     pub fn bytes(&self) -> &[u8] {
         match &self.0 {
-            Memory::Mapped(map) => map,
+            Memory::Mapped { map, .. } => map,
             Memory::Owned { lines, len } => &bytemuck::cast_slice(lines)[..*len],
         }
     }
@@ -82,6 +85,23 @@ impl Mapping {
 impl AsRef<[u8]> for Mapping {
     fn as_ref(&self) -> &[u8] {
         self.bytes()
+    }
+}
+
+impl HostMemory for Mapping {
+    fn check(&self) -> Result<(), BackendError> {
+        let Memory::Mapped { map, file, path } = &self.0 else {
+            return Ok(());
+        };
+        let found = file.metadata().map_or(0, |m| m.len());
+        if found >= map.len() as u64 {
+            return Ok(());
+        }
+        Err(BackendError::Shrunk {
+            path: path.clone(),
+            expected: map.len(),
+            found,
+        })
     }
 }
 

@@ -12,6 +12,9 @@ pub struct Architecture {
     pub name: &'static str,
     /// How positions rotate; `None` for models without RoPE.
     pub rope: Option<RopeKind>,
+    /// Every token sees all of its sequence, earlier and later ones (encoders, diffusion models). There is no KV memory: a batch is
+    /// computed whole and on its own.
+    pub bidirectional: bool,
     /// The declared hyper-parameters.
     pub hparams: &'static [HparamDecl],
     /// The declared tensors.

@@ -45,6 +45,9 @@ const MAX_LAYERS: usize = 1024;
 /// Upper bound of widths and vocabularies: products of two stay far below 2^64.
 const MAX_SIZE: usize = 1 << 28;
 
+/// More experts than any published model has. A graph grows with those that a token goes through.
+const MAX_EXPERTS: usize = 1 << 14;
+
 impl Base {
     /// Reads all of them, noting errors in the reader.
     pub(super) fn read(r: &mut HparamReader<'_>) -> Base {
@@ -65,8 +68,8 @@ impl Base {
             head_dim_k,
             head_dim_v,
             n_rot: r.in_range("rope.dimension_count", Some(head_dim_k), 0..=MAX_SIZE),
-            n_expert: r.in_range("expert_count", Some(0), 0..=MAX_SIZE),
-            n_expert_used: r.in_range("expert_used_count", Some(0), 0..=MAX_SIZE),
+            n_expert: r.in_range("expert_count", Some(0), 0..=MAX_EXPERTS),
+            n_expert_used: r.in_range("expert_used_count", Some(0), 0..=MAX_EXPERTS),
             rope: RopeScaling::read(r),
             n_head,
             n_head_kv,
@@ -79,8 +82,13 @@ impl Base {
     fn check(&self, r: &mut HparamReader<'_>) {
         for il in 0..self.n_layer {
             let (q, kv) = (self.n_head[il], self.n_head_kv[il]);
-            if q > MAX_SIZE || kv > MAX_SIZE || self.n_ff[il] > MAX_SIZE {
-                r.contradiction(format!("layer {il}: head or feed-forward counts beyond {MAX_SIZE}"));
+            let counts = [
+                ("attention.head_count", q),
+                ("attention.head_count_kv", kv),
+                ("feed_forward_length", self.n_ff[il]),
+            ];
+            if let Some((key, n)) = counts.into_iter().find(|&(_, n)| n > MAX_SIZE) {
+                r.contradiction(format!("{key} is {n} in layer {il}, expected at most {MAX_SIZE}"));
                 return;
             }
             if kv > 0 && !q.is_multiple_of(kv) {
@@ -185,9 +193,12 @@ impl RopeScaling {
         let n_ctx_train = r.usize("context_length", Some(0));
         let ext = r.f32("rope.scaling.yarn_ext_factor", Some(-1.0));
         let freq_base = r.f32("rope.freq_base", Some(10000.0));
-        if !(freq_base.is_finite() && freq_base > 0.0 && factor.is_finite() && factor >= 0.0) {
+        if freq_base <= 0.0 {
+            r.contradiction(format!("rope.freq_base is {freq_base}, expected a positive number"));
+        }
+        if factor < 0.0 || factor.is_subnormal() {
             r.contradiction(format!(
-                "rope.freq_base ({freq_base}) and rope.scaling.factor ({factor}) must be positive"
+                "rope.scaling.factor (or rope.scale_linear) is {factor}, expected a positive number, or 0 for none"
             ));
         }
         RopeScaling {

@@ -400,10 +400,11 @@ fn probe(
     let params = BuildParams {
         n_tokens: 1,
         n_outputs: 1,
+        n_ctx: 0,
         rope_kind: arch.rope,
         rope: base.rope,
         n_rot: base.n_rot(),
-        causal: true,
+        causal: !arch.bidirectional,
         half_gelu: false,
     };
     let mut b = Builder::probe(&mut g, &leafs, &mut nodes, &mut inputs, params, &mut specs);

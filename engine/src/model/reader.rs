@@ -95,7 +95,7 @@ impl<'a> HparamReader<'a> {
 
     /// A number.
     pub fn f32(&mut self, key: &str, default: Option<f32>) -> f32 {
-        self.scalar(key, default, "a number", Value::as_f32)
+        self.scalar(key, default, "a finite number", as_f32)
     }
 
     /// A truth value.
@@ -122,12 +122,12 @@ impl<'a> HparamReader<'a> {
 
     /// One number per layer.
     pub fn f32s(&mut self, key: &str, default: Option<f32>) -> Vec<f32> {
-        self.per_layer(key, default.map(|d| move |_| d), "numbers", Value::as_f32)
+        self.per_layer(key, default.map(|d| move |_| d), "finite numbers", as_f32)
     }
 
     /// One number per layer, with a default that differs by layer.
     pub fn f32s_with(&mut self, key: &str, default: impl Fn(usize) -> f32) -> Vec<f32> {
-        self.per_layer(key, Some(default), "numbers", Value::as_f32)
+        self.per_layer(key, Some(default), "finite numbers", as_f32)
     }
 
     /// One truth value per layer.
@@ -203,8 +203,12 @@ impl<'a> HparamReader<'a> {
         n.min(1 << 28)
     }
 
+    /// The key as the file has it: behind the architecture's name unless it starts with `/`.
     fn full(&self, key: &str) -> String {
-        format!("{}.{key}", self.prefix)
+        match key.strip_prefix('/') {
+            Some(whole) => whole.to_owned(),
+            None => format!("{}.{key}", self.prefix),
+        }
     }
 
     fn scalar<T: Default>(
@@ -268,6 +272,11 @@ impl<'a> HparamReader<'a> {
 
 fn as_usize(v: &Value) -> Option<usize> {
     v.as_u64().and_then(|n| usize::try_from(n).ok())
+}
+
+/// No hyper-parameter is infinite: where one would mean "off", files leave the key out or say 0.
+fn as_f32(v: &Value) -> Option<f32> {
+    v.as_f32().filter(|f| f.is_finite())
 }
 
 /// Files hold truth values as bools or as the integers 0 and 1.

@@ -147,8 +147,8 @@ pub struct TensorTable<'a> {
     ignored: Vec<&'static str>,
     prefix: String,
     layer: Option<u32>,
-    /// Rows of the layer's fused tensor that earlier projections took.
-    fused_rows: usize,
+    /// The layer's fused tensor in the file's list, and how many of its rows projections took so far.
+    fused: Option<(usize, usize)>,
     errors: Vec<TensorError>,
 }
 
@@ -171,20 +171,21 @@ impl<'a> TensorTable<'a> {
             ignored: Vec::new(),
             prefix: String::new(),
             layer: None,
-            fused_rows: 0,
+            fused: None,
             errors: Vec::new(),
         }
     }
 
     /// Tensors declared from here belong to layer `il` of a group such as `blk`.
     pub fn layer(&mut self, group: &str, il: usize) {
+        self.end_fused();
         self.prefix = format!("{group}.{il}.");
         self.layer = Some(il as u32);
-        self.fused_rows = 0;
     }
 
     /// Tensors declared from here belong to no layer.
     pub fn global(&mut self) {
+        self.end_fused();
         self.prefix.clear();
         self.layer = None;
     }
@@ -291,6 +292,7 @@ impl<'a> TensorTable<'a> {
 
     /// The table, or all differences between the declaration and the file, in order.
     pub fn finish(mut self) -> Result<Vec<TableRow>, Vec<TensorError>> {
+        self.end_fused();
         for (i, (_, t)) in self.file.tensors.iter().enumerate() {
             if !self.used.contains(&i) && !self.is_ignored(&t.name) {
                 self.errors.push(TensorError::Unexpected {
@@ -309,17 +311,29 @@ impl<'a> TensorTable<'a> {
     fn with_companions(&mut self, name: &'static str, n_out: usize, weight: WeightId) -> Linear {
         Linear {
             weight,
-            bias: self.optional(name, "bias", &[n_out], Consumer::Elementwise),
-            scale: self.optional(name, "scale", &[1], Consumer::Elementwise),
+            bias: self.companion(name, "bias", &[n_out]),
+            scale: self.companion(name, "scale", &[1]),
         }
     }
 
     fn with_expert_companions(&mut self, name: &'static str, n_out: usize, n: usize, weight: WeightId) -> Experts {
         Experts {
             weight,
-            bias: self.optional(name, "bias", &[n_out, n], Consumer::Elementwise),
-            scale: self.optional(name, "scale", &[n], Consumer::Elementwise),
+            bias: self.companion(name, "bias", &[n_out, n]),
+            scale: self.companion(name, "scale", &[n]),
         }
+    }
+
+    /// A bias or scale, unless the architecture ignores it by its full name (`ignore "attn_output.bias"`).
+    fn companion(&mut self, name: &'static str, suffix: &str, ne: &[usize]) -> Option<WeightId> {
+        let ignored = self
+            .ignored
+            .iter()
+            .any(|i| i.strip_prefix(name) == Some(&format!(".{suffix}")[..]));
+        if ignored {
+            return None;
+        }
+        self.optional(name, suffix, ne, Consumer::Elementwise)
     }
 
     /// Rows of a fused tensor, if the file has that instead of the projection itself.
@@ -328,29 +342,61 @@ impl<'a> TensorTable<'a> {
         if self.find(name, "weight").is_some() {
             return None;
         }
-        let (_, info) = self.find(fused, "weight")?;
-        let first = self.fused_rows;
-        let row_bytes = info.ty.row_bytes(n_in)?;
-        if info.ne[0] != n_in || info.ne[2] != 1 || first + n_out > info.ne[1] {
-            let (name, found) = (info.name.clone(), info.shape().to_vec());
-            self.errors.push(TensorError::WrongShape {
-                name,
-                expected: vec![n_in, first + n_out],
-                found,
-            });
+        let (index, info) = self.find(fused, "weight")?;
+        let first = self.fused.map_or(0, |(_, rows)| rows);
+        self.fused = Some((index, first + n_out));
+        let mut sound = true;
+        if info.ne[0] != n_in || info.ne[2..] != [1, 1] || first + n_out > info.ne[1] {
+            self.wrong_shape(info, &[n_in, first + n_out]);
+            sound = false;
         }
-        self.fused_rows += n_out;
-        let weight = self.push(fused, "weight", &[n_in, n_out], Consumer::MulMat, first * row_bytes)?;
-        let bias_offset = self
-            .find(fused, "bias")
-            .and_then(|(_, b)| b.ty.row_bytes(first))
-            .unwrap_or(0);
+        let bias = self.find(fused, "bias");
+        if let Some((_, b)) = bias
+            && b.ne != [info.ne[1], 1, 1, 1]
+        {
+            self.wrong_shape(b, &[info.ne[1]]);
+            sound = false;
+        }
+        // Offsets are inside the tensors if the shapes are right; else nothing will be read.
+        let offset = |t: &TensorInfo, n: usize, rows: usize| Some(t.ty.row_bytes(n)? * rows);
+        let (weight_offset, bias_offset) = match sound {
+            true => (
+                offset(info, n_in, first)?,
+                bias.map_or(Some(0), |(_, b)| offset(b, first, 1)),
+            ),
+            false => (0, Some(0)),
+        };
+        let weight = self.push(fused, "weight", &[n_in, n_out], Consumer::MulMat, weight_offset)?;
+        // A bias in blocks that do not end where the parts do cannot be taken apart.
+        let bias_offset = bias_offset.unwrap_or_else(|| {
+            if let Some((_, b)) = bias {
+                self.wrong_shape(b, &[first]);
+            }
+            0
+        });
         let bias = self.push(fused, "bias", &[n_out], Consumer::Elementwise, bias_offset);
         Some(Linear {
             weight,
             bias,
             scale: None,
         })
+    }
+
+    /// Ends a layer: its projections must have taken all rows of its fused tensor.
+    fn end_fused(&mut self) {
+        let Some((index, rows)) = self.fused.take() else { return };
+        let info = self.file.tensors[index].1;
+        if info.ne[1] > rows {
+            self.wrong_shape(info, &[info.ne[0], rows]);
+        }
+    }
+
+    fn wrong_shape(&mut self, info: &TensorInfo, expected: &[usize]) {
+        self.errors.push(TensorError::WrongShape {
+            name: info.name.clone(),
+            expected: expected.to_vec(),
+            found: info.shape().to_vec(),
+        });
     }
 
     fn required(&mut self, name: &'static str, suffix: &str, ne: &[usize], consumer: Consumer) -> WeightId {
@@ -369,13 +415,7 @@ impl<'a> TensorTable<'a> {
         let mut shape = [1; 4];
         shape[..ne.len()].copy_from_slice(ne);
         if info.ne != shape {
-            let found = info.shape().to_vec();
-            let name = info.name.clone();
-            self.errors.push(TensorError::WrongShape {
-                name,
-                expected: ne.to_vec(),
-                found,
-            });
+            self.wrong_shape(info, ne);
         }
         // A tensor read by two declarations (a table shared by all layers) is one row.
         if let Some(i) = self
@@ -429,13 +469,14 @@ impl<'a> TensorTable<'a> {
 
     fn is_ignored(&self, name: &str) -> bool {
         let bare = name.rsplit_once('.').map_or(name, |(bare, _)| bare);
-        let without_layer = match bare.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
-            Some((_, rest)) => rest,
-            None => bare,
+        let in_layer = |name: &'_ str| -> String {
+            let rest = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+            rest.map_or(name, |(_, rest)| rest).to_owned()
         };
+        let (whole, without_suffix) = (in_layer(name), in_layer(bare));
         self.ignored
             .iter()
-            .any(|&i| i == name || i == bare || i == without_layer)
+            .any(|&i| i == name || i == bare || i == whole || i == without_suffix)
             || IGNORED_SUFFIXES.iter().any(|s| bare.ends_with(s))
     }
 }

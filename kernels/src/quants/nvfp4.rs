@@ -1,9 +1,9 @@
 //! NVFP4: 64 floats of 4 bits (E2M1) in 4 groups of 16, each with a scale of 8 bits (unsigned E4M3).
 
 use super::Block;
-use super::mxfp4::VALUES;
+use super::mxfp4::{FLOATS, VALUES};
 use crate::GgmlType;
-use crate::generic::blocks::Decode;
+use crate::generic::blocks::{Decode, Sink};
 use crate::simd::Simd;
 
 /// A value of group `g` is `d[g] / 2 * VALUES[q]` with the doubled table of [`BlockMXFP4`](super::BlockMXFP4). Of the 8 bytes of a group,
@@ -12,7 +12,7 @@ use crate::simd::Simd;
 #[repr(C)]
 pub struct BlockNVFP4 {
     d: [u8; 4],
-    qs: [u8; 32],
+    qs: [[u8; 8]; 4],
 }
 const _: () = assert!(size_of::<BlockNVFP4>() == 36);
 
@@ -20,7 +20,7 @@ impl Block for BlockNVFP4 {
     const TYPE: GgmlType = GgmlType::NVFP4;
 
     fn dequantize(&self, out: &mut [f32]) {
-        for ((group, qs), &d) in out.chunks_exact_mut(16).zip(self.qs.chunks_exact(8)).zip(&self.d) {
+        for ((group, qs), &d) in out.chunks_exact_mut(16).zip(&self.qs).zip(&self.d) {
             let d = half_scale(d);
             let (low, high) = group.split_at_mut(8);
             for j in 0..8 {
@@ -31,14 +31,30 @@ impl Block for BlockNVFP4 {
     }
 }
 
-/// Half the value of a scale: 4 bits of exponent (bias 7), 3 of mantissa. The format's NaN counts as zero.
+/// Half the value of a scale: 4 bits of exponent (bias 7), 3 of mantissa, no sign. The format's NaN counts as zero.
+#[inline(always)]
 fn half_scale(d: u8) -> f32 {
-    let (exponent, mantissa) = (i32::from(d >> 3 & 15), f32::from(d & 7));
-    match d {
-        0x7f => 0.0,
-        _ if exponent == 0 => mantissa * 2f32.powi(-10),
-        _ => (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 8),
-    }
+    // As the bits of an f32 a scale is too small by 2^120, the difference of the exponents' biases, even if it is subnormal.
+    let scale = f32::from_bits(u32::from(d & 0x7f) << 20) * f32::from_bits((127 + 119) << 23);
+    if d == 0x7f { 0.0 } else { scale }
 }
 
-impl<V: Simd> Decode<V> for BlockNVFP4 {}
+impl<V: Simd> Decode<V> for BlockNVFP4 {
+    #[inline(always)]
+    unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
+        const NIBBLES: u64 = 0x0f0f_0f0f_0f0f_0f0f;
+        // SAFETY: the caller's promise; blocks have alignment 1. A register holds one half of a group or both.
+        unsafe {
+            let block = &*p.cast::<Self>();
+            for g in 0..4 {
+                let table = V::table(&FLOATS, V::splat(half_scale(block.d[g])));
+                let q = u64::from_le_bytes(block.qs[g]);
+                let halves = [q & NIBBLES, q >> 4 & NIBBLES];
+                for at in (0..16).step_by(V::LANES) {
+                    let q = V::bytes([halves[at / 8], halves[at / 8 + V::LANES / 8 - 1]]);
+                    sink.put(g * 16 + at, V::lookup(table, q));
+                }
+            }
+        }
+    }
+}

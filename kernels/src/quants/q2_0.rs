@@ -1,8 +1,10 @@
 //! Q2_0: 64 values of 2 bits, from -1 to 2, one scale.
 
+use std::mem::offset_of;
+
 use super::{Block, Half};
 use crate::GgmlType;
-use crate::generic::blocks::Decode;
+use crate::generic::blocks::{Decode, Sink};
 use crate::simd::Simd;
 
 /// Value `j` is `d * (q - 1)` with q in bits `2 (j % 4)` and up of byte `j / 4`.
@@ -26,4 +28,25 @@ impl Block for BlockQ2_0 {
     }
 }
 
-impl<V: Simd> Decode<V> for BlockQ2_0 {}
+impl<V: Simd> Decode<V> for BlockQ2_0 {
+    #[inline(always)]
+    unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let d = V::splat_f16(p);
+            for at in (0..64).step_by(V::LANES) {
+                let qs = p.add(offset_of!(Self, qs) + at / 4).cast::<[u8; 2]>();
+                let words = [0, V::LANES / 8 - 1].map(|i| spread(*qs.add(i)));
+                sink.put(at, V::from_int(V::bytes(words)).sub(V::splat(1.0)).mul(d));
+            }
+        }
+    }
+}
+
+/// Each two bits in a byte of their own.
+#[inline(always)]
+fn spread(qs: [u8; 2]) -> u64 {
+    let [low, high] = qs.map(u64::from);
+    let q = low | high << 32;
+    (q | q << 6 | q << 12 | q << 18) & 0x0303_0303_0303_0303
+}

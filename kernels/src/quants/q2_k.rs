@@ -41,24 +41,38 @@ impl<V: Simd> Decode<V> for BlockQ2K {
         // SAFETY: the caller's promise; offsets are those of the block.
         unsafe {
             let d = V::splat_f16(p.add(offset_of!(Self, d)));
-            let dmin = V::splat_f16(p.add(offset_of!(Self, dmin)));
+            let dmin = V::splat(0.0).sub(V::splat_f16(p.add(offset_of!(Self, dmin))));
             let (mut scales, mut mins) = ([0.0; 16], [0.0; 16]);
             for g in (0..16).step_by(V::LANES) {
                 let packed = V::load_u8(p.add(offset_of!(Self, scales) + g));
-                V::from_int(V::and(packed, 15)).mul(d).store(scales.as_mut_ptr().add(g));
+                let scale = V::from_int(V::and(packed, 15)).mul(d);
+                scale
+                    .mul(V::load(IN_PLACE.as_ptr().add(g)))
+                    .store(scales.as_mut_ptr().add(g));
                 V::from_int(V::shr(packed, 4)).mul(dmin).store(mins.as_mut_ptr().add(g));
             }
-            let scales = std::hint::black_box(&scales);
-            let mins = std::hint::black_box(&mins);
-            for g in 0..16 {
-                let (scale, min) = (V::splat(scales[g]), V::splat(mins[g]));
-                let (first, shift) = (g / 8 * 32 + g % 2 * 16, (g % 8 / 2 * 2) as u32);
-                for l in (0..16).step_by(V::LANES) {
-                    let q = V::load_u8(p.add(offset_of!(Self, qs) + first + l));
-                    let q = V::from_int(V::and(V::shr(q, shift), 3));
-                    sink.put(g * 16 + l, q.mul(scale).sub(min));
+            let (scales, mins) = std::hint::black_box((&scales, &mins));
+            for half in 0..2 {
+                for l in (0..32).step_by(V::LANES) {
+                    let packed = V::load_u8(p.add(offset_of!(Self, qs) + half * 32 + l));
+                    for j in 0..4 {
+                        let g = half * 8 + j * 2 + l / 16;
+                        let q = V::from_int(V::and(packed, 3 << (2 * j)));
+                        sink.put(g * 16 + l % 16, q.mul_add(V::splat(scales[g]), V::splat(mins[g])));
+                    }
                 }
             }
         }
     }
 }
+
+/// What the values of each group are multiplied with if their bits are not shifted down but taken where they are: exact.
+pub(super) static IN_PLACE: [f32; 16] = {
+    let mut factors = [0.0; 16];
+    let mut g = 0;
+    while g < 16 {
+        factors[g] = 1.0 / (1 << (g % 8 / 2 * 2)) as f32;
+        g += 1;
+    }
+    factors
+};

@@ -2,6 +2,7 @@
 
 use std::mem::offset_of;
 
+use super::q2_k::IN_PLACE;
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
@@ -21,12 +22,16 @@ const _: () = assert!(size_of::<BlockQ3K>() == 110);
 
 impl BlockQ3K {
     /// The 16 scales: low 4 bits in the nibbles of bytes 0..8, high 2 bits in bytes 8..12.
-    fn scales(&self) -> [i8; 16] {
-        std::array::from_fn(|g| {
-            let low = self.scales[g % 8] >> (g / 8 * 4) & 15;
-            let high = self.scales[8 + g % 4] >> (g / 4 * 2) & 3;
-            (low | high << 4) as i8 - 32
-        })
+    #[inline(always)]
+    fn scales(&self) -> [u8; 16] {
+        const LOW: u64 = 0x0f0f_0f0f_0f0f_0f0f;
+        let [low, high, higher] = bytemuck::cast::<_, [[u8; 4]; 3]>(self.scales).map(u32::from_le_bytes);
+        let (low, high) = (u64::from(low) | u64::from(high) << 32, u64::from(higher));
+        // Two bits of each byte, for four groups, become the high ones of a byte each.
+        let pairs = |shift: u32| high >> shift & 0x0303_0303;
+        let first = low & LOW | (pairs(0) | pairs(2) << 32) << 4;
+        let second = low >> 4 & LOW | (pairs(4) | pairs(6) << 32) << 4;
+        bytemuck::cast([first.to_le_bytes(), second.to_le_bytes()])
     }
 }
 
@@ -36,7 +41,7 @@ impl Block for BlockQ3K {
     fn dequantize(&self, out: &mut [f32]) {
         let d = self.d.get();
         for ((g, group), scale) in out.chunks_exact_mut(16).enumerate().zip(self.scales()) {
-            let scale = d * f32::from(scale);
+            let scale = d * (f32::from(scale) - 32.0);
             let (first, shift) = (g / 8 * 32 + g % 2 * 16, g % 8 / 2 * 2);
             for (l, v) in group.iter_mut().enumerate() {
                 let high = self.hmask[g % 2 * 16 + l] >> (g / 2) & 1;
@@ -53,23 +58,30 @@ impl<V: Simd> Decode<V> for BlockQ3K {
         // SAFETY: the caller's promise; offsets are those of the block.
         unsafe {
             let d = V::splat_f16(p.add(offset_of!(Self, d)));
-            let packed = (*p.cast::<Self>()).scales();
-            let mut scales = [0.0; 16];
+            let block = &*p.cast::<Self>();
+            let (packed, clear) = (block.scales(), block.hmask.map(|bits| !bits));
+            let (mut scales, mut fours) = ([0.0; 16], [0.0; 16]);
             for g in (0..16).step_by(V::LANES) {
-                V::from_int(V::load_i8(packed.as_ptr().add(g).cast()))
-                    .mul(d)
+                let scale = V::from_int(V::load_u8(packed.as_ptr().add(g)))
+                    .sub(V::splat(32.0))
+                    .mul(d);
+                scale
+                    .mul(V::load(IN_PLACE.as_ptr().add(g)))
                     .store(scales.as_mut_ptr().add(g));
+                scale.mul(V::splat(-4.0)).store(fours.as_mut_ptr().add(g));
             }
-            let scales = std::hint::black_box(&scales);
-            for g in 0..16 {
-                let scale = V::splat(scales[g]);
-                let (first, shift) = (g / 8 * 32 + g % 2 * 16, (g % 8 / 2 * 2) as u32);
-                for l in (0..16).step_by(V::LANES) {
-                    let q = V::load_u8(p.add(offset_of!(Self, qs) + first + l));
-                    let high = V::load_u8(p.add(offset_of!(Self, hmask) + g % 2 * 16 + l));
-                    let q = V::from_int(V::and(V::shr(q, shift), 3)).sub(V::splat(4.0));
-                    let q = q.add_where(V::has_bit(high, 1 << (g / 2)), V::splat(4.0));
-                    sink.put(g * 16 + l, q.mul(scale));
+            let (scales, fours, clear) = std::hint::black_box((&scales, &fours, &clear));
+            for l in (0..32).step_by(V::LANES) {
+                let clear = V::load_u8(clear.as_ptr().add(l));
+                for half in 0..2 {
+                    let packed = V::load_u8(p.add(offset_of!(Self, qs) + half * 32 + l));
+                    for j in 0..4 {
+                        let g = half * 8 + j * 2 + l / 16;
+                        let low = V::from_int(V::and(packed, 3 << (2 * j))).mul(V::splat(scales[g]));
+                        // Where the third bit is clear, 4 is taken away.
+                        let is_clear = V::has_bit(clear, 1 << (half * 4 + j));
+                        sink.put(g * 16 + l % 16, low.add_where(is_clear, V::splat(fours[g])));
+                    }
                 }
             }
         }

@@ -107,3 +107,35 @@ fn quantizers_take_anything() {
 fn lengths_must_agree() {
     dequantize_row(GgmlType::Q4_0, &[0; 18], &mut [0.0; 31]);
 }
+
+/// FNV-1a of the bytes of a table.
+fn checksum(bytes: impl IntoIterator<Item = u8>) -> u64 {
+    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    })
+}
+
+/// The recorded blocks do not use every point. These are the checksums of the format's tables, which were taken from it as a whole;
+/// that of IQ1 with 1 added to each element.
+#[test]
+fn grids_are_those_of_the_format() {
+    let of_points = |grid: &[u64]| checksum(grid.iter().flat_map(|point| point.to_le_bytes()));
+    let of_half_points = |grid: &[u32]| checksum(grid.iter().flat_map(|point| point.to_le_bytes()));
+    assert_eq!(of_points(&grids::IQ1), 0xec28_b636_8f0c_62e0);
+    assert_eq!(of_points(&grids::IQ2_XXS), 0xbb4e_e025_b5ac_6e8e);
+    assert_eq!(of_points(&grids::IQ2_XS), 0xc9b1_ee61_e799_09bd);
+    assert_eq!(of_points(&grids::IQ2_S), 0x123e_dd38_a3b6_2b90);
+    assert_eq!(of_half_points(&grids::IQ3_XXS), 0xdfa5_dc83_d6a1_55d5);
+    assert_eq!(of_half_points(&grids::IQ3_S), 0xfa37_020c_25b4_4829);
+}
+
+#[test]
+fn the_number_of_negative_elements_is_even() {
+    for bits in 0..128 {
+        let signs = grids::even_signs(bits << 7 | bits << 21 | 0xf000_0000).to_le_bytes();
+        assert_eq!([signs[0], signs[2]], [0, 0]);
+        assert_eq!(signs[1], signs[3]);
+        assert_eq!(u32::from(signs[1]) & 127, bits);
+        assert!(signs[1].count_ones().is_multiple_of(2), "{bits:#x}: {:#x}", signs[1]);
+    }
+}

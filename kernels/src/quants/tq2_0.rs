@@ -1,8 +1,10 @@
 //! TQ2_0: 256 values of 2 bits around 1, one scale.
 
+use std::mem::offset_of;
+
 use super::{Block, Half};
 use crate::GgmlType;
-use crate::generic::blocks::Decode;
+use crate::generic::blocks::{Decode, Sink};
 use crate::simd::Simd;
 
 /// A value is `d * (q - 1)`; bits lie as in [`BlockQ2K`](super::BlockQ2K).
@@ -27,4 +29,19 @@ impl Block for BlockTQ2_0 {
     }
 }
 
-impl<V: Simd> Decode<V> for BlockTQ2_0 {}
+impl<V: Simd> Decode<V> for BlockTQ2_0 {
+    #[inline(always)]
+    unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let d = V::splat_f16(p.add(offset_of!(Self, d)));
+            for at in (0..64).step_by(V::LANES) {
+                let q = V::load_u8(p.add(offset_of!(Self, qs) + at));
+                for j in 0..4 {
+                    let q = V::from_int(V::and(V::shr(q, 2 * j as u32), 3));
+                    sink.put(at / 32 * 128 + j * 32 + at % 32, q.sub(V::splat(1.0)).mul(d));
+                }
+            }
+        }
+    }
+}

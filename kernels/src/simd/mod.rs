@@ -71,6 +71,9 @@ pub(crate) trait Simd: Copy {
     /// Writes the lanes, integers in -128..=127, as `LANES` signed bytes.
     unsafe fn store_i8(self, p: *mut u8);
 
+    /// The bytes of the words, lowest first, as unsigned integers; with 8 lanes only those of the first word.
+    unsafe fn bytes(words: [u64; 2]) -> Self::Int;
+
     /// Lane `i` chosen by bit `at + i`. `at` is a multiple of `LANES` and, once inlined, a constant.
     unsafe fn mask(bits: u32, at: usize) -> Self::Mask;
 
@@ -103,6 +106,8 @@ pub(crate) trait Simd: Copy {
     fn mul_pow2(self, n: Self) -> Self;
     /// `self` with `x` added in the chosen lanes.
     fn add_where(self, mask: Self::Mask, x: Self) -> Self;
+    /// `self` with the chosen lanes negated.
+    fn negate_where(self, mask: Self::Mask) -> Self;
 
     /// The sum of the lanes, added pairwise.
     fn sum(self) -> f32;

@@ -124,6 +124,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    unsafe fn bytes(words: [u64; 2]) -> Self::Int {
+        words[0].to_le_bytes().map(u32::from)
+    }
+
+    #[inline(always)]
     unsafe fn mask(bits: u32, at: usize) -> Self::Mask {
         std::array::from_fn(|i| bits >> (at + i) & 1 != 0)
     }
@@ -189,6 +194,11 @@ impl Simd for Portable {
         Portable(std::array::from_fn(|i| {
             if mask[i] { self.0[i] + x.0[i] } else { self.0[i] }
         }))
+    }
+
+    #[inline(always)]
+    fn negate_where(self, mask: Self::Mask) -> Self {
+        Portable(std::array::from_fn(|i| if mask[i] { -self.0[i] } else { self.0[i] }))
     }
 
     #[inline(always)]

@@ -9,7 +9,7 @@ use super::expr::{Lowered, derived, plural};
 use super::{Checker, Place};
 use crate::builtins::Ty;
 use crate::diag::{did_you_mean, nearest};
-use crate::model::{Arg, Kind, RopeKind, SCALAR_FNS, ScalarKind, Value, ValueKind};
+use crate::model::{Arg, Kind, RopeKind, RowsBy, SCALAR_FNS, ScalarKind, Value, ValueKind};
 use crate::ops::{self, Call, Given, OPS, OpSpec, Operand, Param, ParamKind, WINDOWS};
 use crate::parse::plain_name;
 use crate::sym::{Dim, Shape};
@@ -486,13 +486,16 @@ impl Checker<'_> {
         if let Expr::Range(range) = &*index.index {
             return self.slice(&index.expr, range).map(Lowered::Tensor);
         }
-        let ids = plain_name(&index.index);
-        if ids.as_ref().is_some_and(|i| i == "positions") {
-            return self.fault(&index.index, "rows chosen by `positions` are not supported yet");
-        }
-        if ids.is_none_or(|i| i != "tokens") {
-            return self.fault(&index.index, "expected `tokens`, or a range such as `a..b`");
-        }
+        let ids = plain_name(&index.index).map(|i| i.to_string());
+        let Some(by) = [RowsBy::Tokens, RowsBy::Positions]
+            .into_iter()
+            .find(|by| ids.as_deref() == Some(by.name()))
+        else {
+            return self.fault(
+                &index.index,
+                "expected `tokens`, `positions`, or a range such as `a..b`",
+            );
+        };
         let Some(name) = plain_name(&index.expr) else {
             return self.fault(&index.expr, "expected the name of an `embed`");
         };
@@ -519,7 +522,7 @@ impl Checker<'_> {
         }
         let shape = Shape(vec![sym.tensor.dims[0].clone(), Dim::n_tokens()]);
         Some(Lowered::Tensor(Value {
-            kind: ValueKind::Embed(i),
+            kind: ValueKind::Embed(i, by),
             shape,
         }))
     }

@@ -19,6 +19,7 @@ impl Checker<'_> {
         let name = self.name_line(decl);
         let rope = self.rope_line(decl);
         self.rope = rope;
+        let bidirectional = self.attention_line(decl);
         let hparams = self.hparam_block(&decl.hparams);
         let mut ignored = Vec::new();
         self.place = Place::Tensors;
@@ -54,6 +55,7 @@ impl Checker<'_> {
         Some(Arch {
             name: name?,
             rope: rope?,
+            bidirectional: bidirectional?,
             hparams,
             tensors,
             ignored,
@@ -74,6 +76,18 @@ impl Checker<'_> {
             return self.fault(lit, "a name consists of letters, digits, `-`, `_` and `.`");
         }
         Some(name)
+    }
+
+    fn attention_line(&mut self, decl: &Decl) -> Option<bool> {
+        let Some(kind) = &decl.attention else { return Some(false) };
+        match kind.to_string().as_str() {
+            "causal" => Some(false),
+            "bidirectional" => Some(true),
+            other => {
+                let hint = did_you_mean(other, ["causal", "bidirectional"]);
+                self.fault(kind, format!("expected `causal` or `bidirectional`, found `{other}`{hint}"))
+            }
+        }
     }
 
     fn rope_line(&mut self, decl: &Decl) -> Option<RopeKind> {

@@ -5,7 +5,7 @@ use quote::{format_ident, quote};
 
 use super::scalar::{self, Place, emit};
 use super::shared;
-use crate::model::{Arch, Arg, Block, Kind, Scalar, Stmt, Value, ValueKind, VarId};
+use crate::model::{Arch, Arg, Block, Kind, RowsBy, Scalar, Stmt, Value, ValueKind, VarId};
 use crate::ops::{Emit, Given, OpSpec, Param, ParamKind};
 use crate::paths::runtime;
 
@@ -146,9 +146,12 @@ impl Emitter<'_> {
                 let name = self.var(*var);
                 quote!(#name)
             }
-            ValueKind::Embed(w) => {
+            ValueKind::Embed(w, by) => {
                 let w = self.handle(*w);
-                quote!(#b.embed(#w))
+                match by {
+                    RowsBy::Tokens => quote!(#b.embed(#w)),
+                    RowsBy::Positions => quote!(#b.embed_positions(#w)),
+                }
             }
             ValueKind::Linear(w, x) => {
                 let x = self.operand(x);

@@ -2,6 +2,7 @@
 
 use kernels::GgmlType;
 
+use super::scratch::{Piece, Scratch};
 use crate::graph::Tensor;
 
 /// Indices of an element, innermost first.
@@ -11,14 +12,14 @@ pub(super) type Index = [usize; 4];
 #[derive(Debug, PartialEq)]
 pub(super) struct Array {
     pub(super) ne: [usize; 4],
-    pub(super) data: Vec<f32>,
+    pub(super) data: Piece<f32>,
 }
 
 /// A dense array of integers.
 #[derive(Debug, PartialEq)]
 pub(super) struct Ints {
     pub(super) ne: [usize; 4],
-    pub(super) data: Vec<i64>,
+    pub(super) data: Piece<i64>,
 }
 
 /// Every index of a shape in the order of a dense array.
@@ -39,40 +40,37 @@ fn byte_offset(t: &Tensor, i: Index) -> usize {
 }
 
 impl Array {
-    /// The array whose element at `i` is `f(i)`, computed in f64 and rounded once.
-    pub(super) fn from_fn(ne: [usize; 4], mut f: impl FnMut(Index) -> f64) -> Array {
-        Array {
-            ne,
-            data: indices(ne).map(|i| f(i) as f32).collect(),
+    /// An array whose element at `i` is `f(i)`, computed in f64 and rounded once. Its memory comes from where this one's does.
+    pub(super) fn derive(&self, ne: [usize; 4], mut f: impl FnMut(Index) -> f64) -> Array {
+        let mut data = self.data.scratch().take(ne.iter().product());
+        for (x, i) in data.iter_mut().zip(indices(ne)) {
+            *x = f(i) as f32;
         }
+        Array { ne, data }
     }
 
     /// The elements of `t`, whose bytes start at `bytes[0]`, as f32.
-    pub(super) fn read(t: &Tensor, bytes: &[u8]) -> Array {
-        let mut data = Vec::with_capacity(t.nelements());
-        if t.nelements() == 0 {
-            return Array { ne: t.ne, data };
-        }
-        let mut row = vec![0.0; t.ne[0]];
-        for i in indices([1, t.ne[1], t.ne[2], t.ne[3]]) {
+    pub(super) fn read(t: &Tensor, bytes: &[u8], scratch: &Scratch) -> Array {
+        let mut data = scratch.take(t.nelements());
+        let rows = data.chunks_exact_mut(t.ne[0].max(1));
+        for (row, i) in rows.zip(indices([1, t.ne[1], t.ne[2], t.ne[3]])) {
             let start = byte_offset(t, i);
             if t.has_dense_rows() {
                 let end = start + t.ne[0] / t.ty.block_size() * t.ty.block_bytes();
-                kernels::dequantize_row(t.ty, &bytes[start..end], &mut row);
+                kernels::dequantize_row(t.ty, &bytes[start..end], row);
             } else {
                 for (i0, x) in row.iter_mut().enumerate() {
                     let at = start + i0 * t.nb[0];
                     kernels::dequantize_row(t.ty, &bytes[at..at + t.ty.block_bytes()], std::slice::from_mut(x));
                 }
             }
-            data.extend_from_slice(&row);
         }
         Array { ne: t.ne, data }
     }
 
     /// Writes the elements to `t`, whose type is f32 and whose bytes start at `bytes[0]`.
     pub(super) fn write(&self, t: &Tensor, bytes: &mut [u8]) {
-        for (i, x) in indices(t.ne).zip(&self.data) {
+        for (i, x) in indices(t.ne).zip(&*self.data) {
             let at = byte_offset(t, i);
             bytes[at..at + 4].copy_from_slice(&x.to_le_bytes());
         }
@@ -95,17 +93,22 @@ impl Array {
     }
 
     /// Applies `f` to each row; it returns as many elements as it is given.
-    pub(super) fn map_rows(&self, mut f: impl FnMut(&[f32]) -> Vec<f64>) -> Array {
+    pub(super) fn map_rows<'a, R>(&'a self, mut f: impl FnMut(&'a [f32]) -> R) -> Array
+    where
+        R: Iterator<Item = f64>,
+    {
+        let mut data = self.data.scratch().take(self.data.len());
         let rows = indices([1, self.ne[1], self.ne[2], self.ne[3]]);
-        let data: Vec<f32> = rows.flat_map(|i| f(self.row(i))).map(|x| x as f32).collect();
-        debug_assert_eq!(data.len(), self.data.len());
+        for (out, x) in data.iter_mut().zip(rows.flat_map(|i| f(self.row(i)))) {
+            *out = x as f32;
+        }
         Array { ne: self.ne, data }
     }
 }
 
 impl Ints {
     /// The elements of `t` (i32 or i64), whose bytes start at `bytes[0]`.
-    pub(super) fn read(t: &Tensor, bytes: &[u8]) -> Ints {
+    pub(super) fn read(t: &Tensor, bytes: &[u8], scratch: &Scratch) -> Ints {
         let element = |i| {
             let at = byte_offset(t, i);
             match t.ty {
@@ -113,15 +116,16 @@ impl Ints {
                 _ => i64::from_le_bytes(word(&bytes[at..])),
             }
         };
-        Ints {
-            ne: t.ne,
-            data: indices(t.ne).map(element).collect(),
+        let mut data = scratch.take(t.nelements());
+        for (x, i) in data.iter_mut().zip(indices(t.ne)) {
+            *x = element(i);
         }
+        Ints { ne: t.ne, data }
     }
 
     /// Writes the elements to `t`, an i32 tensor whose bytes start at `bytes[0]`.
     pub(super) fn write(&self, t: &Tensor, bytes: &mut [u8]) {
-        for (i, &x) in indices(t.ne).zip(&self.data) {
+        for (i, &x) in indices(t.ne).zip(&*self.data) {
             let at = byte_offset(t, i);
             bytes[at..at + 4].copy_from_slice(&(x as i32).to_le_bytes());
         }

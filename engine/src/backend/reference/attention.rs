@@ -20,34 +20,41 @@ pub(super) fn attention(o: &Operands, p: &Attention) -> Array {
     let [_, n_head, n_tokens, _] = o.q.ne;
     let [_, n_head_kv, n_kv, _] = o.k.ne;
     let dv = o.v.ne[0];
-    let mut data = Vec::with_capacity(dv * n_head * n_tokens);
-    for t in 0..n_tokens {
-        let position = o.query_pos.data[t];
-        let visible: Vec<usize> = (0..n_kv).filter(|&j| is_visible(o, p, t, j)).collect();
-        for h in 0..n_head {
-            let h_kv = h / (n_head / n_head_kv);
-            let score = |&j: &usize| {
-                let distance = (position - o.cell_pos.data[j]).abs() as f64;
-                let raw = dot(o.q.row([0, h, t, 0]), o.k.row([0, h_kv, j, 0])) * f64::from(p.scale);
-                let capped = match f64::from(p.softcap) {
-                    0.0 => raw,
-                    cap => cap * (raw / cap).tanh(),
-                };
-                capped - alibi_slope(p.max_bias, h, n_head) * distance
+    let scratch = o.q.data.scratch();
+    // Of one head of one query: scores, which become weights.
+    let mut weights = scratch.take(n_kv);
+    let mut data = scratch.take(dv * n_head * n_tokens);
+    for (n, out) in data.chunks_exact_mut(dv.max(1)).enumerate() {
+        let (h, t) = (n % n_head, n / n_head);
+        let h_kv = h / (n_head / n_head_kv);
+        for (j, score) in weights.iter_mut().enumerate() {
+            *score = match is_visible(o, p, t, j) {
+                true => score_of(o, p, [h, h_kv, t, j]),
+                false => f64::NEG_INFINITY,
             };
-            let scores: Vec<f64> = visible.iter().map(score).collect();
-            let sink = o.sinks.as_ref().map(|s| s.at([h, 0, 0, 0]));
-            let weights = softmax_with_sink(&scores, sink);
-            data.extend((0..dv).map(|i| {
-                let terms = visible.iter().zip(&weights).map(|(&j, w)| w * o.v.at([i, h_kv, j, 0]));
-                terms.sum::<f64>() as f32
-            }));
+        }
+        softmax_with_sink(&mut weights, o.sinks.as_ref().map(|s| s.at([h, 0, 0, 0])));
+        for (i, x) in out.iter_mut().enumerate() {
+            // What a query does not see may hold anything, NaN included: it is left out, not multiplied by zero.
+            let seen = weights.iter().enumerate().filter(|(_, w)| **w != 0.0);
+            *x = seen.map(|(j, w)| w * o.v.at([i, h_kv, j, 0])).sum::<f64>() as f32;
         }
     }
     Array {
         ne: [dv, n_head, n_tokens, 1],
         data,
     }
+}
+
+/// The score that head `h` of query `t` gives the key of head `h_kv` in cell `j`.
+fn score_of(o: &Operands, p: &Attention, [h, h_kv, t, j]: [usize; 4]) -> f64 {
+    let raw = dot(o.q.row([0, h, t, 0]), o.k.row([0, h_kv, j, 0])) * f64::from(p.scale);
+    let capped = match f64::from(p.softcap) {
+        0.0 => raw,
+        cap => cap * (raw / cap).tanh(),
+    };
+    let distance = (o.query_pos.data[t] - o.cell_pos.data[j]).abs() as f64;
+    capped - alibi_slope(p.max_bias, h, o.q.ne[1]) * distance
 }
 
 /// Does query `i` see the key in cell `j`?
@@ -79,10 +86,12 @@ fn alibi_slope(max_bias: f32, h: usize, n_head: usize) -> f64 {
     (-exponent).exp2()
 }
 
-/// A sink takes its share of the softmax but has no value.
-fn softmax_with_sink(scores: &[f64], sink: Option<f64>) -> Vec<f64> {
+/// Makes scores weights; what has a score of minus infinity weighs nothing. A sink takes its share but has no value.
+fn softmax_with_sink(scores: &mut [f64], sink: Option<f64>) {
     let max = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
-    let exps: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
-    let sum = exps.iter().sum::<f64>() + sink.map_or(0.0, |s| (s - max).exp());
-    exps.iter().map(|e| e / sum).collect()
+    if max == f64::NEG_INFINITY {
+        return scores.fill(0.0);
+    }
+    let sum: f64 = scores.iter().copied().chain(sink).map(|s| (s - max).exp()).sum();
+    scores.iter_mut().for_each(|s| *s = (*s - max).exp() / sum);
 }

@@ -6,13 +6,17 @@ mod attention;
 mod memory;
 mod ops;
 mod rope;
+mod scratch;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
+use kernels::GgmlType;
+
 use self::array::{Array, Ints};
 use self::memory::{Budget, ReferenceBuffer, ReferenceBufferType};
+use self::scratch::Scratch;
 use super::host::machine_memory;
 use super::{Backend, BackendError, BackendParams, BufferType, Device, DeviceKind, MemoryMap, Registry, rules};
 use crate::graph::{Graph, Op, Tensor, TensorId};
@@ -100,12 +104,16 @@ impl Device for ReferenceDevice {
     }
 
     fn backend(self: Arc<Self>, _params: &BackendParams) -> Result<Box<dyn Backend>, BackendError> {
-        Ok(Box::new(ReferenceBackend { device: self }))
+        Ok(Box::new(ReferenceBackend {
+            device: self,
+            scratch: Scratch::default(),
+        }))
     }
 }
 
 struct ReferenceBackend {
     device: Arc<dyn Device>,
+    scratch: Scratch,
 }
 
 impl Backend for ReferenceBackend {
@@ -113,18 +121,27 @@ impl Backend for ReferenceBackend {
         &self.device
     }
 
+    fn reserve(&mut self, graph: &Graph, nodes: &[TensorId]) -> Result<(), BackendError> {
+        for node in computing(graph, nodes).map(|id| graph.tensor(id)) {
+            let operands = node.sources().map(|s| graph.tensor(s));
+            let sizes = operands.chain([node]).map(scratch_bytes);
+            self.scratch.reserve(sizes).map_err(|bytes| BackendError::OutOfMemory {
+                buffer_type: NAME.to_string(),
+                bytes,
+            })?;
+        }
+        Ok(())
+    }
+
     fn compute(&mut self, graph: &Graph, nodes: &[TensorId], memory: &MemoryMap) -> Result<(), BackendError> {
-        for &id in nodes {
-            let node = graph.tensor(id);
-            if node.op == Op::None || node.op.is_view() {
-                continue;
-            }
+        for id in computing(graph, nodes) {
             rules::check(graph, id).map_err(|_| rules::unsupported(graph, id))?;
             Operands {
                 graph,
                 memory,
+                scratch: &self.scratch,
                 id,
-                node,
+                node: graph.tensor(id),
             }
             .compute()?;
         }
@@ -132,10 +149,26 @@ impl Backend for ReferenceBackend {
     }
 }
 
+/// The nodes that are neither leafs nor views.
+fn computing<'a>(graph: &'a Graph, nodes: &'a [TensorId]) -> impl Iterator<Item = TensorId> + 'a {
+    let computes = |op: Op| op != Op::None && !op.is_view();
+    nodes.iter().copied().filter(move |&id| computes(graph.tensor(id).op))
+}
+
+/// Bytes of a tensor as an array or as integers.
+fn scratch_bytes(t: &Tensor) -> usize {
+    let each = match t.ty {
+        GgmlType::I32 | GgmlType::I64 => size_of::<i64>(),
+        _ => size_of::<f32>(),
+    };
+    t.nelements().saturating_mul(each)
+}
+
 /// A node with its operands within reach.
 struct Operands<'a> {
     graph: &'a Graph,
     memory: &'a MemoryMap,
+    scratch: &'a Scratch,
     id: TensorId,
     node: &'a Tensor,
 }
@@ -204,7 +237,7 @@ impl Operands<'_> {
     fn load(&self, i: usize) -> Result<Array, BackendError> {
         let id = self.node.source(i);
         let tensor = self.graph.tensor(id);
-        self.with_bytes(id, |bytes| Array::read(tensor, bytes))
+        self.with_bytes(id, |bytes| Array::read(tensor, bytes, self.scratch))
     }
 
     fn optional(&self, i: usize) -> Result<Option<Array>, BackendError> {
@@ -214,7 +247,7 @@ impl Operands<'_> {
     fn ints(&self, i: usize) -> Result<Ints, BackendError> {
         let id = self.node.source(i);
         let tensor = self.graph.tensor(id);
-        self.with_bytes(id, |bytes| Ints::read(tensor, bytes))
+        self.with_bytes(id, |bytes| Ints::read(tensor, bytes, self.scratch))
     }
 
     fn store_ints(&self, ints: &Ints) -> Result<(), BackendError> {

@@ -21,61 +21,58 @@ pub(super) fn row_number(row: i64, rows: usize) -> Result<usize, NoSuchRow> {
         .ok_or(NoSuchRow { row, rows })
 }
 
-/// All of `ids` as row numbers below `rows`, in the order of a dense array.
-fn row_numbers(ids: &Ints, rows: usize) -> Result<Vec<usize>, NoSuchRow> {
-    ids.data.iter().map(|&id| row_number(id, rows)).collect()
+/// The row number that stands at an index of `ids`; all of them are below `rows`.
+fn row_numbers(ids: &Ints, rows: usize) -> Result<impl Fn(Index) -> usize + '_, NoSuchRow> {
+    ids.data.iter().try_for_each(|&id| row_number(id, rows).map(drop))?;
+    Ok(|i| ids.at(i) as usize)
 }
 
 pub(super) fn get_rows(table: &Array, ids: &Ints) -> Result<Array, NoSuchRow> {
-    let rows = row_numbers(ids, table.ne[1])?;
+    let row = row_numbers(ids, table.ne[1])?;
     let [n_tokens, b2, b3, _] = ids.ne;
     let ne = [table.ne[0], n_tokens, b2, b3];
-    Ok(Array::from_fn(ne, |[i0, t, i2, i3]| {
-        let row = rows[t + n_tokens * (i2 + b2 * i3)];
-        table.at([i0, row, i2, i3])
-    }))
+    Ok(table.derive(ne, |[i0, t, i2, i3]| table.at([i0, row([t, i2, i3, 0]), i2, i3])))
 }
 
 pub(super) fn mul_mat(w: &Array, x: &Array) -> Array {
     let ne = [w.ne[1], x.ne[1], x.ne[2], x.ne[3]];
     // Groups of neighbouring outer indices of x share one of w.
     let (group2, group3) = (x.ne[2] / w.ne[2].max(1), x.ne[3] / w.ne[3].max(1));
-    Array::from_fn(ne, |[row, col, i2, i3]| {
+    x.derive(ne, |[row, col, i2, i3]| {
         dot(w.row([0, row, i2 / group2, i3 / group3]), x.row([0, col, i2, i3]))
     })
 }
 
 pub(super) fn mul_mat_id(w: &Array, x: &Array, ids: &Ints) -> Result<Array, NoSuchRow> {
-    let experts = row_numbers(ids, w.ne[2])?;
+    let expert = row_numbers(ids, w.ne[2])?;
     let [n_used, n_tokens, ..] = ids.ne;
-    Ok(Array::from_fn([w.ne[1], n_used, n_tokens, 1], |[row, slot, t, _]| {
-        let expert = experts[slot + n_used * t];
-        dot(w.row([0, row, expert, 0]), x.row([0, slot % x.ne[1], t, 0]))
+    Ok(x.derive([w.ne[1], n_used, n_tokens, 1], |[row, slot, t, _]| {
+        let w_row = w.row([0, row, expert([slot, t, 0, 0]), 0]);
+        dot(w_row, x.row([0, slot % x.ne[1], t, 0]))
     }))
 }
 
 pub(super) fn add_id(x: &Array, bias: &Array, ids: &Ints) -> Result<Array, NoSuchRow> {
-    let experts = row_numbers(ids, bias.ne[1])?;
-    let n_used = ids.ne[0];
-    Ok(Array::from_fn(x.ne, |i @ [i0, slot, t, _]| {
-        x.at(i) + bias.at([i0, experts[slot + n_used * t], 0, 0])
+    let expert = row_numbers(ids, bias.ne[1])?;
+    Ok(x.derive(x.ne, |i @ [i0, slot, t, _]| {
+        x.at(i) + bias.at([i0, expert([slot, t, 0, 0]), 0, 0])
     }))
 }
 
 /// `b` is repeated to the shape of `a`.
 pub(super) fn binary(a: &Array, b: &Array, f: impl Fn(f64, f64) -> f64) -> Array {
-    Array::from_fn(a.ne, |i| f(a.at(i), b.at_repeated(i)))
+    a.derive(a.ne, |i| f(a.at(i), b.at_repeated(i)))
 }
 
 pub(super) fn map(x: &Array, f: impl Fn(f64) -> f64) -> Array {
-    Array::from_fn(x.ne, |i| f(x.at(i)))
+    x.derive(x.ne, |i| f(x.at(i)))
 }
 
 pub(super) fn rms_norm(x: &Array, weight: Option<&Array>, eps: f32) -> Array {
     let normed = x.map_rows(|row| {
         let mean_square = dot(row, row) / row.len() as f64;
         let factor = 1.0 / (mean_square + f64::from(eps)).sqrt();
-        row.iter().map(|&x| f64::from(x) * factor).collect()
+        row.iter().map(move |&x| f64::from(x) * factor)
     });
     match weight {
         Some(w) => binary(&normed, w, |x, w| x * w),
@@ -89,36 +86,38 @@ pub(super) fn norm(x: &Array, eps: f32) -> Array {
         let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / n;
         let variance = row.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / n;
         let factor = 1.0 / (variance + f64::from(eps)).sqrt();
-        row.iter().map(|&x| (f64::from(x) - mean) * factor).collect()
+        row.iter().map(move |&x| (f64::from(x) - mean) * factor)
     })
 }
 
 pub(super) fn l2_norm(x: &Array, eps: f32) -> Array {
     x.map_rows(|row| {
         let length = dot(row, row).sqrt().max(f64::from(eps));
-        row.iter().map(|&x| f64::from(x) / length).collect()
+        row.iter().map(move |&x| f64::from(x) / length)
     })
 }
 
 pub(super) fn soft_max(x: &Array, scale: f32) -> Array {
     x.map_rows(|row| {
-        let scaled: Vec<f64> = row.iter().map(|&x| f64::from(x) * f64::from(scale)).collect();
-        let max = scaled.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let exps: Vec<f64> = scaled.iter().map(|x| (x - max).exp()).collect();
-        let sum: f64 = exps.iter().sum();
-        exps.iter().map(|e| e / sum).collect()
+        let scaled = move |&x: &f32| f64::from(x) * f64::from(scale);
+        let max = row.iter().map(scaled).fold(f64::NEG_INFINITY, f64::max);
+        let exp = move |x| (scaled(x) - max).exp();
+        let sum: f64 = row.iter().map(exp).sum();
+        row.iter().map(move |x| exp(x) / sum)
     })
 }
 
 pub(super) fn top_k(x: &Array, k: usize) -> Ints {
     let [n, n1, n2, n3] = x.ne;
-    let mut data = Vec::with_capacity(k * n1 * n2 * n3);
-    for i in indices([1, n1, n2, n3]) {
+    let scratch = x.data.scratch();
+    let (mut order, mut data) = (scratch.take(n), scratch.take(k * n1 * n2 * n3));
+    let rows = indices([1, n1, n2, n3]);
+    for (best, i) in data.chunks_exact_mut(k.max(1)).zip(rows) {
         let row = x.row(i);
-        let mut order: Vec<usize> = (0..n).collect();
-        // A stable sort leaves equal values in the order of their indices.
-        order.sort_by(|&a, &b| row[b].total_cmp(&row[a]));
-        data.extend(order[..k].iter().map(|&i| i as i64));
+        (order.iter_mut().zip(0..)).for_each(|(o, i)| *o = i);
+        // Equal values stand in the order of their indices.
+        order.sort_unstable_by(|&a, &b| row[b as usize].total_cmp(&row[a as usize]).then(a.cmp(&b)));
+        best.copy_from_slice(&order[..k]);
     }
     Ints {
         ne: [k, n1, n2, n3],
@@ -128,13 +127,13 @@ pub(super) fn top_k(x: &Array, k: usize) -> Ints {
 
 pub(super) fn sum_rows(x: &Array) -> Array {
     let [_, n1, n2, n3] = x.ne;
-    Array::from_fn([1, n1, n2, n3], |i| x.row(i).iter().map(|&x| f64::from(x)).sum())
+    x.derive([1, n1, n2, n3], |i| x.row(i).iter().map(|&x| f64::from(x)).sum())
 }
 
 pub(super) fn concat(a: &Array, b: &Array, dim: usize) -> Array {
     let mut ne = a.ne;
     ne[dim] += b.ne[dim];
-    Array::from_fn(ne, |mut i: Index| {
+    a.derive(ne, |mut i: Index| {
         if i[dim] < a.ne[dim] {
             a.at(i)
         } else {
@@ -145,7 +144,7 @@ pub(super) fn concat(a: &Array, b: &Array, dim: usize) -> Array {
 }
 
 pub(super) fn repeat(x: &Array, ne: [usize; 4]) -> Array {
-    Array::from_fn(ne, |i| x.at_repeated(i))
+    x.derive(ne, |i| x.at_repeated(i))
 }
 
 /// The nearest f16. Through f32, as the values it stands for are.

@@ -6,7 +6,7 @@ use super::array::{Array, Ints};
 use crate::graph::{Rope, RopeKind};
 
 pub(super) fn rope(x: &Array, positions: &Ints, factors: Option<&Array>, p: &Rope) -> Array {
-    let mut out = Array::from_fn(x.ne, |i| x.at(i));
+    let mut out = x.derive(x.ne, |i| x.at(i));
     let [head_dim, n_head, n_tokens, _] = x.ne;
     let step = p.freq_base.powf(-2.0 / p.n_dims as f32);
     for t in 0..n_tokens {

@@ -4,20 +4,24 @@ use super::array::{Array, Ints};
 use super::attention::{Operands, attention};
 use super::ops;
 use super::rope::rope;
+use super::scratch::{Piece, Scratch};
 use crate::graph::{Attention, Rope, RopeKind, Unary, Window};
+
+fn piece<T: bytemuck::Pod>(data: &[T]) -> Piece<T> {
+    let mut piece = Scratch::default().take(data.len());
+    piece.copy_from_slice(data);
+    piece
+}
 
 fn array(ne: [usize; 4], data: &[f32]) -> Array {
     assert_eq!(ne.iter().product::<usize>(), data.len());
-    Array {
-        ne,
-        data: data.to_vec(),
-    }
+    Array { ne, data: piece(data) }
 }
 
 fn ints(data: &[i64]) -> Ints {
     Ints {
         ne: [data.len(), 1, 1, 1],
-        data: data.to_vec(),
+        data: piece(data),
     }
 }
 
@@ -63,7 +67,7 @@ fn products() {
     let w = array([1, 1, 3, 1], &[1.0, 10.0, 100.0]);
     let ids = Ints {
         ne: [2, 2, 1, 1],
-        data: vec![2, 0, 1, 2],
+        data: piece(&[2, 0, 1, 2]),
     };
     let shared = array([1, 1, 2, 1], &[3.0, 5.0]);
     let want = [300.0, 3.0, 50.0, 500.0];
@@ -131,7 +135,7 @@ fn activations() {
 #[test]
 fn orders_and_sums() {
     let x = array([4, 1, 1, 1], &[1.0, 3.0, 3.0, 2.0]);
-    assert_eq!(ops::top_k(&x, 3).data, [1, 2, 3]);
+    assert_eq!(*ops::top_k(&x, 3).data, [1, 2, 3]);
     assert_close(&ops::sum_rows(&x).data, &[9.0]);
     let e = std::f64::consts::E;
     let x = array([2, 1, 1, 1], &[0.0, 2.0]);
@@ -141,11 +145,11 @@ fn orders_and_sums() {
         array([2, 2, 1, 1], &[1.0, 2.0, 3.0, 4.0]),
         array([1, 2, 1, 1], &[5.0, 6.0]),
     );
-    assert_eq!(ops::concat(&a, &b, 0).data, [1.0, 2.0, 5.0, 3.0, 4.0, 6.0]);
+    assert_eq!(*ops::concat(&a, &b, 0).data, [1.0, 2.0, 5.0, 3.0, 4.0, 6.0]);
     let b = array([2, 1, 1, 1], &[5.0, 6.0]);
-    assert_eq!(ops::concat(&a, &b, 1).data, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    assert_eq!(*ops::concat(&a, &b, 1).data, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     assert_eq!(
-        ops::repeat(&b, [4, 2, 1, 1]).data,
+        *ops::repeat(&b, [4, 2, 1, 1]).data,
         [5.0, 6.0, 5.0, 6.0, 5.0, 6.0, 5.0, 6.0]
     );
     assert_close(&ops::binary(&a, &b, |a, b| a - b).data, &[-4.0, -4.0, -2.0, -2.0]);

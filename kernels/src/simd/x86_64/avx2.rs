@@ -115,6 +115,7 @@ impl Simd for Avx2 {
             let words = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
             _mm_storel_epi64(p.cast(), _mm_packs_epi16(words, words))
         };
+        fn bytes(words: [u64; 2]) -> __m256i = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(words[0] as i64));
         fn mask(bits: u32, at: usize) -> __m256i = {
             // One bit for each lane, shifted where the compiler can do it.
             let lanes = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
@@ -138,6 +139,10 @@ impl Simd for Avx2 {
         fn mul_pow2(self, n: Self) -> Self = Avx2(mul_pow2(self.0, _mm256_cvtps_epi32(n.0)));
         fn add_where(self, mask: __m256i, x: Self) -> Self = {
             Avx2(_mm256_add_ps(self.0, _mm256_and_ps(_mm256_castsi256_ps(mask), x.0)))
+        };
+        fn negate_where(self, mask: __m256i) -> Self = {
+            // A chosen lane is all ones, hence has the bit of the sign.
+            Avx2(_mm256_xor_ps(self.0, _mm256_and_ps(_mm256_castsi256_ps(mask), _mm256_set1_ps(-0.0))))
         };
         fn sum(self) -> f32 = sum4([self.0; 4])[0];
         fn largest(self) -> f32 = {

@@ -84,6 +84,9 @@ impl Simd for Avx512 {
         fn store_i8(self, p: *mut u8) -> () = {
             _mm_storeu_si128(p.cast(), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(self.0)))
         };
+        fn bytes(words: [u64; 2]) -> __m512i = {
+            _mm512_cvtepu8_epi32(_mm_set_epi64x(words[1] as i64, words[0] as i64))
+        };
         fn mask(bits: u32, at: usize) -> __mmask16 = (bits >> at) as __mmask16;
     }
 
@@ -102,6 +105,9 @@ impl Simd for Avx512 {
         fn mul_pow2(self, n: Self) -> Self = Avx512(_mm512_scalef_ps(self.0, n.0));
         fn add_where(self, mask: __mmask16, x: Self) -> Self = {
             Avx512(_mm512_mask_add_ps(self.0, mask, self.0, x.0))
+        };
+        fn negate_where(self, mask: __mmask16) -> Self = {
+            Avx512(_mm512_mask_xor_ps(self.0, mask, self.0, _mm512_set1_ps(-0.0)))
         };
         fn sum(self) -> f32 = avx2::sum4([fold(self.0); 4])[0];
         fn largest(self) -> f32 = _mm512_reduce_max_ps(self.0);

@@ -1,0 +1,52 @@
+//! Command R7B and Command A: attention and feed-forward network side by side after one LayerNorm, sliding windows
+//! with rotation, full attention without positions in every fourth layer, scaled logits from the embedding matrix.
+
+arch_macros::arch! {
+    name: "cohere2";
+    rope: norm;
+
+    hparams {
+        eps: f32 = "attention.layer_norm_epsilon";
+        n_swa: usize = "attention.sliding_window";
+        is_swa: pattern = "attention.sliding_window_pattern" or 4;
+        check n_swa > 0, "attention.sliding_window is not 0";
+        logit_scale: f32 = "logit_scale";
+    }
+
+    tensors {
+        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
+        output_norm: vector "output_norm" [n_embd];
+        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+
+        layer {
+            attn_norm: vector "attn_norm"   [n_embd];
+            wq:        linear "attn_q"      [n_embd -> n_head * head_dim];
+            wk:        linear "attn_k"      [n_embd -> n_head_kv * head_dim];
+            wv:        linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
+            wo:        linear "attn_output" [n_head * head_dim_v -> n_embd];
+            gate:      linear "ffn_gate"    [n_embd -> n_ff];
+            up:        linear "ffn_up"      [n_embd -> n_ff];
+            down:      linear "ffn_down"    [n_ff -> n_embd];
+        }
+    }
+
+    graph {
+        let x = token_embd[tokens];
+        for layer {
+            let h = layer_norm(x, attn_norm, eps);
+            let q = heads(wq(h), n_head);
+            let k = heads(wk(h), n_head_kv);
+            let v = heads(wv(h), n_head_kv);
+            if is_swa {
+                q = rope(q);
+                k = rope(k);
+            }
+            let attn = wo(attention(q, k, v, window = standard(n_swa, is_swa)));
+            x += attn + down(silu(gate(h)) * up(h));
+        }
+        let logits = output(layer_norm(x, output_norm, eps));
+        if logit_scale != 0.0 { logits * logit_scale } else { logits }
+    }
+
+    test { n_embd: 256, n_head: 4, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_swa: 32 }
+}

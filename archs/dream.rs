@@ -1,0 +1,45 @@
+//! Dream, a diffusion model: the graph of Qwen2, every token seeing all of its sequence.
+
+arch_macros::arch! {
+    name: "dream";
+    rope: neox;
+    attention: causal;
+
+    hparams {
+        eps: f32 = "attention.layer_norm_rms_epsilon";
+    }
+
+    tensors {
+        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
+        output_norm: vector "output_norm" [n_embd];
+        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+
+        layer {
+            attn_norm: vector "attn_norm"   [n_embd];
+            wq:        linear "attn_q"      [n_embd -> n_head * head_dim];
+            wk:        linear "attn_k"      [n_embd -> n_head_kv * head_dim];
+            wv:        linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
+            wo:        linear "attn_output" [n_head * head_dim_v -> n_embd];
+            ffn_norm:  vector "ffn_norm"    [n_embd];
+            gate:      linear "ffn_gate"    [n_embd -> n_ff];
+            up:        linear "ffn_up"      [n_embd -> n_ff];
+            down:      linear "ffn_down"    [n_ff -> n_embd];
+        }
+    }
+
+    graph {
+        let x = token_embd[tokens];
+        for layer {
+            let h = rms_norm(x, attn_norm, eps);
+            let q = rope(heads(wq(h), n_head));
+            let k = rope(heads(wk(h), n_head_kv));
+            let v = heads(wv(h), n_head_kv);
+            x += wo(attention(q, k, v));
+            let h = rms_norm(x, ffn_norm, eps);
+            x += down(silu(gate(h)) * up(h));
+        }
+        output(rms_norm(x, output_norm, eps))
+    }
+
+    test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }
+}

@@ -1,0 +1,57 @@
+//! EXAONE 4: norms after attention and feed-forward network and none before, RMS norms on each query and key head.
+//! The 32B model has sliding windows and rotates in those layers alone.
+
+arch_macros::arch! {
+    name: "exaone4";
+    rope: neox;
+
+    hparams {
+        eps: f32 = "attention.layer_norm_rms_epsilon";
+        n_swa: usize = "attention.sliding_window" or 4096;
+        is_swa: pattern = "attention.sliding_window_pattern" or 4;
+        check n_swa > 0, "attention.sliding_window is not 0";
+        // Only the 32B model, known by its 64 layers, uses the window that files of all sizes may name.
+        let windowed = n_layer == 64 && is_swa;
+        let use_rope = n_layer != 64 || is_swa;
+    }
+
+    tensors {
+        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
+        output_norm: vector "output_norm" [n_embd];
+        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+        rope_freqs?: vector "rope_freqs"  [n_rot / 2];
+
+        layer {
+            wq:             linear "attn_q"              [n_embd -> n_head * head_dim];
+            wk:             linear "attn_k"              [n_embd -> n_head_kv * head_dim];
+            wv:             linear "attn_v"              [n_embd -> n_head_kv * head_dim_v];
+            q_norm:         vector "attn_q_norm"         [head_dim];
+            k_norm:         vector "attn_k_norm"         [head_dim];
+            wo:             linear "attn_output"         [n_head * head_dim_v -> n_embd];
+            attn_post_norm: vector "post_attention_norm" [n_embd];
+            gate:           linear "ffn_gate"            [n_embd -> n_ff];
+            up:             linear "ffn_up"              [n_embd -> n_ff];
+            down:           linear "ffn_down"            [n_ff -> n_embd];
+            ffn_post_norm:  vector "post_ffw_norm"       [n_embd];
+        }
+    }
+
+    graph {
+        let x = token_embd[tokens];
+        for layer {
+            let q = rms_norm(heads(wq(x), n_head), q_norm, eps);
+            let k = rms_norm(heads(wk(x), n_head_kv), k_norm, eps);
+            if use_rope {
+                q = rope(q, factors = rope_freqs);
+                k = rope(k, factors = rope_freqs);
+            }
+            let v = heads(wv(x), n_head_kv);
+            let attn = wo(attention(q, k, v, window = standard(n_swa, windowed)));
+            x += rms_norm(attn, attn_post_norm, eps);
+            x += rms_norm(down(silu(gate(x)) * up(x)), ffn_post_norm, eps);
+        }
+        output(rms_norm(x, output_norm, eps))
+    }
+
+    test { n_embd: 256, n_head: 4, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_swa: 32 }
+}

@@ -1,0 +1,57 @@
+//! Gemma 2: Gemma with every other layer windowed, norms after attention and feed-forward too, and soft caps on scores and logits.
+
+arch_macros::arch! {
+    name: "gemma2";
+    rope: neox;
+
+    hparams {
+        eps: f32 = "attention.layer_norm_rms_epsilon";
+        n_swa: usize = "attention.sliding_window" or 4096;
+        is_swa: pattern = "attention.sliding_window_pattern" or 2;
+        rope_base_swa: f32 = "rope.freq_base_swa" or rope_freq_base;
+        attn_cap: f32 = "attn_logit_softcapping" or 50.0;
+        logit_cap: f32 = "final_logit_softcapping" or 30.0;
+        let rope_base = if is_swa { rope_base_swa } else { rope_freq_base };
+        // The 27B model alone scales by the width per head instead of the head's size.
+        let kq_scale = if n_layer == 46 { 1.0 / sqrt(n_embd / n_head) } else { 1.0 / sqrt(head_dim) };
+        check n_swa > 0, "the sliding window holds at least one position";
+        check logit_cap > 0.0, "logits are capped at a positive value";
+    }
+
+    tensors {
+        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
+        output_norm: vector "output_norm" [n_embd];
+        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+
+        layer {
+            attn_norm:      vector "attn_norm"           [n_embd];
+            wq:             linear "attn_q"              [n_embd -> n_head * head_dim];
+            wk:             linear "attn_k"              [n_embd -> n_head_kv * head_dim];
+            wv:             linear "attn_v"              [n_embd -> n_head_kv * head_dim_v];
+            wo:             linear "attn_output"         [n_head * head_dim_v -> n_embd];
+            attn_post_norm: vector "post_attention_norm" [n_embd];
+            ffn_norm:       vector "ffn_norm"            [n_embd];
+            gate:           linear "ffn_gate"            [n_embd -> n_ff];
+            up:             linear "ffn_up"              [n_embd -> n_ff];
+            down:           linear "ffn_down"            [n_ff -> n_embd];
+            ffn_post_norm:  vector "post_ffw_norm"       [n_embd];
+        }
+    }
+
+    graph {
+        let x = token_embd[tokens] * sqrt(n_embd);
+        for layer {
+            let h = rms_norm(x, attn_norm, eps);
+            let q = rope(heads(wq(h), n_head), base = rope_base);
+            let k = rope(heads(wk(h), n_head_kv), base = rope_base);
+            let v = heads(wv(h), n_head_kv);
+            let a = attention(q, k, v, scale = kq_scale, softcap = attn_cap, window = standard(n_swa, is_swa));
+            x += rms_norm(wo(a), attn_post_norm, eps);
+            let h = rms_norm(x, ffn_norm, eps);
+            x += rms_norm(down(gelu(gate(h)) * up(h)), ffn_post_norm, eps);
+        }
+        softcap(output(rms_norm(x, output_norm, eps)), logit_cap)
+    }
+
+    test { n_embd: 256, n_head: 2, n_head_kv: 1, n_layer: 2, n_ff: 384, n_vocab: 128, n_swa: 32 }
+}

@@ -1,0 +1,66 @@
+//! MiniCPM 1 to 4, dense and with experts: Llama with factors on embeddings, residual branches and logits, which
+//! old files leave to their defaults.
+
+arch_macros::arch! {
+    name: "minicpm";
+    rope: norm;
+
+    hparams {
+        eps: f32 = "attention.layer_norm_rms_epsilon";
+        // The defaults are the values of the first models, whose files have no such keys.
+        embedding_factor: f32 = "embedding_scale" or 12.0;
+        residual_factor: f32 = "residual_scale" or 1.4 / sqrt(n_layer);
+        logit_scale: f32 = "logit_scale" or 256.0 / n_embd;
+        check logit_scale != 0.0, "logit_scale, by which logits are divided, is not 0";
+        // A factor of 0 says that there is none.
+        let embedding_scale = if embedding_factor == 0.0 { 1.0 } else { embedding_factor };
+        let residual_scale = if residual_factor == 0.0 { 1.0 } else { residual_factor };
+    }
+
+    tensors {
+        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
+        output_norm: vector "output_norm" [n_embd];
+        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+        rope_freqs?: vector "rope_freqs"  [n_rot / 2];
+
+        layer {
+            attn_norm: vector "attn_norm"   [n_embd];
+            wq:        linear "attn_q"      [n_embd -> n_head * head_dim];
+            wk:        linear "attn_k"      [n_embd -> n_head_kv * head_dim];
+            wv:        linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
+            wo:        linear "attn_output" [n_head * head_dim_v -> n_embd];
+            ffn_norm:  vector "ffn_norm"    [n_embd];
+            if n_expert == 0 {
+                gate: linear "ffn_gate" [n_embd -> n_ff];
+                up:   linear "ffn_up"   [n_embd -> n_ff];
+                down: linear "ffn_down" [n_ff -> n_embd];
+            } else {
+                router:     linear  "ffn_gate_inp"  [n_embd -> n_expert];
+                gate_exps?: experts "ffn_gate_exps" [n_embd -> n_ff; n_expert];
+                up_exps:    experts "ffn_up_exps"   [n_embd -> n_ff; n_expert];
+                down_exps:  experts "ffn_down_exps" [n_ff -> n_embd; n_expert];
+            }
+        }
+    }
+
+    graph {
+        let x = token_embd[tokens] * embedding_scale;
+        for layer {
+            let h = rms_norm(x, attn_norm, eps);
+            let q = rope(heads(wq(h), n_head), factors = rope_freqs);
+            let k = rope(heads(wk(h), n_head_kv), factors = rope_freqs);
+            let v = heads(wv(h), n_head_kv);
+            x += wo(attention(q, k, v)) * residual_scale;
+            let h = rms_norm(x, ffn_norm, eps);
+            if n_expert == 0 {
+                x += down(silu(gate(h)) * up(h)) * residual_scale;
+            } else {
+                x += moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
+                     gating = softmax, n_used = n_expert_used, norm_weights = true) * residual_scale;
+            }
+        }
+        output(rms_norm(x, output_norm, eps)) / logit_scale
+    }
+
+    test { n_embd: 256, n_head: 4, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }
+}

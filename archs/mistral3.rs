@@ -1,0 +1,64 @@
+//! Mistral 3 and Ministral 3, dense and with experts: the graph of Llama, with YaRN whose magnitude a key of the
+//! file cancels.
+
+arch_macros::arch! {
+    name: "mistral3";
+    rope: norm;
+
+    hparams {
+        eps: f32 = "attention.layer_norm_rms_epsilon";
+        kq_scale: f32 = "attention.scale" or 1.0 / sqrt(head_dim);
+        temperature: f32 = "attention.temperature_scale" or 0.0;
+        check temperature == 0.0, "attention.temperature_scale is 0: attention that cools with positions is not supported";
+        log_mul: f32 = "rope.scaling.yarn_log_multiplier" or 0.0;
+        // Inverse of the factor by which YaRN sharpens attention over longer contexts.
+        let magnitude = 1.0 / (1.0 + 0.1 * log_mul * ln(1.0 / rope_freq_scale));
+    }
+
+    tensors {
+        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
+        output_norm: vector "output_norm" [n_embd];
+        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+        rope_freqs?: vector "rope_freqs"  [n_rot / 2];
+
+        layer {
+            attn_norm: vector "attn_norm"   [n_embd];
+            wq:        linear "attn_q"      [n_embd -> n_head * head_dim];
+            wk:        linear "attn_k"      [n_embd -> n_head_kv * head_dim];
+            wv:        linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
+            wo:        linear "attn_output" [n_head * head_dim_v -> n_embd];
+            ffn_norm:  vector "ffn_norm"    [n_embd];
+            if n_expert == 0 {
+                gate: linear "ffn_gate" [n_embd -> n_ff];
+                up:   linear "ffn_up"   [n_embd -> n_ff];
+                down: linear "ffn_down" [n_ff -> n_embd];
+            } else {
+                router:     linear  "ffn_gate_inp"  [n_embd -> n_expert];
+                gate_exps?: experts "ffn_gate_exps" [n_embd -> n_ff; n_expert];
+                up_exps:    experts "ffn_up_exps"   [n_embd -> n_ff; n_expert];
+                down_exps:  experts "ffn_down_exps" [n_ff -> n_embd; n_expert];
+            }
+        }
+    }
+
+    graph {
+        let x = token_embd[tokens];
+        for layer {
+            let h = rms_norm(x, attn_norm, eps);
+            let q = rope(heads(wq(h), n_head), factors = rope_freqs, magnitude = magnitude);
+            let k = rope(heads(wk(h), n_head_kv), factors = rope_freqs, magnitude = magnitude);
+            let v = heads(wv(h), n_head_kv);
+            x += wo(attention(q, k, v, scale = kq_scale));
+            let h = rms_norm(x, ffn_norm, eps);
+            if n_expert == 0 {
+                x += down(silu(gate(h)) * up(h));
+            } else {
+                x += moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
+                     gating = softmax, n_used = n_expert_used, norm_weights = true);
+            }
+        }
+        output(rms_norm(x, output_norm, eps))
+    }
+
+    test { n_embd: 256, n_head: 4, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }
+}

@@ -1,0 +1,61 @@
+//! MPT: ALiBi instead of positions, layer norms, optionally clamped projections, norms over all query and key heads, learned
+//! positions and scaled activations.
+
+arch_macros::arch! {
+    name: "mpt";
+    rope: none;
+
+    hparams {
+        eps: f32 = "attention.layer_norm_epsilon";
+        clamp_kqv: f32 = "attention.clamp_kqv" or 0.0;
+        alibi: f32 = "attention.max_alibi_bias" or 0.0;
+    }
+
+    tensors {
+        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
+        position_embd?: embed "position_embd" [n_embd, n_ctx_train];
+        output_norm: norm   "output_norm" [n_embd];
+        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+
+        layer {
+            attn_norm: norm   "attn_norm"   [n_embd];
+            wq:        linear "attn_q"      [n_embd -> n_head * head_dim];
+            wk:        linear "attn_k"      [n_embd -> n_head_kv * head_dim];
+            wv:        linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
+            wo:        linear "attn_output" [n_head * head_dim_v -> n_embd];
+            q_norm?:   norm   "attn_q_norm" [n_head * head_dim];
+            k_norm?:   norm   "attn_k_norm" [n_head_kv * head_dim];
+            ffn_norm:  norm   "ffn_norm"    [n_embd];
+            up:        linear "ffn_up"      [n_embd -> n_ff];
+            down:      linear "ffn_down"    [n_ff -> n_embd];
+            act_div?:  raw    "ffn.act.scales" [n_ff];
+        }
+    }
+
+    graph {
+        let x = token_embd[tokens];
+        if has(position_embd) { x += position_embd[positions]; }
+        for layer {
+            let h = layer_norm(x, attn_norm, eps);
+            let q = wq(h);
+            let k = wk(h);
+            let v = wv(h);
+            if clamp_kqv > 0.0 {
+                q = clamp(q, -clamp_kqv, clamp_kqv);
+                k = clamp(k, -clamp_kqv, clamp_kqv);
+                v = clamp(v, -clamp_kqv, clamp_kqv);
+            }
+            if has(q_norm) { q = layer_norm(q, q_norm, eps); }
+            // Files have both norms or none; a key norm alone is not applied by any engine.
+            if has(q_norm) && has(k_norm) { k = layer_norm(k, k_norm, eps); }
+            let a = attention(heads(q, n_head), heads(k, n_head_kv), heads(v, n_head_kv), alibi = alibi);
+            x += wo(a);
+            let h = gelu(up(layer_norm(x, ffn_norm, eps)));
+            if has(act_div) { h = h / act_div; }
+            x += down(h);
+        }
+        output(layer_norm(x, output_norm, eps))
+    }
+
+    test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }
+}

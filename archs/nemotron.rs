@@ -1,0 +1,44 @@
+//! Nemotron 3 and 4 (Minitron): biased LayerNorms, rotation of a part of each head, a feed-forward network of
+//! squared ReLUs without a gate.
+
+arch_macros::arch! {
+    name: "nemotron";
+    rope: neox;
+
+    hparams {
+        eps: f32 = "attention.layer_norm_epsilon";
+    }
+
+    tensors {
+        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
+        output_norm: norm   "output_norm" [n_embd];
+        output:      linear "output"      [n_embd -> n_vocab];
+
+        layer {
+            attn_norm: norm   "attn_norm"   [n_embd];
+            wq:        linear "attn_q"      [n_embd -> n_head * head_dim];
+            wk:        linear "attn_k"      [n_embd -> n_head_kv * head_dim];
+            wv:        linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
+            wo:        linear "attn_output" [n_head * head_dim_v -> n_embd];
+            ffn_norm:  norm   "ffn_norm"    [n_embd];
+            up:        linear "ffn_up"      [n_embd -> n_ff];
+            down:      linear "ffn_down"    [n_ff -> n_embd];
+        }
+    }
+
+    graph {
+        let x = token_embd[tokens];
+        for layer {
+            let h = layer_norm(x, attn_norm, eps);
+            let q = rope(heads(wq(h), n_head));
+            let k = rope(heads(wk(h), n_head_kv));
+            let v = heads(wv(h), n_head_kv);
+            x += wo(attention(q, k, v));
+            let h = layer_norm(x, ffn_norm, eps);
+            x += down(relu_sqr(up(h)));
+        }
+        output(layer_norm(x, output_norm, eps))
+    }
+
+    test { n_embd: 256, n_head: 4, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }
+}

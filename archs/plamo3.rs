@@ -1,0 +1,54 @@
+//! PLaMo 3: one matrix for queries, keys and values, norms per query and key head and after each block, gate and values of the
+//! feed-forward in one matrix; seven of eight layers may be windowed, with their own rotary base.
+
+arch_macros::arch! {
+    name: "plamo3";
+    rope: neox;
+
+    hparams {
+        eps: f32 = "attention.layer_norm_rms_epsilon";
+        n_swa: usize = "attention.sliding_window" or 0;
+        is_swa: pattern = "attention.sliding_window_pattern" or 8;
+        rope_base_swa: f32 = "rope.freq_base_swa" or 10000.0;
+        let windowed = n_swa > 0 && is_swa;
+        let rope_base = if windowed { rope_base_swa } else { rope_freq_base };
+    }
+
+    tensors {
+        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
+        output_norm: vector "output_norm" [n_embd];
+        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+
+        layer {
+            attn_norm: vector "attn_norm"   [n_embd];
+            wq:        linear "attn_q"      [n_embd -> n_head * head_dim];
+            wk:        linear "attn_k"      [n_embd -> n_head_kv * head_dim];
+            wv:        linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
+            wo:        linear "attn_output" [n_head * head_dim_v -> n_embd];
+            q_norm:    vector "attn_q_norm" [head_dim];
+            k_norm:    vector "attn_k_norm" [head_dim];
+            attn_post: raw    "post_attention_norm" [n_embd];
+            ffn_norm:  vector "ffn_norm"    [n_embd];
+            ffn_post:  raw    "post_ffw_norm" [n_embd];
+            up:        linear "ffn_up"      [n_embd -> 2 * n_ff];  // the gate's rows, then the values'
+            down:      linear "ffn_down"    [n_ff -> n_embd];
+        }
+    }
+
+    graph {
+        let x = token_embd[tokens];
+        for layer {
+            let h = rms_norm(x, attn_norm, eps);
+            let q = rope(rms_norm(heads(wq(h), n_head), q_norm, eps), base = rope_base);
+            let k = rope(rms_norm(heads(wk(h), n_head_kv), k_norm, eps), base = rope_base);
+            let v = heads(wv(h), n_head_kv);
+            let a = wo(attention(q, k, v, window = standard(n_swa, windowed)));
+            x += rms_norm(a, eps) * attn_post;
+            let h = up(rms_norm(x, ffn_norm, eps));
+            x += rms_norm(down(silu(h[..n_ff]) * h[n_ff..]), eps) * ffn_post;
+        }
+        output(rms_norm(x, output_norm, eps))
+    }
+
+    test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_swa: 32 }
+}

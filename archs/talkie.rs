@@ -1,0 +1,44 @@
+//! Talkie: norms without weights, a gain per query head, and the normed embedding added to every layer with a scale.
+
+arch_macros::arch! {
+    name: "talkie";
+    rope: neox;
+
+    hparams {
+        eps: f32 = "attention.layer_norm_rms_epsilon";
+        logit_scale: f32 = "logit_scale";
+    }
+
+    tensors {
+        token_embd: embed  "token_embd" [n_embd, n_vocab];
+        output:     linear "output"     [n_embd -> n_vocab];
+
+        layer {
+            wq:         linear "attn_q"      [n_embd -> n_head * head_dim];
+            wk:         linear "attn_k"      [n_embd -> n_head_kv * head_dim];
+            wv:         linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
+            wo:         linear "attn_output" [n_head * head_dim_v -> n_embd];
+            q_gain:     vector "attn_q_norm" [1, n_head];
+            gate:       linear "ffn_gate"    [n_embd -> n_ff];
+            up:         linear "ffn_up"      [n_embd -> n_ff];
+            down:       linear "ffn_down"    [n_ff -> n_embd];
+            skip_scale: vector "layer_output_scale" [1];
+        }
+    }
+
+    graph {
+        let first = rms_norm(token_embd[tokens], eps);
+        let x = first;
+        for layer {
+            let h = rms_norm(x, eps);
+            let q = rms_norm(rope(heads(wq(h), n_head)), eps) * q_gain;
+            let k = rms_norm(rope(heads(wk(h), n_head_kv)), eps);
+            x += wo(attention(q, k, heads(wv(h), n_head_kv)));
+            let h = rms_norm(x, eps);
+            x += down(silu(gate(h)) * up(h)) + first * skip_scale;
+        }
+        output(rms_norm(x, eps)) * logit_scale
+    }
+
+    test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }
+}

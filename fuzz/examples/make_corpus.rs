@@ -1,0 +1,70 @@
+//! Writes the seed corpora of the fuzz targets from the fixtures of the tests.
+
+use std::error::Error;
+use std::fs;
+use std::path::Path;
+
+use engine::gguf::{Array, Gguf, GgufWriter, Metadata, StringArray, Value};
+
+const TEMPLATES: [&str; 5] = [
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}{% endfor %}",
+    "{{- bos_token }}{%- set ns = namespace(n=0) %}{% for m in messages %}{% if m.role == 'user' %}{% set ns.n = ns.n + 1 %}[INST] {{ m.content | trim }} [/INST]{% else %}{{ m.content.strip() }}{% endif %}{% endfor %}",
+    "{% macro say(x, y='z') %}{{ x | upper }}{{ y | tojson }}{% endmacro %}{{ say(messages[0].role, y=messages[-1]) }}",
+    "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}{{ strftime_now('%d %b %Y') }}{{ raise_exception('no') if messages[0] is mapping }}",
+    "{%- for i in range(3) -%}{{ loop.index ~ '%s|%s' | format(i, messages | length) }}{{ messages | map(attribute='role') | join(', ') | replace('u', 'v') }}{%- endfor -%}",
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let corpus = |target: &str| -> std::io::Result<_> {
+        let folder = root.join("corpus").join(target);
+        fs::create_dir_all(&folder).map(|()| folder)
+    };
+    let (header, declare, load) = (corpus("header")?, corpus("declare")?, corpus("load")?);
+    for entry in fs::read_dir(root.join("../tests/data/archs"))? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+        if !name.ends_with(".header.gguf") {
+            continue;
+        }
+        let bytes = fs::read(&path)?;
+        fs::write(header.join(name), &bytes)?;
+        fs::write(declare.join(name), &bytes)?;
+        fs::write(load.join(name), smaller(&Gguf::parse_header(&bytes)?)?)?;
+    }
+    let (vocabulary, template) = (corpus("vocabulary")?, corpus("template")?);
+    for (i, text) in TEMPLATES.iter().enumerate() {
+        fs::write(template.join(format!("{i}")), text)?;
+        // As the structured input wants it: two texts and a bool, lengths last.
+        fs::write(template.join(format!("{i}-message")), format!("{text}Why is the sky blue?\u{1}"))?;
+    }
+    fs::write(vocabulary.join("words"), "the quick brown fox jumps over the lazy dog <s></s> \u{2581}a \u{120}b".repeat(8))?;
+    Ok(())
+}
+
+/// The fixture with all sizes from 64 on divided by eight and 16 tokens, so that a model of it is loaded in no time.
+fn smaller(header: &Gguf) -> Result<Vec<u8>, Box<dyn Error>> {
+    let small = |n: usize| if n >= 64 { n / 8 } else { n };
+    let metadata: Metadata = header
+        .metadata
+        .iter()
+        .map(|(key, value)| {
+            let value = match value {
+                Value::U32(n) => Value::U32(small(*n as usize) as u32),
+                Value::Array(Array::String(s)) => {
+                    Value::Array(Array::String(s.iter().take(small(s.len())).collect::<StringArray>()))
+                }
+                Value::Array(Array::F32(v)) => Value::Array(Array::F32(v[..small(v.len())].to_vec())),
+                Value::Array(Array::I32(v)) => Value::Array(Array::I32(v[..small(v.len())].to_vec())),
+                other => other.clone(),
+            };
+            (key.to_owned(), value)
+        })
+        .collect();
+    let mut writer = GgufWriter::with_metadata(metadata);
+    for t in header.tensors() {
+        let ne: Vec<usize> = t.shape().iter().map(|&n| small(n)).collect();
+        writer.add_tensor_with(t.name.clone(), t.ty, &ne, |_| Ok(()))?;
+    }
+    Ok(writer.header()?)
+}

@@ -1,0 +1,55 @@
+//! IQ1_S: 256 values as 32 points of a grid of 2048, a 3-bit scale and a shift for each 32.
+
+use super::Half;
+use super::grids::{self, Form, GridBlock, grid_block};
+
+/// A value is `d * (2 scale + 1) * (element +- 1/8)` with elements -1, 0 and 1. The two bytes of `qh` of a group of 32 are: the high
+/// three bits of each of its four indices, the scale, and the sign of the shift.
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+pub struct BlockIQ1S {
+    d: Half,
+    qs: [[u8; 4]; 8],
+    qh: [[u8; 2]; 8],
+}
+const _: () = assert!(size_of::<BlockIQ1S>() == 50);
+
+impl BlockIQ1S {
+    /// All but the low parts of the indices of a group.
+    #[inline(always)]
+    fn high(&self, g: usize) -> u16 {
+        u16::from_le_bytes(self.qh[g])
+    }
+}
+
+impl GridBlock for BlockIQ1S {
+    const FORM: Form = Form::Shifted;
+    type Indices = ();
+
+    #[inline(always)]
+    fn d(&self) -> Half {
+        self.d
+    }
+
+    #[inline(always)]
+    fn scales(&self) -> [f32; 16] {
+        std::array::from_fn(|i| f32::from(2 * (self.high(i / 2) >> 12 & 7) + 1))
+    }
+
+    #[inline(always)]
+    fn bits(&self) -> [u32; 8] {
+        // All bits of a group are the same.
+        std::array::from_fn(|g| u32::from(self.high(g) >> 15).wrapping_neg())
+    }
+
+    #[inline(always)]
+    fn indices(&self) {}
+
+    #[inline(always)]
+    fn elements(&self, (): &(), g: usize) -> [u64; 4] {
+        let (qs, high) = (self.qs[g], usize::from(self.high(g)));
+        std::array::from_fn(|l| grids::IQ1[usize::from(qs[l]) | (high >> (3 * l) & 7) << 8])
+    }
+}
+
+grid_block!(BlockIQ1S, IQ1_S);

@@ -1,0 +1,49 @@
+//! IQ2_S: 256 values as 32 points of a grid of 1024, all signs, a 4-bit scale for each 16.
+
+use super::Half;
+use super::grids::{self, Form, GridBlock, grid_block, nibbles};
+
+/// A value is `d * (scale + 1/2) / 4 * (+-element)`. Indices have their low eight bits in `qs` and two more in the byte of `qh` that
+/// belongs to the group of 32. Scales of a group are the nibbles of a byte.
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+pub struct BlockIQ2S {
+    d: Half,
+    qs: [[u8; 4]; 8],
+    signs: [[u8; 4]; 8],
+    qh: [u8; 8],
+    scales: [u8; 8],
+}
+const _: () = assert!(size_of::<BlockIQ2S>() == 82);
+
+impl GridBlock for BlockIQ2S {
+    const FORM: Form = Form::Signed;
+    type Indices = ();
+
+    #[inline(always)]
+    fn d(&self) -> Half {
+        self.d
+    }
+
+    #[inline(always)]
+    fn scales(&self) -> [f32; 16] {
+        let scales = nibbles(self.scales);
+        std::array::from_fn(|i| (f32::from(scales[i / 2][i % 2]) + 0.5) * 0.25)
+    }
+
+    #[inline(always)]
+    fn bits(&self) -> [u32; 8] {
+        self.signs.map(u32::from_le_bytes)
+    }
+
+    #[inline(always)]
+    fn indices(&self) {}
+
+    #[inline(always)]
+    fn elements(&self, (): &(), g: usize) -> [u64; 4] {
+        let (qs, high) = (self.qs[g], usize::from(self.qh[g]));
+        std::array::from_fn(|l| grids::IQ2_S[usize::from(qs[l]) | (high >> (2 * l) & 3) << 8])
+    }
+}
+
+grid_block!(BlockIQ2S, IQ2_S);

@@ -1,0 +1,52 @@
+//! IQ2_XS: 256 values as 32 points of a grid of 512, signs of even number, a 4-bit scale for each 16.
+
+use super::Half;
+use super::grids::{self, Form, GridBlock, eighth_signs, grid_block, nibbles};
+
+/// A value is `d * (scale + 1/2) / 4 * (+-element)`. Eight values have two bytes of `qs`: nine bits of index, seven of signs. Scales of
+/// a group of 32 are the nibbles of a byte.
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+pub struct BlockIQ2XS {
+    d: Half,
+    qs: [[[u8; 2]; 4]; 8],
+    scales: [u8; 8],
+}
+const _: () = assert!(size_of::<BlockIQ2XS>() == 74);
+
+impl GridBlock for BlockIQ2XS {
+    const FORM: Form = Form::Signed;
+    type Indices = ();
+
+    #[inline(always)]
+    fn d(&self) -> Half {
+        self.d
+    }
+
+    #[inline(always)]
+    fn scales(&self) -> [f32; 16] {
+        let scales = nibbles(self.scales);
+        std::array::from_fn(|i| (f32::from(scales[i / 2][i % 2]) + 0.5) * 0.25)
+    }
+
+    #[inline(always)]
+    fn bits(&self) -> [u32; 8] {
+        self.qs.map(|qs| {
+            let signs = u64::from_le_bytes(bytemuck::cast(qs)) >> 9 & 0x007f_007f_007f_007f;
+            // Every other byte holds signs: those that lie between are squeezed out.
+            let signs = eighth_signs(signs);
+            let signs = signs | signs >> 8;
+            (signs & 0xffff) as u32 | (signs >> 16 & 0xffff_0000) as u32
+        })
+    }
+
+    #[inline(always)]
+    fn indices(&self) {}
+
+    #[inline(always)]
+    fn elements(&self, (): &(), g: usize) -> [u64; 4] {
+        self.qs[g].map(|q| grids::IQ2_XS[usize::from(u16::from_le_bytes(q) & 511)])
+    }
+}
+
+grid_block!(BlockIQ2XS, IQ2_XS);

@@ -1,0 +1,52 @@
+//! IQ2_XXS: 256 values as 32 points of a grid of 256, signs of even number, a 4-bit scale for each 32.
+
+use super::Half;
+use super::grids::{self, Form, GridBlock, even_signs, grid_block};
+
+/// A value is `d * (scale + 1/2) / 4 * (+-element)`. A group of 32 has eight bytes of `qs`: four indices, then 28 bits of signs and the
+/// scale in the top four.
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+pub struct BlockIQ2XXS {
+    d: Half,
+    qs: [[[u8; 4]; 2]; 8],
+}
+const _: () = assert!(size_of::<BlockIQ2XXS>() == 66);
+
+impl BlockIQ2XXS {
+    /// Signs and scale of a group.
+    #[inline(always)]
+    fn rest(&self, g: usize) -> u32 {
+        u32::from_le_bytes(self.qs[g][1])
+    }
+}
+
+impl GridBlock for BlockIQ2XXS {
+    const FORM: Form = Form::Signed;
+    type Indices = ();
+
+    #[inline(always)]
+    fn d(&self) -> Half {
+        self.d
+    }
+
+    #[inline(always)]
+    fn scales(&self) -> [f32; 16] {
+        std::array::from_fn(|i| ((self.rest(i / 2) >> 28) as f32 + 0.5) * 0.25)
+    }
+
+    #[inline(always)]
+    fn bits(&self) -> [u32; 8] {
+        std::array::from_fn(|g| even_signs(self.rest(g)))
+    }
+
+    #[inline(always)]
+    fn indices(&self) {}
+
+    #[inline(always)]
+    fn elements(&self, (): &(), g: usize) -> [u64; 4] {
+        self.qs[g][0].map(|i| grids::IQ2_XXS[usize::from(i)])
+    }
+}
+
+grid_block!(BlockIQ2XXS, IQ2_XXS);

@@ -1,0 +1,54 @@
+//! IQ3_S: 256 values as 64 points of a grid of 512, all signs, a 4-bit scale for each 32.
+
+use super::Half;
+use super::grids::{self, Form, GridBlock, grid_block, nibbles, pair};
+
+/// A value is `d * (2 scale + 1) * (+-element)`. Indices have their low eight bits in `qs`, the ninth of index `i` of a group of 32 is
+/// bit `i` of the group's byte of `qh`. Scales are the nibbles of `scales`.
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+pub struct BlockIQ3S {
+    d: Half,
+    qs: [[u8; 8]; 8],
+    qh: [u8; 8],
+    signs: [[u8; 4]; 8],
+    scales: [u8; 4],
+}
+const _: () = assert!(size_of::<BlockIQ3S>() == 110);
+
+impl GridBlock for BlockIQ3S {
+    const FORM: Form = Form::Signed;
+    type Indices = [[u16; 8]; 8];
+
+    #[inline(always)]
+    fn d(&self) -> Half {
+        self.d
+    }
+
+    #[inline(always)]
+    fn scales(&self) -> [f32; 16] {
+        let scales = nibbles(self.scales);
+        std::array::from_fn(|i| f32::from(2 * scales[i / 4][i / 2 % 2] + 1))
+    }
+
+    #[inline(always)]
+    fn bits(&self) -> [u32; 8] {
+        self.signs.map(u32::from_le_bytes)
+    }
+
+    #[inline(always)]
+    fn indices(&self) -> [[u16; 8]; 8] {
+        std::array::from_fn(|g| {
+            let high = u16::from(self.qh[g]);
+            std::array::from_fn(|i| u16::from(self.qs[g][i]) | (high >> i & 1) << 8)
+        })
+    }
+
+    #[inline(always)]
+    fn elements(&self, indices: &[[u16; 8]; 8], g: usize) -> [u64; 4] {
+        let point = |i: usize| grids::IQ3_S[usize::from(indices[g][i] & 511)];
+        std::array::from_fn(|l| pair(point(2 * l), point(2 * l + 1)))
+    }
+}
+
+grid_block!(BlockIQ3S, IQ3_S);

@@ -1,0 +1,120 @@
+//! What holds for any bytes, for every type of the table: they are blocks, finite if their scales are, and every kernel reads them
+//! as the definition does.
+
+use super::*;
+
+/// Random bytes (SplitMix64 by way of [`noise`]).
+fn random_bytes(seed: u64, n: usize) -> Vec<u8> {
+    noise(seed, n).into_iter().map(|x| ((x + 1.0) * 128.0) as u8).collect()
+}
+
+/// Bits (byte, mask) of a block that are ones in every scale that is infinite or no number: the lowest bit of the exponent of a half
+/// float, the highest of those types whose largest finite values are too large to be added up.
+fn bits_of_infinity(ty: GgmlType) -> &'static [(usize, u8)] {
+    use GgmlType::*;
+    match ty {
+        F32 => &[(3, 0x40)],
+        BF16 => &[(1, 0x40)],
+        MXFP4 => &[(0, 0x80)],
+        // The scales have no infinity, and their one NaN counts as zero.
+        NVFP4 => &[],
+        Q4_1 | Q5_1 | Q4_K | Q5_K => &[(1, 4), (3, 4)],
+        F16 | Q4_0 | Q5_0 | Q8_0 | Q1_0 | Q2_0 => &[(1, 4)],
+        IQ1_S | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S | IQ4_NL | IQ4_XS => &[(1, 4)],
+        // A half float in the top nibbles of four words; its exponent's lowest bit is in the third.
+        IQ1_M => &[(53, 0x40)],
+        Q2_K => &[(81, 4), (83, 4)],
+        Q3_K => &[(109, 4)],
+        Q6_K => &[(209, 4)],
+        TQ1_0 => &[(53, 4)],
+        TQ2_0 => &[(65, 4)],
+        _ => panic!("{ty}: where are the scales?"),
+    }
+}
+
+/// Random blocks with finite scales: `n` elements.
+fn random_blocks(ty: GgmlType, seed: u64, n: usize) -> Vec<u8> {
+    let mut bytes = random_bytes(seed, ty.row_bytes(n).unwrap());
+    for block in bytes.chunks_exact_mut(ty.block_bytes()) {
+        for &(at, mask) in bits_of_infinity(ty) {
+            block[at] &= !mask;
+        }
+    }
+    bytes
+}
+
+#[test]
+fn every_type_of_the_fixtures_is_decoded() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/data/quants");
+    let mut n = 0;
+    for file in std::fs::read_dir(&folder).unwrap() {
+        let path = file.unwrap().path();
+        if path.extension().is_some_and(|e| e == "blocks") {
+            let ty = GgmlType::from_name(path.file_stem().unwrap().to_str().unwrap()).unwrap();
+            assert!(crate::can_dequantize(ty), "{ty}");
+            n += 1;
+        }
+    }
+    assert_eq!(n, 27);
+}
+
+#[test]
+fn finite_scales_give_finite_values_and_every_kernel_the_same() {
+    const N: usize = 1 << 16;
+    for (ty, dequantize) in scalar_decoders() {
+        let blocks = random_blocks(ty, 11, N);
+        let mut expected = vec![f32::NAN; N];
+        dequantize(&blocks, &mut expected);
+        let infinite = expected.iter().position(|x| !x.is_finite());
+        assert_eq!(infinite, None, "{ty}: first element that is not finite");
+        assert!(expected.iter().any(|&x| x != 0.0), "{ty}: all zeros");
+        for kernels in all_kernels() {
+            let mut out = vec![f32::NAN; N];
+            // SAFETY: lengths agree, the CPU has the instructions.
+            unsafe { (kernels.of_type(ty).dequantize)(blocks.as_ptr(), out.as_mut_ptr(), N) };
+            let differing = out.iter().zip(&expected).position(|(a, b)| a != b);
+            assert_eq!(differing, None, "{:?} {ty}: first difference", kernels.isa);
+        }
+    }
+}
+
+#[test]
+fn any_bytes_are_blocks() {
+    const N: usize = 1 << 12;
+    for (ty, dequantize) in scalar_decoders() {
+        let n_bytes = ty.row_bytes(N).unwrap();
+        for blocks in [vec![0; n_bytes], vec![0xff; n_bytes], random_bytes(12, n_bytes)] {
+            let mut expected = vec![0.0; N];
+            dequantize(&blocks, &mut expected);
+            for kernels in all_kernels() {
+                let mut out = vec![0.0; N];
+                // SAFETY: lengths agree, the CPU has the instructions.
+                unsafe { (kernels.of_type(ty).dequantize)(blocks.as_ptr(), out.as_mut_ptr(), N) };
+                let same = |(a, b): (&f32, &f32)| a == b || a.is_nan() && b.is_nan();
+                let differing = out.iter().zip(&expected).position(|pair| !same(pair));
+                assert_eq!(differing, None, "{:?} {ty}: first difference", kernels.isa);
+            }
+        }
+    }
+}
+
+#[test]
+fn products_of_random_blocks() {
+    const K: usize = 512;
+    for (ty, dequantize) in scalar_decoders() {
+        for seed in 20..24 {
+            let blocks = random_blocks(ty, seed, 8 * K);
+            let mut weights = vec![f32::NAN; 8 * K];
+            dequantize(&blocks, &mut weights);
+            let weights = Weights {
+                ty,
+                blocks: &blocks,
+                floats: &weights,
+            };
+            for kernels in all_kernels() {
+                check_product(kernels, &weights, 7, K, 1);
+                check_product(kernels, &weights, 8, K, 5);
+            }
+        }
+    }
+}

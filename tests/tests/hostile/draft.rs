@@ -1,0 +1,240 @@
+//! A small model that can be made to lie: its keys and tensors as plain data, and what the engine does with the file.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use engine::context::{Batch, Context, ContextParams};
+use engine::gguf::{Array, Gguf, GgufFile, GgufWriter, Metadata, Value};
+use engine::model::{LoadParams, Model};
+use kernels::GgmlType;
+use tests::fixture;
+
+/// Every small fixture.
+pub const NAMES: [&str; 6] = [
+    "llama-dense",
+    "llama-moe",
+    "internlm2-dense",
+    "qwen2-dense",
+    "qwen3-dense",
+    "gemma3-dense",
+];
+
+/// Memory beyond the file and a copy of it that loading and a few tokens may take.
+const MEMORY_MAX: usize = 32 << 20;
+/// Far more than any case takes, far less than a hang.
+const TIME_MAX: Duration = Duration::from_secs(20);
+
+/// What becomes of files that the writer would not write.
+pub const NOT_WRITTEN: &str = "no such file can be written";
+
+/// A file yet to be written.
+#[derive(Clone)]
+pub struct Draft {
+    /// Architecture, and prefix of its keys.
+    pub arch: String,
+    /// Keys.
+    pub metadata: Metadata,
+    /// Name, type and shape of each tensor.
+    pub tensors: Vec<(String, GgmlType, Vec<usize>)>,
+}
+
+/// What came of a file.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was loaded and decoded a few tokens.
+    Ran,
+    /// The sentence that it was refused with.
+    Refused(String),
+}
+
+impl Draft {
+    /// A fixture as it is.
+    pub fn full(name: &str) -> Draft {
+        let header = Gguf::open_header(fixture(name).header).expect("the fixture is readable");
+        let tensors = header.tensors().iter();
+        Draft {
+            arch: header.require("general.architecture").expect("the fixture names it"),
+            tensors: tensors.map(|t| (t.name.clone(), t.ty, t.shape().to_vec())).collect(),
+            metadata: header.metadata,
+        }
+    }
+
+    /// A fixture with all sizes from 64 on divided by four: a sixteenth of the bytes.
+    pub fn small(name: &str) -> Draft {
+        let mut draft = Draft::full(name);
+        let smaller = |n: usize| if n >= 64 { n / 4 } else { n };
+        for (_, _, ne) in &mut draft.tensors {
+            ne.iter_mut().for_each(|n| *n = smaller(*n));
+        }
+        let pairs: Vec<(String, Value)> = draft.metadata.iter().map(|(k, v)| (k.to_owned(), v.clone())).collect();
+        for (key, value) in pairs {
+            let value = match value {
+                Value::U32(n) => Value::U32(smaller(n as usize) as u32),
+                Value::Array(Array::String(s)) => {
+                    let kept = s.iter().take(smaller(s.len()));
+                    Value::Array(Array::String(kept.collect()))
+                }
+                Value::Array(Array::F32(mut v)) => {
+                    v.truncate(smaller(v.len()));
+                    Value::Array(Array::F32(v))
+                }
+                Value::Array(Array::I32(mut v)) => {
+                    v.truncate(smaller(v.len()));
+                    Value::Array(Array::I32(v))
+                }
+                other => other,
+            };
+            draft.metadata.insert(key, value);
+        }
+        draft
+    }
+
+    /// Without a key.
+    pub fn without(&self, key: &str) -> Draft {
+        let kept = self.metadata.iter().filter(|(k, _)| *k != key);
+        Draft {
+            metadata: kept.map(|(k, v)| (k.to_owned(), v.clone())).collect(),
+            ..self.clone()
+        }
+    }
+
+    /// With a key of another value.
+    pub fn with(&self, key: &str, value: impl Into<Value>) -> Draft {
+        let mut draft = self.clone();
+        draft.metadata.insert(key, value);
+        draft
+    }
+
+    /// The whole file; every byte of the weights is `byte`. `None` if no such file can be written.
+    pub fn bytes(&self, byte: u8) -> Option<Vec<u8>> {
+        // A file in which every tensor starts at a multiple of a million bytes is sound, but too large for a test.
+        if self
+            .metadata
+            .get("general.alignment")
+            .is_some_and(|a| a.as_u64() > Some(1 << 16))
+        {
+            return None;
+        }
+        let mut writer = GgufWriter::with_metadata(self.metadata.clone());
+        for (name, ty, ne) in &self.tensors {
+            let n = ty.row_bytes(*ne.first()?)? * ne[1..].iter().product::<usize>();
+            writer.add_tensor(name.clone(), *ty, ne, vec![byte; n]).ok()?;
+        }
+        writer.to_bytes().ok()
+    }
+
+    /// What the engine makes of the file.
+    pub fn outcome(&self, what: &str) -> Outcome {
+        self.bytes(0).map_or_else(
+            || Outcome::Refused(NOT_WRITTEN.to_owned()),
+            |bytes| outcome(what, &bytes),
+        )
+    }
+}
+
+/// Loads a file and, if that is possible, decodes a few tokens and writes a text in tokens and back. Fails on a panic, and on time and
+/// memory out of proportion. `what` names the case.
+pub fn outcome(what: &str, bytes: &[u8]) -> Outcome {
+    outcome_with(what, bytes, 32)
+}
+
+/// As [`outcome`], with a context of `n_ctx` cells.
+pub fn outcome_with(what: &str, bytes: &[u8], n_ctx: usize) -> Outcome {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _measuring = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let (before, start) = (LIVE.load(Relaxed), Instant::now());
+    PEAK.store(before, Relaxed);
+    let result = catch_unwind(AssertUnwindSafe(|| run(bytes, n_ctx)));
+    let (memory, time) = (PEAK.load(Relaxed).saturating_sub(before), start.elapsed());
+    let Ok(result) = result else {
+        panic!("{what}: the engine panicked");
+    };
+    // The file itself, and weights that are kept in another type than the file's.
+    let memory_max = 6 * bytes.len() + MEMORY_MAX;
+    assert!(
+        memory <= memory_max,
+        "{what}: {memory} bytes for a file of {}: {result:?}",
+        bytes.len()
+    );
+    assert!(time < TIME_MAX, "{what}: took {time:?}: {result:?}");
+    match result {
+        Ok(()) => Outcome::Ran,
+        Err(sentence) => {
+            let one_sentence = !sentence.is_empty() && !sentence.contains(['\n', '\r', '\0']) && sentence.len() < 4000;
+            assert!(one_sentence, "{what}: {sentence:?}");
+            Outcome::Refused(sentence)
+        }
+    }
+}
+
+fn run(bytes: &[u8], n_ctx: usize) -> Result<(), String> {
+    let text = |e: &dyn std::fmt::Display| e.to_string();
+    let file = GgufFile::from_bytes("lie.gguf", bytes).map_err(|e| text(&e))?;
+    let model = Arc::new(Model::from_file(file, archs::ALL, &LoadParams::default()).map_err(|e| text(&e))?);
+    let vocab = model.vocab();
+    let tokens = vocab.tokenize("A text <s> of several w\u{f6}rds.\n\u{1f600}", true, true);
+    vocab.detokenize(&tokens, false, true);
+    vocab.detokenize(&[0, vocab.n_tokens(), u32::MAX], true, false);
+    let params = ContextParams {
+        n_ctx,
+        n_batch: 8,
+        n_ubatch: 4,
+        n_threads: 1,
+        n_threads_batch: 1,
+        ..ContextParams::default()
+    };
+    let mut context = Context::new(model, &params).map_err(|e| text(&e))?;
+    let mut batch = Batch::new();
+    batch.push_prompt(&[0, 0, 0, 0, 0], 0, 0);
+    context.decode(&batch).map_err(|e| text(&e))
+}
+
+/// Counts live bytes and their peak, over all threads.
+struct Counting;
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+fn grow(n: usize) {
+    let live = LIVE.fetch_add(n, Relaxed).wrapping_add(n);
+    PEAK.fetch_max(live, Relaxed);
+}
+
+fn shrink(n: usize) {
+    LIVE.fetch_sub(n, Relaxed);
+}
+
+// SAFETY: every call is passed on to the system's allocator with the arguments it came with.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        grow(layout.size());
+        // SAFETY: as required of our caller.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        grow(layout.size());
+        // SAFETY: as required of our caller.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        shrink(layout.size());
+        // SAFETY: as required of our caller.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        // The worst case, in which old and new exist side by side for a moment.
+        grow(new_size);
+        shrink(layout.size());
+        // SAFETY: as required of our caller.
+        unsafe { System.realloc(ptr, layout, new_size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;

@@ -1,0 +1,369 @@
+//! Model files that lie: keys and tensors that are missing, mistyped, absurd, or contradict each other. Each is refused with a sentence,
+//! or it does no harm: then the model also decodes. Never a panic, and time and memory stay in proportion to the file.
+
+mod draft;
+mod vocabularies;
+
+use draft::{Draft, NAMES, NOT_WRITTEN, Outcome, outcome, outcome_with};
+use engine::gguf::{Array, Gguf, StringArray, Value};
+use kernels::GgmlType;
+
+/// What a key is set to, whatever it should hold.
+fn lies() -> Vec<Value> {
+    let mut values: Vec<Value> = [0, 1, 2, 3, 5, 7, 48, 1 << 16, 1 << 20, 1 << 28, u32::MAX >> 1, u32::MAX]
+        .map(Value::U32)
+        .to_vec();
+    values.extend([1 << 32, (1 << 63) - 1, 1 << 63, u64::MAX].map(Value::U64));
+    values.extend([-1, i64::MIN].map(Value::I64));
+    values.extend([0.0, -1.0, 1e-40, 1e38, f32::NAN, f32::INFINITY, f32::NEG_INFINITY].map(Value::F32));
+    values.extend([f64::MAX, f64::NAN].map(Value::F64));
+    values.extend([true, false].map(Value::Bool));
+    values.extend(["", "x", "yarn"].map(Value::from));
+    values.push(Value::String(b"\xff\xfe"[..].into()));
+    values.extend([
+        Value::Array(Array::U32(vec![])),
+        Value::Array(Array::U32(vec![u32::MAX; 2])),
+        Value::Array(Array::U32(vec![2, 0])),
+        Value::Array(Array::I32(vec![-1, 1])),
+        Value::Array(Array::F32(vec![f32::NAN, -1.0])),
+        Value::Array(Array::String(["a", "b", "c"].iter().collect::<StringArray>())),
+        Value::Array(Array::Nested(vec![Array::U8(vec![1]), Array::U8(vec![])])),
+    ]);
+    values
+}
+
+/// Keys of a draft, with those that no fixture has but an architecture may read.
+fn keys(draft: &Draft) -> Vec<String> {
+    let extra = [
+        "rope.scaling.factor",
+        "rope.scale_linear",
+        "attention.scale",
+        "attention.sliding_window",
+        "attention.sliding_window_pattern",
+        "final_logit_softcapping",
+        "expert_count",
+        "expert_used_count",
+        "rope.freq_base_swa",
+    ];
+    let mut keys: Vec<String> = draft.metadata.iter().map(|(key, _)| key.to_owned()).collect();
+    keys.extend(extra.map(|key| format!("{}.{key}", draft.arch)));
+    keys.push("general.alignment".to_owned());
+    keys.push("tokenizer.chat_template".to_owned());
+    keys.sort();
+    keys.dedup();
+    keys
+}
+
+/// What a refused file's sentence must name: the key, or a tensor or other key that does not fit it.
+fn names_something(sentence: &str, key: &str) -> bool {
+    let bare = key.split_once('.').map_or(key, |(_, bare)| bare);
+    // The writer refuses some alignments itself.
+    let named = [bare, "tensor `", "tensor \"", "key `", "key \""];
+    sentence == NOT_WRITTEN || named.iter().any(|n| sentence.contains(n))
+}
+
+#[test]
+fn the_drafts_are_sound() {
+    for name in NAMES {
+        assert_eq!(Draft::full(name).outcome(name), Outcome::Ran, "{name}");
+        assert_eq!(Draft::small(name).outcome(name), Outcome::Ran, "{name}");
+    }
+}
+
+#[test]
+fn keys_that_are_missing_or_absurd() {
+    let (mut n_refused, mut n_ran) = (0, 0);
+    let mut silent = Vec::new();
+    for name in NAMES {
+        let draft = Draft::small(name);
+        for key in keys(&draft) {
+            let lying = lies().into_iter().map(|v| (v.describe(), draft.with(&key, v)));
+            let missing = ("missing".to_owned(), draft.without(&key));
+            for (value, draft) in lying.chain([missing]) {
+                let what = format!("{name}: {key} = {value}");
+                match draft.outcome(&what) {
+                    Outcome::Ran => n_ran += 1,
+                    Outcome::Refused(sentence) => {
+                        n_refused += 1;
+                        if !names_something(&sentence, &key) {
+                            silent.push(format!("{what}: {sentence}"));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    println!("{n_refused} refused, {n_ran} harmless");
+    assert!(silent.is_empty(), "{}", silent.join("\n"));
+    assert!(n_refused > 1000 && n_ran > 1000);
+}
+
+/// Several lies at once, so that those that hide one another are told too.
+#[test]
+fn several_lies_at_once() {
+    let values = lies();
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    for case in 0..3000 {
+        let name = NAMES[case % NAMES.len()];
+        let mut draft = Draft::small(name);
+        let keys = keys(&draft);
+        let hparams: Vec<&String> = keys.iter().filter(|k| k.starts_with(&draft.arch)).collect();
+        let mut what = format!("case {case}, {name}:");
+        for _ in 0..2 + random.below(3) {
+            let (key, value) = (
+                hparams[random.below(hparams.len())],
+                &values[random.below(values.len())],
+            );
+            what += &format!(" {key} = {}", value.describe());
+            draft.metadata.insert(key.as_str(), value.clone());
+        }
+        draft.outcome(&what);
+    }
+}
+
+#[test]
+fn a_training_length_that_no_memory_holds() {
+    for length in [1 << 31, 1 << 40, (1u64 << 62) - 1, u64::MAX >> 1] {
+        let draft = Draft::small("llama-dense").with("llama.context_length", length);
+        let Outcome::Refused(sentence) = outcome_with(&length.to_string(), &draft.bytes(0).unwrap(), 0) else {
+            panic!("{length} cells were had");
+        };
+        assert!(
+            sentence.contains("n_ctx") && sentence.contains(&length.to_string()),
+            "{sentence}"
+        );
+    }
+}
+
+#[test]
+fn tensors_that_are_missing_misnamed_or_misshapen() {
+    for name in NAMES {
+        let draft = Draft::small(name);
+        for i in 0..draft.tensors.len() {
+            let tensor = draft.tensors[i].0.clone();
+            let mut lies: Vec<(&str, Draft)> = Vec::new();
+            let mut lie = |what, change: &dyn Fn(&mut Draft)| {
+                let mut lying = draft.clone();
+                change(&mut lying);
+                lies.push((what, lying));
+            };
+            lie("missing", &|d| drop(d.tensors.remove(i)));
+            lie("renamed", &|d| d.tensors[i].0.insert(0, 'x'));
+            lie("in another layer", &|d| {
+                d.tensors[i].0 = d.tensors[i].0.replace("blk.0", "blk.7").replace("blk.1", "blk.0")
+            });
+            lie("transposed", &|d| d.tensors[i].2.reverse());
+            lie("flat", &|d| d.tensors[i].2 = vec![d.tensors[i].2.iter().product()]);
+            lie("of one element", &|d| d.tensors[i].2 = vec![1]);
+            lie("of 4 dimensions", &|d| d.tensors[i].2.resize(4, 2));
+            for dim in 0..draft.tensors[i].2.len() {
+                lie("longer", &|d| d.tensors[i].2[dim] += 1);
+                lie("shorter", &|d| d.tensors[i].2[dim] = (d.tensors[i].2[dim] - 1).max(1));
+                lie("twice as long", &|d| d.tensors[i].2[dim] *= 2);
+            }
+            for (lie, lying) in lies {
+                let what = format!("{name}: {tensor} {lie}");
+                if let Outcome::Refused(sentence) = lying.outcome(&what) {
+                    let bare = tensor.split('.').rev().nth(1).unwrap_or(&tensor);
+                    let named = sentence == NOT_WRITTEN || sentence.contains(bare);
+                    assert!(named, "{what}: {sentence}");
+                }
+            }
+        }
+    }
+}
+
+/// Projections of one tensor, whose parts and bias may be too short for what is taken from them.
+#[test]
+fn fused_projections_that_do_not_fit() {
+    let mut draft = Draft::small("llama-dense");
+    for il in 0..2 {
+        let part = |name: &str| format!("blk.{il}.{name}");
+        let gone = ["attn_q", "attn_k", "attn_v"].map(|n| [part(&format!("{n}.weight")), part(&format!("{n}.bias"))]);
+        draft.tensors.retain(|(name, ..)| !gone.as_flattened().contains(name));
+        draft
+            .tensors
+            .push((part("attn_qkv.weight"), GgmlType::F32, vec![64, 192]));
+        draft.tensors.push((part("attn_qkv.bias"), GgmlType::F32, vec![192]));
+    }
+    assert_eq!(draft.outcome("sound"), Outcome::Ran);
+    let last = draft.tensors.len() - 1;
+    for (tensor, shapes) in [
+        (
+            last,
+            &[&[1][..], &[191], &[193], &[64], &[192, 2], &[1, 192], &[3, 64]][..],
+        ),
+        (
+            last - 1,
+            &[
+                &[64, 191],
+                &[64, 193],
+                &[64],
+                &[192, 64],
+                &[64, 192, 2],
+                &[64, 64, 3],
+                &[32, 192],
+            ],
+        ),
+    ] {
+        for shape in shapes {
+            let mut lying = draft.clone();
+            lying.tensors[tensor].2 = shape.to_vec();
+            let what = format!("{} {shape:?}", lying.tensors[tensor].0);
+            let Outcome::Refused(sentence) = lying.outcome(&what) else {
+                panic!("{what} was accepted");
+            };
+            assert!(sentence.contains("blk.1.attn_qkv"), "{what}: {sentence}");
+        }
+    }
+    for value in lies() {
+        for key in ["head_count", "head_count_kv", "key_length", "value_length"] {
+            let key = format!("llama.attention.{key}");
+            draft
+                .with(&key, value.clone())
+                .outcome(&format!("fused, {key} = {}", value.describe()));
+        }
+    }
+}
+
+/// Every type on every tensor of a layer, with bytes that make scales huge, tiny and not a number.
+#[test]
+fn tensors_of_other_types() {
+    for name in ["llama-moe", "gemma3-dense"] {
+        let draft = Draft::full(name);
+        for i in 0..draft.tensors.len() {
+            if draft.tensors[i].0.starts_with("blk.1") {
+                continue;
+            }
+            for &ty in GgmlType::ALL {
+                let mut lying = draft.clone();
+                lying.tensors[i].1 = ty;
+                let what = format!("{name}: {} of type {ty}", lying.tensors[i].0);
+                let Some(bytes) = lying.bytes(0xff) else { continue };
+                if let Outcome::Refused(sentence) = outcome(&what, &bytes) {
+                    assert!(sentence.contains(&lying.tensors[i].0), "{what}: {sentence}");
+                }
+            }
+        }
+    }
+}
+
+/// Shapes, types and offsets that the writer would not write.
+#[test]
+fn tensor_infos_changed_in_place() {
+    for name in ["llama-moe", "gemma3-dense"] {
+        let draft = Draft::small(name);
+        let bytes = draft.bytes(0).unwrap();
+        let header = Gguf::parse_header(&bytes).unwrap();
+        for t in header.tensors() {
+            let at = bytes
+                .windows(t.name.len())
+                .position(|w| w == t.name.as_bytes())
+                .unwrap()
+                + t.name.len();
+            let n_dims = t.shape().len();
+            let ty_at = at + 4 + 8 * n_dims;
+            let mut lies: Vec<(usize, Vec<u8>)> = Vec::new();
+            for n_dims in [0u32, 1, 2, 3, 4, 5, u32::MAX] {
+                lies.push((at, n_dims.to_le_bytes().to_vec()));
+            }
+            let numbers = [0u64, 1, 31, 32, 33, 1 << 31, 1 << 40, (1 << 63) - 1, 1 << 63, u64::MAX];
+            for place in (0..n_dims).map(|d| at + 4 + 8 * d).chain([ty_at + 4]) {
+                lies.extend(numbers.map(|n| (place, n.to_le_bytes().to_vec())));
+            }
+            for ty in (0..64).chain([u32::MAX]) {
+                lies.push((ty_at, ty.to_le_bytes().to_vec()));
+            }
+            for (place, with) in lies {
+                let mut lying = bytes.clone();
+                lying[place..place + with.len()].copy_from_slice(&with);
+                outcome(&format!("{name}: {} {} bytes in: {with:?}", t.name, place - at), &lying);
+            }
+        }
+    }
+}
+
+/// Weights need not lie where the types they are made of like to lie.
+#[test]
+fn tensors_at_odd_addresses() {
+    for alignment in [1u32, 2, 4, 8, 16, 64, 4096] {
+        for name in NAMES {
+            for pad in 0..4 {
+                // A name of another length moves all data by a byte.
+                let draft = Draft::small(name)
+                    .with("general.alignment", alignment)
+                    .with("general.name", "x".repeat(pad));
+                let what = format!("{name}: alignment {alignment}, {pad} bytes more");
+                assert_eq!(draft.outcome(&what), Outcome::Ran, "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn files_that_end_early() {
+    let bytes = Draft::small("qwen3-dense").bytes(0).unwrap();
+    let data = Gguf::parse_header(&bytes).unwrap().data_offset();
+    for len in (0..data)
+        .step_by(61)
+        .chain((data..bytes.len()).step_by(9973))
+        .chain([bytes.len() - 1])
+    {
+        let what = format!("{len} of {} bytes", bytes.len());
+        assert!(matches!(outcome(&what, &bytes[..len]), Outcome::Refused(_)), "{what}");
+    }
+}
+
+/// The pages behind a mapped file go when it is shortened, and touching them would kill the process: decode looks first.
+#[test]
+#[cfg(unix)]
+fn a_file_that_shrinks_while_mapped() {
+    use engine::context::{Batch, Context, ContextParams};
+    use engine::model::{LoadParams, Model};
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("shrinks.gguf");
+    let bytes = Draft::small("qwen3-dense").bytes(0).unwrap();
+    for mmap in [true, false] {
+        std::fs::write(&path, &bytes).unwrap();
+        let params = LoadParams {
+            mmap,
+            ..LoadParams::default()
+        };
+        let model = Model::load(&path, archs::ALL, &params).unwrap();
+        let params = ContextParams {
+            n_ctx: 32,
+            ..ContextParams::default()
+        };
+        let mut context = Context::new(model.into(), &params).unwrap();
+        let mut decode = |pos| {
+            let mut batch = Batch::new();
+            batch.push_prompt(&[0, 1], pos, 0);
+            context.decode(&batch).map_err(|e| e.to_string())
+        };
+        decode(0).unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(100).unwrap();
+        let expected = format!(
+            "{}: the file was changed while in use: it had {} bytes, now it has 100",
+            path.display(),
+            bytes.len()
+        );
+        assert_eq!(decode(2), if mmap { Err(expected) } else { Ok(()) });
+        // What was decoded stays, and so does the model once the file is whole again.
+        std::fs::write(&path, &bytes).unwrap();
+        assert_eq!(decode(if mmap { 2 } else { 4 }), Ok(()));
+    }
+}
+
+/// A small generator, so that a failing case can be made again from its number.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n as u64) as usize
+    }
+}

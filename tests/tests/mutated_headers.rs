@@ -1,0 +1,204 @@
+//! A hundred thousand spoiled headers through everything that reads one: parser, hyper-parameters, tensor table, vocabulary, template.
+//! A test binary of its own, because it limits the address space of its process.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use engine::chat::{ChatTemplate, Message};
+use engine::gguf::{Array, Gguf, GgufWriter, StringArray, Value};
+use engine::model::declare_header;
+use engine::vocab::Vocab;
+use tests::data_dir;
+
+const CASES: usize = 100_000;
+/// Address space beyond what the process has before the first case.
+const MEMORY_MAX: usize = 64 << 20;
+const TIME_MAX: Duration = Duration::from_secs(300);
+
+#[test]
+#[ignore = "takes a minute; run it with --release"]
+fn a_hundred_thousand_mutated_headers() {
+    let headers = headers();
+    let n_bytes_max = headers.iter().map(Vec::len).max().unwrap_or(0);
+    let limited = limit_address_space(n_bytes_max + MEMORY_MAX);
+    let counts: [AtomicUsize; 4] = Default::default();
+    let start = Instant::now();
+    for case in 0..CASES {
+        let mut bytes = headers[case % headers.len()].clone();
+        mutate(&mut bytes, &mut Random(0x9e37_79b9_7f4a_7c15 ^ (case as u64 + 1)));
+        let result = std::panic::catch_unwind(|| read(&bytes, &counts));
+        assert!(result.is_ok(), "case {case} panicked");
+    }
+    let (elapsed, counts) = (start.elapsed(), counts.map(AtomicUsize::into_inner));
+    let [parsed, declared, vocabularies, rendered] = counts;
+    println!(
+        "{CASES} headers in {elapsed:.1?}: {parsed} parsed, {declared} declared, {vocabularies} vocabularies, {rendered} templates \
+         rendered; 0 panics, address space {}",
+        if limited {
+            "limited to 64 MiB beyond the file"
+        } else {
+            "not limited on this system"
+        }
+    );
+    // Mutations neither all harmless nor all fatal, or nothing is tested.
+    assert!(counts.iter().all(|n| (100..CASES).contains(n)), "{counts:?}");
+    assert!(elapsed < TIME_MAX, "{elapsed:?}");
+}
+
+/// Everything that a header goes through before a byte of weights is read.
+fn read(bytes: &[u8], counts: &[AtomicUsize; 4]) {
+    let done = |i: usize| counts[i].fetch_add(1, Relaxed);
+    let header = match Gguf::parse_header(bytes) {
+        Ok(header) => header,
+        Err(e) => return assert!(!e.to_string().is_empty()),
+    };
+    done(0);
+    let prefix: String = header.require("general.architecture").unwrap_or_default();
+    // A name that was spoiled must not keep the rest from being read.
+    let arch = archs::find(&prefix).map_or(archs::ALL[prefix.len() % archs::ALL.len()].arch, |r| r.arch);
+    match declare_header(&header, Path::new("mutated.gguf"), arch, &prefix) {
+        Ok(_) => drop(done(1)),
+        Err(e) => assert!(!e.to_string().is_empty()),
+    }
+    let vocab = match Vocab::load(&header) {
+        Ok(vocab) => vocab,
+        Err(e) => return assert!(!e.to_string().is_empty()),
+    };
+    done(2);
+    let tokens = vocab.tokenize("A text <s> of se\u{301}veral w\u{f6}rds.\n\u{1f600}", true, true);
+    vocab.detokenize(&tokens, false, true);
+    if let Ok(template) = ChatTemplate::of_model(&header.metadata, &vocab) {
+        let messages = [Message::system("Be brief."), Message::user("Hi")];
+        if template.render(&messages, true, &Default::default()).is_ok() {
+            done(3);
+        }
+    }
+}
+
+/// The project's own fixtures, one of them with vocabularies of text, and the shared ones if they are there.
+fn headers() -> Vec<Vec<u8>> {
+    let mut folders = vec![data_dir().join("archs")];
+    folders.extend(tests::shared_dir().map(|shared| shared.join("conformance/archs")));
+    let mut paths: Vec<_> = folders
+        .iter()
+        .flat_map(|folder| std::fs::read_dir(folder).expect("the folder is readable"))
+        .map(|entry| entry.expect("the folder is readable").path())
+        .filter(|path| path.to_string_lossy().ends_with(".header.gguf"))
+        .collect();
+    paths.sort();
+    let mut headers: Vec<_> = paths
+        .iter()
+        .map(|path| std::fs::read(path).expect("readable"))
+        .collect();
+    let plain = Gguf::parse_header(&headers[0]).expect("the fixture is sound");
+    // As many as the others, so that half of the cases have texts.
+    for i in 0..headers.len() {
+        headers.push(with_text(&plain, i % 2 == 0));
+    }
+    headers
+}
+
+/// A header with a vocabulary of text, SentencePiece or byte-level BPE, and a chat template.
+fn with_text(plain: &Gguf, spm: bool) -> Vec<u8> {
+    let strings = |all: Vec<String>| Value::Array(Array::String(all.iter().collect::<StringArray>()));
+    let words = [
+        "<s>", "</s>", "<unk>", "A", "t", "e", "x", "te", "xt", "text", "\u{2581}", "\u{120}", "o", "f", "<0x0A>", "w",
+    ];
+    let n = 128;
+    let tokens = (0..n).map(|i| words.get(i).map_or(format!("tok{i}"), |w| (*w).to_owned()));
+    let types = (0..n).map(|i| if i < 3 { 3 } else { 1 }).collect::<Vec<i32>>();
+    let mut writer = GgufWriter::with_metadata(plain.metadata.clone());
+    writer
+        .set("tokenizer.ggml.model", if spm { "llama" } else { "gpt2" })
+        .set("tokenizer.ggml.pre", if spm { "default" } else { "llama-bpe" })
+        .set("tokenizer.ggml.tokens", strings(tokens.collect()))
+        .set("tokenizer.ggml.token_type", types)
+        .set("tokenizer.ggml.merges", strings(["t e", "x t", "te xt"].map(str::to_owned).to_vec()))
+        .set("tokenizer.ggml.bos_token_id", 0u32)
+        .set("tokenizer.ggml.eos_token_id", 1u32)
+        .set(
+            "tokenizer.chat_template",
+            "{{ bos_token }}{% for m in messages %}[{{ m['role'] | upper }}] {{ m.content | trim }}{% if loop.last %}!{% endif %}{% endfor %}",
+        );
+    for t in plain.tensors() {
+        let added = writer.add_tensor_with(t.name.clone(), t.ty, t.shape(), |_| Ok(()));
+        added.expect("the fixture is sound");
+    }
+    writer.header().expect("the fixture is sound")
+}
+
+/// Spoils a header in one to three places, mostly with numbers where lengths and counts may stand. Seldom in ways that move what follows,
+/// because that is soon found.
+fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
+    for _ in 0..=random.below(3) {
+        let i = random.below(bytes.len());
+        match random.below(32) {
+            0 => bytes.truncate(i.max(1)),
+            1 => drop(bytes.drain(i..(i + 1 + random.below(16)).min(bytes.len()))),
+            2 => {
+                let again = bytes[i..(i + 1 + random.below(16)).min(bytes.len())].to_vec();
+                bytes.splice(i..i, again);
+            }
+            3..=20 => bytes[i] = random.next() as u8,
+            _ => {
+                let number = [random.next(), random.next() >> random.below(64), 1 << random.below(64)][random.below(3)];
+                let len = [1, 4, 8][random.below(3)].min(bytes.len() - i);
+                bytes[i..i + len].copy_from_slice(&number.to_le_bytes()[..len]);
+            }
+        }
+        if bytes.is_empty() {
+            bytes.push(0);
+        }
+    }
+}
+
+/// A small generator, so that a failing case can be made again from its number.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+}
+
+/// Limits the process to `more` bytes of address space than it has now: an allocation beyond aborts it. False where that is not possible.
+#[cfg(target_os = "linux")]
+fn limit_address_space(more: usize) -> bool {
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux has it");
+    let n_pages: usize = statm
+        .split(' ')
+        .next()
+        .and_then(|n| n.parse().ok())
+        .expect("a number of pages");
+    // The allocator would reserve 64 MiB for every thread that allocates, used or not: one arena for all.
+    #[cfg(target_env = "gnu")]
+    // SAFETY: sets a parameter of the allocator.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
+    // SAFETY: asks for a number.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is a valid structure that outlives the calls.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_AS, &mut limit);
+        limit.rlim_cur = (n_pages * page + more) as libc::rlim_t;
+        libc::setrlimit(libc::RLIMIT_AS, &limit) == 0
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn limit_address_space(_more: usize) -> bool {
+    false
+}
