@@ -232,6 +232,7 @@ pub enum Drawing {
 
 /// The commands of `llama arch`.
 #[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one, made once")]
 pub enum ArchCommand {
     /// List the architectures
     List {

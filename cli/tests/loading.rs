@@ -185,6 +185,11 @@ fn logits_do_not_depend_on_how_a_model_is_loaded() {
     assert_eq!(values(&home, &model, &split), halves, "twice the same");
     assert_ne!(halves, whole, "the reference device rounds in its own way");
     assert!(nmse(&whole, &halves) < 1e-6);
+    let warned = logits(&home, &model, &["-ngl", "7"]);
+    assert_eq!(
+        warned.err,
+        "warning: there is no device for layers but the CPU; --device names some\n"
+    );
     let locked = logits(&home, &model, &["--mlock"]);
     locked.succeeds();
     // The limit may be too low here.
