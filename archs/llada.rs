@@ -7,6 +7,7 @@ arch_macros::arch! {
     attention: bidirectional;
 
     tensors {
-        ignore "rope_freqs"; // may be in a file; the model rotates without factors
+        // What may be in a file although the model does not use it.
+        ignore "rope_freqs", "attn_output.bias", "ffn_gate.bias", "ffn_up.bias", "ffn_down.bias";
     }
 }

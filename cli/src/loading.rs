@@ -34,8 +34,8 @@ pub struct PlacementArgs {
     /// Share (-ts) of the layers of each device, as in 3,1 [default: by free memory]
     #[arg(long, value_name = "SHARES", value_parser = share, value_delimiter = ',', hide_short_help = true, help_heading = LOADING)]
     pub tensor_split: Vec<f32>,
-    /// How several devices (-sm) divide the model
-    #[arg(long, value_name = "MODE", value_enum, default_value_t = Split::Layer, hide_short_help = true, help_heading = LOADING)]
+    /// How several devices (-sm) divide the model: none, layer or row
+    #[arg(long, value_name = "MODE", value_enum, default_value_t = Split::Layer, hide_possible_values = true, hide_short_help = true, help_heading = LOADING)]
     pub split_mode: Split,
     /// Number of the device (-mg) that has everything with `--split-mode none`
     #[arg(long, value_name = "INDEX", default_value_t = 0, hide_short_help = true, help_heading = LOADING)]
@@ -162,6 +162,7 @@ impl LoadArgs {
     /// ends it.
     pub fn load(&self, path: &std::path::Path, kv_cells: Option<usize>) -> Outcome<Arc<Model>> {
         let mut params = self.params(kv_cells)?;
+        let has_none = params.placement.devices.is_empty();
         let stop = interrupt::listen();
         let (bar, flag) = (bar(), stop.flag());
         let shown = bar.clone();
@@ -174,6 +175,10 @@ impl LoadArgs {
         }));
         let model = Model::load(path, archs::ALL, &params);
         bar.finish_and_clear();
+        let wants_devices = matches!(self.placement.n_gpu_layers, Some(DeviceLayers::Count(1..)));
+        if wants_devices && has_none {
+            say::line("warning: there is no device for layers but the CPU; --device names some");
+        }
         let model = match model {
             Err(ModelError::Cancelled { .. }) => return Err(Failure::Interrupted),
             model => model?,

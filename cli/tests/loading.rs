@@ -1,0 +1,411 @@
+//! The flags of loading, in `run`, `logits`, `inspect` and `arch check`: where weights go, how they get there, what is added.
+
+mod common;
+
+use std::path::PathBuf;
+
+use common::{Ended, Home, ended, fixtures, root};
+use engine::gguf::logits::Logits;
+use engine::gguf::{GgufFile, GgufWriter, split};
+use kernels::GgmlType;
+
+const TOKENS: &str = "1,2,3,4,5,6,7,8";
+
+fn text(path: PathBuf) -> String {
+    path.into_os_string().into_string().expect("a UTF-8 path")
+}
+
+/// Runs `llama logits` with an f32 cache; the logits are at `out.logits` of the home folder.
+fn logits(home: &Home, model: &str, args: &[&str]) -> Ended {
+    let out = text(home.path("out.logits"));
+    let fixed = [
+        "logits", "-m", model, "-o", &out, "--tokens", TOKENS, "--ctk", "f32", "--ctv", "f32",
+    ];
+    ended(home.llama(&[&fixed[..], args].concat()))
+}
+
+#[track_caller]
+fn values(home: &Home, model: &str, args: &[&str]) -> Vec<f32> {
+    let result = logits(home, model, args);
+    result.succeeds();
+    Logits::read(home.path("out.logits")).unwrap().values().to_vec()
+}
+
+fn nmse(a: &[f32], b: &[f32]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let square = |x: f32| f64::from(x) * f64::from(x);
+    let error: f64 = a.iter().zip(b).map(|(a, b)| square(a - b)).sum();
+    error / a.iter().map(|&a| square(a)).sum::<f64>()
+}
+
+/// The plan of a real model of 28 layers, from its header.
+fn plan(args: &[&str]) -> Ended {
+    let header = text(root().join("tests/data/headers/qwen3-1.7b-q4_k_m.header.gguf"));
+    ended(Home::new().llama(&[&["inspect", &header, "--plan"], args].concat()))
+}
+
+#[test]
+fn a_plan_tells_layers_and_bytes() {
+    let words = |args: &[&str]| -> Vec<String> {
+        let result = plan(args);
+        result.succeeds().split_whitespace().map(str::to_owned).collect()
+    };
+    let line = |args: &[&str]| words(args).join(" ");
+    let all = "29/29 layers on devices reference 1050.43 MiB CPU 166.92 MiB";
+    assert_eq!(line(&["--device", "reference", "-ngl", "99"]), all);
+    assert_eq!(line(&["-dev", "cpu,reference", "-ngl", "all"]), all);
+    assert_eq!(line(&["-dev", "reference", "-sm", "none", "-ts", "1"]), all);
+    assert_eq!(line(&["-dev", "reference"]), all);
+    assert_eq!(line(&["-dev", "reference", "-nkvo"]), all, "weights only");
+    let none = "0/29 layers on devices CPU 1217.35 MiB";
+    assert_eq!(line(&[]), none);
+    assert_eq!(line(&["--device", "cpu"]), none);
+    let output = line(&["--device", "reference", "-ngl", "1"]);
+    assert_eq!(output, "1/29 layers on devices reference 243.44 MiB CPU 973.92 MiB");
+    // 644 MiB beyond the margin: 243.44 for the output, 27 to 30 for a layer, 16 for its keys and values of 4096 tokens.
+    for args in [
+        &["--device", "cpu,reference:900"][..],
+        &["--device", "reference:900", "-ngl", "auto"],
+    ] {
+        assert!(line(args).starts_with("9/29 layers on devices reference 481.22 MiB"));
+    }
+    assert!(
+        line(&["--device", "cpu,reference:900", "-nkvo"]).starts_with("14/29 layers on devices reference 619.92 MiB")
+    );
+    assert!(line(&["--device", "cpu,reference:100"]).starts_with("0/29 layers"));
+}
+
+#[test]
+fn a_plan_tells_the_memory_of_each_tensor() {
+    let result = plan(&[
+        "--plan-tensors",
+        "-dev",
+        "reference",
+        "-ot",
+        "blk\\.3\\.ffn_.*=cpu",
+        "-ot",
+        "ffn=reference",
+    ]);
+    let memory = |name: &str| {
+        let line = result
+            .succeeds()
+            .lines()
+            .find(|l| l.split_whitespace().next() == Some(name));
+        line.unwrap_or_else(|| panic!("{name} in {}", result.out))
+            .split_whitespace()
+            .nth(1)
+            .unwrap()
+    };
+    assert_eq!(memory("blk.3.ffn_up.weight"), "CPU");
+    assert_eq!(memory("blk.4.ffn_up.weight"), "reference");
+    assert_eq!(memory("blk.3.attn_q.weight"), "reference");
+    assert_eq!(memory("token_embd.weight"), "CPU");
+    let json = plan(&["--plan-tensors", "--json", "-dev", "reference"]);
+    let report: serde_json::Value = serde_json::from_str(json.succeeds()).unwrap();
+    let bytes = |rows: &serde_json::Value| -> u64 {
+        rows.as_array()
+            .unwrap()
+            .iter()
+            .map(|row| row["bytes"].as_u64().unwrap())
+            .sum()
+    };
+    assert_eq!((&report["device_layers"], &report["layers"]), (&29.into(), &29.into()));
+    assert_eq!(bytes(&report["tensors"]), bytes(&report["memory"]));
+}
+
+#[test]
+fn wrong_placements_are_told() {
+    let fails = |args: &[&str], parts: &[&str]| plan(args).fails_saying(parts);
+    fails(&["-dev", "no-such"], &["no device `no-such`", "cpu, reference"]);
+    fails(&["-dev", "reference,reference"], &["`reference` twice"]);
+    fails(&["-dev", "reference:many"], &["\"many\" is not a number of MiB"]);
+    fails(&["-dev", "reference", "-ts", "1,1"], &["tensor_split"]);
+    fails(&["-dev", "reference", "-ts", "0"], &["tensor_split"]);
+    fails(&["-dev", "reference", "-sm", "none", "-mg", "3"], &["main_device", "3"]);
+    fails(&["-ot", "nothing=VRAM"], &["no memory `VRAM`", "CPU"]);
+    fails(&["--arch", "no-such"], &["no-such"]);
+    for usage in [
+        ["-ngl", "some"],
+        ["-ngl", "-3"],
+        ["-ts", "1,x"],
+        ["-ts", "-1"],
+        ["-sm", "diagonal"],
+        ["-mg", "first"],
+        ["-dev", "cpu,,reference"],
+        ["-ot", "a(=CPU"],
+        ["-ot", "abc"],
+        ["--override-kv", "a=3"],
+        ["--override-kv", "a=int:x"],
+    ] {
+        let result = plan(&usage);
+        assert_eq!(
+            (result.status, result.out.as_str()),
+            (2, ""),
+            "{usage:?}: {}",
+            result.err
+        );
+    }
+}
+
+#[test]
+fn every_configuration_passes_however_it_is_loaded() {
+    let dir = text(fixtures());
+    for args in [
+        &["--device", "cpu,reference", "-ngl", "2"][..],
+        &["--device", "reference", "-nkvo"],
+        &["--device", "reference", "-ot", "ffn=CPU"],
+        &["--no-mmap"],
+        &["--shards", "3"],
+        &["--shards", "3", "--no-mmap", "--device", "cpu,reference", "-ngl", "1"],
+        &["--check-tensors"],
+    ] {
+        let result = ended(Home::new().llama(&[&["arch", "check", "--known", "--fixtures", &dir], args].concat()));
+        assert_eq!(result.status, 0, "{args:?}: {}{}", result.out, result.err);
+        assert!(result.out.trim_end().ends_with(" 0 failed"), "{args:?}: {}", result.out);
+    }
+    let result = ended(Home::new().llama(&["arch", "check", "--fixtures", &dir, "-dev", "no-such"]));
+    result.fails_saying(&["no-such"]);
+}
+
+#[test]
+fn logits_do_not_depend_on_how_a_model_is_loaded() {
+    let home = Home::new();
+    let model = home.model("llama-moe", None);
+    let whole = values(&home, &model, &[]);
+    for args in [
+        &["--no-mmap"][..],
+        &["--check-tensors"],
+        &["--device", "cpu"],
+        &["-ngl", "7"],
+    ] {
+        assert_eq!(values(&home, &model, args), whole, "{args:?}");
+    }
+    let split = ["--device", "cpu,reference", "-ngl", "2"];
+    let halves = values(&home, &model, &split);
+    assert_eq!(values(&home, &model, &split), halves, "twice the same");
+    assert_ne!(halves, whole, "the reference device rounds in its own way");
+    assert!(nmse(&whole, &halves) < 1e-6);
+    let warned = logits(&home, &model, &["-ngl", "7"]);
+    assert_eq!(
+        warned.err,
+        "warning: there is no device for layers but the CPU; --device names some\n"
+    );
+    let locked = logits(&home, &model, &["--mlock"]);
+    locked.succeeds();
+    // The limit may be too low here.
+    assert!(locked.err.is_empty() || locked.err.starts_with("warning: ") && locked.err.contains("cannot be locked"));
+}
+
+/// Spreads the tensors of a model over three files beside it, and returns their names.
+fn in_three_files(home: &Home, model: &str) -> Vec<String> {
+    let file = GgufFile::open(model).unwrap();
+    let n = file.tensors().len();
+    let part = |no: u16| split::part_path(&home.path("split"), no, 3);
+    for no in 0..3 {
+        let mut writer = GgufWriter::new();
+        if no == 0 {
+            writer.metadata = file.metadata().clone();
+        }
+        writer.set(split::KEY_NO, no).set(split::KEY_COUNT, 3u16);
+        writer.set(split::KEY_TENSORS_COUNT, n as i32);
+        for t in &file.tensors()[n * usize::from(no) / 3..n * usize::from(no + 1) / 3] {
+            writer
+                .add_tensor(t.name.as_str(), t.ty, t.shape(), file.tensor_data(t))
+                .unwrap();
+        }
+        writer.write_file(part(no)).unwrap();
+    }
+    (0..3).map(|no| text(part(no))).collect()
+}
+
+#[test]
+fn a_model_in_three_files_is_one_model() {
+    let home = Home::new();
+    let model = home.model("gemma3-dense", None);
+    let parts = in_three_files(&home, &model);
+    let whole = values(&home, &model, &[]);
+    assert_eq!(values(&home, &parts[0], &[]), whole);
+    assert_eq!(values(&home, &parts[0], &["--no-mmap"]), whole);
+    let of = |model: &str| ended(home.llama(&["inspect", "--plan", "-dev", "reference", model]));
+    assert_eq!(of(&parts[0]).succeeds(), of(&model).succeeds());
+    for part in &parts[1..] {
+        logits(&home, part, &[]).fails_saying(&["split-00001-of-00003.gguf"]);
+        of(part).fails_saying(&["split-00001-of-00003.gguf"]);
+    }
+    std::fs::remove_file(&parts[2]).unwrap();
+    logits(&home, &parts[0], &[]).fails_saying(&["split-00003-of-00003.gguf"]);
+}
+
+#[test]
+fn metadata_can_be_replaced() {
+    let home = Home::new();
+    let model = home.model("llama-dense", None);
+    let plain = values(&home, &model, &[]);
+    let with = |pair: &str| logits(&home, &model, &["--override-kv", pair]);
+    assert_ne!(
+        values(&home, &model, &["--override-kv", "llama.rope.freq_base=float:500"]),
+        plain
+    );
+    assert_eq!(values(&home, &model, &["--override-kv", "my.own=str:a=b"]), plain);
+    with("llama.block_count=str:two").fails_saying(&["llama.block_count"]);
+    with("llama.block_count=int:0").fails_saying(&["block_count"]);
+    with("general.architecture=str:no-such").fails_saying(&["no-such"]);
+}
+
+#[test]
+fn values_are_looked_at_when_asked_to() {
+    let home = Home::new();
+    let model = home.model("llama-dense", None);
+    let file = GgufFile::open(&model).unwrap();
+    let t = file.tensor("blk.1.ffn_up.weight").expect("it has one");
+    let at = file.tensor_offset(t) + 4 * 7;
+    drop(file);
+    let mut bytes = std::fs::read(&model).unwrap();
+    bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(&model, bytes).unwrap();
+    logits(&home, &model, &[]).succeeds();
+    logits(&home, &model, &["--check-tensors"]).fails_saying(&["blk.1.ffn_up.weight", "NaN", "element 7"]);
+}
+
+/// Writes factors of rank 1 for one matrix of a model, and returns the adapter's path.
+fn lora(home: &Home, model: &str, b: f32) -> String {
+    let file = GgufFile::open(model).unwrap();
+    let name = "blk.0.attn_q.weight";
+    let ne = file.tensor(name).expect("it has one").ne;
+    let mut writer = GgufWriter::new();
+    writer.set("general.type", "adapter").set("adapter.type", "lora");
+    writer.set(
+        "general.architecture",
+        file.require::<&str>("general.architecture").unwrap(),
+    );
+    writer.set("adapter.lora.alpha", 1f32);
+    let floats = |n: usize, x: f32| std::iter::repeat_n(x.to_le_bytes(), n).flatten().collect::<Vec<u8>>();
+    writer
+        .add_tensor(format!("{name}.lora_a"), GgmlType::F32, &[ne[0], 1], floats(ne[0], 0.1))
+        .unwrap();
+    writer
+        .add_tensor(format!("{name}.lora_b"), GgmlType::F32, &[1, ne[1]], floats(ne[1], b))
+        .unwrap();
+    let path = home.path(&format!("lora{b}.gguf"));
+    writer.write_file(&path).unwrap();
+    text(path)
+}
+
+#[test]
+fn lora_adapters_act_by_their_scale() {
+    let home = Home::new();
+    let model = home.model("llama-dense", None);
+    let (one, two) = (lora(&home, &model, 0.5), lora(&home, &model, 1.0));
+    let plain = values(&home, &model, &[]);
+    let adapted = values(&home, &model, &["--lora", &two]);
+    assert!(nmse(&plain, &adapted) > 1e-6, "it changes something");
+    let same = |args: &[&str]| assert!(nmse(&adapted, &values(&home, &model, args)) < 1e-9, "{args:?}");
+    same(&["--lora", &format!("{one}=2")]);
+    same(&["--lora", &one, "--lora", &one]);
+    same(&["--lora-scaled", &one, "2.0"]);
+    same(&["--lora-scaled", &two, "-1", "--lora", &two, "--lora-scaled", &two, "1"]);
+    same(&["--lora", &two, "--device", "reference"]);
+    assert_eq!(values(&home, &model, &["--lora", &format!("{one}=0")]), plain);
+    let fails = |args: &[&str], parts: &[&str]| logits(&home, &model, args).fails_saying(parts);
+    fails(&["--lora", "missing.gguf"], &["missing.gguf"]);
+    fails(&["--lora", &model], &["general.type"]);
+    fails(&["--lora-scaled", &one, "much"], &["--lora-scaled", "much"]);
+    let other = home.model("qwen2-dense", None);
+    logits(&home, &other, &["--lora", &one]).fails_saying(&["general.architecture", "qwen2"]);
+    assert_eq!(logits(&home, &model, &["--lora-scaled", &one]).status, 2);
+    assert_eq!(logits(&home, &model, &["--lora", ""]).status, 2);
+    let run = ["run", &model, "abc", "-n", "2", "--lora", &one, "--session", "s"];
+    assert_eq!(
+        ended(home.llama(&run)).status,
+        2,
+        "the file would not say which adapters it is for"
+    );
+}
+
+#[test]
+fn control_vectors_act_on_their_layers() {
+    let home = Home::new();
+    let model = home.model("llama-dense", None);
+    let n_embd: usize = GgufFile::open(&model)
+        .unwrap()
+        .require("llama.embedding_length")
+        .unwrap();
+    let path = text(home.path("direction.gguf"));
+    let mut writer = GgufWriter::new();
+    let direction: Vec<u8> = (0..n_embd).flat_map(|i| (i as f32).sin().to_le_bytes()).collect();
+    writer
+        .add_tensor("direction.1", GgmlType::F32, &[n_embd], direction)
+        .unwrap();
+    writer.write_file(&path).unwrap();
+    let plain = values(&home, &model, &[]);
+    let with = |args: &[&str]| values(&home, &model, args);
+    let scaled = format!("{path}=0.5");
+    let acting = with(&["--control-vector", &path]);
+    assert!(nmse(&plain, &acting) > 1e-6, "it changes something");
+    assert_eq!(
+        with(&["--control-vector", &scaled, "--control-vector", &scaled]),
+        acting
+    );
+    let range = "--control-vector-layer-range";
+    assert_eq!(with(&["--control-vector", &path, range, "1", "1"]), acting);
+    assert_eq!(with(&["--control-vector", &path, range, "0", "0"]), plain);
+    let fails = |args: &[&str], parts: &[&str]| logits(&home, &model, args).fails_saying(parts);
+    fails(&["--control-vector", &path, range, "2", "1"], &[range, "[2, 1]"]);
+    fails(&["--control-vector", &path, range, "99", "99"], &[range]);
+    fails(&["--control-vector", "missing.gguf"], &["missing.gguf"]);
+    fails(&["--control-vector", &model], &["direction"]);
+    assert_eq!(logits(&home, &model, &[range, "1", "1"]).status, 2);
+    assert_eq!(
+        logits(&home, &model, &["--control-vector", &path, range, "1"]).status,
+        2
+    );
+}
+
+#[test]
+fn a_session_goes_on_where_it_ended() {
+    let home = Home::new();
+    let model = home.model("llama-dense", None);
+    let file = text(home.path("session"));
+    let run = |prompt: &str, args: &[&str]| {
+        let fixed = ["run", &model, prompt, "--temp", "0", "-n", "6"];
+        ended(home.llama(&[&fixed[..], args].concat()))
+    };
+    let kept = ["--session", &file];
+    for prompt in ["once upon a time", "once upon a time", "once upon a hill", "once"] {
+        assert_eq!(run(prompt, &kept).succeeds(), run(prompt, &[]).succeeds(), "{prompt}");
+    }
+    run("once upon a hill", &kept).succeeds();
+    let again = run("once upon a hill", &kept);
+    assert!(again.err.contains("reused"), "{}", again.err);
+
+    let state = std::fs::read(&file).unwrap();
+    let refused = |content: &[u8], args: &[&str], parts: &[&str]| {
+        std::fs::write(&file, content).unwrap();
+        run("once", &[&kept[..], args].concat()).fails_saying(parts);
+        assert_eq!(std::fs::read(&file).unwrap(), content, "the file is left alone");
+    };
+    refused(b"something else", &[], &["session", "not a saved state"]);
+    refused(b"", &[], &["session"]);
+    refused(&state[..state.len() - 1], &[], &["session", "bytes"]);
+    let mut damaged = state.clone();
+    damaged[state.len() / 2] ^= 1;
+    refused(&damaged, &[], &["session", "damaged"]);
+    refused(&state, &["-ctk", "f32"], &["session", "settings"]);
+    let other = home.model("qwen2-dense", None);
+    std::fs::write(&file, &state).unwrap();
+    ended(home.llama(&["run", &other, "once", "--session", &file])).fails_saying(&["session", "another model"]);
+    run("once", &["--session", "no/such/folder/s"]).fails_saying(&["no/such/folder"]);
+    run("once", &["--session", &text(home.path(""))]).fails_saying(&["not a regular file"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_bar_shows_that_weights_are_copied() {
+    let home = Home::new();
+    let model = home.model("llama-dense", None);
+    let mut terminal =
+        common::terminal::Terminal::start(home.llama(&["run", &model, "abc", "-n", "1", "--device", "reference"]));
+    terminal.wait_for("loading [");
+    terminal.wait_for("generated 1 token");
+    assert!(terminal.end().success());
+}
