@@ -10,12 +10,11 @@ arch_macros::arch! {
         kq_scale: f32 = "attention.scale" or 1.0 / sqrt(head_dim);
         temperature: f32 = "attention.temperature_scale" or 0.0;
         check temperature == 0.0, "attention.temperature_scale is 0: attention that cools with positions is not supported";
-        scaling: string = "rope.scaling.type" or "linear";
         attn_factor: f32 = "rope.scaling.attn_factor" or 1.0;
+        // Only files with YaRN have this key.
         log_mul: f32 = "rope.scaling.yarn_log_multiplier" or 0.0;
         // Undoes the factor by which YaRN sharpens attention over longer contexts, as far as the file says.
-        let sharpening = if scaling == "yarn" { 1.0 + 0.1 * log_mul * ln(1.0 / rope_freq_scale) } else { 1.0 };
-        let magnitude = attn_factor / sharpening;
+        let magnitude = attn_factor / (1.0 + 0.1 * log_mul * ln(1.0 / rope_freq_scale));
     }
 
     tensors {

@@ -110,10 +110,10 @@ pub struct ContextArgs {
     /// Most tokens computed at once (-ub)
     #[arg(long, value_name = "N", default_value = "512", value_parser = positive, hide_short_help = true)]
     pub ubatch_size: usize,
-    /// Type of the cached keys (-ctk): f32, f16, bf16 or q8_0
+    /// Type of the cached keys (-ctk): f32, f16, bf16, q8_0 or q4_0
     #[arg(long, value_name = "TYPE", alias = "ctk", default_value = "f16", value_parser = cache_type, hide_short_help = true)]
     pub cache_type_k: GgmlType,
-    /// Type of the cached values (-ctv): f32, f16, bf16 or q8_0
+    /// Type of the cached values (-ctv): f32, f16, bf16, q8_0 or q4_0
     #[arg(long, value_name = "TYPE", alias = "ctv", default_value = "f16", value_parser = cache_type, hide_short_help = true)]
     pub cache_type_v: GgmlType,
     /// Base of the rotary wave lengths [default: the model's]
@@ -193,10 +193,10 @@ pub struct LogitsArgs {
     /// What to add to the model
     #[command(flatten)]
     pub adapters: AdapterArgs,
-    /// Type of the cached keys: f32, f16, bf16 or q8_0
+    /// Type of the cached keys: f32, f16, bf16, q8_0 or q4_0
     #[arg(long, value_name = "TYPE", alias = "cache-type-k", default_value = "f16", value_parser = cache_type)]
     pub ctk: GgmlType,
-    /// Type of the cached values: f32, f16, bf16 or q8_0
+    /// Type of the cached values: f32, f16, bf16, q8_0 or q4_0
     #[arg(long, value_name = "TYPE", alias = "cache-type-v", default_value = "f16", value_parser = cache_type)]
     pub ctv: GgmlType,
     /// Most tokens computed at once
@@ -259,10 +259,10 @@ pub struct CheckArgs {
     /// Leave out architectures that are not declared, which otherwise fail
     #[arg(long)]
     pub known: bool,
-    /// Type of the cached keys: f32, f16, bf16 or q8_0
+    /// Type of the cached keys: f32, f16, bf16, q8_0 or q4_0
     #[arg(long, value_name = "TYPE", alias = "cache-type-k", default_value = "f32", value_parser = cache_type)]
     pub ctk: GgmlType,
-    /// Type of the cached values: f32, f16, bf16 or q8_0
+    /// Type of the cached values: f32, f16, bf16, q8_0 or q4_0
     #[arg(long, value_name = "TYPE", alias = "cache-type-v", default_value = "f32", value_parser = cache_type)]
     pub ctv: GgmlType,
     /// Most tokens computed at once
