@@ -46,7 +46,16 @@ use syn::{BinOp, Expr, ExprIf, Ident, Lit, LitStr, Token, braced, bracketed, tok
 use crate::ast::{Block, Decl, Dims, Graph, HparamItem, Stmt, TensorDecl, TensorItem, Test};
 use crate::diag::{Errors, did_you_mean};
 
-const SECTIONS: [&str; 8] = ["name", "rope", "attention", "hparams", "tensors", "graph", "test", "like"];
+const SECTIONS: [&str; 8] = [
+    "name",
+    "rope",
+    "attention",
+    "hparams",
+    "tensors",
+    "graph",
+    "test",
+    "like",
+];
 
 /// Parses the contents of one `arch!`; faults go to `errors`.
 pub fn parse(input: TokenStream, errors: &mut Errors) -> Decl {
@@ -164,8 +173,9 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
         }
         _ => {
             let hint = did_you_mean(&text, SECTIONS);
-            let message =
-                format!("expected `name`, `rope`, `attention`, `hparams`, `tensors`, `graph` or `test`, found `{text}`{hint}");
+            let message = format!(
+                "expected `name`, `rope`, `attention`, `hparams`, `tensors`, `graph` or `test`, found `{text}`{hint}"
+            );
             return Err(syn::Error::new(word.span(), message));
         }
     }

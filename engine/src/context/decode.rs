@@ -88,7 +88,11 @@ impl Context {
                 "the homes of the weights name the model's buffers by position"
             );
         }
-        let cached = if model.arch().bidirectional { &[] } else { model.kv_specs() };
+        let cached = if model.arch().bidirectional {
+            &[]
+        } else {
+            model.kv_specs()
+        };
         let mut memory = KvMemory::new(cached, n_ctx, &params)?;
         let placement = model.placement();
         memory.allocate(

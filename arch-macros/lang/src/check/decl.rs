@@ -79,13 +79,18 @@ impl Checker<'_> {
     }
 
     fn attention_line(&mut self, decl: &Decl) -> Option<bool> {
-        let Some(kind) = &decl.attention else { return Some(false) };
+        let Some(kind) = &decl.attention else {
+            return Some(false);
+        };
         match kind.to_string().as_str() {
             "causal" => Some(false),
             "bidirectional" => Some(true),
             other => {
                 let hint = did_you_mean(other, ["causal", "bidirectional"]);
-                self.fault(kind, format!("expected `causal` or `bidirectional`, found `{other}`{hint}"))
+                self.fault(
+                    kind,
+                    format!("expected `causal` or `bidirectional`, found `{other}`{hint}"),
+                )
             }
         }
     }

@@ -131,7 +131,7 @@ pub(super) fn top_mask(x: &Array, k: usize) -> Array {
         order.sort_by(|&a, &b| row[b].total_cmp(&row[a]));
         let mut mask = vec![f64::NEG_INFINITY; row.len()];
         order[..k].iter().for_each(|&i| mask[i] = 0.0);
-        mask
+        mask.into_iter()
     })
 }
 
