@@ -20,8 +20,8 @@ pub enum Gating {
 }
 
 impl Gating {
-    /// The gating that the key `expert_gating_func` stands for.
-    /// Codes beyond the known ones read as softmax: declarations refuse them with `check`.
+    /// The gating that `expert_gating_func` stands for in files. Codes beyond the known ones read as softmax: declarations refuse
+    /// them with `check`.
     pub fn from_code(code: usize) -> Gating {
         match code {
             2 => Gating::Sigmoid,
@@ -127,7 +127,7 @@ impl Builder<'_> {
         let (Some(n_groups), Some(n_used)) = (args.n_groups, args.n_groups_used) else {
             return scores;
         };
-        if n_groups <= 1 || n_used >= n_groups || !n_expert.is_multiple_of(n_groups) {
+        if n_groups <= 1 || n_used >= n_groups {
             return scores;
         }
         let size = n_expert / n_groups;
