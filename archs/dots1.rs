@@ -13,6 +13,7 @@ arch_macros::arch! {
         weights_scale: f32 = "expert_weights_scale" or 1.0;
         norm_weights: bool = "expert_weights_norm" or false;
         gating_func: usize = "expert_gating_func" or 1;
+        check gating_func <= 4, "expert_gating_func is one of 1 to 4";
         n_group: usize = "expert_group_count" or 1;
         n_group_used: usize = "expert_group_used_count" or 1;
     }

@@ -13,6 +13,7 @@ arch_macros::arch! {
         weights_scale: f32 = "expert_weights_scale" or 1.0;
         norm_weights: bool = "expert_weights_norm" or false;
         gating_func: usize = "expert_gating_func" or 0;
+        check gating_func <= 4, "expert_gating_func is one of 1 to 4";
         // Files without a word on it mean sigmoid, which is 2.
         let gating = if gating_func == 0 { 2 } else { gating_func };
         n_group: usize = "expert_group_count" or 1;

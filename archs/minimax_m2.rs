@@ -7,6 +7,7 @@ arch_macros::arch! {
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
         gating_func: usize = "expert_gating_func" or 1;
+        check gating_func <= 4, "expert_gating_func is one of 1 to 4";
     }
 
     tensors {

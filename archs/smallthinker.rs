@@ -9,6 +9,7 @@ arch_macros::arch! {
         eps: f32 = "attention.layer_norm_rms_epsilon";
         n_ff_exp: [usize] = "expert_feed_forward_length";
         gating_func: usize = "expert_gating_func" or 1;
+        check gating_func <= 4, "expert_gating_func is one of 1 to 4";
         window: usize = "attention.sliding_window" or 0;
         pattern: [bool] = "attention.sliding_window_pattern" or il % 4 != 0;
         rope_base_swa: f32 = "rope.freq_base_swa" or rope_freq_base;

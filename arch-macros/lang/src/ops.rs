@@ -265,7 +265,8 @@ pub static OPS: &[OpSpec] = &[
             tensor("x"),
             required("router", ParamKind::Tensor),
             keyword_some("gate", Experts),
-            required("up", Experts),
+            keyword_some("up", Experts),
+            keyword_some("gate_up", Experts),
             required("down", Experts),
             required("act", Activation),
             required("gating", Word("Gating", GATINGS)),
@@ -282,7 +283,8 @@ pub static OPS: &[OpSpec] = &[
         Emit::FullStruct("moe", "MoeArgs"),
         "mixture of experts: the n_used experts with the largest `router` logits [n_expert, T], weighted by their gating \
          (normalized if norm_weights, times scale); the selection alone sees selection_bias, and only experts of the \
-         n_groups_used best of n_groups; gates are limited to below `limit` and ups to either side of it (0 is off), \
+         n_groups_used best of n_groups; `gate_up` holds \
+         gates and then ups in one tensor and comes first where a file has it; gates are limited to below `limit` and ups to either side of it (0 is off), \
          up_offset is added to ups; gating may be the code from a file",
     ),
     op(
@@ -538,18 +540,28 @@ fn attention(c: &mut Call<'_>) -> Option<Shape> {
 }
 
 fn moe(c: &mut Call<'_>) -> Option<Shape> {
-    let (x, up, down) = (c.shape("x")?, c.shape("up")?, c.shape("down")?);
-    let n_expert = up.dim(2);
-    c.want("up", 0, &x.dim(0), "dimension 0 of `x`");
-    c.want("gate", 0, &x.dim(0), "dimension 0 of `x`");
-    c.want("gate", 1, &up.dim(1), "the width of `up`");
-    c.want("gate", 2, &n_expert, "the experts of `up`");
-    c.want("down", 0, &up.dim(1), "the width of `up`");
+    let (x, down) = (c.shape("x")?, c.shape("down")?);
+    let (n_ff, n_expert) = (down.dim(0), down.dim(2));
+    if c.shape("up").is_none() && c.shape("gate_up").is_none() {
+        c.errors.at(
+            c.at.clone(),
+            "`moe` takes `up = …` or, for gates and ups in one tensor, `gate_up = …`",
+        );
+        return None;
+    }
+    for (name, width) in [
+        ("up", n_ff.clone()),
+        ("gate", n_ff.clone()),
+        ("gate_up", n_ff.add(&n_ff)),
+    ] {
+        c.want(name, 0, &x.dim(0), "dimension 0 of `x`");
+        c.want(name, 1, &width, "as `down` takes it");
+        c.want(name, 2, &n_expert, "the experts of `down`");
+    }
     c.want("down", 1, &x.dim(0), "dimension 0 of `x`");
-    c.want("down", 2, &n_expert, "the experts of `up`");
-    c.want("router", 0, &n_expert, "the experts of `up`");
+    c.want("router", 0, &n_expert, "the experts of `down`");
     c.want("router", 1, &x.dim(1), "the tokens of `x`");
-    c.want("selection_bias", 0, &n_expert, "the experts of `up`");
+    c.want("selection_bias", 0, &n_expert, "the experts of `down`");
     Some(x.with_dim0(down.dim(1)))
 }
 

@@ -20,8 +20,8 @@ pub enum Gating {
 }
 
 impl Gating {
-    /// The gating that the key `expert_gating_func` stands for.
-    /// Codes beyond the known ones read as softmax: declarations refuse them with `check`.
+    /// The gating that `expert_gating_func` stands for in files. Codes beyond the known ones read as softmax: declarations refuse
+    /// them with `check`.
     pub fn from_code(code: usize) -> Gating {
         match code {
             2 => Gating::Sigmoid,
@@ -39,8 +39,10 @@ pub struct MoeArgs {
     pub router: TensorId,
     /// Gate projections `[n_embd -> n_ff]`, if the experts are gated.
     pub gate: Option<Experts>,
-    /// Up projections `[n_embd -> n_ff]`.
-    pub up: Experts,
+    /// Up projections `[n_embd -> n_ff]`; needed unless there is `gate_up`.
+    pub up: Option<Experts>,
+    /// Gate and up projections in one tensor `[n_embd -> 2 n_ff]`, instead of the two.
+    pub gate_up: Option<Experts>,
     /// Down projections `[n_ff -> n_embd]`.
     pub down: Experts,
     /// Activation.
@@ -80,18 +82,31 @@ impl Builder<'_> {
         let (ids, weights) = self.route(&args, n_tokens);
         let x3 = self.g.reshape(x, [n_embd, 1, n_tokens, 1]);
         let x3 = self.ok(x3, x);
-        let up = self.expert_linear(args.up, x3, ids);
-        let hidden = match args.gate {
-            Some(gate) => {
-                let gate = self.expert_linear(gate, x3, ids);
-                let (gate, up) = self.limited(&args, gate, up);
-                self.glu(args.act, gate, up)
-            }
-            None => self.unary(args.act, up),
-        };
+        let hidden = self.hidden(&args, x3, ids);
         let y = self.expert_linear(args.down, hidden, ids);
         let y = self.mul(y, weights);
         self.sum_experts(y, n_embd, n_tokens, args.n_used)
+    }
+
+    /// What the chosen experts make of `x3 [n_embd, 1, T]` before their down projections: `[n_ff, n_used, T]`.
+    fn hidden(&mut self, args: &MoeArgs, x3: TensorId, ids: TensorId) -> TensorId {
+        let (gate, up) = if let Some(both) = args.gate_up {
+            let both = self.expert_linear(both, x3, ids);
+            let width = self.g.tensor(both).ne[0];
+            let up = self.slice(both, width / 2, width);
+            (Some(self.slice(both, 0, width / 2)), up)
+        } else {
+            let up = self.present(&args.up);
+            let up = self.expert_linear(up, x3, ids);
+            (args.gate.map(|gate| self.expert_linear(gate, x3, ids)), up)
+        };
+        match gate {
+            Some(gate) => {
+                let (gate, up) = self.limited(args, gate, up);
+                self.glu(args.act, gate, up)
+            }
+            None => self.unary(args.act, up),
+        }
     }
 
     /// Gates and ups as the activation sees them.
@@ -112,7 +127,7 @@ impl Builder<'_> {
         let (Some(n_groups), Some(n_used)) = (args.n_groups, args.n_groups_used) else {
             return scores;
         };
-        if n_groups <= 1 || n_used >= n_groups || !n_expert.is_multiple_of(n_groups) {
+        if n_groups <= 1 || n_used >= n_groups {
             return scores;
         }
         let size = n_expert / n_groups;
