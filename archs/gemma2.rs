@@ -14,8 +14,8 @@ arch_macros::arch! {
         let rope_base = if is_swa { rope_base_swa } else { rope_freq_base };
         // The 27B model alone scales by the width per head instead of the head's size.
         let kq_scale = if n_layer == 46 { 1.0 / sqrt(n_embd / n_head) } else { 1.0 / sqrt(head_dim) };
-        check n_swa > 0, "the sliding window holds at least one position";
-        check logit_cap > 0.0, "logits are capped at a positive value";
+        check n_swa > 0, "attention.sliding_window is not 0";
+        check logit_cap > 0.0, "final_logit_softcapping is positive";
     }
 
     tensors {

@@ -14,7 +14,7 @@ arch_macros::arch! {
         logit_cap: f32 = "final_logit_softcapping" or 30.0;
         // The norms after the blocks have an epsilon of their own, which no key holds.
         let post_eps = 0.00000001;
-        check n_swa > 0, "the sliding window holds at least one position";
+        check n_swa > 0, "attention.sliding_window is not 0";
     }
 
     tensors {

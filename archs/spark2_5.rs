@@ -10,7 +10,7 @@ arch_macros::arch! {
         is_swa: pattern = "attention.sliding_window_pattern";
         rope_base_swa: f32 = "rope.freq_base_swa" or rope_freq_base;
         let rope_base = if is_swa { rope_base_swa } else { rope_freq_base };
-        check n_swa > 0, "the sliding window holds at least one position";
+        check n_swa > 0, "attention.sliding_window is not 0";
     }
 
     tensors {
