@@ -37,8 +37,8 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let h = rms_norm(x, attn_norm, eps) + attn_norm_b;
-            let q = rope(heads(wq(h), n_head), factors = rope_short, long_factors = rope_long);
-            let k = rope(heads(wk(h), n_head_kv), factors = rope_short, long_factors = rope_long);
+            let q = rope(heads(wq(h), n_head), short = rope_short, long = rope_long);
+            let k = rope(heads(wk(h), n_head_kv), short = rope_short, long = rope_long);
             let v = heads(wv(h), n_head_kv);
             x += wo(attention(q, k, v));
             let h = rms_norm(x, ffn_norm, eps) + ffn_norm_b;
