@@ -283,7 +283,13 @@ pub struct CheckArgs {
 }
 
 /// Types that keys and values can be cached in.
-const CACHE_TYPES: &[GgmlType] = &[GgmlType::F32, GgmlType::F16, GgmlType::BF16, GgmlType::Q8_0, GgmlType::Q4_0];
+const CACHE_TYPES: &[GgmlType] = &[
+    GgmlType::F32,
+    GgmlType::F16,
+    GgmlType::BF16,
+    GgmlType::Q8_0,
+    GgmlType::Q4_0,
+];
 
 fn cache_type(text: &str) -> Result<GgmlType, String> {
     let ty = GgmlType::from_name(text).filter(|ty| CACHE_TYPES.contains(ty));

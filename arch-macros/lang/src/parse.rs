@@ -49,7 +49,16 @@ use syn::{BinOp, Expr, ExprIf, Ident, Lit, LitStr, Token, braced, bracketed, tok
 use crate::ast::{Block, Decl, Dims, Graph, HparamItem, Stmt, TensorDecl, TensorItem, Test};
 use crate::diag::{Errors, did_you_mean};
 
-const SECTIONS: [&str; 8] = ["name", "like", "rope", "attention", "hparams", "tensors", "graph", "test"];
+const SECTIONS: [&str; 8] = [
+    "name",
+    "like",
+    "rope",
+    "attention",
+    "hparams",
+    "tensors",
+    "graph",
+    "test",
+];
 
 /// Parses the contents of one `arch!`; faults go to `errors`.
 pub fn parse(input: TokenStream, errors: &mut Errors) -> Decl {
