@@ -129,8 +129,8 @@ pub(super) fn top_mask(x: &Array, k: usize) -> Array {
     x.map_rows(|row| {
         let mut order: Vec<usize> = (0..row.len()).collect();
         order.sort_by(|&a, &b| row[b].total_cmp(&row[a]));
-        let mut mask = vec![f64::NEG_INFINITY; row.len()];
-        order[..k].iter().for_each(|&i| mask[i] = 0.0);
+        let mut mask = vec![0.0; row.len()];
+        order[..k].iter().for_each(|&i| mask[i] = 1.0);
         mask.into_iter()
     })
 }
