@@ -83,7 +83,8 @@ arch_macros::arch! {
             let left = shared[..n_part] * 1.0;
             let right = shared[n_part..] * 1.0;
             let middle = shared[n_part..2 * n_part] * 1.0;
-            let joined = concat(left, right) + sum_rows(flat);
+            let repeated = repeat_heads(heads(left, 1), n_head) * 1.0;
+            let joined = concat(left, right) + sum_rows(flat) + sum_rows(merge(repeated));
             let longer = concat(joined, middle);
             let act_unary = silu(gelu(gelu_erf(gelu_quick(relu(relu_sqr(sigmoid(tanh(softplus(neg(sqr(sqrt(abs(x)))))))))))));
             let gated = if act == "gelu" { gelu(gate(scaled)) * up(scaled) } else { silu(gate(scaled)) * up(scaled) };

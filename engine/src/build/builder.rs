@@ -26,6 +26,12 @@ pub enum BuildError {
         /// The last named value before the error.
         value: String,
     },
+    /// Experts without a projection up.
+    #[error("{value}: the file has neither `ffn_up_exps` nor `ffn_gate_up_exps`, which holds gates and ups in one tensor")]
+    NoUps {
+        /// The last named value before the error.
+        value: String,
+    },
     /// RoPE in an architecture declared without.
     #[error("{value}: the architecture declares no rope")]
     NoRope {
@@ -468,6 +474,11 @@ impl<'a> Builder<'a> {
             self.fail(BuildError::Shape { value, source });
             instead
         })
+    }
+
+    pub(super) fn fail_no_ups(&mut self) {
+        let value = self.last_name.to_string();
+        self.fail(BuildError::NoUps { value });
     }
 
     pub(super) fn fail_no_rope(&mut self) {

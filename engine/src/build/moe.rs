@@ -74,6 +74,8 @@ const MIN_WEIGHT_SUM: f32 = 6.103_515_6e-5;
 const MIN_LIMIT: f32 = 1e-6;
 /// A group is as good as the sum of this many of its experts.
 const BEST_OF_GROUP: usize = 2;
+/// Larger than any score of a router.
+const FAR_BELOW: f32 = 1e30;
 
 impl Builder<'_> {
     /// Each token `x [n_embd, T]` goes through its `n_used` best experts; their results are weighted and added up.
@@ -96,7 +98,10 @@ impl Builder<'_> {
             let up = self.slice(both, width / 2, width);
             (Some(self.slice(both, 0, width / 2)), up)
         } else {
-            let up = self.present(&args.up);
+            let Some(up) = args.up else {
+                self.fail_no_ups();
+                return x3;
+            };
             let up = self.expert_linear(up, x3, ids);
             (args.gate.map(|gate| self.expert_linear(gate, x3, ids)), up)
         };
@@ -121,7 +126,7 @@ impl Builder<'_> {
         (gate, up)
     }
 
-    /// Selection scores `[n_expert, T]` with those outside the best groups at minus infinity.
+    /// Selection scores `[n_expert, T]` with those outside the best groups far below the rest.
     fn group_limited(&mut self, args: &MoeArgs, scores: TensorId, n_tokens: usize) -> TensorId {
         let n_expert = self.g.tensor(scores).ne[0];
         let (Some(n_groups), Some(n_used)) = (args.n_groups, args.n_groups_used) else {
@@ -133,12 +138,13 @@ impl Builder<'_> {
         let size = n_expert / n_groups;
         let groups = self.reshape(scores, [size, n_groups, n_tokens, 1]);
         let best = self.top_mask(groups, BEST_OF_GROUP.min(size));
-        // 1 for the best, 0 for the others.
-        let best = self.unary(Unary::Exp, best);
         let best = self.mul(groups, best);
         let sums = self.sum_rows(best);
         let sums = self.reshape(sums, [n_groups, n_tokens, 1, 1]);
         let mask = self.top_mask(sums, n_used);
+        // 0 for the groups in use, far below any score for the others.
+        let penalty = self.g.scale(mask, FAR_BELOW, -FAR_BELOW);
+        let mask = self.ok(penalty, mask);
         let mask = self.reshape(mask, [1, n_groups, n_tokens, 1]);
         let masked = self.add(groups, mask);
         self.reshape(masked, [n_expert, n_tokens, 1, 1])

@@ -161,7 +161,7 @@ pub enum Op {
         /// How many.
         k: usize,
     },
-    /// 0 for the `k` largest values of each row (ties by lower index), minus infinity for the others: a mask to add to scores.
+    /// 1 for the `k` largest values of each row (ties by lower index), 0 for the others.
     TopMask {
         /// How many.
         k: usize,

@@ -259,7 +259,7 @@ impl Graph {
         Ok(self.link(t, Op::TopK { k }, &[x]))
     }
 
-    /// A mask that keeps the `k` largest of each row, see [`Op::TopMask`].
+    /// Tells the `k` largest of each row from the others, see [`Op::TopMask`].
     pub fn top_mask(&mut self, x: TensorId, k: usize) -> Result {
         let n = self.tensor(x).ne[0];
         if k == 0 || k > n {

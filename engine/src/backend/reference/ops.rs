@@ -131,7 +131,7 @@ pub(super) fn top_mask(x: &Array, k: usize) -> Array {
         let is_before = |&(j, y): &(usize, &f32)| y.total_cmp(&row[i]).then(i.cmp(&j)).is_gt();
         row.iter().enumerate().filter(is_before).count()
     };
-    x.map_rows(|row| (0..row.len()).map(move |i| if rank(row, i) < k { 0.0 } else { f64::NEG_INFINITY }))
+    x.map_rows(|row| (0..row.len()).map(move |i| if rank(row, i) < k { 1.0 } else { 0.0 }))
 }
 
 pub(super) fn sum_rows(x: &Array) -> Array {

@@ -53,7 +53,7 @@ fn check_rewritten(path: &Path) {
 #[test]
 fn headers_are_rewritten_byte_for_byte() {
     let headers = files_in(data_dir(), ".header.gguf");
-    assert_eq!(headers.len(), 6);
+    assert!(headers.len() >= 6);
     headers.iter().for_each(|path| check_rewritten(path));
 }
 

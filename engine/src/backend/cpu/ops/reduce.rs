@@ -39,9 +39,9 @@ pub(super) fn top_mask(task: Task<'_>, k: usize) {
     let order: &mut [u32] = bytemuck::cast_slice_mut(order);
     for (i, out) in target.rows() {
         let row = x.row(i, scratch);
-        out.fill(f32::NEG_INFINITY);
+        out.fill(0.0);
         for &mut i in largest(row, order, k) {
-            out[i as usize] = 0.0;
+            out[i as usize] = 1.0;
         }
     }
 }
