@@ -27,7 +27,9 @@ pub enum BuildError {
         value: String,
     },
     /// Experts without a projection up.
-    #[error("{value}: the file has neither `ffn_up_exps` nor `ffn_gate_up_exps`, which holds gates and ups in one tensor")]
+    #[error(
+        "{value}: the file has neither `ffn_up_exps` nor `ffn_gate_up_exps`, which holds gates and ups in one tensor"
+    )]
     NoUps {
         /// The last named value before the error.
         value: String,
