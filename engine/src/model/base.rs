@@ -115,7 +115,7 @@ impl Base {
         }
         if self.n_rot > self.head_dim_k || !self.n_rot.is_multiple_of(2) {
             r.contradiction(format!(
-                "rope.dimension_count ({}) must be even and at most attention.key_length ({})",
+                "rope.dimension_count ({}) must be even and at most attention.key_length ({}), which is embedding_length / attention.head_count if not given",
                 self.n_rot, self.head_dim_k
             ));
         }
