@@ -50,10 +50,10 @@ arch_macros::arch! {
             } else {
                 wq:     linear "attn_q"      [n_embd -> n_head * (2 * head_dim)];
                 wk:     linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-                wv:     linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
+                wv:     linear "attn_v"      [n_embd -> n_head_kv * head_dim];
                 q_norm: vector "attn_q_norm" [head_dim];
                 k_norm: vector "attn_k_norm" [head_dim];
-                wo:     linear "attn_output" [n_head * head_dim_v -> n_embd];
+                wo:     linear "attn_output" [n_head * head_dim -> n_embd];
             }
             if n_expert > 0 {
                 router:        linear  "ffn_gate_inp"       [n_embd -> n_expert];

@@ -24,15 +24,21 @@ impl Builder<'_> {
     /// Takes `q`, `k` `[dk, m, T]` and `v` `[dv, n, T]` through a state of the layer: `[dv, n, T]`. See
     /// [`Recurrence::LinearAttention`].
     pub fn linear_attention(&mut self, q: TensorId, k: TensorId, v: TensorId, args: LinearAttentionArgs) -> TensorId {
-        let (dk, [dv, n, ..]) = (self.g.tensor(q).ne[0], self.g.tensor(v).ne);
+        let dk = self.g.tensor(q).ne[0];
         let p = LinearAttention {
             scale: args.scale.unwrap_or(1.0 / (dk as f32).sqrt()),
             delta: args.delta,
             tiled: args.tiled,
             slope: args.slope,
         };
-        let gates = args.decay.into_iter().chain(args.beta);
-        let operands: Vec<TensorId> = [q, k, v].into_iter().chain(gates).map(|x| self.dense(x)).collect();
-        self.recur(Recurrence::LinearAttention(p), dk.saturating_mul(dv).saturating_mul(n), &operands)
+        let operands = [
+            Some(q),
+            Some(k),
+            Some(v),
+            args.decay,
+            args.beta.filter(|_| args.decay.is_some()),
+        ];
+        let n = operands.iter().flatten().count();
+        self.recur(Recurrence::LinearAttention(p), &operands.map(|x| x.unwrap_or(q))[..n])
     }
 }

@@ -7,13 +7,20 @@
 mod adapt;
 mod attention;
 mod builder;
+mod depth;
 mod inputs;
+mod linear_attention;
 mod moe;
 mod prune;
+mod recur;
 
 pub use adapt::{Adaptation, AdaptedUse, AdapterLeaf, LowRankTerm};
-pub use attention::{AttentionArgs, CacheView, KvSlot, KvSpec, PoolView, RopeArgs, chunked, standard, symmetric};
+pub use attention::{
+    AttentionArgs, CacheView, KvSlot, KvSpec, MemorySpecs, PoolView, RopeArgs, chunked, standard, symmetric,
+};
 pub use builder::{BuildError, BuildParams, Builder, WeightLeaf};
 pub use inputs::{Inputs, PoolInputs};
+pub use linear_attention::LinearAttentionArgs;
 pub use moe::{Gating, MoeArgs};
 pub use prune::keep_output_rows;
+pub use recur::{StateSlot, StateSpec};

@@ -259,7 +259,7 @@ impl Builder<'_> {
     }
 
     /// Adds up `[n_embd, n_used, T]` over the experts, in their order, so that the result does not depend on threads.
-    fn sum_experts(&mut self, y: TensorId, n_embd: usize, n_tokens: usize, n_used: usize) -> TensorId {
+    pub(super) fn sum_experts(&mut self, y: TensorId, n_embd: usize, n_tokens: usize, n_used: usize) -> TensorId {
         let nb = self.g.tensor(y).nb;
         let mut sum: Option<TensorId> = None;
         for i in 0..n_used {

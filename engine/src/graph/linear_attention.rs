@@ -28,7 +28,9 @@ impl LinearAttention {
 
     /// The lanes for operands of these shapes; `None` if they do not fit.
     pub(super) fn lanes(operands: &[[usize; 4]]) -> Option<Lanes> {
-        let &[q, k, v, ref rest @ ..] = operands else { return None };
+        let &[q, k, v, ref rest @ ..] = operands else {
+            return None;
+        };
         let ([dk, m, t, _], [dv, n, ..]) = (q, v);
         let fits = q == k && [v[2], v[3], q[3]] == [t, 1, 1] && m > 0 && n.is_multiple_of(m);
         let gates_fit = match *rest {

@@ -3,11 +3,15 @@
 mod edit;
 #[allow(clippy::module_inception)]
 mod graph;
+mod linear_attention;
 mod op;
 mod ops;
+mod recur;
 mod tensor;
 
 pub use graph::Graph;
+pub use linear_attention::LinearAttention;
 pub use op::{Attention, Op, Rope, RopeKind, Unary, Window};
 pub use ops::ShapeError;
+pub use recur::{Lanes, Recurrence};
 pub use tensor::{BufferId, Flags, Home, MAX_SRC, Name, Tensor, TensorId, contiguous_strides};
