@@ -29,6 +29,7 @@ impl Checker<'_> {
             self.errors
                 .at_span(Span::call_site(), "the declaration has no `tensors { … }`");
         }
+        self.declare_functions(&decl.functions);
         let graph = match &decl.graph {
             Some(graph) => self.graph(graph),
             None => {
@@ -55,6 +56,7 @@ impl Checker<'_> {
         Some(Arch {
             name: name?,
             ancestors: Vec::new(),
+            fragments: Vec::new(),
             rope: rope?,
             bidirectional: bidirectional?,
             hparams,
@@ -252,8 +254,8 @@ impl Checker<'_> {
                     self.tensor_block(items, conditions, ignored);
                     self.place = Place::Tensors;
                 }
-                // Taken out when declarations are merged.
-                TensorItem::Without(_) => {}
+                // Taken out when declarations are completed and merged.
+                TensorItem::Without(_) | TensorItem::Use(_) => {}
                 TensorItem::Ignore(names) => {
                     let layer = self.place == Place::LayerTensors;
                     ignored.extend(names.iter().map(|n| (n.clone(), layer)));
@@ -487,6 +489,12 @@ impl Checker<'_> {
                     t.tensor.name, t.tensor.gguf
                 );
                 self.errors.at(&t.tensor.name, message);
+            }
+        }
+        for f in self.functions.iter().filter(|f| !f.inherited) {
+            if !self.called.iter().any(|name| f.name == name) {
+                self.errors
+                    .at(&f.name, format!("`{}` is declared and never called", f.name));
             }
         }
         for h in &self.hparams {
