@@ -1,12 +1,13 @@
-//! Fragments: pieces of tensors and functions that unrelated declarations share, one file each.
+//! Fragments: pieces of hyper-parameters, tensors and functions that unrelated declarations share, one file each.
 //!
-//! `use swiglu(width = n_ff_exp);` puts the fragment's tensors where it stands and makes its functions known to the graph. What
-//! comes from the fragment carries the span of its name behind `use`; arguments keep their own.
+//! `use gated_ffn(width = n_ff_exp);` puts the fragment's tensors where it stands, its hyper-parameters before those of the
+//! declaration, which may say the same names differently, and makes its functions known to the graph. What comes from the fragment
+//! carries the span of its name behind `use`; arguments keep their own.
 //!
 //! ```ebnf
-//! fragment  = { "tensors" [ "(" options ")" ] "{" { tensor | group } "}" | function } ;
-//! function  = "fn" IDENT "(" [ IDENT { "," IDENT } ] [ "," options ] ")" "{" { stmt } EXPR "}" ;
-//! options   = option { "," option } ;
+//! fragment  = { options | "hparams" "{" { hparam } "}" | "tensors" "{" { tensor | group } "}" | function } ;
+//! function  = "fn" IDENT "(" [ IDENT { "," IDENT } ] { "," option } ")" "{" { stmt } EXPR "}" ;
+//! options   = "options" "(" option { "," option } ")" ";" ;
 //! option    = IDENT "=" EXPR | IDENT "?" ;
 //! ```
 //!
@@ -17,9 +18,9 @@ use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
-use syn::{Expr, Token, braced, parenthesized, token};
+use syn::{Expr, Token, braced, parenthesized};
 
-use crate::ast::{Decl, Function, Opt, TensorItem, Use};
+use crate::ast::{Decl, Function, HparamItem, Opt, TensorItem, Use};
 use crate::diag::{Errors, did_you_mean};
 use crate::library::Library;
 use crate::parse;
@@ -28,6 +29,8 @@ use crate::parse;
 #[derive(Default)]
 struct Fragment {
     options: Vec<Opt>,
+    /// With its braces.
+    hparams: TokenStream,
     /// With its braces.
     tensors: TokenStream,
     functions: Vec<Function>,
@@ -48,10 +51,19 @@ pub fn expand(decl: &mut Decl, library: &dyn Library, errors: &mut Errors) {
         library,
         errors,
         used: Vec::new(),
+        hparams: Vec::new(),
         functions: Vec::new(),
     };
     expander.items(&mut decl.tensors);
     decl.fragments.append(&mut expander.used);
+    let said = |item: &HparamItem| {
+        decl.hparams
+            .iter()
+            .any(|own| own.name().is_some() && own.name() == item.name())
+    };
+    let mut hparams: Vec<HparamItem> = expander.hparams.into_iter().filter(|item| !said(item)).collect();
+    hparams.append(&mut decl.hparams);
+    decl.hparams = hparams;
     // Functions of the declaration itself go before those of the same name in a fragment.
     let added = expander.functions.into_iter();
     let own: Vec<String> = decl.functions.iter().map(|f| f.name.to_string()).collect();
@@ -63,6 +75,7 @@ struct Expander<'a> {
     library: &'a dyn Library,
     errors: &'a mut Errors,
     used: Vec<Used>,
+    hparams: Vec<HparamItem>,
     functions: Vec<Function>,
 }
 
@@ -124,11 +137,22 @@ impl Expander<'_> {
             name: u.name.clone(),
             file: source.file,
         });
-        let tensors = substitute(fragment.tensors, &given);
         let errors = &mut *self.errors;
-        let parser = |input: ParseStream<'_>| parse::tensor_items(input, false, errors);
-        match parser.parse2(tensors) {
-            Ok(items) => Some(items),
+        let parser = |input: ParseStream<'_>| {
+            let (hparams, tensors) = (
+                parse::hparam_items(input, errors)?,
+                parse::tensor_items(input, false, errors)?,
+            );
+            Ok((hparams, tensors))
+        };
+        let (hparams, tensors) = (fragment.hparams, fragment.tensors);
+        match parser.parse2(substitute(quote::quote!(#hparams #tensors), &given)) {
+            Ok((hparams, tensors)) => {
+                let known: Vec<_> = self.hparams.iter().filter_map(HparamItem::name).cloned().collect();
+                let new = |item: &HparamItem| item.name().is_none_or(|n| !known.contains(n));
+                self.hparams.extend(hparams.into_iter().filter(new));
+                Some(tensors)
+            }
             Err(e) => {
                 self.errors.syntax(&e);
                 None
@@ -147,6 +171,7 @@ fn read(text: &str, at: Span) -> syn::Result<Fragment> {
     let tokens = tokens.ok_or_else(|| syn::Error::new(at, "the file holds no `fragment!`"))?;
     let parser = |input: ParseStream<'_>| {
         let mut fragment = Fragment {
+            hparams: quote::quote!({}),
             tensors: quote::quote!({}),
             ..Fragment::default()
         };
@@ -156,18 +181,22 @@ fn read(text: &str, at: Span) -> syn::Result<Fragment> {
                 continue;
             }
             let word = input.call(Ident::parse_any)?;
-            if word != "tensors" {
-                return Err(syn::Error::new(
-                    word.span(),
-                    format!("expected `tensors` or `fn`, found `{word}`"),
-                ));
+            match word.to_string().as_str() {
+                "options" => {
+                    let content;
+                    parenthesized!(content in input);
+                    let (required, options) = parameters(&content)?;
+                    let required = required.into_iter().map(|name| Opt { name, default: None });
+                    fragment.options = required.chain(options).collect();
+                    input.parse::<Token![;]>()?;
+                }
+                "hparams" => fragment.hparams = input.parse::<Group>()?.to_token_stream(),
+                "tensors" => fragment.tensors = input.parse::<Group>()?.to_token_stream(),
+                other => {
+                    let message = format!("expected `options`, `hparams`, `tensors` or `fn`, found `{other}`");
+                    return Err(syn::Error::new(word.span(), message));
+                }
             }
-            if input.peek(token::Paren) {
-                let content;
-                parenthesized!(content in input);
-                (_, fragment.options) = parameters(&content)?;
-            }
-            fragment.tensors = input.parse::<Group>()?.to_token_stream();
         }
         for f in &mut fragment.functions {
             f.inherited = true;

@@ -22,7 +22,7 @@
 //! type      = scalar | "[" scalar "]" | "pattern" ;                 (* later: "[" scalar ";" INT "]" *)
 //! scalar    = "usize" | "f32" | "bool" | "string" ;
 //!
-//! layers    = "layer" "{" { tensor | group } "}" ;                  (* later: "layer" IDENT STRING EXPR *)
+//! layers    = "layer" [ IDENT STRING EXPR ] "{" { tensor | group } "}" ;      (* name, GGUF prefix, count *)
 //! group     = "if" EXPR "{" { tensor | group } "}" [ "else" ( group | "{" { tensor | group } "}" ) ] ;
 //! tensor    = name { "," name } ":" kind [ STRING { "," STRING } ] "[" dims "]" [ "or" IDENT ] ";"
 //!           | "use" fragment { "," fragment } ";"
@@ -34,7 +34,7 @@
 //! kind      = "embed" | "vector" | "norm" | "linear" | "experts" | "raw" ;
 //! dims      = EXPR { "," EXPR } | EXPR "->" EXPR [ ";" EXPR ] ;
 //!
-//! loop      = "for" "layer" "{" { stmt } "}" ;                      (* later: "for" IDENT *)
+//! loop      = "for" ( "layer" | IDENT | "_" ) [ "in" EXPR ".." EXPR ] "{" { stmt | loop } "}" ;
 //! stmt      = "let" IDENT "=" EXPR ";"
 //!           | IDENT ( "=" | "+=" | "-=" | "*=" | "/=" ) EXPR ";"
 //!           | "if" EXPR "{" { stmt } "}" [ "else" ( … ) ] ;
@@ -51,7 +51,7 @@ use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
 use syn::{BinOp, Expr, ExprIf, Ident, Lit, LitStr, Token, braced, bracketed, parenthesized, token};
 
-use crate::ast::{Block, Decl, Dims, Graph, HparamItem, Stmt, TensorDecl, TensorItem, Test, Use};
+use crate::ast::{Block, Decl, Dims, For, Graph, GroupDecl, HparamItem, Stmt, TensorDecl, TensorItem, Test, Use};
 use crate::diag::{Errors, did_you_mean};
 
 const SECTIONS: [&str; 8] = [
@@ -153,11 +153,7 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
             input.parse::<Token![;]>()?;
         }
         "hparams" => {
-            let content;
-            braced!(content in input);
-            items(&content, errors, |input, _| {
-                hparam(input).map(|item| decl.hparams.push(item))
-            });
+            decl.hparams = hparam_items(input, errors)?;
         }
         "tensors" => decl.tensors = tensor_items(input, true, errors)?,
         "graph" => {
@@ -166,7 +162,7 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
             } else {
                 None
             };
-            let body = graph_block(input, true, errors)?;
+            let body = graph_block(input, errors)?;
             match named {
                 Some(name) => errors.syntax(&not_yet(name.span(), "a second, named graph is")),
                 None => {
@@ -216,6 +212,15 @@ fn after_or<T>(input: ParseStream<'_>, rest: impl FnOnce(ParseStream<'_>) -> syn
         return rest(input).map(Some);
     }
     Ok(None)
+}
+
+/// The items in braces of `hparams`.
+pub fn hparam_items(input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<Vec<HparamItem>> {
+    let content;
+    braced!(content in input);
+    let mut list = Vec::new();
+    items(&content, errors, |input, _| hparam(input).map(|item| list.push(item)));
+    Ok(list)
 }
 
 fn hparam(input: ParseStream<'_>) -> syn::Result<HparamItem> {
@@ -457,11 +462,12 @@ fn tensor_group(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::
 }
 
 fn layer_block(span: Span, input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::Result<Option<TensorItem>> {
-    let named = if input.peek(Ident) {
-        let name: Ident = input.parse()?;
-        input.parse::<LitStr>()?;
-        input.call(Expr::parse_without_eager_brace)?;
-        Some(name)
+    let group = if input.peek(Ident) {
+        Some(GroupDecl {
+            name: input.parse()?,
+            prefix: string(input, "the prefix of the layers' names in the file, in quotes")?,
+            count: input.call(Expr::parse_without_eager_brace)?,
+        })
     } else {
         None
     };
@@ -472,11 +478,7 @@ fn layer_block(span: Span, input: ParseStream<'_>, top: bool, errors: &mut Error
             "a `layer` block stands directly in `tensors`, not in another block",
         ));
     }
-    if let Some(name) = named {
-        errors.syntax(&not_yet(name.span(), "a named group of layers is"));
-        return Ok(None);
-    }
-    Ok(Some(TensorItem::Layer { span, items }))
+    Ok(Some(TensorItem::Layer { span, group, items }))
 }
 
 fn dims(input: ParseStream<'_>) -> syn::Result<Dims> {
@@ -509,7 +511,39 @@ fn dims(input: ParseStream<'_>) -> syn::Result<Dims> {
     Ok(dims)
 }
 
-fn graph_block(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::Result<Block> {
+fn for_loop(input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<For> {
+    let span = input.parse::<Token![for]>()?.span;
+    let (name, end) = if input.peek(Token![_]) {
+        (None, input.parse::<Token![_]>()?.span)
+    } else {
+        let name = word(input, "`layer`, the name of a group of layers, or that of a number")?;
+        let end = name.span();
+        (Some(name), end)
+    };
+    let range = if input.peek(Token![in]) {
+        input.parse::<Token![in]>()?;
+        match input.call(Expr::parse_without_eager_brace)? {
+            Expr::Range(syn::ExprRange {
+                start: Some(from),
+                limits: syn::RangeLimits::HalfOpen(_),
+                end: Some(to),
+                ..
+            }) => Some((*from, *to)),
+            other => return Err(syn::Error::new_spanned(other, "expected a range `a..b`")),
+        }
+    } else {
+        None
+    };
+    let body = graph_block(input, errors)?;
+    Ok(For {
+        span: span.join(end).unwrap_or(span),
+        name,
+        range,
+        body,
+    })
+}
+
+fn graph_block(input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<Block> {
     let content;
     let brace = braced!(content in input);
     let mut block = Block {
@@ -524,7 +558,7 @@ fn graph_block(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::R
                 "expected `;` after this expression",
             ));
         }
-        graph_item(input, top, &mut block, errors)
+        graph_item(input, &mut block, errors)
     });
     Ok(block)
 }
@@ -533,7 +567,7 @@ fn graph_block(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::R
 pub fn statements(tokens: TokenStream, end: Span, errors: &mut Errors) -> Block {
     let mut group = proc_macro2::Group::new(proc_macro2::Delimiter::Brace, tokens);
     group.set_span(end);
-    let parser = |input: ParseStream<'_>| graph_block(input, false, &mut *errors);
+    let parser = |input: ParseStream<'_>| graph_block(input, &mut *errors);
     match parser.parse2(group.into_token_stream()) {
         Ok(block) => block,
         Err(e) => {
@@ -547,22 +581,9 @@ pub fn statements(tokens: TokenStream, end: Span, errors: &mut Errors) -> Block 
     }
 }
 
-fn graph_item(input: ParseStream<'_>, top: bool, block: &mut Block, errors: &mut Errors) -> syn::Result<()> {
+fn graph_item(input: ParseStream<'_>, block: &mut Block, errors: &mut Errors) -> syn::Result<()> {
     if input.peek(Token![for]) {
-        let span = input.parse::<Token![for]>()?.span;
-        let group: Ident = input.parse()?;
-        let body = graph_block(input, false, errors)?;
-        if !top {
-            return Err(syn::Error::new(span, "the layer loop stands directly in `graph`"));
-        }
-        if group == "layer" {
-            block.stmts.push(Stmt::Layers {
-                span: span.join(group.span()).unwrap_or(span),
-                body,
-            });
-        } else {
-            errors.syntax(&not_yet(group.span(), "a loop over a named group of layers is"));
-        }
+        block.stmts.push(Stmt::For(Box::new(for_loop(input, errors)?)));
     } else if input.peek(Token![let]) {
         input.parse::<Token![let]>()?;
         let name = input.parse()?;

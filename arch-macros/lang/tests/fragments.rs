@@ -62,7 +62,7 @@ fn library() -> Memory {
     Memory(BTreeMap::from([
         (
             "ffn",
-            r#"tensors(width = n_ff) {
+            r#"options(width = n_ff); tensors {
                 gate, up: linear "ffn_gate", "ffn_up" [n_embd -> width];
                 down: linear "ffn_down" [width -> n_embd];
             }
@@ -174,7 +174,7 @@ fn faults_name_the_fragment() {
             call,
             "",
             vec![
-                "broken: the fragment `broken` (fragments/broken.rs) has a fault of its own: expected `tensors` or `fn`, found `tensor`",
+                "broken: the fragment `broken` (fragments/broken.rs) has a fault of its own: expected `options`, `hparams`, `tensors` or `fn`, found `tensor`",
             ],
         ),
         (
@@ -233,9 +233,9 @@ fn faults_name_the_fragment() {
         ),
         (
             "",
-            "x += rope(h) + y;",
-            "fn rope(x) { x }",
-            vec!["rope: `rope` is the name of an operation"],
+            "x += silu(h) + y;",
+            "fn silu(x) { x }",
+            vec!["silu: `silu` is the name of an operation"],
         ),
         (
             "",
