@@ -43,6 +43,7 @@ impl Context {
         self.graph.graph.clear();
         let pools: Vec<_> = self
             .memory
+            .kv
             .pools()
             .iter()
             .map(|p| p.pending_shift().map(<[i32]>::to_vec))
@@ -55,7 +56,7 @@ impl Context {
             .map(|p| p.as_ref().map(|d| shift_inputs(g, d.len(), by_axes)))
             .collect();
         let slots = self.memory.view().slots.clone();
-        for (slot, spec) in slots.iter().zip(self.memory.specs()) {
+        for (slot, spec) in slots.iter().zip(self.memory.kv.specs()) {
             let (Some(inputs), Some((rope, factors))) = (&inputs[slot.pool], spec.rope) else {
                 continue;
             };
@@ -97,7 +98,7 @@ impl Context {
             }
         }
         self.sched.compute(&self.graph.graph)?;
-        self.memory.shift_done();
+        self.memory.kv.shift_done();
         Ok(())
     }
 }
