@@ -50,7 +50,7 @@ impl Context {
             .collect();
         let g = &mut self.graph.graph;
         let by_axes = |spec: &KvSpec| spec.rope.is_some_and(|(rope, _)| rope.kind.n_axes() > 1);
-        let by_axes = self.memory.specs().iter().any(by_axes);
+        let by_axes = self.memory.kv.specs().iter().any(by_axes);
         let inputs: Vec<_> = pools
             .iter()
             .map(|p| p.as_ref().map(|d| shift_inputs(g, d.len(), by_axes)))
