@@ -6,13 +6,15 @@
 //! arch      = { section } ;
 //! section   = "name" ":" STRING ";"
 //!           | "like" ":" STRING ";"                                (* what is not said here is said there *)
-//!           | "rope" ":" ( "norm" | "neox" | "none" ) ";"          (* later: "mrope" | "imrope" *)
+//!           | "rope" ":" kind [ "or" kind ] ";"                      (* "or": in files with sections; not for "none" *)
 //!           | "attention" ":" ( "causal" | "bidirectional" ) ";"    (* causal if not said *)
 //!           | "hparams" "{" { hparam } "}"
 //!           | "tensors" "{" { tensor | group | layers } "}"
 //!           | "graph" "{" { stmt | loop } [ EXPR ] "}"              (* later: "graph" IDENT *)
 //!           | function                                              (* see `fragment` *)
 //!           | "test" "{" [ size { "," size } [ "," ] ] "}" ;
+//!
+//! kind      = "norm" | "neox" | "mrope" | "imrope" | "none" ;
 //!
 //! hparam    = IDENT ":" type "=" STRING [ "or" EXPR ] ";"
 //!           | "let" IDENT "=" EXPR ";"
@@ -24,14 +26,14 @@
 //!
 //! layers    = "layer" [ IDENT STRING EXPR ] "{" { tensor | group } "}" ;      (* name, GGUF prefix, count *)
 //! group     = "if" EXPR "{" { tensor | group } "}" [ "else" ( group | "{" { tensor | group } "}" ) ] ;
-//! tensor    = name { "," name } ":" kind [ STRING { "," STRING } ] "[" dims "]" [ "or" IDENT ] ";"
+//! tensor    = name { "," name } ":" use [ STRING { "," STRING } ] "[" dims "]" [ "or" IDENT ] ";"
 //!           | "use" fragment { "," fragment } ";"
 //!           | "ignore" STRING { "," STRING } ";"
 //!           | without                                               (* not in a group *)
 //!           | "state" "{" { IDENT ":" "[" dims "]" ";" } "}" ;      (* later *)
 //! name      = IDENT [ "?" ] ;                                       (* the GGUF name too, unless there is a STRING for each *)
 //! fragment  = IDENT [ "(" IDENT "=" EXPR { "," IDENT "=" EXPR } ")" ] ;
-//! kind      = "embed" | "vector" | "norm" | "linear" | "experts" | "raw" ;
+//! use       = "embed" | "vector" | "norm" | "linear" | "experts" | "raw" ;
 //! dims      = EXPR { "," EXPR } | EXPR "->" EXPR [ ";" EXPR ] ;
 //!
 //! loop      = "for" ( "layer" | IDENT | "_" ) [ "in" EXPR ".." EXPR ] "{" { stmt | loop } "}" ;
@@ -144,7 +146,8 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
         }
         "rope" => {
             input.parse::<Token![:]>()?;
-            decl.rope = Some(input.parse()?);
+            let kind = input.parse()?;
+            decl.rope = Some((kind, after_or(input, |input| input.parse())?));
             input.parse::<Token![;]>()?;
         }
         "attention" => {
