@@ -23,4 +23,4 @@ pub use inputs::{Inputs, PoolInputs};
 pub use linear_attention::LinearAttentionArgs;
 pub use moe::{Gating, MoeArgs};
 pub use prune::keep_output_rows;
-pub use recur::{StateSlot, StateSpec};
+pub use recur::{Mamba2Args, StateSlot, StateSpec};
