@@ -3,6 +3,6 @@
 pub use crate::build::{AttentionArgs, Builder, Gating, MoeArgs, RopeArgs, chunked, standard, symmetric};
 pub use crate::graph::{RopeKind, TensorId, Unary, Window};
 pub use crate::model::{
-    Architecture, Base, BuildGraph, Embed, Experts, FlowNode, HparamDecl, HparamReader, Linear, Norm, Registered,
-    TensorDecl, TensorTable, Vector,
+    Architecture, Base, BuildGraph, Embed, Experts, FlowNode, HparamDecl, HparamReader, Linear, Norm, PerHead,
+    Registered, TensorDecl, TensorTable, Vector,
 };

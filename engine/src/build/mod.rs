@@ -12,7 +12,9 @@ mod moe;
 mod prune;
 
 pub use adapt::{Adaptation, AdaptedUse, AdapterLeaf, LowRankTerm};
-pub use attention::{AttentionArgs, CacheView, KvSlot, KvSpec, PoolView, RopeArgs, chunked, standard, symmetric};
+pub use attention::{
+    AttentionArgs, CacheView, KeyRotation, KvSlot, KvSpec, PoolView, RopeArgs, chunked, standard, symmetric,
+};
 pub use builder::{BuildError, BuildParams, Builder, WeightLeaf};
 pub use inputs::{Inputs, PoolInputs};
 pub use moe::{Gating, MoeArgs};

@@ -2,7 +2,7 @@
 
 use kernels::GgmlType;
 
-use crate::build::KvSpec;
+use crate::build::{KeyRotation, KvSpec};
 use crate::graph::{Flags, Graph, Name, Rope, ShapeError, TensorId};
 
 use super::decode::Context;
@@ -52,11 +52,11 @@ impl Context {
             .collect();
         let slots = self.memory.view().slots.clone();
         for (slot, spec) in slots.iter().zip(self.memory.specs()) {
-            let (Some(inputs), Some((rope, factors))) = (&inputs[slot.pool], spec.rope) else {
+            let (Some(inputs), Some(rotation)) = (&inputs[slot.pool], spec.rope) else {
                 continue;
             };
             let n_cells = self.memory.view().pools[slot.pool].n_cells;
-            let factors = factors.map(|f| {
+            let factors = rotation.factors.map(|f| {
                 let w = self.model.leafs()[f.0.0 as usize];
                 let flags = Flags {
                     weight: true,
@@ -69,7 +69,7 @@ impl Context {
                 layer: Some(spec.layer as u32),
             };
             let cache = g.external(slot.type_k, [spec.k_row, n_cells, 1, 1], name, slot.k, Flags::default());
-            let written = rotate(g, cache, inputs, spec, pure_rotation(rope), factors).map_err(|source| {
+            let written = rotate(g, cache, inputs, spec, rotation, factors).map_err(|source| {
                 crate::build::BuildError::Shape {
                     value: name.to_string(),
                     source,
@@ -105,12 +105,21 @@ fn rotate(
     cache: TensorId,
     inputs: &ShiftInputs,
     spec: &KvSpec,
-    rope: Rope,
+    rotation: KeyRotation,
     factors: Option<TensorId>,
 ) -> Result<TensorId, ShapeError> {
     let n_cells = g.tensor(cache).ne[1];
-    let heads = g.cont(cache, [spec.k_row / spec.n_head_kv, spec.n_head_kv, n_cells, 1])?;
-    let rotated = g.rope(heads, inputs.delta, factors, rope)?;
+    let head_dim = spec.k_row / spec.n_head_kv;
+    let heads = g.cont(cache, [head_dim, spec.n_head_kv, n_cells, 1])?;
+    let rope = pure_rotation(rotation.rope);
+    let rotated = match rotation.offset {
+        0 => g.rope(heads, inputs.delta, factors, rope)?,
+        offset => {
+            let (before, after) = (g.slice(heads, 0, offset)?, g.slice(heads, offset, head_dim)?);
+            let after = g.rope(after, inputs.delta, factors, rope)?;
+            g.concat(before, after, 0)?
+        }
+    };
     let rows = g.reshape(rotated, [spec.k_row, n_cells, 1, 1])?;
     g.set_rows(cache, rows, inputs.cells)
 }

@@ -132,6 +132,10 @@ pub struct Experts {
     pub scale: Option<WeightId>,
 }
 
+/// A stack of matrices `[n_in, n_out, n_head]`, one for each head.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PerHead(pub WeightId);
+
 impl From<Norm> for Vector {
     fn from(norm: Norm) -> Vector {
         Vector(norm.weight)
@@ -161,5 +165,6 @@ placeholders! {
     Vector Vector(WeightId(0));
     Norm Norm { weight: WeightId(0), bias: None };
     Linear Linear { weight: WeightId(0), bias: None, scale: None };
+    PerHead PerHead(WeightId(0));
     Experts Experts { weight: WeightId(0), bias: None, scale: None };
 }

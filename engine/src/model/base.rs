@@ -9,6 +9,7 @@ pub struct Base {
     n_ctx_train: usize,
     n_embd: usize,
     n_layer: usize,
+    n_layer_nextn: usize,
     n_head: Vec<usize>,
     n_head_kv: Vec<usize>,
     n_ff: Vec<usize>,
@@ -53,9 +54,11 @@ const MAX_EXPERTS: usize = 1 << 14;
 impl Base {
     /// Reads all of them, noting errors in the reader.
     pub(super) fn read(r: &mut HparamReader<'_>) -> Base {
-        let n_layer = r.in_range("block_count", None, 1..=MAX_LAYERS);
+        let n_blocks = r.in_range("block_count", None, 1..=MAX_LAYERS);
+        let n_layer_nextn = r.in_range("nextn_predict_layers", Some(0), 0..=n_blocks - 1);
+        let n_layer = n_blocks - n_layer_nextn;
         let n_embd = r.in_range("embedding_length", None, 1..=MAX_SIZE);
-        r.set_layers(n_layer);
+        r.set_layers(n_layer, n_blocks);
         let n_head = r.usizes("attention.head_count", Some(0));
         let n_head_kv = r.usizes_with("attention.head_count_kv", |il| n_head[il]);
         let n_ff = r.usizes("feed_forward_length", Some(0));
@@ -67,6 +70,7 @@ impl Base {
             n_ctx_train: r.in_range("context_length", None, 1..=usize::MAX >> 1),
             n_embd,
             n_layer,
+            n_layer_nextn,
             head_dim_k,
             head_dim_v,
             n_rot: r.in_range("rope.dimension_count", Some(head_dim_k), 0..=MAX_SIZE),
@@ -137,6 +141,10 @@ impl Base {
     pub fn n_layer(&self) -> usize {
         self.n_layer
     }
+    /// Layers behind the last one that predict further tokens and take no part in the graph; `block_count` counts them.
+    pub fn n_layer_nextn(&self) -> usize {
+        self.n_layer_nextn
+    }
     /// Query heads.
     pub fn n_head(&self, il: usize) -> usize {
         self.n_head[il]
@@ -180,6 +188,10 @@ impl Base {
     /// Factor on positions.
     pub fn rope_freq_scale(&self) -> f32 {
         self.rope.freq_scale
+    }
+    /// Whether positions are extended by YaRN.
+    pub fn rope_yarn(&self) -> bool {
+        self.rope.ext_factor != 0.0
     }
     /// Whether positions have several axes.
     pub fn rope_sections(&self) -> bool {

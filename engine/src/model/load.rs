@@ -295,13 +295,14 @@ fn declare(
     prefix: &str,
 ) -> Result<Declared, ModelError> {
     let mut reader = HparamReader::new(metadata, prefix);
+    let base = reader.base();
+    table.ignore_layers(base.n_layer()..base.n_layer() + base.n_layer_nextn());
     // Tensors cannot be declared from hyper-parameters that are dummies.
     let graph = if reader.failed() {
         None
     } else {
         (arch.load)(&mut reader, &mut table)
     };
-    let base = reader.base();
     let errors = reader.into_errors();
     let Some(graph) = graph.filter(|_| errors.is_empty()) else {
         return Err(ModelError::Hparams {

@@ -48,6 +48,8 @@ pub struct HparamReader<'a> {
     prefix: &'a str,
     base: Option<Base>,
     n_layer: usize,
+    /// Layers that arrays of the file count: those of the graph, and those that predict further tokens.
+    n_blocks: usize,
     errors: Vec<HparamError>,
 }
 
@@ -59,6 +61,7 @@ impl<'a> HparamReader<'a> {
             prefix,
             base: None,
             n_layer: 0,
+            n_blocks: 0,
             errors: Vec::new(),
         };
         let base = Base::read(&mut r);
@@ -153,8 +156,8 @@ impl<'a> HparamReader<'a> {
             .collect()
     }
 
-    pub(super) fn set_layers(&mut self, n_layer: usize) {
-        self.n_layer = n_layer;
+    pub(super) fn set_layers(&mut self, n_layer: usize, n_blocks: usize) {
+        (self.n_layer, self.n_blocks) = (n_layer, n_blocks);
     }
 
     pub(super) fn contradiction(&mut self, text: String) {
@@ -264,7 +267,7 @@ impl<'a> HparamReader<'a> {
                 };
                 match value.as_array() {
                     None => convert(value).map(|v| vec![v; n]).ok_or_else(wrong),
-                    Some(a) if a.len() == n => (0..n)
+                    Some(a) if a.len() == n || a.len() == self.n_blocks => (0..n)
                         .map(|i| a.get(i).as_ref().and_then(&convert))
                         .collect::<Option<_>>()
                         .ok_or_else(wrong),

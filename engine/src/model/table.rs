@@ -7,7 +7,7 @@ use kernels::GgmlType;
 
 use crate::gguf::{Gguf, GgufSet, TensorInfo};
 
-use super::{Embed, Experts, Linear, Norm, Vector, WeightId};
+use super::{Embed, Experts, Linear, Norm, PerHead, Vector, WeightId};
 
 /// The op that consumes a tensor; decides where it may be placed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -145,6 +145,8 @@ pub struct TensorTable<'a> {
     rows: Vec<TableRow>,
     used: HashSet<usize>,
     ignored: Vec<&'static str>,
+    /// Layers whose tensors are not used.
+    ignored_layers: std::ops::Range<usize>,
     prefix: String,
     layer: Option<u32>,
     /// The layer's fused tensor in the file's list, and how many of its rows projections took so far.
@@ -169,6 +171,7 @@ impl<'a> TensorTable<'a> {
             rows: Vec::new(),
             used: HashSet::new(),
             ignored: Vec::new(),
+            ignored_layers: 0..0,
             prefix: String::new(),
             layer: None,
             fused: None,
@@ -193,6 +196,11 @@ impl<'a> TensorTable<'a> {
     /// Tensors of this name (any suffix, any layer) may be in the file and are not used.
     pub fn ignore(&mut self, name: &'static str) {
         self.ignored.push(name);
+    }
+
+    /// Tensors of these layers may be in the file and are not used.
+    pub fn ignore_layers(&mut self, layers: std::ops::Range<usize>) {
+        self.ignored_layers = layers;
     }
 
     /// A table of rows `[n, rows]`.
@@ -288,6 +296,17 @@ impl<'a> TensorTable<'a> {
     pub fn experts_opt(&mut self, name: &'static str, n_in: usize, n_out: usize, n: usize) -> Option<Experts> {
         let weight = self.optional(name, "weight", &[n_in, n_out, n], Consumer::MulMatId)?;
         Some(self.with_expert_companions(name, n_out, n, weight))
+    }
+
+    /// A stack of `n_head` matrices from `n_in` to `n_out`.
+    pub fn per_head(&mut self, name: &'static str, n_in: usize, n_out: usize, n_head: usize) -> PerHead {
+        PerHead(self.required(name, "weight", &[n_in, n_out, n_head], Consumer::MulMat))
+    }
+
+    /// As [`TensorTable::per_head`], `None` if the file lacks it.
+    pub fn per_head_opt(&mut self, name: &'static str, n_in: usize, n_out: usize, n_head: usize) -> Option<PerHead> {
+        self.optional(name, "weight", &[n_in, n_out, n_head], Consumer::MulMat)
+            .map(PerHead)
     }
 
     /// The table, or all differences between the declaration and the file, in order.
@@ -469,11 +488,12 @@ impl<'a> TensorTable<'a> {
 
     fn is_ignored(&self, name: &str) -> bool {
         let bare = name.rsplit_once('.').map_or(name, |(bare, _)| bare);
-        let in_layer = |name: &'_ str| -> String {
-            let rest = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
-            rest.map_or(name, |(_, rest)| rest).to_owned()
-        };
-        let (whole, without_suffix) = (in_layer(name), in_layer(bare));
+        let layer = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+        if layer.is_some_and(|(il, _)| il.parse().is_ok_and(|il: usize| self.ignored_layers.contains(&il))) {
+            return true;
+        }
+        let whole = layer.map_or(name, |(_, rest)| rest);
+        let without_suffix = whole.rsplit_once('.').map_or(whole, |(bare, _)| bare);
         self.ignored
             .iter()
             .any(|&i| i == name || i == bare || i == whole || i == without_suffix)
