@@ -199,13 +199,9 @@ fn header(sizes: &Sizes, moe: bool) -> Gguf {
             continue;
         }
         let suffix = if t.kind == "raw" { "" } else { ".weight" };
-        let layers = if t.per_layer { sizes["n_layer"] } else { 1 };
+        let layers = if t.group.is_some() { sizes["n_layer"] } else { 1 };
         for il in 0..layers {
-            let prefix = if t.per_layer {
-                format!("blk.{il}.")
-            } else {
-                String::new()
-            };
+            let prefix = t.group.map_or_else(String::new, |group| format!("{group}.{il}."));
             let name = format!("{prefix}{}{suffix}", t.gguf);
             w.add_tensor_with(name, GgmlType::F32, &dims(t.shape, sizes), |_| Ok(()))
                 .unwrap();

@@ -1,5 +1,7 @@
 //! [`Builder`]: element-wise ops, norms and linear layers on named values.
 
+use std::ops::Range;
+
 use kernels::GgmlType;
 
 use crate::graph::{Flags, Graph, Home, Name, RopeKind, ShapeError, TensorId, Unary};
@@ -8,6 +10,9 @@ use crate::model::{Embed, Linear, Norm, PerHead, Placeholder, RopeScaling, Vecto
 use super::adapt::Adaptation;
 use super::attention::{CacheView, KvSpec};
 use super::inputs::Inputs;
+
+/// Most rounds of all loops of a graph: more than any model has, few enough for a file's lies.
+const MAX_ROUNDS: usize = 4096;
 
 /// A graph that cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,6 +38,12 @@ pub enum BuildError {
     NoUps {
         /// The last named value before the error.
         value: String,
+    },
+    /// Loops that make the graph larger than any model's.
+    #[error("the graph repeats its parts {rounds} times, expected at most {MAX_ROUNDS}")]
+    TooLong {
+        /// Rounds of the loops up to the one that is too long.
+        rounds: usize,
     },
     /// RoPE in an architecture declared without.
     #[error("{value}: the architecture declares no rope")]
@@ -97,6 +108,8 @@ pub struct Builder<'a> {
     pub(super) adaptation: &'a Adaptation,
     pub(super) layer: Option<u32>,
     pub(super) n_attention: usize,
+    /// Rounds of all loops so far.
+    n_rounds: usize,
     /// A rotation depends on the length of the context.
     pub(super) factors_by_context: bool,
     last_name: Name,
@@ -164,6 +177,7 @@ impl<'a> Builder<'a> {
             adaptation: Adaptation::NONE,
             layer: None,
             n_attention: 0,
+            n_rounds: 0,
             factors_by_context: false,
             last_name: Name::default(),
             error: None,
@@ -196,6 +210,21 @@ impl<'a> Builder<'a> {
         if tensor.name.base.is_empty() {
             tensor.name = name;
         }
+    }
+
+    /// The numbers `from..to` of a loop in a graph; none, after noting the error, if the graph would grow beyond bounds.
+    pub fn rounds(&mut self, from: usize, to: usize) -> Range<usize> {
+        self.n_rounds = self.n_rounds.saturating_add(to.saturating_sub(from));
+        if self.n_rounds > MAX_ROUNDS {
+            self.fail(BuildError::TooLong { rounds: self.n_rounds });
+            return 0..0;
+        }
+        from..to
+    }
+
+    /// The layers `from..to` of `count` for a loop in a graph; as [`Builder::rounds`].
+    pub fn layers(&mut self, from: usize, to: usize, count: usize) -> Range<usize> {
+        self.rounds(from, to.min(count))
     }
 
     /// Enters a layer: names carry its number from here.
