@@ -8,7 +8,7 @@ use crate::graph::{Flags, Graph, Home, Name, RopeKind, ShapeError, TensorId, Una
 use crate::model::{Embed, Linear, Norm, PerHead, Placeholder, RopeScaling, Vector, WeightId};
 
 use super::adapt::Adaptation;
-use super::attention::{CacheView, KvSpec};
+use super::attention::{CacheView, MemorySpecs};
 use super::inputs::Inputs;
 
 /// Most rounds of all loops of a graph: more than any model has, few enough for a file's lies.
@@ -36,6 +36,12 @@ pub enum BuildError {
         "{value}: the file has neither `ffn_up_exps` nor `ffn_gate_up_exps`, which holds gates and ups in one tensor"
     )]
     NoUps {
+        /// The last named value before the error.
+        value: String,
+    },
+    /// A recurrence in an architecture that computes batches whole.
+    #[error("{value}: a recurrent op needs a memory, which bidirectional architectures do not have")]
+    NoMemory {
         /// The last named value before the error.
         value: String,
     },
@@ -87,10 +93,10 @@ pub struct BuildParams {
     pub half_gelu: bool,
 }
 
-/// Where attention finds its keys and values.
+/// Where attention finds its keys and values, and recurrences their states.
 pub(super) enum Cache<'a> {
-    /// No memory yet: record what each attention call will need.
-    Probe(&'a mut Vec<KvSpec>),
+    /// No memory yet: record what attention and recurrences will need.
+    Probe(&'a mut MemorySpecs),
     /// Cells of a KV memory.
     Cells(&'a CacheView),
     /// The batch itself, without a memory.
@@ -108,6 +114,7 @@ pub struct Builder<'a> {
     pub(super) adaptation: &'a Adaptation,
     pub(super) layer: Option<u32>,
     pub(super) n_attention: usize,
+    pub(super) n_states: usize,
     /// Rounds of all loops so far.
     n_rounds: usize,
     /// A rotation depends on the length of the context.
@@ -141,16 +148,17 @@ impl<'a> Builder<'a> {
         Self::new(graph, weights, leafs, inputs, params, Cache::Batch, 1)
     }
 
-    /// A builder that records in `specs` what each attention call needs from a KV memory.
+    /// A builder that records in `specs` what the graph needs from a memory.
     pub fn probe(
         graph: &'a mut Graph,
         weights: &'a [WeightLeaf],
         leafs: &'a mut Vec<Option<TensorId>>,
         inputs: &'a mut Inputs,
         params: BuildParams,
-        specs: &'a mut Vec<KvSpec>,
+        specs: &'a mut MemorySpecs,
     ) -> Builder<'a> {
-        specs.clear();
+        specs.kv.clear();
+        specs.states.clear();
         Self::new(graph, weights, leafs, inputs, params, Cache::Probe(specs), 1)
     }
 
@@ -177,6 +185,7 @@ impl<'a> Builder<'a> {
             adaptation: Adaptation::NONE,
             layer: None,
             n_attention: 0,
+            n_states: 0,
             n_rounds: 0,
             factors_by_context: false,
             last_name: Name::default(),
@@ -524,6 +533,11 @@ impl<'a> Builder<'a> {
     pub(super) fn fail_no_ups(&mut self) {
         let value = self.last_name.to_string();
         self.fail(BuildError::NoUps { value });
+    }
+
+    pub(super) fn fail_no_memory(&mut self) {
+        let value = self.last_name.to_string();
+        self.fail(BuildError::NoMemory { value });
     }
 
     pub(super) fn fail_no_rope(&mut self) {

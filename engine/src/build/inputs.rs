@@ -13,6 +13,8 @@ pub struct Inputs {
     pub sequences: Option<TensorId>,
     /// Rows whose output is wanted, i32 `[n_outputs]`.
     pub out_ids: Option<TensorId>,
+    /// Cells of states that each token's is read from and left in, both i32 `[T]`.
+    pub states: Option<(TensorId, TensorId)>,
     /// Per pool of the KV memory.
     pub pools: Vec<PoolInputs>,
 }
@@ -35,6 +37,7 @@ impl Inputs {
         self.positions = None;
         self.sequences = None;
         self.out_ids = None;
+        self.states = None;
         self.pools.clear();
         self.pools.resize(n_pools, PoolInputs::default());
     }

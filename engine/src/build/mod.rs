@@ -10,12 +10,15 @@ mod builder;
 mod inputs;
 mod moe;
 mod prune;
+mod recur;
 
 pub use adapt::{Adaptation, AdaptedUse, AdapterLeaf, LowRankTerm};
 pub use attention::{
-    AttentionArgs, CacheView, KeyRotation, KvSlot, KvSpec, PoolView, RopeArgs, chunked, standard, symmetric,
+    AttentionArgs, CacheView, KeyRotation, KvSlot, KvSpec, MemorySpecs, PoolView, RopeArgs, chunked, standard,
+    symmetric,
 };
 pub use builder::{BuildError, BuildParams, Builder, WeightLeaf};
 pub use inputs::{Inputs, PoolInputs};
 pub use moe::{Gating, MoeArgs};
 pub use prune::keep_output_rows;
+pub use recur::{StateSlot, StateSpec};
