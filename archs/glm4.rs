@@ -1,9 +1,9 @@
-//! GLM-4 (0414): ChatGLM with norms after attention and feed-forward too. Of its vision model the text path: positions whose axes
-//! are all equal.
+//! GLM-4 (0414): ChatGLM with norms after attention and feed-forward too. Files of its vision
+//! model have positions with axes.
 
 arch_macros::arch! {
     name: "glm4";
-    rope: norm;
+    rope: norm or mrope;
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
@@ -32,9 +32,8 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            // The vision model, known by its sections, pairs halves.
-            let q = rope(heads(wq(h), n_head), halves = rope_sections);
-            let k = rope(heads(wk(h), n_head_kv), halves = rope_sections);
+            let q = rope(heads(wq(h), n_head));
+            let k = rope(heads(wk(h), n_head_kv));
             let v = heads(wv(h), n_head_kv);
             x += rms_norm(wo(attention(q, k, v)), attn_post, eps);
             let h = rms_norm(x, ffn_norm, eps);

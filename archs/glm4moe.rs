@@ -3,7 +3,7 @@
 
 arch_macros::arch! {
     name: "glm4moe";
-    rope: neox;
+    rope: neox or mrope;
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";

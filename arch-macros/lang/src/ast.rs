@@ -10,8 +10,8 @@ pub struct Decl {
     pub name: Option<LitStr>,
     /// `like: "qwen2";`
     pub like: Option<LitStr>,
-    /// `rope: neox;`
-    pub rope: Option<Ident>,
+    /// `rope: neox;` or `rope: neox or mrope;`
+    pub rope: Option<(Ident, Option<Ident>)>,
     /// `attention: bidirectional;`
     pub attention: Option<Ident>,
     /// Items of `hparams { … }`.

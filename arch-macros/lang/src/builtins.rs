@@ -120,14 +120,6 @@ pub static BUILTINS: &[Builtin] = &[
         derived: true,
         doc: "whether positions are extended by YaRN: `rope.scaling.type` or `rope.scaling.yarn_ext_factor` says so",
     },
-    Builtin {
-        name: "rope_sections",
-        ty: Ty::Bool,
-        per_layer: false,
-        alias_of: None,
-        derived: true,
-        doc: "whether `rope.dimension_sections` gives the first two axes of a position a share of the rotary pairs",
-    },
 ];
 
 /// The builtin with this name.

@@ -49,6 +49,7 @@ pub fn skeleton(name: &str) -> TokenStream {
         pub static ARCH: #ty = #ty {
             name: #name,
             rope: ::core::option::Option::None,
+            rope_with_sections: ::core::option::Option::None,
             bidirectional: false,
             hparams: &[],
             tensors: &[],
@@ -321,17 +322,8 @@ fn and(list: Vec<TokenStream>) -> TokenStream {
 fn arch_static(arch: &Arch) -> TokenStream {
     let ty = runtime("Architecture");
     let name = &arch.name;
-    let rope = match arch.rope {
-        RopeKind::None => quote!(::core::option::Option::None),
-        kind => {
-            let (ty, variant) = (
-                runtime("RopeKind"),
-                if kind == RopeKind::Norm { "Norm" } else { "Neox" },
-            );
-            let variant = shared(variant);
-            quote!(::core::option::Option::Some(#ty::#variant))
-        }
-    };
+    let rope = rope_kind(Some(arch.rope));
+    let rope_with_sections = rope_kind(arch.rope_with_sections);
     let bidirectional = arch.bidirectional;
     let hparams = arch.hparams.iter().filter_map(hparam_decl);
     let tensors = arch.tensors.iter().map(|t| tensor_decl(arch, t));
@@ -351,6 +343,7 @@ fn arch_static(arch: &Arch) -> TokenStream {
         pub static ARCH: #ty = #ty {
             name: #name,
             rope: #rope,
+            rope_with_sections: #rope_with_sections,
             bidirectional: #bidirectional,
             hparams: &[#(#hparams),*],
             tensors: &[#(#tensors),*],
@@ -359,6 +352,19 @@ fn arch_static(arch: &Arch) -> TokenStream {
             load,
         };
     }
+}
+
+/// The engine's name of a kind; `None` without rotary positions.
+fn rope_kind(kind: Option<RopeKind>) -> TokenStream {
+    let variant = match kind {
+        None | Some(RopeKind::None) => return quote!(::core::option::Option::None),
+        Some(RopeKind::Norm) => "Norm",
+        Some(RopeKind::Neox) => "Neox",
+        Some(RopeKind::Mrope) => "Mrope",
+        Some(RopeKind::Imrope) => "Imrope",
+    };
+    let (ty, variant) = (runtime("RopeKind"), shared(variant));
+    quote!(::core::option::Option::Some(#ty::#variant))
 }
 
 fn hparam_decl(h: &Hparam) -> Option<TokenStream> {

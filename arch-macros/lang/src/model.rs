@@ -15,6 +15,8 @@ pub struct Arch {
     pub ancestors: Vec<Ancestor>,
     /// Pairing of rotary positions.
     pub rope: RopeKind,
+    /// Pairing in files whose positions have several axes, if another.
+    pub rope_with_sections: Option<RopeKind>,
     /// Tokens see later ones too; there is no KV memory.
     pub bidirectional: bool,
     /// Keys, derived values and checks, in order.
@@ -62,6 +64,26 @@ pub enum RopeKind {
     Norm,
     /// Halves.
     Neox,
+    /// Halves, each axis of a position turning a section of them.
+    Mrope,
+    /// Halves, the axes of a position taking turns.
+    Imrope,
+}
+
+impl RopeKind {
+    /// All kinds with their names.
+    pub const ALL: [(&'static str, RopeKind); 5] = [
+        ("norm", RopeKind::Norm),
+        ("neox", RopeKind::Neox),
+        ("mrope", RopeKind::Mrope),
+        ("imrope", RopeKind::Imrope),
+        ("none", RopeKind::None),
+    ];
+
+    /// True if positions have several axes.
+    pub fn has_axes(self) -> bool {
+        matches!(self, RopeKind::Mrope | RopeKind::Imrope)
+    }
 }
 
 /// A value of a `test` block.

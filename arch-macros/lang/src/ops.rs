@@ -229,11 +229,10 @@ pub static OPS: &[OpSpec] = &[
                 keyword("offset", Int),
                 keyword_some("magnitude", Float),
                 keyword_some("yarn", Bool),
-                keyword("halves", Bool),
             ],
             rope,
             Emit::Struct("rope", "RopeArgs"),
-            "rotary positions on [d, n, T]; the pairs are the declaration's `rope:` (neox's where `halves`), base, scale, dims and \
+            "rotary positions on [d, n, T]; the pairs are the declaration's `rope:`, base, scale, dims and \
              magnitude the file's unless given, from dimension `offset` on; `factors` divide the frequencies, without them `short` or, in contexts beyond the first \
              training's, `long`; YaRN as the file says where `yarn` holds or is not given",
         )

@@ -6,12 +6,14 @@
 //! arch      = { section } ;
 //! section   = "name" ":" STRING ";"
 //!           | "like" ":" STRING ";"                                (* what is not said here is said there *)
-//!           | "rope" ":" ( "norm" | "neox" | "none" ) ";"          (* later: "mrope" | "imrope" *)
+//!           | "rope" ":" kind [ "or" kind ] ";"                      (* "or": in files with sections; not for "none" *)
 //!           | "attention" ":" ( "causal" | "bidirectional" ) ";"    (* causal if not said *)
 //!           | "hparams" "{" { hparam } "}"
 //!           | "tensors" "{" { tensor | group | layers } "}"
 //!           | "graph" "{" { stmt | loop } [ EXPR ] "}"              (* later: "graph" IDENT *)
 //!           | "test" "{" [ size { "," size } [ "," ] ] "}" ;
+//!
+//! kind      = "norm" | "neox" | "mrope" | "imrope" | "none" ;
 //!
 //! hparam    = IDENT ":" type "=" STRING [ "or" EXPR ] ";"
 //!           | "let" IDENT "=" EXPR ";"
@@ -23,11 +25,11 @@
 //!
 //! layers    = "layer" [ IDENT STRING EXPR ] "{" { tensor | group } "}" ;      (* name, GGUF prefix, count *)
 //! group     = "if" EXPR "{" { tensor | group } "}" [ "else" ( group | "{" { tensor | group } "}" ) ] ;
-//! tensor    = IDENT [ "?" ] ":" kind STRING "[" dims "]" [ "or" IDENT ] ";"
+//! tensor    = IDENT [ "?" ] ":" use STRING "[" dims "]" [ "or" IDENT ] ";"
 //!           | "ignore" STRING { "," STRING } ";"
 //!           | without                                               (* not in a group *)
 //!           | "state" "{" { IDENT ":" "[" dims "]" ";" } "}" ;      (* later *)
-//! kind      = "embed" | "vector" | "norm" | "linear" | "experts" | "raw" ;
+//! use       = "embed" | "vector" | "norm" | "linear" | "experts" | "raw" ;
 //! dims      = EXPR { "," EXPR } | EXPR "->" EXPR [ ";" EXPR ] ;
 //!
 //! loop      = "for" ( "layer" | IDENT | "_" ) [ "in" EXPR ".." EXPR ] "{" { stmt | loop } "}" ;
@@ -135,7 +137,8 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
         }
         "rope" => {
             input.parse::<Token![:]>()?;
-            decl.rope = Some(input.parse()?);
+            let kind = input.parse()?;
+            decl.rope = Some((kind, after_or(input, |input| input.parse())?));
             input.parse::<Token![;]>()?;
         }
         "attention" => {

@@ -1,5 +1,7 @@
 //! The hyper-parameters that every architecture has, read from the keys that all of them share.
 
+use crate::graph::ROPE_AXES;
+
 use super::HparamReader;
 
 /// Values behind the architecture language's builtin symbols. Accessors take the layer where files may hold one value per layer.
@@ -20,8 +22,8 @@ pub struct Base {
     n_expert_used: usize,
     /// How positions are scaled.
     pub rope: RopeScaling,
-    /// Positions have several axes (time, height, width), each with its share of the rotary pairs.
-    pub rope_sections: bool,
+    /// Rotary pairs of each axis of a position (`rope.dimension_sections`); zeros if the file has none.
+    pub rope_sections: [usize; ROPE_AXES],
 }
 
 /// Where and how far a model's positions reach beyond its first training (keys `rope.*`).
@@ -77,7 +79,7 @@ impl Base {
             n_expert: r.in_range("expert_count", Some(0), 0..=MAX_EXPERTS),
             n_expert_used: r.in_range("expert_used_count", Some(0), 0..=MAX_EXPERTS),
             rope: RopeScaling::read(r),
-            rope_sections: r.has_sections(),
+            rope_sections: r.sections(),
             n_head,
             n_head_kv,
             n_ff,
@@ -193,9 +195,9 @@ impl Base {
     pub fn rope_yarn(&self) -> bool {
         self.rope.ext_factor != 0.0
     }
-    /// Whether positions have several axes.
-    pub fn rope_sections(&self) -> bool {
-        self.rope_sections
+    /// Whether positions have several axes: both time and height turn pairs.
+    pub fn has_sections(&self) -> bool {
+        self.rope_sections[..2].iter().all(|&n| n > 0)
     }
 }
 

@@ -300,6 +300,9 @@ fn declare(
     let mut reader = HparamReader::new(metadata, prefix);
     let base = reader.base();
     table.ignore_layers(base.n_layer()..base.n_layer() + base.n_layer_nextn());
+    if arch.needs_sections() || (arch.rope_with_sections.is_some() && base.has_sections()) {
+        reader.check_sections(base.head_dim());
+    }
     // Tensors cannot be declared from hyper-parameters that are dummies.
     let graph = if reader.failed() {
         None
@@ -405,8 +408,9 @@ fn probe(
         n_tokens: 1,
         n_outputs: 1,
         n_ctx: 0,
-        rope_kind: arch.rope,
+        rope_kind: arch.rope_kind(base),
         rope: base.rope,
+        rope_sections: base.rope_sections,
         n_rot: base.n_rot(),
         causal: !arch.bidirectional,
         half_gelu: false,

@@ -19,7 +19,7 @@ impl Checker<'_> {
     pub(super) fn arch(mut self, decl: &Decl) -> Option<Arch> {
         let name = self.name_line(decl);
         let rope = self.rope_line(decl);
-        self.rope = rope;
+        self.rope = rope.map(|(kind, _)| kind);
         let bidirectional = self.attention_line(decl);
         let hparams = self.hparam_block(&decl.hparams);
         let mut ignored = Vec::new();
@@ -56,7 +56,8 @@ impl Checker<'_> {
         Some(Arch {
             name: name?,
             ancestors: Vec::new(),
-            rope: rope?,
+            rope: rope?.0,
+            rope_with_sections: rope?.1,
             bidirectional: bidirectional?,
             hparams,
             groups: self.groups,
@@ -98,8 +99,8 @@ impl Checker<'_> {
         }
     }
 
-    fn rope_line(&mut self, decl: &Decl) -> Option<RopeKind> {
-        let Some(kind) = &decl.rope else {
+    fn rope_line(&mut self, decl: &Decl) -> Option<(RopeKind, Option<RopeKind>)> {
+        let Some((kind, with_sections)) = &decl.rope else {
             let at = decl.name.as_ref().map_or_else(Span::call_site, |n| n.span());
             self.errors.at_span(
                 at,
@@ -107,19 +108,27 @@ impl Checker<'_> {
             );
             return None;
         };
-        match kind.to_string().as_str() {
-            "norm" => Some(RopeKind::Norm),
-            "neox" => Some(RopeKind::Neox),
-            "none" => Some(RopeKind::None),
-            "mrope" | "imrope" => self.fault(kind, format!("`rope: {kind}` is not supported yet")),
-            other => {
-                let hint = did_you_mean(other, ["norm", "neox", "none"]);
-                self.fault(
-                    kind,
-                    format!("expected `norm`, `neox` or `none`, found `{other}`{hint}"),
-                )
-            }
+        let kind = self.rope_kind(kind);
+        let Some(word) = with_sections else {
+            return Some((kind?, None));
+        };
+        let (kind, with_sections) = (kind?, self.rope_kind(word)?);
+        if kind.has_axes() || kind == RopeKind::None || !with_sections.has_axes() {
+            return self.fault(
+                word,
+                "after `or` stands the kind for files whose positions have axes: `rope: norm or mrope;`",
+            );
         }
+        Some((kind, Some(with_sections)))
+    }
+
+    fn rope_kind(&mut self, word: &Ident) -> Option<RopeKind> {
+        let found = RopeKind::ALL.iter().find(|(name, _)| word == name);
+        found.map(|&(_, kind)| kind).or_else(|| {
+            let hint = did_you_mean(&word.to_string(), RopeKind::ALL.iter().map(|&(name, _)| name));
+            let message = format!("expected `norm`, `neox`, `mrope`, `imrope` or `none`, found `{word}`{hint}");
+            self.fault(word, message)
+        })
     }
 
     fn hparam_block(&mut self, items: &[HparamItem]) -> Vec<Hparam> {
