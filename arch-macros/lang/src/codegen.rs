@@ -36,7 +36,8 @@ pub fn items(arch: &Arch) -> TokenStream {
 
 /// Makes the compiler know the files that were read, so that a change of one builds this declaration anew.
 fn tracked_files(arch: &Arch) -> TokenStream {
-    let paths = arch.ancestors.iter().map(|a| format!("/{}", a.file));
+    let files = arch.ancestors.iter().map(|a| &a.file).chain(&arch.fragments);
+    let paths = files.map(|file| format!("/{file}"));
     quote!(#(const _: &::core::primitive::str =
         ::core::include_str!(::core::concat!(::core::env!("CARGO_MANIFEST_DIR"), #paths));)*)
 }

@@ -13,6 +13,8 @@ pub struct Arch {
     pub name: String,
     /// What it is `like`, nearest first.
     pub ancestors: Vec<Ancestor>,
+    /// Files of the fragments in it, relative to the manifest of the crate.
+    pub fragments: Vec<String>,
     /// Pairing of rotary positions.
     pub rope: RopeKind,
     /// Pairing in files whose positions have several axes, if another.
@@ -562,6 +564,17 @@ pub enum ValueKind {
     If(Scalar, Box<Block>, Box<Block>),
     /// `rust!([dims] => expression)`
     Rust(TokenStream),
+    /// A function of the declaration or a fragment: its parameters with their arguments, then what it does.
+    Call(Vec<(VarId, Operand)>, Box<Block>),
+}
+
+/// What a function is given.
+#[derive(Debug)]
+pub enum Operand {
+    /// A tensor.
+    Tensor(Value),
+    /// A number or condition.
+    Scalar(Scalar),
 }
 
 /// An argument of an op, in the order of its parameters.

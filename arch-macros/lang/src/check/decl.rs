@@ -30,6 +30,7 @@ impl Checker<'_> {
             self.errors
                 .at_span(Span::call_site(), "the declaration has no `tensors { … }`");
         }
+        self.declare_functions(&decl.functions);
         let graph = match &decl.graph {
             Some(graph) => self.graph(graph),
             None => {
@@ -56,6 +57,7 @@ impl Checker<'_> {
         Some(Arch {
             name: name?,
             ancestors: Vec::new(),
+            fragments: Vec::new(),
             rope: rope?.0,
             rope_with_sections: rope?.1,
             bidirectional: bidirectional?,
@@ -265,8 +267,8 @@ impl Checker<'_> {
                     self.place = Place::Tensors;
                     self.group = None;
                 }
-                // Taken out when declarations are merged.
-                TensorItem::Without(_) => {}
+                // Taken out when declarations are completed and merged.
+                TensorItem::Without(_) | TensorItem::Use(_) => {}
                 TensorItem::Ignore(names) => {
                     let layer = self.place == Place::LayerTensors;
                     ignored.extend(names.iter().map(|n| (n.clone(), layer)));
@@ -515,6 +517,12 @@ impl Checker<'_> {
                     t.tensor.name, t.tensor.gguf
                 );
                 self.errors.at(&t.tensor.name, message);
+            }
+        }
+        for f in self.functions.iter().filter(|f| !f.inherited) {
+            if !self.called.iter().any(|name| f.name == name) {
+                self.errors
+                    .at(&f.name, format!("`{}` is declared and never called", f.name));
             }
         }
         for h in &self.hparams {
