@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::ops::Range;
 
 use kernels::GgmlType;
 
@@ -145,8 +146,7 @@ pub struct TensorTable<'a> {
     rows: Vec<TableRow>,
     used: HashSet<usize>,
     ignored: Vec<&'static str>,
-    /// Layers whose tensors are not used.
-    ignored_layers: std::ops::Range<usize>,
+    ignored_layers: Range<usize>,
     prefix: String,
     layer: Option<u32>,
     /// The layer's fused tensor in the file's list, and how many of its rows projections took so far.
@@ -204,8 +204,8 @@ impl<'a> TensorTable<'a> {
         self.ignored.push(name);
     }
 
-    /// Tensors of these layers may be in the file and are not used.
-    pub fn ignore_layers(&mut self, layers: std::ops::Range<usize>) {
+    /// Whatever tensors these layers have are not used.
+    pub fn ignore_layers(&mut self, layers: Range<usize>) {
         self.ignored_layers = layers;
     }
 
@@ -494,12 +494,17 @@ impl<'a> TensorTable<'a> {
 
     fn is_ignored(&self, name: &str) -> bool {
         let bare = name.rsplit_once('.').map_or(name, |(bare, _)| bare);
-        let layer = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
-        if layer.is_some_and(|(il, _)| il.parse().is_ok_and(|il: usize| self.ignored_layers.contains(&il))) {
+        let layer = name
+            .strip_prefix("blk.")
+            .and_then(|rest| rest.split('.').next()?.parse().ok());
+        if layer.is_some_and(|il: usize| self.ignored_layers.contains(&il)) {
             return true;
         }
-        let whole = layer.map_or(name, |(_, rest)| rest);
-        let without_suffix = whole.rsplit_once('.').map_or(whole, |(bare, _)| bare);
+        let in_layer = |name: &'_ str| -> String {
+            let rest = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+            rest.map_or(name, |(_, rest)| rest).to_owned()
+        };
+        let (whole, without_suffix) = (in_layer(name), in_layer(bare));
         self.ignored
             .iter()
             .any(|&i| i == name || i == bare || i == whole || i == without_suffix)
