@@ -2,7 +2,7 @@
 
 use kernels::GgmlType;
 
-use crate::graph::{Attention, Flags, Home, Name, Op, Rope, TensorId, Window};
+use crate::graph::{Attention, Flags, Graph, Home, Name, Op, Rope, TensorId, Window};
 use crate::model::Vector;
 
 use super::Builder;
@@ -16,14 +16,27 @@ pub struct KvSpec {
     pub layer: usize,
     /// Elements of a key row: `head_dim_k * n_head_kv`.
     pub k_row: usize,
-    /// Elements of a value row: `head_dim_v * n_head_kv`.
+    /// Elements of a value row: `head_dim_v * n_head_kv`; 0 if the values are elements of the keys.
     pub v_row: usize,
+    /// Leading elements of each key head that are its value, if those are not stored for themselves; else 0.
+    pub v_in_k: usize,
     /// Key and value heads.
     pub n_head_kv: usize,
     /// Which cells a query sees.
     pub window: Window,
-    /// How keys were rotated, if they were as a whole: then they can be rotated on when positions shift.
-    pub rope: Option<(Rope, Option<Vector>)>,
+    /// How keys were rotated, if it is known: then they can be rotated on when positions shift.
+    pub rope: Option<KeyRotation>,
+}
+
+/// How keys were rotated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KeyRotation {
+    /// The rotation.
+    pub rope: Rope,
+    /// Its frequency factors.
+    pub factors: Option<Vector>,
+    /// Elements of a head before those that it was applied to; they know nothing of positions.
+    pub offset: usize,
 }
 
 /// What a graph needs from a memory, in the order of its calls.
@@ -110,6 +123,8 @@ pub struct AttentionArgs {
     pub sinks: Option<Vector>,
     /// Sliding window.
     pub window: Window,
+    /// Without values of their own: this many leading elements of each key head are its value. Only keys are stored then.
+    pub v_in_k: Option<usize>,
 }
 
 impl Default for AttentionArgs {
@@ -121,6 +136,7 @@ impl Default for AttentionArgs {
             causal: true,
             sinks: None,
             window: Window::None,
+            v_in_k: None,
         }
     }
 }
@@ -197,8 +213,8 @@ impl Builder<'_> {
     }
 
     /// Stores `k [dk, n_head_kv, T]` and `v [dv, n_head_kv, T]` in the layer's cache and attends with `q [dk, n_head, T]`:
-    /// `[dv * n_head, T]`.
-    pub fn attention(&mut self, q: TensorId, k: TensorId, v: TensorId, args: AttentionArgs) -> TensorId {
+    /// `[dv * n_head, T]`. Without `v`, values are the first [`AttentionArgs::v_in_k`] elements of the keys.
+    pub fn attention(&mut self, q: TensorId, k: TensorId, v: Option<TensorId>, args: AttentionArgs) -> TensorId {
         let slot = self.n_attention;
         self.n_attention += 1;
         let (keys, values, pool) = match &mut self.cache {
@@ -206,7 +222,8 @@ impl Builder<'_> {
                 let spec = KvSpec {
                     layer: self.layer.unwrap_or(0) as usize,
                     k_row: self.g.tensor(k).ne[0] * self.g.tensor(k).ne[1],
-                    v_row: self.g.tensor(v).ne[0] * self.g.tensor(v).ne[1],
+                    v_row: v.map_or(0, |v| self.g.tensor(v).ne[0] * self.g.tensor(v).ne[1]),
+                    v_in_k: v.map_or(args.v_in_k.unwrap_or(0), |_| 0),
                     n_head_kv: self.g.tensor(k).ne[1],
                     window: args.window,
                     // Which factors a context rotates with is not known yet.
@@ -220,10 +237,11 @@ impl Builder<'_> {
                 let (slot, pool) = (cells.slots[slot], cells.pools[cells.slots[slot].pool]);
                 let cells = self.cells_of_tokens(slot.pool);
                 let keys = self.store("cache_k", slot.type_k, slot.k, pool, k, cells);
-                let values = self.store("cache_v", slot.type_v, slot.v, pool, v, cells);
+                let values = v.map(|v| self.store("cache_v", slot.type_v, slot.v, pool, v, cells));
                 (keys, values, slot.pool)
             }
         };
+        let values = values.unwrap_or_else(|| self.slice(keys, 0, args.v_in_k.unwrap_or(0)));
         let n_kv = self.g.tensor(keys).ne[2];
         let (cell_pos, cell_seq) = self.cell_inputs(pool, n_kv);
         let (pos, seq) = (self.positions(), self.sequences());
@@ -305,8 +323,8 @@ impl Builder<'_> {
     }
 }
 
-/// The rotation that made `k`, looking through views that keep whole rows.
-fn rotation_of(g: &crate::graph::Graph, k: TensorId, leafs: &[Option<TensorId>]) -> Option<(Rope, Option<Vector>)> {
+/// The rotation that made `k`, of whole heads or of what follows an unrotated part.
+fn rotation_of(g: &Graph, k: TensorId, leafs: &[Option<TensorId>]) -> Option<KeyRotation> {
     let t = g.tensor(k);
     match t.op {
         Op::Rope(rope) => {
@@ -317,9 +335,32 @@ fn rotation_of(g: &crate::graph::Graph, k: TensorId, leafs: &[Option<TensorId>])
                     Some(Vector(crate::model::WeightId(index as u32)))
                 }
             };
-            Some((rope, factors))
+            Some(KeyRotation {
+                rope,
+                factors,
+                offset: 0,
+            })
+        }
+        // The one rotated head of all.
+        Op::Repeat if t.ne[0] == g.tensor(t.source(0)).ne[0] => rotation_of(g, t.source(0), leafs),
+        Op::Concat { dim: 0 } if !knows_positions(g, t.source(0)) => {
+            let rotated = rotation_of(g, t.source(1), leafs)?;
+            let offset = g.tensor(t.source(0)).ne[0] + rotated.offset;
+            Some(KeyRotation { offset, ..rotated })
         }
         // Keys normalized after the rotation cannot be rotated on exactly where the norm has weights; everything else is unknown.
         _ => None,
+    }
+}
+
+/// True unless `x` comes from a product of this layer without a rotation on the way.
+fn knows_positions(g: &Graph, x: TensorId) -> bool {
+    let t = g.tensor(x);
+    match t.op {
+        Op::MulMat => false,
+        Op::View | Op::Reshape | Op::Permute | Op::Cont | Op::Repeat | Op::Scale { .. } | Op::RmsNorm { .. } => {
+            knows_positions(g, t.source(0))
+        }
+        _ => true,
     }
 }

@@ -16,7 +16,8 @@ mod recur;
 
 pub use adapt::{Adaptation, AdaptedUse, AdapterLeaf, LowRankTerm};
 pub use attention::{
-    AttentionArgs, CacheView, KvSlot, KvSpec, MemorySpecs, PoolView, RopeArgs, chunked, standard, symmetric,
+    AttentionArgs, CacheView, KeyRotation, KvSlot, KvSpec, MemorySpecs, PoolView, RopeArgs, chunked, standard,
+    symmetric,
 };
 pub use builder::{BuildError, BuildParams, Builder, WeightLeaf};
 pub use inputs::{Inputs, PoolInputs};

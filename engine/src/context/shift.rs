@@ -2,7 +2,7 @@
 
 use kernels::GgmlType;
 
-use crate::build::KvSpec;
+use crate::build::{KeyRotation, KvSpec};
 use crate::graph::{Flags, Graph, Name, ROPE_AXES, Rope, ShapeError, TensorId};
 
 use super::decode::{Context, along_axes};
@@ -49,7 +49,7 @@ impl Context {
             .map(|p| p.pending_shift().map(<[i32]>::to_vec))
             .collect();
         let g = &mut self.graph.graph;
-        let by_axes = |spec: &KvSpec| spec.rope.is_some_and(|(rope, _)| rope.kind.n_axes() > 1);
+        let by_axes = |spec: &KvSpec| spec.rope.is_some_and(|r| r.rope.kind.n_axes() > 1);
         let by_axes = self.memory.kv.specs().iter().any(by_axes);
         let inputs: Vec<_> = pools
             .iter()
@@ -57,11 +57,11 @@ impl Context {
             .collect();
         let slots = self.memory.view().slots.clone();
         for (slot, spec) in slots.iter().zip(self.memory.kv.specs()) {
-            let (Some(inputs), Some((rope, factors))) = (&inputs[slot.pool], spec.rope) else {
+            let (Some(inputs), Some(rotation)) = (&inputs[slot.pool], spec.rope) else {
                 continue;
             };
             let n_cells = self.memory.view().pools[slot.pool].n_cells;
-            let factors = factors.map(|f| {
+            let factors = rotation.factors.map(|f| {
                 let w = self.model.leafs()[f.0.0 as usize];
                 let flags = Flags {
                     weight: true,
@@ -74,7 +74,7 @@ impl Context {
                 layer: Some(spec.layer as u32),
             };
             let cache = g.external(slot.type_k, [spec.k_row, n_cells, 1, 1], name, slot.k, Flags::default());
-            let written = rotate(g, cache, inputs, spec, pure_rotation(rope), factors).map_err(|source| {
+            let written = rotate(g, cache, inputs, spec, rotation, factors).map_err(|source| {
                 crate::build::BuildError::Shape {
                     value: name.to_string(),
                     source,
@@ -116,16 +116,25 @@ fn rotate(
     cache: TensorId,
     inputs: &ShiftInputs,
     spec: &KvSpec,
-    rope: Rope,
+    rotation: KeyRotation,
     factors: Option<TensorId>,
 ) -> Result<TensorId, ShapeError> {
     let n_cells = g.tensor(cache).ne[1];
-    let heads = g.cont(cache, [spec.k_row / spec.n_head_kv, spec.n_head_kv, n_cells, 1])?;
+    let head_dim = spec.k_row / spec.n_head_kv;
+    let heads = g.cont(cache, [head_dim, spec.n_head_kv, n_cells, 1])?;
+    let rope = pure_rotation(rotation.rope);
     let delta = match inputs.axes {
         Some(axes) if rope.kind.n_axes() > 1 => axes,
         _ => inputs.delta,
     };
-    let rotated = g.rope(heads, delta, factors, rope)?;
+    let rotated = match rotation.offset {
+        0 => g.rope(heads, delta, factors, rope)?,
+        offset => {
+            let (before, after) = (g.slice(heads, 0, offset)?, g.slice(heads, offset, head_dim)?);
+            let after = g.rope(after, delta, factors, rope)?;
+            g.concat(before, after, 0)?
+        }
+    };
     let rows = g.reshape(rotated, [spec.k_row, n_cells, 1, 1])?;
     g.set_rows(cache, rows, inputs.cells)
 }
