@@ -205,7 +205,7 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("x"), positional("n", Int)],
         heads,
         Emit::Method("heads"),
-        "cuts dimension 0 into n heads: [n * d, T] -> [d, n, T]",
+        "cuts dimension 0 into n heads: [n * d, T] -> [d, n, T], also of a vector: [n * d] -> [d, n]",
     ),
     op(
         "merge",
@@ -573,7 +573,7 @@ fn norm(c: &mut Call<'_>) -> Option<Shape> {
 
 fn heads(c: &mut Call<'_>) -> Option<Shape> {
     let (x, n) = (c.shape("x")?, c.dim("n")?);
-    if !c.rank("x", 2, "[n * d, T]", "") {
+    if x.rank() != 1 && !c.rank("x", 2, "[n * d, T]", "") {
         return None;
     }
     let Some(d) = x.dim(0).div_exact(&n) else {
@@ -584,7 +584,9 @@ fn heads(c: &mut Call<'_>) -> Option<Shape> {
         c.fail("n", message);
         return None;
     };
-    Some(Shape(vec![d, n, x.dim(1)]))
+    let mut dims = vec![d, n, x.dim(1)];
+    dims.truncate(x.rank() + 1);
+    Some(Shape(dims))
 }
 
 fn merge(c: &mut Call<'_>) -> Option<Shape> {
