@@ -39,15 +39,18 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             x += attend(rms_norm(x, attn_norm, eps));
-            let h = rms_norm(x, ffn_norm, eps);
-            if il < n_dense {
-                x += ffn(h);
-            } else {
-                x += routed(h, gating = gating_func, norm_weights = norm_weights, scale = weights_scale,
-                            selection_bias = probs_bias, n_groups = n_group, n_groups_used = n_group_used) + shared(h);
-            }
+            x += ffn_or_experts(rms_norm(x, ffn_norm, eps));
         }
         output(rms_norm(x, output_norm, eps))
+    }
+
+    fn ffn_or_experts(h) {
+        if il < n_dense {
+            ffn(h)
+        } else {
+            routed(h, gating = gating_func, norm_weights = norm_weights, scale = weights_scale,
+                   selection_bias = probs_bias, n_groups = n_group, n_groups_used = n_group_used) + shared(h)
+        }
     }
 
     test {
