@@ -20,4 +20,4 @@ pub use builder::{BuildError, BuildParams, Builder, WeightLeaf};
 pub use inputs::{Inputs, PoolInputs};
 pub use moe::{Gating, MoeArgs};
 pub use prune::keep_output_rows;
-pub use recur::{StateSlot, StateSpec};
+pub use recur::{Mamba2Args, StateSlot, StateSpec};
