@@ -34,14 +34,15 @@ arch_macros::arch! {
             let h = rms_norm(x, attn_norm, eps);
             x += attend_where(h, use_rope, factors = rope_freqs, short = rope_short, long = rope_long,
                               scale = kq_scale) * residual_scale;
-            let h = rms_norm(x, ffn_norm, eps);
-            let y = ffn_or_experts(h);
-            if has_shared {
-                y += shared(h);
-            }
-            x += y * residual_scale;
+            x += ffn_and_shared(rms_norm(x, ffn_norm, eps)) * residual_scale;
         }
         output(rms_norm(x, output_norm, eps)) / logit_scale
+    }
+
+    fn ffn_and_shared(h) {
+        let y = ffn_or_experts(h);
+        if has_shared { y += shared(h); }
+        y
     }
 
     test { n_embd: 256, n_head: 4, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }

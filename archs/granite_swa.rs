@@ -31,15 +31,14 @@ arch_macros::arch! {
             let h = rms_norm(x, attn_norm, eps);
             x += attend_where(h, use_rope, factors = rope_freqs, short = rope_short, long = rope_long, scale = kq_scale,
                               sinks = sinks, window = standard(n_swa, is_swa)) * residual_scale;
-            let h = rms_norm(x, ffn_norm, eps);
-            let y = ffn_or_experts(h);
-            if has_shared {
-                let s = up_shexp(h);
-                y += down_shexp(silu(s[..n_ff_shexp]) * s[n_ff_shexp..]);
-            }
-            x += y * residual_scale;
+            x += ffn_and_shared(rms_norm(x, ffn_norm, eps)) * residual_scale;
         }
         output(rms_norm(x, output_norm, eps)) / logit_scale
+    }
+
+    fn shared(h) {
+        let s = up_shexp(h);
+        down_shexp(silu(s[..n_ff_shexp]) * s[n_ff_shexp..])
     }
 
     test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_swa: 32 }
