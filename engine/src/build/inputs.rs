@@ -13,6 +13,8 @@ pub struct Inputs {
     pub sequences: Option<TensorId>,
     /// Rows whose output is wanted, i32 `[n_outputs]`.
     pub out_ids: Option<TensorId>,
+    /// Per adapter whose scale differs between sequences: the scale for each token, f32 `[1, T]`.
+    pub adapter_scales: Vec<Option<TensorId>>,
     /// Per pool of the KV memory.
     pub pools: Vec<PoolInputs>,
 }
@@ -35,6 +37,7 @@ impl Inputs {
         self.positions = None;
         self.sequences = None;
         self.out_ids = None;
+        self.adapter_scales.clear();
         self.pools.clear();
         self.pools.resize(n_pools, PoolInputs::default());
     }

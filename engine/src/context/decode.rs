@@ -275,6 +275,9 @@ impl Context {
             if t.seqs.is_empty() || t.seqs.iter().any(|s| s >= n_seq_max) {
                 return Err(DecodeError::Sequence { index, n_seq_max });
             }
+            if !self.adapters.agree(t.seqs) {
+                return Err(DecodeError::Adapters { index });
+            }
             for seq in t.seqs.iter() {
                 let expected = next[seq].unwrap_or_else(|| self.memory.next_pos(seq));
                 if t.pos != expected || t.pos == i32::MAX {
@@ -403,6 +406,11 @@ impl Context {
             inputs.sequences,
             &mut tokens.iter().map(|t| t.seqs.first().unwrap_or(0) as i32),
         )?;
+        for (k, &scales) in inputs.adapter_scales.iter().enumerate() {
+            // As bits: the type does not matter to a copy.
+            let scale = |t: &BatchToken| self.adapters.scale(k, t.seqs).to_bits() as i32;
+            write(scales, &mut tokens.iter().map(scale))?;
+        }
         let wanted = tokens
             .iter()
             .enumerate()

@@ -73,6 +73,12 @@ pub enum DecodeError {
         /// Limit.
         n_seq_max: usize,
     },
+    /// A token that several sequences share is computed once.
+    #[error("token at index {index} belongs to sequences with different adapters")]
+    Adapters {
+        /// Index in the batch.
+        index: usize,
+    },
     /// Positions of a sequence must follow one another.
     #[error("sequence {seq} continues at position {expected}, found {found} at index {index}")]
     Position {
