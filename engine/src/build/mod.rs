@@ -9,11 +9,13 @@ mod attention;
 mod builder;
 mod inputs;
 mod moe;
+mod position;
 mod prune;
 
 pub use adapt::{Adaptation, AdaptedUse, AdapterLeaf, LowRankTerm};
 pub use attention::{AttentionArgs, CacheView, KvSlot, KvSpec, PoolView, RopeArgs, chunked, standard, symmetric};
-pub use builder::{BuildError, BuildParams, Builder, WeightLeaf};
+pub use builder::{BuildError, BuildParams, Builder, WeightLeaf, WeightPart};
 pub use inputs::{Inputs, PoolInputs};
 pub use moe::{Gating, MoeArgs};
+pub use position::KeyPosition;
 pub use prune::keep_output_rows;

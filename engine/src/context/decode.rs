@@ -88,18 +88,18 @@ impl Context {
                 "the homes of the weights name the model's buffers by position"
             );
         }
+        let rope = rope_scaling(&model, &params);
         let cached = if model.arch().bidirectional {
-            &[]
+            Vec::new()
         } else {
-            model.kv_specs()
+            model.kv_specs_in(build_params(&model, &params, n_ctx, rope))?
         };
-        let mut memory = KvMemory::new(cached, n_ctx, &params)?;
+        let mut memory = KvMemory::new(&cached, n_ctx, &params)?;
         let placement = model.placement();
         memory.allocate(
             |layer| placement.kv_device(layer).clone(),
             |buffer| sched.register_buffer(buffer, Usage::Any),
         )?;
-        let rope = rope_scaling(&model, &params);
         let graph = BuiltGraph {
             graph: Graph::new(),
             leafs: Vec::new(),
@@ -356,12 +356,7 @@ impl Context {
             n_tokens,
             // A graph without outputs would compute nothing that is wanted but the cache: one row keeps it whole and simple.
             n_outputs: n_outputs.max(1),
-            n_ctx: self.n_ctx,
-            rope_kind: self.model.arch().rope,
-            rope: self.rope,
-            n_rot: self.model.base().n_rot(),
-            causal: !self.model.arch().bidirectional,
-            half_gelu: self.params.half_gelu,
+            ..build_params(&self.model, &self.params, self.n_ctx, self.rope)
         }
     }
 
@@ -523,6 +518,20 @@ fn new_scheduler(model: &Model, params: &ContextParams) -> Result<Scheduler, Con
         .map(|d| d.clone().backend(&backend_params))
         .collect::<Result<_, _>>()?;
     Ok(Scheduler::new(backends, MemoryMap::default(), SchedParams::default())?)
+}
+
+/// What the graphs of a context are built for: a single token here.
+fn build_params(model: &Model, params: &ContextParams, n_ctx: usize, rope: RopeScaling) -> BuildParams {
+    BuildParams {
+        n_tokens: 1,
+        n_outputs: 1,
+        n_ctx,
+        rope_kind: model.arch().rope,
+        rope,
+        n_rot: model.base().n_rot(),
+        causal: !model.arch().bidirectional,
+        half_gelu: params.half_gelu,
+    }
 }
 
 fn rope_scaling(model: &Model, params: &ContextParams) -> RopeScaling {

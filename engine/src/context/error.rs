@@ -131,8 +131,10 @@ pub enum MemoryError {
         /// Where it should end.
         pos: i32,
     },
-    /// Keys that are not rotated as a whole cannot move.
-    #[error("positions cannot be shifted: layer {layer} does not rotate its keys as a whole")]
+    /// Keys that depend on their positions otherwise than by a rotation cannot move.
+    #[error(
+        "positions cannot be shifted: the keys of layer {layer} depend on them in a way that cannot be changed afterwards"
+    )]
     NotShiftable {
         /// First such layer.
         layer: usize,
