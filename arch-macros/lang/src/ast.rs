@@ -1,7 +1,9 @@
 //! The syntax tree of one declaration. Every node keeps its tokens; expressions are `syn`'s.
 
-use proc_macro2::Span;
+use proc_macro2::{Span, TokenStream};
 use syn::{BinOp, Expr, ExprIf, Ident, LitStr};
+
+use crate::fragment::Used;
 
 /// The contents of one `arch! { … }`.
 #[derive(Default)]
@@ -10,8 +12,8 @@ pub struct Decl {
     pub name: Option<LitStr>,
     /// `like: "qwen2";`
     pub like: Option<LitStr>,
-    /// `rope: neox;`
-    pub rope: Option<Ident>,
+    /// `rope: neox;` or `rope: neox or mrope;`
+    pub rope: Option<(Ident, Option<Ident>)>,
     /// `attention: bidirectional;`
     pub attention: Option<Ident>,
     /// Items of `hparams { … }`.
@@ -22,6 +24,42 @@ pub struct Decl {
     pub graph: Option<Graph>,
     /// `test { … }`
     pub test: Option<Test>,
+    /// `fn name(x) { … }`, own ones before those of fragments.
+    pub functions: Vec<Function>,
+    /// The fragments whose tensors stand among `tensors`.
+    pub fragments: Vec<Used>,
+}
+
+/// `fn name(x, scale?, width = n_ff) { … }`
+#[derive(Clone)]
+pub struct Function {
+    /// What it is called by.
+    pub name: Ident,
+    /// Values given by position.
+    pub params: Vec<Ident>,
+    /// Expressions given by name.
+    pub options: Vec<Opt>,
+    /// What stands in the braces: read at every call, with the call's options put in.
+    pub body: TokenStream,
+    /// Of a fragment or a parent, and so not necessarily called.
+    pub inherited: bool,
+}
+
+/// What may be given by name.
+#[derive(Clone)]
+pub struct Opt {
+    /// Its name.
+    pub name: Ident,
+    /// What stands for it when it is not given; `None`: nothing.
+    pub default: Option<TokenStream>,
+}
+
+/// `use swiglu(width = n_ff_exp);`
+pub struct Use {
+    /// The fragment.
+    pub name: Ident,
+    /// Options and what is given for them.
+    pub args: Vec<(Ident, TokenStream)>,
 }
 
 /// `graph { … }`
@@ -73,14 +111,26 @@ pub enum HparamItem {
     Without(Vec<Ident>),
 }
 
+impl HparamItem {
+    /// The symbol it defines.
+    pub fn name(&self) -> Option<&Ident> {
+        match self {
+            HparamItem::Key { name, .. } | HparamItem::Let { name, .. } => Some(name),
+            HparamItem::Check { .. } | HparamItem::Without(_) => None,
+        }
+    }
+}
+
 /// One item of `tensors`.
 pub enum TensorItem {
     /// `wq: linear "attn_q" [n_embd -> n_head * head_dim];`
     Tensor(Box<TensorDecl>),
-    /// `layer { … }`
+    /// `layer { … }` or `layer enc "enc.blk" n_layer { … }`
     Layer {
         /// The word `layer`.
         span: Span,
+        /// Name, prefix and count of a group of its own.
+        group: Option<GroupDecl>,
         /// What each layer holds.
         items: Vec<TensorItem>,
     },
@@ -97,6 +147,19 @@ pub enum TensorItem {
     Ignore(Vec<LitStr>),
     /// `without q_norm, …;`: not inherited.
     Without(Vec<Ident>),
+    /// `use swiglu;`: a fragment's tensors, until they take its place.
+    Use(Use),
+}
+
+/// What a named group of layers is called, here and in files, and how many there are.
+#[derive(Clone)]
+pub struct GroupDecl {
+    /// Name of its loop.
+    pub name: Ident,
+    /// GGUF prefix before the layer's number.
+    pub prefix: LitStr,
+    /// Number of layers.
+    pub count: Expr,
 }
 
 /// One tensor.
@@ -116,6 +179,7 @@ pub struct TensorDecl {
 }
 
 /// Sizes of a tensor.
+#[derive(Clone)]
 pub struct Dims {
     /// The brackets.
     pub span: Span,
@@ -157,11 +221,18 @@ pub enum Stmt {
     },
     /// `if cond { … } else { … }` for its assignments.
     If(ExprIf),
-    /// `for layer { … }`
-    Layers {
-        /// The words `for layer`.
-        span: Span,
-        /// Done once per layer.
-        body: Block,
-    },
+    /// `for layer { … }`, `for layer in a..b { … }` or `for i in a..b { … }`
+    For(Box<For>),
+}
+
+/// A loop: over a group of layers if its name is that of one, else over numbers.
+pub struct For {
+    /// The words `for layer`.
+    pub span: Span,
+    /// What it is over; `None` for `_`.
+    pub name: Option<Ident>,
+    /// `a..b`
+    pub range: Option<(Expr, Expr)>,
+    /// Done once per layer or number.
+    pub body: Block,
 }

@@ -36,7 +36,8 @@ pub fn items(arch: &Arch) -> TokenStream {
 
 /// Makes the compiler know the files that were read, so that a change of one builds this declaration anew.
 fn tracked_files(arch: &Arch) -> TokenStream {
-    let paths = arch.ancestors.iter().map(|a| format!("/{}", a.file));
+    let files = arch.ancestors.iter().map(|a| &a.file).chain(&arch.fragments);
+    let paths = files.map(|file| format!("/{file}"));
     quote!(#(const _: &::core::primitive::str =
         ::core::include_str!(::core::concat!(::core::env!("CARGO_MANIFEST_DIR"), #paths));)*)
 }
@@ -49,6 +50,7 @@ pub fn skeleton(name: &str) -> TokenStream {
         pub static ARCH: #ty = #ty {
             name: #name,
             rope: ::core::option::Option::None,
+            rope_with_sections: ::core::option::Option::None,
             bidirectional: false,
             hparams: &[],
             tensors: &[],
@@ -78,12 +80,36 @@ fn kept_fields(arch: &Arch) -> Vec<(&Ident, TokenStream)> {
     arch.hparams.iter().filter_map(field).collect()
 }
 
-fn layer_tensors(arch: &Arch) -> impl Iterator<Item = &Tensor> + Clone {
-    arch.tensors.iter().filter(|t| t.per_layer)
+fn layer_tensors(arch: &Arch, group: usize) -> impl Iterator<Item = &Tensor> + Clone {
+    arch.tensors.iter().filter(move |t| t.group == Some(group))
+}
+
+/// The groups of layers that have tensors.
+fn used_groups(arch: &Arch) -> impl Iterator<Item = usize> + Clone {
+    (0..arch.groups.len()).filter(|&g| layer_tensors(arch, g).next().is_some())
+}
+
+/// The field of a group's layers, and the name of the struct of one: `layers` and `Layer`, for others `enc` and `EncLayer`.
+fn group_names(arch: &Arch, group: usize) -> (Ident, Ident) {
+    let name = &arch.groups[group].name;
+    if group == 0 {
+        return (shared("layers"), shared("Layer"));
+    }
+    let words = name.to_string();
+    let pascal = words.split('_').flat_map(|word| {
+        let mut letters = word.chars();
+        letters
+            .next()
+            .map(|c| c.to_ascii_uppercase())
+            .into_iter()
+            .chain(letters)
+    });
+    let ty = Ident::new(&format!("{}Layer", pascal.collect::<String>()), name.span());
+    (name.clone(), ty)
 }
 
 fn model_tensors(arch: &Arch) -> impl Iterator<Item = &Tensor> + Clone {
-    arch.tensors.iter().filter(|t| !t.per_layer)
+    arch.tensors.iter().filter(|t| t.group.is_none())
 }
 
 fn structs(arch: &Arch) -> TokenStream {
@@ -104,20 +130,19 @@ fn structs(arch: &Arch) -> TokenStream {
         (quote!(struct Hparams { #(#names: #types),* }), quote!(hp: Hparams,))
     };
     let weights = model_tensors(arch).map(field);
-    let has_layers = layer_tensors(arch).next().is_some();
-    let (layer, layers) = if has_layers {
-        let fields = layer_tensors(arch).map(field);
+    let of_group = |g| {
+        let fields = layer_tensors(arch, g).map(field);
+        let (list, ty) = group_names(arch, g);
         (
-            quote!(struct Layer { #(#fields),* }),
-            quote!(layers: ::std::vec::Vec<Layer>,),
+            quote!(struct #ty { #(#fields),* }),
+            quote!(#list: ::std::vec::Vec<#ty>,),
         )
-    } else {
-        (quote!(), quote!())
     };
+    let (layer, layers): (Vec<_>, Vec<_>) = used_groups(arch).map(of_group).unzip();
     quote! {
         #hparams
-        struct Weights { #(#weights,)* #layers }
-        #layer
+        struct Weights { #(#weights,)* #(#layers)* }
+        #(#layer)*
         struct Model { base: #base, #hp w: Weights }
     }
 }
@@ -226,21 +251,30 @@ fn weights(arch: &Arch, t: &Ident) -> TokenStream {
         let call = declare(arch, o, t);
         quote!(#name: #call,)
     });
-    let layers = layer_tensors(arch).next().map(|_| {
-        let fields = layer_tensors(arch).map(|o| {
+    let layers = used_groups(arch).map(|g| {
+        let fields = layer_tensors(arch, g).map(|o| {
             let (name, call) = (&o.name, declare(arch, o, t));
             quote!(#name: #call)
         });
+        let ((list, ty), group) = (group_names(arch, g), &arch.groups[g]);
+        let prefix = &group.prefix;
+        let count = match &group.count {
+            None => quote!(#base.n_layer()),
+            Some(count) => {
+                let count = emit(count, Place::Load);
+                quote!(#t.n_layers(#count))
+            }
+        };
         quote! {
-            layers: (0..#base.n_layer())
+            #list: (0..#count)
                 .map(|#il| {
-                    #t.layer("blk", #il);
-                    Layer { #(#fields),* }
+                    #t.layer(#prefix, #il);
+                    #ty { #(#fields),* }
                 })
                 .collect(),
         }
     });
-    quote!({ #(#ignored)* #(#early)* Weights { #(#fields)* #layers } })
+    quote!({ #(#ignored)* #(#early)* Weights { #(#fields)* #(#layers)* } })
 }
 
 /// The table's entry of one tensor.
@@ -288,17 +322,8 @@ fn and(list: Vec<TokenStream>) -> TokenStream {
 fn arch_static(arch: &Arch) -> TokenStream {
     let ty = runtime("Architecture");
     let name = &arch.name;
-    let rope = match arch.rope {
-        RopeKind::None => quote!(::core::option::Option::None),
-        kind => {
-            let (ty, variant) = (
-                runtime("RopeKind"),
-                if kind == RopeKind::Norm { "Norm" } else { "Neox" },
-            );
-            let variant = shared(variant);
-            quote!(::core::option::Option::Some(#ty::#variant))
-        }
-    };
+    let rope = rope_kind(Some(arch.rope));
+    let rope_with_sections = rope_kind(arch.rope_with_sections);
     let bidirectional = arch.bidirectional;
     let hparams = arch.hparams.iter().filter_map(hparam_decl);
     let tensors = arch.tensors.iter().map(|t| tensor_decl(arch, t));
@@ -318,6 +343,7 @@ fn arch_static(arch: &Arch) -> TokenStream {
         pub static ARCH: #ty = #ty {
             name: #name,
             rope: #rope,
+            rope_with_sections: #rope_with_sections,
             bidirectional: #bidirectional,
             hparams: &[#(#hparams),*],
             tensors: &[#(#tensors),*],
@@ -326,6 +352,19 @@ fn arch_static(arch: &Arch) -> TokenStream {
             load,
         };
     }
+}
+
+/// The engine's name of a kind; `None` without rotary positions.
+fn rope_kind(kind: Option<RopeKind>) -> TokenStream {
+    let variant = match kind {
+        None | Some(RopeKind::None) => return quote!(::core::option::Option::None),
+        Some(RopeKind::Norm) => "Norm",
+        Some(RopeKind::Neox) => "Neox",
+        Some(RopeKind::Mrope) => "Mrope",
+        Some(RopeKind::Imrope) => "Imrope",
+    };
+    let (ty, variant) = (runtime("RopeKind"), shared(variant));
+    quote!(::core::option::Option::Some(#ty::#variant))
 }
 
 fn hparam_decl(h: &Hparam) -> Option<TokenStream> {
@@ -359,7 +398,7 @@ fn hparam_decl(h: &Hparam) -> Option<TokenStream> {
 fn tensor_decl(arch: &Arch, t: &Tensor) -> TokenStream {
     let decl = runtime("TensorDecl");
     let (field, gguf, kind, shape) = (t.name.to_string(), &t.gguf, t.kind.name(), &t.shape_text);
-    let (per_layer, optional) = (t.per_layer, t.optional);
+    let (group, optional) = (option(t.group.map(|g| arch.groups[g].prefix.clone())), t.optional);
     let tied = option(t.tie.map(|i| arch.tensors[i].name.to_string()));
     let condition = option(t.condition_text());
     quote! {
@@ -368,7 +407,7 @@ fn tensor_decl(arch: &Arch, t: &Tensor) -> TokenStream {
             gguf: #gguf,
             kind: #kind,
             shape: #shape,
-            per_layer: #per_layer,
+            group: #group,
             optional: #optional,
             tied: #tied,
             condition: #condition

@@ -1,6 +1,6 @@
 //! The graph as a list of values and what each is computed from, for drawings.
 
-use crate::model::{Arch, Arg, Block, ScalarOp, Stmt, Value, ValueKind, VarId};
+use crate::model::{Arch, Arg, Block, Operand, ScalarOp, Stmt, Value, ValueKind, VarId};
 
 /// One value of the graph.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -99,28 +99,29 @@ impl Flow<'_> {
                     }
                 }
             }
-            Stmt::Layers { body, .. } => self.layers(body),
+            Stmt::Layers { body, .. } => {
+                let outer = std::mem::replace(&mut self.in_layer, true);
+                self.repeated(body);
+                self.in_layer = outer;
+            }
+            Stmt::Repeat { body, .. } => self.repeated(body),
         }
     }
 
-    fn layers(&mut self, body: &Block) {
+    fn repeated(&mut self, body: &Block) {
         let mut assigned = Vec::new();
         collect_assigned(body, &mut assigned);
-        self.in_layer = true;
         let mut entries = Vec::new();
         for var in assigned {
             if let Some(outer) = self.of_var[var.0] {
-                let (label, shape) = (
-                    format!("{} of each layer", self.name(var)),
-                    self.nodes[outer].shape.clone(),
-                );
+                let of = if self.in_layer { "each layer" } else { "each repetition" };
+                let (label, shape) = (format!("{} of {of}", self.name(var)), self.nodes[outer].shape.clone());
                 let entry = self.push(label, shape, vec![outer]);
                 self.of_var[var.0] = Some(entry);
                 entries.push((var, entry));
             }
         }
         self.block(body);
-        self.in_layer = false;
         for (var, entry) in entries {
             if let Some(last) = self.of_var[var.0] {
                 self.nodes[entry].inputs.push(last);
@@ -149,6 +150,15 @@ impl Flow<'_> {
                 format!("if {}", cond.text),
                 vec![self.block(then), self.block(otherwise)],
             ),
+            ValueKind::Call(params, body) => {
+                for (var, operand) in params {
+                    self.of_var[var.0] = match operand {
+                        Operand::Tensor(value) => self.value(value),
+                        Operand::Scalar(_) => None,
+                    };
+                }
+                return self.block(body);
+            }
             ValueKind::Rust(tokens) => {
                 let inputs = self.mentioned(tokens.clone());
                 ("rust!".to_string(), inputs)
@@ -214,6 +224,7 @@ fn collect_assigned(block: &Block, out: &mut Vec<VarId>) {
                 collect_assigned(then, out);
                 otherwise.iter().for_each(|b| collect_assigned(b, out));
             }
+            Stmt::Layers { body, .. } | Stmt::Repeat { body, .. } => collect_assigned(body, out),
             _ => {}
         }
     }

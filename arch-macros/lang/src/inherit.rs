@@ -3,11 +3,12 @@
 //! The result is one syntax tree, as if the author had written everything out, and is checked like any other. What comes from
 //! the parent carries the span of the string after `like:`, the only text of the child that a fault in it can stand under.
 
-use proc_macro2::{Group, Ident, Span, TokenStream, TokenTree};
+use proc_macro2::{Ident, Span};
 use syn::LitStr;
 
-use crate::ast::{Decl, HparamItem, TensorItem};
+use crate::ast::{Decl, Function, GroupDecl, HparamItem, TensorItem};
 use crate::diag::{Errors, did_you_mean};
+use crate::fragment::{self, placed_at};
 use crate::library::{Library, Source};
 use crate::model::Ancestor;
 use crate::parse;
@@ -20,12 +21,13 @@ pub fn resolve(child: Decl, library: &dyn Library, errors: &mut Errors) -> Optio
 
 /// `names`: the architectures on the way from the first child to this one, this one included.
 fn resolve_from(
-    child: Decl,
+    mut child: Decl,
     library: &dyn Library,
     names: &mut Vec<String>,
     errors: &mut Errors,
 ) -> Option<(Decl, Vec<Ancestor>)> {
     let before = errors.len();
+    fragment::expand(&mut child, library, errors);
     let Some(like) = child.like.clone() else {
         nothing_inherited(&child, errors);
         return (errors.len() == before).then_some((child, Vec::new()));
@@ -90,22 +92,6 @@ fn parent(
     }
 }
 
-/// The same tokens, all at one place.
-fn placed_at(tokens: TokenStream, span: Span) -> TokenStream {
-    let place = |token| match token {
-        TokenTree::Group(g) => {
-            let mut group = Group::new(g.delimiter(), placed_at(g.stream(), span));
-            group.set_span(span);
-            TokenTree::Group(group)
-        }
-        mut other => {
-            other.set_span(span);
-            other
-        }
-    };
-    tokens.into_iter().map(place).collect()
-}
-
 /// Refuses `without` where there is nothing to leave out.
 fn nothing_inherited(decl: &Decl, errors: &mut Errors) {
     let mut names = removed_hparams(&decl.hparams);
@@ -129,14 +115,17 @@ fn merge(parent: Decl, child: Decl, errors: &mut Errors) -> Decl {
         tensors: merge_tensors(parent.tensors, child.tensors, errors),
         graph: child.graph.or(parent.graph),
         test: child.test.or(parent.test),
+        functions: merge_functions(parent.functions, child.functions),
+        fragments: child.fragments.into_iter().chain(parent.fragments).collect(),
     }
 }
 
-fn hparam_name(item: &HparamItem) -> Option<&Ident> {
-    match item {
-        HparamItem::Key { name, .. } | HparamItem::Let { name, .. } => Some(name),
-        HparamItem::Check { .. } | HparamItem::Without(_) => None,
-    }
+/// The child's functions and those of the parent that it does not replace.
+fn merge_functions(inherited: Vec<Function>, mut own: Vec<Function>) -> Vec<Function> {
+    let kept = inherited.into_iter().filter(|f| !own.iter().any(|o| o.name == f.name));
+    let kept: Vec<Function> = kept.map(|f| Function { inherited: true, ..f }).collect();
+    own.extend(kept);
+    own
 }
 
 fn removed_hparams(items: &[HparamItem]) -> Vec<&Ident> {
@@ -151,9 +140,13 @@ fn removed_hparams(items: &[HparamItem]) -> Vec<&Ident> {
 /// derived values see only what is above them. The rest goes to the end.
 fn merge_hparams(mut inherited: Vec<HparamItem>, own: Vec<HparamItem>, errors: &mut Errors) -> Vec<HparamItem> {
     for name in removed_hparams(&own) {
-        let all: Vec<String> = inherited.iter().filter_map(hparam_name).map(Ident::to_string).collect();
+        let all: Vec<String> = inherited
+            .iter()
+            .filter_map(HparamItem::name)
+            .map(Ident::to_string)
+            .collect();
         if all.iter().any(|n| name == n) {
-            inherited.retain(|item| hparam_name(item) != Some(name));
+            inherited.retain(|item| item.name() != Some(name));
         } else {
             nothing_to_remove(name, "hyper-parameter", &all, errors);
         }
@@ -165,9 +158,9 @@ fn merge_hparams(mut inherited: Vec<HparamItem>, own: Vec<HparamItem>, errors: &
         if matches!(item, HparamItem::Without(_)) {
             continue;
         }
-        let name = hparam_name(&item).filter(|name| !seen.contains(name)).cloned();
+        let name = item.name().filter(|name| !seen.contains(name)).cloned();
         new.push(item);
-        let place = |name: &Ident| inherited.iter().position(|i| hparam_name(i) == Some(name));
+        let place = |name: &Ident| inherited.iter().position(|i| i.name() == Some(name));
         if let Some(at) = name.as_ref().and_then(place) {
             inherited.splice(at..=at, new.drain(..));
         }
@@ -182,13 +175,13 @@ fn nothing_to_remove(name: &Ident, what: &str, all: &[String], errors: &mut Erro
     errors.at(name, format!("no inherited {what} is called `{name}`{hint}"));
 }
 
-/// Names after `without`, in all blocks: no two tensors of a declaration share a name.
+/// Names after `without`, in all blocks.
 fn removed_tensors(items: &[TensorItem]) -> Vec<&Ident> {
     let names = items.iter().map(|item| match item {
         TensorItem::Without(names) => names.iter().collect(),
         TensorItem::Layer { items, .. } => removed_tensors(items),
         TensorItem::If { then, otherwise, .. } => [removed_tensors(then), removed_tensors(otherwise)].concat(),
-        TensorItem::Tensor(_) | TensorItem::Ignore(_) => Vec::new(),
+        TensorItem::Tensor(_) | TensorItem::Ignore(_) | TensorItem::Use(_) => Vec::new(),
     });
     names.flatten().collect()
 }
@@ -199,44 +192,91 @@ fn tensor_names(items: &[TensorItem]) -> Vec<&Ident> {
         TensorItem::Tensor(t) => vec![&t.name],
         TensorItem::Layer { items, .. } => tensor_names(items),
         TensorItem::If { then, otherwise, .. } => [tensor_names(then), tensor_names(otherwise)].concat(),
-        TensorItem::Ignore(_) | TensorItem::Without(_) => Vec::new(),
+        TensorItem::Ignore(_) | TensorItem::Without(_) | TensorItem::Use(_) => Vec::new(),
     });
     names.flatten().collect()
 }
 
-/// The items outside the layers and those of all layer blocks.
-fn blocks(items: Vec<TensorItem>) -> [Vec<TensorItem>; 2] {
-    let (mut model, mut layer) = (Vec::new(), Vec::new());
+/// The items outside the layers, or those of all blocks of one group of layers.
+struct TensorBlock {
+    /// Where a layer block stood.
+    layers: Option<(Span, Option<GroupDecl>)>,
+    items: Vec<TensorItem>,
+}
+
+impl TensorBlock {
+    /// The name of the group of layers; the items outside have none.
+    fn name(&self) -> Option<String> {
+        let name = |group: &GroupDecl| group.name.to_string();
+        let (_, group) = self.layers.as_ref()?;
+        Some(group.as_ref().map_or_else(|| "layer".to_owned(), name))
+    }
+
+    /// True unless the blocks are two groups of layers, which may have tensors of one name.
+    fn shares_names(&self, other: &TensorBlock) -> bool {
+        let (a, b) = (self.name(), other.name());
+        a == b || a.is_none() || b.is_none()
+    }
+}
+
+/// The items by block, those outside the layers first.
+fn blocks(items: Vec<TensorItem>) -> Vec<TensorBlock> {
+    let mut blocks = vec![TensorBlock {
+        layers: None,
+        items: Vec::new(),
+    }];
     for item in items {
         match item {
-            TensorItem::Layer { items, .. } => layer.extend(items),
-            item => model.push(item),
+            TensorItem::Layer { span, group, items } => {
+                let layers = Some((span, group));
+                let block = TensorBlock { layers, items };
+                match blocks.iter_mut().find(|b| b.name() == block.name()) {
+                    Some(same) => same.items.extend(block.items),
+                    None => blocks.push(block),
+                }
+            }
+            item => blocks[0].items.push(item),
         }
     }
-    [model, layer]
+    blocks
 }
 
 /// Merges block by block, after taking out what the child leaves out and what it declares elsewhere or under a condition.
 fn merge_tensors(inherited: Vec<TensorItem>, own: Vec<TensorItem>, errors: &mut Errors) -> Vec<TensorItem> {
     let all: Vec<String> = tensor_names(&inherited).iter().map(ToString::to_string).collect();
-    let mut gone: Vec<Ident> = removed_tensors(&own).into_iter().cloned().collect();
-    for name in gone.iter().filter(|name| !all.iter().any(|n| *name == n)) {
-        nothing_to_remove(name, "tensor", &all, errors);
+    for name in removed_tensors(&own) {
+        if !all.iter().any(|n| name == n) {
+            nothing_to_remove(name, "tensor", &all, errors);
+        }
     }
-    let declared: Vec<Ident> = tensor_names(&own).into_iter().cloned().collect();
     let (mut inherited, own) = (blocks(inherited), blocks(own));
-    let in_place = |name: &Ident| {
-        let has = |items: &[TensorItem]| items.iter().any(|i| tensor_name(i) == Some(name));
-        inherited.iter().zip(&own).any(|(i, o)| has(i) && has(o))
-    };
-    gone.extend(declared.into_iter().filter(|name| !in_place(name)));
-    inherited.iter_mut().for_each(|block| drop_tensors(block, &gone));
-    let [[model, layer], [own_model, own_layer]] = [inherited, own];
-    let mut merged = merge_block(model, own_model);
-    let items = merge_block(layer, own_layer);
-    if !items.is_empty() {
-        let span = Span::call_site();
-        merged.push(TensorItem::Layer { span, items });
+    for block in &mut inherited {
+        let mut gone: Vec<Ident> = Vec::new();
+        for o in own.iter().filter(|o| o.shares_names(block)) {
+            let directly = |b: &TensorBlock, name| b.items.iter().any(|i| tensor_name(i) == Some(name));
+            let in_place = |name| o.name() == block.name() && directly(o, name) && directly(block, name);
+            gone.extend(removed_tensors(&o.items).into_iter().cloned());
+            gone.extend(
+                tensor_names(&o.items)
+                    .into_iter()
+                    .filter(|name| !in_place(name))
+                    .cloned(),
+            );
+        }
+        drop_tensors(&mut block.items, &gone);
+    }
+    for block in own {
+        match inherited.iter_mut().find(|i| i.name() == block.name()) {
+            Some(same) => same.items = merge_block(std::mem::take(&mut same.items), block.items),
+            None => inherited.push(block),
+        }
+    }
+    let mut merged = Vec::new();
+    for TensorBlock { layers, items } in inherited.into_iter().filter(|b| !b.items.is_empty()) {
+        match layers {
+            Some((span, group)) => merged.push(TensorItem::Layer { span, group, items }),
+            None => merged.extend(items),
+        }
     }
     merged
 }
@@ -257,7 +297,7 @@ fn drop_tensors(items: &mut Vec<TensorItem>, gone: &[Ident]) {
             drop_tensors(otherwise, gone);
             !(then.is_empty() && otherwise.is_empty())
         }
-        TensorItem::Layer { .. } | TensorItem::Ignore(_) | TensorItem::Without(_) => true,
+        TensorItem::Layer { .. } | TensorItem::Ignore(_) | TensorItem::Without(_) | TensorItem::Use(_) => true,
     });
 }
 

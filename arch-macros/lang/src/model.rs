@@ -13,12 +13,18 @@ pub struct Arch {
     pub name: String,
     /// What it is `like`, nearest first.
     pub ancestors: Vec<Ancestor>,
+    /// Files of the fragments in it, relative to the manifest of the crate.
+    pub fragments: Vec<String>,
     /// Pairing of rotary positions.
     pub rope: RopeKind,
+    /// Pairing in files whose positions have several axes, if another.
+    pub rope_with_sections: Option<RopeKind>,
     /// Tokens see later ones too; there is no KV memory.
     pub bidirectional: bool,
     /// Keys, derived values and checks, in order.
     pub hparams: Vec<Hparam>,
+    /// Groups of layers; the first is `layer`, whether or not tensors are declared for it.
+    pub groups: Vec<Group>,
     /// Tensors outside the layers, then those of a layer, each in the order of the declaration.
     pub tensors: Vec<Tensor>,
     /// Tensors that a file may hold and this graph does not use: (name, in each layer).
@@ -29,6 +35,17 @@ pub struct Arch {
     pub graph: Block,
     /// Sizes for tests, in the order of the declaration.
     pub test: Vec<(String, TestSize)>,
+}
+
+/// Layers of one kind.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// Name of its loop.
+    pub name: Ident,
+    /// GGUF prefix before the layer's number.
+    pub prefix: String,
+    /// Number of layers; `None` stands for `n_layer`.
+    pub count: Option<Scalar>,
 }
 
 /// An architecture that another one inherits from.
@@ -49,6 +66,26 @@ pub enum RopeKind {
     Norm,
     /// Halves.
     Neox,
+    /// Halves, each axis of a position turning a section of them.
+    Mrope,
+    /// Halves, the axes of a position taking turns.
+    Imrope,
+}
+
+impl RopeKind {
+    /// All kinds with their names.
+    pub const ALL: [(&'static str, RopeKind); 5] = [
+        ("norm", RopeKind::Norm),
+        ("neox", RopeKind::Neox),
+        ("mrope", RopeKind::Mrope),
+        ("imrope", RopeKind::Imrope),
+        ("none", RopeKind::None),
+    ];
+
+    /// True if positions have several axes.
+    pub fn has_axes(self) -> bool {
+        matches!(self, RopeKind::Mrope | RopeKind::Imrope)
+    }
 }
 
 /// A value of a `test` block.
@@ -187,8 +224,8 @@ pub struct Tensor {
     pub optional: bool,
     /// Used instead when absent: index of an `embed`.
     pub tie: Option<usize>,
-    /// Part of every layer.
-    pub per_layer: bool,
+    /// Part of every layer of this group: index into [`Arch::groups`].
+    pub group: Option<usize>,
     /// Conditions under which it exists: (condition, must be true).
     pub conditions: Vec<(Scalar, bool)>,
 }
@@ -445,12 +482,25 @@ pub enum Stmt {
         /// When it does not.
         otherwise: Option<Box<Block>>,
     },
-    /// The layer loop.
+    /// A layer loop.
     Layers {
+        /// Index into [`Arch::groups`].
+        group: usize,
+        /// First layer and the one after the last, if not all.
+        range: Option<(Scalar, Scalar)>,
         /// Its statements.
         body: Block,
         /// The value that each layer hands to the next.
         carried: VarId,
+    },
+    /// A loop over numbers.
+    Repeat {
+        /// The number, if it has a name.
+        var: Option<VarId>,
+        /// First number and the one after the last.
+        range: (Scalar, Scalar),
+        /// Its statements.
+        body: Block,
     },
 }
 
@@ -511,6 +561,17 @@ pub enum ValueKind {
     If(Scalar, Box<Block>, Box<Block>),
     /// `rust!([dims] => expression)`
     Rust(TokenStream),
+    /// A function of the declaration or a fragment: its parameters with their arguments, then what it does.
+    Call(Vec<(VarId, Operand)>, Box<Block>),
+}
+
+/// What a function is given.
+#[derive(Debug)]
+pub enum Operand {
+    /// A tensor.
+    Tensor(Value),
+    /// A number or condition.
+    Scalar(Scalar),
 }
 
 /// An argument of an op, in the order of its parameters.

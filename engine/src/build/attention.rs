@@ -2,12 +2,13 @@
 
 use kernels::GgmlType;
 
-use crate::graph::{Attention, Flags, Home, Name, Rope, RopeKind, TensorId, Window};
+use crate::graph::{Attention, Flags, Home, Name, Rope, TensorId, Window};
 use crate::model::Vector;
 
 use super::Builder;
 use super::builder::Cache;
 use super::position::{KeyPosition, key_position};
+use super::recur::{StateSlot, StateSpec};
 
 /// What one attention call needs from a KV memory; recorded by a probe build, so that the layout follows from the graph.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,13 +27,26 @@ pub struct KvSpec {
     pub key_position: KeyPosition,
 }
 
-/// The state of a KV memory that a graph is built over.
+/// What a graph needs from a memory, in the order of its calls.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MemorySpecs {
+    /// Of attention calls.
+    pub kv: Vec<KvSpec>,
+    /// Of recurrent ops.
+    pub states: Vec<StateSpec>,
+}
+
+/// The memory that a graph is built over.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CacheView {
     /// Per attention call, in the order of the graph.
     pub slots: Vec<KvSlot>,
     /// Groups of slots that share cells.
     pub pools: Vec<PoolView>,
+    /// Per recurrent op, in the order of the graph.
+    pub states: Vec<StateSlot>,
+    /// Cells of each of the states.
+    pub n_state_cells: usize,
 }
 
 /// Keys and values of one attention call.
@@ -80,8 +94,6 @@ pub struct RopeArgs {
     pub magnitude: Option<f32>,
     /// Without YaRN if false, even if the file asks for it: positions are then scaled alike for all frequencies.
     pub yarn: Option<bool>,
-    /// Pair the halves of a head whatever the architecture declares.
-    pub halves: bool,
 }
 
 /// Keyword arguments of [`Builder::attention`].
@@ -150,7 +162,8 @@ impl Builder<'_> {
             (scaling.ext_factor, scaling.attn_factor) = (0.0, 1.0);
         }
         let rope = Rope {
-            kind: if args.halves { RopeKind::Neox } else { kind },
+            kind,
+            sections: self.params.rope_sections,
             n_dims: args.dims.unwrap_or(self.params.n_rot),
             freq_base: args.base.unwrap_or(scaling.freq_base),
             freq_scale: args.scale.unwrap_or(scaling.freq_scale),
@@ -165,7 +178,11 @@ impl Builder<'_> {
         } else {
             args.short
         };
-        let positions = self.positions();
+        let positions = if kind.n_axes() > 1 {
+            self.axes()
+        } else {
+            self.positions()
+        };
         let factors = args.factors.or(by_context).map(|f| self.leaf(f.0));
         if args.offset == 0 {
             let y = self.g.rope(x, positions, factors, rope);
@@ -192,9 +209,9 @@ impl Builder<'_> {
                     v_row: self.g.tensor(v).ne[0] * self.g.tensor(v).ne[1],
                     n_head_kv: self.g.tensor(k).ne[1],
                     window: args.window,
-                    key_position: key_position(self.g, self.inputs.positions, k, v, self.leafs),
+                    key_position: key_position(self.g, [self.inputs.positions, self.inputs.axes], k, v, self.leafs),
                 };
-                specs.push(spec);
+                specs.kv.push(spec);
                 (k, v, 0)
             }
             Cache::Batch => (k, v, 0),

@@ -29,11 +29,14 @@ enum Dependence {
     Other,
 }
 
+/// The graph's inputs of positions: along one axis, and along all.
+pub(super) type Positions = [Option<TensorId>; 2];
+
 /// What attention with keys `k` and values `v` has to do to both when positions shift. What a token has seen through attention in earlier
 /// layers counts as free of positions: scores of rotated queries and keys depend on distances only.
 pub(super) fn key_position(
     g: &Graph,
-    positions: Option<TensorId>,
+    positions: Positions,
     k: TensorId,
     v: TensorId,
     leafs: &[Option<TensorId>],
@@ -42,9 +45,10 @@ pub(super) fn key_position(
     let mut known = Vec::with_capacity(n);
     for index in 0..n {
         let id = TensorId(index as u32);
-        known.push(match positions {
-            Some(p) if p == id => Dependence::Other,
-            _ => dependence(g, id, positions, &known),
+        known.push(if positions.contains(&Some(id)) {
+            Dependence::Other
+        } else {
+            dependence(g, id, positions, &known)
         });
     }
     match (known[k.index()], known[v.index()]) {
@@ -78,13 +82,13 @@ fn rotation(g: &Graph, node: TensorId, offset: usize, leafs: &[Option<TensorId>]
 }
 
 /// What a node says of positions, given what is known of its operands.
-fn dependence(g: &Graph, id: TensorId, positions: Option<TensorId>, known: &[Dependence]) -> Dependence {
+fn dependence(g: &Graph, id: TensorId, positions: Positions, known: &[Dependence]) -> Dependence {
     let t = g.tensor(id);
     let of = |i: usize| t.src[i].map_or(Dependence::None, |s| known[s.index()]);
     match t.op {
         Op::Attention(_) => Dependence::None,
         Op::Rope(_) => match of(0) {
-            Dependence::None if t.src[1] == positions => Dependence::Rotated { rope: id, offset: 0 },
+            Dependence::None if positions.contains(&t.src[1]) => Dependence::Rotated { rope: id, offset: 0 },
             _ => Dependence::Other,
         },
         Op::Concat { dim: 0 } => match (of(0), of(1)) {
@@ -116,10 +120,11 @@ mod tests {
     use kernels::GgmlType;
 
     use super::*;
-    use crate::graph::RopeKind;
+    use crate::graph::{ROPE_AXES, RopeKind};
 
     const ROPE: Rope = Rope {
         kind: RopeKind::Neox,
+        sections: [0; ROPE_AXES],
         n_dims: 4,
         freq_base: 1e4,
         freq_scale: 1.0,
@@ -136,7 +141,7 @@ mod tests {
         let x = g.input(GgmlType::F32, [8, 2, 3, 1], "x");
         let p = g.input(GgmlType::I32, [3, 1, 1, 1], "positions");
         let k = make(&mut g, x, p);
-        key_position(&g, Some(p), k, x, &[])
+        key_position(&g, [Some(p), None], k, x, &[])
     }
 
     fn offset(position: KeyPosition) -> Option<usize> {
@@ -202,6 +207,10 @@ mod tests {
         let x = g.input(GgmlType::F32, [8, 2, 3, 1], "x");
         let p = g.input(GgmlType::I32, [3, 1, 1, 1], "positions");
         let v = g.rope(x, p, None, ROPE).unwrap();
-        assert_eq!(key_position(&g, Some(p), x, v, &[]), KeyPosition::Fixed, "values");
+        assert_eq!(
+            key_position(&g, [Some(p), None], x, v, &[]),
+            KeyPosition::Fixed,
+            "values"
+        );
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::backend::{Buffer, Device};
-use crate::build::{BuildError, BuildParams, Builder, Inputs, KvSpec, WeightLeaf};
+use crate::build::{BuildError, BuildParams, Builder, Inputs, KvSpec, MemorySpecs, WeightLeaf};
 use crate::gguf::{Gguf, GgufFile, GgufSet, Metadata, Value};
 use crate::graph::{BufferId, Graph, Home, Name};
 use crate::vocab::Vocab;
@@ -61,7 +61,7 @@ pub struct Model {
     leafs: Vec<WeightLeaf>,
     buffers: Vec<Arc<dyn Buffer>>,
     placement: Placement,
-    kv_specs: Vec<KvSpec>,
+    memory: MemorySpecs,
     fingerprint: Fingerprint,
     warnings: Vec<String>,
     _locked: Vec<Locked>,
@@ -76,8 +76,8 @@ pub struct Plan {
     pub memory: Vec<String>,
     /// Layers and bytes.
     pub summary: PlacementSummary,
-    /// What each attention call keeps per cell.
-    pub kv_specs: Vec<KvSpec>,
+    /// What attention and recurrences keep.
+    pub specs: MemorySpecs,
 }
 
 impl std::fmt::Debug for Model {
@@ -142,7 +142,7 @@ impl Model {
             leafs,
             buffers,
             placement,
-            kv_specs: needs.kv,
+            memory: needs.memory,
             fingerprint,
             warnings,
             _locked: locked,
@@ -197,9 +197,13 @@ impl Model {
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
+    /// What the graph needs from a memory.
+    pub fn memory_specs(&self) -> &MemorySpecs {
+        &self.memory
+    }
     /// What each attention call of the graph keeps per cell.
     pub fn kv_specs(&self) -> &[KvSpec] {
-        &self.kv_specs
+        &self.memory.kv
     }
     /// What tells this model from others.
     pub fn fingerprint(&self) -> &Fingerprint {
@@ -209,9 +213,9 @@ impl Model {
     pub fn build(&self, b: &mut Builder<'_>) -> crate::graph::TensorId {
         self.graph.build(b)
     }
-    /// As [`Model::kv_specs`], for the graphs of one context: rotations depend on its settings.
-    pub(crate) fn kv_specs_in(&self, params: BuildParams) -> Result<Vec<KvSpec>, BuildError> {
-        needs(self.graph.as_ref(), &self.leafs, params).map(|needs| needs.kv)
+    /// As [`Model::memory_specs`], for the graphs of one context: rotations depend on its settings.
+    pub(crate) fn memory_specs_in(&self, params: BuildParams) -> Result<MemorySpecs, BuildError> {
+        needs(self.graph.as_ref(), &self.leafs, params).map(|needs| needs.memory)
     }
     pub(crate) fn leafs(&self) -> &[WeightLeaf] {
         &self.leafs
@@ -284,7 +288,7 @@ fn plan_table(
         rows,
         memory,
         summary,
-        kv_specs: needs.kv,
+        specs: needs.memory,
     })
 }
 
@@ -299,13 +303,17 @@ fn declare(
     prefix: &str,
 ) -> Result<Declared, ModelError> {
     let mut reader = HparamReader::new(metadata, prefix);
+    let base = reader.base();
+    if arch.needs_sections() || (arch.rope_with_sections.is_some() && base.has_sections()) {
+        reader.check_sections(base.head_dim());
+    }
+    table.ignore_layers(base.n_layer()..base.n_layer_file());
     // Tensors cannot be declared from hyper-parameters that are dummies.
     let graph = if reader.failed() {
         None
     } else {
         (arch.load)(&mut reader, &mut table)
     };
-    let base = reader.base();
     let errors = reader.into_errors();
     let Some(graph) = graph.filter(|_| errors.is_empty()) else {
         return Err(ModelError::Hparams {
@@ -402,8 +410,9 @@ fn probe(
         n_tokens: 1,
         n_outputs: 1,
         n_ctx: 0,
-        rope_kind: arch.rope,
+        rope_kind: arch.rope_kind(base),
         rope: base.rope,
+        rope_sections: base.rope_sections,
         n_rot: base.n_rot(),
         causal: !arch.bidirectional,
         half_gelu: false,
@@ -416,12 +425,12 @@ fn probe(
 
 fn needs(graph: &dyn BuildGraph, leafs: &[WeightLeaf], params: BuildParams) -> Result<Needs, BuildError> {
     let mut g = Graph::new();
-    let (mut nodes, mut inputs, mut kv) = (Vec::new(), Inputs::default(), Vec::new());
-    let mut b = Builder::probe(&mut g, leafs, &mut nodes, &mut inputs, params, &mut kv);
+    let (mut nodes, mut inputs, mut memory) = (Vec::new(), Inputs::default(), MemorySpecs::default());
+    let mut b = Builder::probe(&mut g, leafs, &mut nodes, &mut inputs, params, &mut memory);
     let result = graph.build(&mut b);
     b.output(result);
     b.finish()?;
     // Products have leafs of their own in a probe.
     let divisible = nodes.iter().map(Option::is_none).collect();
-    Ok(Needs { kv, divisible })
+    Ok(Needs { memory, divisible })
 }

@@ -7,7 +7,7 @@ use kernels::GgmlType;
 use regex_lite::Regex;
 
 use crate::backend::{self, BufferType, Device};
-use crate::build::KvSpec;
+use crate::build::MemorySpecs;
 use crate::graph::{Graph, Name, ShapeError, Tensor, TensorId};
 
 use super::{Consumer, TableRow};
@@ -156,8 +156,8 @@ pub struct RowPart {
 /// What a model's graph says about the placement of its tensors.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Needs {
-    /// What each attention call keeps per cell.
-    pub kv: Vec<KvSpec>,
+    /// What the graph needs from a memory.
+    pub memory: MemorySpecs,
     /// By row of the tensor table: only products use the tensor, and they can be computed part by part.
     pub divisible: Vec<bool>,
 }
@@ -230,7 +230,7 @@ impl Placement {
         Ok(placement)
     }
 
-    /// The device that keeps the keys and values of a layer.
+    /// The device that keeps the keys, values and states of a layer.
     pub fn kv_device(&self, layer: usize) -> &Arc<dyn Device> {
         let cpu = self.devices.len() - 1;
         let device = if self.offload_kv {
@@ -476,8 +476,13 @@ fn layers_that_fit(
         let sum = if is_divided { &mut divided } else { &mut sizes };
         sum[layer] += row.bytes();
     }
-    for spec in needs.kv.iter().filter(|s| params.offload_kv && s.layer < n_layer) {
-        sizes[spec.layer] += 2 * (spec.k_row + spec.v_row) * params.kv_cells;
+    if params.offload_kv {
+        // A state for now and one from before, for one sequence.
+        let states = (needs.memory.states.iter()).map(|s| (s.layer, 2 * size_of::<f32>() * s.row));
+        let kv = (needs.memory.kv.iter()).map(|s| (s.layer, 2 * (s.k_row + s.v_row) * params.kv_cells));
+        for (layer, bytes) in kv.chain(states).filter(|&(layer, _)| layer < n_layer) {
+            sizes[layer] += bytes;
+        }
     }
     let fits = |n: usize| {
         let mut used = vec![0usize; devices.len() + 1];

@@ -38,6 +38,9 @@ impl Checker<'_> {
         {
             return self.apply(index, &name, &args).map(Lowered::Tensor);
         }
+        if let Some(function) = self.functions.iter().find(|f| f.name == name) {
+            return self.function_call(function.clone(), &name, &args).map(Lowered::Tensor);
+        }
         let Some(op) = ops::find(&name.to_string()) else {
             return self.unknown_call(&name, &args);
         };
@@ -73,6 +76,7 @@ impl Checker<'_> {
         let mut names: Vec<String> = OPS.iter().map(|o| o.name.to_string()).collect();
         names.extend(SCALAR_FNS.iter().map(|f| f.name.to_string()));
         names.extend(self.tensors.iter().map(|t| t.tensor.name.to_string()));
+        names.extend(self.functions.iter().map(|f| f.name.to_string()));
         if self.find_var(&name.to_string()).is_some() {
             return self.fault(
                 name,
@@ -140,15 +144,10 @@ impl Checker<'_> {
                 format!("`{name}` is always there: declare it `{name}?:` if files may lack it"),
             );
         }
-        let per_layer = tensor.per_layer;
-        if per_layer && self.place != Place::Loop {
-            return self.fault(
-                &name,
-                format!("`{name}` belongs to a layer: it can be used inside `for layer` only"),
-            );
-        }
+        let group = tensor.group;
+        self.allow_group(group, &name)?;
         let mut s = derived(ScalarKind::Has(name.clone()), Ty::Bool, format!("has({name})"), &[]);
-        s.per_layer = per_layer;
+        s.per_layer = group.is_some();
         Some(s)
     }
 

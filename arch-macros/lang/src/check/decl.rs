@@ -6,11 +6,12 @@ use proc_macro2::{Ident, Span};
 use syn::{Expr, Lit};
 
 use super::{Checker, HparamSym, Place, TensorSym, facts};
-use crate::ast::{Decl, HparamItem, TensorDecl, TensorItem, Test};
+use crate::ast::{Decl, GroupDecl, HparamItem, TensorDecl, TensorItem, Test};
 use crate::builtins::{self, BUILTINS, Ty};
 use crate::diag::did_you_mean;
-use crate::model::{Arch, Hparam, Kind, Read, RopeKind, Scalar, Tensor, TestSize};
+use crate::model::{Arch, Group, Hparam, Kind, Read, RopeKind, Scalar, Tensor, TestSize};
 use crate::ops;
+use crate::sym::Dim;
 
 const TYPES: [&str; 5] = ["usize", "f32", "bool", "string", "pattern"];
 
@@ -18,7 +19,7 @@ impl Checker<'_> {
     pub(super) fn arch(mut self, decl: &Decl) -> Option<Arch> {
         let name = self.name_line(decl);
         let rope = self.rope_line(decl);
-        self.rope = rope;
+        self.rope = rope.map(|(kind, _)| kind);
         let bidirectional = self.attention_line(decl);
         let hparams = self.hparam_block(&decl.hparams);
         let mut ignored = Vec::new();
@@ -29,6 +30,7 @@ impl Checker<'_> {
             self.errors
                 .at_span(Span::call_site(), "the declaration has no `tensors { … }`");
         }
+        self.declare_functions(&decl.functions);
         let graph = match &decl.graph {
             Some(graph) => self.graph(graph),
             None => {
@@ -55,9 +57,12 @@ impl Checker<'_> {
         Some(Arch {
             name: name?,
             ancestors: Vec::new(),
-            rope: rope?,
+            fragments: Vec::new(),
+            rope: rope?.0,
+            rope_with_sections: rope?.1,
             bidirectional: bidirectional?,
             hparams,
+            groups: self.groups,
             tensors,
             ignored,
             vars,
@@ -96,8 +101,8 @@ impl Checker<'_> {
         }
     }
 
-    fn rope_line(&mut self, decl: &Decl) -> Option<RopeKind> {
-        let Some(kind) = &decl.rope else {
+    fn rope_line(&mut self, decl: &Decl) -> Option<(RopeKind, Option<RopeKind>)> {
+        let Some((kind, with_sections)) = &decl.rope else {
             let at = decl.name.as_ref().map_or_else(Span::call_site, |n| n.span());
             self.errors.at_span(
                 at,
@@ -105,19 +110,27 @@ impl Checker<'_> {
             );
             return None;
         };
-        match kind.to_string().as_str() {
-            "norm" => Some(RopeKind::Norm),
-            "neox" => Some(RopeKind::Neox),
-            "none" => Some(RopeKind::None),
-            "mrope" | "imrope" => self.fault(kind, format!("`rope: {kind}` is not supported yet")),
-            other => {
-                let hint = did_you_mean(other, ["norm", "neox", "none"]);
-                self.fault(
-                    kind,
-                    format!("expected `norm`, `neox` or `none`, found `{other}`{hint}"),
-                )
-            }
+        let kind = self.rope_kind(kind);
+        let Some(word) = with_sections else {
+            return Some((kind?, None));
+        };
+        let (kind, with_sections) = (kind?, self.rope_kind(word)?);
+        if kind.has_axes() || kind == RopeKind::None || !with_sections.has_axes() {
+            return self.fault(
+                word,
+                "after `or` stands the kind for files whose positions have axes: `rope: norm or mrope;`",
+            );
         }
+        Some((kind, Some(with_sections)))
+    }
+
+    fn rope_kind(&mut self, word: &Ident) -> Option<RopeKind> {
+        let found = RopeKind::ALL.iter().find(|(name, _)| word == name);
+        found.map(|&(_, kind)| kind).or_else(|| {
+            let hint = did_you_mean(&word.to_string(), RopeKind::ALL.iter().map(|&(name, _)| name));
+            let message = format!("expected `norm`, `neox`, `mrope`, `imrope` or `none`, found `{word}`{hint}");
+            self.fault(word, message)
+        })
     }
 
     fn hparam_block(&mut self, items: &[HparamItem]) -> Vec<Hparam> {
@@ -178,7 +191,7 @@ impl Checker<'_> {
         out
     }
 
-    fn declare_hparam(&mut self, name: &Ident, ty: Option<Ty>, per_layer: bool, dim: Option<crate::sym::Dim>) {
+    fn declare_hparam(&mut self, name: &Ident, ty: Option<Ty>, per_layer: bool, dim: Option<Dim>) {
         // A clash is reported; the second declaration is then hidden by the first and nothing more is said of it.
         let clash = !self.can_name(name);
         self.hparams.push(HparamSym {
@@ -243,17 +256,19 @@ impl Checker<'_> {
         for item in items {
             match item {
                 TensorItem::Tensor(decl) => self.tensor_decl(decl, conditions),
-                TensorItem::Layer { span, items } => {
+                TensorItem::Layer { span, group, items } => {
                     if !conditions.is_empty() {
                         self.errors
                             .at_span(*span, "a `layer` block stands directly in `tensors`");
                     }
+                    self.group = Some(group.as_ref().map_or(0, |g| self.layer_group(g)));
                     self.place = Place::LayerTensors;
                     self.tensor_block(items, conditions, ignored);
                     self.place = Place::Tensors;
+                    self.group = None;
                 }
-                // Taken out when declarations are merged.
-                TensorItem::Without(_) => {}
+                // Taken out when declarations are completed and merged.
+                TensorItem::Without(_) | TensorItem::Use(_) => {}
                 TensorItem::Ignore(names) => {
                     let layer = self.place == Place::LayerTensors;
                     ignored.extend(names.iter().map(|n| (n.clone(), layer)));
@@ -268,6 +283,19 @@ impl Checker<'_> {
                 }
             }
         }
+    }
+
+    /// A group of layers beside `layer`.
+    fn layer_group(&mut self, decl: &GroupDecl) -> usize {
+        self.can_name(&decl.name);
+        let count = self.scalar_of(&decl.count, Ty::Int);
+        self.groups.push(Group {
+            name: decl.name.clone(),
+            prefix: decl.prefix.value(),
+            // `n_layer` layers have a value of each per-layer hyper-parameter, as those of `layer` do.
+            count: count.filter(|c| c.dim != Dim::symbol("n_layer")),
+        });
+        self.groups.len() - 1
     }
 
     fn tensor_decl(&mut self, decl: &TensorDecl, conditions: &[(Scalar, bool)]) {
@@ -301,7 +329,7 @@ impl Checker<'_> {
             sizes,
             optional: decl.optional && decl.tie.is_none(),
             tie,
-            per_layer: self.place == Place::LayerTensors,
+            group: self.group,
             conditions: conditions.to_vec(),
         };
         let known: Vec<_> = conditions
@@ -360,7 +388,7 @@ impl Checker<'_> {
         if kind != Some(Kind::Linear) || target.tensor.kind != Kind::Embed {
             return self.fault(to, "`or` lets an `embed` stand in for a `linear`");
         }
-        if target.tensor.per_layer {
+        if target.tensor.group.is_some() {
             return self.fault(to, format!("`{to}` belongs to a layer"));
         }
         if target.tensor.may_be_absent() {
@@ -382,9 +410,10 @@ impl Checker<'_> {
 
     /// Reports a GGUF name declared twice, unless the conditions exclude each other.
     fn gguf_twice(&mut self, decl: &TensorDecl, new: &Tensor, known: &[facts::Fact]) {
-        let clash = self.tensors.iter().find(|t| {
-            t.tensor.gguf == new.gguf && t.tensor.per_layer == new.per_layer && !facts::exclude(&t.facts, known)
-        });
+        let clash = self
+            .tensors
+            .iter()
+            .find(|t| t.tensor.gguf == new.gguf && t.tensor.group == new.group && !facts::exclude(&t.facts, known));
         if let Some(other) = clash {
             let message = format!(
                 "the GGUF name {:?} is declared twice: `{}` has it too",
@@ -399,7 +428,7 @@ impl Checker<'_> {
             let declared = self
                 .tensors
                 .iter()
-                .find(|t| t.tensor.gguf == name.value() && t.tensor.per_layer == *layer);
+                .find(|t| t.tensor.gguf == name.value() && t.tensor.group.is_some() == *layer);
             if let Some(t) = declared {
                 let message = format!("{:?} is ignored here and declared as `{}`", name.value(), t.tensor.name);
                 self.errors.at(name, message);
@@ -487,6 +516,12 @@ impl Checker<'_> {
                     t.tensor.name, t.tensor.gguf
                 );
                 self.errors.at(&t.tensor.name, message);
+            }
+        }
+        for f in self.functions.iter().filter(|f| !f.inherited) {
+            if !self.called.iter().any(|name| f.name == name) {
+                self.errors
+                    .at(&f.name, format!("`{}` is declared and never called", f.name));
             }
         }
         for h in &self.hparams {

@@ -11,17 +11,22 @@ pub fn show(out: &mut dyn Write, registered: &Registered) -> Outcome {
     let arch = registered.arch;
     writeln!(out, "{}: {}", arch.name, about(registered))?;
     match arch.rope {
-        Some(kind) => writeln!(out, "rotary positions: {}", format!("{kind:?}").to_lowercase())?,
+        Some(kind) => {
+            let name = |kind| format!("{kind:?}").to_lowercase();
+            write!(out, "rotary positions: {}", name(kind))?;
+            match arch.rope_with_sections {
+                Some(kind) => writeln!(out, ", {} in files with sections", name(kind))?,
+                None => writeln!(out)?,
+            }
+        }
         None => writeln!(out, "rotary positions: none")?,
     }
     writeln!(out, "\nhyper-parameters (beside those that all architectures share)")?;
     table(out, arch.hparams.iter().map(|h| hparam(arch, h)))?;
-    for (title, per_layer) in [("tensors", false), ("tensors of each layer", true)] {
+    for (title, in_layer) in [("tensors", false), ("tensors of each layer", true)] {
         writeln!(out, "\n{title}")?;
-        table(
-            out,
-            arch.tensors.iter().filter(|t| t.per_layer == per_layer).map(tensor),
-        )?;
+        let here = arch.tensors.iter().filter(|t| t.group.is_some() == in_layer);
+        table(out, here.map(tensor))?;
     }
     writeln!(out, "\ngraph")?;
     table(
@@ -47,10 +52,9 @@ fn hparam(arch: &Architecture, h: &HparamDecl) -> [String; 4] {
 
 /// Columns are GGUF name, kind, shape and presence.
 fn tensor(t: &TensorDecl) -> [String; 4] {
-    let name = if t.per_layer {
-        format!("blk.N.{}", t.gguf)
-    } else {
-        t.gguf.to_owned()
+    let name = match t.group {
+        Some(group) => format!("{group}.N.{}", t.gguf),
+        None => t.gguf.to_owned(),
     };
     let mut presence = Vec::new();
     if t.optional {
