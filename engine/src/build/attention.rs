@@ -2,11 +2,12 @@
 
 use kernels::GgmlType;
 
-use crate::graph::{Attention, Flags, Graph, Home, Name, Op, Rope, TensorId, Window};
+use crate::graph::{Attention, Flags, Home, Name, Rope, TensorId, Window};
 use crate::model::Vector;
 
 use super::Builder;
 use super::builder::Cache;
+use super::position::{KeyPosition, Values, key_position};
 use super::recur::{StateSlot, StateSpec};
 
 /// What one attention call needs from a KV memory; recorded by a probe build, so that the layout follows from the graph.
@@ -24,19 +25,8 @@ pub struct KvSpec {
     pub n_head_kv: usize,
     /// Which cells a query sees.
     pub window: Window,
-    /// How keys were rotated, if it is known: then they can be rotated on when positions shift.
-    pub rope: Option<KeyRotation>,
-}
-
-/// How keys were rotated.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct KeyRotation {
-    /// The rotation.
-    pub rope: Rope,
-    /// Its frequency factors.
-    pub factors: Option<Vector>,
-    /// Elements of a head before those that it was applied to; they know nothing of positions.
-    pub offset: usize,
+    /// What has to be done to a cached key when its position shifts.
+    pub key_position: KeyPosition,
 }
 
 /// What a graph needs from a memory, in the order of its calls.
@@ -193,7 +183,6 @@ impl Builder<'_> {
         } else {
             args.short
         };
-        self.factors_by_context |= args.factors.is_none() && args.long.is_some();
         let positions = if kind.n_axes() > 1 {
             self.axes()
         } else {
@@ -226,8 +215,13 @@ impl Builder<'_> {
                     v_in_k: v.map_or(args.v_in_k.unwrap_or(0), |_| 0),
                     n_head_kv: self.g.tensor(k).ne[1],
                     window: args.window,
-                    // Which factors a context rotates with is not known yet.
-                    rope: rotation_of(self.g, k, self.leafs).filter(|_| !self.factors_by_context),
+                    key_position: key_position(
+                        self.g,
+                        [self.inputs.positions, self.inputs.axes],
+                        k,
+                        v.map_or(Values::InKeys(args.v_in_k.unwrap_or(0)), Values::Stored),
+                        self.leafs,
+                    ),
                 };
                 specs.kv.push(spec);
                 (k, v, 0)
@@ -320,47 +314,5 @@ impl Builder<'_> {
             .sequences
             .get_or_insert_with(|| g.input(GgmlType::I64, ne, "cell_sequences"));
         (pos, seq)
-    }
-}
-
-/// The rotation that made `k`, of whole heads or of what follows an unrotated part.
-fn rotation_of(g: &Graph, k: TensorId, leafs: &[Option<TensorId>]) -> Option<KeyRotation> {
-    let t = g.tensor(k);
-    match t.op {
-        Op::Rope(rope) => {
-            let factors = match t.src[2] {
-                None => None,
-                Some(f) => {
-                    let index = leafs.iter().position(|&l| l == Some(f))?;
-                    Some(Vector(crate::model::WeightId(index as u32)))
-                }
-            };
-            Some(KeyRotation {
-                rope,
-                factors,
-                offset: 0,
-            })
-        }
-        // The one rotated head of all.
-        Op::Repeat if t.ne[0] == g.tensor(t.source(0)).ne[0] => rotation_of(g, t.source(0), leafs),
-        Op::Concat { dim: 0 } if !knows_positions(g, t.source(0)) => {
-            let rotated = rotation_of(g, t.source(1), leafs)?;
-            let offset = g.tensor(t.source(0)).ne[0] + rotated.offset;
-            Some(KeyRotation { offset, ..rotated })
-        }
-        // Keys normalized after the rotation cannot be rotated on exactly where the norm has weights; everything else is unknown.
-        _ => None,
-    }
-}
-
-/// True unless `x` comes from a product of this layer without a rotation on the way.
-fn knows_positions(g: &Graph, x: TensorId) -> bool {
-    let t = g.tensor(x);
-    match t.op {
-        Op::MulMat => false,
-        Op::View | Op::Reshape | Op::Permute | Op::Cont | Op::Repeat | Op::Scale { .. } | Op::RmsNorm { .. } => {
-            knows_positions(g, t.source(0))
-        }
-        _ => true,
     }
 }

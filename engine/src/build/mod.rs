@@ -11,17 +11,18 @@ mod depth;
 mod inputs;
 mod linear_attention;
 mod moe;
+mod position;
 mod prune;
 mod recur;
 
 pub use adapt::{Adaptation, AdaptedUse, AdapterLeaf, LowRankTerm};
 pub use attention::{
-    AttentionArgs, CacheView, KeyRotation, KvSlot, KvSpec, MemorySpecs, PoolView, RopeArgs, chunked, standard,
-    symmetric,
+    AttentionArgs, CacheView, KvSlot, KvSpec, MemorySpecs, PoolView, RopeArgs, chunked, standard, symmetric,
 };
-pub use builder::{BuildError, BuildParams, Builder, WeightLeaf};
+pub use builder::{BuildError, BuildParams, Builder, WeightLeaf, WeightPart};
 pub use inputs::{Inputs, PoolInputs};
 pub use linear_attention::LinearAttentionArgs;
 pub use moe::{Gating, MoeArgs};
+pub use position::KeyPosition;
 pub use prune::keep_output_rows;
 pub use recur::{Mamba2Args, StateSlot, StateSpec};
