@@ -7,6 +7,7 @@
 mod adapt;
 mod attention;
 mod builder;
+mod ffn;
 mod inputs;
 mod moe;
 mod prune;

@@ -57,12 +57,21 @@ pub struct MoeArgs {
     pub scale: f32,
     /// Added to the weights for selection only, `[n_expert]`.
     pub selection_bias: Option<Vector>,
+    /// Scores `[n_expert, T]` that experts are selected by instead of their weights.
+    pub selection: Option<TensorId>,
+    /// Ids of the router that each expert stands for: those of `gate`, `up` and `down` are so many fewer. The weights are those of
+    /// the divided ids too, which is how results were recorded.
+    pub ids_per_expert: Option<usize>,
+    /// What goes into an expert is weighted, not what comes out.
+    pub weigh_input: Option<bool>,
     /// Number of groups the experts are divided into for selection (DeepSeek-V3, arXiv 2412.19437).
     pub n_groups: Option<usize>,
     /// Groups with the largest sums of their two best experts, from which the selection is made.
     pub n_groups_used: Option<usize>,
     /// Upper bound of gates, and of the magnitude of ups, before the activation; 0 is off.
     pub limit: Option<f32>,
+    /// The limit is for gates behind the activation.
+    pub limit_activated: Option<bool>,
     /// Added to ups after the limit.
     pub up_offset: Option<f32>,
 }
@@ -71,7 +80,7 @@ pub struct MoeArgs {
 const MIN_WEIGHT_SUM: f32 = 6.103_515_6e-5;
 
 /// Smaller limits of files mean none.
-const MIN_LIMIT: f32 = 1e-6;
+pub(super) const MIN_LIMIT: f32 = 1e-6;
 /// A group is as good as the sum of this many of its experts.
 const BEST_OF_GROUP: usize = 2;
 /// Larger than any score of a router.
@@ -83,10 +92,18 @@ impl Builder<'_> {
         let [n_embd, n_tokens, ..] = self.g.tensor(x).ne;
         let (ids, weights) = self.route(&args, n_tokens);
         let x3 = self.g.reshape(x, [n_embd, 1, n_tokens, 1]);
-        let x3 = self.ok(x3, x);
+        let mut x3 = self.ok(x3, x);
+        let weigh_input = args.weigh_input == Some(true);
+        if weigh_input {
+            let each = self.g.repeat(x3, [n_embd, args.n_used, n_tokens, 1]);
+            let each = self.ok(each, x3);
+            x3 = self.mul(each, weights);
+        }
         let hidden = self.hidden(&args, x3, ids);
-        let y = self.expert_linear(args.down, hidden, ids);
-        let y = self.mul(y, weights);
+        let mut y = self.expert_linear(args.down, hidden, ids);
+        if !weigh_input {
+            y = self.mul(y, weights);
+        }
         self.sum_experts(y, n_embd, n_tokens, args.n_used)
     }
 
@@ -106,6 +123,11 @@ impl Builder<'_> {
             (args.gate.map(|gate| self.expert_linear(gate, x3, ids)), up)
         };
         match gate {
+            Some(gate) if args.limit_activated == Some(true) => {
+                let gate = self.unary(args.act, gate);
+                let (gate, up) = self.limited(args, gate, up);
+                self.mul(gate, up)
+            }
             Some(gate) => {
                 let (gate, up) = self.limited(args, gate, up);
                 self.glu(args.act, gate, up)
@@ -114,7 +136,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Gates and ups as the activation sees them.
+    /// Gates and ups within their limits.
     fn limited(&mut self, args: &MoeArgs, mut gate: TensorId, mut up: TensorId) -> (TensorId, TensorId) {
         if let Some(limit) = args.limit.filter(|&limit| limit > MIN_LIMIT) {
             gate = self.clamp(gate, f32::NEG_INFINITY, limit);
@@ -171,16 +193,18 @@ impl Builder<'_> {
                 self.unary(Unary::Sqrt, x)
             }
         };
-        let selection = match args.selection_bias {
-            Some(bias) => {
-                let bias = self.leaf(bias.0);
-                self.add(probs, bias)
-            }
-            None => probs,
-        };
+        let mut selection = args.selection.unwrap_or(probs);
+        if let Some(bias) = args.selection_bias {
+            let bias = self.leaf(bias.0);
+            selection = self.add(selection, bias);
+        }
         let selection = self.group_limited(args, selection, n_tokens);
         let ids = self.g.top_k(selection, args.n_used);
-        let ids = self.ok(ids, selection);
+        let mut ids = self.ok(ids, selection);
+        if let Some(by) = args.ids_per_expert.filter(|&by| by != 1) {
+            let divided = self.g.div_ids(ids, by);
+            ids = self.ok(divided, ids);
+        }
         let n_expert = self.g.tensor(args.router).ne[0];
         // Each token's column of probabilities becomes a table of one-element rows, from which its experts are taken.
         let table = self.g.reshape(probs, [1, n_expert, n_tokens, 1]);
