@@ -83,7 +83,7 @@ arch_macros::arch! {
                 x += moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
                          gating = gating, n_used = n_expert_used, norm_weights = norm_weights, scale = weights_scale,
                          selection_bias = probs_bias, n_groups = n_group, n_groups_used = n_group_used,
-                         limit = limit_exp, limit_activated = true)
+                         act_limit = limit_exp)
                    + rust!([n_embd, T] => b.gated_ffn(&l.gate_shexp, &l.up_shexp, &l.down_shexp, h, m.hp.limit_ffn[il]));
             } else {
                 x += rust!([n_embd, T] => b.gated_ffn(&l.gate, &l.up, &l.down, h, m.hp.limit_ffn[il]));

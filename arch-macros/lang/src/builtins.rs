@@ -88,6 +88,7 @@ pub static BUILTINS: &[Builtin] = &[
     int("n_expert", true, "`expert_count`, 0 when absent"),
     int("n_expert_used", true, "`expert_used_count`, 0 when absent"),
     per_layer("n_head", false, "`attention.head_count`"),
+    int("n_head_max", true, "the largest `attention.head_count` of a layer"),
     per_layer("n_head_kv", true, "`attention.head_count_kv`, `n_head` when absent"),
     per_layer("n_ff", false, "`feed_forward_length`"),
     int(
@@ -112,6 +113,14 @@ pub static BUILTINS: &[Builtin] = &[
     per_layer("il", true, "number of the layer, from 0"),
     float("rope_freq_base", "`rope.freq_base`, 10000 when absent"),
     float("rope_freq_scale", "1 / `rope.scaling.factor`, 1 when absent"),
+    Builtin {
+        name: "rope_yarn",
+        ty: Ty::Bool,
+        per_layer: false,
+        alias_of: None,
+        derived: true,
+        doc: "whether positions are extended by YaRN: `rope.scaling.type` or `rope.scaling.yarn_ext_factor` says so",
+    },
 ];
 
 /// The builtin with this name.

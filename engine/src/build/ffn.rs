@@ -4,7 +4,6 @@ use crate::graph::{TensorId, Unary};
 use crate::model::Linear;
 
 use super::Builder;
-use super::moe::MIN_LIMIT;
 
 impl Builder<'_> {
     /// `down(silu(gate(x)) * up(x))` for `x [n_embd, T]`, in layers that must have the three although not every layer does. Activated
@@ -19,14 +18,7 @@ impl Builder<'_> {
     ) -> TensorId {
         let (gate, up, down) = (self.present(gate), self.present(up), self.present(down));
         let (gate, up) = (self.linear(gate, x), self.linear(up, x));
-        let y = if limit > MIN_LIMIT {
-            let gate = self.unary(Unary::Silu, gate);
-            let gate = self.clamp(gate, f32::NEG_INFINITY, limit);
-            let up = self.clamp(up, -limit, limit);
-            self.mul(gate, up)
-        } else {
-            self.glu(Unary::Silu, gate, up)
-        };
+        let y = self.glu_within(Unary::Silu, gate, up, Some(limit));
         self.linear(down, y)
     }
 }

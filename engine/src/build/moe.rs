@@ -70,8 +70,12 @@ pub struct MoeArgs {
     pub n_groups_used: Option<usize>,
     /// Upper bound of gates, and of the magnitude of ups, before the activation; 0 is off.
     pub limit: Option<f32>,
-    /// The limit is for gates behind the activation.
-    pub limit_activated: Option<bool>,
+    /// Upper bound of gates after the activation, and of the magnitude of ups; 0 is off.
+    pub act_limit: Option<f32>,
+    /// Gates become `c tanh(gate / c)` where the activation, a SiLU, multiplies by them; its sigmoid sees them as they are.
+    pub squash: Option<f32>,
+    /// Ups become `c tanh(up / c)`; 0 is off.
+    pub up_squash: Option<f32>,
     /// Added to ups after the limit.
     pub up_offset: Option<f32>,
 }
@@ -80,7 +84,7 @@ pub struct MoeArgs {
 const MIN_WEIGHT_SUM: f32 = 6.103_515_6e-5;
 
 /// Smaller limits of files mean none.
-pub(super) const MIN_LIMIT: f32 = 1e-6;
+const MIN_LIMIT: f32 = 1e-6;
 /// A group is as good as the sum of this many of its experts.
 const BEST_OF_GROUP: usize = 2;
 /// Larger than any score of a router.
@@ -123,14 +127,9 @@ impl Builder<'_> {
             (args.gate.map(|gate| self.expert_linear(gate, x3, ids)), up)
         };
         match gate {
-            Some(gate) if args.limit_activated == Some(true) => {
-                let gate = self.unary(args.act, gate);
-                let (gate, up) = self.limited(args, gate, up);
-                self.mul(gate, up)
-            }
             Some(gate) => {
                 let (gate, up) = self.limited(args, gate, up);
-                self.glu(args.act, gate, up)
+                self.gated(args, gate, up)
             }
             None => self.unary(args.act, up),
         }
@@ -146,6 +145,31 @@ impl Builder<'_> {
             up = self.shift(up, offset);
         }
         (gate, up)
+    }
+
+    /// Activated gates times ups.
+    fn gated(&mut self, args: &MoeArgs, gate: TensorId, up: TensorId) -> TensorId {
+        if let Some(squash) = args.squash {
+            let up = match args.up_squash {
+                Some(squash) if squash > 0.0 => self.softcap(up, squash),
+                _ => up,
+            };
+            let bounded = self.softcap(gate, squash);
+            let up = self.mul(bounded, up);
+            return self.glu(Unary::Sigmoid, gate, up);
+        }
+        self.glu_within(args.act, gate, up, args.act_limit)
+    }
+
+    /// Activated gates times ups, gates limited to below `limit` after the activation and ups to either side of it.
+    pub(super) fn glu_within(&mut self, act: Unary, gate: TensorId, up: TensorId, limit: Option<f32>) -> TensorId {
+        let Some(limit) = limit.filter(|&limit| limit > MIN_LIMIT) else {
+            return self.glu(act, gate, up);
+        };
+        let gate = self.unary(act, gate);
+        let gate = self.clamp(gate, f32::NEG_INFINITY, limit);
+        let up = self.clamp(up, -limit, limit);
+        self.mul(gate, up)
     }
 
     /// Selection scores `[n_expert, T]` with those outside the best groups far below the rest.
@@ -257,7 +281,7 @@ impl Builder<'_> {
     }
 
     /// Adds up `[n_embd, n_used, T]` over the experts, in their order, so that the result does not depend on threads.
-    fn sum_experts(&mut self, y: TensorId, n_embd: usize, n_tokens: usize, n_used: usize) -> TensorId {
+    pub(super) fn sum_experts(&mut self, y: TensorId, n_embd: usize, n_tokens: usize, n_used: usize) -> TensorId {
         let nb = self.g.tensor(y).nb;
         let mut sum: Option<TensorId> = None;
         for i in 0..n_used {

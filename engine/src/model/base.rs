@@ -152,6 +152,10 @@ impl Base {
     pub fn n_head(&self, il: usize) -> usize {
         of_layer(&self.n_head, il)
     }
+    /// Query heads of the layer that has most.
+    pub fn n_head_max(&self) -> usize {
+        self.n_head.iter().copied().max().unwrap_or(0)
+    }
     /// Key and value heads.
     pub fn n_head_kv(&self, il: usize) -> usize {
         of_layer(&self.n_head_kv, il)
@@ -191,6 +195,10 @@ impl Base {
     /// Factor on positions.
     pub fn rope_freq_scale(&self) -> f32 {
         self.rope.freq_scale
+    }
+    /// Whether positions are extended by YaRN.
+    pub fn rope_yarn(&self) -> bool {
+        self.rope.ext_factor != 0.0
     }
     /// Whether positions have several axes: both time and height turn pairs.
     pub fn has_sections(&self) -> bool {

@@ -11,15 +11,16 @@ mod table;
 mod upload;
 
 pub use arch::{
-    Architecture, BuildGraph, Embed, Experts, FlowNode, HparamDecl, Linear, Norm, Placeholder, Registered, TensorDecl,
-    Vector, WeightId,
+    Architecture, BuildGraph, Embed, Experts, FlowNode, HparamDecl, Linear, Norm, PerHead, Placeholder, Registered,
+    TensorDecl, Vector, WeightId,
 };
 pub use base::{Base, RopeScaling};
 pub use error::ModelError;
 pub use fingerprint::Fingerprint;
 pub use load::{Declared, LoadParams, Model, Plan, Progress, declare_header, plan, plan_set};
 pub use placement::{
-    DeviceLayers, Placement, PlacementError, PlacementParams, PlacementSummary, SplitMode, TensorOverride,
+    DeviceLayers, Needs, Placement, PlacementError, PlacementParams, PlacementSummary, RowPart, SplitMode,
+    TensorOverride,
 };
 pub use reader::{HparamError, HparamReader};
 pub use table::{Consumer, TableRow, TensorError, TensorTable};
