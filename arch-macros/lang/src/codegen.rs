@@ -50,6 +50,9 @@ pub fn skeleton(name: &str) -> TokenStream {
             name: #name,
             rope: ::core::option::Option::None,
             bidirectional: false,
+            embeddings: false,
+            projects: true,
+            rank_pooling: ::core::option::Option::None,
             hparams: &[],
             tensors: &[],
             test: &[],
@@ -299,7 +302,15 @@ fn arch_static(arch: &Arch) -> TokenStream {
             quote!(::core::option::Option::Some(#ty::#variant))
         }
     };
-    let bidirectional = arch.bidirectional;
+    let (bidirectional, embeddings) = (arch.bidirectional, arch.embeddings);
+    let projects = arch.projects();
+    let rank_pooling = match arch.rank_pooling {
+        None => quote!(::core::option::Option::None),
+        Some(variant) => {
+            let (ty, variant) = (runtime("Pooling"), shared(variant));
+            quote!(::core::option::Option::Some(#ty::#variant))
+        }
+    };
     let hparams = arch.hparams.iter().filter_map(hparam_decl);
     let tensors = arch.tensors.iter().map(|t| tensor_decl(arch, t));
     let test = arch.test.iter().map(|(name, size)| {
@@ -319,6 +330,9 @@ fn arch_static(arch: &Arch) -> TokenStream {
             name: #name,
             rope: #rope,
             bidirectional: #bidirectional,
+            embeddings: #embeddings,
+            projects: #projects,
+            rank_pooling: #rank_pooling,
             hparams: &[#(#hparams),*],
             tensors: &[#(#tensors),*],
             test: &[#(#test),*],

@@ -125,9 +125,12 @@ fn merge(parent: Decl, child: Decl, errors: &mut Errors) -> Decl {
         like: child.like,
         rope: child.rope.or(parent.rope),
         attention: child.attention.or(parent.attention),
+        result: child.result.or(parent.result),
         hparams: merge_hparams(parent.hparams, child.hparams, errors),
         tensors: merge_tensors(parent.tensors, child.tensors, errors),
         graph: child.graph.or(parent.graph),
+        embedding: child.embedding.or(parent.embedding),
+        rank: child.rank.or(parent.rank),
         test: child.test.or(parent.test),
     }
 }

@@ -8,9 +8,12 @@
 //!           | "like" ":" STRING ";"                                (* what is not said here is said there *)
 //!           | "rope" ":" ( "norm" | "neox" | "none" ) ";"          (* later: "mrope" | "imrope" *)
 //!           | "attention" ":" ( "causal" | "bidirectional" ) ";"    (* causal if not said *)
+//!           | "result" ":" ( "logits" | "embeddings" ) ";"          (* as the graph says, or without its last projection *)
 //!           | "hparams" "{" { hparam } "}"
 //!           | "tensors" "{" { tensor | group | layers } "}"
 //!           | "graph" "{" { stmt | loop } [ EXPR ] "}"              (* later: "graph" IDENT *)
+//!           | "embedding" "{" { stmt } EXPR "}"                     (* of the rows `pooled` *)
+//!           | "rank" [ "(" ( "mean" | "first" | "last" ) ")" ] "{" { stmt } EXPR "}"
 //!           | "test" "{" [ size { "," size } [ "," ] ] "}" ;
 //!
 //! hparam    = IDENT ":" type "=" STRING [ "or" EXPR ] ";"
@@ -18,7 +21,7 @@
 //!           | "check" EXPR "," STRING ";"
 //!           | without ;
 //! without   = "without" IDENT { "," IDENT } ";" ;                   (* with "like" only *)
-//! type      = scalar | "[" scalar "]" | "pattern" ;                 (* later: "[" scalar ";" INT "]" *)
+//! type      = scalar | "[" scalar "]" | "pattern" | "late_pattern" ;                 (* later: "[" scalar ";" INT "]" *)
 //! scalar    = "usize" | "f32" | "bool" | "string" ;
 //!
 //! layers    = "layer" "{" { tensor | group } "}" ;                  (* later: "layer" IDENT STRING EXPR *)
@@ -44,19 +47,22 @@
 use proc_macro2::{Span, TokenStream};
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
-use syn::{BinOp, Expr, ExprIf, Ident, Lit, LitStr, Token, braced, bracketed, token};
+use syn::{BinOp, Expr, ExprIf, Ident, Lit, LitStr, Token, braced, bracketed, parenthesized, token};
 
-use crate::ast::{Block, Decl, Dims, Graph, HparamItem, Stmt, TensorDecl, TensorItem, Test};
+use crate::ast::{Block, Decl, Dims, Graph, HparamItem, RankHead, Stmt, TensorDecl, TensorItem, Test};
 use crate::diag::{Errors, did_you_mean};
 
-const SECTIONS: [&str; 8] = [
+const SECTIONS: [&str; 11] = [
     "name",
     "like",
     "rope",
     "attention",
+    "result",
     "hparams",
     "tensors",
     "graph",
+    "embedding",
+    "rank",
     "test",
 ];
 
@@ -115,6 +121,9 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
         "like" => decl.like.is_some(),
         "rope" => decl.rope.is_some(),
         "attention" => decl.attention.is_some(),
+        "result" => decl.result.is_some(),
+        "embedding" => decl.embedding.is_some(),
+        "rank" => decl.rank.is_some(),
         "hparams" => !decl.hparams.is_empty(),
         "tensors" => !decl.tensors.is_empty(),
         "graph" => decl.graph.is_some() && !input.peek(Ident),
@@ -143,6 +152,17 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
             decl.attention = Some(input.parse()?);
             input.parse::<Token![;]>()?;
         }
+        "result" => {
+            input.parse::<Token![:]>()?;
+            decl.result = Some(input.parse()?);
+            input.parse::<Token![;]>()?;
+        }
+        "embedding" => {
+            let body = graph_block(input, false, errors)?;
+            let span = word.span();
+            decl.embedding = Some(Graph { span, body });
+        }
+        "rank" => decl.rank = Some(rank_head(word.span(), input, errors)?),
         "hparams" => {
             let content;
             braced!(content in input);
@@ -177,12 +197,25 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
         _ => {
             let hint = did_you_mean(&text, SECTIONS);
             let message = format!(
-                "expected `name`, `like`, `rope`, `attention`, `hparams`, `tensors`, `graph` or `test`, found `{text}`{hint}"
+                "expected `name`, `like`, `rope`, `attention`, `result`, `hparams`, `tensors`, `graph`, `embedding`, `rank` or `test`, found `{text}`{hint}"
             );
             return Err(syn::Error::new(word.span(), message));
         }
     }
     Ok(())
+}
+
+fn rank_head(span: Span, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<RankHead> {
+    let mut pooling = None;
+    if input.peek(token::Paren) {
+        let content;
+        parenthesized!(content in input);
+        pooling = Some(word(&content, "how rows are pooled: `mean`, `first` or `last`")?);
+        end_of(&content, ")")?;
+    }
+    let body = graph_block(input, false, errors)?;
+    let graph = Graph { span, body };
+    Ok(RankHead { pooling, graph })
 }
 
 fn test(span: Span, input: ParseStream<'_>) -> syn::Result<Test> {

@@ -13,6 +13,8 @@ pub struct Inputs {
     pub sequences: Option<TensorId>,
     /// Rows whose output is wanted, i32 `[n_outputs]`.
     pub out_ids: Option<TensorId>,
+    /// Share of each token in the mean of each sequence, f32 `[T, S]`.
+    pub shares: Option<TensorId>,
     /// Per pool of the KV memory.
     pub pools: Vec<PoolInputs>,
 }
@@ -35,6 +37,7 @@ impl Inputs {
         self.positions = None;
         self.sequences = None;
         self.out_ids = None;
+        self.shares = None;
         self.pools.clear();
         self.pools.resize(n_pools, PoolInputs::default());
     }

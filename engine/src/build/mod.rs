@@ -9,6 +9,7 @@ mod attention;
 mod builder;
 mod inputs;
 mod moe;
+mod pool;
 mod prune;
 
 pub use adapt::{Adaptation, AdaptedUse, AdapterLeaf, LowRankTerm};
@@ -16,4 +17,5 @@ pub use attention::{AttentionArgs, CacheView, KvSlot, KvSpec, PoolView, RopeArgs
 pub use builder::{BuildError, BuildParams, Builder, WeightLeaf};
 pub use inputs::{Inputs, PoolInputs};
 pub use moe::{Gating, MoeArgs};
+pub use pool::{Pooling, Wanted};
 pub use prune::keep_output_rows;

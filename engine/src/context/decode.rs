@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::backend::{BackendParams, MemoryMap, Usage};
-use crate::build::{Adaptation, BuildParams, Builder, CacheView, Inputs};
+use crate::build::{Adaptation, BuildParams, Builder, CacheView, Inputs, Pooling};
 use crate::graph::{BufferId, Graph, TensorId};
 use crate::model::{Model, RopeScaling};
 use crate::sched::{Observer, SchedParams, Scheduler};
@@ -14,6 +14,7 @@ use crate::sched::{Observer, SchedParams, Scheduler};
 use super::adapt::Adapters;
 use super::batch::{Batch, BatchToken, MAX_SEQUENCES, ubatch_end};
 use super::memory::{KvMemory, Span};
+use super::pooled::Pooled;
 use super::{ContextError, ContextParams, DecodeError, MemoryError, Perf};
 
 /// Memory that a context holds, in bytes.
@@ -38,6 +39,7 @@ pub struct Context {
     pub(super) graph: BuiltGraph,
     pub(super) adapters: Adapters,
     outputs: Outputs,
+    pooled: Pooled,
     staging: Staging,
     perf: Perf,
     cancel: Option<Arc<AtomicBool>>,
@@ -78,7 +80,7 @@ impl Context {
         } else {
             params.n_ctx
         };
-        let params = checked(params, n_ctx)?;
+        let params = checked(params, &model, n_ctx)?;
         let mut sched = new_scheduler(&model, &params)?;
         for (i, buffer) in model.buffers().iter().enumerate() {
             let id = sched.register_buffer(buffer.clone(), Usage::Weights);
@@ -100,6 +102,7 @@ impl Context {
             |buffer| sched.register_buffer(buffer, Usage::Any),
         )?;
         let rope = rope_scaling(&model, &params);
+        let pooled = Pooled::new(&model, params.pooling, params.n_seq_max, params.n_batch);
         let graph = BuiltGraph {
             graph: Graph::new(),
             leafs: Vec::new(),
@@ -117,6 +120,7 @@ impl Context {
             graph,
             adapters: Adapters::default(),
             outputs: Outputs::default(),
+            pooled,
             staging: Staging::default(),
             perf: Perf::default(),
             cancel: None,
@@ -190,6 +194,7 @@ impl Context {
             self.apply_shift()?;
         }
         self.outputs.start(batch.tokens());
+        self.pooled.plan(batch.tokens());
         match self.decode_ubatches(batch.tokens()) {
             Ok(()) => {
                 self.memory.commit();
@@ -198,6 +203,7 @@ impl Context {
             Err(e) => {
                 self.memory.rollback();
                 self.outputs.start(&[]);
+                self.pooled.plan(&[]);
                 Err(e)
             }
         }
@@ -209,6 +215,13 @@ impl Context {
         self.outputs
             .logits
             .get(row * self.outputs.width..(row + 1) * self.outputs.width)
+    }
+
+    /// The embedding of a sequence of the last batch, or its scores, in a context with pooling.
+    pub fn embedding(&self, seq: usize) -> Option<&[f32]> {
+        let width = self.outputs.width;
+        let row = self.pooled.row_of(seq)?;
+        self.outputs.logits.get(row * width..(row + 1) * width)
     }
 
     /// Forgets all sequences.
@@ -249,12 +262,7 @@ impl Context {
                 n_ctx: self.n_ctx,
             });
         }
-        // Without a memory a batch cannot be computed in parts.
-        let max = if self.model.arch().bidirectional {
-            self.params.n_ubatch
-        } else {
-            self.params.n_batch
-        };
+        let max = self.params.n_batch;
         if tokens.len() > max {
             return Err(DecodeError::BatchTooLarge {
                 found: tokens.len(),
@@ -297,7 +305,7 @@ impl Context {
             if self.cancel.as_ref().is_some_and(|c| c.load(Ordering::Relaxed)) {
                 return Err(DecodeError::Cancelled);
             }
-            let to = if self.model.arch().bidirectional {
+            let to = if is_whole(&self.model, self.params.pooling) {
                 tokens.len()
             } else {
                 ubatch_end(tokens, from, self.params.n_ubatch, self.params.n_outputs_max)
@@ -320,7 +328,10 @@ impl Context {
             });
         }
         self.memory.set_view(false);
-        let n_outputs = tokens.iter().filter(|t| t.output).count();
+        let n_outputs = self
+            .pooled
+            .n_rows()
+            .unwrap_or_else(|| tokens.iter().filter(|t| t.output).count());
         self.build(self.build_params(tokens.len(), n_outputs))?;
         let n_threads = if tokens.len() == 1 {
             self.params.n_threads
@@ -359,6 +370,7 @@ impl Context {
             n_rot: self.model.base().n_rot(),
             causal: !self.model.arch().bidirectional,
             half_gelu: self.params.half_gelu,
+            wanted: self.pooled.wanted(n_outputs),
         }
     }
 
@@ -403,13 +415,16 @@ impl Context {
             inputs.sequences,
             &mut tokens.iter().map(|t| t.seqs.first().unwrap_or(0) as i32),
         )?;
-        let wanted = tokens
-            .iter()
-            .enumerate()
-            .filter(|(_, t)| t.output)
-            .map(|(i, _)| i as i32);
-        let none = tokens.iter().all(|t| !t.output).then_some(tokens.len() as i32 - 1);
-        write(inputs.out_ids, &mut wanted.chain(none))?;
+        if self.pooled.n_rows().is_some() {
+            write(inputs.out_ids, &mut self.pooled.tokens().iter().map(|&i| i as i32))?;
+        } else {
+            let wanted = tokens.iter().enumerate().filter(|(_, t)| t.output);
+            let none = tokens.iter().all(|t| !t.output).then_some(tokens.len() as i32 - 1);
+            write(inputs.out_ids, &mut wanted.map(|(i, _)| i as i32).chain(none))?;
+        }
+        if let Some(id) = inputs.shares {
+            sched.set_input(graph, id, bytemuck::cast_slice(self.pooled.shares(tokens)))?;
+        }
         if self.model.arch().bidirectional {
             // The cells that attention sees are the tokens themselves.
             for pool in &inputs.pools {
@@ -466,8 +481,7 @@ impl BuiltGraph {
             Builder::over_cells(graph, model.leafs(), leafs, inputs, params, view)
         };
         let mut b = b.adapted(adaptation);
-        let result = model.build(&mut b);
-        self.result = Some(b.output(result));
+        self.result = Some(model.build(&mut b));
         b.finish()
     }
 
@@ -529,7 +543,7 @@ fn rope_scaling(model: &Model, params: &ContextParams) -> RopeScaling {
 }
 
 /// The settings with defaults filled in, or what is wrong with them. `n_ctx` is the number of cells that results from them.
-fn checked(params: &ContextParams, n_ctx: usize) -> Result<ContextParams, ContextError> {
+fn checked(params: &ContextParams, model: &Model, n_ctx: usize) -> Result<ContextParams, ContextError> {
     let mut p = params.clone();
     let positive = [
         ("n_batch", p.n_batch, usize::MAX),
@@ -572,13 +586,22 @@ fn checked(params: &ContextParams, n_ctx: usize) -> Result<ContextParams, Contex
             });
         }
     }
+    p.n_batch = p.n_batch.min(n_ctx);
+    if is_whole(model, p.pooling) {
+        p.n_ubatch = p.n_batch;
+    }
     p.n_ubatch = p.n_ubatch.min(p.n_batch);
-    p.n_outputs_max = if p.n_outputs_max == 0 {
-        p.n_seq_max
-    } else {
-        p.n_outputs_max
+    p.n_outputs_max = match p.n_outputs_max {
+        _ if p.pooling == Some(Pooling::None) => p.n_ubatch,
+        0 => p.n_seq_max,
+        n => n,
     };
     Ok(p)
+}
+
+/// Whether batches are computed whole: without a memory there are no parts, and pooling needs all of a sequence at hand.
+fn is_whole(model: &Model, pooling: Option<Pooling>) -> bool {
+    model.arch().bidirectional || pooling.is_some_and(|p| p != Pooling::None)
 }
 
 fn span(range: impl RangeBounds<usize>) -> Span {

@@ -8,6 +8,7 @@ mod error;
 mod memory;
 mod params;
 mod perf;
+mod pooled;
 mod shift;
 mod state;
 

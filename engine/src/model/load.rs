@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::backend::{Buffer, Device};
-use crate::build::{BuildParams, Builder, Inputs, KvSpec, WeightLeaf};
+use crate::build::{BuildError, BuildParams, Builder, Inputs, KvSpec, Wanted, WeightLeaf};
 use crate::gguf::{Gguf, GgufFile, GgufSet, Metadata, Value};
 use crate::graph::{BufferId, Graph, Home, Name};
 use crate::vocab::Vocab;
@@ -205,9 +205,9 @@ impl Model {
     pub fn fingerprint(&self) -> &Fingerprint {
         &self.fingerprint
     }
-    /// Adds the model's graph to a builder.
+    /// Builds the model's whole graph, with the result that the builder's parameters ask for.
     pub fn build(&self, b: &mut Builder<'_>) -> crate::graph::TensorId {
-        self.graph.build(b)
+        b.whole(self.arch, self.graph.as_ref())
     }
     pub(crate) fn leafs(&self) -> &[WeightLeaf] {
         &self.leafs
@@ -406,13 +406,24 @@ fn probe(
         n_rot: base.n_rot(),
         causal: !arch.bidirectional,
         half_gelu: false,
+        wanted: Wanted::Result,
     };
-    let mut b = Builder::probe(&mut g, &leafs, &mut nodes, &mut inputs, params, &mut specs);
-    let result = graph.build(&mut b);
-    b.output(result);
-    b.finish().map_err(|source| ModelError::Graph {
-        path: path.to_owned(),
-        source,
-    })?;
+    // With embeddings, so that the shapes behind pooling are known to agree too; a model without a hidden state gives logits only.
+    let embedding = Wanted::Embedding {
+        n_means: 1,
+        rank: false,
+    };
+    for wanted in [embedding, Wanted::Result] {
+        let params = BuildParams { wanted, ..params };
+        let mut b = Builder::probe(&mut g, &leafs, &mut nodes, &mut inputs, params, &mut specs);
+        b.whole(arch, graph);
+        match b.finish() {
+            Ok(()) | Err(BuildError::NoHidden) => {}
+            Err(source) => {
+                let path = path.to_owned();
+                return Err(ModelError::Graph { path, source });
+            }
+        }
+    }
     Ok(specs)
 }

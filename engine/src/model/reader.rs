@@ -2,6 +2,8 @@
 
 use crate::gguf::{Metadata, Value};
 
+use crate::build::Pooling;
+
 use super::Base;
 
 /// A hyper-parameter that does not fit its declaration.
@@ -143,14 +145,21 @@ impl<'a> HparamReader<'a> {
     /// Which layers follow a pattern: an array of truth values, or a period `n`, where layer `il` does if `il % n < n - 1`
     /// (period 0: all, period 1: none).
     pub fn pattern(&mut self, key: &str, default: Option<usize>) -> Vec<bool> {
+        self.periodic(key, default, |il, period| il % period < period - 1)
+    }
+
+    /// As [`HparamReader::pattern`], with layer `il` following it if `il % n > 0`: each period begins with the odd one out.
+    pub fn late_pattern(&mut self, key: &str, default: Option<usize>) -> Vec<bool> {
+        self.periodic(key, default, |il, period| il % period > 0)
+    }
+
+    fn periodic(&mut self, key: &str, default: Option<usize>, follows: fn(usize, usize) -> bool) -> Vec<bool> {
         let full = self.full(key);
         if let Some(Value::Array(_)) = self.metadata.get(&full) {
             return self.bools(key, None);
         }
         let period = self.usize(key, default);
-        (0..self.n_layer)
-            .map(|il| period == 0 || il % period < period - 1)
-            .collect()
+        (0..self.n_layer).map(|il| period == 0 || follows(il, period)).collect()
     }
 
     pub(super) fn set_layers(&mut self, n_layer: usize) {
@@ -201,6 +210,31 @@ impl<'a> HparamReader<'a> {
             });
         }
         n.min(1 << 28)
+    }
+
+    /// Labels of a classifier: as many as are named, else one.
+    pub(super) fn n_labels(&mut self) -> usize {
+        let labels = self.metadata.get(&self.full("classifier.output_labels"));
+        labels.and_then(Value::as_array).map_or(1, |a| a.len()).max(1)
+    }
+
+    /// A code of a way of pooling.
+    pub(super) fn pooling(&mut self, key: &str) -> Option<Pooling> {
+        let full = self.full(key);
+        let value = self.metadata.get(&full)?;
+        // Files of unknown origin say -1 for "not said".
+        if value.as_i64() == Some(-1) {
+            return None;
+        }
+        let pooling = value.as_u64().and_then(Pooling::from_code);
+        if pooling.is_none() {
+            self.errors.push(HparamError::WrongType {
+                key: full,
+                expected: "0 (none), 1 (mean), 2 (cls), 3 (last) or 4 (rank)".to_owned(),
+                found: value.describe(),
+            });
+        }
+        pooling
     }
 
     /// Whether the first two axes of a position have a share of the rotary pairs; without, positions are plain.
@@ -333,6 +367,7 @@ mod tests {
         let base = r.base();
         assert_eq!((base.n_head_kv(2), base.head_dim(), base.n_rot()), (4, 16, 16));
         assert_eq!(r.pattern("p", Some(3)), [true, true, false]);
+        assert_eq!(r.late_pattern("p", Some(2)), [false, true, false]);
         assert_eq!(r.usizes("q", Some(7)), [7, 7, 7]);
     }
 

@@ -8,9 +8,14 @@ use super::facts::{self, Fact};
 use super::{Bound, Checker, Place, VarSym};
 use crate::ast;
 use crate::builtins::Ty;
-use crate::model::{Block, Stmt, VarId};
+use crate::model::{Block, Head, Stmt, VarId};
 use crate::parse::block_of;
 use crate::sym::{Dim, Shape};
+
+/// `[n_embd, T]`
+pub(super) fn embeddings() -> Shape {
+    Shape(vec![Dim::symbol("n_embd"), Dim::n_tokens()])
+}
 
 impl Checker<'_> {
     /// The whole graph.
@@ -45,10 +50,69 @@ impl Checker<'_> {
         })
     }
 
+    /// `embedding { … }`: a row for each pooled one.
+    pub(super) fn embedding_head(&mut self, head: &ast::Graph) -> Option<Head> {
+        self.head(head, "embedding", |shape| {
+            (shape.rank() <= 2 && shape.dim(1) == Dim::n_tokens())
+                .then_some(())
+                .ok_or("[n, T]")
+        })
+    }
+
+    /// `rank { … }`: a score for each label.
+    pub(super) fn rank_head(&mut self, head: &ast::Graph) -> Option<Head> {
+        self.head(head, "rank", |shape| {
+            let scores = Shape(vec![Dim::symbol("n_labels"), Dim::n_tokens()]);
+            shape.same(&scores).then_some(()).ok_or("[n_labels, T]")
+        })
+    }
+
+    /// Statements over `pooled`, in which `T` counts sequences. A file that lacks a tensor of the head lacks the head: tensors may be
+    /// optional.
+    fn head(
+        &mut self,
+        head: &ast::Graph,
+        name: &str,
+        expected: fn(&Shape) -> Result<(), &'static str>,
+    ) -> Option<Head> {
+        self.place = Place::Graph;
+        let pooled = VarId(self.vars.len());
+        self.vars.push(VarSym {
+            name: Ident::new("pooled", head.span),
+            bound: Bound::Tensor(embeddings()),
+            used: false,
+            assigned: false,
+        });
+        self.scopes.push(vec![("pooled".to_owned(), pooled)]);
+        let block = self.with_facts(vec![facts::anything()], |c| {
+            let stmts = c.stmts(&head.body.stmts);
+            let Some(expr) = &head.body.result else {
+                c.errors.at_span(
+                    head.body.end,
+                    format!("`{name}` ends without its result: an expression without `;`"),
+                );
+                return None;
+            };
+            let value = c.tensor(expr)?;
+            if let Err(form) = expected(&value.shape) {
+                return c.fault(
+                    expr,
+                    format!("the result of `{name}` must be {form}, got {}", value.shape),
+                );
+            }
+            Some(Block {
+                stmts: stmts?,
+                result: Some(value),
+            })
+        });
+        self.leave_scope();
+        Some(Head { pooled, block: block? })
+    }
+
     fn result(&mut self, expr: &Expr) -> Option<crate::model::Value> {
         let value = self.tensor(expr)?;
-        let by_token = |n: &str| Shape(vec![Dim::symbol(n), Dim::n_tokens()]);
-        let (logits, embeddings) = (by_token("n_vocab"), by_token("n_embd"));
+        let logits = Shape(vec![Dim::symbol("n_vocab"), Dim::n_tokens()]);
+        let embeddings = embeddings();
         if !value.shape.same(&logits) && !value.shape.same(&embeddings) {
             let message = format!(
                 "the result must be {logits} (logits) or {embeddings} (embeddings), got {}",
@@ -238,7 +302,7 @@ impl Checker<'_> {
         }
         self.leave_scope();
         self.place = Place::Graph;
-        let carried = Shape(vec![Dim::symbol("n_embd"), Dim::n_tokens()]);
+        let carried = embeddings();
         let hands_on = self.assigned_in_loop.iter().copied().filter(|v| v.0 < outer);
         let first = hands_on
             .clone()

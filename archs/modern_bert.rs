@@ -1,0 +1,64 @@
+//! ModernBERT and its embedding models: rotary positions with a base of their own inside symmetric windows, every third layer seeing
+//! all; norms before each block, gates and values of the feed-forward in one matrix.
+
+arch_macros::arch! {
+    name: "modern-bert";
+    rope: neox;
+    attention: bidirectional;
+
+    hparams {
+        eps: f32 = "attention.layer_norm_epsilon";
+        n_swa: usize = "attention.sliding_window" or 0;
+        is_swa: late_pattern = "attention.sliding_window_pattern" or 3;
+        rope_base_swa: f32 = "rope.freq_base_swa" or 10000.0;
+        act: string = "hidden_activation" or "gelu";
+        check act != "relu", "hidden_activation is `relu`, which does not gate";
+        n_decision: usize = "decision_block_count" or 0;
+        check n_decision == 0, "decision_block_count is not 0: decision heads are not supported";
+        let windowed = n_swa > 0 && is_swa;
+        let rope_base = if windowed { rope_base_swa } else { rope_freq_base };
+        let rope_scale = if windowed { 1.0 } else { rope_freq_scale };
+        let gates_silu = act == "silu" || act == "swish" || act == "swiglu";
+        let gates_relu = act == "reglu";
+    }
+
+    tensors {
+        token_embd:      embed  "token_embd"      [n_embd, n_vocab];
+        token_embd_norm: vector "token_embd_norm" [n_embd];
+        output_norm:     vector "output_norm"     [n_embd];
+        ignore "cls", "cls.output", "cls.norm";
+
+        layer {
+            attn_norm?: vector "attn_norm"   [n_embd]; // the first layer goes without
+            wq:         linear "attn_q"      [n_embd -> n_head * head_dim];
+            wk:         linear "attn_k"      [n_embd -> n_head_kv * head_dim];
+            wv:         linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
+            wo:         linear "attn_output" [n_head * head_dim_v -> n_embd];
+            ffn_norm:   vector "ffn_norm"    [n_embd];
+            up:         linear "ffn_up"      [n_embd -> 2 * n_ff]; // the gate's rows, then the values'
+            down:       linear "ffn_down"    [n_ff -> n_embd];
+        }
+    }
+
+    graph {
+        let x = layer_norm(token_embd[tokens], token_embd_norm, eps);
+        for layer {
+            let h = if has(attn_norm) { layer_norm(x, attn_norm, eps) } else { x };
+            let q = rope(heads(wq(h), n_head), base = rope_base, scale = rope_scale);
+            let k = rope(heads(wk(h), n_head_kv), base = rope_base, scale = rope_scale);
+            let v = heads(wv(h), n_head_kv);
+            x += wo(attention(q, k, v, window = symmetric(n_swa, windowed)));
+            let h = up(layer_norm(x, ffn_norm, eps));
+            if gates_silu {
+                x += down(silu(h[..n_ff]) * h[n_ff..]);
+            } else if gates_relu {
+                x += down(relu(h[..n_ff]) * h[n_ff..]);
+            } else {
+                x += down(gelu(h[..n_ff]) * h[n_ff..]);
+            }
+        }
+        layer_norm(x, output_norm, eps)
+    }
+
+    test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_swa: 32 }
+}
