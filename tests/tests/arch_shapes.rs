@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use engine::build::{BuildParams, Builder, Inputs, WeightLeaf};
+use engine::build::{BuildParams, Builder, Inputs, MemorySpecs, Wanted, WeightLeaf};
 use engine::gguf::{Gguf, GgufWriter};
 use engine::graph::{BufferId, Graph, Home, Name, TensorId};
 use engine::model::{Base, BuildGraph, TableRow, declare_header};
@@ -44,6 +44,9 @@ arch_macros::arch! {
             up: linear "ffn_up" [n_embd -> widths];
             down: linear "ffn_down" [widths -> n_embd];
             a: raw "ssm_a" [n_embd];
+            conv: vector "ssm_conv1d" [4, n_embd];
+            dt: linear "ssm_dt" [n_embd -> n_head];
+            decay: raw "ssm_decay" [1, n_head];
             if n_expert == 0 {
                 dense: linear "dense" [n_embd -> n_embd];
             } else {
@@ -84,13 +87,16 @@ arch_macros::arch! {
             let right = shared[n_part..] * 1.0;
             let middle = shared[n_part..2 * n_part] * 1.0;
             let repeated = repeat_heads(heads(left, 1), n_head) * 1.0;
+            let convolved = short_conv(normed, conv, a);
+            let step = softplus(dt(convolved));
+            let scanned = ssm_scan(heads(convolved, n_head), step, decay, heads(left, 1), heads(middle, 1), decay) * 1.0;
             let joined = concat(left, right) + sum_rows(flat) + sum_rows(merge(repeated));
             let longer = concat(joined, middle);
             let act_unary = silu(gelu(gelu_erf(gelu_quick(relu(relu_sqr(sigmoid(tanh(softplus(neg(sqr(sqrt(abs(x)))))))))))));
             let gated = if act == "gelu" { gelu(gate(scaled)) * up(scaled) } else { silu(gate(scaled)) * up(scaled) };
             let written = rust!([n_embd, T] => b.scale(unit, 1.0));
             x += down(gated) + act_unary + joined + longer[..n_embd] + written;
-            x += sum * 0.0;
+            x += sum * 0.0 + merge(scanned);
             if n_expert > 0 {
                 x += moe(layered, router = router(layered), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
                          gating = sigmoid, n_used = n_expert_used, norm_weights = true, scale = 2.5, selection_bias = probs_b);
@@ -199,13 +205,9 @@ fn header(sizes: &Sizes, moe: bool) -> Gguf {
             continue;
         }
         let suffix = if t.kind == "raw" { "" } else { ".weight" };
-        let layers = if t.per_layer { sizes["n_layer"] } else { 1 };
+        let layers = if t.group.is_some() { sizes["n_layer"] } else { 1 };
         for il in 0..layers {
-            let prefix = if t.per_layer {
-                format!("blk.{il}.")
-            } else {
-                String::new()
-            };
+            let prefix = t.group.map_or_else(String::new, |group| format!("{group}.{il}."));
             let name = format!("{prefix}{}{suffix}", t.gguf);
             w.add_tensor_with(name, GgmlType::F32, &dims(t.shape, sizes), |_| Ok(()))
                 .unwrap();
@@ -236,7 +238,7 @@ fn graph(header: &Gguf) -> Graph {
     };
     let leafs: Vec<_> = rows.iter().map(leaf).collect();
     let mut g = Graph::new();
-    let (mut nodes, mut inputs, mut specs) = (Vec::new(), Inputs::default(), Vec::new());
+    let (mut nodes, mut inputs, mut specs) = (Vec::new(), Inputs::default(), MemorySpecs::default());
     let params = BuildParams {
         n_tokens: N_TOKENS,
         n_outputs: N_TOKENS,
@@ -246,6 +248,7 @@ fn graph(header: &Gguf) -> Graph {
         n_rot: base.n_rot(),
         causal: true,
         half_gelu: false,
+        wanted: Wanted::Result,
     };
     let mut b = Builder::probe(&mut g, &leafs, &mut nodes, &mut inputs, params, &mut specs);
     let result = model.build(&mut b);

@@ -91,10 +91,12 @@ pub enum HparamItem {
 pub enum TensorItem {
     /// `wq: linear "attn_q" [n_embd -> n_head * head_dim];`
     Tensor(Box<TensorDecl>),
-    /// `layer { … }`
+    /// `layer { … }` or `layer enc "enc.blk" n_layer { … }`
     Layer {
         /// The word `layer`.
         span: Span,
+        /// Name, prefix and count of a group of its own.
+        group: Option<GroupDecl>,
         /// What each layer holds.
         items: Vec<TensorItem>,
     },
@@ -111,6 +113,17 @@ pub enum TensorItem {
     Ignore(Vec<LitStr>),
     /// `without q_norm, …;`: not inherited.
     Without(Vec<Ident>),
+}
+
+/// What a named group of layers is called, here and in files, and how many there are.
+#[derive(Clone)]
+pub struct GroupDecl {
+    /// Name of its loop.
+    pub name: Ident,
+    /// GGUF prefix before the layer's number.
+    pub prefix: LitStr,
+    /// Number of layers.
+    pub count: Expr,
 }
 
 /// One tensor.
@@ -171,11 +184,18 @@ pub enum Stmt {
     },
     /// `if cond { … } else { … }` for its assignments.
     If(ExprIf),
-    /// `for layer { … }`
-    Layers {
-        /// The words `for layer`.
-        span: Span,
-        /// Done once per layer.
-        body: Block,
-    },
+    /// `for layer { … }`, `for layer in a..b { … }` or `for i in a..b { … }`
+    For(Box<For>),
+}
+
+/// A loop: over a group of layers if its name is that of one, else over numbers.
+pub struct For {
+    /// The words `for layer`.
+    pub span: Span,
+    /// What it is over; `None` for `_`.
+    pub name: Option<Ident>,
+    /// `a..b`
+    pub range: Option<(Expr, Expr)>,
+    /// Done once per layer or number.
+    pub body: Block,
 }

@@ -81,12 +81,36 @@ fn kept_fields(arch: &Arch) -> Vec<(&Ident, TokenStream)> {
     arch.hparams.iter().filter_map(field).collect()
 }
 
-fn layer_tensors(arch: &Arch) -> impl Iterator<Item = &Tensor> + Clone {
-    arch.tensors.iter().filter(|t| t.per_layer)
+fn layer_tensors(arch: &Arch, group: usize) -> impl Iterator<Item = &Tensor> + Clone {
+    arch.tensors.iter().filter(move |t| t.group == Some(group))
+}
+
+/// The groups of layers that have tensors.
+fn used_groups(arch: &Arch) -> impl Iterator<Item = usize> + Clone {
+    (0..arch.groups.len()).filter(|&g| layer_tensors(arch, g).next().is_some())
+}
+
+/// The field of a group's layers, and the name of the struct of one: `layers` and `Layer`, for others `enc` and `EncLayer`.
+fn group_names(arch: &Arch, group: usize) -> (Ident, Ident) {
+    let name = &arch.groups[group].name;
+    if group == 0 {
+        return (shared("layers"), shared("Layer"));
+    }
+    let words = name.to_string();
+    let pascal = words.split('_').flat_map(|word| {
+        let mut letters = word.chars();
+        letters
+            .next()
+            .map(|c| c.to_ascii_uppercase())
+            .into_iter()
+            .chain(letters)
+    });
+    let ty = Ident::new(&format!("{}Layer", pascal.collect::<String>()), name.span());
+    (name.clone(), ty)
 }
 
 fn model_tensors(arch: &Arch) -> impl Iterator<Item = &Tensor> + Clone {
-    arch.tensors.iter().filter(|t| !t.per_layer)
+    arch.tensors.iter().filter(|t| t.group.is_none())
 }
 
 fn structs(arch: &Arch) -> TokenStream {
@@ -107,20 +131,19 @@ fn structs(arch: &Arch) -> TokenStream {
         (quote!(struct Hparams { #(#names: #types),* }), quote!(hp: Hparams,))
     };
     let weights = model_tensors(arch).map(field);
-    let has_layers = layer_tensors(arch).next().is_some();
-    let (layer, layers) = if has_layers {
-        let fields = layer_tensors(arch).map(field);
+    let of_group = |g| {
+        let fields = layer_tensors(arch, g).map(field);
+        let (list, ty) = group_names(arch, g);
         (
-            quote!(struct Layer { #(#fields),* }),
-            quote!(layers: ::std::vec::Vec<Layer>,),
+            quote!(struct #ty { #(#fields),* }),
+            quote!(#list: ::std::vec::Vec<#ty>,),
         )
-    } else {
-        (quote!(), quote!())
     };
+    let (layer, layers): (Vec<_>, Vec<_>) = used_groups(arch).map(of_group).unzip();
     quote! {
         #hparams
-        struct Weights { #(#weights,)* #layers }
-        #layer
+        struct Weights { #(#weights,)* #(#layers)* }
+        #(#layer)*
         struct Model { base: #base, #hp w: Weights }
     }
 }
@@ -229,21 +252,30 @@ fn weights(arch: &Arch, t: &Ident) -> TokenStream {
         let call = declare(arch, o, t);
         quote!(#name: #call,)
     });
-    let layers = layer_tensors(arch).next().map(|_| {
-        let fields = layer_tensors(arch).map(|o| {
+    let layers = used_groups(arch).map(|g| {
+        let fields = layer_tensors(arch, g).map(|o| {
             let (name, call) = (&o.name, declare(arch, o, t));
             quote!(#name: #call)
         });
+        let ((list, ty), group) = (group_names(arch, g), &arch.groups[g]);
+        let prefix = &group.prefix;
+        let count = match &group.count {
+            None => quote!(#base.n_layer()),
+            Some(count) => {
+                let count = emit(count, Place::Load);
+                quote!(#t.n_layers(#count))
+            }
+        };
         quote! {
-            layers: (0..#base.n_layer())
+            #list: (0..#count)
                 .map(|#il| {
-                    #t.layer("blk", #il);
-                    Layer { #(#fields),* }
+                    #t.layer(#prefix, #il);
+                    #ty { #(#fields),* }
                 })
                 .collect(),
         }
     });
-    quote!({ #(#ignored)* #(#early)* Weights { #(#fields)* #layers } })
+    quote!({ #(#ignored)* #(#early)* Weights { #(#fields)* #(#layers)* } })
 }
 
 /// The table's entry of one tensor.
@@ -373,7 +405,7 @@ fn hparam_decl(h: &Hparam) -> Option<TokenStream> {
 fn tensor_decl(arch: &Arch, t: &Tensor) -> TokenStream {
     let decl = runtime("TensorDecl");
     let (field, gguf, kind, shape) = (t.name.to_string(), &t.gguf, t.kind.name(), &t.shape_text);
-    let (per_layer, optional) = (t.per_layer, t.optional);
+    let (group, optional) = (option(t.group.map(|g| arch.groups[g].prefix.clone())), t.optional);
     let tied = option(t.tie.map(|i| arch.tensors[i].name.to_string()));
     let condition = option(t.condition_text());
     quote! {
@@ -382,7 +414,7 @@ fn tensor_decl(arch: &Arch, t: &Tensor) -> TokenStream {
             gguf: #gguf,
             kind: #kind,
             shape: #shape,
-            per_layer: #per_layer,
+            group: #group,
             optional: #optional,
             tied: #tied,
             condition: #condition

@@ -99,28 +99,29 @@ impl Flow<'_> {
                     }
                 }
             }
-            Stmt::Layers { body, .. } => self.layers(body),
+            Stmt::Layers { body, .. } => {
+                let outer = std::mem::replace(&mut self.in_layer, true);
+                self.repeated(body);
+                self.in_layer = outer;
+            }
+            Stmt::Repeat { body, .. } => self.repeated(body),
         }
     }
 
-    fn layers(&mut self, body: &Block) {
+    fn repeated(&mut self, body: &Block) {
         let mut assigned = Vec::new();
         collect_assigned(body, &mut assigned);
-        self.in_layer = true;
         let mut entries = Vec::new();
         for var in assigned {
             if let Some(outer) = self.of_var[var.0] {
-                let (label, shape) = (
-                    format!("{} of each layer", self.name(var)),
-                    self.nodes[outer].shape.clone(),
-                );
+                let of = if self.in_layer { "each layer" } else { "each repetition" };
+                let (label, shape) = (format!("{} of {of}", self.name(var)), self.nodes[outer].shape.clone());
                 let entry = self.push(label, shape, vec![outer]);
                 self.of_var[var.0] = Some(entry);
                 entries.push((var, entry));
             }
         }
         self.block(body);
-        self.in_layer = false;
         for (var, entry) in entries {
             if let Some(last) = self.of_var[var.0] {
                 self.nodes[entry].inputs.push(last);
@@ -214,6 +215,7 @@ fn collect_assigned(block: &Block, out: &mut Vec<VarId>) {
                 collect_assigned(then, out);
                 otherwise.iter().for_each(|b| collect_assigned(b, out));
             }
+            Stmt::Layers { body, .. } | Stmt::Repeat { body, .. } => collect_assigned(body, out),
             _ => {}
         }
     }

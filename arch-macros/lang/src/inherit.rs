@@ -6,7 +6,7 @@
 use proc_macro2::{Group, Ident, Span, TokenStream, TokenTree};
 use syn::LitStr;
 
-use crate::ast::{Decl, HparamItem, TensorItem};
+use crate::ast::{Decl, GroupDecl, HparamItem, TensorItem};
 use crate::diag::{Errors, did_you_mean};
 use crate::library::{Library, Source};
 use crate::model::Ancestor;
@@ -185,7 +185,7 @@ fn nothing_to_remove(name: &Ident, what: &str, all: &[String], errors: &mut Erro
     errors.at(name, format!("no inherited {what} is called `{name}`{hint}"));
 }
 
-/// Names after `without`, in all blocks: no two tensors of a declaration share a name.
+/// Names after `without`, in all blocks.
 fn removed_tensors(items: &[TensorItem]) -> Vec<&Ident> {
     let names = items.iter().map(|item| match item {
         TensorItem::Without(names) => names.iter().collect(),
@@ -207,39 +207,86 @@ fn tensor_names(items: &[TensorItem]) -> Vec<&Ident> {
     names.flatten().collect()
 }
 
-/// The items outside the layers and those of all layer blocks.
-fn blocks(items: Vec<TensorItem>) -> [Vec<TensorItem>; 2] {
-    let (mut model, mut layer) = (Vec::new(), Vec::new());
+/// The items outside the layers, or those of all blocks of one group of layers.
+struct TensorBlock {
+    /// Where a layer block stood.
+    layers: Option<(Span, Option<GroupDecl>)>,
+    items: Vec<TensorItem>,
+}
+
+impl TensorBlock {
+    /// The name of the group of layers; the items outside have none.
+    fn name(&self) -> Option<String> {
+        let name = |group: &GroupDecl| group.name.to_string();
+        let (_, group) = self.layers.as_ref()?;
+        Some(group.as_ref().map_or_else(|| "layer".to_owned(), name))
+    }
+
+    /// True unless the blocks are two groups of layers, which may have tensors of one name.
+    fn shares_names(&self, other: &TensorBlock) -> bool {
+        let (a, b) = (self.name(), other.name());
+        a == b || a.is_none() || b.is_none()
+    }
+}
+
+/// The items by block, those outside the layers first.
+fn blocks(items: Vec<TensorItem>) -> Vec<TensorBlock> {
+    let mut blocks = vec![TensorBlock {
+        layers: None,
+        items: Vec::new(),
+    }];
     for item in items {
         match item {
-            TensorItem::Layer { items, .. } => layer.extend(items),
-            item => model.push(item),
+            TensorItem::Layer { span, group, items } => {
+                let layers = Some((span, group));
+                let block = TensorBlock { layers, items };
+                match blocks.iter_mut().find(|b| b.name() == block.name()) {
+                    Some(same) => same.items.extend(block.items),
+                    None => blocks.push(block),
+                }
+            }
+            item => blocks[0].items.push(item),
         }
     }
-    [model, layer]
+    blocks
 }
 
 /// Merges block by block, after taking out what the child leaves out and what it declares elsewhere or under a condition.
 fn merge_tensors(inherited: Vec<TensorItem>, own: Vec<TensorItem>, errors: &mut Errors) -> Vec<TensorItem> {
     let all: Vec<String> = tensor_names(&inherited).iter().map(ToString::to_string).collect();
-    let mut gone: Vec<Ident> = removed_tensors(&own).into_iter().cloned().collect();
-    for name in gone.iter().filter(|name| !all.iter().any(|n| *name == n)) {
-        nothing_to_remove(name, "tensor", &all, errors);
+    for name in removed_tensors(&own) {
+        if !all.iter().any(|n| name == n) {
+            nothing_to_remove(name, "tensor", &all, errors);
+        }
     }
-    let declared: Vec<Ident> = tensor_names(&own).into_iter().cloned().collect();
     let (mut inherited, own) = (blocks(inherited), blocks(own));
-    let in_place = |name: &Ident| {
-        let has = |items: &[TensorItem]| items.iter().any(|i| tensor_name(i) == Some(name));
-        inherited.iter().zip(&own).any(|(i, o)| has(i) && has(o))
-    };
-    gone.extend(declared.into_iter().filter(|name| !in_place(name)));
-    inherited.iter_mut().for_each(|block| drop_tensors(block, &gone));
-    let [[model, layer], [own_model, own_layer]] = [inherited, own];
-    let mut merged = merge_block(model, own_model);
-    let items = merge_block(layer, own_layer);
-    if !items.is_empty() {
-        let span = Span::call_site();
-        merged.push(TensorItem::Layer { span, items });
+    for block in &mut inherited {
+        let mut gone: Vec<Ident> = Vec::new();
+        for o in own.iter().filter(|o| o.shares_names(block)) {
+            let directly = |b: &TensorBlock, name| b.items.iter().any(|i| tensor_name(i) == Some(name));
+            let in_place = |name| o.name() == block.name() && directly(o, name) && directly(block, name);
+            gone.extend(removed_tensors(&o.items).into_iter().cloned());
+            gone.extend(
+                tensor_names(&o.items)
+                    .into_iter()
+                    .filter(|name| !in_place(name))
+                    .cloned(),
+            );
+        }
+        drop_tensors(&mut block.items, &gone);
+    }
+    for block in own {
+        match inherited.iter_mut().find(|i| i.name() == block.name()) {
+            Some(same) => same.items = merge_block(std::mem::take(&mut same.items), block.items),
+            None => inherited.push(block),
+        }
+    }
+    let mut merged = Vec::new();
+    for TensorBlock { layers, items } in inherited.into_iter().filter(|b| !b.items.is_empty()) {
+        match layers {
+            Some((span, group)) => merged.push(TensorItem::Layer { span, group, items }),
+            None => merged.extend(items),
+        }
     }
     merged
 }

@@ -106,7 +106,9 @@ pub struct Description {
 /// Describes a checked declaration.
 pub fn describe(arch: &model::Arch) -> Description {
     let row = |t: &model::Tensor| {
-        let prefix = if t.per_layer { "blk.N." } else { "" };
+        let prefix = t
+            .group
+            .map_or_else(String::new, |g| format!("{}.N.", arch.groups[g].prefix));
         let presence = match (t.condition_text(), t.tie) {
             (Some(c), _) if t.optional => format!("optional, if {c}"),
             (Some(c), _) => format!("if {c}"),

@@ -21,6 +21,8 @@ pub struct Arch {
     pub embeddings: bool,
     /// Keys, derived values and checks, in order.
     pub hparams: Vec<Hparam>,
+    /// Groups of layers; the first is `layer`, whether or not tensors are declared for it.
+    pub groups: Vec<Group>,
     /// Tensors outside the layers, then those of a layer, each in the order of the declaration.
     pub tensors: Vec<Tensor>,
     /// Tensors that a file may hold and this graph does not use: (name, in each layer).
@@ -54,6 +56,17 @@ pub struct Head {
     pub pooled: VarId,
     /// The statements and their result.
     pub block: Block,
+}
+
+/// Layers of one kind.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// Name of its loop.
+    pub name: Ident,
+    /// GGUF prefix before the layer's number.
+    pub prefix: String,
+    /// Number of layers; `None` stands for `n_layer`.
+    pub count: Option<Scalar>,
 }
 
 /// An architecture that another one inherits from.
@@ -215,8 +228,8 @@ pub struct Tensor {
     pub optional: bool,
     /// Used instead when absent: index of an `embed`.
     pub tie: Option<usize>,
-    /// Part of every layer.
-    pub per_layer: bool,
+    /// Part of every layer of this group: index into [`Arch::groups`].
+    pub group: Option<usize>,
     /// Conditions under which it exists: (condition, must be true).
     pub conditions: Vec<(Scalar, bool)>,
 }
@@ -473,12 +486,25 @@ pub enum Stmt {
         /// When it does not.
         otherwise: Option<Box<Block>>,
     },
-    /// The layer loop.
+    /// A layer loop.
     Layers {
+        /// Index into [`Arch::groups`].
+        group: usize,
+        /// First layer and the one after the last, if not all.
+        range: Option<(Scalar, Scalar)>,
         /// Its statements.
         body: Block,
         /// The value that each layer hands to the next.
         carried: VarId,
+    },
+    /// A loop over numbers.
+    Repeat {
+        /// The number, if it has a name.
+        var: Option<VarId>,
+        /// First number and the one after the last.
+        range: (Scalar, Scalar),
+        /// Its statements.
+        body: Block,
     },
 }
 

@@ -259,6 +259,34 @@ pub static OPS: &[OpSpec] = &[
              scale is 1/sqrt(dk) unless given",
         )
     },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "short_conv",
+            &[tensor("x"), positional("w", Vector), maybe("bias", Vector)],
+            short_conv,
+            Emit::Method("short_conv"),
+            "causal convolution of each channel with its own past, which the layer keeps: x [c, T], w [k, c], plus `bias` -> [c, T]",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "ssm_scan",
+            &[
+                tensor("x"),
+                tensor("dt"),
+                positional("a", Vector),
+                tensor("b"),
+                tensor("c"),
+                maybe("d", Vector),
+            ],
+            ssm_scan,
+            Emit::Method("ssm_scan"),
+            "selective scan of Mamba over states [n, p, h] that the layer keeps: x [p, h, T], dt [h, T] (after its softplus), \
+             a [n or 1, h], b and c [n, g, T] -> [p, h, T]; x times `d` (one element per head) is added",
+        )
+    },
     op(
         "moe",
         &[
@@ -544,6 +572,34 @@ fn attention(c: &mut Call<'_>) -> Option<Shape> {
     c.want("v", 2, &q.dim(2), "the tokens of `q`");
     c.want("sinks", 0, &q.dim(1), "the heads of `q`");
     Some(Shape(vec![v.dim(0).mul(&q.dim(1)), q.dim(2)]))
+}
+
+fn short_conv(c: &mut Call<'_>) -> Option<Shape> {
+    let x = c.shape("x")?;
+    c.want("w", 1, &x.dim(0), "dimension 0 of `x`");
+    c.want("bias", 0, &x.dim(0), "dimension 0 of `x`");
+    c.rank("x", 2, "[c, T]", "").then_some(x)
+}
+
+fn ssm_scan(c: &mut Call<'_>) -> Option<Shape> {
+    let (x, b) = (c.shape("x")?, c.shape("b")?);
+    let ranks = [
+        c.rank("x", 3, "[p, h, T]", CUT_FIRST),
+        c.rank("b", 3, "[n, g, T]", CUT_FIRST),
+        c.rank("c", 3, "[n, g, T]", CUT_FIRST),
+        c.rank("dt", 2, "[h, T]", ""),
+    ];
+    if ranks.contains(&false) {
+        return None;
+    }
+    c.want("dt", 0, &x.dim(1), "the heads of `x`");
+    c.want("a", 1, &x.dim(1), "the heads of `x`");
+    if c.shape("a").is_some_and(|a| a.dim(0) != Dim::constant(1)) {
+        c.want("a", 0, &b.dim(0), "dimension 0 of `b`, or 1");
+    }
+    c.want("c", 0, &b.dim(0), "dimension 0 of `b`");
+    c.want("c", 1, &b.dim(1), "the groups of `b`");
+    Some(x)
 }
 
 fn moe(c: &mut Call<'_>) -> Option<Shape> {

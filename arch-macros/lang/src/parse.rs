@@ -24,7 +24,7 @@
 //! type      = scalar | "[" scalar "]" | "pattern" | "late_pattern" ;                 (* later: "[" scalar ";" INT "]" *)
 //! scalar    = "usize" | "f32" | "bool" | "string" ;
 //!
-//! layers    = "layer" "{" { tensor | group } "}" ;                  (* later: "layer" IDENT STRING EXPR *)
+//! layers    = "layer" [ IDENT STRING EXPR ] "{" { tensor | group } "}" ;      (* name, GGUF prefix, count *)
 //! group     = "if" EXPR "{" { tensor | group } "}" [ "else" ( group | "{" { tensor | group } "}" ) ] ;
 //! tensor    = IDENT [ "?" ] ":" kind STRING "[" dims "]" [ "or" IDENT ] ";"
 //!           | "ignore" STRING { "," STRING } ";"
@@ -33,7 +33,7 @@
 //! kind      = "embed" | "vector" | "norm" | "linear" | "experts" | "raw" ;
 //! dims      = EXPR { "," EXPR } | EXPR "->" EXPR [ ";" EXPR ] ;
 //!
-//! loop      = "for" "layer" "{" { stmt } "}" ;                      (* later: "for" IDENT *)
+//! loop      = "for" ( "layer" | IDENT | "_" ) [ "in" EXPR ".." EXPR ] "{" { stmt | loop } "}" ;
 //! stmt      = "let" IDENT "=" EXPR ";"
 //!           | IDENT ( "=" | "+=" | "-=" | "*=" | "/=" ) EXPR ";"
 //!           | "if" EXPR "{" { stmt } "}" [ "else" ( … ) ] ;
@@ -49,7 +49,7 @@ use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
 use syn::{BinOp, Expr, ExprIf, Ident, Lit, LitStr, Token, braced, bracketed, parenthesized, token};
 
-use crate::ast::{Block, Decl, Dims, Graph, HparamItem, RankHead, Stmt, TensorDecl, TensorItem, Test};
+use crate::ast::{Block, Decl, Dims, For, Graph, GroupDecl, HparamItem, RankHead, Stmt, TensorDecl, TensorItem, Test};
 use crate::diag::{Errors, did_you_mean};
 
 const SECTIONS: [&str; 11] = [
@@ -158,7 +158,7 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
             input.parse::<Token![;]>()?;
         }
         "embedding" => {
-            let body = graph_block(input, false, errors)?;
+            let body = graph_block(input, errors)?;
             let span = word.span();
             decl.embedding = Some(Graph { span, body });
         }
@@ -177,7 +177,7 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
             } else {
                 None
             };
-            let body = graph_block(input, true, errors)?;
+            let body = graph_block(input, errors)?;
             match named {
                 Some(name) => errors.syntax(&not_yet(name.span(), "a second, named graph is")),
                 None => {
@@ -213,7 +213,7 @@ fn rank_head(span: Span, input: ParseStream<'_>, errors: &mut Errors) -> syn::Re
         pooling = Some(word(&content, "how rows are pooled: `mean`, `first` or `last`")?);
         end_of(&content, ")")?;
     }
-    let body = graph_block(input, false, errors)?;
+    let body = graph_block(input, errors)?;
     let graph = Graph { span, body };
     Ok(RankHead { pooling, graph })
 }
@@ -422,11 +422,12 @@ fn tensor_group(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::
 }
 
 fn layer_block(span: Span, input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::Result<Option<TensorItem>> {
-    let named = if input.peek(Ident) {
-        let name: Ident = input.parse()?;
-        input.parse::<LitStr>()?;
-        input.call(Expr::parse_without_eager_brace)?;
-        Some(name)
+    let group = if input.peek(Ident) {
+        Some(GroupDecl {
+            name: input.parse()?,
+            prefix: string(input, "the prefix of the layers' names in the file, in quotes")?,
+            count: input.call(Expr::parse_without_eager_brace)?,
+        })
     } else {
         None
     };
@@ -437,11 +438,7 @@ fn layer_block(span: Span, input: ParseStream<'_>, top: bool, errors: &mut Error
             "a `layer` block stands directly in `tensors`, not in another block",
         ));
     }
-    if let Some(name) = named {
-        errors.syntax(&not_yet(name.span(), "a named group of layers is"));
-        return Ok(None);
-    }
-    Ok(Some(TensorItem::Layer { span, items }))
+    Ok(Some(TensorItem::Layer { span, group, items }))
 }
 
 fn dims(input: ParseStream<'_>) -> syn::Result<Dims> {
@@ -474,7 +471,39 @@ fn dims(input: ParseStream<'_>) -> syn::Result<Dims> {
     Ok(dims)
 }
 
-fn graph_block(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::Result<Block> {
+fn for_loop(input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<For> {
+    let span = input.parse::<Token![for]>()?.span;
+    let (name, end) = if input.peek(Token![_]) {
+        (None, input.parse::<Token![_]>()?.span)
+    } else {
+        let name = word(input, "`layer`, the name of a group of layers, or that of a number")?;
+        let end = name.span();
+        (Some(name), end)
+    };
+    let range = if input.peek(Token![in]) {
+        input.parse::<Token![in]>()?;
+        match input.call(Expr::parse_without_eager_brace)? {
+            Expr::Range(syn::ExprRange {
+                start: Some(from),
+                limits: syn::RangeLimits::HalfOpen(_),
+                end: Some(to),
+                ..
+            }) => Some((*from, *to)),
+            other => return Err(syn::Error::new_spanned(other, "expected a range `a..b`")),
+        }
+    } else {
+        None
+    };
+    let body = graph_block(input, errors)?;
+    Ok(For {
+        span: span.join(end).unwrap_or(span),
+        name,
+        range,
+        body,
+    })
+}
+
+fn graph_block(input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<Block> {
     let content;
     let brace = braced!(content in input);
     let mut block = Block {
@@ -489,27 +518,14 @@ fn graph_block(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::R
                 "expected `;` after this expression",
             ));
         }
-        graph_item(input, top, &mut block, errors)
+        graph_item(input, &mut block, errors)
     });
     Ok(block)
 }
 
-fn graph_item(input: ParseStream<'_>, top: bool, block: &mut Block, errors: &mut Errors) -> syn::Result<()> {
+fn graph_item(input: ParseStream<'_>, block: &mut Block, errors: &mut Errors) -> syn::Result<()> {
     if input.peek(Token![for]) {
-        let span = input.parse::<Token![for]>()?.span;
-        let group: Ident = input.parse()?;
-        let body = graph_block(input, false, errors)?;
-        if !top {
-            return Err(syn::Error::new(span, "the layer loop stands directly in `graph`"));
-        }
-        if group == "layer" {
-            block.stmts.push(Stmt::Layers {
-                span: span.join(group.span()).unwrap_or(span),
-                body,
-            });
-        } else {
-            errors.syntax(&not_yet(group.span(), "a loop over a named group of layers is"));
-        }
+        block.stmts.push(Stmt::For(Box::new(for_loop(input, errors)?)));
     } else if input.peek(Token![let]) {
         input.parse::<Token![let]>()?;
         let name = input.parse()?;

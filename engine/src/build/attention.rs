@@ -7,6 +7,7 @@ use crate::model::Vector;
 
 use super::Builder;
 use super::builder::Cache;
+use super::recur::{StateSlot, StateSpec};
 
 /// What one attention call needs from a KV memory; recorded by a probe build, so that the layout follows from the graph.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,13 +26,26 @@ pub struct KvSpec {
     pub rope: Option<(Rope, Option<Vector>)>,
 }
 
-/// The state of a KV memory that a graph is built over.
+/// What a graph needs from a memory, in the order of its calls.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MemorySpecs {
+    /// Of attention calls.
+    pub kv: Vec<KvSpec>,
+    /// Of recurrent ops.
+    pub states: Vec<StateSpec>,
+}
+
+/// The memory that a graph is built over.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CacheView {
     /// Per attention call, in the order of the graph.
     pub slots: Vec<KvSlot>,
     /// Groups of slots that share cells.
     pub pools: Vec<PoolView>,
+    /// Per recurrent op, in the order of the graph.
+    pub states: Vec<StateSlot>,
+    /// Cells of each of the states.
+    pub n_state_cells: usize,
 }
 
 /// Keys and values of one attention call.
@@ -195,7 +209,7 @@ impl Builder<'_> {
                     // Which factors a context rotates with is not known yet.
                     rope: rotation_of(self.g, k, self.leafs).filter(|_| !self.factors_by_context),
                 };
-                specs.push(spec);
+                specs.kv.push(spec);
                 (k, v, 0)
             }
             Cache::Batch => (k, v, 0),

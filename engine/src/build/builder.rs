@@ -1,14 +1,19 @@
 //! [`Builder`]: element-wise ops, norms and linear layers on named values.
 
+use std::ops::Range;
+
 use kernels::GgmlType;
 
 use crate::graph::{Flags, Graph, Home, Name, RopeKind, ShapeError, TensorId, Unary};
 use crate::model::{Embed, Linear, Norm, Placeholder, RopeScaling, Vector, WeightId};
 
 use super::adapt::Adaptation;
-use super::attention::{CacheView, KvSpec};
+use super::attention::{CacheView, MemorySpecs};
 use super::inputs::Inputs;
 use super::pool::Wanted;
+
+/// Most rounds of all loops of a graph: more than any model has, few enough for a file's lies.
+const MAX_ROUNDS: usize = 4096;
 
 /// A graph that cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,6 +48,18 @@ pub enum BuildError {
     /// Scores of a model without a classifier.
     #[error("the model has no classifier to rank with (tensor `cls.output`)")]
     NoClassifier,
+    /// A recurrence in an architecture that computes batches whole.
+    #[error("{value}: a recurrent op needs a memory, which bidirectional architectures do not have")]
+    NoMemory {
+        /// The last named value before the error.
+        value: String,
+    },
+    /// Loops that make the graph larger than any model's.
+    #[error("the graph repeats its parts {rounds} times, expected at most {MAX_ROUNDS}")]
+    TooLong {
+        /// Rounds of the loops up to the one that is too long.
+        rounds: usize,
+    },
     /// RoPE in an architecture declared without.
     #[error("{value}: the architecture declares no rope")]
     NoRope {
@@ -87,10 +104,10 @@ pub struct BuildParams {
     pub wanted: Wanted,
 }
 
-/// Where attention finds its keys and values.
+/// Where attention finds its keys and values, and recurrences their states.
 pub(super) enum Cache<'a> {
-    /// No memory yet: record what each attention call will need.
-    Probe(&'a mut Vec<KvSpec>),
+    /// No memory yet: record what attention and recurrences will need.
+    Probe(&'a mut MemorySpecs),
     /// Cells of a KV memory.
     Cells(&'a CacheView),
     /// The batch itself, without a memory.
@@ -108,6 +125,9 @@ pub struct Builder<'a> {
     pub(super) adaptation: &'a Adaptation,
     pub(super) layer: Option<u32>,
     pub(super) n_attention: usize,
+    pub(super) n_states: usize,
+    /// Rounds of all loops so far.
+    n_rounds: usize,
     /// A rotation depends on the length of the context.
     pub(super) factors_by_context: bool,
     last_name: Name,
@@ -139,16 +159,17 @@ impl<'a> Builder<'a> {
         Self::new(graph, weights, leafs, inputs, params, Cache::Batch, 1)
     }
 
-    /// A builder that records in `specs` what each attention call needs from a KV memory.
+    /// A builder that records in `specs` what the graph needs from a memory.
     pub fn probe(
         graph: &'a mut Graph,
         weights: &'a [WeightLeaf],
         leafs: &'a mut Vec<Option<TensorId>>,
         inputs: &'a mut Inputs,
         params: BuildParams,
-        specs: &'a mut Vec<KvSpec>,
+        specs: &'a mut MemorySpecs,
     ) -> Builder<'a> {
-        specs.clear();
+        specs.kv.clear();
+        specs.states.clear();
         Self::new(graph, weights, leafs, inputs, params, Cache::Probe(specs), 1)
     }
 
@@ -175,6 +196,8 @@ impl<'a> Builder<'a> {
             adaptation: Adaptation::NONE,
             layer: None,
             n_attention: 0,
+            n_states: 0,
+            n_rounds: 0,
             factors_by_context: false,
             last_name: Name::default(),
             error: None,
@@ -207,6 +230,21 @@ impl<'a> Builder<'a> {
         if tensor.name.base.is_empty() {
             tensor.name = name;
         }
+    }
+
+    /// The numbers `from..to` of a loop in a graph; none, after noting the error, if the graph would grow beyond bounds.
+    pub fn rounds(&mut self, from: usize, to: usize) -> Range<usize> {
+        self.n_rounds = self.n_rounds.saturating_add(to.saturating_sub(from));
+        if self.n_rounds > MAX_ROUNDS {
+            self.fail(BuildError::TooLong { rounds: self.n_rounds });
+            return 0..0;
+        }
+        from..to
+    }
+
+    /// The layers `from..to` of `count` for a loop in a graph; as [`Builder::rounds`].
+    pub fn layers(&mut self, from: usize, to: usize, count: usize) -> Range<usize> {
+        self.rounds(from, to.min(count))
     }
 
     /// Enters a layer: names carry its number from here.
@@ -510,6 +548,11 @@ impl<'a> Builder<'a> {
     pub(super) fn fail_no_ups(&mut self) {
         let value = self.last_name.to_string();
         self.fail(BuildError::NoUps { value });
+    }
+
+    pub(super) fn fail_no_memory(&mut self) {
+        let value = self.last_name.to_string();
+        self.fail(BuildError::NoMemory { value });
     }
 
     pub(super) fn fail_no_rope(&mut self) {

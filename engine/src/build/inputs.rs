@@ -15,6 +15,8 @@ pub struct Inputs {
     pub out_ids: Option<TensorId>,
     /// Share of each token in the mean of each sequence, f32 `[T, S]`.
     pub shares: Option<TensorId>,
+    /// Cells of states that each token's is read from and left in, both i32 `[T]`.
+    pub states: Option<(TensorId, TensorId)>,
     /// Per pool of the KV memory.
     pub pools: Vec<PoolInputs>,
 }
@@ -38,6 +40,7 @@ impl Inputs {
         self.sequences = None;
         self.out_ids = None;
         self.shares = None;
+        self.states = None;
         self.pools.clear();
         self.pools.resize(n_pools, PoolInputs::default());
     }

@@ -11,11 +11,15 @@ mod inputs;
 mod moe;
 mod pool;
 mod prune;
+mod recur;
 
 pub use adapt::{Adaptation, AdaptedUse, AdapterLeaf, LowRankTerm};
-pub use attention::{AttentionArgs, CacheView, KvSlot, KvSpec, PoolView, RopeArgs, chunked, standard, symmetric};
+pub use attention::{
+    AttentionArgs, CacheView, KvSlot, KvSpec, MemorySpecs, PoolView, RopeArgs, chunked, standard, symmetric,
+};
 pub use builder::{BuildError, BuildParams, Builder, WeightLeaf};
 pub use inputs::{Inputs, PoolInputs};
 pub use moe::{Gating, MoeArgs};
 pub use pool::{Pooling, Wanted};
 pub use prune::keep_output_rows;
+pub use recur::{StateSlot, StateSpec};

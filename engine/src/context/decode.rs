@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::backend::{BackendParams, MemoryMap, Usage};
-use crate::build::{Adaptation, BuildParams, Builder, CacheView, Inputs, Pooling};
+use crate::build::{Adaptation, BuildParams, Builder, CacheView, Inputs, MemorySpecs, Pooling};
 use crate::graph::{BufferId, Graph, TensorId};
 use crate::model::{Model, RopeScaling};
 use crate::sched::{Observer, SchedParams, Scheduler};
 
 use super::adapt::Adapters;
 use super::batch::{Batch, BatchToken, MAX_SEQUENCES, ubatch_end};
-use super::memory::{KvMemory, Span};
+use super::hybrid::{Memory, PlaceError};
+use super::memory::Span;
 use super::pooled::Pooled;
 use super::{ContextError, ContextParams, DecodeError, MemoryError, Perf};
 
@@ -24,6 +25,8 @@ pub struct Sizes {
     pub weights: usize,
     /// Keys and values.
     pub kv: usize,
+    /// Recurrent states.
+    pub states: usize,
     /// Intermediate results.
     pub compute: usize,
 }
@@ -34,7 +37,7 @@ pub struct Context {
     params: ContextParams,
     n_ctx: usize,
     pub(super) rope: RopeScaling,
-    pub(super) memory: KvMemory,
+    pub(super) memory: Memory,
     pub(super) sched: Scheduler,
     pub(super) graph: BuiltGraph,
     pub(super) adapters: Adapters,
@@ -91,11 +94,11 @@ impl Context {
             );
         }
         let cached = if model.arch().bidirectional {
-            &[]
+            &MemorySpecs::default()
         } else {
-            model.kv_specs()
+            model.memory_specs()
         };
-        let mut memory = KvMemory::new(cached, n_ctx, &params)?;
+        let mut memory = Memory::new(cached, n_ctx, &params)?;
         let placement = model.placement();
         memory.allocate(
             |layer| placement.kv_device(layer).clone(),
@@ -148,7 +151,8 @@ impl Context {
     pub fn sizes(&self) -> Sizes {
         Sizes {
             weights: self.model.n_bytes(),
-            kv: self.memory.n_bytes(),
+            kv: self.memory.kv.n_bytes(),
+            states: self.memory.states.n_bytes(),
             compute: self.sched.reserve_sizes().iter().sum(),
         }
     }
@@ -190,11 +194,12 @@ impl Context {
         for buffer in self.model.buffers() {
             buffer.check()?;
         }
-        if self.memory.needs_shift() {
+        if self.memory.kv.needs_shift() {
             self.apply_shift()?;
         }
         self.outputs.start(batch.tokens());
         self.pooled.plan(batch.tokens());
+        self.memory.begin(batch.tokens());
         match self.decode_ubatches(batch.tokens()) {
             Ok(()) => {
                 self.memory.commit();
@@ -255,7 +260,7 @@ impl Context {
         }
         // Room first: a prompt that is too long for the context is told so, whatever the batch size.
         let used = self.memory.n_used();
-        if used + tokens.len() > self.n_ctx {
+        if self.memory.is_limited() && used + tokens.len() > self.n_ctx {
             return Err(DecodeError::ContextFull {
                 needed: tokens.len(),
                 used,
@@ -319,13 +324,15 @@ impl Context {
     }
 
     fn decode_ubatch(&mut self, tokens: &[BatchToken]) -> Result<(), DecodeError> {
-        if !self.model.arch().bidirectional && !self.memory.place(tokens) {
-            let used = self.memory.n_used();
-            return Err(DecodeError::ContextFull {
-                needed: tokens.len(),
-                used,
-                n_ctx: self.n_ctx,
-            });
+        if !self.model.arch().bidirectional {
+            self.memory.place(tokens).map_err(|e| match e {
+                PlaceError::States(e) => e.into(),
+                PlaceError::Full => DecodeError::ContextFull {
+                    needed: tokens.len(),
+                    used: self.memory.n_used(),
+                    n_ctx: self.n_ctx,
+                },
+            })?;
         }
         self.memory.set_view(false);
         let n_outputs = self
@@ -436,10 +443,15 @@ impl Context {
                 }
             }
         }
-        for (p, (pool, cells)) in inputs.pools.iter().zip(self.memory.pools()).enumerate() {
+        if let Some((from, to)) = inputs.states {
+            let (from_cells, to_cells) = self.memory.states.moves();
+            sched.set_input(graph, from, bytemuck::cast_slice(from_cells))?;
+            sched.set_input(graph, to, bytemuck::cast_slice(to_cells))?;
+        }
+        for (p, (pool, cells)) in inputs.pools.iter().zip(self.memory.kv.pools()).enumerate() {
             let n_kv = self.memory.view().pools[p].n_kv;
             if let Some(id) = pool.cells {
-                sched.set_input(graph, id, bytemuck::cast_slice(self.memory.cells_of(p)))?;
+                sched.set_input(graph, id, bytemuck::cast_slice(self.memory.kv.cells_of(p)))?;
             }
             if let Some(id) = pool.positions {
                 sched.set_input(graph, id, bytemuck::cast_slice(&cells.positions()[..n_kv]))?;

@@ -5,10 +5,12 @@ mod batch;
 mod cells;
 mod decode;
 mod error;
+mod hybrid;
 mod memory;
 mod params;
 mod perf;
 mod pooled;
+mod recurrent;
 mod shift;
 mod state;
 

@@ -41,6 +41,7 @@ impl Context {
         self.graph.graph.clear();
         let pools: Vec<_> = self
             .memory
+            .kv
             .pools()
             .iter()
             .map(|p| p.pending_shift().map(<[i32]>::to_vec))
@@ -51,7 +52,7 @@ impl Context {
             .map(|p| p.as_ref().map(|d| shift_inputs(g, d.len())))
             .collect();
         let slots = self.memory.view().slots.clone();
-        for (slot, spec) in slots.iter().zip(self.memory.specs()) {
+        for (slot, spec) in slots.iter().zip(self.memory.kv.specs()) {
             let (Some(inputs), Some((rope, factors))) = (&inputs[slot.pool], spec.rope) else {
                 continue;
             };
@@ -88,7 +89,7 @@ impl Context {
             }
         }
         self.sched.compute(&self.graph.graph)?;
-        self.memory.shift_done();
+        self.memory.kv.shift_done();
         Ok(())
     }
 }

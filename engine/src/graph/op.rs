@@ -1,5 +1,7 @@
 //! The operations a graph is made of, as data. What each computes is defined by the `reference` backend.
 
+use super::Recurrence;
+
 /// Element-wise functions of one operand.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs)]
@@ -182,6 +184,10 @@ pub enum Op {
         /// Upper bound.
         max: f32,
     },
+    /// Takes tokens in order through a state: `src0` the states f32 `[row, n_cells]`, which the op also writes; `src1` and `src2` the cells
+    /// (i32 `[T]`) that each token's state is read from (negative: zeros) and left in, which may be the same; from `src3` on the operands of the
+    /// [`Recurrence`], f32. Lanes are independent of each other; tokens see what earlier ones of the same call left.
+    Recur(Recurrence),
     /// A dense f32 copy of `src0` in the node's shape (same number of elements); converts from any type with a dequantizer.
     Cont,
     /// Same memory, other shape; `src0` is contiguous.
@@ -220,6 +226,11 @@ impl Op {
         )
     }
 
+    /// The operand that is memory the op reads and writes beside its result.
+    pub fn state_operand(self) -> Option<usize> {
+        matches!(self, Op::Recur(_)).then_some(0)
+    }
+
     /// A short name for plans and messages.
     pub fn name(self) -> &'static str {
         match self {
@@ -248,6 +259,7 @@ impl Op {
             Op::Concat { .. } => "concat",
             Op::Repeat => "repeat",
             Op::Clamp { .. } => "clamp",
+            Op::Recur(r) => r.name(),
             Op::Cont => "cont",
             Op::Reshape => "reshape",
             Op::View => "view",

@@ -61,14 +61,14 @@ pub struct HparamDecl {
 pub struct TensorDecl {
     /// Name in the architecture file.
     pub field: &'static str,
-    /// GGUF name without `blk.N.` and without `.weight`.
+    /// GGUF name without the layer's prefix and without `.weight`.
     pub gguf: &'static str,
     /// `embed`, `vector`, `norm`, `linear`, `experts` or `raw`.
     pub kind: &'static str,
     /// Symbolic shape as written, such as `[n_embd -> n_head * head_dim]`.
     pub shape: &'static str,
-    /// One per layer.
-    pub per_layer: bool,
+    /// Prefix of the layers that it is a part of, such as `blk`.
+    pub group: Option<&'static str>,
     /// May be absent.
     pub optional: bool,
     /// Field that stands in when absent.

@@ -149,15 +149,15 @@ impl Base {
     }
     /// Query heads.
     pub fn n_head(&self, il: usize) -> usize {
-        self.n_head[il]
+        of_layer(&self.n_head, il)
     }
     /// Key and value heads.
     pub fn n_head_kv(&self, il: usize) -> usize {
-        self.n_head_kv[il]
+        of_layer(&self.n_head_kv, il)
     }
     /// Width of the feed-forward network.
     pub fn n_ff(&self, il: usize) -> usize {
-        self.n_ff[il]
+        of_layer(&self.n_ff, il)
     }
     /// Size of a query or key head.
     pub fn head_dim(&self) -> usize {
@@ -199,6 +199,11 @@ impl Base {
     pub fn rope_sections(&self) -> bool {
         self.rope_sections
     }
+}
+
+/// A layer's value. A group with more layers than `block_count` says goes on with the last one.
+fn of_layer(values: &[usize], il: usize) -> usize {
+    values.get(il).or(values.last()).copied().unwrap_or(0)
 }
 
 impl RopeScaling {

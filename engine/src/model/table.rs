@@ -186,6 +186,12 @@ impl<'a> TensorTable<'a> {
         self.layer = Some(il as u32);
     }
 
+    /// The number of layers of a group that a file counts as `n`. A file lacks the tensors of a layer beyond as many as it has
+    /// tensors, and says so once.
+    pub fn n_layers(&self, n: usize) -> usize {
+        n.min(self.file.tensors.len() + 1)
+    }
+
     /// Tensors declared from here belong to no layer.
     pub fn global(&mut self) {
         self.end_fused();

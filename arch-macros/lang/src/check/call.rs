@@ -140,15 +140,10 @@ impl Checker<'_> {
                 format!("`{name}` is always there: declare it `{name}?:` if files may lack it"),
             );
         }
-        let per_layer = tensor.per_layer;
-        if per_layer && self.place != Place::Loop {
-            return self.fault(
-                &name,
-                format!("`{name}` belongs to a layer: it can be used inside `for layer` only"),
-            );
-        }
+        let group = tensor.group;
+        self.allow_group(group, &name)?;
         let mut s = derived(ScalarKind::Has(name.clone()), Ty::Bool, format!("has({name})"), &[]);
-        s.per_layer = per_layer;
+        s.per_layer = group.is_some();
         Some(s)
     }
 

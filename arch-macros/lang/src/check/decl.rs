@@ -6,11 +6,12 @@ use proc_macro2::{Ident, Span};
 use syn::{Expr, Lit};
 
 use super::{Checker, HparamSym, Place, TensorSym, facts};
-use crate::ast::{Decl, HparamItem, RankHead, TensorDecl, TensorItem, Test};
+use crate::ast::{Decl, GroupDecl, HparamItem, RankHead, TensorDecl, TensorItem, Test};
 use crate::builtins::{self, BUILTINS, Ty};
 use crate::diag::did_you_mean;
-use crate::model::{Arch, Hparam, Kind, Read, RopeKind, Scalar, Tensor, TestSize};
+use crate::model::{Arch, Group, Hparam, Kind, Read, RopeKind, Scalar, Tensor, TestSize};
 use crate::ops;
+use crate::sym::Dim;
 
 const TYPES: [&str; 6] = ["usize", "f32", "bool", "string", "pattern", "late_pattern"];
 
@@ -75,6 +76,7 @@ impl Checker<'_> {
             bidirectional: bidirectional?,
             embeddings: embeddings?,
             hparams,
+            groups: self.groups,
             tensors,
             ignored,
             vars,
@@ -230,7 +232,7 @@ impl Checker<'_> {
         out
     }
 
-    fn declare_hparam(&mut self, name: &Ident, ty: Option<Ty>, per_layer: bool, dim: Option<crate::sym::Dim>) {
+    fn declare_hparam(&mut self, name: &Ident, ty: Option<Ty>, per_layer: bool, dim: Option<Dim>) {
         // A clash is reported; the second declaration is then hidden by the first and nothing more is said of it.
         let clash = !self.can_name(name);
         self.hparams.push(HparamSym {
@@ -300,14 +302,16 @@ impl Checker<'_> {
         for item in items {
             match item {
                 TensorItem::Tensor(decl) => self.tensor_decl(decl, conditions),
-                TensorItem::Layer { span, items } => {
+                TensorItem::Layer { span, group, items } => {
                     if !conditions.is_empty() {
                         self.errors
                             .at_span(*span, "a `layer` block stands directly in `tensors`");
                     }
+                    self.group = Some(group.as_ref().map_or(0, |g| self.layer_group(g)));
                     self.place = Place::LayerTensors;
                     self.tensor_block(items, conditions, ignored);
                     self.place = Place::Tensors;
+                    self.group = None;
                 }
                 // Taken out when declarations are merged.
                 TensorItem::Without(_) => {}
@@ -325,6 +329,19 @@ impl Checker<'_> {
                 }
             }
         }
+    }
+
+    /// A group of layers beside `layer`.
+    fn layer_group(&mut self, decl: &GroupDecl) -> usize {
+        self.can_name(&decl.name);
+        let count = self.scalar_of(&decl.count, Ty::Int);
+        self.groups.push(Group {
+            name: decl.name.clone(),
+            prefix: decl.prefix.value(),
+            // `n_layer` layers have a value of each per-layer hyper-parameter, as those of `layer` do.
+            count: count.filter(|c| c.dim != Dim::symbol("n_layer")),
+        });
+        self.groups.len() - 1
     }
 
     fn tensor_decl(&mut self, decl: &TensorDecl, conditions: &[(Scalar, bool)]) {
@@ -358,7 +375,7 @@ impl Checker<'_> {
             sizes,
             optional: decl.optional && decl.tie.is_none(),
             tie,
-            per_layer: self.place == Place::LayerTensors,
+            group: self.group,
             conditions: conditions.to_vec(),
         };
         let known: Vec<_> = conditions
@@ -417,7 +434,7 @@ impl Checker<'_> {
         if kind != Some(Kind::Linear) || target.tensor.kind != Kind::Embed {
             return self.fault(to, "`or` lets an `embed` stand in for a `linear`");
         }
-        if target.tensor.per_layer {
+        if target.tensor.group.is_some() {
             return self.fault(to, format!("`{to}` belongs to a layer"));
         }
         if target.tensor.may_be_absent() {
@@ -439,9 +456,10 @@ impl Checker<'_> {
 
     /// Reports a GGUF name declared twice, unless the conditions exclude each other.
     fn gguf_twice(&mut self, decl: &TensorDecl, new: &Tensor, known: &[facts::Fact]) {
-        let clash = self.tensors.iter().find(|t| {
-            t.tensor.gguf == new.gguf && t.tensor.per_layer == new.per_layer && !facts::exclude(&t.facts, known)
-        });
+        let clash = self
+            .tensors
+            .iter()
+            .find(|t| t.tensor.gguf == new.gguf && t.tensor.group == new.group && !facts::exclude(&t.facts, known));
         if let Some(other) = clash {
             let message = format!(
                 "the GGUF name {:?} is declared twice: `{}` has it too",
@@ -456,7 +474,7 @@ impl Checker<'_> {
             let declared = self
                 .tensors
                 .iter()
-                .find(|t| t.tensor.gguf == name.value() && t.tensor.per_layer == *layer);
+                .find(|t| t.tensor.gguf == name.value() && t.tensor.group.is_some() == *layer);
             if let Some(t) = declared {
                 let message = format!("{:?} is ignored here and declared as `{}`", name.value(), t.tensor.name);
                 self.errors.at(name, message);

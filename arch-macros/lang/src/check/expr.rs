@@ -147,6 +147,7 @@ impl Checker<'_> {
             let dim = h.dim.clone().unwrap_or_else(|| Dim::symbol(&text));
             if per_layer {
                 self.allow_per_layer(name)?;
+                self.of_every_layer(name)?;
             }
             let kind = ScalarKind::Hparam(name.clone());
             return Some(Lowered::Scalar(Scalar {
@@ -188,6 +189,22 @@ impl Checker<'_> {
                 name,
                 format!("`{name}` differs by layer: per-layer value outside the layer loop (`for layer`)"),
             ),
+        }
+    }
+
+    /// Files hold a value for each of `n_layer` layers: a group of another count has none.
+    fn of_every_layer(&mut self, name: &Ident) -> Option<()> {
+        match self.group {
+            Some(g) if self.groups[g].count.is_some() => {
+                let group = self.groups[g].name.clone();
+                self.fault(
+                    name,
+                    format!(
+                        "`{name}` has a value for each of `n_layer` layers, and `{group}` another number of layers"
+                    ),
+                )
+            }
+            _ => Some(()),
         }
     }
 

@@ -8,7 +8,7 @@ use super::facts::{self, Fact};
 use super::{Bound, Checker, Place, VarSym};
 use crate::ast;
 use crate::builtins::Ty;
-use crate::model::{Block, Head, Stmt, VarId};
+use crate::model::{Block, Head, Scalar, ScalarKind, Stmt, VarId};
 use crate::parse::block_of;
 use crate::sym::{Dim, Shape};
 
@@ -21,13 +21,7 @@ impl Checker<'_> {
     /// The whole graph.
     pub(super) fn graph(&mut self, graph: &ast::Graph) -> Option<Block> {
         self.place = Place::Graph;
-        let loops = graph
-            .body
-            .stmts
-            .iter()
-            .filter(|s| matches!(s, ast::Stmt::Layers { .. }))
-            .count();
-        if loops == 0 {
+        if !has_loop(&graph.body) {
             self.errors
                 .at_span(graph.span, "the graph has no layer loop: `for layer { … }`");
         }
@@ -75,6 +69,12 @@ impl Checker<'_> {
         name: &str,
         expected: fn(&Shape) -> Result<(), &'static str>,
     ) -> Option<Head> {
+        if let Some(each) = head.body.stmts.iter().find_map(|s| match s {
+            ast::Stmt::For(each) => Some(each),
+            _ => None,
+        }) {
+            return self.fault_at(each.span, format!("`{name}` has no loops: they stand in `graph`"));
+        }
         self.place = Place::Graph;
         let pooled = VarId(self.vars.len());
         self.vars.push(VarSym {
@@ -134,7 +134,7 @@ impl Checker<'_> {
             ast::Stmt::Let { name, value } => self.bind_let(name, value),
             ast::Stmt::Assign { name, op, value } => self.assign(name, *op, value),
             ast::Stmt::If(branch) => self.if_stmt(branch),
-            ast::Stmt::Layers { span, body } => self.layers(*span, body),
+            ast::Stmt::For(each) => self.for_loop(each),
         }
     }
 
@@ -147,13 +147,7 @@ impl Checker<'_> {
             Some(Lowered::Scalar(s)) => Bound::Scalar(s.clone()),
             None => Bound::Broken,
         };
-        let var = VarId(self.vars.len());
-        self.vars.push(VarSym {
-            name: name.clone(),
-            bound,
-            used: false,
-            assigned: false,
-        });
+        let var = self.new_var(name, bound);
         let scope = self.scopes.last_mut()?;
         // A second `let` of the name hides the first from here on.
         scope.push((name.to_string(), var));
@@ -207,7 +201,7 @@ impl Checker<'_> {
             return self.fault(name, message);
         }
         self.vars[var.0].assigned = true;
-        if self.place == Place::Loop && !self.assigned_in_loop.contains(&var) {
+        if !self.assigned_in_loop.contains(&var) {
             self.assigned_in_loop.push(var);
         }
         Some(Stmt::Tensor {
@@ -285,44 +279,137 @@ impl Checker<'_> {
         done
     }
 
-    fn layers(&mut self, span: Span, body: &ast::Block) -> Option<Stmt> {
-        if self.place == Place::Loop || !self.assigned_in_loop.is_empty() {
-            self.errors.at_span(span, "a second layer loop is not supported yet");
+    fn for_loop(&mut self, each: &ast::For) -> Option<Stmt> {
+        if self.place == Place::Loop {
+            let message = "a loop stands in `graph` or in a loop over numbers, not in a layer loop";
+            return self.fault_at(each.span, message);
         }
+        let faults = self.errors.len();
+        let mut end = |e: &Expr| self.scalar_of(e, Ty::Int);
+        let range = each.range.as_ref().map(|(from, to)| (end(from), end(to)));
+        let range = range.and_then(|(from, to)| Some((from?, to?)));
+        let group = each.name.as_ref().and_then(|name| self.find_group(name));
+        let stmt = match (group, range) {
+            (Some(group), range) => self.layers(group, range, each),
+            (None, Some(range)) => self.repeat(range, each),
+            (None, None) => {
+                let names = self.groups.iter().map(|g| g.name.to_string()).collect();
+                match &each.name {
+                    // Its range has been found faulty.
+                    _ if each.range.is_some() => None,
+                    Some(name) => self.unknown(name, "group of layers", names),
+                    None => self.fault_at::<()>(each.span, "expected `for _ in a..b { … }`"),
+                };
+                // What stands in the loop is looked at, whatever it is over.
+                self.layers(0, None, each)
+            }
+        };
+        stmt.filter(|_| self.errors.len() == faults)
+    }
+
+    /// A loop over layers.
+    fn layers(&mut self, group: usize, range: Option<(Scalar, Scalar)>, each: &ast::For) -> Option<Stmt> {
         let outer = self.vars.len();
         self.place = Place::Loop;
-        self.scopes.push(Vec::new());
-        let stmts = self.stmts(&body.stmts);
-        if let Some(result) = &body.result {
-            self.expr(result);
-            self.errors.at(
-                result,
-                "the layer loop gives no value: assign it to a value declared before the loop",
-            );
-        }
-        self.leave_scope();
+        self.group = Some(group);
+        let (stmts, assigned) = self.loop_body(&each.body, None);
+        self.group = None;
         self.place = Place::Graph;
         let carried = embeddings();
-        let hands_on = self.assigned_in_loop.iter().copied().filter(|v| v.0 < outer);
+        let shape_of = |v: &VarId| match &self.vars[v.0].bound {
+            Bound::Tensor(s) => Some(s.clone()),
+            _ => None,
+        };
+        // Several states of the width of the residual stream may be handed on at once.
+        let wide = |s: &Shape| s.dim(0) == carried.dim(0) && (1..4).any(|i| s.dim(i) == Dim::n_tokens());
+        let mut hands_on = assigned.iter().filter(|v| v.0 < outer);
         let first = hands_on
             .clone()
-            .find(|v| matches!(&self.vars[v.0].bound, Bound::Tensor(s) if s.same(&carried)));
+            .find(|v| shape_of(v).is_some_and(|s| s.same(&carried)))
+            .or_else(|| hands_on.find(|v| shape_of(v).is_some_and(|s| wide(&s))));
+        let first = first.copied();
         if first.is_none() && stmts.is_some() {
             let message =
                 format!("the layer loop hands nothing on: assign to a value {carried} that is declared before it");
-            self.errors.at_span(span, message);
-        }
-        for id in hands_on.collect::<Vec<_>>() {
-            // The next layer reads it.
-            self.vars[id.0].used = true;
+            self.errors.at_span(each.span, message);
         }
         Some(Stmt::Layers {
+            group,
+            range,
             body: Block {
                 stmts: stmts?,
                 result: None,
             },
             carried: first?,
         })
+    }
+
+    /// A loop over numbers.
+    fn repeat(&mut self, range: (Scalar, Scalar), each: &ast::For) -> Option<Stmt> {
+        let var = each.name.as_ref().map(|name| {
+            let bound = if self.can_name(name) {
+                let text = name.to_string();
+                Bound::Scalar(Scalar {
+                    kind: ScalarKind::Var(name.clone()),
+                    ty: Ty::Int,
+                    per_layer: false,
+                    dim: Dim::symbol(&text),
+                    text,
+                })
+            } else {
+                Bound::Broken
+            };
+            self.new_var(name, bound)
+        });
+        let (stmts, _) = self.loop_body(&each.body, var);
+        Some(Stmt::Repeat {
+            var,
+            range,
+            body: Block {
+                stmts: stmts?,
+                result: None,
+            },
+        })
+    }
+
+    /// The statements of a loop, and which variables they assign to. The next round reads those declared before it.
+    fn loop_body(&mut self, body: &ast::Block, var: Option<VarId>) -> (Option<Vec<Stmt>>, Vec<VarId>) {
+        let outer = self.vars.len();
+        let before = std::mem::take(&mut self.assigned_in_loop);
+        let named = var.map(|v| (self.vars[v.0].name.to_string(), v));
+        self.scopes.push(named.into_iter().collect());
+        let stmts = self.stmts(&body.stmts);
+        if let Some(result) = &body.result {
+            self.expr(result);
+            self.errors.at(
+                result,
+                "the loop gives no value: assign it to a value declared before the loop",
+            );
+        }
+        let assigned = std::mem::replace(&mut self.assigned_in_loop, before);
+        for id in assigned.iter().filter(|v| v.0 < outer) {
+            self.vars[id.0].used = true;
+            if !self.assigned_in_loop.contains(id) {
+                self.assigned_in_loop.push(*id);
+            }
+        }
+        self.leave_scope();
+        (stmts, assigned)
+    }
+
+    fn fault_at<T>(&mut self, span: Span, message: &str) -> Option<T> {
+        self.errors.at_span(span, message);
+        None
+    }
+
+    fn new_var(&mut self, name: &Ident, bound: Bound) -> VarId {
+        self.vars.push(VarSym {
+            name: name.clone(),
+            bound,
+            used: false,
+            assigned: false,
+        });
+        VarId(self.vars.len() - 1)
     }
 
     fn leave_scope(&mut self) {
@@ -334,4 +421,8 @@ impl Checker<'_> {
             }
         }
     }
+}
+
+fn has_loop(block: &ast::Block) -> bool {
+    block.stmts.iter().any(|s| matches!(s, ast::Stmt::For(_)))
 }

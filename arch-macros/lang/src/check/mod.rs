@@ -7,13 +7,13 @@ mod expr;
 mod facts;
 mod graph;
 
-use proc_macro2::Ident;
+use proc_macro2::{Ident, Span};
 use quote::ToTokens;
 
 use crate::ast::Decl;
 use crate::builtins::{self, Ty};
 use crate::diag::{Errors, did_you_mean};
-use crate::model::{Arch, Scalar, Tensor, Var, VarId};
+use crate::model::{Arch, Group, Scalar, Tensor, Var, VarId};
 use crate::sym::{Dim, Shape};
 
 use facts::Fact;
@@ -88,6 +88,9 @@ struct Checker<'e> {
     errors: &'e mut Errors,
     rope: Option<crate::model::RopeKind>,
     hparams: Vec<HparamSym>,
+    groups: Vec<Group>,
+    /// The group of layers that the place belongs to.
+    group: Option<usize>,
     tensors: Vec<TensorSym>,
     vars: Vec<VarSym>,
     /// Names in scope, innermost last.
@@ -99,7 +102,7 @@ struct Checker<'e> {
     wrong_ifs: Vec<(Vec<Fact>, Vec<Fact>)>,
     /// Unknown names reported already.
     unknown_names: Vec<String>,
-    /// Variables that the layer loop assigns to, in order.
+    /// Variables that the innermost loop assigns to, in order.
     assigned_in_loop: Vec<VarId>,
 }
 
@@ -109,6 +112,12 @@ impl<'e> Checker<'e> {
             errors,
             rope: None,
             hparams: Vec::new(),
+            groups: vec![Group {
+                name: Ident::new("layer", Span::call_site()),
+                prefix: "blk".to_string(),
+                count: None,
+            }],
+            group: None,
             tensors: Vec::new(),
             vars: Vec::new(),
             scopes: Vec::new(),
@@ -130,8 +139,15 @@ impl<'e> Checker<'e> {
         self.hparams.iter().position(|h| h.name == name)
     }
 
+    /// The tensor of this name, of several the one that can be used here: groups of layers may share names.
     fn find_tensor(&self, name: &str) -> Option<usize> {
-        self.tensors.iter().position(|t| t.tensor.name == name)
+        let named = || (0..self.tensors.len()).filter(|&i| self.tensors[i].tensor.name == name);
+        let usable = |&i: &usize| self.tensors[i].tensor.group.is_none_or(|g| self.group == Some(g));
+        named().find(usable).or_else(|| named().next())
+    }
+
+    fn find_group(&self, name: &Ident) -> Option<usize> {
+        self.groups.iter().position(|g| g.name == *name)
     }
 
     fn find_var(&self, name: &str) -> Option<VarId> {
@@ -155,11 +171,9 @@ impl<'e> Checker<'e> {
     fn use_tensor(&mut self, index: usize, at: &Ident, or_absent: bool) -> Option<()> {
         self.tensors[index].used = true;
         let sym = &self.tensors[index];
+        self.allow_group(sym.tensor.group, at)?;
+        let sym = &self.tensors[index];
         let name = &sym.tensor.name;
-        if sym.tensor.per_layer && self.place != Place::Loop {
-            let message = format!("`{name}` belongs to a layer: it can be used inside `for layer` only");
-            return self.fault(at, message);
-        }
         let known = |f: &Fact| self.facts.contains(f);
         if or_absent || known(&facts::presence(name)) || known(&facts::anything()) {
             return Some(());
@@ -184,6 +198,20 @@ impl<'e> Checker<'e> {
         Some(())
     }
 
+    /// Checks that a tensor of this group can be used here.
+    fn allow_group(&mut self, group: Option<usize>, at: &Ident) -> Option<()> {
+        match group {
+            Some(g) if self.place != Place::Loop || self.group != Some(g) => {
+                let message = format!(
+                    "`{at}` belongs to a layer: it can be used inside `for {}` only",
+                    self.groups[g].name
+                );
+                self.fault(at, message)
+            }
+            _ => Some(()),
+        }
+    }
+
     /// Checks that `name` can become the name of a hyper-parameter, a tensor or a value of the graph.
     fn can_name(&mut self, name: &Ident) -> bool {
         let text = name.to_string();
@@ -193,13 +221,21 @@ impl<'e> Checker<'e> {
             format!("is reserved: it names {why}")
         } else if self.find_hparam(&text).is_some() {
             "is already the name of a hyper-parameter".to_string()
-        } else if self.find_tensor(&text).is_some() {
+        } else if self.find_group(name).is_some() {
+            "is already the name of a group of layers".to_string()
+        } else if self.find_tensor(&text).is_some_and(|i| self.shares_names(i)) {
             "is already the name of a tensor".to_string()
         } else {
             return true;
         };
         self.errors.at(name, format!("`{text}` {taken}"));
         false
+    }
+
+    /// False for a tensor of another group of layers than the one being declared.
+    fn shares_names(&self, tensor: usize) -> bool {
+        let group = self.tensors[tensor].tensor.group;
+        self.place != Place::LayerTensors || group.is_none() || group == self.group
     }
 
     /// Complains about a name that means nothing here, with the nearest that does.

@@ -1,7 +1,7 @@
 //! The graph as calls of the builder, one per line: operands that are calls themselves get names first.
 
 use proc_macro2::{Ident, TokenStream};
-use quote::{format_ident, quote};
+use quote::{ToTokens, format_ident, quote};
 
 use super::scalar::{self, Place, emit};
 use super::shared;
@@ -16,6 +16,7 @@ pub fn implementation(arch: &Arch) -> TokenStream {
     let emitter = || Emitter {
         arch,
         next: 0,
+        repeats: false,
         out: Vec::new(),
     };
     let result = emitter().block(&arch.graph);
@@ -47,6 +48,8 @@ pub fn implementation(arch: &Arch) -> TokenStream {
 struct Emitter<'a> {
     arch: &'a Arch,
     next: usize,
+    /// Inside a loop over numbers.
+    repeats: bool,
     out: Vec<TokenStream>,
 }
 
@@ -96,22 +99,51 @@ impl Emitter<'_> {
                 });
                 self.out.push(quote!(if #cond { #then } #otherwise));
             }
-            Stmt::Layers { body, carried } => {
-                let (m, l, il) = (shared("m"), shared("l"), shared("il"));
+            Stmt::Layers {
+                group,
+                range,
+                body,
+                carried,
+            } => self.layers(*group, range.as_ref(), body, *carried),
+            Stmt::Repeat { var, range, body } => {
+                let (from, to) = (self.scalar(&range.0), self.scalar(&range.1));
+                let outer = std::mem::replace(&mut self.repeats, true);
                 let body = self.block(body);
-                let x = self.var(*carried);
-                let has_layers = self.arch.tensors.iter().any(|t| t.per_layer);
-                let weights = has_layers.then(|| quote!(let #l = &#m.w.layers[#il];));
-                self.out.push(quote! {
-                    for #il in 0..#m.base.n_layer() {
-                        #weights
-                        #b.begin_layer(#il);
-                        #body
-                        #x = #b.end_layer(#x);
-                    }
-                });
+                self.repeats = outer;
+                let name = var.map_or_else(|| quote!(_), |var| self.var(var).to_token_stream());
+                self.out.push(quote!(for #name in #b.rounds(#from, #to) { #body }));
             }
         }
+    }
+
+    fn layers(&mut self, group: usize, range: Option<&(Scalar, Scalar)>, body: &Block, carried: VarId) {
+        let (b, m, l, il) = (shared("b"), shared("m"), shared("l"), shared("il"));
+        let body = self.block(body);
+        let x = self.var(carried);
+        let (list, _) = super::group_names(self.arch, group);
+        let has_tensors = super::layer_tensors(self.arch, group).next().is_some();
+        let weights = has_tensors.then(|| quote!(let #l = &#m.w.#list[#il];));
+        let count = match &self.arch.groups[group].count {
+            Some(_) if has_tensors => quote!(#m.w.#list.len()),
+            _ => quote!(#m.base.n_layer()),
+        };
+        let layers = match range {
+            // Repeated loops are counted, so that a file cannot make the graph endless.
+            None if self.repeats => quote!(#b.layers(0, #count, #count)),
+            None => quote!(0..#count),
+            Some((from, to)) => {
+                let (from, to) = (self.scalar(from), self.scalar(to));
+                quote!(#b.layers(#from, #to, #count))
+            }
+        };
+        self.out.push(quote! {
+            for #il in #layers {
+                #weights
+                #b.begin_layer(#il);
+                #body
+                #x = #b.end_layer(#x);
+            }
+        });
     }
 
     /// Names a call's result, since the builder cannot be borrowed twice in one expression.
@@ -136,7 +168,7 @@ impl Emitter<'_> {
     fn field(&self, index: usize) -> TokenStream {
         let t = &self.arch.tensors[index];
         let (name, m, l) = (&t.name, shared("m"), shared("l"));
-        if t.per_layer {
+        if t.group.is_some() {
             quote!(#l.#name)
         } else {
             quote!(#m.w.#name)

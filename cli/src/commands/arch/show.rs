@@ -16,12 +16,10 @@ pub fn show(out: &mut dyn Write, registered: &Registered) -> Outcome {
     }
     writeln!(out, "\nhyper-parameters (beside those that all architectures share)")?;
     table(out, arch.hparams.iter().map(|h| hparam(arch, h)))?;
-    for (title, per_layer) in [("tensors", false), ("tensors of each layer", true)] {
+    for (title, in_layer) in [("tensors", false), ("tensors of each layer", true)] {
         writeln!(out, "\n{title}")?;
-        table(
-            out,
-            arch.tensors.iter().filter(|t| t.per_layer == per_layer).map(tensor),
-        )?;
+        let here = arch.tensors.iter().filter(|t| t.group.is_some() == in_layer);
+        table(out, here.map(tensor))?;
     }
     writeln!(out, "\ngraph")?;
     table(
@@ -47,10 +45,9 @@ fn hparam(arch: &Architecture, h: &HparamDecl) -> [String; 4] {
 
 /// Columns are GGUF name, kind, shape and presence.
 fn tensor(t: &TensorDecl) -> [String; 4] {
-    let name = if t.per_layer {
-        format!("blk.N.{}", t.gguf)
-    } else {
-        t.gguf.to_owned()
+    let name = match t.group {
+        Some(group) => format!("{group}.N.{}", t.gguf),
+        None => t.gguf.to_owned(),
     };
     let mut presence = Vec::new();
     if t.optional {

@@ -1,0 +1,64 @@
+//! HRM-Text: two stacks of layers over the same tokens, a low one run several times for each run of the high one, in cycles; every
+//! run has keys and values of its own. Norms have no weights, and a sigmoid gate stands before each attention output.
+
+arch_macros::arch! {
+    name: "hrm_text";
+    rope: neox;
+
+    hparams {
+        eps: f32 = "attention.layer_norm_rms_epsilon";
+        embedding_scale: f32 = "embedding_scale" or 0.0;
+        let scale = if embedding_scale == 0.0 { 1.0 } else { embedding_scale };
+        n_stack: usize = "hrm.layers_per_stack";
+        n_high: usize = "hrm.h_cycles";
+        n_low: usize = "hrm.l_cycles";
+        check n_layer == n_stack * n_high * (n_low + 1), "block_count is not the layers of all runs of both stacks";
+        check n_stack > 0 && n_high > 0 && n_low > 0, "a count of hrm is 0";
+    }
+
+    tensors {
+        token_embd: embed  "token_embd"   [n_embd, n_vocab];
+        output:     linear "output"       [n_embd -> n_vocab] or token_embd;
+        low_init:   raw    "hrm.z_l_init" [n_embd];
+
+        // The low stack, then the high one.
+        layer stack "blk" 2 * n_stack {
+            wq:   linear "attn_q"      [n_embd -> n_head * head_dim];
+            wk:   linear "attn_k"      [n_embd -> n_head_kv * head_dim];
+            wv:   linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
+            wg:   linear "attn_gate"   [n_embd -> n_head * head_dim_v];
+            wo:   linear "attn_output" [n_head * head_dim_v -> n_embd];
+            gate: linear "ffn_gate"    [n_embd -> n_ff];
+            up:   linear "ffn_up"      [n_embd -> n_ff];
+            down: linear "ffn_down"    [n_ff -> n_embd];
+        }
+    }
+
+    graph {
+        let high = token_embd[tokens] * scale;
+        let low = high * 0.0 + low_init;       // one state for every token
+        for _ in 0..n_high {
+            for run in 0..n_low + 1 {
+                let first = if run < n_low { 0 } else { n_stack };
+                let x = high + low;
+                for stack in first..first + n_stack {
+                    let h = rms_norm(x, eps);
+                    let q = rope(heads(wq(h), n_head));
+                    let k = rope(heads(wk(h), n_head_kv));
+                    let attn = attention(q, k, heads(wv(h), n_head_kv));
+                    x += wo(attn * sigmoid(wg(h)));
+                    let h = rms_norm(x, eps);
+                    x += down(silu(gate(h)) * up(h));
+                }
+                if run < n_low {
+                    low = rms_norm(x, eps);
+                } else {
+                    high = rms_norm(x, eps);
+                }
+            }
+        }
+        output(high)
+    }
+
+    test { n_embd: 256, n_head: 2, n_layer: 6, n_ff: 384, n_vocab: 128, n_stack: 1, n_high: 2, n_low: 2 }
+}
