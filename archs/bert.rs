@@ -17,7 +17,8 @@ arch_macros::arch! {
         token_types?:    vector "token_types"     [n_embd, n_token_types];
         position_embd:   embed "position_embd"   [n_embd, n_ctx_train];
         token_embd_norm: norm  "token_embd_norm" [n_embd];
-        ignore "cls", "cls.output";
+        cls?:            linear "cls"             [n_embd -> n_embd];
+        cls_output?:     linear "cls.output"      [n_embd -> n_labels];
 
         layer {
             wq:                linear "attn_q"            [n_embd -> n_head * head_dim];
@@ -43,6 +44,11 @@ arch_macros::arch! {
             x = layer_norm(x + down(gelu(up(x))), layer_output_norm, eps);
         }
         x
+    }
+
+    rank {
+        let h = if has(cls) { tanh(cls(pooled)) } else { pooled };
+        cls_output(h)
     }
 
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_token_types: 2 }

@@ -8,7 +8,13 @@ arch_macros::arch! {
 
     hparams {
         n_swa: usize = "attention.sliding_window";
+        n_dense: usize = "dense_2_feat_out" or 0;
         without logit_cap, kq_scale;
+    }
+
+    tensors {
+        dense_2?: linear "dense_2" [n_embd -> n_dense];
+        dense_3?: linear "dense_3" [n_dense -> n_embd];
     }
 
     graph {
@@ -26,5 +32,9 @@ arch_macros::arch! {
             x += rms_norm(down(gelu(gate(h)) * up(h)), ffn_post_norm, eps);
         }
         output(rms_norm(x, output_norm, eps))
+    }
+
+    embedding {
+        if has(dense_2) && has(dense_3) { dense_3(dense_2(pooled)) } else { pooled }
     }
 }

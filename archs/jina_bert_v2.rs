@@ -6,7 +6,8 @@ arch_macros::arch! {
     like: "bert";
 
     tensors {
-        without position_embd;
+        without position_embd, cls_output;
+        cls?: linear "cls" [n_embd -> n_labels];
         token_types: vector "token_types" [n_embd, n_token_types];
 
         layer {
@@ -34,4 +35,6 @@ arch_macros::arch! {
         }
         x
     }
+
+    rank { tanh(cls(pooled)) }
 }

@@ -26,7 +26,9 @@ arch_macros::arch! {
         token_embd:      embed  "token_embd"      [n_embd, n_vocab];
         token_embd_norm: vector "token_embd_norm" [n_embd];
         output_norm:     vector "output_norm"     [n_embd];
-        ignore "cls", "cls.output", "cls.norm";
+        cls?:            linear "cls"             [n_embd -> n_embd];
+        cls_norm?:       vector "cls.norm"        [n_embd];
+        cls_output?:     linear "cls.output"      [n_embd -> n_labels];
 
         layer {
             attn_norm?: vector "attn_norm"   [n_embd]; // the first layer goes without
@@ -58,6 +60,12 @@ arch_macros::arch! {
             }
         }
         layer_norm(x, output_norm, eps)
+    }
+
+    rank(mean) {
+        let h = if has(cls) { gelu(cls(pooled)) } else { pooled };
+        if has(cls) && has(cls_norm) { h = layer_norm(h, cls_norm, eps); }
+        cls_output(h)
     }
 
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_swa: 32 }

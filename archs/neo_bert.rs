@@ -12,7 +12,8 @@ arch_macros::arch! {
     tensors {
         token_embd:  embed  "token_embd"      [n_embd, n_vocab];
         output_norm: vector "enc.output_norm" [n_embd];
-        ignore "cls", "cls.output";
+        cls?:        linear "cls"             [n_embd -> n_embd];
+        cls_output?: linear "cls.output"      [n_embd -> n_labels];
 
         layer {
             attn_norm: vector "attn_norm"   [n_embd];
@@ -38,6 +39,11 @@ arch_macros::arch! {
             x += down(silu(h[..n_ff]) * h[n_ff..]);
         }
         rms_norm(x, output_norm, eps)
+    }
+
+    rank {
+        let h = if has(cls) { tanh(cls(pooled)) } else { pooled };
+        cls_output(h)
     }
 
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }

@@ -29,7 +29,7 @@ fn logits(name: &str, mut params: CheckParams, restore: bool) -> Vec<f32> {
     let context = || Context::new(model.clone(), &params.context).unwrap_or_else(|e| panic!("{name}: {e}"));
     let mut ctx = context();
     // Without a memory there is no state, and no part of a batch on its own.
-    if !restore || model.arch().bidirectional {
+    if !restore || model.bidirectional() {
         return decode(&mut ctx, &tokens, 0);
     }
     let (first, second) = tokens.split_at(tokens.len() / 2);

@@ -93,7 +93,7 @@ impl Context {
                 "the homes of the weights name the model's buffers by position"
             );
         }
-        let cached = if model.arch().bidirectional {
+        let cached = if model.bidirectional() {
             &MemorySpecs::default()
         } else {
             model.memory_specs()
@@ -324,7 +324,7 @@ impl Context {
     }
 
     fn decode_ubatch(&mut self, tokens: &[BatchToken]) -> Result<(), DecodeError> {
-        if !self.model.arch().bidirectional {
+        if !self.model.bidirectional() {
             self.memory.place(tokens).map_err(|e| match e {
                 PlaceError::States(e) => e.into(),
                 PlaceError::Full => DecodeError::ContextFull {
@@ -375,7 +375,7 @@ impl Context {
             rope_kind: self.model.arch().rope,
             rope: self.rope,
             n_rot: self.model.base().n_rot(),
-            causal: !self.model.arch().bidirectional,
+            causal: !self.model.bidirectional(),
             half_gelu: self.params.half_gelu,
             wanted: self.pooled.wanted(n_outputs),
         }
@@ -432,7 +432,7 @@ impl Context {
         if let Some(id) = inputs.shares {
             sched.set_input(graph, id, bytemuck::cast_slice(self.pooled.shares(tokens)))?;
         }
-        if self.model.arch().bidirectional {
+        if self.model.bidirectional() {
             // The cells that attention sees are the tokens themselves.
             for pool in &inputs.pools {
                 write(pool.positions, &mut tokens.iter().map(|t| t.pos))?;
@@ -487,7 +487,7 @@ impl BuiltGraph {
     ) -> Result<(), crate::build::BuildError> {
         self.built_for = None;
         let (graph, leafs, inputs) = (&mut self.graph, &mut self.leafs, &mut self.inputs);
-        let b = if model.arch().bidirectional {
+        let b = if model.bidirectional() {
             Builder::over_batch(graph, model.leafs(), leafs, inputs, params)
         } else {
             Builder::over_cells(graph, model.leafs(), leafs, inputs, params, view)
@@ -613,7 +613,7 @@ fn checked(params: &ContextParams, model: &Model, n_ctx: usize) -> Result<Contex
 
 /// Whether batches are computed whole: without a memory there are no parts, and pooling needs all of a sequence at hand.
 fn is_whole(model: &Model, pooling: Option<Pooling>) -> bool {
-    model.arch().bidirectional || pooling.is_some_and(|p| p != Pooling::None)
+    model.bidirectional() || pooling.is_some_and(|p| p != Pooling::None)
 }
 
 fn span(range: impl RangeBounds<usize>) -> Span {

@@ -23,7 +23,7 @@ impl Pooled {
     pub fn new(model: &Model, pooling: Option<Pooling>, n_seqs: usize, n_batch: usize) -> Pooled {
         let rank = pooling == Some(Pooling::Rank);
         let (arch, base) = (model.arch(), model.base());
-        let by_default = if arch.bidirectional {
+        let by_default = if model.bidirectional() {
             Pooling::Cls
         } else {
             Pooling::Last

@@ -20,6 +20,8 @@ pub struct Base {
     n_expert: usize,
     n_expert_used: usize,
     n_labels: usize,
+    /// Later tokens are hidden from earlier ones; files of encoders say that they are not.
+    pub causal: bool,
     /// Pooling that the file asks for; `None` if it does not say.
     pub pooling: Option<Pooling>,
     /// Pooling that the file asks for before the classifier.
@@ -80,6 +82,7 @@ impl Base {
             n_expert: r.in_range("expert_count", Some(0), 0..=MAX_EXPERTS),
             n_expert_used: r.in_range("expert_used_count", Some(0), 0..=MAX_EXPERTS),
             n_labels: r.n_labels(),
+            causal: r.bool("attention.causal", Some(true)),
             pooling: r.pooling("pooling_type"),
             rank_pooling: r.pooling("classifier.pooling_type"),
             rope: RopeScaling::read(r),

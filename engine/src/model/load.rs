@@ -209,6 +209,10 @@ impl Model {
     pub fn fingerprint(&self) -> &Fingerprint {
         &self.fingerprint
     }
+    /// Every token sees all of its sequence: the architecture or the file (`attention.causal`) says so.
+    pub fn bidirectional(&self) -> bool {
+        self.arch.bidirectional || !self.base.causal
+    }
     /// Builds the model's whole graph, with the result that the builder's parameters ask for.
     pub fn build(&self, b: &mut Builder<'_>) -> crate::graph::TensorId {
         b.whole(self.arch, self.graph.as_ref())

@@ -8,6 +8,8 @@ use super::pre::PRE_TOKENIZERS;
 use super::*;
 use crate::gguf::{GgufWriter, StringArray, Value};
 
+mod encoders;
+
 const NORMAL: i32 = 1;
 const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
@@ -438,10 +440,10 @@ fn errors_name_key_expected_and_found() {
     let fails = |source: VocabSource| Vocab::from_source(&source).unwrap_err().to_string();
     assert_eq!(
         fails(VocabSource {
-            model: "bert",
+            model: "plamo2",
             ..spm_source()
         }),
-        "key \"tokenizer.ggml.model\": \"bert\" (WPM) is not supported yet"
+        "key \"tokenizer.ggml.model\": \"plamo2\" (PLaMo-2) is not supported yet"
     );
     let error = fails(VocabSource {
         model: "lama",

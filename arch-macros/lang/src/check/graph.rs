@@ -73,7 +73,7 @@ impl Checker<'_> {
             ast::Stmt::For(each) => Some(each),
             _ => None,
         }) {
-            return self.fault_at(each.span, format!("`{name}` has no loops: they stand in `graph`"));
+            return self.fault_at(each.span, &format!("`{name}` has no loops: they stand in `graph`"));
         }
         self.place = Place::Graph;
         let pooled = VarId(self.vars.len());
