@@ -113,14 +113,6 @@ pub static BUILTINS: &[Builtin] = &[
     per_layer("il", true, "number of the layer, from 0"),
     float("rope_freq_base", "`rope.freq_base`, 10000 when absent"),
     float("rope_freq_scale", "1 / `rope.scaling.factor`, 1 when absent"),
-    Builtin {
-        name: "rope_sections",
-        ty: Ty::Bool,
-        per_layer: false,
-        alias_of: None,
-        derived: true,
-        doc: "whether `rope.dimension_sections` gives the first two axes of a position a share of the rotary pairs",
-    },
 ];
 
 /// The builtin with this name.

@@ -74,7 +74,12 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
                 dims.is_multiple_of(2) && dims <= x.ne[0],
                 "n_dims is odd or above the head size",
             )?;
-            ensure(pos.ne == [x.ne[2], 1, 1, 1], "not one position per token")?;
+            let n_axes = rope.kind.n_axes();
+            ensure(pos.ne == [x.ne[2], n_axes, 1, 1], "not one position per token and axis")?;
+            ensure(
+                rope.sections.iter().all(|&n| n <= x.ne[0]),
+                "a section is larger than a head",
+            )?;
             if n.has(2) {
                 ensure(n.floats(2)?.ne[0] >= dims / 2, "not one frequency factor per pair")?;
             }

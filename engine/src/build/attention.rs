@@ -2,7 +2,7 @@
 
 use kernels::GgmlType;
 
-use crate::graph::{Attention, Flags, Home, Name, Op, Rope, RopeKind, TensorId, Window};
+use crate::graph::{Attention, Flags, Home, Name, Op, Rope, TensorId, Window};
 use crate::model::Vector;
 
 use super::Builder;
@@ -93,8 +93,6 @@ pub struct RopeArgs {
     pub magnitude: Option<f32>,
     /// Without YaRN if false, even if the file asks for it: positions are then scaled alike for all frequencies.
     pub yarn: Option<bool>,
-    /// Pair the halves of a head whatever the architecture declares.
-    pub halves: bool,
 }
 
 /// Keyword arguments of [`Builder::attention`].
@@ -163,7 +161,8 @@ impl Builder<'_> {
             (scaling.ext_factor, scaling.attn_factor) = (0.0, 1.0);
         }
         let rope = Rope {
-            kind: if args.halves { RopeKind::Neox } else { kind },
+            kind,
+            sections: self.params.rope_sections,
             n_dims: args.dims.unwrap_or(self.params.n_rot),
             freq_base: args.base.unwrap_or(scaling.freq_base),
             freq_scale: args.scale.unwrap_or(scaling.freq_scale),
@@ -179,7 +178,11 @@ impl Builder<'_> {
             args.short
         };
         self.factors_by_context |= args.factors.is_none() && args.long.is_some();
-        let positions = self.positions();
+        let positions = if kind.n_axes() > 1 {
+            self.axes()
+        } else {
+            self.positions()
+        };
         let factors = args.factors.or(by_context).map(|f| self.leaf(f.0));
         if args.offset == 0 {
             let y = self.g.rope(x, positions, factors, rope);

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use kernels::GgmlType;
 
-use crate::graph::{Flags, Graph, Home, Name, RopeKind, ShapeError, TensorId, Unary};
+use crate::graph::{Flags, Graph, Home, Name, ROPE_AXES, RopeKind, ShapeError, TensorId, Unary};
 use crate::model::{Embed, Linear, Norm, Placeholder, RopeScaling, Vector, WeightId};
 
 use super::adapt::Adaptation;
@@ -94,6 +94,8 @@ pub struct BuildParams {
     pub rope_kind: Option<RopeKind>,
     /// Rope scaling, with the context's overrides applied.
     pub rope: RopeScaling,
+    /// Rotary pairs of each axis of a position.
+    pub rope_sections: [usize; ROPE_AXES],
     /// Rotated elements of a head.
     pub n_rot: usize,
     /// Hide later positions (false for encoders and diffusion models).
@@ -310,6 +312,16 @@ impl<'a> Builder<'a> {
             .get_or_insert_with(|| g.input(GgmlType::I32, [n, 1, 1, 1], "positions"))
     }
 
+    /// Positions along all axes, i32 `[T, axes]`.
+    pub(super) fn axes(&mut self) -> TensorId {
+        let n = self.params.n_tokens;
+        let g = &mut *self.g;
+        *self
+            .inputs
+            .axes
+            .get_or_insert_with(|| g.input(GgmlType::I32, [n, ROPE_AXES, 1, 1], "axes"))
+    }
+
     /// Sequence ids, i32 `[T]`.
     pub fn sequences(&mut self) -> TensorId {
         let n = self.params.n_tokens;
@@ -430,6 +442,20 @@ impl<'a> Builder<'a> {
     pub fn concat(&mut self, a: TensorId, b: TensorId, dim: usize) -> TensorId {
         let y = self.g.concat(a, b, dim);
         self.ok(y, a)
+    }
+
+    /// `x [n, T]` behind rows of one value, `[n_rows, T]` in all; `x` itself if it has as many.
+    pub fn pad_rows_before(&mut self, x: TensorId, n_rows: usize, value: f32) -> TensorId {
+        let [n, n_tokens, ..] = self.g.tensor(x).ne;
+        if n >= n_rows {
+            return x;
+        }
+        let one = self.slice(x, 0, 1);
+        let constant = self.g.scale(one, 0.0, value);
+        let constant = self.ok(constant, x);
+        let padding = self.g.repeat(constant, [n_rows - n, n_tokens, 1, 1]);
+        let padding = self.ok(padding, x);
+        self.concat(padding, x, 0)
     }
 
     /// Elements `from..to` of dimension 0.

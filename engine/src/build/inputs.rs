@@ -9,6 +9,8 @@ pub struct Inputs {
     pub tokens: Option<TensorId>,
     /// Positions, i32 `[T]`.
     pub positions: Option<TensorId>,
+    /// Positions along all axes, i32 `[T, axes]`.
+    pub axes: Option<TensorId>,
     /// Sequence of each token, i32 `[T]`.
     pub sequences: Option<TensorId>,
     /// Rows whose output is wanted, i32 `[n_outputs]`.
@@ -37,6 +39,7 @@ impl Inputs {
     pub fn clear(&mut self, n_pools: usize) {
         self.tokens = None;
         self.positions = None;
+        self.axes = None;
         self.sequences = None;
         self.out_ids = None;
         self.shares = None;

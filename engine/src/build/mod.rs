@@ -22,4 +22,4 @@ pub use inputs::{Inputs, PoolInputs};
 pub use moe::{Gating, MoeArgs};
 pub use pool::{Pooling, Wanted};
 pub use prune::keep_output_rows;
-pub use recur::{StateSlot, StateSpec};
+pub use recur::{Mamba2Args, StateSlot, StateSpec};

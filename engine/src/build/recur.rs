@@ -2,7 +2,7 @@
 
 use kernels::GgmlType;
 
-use crate::graph::{Flags, Home, Name, Recurrence, TensorId};
+use crate::graph::{Flags, Home, Name, Recurrence, TensorId, Unary};
 use crate::model::Vector;
 
 use super::Builder;
@@ -26,7 +26,66 @@ pub struct StateSlot {
     pub home: Home,
 }
 
+/// Arguments of [`Builder::mamba2`].
+#[derive(Clone, Copy, Debug)]
+pub struct Mamba2Args {
+    /// Width of gates and values.
+    pub inner: usize,
+    /// Elements of a state per element of a value.
+    pub n_state: usize,
+    /// Groups of heads that share B and C.
+    pub n_group: usize,
+    /// Kernels of the convolution over values, B and C: `[k, inner + 2 * n_group * n_state]`.
+    pub conv: Vector,
+    /// Added after it.
+    pub conv_bias: Option<Vector>,
+    /// Added to the steps, one element per head.
+    pub dt_bias: Vector,
+    /// Decays, `[1, h]`.
+    pub a: Vector,
+    /// Factors of what passes the scan by, one element per head.
+    pub d: Vector,
+    /// Weights of the norm of each group, `[inner / n_group, n_group]`; without them there is no norm.
+    pub norm: Option<Vector>,
+    /// Of the norm.
+    pub eps: f32,
+}
+
 impl Builder<'_> {
+    /// The mixer of Mamba 2 (Dao and Gu, arXiv 2405.21060) between its projections in and out: `x [2 * inner + 2 * n_group * n_state + h, T]`
+    /// holds gates, values, B, C and steps -> `[inner, T]`. Values, B and C are convolved with their past, values scanned, and the result
+    /// gated and normalized group by group.
+    pub fn mamba2(&mut self, x: TensorId, args: Mamba2Args) -> TensorId {
+        let Mamba2Args { inner, n_group, .. } = args;
+        let a = self.leaf(args.a.0);
+        let n_head = self.g.tensor(a).nelements();
+        let bc = n_group.saturating_mul(args.n_state);
+        let end = inner.saturating_mul(2).saturating_add(bc.saturating_mul(2));
+        let conv = self.slice(x, inner, end);
+        let conv = self.short_conv(conv, args.conv, args.conv_bias);
+        let conv = self.unary(Unary::Silu, conv);
+        let steps = self.slice(x, end, end.saturating_add(n_head));
+        let bias = self.leaf(args.dt_bias.0);
+        let steps = self.add(steps, bias);
+        let steps = self.unary(Unary::Softplus, steps);
+        let values = self.slice(conv, 0, inner);
+        let values = self.heads(values, n_head);
+        let enter = self.slice(conv, inner, inner.saturating_add(bc));
+        let enter = self.heads(enter, n_group);
+        let leave = self.slice(conv, inner.saturating_add(bc), end.saturating_sub(inner));
+        let leave = self.heads(leave, n_group);
+        let y = self.ssm_scan(values, steps, args.a, enter, leave, Some(args.d));
+        let y = self.merge(y);
+        let gate = self.slice(x, 0, inner);
+        let y = self.glu(Unary::Silu, gate, y);
+        let Some(norm) = args.norm else { return y };
+        let groups = self.heads(y, n_group);
+        let groups = self.rms_norm(groups, None, args.eps);
+        let norm = self.leaf(norm.0);
+        let groups = self.mul(groups, norm);
+        self.merge(groups)
+    }
+
     /// Appends a recurrence over its operands, see [`Op::Recur`](crate::graph::Op::Recur). Its states lie in the memory of the layer.
     pub fn recur(&mut self, recurrence: Recurrence, operands: &[TensorId]) -> TensorId {
         const MAX_OPERANDS: usize = crate::graph::MAX_SRC - 3;
@@ -57,7 +116,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Selective scan, see [`Recurrence::SsmScan`]: `x [p, h, T]`, `dt [h, T]`, `a [n or 1, h]`, `b` and `c [n, g, T]`, and `d` with one
+    /// Selective scan, see [`Recurrence::SsmScan`]: `x [p, h, T]`, `dt [h, T]`, `a [n or 1, h]` or `[h]`, `b` and `c [n, g, T]`, and `d` with one
     /// element per head, by which `x` is added to the result: `[p, h, T]`.
     pub fn ssm_scan(
         &mut self,
@@ -68,10 +127,14 @@ impl Builder<'_> {
         c: TensorId,
         d: Option<Vector>,
     ) -> TensorId {
-        let a = self.leaf(a.0);
+        let (mut a, h) = (self.leaf(a.0), self.g.tensor(x).ne[1]);
+        if self.g.tensor(a).ne == [h, 1, 1, 1] {
+            // One decay per head, written as a list.
+            let row = self.g.reshape(a, [1, h, 1, 1]);
+            a = self.ok(row, a);
+        }
         let y = self.recur(Recurrence::SsmScan, &[x, dt, a, b, c]);
         let Some(d) = d else { return y };
-        let h = self.g.tensor(x).ne[1];
         let d = self.leaf(d.0);
         let d = self.g.reshape(d, [1, h, 1, 1]);
         let d = self.ok(d, x);

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::backend::{BackendParams, MemoryMap, Usage};
 use crate::build::{Adaptation, BuildParams, Builder, CacheView, Inputs, MemorySpecs, Pooling};
-use crate::graph::{BufferId, Graph, TensorId};
+use crate::graph::{BufferId, Graph, ROPE_AXES, TensorId};
 use crate::model::{Model, RopeScaling};
 use crate::sched::{Observer, SchedParams, Scheduler};
 
@@ -372,8 +372,9 @@ impl Context {
             // A graph without outputs would compute nothing that is wanted but the cache: one row keeps it whole and simple.
             n_outputs: n_outputs.max(1),
             n_ctx: self.n_ctx,
-            rope_kind: self.model.arch().rope,
+            rope_kind: self.model.arch().rope_kind(self.model.base()),
             rope: self.rope,
+            rope_sections: self.model.base().rope_sections,
             n_rot: self.model.base().n_rot(),
             causal: !self.model.bidirectional(),
             half_gelu: self.params.half_gelu,
@@ -400,7 +401,7 @@ impl Context {
             self.model.base().n_vocab(),
             self.params.n_batch,
         );
-        self.staging.i32s.reserve(self.n_ctx.max(n_tokens));
+        self.staging.i32s.reserve(self.n_ctx.max(ROPE_AXES * n_tokens));
         self.staging.i64s.reserve(self.n_ctx.max(n_tokens));
         Ok(())
     }
@@ -418,6 +419,7 @@ impl Context {
         };
         write(inputs.tokens, &mut tokens.iter().map(|t| t.token as i32))?;
         write(inputs.positions, &mut tokens.iter().map(|t| t.pos))?;
+        write(inputs.axes, &mut along_axes(tokens.iter().map(|t| t.pos)))?;
         write(
             inputs.sequences,
             &mut tokens.iter().map(|t| t.seqs.first().unwrap_or(0) as i32),
@@ -614,6 +616,12 @@ fn checked(params: &ContextParams, model: &Model, n_ctx: usize) -> Result<Contex
 /// Whether batches are computed whole: without a memory there are no parts, and pooling needs all of a sequence at hand.
 fn is_whole(model: &Model, pooling: Option<Pooling>) -> bool {
     model.bidirectional() || pooling.is_some_and(|p| p != Pooling::None)
+}
+
+/// Positions of text along all axes, axis by axis: it advances along all of them but the last at once.
+pub(super) fn along_axes(positions: impl Iterator<Item = i32> + Clone) -> impl Iterator<Item = i32> {
+    let last = ROPE_AXES - 1;
+    (0..ROPE_AXES).flat_map(move |axis| positions.clone().map(move |p| if axis == last { 0 } else { p }))
 }
 
 fn span(range: impl RangeBounds<usize>) -> Span {

@@ -38,6 +38,24 @@ pub enum RopeKind {
     Norm,
     /// Halves: (x0, x[n/2]), (x1, x[n/2 + 1]), …
     Neox,
+    /// Halves; positions have four axes (time, height, width and another), and each axis turns a section of the pairs
+    /// (Qwen2-VL, arXiv 2409.12191).
+    Mrope,
+    /// As [`RopeKind::Mrope`], time, height and width taking turns from pair to pair instead (Qwen3-VL, arXiv 2511.21631).
+    Imrope,
+}
+
+/// Axes of a position under [`RopeKind::Mrope`] and [`RopeKind::Imrope`]. A token of text stands at `[p, p, p, 0]`.
+pub const ROPE_AXES: usize = 4;
+
+impl RopeKind {
+    /// Values that make up the position of one token.
+    pub fn n_axes(self) -> usize {
+        match self {
+            RopeKind::Norm | RopeKind::Neox => 1,
+            RopeKind::Mrope | RopeKind::Imrope => ROPE_AXES,
+        }
+    }
 }
 
 /// Parameters of [`Op::Rope`]; scaling follows YaRN (Peng et al., arXiv 2309.00071).
@@ -45,6 +63,8 @@ pub enum RopeKind {
 pub struct Rope {
     /// Which elements pair up.
     pub kind: RopeKind,
+    /// Pairs that each axis turns, for kinds with several; repeated over the pairs if their sum is smaller.
+    pub sections: [usize; ROPE_AXES],
     /// Leading elements of a head that are rotated; the rest pass through. Even.
     pub n_dims: usize,
     /// Base of the geometric series of wave lengths.
@@ -61,6 +81,27 @@ pub struct Rope {
     pub beta_slow: f32,
     /// Context length the model was first trained with, for YaRN.
     pub n_ctx_orig: usize,
+}
+
+impl Rope {
+    /// The axis whose position turns a pair.
+    pub fn axis(&self, pair: usize) -> usize {
+        let [time, height, width, _] = self.sections;
+        let cycle = self.sections.iter().sum::<usize>().max(1);
+        let sector = pair % cycle;
+        match self.kind {
+            RopeKind::Norm | RopeKind::Neox => 0,
+            RopeKind::Mrope => [time, time + height, time + height + width]
+                .iter()
+                .filter(|&&end| sector >= end)
+                .count(),
+            // What is left when one of three axes has had its share belongs to the fourth.
+            RopeKind::Imrope => match sector % 3 {
+                axis if sector < 3 * self.sections[axis] => axis,
+                _ => 3,
+            },
+        }
+    }
 }
 
 /// Which keys a query of a sliding-window layer sees, besides the causal rule.
@@ -143,7 +184,7 @@ pub enum Op {
         /// Lower bound of the length.
         eps: f32,
     },
-    /// Rotary positions on `src0 [head_dim, n_head, T]` (f32) at positions `src1` (i32 `[T]`);
+    /// Rotary positions on `src0 [head_dim, n_head, T]` (f32) at positions `src1` (i32 `[T]`, for kinds with sections `[T, 4]`);
     /// optional `src2` (f32 `[n_dims / 2]`) divides each frequency.
     Rope(Rope),
     /// Attention without a stored score matrix (online softmax; Dao et al., arXiv 2205.14135).

@@ -184,14 +184,22 @@ impl Graph {
         self.same_shape(Op::L2Norm { eps }, x)
     }
 
-    /// Rotary positions on `x [head_dim, n_head, t]` at `positions` (i32 `[t]`), frequencies divided by `factors` `[n_dims / 2]`.
+    /// Rotary positions on `x [head_dim, n_head, t]` at `positions` (i32 `[t]` or `[t, axes]`), frequencies divided by `factors` `[n_dims / 2]`.
     pub fn rope(&mut self, x: TensorId, positions: TensorId, factors: Option<TensorId>, rope: Rope) -> Result {
         let (x_, p) = (self.tensor(x), self.tensor(positions));
-        if p.ty != GgmlType::I32 || p.ne != [x_.ne[2], 1, 1, 1] {
+        let n_axes = rope.kind.n_axes();
+        if p.ty != GgmlType::I32 || p.ne != [x_.ne[2], n_axes, 1, 1] {
             return Err(mismatch(
                 "rope",
-                format!("i32 positions [{}]", x_.ne[2]),
+                format!("i32 positions [{}, {n_axes}]", x_.ne[2]),
                 format!("{} {:?}", p.ty, p.ne),
+            ));
+        }
+        if n_axes > 1 && !(1..=x_.ne[0]).contains(&rope.sections.iter().sum()) {
+            return Err(mismatch(
+                "rope",
+                format!("sections of 1 to {} pairs in all", x_.ne[0]),
+                format!("{:?}", rope.sections),
             ));
         }
         if rope.n_dims > x_.ne[0] || !rope.n_dims.is_multiple_of(2) {

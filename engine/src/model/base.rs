@@ -1,6 +1,7 @@
 //! The hyper-parameters that every architecture has, read from the keys that all of them share.
 
 use crate::build::Pooling;
+use crate::graph::ROPE_AXES;
 
 use super::HparamReader;
 
@@ -28,8 +29,8 @@ pub struct Base {
     pub rank_pooling: Option<Pooling>,
     /// How positions are scaled.
     pub rope: RopeScaling,
-    /// Positions have several axes (time, height, width), each with its share of the rotary pairs.
-    pub rope_sections: bool,
+    /// Rotary pairs of each axis of a position (`rope.dimension_sections`); zeros if the file has none.
+    pub rope_sections: [usize; ROPE_AXES],
 }
 
 /// Where and how far a model's positions reach beyond its first training (keys `rope.*`).
@@ -86,7 +87,7 @@ impl Base {
             pooling: r.pooling("pooling_type"),
             rank_pooling: r.pooling("classifier.pooling_type"),
             rope: RopeScaling::read(r),
-            rope_sections: r.has_sections(),
+            rope_sections: r.sections(),
             n_head,
             n_head_kv,
             n_ff,
@@ -198,9 +199,9 @@ impl Base {
     pub fn rope_freq_scale(&self) -> f32 {
         self.rope.freq_scale
     }
-    /// Whether positions have several axes.
-    pub fn rope_sections(&self) -> bool {
-        self.rope_sections
+    /// Whether positions have several axes: both time and height turn pairs.
+    pub fn has_sections(&self) -> bool {
+        self.rope_sections[..2].iter().all(|&n| n > 0)
     }
 }
 

@@ -302,13 +302,16 @@ fn declare(
     prefix: &str,
 ) -> Result<Declared, ModelError> {
     let mut reader = HparamReader::new(metadata, prefix);
+    let base = reader.base();
+    if arch.needs_sections() || (arch.rope_with_sections.is_some() && base.has_sections()) {
+        reader.check_sections(base.head_dim());
+    }
     // Tensors cannot be declared from hyper-parameters that are dummies.
     let graph = if reader.failed() {
         None
     } else {
         (arch.load)(&mut reader, &mut table)
     };
-    let base = reader.base();
     let errors = reader.into_errors();
     let Some(graph) = graph.filter(|_| errors.is_empty()) else {
         return Err(ModelError::Hparams {
@@ -408,8 +411,9 @@ fn probe(
         n_tokens: 1,
         n_outputs: 1,
         n_ctx: 0,
-        rope_kind: arch.rope,
+        rope_kind: arch.rope_kind(base),
         rope: base.rope,
+        rope_sections: base.rope_sections,
         n_rot: base.n_rot(),
         causal: !arch.bidirectional,
         half_gelu: false,

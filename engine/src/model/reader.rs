@@ -1,10 +1,13 @@
 //! Reads hyper-parameters as an architecture declares them: key, type, default, scalar or one value per layer.
 
 use crate::gguf::{Metadata, Value};
+use crate::graph::ROPE_AXES;
 
 use crate::build::Pooling;
 
 use super::Base;
+
+const SECTIONS: &str = "rope.dimension_sections";
 
 /// A hyper-parameter that does not fit its declaration.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -237,13 +240,37 @@ impl<'a> HparamReader<'a> {
         pooling
     }
 
-    /// Whether the first two axes of a position have a share of the rotary pairs; without, positions are plain.
-    pub(super) fn has_sections(&mut self) -> bool {
-        let sections = self.metadata.get(&self.full("rope.dimension_sections"));
-        let Some(sections) = sections.and_then(Value::as_array) else {
-            return false;
+    /// Rotary pairs of each axis of a position; zeros without the key or where it holds something else, which
+    /// [`HparamReader::check_sections`] reports if the architecture reads it.
+    pub(super) fn sections(&self) -> [usize; ROPE_AXES] {
+        let sections = self.metadata.get(&self.full(SECTIONS)).and_then(|v| {
+            let values = v.as_array().filter(|a| a.len() == ROPE_AXES)?;
+            let sizes = (0..ROPE_AXES).map(|i| values.get(i).as_ref().and_then(as_usize));
+            sizes.collect::<Option<Vec<_>>>()?.try_into().ok()
+        });
+        sections.unwrap_or_default()
+    }
+
+    /// Notes an error if positions have several axes and the file does not say well how many pairs each turns.
+    pub(super) fn check_sections(&mut self, head_dim: usize) {
+        let key = self.full(SECTIONS);
+        let expected = "pairs of four axes";
+        let Some(value) = self.metadata.get(&key) else {
+            self.errors.push(HparamError::Missing { key, expected });
+            return;
         };
-        (0..2).all(|i| sections.get(i).and_then(|n| n.as_i64()).is_some_and(|n| n > 0))
+        let sections = self.sections();
+        let n_pairs = sections.iter().fold(0, |sum: usize, &n| sum.saturating_add(n));
+        if sections[..3] == [0; 3] || n_pairs > head_dim {
+            self.errors.push(HparamError::WrongType {
+                key,
+                expected: format!("{expected}, together 1 to {head_dim}"),
+                found: match sections {
+                    [0, 0, 0, 0] => value.describe(),
+                    _ => format!("{sections:?}"),
+                },
+            });
+        }
     }
 
     /// The key as the file has it: behind the architecture's name unless it starts with `/`.

@@ -180,6 +180,7 @@ pub fn softmax() -> Vec<Case> {
 pub fn rope() -> Vec<Case> {
     let plain = |kind, n_dims| Rope {
         kind,
+        sections: [0; 4],
         n_dims,
         freq_base: 10_000.0,
         freq_scale: 1.0,
@@ -239,6 +240,18 @@ pub fn rope() -> Vec<Case> {
         Op::Rope(plain(RopeKind::Neox, 64)),
         &[floats([64, 2, 3, 1]), i32s([-5, 0, 1 << 20])],
     ));
+    // Sections that fill the pairs, that end early and start over, and that are longer than needed.
+    for kind in [RopeKind::Mrope, RopeKind::Imrope] {
+        for sections in [[8, 12, 12, 0], [5, 3, 2, 1], [16, 16, 16, 16], [0, 0, 7, 0]] {
+            let p = Rope {
+                sections,
+                ..plain(kind, 64)
+            };
+            for (ne, p) in [([64, 3, 7, 1], p), ([80, 5, 4, 1], Rope { n_dims: 32, ..p })] {
+                all.push(Case::new(Op::Rope(p), &[floats(ne), ids(5000, [ne[2], 4, 1, 1])]));
+            }
+        }
+    }
     all
 }
 

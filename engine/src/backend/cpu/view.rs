@@ -347,13 +347,13 @@ impl<'a> Source<'a> {
         unsafe { self.at(i).cast::<i32>().read() }
     }
 
-    /// The elements of a dense one-dimensional operand of integers.
+    /// The elements of a dense operand of integers.
     pub(super) fn list<T: bytemuck::Pod>(&self) -> &'a [T] {
         let t = self.tensor;
-        assert!(t.is_contiguous() && t.nrows() == 1 && matches!(t.ty, GgmlType::I32 | GgmlType::I64));
+        assert!(t.is_contiguous() && matches!(t.ty, GgmlType::I32 | GgmlType::I64));
         assert_eq!(size_of::<T>(), t.ty.block_bytes());
         // SAFETY: the elements lie within the operand's buffer, aligned (see `Step::new`); nobody writes them during this step.
-        unsafe { slice::from_raw_parts(self.start.cast::<T>().as_ptr(), t.ne[0]) }
+        unsafe { slice::from_raw_parts(self.start.cast::<T>().as_ptr(), t.nelements()) }
     }
 
     /// An element of an operand that is not stored in blocks.
