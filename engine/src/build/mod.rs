@@ -7,7 +7,9 @@
 mod adapt;
 mod attention;
 mod builder;
+mod depth;
 mod inputs;
+mod linear_attention;
 mod moe;
 mod pool;
 mod prune;
@@ -19,6 +21,7 @@ pub use attention::{
 };
 pub use builder::{BuildError, BuildParams, Builder, WeightLeaf};
 pub use inputs::{Inputs, PoolInputs};
+pub use linear_attention::LinearAttentionArgs;
 pub use moe::{Gating, MoeArgs};
 pub use pool::{Pooling, Wanted};
 pub use prune::keep_output_rows;

@@ -306,6 +306,7 @@ fn declare(
     if arch.needs_sections() || (arch.rope_with_sections.is_some() && base.has_sections()) {
         reader.check_sections(base.head_dim());
     }
+    table.ignore_layers(base.n_layer()..base.n_layer_file());
     // Tensors cannot be declared from hyper-parameters that are dummies.
     let graph = if reader.failed() {
         None
