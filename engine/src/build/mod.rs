@@ -12,6 +12,7 @@ mod inputs;
 mod linear_attention;
 mod moe;
 mod pool;
+mod position;
 mod prune;
 mod recur;
 
@@ -19,10 +20,11 @@ pub use adapt::{Adaptation, AdaptedUse, AdapterLeaf, LowRankTerm};
 pub use attention::{
     AttentionArgs, CacheView, KvSlot, KvSpec, MemorySpecs, PoolView, RopeArgs, chunked, standard, symmetric,
 };
-pub use builder::{BuildError, BuildParams, Builder, WeightLeaf};
+pub use builder::{BuildError, BuildParams, Builder, WeightLeaf, WeightPart};
 pub use inputs::{Inputs, PoolInputs};
 pub use linear_attention::LinearAttentionArgs;
 pub use moe::{Gating, MoeArgs};
 pub use pool::{Pooling, Wanted};
+pub use position::KeyPosition;
 pub use prune::keep_output_rows;
 pub use recur::{Mamba2Args, StateSlot, StateSpec};

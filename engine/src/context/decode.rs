@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::backend::{BackendParams, MemoryMap, Usage};
-use crate::build::{Adaptation, BuildParams, Builder, CacheView, Inputs, MemorySpecs, Pooling};
+use crate::build::{Adaptation, BuildParams, Builder, CacheView, Inputs, MemorySpecs, Pooling, Wanted};
 use crate::graph::{BufferId, Graph, ROPE_AXES, TensorId};
 use crate::model::{Model, RopeScaling};
 use crate::sched::{Observer, SchedParams, Scheduler};
@@ -93,18 +93,18 @@ impl Context {
                 "the homes of the weights name the model's buffers by position"
             );
         }
+        let rope = rope_scaling(&model, &params);
         let cached = if model.bidirectional() {
-            &MemorySpecs::default()
+            MemorySpecs::default()
         } else {
-            model.memory_specs()
+            model.memory_specs_in(build_params(&model, &params, n_ctx, rope))?
         };
-        let mut memory = Memory::new(cached, n_ctx, &params)?;
+        let mut memory = Memory::new(&cached, n_ctx, &params)?;
         let placement = model.placement();
         memory.allocate(
             |layer| placement.kv_device(layer).clone(),
             |buffer| sched.register_buffer(buffer, Usage::Any),
         )?;
-        let rope = rope_scaling(&model, &params);
         let pooled = Pooled::new(&model, params.pooling, params.n_seq_max, params.n_batch);
         let graph = BuiltGraph {
             graph: Graph::new(),
@@ -288,6 +288,9 @@ impl Context {
             if t.seqs.is_empty() || t.seqs.iter().any(|s| s >= n_seq_max) {
                 return Err(DecodeError::Sequence { index, n_seq_max });
             }
+            if !self.adapters.agree(t.seqs) {
+                return Err(DecodeError::Adapters { index });
+            }
             for seq in t.seqs.iter() {
                 let expected = next[seq].unwrap_or_else(|| self.memory.next_pos(seq));
                 if t.pos != expected || t.pos == i32::MAX {
@@ -371,14 +374,8 @@ impl Context {
             n_tokens,
             // A graph without outputs would compute nothing that is wanted but the cache: one row keeps it whole and simple.
             n_outputs: n_outputs.max(1),
-            n_ctx: self.n_ctx,
-            rope_kind: self.model.arch().rope_kind(self.model.base()),
-            rope: self.rope,
-            rope_sections: self.model.base().rope_sections,
-            n_rot: self.model.base().n_rot(),
-            causal: !self.model.bidirectional(),
-            half_gelu: self.params.half_gelu,
             wanted: self.pooled.wanted(n_outputs),
+            ..build_params(&self.model, &self.params, self.n_ctx, self.rope)
         }
     }
 
@@ -433,6 +430,11 @@ impl Context {
         }
         if let Some(id) = inputs.shares {
             sched.set_input(graph, id, bytemuck::cast_slice(self.pooled.shares(tokens)))?;
+        }
+        for (k, &scales) in inputs.adapter_scales.iter().enumerate() {
+            // As bits: the type does not matter to a copy.
+            let scale = |t: &BatchToken| self.adapters.scale(k, t.seqs).to_bits() as i32;
+            write(scales, &mut tokens.iter().map(scale))?;
         }
         if self.model.bidirectional() {
             // The cells that attention sees are the tokens themselves.
@@ -543,6 +545,22 @@ fn new_scheduler(model: &Model, params: &ContextParams) -> Result<Scheduler, Con
         .map(|d| d.clone().backend(&backend_params))
         .collect::<Result<_, _>>()?;
     Ok(Scheduler::new(backends, MemoryMap::default(), SchedParams::default())?)
+}
+
+/// What the graphs of a context are built for: a single token here.
+fn build_params(model: &Model, params: &ContextParams, n_ctx: usize, rope: RopeScaling) -> BuildParams {
+    BuildParams {
+        n_tokens: 1,
+        n_outputs: 1,
+        n_ctx,
+        rope_kind: model.arch().rope_kind(model.base()),
+        rope,
+        rope_sections: model.base().rope_sections,
+        n_rot: model.base().n_rot(),
+        causal: !model.bidirectional(),
+        half_gelu: params.half_gelu,
+        wanted: Wanted::Result,
+    }
 }
 
 fn rope_scaling(model: &Model, params: &ContextParams) -> RopeScaling {
