@@ -116,7 +116,9 @@ impl Builder<'_> {
                     | Op::Sub
                     | Op::Mul
                     | Op::Div
-                    | Op::Cont,
+                    | Op::Cont
+                    // Of a matrix that several devices hold.
+                    | Op::Concat { .. },
                     [Some(x), ..],
                 ) => t = self.g.tensor(x),
                 _ => {
