@@ -13,35 +13,33 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:      embed "token_embd"      [n_embd, n_vocab];
-        token_types?:    vector "token_types"     [n_embd, n_token_types];
-        position_embd:   embed "position_embd"   [n_embd, n_ctx_train];
-        token_embd_norm: norm  "token_embd_norm" [n_embd];
-        cls?:            linear "cls"             [n_embd -> n_embd];
-        cls_output?:     linear "cls.output"      [n_embd -> n_labels];
+        token_embd: embed [n_embd, n_vocab];
+        token_types?: vector [n_embd, n_token_types];
+        position_embd: embed [n_embd, n_ctx_train];
+        token_embd_norm: norm [n_embd];
+        cls?: linear [n_embd -> n_embd];
+        cls_output?: linear "cls.output" [n_embd -> n_labels];
 
         layer {
-            wq:                linear "attn_q"            [n_embd -> n_head * head_dim];
-            wk:                linear "attn_k"            [n_embd -> n_head_kv * head_dim];
-            wv:                linear "attn_v"            [n_embd -> n_head_kv * head_dim_v];
-            wo:                linear "attn_output"       [n_head * head_dim_v -> n_embd];
-            attn_output_norm:  norm   "attn_output_norm"  [n_embd];
-            up:                linear "ffn_up"            [n_embd -> n_ff];
-            down:              linear "ffn_down"          [n_ff -> n_embd];
-            layer_output_norm: norm   "layer_output_norm" [n_embd];
+            use self_attention;
+            attn_output_norm: norm [n_embd];
+            use plain_ffn;
+            layer_output_norm: norm [n_embd];
         }
     }
 
+    fn embedded() { token_embd[tokens] + position_embd[positions] }
+
+    fn attended(x) { attend_unrotated(x) }
+
     graph {
-        let x = token_embd[tokens] + position_embd[positions];
+        let x = embedded();
+        // Every token is of the first type: there is one text.
         if has(token_types) { x += row(token_types, 0); }
         let x = layer_norm(x, token_embd_norm, eps);
         for layer {
-            let q = heads(wq(x), n_head);
-            let k = heads(wk(x), n_head_kv);
-            let v = heads(wv(x), n_head_kv);
-            x = layer_norm(x + wo(attention(q, k, v)), attn_output_norm, eps);
-            x = layer_norm(x + down(gelu(up(x))), layer_output_norm, eps);
+            x = layer_norm(x + attended(x), attn_output_norm, eps);
+            x = layer_norm(x + ffn(x), layer_output_norm, eps);
         }
         x
     }

@@ -28,8 +28,7 @@ arch_macros::arch! {
             let v = heads(wv(h), n_head_kv);
             let attn = wo(attention(q, k, v, window = symmetric(n_swa, windowed)));
             x += rms_norm(attn, attn_post_norm, eps);
-            let h = rms_norm(x, ffn_norm, eps);
-            x += rms_norm(down(gelu(gate(h)) * up(h)), ffn_post_norm, eps);
+            x += rms_norm(ffn(rms_norm(x, ffn_norm, eps), act = gelu), ffn_post_norm, eps);
         }
         output(rms_norm(x, output_norm, eps))
     }

@@ -19,6 +19,8 @@ arch_macros::arch! {
         }
     }
 
+    fn ffn(x) { down(if has(gate) { gelu(gate(x)) * up(x) } else { gelu(up(x)) }) }
+
     graph {
         let x = layer_norm(token_embd[tokens] + row(token_types, 0), token_embd_norm, eps);
         for layer {
@@ -30,8 +32,7 @@ arch_macros::arch! {
             let h = x + wo(attention(heads(q, n_head), heads(k, n_head_kv), v, alibi = 8.0));
             let h = layer_norm(h, attn_output_norm, eps);
             if has(attn_norm_2) { h = layer_norm(h + x, attn_norm_2, eps); }
-            let ffn = if has(gate) { gelu(gate(h)) * up(h) } else { gelu(up(h)) };
-            x = layer_norm(h + down(ffn), layer_output_norm, eps);
+            x = layer_norm(h + ffn(h), layer_output_norm, eps);
         }
         x
     }

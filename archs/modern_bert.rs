@@ -23,22 +23,18 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:      embed  "token_embd"      [n_embd, n_vocab];
-        token_embd_norm: vector "token_embd_norm" [n_embd];
-        output_norm:     vector "output_norm"     [n_embd];
-        cls?:            linear "cls"             [n_embd -> n_embd];
-        cls_norm?:       vector "cls.norm"        [n_embd];
-        cls_output?:     linear "cls.output"      [n_embd -> n_labels];
+        token_embd: embed [n_embd, n_vocab];
+        token_embd_norm, output_norm: vector [n_embd];
+        cls?: linear [n_embd -> n_embd];
+        cls_norm?: vector "cls.norm" [n_embd];
+        cls_output?: linear "cls.output" [n_embd -> n_labels];
 
         layer {
-            attn_norm?: vector "attn_norm"   [n_embd]; // the first layer goes without
-            wq:         linear "attn_q"      [n_embd -> n_head * head_dim];
-            wk:         linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-            wv:         linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-            wo:         linear "attn_output" [n_head * head_dim_v -> n_embd];
-            ffn_norm:   vector "ffn_norm"    [n_embd];
-            up:         linear "ffn_up"      [n_embd -> 2 * n_ff]; // the gate's rows, then the values'
-            down:       linear "ffn_down"    [n_ff -> n_embd];
+            attn_norm?: vector [n_embd]; // the first layer goes without
+            use self_attention;
+            ffn_norm: vector [n_embd];
+            // Files hold gates and ups in one tensor, `ffn_up`.
+            use gated_ffn;
         }
     }
 
@@ -46,17 +42,14 @@ arch_macros::arch! {
         let x = layer_norm(token_embd[tokens], token_embd_norm, eps);
         for layer {
             let h = if has(attn_norm) { layer_norm(x, attn_norm, eps) } else { x };
-            let q = rope(heads(wq(h), n_head), base = rope_base, scale = rope_scale);
-            let k = rope(heads(wk(h), n_head_kv), base = rope_base, scale = rope_scale);
-            let v = heads(wv(h), n_head_kv);
-            x += wo(attention(q, k, v, window = symmetric(n_swa, windowed)));
-            let h = up(layer_norm(x, ffn_norm, eps));
+            x += attend(h, base = rope_base, rope_scale = rope_scale, window = symmetric(n_swa, windowed));
+            let h = layer_norm(x, ffn_norm, eps);
             if gates_silu {
-                x += down(silu(h[..n_ff]) * h[n_ff..]);
+                x += ffn(h, act = silu);
             } else if gates_relu {
-                x += down(relu(h[..n_ff]) * h[n_ff..]);
+                x += ffn(h, act = relu);
             } else {
-                x += down(gelu(h[..n_ff]) * h[n_ff..]);
+                x += ffn(h, act = gelu);
             }
         }
         layer_norm(x, output_norm, eps)

@@ -2,11 +2,9 @@
 
 arch_macros::arch! {
     name: "nomic-bert";
-    like: "bert";
-    rope: neox;
+    like: "jina-bert-v3";
 
     tensors {
-        without position_embd;
         ignore "ffn_up.bias", "ffn_down.bias"; // may be in a file; the model does not add them
 
         layer {
@@ -14,17 +12,5 @@ arch_macros::arch! {
         }
     }
 
-    graph {
-        let x = token_embd[tokens];
-        if has(token_types) { x += row(token_types, 0); }
-        let x = layer_norm(x, token_embd_norm, eps);
-        for layer {
-            let q = rope(heads(wq(x), n_head));
-            let k = rope(heads(wk(x), n_head_kv));
-            let v = heads(wv(x), n_head_kv);
-            x = layer_norm(x + wo(attention(q, k, v)), attn_output_norm, eps);
-            x = layer_norm(x + down(silu(gate(x)) * up(x)), layer_output_norm, eps);
-        }
-        x
-    }
+    fn ffn(x) { down(silu(gate(x)) * up(x)) }
 }
