@@ -228,8 +228,8 @@ impl<'a> HparamReader<'a> {
     pub(super) fn pooling(&mut self, key: &str) -> Option<Pooling> {
         let full = self.full(key);
         let value = self.metadata.get(&full)?;
-        // Files of unknown origin say -1 for "not said".
-        if value.as_i64() == Some(-1) {
+        // "Not said" is written as -1, which files often hold as an unsigned number.
+        if matches!(value.as_i64(), Some(-1) | Some(0xffff_ffff)) {
             return None;
         }
         let pooling = value.as_u64().and_then(Pooling::from_code);
