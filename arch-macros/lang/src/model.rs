@@ -175,7 +175,7 @@ pub enum Read {
     PerLayer(Ty),
     /// Per layer, true or false: an array, or a period `n` that means `il % n < n - 1`.
     Pattern,
-    /// The same with the other layer first: a period `n` means `il % n > 0`.
+    /// The same, a period `n` meaning `il % n != 0`.
     LatePattern,
 }
 

@@ -5,13 +5,16 @@ use std::sync::Arc;
 
 use crate::backend::{Buffer, Device};
 use crate::build::{BuildError, BuildParams, Builder, Inputs, KvSpec, MemorySpecs, Wanted, WeightLeaf};
-use crate::gguf::{Gguf, GgufFile, GgufSet, Metadata, Value};
+use crate::gguf::{Gguf, GgufError, GgufFile, GgufSet, Metadata, Value};
 use crate::graph::{BufferId, Graph, Home, Name};
 use crate::vocab::Vocab;
 
 use super::placement::{Needs, Placement, PlacementParams, PlacementSummary, RowPart};
 use super::upload::{Locked, check_values, upload};
 use super::{Architecture, Base, BuildGraph, Fingerprint, HparamReader, ModelError, Registered, TableRow, TensorTable};
+
+/// The part of loading that is reading where a file is not mapped.
+pub(super) const READING: f32 = 0.5;
 
 /// Told how much is loaded, from 0 to 1; false cancels.
 pub type Progress = Arc<dyn Fn(f32) -> bool + Send + Sync>;
@@ -93,7 +96,11 @@ impl Model {
         let set = if params.mmap {
             GgufSet::open(path)?
         } else {
-            GgufSet::read(path)?
+            let go_on = |part: f32| progress(params, path, part * READING).is_ok();
+            GgufSet::read_while(path, &go_on).map_err(|e| match e.kind() {
+                GgufError::Cancelled => ModelError::Cancelled { path: path.to_owned() },
+                _ => e.into(),
+            })?
         };
         Self::from_set(set, archs, params)
     }

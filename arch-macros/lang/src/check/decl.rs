@@ -286,11 +286,8 @@ impl Checker<'_> {
             self.scalar(expr);
             return None;
         };
-        let ty = if matches!(read, Read::Pattern | Read::LatePattern) {
-            Ty::Int
-        } else {
-            read.ty()
-        };
+        let is_period = matches!(read, Read::Pattern | Read::LatePattern);
+        let ty = if is_period { Ty::Int } else { read.ty() };
         let value = self.scalar_of(expr, ty)?;
         if value.per_layer && !matches!(read, Read::PerLayer(_)) {
             return self.fault(
