@@ -113,7 +113,7 @@ fn logits(name: &str, model: &Arc<Model>, params: &CheckParams, restore: bool) -
     };
     let mut ctx = context();
     // Without a memory there is no state, and no part of a batch on its own.
-    if !restore || model.arch().bidirectional {
+    if !restore || model.bidirectional() {
         return decode(&mut ctx, &tokens, 0);
     }
     let (first, second) = tokens.split_at(tokens.len() / 2);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::backend::{Buffer, Device};
-use crate::build::{BuildError, BuildParams, Builder, Inputs, KvSpec, MemorySpecs, WeightLeaf};
+use crate::build::{BuildError, BuildParams, Builder, Inputs, KvSpec, MemorySpecs, Wanted, WeightLeaf};
 use crate::gguf::{Gguf, GgufError, GgufFile, GgufSet, Metadata, Value};
 use crate::graph::{BufferId, Graph, Home, Name};
 use crate::vocab::Vocab;
@@ -216,13 +216,17 @@ impl Model {
     pub fn fingerprint(&self) -> &Fingerprint {
         &self.fingerprint
     }
-    /// Adds the model's graph to a builder.
+    /// Every token sees all of its sequence: the architecture or the file (`attention.causal`) says so.
+    pub fn bidirectional(&self) -> bool {
+        self.arch.bidirectional || !self.base.causal
+    }
+    /// Builds the model's whole graph, with the result that the builder's parameters ask for.
     pub fn build(&self, b: &mut Builder<'_>) -> crate::graph::TensorId {
-        self.graph.build(b)
+        b.whole(self.arch, self.graph.as_ref())
     }
     /// As [`Model::memory_specs`], for the graphs of one context: rotations depend on its settings.
     pub(crate) fn memory_specs_in(&self, params: BuildParams) -> Result<MemorySpecs, BuildError> {
-        needs(self.graph.as_ref(), &self.leafs, params).map(|needs| needs.memory)
+        needs(self.arch, self.graph.as_ref(), &self.leafs, params).map(|needs| needs.memory)
     }
     pub(crate) fn leafs(&self) -> &[WeightLeaf] {
         &self.leafs
@@ -423,19 +427,42 @@ fn probe(
         n_rot: base.n_rot(),
         causal: !arch.bidirectional,
         half_gelu: false,
+        wanted: Wanted::Result,
     };
-    needs(graph, &leafs, params).map_err(|source| ModelError::Graph {
+    let fault = |source| ModelError::Graph {
         path: path.to_owned(),
         source,
-    })
+    };
+    // The shapes behind pooling must agree too; a model without hidden states gives logits only.
+    let embedding = Wanted::Embedding {
+        n_means: 1,
+        rank: false,
+    };
+    let params = BuildParams {
+        wanted: embedding,
+        ..params
+    };
+    match needs(arch, graph, &leafs, params) {
+        Ok(_) | Err(BuildError::NoHidden) => {}
+        Err(e) => return Err(fault(e)),
+    }
+    let params = BuildParams {
+        wanted: Wanted::Result,
+        ..params
+    };
+    needs(arch, graph, &leafs, params).map_err(fault)
 }
 
-fn needs(graph: &dyn BuildGraph, leafs: &[WeightLeaf], params: BuildParams) -> Result<Needs, BuildError> {
+fn needs(
+    arch: &Architecture,
+    graph: &dyn BuildGraph,
+    leafs: &[WeightLeaf],
+    params: BuildParams,
+) -> Result<Needs, BuildError> {
     let mut g = Graph::new();
     let (mut nodes, mut inputs, mut memory) = (Vec::new(), Inputs::default(), MemorySpecs::default());
     let mut b = Builder::probe(&mut g, leafs, &mut nodes, &mut inputs, params, &mut memory);
-    let result = graph.build(&mut b);
-    b.output(result);
+    b.whole(arch, graph);
     b.finish()?;
     // Products have leafs of their own in a probe.
     let divisible = nodes.iter().map(Option::is_none).collect();
