@@ -5,6 +5,7 @@ arch_macros::arch! {
     like: "rwkv6";
 
     hparams {
+        without rescale;
         eps: f32 = "attention.layer_norm_rms_epsilon" or 0.0;
         let n_kv = if n_head_kv == 0 { n_wkv } else { n_head_kv };
     }
@@ -12,7 +13,7 @@ arch_macros::arch! {
     tensors {
         without embd_norm;
         output_norm: vector "output_norm" [n_embd];
-        ignore "output_norm.bias";
+        norm_bias?: raw "output_norm.bias" [n_embd];
 
         layer {
             without lerp_w, lerp_k, lerp_v, lerp_r, lerp_g, first, ln, ln_b, ffn_lerp_k, ffn_lerp_r, ffn_key, ffn_value, ffn_gate;
@@ -47,7 +48,11 @@ arch_macros::arch! {
             let h = rms_norm(x, ffn_norm, eps);
             x += down(silu(gate(h)) * up(h));
         }
-        output(rms_norm(x, output_norm, eps))
+        let x = rms_norm(x, output_norm, eps);
+        if has(norm_bias) {
+            x += norm_bias;
+        }
+        output(x)
     }
 
     test {

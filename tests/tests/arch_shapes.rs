@@ -245,6 +245,7 @@ fn graph(header: &Gguf) -> Graph {
             base: row.base,
             layer: row.layer,
         },
+        parts: Vec::new(),
     };
     let leafs: Vec<_> = rows.iter().map(leaf).collect();
     let mut g = Graph::new();
@@ -256,6 +257,7 @@ fn graph(header: &Gguf) -> Graph {
         rope_kind: ARCH.rope,
         rope: base.rope,
         n_rot: base.n_rot(),
+        rope_sections: base.rope_sections,
         causal: true,
         half_gelu: false,
     };

@@ -15,6 +15,8 @@ pub struct Inputs {
     pub sequences: Option<TensorId>,
     /// Rows whose output is wanted, i32 `[n_outputs]`.
     pub out_ids: Option<TensorId>,
+    /// Per adapter whose scale differs between sequences: the scale for each token, f32 `[1, T]`.
+    pub adapter_scales: Vec<Option<TensorId>>,
     /// Cells of states that each token's is read from and left in, both i32 `[T]`.
     pub states: Option<(TensorId, TensorId)>,
     /// Per pool of the KV memory.
@@ -40,6 +42,7 @@ impl Inputs {
         self.axes = None;
         self.sequences = None;
         self.out_ids = None;
+        self.adapter_scales.clear();
         self.states = None;
         self.pools.clear();
         self.pools.resize(n_pools, PoolInputs::default());

@@ -1,8 +1,10 @@
 //! Recurrences: ops that keep a state for each sequence, and the shapes they take.
 
+use super::LinearAttention;
+
 /// What [`Op::Recur`](super::Op::Recur) computes for each token from its operands and the state of its sequence. States are f32;
 /// `s` is the part of one lane (a channel or a head), which never looks at another's.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Recurrence {
     /// Causal convolution of each channel with its own past: `x [c, T]`, `weight [k, c]` -> `[c, T]`.
     /// A channel's state is its last `k - 1` inputs, oldest first; with the present one appended it is multiplied by the channel's weights.
@@ -19,6 +21,13 @@ pub enum Recurrence {
     /// RWKV's time mixing by a generalized delta rule (Peng et al., arXiv 2503.14456): `r`, `w`, `k`, `v`, `a`, `b [d, h, T]` -> `[d, h, T]`.
     /// State `[d, d]` of a head: `s[j, i] = w[j] s[j, i] + k[j] v[i] + b[j] sum_l a[l] s[l, i]`, then `y[i] = sum_j r[j] s[j, i]`.
     Wkv7,
+    /// Attention by a state instead of stored keys, for each head of the values a matrix `s [dv, dk]` that decays and takes in the values at
+    /// their keys: the gated delta rule (Yang et al., arXiv 2412.06464), with a decay per channel of the keys Kimi delta attention
+    /// (arXiv 2510.26692), with a constant decay lightning attention (Qin et al., arXiv 2401.04658).
+    /// `q` and `k [dk, m, T]`, `v [dv, n, T]`, and optionally `decay [1 or dk, n, T]` and, after it, `beta [1, n, T]` -> `[dv, n, T]`.
+    /// `s[j, i] *= exp(decay[i])`; `d[j] = v[j]`, with the delta rule less `sum_i s[j, i] k[i]`, and times `beta`;
+    /// `s[j, i] += k[i] d[j]`, then `y[j] = scale sum_i s[j, i] q[i]`.
+    LinearAttention(LinearAttention),
 }
 
 /// How a recurrence is cut into independent lanes, and what they keep.
@@ -55,6 +64,7 @@ impl Recurrence {
             Recurrence::Previous => "previous",
             Recurrence::Wkv6 => "wkv6",
             Recurrence::Wkv7 => "wkv7",
+            Recurrence::LinearAttention(_) => "linear_attention",
         }
     }
 
@@ -68,6 +78,9 @@ impl Recurrence {
             Recurrence::Previous => "x [c, T]",
             Recurrence::Wkv6 => "r, k, v and w [d, h, T] and u [d, h]",
             Recurrence::Wkv7 => "r, w, k, v, a and b [d, h, T]",
+            Recurrence::LinearAttention(_) => {
+                "q and k [dk, m, T], v [dv, n, T] with n a multiple of m, decay [1 or dk, n, T] and beta [1, n, T]"
+            }
         }
     }
 
@@ -102,6 +115,7 @@ impl Recurrence {
                 square(r)?
             }
             (Recurrence::Wkv7, &[r @ [_, _, _, 1], w, k, v, a, b]) if [w, k, v, a, b] == [r; 5] => square(r)?,
+            (Recurrence::LinearAttention(_), operands) => LinearAttention::lanes(operands)?,
             _ => return None,
         };
         lanes.n.checked_mul(lanes.state).filter(|&row| row > 0)?;

@@ -51,6 +51,8 @@ pub struct HparamReader<'a> {
     prefix: &'a str,
     base: Option<Base>,
     n_layer: usize,
+    /// Entries that arrays per layer may have as well: those of layers outside the graph follow the others.
+    n_layer_file: usize,
     errors: Vec<HparamError>,
 }
 
@@ -62,6 +64,7 @@ impl<'a> HparamReader<'a> {
             prefix,
             base: None,
             n_layer: 0,
+            n_layer_file: 0,
             errors: Vec::new(),
         };
         let base = Base::read(&mut r);
@@ -156,8 +159,8 @@ impl<'a> HparamReader<'a> {
             .collect()
     }
 
-    pub(super) fn set_layers(&mut self, n_layer: usize) {
-        self.n_layer = n_layer;
+    pub(super) fn set_layers(&mut self, n_layer: usize, n_layer_file: usize) {
+        (self.n_layer, self.n_layer_file) = (n_layer, n_layer_file);
     }
 
     pub(super) fn contradiction(&mut self, text: String) {
@@ -291,7 +294,7 @@ impl<'a> HparamReader<'a> {
                 };
                 match value.as_array() {
                     None => convert(value).map(|v| vec![v; n]).ok_or_else(wrong),
-                    Some(a) if a.len() == n => (0..n)
+                    Some(a) if a.len() == n || a.len() == self.n_layer_file => (0..n)
                         .map(|i| a.get(i).as_ref().and_then(&convert))
                         .collect::<Option<_>>()
                         .ok_or_else(wrong),
@@ -377,6 +380,25 @@ mod tests {
             e[0].to_string(),
             "key `x.b` holds array of 2 u32, expected one value or 3 non-negative integers"
         );
+    }
+
+    #[test]
+    fn layers_that_predict_further_tokens_are_outside_the_graph() {
+        let m = metadata(&[
+            ("x.nextn_predict_layers", Value::U32(1)),
+            ("x.attention.head_count", Value::from(vec![4u32, 2, 1])),
+            ("x.a", Value::from(vec![1u32, 2])),
+            ("x.b", Value::from(vec![true, false, true])),
+        ]);
+        let mut r = HparamReader::new(&m, "x");
+        let base = r.base();
+        assert_eq!((base.n_layer(), base.n_layer_file()), (2, 3));
+        assert_eq!((base.n_head(0), base.n_head(1)), (4, 2));
+        assert_eq!(r.usizes("a", None), [1, 2]);
+        assert_eq!(r.pattern("b", None), [true, false]);
+        assert!(!r.failed());
+        let m = metadata(&[("x.nextn_predict_layers", Value::U32(3))]);
+        assert_eq!(errors(&m), ["key `x.nextn_predict_layers` is 3, expected 0 to 2"]);
     }
 
     #[test]

@@ -65,37 +65,9 @@ fn nmse(fixture: &Fixture, params: &CheckParams, files: Option<u16>) -> Result<f
 
 fn nmse_of_files(fixture: &Fixture, params: &CheckParams, n_files: u16) -> Outcome<f64> {
     let dir = tempfile::tempdir()?;
-    let first = write_files(&Gguf::open_header(&fixture.header)?, params.seed, n_files, dir.path())?;
+    let first = fixture.write_files(dir.path(), params.seed, n_files)?;
     let model = Model::load(&first, archs::ALL, &params.load)?;
     Ok(fixture.nmse_of(Arc::new(model), &params.context)?)
-}
-
-/// Writes the model that a header and a seed stand for, its tensors spread over `n_files`, and returns the first file.
-fn write_files(header: &Gguf, seed: u64, n_files: u16, dir: &Path) -> Outcome<PathBuf> {
-    let prefix = dir.join("model");
-    if n_files == 1 {
-        let path = prefix.with_extension("gguf");
-        std::fs::write(&path, seeded::seeded_model(header, seed)?)?;
-        return Ok(path);
-    }
-    let tensors = header.tensors();
-    let bound = |no: u16| tensors.len() * usize::from(no) / usize::from(n_files);
-    for no in 0..n_files {
-        let mut writer = GgufWriter::new();
-        if no == 0 {
-            writer.metadata = header.metadata.clone();
-        }
-        writer.set(split::KEY_NO, no).set(split::KEY_COUNT, n_files);
-        writer.set(split::KEY_TENSORS_COUNT, i32::try_from(tensors.len())?);
-        for t in &tensors[bound(no)..bound(no + 1)] {
-            let mut values = vec![0f32; t.n_elements()];
-            seeded::fill_f32(&t.name, seed, &mut values);
-            let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
-            writer.add_tensor(t.name.as_str(), GgmlType::F32, t.shape(), bytes)?;
-        }
-        writer.write_file(split::part_path(&prefix, no, n_files))?;
-    }
-    Ok(split::part_path(&prefix, 0, n_files))
 }
 
 /// The fixtures that the arguments ask for. Each name must stand for something: a check of nothing passes too easily.

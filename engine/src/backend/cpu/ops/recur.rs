@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use kernels::rows;
 
+use super::linear_attention::{self, Heads};
 use super::{Fault, Need, Task, row_number, wkv};
 use crate::backend::cpu::scratch::take;
 use crate::backend::cpu::view::{Source, States, Target};
@@ -29,6 +30,7 @@ pub(super) fn need(graph: &Graph, node: &Tensor, recurrence: Recurrence) -> Need
     let per_member = match recurrence {
         Recurrence::ShortConv | Recurrence::Previous | Recurrence::Wkv6 | Recurrence::Wkv7 => 0,
         Recurrence::SsmScan => graph.tensor(node.source(FIRST + 3)).ne[0],
+        Recurrence::LinearAttention(_) => linear_attention::need(graph.tensor(node.source(FIRST)).ne[0], node.ne[0]),
     };
     Need { per_member, shared: 0 }
 }
@@ -44,6 +46,11 @@ pub(super) fn recur(task: Task<'_>, recurrence: Recurrence) -> Result<(), Fault>
     match recurrence {
         Recurrence::ShortConv => {
             let op = ShortConv::new(op(0), op(1));
+            walk.run(task, |turn| op.step(turn))
+        }
+        Recurrence::LinearAttention(p) => {
+            let optional = |i: usize| task.optional(FIRST + i);
+            let op = Heads::new(p, [op(0), op(1), op(2)], [optional(3), optional(4)]);
             walk.run(task, |turn| op.step(turn))
         }
         Recurrence::SsmScan => {
