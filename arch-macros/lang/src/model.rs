@@ -150,6 +150,8 @@ pub enum Read {
     PerLayer(Ty),
     /// Per layer, true or false: an array, or a period `n` that means `il % n < n - 1`.
     Pattern,
+    /// The same, a period `n` meaning `il % n != 0`.
+    LatePattern,
 }
 
 impl Read {
@@ -157,7 +159,7 @@ impl Read {
     pub fn ty(self) -> Ty {
         match self {
             Read::One(ty) | Read::PerLayer(ty) => ty,
-            Read::Pattern => Ty::Bool,
+            Read::Pattern | Read::LatePattern => Ty::Bool,
         }
     }
 
@@ -167,6 +169,7 @@ impl Read {
             Read::One(ty) => ty.name().to_string(),
             Read::PerLayer(ty) => format!("[{}]", ty.name()),
             Read::Pattern => "pattern".to_string(),
+            Read::LatePattern => "late_pattern".to_string(),
         }
     }
 }

@@ -149,13 +149,22 @@ impl<'a> HparamReader<'a> {
     /// Which layers follow a pattern: an array of truth values, or a period `n`, where layer `il` does if `il % n < n - 1`
     /// (period 0: all, period 1: none).
     pub fn pattern(&mut self, key: &str, default: Option<usize>) -> Vec<bool> {
+        self.period(key, default, |place, period| place + 1 < period)
+    }
+
+    /// As [`HparamReader::pattern`], the first layer of a period and not the last being the odd one: layer `il` follows if `il % n` is not 0.
+    pub fn late_pattern(&mut self, key: &str, default: Option<usize>) -> Vec<bool> {
+        self.period(key, default, |place, _| place > 0)
+    }
+
+    fn period(&mut self, key: &str, default: Option<usize>, follows: impl Fn(usize, usize) -> bool) -> Vec<bool> {
         let full = self.full(key);
         if let Some(Value::Array(_)) = self.metadata.get(&full) {
             return self.bools(key, None);
         }
         let period = self.usize(key, default);
         (0..self.n_layer)
-            .map(|il| period == 0 || il % period < period - 1)
+            .map(|il| period == 0 || follows(il % period, period))
             .collect()
     }
 
@@ -363,6 +372,8 @@ mod tests {
         let base = r.base();
         assert_eq!((base.n_head_kv(2), base.head_dim(), base.n_rot()), (4, 16, 16));
         assert_eq!(r.pattern("p", Some(3)), [true, true, false]);
+        assert_eq!(r.late_pattern("p", Some(2)), [false, true, false]);
+        assert_eq!(r.late_pattern("p", Some(0)), [true; 3]);
         assert_eq!(r.usizes("q", Some(7)), [7, 7, 7]);
     }
 

@@ -351,14 +351,15 @@ impl<'a> TensorTable<'a> {
 
     /// A bias or scale, unless the architecture ignores it by its full name (`ignore "attn_output.bias"`).
     fn companion(&mut self, name: &'static str, suffix: &str, ne: &[usize]) -> Option<WeightId> {
-        let ignored = self
-            .ignored
-            .iter()
-            .any(|i| i.strip_prefix(name) == Some(&format!(".{suffix}")[..]));
-        if ignored {
+        if self.ignores(name, suffix) {
             return None;
         }
         self.optional(name, suffix, ne, Consumer::Elementwise)
+    }
+
+    fn ignores(&self, name: &str, suffix: &str) -> bool {
+        let full = format!(".{suffix}");
+        self.ignored.iter().any(|i| i.strip_prefix(name) == Some(&full[..]))
     }
 
     /// Rows of a fused tensor, if the file has that instead of the projection itself.
@@ -375,7 +376,7 @@ impl<'a> TensorTable<'a> {
             self.wrong_shape(info, &[n_in, first + n_out]);
             sound = false;
         }
-        let bias = self.find(fused, "bias");
+        let bias = self.find(fused, "bias").filter(|_| !self.ignores(fused, "bias"));
         if let Some((_, b)) = bias
             && b.ne != [info.ne[1], 1, 1, 1]
         {
@@ -399,7 +400,7 @@ impl<'a> TensorTable<'a> {
             }
             0
         });
-        let bias = self.push(fused, "bias", &[n_out], Consumer::Elementwise, bias_offset);
+        let bias = bias.and_then(|_| self.push(fused, "bias", &[n_out], Consumer::Elementwise, bias_offset));
         Some(Linear {
             weight,
             bias,

@@ -13,7 +13,7 @@ use crate::model::{Arch, Group, Hparam, Kind, Read, RopeKind, Scalar, Tensor, Te
 use crate::ops;
 use crate::sym::Dim;
 
-const TYPES: [&str; 5] = ["usize", "f32", "bool", "string", "pattern"];
+const TYPES: [&str; 6] = ["usize", "f32", "bool", "string", "pattern", "late_pattern"];
 
 impl Checker<'_> {
     pub(super) fn arch(mut self, decl: &Decl) -> Option<Arch> {
@@ -213,10 +213,11 @@ impl Checker<'_> {
             "string" if !list => Ty::Str,
             "string" => return self.fault(ty, "a list of strings is not supported yet"),
             "pattern" if !list => return Some(Read::Pattern),
+            "late_pattern" if !list => return Some(Read::LatePattern),
             _ => {
                 let hint = did_you_mean(&text, TYPES);
                 let message = format!(
-                    "expected `usize`, `f32`, `bool`, `string`, `pattern` or a list such as `[usize]`, found `{text}`{hint}"
+                    "expected `usize`, `f32`, `bool`, `string`, `pattern`, `late_pattern` or a list such as `[usize]`, found `{text}`{hint}"
                 );
                 return self.fault(ty, message);
             }
@@ -233,7 +234,8 @@ impl Checker<'_> {
             self.scalar(expr);
             return None;
         };
-        let ty = if read == Read::Pattern { Ty::Int } else { read.ty() };
+        let is_period = matches!(read, Read::Pattern | Read::LatePattern);
+        let ty = if is_period { Ty::Int } else { read.ty() };
         let value = self.scalar_of(expr, ty)?;
         if value.per_layer && !matches!(read, Read::PerLayer(_)) {
             return self.fault(

@@ -182,6 +182,10 @@ impl Operands<'_> {
             Op::SetRows => return self.set_rows(),
             Op::Recur(r) => return self.recur(r),
             Op::TopK { k } => return self.store_ints(&ops::top_k(&self.load(0)?, k)),
+            Op::DivIds { by } => return self.store_ints(&ops::div_ids(self.ints(0)?, by)),
+            Op::AttentionTemperature { scale, length, offset } => {
+                ops::attention_temperature(&self.ints(0)?, self.scratch, scale, length, offset)
+            }
             Op::GetRows => self.found(ops::get_rows(&self.load(0)?, &self.ints(1)?))?,
             Op::MulMat => ops::mul_mat(&self.load(0)?, &self.load(1)?),
             Op::MulMatId => self.found(ops::mul_mat_id(&self.load(0)?, &self.load(1)?, &self.ints(2)?))?,
