@@ -473,6 +473,13 @@ pub static OPS: &[OpSpec] = &[
         "the product of two computed tensors: a [k, m], x [k, T] -> [m, T]",
     ),
     op(
+        "row",
+        &[positional("w", Vector), positional("i", Int)],
+        row,
+        Emit::Method("row"),
+        "row i of a declared vector of two dimensions: [n, rows] -> [n]",
+    ),
+    op(
         "concat",
         &[tensor("a"), tensor("b")],
         concat,
@@ -855,6 +862,11 @@ fn matmul(c: &mut Call<'_>) -> Option<Shape> {
     let (a, x) = (c.shape("a")?, c.shape("x")?);
     c.want("x", 0, &a.dim(0), "dimension 0 of `a`");
     c.rank("a", 2, "[k, m]", "").then(|| x.with_dim0(a.dim(1)))
+}
+
+fn row(c: &mut Call<'_>) -> Option<Shape> {
+    let w = c.shape("w")?;
+    c.rank("w", 2, "[n, rows]", "").then(|| Shape(vec![w.dim(0)]))
 }
 
 fn concat(c: &mut Call<'_>) -> Option<Shape> {
