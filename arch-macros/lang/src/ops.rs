@@ -205,7 +205,7 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("x"), positional("n", Int)],
         heads,
         Emit::Method("heads"),
-        "cuts dimension 0 into n heads: [n * d, T] -> [d, n, T]",
+        "cuts dimension 0 into n heads: [n * d, T] -> [d, n, T], also of a vector: [n * d] -> [d, n]",
     ),
     op(
         "merge",
@@ -238,6 +238,17 @@ pub static OPS: &[OpSpec] = &[
              training's, `long`; YaRN as the file says where `yarn` holds or is not given",
         )
     },
+    op(
+        "attention_temperature",
+        &[
+            positional("scale", Float),
+            positional("length", Int),
+            positional("offset", Float),
+        ],
+        attention_temperature,
+        Emit::Method("attention_temperature"),
+        "factors on queries that grow with positions p, 1 + scale * ln(floor((p + offset) / length) + 1): [1, 1, T]",
+    ),
     OpSpec {
         in_layer: true,
         ..op(
@@ -361,7 +372,10 @@ pub static OPS: &[OpSpec] = &[
             required("n_used", Int),
             required("norm_weights", Bool),
             keyword("scale", Float),
+            keyword_some("selection", ParamKind::Tensor),
             keyword_some("selection_bias", Vector),
+            keyword_some("ids_per_expert", Int),
+            keyword_some("weigh_input", Bool),
             keyword_some("n_groups", Int),
             keyword_some("n_groups_used", Int),
             keyword_some("limit", Float),
@@ -373,8 +387,9 @@ pub static OPS: &[OpSpec] = &[
         moe,
         Emit::FullStruct("moe", "MoeArgs"),
         "mixture of experts: the n_used experts with the largest `router` logits [n_expert, T], weighted by their gating \
-         (normalized if norm_weights, times scale); the selection alone sees selection_bias, and only experts of the \
-         n_groups_used best of n_groups; `gate_up` holds \
+         (normalized if norm_weights, times scale), or the weighted x where weigh_input; the selection is by `selection` \
+         [n_expert, T] if given, it alone sees selection_bias, and only experts of the n_groups_used best of n_groups; \
+         each expert may stand for ids_per_expert outputs of the router; `gate_up` holds \
          gates and then ups in one tensor and comes first where a file has it; gates are limited to below `limit` and ups to either side of it (0 is off), with \
          act_limit instead after their activation; with squash a gate g becomes softcap(g, squash) sigmoid(g) and an up softcap(up, up_squash); up_offset is added to ups; gating may be the code from a file",
     ),
@@ -412,6 +427,13 @@ pub static OPS: &[OpSpec] = &[
         repeat_heads,
         Emit::Method("repeat_heads"),
         "the one head of x for each of n heads: [d, 1, T] -> [d, n, T]",
+    ),
+    op(
+        "row",
+        &[positional("w", Vector), positional("i", Int)],
+        row,
+        Emit::Method("row"),
+        "row i of a declared vector of two dimensions: [n, rows] -> [n]",
     ),
     op(
         "concat",
@@ -586,7 +608,7 @@ fn norm(c: &mut Call<'_>) -> Option<Shape> {
 
 fn heads(c: &mut Call<'_>) -> Option<Shape> {
     let (x, n) = (c.shape("x")?, c.dim("n")?);
-    if !c.rank("x", 2, "[n * d, T]", "") {
+    if x.rank() != 1 && !c.rank("x", 2, "[n * d, T]", "") {
         return None;
     }
     let Some(d) = x.dim(0).div_exact(&n) else {
@@ -597,7 +619,9 @@ fn heads(c: &mut Call<'_>) -> Option<Shape> {
         c.fail("n", message);
         return None;
     };
-    Some(Shape(vec![d, n, x.dim(1)]))
+    let mut dims = vec![d, n, x.dim(1)];
+    dims.truncate(x.rank() + 1);
+    Some(Shape(dims))
 }
 
 fn merge(c: &mut Call<'_>) -> Option<Shape> {
@@ -610,6 +634,10 @@ const CUT_FIRST: &str = "; cut it first: `heads(x, n)`";
 
 fn rope(c: &mut Call<'_>) -> Option<Shape> {
     c.rank("x", 3, "[d, n, T]", CUT_FIRST).then(|| c.shape("x"))?
+}
+
+fn attention_temperature(_: &mut Call<'_>) -> Option<Shape> {
+    Some(Shape(vec![Dim::constant(1), Dim::constant(1), Dim::n_tokens()]))
 }
 
 fn attention(c: &mut Call<'_>) -> Option<Shape> {
@@ -746,9 +774,16 @@ fn moe(c: &mut Call<'_>) -> Option<Shape> {
         c.want(name, 2, &n_expert, "the experts of `down`");
     }
     c.want("down", 1, &x.dim(0), "dimension 0 of `x`");
-    c.want("router", 0, &n_expert, "the experts of `down`");
+    // Where experts stand for several ids each, the router has more outputs than there are experts.
+    let n_ids = match c.dim("ids_per_expert") {
+        Some(_) => c.shape("router")?.dim(0),
+        None => n_expert,
+    };
+    c.want("router", 0, &n_ids, "the experts of `down`");
     c.want("router", 1, &x.dim(1), "the tokens of `x`");
-    c.want("selection_bias", 0, &n_expert, "the experts of `down`");
+    c.want("selection", 0, &n_ids, "the experts of `router`");
+    c.want("selection", 1, &x.dim(1), "the tokens of `x`");
+    c.want("selection_bias", 0, &n_ids, "the experts of `down`");
     Some(x.with_dim0(down.dim(1)))
 }
 
@@ -761,6 +796,11 @@ fn repeat_heads(c: &mut Call<'_>) -> Option<Shape> {
     c.want("x", 1, &Dim::constant(1), "one head");
     c.rank("x", 3, "[d, 1, T]", CUT_FIRST)
         .then(|| Shape(vec![x.dim(0), n, x.dim(2)]))
+}
+
+fn row(c: &mut Call<'_>) -> Option<Shape> {
+    let w = c.shape("w")?;
+    c.rank("w", 2, "[n, rows]", "").then(|| Shape(vec![w.dim(0)]))
 }
 
 fn concat(c: &mut Call<'_>) -> Option<Shape> {

@@ -113,6 +113,7 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
         Op::SetRows => dense(2),
         Op::MulMat | Op::MulMatId => dense_rows(0) && node.is_contiguous(),
         Op::Rope(_) => dense(1) && node.is_contiguous(),
+        Op::AttentionTemperature { .. } => dense(0) && node.is_contiguous(),
         Op::Attention(p) => {
             let selection = p.optional_sources(node.sources().count()).1;
             dense_rows(1) && dense_rows(2) && (3..7).chain(selection).all(dense) && node.is_contiguous()
@@ -200,6 +201,8 @@ pub(super) fn run(task: Task<'_>) -> Result<(), Stop> {
         Op::IndexScores => index_scores::index_scores(task),
         Op::TopK { .. } => reduce::top_k(task),
         Op::TopMask { k } => reduce::top_mask(task, k),
+        Op::DivIds { by } => reduce::div_ids(task, by),
+        Op::AttentionTemperature { scale, length, offset } => rope::attention_temperature(task, scale, length, offset),
         Op::SumRows => reduce::sum_rows(task),
         Op::Concat { dim } => layout::concat(task, usize::from(dim)),
         Op::Repeat => layout::repeat(task),
