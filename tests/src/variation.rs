@@ -22,7 +22,7 @@ pub struct Configuration {
 /// What is changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Variation {
-    /// Two more layers, of the kinds of the first ones.
+    /// Five more layers, of the kinds of the first ones.
     Layers,
     /// Four query heads of the old size for each key head: heads and width are independent.
     Groups,
@@ -70,7 +70,7 @@ impl Configuration {
     pub fn varied(&self, variation: Variation) -> Option<Configuration> {
         let mut c = self.clone();
         match variation {
-            Variation::Layers => c.add_layers(2)?,
+            Variation::Layers => c.add_layers(5)?,
             Variation::Groups => c.regroup(false)?,
             Variation::SmallHeads => c.regroup(true)?,
             Variation::Widths => c.widen()?,
@@ -143,15 +143,20 @@ impl Configuration {
                 self.set(key, size / factor);
             }
         }
-        if let Some(n_rot) = self.number("rope.dimension_count") {
-            self.set("rope.dimension_count", n_rot / factor);
+        let others = [
+            "attention.key_length_swa",
+            "attention.value_length_swa",
+            "rope.dimension_count",
+            "rope.dimension_count_swa",
+        ];
+        for key in others {
+            if let Some(n) = self.number(key) {
+                self.set(key, n / factor);
+            }
         }
-        if let (true, Some(Value::Array(Array::U32(list)))) =
-            (small, self.metadata.get(&self.key("rope.dimension_sections")))
-        {
-            let halves = list.iter().map(|n| n / 2).collect();
-            let key = self.key("rope.dimension_sections");
-            self.metadata.insert(key, Value::Array(Array::U32(halves)));
+        let key = self.key("rope.dimension_sections");
+        if let Some(list) = self.metadata.get(&key).cloned() {
+            self.metadata.insert(key, divided(list, factor as u32));
         }
         Some(())
     }
@@ -255,6 +260,7 @@ pub fn quarter_sizes(metadata: &mut Metadata) {
                 v.truncate(quarter(v.len()));
                 Value::Array(Array::F32(v))
             }
+            list if key.ends_with("dimension_sections") => divided(list, 4),
             Value::Array(Array::I32(mut v)) => {
                 v.truncate(quarter(v.len()));
                 Value::Array(Array::I32(v))
@@ -262,6 +268,18 @@ pub fn quarter_sizes(metadata: &mut Metadata) {
             other => other,
         };
         metadata.insert(key, value);
+    }
+}
+
+/// A list of counts, each divided.
+fn divided(list: Value, by: u32) -> Value {
+    match list {
+        Value::Array(Array::U32(v)) => Value::Array(Array::U32(v.into_iter().map(|n| n / by).collect())),
+        Value::Array(Array::I32(v)) => {
+            let by = by.cast_signed();
+            Value::Array(Array::I32(v.into_iter().map(|n| n / by).collect()))
+        }
+        other => other,
     }
 }
 

@@ -41,13 +41,17 @@ fn write_other_configurations() {
     let folder = std::env::var_os("LLAMA_VARIATIONS").expect("LLAMA_VARIATIONS names a folder");
     let folder = std::path::PathBuf::from(folder);
     let fixtures = engine::conformance::fixtures(&data_dir().join("archs")).expect("the folder is readable");
-    for fixture in &fixtures {
+    let only = std::env::var("LLAMA_ARCH").unwrap_or_default();
+    for fixture in fixtures.iter().filter(|f| f.name.contains(&only)) {
         let plain = Configuration::of(&Gguf::open_header(&fixture.header).expect("the fixture is readable"));
         for variation in Variation::ALL {
             let Some(varied) = plain.varied(variation) else {
                 continue;
             };
             let name = format!("{}-{variation:?}", fixture.name);
+            if folder.join(format!("{name}.logits")).exists() {
+                continue;
+            }
             let bytes = varied.file(true);
             let header = Gguf::parse_header(&bytes).expect("a sound file").data_offset();
             std::fs::write(folder.join(format!("{name}.gguf")), &bytes).expect("the folder is writable");
