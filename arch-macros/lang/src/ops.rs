@@ -493,6 +493,13 @@ pub static OPS: &[OpSpec] = &[
         "row i of a declared vector of two dimensions: [n, rows] -> [n]",
     ),
     op(
+        "sum_heads",
+        &[tensor("x")],
+        sum_heads,
+        Emit::Method("sum_heads"),
+        "adds up the heads: [d, n, T] -> [d, T]",
+    ),
+    op(
         "concat",
         &[tensor("a"), tensor("b")],
         concat,
@@ -892,6 +899,12 @@ fn matmul(c: &mut Call<'_>) -> Option<Shape> {
 fn row(c: &mut Call<'_>) -> Option<Shape> {
     let w = c.shape("w")?;
     c.rank("w", 2, "[n, rows]", "").then(|| Shape(vec![w.dim(0)]))
+}
+
+fn sum_heads(c: &mut Call<'_>) -> Option<Shape> {
+    let x = c.shape("x")?;
+    c.rank("x", 3, "[d, n, T]", CUT_FIRST)
+        .then(|| Shape(vec![x.dim(0), x.dim(2)]))
 }
 
 fn concat(c: &mut Call<'_>) -> Option<Shape> {
