@@ -35,7 +35,8 @@ arch_macros::arch! {
         n_group: usize = "expert_group_count" or 1;
         n_group_used: usize = "expert_group_used_count" or 1;
         temperature: f32 = "attention.temperature_scale" or 0.0;
-        check temperature == 0.0, "attention.temperature_scale is 0: attention that cools with positions is not supported";
+        temperature_length: usize = "attention.temperature_length" or 0;
+        check temperature == 0.0 || temperature_length > 0, "attention.temperature_length is not 0 where attention.temperature_scale is given";
         attn_factor: f32 = "rope.scaling.attn_factor" or 1.0;
         // A tenth of the factors by which YaRN sharpens attention over longer contexts: on rotated elements, where it is cancelled,
         // and on all scores.
@@ -94,6 +95,9 @@ arch_macros::arch! {
             let h = rms_norm(x, attn_norm, eps);
             let q = heads(if q_rank > 0 { q_b(rms_norm(q_a(h), q_a_norm, eps)) } else { wq(h) }, n_head);
             let q = rope(q, offset = n_nope, magnitude = magnitude);
+            if temperature != 0.0 {
+                q = q * attention_temperature(temperature, temperature_length, 0.0);
+            }
             let kv = kv_a(h);
             let compressed = rms_norm(kv[..kv_rank], kv_a_norm, eps);
             let k_rope = rope(heads(kv[kv_rank..], 1), magnitude = magnitude);
