@@ -416,6 +416,13 @@ pub static OPS: &[OpSpec] = &[
         "the one head of x for each of n heads: [d, 1, T] -> [d, n, T]",
     ),
     op(
+        "row",
+        &[positional("w", Vector), positional("i", Int)],
+        row,
+        Emit::Method("row"),
+        "row i of a declared vector of two dimensions: [n, rows] -> [n]",
+    ),
+    op(
         "concat",
         &[tensor("a"), tensor("b")],
         concat,
@@ -764,6 +771,11 @@ fn repeat_heads(c: &mut Call<'_>) -> Option<Shape> {
     c.want("x", 1, &Dim::constant(1), "one head");
     c.rank("x", 3, "[d, 1, T]", CUT_FIRST)
         .then(|| Shape(vec![x.dim(0), n, x.dim(2)]))
+}
+
+fn row(c: &mut Call<'_>) -> Option<Shape> {
+    let w = c.shape("w")?;
+    c.rank("w", 2, "[n, rows]", "").then(|| Shape(vec![w.dim(0)]))
 }
 
 fn concat(c: &mut Call<'_>) -> Option<Shape> {

@@ -3,6 +3,8 @@
 use crate::gguf::{Metadata, Value};
 use crate::graph::ROPE_AXES;
 
+use crate::build::Pooling;
+
 use super::Base;
 
 const SECTIONS: &str = "rope.dimension_sections";
@@ -216,6 +218,31 @@ impl<'a> HparamReader<'a> {
             });
         }
         n.min(1 << 28)
+    }
+
+    /// Labels of a classifier: as many as are named, else one.
+    pub(super) fn n_labels(&mut self) -> usize {
+        let labels = self.metadata.get(&self.full("classifier.output_labels"));
+        labels.and_then(Value::as_array).map_or(1, |a| a.len()).max(1)
+    }
+
+    /// A code of a way of pooling.
+    pub(super) fn pooling(&mut self, key: &str) -> Option<Pooling> {
+        let full = self.full(key);
+        let value = self.metadata.get(&full)?;
+        // "Not said" is written as -1, which files often hold as an unsigned number.
+        if matches!(value.as_i64(), Some(-1) | Some(0xffff_ffff)) {
+            return None;
+        }
+        let pooling = value.as_u64().and_then(Pooling::from_code);
+        if pooling.is_none() {
+            self.errors.push(HparamError::WrongType {
+                key: full,
+                expected: "0 (none), 1 (mean), 2 (cls), 3 (last) or 4 (rank)".to_owned(),
+                found: value.describe(),
+            });
+        }
+        pooling
     }
 
     /// Rotary pairs of each axis of a position; zeros without the key or where it holds something else, which

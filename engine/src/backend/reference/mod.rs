@@ -11,6 +11,7 @@ mod rope;
 mod scratch;
 #[cfg(test)]
 mod tests;
+mod upload;
 
 use std::sync::Arc;
 
@@ -19,8 +20,11 @@ use kernels::GgmlType;
 use self::array::{Array, Ints};
 use self::memory::{Budget, ReferenceBuffer, ReferenceBufferType};
 use self::scratch::Scratch;
+use self::upload::LateUploads;
 use super::host::machine_memory;
-use super::{Backend, BackendError, BackendParams, BufferType, Device, DeviceKind, MemoryMap, Registry, rules};
+use super::{
+    Backend, BackendError, BackendParams, BufferType, Device, DeviceKind, MemoryMap, Registry, UploadQueue, rules,
+};
 use crate::graph::{Graph, MAX_SRC, Op, Recurrence, Tensor, TensorId};
 
 const NAME: &str = "reference";
@@ -103,6 +107,10 @@ impl Device for ReferenceDevice {
 
     fn supports_op(&self, graph: &Graph, node: TensorId) -> bool {
         rules::check(graph, node).is_ok()
+    }
+
+    fn upload_queue(&self) -> Result<Option<Box<dyn UploadQueue>>, BackendError> {
+        Ok(Some(Box::new(LateUploads::default())))
     }
 
     fn backend(self: Arc<Self>, _params: &BackendParams) -> Result<Box<dyn Backend>, BackendError> {
