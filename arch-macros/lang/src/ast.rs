@@ -18,15 +18,17 @@ pub struct Decl {
     pub hparams: Vec<HparamItem>,
     /// Items of `tensors { … }`.
     pub tensors: Vec<TensorItem>,
+    /// `encoder { … }`
+    pub encoder: Option<Graph>,
     /// `graph { … }`
     pub graph: Option<Graph>,
     /// `test { … }`
     pub test: Option<Test>,
 }
 
-/// `graph { … }`
+/// `graph { … }` or `encoder { … }`
 pub struct Graph {
-    /// The word `graph`.
+    /// Its first word.
     pub span: Span,
     /// Its statements.
     pub body: Block,

@@ -50,6 +50,7 @@ pub fn skeleton(name: &str) -> TokenStream {
             name: #name,
             rope: ::core::option::Option::None,
             bidirectional: false,
+            encoder: false,
             hparams: &[],
             tensors: &[],
             test: &[],
@@ -331,7 +332,7 @@ fn arch_static(arch: &Arch) -> TokenStream {
             quote!(::core::option::Option::Some(#ty::#variant))
         }
     };
-    let bidirectional = arch.bidirectional;
+    let (bidirectional, encoder) = (arch.bidirectional, arch.encoder.is_some());
     let hparams = arch.hparams.iter().filter_map(hparam_decl);
     let tensors = arch.tensors.iter().map(|t| tensor_decl(arch, t));
     let test = arch.test.iter().map(|(name, size)| {
@@ -351,6 +352,7 @@ fn arch_static(arch: &Arch) -> TokenStream {
             name: #name,
             rope: #rope,
             bidirectional: #bidirectional,
+            encoder: #encoder,
             hparams: &[#(#hparams),*],
             tensors: &[#(#tensors),*],
             test: &[#(#test),*],

@@ -127,6 +127,7 @@ fn merge(parent: Decl, child: Decl, errors: &mut Errors) -> Decl {
         attention: child.attention.or(parent.attention),
         hparams: merge_hparams(parent.hparams, child.hparams, errors),
         tensors: merge_tensors(parent.tensors, child.tensors, errors),
+        encoder: child.encoder.or(parent.encoder),
         graph: child.graph.or(parent.graph),
         test: child.test.or(parent.test),
     }

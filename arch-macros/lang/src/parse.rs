@@ -10,7 +10,7 @@
 //!           | "attention" ":" ( "causal" | "bidirectional" ) ";"    (* causal if not said *)
 //!           | "hparams" "{" { hparam } "}"
 //!           | "tensors" "{" { tensor | group | layers } "}"
-//!           | "graph" "{" { stmt | loop } [ EXPR ] "}"              (* later: "graph" IDENT *)
+//!           | ( "graph" | "encoder" ) "{" { stmt | loop } [ EXPR ] "}"
 //!           | "test" "{" [ size { "," size } [ "," ] ] "}" ;
 //!
 //! hparam    = IDENT ":" type "=" STRING [ "or" EXPR ] ";"
@@ -49,13 +49,14 @@ use syn::{BinOp, Expr, ExprIf, Ident, Lit, LitStr, Token, braced, bracketed, tok
 use crate::ast::{Block, Decl, Dims, For, Graph, GroupDecl, HparamItem, Stmt, TensorDecl, TensorItem, Test};
 use crate::diag::{Errors, did_you_mean};
 
-const SECTIONS: [&str; 8] = [
+const SECTIONS: [&str; 9] = [
     "name",
     "like",
     "rope",
     "attention",
     "hparams",
     "tensors",
+    "encoder",
     "graph",
     "test",
 ];
@@ -117,7 +118,8 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
         "attention" => decl.attention.is_some(),
         "hparams" => !decl.hparams.is_empty(),
         "tensors" => !decl.tensors.is_empty(),
-        "graph" => decl.graph.is_some() && !input.peek(Ident),
+        "graph" => decl.graph.is_some(),
+        "encoder" => decl.encoder.is_some(),
         "test" => decl.test.is_some(),
         _ => false,
     };
@@ -152,21 +154,12 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
         }
         "tensors" => decl.tensors = tensor_items(input, true, errors)?,
         "graph" => {
-            let named = if input.peek(Ident) {
-                Some(input.parse::<Ident>()?)
-            } else {
-                None
-            };
-            let body = graph_block(input, errors)?;
-            match named {
-                Some(name) => errors.syntax(&not_yet(name.span(), "a second, named graph is")),
-                None => {
-                    decl.graph = Some(Graph {
-                        span: word.span(),
-                        body,
-                    })
-                }
-            }
+            let (span, body) = (word.span(), graph_block(input, errors)?);
+            decl.graph = Some(Graph { span, body });
+        }
+        "encoder" => {
+            let (span, body) = (word.span(), graph_block(input, errors)?);
+            decl.encoder = Some(Graph { span, body });
         }
         "test" => decl.test = Some(test(word.span(), input)?),
         "like" => {
@@ -177,7 +170,7 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
         _ => {
             let hint = did_you_mean(&text, SECTIONS);
             let message = format!(
-                "expected `name`, `like`, `rope`, `attention`, `hparams`, `tensors`, `graph` or `test`, found `{text}`{hint}"
+                "expected `name`, `like`, `rope`, `attention`, `hparams`, `tensors`, `encoder`, `graph` or `test`, found `{text}`{hint}"
             );
             return Err(syn::Error::new(word.span(), message));
         }

@@ -6,7 +6,7 @@ use kernels::GgmlType;
 use kernels::GgmlType::{F32, I32, I64};
 
 use super::BackendError;
-use crate::graph::{Graph, Op, Tensor, TensorId, Window};
+use crate::graph::{Attention, Buckets, Graph, Op, Tensor, TensorId, Window};
 
 /// Why a node cannot be computed.
 pub(super) type Flaw = &'static str;
@@ -82,7 +82,7 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
         }
         Op::Attention(p) => {
             ensure(p.window != Window::Chunked(0), "a window of no positions")?;
-            attention(&n)
+            attention(&n, &p)
         }
         Op::TopK { k } => {
             let x = n.floats(0)?;
@@ -241,7 +241,7 @@ fn add_id(n: &Node) -> Result<(), Flaw> {
     n.result(F32, x.ne)
 }
 
-fn attention(n: &Node) -> Result<(), Flaw> {
+fn attention(n: &Node, p: &Attention) -> Result<(), Flaw> {
     let (q, k, v) = (n.floats(0)?, n.readable(1)?, n.readable(2)?);
     let [dk, n_head, n_tokens, _] = q.ne;
     let [_, n_head_kv, n_kv, _] = k.ne;
@@ -259,8 +259,15 @@ fn attention(n: &Node) -> Result<(), Flaw> {
             "a list of positions or sequences has the wrong length",
         )?;
     }
-    if n.has(7) {
-        ensure(n.floats(7)?.ne[0] == n_head, "not one sink per head")?;
+    if p.buckets != Buckets::None {
+        let table = n.floats(7)?;
+        let fits = table.ne[0] == n_head && table.ne[2..] == [1, 1];
+        ensure(fits, "not one bias per head and bucket")?;
+        let rows = 2..=Buckets::MAX_ROWS;
+        ensure(rows.contains(&table.ne[1]), "too few or too many buckets")?;
+    }
+    if n.has(p.sinks()) {
+        ensure(n.floats(p.sinks())?.ne[0] == n_head, "not one sink per head")?;
     }
     n.result(F32, [v.ne[0], n_head, n_tokens, 1])
 }

@@ -39,6 +39,14 @@ pub enum BuildError {
         /// The last named value before the error.
         value: String,
     },
+    /// Attention over what another layer should have stored.
+    #[error("{value}: layer {layer} has not stored keys and values of this size and window before")]
+    NoKeys {
+        /// The last named value before the error.
+        value: String,
+        /// The other layer.
+        layer: usize,
+    },
     /// Loops that make the graph larger than any model's.
     #[error("the graph repeats its parts {rounds} times, expected at most {MAX_ROUNDS}")]
     TooLong {
@@ -73,6 +81,10 @@ pub struct BuildParams {
     pub n_tokens: usize,
     /// Tokens whose output is wanted.
     pub n_outputs: usize,
+    /// Rows of what was encoded; 0 in graphs that do not look at it.
+    pub n_encoded: usize,
+    /// Width of the residual stream, and so of what was encoded.
+    pub n_embd: usize,
     /// Length of the context.
     pub n_ctx: usize,
     /// The architecture's rope kind.
@@ -288,6 +300,17 @@ impl<'a> Builder<'a> {
             .inputs
             .positions
             .get_or_insert_with(|| g.input(GgmlType::I32, [n, 1, 1, 1], "positions"))
+    }
+
+    /// What was encoded, f32 `[n_embd, T_encoded]`.
+    pub fn encoded(&mut self) -> TensorId {
+        let ne = [self.params.n_embd, self.params.n_encoded, 1, 1];
+        let g = &mut *self.g;
+        *self
+            .inputs
+            .encoded
+            .rows
+            .get_or_insert_with(|| g.input(GgmlType::F32, ne, "encoded"))
     }
 
     /// Sequence ids, i32 `[T]`.
@@ -510,6 +533,11 @@ impl<'a> Builder<'a> {
     pub(super) fn fail_no_ups(&mut self) {
         let value = self.last_name.to_string();
         self.fail(BuildError::NoUps { value });
+    }
+
+    pub(super) fn fail_no_keys(&mut self, layer: usize) {
+        let value = self.last_name.to_string();
+        self.fail(BuildError::NoKeys { value, layer });
     }
 
     pub(super) fn fail_no_rope(&mut self) {

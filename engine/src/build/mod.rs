@@ -14,6 +14,6 @@ mod prune;
 pub use adapt::{Adaptation, AdaptedUse, AdapterLeaf, LowRankTerm};
 pub use attention::{AttentionArgs, CacheView, KvSlot, KvSpec, PoolView, RopeArgs, chunked, standard, symmetric};
 pub use builder::{BuildError, BuildParams, Builder, WeightLeaf};
-pub use inputs::{Inputs, PoolInputs};
+pub use inputs::{EncodedInputs, Inputs, PoolInputs};
 pub use moe::{Gating, MoeArgs};
 pub use prune::keep_output_rows;

@@ -8,6 +8,6 @@ mod ops;
 mod tensor;
 
 pub use graph::Graph;
-pub use op::{Attention, Op, Rope, RopeKind, Unary, Window};
+pub use op::{Attention, Buckets, Op, Rope, RopeKind, Unary, Window};
 pub use ops::ShapeError;
 pub use tensor::{BufferId, Flags, Home, MAX_SRC, Name, Tensor, TensorId, contiguous_strides};

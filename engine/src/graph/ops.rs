@@ -5,7 +5,7 @@
 
 use kernels::GgmlType;
 
-use super::{Attention, Graph, Name, Op, Rope, Tensor, TensorId, Unary, contiguous_strides};
+use super::{Attention, Buckets, Graph, Name, Op, Rope, Tensor, TensorId, Unary, contiguous_strides};
 
 /// Operands that do not fit an op.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -238,8 +238,14 @@ impl Graph {
                 format!("{:?} {:?} {:?} {:?}", ne(3), ne(4), ne(5), ne(6)),
             ));
         }
-        if src.len() > 7 && ne(7)[0] != q[1] {
-            return Err(mismatch("attention", format!("{} sinks", q[1]), format!("{:?}", ne(7))));
+        let sinks = params.sinks();
+        if src.len() > sinks && ne(sinks)[0] != q[1] {
+            return Err(mismatch("attention", format!("{} sinks", q[1]), format!("{:?}", ne(sinks))));
+        }
+        let rows = 2..=Buckets::MAX_ROWS;
+        if params.buckets != Buckets::None && (ne(7)[0] != q[1] || ne(7)[2..] != [1, 1] || !rows.contains(&ne(7)[1])) {
+            let expected = format!("biases [{}, 2 to {}]", q[1], Buckets::MAX_ROWS);
+            return Err(mismatch("attention", expected, format!("{:?}", ne(7))));
         }
         Ok(self.node(Op::Attention(params), [v[0], q[1], q[2], 1], src))
     }

@@ -15,6 +15,8 @@ pub struct Architecture {
     /// Every token sees all of its sequence, earlier and later ones (encoders, diffusion models). There is no KV memory: a batch is
     /// computed whole and on its own.
     pub bidirectional: bool,
+    /// There is an encoder, whose result the graph attends to: a sequence is encoded before it is decoded.
+    pub encoder: bool,
     /// The declared hyper-parameters.
     pub hparams: &'static [HparamDecl],
     /// The declared tensors.
@@ -87,6 +89,11 @@ pub struct FlowNode {
 pub trait BuildGraph: Send + Sync {
     /// Adds the whole graph to the builder and returns its result: logits `[n_vocab, T]`, or embeddings `[n_embd, T]`.
     fn build(&self, b: &mut Builder<'_>) -> TensorId;
+
+    /// Adds the whole graph of the encoder, if there is one, and returns its result: embeddings `[n_embd, T]`.
+    fn encode(&self, _: &mut Builder<'_>) -> Option<TensorId> {
+        None
+    }
 }
 
 /// Index of a row of the tensor table.

@@ -260,6 +260,9 @@ impl<'a> TensorTable<'a> {
 
     /// As [`TensorTable::linear`], `None` if the file lacks it.
     pub fn linear_opt(&mut self, name: &'static str, n_in: usize, n_out: usize) -> Option<Linear> {
+        if let Some(fused) = self.fused_part(name, n_in, n_out) {
+            return Some(fused);
+        }
         let weight = self.optional(name, "weight", &[n_in, n_out], Consumer::MulMat)?;
         Some(self.with_companions(name, n_out, weight))
     }
@@ -336,7 +339,11 @@ impl<'a> TensorTable<'a> {
             .ignored
             .iter()
             .any(|i| i.strip_prefix(name) == Some(&format!(".{suffix}")[..]));
-        if ignored {
+        // Declared before as a tensor of its own, it is one.
+        let taken = self
+            .find(name, suffix)
+            .is_some_and(|(index, _)| self.used.contains(&index));
+        if ignored || taken {
             return None;
         }
         self.optional(name, suffix, ne, Consumer::Elementwise)
@@ -388,11 +395,14 @@ impl<'a> TensorTable<'a> {
         })
     }
 
-    /// Ends a layer: its projections must have taken all rows of its fused tensor.
+    /// Ends a layer: its projections must have taken all rows of its fused tensor, unless the architecture ignores some of them.
     fn end_fused(&mut self) {
         let Some((index, rows)) = self.fused.take() else { return };
         let info = self.file.tensors[index].1;
-        if info.ne[1] > rows {
+        let ignored = FUSED
+            .iter()
+            .any(|(_, parts)| parts.iter().any(|part| self.ignored.contains(part)));
+        if info.ne[1] > rows && !ignored {
             self.wrong_shape(info, &[info.ne[0], rows]);
         }
     }
@@ -475,9 +485,15 @@ impl<'a> TensorTable<'a> {
 
     fn is_ignored(&self, name: &str) -> bool {
         let bare = name.rsplit_once('.').map_or(name, |(bare, _)| bare);
+        // What follows the number of a layer.
         let in_layer = |name: &'_ str| -> String {
-            let rest = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
-            rest.map_or(name, |(_, rest)| rest).to_owned()
+            let mut parts = name.split('.');
+            let numbered = parts.any(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
+            if numbered {
+                parts.collect::<Vec<_>>().join(".")
+            } else {
+                name.to_owned()
+            }
         };
         let (whole, without_suffix) = (in_layer(name), in_layer(bare));
         self.ignored

@@ -73,5 +73,6 @@ suites! {
     attention
     attention_of_all_types
     attention_windows
+    attention_by_relative_position
     attention_of_many_cells
 }

@@ -13,8 +13,8 @@ use crate::parse::block_of;
 use crate::sym::{Dim, Shape};
 
 impl Checker<'_> {
-    /// The whole graph.
-    pub(super) fn graph(&mut self, graph: &ast::Graph) -> Option<Block> {
+    /// The whole graph, or that of the encoder.
+    pub(super) fn graph(&mut self, graph: &ast::Graph, encoder: bool) -> Option<Block> {
         self.place = Place::Graph;
         if !has_loop(&graph.body) {
             self.errors
@@ -30,7 +30,7 @@ impl Checker<'_> {
                 );
                 None
             }
-            Some(expr) => self.result(expr),
+            Some(expr) => self.result(expr, encoder),
         };
         self.leave_scope();
         Some(Block {
@@ -39,10 +39,14 @@ impl Checker<'_> {
         })
     }
 
-    fn result(&mut self, expr: &Expr) -> Option<crate::model::Value> {
+    fn result(&mut self, expr: &Expr, encoder: bool) -> Option<crate::model::Value> {
         let value = self.tensor(expr)?;
         let by_token = |n: &str| Shape(vec![Dim::symbol(n), Dim::n_tokens()]);
         let (logits, embeddings) = (by_token("n_vocab"), by_token("n_embd"));
+        if encoder && !value.shape.same(&embeddings) {
+            let message = format!("the encoder's result must be {embeddings}, got {}", value.shape);
+            return self.fault(expr, message);
+        }
         if !value.shape.same(&logits) && !value.shape.same(&embeddings) {
             let message = format!(
                 "the result must be {logits} (logits) or {embeddings} (embeddings), got {}",
@@ -210,10 +214,6 @@ impl Checker<'_> {
     }
 
     fn for_loop(&mut self, each: &ast::For) -> Option<Stmt> {
-        if self.place == Place::Loop {
-            let message = "a loop stands in `graph` or in a loop over numbers, not in a layer loop";
-            return self.fault_at(each.span, message);
-        }
         let faults = self.errors.len();
         let mut end = |e: &Expr| self.scalar_of(e, Ty::Int);
         let range = each.range.as_ref().map(|(from, to)| (end(from), end(to)));
@@ -240,6 +240,12 @@ impl Checker<'_> {
     /// A loop over layers.
     fn layers(&mut self, group: usize, range: Option<(Scalar, Scalar)>, each: &ast::For) -> Option<Stmt> {
         let outer = self.vars.len();
+        if self.place == Place::Loop {
+            return self.fault_at(
+                each.span,
+                "a layer loop stands in `graph` or in a loop over numbers, not in another layer loop",
+            );
+        }
         self.place = Place::Loop;
         self.group = Some(group);
         let (stmts, assigned) = self.loop_body(&each.body, None);

@@ -19,9 +19,19 @@ pub fn implementation(arch: &Arch) -> TokenStream {
         repeats: false,
         out: Vec::new(),
     };
+    let encoder = arch.encoder.as_ref().map(|graph| {
+        let result = e.block(graph);
+        quote! {
+            fn encode(&self, #b: &mut #builder_ty<'_>) -> ::core::option::Option<#id_ty> {
+                let #m = self;
+                ::core::option::Option::Some({ #result })
+            }
+        }
+    });
     let result = e.block(&arch.graph);
     quote! {
         impl #build_ty for Model {
+            #encoder
             fn build(&self, #b: &mut #builder_ty<'_>) -> #id_ty {
                 let #m = self;
                 #result
@@ -190,6 +200,7 @@ impl Emitter<'_> {
                 let w = self.handle(*w);
                 quote!(#b.linear(#w, #x))
             }
+            ValueKind::Encoded => quote!(#b.encoded()),
             ValueKind::Weight(w) => {
                 let w = self.handle(*w);
                 quote!(#b.weight(#w))

@@ -19,7 +19,7 @@ use self::memory::{Budget, ReferenceBuffer, ReferenceBufferType};
 use self::scratch::Scratch;
 use super::host::machine_memory;
 use super::{Backend, BackendError, BackendParams, BufferType, Device, DeviceKind, MemoryMap, Registry, rules};
-use crate::graph::{Graph, Op, Tensor, TensorId};
+use crate::graph::{Attention, Buckets, Graph, Op, Tensor, TensorId};
 
 const NAME: &str = "reference";
 
@@ -194,7 +194,7 @@ impl Operands<'_> {
             Op::Norm { eps } => ops::norm(&self.load(0)?, eps),
             Op::L2Norm { eps } => ops::l2_norm(&self.load(0)?, eps),
             Op::Rope(p) => rope::rope(&self.load(0)?, &self.ints(1)?, self.optional(2)?.as_ref(), &p),
-            Op::Attention(p) => attention::attention(&self.attention_operands()?, &p),
+            Op::Attention(p) => attention::attention(&self.attention_operands(&p)?, &p),
             Op::SoftMax { scale } => ops::soft_max(&self.load(0)?, scale),
             Op::TopMask { k } => ops::top_mask(&self.load(0)?, k),
             Op::SumRows => ops::sum_rows(&self.load(0)?),
@@ -209,7 +209,7 @@ impl Operands<'_> {
         self.with_bytes_mut(|bytes| result.write(self.node, bytes))
     }
 
-    fn attention_operands(&self) -> Result<attention::Operands, BackendError> {
+    fn attention_operands(&self, p: &Attention) -> Result<attention::Operands, BackendError> {
         Ok(attention::Operands {
             q: self.load(0)?,
             k: self.load(1)?,
@@ -218,7 +218,8 @@ impl Operands<'_> {
             cell_seqs: self.ints(4)?,
             query_pos: self.ints(5)?,
             query_seq: self.ints(6)?,
-            sinks: self.optional(7)?,
+            sinks: self.optional(p.sinks())?,
+            biases: if p.buckets == Buckets::None { None } else { self.optional(7)? },
         })
     }
 

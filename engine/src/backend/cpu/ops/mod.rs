@@ -110,7 +110,7 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
         Op::SetRows => dense(2),
         Op::MulMat | Op::MulMatId => dense_rows(0) && node.is_contiguous(),
         Op::Rope(_) => dense(1) && node.is_contiguous(),
-        Op::Attention(_) => dense_rows(1) && dense_rows(2) && (3..7).all(dense) && node.is_contiguous(),
+        Op::Attention(_) => dense_rows(1) && dense_rows(2) && (3..8).all(dense) && node.is_contiguous(),
         _ => node.is_contiguous(),
     };
     if layout {
