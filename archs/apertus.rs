@@ -21,37 +21,24 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        rope_freqs?: vector "rope_freqs"  [n_rot / 2];
-        output_norm: vector "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab];
+        use own_output;
+        rope_freqs?: vector "rope_freqs" [n_rot / 2];
         // Files may carry these; the graph has no use for them.
         ignore "attn_q_norm.bias", "attn_k_norm.bias", "ffn_up.scale", "ffn_down.scale";
         ignore "attn_q.input_scale", "attn_k.input_scale", "attn_v.input_scale", "attn_output.input_scale";
         ignore "ffn_up.input_scale", "ffn_down.input_scale";
 
         layer {
-            attn_norm: vector "attn_norm"   [n_embd];
-            wq:        linear "attn_q"      [n_embd -> n_head * head_dim];
-            wk:        linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-            wv:        linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-            wo:        linear "attn_output" [n_head * head_dim_v -> n_embd];
-            q_norm:    vector "attn_q_norm" [head_dim];
-            k_norm:    vector "attn_k_norm" [head_dim];
-            ffn_norm:  vector "ffn_norm"    [n_embd];
-            up:        linear "ffn_up"      [n_embd -> n_ff];
-            down:      linear "ffn_down"    [n_ff -> n_embd];
+            attn_norm, ffn_norm: vector [n_embd];
+            use qk_norm_attention;
+            use plain_ffn;
         }
     }
 
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
-            let q = rope(rms_norm(heads(wq(h), n_head), q_norm, eps), factors = rope_freqs);
-            let k = rope(rms_norm(heads(wk(h), n_head_kv), k_norm, eps), factors = rope_freqs);
-            let v = heads(wv(h), n_head_kv);
-            x += wo(attention(q, k, v, scale = kq_scale));
+            x += attend(rms_norm(x, attn_norm, eps), factors = rope_freqs, scale = kq_scale);
             let h = up(rms_norm(x, ffn_norm, eps));
             // xIELU: a parabola above 0, an exponential below, each with its slope.
             let above = relu(h);

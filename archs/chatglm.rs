@@ -9,30 +9,20 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: vector "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+        use tied_output;
 
         layer {
-            attn_norm: vector "attn_norm"   [n_embd];
-            wq:        linear "attn_q"      [n_embd -> n_head * head_dim];
-            wk:        linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-            wv:        linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-            wo:        linear "attn_output" [n_head * head_dim_v -> n_embd];
-            ffn_norm:  vector "ffn_norm"    [n_embd];
-            up:        linear "ffn_up"      [n_embd -> 2 * n_ff];  // the gate's rows, then the values'
-            down:      linear "ffn_down"    [n_ff -> n_embd];
+            attn_norm, ffn_norm: vector [n_embd];
+            use self_attention;
+            up:   linear "ffn_up"   [n_embd -> 2 * n_ff];  // the gate's rows, then the values'
+            down: linear "ffn_down" [n_ff -> n_embd];
         }
     }
 
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
-            let q = rope(heads(wq(h), n_head));
-            let k = rope(heads(wk(h), n_head_kv));
-            let v = heads(wv(h), n_head_kv);
-            x += wo(attention(q, k, v));
+            x += attend(rms_norm(x, attn_norm, eps));
             let h = rms_norm(x, ffn_norm, eps);
             let h = up(h);
             x += down(silu(h[..n_ff]) * h[n_ff..]);

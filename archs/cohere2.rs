@@ -14,19 +14,12 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: vector "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+        use tied_output;
 
         layer {
-            attn_norm: vector "attn_norm"   [n_embd];
-            wq:        linear "attn_q"      [n_embd -> n_head * head_dim];
-            wk:        linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-            wv:        linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-            wo:        linear "attn_output" [n_head * head_dim_v -> n_embd];
-            gate:      linear "ffn_gate"    [n_embd -> n_ff];
-            up:        linear "ffn_up"      [n_embd -> n_ff];
-            down:      linear "ffn_down"    [n_ff -> n_embd];
+            attn_norm: vector "attn_norm" [n_embd];
+            use self_attention;
+            use gated_ffn;
         }
     }
 
@@ -42,7 +35,7 @@ arch_macros::arch! {
                 k = rope(k);
             }
             let attn = wo(attention(q, k, v, window = standard(n_swa, is_swa)));
-            x += attn + down(silu(gate(h)) * up(h));
+            x += attn + ffn(h);
         }
         let logits = output(layer_norm(x, output_norm, eps));
         if logit_scale != 0.0 { logits * logit_scale } else { logits }

@@ -31,16 +31,11 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: vector "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+        use tied_output;
 
         layer {
-            attn_norm: vector "attn_norm"   [n_embd];
-            wq:        linear "attn_q"      [n_embd -> n_head * head_dim];
-            wk:        linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-            wv:        linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-            wo:        linear "attn_output" [n_head * head_dim_v -> n_embd];
+            attn_norm: vector "attn_norm" [n_embd];
+            use self_attention;
             if has_experts {
                 router:        linear  "ffn_gate_inp"     [n_embd -> n_expert];
                 gate_up_exps?: experts "ffn_gate_up_exps" [n_embd -> 2 * n_ff_exp; n_expert];
@@ -48,14 +43,10 @@ arch_macros::arch! {
                 up_exps?:      experts "ffn_up_exps"      [n_embd -> n_ff_exp; n_expert];
                 down_exps:     experts "ffn_down_exps"    [n_ff_exp -> n_embd; n_expert];
             } else {
-                gate: linear "ffn_gate" [n_embd -> n_ff];
-                up:   linear "ffn_up"   [n_embd -> n_ff];
-                down: linear "ffn_down" [n_ff -> n_embd];
+                use gated_ffn;
             }
             if has_shared {
-                gate_shexp: linear "ffn_gate_shexp" [n_embd -> n_ff_shexp];
-                up_shexp:   linear "ffn_up_shexp"   [n_embd -> n_ff_shexp];
-                down_shexp: linear "ffn_down_shexp" [n_ff_shexp -> n_embd];
+                use shared_experts(width = n_ff_shexp);
             }
         }
     }
@@ -78,11 +69,11 @@ arch_macros::arch! {
                               down = down_exps, act = silu, gating = gating, n_used = n_expert_used,
                               norm_weights = norm_weights, scale = weights_scale);
                 if has_shared {
-                    ffn = (ffn + down_shexp(silu(gate_shexp(h)) * up_shexp(h))) * 0.5;
+                    ffn = (ffn + shared(h)) * 0.5;
                 }
                 x += ffn + attn;
             } else {
-                x += down(silu(gate(h)) * up(h)) + attn;
+                x += ffn(h) + attn;
             }
         }
         let h = if rms_eps > 0.0 { rms_norm(x, output_norm, rms_eps) } else { layer_norm(x, output_norm, norm_eps) };

@@ -13,21 +13,13 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: vector "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab];
+        use own_output;
 
         layer {
-            attn_norm:     vector  "attn_norm"        [n_embd];
-            wq:            linear  "attn_q"           [n_embd -> n_head * head_dim];
-            wk:            linear  "attn_k"           [n_embd -> n_head_kv * head_dim];
-            wv:            linear  "attn_v"           [n_embd -> n_head_kv * head_dim_v];
-            wo:            linear  "attn_output"      [n_head * head_dim_v -> n_embd];
-            attn_out_norm: vector  "attn_output_norm" [n_embd];
-            router:        linear  "ffn_gate_inp"     [n_embd -> n_expert];
-            gate_exps:     experts "ffn_gate_exps"    [n_embd -> n_ff; n_expert];
-            up_exps:       experts "ffn_up_exps"      [n_embd -> n_ff; n_expert];
-            down_exps:     experts "ffn_down_exps"    [n_ff -> n_embd; n_expert];
+            attn_norm: vector "attn_norm" [n_embd];
+            use self_attention;
+            attn_out_norm: vector "attn_output_norm" [n_embd];
+            use experts;
         }
     }
 
@@ -40,8 +32,7 @@ arch_macros::arch! {
             let v = heads(clamp(wv(h), -limit, limit), n_head_kv);
             x += wo(attention(q, k, v));
             let h = layer_norm(x, attn_out_norm, eps);
-            x += moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
-                     gating = softmax, n_used = n_expert_used, norm_weights = true);
+            x += routed(h);
         }
         output(layer_norm(x, output_norm, eps))
     }

@@ -14,29 +14,16 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: vector "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+        use tied_output;
 
         layer {
-            attn_norm: vector "attn_norm"   [n_embd];
-            wq:        linear "attn_q"      [n_embd -> n_head * head_dim];
-            wk:        linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-            wv:        linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-            wo:        linear "attn_output" [n_head * head_dim_v -> n_embd];
-            ffn_norm:  vector "ffn_norm"    [n_embd];
+            attn_norm, ffn_norm: vector [n_embd];
+            use self_attention;
             if il < n_dense {
-                gate: linear "ffn_gate" [n_embd -> n_ff];
-                up:   linear "ffn_up"   [n_embd -> n_ff];
-                down: linear "ffn_down" [n_ff -> n_embd];
+                use gated_ffn;
             } else {
-                router:     linear  "ffn_gate_inp"   [n_embd -> n_expert];
-                gate_exps:  experts "ffn_gate_exps"  [n_embd -> n_ff_exp; n_expert];
-                up_exps:    experts "ffn_up_exps"    [n_embd -> n_ff_exp; n_expert];
-                down_exps:  experts "ffn_down_exps"  [n_ff_exp -> n_embd; n_expert];
-                gate_shexp: linear  "ffn_gate_shexp" [n_embd -> n_ff_exp * n_shared];
-                up_shexp:   linear  "ffn_up_shexp"   [n_embd -> n_ff_exp * n_shared];
-                down_shexp: linear  "ffn_down_shexp" [n_ff_exp * n_shared -> n_embd];
+                use experts(width = n_ff_exp);
+                use shared_experts(width = n_ff_exp * n_shared);
             }
         }
     }
@@ -44,19 +31,12 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
-            let q = rope(heads(wq(h), n_head));
-            let k = rope(heads(wk(h), n_head_kv));
-            let v = heads(wv(h), n_head_kv);
-            x += wo(attention(q, k, v));
+            x += attend(rms_norm(x, attn_norm, eps));
             let h = rms_norm(x, ffn_norm, eps);
             if il < n_dense {
-                x += down(silu(gate(h)) * up(h));
+                x += ffn(h);
             } else {
-                let routed = moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
-                                 gating = softmax, n_used = n_expert_used, norm_weights = false,
-                                 scale = weights_scale);
-                x += routed + down_shexp(silu(gate_shexp(h)) * up_shexp(h));
+                x += routed(h, norm_weights = false, scale = weights_scale) + shared(h);
             }
         }
         output(rms_norm(x, output_norm, eps))

@@ -17,18 +17,12 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: vector "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+        use tied_output;
         ignore "attn_output.bias"; // files may hold one that the published model does not use
 
         layer {
-            attn_norm: vector "attn_norm"   [n_embd];
-            wq:        linear "attn_q"      [n_embd -> n_head * head_dim];
-            wk:        linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-            wv:        linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-            wo:        linear "attn_output" [n_head * head_dim_v -> n_embd];
-            ffn_norm:  vector "ffn_norm"    [n_embd];
+            attn_norm, ffn_norm: vector [n_embd];
+            use self_attention;
             if has_experts {
                 router:      linear  "ffn_gate_inp"     [n_embd -> n_expert];
                 probs_bias?: raw     "exp_probs_b.bias" [n_expert];
@@ -36,14 +30,10 @@ arch_macros::arch! {
                 up_exps:     experts "ffn_up_exps"      [n_embd -> n_ff_exp; n_expert];
                 down_exps:   experts "ffn_down_exps"    [n_ff_exp -> n_embd; n_expert];
             } else {
-                gate: linear "ffn_gate" [n_embd -> n_ff];
-                up:   linear "ffn_up"   [n_embd -> n_ff];
-                down: linear "ffn_down" [n_ff -> n_embd];
+                use gated_ffn;
             }
             if has_shared {
-                gate_shexp: linear "ffn_gate_shexp" [n_embd -> n_ff_shexp];
-                up_shexp:   linear "ffn_up_shexp"   [n_embd -> n_ff_shexp];
-                down_shexp: linear "ffn_down_shexp" [n_ff_shexp -> n_embd];
+                use shared_experts(width = n_ff_shexp);
             }
         }
     }
@@ -51,22 +41,18 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
-            let q = rope(heads(wq(h), n_head));
-            let k = rope(heads(wk(h), n_head_kv));
-            let v = heads(wv(h), n_head_kv);
-            x += wo(attention(q, k, v));
+            x += attend(rms_norm(x, attn_norm, eps));
             let h = rms_norm(x, ffn_norm, eps);
             if has_experts {
                 let ffn = moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
                               gating = softmax, n_used = n_expert_used, norm_weights = true,
                               selection_bias = probs_bias);
                 if has_shared {
-                    ffn += down_shexp(silu(gate_shexp(h)) * up_shexp(h));
+                    ffn += shared(h);
                 }
                 x += ffn;
             } else {
-                x += down(silu(gate(h)) * up(h));
+                x += ffn(h);
             }
         }
         output(rms_norm(x, output_norm, eps))

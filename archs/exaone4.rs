@@ -16,23 +16,16 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: vector "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
-        rope_freqs?: vector "rope_freqs"  [n_rot / 2];
+        use tied_output;
+        rope_freqs?: vector "rope_freqs" [n_rot / 2];
 
         layer {
-            wq:             linear "attn_q"              [n_embd -> n_head * head_dim];
-            wk:             linear "attn_k"              [n_embd -> n_head_kv * head_dim];
-            wv:             linear "attn_v"              [n_embd -> n_head_kv * head_dim_v];
+            use self_attention;
             q_norm:         vector "attn_q_norm"         [head_dim];
             k_norm:         vector "attn_k_norm"         [head_dim];
-            wo:             linear "attn_output"         [n_head * head_dim_v -> n_embd];
             attn_post_norm: vector "post_attention_norm" [n_embd];
-            gate:           linear "ffn_gate"            [n_embd -> n_ff];
-            up:             linear "ffn_up"              [n_embd -> n_ff];
-            down:           linear "ffn_down"            [n_ff -> n_embd];
-            ffn_post_norm:  vector "post_ffw_norm"       [n_embd];
+            use gated_ffn;
+            ffn_post_norm: vector "post_ffw_norm" [n_embd];
         }
     }
 
@@ -48,7 +41,7 @@ arch_macros::arch! {
             let v = heads(wv(x), n_head_kv);
             let attn = wo(attention(q, k, v, window = standard(n_swa, windowed)));
             x += rms_norm(attn, attn_post_norm, eps);
-            x += rms_norm(down(silu(gate(x)) * up(x)), ffn_post_norm, eps);
+            x += rms_norm(ffn(x), ffn_post_norm, eps);
         }
         output(rms_norm(x, output_norm, eps))
     }

@@ -22,33 +22,20 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: vector "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
-        rope_freqs?: vector "rope_freqs"  [n_rot / 2];
+        use tied_output;
+        rope_freqs?: vector "rope_freqs" [n_rot / 2];
 
         layer {
-            attn_norm: vector "attn_norm"   [n_embd];
-            wq:        linear "attn_q"      [n_embd -> n_head * head_dim];
-            wk:        linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-            wv:        linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-            q_norm:    vector "attn_q_norm" [head_dim];
-            k_norm:    vector "attn_k_norm" [head_dim];
-            wo:        linear "attn_output" [n_head * head_dim_v -> n_embd];
-            ffn_norm:  vector "ffn_norm"    [n_embd];
+            attn_norm, ffn_norm: vector [n_embd];
+            use self_attention;
+            q_norm: vector "attn_q_norm" [head_dim];
+            k_norm: vector "attn_k_norm" [head_dim];
             if il < n_dense {
-                gate: linear "ffn_gate" [n_embd -> n_ff];
-                up:   linear "ffn_up"   [n_embd -> n_ff];
-                down: linear "ffn_down" [n_ff -> n_embd];
+                use gated_ffn;
             } else {
-                router:      linear  "ffn_gate_inp"     [n_embd -> n_expert];
-                probs_bias?: raw     "exp_probs_b.bias" [n_expert];
-                gate_exps:   experts "ffn_gate_exps"    [n_embd -> n_ff_exp; n_expert];
-                up_exps:     experts "ffn_up_exps"      [n_embd -> n_ff_exp; n_expert];
-                down_exps:   experts "ffn_down_exps"    [n_ff_exp -> n_embd; n_expert];
-                gate_shexp:  linear  "ffn_gate_shexp"   [n_embd -> n_ff_shexp];
-                up_shexp:    linear  "ffn_up_shexp"     [n_embd -> n_ff_shexp];
-                down_shexp:  linear  "ffn_down_shexp"   [n_ff_shexp -> n_embd];
+                use experts(width = n_ff_exp);
+                probs_bias?: raw "exp_probs_b.bias" [n_expert];
+                use shared_experts(width = n_ff_shexp);
             }
         }
     }
@@ -67,13 +54,10 @@ arch_macros::arch! {
             x += wo(attention(q, k, v, window = standard(n_swa, is_swa)));
             let h = rms_norm(x, ffn_norm, eps);
             if il < n_dense {
-                x += down(silu(gate(h)) * up(h));
+                x += ffn(h);
             } else {
-                let routed = moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
-                                 gating = gating_func, n_used = n_expert_used, norm_weights = norm_weights,
-                                 scale = weights_scale, selection_bias = probs_bias, n_groups = n_group,
-                                 n_groups_used = n_group_used);
-                x += routed + down_shexp(silu(gate_shexp(h)) * up_shexp(h));
+                x += routed(h, gating = gating_func, norm_weights = norm_weights, scale = weights_scale,
+                            selection_bias = probs_bias, n_groups = n_group, n_groups_used = n_group_used) + shared(h);
             }
         }
         output(rms_norm(x, output_norm, eps))

@@ -9,19 +9,13 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: norm   "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+        use tied_output(kind = norm);
 
         layer {
-            attn_norm:    norm   "attn_norm"   [n_embd];
-            attn_norm_2?: norm   "attn_norm_2" [n_embd];
-            wq:           linear "attn_q"      [n_embd -> n_head * head_dim];
-            wk:           linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-            wv:           linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-            wo:           linear "attn_output" [n_head * head_dim_v -> n_embd];
-            up:           linear "ffn_up"      [n_embd -> n_ff];
-            down:         linear "ffn_down"    [n_ff -> n_embd];
+            attn_norm:    norm "attn_norm"   [n_embd];
+            attn_norm_2?: norm "attn_norm_2" [n_embd];
+            use self_attention;
+            use plain_ffn;
         }
     }
 
@@ -29,7 +23,7 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let h = layer_norm(x, attn_norm, eps);
-            let ffn = down(gelu(up(h)));
+            let ffn = ffn(h);
             if has(attn_norm_2) { h = layer_norm(x, attn_norm_2, eps); }
             let q = rope(heads(wq(h), n_head));
             let k = rope(heads(wk(h), n_head_kv));

@@ -19,25 +19,17 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: vector "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+        use tied_output;
         ignore "dense_2", "dense_3"; // heads of the embedding models
 
         layer {
-            attn_norm:      vector "attn_norm"           [n_embd];
-            wq:             linear "attn_q"              [n_embd -> n_head * head_dim];
-            wk:             linear "attn_k"              [n_embd -> n_head_kv * head_dim];
-            wv:             linear "attn_v"              [n_embd -> n_head_kv * head_dim_v];
+            attn_norm, ffn_norm: vector [n_embd];
+            use self_attention;
             q_norm:         vector "attn_q_norm"         [head_dim];
             k_norm:         vector "attn_k_norm"         [head_dim];
-            wo:             linear "attn_output"         [n_head * head_dim_v -> n_embd];
             attn_post_norm: vector "post_attention_norm" [n_embd];
-            ffn_norm:       vector "ffn_norm"            [n_embd];
-            gate:           linear "ffn_gate"            [n_embd -> n_ff];
-            up:             linear "ffn_up"              [n_embd -> n_ff];
-            down:           linear "ffn_down"            [n_ff -> n_embd];
-            ffn_post_norm:  vector "post_ffw_norm"       [n_embd];
+            use gated_ffn;
+            ffn_post_norm: vector "post_ffw_norm" [n_embd];
         }
     }
 
@@ -52,8 +44,7 @@ arch_macros::arch! {
             let v = heads(wv(h), n_head_kv);
             let attn = wo(attention(q, k, v, scale = kq_scale, window = standard(n_swa, windowed)));
             x += rms_norm(attn, attn_post_norm, eps);
-            let h = rms_norm(x, ffn_norm, eps);
-            x += rms_norm(down(gelu(gate(h)) * up(h)), ffn_post_norm, eps);
+            x += rms_norm(ffn(rms_norm(x, ffn_norm, eps), act = gelu), ffn_post_norm, eps);
         }
         let logits = output(rms_norm(x, output_norm, eps));
         if logit_cap > 0.0 { softcap(logits, logit_cap) } else { logits }

@@ -1,30 +1,24 @@
-//! GLM-4 (0414): ChatGLM with norms after attention and feed-forward too. Of its vision model the text path: positions whose axes
-//! are all equal.
+//! GLM-4 (0414): ChatGLM with norms after attention and feed-forward too. Files of its vision
+//! model have positions with axes.
 
 arch_macros::arch! {
     name: "glm4";
-    rope: norm;
+    rope: norm or mrope;
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: vector "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+        use tied_output;
 
         layer {
-            attn_norm: vector "attn_norm"   [n_embd];
-            wq:        linear "attn_q"      [n_embd -> n_head * head_dim];
-            wk:        linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-            wv:        linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-            wo:        linear "attn_output" [n_head * head_dim_v -> n_embd];
+            attn_norm, ffn_norm: vector [n_embd];
+            use self_attention;
             attn_post: vector "post_attention_norm" [n_embd];
-            ffn_norm:  vector "ffn_norm"    [n_embd];
-            up:        linear "ffn_up"      [n_embd -> 2 * n_ff];  // the gate's rows, then the values'
-            down:      linear "ffn_down"    [n_ff -> n_embd];
-            ffn_post:  vector "post_ffw_norm" [n_embd];
+            up:        linear "ffn_up"              [n_embd -> 2 * n_ff];  // the gate's rows, then the values'
+            down:      linear "ffn_down"            [n_ff -> n_embd];
+            ffn_post:  vector "post_ffw_norm"       [n_embd];
         }
     }
 
@@ -32,9 +26,8 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            // The vision model, known by its sections, pairs halves.
-            let q = rope(heads(wq(h), n_head), halves = rope_sections);
-            let k = rope(heads(wk(h), n_head_kv), halves = rope_sections);
+            let q = rope(heads(wq(h), n_head));
+            let k = rope(heads(wk(h), n_head_kv));
             let v = heads(wv(h), n_head_kv);
             x += rms_norm(wo(attention(q, k, v)), attn_post, eps);
             let h = rms_norm(x, ffn_norm, eps);

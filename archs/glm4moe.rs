@@ -3,7 +3,7 @@
 
 arch_macros::arch! {
     name: "glm4moe";
-    rope: neox;
+    rope: neox or mrope;
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
@@ -23,34 +23,22 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: vector "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+        use tied_output;
 
         layer {
-            attn_norm: vector "attn_norm"           [n_embd];
-            wq:        linear "attn_q"              [n_embd -> n_head * head_dim];
-            wk:        linear "attn_k"              [n_embd -> n_head_kv * head_dim];
-            wv:        linear "attn_v"              [n_embd -> n_head_kv * head_dim_v];
+            attn_norm: vector "attn_norm" [n_embd];
+            use self_attention;
             q_norm?:   vector "attn_q_norm"         [head_dim];
             k_norm?:   vector "attn_k_norm"         [head_dim];
-            wo:        linear "attn_output"         [n_head * head_dim_v -> n_embd];
             post_norm: vector "post_attention_norm" [n_embd];
             if has_experts {
-                router:     linear  "ffn_gate_inp"     [n_embd -> n_expert];
-                probs_bias: raw     "exp_probs_b.bias" [n_expert];
-                gate_exps:  experts "ffn_gate_exps"    [n_embd -> n_ff_exp; n_expert];
-                up_exps:    experts "ffn_up_exps"      [n_embd -> n_ff_exp; n_expert];
-                down_exps:  experts "ffn_down_exps"    [n_ff_exp -> n_embd; n_expert];
+                use experts(width = n_ff_exp);
+                probs_bias: raw "exp_probs_b.bias" [n_expert];
             } else {
-                gate: linear "ffn_gate" [n_embd -> n_ff];
-                up:   linear "ffn_up"   [n_embd -> n_ff];
-                down: linear "ffn_down" [n_ff -> n_embd];
+                use gated_ffn;
             }
             if has_shared {
-                gate_shexp: linear "ffn_gate_shexp" [n_embd -> n_ff_exp * n_shared];
-                up_shexp:   linear "ffn_up_shexp"   [n_embd -> n_ff_exp * n_shared];
-                down_shexp: linear "ffn_down_shexp" [n_ff_exp * n_shared -> n_embd];
+                use shared_experts(width = n_ff_exp * n_shared);
             }
         }
     }
@@ -71,16 +59,14 @@ arch_macros::arch! {
             x += wo(attention(rope(q), rope(k), v));
             let h = rms_norm(x, post_norm, eps);
             if has_experts {
-                let ffn = moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
-                              gating = gating, n_used = n_expert_used, norm_weights = norm_weights,
-                              scale = weights_scale, selection_bias = probs_bias, n_groups = n_group,
-                              n_groups_used = n_group_used);
+                let ffn = routed(h, gating = gating, norm_weights = norm_weights, scale = weights_scale,
+                                 selection_bias = probs_bias, n_groups = n_group, n_groups_used = n_group_used);
                 if has_shared {
-                    ffn += down_shexp(silu(gate_shexp(h)) * up_shexp(h));
+                    ffn += shared(h);
                 }
                 x += ffn;
             } else {
-                x += down(silu(gate(h)) * up(h));
+                x += ffn(h);
             }
         }
         output(rms_norm(x, output_norm, eps))

@@ -15,33 +15,21 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: vector "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab];
+        use own_output;
 
         layer {
-            attn_norm: vector  "attn_norm"           [n_embd];
-            wq:        linear  "attn_q"              [n_embd -> n_head * head_dim];
-            wk:        linear  "attn_k"              [n_embd -> n_head_kv * head_dim];
-            wv:        linear  "attn_v"              [n_embd -> n_head_kv * head_dim_v];
-            sinks:     vector  "attn_sinks"          [n_head];
-            wo:        linear  "attn_output"         [n_head * head_dim_v -> n_embd];
-            post_norm: vector  "post_attention_norm" [n_embd];
-            router:    linear  "ffn_gate_inp"        [n_embd -> n_expert];
-            gate_exps: experts "ffn_gate_exps"       [n_embd -> n_ff_exp; n_expert];
-            up_exps:   experts "ffn_up_exps"         [n_embd -> n_ff_exp; n_expert];
-            down_exps: experts "ffn_down_exps"       [n_ff_exp -> n_embd; n_expert];
+            attn_norm: vector "attn_norm" [n_embd];
+            use self_attention;
+            sinks:     vector "attn_sinks"          [n_head];
+            post_norm: vector "post_attention_norm" [n_embd];
+            use experts(width = n_ff_exp);
         }
     }
 
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
-            let q = rope(heads(wq(h), n_head), base = rope_base);
-            let k = rope(heads(wk(h), n_head_kv), base = rope_base);
-            let v = heads(wv(h), n_head_kv);
-            x += wo(attention(q, k, v, sinks = sinks, window = standard(n_swa, is_swa)));
+            x += attend(rms_norm(x, attn_norm, eps), base = rope_base, sinks = sinks, window = standard(n_swa, is_swa));
             let h = rms_norm(x, post_norm, eps);
             // The numbers of the published model: its files do not hold them.
             x += moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = gelu_quick,

@@ -21,24 +21,14 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"         [n_embd, n_vocab];
-        output_norm: vector "output_norm"        [n_embd];
-        output:      linear "output"             [n_embd -> n_vocab] or token_embd;
-        rope_freqs?: vector "rope_freqs"         [n_rot / 2];
-        rope_short?: vector "rope_factors_short" [n_rot / 2];
-        rope_long?:  vector "rope_factors_long"  [n_rot / 2];
+        use tied_output;
+        use rope_factors;
 
         layer {
-            attn_norm: vector "attn_norm"   [n_embd];
-            wq:        linear "attn_q"      [n_embd -> n_head * head_dim];
-            wk:        linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-            wv:        linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-            wo:        linear "attn_output" [n_head * head_dim_v -> n_embd];
-            ffn_norm:  vector "ffn_norm"    [n_embd];
+            attn_norm, ffn_norm: vector [n_embd];
+            use self_attention;
             if n_expert == 0 {
-                gate: linear "ffn_gate" [n_embd -> n_ff];
-                up:   linear "ffn_up"   [n_embd -> n_ff];
-                down: linear "ffn_down" [n_ff -> n_embd];
+                use gated_ffn;
             } else {
                 router:     linear  "ffn_gate_inp"  [n_embd -> n_expert];
                 gate_exps?: experts "ffn_gate_exps" [n_embd -> n_ff; n_expert];
@@ -46,9 +36,7 @@ arch_macros::arch! {
                 down_exps:  experts "ffn_down_exps" [n_ff -> n_embd; n_expert];
             }
             if n_expert > 0 && n_ff_shexp > 0 {
-                gate_shexp: linear "ffn_gate_shexp" [n_embd -> n_ff_shexp];
-                up_shexp:   linear "ffn_up_shexp"   [n_embd -> n_ff_shexp];
-                down_shexp: linear "ffn_down_shexp" [n_ff_shexp -> n_embd];
+                use shared_experts(width = n_ff_shexp);
             }
         }
     }
@@ -67,12 +55,12 @@ arch_macros::arch! {
             x += wo(attention(q, k, v, scale = kq_scale)) * residual_scale;
             let h = rms_norm(x, ffn_norm, eps);
             if n_expert == 0 {
-                x += down(silu(gate(h)) * up(h)) * residual_scale;
+                x += ffn(h) * residual_scale;
             } else {
                 let ffn = moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
                           gating = softmax, n_used = n_expert_used, norm_weights = true);
                 if n_expert > 0 && n_ff_shexp > 0 {
-                    ffn += down_shexp(silu(gate_shexp(h)) * up_shexp(h));
+                    ffn += shared(h);
                 }
                 x += ffn * residual_scale;
             }

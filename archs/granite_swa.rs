@@ -25,28 +25,17 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: vector "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
-        rope_freqs?: vector "rope_freqs"  [n_rot / 2];
+        use tied_output;
+        rope_freqs?: vector "rope_freqs" [n_rot / 2];
 
         layer {
-            attn_norm: vector "attn_norm"   [n_embd];
-            wq:        linear "attn_q"      [n_embd -> n_head * head_dim];
-            wk:        linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-            wv:        linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-            wo:        linear "attn_output" [n_head * head_dim_v -> n_embd];
-            sinks:     vector "attn_sinks"  [n_head];
-            ffn_norm:  vector "ffn_norm"    [n_embd];
+            attn_norm, ffn_norm: vector [n_embd];
+            use self_attention;
+            sinks: vector "attn_sinks" [n_head];
             if n_expert == 0 {
-                gate: linear "ffn_gate" [n_embd -> n_ff];
-                up:   linear "ffn_up"   [n_embd -> n_ff];
-                down: linear "ffn_down" [n_ff -> n_embd];
+                use gated_ffn;
             } else {
-                router:    linear  "ffn_gate_inp"  [n_embd -> n_expert];
-                gate_exps: experts "ffn_gate_exps" [n_embd -> n_ff; n_expert];
-                up_exps:   experts "ffn_up_exps"   [n_embd -> n_ff; n_expert];
-                down_exps: experts "ffn_down_exps" [n_ff -> n_embd; n_expert];
+                use experts;
             }
             if has_shared {
                 up_shexp:   linear "ffn_up_shexp"   [n_embd -> 2 * n_ff_shexp]; // the gate's rows, then the values'
@@ -65,14 +54,14 @@ arch_macros::arch! {
                 q = rope(q, factors = rope_freqs);
                 k = rope(k, factors = rope_freqs);
             }
-            let a = attention(q, k, heads(wv(h), n_head_kv), scale = kq_scale, sinks = sinks, window = standard(n_swa, is_swa));
+            let a = attention(q, k, heads(wv(h), n_head_kv), scale = kq_scale, sinks = sinks, window = standard(n_swa,
+                                                                                                                is_swa));
             x += wo(a) * residual_scale;
             let h = rms_norm(x, ffn_norm, eps);
             if n_expert == 0 {
-                x += down(silu(gate(h)) * up(h)) * residual_scale;
+                x += ffn(h) * residual_scale;
             } else {
-                let ffn = moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
-                              gating = softmax, n_used = n_expert_used, norm_weights = true);
+                let ffn = routed(h);
                 if has_shared {
                     let s = up_shexp(h);
                     ffn += down_shexp(silu(s[..n_ff_shexp]) * s[n_ff_shexp..]);

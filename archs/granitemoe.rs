@@ -21,22 +21,14 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: vector "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
-        rope_freqs?: vector "rope_freqs"  [n_rot / 2];
+        use tied_output;
+        rope_freqs?: vector "rope_freqs" [n_rot / 2];
 
         layer {
-            attn_norm: vector "attn_norm"   [n_embd];
-            wq:        linear "attn_q"      [n_embd -> n_head * head_dim];
-            wk:        linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-            wv:        linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-            wo:        linear "attn_output" [n_head * head_dim_v -> n_embd];
-            ffn_norm:  vector "ffn_norm"    [n_embd];
+            attn_norm, ffn_norm: vector [n_embd];
+            use self_attention;
             if n_expert == 0 {
-                gate: linear "ffn_gate" [n_embd -> n_ff];
-                up:   linear "ffn_up"   [n_embd -> n_ff];
-                down: linear "ffn_down" [n_ff -> n_embd];
+                use gated_ffn;
             } else {
                 router:     linear  "ffn_gate_inp"  [n_embd -> n_expert];
                 gate_exps?: experts "ffn_gate_exps" [n_embd -> n_ff; n_expert];
@@ -44,9 +36,7 @@ arch_macros::arch! {
                 down_exps:  experts "ffn_down_exps" [n_ff -> n_embd; n_expert];
             }
             if has_shared {
-                gate_shexp: linear "ffn_gate_shexp" [n_embd -> n_ff_shexp];
-                up_shexp:   linear "ffn_up_shexp"   [n_embd -> n_ff_shexp];
-                down_shexp: linear "ffn_down_shexp" [n_ff_shexp -> n_embd];
+                use shared_experts(width = n_ff_shexp);
             }
         }
     }
@@ -54,19 +44,15 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens] * embedding_scale;
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
-            let q = rope(heads(wq(h), n_head), factors = rope_freqs);
-            let k = rope(heads(wk(h), n_head_kv), factors = rope_freqs);
-            let v = heads(wv(h), n_head_kv);
-            x += wo(attention(q, k, v, scale = kq_scale)) * residual_scale;
+            x += attend(rms_norm(x, attn_norm, eps), factors = rope_freqs, scale = kq_scale) * residual_scale;
             let h = rms_norm(x, ffn_norm, eps);
             if n_expert == 0 {
-                x += down(silu(gate(h)) * up(h)) * residual_scale;
+                x += ffn(h) * residual_scale;
             } else {
                 let ffn = moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
                               gating = softmax, n_used = n_expert_used, norm_weights = true);
                 if has_shared {
-                    ffn += down_shexp(silu(gate_shexp(h)) * up_shexp(h));
+                    ffn += shared(h);
                 }
                 x += ffn * residual_scale;
             }

@@ -9,22 +9,14 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: vector "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+        use tied_output;
 
         layer {
-            attn_norm: vector "attn_norm"   [n_embd];
-            wq:        linear "attn_q"      [n_embd -> n_head * head_dim];
-            wk:        linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-            wv:        linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-            q_norm:    vector "attn_q_norm" [head_dim];
-            k_norm:    vector "attn_k_norm" [head_dim];
-            wo:        linear "attn_output" [n_head * head_dim_v -> n_embd];
-            ffn_norm:  vector "ffn_norm"    [n_embd];
-            gate:      linear "ffn_gate"    [n_embd -> n_ff];
-            up:        linear "ffn_up"      [n_embd -> n_ff];
-            down:      linear "ffn_down"    [n_ff -> n_embd];
+            attn_norm, ffn_norm: vector [n_embd];
+            use self_attention;
+            q_norm: vector "attn_q_norm" [head_dim];
+            k_norm: vector "attn_k_norm" [head_dim];
+            use gated_ffn;
         }
     }
 
@@ -36,8 +28,7 @@ arch_macros::arch! {
             let k = rms_norm(rope(heads(wk(h), n_head_kv)), k_norm, eps);
             let v = heads(wv(h), n_head_kv);
             x += wo(attention(q, k, v));
-            let h = rms_norm(x, ffn_norm, eps);
-            x += down(silu(gate(h)) * up(h));
+            x += ffn(rms_norm(x, ffn_norm, eps));
         }
         output(rms_norm(x, output_norm, eps))
     }

@@ -12,23 +12,16 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
+        use tied_output(kind = norm);
         position_embd?: embed "position_embd" [n_embd, n_ctx_train];
-        output_norm: norm   "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
 
         layer {
-            attn_norm: norm   "attn_norm"   [n_embd];
-            wq:        linear "attn_q"      [n_embd -> n_head * head_dim];
-            wk:        linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-            wv:        linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-            wo:        linear "attn_output" [n_head * head_dim_v -> n_embd];
-            q_norm?:   norm   "attn_q_norm" [n_head * head_dim];
-            k_norm?:   norm   "attn_k_norm" [n_head_kv * head_dim];
-            ffn_norm:  norm   "ffn_norm"    [n_embd];
-            up:        linear "ffn_up"      [n_embd -> n_ff];
-            down:      linear "ffn_down"    [n_ff -> n_embd];
-            act_div?:  raw    "ffn.act.scales" [n_ff];
+            attn_norm, ffn_norm: norm [n_embd];
+            use self_attention;
+            q_norm?: norm "attn_q_norm" [n_head * head_dim];
+            k_norm?: norm "attn_k_norm" [n_head_kv * head_dim];
+            use plain_ffn;
+            act_div?: raw "ffn.act.scales" [n_ff];
         }
     }
 

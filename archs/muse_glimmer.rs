@@ -18,25 +18,17 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: vector "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab];
+        use own_output;
 
         layer {
-            attn_norm: vector "attn_norm"   [n_embd];
-            wq:        linear "attn_q"      [n_embd -> n_head * head_dim];
-            wk:        linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-            wv:        linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-            wo:        linear "attn_output" [n_head * head_dim_v -> n_embd];
-            attn_gate: linear "attn_gate"   [n_embd -> n_head * head_dim_v];
-            q_norm:    vector "attn_q_norm" [head_dim];
-            k_norm:    vector "attn_k_norm" [head_dim];
+            attn_norm, ffn_norm: vector [n_embd];
+            use self_attention;
+            attn_gate: linear "attn_gate"           [n_embd -> n_head * head_dim_v];
+            q_norm:    vector "attn_q_norm"         [head_dim];
+            k_norm:    vector "attn_k_norm"         [head_dim];
             attn_post: vector "post_attention_norm" [n_embd];
-            ffn_norm:  vector "ffn_norm"    [n_embd];
-            ffn_post:  vector "post_ffw_norm" [n_embd];
-            gate:      linear "ffn_gate"    [n_embd -> n_ff];
-            up:        linear "ffn_up"      [n_embd -> n_ff];
-            down:      linear "ffn_down"    [n_ff -> n_embd];
+            ffn_post:  vector "post_ffw_norm"       [n_embd];
+            use gated_ffn;
         }
     }
 
@@ -52,8 +44,7 @@ arch_macros::arch! {
             }
             let a = attention(q, k, heads(wv(h), n_head_kv), window = standard(n_swa, is_swa));
             x += rms_norm(wo(sigmoid(attn_gate(h)) * a), attn_post, post_eps);
-            let h = rms_norm(x, ffn_norm, eps);
-            x += rms_norm(down(silu(gate(h)) * up(h)), ffn_post, post_eps);
+            x += rms_norm(ffn(rms_norm(x, ffn_norm, eps)), ffn_post, post_eps);
         }
         let logits = output(rms_norm(x, output_norm, eps)) * logit_scale;
         if logit_cap > 0.0 { softcap(logits, logit_cap) } else { logits }

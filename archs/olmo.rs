@@ -14,13 +14,8 @@ arch_macros::arch! {
         output:     linear "output"     [n_embd -> n_vocab] or token_embd;
 
         layer {
-            wq:   linear "attn_q"      [n_embd -> n_head * head_dim];
-            wk:   linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-            wv:   linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-            wo:   linear "attn_output" [n_head * head_dim_v -> n_embd];
-            gate: linear "ffn_gate"    [n_embd -> n_ff];
-            up:   linear "ffn_up"      [n_embd -> n_ff];
-            down: linear "ffn_down"    [n_ff -> n_embd];
+            use self_attention;
+            use gated_ffn;
         }
     }
 
@@ -37,8 +32,7 @@ arch_macros::arch! {
                 v = clamp(v, -clamp_kqv, clamp_kqv);
             }
             x += wo(attention(rope(heads(q, n_head)), rope(heads(k, n_head_kv)), heads(v, n_head_kv)));
-            let h = layer_norm(x, eps);
-            x += down(silu(gate(h)) * up(h));
+            x += ffn(layer_norm(x, eps));
         }
         output(layer_norm(x, eps))
     }

@@ -10,35 +10,20 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: vector "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+        use tied_output;
 
         layer {
-            attn_norm: vector "attn_norm"   [n_embd];
-            wq:        linear "attn_q"      [n_embd -> n_head * head_dim];
-            wk:        linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-            wv:        linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-            wo:        linear "attn_output" [n_head * head_dim_v -> n_embd];
-            q_norm:    vector "attn_q_norm" [head_dim];
-            k_norm:    vector "attn_k_norm" [head_dim];
-            ffn_norm:  vector "ffn_norm"    [n_embd];
-            gate:      linear "ffn_gate"    [n_embd -> n_ff];
-            up:        linear "ffn_up"      [n_embd -> n_ff];
-            down:      linear "ffn_down"    [n_ff -> n_embd];
+            attn_norm, ffn_norm: vector [n_embd];
+            use qk_norm_attention;
+            use gated_ffn;
         }
     }
 
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
-            let q = rope(rms_norm(heads(wq(h), n_head), q_norm, eps));
-            let k = rope(rms_norm(heads(wk(h), n_head_kv), k_norm, eps));
-            let v = heads(wv(h), n_head_kv);
-            x += wo(attention(q, k, v));
-            let h = rms_norm(x, ffn_norm, eps);
-            x += down(silu(gate(h)) * up(h));
+            x += attend(rms_norm(x, attn_norm, eps));
+            x += ffn(rms_norm(x, ffn_norm, eps));
         }
         output(rms_norm(x, output_norm, eps))
     }

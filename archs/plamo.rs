@@ -9,19 +9,12 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: vector "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab];
+        use own_output;
 
         layer {
-            attn_norm: vector "attn_norm"   [n_embd];
-            wq:        linear "attn_q"      [n_embd -> n_head * head_dim];
-            wk:        linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-            wv:        linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-            wo:        linear "attn_output" [n_head * head_dim_v -> n_embd];
-            gate:      linear "ffn_gate"    [n_embd -> n_ff];
-            up:        linear "ffn_up"      [n_embd -> n_ff];
-            down:      linear "ffn_down"    [n_ff -> n_embd];
+            attn_norm: vector "attn_norm" [n_embd];
+            use self_attention;
+            use gated_ffn;
         }
     }
 
@@ -29,10 +22,7 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            let q = rope(heads(wq(h), n_head), dims = head_dim);
-            let k = rope(heads(wk(h), n_head_kv), dims = head_dim);
-            let v = heads(wv(h), n_head_kv);
-            x += wo(attention(q, k, v)) + down(silu(gate(h)) * up(h));
+            x += attend(h, dims = head_dim) + ffn(h);
         }
         output(rms_norm(x, output_norm, eps))
     }

@@ -15,34 +15,22 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: vector "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+        use tied_output;
 
         layer {
-            attn_norm: vector "attn_norm"   [n_embd];
-            wq:        linear "attn_q"      [n_embd -> n_head * head_dim];
-            wk:        linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-            wv:        linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-            wo:        linear "attn_output" [n_head * head_dim_v -> n_embd];
-            q_norm:    vector "attn_q_norm" [head_dim];
-            k_norm:    vector "attn_k_norm" [head_dim];
+            attn_norm, ffn_norm: vector [n_embd];
+            use qk_norm_attention;
             attn_post: raw    "post_attention_norm" [n_embd];
-            ffn_norm:  vector "ffn_norm"    [n_embd];
-            ffn_post:  raw    "post_ffw_norm" [n_embd];
-            up:        linear "ffn_up"      [n_embd -> 2 * n_ff];  // the gate's rows, then the values'
-            down:      linear "ffn_down"    [n_ff -> n_embd];
+            ffn_post:  raw    "post_ffw_norm"       [n_embd];
+            up:        linear "ffn_up"              [n_embd -> 2 * n_ff];  // the gate's rows, then the values'
+            down:      linear "ffn_down"            [n_ff -> n_embd];
         }
     }
 
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
-            let q = rope(rms_norm(heads(wq(h), n_head), q_norm, eps), base = rope_base);
-            let k = rope(rms_norm(heads(wk(h), n_head_kv), k_norm, eps), base = rope_base);
-            let v = heads(wv(h), n_head_kv);
-            let a = wo(attention(q, k, v, window = standard(n_swa, windowed)));
+            let a = attend(rms_norm(x, attn_norm, eps), base = rope_base, window = standard(n_swa, windowed));
             x += rms_norm(a, eps) * attn_post;
             let h = up(rms_norm(x, ffn_norm, eps));
             x += rms_norm(down(silu(h[..n_ff]) * h[n_ff..]), eps) * ffn_post;

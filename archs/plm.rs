@@ -13,20 +13,16 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: vector "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+        use tied_output;
 
         layer {
-            attn_norm: vector "attn_norm"      [n_embd];
-            wq:        linear "attn_q"         [n_embd -> n_head * head_dim];
-            kv_a:      linear "attn_kv_a_mqa"  [n_embd -> n_lora_kv + n_rot];
-            kv_a_norm: vector "attn_kv_a_norm" [n_lora_kv];
-            kv_b:      linear "attn_kv_b"      [n_lora_kv -> n_head * (n_nope + head_dim_v)];
-            wo:        linear "attn_output"    [n_head * head_dim_v -> n_embd];
-            ffn_norm:  vector "ffn_norm"       [n_embd];
-            up:        linear "ffn_up"         [n_embd -> n_ff];
-            down:      linear "ffn_down"       [n_ff -> n_embd];
+            attn_norm, ffn_norm: vector                  [n_embd];
+            wq:                  linear "attn_q"         [n_embd -> n_head * head_dim];
+            kv_a:                linear "attn_kv_a_mqa"  [n_embd -> n_lora_kv + n_rot];
+            kv_a_norm:           vector "attn_kv_a_norm" [n_lora_kv];
+            kv_b:                linear "attn_kv_b"      [n_lora_kv -> n_head * (n_nope + head_dim_v)];
+            wo:                  linear "attn_output"    [n_head * head_dim_v -> n_embd];
+            use plain_ffn;
         }
     }
 
@@ -45,8 +41,7 @@ arch_macros::arch! {
                 rust!([n_nope + n_rot, n_head, T] => k_rope) // whole heads are rotated
             };
             x += wo(attention(q, k, kv[n_nope..]));
-            let h = rms_norm(x, ffn_norm, eps);
-            x += down(relu_sqr(up(h)));
+            x += ffn(rms_norm(x, ffn_norm, eps), act = relu_sqr);
         }
         output(rms_norm(x, output_norm, eps))
     }

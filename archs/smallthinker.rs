@@ -22,21 +22,12 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: vector "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+        use tied_output;
 
         layer {
-            attn_norm: vector  "attn_norm"     [n_embd];
-            wq:        linear  "attn_q"        [n_embd -> n_head * head_dim];
-            wk:        linear  "attn_k"        [n_embd -> n_head_kv * head_dim];
-            wv:        linear  "attn_v"        [n_embd -> n_head_kv * head_dim_v];
-            wo:        linear  "attn_output"   [n_head * head_dim_v -> n_embd];
-            ffn_norm:  vector  "ffn_norm"      [n_embd];
-            router:    linear  "ffn_gate_inp"  [n_embd -> n_expert];
-            gate_exps: experts "ffn_gate_exps" [n_embd -> n_ff_exp; n_expert];
-            up_exps:   experts "ffn_up_exps"   [n_embd -> n_ff_exp; n_expert];
-            down_exps: experts "ffn_down_exps" [n_ff_exp -> n_embd; n_expert];
+            attn_norm, ffn_norm: vector [n_embd];
+            use self_attention;
+            use experts(width = n_ff_exp);
         }
     }
 

@@ -14,21 +14,13 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: vector "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+        use tied_output;
 
         layer {
-            attn_norm: vector "attn_norm"   [n_embd];
-            wq:        linear "attn_q"      [n_embd -> n_head * head_dim];
-            wk:        linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-            wv:        linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-            wo:        linear "attn_output" [n_head * head_dim_v -> n_embd];
-            head_gate: linear "attn_gate"   [n_embd -> n_head];
-            ffn_norm:  vector "ffn_norm"    [n_embd];
-            gate:      linear "ffn_gate"    [n_embd -> n_ff];
-            up:        linear "ffn_up"      [n_embd -> n_ff];
-            down:      linear "ffn_down"    [n_ff -> n_embd];
+            attn_norm, ffn_norm: vector [n_embd];
+            use self_attention;
+            head_gate: linear "attn_gate" [n_embd -> n_head];
+            use gated_ffn;
         }
     }
 
@@ -41,8 +33,7 @@ arch_macros::arch! {
             let v = heads(wv(h), n_head_kv);
             let a = heads(attention(q, k, v, window = standard(n_swa, is_swa)), n_head);
             x += wo(merge(a * heads(sigmoid(head_gate(h)), n_head)));
-            let h = rms_norm(x, ffn_norm, eps);
-            x += down(gelu(gate(h)) * up(h));
+            x += ffn(rms_norm(x, ffn_norm, eps), act = gelu);
         }
         output(rms_norm(x, output_norm, eps))
     }

@@ -10,22 +10,15 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: norm   "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab];
+        use own_output(kind = norm);
 
         layer {
-            attn_norm: norm   "attn_norm"   [n_embd];
-            wq:        linear "attn_q"      [n_embd -> n_head * head_dim];
-            wk:        linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-            wv:        linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-            wo:        linear "attn_output" [n_head * head_dim_v -> n_embd];
+            attn_norm: norm "attn_norm" [n_embd];
+            use self_attention;
             q_norm?:   vector "attn_q_norm" [head_dim, n_head];
             k_norm?:   vector "attn_k_norm" [head_dim, n_head_kv];
             ffn_norm?: norm   "ffn_norm"    [n_embd];
-            gate:      linear "ffn_gate"    [n_embd -> n_ff];
-            up:        linear "ffn_up"      [n_embd -> n_ff];
-            down:      linear "ffn_down"    [n_ff -> n_embd];
+            use gated_ffn;
         }
     }
 
@@ -40,7 +33,7 @@ arch_macros::arch! {
             if has(k_norm) { k = layer_norm(k, k_norm, eps); }
             x += wo(attention(rope(q), rope(k), v));
             if has(ffn_norm) { h = layer_norm(x, ffn_norm, eps); }
-            x += down(silu(gate(h)) * up(h));
+            x += ffn(h);
         }
         output(layer_norm(x, output_norm, eps))
     }

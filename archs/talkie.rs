@@ -14,14 +14,9 @@ arch_macros::arch! {
         output:     linear "output"     [n_embd -> n_vocab];
 
         layer {
-            wq:         linear "attn_q"      [n_embd -> n_head * head_dim];
-            wk:         linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-            wv:         linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-            wo:         linear "attn_output" [n_head * head_dim_v -> n_embd];
-            q_gain:     vector "attn_q_norm" [1, n_head];
-            gate:       linear "ffn_gate"    [n_embd -> n_ff];
-            up:         linear "ffn_up"      [n_embd -> n_ff];
-            down:       linear "ffn_down"    [n_ff -> n_embd];
+            use self_attention;
+            q_gain: vector "attn_q_norm" [1, n_head];
+            use gated_ffn;
             skip_scale: vector "layer_output_scale" [1];
         }
     }
@@ -34,8 +29,7 @@ arch_macros::arch! {
             let q = rms_norm(rope(heads(wq(h), n_head)), eps) * q_gain;
             let k = rms_norm(rope(heads(wk(h), n_head_kv)), eps);
             x += wo(attention(q, k, heads(wv(h), n_head_kv)));
-            let h = rms_norm(x, eps);
-            x += down(silu(gate(h)) * up(h)) + first * skip_scale;
+            x += ffn(rms_norm(x, eps)) + first * skip_scale;
         }
         output(rms_norm(x, eps)) * logit_scale
     }

@@ -92,6 +92,7 @@ fn external(g: &mut Graph, home: Home, ne: [usize; 2], base: &'static str, il: u
 fn rope() -> Rope {
     Rope {
         kind: RopeKind::Neox,
+        sections: [0; 4],
         n_dims: HEAD_DIM,
         freq_base: 1e4,
         freq_scale: 1.0,

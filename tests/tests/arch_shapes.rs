@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use engine::build::{BuildParams, Builder, Inputs, WeightLeaf};
+use engine::build::{BuildParams, Builder, Inputs, MemorySpecs, WeightLeaf};
 use engine::gguf::{Gguf, GgufWriter};
 use engine::graph::{BufferId, Graph, Home, Name, TensorId};
 use engine::model::{Base, BuildGraph, TableRow, declare_header};
@@ -44,6 +44,12 @@ arch_macros::arch! {
             up: linear "ffn_up" [n_embd -> widths];
             down: linear "ffn_down" [widths -> n_embd];
             a: raw "ssm_a" [n_embd];
+            conv: vector "ssm_conv1d" [4, n_embd];
+            dt: linear "ssm_dt" [n_embd -> n_head];
+            decay: raw "ssm_decay" [1, n_head];
+            dt_bias: raw "ssm_dt_bias" [n_head];
+            mixer_in: linear "mixer_in" [n_embd -> 2 * n_embd + 2 * n_part + n_head];
+            mixer_conv: vector "mixer_conv" [4, n_embd + 2 * n_part];
             if n_expert == 0 {
                 dense: linear "dense" [n_embd -> n_embd];
             } else {
@@ -85,13 +91,18 @@ arch_macros::arch! {
             let right = shared[n_part..] * 1.0;
             let middle = shared[n_part..2 * n_part] * 1.0;
             let repeated = repeat_heads(heads(left, 1), n_head) * 1.0;
+            let convolved = short_conv(normed, conv, a);
+            let step = softplus(dt(convolved));
+            let scanned = ssm_scan(heads(convolved, n_head), step, decay, heads(left, 1), heads(middle, 1), decay) * 1.0;
+            let mixed_in_time = mamba2(mixer_in(convolved), inner = n_embd, n_state = n_part, n_group = 1, conv = mixer_conv,
+                                       dt_bias = dt_bias, a = decay, d = dt_bias, eps = eps) * 1.0;
             let joined = concat(left, right) + sum_rows(flat) + sum_rows(merge(repeated));
             let longer = concat(joined, middle);
             let act_unary = silu(gelu(gelu_erf(gelu_quick(relu(relu_sqr(sigmoid(tanh(softplus(neg(sqr(sqrt(abs(x)))))))))))));
             let gated = if act == "gelu" { gelu(gate(scaled)) * up(scaled) } else { silu(gate(scaled)) * up(scaled) };
             let written = rust!([n_embd, T] => b.scale(unit, 1.0));
             x += down(gated) + act_unary + joined + longer[..n_embd] + written;
-            x += sum * 0.0;
+            x += sum * 0.0 + merge(scanned) + mixed_in_time;
             if n_expert > 0 {
                 x += moe(layered, router = router(layered), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
                          gating = sigmoid, n_used = n_expert_used, norm_weights = true, scale = 2.5, selection_bias = probs_b);
@@ -233,7 +244,7 @@ fn graph(header: &Gguf) -> Graph {
     };
     let leafs: Vec<_> = rows.iter().map(leaf).collect();
     let mut g = Graph::new();
-    let (mut nodes, mut inputs, mut specs) = (Vec::new(), Inputs::default(), Vec::new());
+    let (mut nodes, mut inputs, mut specs) = (Vec::new(), Inputs::default(), MemorySpecs::default());
     let params = BuildParams {
         n_tokens: N_TOKENS,
         n_outputs: N_TOKENS,

@@ -1,7 +1,9 @@
 //! The syntax tree of one declaration. Every node keeps its tokens; expressions are `syn`'s.
 
-use proc_macro2::Span;
+use proc_macro2::{Span, TokenStream};
 use syn::{BinOp, Expr, ExprIf, Ident, LitStr};
+
+use crate::fragment::Used;
 
 /// The contents of one `arch! { … }`.
 #[derive(Default)]
@@ -10,8 +12,8 @@ pub struct Decl {
     pub name: Option<LitStr>,
     /// `like: "qwen2";`
     pub like: Option<LitStr>,
-    /// `rope: neox;`
-    pub rope: Option<Ident>,
+    /// `rope: neox;` or `rope: neox or mrope;`
+    pub rope: Option<(Ident, Option<Ident>)>,
     /// `attention: bidirectional;`
     pub attention: Option<Ident>,
     /// Items of `hparams { … }`.
@@ -24,6 +26,42 @@ pub struct Decl {
     pub graph: Option<Graph>,
     /// `test { … }`
     pub test: Option<Test>,
+    /// `fn name(x) { … }`, own ones before those of fragments.
+    pub functions: Vec<Function>,
+    /// The fragments whose tensors stand among `tensors`.
+    pub fragments: Vec<Used>,
+}
+
+/// `fn name(x, scale?, width = n_ff) { … }`
+#[derive(Clone)]
+pub struct Function {
+    /// What it is called by.
+    pub name: Ident,
+    /// Values given by position.
+    pub params: Vec<Ident>,
+    /// Expressions given by name.
+    pub options: Vec<Opt>,
+    /// What stands in the braces: read at every call, with the call's options put in.
+    pub body: TokenStream,
+    /// Of a fragment or a parent, and so not necessarily called.
+    pub inherited: bool,
+}
+
+/// What may be given by name.
+#[derive(Clone)]
+pub struct Opt {
+    /// Its name.
+    pub name: Ident,
+    /// What stands for it when it is not given; `None`: nothing.
+    pub default: Option<TokenStream>,
+}
+
+/// `use swiglu(width = n_ff_exp);`
+pub struct Use {
+    /// The fragment.
+    pub name: Ident,
+    /// Options and what is given for them.
+    pub args: Vec<(Ident, TokenStream)>,
 }
 
 /// `graph { … }` or `encoder { … }`
@@ -75,6 +113,16 @@ pub enum HparamItem {
     Without(Vec<Ident>),
 }
 
+impl HparamItem {
+    /// The symbol it defines.
+    pub fn name(&self) -> Option<&Ident> {
+        match self {
+            HparamItem::Key { name, .. } | HparamItem::Let { name, .. } => Some(name),
+            HparamItem::Check { .. } | HparamItem::Without(_) => None,
+        }
+    }
+}
+
 /// One item of `tensors`.
 pub enum TensorItem {
     /// `wq: linear "attn_q" [n_embd -> n_head * head_dim];`
@@ -101,6 +149,8 @@ pub enum TensorItem {
     Ignore(Vec<LitStr>),
     /// `without q_norm, …;`: not inherited.
     Without(Vec<Ident>),
+    /// `use swiglu;`: a fragment's tensors, until they take its place.
+    Use(Use),
 }
 
 /// What a named group of layers is called, here and in files, and how many there are.
@@ -131,6 +181,7 @@ pub struct TensorDecl {
 }
 
 /// Sizes of a tensor.
+#[derive(Clone)]
 pub struct Dims {
     /// The brackets.
     pub span: Span,

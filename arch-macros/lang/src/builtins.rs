@@ -84,7 +84,7 @@ pub static BUILTINS: &[Builtin] = &[
     ),
     int("n_ctx_train", true, "`context_length`"),
     int("n_embd", false, "`embedding_length`"),
-    int("n_layer", false, "`block_count`"),
+    int("n_layer", false, "`block_count` without `nextn_predict_layers`"),
     int("n_expert", true, "`expert_count`, 0 when absent"),
     int("n_expert_used", true, "`expert_used_count`, 0 when absent"),
     per_layer("n_head", false, "`attention.head_count`"),
@@ -112,14 +112,6 @@ pub static BUILTINS: &[Builtin] = &[
     per_layer("il", true, "number of the layer, from 0"),
     float("rope_freq_base", "`rope.freq_base`, 10000 when absent"),
     float("rope_freq_scale", "1 / `rope.scaling.factor`, 1 when absent"),
-    Builtin {
-        name: "rope_sections",
-        ty: Ty::Bool,
-        per_layer: false,
-        alias_of: None,
-        derived: true,
-        doc: "whether `rope.dimension_sections` gives the first two axes of a position a share of the rotary pairs",
-    },
 ];
 
 /// The builtin with this name.

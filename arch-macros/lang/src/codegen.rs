@@ -36,7 +36,8 @@ pub fn items(arch: &Arch) -> TokenStream {
 
 /// Makes the compiler know the files that were read, so that a change of one builds this declaration anew.
 fn tracked_files(arch: &Arch) -> TokenStream {
-    let paths = arch.ancestors.iter().map(|a| format!("/{}", a.file));
+    let files = arch.ancestors.iter().map(|a| &a.file).chain(&arch.fragments);
+    let paths = files.map(|file| format!("/{file}"));
     quote!(#(const _: &::core::primitive::str =
         ::core::include_str!(::core::concat!(::core::env!("CARGO_MANIFEST_DIR"), #paths));)*)
 }
@@ -49,6 +50,7 @@ pub fn skeleton(name: &str) -> TokenStream {
         pub static ARCH: #ty = #ty {
             name: #name,
             rope: ::core::option::Option::None,
+            rope_with_sections: ::core::option::Option::None,
             bidirectional: false,
             encoder: false,
             hparams: &[],
@@ -321,17 +323,8 @@ fn and(list: Vec<TokenStream>) -> TokenStream {
 fn arch_static(arch: &Arch) -> TokenStream {
     let ty = runtime("Architecture");
     let name = &arch.name;
-    let rope = match arch.rope {
-        RopeKind::None => quote!(::core::option::Option::None),
-        kind => {
-            let (ty, variant) = (
-                runtime("RopeKind"),
-                if kind == RopeKind::Norm { "Norm" } else { "Neox" },
-            );
-            let variant = shared(variant);
-            quote!(::core::option::Option::Some(#ty::#variant))
-        }
-    };
+    let rope = rope_kind(Some(arch.rope));
+    let rope_with_sections = rope_kind(arch.rope_with_sections);
     let (bidirectional, encoder) = (arch.bidirectional, arch.encoder.is_some());
     let hparams = arch.hparams.iter().filter_map(hparam_decl);
     let tensors = arch.tensors.iter().map(|t| tensor_decl(arch, t));
@@ -351,6 +344,7 @@ fn arch_static(arch: &Arch) -> TokenStream {
         pub static ARCH: #ty = #ty {
             name: #name,
             rope: #rope,
+            rope_with_sections: #rope_with_sections,
             bidirectional: #bidirectional,
             encoder: #encoder,
             hparams: &[#(#hparams),*],
@@ -360,6 +354,19 @@ fn arch_static(arch: &Arch) -> TokenStream {
             load,
         };
     }
+}
+
+/// The engine's name of a kind; `None` without rotary positions.
+fn rope_kind(kind: Option<RopeKind>) -> TokenStream {
+    let variant = match kind {
+        None | Some(RopeKind::None) => return quote!(::core::option::Option::None),
+        Some(RopeKind::Norm) => "Norm",
+        Some(RopeKind::Neox) => "Neox",
+        Some(RopeKind::Mrope) => "Mrope",
+        Some(RopeKind::Imrope) => "Imrope",
+    };
+    let (ty, variant) = (runtime("RopeKind"), shared(variant));
+    quote!(::core::option::Option::Some(#ty::#variant))
 }
 
 fn hparam_decl(h: &Hparam) -> Option<TokenStream> {

@@ -1,6 +1,6 @@
 //! The graph as a list of values and what each is computed from, for drawings.
 
-use crate::model::{Arch, Arg, Block, ScalarOp, Stmt, Value, ValueKind, VarId};
+use crate::model::{Arch, Arg, Block, Operand, ScalarOp, Stmt, Value, ValueKind, VarId};
 
 /// One value of the graph.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -160,6 +160,15 @@ impl Flow<'_> {
                 format!("if {}", cond.text),
                 vec![self.block(then), self.block(otherwise)],
             ),
+            ValueKind::Call(params, body) => {
+                for (var, operand) in params {
+                    self.of_var[var.0] = match operand {
+                        Operand::Tensor(value) => self.value(value),
+                        Operand::Scalar(_) => None,
+                    };
+                }
+                return self.block(body);
+            }
             ValueKind::Rust(tokens) => {
                 let inputs = self.mentioned(tokens.clone());
                 ("rust!".to_string(), inputs)

@@ -3,11 +3,12 @@
 //! The result is one syntax tree, as if the author had written everything out, and is checked like any other. What comes from
 //! the parent carries the span of the string after `like:`, the only text of the child that a fault in it can stand under.
 
-use proc_macro2::{Group, Ident, Span, TokenStream, TokenTree};
+use proc_macro2::{Ident, Span};
 use syn::LitStr;
 
-use crate::ast::{Decl, GroupDecl, HparamItem, TensorItem};
+use crate::ast::{Decl, Function, GroupDecl, HparamItem, TensorItem};
 use crate::diag::{Errors, did_you_mean};
+use crate::fragment::{self, placed_at};
 use crate::library::{Library, Source};
 use crate::model::Ancestor;
 use crate::parse;
@@ -20,12 +21,13 @@ pub fn resolve(child: Decl, library: &dyn Library, errors: &mut Errors) -> Optio
 
 /// `names`: the architectures on the way from the first child to this one, this one included.
 fn resolve_from(
-    child: Decl,
+    mut child: Decl,
     library: &dyn Library,
     names: &mut Vec<String>,
     errors: &mut Errors,
 ) -> Option<(Decl, Vec<Ancestor>)> {
     let before = errors.len();
+    fragment::expand(&mut child, library, errors);
     let Some(like) = child.like.clone() else {
         nothing_inherited(&child, errors);
         return (errors.len() == before).then_some((child, Vec::new()));
@@ -90,22 +92,6 @@ fn parent(
     }
 }
 
-/// The same tokens, all at one place.
-fn placed_at(tokens: TokenStream, span: Span) -> TokenStream {
-    let place = |token| match token {
-        TokenTree::Group(g) => {
-            let mut group = Group::new(g.delimiter(), placed_at(g.stream(), span));
-            group.set_span(span);
-            TokenTree::Group(group)
-        }
-        mut other => {
-            other.set_span(span);
-            other
-        }
-    };
-    tokens.into_iter().map(place).collect()
-}
-
 /// Refuses `without` where there is nothing to leave out.
 fn nothing_inherited(decl: &Decl, errors: &mut Errors) {
     let mut names = removed_hparams(&decl.hparams);
@@ -130,14 +116,17 @@ fn merge(parent: Decl, child: Decl, errors: &mut Errors) -> Decl {
         encoder: child.encoder.or(parent.encoder),
         graph: child.graph.or(parent.graph),
         test: child.test.or(parent.test),
+        functions: merge_functions(parent.functions, child.functions),
+        fragments: child.fragments.into_iter().chain(parent.fragments).collect(),
     }
 }
 
-fn hparam_name(item: &HparamItem) -> Option<&Ident> {
-    match item {
-        HparamItem::Key { name, .. } | HparamItem::Let { name, .. } => Some(name),
-        HparamItem::Check { .. } | HparamItem::Without(_) => None,
-    }
+/// The child's functions and those of the parent that it does not replace.
+fn merge_functions(inherited: Vec<Function>, mut own: Vec<Function>) -> Vec<Function> {
+    let kept = inherited.into_iter().filter(|f| !own.iter().any(|o| o.name == f.name));
+    let kept: Vec<Function> = kept.map(|f| Function { inherited: true, ..f }).collect();
+    own.extend(kept);
+    own
 }
 
 fn removed_hparams(items: &[HparamItem]) -> Vec<&Ident> {
@@ -152,9 +141,13 @@ fn removed_hparams(items: &[HparamItem]) -> Vec<&Ident> {
 /// derived values see only what is above them. The rest goes to the end.
 fn merge_hparams(mut inherited: Vec<HparamItem>, own: Vec<HparamItem>, errors: &mut Errors) -> Vec<HparamItem> {
     for name in removed_hparams(&own) {
-        let all: Vec<String> = inherited.iter().filter_map(hparam_name).map(Ident::to_string).collect();
+        let all: Vec<String> = inherited
+            .iter()
+            .filter_map(HparamItem::name)
+            .map(Ident::to_string)
+            .collect();
         if all.iter().any(|n| name == n) {
-            inherited.retain(|item| hparam_name(item) != Some(name));
+            inherited.retain(|item| item.name() != Some(name));
         } else {
             nothing_to_remove(name, "hyper-parameter", &all, errors);
         }
@@ -166,9 +159,9 @@ fn merge_hparams(mut inherited: Vec<HparamItem>, own: Vec<HparamItem>, errors: &
         if matches!(item, HparamItem::Without(_)) {
             continue;
         }
-        let name = hparam_name(&item).filter(|name| !seen.contains(name)).cloned();
+        let name = item.name().filter(|name| !seen.contains(name)).cloned();
         new.push(item);
-        let place = |name: &Ident| inherited.iter().position(|i| hparam_name(i) == Some(name));
+        let place = |name: &Ident| inherited.iter().position(|i| i.name() == Some(name));
         if let Some(at) = name.as_ref().and_then(place) {
             inherited.splice(at..=at, new.drain(..));
         }
@@ -189,7 +182,7 @@ fn removed_tensors(items: &[TensorItem]) -> Vec<&Ident> {
         TensorItem::Without(names) => names.iter().collect(),
         TensorItem::Layer { items, .. } => removed_tensors(items),
         TensorItem::If { then, otherwise, .. } => [removed_tensors(then), removed_tensors(otherwise)].concat(),
-        TensorItem::Tensor(_) | TensorItem::Ignore(_) => Vec::new(),
+        TensorItem::Tensor(_) | TensorItem::Ignore(_) | TensorItem::Use(_) => Vec::new(),
     });
     names.flatten().collect()
 }
@@ -200,7 +193,7 @@ fn tensor_names(items: &[TensorItem]) -> Vec<&Ident> {
         TensorItem::Tensor(t) => vec![&t.name],
         TensorItem::Layer { items, .. } => tensor_names(items),
         TensorItem::If { then, otherwise, .. } => [tensor_names(then), tensor_names(otherwise)].concat(),
-        TensorItem::Ignore(_) | TensorItem::Without(_) => Vec::new(),
+        TensorItem::Ignore(_) | TensorItem::Without(_) | TensorItem::Use(_) => Vec::new(),
     });
     names.flatten().collect()
 }
@@ -305,7 +298,7 @@ fn drop_tensors(items: &mut Vec<TensorItem>, gone: &[Ident]) {
             drop_tensors(otherwise, gone);
             !(then.is_empty() && otherwise.is_empty())
         }
-        TensorItem::Layer { .. } | TensorItem::Ignore(_) | TensorItem::Without(_) => true,
+        TensorItem::Layer { .. } | TensorItem::Ignore(_) | TensorItem::Without(_) | TensorItem::Use(_) => true,
     });
 }
 

@@ -1,6 +1,6 @@
 //! The architecture language: a small compiler from one `arch!` declaration to the code of a model.
 //!
-//! Tokens are parsed ([`parse`], where the grammar stands), completed by what they are `like` (`inherit`), checked ([`check`]: names, types, symbolic shapes, all faults
+//! Tokens are parsed ([`parse`], where the grammar stands), completed by fragments (`fragment`) and what they are `like` (`inherit`), checked ([`check`]: names, types, symbolic shapes, all faults
 //! collected with the tokens they stand under) into a typed model ([`model`]), and turned into items ([`codegen`], which cannot
 //! fail). Everything works on `proc-macro2` tokens, so the compiler runs inside rustc and inside any other program alike.
 //!
@@ -12,6 +12,7 @@ mod check;
 mod codegen;
 pub mod diag;
 mod flow;
+mod fragment;
 mod inherit;
 mod library;
 pub mod model;
@@ -74,10 +75,19 @@ fn analyze(input: TokenStream, library: &dyn Library) -> (String, Result<model::
     } else {
         None
     };
+    let mut used = Vec::new();
     let merged = resolved.is_some();
     let arch = resolved.and_then(|(decl, ancestors)| {
+        used = decl.fragments.clone();
         let arch = check::check(&decl, &mut errors)?;
-        Some(model::Arch { ancestors, ..arch })
+        let mut fragments: Vec<String> = used.iter().map(|f| f.file.clone()).collect();
+        fragments.sort();
+        fragments.dedup();
+        Some(model::Arch {
+            ancestors,
+            fragments,
+            ..arch
+        })
     });
     let mut faults = errors.finish();
     if let Some(like) = like.filter(|_| merged) {
@@ -85,6 +95,13 @@ fn analyze(input: TokenStream, library: &dyn Library) -> (String, Result<model::
         let at = Diagnostic::new(&like, "").line_column();
         for d in faults.iter_mut().filter(|d| d.line_column() == at) {
             d.message = format!("inherited from `{}`: {}", like.value(), d.message);
+        }
+        used.retain(|f| Diagnostic::new(&f.name, "").line_column() != at);
+    }
+    for f in used {
+        let at = Diagnostic::new(&f.name, "").line_column();
+        for d in faults.iter_mut().filter(|d| d.line_column() == at) {
+            d.message = format!("in the fragment `{}`: {}", f.name, d.message);
         }
     }
     (name, arch.ok_or(faults))

@@ -18,6 +18,16 @@ pub trait Library {
 
     /// Every name there is, for hints; asked only when a name was not found.
     fn names(&self) -> Vec<String>;
+
+    /// The file of a fragment.
+    fn fragment(&self, _name: &str) -> Option<Source> {
+        None
+    }
+
+    /// Every fragment's name, for hints.
+    fn fragments(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// No declarations at all.
@@ -31,7 +41,10 @@ impl Library for () {
     }
 }
 
-/// The `.rs` files directly in a folder.
+/// The folder of fragments, beside the declarations.
+const FRAGMENTS: &str = "fragments";
+
+/// The `.rs` files directly in a folder, and in its folder `fragments`.
 #[derive(Clone, Debug)]
 pub struct Folder(pub PathBuf);
 
@@ -67,6 +80,17 @@ impl Library for Folder {
     fn names(&self) -> Vec<String> {
         let name = |s: Source| declared_name(&s.text).map(str::to_owned);
         self.sources().filter_map(name).collect()
+    }
+
+    /// A fragment is called like its file.
+    fn fragment(&self, name: &str) -> Option<Source> {
+        self.read(format!("{FRAGMENTS}/{name}.rs"))
+    }
+
+    fn fragments(&self) -> Vec<String> {
+        let files = Folder(self.0.join(FRAGMENTS));
+        let name = |s: Source| s.file.strip_suffix(".rs").map(str::to_owned);
+        files.sources().filter_map(name).collect()
     }
 }
 

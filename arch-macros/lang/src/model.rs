@@ -13,8 +13,12 @@ pub struct Arch {
     pub name: String,
     /// What it is `like`, nearest first.
     pub ancestors: Vec<Ancestor>,
+    /// Files of the fragments in it, relative to the manifest of the crate.
+    pub fragments: Vec<String>,
     /// Pairing of rotary positions.
     pub rope: RopeKind,
+    /// Pairing in files whose positions have several axes, if another.
+    pub rope_with_sections: Option<RopeKind>,
     /// Tokens see later ones too; there is no KV memory.
     pub bidirectional: bool,
     /// Keys, derived values and checks, in order.
@@ -64,6 +68,26 @@ pub enum RopeKind {
     Norm,
     /// Halves.
     Neox,
+    /// Halves, each axis of a position turning a section of them.
+    Mrope,
+    /// Halves, the axes of a position taking turns.
+    Imrope,
+}
+
+impl RopeKind {
+    /// All kinds with their names.
+    pub const ALL: [(&'static str, RopeKind); 5] = [
+        ("norm", RopeKind::Norm),
+        ("neox", RopeKind::Neox),
+        ("mrope", RopeKind::Mrope),
+        ("imrope", RopeKind::Imrope),
+        ("none", RopeKind::None),
+    ];
+
+    /// True if positions have several axes.
+    pub fn has_axes(self) -> bool {
+        matches!(self, RopeKind::Mrope | RopeKind::Imrope)
+    }
 }
 
 /// A value of a `test` block.
@@ -541,6 +565,17 @@ pub enum ValueKind {
     If(Scalar, Box<Block>, Box<Block>),
     /// `rust!([dims] => expression)`
     Rust(TokenStream),
+    /// A function of the declaration or a fragment: its parameters with their arguments, then what it does.
+    Call(Vec<(VarId, Operand)>, Box<Block>),
+}
+
+/// What a function is given.
+#[derive(Debug)]
+pub enum Operand {
+    /// A tensor.
+    Tensor(Value),
+    /// A number or condition.
+    Scalar(Scalar),
 }
 
 /// An argument of an op, in the order of its parameters.

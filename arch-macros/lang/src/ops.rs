@@ -229,11 +229,10 @@ pub static OPS: &[OpSpec] = &[
                 keyword("offset", Int),
                 keyword_some("magnitude", Float),
                 keyword_some("yarn", Bool),
-                keyword("halves", Bool),
             ],
             rope,
             Emit::Struct("rope", "RopeArgs"),
-            "rotary positions on [d, n, T]; the pairs are the declaration's `rope:` (neox's where `halves`), base, scale, dims and \
+            "rotary positions on [d, n, T]; the pairs are the declaration's `rope:`, base, scale, dims and \
              magnitude the file's unless given, from dimension `offset` on; `factors` divide the frequencies, without them `short` or, in contexts beyond the first \
              training's, `long`; YaRN as the file says where `yarn` holds or is not given",
         )
@@ -292,6 +291,58 @@ pub static OPS: &[OpSpec] = &[
             Emit::Struct("cross_attention", "AttentionArgs"),
             "attends to what was encoded of the token's sequence, with k and v made of `encoded` [n_embd, T_encoded] and not stored: \
              q [dk, n, T], k [dk, m, T_encoded], v [dv, m, T_encoded] -> [dv * n, T]; scale is 1/sqrt(dk) unless given",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "short_conv",
+            &[tensor("x"), positional("w", Vector), maybe("bias", Vector)],
+            short_conv,
+            Emit::Method("short_conv"),
+            "causal convolution of each channel with its own past, which the layer keeps: x [c, T], w [k, c], plus `bias` -> [c, T]",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "ssm_scan",
+            &[
+                tensor("x"),
+                tensor("dt"),
+                positional("a", Vector),
+                tensor("b"),
+                tensor("c"),
+                maybe("d", Vector),
+            ],
+            ssm_scan,
+            Emit::Method("ssm_scan"),
+            "selective scan of Mamba over states [n, p, h] that the layer keeps: x [p, h, T], dt [h, T] (after its softplus), \
+             a [n or 1, h] or [h], b and c [n, g, T] -> [p, h, T]; x times `d` (one element per head) is added",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "mamba2",
+            &[
+                tensor("x"),
+                required("inner", Int),
+                required("n_state", Int),
+                required("n_group", Int),
+                required("conv", Vector),
+                keyword_some("conv_bias", Vector),
+                required("dt_bias", Vector),
+                required("a", Vector),
+                required("d", Vector),
+                keyword_some("norm", Vector),
+                required("eps", Float),
+            ],
+            mamba2,
+            Emit::FullStruct("mamba2", "Mamba2Args"),
+            "the mixer of Mamba 2 between its projections: x [2 * inner + 2 * n_group * n_state + h, T] holds gates, values, B, C and \
+             steps; all but gates and steps go through `short_conv` and silu, values through `ssm_scan`, and the result is gated and \
+             normalized by groups -> [inner, T]",
         )
     },
     op(
@@ -590,6 +641,50 @@ fn attention_over(c: &mut Call<'_>) -> Option<Shape> {
     c.want("sinks", 0, &q.dim(1), "the heads of `q`");
     c.rank("q", 3, "[dk, n, T]", CUT_FIRST)
         .then(|| Shape(vec![dv.mul(&q.dim(1)), q.dim(2)]))
+}
+
+fn short_conv(c: &mut Call<'_>) -> Option<Shape> {
+    let x = c.shape("x")?;
+    c.want("w", 1, &x.dim(0), "dimension 0 of `x`");
+    c.want("bias", 0, &x.dim(0), "dimension 0 of `x`");
+    c.rank("x", 2, "[c, T]", "").then_some(x)
+}
+
+fn ssm_scan(c: &mut Call<'_>) -> Option<Shape> {
+    let (x, b) = (c.shape("x")?, c.shape("b")?);
+    let ranks = [
+        c.rank("x", 3, "[p, h, T]", CUT_FIRST),
+        c.rank("b", 3, "[n, g, T]", CUT_FIRST),
+        c.rank("c", 3, "[n, g, T]", CUT_FIRST),
+        c.rank("dt", 2, "[h, T]", ""),
+    ];
+    if ranks.contains(&false) {
+        return None;
+    }
+    c.want("c", 0, &b.dim(0), "dimension 0 of `b`");
+    c.want("c", 1, &b.dim(1), "the groups of `b`");
+    c.want("dt", 0, &x.dim(1), "the heads of `x`");
+    if c.shape("a").is_some_and(|a| a.rank() == 1) {
+        c.want("a", 0, &x.dim(1), "the heads of `x`");
+        return Some(x);
+    }
+    c.want("a", 1, &x.dim(1), "the heads of `x`");
+    if c.shape("a").is_some_and(|a| a.dim(0) != Dim::constant(1)) {
+        c.want("a", 0, &b.dim(0), "dimension 0 of `b`, or 1");
+    }
+    Some(x)
+}
+
+fn mamba2(c: &mut Call<'_>) -> Option<Shape> {
+    let (x, inner, a) = (c.shape("x")?, c.dim("inner")?, c.shape("a")?);
+    let bc = c.dim("n_group")?.mul(&c.dim("n_state")?);
+    let conv = inner.add(&bc).add(&bc);
+    let heads = a.dim(a.rank().saturating_sub(1));
+    c.want("x", 0, &inner.add(&conv).add(&heads), "gates, values, B, C and steps");
+    c.want("conv", 1, &conv, "values, B and C");
+    c.want("conv_bias", 0, &conv, "values, B and C");
+    c.want("dt_bias", 0, &heads, "the heads of `a`");
+    c.rank("x", 2, "[n, T]", "").then(|| x.with_dim0(inner))
 }
 
 fn moe(c: &mut Call<'_>) -> Option<Shape> {

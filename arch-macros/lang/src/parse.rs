@@ -6,12 +6,15 @@
 //! arch      = { section } ;
 //! section   = "name" ":" STRING ";"
 //!           | "like" ":" STRING ";"                                (* what is not said here is said there *)
-//!           | "rope" ":" ( "norm" | "neox" | "none" ) ";"          (* later: "mrope" | "imrope" *)
+//!           | "rope" ":" kind [ "or" kind ] ";"                      (* "or": in files with sections; not for "none" *)
 //!           | "attention" ":" ( "causal" | "bidirectional" ) ";"    (* causal if not said *)
 //!           | "hparams" "{" { hparam } "}"
 //!           | "tensors" "{" { tensor | group | layers } "}"
 //!           | ( "graph" | "encoder" ) "{" { stmt | loop } [ EXPR ] "}"
+//!           | function                                              (* see `fragment` *)
 //!           | "test" "{" [ size { "," size } [ "," ] ] "}" ;
+//!
+//! kind      = "norm" | "neox" | "mrope" | "imrope" | "none" ;
 //!
 //! hparam    = IDENT ":" type "=" STRING [ "or" EXPR ] ";"
 //!           | "let" IDENT "=" EXPR ";"
@@ -23,11 +26,14 @@
 //!
 //! layers    = "layer" [ IDENT STRING EXPR ] "{" { tensor | group } "}" ;      (* name, GGUF prefix, count *)
 //! group     = "if" EXPR "{" { tensor | group } "}" [ "else" ( group | "{" { tensor | group } "}" ) ] ;
-//! tensor    = IDENT [ "?" ] ":" kind STRING "[" dims "]" [ "or" IDENT ] ";"
+//! tensor    = name { "," name } ":" use [ STRING { "," STRING } ] "[" dims "]" [ "or" IDENT ] ";"
+//!           | "use" fragment { "," fragment } ";"
 //!           | "ignore" STRING { "," STRING } ";"
 //!           | without                                               (* not in a group *)
 //!           | "state" "{" { IDENT ":" "[" dims "]" ";" } "}" ;      (* later *)
-//! kind      = "embed" | "vector" | "norm" | "linear" | "experts" | "raw" ;
+//! name      = IDENT [ "?" ] ;                                       (* the GGUF name too, unless there is a STRING for each *)
+//! fragment  = IDENT [ "(" IDENT "=" EXPR { "," IDENT "=" EXPR } ")" ] ;
+//! use       = "embed" | "vector" | "norm" | "linear" | "experts" | "raw" ;
 //! dims      = EXPR { "," EXPR } | EXPR "->" EXPR [ ";" EXPR ] ;
 //!
 //! loop      = "for" ( "layer" | IDENT | "_" ) [ "in" EXPR ".." EXPR ] "{" { stmt | loop } "}" ;
@@ -42,11 +48,12 @@
 //! Constructs marked "later" are recognized and refused with "not supported yet".
 
 use proc_macro2::{Span, TokenStream};
+use quote::ToTokens;
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
-use syn::{BinOp, Expr, ExprIf, Ident, Lit, LitStr, Token, braced, bracketed, token};
+use syn::{BinOp, Expr, ExprIf, Ident, Lit, LitStr, Token, braced, bracketed, parenthesized, token};
 
-use crate::ast::{Block, Decl, Dims, For, Graph, GroupDecl, HparamItem, Stmt, TensorDecl, TensorItem, Test};
+use crate::ast::{Block, Decl, Dims, For, Graph, GroupDecl, HparamItem, Stmt, TensorDecl, TensorItem, Test, Use};
 use crate::diag::{Errors, did_you_mean};
 
 const SECTIONS: [&str; 9] = [
@@ -109,6 +116,10 @@ fn not_yet(span: Span, what: &str) -> syn::Error {
 }
 
 fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn::Result<()> {
+    if input.peek(Token![fn]) {
+        decl.functions.push(crate::fragment::function(input)?);
+        return Ok(());
+    }
     let word = input.call(Ident::parse_any)?;
     let text = word.to_string();
     let twice = match text.as_str() {
@@ -137,7 +148,8 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
         }
         "rope" => {
             input.parse::<Token![:]>()?;
-            decl.rope = Some(input.parse()?);
+            let kind = input.parse()?;
+            decl.rope = Some((kind, after_or(input, |input| input.parse())?));
             input.parse::<Token![;]>()?;
         }
         "attention" => {
@@ -146,11 +158,7 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
             input.parse::<Token![;]>()?;
         }
         "hparams" => {
-            let content;
-            braced!(content in input);
-            items(&content, errors, |input, _| {
-                hparam(input).map(|item| decl.hparams.push(item))
-            });
+            decl.hparams = hparam_items(input, errors)?;
         }
         "tensors" => decl.tensors = tensor_items(input, true, errors)?,
         "graph" => {
@@ -170,7 +178,7 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
         _ => {
             let hint = did_you_mean(&text, SECTIONS);
             let message = format!(
-                "expected `name`, `like`, `rope`, `attention`, `hparams`, `tensors`, `encoder`, `graph` or `test`, found `{text}`{hint}"
+                "expected `name`, `like`, `rope`, `attention`, `hparams`, `tensors`, `encoder`, `graph`, `fn` or `test`, found `{text}`{hint}"
             );
             return Err(syn::Error::new(word.span(), message));
         }
@@ -200,6 +208,15 @@ fn after_or<T>(input: ParseStream<'_>, rest: impl FnOnce(ParseStream<'_>) -> syn
         return rest(input).map(Some);
     }
     Ok(None)
+}
+
+/// The items in braces of `hparams`.
+pub fn hparam_items(input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<Vec<HparamItem>> {
+    let content;
+    braced!(content in input);
+    let mut list = Vec::new();
+    items(&content, errors, |input, _| hparam(input).map(|item| list.push(item)));
+    Ok(list)
 }
 
 fn hparam(input: ParseStream<'_>) -> syn::Result<HparamItem> {
@@ -294,34 +311,36 @@ fn end_of(content: ParseStream<'_>, closing: &str) -> syn::Result<()> {
     }
 }
 
-fn tensor_items(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::Result<Vec<TensorItem>> {
+/// The items in braces of `tensors` (`top`), a `layer` block, a group or a fragment.
+pub fn tensor_items(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::Result<Vec<TensorItem>> {
     let content;
     braced!(content in input);
     let mut list = Vec::new();
     items(&content, errors, |input, errors| {
-        if let Some(item) = tensor_item(input, top, errors)? {
-            list.push(item);
-        }
+        list.extend(tensor_item(input, top, errors)?);
         Ok(())
     });
     Ok(list)
 }
 
-fn tensor_item(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::Result<Option<TensorItem>> {
+fn tensor_item(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::Result<Vec<TensorItem>> {
     if input.peek(Token![if]) {
-        return tensor_group(input, top, errors).map(Some);
+        return tensor_group(input, top, errors).map(|group| vec![group]);
+    }
+    if input.peek(Token![use]) {
+        return uses(input);
     }
     let name: Ident = input.parse()?;
     if name == "layer" && !input.peek(Token![:]) {
-        return layer_block(name.span(), input, top, errors);
+        return Ok(layer_block(name.span(), input, top, errors)?.into_iter().collect());
     }
     if name == "ignore" && input.peek(LitStr) {
         let names = syn::punctuated::Punctuated::<LitStr, Token![,]>::parse_separated_nonempty(input)?;
         input.parse::<Token![;]>()?;
-        return Ok(Some(TensorItem::Ignore(names.into_iter().collect())));
+        return Ok(vec![TensorItem::Ignore(names.into_iter().collect())]);
     }
     if name == "without" && input.peek(Ident) {
-        return without(input).map(|names| Some(TensorItem::Without(names)));
+        return without(input).map(|names| vec![TensorItem::Without(names)]);
     }
     if name == "state" && input.peek(token::Brace) {
         let content;
@@ -333,26 +352,83 @@ fn tensor_item(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::R
             input.parse::<Token![;]>().map(drop)
         });
         errors.syntax(&not_yet(name.span(), "recurrent `state` is"));
-        return Ok(None);
+        return Ok(Vec::new());
     }
-    let optional = input.peek(Token![?]);
-    if optional {
-        input.parse::<Token![?]>()?;
+    tensor(name, input)
+}
+
+/// One tensor, or several of one kind and shape; `first` has been read.
+fn tensor(first: Ident, input: ParseStream<'_>) -> syn::Result<Vec<TensorItem>> {
+    let mut names = vec![(first, optional_mark(input)?)];
+    while input.peek(Token![,]) {
+        input.parse::<Token![,]>()?;
+        names.push((input.parse()?, optional_mark(input)?));
     }
     input.parse::<Token![:]>()?;
     let kind = word(input, "the kind of the tensor, such as `linear`")?;
-    let gguf = string(input, "the tensor's GGUF name in quotes")?;
+    let own = |(name, _): &(Ident, bool)| LitStr::new(&name.to_string(), name.span());
+    let mut gguf: Vec<LitStr> = Vec::new();
+    if !input.peek(token::Bracket) {
+        gguf.push(string(
+            input,
+            "the tensor's GGUF name in quotes, or its sizes in brackets",
+        )?);
+        while input.peek(Token![,]) {
+            input.parse::<Token![,]>()?;
+            gguf.push(string(input, "another GGUF name in quotes")?);
+        }
+        if gguf.len() != names.len() {
+            let message = format!("{} GGUF names for {} tensors", gguf.len(), names.len());
+            return Err(syn::Error::new(gguf[0].span(), message));
+        }
+    } else {
+        gguf.extend(names.iter().map(own));
+    }
     let dims = dims(input)?;
-    let tie = after_or(input, |input| input.parse())?;
+    let tie: Option<Ident> = after_or(input, |input| input.parse())?;
     input.parse::<Token![;]>()?;
-    Ok(Some(TensorItem::Tensor(Box::new(TensorDecl {
-        name,
-        optional,
-        kind,
-        gguf,
-        dims,
-        tie,
-    }))))
+    let tensor = |((name, optional), gguf)| {
+        TensorItem::Tensor(Box::new(TensorDecl {
+            name,
+            optional,
+            kind: kind.clone(),
+            gguf,
+            dims: dims.clone(),
+            tie: tie.clone(),
+        }))
+    };
+    Ok(names.into_iter().zip(gguf).map(tensor).collect())
+}
+
+/// The `?` behind a name.
+fn optional_mark(input: ParseStream<'_>) -> syn::Result<bool> {
+    input.parse::<Option<Token![?]>>().map(|mark| mark.is_some())
+}
+
+/// `use swiglu, experts(width = n_ff_exp);`
+fn uses(input: ParseStream<'_>) -> syn::Result<Vec<TensorItem>> {
+    input.parse::<Token![use]>()?;
+    let mut list = Vec::new();
+    loop {
+        let name = word(input, "the name of a fragment")?;
+        let mut args = Vec::new();
+        if input.peek(token::Paren) {
+            let content;
+            parenthesized!(content in input);
+            let pair = |input: ParseStream<'_>| {
+                let key = input.parse()?;
+                input.parse::<Token![=]>()?;
+                Ok((key, input.parse::<Expr>()?.into_token_stream()))
+            };
+            args.extend(content.parse_terminated(pair, Token![,])?);
+        }
+        list.push(TensorItem::Use(Use { name, args }));
+        if input.peek(Token![;]) {
+            input.parse::<Token![;]>()?;
+            return Ok(list);
+        }
+        input.parse::<Token![,]>()?;
+    }
 }
 
 fn tensor_group(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::Result<TensorItem> {
@@ -481,6 +557,24 @@ fn graph_block(input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<Block
         graph_item(input, &mut block, errors)
     });
     Ok(block)
+}
+
+/// Statements and their value, without the braces around them.
+pub fn statements(tokens: TokenStream, end: Span, errors: &mut Errors) -> Block {
+    let mut group = proc_macro2::Group::new(proc_macro2::Delimiter::Brace, tokens);
+    group.set_span(end);
+    let parser = |input: ParseStream<'_>| graph_block(input, &mut *errors);
+    match parser.parse2(group.into_token_stream()) {
+        Ok(block) => block,
+        Err(e) => {
+            errors.syntax(&e);
+            Block {
+                stmts: Vec::new(),
+                result: None,
+                end,
+            }
+        }
+    }
 }
 
 fn graph_item(input: ParseStream<'_>, block: &mut Block, errors: &mut Errors) -> syn::Result<()> {

@@ -16,7 +16,7 @@ fn drafts_parse_and_say_what_they_still_need() {
         .collect();
     files.sort();
     let archs = arch_lang::Folder(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../archs"));
-    assert!(files.len() >= 8, "{files:?}");
+    assert!(!files.is_empty());
     let mut report = String::new();
     for path in files {
         let text = std::fs::read_to_string(&path).unwrap();

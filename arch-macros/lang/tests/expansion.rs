@@ -38,7 +38,7 @@ fn five_architectures() {
 
 #[test]
 fn a_description_has_every_tensor_and_value() {
-    let arch = arch_lang::compile(declaration("llama")).unwrap();
+    let arch = arch_lang::compile_with(declaration("llama"), &arch_lang::Folder(archs_folder())).unwrap();
     let description = arch_lang::describe(&arch);
     let mut text = String::new();
     for row in &description.tensors {

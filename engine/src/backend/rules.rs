@@ -6,7 +6,7 @@ use kernels::GgmlType;
 use kernels::GgmlType::{F32, I32, I64};
 
 use super::BackendError;
-use crate::graph::{Attention, Buckets, Graph, Op, Tensor, TensorId, Window};
+use crate::graph::{Attention, Buckets, Graph, MAX_SRC, Op, Recurrence, Tensor, TensorId, Window};
 
 /// Why a node cannot be computed.
 pub(super) type Flaw = &'static str;
@@ -74,7 +74,12 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
                 dims.is_multiple_of(2) && dims <= x.ne[0],
                 "n_dims is odd or above the head size",
             )?;
-            ensure(pos.ne == [x.ne[2], 1, 1, 1], "not one position per token")?;
+            let n_axes = rope.kind.n_axes();
+            ensure(pos.ne == [x.ne[2], n_axes, 1, 1], "not one position per token and axis")?;
+            ensure(
+                rope.sections.iter().all(|&n| n <= x.ne[0]),
+                "a section is larger than a head",
+            )?;
             if n.has(2) {
                 ensure(n.floats(2)?.ne[0] >= dims / 2, "not one frequency factor per pair")?;
             }
@@ -116,6 +121,7 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
             )?;
             n.result(F32, node.ne)
         }
+        Op::Recur(r) => recur(&n, r),
         Op::Cont => {
             let same = n.readable(0)?.nelements() == node.nelements();
             ensure(same, "the number of elements changes")?;
@@ -270,6 +276,26 @@ fn attention(n: &Node, p: &Attention) -> Result<(), Flaw> {
         ensure(n.floats(p.sinks())?.ne[0] == n_head, "not one sink per head")?;
     }
     n.result(F32, [v.ne[0], n_head, n_tokens, 1])
+}
+
+fn recur(n: &Node, recurrence: Recurrence) -> Result<(), Flaw> {
+    const FIRST: usize = 3;
+    let (states, from, to) = (n.floats(0)?, n.typed(1, I32)?, n.typed(2, I32)?);
+    let mut ne = [[0; 4]; MAX_SRC];
+    let n_operands = n.node.sources().count().saturating_sub(FIRST);
+    for (i, ne) in ne[..n_operands].iter_mut().enumerate() {
+        *ne = n.floats(FIRST + i)?.ne;
+    }
+    let lanes = recurrence
+        .lanes(&ne[..n_operands])
+        .ok_or("the operands do not fit the recurrence")?;
+    ensure(
+        states.ne[0] == lanes.row() && states.ne[2..] == [1, 1] && states.is_contiguous(),
+        "the states do not fit the recurrence",
+    )?;
+    let list = [lanes.n_tokens(), 1, 1, 1];
+    ensure(from.ne == list && to.ne == list, "not one cell per token")?;
+    n.result(F32, lanes.ne)
 }
 
 /// The error for a node that fails the check.

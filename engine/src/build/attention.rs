@@ -2,11 +2,12 @@
 
 use kernels::GgmlType;
 
-use crate::graph::{Attention, Buckets, Flags, Home, Name, Op, Rope, RopeKind, TensorId, Window};
+use crate::graph::{Attention, Buckets, Flags, Home, Name, Op, Rope, TensorId, Window};
 use crate::model::Vector;
 
 use super::Builder;
 use super::builder::Cache;
+use super::recur::{StateSlot, StateSpec};
 
 /// What one attention call needs from a KV memory; recorded by a probe build, so that the layout follows from the graph.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,13 +26,26 @@ pub struct KvSpec {
     pub rope: Option<(Rope, Option<Vector>)>,
 }
 
-/// The state of a KV memory that a graph is built over.
+/// What a graph needs from a memory, in the order of its calls.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MemorySpecs {
+    /// Of attention calls.
+    pub kv: Vec<KvSpec>,
+    /// Of recurrent ops.
+    pub states: Vec<StateSpec>,
+}
+
+/// The memory that a graph is built over.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CacheView {
     /// Per attention call, in the order of the graph.
     pub slots: Vec<KvSlot>,
     /// Groups of slots that share cells.
     pub pools: Vec<PoolView>,
+    /// Per recurrent op, in the order of the graph.
+    pub states: Vec<StateSlot>,
+    /// Cells of each of the states.
+    pub n_state_cells: usize,
 }
 
 /// Keys and values of one attention call.
@@ -79,8 +93,6 @@ pub struct RopeArgs {
     pub magnitude: Option<f32>,
     /// Without YaRN if false, even if the file asks for it: positions are then scaled alike for all frequencies.
     pub yarn: Option<bool>,
-    /// Pair the halves of a head whatever the architecture declares.
-    pub halves: bool,
 }
 
 /// Keyword arguments of [`Builder::attention`].
@@ -164,7 +176,8 @@ impl Builder<'_> {
             (scaling.ext_factor, scaling.attn_factor) = (0.0, 1.0);
         }
         let rope = Rope {
-            kind: if args.halves { RopeKind::Neox } else { kind },
+            kind,
+            sections: self.params.rope_sections,
             n_dims: args.dims.unwrap_or(self.params.n_rot),
             freq_base: args.base.unwrap_or(scaling.freq_base),
             freq_scale: args.scale.unwrap_or(scaling.freq_scale),
@@ -180,7 +193,11 @@ impl Builder<'_> {
             args.short
         };
         self.factors_by_context |= args.factors.is_none() && args.long.is_some();
-        let positions = self.positions();
+        let positions = if kind.n_axes() > 1 {
+            self.axes()
+        } else {
+            self.positions()
+        };
         let factors = args.factors.or(by_context).map(|f| self.leaf(f.0));
         if args.offset == 0 {
             let y = self.g.rope(x, positions, factors, rope);
@@ -233,7 +250,7 @@ impl Builder<'_> {
                     // Which factors a context rotates with is not known yet.
                     rope: rotation_of(self.g, k, self.leafs).filter(|_| !self.factors_by_context),
                 };
-                specs.push(spec);
+                specs.kv.push(spec);
                 (k, v, 0)
             }
             Cache::Batch => (k, v, 0),

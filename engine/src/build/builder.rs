@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use kernels::GgmlType;
 
-use crate::graph::{Flags, Graph, Home, Name, RopeKind, ShapeError, TensorId, Unary};
+use crate::graph::{Flags, Graph, Home, Name, ROPE_AXES, RopeKind, ShapeError, TensorId, Unary};
 use crate::model::{Embed, Linear, Norm, Placeholder, RopeScaling, Vector, WeightId};
 
 use super::adapt::Adaptation;
-use super::attention::{CacheView, KvSpec};
+use super::attention::{CacheView, MemorySpecs};
 use super::inputs::Inputs;
 
 /// Most rounds of all loops of a graph: more than any model has, few enough for a file's lies.
@@ -46,6 +46,12 @@ pub enum BuildError {
         value: String,
         /// The other layer.
         layer: usize,
+    },
+    /// A recurrence in an architecture that computes batches whole.
+    #[error("{value}: a recurrent op needs a memory, which bidirectional architectures do not have")]
+    NoMemory {
+        /// The last named value before the error.
+        value: String,
     },
     /// Loops that make the graph larger than any model's.
     #[error("the graph repeats its parts {rounds} times, expected at most {MAX_ROUNDS}")]
@@ -91,6 +97,8 @@ pub struct BuildParams {
     pub rope_kind: Option<RopeKind>,
     /// Rope scaling, with the context's overrides applied.
     pub rope: RopeScaling,
+    /// Rotary pairs of each axis of a position.
+    pub rope_sections: [usize; ROPE_AXES],
     /// Rotated elements of a head.
     pub n_rot: usize,
     /// Hide later positions (false for encoders and diffusion models).
@@ -99,10 +107,10 @@ pub struct BuildParams {
     pub half_gelu: bool,
 }
 
-/// Where attention finds its keys and values.
+/// Where attention finds its keys and values, and recurrences their states.
 pub(super) enum Cache<'a> {
-    /// No memory yet: record what each attention call will need.
-    Probe(&'a mut Vec<KvSpec>),
+    /// No memory yet: record what attention and recurrences will need.
+    Probe(&'a mut MemorySpecs),
     /// Cells of a KV memory.
     Cells(&'a CacheView),
     /// The batch itself, without a memory.
@@ -120,6 +128,7 @@ pub struct Builder<'a> {
     pub(super) adaptation: &'a Adaptation,
     pub(super) layer: Option<u32>,
     pub(super) n_attention: usize,
+    pub(super) n_states: usize,
     /// Rounds of all loops so far.
     n_rounds: usize,
     /// A rotation depends on the length of the context.
@@ -153,16 +162,17 @@ impl<'a> Builder<'a> {
         Self::new(graph, weights, leafs, inputs, params, Cache::Batch, 1)
     }
 
-    /// A builder that records in `specs` what each attention call needs from a KV memory.
+    /// A builder that records in `specs` what the graph needs from a memory.
     pub fn probe(
         graph: &'a mut Graph,
         weights: &'a [WeightLeaf],
         leafs: &'a mut Vec<Option<TensorId>>,
         inputs: &'a mut Inputs,
         params: BuildParams,
-        specs: &'a mut Vec<KvSpec>,
+        specs: &'a mut MemorySpecs,
     ) -> Builder<'a> {
-        specs.clear();
+        specs.kv.clear();
+        specs.states.clear();
         Self::new(graph, weights, leafs, inputs, params, Cache::Probe(specs), 1)
     }
 
@@ -189,6 +199,7 @@ impl<'a> Builder<'a> {
             adaptation: Adaptation::NONE,
             layer: None,
             n_attention: 0,
+            n_states: 0,
             n_rounds: 0,
             factors_by_context: false,
             last_name: Name::default(),
@@ -313,6 +324,16 @@ impl<'a> Builder<'a> {
             .get_or_insert_with(|| g.input(GgmlType::F32, ne, "encoded"))
     }
 
+    /// Positions along all axes, i32 `[T, axes]`.
+    pub(super) fn axes(&mut self) -> TensorId {
+        let n = self.params.n_tokens;
+        let g = &mut *self.g;
+        *self
+            .inputs
+            .axes
+            .get_or_insert_with(|| g.input(GgmlType::I32, [n, ROPE_AXES, 1, 1], "axes"))
+    }
+
     /// Sequence ids, i32 `[T]`.
     pub fn sequences(&mut self) -> TensorId {
         let n = self.params.n_tokens;
@@ -435,6 +456,20 @@ impl<'a> Builder<'a> {
         self.ok(y, a)
     }
 
+    /// `x [n, T]` behind rows of one value, `[n_rows, T]` in all; `x` itself if it has as many.
+    pub fn pad_rows_before(&mut self, x: TensorId, n_rows: usize, value: f32) -> TensorId {
+        let [n, n_tokens, ..] = self.g.tensor(x).ne;
+        if n >= n_rows {
+            return x;
+        }
+        let one = self.slice(x, 0, 1);
+        let constant = self.g.scale(one, 0.0, value);
+        let constant = self.ok(constant, x);
+        let padding = self.g.repeat(constant, [n_rows - n, n_tokens, 1, 1]);
+        let padding = self.ok(padding, x);
+        self.concat(padding, x, 0)
+    }
+
     /// Elements `from..to` of dimension 0.
     pub fn slice(&mut self, x: TensorId, from: usize, to: usize) -> TensorId {
         let y = self.g.slice(x, from, to);
@@ -538,6 +573,11 @@ impl<'a> Builder<'a> {
     pub(super) fn fail_no_keys(&mut self, layer: usize) {
         let value = self.last_name.to_string();
         self.fail(BuildError::NoKeys { value, layer });
+    }
+
+    pub(super) fn fail_no_memory(&mut self) {
+        let value = self.last_name.to_string();
+        self.fail(BuildError::NoMemory { value });
     }
 
     pub(super) fn fail_no_rope(&mut self) {

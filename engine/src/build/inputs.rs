@@ -11,12 +11,16 @@ pub struct Inputs {
     pub tokens: Option<TensorId>,
     /// Positions, i32 `[T]`.
     pub positions: Option<TensorId>,
+    /// Positions along all axes, i32 `[T, axes]`.
+    pub axes: Option<TensorId>,
     /// Sequence of each token, i32 `[T]`.
     pub sequences: Option<TensorId>,
     /// Rows whose output is wanted, i32 `[n_outputs]`.
     pub out_ids: Option<TensorId>,
     /// What was encoded.
     pub encoded: EncodedInputs,
+    /// Cells of states that each token's is read from and left in, both i32 `[T]`.
+    pub states: Option<(TensorId, TensorId)>,
     /// Per pool of the KV memory.
     pub pools: Vec<PoolInputs>,
     /// What attention calls stored so far; here so that its memory is kept from graph to graph.
@@ -50,9 +54,11 @@ impl Inputs {
     pub fn clear(&mut self, n_pools: usize) {
         self.tokens = None;
         self.positions = None;
+        self.axes = None;
         self.sequences = None;
         self.out_ids = None;
         self.encoded = EncodedInputs::default();
+        self.states = None;
         self.pools.clear();
         self.pools.resize(n_pools, PoolInputs::default());
         self.stored.clear();

@@ -10,10 +10,14 @@ mod builder;
 mod inputs;
 mod moe;
 mod prune;
+mod recur;
 
 pub use adapt::{Adaptation, AdaptedUse, AdapterLeaf, LowRankTerm};
-pub use attention::{AttentionArgs, CacheView, KvSlot, KvSpec, PoolView, RopeArgs, chunked, standard, symmetric};
+pub use attention::{
+    AttentionArgs, CacheView, KvSlot, KvSpec, MemorySpecs, PoolView, RopeArgs, chunked, standard, symmetric,
+};
 pub use builder::{BuildError, BuildParams, Builder, WeightLeaf};
 pub use inputs::{EncodedInputs, Inputs, PoolInputs};
 pub use moe::{Gating, MoeArgs};
 pub use prune::keep_output_rows;
+pub use recur::{Mamba2Args, StateSlot, StateSpec};

@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::backend::{BackendParams, MemoryMap, Usage};
-use crate::build::{Adaptation, BuildParams, Builder, CacheView, Inputs};
-use crate::graph::{BufferId, Graph, TensorId};
+use crate::build::{Adaptation, BuildParams, Builder, CacheView, Inputs, MemorySpecs};
+use crate::graph::{BufferId, Graph, ROPE_AXES, TensorId};
 use crate::model::{Model, RopeScaling};
 use crate::sched::{Observer, SchedParams, Scheduler};
 
 use super::adapt::Adapters;
 use super::batch::{Batch, BatchToken, MAX_SEQUENCES, ubatch_end};
-use super::memory::{KvMemory, Span};
+use super::hybrid::{Memory, PlaceError};
+use super::memory::Span;
 use super::{ContextError, ContextParams, DecodeError, MemoryError, Perf};
 
 /// Memory that a context holds, in bytes.
@@ -23,6 +24,8 @@ pub struct Sizes {
     pub weights: usize,
     /// Keys and values.
     pub kv: usize,
+    /// Recurrent states.
+    pub states: usize,
     /// Intermediate results.
     pub compute: usize,
 }
@@ -33,7 +36,7 @@ pub struct Context {
     params: ContextParams,
     n_ctx: usize,
     pub(super) rope: RopeScaling,
-    pub(super) memory: KvMemory,
+    pub(super) memory: Memory,
     pub(super) sched: Scheduler,
     pub(super) graph: BuiltGraph,
     pub(super) adapters: Adapters,
@@ -89,11 +92,11 @@ impl Context {
             );
         }
         let cached = if model.arch().bidirectional {
-            &[]
+            &MemorySpecs::default()
         } else {
-            model.kv_specs()
+            model.memory_specs()
         };
-        let mut memory = KvMemory::new(cached, n_ctx, &params)?;
+        let mut memory = Memory::new(cached, n_ctx, &params)?;
         let placement = model.placement();
         memory.allocate(
             |layer| placement.kv_device(layer).clone(),
@@ -144,7 +147,8 @@ impl Context {
     pub fn sizes(&self) -> Sizes {
         Sizes {
             weights: self.model.n_bytes(),
-            kv: self.memory.n_bytes(),
+            kv: self.memory.kv.n_bytes(),
+            states: self.memory.states.n_bytes(),
             compute: self.sched.reserve_sizes().iter().sum(),
         }
     }
@@ -186,10 +190,11 @@ impl Context {
         for buffer in self.model.buffers() {
             buffer.check()?;
         }
-        if self.memory.needs_shift() {
+        if self.memory.kv.needs_shift() {
             self.apply_shift()?;
         }
         self.outputs.start(batch.tokens());
+        self.memory.begin(batch.tokens());
         match self.decode_ubatches(batch.tokens()) {
             Ok(()) => {
                 self.memory.commit();
@@ -242,7 +247,7 @@ impl Context {
         }
         // Room first: a prompt that is too long for the context is told so, whatever the batch size.
         let used = self.memory.n_used();
-        if used + tokens.len() > self.n_ctx {
+        if self.memory.is_limited() && used + tokens.len() > self.n_ctx {
             return Err(DecodeError::ContextFull {
                 needed: tokens.len(),
                 used,
@@ -311,13 +316,15 @@ impl Context {
     }
 
     fn decode_ubatch(&mut self, tokens: &[BatchToken]) -> Result<(), DecodeError> {
-        if !self.model.arch().bidirectional && !self.memory.place(tokens) {
-            let used = self.memory.n_used();
-            return Err(DecodeError::ContextFull {
-                needed: tokens.len(),
-                used,
-                n_ctx: self.n_ctx,
-            });
+        if !self.model.arch().bidirectional {
+            self.memory.place(tokens).map_err(|e| match e {
+                PlaceError::States(e) => e.into(),
+                PlaceError::Full => DecodeError::ContextFull {
+                    needed: tokens.len(),
+                    used: self.memory.n_used(),
+                    n_ctx: self.n_ctx,
+                },
+            })?;
         }
         self.memory.set_view(false);
         let n_outputs = tokens.iter().filter(|t| t.output).count();
@@ -354,8 +361,9 @@ impl Context {
             // A graph without outputs would compute nothing that is wanted but the cache: one row keeps it whole and simple.
             n_outputs: n_outputs.max(1),
             n_ctx: self.n_ctx,
-            rope_kind: self.model.arch().rope,
+            rope_kind: self.model.arch().rope_kind(self.model.base()),
             rope: self.rope,
+            rope_sections: self.model.base().rope_sections,
             n_rot: self.model.base().n_rot(),
             causal: !self.model.arch().bidirectional,
             half_gelu: self.params.half_gelu,
@@ -381,7 +389,7 @@ impl Context {
             self.model.base().n_vocab(),
             self.params.n_batch,
         );
-        self.staging.i32s.reserve(self.n_ctx.max(n_tokens));
+        self.staging.i32s.reserve(self.n_ctx.max(ROPE_AXES * n_tokens));
         self.staging.i64s.reserve(self.n_ctx.max(n_tokens));
         Ok(())
     }
@@ -399,6 +407,7 @@ impl Context {
         };
         write(inputs.tokens, &mut tokens.iter().map(|t| t.token as i32))?;
         write(inputs.positions, &mut tokens.iter().map(|t| t.pos))?;
+        write(inputs.axes, &mut along_axes(tokens.iter().map(|t| t.pos)))?;
         write(
             inputs.sequences,
             &mut tokens.iter().map(|t| t.seqs.first().unwrap_or(0) as i32),
@@ -421,10 +430,15 @@ impl Context {
                 }
             }
         }
-        for (p, (pool, cells)) in inputs.pools.iter().zip(self.memory.pools()).enumerate() {
+        if let Some((from, to)) = inputs.states {
+            let (from_cells, to_cells) = self.memory.states.moves();
+            sched.set_input(graph, from, bytemuck::cast_slice(from_cells))?;
+            sched.set_input(graph, to, bytemuck::cast_slice(to_cells))?;
+        }
+        for (p, (pool, cells)) in inputs.pools.iter().zip(self.memory.kv.pools()).enumerate() {
             let n_kv = self.memory.view().pools[p].n_kv;
             if let Some(id) = pool.cells {
-                sched.set_input(graph, id, bytemuck::cast_slice(self.memory.cells_of(p)))?;
+                sched.set_input(graph, id, bytemuck::cast_slice(self.memory.kv.cells_of(p)))?;
             }
             if let Some(id) = pool.positions {
                 sched.set_input(graph, id, bytemuck::cast_slice(&cells.positions()[..n_kv]))?;
@@ -579,6 +593,12 @@ fn checked(params: &ContextParams, n_ctx: usize) -> Result<ContextParams, Contex
         p.n_outputs_max
     };
     Ok(p)
+}
+
+/// Positions of text along all axes, axis by axis: it advances along all of them but the last at once.
+pub(super) fn along_axes(positions: impl Iterator<Item = i32> + Clone) -> impl Iterator<Item = i32> {
+    let last = ROPE_AXES - 1;
+    (0..ROPE_AXES).flat_map(move |axis| positions.clone().map(move |p| if axis == last { 0 } else { p }))
 }
 
 fn span(range: impl RangeBounds<usize>) -> Span {

@@ -98,6 +98,9 @@ pub enum DecodeError {
         /// Cells in all.
         n_ctx: usize,
     },
+    /// A token of several sequences that have different states.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
     /// The caller asked to stop.
     #[error("cancelled")]
     Cancelled,
@@ -130,6 +133,40 @@ pub enum MemoryError {
     NotShiftable {
         /// First such layer.
         layer: usize,
+    },
+    /// States are of all positions before them.
+    #[error(
+        "sequence {seq} has recurrent states: positions can be cut from its end only, and shared from its beginning"
+    )]
+    Inseparable {
+        /// The sequence.
+        seq: usize,
+    },
+    /// There is no state from then.
+    #[error("sequence {seq} cannot be cut at {pos}: its recurrent states are kept for continuing at {available:?}")]
+    StateForgotten {
+        /// The sequence.
+        seq: usize,
+        /// Where it should continue.
+        pos: i32,
+        /// Where it can, lowest first.
+        available: Vec<usize>,
+    },
+    /// A sequence has one state.
+    #[error(
+        "sequence {seq} is not empty and has recurrent states, which cannot be joined with others; remove it first"
+    )]
+    Occupied {
+        /// The sequence.
+        seq: usize,
+    },
+    /// A token cannot go into two states.
+    #[error("a token of sequences {first} and {second} continues different recurrent states")]
+    StatesDiffer {
+        /// A sequence.
+        first: usize,
+        /// One with another state.
+        second: usize,
     },
     /// Cells that several sequences share have one position.
     #[error("sequence {seq} shares cells with others: their positions cannot differ")]

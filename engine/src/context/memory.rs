@@ -81,7 +81,11 @@ impl KvMemory {
             cells: pools.iter().map(|_| Vec::with_capacity(params.n_ubatch)).collect(),
             pools,
             specs: specs.to_vec(),
-            view: CacheView { slots, pools: views },
+            view: CacheView {
+                slots,
+                pools: views,
+                ..CacheView::default()
+            },
             next_pos: [0; MAX_SEQUENCES],
             journal: Vec::with_capacity(params.n_batch),
             undo: Vec::with_capacity(params.n_ubatch),

@@ -5,9 +5,11 @@ mod batch;
 mod cells;
 mod decode;
 mod error;
+mod hybrid;
 mod memory;
 mod params;
 mod perf;
+mod recurrent;
 mod shift;
 mod state;
 

@@ -13,6 +13,9 @@ pub struct ContextParams {
     pub n_ubatch: usize,
     /// Most sequences, up to [`MAX_SEQUENCES`](super::MAX_SEQUENCES).
     pub n_seq_max: usize,
+    /// How many of the last tokens of a decode leave their states in cells of their own, so that a sequence of a recurrent model can be cut
+    /// back by up to so many.
+    pub n_rollback: usize,
     /// Most outputs computed at once; a batch that wants more is computed in more parts. 0 takes `n_seq_max`.
     pub n_outputs_max: usize,
     /// Threads for single tokens.
@@ -43,6 +46,7 @@ impl Default for ContextParams {
             n_batch: 2048,
             n_ubatch: 512,
             n_seq_max: 1,
+            n_rollback: 0,
             n_outputs_max: 0,
             n_threads: n,
             n_threads_batch: n,

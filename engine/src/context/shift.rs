@@ -3,9 +3,9 @@
 use kernels::GgmlType;
 
 use crate::build::KvSpec;
-use crate::graph::{Flags, Graph, Name, Rope, ShapeError, TensorId};
+use crate::graph::{Flags, Graph, Name, ROPE_AXES, Rope, ShapeError, TensorId};
 
-use super::decode::Context;
+use super::decode::{Context, along_axes};
 use super::memory::Span;
 use super::{DecodeError, MemoryError};
 
@@ -13,6 +13,8 @@ use super::{DecodeError, MemoryError};
 struct ShiftInputs {
     /// Movement of each cell, i32 `[n_cells]`.
     delta: TensorId,
+    /// The same along all axes of a position, i32 `[n_cells, axes]`, where keys are rotated by axes.
+    axes: Option<TensorId>,
     /// 0, 1, 2, … i64 `[n_cells]`: every cell is written back.
     cells: TensorId,
 }
@@ -41,17 +43,20 @@ impl Context {
         self.graph.graph.clear();
         let pools: Vec<_> = self
             .memory
+            .kv
             .pools()
             .iter()
             .map(|p| p.pending_shift().map(<[i32]>::to_vec))
             .collect();
         let g = &mut self.graph.graph;
+        let by_axes = |spec: &KvSpec| spec.rope.is_some_and(|(rope, _)| rope.kind.n_axes() > 1);
+        let by_axes = self.memory.kv.specs().iter().any(by_axes);
         let inputs: Vec<_> = pools
             .iter()
-            .map(|p| p.as_ref().map(|d| shift_inputs(g, d.len())))
+            .map(|p| p.as_ref().map(|d| shift_inputs(g, d.len(), by_axes)))
             .collect();
         let slots = self.memory.view().slots.clone();
-        for (slot, spec) in slots.iter().zip(self.memory.specs()) {
+        for (slot, spec) in slots.iter().zip(self.memory.kv.specs()) {
             let (Some(inputs), Some((rope, factors))) = (&inputs[slot.pool], spec.rope) else {
                 continue;
             };
@@ -85,17 +90,23 @@ impl Context {
                     .set_input(&self.graph.graph, input.delta, bytemuck::cast_slice(delta))?;
                 self.sched
                     .set_input(&self.graph.graph, input.cells, bytemuck::cast_slice(&cells))?;
+                if let Some(axes) = input.axes {
+                    let delta: Vec<i32> = along_axes(delta.iter().copied()).collect();
+                    self.sched
+                        .set_input(&self.graph.graph, axes, bytemuck::cast_slice(&delta))?;
+                }
             }
         }
         self.sched.compute(&self.graph.graph)?;
-        self.memory.shift_done();
+        self.memory.kv.shift_done();
         Ok(())
     }
 }
 
-fn shift_inputs(g: &mut Graph, n_cells: usize) -> ShiftInputs {
+fn shift_inputs(g: &mut Graph, n_cells: usize, by_axes: bool) -> ShiftInputs {
     ShiftInputs {
         delta: g.input(GgmlType::I32, [n_cells, 1, 1, 1], "shift"),
+        axes: by_axes.then(|| g.input(GgmlType::I32, [n_cells, ROPE_AXES, 1, 1], "shift_axes")),
         cells: g.input(GgmlType::I64, [n_cells, 1, 1, 1], "cells"),
     }
 }
@@ -110,7 +121,11 @@ fn rotate(
 ) -> Result<TensorId, ShapeError> {
     let n_cells = g.tensor(cache).ne[1];
     let heads = g.cont(cache, [spec.k_row / spec.n_head_kv, spec.n_head_kv, n_cells, 1])?;
-    let rotated = g.rope(heads, inputs.delta, factors, rope)?;
+    let delta = match inputs.axes {
+        Some(axes) if rope.kind.n_axes() > 1 => axes,
+        _ => inputs.delta,
+    };
+    let rotated = g.rope(heads, delta, factors, rope)?;
     let rows = g.reshape(rotated, [spec.k_row, n_cells, 1, 1])?;
     g.set_rows(cache, rows, inputs.cells)
 }

@@ -1,6 +1,7 @@
 //! Saving and restoring what a context remembers: all sequences or one, as bytes or as files.
 //!
-//! A state holds positions, sequence sets and the key and value rows of the cells in use, nothing else: logits of the last
+//! A state holds positions, sequence sets and the key and value rows of the cells in use, and the recurrent states that sequences
+//! continue from (as one more pool, whose cells stand for all positions up to theirs), nothing else: logits of the last
 //! batch are not part of it. It can be restored into a context of another size, and into a cache with other sequences and
 //! holes in it, as long as the cells fit; cells land where there is room. Model, cache types and rope settings must be the
 //! same. Everything is checked before anything is changed. The bytes are described in `format.rs`.
@@ -83,13 +84,21 @@ impl Context {
 
     fn save(&mut self, part: Part, tokens: &[Token], out: &mut dyn Write) -> Result<(), StateError> {
         part.check(self)?;
-        if self.memory.needs_shift() {
+        if self.memory.kv.needs_shift() {
             self.apply_shift()?;
         }
         self.sched.synchronize()?;
-        let cells: Vec<Vec<usize>> = self.memory.pools().iter().map(|p| part.cells_of(p)).collect();
-        let pools = self.memory.pools().iter().zip(&cells);
-        let runs: Vec<Vec<Run>> = pools.map(|(pool, cells)| runs(pool, cells, part)).collect();
+        let (pools, states) = (self.memory.kv.pools(), &self.memory.states);
+        let mut cells: Vec<Vec<usize>> = pools.iter().map(|p| part.cells_of(p)).collect();
+        let mut runs: Vec<Vec<Run>> = (pools.iter().zip(&cells))
+            .map(|(p, cells)| runs_of(cells.iter().map(|&c| (p.positions()[c], p.seqs()[c])), part))
+            .collect();
+        if !states.is_unused() {
+            let newest = states.newest_of(part.seqs());
+            let contents = newest.iter().map(|&c| (states.cells()[c].pos, states.continuing(c)));
+            runs.push(runs_of(contents, part));
+            cells.push(newest);
+        }
         let sizes = self.row_sizes();
         let row_bytes = sizes
             .iter()
@@ -100,8 +109,8 @@ impl Context {
         let mut sink = Sink::new(out);
         sink.write(&head)?;
         let mut piece = Vec::new();
-        for (slot, size) in self.memory.view().slots.iter().zip(&sizes) {
-            for (home, row) in [(slot.k, size.key), (slot.v, size.value)] {
+        for ((k, v), size) in self.homes().zip(&sizes) {
+            for (home, row) in [(k, size.key), (v, size.value)] {
                 self.save_rows(&cells[size.pool], home, row, &mut piece, &mut sink)?;
             }
         }
@@ -140,7 +149,7 @@ impl Context {
                 n_vocab: self.model.base().n_vocab(),
                 // A single sequence is number 0 in its state.
                 n_seq_max: part.one().map_or(self.params().n_seq_max, |_| 1),
-                n_pools: self.memory.pools().len(),
+                n_pools: self.memory.kv.pools().len() + usize::from(!self.memory.states.is_unused()),
                 slots: &sizes,
             },
         )?;
@@ -151,10 +160,18 @@ impl Context {
         let landing = self.landing(&saved, part)?;
         self.sched.synchronize()?;
         // From here on only a device can fail; then the sequences stay empty.
-        self.memory.vacate(part.seqs(), &landing);
+        self.memory.kv.vacate(part.seqs(), &landing);
+        let n_pools = self.memory.kv.pools().len();
+        let for_states = landing.get(n_pools).map_or(&[][..], Vec::as_slice);
+        self.memory.states.vacate(part.seqs(), for_states);
         self.load_rows(&saved, &landing, &sizes)?;
         for (p, (runs, targets)) in saved.pools.iter().zip(&landing).enumerate() {
-            self.memory.occupy(p, cells(runs).zip(targets.iter().copied()));
+            let contents = cells(runs).zip(targets.iter().copied());
+            if p < n_pools {
+                self.memory.kv.occupy(p, contents);
+            } else {
+                contents.for_each(|((pos, seqs), cell)| self.memory.states.put(cell, pos, seqs));
+            }
         }
         Ok(saved.tokens)
     }
@@ -165,13 +182,23 @@ impl Context {
         for (pos, seqs) in saved.pools.iter().flat_map(|runs| cells(runs)) {
             seqs.iter().for_each(|s| next_pos[s] = next_pos[s].max(pos + 1));
         }
-        let pools = self.memory.pools().iter().zip(&saved.pools);
-        pools
+        let pools = self.memory.kv.pools().iter().zip(&saved.pools);
+        let mut landing = pools
             .map(|(pool, runs)| {
-                let free = self.memory.free_cells(pool, part.seqs());
+                let free = self.memory.kv.free_cells(pool, part.seqs());
                 land(pool, runs, &next_pos, free)
             })
-            .collect()
+            .collect::<Result<Vec<_>, _>>()?;
+        if let Some(runs) = saved.pools.get(landing.len()) {
+            let (needed, mut free) = (format::n_cells(runs), self.memory.states.replaceable(part.seqs()));
+            if needed > free.len() {
+                let (free, n_cells) = (free.len(), self.memory.states.cells().len());
+                return Err(StateError::NoRoom { needed, free, n_cells });
+            }
+            free.truncate(needed);
+            landing.push(free.into_iter().map(Some).collect());
+        }
+        Ok(landing)
     }
 
     fn load_rows(
@@ -180,9 +207,9 @@ impl Context {
         landing: &[Vec<Option<usize>>],
         sizes: &[RowSizes],
     ) -> Result<(), BackendError> {
-        let slots = self.memory.view().slots.iter().zip(sizes).zip(&saved.rows);
-        for ((slot, size), rows) in slots {
-            for (home, row, bytes) in [(slot.k, size.key, rows.keys), (slot.v, size.value, rows.values)] {
+        let slots = self.homes().zip(sizes).zip(&saved.rows);
+        for (((k, v), size), rows) in slots {
+            for (home, row, bytes) in [(k, size.key, rows.keys), (v, size.value, rows.values)] {
                 let buffer = self.sched.memory.get(home.buffer);
                 let mut from = 0;
                 // Rows that stay neighbours are written together.
@@ -198,9 +225,17 @@ impl Context {
         Ok(())
     }
 
+    /// Where the keys and values of each slot lie. A recurrent op is a slot of keys without values.
+    fn homes(&self) -> impl Iterator<Item = (Home, Home)> + '_ {
+        let view = self.memory.view();
+        let states = view.states.iter().map(|s| (s.home, s.home));
+        view.slots.iter().map(|s| (s.k, s.v)).chain(states)
+    }
+
     /// Bytes of a key row and a value row of each slot.
     fn row_sizes(&self) -> Vec<RowSizes> {
-        let slots = self.memory.view().slots.iter().zip(self.memory.specs());
+        let states = &self.memory.states;
+        let slots = self.memory.view().slots.iter().zip(self.memory.kv.specs());
         let bytes = |ty: kernels::GgmlType, n: usize| n / ty.block_size() * ty.block_bytes();
         slots
             .map(|(slot, spec)| RowSizes {
@@ -208,6 +243,11 @@ impl Context {
                 key: bytes(slot.type_k, spec.k_row),
                 value: bytes(slot.type_v, spec.v_row),
             })
+            .chain((0..states.specs().len()).map(|i| RowSizes {
+                pool: self.memory.kv.pools().len(),
+                key: states.row_bytes(i),
+                value: 0,
+            }))
             .collect()
     }
 
@@ -242,19 +282,22 @@ impl Context {
             None,
             Count(view.pools.len()),
         );
-        for (i, pool) in self.memory.pools().iter().enumerate() {
+        for (i, pool) in self.memory.kv.pools().iter().enumerate() {
             let (kind, n) = window_code(pool.window);
             add(true, "kind of window of group", Some(i), Count(kind));
             add(true, "window of group", Some(i), Count(n));
         }
         add(true, "number of attention calls", None, Count(view.slots.len()));
-        for (slot, spec) in view.slots.iter().zip(self.memory.specs()) {
+        for (slot, spec) in view.slots.iter().zip(self.memory.kv.specs()) {
             let layer = Some(spec.layer);
             add(true, "group of layer", layer, Count(slot.pool));
             add(true, "elements of a key row of layer", layer, Count(spec.k_row));
             add(true, "elements of a value row of layer", layer, Count(spec.v_row));
             add(false, "type of keys of layer", layer, Type(slot.type_k));
             add(false, "type of values of layer", layer, Type(slot.type_v));
+        }
+        for spec in self.memory.states.specs() {
+            add(true, "elements of a state of layer", Some(spec.layer), Count(spec.row));
         }
         let arch = model.arch;
         Identity { arch, fields }
@@ -281,7 +324,7 @@ impl Part {
     }
 
     fn check(self, context: &Context) -> Result<(), StateError> {
-        self.one().map_or(Ok(()), |seq| context.memory.check_seq(seq))?;
+        self.one().map_or(Ok(()), |seq| context.memory.kv.check_seq(seq))?;
         Ok(())
     }
 
@@ -293,11 +336,10 @@ impl Part {
 }
 
 /// The contents of cells in compact form. A single sequence becomes number 0.
-fn runs(pool: &Cells, cells: &[usize], part: Part) -> Vec<Run> {
+fn runs_of(cells: impl Iterator<Item = (i32, SeqSet)>, part: Part) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
-    for &cell in cells {
-        let pos = pool.positions()[cell];
-        let seqs = part.one().map_or(pool.seqs()[cell], |_| SeqSet::one(0));
+    for (pos, seqs) in cells {
+        let seqs = part.one().map_or(seqs, |_| SeqSet::one(0));
         match runs.last_mut() {
             Some(run) if run.seqs == seqs && i64::from(run.pos) + i64::from(run.len) == i64::from(pos) => run.len += 1,
             _ => runs.push(Run { pos, len: 1, seqs }),

@@ -5,9 +5,11 @@ mod edit;
 mod graph;
 mod op;
 mod ops;
+mod recur;
 mod tensor;
 
 pub use graph::Graph;
-pub use op::{Attention, Buckets, Op, Rope, RopeKind, Unary, Window};
+pub use op::{Attention, Buckets, Op, ROPE_AXES, Rope, RopeKind, Unary, Window};
 pub use ops::ShapeError;
+pub use recur::{Lanes, Recurrence};
 pub use tensor::{BufferId, Flags, Home, MAX_SRC, Name, Tensor, TensorId, contiguous_strides};

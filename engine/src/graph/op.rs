@@ -1,5 +1,7 @@
 //! The operations a graph is made of, as data. What each computes is defined by the `reference` backend.
 
+use super::Recurrence;
+
 /// Element-wise functions of one operand.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs)]
@@ -36,6 +38,24 @@ pub enum RopeKind {
     Norm,
     /// Halves: (x0, x[n/2]), (x1, x[n/2 + 1]), …
     Neox,
+    /// Halves; positions have four axes (time, height, width and another), and each axis turns a section of the pairs
+    /// (Qwen2-VL, arXiv 2409.12191).
+    Mrope,
+    /// As [`RopeKind::Mrope`], time, height and width taking turns from pair to pair instead (Qwen3-VL, arXiv 2511.21631).
+    Imrope,
+}
+
+/// Axes of a position under [`RopeKind::Mrope`] and [`RopeKind::Imrope`]. A token of text stands at `[p, p, p, 0]`.
+pub const ROPE_AXES: usize = 4;
+
+impl RopeKind {
+    /// Values that make up the position of one token.
+    pub fn n_axes(self) -> usize {
+        match self {
+            RopeKind::Norm | RopeKind::Neox => 1,
+            RopeKind::Mrope | RopeKind::Imrope => ROPE_AXES,
+        }
+    }
 }
 
 /// Parameters of [`Op::Rope`]; scaling follows YaRN (Peng et al., arXiv 2309.00071).
@@ -43,6 +63,8 @@ pub enum RopeKind {
 pub struct Rope {
     /// Which elements pair up.
     pub kind: RopeKind,
+    /// Pairs that each axis turns, for kinds with several; repeated over the pairs if their sum is smaller.
+    pub sections: [usize; ROPE_AXES],
     /// Leading elements of a head that are rotated; the rest pass through. Even.
     pub n_dims: usize,
     /// Base of the geometric series of wave lengths.
@@ -59,6 +81,27 @@ pub struct Rope {
     pub beta_slow: f32,
     /// Context length the model was first trained with, for YaRN.
     pub n_ctx_orig: usize,
+}
+
+impl Rope {
+    /// The axis whose position turns a pair.
+    pub fn axis(&self, pair: usize) -> usize {
+        let [time, height, width, _] = self.sections;
+        let cycle = self.sections.iter().sum::<usize>().max(1);
+        let sector = pair % cycle;
+        match self.kind {
+            RopeKind::Norm | RopeKind::Neox => 0,
+            RopeKind::Mrope => [time, time + height, time + height + width]
+                .iter()
+                .filter(|&&end| sector >= end)
+                .count(),
+            // What is left when one of three axes has had its share belongs to the fourth.
+            RopeKind::Imrope => match sector % 3 {
+                axis if sector < 3 * self.sections[axis] => axis,
+                _ => 3,
+            },
+        }
+    }
 }
 
 /// Which keys a query of a sliding-window layer sees, besides the causal rule.
@@ -187,7 +230,7 @@ pub enum Op {
         /// Lower bound of the length.
         eps: f32,
     },
-    /// Rotary positions on `src0 [head_dim, n_head, T]` (f32) at positions `src1` (i32 `[T]`);
+    /// Rotary positions on `src0 [head_dim, n_head, T]` (f32) at positions `src1` (i32 `[T]`, for kinds with sections `[T, 4]`);
     /// optional `src2` (f32 `[n_dims / 2]`) divides each frequency.
     Rope(Rope),
     /// Attention without a stored score matrix (online softmax; Dao et al., arXiv 2205.14135).
@@ -228,6 +271,10 @@ pub enum Op {
         /// Upper bound.
         max: f32,
     },
+    /// Takes tokens in order through a state: `src0` the states f32 `[row, n_cells]`, which the op also writes; `src1` and `src2` the cells
+    /// (i32 `[T]`) that each token's state is read from (negative: zeros) and left in, which may be the same; from `src3` on the operands of the
+    /// [`Recurrence`], f32. Lanes are independent of each other; tokens see what earlier ones of the same call left.
+    Recur(Recurrence),
     /// A dense f32 copy of `src0` in the node's shape (same number of elements); converts from any type with a dequantizer.
     Cont,
     /// Same memory, other shape; `src0` is contiguous.
@@ -266,6 +313,11 @@ impl Op {
         )
     }
 
+    /// The operand that is memory the op reads and writes beside its result.
+    pub fn state_operand(self) -> Option<usize> {
+        matches!(self, Op::Recur(_)).then_some(0)
+    }
+
     /// A short name for plans and messages.
     pub fn name(self) -> &'static str {
         match self {
@@ -294,6 +346,7 @@ impl Op {
             Op::Concat { .. } => "concat",
             Op::Repeat => "repeat",
             Op::Clamp { .. } => "clamp",
+            Op::Recur(r) => r.name(),
             Op::Cont => "cont",
             Op::Reshape => "reshape",
             Op::View => "view",

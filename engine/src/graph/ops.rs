@@ -5,7 +5,7 @@
 
 use kernels::GgmlType;
 
-use super::{Attention, Buckets, Graph, Name, Op, Rope, Tensor, TensorId, Unary, contiguous_strides};
+use super::{Attention, Buckets, Graph, Name, Op, Recurrence, Rope, Tensor, TensorId, Unary, contiguous_strides};
 
 /// Operands that do not fit an op.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -184,14 +184,22 @@ impl Graph {
         self.same_shape(Op::L2Norm { eps }, x)
     }
 
-    /// Rotary positions on `x [head_dim, n_head, t]` at `positions` (i32 `[t]`), frequencies divided by `factors` `[n_dims / 2]`.
+    /// Rotary positions on `x [head_dim, n_head, t]` at `positions` (i32 `[t]` or `[t, axes]`), frequencies divided by `factors` `[n_dims / 2]`.
     pub fn rope(&mut self, x: TensorId, positions: TensorId, factors: Option<TensorId>, rope: Rope) -> Result {
         let (x_, p) = (self.tensor(x), self.tensor(positions));
-        if p.ty != GgmlType::I32 || p.ne != [x_.ne[2], 1, 1, 1] {
+        let n_axes = rope.kind.n_axes();
+        if p.ty != GgmlType::I32 || p.ne != [x_.ne[2], n_axes, 1, 1] {
             return Err(mismatch(
                 "rope",
-                format!("i32 positions [{}]", x_.ne[2]),
+                format!("i32 positions [{}, {n_axes}]", x_.ne[2]),
                 format!("{} {:?}", p.ty, p.ne),
+            ));
+        }
+        if n_axes > 1 && !(1..=x_.ne[0]).contains(&rope.sections.iter().sum()) {
+            return Err(mismatch(
+                "rope",
+                format!("sections of 1 to {} pairs in all", x_.ne[0]),
+                format!("{:?}", rope.sections),
             ));
         }
         if rope.n_dims > x_.ne[0] || !rope.n_dims.is_multiple_of(2) {
@@ -306,6 +314,30 @@ impl Graph {
             ));
         }
         Ok(self.node(Op::Repeat, ne, &[x]))
+    }
+
+    /// A recurrence over `src`: states f32 `[row, n_cells]`, cells to read and cells to write (i32 `[t]`), then its operands, see
+    /// [`Op::Recur`]. The states are written.
+    pub fn recur(&mut self, recurrence: Recurrence, src: &[TensorId]) -> Result {
+        let ne: Vec<[usize; 4]> = src.iter().map(|&s| self.tensor(s).ne).collect();
+        let types = [GgmlType::F32, GgmlType::I32, GgmlType::I32];
+        let typed =
+            (src.iter().enumerate()).all(|(i, &s)| self.tensor(s).ty == types.get(i).copied().unwrap_or(GgmlType::F32));
+        let found = || format!("{ne:?}");
+        let lanes = ne.get(3..).and_then(|operands| recurrence.lanes(operands));
+        let Some(lanes) = lanes.filter(|_| typed) else {
+            return Err(mismatch(
+                recurrence.name(),
+                format!("f32 {}", recurrence.takes()),
+                found(),
+            ));
+        };
+        let t = lanes.n_tokens();
+        if ne[0][0] != lanes.row() || ne[0][2..] != [1, 1] || ne[1] != [t, 1, 1, 1] || ne[2] != ne[1] {
+            let expected = format!("states [{}, n_cells] and cells [{t}]", lanes.row());
+            return Err(mismatch(recurrence.name(), expected, found()));
+        }
+        Ok(self.node(Op::Recur(recurrence), lanes.ne, src))
     }
 
     /// A dense f32 copy in the shape `ne`.

@@ -3,7 +3,7 @@
 use crate::build::Builder;
 use crate::graph::{RopeKind, TensorId};
 
-use super::{HparamReader, TensorTable};
+use super::{Base, HparamReader, TensorTable};
 
 /// One declared architecture. Emitted by `arch!`; everything the engine knows of an architecture is in here.
 #[derive(Debug)]
@@ -12,6 +12,8 @@ pub struct Architecture {
     pub name: &'static str,
     /// How positions rotate; `None` for models without RoPE.
     pub rope: Option<RopeKind>,
+    /// How they rotate instead in files whose positions have several axes (`rope.dimension_sections`), if that makes a difference.
+    pub rope_with_sections: Option<RopeKind>,
     /// Every token sees all of its sequence, earlier and later ones (encoders, diffusion models). There is no KV memory: a batch is
     /// computed whole and on its own.
     pub bidirectional: bool,
@@ -27,6 +29,18 @@ pub struct Architecture {
     pub flow: &'static [FlowNode],
     /// Reads the hyper-parameters, declares the tensors and gives the graph builder; `None` if the reader noted errors.
     pub load: fn(&mut HparamReader<'_>, &mut TensorTable<'_>) -> Option<Box<dyn BuildGraph>>,
+}
+
+impl Architecture {
+    /// How positions rotate in a file with these hyper-parameters; `None` for models without RoPE.
+    pub fn rope_kind(&self, base: &Base) -> Option<RopeKind> {
+        self.rope_with_sections.filter(|_| base.has_sections()).or(self.rope)
+    }
+
+    /// Whether the file must say which pairs each axis of a position turns.
+    pub(super) fn needs_sections(&self) -> bool {
+        self.rope.is_some_and(|kind| kind.n_axes() > 1)
+    }
 }
 
 /// An architecture in the registry that the presence of its file makes.
@@ -137,6 +151,17 @@ pub struct Experts {
     pub bias: Option<WeightId>,
     /// `[n_expert]`: each expert's product is multiplied by its own.
     pub scale: Option<WeightId>,
+}
+
+impl Linear {
+    /// The matrix that an embedding table is, for architectures that use it as one without declaring so.
+    pub fn tied_to(table: Embed) -> Linear {
+        Linear {
+            weight: table.0,
+            bias: None,
+            scale: None,
+        }
+    }
 }
 
 impl From<Norm> for Vector {

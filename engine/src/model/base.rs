@@ -1,5 +1,7 @@
 //! The hyper-parameters that every architecture has, read from the keys that all of them share.
 
+use crate::graph::ROPE_AXES;
+
 use super::HparamReader;
 
 /// Values behind the architecture language's builtin symbols. Accessors take the layer where files may hold one value per layer.
@@ -9,6 +11,7 @@ pub struct Base {
     n_ctx_train: usize,
     n_embd: usize,
     n_layer: usize,
+    n_layer_file: usize,
     n_head: Vec<usize>,
     n_head_kv: Vec<usize>,
     n_ff: Vec<usize>,
@@ -19,8 +22,8 @@ pub struct Base {
     n_expert_used: usize,
     /// How positions are scaled.
     pub rope: RopeScaling,
-    /// Positions have several axes (time, height, width), each with its share of the rotary pairs.
-    pub rope_sections: bool,
+    /// Rotary pairs of each axis of a position (`rope.dimension_sections`); zeros if the file has none.
+    pub rope_sections: [usize; ROPE_AXES],
 }
 
 /// Where and how far a model's positions reach beyond its first training (keys `rope.*`).
@@ -53,9 +56,11 @@ const MAX_EXPERTS: usize = 1 << 14;
 impl Base {
     /// Reads all of them, noting errors in the reader.
     pub(super) fn read(r: &mut HparamReader<'_>) -> Base {
-        let n_layer = r.in_range("block_count", None, 1..=MAX_LAYERS);
+        let n_layer_file = r.in_range("block_count", None, 1..=MAX_LAYERS);
+        let n_nextn = r.in_range("nextn_predict_layers", Some(0), 0..=n_layer_file.saturating_sub(1));
+        let n_layer = n_layer_file - n_nextn;
         let n_embd = r.in_range("embedding_length", None, 1..=MAX_SIZE);
-        r.set_layers(n_layer);
+        r.set_layers(n_layer, n_layer_file);
         let n_head = r.usizes("attention.head_count", Some(0));
         let n_head_kv = r.usizes_with("attention.head_count_kv", |il| n_head[il]);
         let n_ff = r.usizes("feed_forward_length", Some(0));
@@ -67,13 +72,14 @@ impl Base {
             n_ctx_train: r.in_range("context_length", None, 1..=usize::MAX >> 1),
             n_embd,
             n_layer,
+            n_layer_file,
             head_dim_k,
             head_dim_v,
             n_rot: r.in_range("rope.dimension_count", Some(head_dim_k), 0..=MAX_SIZE),
             n_expert: r.in_range("expert_count", Some(0), 0..=MAX_EXPERTS),
             n_expert_used: r.in_range("expert_used_count", Some(0), 0..=MAX_EXPERTS),
             rope: RopeScaling::read(r),
-            rope_sections: r.has_sections(),
+            rope_sections: r.sections(),
             n_head,
             n_head_kv,
             n_ff,
@@ -133,9 +139,14 @@ impl Base {
     pub fn n_embd(&self) -> usize {
         self.n_embd
     }
-    /// Number of layers.
+    /// Number of layers, without those that predict tokens beyond the next.
     pub fn n_layer(&self) -> usize {
         self.n_layer
+    }
+    /// Number of layers in the file. The last `nextn_predict_layers` of them guess tokens beyond the next (multi-token prediction,
+    /// arXiv 2412.19437) from a finished pass: no part of the graph.
+    pub fn n_layer_file(&self) -> usize {
+        self.n_layer_file
     }
     /// Query heads.
     pub fn n_head(&self, il: usize) -> usize {
@@ -181,9 +192,9 @@ impl Base {
     pub fn rope_freq_scale(&self) -> f32 {
         self.rope.freq_scale
     }
-    /// Whether positions have several axes.
-    pub fn rope_sections(&self) -> bool {
-        self.rope_sections
+    /// Whether positions have several axes: both time and height turn pairs.
+    pub fn has_sections(&self) -> bool {
+        self.rope_sections[..2].iter().all(|&n| n > 0)
     }
 }
 

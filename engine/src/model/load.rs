@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::backend::{Buffer, Device};
-use crate::build::{BuildParams, Builder, Inputs, KvSpec, WeightLeaf};
+use crate::build::{BuildParams, Builder, Inputs, KvSpec, MemorySpecs, WeightLeaf};
 use crate::gguf::{Gguf, GgufFile, GgufSet, Metadata, Value};
 use crate::graph::{BufferId, Graph, Home, Name};
 use crate::vocab::Vocab;
@@ -61,7 +61,7 @@ pub struct Model {
     leafs: Vec<WeightLeaf>,
     buffers: Vec<Arc<dyn Buffer>>,
     placement: Placement,
-    kv_specs: Vec<KvSpec>,
+    memory: MemorySpecs,
     fingerprint: Fingerprint,
     warnings: Vec<String>,
     _locked: Vec<Locked>,
@@ -76,8 +76,8 @@ pub struct Plan {
     pub memory: Vec<String>,
     /// Layers and bytes.
     pub summary: PlacementSummary,
-    /// What each attention call keeps per cell.
-    pub kv_specs: Vec<KvSpec>,
+    /// What attention and recurrences keep.
+    pub specs: MemorySpecs,
 }
 
 impl std::fmt::Debug for Model {
@@ -111,8 +111,8 @@ impl Model {
         let (arch, prefix) = load_arch(set.metadata(), &path, archs, params.arch.as_deref())?;
         let (base, graph, rows) = declare(set.metadata(), TensorTable::of_set(&set), &path, arch, &prefix)?;
         let vocab = load_vocab(set.first().header(), &path)?;
-        let kv_specs = probe(arch, &base, graph.as_ref(), &rows, &path)?;
-        let placement = Placement::new(&params.placement, &rows, base.n_layer(), &kv_specs).map_err(|source| {
+        let memory = probe(arch, &base, graph.as_ref(), &rows, &path)?;
+        let placement = Placement::new(&params.placement, &rows, base.n_layer(), &memory).map_err(|source| {
             ModelError::Placement {
                 path: path.clone(),
                 source,
@@ -142,7 +142,7 @@ impl Model {
             leafs,
             buffers,
             placement,
-            kv_specs,
+            memory,
             fingerprint,
             warnings,
             _locked: locked,
@@ -197,9 +197,13 @@ impl Model {
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
+    /// What the graph needs from a memory.
+    pub fn memory_specs(&self) -> &MemorySpecs {
+        &self.memory
+    }
     /// What each attention call of the graph keeps per cell.
     pub fn kv_specs(&self) -> &[KvSpec] {
-        &self.kv_specs
+        &self.memory.kv
     }
     /// What tells this model from others.
     pub fn fingerprint(&self) -> &Fingerprint {
@@ -263,13 +267,12 @@ fn plan_table(
     apply_overrides(&mut metadata, &params.overrides);
     let (arch, prefix) = load_arch(&metadata, path, archs, params.arch.as_deref())?;
     let (base, graph, rows) = declare(&metadata, table, path, arch, &prefix)?;
-    let kv_specs = probe(arch, &base, graph.as_ref(), &rows, path)?;
-    let placement = Placement::new(&params.placement, &rows, base.n_layer(), &kv_specs).map_err(|source| {
-        ModelError::Placement {
+    let specs = probe(arch, &base, graph.as_ref(), &rows, path)?;
+    let placement =
+        Placement::new(&params.placement, &rows, base.n_layer(), &specs).map_err(|source| ModelError::Placement {
             path: path.to_owned(),
             source,
-        }
-    })?;
+        })?;
     let memory = placement
         .rows
         .iter()
@@ -280,7 +283,7 @@ fn plan_table(
         rows,
         memory,
         summary,
-        kv_specs,
+        specs,
     })
 }
 
@@ -295,13 +298,17 @@ fn declare(
     prefix: &str,
 ) -> Result<Declared, ModelError> {
     let mut reader = HparamReader::new(metadata, prefix);
+    let base = reader.base();
+    if arch.needs_sections() || (arch.rope_with_sections.is_some() && base.has_sections()) {
+        reader.check_sections(base.head_dim());
+    }
+    table.ignore_layers(base.n_layer()..base.n_layer_file());
     // Tensors cannot be declared from hyper-parameters that are dummies.
     let graph = if reader.failed() {
         None
     } else {
         (arch.load)(&mut reader, &mut table)
     };
-    let base = reader.base();
     let errors = reader.into_errors();
     let Some(graph) = graph.filter(|_| errors.is_empty()) else {
         return Err(ModelError::Hparams {
@@ -370,14 +377,14 @@ fn load_vocab(header: &Gguf, path: &Path) -> Result<Vocab, ModelError> {
     })
 }
 
-/// Builds the graph once without a memory, to learn what attention needs and that all shapes agree.
+/// Builds the graph once without a memory, to learn what memory it needs and that all shapes agree.
 fn probe(
     arch: &'static Architecture,
     base: &Base,
     graph: &dyn BuildGraph,
     rows: &[TableRow],
     path: &Path,
-) -> Result<Vec<KvSpec>, ModelError> {
+) -> Result<MemorySpecs, ModelError> {
     // Nothing is computed: the weights need shapes, not bytes.
     let nowhere = Home {
         buffer: BufferId(0),
@@ -396,13 +403,14 @@ fn probe(
         })
         .collect();
     let mut g = Graph::new();
-    let (mut nodes, mut inputs, mut specs) = (Vec::new(), Inputs::default(), Vec::new());
+    let (mut nodes, mut inputs, mut specs) = (Vec::new(), Inputs::default(), MemorySpecs::default());
     let params = BuildParams {
         n_tokens: 1,
         n_outputs: 1,
         n_ctx: 0,
-        rope_kind: arch.rope,
+        rope_kind: arch.rope_kind(base),
         rope: base.rope,
+        rope_sections: base.rope_sections,
         n_rot: base.n_rot(),
         causal: !arch.bidirectional,
         half_gelu: false,

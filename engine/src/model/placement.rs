@@ -7,7 +7,7 @@ use kernels::GgmlType;
 use regex_lite::Regex;
 
 use crate::backend::{self, BufferType, Device};
-use crate::build::KvSpec;
+use crate::build::MemorySpecs;
 use crate::graph::{Graph, Name, ShapeError, Tensor, TensorId};
 
 use super::{Consumer, TableRow};
@@ -165,7 +165,7 @@ impl Placement {
         params: &PlacementParams,
         rows: &[TableRow],
         n_layer: usize,
-        kv: &[KvSpec],
+        memory: &MemorySpecs,
     ) -> Result<Placement, PlacementError> {
         let cpu = backend::default_device();
         let mut devices: Vec<_> = params
@@ -188,7 +188,7 @@ impl Placement {
         let n_offloaded = match params.n_layers {
             _ if n_devices == 0 => 0,
             DeviceLayers::Count(n) => n.min(n_layer + 1),
-            DeviceLayers::Auto => layers_that_fit(params, &devices[..n_devices], rows, n_layer, kv),
+            DeviceLayers::Auto => layers_that_fit(params, &devices[..n_devices], rows, n_layer, memory),
         };
         let layers = assign_layers(params, &devices[..n_devices], n_layer, n_offloaded);
         let mut placement = Placement {
@@ -205,7 +205,7 @@ impl Placement {
         Ok(placement)
     }
 
-    /// The device that keeps the keys and values of a layer.
+    /// The device that keeps the keys, values and states of a layer.
     pub fn kv_device(&self, layer: usize) -> &Arc<dyn Device> {
         let cpu = self.devices.len() - 1;
         let device = if self.offload_kv {
@@ -352,7 +352,7 @@ fn layers_that_fit(
     devices: &[Arc<dyn Device>],
     rows: &[TableRow],
     n_layer: usize,
-    kv: &[KvSpec],
+    memory: &MemorySpecs,
 ) -> usize {
     let mut sizes = vec![0usize; n_layer + 1];
     for row in rows {
@@ -362,8 +362,13 @@ fn layers_that_fit(
             _ => {}
         }
     }
-    for spec in kv.iter().filter(|s| params.offload_kv && s.layer < n_layer) {
-        sizes[spec.layer] += 2 * (spec.k_row + spec.v_row) * params.kv_cells;
+    if params.offload_kv {
+        // A state for now and one from before, for one sequence.
+        let states = memory.states.iter().map(|s| (s.layer, 2 * size_of::<f32>() * s.row));
+        let kv = (memory.kv.iter()).map(|s| (s.layer, 2 * (s.k_row + s.v_row) * params.kv_cells));
+        for (layer, bytes) in kv.chain(states).filter(|&(layer, _)| layer < n_layer) {
+            sizes[layer] += bytes;
+        }
     }
     let fits = |n: usize| {
         let mut used = vec![0usize; devices.len() + 1];

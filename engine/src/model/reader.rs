@@ -1,8 +1,11 @@
 //! Reads hyper-parameters as an architecture declares them: key, type, default, scalar or one value per layer.
 
 use crate::gguf::{Metadata, Value};
+use crate::graph::ROPE_AXES;
 
 use super::Base;
+
+const SECTIONS: &str = "rope.dimension_sections";
 
 /// A hyper-parameter that does not fit its declaration.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -48,6 +51,8 @@ pub struct HparamReader<'a> {
     prefix: &'a str,
     base: Option<Base>,
     n_layer: usize,
+    /// Entries that arrays per layer may have as well: those of layers outside the graph follow the others.
+    n_layer_file: usize,
     errors: Vec<HparamError>,
 }
 
@@ -59,6 +64,7 @@ impl<'a> HparamReader<'a> {
             prefix,
             base: None,
             n_layer: 0,
+            n_layer_file: 0,
             errors: Vec::new(),
         };
         let base = Base::read(&mut r);
@@ -153,8 +159,8 @@ impl<'a> HparamReader<'a> {
             .collect()
     }
 
-    pub(super) fn set_layers(&mut self, n_layer: usize) {
-        self.n_layer = n_layer;
+    pub(super) fn set_layers(&mut self, n_layer: usize, n_layer_file: usize) {
+        (self.n_layer, self.n_layer_file) = (n_layer, n_layer_file);
     }
 
     pub(super) fn contradiction(&mut self, text: String) {
@@ -203,13 +209,37 @@ impl<'a> HparamReader<'a> {
         n.min(1 << 28)
     }
 
-    /// Whether the first two axes of a position have a share of the rotary pairs; without, positions are plain.
-    pub(super) fn has_sections(&mut self) -> bool {
-        let sections = self.metadata.get(&self.full("rope.dimension_sections"));
-        let Some(sections) = sections.and_then(Value::as_array) else {
-            return false;
+    /// Rotary pairs of each axis of a position; zeros without the key or where it holds something else, which
+    /// [`HparamReader::check_sections`] reports if the architecture reads it.
+    pub(super) fn sections(&self) -> [usize; ROPE_AXES] {
+        let sections = self.metadata.get(&self.full(SECTIONS)).and_then(|v| {
+            let values = v.as_array().filter(|a| a.len() == ROPE_AXES)?;
+            let sizes = (0..ROPE_AXES).map(|i| values.get(i).as_ref().and_then(as_usize));
+            sizes.collect::<Option<Vec<_>>>()?.try_into().ok()
+        });
+        sections.unwrap_or_default()
+    }
+
+    /// Notes an error if positions have several axes and the file does not say well how many pairs each turns.
+    pub(super) fn check_sections(&mut self, head_dim: usize) {
+        let key = self.full(SECTIONS);
+        let expected = "pairs of four axes";
+        let Some(value) = self.metadata.get(&key) else {
+            self.errors.push(HparamError::Missing { key, expected });
+            return;
         };
-        (0..2).all(|i| sections.get(i).and_then(|n| n.as_i64()).is_some_and(|n| n > 0))
+        let sections = self.sections();
+        let n_pairs = sections.iter().fold(0, |sum: usize, &n| sum.saturating_add(n));
+        if sections[..3] == [0; 3] || n_pairs > head_dim {
+            self.errors.push(HparamError::WrongType {
+                key,
+                expected: format!("{expected}, together 1 to {head_dim}"),
+                found: match sections {
+                    [0, 0, 0, 0] => value.describe(),
+                    _ => format!("{sections:?}"),
+                },
+            });
+        }
     }
 
     /// The key as the file has it: behind the architecture's name unless it starts with `/`.
@@ -264,7 +294,7 @@ impl<'a> HparamReader<'a> {
                 };
                 match value.as_array() {
                     None => convert(value).map(|v| vec![v; n]).ok_or_else(wrong),
-                    Some(a) if a.len() == n => (0..n)
+                    Some(a) if a.len() == n || a.len() == self.n_layer_file => (0..n)
                         .map(|i| a.get(i).as_ref().and_then(&convert))
                         .collect::<Option<_>>()
                         .ok_or_else(wrong),
@@ -350,6 +380,25 @@ mod tests {
             e[0].to_string(),
             "key `x.b` holds array of 2 u32, expected one value or 3 non-negative integers"
         );
+    }
+
+    #[test]
+    fn layers_that_predict_further_tokens_are_outside_the_graph() {
+        let m = metadata(&[
+            ("x.nextn_predict_layers", Value::U32(1)),
+            ("x.attention.head_count", Value::from(vec![4u32, 2, 1])),
+            ("x.a", Value::from(vec![1u32, 2])),
+            ("x.b", Value::from(vec![true, false, true])),
+        ]);
+        let mut r = HparamReader::new(&m, "x");
+        let base = r.base();
+        assert_eq!((base.n_layer(), base.n_layer_file()), (2, 3));
+        assert_eq!((base.n_head(0), base.n_head(1)), (4, 2));
+        assert_eq!(r.usizes("a", None), [1, 2]);
+        assert_eq!(r.pattern("b", None), [true, false]);
+        assert!(!r.failed());
+        let m = metadata(&[("x.nextn_predict_layers", Value::U32(3))]);
+        assert_eq!(errors(&m), ["key `x.nextn_predict_layers` is 3, expected 0 to 2"]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::ops::Range;
 
 use kernels::GgmlType;
 
@@ -145,6 +146,7 @@ pub struct TensorTable<'a> {
     rows: Vec<TableRow>,
     used: HashSet<usize>,
     ignored: Vec<&'static str>,
+    ignored_layers: Range<usize>,
     prefix: String,
     layer: Option<u32>,
     /// The layer's fused tensor in the file's list, and how many of its rows projections took so far.
@@ -169,6 +171,7 @@ impl<'a> TensorTable<'a> {
             rows: Vec::new(),
             used: HashSet::new(),
             ignored: Vec::new(),
+            ignored_layers: 0..0,
             prefix: String::new(),
             layer: None,
             fused: None,
@@ -199,6 +202,11 @@ impl<'a> TensorTable<'a> {
     /// Tensors of this name (any suffix, any layer) may be in the file and are not used.
     pub fn ignore(&mut self, name: &'static str) {
         self.ignored.push(name);
+    }
+
+    /// Whatever tensors these layers have are not used.
+    pub fn ignore_layers(&mut self, layers: Range<usize>) {
+        self.ignored_layers = layers;
     }
 
     /// A table of rows `[n, rows]`.
@@ -485,6 +493,12 @@ impl<'a> TensorTable<'a> {
 
     fn is_ignored(&self, name: &str) -> bool {
         let bare = name.rsplit_once('.').map_or(name, |(bare, _)| bare);
+        let layer = name
+            .strip_prefix("blk.")
+            .and_then(|rest| rest.split('.').next()?.parse().ok());
+        if layer.is_some_and(|il: usize| self.ignored_layers.contains(&il)) {
+            return true;
+        }
         // What follows the number of a layer.
         let in_layer = |name: &'_ str| -> String {
             let mut parts = name.split('.');

@@ -112,13 +112,14 @@ fn check_support(a: &Assigner<'_>) -> Result<(), SchedError> {
     for &node in graph.nodes() {
         let tensor = graph.tensor(node);
         let by_user = a.user.get(node.index()).is_some_and(Option::is_some);
-        if tensor.op.is_view() || (tensor.view.is_none() && !by_user) {
+        let writes = tensor.op.state_operand().map(|i| tensor.source(i));
+        if tensor.op.is_view() || (tensor.view.is_none() && writes.is_none() && !by_user) {
             continue;
         }
         let Some(b) = a.get(node).filter(|&b| a.computes(b, node)) else {
             return Err(unsupported(graph, node));
         };
-        if let Some((owner, _)) = tensor.view
+        if let Some(owner) = writes.or(tensor.view.map(|(owner, _)| owner))
             && !a.can_use(b, owner)
         {
             let memory = match (graph.home(owner), a.get(owner)) {
@@ -168,6 +169,11 @@ impl Assigner<'_> {
 
     fn backend_from_memory(&self, id: TensorId) -> Result<Option<BackendId>, SchedError> {
         let tensor = self.graph.tensor(id);
+        // What writes a state works where the state lies: a copy would be lost.
+        if let Some(i) = tensor.op.state_operand() {
+            let usable = |b: &BackendId| self.can_use(*b, tensor.source(i)) && self.computes(*b, id);
+            return Ok(self.backends().find(usable));
+        }
         if let Some(home) = self.graph.home(id) {
             let ty = &**self.memory.get(home.buffer).buffer_type();
             let found = self.backends().find(|&b| self.reads(b, ty) && self.computes(b, id));

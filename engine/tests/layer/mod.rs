@@ -25,6 +25,7 @@ pub fn layer(n: usize, device: &dyn Device) -> (Graph, MemoryMap) {
     let experts = leaf(&mut g, Q8_0, [128, 96, 4, 1]);
     let rope = Rope {
         kind: RopeKind::Neox,
+        sections: [0; 4],
         n_dims: 32,
         freq_base: 1e4,
         freq_scale: 1.0,

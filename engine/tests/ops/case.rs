@@ -101,6 +101,7 @@ impl Case {
             Op::Concat { dim } => g.concat(src[0], src[1], usize::from(dim)),
             Op::Repeat => g.repeat(src[0], self.ne),
             Op::Clamp { min, max } => g.clamp(src[0], min, max),
+            Op::Recur(r) => g.recur(r, src),
             Op::Cont => g.cont(src[0], self.ne),
         };
         node.unwrap_or_else(|e| panic!("{self:?}: {e}"))

@@ -1,6 +1,6 @@
 //! The cases, by family.
 
-use engine::graph::{Attention, Buckets, Op, Rope, RopeKind, Unary, Window};
+use engine::graph::{Attention, Buckets, Op, Recurrence, Rope, RopeKind, Unary, Window};
 use kernels::GgmlType;
 use kernels::GgmlType::{BF16, F16, F32, Q4_0, Q8_0};
 
@@ -180,6 +180,7 @@ pub fn softmax() -> Vec<Case> {
 pub fn rope() -> Vec<Case> {
     let plain = |kind, n_dims| Rope {
         kind,
+        sections: [0; 4],
         n_dims,
         freq_base: 10_000.0,
         freq_scale: 1.0,
@@ -239,6 +240,18 @@ pub fn rope() -> Vec<Case> {
         Op::Rope(plain(RopeKind::Neox, 64)),
         &[floats([64, 2, 3, 1]), i32s([-5, 0, 1 << 20])],
     ));
+    // Sections that fill the pairs, that end early and start over, and that are longer than needed.
+    for kind in [RopeKind::Mrope, RopeKind::Imrope] {
+        for sections in [[8, 12, 12, 0], [5, 3, 2, 1], [16, 16, 16, 16], [0, 0, 7, 0]] {
+            let p = Rope {
+                sections,
+                ..plain(kind, 64)
+            };
+            for (ne, p) in [([64, 3, 7, 1], p), ([80, 5, 4, 1], Rope { n_dims: 32, ..p })] {
+                all.push(Case::new(Op::Rope(p), &[floats(ne), ids(5000, [ne[2], 4, 1, 1])]));
+            }
+        }
+    }
     all
 }
 
@@ -445,6 +458,37 @@ pub fn reductions() -> Vec<Case> {
     ));
     for op in [Op::TopK { k: 4 }, Op::TopMask { k: 4 }] {
         all.push(Case::new(op, &[floats([12, 5, 3, 1]).permuted([1, 0, 2, 3])]).within(0.0));
+    }
+    all
+}
+
+/// Two sequences whose tokens take turns, one of them new: the state of the other is taken from cell 3 to cell 1, and kept there
+/// for a while in cell 4.
+pub fn recurrences() -> Vec<Case> {
+    let recur = |r: Recurrence, row: usize, operands: &[Operand]| {
+        let (from, to) = (i32s([-1, 3, 0, 1, 0, 4, 4]), i32s([0, 1, 0, 4, 0, 4, 2]));
+        let mut all = vec![floats([row, 5, 1, 1]), from, to];
+        all.extend_from_slice(operands);
+        Case::new(Op::Recur(r), &all)
+    };
+    const T: usize = 7;
+    let mut all = Vec::new();
+    for (c, k) in [(1, 2), (40, 4), (5000, 3)] {
+        let operands = [floats([c, T, 1, 1]), floats([k, c, 1, 1])];
+        all.push(recur(Recurrence::ShortConv, c * (k - 1), &operands));
+    }
+    // Elements of a head, heads, elements of a state, groups; decays by head or by element.
+    for (p, h, n, g) in [(1, 70, 16, 1), (64, 6, 128, 2), (3, 4, 5, 4)] {
+        for n_a in [1, n] {
+            let operands = [
+                floats([p, h, T, 1]),
+                floats_in(0.0, 1.0, [h, T, 1, 1]),
+                floats_in(-1.0, 0.0, [n_a, h, 1, 1]),
+                floats([n, g, T, 1]),
+                floats([n, g, T, 1]),
+            ];
+            all.push(recur(Recurrence::SsmScan, n * p * h, &operands));
+        }
     }
     all
 }

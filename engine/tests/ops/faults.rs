@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use engine::backend::{BackendError, BackendParams, Device, MemoryMap, Usage, device, devices};
-use engine::graph::{Graph, Home, Name, Op, Tensor, TensorId};
+use engine::graph::{Graph, Home, Name, Op, Recurrence, Tensor, TensorId};
 use kernels::GgmlType::{F32, I32};
 
 use crate::case::{Case, floats, i32s, i64s};
@@ -32,7 +32,17 @@ fn row_numbers_beyond_the_table_are_errors() {
             &[floats([8, 3, 4, 1]), floats([8, 1, 2, 1]), chosen.clone()],
         );
         let bias = Case::new(Op::AddId, &[floats([8, 1, 2, 1]), floats([8, 4, 1, 1]), chosen]);
-        for case in [get, set, experts, bias] {
+        let recur = Case::new(
+            Op::Recur(Recurrence::ShortConv),
+            &[
+                floats([16, 4, 1, 1]),
+                i32s([-1, -1, 0]),
+                i32s([0, bad, 1]),
+                floats([8, 3, 1, 1]),
+                floats([3, 8, 1, 1]),
+            ],
+        );
+        for case in [get, set, experts, bias, recur] {
             for device in devices() {
                 for n_threads in 1..=3 {
                     let error = error_of(&case, device.clone(), n_threads);

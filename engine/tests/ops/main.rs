@@ -70,6 +70,7 @@ suites! {
     rows_written
     copies
     reductions
+    recurrences
     attention
     attention_of_all_types
     attention_windows

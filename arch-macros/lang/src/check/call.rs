@@ -38,6 +38,9 @@ impl Checker<'_> {
         {
             return self.apply(index, &name, &args).map(Lowered::Tensor);
         }
+        if let Some(function) = self.functions.iter().find(|f| f.name == name) {
+            return self.function_call(function.clone(), &name, &args).map(Lowered::Tensor);
+        }
         let Some(op) = ops::find(&name.to_string()) else {
             return self.unknown_call(&name, &args);
         };
@@ -73,6 +76,7 @@ impl Checker<'_> {
         let mut names: Vec<String> = OPS.iter().map(|o| o.name.to_string()).collect();
         names.extend(SCALAR_FNS.iter().map(|f| f.name.to_string()));
         names.extend(self.tensors.iter().map(|t| t.tensor.name.to_string()));
+        names.extend(self.functions.iter().map(|f| f.name.to_string()));
         if self.find_var(&name.to_string()).is_some() {
             return self.fault(
                 name,

@@ -27,7 +27,7 @@ impl Checker<'_> {
     pub(super) fn arch(mut self, decl: &Decl) -> Option<Arch> {
         let name = self.name_line(decl);
         let rope = self.rope_line(decl);
-        self.rope = rope;
+        self.rope = rope.map(|(kind, _)| kind);
         let bidirectional = self.attention_line(decl);
         let hparams = self.hparam_block(&decl.hparams);
         let mut ignored = Vec::new();
@@ -38,6 +38,7 @@ impl Checker<'_> {
             self.errors
                 .at_span(Span::call_site(), "the declaration has no `tensors { … }`");
         }
+        self.declare_functions(&decl.functions);
         let encoder = decl.encoder.as_ref().map(|graph| self.graph(graph, true));
         self.encoded = encoder.is_some();
         let graph = match &decl.graph {
@@ -66,7 +67,9 @@ impl Checker<'_> {
         Some(Arch {
             name: name?,
             ancestors: Vec::new(),
-            rope: rope?,
+            fragments: Vec::new(),
+            rope: rope?.0,
+            rope_with_sections: rope?.1,
             bidirectional: bidirectional?,
             hparams,
             groups: self.groups,
@@ -109,8 +112,8 @@ impl Checker<'_> {
         }
     }
 
-    fn rope_line(&mut self, decl: &Decl) -> Option<RopeKind> {
-        let Some(kind) = &decl.rope else {
+    fn rope_line(&mut self, decl: &Decl) -> Option<(RopeKind, Option<RopeKind>)> {
+        let Some((kind, with_sections)) = &decl.rope else {
             let at = decl.name.as_ref().map_or_else(Span::call_site, |n| n.span());
             self.errors.at_span(
                 at,
@@ -118,19 +121,27 @@ impl Checker<'_> {
             );
             return None;
         };
-        match kind.to_string().as_str() {
-            "norm" => Some(RopeKind::Norm),
-            "neox" => Some(RopeKind::Neox),
-            "none" => Some(RopeKind::None),
-            "mrope" | "imrope" => self.fault(kind, format!("`rope: {kind}` is not supported yet")),
-            other => {
-                let hint = did_you_mean(other, ["norm", "neox", "none"]);
-                self.fault(
-                    kind,
-                    format!("expected `norm`, `neox` or `none`, found `{other}`{hint}"),
-                )
-            }
+        let kind = self.rope_kind(kind);
+        let Some(word) = with_sections else {
+            return Some((kind?, None));
+        };
+        let (kind, with_sections) = (kind?, self.rope_kind(word)?);
+        if kind.has_axes() || kind == RopeKind::None || !with_sections.has_axes() {
+            return self.fault(
+                word,
+                "after `or` stands the kind for files whose positions have axes: `rope: norm or mrope;`",
+            );
         }
+        Some((kind, Some(with_sections)))
+    }
+
+    fn rope_kind(&mut self, word: &Ident) -> Option<RopeKind> {
+        let found = RopeKind::ALL.iter().find(|(name, _)| word == name);
+        found.map(|&(_, kind)| kind).or_else(|| {
+            let hint = did_you_mean(&word.to_string(), RopeKind::ALL.iter().map(|&(name, _)| name));
+            let message = format!("expected `norm`, `neox`, `mrope`, `imrope` or `none`, found `{word}`{hint}");
+            self.fault(word, message)
+        })
     }
 
     fn hparam_block(&mut self, items: &[HparamItem]) -> Vec<Hparam> {
@@ -262,8 +273,8 @@ impl Checker<'_> {
                     self.place = Place::Tensors;
                     self.group = None;
                 }
-                // Taken out when declarations are merged.
-                TensorItem::Without(_) => {}
+                // Taken out when declarations are completed and merged.
+                TensorItem::Without(_) | TensorItem::Use(_) => {}
                 TensorItem::Ignore(names) => {
                     let known = known(conditions);
                     ignored.extend(names.iter().map(|n| Ignored {
@@ -513,6 +524,12 @@ impl Checker<'_> {
                     t.tensor.name, t.tensor.gguf
                 );
                 self.errors.at(&t.tensor.name, message);
+            }
+        }
+        for f in self.functions.iter().filter(|f| !f.inherited) {
+            if !self.called.iter().any(|name| f.name == name) {
+                self.errors
+                    .at(&f.name, format!("`{}` is declared and never called", f.name));
             }
         }
         for h in &self.hparams {

@@ -348,7 +348,7 @@ impl Checker<'_> {
         VarId(self.vars.len() - 1)
     }
 
-    fn leave_scope(&mut self) {
+    pub(super) fn leave_scope(&mut self) {
         for (_, id) in self.scopes.pop().unwrap_or_default() {
             let var = &self.vars[id.0];
             if !var.used && !matches!(var.bound, Bound::Broken) {

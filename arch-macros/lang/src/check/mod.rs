@@ -5,12 +5,13 @@ mod call;
 mod decl;
 mod expr;
 mod facts;
+mod function;
 mod graph;
 
 use proc_macro2::{Ident, Span};
 use quote::ToTokens;
 
-use crate::ast::Decl;
+use crate::ast::{Decl, Function};
 use crate::builtins::{self, Ty};
 use crate::diag::{Errors, did_you_mean};
 use crate::model::{Arch, Group, Scalar, Tensor, Var, VarId};
@@ -106,6 +107,11 @@ struct Checker<'e> {
     unknown_names: Vec<String>,
     /// Variables that the innermost loop assigns to, in order.
     assigned_in_loop: Vec<VarId>,
+    functions: Vec<Function>,
+    /// Functions called anywhere.
+    called: Vec<String>,
+    /// Functions that the checker is inside of, outermost first.
+    inside: Vec<String>,
 }
 
 impl<'e> Checker<'e> {
@@ -129,6 +135,9 @@ impl<'e> Checker<'e> {
             wrong_ifs: Vec::new(),
             unknown_names: Vec::new(),
             assigned_in_loop: Vec::new(),
+            functions: Vec::new(),
+            called: Vec::new(),
+            inside: Vec::new(),
         }
     }
 

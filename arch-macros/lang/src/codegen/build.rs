@@ -5,7 +5,7 @@ use quote::{ToTokens, format_ident, quote};
 
 use super::scalar::{self, Place, emit};
 use super::shared;
-use crate::model::{Arch, Arg, Block, Kind, RowsBy, Scalar, Stmt, Value, ValueKind, VarId};
+use crate::model::{Arch, Arg, Block, Kind, Operand, RowsBy, Scalar, Stmt, Value, ValueKind, VarId};
 use crate::ops::{Emit, Given, OpSpec, Param, ParamKind};
 use crate::paths::runtime;
 
@@ -242,7 +242,27 @@ impl Emitter<'_> {
                 quote!(if #cond { #then } else { #otherwise })
             }
             ValueKind::Rust(tokens) => quote!({ #tokens }),
+            ValueKind::Call(params, body) => self.inlined(params, body),
         }
+    }
+
+    /// A function's body where it is called. Parameters are bound all at once, since an argument may have a parameter's name.
+    fn inlined(&mut self, params: &[(VarId, Operand)], body: &Block) -> TokenStream {
+        let (mut names, mut args) = (Vec::new(), Vec::new());
+        for (var, operand) in params {
+            let (name, assigned) = (self.var(*var).clone(), self.arch.vars[var.0].assigned);
+            names.push(if assigned { quote!(mut #name) } else { quote!(#name) });
+            args.push(match operand {
+                Operand::Tensor(value) => self.operand(value),
+                Operand::Scalar(s) => self.scalar(s),
+            });
+        }
+        let body = self.block(body);
+        let params = match (&names[..], &args[..]) {
+            ([name], [arg]) => quote!(let #name = #arg;),
+            _ => quote!(let (#(#names,)*) = (#(#args,)*);),
+        };
+        quote!({ #params #body })
     }
 
     fn op(&mut self, op: &'static OpSpec, args: &[Arg]) -> TokenStream {

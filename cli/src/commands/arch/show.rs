@@ -11,7 +11,14 @@ pub fn show(out: &mut dyn Write, registered: &Registered) -> Outcome {
     let arch = registered.arch;
     writeln!(out, "{}: {}", arch.name, about(registered))?;
     match arch.rope {
-        Some(kind) => writeln!(out, "rotary positions: {}", format!("{kind:?}").to_lowercase())?,
+        Some(kind) => {
+            let name = |kind| format!("{kind:?}").to_lowercase();
+            write!(out, "rotary positions: {}", name(kind))?;
+            match arch.rope_with_sections {
+                Some(kind) => writeln!(out, ", {} in files with sections", name(kind))?,
+                None => writeln!(out)?,
+            }
+        }
         None => writeln!(out, "rotary positions: none")?,
     }
     writeln!(out, "\nhyper-parameters (beside those that all architectures share)")?;

@@ -87,8 +87,17 @@ impl Step {
             if matches!(t.ty, GgmlType::I32 | GgmlType::I64) && !is_aligned(t, &place) {
                 return Err(flaw(t, "is not aligned"));
             }
+            // Recurrences take their operands as lists of floats.
+            let lists = node.op.state_operand().is_some();
+            let written = node.op.state_operand() == Some(i);
+            if written && !place.writable {
+                return Err(flaw(t, "would be written and lies in read-only memory"));
+            }
+            if lists && !(place.start.as_ptr() as usize).is_multiple_of(align_of::<f32>()) {
+                return Err(flaw(t, "is not aligned"));
+            }
             sources[i] = Some(place.start);
-            accesses.push(place.access(false));
+            accesses.push(place.access(written));
         }
         Ok(Step {
             id,
@@ -120,6 +129,14 @@ impl Step {
             start: self.target,
             member,
         }
+    }
+
+    /// The states of a recurrence, operand 0, of which each member may use its own lanes.
+    pub(super) fn states<'a>(&'a self, graph: &'a Graph) -> States<'a> {
+        let node = graph.tensor(self.id);
+        assert_eq!(node.op.state_operand(), Some(0));
+        let Source { tensor, start } = self.source(graph, 0);
+        States { tensor, start }
     }
 
     /// The next of `n` pieces of work that no member has taken.
@@ -330,13 +347,13 @@ impl<'a> Source<'a> {
         unsafe { self.at(i).cast::<i32>().read() }
     }
 
-    /// The elements of a dense one-dimensional operand of integers.
+    /// The elements of a dense operand of integers.
     pub(super) fn list<T: bytemuck::Pod>(&self) -> &'a [T] {
         let t = self.tensor;
-        assert!(t.is_contiguous() && t.nrows() == 1 && matches!(t.ty, GgmlType::I32 | GgmlType::I64));
+        assert!(t.is_contiguous() && matches!(t.ty, GgmlType::I32 | GgmlType::I64));
         assert_eq!(size_of::<T>(), t.ty.block_bytes());
         // SAFETY: the elements lie within the operand's buffer, aligned (see `Step::new`); nobody writes them during this step.
-        unsafe { slice::from_raw_parts(self.start.cast::<T>().as_ptr(), t.ne[0]) }
+        unsafe { slice::from_raw_parts(self.start.cast::<T>().as_ptr(), t.nelements()) }
     }
 
     /// An element of an operand that is not stored in blocks.
@@ -413,6 +430,17 @@ impl<'a> Target<'a> {
         unsafe { slice::from_raw_parts_mut(self.start.cast::<f32>().add(i * t.ne[0]).as_ptr(), t.ne[0]) }
     }
 
+    /// Elements of a dense f32 result seen as a list.
+    ///
+    /// # Safety
+    /// While the slice lives no other slice of these elements may be taken, by this member or another.
+    pub(super) unsafe fn part(&self, range: Range<usize>) -> &'a mut [f32] {
+        let t = self.tensor;
+        assert!(t.ty == GgmlType::F32 && t.is_contiguous() && range.start <= range.end && range.end <= t.nelements());
+        // SAFETY: as in `pieces`; the caller promises that the slice is the only one.
+        unsafe { slice::from_raw_parts_mut(self.start.cast::<f32>().add(range.start).as_ptr(), range.len()) }
+    }
+
     /// The bytes of row `i` of dimension 1 of any 2-dimensional result with dense rows.
     ///
     /// # Safety
@@ -433,5 +461,34 @@ impl<'a> Target<'a> {
         assert!(n_rows > 0 && i + n_rows <= t.nrows() && columns.end <= t.ne[0] && columns.start < columns.end);
         // SAFETY: the offset lies within the result.
         unsafe { self.start.cast::<f32>().add(i * t.ne[0] + columns.start).as_ptr() }
+    }
+}
+
+/// The states of a recurrence, which are read and written: a row per cell.
+pub(super) struct States<'a> {
+    tensor: &'a Tensor,
+    start: NonNull<u8>,
+}
+
+impl<'a> States<'a> {
+    /// Cells.
+    pub(super) fn n_cells(&self) -> usize {
+        self.tensor.ne[1]
+    }
+
+    /// Elements of the row of a cell.
+    ///
+    /// # Safety
+    /// While the slice lives no other slice of these elements may be taken, by this member or another.
+    pub(super) unsafe fn part(&self, cell: usize, range: Range<usize>) -> &'a mut [f32] {
+        let t = self.tensor;
+        assert!(t.ty == GgmlType::F32 && t.is_contiguous() && cell < t.ne[1]);
+        assert!(range.start <= range.end && range.end <= t.ne[0]);
+        // SAFETY: the elements lie within the operand's buffer, aligned and writable (see `Step::new`); the caller promises that the
+        // slice is the only one.
+        unsafe {
+            let start = self.start.cast::<f32>().add(cell * t.ne[0] + range.start);
+            slice::from_raw_parts_mut(start.as_ptr(), range.len())
+        }
     }
 }

@@ -5,6 +5,7 @@ mod array;
 mod attention;
 mod memory;
 mod ops;
+mod recur;
 mod rope;
 mod scratch;
 #[cfg(test)]
@@ -19,7 +20,7 @@ use self::memory::{Budget, ReferenceBuffer, ReferenceBufferType};
 use self::scratch::Scratch;
 use super::host::machine_memory;
 use super::{Backend, BackendError, BackendParams, BufferType, Device, DeviceKind, MemoryMap, Registry, rules};
-use crate::graph::{Attention, Buckets, Graph, Op, Tensor, TensorId};
+use crate::graph::{Attention, Buckets, Graph, MAX_SRC, Op, Recurrence, Tensor, TensorId};
 
 const NAME: &str = "reference";
 
@@ -178,6 +179,7 @@ impl Operands<'_> {
         let result = match self.node.op {
             Op::None | Op::Reshape | Op::View | Op::Permute => return Ok(()),
             Op::SetRows => return self.set_rows(),
+            Op::Recur(r) => return self.recur(r),
             Op::TopK { k } => return self.store_ints(&ops::top_k(&self.load(0)?, k)),
             Op::GetRows => self.found(ops::get_rows(&self.load(0)?, &self.ints(1)?))?,
             Op::MulMat => ops::mul_mat(&self.load(0)?, &self.load(1)?),
@@ -223,6 +225,26 @@ impl Operands<'_> {
         })
     }
 
+    fn recur(&self, recurrence: Recurrence) -> Result<(), BackendError> {
+        let (mut states, from, to) = (self.load(0)?, self.ints(1)?, self.ints(2)?);
+        let mut operands = [const { None }; MAX_SRC];
+        let n = self.node.sources().count() - 3;
+        for (i, operand) in operands[..n].iter_mut().enumerate() {
+            *operand = Some(self.load(3 + i)?);
+        }
+        let operands: [Option<&Array>; MAX_SRC] = std::array::from_fn(|i| operands[i].as_ref());
+        let result = self.found(recur::recur(
+            recurrence,
+            &mut states,
+            (&from, &to),
+            &operands,
+            self.node.ne,
+        ))?;
+        let id = self.node.source(0);
+        self.with_bytes_mut_of(id, |bytes| states.write(self.graph.tensor(id), bytes))?;
+        self.with_bytes_mut(|bytes| result.write(self.node, bytes))
+    }
+
     fn set_rows(&self) -> Result<(), BackendError> {
         let (rows, ids) = (self.load(0)?, self.ints(2)?);
         let (ty, row_bytes) = (self.node.ty, self.node.row_bytes());
@@ -262,8 +284,12 @@ impl Operands<'_> {
     }
 
     fn with_bytes_mut<R>(&self, f: impl FnOnce(&mut [u8]) -> R) -> Result<R, BackendError> {
-        let (buffer, offset) = self.locate(self.id)?;
-        buffer.with_mut(offset, self.node.nbytes(), f)
+        self.with_bytes_mut_of(self.id, f)
+    }
+
+    fn with_bytes_mut_of<R>(&self, id: TensorId, f: impl FnOnce(&mut [u8]) -> R) -> Result<R, BackendError> {
+        let (buffer, offset) = self.locate(id)?;
+        buffer.with_mut(offset, self.graph.tensor(id).nbytes(), f)
     }
 
     fn locate(&self, id: TensorId) -> Result<(&ReferenceBuffer, usize), BackendError> {

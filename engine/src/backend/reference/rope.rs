@@ -3,7 +3,7 @@
 use std::f64::consts::PI;
 
 use super::array::{Array, Ints};
-use crate::graph::{Rope, RopeKind};
+use crate::graph::{ROPE_AXES, Rope, RopeKind};
 
 pub(super) fn rope(x: &Array, positions: &Ints, factors: Option<&Array>, p: &Rope) -> Array {
     let mut out = x.derive(x.ne, |i| x.at(i));
@@ -11,14 +11,17 @@ pub(super) fn rope(x: &Array, positions: &Ints, factors: Option<&Array>, p: &Rop
     let step = p.freq_base.powf(-2.0 / p.n_dims as f32);
     for t in 0..n_tokens {
         // In f32, each pair's angle from the one before: models are trained and served with these very angles.
-        let mut theta = positions.at([t, 0, 0, 0]) as f32;
+        let mut thetas = [0.0; ROPE_AXES];
+        for (axis, theta) in thetas[..p.kind.n_axes()].iter_mut().enumerate() {
+            *theta = positions.at([t, axis, 0, 0]) as f32;
+        }
         for pair in 0..p.n_dims / 2 {
             let factor = factors.map_or(1.0, |f| f.at([pair, 0, 0, 0]) as f32);
-            let (sin, cos) = rotation(p, theta / factor, pair);
-            theta *= step;
+            let (sin, cos) = rotation(p, thetas[p.axis(pair)] / factor, pair);
+            thetas = thetas.map(|theta| theta * step);
             let (a, b) = match p.kind {
                 RopeKind::Norm => (2 * pair, 2 * pair + 1),
-                RopeKind::Neox => (pair, pair + p.n_dims / 2),
+                RopeKind::Neox | RopeKind::Mrope | RopeKind::Imrope => (pair, pair + p.n_dims / 2),
             };
             for h in 0..n_head {
                 let (xa, xb) = (x.at([a, h, t, 0]), x.at([b, h, t, 0]));

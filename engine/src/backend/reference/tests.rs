@@ -158,6 +158,7 @@ fn orders_and_sums() {
 fn plain_rope(kind: RopeKind, n_dims: usize) -> Rope {
     Rope {
         kind,
+        sections: [0; 4],
         n_dims,
         freq_base: 100.0,
         freq_scale: 1.0,
@@ -191,6 +192,40 @@ fn rope_turns_neighbours_or_halves() {
     let (s, c) = 1f64.sin_cos();
     let (s2, c2) = 0.025f64.sin_cos();
     assert_close(&got.data, &[3.0 * c, 3.0 * s, -3.0 * s2, 3.0 * c2, 7.0]);
+}
+
+/// With base 1 every pair turns by the position itself, so that angles tell the axes.
+#[test]
+fn axes_turn_sections_of_pairs_or_take_turns() {
+    let ones = array([16, 1, 1, 1], &[1.0; 16]);
+    let axes_of = |kind, sections| -> Vec<usize> {
+        let p = Rope {
+            sections,
+            freq_base: 1.0,
+            ..plain_rope(kind, 16)
+        };
+        let got = rope(
+            &ones,
+            &Ints {
+                ne: [1, 4, 1, 1],
+                data: piece(&[0, 1, 2, 3]),
+            },
+            None,
+            &p,
+        );
+        // (1, 1) turned by an angle is (cos - sin, cos + sin).
+        let axis_of = |pair: usize| {
+            let found = f64::from(got.data[pair]);
+            (0..4).find(|&axis| {
+                let (s, c) = (axis as f64).sin_cos();
+                (found - (c - s)).abs() < 1e-6
+            })
+        };
+        (0..8).filter_map(axis_of).collect()
+    };
+    assert_eq!(axes_of(RopeKind::Mrope, [2, 3, 3, 0]), [0, 0, 1, 1, 1, 2, 2, 2]);
+    assert_eq!(axes_of(RopeKind::Mrope, [1, 1, 1, 2]), [0, 1, 2, 3, 3, 0, 1, 2]);
+    assert_eq!(axes_of(RopeKind::Imrope, [3, 2, 2, 1]), [0, 1, 2, 0, 1, 2, 0, 3]);
 }
 
 /// 8 dimensions, base 10000, 4096 positions: pairs turn 652, 65, 6.5 and 0.65 times over the context. The pair that turns

@@ -50,6 +50,7 @@ fn small_weights_of_rope_do_not_decide() {
     let factors = lab.weight(CPU, "factors");
     let rope = crate::graph::Rope {
         kind: crate::graph::RopeKind::Norm,
+        sections: [0; 4],
         n_dims: 4,
         freq_base: 1e4,
         freq_scale: 1.0,

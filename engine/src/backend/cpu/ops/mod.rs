@@ -5,6 +5,7 @@ mod elementwise;
 mod layout;
 mod mul_mat;
 mod norm;
+mod recur;
 mod reduce;
 mod rope;
 mod rows;
@@ -111,6 +112,7 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
         Op::MulMat | Op::MulMatId => dense_rows(0) && node.is_contiguous(),
         Op::Rope(_) => dense(1) && node.is_contiguous(),
         Op::Attention(_) => dense_rows(1) && dense_rows(2) && (3..8).all(dense) && node.is_contiguous(),
+        Op::Recur(_) => (1..node.sources().count()).all(dense) && node.is_contiguous(),
         _ => node.is_contiguous(),
     };
     if layout {
@@ -133,6 +135,7 @@ pub(super) fn need(graph: &Graph, id: TensorId, n_members: usize) -> Need {
         Op::MulMat | Op::MulMatId => mul_mat::need(graph, node),
         Op::Rope(_) => rope::need(node),
         Op::Attention(_) => attention::need(graph, node, n_members),
+        Op::Recur(r) => recur::need(graph, node, r),
         Op::TopK { .. } | Op::TopMask { .. } => reduce::top_k_need(graph, node),
         _ => Need {
             per_member: longest_row,
@@ -155,6 +158,7 @@ pub(super) fn is_small(graph: &Graph, id: TensorId) -> bool {
             let (q, k) = (operand(0), operand(1));
             (q.nelements() + node.nelements()).saturating_mul(k.ne[2]) / PRODUCTS
         }
+        Op::Recur(_) => operand(0).ne[0].saturating_mul(operand(1).ne[0]),
         Op::SetRows => operand(0).nelements(),
         Op::GetRows => node.nelements(),
         _ => node.nelements().max(operand(0).nelements()),
@@ -190,6 +194,7 @@ pub(super) fn run(task: Task<'_>) -> Result<(), Stop> {
         Op::SumRows => reduce::sum_rows(task),
         Op::Concat { dim } => layout::concat(task, usize::from(dim)),
         Op::Repeat => layout::repeat(task),
+        Op::Recur(r) => recur::recur(task, r)?,
         Op::Cont => layout::cont(task),
     }
     Ok(())

@@ -5,7 +5,7 @@ use std::f64::consts::{FRAC_2_PI, PI};
 use super::{Need, Task};
 use crate::backend::cpu::scratch::take;
 use crate::backend::cpu::view::Source;
-use crate::graph::{Rope, RopeKind, Tensor};
+use crate::graph::{ROPE_AXES, Rope, RopeKind, Tensor};
 
 /// Per pair: frequency factor, share of extrapolation, sine and cosine.
 pub(super) fn need(node: &Tensor) -> Need {
@@ -27,7 +27,8 @@ pub(super) fn rope(task: Task<'_>, p: &Rope) {
     let mut prepared = None;
     for (i @ [_, t, _], out) in target.rows() {
         if prepared != Some(t) {
-            rotations(p, positions[t] as f32, (divisors, mix), magnitude, (sin, cos));
+            extrapolated(p, positions, t, divisors, sin);
+            rotations(p.freq_scale, mix, magnitude, sin, cos);
             prepared = Some(t);
         }
         x.copy_row(i, out);
@@ -37,7 +38,7 @@ pub(super) fn rope(task: Task<'_>, p: &Rope) {
                     (pair[0], pair[1]) = (pair[0] * c - pair[1] * s, pair[0] * s + pair[1] * c);
                 }
             }
-            RopeKind::Neox => {
+            RopeKind::Neox | RopeKind::Mrope | RopeKind::Imrope => {
                 let (first, second) = out[..p.n_dims].split_at_mut(n_pairs);
                 for ((a, b), (s, c)) in first.iter_mut().zip(second).zip(sin.iter().zip(&*cos)) {
                     (*a, *b) = (*a * c - *b * s, *a * s + *b * c);
@@ -81,14 +82,31 @@ fn magnitude(p: &Rope) -> f32 {
     p.attn_factor * yarn
 }
 
-/// The angles are made in f32, each from the one before it: that is how models are trained and served, and at large angles (long
-/// contexts, small frequency factors) it decides the last digits of recorded logits. Sine and cosine of an angle are exact.
-fn rotations(p: &Rope, position: f32, pairs: (&[f32], &[f32]), magnitude: f32, out: (&mut [f32], &mut [f32])) {
+/// Angles of token `t` without scaling. They are made in f32, each from the one before it: that is how models are trained and
+/// served, and at large angles (long contexts, small frequency factors) it decides the last digits of recorded logits.
+fn extrapolated(p: &Rope, positions: &[i32], t: usize, divisors: &[f32], out: &mut [f32]) {
     let step = p.freq_base.powf(-2.0 / p.n_dims as f32);
-    let mut theta = position;
-    for ((divisor, mix), (s, c)) in pairs.0.iter().zip(pairs.1).zip(out.0.iter_mut().zip(out.1)) {
-        let extrapolated = theta / divisor;
-        let interpolated = p.freq_scale * extrapolated;
+    let (n_axes, pairs) = (p.kind.n_axes(), out.iter_mut().zip(divisors));
+    if n_axes == 1 {
+        let mut theta = positions[t] as f32;
+        for (angle, divisor) in pairs {
+            *angle = theta / divisor;
+            theta *= step;
+        }
+        return;
+    }
+    let n_tokens = positions.len() / n_axes;
+    let mut thetas: [f32; ROPE_AXES] = std::array::from_fn(|axis| positions[axis * n_tokens + t] as f32);
+    for (pair, (angle, divisor)) in pairs.enumerate() {
+        *angle = thetas[p.axis(pair)] / divisor;
+        thetas = thetas.map(|theta| theta * step);
+    }
+}
+
+/// Sines and cosines of angles that stand in `sin` without scaling. Sine and cosine of an angle are exact.
+fn rotations(freq_scale: f32, mix: &[f32], magnitude: f32, sin: &mut [f32], cos: &mut [f32]) {
+    for (mix, (s, c)) in mix.iter().zip(sin.iter_mut().zip(cos)) {
+        let (extrapolated, interpolated) = (*s, freq_scale * *s);
         let angle = if *mix == 0.0 {
             interpolated
         } else {
@@ -96,7 +114,6 @@ fn rotations(p: &Rope, position: f32, pairs: (&[f32], &[f32]), magnitude: f32, o
         };
         let (sin, cos) = sin_cos(f64::from(angle));
         (*s, *c) = (sin as f32 * magnitude, cos as f32 * magnitude);
-        theta *= step;
     }
 }
 

@@ -1,0 +1,148 @@
+//! Calls of functions, a declaration's own or a fragment's: the body is checked anew where it is called, with the arguments' shapes.
+
+use proc_macro2::{Ident, TokenStream, TokenTree};
+use quote::ToTokens;
+use syn::Expr;
+
+use super::expr::{Lowered, plural};
+use super::{Bound, Checker, VarSym};
+use crate::ast::Function;
+use crate::fragment;
+use crate::model::{Block, Operand, Value, ValueKind, VarId};
+use crate::ops;
+use crate::parse::{plain_name, statements};
+
+impl Checker<'_> {
+    /// Takes the functions in, without those whose names mean something else.
+    pub(super) fn declare_functions(&mut self, functions: &[Function]) {
+        for f in functions {
+            let text = f.name.to_string();
+            if ops::find(&text).is_some() {
+                self.errors.at(&f.name, format!("`{text}` is the name of an operation"));
+            } else if self.functions.iter().any(|other| other.name == f.name) {
+                self.errors
+                    .at(&f.name, format!("`{text}` is already the name of a function"));
+            } else if self.can_name(&f.name) {
+                self.functions.push(f.clone());
+            }
+        }
+    }
+
+    /// `swiglu(h, act = gelu)`.
+    pub(super) fn function_call(&mut self, f: Function, name: &Ident, args: &[&Expr]) -> Option<Value> {
+        let body = f.body.clone();
+        let value = self.inline(f, name, args);
+        if value.is_none() {
+            // What it uses is not to be reported as unused as well.
+            self.mention(body);
+        }
+        value
+    }
+
+    fn inline(&mut self, f: Function, name: &Ident, args: &[&Expr]) -> Option<Value> {
+        let text = name.to_string();
+        self.called.push(text.clone());
+        if self.inside.contains(&text) {
+            return self.fault(name, format!("`{text}` calls itself"));
+        }
+        let (by_name, by_position): (Vec<&Expr>, Vec<&Expr>) = args.iter().partition(|e| matches!(e, Expr::Assign(_)));
+        let operands: Vec<_> = by_position.iter().map(|e| self.expr(e)).collect();
+        if operands.len() != f.params.len() {
+            let wanted: Vec<String> = f.params.iter().map(|p| format!("`{p}`")).collect();
+            let (n, list) = (plural(f.params.len(), "argument"), wanted.join(", "));
+            return self.fault(name, format!("`{text}` takes {n} ({list}), {} given", operands.len()));
+        }
+        let mut options = Vec::new();
+        for arg in by_name {
+            let Expr::Assign(pair) = arg else { continue };
+            let Some(key) = plain_name(&pair.left) else {
+                return self.fault(&pair.left, "expected `name = value`");
+            };
+            options.push((key, pair.right.to_token_stream()));
+        }
+        let given = fragment::bind(&text, &f.options, &options, self.errors)?;
+        let operands: Vec<Lowered> = operands.into_iter().collect::<Option<_>>()?;
+        let body = statements(fragment::substitute(f.body.clone(), &given), f.name.span(), self.errors);
+        let visible = self.visible_to(&options);
+        for (hidden, _) in &visible {
+            if binds(f.body.clone(), hidden) {
+                let message = format!("`{text}` has a value `{hidden}` of its own: bind yours under another name");
+                return self.fault(name, message);
+            }
+        }
+        let outer = std::mem::replace(&mut self.scopes, vec![visible, Vec::new()]);
+        let params = f
+            .params
+            .iter()
+            .zip(operands)
+            .map(|(p, o)| self.bind_param(p, o))
+            .collect();
+        self.inside.push(text);
+        let done = self.value_block(&body);
+        self.inside.pop();
+        self.leave_scope();
+        self.scopes = outer;
+        let (stmts, result) = done?;
+        let Lowered::Tensor(result) = result else {
+            return self.fault(name, format!("`{name}` must end in a tensor"));
+        };
+        let shape = result.shape.clone();
+        let block = Block {
+            stmts,
+            result: Some(result),
+        };
+        let kind = ValueKind::Call(params, Box::new(block));
+        Some(Value { kind, shape })
+    }
+
+    fn bind_param(&mut self, name: &Ident, operand: Lowered) -> (VarId, Operand) {
+        let var = VarId(self.vars.len());
+        let (bound, operand) = match operand {
+            Lowered::Tensor(v) => (Bound::Tensor(v.shape.clone()), Operand::Tensor(v)),
+            Lowered::Scalar(s) => (Bound::Scalar(s.clone()), Operand::Scalar(s)),
+        };
+        self.vars.push(VarSym {
+            name: name.clone(),
+            bound,
+            used: false,
+            assigned: false,
+        });
+        if let Some(scope) = self.scopes.last_mut() {
+            scope.push((name.to_string(), var));
+        }
+        (var, operand)
+    }
+
+    /// The caller's values that options speak of; a function sees no others.
+    fn visible_to(&self, options: &[(Ident, TokenStream)]) -> Vec<(String, VarId)> {
+        let mut names = Vec::new();
+        options.iter().for_each(|(_, value)| words(value.clone(), &mut names));
+        let found = names.into_iter().filter_map(|n| self.find_var(&n).map(|id| (n, id)));
+        found.collect()
+    }
+}
+
+/// True if some statement is `let name = …`.
+fn binds(tokens: TokenStream, name: &str) -> bool {
+    let mut after_let = false;
+    tokens.into_iter().any(|token| match token {
+        TokenTree::Group(g) => binds(g.stream(), name),
+        TokenTree::Ident(word) => {
+            let bound = after_let && word == name;
+            after_let = word == "let";
+            bound
+        }
+        _ => false,
+    })
+}
+
+/// Every identifier in some tokens.
+fn words(tokens: TokenStream, out: &mut Vec<String>) {
+    for token in tokens {
+        match token {
+            TokenTree::Group(g) => words(g.stream(), out),
+            TokenTree::Ident(name) => out.push(name.to_string()),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Fragments and functions: what they become, and what is said about their faults.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use arch_lang::{Library, Source};
+use proc_macro2::TokenStream;
+
+const BASE: &str = r#"
+name: "base";
+rope: neox;
+hparams { eps: f32 = "attention.layer_norm_rms_epsilon"; n_ff_exp: usize = "expert_feed_forward_length" or 8; cap: f32 = "cap" or 1.0; check n_ff_exp > 0, "wide"; }
+tensors {
+    token_embd: embed [n_embd, n_vocab];
+    output_norm: vector [n_embd];
+    output: linear [n_embd -> n_vocab];
+    layer {
+        TENSORS
+        attn_norm, ffn_norm: vector [n_embd];
+    }
+}
+graph {
+    let x = token_embd[tokens];
+    for layer {
+        let h = rms_norm(x, attn_norm, eps);
+        let y = rms_norm(x, ffn_norm, cap);
+        GRAPH
+    }
+    output(rms_norm(x, output_norm, eps))
+}
+FUNCTIONS
+test { n_embd: 64, n_head: 2, n_layer: 2, n_ff: 96, n_vocab: 32 }
+"#;
+
+const WRITTEN_OUT: &str = "gate, up: linear \"ffn_gate\", \"ffn_up\" [n_embd -> n_ff_exp * 2]; down: linear \"ffn_down\" [n_ff_exp * 2 -> n_embd];";
+
+struct Memory(BTreeMap<&'static str, &'static str>);
+
+impl Library for Memory {
+    fn find(&self, name: &str) -> Option<Source> {
+        let text = format!("arch! {{ {} }}", self.0.get(name)?);
+        let file = format!("{name}.rs");
+        Some(Source { file, text })
+    }
+
+    fn names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn fragment(&self, name: &str) -> Option<Source> {
+        let text = format!("//! About.\nfragment! {{ {} }}", self.0.get(name)?);
+        let file = format!("fragments/{name}.rs");
+        Some(Source { file, text })
+    }
+
+    fn fragments(&self) -> Vec<String> {
+        self.0.keys().map(ToString::to_string).collect()
+    }
+}
+
+fn library() -> Memory {
+    Memory(BTreeMap::from([
+        (
+            "ffn",
+            r#"options(width = n_ff); tensors {
+                gate, up: linear "ffn_gate", "ffn_up" [n_embd -> width];
+                down: linear "ffn_down" [width -> n_embd];
+            }
+            fn ffn(x, act = silu, lo = 0.0, hi?) {
+                let h = act(gate(x)) * up(x);
+                down(clamp(h, lo, hi))
+            }"#,
+        ),
+        (
+            "plain",
+            "tensors { w: linear \"w\" [n_embd -> n_embd]; } fn twice(x) { w(once(x)) } fn once(x) { w(x) }",
+        ),
+        (
+            "normed",
+            "fn normed(x, weight?) { rms_norm(x, eps) + rms_norm(x, weight, eps = 1) }",
+        ),
+        ("broken", "tensor { }"),
+        (
+            "unknown_size",
+            "tensors { w: linear \"w\" [n_embd -> n_wide]; } fn once(x) { w(x) }",
+        ),
+        ("circle", "fn circle(x) { circle(x) }"),
+        ("parent", ""),
+    ]))
+}
+
+fn source(tensors: &str, graph: &str, functions: &str) -> String {
+    BASE.replace("TENSORS", tensors)
+        .replace("GRAPH", graph)
+        .replace("FUNCTIONS", functions)
+}
+
+fn tokens(text: &str) -> TokenStream {
+    TokenStream::from_str(text).unwrap()
+}
+
+fn description(text: &str) -> arch_lang::Description {
+    match arch_lang::compile_with(tokens(text), &library()) {
+        Ok(arch) => arch_lang::describe(&arch),
+        Err(list) => panic!("{text}: {list:?}"),
+    }
+}
+
+fn faults(text: &str) -> Vec<String> {
+    let list = match arch_lang::compile_with(tokens(text), &library()) {
+        Ok(arch) => panic!("{} is accepted: {text}", arch.name),
+        Err(list) => list,
+    };
+    let under = |d: &arch_lang::Diagnostic| d.start.join(d.end).unwrap_or(d.start).source_text();
+    list.iter()
+        .map(|d| format!("{}: {}", under(d).unwrap_or_default(), d.message))
+        .collect()
+}
+
+/// A call is what it does, written out.
+#[test]
+fn fragments_are_what_they_say() {
+    let used = description(&source(
+        "use ffn(width = n_ff_exp * 2);",
+        "x += ffn(h, act = gelu, hi = cap * 2.0) + y;",
+        "",
+    ));
+    let whole = description(&source(
+        WRITTEN_OUT,
+        "x += down(clamp(gelu(gate(h)) * up(h), 0.0, cap * 2.0)) + y;",
+        "",
+    ));
+    assert_eq!(used.tensors, whole.tensors);
+    // The function's value `h` has a name, which the other has not.
+    let labels = |d: &arch_lang::Description| {
+        let bare = |l: &str| l.split(" = ").last().unwrap_or_default().to_string();
+        d.flow
+            .iter()
+            .map(|n| (bare(&n.label), n.shape.clone(), n.inputs.clone()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(labels(&used), labels(&whole));
+}
+
+#[test]
+fn names_of_arguments_do_not_mix() {
+    // `y` of the function is the caller's `h`, and the other way round.
+    let swapped = "x += mix(h, y); ";
+    let own = "fn mix(y, h) { let x = y - h; x }";
+    let text = source("", swapped, own);
+    description(&text);
+    let items = arch_lang::expand_with(tokens(&text), &library()).to_string();
+    assert!(items.contains("let (y , h ,) = (h , y ,)"), "{items}");
+}
+
+#[test]
+fn fragment_files_are_tracked() {
+    let items = arch_lang::expand_with(tokens(&source("use plain;", "x += twice(h) + y;", "")), &library());
+    assert!(items.to_string().contains("\"/fragments/plain.rs\""));
+}
+
+#[test]
+fn faults_name_the_fragment() {
+    let call = "x += h + y;";
+    for (tensors, graph, functions, expected) in [
+        (
+            "use ffm;",
+            call,
+            "",
+            vec!["ffm: no fragment is called `ffm`; did you mean `ffn`?"],
+        ),
+        (
+            "use broken;",
+            call,
+            "",
+            vec![
+                "broken: the fragment `broken` (fragments/broken.rs) has a fault of its own: expected `options`, `hparams`, `tensors` or `fn`, found `tensor`",
+            ],
+        ),
+        (
+            "use ffn(widht = 3);",
+            "x += ffn(h, hi = 1.0) + y;",
+            "",
+            vec!["widht: `ffn` has no option `widht` (it has: width); did you mean `width`?"],
+        ),
+        (
+            "use unknown_size;",
+            "x += h + y;",
+            "",
+            vec![
+                "unknown_size: in the fragment `unknown_size`: `w` is declared and never used (a file's tensor that the graph does not need: `ignore \"w\";`)",
+                "unknown_size: in the fragment `unknown_size`: no hyper-parameter is called `n_wide`",
+            ],
+        ),
+        (
+            "use ffn;",
+            "x += ffn(h) + y;",
+            "",
+            vec!["ffn: in the fragment `ffn`: no value, tensor or hyper-parameter is called `hi`"],
+        ),
+        (
+            "use ffn;",
+            "x += ffn(h, h, act = gelu, hi = 1.0) + y;",
+            "",
+            vec!["ffn: `ffn` takes 1 argument (`x`), 2 given"],
+        ),
+        (
+            "use ffn;",
+            "x += ffn(h, art = gelu, hi = 1.0) + y;",
+            "",
+            vec!["art: `ffn` has no option `art` (it has: act, lo, hi); did you mean `act`?"],
+        ),
+        (
+            "use ffn;",
+            "let h = 2.0; x += ffn(y, hi = h);",
+            "",
+            vec![
+                "h: `h` is computed and never used",
+                "ffn: `ffn` has a value `h` of its own: bind yours under another name",
+            ],
+        ),
+        (
+            "use circle;",
+            "x += circle(h) + y;",
+            "",
+            vec!["circle: in the fragment `circle`: `circle` calls itself"],
+        ),
+        (
+            "",
+            "x += h + y;",
+            "fn lost(x) { x }",
+            vec!["lost: `lost` is declared and never called"],
+        ),
+        (
+            "",
+            "x += silu(h) + y;",
+            "fn silu(x) { x }",
+            vec!["silu: `silu` is the name of an operation"],
+        ),
+        (
+            "",
+            "x += f(h) + y;",
+            "fn f(x) { h }",
+            vec![
+                "x: `x` is computed and never used",
+                "h: no value, tensor or hyper-parameter is called `h`",
+            ],
+        ),
+        (
+            "",
+            "x += f(h) + y;",
+            "fn f(x, a = 1.0, b) { x }",
+            vec!["b: `b` stands behind options: give it a default, or move it to the front"],
+        ),
+        (
+            "a, b: vector \"a\" [n_embd];",
+            "x += h + y;",
+            "",
+            vec!["\"a\": 1 GGUF names for 2 tensors"],
+        ),
+    ] {
+        let found = faults(&source(tensors, graph, functions));
+        assert_eq!(found, expected, "{tensors} {graph} {functions}");
+    }
+}

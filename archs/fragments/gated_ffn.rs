@@ -1,0 +1,15 @@
+//! The gated feed-forward network: SwiGLU, or a gate of another activation.
+
+fragment! {
+    options(width = n_ff);
+
+    tensors {
+        gate: linear "ffn_gate" [n_embd -> width];
+        up:   linear "ffn_up"   [n_embd -> width];
+        down: linear "ffn_down" [width -> n_embd];
+    }
+
+    fn ffn(x, act = silu) {
+        down(act(gate(x)) * up(x))
+    }
+}

@@ -1,0 +1,14 @@
+//! The feed-forward network without a gate.
+
+fragment! {
+    options(width = n_ff);
+
+    tensors {
+        up:   linear "ffn_up"   [n_embd -> width];
+        down: linear "ffn_down" [width -> n_embd];
+    }
+
+    fn ffn(x, act = gelu) {
+        down(act(up(x)))
+    }
+}

@@ -1,0 +1,7 @@
+//! What divides the frequencies of rotary positions: one vector, or one for short and one for long contexts.
+
+fragment! {
+    tensors {
+        rope_freqs?, rope_short?, rope_long?: vector "rope_freqs", "rope_factors_short", "rope_factors_long" [n_rot / 2];
+    }
+}

@@ -1,0 +1,15 @@
+//! The experts that every token passes, in one gated network.
+
+fragment! {
+    options(width = n_ff);
+
+    tensors {
+        gate_shexp: linear "ffn_gate_shexp" [n_embd -> width];
+        up_shexp:   linear "ffn_up_shexp"   [n_embd -> width];
+        down_shexp: linear "ffn_down_shexp" [width -> n_embd];
+    }
+
+    fn shared(x, act = silu) {
+        down_shexp(act(gate_shexp(x)) * up_shexp(x))
+    }
+}

@@ -1,0 +1,74 @@
+//! Granite 4 hybrid: Granite in which layers without key heads are Mamba 2 mixers; experts may stand in every layer.
+
+arch_macros::arch! {
+    name: "granitehybrid";
+    like: "granite";
+
+    hparams {
+        logit_scale: f32 = "logit_scale" or 1.0;
+        d_conv: usize = "ssm.conv_kernel";
+        d_inner: usize = "ssm.inner_size";
+        d_state: usize = "ssm.state_size";
+        n_ssm: usize = "ssm.time_step_rank"; // heads
+        n_group: usize = "ssm.group_count";
+        check d_inner == 2 * n_embd, "ssm.inner_size is twice embedding_length";
+        let d_mixed = d_inner + 2 * n_group * d_state;
+        let recurrent = n_head_kv == 0;
+    }
+
+    tensors {
+        layer {
+            if recurrent {
+                ssm_in:   linear "ssm_in"          [n_embd -> d_inner + d_mixed + n_ssm];
+                conv:     vector "ssm_conv1d"      [d_conv, d_mixed];
+                conv_b?:  raw    "ssm_conv1d.bias" [d_mixed];
+                dt_b:     raw    "ssm_dt.bias"     [n_ssm];
+                ssm_a:    raw    "ssm_a"           [1, n_ssm];
+                ssm_d:    raw    "ssm_d"           [1, n_ssm];
+                ssm_norm: vector "ssm_norm"        [d_inner / n_group, n_group];
+                ssm_out:  linear "ssm_out"         [d_inner -> n_embd];
+            } else {
+                wq: linear "attn_q"      [n_embd -> n_head * head_dim];
+                wk: linear "attn_k"      [n_embd -> n_head_kv * head_dim];
+                wv: linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
+                wo: linear "attn_output" [n_head * head_dim_v -> n_embd];
+            }
+        }
+    }
+
+    graph {
+        let x = token_embd[tokens] * embedding_scale;
+        for layer {
+            let h = rms_norm(x, attn_norm, eps);
+            if recurrent {
+                let mixed = mamba2(ssm_in(h), inner = d_inner, n_state = d_state, n_group = n_group, conv = conv, conv_bias = conv_b,
+                                   dt_bias = dt_b, a = ssm_a, d = ssm_d, norm = ssm_norm, eps = eps);
+                x += ssm_out(mixed) * residual_scale;
+            } else {
+                let q = heads(wq(h), n_head);
+                let k = heads(wk(h), n_head_kv);
+                if use_rope {
+                    q = rope(q, factors = rope_freqs, short = rope_short, long = rope_long);
+                    k = rope(k, factors = rope_freqs, short = rope_short, long = rope_long);
+                }
+                x += wo(attention(q, k, heads(wv(h), n_head_kv), scale = kq_scale)) * residual_scale;
+            }
+            let h = rms_norm(x, ffn_norm, eps);
+            if n_expert == 0 {
+                x += down(silu(gate(h)) * up(h)) * residual_scale;
+            } else {
+                let ffn = moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
+                              gating = softmax, n_used = n_expert_used, norm_weights = true);
+                if n_expert > 0 && n_ff_shexp > 0 {
+                    ffn += down_shexp(silu(gate_shexp(h)) * up_shexp(h));
+                }
+                x += ffn * residual_scale;
+            }
+        }
+        output(rms_norm(x, output_norm, eps)) / logit_scale
+    }
+
+    test {
+        n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, d_conv: 4, d_inner: 512, d_state: 16, n_ssm: 2, n_group: 2
+    }
+}

@@ -1,0 +1,63 @@
+//! LFM2: most layers mix neighbouring tokens by a gated short convolution, those with key heads by attention with norms per query
+//! and key head, which may be windowed.
+
+arch_macros::arch! {
+    name: "lfm2";
+    rope: neox;
+
+    hparams {
+        eps: f32 = "attention.layer_norm_rms_epsilon";
+        l_cache: usize = "shortconv.l_cache";
+        check l_cache > 1, "shortconv.l_cache, the length of the convolution, is at least 2";
+        n_swa: usize = "attention.sliding_window" or 0;
+        let recurrent = n_head_kv == 0;
+    }
+
+    tensors {
+        token_embd:  embed  "token_embd"      [n_embd, n_vocab];
+        output_norm: vector "token_embd_norm" [n_embd];
+        output:      linear "output"          [n_embd -> n_vocab] or token_embd;
+        ignore "dense_2"; // the head of the embedding models
+
+        layer {
+            attn_norm: vector "attn_norm" [n_embd];
+            if recurrent {
+                conv_in:  linear "shortconv.in_proj"  [n_embd -> 3 * n_embd];
+                conv:     vector "shortconv.conv"     [l_cache, n_embd];
+                conv_out: linear "shortconv.out_proj" [n_embd -> n_embd];
+            } else {
+                wq:     linear "attn_q"      [n_embd -> n_head * head_dim];
+                wk:     linear "attn_k"      [n_embd -> n_head_kv * head_dim];
+                wv:     linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
+                q_norm: vector "attn_q_norm" [head_dim];
+                k_norm: vector "attn_k_norm" [head_dim];
+                wo:     linear "attn_output" [n_head * head_dim_v -> n_embd];
+            }
+            ffn_norm: vector "ffn_norm" [n_embd];
+            gate:     linear "ffn_gate" [n_embd -> n_ff];
+            up:       linear "ffn_up"   [n_embd -> n_ff];
+            down:     linear "ffn_down" [n_ff -> n_embd];
+        }
+    }
+
+    graph {
+        let x = token_embd[tokens];
+        for layer {
+            let h = rms_norm(x, attn_norm, eps);
+            if recurrent {
+                let bcx = conv_in(h);
+                let convolved = short_conv(bcx[..n_embd] * bcx[2 * n_embd..], conv);
+                x += conv_out(bcx[n_embd..2 * n_embd] * convolved);
+            } else {
+                let q = rope(rms_norm(heads(wq(h), n_head), q_norm, eps));
+                let k = rope(rms_norm(heads(wk(h), n_head_kv), k_norm, eps));
+                x += wo(attention(q, k, heads(wv(h), n_head_kv), window = standard(n_swa, n_swa > 0)));
+            }
+            let h = rms_norm(x, ffn_norm, eps);
+            x += down(silu(gate(h)) * up(h));
+        }
+        output(rms_norm(x, output_norm, eps))
+    }
+
+    test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, l_cache: 3 }
+}

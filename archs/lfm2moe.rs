@@ -1,0 +1,59 @@
+//! LFM2 with experts: after dense leading layers, experts selected with a bias and weighted in proportion.
+
+arch_macros::arch! {
+    name: "lfm2moe";
+    like: "lfm2";
+
+    hparams {
+        without n_swa;
+        n_dense: usize = "leading_dense_block_count" or 0;
+        n_ff_exp: [usize] = "expert_feed_forward_length";
+        gating_func: usize = "expert_gating_func";
+        check gating_func >= 1 && gating_func <= 4, "expert_gating_func is one of 1 to 4";
+    }
+
+    tensors {
+        layer {
+            if il < n_dense {
+                gate: linear "ffn_gate" [n_embd -> n_ff];
+                up:   linear "ffn_up"   [n_embd -> n_ff];
+                down: linear "ffn_down" [n_ff -> n_embd];
+            } else {
+                router:     linear  "ffn_gate_inp"     [n_embd -> n_expert];
+                probs_bias: raw     "exp_probs_b.bias" [n_expert];
+                gate_exps:  experts "ffn_gate_exps"    [n_embd -> n_ff_exp; n_expert];
+                up_exps:    experts "ffn_up_exps"      [n_embd -> n_ff_exp; n_expert];
+                down_exps:  experts "ffn_down_exps"    [n_ff_exp -> n_embd; n_expert];
+            }
+        }
+    }
+
+    graph {
+        let x = token_embd[tokens];
+        for layer {
+            let h = rms_norm(x, attn_norm, eps);
+            if recurrent {
+                let bcx = conv_in(h);
+                let convolved = short_conv(bcx[..n_embd] * bcx[2 * n_embd..], conv);
+                x += conv_out(bcx[n_embd..2 * n_embd] * convolved);
+            } else {
+                let q = rope(rms_norm(heads(wq(h), n_head), q_norm, eps));
+                let k = rope(rms_norm(heads(wk(h), n_head_kv), k_norm, eps));
+                x += wo(attention(q, k, heads(wv(h), n_head_kv)));
+            }
+            let h = rms_norm(x, ffn_norm, eps);
+            if il < n_dense {
+                x += down(silu(gate(h)) * up(h));
+            } else {
+                x += moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
+                         gating = gating_func, n_used = n_expert_used, norm_weights = true, selection_bias = probs_bias);
+            }
+        }
+        output(rms_norm(x, output_norm, eps))
+    }
+
+    test {
+        n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, l_cache: 3, n_expert: 2, n_expert_used: 2,
+        n_ff_exp: 384, gating_func: 2
+    }
+}

@@ -1,0 +1,89 @@
+//! Nemotron H: every layer is one thing only, a Mamba 2 mixer, attention without positions, or a feed-forward network of squared
+//! ReLUs, which may be of experts that work in a narrower space.
+
+arch_macros::arch! {
+    name: "nemotron_h";
+    like: "mamba2";
+
+    hparams {
+        norm_eps: f32 = "attention.layer_norm_epsilon";
+        eps: f32 = "attention.layer_norm_rms_epsilon" or norm_eps;
+        exp_len: [usize] = "expert_feed_forward_length" or 0;
+        n_ff_shexp: usize = "expert_shared_feed_forward_length" or 0;
+        latent_len: usize = "moe_latent_size" or 0;
+        norm_weights: bool = "expert_weights_norm" or false;
+        weights_scale: f32 = "expert_weights_scale" or 0.0;
+        let n_latent = if latent_len > 0 { latent_len } else { n_embd };
+        let n_ff_exp = if exp_len > 0 { exp_len } else { n_ff / n_expert_used };
+        let recurrent = n_head_kv == 0 && n_ff == 0;
+        let attends = n_head_kv > 0 && n_ff == 0;
+        let dense = n_ff > 0 && n_expert == 0;
+        let routed = n_ff > 0 && n_expert > 0;
+    }
+
+    tensors {
+        layer {
+            if recurrent {
+                ssm_in:   linear "ssm_in"          [n_embd -> d_inner + d_mixed + n_ssm];
+                conv:     vector "ssm_conv1d"      [d_conv, d_mixed];
+                conv_b?:  raw    "ssm_conv1d.bias" [d_mixed];
+                dt_b:     raw    "ssm_dt.bias"     [n_ssm];
+                ssm_a:    raw    "ssm_a"           [1, n_ssm];
+                ssm_d:    raw    "ssm_d"           [1, n_ssm];
+                ssm_norm: vector "ssm_norm"        [d_inner / n_group, n_group];
+                ssm_out:  linear "ssm_out"         [d_inner -> n_embd];
+            }
+            if attends {
+                wq: linear "attn_q"      [n_embd -> n_head * head_dim];
+                wk: linear "attn_k"      [n_embd -> n_head_kv * head_dim];
+                wv: linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
+                wo: linear "attn_output" [n_head * head_dim_v -> n_embd];
+            }
+            if dense {
+                up:   linear "ffn_up"   [n_embd -> n_ff];
+                down: linear "ffn_down" [n_ff -> n_embd];
+            }
+            if routed {
+                router:       linear  "ffn_gate_inp"     [n_embd -> n_expert];
+                probs_bias:   raw     "exp_probs_b.bias" [n_expert];
+                latent_down?: linear  "ffn_latent_down"  [n_embd -> n_latent];
+                latent_up?:   linear  "ffn_latent_up"    [n_latent -> n_embd];
+                up_exps:      experts "ffn_up_exps"      [n_latent -> n_ff_exp; n_expert];
+                down_exps:    experts "ffn_down_exps"    [n_ff_exp -> n_latent; n_expert];
+                up_shexp:     linear  "ffn_up_shexp"     [n_embd -> n_ff_shexp];
+                down_shexp:   linear  "ffn_down_shexp"   [n_ff_shexp -> n_embd];
+            }
+        }
+    }
+
+    graph {
+        let x = token_embd[tokens];
+        for layer {
+            let h = rms_norm(x, attn_norm, eps);
+            if recurrent {
+                x += ssm_out(mamba2(ssm_in(h), inner = d_inner, n_state = d_state, n_group = n_group, conv = conv,
+                                    conv_bias = conv_b, dt_bias = dt_b, a = ssm_a, d = ssm_d, norm = ssm_norm, eps = eps));
+            }
+            if attends {
+                x += wo(attention(heads(wq(h), n_head), heads(wk(h), n_head_kv), heads(wv(h), n_head_kv)));
+            }
+            if dense {
+                x += down(relu_sqr(up(h)));
+            }
+            if routed {
+                let narrow = if has(latent_down) { latent_down(h) } else { h[..n_latent] };
+                let y = moe(narrow, router = router(h), up = up_exps, down = down_exps, act = relu_sqr, gating = sigmoid,
+                            n_used = n_expert_used, norm_weights = norm_weights, scale = weights_scale,
+                            selection_bias = probs_bias);
+                let wide = if has(latent_up) { latent_up(y) } else { y[..n_embd] };
+                x += wide + down_shexp(relu_sqr(up_shexp(h)));
+            }
+        }
+        output(rms_norm(x, output_norm, eps))
+    }
+
+    test {
+        n_embd: 256, n_head: 2, n_layer: 3, n_ff: 384, n_vocab: 128, d_conv: 4, d_inner: 512, d_state: 128, n_ssm: 2,
+        n_group: 2
+    }
+}

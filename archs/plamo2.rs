@@ -1,0 +1,82 @@
+//! PLaMo 2: layers without key heads are Mamba mixers with whole heads whose gates and values lie head by head in one projection;
+//! norms before and after each block and on step, B and C.
+
+arch_macros::arch! {
+    name: "plamo2";
+    rope: neox;
+
+    hparams {
+        eps: f32 = "attention.layer_norm_rms_epsilon";
+        d_conv: usize = "ssm.conv_kernel";
+        inner: usize = "ssm.inner_size";
+        d_state: usize = "ssm.state_size";
+        n_ssm: usize = "ssm.time_step_rank"; // heads
+        check n_ssm > 0 && inner % n_ssm == 0, "ssm.inner_size is a multiple of ssm.time_step_rank";
+        let d_head = inner / n_ssm;
+        let d_inner = d_head * n_ssm;
+        let d_step = max(64, n_embd / 16);
+        let kq_scale = 1.0 / sqrt(head_dim_v);
+        let recurrent = n_head_kv == 0;
+    }
+
+    tensors {
+        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
+        output_norm: vector "output_norm" [n_embd];
+        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+
+        layer {
+            attn_norm: vector "attn_norm" [n_embd];
+            if recurrent {
+                ssm_in:  linear "ssm_in"      [n_embd -> 2 * d_inner];
+                conv:    vector "ssm_conv1d"  [d_conv, d_inner];
+                ssm_x:   linear "ssm_x"       [d_inner -> d_step + 2 * d_state];
+                ssm_dt:  linear "ssm_dt"      [d_step -> n_ssm];
+                ssm_a:   raw    "ssm_a"       [n_ssm];
+                ssm_d:   raw    "ssm_d"       [n_ssm];
+                ssm_out: linear "ssm_out"     [d_inner -> n_embd];
+                dt_norm: raw    "ssm_dt_norm" [d_step];
+                b_norm:  raw    "ssm_b_norm"  [d_state];
+                c_norm:  raw    "ssm_c_norm"  [d_state];
+            } else {
+                wq:     linear "attn_q"      [n_embd -> n_head * head_dim];
+                wk:     linear "attn_k"      [n_embd -> n_head_kv * head_dim];
+                wv:     linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
+                q_norm: vector "attn_q_norm" [head_dim, n_head];
+                k_norm: vector "attn_k_norm" [head_dim, n_head_kv];
+                wo:     linear "attn_output" [n_head * head_dim_v -> n_embd];
+            }
+            attn_post: raw    "post_attention_norm" [n_embd];
+            ffn_norm:  vector "ffn_norm" [n_embd];
+            up:        linear "ffn_up"   [n_embd -> 2 * n_ff]; // the gate's rows, then the values'
+            down:      linear "ffn_down" [n_ff -> n_embd];
+            ffn_post:  raw    "post_ffw_norm" [n_embd];
+        }
+    }
+
+    graph {
+        let x = token_embd[tokens];
+        for layer {
+            let h = rms_norm(x, attn_norm, eps);
+            let mixed = if recurrent {
+                let zx = heads(ssm_in(h), n_ssm);
+                let u = silu(short_conv(merge(zx[d_head..]), conv));
+                let bcd = ssm_x(u);
+                let enter = rms_norm(bcd[..d_state], eps) * b_norm;
+                let leave = rms_norm(bcd[d_state..2 * d_state], eps) * c_norm;
+                let step = softplus(ssm_dt(rms_norm(bcd[2 * d_state..], eps) * dt_norm));
+                let y = ssm_scan(heads(u, n_ssm), step, ssm_a, heads(enter, 1), heads(leave, 1), ssm_d);
+                ssm_out(merge(silu(zx[..d_head]) * y))
+            } else {
+                let q = rope(rms_norm(heads(wq(h), n_head), eps) * q_norm);
+                let k = rope(rms_norm(heads(wk(h), n_head_kv), eps) * k_norm);
+                wo(attention(q, k, heads(wv(h), n_head_kv), scale = kq_scale))
+            };
+            x += rms_norm(mixed, eps) * attn_post;
+            let h = up(rms_norm(x, ffn_norm, eps));
+            x += rms_norm(down(silu(h[..n_ff]) * h[n_ff..]), eps) * ffn_post;
+        }
+        output(rms_norm(x, output_norm, eps))
+    }
+
+    test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, d_conv: 4, inner: 512, d_state: 16, n_ssm: 2 }
+}

@@ -1,0 +1,38 @@
+//! Qwen3-TTS' talker: the language model of Qwen3-VL whose head knows speech codes alone, the last 3072 tokens of the vocabulary.
+
+arch_macros::arch! {
+    name: "qwen3tts";
+    like: "qwen3vl";
+
+    hparams {
+        check n_vocab >= 3072, "vocab_size is at least 3072, the number of speech codes";
+    }
+
+    tensors {
+        without output;
+        codec_head?: linear "output" [n_embd -> 3072];
+    }
+
+    graph {
+        let x = token_embd[tokens];
+        for layer {
+            let h = rms_norm(x, attn_norm, eps);
+            let q = rope(rms_norm(heads(wq(h), n_head), q_norm, eps));
+            let k = rope(rms_norm(heads(wk(h), n_head_kv), k_norm, eps));
+            let v = heads(wv(h), n_head_kv);
+            x += wo(attention(q, k, v));
+            let h = rms_norm(x, ffn_norm, eps);
+            x += down(silu(gate(h)) * up(h));
+        }
+        let h = rms_norm(x, output_norm, eps);
+        rust!([n_vocab, T] => match m.w.codec_head {
+            Some(head) => {
+                let codes = b.linear(head, h);
+                b.pad_rows_before(codes, m.base.n_vocab(), f32::NEG_INFINITY)
+            }
+            None => b.linear(::engine::arch::Linear::tied_to(m.w.token_embd), h),
+        })
+    }
+
+    test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 3072 }
+}

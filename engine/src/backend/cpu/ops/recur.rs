@@ -1,0 +1,213 @@
+//! Recurrences: members take lanes, and each of them takes the tokens in order.
+
+use std::ops::Range;
+
+use kernels::rows;
+
+use super::{Fault, Need, Task, row_number};
+use crate::backend::cpu::scratch::take;
+use crate::backend::cpu::view::{Source, States, Target};
+use crate::graph::{Graph, Lanes, MAX_SRC, Recurrence, Tensor};
+
+/// First operand of a recurrence itself; before it come states and cells.
+const FIRST: usize = 3;
+
+/// Floats of states that are kept at hand while the tokens pass.
+const BLOCK: usize = 8192;
+
+fn lanes_of(graph: &Graph, node: &Tensor, recurrence: Recurrence) -> Lanes {
+    let mut ne = [[0; 4]; MAX_SRC];
+    let n = node.sources().count() - FIRST;
+    for (ne, source) in ne.iter_mut().zip(node.sources().skip(FIRST)) {
+        *ne = graph.tensor(source).ne;
+    }
+    recurrence.lanes(&ne[..n]).expect("the node was checked")
+}
+
+/// Rows of decays.
+pub(super) fn need(graph: &Graph, node: &Tensor, recurrence: Recurrence) -> Need {
+    let per_member = match recurrence {
+        Recurrence::ShortConv => 0,
+        Recurrence::SsmScan => graph.tensor(node.source(FIRST + 3)).ne[0],
+    };
+    Need { per_member, shared: 0 }
+}
+
+pub(super) fn recur(task: Task<'_>, recurrence: Recurrence) -> Result<(), Fault> {
+    let op = |i: usize| task.source(FIRST + i);
+    let walk = Walk {
+        lanes: lanes_of(task.graph, task.node, recurrence),
+        states: task.step.states(task.graph),
+        from: task.source(1).list(),
+        to: task.source(2).list(),
+    };
+    match recurrence {
+        Recurrence::ShortConv => {
+            let op = ShortConv::new(op(0), op(1));
+            walk.run(task, |turn| op.step(turn))
+        }
+        Recurrence::SsmScan => {
+            let op = SsmScan::new([op(0), op(1), op(2), op(3), op(4)]);
+            walk.run(task, |turn| op.step(turn))
+        }
+    }
+}
+
+/// One token of some lanes.
+struct Turn<'a> {
+    t: usize,
+    lanes: Range<usize>,
+    /// Of these lanes, before and after the token.
+    state: &'a mut [f32],
+    /// The result of these lanes.
+    out: &'a mut [f32],
+    scratch: &'a mut [f32],
+}
+
+/// The order in which states are taken from cell to cell.
+struct Walk<'a> {
+    lanes: Lanes,
+    states: States<'a>,
+    from: &'a [i32],
+    to: &'a [i32],
+}
+
+impl Walk<'_> {
+    /// Takes this member's lanes through the tokens, some lanes at a time, so that their states stay in the cache.
+    fn run(&self, task: Task<'_>, step: impl Fn(Turn<'_>)) -> Result<(), Fault> {
+        let Lanes { n, state, .. } = self.lanes;
+        let (target, scratch) = (task.target, task.scratch);
+        let share = task.member.share(n);
+        let at_once = (BLOCK / state).max(1);
+        for first in share.clone().step_by(at_once) {
+            let lanes = first..share.end.min(first + at_once);
+            for t in 0..self.from.len() {
+                self.turn(t, lanes.clone(), &target, scratch, &step)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn turn(
+        &self,
+        t: usize,
+        lanes: Range<usize>,
+        target: &Target<'_>,
+        scratch: &mut [f32],
+        step: &impl Fn(Turn<'_>),
+    ) -> Result<(), Fault> {
+        let Lanes { n, state, out, .. } = self.lanes;
+        let part = lanes.start * state..lanes.end * state;
+        let to = row_number(self.to[t], self.states.n_cells())?;
+        // SAFETY: members use the states and results of their own lanes only; the slices end with the turn, and that of the cell
+        // the state comes from, which is another, before.
+        let (now, out) = unsafe {
+            let now = self.states.part(to, part.clone());
+            if self.from[t] < 0 {
+                now.fill(0.0);
+            } else {
+                let from = row_number(self.from[t], self.states.n_cells())?;
+                if from != to {
+                    now.copy_from_slice(self.states.part(from, part));
+                }
+            }
+            let start = t * n * out;
+            (now, target.part(start + lanes.start * out..start + lanes.end * out))
+        };
+        step(Turn {
+            t,
+            lanes,
+            state: now,
+            out,
+            scratch,
+        });
+        Ok(())
+    }
+}
+
+/// See [`Recurrence::ShortConv`].
+struct ShortConv<'a> {
+    x: Source<'a>,
+    weight: Source<'a>,
+}
+
+impl<'a> ShortConv<'a> {
+    fn new(x: Source<'a>, weight: Source<'a>) -> Self {
+        ShortConv { x, weight }
+    }
+
+    fn step(&self, turn: Turn<'_>) {
+        let (c, k) = (self.x.ne()[0], self.weight.ne()[0]);
+        let (first, n) = (turn.lanes.start, turn.lanes.len());
+        let x = self.x.floats(turn.t * c + first, n);
+        let weights = self.weight.floats(first * k, n * k);
+        let each = turn.state.chunks_exact_mut(k - 1).zip(weights.chunks_exact(k));
+        for ((s, w), (&x, y)) in each.zip(x.iter().zip(turn.out)) {
+            let mut sum = 0.0;
+            for (s, w) in s.iter().zip(w) {
+                sum += s * w;
+            }
+            *y = sum + x * w[k - 1];
+            s.copy_within(1.., 0);
+            s[k - 2] = x;
+        }
+    }
+}
+
+/// See [`Recurrence::SsmScan`].
+struct SsmScan<'a> {
+    x: Source<'a>,
+    dt: Source<'a>,
+    a: Source<'a>,
+    b: Source<'a>,
+    c: Source<'a>,
+    /// Elements of a head, heads, elements of the state per element, groups.
+    p: usize,
+    h: usize,
+    n: usize,
+    g: usize,
+}
+
+impl<'a> SsmScan<'a> {
+    fn new([x, dt, a, b, c]: [Source<'a>; 5]) -> Self {
+        let ([p, h, ..], [n, g, ..]) = (x.ne(), b.ne());
+        SsmScan {
+            x,
+            dt,
+            a,
+            b,
+            c,
+            p,
+            h,
+            n,
+            g,
+        }
+    }
+
+    fn step(&self, turn: Turn<'_>) {
+        let &SsmScan { p, h, n, g, .. } = self;
+        let (t, n_a) = (turn.t, self.a.ne()[0]);
+        let mut scratch = turn.scratch;
+        let decays = take(&mut scratch, n);
+        let heads = turn.state.chunks_exact_mut(n * p).zip(turn.out.chunks_exact_mut(p));
+        for ((state, y), head) in heads.zip(turn.lanes) {
+            let group = t * g + head / (h / g);
+            let (b, c) = (self.b.floats(group * n, n), self.c.floats(group * n, n));
+            let x = self.x.floats((t * h + head) * p, p);
+            let dt = self.dt.floats(t * h + head, 1)[0];
+            let a = self.a.floats(head * n_a, n_a);
+            if n_a == 1 {
+                decays.fill((dt * a[0]).exp());
+            } else {
+                decays.copy_from_slice(a);
+                rows::scale_in_place(decays, dt, 0.0);
+                rows::exp_in_place(decays);
+            }
+            for ((s, &x), y) in state.chunks_exact_mut(n).zip(x).zip(y) {
+                rows::mul_in_place(s, decays);
+                rows::axpy(dt * x, b, s);
+                *y = rows::dot(s, c);
+            }
+        }
+    }
+}

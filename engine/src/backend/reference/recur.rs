@@ -1,0 +1,65 @@
+//! Recurrences: one token after the other, lane by lane.
+
+use super::array::{Array, Ints};
+use super::ops::{NoSuchRow, row_number};
+use crate::graph::{MAX_SRC, Recurrence};
+
+/// The result `ne`; `states` is left as the op leaves it.
+pub(super) fn recur(
+    recurrence: Recurrence,
+    states: &mut Array,
+    (from, to): (&Ints, &Ints),
+    operands: &[Option<&Array>; MAX_SRC],
+    ne: [usize; 4],
+) -> Result<Array, NoSuchRow> {
+    let mut out = states.derive(ne, |_| 0.0);
+    let (row, n_cells) = (states.ne[0], states.ne[1]);
+    let width = out.data.len() / from.data.len().max(1);
+    let op = |i: usize| operands[i].expect("the rules counted the operands");
+    for (t, (&from, &to)) in from.data.iter().zip(&*to.data).enumerate() {
+        let to = row_number(to, n_cells)? * row;
+        if from < 0 {
+            states.data[to..to + row].fill(0.0);
+        } else {
+            let from = row_number(from, n_cells)? * row;
+            states.data.copy_within(from..from + row, to);
+        }
+        let state = &mut states.data[to..to + row];
+        let y = &mut out.data[t * width..(t + 1) * width];
+        match recurrence {
+            Recurrence::ShortConv => short_conv(t, state, y, op(0), op(1)),
+            Recurrence::SsmScan => ssm_scan(t, state, y, [op(0), op(1), op(2), op(3), op(4)]),
+        }
+    }
+    Ok(out)
+}
+
+fn short_conv(t: usize, state: &mut [f32], y: &mut [f32], x: &Array, weight: &Array) {
+    let past = weight.ne[0] - 1;
+    for (c, (s, y)) in state.chunks_exact_mut(past).zip(y).enumerate() {
+        let now = x.at([c, t, 0, 0]);
+        let before: f64 = (0..past).map(|j| f64::from(s[j]) * weight.at([j, c, 0, 0])).sum();
+        *y = (before + now * weight.at([past, c, 0, 0])) as f32;
+        s.rotate_left(1);
+        s[past - 1] = now as f32;
+    }
+}
+
+fn ssm_scan(t: usize, state: &mut [f32], y: &mut [f32], [x, dt, a, b, c]: [&Array; 5]) {
+    let [p, h, ..] = x.ne;
+    let (n, group) = (b.ne[0], h / b.ne[1]);
+    for (head, s) in state.chunks_exact_mut(n * p).enumerate() {
+        let dt = dt.at([head, t, 0, 0]);
+        for (i, s) in s.chunks_exact_mut(n).enumerate() {
+            let dx = dt * x.at([i, head, t, 0]);
+            let mut sum = 0.0;
+            for (j, s) in s.iter_mut().enumerate() {
+                let decay = (dt * a.at_repeated([j, head, 0, 0])).exp();
+                let at = [j, head / group, t, 0];
+                *s = (f64::from(*s) * decay + dx * b.at(at)) as f32;
+                sum += f64::from(*s) * c.at(at);
+            }
+            y[head * p + i] = sum as f32;
+        }
+    }
+}

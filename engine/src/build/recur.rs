@@ -1,0 +1,196 @@
+//! Recurrent layers: ops that keep a state for each sequence beside the KV memory.
+
+use kernels::GgmlType;
+
+use crate::graph::{Flags, Home, Name, Recurrence, TensorId, Unary};
+use crate::model::Vector;
+
+use super::Builder;
+use super::builder::Cache;
+
+/// What one recurrent op keeps for a sequence; recorded by a probe build, so that the layout follows from the graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateSpec {
+    /// The layer.
+    pub layer: usize,
+    /// Floats of a state.
+    pub row: usize,
+}
+
+/// The states of one recurrent op.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateSlot {
+    /// Floats of a state.
+    pub row: usize,
+    /// States f32 `[row, n_cells]`.
+    pub home: Home,
+}
+
+/// Arguments of [`Builder::mamba2`].
+#[derive(Clone, Copy, Debug)]
+pub struct Mamba2Args {
+    /// Width of gates and values.
+    pub inner: usize,
+    /// Elements of a state per element of a value.
+    pub n_state: usize,
+    /// Groups of heads that share B and C.
+    pub n_group: usize,
+    /// Kernels of the convolution over values, B and C: `[k, inner + 2 * n_group * n_state]`.
+    pub conv: Vector,
+    /// Added after it.
+    pub conv_bias: Option<Vector>,
+    /// Added to the steps, one element per head.
+    pub dt_bias: Vector,
+    /// Decays, `[1, h]`.
+    pub a: Vector,
+    /// Factors of what passes the scan by, one element per head.
+    pub d: Vector,
+    /// Weights of the norm of each group, `[inner / n_group, n_group]`; without them there is no norm.
+    pub norm: Option<Vector>,
+    /// Of the norm.
+    pub eps: f32,
+}
+
+impl Builder<'_> {
+    /// The mixer of Mamba 2 (Dao and Gu, arXiv 2405.21060) between its projections in and out: `x [2 * inner + 2 * n_group * n_state + h, T]`
+    /// holds gates, values, B, C and steps -> `[inner, T]`. Values, B and C are convolved with their past, values scanned, and the result
+    /// gated and normalized group by group.
+    pub fn mamba2(&mut self, x: TensorId, args: Mamba2Args) -> TensorId {
+        let Mamba2Args { inner, n_group, .. } = args;
+        let a = self.leaf(args.a.0);
+        let n_head = self.g.tensor(a).nelements();
+        let bc = n_group.saturating_mul(args.n_state);
+        let end = inner.saturating_mul(2).saturating_add(bc.saturating_mul(2));
+        let conv = self.slice(x, inner, end);
+        let conv = self.short_conv(conv, args.conv, args.conv_bias);
+        let conv = self.unary(Unary::Silu, conv);
+        let steps = self.slice(x, end, end.saturating_add(n_head));
+        let bias = self.leaf(args.dt_bias.0);
+        let steps = self.add(steps, bias);
+        let steps = self.unary(Unary::Softplus, steps);
+        let values = self.slice(conv, 0, inner);
+        let values = self.heads(values, n_head);
+        let enter = self.slice(conv, inner, inner.saturating_add(bc));
+        let enter = self.heads(enter, n_group);
+        let leave = self.slice(conv, inner.saturating_add(bc), end.saturating_sub(inner));
+        let leave = self.heads(leave, n_group);
+        let y = self.ssm_scan(values, steps, args.a, enter, leave, Some(args.d));
+        let y = self.merge(y);
+        let gate = self.slice(x, 0, inner);
+        let y = self.glu(Unary::Silu, gate, y);
+        let Some(norm) = args.norm else { return y };
+        let groups = self.heads(y, n_group);
+        let groups = self.rms_norm(groups, None, args.eps);
+        let norm = self.leaf(norm.0);
+        let groups = self.mul(groups, norm);
+        self.merge(groups)
+    }
+
+    /// Appends a recurrence over its operands, see [`Op::Recur`](crate::graph::Op::Recur). Its states lie in the memory of the layer.
+    pub fn recur(&mut self, recurrence: Recurrence, operands: &[TensorId]) -> TensorId {
+        const MAX_OPERANDS: usize = crate::graph::MAX_SRC - 3;
+        let (mut src, mut ne) = ([operands[0]; MAX_OPERANDS + 3], [[0; 4]; MAX_OPERANDS]);
+        for (i, &operand) in operands.iter().enumerate() {
+            src[3 + i] = self.dense_floats(operand);
+            ne[i] = self.g.tensor(operand).ne;
+        }
+        let n = operands.len();
+        // Operands that do not fit are refused, by name, when the op is made.
+        let row = recurrence.lanes(&ne[..n]).map_or(1, |lanes| lanes.row());
+        src[0] = self.state(row);
+        (src[1], src[2]) = self.state_cells();
+        let y = self.g.recur(recurrence, &src[..3 + n]);
+        self.ok(y, operands[0])
+    }
+
+    /// Causal convolution of each channel of `x [c, T]` with its own past by `weight [k, c]`, plus the bias: `[c, T]`.
+    pub fn short_conv(&mut self, x: TensorId, weight: Vector, bias: Option<Vector>) -> TensorId {
+        let weight = self.leaf(weight.0);
+        let y = self.recur(Recurrence::ShortConv, &[x, weight]);
+        match bias {
+            Some(bias) => {
+                let bias = self.leaf(bias.0);
+                self.add(y, bias)
+            }
+            None => y,
+        }
+    }
+
+    /// Selective scan, see [`Recurrence::SsmScan`]: `x [p, h, T]`, `dt [h, T]`, `a [n or 1, h]` or `[h]`, `b` and `c [n, g, T]`, and `d` with one
+    /// element per head, by which `x` is added to the result: `[p, h, T]`.
+    pub fn ssm_scan(
+        &mut self,
+        x: TensorId,
+        dt: TensorId,
+        a: Vector,
+        b: TensorId,
+        c: TensorId,
+        d: Option<Vector>,
+    ) -> TensorId {
+        let (mut a, h) = (self.leaf(a.0), self.g.tensor(x).ne[1]);
+        if self.g.tensor(a).ne == [h, 1, 1, 1] {
+            // One decay per head, written as a list.
+            let row = self.g.reshape(a, [1, h, 1, 1]);
+            a = self.ok(row, a);
+        }
+        let y = self.recur(Recurrence::SsmScan, &[x, dt, a, b, c]);
+        let Some(d) = d else { return y };
+        let d = self.leaf(d.0);
+        let d = self.g.reshape(d, [1, h, 1, 1]);
+        let d = self.ok(d, x);
+        let direct = self.mul(x, d);
+        self.add(y, direct)
+    }
+
+    /// States f32 `[row, n_cells]` of the next recurrent op: those of the layer's memory, or a stand-in for a probe.
+    fn state(&mut self, row: usize) -> TensorId {
+        let slot = self.n_states;
+        self.n_states += 1;
+        let (n_cells, home) = match &mut self.cache {
+            Cache::Probe(specs) => {
+                specs.states.push(StateSpec {
+                    layer: self.layer.unwrap_or(0) as usize,
+                    row,
+                });
+                (1, None)
+            }
+            Cache::Cells(view) => (view.n_state_cells, view.states.get(slot).map(|s| s.home)),
+            Cache::Batch => {
+                self.fail_no_memory();
+                (1, None)
+            }
+        };
+        let name = Name {
+            base: "state",
+            layer: self.layer,
+        };
+        match home {
+            Some(home) => {
+                let ne = [row, n_cells, 1, 1];
+                self.g.external(GgmlType::F32, ne, name, home, Flags::default())
+            }
+            None => self.g.input(GgmlType::F32, [row, n_cells, 1, 1], "state"),
+        }
+    }
+
+    /// For each token the cell its state is read from and the one it is left in, i32 `[T]`.
+    fn state_cells(&mut self) -> (TensorId, TensorId) {
+        let ne = [self.params.n_tokens, 1, 1, 1];
+        let g = &mut *self.g;
+        *self.inputs.states.get_or_insert_with(|| {
+            let from = g.input(GgmlType::I32, ne, "state_from");
+            (from, g.input(GgmlType::I32, ne, "state_to"))
+        })
+    }
+
+    /// `x` as contiguous f32: itself, or a copy.
+    fn dense_floats(&mut self, x: TensorId) -> TensorId {
+        let t = self.g.tensor(x);
+        if t.ty == GgmlType::F32 && t.is_contiguous() {
+            return x;
+        }
+        let ne = t.ne;
+        let y = self.g.cont(x, ne);
+        self.ok(y, x)
+    }
+}

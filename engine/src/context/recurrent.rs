@@ -1,0 +1,527 @@
+//! State memory: what recurrent layers keep of sequences, a cell for each state, and which positions and sequences cells belong to.
+//!
+//! A sequence continues from its newest cell. A decode first writes to a new one and then, token by token, in place, so that the cell from
+//! before stays until the decode has succeeded, and sequences that share a cell part by themselves. Cells that are no longer the newest
+//! of a sequence are checkpoints: a sequence can be cut back to one exactly. They give way when cells are needed.
+
+use std::sync::Arc;
+
+use crate::backend::{Buffer, BufferType, Device};
+use crate::build::{StateSlot, StateSpec};
+use crate::graph::{BufferId, Home};
+
+use super::batch::{BatchToken, MAX_SEQUENCES, SeqSet};
+use super::cells::EMPTY;
+use super::memory::Span;
+use super::{ContextError, ContextParams, MemoryError};
+
+/// One state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct StateCell {
+    /// The last position that went into it; [`EMPTY`] if it is free.
+    pub pos: i32,
+    /// The sequences it belongs to.
+    pub seqs: SeqSet,
+}
+
+const FREE: StateCell = StateCell {
+    pos: EMPTY,
+    seqs: SeqSet(0),
+};
+
+/// States of all recurrent ops of a model; without such there are no cells.
+pub(super) struct StateMemory {
+    slots: Vec<StateSlot>,
+    specs: Vec<StateSpec>,
+    cells: Vec<StateCell>,
+    /// As the present decode found them.
+    before: Vec<StateCell>,
+    /// Cells that the present decode writes to.
+    written: Vec<bool>,
+    /// Last position that each sequence will have after the present decode.
+    last: [i32; MAX_SEQUENCES],
+    /// Last positions whose states get cells of their own.
+    n_rollback: i32,
+    /// Cells that the state of each token of the present ubatch is read from (negative: none) and left in.
+    from: Vec<i32>,
+    to: Vec<i32>,
+    n_bytes: usize,
+}
+
+impl StateMemory {
+    /// Lays out the memory: for each sequence a cell to continue from, one from before, and `n_rollback` in between. Nothing is
+    /// allocated on devices until [`StateMemory::allocate`].
+    pub fn new(specs: &[StateSpec], params: &ContextParams) -> StateMemory {
+        let n_cells = if specs.is_empty() {
+            0
+        } else {
+            params.n_rollback.saturating_add(2).saturating_mul(params.n_seq_max)
+        };
+        let nowhere = Home {
+            buffer: BufferId(0),
+            offset: 0,
+        };
+        let slot = |s: &StateSpec| StateSlot {
+            row: s.row,
+            home: nowhere,
+        };
+        StateMemory {
+            slots: specs.iter().map(slot).collect(),
+            specs: specs.to_vec(),
+            cells: vec![FREE; n_cells],
+            before: vec![FREE; n_cells],
+            written: vec![false; n_cells],
+            last: [EMPTY; MAX_SEQUENCES],
+            n_rollback: i32::try_from(params.n_rollback).unwrap_or(i32::MAX),
+            from: Vec::with_capacity(params.n_ubatch),
+            to: Vec::with_capacity(params.n_ubatch),
+            n_bytes: 0,
+        }
+    }
+
+    /// Allocates one buffer for the states of each device; `register` gives it an id.
+    pub fn allocate(
+        &mut self,
+        device_of: impl Fn(usize) -> Arc<dyn Device>,
+        mut register: impl FnMut(Arc<dyn Buffer>) -> BufferId,
+    ) -> Result<(), ContextError> {
+        let types: Vec<_> = self.specs.iter().map(|s| device_of(s.layer).buffer_type()).collect();
+        let mut remaining: Vec<usize> = (0..types.len()).collect();
+        while let Some(&first) = remaining.first() {
+            let ty = types[first].clone();
+            let (here, others): (Vec<_>, _) = remaining.into_iter().partition(|&i| types[i].name() == ty.name());
+            self.allocate_slots(&here, ty.as_ref(), &mut register)?;
+            remaining = others;
+        }
+        Ok(())
+    }
+
+    fn allocate_slots(
+        &mut self,
+        slots: &[usize],
+        buffer_type: &dyn BufferType,
+        register: &mut impl FnMut(Arc<dyn Buffer>) -> BufferId,
+    ) -> Result<(), ContextError> {
+        let mut size = 0usize;
+        let mut offsets = Vec::new();
+        for &i in slots {
+            // Saturates where it cannot be had anyway; the allocation then fails with the size.
+            let offset = size
+                .checked_next_multiple_of(buffer_type.alignment())
+                .unwrap_or(usize::MAX);
+            let bytes = self.row_bytes(i).saturating_mul(self.cells.len());
+            size = offset.saturating_add(bytes);
+            offsets.push(offset);
+        }
+        let buffer = register(buffer_type.allocate(size)?);
+        self.n_bytes += size;
+        for (&i, offset) in slots.iter().zip(offsets) {
+            self.slots[i].home = Home { buffer, offset };
+        }
+        Ok(())
+    }
+
+    /// Bytes of a state of a slot.
+    pub fn row_bytes(&self, slot: usize) -> usize {
+        self.specs[slot].row.saturating_mul(size_of::<f32>())
+    }
+
+    /// True if the model has no recurrent op.
+    pub fn is_unused(&self) -> bool {
+        self.specs.is_empty()
+    }
+
+    pub fn slots(&self) -> &[StateSlot] {
+        &self.slots
+    }
+
+    pub fn specs(&self) -> &[StateSpec] {
+        &self.specs
+    }
+
+    pub fn cells(&self) -> &[StateCell] {
+        &self.cells
+    }
+
+    /// Bytes of states.
+    pub fn n_bytes(&self) -> usize {
+        self.n_bytes
+    }
+
+    /// Cells in use.
+    pub fn n_used(&self) -> usize {
+        self.cells.iter().filter(|c| !c.seqs.is_empty()).count()
+    }
+
+    /// The position after the last one of `seq`.
+    pub fn next_pos(&self, seq: usize) -> i32 {
+        newest(&self.cells, seq).map_or(0, |c| self.cells[c].pos + 1)
+    }
+
+    /// Starts a decode of these tokens, which [`StateMemory::place`] will be given in parts.
+    pub fn begin(&mut self, tokens: &[BatchToken]) {
+        self.before.copy_from_slice(&self.cells);
+        self.written.fill(false);
+        for t in tokens {
+            t.seqs.iter().for_each(|s| self.last[s] = t.pos);
+        }
+    }
+
+    /// Finds the cells for the tokens of a ubatch. On an error a rollback is due.
+    pub fn place(&mut self, tokens: &[BatchToken]) -> Result<(), MemoryError> {
+        self.from.clear();
+        self.to.clear();
+        if self.is_unused() {
+            return Ok(());
+        }
+        for t in tokens {
+            let current = self.common_cell(t.seqs)?;
+            // A state that is to be kept is not written over.
+            let in_place = |c: &usize| {
+                let keep_from = t
+                    .seqs
+                    .iter()
+                    .map(|s| self.last[s].saturating_sub(self.n_rollback))
+                    .min();
+                self.written[*c] && self.cells[*c].seqs == t.seqs && keep_from.is_none_or(|p| self.cells[*c].pos < p)
+            };
+            let cell = current.filter(in_place).unwrap_or_else(|| self.take(t.seqs));
+            self.cells[cell] = StateCell {
+                pos: t.pos,
+                seqs: t.seqs,
+            };
+            self.written[cell] = true;
+            self.from.push(current.map_or(-1, |c| c as i32));
+            self.to.push(cell as i32);
+        }
+        Ok(())
+    }
+
+    /// Cells that the tokens of the last placed ubatch read from and write to.
+    pub fn moves(&self) -> (&[i32], &[i32]) {
+        (&self.from, &self.to)
+    }
+
+    /// Takes back all placements since [`StateMemory::begin`]. Checkpoints that had to give way are lost.
+    pub fn rollback(&mut self) {
+        self.cells.copy_from_slice(&self.before);
+        for (cell, written) in self.cells.iter_mut().zip(&self.written) {
+            if *written {
+                *cell = FREE;
+            }
+        }
+    }
+
+    /// An error unless these positions of a sequence can be removed.
+    pub fn check_remove(&self, seq: usize, span: Span) -> Result<(), MemoryError> {
+        let next = self.next_pos(seq);
+        if span.from >= span.to.min(next) || (span.from <= 0 && span.to >= next) {
+            return Ok(());
+        }
+        if span.to < next {
+            return Err(MemoryError::Inseparable { seq });
+        }
+        self.check_checkpoint(seq, span.from)
+    }
+
+    /// Removes positions of a sequence that [`StateMemory::check_remove`] has found to be removable.
+    pub fn remove(&mut self, seq: usize, span: Span) {
+        if span.from < span.to.min(self.next_pos(seq)) {
+            let gone = |c: &StateCell| c.pos >= span.from;
+            self.leave(seq, gone);
+        }
+    }
+
+    /// An error unless `to` can share these positions of `from`.
+    pub fn check_copy(&self, from: usize, to: usize, span: Span) -> Result<(), MemoryError> {
+        let (next, end) = (self.next_pos(from), span.to.min(self.next_pos(from)));
+        if from == to || span.from >= end {
+            return Ok(());
+        }
+        if self.next_pos(to) > 0 {
+            return Err(MemoryError::Occupied { seq: to });
+        }
+        if span.from > 0 {
+            return Err(MemoryError::Inseparable { seq: from });
+        }
+        if end < next {
+            self.check_checkpoint(from, end)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Makes `to` share what [`StateMemory::check_copy`] has found to be shareable.
+    pub fn copy(&mut self, from: usize, to: usize, span: Span) {
+        for cell in &mut self.cells {
+            if cell.seqs.contains(from) && cell.pos < span.to {
+                cell.seqs.0 |= SeqSet::one(to).0;
+            }
+        }
+    }
+
+    /// Removes all sequences but one.
+    pub fn keep(&mut self, seq: usize) {
+        (0..MAX_SEQUENCES)
+            .filter(|&s| s != seq)
+            .for_each(|s| self.leave(s, |_| true));
+    }
+
+    /// An error unless these positions of a sequence can move.
+    pub fn check_add(&self, seq: usize) -> Result<(), MemoryError> {
+        match newest(&self.cells, seq) {
+            Some(c) if self.cells[c].seqs != SeqSet::one(seq) => Err(MemoryError::Shared { seq }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Moves positions of a sequence; its checkpoints are forgotten, for what they stand between may be moved apart.
+    pub fn add(&mut self, seq: usize, span: Span, delta: i32) {
+        let Some(current) = newest(&self.cells, seq) else {
+            return;
+        };
+        let pos = self.cells[current].pos;
+        self.leave(seq, |c| c.pos != pos);
+        if pos >= span.from && pos < span.to {
+            self.cells[current] = match pos.checked_add(delta).filter(|&p| p >= 0) {
+                Some(pos) => StateCell {
+                    pos,
+                    ..self.cells[current]
+                },
+                None => FREE,
+            };
+        }
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.cells.fill(FREE);
+    }
+
+    /// Gives a cell a state that has been written to it.
+    pub fn put(&mut self, cell: Option<usize>, pos: i32, seqs: SeqSet) {
+        if let Some(cell) = cell {
+            self.cells[cell] = StateCell { pos, seqs };
+        }
+    }
+
+    /// Removes the sequences `leaving` and empties the cells that something else is about to be written to.
+    pub fn vacate(&mut self, leaving: SeqSet, targets: &[Option<usize>]) {
+        leaving.iter().for_each(|s| self.leave(s, |_| true));
+        targets.iter().flatten().for_each(|&c| self.cells[c] = FREE);
+    }
+
+    /// The cells that some of these sequences continue from, lowest first.
+    pub fn newest_of(&self, seqs: SeqSet) -> Vec<usize> {
+        let wanted = |&c: &usize| self.continuing(c).0 & seqs.0 != 0;
+        (0..self.cells.len()).filter(wanted).collect()
+    }
+
+    /// The sequences that continue from a cell.
+    pub fn continuing(&self, cell: usize) -> SeqSet {
+        let own = self.cells[cell].seqs.iter();
+        let mut seqs = SeqSet::default();
+        own.filter(|&s| newest(&self.cells, s) == Some(cell))
+            .for_each(|s| seqs.0 |= SeqSet::one(s).0);
+        seqs
+    }
+
+    /// Cells that may be given other contents once the sequences `leaving` are gone: free ones first, then checkpoints of others.
+    pub fn replaceable(&self, leaving: SeqSet) -> Vec<usize> {
+        let staying = |c: usize| self.continuing(c).0 & !leaving.0;
+        let is_free = |c: usize| self.cells[c].seqs.0 & !leaving.0 == 0;
+        let mut cells: Vec<usize> = (0..self.cells.len()).filter(|&c| staying(c) == 0).collect();
+        cells.sort_by_key(|&c| !is_free(c));
+        cells
+    }
+
+    fn leave(&mut self, seq: usize, gone: impl Fn(&StateCell) -> bool) {
+        for cell in self.cells.iter_mut().filter(|c| c.seqs.contains(seq)) {
+            if gone(cell) {
+                cell.seqs.0 &= !SeqSet::one(seq).0;
+                if cell.seqs.is_empty() {
+                    *cell = FREE;
+                }
+            }
+        }
+    }
+
+    /// An error unless a sequence can be cut so that it continues at `pos`.
+    fn check_checkpoint(&self, seq: usize, pos: i32) -> Result<(), MemoryError> {
+        let own = self.cells.iter().filter(|c| c.seqs.contains(seq));
+        let mut available: Vec<usize> = own.map(|c| c.pos as usize + 1).collect();
+        if available.contains(&(pos as usize)) {
+            return Ok(());
+        }
+        available.sort_unstable();
+        Err(MemoryError::StateForgotten { seq, pos, available })
+    }
+
+    /// The cell that all of these sequences continue from.
+    fn common_cell(&self, seqs: SeqSet) -> Result<Option<usize>, MemoryError> {
+        let mut cells = seqs.iter().map(|s| (s, newest(&self.cells, s)));
+        let Some((first, cell)) = cells.next() else {
+            return Ok(None);
+        };
+        match cells.find(|&(_, c)| c != cell) {
+            None => Ok(cell),
+            Some((second, _)) => Err(MemoryError::StatesDiffer { first, second }),
+        }
+    }
+
+    /// A cell to write to: a free one, or that of the checkpoint that is missed least. There is one, because sequences continue from at
+    /// most one cell each and did so before the decode.
+    fn take(&self, seqs: SeqSet) -> usize {
+        let may_go = |&c: &usize| !is_newest(&self.cells, c) && !is_newest(&self.before, c);
+        let loss = |&c: &usize| {
+            let cell = &self.cells[c];
+            let foreign = cell.seqs.0 & seqs.0 == 0;
+            (!cell.seqs.is_empty(), self.written[c], foreign, cell.pos)
+        };
+        let cell = (0..self.cells.len()).filter(may_go).min_by_key(loss);
+        cell.expect("there are two cells for each sequence")
+    }
+}
+
+/// The cell that a sequence continues from.
+fn newest(cells: &[StateCell], seq: usize) -> Option<usize> {
+    let own = (0..cells.len()).filter(|&c| cells[c].seqs.contains(seq));
+    own.max_by_key(|&c| cells[c].pos)
+}
+
+fn is_newest(cells: &[StateCell], cell: usize) -> bool {
+    cells[cell].seqs.iter().any(|s| newest(cells, s) == Some(cell))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory(n_seq_max: usize, n_rollback: usize) -> StateMemory {
+        let params = ContextParams {
+            n_seq_max,
+            n_rollback,
+            ..ContextParams::default()
+        };
+        StateMemory::new(&[StateSpec { layer: 0, row: 1 }], &params)
+    }
+
+    fn tokens(list: &[(i32, u64)]) -> Vec<BatchToken> {
+        let token = |&(pos, seqs)| BatchToken {
+            token: 0,
+            pos,
+            seqs: SeqSet(seqs),
+            output: false,
+        };
+        list.iter().map(token).collect()
+    }
+
+    fn decode(m: &mut StateMemory, list: &[(i32, u64)]) -> Vec<(i32, i32)> {
+        let tokens = tokens(list);
+        m.begin(&tokens);
+        m.place(&tokens).unwrap();
+        m.from.iter().copied().zip(m.to.iter().copied()).collect()
+    }
+
+    fn tail(from: i32) -> Span {
+        Span { from, to: i32::MAX }
+    }
+
+    #[test]
+    fn a_decode_works_in_a_new_cell() {
+        let mut m = memory(1, 0);
+        assert_eq!(decode(&mut m, &[(0, 1), (1, 1), (2, 1)]), [(-1, 0), (0, 0), (0, 0)]);
+        assert_eq!(decode(&mut m, &[(3, 1), (4, 1)]), [(0, 1), (1, 1)]);
+        assert_eq!(decode(&mut m, &[(5, 1)]), [(1, 0)], "the oldest state gives way");
+        assert_eq!(m.next_pos(0), 6);
+    }
+
+    #[test]
+    fn a_failed_decode_leaves_the_state_from_before() {
+        let mut m = memory(2, 1);
+        decode(&mut m, &[(0, 1), (0, 2), (1, 1)]);
+        let before = m.cells.clone();
+        decode(&mut m, &[(2, 1), (3, 1), (1, 2)]);
+        m.rollback();
+        for seq in 0..2 {
+            let (was, is) = (newest(&before, seq).unwrap(), newest(&m.cells, seq).unwrap());
+            assert_eq!((was, before[was]), (is, m.cells[is]));
+        }
+    }
+
+    #[test]
+    fn interleaved_sequences_have_cells_of_their_own() {
+        let mut m = memory(2, 0);
+        assert_eq!(
+            decode(&mut m, &[(0, 1), (0, 2), (1, 1), (1, 2)]),
+            [(-1, 0), (-1, 1), (0, 0), (1, 1)]
+        );
+    }
+
+    #[test]
+    fn shared_states_part_when_written() {
+        let mut m = memory(2, 0);
+        decode(&mut m, &[(0, 1)]);
+        m.check_copy(0, 1, tail(0)).unwrap();
+        m.copy(0, 1, tail(0));
+        assert_eq!(decode(&mut m, &[(1, 1), (1, 2), (2, 1)]), [(0, 1), (0, 2), (1, 1)]);
+        let error = m.place(&tokens(&[(2, 3)])).unwrap_err();
+        assert_eq!(error, MemoryError::StatesDiffer { first: 0, second: 1 });
+        assert_eq!(m.check_copy(0, 1, tail(0)), Err(MemoryError::Occupied { seq: 1 }));
+    }
+
+    #[test]
+    fn the_last_states_are_kept_for_rollback() {
+        let mut m = memory(1, 2);
+        decode(&mut m, &[(0, 1), (1, 1), (2, 1), (3, 1), (4, 1)]);
+        assert_eq!(
+            m.check_remove(0, tail(2)),
+            Err(MemoryError::StateForgotten {
+                seq: 0,
+                pos: 2,
+                available: vec![3, 4, 5]
+            })
+        );
+        assert_eq!(
+            m.check_remove(0, Span { from: 1, to: 3 }),
+            Err(MemoryError::Inseparable { seq: 0 })
+        );
+        m.check_remove(0, tail(3)).unwrap();
+        m.remove(0, tail(3));
+        assert_eq!((m.next_pos(0), m.n_used()), (3, 1));
+        m.check_remove(0, tail(0)).unwrap();
+        m.remove(0, tail(0));
+        assert_eq!((m.next_pos(0), m.n_used()), (0, 0));
+    }
+
+    #[test]
+    fn positions_move_with_the_newest_state_only() {
+        let mut m = memory(2, 1);
+        decode(&mut m, &[(0, 1), (1, 1), (2, 1)]);
+        m.check_add(0).unwrap();
+        m.add(0, tail(1), -1);
+        assert_eq!((m.next_pos(0), m.n_used()), (2, 1));
+        m.copy(0, 1, tail(0));
+        assert_eq!(m.check_add(0), Err(MemoryError::Shared { seq: 0 }));
+    }
+
+    #[test]
+    fn there_is_always_a_cell_to_write_to() {
+        for n_rollback in 0..3 {
+            let mut m = memory(3, n_rollback);
+            let mut next = [0; 3];
+            for step in 0..200usize {
+                let seq = step * 7 % 3;
+                let n = 1 + step % 5;
+                let list: Vec<_> = (0..n).map(|i| (next[seq] + i as i32, 1 << seq)).collect();
+                decode(&mut m, &list);
+                next[seq] += n as i32;
+                if step % 4 == 3 {
+                    m.rollback();
+                    next[seq] -= n as i32;
+                }
+                assert_eq!([0, 1, 2].map(|s| m.next_pos(s)), next);
+            }
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Recurrences: ops that keep a state for each sequence, and the shapes they take.
+
+/// What [`Op::Recur`](super::Op::Recur) computes for each token from its operands and the state of its sequence. States are f32;
+/// `s` is the part of one lane (a channel or a head), which never looks at another's.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Recurrence {
+    /// Causal convolution of each channel with its own past: `x [c, T]`, `weight [k, c]` -> `[c, T]`.
+    /// A channel's state is its last `k - 1` inputs, oldest first; with the present one appended it is multiplied by the channel's weights.
+    ShortConv,
+    /// Selective scan (Gu and Dao, arXiv 2312.00752; with heads and scalar decays Dao and Gu, arXiv 2405.21060):
+    /// `x [p, h, T]`, `dt [h, T]`, `a [n or 1, h]`, `b [n, g, T]`, `c [n, g, T]` -> `[p, h, T]`; a group serves `h / g` heads.
+    /// State `[n, p]` of a head: `s[j, i] = s[j, i] exp(dt a[j]) + dt x[i] b[j]`, then `y[i] = sum_j s[j, i] c[j]`.
+    SsmScan,
+}
+
+/// How a recurrence is cut into independent lanes, and what they keep.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lanes {
+    /// Lanes.
+    pub n: usize,
+    /// Floats of a lane's state; a cell's row holds the lanes one after another.
+    pub state: usize,
+    /// Elements of the result of one lane and token; a token's result holds the lanes one after another.
+    pub out: usize,
+    /// Shape of the result, tokens outermost.
+    pub ne: [usize; 4],
+}
+
+impl Lanes {
+    /// Floats of the state of one cell.
+    pub fn row(&self) -> usize {
+        self.n * self.state
+    }
+
+    /// Tokens.
+    pub fn n_tokens(&self) -> usize {
+        self.ne.iter().product::<usize>() / (self.n * self.out).max(1)
+    }
+}
+
+impl Recurrence {
+    /// A short name for plans and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Recurrence::ShortConv => "short_conv",
+            Recurrence::SsmScan => "ssm_scan",
+        }
+    }
+
+    /// The operands it takes besides state and cells, in words.
+    pub fn takes(self) -> &'static str {
+        match self {
+            Recurrence::ShortConv => "x [c, T] and weight [k, c] with k > 1",
+            Recurrence::SsmScan => {
+                "x [p, h, T], dt [h, T], a [n or 1, h], b [n, g, T] and c [n, g, T] with h a multiple of g"
+            }
+        }
+    }
+
+    /// The lanes for operands of these shapes; `None` if they do not fit.
+    pub fn lanes(self, operands: &[[usize; 4]]) -> Option<Lanes> {
+        let lanes = match (self, operands) {
+            (Recurrence::ShortConv, &[x @ [c, _, 1, 1], [k, wc, 1, 1]]) if wc == c && k > 1 => Lanes {
+                n: c,
+                state: k - 1,
+                out: 1,
+                ne: x,
+            },
+            (Recurrence::SsmScan, &[x @ [p, h, t, 1], dt, a, b @ [n, g, bt, 1], c]) => {
+                let fits = dt == [h, t, 1, 1] && (a == [n, h, 1, 1] || a == [1, h, 1, 1]) && b == c && bt == t;
+                if !fits || g == 0 || !h.is_multiple_of(g) {
+                    return None;
+                }
+                Lanes {
+                    n: h,
+                    state: n.checked_mul(p)?,
+                    out: p,
+                    ne: x,
+                }
+            }
+            _ => return None,
+        };
+        lanes.n.checked_mul(lanes.state).filter(|&row| row > 0)?;
+        Some(lanes)
+    }
+}
