@@ -281,12 +281,7 @@ pub static OPS: &[OpSpec] = &[
         in_layer: true,
         ..op(
             "cross_attention",
-            &[
-                tensor("q"),
-                tensor("k"),
-                tensor("v"),
-                keyword_some("scale", Float),
-            ],
+            &[tensor("q"), tensor("k"), tensor("v"), keyword_some("scale", Float)],
             cross_attention,
             Emit::Struct("cross_attention", "AttentionArgs"),
             "attends to what was encoded of the token's sequence, with k and v made of `encoded` [n_embd, T_encoded] and not stored: \

@@ -87,6 +87,8 @@ pub struct BuildParams {
     pub n_tokens: usize,
     /// Tokens whose output is wanted.
     pub n_outputs: usize,
+    /// The graph is that of the encoder.
+    pub encoder: bool,
     /// Rows of what was encoded; 0 in graphs that do not look at it.
     pub n_encoded: usize,
     /// Width of the residual stream, and so of what was encoded.
@@ -270,6 +272,12 @@ impl<'a> Builder<'a> {
             self.fail(BuildError::Absent { value });
             H::placeholder()
         })
+    }
+
+    /// [`Builder::weight`] of a tensor that may be absent, where the graph cannot do without it.
+    pub fn weight_or_fail(&mut self, v: Option<Vector>) -> TensorId {
+        let v = self.present(&v);
+        self.weight(v)
     }
 
     /// A weight as a leaf of this graph, added once.

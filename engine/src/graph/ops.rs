@@ -248,7 +248,11 @@ impl Graph {
         }
         let sinks = params.sinks();
         if src.len() > sinks && ne(sinks)[0] != q[1] {
-            return Err(mismatch("attention", format!("{} sinks", q[1]), format!("{:?}", ne(sinks))));
+            return Err(mismatch(
+                "attention",
+                format!("{} sinks", q[1]),
+                format!("{:?}", ne(sinks)),
+            ));
         }
         let rows = 2..=Buckets::MAX_ROWS;
         if params.buckets != Buckets::None && (ne(7)[0] != q[1] || ne(7)[2..] != [1, 1] || !rows.contains(&ne(7)[1])) {

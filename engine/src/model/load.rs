@@ -213,6 +213,10 @@ impl Model {
     pub fn build(&self, b: &mut Builder<'_>) -> crate::graph::TensorId {
         self.graph.build(b)
     }
+    /// Adds the graph of the model's encoder, if it has one, to a builder.
+    pub fn encode(&self, b: &mut Builder<'_>) -> Option<crate::graph::TensorId> {
+        self.graph.encode(b)
+    }
     pub(crate) fn leafs(&self) -> &[WeightLeaf] {
         &self.leafs
     }
@@ -407,6 +411,9 @@ fn probe(
     let params = BuildParams {
         n_tokens: 1,
         n_outputs: 1,
+        encoder: false,
+        n_encoded: 1,
+        n_embd: base.n_embd(),
         n_ctx: 0,
         rope_kind: arch.rope_kind(base),
         rope: base.rope,
@@ -415,12 +422,23 @@ fn probe(
         causal: !arch.bidirectional,
         half_gelu: false,
     };
+    let fault = |source| ModelError::Graph {
+        path: path.to_owned(),
+        source,
+    };
+    if arch.encoder {
+        let params = BuildParams {
+            encoder: true,
+            causal: false,
+            ..params
+        };
+        let mut b = Builder::over_batch(&mut g, &leafs, &mut nodes, &mut inputs, params);
+        graph.encode(&mut b);
+        b.finish().map_err(fault)?;
+    }
     let mut b = Builder::probe(&mut g, &leafs, &mut nodes, &mut inputs, params, &mut specs);
     let result = graph.build(&mut b);
     b.output(result);
-    b.finish().map_err(|source| ModelError::Graph {
-        path: path.to_owned(),
-        source,
-    })?;
+    b.finish().map_err(fault)?;
     Ok(specs)
 }

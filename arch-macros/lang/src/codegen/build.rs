@@ -6,7 +6,7 @@ use quote::{ToTokens, format_ident, quote};
 use super::scalar::{self, Place, emit};
 use super::shared;
 use crate::model::{Arch, Arg, Block, Kind, Operand, RowsBy, Scalar, Stmt, Value, ValueKind, VarId};
-use crate::ops::{Emit, Given, OpSpec, Param, ParamKind};
+use crate::ops::{Emit, Given, OPS, OpSpec, Param, ParamKind};
 use crate::paths::runtime;
 
 /// `impl BuildGraph for Model`.
@@ -300,7 +300,7 @@ impl Emitter<'_> {
                     .filter_map(|(p, v)| v.as_ref().map(|v| (shared(p.name), v)))
                     .collect();
                 let (names, given_values): (Vec<_>, Vec<_>) = given.into_iter().unzip();
-                let rest = (names.len() < keywords().count()).then(|| quote!(..::core::default::Default::default()));
+                let rest = (names.len() < n_fields(op.emit)).then(|| quote!(..::core::default::Default::default()));
                 quote!(#b.#method(#(#positional),*, #ty { #(#names: #given_values,)* #rest }))
             }
             Emit::FullStruct(method, ty) => {
@@ -372,6 +372,21 @@ impl Emitter<'_> {
     fn scalar(&self, s: &Scalar) -> TokenStream {
         emit(s, Place::Build)
     }
+}
+
+/// Fields of a struct of arguments: several operations may take some of one.
+fn n_fields(emit: Emit) -> usize {
+    let Emit::Struct(_, ty) = emit else { return 0 };
+    let of_struct = OPS
+        .iter()
+        .filter(|o| matches!(o.emit, Emit::Struct(_, other) if other == ty));
+    let keywords = |o: &OpSpec| {
+        o.params
+            .iter()
+            .filter(|p| matches!(p.given, Given::Keyword | Given::OptionalKeyword))
+            .count()
+    };
+    of_struct.map(keywords).max().unwrap_or(0)
 }
 
 /// What an argument that was left out becomes where the engine's struct has no default.

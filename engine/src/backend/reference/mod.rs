@@ -221,7 +221,11 @@ impl Operands<'_> {
             query_pos: self.ints(5)?,
             query_seq: self.ints(6)?,
             sinks: self.optional(p.sinks())?,
-            biases: if p.buckets == Buckets::None { None } else { self.optional(7)? },
+            biases: if p.buckets == Buckets::None {
+                None
+            } else {
+                self.optional(7)?
+            },
         })
     }
 

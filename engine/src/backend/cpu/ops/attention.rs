@@ -256,7 +256,11 @@ impl<'a> Biases<'a> {
     /// Of head `head`, for a key `ahead` positions behind the query.
     fn of(&self, buckets: Buckets, n_head: usize, head: usize, ahead: i64) -> f32 {
         let around = buckets == Buckets::Around;
-        let distance = if around { ahead.unsigned_abs() } else { ahead.min(0).unsigned_abs() };
+        let distance = if around {
+            ahead.unsigned_abs()
+        } else {
+            ahead.min(0).unsigned_abs()
+        };
         let near = self.near[distance.min(Buckets::FAR as u64) as usize];
         let first = if around && ahead > 0 { self.behind } else { 0 };
         self.table[head + n_head * (first + usize::from(near))]
