@@ -13,14 +13,6 @@ arch_macros::arch! {
         n_dense: usize = "leading_dense_block_count" or 0;
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_shared: usize = "expert_shared_count";
-        weights_scale: f32 = "expert_weights_scale" or 1.0;
-        norm_weights: bool = "expert_weights_norm" or false;
-        gating_func: usize = "expert_gating_func" or 0;
-        check gating_func <= 4, "expert_gating_func is one of 1 to 4";
-        // Files without a word on it mean sigmoid, which is 2.
-        let gating = if gating_func == 0 { 2 } else { gating_func };
-        n_group: usize = "expert_group_count" or 1;
-        n_group_used: usize = "expert_group_used_count" or 1;
         let windowed = n_swa > 0 && is_swa;
         let rope_base = if windowed { rope_base_swa } else { rope_freq_base };
         let has_experts = il >= n_dense;
@@ -33,13 +25,11 @@ arch_macros::arch! {
         layer {
             attn_norm, ffn_norm: vector [n_embd];
             use self_attention;
-            q_norm:         vector "attn_q_norm"         [head_dim];
-            k_norm:         vector "attn_k_norm"         [head_dim];
-            attn_gate:      linear "attn_gate"           [n_embd -> n_head * head_dim_v];
-            attn_post_norm: vector "post_attention_norm" [n_embd];
-            ffn_post_norm:  vector "post_ffw_norm"       [n_embd];
+            q_norm, k_norm: vector "attn_q_norm", "attn_k_norm" [head_dim];
+            attn_gate: linear [n_embd -> n_head * head_dim_v];
+            attn_post_norm, ffn_post_norm: vector "post_attention_norm", "post_ffw_norm" [n_embd];
             if has_experts {
-                use experts(width = n_ff_exp);
+                use experts(width = n_ff_exp), expert_routing(usual_gating = 2);
                 probs_bias: raw "exp_probs_b.bias" [n_expert];
             } else {
                 use gated_ffn;
@@ -64,19 +54,19 @@ arch_macros::arch! {
             }
             let attn = attention(q, k, v, window = standard(n_swa, windowed));
             x += rms_norm(wo(attn * sigmoid(attn_gate(h))), attn_post_norm, eps);
-            let h = rms_norm(x, ffn_norm, eps);
-            if has_experts {
-                let ffn = routed(h, gating = gating, norm_weights = norm_weights, scale = weights_scale,
-                                 selection_bias = probs_bias, n_groups = n_group, n_groups_used = n_group_used);
-                if has_shared {
-                    ffn += shared(h);
-                }
-                x += rms_norm(ffn, ffn_post_norm, eps);
-            } else {
-                x += rms_norm(ffn(h), ffn_post_norm, eps);
-            }
+            x += rms_norm(ffn_or_experts(rms_norm(x, ffn_norm, eps)), ffn_post_norm, eps);
         }
         output(rms_norm(x, output_norm, eps))
+    }
+
+    fn ffn_or_experts(h) {
+        if has_experts {
+            let y = routed_as_said(h, selection_bias = probs_bias);
+            if has_shared { y += shared(h); }
+            y
+        } else {
+            ffn(h)
+        }
     }
 
     test {

@@ -11,12 +11,7 @@ arch_macros::arch! {
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_ff_shexp: [usize] = "expert_shared_feed_forward_length" or n_ff_exp;
         n_shared: usize = "expert_shared_count";
-        weights_scale: f32 = "expert_weights_scale" or 1.0;
-        norm_weights: bool = "expert_weights_norm" or false;
         gating_func: usize = "expert_gating_func";
-        check gating_func <= 4, "expert_gating_func is one of 1 to 4";
-        n_group: usize = "expert_group_count" or 1;
-        n_group_used: usize = "expert_group_used_count" or 1;
     }
 
     tensors {
@@ -28,7 +23,7 @@ arch_macros::arch! {
             if il < n_dense {
                 use gated_ffn;
             } else {
-                use experts(width = n_ff_exp);
+                use experts(width = n_ff_exp), expert_routing;
                 probs_bias?: raw "exp_probs_b.bias" [n_expert];
                 use shared_experts(width = n_ff_shexp * n_shared);
             }
@@ -39,15 +34,17 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             x += attend(rms_norm(x, attn_norm, eps));
-            let h = rms_norm(x, ffn_norm, eps);
-            if il < n_dense {
-                x += ffn(h);
-            } else {
-                x += routed(h, gating = gating_func, norm_weights = norm_weights, scale = weights_scale,
-                            selection_bias = probs_bias, n_groups = n_group, n_groups_used = n_group_used) + shared(h);
-            }
+            x += ffn_or_experts(rms_norm(x, ffn_norm, eps));
         }
         output(rms_norm(x, output_norm, eps))
+    }
+
+    fn ffn_or_experts(h) {
+        if il < n_dense {
+            ffn(h)
+        } else {
+            routed_as_said(h, selection_bias = probs_bias) + shared(h)
+        }
     }
 
     test {

@@ -27,15 +27,7 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let h = layer_norm(x, attn_norm, eps);
-            let q = heads(wq(h), n_head);
-            let k = heads(wk(h), n_head_kv);
-            let v = heads(wv(h), n_head_kv);
-            if is_swa {
-                q = rope(q);
-                k = rope(k);
-            }
-            let attn = wo(attention(q, k, v, window = standard(n_swa, is_swa)));
-            x += attn + ffn(h);
+            x += attend_where(h, is_swa, window = standard(n_swa, is_swa)) + ffn(h);
         }
         let logits = output(layer_norm(x, output_norm, eps));
         if logit_scale != 0.0 { logits * logit_scale } else { logits }

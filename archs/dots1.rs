@@ -3,50 +3,11 @@
 
 arch_macros::arch! {
     name: "dots1";
-    rope: neox;
+    like: "bailingmoe2";
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
-        n_dense: usize = "leading_dense_block_count" or 0;
-        n_ff_exp: [usize] = "expert_feed_forward_length";
-        n_shared: usize = "expert_shared_count";
-        weights_scale: f32 = "expert_weights_scale" or 1.0;
-        norm_weights: bool = "expert_weights_norm" or false;
+        let n_ff_shexp = n_ff_exp;
         gating_func: usize = "expert_gating_func" or 1;
-        check gating_func <= 4, "expert_gating_func is one of 1 to 4";
-        n_group: usize = "expert_group_count" or 1;
-        n_group_used: usize = "expert_group_used_count" or 1;
-    }
-
-    tensors {
-        use own_output;
-
-        layer {
-            attn_norm, ffn_norm: vector [n_embd];
-            use qk_norm_attention;
-            if il < n_dense {
-                use gated_ffn;
-            } else {
-                use experts(width = n_ff_exp);
-                probs_bias?: raw "exp_probs_b.bias" [n_expert];
-                use shared_experts(width = n_ff_exp * n_shared);
-            }
-        }
-    }
-
-    graph {
-        let x = token_embd[tokens];
-        for layer {
-            x += attend(rms_norm(x, attn_norm, eps));
-            let h = rms_norm(x, ffn_norm, eps);
-            if il < n_dense {
-                x += ffn(h);
-            } else {
-                x += routed(h, gating = gating_func, norm_weights = norm_weights, scale = weights_scale,
-                            selection_bias = probs_bias, n_groups = n_group, n_groups_used = n_group_used) + shared(h);
-            }
-        }
-        output(rms_norm(x, output_norm, eps))
     }
 
     test {

@@ -3,21 +3,8 @@
 
 arch_macros::arch! {
     name: "ernie4_5";
+    like: "qwen2";
     rope: norm;
-
-    hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
-    }
-
-    tensors {
-        use tied_output;
-
-        layer {
-            attn_norm, ffn_norm: vector [n_embd];
-            use self_attention;
-            use gated_ffn;
-        }
-    }
 
     graph {
         let x = token_embd[tokens];
@@ -25,8 +12,7 @@ arch_macros::arch! {
             let h = rms_norm(x, attn_norm, eps);
             let q = rope(heads(wq(h), n_head));
             let k = rope(heads(wk(h), n_head_kv));
-            let v = heads(wv(h), n_head_kv);
-            let attn = attention(q, k, v);
+            let attn = attention(q, k, heads(wv(h), n_head_kv));
             // Recorded results leave the bias of this projection out.
             x += rust!([n_embd, T] => b.linear(::engine::arch::Linear { bias: None, ..l.wo }, attn));
             x += ffn(rms_norm(x, ffn_norm, eps));

@@ -20,26 +20,15 @@ arch_macros::arch! {
         rope_freqs?: vector "rope_freqs" [n_rot / 2];
 
         layer {
-            use self_attention;
-            q_norm:         vector "attn_q_norm"         [head_dim];
-            k_norm:         vector "attn_k_norm"         [head_dim];
-            attn_post_norm: vector "post_attention_norm" [n_embd];
-            use gated_ffn;
-            ffn_post_norm: vector "post_ffw_norm" [n_embd];
+            use qk_norm_attention, gated_ffn;
+            attn_post_norm, ffn_post_norm: vector "post_attention_norm", "post_ffw_norm" [n_embd];
         }
     }
 
     graph {
         let x = token_embd[tokens];
         for layer {
-            let q = rms_norm(heads(wq(x), n_head), q_norm, eps);
-            let k = rms_norm(heads(wk(x), n_head_kv), k_norm, eps);
-            if use_rope {
-                q = rope(q, factors = rope_freqs);
-                k = rope(k, factors = rope_freqs);
-            }
-            let v = heads(wv(x), n_head_kv);
-            let attn = wo(attention(q, k, v, window = standard(n_swa, windowed)));
+            let attn = attend_where(x, use_rope, factors = rope_freqs, window = standard(n_swa, windowed));
             x += rms_norm(attn, attn_post_norm, eps);
             x += rms_norm(ffn(x), ffn_post_norm, eps);
         }

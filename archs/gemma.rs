@@ -2,21 +2,7 @@
 
 arch_macros::arch! {
     name: "gemma";
-    rope: neox;
-
-    hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
-    }
-
-    tensors {
-        use tied_output;
-
-        layer {
-            attn_norm, ffn_norm: vector [n_embd];
-            use self_attention;
-            use gated_ffn;
-        }
-    }
+    like: "qwen2";
 
     graph {
         let x = token_embd[tokens] * sqrt(n_embd);

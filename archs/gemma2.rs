@@ -23,10 +23,8 @@ arch_macros::arch! {
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
-            use self_attention;
-            attn_post_norm: vector "post_attention_norm" [n_embd];
-            use gated_ffn;
-            ffn_post_norm: vector "post_ffw_norm" [n_embd];
+            use self_attention, gated_ffn;
+            attn_post_norm, ffn_post_norm: vector "post_attention_norm", "post_ffw_norm" [n_embd];
         }
     }
 
@@ -34,11 +32,8 @@ arch_macros::arch! {
         let x = token_embd[tokens] * sqrt(n_embd);
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            let q = rope(heads(wq(h), n_head), base = rope_base);
-            let k = rope(heads(wk(h), n_head_kv), base = rope_base);
-            let v = heads(wv(h), n_head_kv);
-            let a = attention(q, k, v, scale = kq_scale, softcap = attn_cap, window = standard(n_swa, is_swa));
-            x += rms_norm(wo(a), attn_post_norm, eps);
+            let attn = attend(h, base = rope_base, scale = kq_scale, softcap = attn_cap, window = standard(n_swa, is_swa));
+            x += rms_norm(attn, attn_post_norm, eps);
             x += rms_norm(ffn(rms_norm(x, ffn_norm, eps), act = gelu), ffn_post_norm, eps);
         }
         softcap(output(rms_norm(x, output_norm, eps)), logit_cap)

@@ -24,12 +24,8 @@ arch_macros::arch! {
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
-            use self_attention;
-            q_norm:         vector "attn_q_norm"         [head_dim];
-            k_norm:         vector "attn_k_norm"         [head_dim];
-            attn_post_norm: vector "post_attention_norm" [n_embd];
-            use gated_ffn;
-            ffn_post_norm: vector "post_ffw_norm" [n_embd];
+            use qk_norm_attention, gated_ffn;
+            attn_post_norm, ffn_post_norm: vector "post_attention_norm", "post_ffw_norm" [n_embd];
         }
     }
 
@@ -37,12 +33,8 @@ arch_macros::arch! {
         let x = token_embd[tokens] * sqrt(n_embd);
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            let q = rms_norm(heads(wq(h), n_head), q_norm, eps);
-            let k = rms_norm(heads(wk(h), n_head_kv), k_norm, eps);
-            let q = rope(q, base = rope_base, scale = rope_scale);
-            let k = rope(k, base = rope_base, scale = rope_scale);
-            let v = heads(wv(h), n_head_kv);
-            let attn = wo(attention(q, k, v, scale = kq_scale, window = standard(n_swa, windowed)));
+            let attn = attend(h, base = rope_base, rope_scale = rope_scale, scale = kq_scale,
+                              window = standard(n_swa, windowed));
             x += rms_norm(attn, attn_post_norm, eps);
             x += rms_norm(ffn(rms_norm(x, ffn_norm, eps), act = gelu), ffn_post_norm, eps);
         }

@@ -10,14 +10,6 @@ arch_macros::arch! {
         n_dense: usize = "leading_dense_block_count" or 0;
         n_ff_exp: [usize] = "expert_feed_forward_length" or n_ff / n_expert_used;
         n_shared: usize = "expert_shared_count";
-        weights_scale: f32 = "expert_weights_scale" or 1.0;
-        norm_weights: bool = "expert_weights_norm" or false;
-        gating_func: usize = "expert_gating_func" or 0;
-        check gating_func <= 4, "expert_gating_func is one of 1 to 4";
-        // Files without a word on it mean sigmoid, which is 2.
-        let gating = if gating_func == 0 { 2 } else { gating_func };
-        n_group: usize = "expert_group_count" or 1;
-        n_group_used: usize = "expert_group_used_count" or 1;
         let has_experts = il >= n_dense;
         let has_shared = has_experts && n_shared > 0;
     }
@@ -32,7 +24,7 @@ arch_macros::arch! {
             k_norm?:   vector "attn_k_norm"         [head_dim];
             post_norm: vector "post_attention_norm" [n_embd];
             if has_experts {
-                use experts(width = n_ff_exp);
+                use experts(width = n_ff_exp), expert_routing(usual_gating = 2);
                 probs_bias: raw "exp_probs_b.bias" [n_expert];
             } else {
                 use gated_ffn;
@@ -57,19 +49,19 @@ arch_macros::arch! {
                 k = rms_norm(k, k_norm, eps);
             }
             x += wo(attention(rope(q), rope(k), v));
-            let h = rms_norm(x, post_norm, eps);
-            if has_experts {
-                let ffn = routed(h, gating = gating, norm_weights = norm_weights, scale = weights_scale,
-                                 selection_bias = probs_bias, n_groups = n_group, n_groups_used = n_group_used);
-                if has_shared {
-                    ffn += shared(h);
-                }
-                x += ffn;
-            } else {
-                x += ffn(h);
-            }
+            x += ffn_or_experts(rms_norm(x, post_norm, eps));
         }
         output(rms_norm(x, output_norm, eps))
+    }
+
+    fn ffn_or_experts(h) {
+        if has_experts {
+            let y = routed_as_said(h, selection_bias = probs_bias);
+            if has_shared { y += shared(h); }
+            y
+        } else {
+            ffn(h)
+        }
     }
 
     test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2, n_shared: 1 }

@@ -28,10 +28,7 @@ arch_macros::arch! {
                 ssm_norm: vector "ssm_norm"        [d_inner / n_group, n_group];
                 ssm_out:  linear "ssm_out"         [d_inner -> n_embd];
             } else {
-                wq: linear "attn_q"      [n_embd -> n_head * head_dim];
-                wk: linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-                wv: linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-                wo: linear "attn_output" [n_head * head_dim_v -> n_embd];
+                use self_attention;
             }
         }
     }
@@ -45,25 +42,10 @@ arch_macros::arch! {
                                    dt_bias = dt_b, a = ssm_a, d = ssm_d, norm = ssm_norm, eps = eps);
                 x += ssm_out(mixed) * residual_scale;
             } else {
-                let q = heads(wq(h), n_head);
-                let k = heads(wk(h), n_head_kv);
-                if use_rope {
-                    q = rope(q, factors = rope_freqs, short = rope_short, long = rope_long);
-                    k = rope(k, factors = rope_freqs, short = rope_short, long = rope_long);
-                }
-                x += wo(attention(q, k, heads(wv(h), n_head_kv), scale = kq_scale)) * residual_scale;
+                x += attend_where(h, use_rope, factors = rope_freqs, short = rope_short, long = rope_long,
+                                  scale = kq_scale) * residual_scale;
             }
-            let h = rms_norm(x, ffn_norm, eps);
-            if n_expert == 0 {
-                x += down(silu(gate(h)) * up(h)) * residual_scale;
-            } else {
-                let ffn = moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
-                              gating = softmax, n_used = n_expert_used, norm_weights = true);
-                if n_expert > 0 && n_ff_shexp > 0 {
-                    ffn += down_shexp(silu(gate_shexp(h)) * up_shexp(h));
-                }
-                x += ffn * residual_scale;
-            }
+            x += ffn_and_shared(rms_norm(x, ffn_norm, eps)) * residual_scale;
         }
         output(rms_norm(x, output_norm, eps)) / logit_scale
     }

@@ -2,21 +2,7 @@
 
 arch_macros::arch! {
     name: "jais2";
-    rope: neox;
-
-    hparams {
-        eps: f32 = "attention.layer_norm_epsilon";
-    }
-
-    tensors {
-        use tied_output(kind = norm);
-
-        layer {
-            attn_norm, ffn_norm: norm [n_embd];
-            use self_attention;
-            use plain_ffn;
-        }
-    }
+    like: "starcoder2";
 
     graph {
         let x = token_embd[tokens];
@@ -26,6 +12,4 @@ arch_macros::arch! {
         }
         output(layer_norm(x, output_norm, eps))
     }
-
-    test { n_embd: 256, n_head: 4, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }
 }

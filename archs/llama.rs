@@ -33,15 +33,18 @@ arch_macros::arch! {
         for layer {
             x += attend(rms_norm(x, attn_norm, eps), factors = rope_freqs, short = rope_short, long = rope_long,
                         scale = kq_scale);
-            let h = rms_norm(x, ffn_norm, eps);
-            if n_expert == 0 {
-                x += ffn(h);
-            } else {
-                x += moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
-                         gating = softmax, n_used = n_expert_used, norm_weights = true);
-            }
+            x += ffn_or_experts(rms_norm(x, ffn_norm, eps));
         }
         output(rms_norm(x, output_norm, eps))
+    }
+
+    fn ffn_or_experts(h) {
+        if n_expert == 0 {
+            ffn(h)
+        } else {
+            moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
+                gating = softmax, n_used = n_expert_used, norm_weights = true)
+        }
     }
 
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2 }

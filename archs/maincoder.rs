@@ -2,36 +2,11 @@
 
 arch_macros::arch! {
     name: "maincoder";
+    like: "hunyuan-dense";
     rope: norm;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
+        without alpha, stretch;
+        let rope_base = rope_freq_base;
     }
-
-    tensors {
-        use tied_output;
-
-        layer {
-            attn_norm, ffn_norm: vector [n_embd];
-            use self_attention;
-            q_norm: vector "attn_q_norm" [head_dim];
-            k_norm: vector "attn_k_norm" [head_dim];
-            use gated_ffn;
-        }
-    }
-
-    graph {
-        let x = token_embd[tokens];
-        for layer {
-            let h = rms_norm(x, attn_norm, eps);
-            let q = rms_norm(rope(heads(wq(h), n_head)), q_norm, eps);
-            let k = rms_norm(rope(heads(wk(h), n_head_kv)), k_norm, eps);
-            let v = heads(wv(h), n_head_kv);
-            x += wo(attention(q, k, v));
-            x += ffn(rms_norm(x, ffn_norm, eps));
-        }
-        output(rms_norm(x, output_norm, eps))
-    }
-
-    test { n_embd: 256, n_head: 4, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }
 }

@@ -19,9 +19,7 @@ arch_macros::arch! {
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
-            use self_attention;
-            q_norm: vector "attn_q_norm" [head_dim];
-            k_norm: vector "attn_k_norm" [head_dim];
+            use qk_norm_attention;
             use experts(width = n_ff_exp);
         }
     }
@@ -29,15 +27,7 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
-            let q = rms_norm(heads(wq(h), n_head), q_norm, eps);
-            let k = rms_norm(heads(wk(h), n_head_kv), k_norm, eps);
-            let v = heads(wv(h), n_head_kv);
-            if is_swa {
-                q = rope(q, base = rope_base_swa);
-                k = rope(k, base = rope_base_swa);
-            }
-            x += wo(attention(q, k, v, window = standard(n_swa, is_swa)));
+            x += attend_where(rms_norm(x, attn_norm, eps), is_swa, base = rope_base_swa, window = standard(n_swa, is_swa));
             x += routed(rms_norm(x, ffn_norm, eps), limit = swiglu_limit);
         }
         output(rms_norm(x, output_norm, eps))

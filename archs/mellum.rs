@@ -18,9 +18,7 @@ arch_macros::arch! {
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
-            use self_attention;
-            q_norm: vector "attn_q_norm" [head_dim];
-            k_norm: vector "attn_k_norm" [head_dim];
+            use qk_norm_attention;
             use experts(width = n_ff_exp);
         }
     }

@@ -3,10 +3,10 @@
 
 arch_macros::arch! {
     name: "minicpm";
-    rope: norm;
+    like: "llama";
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
+        without kq_scale;
         // The defaults are the values of the first models, whose files have no such keys.
         embedding_factor: f32 = "embedding_scale" or 12.0;
         residual_factor: f32 = "residual_scale" or 1.4 / sqrt(n_layer);
@@ -17,35 +17,12 @@ arch_macros::arch! {
         let residual_scale = if residual_factor == 0.0 { 1.0 } else { residual_factor };
     }
 
-    tensors {
-        use tied_output;
-        use rope_factors;
-
-        layer {
-            attn_norm, ffn_norm: vector [n_embd];
-            use self_attention;
-            if n_expert == 0 {
-                use gated_ffn;
-            } else {
-                router:     linear  "ffn_gate_inp"  [n_embd -> n_expert];
-                gate_exps?: experts "ffn_gate_exps" [n_embd -> n_ff; n_expert];
-                up_exps:    experts "ffn_up_exps"   [n_embd -> n_ff; n_expert];
-                down_exps:  experts "ffn_down_exps" [n_ff -> n_embd; n_expert];
-            }
-        }
-    }
-
     graph {
         let x = token_embd[tokens] * embedding_scale;
         for layer {
-            x += attend(rms_norm(x, attn_norm, eps), factors = rope_freqs, short = rope_short, long = rope_long) * residual_scale;
-            let h = rms_norm(x, ffn_norm, eps);
-            if n_expert == 0 {
-                x += ffn(h) * residual_scale;
-            } else {
-                x += moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
-                     gating = softmax, n_used = n_expert_used, norm_weights = true) * residual_scale;
-            }
+            let h = rms_norm(x, attn_norm, eps);
+            x += attend(h, factors = rope_freqs, short = rope_short, long = rope_long) * residual_scale;
+            x += ffn_or_experts(rms_norm(x, ffn_norm, eps)) * residual_scale;
         }
         output(rms_norm(x, output_norm, eps)) / logit_scale
     }

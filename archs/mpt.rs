@@ -7,7 +7,6 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_epsilon";
-        clamp_kqv: f32 = "attention.clamp_kqv" or 0.0;
         alibi: f32 = "attention.max_alibi_bias" or 0.0;
     }
 
@@ -17,7 +16,7 @@ arch_macros::arch! {
 
         layer {
             attn_norm, ffn_norm: norm [n_embd];
-            use self_attention;
+            use self_attention, clamped_projections;
             q_norm?: norm "attn_q_norm" [n_head * head_dim];
             k_norm?: norm "attn_k_norm" [n_head_kv * head_dim];
             use plain_ffn;
@@ -30,18 +29,13 @@ arch_macros::arch! {
         if has(position_embd) { x += position_embd[positions]; }
         for layer {
             let h = layer_norm(x, attn_norm, eps);
-            let q = wq(h);
-            let k = wk(h);
-            let v = wv(h);
-            if clamp_kqv > 0.0 {
-                q = clamp(q, -clamp_kqv, clamp_kqv);
-                k = clamp(k, -clamp_kqv, clamp_kqv);
-                v = clamp(v, -clamp_kqv, clamp_kqv);
-            }
+            let q = clamped(wq(h));
+            let k = clamped(wk(h));
+            let v = heads(clamped(wv(h)), n_head_kv);
             if has(q_norm) { q = layer_norm(q, q_norm, eps); }
             // Files have both norms or none; a key norm alone is not applied by any engine.
             if has(q_norm) && has(k_norm) { k = layer_norm(k, k_norm, eps); }
-            let a = attention(heads(q, n_head), heads(k, n_head_kv), heads(v, n_head_kv), alibi = alibi);
+            let a = attention(heads(q, n_head), heads(k, n_head_kv), v, alibi = alibi);
             x += wo(a);
             let h = gelu(up(layer_norm(x, ffn_norm, eps)));
             if has(act_div) { h = h / act_div; }

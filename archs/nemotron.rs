@@ -3,30 +3,9 @@
 
 arch_macros::arch! {
     name: "nemotron";
-    rope: neox;
-
-    hparams {
-        eps: f32 = "attention.layer_norm_epsilon";
-    }
+    like: "jais2";
 
     tensors {
-        use own_output(kind = norm);
-
-        layer {
-            attn_norm, ffn_norm: norm [n_embd];
-            use self_attention;
-            use plain_ffn;
-        }
+        output: linear [n_embd -> n_vocab];
     }
-
-    graph {
-        let x = token_embd[tokens];
-        for layer {
-            x += attend(layer_norm(x, attn_norm, eps));
-            x += ffn(layer_norm(x, ffn_norm, eps), act = relu_sqr);
-        }
-        output(layer_norm(x, output_norm, eps))
-    }
-
-    test { n_embd: 256, n_head: 4, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }
 }

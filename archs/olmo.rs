@@ -6,7 +6,6 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_epsilon";
-        clamp_kqv: f32 = "attention.clamp_kqv" or 0.0;
     }
 
     tensors {
@@ -14,7 +13,7 @@ arch_macros::arch! {
         output:     linear "output"     [n_embd -> n_vocab] or token_embd;
 
         layer {
-            use self_attention;
+            use self_attention, clamped_projections;
             use gated_ffn;
         }
     }
@@ -23,15 +22,10 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let h = layer_norm(x, eps);
-            let q = wq(h);
-            let k = wk(h);
-            let v = wv(h);
-            if clamp_kqv > 0.0 {
-                q = clamp(q, -clamp_kqv, clamp_kqv);
-                k = clamp(k, -clamp_kqv, clamp_kqv);
-                v = clamp(v, -clamp_kqv, clamp_kqv);
-            }
-            x += wo(attention(rope(heads(q, n_head)), rope(heads(k, n_head_kv)), heads(v, n_head_kv)));
+            let q = rope(heads(clamped(wq(h)), n_head));
+            let k = rope(heads(clamped(wk(h)), n_head_kv));
+            let v = heads(clamped(wv(h)), n_head_kv);
+            x += wo(attention(q, k, v));
             x += ffn(layer_norm(x, eps));
         }
         output(layer_norm(x, eps))

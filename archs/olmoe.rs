@@ -28,9 +28,13 @@ arch_macros::arch! {
             let k = rope(heads(rms_norm(wk(h), k_norm, eps), n_head_kv));
             let v = heads(wv(h), n_head_kv);
             x += wo(attention(q, k, v));
-            x += routed(rms_norm(x, ffn_norm, eps), norm_weights = false);
+            x += ffn(rms_norm(x, ffn_norm, eps));
         }
         output(rms_norm(x, output_norm, eps))
+    }
+
+    fn ffn(h) {
+        routed(h, norm_weights = false)
     }
 
     test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2 }

@@ -23,15 +23,7 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
-            let q = heads(wq(h), n_head);
-            let k = heads(wk(h), n_head_kv);
-            let v = heads(wv(h), n_head_kv);
-            if use_rope {
-                q = rope(q);
-                k = rope(k);
-            }
-            x += wo(attention(q, k, v));
+            x += attend_where(rms_norm(x, attn_norm, eps), use_rope);
             x += ffn(rms_norm(x, ffn_norm, eps));
         }
         output(rms_norm(x, output_norm, eps))

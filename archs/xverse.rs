@@ -2,30 +2,10 @@
 
 arch_macros::arch! {
     name: "xverse";
+    like: "qwen2";
     rope: norm;
 
-    hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
-    }
-
     tensors {
-        use own_output;
-
-        layer {
-            attn_norm, ffn_norm: vector [n_embd];
-            use self_attention;
-            use gated_ffn;
-        }
+        output: linear [n_embd -> n_vocab];
     }
-
-    graph {
-        let x = token_embd[tokens];
-        for layer {
-            x += attend(rms_norm(x, attn_norm, eps));
-            x += ffn(rms_norm(x, ffn_norm, eps));
-        }
-        output(rms_norm(x, output_norm, eps))
-    }
-
-    test { n_embd: 256, n_head: 4, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }
 }

@@ -15,4 +15,15 @@ fragment! {
         let v = heads(wv(x), n_head_kv);
         wo(attention(q, k, v, scale = scale, window = window))
     }
+
+    fn attend_where(x, rotated, base?, factors?, window?) {
+        let q = rms_norm(heads(wq(x), n_head), q_norm, eps);
+        let k = rms_norm(heads(wk(x), n_head_kv), k_norm, eps);
+        let v = heads(wv(x), n_head_kv);
+        if rotated {
+            q = rope(q, base = base, factors = factors);
+            k = rope(k, base = base, factors = factors);
+        }
+        wo(attention(q, k, v, window = window))
+    }
 }

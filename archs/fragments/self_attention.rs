@@ -1,4 +1,5 @@
-//! Grouped-query attention: the four projections, and the whole of it on a normed `[n_embd, T]`, with rotary positions or without.
+//! Grouped-query attention: the four projections, and the whole of it on a normed `[n_embd, T]`, with rotary positions, with them
+//! where a condition holds, or without.
 
 fragment! {
     tensors {
@@ -15,6 +16,17 @@ fragment! {
                      factors = factors, short = short, long = long, magnitude = magnitude);
         let v = heads(wv(x), n_head_kv);
         wo(attention(q, k, v, scale = scale, softcap = softcap, sinks = sinks, window = window))
+    }
+
+    fn attend_where(x, rotated, base?, factors?, short?, long?, scale?, alibi?, sinks?, window?) {
+        let q = heads(wq(x), n_head);
+        let k = heads(wk(x), n_head_kv);
+        let v = heads(wv(x), n_head_kv);
+        if rotated {
+            q = rope(q, base = base, factors = factors, short = short, long = long);
+            k = rope(k, base = base, factors = factors, short = short, long = long);
+        }
+        wo(attention(q, k, v, scale = scale, alibi = alibi, sinks = sinks, window = window))
     }
 
     fn attend_unrotated(x, scale?, alibi?, window?) {

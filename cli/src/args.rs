@@ -59,6 +59,16 @@ pub struct RunArgs {
     #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
           value_parser = clap::value_parser!(i64).range(-1..))]
     pub predict: i64,
+    /// When the context is full, forget the older half of what it holds and go on
+    #[arg(long, overrides_with = "no_context_shift", hide_short_help = true)]
+    pub context_shift: bool,
+    /// When the context is full, stop: the default
+    #[arg(long, hide_short_help = true)]
+    pub no_context_shift: bool,
+    /// Tokens from the beginning of the prompt that `--context-shift` does not forget; -1 keeps all of the prompt
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, hide_short_help = true,
+          value_parser = clap::value_parser!(i64).range(-1..))]
+    pub keep: i64,
     /// Instructions before the conversation
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
@@ -66,8 +76,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub raw: bool,
     /// File that keeps what was computed: read if it is there, written at the end
-    #[arg(long, value_name = "FILE", hide_short_help = true,
-          conflicts_with_all = ["lora", "lora_scaled", "control_vector"])]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub session: Option<PathBuf>,
     /// Hide the line of statistics
     #[arg(long)]

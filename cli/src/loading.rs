@@ -31,13 +31,13 @@ pub struct PlacementArgs {
     /// Layers (-ngl) on the devices, the output being one and the last layers first: a number, `all`, or `auto`, as many as fit [default: all on named devices, auto with `cpu` among them]
     #[arg(long, value_name = "N", alias = "gpu-layers", value_parser = device_layers, hide_short_help = true, help_heading = LOADING)]
     pub n_gpu_layers: Option<DeviceLayers>,
-    /// Share (-ts) of the layers of each device, as in 3,1 [default: by free memory]
+    /// Share (-ts) of each device, of the layers or, with `--split-mode row`, of the rows, as in 3,1 [default: by free memory]
     #[arg(long, value_name = "SHARES", value_parser = share, value_delimiter = ',', hide_short_help = true, help_heading = LOADING)]
     pub tensor_split: Vec<f32>,
-    /// How several devices (-sm) divide the model: none, layer or row
+    /// How several devices (-sm) divide the model: none, layer or row (each matrix; `cpu` takes part if it is named)
     #[arg(long, value_name = "MODE", value_enum, default_value_t = Split::Layer, hide_possible_values = true, hide_short_help = true, help_heading = LOADING)]
     pub split_mode: Split,
-    /// Number of the device (-mg) that has everything with `--split-mode none`
+    /// Number of the device (-mg), the CPU not counted, that has everything with `--split-mode none`, and with `row` all but the matrices
     #[arg(long, value_name = "INDEX", default_value_t = 0, hide_short_help = true, help_heading = LOADING)]
     pub main_gpu: usize,
     /// Memory (-ot) for the tensors whose names match; the first match counts (may be repeated)

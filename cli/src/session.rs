@@ -1,6 +1,7 @@
 //! A model at work for one conversation: prompts in, text out as it comes.
 
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,6 +21,8 @@ pub struct Session {
     context: Context,
     /// The tokens in the context's memory, from position 0.
     held: Vec<Token>,
+    /// What to do when the context is full; `None`: stop.
+    shift: Option<Shift>,
     /// Where in the last batch the last token stands.
     last: usize,
     /// How tokens are chosen; may be changed between turns.
@@ -27,6 +30,17 @@ pub struct Session {
     n_turns: u64,
     /// From opening the file to being ready.
     pub t_load: Duration,
+}
+
+/// How a full context goes on: it forgets the older half of what follows the tokens it keeps.
+#[derive(Clone, Copy)]
+struct Shift {
+    /// As asked for; -1 is the whole first prompt.
+    keep: i64,
+    /// The leading tokens that stay, known from the first prompt on.
+    n_keep: usize,
+    /// Tokens of the conversation that were forgotten, all of them after those kept.
+    n_gone: usize,
 }
 
 /// What became of a prompt.
@@ -46,6 +60,8 @@ pub struct Turn {
     pub n_generated: usize,
     /// Time from the first of them to the last.
     pub t_generated: Duration,
+    /// Tokens that were forgotten to make room.
+    pub n_forgotten: usize,
 }
 
 /// Why generating ended.
@@ -117,6 +133,20 @@ impl Session {
         let model = args.load.load(path, Some(args.context.ctx_size))?;
         let mut context = Context::new(model.clone(), &context_params(&args.context))?;
         args.adapters.apply(&mut context)?;
+        let shift = args.context_shift.then_some(Shift {
+            keep: args.keep,
+            n_keep: 0,
+            n_gone: 0,
+        });
+        if shift.is_some() {
+            let cannot = |e| {
+                Failure::new(format_args!(
+                    "--context-shift cannot be used with {}: {e}",
+                    model.arch().name
+                ))
+            };
+            context.check_shift().map_err(cannot)?;
+        }
         let held = match &args.session {
             Some(file) => restored(&mut context, file)?,
             None => Vec::new(),
@@ -126,6 +156,7 @@ impl Session {
             model,
             context,
             held,
+            shift,
             last: 0,
             sampler: args.sampler.0.clone(),
             n_turns: 0,
@@ -189,7 +220,9 @@ impl Session {
         let mut chain = self.chain()?;
         prompt.iter().for_each(|&token| chain.accept(token));
         let start = Instant::now();
-        let n_reused = self.reuse(prompt)?;
+        let mut prompt = prompt.to_vec();
+        let n_forgotten = self.forget_for(&mut prompt)?;
+        let n_reused = self.reuse(&prompt)?;
         let mut turn = Turn {
             end: End::Limit,
             text: String::new(),
@@ -198,6 +231,7 @@ impl Session {
             t_prompt: Duration::ZERO,
             n_generated: 0,
             t_generated: Duration::ZERO,
+            n_forgotten,
         };
         let is_done = self.decode(&prompt[n_reused..])?;
         turn.n_prompt = self.held.len() - n_reused;
@@ -224,8 +258,12 @@ impl Session {
                 break;
             }
             if self.held.len() >= self.context.n_ctx() {
-                turn.end = End::ContextFull;
-                break;
+                let n_gone = self.forget_half()?;
+                if n_gone == 0 {
+                    turn.end = End::ContextFull;
+                    break;
+                }
+                turn.n_forgotten += n_gone;
             }
             if stop.is_set() || !self.decode(&[token])? {
                 turn.end = End::Interrupted;
@@ -262,6 +300,69 @@ impl Session {
         Ok(Chain::new(&params, self.model.base().n_vocab(), Some(self.vocab()))?)
     }
 
+    /// Makes room in a full context. The number of tokens forgotten; 0 if it may not, or if there is nothing to forget.
+    fn forget_half(&mut self) -> Outcome<usize> {
+        let Some(shift) = &mut self.shift else { return Ok(0) };
+        let n_gone = self.context.shift_context(0, shift.n_keep)?;
+        self.held.drain(shift.n_keep..shift.n_keep + n_gone);
+        shift.n_gone += n_gone;
+        Ok(n_gone)
+    }
+
+    /// Takes out of a conversation what was forgotten before, and, if it is still too long, more: halves of what follows the kept tokens.
+    /// The number of tokens forgotten anew.
+    fn forget_for(&mut self, prompt: &mut Vec<Token>) -> Outcome<usize> {
+        let Some(mut shift) = self.shift else { return Ok(0) };
+        if self.n_turns == 1 {
+            // The token that marks a beginning is always kept. A first prompt has to fit.
+            let bos = usize::from(self.vocab().bos().is_some_and(|bos| prompt.first() == Some(&bos)));
+            shift.n_keep = usize::try_from(shift.keep).map_or(prompt.len(), |n| n.saturating_add(bos));
+            self.shift = Some(shift);
+            return Ok(0);
+        }
+        let forgotten = shift.n_keep..shift.n_keep.saturating_add(shift.n_gone);
+        let mut rest = prompt.clone();
+        rest.drain(forgotten.start.min(rest.len())..forgotten.end.min(rest.len()));
+        if self.common(&rest) > shift.n_keep {
+            *prompt = rest;
+        } else {
+            // It is another conversation.
+            shift.n_gone = 0;
+        }
+        let mut n_forgotten = 0;
+        // A token at least has to be generated.
+        while prompt.len() >= self.context.n_ctx() && prompt.len() > shift.n_keep + 1 {
+            let gone = shift.n_keep..shift.n_keep + (prompt.len() - shift.n_keep) / 2;
+            self.forget(prompt, gone.clone())?;
+            n_forgotten += gone.len();
+            prompt.drain(gone);
+        }
+        shift.n_gone += n_forgotten;
+        self.shift = Some(shift);
+        Ok(n_forgotten)
+    }
+
+    /// Removes from the memory what it holds of a range of the prompt, and moves what follows there.
+    fn forget(&mut self, prompt: &[Token], gone: Range<usize>) -> Outcome {
+        let common = self.common(prompt);
+        let held = gone.start.min(common)..gone.end.min(common);
+        // Windows may have forgotten what comes before the cut.
+        if self.context.seq_rm(0, common..).is_err() {
+            self.clear();
+            return Ok(());
+        }
+        self.held.truncate(common);
+        self.context.seq_rm(0, held.clone())?;
+        self.context.seq_add(0, held.end.., -i32::try_from(held.len())?)?;
+        self.held.drain(held);
+        Ok(())
+    }
+
+    /// Tokens that the prompt begins with and the memory holds.
+    fn common(&self, prompt: &[Token]) -> usize {
+        self.held.iter().zip(prompt).take_while(|(a, b)| a == b).count()
+    }
+
     /// Removes from the memory what `prompt` does not begin with, and returns how much is left.
     fn reuse(&mut self, prompt: &[Token]) -> Outcome<usize> {
         let n_ctx = self.context.n_ctx();
@@ -274,7 +375,7 @@ impl Session {
                 prompt.len()
             )));
         }
-        let common = self.held.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+        let common = self.common(prompt);
         // The last token is computed in any case: its logits are needed.
         let keep = common.min(prompt.len() - 1);
         if keep < self.held.len() {

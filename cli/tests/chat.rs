@@ -54,6 +54,25 @@ fn a_conversation_goes_on_from_what_was_computed() {
 }
 
 #[test]
+fn a_long_conversation_forgets_its_beginning_if_asked_to() {
+    let home = Home::new();
+    let mut t = chat(
+        &home,
+        Some(TEMPLATE),
+        &["-n", "6", "-c", "128", "--context-shift", "--keep", "4"],
+    );
+    let turns: Vec<String> = (0..8)
+        .map(|i| say(&mut t, &format!("question {i}"), "generated "))
+        .collect();
+    assert!(turns.iter().any(|turn| turn.contains("forgotten")), "{turns:?}");
+    assert!(turns.iter().all(|turn| !turn.contains("error")), "{turns:?}");
+    let last = turns.last().unwrap();
+    assert!(last.contains("reused"), "what is left is not computed again: {last}");
+    t.press("/exit\r");
+    assert!(t.end().success());
+}
+
+#[test]
 fn ctrl_c_stops_the_answer_and_not_the_chat() {
     let home = Home::new();
     let mut t = chat(&home, None, &["-c", "100000"]);

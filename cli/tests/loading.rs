@@ -314,12 +314,14 @@ fn lora_adapters_act_by_their_scale() {
     logits(&home, &other, &["--lora", &one]).fails_saying(&["general.architecture", "qwen2"]);
     assert_eq!(logits(&home, &model, &["--lora-scaled", &one]).status, 2);
     assert_eq!(logits(&home, &model, &["--lora", ""]).status, 2);
-    let run = ["run", &model, "abc", "-n", "2", "--lora", &one, "--session", "s"];
-    assert_eq!(
-        ended(home.llama(&run)).status,
-        2,
-        "the file would not say which adapters it is for"
-    );
+    // A session knows its adapters.
+    let file = text(home.path("adapted"));
+    let run =
+        |more: &[&str]| ended(home.llama(&[&["run", &model, "abc", "-n", "2", "--session", &file], more].concat()));
+    run(&["--lora", &one]).succeeds();
+    run(&["--lora", &one]).succeeds();
+    run(&["--lora", &two]).fails_saying(&["adapted", "settings", "adapters"]);
+    run(&[]).fails_saying(&["adapted", "adapters", "none"]);
 }
 
 #[test]

@@ -101,6 +101,46 @@ fn a_full_context_is_said_and_never_hidden() {
 }
 
 #[test]
+fn a_full_context_goes_on_if_asked_to() {
+    let home = Home::new();
+    let model = home.model("llama-dense", None);
+    let run = |more: &[&str]| {
+        ended(home.llama(&[&["run", &model, "abc", "-c", "24", "-n", "60", "--temp", "0"], more].concat()))
+    };
+    let stopped = run(&[]);
+    stopped.succeeds();
+    let shifted = run(&["--context-shift", "--keep", "2"]);
+    let text = shifted.succeeds();
+    assert_eq!(counted(&shifted.err, "generated"), 60);
+    assert!(
+        shifted.err.contains("tokens forgotten") && !shifted.err.contains("is full"),
+        "{}",
+        shifted.err
+    );
+    assert!(
+        text.starts_with(stopped.out.trim_end()),
+        "the same as long as there is room"
+    );
+    // Nothing that may be forgotten.
+    let kept = run(&["--context-shift", "--keep", "1000"]);
+    kept.succeeds();
+    assert!(kept.err.contains("the context of 24 tokens is full"), "{}", kept.err);
+    // ALiBi and windows go by the positions of cells, learned positions are part of the keys.
+    for config in ["bloom-dense", "gemma3-dense"] {
+        let model = home.model(config, None);
+        let result = ended(home.llama(&["run", &model, "abc", "-c", "24", "-n", "60", "--context-shift"]));
+        result.succeeds();
+        assert_eq!(counted(&result.err, "generated"), 60, "{config}");
+    }
+    let model = home.model("gpt2-dense", None);
+    let result = ended(home.llama(&["run", &model, "abc", "-c", "24", "-n", "60", "--context-shift"]));
+    result.fails_saying(&[
+        "--context-shift cannot be used with gpt2",
+        "positions cannot be shifted",
+    ]);
+}
+
+#[test]
 fn what_cannot_be_run_is_told_in_one_sentence() {
     let home = Home::new();
     let model = home.model("llama-dense", None);

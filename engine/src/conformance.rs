@@ -14,9 +14,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use kernels::GgmlType;
+
 use crate::context::{Batch, Context, ContextError, ContextParams, DecodeError, SeqSet};
 use crate::gguf::logits::{Logits, LogitsError};
-use crate::gguf::{Gguf, GgufError, GgufFile, seeded};
+use crate::gguf::{Gguf, GgufError, GgufFile, GgufWriter, seeded, split};
 use crate::model::{LoadParams, Model, ModelError, Registered};
 use crate::vocab::Token;
 
@@ -138,6 +140,41 @@ impl Fixture {
             Some(self.rounding(archs, params)?)
         };
         Ok(Comparison { nmse, limit, rounding })
+    }
+
+    /// Writes the full model with seeded weights to files in a folder, its tensors spread over `n_files`, and returns the first file.
+    pub fn write_files(&self, dir: &Path, seed: u64, n_files: u16) -> Result<PathBuf, CheckError> {
+        let header = Gguf::open_header(&self.header)?;
+        let prefix = dir.join("model");
+        if n_files == 1 {
+            let path = prefix.with_extension("gguf");
+            std::fs::write(&path, seeded::seeded_model(&header, seed)?).map_err(|source| CheckError::Io {
+                path: path.clone(),
+                source,
+            })?;
+            return Ok(path);
+        }
+        let tensors = header.tensors();
+        let bound = |no: u16| tensors.len() * usize::from(no) / usize::from(n_files);
+        for no in 0..n_files {
+            let mut writer = GgufWriter::new();
+            if no == 0 {
+                writer.metadata = header.metadata.clone();
+            }
+            writer.set(split::KEY_NO, no).set(split::KEY_COUNT, n_files);
+            writer.set(
+                split::KEY_TENSORS_COUNT,
+                i32::try_from(tensors.len()).unwrap_or(i32::MAX),
+            );
+            for t in &tensors[bound(no)..bound(no + 1)] {
+                let mut values = vec![0f32; t.n_elements()];
+                seeded::fill_f32(&t.name, seed, &mut values);
+                let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+                writer.add_tensor(t.name.as_str(), GgmlType::F32, t.shape(), bytes)?;
+            }
+            writer.write_file(split::part_path(&prefix, no, n_files))?;
+        }
+        Ok(split::part_path(&prefix, 0, n_files))
     }
 
     /// The recorded logits.

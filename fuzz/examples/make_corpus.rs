@@ -4,7 +4,9 @@ use std::error::Error;
 use std::fs;
 use std::path::Path;
 
+use engine::context::{Batch, SeqSet};
 use engine::gguf::{Array, Gguf, GgufWriter, Metadata, StringArray, Value};
+use kernels::GgmlType;
 
 const TEMPLATES: [&str; 5] = [
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}{% endfor %}",
@@ -32,6 +34,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         fs::write(declare.join(name), &bytes)?;
         fs::write(load.join(name), smaller(&Gguf::parse_header(&bytes)?)?)?;
     }
+    states(&corpus("state")?)?;
+    adapters(&corpus("adapter")?)?;
     let (vocabulary, template) = (corpus("vocabulary")?, corpus("template")?);
     for (i, text) in TEMPLATES.iter().enumerate() {
         fs::write(template.join(format!("{i}")), text)?;
@@ -45,6 +49,77 @@ fn main() -> Result<(), Box<dyn Error>> {
         vocabulary.join("words"),
         "the quick brown fox jumps over the lazy dog <s></s> \u{2581}a \u{120}b".repeat(8),
     )?;
+    Ok(())
+}
+
+/// States with one sequence, with several that share cells, with more than the window holds, and of one sequence.
+fn states(folder: &Path) -> Result<(), Box<dyn Error>> {
+    let mut ctx = fuzz_targets::state_context();
+    let (mut empty, mut one, mut shared, mut long, mut seq) = (vec![], vec![], vec![], vec![], vec![]);
+    ctx.save_state(&mut empty)?;
+    let mut batch = Batch::new();
+    batch.push_prompt(&[1, 2, 3, 4], 0, 0);
+    ctx.decode(&batch)?;
+    ctx.save_state(&mut one)?;
+    ctx.seq_cp(0, 2, 0..3)?;
+    batch.clear();
+    batch.push(5, 3, SeqSet(0b100), true);
+    ctx.decode(&batch)?;
+    ctx.save_state(&mut shared)?;
+    ctx.save_seq(2, &mut seq)?;
+    ctx.clear();
+    for pos in 0..40 {
+        batch.clear();
+        batch.push(pos as u32, pos, SeqSet::one(1), false);
+        ctx.decode(&batch)?;
+    }
+    ctx.save_state(&mut long)?;
+    for (name, state) in [
+        ("empty", empty),
+        ("one", one),
+        ("shared", shared),
+        ("long", long),
+        ("seq", seq),
+    ] {
+        fs::write(folder.join(name), state)?;
+    }
+    Ok(())
+}
+
+/// Adapters for matrices, tables and stacks of experts, and control vectors.
+fn adapters(folder: &Path) -> Result<(), Box<dyn Error>> {
+    const RANK: usize = 2;
+    for (model, weights) in fuzz_targets::adapted_models().iter().zip([
+        ["token_embd.weight", "blk.0.attn_q.weight", "output.weight"],
+        [
+            "blk.1.ffn_down_exps.weight",
+            "blk.0.ffn_gate_exps.weight",
+            "blk.1.attn_v.weight",
+        ],
+    ]) {
+        for (i, chosen) in [&weights[..1], &weights[1..], &weights[..]].into_iter().enumerate() {
+            let mut out = GgufWriter::new();
+            out.set("general.type", "adapter")
+                .set("adapter.type", "lora")
+                .set("general.architecture", model.arch().name)
+                .set("adapter.lora.alpha", 4.0f32);
+            for &name in chosen {
+                let row = model.tensors().iter().find(|r| r.name == name).ok_or(name)?;
+                let [n_in, n_out, n, _] = row.ne;
+                let (a, b) = match name.starts_with("token_embd") {
+                    true => ([RANK, n_out, n], [RANK, n_in, n]),
+                    false => ([n_in, RANK, n], [RANK, n_out, n]),
+                };
+                let n_dims = if n > 1 { 3 } else { 2 };
+                out.add_tensor_with(format!("{name}.lora_a"), GgmlType::F32, &a[..n_dims], |_| Ok(()))?;
+                out.add_tensor_with(format!("{name}.lora_b"), GgmlType::F32, &b[..n_dims], |_| Ok(()))?;
+            }
+            fs::write(folder.join(format!("{}-{i}", model.arch().name)), out.header()?)?;
+        }
+    }
+    let mut out = GgufWriter::new();
+    out.add_tensor_with("direction.1".to_owned(), GgmlType::F32, &[256], |_| Ok(()))?;
+    fs::write(folder.join("control"), out.header()?)?;
     Ok(())
 }
 

@@ -111,6 +111,7 @@ macro_rules! row_kernels {
             fn max(x: *const f32, n: usize) -> f32;
             fn axpy(a: f32, x: *const f32, y: *mut f32, n: usize) -> ();
             fn axpy_rows(a: *const f32, m: usize, x: *const f32, stride: usize, y: *mut f32, n: usize) -> ();
+            fn scale_add_outer(c: *const f32, a: *const f32, m: usize, d: *const f32, x: *mut f32, n: usize) -> ();
             fn scale(scale: f32, bias: f32, x: *const f32, out: *mut f32, n: usize) -> ();
             fn add(a: *const f32, b: *const f32, out: *mut f32, n: usize) -> ();
             fn mul(a: *const f32, b: *const f32, out: *mut f32, n: usize) -> ();

@@ -60,6 +60,24 @@ pub fn axpy_rows(a: &[f32], x: &[f32], stride: usize, y: &mut [f32]) {
     unsafe { (kernels().axpy_rows)(a.as_ptr(), a.len(), x.as_ptr(), stride, y.as_mut_ptr(), y.len()) }
 }
 
+/// `x[j n + i] = c[j] x[j n + i] + a[j] d[i]` for the rows of `x`, each of the length `n` of `d`: a matrix decays row by row and an
+/// outer product is added, which is a step of a recurrent state.
+///
+/// # Panics
+/// If `c`, `a` and `x` are not of as many rows.
+pub fn scale_add_outer(c: &[f32], a: &[f32], d: &[f32], x: &mut [f32]) {
+    same_length(c.len(), a.len());
+    assert!(
+        c.len().checked_mul(d.len()) == Some(x.len()),
+        "{} floats for {} rows of {}",
+        x.len(),
+        c.len(),
+        d.len()
+    );
+    // SAFETY: the rows lie within `x`; the kernels were chosen for this CPU.
+    unsafe { (kernels().scale_add_outer)(c.as_ptr(), a.as_ptr(), c.len(), d.as_ptr(), x.as_mut_ptr(), d.len()) }
+}
+
 /// Decodes rows of any type that can be dequantized: `out` holds them one after another, `k` elements each, and row `j` starts at
 /// byte `j * stride` of `src`, which needs no alignment.
 ///

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use engine::adapter::{AdapterError, ControlVector, LoraAdapter};
-use engine::context::{Context, ContextParams};
+use engine::context::{Batch, Context, ContextParams, SeqSet};
 use engine::gguf::{Gguf, GgufFile, GgufWriter, seeded};
 use engine::model::{LoadParams, Model};
 use engine::vocab::Token;
@@ -275,6 +275,127 @@ fn adapters_add_up_and_are_swapped() {
     decode_one(&mut ctx, t[0], t.len() + 2, 0);
     assert_eq!(ctx.perf().n_built, built + 1);
     assert_eq!(ctx.adapters().len(), 1);
+}
+
+/// Logits of every token of three sequences that take turns in one batch, and of a token of each decoded after it.
+fn of_three(ctx: &mut Context, t: &[Token]) -> [Vec<f32>; 3] {
+    ctx.clear();
+    let mut batch = Batch::new();
+    let n = t.len() - 1;
+    for (pos, &token) in t[..n].iter().enumerate() {
+        (0..3).for_each(|seq| batch.push(token, pos, SeqSet::one(seq), pos + 1 == n));
+    }
+    ctx.decode(&batch).unwrap();
+    let mut all = [0, 1, 2].map(|seq| ctx.logits(3 * (n - 1) + seq).unwrap().to_vec());
+    for (seq, all) in all.iter_mut().enumerate() {
+        all.extend(decode_one(ctx, t[n], n, seq));
+    }
+    all
+}
+
+#[test]
+fn sequences_have_adapters_of_their_own() {
+    let cases: [(&str, &[&str]); 3] = [
+        ("llama-dense", &DENSE),
+        ("llama-moe", &MOE),
+        ("gemma3-dense", &DENSE[1..7]),
+    ];
+    for (name, weights) in cases {
+        let t = &tokens(name)[..20];
+        let file = File::of(name);
+        let m = file.model(&exact().load);
+        let arch = m.arch().name;
+        let mut first = factors(&file, weights, 4, 1);
+        let mut second = factors(&file, &weights[2..], 1, 2);
+        let a = lora(&adapter_file(arch, &mut first, GgmlType::F32), &m).unwrap();
+        let b = lora(&adapter_file(arch, &mut second, GgmlType::F32), &m).unwrap();
+        let merged = |a: f32, b: f32| {
+            let mut file = file.clone();
+            file.merge(&first, a);
+            file.merge(&second, b);
+            logits(&mut context(&file.model(&exact().load), |_| {}), t)
+        };
+        let mut ctx = context(&m, |p| (p.n_seq_max, p.n_ubatch, p.n_outputs_max) = (3, 16, 3));
+        let plain = of_three(&mut ctx, t);
+        ctx.set_adapters(&[(b.clone(), 0.5)]).unwrap();
+        ctx.set_seq_adapters(0, Some(&[(a.clone(), 1.0), (b.clone(), -0.25)]))
+            .unwrap();
+        ctx.set_seq_adapters(2, Some(&[])).unwrap();
+        let found = of_three(&mut ctx, t);
+        assert_close(&merged(1.0, -0.25), &found[0], &format!("{name}, two adapters"));
+        assert_close(&merged(0.0, 0.5), &found[1], &format!("{name}, the context's"));
+        assert_eq!(found[2], plain[2], "{name}, none");
+
+        // The same adapters in other proportions: no new graph.
+        let built = ctx.perf().n_built;
+        ctx.set_seq_adapters(0, Some(&[(a.clone(), -0.5), (b.clone(), 0.0)]))
+            .unwrap();
+        ctx.set_adapters(&[(b.clone(), 1.0)]).unwrap();
+        decode_one(&mut ctx, t[0], t.len(), 0);
+        assert_eq!(ctx.perf().n_built, built);
+        let found = of_three(&mut ctx, t);
+        assert_close(&merged(-0.5, 0.0), &found[0], &format!("{name}, changed"));
+        assert_close(&merged(0.0, 1.0), &found[1], &format!("{name}, the context's changed"));
+        assert_eq!(ctx.seq_adapters(0).len(), 2);
+
+        // A shared token has one answer only.
+        ctx.clear();
+        let mut batch = Batch::new();
+        batch.push(t[0], 0, SeqSet(0b011), true);
+        let error = ctx.decode(&batch).unwrap_err().to_string();
+        assert_eq!(error, "token at index 0 belongs to sequences with different adapters");
+        let error = ctx.set_seq_adapters(3, None).unwrap_err().to_string();
+        assert_eq!(error, "adapters for sequence 3, which is beyond the context's 3");
+
+        (0..3).for_each(|seq| ctx.set_seq_adapters(seq, None).unwrap());
+        ctx.set_adapters(&[]).unwrap();
+        assert_eq!(of_three(&mut ctx, t), plain, "{name}: without adapters");
+    }
+}
+
+/// What adapters computed is restored only where the same adapters go on.
+#[test]
+fn states_belong_to_their_adapters() {
+    let t = &tokens("llama-dense")[..12];
+    let file = File::of("llama-dense");
+    let m = file.model(&exact().load);
+    let mut first = factors(&file, &DENSE[..3], 4, 1);
+    let mut second = factors(&file, &DENSE[..3], 4, 2);
+    let a = lora(&adapter_file("llama", &mut first, GgmlType::F32), &m).unwrap();
+    let b = lora(&adapter_file("llama", &mut second, GgmlType::F32), &m).unwrap();
+    let vector = control(&directions(&file, 1, 1), &m).unwrap();
+    let mut ctx = context(&m, |p| p.n_seq_max = 2);
+    ctx.set_adapters(&[(a.clone(), 0.5)]).unwrap();
+    decode_last(&mut ctx, t, 0, 0);
+    let (mut state, mut seq) = (Vec::new(), Vec::new());
+    ctx.save_state(&mut state).unwrap();
+    ctx.save_seq(0, &mut seq).unwrap();
+    let mut other = context(&m, |p| p.n_seq_max = 2);
+    let mut refused = |change: &dyn Fn(&mut Context)| {
+        change(&mut other);
+        let error = other.load_state(&state).unwrap_err().to_string();
+        assert!(
+            error.starts_with("the state is of a context with other settings: adapters"),
+            "{error}"
+        );
+        assert!(other.load_seq(1, &seq).is_err());
+        error
+    };
+    assert!(refused(&|_| ()).ends_with("this context has none"));
+    refused(&|ctx| ctx.set_adapters(&[(a.clone(), 0.25)]).unwrap());
+    refused(&|ctx| ctx.set_adapters(&[(b.clone(), 0.5)]).unwrap());
+    refused(&|ctx| {
+        ctx.set_adapters(&[(a.clone(), 0.5)]).unwrap();
+        ctx.set_control_vectors(&[(&vector, 1.0)], 0..=1).unwrap();
+    });
+    other.set_control_vectors(&[], 0..=1).unwrap();
+    other.load_state(&state).unwrap();
+    // A sequence is asked for its own adapters.
+    other.set_adapters(&[]).unwrap();
+    other.set_seq_adapters(1, Some(&[(a.clone(), 0.5)])).unwrap();
+    other.load_seq(1, &seq).unwrap();
+    assert!(other.load_seq(0, &seq).is_err());
+    assert!(other.load_state(&state).is_err());
 }
 
 /// A file with one tensor for queries, keys and values: each projection takes its rows of the adapter's factor.

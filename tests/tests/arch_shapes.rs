@@ -241,6 +241,7 @@ fn graph(header: &Gguf) -> Graph {
             base: row.base,
             layer: row.layer,
         },
+        parts: Vec::new(),
     };
     let leafs: Vec<_> = rows.iter().map(leaf).collect();
     let mut g = Graph::new();

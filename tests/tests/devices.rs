@@ -1,7 +1,11 @@
 //! Where and how a model is computed does not change what it says: placement, loading, restored states, numbers of threads.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use engine::conformance::CheckParams;
 use engine::context::{Batch, Context, SeqSet};
+use engine::model::{LoadParams, Model, SplitMode};
 use engine::vocab::Token;
 use tests::{exact, fixture, nmse, place_on};
 
@@ -12,21 +16,99 @@ fn names() -> Vec<String> {
 }
 
 /// What fixtures are run with here. GELU is not rounded: rounding would make of the last bit of a sum, which depends on the device
-/// and on where cells lie, a thousandth of an activation.
+/// and on where cells lie, a thousandth of an activation. One thread each, since configurations are run beside one another.
 fn params() -> CheckParams {
     let mut params = exact();
     params.context.half_gelu = false;
+    (params.context.n_threads, params.context.n_threads_batch) = (1, 1);
     params
 }
 
-/// Loads a fixture's model and computes the logits of all its tokens, `[n_tokens, n_vocab]`. With `restore`, the first half is
-/// decoded in one context, and the second half in another one that was given the first one's state.
-fn logits(name: &str, mut params: CheckParams, restore: bool) -> Vec<f32> {
-    let model = (fixture(name).model(archs::ALL, &params)).unwrap_or_else(|e| panic!("{name}: {e}"));
+/// A way to run a configuration that must not change its logits.
+struct Way {
+    what: &'static str,
+    /// Settings of the load, given the number of layers.
+    load: Option<fn(&mut LoadParams, usize)>,
+    /// The model is loaded from this many files and not from memory; 0 is memory.
+    n_files: u16,
+    /// The first half of the tokens is decoded in one context, and the second half in another one that was given its state.
+    restore: bool,
+}
+
+const WAYS: &[Way] = &[
+    Way {
+        what: "layers half on cpu, half on reference",
+        load: Some(|load, n_layers| place_on(load, "reference", 1 + n_layers / 2)),
+        n_files: 0,
+        restore: false,
+    },
+    Way {
+        what: "all layers on reference",
+        load: Some(|load, n_layers| place_on(load, "reference", 1 + n_layers)),
+        n_files: 0,
+        restore: false,
+    },
+    Way {
+        what: "rows of matrices half on cpu, half on reference",
+        load: Some(|load, n_layers| divide_rows(load, n_layers, &[1.0, 1.0])),
+        n_files: 0,
+        restore: false,
+    },
+    Way {
+        what: "read and not mapped",
+        load: Some(|load, _| load.mmap = false),
+        n_files: 1,
+        restore: false,
+    },
+    Way {
+        what: "from three files",
+        load: None,
+        n_files: 3,
+        restore: false,
+    },
+    Way {
+        what: "saved and restored in the middle",
+        load: None,
+        n_files: 0,
+        restore: true,
+    },
+    Way {
+        what: "half on reference, saved and restored in the middle, from three files that are read",
+        load: Some(|load, n_layers| {
+            place_on(load, "reference", 1 + n_layers / 2);
+            load.mmap = false;
+        }),
+        n_files: 3,
+        restore: true,
+    },
+];
+
+/// All matrices of all layers divided between the CPU and the reference device.
+fn divide_rows(load: &mut LoadParams, n_layers: usize, shares: &[f32]) {
+    place_on(load, "reference", 1 + n_layers);
+    let cpu = engine::backend::device("cpu").expect("it is always there");
+    load.placement.devices.insert(0, cpu);
+    load.placement.split_mode = SplitMode::Row;
+    load.placement.tensor_split = shares.to_vec();
+}
+
+fn load(name: &str, params: &CheckParams, n_files: u16) -> Arc<Model> {
+    let fixture = fixture(name);
+    if n_files == 0 {
+        return (fixture.model(archs::ALL, params)).unwrap_or_else(|e| panic!("{name}: {e}"));
+    }
+    let dir = tempfile::tempdir().expect("there is a folder for temporary files");
+    let first = (fixture.write_files(dir.path(), 1, n_files)).unwrap_or_else(|e| panic!("{name}: {e}"));
+    Arc::new(Model::load(first, archs::ALL, &params.load).unwrap_or_else(|e| panic!("{name}: {e}")))
+}
+
+/// Logits of all tokens of a fixture, `[n_tokens, n_vocab]`.
+fn logits(name: &str, model: &Arc<Model>, params: &CheckParams, restore: bool) -> Vec<f32> {
     let tokens = tests::tokens(name);
-    params.context.n_ctx = tokens.len();
-    params.context.n_outputs_max = tokens.len();
-    let context = || Context::new(model.clone(), &params.context).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let context = || {
+        let context = engine::conformance::context_for(model.clone(), tokens.len(), &params.context);
+        context.unwrap_or_else(|e| panic!("{name}: {e}"))
+    };
     let mut ctx = context();
     // Without a memory there is no state, and no part of a batch on its own.
     if !restore || model.arch().bidirectional {
@@ -53,68 +135,91 @@ fn decode(ctx: &mut Context, tokens: &[Token], pos: usize) -> Vec<f32> {
     rows.flatten().copied().collect()
 }
 
-/// Runs every fixture in some way twice: the logits are those of the plain run, and the same bits both times.
-fn check(way: &str, restore: bool, change: impl Fn(&str, &mut CheckParams)) {
-    for name in &names() {
-        let run = || {
-            let mut params = params();
-            change(name, &mut params);
-            logits(name, params, restore)
-        };
-        let (plain, found) = (logits(name, params(), false), run());
-        let error = nmse(&plain, &found);
-        assert!(error < 1e-6, "{name}, {way}: NMSE {error:.3e}");
-        let is_same = bits(&run()).eq(bits(&found));
-        assert!(is_same, "{name}, {way}: other bits in a second run");
-    }
-}
-
 fn bits(logits: &[f32]) -> impl Iterator<Item = u32> + '_ {
     logits.iter().map(|x| x.to_bits())
 }
 
-/// Layers of a fixture's model.
-fn n_layers(name: &str) -> usize {
-    let model = (fixture(name).model(archs::ALL, &exact())).unwrap_or_else(|e| panic!("{name}: {e}"));
-    model.base().n_layer()
-}
-
-#[test]
-fn half_of_the_layers_on_another_device() {
-    check("half on reference", false, |name, p| {
-        place_on(&mut p.load, "reference", 1 + n_layers(name) / 2);
+/// Runs `f` for every configuration, on all cores.
+fn for_each_name(f: impl Fn(&str) + Sync) {
+    let (names, next) = (names(), AtomicUsize::new(0));
+    let n = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..n {
+            scope.spawn(|| {
+                while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    f(name);
+                }
+            });
+        }
     });
 }
 
+/// Every configuration in every way: the logits are those of the plain run, and the same bits in a second run.
 #[test]
-fn all_layers_on_another_device() {
-    check("all on reference", false, |name, p| {
-        place_on(&mut p.load, "reference", 1 + n_layers(name));
+fn every_way_gives_the_same_logits() {
+    for_each_name(|name| {
+        let plain_model = load(name, &params(), 0);
+        let plain = logits(name, &plain_model, &params(), false);
+        let n_layers = plain_model.base().n_layer();
+        for way in WAYS {
+            let mut params = params();
+            if let Some(change) = way.load {
+                change(&mut params.load, n_layers);
+            }
+            let model = load(name, &params, way.n_files);
+            let found = logits(name, &model, &params, way.restore);
+            let error = nmse(&plain, &found);
+            assert!(error < 1e-6, "{name}, {}: NMSE {error:.3e}", way.what);
+            let again = logits(name, &model, &params, way.restore);
+            let is_same = bits(&again).eq(bits(&found));
+            assert!(is_same, "{name}, {}: other bits in a second run", way.what);
+        }
     });
 }
 
+/// Rows go where the shares say, and the rest of the layer to the main device.
 #[test]
-fn weights_that_are_read_and_not_mapped() {
-    check("without mmap", false, |_, p| p.load.mmap = false);
-}
-
-#[test]
-fn states_restored_in_the_middle() {
-    check("restored", true, |_, _| ());
-    check("half on reference, restored", true, |name, p| {
-        place_on(&mut p.load, "reference", 1 + n_layers(name) / 2);
-    });
+fn rows_are_divided_by_shares() {
+    let run = |shares: Option<&[f32]>| {
+        let mut params = params();
+        match shares {
+            Some(shares) => divide_rows(&mut params.load, 2, shares),
+            None => place_on(&mut params.load, "reference", 3),
+        }
+        let model = load("llama-dense", &params, 0);
+        let summary = model.placement_summary();
+        let bytes = |name: &str| summary.bytes.iter().find(|(n, _)| n == name).map_or(0, |(_, n)| *n);
+        let bytes = (bytes("reference"), bytes("CPU"));
+        (bytes, logits("llama-dense", &model, &params, false))
+    };
+    let ((whole, on_cpu), expected) = run(None);
+    for (shares, least, most) in [
+        ([1.0, 3.0], 0.70, 0.80),
+        ([3.0, 1.0], 0.20, 0.30),
+        ([0.0, 1.0], 1.0, 1.0),
+    ] {
+        let ((reference, cpu), found) = run(Some(&shares));
+        assert_eq!(
+            reference + cpu,
+            whole + on_cpu,
+            "{shares:?}: nothing is there twice or missing"
+        );
+        let share = reference as f64 / whole as f64;
+        assert!((least..=most).contains(&share), "{shares:?}: {share} of the bytes");
+        assert!(nmse(&expected, &found) < 1e-9, "{shares:?}");
+    }
 }
 
 /// Every number is computed by one thread in one order, whichever thread it is.
 #[test]
 fn any_number_of_threads_gives_the_same_bits() {
     for name in &names() {
+        let model = load(name, &params(), 0);
         let run = |n: usize| {
             let mut params = params();
             (params.context.n_threads, params.context.n_threads_batch) = (n, n);
             // Prompts of several tokens and, restored, what follows them.
-            logits(name, params, true)
+            logits(name, &model, &params, true)
         };
         let one = run(1);
         for n in [2, 3] {

@@ -96,6 +96,11 @@ fn decoding_single_tokens_allocates_nothing() {
             .unwrap();
         assert_allocates_nothing(&format!("{name} with adapters"), &mut ctx, &tokens);
 
+        let mut ctx = context(&on_cpu, |p| (p.n_ctx, p.n_seq_max) = (1024, 2));
+        let own = [(Arc::new(adapter(&on_cpu)), 0.5)];
+        ctx.set_seq_adapters(1, Some(&own)).unwrap();
+        assert_allocates_nothing(&format!("{name} with adapters of a sequence"), &mut ctx, &tokens);
+
         for n_layers in [2, 3] {
             let mut params = exact();
             place_on(&mut params.load, "reference", n_layers);

@@ -88,6 +88,7 @@ pub static BUILTINS: &[Builtin] = &[
     int("n_expert", true, "`expert_count`, 0 when absent"),
     int("n_expert_used", true, "`expert_used_count`, 0 when absent"),
     per_layer("n_head", false, "`attention.head_count`"),
+    int("n_head_max", true, "the largest `attention.head_count` of a layer"),
     per_layer("n_head_kv", true, "`attention.head_count_kv`, `n_head` when absent"),
     per_layer("n_ff", false, "`feed_forward_length`"),
     int(

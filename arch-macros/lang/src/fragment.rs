@@ -22,6 +22,7 @@ use syn::{Expr, Token, braced, parenthesized};
 
 use crate::ast::{Decl, Function, HparamItem, Opt, TensorItem, Use};
 use crate::diag::{Errors, did_you_mean};
+use crate::inherit::merge_hparams;
 use crate::library::Library;
 use crate::parse;
 
@@ -56,14 +57,12 @@ pub fn expand(decl: &mut Decl, library: &dyn Library, errors: &mut Errors) {
     };
     expander.items(&mut decl.tensors);
     decl.fragments.append(&mut expander.used);
-    let said = |item: &HparamItem| {
-        decl.hparams
-            .iter()
-            .any(|own| own.name().is_some() && own.name() == item.name())
-    };
-    let mut hparams: Vec<HparamItem> = expander.hparams.into_iter().filter(|item| !said(item)).collect();
-    hparams.append(&mut decl.hparams);
-    decl.hparams = hparams;
+    let (removals, own) = std::mem::take(&mut decl.hparams)
+        .into_iter()
+        .partition(|item| matches!(item, HparamItem::Without(_)));
+    decl.hparams = removals;
+    decl.hparams
+        .extend(merge_hparams(expander.hparams, own, expander.errors));
     // Functions of the declaration itself go before those of the same name in a fragment.
     let added = expander.functions.into_iter();
     let own: Vec<String> = decl.functions.iter().map(|f| f.name.to_string()).collect();

@@ -139,7 +139,7 @@ fn removed_hparams(items: &[HparamItem]) -> Vec<&Ident> {
 
 /// Items of one name replace the inherited one where that stood; what stands before them comes before it, since defaults and
 /// derived values see only what is above them. The rest goes to the end.
-fn merge_hparams(mut inherited: Vec<HparamItem>, own: Vec<HparamItem>, errors: &mut Errors) -> Vec<HparamItem> {
+pub fn merge_hparams(mut inherited: Vec<HparamItem>, own: Vec<HparamItem>, errors: &mut Errors) -> Vec<HparamItem> {
     for name in removed_hparams(&own) {
         let all: Vec<String> = inherited
             .iter()

@@ -295,7 +295,7 @@ pub static OPS: &[OpSpec] = &[
             &[tensor("x"), positional("w", Vector), maybe("bias", Vector)],
             short_conv,
             Emit::Method("short_conv"),
-            "causal convolution of each channel with its own past, which the layer keeps: x [c, T], w [k, c], plus `bias` -> [c, T]",
+            "causal convolution of each channel with its own past, which the layer keeps: x [c, T], w [k, c] or [k, 1, c], plus `bias` -> [c, T]",
         )
     },
     OpSpec {
@@ -340,6 +340,29 @@ pub static OPS: &[OpSpec] = &[
              normalized by groups -> [inner, T]",
         )
     },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "linear_attention",
+            &[
+                tensor("q"),
+                tensor("k"),
+                tensor("v"),
+                keyword_some("decay", ParamKind::Tensor),
+                keyword_some("beta", ParamKind::Tensor),
+                keyword("delta", Bool),
+                keyword("slope", Float),
+                keyword("tiled", Bool),
+                keyword_some("scale", Float),
+            ],
+            linear_attention,
+            Emit::Struct("linear_attention", "LinearAttentionArgs"),
+            "attends by a state instead of a cache: q and k [dk, m, T], v [dv, n, T] -> [dv, n, T]. A head's state, a matrix, \
+             first shrinks by e^decay, `decay` [1 or dk, n, T] (without it, as lightning attention does with `slope`), then takes in v, times \
+             `beta` [1, n, T] and, where `delta`, less what it holds already, at k; q reads it, times scale, 1/sqrt(dk) unless \
+             given. Heads of v go with those of k in groups, or in turn where `tiled`",
+        )
+    },
     op(
         "moe",
         &[
@@ -358,6 +381,9 @@ pub static OPS: &[OpSpec] = &[
             keyword_some("n_groups", Int),
             keyword_some("n_groups_used", Int),
             keyword_some("limit", Float),
+            keyword_some("act_limit", Float),
+            keyword_some("squash", Float),
+            keyword_some("up_squash", Float),
             keyword_some("up_offset", Float),
         ],
         moe,
@@ -365,8 +391,8 @@ pub static OPS: &[OpSpec] = &[
         "mixture of experts: the n_used experts with the largest `router` logits [n_expert, T], weighted by their gating \
          (normalized if norm_weights, times scale); the selection alone sees selection_bias, and only experts of the \
          n_groups_used best of n_groups; `gate_up` holds \
-         gates and then ups in one tensor and comes first where a file has it; gates are limited to below `limit` and ups to either side of it (0 is off), \
-         up_offset is added to ups; gating may be the code from a file",
+         gates and then ups in one tensor and comes first where a file has it; gates are limited to below `limit` and ups to either side of it (0 is off), with \
+         act_limit instead after their activation; with squash a gate g becomes softcap(g, squash) sigmoid(g) and an up softcap(up, up_squash); up_offset is added to ups; gating may be the code from a file",
     ),
     op(
         "softcap",
@@ -640,7 +666,12 @@ fn attention_over(c: &mut Call<'_>) -> Option<Shape> {
 
 fn short_conv(c: &mut Call<'_>) -> Option<Shape> {
     let x = c.shape("x")?;
-    c.want("w", 1, &x.dim(0), "dimension 0 of `x`");
+    // Files keep the one input channel of each filter as a dimension, or leave it out.
+    let channels = if c.shape("w")?.rank() == 3 { 2 } else { 1 };
+    c.want("w", channels, &x.dim(0), "dimension 0 of `x`");
+    if channels == 2 {
+        c.want("w", 1, &Dim::constant(1), "the one channel that each filter reads");
+    }
     c.want("bias", 0, &x.dim(0), "dimension 0 of `x`");
     c.rank("x", 2, "[c, T]", "").then_some(x)
 }
@@ -668,6 +699,31 @@ fn ssm_scan(c: &mut Call<'_>) -> Option<Shape> {
         c.want("a", 0, &b.dim(0), "dimension 0 of `b`, or 1");
     }
     Some(x)
+}
+
+fn linear_attention(c: &mut Call<'_>) -> Option<Shape> {
+    let (q, v) = (c.shape("q")?, c.shape("v")?);
+    let ranks = [
+        c.rank("q", 3, "[dk, m, T]", CUT_FIRST),
+        c.rank("k", 3, "[dk, m, T]", CUT_FIRST),
+        c.rank("v", 3, "[dv, n, T]", CUT_FIRST),
+    ];
+    if ranks.contains(&false) {
+        return None;
+    }
+    for i in 0..3 {
+        c.want("k", i, &q.dim(i), "as in `q`");
+    }
+    c.want("v", 2, &q.dim(2), "the tokens of `q`");
+    for i in 1..3 {
+        c.want("decay", i, &v.dim(i), "as in `v`");
+        c.want("beta", i, &v.dim(i), "as in `v`");
+    }
+    if c.shape("decay").is_some_and(|decay| decay.dim(0) != q.dim(0)) {
+        c.want("decay", 0, &Dim::constant(1), "for all channels of `k`, or one each");
+    }
+    c.want("beta", 0, &Dim::constant(1), "a number");
+    Some(v)
 }
 
 fn mamba2(c: &mut Call<'_>) -> Option<Shape> {

@@ -66,7 +66,7 @@ pub fn report(session: &Session, turn: &Turn, args: &RunArgs) {
     let n_ctx = session.context().n_ctx();
     if turn.end == End::ContextFull {
         say::line(format_args!(
-            "stopped: the context of {n_ctx} tokens is full; -c sets its size"
+            "stopped: the context of {n_ctx} tokens is full; -c sets its size, --context-shift forgets the oldest and goes on"
         ));
     }
     if !args.no_stats {
@@ -81,8 +81,12 @@ fn statistics(session: &Session, turn: &Turn) -> String {
     } else {
         String::new()
     };
+    let forgotten = match turn.n_forgotten {
+        0 => String::new(),
+        n => format!(", {} forgotten", human::plural(n, "token")),
+    };
     format!(
-        "prompt {}{reused}, {:.1} tok/s | generated {}, {:.1} tok/s | loaded in {:.2} s | context {} of {}",
+        "prompt {}{reused}, {:.1} tok/s | generated {}, {:.1} tok/s | loaded in {:.2} s | context {} of {}{forgotten}",
         human::plural(turn.n_prompt, "token"),
         rate(turn.n_prompt, turn.t_prompt.as_secs_f64()),
         human::plural(turn.n_generated, "token"),

@@ -75,6 +75,14 @@ pub enum AdapterError {
         /// The scale.
         found: f32,
     },
+    /// No such sequence.
+    #[error("adapters for sequence {seq}, which is beyond the context's {n_seq_max}")]
+    Sequence {
+        /// The sequence.
+        seq: usize,
+        /// Limit.
+        n_seq_max: usize,
+    },
     /// The graph with adapters cannot be built or has no room. The context has its old adapters.
     #[error(transparent)]
     Context(#[from] ContextError),

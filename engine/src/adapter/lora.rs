@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 
 use crate::backend::{BackendError, Buffer};
 use crate::build::AdaptedUse;
+use crate::digest::Digest;
 use crate::gguf::{GgufFile, TensorInfo};
 use crate::model::{Consumer, Model, TableRow, WeightId};
 
@@ -27,6 +28,7 @@ pub struct LoraAdapter {
     terms: Vec<Term>,
     buffers: Vec<Arc<dyn Buffer>>,
     ignored: Vec<String>,
+    digest: u64,
 }
 
 /// One pair of factors for one weight.
@@ -86,6 +88,7 @@ impl LoraAdapter {
             terms: terms(&pairs, &placed.leafs),
             buffers: placed.buffers,
             ignored,
+            digest: digest(file, alpha, &pairs),
         })
     }
 
@@ -112,6 +115,11 @@ impl LoraAdapter {
     /// Tensors of the file that are not applied: changed norms.
     pub fn ignored(&self) -> &[String] {
         &self.ignored
+    }
+
+    /// What tells it from other adapters, wherever its file lies.
+    pub(crate) fn digest(&self) -> u64 {
+        self.digest
     }
 
     /// True if it was loaded for this model.
@@ -307,6 +315,20 @@ impl<'a> Matcher<'a> {
 /// The row of the file's tensor at which a row of the table begins: not 0 for parts of fused tensors.
 fn first_row(row: &TableRow) -> usize {
     row.ty.row_bytes(row.ne[0]).map_or(0, |bytes| row.offset / bytes)
+}
+
+/// Digest of all that an adapter changes in a result.
+fn digest(file: &GgufFile, alpha: f32, pairs: &[Pair<'_>]) -> u64 {
+    let mut digest = Digest::default();
+    digest.update(&alpha.to_le_bytes());
+    for pair in pairs {
+        digest.update(&pair.weight.0.to_le_bytes());
+        for t in [pair.a, pair.b] {
+            digest.update(&t.ty.id().to_le_bytes());
+            digest.update(file.tensor_data(t));
+        }
+    }
+    digest.finish()
 }
 
 /// Copies the factors to where the weights are.

@@ -42,6 +42,8 @@ pub struct LowRankTerm {
     pub b: AdapterLeaf,
     /// Factor on the product.
     pub scale: f32,
+    /// Row of [`Inputs::adapter_scales`](super::Inputs::adapter_scales) with a further factor for each token, if sequences differ in it.
+    pub per_token: Option<usize>,
 }
 
 /// Everything that the adapters of a context add to its graphs.
@@ -49,6 +51,8 @@ pub struct LowRankTerm {
 pub struct Adaptation {
     terms: Vec<LowRankTerm>,
     directions: Vec<Option<AdapterLeaf>>,
+    /// Rows of factors by token.
+    n_scales: usize,
 }
 
 impl Adaptation {
@@ -56,12 +60,22 @@ impl Adaptation {
     pub const NONE: &'static Adaptation = &Adaptation {
         terms: Vec::new(),
         directions: Vec::new(),
+        n_scales: 0,
     };
 
     /// These terms, several to a weight in the order given, and f32 `[n_embd]` directions by layer.
     pub fn new(mut terms: Vec<LowRankTerm>, directions: Vec<Option<AdapterLeaf>>) -> Adaptation {
         terms.sort_by_key(|t| t.weight);
-        Adaptation { terms, directions }
+        let n_scales = terms
+            .iter()
+            .filter_map(|t| t.per_token)
+            .max()
+            .map_or(0, |last| last + 1);
+        Adaptation {
+            terms,
+            directions,
+            n_scales,
+        }
     }
 
     /// The terms of a weight.
@@ -80,6 +94,7 @@ impl<'a> Builder<'a> {
     /// Adds what adapters say to every graph value they are for.
     pub fn adapted(mut self, adaptation: &'a Adaptation) -> Builder<'a> {
         self.adaptation = adaptation;
+        self.inputs.adapter_scales.resize(adaptation.n_scales, None);
         self
     }
 
@@ -99,7 +114,7 @@ impl<'a> Builder<'a> {
             let (a, b) = self.factors(term);
             let ax = self.g.mul_mat_id(a, x, ids);
             let ax = self.ok(ax, x);
-            let ax = self.scaled(ax, term.scale);
+            let ax = self.scaled(ax, term);
             let bax = self.g.mul_mat_id(b, ax, ids);
             let bax = self.ok(bax, y);
             y = self.add(y, bax);
@@ -136,7 +151,7 @@ impl<'a> Builder<'a> {
         terms.filter(|t| t.applies_to == applies_to).fold(y, |y, term| {
             let (a, b) = self.factors(term);
             let low = inner(self, a);
-            let low = self.scaled(low, term.scale);
+            let low = self.scaled(low, term);
             let delta = self.g.mul_mat(b, low);
             let delta = self.ok(delta, y);
             self.add(y, delta)
@@ -150,9 +165,33 @@ impl<'a> Builder<'a> {
         )
     }
 
-    /// The low-rank side is the smallest: the factor costs least there.
-    fn scaled(&mut self, x: TensorId, factor: f32) -> TensorId {
-        if factor == 1.0 { x } else { self.scale(x, factor) }
+    /// The low-rank side is the smallest: the factors cost least there.
+    fn scaled(&mut self, x: TensorId, term: &LowRankTerm) -> TensorId {
+        let x = if term.scale == 1.0 {
+            x
+        } else {
+            self.scale(x, term.scale)
+        };
+        match term.per_token {
+            None => x,
+            Some(row) => {
+                let scales = self.scales_like(row, x);
+                self.mul(x, scales)
+            }
+        }
+    }
+
+    /// A row of factors, one for each token, in the dimension that counts tokens in `x`: the second, or, with heads or experts, the third.
+    fn scales_like(&mut self, row: usize, x: TensorId) -> TensorId {
+        let n = self.params.n_tokens;
+        let g = &mut *self.g;
+        let scales = *self.inputs.adapter_scales[row]
+            .get_or_insert_with(|| g.input(GgmlType::F32, [1, n, 1, 1], "adapter_scales"));
+        if g.tensor(x).ne[2] == 1 {
+            return scales;
+        }
+        let y = g.reshape(scales, [1, 1, n, 1]);
+        self.ok(y, scales)
     }
 
     fn adapter_leaf(&mut self, leaf: &AdapterLeaf, base: &'static str) -> TensorId {

@@ -2,11 +2,12 @@
 
 use kernels::GgmlType;
 
-use crate::graph::{Attention, Buckets, Flags, Home, Name, Op, Rope, TensorId, Window};
+use crate::graph::{Attention, Buckets, Flags, Home, Name, Rope, TensorId, Window};
 use crate::model::Vector;
 
 use super::Builder;
 use super::builder::Cache;
+use super::position::{KeyPosition, key_position};
 use super::recur::{StateSlot, StateSpec};
 
 /// What one attention call needs from a KV memory; recorded by a probe build, so that the layout follows from the graph.
@@ -22,8 +23,8 @@ pub struct KvSpec {
     pub n_head_kv: usize,
     /// Which cells a query sees.
     pub window: Window,
-    /// How keys were rotated, if they were as a whole: then they can be rotated on when positions shift.
-    pub rope: Option<(Rope, Option<Vector>)>,
+    /// What has to be done to a cached key when its position shifts.
+    pub key_position: KeyPosition,
 }
 
 /// What a graph needs from a memory, in the order of its calls.
@@ -192,7 +193,6 @@ impl Builder<'_> {
         } else {
             args.short
         };
-        self.factors_by_context |= args.factors.is_none() && args.long.is_some();
         let positions = if kind.n_axes() > 1 {
             self.axes()
         } else {
@@ -247,8 +247,7 @@ impl Builder<'_> {
                     v_row: self.g.tensor(v).ne[0] * self.g.tensor(v).ne[1],
                     n_head_kv: self.g.tensor(k).ne[1],
                     window,
-                    // Which factors a context rotates with is not known yet.
-                    rope: rotation_of(self.g, k, self.leafs).filter(|_| !self.factors_by_context),
+                    key_position: key_position(self.g, [self.inputs.positions, self.inputs.axes], k, v, self.leafs),
                 };
                 specs.kv.push(spec);
                 (k, v, 0)
@@ -379,24 +378,5 @@ impl Builder<'_> {
             .sequences
             .get_or_insert_with(|| g.input(GgmlType::I64, ne, "cell_sequences"));
         (pos, seq)
-    }
-}
-
-/// The rotation that made `k`, looking through views that keep whole rows.
-fn rotation_of(g: &crate::graph::Graph, k: TensorId, leafs: &[Option<TensorId>]) -> Option<(Rope, Option<Vector>)> {
-    let t = g.tensor(k);
-    match t.op {
-        Op::Rope(rope) => {
-            let factors = match t.src[2] {
-                None => None,
-                Some(f) => {
-                    let index = leafs.iter().position(|&l| l == Some(f))?;
-                    Some(Vector(crate::model::WeightId(index as u32)))
-                }
-            };
-            Some((rope, factors))
-        }
-        // Keys normalized after the rotation cannot be rotated on exactly where the norm has weights; everything else is unknown.
-        _ => None,
     }
 }

@@ -47,6 +47,14 @@ pub enum BuildError {
         /// The other layer.
         layer: usize,
     },
+    /// A divided matrix is used otherwise than in a product. Placement rules this out.
+    #[error("{value}: tensor `{weight}` is divided by rows and used as a whole")]
+    Divided {
+        /// The last named value before the error.
+        value: String,
+        /// The tensor.
+        weight: Name,
+    },
     /// A recurrence in an architecture that computes batches whole.
     #[error("{value}: a recurrent op needs a memory, which bidirectional architectures do not have")]
     NoMemory {
@@ -68,16 +76,27 @@ pub enum BuildError {
 }
 
 /// A weight as a graph sees it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct WeightLeaf {
     /// Element type.
     pub ty: GgmlType,
     /// Shape, innermost first.
     pub ne: [usize; 4],
-    /// Where its bytes lie.
+    /// Where its bytes lie; those of the first part if it is divided.
     pub home: Home,
     /// Name of the declared field's GGUF tensor, without layer.
     pub name: Name,
+    /// Its rows in order, if several devices hold them; empty if it is whole.
+    pub parts: Vec<WeightPart>,
+}
+
+/// Consecutive rows of a matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WeightPart {
+    /// How many.
+    pub n_rows: usize,
+    /// Where their bytes lie.
+    pub home: Home,
 }
 
 /// What a graph is built for.
@@ -109,6 +128,12 @@ pub struct BuildParams {
     pub half_gelu: bool,
 }
 
+const IS_WEIGHT: Flags = Flags {
+    input: false,
+    output: false,
+    weight: true,
+};
+
 /// Where attention finds its keys and values, and recurrences their states.
 pub(super) enum Cache<'a> {
     /// No memory yet: record what attention and recurrences will need.
@@ -133,8 +158,6 @@ pub struct Builder<'a> {
     pub(super) n_states: usize,
     /// Rounds of all loops so far.
     n_rounds: usize,
-    /// A rotation depends on the length of the context.
-    pub(super) factors_by_context: bool,
     last_name: Name,
     error: Option<BuildError>,
 }
@@ -203,7 +226,6 @@ impl<'a> Builder<'a> {
             n_attention: 0,
             n_states: 0,
             n_rounds: 0,
-            factors_by_context: false,
             last_name: Name::default(),
             error: None,
         }
@@ -354,9 +376,7 @@ impl<'a> Builder<'a> {
 
     /// `w x + bias`, times the scale if the file has one. `x [n_in, …]` gives `[n_out, …]`.
     pub fn linear(&mut self, w: Linear, x: TensorId) -> TensorId {
-        let weight = self.leaf(w.weight);
-        let y = self.g.mul_mat(weight, x);
-        let mut y = self.ok(y, x);
+        let mut y = self.product(w.weight, x);
         if let Some(scale) = w.scale {
             let scale = self.leaf(scale);
             y = self.mul(y, scale);
@@ -367,6 +387,38 @@ impl<'a> Builder<'a> {
             y = self.add(y, bias);
         }
         y
+    }
+
+    /// `w x`: `[n_out, …]`. Of a matrix whose rows several devices hold, each multiplies its own.
+    fn product(&mut self, weight: WeightId, x: TensorId) -> TensorId {
+        let weights = self.weights;
+        let w = &weights[weight.0 as usize];
+        let whole = [WeightPart {
+            n_rows: w.ne[1],
+            home: w.home,
+        }];
+        let parts = match w.parts.as_slice() {
+            // A probe tells weights that are used in another way by their leafs.
+            [] if matches!(self.cache, Cache::Probe(_)) => &whole[..],
+            [] => {
+                let weight = self.leaf(weight);
+                let y = self.g.mul_mat(weight, x);
+                return self.ok(y, x);
+            }
+            parts => parts,
+        };
+        let mut joined = None;
+        for part in parts {
+            let ne = [w.ne[0], part.n_rows, w.ne[2], w.ne[3]];
+            let rows = self.g.external(w.ty, ne, w.name, part.home, IS_WEIGHT);
+            let y = self.g.mul_mat(rows, x);
+            let y = self.ok(y, x);
+            joined = Some(match joined {
+                None => y,
+                Some(before) => self.concat(before, y, 0),
+            });
+        }
+        joined.unwrap_or(x)
     }
 
     /// Root-mean-square norm over dimension 0, times the weight.
@@ -554,12 +606,13 @@ impl<'a> Builder<'a> {
         if let Some(t) = self.leafs[index] {
             return t;
         }
-        let w = self.weights[index];
-        let flags = Flags {
-            weight: true,
-            ..Flags::default()
-        };
-        let t = self.g.external(w.ty, w.ne, w.name, w.home, flags);
+        let weights = self.weights;
+        let w = &weights[index];
+        if !w.parts.is_empty() {
+            let (value, weight) = (self.last_name.to_string(), w.name);
+            self.fail(BuildError::Divided { value, weight });
+        }
+        let t = self.g.external(w.ty, w.ne, w.name, w.home, IS_WEIGHT);
         self.leafs[index] = Some(t);
         t
     }

@@ -19,6 +19,8 @@ pub struct Inputs {
     pub out_ids: Option<TensorId>,
     /// What was encoded.
     pub encoded: EncodedInputs,
+    /// Per adapter whose scale differs between sequences: the scale for each token, f32 `[1, T]`.
+    pub adapter_scales: Vec<Option<TensorId>>,
     /// Cells of states that each token's is read from and left in, both i32 `[T]`.
     pub states: Option<(TensorId, TensorId)>,
     /// Per pool of the KV memory.
@@ -58,6 +60,7 @@ impl Inputs {
         self.sequences = None;
         self.out_ids = None;
         self.encoded = EncodedInputs::default();
+        self.adapter_scales.clear();
         self.states = None;
         self.pools.clear();
         self.pools.resize(n_pools, PoolInputs::default());

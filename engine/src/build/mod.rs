@@ -7,8 +7,11 @@
 mod adapt;
 mod attention;
 mod builder;
+mod depth;
 mod inputs;
+mod linear_attention;
 mod moe;
+mod position;
 mod prune;
 mod recur;
 
@@ -16,8 +19,10 @@ pub use adapt::{Adaptation, AdaptedUse, AdapterLeaf, LowRankTerm};
 pub use attention::{
     AttentionArgs, CacheView, KvSlot, KvSpec, MemorySpecs, PoolView, RopeArgs, chunked, standard, symmetric,
 };
-pub use builder::{BuildError, BuildParams, Builder, WeightLeaf};
+pub use builder::{BuildError, BuildParams, Builder, WeightLeaf, WeightPart};
 pub use inputs::{EncodedInputs, Inputs, PoolInputs};
+pub use linear_attention::LinearAttentionArgs;
 pub use moe::{Gating, MoeArgs};
+pub use position::KeyPosition;
 pub use prune::keep_output_rows;
 pub use recur::{Mamba2Args, StateSlot, StateSpec};

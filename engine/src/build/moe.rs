@@ -63,6 +63,12 @@ pub struct MoeArgs {
     pub n_groups_used: Option<usize>,
     /// Upper bound of gates, and of the magnitude of ups, before the activation; 0 is off.
     pub limit: Option<f32>,
+    /// Upper bound of gates after the activation, and of the magnitude of ups; 0 is off.
+    pub act_limit: Option<f32>,
+    /// Gates become `c tanh(gate / c)` where the activation, a SiLU, multiplies by them; its sigmoid sees them as they are.
+    pub squash: Option<f32>,
+    /// Ups become `c tanh(up / c)`; 0 is off.
+    pub up_squash: Option<f32>,
     /// Added to ups after the limit.
     pub up_offset: Option<f32>,
 }
@@ -108,7 +114,7 @@ impl Builder<'_> {
         match gate {
             Some(gate) => {
                 let (gate, up) = self.limited(args, gate, up);
-                self.glu(args.act, gate, up)
+                self.gated(args, gate, up)
             }
             None => self.unary(args.act, up),
         }
@@ -124,6 +130,26 @@ impl Builder<'_> {
             up = self.shift(up, offset);
         }
         (gate, up)
+    }
+
+    /// Activated gates times ups.
+    fn gated(&mut self, args: &MoeArgs, gate: TensorId, up: TensorId) -> TensorId {
+        if let Some(squash) = args.squash {
+            let up = match args.up_squash {
+                Some(squash) if squash > 0.0 => self.softcap(up, squash),
+                _ => up,
+            };
+            let bounded = self.softcap(gate, squash);
+            let up = self.mul(bounded, up);
+            return self.glu(Unary::Sigmoid, gate, up);
+        }
+        let Some(limit) = args.act_limit.filter(|&limit| limit > MIN_LIMIT) else {
+            return self.glu(args.act, gate, up);
+        };
+        let gate = self.unary(args.act, gate);
+        let gate = self.clamp(gate, f32::NEG_INFINITY, limit);
+        let up = self.clamp(up, -limit, limit);
+        self.mul(gate, up)
     }
 
     /// Selection scores `[n_expert, T]` with those outside the best groups far below the rest.
@@ -233,7 +259,7 @@ impl Builder<'_> {
     }
 
     /// Adds up `[n_embd, n_used, T]` over the experts, in their order, so that the result does not depend on threads.
-    fn sum_experts(&mut self, y: TensorId, n_embd: usize, n_tokens: usize, n_used: usize) -> TensorId {
+    pub(super) fn sum_experts(&mut self, y: TensorId, n_embd: usize, n_tokens: usize, n_used: usize) -> TensorId {
         let nb = self.g.tensor(y).nb;
         let mut sum: Option<TensorId> = None;
         for i in 0..n_used {

@@ -118,6 +118,7 @@ fn source_token_dims(g: &Graph, t: &Tensor, dim: usize, n_tokens: usize) -> Opti
             _ => Some([Some(2), None, Some(1)]),
         },
         Op::GetRows if dim == 2 && src(0)?.ne[2] == n_tokens => Some([Some(2), Some(1), None]),
+        Op::Concat { dim: joined } => (usize::from(joined) != dim).then_some([Some(dim), Some(dim), None]),
         Op::Cont | Op::Reshape => reshaped_dim(src(0)?, t, dim, n_tokens).map(|d| [Some(d), None, None]),
         Op::View => sliced_dim(src(0)?, t, dim, n_tokens).map(|d| [Some(d), None, None]),
         _ => None,

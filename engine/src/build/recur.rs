@@ -103,9 +103,13 @@ impl Builder<'_> {
         self.ok(y, operands[0])
     }
 
-    /// Causal convolution of each channel of `x [c, T]` with its own past by `weight [k, c]`, plus the bias: `[c, T]`.
+    /// Causal convolution of each channel of `x [c, T]` with its own past by `weight [k, c]` or `[k, 1, c]`, plus the bias: `[c, T]`.
     pub fn short_conv(&mut self, x: TensorId, weight: Vector, bias: Option<Vector>) -> TensorId {
-        let weight = self.leaf(weight.0);
+        let mut weight = self.leaf(weight.0);
+        if let [k, 1, c, 1] = self.g.tensor(weight).ne {
+            let flat = self.g.reshape(weight, [k, c, 1, 1]);
+            weight = self.ok(flat, x);
+        }
         let y = self.recur(Recurrence::ShortConv, &[x, weight]);
         match bias {
             Some(bias) => {

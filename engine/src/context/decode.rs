@@ -93,18 +93,18 @@ impl Context {
                 "the homes of the weights name the model's buffers by position"
             );
         }
+        let rope = rope_scaling(&model, &params);
         let cached = if model.arch().bidirectional {
-            &MemorySpecs::default()
+            MemorySpecs::default()
         } else {
-            model.memory_specs()
+            model.memory_specs_in(build_params(&model, &params, n_ctx, rope))?
         };
-        let mut memory = Memory::new(cached, n_ctx, &params)?;
+        let mut memory = Memory::new(&cached, n_ctx, &params)?;
         let placement = model.placement();
         memory.allocate(
             |layer| placement.kv_device(layer).clone(),
             |buffer| sched.register_buffer(buffer, Usage::Any),
         )?;
-        let rope = rope_scaling(&model, &params);
         let graph = BuiltGraph {
             graph: Graph::new(),
             leafs: Vec::new(),
@@ -303,6 +303,9 @@ impl Context {
             if t.seqs.is_empty() || t.seqs.iter().any(|s| s >= n_seq_max) {
                 return Err(DecodeError::Sequence { index, n_seq_max });
             }
+            if !self.adapters.agree(t.seqs) {
+                return Err(DecodeError::Adapters { index });
+            }
             for seq in t.seqs.iter() {
                 let expected = next[seq];
                 if t.pos != expected || t.pos == i32::MAX {
@@ -383,16 +386,8 @@ impl Context {
             n_tokens,
             // A graph without outputs would compute nothing that is wanted but the cache: one row keeps it whole and simple.
             n_outputs: n_outputs.max(1),
-            encoder: false,
             n_encoded: self.encoded.len(),
-            n_embd: self.model.base().n_embd(),
-            n_ctx: self.n_ctx,
-            rope_kind: self.model.arch().rope_kind(self.model.base()),
-            rope: self.rope,
-            rope_sections: self.model.base().rope_sections,
-            n_rot: self.model.base().n_rot(),
-            causal: !self.model.arch().bidirectional,
-            half_gelu: self.params.half_gelu,
+            ..build_params(&self.model, &self.params, self.n_ctx, self.rope)
         }
     }
 
@@ -451,6 +446,11 @@ impl Context {
             inputs.sequences,
             &mut tokens.iter().map(|t| t.seqs.first().unwrap_or(0) as i32),
         )?;
+        for (k, &scales) in inputs.adapter_scales.iter().enumerate() {
+            // As bits: the type does not matter to a copy.
+            let scale = |t: &BatchToken| self.adapters.scale(k, t.seqs).to_bits() as i32;
+            write(scales, &mut tokens.iter().map(scale))?;
+        }
         let wanted = tokens
             .iter()
             .enumerate()
@@ -576,6 +576,25 @@ fn new_scheduler(model: &Model, params: &ContextParams) -> Result<Scheduler, Con
         .map(|d| d.clone().backend(&backend_params))
         .collect::<Result<_, _>>()?;
     Ok(Scheduler::new(backends, MemoryMap::default(), SchedParams::default())?)
+}
+
+/// What the graphs of a context are built for: a single token here.
+fn build_params(model: &Model, params: &ContextParams, n_ctx: usize, rope: RopeScaling) -> BuildParams {
+    BuildParams {
+        n_tokens: 1,
+        n_outputs: 1,
+        encoder: false,
+        // The number of rows makes no difference to what memory a graph needs.
+        n_encoded: 1,
+        n_embd: model.base().n_embd(),
+        n_ctx,
+        rope_kind: model.arch().rope_kind(model.base()),
+        rope,
+        rope_sections: model.base().rope_sections,
+        n_rot: model.base().n_rot(),
+        causal: !model.arch().bidirectional,
+        half_gelu: params.half_gelu,
+    }
 }
 
 fn rope_scaling(model: &Model, params: &ContextParams) -> RopeScaling {

@@ -73,6 +73,12 @@ pub enum DecodeError {
         /// Limit.
         n_seq_max: usize,
     },
+    /// A token that several sequences share is computed once.
+    #[error("token at index {index} belongs to sequences with different adapters")]
+    Adapters {
+        /// Index in the batch.
+        index: usize,
+    },
     /// Positions of a sequence must follow one another.
     #[error("sequence {seq} continues at position {expected}, found {found} at index {index}")]
     Position {
@@ -148,8 +154,10 @@ pub enum MemoryError {
         /// Where it should end.
         pos: i32,
     },
-    /// Keys that are not rotated as a whole cannot move.
-    #[error("positions cannot be shifted: layer {layer} does not rotate its keys as a whole")]
+    /// Keys that depend on their positions otherwise than by a rotation cannot move.
+    #[error(
+        "positions cannot be shifted: the keys of layer {layer} depend on them in a way that cannot be changed afterwards"
+    )]
     NotShiftable {
         /// First such layer.
         layer: usize,

@@ -154,6 +154,14 @@ impl Memory {
         Ok(())
     }
 
+    /// An error if positions can never be removed from the middle of a sequence.
+    pub fn check_shift(&self) -> Result<(), MemoryError> {
+        if !self.states.is_unused() {
+            return Err(MemoryError::Inseparable { seq: 0 });
+        }
+        self.kv.check_shift()
+    }
+
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.kv.clear();

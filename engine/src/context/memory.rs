@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kernels::GgmlType;
 
 use crate::backend::{BackendError, Buffer, BufferType, Device};
-use crate::build::{CacheView, KvSlot, KvSpec, PoolView};
+use crate::build::{CacheView, KeyPosition, KvSlot, KvSpec, PoolView};
 use crate::graph::{BufferId, Home, Window};
 
 use super::batch::{BatchToken, MAX_SEQUENCES, SeqSet};
@@ -293,12 +293,18 @@ impl KvMemory {
         self.add(seq, rest, gone.from - gone.to)
     }
 
+    /// An error if there are keys that cannot move.
+    pub(super) fn check_shift(&self) -> Result<(), MemoryError> {
+        match self.specs.iter().find(|s| s.key_position == KeyPosition::Fixed) {
+            Some(spec) => Err(MemoryError::NotShiftable { layer: spec.layer }),
+            None => Ok(()),
+        }
+    }
+
     /// An error unless these positions can move.
     fn check_add(&self, seq: usize, span: Span) -> Result<(), MemoryError> {
         self.check_seq(seq)?;
-        if let Some(spec) = self.specs.iter().find(|s| s.rope.is_none()) {
-            return Err(MemoryError::NotShiftable { layer: spec.layer });
-        }
+        self.check_shift()?;
         if self.pools.iter().any(|p| p.shares(seq, span.from, span.to)) {
             return Err(MemoryError::Shared { seq });
         }

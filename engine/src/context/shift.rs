@@ -2,7 +2,7 @@
 
 use kernels::GgmlType;
 
-use crate::build::KvSpec;
+use crate::build::{KeyPosition, KvSpec};
 use crate::graph::{Flags, Graph, Name, ROPE_AXES, Rope, ShapeError, TensorId};
 
 use super::decode::{Context, along_axes};
@@ -36,6 +36,11 @@ impl Context {
         Ok(n_gone)
     }
 
+    /// An error if this model's keys cannot move at all, so that [`Context::shift_context`] never will.
+    pub fn check_shift(&self) -> Result<(), MemoryError> {
+        self.memory.check_shift()
+    }
+
     /// Rotates the keys of all cells that moved since the last decode.
     pub(super) fn apply_shift(&mut self) -> Result<(), DecodeError> {
         // The decode graph's memory is used for this one.
@@ -49,7 +54,10 @@ impl Context {
             .map(|p| p.pending_shift().map(<[i32]>::to_vec))
             .collect();
         let g = &mut self.graph.graph;
-        let by_axes = |spec: &KvSpec| spec.rope.is_some_and(|(rope, _)| rope.kind.n_axes() > 1);
+        let by_axes = |spec: &KvSpec| match spec.key_position {
+            KeyPosition::Rotated { rope, .. } => rope.kind.n_axes() > 1,
+            KeyPosition::Free | KeyPosition::Fixed => false,
+        };
         let by_axes = self.memory.kv.specs().iter().any(by_axes);
         let inputs: Vec<_> = pools
             .iter()
@@ -57,12 +65,14 @@ impl Context {
             .collect();
         let slots = self.memory.view().slots.clone();
         for (slot, spec) in slots.iter().zip(self.memory.kv.specs()) {
-            let (Some(inputs), Some((rope, factors))) = (&inputs[slot.pool], spec.rope) else {
+            let (Some(inputs), KeyPosition::Rotated { rope, factors, offset }) =
+                (&inputs[slot.pool], spec.key_position)
+            else {
                 continue;
             };
             let n_cells = self.memory.view().pools[slot.pool].n_cells;
             let factors = factors.map(|f| {
-                let w = self.model.leafs()[f.0.0 as usize];
+                let w = &self.model.leafs()[f.0.0 as usize];
                 let flags = Flags {
                     weight: true,
                     ..Flags::default()
@@ -74,7 +84,7 @@ impl Context {
                 layer: Some(spec.layer as u32),
             };
             let cache = g.external(slot.type_k, [spec.k_row, n_cells, 1, 1], name, slot.k, Flags::default());
-            let written = rotate(g, cache, inputs, spec, pure_rotation(rope), factors).map_err(|source| {
+            let written = rotate(g, cache, inputs, spec, pure_rotation(rope), factors, offset).map_err(|source| {
                 crate::build::BuildError::Shape {
                     value: name.to_string(),
                     source,
@@ -118,6 +128,7 @@ fn rotate(
     spec: &KvSpec,
     rope: Rope,
     factors: Option<TensorId>,
+    offset: usize,
 ) -> Result<TensorId, ShapeError> {
     let n_cells = g.tensor(cache).ne[1];
     let heads = g.cont(cache, [spec.k_row / spec.n_head_kv, spec.n_head_kv, n_cells, 1])?;
@@ -125,7 +136,15 @@ fn rotate(
         Some(axes) if rope.kind.n_axes() > 1 => axes,
         _ => inputs.delta,
     };
-    let rotated = g.rope(heads, delta, factors, rope)?;
+    let rotated = if offset == 0 {
+        g.rope(heads, delta, factors, rope)?
+    } else {
+        let head = g.tensor(heads).ne[0];
+        let (before, rest) = (g.slice(heads, 0, offset)?, g.slice(heads, offset, head)?);
+        let rest = g.cont(rest, [head - offset, spec.n_head_kv, n_cells, 1])?;
+        let rest = g.rope(rest, delta, factors, rope)?;
+        g.concat(before, rest, 0)?
+    };
     let rows = g.reshape(rotated, [spec.k_row, n_cells, 1, 1])?;
     g.set_rows(cache, rows, inputs.cells)
 }

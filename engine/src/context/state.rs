@@ -4,7 +4,7 @@
 //! continue from (as one more pool, whose cells stand for all positions up to theirs), nothing else: logits of the last
 //! batch are not part of it. It can be restored into a context of another size, and into a cache with other sequences and
 //! holes in it, as long as the cells fit; cells land where there is room. Model, cache types and rope settings must be the
-//! same. Everything is checked before anything is changed. The bytes are described in `format.rs`.
+//! same, and so must be the adapters in use. Everything is checked before anything is changed. The bytes are described in `format.rs`.
 
 mod error;
 mod file;
@@ -104,7 +104,7 @@ impl Context {
             .iter()
             .map(|s| (cells[s.pool].len() * (s.key + s.value)) as u64)
             .sum();
-        let head = format::head(part.scope(), &self.identity(), tokens, &runs, row_bytes);
+        let head = format::head(part.scope(), &self.identity(part), tokens, &runs, row_bytes);
 
         let mut sink = Sink::new(out);
         sink.write(&head)?;
@@ -140,7 +140,7 @@ impl Context {
 
     fn load(&mut self, part: Part, state: &[u8]) -> Result<Vec<Token>, StateError> {
         part.check(self)?;
-        let (identity, sizes) = (self.identity(), self.row_sizes());
+        let (identity, sizes) = (self.identity(part), self.row_sizes());
         let mut saved = format::parse(
             state,
             &Expected {
@@ -252,8 +252,8 @@ impl Context {
     }
 
     /// What a state must share with this context.
-    fn identity(&self) -> Identity {
-        use FieldValue::{Count, Digest, Float, Type};
+    fn identity(&self, part: Part) -> Identity {
+        use FieldValue::{Adapters, Count, Digest, Float, Type};
         let model = self.model.fingerprint();
         let mut fields = Vec::new();
         let mut add = |of_model, what, index, value| {
@@ -275,6 +275,7 @@ impl Context {
         add(false, "YaRN beta_fast", None, Float(rope.beta_fast));
         add(false, "YaRN beta_slow", None, Float(rope.beta_slow));
         add(false, "YaRN original context", None, Count(rope.n_ctx_orig));
+        add(false, "adapters", None, Adapters(self.adapters.digest(part.one())));
         let view = self.memory.view();
         add(
             true,

@@ -3,12 +3,14 @@
 mod edit;
 #[allow(clippy::module_inception)]
 mod graph;
+mod linear_attention;
 mod op;
 mod ops;
 mod recur;
 mod tensor;
 
 pub use graph::Graph;
+pub use linear_attention::LinearAttention;
 pub use op::{Attention, Buckets, Op, ROPE_AXES, Rope, RopeKind, Unary, Window};
 pub use ops::ShapeError;
 pub use recur::{Lanes, Recurrence};

@@ -1,8 +1,10 @@
 //! Recurrences: ops that keep a state for each sequence, and the shapes they take.
 
+use super::LinearAttention;
+
 /// What [`Op::Recur`](super::Op::Recur) computes for each token from its operands and the state of its sequence. States are f32;
 /// `s` is the part of one lane (a channel or a head), which never looks at another's.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Recurrence {
     /// Causal convolution of each channel with its own past: `x [c, T]`, `weight [k, c]` -> `[c, T]`.
     /// A channel's state is its last `k - 1` inputs, oldest first; with the present one appended it is multiplied by the channel's weights.
@@ -11,6 +13,13 @@ pub enum Recurrence {
     /// `x [p, h, T]`, `dt [h, T]`, `a [n or 1, h]`, `b [n, g, T]`, `c [n, g, T]` -> `[p, h, T]`; a group serves `h / g` heads.
     /// State `[n, p]` of a head: `s[j, i] = s[j, i] exp(dt a[j]) + dt x[i] b[j]`, then `y[i] = sum_j s[j, i] c[j]`.
     SsmScan,
+    /// Attention by a state instead of stored keys, for each head of the values a matrix `s [dv, dk]` that decays and takes in the values at
+    /// their keys: the gated delta rule (Yang et al., arXiv 2412.06464), with a decay per channel of the keys Kimi delta attention
+    /// (arXiv 2510.26692), with a constant decay lightning attention (Qin et al., arXiv 2401.04658).
+    /// `q` and `k [dk, m, T]`, `v [dv, n, T]`, and optionally `decay [1 or dk, n, T]` and, after it, `beta [1, n, T]` -> `[dv, n, T]`.
+    /// `s[j, i] *= exp(decay[i])`; `d[j] = v[j]`, with the delta rule less `sum_i s[j, i] k[i]`, and times `beta`;
+    /// `s[j, i] += k[i] d[j]`, then `y[j] = scale sum_i s[j, i] q[i]`.
+    LinearAttention(LinearAttention),
 }
 
 /// How a recurrence is cut into independent lanes, and what they keep.
@@ -44,6 +53,7 @@ impl Recurrence {
         match self {
             Recurrence::ShortConv => "short_conv",
             Recurrence::SsmScan => "ssm_scan",
+            Recurrence::LinearAttention(_) => "linear_attention",
         }
     }
 
@@ -53,6 +63,9 @@ impl Recurrence {
             Recurrence::ShortConv => "x [c, T] and weight [k, c] with k > 1",
             Recurrence::SsmScan => {
                 "x [p, h, T], dt [h, T], a [n or 1, h], b [n, g, T] and c [n, g, T] with h a multiple of g"
+            }
+            Recurrence::LinearAttention(_) => {
+                "q and k [dk, m, T], v [dv, n, T] with n a multiple of m, decay [1 or dk, n, T] and beta [1, n, T]"
             }
         }
     }
@@ -78,6 +91,7 @@ impl Recurrence {
                     ne: x,
                 }
             }
+            (Recurrence::LinearAttention(_), operands) => LinearAttention::lanes(operands)?,
             _ => return None,
         };
         lanes.n.checked_mul(lanes.state).filter(|&row| row > 0)?;

@@ -152,6 +152,10 @@ impl Base {
     pub fn n_head(&self, il: usize) -> usize {
         of_layer(&self.n_head, il)
     }
+    /// Query heads of the layer that has most.
+    pub fn n_head_max(&self) -> usize {
+        self.n_head.iter().copied().max().unwrap_or(0)
+    }
     /// Key and value heads.
     pub fn n_head_kv(&self, il: usize) -> usize {
         of_layer(&self.n_head_kv, il)

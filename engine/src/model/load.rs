@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::backend::{Buffer, Device};
-use crate::build::{BuildParams, Builder, Inputs, KvSpec, MemorySpecs, WeightLeaf};
+use crate::build::{BuildError, BuildParams, Builder, Inputs, KvSpec, MemorySpecs, WeightLeaf};
 use crate::gguf::{Gguf, GgufFile, GgufSet, Metadata, Value};
 use crate::graph::{BufferId, Graph, Home, Name};
 use crate::vocab::Vocab;
 
-use super::placement::{Placement, PlacementParams, PlacementSummary};
+use super::placement::{Needs, Placement, PlacementParams, PlacementSummary, RowPart};
 use super::upload::{Locked, check_values, upload};
 use super::{Architecture, Base, BuildGraph, Fingerprint, HparamReader, ModelError, Registered, TableRow, TensorTable};
 
@@ -111,8 +111,8 @@ impl Model {
         let (arch, prefix) = load_arch(set.metadata(), &path, archs, params.arch.as_deref())?;
         let (base, graph, rows) = declare(set.metadata(), TensorTable::of_set(&set), &path, arch, &prefix)?;
         let vocab = load_vocab(set.first().header(), &path)?;
-        let memory = probe(arch, &base, graph.as_ref(), &rows, &path)?;
-        let placement = Placement::new(&params.placement, &rows, base.n_layer(), &memory).map_err(|source| {
+        let needs = probe(arch, &base, graph.as_ref(), &rows, &path)?;
+        let placement = Placement::new(&params.placement, &rows, base.n_layer(), &needs).map_err(|source| {
             ModelError::Placement {
                 path: path.clone(),
                 source,
@@ -142,7 +142,7 @@ impl Model {
             leafs,
             buffers,
             placement,
-            memory,
+            memory: needs.memory,
             fingerprint,
             warnings,
             _locked: locked,
@@ -217,6 +217,10 @@ impl Model {
     pub fn encode(&self, b: &mut Builder<'_>) -> Option<crate::graph::TensorId> {
         self.graph.encode(b)
     }
+    /// As [`Model::memory_specs`], for the graphs of one context: rotations depend on its settings.
+    pub(crate) fn memory_specs_in(&self, params: BuildParams) -> Result<MemorySpecs, BuildError> {
+        needs(self.graph.as_ref(), &self.leafs, params).map(|needs| needs.memory)
+    }
     pub(crate) fn leafs(&self) -> &[WeightLeaf] {
         &self.leafs
     }
@@ -271,23 +275,24 @@ fn plan_table(
     apply_overrides(&mut metadata, &params.overrides);
     let (arch, prefix) = load_arch(&metadata, path, archs, params.arch.as_deref())?;
     let (base, graph, rows) = declare(&metadata, table, path, arch, &prefix)?;
-    let specs = probe(arch, &base, graph.as_ref(), &rows, path)?;
+    let needs = probe(arch, &base, graph.as_ref(), &rows, path)?;
     let placement =
-        Placement::new(&params.placement, &rows, base.n_layer(), &specs).map_err(|source| ModelError::Placement {
+        Placement::new(&params.placement, &rows, base.n_layer(), &needs).map_err(|source| ModelError::Placement {
             path: path.to_owned(),
             source,
         })?;
-    let memory = placement
-        .rows
-        .iter()
-        .map(|&m| placement.types[m].name().to_owned())
-        .collect();
+    let name = |part: &RowPart| placement.types[part.memory].name();
+    let memory_of = |(i, row)| {
+        let names: Vec<_> = placement.parts_or_whole(i, row).iter().map(name).collect();
+        names.join("+")
+    };
+    let memory = rows.iter().enumerate().map(memory_of).collect();
     let summary = placement.summary(&rows);
     Ok(Plan {
         rows,
         memory,
         summary,
-        specs,
+        specs: needs.memory,
     })
 }
 
@@ -381,33 +386,30 @@ fn load_vocab(header: &Gguf, path: &Path) -> Result<Vocab, ModelError> {
     })
 }
 
-/// Builds the graph once without a memory, to learn what memory it needs and that all shapes agree.
+/// Builds the graph once without a memory, to learn what it needs and that all shapes agree.
 fn probe(
     arch: &'static Architecture,
     base: &Base,
     graph: &dyn BuildGraph,
     rows: &[TableRow],
     path: &Path,
-) -> Result<MemorySpecs, ModelError> {
+) -> Result<Needs, ModelError> {
     // Nothing is computed: the weights need shapes, not bytes.
     let nowhere = Home {
         buffer: BufferId(0),
         offset: 0,
     };
-    let leafs: Vec<_> = rows
-        .iter()
-        .map(|r| WeightLeaf {
-            ty: r.stored_type(),
-            ne: r.ne,
-            home: nowhere,
-            name: Name {
-                base: r.base,
-                layer: r.layer,
-            },
-        })
-        .collect();
-    let mut g = Graph::new();
-    let (mut nodes, mut inputs, mut specs) = (Vec::new(), Inputs::default(), MemorySpecs::default());
+    let leaf = |r: &TableRow| WeightLeaf {
+        ty: r.stored_type(),
+        ne: r.ne,
+        home: nowhere,
+        name: Name {
+            base: r.base,
+            layer: r.layer,
+        },
+        parts: Vec::new(),
+    };
+    let leafs: Vec<_> = rows.iter().map(leaf).collect();
     let params = BuildParams {
         n_tokens: 1,
         n_outputs: 1,
@@ -422,23 +424,35 @@ fn probe(
         causal: !arch.bidirectional,
         half_gelu: false,
     };
-    let fault = |source| ModelError::Graph {
+    needs(graph, &leafs, params).map_err(|source| ModelError::Graph {
         path: path.to_owned(),
         source,
-    };
-    if arch.encoder {
-        let params = BuildParams {
-            encoder: true,
-            causal: false,
-            ..params
-        };
-        let mut b = Builder::over_batch(&mut g, &leafs, &mut nodes, &mut inputs, params);
-        graph.encode(&mut b);
-        b.finish().map_err(fault)?;
-    }
-    let mut b = Builder::probe(&mut g, &leafs, &mut nodes, &mut inputs, params, &mut specs);
+    })
+}
+
+fn needs(graph: &dyn BuildGraph, leafs: &[WeightLeaf], params: BuildParams) -> Result<Needs, BuildError> {
+    let mut g = Graph::new();
+    let (mut nodes, mut inputs, mut memory) = (Vec::new(), Inputs::default(), MemorySpecs::default());
+    let mut b = Builder::probe(&mut g, leafs, &mut nodes, &mut inputs, params, &mut memory);
     let result = graph.build(&mut b);
     b.output(result);
-    b.finish().map_err(fault)?;
-    Ok(specs)
+    b.finish()?;
+    // Products have leafs of their own in a probe.
+    let mut divisible: Vec<bool> = nodes.iter().map(Option::is_none).collect();
+    // An encoder keeps nothing, but uses weights too.
+    let params = BuildParams {
+        encoder: true,
+        causal: false,
+        ..params
+    };
+    let mut nothing = MemorySpecs::default();
+    let mut b = Builder::probe(&mut g, leafs, &mut nodes, &mut inputs, params, &mut nothing);
+    if graph.encode(&mut b).is_some() {
+        b.finish()?;
+        divisible
+            .iter_mut()
+            .zip(&nodes)
+            .for_each(|(d, node)| *d &= node.is_none());
+    }
+    Ok(Needs { memory, divisible })
 }

@@ -19,7 +19,8 @@ pub use error::ModelError;
 pub use fingerprint::Fingerprint;
 pub use load::{Declared, LoadParams, Model, Plan, Progress, declare_header, plan, plan_set};
 pub use placement::{
-    DeviceLayers, Placement, PlacementError, PlacementParams, PlacementSummary, SplitMode, TensorOverride,
+    DeviceLayers, Needs, Placement, PlacementError, PlacementParams, PlacementSummary, RowPart, SplitMode,
+    TensorOverride,
 };
 pub use reader::{HparamError, HparamReader};
 pub use table::{Consumer, TableRow, TensorError, TensorTable};

@@ -20,7 +20,7 @@ pub enum SplitMode {
     /// By whole layers.
     #[default]
     Layer,
-    /// Each matrix by rows.
+    /// Each matrix by rows, on all devices that are named, the CPU too if it is; everything else on the main device.
     Row,
 }
 
@@ -59,11 +59,11 @@ pub struct PlacementParams {
     pub devices: Vec<Arc<dyn Device>>,
     /// Layers for them.
     pub n_layers: DeviceLayers,
-    /// Share of the layers of each device; empty: by free memory.
+    /// Share of each device, of the layers or, with [`SplitMode::Row`], of the rows; empty: by free memory.
     pub tensor_split: Vec<f32>,
     /// Division over several devices.
     pub split_mode: SplitMode,
-    /// The device for [`SplitMode::None`].
+    /// The device for [`SplitMode::None`] and [`SplitMode::Row`], counted without the CPU.
     pub main_device: usize,
     /// Exceptions; the first that matches counts.
     pub overrides: Vec<TensorOverride>,
@@ -118,12 +118,6 @@ pub enum PlacementError {
         /// Names there are.
         known: Vec<String>,
     },
-    /// The devices cannot hold parts of a matrix.
-    #[error("device `{device}` cannot split matrices by rows; use split mode `layer`")]
-    NoRowSplit {
-        /// The device.
-        device: String,
-    },
     /// No memory of which a backend can use the tensor.
     #[error("no device computes with tensor `{tensor}` of type {ty}")]
     Unusable {
@@ -143,9 +137,29 @@ pub struct Placement {
     pub layers: Vec<usize>,
     /// Kinds of memory in use, those of the devices in their order.
     pub types: Vec<Arc<dyn BufferType>>,
-    /// Index of the memory of each row of the tensor table.
+    /// Index of the memory of each row of the tensor table; of the first part if it is divided.
     pub rows: Vec<usize>,
+    /// The parts of each row of the tensor table; none if it is whole.
+    pub parts: Vec<Vec<RowPart>>,
     offload_kv: bool,
+}
+
+/// Consecutive rows of a matrix that lie in one memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowPart {
+    /// Index of the memory.
+    pub memory: usize,
+    /// How many rows.
+    pub n_rows: usize,
+}
+
+/// What a model's graph says about the placement of its tensors.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Needs {
+    /// What the graph needs from a memory.
+    pub memory: MemorySpecs,
+    /// By row of the tensor table: only products use the tensor, and they can be computed part by part.
+    pub divisible: Vec<bool>,
 }
 
 /// What a placement amounts to.
@@ -165,7 +179,7 @@ impl Placement {
         params: &PlacementParams,
         rows: &[TableRow],
         n_layer: usize,
-        memory: &MemorySpecs,
+        needs: &Needs,
     ) -> Result<Placement, PlacementError> {
         let cpu = backend::default_device();
         let mut devices: Vec<_> = params
@@ -188,7 +202,7 @@ impl Placement {
         let n_offloaded = match params.n_layers {
             _ if n_devices == 0 => 0,
             DeviceLayers::Count(n) => n.min(n_layer + 1),
-            DeviceLayers::Auto => layers_that_fit(params, &devices[..n_devices], rows, n_layer, memory),
+            DeviceLayers::Auto => layers_that_fit(params, &devices[..n_devices], rows, n_layer, needs),
         };
         let layers = assign_layers(params, &devices[..n_devices], n_layer, n_offloaded);
         let mut placement = Placement {
@@ -196,12 +210,23 @@ impl Placement {
             layers,
             types,
             rows: Vec::new(),
+            parts: Vec::new(),
             offload_kv: params.offload_kv,
         };
-        placement.rows = rows
-            .iter()
-            .map(|row| placement.memory_of(row, &params.overrides))
-            .collect::<Result<_, _>>()?;
+        let shares = row_shares(params, &placement.devices);
+        for (i, row) in rows.iter().enumerate() {
+            let is_divisible = needs.divisible.get(i).is_some_and(|&d| d);
+            let parts = if is_divisible {
+                placement.parts_of(row, &shares, &params.overrides)
+            } else {
+                Vec::new()
+            };
+            placement.rows.push(match parts.first() {
+                Some(part) => part.memory,
+                None => placement.memory_of(row, &params.overrides)?,
+            });
+            placement.parts.push(parts);
+        }
         Ok(placement)
     }
 
@@ -227,9 +252,11 @@ impl Placement {
         let mut bytes: Vec<_> = self.types.iter().map(|t| (t.name().to_owned(), 0)).collect();
         // A tied output shares its tensor with the embedding, unless it lies elsewhere.
         let mut seen = HashSet::new();
-        for (row, &ty) in rows.iter().zip(&self.rows) {
-            if seen.insert((row.file_index, row.offset, ty)) {
-                bytes[ty].1 += row.bytes();
+        for (i, row) in rows.iter().enumerate() {
+            for part in self.parts_or_whole(i, row) {
+                if seen.insert((row.file_index, row.offset, part.memory)) {
+                    bytes[part.memory].1 += row.bytes() / row.ne[1] * part.n_rows;
+                }
             }
         }
         PlacementSummary {
@@ -239,27 +266,68 @@ impl Placement {
         }
     }
 
+    /// Where row `i` of the tensor table lies: its parts, or one with all of it.
+    pub fn parts_or_whole(&self, i: usize, row: &TableRow) -> Vec<RowPart> {
+        match &self.parts[i] {
+            parts if parts.is_empty() => vec![RowPart {
+                memory: self.rows[i],
+                n_rows: row.ne[1],
+            }],
+            parts => parts.clone(),
+        }
+    }
+
+    /// The rows of a matrix that each device gets by its share. None if it stays whole: because it is no single matrix, its layer is the
+    /// CPU's, it was given a place by name, or some device cannot compute with it.
+    fn parts_of(&self, row: &TableRow, shares: &[(usize, f64)], overrides: &[TensorOverride]) -> Vec<RowPart> {
+        let cpu = self.devices.len() - 1;
+        let is_matrix = row.consumer == Consumer::MulMat && row.ne[2..] == [1, 1] && row.stored_type() == row.ty;
+        if !is_matrix || self.device_of(row) == cpu || overrides.iter().any(|o| o.pattern.is_match(&row.name)) {
+            return Vec::new();
+        }
+        let counts = divide(row.ne[1], shares.iter().map(|&(_, share)| share));
+        let taken = shares.iter().zip(counts).filter(|(_, n)| *n > 0);
+        let devices: Vec<_> = taken.map(|(&(d, _), n)| (&self.devices[d], n)).collect();
+        if devices.len() < 2 || !devices.iter().all(|(d, _)| computes_with(d.as_ref(), row)) {
+            return Vec::new();
+        }
+        let part = |(device, n_rows): (&Arc<dyn Device>, usize)| RowPart {
+            memory: self.memory_index(device.as_ref()),
+            n_rows,
+        };
+        devices.into_iter().map(part).collect()
+    }
+
+    /// Index of the device of a tensor's layer.
+    fn device_of(&self, row: &TableRow) -> usize {
+        let cpu = self.devices.len() - 1;
+        match (row.layer, row.consumer) {
+            (Some(il), _) => self.layers.get(il as usize).copied().unwrap_or(cpu),
+            // Reading a few rows of a large table is not worth its place on a device.
+            (None, Consumer::GetRows) => cpu,
+            (None, _) => self.layers.last().copied().unwrap_or(cpu),
+        }
+    }
+
+    fn memory_index(&self, device: &dyn Device) -> usize {
+        let ty = device.buffer_type();
+        let same = |t: &Arc<dyn BufferType>| t.name() == ty.name();
+        self.types
+            .iter()
+            .position(same)
+            .expect("every device's memory is listed")
+    }
+
     /// The first memory, of the layer's device or the CPU, in which a backend computes with the tensor.
     fn memory_of(&self, row: &TableRow, overrides: &[TensorOverride]) -> Result<usize, PlacementError> {
         let chosen = overrides.iter().find(|o| o.pattern.is_match(&row.name));
         if let Some(memory) = chosen.and_then(|o| o.memory(&self.types)) {
             return Ok(memory);
         }
-        let cpu = self.devices.len() - 1;
-        let device = match (row.layer, row.consumer) {
-            (Some(il), _) => self.layers.get(il as usize).copied().unwrap_or(cpu),
-            // Reading a few rows of a large table is not worth its place on a device.
-            (None, Consumer::GetRows) => cpu,
-            (None, _) => self.layers.last().copied().unwrap_or(cpu),
-        };
+        let (device, cpu) = (self.device_of(row), self.devices.len() - 1);
         for device in [&self.devices[device], &self.devices[cpu]] {
             if computes_with(device.as_ref(), row) {
-                let name = device.buffer_type().name().to_owned();
-                return Ok(self
-                    .types
-                    .iter()
-                    .position(|t| t.name() == name)
-                    .expect("every device's memory is listed"));
+                return Ok(self.memory_index(device.as_ref()));
             }
         }
         Err(PlacementError::Unusable {
@@ -285,7 +353,7 @@ fn check(params: &PlacementParams, devices: &[Arc<dyn Device>]) -> Result<(), Pl
     if count == 0 {
         return Ok(());
     }
-    if params.split_mode == SplitMode::None && params.main_device >= count {
+    if params.split_mode != SplitMode::Layer && params.main_device >= count {
         return Err(PlacementError::NoSuchDevice {
             setting: "main_device",
             index: params.main_device,
@@ -293,14 +361,14 @@ fn check(params: &PlacementParams, devices: &[Arc<dyn Device>]) -> Result<(), Pl
         });
     }
     let shares = &params.tensor_split;
+    // The CPU takes part in the division of rows if it is named.
+    let count = match params.split_mode {
+        SplitMode::Row => params.devices.len(),
+        _ => count,
+    };
     let bad = |s: &f32| !s.is_finite() || *s < 0.0;
     if shares.len() > count || shares.iter().any(bad) || (!shares.is_empty() && shares.iter().all(|&s| s == 0.0)) {
         return Err(PlacementError::Split { count });
-    }
-    if params.split_mode == SplitMode::Row && count > 1 {
-        return Err(PlacementError::NoRowSplit {
-            device: devices[0].name().to_owned(),
-        });
     }
     Ok(())
 }
@@ -333,7 +401,7 @@ fn assign_layers(
 }
 
 fn shares(params: &PlacementParams, devices: &[Arc<dyn Device>]) -> Vec<f64> {
-    if params.split_mode == SplitMode::None {
+    if params.split_mode != SplitMode::Layer {
         return (0..devices.len())
             .map(|d| (d == params.main_device) as u8 as f64)
             .collect();
@@ -346,26 +414,72 @@ fn shares(params: &PlacementParams, devices: &[Arc<dyn Device>]) -> Vec<f64> {
     devices.iter().map(|d| d.memory().0.max(1) as f64).collect()
 }
 
+/// With [`SplitMode::Row`], the devices that divide the rows of matrices, by index, with their shares.
+fn row_shares(params: &PlacementParams, devices: &[Arc<dyn Device>]) -> Vec<(usize, f64)> {
+    if params.split_mode != SplitMode::Row {
+        return Vec::new();
+    }
+    let share = |(i, device): (usize, &Arc<dyn Device>)| {
+        let index = devices.iter().position(|d| d.name() == device.name())?;
+        let share = match params.tensor_split.as_slice() {
+            [] => device.memory().0.max(1) as f64,
+            split => f64::from(split.get(i).copied().unwrap_or(0.0)),
+        };
+        Some((index, share))
+    };
+    params.devices.iter().enumerate().filter_map(share).collect()
+}
+
+/// Kernels multiply several rows at once: parts begin at multiples of this where there are enough rows.
+const ROW_STEP: usize = 32;
+
+/// Divides `n` rows by shares.
+fn divide(n: usize, shares: impl ExactSizeIterator<Item = f64> + Clone) -> Vec<usize> {
+    let total: f64 = shares.clone().sum();
+    let step = if n >= ROW_STEP * shares.len() { ROW_STEP } else { 1 };
+    let (mut sum, mut begin) = (0.0, 0);
+    let mut counts = Vec::with_capacity(shares.len());
+    for share in shares {
+        sum += share;
+        // The rounded end of the last share with anything in it is the end: `sum` is then `total`.
+        let end = if sum >= total {
+            n
+        } else {
+            ((sum / total * n as f64 / step as f64).round() as usize * step).min(n)
+        };
+        counts.push(end - begin);
+        begin = end;
+    }
+    counts
+}
+
 /// How many layers, from the last down, fit into the free memory of the devices with their keys and values.
 fn layers_that_fit(
     params: &PlacementParams,
     devices: &[Arc<dyn Device>],
     rows: &[TableRow],
     n_layer: usize,
-    memory: &MemorySpecs,
+    needs: &Needs,
 ) -> usize {
+    let shares = row_shares(params, devices);
+    // The CPU, if it is named, is none of `devices`.
+    let all: f64 = row_shares(params, &params.devices).iter().map(|(_, s)| s).sum();
     let mut sizes = vec![0usize; n_layer + 1];
-    for row in rows {
-        match row.layer {
-            Some(il) if (il as usize) < n_layer => sizes[il as usize] += row.bytes(),
-            None if row.consumer != Consumer::GetRows => sizes[n_layer] += row.bytes(),
-            _ => {}
-        }
+    let mut divided = vec![0usize; n_layer + 1];
+    for (i, row) in rows.iter().enumerate() {
+        let layer = match row.layer {
+            Some(il) if (il as usize) < n_layer => il as usize,
+            None if row.consumer != Consumer::GetRows => n_layer,
+            _ => continue,
+        };
+        let is_divided = !shares.is_empty() && needs.divisible.get(i) == Some(&true);
+        let sum = if is_divided { &mut divided } else { &mut sizes };
+        sum[layer] += row.bytes();
     }
     if params.offload_kv {
         // A state for now and one from before, for one sequence.
-        let states = memory.states.iter().map(|s| (s.layer, 2 * size_of::<f32>() * s.row));
-        let kv = (memory.kv.iter()).map(|s| (s.layer, 2 * (s.k_row + s.v_row) * params.kv_cells));
+        let states = (needs.memory.states.iter()).map(|s| (s.layer, 2 * size_of::<f32>() * s.row));
+        let kv = (needs.memory.kv.iter()).map(|s| (s.layer, 2 * (s.k_row + s.v_row) * params.kv_cells));
         for (layer, bytes) in kv.chain(states).filter(|&(layer, _)| layer < n_layer) {
             sizes[layer] += bytes;
         }
@@ -374,6 +488,9 @@ fn layers_that_fit(
         let mut used = vec![0usize; devices.len() + 1];
         for (il, d) in assign_layers(params, devices, n_layer, n).into_iter().enumerate() {
             used[d] = used[d].saturating_add(sizes[il]);
+            for &(device, share) in shares.iter().filter(|_| d < devices.len()) {
+                used[device] = used[device].saturating_add((share / all * divided[il] as f64) as usize);
+            }
         }
         devices
             .iter()
@@ -418,6 +535,25 @@ fn probe_op(g: &mut Graph, w: TensorId, row: &TableRow) -> Result<TensorId, Shap
         Consumer::Elementwise => {
             let x = g.input(GgmlType::F32, [k, m, n_expert, row.ne[3]], "x");
             g.mul(x, w)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_divided_by_shares() {
+        let divided = |n: usize, shares: &[f64]| divide(n, shares.iter().copied());
+        assert_eq!(divided(256, &[1.0, 1.0]), [128, 128]);
+        assert_eq!(divided(256, &[3.0, 1.0]), [192, 64]);
+        assert_eq!(divided(100, &[1.0, 1.0]), [64, 36], "in steps of 32");
+        assert_eq!(divided(7, &[1.0, 1.0]), [4, 3], "too few for steps");
+        assert_eq!(divided(256, &[0.0, 1.0, 0.0]), [0, 256, 0]);
+        assert_eq!(divided(1, &[1.0, 1.0, 1.0]).iter().sum::<usize>(), 1);
+        for n in 1..300 {
+            assert_eq!(divided(n, &[0.3, 0.3, 0.4]).iter().sum::<usize>(), n);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use rayon::prelude::*;
 
 use crate::backend::{Buffer, BufferType};
-use crate::build::WeightLeaf;
+use crate::build::{WeightLeaf, WeightPart};
 use crate::gguf::{GgufSet, Mapping};
 use crate::graph::{BufferId, Home, Name};
 
@@ -37,26 +37,48 @@ pub(super) fn upload(
         }
     }
     let mut layout = Layout::new(set, placement);
-    let homes: Vec<Home> = (0..rows.len()).map(|i| layout.place(set, rows, placement, i)).collect();
+    let pieces: Vec<Vec<Piece>> = (0..rows.len()).map(|i| layout.place(set, rows, placement, i)).collect();
     let buffers = layout.allocate().map_err(|source| ModelError::Backend {
         path: path.to_owned(),
         source,
     })?;
-    copy(set, rows, &homes, &buffers, layout.n_mapped, params)?;
+    copy(set, rows, &pieces, &buffers, layout.n_mapped, params)?;
     let leafs = rows
         .iter()
-        .zip(homes)
-        .map(|(row, home)| WeightLeaf {
-            ty: row.stored_type(),
-            ne: row.ne,
-            home,
-            name: Name {
-                base: row.base,
-                layer: row.layer,
-            },
-        })
+        .zip(&pieces)
+        .map(|(row, pieces)| leaf(row, pieces))
         .collect();
     Ok((leafs, buffers))
+}
+
+/// Consecutive rows of a tensor that go to one memory: of most tensors all of them.
+#[derive(Clone, Copy)]
+struct Piece {
+    /// First byte in the tensor as it is stored.
+    begin: usize,
+    bytes: usize,
+    n_rows: usize,
+    home: Home,
+}
+
+fn leaf(row: &TableRow, pieces: &[Piece]) -> WeightLeaf {
+    let part = |p: &Piece| WeightPart {
+        n_rows: p.n_rows,
+        home: p.home,
+    };
+    WeightLeaf {
+        ty: row.stored_type(),
+        ne: row.ne,
+        home: pieces[0].home,
+        name: Name {
+            base: row.base,
+            layer: row.layer,
+        },
+        parts: match pieces {
+            [_] => Vec::new(),
+            pieces => pieces.iter().map(part).collect(),
+        },
+    }
 }
 
 /// Mapped shards come first, then the buffers to allocate.
@@ -67,8 +89,8 @@ struct Layout {
     new: Vec<(Arc<dyn BufferType>, usize)>,
     /// The buffer that each kind of memory is being filled in.
     open: Vec<Option<usize>>,
-    /// Homes of rows that others share (a tied output): file tensor, offset, memory.
-    seen: Vec<((usize, usize, usize), Home)>,
+    /// Homes of pieces that others share (a tied output): file tensor, offset, memory, size.
+    seen: Vec<((usize, usize, usize, usize), Home)>,
 }
 
 impl Layout {
@@ -85,9 +107,38 @@ impl Layout {
         }
     }
 
-    fn place(&mut self, set: &GgufSet, rows: &[TableRow], placement: &Placement, i: usize) -> Home {
-        let (row, memory) = (&rows[i], placement.rows[i]);
-        let key = (row.file_index, row.offset, memory);
+    fn place(&mut self, set: &GgufSet, rows: &[TableRow], placement: &Placement, i: usize) -> Vec<Piece> {
+        let row = &rows[i];
+        let mut begin = 0;
+        let parts = placement.parts_or_whole(i, row);
+        let pieces = parts.iter().map(|part| {
+            // Divided tensors are matrices; whole ones may have further dimensions.
+            let bytes = match parts.len() {
+                1 => row.bytes(),
+                _ => row.bytes() / row.ne[1] * part.n_rows,
+            };
+            let piece = Piece {
+                begin,
+                bytes,
+                n_rows: part.n_rows,
+                home: self.home(set, row, placement, part.memory, (begin, bytes)),
+            };
+            begin += bytes;
+            piece
+        });
+        pieces.collect()
+    }
+
+    /// A place for `bytes` of a tensor from byte `begin` on.
+    fn home(
+        &mut self,
+        set: &GgufSet,
+        row: &TableRow,
+        placement: &Placement,
+        memory: usize,
+        (begin, bytes): (usize, usize),
+    ) -> Home {
+        let key = (row.file_index, row.offset + begin, memory, bytes);
         if let Some((_, home)) = self.seen.iter().find(|(k, _)| *k == key) {
             return *home;
         }
@@ -97,10 +148,10 @@ impl Layout {
             let info = file.tensor(&row.name).expect("the table was matched against this file");
             Home {
                 buffer: BufferId(row.shard as u32),
-                offset: file.tensor_offset(info) + row.offset,
+                offset: file.tensor_offset(info) + row.offset + begin,
             }
         } else {
-            self.take(ty, memory, row.bytes())
+            self.take(ty, memory, bytes)
         };
         self.seen.push((key, home));
         home
@@ -135,51 +186,46 @@ impl Layout {
 fn copy(
     set: &GgufSet,
     rows: &[TableRow],
-    homes: &[Home],
+    pieces: &[Vec<Piece>],
     buffers: &[Arc<dyn Buffer>],
     n_mapped: usize,
     params: &LoadParams,
 ) -> Result<(), ModelError> {
     let path = set.first().path();
-    let is_new = |home: &Home| home.buffer.0 as usize >= n_mapped;
-    let total: usize = rows
-        .iter()
-        .zip(homes)
-        .filter(|(_, h)| is_new(h))
-        .map(|(r, _)| r.bytes())
-        .sum();
+    let of_row = |(row, pieces): (_, &'_ Vec<Piece>)| pieces.iter().map(move |&p| (row, p)).collect::<Vec<_>>();
+    let mut new: Vec<(&TableRow, Piece)> = rows.iter().zip(pieces).flat_map(of_row).collect();
+    new.retain(|(_, piece)| piece.home.buffer.0 as usize >= n_mapped);
+    let total: usize = new.iter().map(|(_, p)| p.bytes).sum();
     let (done, cancelled) = (AtomicUsize::new(0), AtomicBool::new(false));
-    rows.par_iter()
-        .zip(homes)
-        .filter(|(_, home)| is_new(home))
-        .try_for_each(|(row, home)| {
-            if cancelled.load(Ordering::Relaxed) {
-                return Err(ModelError::Cancelled { path: path.to_owned() });
-            }
-            let fail = |source| ModelError::Backend {
-                path: path.to_owned(),
-                source,
-            };
-            write_row(set, row, &*buffers[home.buffer.0 as usize], home.offset).map_err(fail)?;
-            let done = done.fetch_add(row.bytes(), Ordering::Relaxed) + row.bytes();
-            progress(params, path, done as f32 / total as f32 * 0.99)
-                .inspect_err(|_| cancelled.store(true, Ordering::Relaxed))
-        })
+    new.par_iter().try_for_each(|(row, piece)| {
+        if cancelled.load(Ordering::Relaxed) {
+            return Err(ModelError::Cancelled { path: path.to_owned() });
+        }
+        let fail = |source| ModelError::Backend {
+            path: path.to_owned(),
+            source,
+        };
+        write_piece(set, row, piece, &*buffers[piece.home.buffer.0 as usize]).map_err(fail)?;
+        let done = done.fetch_add(piece.bytes, Ordering::Relaxed) + piece.bytes;
+        progress(params, path, done as f32 / total as f32 * 0.99)
+            .inspect_err(|_| cancelled.store(true, Ordering::Relaxed))
+    })
 }
 
-fn write_row(
+fn write_piece(
     set: &GgufSet,
     row: &TableRow,
+    piece: &Piece,
     buffer: &dyn Buffer,
-    offset: usize,
 ) -> Result<(), crate::backend::BackendError> {
     let bytes = file_bytes(set, row);
     if row.stored_type() == row.ty {
-        return buffer.write(offset, bytes);
+        return buffer.write(piece.home.offset, &bytes[piece.begin..piece.begin + piece.bytes]);
     }
+    // Only whole tensors are stored in another type.
     let mut floats = vec![0f32; row.ne.iter().product()];
     kernels::dequantize_row(row.ty, bytes, &mut floats);
-    buffer.write(offset, bytemuck::cast_slice(&floats))
+    buffer.write(piece.home.offset, bytemuck::cast_slice(&floats))
 }
 
 /// A row's bytes in its shard.

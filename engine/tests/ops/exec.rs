@@ -89,9 +89,19 @@ impl Prepared {
         Ok(self.result())
     }
 
+    /// The elements of the result and, of an op that keeps states, what it leaves of those.
     fn result(&self) -> Vec<f32> {
-        let t = self.graph.tensor(self.node);
-        let home = self.graph.home(self.node).unwrap();
+        let node = self.graph.tensor(self.node);
+        let mut out = self.elements(self.node);
+        if let Some(i) = node.op.state_operand() {
+            out.extend(self.elements(node.source(i)));
+        }
+        out
+    }
+
+    fn elements(&self, id: TensorId) -> Vec<f32> {
+        let t = self.graph.tensor(id);
+        let home = self.graph.home(id).unwrap();
         let mut bytes = vec![0; t.nbytes()];
         self.memory.get(home.buffer).read(home.offset, &mut bytes).unwrap();
         if t.ty == GgmlType::I32 {

@@ -4,6 +4,7 @@ mod case;
 mod cases;
 mod exec;
 mod faults;
+mod linear_attention;
 
 use case::Case;
 use exec::{Prepared, devices_under_test, nmse};
@@ -46,15 +47,15 @@ fn compare(cases: Vec<Case>) {
 }
 
 macro_rules! suites {
-    ($( $name:ident )*) => { $(
+    ($module:ident: $( $name:ident )*) => { $(
         #[test]
         fn $name() {
-            compare(cases::$name());
+            compare($module::$name());
         }
     )* };
 }
 
-suites! {
+suites! { cases:
     sums_and_products
     scaling
     activations
@@ -76,4 +77,9 @@ suites! {
     attention_windows
     attention_by_relative_position
     attention_of_many_cells
+}
+
+suites! { linear_attention:
+    linear_attention
+    linear_attention_over_cells
 }

@@ -244,6 +244,38 @@ unsafe fn columns<V: Simd, const C: usize>(a: *const f32, m: usize, x: *const f3
     }
 }
 
+/// x[j n + i] = c[j] x[j n + i] + a[j] d[i] for `m` rows
+///
+/// # Safety
+/// As above, with `c` and `a` valid for `m` floats and `x` for `m n`.
+#[inline(always)]
+pub(crate) unsafe fn scale_add_outer<V: Simd>(
+    c: *const f32,
+    a: *const f32,
+    m: usize,
+    d: *const f32,
+    x: *mut f32,
+    n: usize,
+) {
+    // SAFETY: columns lie below `n` and rows below `m`; the rest is the caller's promise.
+    unsafe {
+        for j in 0..m {
+            let (c, a, row) = (V::splat(*c.add(j)), V::splat(*a.add(j)), x.add(j * n));
+            let mut i = 0;
+            while i + V::LANES <= n {
+                let scaled = V::load(row.add(i)).mul(c);
+                V::load(d.add(i)).mul_add(a, scaled).store(row.add(i));
+                i += V::LANES;
+            }
+            if i < n {
+                let scaled = V::load_partial(row.add(i), n - i).mul(c);
+                let sum = V::load_partial(d.add(i), n - i).mul_add(a, scaled);
+                sum.store_partial(row.add(i), n - i);
+            }
+        }
+    }
+}
+
 /// out[i] = scale x[i] + bias
 #[inline(always)]
 pub(crate) unsafe fn scale<V: Simd>(scale: f32, bias: f32, x: *const f32, out: *mut f32, n: usize) {

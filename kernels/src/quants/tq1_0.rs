@@ -1,8 +1,10 @@
 //! TQ1_0: 256 values of -1, 0 or 1, five to a byte, one scale.
 
+use std::mem::offset_of;
+
 use super::{Block, Half};
 use crate::GgmlType;
-use crate::generic::blocks::Decode;
+use crate::generic::blocks::{Decode, Sink};
 use crate::simd::Simd;
 
 /// A byte `b` stands for the number 0.t0t1t2t3t4 to base 3, rounded up to 1/256; a value is `d * (t - 1)`. Digit `t` of byte `j` of
@@ -37,4 +39,42 @@ impl Block for BlockTQ1_0 {
     }
 }
 
-impl<V: Simd> Decode<V> for BlockTQ1_0 {}
+/// Every byte of the word times 3, without what goes beyond a byte: the first digit is shifted out.
+#[inline(always)]
+fn next_digits(bytes: u32) -> u32 {
+    const EVEN: u32 = 0x00ff_00ff;
+    ((bytes & EVEN) * 3 & EVEN) | ((bytes >> 8 & EVEN) * 3 & EVEN) << 8
+}
+
+impl<V: Simd> Decode<V> for BlockTQ1_0 {
+    #[inline(always)]
+    unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let d = V::splat_f16(p.add(offset_of!(Self, d)));
+            let one = V::splat(1.0);
+            for (run, run_len, first) in [(0, 32, 0), (32, 16, 160)] {
+                for at in (0..run_len).step_by(V::LANES) {
+                    let mut bytes = V::load_u8(p.add(offset_of!(Self, qs) + run + at));
+                    for t in 0..5 {
+                        // The digit is what 3 times the byte has beyond a byte, the rest holds the next digits.
+                        let three = V::plus(bytes, V::shl(bytes, 1));
+                        let digit = V::from_int(V::shr(three, 8));
+                        sink.put(first + t * run_len + at, digit.sub(one).mul(d));
+                        bytes = V::and(three, 255);
+                    }
+                }
+            }
+            let q0 = u32::from_le_bytes(p.add(offset_of!(Self, qh)).cast::<[u8; 4]>().read());
+            let q1 = next_digits(q0);
+            let q2 = next_digits(q1);
+            let words = [q0, q1, q2, next_digits(q2)].map(u64::from);
+            let words = [words[0] | words[1] << 32, words[2] | words[3] << 32];
+            for at in (0..16).step_by(V::LANES) {
+                let bytes = V::bytes([words[at / 8], words[1]]);
+                let three = V::plus(bytes, V::shl(bytes, 1));
+                sink.put(240 + at, V::from_int(V::shr(three, 8)).sub(one).mul(d));
+            }
+        }
+    }
+}

@@ -120,6 +120,8 @@ pub(crate) trait Simd: Copy {
     fn and(bits: Self::Int, x: u32) -> Self::Int;
     /// Lanes as bits `a | b`.
     fn or(a: Self::Int, b: Self::Int) -> Self::Int;
+    /// Lanes as integers `a + b`, which wrap around.
+    fn plus(a: Self::Int, b: Self::Int) -> Self::Int;
     /// Lanes shifted up.
     fn shl(bits: Self::Int, n: u32) -> Self::Int;
     /// Lanes shifted down, zeros moving in.

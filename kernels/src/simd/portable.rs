@@ -230,6 +230,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn plus(a: Self::Int, b: Self::Int) -> Self::Int {
+        std::array::from_fn(|i| a[i].wrapping_add(b[i]))
+    }
+
+    #[inline(always)]
     fn shl(bits: Self::Int, n: u32) -> Self::Int {
         bits.map(|bits| bits << n)
     }

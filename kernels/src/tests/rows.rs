@@ -156,6 +156,28 @@ fn weighted_rows() {
 }
 
 #[test]
+fn outer_products_on_decayed_rows() {
+    for kernels in all_kernels() {
+        for n in LENGTHS {
+            for m in [0, 1, 5] {
+                let (c, a, d, x) = (noise(1, m), noise(2, m), noise(3, n), noise(4, m * n));
+                let mut got = x.clone();
+                // SAFETY: there are that many factors and rows, the CPU has the instructions.
+                unsafe {
+                    let (c, a) = (c.as_ptr(), a.as_ptr());
+                    (kernels.scale_add_outer)(c, a, m, d.as_ptr(), got.as_mut_ptr(), n);
+                }
+                for (at, (got, x)) in got.iter().zip(wide(&x)).enumerate() {
+                    let (j, i) = (at / n, at % n);
+                    let want = f64::from(c[j]) * x + f64::from(a[j]) * f64::from(d[i]);
+                    assert_close("scale_add_outer", *got, want, 1.0);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn rows_are_decoded_one_after_another() {
     let floats = noise(1, 3 * 64);
     let mut bytes = vec![0; 3 * 100];

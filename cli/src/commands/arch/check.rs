@@ -2,12 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::conformance::{CheckParams, Comparison, Fixture, fixtures};
 use engine::context::ContextParams;
-use engine::gguf::{Gguf, GgufWriter, seeded, split};
 use engine::model::Model;
 use kernels::GgmlType;
 use rayon::iter::{ParallelBridge, ParallelIterator};
@@ -65,7 +63,7 @@ fn compare(fixture: &Fixture, params: &CheckParams, files: Option<u16>, limit: f
 
 fn compare_files(fixture: &Fixture, params: &CheckParams, n_files: u16, limit: f64) -> Outcome<Comparison> {
     let dir = tempfile::tempdir()?;
-    let first = write_files(&Gguf::open_header(&fixture.header)?, params.seed, n_files, dir.path())?;
+    let first = fixture.write_files(dir.path(), params.seed, n_files)?;
     let model = Model::load(&first, archs::ALL, &params.load)?;
     let nmse = fixture.nmse_of(Arc::new(model), &params.context)?;
     let rounding = if nmse <= limit {
@@ -74,34 +72,6 @@ fn compare_files(fixture: &Fixture, params: &CheckParams, n_files: u16, limit: f
         Some(fixture.rounding(archs::ALL, params)?)
     };
     Ok(Comparison { nmse, limit, rounding })
-}
-
-/// Writes the model that a header and a seed stand for, its tensors spread over `n_files`, and returns the first file.
-fn write_files(header: &Gguf, seed: u64, n_files: u16, dir: &Path) -> Outcome<PathBuf> {
-    let prefix = dir.join("model");
-    if n_files == 1 {
-        let path = prefix.with_extension("gguf");
-        std::fs::write(&path, seeded::seeded_model(header, seed)?)?;
-        return Ok(path);
-    }
-    let tensors = header.tensors();
-    let bound = |no: u16| tensors.len() * usize::from(no) / usize::from(n_files);
-    for no in 0..n_files {
-        let mut writer = GgufWriter::new();
-        if no == 0 {
-            writer.metadata = header.metadata.clone();
-        }
-        writer.set(split::KEY_NO, no).set(split::KEY_COUNT, n_files);
-        writer.set(split::KEY_TENSORS_COUNT, i32::try_from(tensors.len())?);
-        for t in &tensors[bound(no)..bound(no + 1)] {
-            let mut values = vec![0f32; t.n_elements()];
-            seeded::fill_f32(&t.name, seed, &mut values);
-            let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
-            writer.add_tensor(t.name.as_str(), GgmlType::F32, t.shape(), bytes)?;
-        }
-        writer.write_file(split::part_path(&prefix, no, n_files))?;
-    }
-    Ok(split::part_path(&prefix, 0, n_files))
 }
 
 /// The fixtures that the arguments ask for. Each name must stand for something: a check of nothing passes too easily.

@@ -3,6 +3,7 @@
 
 mod array;
 mod attention;
+mod linear_attention;
 mod memory;
 mod ops;
 mod recur;

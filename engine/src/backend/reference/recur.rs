@@ -1,6 +1,7 @@
 //! Recurrences: one token after the other, lane by lane.
 
 use super::array::{Array, Ints};
+use super::linear_attention::linear_attention;
 use super::ops::{NoSuchRow, row_number};
 use crate::graph::{MAX_SRC, Recurrence};
 
@@ -28,6 +29,9 @@ pub(super) fn recur(
         let y = &mut out.data[t * width..(t + 1) * width];
         match recurrence {
             Recurrence::ShortConv => short_conv(t, state, y, op(0), op(1)),
+            Recurrence::LinearAttention(p) => {
+                linear_attention(p, t, state, y, [op(0), op(1), op(2)], [operands[3], operands[4]])
+            }
             Recurrence::SsmScan => ssm_scan(t, state, y, [op(0), op(1), op(2), op(3), op(4)]),
         }
     }

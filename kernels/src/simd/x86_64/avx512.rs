@@ -116,6 +116,7 @@ impl Simd for Avx512 {
         };
         fn and(bits: __m512i, x: u32) -> __m512i = _mm512_and_si512(bits, _mm512_set1_epi32(x as i32));
         fn or(a: __m512i, b: __m512i) -> __m512i = _mm512_or_si512(a, b);
+        fn plus(a: __m512i, b: __m512i) -> __m512i = _mm512_add_epi32(a, b);
         // By a count in a register, which the compiler turns into the immediate form: counts are constants once inlined.
         fn shl(bits: __m512i, n: u32) -> __m512i = _mm512_sll_epi32(bits, _mm_cvtsi32_si128(n as i32));
         fn shr(bits: __m512i, n: u32) -> __m512i = _mm512_srl_epi32(bits, _mm_cvtsi32_si128(n as i32));

@@ -3,6 +3,7 @@
 mod attention;
 mod elementwise;
 mod layout;
+mod linear_attention;
 mod mul_mat;
 mod norm;
 mod recur;

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use kernels::rows;
 
+use super::linear_attention::{self, Heads};
 use super::{Fault, Need, Task, row_number};
 use crate::backend::cpu::scratch::take;
 use crate::backend::cpu::view::{Source, States, Target};
@@ -29,6 +30,7 @@ pub(super) fn need(graph: &Graph, node: &Tensor, recurrence: Recurrence) -> Need
     let per_member = match recurrence {
         Recurrence::ShortConv => 0,
         Recurrence::SsmScan => graph.tensor(node.source(FIRST + 3)).ne[0],
+        Recurrence::LinearAttention(_) => linear_attention::need(graph.tensor(node.source(FIRST)).ne[0], node.ne[0]),
     };
     Need { per_member, shared: 0 }
 }
@@ -46,6 +48,11 @@ pub(super) fn recur(task: Task<'_>, recurrence: Recurrence) -> Result<(), Fault>
             let op = ShortConv::new(op(0), op(1));
             walk.run(task, |turn| op.step(turn))
         }
+        Recurrence::LinearAttention(p) => {
+            let optional = |i: usize| task.optional(FIRST + i);
+            let op = Heads::new(p, [op(0), op(1), op(2)], [optional(3), optional(4)]);
+            walk.run(task, |turn| op.step(turn))
+        }
         Recurrence::SsmScan => {
             let op = SsmScan::new([op(0), op(1), op(2), op(3), op(4)]);
             walk.run(task, |turn| op.step(turn))
@@ -54,14 +61,14 @@ pub(super) fn recur(task: Task<'_>, recurrence: Recurrence) -> Result<(), Fault>
 }
 
 /// One token of some lanes.
-struct Turn<'a> {
-    t: usize,
-    lanes: Range<usize>,
+pub(super) struct Turn<'a> {
+    pub(super) t: usize,
+    pub(super) lanes: Range<usize>,
     /// Of these lanes, before and after the token.
-    state: &'a mut [f32],
+    pub(super) state: &'a mut [f32],
     /// The result of these lanes.
-    out: &'a mut [f32],
-    scratch: &'a mut [f32],
+    pub(super) out: &'a mut [f32],
+    pub(super) scratch: &'a mut [f32],
 }
 
 /// The order in which states are taken from cell to cell.

@@ -1,0 +1,65 @@
+//! MiniMax-01: lightning attention, a state that decays at a rate fixed per head and layer, with softmax attention every eighth
+//! layer; residuals start at the norms and are scaled.
+
+arch_macros::arch! {
+    name: "minimax-01";
+    rope: neox;
+
+    hparams {
+        eps: f32 = "attention.layer_norm_rms_epsilon";
+        residual: f32 = "residual_scale";
+        interval: usize = "full_attention_interval" or 8;
+        is_recurrent: [bool] = "attention.recurrent_layers" or (il + 1) % interval != 0;
+        let slope = 1.0 - 1.0 * il / max(n_layer - 1, 1) + 0.00001;
+    }
+
+    tensors {
+        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
+        output_norm: vector "output_norm" [n_embd];
+        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+
+        layer {
+            attn_norm: vector "attn_norm" [n_embd];
+            if is_recurrent {
+                wqkv:      linear "attn_qkv"    [n_embd -> n_head * (3 * head_dim)];
+                attn_gate: linear "attn_gate"   [n_embd -> n_head * head_dim];
+                y_norm:    vector "attn_norm_2" [n_head * head_dim];
+            } else {
+                wq: linear "attn_q" [n_embd -> n_head * head_dim];
+                wk: linear "attn_k" [n_embd -> n_head_kv * head_dim];
+                wv: linear "attn_v" [n_embd -> n_head_kv * head_dim];
+            }
+            wo:         linear  "attn_output"   [n_head * head_dim -> n_embd];
+            ffn_norm:   vector  "ffn_norm"      [n_embd];
+            router:     linear  "ffn_gate_inp"  [n_embd -> n_expert];
+            gate_exps?: experts "ffn_gate_exps" [n_embd -> n_ff; n_expert];
+            up_exps:    experts "ffn_up_exps"   [n_embd -> n_ff; n_expert];
+            down_exps:  experts "ffn_down_exps" [n_ff -> n_embd; n_expert];
+        }
+    }
+
+    graph {
+        let x = token_embd[tokens];
+        for layer {
+            let h = rms_norm(x, attn_norm, eps);
+            x = h * residual;
+            if is_recurrent {
+                let qkv = heads(silu(wqkv(h)), n_head);
+                let y = linear_attention(qkv[..head_dim], qkv[head_dim..2 * head_dim], qkv[2 * head_dim..],
+                                         slope = slope, scale = 1.0);
+                x += wo(sigmoid(attn_gate(h)) * rms_norm(merge(y), y_norm, eps));
+            } else {
+                let q = rope(heads(wq(h), n_head));
+                let k = rope(heads(wk(h), n_head_kv));
+                x += wo(attention(q, k, heads(wv(h), n_head_kv)));
+            }
+            let h = rms_norm(x, ffn_norm, eps);
+            x = h * residual
+                + moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
+                      gating = softmax, n_used = n_expert_used, norm_weights = true);
+        }
+        output(rms_norm(x, output_norm, eps))
+    }
+
+    test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2, interval: 2 }
+}

@@ -1,0 +1,97 @@
+//! Linear attention: a lane is a head, whose state is a matrix with a row of values per channel of the key.
+
+use kernels::rows;
+
+use super::recur::Turn;
+use crate::backend::cpu::scratch::take;
+use crate::backend::cpu::view::Source;
+use crate::graph::LinearAttention;
+
+/// Floats of scratch memory for heads of these sizes: factors per channel of the key and a value.
+pub(super) fn need(dk: usize, dv: usize) -> usize {
+    2 * dk + 2 * dv
+}
+
+/// See [`crate::graph::Recurrence::LinearAttention`].
+pub(super) struct Heads<'a> {
+    p: LinearAttention,
+    q: Source<'a>,
+    k: Source<'a>,
+    v: Source<'a>,
+    decay: Option<Source<'a>>,
+    beta: Option<Source<'a>>,
+    /// Size and number of key heads, of value heads.
+    dk: usize,
+    m: usize,
+    dv: usize,
+    n: usize,
+}
+
+impl<'a> Heads<'a> {
+    pub(super) fn new(
+        p: LinearAttention,
+        [q, k, v]: [Source<'a>; 3],
+        [decay, beta]: [Option<Source<'a>>; 2],
+    ) -> Heads<'a> {
+        let ([dk, m, ..], [dv, n, ..]) = (q.ne(), v.ne());
+        Heads {
+            p,
+            q,
+            k,
+            v,
+            decay,
+            beta,
+            dk,
+            m,
+            dv,
+            n,
+        }
+    }
+
+    pub(super) fn step(&self, turn: Turn<'_>) {
+        let &Heads { dk, dv, .. } = self;
+        let heads = turn.state.chunks_exact_mut(dk * dv).zip(turn.out.chunks_exact_mut(dv));
+        for ((state, y), head) in heads.zip(turn.lanes) {
+            self.head(turn.t, head, state, y, turn.scratch);
+        }
+    }
+
+    /// One token of one head: `S = diag(e^decay) S + k d^T`, `y = scale S^T q`.
+    fn head(&self, t: usize, head: usize, state: &mut [f32], y: &mut [f32], mut scratch: &mut [f32]) {
+        let &Heads { dk, m, dv, n, .. } = self;
+        let key_head = t * m + self.p.key_head(head, n, m);
+        let (q, k) = (self.q.floats(key_head * dk, dk), self.k.floats(key_head * dk, dk));
+        let (kept, factors) = (take(&mut scratch, dk), take(&mut scratch, dk));
+        let (d, known) = (take(&mut scratch, dv), take(&mut scratch, dv));
+        let at = t * n + head;
+        self.keep(at, head, kept);
+
+        d.copy_from_slice(self.v.floats(at * dv, dv));
+        if self.p.delta {
+            rows::mul(k, kept, factors);
+            known.fill(0.0);
+            rows::axpy_rows(factors, state, dv, known);
+            rows::axpy(-1.0, known, d);
+        }
+        if let Some(beta) = &self.beta {
+            rows::scale_in_place(d, beta.floats(at, 1)[0], 0.0);
+        }
+        rows::scale_add_outer(kept, k, d, state);
+
+        rows::scale(q, self.p.scale, 0.0, factors);
+        y.fill(0.0);
+        rows::axpy_rows(factors, state, dv, y);
+    }
+
+    /// What a token keeps of each row of the state: `e^decay`.
+    fn keep(&self, at: usize, head: usize, kept: &mut [f32]) {
+        match &self.decay {
+            Some(decay) if decay.ne()[0] == self.dk => {
+                kept.copy_from_slice(decay.floats(at * self.dk, self.dk));
+                rows::exp_in_place(kept);
+            }
+            Some(decay) => kept.fill(decay.floats(at, 1)[0].exp()),
+            None => kept.fill(self.p.decay_of(head, self.n).exp()),
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Attention over depth: layers that read a weighted choice of earlier values of the residual stream.
+
+use super::Builder;
+use crate::graph::TensorId;
+use crate::model::Vector;
+
+impl Builder<'_> {
+    /// `x [n, T]` beside what is banked already, `[n, c, T]`: `[n, c + 1, T]`.
+    pub fn bank(&mut self, bank: Option<TensorId>, x: TensorId) -> TensorId {
+        let [n, n_tokens, ..] = self.g.tensor(x).ne;
+        let x = self.dense(x);
+        let one = self.g.reshape(x, [n, 1, n_tokens, 1]);
+        let one = self.ok(one, x);
+        match bank {
+            Some(bank) => self.concat(bank, one, 1),
+            None => one,
+        }
+    }
+
+    /// The sum of what is banked and `x`, weighted by a softmax over the products of `score [n]` with their RMS norms: `[n, T]`.
+    pub fn recall(&mut self, bank: TensorId, x: TensorId, score: Vector, eps: f32) -> TensorId {
+        let all = self.bank(Some(bank), x);
+        let [n, count, n_tokens, _] = self.g.tensor(all).ne;
+        let scores = self.rms_norm(all, Some(score), eps);
+        let scores = self.sum_rows(scores);
+        let scores = self.reshaped(scores, [count, n_tokens, 1, 1]);
+        let weights = self.softmax(scores);
+        let weights = self.reshaped(weights, [1, count, n_tokens, 1]);
+        let weighted = self.mul(all, weights);
+        self.sum_experts(weighted, n, n_tokens, count)
+    }
+
+    fn reshaped(&mut self, x: TensorId, ne: [usize; 4]) -> TensorId {
+        let y = self.g.reshape(x, ne);
+        self.ok(y, x)
+    }
+}

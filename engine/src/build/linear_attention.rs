@@ -1,0 +1,44 @@
+//! Linear attention: attention by a state instead of stored keys and values.
+
+use super::Builder;
+use crate::graph::{LinearAttention, Recurrence, TensorId};
+
+/// What [`Builder::linear_attention`] takes beside queries, keys and values.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct LinearAttentionArgs {
+    /// Logarithm of what a head's state keeps per token, f32 `[1 or dk, n, T]`.
+    pub decay: Option<TensorId>,
+    /// Factor of what is stored, f32 `[1, n, T]`; only beside a decay.
+    pub beta: Option<TensorId>,
+    /// Store of a value only what the state does not hold already.
+    pub delta: bool,
+    /// Without `decay`, see [`LinearAttention::slope`].
+    pub slope: f32,
+    /// See [`LinearAttention::tiled`].
+    pub tiled: bool,
+    /// Factor of the result, `1 / sqrt(dk)` if not given.
+    pub scale: Option<f32>,
+}
+
+impl Builder<'_> {
+    /// Takes `q`, `k` `[dk, m, T]` and `v` `[dv, n, T]` through a state of the layer: `[dv, n, T]`. See
+    /// [`Recurrence::LinearAttention`].
+    pub fn linear_attention(&mut self, q: TensorId, k: TensorId, v: TensorId, args: LinearAttentionArgs) -> TensorId {
+        let dk = self.g.tensor(q).ne[0];
+        let p = LinearAttention {
+            scale: args.scale.unwrap_or(1.0 / (dk as f32).sqrt()),
+            delta: args.delta,
+            tiled: args.tiled,
+            slope: args.slope,
+        };
+        let operands = [
+            Some(q),
+            Some(k),
+            Some(v),
+            args.decay,
+            args.beta.filter(|_| args.decay.is_some()),
+        ];
+        let n = operands.iter().flatten().count();
+        self.recur(Recurrence::LinearAttention(p), &operands.map(|x| x.unwrap_or(q))[..n])
+    }
+}

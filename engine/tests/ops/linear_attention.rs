@@ -1,0 +1,112 @@
+//! Cases of linear attention: its forms, and ways for states to go from cell to cell.
+
+use engine::graph::{LinearAttention, Op, Recurrence};
+
+use crate::case::{Case, Operand, floats, floats_in, i32s};
+
+/// Sizes: of keys and their heads, of values and their heads.
+type Sizes = [usize; 4];
+
+/// Cells that each token's state comes from and goes to.
+type Walk<'a> = (&'a [i64], &'a [i64]);
+
+const GATED: LinearAttention = LinearAttention {
+    scale: 0.25,
+    delta: true,
+    tiled: false,
+    slope: 0.0,
+};
+
+/// `gates`: sizes of decay (0: none) and whether there is a beta.
+fn attend(
+    p: LinearAttention,
+    [dk, m, dv, n]: Sizes,
+    (decay, beta): (usize, bool),
+    n_cells: usize,
+    walk: Walk<'_>,
+) -> Case {
+    let (from, to) = walk;
+    let t = from.len();
+    // Keys are shorter than 1, as the delta rule needs them to be: without that states grow with every token.
+    let length = 1.0 / (dk as f32).sqrt();
+    let mut operands: Vec<Operand> = vec![
+        floats([dk * dv * n, n_cells, 1, 1]),
+        i32s(from.iter().copied()),
+        i32s(to.iter().copied()),
+        floats([dk, m, t, 1]),
+        floats_in(-length, length, [dk, m, t, 1]),
+        floats([dv, n, t, 1]),
+    ];
+    if decay > 0 {
+        operands.push(floats_in(-3.0, 0.0, [decay, n, t, 1]));
+    }
+    if beta {
+        operands.push(floats_in(0.0, 1.0, [1, n, t, 1]));
+    }
+    Case::new(Op::Recur(Recurrence::LinearAttention(p)), &operands)
+}
+
+pub fn linear_attention() -> Vec<Case> {
+    let fresh: Walk<'_> = (&[-1, 0, 0, 0], &[0, 0, 0, 0]);
+    let mut all = Vec::new();
+    for sizes in [
+        [1, 1, 1, 1],
+        [16, 2, 8, 4],
+        [5, 1, 7, 3],
+        [64, 4, 128, 4],
+        [128, 1, 33, 2],
+    ] {
+        let dk = sizes[0];
+        for gates in [(0, false), (1, false), (1, true), (dk, false), (dk, true)] {
+            for (delta, tiled) in [(true, false), (false, false), (true, true)] {
+                let p = LinearAttention { delta, tiled, ..GATED };
+                all.push(attend(p, sizes, gates, 1, fresh));
+            }
+        }
+        let lightning = LinearAttention {
+            delta: false,
+            scale: 1.0,
+            slope: 0.7,
+            ..GATED
+        };
+        all.push(attend(lightning, sizes, (0, false), 1, fresh));
+    }
+    all
+}
+
+pub fn linear_attention_over_cells() -> Vec<Case> {
+    let walks: [Walk<'_>; 8] = [
+        // One token, at its place and from another.
+        (&[3], &[3]),
+        (&[1], &[2]),
+        // A sequence that starts in a used cell, goes on, and moves.
+        (&[-1, 2, 2], &[2, 2, 4]),
+        // Two sequences in turn, one of them new.
+        (&[0, -1, 0, 3, 0, 3], &[0, 3, 0, 3, 0, 3]),
+        // One after the other.
+        (&[1, 1, 1, 4, 4], &[1, 1, 1, 4, 4]),
+        // Two that share a beginning: the first cell stays as it was.
+        (&[2, 2, 0, 1, 0, 1], &[0, 1, 0, 1, 0, 1]),
+        // A token of each of five, all of them fresh, all of them old.
+        (&[-1, -1, -1, -1, -1], &[4, 2, 0, 1, 3]),
+        (&[4, 2, 0, 1, 3], &[4, 2, 0, 1, 3]),
+    ];
+    let mut all = Vec::new();
+    for walk in walks {
+        for (p, gates) in [
+            (GATED, (1, true)),
+            (GATED, (24, true)),
+            (
+                LinearAttention {
+                    delta: false,
+                    slope: 0.5,
+                    ..GATED
+                },
+                (0, false),
+            ),
+        ] {
+            all.push(attend(p, [24, 2, 16, 4], gates, 5, walk));
+        }
+    }
+    all
+}

@@ -1,0 +1,56 @@
+//! Tiny models that the targets restore states and load adapters into, and that the seeds of their corpora are made with.
+
+use std::sync::Arc;
+
+use engine::context::{Context, ContextParams};
+use engine::gguf::{Gguf, GgufFile, seeded};
+use engine::model::{LoadParams, Model};
+use kernels::GgmlType;
+
+/// Headers of models with matrices alone, with stacks of experts, and with windows beside full attention.
+const DENSE: &[u8] = include_bytes!("../../tests/data/archs/qwen3-dense.header.gguf");
+const EXPERTS: &[u8] = include_bytes!("../../tests/data/archs/llama-moe.header.gguf");
+const WINDOWS: &[u8] = include_bytes!("../../tests/data/archs/gemma3-dense.header.gguf");
+
+/// The models that adapters are loaded for.
+pub fn adapted_models() -> [Arc<Model>; 2] {
+    [model(DENSE), model(EXPERTS)]
+}
+
+/// A context with two groups of cells and small rows, so that a state of a few cells is short.
+pub fn state_context() -> Context {
+    let params = ContextParams {
+        n_ctx: 48,
+        n_seq_max: 3,
+        type_k: GgmlType::Q4_0,
+        type_v: GgmlType::Q4_0,
+        ..small_batches()
+    };
+    Context::new(model(WINDOWS), &params).expect("the context is made")
+}
+
+/// A context for one or two tokens.
+pub fn adapted_context(model: &Arc<Model>) -> Context {
+    let params = ContextParams {
+        n_ctx: 8,
+        ..small_batches()
+    };
+    Context::new(model.clone(), &params).expect("the context is made")
+}
+
+fn small_batches() -> ContextParams {
+    ContextParams {
+        n_batch: 8,
+        n_ubatch: 4,
+        n_threads: 1,
+        n_threads_batch: 1,
+        ..ContextParams::default()
+    }
+}
+
+fn model(header: &[u8]) -> Arc<Model> {
+    let header = Gguf::parse_header(header).expect("the fixture is sound");
+    let bytes = seeded::seeded_model(&header, 1).expect("the weights are made");
+    let file = GgufFile::from_bytes("model.gguf", &bytes).expect("the file is whole");
+    Arc::new(Model::from_file(file, archs::ALL, &LoadParams::default()).expect("the model is loaded"))
+}
