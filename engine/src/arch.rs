@@ -5,6 +5,6 @@ pub use crate::build::{
 };
 pub use crate::graph::{RopeKind, TensorId, Unary, Window};
 pub use crate::model::{
-    Architecture, Base, BuildGraph, Embed, Experts, FlowNode, HparamDecl, HparamReader, Linear, Norm, Registered,
-    TensorDecl, TensorTable, Vector,
+    Architecture, Base, BuildGraph, Embed, Experts, FlowNode, HparamDecl, HparamReader, Linear, Norm, PerHead,
+    Registered, TensorDecl, TensorTable, Vector,
 };

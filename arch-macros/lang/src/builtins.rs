@@ -113,6 +113,14 @@ pub static BUILTINS: &[Builtin] = &[
     per_layer("il", true, "number of the layer, from 0"),
     float("rope_freq_base", "`rope.freq_base`, 10000 when absent"),
     float("rope_freq_scale", "1 / `rope.scaling.factor`, 1 when absent"),
+    Builtin {
+        name: "rope_yarn",
+        ty: Ty::Bool,
+        per_layer: false,
+        alias_of: None,
+        derived: true,
+        doc: "whether positions are extended by YaRN: `rope.scaling.type` or `rope.scaling.yarn_ext_factor` says so",
+    },
 ];
 
 /// The builtin with this name.

@@ -155,6 +155,7 @@ fn handle_type(kind: Kind) -> TokenStream {
         Kind::Norm => "Norm",
         Kind::Linear => "Linear",
         Kind::Experts => "Experts",
+        Kind::PerHead => "PerHead",
     })
 }
 
@@ -283,7 +284,7 @@ fn declare(arch: &Arch, o: &Tensor, t: &Ident) -> TokenStream {
     let gguf = &o.gguf;
     let sizes: Vec<_> = o.sizes.iter().map(|s| emit(s, Place::Load)).collect();
     let args = match o.kind {
-        Kind::Linear | Kind::Experts => quote!(#gguf, #(#sizes),*),
+        Kind::Linear | Kind::Experts | Kind::PerHead => quote!(#gguf, #(#sizes),*),
         _ => quote!(#gguf, &[#(#sizes),*]),
     };
     let call = match o.tie {

@@ -186,18 +186,21 @@ pub enum Kind {
     Linear,
     /// One projection per expert: `.weight [in, out, n]`, optional `.bias [out, n]` and `.scale [n]`.
     Experts,
+    /// One projection per head: `.weight [in, out, n_head]`.
+    PerHead,
     /// A tensor whose name has no suffix.
     Raw,
 }
 
 impl Kind {
     /// All kinds with their names.
-    pub const ALL: [(&'static str, Kind); 6] = [
+    pub const ALL: [(&'static str, Kind); 7] = [
         ("embed", Kind::Embed),
         ("vector", Kind::Vector),
         ("norm", Kind::Norm),
         ("linear", Kind::Linear),
         ("experts", Kind::Experts),
+        ("per_head", Kind::PerHead),
         ("raw", Kind::Raw),
     ];
 

@@ -205,7 +205,7 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("x"), positional("n", Int)],
         heads,
         Emit::Method("heads"),
-        "cuts dimension 0 into n heads: [n * d, T] -> [d, n, T]",
+        "cuts dimension 0 into n heads: [n * d, T] -> [d, n, T], also of a vector: [n * d] -> [d, n]",
     ),
     op(
         "merge",
@@ -244,7 +244,7 @@ pub static OPS: &[OpSpec] = &[
             &[
                 tensor("q"),
                 tensor("k"),
-                tensor("v"),
+                maybe("v", ParamKind::Tensor),
                 keyword_some("scale", Float),
                 keyword("softcap", Float),
                 keyword("alibi", Float),
@@ -252,11 +252,13 @@ pub static OPS: &[OpSpec] = &[
                 keyword_some("sinks", Vector),
                 keyword("window", Window),
                 keyword_some("relative", ParamKind::Tensor),
+                keyword_some("v_in_k", Int),
             ],
             attention,
             Emit::Struct("attention", "AttentionArgs"),
             "stores k and v in the layer's cache and attends: q [dk, n, T], k [dk, m, T], v [dv, m, T] -> [dv * n, T]; \
-             scale is 1/sqrt(dk) unless given; `relative` [n, buckets] are biases by relative position (T5's buckets)",
+             scale is 1/sqrt(dk) unless given; `relative` [n, buckets] are biases by relative position (T5's buckets); \
+             without v the first `v_in_k` elements of each key are its value",
         )
     },
     OpSpec {
@@ -602,7 +604,7 @@ fn norm(c: &mut Call<'_>) -> Option<Shape> {
 
 fn heads(c: &mut Call<'_>) -> Option<Shape> {
     let (x, n) = (c.shape("x")?, c.dim("n")?);
-    if !c.rank("x", 2, "[n * d, T]", "") {
+    if x.rank() != 1 && !c.rank("x", 2, "[n * d, T]", "") {
         return None;
     }
     let Some(d) = x.dim(0).div_exact(&n) else {
@@ -613,7 +615,9 @@ fn heads(c: &mut Call<'_>) -> Option<Shape> {
         c.fail("n", message);
         return None;
     };
-    Some(Shape(vec![d, n, x.dim(1)]))
+    let mut dims = vec![d, n, x.dim(1)];
+    dims.truncate(x.rank() + 1);
+    Some(Shape(dims))
 }
 
 fn merge(c: &mut Call<'_>) -> Option<Shape> {
@@ -639,11 +643,21 @@ fn cross_attention(c: &mut Call<'_>) -> Option<Shape> {
 
 /// The shape of attention to `n_keys` keys.
 fn attends(c: &mut Call<'_>, n_keys: &Dim, why: &str) -> Option<Shape> {
-    let (q, k, v) = (c.shape("q")?, c.shape("k")?, c.shape("v")?);
+    let (q, k) = (c.shape("q")?, c.shape("k")?);
+    let dv = match (c.shape("v"), c.dim("v_in_k")) {
+        (Some(v), None) => v.dim(0),
+        (None, Some(n)) => n,
+        _ => {
+            let message =
+                "`attention` takes either values, `attention(q, k, v)`, or `v_in_k = …`, their number in a key";
+            c.errors.at(c.at.clone(), message);
+            return None;
+        }
+    };
     let ranks = [
         c.rank("q", 3, "[dk, n, T]", CUT_FIRST),
         c.rank("k", 3, "[dk, m, T]", CUT_FIRST),
-        c.rank("v", 3, "[dv, m, T]", CUT_FIRST),
+        c.shape("v").is_none() || c.rank("v", 3, "[dv, m, T]", CUT_FIRST),
     ];
     if ranks.contains(&false) {
         return None;
@@ -654,7 +668,7 @@ fn attends(c: &mut Call<'_>, n_keys: &Dim, why: &str) -> Option<Shape> {
     c.want("v", 2, n_keys, why);
     c.want("sinks", 0, &q.dim(1), "the heads of `q`");
     c.want("relative", 0, &q.dim(1), "the heads of `q`");
-    Some(Shape(vec![v.dim(0).mul(&q.dim(1)), q.dim(2)]))
+    Some(Shape(vec![dv.mul(&q.dim(1)), q.dim(2)]))
 }
 
 fn attention_over(c: &mut Call<'_>) -> Option<Shape> {

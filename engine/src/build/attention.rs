@@ -7,7 +7,7 @@ use crate::model::Vector;
 
 use super::Builder;
 use super::builder::Cache;
-use super::position::{KeyPosition, key_position};
+use super::position::{KeyPosition, Values, key_position};
 use super::recur::{StateSlot, StateSpec};
 
 /// What one attention call needs from a KV memory; recorded by a probe build, so that the layout follows from the graph.
@@ -17,8 +17,10 @@ pub struct KvSpec {
     pub layer: usize,
     /// Elements of a key row: `head_dim_k * n_head_kv`.
     pub k_row: usize,
-    /// Elements of a value row: `head_dim_v * n_head_kv`.
+    /// Elements of a value row: `head_dim_v * n_head_kv`; 0 if the values are elements of the keys.
     pub v_row: usize,
+    /// Leading elements of each key head that are its value, if those are not stored for themselves; else 0.
+    pub v_in_k: usize,
     /// Key and value heads.
     pub n_head_kv: usize,
     /// Which cells a query sees.
@@ -113,6 +115,8 @@ pub struct AttentionArgs {
     pub window: Window,
     /// Biases by relative position, `[n_head, n_buckets]`.
     pub relative: Option<TensorId>,
+    /// Without values of their own: this many leading elements of each key head are its value. Only keys are stored then.
+    pub v_in_k: Option<usize>,
 }
 
 impl Default for AttentionArgs {
@@ -125,6 +129,7 @@ impl Default for AttentionArgs {
             sinks: None,
             window: Window::None,
             relative: None,
+            v_in_k: None,
         }
     }
 }
@@ -212,9 +217,9 @@ impl Builder<'_> {
     }
 
     /// Stores `k [dk, n_head_kv, T]` and `v [dv, n_head_kv, T]` in the layer's cache and attends with `q [dk, n_head, T]`:
-    /// `[dv * n_head, T]`.
-    pub fn attention(&mut self, q: TensorId, k: TensorId, v: TensorId, args: AttentionArgs) -> TensorId {
-        let stored = self.store_keys(k, v, args.window);
+    /// `[dv * n_head, T]`. Without `v`, values are the first [`AttentionArgs::v_in_k`] elements of the keys.
+    pub fn attention(&mut self, q: TensorId, k: TensorId, v: Option<TensorId>, args: AttentionArgs) -> TensorId {
+        let stored = self.store_keys(k, v, args);
         self.attend(q, stored, args)
     }
 
@@ -236,7 +241,7 @@ impl Builder<'_> {
     }
 
     /// Puts the keys and values of the tokens into a slot of their own of the layer's memory.
-    fn store_keys(&mut self, k: TensorId, v: TensorId, window: Window) -> StoredKeys {
+    fn store_keys(&mut self, k: TensorId, v: Option<TensorId>, args: AttentionArgs) -> StoredKeys {
         let slot = self.n_attention;
         self.n_attention += 1;
         let (keys, values, pool) = match &mut self.cache {
@@ -244,10 +249,17 @@ impl Builder<'_> {
                 let spec = KvSpec {
                     layer: self.layer.unwrap_or(0) as usize,
                     k_row: self.g.tensor(k).ne[0] * self.g.tensor(k).ne[1],
-                    v_row: self.g.tensor(v).ne[0] * self.g.tensor(v).ne[1],
+                    v_row: v.map_or(0, |v| self.g.tensor(v).ne[0] * self.g.tensor(v).ne[1]),
+                    v_in_k: v.map_or(args.v_in_k.unwrap_or(0), |_| 0),
                     n_head_kv: self.g.tensor(k).ne[1],
-                    window,
-                    key_position: key_position(self.g, [self.inputs.positions, self.inputs.axes], k, v, self.leafs),
+                    window: args.window,
+                    key_position: key_position(
+                        self.g,
+                        [self.inputs.positions, self.inputs.axes],
+                        k,
+                        v.map_or(Values::InKeys(args.v_in_k.unwrap_or(0)), Values::Stored),
+                        self.leafs,
+                    ),
                 };
                 specs.kv.push(spec);
                 (k, v, 0)
@@ -257,16 +269,17 @@ impl Builder<'_> {
                 let (slot, pool) = (cells.slots[slot], cells.pools[cells.slots[slot].pool]);
                 let cells = self.cells_of_tokens(slot.pool);
                 let keys = self.store("cache_k", slot.type_k, slot.k, pool, k, cells);
-                let values = self.store("cache_v", slot.type_v, slot.v, pool, v, cells);
+                let values = v.map(|v| self.store("cache_v", slot.type_v, slot.v, pool, v, cells));
                 (keys, values, slot.pool)
             }
         };
+        let values = values.unwrap_or_else(|| self.slice(keys, 0, args.v_in_k.unwrap_or(0)));
         let stored = StoredKeys {
             layer: self.layer.unwrap_or(0),
             keys,
             values,
             pool,
-            window,
+            window: args.window,
         };
         self.inputs.stored.push(stored);
         stored

@@ -5,7 +5,7 @@ use std::ops::Range;
 use kernels::GgmlType;
 
 use crate::graph::{Flags, Graph, Home, Name, ROPE_AXES, RopeKind, ShapeError, TensorId, Unary};
-use crate::model::{Embed, Linear, Norm, Placeholder, RopeScaling, Vector, WeightId};
+use crate::model::{Embed, Linear, Norm, PerHead, Placeholder, RopeScaling, Vector, WeightId};
 
 use super::adapt::Adaptation;
 use super::attention::{CacheView, MemorySpecs};
@@ -387,6 +387,20 @@ impl<'a> Builder<'a> {
             y = self.add(y, bias);
         }
         y
+    }
+
+    /// Each head of `x` `[n_in, n_head, T]` times its own matrix: `[n_out, n_head, T]`.
+    pub fn per_head(&mut self, w: PerHead, x: TensorId) -> TensorId {
+        // Heads are the batches of the product.
+        const SWAPPED: [usize; 4] = [0, 2, 1, 3];
+        let weight = self.leaf(w.0);
+        let by_head = self.g.permute(x, SWAPPED);
+        let by_head = self.ok(by_head, x);
+        let y = self.g.mul_mat(weight, by_head);
+        let y = self.ok(y, x);
+        let y = self.adapt_product(w.0, by_head, y);
+        let y = self.g.permute(y, SWAPPED);
+        self.ok(y, x)
     }
 
     /// `w x`: `[n_out, …]`. Of a matrix whose rows several devices hold, each multiplies its own.

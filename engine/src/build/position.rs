@@ -32,16 +32,28 @@ enum Dependence {
 /// The graph's inputs of positions: along one axis, and along all.
 pub(super) type Positions = [Option<TensorId>; 2];
 
-/// What attention with keys `k` and values `v` has to do to both when positions shift. What a token has seen through attention in earlier
+/// Where values are.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Values {
+    /// In a cache of their own.
+    Stored(TensorId),
+    /// They are this many leading elements of the keys.
+    InKeys(usize),
+}
+
+/// What attention with keys `k` and values `v` (or those that are the first elements of keys) has to do to both when positions shift. What a token has seen through attention in earlier
 /// layers counts as free of positions: scores of rotated queries and keys depend on distances only.
 pub(super) fn key_position(
     g: &Graph,
     positions: Positions,
     k: TensorId,
-    v: TensorId,
+    v: Values,
     leafs: &[Option<TensorId>],
 ) -> KeyPosition {
-    let n = k.index().max(v.index()) + 1;
+    let n = match v {
+        Values::Stored(v) => k.index().max(v.index()) + 1,
+        Values::InKeys(_) => k.index() + 1,
+    };
     let mut known = Vec::with_capacity(n);
     for index in 0..n {
         let id = TensorId(index as u32);
@@ -51,7 +63,12 @@ pub(super) fn key_position(
             dependence(g, id, positions, &known)
         });
     }
-    match (known[k.index()], known[v.index()]) {
+    let of_values = match (v, known[k.index()]) {
+        (Values::Stored(v), _) => known[v.index()],
+        (Values::InKeys(n), Dependence::Rotated { offset, .. }) if offset >= n => Dependence::None,
+        (Values::InKeys(_), of_keys) => of_keys,
+    };
+    match (known[k.index()], of_values) {
         (Dependence::None, Dependence::None) => KeyPosition::Free,
         (Dependence::Rotated { rope, offset }, Dependence::None) => rotation(g, rope, offset, leafs),
         _ => KeyPosition::Fixed,
@@ -141,7 +158,7 @@ mod tests {
         let x = g.input(GgmlType::F32, [8, 2, 3, 1], "x");
         let p = g.input(GgmlType::I32, [3, 1, 1, 1], "positions");
         let k = make(&mut g, x, p);
-        key_position(&g, [Some(p), None], k, x, &[])
+        key_position(&g, [Some(p), None], k, Values::Stored(x), &[])
     }
 
     fn offset(position: KeyPosition) -> Option<usize> {
@@ -208,9 +225,13 @@ mod tests {
         let p = g.input(GgmlType::I32, [3, 1, 1, 1], "positions");
         let v = g.rope(x, p, None, ROPE).unwrap();
         assert_eq!(
-            key_position(&g, [Some(p), None], x, v, &[]),
+            key_position(&g, [Some(p), None], x, Values::Stored(v), &[]),
             KeyPosition::Fixed,
             "values"
         );
+        let k = g.concat(x, v, 0).unwrap();
+        let with = |n| key_position(&g, [Some(p), None], k, Values::InKeys(n), &[]);
+        assert_eq!(offset(with(8)), Some(8));
+        assert_eq!(with(9), KeyPosition::Fixed, "values with a rotated part");
     }
 }

@@ -34,7 +34,15 @@ pub fn keep_output_rows(
             }
             t.src[i] = renamed[src.index()];
         }
-        renamed[index] = Some(push_narrowed(g, t, dim, n_outputs));
+        renamed[index] = Some(match t.op {
+            Op::Permute => {
+                let order = order_of(g.tensor(g.tensor(id).source(0)), &t);
+                let new = g.permute(t.source(0), order)?;
+                g.tensor_mut(new).name = t.name;
+                new
+            }
+            _ => push_narrowed(g, t, dim, n_outputs),
+        });
     }
     match renamed[result.index()] {
         Some(new) => Ok(new),
@@ -112,7 +120,14 @@ fn source_token_dims(g: &Graph, t: &Tensor, dim: usize, n_tokens: usize) -> Opti
                 _ => None,
             }
         }
-        Op::MulMat => (dim == 1 && src(0)?.flags.weight && src(0)?.ne[2..] == [1, 1]).then_some([None, Some(1), None]),
+        Op::MulMat => (dim == 1 && src(0)?.flags.weight).then_some([None, Some(1), None]),
+        Op::Permute => {
+            let order = order_of(src(0)?, t);
+            order
+                .iter()
+                .position(|&to| to == dim)
+                .map(|from| [Some(from), None, None])
+        }
         Op::MulMatId | Op::AddId if dim == 2 => match t.op {
             Op::MulMatId => Some([None, Some(2), Some(1)]),
             _ => Some([Some(2), None, Some(1)]),
@@ -129,6 +144,17 @@ fn source_token_dims(g: &Graph, t: &Tensor, dim: usize, n_tokens: usize) -> Opti
 fn reshaped_dim(from: &Tensor, to: &Tensor, dim: usize, n_tokens: usize) -> Option<usize> {
     let inner: usize = to.ne[..dim].iter().product();
     (0..4).find(|&d| from.ne[d] == n_tokens && from.ne[..d].iter().product::<usize>() == inner)
+}
+
+/// Where [`Op::Permute`] put each dimension of `from`. Dimensions of one size and stride may count as exchanged.
+fn order_of(from: &Tensor, to: &Tensor) -> [usize; 4] {
+    let mut taken = [false; 4];
+    std::array::from_fn(|d| {
+        let same = |&i: &usize| !taken[i] && to.ne[i] == from.ne[d] && to.nb[i] == from.nb[d];
+        let i = (0..4).find(same).unwrap_or(d);
+        taken[i] = true;
+        i
+    })
 }
 
 /// The dimension of `from` that is `dim` of its view `to`. Only where tokens are outermost, so that no stride depends on their number.
@@ -153,6 +179,9 @@ fn select_rows(g: &mut Graph, x: TensorId, dim: usize, ids: TensorId) -> Result<
             found: ty.to_string(),
         });
     }
+    if ne[dim + 1..].iter().any(|&n| n > 1) {
+        return select_inner_rows(g, x, dim, ids);
+    }
     let inner: usize = ne[..dim].iter().product();
     let x = if g.tensor(x).is_contiguous() { x } else { g.cont(x, ne)? };
     let flat = if dim == 1 {
@@ -167,6 +196,18 @@ fn select_rows(g: &mut Graph, x: TensorId, dim: usize, ids: TensorId) -> Result<
     }
     ne[dim] = g.tensor(ids).ne[0];
     g.reshape(kept, ne)
+}
+
+/// [`select_rows`] where other dimensions lie outside of the tokens: they change places with the last one for the time.
+fn select_inner_rows(g: &mut Graph, x: TensorId, dim: usize, ids: TensorId) -> Result<TensorId, ShapeError> {
+    let mut swapped = [0, 1, 2, 3];
+    swapped.swap(dim, 3);
+    let name = g.tensor(x).name;
+    let outermost = g.permute(x, swapped)?;
+    let kept = select_rows(g, outermost, 3, ids)?;
+    let kept = g.permute(kept, swapped)?;
+    g.tensor_mut(kept).name = name;
+    Ok(kept)
 }
 
 /// Adds `t`, its sources replaced already, with `n` tokens in dimension `dim`.

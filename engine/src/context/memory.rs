@@ -53,6 +53,7 @@ impl KvMemory {
         let mut slots = Vec::new();
         for spec in specs {
             check_type(params.type_k, spec.k_row / spec.n_head_kv.max(1))?;
+            check_type(params.type_k, spec.v_in_k)?;
             check_type(params.type_v, spec.v_row / spec.n_head_kv.max(1))?;
             let pool = pools.iter().position(|p| p.window == spec.window).unwrap_or_else(|| {
                 pools.push(Cells::new(pool_size(spec.window, n_ctx, params), spec.window));

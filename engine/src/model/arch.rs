@@ -153,6 +153,10 @@ pub struct Experts {
     pub scale: Option<WeightId>,
 }
 
+/// A stack of matrices `[n_in, n_out, n_head]`, one for each head.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PerHead(pub WeightId);
+
 impl Linear {
     /// The matrix that an embedding table is, for architectures that use it as one without declaring so.
     pub fn tied_to(table: Embed) -> Linear {
@@ -193,5 +197,6 @@ placeholders! {
     Vector Vector(WeightId(0));
     Norm Norm { weight: WeightId(0), bias: None };
     Linear Linear { weight: WeightId(0), bias: None, scale: None };
+    PerHead PerHead(WeightId(0));
     Experts Experts { weight: WeightId(0), bias: None, scale: None };
 }

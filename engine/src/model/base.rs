@@ -196,6 +196,10 @@ impl Base {
     pub fn rope_freq_scale(&self) -> f32 {
         self.rope.freq_scale
     }
+    /// Whether positions are extended by YaRN.
+    pub fn rope_yarn(&self) -> bool {
+        self.rope.ext_factor != 0.0
+    }
     /// Whether positions have several axes: both time and height turn pairs.
     pub fn has_sections(&self) -> bool {
         self.rope_sections[..2].iter().all(|&n| n > 0)

@@ -11,8 +11,8 @@ mod table;
 mod upload;
 
 pub use arch::{
-    Architecture, BuildGraph, Embed, Experts, FlowNode, HparamDecl, Linear, Norm, Placeholder, Registered, TensorDecl,
-    Vector, WeightId,
+    Architecture, BuildGraph, Embed, Experts, FlowNode, HparamDecl, Linear, Norm, PerHead, Placeholder, Registered,
+    TensorDecl, Vector, WeightId,
 };
 pub use base::{Base, RopeScaling};
 pub use error::ModelError;

@@ -8,7 +8,7 @@ use kernels::GgmlType;
 
 use crate::gguf::{Gguf, GgufSet, TensorInfo};
 
-use super::{Embed, Experts, Linear, Norm, Vector, WeightId};
+use super::{Embed, Experts, Linear, Norm, PerHead, Vector, WeightId};
 
 /// The op that consumes a tensor; decides where it may be placed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -305,6 +305,17 @@ impl<'a> TensorTable<'a> {
     pub fn experts_opt(&mut self, name: &'static str, n_in: usize, n_out: usize, n: usize) -> Option<Experts> {
         let weight = self.optional(name, "weight", &[n_in, n_out, n], Consumer::MulMatId)?;
         Some(self.with_expert_companions(name, n_out, n, weight))
+    }
+
+    /// A stack of `n_head` matrices from `n_in` to `n_out`.
+    pub fn per_head(&mut self, name: &'static str, n_in: usize, n_out: usize, n_head: usize) -> PerHead {
+        PerHead(self.required(name, "weight", &[n_in, n_out, n_head], Consumer::MulMat))
+    }
+
+    /// As [`TensorTable::per_head`], `None` if the file lacks it.
+    pub fn per_head_opt(&mut self, name: &'static str, n_in: usize, n_out: usize, n_head: usize) -> Option<PerHead> {
+        self.optional(name, "weight", &[n_in, n_out, n_head], Consumer::MulMat)
+            .map(PerHead)
     }
 
     /// The table, or all differences between the declaration and the file, in order.

@@ -173,7 +173,7 @@ impl Checker<'_> {
         }
         let kind = sym.tensor.kind;
         let how = match kind {
-            Kind::Linear => None,
+            Kind::Linear | Kind::PerHead => None,
             Kind::Embed => Some(format!("its rows are read as `{name}[tokens]`")),
             Kind::Experts => Some("it is an argument of `moe`".to_string()),
             Kind::Norm | Kind::Vector => Some(format!(
@@ -193,6 +193,12 @@ impl Checker<'_> {
                 x.shape.dim(0),
                 x.shape
             );
+            return self.fault(name, message);
+        }
+        if let Some(n_head) = sym.tensor.dims.get(2)
+            && (x.shape.rank() != 3 || x.shape.dim(1) != *n_head)
+        {
+            let message = format!("`{name}` takes [{input}, {n_head}, T], got {}", x.shape);
             return self.fault(name, message);
         }
         let shape = x.shape.with_dim0(output);

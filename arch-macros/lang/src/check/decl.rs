@@ -363,6 +363,7 @@ impl Checker<'_> {
         let (fits, form) = match kind {
             Kind::Linear => (arrow && !count, "[in -> out]"),
             Kind::Experts => (arrow && count, "[in -> out; experts]"),
+            Kind::PerHead => (arrow && count, "[in -> out; heads]"),
             Kind::Embed => (!arrow && n == 2, "[width, rows]"),
             Kind::Norm => (!arrow && n == 1, "[size]"),
             Kind::Vector | Kind::Raw => (!arrow && n <= 4, "one to four sizes, [a, b, …]"),
@@ -553,7 +554,7 @@ fn shape_text(kind: Option<Kind>, sizes: &[Scalar]) -> String {
     let texts: Vec<&str> = sizes.iter().map(|s| s.text.as_str()).collect();
     match (kind, &texts[..]) {
         (Some(Kind::Linear), [input, output]) => format!("[{input} -> {output}]"),
-        (Some(Kind::Experts), [input, output, n]) => format!("[{input} -> {output}; {n}]"),
+        (Some(Kind::Experts | Kind::PerHead), [input, output, n]) => format!("[{input} -> {output}; {n}]"),
         _ => format!("[{}]", texts.join(", ")),
     }
 }

@@ -226,7 +226,7 @@ impl Checker<'_> {
         let tensor = &self.tensors[index].tensor;
         let how = match tensor.kind {
             Kind::Vector | Kind::Raw | Kind::Norm => None,
-            Kind::Linear => Some(format!("it is applied as `{name}(x)`")),
+            Kind::Linear | Kind::PerHead => Some(format!("it is applied as `{name}(x)`")),
             Kind::Embed => Some(format!("its rows are read as `{name}[tokens]`")),
             Kind::Experts => Some("it is an argument of `moe`".to_string()),
         };

@@ -197,8 +197,12 @@ impl Emitter<'_> {
             }
             ValueKind::Linear(w, x) => {
                 let x = self.operand(x);
+                let method = match self.arch.tensors[*w].kind {
+                    Kind::PerHead => shared("per_head"),
+                    _ => shared("linear"),
+                };
                 let w = self.handle(*w);
-                quote!(#b.linear(#w, #x))
+                quote!(#b.#method(#w, #x))
             }
             ValueKind::Encoded => quote!(#b.encoded()),
             ValueKind::Weight(w) => {

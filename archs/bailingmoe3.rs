@@ -1,0 +1,81 @@
+//! Ling 3: Kimi delta attention with bounded decays beside gated latent attention with rotations, and limited experts.
+
+arch_macros::arch! {
+    name: "bailingmoe3";
+    rope: norm or mrope;
+
+    hparams {
+        eps: f32 = "attention.layer_norm_rms_epsilon";
+        let is_recurrent = n_head_kv == 0;
+        safe_gate: bool = "kda.safe_gate" or true;
+        min_decay: f32 = "kda.gate_lower_bound";
+        check safe_gate && min_decay < 0.0, "kda.safe_gate is true and kda.gate_lower_bound negative";
+        n_dense: usize = "leading_dense_block_count";
+        n_ff_exp: [usize] = "expert_feed_forward_length";
+        n_shared: usize = "expert_shared_count";
+        n_ff_of_file: usize = "expert_shared_feed_forward_length" or 0;
+        let n_ff_shexp = if n_ff_of_file > 0 { n_ff_of_file } else { n_ff_exp * max(n_shared, 1) };
+        weights_scale: f32 = "expert_weights_scale" or 1.0;
+        norm_weights: bool = "expert_weights_norm" or false;
+        gating_func: usize = "expert_gating_func";
+        check gating_func <= 4, "expert_gating_func is one of 1 to 4";
+        n_group: usize = "expert_group_count" or 1;
+        n_group_used: usize = "expert_group_used_count" or 1;
+        limit: [f32] = "swiglu_clamp_exp" or 0.0;
+        limit_of_file: [f32] = "swiglu_clamp_shexp" or 0.0;
+        let limit_shexp = if limit_of_file > 0.000001 { limit_of_file } else { 3e38 };
+    }
+
+    tensors {
+        use tied_output;
+
+        layer {
+            attn_norm, ffn_norm: vector [n_embd];
+            if is_recurrent {
+                use delta_attention;
+                wdecay:  linear "ssm_f_a"     [n_embd -> n_head_max * d_kda];
+                dt_bias: raw    "ssm_dt.bias" [n_head_max * d_kda];
+                a:       raw    "ssm_a"       [1, n_head_max];
+                y_gate:  linear "ssm_g_a"     [n_embd -> n_head_max * d_kda];
+            } else {
+                use latent_attention;
+                attn_gate: linear "attn_gate" [n_embd -> n_head];
+            }
+            if il < n_dense {
+                use gated_ffn;
+            } else {
+                use experts(width = n_ff_exp);
+                probs_bias: raw "exp_probs_b.bias" [n_expert];
+                use shared_experts(width = n_ff_shexp);
+            }
+        }
+    }
+
+    graph {
+        let x = token_embd[tokens];
+        for layer {
+            let h = rms_norm(x, attn_norm, eps);
+            if is_recurrent {
+                let decay = sigmoid(heads(wdecay(h) + dt_bias, n_head_max) * a) * min_decay;
+                x += wy(sigmoid(y_gate(h)) * remember(h, decay));
+            } else {
+                x += wo(merge(attend_latent_rotated(h) * heads(sigmoid(attn_gate(h)), n_head)));
+            }
+            let h = rms_norm(x, ffn_norm, eps);
+            if il < n_dense {
+                x += ffn(h);
+            } else {
+                let shared = clamp(silu(gate_shexp(h)), -3e38, limit_shexp) * clamp(up_shexp(h), -limit_shexp, limit_shexp);
+                x += routed(h, gating = gating_func, norm_weights = norm_weights, scale = weights_scale,
+                            selection_bias = probs_bias, n_groups = n_group, n_groups_used = n_group_used, act_limit = limit)
+                     + down_shexp(shared);
+            }
+        }
+        output(rms_norm(x, output_norm, eps))
+    }
+
+    test {
+        n_embd: 128, n_head: 1, n_layer: 2, n_ff: 192, n_vocab: 128, n_expert: 2, n_expert_used: 2, d_key: 192, d_value: 128,
+        kv_rank: 512, d_conv: 4, d_kda: 128, n_dense: 1, n_ff_exp: 192, n_shared: 1, gating_func: 2
+    }
+}

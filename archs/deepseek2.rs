@@ -1,0 +1,129 @@
+//! DeepSeek V2, V3 and R1 and models of their kind (Kimi K2, GLM 4.7 Flash, GigaChat, Kanana 2): multi-head latent attention, whose cache
+//! holds one compressed vector per token, and fine-grained experts beside shared ones. Old files hold the projection of keys
+//! and values in one tensor, and are computed with keys and values of all heads.
+
+arch_macros::arch! {
+    name: "deepseek2";
+    rope: norm;
+
+    hparams {
+        eps: f32 = "attention.layer_norm_rms_epsilon";
+        n_dense: usize = "leading_dense_block_count" or 0;
+        n_ff_exp: [usize] = "expert_feed_forward_length";
+        n_shared: usize = "expert_shared_count";
+        // The small models project queries at once. Their files may tell a rank all the same.
+        let lite = n_layer == 26 || n_layer == 27 || (n_layer == 48 && n_vocab == 128256);
+        q_rank_of_file: usize = "attention.q_lora_rank" or 0;
+        let q_rank = if lite { 0 } else { q_rank_of_file };
+        kv_rank: usize = "attention.kv_lora_rank";
+        key_length_mla: usize = "attention.key_length_mla" or 0;
+        value_length_mla: usize = "attention.value_length_mla" or 0;
+        check (key_length_mla == 0) == (value_length_mla == 0), "attention.key_length_mla and attention.value_length_mla are both there or both not";
+        // The latent vector stands for the keys and values of all heads, and the files' own head sizes are those of the cache.
+        let latent = key_length_mla > 0;
+        let dk = if latent { key_length_mla } else { head_dim };
+        let dv = if latent { value_length_mla } else { head_dim_v };
+        check dk > n_rot, "a key is longer than rope.dimension_count, its rotated part";
+        let n_nope = dk - n_rot;
+        weights_scale: f32 = "expert_weights_scale" or 1.0;
+        norm_weights: bool = "expert_weights_norm" or false;
+        gating_of_file: usize = "expert_gating_func" or 0;
+        check gating_of_file <= 4, "expert_gating_func is one of 1 to 4";
+        // Files without a word on it mean softmax, but for GLM 4.7 Flash.
+        let flash = (n_layer == 47 || n_layer == 48) && n_vocab == 154880;
+        let gating = if gating_of_file > 0 { gating_of_file } else { if flash { 2 } else { 1 } };
+        n_group: usize = "expert_group_count" or 1;
+        n_group_used: usize = "expert_group_used_count" or 1;
+        temperature: f32 = "attention.temperature_scale" or 0.0;
+        check temperature == 0.0, "attention.temperature_scale is 0: attention that cools with positions is not supported";
+        attn_factor: f32 = "rope.scaling.attn_factor" or 1.0;
+        // A tenth of the factors by which YaRN sharpens attention over longer contexts: on rotated elements, where it is cancelled,
+        // and on all scores.
+        log_mul: f32 = "rope.scaling.yarn_log_multiplier" or 0.0;
+        let sharper = 1.0 + 0.1 * ln(1.0 / rope_freq_scale);
+        let magnitude = if rope_yarn && log_mul != 0.0 { attn_factor / sharper } else { attn_factor };
+        let mscale = magnitude * sharper * (1.0 + log_mul * ln(1.0 / rope_freq_scale));
+        let kq_scale = mscale * mscale / sqrt(dk);
+    }
+
+    tensors {
+        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
+        output_norm: vector "output_norm" [n_embd];
+        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+
+        layer {
+            attn_norm: vector "attn_norm" [n_embd];
+            if q_rank > 0 {
+                q_a:      linear "attn_q_a"      [n_embd -> q_rank];
+                q_a_norm: vector "attn_q_a_norm" [q_rank];
+                q_b:      linear "attn_q_b"      [q_rank -> n_head * dk];
+            } else {
+                wq: linear "attn_q" [n_embd -> n_head * dk];
+            }
+            kv_a:      linear "attn_kv_a_mqa"  [n_embd -> kv_rank + n_rot];
+            kv_a_norm: vector "attn_kv_a_norm" [kv_rank];
+            if latent {
+                k_b: per_head "attn_k_b" [n_nope -> kv_rank; n_head];
+                v_b: per_head "attn_v_b" [kv_rank -> dv; n_head];
+            } else {
+                kv_b: linear "attn_kv_b" [kv_rank -> n_head * (n_nope + dv)];
+            }
+            wo:       linear "attn_output" [n_head * dv -> n_embd];
+            ffn_norm: vector "ffn_norm"    [n_embd];
+            if il < n_dense {
+                gate: linear "ffn_gate" [n_embd -> n_ff];
+                up:   linear "ffn_up"   [n_embd -> n_ff];
+                down: linear "ffn_down" [n_ff -> n_embd];
+            } else {
+                router:        linear  "ffn_gate_inp"     [n_embd -> n_expert];
+                probs_bias?:   raw     "exp_probs_b.bias" [n_expert];
+                gate_exps?:    experts "ffn_gate_exps"    [n_embd -> n_ff_exp; n_expert];
+                up_exps?:      experts "ffn_up_exps"      [n_embd -> n_ff_exp; n_expert];
+                gate_up_exps?: experts "ffn_gate_up_exps" [n_embd -> 2 * n_ff_exp; n_expert];
+                down_exps:     experts "ffn_down_exps"    [n_ff_exp -> n_embd; n_expert];
+                gate_shexp:    linear  "ffn_gate_shexp"   [n_embd -> n_ff_exp * n_shared];
+                up_shexp:      linear  "ffn_up_shexp"     [n_embd -> n_ff_exp * n_shared];
+                down_shexp:    linear  "ffn_down_shexp"   [n_ff_exp * n_shared -> n_embd];
+            }
+        }
+    }
+
+    graph {
+        let x = token_embd[tokens];
+        for layer {
+            let h = rms_norm(x, attn_norm, eps);
+            let q = heads(if q_rank > 0 { q_b(rms_norm(q_a(h), q_a_norm, eps)) } else { wq(h) }, n_head);
+            let q = rope(q, offset = n_nope, magnitude = magnitude);
+            let kv = kv_a(h);
+            let compressed = rms_norm(kv[..kv_rank], kv_a_norm, eps);
+            let k_rope = rope(heads(kv[kv_rank..], 1), magnitude = magnitude);
+            let attended = if latent {
+                // Queries move into the space of the latent vector, and what they find there back into that of their head.
+                let q = concat(k_b(q[..n_nope]), q[n_nope..]);
+                let k = concat(heads(compressed, 1), k_rope);
+                merge(v_b(heads(attention(q, k, v_in_k = kv_rank, scale = kq_scale), n_head)))
+            } else {
+                let kv = heads(kv_b(compressed), n_head);
+                let k = concat(kv[..n_nope], repeat_heads(k_rope, n_head));
+                attention(q, k, kv[n_nope..], scale = kq_scale)
+            };
+            x += wo(attended);
+            let h = rms_norm(x, ffn_norm, eps);
+            if il < n_dense {
+                x += down(silu(gate(h)) * up(h));
+            } else {
+                let routed = moe(h, router = router(h), gate = gate_exps, up = up_exps, gate_up = gate_up_exps, down = down_exps,
+                                 act = silu, gating = gating, n_used = n_expert_used, norm_weights = norm_weights,
+                                 scale = weights_scale, selection_bias = probs_bias, n_groups = n_group,
+                                 n_groups_used = n_group_used);
+                x += routed + down_shexp(silu(gate_shexp(h)) * up_shexp(h));
+            }
+        }
+        output(rms_norm(x, output_norm, eps))
+    }
+
+    test {
+        n_embd: 128, n_head: 1, n_layer: 2, n_ff: 192, n_vocab: 128, n_dense: 1, n_ff_exp: 192, kv_rank: 512, q_rank_of_file: 512,
+        key_length_mla: 192, value_length_mla: 128, n_expert: 2, n_expert_used: 2, n_shared: 1
+    }
+}

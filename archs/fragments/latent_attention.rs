@@ -1,0 +1,44 @@
+//! Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434) with the projections of keys and values split by head: the cache
+//! holds one compressed vector per token, beside it what of a key is rotated, or would be.
+
+fragment! {
+    hparams {
+        q_rank: usize = "attention.q_lora_rank" or 0;
+        kv_rank: usize = "attention.kv_lora_rank";
+        d_key: usize = "attention.key_length_mla";
+        d_value: usize = "attention.value_length_mla";
+        check d_key > n_rot, "attention.key_length_mla is larger than rope.dimension_count";
+        let n_nope = d_key - n_rot;
+    }
+
+    tensors {
+        if q_rank > 0 {
+            q_a:      linear "attn_q_a"      [n_embd -> q_rank];
+            q_a_norm: vector "attn_q_a_norm" [q_rank];
+            q_b:      linear "attn_q_b"      [q_rank -> n_head * d_key];
+        } else {
+            q_whole: linear "attn_q" [n_embd -> n_head * d_key];
+        }
+        kv_a:      linear   "attn_kv_a_mqa"  [n_embd -> kv_rank + n_rot];
+        kv_a_norm: vector   "attn_kv_a_norm" [kv_rank];
+        k_b:       per_head "attn_k_b"       [n_nope -> kv_rank; n_head];
+        v_b:       per_head "attn_v_b"       [kv_rank -> d_value; n_head];
+        wo:        linear   "attn_output"    [n_head * d_value -> n_embd];
+    }
+
+    fn attend_latent(x) {
+        let q = heads(if q_rank > 0 { q_b(rms_norm(q_a(x), q_a_norm, eps)) } else { q_whole(x) }, n_head);
+        let kv = kv_a(x);
+        let q = concat(k_b(q[..n_nope]), q[n_nope..]);
+        let k = heads(concat(rms_norm(kv[..kv_rank], kv_a_norm, eps), kv[kv_rank..]), 1);
+        merge(v_b(heads(attention(q, k, v_in_k = kv_rank, scale = 1.0 / sqrt(d_key)), n_head)))
+    }
+
+    fn attend_latent_rotated(x) {
+        let q = heads(if q_rank > 0 { q_b(rms_norm(q_a(x), q_a_norm, eps)) } else { q_whole(x) }, n_head);
+        let kv = kv_a(x);
+        let q = concat(k_b(q[..n_nope]), rope(q[n_nope..]));
+        let k = concat(heads(rms_norm(kv[..kv_rank], kv_a_norm, eps), 1), rope(heads(kv[kv_rank..], 1)));
+        v_b(heads(attention(q, k, v_in_k = kv_rank, scale = 1.0 / sqrt(d_key)), n_head))
+    }
+}

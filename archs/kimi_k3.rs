@@ -1,0 +1,142 @@
+//! Kimi K3: delta attention and latent attention, both gated; experts in a latent space; soft limits on activations. A block of
+//! layers starts from nothing, and all layers read a weighted choice of what the blocks before started with.
+
+arch_macros::arch! {
+    name: "kimi-k3";
+    rope: none;
+
+    hparams {
+        eps: f32 = "attention.layer_norm_rms_epsilon";
+        let is_recurrent = n_head_kv == 0;
+        min_decay: f32 = "kda.gate_lower_bound" or 0.0;
+        n_dense: usize = "leading_dense_block_count" or 0;
+        n_ff_exp: [usize] = "expert_feed_forward_length";
+        n_shared: usize = "expert_shared_count";
+        latent: usize = "expert_latent_length" or 0;
+        let n_latent = if latent > 0 { latent } else { n_embd };
+        weights_scale: f32 = "expert_weights_scale" or 1.0;
+        norm_weights: bool = "expert_weights_norm" or false;
+        gating_func: usize = "expert_gating_func";
+        check gating_func <= 4, "expert_gating_func is one of 1 to 4";
+        n_group: usize = "expert_group_count" or 1;
+        n_group_used: usize = "expert_group_used_count" or 1;
+        block: usize = "attn_res.block_size";
+        squash: f32 = "activation.situ_beta";
+        up_squash: f32 = "activation.situ_linear_beta";
+        check squash > 0.0, "activation.situ_beta is positive";
+    }
+
+    tensors {
+        use own_output;
+        if block > 0 {
+            output_score: vector "output_res_score" [n_embd];
+        }
+
+        layer {
+            attn_norm, ffn_norm: vector [n_embd];
+            if block > 0 {
+                attn_score: vector "attn_res_score" [n_embd];
+                ffn_score:  vector "ffn_res_score"  [n_embd];
+            }
+            if is_recurrent {
+                use delta_attention;
+                decay_a: linear "ssm_f_a"     [n_embd -> d_kda];
+                decay_b: linear "ssm_f_b"     [d_kda -> n_head_max * d_kda];
+                dt_bias: raw    "ssm_dt.bias" [n_head_max * d_kda];
+                a:       raw    "ssm_a"       [n_head_max];
+                y_gate:  linear "ssm_g"       [n_embd -> n_head_max * d_kda];
+            } else {
+                use latent_attention;
+                attn_gate?: linear "attn_gate" [n_embd -> n_head * d_value];
+            }
+            if il < n_dense {
+                use gated_ffn;
+            } else {
+                router:      linear  "ffn_gate_inp"     [n_embd -> n_expert];
+                probs_bias:  raw     "exp_probs_b.bias" [n_expert];
+                gate_exps:   experts "ffn_gate_exps"    [n_latent -> n_ff_exp; n_expert];
+                up_exps:     experts "ffn_up_exps"      [n_latent -> n_ff_exp; n_expert];
+                down_exps:   experts "ffn_down_exps"    [n_ff_exp -> n_latent; n_expert];
+                gate_shexp?: linear  "ffn_gate_shexp"   [n_embd -> n_ff_exp * max(n_shared, 1)];
+                up_shexp?:   linear  "ffn_up_shexp"     [n_embd -> n_ff_exp * max(n_shared, 1)];
+                down_shexp?: linear  "ffn_down_shexp"   [n_ff_exp * max(n_shared, 1) -> n_embd];
+                if latent > 0 {
+                    to_latent:    linear "ffn_routed_down" [n_embd -> n_latent];
+                    latent_norm?: vector "ffn_routed_norm" [n_latent];
+                    from_latent:  linear "ffn_routed_up"   [n_latent -> n_embd];
+                }
+            }
+        }
+    }
+
+    fn limited(gate, up) {
+        sigmoid(gate) * (softcap(gate, squash) * if up_squash > 0.0 { softcap(up, up_squash) } else { up })
+    }
+
+    graph {
+        let x = token_embd[tokens];
+        // What blocks of layers started with, beside each other: in truth [n_embd, blocks, T].
+        let bank = x;
+        for layer {
+            let h = if block > 0 && il > 0 {
+                rust!([n_embd, T] => { let w = b.present(&l.attn_score); b.recall(bank, x, w, m.hp.eps) })
+            } else {
+                x
+            };
+            let h = rms_norm(h, attn_norm, eps);
+            let y = if is_recurrent {
+                let rate = heads(a, n_head_max);
+                let decay = decay_b(decay_a(h)) + dt_bias;
+                let decay = if min_decay < 0.0 {
+                    sigmoid(heads(decay, n_head_max) * -rate) * min_decay
+                } else {
+                    heads(softplus(decay), n_head_max) * rate
+                };
+                wy(sigmoid(y_gate(h)) * remember(h, decay))
+            } else {
+                let y = attend_latent(h);
+                if has(attn_gate) {
+                    y *= sigmoid(attn_gate(h));
+                }
+                wo(y)
+            };
+            if block > 0 && il % block == 0 {
+                bank = rust!([n_embd, T] => b.bank((il > 0).then_some(bank), x));
+                x = y;
+            } else {
+                x += y;
+            }
+            let h = if block > 0 {
+                rust!([n_embd, T] => { let w = b.present(&l.ffn_score); b.recall(bank, x, w, m.hp.eps) })
+            } else {
+                x
+            };
+            let h = rms_norm(h, ffn_norm, eps);
+            if il < n_dense {
+                x += down(limited(gate(h), up(h)));
+            } else {
+                let z = if latent > 0 { to_latent(h) } else { rust!([n_latent, T] => h) };
+                let y = moe(z, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
+                            gating = gating_func, n_used = n_expert_used, norm_weights = norm_weights, scale = weights_scale,
+                            selection_bias = probs_bias, n_groups = n_group, n_groups_used = n_group_used,
+                            squash = squash, up_squash = up_squash);
+                if latent > 0 && has(latent_norm) {
+                    y = rms_norm(y, latent_norm, eps);
+                }
+                x += if latent > 0 { from_latent(y) } else { rust!([n_embd, T] => y) };
+                if has(gate_shexp) && has(up_shexp) && has(down_shexp) {
+                    x += down_shexp(limited(gate_shexp(h), up_shexp(h)));
+                }
+            }
+        }
+        if block > 0 {
+            x = rust!([n_embd, T] => { let w = b.present(&m.w.output_score); b.recall(bank, x, w, m.hp.eps) });
+        }
+        output(rms_norm(x, output_norm, eps))
+    }
+
+    test {
+        n_embd: 128, n_head: 1, n_layer: 2, n_ff: 192, n_vocab: 128, n_expert: 2, n_expert_used: 2, d_key: 192, d_value: 128,
+        kv_rank: 512, d_conv: 4, d_kda: 128, n_ff_exp: 192, n_shared: 1, gating_func: 2, block: 1
+    }
+}
