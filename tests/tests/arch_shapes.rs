@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use engine::build::{BuildParams, Builder, Inputs, MemorySpecs, WeightLeaf};
+use engine::build::{BuildParams, Builder, Inputs, MemorySpecs, Wanted, WeightLeaf};
 use engine::gguf::{Gguf, GgufWriter};
 use engine::graph::{BufferId, Graph, Home, Name, TensorId};
 use engine::model::{Base, BuildGraph, TableRow, declare_header};
@@ -251,10 +251,12 @@ fn graph(header: &Gguf) -> Graph {
         n_outputs: N_TOKENS,
         n_ctx: 0,
         rope_kind: ARCH.rope,
+        rope_sections: base.rope_sections,
         rope: base.rope,
         n_rot: base.n_rot(),
         causal: true,
         half_gelu: false,
+        wanted: Wanted::Result,
     };
     let mut b = Builder::probe(&mut g, &leafs, &mut nodes, &mut inputs, params, &mut specs);
     let result = model.build(&mut b);

@@ -16,6 +16,8 @@ pub struct Decl {
     pub rope: Option<(Ident, Option<Ident>)>,
     /// `attention: bidirectional;`
     pub attention: Option<Ident>,
+    /// `result: embeddings;`
+    pub result: Option<Ident>,
     /// Items of `hparams { … }`.
     pub hparams: Vec<HparamItem>,
     /// Items of `tensors { … }`.
@@ -24,6 +26,10 @@ pub struct Decl {
     pub encoder: Option<Graph>,
     /// `graph { … }`
     pub graph: Option<Graph>,
+    /// `embedding { … }`
+    pub embedding: Option<Graph>,
+    /// `rank { … }`
+    pub rank: Option<RankHead>,
     /// `test { … }`
     pub test: Option<Test>,
     /// `fn name(x) { … }`, own ones before those of fragments.
@@ -72,6 +78,14 @@ pub struct Graph {
     pub body: Block,
 }
 
+/// `rank(mean) { … }`
+pub struct RankHead {
+    /// The word in parentheses: how rows are pooled where a file does not say.
+    pub pooling: Option<Ident>,
+    /// What becomes of the pooled rows.
+    pub graph: Graph,
+}
+
 /// `test { n_embd: 256, … }`
 pub struct Test {
     /// The word `test`.
@@ -86,7 +100,7 @@ pub enum HparamItem {
     Key {
         /// The symbol.
         name: Ident,
-        /// `usize`, `f32`, `bool`, `string` or `pattern`.
+        /// `usize`, `f32`, `bool`, `string`, `pattern` or `late_pattern`.
         ty: Ident,
         /// Written `[ty]`: one value per layer.
         list: bool,

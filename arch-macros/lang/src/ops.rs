@@ -237,6 +237,17 @@ pub static OPS: &[OpSpec] = &[
              training's, `long`; YaRN as the file says where `yarn` holds or is not given",
         )
     },
+    op(
+        "attention_temperature",
+        &[
+            positional("scale", Float),
+            positional("length", Int),
+            positional("offset", Float),
+        ],
+        attention_temperature,
+        Emit::Method("attention_temperature"),
+        "factors on queries that grow with positions p, 1 + scale * ln(floor((p + offset) / length) + 1): [1, 1, T]",
+    ),
     OpSpec {
         in_layer: true,
         ..op(
@@ -379,7 +390,10 @@ pub static OPS: &[OpSpec] = &[
             required("n_used", Int),
             required("norm_weights", Bool),
             keyword("scale", Float),
+            keyword_some("selection", ParamKind::Tensor),
             keyword_some("selection_bias", Vector),
+            keyword_some("ids_per_expert", Int),
+            keyword_some("weigh_input", Bool),
             keyword_some("n_groups", Int),
             keyword_some("n_groups_used", Int),
             keyword_some("limit", Float),
@@ -391,8 +405,9 @@ pub static OPS: &[OpSpec] = &[
         moe,
         Emit::FullStruct("moe", "MoeArgs"),
         "mixture of experts: the n_used experts with the largest `router` logits [n_expert, T], weighted by their gating \
-         (normalized if norm_weights, times scale); the selection alone sees selection_bias, and only experts of the \
-         n_groups_used best of n_groups; `gate_up` holds \
+         (normalized if norm_weights, times scale), or the weighted x where weigh_input; the selection is by `selection` \
+         [n_expert, T] if given, it alone sees selection_bias, and only experts of the n_groups_used best of n_groups; \
+         each expert may stand for ids_per_expert outputs of the router; `gate_up` holds \
          gates and then ups in one tensor and comes first where a file has it; gates are limited to below `limit` and ups to either side of it (0 is off), with \
          act_limit instead after their activation; with squash a gate g becomes softcap(g, squash) sigmoid(g) and an up softcap(up, up_squash); up_offset is added to ups; gating may be the code from a file",
     ),
@@ -430,6 +445,13 @@ pub static OPS: &[OpSpec] = &[
         repeat_heads,
         Emit::Method("repeat_heads"),
         "the one head of x for each of n heads: [d, 1, T] -> [d, n, T]",
+    ),
+    op(
+        "row",
+        &[positional("w", Vector), positional("i", Int)],
+        row,
+        Emit::Method("row"),
+        "row i of a declared vector of two dimensions: [n, rows] -> [n]",
     ),
     op(
         "concat",
@@ -632,6 +654,10 @@ fn rope(c: &mut Call<'_>) -> Option<Shape> {
     c.rank("x", 3, "[d, n, T]", CUT_FIRST).then(|| c.shape("x"))?
 }
 
+fn attention_temperature(_: &mut Call<'_>) -> Option<Shape> {
+    Some(Shape(vec![Dim::constant(1), Dim::constant(1), Dim::n_tokens()]))
+}
+
 fn attention(c: &mut Call<'_>) -> Option<Shape> {
     let tokens = c.shape("q")?.dim(2);
     attends(c, &tokens, "the tokens of `q`")
@@ -772,9 +798,16 @@ fn moe(c: &mut Call<'_>) -> Option<Shape> {
         c.want(name, 2, &n_expert, "the experts of `down`");
     }
     c.want("down", 1, &x.dim(0), "dimension 0 of `x`");
-    c.want("router", 0, &n_expert, "the experts of `down`");
+    // Where experts stand for several ids each, the router has more outputs than there are experts.
+    let n_ids = match c.dim("ids_per_expert") {
+        Some(_) => c.shape("router")?.dim(0),
+        None => n_expert,
+    };
+    c.want("router", 0, &n_ids, "the experts of `down`");
     c.want("router", 1, &x.dim(1), "the tokens of `x`");
-    c.want("selection_bias", 0, &n_expert, "the experts of `down`");
+    c.want("selection", 0, &n_ids, "the experts of `router`");
+    c.want("selection", 1, &x.dim(1), "the tokens of `x`");
+    c.want("selection_bias", 0, &n_ids, "the experts of `down`");
     Some(x.with_dim0(down.dim(1)))
 }
 
@@ -787,6 +820,11 @@ fn repeat_heads(c: &mut Call<'_>) -> Option<Shape> {
     c.want("x", 1, &Dim::constant(1), "one head");
     c.rank("x", 3, "[d, 1, T]", CUT_FIRST)
         .then(|| Shape(vec![x.dim(0), n, x.dim(2)]))
+}
+
+fn row(c: &mut Call<'_>) -> Option<Shape> {
+    let w = c.shape("w")?;
+    c.rank("w", 2, "[n, rows]", "").then(|| Shape(vec![w.dim(0)]))
 }
 
 fn concat(c: &mut Call<'_>) -> Option<Shape> {

@@ -19,6 +19,8 @@ pub struct Inputs {
     pub out_ids: Option<TensorId>,
     /// What was encoded.
     pub encoded: EncodedInputs,
+    /// Share of each token in the mean of each sequence, f32 `[T, S]`.
+    pub shares: Option<TensorId>,
     /// Per adapter whose scale differs between sequences: the scale for each token, f32 `[1, T]`.
     pub adapter_scales: Vec<Option<TensorId>>,
     /// Cells of states that each token's is read from and left in, both i32 `[T]`.
@@ -60,6 +62,7 @@ impl Inputs {
         self.sequences = None;
         self.out_ids = None;
         self.encoded = EncodedInputs::default();
+        self.shares = None;
         self.adapter_scales.clear();
         self.states = None;
         self.pools.clear();

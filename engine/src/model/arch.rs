@@ -1,6 +1,6 @@
 //! What an architecture file becomes: static descriptions, and functions that declare tensors and build graphs.
 
-use crate::build::Builder;
+use crate::build::{Builder, Pooling};
 use crate::graph::{RopeKind, TensorId};
 
 use super::{Base, HparamReader, TensorTable};
@@ -19,6 +19,13 @@ pub struct Architecture {
     pub bidirectional: bool,
     /// There is an encoder, whose result the graph attends to: a sequence is encoded before it is decoded.
     pub encoder: bool,
+    /// The result is not what the graph gives but what its last projection is applied to: an encoder that shares the graph of a
+    /// language model.
+    pub embeddings: bool,
+    /// The graph ends in logits `[n_vocab, T]`, not in embeddings `[n_embd, T]`.
+    pub projects: bool,
+    /// How rows are pooled for [`BuildGraph::rank`] where a file does not say.
+    pub rank_pooling: Option<Pooling>,
     /// The declared hyper-parameters.
     pub hparams: &'static [HparamDecl],
     /// The declared tensors.
@@ -106,6 +113,17 @@ pub trait BuildGraph: Send + Sync {
 
     /// Adds the whole graph of the encoder, if there is one, and returns its result: embeddings `[n_embd, T]`.
     fn encode(&self, _: &mut Builder<'_>) -> Option<TensorId> {
+        None
+    }
+
+    /// Adds what comes behind pooling: the rows of sequences `pooled` `[n_embd, S]` become their embeddings `[n, S]`. `None`: they
+    /// are those.
+    fn embedding(&self, _b: &mut Builder<'_>, _pooled: TensorId) -> Option<TensorId> {
+        None
+    }
+
+    /// Adds the classifier: the rows of sequences `pooled` `[n_embd, S]` become scores `[n_labels, S]`. `None`: there is none.
+    fn rank(&self, _b: &mut Builder<'_>, _pooled: TensorId) -> Option<TensorId> {
         None
     }
 }
