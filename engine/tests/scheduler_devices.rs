@@ -132,6 +132,7 @@ fn attend(g: &mut Graph, b: &Built, w: &Layer, il: usize, x: TensorId, n_tokens:
         causal: true,
         window: Window::None,
         buckets: Buckets::None,
+        selects: false,
     };
     let a = g
         .attention(params, &[q, k, v, b.cell_pos, b.cell_seq, b.pos, b.seq])

@@ -89,6 +89,7 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
             ensure(p.window != Window::Chunked(0), "a window of no positions")?;
             attention(&n, &p)
         }
+        Op::IndexScores => index_scores(&n),
         Op::TopK { k } => {
             let x = n.floats(0)?;
             ensure(k <= x.ne[0] && i32::try_from(x.ne[0]).is_ok(), "k is larger than a row")?;
@@ -257,6 +258,24 @@ fn add_id(n: &Node) -> Result<(), Flaw> {
     n.result(F32, x.ne)
 }
 
+fn index_scores(n: &Node) -> Result<(), Flaw> {
+    let (q, k) = (n.floats(0)?, n.readable(1)?);
+    let ([d, n_head, n_tokens, _], n_kv) = (q.ne, k.ne[2]);
+    ensure(
+        q.ne[3] == 1 && n_kv > 0 && d > 0,
+        "not queries of heads for tokens, or no cells",
+    )?;
+    ensure(k.ne == [d, 1, n_kv, 1], "not one key per cell, as long as a query")?;
+    ensure(n.floats(2)?.ne == [n_head, n_tokens, 1, 1], "not one weight per head")?;
+    for (i, ty, len) in [(3, I32, n_kv), (4, I64, n_kv), (5, I32, n_tokens), (6, I32, n_tokens)] {
+        ensure(
+            n.typed(i, ty)?.ne == [len, 1, 1, 1],
+            "a list of positions or sequences has the wrong length",
+        )?;
+    }
+    n.result(F32, [n_kv, n_tokens, 1, 1])
+}
+
 fn attention(n: &Node, p: &Attention) -> Result<(), Flaw> {
     let (q, k, v) = (n.floats(0)?, n.readable(1)?, n.readable(2)?);
     let [dk, n_head, n_tokens, _] = q.ne;
@@ -275,15 +294,28 @@ fn attention(n: &Node, p: &Attention) -> Result<(), Flaw> {
             "a list of positions or sequences has the wrong length",
         )?;
     }
-    if p.buckets != Buckets::None {
+    let n_sources = n.node.sources().count();
+    let biased = p.buckets != Buckets::None;
+    ensure(
+        n_sources >= 7 + usize::from(p.selects) + usize::from(biased),
+        "an operand is missing",
+    )?;
+    if biased {
         let table = n.floats(7)?;
         let fits = table.ne[0] == n_head && table.ne[2..] == [1, 1];
         ensure(fits, "not one bias per head and bucket")?;
         let rows = 2..=Buckets::MAX_ROWS;
         ensure(rows.contains(&table.ne[1]), "too few or too many buckets")?;
     }
-    if n.has(p.sinks()) {
-        ensure(n.floats(p.sinks())?.ne[0] == n_head, "not one sink per head")?;
+    let (sinks, selection) = p.optional_sources(n_sources);
+    if let Some(i) = sinks {
+        ensure(n.floats(i)?.ne[0] == n_head, "not one sink per head")?;
+    }
+    if let Some(i) = selection {
+        ensure(
+            n.typed(i, I32)?.ne[1..] == [n_tokens, 1, 1],
+            "not one selection per token",
+        )?;
     }
     n.result(F32, [v.ne[0], n_head, n_tokens, 1])
 }

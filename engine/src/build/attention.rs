@@ -2,7 +2,7 @@
 
 use kernels::GgmlType;
 
-use crate::graph::{Attention, Buckets, Flags, Home, Name, Rope, TensorId, Window};
+use crate::graph::{Attention, Buckets, Flags, Home, Name, Rope, RopeKind, TensorId, Window};
 use crate::model::Vector;
 
 use super::Builder;
@@ -94,6 +94,8 @@ pub struct RopeArgs {
     pub offset: usize,
     /// Factor on the rotated elements.
     pub magnitude: Option<f32>,
+    /// Pair the halves of a head whatever the architecture declares.
+    pub halves: bool,
     /// Without YaRN if false, even if the file asks for it: positions are then scaled alike for all frequencies.
     pub yarn: Option<bool>,
 }
@@ -117,6 +119,8 @@ pub struct AttentionArgs {
     pub relative: Option<TensorId>,
     /// Without values of their own: this many leading elements of each key head are its value. Only keys are stored then.
     pub v_in_k: Option<usize>,
+    /// Cells that each token may see, from [`Builder::index_cells`].
+    pub selection: Option<TensorId>,
 }
 
 impl Default for AttentionArgs {
@@ -130,6 +134,7 @@ impl Default for AttentionArgs {
             window: Window::None,
             relative: None,
             v_in_k: None,
+            selection: None,
         }
     }
 }
@@ -182,7 +187,7 @@ impl Builder<'_> {
             (scaling.ext_factor, scaling.attn_factor) = (0.0, 1.0);
         }
         let rope = Rope {
-            kind,
+            kind: if args.halves { RopeKind::Neox } else { kind },
             sections: self.params.rope_sections,
             n_dims: args.dims.unwrap_or(self.params.n_rot),
             freq_base: args.base.unwrap_or(scaling.freq_base),
@@ -250,37 +255,7 @@ impl Builder<'_> {
 
     /// Puts the keys and values of the tokens into a slot of their own of the layer's memory.
     fn store_keys(&mut self, k: TensorId, v: Option<TensorId>, args: AttentionArgs) -> StoredKeys {
-        let slot = self.n_attention;
-        self.n_attention += 1;
-        let (keys, values, pool) = match &mut self.cache {
-            Cache::Probe(specs) => {
-                let spec = KvSpec {
-                    layer: self.layer.unwrap_or(0) as usize,
-                    k_row: self.g.tensor(k).ne[0] * self.g.tensor(k).ne[1],
-                    v_row: v.map_or(0, |v| self.g.tensor(v).ne[0] * self.g.tensor(v).ne[1]),
-                    v_in_k: v.map_or(args.v_in_k.unwrap_or(0), |_| 0),
-                    n_head_kv: self.g.tensor(k).ne[1],
-                    window: args.window,
-                    key_position: key_position(
-                        self.g,
-                        [self.inputs.positions, self.inputs.axes],
-                        k,
-                        v.map_or(Values::InKeys(args.v_in_k.unwrap_or(0)), Values::Stored),
-                        self.leafs,
-                    ),
-                };
-                specs.kv.push(spec);
-                (k, v, 0)
-            }
-            Cache::Batch => (k, v, 0),
-            Cache::Cells(cells) => {
-                let (slot, pool) = (cells.slots[slot], cells.pools[cells.slots[slot].pool]);
-                let cells = self.cells_of_tokens(slot.pool);
-                let keys = self.store("cache_k", slot.type_k, slot.k, pool, k, cells);
-                let values = v.map(|v| self.store("cache_v", slot.type_v, slot.v, pool, v, cells));
-                (keys, values, slot.pool)
-            }
-        };
+        let (keys, values, pool) = self.remember(k, v, &args);
         let values = values.unwrap_or_else(|| self.slice(keys, 0, args.v_in_k.unwrap_or(0)));
         let stored = StoredKeys {
             layer: self.layer.unwrap_or(0),
@@ -317,10 +292,10 @@ impl Builder<'_> {
     /// Attention of queries to keys and values with their positions and sequences.
     fn attend_to(&mut self, [q, keys, values, cell_pos, cell_seq]: [TensorId; 5], args: AttentionArgs) -> TensorId {
         let (pos, seq) = (self.positions(), self.sequences());
-        let mut src = [q, keys, values, cell_pos, cell_seq, pos, seq, q, q];
+        let mut src = [q, keys, values, cell_pos, cell_seq, pos, seq, q, q, q];
         let mut n_src = 7;
         let sinks = args.sinks.map(|sinks| self.leaf(sinks.0));
-        for extra in args.relative.into_iter().chain(sinks) {
+        for extra in [args.relative, sinks, args.selection].into_iter().flatten() {
             src[n_src] = extra;
             n_src += 1;
         }
@@ -333,6 +308,7 @@ impl Builder<'_> {
             max_bias: args.alibi,
             causal,
             window: args.window,
+            selects: args.selection.is_some(),
             buckets: match args.relative {
                 None => Buckets::None,
                 Some(_) if causal => Buckets::Past,
@@ -343,6 +319,74 @@ impl Builder<'_> {
         let y = self.ok(y, q);
         self.name(y, "attention");
         self.merge(y)
+    }
+
+    /// The cells of the `n` largest scores that an indexer with queries `q [d, h, T]`, the key `k [d, 1, T]` of each token, which the layer
+    /// stores, and head weights `weights [h, T]` gives to what each token sees: i32 `[at most n, T]`, in no order. Where fewer are seen, the
+    /// rest are cells that attention hides anyway.
+    pub fn index_cells(&mut self, q: TensorId, k: TensorId, weights: TensorId, n: usize) -> TensorId {
+        let args = AttentionArgs {
+            v_in_k: Some(0),
+            ..AttentionArgs::default()
+        };
+        let (keys, _, pool) = self.remember(k, None, &args);
+        let n_kv = self.g.tensor(keys).ne[2];
+        let (cell_pos, cell_seq) = self.cell_inputs(pool, n_kv);
+        let (pos, seq) = (self.positions(), self.sequences());
+        let scores = self.g.index_scores([q, keys, weights, cell_pos, cell_seq, pos, seq]);
+        let scores = self.ok(scores, q);
+        self.name(scores, "index_scores");
+        let cells = self.g.top_k(scores, n.min(n_kv));
+        let cells = self.ok(cells, q);
+        self.selection = Some(cells);
+        cells
+    }
+
+    /// What the last [`Builder::index_cells`] chose: for layers without an indexer of their own.
+    pub fn indexed_cells(&mut self) -> TensorId {
+        let cells = self.selection;
+        self.present(&cells)
+    }
+
+    /// Stores the keys and values of a call in the layer's cache: all that are there, and the number of their pool. In a probe it records what
+    /// the call needs.
+    fn remember(
+        &mut self,
+        k: TensorId,
+        v: Option<TensorId>,
+        args: &AttentionArgs,
+    ) -> (TensorId, Option<TensorId>, usize) {
+        let slot = self.n_attention;
+        self.n_attention += 1;
+        match &mut self.cache {
+            Cache::Probe(specs) => {
+                let spec = KvSpec {
+                    layer: self.layer.unwrap_or(0) as usize,
+                    k_row: self.g.tensor(k).ne[0] * self.g.tensor(k).ne[1],
+                    v_row: v.map_or(0, |v| self.g.tensor(v).ne[0] * self.g.tensor(v).ne[1]),
+                    v_in_k: v.map_or(args.v_in_k.unwrap_or(0), |_| 0),
+                    n_head_kv: self.g.tensor(k).ne[1],
+                    window: args.window,
+                    key_position: key_position(
+                        self.g,
+                        [self.inputs.positions, self.inputs.axes],
+                        k,
+                        v.map_or(Values::InKeys(args.v_in_k.unwrap_or(0)), Values::Stored),
+                        self.leafs,
+                    ),
+                };
+                specs.kv.push(spec);
+                (k, v, 0)
+            }
+            Cache::Batch => (k, v, 0),
+            Cache::Cells(cells) => {
+                let (slot, pool) = (cells.slots[slot], cells.pools[cells.slots[slot].pool]);
+                let cells = self.cells_of_tokens(slot.pool);
+                let keys = self.store("cache_k", slot.type_k, slot.k, pool, k, cells);
+                let values = v.map(|v| self.store("cache_v", slot.type_v, slot.v, pool, v, cells));
+                (keys, values, slot.pool)
+            }
+        }
     }
 
     /// Writes rows into a cache and returns its first `n_kv` cells as heads. The read is a view of the write, so that no order of

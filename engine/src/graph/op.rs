@@ -133,12 +133,16 @@ pub struct Attention {
     pub window: Window,
     /// Biases by relative position.
     pub buckets: Buckets,
+    /// The last source is a selection: cells outside of it are hidden.
+    pub selects: bool,
 }
 
 impl Attention {
-    /// Index of the source that holds sinks, if there is one.
-    pub fn sinks(&self) -> usize {
-        if self.buckets == Buckets::None { 7 } else { 8 }
+    /// Which of `n` sources are the sinks and the selection. A table of biases comes before both.
+    pub fn optional_sources(&self, n: usize) -> (Option<usize>, Option<usize>) {
+        let first = 7 + usize::from(self.buckets != Buckets::None);
+        let n_lists = n - usize::from(self.selects);
+        ((n_lists > first).then_some(first), self.selects.then_some(n_lists))
     }
 }
 
@@ -236,10 +240,16 @@ pub enum Op {
     /// Attention without a stored score matrix (online softmax; Dao et al., arXiv 2205.14135).
     /// `src0` q f32 `[dk, n_head, T]`; `src1` k `[dk, n_head_kv, n_kv]`, `src2` v `[dv, n_head_kv, n_kv]` of any KV type;
     /// `src3` cell positions i32 `[n_kv]` (negative: empty), `src4` cell sequence sets i64 `[n_kv]` (bit per sequence),
-    /// `src5` query positions i32 `[T]`, `src6` query sequence ids i32 `[T]`; with [`Buckets`] `src7` biases f32 `[n_head, n_buckets]`, added to scores; last, optional, sinks f32 `[n_head]`.
+    /// `src5` query positions i32 `[T]`, `src6` query sequence ids i32 `[T]`; then, with [`Buckets`], biases f32 `[n_head, n_buckets]`,
+    /// added to scores; optional sinks f32 `[n_head]`; where [`Attention::selects`], last, numbers of cells i32 `[k, T]`, those that
+    /// each query may see.
     /// Result f32 `[dv, n_head, T]`, zero for a query that sees nothing. Key `j` is visible to query `i` when its set holds `i`'s sequence, its
     /// position is not negative, and the causal and window rules allow it.
     Attention(Attention),
+    /// Scores of a lightning indexer (DeepSeek-V3.2, arXiv 2512.02556): `src0` q f32 `[d, n_head, T]`, `src1` keys `[d, 1, n_kv]` of any KV
+    /// type, `src2` head weights f32 `[n_head, T]`, `src3` to `src6` as in [`Op::Attention`]. Result f32 `[n_kv, T]`: the sum over heads of
+    /// weight times max(q k, 0), minus infinity for cells that hold another sequence or a later position.
+    IndexScores,
     /// Softmax over dimension 0 of `src0 * scale`.
     SoftMax {
         /// Factor before the exponential.
@@ -354,6 +364,7 @@ impl Op {
             Op::L2Norm { .. } => "l2_norm",
             Op::Rope(_) => "rope",
             Op::Attention(_) => "attention",
+            Op::IndexScores => "index_scores",
             Op::SoftMax { .. } => "soft_max",
             Op::TopK { .. } => "top_k",
             Op::TopMask { .. } => "top_mask",

@@ -42,6 +42,7 @@ pub fn layer(n: usize, device: &dyn Device) -> (Graph, MemoryMap) {
         causal: true,
         window: Window::None,
         buckets: Buckets::None,
+        selects: false,
     };
 
     let normed = g.rms_norm(x, Some(norm_weight), 1e-5).unwrap();

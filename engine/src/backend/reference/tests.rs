@@ -263,6 +263,7 @@ fn two_tokens() -> (Operands, Attention) {
         query_seq: ints(&[0, 0]),
         sinks: None,
         biases: None,
+        selection: None,
     };
     let params = Attention {
         scale: 1.0,
@@ -271,6 +272,7 @@ fn two_tokens() -> (Operands, Attention) {
         causal: true,
         window: Window::None,
         buckets: Buckets::None,
+        selects: false,
     };
     (operands, params)
 }
