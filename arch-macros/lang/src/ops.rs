@@ -345,6 +345,49 @@ pub static OPS: &[OpSpec] = &[
     OpSpec {
         in_layer: true,
         ..op(
+            "previous",
+            X,
+            same_as_x,
+            Emit::Method("previous"),
+            "x [c, T] as it was one token before, which the layer keeps; zeros for the first token",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "wkv6",
+            &[
+                tensor("r"),
+                tensor("k"),
+                tensor("v"),
+                tensor("w"),
+                positional("u", Vector),
+            ],
+            wkv,
+            Emit::Method("wkv6"),
+            "time mixing of RWKV 6 over states [d, d, h] that the layer keeps: [d, h, T] each, u [d, h] -> [d, h, T]",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "wkv7",
+            &[
+                tensor("r"),
+                tensor("w"),
+                tensor("k"),
+                tensor("v"),
+                tensor("a"),
+                tensor("b"),
+            ],
+            wkv,
+            Emit::Method("wkv7"),
+            "time mixing of RWKV 7 over states [d, d, h] that the layer keeps: [d, h, T] each -> [d, h, T]",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
             "mamba2",
             &[
                 tensor("x"),
@@ -457,7 +500,21 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("x"), positional("n", Int)],
         repeat_heads,
         Emit::Method("repeat_heads"),
-        "the one head of x for each of n heads: [d, 1, T] -> [d, n, T]",
+        "each head of x for n / m heads in a row: [d, m, T] -> [d, n, T]",
+    ),
+    op(
+        "part",
+        &[positional("w", Vector), positional("i", Int)],
+        part,
+        Emit::Method("part"),
+        "part i of a declared tensor along its last dimension",
+    ),
+    op(
+        "matmul",
+        &[tensor("a"), tensor("x")],
+        matmul,
+        Emit::Method("matmul"),
+        "the product of two computed tensors: a [k, m], x [k, T] -> [m, T]",
     ),
     op(
         "row",
@@ -754,6 +811,22 @@ fn ssm_scan(c: &mut Call<'_>) -> Option<Shape> {
     Some(x)
 }
 
+fn wkv(c: &mut Call<'_>) -> Option<Shape> {
+    let r = c.shape("r")?;
+    if !c.rank("r", 3, "[d, h, T]", CUT_FIRST) {
+        return None;
+    }
+    for i in 0..3 {
+        for name in ["k", "v", "w", "a", "b"] {
+            c.want(name, i, &r.dim(i), "as in `r`");
+        }
+    }
+    for i in 0..2 {
+        c.want("u", i, &r.dim(i), "as in `r`");
+    }
+    Some(r)
+}
+
 fn linear_attention(c: &mut Call<'_>) -> Option<Shape> {
     let (q, v) = (c.shape("q")?, c.shape("v")?);
     let ranks = [
@@ -842,9 +915,27 @@ fn sum_rows(c: &mut Call<'_>) -> Option<Shape> {
 
 fn repeat_heads(c: &mut Call<'_>) -> Option<Shape> {
     let (x, n) = (c.shape("x")?, c.dim("n")?);
-    c.want("x", 1, &Dim::constant(1), "one head");
-    c.rank("x", 3, "[d, 1, T]", CUT_FIRST)
+    c.rank("x", 3, "[d, m, T]", CUT_FIRST)
         .then(|| Shape(vec![x.dim(0), n, x.dim(2)]))
+}
+
+fn part(c: &mut Call<'_>) -> Option<Shape> {
+    let w = c.shape("w")?;
+    if w.rank() < 2 {
+        c.fail("w", format!("`part` takes `w` with two dimensions or more, got {w}"));
+        return None;
+    }
+    let mut dims: Vec<Dim> = (0..w.rank() - 1).map(|i| w.dim(i)).collect();
+    while dims.len() > 1 && dims.last() == Some(&Dim::constant(1)) {
+        dims.pop();
+    }
+    Some(Shape(dims))
+}
+
+fn matmul(c: &mut Call<'_>) -> Option<Shape> {
+    let (a, x) = (c.shape("a")?, c.shape("x")?);
+    c.want("x", 0, &a.dim(0), "dimension 0 of `a`");
+    c.rank("a", 2, "[k, m]", "").then(|| x.with_dim0(a.dim(1)))
 }
 
 fn row(c: &mut Call<'_>) -> Option<Shape> {

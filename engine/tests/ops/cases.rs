@@ -502,6 +502,16 @@ pub fn recurrences() -> Vec<Case> {
             all.push(recur(Recurrence::SsmScan, n * p * h, &operands));
         }
     }
+    all.push(recur(Recurrence::Previous, 300, &[floats([300, T, 1, 1])]));
+    for (d, h) in [(1, 3), (64, 5), (20, 1)] {
+        let (x, decay) = (floats([d, h, T, 1]), floats_in(0.0, 1.0, [d, h, T, 1]));
+        let small = floats_in(-0.2, 0.2, [d, h, T, 1]);
+        let u = floats([d, h, 1, 1]);
+        let six = [x.clone(), x.clone(), x.clone(), decay.clone(), u];
+        all.push(recur(Recurrence::Wkv6, d * d * h, &six));
+        let seven = [x.clone(), decay, x.clone(), x, small.clone(), small];
+        all.push(recur(Recurrence::Wkv7, d * d * h, &seven));
+    }
     all
 }
 

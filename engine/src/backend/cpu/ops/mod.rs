@@ -11,6 +11,7 @@ mod recur;
 mod reduce;
 mod rope;
 mod rows;
+mod wkv;
 
 use std::fmt;
 
