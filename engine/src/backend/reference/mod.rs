@@ -211,7 +211,11 @@ impl Operands<'_> {
             Op::Rope(p) => rope::rope(&self.load(0)?, &self.ints(1)?, self.optional(2)?.as_ref(), &p),
             Op::Attention(p) => attention::attention(
                 &attention::Operands {
-                    biases: if p.buckets == Buckets::None { None } else { self.optional(7)? },
+                    biases: if p.buckets == Buckets::None {
+                        None
+                    } else {
+                        self.optional(7)?
+                    },
                     ..self.attention_operands(p.optional_sources(self.node.sources().count()))?
                 },
                 &p,
