@@ -7,8 +7,8 @@ use proc_macro2::TokenStream;
 use crate::diag::Errors;
 use crate::sym::{Dim, Shape};
 use shapes::{
-    attention, attention_temperature, concat, heads, linear_attention, mamba2, merge, moe, norm, repeat_heads, rope,
-    row, same_as_x, short_conv, ssm_scan, sum_rows,
+    attention, attention_over, attention_temperature, concat, cross_attention, heads, index_cells, linear_attention,
+    mamba2, matmul, merge, moe, norm, part, repeat_heads, rope, row, same_as_x, short_conv, ssm_scan, sum_rows, wkv,
 };
 
 /// One operation.
@@ -235,10 +235,11 @@ pub static OPS: &[OpSpec] = &[
                 keyword("offset", Int),
                 keyword_some("magnitude", Float),
                 keyword_some("yarn", Bool),
+                keyword("halves", Bool),
             ],
             rope,
             Emit::Struct("rope", "RopeArgs"),
-            "rotary positions on [d, n, T]; the pairs are the declaration's `rope:`, base, scale, dims and \
+            "rotary positions on [d, n, T]; the pairs are the declaration's `rope:` (neox's where `halves`), base, scale, dims and \
              magnitude the file's unless given, from dimension `offset` on; `factors` divide the frequencies, without them `short` or, in contexts beyond the first \
              training's, `long`; YaRN as the file says where `yarn` holds or is not given",
         )
@@ -268,12 +269,55 @@ pub static OPS: &[OpSpec] = &[
                 keyword("causal", Bool),
                 keyword_some("sinks", Vector),
                 keyword("window", Window),
+                keyword_some("relative", ParamKind::Tensor),
                 keyword_some("v_in_k", Int),
+                keyword_some("selection", ParamKind::Tensor),
             ],
             attention,
             Emit::Struct("attention", "AttentionArgs"),
             "stores k and v in the layer's cache and attends: q [dk, n, T], k [dk, m, T], v [dv, m, T] -> [dv * n, T]; \
-             scale is 1/sqrt(dk) unless given; without v the first `v_in_k` elements of each key are its value",
+             scale is 1/sqrt(dk) unless given; `relative` [n, buckets] are biases by relative position (T5's buckets); \
+             without v the first `v_in_k` elements of each key are its value; of cells outside a `selection` nothing is seen",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "attention_over",
+            &[
+                tensor("q"),
+                positional("layer", Int),
+                positional("dv", Int),
+                keyword_some("scale", Float),
+                keyword("softcap", Float),
+                keyword_some("sinks", Vector),
+                keyword("window", Window),
+            ],
+            attention_over,
+            Emit::Struct("attention_over", "AttentionArgs"),
+            "attends over what an earlier layer stored, with values of size dv, in the same window: q [dk, n, T] -> [dv * n, T]",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "cross_attention",
+            &[tensor("q"), tensor("k"), tensor("v"), keyword_some("scale", Float)],
+            cross_attention,
+            Emit::Struct("cross_attention", "AttentionArgs"),
+            "attends to what was encoded of the token's sequence, with k and v made of `encoded` [n_embd, T_encoded] and not stored: \
+             q [dk, n, T], k [dk, m, T_encoded], v [dv, m, T_encoded] -> [dv * n, T]; scale is 1/sqrt(dk) unless given",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "index_cells",
+            &[tensor("q"), tensor("k"), tensor("weights"), positional("n", Int)],
+            index_cells,
+            Emit::Method("index_cells"),
+            "selects cells for `attention`: stores k [d, 1, T] in a cache of its own and gives the n cells whose sum over heads of \
+             weights [h, T] times max(q k, 0), q [d, h, T], is largest: numbers [n, T], fewer where there are fewer cells",
         )
     },
     OpSpec {
@@ -302,6 +346,49 @@ pub static OPS: &[OpSpec] = &[
             Emit::Method("ssm_scan"),
             "selective scan of Mamba over states [n, p, h] that the layer keeps: x [p, h, T], dt [h, T] (after its softplus), \
              a [n or 1, h] or [h], b and c [n, g, T] -> [p, h, T]; x times `d` (one element per head) is added",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "previous",
+            X,
+            same_as_x,
+            Emit::Method("previous"),
+            "x [c, T] as it was one token before, which the layer keeps; zeros for the first token",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "wkv6",
+            &[
+                tensor("r"),
+                tensor("k"),
+                tensor("v"),
+                tensor("w"),
+                positional("u", Vector),
+            ],
+            wkv,
+            Emit::Method("wkv6"),
+            "time mixing of RWKV 6 over states [d, d, h] that the layer keeps: [d, h, T] each, u [d, h] -> [d, h, T]",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "wkv7",
+            &[
+                tensor("r"),
+                tensor("w"),
+                tensor("k"),
+                tensor("v"),
+                tensor("a"),
+                tensor("b"),
+            ],
+            wkv,
+            Emit::Method("wkv7"),
+            "time mixing of RWKV 7 over states [d, d, h] that the layer keeps: [d, h, T] each -> [d, h, T]",
         )
     },
     OpSpec {
@@ -419,7 +506,21 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("x"), positional("n", Int)],
         repeat_heads,
         Emit::Method("repeat_heads"),
-        "the one head of x for each of n heads: [d, 1, T] -> [d, n, T]",
+        "each head of x for n / m heads in a row: [d, m, T] -> [d, n, T]",
+    ),
+    op(
+        "part",
+        &[positional("w", Vector), positional("i", Int)],
+        part,
+        Emit::Method("part"),
+        "part i of a declared tensor along its last dimension",
+    ),
+    op(
+        "matmul",
+        &[tensor("a"), tensor("x")],
+        matmul,
+        Emit::Method("matmul"),
+        "the product of two computed tensors: a [k, m], x [k, T] -> [m, T]",
     ),
     op(
         "row",

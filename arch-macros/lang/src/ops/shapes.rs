@@ -48,6 +48,16 @@ pub(super) fn attention_temperature(_: &mut Call<'_>) -> Option<Shape> {
 }
 
 pub(super) fn attention(c: &mut Call<'_>) -> Option<Shape> {
+    let tokens = c.shape("q")?.dim(2);
+    attends(c, &tokens, "the tokens of `q`")
+}
+
+pub(super) fn cross_attention(c: &mut Call<'_>) -> Option<Shape> {
+    attends(c, &Dim::symbol("T_encoded"), "the encoded tokens")
+}
+
+/// The shape of attention to `n_keys` keys.
+fn attends(c: &mut Call<'_>, n_keys: &Dim, why: &str) -> Option<Shape> {
     let (q, k) = (c.shape("q")?, c.shape("k")?);
     let dv = match (c.shape("v"), c.dim("v_in_k")) {
         (Some(v), None) => v.dim(0),
@@ -69,10 +79,18 @@ pub(super) fn attention(c: &mut Call<'_>) -> Option<Shape> {
     }
     c.want("k", 0, &q.dim(0), "dimension 0 of `q`");
     c.want("v", 1, &k.dim(1), "the heads of `k`");
-    c.want("k", 2, &q.dim(2), "the tokens of `q`");
-    c.want("v", 2, &q.dim(2), "the tokens of `q`");
+    c.want("k", 2, n_keys, why);
+    c.want("v", 2, n_keys, why);
     c.want("sinks", 0, &q.dim(1), "the heads of `q`");
+    c.want("relative", 0, &q.dim(1), "the heads of `q`");
     Some(Shape(vec![dv.mul(&q.dim(1)), q.dim(2)]))
+}
+
+pub(super) fn attention_over(c: &mut Call<'_>) -> Option<Shape> {
+    let (q, dv) = (c.shape("q")?, c.dim("dv")?);
+    c.want("sinks", 0, &q.dim(1), "the heads of `q`");
+    c.rank("q", 3, "[dk, n, T]", CUT_FIRST)
+        .then(|| Shape(vec![dv.mul(&q.dim(1)), q.dim(2)]))
 }
 
 pub(super) fn short_conv(c: &mut Call<'_>) -> Option<Shape> {
@@ -112,6 +130,22 @@ pub(super) fn ssm_scan(c: &mut Call<'_>) -> Option<Shape> {
     Some(x)
 }
 
+pub(super) fn wkv(c: &mut Call<'_>) -> Option<Shape> {
+    let r = c.shape("r")?;
+    if !c.rank("r", 3, "[d, h, T]", CUT_FIRST) {
+        return None;
+    }
+    for i in 0..3 {
+        for name in ["k", "v", "w", "a", "b"] {
+            c.want(name, i, &r.dim(i), "as in `r`");
+        }
+    }
+    for i in 0..2 {
+        c.want("u", i, &r.dim(i), "as in `r`");
+    }
+    Some(r)
+}
+
 pub(super) fn linear_attention(c: &mut Call<'_>) -> Option<Shape> {
     let (q, v) = (c.shape("q")?, c.shape("v")?);
     let ranks = [
@@ -147,6 +181,18 @@ pub(super) fn mamba2(c: &mut Call<'_>) -> Option<Shape> {
     c.want("conv_bias", 0, &conv, "values, B and C");
     c.want("dt_bias", 0, &heads, "the heads of `a`");
     c.rank("x", 2, "[n, T]", "").then(|| x.with_dim0(inner))
+}
+
+pub(super) fn index_cells(c: &mut Call<'_>) -> Option<Shape> {
+    let (q, n) = (c.shape("q")?, c.dim("n")?);
+    if !c.rank("q", 3, "[d, h, T]", CUT_FIRST) || !c.rank("k", 3, "[d, 1, T]", CUT_FIRST) {
+        return None;
+    }
+    c.want("k", 0, &q.dim(0), "dimension 0 of `q`");
+    c.want("k", 1, &Dim::constant(1), "one key for all heads");
+    c.want("weights", 0, &q.dim(1), "the heads of `q`");
+    c.want("weights", 1, &q.dim(2), "the tokens of `q`");
+    Some(Shape(vec![n, q.dim(2)]))
 }
 
 pub(super) fn moe(c: &mut Call<'_>) -> Option<Shape> {
@@ -188,9 +234,27 @@ pub(super) fn sum_rows(c: &mut Call<'_>) -> Option<Shape> {
 
 pub(super) fn repeat_heads(c: &mut Call<'_>) -> Option<Shape> {
     let (x, n) = (c.shape("x")?, c.dim("n")?);
-    c.want("x", 1, &Dim::constant(1), "one head");
-    c.rank("x", 3, "[d, 1, T]", CUT_FIRST)
+    c.rank("x", 3, "[d, m, T]", CUT_FIRST)
         .then(|| Shape(vec![x.dim(0), n, x.dim(2)]))
+}
+
+pub(super) fn part(c: &mut Call<'_>) -> Option<Shape> {
+    let w = c.shape("w")?;
+    if w.rank() < 2 {
+        c.fail("w", format!("`part` takes `w` with two dimensions or more, got {w}"));
+        return None;
+    }
+    let mut dims: Vec<Dim> = (0..w.rank() - 1).map(|i| w.dim(i)).collect();
+    while dims.len() > 1 && dims.last() == Some(&Dim::constant(1)) {
+        dims.pop();
+    }
+    Some(Shape(dims))
+}
+
+pub(super) fn matmul(c: &mut Call<'_>) -> Option<Shape> {
+    let (a, x) = (c.shape("a")?, c.shape("x")?);
+    c.want("x", 0, &a.dim(0), "dimension 0 of `a`");
+    c.rank("a", 2, "[k, m]", "").then(|| x.with_dim0(a.dim(1)))
 }
 
 pub(super) fn row(c: &mut Call<'_>) -> Option<Shape> {

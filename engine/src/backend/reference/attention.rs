@@ -2,7 +2,7 @@
 
 use super::array::{Array, Ints};
 use super::ops::dot;
-use crate::graph::{Attention, Window};
+use crate::graph::{Attention, Buckets, Window};
 
 /// The operands of [`crate::graph::Op::Attention`].
 pub(super) struct Operands {
@@ -14,6 +14,8 @@ pub(super) struct Operands {
     pub(super) query_pos: Ints,
     pub(super) query_seq: Ints,
     pub(super) sinks: Option<Array>,
+    pub(super) biases: Option<Array>,
+    pub(super) selection: Option<Ints>,
 }
 
 pub(super) fn attention(o: &Operands, p: &Attention) -> Array {
@@ -53,8 +55,22 @@ fn score_of(o: &Operands, p: &Attention, [h, h_kv, t, j]: [usize; 4]) -> f64 {
         0.0 => raw,
         cap => cap * (raw / cap).tanh(),
     };
-    let distance = (o.query_pos.data[t] - o.cell_pos.data[j]).abs() as f64;
-    capped - alibi_slope(p.max_bias, h, o.q.ne[1]) * distance
+    let ahead = o.cell_pos.data[j] - o.query_pos.data[t];
+    let bias = o.biases.as_ref().map_or(0.0, |table| {
+        let row = bucket(p.buckets, table.ne[1], ahead);
+        table.at([h, row, 0, 0])
+    });
+    capped + bias - alibi_slope(p.max_bias, h, o.q.ne[1]) * ahead.abs() as f64
+}
+
+/// The row of a table of `n` biases for a key `ahead` positions behind the query, negative if before it.
+fn bucket(buckets: Buckets, n: usize, ahead: i64) -> usize {
+    let side = buckets.side(n);
+    let distance = |d: i64| usize::try_from(d).unwrap_or(0);
+    match buckets {
+        Buckets::Around if ahead > 0 => side + Buckets::near(side, distance(ahead)),
+        _ => Buckets::near(side, distance(-ahead)),
+    }
 }
 
 /// Does query `i` see the key in cell `j`?
@@ -69,7 +85,32 @@ fn is_visible(o: &Operands, p: &Attention, i: usize, j: usize) -> bool {
         Window::Chunked(n) => k_pos >= q_pos / size(n) * size(n),
         Window::Symmetric(n) => (q_pos - k_pos).abs() <= size(n / 2),
     };
-    k_pos >= 0 && shares_sequence && (!p.causal || k_pos <= q_pos) && in_window
+    let selected = o.selection.as_ref().is_none_or(|s| {
+        let cells = &s.data[i * s.ne[0]..(i + 1) * s.ne[0]];
+        cells.contains(&(j as i64))
+    });
+    k_pos >= 0 && shares_sequence && (!p.causal || k_pos <= q_pos) && in_window && selected
+}
+
+/// [`crate::graph::Op::IndexScores`]: `weights` `[n_head, T]` stands where values do in the operands.
+pub(super) fn index_scores(o: &Operands) -> Array {
+    let p = Attention {
+        scale: 1.0,
+        softcap: 0.0,
+        max_bias: 0.0,
+        causal: true,
+        window: Window::None,
+        buckets: Buckets::None,
+        selects: false,
+    };
+    let ([_, n_head, n_tokens, _], n_kv) = (o.q.ne, o.k.ne[2]);
+    o.q.derive([n_kv, n_tokens, 1, 1], |[j, t, ..]| {
+        if !is_visible(o, &p, t, j) {
+            return f64::NEG_INFINITY;
+        }
+        let score = |h: usize| dot(o.q.row([0, h, t, 0]), o.k.row([0, 0, j, 0])).max(0.0);
+        (0..n_head).map(|h| o.v.at([h, t, 0, 0]) * score(h)).sum()
+    })
 }
 
 /// ALiBi's slope of head `h`: a geometric series over the largest power of two of heads, the rest in between.

@@ -8,7 +8,7 @@ use kernels::{GgmlType, MatMul, matmul, matmul_scratch, rows};
 use super::{Need, Stop, Task};
 use crate::backend::cpu::scratch::take;
 use crate::backend::cpu::view::{Source, Target};
-use crate::graph::{Attention, Graph, Tensor, Window};
+use crate::graph::{Attention, Buckets, Graph, Tensor, Window};
 
 /// Cells of a block: their visibility to a token is a word of bits.
 const CELLS: usize = 64;
@@ -229,6 +229,44 @@ struct Job<'a> {
     query_pos: &'a [i32],
     query_seq: &'a [i32],
     sinks: Option<Source<'a>>,
+    biases: Option<Biases<'a>>,
+    /// For each token the cells that it may see, as many for all.
+    selection: Option<&'a [i32]>,
+}
+
+/// Biases by relative position.
+struct Biases<'a> {
+    /// `[n_head, n_buckets]`
+    table: &'a [f32],
+    /// Row of each distance within its side.
+    near: [u8; Buckets::FAR + 1],
+    /// First row for keys behind the query.
+    behind: usize,
+}
+
+impl<'a> Biases<'a> {
+    fn new(table: Source<'a>, buckets: Buckets) -> Biases<'a> {
+        let side = buckets.side(table.tensor.ne[1]);
+        Biases {
+            table: table.floats(0, table.tensor.nelements()),
+            // There are fewer than 256 rows.
+            near: std::array::from_fn(|distance| Buckets::near(side, distance) as u8),
+            behind: side,
+        }
+    }
+
+    /// Of head `head`, for a key `ahead` positions behind the query.
+    fn of(&self, buckets: Buckets, n_head: usize, head: usize, ahead: i64) -> f32 {
+        let around = buckets == Buckets::Around;
+        let distance = if around {
+            ahead.unsigned_abs()
+        } else {
+            ahead.min(0).unsigned_abs()
+        };
+        let near = self.near[distance.min(Buckets::FAR as u64) as usize];
+        let first = if around && ahead > 0 { self.behind } else { 0 };
+        self.table[head + n_head * (first + usize::from(near))]
+    }
 }
 
 /// What a token sees: cells of one sequence at positions `from..=to`.
@@ -243,6 +281,7 @@ impl<'a> Job<'a> {
     fn new(task: &Task<'a>, p: &'a Attention) -> Job<'a> {
         let (q, k, v) = (task.source(0), task.source(1), task.source(2));
         let s = Sizes::new(q.tensor, k.tensor, v.tensor);
+        let (sinks, selection) = p.optional_sources(task.node.sources().count());
         Job {
             p,
             s,
@@ -254,7 +293,9 @@ impl<'a> Job<'a> {
             cell_seqs: task.source(4).list(),
             query_pos: task.source(5).list(),
             query_seq: task.source(6).list(),
-            sinks: task.optional(7),
+            sinks: sinks.map(|i| task.source(i)),
+            selection: selection.map(|i| task.source(i).list()),
+            biases: (p.buckets != Buckets::None).then(|| Biases::new(task.source(7), p.buckets)),
         }
     }
 
@@ -280,6 +321,9 @@ impl<'a> Job<'a> {
             let seen = &mut seen[..tokens.len()];
             for (seen, t) in seen.iter_mut().zip(tokens.clone()) {
                 *seen = self.visible(t, first..first + n);
+                if *seen != 0 {
+                    *seen &= self.selected(t, first);
+                }
             }
             let any = seen.iter().fold(0, |any, seen| any | seen);
             if any == 0 {
@@ -324,6 +368,19 @@ impl<'a> Job<'a> {
         cells.enumerate().fold(0, |bits, (i, (&pos, &seqs))| {
             let visible = (pos >= from) & (pos <= to) & (seqs >> seq & 1 == 1);
             bits | u64::from(visible) << i
+        })
+    }
+
+    /// Which of the 64 cells from `first` on are selected for token `t`, by bits.
+    fn selected(&self, t: usize, first: usize) -> u64 {
+        let Some(cells) = self.selection else { return u64::MAX };
+        let n = cells.len() / self.s.n_tokens;
+        let cells = cells[t * n..(t + 1) * n].iter();
+        cells.fold(0, |bits, &cell| {
+            match usize::try_from(cell).ok().and_then(|c| c.checked_sub(first)) {
+                Some(i) if i < CELLS => bits | 1 << i,
+                _ => bits,
+            }
         })
     }
 
@@ -385,7 +442,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Turns products into scores: soft cap, ALiBi, and the cells that are not seen.
+    /// Turns products into scores: soft cap, ALiBi, biases by relative position, and the cells that are not seen.
     fn adjust(&self, scores: &mut [f32], head: usize, t: usize, first: usize, seen: u64) {
         if self.p.softcap != 0.0 {
             let cap = self.p.softcap;
@@ -395,6 +452,12 @@ impl<'a> Job<'a> {
             let slope = alibi_slope(self.p.max_bias, head, self.s.n_head);
             for (x, &pos) in scores.iter_mut().zip(&self.cell_pos[first..]) {
                 *x -= slope * (i64::from(self.query_pos[t]) - i64::from(pos)).abs() as f32;
+            }
+        }
+        if let Some(biases) = &self.biases {
+            for (x, &pos) in scores.iter_mut().zip(&self.cell_pos[first..]) {
+                let ahead = i64::from(pos) - i64::from(self.query_pos[t]);
+                *x += biases.of(self.p.buckets, self.s.n_head, head, ahead);
             }
         }
         if seen.count_ones() as usize != scores.len() {
