@@ -48,6 +48,8 @@ arch_macros::arch! {
             dt: linear "ssm_dt" [n_embd -> n_head];
             decay: raw "ssm_decay" [1, n_head];
             dt_bias: raw "ssm_dt_bias" [n_head];
+            bonus: raw "bonus" [head_dim, n_head];
+            planes: vector "planes" [n_embd, n_part, 3];
             mixer_in: linear "mixer_in" [n_embd -> 2 * n_embd + 2 * n_part + n_head];
             mixer_conv: vector "mixer_conv" [4, n_embd + 2 * n_part];
             if n_expert == 0 {
@@ -92,7 +94,10 @@ arch_macros::arch! {
             let repeated = repeat_heads(heads(left, 1), n_head) * 1.0;
             let convolved = short_conv(normed, conv, a);
             let step = softplus(dt(convolved));
-            let scanned = ssm_scan(heads(convolved, n_head), step, decay, heads(left, 1), heads(middle, 1), decay) * 1.0;
+            let scanned = ssm_scan(heads(wq(convolved), n_head), step, decay, heads(left, 1), heads(middle, 1), decay) * 1.0;
+            let six = wkv6(rotated, rotated, rotated, q, bonus) * 1.0;
+            let seven = wkv7(six, q, q, six, q, q) * 1.0;
+            let planar = matmul(part(planes, 1), previous(convolved)) * 1.0;
             let mixed_in_time = mamba2(mixer_in(convolved), inner = n_embd, n_state = n_part, n_group = 1, conv = mixer_conv,
                                        dt_bias = dt_bias, a = decay, d = dt_bias, eps = eps) * 1.0;
             let joined = concat(left, right) + sum_rows(flat) + sum_rows(merge(repeated));
@@ -101,7 +106,7 @@ arch_macros::arch! {
             let gated = if act == "gelu" { gelu(gate(scaled)) * up(scaled) } else { silu(gate(scaled)) * up(scaled) };
             let written = rust!([n_embd, T] => b.scale(unit, 1.0));
             x += down(gated) + act_unary + joined + longer[..n_embd] + written;
-            x += sum * 0.0 + merge(scanned) + mixed_in_time;
+            x += sum * 0.0 + merge(scanned) + mixed_in_time + sum_rows(merge(seven)) + sum_rows(planar);
             if n_expert > 0 {
                 x += moe(layered, router = router(layered), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
                          gating = sigmoid, n_used = n_expert_used, norm_weights = true, scale = 2.5, selection_bias = probs_b);
@@ -253,6 +258,7 @@ fn graph(header: &Gguf) -> Graph {
         rope_sections: base.rope_sections,
         rope: base.rope,
         n_rot: base.n_rot(),
+        rope_sections: base.rope_sections,
         causal: true,
         half_gelu: false,
         wanted: Wanted::Result,

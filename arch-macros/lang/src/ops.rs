@@ -229,10 +229,11 @@ pub static OPS: &[OpSpec] = &[
                 keyword("offset", Int),
                 keyword_some("magnitude", Float),
                 keyword_some("yarn", Bool),
+                keyword("halves", Bool),
             ],
             rope,
             Emit::Struct("rope", "RopeArgs"),
-            "rotary positions on [d, n, T]; the pairs are the declaration's `rope:`, base, scale, dims and \
+            "rotary positions on [d, n, T]; the pairs are the declaration's `rope:` (neox's where `halves`), base, scale, dims and \
              magnitude the file's unless given, from dimension `offset` on; `factors` divide the frequencies, without them `short` or, in contexts beyond the first \
              training's, `long`; YaRN as the file says where `yarn` holds or is not given",
         )
@@ -263,11 +264,23 @@ pub static OPS: &[OpSpec] = &[
                 keyword_some("sinks", Vector),
                 keyword("window", Window),
                 keyword_some("v_in_k", Int),
+                keyword_some("selection", ParamKind::Tensor),
             ],
             attention,
             Emit::Struct("attention", "AttentionArgs"),
             "stores k and v in the layer's cache and attends: q [dk, n, T], k [dk, m, T], v [dv, m, T] -> [dv * n, T]; \
-             scale is 1/sqrt(dk) unless given; without v the first `v_in_k` elements of each key are its value",
+             scale is 1/sqrt(dk) unless given; without v the first `v_in_k` elements of each key are its value; of cells outside a `selection` nothing is seen",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "index_cells",
+            &[tensor("q"), tensor("k"), tensor("weights"), positional("n", Int)],
+            index_cells,
+            Emit::Method("index_cells"),
+            "selects cells for `attention`: stores k [d, 1, T] in a cache of its own and gives the n cells whose sum over heads of \
+             weights [h, T] times max(q k, 0), q [d, h, T], is largest: numbers [n, T], fewer where there are fewer cells",
         )
     },
     OpSpec {
@@ -296,6 +309,49 @@ pub static OPS: &[OpSpec] = &[
             Emit::Method("ssm_scan"),
             "selective scan of Mamba over states [n, p, h] that the layer keeps: x [p, h, T], dt [h, T] (after its softplus), \
              a [n or 1, h] or [h], b and c [n, g, T] -> [p, h, T]; x times `d` (one element per head) is added",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "previous",
+            X,
+            same_as_x,
+            Emit::Method("previous"),
+            "x [c, T] as it was one token before, which the layer keeps; zeros for the first token",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "wkv6",
+            &[
+                tensor("r"),
+                tensor("k"),
+                tensor("v"),
+                tensor("w"),
+                positional("u", Vector),
+            ],
+            wkv,
+            Emit::Method("wkv6"),
+            "time mixing of RWKV 6 over states [d, d, h] that the layer keeps: [d, h, T] each, u [d, h] -> [d, h, T]",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "wkv7",
+            &[
+                tensor("r"),
+                tensor("w"),
+                tensor("k"),
+                tensor("v"),
+                tensor("a"),
+                tensor("b"),
+            ],
+            wkv,
+            Emit::Method("wkv7"),
+            "time mixing of RWKV 7 over states [d, d, h] that the layer keeps: [d, h, T] each -> [d, h, T]",
         )
     },
     OpSpec {
@@ -413,7 +469,21 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("x"), positional("n", Int)],
         repeat_heads,
         Emit::Method("repeat_heads"),
-        "the one head of x for each of n heads: [d, 1, T] -> [d, n, T]",
+        "each head of x for n / m heads in a row: [d, m, T] -> [d, n, T]",
+    ),
+    op(
+        "part",
+        &[positional("w", Vector), positional("i", Int)],
+        part,
+        Emit::Method("part"),
+        "part i of a declared tensor along its last dimension",
+    ),
+    op(
+        "matmul",
+        &[tensor("a"), tensor("x")],
+        matmul,
+        Emit::Method("matmul"),
+        "the product of two computed tensors: a [k, m], x [k, T] -> [m, T]",
     ),
     op(
         "row",
@@ -692,6 +762,22 @@ fn ssm_scan(c: &mut Call<'_>) -> Option<Shape> {
     Some(x)
 }
 
+fn wkv(c: &mut Call<'_>) -> Option<Shape> {
+    let r = c.shape("r")?;
+    if !c.rank("r", 3, "[d, h, T]", CUT_FIRST) {
+        return None;
+    }
+    for i in 0..3 {
+        for name in ["k", "v", "w", "a", "b"] {
+            c.want(name, i, &r.dim(i), "as in `r`");
+        }
+    }
+    for i in 0..2 {
+        c.want("u", i, &r.dim(i), "as in `r`");
+    }
+    Some(r)
+}
+
 fn linear_attention(c: &mut Call<'_>) -> Option<Shape> {
     let (q, v) = (c.shape("q")?, c.shape("v")?);
     let ranks = [
@@ -727,6 +813,18 @@ fn mamba2(c: &mut Call<'_>) -> Option<Shape> {
     c.want("conv_bias", 0, &conv, "values, B and C");
     c.want("dt_bias", 0, &heads, "the heads of `a`");
     c.rank("x", 2, "[n, T]", "").then(|| x.with_dim0(inner))
+}
+
+fn index_cells(c: &mut Call<'_>) -> Option<Shape> {
+    let (q, n) = (c.shape("q")?, c.dim("n")?);
+    if !c.rank("q", 3, "[d, h, T]", CUT_FIRST) || !c.rank("k", 3, "[d, 1, T]", CUT_FIRST) {
+        return None;
+    }
+    c.want("k", 0, &q.dim(0), "dimension 0 of `q`");
+    c.want("k", 1, &Dim::constant(1), "one key for all heads");
+    c.want("weights", 0, &q.dim(1), "the heads of `q`");
+    c.want("weights", 1, &q.dim(2), "the tokens of `q`");
+    Some(Shape(vec![n, q.dim(2)]))
 }
 
 fn moe(c: &mut Call<'_>) -> Option<Shape> {
@@ -768,9 +866,27 @@ fn sum_rows(c: &mut Call<'_>) -> Option<Shape> {
 
 fn repeat_heads(c: &mut Call<'_>) -> Option<Shape> {
     let (x, n) = (c.shape("x")?, c.dim("n")?);
-    c.want("x", 1, &Dim::constant(1), "one head");
-    c.rank("x", 3, "[d, 1, T]", CUT_FIRST)
+    c.rank("x", 3, "[d, m, T]", CUT_FIRST)
         .then(|| Shape(vec![x.dim(0), n, x.dim(2)]))
+}
+
+fn part(c: &mut Call<'_>) -> Option<Shape> {
+    let w = c.shape("w")?;
+    if w.rank() < 2 {
+        c.fail("w", format!("`part` takes `w` with two dimensions or more, got {w}"));
+        return None;
+    }
+    let mut dims: Vec<Dim> = (0..w.rank() - 1).map(|i| w.dim(i)).collect();
+    while dims.len() > 1 && dims.last() == Some(&Dim::constant(1)) {
+        dims.pop();
+    }
+    Some(Shape(dims))
+}
+
+fn matmul(c: &mut Call<'_>) -> Option<Shape> {
+    let (a, x) = (c.shape("a")?, c.shape("x")?);
+    c.want("x", 0, &a.dim(0), "dimension 0 of `a`");
+    c.rank("a", 2, "[k, m]", "").then(|| x.with_dim0(a.dim(1)))
 }
 
 fn row(c: &mut Call<'_>) -> Option<Shape> {

@@ -152,6 +152,8 @@ pub struct Builder<'a> {
     pub(super) adaptation: &'a Adaptation,
     pub(super) layer: Option<u32>,
     pub(super) n_attention: usize,
+    /// Cells that the last indexer chose.
+    pub(super) selection: Option<TensorId>,
     pub(super) n_states: usize,
     /// Rounds of all loops so far.
     n_rounds: usize,
@@ -221,6 +223,7 @@ impl<'a> Builder<'a> {
             adaptation: Adaptation::NONE,
             layer: None,
             n_attention: 0,
+            selection: None,
             n_states: 0,
             n_rounds: 0,
             last_name: Name::default(),
@@ -497,10 +500,37 @@ impl<'a> Builder<'a> {
         self.ok(y, x)
     }
 
-    /// The one head of `x` `[d, 1, T]` for each of `n` heads: `[d, n, T]`.
+    /// Each of the heads of `x` `[d, m, T]` for `n / m` heads in a row: `[d, n, T]`.
     pub fn repeat_heads(&mut self, x: TensorId, n: usize) -> TensorId {
-        let ne = self.g.tensor(x).ne;
-        let y = self.g.repeat(x, [ne[0], n, ne[2], ne[3]]);
+        let [d, m, t, _] = self.g.tensor(x).ne;
+        if m == 1 {
+            let y = self.g.repeat(x, [d, n, t, 1]);
+            return self.ok(y, x);
+        }
+        let dense = self.dense(x);
+        let apart = self.g.reshape(dense, [d, 1, m, t]);
+        let apart = self.ok(apart, x);
+        let y = self.g.repeat(apart, [d, n / m.max(1), m, t]);
+        let y = self.ok(y, x);
+        let y = self.g.reshape(y, [d, n, t, 1]);
+        self.ok(y, x)
+    }
+
+    /// Part `i` of a declared tensor along its last dimension of more than one element.
+    pub fn part(&mut self, w: Vector, i: usize) -> TensorId {
+        let w = self.leaf(w.0);
+        let t = self.g.tensor(w);
+        let last = (1..4).rev().find(|&d| t.ne[d] > 1).unwrap_or(1);
+        let (mut ne, nb) = (t.ne, t.nb);
+        ne[last] = 1;
+        let offset = i.saturating_mul(nb[last]).min(t.nbytes());
+        let y = self.g.view(w, ne, nb, offset);
+        self.ok(y, w)
+    }
+
+    /// The product of two computed tensors, `a [k, m]` and `x [k, T]`: `[m, T]`.
+    pub fn matmul(&mut self, a: TensorId, x: TensorId) -> TensorId {
+        let y = self.g.mul_mat(a, x);
         self.ok(y, x)
     }
 

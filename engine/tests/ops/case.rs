@@ -94,6 +94,7 @@ impl Case {
             Op::L2Norm { eps } => g.l2_norm(src[0], eps),
             Op::Rope(p) => g.rope(src[0], src[1], src.get(2).copied(), p),
             Op::Attention(p) => g.attention(p, src),
+            Op::IndexScores => g.index_scores(std::array::from_fn(|i| src[i])),
             Op::SoftMax { scale } => g.soft_max(src[0], scale),
             Op::TopK { k } => g.top_k(src[0], k),
             Op::TopMask { k } => g.top_mask(src[0], k),
