@@ -83,7 +83,8 @@ arch_macros::arch! {
             let flat = merge(k) * 1.0;
             let attn = attention(rotated, k, v, scale = kq_scale, softcap = 30.0, alibi = 0.0, causal = true, sinks = sinks,
                                  window = standard(8, is_swa && il > 0)) * 1.0;
-            let projected = wo(attn);
+            let again = attention_over(rotated, il, head_dim_v, window = standard(8, is_swa && il > 0)) * 1.0;
+            let projected = wo(attn + again);
             let capped = softcap(clamp(projected, -8.0, 8.0), 5.0);
             let probs = softmax(capped);
             let sum = sum_rows(probs);

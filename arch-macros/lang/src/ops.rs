@@ -263,13 +263,44 @@ pub static OPS: &[OpSpec] = &[
                 keyword("causal", Bool),
                 keyword_some("sinks", Vector),
                 keyword("window", Window),
+                keyword_some("relative", ParamKind::Tensor),
                 keyword_some("v_in_k", Int),
                 keyword_some("selection", ParamKind::Tensor),
             ],
             attention,
             Emit::Struct("attention", "AttentionArgs"),
             "stores k and v in the layer's cache and attends: q [dk, n, T], k [dk, m, T], v [dv, m, T] -> [dv * n, T]; \
-             scale is 1/sqrt(dk) unless given; without v the first `v_in_k` elements of each key are its value; of cells outside a `selection` nothing is seen",
+             scale is 1/sqrt(dk) unless given; `relative` [n, buckets] are biases by relative position (T5's buckets); \
+             without v the first `v_in_k` elements of each key are its value; of cells outside a `selection` nothing is seen",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "attention_over",
+            &[
+                tensor("q"),
+                positional("layer", Int),
+                positional("dv", Int),
+                keyword_some("scale", Float),
+                keyword("softcap", Float),
+                keyword_some("sinks", Vector),
+                keyword("window", Window),
+            ],
+            attention_over,
+            Emit::Struct("attention_over", "AttentionArgs"),
+            "attends over what an earlier layer stored, with values of size dv, in the same window: q [dk, n, T] -> [dv * n, T]",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "cross_attention",
+            &[tensor("q"), tensor("k"), tensor("v"), keyword_some("scale", Float)],
+            cross_attention,
+            Emit::Struct("cross_attention", "AttentionArgs"),
+            "attends to what was encoded of the token's sequence, with k and v made of `encoded` [n_embd, T_encoded] and not stored: \
+             q [dk, n, T], k [dk, m, T_encoded], v [dv, m, T_encoded] -> [dv * n, T]; scale is 1/sqrt(dk) unless given",
         )
     },
     OpSpec {
@@ -698,6 +729,16 @@ fn attention_temperature(_: &mut Call<'_>) -> Option<Shape> {
 }
 
 fn attention(c: &mut Call<'_>) -> Option<Shape> {
+    let tokens = c.shape("q")?.dim(2);
+    attends(c, &tokens, "the tokens of `q`")
+}
+
+fn cross_attention(c: &mut Call<'_>) -> Option<Shape> {
+    attends(c, &Dim::symbol("T_encoded"), "the encoded tokens")
+}
+
+/// The shape of attention to `n_keys` keys.
+fn attends(c: &mut Call<'_>, n_keys: &Dim, why: &str) -> Option<Shape> {
     let (q, k) = (c.shape("q")?, c.shape("k")?);
     let dv = match (c.shape("v"), c.dim("v_in_k")) {
         (Some(v), None) => v.dim(0),
@@ -719,10 +760,18 @@ fn attention(c: &mut Call<'_>) -> Option<Shape> {
     }
     c.want("k", 0, &q.dim(0), "dimension 0 of `q`");
     c.want("v", 1, &k.dim(1), "the heads of `k`");
-    c.want("k", 2, &q.dim(2), "the tokens of `q`");
-    c.want("v", 2, &q.dim(2), "the tokens of `q`");
+    c.want("k", 2, n_keys, why);
+    c.want("v", 2, n_keys, why);
     c.want("sinks", 0, &q.dim(1), "the heads of `q`");
+    c.want("relative", 0, &q.dim(1), "the heads of `q`");
     Some(Shape(vec![dv.mul(&q.dim(1)), q.dim(2)]))
+}
+
+fn attention_over(c: &mut Call<'_>) -> Option<Shape> {
+    let (q, dv) = (c.shape("q")?, c.dim("dv")?);
+    c.want("sinks", 0, &q.dim(1), "the heads of `q`");
+    c.rank("q", 3, "[dk, n, T]", CUT_FIRST)
+        .then(|| Shape(vec![dv.mul(&q.dim(1)), q.dim(2)]))
 }
 
 fn short_conv(c: &mut Call<'_>) -> Option<Shape> {
