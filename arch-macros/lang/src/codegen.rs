@@ -52,6 +52,7 @@ pub fn skeleton(name: &str) -> TokenStream {
             rope: ::core::option::Option::None,
             rope_with_sections: ::core::option::Option::None,
             bidirectional: false,
+            encoder: false,
             embeddings: false,
             projects: true,
             rank_pooling: ::core::option::Option::None,
@@ -295,7 +296,12 @@ fn declare(arch: &Arch, o: &Tensor, t: &Ident) -> TokenStream {
             quote!(#t.linear_tied(#args, #tied))
         }
         None => {
-            let suffix = if o.optional { "_opt" } else { "" };
+            let has_forms = arch.tensors.iter().any(|other| o.is_other_form_of(other));
+            let suffix = match (has_forms, o.optional) {
+                (true, _) => "_form",
+                (false, true) => "_opt",
+                (false, false) => "",
+            };
             let method = shared(&format!("{}{suffix}", o.kind.name()));
             quote!(#t.#method(#args))
         }
@@ -337,6 +343,7 @@ fn arch_static(arch: &Arch) -> TokenStream {
     };
     let rope = rope_kind(Some(arch.rope));
     let rope_with_sections = rope_kind(arch.rope_with_sections);
+    let encoder = arch.encoder.is_some();
     let hparams = arch.hparams.iter().filter_map(hparam_decl);
     let tensors = arch.tensors.iter().map(|t| tensor_decl(arch, t));
     let test = arch.test.iter().map(|(name, size)| {
@@ -357,6 +364,7 @@ fn arch_static(arch: &Arch) -> TokenStream {
             rope: #rope,
             rope_with_sections: #rope_with_sections,
             bidirectional: #bidirectional,
+            encoder: #encoder,
             embeddings: #embeddings,
             projects: #projects,
             rank_pooling: #rank_pooling,

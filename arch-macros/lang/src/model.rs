@@ -31,8 +31,10 @@ pub struct Arch {
     pub tensors: Vec<Tensor>,
     /// Tensors that a file may hold and this graph does not use: (name, in each layer).
     pub ignored: Vec<(String, bool)>,
-    /// Names bound in the graph.
+    /// Names bound in the graphs.
     pub vars: Vec<Var>,
+    /// The graph of the encoder, whose result the graph sees as `encoded`.
+    pub encoder: Option<Block>,
     /// The graph.
     pub graph: Block,
     /// What becomes of the pooled rows of an embedding.
@@ -262,6 +264,13 @@ pub struct Tensor {
 }
 
 impl Tensor {
+    /// True if files hold this tensor or the other, told apart by the shape.
+    pub fn is_other_form_of(&self, other: &Tensor) -> bool {
+        let may_be = |t: &Tensor| t.kind == Kind::Linear && t.optional;
+        let same_name = self.gguf == other.gguf && self.group == other.group;
+        same_name && may_be(self) && may_be(other) && self.dims != other.dims
+    }
+
     /// True if the model's field is an `Option`.
     pub fn may_be_absent(&self) -> bool {
         self.optional || !self.conditions.is_empty()
@@ -570,6 +579,8 @@ pub enum ValueKind {
     Var(VarId),
     /// Rows of an `embed`: `w[tokens]`
     Embed(usize, RowsBy),
+    /// `encoded`, the encoder's result.
+    Encoded,
     /// `w(x)`
     Linear(usize, Box<Value>),
     /// A vector as an operand.

@@ -40,6 +40,14 @@ pub enum BuildError {
         /// The last named value before the error.
         value: String,
     },
+    /// Attention over what another layer should have stored.
+    #[error("{value}: layer {layer} has not stored keys and values of this size and window before")]
+    NoKeys {
+        /// The last named value before the error.
+        value: String,
+        /// The other layer.
+        layer: usize,
+    },
     /// Embeddings of a graph that does not end in a projection.
     #[error(
         "the graph of this architecture does not end in a projection: it has no hidden states to take embeddings from"
@@ -107,6 +115,12 @@ pub struct BuildParams {
     pub n_tokens: usize,
     /// Tokens whose output is wanted.
     pub n_outputs: usize,
+    /// The graph is that of the encoder.
+    pub encoder: bool,
+    /// Rows of what was encoded; 0 in graphs that do not look at it.
+    pub n_encoded: usize,
+    /// Width of the residual stream, and so of what was encoded.
+    pub n_embd: usize,
     /// Length of the context.
     pub n_ctx: usize,
     /// The architecture's rope kind.
@@ -296,6 +310,12 @@ impl<'a> Builder<'a> {
         })
     }
 
+    /// [`Builder::weight`] of a tensor that may be absent, where the graph cannot do without it.
+    pub fn weight_or_fail(&mut self, v: Option<Vector>) -> TensorId {
+        let v = self.present(&v);
+        self.weight(v)
+    }
+
     /// A weight as a leaf of this graph, added once.
     pub fn weight(&mut self, v: impl Into<Vector>) -> TensorId {
         self.leaf(v.into().0)
@@ -335,6 +355,17 @@ impl<'a> Builder<'a> {
             .inputs
             .positions
             .get_or_insert_with(|| g.input(GgmlType::I32, [n, 1, 1, 1], "positions"))
+    }
+
+    /// What was encoded, f32 `[n_embd, T_encoded]`.
+    pub fn encoded(&mut self) -> TensorId {
+        let ne = [self.params.n_embd, self.params.n_encoded, 1, 1];
+        let g = &mut *self.g;
+        *self
+            .inputs
+            .encoded
+            .rows
+            .get_or_insert_with(|| g.input(GgmlType::F32, ne, "encoded"))
     }
 
     /// Positions along all axes, i32 `[T, axes]`.
@@ -671,6 +702,11 @@ impl<'a> Builder<'a> {
     pub(super) fn fail_no_ups(&mut self) {
         let value = self.last_name.to_string();
         self.fail(BuildError::NoUps { value });
+    }
+
+    pub(super) fn fail_no_keys(&mut self, layer: usize) {
+        let value = self.last_name.to_string();
+        self.fail(BuildError::NoKeys { value, layer });
     }
 
     pub(super) fn fail_no_memory(&mut self) {

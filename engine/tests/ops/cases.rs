@@ -1,6 +1,6 @@
 //! The cases, by family.
 
-use engine::graph::{Attention, Op, Recurrence, Rope, RopeKind, Unary, Window};
+use engine::graph::{Attention, Buckets, Op, Recurrence, Rope, RopeKind, Unary, Window};
 use kernels::GgmlType;
 use kernels::GgmlType::{BF16, F16, F32, Q4_0, Q8_0};
 
@@ -568,6 +568,7 @@ const PLAIN: Attention = Attention {
     max_bias: 0.0,
     causal: true,
     window: Window::None,
+    buckets: Buckets::None,
     selects: false,
 };
 
@@ -709,6 +710,31 @@ pub fn attention_windows() -> Vec<Case> {
                 scene.query_pos[0] = scene.cell_pos.iter().copied().max().unwrap();
                 scene.query_seq[0] = 63;
                 all.push(attend(p, q, k, v, scene));
+            }
+        }
+    }
+    all
+}
+
+pub fn attention_by_relative_position() -> Vec<Case> {
+    let mut all = Vec::new();
+    for buckets in [Buckets::Past, Buckets::Around] {
+        for (n_buckets, causal) in [(2, false), (7, true), (8, false), (32, true), (32, false), (255, false)] {
+            let p = Attention {
+                buckets,
+                causal,
+                ..PLAIN
+            };
+            for (n_tokens, n_kv) in [(1, 300), (40, 200)] {
+                let table = || floats_in(-2.0, 2.0, [4, n_buckets, 1, 1]);
+                let [q, k, v] = qkv(F32, [32, 32], [4, 2], n_tokens, n_kv);
+                let mut case = attend(p, q.clone(), k.clone(), v.clone(), one_sequence(n_kv, n_tokens));
+                case.operands.push(table());
+                all.push(case);
+                let mut with_sinks = attend(p, q, k, v, crowd(n_kv, n_tokens));
+                with_sinks.operands.push(table());
+                with_sinks.operands.push(floats_in(-2.0, 2.0, [4, 1, 1, 1]));
+                all.push(with_sinks);
             }
         }
     }
