@@ -252,11 +252,12 @@ pub static OPS: &[OpSpec] = &[
                 keyword_some("sinks", Vector),
                 keyword("window", Window),
                 keyword_some("v_in_k", Int),
+                keyword_some("up_to", Int),
             ],
             attention,
             Emit::Struct("attention", "AttentionArgs"),
             "stores k and v in the layer's cache and attends: q [dk, n, T], k [dk, m, T], v [dv, m, T] -> [dv * n, T]; \
-             scale is 1/sqrt(dk) unless given; without v the first `v_in_k` elements of each key are its value",
+             scale is 1/sqrt(dk) unless given; without v the first `v_in_k` elements of each key are its value; contexts of more than `up_to` tokens are refused",
         )
     },
     OpSpec {
@@ -399,6 +400,32 @@ pub static OPS: &[OpSpec] = &[
         repeat_heads,
         Emit::Method("repeat_heads"),
         "the one head of x for each of n heads: [d, 1, T] -> [d, n, T]",
+    ),
+    op(
+        "sum_heads",
+        &[tensor("x")],
+        sum_heads,
+        Emit::Method("sum_heads"),
+        "the heads of x added up: [d, n, T] -> [d, T]",
+    ),
+    op(
+        "mix_heads",
+        &[tensor("x"), tensor("m")],
+        mix_heads,
+        Emit::Method("mix_heads"),
+        "head i is the sum over j of m[i + n * j] times head j: x [d, n, T], m [n * n, T] -> [d, n, T]",
+    ),
+    op(
+        "balance",
+        &[
+            tensor("x"),
+            positional("n", Int),
+            positional("iterations", Int),
+            positional("eps", Float),
+        ],
+        same_as_x,
+        Emit::Method("balance"),
+        "rows of x [n * n, T] as matrices whose lists and columns add up to about 1: softmax, then divisions by sums in turn",
     ),
     op(
         "concat",
@@ -738,6 +765,19 @@ fn repeat_heads(c: &mut Call<'_>) -> Option<Shape> {
     c.want("x", 1, &Dim::constant(1), "one head");
     c.rank("x", 3, "[d, 1, T]", CUT_FIRST)
         .then(|| Shape(vec![x.dim(0), n, x.dim(2)]))
+}
+
+fn sum_heads(c: &mut Call<'_>) -> Option<Shape> {
+    let x = c.shape("x")?;
+    c.rank("x", 3, "[d, n, T]", CUT_FIRST)
+        .then(|| Shape(vec![x.dim(0), x.dim(2)]))
+}
+
+fn mix_heads(c: &mut Call<'_>) -> Option<Shape> {
+    let x = c.shape("x")?;
+    c.want("m", 0, &x.dim(1).mul(&x.dim(1)), "the heads of `x` twice");
+    c.want("m", 1, &x.dim(2), "the tokens of `x`");
+    c.rank("x", 3, "[d, n, T]", CUT_FIRST).then_some(x)
 }
 
 fn concat(c: &mut Call<'_>) -> Option<Shape> {

@@ -14,6 +14,7 @@ mod moe;
 mod position;
 mod prune;
 mod recur;
+mod streams;
 
 pub use adapt::{Adaptation, AdaptedUse, AdapterLeaf, LowRankTerm};
 pub use attention::{
