@@ -11,7 +11,7 @@ arch_macros::arch! {
         check norm_eps > 0.0 || rms_eps > 0.0, "one of the two norm epsilons is given";
         logit_factor: f32 = "logit_scale";
         n_swa: usize = "attention.sliding_window";
-        is_swa: [bool] = "attention.sliding_window_pattern" or il % 4 != 0;
+        is_swa: late_pattern = "attention.sliding_window_pattern" or 4;
         rope_base_swa: f32 = "rope.freq_base_swa" or rope_freq_base;
         n_dense: usize = "leading_dense_block_count";
         n_ff_exp: [usize] = "expert_feed_forward_length";

@@ -1,5 +1,5 @@
 //! Mistral 3 and Ministral 3, dense and with experts: the graph of Llama, with YaRN whose magnitude a key of the
-//! file cancels.
+//! file cancels, and in some with attention that grows sharper with the position.
 
 arch_macros::arch! {
     name: "mistral3";
@@ -9,7 +9,8 @@ arch_macros::arch! {
         eps: f32 = "attention.layer_norm_rms_epsilon";
         kq_scale: f32 = "attention.scale" or 1.0 / sqrt(head_dim);
         temperature: f32 = "attention.temperature_scale" or 0.0;
-        check temperature == 0.0, "attention.temperature_scale is 0: attention that cools with positions is not supported";
+        n_ctx_orig: usize = "rope.scaling.original_context_length" or n_ctx_train;
+        check temperature == 0.0 || n_ctx_orig > 0, "rope.scaling.original_context_length is not 0 where attention.temperature_scale is given";
         attn_factor: f32 = "rope.scaling.attn_factor" or 1.0;
         // Only files with YaRN have this key.
         log_mul: f32 = "rope.scaling.yarn_log_multiplier" or 0.0;
@@ -38,8 +39,15 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(rms_norm(x, attn_norm, eps), factors = rope_freqs, short = rope_short, long = rope_long,
-                        magnitude = magnitude, scale = kq_scale);
+            let h = rms_norm(x, attn_norm, eps);
+            let q = rope(heads(wq(h), n_head),
+                         factors = rope_freqs, short = rope_short, long = rope_long, magnitude = magnitude);
+            let k = rope(heads(wk(h), n_head_kv),
+                         factors = rope_freqs, short = rope_short, long = rope_long, magnitude = magnitude);
+            if temperature != 0.0 {
+                q = q * attention_temperature(temperature, n_ctx_orig, 0.0);
+            }
+            x += wo(attention(q, k, heads(wv(h), n_head_kv), scale = kq_scale));
             let h = rms_norm(x, ffn_norm, eps);
             if n_expert == 0 {
                 x += ffn(h);

@@ -12,7 +12,7 @@ arch_macros::arch! {
         token_embd:  embed  "token_embd"  [n_embd, n_vocab];
         output_norm: vector "output_norm" [n_embd];
         output:      linear "output"      [n_embd -> n_vocab] or token_embd;
-        ignore "cls.output"; // the rerankers' head
+        cls_output?: linear "cls.output"  [n_embd -> n_labels];
 
         layer {
             attn_norm: vector "attn_norm"   [n_embd];
@@ -42,6 +42,8 @@ arch_macros::arch! {
         }
         output(rms_norm(x, output_norm, eps))
     }
+
+    rank { softmax(cls_output(pooled)) }
 
     test { n_embd: 256, n_head: 4, n_head_kv: 1, n_layer: 2, n_ff: 384, n_vocab: 128 }
 }

@@ -11,7 +11,7 @@ arch_macros::arch! {
         gating_func: usize = "expert_gating_func" or 1;
         check gating_func <= 4, "expert_gating_func is one of 1 to 4";
         window: usize = "attention.sliding_window" or 0;
-        pattern: [bool] = "attention.sliding_window_pattern" or il % 4 != 0;
+        pattern: late_pattern = "attention.sliding_window_pattern" or 4;
         rope_base_swa: f32 = "rope.freq_base_swa" or rope_freq_base;
         let windowed = window > 0 && pattern;
         // Whatever number the file gives, models were trained with this one.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use engine::build::Pooling;
 use kernels::GgmlType;
 
 use crate::loading::{AdapterArgs, LoadArgs, PlacementArgs};
@@ -25,6 +26,8 @@ pub enum Command {
     Run(RunArgs),
     /// Show what a GGUF file holds
     Inspect(InspectArgs),
+    /// Turn texts into vectors, compare them, or rank documents
+    Embed(EmbedArgs),
     /// Turn text into tokens
     Tokenize(TokenizeArgs),
     /// List, draw and check the architectures
@@ -154,6 +157,91 @@ pub struct InspectArgs {
     /// What would be loaded, and where it would go
     #[command(flatten)]
     pub placement: PlacementArgs,
+}
+
+/// `llama embed`
+#[derive(Debug, Args)]
+#[command(args_override_self = true)]
+pub struct EmbedArgs {
+    /// GGUF file [default: the default model]
+    #[arg(value_name = "MODEL")]
+    pub model: Option<PathBuf>,
+    /// Texts; without any, standard input
+    #[arg(value_name = "TEXT")]
+    pub texts: Vec<String>,
+    /// Another text (may be repeated)
+    #[arg(short, long, value_name = "TEXT")]
+    pub prompt: Vec<String>,
+    /// File of texts, one in each line; `-` is standard input
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// What stands between the texts of a file [default: a line feed]
+    #[arg(long, value_name = "TEXT", default_value = "\n", hide_default_value = true)]
+    pub separator: String,
+    /// How a text's tokens become one vector: none, mean, cls, last, or rank for the scores of a classifier [default: as the file says,
+    /// else mean for encoders and last for other models]
+    #[arg(long, value_name = "HOW", value_parser = pooling)]
+    pub pooling: Option<Pooling>,
+    /// Norm that vectors are divided by: l2, l1, max or none
+    #[arg(long, value_name = "NORM", default_value = "l2", value_parser = norm)]
+    pub normalize: Norm,
+    /// What to print: vectors as lines of numbers, as an array of arrays, or as the list that servers answer with
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub format: EmbedFormat,
+    /// Print the cosine of each pair of texts
+    #[arg(long)]
+    pub similarity: bool,
+    /// Take the texts for documents and print how well they answer a question, best first
+    #[arg(long, value_name = "QUESTION", conflicts_with = "similarity")]
+    pub rerank: Option<String>,
+    /// Cut texts that are too long for the model
+    #[arg(long)]
+    pub truncate: bool,
+    /// How to load
+    #[command(flatten)]
+    pub load: LoadArgs,
+    /// What to add to the model
+    #[command(flatten)]
+    pub adapters: AdapterArgs,
+    /// Threads [default: one for each core]
+    #[arg(short, long, value_name = "N", value_parser = threads)]
+    pub threads: Option<usize>,
+    /// Most tokens computed at once, unless a text is longer
+    #[arg(short, long, value_name = "N", default_value = "2048", value_parser = positive)]
+    pub batch_size: usize,
+}
+
+/// How `llama embed` prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EmbedFormat {
+    /// A line of numbers for each vector
+    Text,
+    /// A list of objects
+    Json,
+    /// An array of arrays
+    Array,
+}
+
+/// Order of a norm; 0 is none.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Norm(pub f32);
+
+fn norm(text: &str) -> Result<Norm, String> {
+    match text {
+        "none" => Ok(Norm(0.0)),
+        "l1" => Ok(Norm(1.0)),
+        "l2" => Ok(Norm(2.0)),
+        "max" => Ok(Norm(f32::INFINITY)),
+        _ => Err("expected l2, l1, max or none".to_owned()),
+    }
+}
+
+fn pooling(text: &str) -> Result<Pooling, String> {
+    let found = Pooling::ALL.iter().find(|(name, _)| *name == text);
+    found.map(|&(_, pooling)| pooling).ok_or_else(|| {
+        let names: Vec<_> = Pooling::ALL.iter().map(|(name, _)| *name).collect();
+        format!("expected one of {}", names.join(", "))
+    })
 }
 
 /// `llama tokenize`

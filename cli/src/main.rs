@@ -43,6 +43,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Reference => commands::reference::run(),
         Command::Run(args) => commands::run::run(&args),
         Command::Tokenize(args) => commands::tokenize::run(&args),
+        Command::Embed(args) => commands::embed::run(&args),
         Command::Logits(args) => commands::logits::run(&args),
     }
 }

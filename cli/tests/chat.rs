@@ -59,10 +59,14 @@ fn a_long_conversation_forgets_its_beginning_if_asked_to() {
     let mut t = chat(
         &home,
         Some(TEMPLATE),
-        &["-n", "6", "-c", "128", "--context-shift", "--keep", "4"],
+        &["-n", "6", "-c", "48", "--context-shift", "--keep", "4"],
     );
     let turns: Vec<String> = (0..8)
-        .map(|i| say(&mut t, &format!("question {i}"), "generated "))
+        .map(|i| {
+            t.press(&format!("question {i}\r"));
+            let answer = t.wait_for("generated ");
+            answer + &t.wait_for(PROMPT)
+        })
         .collect();
     assert!(turns.iter().any(|turn| turn.contains("forgotten")), "{turns:?}");
     assert!(turns.iter().all(|turn| !turn.contains("error")), "{turns:?}");

@@ -158,6 +158,7 @@ fn every_configuration_passes_however_it_is_loaded() {
         &["--shards", "3"],
         &["--shards", "3", "--no-mmap", "--device", "cpu,reference", "-ngl", "1"],
         &["--check-tensors"],
+        &["--device", "cpu,reference", "-ngl", "all", "-sm", "row", "-ts", "1,1"],
     ] {
         let result = ended(Home::new().llama(&[&["arch", "check", "--known", "--fixtures", &dir], args].concat()));
         assert_eq!(result.status, 0, "{args:?}: {}{}", result.out, result.err);
@@ -185,6 +186,12 @@ fn logits_do_not_depend_on_how_a_model_is_loaded() {
     assert_eq!(values(&home, &model, &split), halves, "twice the same");
     assert_ne!(halves, whole, "the reference device rounds in its own way");
     assert!(nmse(&whole, &halves) < 1e-6);
+    let rows = values(
+        &home,
+        &model,
+        &["--device", "cpu,reference", "-ngl", "all", "-sm", "row", "-ts", "2,1"],
+    );
+    assert!(nmse(&whole, &rows) < 1e-6 && rows != halves);
     let warned = logits(&home, &model, &["-ngl", "7"]);
     assert_eq!(
         warned.err,

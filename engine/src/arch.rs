@@ -1,7 +1,8 @@
 //! What the expansion of `arch!` names: the architecture contract in one place.
 
 pub use crate::build::{
-    AttentionArgs, Builder, Gating, LinearAttentionArgs, Mamba2Args, MoeArgs, RopeArgs, chunked, standard, symmetric,
+    AttentionArgs, Builder, Gating, LinearAttentionArgs, Mamba2Args, MoeArgs, Pooling, RopeArgs, chunked, standard,
+    symmetric,
 };
 pub use crate::graph::{RopeKind, TensorId, Unary, Window};
 pub use crate::model::{

@@ -182,7 +182,7 @@ pub fn all_logits(model: Arc<Model>, tokens: &[Token], params: &ContextParams) -
 /// A context for [`logits_of`] that many tokens: `n_ctx` and `n_batch` are raised to fit.
 pub fn context_for(model: Arc<Model>, n_tokens: usize, params: &ContextParams) -> Result<Context, ContextError> {
     // Without a memory a batch is computed whole.
-    let n_ubatch = if model.arch().bidirectional {
+    let n_ubatch = if model.bidirectional() {
         params.n_ubatch.max(n_tokens)
     } else {
         params.n_ubatch

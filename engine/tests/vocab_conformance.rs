@@ -68,7 +68,6 @@ fn real_vocabularies_give_the_recorded_tokens() {
     for (path, cases) in cases(&folder) {
         let vocab = match load(&path) {
             Ok(vocab) => vocab,
-            Err(VocabError::UnsupportedModel { model: "bert", .. }) => continue,
             Err(error) => panic!("{}: {error}", path.display()),
         };
         for (text, expected) in cases {
@@ -82,13 +81,14 @@ fn real_vocabularies_give_the_recorded_tokens() {
                 shown(&found),
                 shown(&expected)
             );
-            if !vocab.clean_spaces() || vocab.kind() == VocabKind::Spm {
+            let is_lossless = vocab.kind() != VocabKind::Wpm;
+            if is_lossless && (!vocab.clean_spaces() || vocab.kind() == VocabKind::Spm) {
                 assert_eq!(vocab.detokenize(&found, false, false), text, "{}", path.display());
             }
             n += 1;
         }
     }
-    assert!(n >= 14 * 46, "{n} cases");
+    assert!(n >= 15 * 46, "{n} cases");
 }
 
 /// Text, tokens and path of the real models that are recorded, for those that lie in the folder `LLAMA_MODELS` names.

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use engine::build::{BuildParams, Builder, Inputs, MemorySpecs, WeightLeaf};
+use engine::build::{BuildParams, Builder, Inputs, MemorySpecs, Wanted, WeightLeaf};
 use engine::gguf::{Gguf, GgufWriter};
 use engine::graph::{BufferId, Graph, Home, Name, TensorId};
 use engine::model::{Base, BuildGraph, TableRow, declare_header};
@@ -50,6 +50,7 @@ arch_macros::arch! {
             dt_bias: raw "ssm_dt_bias" [n_head];
             mixer_in: linear "mixer_in" [n_embd -> 2 * n_embd + 2 * n_part + n_head];
             mixer_conv: vector "mixer_conv" [4, n_embd + 2 * n_part];
+            mixing: linear "mixing" [n_embd -> n_head * n_head];
             if n_expert == 0 {
                 dense: linear "dense" [n_embd -> n_embd];
             } else {
@@ -95,13 +96,18 @@ arch_macros::arch! {
             let scanned = ssm_scan(heads(convolved, n_head), step, decay, heads(left, 1), heads(middle, 1), decay) * 1.0;
             let mixed_in_time = mamba2(mixer_in(convolved), inner = n_embd, n_state = n_part, n_group = 1, conv = mixer_conv,
                                        dt_bias = dt_bias, a = decay, d = dt_bias, eps = eps) * 1.0;
+            let remembered = linear_attention(k, k, heads(convolved, n_head), decay = heads(step, n_head),
+                                              beta = heads(sigmoid(step), n_head), delta = true) * 1.0;
+            let balanced = balance(mixing(normed), n_head, 3, 0.001);
+            let streams = mix_heads(remembered, balanced);
+            let added_up = sum_heads(streams);
             let joined = concat(left, right) + sum_rows(flat) + sum_rows(merge(repeated));
             let longer = concat(joined, middle);
             let act_unary = silu(gelu(gelu_erf(gelu_quick(relu(relu_sqr(sigmoid(tanh(softplus(neg(sqr(sqrt(abs(x)))))))))))));
             let gated = if act == "gelu" { gelu(gate(scaled)) * up(scaled) } else { silu(gate(scaled)) * up(scaled) };
             let written = rust!([n_embd, T] => b.scale(unit, 1.0));
             x += down(gated) + act_unary + joined + longer[..n_embd] + written;
-            x += sum * 0.0 + merge(scanned) + mixed_in_time;
+            x += sum * 0.0 + merge(scanned) + mixed_in_time + merge(streams) + sum_rows(added_up);
             if n_expert > 0 {
                 x += moe(layered, router = router(layered), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
                          gating = sigmoid, n_used = n_expert_used, norm_weights = true, scale = 2.5, selection_bias = probs_b);
@@ -250,10 +256,12 @@ fn graph(header: &Gguf) -> Graph {
         n_outputs: N_TOKENS,
         n_ctx: 0,
         rope_kind: ARCH.rope,
+        rope_sections: base.rope_sections,
         rope: base.rope,
         n_rot: base.n_rot(),
         causal: true,
         half_gelu: false,
+        wanted: Wanted::Result,
     };
     let mut b = Builder::probe(&mut g, &leafs, &mut nodes, &mut inputs, params, &mut specs);
     let result = model.build(&mut b);

@@ -94,20 +94,6 @@ fn the_reference_device_meets_them_too() {
     }
 }
 
-#[test]
-fn copied_weights_give_the_same_bits_as_mapped_ones() {
-    for name in CORE {
-        let tokens = tests::tokens(name);
-        let run = |mmap| {
-            let mut p = exact();
-            p.load.mmap = mmap;
-            let m = fixture(name).model(archs::ALL, &p).unwrap();
-            engine::conformance::all_logits(m, &tokens, &p.context).unwrap()
-        };
-        assert_eq!(run(true), run(false), "{name}");
-    }
-}
-
 /// Two sequences in one batch, their tokens taking turns; the second holds the same tokens backwards.
 #[test]
 fn interleaved_sequences_do_not_see_each_other() {

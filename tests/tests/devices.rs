@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use engine::backend::Device;
+use engine::backend::reference::ReferenceDevice;
 use engine::conformance::CheckParams;
 use engine::context::{Batch, Context, SeqSet};
-use engine::model::{LoadParams, Model, SplitMode};
+use engine::model::{LoadParams, Model, ModelError, SplitMode};
 use engine::vocab::Token;
 use tests::{exact, fixture, nmse, place_on};
 
@@ -111,7 +113,7 @@ fn logits(name: &str, model: &Arc<Model>, params: &CheckParams, restore: bool) -
     };
     let mut ctx = context();
     // Without a memory there is no state, and no part of a batch on its own.
-    if !restore || model.arch().bidirectional {
+    if !restore || model.bidirectional() {
         return decode(&mut ctx, &tokens, 0);
     }
     let (first, second) = tokens.split_at(tokens.len() / 2);
@@ -207,6 +209,42 @@ fn rows_are_divided_by_shares() {
         let share = reference as f64 / whole as f64;
         assert!((least..=most).contains(&share), "{shares:?}: {share} of the bytes");
         assert!(nmse(&expected, &found) < 1e-9, "{shares:?}");
+    }
+}
+
+/// Wherever a load is told to stop, it says so and gives all memory back.
+#[test]
+fn a_load_can_be_cancelled_at_any_point() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = fixture("llama-dense").write_files(dir.path(), 1, 3).unwrap();
+    for mmap in [true, false] {
+        let device = Arc::new(ReferenceDevice::with_memory(64 << 20));
+        let load = |limit: usize| {
+            let asked = Arc::new(AtomicUsize::new(0));
+            let count = asked.clone();
+            let mut params = params().load;
+            place_on(&mut params, "reference", 2);
+            params.placement.devices = vec![device.clone()];
+            params.mmap = mmap;
+            params.progress = Some(Arc::new(move |part| {
+                assert!((0.0..=1.0).contains(&part), "{part}");
+                count.fetch_add(1, Ordering::Relaxed) < limit
+            }));
+            let model = Model::load(&first, archs::ALL, &params);
+            (model, asked.load(Ordering::Relaxed))
+        };
+        let (model, n_asked) = load(usize::MAX);
+        assert!(model.is_ok() && n_asked > 8, "{n_asked}");
+        drop(model);
+        for limit in 0..n_asked {
+            let (model, _) = load(limit);
+            assert!(
+                matches!(model, Err(ModelError::Cancelled { .. })),
+                "stopped at {limit} of {n_asked}"
+            );
+            let (free, total) = device.memory();
+            assert_eq!(free, total, "stopped at {limit} of {n_asked}");
+        }
     }
 }
 

@@ -16,12 +16,18 @@ pub struct Decl {
     pub rope: Option<(Ident, Option<Ident>)>,
     /// `attention: bidirectional;`
     pub attention: Option<Ident>,
+    /// `result: embeddings;`
+    pub result: Option<Ident>,
     /// Items of `hparams { … }`.
     pub hparams: Vec<HparamItem>,
     /// Items of `tensors { … }`.
     pub tensors: Vec<TensorItem>,
     /// `graph { … }`
     pub graph: Option<Graph>,
+    /// `embedding { … }`
+    pub embedding: Option<Graph>,
+    /// `rank { … }`
+    pub rank: Option<RankHead>,
     /// `test { … }`
     pub test: Option<Test>,
     /// `fn name(x) { … }`, own ones before those of fragments.
@@ -70,6 +76,14 @@ pub struct Graph {
     pub body: Block,
 }
 
+/// `rank(mean) { … }`
+pub struct RankHead {
+    /// The word in parentheses: how rows are pooled where a file does not say.
+    pub pooling: Option<Ident>,
+    /// What becomes of the pooled rows.
+    pub graph: Graph,
+}
+
 /// `test { n_embd: 256, … }`
 pub struct Test {
     /// The word `test`.
@@ -84,7 +98,7 @@ pub enum HparamItem {
     Key {
         /// The symbol.
         name: Ident,
-        /// `usize`, `f32`, `bool`, `string` or `pattern`.
+        /// `usize`, `f32`, `bool`, `string`, `pattern` or `late_pattern`.
         ty: Ident,
         /// Written `[ty]`: one value per layer.
         list: bool,

@@ -52,6 +52,9 @@ pub fn skeleton(name: &str) -> TokenStream {
             rope: ::core::option::Option::None,
             rope_with_sections: ::core::option::Option::None,
             bidirectional: false,
+            embeddings: false,
+            projects: true,
+            rank_pooling: ::core::option::Option::None,
             hparams: &[],
             tensors: &[],
             test: &[],
@@ -323,9 +326,17 @@ fn and(list: Vec<TokenStream>) -> TokenStream {
 fn arch_static(arch: &Arch) -> TokenStream {
     let ty = runtime("Architecture");
     let name = &arch.name;
+    let (bidirectional, embeddings) = (arch.bidirectional, arch.embeddings);
+    let projects = arch.projects();
+    let rank_pooling = match arch.rank_pooling {
+        None => quote!(::core::option::Option::None),
+        Some(variant) => {
+            let (ty, variant) = (runtime("Pooling"), shared(variant));
+            quote!(::core::option::Option::Some(#ty::#variant))
+        }
+    };
     let rope = rope_kind(Some(arch.rope));
     let rope_with_sections = rope_kind(arch.rope_with_sections);
-    let bidirectional = arch.bidirectional;
     let hparams = arch.hparams.iter().filter_map(hparam_decl);
     let tensors = arch.tensors.iter().map(|t| tensor_decl(arch, t));
     let test = arch.test.iter().map(|(name, size)| {
@@ -346,6 +357,9 @@ fn arch_static(arch: &Arch) -> TokenStream {
             rope: #rope,
             rope_with_sections: #rope_with_sections,
             bidirectional: #bidirectional,
+            embeddings: #embeddings,
+            projects: #projects,
+            rank_pooling: #rank_pooling,
             hparams: &[#(#hparams),*],
             tensors: &[#(#tensors),*],
             test: &[#(#test),*],

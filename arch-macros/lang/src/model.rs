@@ -21,6 +21,8 @@ pub struct Arch {
     pub rope_with_sections: Option<RopeKind>,
     /// Tokens see later ones too; there is no KV memory.
     pub bidirectional: bool,
+    /// The result is what the graph's last projection is applied to.
+    pub embeddings: bool,
     /// Keys, derived values and checks, in order.
     pub hparams: Vec<Hparam>,
     /// Groups of layers; the first is `layer`, whether or not tensors are declared for it.
@@ -33,8 +35,31 @@ pub struct Arch {
     pub vars: Vec<Var>,
     /// The graph.
     pub graph: Block,
+    /// What becomes of the pooled rows of an embedding.
+    pub embedding: Option<Head>,
+    /// Scores of the pooled rows.
+    pub rank: Option<Head>,
+    /// How rows are pooled for `rank` where a file does not say: the engine's variant.
+    pub rank_pooling: Option<&'static str>,
     /// Sizes for tests, in the order of the declaration.
     pub test: Vec<(String, TestSize)>,
+}
+
+impl Arch {
+    /// True if the graph ends in logits.
+    pub fn projects(&self) -> bool {
+        let logits = Shape(vec![Dim::symbol("n_vocab"), Dim::n_tokens()]);
+        self.graph.result.as_ref().is_some_and(|v| v.shape.same(&logits))
+    }
+}
+
+/// Statements over the rows `pooled`.
+#[derive(Debug)]
+pub struct Head {
+    /// The name `pooled`.
+    pub pooled: VarId,
+    /// The statements and their result.
+    pub block: Block,
 }
 
 /// Layers of one kind.
@@ -150,6 +175,8 @@ pub enum Read {
     PerLayer(Ty),
     /// Per layer, true or false: an array, or a period `n` that means `il % n < n - 1`.
     Pattern,
+    /// The same, a period `n` meaning `il % n != 0`.
+    LatePattern,
 }
 
 impl Read {
@@ -157,7 +184,7 @@ impl Read {
     pub fn ty(self) -> Ty {
         match self {
             Read::One(ty) | Read::PerLayer(ty) => ty,
-            Read::Pattern => Ty::Bool,
+            Read::Pattern | Read::LatePattern => Ty::Bool,
         }
     }
 
@@ -167,6 +194,7 @@ impl Read {
             Read::One(ty) => ty.name().to_string(),
             Read::PerLayer(ty) => format!("[{}]", ty.name()),
             Read::Pattern => "pattern".to_string(),
+            Read::LatePattern => "late_pattern".to_string(),
         }
     }
 }

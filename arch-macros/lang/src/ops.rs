@@ -237,6 +237,17 @@ pub static OPS: &[OpSpec] = &[
              training's, `long`; YaRN as the file says where `yarn` holds or is not given",
         )
     },
+    op(
+        "attention_temperature",
+        &[
+            positional("scale", Float),
+            positional("length", Int),
+            positional("offset", Float),
+        ],
+        attention_temperature,
+        Emit::Method("attention_temperature"),
+        "factors on queries that grow with positions p, 1 + scale * ln(floor((p + offset) / length) + 1): [1, 1, T]",
+    ),
     OpSpec {
         in_layer: true,
         ..op(
@@ -349,7 +360,10 @@ pub static OPS: &[OpSpec] = &[
             required("n_used", Int),
             required("norm_weights", Bool),
             keyword("scale", Float),
+            keyword_some("selection", ParamKind::Tensor),
             keyword_some("selection_bias", Vector),
+            keyword_some("ids_per_expert", Int),
+            keyword_some("weigh_input", Bool),
             keyword_some("n_groups", Int),
             keyword_some("n_groups_used", Int),
             keyword_some("limit", Float),
@@ -361,8 +375,9 @@ pub static OPS: &[OpSpec] = &[
         moe,
         Emit::FullStruct("moe", "MoeArgs"),
         "mixture of experts: the n_used experts with the largest `router` logits [n_expert, T], weighted by their gating \
-         (normalized if norm_weights, times scale); the selection alone sees selection_bias, and only experts of the \
-         n_groups_used best of n_groups; `gate_up` holds \
+         (normalized if norm_weights, times scale), or the weighted x where weigh_input; the selection is by `selection` \
+         [n_expert, T] if given, it alone sees selection_bias, and only experts of the n_groups_used best of n_groups; \
+         each expert may stand for ids_per_expert outputs of the router; `gate_up` holds \
          gates and then ups in one tensor and comes first where a file has it; gates are limited to below `limit` and ups to either side of it (0 is off), with \
          act_limit instead after their activation; with squash a gate g becomes softcap(g, squash) sigmoid(g) and an up softcap(up, up_squash); up_offset is added to ups; gating may be the code from a file",
     ),
@@ -426,6 +441,13 @@ pub static OPS: &[OpSpec] = &[
         same_as_x,
         Emit::Method("balance"),
         "rows of x [n * n, T] as matrices whose lists and columns add up to about 1: softmax, then divisions by sums in turn",
+    ),
+    op(
+        "row",
+        &[positional("w", Vector), positional("i", Int)],
+        row,
+        Emit::Method("row"),
+        "row i of a declared vector of two dimensions: [n, rows] -> [n]",
     ),
     op(
         "concat",
@@ -628,6 +650,10 @@ fn rope(c: &mut Call<'_>) -> Option<Shape> {
     c.rank("x", 3, "[d, n, T]", CUT_FIRST).then(|| c.shape("x"))?
 }
 
+fn attention_temperature(_: &mut Call<'_>) -> Option<Shape> {
+    Some(Shape(vec![Dim::constant(1), Dim::constant(1), Dim::n_tokens()]))
+}
+
 fn attention(c: &mut Call<'_>) -> Option<Shape> {
     let (q, k) = (c.shape("q")?, c.shape("k")?);
     let dv = match (c.shape("v"), c.dim("v_in_k")) {
@@ -750,9 +776,16 @@ fn moe(c: &mut Call<'_>) -> Option<Shape> {
         c.want(name, 2, &n_expert, "the experts of `down`");
     }
     c.want("down", 1, &x.dim(0), "dimension 0 of `x`");
-    c.want("router", 0, &n_expert, "the experts of `down`");
+    // Where experts stand for several ids each, the router has more outputs than there are experts.
+    let n_ids = match c.dim("ids_per_expert") {
+        Some(_) => c.shape("router")?.dim(0),
+        None => n_expert,
+    };
+    c.want("router", 0, &n_ids, "the experts of `down`");
     c.want("router", 1, &x.dim(1), "the tokens of `x`");
-    c.want("selection_bias", 0, &n_expert, "the experts of `down`");
+    c.want("selection", 0, &n_ids, "the experts of `router`");
+    c.want("selection", 1, &x.dim(1), "the tokens of `x`");
+    c.want("selection_bias", 0, &n_ids, "the experts of `down`");
     Some(x.with_dim0(down.dim(1)))
 }
 
@@ -778,6 +811,11 @@ fn mix_heads(c: &mut Call<'_>) -> Option<Shape> {
     c.want("m", 0, &x.dim(1).mul(&x.dim(1)), "the heads of `x` twice");
     c.want("m", 1, &x.dim(2), "the tokens of `x`");
     c.rank("x", 3, "[d, n, T]", CUT_FIRST).then_some(x)
+}
+
+fn row(c: &mut Call<'_>) -> Option<Shape> {
+    let w = c.shape("w")?;
+    c.rank("w", 2, "[n, rows]", "").then(|| Shape(vec![w.dim(0)]))
 }
 
 fn concat(c: &mut Call<'_>) -> Option<Shape> {

@@ -8,9 +8,12 @@
 //!           | "like" ":" STRING ";"                                (* what is not said here is said there *)
 //!           | "rope" ":" kind [ "or" kind ] ";"                      (* "or": in files with sections; not for "none" *)
 //!           | "attention" ":" ( "causal" | "bidirectional" ) ";"    (* causal if not said *)
+//!           | "result" ":" ( "logits" | "embeddings" ) ";"          (* as the graph says, or without its last projection *)
 //!           | "hparams" "{" { hparam } "}"
 //!           | "tensors" "{" { tensor | group | layers } "}"
 //!           | "graph" "{" { stmt | loop } [ EXPR ] "}"              (* later: "graph" IDENT *)
+//!           | "embedding" "{" { stmt } EXPR "}"                     (* of the rows `pooled` *)
+//!           | "rank" [ "(" ( "mean" | "cls" | "last" ) ")" ] "{" { stmt } EXPR "}"
 //!           | function                                              (* see `fragment` *)
 //!           | "test" "{" [ size { "," size } [ "," ] ] "}" ;
 //!
@@ -21,7 +24,7 @@
 //!           | "check" EXPR "," STRING ";"
 //!           | without ;
 //! without   = "without" IDENT { "," IDENT } ";" ;                   (* with "like" only *)
-//! type      = scalar | "[" scalar "]" | "pattern" ;                 (* later: "[" scalar ";" INT "]" *)
+//! type      = scalar | "[" scalar "]" | "pattern" | "late_pattern" ;                 (* later: "[" scalar ";" INT "]" *)
 //! scalar    = "usize" | "f32" | "bool" | "string" ;
 //!
 //! layers    = "layer" [ IDENT STRING EXPR ] "{" { tensor | group } "}" ;      (* name, GGUF prefix, count *)
@@ -53,17 +56,22 @@ use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
 use syn::{BinOp, Expr, ExprIf, Ident, Lit, LitStr, Token, braced, bracketed, parenthesized, token};
 
-use crate::ast::{Block, Decl, Dims, For, Graph, GroupDecl, HparamItem, Stmt, TensorDecl, TensorItem, Test, Use};
+use crate::ast::{
+    Block, Decl, Dims, For, Graph, GroupDecl, HparamItem, RankHead, Stmt, TensorDecl, TensorItem, Test, Use,
+};
 use crate::diag::{Errors, did_you_mean};
 
-const SECTIONS: [&str; 8] = [
+const SECTIONS: [&str; 11] = [
     "name",
     "like",
     "rope",
     "attention",
+    "result",
     "hparams",
     "tensors",
     "graph",
+    "embedding",
+    "rank",
     "test",
 ];
 
@@ -126,6 +134,9 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
         "like" => decl.like.is_some(),
         "rope" => decl.rope.is_some(),
         "attention" => decl.attention.is_some(),
+        "result" => decl.result.is_some(),
+        "embedding" => decl.embedding.is_some(),
+        "rank" => decl.rank.is_some(),
         "hparams" => !decl.hparams.is_empty(),
         "tensors" => !decl.tensors.is_empty(),
         "graph" => decl.graph.is_some() && !input.peek(Ident),
@@ -155,6 +166,17 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
             decl.attention = Some(input.parse()?);
             input.parse::<Token![;]>()?;
         }
+        "result" => {
+            input.parse::<Token![:]>()?;
+            decl.result = Some(input.parse()?);
+            input.parse::<Token![;]>()?;
+        }
+        "embedding" => {
+            let body = graph_block(input, errors)?;
+            let span = word.span();
+            decl.embedding = Some(Graph { span, body });
+        }
+        "rank" => decl.rank = Some(rank_head(word.span(), input, errors)?),
         "hparams" => {
             decl.hparams = hparam_items(input, errors)?;
         }
@@ -185,12 +207,25 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
         _ => {
             let hint = did_you_mean(&text, SECTIONS);
             let message = format!(
-                "expected `name`, `like`, `rope`, `attention`, `hparams`, `tensors`, `graph`, `fn` or `test`, found `{text}`{hint}"
+                "expected `name`, `like`, `rope`, `attention`, `result`, `hparams`, `tensors`, `graph`, `embedding`, `rank`, `fn` or `test`, found `{text}`{hint}"
             );
             return Err(syn::Error::new(word.span(), message));
         }
     }
     Ok(())
+}
+
+fn rank_head(span: Span, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<RankHead> {
+    let mut pooling = None;
+    if input.peek(token::Paren) {
+        let content;
+        parenthesized!(content in input);
+        pooling = Some(word(&content, "how rows are pooled: `mean`, `first` or `last`")?);
+        end_of(&content, ")")?;
+    }
+    let body = graph_block(input, errors)?;
+    let graph = Graph { span, body };
+    Ok(RankHead { pooling, graph })
 }
 
 fn test(span: Span, input: ParseStream<'_>) -> syn::Result<Test> {

@@ -2,6 +2,7 @@
 
 pub mod arch;
 mod chat;
+pub mod embed;
 mod input;
 pub mod inspect;
 pub mod logits;

@@ -245,6 +245,12 @@ pub trait Device: Send + Sync {
         false
     }
 
+    /// A queue for copies from the host that run while the host goes on. `None`, the default, if there is no such thing: data is then
+    /// written by [`Buffer::write`].
+    fn upload_queue(&self) -> Result<Option<Box<dyn UploadQueue>>, BackendError> {
+        Ok(None)
+    }
+
     /// A new backend: threads, streams and scratch memory of its own.
     fn backend(self: Arc<Self>, params: &BackendParams) -> Result<Box<dyn Backend>, BackendError>;
 }
@@ -304,6 +310,21 @@ pub trait Backend: Send {
     fn set_threads(&mut self, n_threads: usize) {
         let _ = n_threads;
     }
+}
+
+/// Copies from host memory to a device's, done in the order they were asked for.
+pub trait UploadQueue: Send {
+    /// Host memory to copy from, of the kind that the device fetches fastest from. By default any.
+    fn staging(&self, size: usize) -> Result<Arc<dyn Buffer>, BackendError> {
+        host::host_buffer_type().allocate(size)
+    }
+
+    /// Queues a copy of the first `len` bytes of a staging buffer to an offset of the device's. The staging buffer must not change until
+    /// the copy was waited for.
+    fn push(&mut self, from: &Arc<dyn Buffer>, len: usize, to: (&Arc<dyn Buffer>, usize)) -> Result<(), BackendError>;
+
+    /// Waits until at most the last `n_left` copies are under way.
+    fn wait(&mut self, n_left: usize) -> Result<(), BackendError>;
 }
 
 /// A point in the queue of an asynchronous backend.

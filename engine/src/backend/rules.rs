@@ -107,6 +107,16 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
             ensure(k <= x.ne[0] && u32::try_from(x.ne[0]).is_ok(), "k is larger than a row")?;
             n.result(F32, x.ne)
         }
+        Op::DivIds { by } => {
+            ensure(by > 0, "a division by 0")?;
+            n.result(I32, n.typed(0, I32)?.ne)
+        }
+        Op::AttentionTemperature { length, .. } => {
+            let p = n.typed(0, I32)?;
+            ensure(length > 0, "a division by 0")?;
+            ensure(p.ne[1..] == [1; 3], "not a list of positions")?;
+            n.result(F32, [1, 1, p.ne[0], 1])
+        }
         Op::SumRows => {
             let x = n.floats(0)?;
             n.result(F32, [1, x.ne[1], x.ne[2], x.ne[3]])

@@ -204,6 +204,14 @@ impl Builder<'_> {
         self.concat(before, y, 0)
     }
 
+    /// Factors `[1, 1, T]` by which queries attend more sharply the later they stand, see
+    /// [`Op::AttentionTemperature`].
+    pub fn attention_temperature(&mut self, scale: f32, length: usize, offset: f32) -> TensorId {
+        let positions = self.positions();
+        let y = self.g.attention_temperature(positions, scale, length, offset);
+        self.ok(y, positions)
+    }
+
     /// Stores `k [dk, n_head_kv, T]` and `v [dv, n_head_kv, T]` in the layer's cache and attends with `q [dk, n_head, T]`:
     /// `[dv * n_head, T]`. Without `v`, values are the first [`AttentionArgs::v_in_k`] elements of the keys.
     pub fn attention(&mut self, q: TensorId, k: TensorId, v: Option<TensorId>, args: AttentionArgs) -> TensorId {

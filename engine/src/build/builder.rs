@@ -10,6 +10,7 @@ use crate::model::{Embed, Linear, Norm, PerHead, Placeholder, RopeScaling, Vecto
 use super::adapt::Adaptation;
 use super::attention::{CacheView, MemorySpecs};
 use super::inputs::Inputs;
+use super::pool::Wanted;
 
 /// Most rounds of all loops of a graph: more than any model has, few enough for a file's lies.
 const MAX_ROUNDS: usize = 4096;
@@ -39,6 +40,14 @@ pub enum BuildError {
         /// The last named value before the error.
         value: String,
     },
+    /// Embeddings of a graph that does not end in a projection.
+    #[error(
+        "the graph of this architecture does not end in a projection: it has no hidden states to take embeddings from"
+    )]
+    NoHidden,
+    /// Scores of a model without a classifier.
+    #[error("the model has no classifier to rank with (tensor `cls.output`)")]
+    NoClassifier,
     /// A divided matrix is used otherwise than in a product. Placement rules this out.
     #[error("{value}: tensor `{weight}` is divided by rows and used as a whole")]
     Divided {
@@ -124,6 +133,8 @@ pub struct BuildParams {
     pub causal: bool,
     /// Round GELU as recorded logits were ([`Unary::GeluHalf`]).
     pub half_gelu: bool,
+    /// What the result is.
+    pub wanted: Wanted,
 }
 
 const IS_WEIGHT: Flags = Flags {
@@ -531,6 +542,14 @@ impl<'a> Builder<'a> {
         self.ok(y, x)
     }
 
+    /// Row `i` of a weight `[n, rows]`: `[n]`. A row beyond the last is an error of the build.
+    pub fn row(&mut self, v: Vector, i: usize) -> TensorId {
+        let w = self.leaf(v.0);
+        let (ne, nb) = (self.g.tensor(w).ne, self.g.tensor(w).nb);
+        let y = self.g.view(w, [ne[0], 1, 1, 1], nb, i.min(ne[1]) * nb[1]);
+        self.ok(y, w)
+    }
+
     /// `a + b`; the smaller is repeated to the larger.
     pub fn add(&mut self, a: TensorId, b: TensorId) -> TensorId {
         let (a, b) = self.larger_first(a, b);
@@ -572,14 +591,24 @@ impl<'a> Builder<'a> {
     /// Reports the graph's result and orders the graph: `result` and all it needs, rows that are not wanted left out.
     pub fn output(&mut self, result: TensorId) -> TensorId {
         self.name(result, "result");
-        let mut result = result;
-        if self.params.n_outputs < self.params.n_tokens {
-            let n = self.params.n_outputs;
-            let ids = self.g.input(GgmlType::I32, [n, 1, 1, 1], "out_ids");
-            self.inputs.out_ids = Some(ids);
-            let kept = super::keep_output_rows(self.g, result, ids, self.params.n_tokens);
-            result = self.ok(kept, result);
+        let result = self.wanted_rows(result);
+        self.close(result)
+    }
+
+    /// `x` `[n, T]` computed for tokens whose output is wanted only: `[n, n_outputs]`.
+    pub(super) fn wanted_rows(&mut self, x: TensorId) -> TensorId {
+        let n = self.params.n_outputs;
+        if n >= self.params.n_tokens {
+            return x;
         }
+        let ids = self.g.input(GgmlType::I32, [n, 1, 1, 1], "out_ids");
+        self.inputs.out_ids = Some(ids);
+        let kept = super::keep_output_rows(self.g, x, ids, self.params.n_tokens);
+        self.ok(kept, x)
+    }
+
+    /// Marks the result and orders what it needs.
+    pub(super) fn close(&mut self, result: TensorId) -> TensorId {
         self.g.tensor_mut(result).flags.output = true;
         self.g.expand(result);
         result
@@ -641,8 +670,22 @@ impl<'a> Builder<'a> {
         self.fail(BuildError::NoRope { value });
     }
 
-    fn fail(&mut self, error: BuildError) {
+    pub(super) fn fail(&mut self, error: BuildError) {
         self.error.get_or_insert(error);
+    }
+
+    /// Replaces the error.
+    pub(super) fn fail_instead(&mut self, error: BuildError) {
+        self.error = Some(error);
+    }
+
+    pub(super) fn failed(&self) -> bool {
+        self.error.is_some()
+    }
+
+    /// True if the build failed for want of a tensor that files may lack.
+    pub(super) fn lacks_tensor(&self) -> bool {
+        matches!(self.error, Some(BuildError::Absent { .. }))
     }
 
     fn activation(&self, f: Unary) -> Unary {

@@ -15,6 +15,8 @@ pub struct Inputs {
     pub sequences: Option<TensorId>,
     /// Rows whose output is wanted, i32 `[n_outputs]`.
     pub out_ids: Option<TensorId>,
+    /// Share of each token in the mean of each sequence, f32 `[T, S]`.
+    pub shares: Option<TensorId>,
     /// Per adapter whose scale differs between sequences: the scale for each token, f32 `[1, T]`.
     pub adapter_scales: Vec<Option<TensorId>>,
     /// Cells of states that each token's is read from and left in, both i32 `[T]`.
@@ -42,6 +44,7 @@ impl Inputs {
         self.axes = None;
         self.sequences = None;
         self.out_ids = None;
+        self.shares = None;
         self.adapter_scales.clear();
         self.states = None;
         self.pools.clear();

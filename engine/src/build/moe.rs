@@ -57,6 +57,13 @@ pub struct MoeArgs {
     pub scale: f32,
     /// Added to the weights for selection only, `[n_expert]`.
     pub selection_bias: Option<Vector>,
+    /// Scores `[n_expert, T]` that experts are selected by instead of their weights.
+    pub selection: Option<TensorId>,
+    /// Ids of the router that each expert stands for: those of `gate`, `up` and `down` are so many fewer. The weights are those of
+    /// the divided ids too, which is how results were recorded.
+    pub ids_per_expert: Option<usize>,
+    /// What goes into an expert is weighted, not what comes out.
+    pub weigh_input: Option<bool>,
     /// Number of groups the experts are divided into for selection (DeepSeek-V3, arXiv 2412.19437).
     pub n_groups: Option<usize>,
     /// Groups with the largest sums of their two best experts, from which the selection is made.
@@ -89,10 +96,18 @@ impl Builder<'_> {
         let [n_embd, n_tokens, ..] = self.g.tensor(x).ne;
         let (ids, weights) = self.route(&args, n_tokens);
         let x3 = self.g.reshape(x, [n_embd, 1, n_tokens, 1]);
-        let x3 = self.ok(x3, x);
+        let mut x3 = self.ok(x3, x);
+        let weigh_input = args.weigh_input == Some(true);
+        if weigh_input {
+            let each = self.g.repeat(x3, [n_embd, args.n_used, n_tokens, 1]);
+            let each = self.ok(each, x3);
+            x3 = self.mul(each, weights);
+        }
         let hidden = self.hidden(&args, x3, ids);
-        let y = self.expert_linear(args.down, hidden, ids);
-        let y = self.mul(y, weights);
+        let mut y = self.expert_linear(args.down, hidden, ids);
+        if !weigh_input {
+            y = self.mul(y, weights);
+        }
         self.sum_experts(y, n_embd, n_tokens, args.n_used)
     }
 
@@ -120,7 +135,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Gates and ups as the activation sees them.
+    /// Gates and ups within their limits.
     fn limited(&mut self, args: &MoeArgs, mut gate: TensorId, mut up: TensorId) -> (TensorId, TensorId) {
         if let Some(limit) = args.limit.filter(|&limit| limit > MIN_LIMIT) {
             gate = self.clamp(gate, f32::NEG_INFINITY, limit);
@@ -143,10 +158,15 @@ impl Builder<'_> {
             let up = self.mul(bounded, up);
             return self.glu(Unary::Sigmoid, gate, up);
         }
-        let Some(limit) = args.act_limit.filter(|&limit| limit > MIN_LIMIT) else {
-            return self.glu(args.act, gate, up);
+        self.glu_within(args.act, gate, up, args.act_limit)
+    }
+
+    /// Activated gates times ups, gates limited to below `limit` after the activation and ups to either side of it.
+    pub(super) fn glu_within(&mut self, act: Unary, gate: TensorId, up: TensorId, limit: Option<f32>) -> TensorId {
+        let Some(limit) = limit.filter(|&limit| limit > MIN_LIMIT) else {
+            return self.glu(act, gate, up);
         };
-        let gate = self.unary(args.act, gate);
+        let gate = self.unary(act, gate);
         let gate = self.clamp(gate, f32::NEG_INFINITY, limit);
         let up = self.clamp(up, -limit, limit);
         self.mul(gate, up)
@@ -197,16 +217,18 @@ impl Builder<'_> {
                 self.unary(Unary::Sqrt, x)
             }
         };
-        let selection = match args.selection_bias {
-            Some(bias) => {
-                let bias = self.leaf(bias.0);
-                self.add(probs, bias)
-            }
-            None => probs,
-        };
+        let mut selection = args.selection.unwrap_or(probs);
+        if let Some(bias) = args.selection_bias {
+            let bias = self.leaf(bias.0);
+            selection = self.add(selection, bias);
+        }
         let selection = self.group_limited(args, selection, n_tokens);
         let ids = self.g.top_k(selection, args.n_used);
-        let ids = self.ok(ids, selection);
+        let mut ids = self.ok(ids, selection);
+        if let Some(by) = args.ids_per_expert.filter(|&by| by != 1) {
+            let divided = self.g.div_ids(ids, by);
+            ids = self.ok(divided, ids);
+        }
         let n_expert = self.g.tensor(args.router).ne[0];
         // Each token's column of probabilities becomes a table of one-element rows, from which its experts are taken.
         let table = self.g.reshape(probs, [1, n_expert, n_tokens, 1]);

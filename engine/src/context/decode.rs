@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::backend::{BackendParams, MemoryMap, Usage};
-use crate::build::{Adaptation, BuildParams, Builder, CacheView, Inputs, MemorySpecs};
+use crate::build::{Adaptation, BuildParams, Builder, CacheView, Inputs, MemorySpecs, Pooling, Wanted};
 use crate::graph::{BufferId, Graph, ROPE_AXES, TensorId};
 use crate::model::{Model, RopeScaling};
 use crate::sched::{Observer, SchedParams, Scheduler};
@@ -15,6 +15,7 @@ use super::adapt::Adapters;
 use super::batch::{Batch, BatchToken, MAX_SEQUENCES, ubatch_end};
 use super::hybrid::{Memory, PlaceError};
 use super::memory::Span;
+use super::pooled::Pooled;
 use super::{ContextError, ContextParams, DecodeError, MemoryError, Perf};
 
 /// Memory that a context holds, in bytes.
@@ -41,6 +42,7 @@ pub struct Context {
     pub(super) graph: BuiltGraph,
     pub(super) adapters: Adapters,
     outputs: Outputs,
+    pooled: Pooled,
     staging: Staging,
     perf: Perf,
     cancel: Option<Arc<AtomicBool>>,
@@ -81,7 +83,7 @@ impl Context {
         } else {
             params.n_ctx
         };
-        let params = checked(params, n_ctx)?;
+        let params = checked(params, &model, n_ctx)?;
         let mut sched = new_scheduler(&model, &params)?;
         for (i, buffer) in model.buffers().iter().enumerate() {
             let id = sched.register_buffer(buffer.clone(), Usage::Weights);
@@ -92,7 +94,7 @@ impl Context {
             );
         }
         let rope = rope_scaling(&model, &params);
-        let cached = if model.arch().bidirectional {
+        let cached = if model.bidirectional() {
             MemorySpecs::default()
         } else {
             model.memory_specs_in(build_params(&model, &params, n_ctx, rope))?
@@ -103,6 +105,7 @@ impl Context {
             |layer| placement.kv_device(layer).clone(),
             |buffer| sched.register_buffer(buffer, Usage::Any),
         )?;
+        let pooled = Pooled::new(&model, params.pooling, params.n_seq_max, params.n_batch);
         let graph = BuiltGraph {
             graph: Graph::new(),
             leafs: Vec::new(),
@@ -120,6 +123,7 @@ impl Context {
             graph,
             adapters: Adapters::default(),
             outputs: Outputs::default(),
+            pooled,
             staging: Staging::default(),
             perf: Perf::default(),
             cancel: None,
@@ -194,6 +198,7 @@ impl Context {
             self.apply_shift()?;
         }
         self.outputs.start(batch.tokens());
+        self.pooled.plan(batch.tokens());
         self.memory.begin(batch.tokens());
         match self.decode_ubatches(batch.tokens()) {
             Ok(()) => {
@@ -203,6 +208,7 @@ impl Context {
             Err(e) => {
                 self.memory.rollback();
                 self.outputs.start(&[]);
+                self.pooled.plan(&[]);
                 Err(e)
             }
         }
@@ -214,6 +220,13 @@ impl Context {
         self.outputs
             .logits
             .get(row * self.outputs.width..(row + 1) * self.outputs.width)
+    }
+
+    /// The embedding of a sequence of the last batch, or its scores, in a context with pooling.
+    pub fn embedding(&self, seq: usize) -> Option<&[f32]> {
+        let width = self.outputs.width;
+        let row = self.pooled.row_of(seq)?;
+        self.outputs.logits.get(row * width..(row + 1) * width)
     }
 
     /// Forgets all sequences.
@@ -254,12 +267,7 @@ impl Context {
                 n_ctx: self.n_ctx,
             });
         }
-        // Without a memory a batch cannot be computed in parts.
-        let max = if self.model.arch().bidirectional {
-            self.params.n_ubatch
-        } else {
-            self.params.n_batch
-        };
+        let max = self.params.n_batch;
         if tokens.len() > max {
             return Err(DecodeError::BatchTooLarge {
                 found: tokens.len(),
@@ -305,7 +313,7 @@ impl Context {
             if self.cancel.as_ref().is_some_and(|c| c.load(Ordering::Relaxed)) {
                 return Err(DecodeError::Cancelled);
             }
-            let to = if self.model.arch().bidirectional {
+            let to = if is_whole(&self.model, self.params.pooling) {
                 tokens.len()
             } else {
                 ubatch_end(tokens, from, self.params.n_ubatch, self.params.n_outputs_max)
@@ -319,7 +327,7 @@ impl Context {
     }
 
     fn decode_ubatch(&mut self, tokens: &[BatchToken]) -> Result<(), DecodeError> {
-        if !self.model.arch().bidirectional {
+        if !self.model.bidirectional() {
             self.memory.place(tokens).map_err(|e| match e {
                 PlaceError::States(e) => e.into(),
                 PlaceError::Full => DecodeError::ContextFull {
@@ -330,7 +338,10 @@ impl Context {
             })?;
         }
         self.memory.set_view(false);
-        let n_outputs = tokens.iter().filter(|t| t.output).count();
+        let n_outputs = self
+            .pooled
+            .n_rows()
+            .unwrap_or_else(|| tokens.iter().filter(|t| t.output).count());
         self.build(self.build_params(tokens.len(), n_outputs))?;
         let n_threads = if tokens.len() == 1 {
             self.params.n_threads
@@ -363,6 +374,7 @@ impl Context {
             n_tokens,
             // A graph without outputs would compute nothing that is wanted but the cache: one row keeps it whole and simple.
             n_outputs: n_outputs.max(1),
+            wanted: self.pooled.wanted(n_outputs),
             ..build_params(&self.model, &self.params, self.n_ctx, self.rope)
         }
     }
@@ -409,19 +421,22 @@ impl Context {
             inputs.sequences,
             &mut tokens.iter().map(|t| t.seqs.first().unwrap_or(0) as i32),
         )?;
+        if self.pooled.n_rows().is_some() {
+            write(inputs.out_ids, &mut self.pooled.tokens().iter().map(|&i| i as i32))?;
+        } else {
+            let wanted = tokens.iter().enumerate().filter(|(_, t)| t.output);
+            let none = tokens.iter().all(|t| !t.output).then_some(tokens.len() as i32 - 1);
+            write(inputs.out_ids, &mut wanted.map(|(i, _)| i as i32).chain(none))?;
+        }
+        if let Some(id) = inputs.shares {
+            sched.set_input(graph, id, bytemuck::cast_slice(self.pooled.shares(tokens)))?;
+        }
         for (k, &scales) in inputs.adapter_scales.iter().enumerate() {
             // As bits: the type does not matter to a copy.
             let scale = |t: &BatchToken| self.adapters.scale(k, t.seqs).to_bits() as i32;
             write(scales, &mut tokens.iter().map(scale))?;
         }
-        let wanted = tokens
-            .iter()
-            .enumerate()
-            .filter(|(_, t)| t.output)
-            .map(|(i, _)| i as i32);
-        let none = tokens.iter().all(|t| !t.output).then_some(tokens.len() as i32 - 1);
-        write(inputs.out_ids, &mut wanted.chain(none))?;
-        if self.model.arch().bidirectional {
+        if self.model.bidirectional() {
             // The cells that attention sees are the tokens themselves.
             for pool in &inputs.pools {
                 write(pool.positions, &mut tokens.iter().map(|t| t.pos))?;
@@ -476,14 +491,13 @@ impl BuiltGraph {
     ) -> Result<(), crate::build::BuildError> {
         self.built_for = None;
         let (graph, leafs, inputs) = (&mut self.graph, &mut self.leafs, &mut self.inputs);
-        let b = if model.arch().bidirectional {
+        let b = if model.bidirectional() {
             Builder::over_batch(graph, model.leafs(), leafs, inputs, params)
         } else {
             Builder::over_cells(graph, model.leafs(), leafs, inputs, params, view)
         };
         let mut b = b.adapted(adaptation);
-        let result = model.build(&mut b);
-        self.result = Some(b.output(result));
+        self.result = Some(model.build(&mut b));
         b.finish()
     }
 
@@ -543,8 +557,9 @@ fn build_params(model: &Model, params: &ContextParams, n_ctx: usize, rope: RopeS
         rope,
         rope_sections: model.base().rope_sections,
         n_rot: model.base().n_rot(),
-        causal: !model.arch().bidirectional,
+        causal: !model.bidirectional(),
         half_gelu: params.half_gelu,
+        wanted: Wanted::Result,
     }
 }
 
@@ -560,7 +575,7 @@ fn rope_scaling(model: &Model, params: &ContextParams) -> RopeScaling {
 }
 
 /// The settings with defaults filled in, or what is wrong with them. `n_ctx` is the number of cells that results from them.
-fn checked(params: &ContextParams, n_ctx: usize) -> Result<ContextParams, ContextError> {
+fn checked(params: &ContextParams, model: &Model, n_ctx: usize) -> Result<ContextParams, ContextError> {
     let mut p = params.clone();
     let positive = [
         ("n_batch", p.n_batch, usize::MAX),
@@ -603,13 +618,22 @@ fn checked(params: &ContextParams, n_ctx: usize) -> Result<ContextParams, Contex
             });
         }
     }
+    p.n_batch = p.n_batch.min(n_ctx);
+    if is_whole(model, p.pooling) {
+        p.n_ubatch = p.n_batch;
+    }
     p.n_ubatch = p.n_ubatch.min(p.n_batch);
-    p.n_outputs_max = if p.n_outputs_max == 0 {
-        p.n_seq_max
-    } else {
-        p.n_outputs_max
+    p.n_outputs_max = match p.n_outputs_max {
+        _ if p.pooling == Some(Pooling::None) => p.n_ubatch,
+        0 => p.n_seq_max,
+        n => n,
     };
     Ok(p)
+}
+
+/// Whether batches are computed whole: without a memory there are no parts, and pooling needs all of a sequence at hand.
+fn is_whole(model: &Model, pooling: Option<Pooling>) -> bool {
+    model.bidirectional() || pooling.is_some_and(|p| p != Pooling::None)
 }
 
 /// Positions of text along all axes, axis by axis: it advances along all of them but the last at once.

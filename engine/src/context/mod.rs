@@ -9,6 +9,7 @@ mod hybrid;
 mod memory;
 mod params;
 mod perf;
+mod pooled;
 mod recurrent;
 mod shift;
 mod state;

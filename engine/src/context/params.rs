@@ -2,6 +2,8 @@
 
 use kernels::GgmlType;
 
+use crate::build::Pooling;
+
 /// Settings of a [`Context`](super::Context).
 #[derive(Clone, Debug, PartialEq)]
 pub struct ContextParams {
@@ -34,6 +36,9 @@ pub struct ContextParams {
     pub yarn_ext_factor: Option<f32>,
     /// Context length of the first training, for YaRN; `None` takes the model's.
     pub yarn_orig_ctx: Option<usize>,
+    /// Embeddings pooled this way instead of the architecture's result; read by [`Context::embedding`](super::Context::embedding).
+    /// Batches are then computed whole: `n_ubatch` is raised to `n_batch`.
+    pub pooling: Option<Pooling>,
     /// Round GELU as the engine did that conformance logits were recorded with; exact otherwise.
     pub half_gelu: bool,
 }
@@ -56,6 +61,7 @@ impl Default for ContextParams {
             rope_freq_scale: None,
             yarn_ext_factor: None,
             yarn_orig_ctx: None,
+            pooling: None,
             half_gelu: false,
         }
     }

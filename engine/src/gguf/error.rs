@@ -19,6 +19,9 @@ pub enum GgufError {
         /// What is wrong with it.
         error: Box<GgufError>,
     },
+    /// The caller asked to stop.
+    #[error("cancelled")]
+    Cancelled,
     /// The operating system says no.
     #[error("cannot {action}: {error}")]
     Io {

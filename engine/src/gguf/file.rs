@@ -44,9 +44,11 @@ impl Mapping {
         Ok(Mapping(Memory::Mapped { map, file, path }))
     }
 
-    /// Reads a whole file into memory.
-    pub fn read(path: &Path) -> Result<Mapping, GgufError> {
+    /// Reads a whole file into memory. `go_on` is told the part that was read, from 0 to 1, and ends it by false.
+    pub fn read(path: &Path, go_on: &dyn Fn(f32) -> bool) -> Result<Mapping, GgufError> {
         use std::io::Read;
+        /// Bytes read at once.
+        const PIECE: usize = 16 << 20;
         let io = |error| GgufError::Io {
             action: "read the file",
             error,
@@ -58,8 +60,13 @@ impl Mapping {
             .try_reserve_exact(len.div_ceil(size_of::<Line>()))
             .map_err(|e| io(std::io::Error::new(std::io::ErrorKind::OutOfMemory, e)))?;
         lines.resize(len.div_ceil(size_of::<Line>()), Line::zeroed());
-        file.read_exact(&mut bytemuck::cast_slice_mut(&mut lines)[..len])
-            .map_err(io)?;
+        let bytes = &mut bytemuck::cast_slice_mut(&mut lines)[..len];
+        for (i, piece) in bytes.chunks_mut(PIECE).enumerate() {
+            if !go_on((i * PIECE) as f32 / len as f32) {
+                return Err(GgufError::Cancelled);
+            }
+            file.read_exact(piece).map_err(io)?;
+        }
         Ok(Mapping(Memory::Owned { lines, len }))
     }
 
@@ -136,8 +143,12 @@ impl GgufFile {
 
     /// Like [`GgufFile::open`], but reads the file into memory instead of mapping it.
     pub fn read(path: impl AsRef<Path>) -> Result<GgufFile, GgufError> {
-        let path = path.as_ref();
-        Mapping::read(path)
+        Self::read_while(path.as_ref(), &|_| true)
+    }
+
+    /// As [`GgufFile::read`]. `go_on` is told the part that was read, from 0 to 1, and ends it by false.
+    pub fn read_while(path: &Path, go_on: &dyn Fn(f32) -> bool) -> Result<GgufFile, GgufError> {
+        Mapping::read(path, go_on)
             .and_then(|mapping| Self::from_mapping(path, mapping))
             .map_err(|e| e.in_file(path))
     }

@@ -100,7 +100,17 @@ impl GgufSet {
 
     /// Like [`GgufSet::open`], but reads the files into memory instead of mapping them.
     pub fn read(first: impl AsRef<Path>) -> Result<GgufSet, GgufError> {
-        Self::open_with(first.as_ref(), |path| GgufFile::read(path))
+        Self::read_while(first.as_ref(), &|_| true)
+    }
+
+    /// As [`GgufSet::read`]. `go_on` is told the part that was read, from 0 to 1, and ends it by false.
+    pub fn read_while(first: &Path, go_on: &dyn Fn(f32) -> bool) -> Result<GgufSet, GgufError> {
+        // What the name says of the number of files is checked later.
+        Self::open_with(first, |path| {
+            let name = SplitName::parse(path);
+            let (no, count) = name.map_or((0.0, 1.0), |name| (f32::from(name.no), f32::from(name.count)));
+            GgufFile::read_while(path, &|part| go_on((no + part) / count))
+        })
     }
 
     /// A model of one file that is open already.

@@ -220,6 +220,21 @@ pub enum Op {
         /// How many.
         k: usize,
     },
+    /// Indices divided by `by` without remainder, i32 to i32.
+    DivIds {
+        /// Not 0.
+        by: usize,
+    },
+    /// How much more sharply later queries attend (Llama 4): `1 + scale * ln(floor((p + offset) / length) + 1)` of positions
+    /// `src0` (i32 `[T]`), f32 `[1, 1, T]`.
+    AttentionTemperature {
+        /// Weight of the logarithm.
+        scale: f32,
+        /// Positions after which it grows by a step. Not 0.
+        length: usize,
+        /// Added to positions.
+        offset: f32,
+    },
     /// Sum over dimension 0: `[1, …]`.
     SumRows,
     /// `src0` then `src1` along a dimension.
@@ -309,6 +324,8 @@ impl Op {
             Op::SoftMax { .. } => "soft_max",
             Op::TopK { .. } => "top_k",
             Op::TopMask { .. } => "top_mask",
+            Op::DivIds { .. } => "div_ids",
+            Op::AttentionTemperature { .. } => "attention_temperature",
             Op::SumRows => "sum_rows",
             Op::Concat { .. } => "concat",
             Op::Repeat => "repeat",

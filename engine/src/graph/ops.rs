@@ -285,6 +285,34 @@ impl Graph {
         self.same_shape(Op::TopMask { k }, x)
     }
 
+    /// Indices (i32) divided by `by`.
+    pub fn div_ids(&mut self, ids: TensorId, by: usize) -> Result {
+        let i = self.tensor(ids);
+        if i.ty != GgmlType::I32 || by == 0 {
+            return Err(mismatch(
+                "div_ids",
+                "i32 and a divisor that is not 0",
+                format!("{} and {by}", i.ty),
+            ));
+        }
+        let t = Tensor::new(GgmlType::I32, i.ne, Name::default());
+        Ok(self.link(t, Op::DivIds { by }, &[ids]))
+    }
+
+    /// Factors `[1, 1, t]` on queries at `positions` (i32 `[t]`), see [`Op::AttentionTemperature`].
+    pub fn attention_temperature(&mut self, positions: TensorId, scale: f32, length: usize, offset: f32) -> Result {
+        let p = self.tensor(positions);
+        if p.ty != GgmlType::I32 || p.ne[1..] != [1; 3] || length == 0 {
+            return Err(mismatch(
+                "attention_temperature",
+                "i32 [t] and a length that is not 0",
+                format!("{} {:?} and {length}", p.ty, p.ne),
+            ));
+        }
+        let op = Op::AttentionTemperature { scale, length, offset };
+        Ok(self.node(op, [1, 1, p.ne[0], 1], &[positions]))
+    }
+
     /// Sum over dimension 0.
     pub fn sum_rows(&mut self, x: TensorId) -> Result {
         let mut ne = self.tensor(x).ne;

@@ -1,6 +1,6 @@
 //! What an architecture file becomes: static descriptions, and functions that declare tensors and build graphs.
 
-use crate::build::Builder;
+use crate::build::{Builder, Pooling};
 use crate::graph::{RopeKind, TensorId};
 
 use super::{Base, HparamReader, TensorTable};
@@ -17,6 +17,13 @@ pub struct Architecture {
     /// Every token sees all of its sequence, earlier and later ones (encoders, diffusion models). There is no KV memory: a batch is
     /// computed whole and on its own.
     pub bidirectional: bool,
+    /// The result is not what the graph gives but what its last projection is applied to: an encoder that shares the graph of a
+    /// language model.
+    pub embeddings: bool,
+    /// The graph ends in logits `[n_vocab, T]`, not in embeddings `[n_embd, T]`.
+    pub projects: bool,
+    /// How rows are pooled for [`BuildGraph::rank`] where a file does not say.
+    pub rank_pooling: Option<Pooling>,
     /// The declared hyper-parameters.
     pub hparams: &'static [HparamDecl],
     /// The declared tensors.
@@ -101,6 +108,17 @@ pub struct FlowNode {
 pub trait BuildGraph: Send + Sync {
     /// Adds the whole graph to the builder and returns its result: logits `[n_vocab, T]`, or embeddings `[n_embd, T]`.
     fn build(&self, b: &mut Builder<'_>) -> TensorId;
+
+    /// Adds what comes behind pooling: the rows of sequences `pooled` `[n_embd, S]` become their embeddings `[n, S]`. `None`: they
+    /// are those.
+    fn embedding(&self, _b: &mut Builder<'_>, _pooled: TensorId) -> Option<TensorId> {
+        None
+    }
+
+    /// Adds the classifier: the rows of sequences `pooled` `[n_embd, S]` become scores `[n_labels, S]`. `None`: there is none.
+    fn rank(&self, _b: &mut Builder<'_>, _pooled: TensorId) -> Option<TensorId> {
+        None
+    }
 }
 
 /// Index of a row of the tensor table.

@@ -1,5 +1,6 @@
 //! The hyper-parameters that every architecture has, read from the keys that all of them share.
 
+use crate::build::Pooling;
 use crate::graph::ROPE_AXES;
 
 use super::HparamReader;
@@ -20,6 +21,13 @@ pub struct Base {
     n_rot: usize,
     n_expert: usize,
     n_expert_used: usize,
+    n_labels: usize,
+    /// Later tokens are hidden from earlier ones; files of encoders say that they are not.
+    pub causal: bool,
+    /// Pooling that the file asks for; `None` if it does not say.
+    pub pooling: Option<Pooling>,
+    /// Pooling that the file asks for before the classifier.
+    pub rank_pooling: Option<Pooling>,
     /// How positions are scaled.
     pub rope: RopeScaling,
     /// Rotary pairs of each axis of a position (`rope.dimension_sections`); zeros if the file has none.
@@ -78,6 +86,10 @@ impl Base {
             n_rot: r.in_range("rope.dimension_count", Some(head_dim_k), 0..=MAX_SIZE),
             n_expert: r.in_range("expert_count", Some(0), 0..=MAX_EXPERTS),
             n_expert_used: r.in_range("expert_used_count", Some(0), 0..=MAX_EXPERTS),
+            n_labels: r.n_labels(),
+            causal: r.bool("attention.causal", Some(true)),
+            pooling: r.pooling("pooling_type"),
+            rank_pooling: r.pooling("classifier.pooling_type"),
             rope: RopeScaling::read(r),
             rope_sections: r.sections(),
             n_head,
@@ -187,6 +199,10 @@ impl Base {
     /// Experts each token goes through.
     pub fn n_expert_used(&self) -> usize {
         self.n_expert_used
+    }
+    /// Scores of a classifier.
+    pub fn n_labels(&self) -> usize {
+        self.n_labels
     }
     /// Base of the rotary wave lengths.
     pub fn rope_freq_base(&self) -> f32 {

@@ -4,14 +4,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::backend::{Buffer, Device};
-use crate::build::{BuildError, BuildParams, Builder, Inputs, KvSpec, MemorySpecs, WeightLeaf};
-use crate::gguf::{Gguf, GgufFile, GgufSet, Metadata, Value};
+use crate::build::{BuildError, BuildParams, Builder, Inputs, KvSpec, MemorySpecs, Wanted, WeightLeaf};
+use crate::gguf::{Gguf, GgufError, GgufFile, GgufSet, Metadata, Value};
 use crate::graph::{BufferId, Graph, Home, Name};
 use crate::vocab::Vocab;
 
 use super::placement::{Needs, Placement, PlacementParams, PlacementSummary, RowPart};
 use super::upload::{Locked, check_values, upload};
 use super::{Architecture, Base, BuildGraph, Fingerprint, HparamReader, ModelError, Registered, TableRow, TensorTable};
+
+/// The part of loading that is reading where a file is not mapped.
+pub(super) const READING: f32 = 0.5;
 
 /// Told how much is loaded, from 0 to 1; false cancels.
 pub type Progress = Arc<dyn Fn(f32) -> bool + Send + Sync>;
@@ -93,7 +96,11 @@ impl Model {
         let set = if params.mmap {
             GgufSet::open(path)?
         } else {
-            GgufSet::read(path)?
+            let go_on = |part: f32| progress(params, path, part * READING).is_ok();
+            GgufSet::read_while(path, &go_on).map_err(|e| match e.kind() {
+                GgufError::Cancelled => ModelError::Cancelled { path: path.to_owned() },
+                _ => e.into(),
+            })?
         };
         Self::from_set(set, archs, params)
     }
@@ -209,13 +216,17 @@ impl Model {
     pub fn fingerprint(&self) -> &Fingerprint {
         &self.fingerprint
     }
-    /// Adds the model's graph to a builder.
+    /// Every token sees all of its sequence: the architecture or the file (`attention.causal`) says so.
+    pub fn bidirectional(&self) -> bool {
+        self.arch.bidirectional || !self.base.causal
+    }
+    /// Builds the model's whole graph, with the result that the builder's parameters ask for.
     pub fn build(&self, b: &mut Builder<'_>) -> crate::graph::TensorId {
-        self.graph.build(b)
+        b.whole(self.arch, self.graph.as_ref())
     }
     /// As [`Model::memory_specs`], for the graphs of one context: rotations depend on its settings.
     pub(crate) fn memory_specs_in(&self, params: BuildParams) -> Result<MemorySpecs, BuildError> {
-        needs(self.graph.as_ref(), &self.leafs, params).map(|needs| needs.memory)
+        needs(self.arch, self.graph.as_ref(), &self.leafs, params).map(|needs| needs.memory)
     }
     pub(crate) fn leafs(&self) -> &[WeightLeaf] {
         &self.leafs
@@ -416,19 +427,42 @@ fn probe(
         n_rot: base.n_rot(),
         causal: !arch.bidirectional,
         half_gelu: false,
+        wanted: Wanted::Result,
     };
-    needs(graph, &leafs, params).map_err(|source| ModelError::Graph {
+    let fault = |source| ModelError::Graph {
         path: path.to_owned(),
         source,
-    })
+    };
+    // The shapes behind pooling must agree too; a model without hidden states gives logits only.
+    let embedding = Wanted::Embedding {
+        n_means: 1,
+        rank: false,
+    };
+    let params = BuildParams {
+        wanted: embedding,
+        ..params
+    };
+    match needs(arch, graph, &leafs, params) {
+        Ok(_) | Err(BuildError::NoHidden) => {}
+        Err(e) => return Err(fault(e)),
+    }
+    let params = BuildParams {
+        wanted: Wanted::Result,
+        ..params
+    };
+    needs(arch, graph, &leafs, params).map_err(fault)
 }
 
-fn needs(graph: &dyn BuildGraph, leafs: &[WeightLeaf], params: BuildParams) -> Result<Needs, BuildError> {
+fn needs(
+    arch: &Architecture,
+    graph: &dyn BuildGraph,
+    leafs: &[WeightLeaf],
+    params: BuildParams,
+) -> Result<Needs, BuildError> {
     let mut g = Graph::new();
     let (mut nodes, mut inputs, mut memory) = (Vec::new(), Inputs::default(), MemorySpecs::default());
     let mut b = Builder::probe(&mut g, leafs, &mut nodes, &mut inputs, params, &mut memory);
-    let result = graph.build(&mut b);
-    b.output(result);
+    b.whole(arch, graph);
     b.finish()?;
     // Products have leafs of their own in a probe.
     let divisible = nodes.iter().map(Option::is_none).collect();

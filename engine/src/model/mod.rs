@@ -7,6 +7,7 @@ mod fingerprint;
 mod load;
 mod placement;
 mod reader;
+mod staging;
 mod table;
 mod upload;
 

@@ -3,6 +3,8 @@
 use crate::gguf::{Metadata, Value};
 use crate::graph::ROPE_AXES;
 
+use crate::build::Pooling;
+
 use super::Base;
 
 const SECTIONS: &str = "rope.dimension_sections";
@@ -149,13 +151,22 @@ impl<'a> HparamReader<'a> {
     /// Which layers follow a pattern: an array of truth values, or a period `n`, where layer `il` does if `il % n < n - 1`
     /// (period 0: all, period 1: none).
     pub fn pattern(&mut self, key: &str, default: Option<usize>) -> Vec<bool> {
+        self.period(key, default, |place, period| place + 1 < period)
+    }
+
+    /// As [`HparamReader::pattern`], the first layer of a period and not the last being the odd one: layer `il` follows if `il % n` is not 0.
+    pub fn late_pattern(&mut self, key: &str, default: Option<usize>) -> Vec<bool> {
+        self.period(key, default, |place, _| place > 0)
+    }
+
+    fn period(&mut self, key: &str, default: Option<usize>, follows: impl Fn(usize, usize) -> bool) -> Vec<bool> {
         let full = self.full(key);
         if let Some(Value::Array(_)) = self.metadata.get(&full) {
             return self.bools(key, None);
         }
         let period = self.usize(key, default);
         (0..self.n_layer)
-            .map(|il| period == 0 || il % period < period - 1)
+            .map(|il| period == 0 || follows(il % period, period))
             .collect()
     }
 
@@ -207,6 +218,31 @@ impl<'a> HparamReader<'a> {
             });
         }
         n.min(1 << 28)
+    }
+
+    /// Labels of a classifier: as many as are named, else one.
+    pub(super) fn n_labels(&mut self) -> usize {
+        let labels = self.metadata.get(&self.full("classifier.output_labels"));
+        labels.and_then(Value::as_array).map_or(1, |a| a.len()).max(1)
+    }
+
+    /// A code of a way of pooling.
+    pub(super) fn pooling(&mut self, key: &str) -> Option<Pooling> {
+        let full = self.full(key);
+        let value = self.metadata.get(&full)?;
+        // "Not said" is written as -1, which files often hold as an unsigned number.
+        if matches!(value.as_i64(), Some(-1) | Some(0xffff_ffff)) {
+            return None;
+        }
+        let pooling = value.as_u64().and_then(Pooling::from_code);
+        if pooling.is_none() {
+            self.errors.push(HparamError::WrongType {
+                key: full,
+                expected: "0 (none), 1 (mean), 2 (cls), 3 (last) or 4 (rank)".to_owned(),
+                found: value.describe(),
+            });
+        }
+        pooling
     }
 
     /// Rotary pairs of each axis of a position; zeros without the key or where it holds something else, which
@@ -363,6 +399,8 @@ mod tests {
         let base = r.base();
         assert_eq!((base.n_head_kv(2), base.head_dim(), base.n_rot()), (4, 16, 16));
         assert_eq!(r.pattern("p", Some(3)), [true, true, false]);
+        assert_eq!(r.late_pattern("p", Some(2)), [false, true, false]);
+        assert_eq!(r.late_pattern("p", Some(0)), [true; 3]);
         assert_eq!(r.usizes("q", Some(7)), [7, 7, 7]);
     }
 

@@ -138,7 +138,10 @@ impl fmt::Display for TensorError {
 /// Tensors that older converters wrote into files of any architecture although no graph needs them.
 const IGNORED_SUFFIXES: &[&str] = &[".attn_rot_embd", ".attn.masked_bias", ".rope_freqs"];
 /// Separate projections that a file may hold as row ranges of one tensor, in this order.
-const FUSED: &[(&str, &[&str])] = &[("attn_qkv", &["attn_q", "attn_k", "attn_v"])];
+const FUSED: &[(&str, &[&str])] = &[
+    ("attn_qkv", &["attn_q", "attn_k", "attn_v"]),
+    ("ffn_up", &["ffn_gate", "ffn_up"]),
+];
 
 /// Collects declared tensors; see the module. Methods never fail: errors are noted and reported together.
 pub struct TensorTable<'a> {
@@ -149,8 +152,8 @@ pub struct TensorTable<'a> {
     ignored_layers: Range<usize>,
     prefix: String,
     layer: Option<u32>,
-    /// The layer's fused tensor in the file's list, and how many of its rows projections took so far.
-    fused: Option<(usize, usize)>,
+    /// The layer's fused tensors in the file's list, and how many of their rows projections took so far.
+    fused: Vec<(usize, usize)>,
     errors: Vec<TensorError>,
 }
 
@@ -174,7 +177,7 @@ impl<'a> TensorTable<'a> {
             ignored_layers: 0..0,
             prefix: String::new(),
             layer: None,
-            fused: None,
+            fused: Vec::new(),
             errors: Vec::new(),
         }
     }
@@ -268,6 +271,9 @@ impl<'a> TensorTable<'a> {
 
     /// As [`TensorTable::linear`], `None` if the file lacks it.
     pub fn linear_opt(&mut self, name: &'static str, n_in: usize, n_out: usize) -> Option<Linear> {
+        if let Some(fused) = self.fused_part(name, n_in, n_out) {
+            return Some(fused);
+        }
         let weight = self.optional(name, "weight", &[n_in, n_out], Consumer::MulMat)?;
         Some(self.with_companions(name, n_out, weight))
     }
@@ -351,31 +357,45 @@ impl<'a> TensorTable<'a> {
 
     /// A bias or scale, unless the architecture ignores it by its full name (`ignore "attn_output.bias"`).
     fn companion(&mut self, name: &'static str, suffix: &str, ne: &[usize]) -> Option<WeightId> {
-        let ignored = self
-            .ignored
-            .iter()
-            .any(|i| i.strip_prefix(name) == Some(&format!(".{suffix}")[..]));
-        if ignored {
+        if self.ignores(name, suffix) {
             return None;
         }
         self.optional(name, suffix, ne, Consumer::Elementwise)
     }
 
+    fn ignores(&self, name: &str, suffix: &str) -> bool {
+        let full = format!(".{suffix}");
+        self.ignored.iter().any(|i| i.strip_prefix(name) == Some(&full[..]))
+    }
+
     /// Rows of a fused tensor, if the file has that instead of the projection itself.
     fn fused_part(&mut self, name: &'static str, n_in: usize, n_out: usize) -> Option<Linear> {
-        let (fused, _) = FUSED.iter().find(|(_, parts)| parts.contains(&name))?;
-        if self.find(name, "weight").is_some() {
+        let (fused, parts) = FUSED.iter().find(|(_, parts)| parts.contains(&name))?;
+        let (index, info) = self.find(fused, "weight")?;
+        let is_there = |part: &&str| part != fused && self.find(part, "weight").is_some();
+        // A tensor that bears the name of one of its parts is fused if it has the rows of all: equal parts, in any order.
+        let equal = parts.contains(fused);
+        if is_there(&name)
+            || (equal && (parts.iter().any(is_there) || n_out.checked_mul(parts.len()) != Some(info.ne[1])))
+        {
             return None;
         }
-        let (index, info) = self.find(fused, "weight")?;
-        let first = self.fused.map_or(0, |(_, rows)| rows);
-        self.fused = Some((index, first + n_out));
+        let taken = match self.fused.iter().position(|&(i, _)| i == index) {
+            Some(begun) => &mut self.fused[begun].1,
+            None => {
+                self.fused.push((index, 0));
+                &mut self.fused.last_mut()?.1
+            }
+        };
+        let before = parts.iter().take_while(|part| **part != name).count();
+        let first = if equal { before * n_out } else { *taken };
+        *taken = taken.saturating_add(n_out);
         let mut sound = true;
-        if info.ne[0] != n_in || info.ne[2..] != [1, 1] || first + n_out > info.ne[1] {
-            self.wrong_shape(info, &[n_in, first + n_out]);
+        if info.ne[0] != n_in || info.ne[2..] != [1, 1] || first.saturating_add(n_out) > info.ne[1] {
+            self.wrong_shape(info, &[n_in, first.saturating_add(n_out)]);
             sound = false;
         }
-        let bias = self.find(fused, "bias");
+        let bias = self.find(fused, "bias").filter(|_| !self.ignores(fused, "bias"));
         if let Some((_, b)) = bias
             && b.ne != [info.ne[1], 1, 1, 1]
         {
@@ -399,7 +419,7 @@ impl<'a> TensorTable<'a> {
             }
             0
         });
-        let bias = self.push(fused, "bias", &[n_out], Consumer::Elementwise, bias_offset);
+        let bias = bias.and_then(|_| self.push(fused, "bias", &[n_out], Consumer::Elementwise, bias_offset));
         Some(Linear {
             weight,
             bias,
@@ -407,12 +427,13 @@ impl<'a> TensorTable<'a> {
         })
     }
 
-    /// Ends a layer: its projections must have taken all rows of its fused tensor.
+    /// Ends a layer: its projections must have taken all rows of its fused tensors.
     fn end_fused(&mut self) {
-        let Some((index, rows)) = self.fused.take() else { return };
-        let info = self.file.tensors[index].1;
-        if info.ne[1] > rows {
-            self.wrong_shape(info, &[info.ne[0], rows]);
+        for (index, rows) in std::mem::take(&mut self.fused) {
+            let info = self.file.tensors[index].1;
+            if info.ne[1] > rows {
+                self.wrong_shape(info, &[info.ne[0], rows]);
+            }
         }
     }
 

@@ -1,18 +1,20 @@
 //! Weights into memory: in place where the file is mapped and the CPU computes, else copied to the device's buffers.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rayon::prelude::*;
 
-use crate::backend::{Buffer, BufferType};
+use crate::backend::{BackendError, Buffer, BufferType, UploadQueue};
 use crate::build::{WeightLeaf, WeightPart};
 use crate::gguf::{GgufSet, Mapping};
 use crate::graph::{BufferId, Home, Name};
 
-use super::load::{LoadParams, progress};
+use super::load::{LoadParams, READING, progress};
 use super::placement::Placement;
+use super::staging::{N_SLOTS, Ring, SLOT};
 use super::{ModelError, TableRow};
 
 /// The weights as graphs see them, and the buffers they lie in; homes name buffers by position.
@@ -42,7 +44,16 @@ pub(super) fn upload(
         path: path.to_owned(),
         source,
     })?;
-    copy(set, rows, &pieces, &buffers, layout.n_mapped, params)?;
+    let mut new: Vec<Job<'_>> = Vec::new();
+    for (row, pieces) in rows.iter().zip(&pieces) {
+        let to_copy = pieces.iter().filter(|p| p.home.buffer.0 as usize >= layout.n_mapped);
+        new.extend(to_copy.map(|&piece| Job {
+            row,
+            piece,
+            buffer: &buffers[piece.home.buffer.0 as usize],
+        }));
+    }
+    copy(set, &new, placement, params)?;
     let leafs = rows
         .iter()
         .zip(&pieces)
@@ -173,7 +184,7 @@ impl Layout {
         }
     }
 
-    fn allocate(&self) -> Result<Vec<Arc<dyn Buffer>>, crate::backend::BackendError> {
+    fn allocate(&self) -> Result<Vec<Arc<dyn Buffer>>, BackendError> {
         let mut buffers = self.mapped.clone();
         for (ty, size) in &self.new {
             buffers.push(ty.allocate(*size)?);
@@ -182,50 +193,112 @@ impl Layout {
     }
 }
 
-/// Fills the new buffers, several tensors at a time. A cancelled or failed load drops all buffers with the caller's error.
-fn copy(
-    set: &GgufSet,
-    rows: &[TableRow],
-    pieces: &[Vec<Piece>],
-    buffers: &[Arc<dyn Buffer>],
-    n_mapped: usize,
-    params: &LoadParams,
-) -> Result<(), ModelError> {
-    let path = set.first().path();
-    let of_row = |(row, pieces): (_, &'_ Vec<Piece>)| pieces.iter().map(move |&p| (row, p)).collect::<Vec<_>>();
-    let mut new: Vec<(&TableRow, Piece)> = rows.iter().zip(pieces).flat_map(of_row).collect();
-    new.retain(|(_, piece)| piece.home.buffer.0 as usize >= n_mapped);
-    let total: usize = new.iter().map(|(_, p)| p.bytes).sum();
-    let (done, cancelled) = (AtomicUsize::new(0), AtomicBool::new(false));
-    new.par_iter().try_for_each(|(row, piece)| {
-        if cancelled.load(Ordering::Relaxed) {
-            return Err(ModelError::Cancelled { path: path.to_owned() });
-        }
-        let fail = |source| ModelError::Backend {
-            path: path.to_owned(),
-            source,
-        };
-        write_piece(set, row, piece, &*buffers[piece.home.buffer.0 as usize]).map_err(fail)?;
-        let done = done.fetch_add(piece.bytes, Ordering::Relaxed) + piece.bytes;
-        progress(params, path, done as f32 / total as f32 * 0.99)
-            .inspect_err(|_| cancelled.store(true, Ordering::Relaxed))
-    })
+/// A piece of a tensor to be copied.
+struct Job<'a> {
+    row: &'a TableRow,
+    piece: Piece,
+    buffer: &'a Arc<dyn Buffer>,
 }
 
-fn write_piece(
-    set: &GgufSet,
-    row: &TableRow,
-    piece: &Piece,
-    buffer: &dyn Buffer,
-) -> Result<(), crate::backend::BackendError> {
-    let bytes = file_bytes(set, row);
-    if row.stored_type() == row.ty {
-        return buffer.write(piece.home.offset, &bytes[piece.begin..piece.begin + piece.bytes]);
+impl Job<'_> {
+    /// The bytes as they are stored.
+    fn data<'b>(&self, set: &'b GgufSet) -> Cow<'b, [u8]> {
+        let (row, piece) = (self.row, self.piece);
+        let bytes = file_bytes(set, row);
+        if row.stored_type() == row.ty {
+            return Cow::Borrowed(&bytes[piece.begin..piece.begin + piece.bytes]);
+        }
+        // Only whole tensors are stored in another type.
+        let mut floats = vec![0f32; row.ne.iter().product()];
+        kernels::dequantize_row(row.ty, bytes, &mut floats);
+        Cow::Owned(bytemuck::cast_slice(&floats).to_vec())
     }
-    // Only whole tensors are stored in another type.
-    let mut floats = vec![0f32; row.ne.iter().product()];
-    kernels::dequantize_row(row.ty, bytes, &mut floats);
-    buffer.write(piece.home.offset, bytemuck::cast_slice(&floats))
+}
+
+/// What the threads of an upload have in common.
+struct Transfer<'a> {
+    set: &'a GgufSet,
+    params: &'a LoadParams,
+    done: AtomicUsize,
+    total: usize,
+    cancelled: AtomicBool,
+}
+
+/// Fills the new buffers. Devices with a queue get their data one after the other through a [`Ring`] each, all others several
+/// tensors at a time. A cancelled or failed load drops all buffers with the caller's error.
+fn copy(set: &GgufSet, new: &[Job<'_>], placement: &Placement, params: &LoadParams) -> Result<(), ModelError> {
+    let transfer = Transfer {
+        set,
+        params,
+        done: AtomicUsize::new(0),
+        total: new.iter().map(|job| job.piece.bytes).sum(),
+        cancelled: AtomicBool::new(false),
+    };
+    let mut direct: Vec<&Job<'_>> = new.iter().collect();
+    let mut queued = Vec::new();
+    for device in &placement.devices {
+        let name = device.buffer_type().name().to_owned();
+        let is_here = |job: &&Job<'_>| job.buffer.buffer_type().name() == name;
+        if !direct.iter().any(is_here) {
+            continue;
+        }
+        if let Some(queue) = device.upload_queue().map_err(|e| transfer.failed(e))? {
+            let (here, others): (Vec<_>, _) = direct.into_iter().partition(is_here);
+            direct = others;
+            queued.push((queue, here));
+        }
+    }
+    let (queued, direct) = rayon::join(
+        || (queued.into_par_iter()).try_for_each(|(queue, jobs)| transfer.through_ring(queue, &jobs)),
+        || direct.par_iter().try_for_each(|job| transfer.write(job)),
+    );
+    queued.and(direct)
+}
+
+impl Transfer<'_> {
+    fn through_ring(&self, queue: Box<dyn UploadQueue>, jobs: &[&Job<'_>]) -> Result<(), ModelError> {
+        let mut ring = Ring::new(queue, N_SLOTS, SLOT).map_err(|e| self.failed(e))?;
+        for job in jobs {
+            let data = job.data(self.set);
+            let go_on = || !self.cancelled.load(Ordering::Relaxed);
+            let is_sent = ring.write(job.buffer, job.piece.home.offset, &data, go_on);
+            if !is_sent.map_err(|e| self.failed(e))? {
+                return Err(self.cancelled());
+            }
+            self.progress(data.len())?;
+        }
+        ring.finish().map_err(|e| self.failed(e))
+    }
+
+    fn write(&self, job: &Job<'_>) -> Result<(), ModelError> {
+        if self.cancelled.load(Ordering::Relaxed) {
+            return Err(self.cancelled());
+        }
+        let written = job.buffer.write(job.piece.home.offset, &job.data(self.set));
+        written.map_err(|e| self.failed(e))?;
+        self.progress(job.piece.bytes)
+    }
+
+    fn progress(&self, bytes: usize) -> Result<(), ModelError> {
+        let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let before = if self.params.mmap { 0.0 } else { READING };
+        let part = before + (0.99 - before) * done as f32 / self.total as f32;
+        progress(self.params, self.path(), part).inspect_err(|_| self.cancelled.store(true, Ordering::Relaxed))
+    }
+
+    fn failed(&self, source: BackendError) -> ModelError {
+        let path = self.path().to_owned();
+        ModelError::Backend { path, source }
+    }
+
+    fn cancelled(&self) -> ModelError {
+        let path = self.path().to_owned();
+        ModelError::Cancelled { path }
+    }
+
+    fn path(&self) -> &Path {
+        self.set.first().path()
+    }
 }
 
 /// A row's bytes in its shard.

@@ -2,6 +2,7 @@
 
 use super::bytes;
 use super::hash::Texts;
+use super::rwkv;
 use super::tokens::Tokens;
 use super::words::SPACE;
 use super::{Token, TokenAttr};
@@ -15,6 +16,8 @@ pub(super) enum Spelling {
     Spaced,
     /// Every character is a byte.
     Bytes,
+    /// Bytes behind backslashes.
+    Escaped,
 }
 
 /// What every token looks like, special ones included.
@@ -33,6 +36,7 @@ pub(super) fn pieces(tokens: &Tokens, spelling: Spelling) -> Texts {
                     Spelling::Plain => out.extend_from_slice(text),
                     Spelling::Spaced => unescape(text, out),
                     Spelling::Bytes => bytes::decode(text, out),
+                    Spelling::Escaped => rwkv::unescape(text, out),
                 }
             } else if attr.intersects(TokenAttr::BYTE) {
                 match bytes::hex_byte(text) {

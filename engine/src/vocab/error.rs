@@ -72,6 +72,14 @@ pub enum VocabError {
         /// The id.
         found: i64,
     },
+    /// A table of normalizations that is not one.
+    #[error("key \"{key}\": {reason}")]
+    MalformedCharsmap {
+        /// The key.
+        key: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A merge that is not two parts with a space between them.
     #[error("key \"tokenizer.ggml.merges\": expected two parts separated by a space in merge {index}, found \"{}\"", found.escape_debug())]
     MalformedMerge {

@@ -5,8 +5,8 @@
 //! - `special`: tokens with a role, and which of them end a generation
 //! - `partition`: special tokens are taken out of a text
 //! - `pre`: the rest is cut into words (byte-pair vocabularies)
-//! - `bpe`, `spm`, `dummy`: words to tokens, one file for each kind of vocabulary; `merge` and `words` are what
-//!   they share
+//! - `bpe`, `spm`, `wpm`, `ugm`, `rwkv`, `dummy`: text to tokens, one file for each kind of vocabulary; `merge`, `words` and
+//!   `prefixes` are what they share, `charsmap` is what `ugm` normalizes by
 //! - `detok`, `utf8`: tokens to text, at once or as they come
 //!
 //! A new kind of vocabulary is a row of [`MODELS`], a file beside `bpe.rs`, and an arm in `Tokenizer`.
@@ -19,6 +19,7 @@ use crate::gguf::Gguf;
 mod attr;
 mod bpe;
 mod bytes;
+mod charsmap;
 mod detok;
 mod dummy;
 mod error;
@@ -26,12 +27,16 @@ mod hash;
 mod merge;
 mod partition;
 mod pre;
+mod prefixes;
+mod rwkv;
 mod source;
 mod special;
 mod spm;
 mod tokens;
+mod ugm;
 mod utf8;
 mod words;
+mod wpm;
 
 #[cfg(test)]
 mod tests;
@@ -47,10 +52,13 @@ use detok::Spelling;
 use hash::Texts;
 use partition::{Fragment, Partition};
 use pre::Alphabet;
+use rwkv::Rwkv;
 use source::key;
 use special::SpecialIds;
 use spm::Spm;
 use tokens::Tokens;
+use ugm::Ugm;
+use wpm::Wpm;
 
 /// The number of a token: its row in the model's embedding.
 pub type Token = u32;
@@ -140,6 +148,8 @@ struct Habits {
     add_bos: bool,
     add_eos: bool,
     add_sep: bool,
+    /// A separator ends a text.
+    sep_last: bool,
     add_space_prefix: bool,
     clean_spaces: bool,
 }
@@ -150,6 +160,9 @@ enum Tokenizer {
     Dummy,
     Spm(Box<Spm>),
     Bpe(Box<Bpe>),
+    Wpm(Box<Wpm>),
+    Ugm(Box<Ugm>),
+    Rwkv(Box<Rwkv>),
 }
 
 impl Vocab {
@@ -169,8 +182,10 @@ impl Vocab {
             })?;
         match *kind {
             (_, VocabKind::None) => Self::without_texts(source),
-            (_, kind @ (VocabKind::Test | VocabKind::Spm | VocabKind::Bpe)) => Self::with_texts(source, kind),
-            (model, kind) => Err(VocabError::UnsupportedModel { model, kind }),
+            (model, kind @ (VocabKind::Plamo2 | VocabKind::HybridDna | VocabKind::Whitespace)) => {
+                Err(VocabError::UnsupportedModel { model, kind })
+            }
+            (_, kind) => Self::with_texts(source, kind),
         }
     }
 
@@ -208,7 +223,8 @@ impl Vocab {
         tokens.mark_unused();
         let eog = special::end_of_generation(&special, &mut tokens, &mut warnings);
         let spelling = match (kind, pre) {
-            (VocabKind::Spm, _) => Spelling::Spaced,
+            (VocabKind::Spm | VocabKind::Wpm | VocabKind::Ugm, _) => Spelling::Spaced,
+            (VocabKind::Rwkv, _) => Spelling::Escaped,
             (_, Some((_, pre))) => match pre.alphabet {
                 Alphabet::Bytes => Spelling::Bytes,
                 Alphabet::Chars => Spelling::Plain,
@@ -218,11 +234,7 @@ impl Vocab {
         };
         let pieces = detok::pieces(&tokens, spelling);
         special::mark_strips(source, &mut tokens);
-        let tokenizer = match (kind, pre) {
-            (VocabKind::Spm, _) => Tokenizer::Spm(Box::new(Spm::new(&tokens, special.get(Special::Unk)))),
-            (_, Some((name, pre))) => Tokenizer::Bpe(Box::new(Bpe::new(source, name, pre, &mut tokens)?)),
-            _ => Tokenizer::Dummy,
-        };
+        let tokenizer = tokenizer(source, kind, pre, special.get(Special::Unk), &mut tokens)?;
         let specials = |wanted: TokenAttr, hidden: TokenAttr| {
             let all = (0..tokens.n).map(|token| (token, tokens.text(token), tokens.attr(token)));
             Partition::new(all.filter(|(.., attr)| attr.intersects(wanted) && !attr.intersects(hidden)))
@@ -245,6 +257,8 @@ impl Vocab {
         };
         vocab.line_feed = match &vocab.tokenizer {
             Tokenizer::Spm(spm) => spm.byte_token(b'\n'),
+            // Line feeds separate words and are none.
+            Tokenizer::Wpm(_) => None,
             _ => vocab.tokenize("\n", false, false).first().copied(),
         };
         vocab.line_feed = vocab.line_feed.or(vocab.special.get(Special::Pad));
@@ -286,6 +300,26 @@ impl Vocab {
         if add_special && self.habits.add_eos {
             out.extend(self.eos());
         }
+        if add_special && self.habits.sep_last {
+            out.extend(self.special(Special::Sep));
+        }
+        out
+    }
+
+    /// Two texts as one, such as a question and a document for a classifier: the first with what goes around a text, a separator where
+    /// the model expects one, the second, and what ends a text. Their special tokens are text.
+    pub fn tokenize_pair(&self, first: &str, second: &str) -> Vec<Token> {
+        let mut out = self.tokenize(first, true, false);
+        if self.habits.add_sep && !self.habits.sep_last {
+            out.extend(self.special(Special::Sep));
+        }
+        out.extend(self.tokenize(second, false, false));
+        if self.habits.add_eos {
+            out.extend(self.eos());
+        }
+        if self.habits.sep_last {
+            out.extend(self.special(Special::Sep));
+        }
         out
     }
 
@@ -295,6 +329,9 @@ impl Vocab {
             Tokenizer::Dummy => dummy::tokenize(self.n_tokens(), text, out),
             Tokenizer::Spm(spm) => spm.tokenize(&self.tokens, text, space_prefix, out),
             Tokenizer::Bpe(bpe) => bpe.tokenize(&self.tokens, text, out),
+            Tokenizer::Wpm(wpm) => wpm.tokenize(&self.tokens, text, out),
+            Tokenizer::Ugm(ugm) => ugm.tokenize(&self.tokens, text, space_prefix, out),
+            Tokenizer::Rwkv(rwkv) => rwkv.tokenize(text, out),
         }
     }
 
@@ -329,7 +366,9 @@ impl Vocab {
         } = self.habits;
         let mut tokens = tokens;
         if remove_special {
-            tokens = detok::unframed(tokens, self.bos().filter(|_| add_bos), self.eos().filter(|_| add_eos));
+            let last = self.eos().filter(|_| add_eos);
+            let last = last.or(self.special(Special::Sep).filter(|_| self.habits.sep_last));
+            tokens = detok::unframed(tokens, self.bos().filter(|_| add_bos), last);
         }
         let mut text = Vec::new();
         for (i, &token) in tokens.iter().enumerate() {
@@ -473,6 +512,29 @@ impl Vocab {
     }
 }
 
+/// How text becomes tokens of this kind.
+fn tokenizer(
+    source: &VocabSource,
+    kind: VocabKind,
+    pre: Option<(&str, &'static pre::PreTokenizer)>,
+    unknown: Option<Token>,
+    tokens: &mut Tokens,
+) -> Result<Tokenizer, VocabError> {
+    Ok(match (kind, pre) {
+        (VocabKind::Spm, _) => Tokenizer::Spm(Box::new(Spm::new(tokens, unknown))),
+        (VocabKind::Wpm, _) => Tokenizer::Wpm(Box::new(Wpm::new(
+            tokens,
+            unknown,
+            source.lowercase,
+            source.strip_accents,
+        ))),
+        (VocabKind::Ugm, _) => Tokenizer::Ugm(Box::new(Ugm::new(source, tokens, unknown)?)),
+        (VocabKind::Rwkv, _) => Tokenizer::Rwkv(Box::new(Rwkv::new(tokens, unknown))),
+        (_, Some((name, pre))) => Tokenizer::Bpe(Box::new(Bpe::new(source, name, pre, tokens)?)),
+        _ => Tokenizer::Dummy,
+    })
+}
+
 /// The pre-tokenizer's name and row.
 fn pre_tokenizer<'a>(
     source: &VocabSource<'a>,
@@ -502,17 +564,21 @@ fn habits(
     special: &SpecialIds,
     warnings: &mut Vec<VocabWarning>,
 ) -> Habits {
-    let is_spm = kind == VocabKind::Spm;
+    let (is_spm, is_wpm, is_ugm) = (kind == VocabKind::Spm, kind == VocabKind::Wpm, kind == VocabKind::Ugm);
     let force_bos = pre.is_some_and(|pre| pre.force_bos);
     if force_bos && source.add_bos == Some(false) {
         warnings.push(VocabWarning::BosForced);
     }
     let habits = Habits {
-        add_bos: force_bos || source.add_bos.unwrap_or(is_spm || pre.is_some_and(|pre| pre.add_bos)),
-        add_eos: source.add_eos.unwrap_or(false),
-        add_sep: source.add_sep.unwrap_or(pre.is_some_and(|pre| pre.add_sep)),
-        add_space_prefix: is_spm && source.add_space_prefix.unwrap_or(true),
-        clean_spaces: pre.is_some_and(|pre| pre.clean_spaces),
+        // WordPiece models have always seen a text between its two frames, and RWKV's never, whatever files say.
+        add_bos: is_wpm
+            || force_bos
+            || (kind != VocabKind::Rwkv && source.add_bos.unwrap_or(is_spm || pre.is_some_and(|pre| pre.add_bos))),
+        add_eos: source.add_eos.unwrap_or(is_ugm) && !is_wpm && kind != VocabKind::Rwkv,
+        add_sep: source.add_sep.unwrap_or(is_wpm || pre.is_some_and(|pre| pre.add_sep)),
+        sep_last: is_wpm,
+        add_space_prefix: (is_spm || is_ugm) && source.add_space_prefix.unwrap_or(is_spm),
+        clean_spaces: is_wpm || pre.is_some_and(|pre| pre.clean_spaces),
     };
     let wanted = [
         (habits.add_bos, Special::Bos, key::ADD_BOS),

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::VocabError;
 use super::special::{SPECIALS, Special};
-use crate::gguf::{FromValue, Gguf, StringArray};
+use crate::gguf::{Array, FromValue, Gguf, StringArray, Value};
 
 /// Keys that are named in more than one place.
 pub(super) mod key {
@@ -14,6 +14,7 @@ pub(super) mod key {
     pub const MERGES: &str = "tokenizer.ggml.merges";
     pub const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
     pub const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
+    pub const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
 }
 
 /// The metadata that vocabularies are made of, unchecked.
@@ -43,12 +44,35 @@ pub struct VocabSource<'a> {
     pub add_sep: Option<bool>,
     /// `tokenizer.ggml.add_space_prefix`.
     pub add_space_prefix: Option<bool>,
+    /// `tokenizer.ggml.remove_extra_whitespaces` (unigram vocabularies).
+    pub remove_extra_whitespaces: Option<bool>,
+    /// `tokenizer.ggml.precompiled_charsmap`: SentencePiece's normalization (unigram vocabularies).
+    pub charsmap: Option<Cow<'a, [u8]>>,
+    /// `tokenizer.ggml.normalizer.lowercase` (WordPiece vocabularies).
+    pub lowercase: Option<bool>,
+    /// `tokenizer.ggml.normalizer.strip_accents` (WordPiece vocabularies).
+    pub strip_accents: Option<bool>,
     /// `tokenizer.ggml.suppress_tokens`.
     pub suppress_tokens: Cow<'a, [i32]>,
     /// `general.name`: a few habits go by it.
     pub general_name: &'a str,
     /// `general.architecture`.
     pub architecture: &'a str,
+}
+
+/// An array of bytes, which some files hold as signed ones.
+struct Bytes<'a>(Cow<'a, [u8]>);
+
+impl<'a> FromValue<'a> for Bytes<'a> {
+    const EXPECTED: &'static str = "an array of bytes";
+
+    fn from_value(value: &'a Value) -> Option<Self> {
+        match value.as_array()? {
+            Array::U8(bytes) => Some(Bytes(Cow::Borrowed(bytes))),
+            Array::I8(bytes) => Some(Bytes(Cow::Borrowed(bytemuck::cast_slice(bytes)))),
+            _ => None,
+        }
+    }
 }
 
 impl<'a> VocabSource<'a> {
@@ -80,6 +104,10 @@ impl<'a> VocabSource<'a> {
             add_eos: get(gguf, key::ADD_EOS)?,
             add_sep: get(gguf, "tokenizer.ggml.add_sep_token")?,
             add_space_prefix: get(gguf, "tokenizer.ggml.add_space_prefix")?,
+            remove_extra_whitespaces: get(gguf, "tokenizer.ggml.remove_extra_whitespaces")?,
+            charsmap: get::<Bytes>(gguf, key::CHARSMAP)?.map(|bytes| bytes.0),
+            lowercase: get(gguf, "tokenizer.ggml.normalizer.lowercase")?,
+            strip_accents: get(gguf, "tokenizer.ggml.normalizer.strip_accents")?,
             suppress_tokens: get(gguf, "tokenizer.ggml.suppress_tokens")?.unwrap_or_default(),
             // Only looked through for a few words: a name that is not text holds none of them.
             general_name: gguf.optional("general.name").ok().flatten().unwrap_or_default(),

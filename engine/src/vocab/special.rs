@@ -230,6 +230,14 @@ impl SpecialIds {
     fn defaults(source: &VocabSource, kind: VocabKind, n_tokens: u32) -> Self {
         let defaults: &[(Special, Token)] = match kind {
             VocabKind::Spm => &[(Special::Bos, 1), (Special::Eos, 2), (Special::Unk, 0)],
+            VocabKind::Wpm => &[
+                (Special::Bos, 101),
+                (Special::Unk, 100),
+                (Special::Sep, 102),
+                (Special::Pad, 0),
+                (Special::Mask, 103),
+            ],
+            VocabKind::Ugm => &[(Special::Eos, 1), (Special::Unk, 2), (Special::Pad, 0)],
             VocabKind::Bpe if source.model != "gemma4" => &[(Special::Bos, 11), (Special::Eos, 11)],
             _ => &[],
         };

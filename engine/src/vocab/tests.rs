@@ -8,6 +8,8 @@ use super::pre::PRE_TOKENIZERS;
 use super::*;
 use crate::gguf::{GgufWriter, StringArray, Value};
 
+mod encoders;
+
 const NORMAL: i32 = 1;
 const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
@@ -438,10 +440,10 @@ fn errors_name_key_expected_and_found() {
     let fails = |source: VocabSource| Vocab::from_source(&source).unwrap_err().to_string();
     assert_eq!(
         fails(VocabSource {
-            model: "bert",
+            model: "plamo2",
             ..spm_source()
         }),
-        "key \"tokenizer.ggml.model\": \"bert\" (WPM) is not supported yet"
+        "key \"tokenizer.ggml.model\": \"plamo2\" (PLaMo-2) is not supported yet"
     );
     let error = fails(VocabSource {
         model: "lama",
@@ -673,7 +675,8 @@ proptest! {
         types in prop::collection::vec(-1..8_i32, 40),
         merges in prop::collection::vec(("[ab▁<\n]{1,3}", "[ab▁<\n]{1,3}"), 0..20),
         ids in prop::collection::vec((0..SPECIAL_COUNT, -1..40_i64), 0..6),
-        flags in any::<[Option<bool>; 4]>(),
+        flags in any::<[Option<bool>; 7]>(),
+        charsmap in prop::option::of(prop::collection::vec(any::<u8>(), 0..300)),
         text in any_text(),
     ) {
         let n = tokens.len();
@@ -690,6 +693,15 @@ proptest! {
             add_eos: flags[1],
             add_sep: flags[2],
             add_space_prefix: flags[3],
+            remove_extra_whitespaces: flags[4],
+            lowercase: flags[5],
+            strip_accents: flags[6],
+            // The length of the array before it is rarely right by chance.
+            charsmap: charsmap.map(|mut table| {
+                let n = table.len().saturating_sub(40) as u32;
+                table.splice(0..table.len().min(4), n.to_le_bytes());
+                table.into()
+            }),
             suppress_tokens: vec![-1, 3, 1000].into(),
             general_name: "phi-3",
             architecture: "x",

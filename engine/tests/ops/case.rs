@@ -98,6 +98,10 @@ impl Case {
             Op::SoftMax { scale } => g.soft_max(src[0], scale),
             Op::TopK { k } => g.top_k(src[0], k),
             Op::TopMask { k } => g.top_mask(src[0], k),
+            Op::DivIds { by } => g.div_ids(src[0], by),
+            Op::AttentionTemperature { scale, length, offset } => {
+                g.attention_temperature(src[0], scale, length, offset)
+            }
             Op::SumRows => g.sum_rows(src[0]),
             Op::Concat { dim } => g.concat(src[0], src[1], usize::from(dim)),
             Op::Repeat => g.repeat(src[0], self.ne),

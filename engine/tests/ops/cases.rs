@@ -249,6 +249,15 @@ pub fn rope() -> Vec<Case> {
         Op::Rope(plain(RopeKind::Neox, 64)),
         &[floats([64, 2, 3, 1]), i32s([-5, 0, 1 << 20])],
     ));
+    for (length, offset) in [(1, 0.0), (8192, 1.0), (100, 0.0)] {
+        let op = Op::AttentionTemperature {
+            scale: 0.1,
+            length,
+            offset,
+        };
+        all.push(Case::new(op, &[ids(1 << 20, [9, 1, 1, 1])]));
+        all.push(Case::new(op, &[i32s([0, 99, 100, 8191, 8192])]));
+    }
     // Sections that fill the pairs, that end early and start over, and that are longer than needed.
     for kind in [RopeKind::Mrope, RopeKind::Imrope] {
         for sections in [[8, 12, 12, 0], [5, 3, 2, 1], [16, 16, 16, 16], [0, 0, 7, 0]] {
@@ -455,6 +464,9 @@ pub fn reductions() -> Vec<Case> {
             all.push(Case::new(Op::TopK { k }, &[floats(ne)]).within(0.0));
             all.push(Case::new(Op::TopMask { k }, &[floats(ne)]).within(0.0));
         }
+    }
+    for (by, ne) in [(1, [3, 1, 1, 1]), (2, [8, 5, 1, 1]), (7, [64, 3, 2, 1])] {
+        all.push(Case::new(Op::DivIds { by }, &[ids(100, ne)]).within(0.0));
     }
     // Equal values: ties go to the lower index.
     let ties = Operand::new(F32, [64, 9, 1, 1], Data::Uniform(0.5, 0.5));

@@ -178,7 +178,7 @@ fn run(bytes: &[u8], n_ctx: usize) -> Result<(), String> {
         n_ctx,
         n_batch: 8,
         // Without a memory a batch is computed whole.
-        n_ubatch: if model.arch().bidirectional { 8 } else { 4 },
+        n_ubatch: if model.bidirectional() { 8 } else { 4 },
         n_threads: 1,
         n_threads_batch: 1,
         ..ContextParams::default()

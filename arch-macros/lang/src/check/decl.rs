@@ -6,14 +6,14 @@ use proc_macro2::{Ident, Span};
 use syn::{Expr, Lit};
 
 use super::{Checker, HparamSym, Place, TensorSym, facts};
-use crate::ast::{Decl, GroupDecl, HparamItem, TensorDecl, TensorItem, Test};
+use crate::ast::{Decl, GroupDecl, HparamItem, RankHead, TensorDecl, TensorItem, Test};
 use crate::builtins::{self, BUILTINS, Ty};
 use crate::diag::did_you_mean;
 use crate::model::{Arch, Group, Hparam, Kind, Read, RopeKind, Scalar, Tensor, TestSize};
 use crate::ops;
 use crate::sym::Dim;
 
-const TYPES: [&str; 5] = ["usize", "f32", "bool", "string", "pattern"];
+const TYPES: [&str; 6] = ["usize", "f32", "bool", "string", "pattern", "late_pattern"];
 
 impl Checker<'_> {
     pub(super) fn arch(mut self, decl: &Decl) -> Option<Arch> {
@@ -21,6 +21,7 @@ impl Checker<'_> {
         let rope = self.rope_line(decl);
         self.rope = rope.map(|(kind, _)| kind);
         let bidirectional = self.attention_line(decl);
+        let embeddings = self.result_line(decl);
         let hparams = self.hparam_block(&decl.hparams);
         let mut ignored = Vec::new();
         self.place = Place::Tensors;
@@ -39,6 +40,21 @@ impl Checker<'_> {
                 None
             }
         };
+        if let (Some(block), Some(word), Some(true)) = (&graph, &decl.result, embeddings)
+            && let Some(result) = &block.result
+            && result.shape.same(&super::graph::embeddings())
+        {
+            self.errors.at(
+                word,
+                "the graph gives embeddings already: it has no last projection to leave out",
+            );
+        }
+        let embedding = decl.embedding.as_ref().map(|g| self.embedding_head(g));
+        let rank = decl
+            .rank
+            .as_ref()
+            .map(|r| (self.rank_head(&r.graph), self.rank_pooling(r)));
+        let (rank, rank_pooling) = rank.unzip();
         let test = self.test_block(decl);
         self.unused();
         let ignored = ignored.into_iter().map(|(name, layer)| (name.value(), layer)).collect();
@@ -61,12 +77,16 @@ impl Checker<'_> {
             rope: rope?.0,
             rope_with_sections: rope?.1,
             bidirectional: bidirectional?,
+            embeddings: embeddings?,
             hparams,
             groups: self.groups,
             tensors,
             ignored,
             vars,
             graph: graph?,
+            embedding: whole(embedding)?,
+            rank: whole(rank)?,
+            rank_pooling: whole(rank_pooling)?.flatten(),
             test,
         })
     }
@@ -82,6 +102,38 @@ impl Checker<'_> {
             return self.fault(lit, "a name consists of letters, digits, `-`, `_` and `.`");
         }
         Some(name)
+    }
+
+    fn result_line(&mut self, decl: &Decl) -> Option<bool> {
+        let Some(kind) = &decl.result else {
+            return Some(false);
+        };
+        match kind.to_string().as_str() {
+            "logits" => Some(false),
+            "embeddings" => Some(true),
+            other => {
+                let hint = did_you_mean(other, ["logits", "embeddings"]);
+                self.fault(
+                    kind,
+                    format!("expected `logits` or `embeddings`, found `{other}`{hint}"),
+                )
+            }
+        }
+    }
+
+    fn rank_pooling(&mut self, rank: &RankHead) -> Option<Option<&'static str>> {
+        let Some(word) = &rank.pooling else {
+            return Some(None);
+        };
+        match word.to_string().as_str() {
+            "mean" => Some(Some("Mean")),
+            "cls" => Some(Some("Cls")),
+            "last" => Some(Some("Last")),
+            other => {
+                let hint = did_you_mean(other, ["mean", "cls", "last"]);
+                self.fault(word, format!("expected `mean`, `cls` or `last`, found `{other}`{hint}"))
+            }
+        }
     }
 
     fn attention_line(&mut self, decl: &Decl) -> Option<bool> {
@@ -213,10 +265,11 @@ impl Checker<'_> {
             "string" if !list => Ty::Str,
             "string" => return self.fault(ty, "a list of strings is not supported yet"),
             "pattern" if !list => return Some(Read::Pattern),
+            "late_pattern" if !list => return Some(Read::LatePattern),
             _ => {
                 let hint = did_you_mean(&text, TYPES);
                 let message = format!(
-                    "expected `usize`, `f32`, `bool`, `string`, `pattern` or a list such as `[usize]`, found `{text}`{hint}"
+                    "expected `usize`, `f32`, `bool`, `string`, `pattern`, `late_pattern` or a list such as `[usize]`, found `{text}`{hint}"
                 );
                 return self.fault(ty, message);
             }
@@ -233,7 +286,8 @@ impl Checker<'_> {
             self.scalar(expr);
             return None;
         };
-        let ty = if read == Read::Pattern { Ty::Int } else { read.ty() };
+        let is_period = matches!(read, Read::Pattern | Read::LatePattern);
+        let ty = if is_period { Ty::Int } else { read.ty() };
         let value = self.scalar_of(expr, ty)?;
         if value.per_layer && !matches!(read, Read::PerLayer(_)) {
             return self.fault(
@@ -530,6 +584,14 @@ impl Checker<'_> {
                 self.errors.at(&h.name, format!("`{}` is read and never used", h.name));
             }
         }
+    }
+}
+
+/// `None` for a part that is there and faulty.
+fn whole<T>(part: Option<Option<T>>) -> Option<Option<T>> {
+    match part {
+        None => Some(None),
+        Some(part) => part.map(Some),
     }
 }
 

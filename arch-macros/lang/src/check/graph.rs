@@ -8,9 +8,14 @@ use super::facts::{self, Fact};
 use super::{Bound, Checker, Place, VarSym};
 use crate::ast;
 use crate::builtins::Ty;
-use crate::model::{Block, Scalar, ScalarKind, Stmt, VarId};
+use crate::model::{Block, Head, Scalar, ScalarKind, Stmt, VarId};
 use crate::parse::block_of;
 use crate::sym::{Dim, Shape};
+
+/// `[n_embd, T]`
+pub(super) fn embeddings() -> Shape {
+    Shape(vec![Dim::symbol("n_embd"), Dim::n_tokens()])
+}
 
 impl Checker<'_> {
     /// The whole graph.
@@ -39,10 +44,75 @@ impl Checker<'_> {
         })
     }
 
+    /// `embedding { … }`: a row for each pooled one.
+    pub(super) fn embedding_head(&mut self, head: &ast::Graph) -> Option<Head> {
+        self.head(head, "embedding", |shape| {
+            (shape.rank() <= 2 && shape.dim(1) == Dim::n_tokens())
+                .then_some(())
+                .ok_or("[n, T]")
+        })
+    }
+
+    /// `rank { … }`: a score for each label.
+    pub(super) fn rank_head(&mut self, head: &ast::Graph) -> Option<Head> {
+        self.head(head, "rank", |shape| {
+            let scores = Shape(vec![Dim::symbol("n_labels"), Dim::n_tokens()]);
+            shape.same(&scores).then_some(()).ok_or("[n_labels, T]")
+        })
+    }
+
+    /// Statements over `pooled`, in which `T` counts sequences. A file that lacks a tensor of the head lacks the head: tensors may be
+    /// optional.
+    fn head(
+        &mut self,
+        head: &ast::Graph,
+        name: &str,
+        expected: fn(&Shape) -> Result<(), &'static str>,
+    ) -> Option<Head> {
+        if let Some(each) = head.body.stmts.iter().find_map(|s| match s {
+            ast::Stmt::For(each) => Some(each),
+            _ => None,
+        }) {
+            return self.fault_at(each.span, &format!("`{name}` has no loops: they stand in `graph`"));
+        }
+        self.place = Place::Graph;
+        let pooled = VarId(self.vars.len());
+        self.vars.push(VarSym {
+            name: Ident::new("pooled", head.span),
+            bound: Bound::Tensor(embeddings()),
+            used: false,
+            assigned: false,
+        });
+        self.scopes.push(vec![("pooled".to_owned(), pooled)]);
+        let block = self.with_facts(vec![facts::anything()], |c| {
+            let stmts = c.stmts(&head.body.stmts);
+            let Some(expr) = &head.body.result else {
+                c.errors.at_span(
+                    head.body.end,
+                    format!("`{name}` ends without its result: an expression without `;`"),
+                );
+                return None;
+            };
+            let value = c.tensor(expr)?;
+            if let Err(form) = expected(&value.shape) {
+                return c.fault(
+                    expr,
+                    format!("the result of `{name}` must be {form}, got {}", value.shape),
+                );
+            }
+            Some(Block {
+                stmts: stmts?,
+                result: Some(value),
+            })
+        });
+        self.leave_scope();
+        Some(Head { pooled, block: block? })
+    }
+
     fn result(&mut self, expr: &Expr) -> Option<crate::model::Value> {
         let value = self.tensor(expr)?;
-        let by_token = |n: &str| Shape(vec![Dim::symbol(n), Dim::n_tokens()]);
-        let (logits, embeddings) = (by_token("n_vocab"), by_token("n_embd"));
+        let logits = Shape(vec![Dim::symbol("n_vocab"), Dim::n_tokens()]);
+        let embeddings = embeddings();
         if !value.shape.same(&logits) && !value.shape.same(&embeddings) {
             let message = format!(
                 "the result must be {logits} (logits) or {embeddings} (embeddings), got {}",
@@ -245,7 +315,7 @@ impl Checker<'_> {
         let (stmts, assigned) = self.loop_body(&each.body, None);
         self.group = None;
         self.place = Place::Graph;
-        let carried = Shape(vec![Dim::symbol("n_embd"), Dim::n_tokens()]);
+        let carried = embeddings();
         let shape_of = |v: &VarId| match &self.vars[v.0].bound {
             Bound::Tensor(s) => Some(s.clone()),
             _ => None,

@@ -5,7 +5,7 @@ use quote::{ToTokens, format_ident, quote};
 
 use super::scalar::{self, Place, emit};
 use super::shared;
-use crate::model::{Arch, Arg, Block, Kind, Operand, RowsBy, Scalar, Stmt, Value, ValueKind, VarId};
+use crate::model::{Arch, Arg, Block, Head, Kind, Operand, RowsBy, Scalar, Stmt, Value, ValueKind, VarId};
 use crate::ops::{Emit, Given, OpSpec, Param, ParamKind};
 use crate::paths::runtime;
 
@@ -13,19 +13,34 @@ use crate::paths::runtime;
 pub fn implementation(arch: &Arch) -> TokenStream {
     let (b, m) = (shared("b"), shared("m"));
     let (build_ty, builder_ty, id_ty) = (runtime("BuildGraph"), runtime("Builder"), runtime("TensorId"));
-    let mut e = Emitter {
+    let emitter = || Emitter {
         arch,
         next: 0,
         repeats: false,
         out: Vec::new(),
     };
-    let result = e.block(&arch.graph);
+    let result = emitter().block(&arch.graph);
+    let head = |name: &str, head: &Option<Head>| {
+        let head = head.as_ref()?;
+        let (pooled, block) = (&arch.vars[head.pooled.0].name, emitter().block(&head.block));
+        let mutable = arch.vars[head.pooled.0].assigned.then(|| quote!(mut));
+        let name = shared(name);
+        Some(quote! {
+            fn #name(&self, #b: &mut #builder_ty<'_>, #mutable #pooled: #id_ty) -> ::core::option::Option<#id_ty> {
+                let #m = self;
+                ::core::option::Option::Some({ #block })
+            }
+        })
+    };
+    let (embedding, rank) = (head("embedding", &arch.embedding), head("rank", &arch.rank));
     quote! {
         impl #build_ty for Model {
             fn build(&self, #b: &mut #builder_ty<'_>) -> #id_ty {
                 let #m = self;
                 #result
             }
+            #embedding
+            #rank
         }
     }
 }

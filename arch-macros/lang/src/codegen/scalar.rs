@@ -38,6 +38,7 @@ pub fn reader(read: Read) -> &'static str {
         Read::PerLayer(Ty::Float) => "f32s",
         Read::PerLayer(Ty::Bool) => "bools",
         Read::Pattern => "pattern",
+        Read::LatePattern => "late_pattern",
     }
 }
 

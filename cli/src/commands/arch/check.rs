@@ -2,12 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::conformance::{CheckParams, Fixture, fixtures};
 use engine::context::ContextParams;
-use engine::gguf::{Gguf, GgufWriter, seeded, split};
 use engine::model::Model;
 use kernels::GgmlType;
 use rayon::iter::{ParallelBridge, ParallelIterator};

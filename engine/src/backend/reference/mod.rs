@@ -11,6 +11,7 @@ mod rope;
 mod scratch;
 #[cfg(test)]
 mod tests;
+mod upload;
 
 use std::sync::Arc;
 
@@ -19,8 +20,11 @@ use kernels::GgmlType;
 use self::array::{Array, Ints};
 use self::memory::{Budget, ReferenceBuffer, ReferenceBufferType};
 use self::scratch::Scratch;
+use self::upload::LateUploads;
 use super::host::machine_memory;
-use super::{Backend, BackendError, BackendParams, BufferType, Device, DeviceKind, MemoryMap, Registry, rules};
+use super::{
+    Backend, BackendError, BackendParams, BufferType, Device, DeviceKind, MemoryMap, Registry, UploadQueue, rules,
+};
 use crate::graph::{Graph, MAX_SRC, Op, Recurrence, Tensor, TensorId};
 
 const NAME: &str = "reference";
@@ -105,6 +109,10 @@ impl Device for ReferenceDevice {
         rules::check(graph, node).is_ok()
     }
 
+    fn upload_queue(&self) -> Result<Option<Box<dyn UploadQueue>>, BackendError> {
+        Ok(Some(Box::new(LateUploads::default())))
+    }
+
     fn backend(self: Arc<Self>, _params: &BackendParams) -> Result<Box<dyn Backend>, BackendError> {
         Ok(Box::new(ReferenceBackend {
             device: self,
@@ -182,6 +190,10 @@ impl Operands<'_> {
             Op::SetRows => return self.set_rows(),
             Op::Recur(r) => return self.recur(r),
             Op::TopK { k } => return self.store_ints(&ops::top_k(&self.load(0)?, k)),
+            Op::DivIds { by } => return self.store_ints(&ops::div_ids(self.ints(0)?, by)),
+            Op::AttentionTemperature { scale, length, offset } => {
+                ops::attention_temperature(&self.ints(0)?, self.scratch, scale, length, offset)
+            }
             Op::GetRows => self.found(ops::get_rows(&self.load(0)?, &self.ints(1)?))?,
             Op::MulMat => ops::mul_mat(&self.load(0)?, &self.load(1)?),
             Op::MulMatId => self.found(ops::mul_mat_id(&self.load(0)?, &self.load(1)?, &self.ints(2)?))?,

@@ -5,6 +5,7 @@
 use std::f64::consts::PI;
 
 use super::array::{Array, Index, Ints, indices};
+use super::scratch::Scratch;
 use crate::graph::Unary;
 
 /// A row or expert number beyond the table.
@@ -146,6 +147,28 @@ pub(super) fn top_k(x: &Array, k: usize) -> Ints {
         ne: [k, n1, n2, n3],
         data,
     }
+}
+
+pub(super) fn div_ids(mut ids: Ints, by: usize) -> Ints {
+    ids.data.iter_mut().for_each(|id| *id /= by as i64);
+    ids
+}
+
+/// Steps are counted in f32, as models are trained.
+pub(super) fn attention_temperature(
+    positions: &Ints,
+    scratch: &Scratch,
+    scale: f32,
+    length: usize,
+    offset: f32,
+) -> Array {
+    let mut data = scratch.take(positions.data.len());
+    for (out, &p) in data.iter_mut().zip(&*positions.data) {
+        let steps = ((p as f32 + offset) / length as f32).floor();
+        *out = (1.0 + f64::from(scale) * (f64::from(steps) + 1.0).ln()) as f32;
+    }
+    let ne = [1, 1, positions.ne[0], 1];
+    Array { ne, data }
 }
 
 pub(super) fn top_mask(x: &Array, k: usize) -> Array {

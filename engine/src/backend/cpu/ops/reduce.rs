@@ -1,4 +1,4 @@
-//! Ops that make few elements of many, or tell a few from the rest.
+//! Ops that make few elements of many, or tell a few from the rest, and what is done with their indices.
 
 use std::cmp::Ordering;
 
@@ -17,6 +17,15 @@ pub(super) fn top_k_need(graph: &Graph, node: &Tensor) -> Need {
     Need {
         per_member: 2 * graph.tensor(node.source(0)).ne[0],
         shared: 0,
+    }
+}
+
+pub(super) fn div_ids(task: Task<'_>, by: usize) {
+    let (ids, target) = (task.source(0), task.target);
+    for (i, out) in target.int_rows() {
+        for (i0, out) in out.iter_mut().enumerate() {
+            *out = ids.i32([i0, i[0], i[1], i[2]]) / by as i32;
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Rotary positions. Sines and cosines are computed once for a token and used by all of its heads.
+//! Rotary positions and what else positions do to queries. Sines and cosines are computed once for a token and used by all of its heads.
 
 use std::f64::consts::{FRAC_2_PI, PI};
 
@@ -45,6 +45,15 @@ pub(super) fn rope(task: Task<'_>, p: &Rope) {
                 }
             }
         }
+    }
+}
+
+/// Steps are counted in f32, as models are trained.
+pub(super) fn attention_temperature(task: Task<'_>, scale: f32, length: usize, offset: f32) {
+    let positions = task.source(0).list::<i32>();
+    for ([_, t, _], out) in task.target.rows() {
+        let steps = ((positions[t] as f32 + offset) / length as f32).floor();
+        out[0] = (1.0 + f64::from(scale) * (f64::from(steps) + 1.0).ln()) as f32;
     }
 }
 

@@ -1,0 +1,39 @@
+//! EmbeddingGemma: Gemma 3 as an encoder, with symmetric windows and two projections behind pooling.
+
+arch_macros::arch! {
+    name: "gemma-embedding";
+    like: "gemma3";
+    attention: bidirectional;
+    result: embeddings;
+
+    hparams {
+        n_swa: usize = "attention.sliding_window";
+        n_dense: usize = "dense_2_feat_out" or 0;
+        without logit_cap, kq_scale;
+    }
+
+    tensors {
+        dense_2?: linear "dense_2" [n_embd -> n_dense];
+        dense_3?: linear "dense_3" [n_dense -> n_embd];
+    }
+
+    graph {
+        let x = token_embd[tokens] * sqrt(n_embd);
+        for layer {
+            let h = rms_norm(x, attn_norm, eps);
+            let q = rms_norm(heads(wq(h), n_head), q_norm, eps);
+            let k = rms_norm(heads(wk(h), n_head_kv), k_norm, eps);
+            let q = rope(q, base = rope_base, scale = rope_scale);
+            let k = rope(k, base = rope_base, scale = rope_scale);
+            let v = heads(wv(h), n_head_kv);
+            let attn = wo(attention(q, k, v, window = symmetric(n_swa, windowed)));
+            x += rms_norm(attn, attn_post_norm, eps);
+            x += rms_norm(ffn(rms_norm(x, ffn_norm, eps), act = gelu), ffn_post_norm, eps);
+        }
+        output(rms_norm(x, output_norm, eps))
+    }
+
+    embedding {
+        if has(dense_2) && has(dense_3) { dense_3(dense_2(pooled)) } else { pooled }
+    }
+}

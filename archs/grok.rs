@@ -1,0 +1,67 @@
+//! Grok 1 and 2: norms before and after attention and feed-forward network, soft-capped attention, GELU experts, beside them in
+//! Grok 2 a dense network.
+
+arch_macros::arch! {
+    name: "grok";
+    rope: neox;
+
+    hparams {
+        eps: f32 = "attention.layer_norm_rms_epsilon";
+        n_ff_exp: [usize] = "expert_feed_forward_length" or n_ff;
+        check n_expert > 0, "expert_count is not 0";
+        // Where a file is silent, the numbers of Grok 1.
+        embd_scale: f32 = "embedding_scale" or 78.38367176906169;
+        logit_scale: f32 = "logit_scale" or 0.5773502691896257;
+        kq_scale: f32 = "attention.output_scale" or 0.08838834764831845;
+        attn_softcap: f32 = "attn_logit_softcapping" or 30.0;
+        final_softcap: f32 = "final_logit_softcapping" or 0.0;
+        n_group: usize = "expert_group_count" or 1;
+        n_group_used: usize = "expert_group_used_count" or 1;
+    }
+
+    tensors {
+        use tied_output;
+
+        layer {
+            attn_norm, ffn_norm: vector [n_embd];
+            use self_attention;
+            attn_post_norm: vector "attn_output_norm" [n_embd];
+            router:     linear  "ffn_gate_inp"  [n_embd -> n_expert];
+            gate_exps?: experts "ffn_gate_exps" [n_embd -> n_ff_exp; n_expert];
+            up_exps:    experts "ffn_up_exps"   [n_embd -> n_ff_exp; n_expert];
+            down_exps:  experts "ffn_down_exps" [n_ff_exp -> n_embd; n_expert];
+            gate?:      linear  "ffn_gate"      [n_embd -> n_ff];
+            up?:        linear  "ffn_up"        [n_embd -> n_ff];
+            down?:      linear  "ffn_down"      [n_ff -> n_embd];
+            // One of the two.
+            layer_norm_out?: vector "layer_output_norm" [n_embd];
+            ffn_post_norm?:  vector "post_ffw_norm"     [n_embd];
+        }
+    }
+
+    graph {
+        let x = token_embd[tokens] * embd_scale;
+        for layer {
+            let attn = attend(rms_norm(x, attn_norm, eps), scale = kq_scale, softcap = attn_softcap);
+            x += rms_norm(attn, attn_post_norm, eps);
+            let h = rms_norm(x, ffn_norm, eps);
+            let y = moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = gelu,
+                        gating = softmax, n_used = n_expert_used, norm_weights = true, n_groups = n_group,
+                        n_groups_used = n_group_used);
+            if has(gate) && has(up) && has(down) {
+                y = (down(gelu(gate(h)) * up(h)) + y) * sqrt(0.5);
+            }
+            x += rust!([n_embd, T] => {
+                let norm = b.present(&l.layer_norm_out.or(l.ffn_post_norm));
+                b.rms_norm(y, Some(norm), m.hp.eps)
+            });
+        }
+        let logits = output(rms_norm(x, output_norm, eps)) * logit_scale;
+        if final_softcap != 0.0 {
+            logits = softcap(logits, final_softcap);
+        }
+        logits
+    }
+
+    test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2 }
+}

@@ -1,0 +1,15 @@
+//! Jina Embeddings 3 (XLM-RoBERTa): the graph of BERT with rotary positions instead of learned ones.
+
+arch_macros::arch! {
+    name: "jina-bert-v3";
+    like: "bert";
+    rope: neox;
+
+    tensors {
+        without position_embd;
+    }
+
+    fn embedded() { token_embd[tokens] }
+
+    fn attended(x) { attend(x) }
+}

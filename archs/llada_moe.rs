@@ -1,0 +1,21 @@
+//! LLaDA with experts, a diffusion model: the layers of Qwen3 MoE with unnormalized routing weights, every token seeing all of its
+//! sequence.
+
+arch_macros::arch! {
+    name: "llada-moe";
+    like: "qwen3moe";
+    attention: bidirectional;
+
+    tensors {
+        use own_output;
+    }
+
+    graph {
+        let x = token_embd[tokens];
+        for layer {
+            x += attend(rms_norm(x, attn_norm, eps));
+            x += routed(rms_norm(x, ffn_norm, eps), norm_weights = false);
+        }
+        output(rms_norm(x, output_norm, eps))
+    }
+}

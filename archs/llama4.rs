@@ -1,0 +1,79 @@
+//! Llama 4: attention in chunks, every fourth layer without rotation but sharper with the position, experts in every n-th layer
+//! beside a shared one, their input weighted and not their output.
+
+arch_macros::arch! {
+    name: "llama4";
+    rope: norm;
+
+    hparams {
+        eps: f32 = "attention.layer_norm_rms_epsilon";
+        window: usize = "attention.sliding_window" or 8192;
+        // Whatever number the file gives, models were trained with this one; 0 is none.
+        let n_chunk = 8192;
+        let has_chunks = window > 0;
+        is_chunked: pattern = "attention.sliding_window_pattern" or 4;
+        let chunked_here = has_chunks && is_chunked;
+        rope_base_swa: f32 = "rope.freq_base_swa" or rope_freq_base;
+        let rope_base = if chunked_here { rope_base_swa } else { rope_freq_base };
+        let rotated = !has_chunks || (il + 1) % 4 != 0;
+        // All but the model of 128 experts.
+        let has_qk_norm = n_expert != 128;
+        check n_expert > 0, "expert_count is not 0";
+        moe_step: usize = "interleave_moe_layer_step";
+        let has_experts = moe_step > 0 && (il + 1) % max(moe_step, 1) == 0;
+        n_ff_exp: [usize] = "expert_feed_forward_length";
+    }
+
+    tensors {
+        use tied_output;
+        use rope_factors;
+
+        layer {
+            attn_norm, ffn_norm: vector [n_embd];
+            use self_attention;
+            if has_experts {
+                use experts(width = n_ff_exp);
+                use shared_experts(width = n_ff_exp);
+            } else {
+                use gated_ffn;
+            }
+        }
+    }
+
+    graph {
+        let x = token_embd[tokens];
+        for layer {
+            let h = rms_norm(x, attn_norm, eps);
+            let q = heads(wq(h), n_head);
+            let k = heads(wk(h), n_head_kv);
+            let v = heads(wv(h), n_head_kv);
+            if rotated {
+                q = rope(q, factors = rope_freqs, short = rope_short, long = rope_long, base = rope_base);
+                k = rope(k, factors = rope_freqs, short = rope_short, long = rope_long, base = rope_base);
+                if has_qk_norm {
+                    q = rms_norm(q, eps);
+                    k = rms_norm(k, eps);
+                }
+            } else {
+                q = q * attention_temperature(0.1, n_chunk, 1.0);
+            }
+            x += wo(attention(q, k, v, window = chunked(n_chunk, chunked_here)));
+            let h = rms_norm(x, ffn_norm, eps);
+            if has_experts {
+                let scores = router(h);
+                x += moe(h, router = scores, selection = scores, gate = gate_exps, up = up_exps, down = down_exps,
+                         act = silu, gating = sigmoid, n_used = n_expert_used, norm_weights = false,
+                         weigh_input = true)
+                   + shared(h);
+            } else {
+                x += ffn(h);
+            }
+        }
+        output(rms_norm(x, output_norm, eps))
+    }
+
+    test {
+        n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 4, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2,
+        n_ff_exp: 384, moe_step: 2
+    }
+}

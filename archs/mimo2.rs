@@ -1,0 +1,64 @@
+//! MiMo-V2-Flash: windows with rotations of their own base and attention sinks, values narrower than keys, dense and expert layers
+//! told apart by their tensors.
+
+arch_macros::arch! {
+    name: "mimo2";
+    rope: neox;
+
+    hparams {
+        eps: f32 = "attention.layer_norm_rms_epsilon";
+        n_swa: usize = "attention.sliding_window";
+        is_swa: [bool] = "attention.sliding_window_pattern";
+        rope_base_swa: f32 = "rope.freq_base_swa" or 10000.0;
+        let rope_base = if is_swa { rope_base_swa } else { rope_freq_base };
+        let rope_scale = if is_swa { 1.0 } else { rope_freq_scale };
+        n_ff_exp: [usize] = "expert_feed_forward_length";
+        n_group: usize = "expert_group_count" or 1;
+        n_group_used: usize = "expert_group_used_count" or 1;
+        value_factor: f32 = "attention.value_scale" or 1.0;
+        // A factor of 0 says that there is none.
+        let value_scale = if value_factor == 0.0 { 1.0 } else { value_factor };
+    }
+
+    tensors {
+        use own_output;
+        // Recorded results leave these biases out.
+        ignore "attn_q.bias", "attn_k.bias", "attn_v.bias", "attn_qkv.bias";
+
+        layer {
+            attn_norm, ffn_norm: vector [n_embd];
+            use self_attention;
+            sinks?:      vector  "attn_sinks"       [n_head];
+            router?:     linear  "ffn_gate_inp"     [n_embd -> n_expert];
+            probs_bias?: raw     "exp_probs_b.bias" [n_expert];
+            gate_exps?:  experts "ffn_gate_exps"    [n_embd -> n_ff_exp; n_expert];
+            up_exps?:    experts "ffn_up_exps"      [n_embd -> n_ff_exp; n_expert];
+            down_exps?:  experts "ffn_down_exps"    [n_ff_exp -> n_embd; n_expert];
+            gate?:       linear  "ffn_gate"         [n_embd -> n_ff];
+            up?:         linear  "ffn_up"           [n_embd -> n_ff];
+            down?:       linear  "ffn_down"         [n_ff -> n_embd];
+        }
+    }
+
+    graph {
+        let x = token_embd[tokens];
+        for layer {
+            x += value_scale * attend(rms_norm(x, attn_norm, eps), base = rope_base, rope_scale = rope_scale,
+                                      sinks = sinks, window = standard(n_swa, is_swa));
+            let h = rms_norm(x, ffn_norm, eps);
+            if has(router) && has(down_exps) {
+                x += moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
+                         gating = sigmoid, n_used = n_expert_used, norm_weights = true, selection_bias = probs_bias,
+                         n_groups = n_group, n_groups_used = n_group_used);
+            } else {
+                x += rust!([n_embd, T] => b.gated_ffn(&l.gate, &l.up, &l.down, h, 0.0));
+            }
+        }
+        output(rms_norm(x, output_norm, eps))
+    }
+
+    test {
+        n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2, n_ff_exp: 384,
+        n_swa: 32
+    }
+}

@@ -1,0 +1,65 @@
+//! ModernBERT and its embedding models: rotary positions with a base of their own inside symmetric windows, every third layer seeing
+//! all; norms before each block, gates and values of the feed-forward in one matrix.
+
+arch_macros::arch! {
+    name: "modern-bert";
+    rope: neox;
+    attention: bidirectional;
+
+    hparams {
+        eps: f32 = "attention.layer_norm_epsilon";
+        n_swa: usize = "attention.sliding_window" or 0;
+        is_swa: late_pattern = "attention.sliding_window_pattern" or 3;
+        rope_base_swa: f32 = "rope.freq_base_swa" or 10000.0;
+        act: string = "hidden_activation" or "gelu";
+        check act != "relu", "hidden_activation is `relu`, which does not gate";
+        n_decision: usize = "decision_block_count" or 0;
+        check n_decision == 0, "decision_block_count is not 0: decision heads are not supported";
+        let windowed = n_swa > 0 && is_swa;
+        let rope_base = if windowed { rope_base_swa } else { rope_freq_base };
+        let rope_scale = if windowed { 1.0 } else { rope_freq_scale };
+        let gates_silu = act == "silu" || act == "swish" || act == "swiglu";
+        let gates_relu = act == "reglu";
+    }
+
+    tensors {
+        token_embd: embed [n_embd, n_vocab];
+        token_embd_norm, output_norm: vector [n_embd];
+        cls?: linear [n_embd -> n_embd];
+        cls_norm?: vector "cls.norm" [n_embd];
+        cls_output?: linear "cls.output" [n_embd -> n_labels];
+
+        layer {
+            attn_norm?: vector [n_embd]; // the first layer goes without
+            use self_attention;
+            ffn_norm: vector [n_embd];
+            // Files hold gates and ups in one tensor, `ffn_up`.
+            use gated_ffn;
+        }
+    }
+
+    graph {
+        let x = layer_norm(token_embd[tokens], token_embd_norm, eps);
+        for layer {
+            let h = if has(attn_norm) { layer_norm(x, attn_norm, eps) } else { x };
+            x += attend(h, base = rope_base, rope_scale = rope_scale, window = symmetric(n_swa, windowed));
+            let h = layer_norm(x, ffn_norm, eps);
+            if gates_silu {
+                x += ffn(h, act = silu);
+            } else if gates_relu {
+                x += ffn(h, act = relu);
+            } else {
+                x += ffn(h, act = gelu);
+            }
+        }
+        layer_norm(x, output_norm, eps)
+    }
+
+    rank(mean) {
+        let h = if has(cls) { gelu(cls(pooled)) } else { pooled };
+        if has(cls) && has(cls_norm) { h = layer_norm(h, cls_norm, eps); }
+        cls_output(h)
+    }
+
+    test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_swa: 32 }
+}

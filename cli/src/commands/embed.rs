@@ -1,0 +1,336 @@
+//! `llama embed`: texts to vectors, to their similarities, or, with a classifier, documents to their ranks.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+use engine::build::Pooling;
+use engine::context::{Batch, Context, ContextParams, DecodeError, SeqSet};
+use engine::model::Model;
+use engine::sample::Token;
+
+use crate::args::{EmbedArgs, EmbedFormat};
+use crate::commands::{input, stdout};
+use crate::failure::{Failure, Outcome};
+use crate::{fetch, human, interrupt};
+
+/// Most texts computed at once.
+const MAX_TEXTS: usize = 64;
+
+/// A text, and the vectors that became of it: one, or one for each token.
+struct Embedded {
+    text: String,
+    vectors: Vec<Vec<f32>>,
+}
+
+/// Prints what becomes of the texts.
+pub fn run(args: &EmbedArgs) -> Outcome {
+    let texts = texts(args)?;
+    let path = match &args.model {
+        Some(path) => path.clone(),
+        None => fetch::default_model()?,
+    };
+    let model = args.load.load(&path, None)?;
+    let pooling = pooling(args, &model);
+    let inputs = inputs(args, &model, &path, &texts)?;
+    let vectors = embed(args, &model, pooling, &inputs)?;
+    let mut all: Vec<Embedded> = texts
+        .into_iter()
+        .zip(vectors)
+        .map(|(text, vectors)| Embedded { text, vectors })
+        .collect();
+    if args.rerank.is_some() {
+        return print_ranks(args, &model, all);
+    }
+    if pooling != Pooling::Rank {
+        let vectors = all.iter_mut().flat_map(|e| &mut e.vectors);
+        vectors.for_each(|v| normalize(v, args.normalize.0));
+    }
+    if args.similarity {
+        return print_similarities(args, &all);
+    }
+    print_vectors(args, &all)
+}
+
+/// As asked for, as the file says, or what suits the model: encoders were trained for a mean or a first token and say so; what a
+/// causal model knows of a text stands in its last token.
+fn pooling(args: &EmbedArgs, model: &Model) -> Pooling {
+    let suits = if model.bidirectional() {
+        Pooling::Mean
+    } else {
+        Pooling::Last
+    };
+    match (args.pooling, &args.rerank) {
+        (Some(pooling), _) => pooling,
+        (None, Some(_)) => Pooling::Rank,
+        (None, None) => model.base().pooling.unwrap_or(suits),
+    }
+}
+
+/// The texts of the arguments, of `-p`, `-f` or standard input.
+fn texts(args: &EmbedArgs) -> Outcome<Vec<String>> {
+    let mut texts: Vec<String> = args.texts.iter().chain(&args.prompt).cloned().collect();
+    let from = match &args.file {
+        Some(path) => Some(input::read(path)?),
+        None if texts.is_empty() => Some(input::standard_input()?),
+        None => None,
+    };
+    if let Some(all) = from {
+        let parts = all.split(args.separator.as_str());
+        texts.extend(parts.filter(|part| !part.trim().is_empty()).map(str::to_owned));
+    }
+    if texts.is_empty() {
+        return Err(Failure::new(
+            "there is no text: give some as arguments, by -p, by -f or on standard input",
+        ));
+    }
+    Ok(texts)
+}
+
+/// The tokens of each text, or of the question and each document.
+fn inputs(args: &EmbedArgs, model: &Model, path: &Path, texts: &[String]) -> Outcome<Vec<Vec<Token>>> {
+    let vocab = model.vocab();
+    let n_max = model.base().n_ctx_train();
+    let template = model.metadata().optional::<&str>("tokenizer.chat_template.rerank");
+    let template = template.map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))?;
+    let mut all = Vec::with_capacity(texts.len());
+    for (i, text) in texts.iter().enumerate() {
+        let mut tokens = match (&args.rerank, template) {
+            (None, _) => vocab.tokenize(text, true, true),
+            (Some(question), None) => vocab.tokenize_pair(question, text),
+            (Some(question), Some(template)) => {
+                let prompt = template.replace("{query}", question).replace("{document}", text);
+                vocab.tokenize(&prompt, true, true)
+            }
+        };
+        if tokens.is_empty() {
+            return Err(Failure::new(format_args!("text {} has no tokens", i + 1)));
+        }
+        if tokens.len() > n_max && args.truncate {
+            // The last token is the frame's where there is one.
+            tokens.drain(n_max - 1..tokens.len() - 1);
+        }
+        if tokens.len() > n_max {
+            return Err(Failure::new(format_args!(
+                "text {} has {}, but the model takes at most {n_max}; --truncate cuts it",
+                i + 1,
+                human::plural(tokens.len(), "token")
+            )));
+        }
+        all.push(tokens);
+    }
+    Ok(all)
+}
+
+/// Vectors of each input, computed in batches of many.
+fn embed(args: &EmbedArgs, model: &Arc<Model>, pooling: Pooling, inputs: &[Vec<Token>]) -> Outcome<Vec<Vec<Vec<f32>>>> {
+    let defaults = ContextParams::default();
+    let longest = inputs.iter().map(Vec::len).max().unwrap_or(1);
+    let total: usize = inputs.iter().map(Vec::len).sum();
+    let n_batch = longest.max(args.batch_size.min(total));
+    let n_threads = args.threads.unwrap_or(defaults.n_threads);
+    let params = ContextParams {
+        n_ctx: n_batch,
+        n_batch,
+        n_ubatch: n_batch,
+        n_seq_max: inputs.len().min(MAX_TEXTS),
+        n_threads,
+        n_threads_batch: n_threads,
+        pooling: Some(pooling),
+        ..defaults
+    };
+    let mut context = Context::new(model.clone(), &params)?;
+    args.adapters.apply(&mut context)?;
+    let stop = interrupt::listen();
+    context.set_cancel(Some(stop.flag()));
+    let mut all = Vec::with_capacity(inputs.len());
+    let mut rest = inputs;
+    while !rest.is_empty() {
+        let n = n_fitting(rest, n_batch);
+        let (now, later) = rest.split_at(n);
+        all.extend(embed_batch(&mut context, pooling, now)?);
+        rest = later;
+    }
+    Ok(all)
+}
+
+/// How many of the next inputs fit into a batch; at least one.
+fn n_fitting(inputs: &[Vec<Token>], n_batch: usize) -> usize {
+    let mut n_tokens = 0;
+    let fitting = inputs.iter().take(MAX_TEXTS).take_while(|tokens| {
+        n_tokens += tokens.len();
+        n_tokens <= n_batch
+    });
+    fitting.count().max(1)
+}
+
+fn embed_batch(context: &mut Context, pooling: Pooling, inputs: &[Vec<Token>]) -> Outcome<Vec<Vec<Vec<f32>>>> {
+    let mut batch = Batch::new();
+    for (seq, tokens) in inputs.iter().enumerate() {
+        for (pos, &token) in tokens.iter().enumerate() {
+            batch.push(token, pos, SeqSet::one(seq), true);
+        }
+    }
+    context.clear();
+    match context.decode(&batch) {
+        Err(DecodeError::Cancelled) => return Err(Failure::Interrupted),
+        result => result?,
+    }
+    let mut first = 0;
+    let vectors = inputs.iter().enumerate().map(|(seq, tokens)| {
+        let range = first..first + tokens.len();
+        first = range.end;
+        match pooling {
+            Pooling::None => range.filter_map(|i| context.logits(i)).map(<[f32]>::to_vec).collect(),
+            _ => context.embedding(seq).map(<[f32]>::to_vec).into_iter().collect(),
+        }
+    });
+    Ok(vectors.collect())
+}
+
+/// Divides by the norm of order `p`; 0 does not. A vector of zeros stays one.
+fn normalize(vector: &mut [f32], p: f32) {
+    let size = |x: &f32| f64::from(x.abs());
+    let norm = match p {
+        0.0 => return,
+        p if p.is_infinite() => vector.iter().map(size).fold(0.0, f64::max),
+        p => {
+            let sum: f64 = vector.iter().map(|x| size(x).powf(p.into())).sum();
+            sum.powf(1.0 / f64::from(p))
+        }
+    };
+    if norm > 0.0 {
+        vector.iter_mut().for_each(|x| *x = (f64::from(*x) / norm) as f32);
+    }
+}
+
+fn print_vectors(args: &EmbedArgs, all: &[Embedded]) -> Outcome {
+    let mut out = stdout();
+    match args.format {
+        EmbedFormat::Text => {
+            for vector in all.iter().flat_map(|e| &e.vectors) {
+                let values: Vec<_> = vector.iter().map(|x| format!("{x:.6}")).collect();
+                writeln!(out, "{}", values.join(" "))?;
+            }
+        }
+        EmbedFormat::Array => {
+            let vectors: Vec<_> = all.iter().flat_map(|e| &e.vectors).collect();
+            serde_json::to_writer(&mut out, &vectors)?;
+            writeln!(out)?;
+        }
+        EmbedFormat::Json => {
+            let entry = |(index, e): (usize, &Embedded)| {
+                let embedding = match &e.vectors[..] {
+                    [one] if args.pooling != Some(Pooling::None) => serde_json::json!(one),
+                    several => serde_json::json!(several),
+                };
+                serde_json::json!({ "object": "embedding", "index": index, "embedding": embedding })
+            };
+            let data: Vec<_> = all.iter().enumerate().map(entry).collect();
+            let list = serde_json::json!({ "object": "list", "data": data });
+            serde_json::to_writer_pretty(&mut out, &list)?;
+            writeln!(out)?;
+        }
+    }
+    Ok(out.flush()?)
+}
+
+/// The cosine of each pair of texts.
+fn print_similarities(args: &EmbedArgs, all: &[Embedded]) -> Outcome {
+    let vectors: Vec<&Vec<f32>> = all.iter().flat_map(|e| e.vectors.first()).collect();
+    if all.iter().any(|e| e.vectors.len() != 1) {
+        return Err(Failure::new(
+            "--similarity compares one vector of each text: choose another --pooling",
+        ));
+    }
+    let rows: Vec<Vec<f32>> = vectors
+        .iter()
+        .map(|a| vectors.iter().map(|b| cosine(a, b)).collect())
+        .collect();
+    let mut out = stdout();
+    if args.format != EmbedFormat::Text {
+        serde_json::to_writer(&mut out, &rows)?;
+        writeln!(out)?;
+        return Ok(out.flush()?);
+    }
+    for (row, e) in rows.iter().zip(all) {
+        let cells: Vec<_> = row.iter().map(|x| format!("{x:6.3}")).collect();
+        writeln!(out, "{}  {}", cells.join(" "), shortened(&e.text))?;
+    }
+    Ok(out.flush()?)
+}
+
+fn cosine(a: &[f32], b: &[f32]) -> f32 {
+    let dot = |a: &[f32], b: &[f32]| -> f64 { a.iter().zip(b).map(|(x, y)| f64::from(x * y)).sum() };
+    let norms = (dot(a, a) * dot(b, b)).sqrt();
+    if norms > 0.0 { (dot(a, b) / norms) as f32 } else { 0.0 }
+}
+
+/// The documents, best first.
+fn print_ranks(args: &EmbedArgs, model: &Model, all: Vec<Embedded>) -> Outcome {
+    let score = |e: &Embedded| e.vectors.first().and_then(|v| v.first()).copied().unwrap_or(f32::NAN);
+    let mut ranked: Vec<(usize, f32, &Embedded)> = all.iter().enumerate().map(|(i, e)| (i, score(e), e)).collect();
+    ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let mut out = stdout();
+    if args.format == EmbedFormat::Text {
+        for (_, score, e) in &ranked {
+            writeln!(out, "{score:9.4}  {}", shortened(&e.text))?;
+        }
+    } else {
+        let entry = |(index, score, e): &(usize, f32, &Embedded)| {
+            let scores: Vec<f32> = e.vectors.first().cloned().unwrap_or_default();
+            serde_json::json!({ "index": index, "relevance_score": score, "scores": scores })
+        };
+        let results: Vec<_> = ranked.iter().map(entry).collect();
+        let list = serde_json::json!({ "model": model.arch().name, "results": results });
+        serde_json::to_writer_pretty(&mut out, &list)?;
+        writeln!(out)?;
+    }
+    Ok(out.flush()?)
+}
+
+/// The first line of a text, as much as fits beside numbers.
+fn shortened(text: &str) -> String {
+    const MAX: usize = 60;
+    let line = text.lines().next().unwrap_or_default();
+    match line.char_indices().nth(MAX) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vectors_get_the_length_one() {
+        let normalized = |p: f32| {
+            let mut v = [3.0, -4.0];
+            normalize(&mut v, p);
+            v
+        };
+        assert_eq!(normalized(2.0), [0.6, -0.8]);
+        assert_eq!(normalized(f32::INFINITY), [0.75, -1.0]);
+        assert_eq!(normalized(0.0), [3.0, -4.0]);
+        let mut zeros = [0.0; 3];
+        normalize(&mut zeros, 2.0);
+        assert_eq!(zeros, [0.0; 3]);
+    }
+
+    #[test]
+    fn batches_take_what_fits() {
+        let inputs: Vec<Vec<Token>> = [3, 3, 5].map(|n| vec![0; n]).into();
+        assert_eq!(n_fitting(&inputs, 6), 2);
+        assert_eq!(n_fitting(&inputs, 100), 3);
+        assert_eq!(n_fitting(&inputs[2..], 1), 1);
+        assert_eq!(n_fitting(&vec![vec![0]; 100], 1000), MAX_TEXTS);
+    }
+
+    #[test]
+    fn cosines_are_those_of_directions() {
+        assert_eq!(cosine(&[1.0, 0.0], &[5.0, 0.0]), 1.0);
+        assert_eq!(cosine(&[1.0, 0.0], &[0.0, 2.0]), 0.0);
+        assert_eq!(cosine(&[0.0], &[0.0]), 0.0);
+    }
+}

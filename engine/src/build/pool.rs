@@ -1,0 +1,158 @@
+//! From a graph's result to embeddings: what the last projection is applied to, one row for each sequence, and the heads behind.
+
+use kernels::GgmlType;
+
+use crate::graph::{Op, TensorId};
+use crate::model::{Architecture, BuildGraph};
+
+use super::Builder;
+use super::builder::BuildError;
+
+/// How the rows of a sequence's tokens become one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Pooling {
+    /// Not at all: a row for each token.
+    None,
+    /// Their mean.
+    Mean,
+    /// The first one's, which encoders train as a summary (the token `[CLS]`).
+    Cls,
+    /// The last one's, the only one that has seen all of the text in a causal model.
+    Last,
+    /// The scores of a classifier, such as a reranker's.
+    Rank,
+}
+
+impl Pooling {
+    /// Every way, with its name; the index is the code that files hold.
+    pub const ALL: [(&'static str, Pooling); 5] = [
+        ("none", Pooling::None),
+        ("mean", Pooling::Mean),
+        ("cls", Pooling::Cls),
+        ("last", Pooling::Last),
+        ("rank", Pooling::Rank),
+    ];
+
+    /// The meaning of a code of a file (`pooling_type`).
+    pub fn from_code(code: u64) -> Option<Pooling> {
+        let index = usize::try_from(code).ok()?;
+        Self::ALL.get(index).map(|&(_, pooling)| pooling)
+    }
+
+    /// The name, as commands take it.
+    pub fn name(self) -> &'static str {
+        Self::ALL[self as usize].0
+    }
+}
+
+/// What is asked of a graph.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Wanted {
+    /// What the architecture gives: logits, or an embedding of each token.
+    #[default]
+    Result,
+    /// Embeddings of tokens or sequences.
+    Embedding {
+        /// Sequences whose tokens' rows are averaged; 0: the rows that are wanted stay as they are.
+        n_means: usize,
+        /// The classifier's scores instead.
+        rank: bool,
+    },
+}
+
+impl Builder<'_> {
+    /// Builds all of an architecture's graph, with the result that the parameters ask for, and orders it.
+    pub fn whole(&mut self, arch: &Architecture, graph: &dyn BuildGraph) -> TensorId {
+        let result = graph.build(self);
+        match self.params.wanted {
+            Wanted::Result if arch.embeddings => {
+                let hidden = self.hidden_states(arch, result);
+                self.output(hidden)
+            }
+            Wanted::Result => self.output(result),
+            Wanted::Embedding { n_means, rank } => {
+                let hidden = self.hidden_states(arch, result);
+                let pooled = match n_means {
+                    0 => self.wanted_rows(hidden),
+                    n => self.means(hidden, n),
+                };
+                self.name(pooled, "pooled");
+                let embedding = if rank {
+                    self.scores(graph, pooled)
+                } else {
+                    graph.embedding(self, pooled).unwrap_or(pooled)
+                };
+                self.name(embedding, "embedding");
+                self.close(embedding)
+            }
+        }
+    }
+
+    /// The classifier's scores `[n_labels, S]`. A file without one of its tensors has none.
+    fn scores(&mut self, graph: &dyn BuildGraph, pooled: TensorId) -> TensorId {
+        let sound = !self.failed();
+        let scores = graph.rank(self, pooled);
+        if sound && scores.is_none_or(|_| self.lacks_tensor()) {
+            self.fail_instead(BuildError::NoClassifier);
+        }
+        scores.unwrap_or(pooled)
+    }
+
+    /// What the last projection of the graph is applied to, `[n_embd, T]`: looking back from the logits through what is done to each
+    /// of them alone. Where the graph ends without such a projection, its result.
+    fn hidden_states(&mut self, arch: &Architecture, result: TensorId) -> TensorId {
+        if !arch.projects {
+            return result;
+        }
+        let mut t = self.g.tensor(result);
+        loop {
+            match (t.op, t.src) {
+                (Op::MulMat, [Some(w), Some(x), ..]) if self.g.tensor(w).flags.weight => return x,
+                (
+                    Op::Scale { .. }
+                    | Op::Unary(_)
+                    | Op::Clamp { .. }
+                    | Op::Add
+                    | Op::Sub
+                    | Op::Mul
+                    | Op::Div
+                    | Op::Cont
+                    // Of a matrix that several devices hold.
+                    | Op::Concat { .. },
+                    [Some(x), ..],
+                ) => t = self.g.tensor(x),
+                _ => {
+                    self.fail(BuildError::NoHidden);
+                    return result;
+                }
+            }
+        }
+    }
+
+    /// The mean of the rows of each of `n` sequences, `[n_embd, n]`: a product with the tokens' shares.
+    fn means(&mut self, x: TensorId, n: usize) -> TensorId {
+        let ne = self.g.tensor(x).ne;
+        let shares = self.g.input(GgmlType::F32, [ne[1], n, 1, 1], "shares");
+        self.inputs.shares = Some(shares);
+        let columns = self.g.permute(x, [1, 0, 2, 3]);
+        let columns = self.ok(columns, x);
+        let columns = self.dense(columns);
+        let y = self.g.mul_mat(columns, shares);
+        self.ok(y, x)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_places_in_the_table() {
+        for (code, (name, pooling)) in Pooling::ALL.into_iter().enumerate() {
+            assert_eq!(Pooling::from_code(code as u64), Some(pooling));
+            assert_eq!(pooling.name(), name);
+        }
+        assert_eq!(Pooling::from_code(5), None);
+        assert_eq!(Pooling::from_code(u64::MAX), None);
+    }
+}

@@ -1,0 +1,144 @@
+//! WordPiece vocabularies (BERT): text is normalized and cut into words, and each word into the longest tokens from left to right.
+
+use std::borrow::Cow;
+
+use regex_syntax::hir::{Class, HirKind};
+use unicode_normalization::UnicodeNormalization;
+
+use super::Token;
+use super::tokens::Tokens;
+use super::words::SPACE;
+
+/// Longer tokens are never looked for.
+const MAX_TOKEN: usize = 256;
+
+/// The tokenizer.
+#[derive(Debug)]
+pub(super) struct Wpm {
+    unknown: Option<Token>,
+    lowercase: bool,
+    strip_accents: bool,
+    /// Length of the longest token in bytes.
+    len_max: usize,
+    punctuation: CharSet,
+    marks: CharSet,
+    control: CharSet,
+}
+
+impl Wpm {
+    /// `lowercase` and `strip_accents` as files say; accents go with the case where they do not.
+    pub fn new(tokens: &Tokens, unknown: Option<Token>, lowercase: Option<bool>, strip_accents: Option<bool>) -> Wpm {
+        let lowercase = lowercase.unwrap_or(true);
+        let len_max = (0..tokens.n).map(|token| tokens.text(token).len()).max();
+        Wpm {
+            unknown,
+            lowercase,
+            strip_accents: strip_accents.unwrap_or(lowercase),
+            len_max: len_max.unwrap_or(0).min(MAX_TOKEN),
+            punctuation: CharSet::new(r"[\p{P}[:punct:]]"),
+            marks: CharSet::new(r"\p{M}"),
+            control: CharSet::new(r"[\p{Cc}\p{Cf}\p{Co}]"),
+        }
+    }
+
+    /// Appends the tokens of `text`.
+    pub fn tokenize(&self, tokens: &Tokens, text: &str, out: &mut Vec<Token>) {
+        let text: Cow<'_, str> = match self.strip_accents {
+            true => Cow::Owned(text.nfd().collect()),
+            false => Cow::Borrowed(text),
+        };
+        let mut word = String::new();
+        for c in text.chars() {
+            if c.is_whitespace() {
+                self.word(tokens, &mut word, out);
+            } else if c == '\0'
+                || c == char::REPLACEMENT_CHARACTER
+                || self.control.contains(c)
+                || (self.strip_accents && self.marks.contains(c))
+            {
+                // Stands for nothing.
+            } else if self.punctuation.contains(c) || is_ideograph(c) {
+                self.word(tokens, &mut word, out);
+                self.push(&mut word, c);
+                self.word(tokens, &mut word, out);
+            } else {
+                self.push(&mut word, c);
+            }
+        }
+        self.word(tokens, &mut word, out);
+    }
+
+    fn push(&self, word: &mut String, c: char) {
+        if word.is_empty() {
+            word.push_str(SPACE);
+        }
+        if self.lowercase {
+            word.extend(c.to_lowercase());
+        } else {
+            word.push(c);
+        }
+    }
+
+    /// Appends the tokens of a word with a space before it, and empties it. A word with a part that no token covers is unknown.
+    fn word(&self, tokens: &Tokens, word: &mut String, out: &mut Vec<Token>) {
+        let (bytes, start) = (word.as_bytes(), out.len());
+        let mut at = 0;
+        while at < bytes.len() {
+            let longest = bytes.len().min(at + self.len_max);
+            let found = (at + 1..=longest)
+                .rev()
+                .find_map(|to| Some((tokens.find(&bytes[at..to])?, to)));
+            let Some((token, to)) = found else {
+                out.truncate(start);
+                out.extend(self.unknown);
+                break;
+            };
+            out.push(token);
+            at = to;
+        }
+        word.clear();
+    }
+}
+
+/// Characters that are words of their own.
+fn is_ideograph(c: char) -> bool {
+    matches!(c,
+        '\u{4e00}'..='\u{9fff}' | '\u{3400}'..='\u{4dbf}' | '\u{20000}'..='\u{2a6df}' | '\u{2a700}'..='\u{2b73f}'
+        | '\u{2b740}'..='\u{2b81f}' | '\u{2b920}'..='\u{2ceaf}' | '\u{f900}'..='\u{faff}' | '\u{2f800}'..='\u{2fa1f}')
+}
+
+/// A set of characters as ascending ranges.
+#[derive(Debug)]
+struct CharSet(Vec<(char, char)>);
+
+impl CharSet {
+    /// The characters of a class of `regex-syntax`, which knows Unicode's categories. The classes here are constants: one that does
+    /// not parse is empty, which the tests see.
+    fn new(class: &str) -> CharSet {
+        let hir = regex_syntax::parse(class).ok();
+        let ranges = hir.and_then(|hir| match hir.into_kind() {
+            HirKind::Class(Class::Unicode(set)) => Some(set.iter().map(|r| (r.start(), r.end())).collect()),
+            _ => None,
+        });
+        CharSet(ranges.unwrap_or_default())
+    }
+
+    fn contains(&self, c: char) -> bool {
+        let after = self.0.partition_point(|&(_, end)| end < c);
+        self.0.get(after).is_some_and(|&(start, _)| start <= c)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_hold_what_their_names_say() {
+        let punctuation = CharSet::new(r"[\p{P}[:punct:]]");
+        assert!("!$+<=>^`|~.,\u{2014}\u{3002}".chars().all(|c| punctuation.contains(c)));
+        assert!("a1 \u{20ac}\u{e9}".chars().all(|c| !punctuation.contains(c)));
+        assert!(CharSet::new(r"\p{M}").contains('\u{301}'));
+        assert!(CharSet::new(r"[\p{Cc}\p{Cf}\p{Co}]").contains('\u{200d}'));
+    }
+}

@@ -1,0 +1,167 @@
+//! Embeddings: pooling over several sequences of a batch, hidden states of causal models, classifiers, and a published encoder.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use engine::build::{BuildError, Pooling};
+use engine::context::{Batch, Context, ContextError, SeqSet};
+use engine::gguf::seeded;
+use engine::model::{LoadParams, Model};
+use engine::vocab::Token;
+use serde::Deserialize;
+use tests::{context, model, nmse, tokens};
+
+/// A batch of sequences, each from position 0, with output for every token.
+fn batch(sequences: &[&[Token]]) -> Batch {
+    let mut batch = Batch::new();
+    for (seq, tokens) in sequences.iter().enumerate() {
+        for (pos, &token) in tokens.iter().enumerate() {
+            batch.push(token, pos, SeqSet::one(seq), true);
+        }
+    }
+    batch
+}
+
+fn pooled_context(model: &Arc<Model>, pooling: Pooling) -> Context {
+    context(model, |p| {
+        p.pooling = Some(pooling);
+        p.n_seq_max = 3;
+    })
+}
+
+/// The embedding of each sequence of a batch.
+fn embeddings(model: &Arc<Model>, pooling: Pooling, sequences: &[&[Token]]) -> Vec<Vec<f32>> {
+    let mut ctx = pooled_context(model, pooling);
+    ctx.decode(&batch(sequences)).unwrap();
+    assert!(ctx.embedding(sequences.len()).is_none(), "there is no such sequence");
+    (0..sequences.len())
+        .map(|s| ctx.embedding(s).unwrap().to_vec())
+        .collect()
+}
+
+/// The hidden state of each token of one sequence.
+fn rows(model: &Arc<Model>, tokens: &[Token]) -> Vec<Vec<f32>> {
+    let mut ctx = pooled_context(model, Pooling::None);
+    ctx.decode(&batch(&[tokens])).unwrap();
+    (0..tokens.len()).map(|i| ctx.logits(i).unwrap().to_vec()).collect()
+}
+
+fn mean(rows: &[Vec<f32>]) -> Vec<f32> {
+    let n = rows.len() as f32;
+    (0..rows[0].len())
+        .map(|i| rows.iter().map(|r| r[i]).sum::<f32>() / n)
+        .collect()
+}
+
+#[test]
+fn sequences_of_a_batch_are_pooled_as_alone() {
+    for name in [
+        "bert-dense",
+        "jina-bert-v2-dense",
+        "gemma-embedding-dense",
+        "qwen3-dense",
+    ] {
+        let (m, t) = (model(name), tokens(name));
+        let sequences = [&t[..20], &t[20..21], &t[21..60]];
+        let alone: Vec<_> = sequences.iter().map(|s| rows(&m, s)).collect();
+        for pooling in [Pooling::Mean, Pooling::Cls, Pooling::Last] {
+            for (found, rows) in embeddings(&m, pooling, &sequences).iter().zip(&alone) {
+                let expected = match pooling {
+                    Pooling::Mean => &mean(rows),
+                    Pooling::Cls => &rows[0],
+                    _ => &rows[rows.len() - 1],
+                };
+                let error = nmse(expected, found);
+                assert!(error < 1e-9, "{name} {}: {error:e}", pooling.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn hidden_states_are_what_the_output_matrix_is_applied_to() {
+    let (m, t) = (model("qwen3-dense"), tokens("qwen3-dense"));
+    let hidden = rows(&m, &t[..30]);
+    let (n_embd, n_vocab) = (m.base().n_embd(), m.base().n_vocab());
+    let mut output = vec![0.0; n_embd * n_vocab];
+    seeded::fill_f32("output.weight", 1, &mut output);
+    let mut ctx = context(&m, |p| p.n_outputs_max = 30);
+    ctx.decode(&batch(&[&t[..30]])).unwrap();
+    for (i, h) in hidden.iter().enumerate() {
+        let dot = |row: &[f32]| row.iter().zip(h).map(|(a, b)| f64::from(a * b)).sum::<f64>() as f32;
+        let expected: Vec<f32> = output.chunks(n_embd).map(dot).collect();
+        assert!(nmse(&expected, ctx.logits(i).unwrap()) < 1e-9);
+    }
+}
+
+#[test]
+fn classifiers_score_the_first_token() {
+    let (m, t) = (model("bert-dense"), tokens("bert-dense"));
+    let n = m.base().n_embd();
+    let weight = |name: &str, len: usize| {
+        let mut values = vec![0.0; len];
+        seeded::fill_f32(name, 1, &mut values);
+        values
+    };
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| f64::from(x * y)).sum::<f64>() as f32;
+    let (w, b) = (weight("cls.weight", n * n), weight("cls.bias", n));
+    let (w_out, b_out) = (weight("cls.output.weight", n), weight("cls.output.bias", 1));
+    let score = |x: &[f32]| {
+        let h: Vec<f32> = w.chunks(n).zip(&b).map(|(row, b)| (dot(row, x) + b).tanh()).collect();
+        dot(&w_out, &h) + b_out[0]
+    };
+    let sequences = [&t[..20], &t[20..50]];
+    for (found, sequence) in embeddings(&m, Pooling::Rank, &sequences).iter().zip(sequences) {
+        let expected = score(&rows(&m, sequence)[0]);
+        assert!(
+            found.len() == 1 && (found[0] - expected).abs() < 1e-4,
+            "{found:?}, expected {expected}"
+        );
+    }
+}
+
+#[test]
+fn a_model_without_a_classifier_says_so() {
+    let m = model("llama-dense");
+    let mut params = tests::exact().context;
+    params.n_ctx = 96;
+    params.pooling = Some(Pooling::Rank);
+    let error = Context::new(m, &params).err().unwrap();
+    assert!(
+        matches!(error, ContextError::Build(BuildError::NoClassifier)),
+        "{error}"
+    );
+}
+
+#[derive(Deserialize)]
+struct Recorded {
+    text: String,
+    tokens: Vec<Token>,
+    embedding: Vec<f32>,
+}
+
+/// `tests/tools/sentence_encoder.py` makes the model file and the records, whose tokens come from another tokenizer and whose vectors
+/// from another program in 64 bits.
+#[test]
+#[ignore = "needs all-MiniLM-L6-v2.gguf (90 MB) in the folder LLAMA_MODELS"]
+fn a_published_encoder_gives_the_recorded_vectors() {
+    let Some(models) = std::env::var_os("LLAMA_MODELS").map(PathBuf::from) else {
+        println!("skipped: LLAMA_MODELS does not name the folder of the model files");
+        return;
+    };
+    let path = models.join("all-MiniLM-L6-v2.gguf");
+    let model = Arc::new(Model::load(path, archs::ALL, &LoadParams::default()).unwrap_or_else(|e| panic!("{e}")));
+    let json = std::fs::read(tests::data_dir().join("embeddings/all-minilm-l6-v2.json")).unwrap();
+    let records: Vec<Recorded> = serde_json::from_slice(&json).unwrap();
+    assert_eq!(model.base().pooling, Some(Pooling::Mean));
+    for record in records {
+        let tokens = model.vocab().tokenize(&record.text, true, true);
+        assert_eq!(tokens, record.tokens, "{}", record.text);
+        let found = &embeddings(&model, Pooling::Mean, &[&tokens])[0];
+        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| f64::from(x * y)).sum::<f64>();
+        let expected = &record.embedding;
+        let cosine = dot(found, expected) / (dot(found, found) * dot(expected, expected)).sqrt();
+        println!("{cosine:.8} {}", record.text);
+        assert!(cosine >= 0.9999, "{cosine} {}", record.text);
+    }
+}

@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""Turns a BERT sentence encoder (a folder with config.json, tokenizer.json and model.safetensors) into a GGUF file, and records
+what it gives for a few sentences, computed here in 64 bits, so that `tests/real_models.rs` has something to compare with.
+
+    sentence_encoder.py DIR OUT.gguf [EXPECTED.json]
+
+Needs numpy, and for EXPECTED.json the `tokenizers` package, whose tokens are recorded too.
+"""
+
+import json
+import math
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+
+SENTENCES = [
+    "A man is eating food.",
+    "Someone is having a meal.",
+    "The girl plays the violin.",
+    "Die Kinder spielen im Garten; draußen schneit es!",
+    "Zürich, naïve café — 東京タワー, 100 % & C++17's <tags>?",
+    "supercalifragilisticexpialidocious antidisestablishmentarianism",
+]
+
+LAYER = {
+    "attention.self.query": "attn_q",
+    "attention.self.key": "attn_k",
+    "attention.self.value": "attn_v",
+    "attention.output.dense": "attn_output",
+    "attention.output.LayerNorm": "attn_output_norm",
+    "intermediate.dense": "ffn_up",
+    "output.dense": "ffn_down",
+    "output.LayerNorm": "layer_output_norm",
+}
+MODEL = {
+    "embeddings.word_embeddings": "token_embd",
+    "embeddings.position_embeddings": "position_embd",
+    "embeddings.token_type_embeddings": "token_types",
+    "embeddings.LayerNorm": "token_embd_norm",
+}
+
+
+def read_safetensors(path):
+    data = path.read_bytes()
+    (n,) = struct.unpack_from("<Q", data)
+    tensors = {}
+    for name, t in json.loads(data[8 : 8 + n]).items():
+        if name == "__metadata__" or t["dtype"] != "F32":
+            continue
+        start, end = t["data_offsets"]
+        values = np.frombuffer(data[8 + n + start : 8 + n + end], dtype="<f4")
+        tensors[name.removeprefix("bert.")] = values.reshape(t["shape"])
+    return tensors
+
+
+def gguf_name(name):
+    base, suffix = name.rsplit(".", 1)
+    if base in MODEL:
+        return f"{MODEL[base]}.{suffix}"
+    if base.startswith("encoder.layer."):
+        _, _, layer, rest = base.split(".", 3)
+        return f"blk.{layer}.{LAYER[rest]}.{suffix}"
+    return None  # the pooler, which sentence encoders do not use
+
+
+def spelling(token):
+    """Words begin with a space in GGUF files; here their other pieces begin with `##`."""
+    if token.startswith("[") and token.endswith("]"):
+        return token
+    return token[2:] if token.startswith("##") else "\u2581" + token
+
+
+def string(text):
+    data = text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def value(v):
+    if isinstance(v, bool):
+        return struct.pack("<I?", 7, v)
+    if isinstance(v, int):
+        return struct.pack("<II", 4, v)
+    if isinstance(v, float):
+        return struct.pack("<If", 6, v)
+    if isinstance(v, str):
+        return struct.pack("<I", 8) + string(v)
+    if isinstance(v[0], str):
+        return struct.pack("<IIQ", 9, 8, len(v)) + b"".join(map(string, v))
+    return struct.pack("<IIQ", 9, 5, len(v)) + struct.pack(f"<{len(v)}i", *v)
+
+
+def write_gguf(path, metadata, tensors):
+    head = struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(metadata))
+    head += b"".join(string(k) + value(v) for k, v in metadata.items())
+    offset = 0
+    for name, x in tensors.items():
+        shape = x.shape[::-1]
+        head += string(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape) + struct.pack("<IQ", 0, offset)
+        offset += (x.nbytes + 31) // 32 * 32
+    with open(path, "wb") as f:
+        f.write(head.ljust((len(head) + 31) // 32 * 32, b"\0"))
+        for x in tensors.values():
+            f.write(x.tobytes().ljust((x.nbytes + 31) // 32 * 32, b"\0"))
+
+
+def layer_norm(x, w, name, eps):
+    x = x - x.mean(-1, keepdims=True)
+    x = x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
+    return x * w[name + ".weight"] + w[name + ".bias"]
+
+
+def embedding(w, config, ids):
+    """The mean of the last hidden states, of length one."""
+    n_head, eps = config["num_attention_heads"], config["layer_norm_eps"]
+    erf = np.vectorize(math.erf)
+    dense = lambda x, name: x @ w[name + ".weight"].T + w[name + ".bias"]
+    heads = lambda x: x.reshape(len(ids), n_head, -1).transpose(1, 0, 2)
+    x = w["embeddings.word_embeddings.weight"][ids]
+    x = x + w["embeddings.position_embeddings.weight"][: len(ids)] + w["embeddings.token_type_embeddings.weight"][0]
+    x = layer_norm(x, w, "embeddings.LayerNorm", eps)
+    for i in range(config["num_hidden_layers"]):
+        p = f"encoder.layer.{i}."
+        q, k, v = (heads(dense(x, p + "attention.self." + n)) for n in ("query", "key", "value"))
+        scores = q @ k.transpose(0, 2, 1) / math.sqrt(q.shape[-1])
+        scores = np.exp(scores - scores.max(-1, keepdims=True))
+        a = (scores / scores.sum(-1, keepdims=True)) @ v
+        a = dense(a.transpose(1, 0, 2).reshape(len(ids), -1), p + "attention.output.dense")
+        x = layer_norm(x + a, w, p + "attention.output.LayerNorm", eps)
+        h = dense(x, p + "intermediate.dense")
+        h = h * 0.5 * (1 + erf(h / math.sqrt(2)))
+        x = layer_norm(x + dense(h, p + "output.dense"), w, p + "output.LayerNorm", eps)
+    mean = x.mean(0)
+    return mean / np.linalg.norm(mean)
+
+
+def main(folder, out, expected=None):
+    folder = Path(folder)
+    config = json.loads((folder / "config.json").read_text())
+    vocab = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    tokens = sorted(vocab, key=vocab.get)
+    weights = read_safetensors(folder / "model.safetensors")
+    special = lambda t: t in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    metadata = {
+        "general.architecture": "bert",
+        "bert.block_count": config["num_hidden_layers"],
+        "bert.context_length": config["max_position_embeddings"],
+        "bert.embedding_length": config["hidden_size"],
+        "bert.feed_forward_length": config["intermediate_size"],
+        "bert.attention.head_count": config["num_attention_heads"],
+        "bert.attention.layer_norm_epsilon": float(config["layer_norm_eps"]),
+        "bert.attention.causal": False,
+        "bert.pooling_type": 1,
+        "tokenizer.ggml.model": "bert",
+        "tokenizer.ggml.token_type_count": config["type_vocab_size"],
+        "tokenizer.ggml.tokens": [spelling(t) for t in tokens],
+        "tokenizer.ggml.token_type": [3 if special(t) else 1 for t in tokens],
+        "tokenizer.ggml.bos_token_id": vocab["[CLS]"],
+        "tokenizer.ggml.unknown_token_id": vocab["[UNK]"],
+        "tokenizer.ggml.seperator_token_id": vocab["[SEP]"],
+        "tokenizer.ggml.padding_token_id": vocab["[PAD]"],
+        "tokenizer.ggml.mask_token_id": vocab["[MASK]"],
+    }
+    named = {gguf_name(n): x for n, x in weights.items() if gguf_name(n)}
+    write_gguf(out, metadata, named)
+    if expected is None:
+        return
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_padding()
+    wide = {n: x.astype(np.float64) for n, x in weights.items()}
+    records = []
+    for text in SENTENCES:
+        ids = tokenizer.encode(text).ids
+        vector = [float(f"{x:.6g}") for x in embedding(wide, config, ids)]
+        records.append({"text": text, "tokens": ids, "embedding": vector})
+    lines = ",\n".join(json.dumps(r, ensure_ascii=False) for r in records)
+    Path(expected).write_text(f"[\n{lines}\n]\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
