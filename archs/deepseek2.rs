@@ -35,7 +35,8 @@ arch_macros::arch! {
         n_group: usize = "expert_group_count" or 1;
         n_group_used: usize = "expert_group_used_count" or 1;
         temperature: f32 = "attention.temperature_scale" or 0.0;
-        check temperature == 0.0, "attention.temperature_scale is 0: attention that cools with positions is not supported";
+        temperature_length: usize = "attention.temperature_length" or 0;
+        check temperature == 0.0 || temperature_length > 0, "attention.temperature_length is not 0 where attention.temperature_scale is given";
         attn_factor: f32 = "rope.scaling.attn_factor" or 1.0;
         // A tenth of the factors by which YaRN sharpens attention over longer contexts: on rotated elements, where it is cancelled,
         // and on all scores.
@@ -47,9 +48,7 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: vector "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+        use tied_output;
 
         layer {
             attn_norm: vector "attn_norm" [n_embd];
@@ -71,9 +70,7 @@ arch_macros::arch! {
             wo:       linear "attn_output" [n_head * dv -> n_embd];
             ffn_norm: vector "ffn_norm"    [n_embd];
             if il < n_dense {
-                gate: linear "ffn_gate" [n_embd -> n_ff];
-                up:   linear "ffn_up"   [n_embd -> n_ff];
-                down: linear "ffn_down" [n_ff -> n_embd];
+                use gated_ffn;
             } else {
                 router:        linear  "ffn_gate_inp"     [n_embd -> n_expert];
                 probs_bias?:   raw     "exp_probs_b.bias" [n_expert];
@@ -81,43 +78,59 @@ arch_macros::arch! {
                 up_exps?:      experts "ffn_up_exps"      [n_embd -> n_ff_exp; n_expert];
                 gate_up_exps?: experts "ffn_gate_up_exps" [n_embd -> 2 * n_ff_exp; n_expert];
                 down_exps:     experts "ffn_down_exps"    [n_ff_exp -> n_embd; n_expert];
-                gate_shexp:    linear  "ffn_gate_shexp"   [n_embd -> n_ff_exp * n_shared];
-                up_shexp:      linear  "ffn_up_shexp"     [n_embd -> n_ff_exp * n_shared];
-                down_shexp:    linear  "ffn_down_shexp"   [n_ff_exp * n_shared -> n_embd];
+                use shared_experts(width = n_ff_exp * n_shared);
             }
+        }
+    }
+
+    fn attend(h) {
+        let q = if q_rank > 0 { q_b(rms_norm(q_a(h), q_a_norm, eps)) } else { wq(h) };
+        if latent { attend_latent(h, q) } else { attend_heads(h, q) }
+    }
+
+    fn rotated(q) {
+        let q = heads(q, n_head);
+        if temperature != 0.0 {
+            q = q * attention_temperature(temperature, temperature_length, 0.0);
+        }
+        rope(q, offset = n_nope, magnitude = magnitude)
+    }
+
+    // Queries move into the space of the latent vector, and what they find there back into that of their head.
+    fn attend_latent(h, q, selection?) {
+        let q = rotated(q);
+        let q = concat(k_b(q[..n_nope]), q[n_nope..]);
+        let kv = kv_a(h);
+        let k_rope = rope(heads(kv[kv_rank..], 1), magnitude = magnitude);
+        let k = concat(heads(rms_norm(kv[..kv_rank], kv_a_norm, eps), 1), k_rope);
+        wo(merge(v_b(heads(attention(q, k, v_in_k = kv_rank, scale = kq_scale, selection = selection), n_head))))
+    }
+
+    fn attend_heads(h, q) {
+        let compressed = kv_a(h);
+        let k_rope = rope(heads(compressed[kv_rank..], 1), magnitude = magnitude);
+        let kv = heads(kv_b(rms_norm(compressed[..kv_rank], kv_a_norm, eps)), n_head);
+        let k = concat(kv[..n_nope], repeat_heads(k_rope, n_head));
+        wo(attention(rotated(q), k, kv[n_nope..], scale = kq_scale))
+    }
+
+    fn ffn_or_experts(h) {
+        if il < n_dense {
+            ffn(h)
+        } else {
+            let routed = moe(h, router = router(h), gate = gate_exps, up = up_exps, gate_up = gate_up_exps,
+                             down = down_exps, act = silu, gating = gating, n_used = n_expert_used,
+                             norm_weights = norm_weights, scale = weights_scale, selection_bias = probs_bias,
+                             n_groups = n_group, n_groups_used = n_group_used);
+            routed + shared(h)
         }
     }
 
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
-            let q = heads(if q_rank > 0 { q_b(rms_norm(q_a(h), q_a_norm, eps)) } else { wq(h) }, n_head);
-            let q = rope(q, offset = n_nope, magnitude = magnitude);
-            let kv = kv_a(h);
-            let compressed = rms_norm(kv[..kv_rank], kv_a_norm, eps);
-            let k_rope = rope(heads(kv[kv_rank..], 1), magnitude = magnitude);
-            let attended = if latent {
-                // Queries move into the space of the latent vector, and what they find there back into that of their head.
-                let q = concat(k_b(q[..n_nope]), q[n_nope..]);
-                let k = concat(heads(compressed, 1), k_rope);
-                merge(v_b(heads(attention(q, k, v_in_k = kv_rank, scale = kq_scale), n_head)))
-            } else {
-                let kv = heads(kv_b(compressed), n_head);
-                let k = concat(kv[..n_nope], repeat_heads(k_rope, n_head));
-                attention(q, k, kv[n_nope..], scale = kq_scale)
-            };
-            x += wo(attended);
-            let h = rms_norm(x, ffn_norm, eps);
-            if il < n_dense {
-                x += down(silu(gate(h)) * up(h));
-            } else {
-                let routed = moe(h, router = router(h), gate = gate_exps, up = up_exps, gate_up = gate_up_exps, down = down_exps,
-                                 act = silu, gating = gating, n_used = n_expert_used, norm_weights = norm_weights,
-                                 scale = weights_scale, selection_bias = probs_bias, n_groups = n_group,
-                                 n_groups_used = n_group_used);
-                x += routed + down_shexp(silu(gate_shexp(h)) * up_shexp(h));
-            }
+            x += attend(rms_norm(x, attn_norm, eps));
+            x += ffn_or_experts(rms_norm(x, ffn_norm, eps));
         }
         output(rms_norm(x, output_norm, eps))
     }

@@ -304,6 +304,9 @@ impl Session {
     fn forget_half(&mut self) -> Outcome<usize> {
         let Some(shift) = &mut self.shift else { return Ok(0) };
         let n_gone = self.context.shift_context(0, shift.n_keep)?;
+        if n_gone == 0 {
+            return Ok(0);
+        }
         self.held.drain(shift.n_keep..shift.n_keep + n_gone);
         shift.n_gone += n_gone;
         Ok(n_gone)

@@ -131,6 +131,7 @@ fn attend(g: &mut Graph, b: &Built, w: &Layer, il: usize, x: TensorId, n_tokens:
         max_bias: 0.0,
         causal: true,
         window: Window::None,
+        selects: false,
     };
     let a = g
         .attention(params, &[q, k, v, b.cell_pos, b.cell_seq, b.pos, b.seq])

@@ -1,6 +1,6 @@
 //! Sequence operations of the KV memory, seen through the logits that follow them.
 
-use engine::context::{Batch, DecodeError, MemoryError, SeqSet};
+use engine::context::{Batch, ContextParams, DecodeError, MemoryError, SeqSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tests::{context, decode_last, decode_one, model, nmse, tokens};
@@ -118,6 +118,51 @@ fn text_longer_than_the_context_keeps_its_beginning() {
         (ctx.n_past(0), ctx.n_past(1)),
         (n_past, n_past),
         "a refused shift changes nothing"
+    );
+}
+
+/// Keys that say nothing of their positions, keys rotated in part or by axes, and such beside one another: what follows a shift sees the
+/// same distances, so that with nothing removed in between a sequence moved as a whole goes on as before. The rest is refused.
+#[test]
+fn every_configuration_shifts_or_says_why_not() {
+    let all = engine::conformance::fixtures(&tests::data_dir().join("archs")).unwrap();
+    let (mut moved, mut refused) = (Vec::new(), Vec::new());
+    for name in all.into_iter().map(|f| f.name) {
+        let m = model(&name);
+        if m.arch().bidirectional {
+            continue;
+        }
+        let t = tokens(&name);
+        let exact_gelu = |p: &mut ContextParams| p.half_gelu = false;
+        let mut ctx = context(&m, exact_gelu);
+        if ctx.check_shift().is_err() {
+            decode_last(&mut ctx, &t[..8], 0, 0);
+            assert!(ctx.shift_context(0, 2).is_err(), "{name}");
+            refused.push(name);
+            continue;
+        }
+        decode_last(&mut ctx, &t[..20], 0, 0);
+        let mut plain = context(&m, exact_gelu);
+        decode_last(&mut plain, &t[..20], 0, 0);
+        // Forth and back: both rotations are computed.
+        ctx.seq_add(0, .., 7).unwrap();
+        let far = decode_one(&mut ctx, t[20], 27, 0);
+        ctx.seq_add(0, .., -7).unwrap();
+        let near = decode_one(&mut plain, t[20], 20, 0);
+        let (far_2, near_2) = (decode_one(&mut ctx, t[21], 21, 0), decode_one(&mut plain, t[21], 21, 0));
+        assert!(nmse(&near_2, &far_2) < 1e-3, "{name}: {:.3e}", nmse(&near_2, &far_2));
+        moved.push((name, nmse(&near, &far)));
+    }
+    println!("refused: {refused:?}");
+    for (name, error) in moved.iter().filter(|(_, e)| *e > 1e-8) {
+        println!("{name} depends on absolute positions: {error:.2e}");
+    }
+    assert!(moved.len() > 3 * refused.len(), "{} and {}", moved.len(), refused.len());
+    let exact = moved.iter().filter(|(_, error)| *error < 1e-8).count();
+    assert!(
+        10 * exact > 8 * moved.len(),
+        "{exact} of {} are exact: {moved:?}",
+        moved.len()
     );
 }
 

@@ -229,10 +229,11 @@ pub static OPS: &[OpSpec] = &[
                 keyword("offset", Int),
                 keyword_some("magnitude", Float),
                 keyword_some("yarn", Bool),
+                keyword("halves", Bool),
             ],
             rope,
             Emit::Struct("rope", "RopeArgs"),
-            "rotary positions on [d, n, T]; the pairs are the declaration's `rope:`, base, scale, dims and \
+            "rotary positions on [d, n, T]; the pairs are the declaration's `rope:` (neox's where `halves`), base, scale, dims and \
              magnitude the file's unless given, from dimension `offset` on; `factors` divide the frequencies, without them `short` or, in contexts beyond the first \
              training's, `long`; YaRN as the file says where `yarn` holds or is not given",
         )
@@ -264,11 +265,23 @@ pub static OPS: &[OpSpec] = &[
                 keyword("window", Window),
                 keyword_some("v_in_k", Int),
                 keyword_some("up_to", Int),
+                keyword_some("selection", ParamKind::Tensor),
             ],
             attention,
             Emit::Struct("attention", "AttentionArgs"),
             "stores k and v in the layer's cache and attends: q [dk, n, T], k [dk, m, T], v [dv, m, T] -> [dv * n, T]; \
-             scale is 1/sqrt(dk) unless given; without v the first `v_in_k` elements of each key are its value; contexts of more than `up_to` tokens are refused",
+             scale is 1/sqrt(dk) unless given; without v the first `v_in_k` elements of each key are its value; of cells outside a `selection` nothing is seen; contexts of more than `up_to` tokens are refused",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "index_cells",
+            &[tensor("q"), tensor("k"), tensor("weights"), positional("n", Int)],
+            index_cells,
+            Emit::Method("index_cells"),
+            "selects cells for `attention`: stores k [d, 1, T] in a cache of its own and gives the n cells whose sum over heads of \
+             weights [h, T] times max(q k, 0), q [d, h, T], is largest: numbers [n, T], fewer where there are fewer cells",
         )
     },
     OpSpec {
@@ -754,6 +767,18 @@ fn mamba2(c: &mut Call<'_>) -> Option<Shape> {
     c.want("conv_bias", 0, &conv, "values, B and C");
     c.want("dt_bias", 0, &heads, "the heads of `a`");
     c.rank("x", 2, "[n, T]", "").then(|| x.with_dim0(inner))
+}
+
+fn index_cells(c: &mut Call<'_>) -> Option<Shape> {
+    let (q, n) = (c.shape("q")?, c.dim("n")?);
+    if !c.rank("q", 3, "[d, h, T]", CUT_FIRST) || !c.rank("k", 3, "[d, 1, T]", CUT_FIRST) {
+        return None;
+    }
+    c.want("k", 0, &q.dim(0), "dimension 0 of `q`");
+    c.want("k", 1, &Dim::constant(1), "one key for all heads");
+    c.want("weights", 0, &q.dim(1), "the heads of `q`");
+    c.want("weights", 1, &q.dim(2), "the tokens of `q`");
+    Some(Shape(vec![n, q.dim(2)]))
 }
 
 fn moe(c: &mut Call<'_>) -> Option<Shape> {

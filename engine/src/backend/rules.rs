@@ -6,7 +6,7 @@ use kernels::GgmlType;
 use kernels::GgmlType::{F32, I32, I64};
 
 use super::BackendError;
-use crate::graph::{Graph, MAX_SRC, Op, Recurrence, Tensor, TensorId, Window};
+use crate::graph::{Attention, Graph, MAX_SRC, Op, Recurrence, Tensor, TensorId, Window};
 
 /// Why a node cannot be computed.
 pub(super) type Flaw = &'static str;
@@ -95,8 +95,9 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
         }
         Op::Attention(p) => {
             ensure(p.window != Window::Chunked(0), "a window of no positions")?;
-            attention(&n)
+            attention(&n, &p)
         }
+        Op::IndexScores => index_scores(&n),
         Op::TopK { k } => {
             let x = n.floats(0)?;
             ensure(k <= x.ne[0] && i32::try_from(x.ne[0]).is_ok(), "k is larger than a row")?;
@@ -265,7 +266,25 @@ fn add_id(n: &Node) -> Result<(), Flaw> {
     n.result(F32, x.ne)
 }
 
-fn attention(n: &Node) -> Result<(), Flaw> {
+fn index_scores(n: &Node) -> Result<(), Flaw> {
+    let (q, k) = (n.floats(0)?, n.readable(1)?);
+    let ([d, n_head, n_tokens, _], n_kv) = (q.ne, k.ne[2]);
+    ensure(
+        q.ne[3] == 1 && n_kv > 0 && d > 0,
+        "not queries of heads for tokens, or no cells",
+    )?;
+    ensure(k.ne == [d, 1, n_kv, 1], "not one key per cell, as long as a query")?;
+    ensure(n.floats(2)?.ne == [n_head, n_tokens, 1, 1], "not one weight per head")?;
+    for (i, ty, len) in [(3, I32, n_kv), (4, I64, n_kv), (5, I32, n_tokens), (6, I32, n_tokens)] {
+        ensure(
+            n.typed(i, ty)?.ne == [len, 1, 1, 1],
+            "a list of positions or sequences has the wrong length",
+        )?;
+    }
+    n.result(F32, [n_kv, n_tokens, 1, 1])
+}
+
+fn attention(n: &Node, p: &Attention) -> Result<(), Flaw> {
     let (q, k, v) = (n.floats(0)?, n.readable(1)?, n.readable(2)?);
     let [dk, n_head, n_tokens, _] = q.ne;
     let [_, n_head_kv, n_kv, _] = k.ne;
@@ -283,8 +302,17 @@ fn attention(n: &Node) -> Result<(), Flaw> {
             "a list of positions or sequences has the wrong length",
         )?;
     }
-    if n.has(7) {
-        ensure(n.floats(7)?.ne[0] == n_head, "not one sink per head")?;
+    let n_sources = n.node.sources().count();
+    ensure(n_sources >= 7 + usize::from(p.selects), "an operand is missing")?;
+    let (sinks, selection) = p.optional_sources(n_sources);
+    if let Some(i) = sinks {
+        ensure(n.floats(i)?.ne[0] == n_head, "not one sink per head")?;
+    }
+    if let Some(i) = selection {
+        ensure(
+            n.typed(i, I32)?.ne[1..] == [n_tokens, 1, 1],
+            "not one selection per token",
+        )?;
     }
     n.result(F32, [v.ne[0], n_head, n_tokens, 1])
 }

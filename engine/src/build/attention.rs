@@ -2,7 +2,7 @@
 
 use kernels::GgmlType;
 
-use crate::graph::{Attention, Flags, Home, Name, Rope, TensorId, Window};
+use crate::graph::{Attention, Flags, Home, Name, Rope, RopeKind, TensorId, Window};
 use crate::model::Vector;
 
 use super::Builder;
@@ -94,6 +94,8 @@ pub struct RopeArgs {
     pub offset: usize,
     /// Factor on the rotated elements.
     pub magnitude: Option<f32>,
+    /// Pair the halves of a head whatever the architecture declares.
+    pub halves: bool,
     /// Without YaRN if false, even if the file asks for it: positions are then scaled alike for all frequencies.
     pub yarn: Option<bool>,
 }
@@ -117,6 +119,8 @@ pub struct AttentionArgs {
     pub up_to: Option<usize>,
     /// Without values of their own: this many leading elements of each key head are its value. Only keys are stored then.
     pub v_in_k: Option<usize>,
+    /// Cells that each token may see, from [`Builder::index_cells`].
+    pub selection: Option<TensorId>,
 }
 
 impl Default for AttentionArgs {
@@ -130,6 +134,7 @@ impl Default for AttentionArgs {
             window: Window::None,
             v_in_k: None,
             up_to: None,
+            selection: None,
         }
     }
 }
@@ -170,7 +175,7 @@ impl Builder<'_> {
             (scaling.ext_factor, scaling.attn_factor) = (0.0, 1.0);
         }
         let rope = Rope {
-            kind,
+            kind: if args.halves { RopeKind::Neox } else { kind },
             sections: self.params.rope_sections,
             n_dims: args.dims.unwrap_or(self.params.n_rot),
             freq_base: args.base.unwrap_or(scaling.freq_base),
@@ -218,9 +223,72 @@ impl Builder<'_> {
         if let Some(max) = args.up_to.filter(|&max| self.params.n_ctx > max) {
             self.fail_chosen_cells(max);
         }
+        let (keys, values, pool) = self.remember(k, v, &args);
+        let values = values.unwrap_or_else(|| self.slice(keys, 0, args.v_in_k.unwrap_or(0)));
+        let n_kv = self.g.tensor(keys).ne[2];
+        let (cell_pos, cell_seq) = self.cell_inputs(pool, n_kv);
+        let (pos, seq) = (self.positions(), self.sequences());
+        let mut src = [q, keys, values, cell_pos, cell_seq, pos, seq, q, q];
+        let mut n_src = 7;
+        let sinks = args.sinks.map(|sinks| self.leaf(sinks.0));
+        for optional in [sinks, args.selection].into_iter().flatten() {
+            src[n_src] = optional;
+            n_src += 1;
+        }
+        let params = Attention {
+            scale: args
+                .scale
+                .unwrap_or_else(|| 1.0 / (self.g.tensor(q).ne[0] as f32).sqrt()),
+            softcap: args.softcap,
+            max_bias: args.alibi,
+            causal: args.causal && self.params.causal,
+            window: args.window,
+            selects: args.selection.is_some(),
+        };
+        let y = self.g.attention(params, &src[..n_src]);
+        let y = self.ok(y, q);
+        self.name(y, "attention");
+        self.merge(y)
+    }
+
+    /// The cells of the `n` largest scores that an indexer with queries `q [d, h, T]`, the key `k [d, 1, T]` of each token, which the layer
+    /// stores, and head weights `weights [h, T]` gives to what each token sees: i32 `[at most n, T]`, in no order. Where fewer are seen, the
+    /// rest are cells that attention hides anyway.
+    pub fn index_cells(&mut self, q: TensorId, k: TensorId, weights: TensorId, n: usize) -> TensorId {
+        let args = AttentionArgs {
+            v_in_k: Some(0),
+            ..AttentionArgs::default()
+        };
+        let (keys, _, pool) = self.remember(k, None, &args);
+        let n_kv = self.g.tensor(keys).ne[2];
+        let (cell_pos, cell_seq) = self.cell_inputs(pool, n_kv);
+        let (pos, seq) = (self.positions(), self.sequences());
+        let scores = self.g.index_scores([q, keys, weights, cell_pos, cell_seq, pos, seq]);
+        let scores = self.ok(scores, q);
+        self.name(scores, "index_scores");
+        let cells = self.g.top_k(scores, n.min(n_kv));
+        let cells = self.ok(cells, q);
+        self.selection = Some(cells);
+        cells
+    }
+
+    /// What the last [`Builder::index_cells`] chose: for layers without an indexer of their own.
+    pub fn indexed_cells(&mut self) -> TensorId {
+        let cells = self.selection;
+        self.present(&cells)
+    }
+
+    /// Stores the keys and values of a call in the layer's cache: all that are there, and the number of their pool. In a probe it records what
+    /// the call needs.
+    fn remember(
+        &mut self,
+        k: TensorId,
+        v: Option<TensorId>,
+        args: &AttentionArgs,
+    ) -> (TensorId, Option<TensorId>, usize) {
         let slot = self.n_attention;
         self.n_attention += 1;
-        let (keys, values, pool) = match &mut self.cache {
+        match &mut self.cache {
             Cache::Probe(specs) => {
                 let spec = KvSpec {
                     layer: self.layer.unwrap_or(0) as usize,
@@ -248,30 +316,7 @@ impl Builder<'_> {
                 let values = v.map(|v| self.store("cache_v", slot.type_v, slot.v, pool, v, cells));
                 (keys, values, slot.pool)
             }
-        };
-        let values = values.unwrap_or_else(|| self.slice(keys, 0, args.v_in_k.unwrap_or(0)));
-        let n_kv = self.g.tensor(keys).ne[2];
-        let (cell_pos, cell_seq) = self.cell_inputs(pool, n_kv);
-        let (pos, seq) = (self.positions(), self.sequences());
-        let mut src = [q, keys, values, cell_pos, cell_seq, pos, seq, q];
-        let mut n_src = 7;
-        if let Some(sinks) = args.sinks {
-            src[7] = self.leaf(sinks.0);
-            n_src = 8;
         }
-        let params = Attention {
-            scale: args
-                .scale
-                .unwrap_or_else(|| 1.0 / (self.g.tensor(q).ne[0] as f32).sqrt()),
-            softcap: args.softcap,
-            max_bias: args.alibi,
-            causal: args.causal && self.params.causal,
-            window: args.window,
-        };
-        let y = self.g.attention(params, &src[..n_src]);
-        let y = self.ok(y, q);
-        self.name(y, "attention");
-        self.merge(y)
     }
 
     /// Writes rows into a cache and returns its first `n_kv` cells as heads. The read is a view of the write, so that no order of

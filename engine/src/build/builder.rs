@@ -164,6 +164,8 @@ pub struct Builder<'a> {
     pub(super) adaptation: &'a Adaptation,
     pub(super) layer: Option<u32>,
     pub(super) n_attention: usize,
+    /// Cells that the last indexer chose.
+    pub(super) selection: Option<TensorId>,
     pub(super) n_states: usize,
     /// Rounds of all loops so far.
     n_rounds: usize,
@@ -233,6 +235,7 @@ impl<'a> Builder<'a> {
             adaptation: Adaptation::NONE,
             layer: None,
             n_attention: 0,
+            selection: None,
             n_states: 0,
             n_rounds: 0,
             last_name: Name::default(),

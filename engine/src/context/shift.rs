@@ -9,14 +9,31 @@ use super::decode::{Context, along_axes};
 use super::memory::Span;
 use super::{DecodeError, MemoryError};
 
-/// Inputs of a shift graph for one pool.
+/// Inputs of a shift graph for one pool, each there from its first use on: what no key needs has no place in the graph's memory.
+#[derive(Default)]
 struct ShiftInputs {
     /// Movement of each cell, i32 `[n_cells]`.
-    delta: TensorId,
-    /// The same along all axes of a position, i32 `[n_cells, axes]`, where keys are rotated by axes.
+    delta: Option<TensorId>,
+    /// The same along all axes of a position, i32 `[n_cells, axes]`, for keys that are rotated by axes.
     axes: Option<TensorId>,
     /// 0, 1, 2, … i64 `[n_cells]`: every cell is written back.
-    cells: TensorId,
+    cells: Option<TensorId>,
+}
+
+impl ShiftInputs {
+    fn movement(&mut self, g: &mut Graph, rope: Rope, n_cells: usize) -> TensorId {
+        if rope.kind.n_axes() > 1 {
+            let new = || g.input(GgmlType::I32, [n_cells, ROPE_AXES, 1, 1], "shift_axes");
+            return *self.axes.get_or_insert_with(new);
+        }
+        let new = || g.input(GgmlType::I32, [n_cells, 1, 1, 1], "shift");
+        *self.delta.get_or_insert_with(new)
+    }
+
+    fn cells(&mut self, g: &mut Graph, n_cells: usize) -> TensorId {
+        let new = || g.input(GgmlType::I64, [n_cells, 1, 1, 1], "cells");
+        *self.cells.get_or_insert_with(new)
+    }
 }
 
 impl Context {
@@ -54,22 +71,16 @@ impl Context {
             .map(|p| p.pending_shift().map(<[i32]>::to_vec))
             .collect();
         let g = &mut self.graph.graph;
-        let by_axes = |spec: &KvSpec| match spec.key_position {
-            KeyPosition::Rotated { rope, .. } => rope.kind.n_axes() > 1,
-            KeyPosition::Free | KeyPosition::Fixed => false,
-        };
-        let by_axes = self.memory.kv.specs().iter().any(by_axes);
-        let inputs: Vec<_> = pools
-            .iter()
-            .map(|p| p.as_ref().map(|d| shift_inputs(g, d.len(), by_axes)))
-            .collect();
+        let mut inputs: Vec<_> = pools.iter().map(|_| ShiftInputs::default()).collect();
         let slots = self.memory.view().slots.clone();
         for (slot, spec) in slots.iter().zip(self.memory.kv.specs()) {
-            let (Some(inputs), KeyPosition::Rotated { rope, factors, offset }) =
-                (&inputs[slot.pool], spec.key_position)
-            else {
+            let KeyPosition::Rotated { rope, factors, offset } = spec.key_position else {
                 continue;
             };
+            if pools[slot.pool].is_none() {
+                continue;
+            }
+            let inputs = &mut inputs[slot.pool];
             let n_cells = self.memory.view().pools[slot.pool].n_cells;
             let factors = factors.map(|f| {
                 let w = &self.model.leafs()[f.0.0 as usize];
@@ -92,39 +103,40 @@ impl Context {
             })?;
             g.expand(written);
         }
-        self.sched.alloc_graph(g)?;
-        for (input, pool) in inputs.iter().zip(&pools) {
-            if let (Some(input), Some(delta)) = (input, pool) {
-                let cells: Vec<i64> = (0..delta.len() as i64).collect();
-                self.sched
-                    .set_input(&self.graph.graph, input.delta, bytemuck::cast_slice(delta))?;
-                self.sched
-                    .set_input(&self.graph.graph, input.cells, bytemuck::cast_slice(&cells))?;
-                if let Some(axes) = input.axes {
-                    let delta: Vec<i32> = along_axes(delta.iter().copied()).collect();
-                    self.sched
-                        .set_input(&self.graph.graph, axes, bytemuck::cast_slice(&delta))?;
-                }
+        // Where no key says anything of its position, there is nothing to compute.
+        if inputs.iter().any(|input| input.cells.is_some()) {
+            self.sched.alloc_graph(g)?;
+            for (input, delta) in inputs.iter().zip(&pools) {
+                self.set_shift(input, delta.as_deref().unwrap_or_default())?;
             }
+            self.sched.compute(&self.graph.graph)?;
         }
-        self.sched.compute(&self.graph.graph)?;
         self.memory.kv.shift_done();
         Ok(())
     }
-}
 
-fn shift_inputs(g: &mut Graph, n_cells: usize, by_axes: bool) -> ShiftInputs {
-    ShiftInputs {
-        delta: g.input(GgmlType::I32, [n_cells, 1, 1, 1], "shift"),
-        axes: by_axes.then(|| g.input(GgmlType::I32, [n_cells, ROPE_AXES, 1, 1], "shift_axes")),
-        cells: g.input(GgmlType::I64, [n_cells, 1, 1, 1], "cells"),
+    /// Fills the inputs of a pool whose cells move by `delta`.
+    fn set_shift(&mut self, inputs: &ShiftInputs, delta: &[i32]) -> Result<(), DecodeError> {
+        let axes: Vec<i32> = along_axes(delta.iter().copied()).collect();
+        let cells: Vec<i64> = (0..delta.len() as i64).collect();
+        let values: [(_, &[u8]); 3] = [
+            (inputs.delta, bytemuck::cast_slice(delta)),
+            (inputs.axes, bytemuck::cast_slice(&axes)),
+            (inputs.cells, bytemuck::cast_slice(&cells)),
+        ];
+        for (input, values) in values {
+            if let Some(id) = input {
+                self.sched.set_input(&self.graph.graph, id, values)?;
+            }
+        }
+        Ok(())
     }
 }
 
 fn rotate(
     g: &mut Graph,
     cache: TensorId,
-    inputs: &ShiftInputs,
+    inputs: &mut ShiftInputs,
     spec: &KvSpec,
     rope: Rope,
     factors: Option<TensorId>,
@@ -132,10 +144,7 @@ fn rotate(
 ) -> Result<TensorId, ShapeError> {
     let n_cells = g.tensor(cache).ne[1];
     let heads = g.cont(cache, [spec.k_row / spec.n_head_kv, spec.n_head_kv, n_cells, 1])?;
-    let delta = match inputs.axes {
-        Some(axes) if rope.kind.n_axes() > 1 => axes,
-        _ => inputs.delta,
-    };
+    let delta = inputs.movement(g, rope, n_cells);
     let rotated = if offset == 0 {
         g.rope(heads, delta, factors, rope)?
     } else {
@@ -146,7 +155,8 @@ fn rotate(
         g.concat(before, rest, 0)?
     };
     let rows = g.reshape(rotated, [spec.k_row, n_cells, 1, 1])?;
-    g.set_rows(cache, rows, inputs.cells)
+    let cells = inputs.cells(g, n_cells);
+    g.set_rows(cache, rows, cells)
 }
 
 /// The rotation without its magnitude factor, which cached keys already carry.

@@ -131,6 +131,17 @@ pub struct Attention {
     pub causal: bool,
     /// Sliding window.
     pub window: Window,
+    /// The last source is a selection: cells outside of it are hidden.
+    pub selects: bool,
+}
+
+impl Attention {
+    /// Which of `n` sources are the sinks and the selection.
+    pub fn optional_sources(&self, n: usize) -> (Option<usize>, Option<usize>) {
+        const FIRST: usize = 7;
+        let n_lists = n - usize::from(self.selects);
+        ((n_lists > FIRST).then_some(FIRST), self.selects.then_some(n_lists))
+    }
 }
 
 /// An operation. Shapes are given innermost first; `T` is the number of tokens.
@@ -201,10 +212,15 @@ pub enum Op {
     /// Attention without a stored score matrix (online softmax; Dao et al., arXiv 2205.14135).
     /// `src0` q f32 `[dk, n_head, T]`; `src1` k `[dk, n_head_kv, n_kv]`, `src2` v `[dv, n_head_kv, n_kv]` of any KV type;
     /// `src3` cell positions i32 `[n_kv]` (negative: empty), `src4` cell sequence sets i64 `[n_kv]` (bit per sequence),
-    /// `src5` query positions i32 `[T]`, `src6` query sequence ids i32 `[T]`; optional `src7` sinks f32 `[n_head]`.
+    /// `src5` query positions i32 `[T]`, `src6` query sequence ids i32 `[T]`; optional `src7` sinks f32 `[n_head]`; where
+    /// [`Attention::selects`], last, numbers of cells i32 `[k, T]`, those that each query may see.
     /// Result f32 `[dv, n_head, T]`, zero for a query that sees nothing. Key `j` is visible to query `i` when its set holds `i`'s sequence, its
     /// position is not negative, and the causal and window rules allow it.
     Attention(Attention),
+    /// Scores of a lightning indexer (DeepSeek-V3.2, arXiv 2512.02556): `src0` q f32 `[d, n_head, T]`, `src1` keys `[d, 1, n_kv]` of any KV
+    /// type, `src2` head weights f32 `[n_head, T]`, `src3` to `src6` as in [`Op::Attention`]. Result f32 `[n_kv, T]`: the sum over heads of
+    /// weight times max(q k, 0), minus infinity for cells that hold another sequence or a later position.
+    IndexScores,
     /// Softmax over dimension 0 of `src0 * scale`.
     SoftMax {
         /// Factor before the exponential.
@@ -321,6 +337,7 @@ impl Op {
             Op::Balance { .. } => "balance",
             Op::Rope(_) => "rope",
             Op::Attention(_) => "attention",
+            Op::IndexScores => "index_scores",
             Op::SoftMax { .. } => "soft_max",
             Op::TopK { .. } => "top_k",
             Op::TopMask { .. } => "top_mask",

@@ -255,10 +255,39 @@ impl Graph {
                 format!("{:?} {:?} {:?} {:?}", ne(3), ne(4), ne(5), ne(6)),
             ));
         }
-        if src.len() > 7 && ne(7)[0] != q[1] {
-            return Err(mismatch("attention", format!("{} sinks", q[1]), format!("{:?}", ne(7))));
+        let (sinks, selection) = params.optional_sources(src.len());
+        if let Some(sinks) = sinks.map(ne)
+            && sinks[0] != q[1]
+        {
+            return Err(mismatch("attention", format!("{} sinks", q[1]), format!("{sinks:?}")));
+        }
+        if let Some(cells) = selection.map(|i| self.tensor(src[i]))
+            && (cells.ty != GgmlType::I32 || cells.ne[1..] != [q[2], 1, 1])
+        {
+            let found = format!("{} {:?}", cells.ty, cells.ne);
+            return Err(mismatch("attention", format!("i32 cells [k, {}]", q[2]), found));
         }
         Ok(self.node(Op::Attention(params), [v[0], q[1], q[2], 1], src))
+    }
+
+    /// Scores of cells for tokens; see [`Op::IndexScores`] for the operands.
+    pub fn index_scores(&mut self, src: [TensorId; 7]) -> Result {
+        let ne = src.map(|s| self.tensor(s).ne);
+        let ([d, n_head, n_tokens, _], n_kv) = (ne[0], ne[1][2]);
+        let (cells, tokens) = ([n_kv, 1, 1, 1], [n_tokens, 1, 1, 1]);
+        let expected = [
+            [d, n_head, n_tokens, 1],
+            [d, 1, n_kv, 1],
+            [n_head, n_tokens, 1, 1],
+            cells,
+            cells,
+            tokens,
+            tokens,
+        ];
+        if ne != expected {
+            return Err(mismatch("index_scores", format!("{expected:?}"), format!("{ne:?}")));
+        }
+        Ok(self.node(Op::IndexScores, [n_kv, n_tokens, 1, 1], &src))
     }
 
     /// Softmax over dimension 0.

@@ -209,5 +209,6 @@ placeholders! {
     Norm Norm { weight: WeightId(0), bias: None };
     Linear Linear { weight: WeightId(0), bias: None, scale: None };
     PerHead PerHead(WeightId(0));
+    TensorId TensorId(0);
     Experts Experts { weight: WeightId(0), bias: None, scale: None };
 }

@@ -41,6 +41,7 @@ pub fn layer(n: usize, device: &dyn Device) -> (Graph, MemoryMap) {
         max_bias: 0.0,
         causal: true,
         window: Window::None,
+        selects: false,
     };
 
     let normed = g.rms_norm(x, Some(norm_weight), 1e-5).unwrap();

@@ -95,6 +95,7 @@ impl Case {
             Op::Balance { n, iterations, eps } => g.balance(src[0], n, iterations, eps),
             Op::Rope(p) => g.rope(src[0], src[1], src.get(2).copied(), p),
             Op::Attention(p) => g.attention(p, src),
+            Op::IndexScores => g.index_scores(std::array::from_fn(|i| src[i])),
             Op::SoftMax { scale } => g.soft_max(src[0], scale),
             Op::TopK { k } => g.top_k(src[0], k),
             Op::TopMask { k } => g.top_mask(src[0], k),

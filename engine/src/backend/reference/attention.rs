@@ -14,6 +14,7 @@ pub(super) struct Operands {
     pub(super) query_pos: Ints,
     pub(super) query_seq: Ints,
     pub(super) sinks: Option<Array>,
+    pub(super) selection: Option<Ints>,
 }
 
 pub(super) fn attention(o: &Operands, p: &Attention) -> Array {
@@ -69,7 +70,31 @@ fn is_visible(o: &Operands, p: &Attention, i: usize, j: usize) -> bool {
         Window::Chunked(n) => k_pos >= q_pos / size(n) * size(n),
         Window::Symmetric(n) => (q_pos - k_pos).abs() <= size(n / 2),
     };
-    k_pos >= 0 && shares_sequence && (!p.causal || k_pos <= q_pos) && in_window
+    let selected = o.selection.as_ref().is_none_or(|s| {
+        let cells = &s.data[i * s.ne[0]..(i + 1) * s.ne[0]];
+        cells.contains(&(j as i64))
+    });
+    k_pos >= 0 && shares_sequence && (!p.causal || k_pos <= q_pos) && in_window && selected
+}
+
+/// [`crate::graph::Op::IndexScores`]: `weights` `[n_head, T]` stands where values do in the operands.
+pub(super) fn index_scores(o: &Operands) -> Array {
+    let p = Attention {
+        scale: 1.0,
+        softcap: 0.0,
+        max_bias: 0.0,
+        causal: true,
+        window: Window::None,
+        selects: false,
+    };
+    let ([_, n_head, n_tokens, _], n_kv) = (o.q.ne, o.k.ne[2]);
+    o.q.derive([n_kv, n_tokens, 1, 1], |[j, t, ..]| {
+        if !is_visible(o, &p, t, j) {
+            return f64::NEG_INFINITY;
+        }
+        let score = |h: usize| dot(o.q.row([0, h, t, 0]), o.k.row([0, 0, j, 0])).max(0.0);
+        (0..n_head).map(|h| o.v.at([h, t, 0, 0]) * score(h)).sum()
+    })
 }
 
 /// ALiBi's slope of head `h`: a geometric series over the largest power of two of heads, the rest in between.

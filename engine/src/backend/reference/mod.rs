@@ -210,7 +210,11 @@ impl Operands<'_> {
             Op::L2Norm { eps } => ops::l2_norm(&self.load(0)?, eps),
             Op::Balance { n, iterations, eps } => ops::balance(&self.load(0)?, n, iterations, eps),
             Op::Rope(p) => rope::rope(&self.load(0)?, &self.ints(1)?, self.optional(2)?.as_ref(), &p),
-            Op::Attention(p) => attention::attention(&self.attention_operands()?, &p),
+            Op::Attention(p) => attention::attention(
+                &self.attention_operands(p.optional_sources(self.node.sources().count()))?,
+                &p,
+            ),
+            Op::IndexScores => attention::index_scores(&self.attention_operands((None, None))?),
             Op::SoftMax { scale } => ops::soft_max(&self.load(0)?, scale),
             Op::TopMask { k } => ops::top_mask(&self.load(0)?, k),
             Op::SumRows => ops::sum_rows(&self.load(0)?),
@@ -225,7 +229,10 @@ impl Operands<'_> {
         self.with_bytes_mut(|bytes| result.write(self.node, bytes))
     }
 
-    fn attention_operands(&self) -> Result<attention::Operands, BackendError> {
+    fn attention_operands(
+        &self,
+        (sinks, selection): (Option<usize>, Option<usize>),
+    ) -> Result<attention::Operands, BackendError> {
         Ok(attention::Operands {
             q: self.load(0)?,
             k: self.load(1)?,
@@ -234,7 +241,8 @@ impl Operands<'_> {
             cell_seqs: self.ints(4)?,
             query_pos: self.ints(5)?,
             query_seq: self.ints(6)?,
-            sinks: self.optional(7)?,
+            sinks: sinks.map(|i| self.load(i)).transpose()?,
+            selection: selection.map(|i| self.ints(i)).transpose()?,
         })
     }
 

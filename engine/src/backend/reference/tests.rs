@@ -262,6 +262,7 @@ fn two_tokens() -> (Operands, Attention) {
         query_pos: ints(&[0, 1]),
         query_seq: ints(&[0, 0]),
         sinks: None,
+        selection: None,
     };
     let params = Attention {
         scale: 1.0,
@@ -269,6 +270,7 @@ fn two_tokens() -> (Operands, Attention) {
         max_bias: 0.0,
         causal: true,
         window: Window::None,
+        selects: false,
     };
     (operands, params)
 }

@@ -229,6 +229,8 @@ struct Job<'a> {
     query_pos: &'a [i32],
     query_seq: &'a [i32],
     sinks: Option<Source<'a>>,
+    /// For each token the cells that it may see, as many for all.
+    selection: Option<&'a [i32]>,
 }
 
 /// What a token sees: cells of one sequence at positions `from..=to`.
@@ -243,6 +245,7 @@ impl<'a> Job<'a> {
     fn new(task: &Task<'a>, p: &'a Attention) -> Job<'a> {
         let (q, k, v) = (task.source(0), task.source(1), task.source(2));
         let s = Sizes::new(q.tensor, k.tensor, v.tensor);
+        let (sinks, selection) = p.optional_sources(task.node.sources().count());
         Job {
             p,
             s,
@@ -254,7 +257,8 @@ impl<'a> Job<'a> {
             cell_seqs: task.source(4).list(),
             query_pos: task.source(5).list(),
             query_seq: task.source(6).list(),
-            sinks: task.optional(7),
+            sinks: sinks.map(|i| task.source(i)),
+            selection: selection.map(|i| task.source(i).list()),
         }
     }
 
@@ -280,6 +284,9 @@ impl<'a> Job<'a> {
             let seen = &mut seen[..tokens.len()];
             for (seen, t) in seen.iter_mut().zip(tokens.clone()) {
                 *seen = self.visible(t, first..first + n);
+                if *seen != 0 {
+                    *seen &= self.selected(t, first);
+                }
             }
             let any = seen.iter().fold(0, |any, seen| any | seen);
             if any == 0 {
@@ -324,6 +331,19 @@ impl<'a> Job<'a> {
         cells.enumerate().fold(0, |bits, (i, (&pos, &seqs))| {
             let visible = (pos >= from) & (pos <= to) & (seqs >> seq & 1 == 1);
             bits | u64::from(visible) << i
+        })
+    }
+
+    /// Which of the 64 cells from `first` on are selected for token `t`, by bits.
+    fn selected(&self, t: usize, first: usize) -> u64 {
+        let Some(cells) = self.selection else { return u64::MAX };
+        let n = cells.len() / self.s.n_tokens;
+        let cells = cells[t * n..(t + 1) * n].iter();
+        cells.fold(0, |bits, &cell| {
+            match usize::try_from(cell).ok().and_then(|c| c.checked_sub(first)) {
+                Some(i) if i < CELLS => bits | 1 << i,
+                _ => bits,
+            }
         })
     }
 

@@ -2,6 +2,7 @@
 
 mod attention;
 mod elementwise;
+mod index_scores;
 mod layout;
 mod linear_attention;
 mod mul_mat;
@@ -113,7 +114,11 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
         Op::MulMat | Op::MulMatId => dense_rows(0) && node.is_contiguous(),
         Op::Rope(_) => dense(1) && node.is_contiguous(),
         Op::AttentionTemperature { .. } => dense(0) && node.is_contiguous(),
-        Op::Attention(_) => dense_rows(1) && dense_rows(2) && (3..7).all(dense) && node.is_contiguous(),
+        Op::Attention(p) => {
+            let selection = p.optional_sources(node.sources().count()).1;
+            dense_rows(1) && dense_rows(2) && (3..7).chain(selection).all(dense) && node.is_contiguous()
+        }
+        Op::IndexScores => dense_rows(1) && (3..7).all(dense) && node.is_contiguous(),
         Op::Recur(_) => (1..node.sources().count()).all(dense) && node.is_contiguous(),
         _ => node.is_contiguous(),
     };
@@ -137,6 +142,7 @@ pub(super) fn need(graph: &Graph, id: TensorId, n_members: usize) -> Need {
         Op::MulMat | Op::MulMatId => mul_mat::need(graph, node),
         Op::Rope(_) => rope::need(node),
         Op::Attention(_) => attention::need(graph, node, n_members),
+        Op::IndexScores => index_scores::need(graph, node),
         Op::Recur(r) => recur::need(graph, node, r),
         Op::TopK { .. } | Op::TopMask { .. } => reduce::top_k_need(graph, node),
         _ => Need {
@@ -160,6 +166,7 @@ pub(super) fn is_small(graph: &Graph, id: TensorId) -> bool {
             let (q, k) = (operand(0), operand(1));
             (q.nelements() + node.nelements()).saturating_mul(k.ne[2]) / PRODUCTS
         }
+        Op::IndexScores => node.nelements().saturating_mul(operand(0).nelements()) / PRODUCTS,
         Op::Recur(_) => operand(0).ne[0].saturating_mul(operand(1).ne[0]),
         Op::SetRows => operand(0).nelements(),
         Op::GetRows => node.nelements(),
@@ -192,6 +199,7 @@ pub(super) fn run(task: Task<'_>) -> Result<(), Stop> {
         Op::SoftMax { scale } => norm::soft_max(task, scale),
         Op::Rope(p) => rope::rope(task, &p),
         Op::Attention(p) => attention::attention(task, &p)?,
+        Op::IndexScores => index_scores::index_scores(task),
         Op::TopK { .. } => reduce::top_k(task),
         Op::TopMask { k } => reduce::top_mask(task, k),
         Op::DivIds { by } => reduce::div_ids(task, by),

@@ -1,0 +1,117 @@
+//! Dots 3: multi-head latent attention with the head gates and the two kinds of layers of its own: those with a sliding window have other
+//! head sizes and another rank, the others attend to the cells that an indexer chooses.
+
+arch_macros::arch! {
+    name: "dots3note";
+    rope: norm;
+
+    hparams {
+        eps: f32 = "attention.layer_norm_rms_epsilon";
+        n_dense: usize = "leading_dense_block_count";
+        n_ff_exp: [usize] = "expert_feed_forward_length";
+        n_shared: usize = "expert_shared_count";
+        gating_func: usize = "expert_gating_func";
+        n_swa: usize = "attention.sliding_window";
+        windowed: [bool] = "attention.sliding_window_pattern";
+        rope_base_swa: f32 = "rope.freq_base_swa";
+        let rope_base = if windowed { rope_base_swa } else { rope_freq_base };
+        q_rank: usize = "attention.q_lora_rank";
+        kv_rank_full: usize = "attention.kv_lora_rank";
+        kv_rank_swa: usize = "attention.kv_lora_rank_swa";
+        let kv_rank = if windowed { kv_rank_swa } else { kv_rank_full };
+        dk_full: usize = "attention.key_length_mla";
+        dk_swa: usize = "attention.key_length_mla_swa";
+        let dk = if windowed { dk_swa } else { dk_full };
+        dv_full: usize = "attention.value_length_mla";
+        dv_swa: usize = "attention.value_length_mla_swa";
+        let dv = if windowed { dv_swa } else { dv_full };
+        check dk > n_rot, "a key is longer than rope.dimension_count, its rotated part";
+        let n_nope = dk - n_rot;
+        index_heads: usize = "attention.indexer.head_count";
+        index_dim: usize = "attention.indexer.key_length";
+        n_selected: usize = "attention.indexer.top_k";
+        check n_selected > 0, "attention.indexer.top_k is at least 1";
+        check n_rot <= index_dim, "attention.indexer.key_length is at least rope.dimension_count";
+        indexes: [bool] = "attention.indexer.types";
+        check windowed != indexes, "attention.indexer.types names the layers without a sliding window";
+    }
+
+    tensors {
+        use tied_output;
+
+        layer {
+            attn_norm: vector   "attn_norm"      [n_embd];
+            q_a:       linear   "attn_q_a"       [n_embd -> q_rank];
+            q_a_norm:  vector   "attn_q_a_norm"  [q_rank];
+            q_b:       linear   "attn_q_b"       [q_rank -> n_head * dk];
+            kv_a:      linear   "attn_kv_a_mqa"  [n_embd -> kv_rank + n_rot];
+            kv_a_norm: vector   "attn_kv_a_norm" [kv_rank];
+            k_norm:    vector   "attn_k_norm"    [n_rot];
+            k_b:       per_head "attn_k_b"       [n_nope -> kv_rank; n_head];
+            v_b:       per_head "attn_v_b"       [kv_rank -> dv; n_head];
+            head_gate: linear   "attn_gate"      [n_embd -> n_head];
+            wo:        linear   "attn_output"    [n_head * dv -> n_embd];
+            ffn_norm:  vector   "ffn_norm"       [n_embd];
+            if indexes {
+                index_q:      linear "indexer.attn_q_b" [q_rank -> index_heads * index_dim];
+                index_k:      linear "indexer.attn_k"   [n_embd -> index_dim];
+                index_k_norm: norm   "indexer.k_norm"   [index_dim];
+                index_proj:   linear "indexer.proj"     [n_embd -> index_heads];
+            }
+            if il < n_dense {
+                use gated_ffn;
+            } else {
+                use experts(width = n_ff_exp), expert_routing, shared_experts(width = n_ff_exp * n_shared);
+                probs_bias: raw "exp_probs_b.bias" [n_expert];
+            }
+        }
+    }
+
+    // Queries in the space of the latent vector and their rotated part, beside each other.
+    fn queries(compressed) {
+        let q = rope(heads(q_b(compressed), n_head), offset = n_nope, base = rope_base);
+        concat(k_b(q[..n_nope]), q[n_nope..])
+    }
+
+    fn keys(h) {
+        let kv = kv_a(h);
+        let rotated = rope(rms_norm(heads(kv[kv_rank..], 1), k_norm, eps), base = rope_base);
+        concat(heads(rms_norm(kv[..kv_rank], kv_a_norm, eps), 1), rotated)
+    }
+
+    fn selected(h, compressed) {
+        let q = rope(heads(index_q(compressed), index_heads), halves = true);
+        let k = layer_norm(index_k(h), index_k_norm, 0.000001);
+        index_cells(q, rope(heads(k, 1), halves = true), index_proj(h), n_selected)
+    }
+
+    graph {
+        let x = token_embd[tokens];
+        for layer {
+            let h = rms_norm(x, attn_norm, eps);
+            let compressed = rms_norm(q_a(h), q_a_norm, eps);
+            let q = queries(compressed);
+            let k = keys(h);
+            let found = if indexes {
+                attention(q, k, v_in_k = kv_rank, scale = 1.0 / sqrt(dk), selection = selected(h, compressed))
+            } else {
+                attention(q, k, v_in_k = kv_rank, scale = 1.0 / sqrt(dk), window = standard(n_swa, windowed))
+            };
+            let opening = heads(sigmoid(head_gate(h)), n_head);
+            x += wo(merge(v_b(heads(found, n_head)) * opening));
+            let h = rms_norm(x, ffn_norm, eps);
+            if il < n_dense {
+                x += ffn(h);
+            } else {
+                x += routed_as_said(h, selection_bias = probs_bias) + shared(h);
+            }
+        }
+        output(rms_norm(x, output_norm, eps))
+    }
+
+    test {
+        n_embd: 128, n_head: 1, n_layer: 2, n_ff: 192, n_vocab: 128, n_dense: 1, n_ff_exp: 192, n_shared: 1, n_expert: 2, n_expert_used: 2,
+        gating_func: 2, n_swa: 32, q_rank: 512, kv_rank_full: 512, kv_rank_swa: 512, dk_full: 192, dk_swa: 192, dv_full: 128, dv_swa: 128,
+        index_heads: 64, index_dim: 128, n_selected: 16
+    }
+}

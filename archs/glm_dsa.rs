@@ -1,0 +1,45 @@
+//! GLM 5: DeepSeek V3.2 with neighbours paired in the indexer too. In later models only some layers have an indexer, and the others attend
+//! to the cells that the last one before them chose.
+
+arch_macros::arch! {
+    name: "glm-dsa";
+    like: "deepseek32";
+
+    hparams {
+        without log_mul;
+        gating_of_file: usize = "expert_gating_func" or 0;
+        // Files without a word on it mean sigmoid.
+        let gating = if gating_of_file > 0 { gating_of_file } else { 2 };
+        let magnitude = attn_factor;
+        let mscale = magnitude * sharper;
+        // GLM 5.2, told by its context, has indexers in its first two layers and from there in every fourth.
+        indexes: [bool] = "attention.indexer.types" or n_ctx_train < 1048576 || il < 2 || il % 4 == 2;
+        check il > 0 || indexes, "attention.indexer.types begins with a layer that has an indexer";
+    }
+
+    tensors {
+        ignore "indexer.attn_q_b";
+        ignore "indexer.attn_k";
+        ignore "indexer.k_norm";
+        ignore "indexer.proj";
+
+        layer {
+            if indexes {
+                index_q:      linear "indexer.attn_q_b" [q_rank -> index_heads * index_dim];
+                index_k:      linear "indexer.attn_k"   [n_embd -> index_dim];
+                index_k_norm: norm   "indexer.k_norm"   [index_dim];
+                index_proj:   linear "indexer.proj"     [n_embd -> index_heads];
+            }
+        }
+    }
+
+    fn selected(h, compressed) {
+        if indexes {
+            let q = rope(heads(index_q(compressed), index_heads), magnitude = magnitude);
+            let k = layer_norm(index_k(h), index_k_norm, index_eps);
+            index_cells(q, rope(heads(k, 1), magnitude = magnitude), index_proj(h), n_selected)
+        } else {
+            rust!([n_selected, T] => b.indexed_cells())
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Scores of a lightning indexer: of every cell for every token, so that attention can look at the best cells alone.
+
+use kernels::{MatMul, matmul, matmul_scratch};
+
+use super::{Need, Task};
+use crate::backend::cpu::scratch::take;
+use crate::graph::{Graph, Tensor};
+
+/// Cells whose products with a token's queries are in memory at a time.
+const CELLS: usize = 64;
+
+/// Cells of a piece of work.
+const PIECE: usize = 4 * CELLS;
+
+/// The queries of a token, its head weights, products with a block of cells and the kernel's own.
+pub(super) fn need(graph: &Graph, node: &Tensor) -> Need {
+    let [d, n_head, ..] = graph.tensor(node.source(0)).ne;
+    Need {
+        per_member: n_head * d + n_head + n_head * CELLS + matmul_scratch(d, n_head.max(2)),
+        shared: 0,
+    }
+}
+
+pub(super) fn index_scores(task: Task<'_>) {
+    let (q, k, weights) = (task.source(0), task.source(1), task.source(2));
+    let cell_pos: &[i32] = task.source(3).list();
+    let cell_seqs: &[i64] = task.source(4).list();
+    let query_pos: &[i32] = task.source(5).list();
+    let query_seq: &[i32] = task.source(6).list();
+    let [d, n_head, n_tokens, _] = q.ne();
+    let n_kv = k.ne()[2];
+    let mut scratch = task.scratch;
+    let queries = take(&mut scratch, n_head * d);
+    let by_head = take(&mut scratch, n_head);
+    let products = take(&mut scratch, n_head * CELLS);
+    let per_token = n_kv.div_ceil(PIECE);
+    let mut loaded = None;
+    while let Some(piece) = task.step.take(n_tokens * per_token) {
+        let (t, first) = (piece / per_token, piece % per_token * PIECE);
+        if loaded != Some(t) {
+            for (h, out) in queries.chunks_exact_mut(d).enumerate() {
+                q.copy_row([h, t, 0], out);
+            }
+            weights.copy_row([t, 0, 0], by_head);
+            loaded = Some(t);
+        }
+        let cells = first..n_kv.min(first + PIECE);
+        let at = task.target.tile(t, 1, cells.clone());
+        // SAFETY: `tile` says that this part of a row is there; no other member takes the piece, and operands do not overlap the result
+        // (see `Step::new`).
+        let out = unsafe { std::slice::from_raw_parts_mut(at, cells.len()) };
+        for (out, first) in out.chunks_mut(CELLS).zip(cells.step_by(CELLS)) {
+            let args = MatMul {
+                ty: k.tensor.ty,
+                w: k.span(2, [0, first, 0], out.len()),
+                row_stride: k.tensor.nb[2],
+                m: out.len(),
+                k: d,
+                x: queries,
+                x_stride: d,
+                n: n_head,
+            };
+            // SAFETY: the products are this member's own, [`CELLS`] for each head.
+            unsafe { matmul(&args, products.as_mut_ptr(), CELLS, scratch) };
+            let (pos, seq) = (query_pos[t], query_seq[t]);
+            for (i, out) in out.iter_mut().enumerate() {
+                let (at, seqs) = (cell_pos[first + i], cell_seqs[first + i]);
+                let seen = (0..=pos).contains(&at) && (0..64).contains(&seq) && seqs >> seq & 1 == 1;
+                let products = products.chunks_exact(CELLS).zip(&*by_head);
+                *out = match seen {
+                    true => products.map(|(p, w)| w * p[i].max(0.0)).sum(),
+                    false => f32::NEG_INFINITY,
+                };
+            }
+        }
+    }
+}
