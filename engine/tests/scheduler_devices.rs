@@ -131,6 +131,7 @@ fn attend(g: &mut Graph, b: &Built, w: &Layer, il: usize, x: TensorId, n_tokens:
         max_bias: 0.0,
         causal: true,
         window: Window::None,
+        buckets: Buckets::None,
         selects: false,
     };
     let a = g

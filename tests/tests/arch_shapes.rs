@@ -48,6 +48,8 @@ arch_macros::arch! {
             dt: linear "ssm_dt" [n_embd -> n_head];
             decay: raw "ssm_decay" [1, n_head];
             dt_bias: raw "ssm_dt_bias" [n_head];
+            bonus: raw "bonus" [head_dim, n_head];
+            planes: vector "planes" [n_embd, n_part, 3];
             mixer_in: linear "mixer_in" [n_embd -> 2 * n_embd + 2 * n_part + n_head];
             mixer_conv: vector "mixer_conv" [4, n_embd + 2 * n_part];
             mixing: linear "mixing" [n_embd -> n_head * n_head];
@@ -82,7 +84,8 @@ arch_macros::arch! {
             let flat = merge(k) * 1.0;
             let attn = attention(rotated, k, v, scale = kq_scale, softcap = 30.0, alibi = 0.0, causal = true, sinks = sinks,
                                  window = standard(8, is_swa && il > 0)) * 1.0;
-            let projected = wo(attn);
+            let again = attention_over(rotated, il, head_dim_v, window = standard(8, is_swa && il > 0)) * 1.0;
+            let projected = wo(attn + again);
             let capped = softcap(clamp(projected, -8.0, 8.0), 5.0);
             let probs = softmax(capped);
             let sum = sum_rows(probs);
@@ -93,10 +96,13 @@ arch_macros::arch! {
             let repeated = repeat_heads(heads(left, 1), n_head) * 1.0;
             let convolved = short_conv(normed, conv, a);
             let step = softplus(dt(convolved));
-            let scanned = ssm_scan(heads(convolved, n_head), step, decay, heads(left, 1), heads(middle, 1), decay) * 1.0;
+            let scanned = ssm_scan(heads(wq(convolved), n_head), step, decay, heads(left, 1), heads(middle, 1), decay) * 1.0;
+            let six = wkv6(rotated, rotated, rotated, q, bonus) * 1.0;
+            let seven = wkv7(six, q, q, six, q, q) * 1.0;
+            let planar = matmul(part(planes, 1), previous(convolved)) * 1.0;
             let mixed_in_time = mamba2(mixer_in(convolved), inner = n_embd, n_state = n_part, n_group = 1, conv = mixer_conv,
                                        dt_bias = dt_bias, a = decay, d = dt_bias, eps = eps) * 1.0;
-            let remembered = linear_attention(k, k, heads(convolved, n_head), decay = heads(step, n_head),
+            let remembered = linear_attention(k, k, heads(wq(convolved), n_head), decay = heads(step, n_head),
                                               beta = heads(sigmoid(step), n_head), delta = true) * 1.0;
             let balanced = balance(mixing(normed), n_head, 3, 0.001);
             let streams = mix_heads(remembered, balanced);
@@ -107,7 +113,8 @@ arch_macros::arch! {
             let gated = if act == "gelu" { gelu(gate(scaled)) * up(scaled) } else { silu(gate(scaled)) * up(scaled) };
             let written = rust!([n_embd, T] => b.scale(unit, 1.0));
             x += down(gated) + act_unary + joined + longer[..n_embd] + written;
-            x += sum * 0.0 + merge(scanned) + mixed_in_time + merge(streams) + sum_rows(added_up);
+            x += sum * 0.0 + merge(scanned) + mixed_in_time + sum_rows(merge(seven)) + sum_rows(planar)
+                 + sum_rows(merge(streams)) + sum_rows(added_up);
             if n_expert > 0 {
                 x += moe(layered, router = router(layered), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
                          gating = sigmoid, n_used = n_expert_used, norm_weights = true, scale = 2.5, selection_bias = probs_b);
@@ -259,6 +266,7 @@ fn graph(header: &Gguf) -> Graph {
         rope_sections: base.rope_sections,
         rope: base.rope,
         n_rot: base.n_rot(),
+        rope_sections: base.rope_sections,
         causal: true,
         half_gelu: false,
         wanted: Wanted::Result,

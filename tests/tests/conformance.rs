@@ -25,9 +25,9 @@ fn check(name: &str, limit: f64, change: impl FnOnce(&mut engine::conformance::C
     let mut params = exact();
     change(&mut params);
     let found = fixture(name)
-        .nmse(archs::ALL, &params)
+        .compare(archs::ALL, &params, limit)
         .unwrap_or_else(|e| panic!("{name}: {e}"));
-    assert!(found < limit, "{name}: NMSE {found:.3e}, limit {limit:.0e}");
+    assert!(found.passes(), "{name}: {found:.3e?}");
 }
 
 /// Layers on two devices: the borders are where a scheduler goes wrong.

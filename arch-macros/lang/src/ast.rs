@@ -22,6 +22,8 @@ pub struct Decl {
     pub hparams: Vec<HparamItem>,
     /// Items of `tensors { … }`.
     pub tensors: Vec<TensorItem>,
+    /// `encoder { … }`
+    pub encoder: Option<Graph>,
     /// `graph { … }`
     pub graph: Option<Graph>,
     /// `embedding { … }`
@@ -68,9 +70,9 @@ pub struct Use {
     pub args: Vec<(Ident, TokenStream)>,
 }
 
-/// `graph { … }`
+/// `graph { … }` or `encoder { … }`
 pub struct Graph {
-    /// The word `graph`.
+    /// Its first word.
     pub span: Span,
     /// Its statements.
     pub body: Block,

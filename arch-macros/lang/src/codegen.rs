@@ -52,6 +52,7 @@ pub fn skeleton(name: &str) -> TokenStream {
             rope: ::core::option::Option::None,
             rope_with_sections: ::core::option::Option::None,
             bidirectional: false,
+            encoder: false,
             embeddings: false,
             projects: true,
             rank_pooling: ::core::option::Option::None,
@@ -337,6 +338,7 @@ fn arch_static(arch: &Arch) -> TokenStream {
     };
     let rope = rope_kind(Some(arch.rope));
     let rope_with_sections = rope_kind(arch.rope_with_sections);
+    let encoder = arch.encoder.is_some();
     let hparams = arch.hparams.iter().filter_map(hparam_decl);
     let tensors = arch.tensors.iter().map(|t| tensor_decl(arch, t));
     let test = arch.test.iter().map(|(name, size)| {
@@ -357,6 +359,7 @@ fn arch_static(arch: &Arch) -> TokenStream {
             rope: #rope,
             rope_with_sections: #rope_with_sections,
             bidirectional: #bidirectional,
+            encoder: #encoder,
             embeddings: #embeddings,
             projects: #projects,
             rank_pooling: #rank_pooling,

@@ -22,7 +22,14 @@ pub fn flow(arch: &Arch) -> Vec<FlowNode> {
         nodes: Vec::new(),
         of_var: vec![None; arch.vars.len()],
         in_layer: false,
+        encoded: None,
     };
+    if let Some(encoder) = &arch.encoder {
+        f.encoded = f.block(encoder);
+        if let Some(node) = f.encoded {
+            f.nodes[node].label = format!("encoded = {}", f.nodes[node].label);
+        }
+    }
     f.block(&arch.graph);
     if let Some(last) = f.nodes.last_mut()
         && !last.label.contains(" = ")
@@ -37,6 +44,8 @@ struct Flow<'a> {
     nodes: Vec<FlowNode>,
     of_var: Vec<Option<usize>>,
     in_layer: bool,
+    /// The encoder's result.
+    encoded: Option<usize>,
 }
 
 impl Flow<'_> {
@@ -133,6 +142,7 @@ impl Flow<'_> {
         let shape = value.shape.to_string();
         let (label, inputs) = match &value.kind {
             ValueKind::Var(var) => return self.of_var[var.0],
+            ValueKind::Encoded => return self.encoded,
             ValueKind::Embed(w, by) => (format!("{}[{}]", self.weight(*w), by.name()), vec![]),
             ValueKind::Linear(w, x) => (format!("linear {}", self.weight(*w)), vec![self.value(x)]),
             ValueKind::Weight(w) => (self.weight(*w), vec![]),

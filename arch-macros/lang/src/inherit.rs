@@ -114,6 +114,7 @@ fn merge(parent: Decl, child: Decl, errors: &mut Errors) -> Decl {
         result: child.result.or(parent.result),
         hparams: merge_hparams(parent.hparams, child.hparams, errors),
         tensors: merge_tensors(parent.tensors, child.tensors, errors),
+        encoder: child.encoder.or(parent.encoder),
         graph: child.graph.or(parent.graph),
         embedding: child.embedding.or(parent.embedding),
         rank: child.rank.or(parent.rank),

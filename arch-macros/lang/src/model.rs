@@ -31,8 +31,10 @@ pub struct Arch {
     pub tensors: Vec<Tensor>,
     /// Tensors that a file may hold and this graph does not use: (name, in each layer).
     pub ignored: Vec<(String, bool)>,
-    /// Names bound in the graph.
+    /// Names bound in the graphs.
     pub vars: Vec<Var>,
+    /// The graph of the encoder, whose result the graph sees as `encoded`.
+    pub encoder: Option<Block>,
     /// The graph.
     pub graph: Block,
     /// What becomes of the pooled rows of an embedding.
@@ -570,6 +572,8 @@ pub enum ValueKind {
     Var(VarId),
     /// Rows of an `embed`: `w[tokens]`
     Embed(usize, RowsBy),
+    /// `encoded`, the encoder's result.
+    Encoded,
     /// `w(x)`
     Linear(usize, Box<Value>),
     /// A vector as an operand.

@@ -263,6 +263,7 @@ pub static OPS: &[OpSpec] = &[
                 keyword("causal", Bool),
                 keyword_some("sinks", Vector),
                 keyword("window", Window),
+                keyword_some("relative", ParamKind::Tensor),
                 keyword_some("v_in_k", Int),
                 keyword_some("up_to", Int),
                 keyword_some("selection", ParamKind::Tensor),
@@ -270,7 +271,37 @@ pub static OPS: &[OpSpec] = &[
             attention,
             Emit::Struct("attention", "AttentionArgs"),
             "stores k and v in the layer's cache and attends: q [dk, n, T], k [dk, m, T], v [dv, m, T] -> [dv * n, T]; \
-             scale is 1/sqrt(dk) unless given; without v the first `v_in_k` elements of each key are its value; of cells outside a `selection` nothing is seen; contexts of more than `up_to` tokens are refused",
+             scale is 1/sqrt(dk) unless given; `relative` [n, buckets] are biases by relative position (T5's buckets); \
+             without v the first `v_in_k` elements of each key are its value; of cells outside a `selection` nothing is seen; contexts of more than `up_to` tokens are refused",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "attention_over",
+            &[
+                tensor("q"),
+                positional("layer", Int),
+                positional("dv", Int),
+                keyword_some("scale", Float),
+                keyword("softcap", Float),
+                keyword_some("sinks", Vector),
+                keyword("window", Window),
+            ],
+            attention_over,
+            Emit::Struct("attention_over", "AttentionArgs"),
+            "attends over what an earlier layer stored, with values of size dv, in the same window: q [dk, n, T] -> [dv * n, T]",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "cross_attention",
+            &[tensor("q"), tensor("k"), tensor("v"), keyword_some("scale", Float)],
+            cross_attention,
+            Emit::Struct("cross_attention", "AttentionArgs"),
+            "attends to what was encoded of the token's sequence, with k and v made of `encoded` [n_embd, T_encoded] and not stored: \
+             q [dk, n, T], k [dk, m, T_encoded], v [dv, m, T_encoded] -> [dv * n, T]; scale is 1/sqrt(dk) unless given",
         )
     },
     OpSpec {
@@ -310,6 +341,49 @@ pub static OPS: &[OpSpec] = &[
             Emit::Method("ssm_scan"),
             "selective scan of Mamba over states [n, p, h] that the layer keeps: x [p, h, T], dt [h, T] (after its softplus), \
              a [n or 1, h] or [h], b and c [n, g, T] -> [p, h, T]; x times `d` (one element per head) is added",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "previous",
+            X,
+            same_as_x,
+            Emit::Method("previous"),
+            "x [c, T] as it was one token before, which the layer keeps; zeros for the first token",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "wkv6",
+            &[
+                tensor("r"),
+                tensor("k"),
+                tensor("v"),
+                tensor("w"),
+                positional("u", Vector),
+            ],
+            wkv,
+            Emit::Method("wkv6"),
+            "time mixing of RWKV 6 over states [d, d, h] that the layer keeps: [d, h, T] each, u [d, h] -> [d, h, T]",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "wkv7",
+            &[
+                tensor("r"),
+                tensor("w"),
+                tensor("k"),
+                tensor("v"),
+                tensor("a"),
+                tensor("b"),
+            ],
+            wkv,
+            Emit::Method("wkv7"),
+            "time mixing of RWKV 7 over states [d, d, h] that the layer keeps: [d, h, T] each -> [d, h, T]",
         )
     },
     OpSpec {
@@ -427,7 +501,21 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("x"), positional("n", Int)],
         repeat_heads,
         Emit::Method("repeat_heads"),
-        "the one head of x for each of n heads: [d, 1, T] -> [d, n, T]",
+        "each head of x for n / m heads in a row: [d, m, T] -> [d, n, T]",
+    ),
+    op(
+        "part",
+        &[positional("w", Vector), positional("i", Int)],
+        part,
+        Emit::Method("part"),
+        "part i of a declared tensor along its last dimension",
+    ),
+    op(
+        "matmul",
+        &[tensor("a"), tensor("x")],
+        matmul,
+        Emit::Method("matmul"),
+        "the product of two computed tensors: a [k, m], x [k, T] -> [m, T]",
     ),
     op(
         "sum_heads",
@@ -668,6 +756,16 @@ fn attention_temperature(_: &mut Call<'_>) -> Option<Shape> {
 }
 
 fn attention(c: &mut Call<'_>) -> Option<Shape> {
+    let tokens = c.shape("q")?.dim(2);
+    attends(c, &tokens, "the tokens of `q`")
+}
+
+fn cross_attention(c: &mut Call<'_>) -> Option<Shape> {
+    attends(c, &Dim::symbol("T_encoded"), "the encoded tokens")
+}
+
+/// The shape of attention to `n_keys` keys.
+fn attends(c: &mut Call<'_>, n_keys: &Dim, why: &str) -> Option<Shape> {
     let (q, k) = (c.shape("q")?, c.shape("k")?);
     let dv = match (c.shape("v"), c.dim("v_in_k")) {
         (Some(v), None) => v.dim(0),
@@ -689,10 +787,18 @@ fn attention(c: &mut Call<'_>) -> Option<Shape> {
     }
     c.want("k", 0, &q.dim(0), "dimension 0 of `q`");
     c.want("v", 1, &k.dim(1), "the heads of `k`");
-    c.want("k", 2, &q.dim(2), "the tokens of `q`");
-    c.want("v", 2, &q.dim(2), "the tokens of `q`");
+    c.want("k", 2, n_keys, why);
+    c.want("v", 2, n_keys, why);
     c.want("sinks", 0, &q.dim(1), "the heads of `q`");
+    c.want("relative", 0, &q.dim(1), "the heads of `q`");
     Some(Shape(vec![dv.mul(&q.dim(1)), q.dim(2)]))
+}
+
+fn attention_over(c: &mut Call<'_>) -> Option<Shape> {
+    let (q, dv) = (c.shape("q")?, c.dim("dv")?);
+    c.want("sinks", 0, &q.dim(1), "the heads of `q`");
+    c.rank("q", 3, "[dk, n, T]", CUT_FIRST)
+        .then(|| Shape(vec![dv.mul(&q.dim(1)), q.dim(2)]))
 }
 
 fn short_conv(c: &mut Call<'_>) -> Option<Shape> {
@@ -730,6 +836,22 @@ fn ssm_scan(c: &mut Call<'_>) -> Option<Shape> {
         c.want("a", 0, &b.dim(0), "dimension 0 of `b`, or 1");
     }
     Some(x)
+}
+
+fn wkv(c: &mut Call<'_>) -> Option<Shape> {
+    let r = c.shape("r")?;
+    if !c.rank("r", 3, "[d, h, T]", CUT_FIRST) {
+        return None;
+    }
+    for i in 0..3 {
+        for name in ["k", "v", "w", "a", "b"] {
+            c.want(name, i, &r.dim(i), "as in `r`");
+        }
+    }
+    for i in 0..2 {
+        c.want("u", i, &r.dim(i), "as in `r`");
+    }
+    Some(r)
 }
 
 fn linear_attention(c: &mut Call<'_>) -> Option<Shape> {
@@ -820,8 +942,7 @@ fn sum_rows(c: &mut Call<'_>) -> Option<Shape> {
 
 fn repeat_heads(c: &mut Call<'_>) -> Option<Shape> {
     let (x, n) = (c.shape("x")?, c.dim("n")?);
-    c.want("x", 1, &Dim::constant(1), "one head");
-    c.rank("x", 3, "[d, 1, T]", CUT_FIRST)
+    c.rank("x", 3, "[d, m, T]", CUT_FIRST)
         .then(|| Shape(vec![x.dim(0), n, x.dim(2)]))
 }
 
@@ -836,6 +957,25 @@ fn mix_heads(c: &mut Call<'_>) -> Option<Shape> {
     c.want("m", 0, &x.dim(1).mul(&x.dim(1)), "the heads of `x` twice");
     c.want("m", 1, &x.dim(2), "the tokens of `x`");
     c.rank("x", 3, "[d, n, T]", CUT_FIRST).then_some(x)
+}
+
+fn part(c: &mut Call<'_>) -> Option<Shape> {
+    let w = c.shape("w")?;
+    if w.rank() < 2 {
+        c.fail("w", format!("`part` takes `w` with two dimensions or more, got {w}"));
+        return None;
+    }
+    let mut dims: Vec<Dim> = (0..w.rank() - 1).map(|i| w.dim(i)).collect();
+    while dims.len() > 1 && dims.last() == Some(&Dim::constant(1)) {
+        dims.pop();
+    }
+    Some(Shape(dims))
+}
+
+fn matmul(c: &mut Call<'_>) -> Option<Shape> {
+    let (a, x) = (c.shape("a")?, c.shape("x")?);
+    c.want("x", 0, &a.dim(0), "dimension 0 of `a`");
+    c.rank("a", 2, "[k, m]", "").then(|| x.with_dim0(a.dim(1)))
 }
 
 fn row(c: &mut Call<'_>) -> Option<Shape> {

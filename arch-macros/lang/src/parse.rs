@@ -11,7 +11,7 @@
 //!           | "result" ":" ( "logits" | "embeddings" ) ";"          (* as the graph says, or without its last projection *)
 //!           | "hparams" "{" { hparam } "}"
 //!           | "tensors" "{" { tensor | group | layers } "}"
-//!           | "graph" "{" { stmt | loop } [ EXPR ] "}"              (* later: "graph" IDENT *)
+//!           | ( "graph" | "encoder" ) "{" { stmt | loop } [ EXPR ] "}"
 //!           | "embedding" "{" { stmt } EXPR "}"                     (* of the rows `pooled` *)
 //!           | "rank" [ "(" ( "mean" | "cls" | "last" ) ")" ] "{" { stmt } EXPR "}"
 //!           | function                                              (* see `fragment` *)
@@ -61,7 +61,7 @@ use crate::ast::{
 };
 use crate::diag::{Errors, did_you_mean};
 
-const SECTIONS: [&str; 11] = [
+const SECTIONS: [&str; 12] = [
     "name",
     "like",
     "rope",
@@ -69,6 +69,7 @@ const SECTIONS: [&str; 11] = [
     "result",
     "hparams",
     "tensors",
+    "encoder",
     "graph",
     "embedding",
     "rank",
@@ -139,7 +140,8 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
         "rank" => decl.rank.is_some(),
         "hparams" => !decl.hparams.is_empty(),
         "tensors" => !decl.tensors.is_empty(),
-        "graph" => decl.graph.is_some() && !input.peek(Ident),
+        "graph" => decl.graph.is_some(),
+        "encoder" => decl.encoder.is_some(),
         "test" => decl.test.is_some(),
         _ => false,
     };
@@ -182,21 +184,12 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
         }
         "tensors" => decl.tensors = tensor_items(input, true, errors)?,
         "graph" => {
-            let named = if input.peek(Ident) {
-                Some(input.parse::<Ident>()?)
-            } else {
-                None
-            };
-            let body = graph_block(input, errors)?;
-            match named {
-                Some(name) => errors.syntax(&not_yet(name.span(), "a second, named graph is")),
-                None => {
-                    decl.graph = Some(Graph {
-                        span: word.span(),
-                        body,
-                    })
-                }
-            }
+            let (span, body) = (word.span(), graph_block(input, errors)?);
+            decl.graph = Some(Graph { span, body });
+        }
+        "encoder" => {
+            let (span, body) = (word.span(), graph_block(input, errors)?);
+            decl.encoder = Some(Graph { span, body });
         }
         "test" => decl.test = Some(test(word.span(), input)?),
         "like" => {
@@ -207,7 +200,7 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
         _ => {
             let hint = did_you_mean(&text, SECTIONS);
             let message = format!(
-                "expected `name`, `like`, `rope`, `attention`, `result`, `hparams`, `tensors`, `graph`, `embedding`, `rank`, `fn` or `test`, found `{text}`{hint}"
+                "expected `name`, `like`, `rope`, `attention`, `result`, `hparams`, `tensors`, `encoder`, `graph`, `embedding`, `rank`, `fn` or `test`, found `{text}`{hint}"
             );
             return Err(syn::Error::new(word.span(), message));
         }

@@ -6,7 +6,7 @@ use kernels::GgmlType;
 use kernels::GgmlType::{F32, I32, I64};
 
 use super::BackendError;
-use crate::graph::{Attention, Graph, MAX_SRC, Op, Recurrence, Tensor, TensorId, Window};
+use crate::graph::{Attention, Buckets, Graph, MAX_SRC, Op, Recurrence, Tensor, TensorId, Window};
 
 /// Why a node cannot be computed.
 pub(super) type Flaw = &'static str;
@@ -303,7 +303,18 @@ fn attention(n: &Node, p: &Attention) -> Result<(), Flaw> {
         )?;
     }
     let n_sources = n.node.sources().count();
-    ensure(n_sources >= 7 + usize::from(p.selects), "an operand is missing")?;
+    let biased = p.buckets != Buckets::None;
+    ensure(
+        n_sources >= 7 + usize::from(p.selects) + usize::from(biased),
+        "an operand is missing",
+    )?;
+    if biased {
+        let table = n.floats(7)?;
+        let fits = table.ne[0] == n_head && table.ne[2..] == [1, 1];
+        ensure(fits, "not one bias per head and bucket")?;
+        let rows = 2..=Buckets::MAX_ROWS;
+        ensure(rows.contains(&table.ne[1]), "too few or too many buckets")?;
+    }
     let (sinks, selection) = p.optional_sources(n_sources);
     if let Some(i) = sinks {
         ensure(n.floats(i)?.ne[0] == n_head, "not one sink per head")?;

@@ -2,7 +2,7 @@
 
 use kernels::GgmlType;
 
-use crate::graph::{Attention, Flags, Home, Name, Rope, RopeKind, TensorId, Window};
+use crate::graph::{Attention, Buckets, Flags, Home, Name, Rope, RopeKind, TensorId, Window};
 use crate::model::Vector;
 
 use super::Builder;
@@ -117,6 +117,8 @@ pub struct AttentionArgs {
     pub window: Window,
     /// The model leaves cells out where there are more than this, which is not done here: longer contexts are refused.
     pub up_to: Option<usize>,
+    /// Biases by relative position, `[n_head, n_buckets]`.
+    pub relative: Option<TensorId>,
     /// Without values of their own: this many leading elements of each key head are its value. Only keys are stored then.
     pub v_in_k: Option<usize>,
     /// Cells that each token may see, from [`Builder::index_cells`].
@@ -132,11 +134,24 @@ impl Default for AttentionArgs {
             causal: true,
             sinks: None,
             window: Window::None,
+            relative: None,
             v_in_k: None,
             up_to: None,
             selection: None,
         }
     }
+}
+
+/// Keys and values of one attention call, as later ones of the graph may attend over them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StoredKeys {
+    layer: u32,
+    /// `[dk, n_head_kv, n_kv]`
+    keys: TensorId,
+    /// `[dv, n_head_kv, n_kv]`
+    values: TensorId,
+    pool: usize,
+    window: Window,
 }
 
 /// A standard sliding window of `n` positions where `on`.
@@ -223,27 +238,88 @@ impl Builder<'_> {
         if let Some(max) = args.up_to.filter(|&max| self.params.n_ctx > max) {
             self.fail_chosen_cells(max);
         }
+        let stored = self.store_keys(k, v, args);
+        self.attend(q, stored, args)
+    }
+
+    /// Attends with `q [dk, n_head, T]` over the keys and values, of size `dv`, that `layer` stored last: `[dv * n_head, T]`. The
+    /// window is the own one; it must not see more than that of the layer keeps.
+    pub fn attention_over(&mut self, q: TensorId, layer: usize, dv: usize, args: AttentionArgs) -> TensorId {
+        let stored = self
+            .inputs
+            .stored
+            .iter()
+            .rev()
+            .find(|s| s.layer == layer as u32)
+            .copied();
+        let Some(stored) = stored.filter(|s| self.g.tensor(s.values).ne[0] == dv && s.window == args.window) else {
+            self.fail_no_keys(layer);
+            return q;
+        };
+        self.attend(q, stored, args)
+    }
+
+    /// Puts the keys and values of the tokens into a slot of their own of the layer's memory.
+    fn store_keys(&mut self, k: TensorId, v: Option<TensorId>, args: AttentionArgs) -> StoredKeys {
         let (keys, values, pool) = self.remember(k, v, &args);
         let values = values.unwrap_or_else(|| self.slice(keys, 0, args.v_in_k.unwrap_or(0)));
+        let stored = StoredKeys {
+            layer: self.layer.unwrap_or(0),
+            keys,
+            values,
+            pool,
+            window: args.window,
+        };
+        self.inputs.stored.push(stored);
+        stored
+    }
+
+    fn attend(&mut self, q: TensorId, stored: StoredKeys, args: AttentionArgs) -> TensorId {
+        let StoredKeys { keys, values, pool, .. } = stored;
         let n_kv = self.g.tensor(keys).ne[2];
         let (cell_pos, cell_seq) = self.cell_inputs(pool, n_kv);
+        self.attend_to([q, keys, values, cell_pos, cell_seq], args)
+    }
+
+    /// Attends with `q [dk, n_head, T]` to keys and values of what was encoded, `k [dk, n_head_kv, T_encoded]` and
+    /// `v [dv, n_head_kv, T_encoded]`, wherever it stands in the token's sequence: `[dv * n_head, T]`.
+    pub fn cross_attention(&mut self, q: TensorId, k: TensorId, v: TensorId, args: AttentionArgs) -> TensorId {
+        let ne = [self.params.n_encoded, 1, 1, 1];
+        let (g, inputs) = (&mut *self.g, &mut self.inputs.encoded);
+        let pos = *inputs
+            .positions
+            .get_or_insert_with(|| g.input(GgmlType::I32, ne, "encoded_positions"));
+        let seq = *inputs
+            .sequences
+            .get_or_insert_with(|| g.input(GgmlType::I64, ne, "encoded_sequences"));
+        self.attend_to([q, k, v, pos, seq], AttentionArgs { causal: false, ..args })
+    }
+
+    /// Attention of queries to keys and values with their positions and sequences.
+    fn attend_to(&mut self, [q, keys, values, cell_pos, cell_seq]: [TensorId; 5], args: AttentionArgs) -> TensorId {
         let (pos, seq) = (self.positions(), self.sequences());
-        let mut src = [q, keys, values, cell_pos, cell_seq, pos, seq, q, q];
+        let mut src = [q, keys, values, cell_pos, cell_seq, pos, seq, q, q, q];
         let mut n_src = 7;
         let sinks = args.sinks.map(|sinks| self.leaf(sinks.0));
-        for optional in [sinks, args.selection].into_iter().flatten() {
-            src[n_src] = optional;
+        for extra in [args.relative, sinks, args.selection].into_iter().flatten() {
+            src[n_src] = extra;
             n_src += 1;
         }
+        let causal = args.causal && self.params.causal;
         let params = Attention {
             scale: args
                 .scale
                 .unwrap_or_else(|| 1.0 / (self.g.tensor(q).ne[0] as f32).sqrt()),
             softcap: args.softcap,
             max_bias: args.alibi,
-            causal: args.causal && self.params.causal,
+            causal,
             window: args.window,
             selects: args.selection.is_some(),
+            buckets: match args.relative {
+                None => Buckets::None,
+                Some(_) if causal => Buckets::Past,
+                Some(_) => Buckets::Around,
+            },
         };
         let y = self.g.attention(params, &src[..n_src]);
         let y = self.ok(y, q);

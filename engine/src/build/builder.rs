@@ -40,6 +40,14 @@ pub enum BuildError {
         /// The last named value before the error.
         value: String,
     },
+    /// Attention over what another layer should have stored.
+    #[error("{value}: layer {layer} has not stored keys and values of this size and window before")]
+    NoKeys {
+        /// The last named value before the error.
+        value: String,
+        /// The other layer.
+        layer: usize,
+    },
     /// Embeddings of a graph that does not end in a projection.
     #[error(
         "the graph of this architecture does not end in a projection: it has no hidden states to take embeddings from"
@@ -119,6 +127,12 @@ pub struct BuildParams {
     pub n_tokens: usize,
     /// Tokens whose output is wanted.
     pub n_outputs: usize,
+    /// The graph is that of the encoder.
+    pub encoder: bool,
+    /// Rows of what was encoded; 0 in graphs that do not look at it.
+    pub n_encoded: usize,
+    /// Width of the residual stream, and so of what was encoded.
+    pub n_embd: usize,
     /// Length of the context.
     pub n_ctx: usize,
     /// The architecture's rope kind.
@@ -308,6 +322,12 @@ impl<'a> Builder<'a> {
         })
     }
 
+    /// [`Builder::weight`] of a tensor that may be absent, where the graph cannot do without it.
+    pub fn weight_or_fail(&mut self, v: Option<Vector>) -> TensorId {
+        let v = self.present(&v);
+        self.weight(v)
+    }
+
     /// A weight as a leaf of this graph, added once.
     pub fn weight(&mut self, v: impl Into<Vector>) -> TensorId {
         self.leaf(v.into().0)
@@ -347,6 +367,17 @@ impl<'a> Builder<'a> {
             .inputs
             .positions
             .get_or_insert_with(|| g.input(GgmlType::I32, [n, 1, 1, 1], "positions"))
+    }
+
+    /// What was encoded, f32 `[n_embd, T_encoded]`.
+    pub fn encoded(&mut self) -> TensorId {
+        let ne = [self.params.n_embd, self.params.n_encoded, 1, 1];
+        let g = &mut *self.g;
+        *self
+            .inputs
+            .encoded
+            .rows
+            .get_or_insert_with(|| g.input(GgmlType::F32, ne, "encoded"))
     }
 
     /// Positions along all axes, i32 `[T, axes]`.
@@ -512,10 +543,37 @@ impl<'a> Builder<'a> {
         self.ok(y, x)
     }
 
-    /// The one head of `x` `[d, 1, T]` for each of `n` heads: `[d, n, T]`.
+    /// Each of the heads of `x` `[d, m, T]` for `n / m` heads in a row: `[d, n, T]`.
     pub fn repeat_heads(&mut self, x: TensorId, n: usize) -> TensorId {
-        let ne = self.g.tensor(x).ne;
-        let y = self.g.repeat(x, [ne[0], n, ne[2], ne[3]]);
+        let [d, m, t, _] = self.g.tensor(x).ne;
+        if m == 1 {
+            let y = self.g.repeat(x, [d, n, t, 1]);
+            return self.ok(y, x);
+        }
+        let dense = self.dense(x);
+        let apart = self.g.reshape(dense, [d, 1, m, t]);
+        let apart = self.ok(apart, x);
+        let y = self.g.repeat(apart, [d, n / m.max(1), m, t]);
+        let y = self.ok(y, x);
+        let y = self.g.reshape(y, [d, n, t, 1]);
+        self.ok(y, x)
+    }
+
+    /// Part `i` of a declared tensor along its last dimension of more than one element.
+    pub fn part(&mut self, w: Vector, i: usize) -> TensorId {
+        let w = self.leaf(w.0);
+        let t = self.g.tensor(w);
+        let last = (1..4).rev().find(|&d| t.ne[d] > 1).unwrap_or(1);
+        let (mut ne, nb) = (t.ne, t.nb);
+        ne[last] = 1;
+        let offset = i.saturating_mul(nb[last]).min(t.nbytes());
+        let y = self.g.view(w, ne, nb, offset);
+        self.ok(y, w)
+    }
+
+    /// The product of two computed tensors, `a [k, m]` and `x [k, T]`: `[m, T]`.
+    pub fn matmul(&mut self, a: TensorId, x: TensorId) -> TensorId {
+        let y = self.g.mul_mat(a, x);
         self.ok(y, x)
     }
 
@@ -656,6 +714,11 @@ impl<'a> Builder<'a> {
     pub(super) fn fail_no_ups(&mut self) {
         let value = self.last_name.to_string();
         self.fail(BuildError::NoUps { value });
+    }
+
+    pub(super) fn fail_no_keys(&mut self, layer: usize) {
+        let value = self.last_name.to_string();
+        self.fail(BuildError::NoKeys { value, layer });
     }
 
     pub(super) fn fail_no_memory(&mut self) {

@@ -2,6 +2,8 @@
 
 use crate::graph::TensorId;
 
+use super::attention::StoredKeys;
+
 /// Input tensors of a graph; `None` where the graph does not use them.
 #[derive(Clone, Debug, Default)]
 pub struct Inputs {
@@ -15,6 +17,8 @@ pub struct Inputs {
     pub sequences: Option<TensorId>,
     /// Rows whose output is wanted, i32 `[n_outputs]`.
     pub out_ids: Option<TensorId>,
+    /// What was encoded.
+    pub encoded: EncodedInputs,
     /// Share of each token in the mean of each sequence, f32 `[T, S]`.
     pub shares: Option<TensorId>,
     /// Per adapter whose scale differs between sequences: the scale for each token, f32 `[1, T]`.
@@ -23,6 +27,19 @@ pub struct Inputs {
     pub states: Option<(TensorId, TensorId)>,
     /// Per pool of the KV memory.
     pub pools: Vec<PoolInputs>,
+    /// What attention calls stored so far; here so that its memory is kept from graph to graph.
+    pub(super) stored: Vec<StoredKeys>,
+}
+
+/// Inputs that describe what was encoded.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EncodedInputs {
+    /// The encoder's result, f32 `[n_embd, n_encoded]`.
+    pub rows: Option<TensorId>,
+    /// Position of each row, i32 `[n_encoded]`.
+    pub positions: Option<TensorId>,
+    /// Sequences of each row, one bit per sequence, i64 `[n_encoded]`.
+    pub sequences: Option<TensorId>,
 }
 
 /// Inputs that describe one pool of cells.
@@ -44,10 +61,12 @@ impl Inputs {
         self.axes = None;
         self.sequences = None;
         self.out_ids = None;
+        self.encoded = EncodedInputs::default();
         self.shares = None;
         self.adapter_scales.clear();
         self.states = None;
         self.pools.clear();
         self.pools.resize(n_pools, PoolInputs::default());
+        self.stored.clear();
     }
 }

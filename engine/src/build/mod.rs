@@ -23,7 +23,7 @@ pub use attention::{
     AttentionArgs, CacheView, KvSlot, KvSpec, MemorySpecs, PoolView, RopeArgs, chunked, standard, symmetric,
 };
 pub use builder::{BuildError, BuildParams, Builder, WeightLeaf, WeightPart};
-pub use inputs::{Inputs, PoolInputs};
+pub use inputs::{EncodedInputs, Inputs, PoolInputs};
 pub use linear_attention::LinearAttentionArgs;
 pub use moe::{Gating, MoeArgs};
 pub use pool::{Pooling, Wanted};

@@ -146,6 +146,22 @@ impl Builder<'_> {
         self.add(y, direct)
     }
 
+    /// `x [c, T]` as it was one token before, zeros for the first token of a sequence: `[c, T]`.
+    pub fn previous(&mut self, x: TensorId) -> TensorId {
+        self.recur(Recurrence::Previous, &[x])
+    }
+
+    /// Time mixing of RWKV 6, see [`Recurrence::Wkv6`]: `r`, `k`, `v`, `w [d, h, T]`, `u [d, h]` -> `[d, h, T]`.
+    pub fn wkv6(&mut self, r: TensorId, k: TensorId, v: TensorId, w: TensorId, u: Vector) -> TensorId {
+        let u = self.leaf(u.0);
+        self.recur(Recurrence::Wkv6, &[r, k, v, w, u])
+    }
+
+    /// Time mixing of RWKV 7, see [`Recurrence::Wkv7`]: `[d, h, T]` each -> `[d, h, T]`.
+    pub fn wkv7(&mut self, r: TensorId, w: TensorId, k: TensorId, v: TensorId, a: TensorId, b: TensorId) -> TensorId {
+        self.recur(Recurrence::Wkv7, &[r, w, k, v, a, b])
+    }
+
     /// States f32 `[row, n_cells]` of the next recurrent op: those of the layer's memory, or a stand-in for a probe.
     fn state(&mut self, row: usize) -> TensorId {
         let slot = self.n_states;

@@ -12,7 +12,8 @@ use crate::model::{Model, RopeScaling};
 use crate::sched::{Observer, SchedParams, Scheduler};
 
 use super::adapt::Adapters;
-use super::batch::{Batch, BatchToken, MAX_SEQUENCES, ubatch_end};
+use super::batch::{Batch, BatchToken, MAX_SEQUENCES, SeqSet, ubatch_end};
+use super::encode::Encoded;
 use super::hybrid::{Memory, PlaceError};
 use super::memory::Span;
 use super::pooled::Pooled;
@@ -41,6 +42,7 @@ pub struct Context {
     pub(super) sched: Scheduler,
     pub(super) graph: BuiltGraph,
     pub(super) adapters: Adapters,
+    pub(super) encoded: Encoded,
     outputs: Outputs,
     pooled: Pooled,
     staging: Staging,
@@ -53,7 +55,7 @@ pub(super) struct BuiltGraph {
     pub graph: Graph,
     pub leafs: Vec<Option<TensorId>>,
     inputs: Inputs,
-    result: Option<TensorId>,
+    pub result: Option<TensorId>,
     /// `None` after anything that makes the graph stale.
     pub built_for: Option<(BuildParams, CacheView)>,
 }
@@ -122,6 +124,7 @@ impl Context {
             sched,
             graph,
             adapters: Adapters::default(),
+            encoded: Encoded::default(),
             outputs: Outputs::default(),
             pooled,
             staging: Staging::default(),
@@ -229,8 +232,9 @@ impl Context {
         self.outputs.logits.get(row * width..(row + 1) * width)
     }
 
-    /// Forgets all sequences.
+    /// Forgets all sequences, encoded ones too.
     pub fn clear(&mut self) {
+        self.encoded.clear();
         self.memory.clear();
     }
 
@@ -239,14 +243,18 @@ impl Context {
         self.memory.remove(seq, span(range))
     }
 
-    /// Makes `to` share a range of positions of `from`.
+    /// Makes `to` share a range of positions of `from`, and all that was encoded for it.
     pub fn seq_cp(&mut self, from: usize, to: usize, range: impl RangeBounds<usize>) -> Result<(), MemoryError> {
-        self.memory.copy(from, to, span(range))
+        self.memory.copy(from, to, span(range))?;
+        self.encoded.share(from, to);
+        Ok(())
     }
 
     /// Removes all sequences but one.
     pub fn seq_keep(&mut self, seq: usize) -> Result<(), MemoryError> {
-        self.memory.keep(seq)
+        self.memory.keep(seq)?;
+        self.encoded.keep(seq);
+        Ok(())
     }
 
     /// Moves a range of positions of a sequence by `delta`.
@@ -255,9 +263,6 @@ impl Context {
     }
 
     fn check(&self, tokens: &[BatchToken]) -> Result<(), DecodeError> {
-        if tokens.is_empty() {
-            return Err(DecodeError::EmptyBatch);
-        }
         // Room first: a prompt that is too long for the context is told so, whatever the batch size.
         let used = self.memory.n_used();
         if self.memory.is_limited() && used + tokens.len() > self.n_ctx {
@@ -274,8 +279,26 @@ impl Context {
                 max,
             });
         }
+        self.check_tokens(tokens, std::array::from_fn(|seq| self.memory.next_pos(seq)))?;
+        if self.model.arch().encoder {
+            let seqs = tokens.iter().fold(0, |all, t| all | t.seqs.0);
+            if let Some(seq) = SeqSet(seqs).iter().find(|&seq| !self.encoded.has(seq)) {
+                return Err(DecodeError::NotEncoded { seq });
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks ids, sequences and positions, which go on from `next` of each sequence.
+    pub(super) fn check_tokens(
+        &self,
+        tokens: &[BatchToken],
+        mut next: [i32; MAX_SEQUENCES],
+    ) -> Result<(), DecodeError> {
+        if tokens.is_empty() {
+            return Err(DecodeError::EmptyBatch);
+        }
         let n_vocab = self.model.base().n_vocab();
-        let mut next = [None; MAX_SEQUENCES];
         for (index, t) in tokens.iter().enumerate() {
             if t.token as usize >= n_vocab {
                 return Err(DecodeError::Token {
@@ -292,7 +315,7 @@ impl Context {
                 return Err(DecodeError::Adapters { index });
             }
             for seq in t.seqs.iter() {
-                let expected = next[seq].unwrap_or_else(|| self.memory.next_pos(seq));
+                let expected = next[seq];
                 if t.pos != expected || t.pos == i32::MAX {
                     return Err(DecodeError::Position {
                         index,
@@ -301,7 +324,7 @@ impl Context {
                         found: t.pos,
                     });
                 }
-                next[seq] = Some(expected + 1);
+                next[seq] = expected + 1;
             }
         }
         Ok(())
@@ -349,13 +372,13 @@ impl Context {
             self.params.n_threads_batch
         };
         self.sched.set_threads(n_threads);
-        self.set_inputs(tokens)?;
+        self.set_inputs(tokens, self.model.bidirectional())?;
         self.sched.compute(&self.graph.graph)?;
         self.read_outputs(n_outputs)
     }
 
     /// Builds and allocates the graph unless the last one serves.
-    fn build(&mut self, params: BuildParams) -> Result<(), DecodeError> {
+    pub(super) fn build(&mut self, params: BuildParams) -> Result<(), DecodeError> {
         let wanted = (&params, self.memory.view());
         if self.graph.built_for.as_ref().is_some_and(|(p, v)| (p, v) == wanted) {
             self.perf.n_reused += 1;
@@ -369,11 +392,12 @@ impl Context {
         Ok(())
     }
 
-    fn build_params(&self, n_tokens: usize, n_outputs: usize) -> BuildParams {
+    pub(super) fn build_params(&self, n_tokens: usize, n_outputs: usize) -> BuildParams {
         BuildParams {
             n_tokens,
             // A graph without outputs would compute nothing that is wanted but the cache: one row keeps it whole and simple.
             n_outputs: n_outputs.max(1),
+            n_encoded: self.encoded.len(),
             wanted: self.pooled.wanted(n_outputs),
             ..build_params(&self.model, &self.params, self.n_ctx, self.rope)
         }
@@ -383,15 +407,20 @@ impl Context {
     pub(super) fn reserve(&mut self) -> Result<(), ContextError> {
         let n_tokens = self.params.n_ubatch.min(self.n_ctx);
         self.memory.set_view(true);
+        let mut n_encoded = 0;
+        if self.model.arch().encoder {
+            n_encoded = self.n_encode_max();
+            let params = self.encoder_params(n_encoded);
+            self.plan(params)?;
+            self.encoded.reserve(params.n_embd, n_encoded);
+        }
         for (n_tokens, n_outputs) in [
             (n_tokens, self.params.n_outputs_max.min(n_tokens)),
             (1, 1),
             (n_tokens, 1),
         ] {
             let params = self.build_params(n_tokens, n_outputs);
-            self.graph
-                .build(&self.model, params, self.memory.view(), &self.adapters.adaptation)?;
-            self.sched.reserve(&mut self.graph.graph)?;
+            self.plan(BuildParams { n_encoded, ..params })?;
         }
         self.outputs.reserve(
             self.params.n_outputs_max,
@@ -403,7 +432,15 @@ impl Context {
         Ok(())
     }
 
-    fn set_inputs(&mut self, tokens: &[BatchToken]) -> Result<(), DecodeError> {
+    /// Reserves memory for the graph of these sizes.
+    fn plan(&mut self, params: BuildParams) -> Result<(), ContextError> {
+        self.graph
+            .build(&self.model, params, self.memory.view(), &self.adapters.adaptation)?;
+        Ok(self.sched.reserve(&mut self.graph.graph)?)
+    }
+
+    /// Fills the inputs. `whole`: the graph is one over the batch, without a memory.
+    pub(super) fn set_inputs(&mut self, tokens: &[BatchToken], whole: bool) -> Result<(), DecodeError> {
         let (inputs, graph, sched) = (&self.graph.inputs, &self.graph.graph, &mut self.sched);
         let Staging { i32s, i64s } = &mut self.staging;
         let mut write = |id: Option<TensorId>, values: &mut dyn Iterator<Item = i32>| match id {
@@ -436,7 +473,7 @@ impl Context {
             let scale = |t: &BatchToken| self.adapters.scale(k, t.seqs).to_bits() as i32;
             write(scales, &mut tokens.iter().map(scale))?;
         }
-        if self.model.bidirectional() {
+        if whole {
             // The cells that attention sees are the tokens themselves.
             for pool in &inputs.pools {
                 write(pool.positions, &mut tokens.iter().map(|t| t.pos))?;
@@ -446,6 +483,10 @@ impl Context {
                     sched.set_input(graph, id, bytemuck::cast_slice(i64s))?;
                 }
             }
+        }
+        self.encoded.set_inputs(&inputs.encoded, graph, sched)?;
+        if whole {
+            return Ok(());
         }
         if let Some((from, to)) = inputs.states {
             let (from_cells, to_cells) = self.memory.states.moves();
@@ -491,13 +532,17 @@ impl BuiltGraph {
     ) -> Result<(), crate::build::BuildError> {
         self.built_for = None;
         let (graph, leafs, inputs) = (&mut self.graph, &mut self.leafs, &mut self.inputs);
-        let b = if model.bidirectional() {
+        let b = if params.encoder || model.bidirectional() {
             Builder::over_batch(graph, model.leafs(), leafs, inputs, params)
         } else {
             Builder::over_cells(graph, model.leafs(), leafs, inputs, params, view)
         };
         let mut b = b.adapted(adaptation);
-        self.result = Some(model.build(&mut b));
+        self.result = if params.encoder {
+            model.encode(&mut b).map(|result| b.output(result))
+        } else {
+            Some(model.build(&mut b))
+        };
         b.finish()
     }
 
@@ -552,6 +597,10 @@ fn build_params(model: &Model, params: &ContextParams, n_ctx: usize, rope: RopeS
     BuildParams {
         n_tokens: 1,
         n_outputs: 1,
+        encoder: false,
+        // The number of rows makes no difference to what memory a graph needs.
+        n_encoded: 1,
+        n_embd: model.base().n_embd(),
         n_ctx,
         rope_kind: model.arch().rope_kind(model.base()),
         rope,

@@ -91,6 +91,26 @@ pub enum DecodeError {
         /// The position in the batch.
         found: i32,
     },
+    /// Encoding with a model that only decodes.
+    #[error("the architecture {arch} has no encoder")]
+    NoEncoder {
+        /// The architecture.
+        arch: &'static str,
+    },
+    /// An encoder takes a batch whole.
+    #[error("{found} tokens cannot be encoded at once, the context takes at most {max} (n_batch, and n_ctx)")]
+    EncodeTooLarge {
+        /// Tokens in the batch.
+        found: usize,
+        /// Limit.
+        max: usize,
+    },
+    /// A decoder that attends to nothing.
+    #[error("sequence {seq} must be encoded before it is decoded")]
+    NotEncoded {
+        /// The sequence.
+        seq: usize,
+    },
     /// No room in the KV memory.
     #[error(
         "the context is full: {needed} more tokens do not fit, {used} of {n_ctx} cells are in use; \

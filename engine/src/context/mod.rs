@@ -4,6 +4,7 @@ mod adapt;
 mod batch;
 mod cells;
 mod decode;
+mod encode;
 mod error;
 mod hybrid;
 mod memory;

@@ -131,16 +131,55 @@ pub struct Attention {
     pub causal: bool,
     /// Sliding window.
     pub window: Window,
+    /// Biases by relative position.
+    pub buckets: Buckets,
     /// The last source is a selection: cells outside of it are hidden.
     pub selects: bool,
 }
 
 impl Attention {
-    /// Which of `n` sources are the sinks and the selection.
+    /// Which of `n` sources are the sinks and the selection. A table of biases comes before both.
     pub fn optional_sources(&self, n: usize) -> (Option<usize>, Option<usize>) {
-        const FIRST: usize = 7;
+        let first = 7 + usize::from(self.buckets != Buckets::None);
         let n_lists = n - usize::from(self.selects);
-        ((n_lists > FIRST).then_some(FIRST), self.selects.then_some(n_lists))
+        ((n_lists > first).then_some(first), self.selects.then_some(n_lists))
+    }
+}
+
+/// How the distance between a query and a key becomes a row of a table of biases (T5; Raffel et al., arXiv 1910.10683).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Buckets {
+    /// There is no such table.
+    #[default]
+    None,
+    /// All rows are for keys before the query; a later key counts as one at its place.
+    Past,
+    /// The first half of the rows is for keys up to the query, the second for those behind it.
+    Around,
+}
+
+impl Buckets {
+    /// From this distance on all keys share the last row of their side.
+    pub const FAR: usize = 128;
+    /// Most rows of a table: each distance has a row of its own in a half, which must end before [`Buckets::FAR`].
+    pub const MAX_ROWS: usize = 255;
+
+    /// Rows of each side of a table of `n` rows.
+    pub fn side(self, n: usize) -> usize {
+        if self == Buckets::Around { n / 2 } else { n }
+    }
+
+    /// The row within its side, of `side` rows, for a distance: half of them for a distance each, the others for ranges that grow
+    /// with its logarithm, in the precision that models are trained and served with.
+    pub fn near(side: usize, distance: usize) -> usize {
+        let exact = side / 2;
+        if distance < exact || side < 2 {
+            return distance.min(side.saturating_sub(1));
+        }
+        let log = ((distance.min(Buckets::FAR) as f64 / exact as f64) as f32).ln();
+        let share = f64::from(log * (side - exact) as f32) / (Buckets::FAR as f64 / exact as f64).ln();
+        // Positive and small: the distance is at least `exact`.
+        ((exact as f64 + share) as f32 as usize).min(side - 1)
     }
 }
 
@@ -212,8 +251,9 @@ pub enum Op {
     /// Attention without a stored score matrix (online softmax; Dao et al., arXiv 2205.14135).
     /// `src0` q f32 `[dk, n_head, T]`; `src1` k `[dk, n_head_kv, n_kv]`, `src2` v `[dv, n_head_kv, n_kv]` of any KV type;
     /// `src3` cell positions i32 `[n_kv]` (negative: empty), `src4` cell sequence sets i64 `[n_kv]` (bit per sequence),
-    /// `src5` query positions i32 `[T]`, `src6` query sequence ids i32 `[T]`; optional `src7` sinks f32 `[n_head]`; where
-    /// [`Attention::selects`], last, numbers of cells i32 `[k, T]`, those that each query may see.
+    /// `src5` query positions i32 `[T]`, `src6` query sequence ids i32 `[T]`; then, with [`Buckets`], biases f32 `[n_head, n_buckets]`,
+    /// added to scores; optional sinks f32 `[n_head]`; where [`Attention::selects`], last, numbers of cells i32 `[k, T]`, those that
+    /// each query may see.
     /// Result f32 `[dv, n_head, T]`, zero for a query that sees nothing. Key `j` is visible to query `i` when its set holds `i`'s sequence, its
     /// position is not negative, and the causal and window rules allow it.
     Attention(Attention),

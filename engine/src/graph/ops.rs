@@ -5,7 +5,7 @@
 
 use kernels::GgmlType;
 
-use super::{Attention, Graph, Name, Op, Recurrence, Rope, Tensor, TensorId, Unary, contiguous_strides};
+use super::{Attention, Buckets, Graph, Name, Op, Recurrence, Rope, Tensor, TensorId, Unary, contiguous_strides};
 
 /// Operands that do not fit an op.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -254,6 +254,11 @@ impl Graph {
                 format!("{} cells and {} tokens", k[2], q[2]),
                 format!("{:?} {:?} {:?} {:?}", ne(3), ne(4), ne(5), ne(6)),
             ));
+        }
+        let rows = 2..=Buckets::MAX_ROWS;
+        if params.buckets != Buckets::None && (ne(7)[0] != q[1] || ne(7)[2..] != [1, 1] || !rows.contains(&ne(7)[1])) {
+            let expected = format!("biases [{}, 2 to {}]", q[1], Buckets::MAX_ROWS);
+            return Err(mismatch("attention", expected, format!("{:?}", ne(7))));
         }
         let (sinks, selection) = params.optional_sources(src.len());
         if let Some(sinks) = sinks.map(ne)

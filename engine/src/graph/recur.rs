@@ -13,6 +13,14 @@ pub enum Recurrence {
     /// `x [p, h, T]`, `dt [h, T]`, `a [n or 1, h]`, `b [n, g, T]`, `c [n, g, T]` -> `[p, h, T]`; a group serves `h / g` heads.
     /// State `[n, p]` of a head: `s[j, i] = s[j, i] exp(dt a[j]) + dt x[i] b[j]`, then `y[i] = sum_j s[j, i] c[j]`.
     SsmScan,
+    /// What `x [c, T]` was one token before; zeros for the first.
+    Previous,
+    /// RWKV's time mixing with decays by channel and token (Peng et al., arXiv 2404.05892): `r`, `k`, `v`, `w [d, h, T]`, `u [d, h]` -> `[d, h, T]`.
+    /// State `[d, d]` of a head: `y[i] = sum_j r[j] (s[j, i] + u[j] k[j] v[i])`, then `s[j, i] = w[j] s[j, i] + k[j] v[i]`.
+    Wkv6,
+    /// RWKV's time mixing by a generalized delta rule (Peng et al., arXiv 2503.14456): `r`, `w`, `k`, `v`, `a`, `b [d, h, T]` -> `[d, h, T]`.
+    /// State `[d, d]` of a head: `s[j, i] = w[j] s[j, i] + k[j] v[i] + b[j] sum_l a[l] s[l, i]`, then `y[i] = sum_j r[j] s[j, i]`.
+    Wkv7,
     /// Attention by a state instead of stored keys, for each head of the values a matrix `s [dv, dk]` that decays and takes in the values at
     /// their keys: the gated delta rule (Yang et al., arXiv 2412.06464), with a decay per channel of the keys Kimi delta attention
     /// (arXiv 2510.26692), with a constant decay lightning attention (Qin et al., arXiv 2401.04658).
@@ -53,6 +61,9 @@ impl Recurrence {
         match self {
             Recurrence::ShortConv => "short_conv",
             Recurrence::SsmScan => "ssm_scan",
+            Recurrence::Previous => "previous",
+            Recurrence::Wkv6 => "wkv6",
+            Recurrence::Wkv7 => "wkv7",
             Recurrence::LinearAttention(_) => "linear_attention",
         }
     }
@@ -64,6 +75,9 @@ impl Recurrence {
             Recurrence::SsmScan => {
                 "x [p, h, T], dt [h, T], a [n or 1, h], b [n, g, T] and c [n, g, T] with h a multiple of g"
             }
+            Recurrence::Previous => "x [c, T]",
+            Recurrence::Wkv6 => "r, k, v and w [d, h, T] and u [d, h]",
+            Recurrence::Wkv7 => "r, w, k, v, a and b [d, h, T]",
             Recurrence::LinearAttention(_) => {
                 "q and k [dk, m, T], v [dv, n, T] with n a multiple of m, decay [1 or dk, n, T] and beta [1, n, T]"
             }
@@ -91,10 +105,31 @@ impl Recurrence {
                     ne: x,
                 }
             }
+            (Recurrence::Previous, &[x @ [c, _, 1, 1]]) => Lanes {
+                n: c,
+                state: 1,
+                out: 1,
+                ne: x,
+            },
+            (Recurrence::Wkv6, &[r @ [d, h, _, 1], k, v, w, u]) if [k, v, w] == [r; 3] && u == [d, h, 1, 1] => {
+                square(r)?
+            }
+            (Recurrence::Wkv7, &[r @ [_, _, _, 1], w, k, v, a, b]) if [w, k, v, a, b] == [r; 5] => square(r)?,
             (Recurrence::LinearAttention(_), operands) => LinearAttention::lanes(operands)?,
             _ => return None,
         };
         lanes.n.checked_mul(lanes.state).filter(|&row| row > 0)?;
         Some(lanes)
     }
+}
+
+/// Lanes with a square matrix of states each, for operands `[d, h, T]`.
+fn square(ne: [usize; 4]) -> Option<Lanes> {
+    let [d, h, ..] = ne;
+    Some(Lanes {
+        n: h,
+        state: d.checked_mul(d)?,
+        out: d,
+        ne,
+    })
 }

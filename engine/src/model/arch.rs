@@ -17,6 +17,8 @@ pub struct Architecture {
     /// Every token sees all of its sequence, earlier and later ones (encoders, diffusion models). There is no KV memory: a batch is
     /// computed whole and on its own.
     pub bidirectional: bool,
+    /// There is an encoder, whose result the graph attends to: a sequence is encoded before it is decoded.
+    pub encoder: bool,
     /// The result is not what the graph gives but what its last projection is applied to: an encoder that shares the graph of a
     /// language model.
     pub embeddings: bool,
@@ -108,6 +110,11 @@ pub struct FlowNode {
 pub trait BuildGraph: Send + Sync {
     /// Adds the whole graph to the builder and returns its result: logits `[n_vocab, T]`, or embeddings `[n_embd, T]`.
     fn build(&self, b: &mut Builder<'_>) -> TensorId;
+
+    /// Adds the whole graph of the encoder, if there is one, and returns its result: embeddings `[n_embd, T]`.
+    fn encode(&self, _: &mut Builder<'_>) -> Option<TensorId> {
+        None
+    }
 
     /// Adds what comes behind pooling: the rows of sequences `pooled` `[n_embd, S]` become their embeddings `[n, S]`. `None`: they
     /// are those.

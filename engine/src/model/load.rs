@@ -224,6 +224,10 @@ impl Model {
     pub fn build(&self, b: &mut Builder<'_>) -> crate::graph::TensorId {
         b.whole(self.arch, self.graph.as_ref())
     }
+    /// Adds the graph of the model's encoder, if it has one, to a builder.
+    pub fn encode(&self, b: &mut Builder<'_>) -> Option<crate::graph::TensorId> {
+        self.graph.encode(b)
+    }
     /// As [`Model::memory_specs`], for the graphs of one context: rotations depend on its settings.
     pub(crate) fn memory_specs_in(&self, params: BuildParams) -> Result<MemorySpecs, BuildError> {
         needs(self.arch, self.graph.as_ref(), &self.leafs, params).map(|needs| needs.memory)
@@ -420,6 +424,9 @@ fn probe(
     let params = BuildParams {
         n_tokens: 1,
         n_outputs: 1,
+        encoder: false,
+        n_encoded: 1,
+        n_embd: base.n_embd(),
         n_ctx: 0,
         rope_kind: arch.rope_kind(base),
         rope: base.rope,
@@ -465,6 +472,21 @@ fn needs(
     b.whole(arch, graph);
     b.finish()?;
     // Products have leafs of their own in a probe.
-    let divisible = nodes.iter().map(Option::is_none).collect();
+    let mut divisible: Vec<bool> = nodes.iter().map(Option::is_none).collect();
+    // An encoder keeps nothing, but uses weights too.
+    let params = BuildParams {
+        encoder: true,
+        causal: false,
+        ..params
+    };
+    let mut nothing = MemorySpecs::default();
+    let mut b = Builder::probe(&mut g, leafs, &mut nodes, &mut inputs, params, &mut nothing);
+    if graph.encode(&mut b).is_some() {
+        b.finish()?;
+        divisible
+            .iter_mut()
+            .zip(&nodes)
+            .for_each(|(d, node)| *d &= node.is_none());
+    }
     Ok(Needs { memory, divisible })
 }

@@ -357,7 +357,11 @@ impl<'a> TensorTable<'a> {
 
     /// A bias or scale, unless the architecture ignores it by its full name (`ignore "attn_output.bias"`).
     fn companion(&mut self, name: &'static str, suffix: &str, ne: &[usize]) -> Option<WeightId> {
-        if self.ignores(name, suffix) {
+        // Declared before as a tensor of its own, it is one.
+        let taken = self
+            .find(name, suffix)
+            .is_some_and(|(index, _)| self.used.contains(&index));
+        if taken || self.ignores(name, suffix) {
             return None;
         }
         self.optional(name, suffix, ne, Consumer::Elementwise)
@@ -427,11 +431,13 @@ impl<'a> TensorTable<'a> {
         })
     }
 
-    /// Ends a layer: its projections must have taken all rows of its fused tensors.
+    /// Ends a layer: its projections must have taken all rows of its fused tensors, unless the architecture ignores some of them.
     fn end_fused(&mut self) {
+        let mut parts = FUSED.iter().flat_map(|(_, parts)| parts.iter());
+        let ignored = parts.any(|part| self.ignored.contains(part));
         for (index, rows) in std::mem::take(&mut self.fused) {
             let info = self.file.tensors[index].1;
-            if info.ne[1] > rows {
+            if info.ne[1] > rows && !ignored {
                 self.wrong_shape(info, &[info.ne[0], rows]);
             }
         }
@@ -521,9 +527,15 @@ impl<'a> TensorTable<'a> {
         if layer.is_some_and(|il: usize| self.ignored_layers.contains(&il)) {
             return true;
         }
+        // What follows the number of a layer.
         let in_layer = |name: &'_ str| -> String {
-            let rest = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
-            rest.map_or(name, |(_, rest)| rest).to_owned()
+            let mut parts = name.split('.');
+            let numbered = parts.any(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
+            if numbered {
+                parts.collect::<Vec<_>>().join(".")
+            } else {
+                name.to_owned()
+            }
         };
         let (whole, without_suffix) = (in_layer(name), in_layer(bare));
         self.ignored

@@ -1,7 +1,7 @@
 //! A transformer layer by the public op functions, ready to compute on a device.
 
 use engine::backend::{Device, MemoryMap, Usage};
-use engine::graph::{Attention, Graph, Home, Rope, RopeKind, TensorId, Unary, Window};
+use engine::graph::{Attention, Buckets, Graph, Home, Rope, RopeKind, TensorId, Unary, Window};
 use kernels::GgmlType::{self, F16, F32, I32, I64, Q8_0};
 
 const N_CELLS: usize = 1024;
@@ -41,6 +41,7 @@ pub fn layer(n: usize, device: &dyn Device) -> (Graph, MemoryMap) {
         max_bias: 0.0,
         causal: true,
         window: Window::None,
+        buckets: Buckets::None,
         selects: false,
     };
 

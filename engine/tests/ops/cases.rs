@@ -1,6 +1,6 @@
 //! The cases, by family.
 
-use engine::graph::{Attention, Op, Recurrence, Rope, RopeKind, Unary, Window};
+use engine::graph::{Attention, Buckets, Op, Recurrence, Rope, RopeKind, Unary, Window};
 use kernels::GgmlType;
 use kernels::GgmlType::{BF16, F16, F32, Q4_0, Q8_0};
 
@@ -511,6 +511,16 @@ pub fn recurrences() -> Vec<Case> {
             all.push(recur(Recurrence::SsmScan, n * p * h, &operands));
         }
     }
+    all.push(recur(Recurrence::Previous, 300, &[floats([300, T, 1, 1])]));
+    for (d, h) in [(1, 3), (64, 5), (20, 1)] {
+        let (x, decay) = (floats([d, h, T, 1]), floats_in(0.0, 1.0, [d, h, T, 1]));
+        let small = floats_in(-0.2, 0.2, [d, h, T, 1]);
+        let u = floats([d, h, 1, 1]);
+        let six = [x.clone(), x.clone(), x.clone(), decay.clone(), u];
+        all.push(recur(Recurrence::Wkv6, d * d * h, &six));
+        let seven = [x.clone(), decay, x.clone(), x, small.clone(), small];
+        all.push(recur(Recurrence::Wkv7, d * d * h, &seven));
+    }
     all
 }
 
@@ -567,6 +577,7 @@ const PLAIN: Attention = Attention {
     max_bias: 0.0,
     causal: true,
     window: Window::None,
+    buckets: Buckets::None,
     selects: false,
 };
 
@@ -708,6 +719,31 @@ pub fn attention_windows() -> Vec<Case> {
                 scene.query_pos[0] = scene.cell_pos.iter().copied().max().unwrap();
                 scene.query_seq[0] = 63;
                 all.push(attend(p, q, k, v, scene));
+            }
+        }
+    }
+    all
+}
+
+pub fn attention_by_relative_position() -> Vec<Case> {
+    let mut all = Vec::new();
+    for buckets in [Buckets::Past, Buckets::Around] {
+        for (n_buckets, causal) in [(2, false), (7, true), (8, false), (32, true), (32, false), (255, false)] {
+            let p = Attention {
+                buckets,
+                causal,
+                ..PLAIN
+            };
+            for (n_tokens, n_kv) in [(1, 300), (40, 200)] {
+                let table = || floats_in(-2.0, 2.0, [4, n_buckets, 1, 1]);
+                let [q, k, v] = qkv(F32, [32, 32], [4, 2], n_tokens, n_kv);
+                let mut case = attend(p, q.clone(), k.clone(), v.clone(), one_sequence(n_kv, n_tokens));
+                case.operands.push(table());
+                all.push(case);
+                let mut with_sinks = attend(p, q, k, v, crowd(n_kv, n_tokens));
+                with_sinks.operands.push(table());
+                with_sinks.operands.push(floats_in(-2.0, 2.0, [4, 1, 1, 1]));
+                all.push(with_sinks);
             }
         }
     }

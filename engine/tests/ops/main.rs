@@ -93,6 +93,7 @@ suites! { cases:
     attention
     attention_of_all_types
     attention_windows
+    attention_by_relative_position
     sparse_attention
     attention_of_many_cells
 }

@@ -15,6 +15,14 @@ use crate::sym::Dim;
 
 const TYPES: [&str; 6] = ["usize", "f32", "bool", "string", "pattern", "late_pattern"];
 
+/// A name after `ignore`.
+struct Ignored {
+    name: syn::LitStr,
+    group: Option<usize>,
+    /// What is known where it stands.
+    facts: Vec<facts::Fact>,
+}
+
 impl Checker<'_> {
     pub(super) fn arch(mut self, decl: &Decl) -> Option<Arch> {
         let name = self.name_line(decl);
@@ -32,8 +40,10 @@ impl Checker<'_> {
                 .at_span(Span::call_site(), "the declaration has no `tensors { … }`");
         }
         self.declare_functions(&decl.functions);
+        let encoder = decl.encoder.as_ref().map(|graph| self.graph(graph, true));
+        self.encoded = encoder.is_some();
         let graph = match &decl.graph {
-            Some(graph) => self.graph(graph),
+            Some(graph) => self.graph(graph, false),
             None => {
                 self.errors
                     .at_span(Span::call_site(), "the declaration has no `graph { … }`");
@@ -57,7 +67,7 @@ impl Checker<'_> {
         let (rank, rank_pooling) = rank.unzip();
         let test = self.test_block(decl);
         self.unused();
-        let ignored = ignored.into_iter().map(|(name, layer)| (name.value(), layer)).collect();
+        let ignored = ignored.iter().map(|i| (i.name.value(), i.group.is_some())).collect();
         let vars = self.finished_vars();
         let mut hparams = hparams;
         for (item, sym) in hparams
@@ -83,6 +93,7 @@ impl Checker<'_> {
             tensors,
             ignored,
             vars,
+            encoder: encoder.map_or(Some(None), |e| e.map(Some))?,
             graph: graph?,
             embedding: whole(embedding)?,
             rank: whole(rank)?,
@@ -301,12 +312,7 @@ impl Checker<'_> {
         Some(value)
     }
 
-    fn tensor_block(
-        &mut self,
-        items: &[TensorItem],
-        conditions: &[(Scalar, bool)],
-        ignored: &mut Vec<(syn::LitStr, bool)>,
-    ) {
+    fn tensor_block(&mut self, items: &[TensorItem], conditions: &[(Scalar, bool)], ignored: &mut Vec<Ignored>) {
         for item in items {
             match item {
                 TensorItem::Tensor(decl) => self.tensor_decl(decl, conditions),
@@ -324,8 +330,12 @@ impl Checker<'_> {
                 // Taken out when declarations are completed and merged.
                 TensorItem::Without(_) | TensorItem::Use(_) => {}
                 TensorItem::Ignore(names) => {
-                    let layer = self.place == Place::LayerTensors;
-                    ignored.extend(names.iter().map(|n| (n.clone(), layer)));
+                    let known = known(conditions);
+                    ignored.extend(names.iter().map(|n| Ignored {
+                        name: n.clone(),
+                        group: self.group,
+                        facts: known.clone(),
+                    }));
                 }
                 TensorItem::If { cond, then, otherwise } => {
                     let cond = self.scalar_of(cond, Ty::Bool);
@@ -386,10 +396,7 @@ impl Checker<'_> {
             group: self.group,
             conditions: conditions.to_vec(),
         };
-        let known: Vec<_> = conditions
-            .iter()
-            .flat_map(|(c, truth)| facts::facts(c, *truth))
-            .collect();
+        let known = known(conditions);
         self.gguf_twice(decl, &tensor, &known);
         self.tensors.push(TensorSym {
             tensor,
@@ -478,12 +485,13 @@ impl Checker<'_> {
         }
     }
 
-    fn gguf_names(&mut self, ignored: &[(syn::LitStr, bool)]) {
-        for (name, layer) in ignored {
+    fn gguf_names(&mut self, ignored: &[Ignored]) {
+        for Ignored { name, group, facts } in ignored {
+            let same = |t: &&TensorSym| t.tensor.gguf == name.value() && t.tensor.group == *group;
             let declared = self
                 .tensors
                 .iter()
-                .find(|t| t.tensor.gguf == name.value() && t.tensor.group.is_some() == *layer);
+                .find(|t| same(t) && !facts::exclude(&t.facts, facts));
             if let Some(t) = declared {
                 let message = format!("{:?} is ignored here and declared as `{}`", name.value(), t.tensor.name);
                 self.errors.at(name, message);
@@ -585,6 +593,14 @@ impl Checker<'_> {
             }
         }
     }
+}
+
+/// What is known under the conditions of a tensor.
+fn known(conditions: &[(Scalar, bool)]) -> Vec<facts::Fact> {
+    conditions
+        .iter()
+        .flat_map(|(c, truth)| facts::facts(c, *truth))
+        .collect()
 }
 
 /// `None` for a part that is there and faulty.

@@ -163,6 +163,15 @@ impl Checker<'_> {
         {
             return self.weight_operand(index, name).map(Lowered::Tensor);
         }
+        if text == "encoded" && self.place.is_graph() {
+            if !self.encoded {
+                let message = "`encoded` is the result of `encoder { … }`, which is computed before `graph { … }`";
+                return self.fault(name, message);
+            }
+            let shape = Shape(vec![Dim::symbol("n_embd"), Dim::symbol("T_encoded")]);
+            let kind = ValueKind::Encoded;
+            return Some(Lowered::Tensor(Value { kind, shape }));
+        }
         if text == "tokens" || text == "positions" {
             return self.fault(
                 name,

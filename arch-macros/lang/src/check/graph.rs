@@ -18,8 +18,8 @@ pub(super) fn embeddings() -> Shape {
 }
 
 impl Checker<'_> {
-    /// The whole graph.
-    pub(super) fn graph(&mut self, graph: &ast::Graph) -> Option<Block> {
+    /// The whole graph, or that of the encoder.
+    pub(super) fn graph(&mut self, graph: &ast::Graph, encoder: bool) -> Option<Block> {
         self.place = Place::Graph;
         if !has_loop(&graph.body) {
             self.errors
@@ -35,7 +35,7 @@ impl Checker<'_> {
                 );
                 None
             }
-            Some(expr) => self.result(expr),
+            Some(expr) => self.result(expr, encoder),
         };
         self.leave_scope();
         Some(Block {
@@ -109,10 +109,14 @@ impl Checker<'_> {
         Some(Head { pooled, block: block? })
     }
 
-    fn result(&mut self, expr: &Expr) -> Option<crate::model::Value> {
+    fn result(&mut self, expr: &Expr, encoder: bool) -> Option<crate::model::Value> {
         let value = self.tensor(expr)?;
         let logits = Shape(vec![Dim::symbol("n_vocab"), Dim::n_tokens()]);
         let embeddings = embeddings();
+        if encoder && !value.shape.same(&embeddings) {
+            let message = format!("the encoder's result must be {embeddings}, got {}", value.shape);
+            return self.fault(expr, message);
+        }
         if !value.shape.same(&logits) && !value.shape.same(&embeddings) {
             let message = format!(
                 "the result must be {logits} (logits) or {embeddings} (embeddings), got {}",
@@ -280,10 +284,6 @@ impl Checker<'_> {
     }
 
     fn for_loop(&mut self, each: &ast::For) -> Option<Stmt> {
-        if self.place == Place::Loop {
-            let message = "a loop stands in `graph` or in a loop over numbers, not in a layer loop";
-            return self.fault_at(each.span, message);
-        }
         let faults = self.errors.len();
         let mut end = |e: &Expr| self.scalar_of(e, Ty::Int);
         let range = each.range.as_ref().map(|(from, to)| (end(from), end(to)));
@@ -310,6 +310,12 @@ impl Checker<'_> {
     /// A loop over layers.
     fn layers(&mut self, group: usize, range: Option<(Scalar, Scalar)>, each: &ast::For) -> Option<Stmt> {
         let outer = self.vars.len();
+        if self.place == Place::Loop {
+            return self.fault_at(
+                each.span,
+                "a layer loop stands in `graph` or in a loop over numbers, not in another layer loop",
+            );
+        }
         self.place = Place::Loop;
         self.group = Some(group);
         let (stmts, assigned) = self.loop_body(&each.body, None);

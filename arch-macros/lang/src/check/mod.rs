@@ -96,6 +96,8 @@ struct Checker<'e> {
     vars: Vec<VarSym>,
     /// Names in scope, innermost last.
     scopes: Vec<Vec<(String, VarId)>>,
+    /// The declaration has an encoder, whose result is known here.
+    encoded: bool,
     /// Conditions known to hold where the checker is.
     facts: Vec<Fact>,
     place: Place,
@@ -127,6 +129,7 @@ impl<'e> Checker<'e> {
             tensors: Vec::new(),
             vars: Vec::new(),
             scopes: Vec::new(),
+            encoded: false,
             facts: Vec::new(),
             place: Place::Hparams,
             wrong_ifs: Vec::new(),

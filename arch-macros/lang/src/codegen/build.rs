@@ -6,7 +6,7 @@ use quote::{ToTokens, format_ident, quote};
 use super::scalar::{self, Place, emit};
 use super::shared;
 use crate::model::{Arch, Arg, Block, Head, Kind, Operand, RowsBy, Scalar, Stmt, Value, ValueKind, VarId};
-use crate::ops::{Emit, Given, OpSpec, Param, ParamKind};
+use crate::ops::{Emit, Given, OPS, OpSpec, Param, ParamKind};
 use crate::paths::runtime;
 
 /// `impl BuildGraph for Model`.
@@ -19,6 +19,15 @@ pub fn implementation(arch: &Arch) -> TokenStream {
         repeats: false,
         out: Vec::new(),
     };
+    let encoder = arch.encoder.as_ref().map(|graph| {
+        let result = emitter().block(graph);
+        quote! {
+            fn encode(&self, #b: &mut #builder_ty<'_>) -> ::core::option::Option<#id_ty> {
+                let #m = self;
+                ::core::option::Option::Some({ #result })
+            }
+        }
+    });
     let result = emitter().block(&arch.graph);
     let head = |name: &str, head: &Option<Head>| {
         let head = head.as_ref()?;
@@ -35,6 +44,7 @@ pub fn implementation(arch: &Arch) -> TokenStream {
     let (embedding, rank) = (head("embedding", &arch.embedding), head("rank", &arch.rank));
     quote! {
         impl #build_ty for Model {
+            #encoder
             fn build(&self, #b: &mut #builder_ty<'_>) -> #id_ty {
                 let #m = self;
                 #result
@@ -209,6 +219,7 @@ impl Emitter<'_> {
                 let w = self.handle(*w);
                 quote!(#b.#method(#w, #x))
             }
+            ValueKind::Encoded => quote!(#b.encoded()),
             ValueKind::Weight(w) => {
                 let w = self.handle(*w);
                 quote!(#b.weight(#w))
@@ -308,7 +319,7 @@ impl Emitter<'_> {
                     .filter_map(|(p, v)| v.as_ref().map(|v| (shared(p.name), v)))
                     .collect();
                 let (names, given_values): (Vec<_>, Vec<_>) = given.into_iter().unzip();
-                let rest = (names.len() < keywords().count()).then(|| quote!(..::core::default::Default::default()));
+                let rest = (names.len() < n_fields(op.emit)).then(|| quote!(..::core::default::Default::default()));
                 quote!(#b.#method(#(#positional),*, #ty { #(#names: #given_values,)* #rest }))
             }
             Emit::FullStruct(method, ty) => {
@@ -380,6 +391,21 @@ impl Emitter<'_> {
     fn scalar(&self, s: &Scalar) -> TokenStream {
         emit(s, Place::Build)
     }
+}
+
+/// Fields of a struct of arguments: several operations may take some of one.
+fn n_fields(emit: Emit) -> usize {
+    let Emit::Struct(_, ty) = emit else { return 0 };
+    let of_struct = OPS
+        .iter()
+        .filter(|o| matches!(o.emit, Emit::Struct(_, other) if other == ty));
+    let keywords = |o: &OpSpec| {
+        o.params
+            .iter()
+            .filter(|p| matches!(p.given, Given::Keyword | Given::OptionalKeyword))
+            .count()
+    };
+    of_struct.map(keywords).max().unwrap_or(0)
 }
 
 /// What an argument that was left out becomes where the engine's struct has no default.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use engine::conformance::{CheckParams, Fixture, fixtures};
+use engine::conformance::{CheckParams, Comparison, Fixture, fixtures};
 use engine::context::ContextParams;
 use engine::model::Model;
 use kernels::GgmlType;
@@ -41,19 +41,19 @@ pub fn run(args: &CheckArgs) -> Outcome {
     pool.install(|| {
         // Bridged, threads take one after the other, so that results come nearly in order.
         fixtures.iter().enumerate().par_bridge().for_each(|(i, fixture)| {
-            let nmse = nmse(fixture, &params, files);
+            let compared = compare(fixture, &params, files, limit);
             let mut printer = printer.lock().unwrap_or_else(PoisonError::into_inner);
-            printer.add(i, &fixture.name, nmse.map(|nmse| (nmse, nmse <= limit)));
+            printer.add(i, &fixture.name, compared);
         });
     });
     printer.into_inner().unwrap_or_else(PoisonError::into_inner).finish()
 }
 
-/// The error of a configuration, whose model is made in memory, or in this many files if it is to be read from some.
-fn nmse(fixture: &Fixture, params: &CheckParams, files: Option<u16>) -> Result<f64, String> {
+/// Compares a configuration, whose model is made in memory, or in this many files if it is to be read from some.
+fn compare(fixture: &Fixture, params: &CheckParams, files: Option<u16>, limit: f64) -> Checked {
     let result = match files {
-        None => fixture.nmse(archs::ALL, params).map_err(Failure::from),
-        Some(n) => nmse_of_files(fixture, params, n),
+        None => fixture.compare(archs::ALL, params, limit).map_err(Failure::from),
+        Some(n) => compare_files(fixture, params, n, limit),
     };
     result.map_err(|failure| match failure {
         Failure::Message(text) => text,
@@ -61,11 +61,17 @@ fn nmse(fixture: &Fixture, params: &CheckParams, files: Option<u16>) -> Result<f
     })
 }
 
-fn nmse_of_files(fixture: &Fixture, params: &CheckParams, n_files: u16) -> Outcome<f64> {
+fn compare_files(fixture: &Fixture, params: &CheckParams, n_files: u16, limit: f64) -> Outcome<Comparison> {
     let dir = tempfile::tempdir()?;
     let first = fixture.write_files(dir.path(), params.seed, n_files)?;
     let model = Model::load(&first, archs::ALL, &params.load)?;
-    Ok(fixture.nmse_of(Arc::new(model), &params.context)?)
+    let nmse = fixture.nmse_of(Arc::new(model), &params.context)?;
+    let rounding = if nmse <= limit {
+        None
+    } else {
+        Some(fixture.rounding(archs::ALL, params)?)
+    };
+    Ok(Comparison { nmse, limit, rounding })
 }
 
 /// The fixtures that the arguments ask for. Each name must stand for something: a check of nothing passes too easily.
@@ -98,8 +104,8 @@ fn selected(args: &CheckArgs) -> Outcome<Vec<Fixture>> {
     Ok(all.into_iter().map(|(_, f)| f).collect())
 }
 
-/// The error of a configuration and whether it passes, or why it could not be run.
-type Checked = Result<(f64, bool), String>;
+/// How a configuration compares, or why it could not be run.
+type Checked = Result<Comparison, String>;
 
 /// Prints results in order, as soon as they are there, and counts them.
 struct Printer<W> {
@@ -125,12 +131,17 @@ impl<W: Write> Printer<W> {
         self.waiting.insert(index, (name.to_owned(), result));
         while let Some((name, result)) = self.waiting.remove(&self.n_printed) {
             let (value, verdict) = match &result {
-                Ok((nmse, true)) => (format!("{nmse:.2e}"), "ok".to_owned()),
-                Ok((nmse, false)) => (format!("{nmse:.2e}"), "FAIL".to_owned()),
+                Ok(c) => {
+                    let verdict = if c.passes() { "ok" } else { "FAIL" };
+                    let rounding = c
+                        .rounding
+                        .map_or(String::new(), |r| format!(" (rounding alone: {r:.2e})"));
+                    (format!("{:.2e}", c.nmse), format!("{verdict}{rounding}"))
+                }
                 Err(reason) => ("-".to_owned(), format!("FAIL {reason}")),
             };
             self.n_printed += 1;
-            self.n_failed += !matches!(result, Ok((_, true))) as usize;
+            self.n_failed += !matches!(result, Ok(c) if c.passes()) as usize;
             let line = writeln!(self.out, "{name:<24} {value:>9} {verdict}").and_then(|()| self.out.flush());
             self.error = self.error.take().or(line.err());
         }
@@ -163,18 +174,25 @@ mod tests {
     fn results_are_printed_in_order_and_counted() {
         let mut out = Vec::new();
         let mut printer = Printer::new(&mut out);
-        printer.add(1, "b", Ok((1e-3, false)));
+        let compared = |nmse, rounding| Comparison {
+            nmse,
+            limit: 1e-8,
+            rounding: Some(rounding),
+        };
+        printer.add(1, "b", Ok(compared(1e-3, 1e-5)));
         printer.add(2, "c", Err("no such architecture".into()));
-        printer.add(0, "a", Ok((0.0, true)));
+        printer.add(0, "a", Ok(compared(0.0, 0.0)));
+        printer.add(3, "d", Ok(compared(1e-6, 2e-7)));
         assert!(matches!(printer.finish(), Err(Failure::Reported)));
         let lines: Vec<Vec<_>> = std::str::from_utf8(&out)
             .unwrap()
             .lines()
             .map(|l| l.split_whitespace().collect())
             .collect();
-        assert_eq!(lines[0], ["a", "0.00e0", "ok"]);
-        assert_eq!(lines[1], ["b", "1.00e-3", "FAIL"]);
+        assert_eq!(lines[0][..3], ["a", "0.00e0", "ok"]);
+        assert_eq!(lines[1][..3], ["b", "1.00e-3", "FAIL"]);
         assert_eq!(lines[2][..3], ["c", "-", "FAIL"]);
-        assert_eq!(lines[3].join(" "), "1 passed, 2 failed");
+        assert_eq!(lines[3].join(" "), "d 1.00e-6 ok (rounding alone: 2.00e-7)");
+        assert_eq!(lines[4].join(" "), "2 passed, 2 failed");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::array::{Array, Ints};
 use super::ops::dot;
-use crate::graph::{Attention, Window};
+use crate::graph::{Attention, Buckets, Window};
 
 /// The operands of [`crate::graph::Op::Attention`].
 pub(super) struct Operands {
@@ -14,6 +14,7 @@ pub(super) struct Operands {
     pub(super) query_pos: Ints,
     pub(super) query_seq: Ints,
     pub(super) sinks: Option<Array>,
+    pub(super) biases: Option<Array>,
     pub(super) selection: Option<Ints>,
 }
 
@@ -54,8 +55,22 @@ fn score_of(o: &Operands, p: &Attention, [h, h_kv, t, j]: [usize; 4]) -> f64 {
         0.0 => raw,
         cap => cap * (raw / cap).tanh(),
     };
-    let distance = (o.query_pos.data[t] - o.cell_pos.data[j]).abs() as f64;
-    capped - alibi_slope(p.max_bias, h, o.q.ne[1]) * distance
+    let ahead = o.cell_pos.data[j] - o.query_pos.data[t];
+    let bias = o.biases.as_ref().map_or(0.0, |table| {
+        let row = bucket(p.buckets, table.ne[1], ahead);
+        table.at([h, row, 0, 0])
+    });
+    capped + bias - alibi_slope(p.max_bias, h, o.q.ne[1]) * ahead.abs() as f64
+}
+
+/// The row of a table of `n` biases for a key `ahead` positions behind the query, negative if before it.
+fn bucket(buckets: Buckets, n: usize, ahead: i64) -> usize {
+    let side = buckets.side(n);
+    let distance = |d: i64| usize::try_from(d).unwrap_or(0);
+    match buckets {
+        Buckets::Around if ahead > 0 => side + Buckets::near(side, distance(ahead)),
+        _ => Buckets::near(side, distance(-ahead)),
+    }
 }
 
 /// Does query `i` see the key in cell `j`?
@@ -85,6 +100,7 @@ pub(super) fn index_scores(o: &Operands) -> Array {
         max_bias: 0.0,
         causal: true,
         window: Window::None,
+        buckets: Buckets::None,
         selects: false,
     };
     let ([_, n_head, n_tokens, _], n_kv) = (o.q.ne, o.k.ne[2]);

@@ -25,7 +25,7 @@ use super::host::machine_memory;
 use super::{
     Backend, BackendError, BackendParams, BufferType, Device, DeviceKind, MemoryMap, Registry, UploadQueue, rules,
 };
-use crate::graph::{Graph, MAX_SRC, Op, Recurrence, Tensor, TensorId};
+use crate::graph::{Buckets, Graph, MAX_SRC, Op, Recurrence, Tensor, TensorId};
 
 const NAME: &str = "reference";
 
@@ -211,7 +211,14 @@ impl Operands<'_> {
             Op::Balance { n, iterations, eps } => ops::balance(&self.load(0)?, n, iterations, eps),
             Op::Rope(p) => rope::rope(&self.load(0)?, &self.ints(1)?, self.optional(2)?.as_ref(), &p),
             Op::Attention(p) => attention::attention(
-                &self.attention_operands(p.optional_sources(self.node.sources().count()))?,
+                &attention::Operands {
+                    biases: if p.buckets == Buckets::None {
+                        None
+                    } else {
+                        self.optional(7)?
+                    },
+                    ..self.attention_operands(p.optional_sources(self.node.sources().count()))?
+                },
                 &p,
             ),
             Op::IndexScores => attention::index_scores(&self.attention_operands((None, None))?),
@@ -243,6 +250,7 @@ impl Operands<'_> {
             query_seq: self.ints(6)?,
             sinks: sinks.map(|i| self.load(i)).transpose()?,
             selection: selection.map(|i| self.ints(i)).transpose()?,
+            biases: None,
         })
     }
 

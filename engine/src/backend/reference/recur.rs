@@ -33,6 +33,9 @@ pub(super) fn recur(
                 linear_attention(p, t, state, y, [op(0), op(1), op(2)], [operands[3], operands[4]])
             }
             Recurrence::SsmScan => ssm_scan(t, state, y, [op(0), op(1), op(2), op(3), op(4)]),
+            Recurrence::Previous => previous(t, state, y, op(0)),
+            Recurrence::Wkv6 => wkv6(t, state, y, [op(0), op(1), op(2), op(3), op(4)]),
+            Recurrence::Wkv7 => wkv7(t, state, y, [op(0), op(1), op(2), op(3), op(4), op(5)]),
         }
     }
     Ok(out)
@@ -46,6 +49,46 @@ fn short_conv(t: usize, state: &mut [f32], y: &mut [f32], x: &Array, weight: &Ar
         *y = (before + now * weight.at([past, c, 0, 0])) as f32;
         s.rotate_left(1);
         s[past - 1] = now as f32;
+    }
+}
+
+fn previous(t: usize, state: &mut [f32], y: &mut [f32], x: &Array) {
+    y.copy_from_slice(state);
+    for (c, s) in state.iter_mut().enumerate() {
+        *s = x.at([c, t, 0, 0]) as f32;
+    }
+}
+
+fn wkv6(t: usize, state: &mut [f32], y: &mut [f32], [r, k, v, w, u]: [&Array; 5]) {
+    let d = r.ne[0];
+    for (head, s) in state.chunks_exact_mut(d * d).enumerate() {
+        for (i, s) in s.chunks_exact_mut(d).enumerate() {
+            let (v, mut sum) = (v.at([i, head, t, 0]), 0.0);
+            for (j, s) in s.iter_mut().enumerate() {
+                let at = [j, head, t, 0];
+                let (before, kv) = (f64::from(*s), k.at(at) * v);
+                sum += r.at(at) * (before + u.at([j, head, 0, 0]) * kv);
+                *s = (w.at(at) * before + kv) as f32;
+            }
+            y[head * d + i] = sum as f32;
+        }
+    }
+}
+
+fn wkv7(t: usize, state: &mut [f32], y: &mut [f32], [r, w, k, v, a, b]: [&Array; 6]) {
+    let d = r.ne[0];
+    for (head, s) in state.chunks_exact_mut(d * d).enumerate() {
+        for (i, s) in s.chunks_exact_mut(d).enumerate() {
+            let v = v.at([i, head, t, 0]);
+            let held: f64 = (0..d).map(|l| a.at([l, head, t, 0]) * f64::from(s[l])).sum();
+            let mut sum = 0.0;
+            for (j, s) in s.iter_mut().enumerate() {
+                let at = [j, head, t, 0];
+                *s = (w.at(at) * f64::from(*s) + k.at(at) * v + b.at(at) * held) as f32;
+                sum += r.at(at) * f64::from(*s);
+            }
+            y[head * d + i] = sum as f32;
+        }
     }
 }
 

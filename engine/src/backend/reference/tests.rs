@@ -5,7 +5,7 @@ use super::attention::{Operands, attention};
 use super::ops;
 use super::rope::rope;
 use super::scratch::{Piece, Scratch};
-use crate::graph::{Attention, Rope, RopeKind, Unary, Window};
+use crate::graph::{Attention, Buckets, Rope, RopeKind, Unary, Window};
 
 fn piece<T: bytemuck::Pod>(data: &[T]) -> Piece<T> {
     let mut piece = Scratch::default().take(data.len());
@@ -262,6 +262,7 @@ fn two_tokens() -> (Operands, Attention) {
         query_pos: ints(&[0, 1]),
         query_seq: ints(&[0, 0]),
         sinks: None,
+        biases: None,
         selection: None,
     };
     let params = Attention {
@@ -270,6 +271,7 @@ fn two_tokens() -> (Operands, Attention) {
         max_bias: 0.0,
         causal: true,
         window: Window::None,
+        buckets: Buckets::None,
         selects: false,
     };
     (operands, params)

@@ -8,7 +8,7 @@ use kernels::{GgmlType, MatMul, matmul, matmul_scratch, rows};
 use super::{Need, Stop, Task};
 use crate::backend::cpu::scratch::take;
 use crate::backend::cpu::view::{Source, Target};
-use crate::graph::{Attention, Graph, Tensor, Window};
+use crate::graph::{Attention, Buckets, Graph, Tensor, Window};
 
 /// Cells of a block: their visibility to a token is a word of bits.
 const CELLS: usize = 64;
@@ -229,8 +229,44 @@ struct Job<'a> {
     query_pos: &'a [i32],
     query_seq: &'a [i32],
     sinks: Option<Source<'a>>,
+    biases: Option<Biases<'a>>,
     /// For each token the cells that it may see, as many for all.
     selection: Option<&'a [i32]>,
+}
+
+/// Biases by relative position.
+struct Biases<'a> {
+    /// `[n_head, n_buckets]`
+    table: &'a [f32],
+    /// Row of each distance within its side.
+    near: [u8; Buckets::FAR + 1],
+    /// First row for keys behind the query.
+    behind: usize,
+}
+
+impl<'a> Biases<'a> {
+    fn new(table: Source<'a>, buckets: Buckets) -> Biases<'a> {
+        let side = buckets.side(table.tensor.ne[1]);
+        Biases {
+            table: table.floats(0, table.tensor.nelements()),
+            // There are fewer than 256 rows.
+            near: std::array::from_fn(|distance| Buckets::near(side, distance) as u8),
+            behind: side,
+        }
+    }
+
+    /// Of head `head`, for a key `ahead` positions behind the query.
+    fn of(&self, buckets: Buckets, n_head: usize, head: usize, ahead: i64) -> f32 {
+        let around = buckets == Buckets::Around;
+        let distance = if around {
+            ahead.unsigned_abs()
+        } else {
+            ahead.min(0).unsigned_abs()
+        };
+        let near = self.near[distance.min(Buckets::FAR as u64) as usize];
+        let first = if around && ahead > 0 { self.behind } else { 0 };
+        self.table[head + n_head * (first + usize::from(near))]
+    }
 }
 
 /// What a token sees: cells of one sequence at positions `from..=to`.
@@ -259,6 +295,7 @@ impl<'a> Job<'a> {
             query_seq: task.source(6).list(),
             sinks: sinks.map(|i| task.source(i)),
             selection: selection.map(|i| task.source(i).list()),
+            biases: (p.buckets != Buckets::None).then(|| Biases::new(task.source(7), p.buckets)),
         }
     }
 
@@ -405,7 +442,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Turns products into scores: soft cap, ALiBi, and the cells that are not seen.
+    /// Turns products into scores: soft cap, ALiBi, biases by relative position, and the cells that are not seen.
     fn adjust(&self, scores: &mut [f32], head: usize, t: usize, first: usize, seen: u64) {
         if self.p.softcap != 0.0 {
             let cap = self.p.softcap;
@@ -415,6 +452,12 @@ impl<'a> Job<'a> {
             let slope = alibi_slope(self.p.max_bias, head, self.s.n_head);
             for (x, &pos) in scores.iter_mut().zip(&self.cell_pos[first..]) {
                 *x -= slope * (i64::from(self.query_pos[t]) - i64::from(pos)).abs() as f32;
+            }
+        }
+        if let Some(biases) = &self.biases {
+            for (x, &pos) in scores.iter_mut().zip(&self.cell_pos[first..]) {
+                let ahead = i64::from(pos) - i64::from(self.query_pos[t]);
+                *x += biases.of(self.p.buckets, self.s.n_head, head, ahead);
             }
         }
         if seen.count_ones() as usize != scores.len() {

@@ -11,6 +11,7 @@ mod recur;
 mod reduce;
 mod rope;
 mod rows;
+mod wkv;
 
 use std::fmt;
 
@@ -18,7 +19,7 @@ use super::pool::{Abandoned, Member};
 use super::scratch::Shared;
 use super::view::{Source, Step, Target};
 use crate::backend::rules::{self, Flaw};
-use crate::graph::{Graph, Op, Tensor, TensorId};
+use crate::graph::{Buckets, Graph, Op, Tensor, TensorId};
 
 /// A node, as one member of the team sees it.
 pub(super) struct Task<'a> {
@@ -116,7 +117,8 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
         Op::AttentionTemperature { .. } => dense(0) && node.is_contiguous(),
         Op::Attention(p) => {
             let selection = p.optional_sources(node.sources().count()).1;
-            dense_rows(1) && dense_rows(2) && (3..7).chain(selection).all(dense) && node.is_contiguous()
+            let biases = (p.buckets != Buckets::None).then_some(7);
+            dense_rows(1) && dense_rows(2) && (3..7).chain(selection).chain(biases).all(dense) && node.is_contiguous()
         }
         Op::IndexScores => dense_rows(1) && (3..7).all(dense) && node.is_contiguous(),
         Op::Recur(_) => (1..node.sources().count()).all(dense) && node.is_contiguous(),

@@ -5,7 +5,7 @@ use std::ops::Range;
 use kernels::rows;
 
 use super::linear_attention::{self, Heads};
-use super::{Fault, Need, Task, row_number};
+use super::{Fault, Need, Task, row_number, wkv};
 use crate::backend::cpu::scratch::take;
 use crate::backend::cpu::view::{Source, States, Target};
 use crate::graph::{Graph, Lanes, MAX_SRC, Recurrence, Tensor};
@@ -28,7 +28,7 @@ fn lanes_of(graph: &Graph, node: &Tensor, recurrence: Recurrence) -> Lanes {
 /// Rows of decays.
 pub(super) fn need(graph: &Graph, node: &Tensor, recurrence: Recurrence) -> Need {
     let per_member = match recurrence {
-        Recurrence::ShortConv => 0,
+        Recurrence::ShortConv | Recurrence::Previous | Recurrence::Wkv6 | Recurrence::Wkv7 => 0,
         Recurrence::SsmScan => graph.tensor(node.source(FIRST + 3)).ne[0],
         Recurrence::LinearAttention(_) => linear_attention::need(graph.tensor(node.source(FIRST)).ne[0], node.ne[0]),
     };
@@ -55,6 +55,18 @@ pub(super) fn recur(task: Task<'_>, recurrence: Recurrence) -> Result<(), Fault>
         }
         Recurrence::SsmScan => {
             let op = SsmScan::new([op(0), op(1), op(2), op(3), op(4)]);
+            walk.run(task, |turn| op.step(turn))
+        }
+        Recurrence::Previous => {
+            let x = op(0);
+            walk.run(task, |turn| previous(x, turn))
+        }
+        Recurrence::Wkv6 => {
+            let op = wkv::Wkv6([op(0), op(1), op(2), op(3), op(4)]);
+            walk.run(task, |turn| op.step(turn))
+        }
+        Recurrence::Wkv7 => {
+            let op = wkv::Wkv7([op(0), op(1), op(2), op(3), op(4), op(5)]);
             walk.run(task, |turn| op.step(turn))
         }
     }
@@ -130,6 +142,13 @@ impl Walk<'_> {
         });
         Ok(())
     }
+}
+
+/// See [`Recurrence::Previous`].
+fn previous(x: Source<'_>, turn: Turn<'_>) {
+    let at = turn.t * x.ne()[0] + turn.lanes.start;
+    turn.out.copy_from_slice(turn.state);
+    turn.state.copy_from_slice(x.floats(at, turn.lanes.len()));
 }
 
 /// See [`Recurrence::ShortConv`].

@@ -1,0 +1,59 @@
+//! T5, Flan-T5 and their kin: an encoder over the whole prompt, and a decoder that attends to what was encoded; no positions but biases
+//! by relative position on attention scores.
+
+arch_macros::arch! {
+    name: "t5";
+    like: "t5encoder";
+    attention: causal;
+
+    hparams {
+        n_layer_dec: usize = "decoder_block_count" or n_layer;
+    }
+
+    tensors {
+        dec_norm: vector "dec.output_norm" [n_embd];
+        output:   linear "output"          [n_embd -> n_vocab] or token_embd;
+
+        layer dec "dec.blk" n_layer_dec {
+            attn_norm:  vector "attn_norm"       [n_embd];
+            rel_b?:     vector "attn_rel_b"      [n_head, n_buckets];
+            wq:         linear "attn_q"          [n_embd -> n_head * head_dim];
+            wk:         linear "attn_k"          [n_embd -> n_head_kv * head_dim];
+            wv:         linear "attn_v"          [n_embd -> n_head_kv * head_dim_v];
+            wo:         linear "attn_o"          [n_head * head_dim_v -> n_embd];
+            cross_norm: vector "cross_attn_norm" [n_embd];
+            cross_q:    linear "cross_attn_q"    [n_embd -> n_head * head_dim];
+            cross_k:    linear "cross_attn_k"    [n_embd -> n_head_kv * head_dim];
+            cross_v:    linear "cross_attn_v"    [n_embd -> n_head_kv * head_dim_v];
+            cross_o:    linear "cross_attn_o"    [n_head * head_dim_v -> n_embd];
+            ffn_norm:   vector "ffn_norm"        [n_embd];
+            gate?:      linear "ffn_gate"        [n_embd -> n_ff];
+            up:         linear "ffn_up"          [n_embd -> n_ff];
+            down:       linear "ffn_down"        [n_ff -> n_embd];
+            ignore "cross_attn_rel_b";
+        }
+    }
+
+    encoder {
+        let x = token_embd[tokens];
+        for enc {
+            let bias = if has(rel_b) { rel_b } else { rust!([n_head, n_buckets] => b.weight_or_fail(m.w.enc[0].rel_b)) };
+            x += attend(rms_norm(x, attn_norm, eps), bias);
+            x += ffn(rms_norm(x, ffn_norm, eps));
+        }
+        rms_norm(x, enc_norm, eps)
+    }
+
+    graph {
+        let x = token_embd[tokens];
+        for dec {
+            let bias = if has(rel_b) { rel_b } else { rust!([n_head, n_buckets] => b.weight_or_fail(m.w.dec[0].rel_b)) };
+            x += attend(rms_norm(x, attn_norm, eps), bias);
+            let q = heads(cross_q(rms_norm(x, cross_norm, eps)), n_head);
+            let k = heads(cross_k(encoded), n_head_kv);
+            x += cross_o(cross_attention(q, k, heads(cross_v(encoded), n_head_kv), scale = 1.0));
+            x += ffn(rms_norm(x, ffn_norm, eps));
+        }
+        output(rms_norm(x, dec_norm, eps))
+    }
+}
