@@ -525,13 +525,6 @@ pub static OPS: &[OpSpec] = &[
         "the product of two computed tensors: a [k, m], x [k, T] -> [m, T]",
     ),
     op(
-        "sum_heads",
-        &[tensor("x")],
-        sum_heads,
-        Emit::Method("sum_heads"),
-        "the heads of x added up: [d, n, T] -> [d, T]",
-    ),
-    op(
         "mix_heads",
         &[tensor("x"), tensor("m")],
         mix_heads,

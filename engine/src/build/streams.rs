@@ -5,13 +5,6 @@ use super::Builder;
 use crate::graph::TensorId;
 
 impl Builder<'_> {
-    /// The heads of `x [d, n, T]` added up: `[d, T]`.
-    pub fn sum_heads(&mut self, x: TensorId) -> TensorId {
-        let [d, n, n_tokens, _] = self.g.tensor(x).ne;
-        let x = self.dense(x);
-        self.sum_experts(x, d, n_tokens, n)
-    }
-
     /// Each row of `x [n * n, T]` as a matrix whose lists and columns add up to 1, see [`Op::Balance`](crate::graph::Op::Balance).
     pub fn balance(&mut self, x: TensorId, n: usize, iterations: usize, eps: f32) -> TensorId {
         let y = self.g.balance(x, n, iterations, eps);
