@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use engine::conformance::{CheckParams, Fixture};
 use engine::context::{Batch, Context, ContextParams, SeqSet};
-use engine::model::{DeviceLayers, LoadParams, Model};
+use engine::model::{DeviceLayers, LoadParams, Model, SplitMode};
 use engine::vocab::Token;
 use kernels::GgmlType;
 
@@ -57,6 +57,16 @@ pub fn exact() -> CheckParams {
 pub fn place_on(load: &mut LoadParams, device: &str, n_layers: usize) {
     load.placement.devices = vec![engine::backend::device(device).expect("the device is compiled in")];
     load.placement.n_layers = DeviceLayers::Count(n_layers);
+}
+
+/// Divides the matrices of the last `n_layers`, the output counting as one, between the CPU and the reference device, which has the rest
+/// of those layers.
+pub fn divide_rows(load: &mut LoadParams, n_layers: usize, shares: &[f32]) {
+    place_on(load, "reference", n_layers);
+    let cpu = engine::backend::device("cpu").expect("it is always there");
+    load.placement.devices.insert(0, cpu);
+    load.placement.split_mode = SplitMode::Row;
+    load.placement.tensor_split = shares.to_vec();
 }
 
 /// The seeded model of a fixture.

@@ -7,9 +7,9 @@ use engine::backend::Device;
 use engine::backend::reference::ReferenceDevice;
 use engine::conformance::CheckParams;
 use engine::context::{Batch, Context, SeqSet};
-use engine::model::{LoadParams, Model, ModelError, SplitMode};
+use engine::model::{LoadParams, Model, ModelError};
 use engine::vocab::Token;
-use tests::{exact, fixture, nmse, place_on};
+use tests::{divide_rows, exact, fixture, nmse, place_on};
 
 /// Every configuration of the project's own data.
 fn names() -> Vec<String> {
@@ -52,7 +52,7 @@ const WAYS: &[Way] = &[
     },
     Way {
         what: "rows of matrices half on cpu, half on reference",
-        load: Some(|load, n_layers| divide_rows(load, n_layers, &[1.0, 1.0])),
+        load: Some(|load, n_layers| divide_rows(load, 1 + n_layers, &[1.0, 1.0])),
         n_files: 0,
         restore: false,
     },
@@ -84,15 +84,6 @@ const WAYS: &[Way] = &[
         restore: true,
     },
 ];
-
-/// All matrices of all layers divided between the CPU and the reference device.
-fn divide_rows(load: &mut LoadParams, n_layers: usize, shares: &[f32]) {
-    place_on(load, "reference", 1 + n_layers);
-    let cpu = engine::backend::device("cpu").expect("it is always there");
-    load.placement.devices.insert(0, cpu);
-    load.placement.split_mode = SplitMode::Row;
-    load.placement.tensor_split = shares.to_vec();
-}
 
 fn load(name: &str, params: &CheckParams, n_files: u16) -> Arc<Model> {
     let fixture = fixture(name);
@@ -185,7 +176,7 @@ fn rows_are_divided_by_shares() {
     let run = |shares: Option<&[f32]>| {
         let mut params = params();
         match shares {
-            Some(shares) => divide_rows(&mut params.load, 2, shares),
+            Some(shares) => divide_rows(&mut params.load, 3, shares),
             None => place_on(&mut params.load, "reference", 3),
         }
         let model = load("llama-dense", &params, 0);
