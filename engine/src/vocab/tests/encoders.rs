@@ -82,7 +82,7 @@ fn the_best_sum_of_scores_wins() {
     check("abc", &["▁ab", "c"]);
     check("  ab   ab ", &["▁ab", "▁ab"]);
     check("xyzab", &["▁", "<unk>", "a", "b"]);
-    check("ab<x y>c", &["▁ab", "<x y>", "c"]);
+    check("ab<x y>c", &["▁ab", "<x y>", "▁", "c"]);
     check("", &[]);
     assert_eq!(vocab.tokenize("ab", true, false), ids(&vocab, &["▁ab", "</s>"]));
 }
