@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::context::{Batch, Context, ContextParams, DecodeError};
+use engine::context::{Batch, Context, ContextParams, DecodeError, MemoryError};
 use engine::model::Model;
 use engine::sample::{Chain, LogitBias, SamplerParams, Token};
 use engine::vocab::{Utf8Stream, Vocab};
@@ -257,7 +257,7 @@ impl Session {
             if limit == Some(turn.n_generated) {
                 break;
             }
-            if self.held.len() >= self.context.n_ctx() {
+            if self.held.len() >= self.room() {
                 let n_gone = self.forget_half()?;
                 if n_gone == 0 {
                     turn.end = End::ContextFull;
@@ -334,7 +334,7 @@ impl Session {
         }
         let mut n_forgotten = 0;
         // A token at least has to be generated.
-        while prompt.len() >= self.context.n_ctx() && prompt.len() > shift.n_keep + 1 {
+        while prompt.len() >= self.room() && prompt.len() > shift.n_keep + 1 {
             let gone = shift.n_keep..shift.n_keep + (prompt.len() - shift.n_keep) / 2;
             self.forget(prompt, gone.clone())?;
             n_forgotten += gone.len();
@@ -368,7 +368,7 @@ impl Session {
 
     /// Removes from the memory what `prompt` does not begin with, and returns how much is left.
     fn reuse(&mut self, prompt: &[Token]) -> Outcome<usize> {
-        let n_ctx = self.context.n_ctx();
+        let n_ctx = self.room();
         if prompt.is_empty() {
             return Err(Failure::new("the prompt is empty: it has no tokens"));
         }
@@ -382,14 +382,37 @@ impl Session {
         // The last token is computed in any case: its logits are needed.
         let keep = common.min(prompt.len() - 1);
         if keep < self.held.len() {
-            // Windows may have forgotten what comes before the cut.
-            if self.context.seq_rm(0, keep..).is_err() {
-                self.clear();
-                return Ok(0);
-            }
-            self.held.truncate(keep);
+            return Ok(self.cut(keep));
         }
         Ok(keep)
+    }
+
+    /// Cuts what is held to `keep` tokens, or to fewer if the memory cannot go back to just there; returns how many are left.
+    fn cut(&mut self, keep: usize) -> usize {
+        let left = match self.context.seq_rm(0, keep..) {
+            Ok(()) => keep,
+            // Recurrent states are kept of some positions.
+            Err(MemoryError::StateForgotten { available, .. }) => {
+                let before = available.into_iter().rev().find(|&at| at < keep);
+                before.filter(|&at| self.context.seq_rm(0, at..).is_ok()).unwrap_or(0)
+            }
+            // Windows may have forgotten what comes before the cut.
+            Err(_) => 0,
+        };
+        if left == 0 {
+            self.clear();
+        }
+        self.held.truncate(left);
+        left
+    }
+
+    /// Tokens that the context can hold.
+    fn room(&self) -> usize {
+        if self.context.is_limited() {
+            self.context.n_ctx()
+        } else {
+            usize::MAX
+        }
     }
 
     /// Computes tokens that follow those held. False if the user interrupted; what was done before stays.

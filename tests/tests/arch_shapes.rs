@@ -107,7 +107,7 @@ arch_macros::arch! {
             let gated = if act == "gelu" { gelu(gate(scaled)) * up(scaled) } else { silu(gate(scaled)) * up(scaled) };
             let written = rust!([n_embd, T] => b.scale(unit, 1.0));
             x += down(gated) + act_unary + joined + longer[..n_embd] + written;
-            x += sum * 0.0 + merge(scanned) + mixed_in_time + sum_rows(merge(seven)) + sum_rows(planar);
+            x += sum * 0.0 + sum_rows(merge(scanned)) + mixed_in_time + sum_rows(merge(seven)) + sum_rows(planar);
             if n_expert > 0 {
                 x += moe(layered, router = router(layered), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
                          gating = sigmoid, n_used = n_expert_used, norm_weights = true, scale = 2.5, selection_bias = probs_b);
@@ -256,7 +256,6 @@ fn graph(header: &Gguf) -> Graph {
         n_outputs: N_TOKENS,
         n_ctx: 0,
         rope_kind: ARCH.rope,
-        rope_sections: base.rope_sections,
         rope: base.rope,
         n_rot: base.n_rot(),
         rope_sections: base.rope_sections,

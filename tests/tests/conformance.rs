@@ -11,12 +11,14 @@ fn names() -> Vec<String> {
     all.into_iter().map(|f| f.name).collect()
 }
 
-/// The first six: what takes long is done for these alone.
-const CORE: [&str; 6] = [
+/// What takes long is done for these alone: six with attention, one with states, one with both.
+const CORE: [&str; 8] = [
+    "falcon-h1-dense",
     "gemma3-dense",
     "internlm2-dense",
     "llama-dense",
     "llama-moe",
+    "mamba2-dense",
     "qwen2-dense",
     "qwen3-dense",
 ];

@@ -35,12 +35,13 @@ static ALLOCATOR: Counting = Counting;
 
 /// An adapter for one matrix of a model.
 fn adapter(model: &Arc<Model>) -> LoraAdapter {
-    let weight = "blk.0.attn_q.weight";
+    let adapted = ["blk.0.attn_q.weight", "blk.0.ssm_in.weight"];
     let row = model
         .tensors()
         .iter()
-        .find(|r| r.name == weight)
-        .expect("it has queries");
+        .find(|r| adapted.contains(&r.name.as_str()))
+        .expect("it has queries or a mixer");
+    let weight = &row.name;
     let mut out = GgufWriter::new();
     out.set("general.type", "adapter")
         .set("adapter.type", "lora")
@@ -96,7 +97,14 @@ fn allocations(ctx: &mut Context, tokens: &[Token]) -> usize {
 /// One test, since every thread of the process is counted.
 #[test]
 fn decoding_single_tokens_allocates_nothing() {
-    for name in ["llama-dense", "llama-moe", "qwen3-dense", "gemma3-dense"] {
+    for name in [
+        "llama-dense",
+        "llama-moe",
+        "qwen3-dense",
+        "gemma3-dense",
+        "mamba-dense",
+        "falcon-h1-dense",
+    ] {
         let tokens = tests::tokens(name);
         let on_cpu = model(name);
         let mut ctx = context(&on_cpu, |p| p.n_ctx = 1024);

@@ -135,7 +135,7 @@ fn describe(session: &Session, conversation: &Conversation) {
     ));
     let (weights, kv, compute) = (
         human::bytes(sizes.weights),
-        human::bytes(sizes.kv),
+        human::bytes(sizes.kv + sizes.states),
         human::bytes(sizes.compute),
     );
     say::line(format_args!(

@@ -150,6 +150,11 @@ impl Context {
         self.n_ctx
     }
 
+    /// False if any number of positions fits, as with models of nothing but recurrent layers, whatever [`Context::n_ctx`] is.
+    pub fn is_limited(&self) -> bool {
+        self.memory.is_limited()
+    }
+
     /// Memory held.
     pub fn sizes(&self) -> Sizes {
         Sizes {
