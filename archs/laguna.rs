@@ -1,5 +1,5 @@
-//! Laguna: a softplus gate on each attention head, windows with plain rotations of their own beside full layers with YaRN, dense
-//! leading layers, then experts selected with a bias beside a shared one.
+//! Laguna: a softplus gate on each attention head or on each of its elements, windows with plain rotations of their own beside
+//! full layers with YaRN, dense leading layers, then experts selected with a bias beside a shared one.
 
 arch_macros::arch! {
     name: "laguna";
@@ -35,7 +35,9 @@ arch_macros::arch! {
             attn_norm, ffn_norm: vector [n_embd];
             use self_attention;
             q_norm, k_norm: vector "attn_q_norm", "attn_k_norm" [head_dim];
-            head_gate: linear "attn_gate" [n_embd -> n_head];
+            // The file holds one of the two.
+            head_gate?: linear "attn_gate" [n_embd -> n_head];
+            full_gate?: linear "attn_gate" [n_embd -> n_head * head_dim];
             if il < n_dense {
                 use gated_ffn;
             } else {
@@ -60,7 +62,18 @@ arch_macros::arch! {
                 k = rope(k);
             }
             let attn = attention(q, k, heads(wv(h), n_head_kv), window = standard(n_swa, windowed));
-            x += wo(merge(heads(attn, n_head) * heads(softplus(head_gate(h)), n_head)));
+            let attn = heads(attn, n_head);
+            if has(head_gate) {
+                attn = attn * heads(softplus(head_gate(h)), n_head);
+            } else {
+                attn = attn * rust!([head_dim_v, n_head, T] => {
+                    let gate = b.present(&l.full_gate);
+                    let gate = b.linear(gate, h);
+                    let gate = b.unary(::engine::arch::Unary::Softplus, gate);
+                    b.heads(gate, m.base.n_head(il))
+                });
+            }
+            x += wo(merge(attn));
             let h = rms_norm(x, ffn_norm, eps);
             if il < n_dense {
                 x += ffn(h);

@@ -296,7 +296,12 @@ fn declare(arch: &Arch, o: &Tensor, t: &Ident) -> TokenStream {
             quote!(#t.linear_tied(#args, #tied))
         }
         None => {
-            let suffix = if o.optional { "_opt" } else { "" };
+            let has_forms = arch.tensors.iter().any(|other| o.is_other_form_of(other));
+            let suffix = match (has_forms, o.optional) {
+                (true, _) => "_form",
+                (false, true) => "_opt",
+                (false, false) => "",
+            };
             let method = shared(&format!("{}{suffix}", o.kind.name()));
             quote!(#t.#method(#args))
         }

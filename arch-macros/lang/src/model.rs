@@ -264,6 +264,13 @@ pub struct Tensor {
 }
 
 impl Tensor {
+    /// True if files hold this tensor or the other, told apart by the shape.
+    pub fn is_other_form_of(&self, other: &Tensor) -> bool {
+        let may_be = |t: &Tensor| t.kind == Kind::Linear && t.optional;
+        let same_name = self.gguf == other.gguf && self.group == other.group;
+        same_name && may_be(self) && may_be(other) && self.dims != other.dims
+    }
+
     /// True if the model's field is an `Option`.
     pub fn may_be_absent(&self) -> bool {
         self.optional || !self.conditions.is_empty()

@@ -278,6 +278,12 @@ impl<'a> TensorTable<'a> {
         Some(self.with_companions(name, n_out, weight))
     }
 
+    /// As [`TensorTable::linear_opt`], for one of several forms of a tensor: `None` also where the file's has another shape.
+    pub fn linear_form(&mut self, name: &'static str, n_in: usize, n_out: usize) -> Option<Linear> {
+        let (_, info) = self.find(name, "weight")?;
+        (info.ne == [n_in, n_out, 1, 1]).then(|| self.linear_opt(name, n_in, n_out))?
+    }
+
     /// As [`TensorTable::linear`], the embedding table if the file lacks it: then a row of its own over the same bytes, since a product
     /// may be computed on another device than the reading of rows.
     pub fn linear_tied(&mut self, name: &'static str, n_in: usize, n_out: usize, tied: Embed) -> Linear {

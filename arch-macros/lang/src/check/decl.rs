@@ -470,12 +470,13 @@ impl Checker<'_> {
         Some(index)
     }
 
-    /// Reports a GGUF name declared twice, unless the conditions exclude each other.
+    /// Reports a GGUF name declared twice, unless the conditions exclude each other or the two are forms of one tensor.
     fn gguf_twice(&mut self, decl: &TensorDecl, new: &Tensor, known: &[facts::Fact]) {
         let clash = self
             .tensors
             .iter()
-            .find(|t| t.tensor.gguf == new.gguf && t.tensor.group == new.group && !facts::exclude(&t.facts, known));
+            .filter(|t| t.tensor.gguf == new.gguf && t.tensor.group == new.group)
+            .find(|t| !facts::exclude(&t.facts, known) && !new.is_other_form_of(&t.tensor));
         if let Some(other) = clash {
             let message = format!(
                 "the GGUF name {:?} is declared twice: `{}` has it too",
