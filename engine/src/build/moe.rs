@@ -301,6 +301,12 @@ impl Builder<'_> {
         y
     }
 
+    /// The heads of `x` `[d, n, T]` added up, in their order: `[d, T]`.
+    pub fn sum_heads(&mut self, x: TensorId) -> TensorId {
+        let [d, n, n_tokens, _] = self.g.tensor(x).ne;
+        self.sum_experts(x, d, n_tokens, n)
+    }
+
     /// Adds up `[n_embd, n_used, T]` over the experts, in their order, so that the result does not depend on threads.
     pub(super) fn sum_experts(&mut self, y: TensorId, n_embd: usize, n_tokens: usize, n_used: usize) -> TensorId {
         let nb = self.g.tensor(y).nb;
