@@ -272,6 +272,7 @@ fn graph(header: &Gguf, encoder: bool) -> Graph {
         encoder: false,
         n_encoded: 3,
         n_embd: base.n_embd(),
+        rope_sections: base.rope_sections,
         n_ctx: 0,
         rope_kind: ARCH.rope,
         rope: base.rope,
