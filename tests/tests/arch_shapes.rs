@@ -52,6 +52,7 @@ arch_macros::arch! {
             planes: vector "planes" [n_embd, n_part, 3];
             mixer_in: linear "mixer_in" [n_embd -> 2 * n_embd + 2 * n_part + n_head];
             mixer_conv: vector "mixer_conv" [4, n_embd + 2 * n_part];
+            mixing: linear "mixing" [n_embd -> n_head * n_head];
             if n_expert == 0 {
                 dense: linear "dense" [n_embd -> n_embd];
             } else {
@@ -62,6 +63,14 @@ arch_macros::arch! {
                 down_exps: experts "ffn_down_exps" [n_ff -> n_embd; n_expert];
             }
         }
+    }
+
+    encoder {
+        let early = token_embd[tokens] * 1.0;
+        for layer {
+            early += rms_norm(early, eps);
+        }
+        early
     }
 
     graph {
@@ -84,7 +93,9 @@ arch_macros::arch! {
             let attn = attention(rotated, k, v, scale = kq_scale, softcap = 30.0, alibi = 0.0, causal = true, sinks = sinks,
                                  window = standard(8, is_swa && il > 0)) * 1.0;
             let again = attention_over(rotated, il, head_dim_v, window = standard(8, is_swa && il > 0)) * 1.0;
-            let projected = wo(attn + again);
+            let far_k = heads(wk(encoded), n_head_kv);
+            let far = cross_attention(q, far_k, heads(wv(encoded), n_head_kv), scale = kq_scale) * 1.0;
+            let projected = wo(attn + again + far);
             let capped = softcap(clamp(projected, -8.0, 8.0), 5.0);
             let probs = softmax(capped);
             let sum = sum_rows(probs);
@@ -101,13 +112,19 @@ arch_macros::arch! {
             let planar = matmul(part(planes, 1), previous(convolved)) * 1.0;
             let mixed_in_time = mamba2(mixer_in(convolved), inner = n_embd, n_state = n_part, n_group = 1, conv = mixer_conv,
                                        dt_bias = dt_bias, a = decay, d = dt_bias, eps = eps) * 1.0;
+            let remembered = linear_attention(k, k, heads(wq(convolved), n_head), decay = heads(step, n_head),
+                                              beta = heads(sigmoid(step), n_head), delta = true) * 1.0;
+            let balanced = balance(mixing(normed), n_head, 3, 0.001);
+            let streams = mix_heads(remembered, balanced);
+            let added_up = sum_heads(streams);
             let joined = concat(left, right) + sum_rows(flat) + sum_rows(merge(repeated));
             let longer = concat(joined, middle);
             let act_unary = silu(gelu(gelu_erf(gelu_quick(relu(relu_sqr(sigmoid(tanh(softplus(neg(sqr(sqrt(abs(x)))))))))))));
             let gated = if act == "gelu" { gelu(gate(scaled)) * up(scaled) } else { silu(gate(scaled)) * up(scaled) };
             let written = rust!([n_embd, T] => b.scale(unit, 1.0));
             x += down(gated) + act_unary + joined + longer[..n_embd] + written;
-            x += sum * 0.0 + sum_rows(merge(scanned)) + mixed_in_time + sum_rows(merge(seven)) + sum_rows(planar);
+            x += sum * 0.0 + sum_rows(merge(scanned)) + mixed_in_time + sum_rows(merge(seven)) + sum_rows(planar)
+                 + sum_rows(merge(streams)) + sum_rows(added_up);
             if n_expert > 0 {
                 x += moe(layered, router = router(layered), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
                          gating = sigmoid, n_used = n_expert_used, norm_weights = true, scale = 2.5, selection_bias = probs_b);
@@ -190,7 +207,12 @@ fn sizes() -> Sizes {
     for name in ["head_dim", "head_dim_v", "n_rot"] {
         sizes.insert(name, head_dim);
     }
-    sizes.extend([("widths", sizes["n_ff"]), ("n_part", 16), ("T", N_TOKENS)]);
+    sizes.extend([
+        ("widths", sizes["n_ff"]),
+        ("n_part", 16),
+        ("T", N_TOKENS),
+        ("T_encoded", 3),
+    ]);
     sizes
 }
 
@@ -231,8 +253,8 @@ fn declared(header: &Gguf) -> (Base, Box<dyn BuildGraph>, Vec<TableRow>) {
     declare_header(header, Path::new("all-ops.gguf"), &ARCH, "all-ops").unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// The graph of a header, built without memory.
-fn graph(header: &Gguf) -> Graph {
+/// The graph of a header, or that of its encoder, built without memory.
+fn graph(header: &Gguf, encoder: bool) -> Graph {
     let (base, model, rows) = declared(header);
     let home = Home {
         buffer: BufferId(0),
@@ -254,17 +276,27 @@ fn graph(header: &Gguf) -> Graph {
     let params = BuildParams {
         n_tokens: N_TOKENS,
         n_outputs: N_TOKENS,
+        encoder: false,
+        n_encoded: 3,
+        n_embd: base.n_embd(),
+        rope_sections: base.rope_sections,
         n_ctx: 0,
         rope_kind: ARCH.rope,
         rope: base.rope,
         n_rot: base.n_rot(),
-        rope_sections: base.rope_sections,
         causal: true,
         half_gelu: false,
         wanted: Wanted::Result,
+        encoder: false,
+        n_embd: base.n_embd(),
+        n_encoded: 0,
     };
     let mut b = Builder::probe(&mut g, &leafs, &mut nodes, &mut inputs, params, &mut specs);
-    let result = model.build(&mut b);
+    let result = if encoder {
+        model.encode(&mut b).expect("it has an encoder")
+    } else {
+        model.build(&mut b)
+    };
     b.output(result);
     b.finish().unwrap_or_else(|e| panic!("{e}"));
     g
@@ -274,7 +306,8 @@ fn graph(header: &Gguf) -> Graph {
 fn symbolic_shapes_are_those_of_the_engine() {
     let sizes = sizes();
     for moe in [true, false] {
-        let g = graph(&header(&sizes, moe));
+        let header = header(&sizes, moe);
+        let graphs = [graph(&header, true), graph(&header, false)];
         let mut compared = 0;
         for node in ARCH.flow {
             let Some((name, _)) = node.label.split_once(" = ") else {
@@ -282,8 +315,9 @@ fn symbolic_shapes_are_those_of_the_engine() {
             };
             // A value assigned twice has two nodes of one name and one shape.
             let layer = node.in_layer.then_some(0);
-            let named = |t: &TensorId| g.tensor(*t).name.base == name && g.tensor(*t).name.layer == layer;
-            let Some(id) = g.ids().find(named) else {
+            let named = |g: &Graph, t: TensorId| g.tensor(t).name.base == name && g.tensor(t).name.layer == layer;
+            let found = graphs.iter().find_map(|g| Some((g, g.ids().find(|&t| named(g, t))?)));
+            let Some((g, id)) = found else {
                 let unnamed = node.label.starts_with("result") || node.label.contains("= if ");
                 assert!(unnamed, "`{}` is not in the graph", node.label);
                 continue;
