@@ -148,6 +148,8 @@ const LARGER: &[(&str, usize)] = &[
     ("rwkv7.rs", 85),       // time and channel mixing, low-rank gates
     ("step35.rs", 92),      // two geometries of attention, optional experts
     ("rwkv6.rs", 95),       // time and channel mixing
+    ("glm5_next.rs", 110),  // delta attention, latent attention and hyper-connections
+    ("gemma3n.rs", 125),    // alternating updates, per-layer embeddings, shared caches
     ("dots3note.rs", 110),  // latent attention with an indexer, two geometries
     ("gemma4.rs", 120),     // per-layer embeddings, shared caches, two geometries
     ("deepseek2.rs", 125),  // latent attention, absorbed or not, with or without low-rank queries
