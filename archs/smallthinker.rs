@@ -16,8 +16,8 @@ arch_macros::arch! {
         let windowed = window > 0 && pattern;
         // Whatever number the file gives, models were trained with this one.
         let n_swa = 4096;
-        // Without windows all layers rotate.
-        let rotated = window == 0 || il % 4 != 0;
+        // Without windows all layers rotate, and in a model of four, for which the step is no step.
+        let rotated = window == 0 || n_layer == 4 || il % 4 != 0;
         let rope_base = if windowed { rope_base_swa } else { rope_freq_base };
     }
 
@@ -35,15 +35,7 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let experts = router(x);
-            let h = rms_norm(x, attn_norm, eps);
-            let q = heads(wq(h), n_head);
-            let k = heads(wk(h), n_head_kv);
-            let v = heads(wv(h), n_head_kv);
-            if rotated {
-                q = rope(q, base = rope_base);
-                k = rope(k, base = rope_base);
-            }
-            x += wo(attention(q, k, v, window = standard(n_swa, windowed)));
+            x += attend_where(rms_norm(x, attn_norm, eps), rotated, base = rope_base, window = standard(n_swa, windowed));
             let h = rms_norm(x, ffn_norm, eps);
             x += moe(h, router = experts, gate = gate_exps, up = up_exps, down = down_exps, act = relu,
                      gating = gating_func, n_used = n_expert_used, norm_weights = true);

@@ -220,7 +220,12 @@ impl Session {
         let mut chain = self.chain()?;
         prompt.iter().for_each(|&token| chain.accept(token));
         let start = Instant::now();
-        let mut prompt = prompt.to_vec();
+        let encoded = if self.model.arch().encoder { prompt.len() } else { 0 };
+        let mut prompt = if encoded > 0 {
+            self.encode(prompt)?
+        } else {
+            prompt.to_vec()
+        };
         let n_forgotten = self.forget_for(&mut prompt)?;
         let n_reused = self.reuse(&prompt)?;
         let mut turn = Turn {
@@ -234,7 +239,7 @@ impl Session {
             n_forgotten,
         };
         let is_done = self.decode(&prompt[n_reused..])?;
-        turn.n_prompt = self.held.len() - n_reused;
+        turn.n_prompt = encoded + self.held.len() - n_reused;
         turn.t_prompt = start.elapsed();
         if !is_done {
             turn.end = End::Interrupted;
@@ -385,6 +390,20 @@ impl Session {
             return Ok(self.cut(keep));
         }
         Ok(keep)
+    }
+
+    /// Encodes a prompt, in place of what was held, and returns the token that decoding starts with.
+    fn encode(&mut self, prompt: &[Token]) -> Outcome<Vec<Token>> {
+        let Some(start) = self.model.decoder_start() else {
+            return Err(Failure::new(
+                "the file names no token that decoding starts with (decoder_start_token_id, or a token that begins texts)",
+            ));
+        };
+        self.clear();
+        let mut batch = Batch::new();
+        batch.push_prompt(prompt, 0, 0);
+        self.context.encode(&batch)?;
+        Ok(vec![start])
     }
 
     /// Cuts what is held to `keep` tokens, or to fewer if the memory cannot go back to just there; returns how many are left.

@@ -65,7 +65,7 @@ fn similarities_are_cosines() {
         assert!((rows[i][i] - 1.0).abs() < 1e-4);
         assert!((rows[i][0] - rows[i][2]).abs() < 1e-4, "the first text is the third");
     }
-    let each_token = ended(home.llama(&["embed", &model, "one", "--similarity", "--pooling", "none"]));
+    let each_token = ended(home.llama(&["embed", &model, "several tokens", "--similarity", "--pooling", "none"]));
     each_token.fails_saying(&["--pooling"]);
 }
 

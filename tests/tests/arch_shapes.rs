@@ -64,6 +64,14 @@ arch_macros::arch! {
         }
     }
 
+    encoder {
+        let early = token_embd[tokens] * 1.0;
+        for layer {
+            early += rms_norm(early, eps);
+        }
+        early
+    }
+
     graph {
         let x = token_embd[tokens] * sqrt(n_embd);
         for layer {
@@ -84,7 +92,9 @@ arch_macros::arch! {
             let attn = attention(rotated, k, v, scale = kq_scale, softcap = 30.0, alibi = 0.0, causal = true, sinks = sinks,
                                  window = standard(8, is_swa && il > 0)) * 1.0;
             let again = attention_over(rotated, il, head_dim_v, window = standard(8, is_swa && il > 0)) * 1.0;
-            let projected = wo(attn + again);
+            let far_k = heads(wk(encoded), n_head_kv);
+            let far = cross_attention(q, far_k, heads(wv(encoded), n_head_kv), scale = kq_scale) * 1.0;
+            let projected = wo(attn + again + far);
             let capped = softcap(clamp(projected, -8.0, 8.0), 5.0);
             let probs = softmax(capped);
             let sum = sum_rows(probs);
@@ -190,7 +200,12 @@ fn sizes() -> Sizes {
     for name in ["head_dim", "head_dim_v", "n_rot"] {
         sizes.insert(name, head_dim);
     }
-    sizes.extend([("widths", sizes["n_ff"]), ("n_part", 16), ("T", N_TOKENS)]);
+    sizes.extend([
+        ("widths", sizes["n_ff"]),
+        ("n_part", 16),
+        ("T", N_TOKENS),
+        ("T_encoded", 3),
+    ]);
     sizes
 }
 
@@ -231,8 +246,8 @@ fn declared(header: &Gguf) -> (Base, Box<dyn BuildGraph>, Vec<TableRow>) {
     declare_header(header, Path::new("all-ops.gguf"), &ARCH, "all-ops").unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// The graph of a header, built without memory.
-fn graph(header: &Gguf) -> Graph {
+/// The graph of a header, or that of its encoder, built without memory.
+fn graph(header: &Gguf, encoder: bool) -> Graph {
     let (base, model, rows) = declared(header);
     let home = Home {
         buffer: BufferId(0),
@@ -254,17 +269,24 @@ fn graph(header: &Gguf) -> Graph {
     let params = BuildParams {
         n_tokens: N_TOKENS,
         n_outputs: N_TOKENS,
+        encoder: false,
+        n_encoded: 3,
+        n_embd: base.n_embd(),
+        rope_sections: base.rope_sections,
         n_ctx: 0,
         rope_kind: ARCH.rope,
         rope: base.rope,
         n_rot: base.n_rot(),
-        rope_sections: base.rope_sections,
         causal: true,
         half_gelu: false,
         wanted: Wanted::Result,
     };
     let mut b = Builder::probe(&mut g, &leafs, &mut nodes, &mut inputs, params, &mut specs);
-    let result = model.build(&mut b);
+    let result = if encoder {
+        model.encode(&mut b).expect("it has an encoder")
+    } else {
+        model.build(&mut b)
+    };
     b.output(result);
     b.finish().unwrap_or_else(|e| panic!("{e}"));
     g
@@ -274,7 +296,8 @@ fn graph(header: &Gguf) -> Graph {
 fn symbolic_shapes_are_those_of_the_engine() {
     let sizes = sizes();
     for moe in [true, false] {
-        let g = graph(&header(&sizes, moe));
+        let header = header(&sizes, moe);
+        let graphs = [graph(&header, true), graph(&header, false)];
         let mut compared = 0;
         for node in ARCH.flow {
             let Some((name, _)) = node.label.split_once(" = ") else {
@@ -282,8 +305,9 @@ fn symbolic_shapes_are_those_of_the_engine() {
             };
             // A value assigned twice has two nodes of one name and one shape.
             let layer = node.in_layer.then_some(0);
-            let named = |t: &TensorId| g.tensor(*t).name.base == name && g.tensor(*t).name.layer == layer;
-            let Some(id) = g.ids().find(named) else {
+            let named = |g: &Graph, t: TensorId| g.tensor(t).name.base == name && g.tensor(t).name.layer == layer;
+            let found = graphs.iter().find_map(|g| Some((g, g.ids().find(|&t| named(g, t))?)));
+            let Some((g, id)) = found else {
                 let unnamed = node.label.starts_with("result") || node.label.contains("= if ");
                 assert!(unnamed, "`{}` is not in the graph", node.label);
                 continue;

@@ -8,7 +8,8 @@ use crate::diag::Errors;
 use crate::sym::{Dim, Shape};
 use shapes::{
     attention, attention_over, attention_temperature, concat, cross_attention, heads, index_cells, linear_attention,
-    mamba2, matmul, merge, moe, norm, part, repeat_heads, rope, row, same_as_x, short_conv, ssm_scan, sum_rows, wkv,
+    mamba2, matmul, merge, moe, norm, part, repeat_heads, rope, row, same_as_x, short_conv, ssm_scan, sum_heads,
+    sum_rows, wkv,
 };
 
 /// One operation.
@@ -528,6 +529,13 @@ pub static OPS: &[OpSpec] = &[
         row,
         Emit::Method("row"),
         "row i of a declared vector of two dimensions: [n, rows] -> [n]",
+    ),
+    op(
+        "sum_heads",
+        &[tensor("x")],
+        sum_heads,
+        Emit::Method("sum_heads"),
+        "adds up the heads: [d, n, T] -> [d, T]",
     ),
     op(
         "concat",

@@ -33,7 +33,6 @@
 //!           | "use" fragment { "," fragment } ";"
 //!           | "ignore" STRING { "," STRING } ";"
 //!           | without                                               (* not in a group *)
-//!           | "state" "{" { IDENT ":" "[" dims "]" ";" } "}" ;      (* later *)
 //! name      = IDENT [ "?" ] ;                                       (* the GGUF name too, unless there is a STRING for each *)
 //! fragment  = IDENT [ "(" IDENT "=" EXPR { "," IDENT "=" EXPR } ")" ] ;
 //! use       = "embed" | "vector" | "norm" | "linear" | "experts" | "raw" ;
@@ -376,18 +375,6 @@ fn tensor_item(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::R
     }
     if name == "without" && input.peek(Ident) {
         return without(input).map(|names| vec![TensorItem::Without(names)]);
-    }
-    if name == "state" && input.peek(token::Brace) {
-        let content;
-        braced!(content in input);
-        items(&content, errors, |input, _| {
-            input.parse::<Ident>()?;
-            input.parse::<Token![:]>()?;
-            dims(input)?;
-            input.parse::<Token![;]>().map(drop)
-        });
-        errors.syntax(&not_yet(name.span(), "recurrent `state` is"));
-        return Ok(Vec::new());
     }
     tensor(name, input)
 }

@@ -7,7 +7,7 @@ use crate::backend::{Buffer, Device};
 use crate::build::{BuildError, BuildParams, Builder, Inputs, KvSpec, MemorySpecs, Wanted, WeightLeaf};
 use crate::gguf::{Gguf, GgufError, GgufFile, GgufSet, Metadata, Value};
 use crate::graph::{BufferId, Graph, Home, Name};
-use crate::vocab::Vocab;
+use crate::vocab::{Token, Vocab};
 
 use super::placement::{Needs, Placement, PlacementParams, PlacementSummary, RowPart};
 use super::upload::{Locked, check_values, upload};
@@ -223,6 +223,16 @@ impl Model {
     /// Builds the model's whole graph, with the result that the builder's parameters ask for.
     pub fn build(&self, b: &mut Builder<'_>) -> crate::graph::TensorId {
         b.whole(self.arch, self.graph.as_ref())
+    }
+    /// The token that decoding starts with after a prompt was encoded: what the file says, else the one that begins texts.
+    pub fn decoder_start(&self) -> Option<Token> {
+        let prefix: Option<String> = self.metadata.optional("general.architecture").ok().flatten();
+        let key = format!("{}.decoder_start_token_id", prefix.as_deref().unwrap_or(self.arch.name));
+        let id: Option<i64> = self.metadata.optional(&key).ok().flatten();
+        let known = id.and_then(|id| Token::try_from(id).ok());
+        known
+            .filter(|&id| (id as usize) < self.base.n_vocab())
+            .or(self.vocab.bos())
     }
     /// Adds the graph of the model's encoder, if it has one, to a builder.
     pub fn encode(&self, b: &mut Builder<'_>) -> Option<crate::graph::TensorId> {

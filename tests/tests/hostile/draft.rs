@@ -11,6 +11,7 @@ use engine::gguf::{Array, Gguf, GgufFile, GgufWriter, Metadata, Value};
 use engine::model::{LoadParams, Model};
 use kernels::GgmlType;
 use tests::fixture;
+use tests::variation::{quarter, quarter_sizes};
 
 /// Every fixture of the project.
 pub fn names() -> Vec<String> {
@@ -61,30 +62,10 @@ impl Draft {
     /// A fixture with all sizes from 64 on divided by four: a sixteenth of the bytes.
     pub fn small(name: &str) -> Draft {
         let mut draft = Draft::full(name);
-        let smaller = |n: usize| if n >= 64 { n / 4 } else { n };
         for (_, _, ne) in &mut draft.tensors {
-            ne.iter_mut().for_each(|n| *n = smaller(*n));
+            ne.iter_mut().for_each(|n| *n = quarter(*n));
         }
-        let pairs: Vec<(String, Value)> = draft.metadata.iter().map(|(k, v)| (k.to_owned(), v.clone())).collect();
-        for (key, value) in pairs {
-            let value = match value {
-                Value::U32(n) => Value::U32(smaller(n as usize) as u32),
-                Value::Array(Array::String(s)) => {
-                    let kept = s.iter().take(smaller(s.len()));
-                    Value::Array(Array::String(kept.collect()))
-                }
-                Value::Array(Array::F32(mut v)) => {
-                    v.truncate(smaller(v.len()));
-                    Value::Array(Array::F32(v))
-                }
-                Value::Array(Array::I32(mut v)) => {
-                    v.truncate(smaller(v.len()));
-                    Value::Array(Array::I32(v))
-                }
-                other => other,
-            };
-            draft.metadata.insert(key, value);
-        }
+        quarter_sizes(&mut draft.metadata);
         draft
     }
 

@@ -262,6 +262,12 @@ pub(super) fn row(c: &mut Call<'_>) -> Option<Shape> {
     c.rank("w", 2, "[n, rows]", "").then(|| Shape(vec![w.dim(0)]))
 }
 
+pub(super) fn sum_heads(c: &mut Call<'_>) -> Option<Shape> {
+    let x = c.shape("x")?;
+    c.rank("x", 3, "[d, n, T]", CUT_FIRST)
+        .then(|| Shape(vec![x.dim(0), x.dim(2)]))
+}
+
 pub(super) fn concat(c: &mut Call<'_>) -> Option<Shape> {
     let (a, b) = (c.shape("a")?, c.shape("b")?);
     for i in 1..4 {

@@ -1,0 +1,312 @@
+//! Other configurations of the fixtures' architectures: more layers, other groupings of heads, absent optional tensors, tied outputs.
+//!
+//! A variation changes keys of a fixture's header; its tensors follow from what the architecture then declares.
+
+use std::path::Path;
+
+use engine::gguf::{Array, Gguf, GgufWriter, Metadata, Value, seeded};
+use engine::model::{LoadParams, ModelError, TensorError, plan};
+use kernels::GgmlType;
+
+/// A configuration: keys, and the name and shape of every tensor.
+#[derive(Clone)]
+pub struct Configuration {
+    /// `general.architecture`.
+    pub arch: String,
+    /// Keys.
+    pub metadata: Metadata,
+    /// All of type F32.
+    pub tensors: Vec<(String, Vec<usize>)>,
+}
+
+/// What is changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Variation {
+    /// Five more layers, of the kinds of the first ones.
+    Layers,
+    /// Four query heads of the old size for each key head: heads and width are independent.
+    Groups,
+    /// Twice as many, smaller heads, in groups of two.
+    SmallHeads,
+    /// More experts, of which fewer are used, and another width of every feed-forward network.
+    Widths,
+    /// Nothing that a file may lack: no biases, no optional tensor, the output tied where it can be.
+    Bare,
+}
+
+impl Variation {
+    /// All of them.
+    pub const ALL: [Variation; 5] = [
+        Variation::Layers,
+        Variation::Groups,
+        Variation::SmallHeads,
+        Variation::Widths,
+        Variation::Bare,
+    ];
+}
+
+impl Configuration {
+    /// A fixture as it is.
+    pub fn of(header: &Gguf) -> Configuration {
+        Configuration {
+            arch: header.require("general.architecture").expect("the fixture names it"),
+            metadata: header.metadata.clone(),
+            tensors: (header.tensors().iter())
+                .map(|t| (t.name.clone(), t.shape().to_vec()))
+                .collect(),
+        }
+    }
+
+    /// With all sizes from 64 on divided by four: a sixteenth of the bytes.
+    pub fn small(mut self) -> Configuration {
+        for (_, ne) in &mut self.tensors {
+            ne.iter_mut().for_each(|n| *n = quarter(*n));
+        }
+        quarter_sizes(&mut self.metadata);
+        self
+    }
+
+    /// Changed; `None` where the architecture has nothing to change or refuses, by its keys, to be so.
+    pub fn varied(&self, variation: Variation) -> Option<Configuration> {
+        let mut c = self.clone();
+        match variation {
+            Variation::Layers => c.add_layers(5)?,
+            Variation::Groups => c.regroup(false)?,
+            Variation::SmallHeads => c.regroup(true)?,
+            Variation::Widths => c.widen()?,
+            Variation::Bare => return c.bare(),
+        }
+        c.settle().then_some(c)
+    }
+
+    fn key(&self, key: &str) -> String {
+        format!("{}.{key}", self.arch)
+    }
+
+    fn number(&self, key: &str) -> Option<usize> {
+        match self.metadata.get(&self.key(key))? {
+            Value::Array(Array::U32(list)) => list.iter().find(|&&n| n > 0).map(|&n| n as usize),
+            Value::Array(Array::I32(list)) => list.iter().find_map(|&n| usize::try_from(n).ok().filter(|&n| n > 0)),
+            value => value.as_u64().and_then(|n| usize::try_from(n).ok()),
+        }
+    }
+
+    /// Sets a number that is there already, in a list wherever it is not 0.
+    fn set(&mut self, key: &str, n: usize) {
+        let (key, n) = (self.key(key), u32::try_from(n).expect("a small number"));
+        let value = match self.metadata.get(&key) {
+            Some(Value::Array(Array::U32(list))) => Value::Array(Array::U32(
+                list.iter().map(|&old| if old == 0 { 0 } else { n }).collect(),
+            )),
+            _ => Value::U32(n),
+        };
+        self.metadata.insert(key, value);
+    }
+
+    fn add_layers(&mut self, more: usize) -> Option<()> {
+        let old = self.number("block_count")?;
+        let all: Vec<(String, Value)> = self.metadata.iter().map(|(k, v)| (k.to_owned(), v.clone())).collect();
+        for (key, value) in all {
+            self.metadata.insert(key, lengthened(value, old, more));
+        }
+        self.set("block_count", old + more);
+        // Optional tensors may be those of any layer; what is not declared for a new one is taken out again.
+        let layers: Vec<(String, Vec<usize>)> = (self.tensors.iter())
+            .filter_map(|(name, ne)| {
+                let (il, rest) = name.strip_prefix("blk.")?.split_once('.')?;
+                il.bytes()
+                    .all(|b| b.is_ascii_digit())
+                    .then(|| (rest.to_owned(), ne.clone()))
+            })
+            .collect();
+        for il in old..old + more {
+            for (rest, ne) in &layers {
+                let name = format!("blk.{il}.{rest}");
+                if !self.tensors.iter().any(|(n, _)| *n == name) {
+                    self.tensors.push((name, ne.clone()));
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// More query heads than key heads; `small`: of half the size.
+    fn regroup(&mut self, small: bool) -> Option<()> {
+        let n_head = self.number("attention.head_count").filter(|&n| n > 0)?;
+        let width = self.number("embedding_length")? / n_head;
+        let size = self.number("attention.key_length").unwrap_or(width);
+        self.set("attention.head_count", n_head * if small { 2 } else { 4 });
+        self.set("attention.head_count_kv", n_head);
+        let factor = if small { 2 } else { 1 };
+        for key in ["attention.key_length", "attention.value_length"] {
+            if !small || self.number(key).is_some() {
+                self.set(key, size / factor);
+            }
+        }
+        let others = [
+            "attention.key_length_swa",
+            "attention.value_length_swa",
+            "rope.dimension_count",
+            "rope.dimension_count_swa",
+        ];
+        for key in others {
+            if let Some(n) = self.number(key) {
+                self.set(key, n / factor);
+            }
+        }
+        let key = self.key("rope.dimension_sections");
+        if let Some(list) = self.metadata.get(&key).cloned() {
+            self.metadata.insert(key, divided(list, factor as u32));
+        }
+        Some(())
+    }
+
+    fn widen(&mut self) -> Option<()> {
+        let n_ff = self.number("feed_forward_length")?;
+        self.set("feed_forward_length", n_ff + 64);
+        if let Some(n) = self.number("expert_feed_forward_length") {
+            self.set("expert_feed_forward_length", n / 2);
+        }
+        if self.number("expert_count").is_some_and(|n| n > 0) {
+            self.set("expert_count", 5);
+            self.set("expert_used_count", 3);
+        }
+        Some(())
+    }
+
+    /// Takes out every group of tensors, of one name in all layers, that the architecture can do without.
+    fn bare(mut self) -> Option<Configuration> {
+        let mut names: Vec<String> = self.tensors.iter().map(|(name, _)| in_any_layer(name)).collect();
+        names.sort();
+        names.dedup();
+        let before = self.tensors.len();
+        for name in names {
+            let fewer = Configuration {
+                tensors: (self.tensors.iter())
+                    .filter(|(n, _)| in_any_layer(n) != name)
+                    .cloned()
+                    .collect(),
+                ..self.clone()
+            };
+            if fewer.errors().is_some_and(|errors| errors.is_empty()) {
+                self = fewer;
+            }
+        }
+        (self.tensors.len() < before).then_some(self)
+    }
+
+    /// Gives tensors the declared shapes, adds missing ones and takes out what is not declared. False if the keys are refused.
+    fn settle(&mut self) -> bool {
+        for _ in 0..4 {
+            let Some(errors) = self.errors() else { return false };
+            if errors.is_empty() {
+                return true;
+            }
+            for error in errors {
+                match error {
+                    TensorError::Missing { name, shape } => self.tensors.push((name, shape)),
+                    TensorError::Unexpected { name, .. } => self.tensors.retain(|(n, _)| *n != name),
+                    TensorError::WrongShape { name, expected, .. } => {
+                        let found = self.tensors.iter_mut().filter(|(n, _)| *n == name);
+                        found.for_each(|(_, ne)| ne.clone_from(&expected));
+                    }
+                }
+            }
+        }
+        panic!("{}: the tensors do not settle: {:?}", self.arch, self.errors());
+    }
+
+    /// How the tensors differ from the declaration; `None` if the keys are refused.
+    fn errors(&self) -> Option<Vec<TensorError>> {
+        let header = Gguf::parse_header(&self.file(false)).expect("a sound file");
+        match plan(&header, Path::new("varied.gguf"), archs::ALL, &LoadParams::default()) {
+            Ok(_) => Some(Vec::new()),
+            Err(ModelError::Tensors { errors, .. }) => Some(errors),
+            Err(_) => None,
+        }
+    }
+
+    /// The file, with seeded weights or without any (then only its header is of use).
+    pub fn file(&self, weights: bool) -> Vec<u8> {
+        let mut writer = GgufWriter::with_metadata(self.metadata.clone());
+        for (name, ne) in &self.tensors {
+            let n = ne.iter().product::<usize>();
+            let mut values = vec![0f32; n];
+            if weights {
+                seeded::fill_f32(name, 1, &mut values);
+            }
+            let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+            writer
+                .add_tensor(name.clone(), GgmlType::F32, ne, bytes)
+                .expect("a sound tensor");
+        }
+        writer.to_bytes().expect("a sound file")
+    }
+}
+
+/// A size divided by four, if it is not small already.
+pub fn quarter(n: usize) -> usize {
+    if n >= 64 { n / 4 } else { n }
+}
+
+/// Divides all sizes by four, of the vocabulary too.
+pub fn quarter_sizes(metadata: &mut Metadata) {
+    let pairs: Vec<(String, Value)> = metadata.iter().map(|(k, v)| (k.to_owned(), v.clone())).collect();
+    for (key, value) in pairs {
+        let value = match value {
+            Value::U32(n) => Value::U32(quarter(n as usize) as u32),
+            Value::Array(Array::String(s)) => Value::Array(Array::String(s.iter().take(quarter(s.len())).collect())),
+            Value::Array(Array::F32(mut v)) => {
+                v.truncate(quarter(v.len()));
+                Value::Array(Array::F32(v))
+            }
+            list if key.ends_with("dimension_sections") => divided(list, 4),
+            Value::Array(Array::I32(mut v)) => {
+                v.truncate(quarter(v.len()));
+                Value::Array(Array::I32(v))
+            }
+            other => other,
+        };
+        metadata.insert(key, value);
+    }
+}
+
+/// A list of counts, each divided.
+fn divided(list: Value, by: u32) -> Value {
+    match list {
+        Value::Array(Array::U32(v)) => Value::Array(Array::U32(v.into_iter().map(|n| n / by).collect())),
+        Value::Array(Array::I32(v)) => {
+            let by = by.cast_signed();
+            Value::Array(Array::I32(v.into_iter().map(|n| n / by).collect()))
+        }
+        other => other,
+    }
+}
+
+/// A tensor's name without the number of its layer.
+fn in_any_layer(name: &str) -> String {
+    let is_number = |part: &&str| part.bytes().all(|b| b.is_ascii_digit());
+    name.split('.')
+        .filter(|part| !is_number(part))
+        .collect::<Vec<_>>()
+        .join(".")
+}
+
+/// Lists per layer go on as they began.
+fn lengthened(value: Value, n_layer: usize, more: usize) -> Value {
+    fn cycle<T: Clone>(list: &mut Vec<T>, n_layer: usize, more: usize) {
+        if list.len() == n_layer {
+            let longer = (0..n_layer + more).map(|i| list[i % n_layer].clone()).collect();
+            *list = longer;
+        }
+    }
+    let mut value = value;
+    match &mut value {
+        Value::Array(Array::U32(list)) => cycle(list, n_layer, more),
+        Value::Array(Array::I32(list)) => cycle(list, n_layer, more),
+        Value::Array(Array::F32(list)) => cycle(list, n_layer, more),
+        Value::Array(Array::Bool(list)) => cycle(list, n_layer, more),
+        _ => {}
+    }
+    value
+}

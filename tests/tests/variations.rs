@@ -1,0 +1,87 @@
+//! Every architecture in configurations that no fixture has: it loads, its results are finite, and do not depend on how a batch is cut.
+
+use std::sync::Arc;
+
+use engine::conformance::all_logits;
+use engine::context::ContextParams;
+use engine::gguf::{Gguf, GgufFile};
+use engine::model::{LoadParams, Model};
+use engine::vocab::Token;
+use tests::variation::{Configuration, Variation};
+use tests::{data_dir, exact, nmse};
+
+const N_TOKENS: usize = 40;
+
+#[test]
+fn other_configurations_load_and_decode() {
+    let fixtures = engine::conformance::fixtures(&data_dir().join("archs")).expect("the folder is readable");
+    let only = std::env::var("LLAMA_ARCH").unwrap_or_default();
+    let (mut faults, mut refused, mut n) = (Vec::new(), Vec::new(), 0);
+    for fixture in fixtures.iter().filter(|f| f.name.contains(&only)) {
+        let plain = Configuration::of(&Gguf::open_header(&fixture.header).expect("the fixture is readable")).small();
+        for variation in Variation::ALL {
+            let name = format!("{}, {variation:?}", fixture.name);
+            let Some(varied) = plain.varied(variation) else {
+                refused.push(name);
+                continue;
+            };
+            n += 1;
+            faults.extend(run(&varied).err().map(|e| format!("{name}: {e}")));
+        }
+    }
+    println!("{n} configurations; not possible: {refused:?}");
+    assert!(faults.is_empty(), "{} of {n}:\n{}", faults.len(), faults.join("\n"));
+}
+
+/// Writes every configuration as a file with seeded weights, `NAME.gguf`, and its header as a fixture has it, for an engine that records
+/// logits: `LLAMA_VARIATIONS=DIR cargo test -p llama-tests --test variations -- --ignored`.
+#[test]
+#[ignore = "writes files"]
+fn write_other_configurations() {
+    let folder = std::env::var_os("LLAMA_VARIATIONS").expect("LLAMA_VARIATIONS names a folder");
+    let folder = std::path::PathBuf::from(folder);
+    let fixtures = engine::conformance::fixtures(&data_dir().join("archs")).expect("the folder is readable");
+    let only = std::env::var("LLAMA_ARCH").unwrap_or_default();
+    for fixture in fixtures.iter().filter(|f| f.name.contains(&only)) {
+        let plain = Configuration::of(&Gguf::open_header(&fixture.header).expect("the fixture is readable"));
+        for variation in Variation::ALL {
+            let Some(varied) = plain.varied(variation) else {
+                continue;
+            };
+            let name = format!("{}-{variation:?}", fixture.name);
+            if folder.join(format!("{name}.logits")).exists() {
+                continue;
+            }
+            let bytes = varied.file(true);
+            let header = Gguf::parse_header(&bytes).expect("a sound file").data_offset();
+            std::fs::write(folder.join(format!("{name}.gguf")), &bytes).expect("the folder is writable");
+            std::fs::write(folder.join(format!("{name}.header.gguf")), &bytes[..header])
+                .expect("the folder is writable");
+        }
+    }
+}
+
+fn run(configuration: &Configuration) -> Result<(), String> {
+    let file = GgufFile::from_bytes("varied.gguf", &configuration.file(true)).map_err(|e| e.to_string())?;
+    let model = Model::from_file(file, archs::ALL, &LoadParams::default()).map_err(|e| e.to_string())?;
+    let model = Arc::new(model);
+    let n_vocab = model.base().n_vocab();
+    let tokens: Vec<Token> = (0..N_TOKENS).map(|i| (i * 37 % n_vocab) as Token).collect();
+    let logits = |n_ubatch| {
+        let params = ContextParams {
+            n_ubatch,
+            ..exact().context
+        };
+        all_logits(model.clone(), &tokens, &params).map_err(|e| e.to_string())
+    };
+    let whole = logits(N_TOKENS)?;
+    if !whole.iter().all(|x| x.is_finite()) {
+        return Err("results are not finite".to_owned());
+    }
+    let pieces = logits(7)?;
+    let error = nmse(&whole, &pieces);
+    if error > 1e-9 {
+        return Err(format!("a batch in pieces of 7 differs by {error:.1e}"));
+    }
+    Ok(())
+}
