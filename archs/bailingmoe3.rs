@@ -15,12 +15,6 @@ arch_macros::arch! {
         n_shared: usize = "expert_shared_count";
         n_ff_of_file: usize = "expert_shared_feed_forward_length" or 0;
         let n_ff_shexp = if n_ff_of_file > 0 { n_ff_of_file } else { n_ff_exp * max(n_shared, 1) };
-        weights_scale: f32 = "expert_weights_scale" or 1.0;
-        norm_weights: bool = "expert_weights_norm" or false;
-        gating_func: usize = "expert_gating_func";
-        check gating_func <= 4, "expert_gating_func is one of 1 to 4";
-        n_group: usize = "expert_group_count" or 1;
-        n_group_used: usize = "expert_group_used_count" or 1;
         limit: [f32] = "swiglu_clamp_exp" or 0.0;
         limit_of_file: [f32] = "swiglu_clamp_shexp" or 0.0;
         let limit_shexp = if limit_of_file > 0.000001 { limit_of_file } else { 3e38 };
@@ -45,10 +39,15 @@ arch_macros::arch! {
                 use gated_ffn;
             } else {
                 use experts(width = n_ff_exp);
+                use expert_routing;
                 probs_bias: raw "exp_probs_b.bias" [n_expert];
                 use shared_experts(width = n_ff_shexp);
             }
         }
+    }
+
+    fn limited(gate, up) {
+        clamp(silu(gate), -3e38, limit_shexp) * clamp(up, -limit_shexp, limit_shexp)
     }
 
     graph {
@@ -63,12 +62,11 @@ arch_macros::arch! {
             }
             let h = rms_norm(x, ffn_norm, eps);
             if il < n_dense {
-                x += ffn(h);
+                x += down(limited(gate(h), up(h)));
             } else {
-                let shared = clamp(silu(gate_shexp(h)), -3e38, limit_shexp) * clamp(up_shexp(h), -limit_shexp, limit_shexp);
-                x += routed(h, gating = gating_func, norm_weights = norm_weights, scale = weights_scale,
+                x += routed(h, gating = gating, norm_weights = norm_weights, scale = weights_scale,
                             selection_bias = probs_bias, n_groups = n_group, n_groups_used = n_group_used, act_limit = limit)
-                     + down_shexp(shared);
+                     + down_shexp(limited(gate_shexp(h), up_shexp(h)));
             }
         }
         output(rms_norm(x, output_norm, eps))
@@ -76,6 +74,6 @@ arch_macros::arch! {
 
     test {
         n_embd: 128, n_head: 1, n_layer: 2, n_ff: 192, n_vocab: 128, n_expert: 2, n_expert_used: 2, d_key: 192, d_value: 128,
-        kv_rank: 512, d_conv: 4, d_kda: 128, n_dense: 1, n_ff_exp: 192, n_shared: 1, gating_func: 2
+        kv_rank: 512, d_conv: 4, d_kda: 128, n_dense: 1, n_ff_exp: 192, n_shared: 1
     }
 }

@@ -14,12 +14,6 @@ arch_macros::arch! {
         n_shared: usize = "expert_shared_count";
         latent: usize = "expert_latent_length" or 0;
         let n_latent = if latent > 0 { latent } else { n_embd };
-        weights_scale: f32 = "expert_weights_scale" or 1.0;
-        norm_weights: bool = "expert_weights_norm" or false;
-        gating_func: usize = "expert_gating_func";
-        check gating_func <= 4, "expert_gating_func is one of 1 to 4";
-        n_group: usize = "expert_group_count" or 1;
-        n_group_used: usize = "expert_group_used_count" or 1;
         block: usize = "attn_res.block_size";
         squash: f32 = "activation.situ_beta";
         up_squash: f32 = "activation.situ_linear_beta";
@@ -53,6 +47,7 @@ arch_macros::arch! {
                 use gated_ffn;
             } else {
                 router:      linear  "ffn_gate_inp"     [n_embd -> n_expert];
+                use expert_routing;
                 probs_bias:  raw     "exp_probs_b.bias" [n_expert];
                 gate_exps:   experts "ffn_gate_exps"    [n_latent -> n_ff_exp; n_expert];
                 up_exps:     experts "ffn_up_exps"      [n_latent -> n_ff_exp; n_expert];
@@ -117,7 +112,7 @@ arch_macros::arch! {
             } else {
                 let z = if latent > 0 { to_latent(h) } else { rust!([n_latent, T] => h) };
                 let y = moe(z, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
-                            gating = gating_func, n_used = n_expert_used, norm_weights = norm_weights, scale = weights_scale,
+                            gating = gating, n_used = n_expert_used, norm_weights = norm_weights, scale = weights_scale,
                             selection_bias = probs_bias, n_groups = n_group, n_groups_used = n_group_used,
                             squash = squash, up_squash = up_squash);
                 if latent > 0 && has(latent_norm) {
@@ -137,6 +132,6 @@ arch_macros::arch! {
 
     test {
         n_embd: 128, n_head: 1, n_layer: 2, n_ff: 192, n_vocab: 128, n_expert: 2, n_expert_used: 2, d_key: 192, d_value: 128,
-        kv_rank: 512, d_conv: 4, d_kda: 128, n_ff_exp: 192, n_shared: 1, gating_func: 2, block: 1
+        kv_rank: 512, d_conv: 4, d_kda: 128, n_ff_exp: 192, n_shared: 1, block: 1
     }
 }

@@ -19,11 +19,11 @@ fragment! {
         wy:     linear "attn_output"  [n_head_max * d_kda -> n_embd];
     }
 
-    fn remember(x, decay) {
+    fn remember(x, decay, l2_eps = eps) {
         let q = heads(silu(short_conv(wq(x), q_conv)), n_head_max);
         let k = heads(silu(short_conv(wk(x), k_conv)), n_head_max);
         let v = heads(silu(short_conv(wv(x), v_conv)), n_head_max);
-        let y = linear_attention(rms_norm(q, eps / d_kda) / sqrt(d_kda), rms_norm(k, eps / d_kda) / sqrt(d_kda), v,
+        let y = linear_attention(rms_norm(q, l2_eps / d_kda) / sqrt(d_kda), rms_norm(k, l2_eps / d_kda) / sqrt(d_kda), v,
                                  decay = decay, beta = heads(sigmoid(beta(x)), n_head_max), delta = true);
         merge(rms_norm(y, y_norm, eps))
     }

@@ -26,8 +26,12 @@ fragment! {
         wo:        linear   "attn_output"    [n_head * d_value -> n_embd];
     }
 
+    fn queries(x) {
+        heads(if q_rank > 0 { q_b(rms_norm(q_a(x), q_a_norm, eps)) } else { q_whole(x) }, n_head)
+    }
+
     fn attend_latent(x) {
-        let q = heads(if q_rank > 0 { q_b(rms_norm(q_a(x), q_a_norm, eps)) } else { q_whole(x) }, n_head);
+        let q = queries(x);
         let kv = kv_a(x);
         let q = concat(k_b(q[..n_nope]), q[n_nope..]);
         let k = heads(concat(rms_norm(kv[..kv_rank], kv_a_norm, eps), kv[kv_rank..]), 1);
@@ -35,10 +39,17 @@ fragment! {
     }
 
     fn attend_latent_rotated(x) {
-        let q = heads(if q_rank > 0 { q_b(rms_norm(q_a(x), q_a_norm, eps)) } else { q_whole(x) }, n_head);
+        let q = queries(x);
         let kv = kv_a(x);
         let q = concat(k_b(q[..n_nope]), rope(q[n_nope..]));
         let k = concat(heads(rms_norm(kv[..kv_rank], kv_a_norm, eps), 1), rope(heads(kv[kv_rank..], 1)));
         v_b(heads(attention(q, k, v_in_k = kv_rank, scale = 1.0 / sqrt(d_key)), n_head))
+    }
+
+    // Where `n_rot` is 0.
+    fn attend_latent_only(x, up_to?) {
+        let k = heads(rms_norm(kv_a(x)[..kv_rank], kv_a_norm, eps), 1);
+        let y = attention(k_b(queries(x)[..n_nope]), k, v_in_k = kv_rank, scale = 1.0 / sqrt(d_key), up_to = up_to);
+        merge(v_b(heads(y, n_head)))
     }
 }

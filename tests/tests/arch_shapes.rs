@@ -52,6 +52,7 @@ arch_macros::arch! {
             planes: vector "planes" [n_embd, n_part, 3];
             mixer_in: linear "mixer_in" [n_embd -> 2 * n_embd + 2 * n_part + n_head];
             mixer_conv: vector "mixer_conv" [4, n_embd + 2 * n_part];
+            mixing: linear "mixing" [n_embd -> n_head * n_head];
             if n_expert == 0 {
                 dense: linear "dense" [n_embd -> n_embd];
             } else {
@@ -111,13 +112,19 @@ arch_macros::arch! {
             let planar = matmul(part(planes, 1), previous(convolved)) * 1.0;
             let mixed_in_time = mamba2(mixer_in(convolved), inner = n_embd, n_state = n_part, n_group = 1, conv = mixer_conv,
                                        dt_bias = dt_bias, a = decay, d = dt_bias, eps = eps) * 1.0;
+            let remembered = linear_attention(k, k, heads(wq(convolved), n_head), decay = heads(step, n_head),
+                                              beta = heads(sigmoid(step), n_head), delta = true) * 1.0;
+            let balanced = balance(mixing(normed), n_head, 3, 0.001);
+            let streams = mix_heads(remembered, balanced);
+            let added_up = sum_heads(streams);
             let joined = concat(left, right) + sum_rows(flat) + sum_rows(merge(repeated));
             let longer = concat(joined, middle);
             let act_unary = silu(gelu(gelu_erf(gelu_quick(relu(relu_sqr(sigmoid(tanh(softplus(neg(sqr(sqrt(abs(x)))))))))))));
             let gated = if act == "gelu" { gelu(gate(scaled)) * up(scaled) } else { silu(gate(scaled)) * up(scaled) };
             let written = rust!([n_embd, T] => b.scale(unit, 1.0));
             x += down(gated) + act_unary + joined + longer[..n_embd] + written;
-            x += sum * 0.0 + sum_rows(merge(scanned)) + mixed_in_time + sum_rows(merge(seven)) + sum_rows(planar);
+            x += sum * 0.0 + sum_rows(merge(scanned)) + mixed_in_time + sum_rows(merge(seven)) + sum_rows(planar)
+                 + sum_rows(merge(streams)) + sum_rows(added_up);
             if n_expert > 0 {
                 x += moe(layered, router = router(layered), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
                          gating = sigmoid, n_used = n_expert_used, norm_weights = true, scale = 2.5, selection_bias = probs_b);
@@ -280,6 +287,9 @@ fn graph(header: &Gguf, encoder: bool) -> Graph {
         causal: true,
         half_gelu: false,
         wanted: Wanted::Result,
+        encoder: false,
+        n_embd: base.n_embd(),
+        n_encoded: 0,
     };
     let mut b = Builder::probe(&mut g, &leafs, &mut nodes, &mut inputs, params, &mut specs);
     let result = if encoder {

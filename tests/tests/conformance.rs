@@ -29,7 +29,7 @@ fn check(name: &str, limit: f64, change: impl FnOnce(&mut engine::conformance::C
     let found = fixture(name)
         .compare(archs::ALL, &params, limit)
         .unwrap_or_else(|e| panic!("{name}: {e}"));
-    assert!(found.passes(), "{name}: {found:.3e?}");
+    assert!(found.passes(), "{name}: {found:?}");
 }
 
 /// Layers on two devices: the borders are where a scheduler goes wrong.

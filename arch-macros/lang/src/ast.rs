@@ -146,7 +146,7 @@ pub enum TensorItem {
         /// The word `layer`.
         span: Span,
         /// Name, prefix and count of a group of its own.
-        group: Option<GroupDecl>,
+        group: Option<Box<GroupDecl>>,
         /// What each layer holds.
         items: Vec<TensorItem>,
     },

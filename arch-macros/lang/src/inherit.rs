@@ -204,16 +204,19 @@ fn tensor_names(items: &[TensorItem]) -> Vec<&Ident> {
 /// The items outside the layers, or those of all blocks of one group of layers.
 struct TensorBlock {
     /// Where a layer block stood.
-    layers: Option<(Span, Option<GroupDecl>)>,
+    layers: Option<(Span, Option<Box<GroupDecl>>)>,
     items: Vec<TensorItem>,
 }
 
 impl TensorBlock {
     /// The name of the group of layers; the items outside have none.
     fn name(&self) -> Option<String> {
-        let name = |group: &GroupDecl| group.name.to_string();
         let (_, group) = self.layers.as_ref()?;
-        Some(group.as_ref().map_or_else(|| "layer".to_owned(), name))
+        Some(
+            group
+                .as_ref()
+                .map_or_else(|| "layer".to_owned(), |g| g.name.to_string()),
+        )
     }
 
     /// True unless the blocks are two groups of layers, which may have tensors of one name.

@@ -8,8 +8,8 @@ use crate::diag::Errors;
 use crate::sym::{Dim, Shape};
 use shapes::{
     attention, attention_over, attention_temperature, concat, cross_attention, heads, index_cells, linear_attention,
-    mamba2, matmul, merge, moe, norm, part, repeat_heads, rope, row, same_as_x, short_conv, ssm_scan, sum_heads,
-    sum_rows, wkv,
+    mamba2, matmul, merge, mix_heads, moe, norm, part, repeat_heads, rope, row, same_as_x, short_conv, ssm_scan,
+    sum_heads, sum_rows, wkv,
 };
 
 /// One operation.
@@ -272,13 +272,14 @@ pub static OPS: &[OpSpec] = &[
                 keyword("window", Window),
                 keyword_some("relative", ParamKind::Tensor),
                 keyword_some("v_in_k", Int),
+                keyword_some("up_to", Int),
                 keyword_some("selection", ParamKind::Tensor),
             ],
             attention,
             Emit::Struct("attention", "AttentionArgs"),
             "stores k and v in the layer's cache and attends: q [dk, n, T], k [dk, m, T], v [dv, m, T] -> [dv * n, T]; \
              scale is 1/sqrt(dk) unless given; `relative` [n, buckets] are biases by relative position (T5's buckets); \
-             without v the first `v_in_k` elements of each key are its value; of cells outside a `selection` nothing is seen",
+             without v the first `v_in_k` elements of each key are its value; of cells outside a `selection` nothing is seen; contexts of more than `up_to` tokens are refused",
         )
     },
     OpSpec {
@@ -522,6 +523,25 @@ pub static OPS: &[OpSpec] = &[
         matmul,
         Emit::Method("matmul"),
         "the product of two computed tensors: a [k, m], x [k, T] -> [m, T]",
+    ),
+    op(
+        "mix_heads",
+        &[tensor("x"), tensor("m")],
+        mix_heads,
+        Emit::Method("mix_heads"),
+        "head i is the sum over j of m[i + n * j] times head j: x [d, n, T], m [n * n, T] -> [d, n, T]",
+    ),
+    op(
+        "balance",
+        &[
+            tensor("x"),
+            positional("n", Int),
+            positional("iterations", Int),
+            positional("eps", Float),
+        ],
+        same_as_x,
+        Emit::Method("balance"),
+        "rows of x [n * n, T] as matrices whose lists and columns add up to about 1: softmax, then divisions by sums in turn",
     ),
     op(
         "row",

@@ -481,11 +481,11 @@ fn tensor_group(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::
 
 fn layer_block(span: Span, input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::Result<Option<TensorItem>> {
     let group = if input.peek(Ident) {
-        Some(GroupDecl {
+        Some(Box::new(GroupDecl {
             name: input.parse()?,
             prefix: string(input, "the prefix of the layers' names in the file, in quotes")?,
             count: input.call(Expr::parse_without_eager_brace)?,
-        })
+        }))
     } else {
         None
     };

@@ -54,6 +54,14 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
         | Op::L2Norm { .. }
         | Op::SoftMax { .. }
         | Op::Clamp { .. } => n.result(F32, n.floats(0)?.ne),
+        Op::Balance { n: size, .. } => {
+            let x = n.floats(0)?;
+            ensure(
+                size > 0 && size.checked_mul(size) == Some(x.ne[0]),
+                "a row is no square matrix",
+            )?;
+            n.result(F32, x.ne)
+        }
         Op::Glu(_) => {
             let (a, b) = (n.floats(0)?, n.floats(1)?);
             ensure(a.ne == b.ne, "the operands differ in shape")?;

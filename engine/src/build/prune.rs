@@ -107,6 +107,7 @@ fn source_token_dims(g: &Graph, t: &Tensor, dim: usize, n_tokens: usize) -> Opti
         Op::RmsNorm { .. }
         | Op::Norm { .. }
         | Op::L2Norm { .. }
+        | Op::Balance { .. }
         | Op::SoftMax { .. }
         | Op::SumRows
         | Op::TopK { .. }

@@ -234,6 +234,17 @@ pub enum Op {
         /// Lower bound of the length.
         eps: f32,
     },
+    /// Makes each row, `n` lists of `n` numbers, a matrix whose lists and columns both add up to about 1 (Sinkhorn and Knopp): each list's
+    /// softmax plus `eps`, then in turn columns and lists are divided by their sums plus `eps`, columns `iterations` times
+    /// (at least once), lists once less.
+    Balance {
+        /// Numbers in a list, and lists.
+        n: usize,
+        /// Divisions of columns.
+        iterations: usize,
+        /// Added to numbers and to sums.
+        eps: f32,
+    },
     /// Rotary positions on `src0 [head_dim, n_head, T]` (f32) at positions `src1` (i32 `[T]`, for kinds with sections `[T, 4]`);
     /// optional `src2` (f32 `[n_dims / 2]`) divides each frequency.
     Rope(Rope),
@@ -332,6 +343,7 @@ impl Op {
                 | Op::RmsNorm { .. }
                 | Op::Norm { .. }
                 | Op::L2Norm { .. }
+                | Op::Balance { .. }
                 | Op::Rope(_)
                 | Op::SoftMax { .. }
                 | Op::Clamp { .. }
@@ -362,6 +374,7 @@ impl Op {
             Op::RmsNorm { .. } => "rms_norm",
             Op::Norm { .. } => "norm",
             Op::L2Norm { .. } => "l2_norm",
+            Op::Balance { .. } => "balance",
             Op::Rope(_) => "rope",
             Op::Attention(_) => "attention",
             Op::IndexScores => "index_scores",

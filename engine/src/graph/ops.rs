@@ -184,6 +184,15 @@ impl Graph {
         self.same_shape(Op::L2Norm { eps }, x)
     }
 
+    /// Rows of `n * n` numbers made matrices with sums of about 1; see [`Op::Balance`].
+    pub fn balance(&mut self, x: TensorId, n: usize, iterations: usize, eps: f32) -> Result {
+        let found = self.tensor(x).ne[0];
+        if n == 0 || n.checked_mul(n) != Some(found) {
+            return Err(mismatch("balance", format!("rows of {n} times {n}"), found.to_string()));
+        }
+        self.same_shape(Op::Balance { n, iterations, eps }, x)
+    }
+
     /// Rotary positions on `x [head_dim, n_head, t]` at `positions` (i32 `[t]` or `[t, axes]`), frequencies divided by `factors` `[n_dims / 2]`.
     pub fn rope(&mut self, x: TensorId, positions: TensorId, factors: Option<TensorId>, rope: Rope) -> Result {
         let (x_, p) = (self.tensor(x), self.tensor(positions));

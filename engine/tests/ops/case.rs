@@ -92,6 +92,7 @@ impl Case {
             Op::RmsNorm { eps } => g.rms_norm(src[0], src.get(1).copied(), eps),
             Op::Norm { eps } => g.norm(src[0], eps),
             Op::L2Norm { eps } => g.l2_norm(src[0], eps),
+            Op::Balance { n, iterations, eps } => g.balance(src[0], n, iterations, eps),
             Op::Rope(p) => g.rope(src[0], src[1], src.get(2).copied(), p),
             Op::Attention(p) => g.attention(p, src),
             Op::IndexScores => g.index_scores(std::array::from_fn(|i| src[i])),

@@ -150,6 +150,15 @@ pub fn norms() -> Vec<Case> {
         all.push(Case::new(op, &[floats([64, 9, 5, 1]).part(1)]));
     }
     // Rows smaller than eps.
+    for (n, iterations) in [(1, 0), (2, 1), (4, 2), (4, 20), (7, 5)] {
+        let op = Op::Balance {
+            n,
+            iterations,
+            eps: 1e-6,
+        };
+        all.push(Case::new(op, &[floats_in(-4.0, 4.0, [n * n, 5, 3, 1])]));
+        all.push(Case::new(op, &[floats([n * n, 5, 3, 1]).part(1)]));
+    }
     all.push(Case::new(Op::L2Norm { eps: 100.0 }, &[floats([64, 3, 1, 1])]));
     for ty in [F32, F16, BF16] {
         all.push(Case::new(

@@ -43,7 +43,7 @@ impl Block for BlockTQ1_0 {
 #[inline(always)]
 fn next_digits(bytes: u32) -> u32 {
     const EVEN: u32 = 0x00ff_00ff;
-    ((bytes & EVEN) * 3 & EVEN) | ((bytes >> 8 & EVEN) * 3 & EVEN) << 8
+    (((bytes & EVEN) * 3) & EVEN) | ((((bytes >> 8) & EVEN) * 3) & EVEN) << 8
 }
 
 impl<V: Simd> Decode<V> for BlockTQ1_0 {

@@ -232,6 +232,13 @@ pub(super) fn sum_rows(c: &mut Call<'_>) -> Option<Shape> {
     Some(c.shape("x")?.with_dim0(Dim::constant(1)))
 }
 
+pub(super) fn mix_heads(c: &mut Call<'_>) -> Option<Shape> {
+    let x = c.shape("x")?;
+    c.want("m", 0, &x.dim(1).mul(&x.dim(1)), "the heads of `x` twice");
+    c.want("m", 1, &x.dim(2), "the tokens of `x`");
+    c.rank("x", 3, "[d, n, T]", CUT_FIRST).then_some(x)
+}
+
 pub(super) fn repeat_heads(c: &mut Call<'_>) -> Option<Shape> {
     let (x, n) = (c.shape("x")?, c.dim("n")?);
     c.rank("x", 3, "[d, m, T]", CUT_FIRST)

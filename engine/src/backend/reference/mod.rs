@@ -208,6 +208,7 @@ impl Operands<'_> {
             Op::RmsNorm { eps } => ops::rms_norm(&self.load(0)?, self.optional(1)?.as_ref(), eps),
             Op::Norm { eps } => ops::norm(&self.load(0)?, eps),
             Op::L2Norm { eps } => ops::l2_norm(&self.load(0)?, eps),
+            Op::Balance { n, iterations, eps } => ops::balance(&self.load(0)?, n, iterations, eps),
             Op::Rope(p) => rope::rope(&self.load(0)?, &self.ints(1)?, self.optional(2)?.as_ref(), &p),
             Op::Attention(p) => attention::attention(
                 &attention::Operands {

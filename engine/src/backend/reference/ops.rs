@@ -98,6 +98,29 @@ pub(super) fn l2_norm(x: &Array, eps: f32) -> Array {
     })
 }
 
+pub(super) fn balance(x: &Array, n: usize, iterations: usize, eps: f32) -> Array {
+    let eps = f64::from(eps);
+    let lists = Array {
+        ne: [n, n * x.ne[1], x.ne[2], x.ne[3]],
+        data: x.derive(x.ne, |at| x.at(at)).data,
+    };
+    let mut m = map(&soft_max(&lists, 1.0), |x| x + eps);
+    for i in 0..iterations.max(1) {
+        if i > 0 {
+            m = m.derive(m.ne, |at| {
+                let sum: f64 = m.row(at).iter().map(|&x| f64::from(x)).sum();
+                m.at(at) / (sum + eps)
+            });
+        }
+        m = m.derive(m.ne, |at @ [j, row, i2, i3]| {
+            let first = row / n * n;
+            let sum: f64 = (first..first + n).map(|row| m.at([j, row, i2, i3])).sum();
+            m.at(at) / (sum + eps)
+        });
+    }
+    Array { ne: x.ne, data: m.data }
+}
+
 pub(super) fn soft_max(x: &Array, scale: f32) -> Array {
     x.map_rows(|row| {
         let scaled = move |&x: &f32| f64::from(x) * f64::from(scale);

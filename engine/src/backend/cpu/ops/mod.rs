@@ -197,6 +197,7 @@ pub(super) fn run(task: Task<'_>) -> Result<(), Stop> {
         Op::RmsNorm { eps } => norm::rms_norm(task, eps),
         Op::Norm { eps } => norm::norm(task, eps),
         Op::L2Norm { eps } => norm::l2_norm(task, eps),
+        Op::Balance { n, iterations, eps } => norm::balance(task, n, iterations, eps),
         Op::SoftMax { scale } => norm::soft_max(task, scale),
         Op::Rope(p) => rope::rope(task, &p),
         Op::Attention(p) => attention::attention(task, &p)?,
