@@ -2,19 +2,10 @@
 
 arch_macros::arch! {
     name: "bitnet";
-    rope: neox;
-
-    hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
-    }
+    like: "qwen2";
 
     tensors {
-        use tied_output;
-
         layer {
-            attn_norm, ffn_norm: vector [n_embd];
-            use self_attention;
-            use gated_ffn;
             attn_sub_norm: vector [n_head * head_dim_v];
             ffn_sub_norm:  vector [n_ff];
         }
@@ -32,6 +23,4 @@ arch_macros::arch! {
         }
         output(rms_norm(x, output_norm, eps))
     }
-
-    test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }
 }

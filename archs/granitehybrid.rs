@@ -19,14 +19,7 @@ arch_macros::arch! {
     tensors {
         layer {
             if recurrent {
-                ssm_in:   linear "ssm_in"          [n_embd -> d_inner + d_mixed + n_ssm];
-                conv:     vector "ssm_conv1d"      [d_conv, d_mixed];
-                conv_b?:  raw    "ssm_conv1d.bias" [d_mixed];
-                dt_b:     raw    "ssm_dt.bias"     [n_ssm];
-                ssm_a:    raw    "ssm_a"           [1, n_ssm];
-                ssm_d:    raw    "ssm_d"           [1, n_ssm];
-                ssm_norm: vector "ssm_norm"        [d_inner / n_group, n_group];
-                ssm_out:  linear "ssm_out"         [d_inner -> n_embd];
+                use mamba2_mixer;
             } else {
                 use self_attention;
             }
@@ -38,9 +31,7 @@ arch_macros::arch! {
         for layer {
             let h = rms_norm(x, attn_norm, eps);
             if recurrent {
-                let mixed = mamba2(ssm_in(h), inner = d_inner, n_state = d_state, n_group = n_group, conv = conv, conv_bias = conv_b,
-                                   dt_bias = dt_b, a = ssm_a, d = ssm_d, norm = ssm_norm, eps = eps);
-                x += ssm_out(mixed) * residual_scale;
+                x += mixed(h) * residual_scale;
             } else {
                 x += attend_where(h, use_rope, factors = rope_freqs, short = rope_short, long = rope_long,
                                   scale = kq_scale) * residual_scale;

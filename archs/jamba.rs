@@ -12,22 +12,19 @@ arch_macros::arch! {
     tensors {
         layer {
             if recurrent {
-                ssm_in:    linear "ssm_in"          [n_embd -> 2 * d_inner];
-                conv:      vector "ssm_conv1d"      [d_conv, d_inner];
-                conv_b:    raw    "ssm_conv1d.bias" [d_inner];
-                ssm_x:     linear "ssm_x"           [d_inner -> dt_rank + 2 * d_state];
-                dt_norm:   vector "ssm_dt_norm"     [dt_rank];
-                b_norm:    vector "ssm_b_norm"      [d_state];
-                c_norm:    vector "ssm_c_norm"      [d_state];
-                ssm_dt:    linear "ssm_dt"          [dt_rank -> d_inner];
-                a:         raw    "ssm_a"           [d_state, d_inner];
-                d:         raw    "ssm_d"           [d_inner];
-                ssm_out:   linear "ssm_out"         [d_inner -> n_embd];
+                ssm_in:  linear "ssm_in"          [n_embd -> 2 * d_inner];
+                conv:    vector "ssm_conv1d"      [d_conv, d_inner];
+                conv_b:  raw    "ssm_conv1d.bias" [d_inner];
+                ssm_x:   linear "ssm_x"           [d_inner -> dt_rank + 2 * d_state];
+                dt_norm: vector "ssm_dt_norm"     [dt_rank];
+                b_norm:  vector "ssm_b_norm"      [d_state];
+                c_norm:  vector "ssm_c_norm"      [d_state];
+                ssm_dt:  linear "ssm_dt"          [dt_rank -> d_inner];
+                a:       raw    "ssm_a"           [d_state, d_inner];
+                d:       raw    "ssm_d"           [d_inner];
+                ssm_out: linear "ssm_out"         [d_inner -> n_embd];
             } else {
-                wq: linear "attn_q"      [n_embd -> n_head * head_dim];
-                wk: linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-                wv: linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-                wo: linear "attn_output" [n_head * head_dim_v -> n_embd];
+                use self_attention;
             }
             ffn_norm:   vector  "ffn_norm"      [n_embd];
             router?:    linear  "ffn_gate_inp"  [n_embd -> n_expert];

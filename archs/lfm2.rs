@@ -20,23 +20,15 @@ arch_macros::arch! {
         ignore "dense_2"; // the head of the embedding models
 
         layer {
-            attn_norm: vector "attn_norm" [n_embd];
+            attn_norm, ffn_norm: vector [n_embd];
             if recurrent {
                 conv_in:  linear "shortconv.in_proj"  [n_embd -> 3 * n_embd];
                 conv:     vector "shortconv.conv"     [l_cache, n_embd];
                 conv_out: linear "shortconv.out_proj" [n_embd -> n_embd];
             } else {
-                wq:     linear "attn_q"      [n_embd -> n_head * head_dim];
-                wk:     linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-                wv:     linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-                q_norm: vector "attn_q_norm" [head_dim];
-                k_norm: vector "attn_k_norm" [head_dim];
-                wo:     linear "attn_output" [n_head * head_dim_v -> n_embd];
+                use qk_norm_attention;
             }
-            ffn_norm: vector "ffn_norm" [n_embd];
-            gate:     linear "ffn_gate" [n_embd -> n_ff];
-            up:       linear "ffn_up"   [n_embd -> n_ff];
-            down:     linear "ffn_down" [n_ff -> n_embd];
+            use gated_ffn;
         }
     }
 
@@ -53,8 +45,7 @@ arch_macros::arch! {
                 let k = rope(rms_norm(heads(wk(h), n_head_kv), k_norm, eps));
                 x += wo(attention(q, k, heads(wv(h), n_head_kv), window = standard(n_swa, n_swa > 0)));
             }
-            let h = rms_norm(x, ffn_norm, eps);
-            x += down(silu(gate(h)) * up(h));
+            x += ffn(rms_norm(x, ffn_norm, eps));
         }
         output(rms_norm(x, output_norm, eps))
     }

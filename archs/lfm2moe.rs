@@ -15,15 +15,10 @@ arch_macros::arch! {
     tensors {
         layer {
             if il < n_dense {
-                gate: linear "ffn_gate" [n_embd -> n_ff];
-                up:   linear "ffn_up"   [n_embd -> n_ff];
-                down: linear "ffn_down" [n_ff -> n_embd];
+                use gated_ffn;
             } else {
-                router:     linear  "ffn_gate_inp"     [n_embd -> n_expert];
-                probs_bias: raw     "exp_probs_b.bias" [n_expert];
-                gate_exps:  experts "ffn_gate_exps"    [n_embd -> n_ff_exp; n_expert];
-                up_exps:    experts "ffn_up_exps"      [n_embd -> n_ff_exp; n_expert];
-                down_exps:  experts "ffn_down_exps"    [n_ff_exp -> n_embd; n_expert];
+                use experts(width = n_ff_exp);
+                probs_bias: raw "exp_probs_b.bias" [n_expert];
             }
         }
     }
@@ -43,10 +38,9 @@ arch_macros::arch! {
             }
             let h = rms_norm(x, ffn_norm, eps);
             if il < n_dense {
-                x += down(silu(gate(h)) * up(h));
+                x += ffn(h);
             } else {
-                x += moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
-                         gating = gating_func, n_used = n_expert_used, norm_weights = true, selection_bias = probs_bias);
+                x += routed(h, gating = gating_func, selection_bias = probs_bias);
             }
         }
         output(rms_norm(x, output_norm, eps))

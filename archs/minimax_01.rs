@@ -14,12 +14,10 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: vector "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+        use tied_output;
 
         layer {
-            attn_norm: vector "attn_norm" [n_embd];
+            attn_norm, ffn_norm: vector [n_embd];
             if is_recurrent {
                 wqkv:      linear "attn_qkv"    [n_embd -> n_head * (3 * head_dim)];
                 attn_gate: linear "attn_gate"   [n_embd -> n_head * head_dim];
@@ -30,7 +28,6 @@ arch_macros::arch! {
                 wv: linear "attn_v" [n_embd -> n_head_kv * head_dim];
             }
             wo:         linear  "attn_output"   [n_head * head_dim -> n_embd];
-            ffn_norm:   vector  "ffn_norm"      [n_embd];
             router:     linear  "ffn_gate_inp"  [n_embd -> n_expert];
             gate_exps?: experts "ffn_gate_exps" [n_embd -> n_ff; n_expert];
             up_exps:    experts "ffn_up_exps"   [n_embd -> n_ff; n_expert];

@@ -3,11 +3,9 @@
 
 arch_macros::arch! {
     name: "mistral3";
-    rope: norm;
+    like: "llama";
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
-        kq_scale: f32 = "attention.scale" or 1.0 / sqrt(head_dim);
         temperature: f32 = "attention.temperature_scale" or 0.0;
         n_ctx_orig: usize = "rope.scaling.original_context_length" or n_ctx_train;
         check temperature == 0.0 || n_ctx_orig > 0, "rope.scaling.original_context_length is not 0 where attention.temperature_scale is given";
@@ -16,24 +14,6 @@ arch_macros::arch! {
         log_mul: f32 = "rope.scaling.yarn_log_multiplier" or 0.0;
         // Undoes the factor by which YaRN sharpens attention over longer contexts, as far as the file says.
         let magnitude = attn_factor / (1.0 + 0.1 * log_mul * ln(1.0 / rope_freq_scale));
-    }
-
-    tensors {
-        use tied_output;
-        use rope_factors;
-
-        layer {
-            attn_norm, ffn_norm: vector [n_embd];
-            use self_attention;
-            if n_expert == 0 {
-                use gated_ffn;
-            } else {
-                router:     linear  "ffn_gate_inp"  [n_embd -> n_expert];
-                gate_exps?: experts "ffn_gate_exps" [n_embd -> n_ff; n_expert];
-                up_exps:    experts "ffn_up_exps"   [n_embd -> n_ff; n_expert];
-                down_exps:  experts "ffn_down_exps" [n_ff -> n_embd; n_expert];
-            }
-        }
     }
 
     graph {
@@ -48,13 +28,7 @@ arch_macros::arch! {
                 q = q * attention_temperature(temperature, n_ctx_orig, 0.0);
             }
             x += wo(attention(q, k, heads(wv(h), n_head_kv), scale = kq_scale));
-            let h = rms_norm(x, ffn_norm, eps);
-            if n_expert == 0 {
-                x += ffn(h);
-            } else {
-                x += moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
-                     gating = softmax, n_used = n_expert_used, norm_weights = true);
-            }
+            x += ffn_or_experts(rms_norm(x, ffn_norm, eps));
         }
         output(rms_norm(x, output_norm, eps))
     }

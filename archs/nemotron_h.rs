@@ -24,24 +24,13 @@ arch_macros::arch! {
     tensors {
         layer {
             if recurrent {
-                ssm_in:   linear "ssm_in"          [n_embd -> d_inner + d_mixed + n_ssm];
-                conv:     vector "ssm_conv1d"      [d_conv, d_mixed];
-                conv_b?:  raw    "ssm_conv1d.bias" [d_mixed];
-                dt_b:     raw    "ssm_dt.bias"     [n_ssm];
-                ssm_a:    raw    "ssm_a"           [1, n_ssm];
-                ssm_d:    raw    "ssm_d"           [1, n_ssm];
-                ssm_norm: vector "ssm_norm"        [d_inner / n_group, n_group];
-                ssm_out:  linear "ssm_out"         [d_inner -> n_embd];
+                use mamba2_mixer;
             }
             if attends {
-                wq: linear "attn_q"      [n_embd -> n_head * head_dim];
-                wk: linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-                wv: linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-                wo: linear "attn_output" [n_head * head_dim_v -> n_embd];
+                use self_attention;
             }
             if dense {
-                up:   linear "ffn_up"   [n_embd -> n_ff];
-                down: linear "ffn_down" [n_ff -> n_embd];
+                use plain_ffn;
             }
             if routed {
                 router:       linear  "ffn_gate_inp"     [n_embd -> n_expert];
@@ -61,14 +50,13 @@ arch_macros::arch! {
         for layer {
             let h = rms_norm(x, attn_norm, eps);
             if recurrent {
-                x += ssm_out(mamba2(ssm_in(h), inner = d_inner, n_state = d_state, n_group = n_group, conv = conv,
-                                    conv_bias = conv_b, dt_bias = dt_b, a = ssm_a, d = ssm_d, norm = ssm_norm, eps = eps));
+                x += mixed(h);
             }
             if attends {
                 x += wo(attention(heads(wq(h), n_head), heads(wk(h), n_head_kv), heads(wv(h), n_head_kv)));
             }
             if dense {
-                x += down(relu_sqr(up(h)));
+                x += ffn(h, act = relu_sqr);
             }
             if routed {
                 let narrow = if has(latent_down) { latent_down(h) } else { h[..n_latent] };

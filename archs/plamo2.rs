@@ -20,12 +20,10 @@ arch_macros::arch! {
     }
 
     tensors {
-        token_embd:  embed  "token_embd"  [n_embd, n_vocab];
-        output_norm: vector "output_norm" [n_embd];
-        output:      linear "output"      [n_embd -> n_vocab] or token_embd;
+        use tied_output;
 
         layer {
-            attn_norm: vector "attn_norm" [n_embd];
+            attn_norm, ffn_norm: vector [n_embd];
             if recurrent {
                 ssm_in:  linear "ssm_in"      [n_embd -> 2 * d_inner];
                 conv:    vector "ssm_conv1d"  [d_conv, d_inner];
@@ -38,18 +36,14 @@ arch_macros::arch! {
                 b_norm:  raw    "ssm_b_norm"  [d_state];
                 c_norm:  raw    "ssm_c_norm"  [d_state];
             } else {
-                wq:     linear "attn_q"      [n_embd -> n_head * head_dim];
-                wk:     linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-                wv:     linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
+                use self_attention;
                 q_norm: vector "attn_q_norm" [head_dim, n_head];
                 k_norm: vector "attn_k_norm" [head_dim, n_head_kv];
-                wo:     linear "attn_output" [n_head * head_dim_v -> n_embd];
             }
             attn_post: raw    "post_attention_norm" [n_embd];
-            ffn_norm:  vector "ffn_norm" [n_embd];
-            up:        linear "ffn_up"   [n_embd -> 2 * n_ff]; // the gate's rows, then the values'
-            down:      linear "ffn_down" [n_ff -> n_embd];
-            ffn_post:  raw    "post_ffw_norm" [n_embd];
+            up:        linear "ffn_up"              [n_embd -> 2 * n_ff]; // the gate's rows, then the values'
+            down:      linear "ffn_down"            [n_ff -> n_embd];
+            ffn_post:  raw    "post_ffw_norm"       [n_embd];
         }
     }
 

@@ -137,8 +137,23 @@ fn declarations(folder: &str) -> BTreeMap<String, String> {
 
 /// Code lines that a file may have beyond [`BUDGET`], and why.
 const LARGER: &[(&str, usize)] = &[
-    ("afmoe.rs", 66),      // sandwich norms, dense, routed and shared layers
-    ("cohere2moe.rs", 80), // two kinds of norms, dense, routed and shared layers
+    ("afmoe.rs", 66),       // sandwich norms, dense, routed and shared layers
+    ("jamba.rs", 68),       // recurrent and attention layers, dense and routed
+    ("llama4.rs", 70),      // chunked windows, layers without positions, dense and routed
+    ("plamo2.rs", 75),      // recurrent and attention layers
+    ("bailingmoe3.rs", 75), // linear and latent attention, dense and routed
+    ("cohere2moe.rs", 80),  // two kinds of norms, dense, routed and shared layers
+    ("laguna.rs", 85),      // two kinds of attention, dense, routed and shared layers
+    ("nemotron_h.rs", 85),  // four kinds of layers
+    ("rwkv7.rs", 85),       // time and channel mixing, low-rank gates
+    ("step35.rs", 92),      // two geometries of attention, optional experts
+    ("rwkv6.rs", 95),       // time and channel mixing
+    ("dots3note.rs", 110),  // latent attention with an indexer, two geometries
+    ("gemma4.rs", 120),     // per-layer embeddings, shared caches, two geometries
+    ("deepseek2.rs", 125),  // latent attention, absorbed or not, with or without low-rank queries
+    ("qwen3next.rs", 125),  // gated delta rule and gated attention
+    ("hy_v4.rs", 130),      // hyper-connections and an indexer
+    ("kimi_k3.rs", 135),    // delta attention, latent attention and hyper-connections
 ];
 
 /// Most code lines of any other architecture.
@@ -228,4 +243,4 @@ fn unrelated_architectures_share_no_six_lines() {
 }
 
 /// Runs of lines that still stand in two families.
-const SHARED_RUNS: usize = 60;
+const SHARED_RUNS: usize = 30;
