@@ -94,11 +94,23 @@ pub fn context(model: &Arc<Model>, change: impl FnOnce(&mut ContextParams)) -> C
 /// Decodes tokens as one batch of a sequence from position `pos`; the logits of the last.
 pub fn decode_last(ctx: &mut Context, tokens: &[Token], pos: usize, seq: usize) -> Vec<f32> {
     let mut batch = Batch::new();
+    if pos == 0 && seq == 0 {
+        encode(ctx, tokens);
+    }
     batch.push_prompt(tokens, pos, seq);
     ctx.decode(&batch).expect("the batch is decoded");
     ctx.logits(tokens.len() - 1)
         .expect("the last token has output")
         .to_vec()
+}
+
+/// Encodes tokens of sequence 0 if the model has an encoder.
+pub fn encode(ctx: &mut Context, tokens: &[Token]) {
+    if ctx.model().arch().encoder {
+        let mut batch = Batch::new();
+        batch.push_prompt(tokens, 0, 0);
+        ctx.encode(&batch).expect("the batch is encoded");
+    }
 }
 
 /// Decodes one token.

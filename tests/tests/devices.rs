@@ -9,7 +9,7 @@ use engine::conformance::CheckParams;
 use engine::context::{Batch, Context, SeqSet};
 use engine::model::{LoadParams, Model, ModelError};
 use engine::vocab::Token;
-use tests::{divide_rows, exact, fixture, nmse, place_on};
+use tests::{divide_rows, encode, exact, fixture, nmse, place_on};
 
 /// Every configuration of the project's own data.
 fn names() -> Vec<String> {
@@ -100,7 +100,10 @@ fn logits(name: &str, model: &Arc<Model>, params: &CheckParams, restore: bool) -
     let tokens = tests::tokens(name);
     let context = || {
         let context = engine::conformance::context_for(model.clone(), tokens.len(), &params.context);
-        context.unwrap_or_else(|e| panic!("{name}: {e}"))
+        let mut context = context.unwrap_or_else(|e| panic!("{name}: {e}"));
+        // What was encoded is not part of a state.
+        encode(&mut context, &tokens);
+        context
     };
     let mut ctx = context();
     // Without a memory there is no state, and no part of a batch on its own.

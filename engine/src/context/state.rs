@@ -2,7 +2,7 @@
 //!
 //! A state holds positions, sequence sets and the key and value rows of the cells in use, and the recurrent states that sequences
 //! continue from (as one more pool, whose cells stand for all positions up to theirs), nothing else: logits of the last
-//! batch are not part of it. It can be restored into a context of another size, and into a cache with other sequences and
+//! batch are not part of it, nor is what an encoder made: encode again before decoding goes on. It can be restored into a context of another size, and into a cache with other sequences and
 //! holes in it, as long as the cells fit; cells land where there is room. Model, cache types and rope settings must be the
 //! same, and so must be the adapters in use. Everything is checked before anything is changed. The bytes are described in `format.rs`.
 
