@@ -98,12 +98,12 @@ fn allocations(ctx: &mut Context, tokens: &[Token]) -> usize {
 #[test]
 fn decoding_single_tokens_allocates_nothing() {
     for name in [
+        "mamba-dense",
+        "falcon-h1-dense",
         "llama-dense",
         "llama-moe",
         "qwen3-dense",
         "gemma3-dense",
-        "mamba-dense",
-        "falcon-h1-dense",
     ] {
         let tokens = tests::tokens(name);
         let on_cpu = model(name);
