@@ -287,9 +287,6 @@ fn graph(header: &Gguf, encoder: bool) -> Graph {
         causal: true,
         half_gelu: false,
         wanted: Wanted::Result,
-        encoder: false,
-        n_embd: base.n_embd(),
-        n_encoded: 0,
     };
     let mut b = Builder::probe(&mut g, &leafs, &mut nodes, &mut inputs, params, &mut specs);
     let result = if encoder {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use engine::context::{Batch, Context, ContextParams};
-use engine::gguf::{Array, Gguf, GgufFile, GgufWriter, Metadata, Value};
+use engine::gguf::{Gguf, GgufFile, GgufWriter, Metadata, Value};
 use engine::model::{LoadParams, Model};
 use kernels::GgmlType;
 use tests::fixture;
