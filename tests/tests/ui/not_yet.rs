@@ -6,6 +6,7 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
+        sections: [usize; 4] = "rope.dimension_sections";
     }
 
     tensors {
@@ -18,9 +19,6 @@ arch_macros::arch! {
             wk: linear "attn_k" [n_embd -> n_head_kv * head_dim];
             wv: linear "attn_v" [n_embd -> n_head_kv * head_dim];
             wo: linear "attn_output" [n_head * head_dim -> n_embd];
-            state {
-                conv: [n_embd, 4];
-            }
         }
     }
 
