@@ -128,10 +128,7 @@ fn arch_check_passes_what_was_recorded() {
     for line in &lines {
         let words: Vec<_> = line.split_whitespace().collect();
         let exact = words.len() == 3 && words[1].parse::<f64>().is_ok_and(|x| x < 1e-8);
-        assert!(
-            words[2] == "ok" && (exact || MAGNIFYING.contains(&words[0])),
-            "{line}"
-        );
+        assert!(words[2] == "ok" && (exact || MAGNIFYING.contains(&words[0])), "{line}");
     }
 }
 

@@ -57,13 +57,15 @@ impl Configuration {
         }
     }
 
-    /// With all sizes from 64 on divided by four: a sixteenth of the bytes.
-    pub fn small(mut self) -> Configuration {
-        for (_, ne) in &mut self.tensors {
+    /// With all sizes from 64 on divided by four: a sixteenth of the bytes. As it is where sizes depend on each other in ways that this
+    /// breaks.
+    pub fn small(self) -> Configuration {
+        let mut small = self.clone();
+        for (_, ne) in &mut small.tensors {
             ne.iter_mut().for_each(|n| *n = quarter(*n));
         }
-        quarter_sizes(&mut self.metadata);
-        self
+        quarter_sizes(&mut small.metadata);
+        if small.settle() { small } else { self }
     }
 
     /// Changed; `None` where the architecture has nothing to change or refuses, by its keys, to be so.
@@ -245,12 +247,12 @@ impl Configuration {
 }
 
 /// A size divided by four, if it is not small already.
-pub fn quarter(n: usize) -> usize {
+fn quarter(n: usize) -> usize {
     if n >= 64 { n / 4 } else { n }
 }
 
 /// Divides all sizes by four, of the vocabulary too.
-pub fn quarter_sizes(metadata: &mut Metadata) {
+fn quarter_sizes(metadata: &mut Metadata) {
     let pairs: Vec<(String, Value)> = metadata.iter().map(|(k, v)| (k.to_owned(), v.clone())).collect();
     for (key, value) in pairs {
         let value = match value {

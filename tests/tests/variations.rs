@@ -8,7 +8,7 @@ use engine::gguf::{Gguf, GgufFile};
 use engine::model::{LoadParams, Model};
 use engine::vocab::Token;
 use tests::variation::{Configuration, Variation};
-use tests::{data_dir, exact, nmse};
+use tests::{data_dir, exact, magnifies_rounding, nmse};
 
 const N_TOKENS: usize = 40;
 
@@ -19,6 +19,7 @@ fn other_configurations_load_and_decode() {
     let (mut faults, mut refused, mut n) = (Vec::new(), Vec::new(), 0);
     for fixture in fixtures.iter().filter(|f| f.name.contains(&only)) {
         let plain = Configuration::of(&Gguf::open_header(&fixture.header).expect("the fixture is readable")).small();
+        let limit = if magnifies_rounding(&fixture.name) { 1e-4 } else { 1e-9 };
         for variation in Variation::ALL {
             let name = format!("{}, {variation:?}", fixture.name);
             let Some(varied) = plain.varied(variation) else {
@@ -26,7 +27,7 @@ fn other_configurations_load_and_decode() {
                 continue;
             };
             n += 1;
-            faults.extend(run(&varied).err().map(|e| format!("{name}: {e}")));
+            faults.extend(run(&varied, limit).err().map(|e| format!("{name}: {e}")));
         }
     }
     println!("{n} configurations; not possible: {refused:?}");
@@ -61,7 +62,7 @@ fn write_other_configurations() {
     }
 }
 
-fn run(configuration: &Configuration) -> Result<(), String> {
+fn run(configuration: &Configuration, limit: f64) -> Result<(), String> {
     let file = GgufFile::from_bytes("varied.gguf", &configuration.file(true)).map_err(|e| e.to_string())?;
     let model = Model::from_file(file, archs::ALL, &LoadParams::default()).map_err(|e| e.to_string())?;
     let model = Arc::new(model);
@@ -80,7 +81,7 @@ fn run(configuration: &Configuration) -> Result<(), String> {
     }
     let pieces = logits(7)?;
     let error = nmse(&whole, &pieces);
-    if error > 1e-9 {
+    if error > limit {
         return Err(format!("a batch in pieces of 7 differs by {error:.1e}"));
     }
     Ok(())

@@ -11,7 +11,7 @@ use engine::gguf::{Gguf, GgufFile, GgufWriter, Metadata, Value};
 use engine::model::{LoadParams, Model};
 use kernels::GgmlType;
 use tests::fixture;
-use tests::variation::{quarter, quarter_sizes};
+use tests::variation::Configuration;
 
 /// Every fixture of the project.
 pub fn names() -> Vec<String> {
@@ -19,8 +19,8 @@ pub fn names() -> Vec<String> {
     fixtures.into_iter().map(|f| f.name).collect()
 }
 
-/// Memory beyond the file and a copy of it that loading and a few tokens may take.
-const MEMORY_MAX: usize = 32 << 20;
+/// Memory beyond the file and a copy of it that loading and a few tokens may take, and what other tests of this process hold meanwhile.
+const MEMORY_MAX: usize = 128 << 20;
 /// Far more than any case takes, far less than a hang.
 const TIME_MAX: Duration = Duration::from_secs(20);
 
@@ -61,12 +61,15 @@ impl Draft {
 
     /// A fixture with all sizes from 64 on divided by four: a sixteenth of the bytes.
     pub fn small(name: &str) -> Draft {
-        let mut draft = Draft::full(name);
-        for (_, _, ne) in &mut draft.tensors {
-            ne.iter_mut().for_each(|n| *n = quarter(*n));
+        let header = Gguf::open_header(fixture(name).header).expect("the fixture is readable");
+        let small = Configuration::of(&header).small();
+        Draft {
+            arch: small.arch,
+            metadata: small.metadata,
+            tensors: (small.tensors.into_iter())
+                .map(|(name, ne)| (name, GgmlType::F32, ne))
+                .collect(),
         }
-        quarter_sizes(&mut draft.metadata);
-        draft
     }
 
     /// Without a key.
