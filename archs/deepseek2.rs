@@ -23,7 +23,7 @@ arch_macros::arch! {
         let latent = key_length_mla > 0;
         let dk = if latent { key_length_mla } else { head_dim };
         let dv = if latent { value_length_mla } else { head_dim_v };
-        check dk > n_rot, "a key is longer than rope.dimension_count, its rotated part";
+        check dk > n_rot, "attention.key_length_mla, or attention.key_length, is more than rope.dimension_count";
         let n_nope = dk - n_rot;
         weights_scale: f32 = "expert_weights_scale" or 1.0;
         norm_weights: bool = "expert_weights_norm" or false;
@@ -34,6 +34,7 @@ arch_macros::arch! {
         let gating = if gating_of_file > 0 { gating_of_file } else { if flash { 2 } else { 1 } };
         n_group: usize = "expert_group_count" or 1;
         n_group_used: usize = "expert_group_used_count" or 1;
+        check n_group <= 1 || n_group_used > 0, "expert_group_used_count is 0, but expert_group_count is not";
         temperature: f32 = "attention.temperature_scale" or 0.0;
         temperature_length: usize = "attention.temperature_length" or 0;
         check temperature == 0.0 || temperature_length > 0, "attention.temperature_length is not 0 where attention.temperature_scale is given";

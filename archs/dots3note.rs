@@ -25,7 +25,7 @@ arch_macros::arch! {
         dv_full: usize = "attention.value_length_mla";
         dv_swa: usize = "attention.value_length_mla_swa";
         let dv = if windowed { dv_swa } else { dv_full };
-        check dk > n_rot, "a key is longer than rope.dimension_count, its rotated part";
+        check dk > n_rot, "attention.key_length_mla and attention.key_length_mla_swa are more than rope.dimension_count";
         let n_nope = dk - n_rot;
         index_heads: usize = "attention.indexer.head_count";
         index_dim: usize = "attention.indexer.key_length";

@@ -25,7 +25,7 @@ arch_macros::arch! {
         // The last layer before the sharing ones that has the same kind of window.
         let source = n_layer - n_shared - (if is_swa { 2 } else { 1 });
         check n_swa > 0, "attention.sliding_window is 0";
-        check head_dim == head_dim_v && head_dim_swa == head_dim_v_swa, "keys and values differ in size";
+        check head_dim == head_dim_v && head_dim_swa == head_dim_v_swa, "attention.key_length is attention.value_length, and attention.key_length_swa attention.value_length_swa";
     }
 
     tensors {

@@ -12,7 +12,7 @@ arch_macros::arch! {
         n_stack: usize = "hrm.layers_per_stack";
         n_high: usize = "hrm.h_cycles";
         n_low: usize = "hrm.l_cycles";
-        check n_layer == n_stack * n_high * (n_low + 1), "block_count is not the layers of all runs of both stacks";
+        check n_layer == n_stack * n_high * (n_low + 1), "block_count is hrm.layers_per_stack * hrm.h_cycles * (hrm.l_cycles + 1)";
         check n_stack > 0 && n_high > 0 && n_low > 0, "a count of hrm is 0";
     }
 

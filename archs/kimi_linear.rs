@@ -16,6 +16,7 @@ arch_macros::arch! {
         check gating_func <= 4, "expert_gating_func is one of 1 to 4";
         n_group: usize = "expert_group_count" or 1;
         n_group_used: usize = "expert_group_used_count" or 1;
+        check n_group <= 1 || n_group_used > 0, "expert_group_used_count is 0, but expert_group_count is not";
     }
 
     tensors {

@@ -13,6 +13,7 @@ fragment! {
         weights_scale: f32 = "expert_weights_scale" or 1.0;
         n_group: usize = "expert_group_count" or 1;
         n_group_used: usize = "expert_group_used_count" or 1;
+        check n_group <= 1 || n_group_used > 0, "expert_group_used_count is 0, but expert_group_count is not";
     }
 
     fn routed_as_said(x, selection_bias?) {

@@ -65,7 +65,7 @@ pub enum BuildError {
         weight: Name,
     },
     /// A recurrence in an architecture that computes batches whole.
-    #[error("{value}: a recurrent op needs a memory, which bidirectional architectures do not have")]
+    #[error("{value}: a recurrent op needs a memory, which models have whose key attention.causal is not false")]
     NoMemory {
         /// The last named value before the error.
         value: String,

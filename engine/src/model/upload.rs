@@ -155,11 +155,14 @@ impl Layout {
         }
         let ty = &placement.types[memory];
         let file = &set.shards()[row.shard];
-        let home = if self.n_mapped > 0 && ty.is_host() && row.stored_type() == row.ty {
-            let info = file.tensor(&row.name).expect("the table was matched against this file");
+        let info = file.tensor(&row.name).expect("the table was matched against this file");
+        let offset = file.tensor_offset(info) + row.offset + begin;
+        // Some ops take floats as lists of floats: those that a file's alignment puts between two places are copied.
+        let lies_well = row.ty != kernels::GgmlType::F32 || offset.is_multiple_of(align_of::<f32>());
+        let home = if self.n_mapped > 0 && ty.is_host() && row.stored_type() == row.ty && lies_well {
             Home {
                 buffer: BufferId(row.shard as u32),
-                offset: file.tensor_offset(info) + row.offset + begin,
+                offset,
             }
         } else {
             self.take(ty, memory, bytes)

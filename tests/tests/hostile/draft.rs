@@ -170,6 +170,9 @@ fn run(bytes: &[u8], n_ctx: usize) -> Result<(), String> {
     let mut context = Context::new(model, &params).map_err(|e| text(&e))?;
     let mut batch = Batch::new();
     batch.push_prompt(&[0, 0, 0, 0, 0], 0, 0);
+    if context.model().arch().encoder {
+        context.encode(&batch).map_err(|e| text(&e))?;
+    }
     context.decode(&batch).map_err(|e| text(&e))
 }
 
