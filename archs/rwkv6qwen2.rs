@@ -1,4 +1,5 @@
-//! QRWKV 6: Qwen2 whose attention was replaced by the time mixing of RWKV 6, as gated linear attention with grouped keys and values.
+//! QRWKV 6: Qwen2 whose attention was replaced by the time mixing of RWKV 6, as gated linear attention with grouped keys and values. Not
+//! verified: no results are recorded for it.
 
 arch_macros::arch! {
     name: "rwkv6qwen2";
