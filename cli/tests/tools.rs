@@ -113,7 +113,7 @@ fn checked(args: &[&str]) -> (common::Ended, Vec<String>, String) {
 }
 
 /// Configurations whose recorded graphs magnify rounding, far beyond what the others show (see `engine::conformance`).
-const MAGNIFYING: [&str; 3] = ["gemma3n-dense", "gemma4-dense", "t5-dense"];
+const MAGNIFYING: [&str; 4] = ["gemma3n-dense", "gemma4-dense", "t5-dense", "t5encoder-dense"];
 
 #[test]
 fn arch_check_passes_what_was_recorded() {

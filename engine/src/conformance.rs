@@ -215,9 +215,11 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Errors of rounding vary: ten times as much may still be one. A thousandth is none.
+    /// Errors of rounding vary: ten times as much may still be one. A thousandth is none. A limit stricter than the usual 1e-8 is meant as
+    /// it is said.
     pub fn passes(&self) -> bool {
-        let rounding = self.rounding.map_or(0.0, |r| (10.0 * r).min(1e-3));
+        let rounding = self.rounding.filter(|_| self.limit >= 1e-8);
+        let rounding = rounding.map_or(0.0, |r| (10.0 * r).min(1e-3));
         self.nmse <= self.limit.max(rounding)
     }
 }

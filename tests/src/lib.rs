@@ -124,7 +124,7 @@ pub fn decode_one(ctx: &mut Context, token: Token, pos: usize, seq: usize) -> Ve
 /// True for configurations whose random weights magnify rounding by many orders (see `engine::conformance`): attention without a scale
 /// chooses one key or another, and everything behind it follows.
 pub fn magnifies_rounding(name: &str) -> bool {
-    ["gemma3n-dense", "gemma4-dense", "t5-dense"].contains(&name)
+    ["gemma3n-dense", "gemma4-dense", "t5-dense", "t5encoder-dense"].contains(&name)
 }
 
 /// Normalized mean squared error of `b` against `a`.
