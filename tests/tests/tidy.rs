@@ -153,6 +153,7 @@ const LARGER: &[(&str, usize)] = &[
     ("dots3note.rs", 110),  // latent attention with an indexer, two geometries
     ("gemma4.rs", 120),     // per-layer embeddings, shared caches, two geometries
     ("deepseek2.rs", 125),  // latent attention, absorbed or not, with or without low-rank queries
+    ("kimi_linear.rs", 66), // two kinds of layers, linear and latent attention, and routed experts
     ("qwen3next.rs", 125),  // gated delta rule and gated attention
     ("hy_v4.rs", 130),      // hyper-connections and an indexer
     ("kimi_k3.rs", 135),    // delta attention, latent attention and hyper-connections
