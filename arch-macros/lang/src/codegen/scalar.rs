@@ -128,6 +128,8 @@ pub fn emit(s: &Scalar, place: Place) -> TokenStream {
             let (c, a, b) = (emit(c, place), emit(a, place), emit(b, place));
             quote!(if #c { #a } else { #b })
         }
+        // Tensors that others depend on are local variables of the loader.
+        ScalarKind::Has(name) if place == Place::Load => quote!(#name.is_some()),
         ScalarKind::Has(name) => {
             let (m, l) = (shared("m"), shared("l"));
             if s.per_layer {
