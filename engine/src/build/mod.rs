@@ -16,6 +16,7 @@ mod pool;
 mod position;
 mod prune;
 mod recur;
+mod select;
 mod streams;
 
 pub use adapt::{Adaptation, AdaptedUse, AdapterLeaf, LowRankTerm};

@@ -7,6 +7,7 @@ mod linear_attention;
 mod op;
 mod ops;
 mod recur;
+mod select;
 mod tensor;
 
 pub use graph::Graph;
@@ -14,4 +15,5 @@ pub use linear_attention::LinearAttention;
 pub use op::{Attention, Buckets, Op, ROPE_AXES, Rope, RopeKind, Unary, Window};
 pub use ops::ShapeError;
 pub use recur::{Lanes, Recurrence};
+pub use select::{BlockRule, Blocks};
 pub use tensor::{BufferId, Flags, Home, MAX_SRC, Name, Tensor, TensorId, contiguous_strides};
