@@ -6,6 +6,7 @@ use std::f64::consts::PI;
 
 use super::array::{Array, Index, Ints, indices};
 use super::scratch::Scratch;
+use crate::graph::NgramHash;
 use crate::graph::Unary;
 
 /// A row or expert number beyond the table.
@@ -152,6 +153,22 @@ pub(super) fn top_k(x: &Array, k: usize) -> Ints {
 pub(super) fn div_ids(mut ids: Ints, by: usize) -> Ints {
     ids.data.iter_mut().for_each(|id| *id /= by as i64);
     ids
+}
+
+pub(super) fn to_floats(ids: &Ints, scratch: &Scratch) -> Array {
+    let mut data = scratch.take(ids.data.len());
+    (data.iter_mut().zip(&*ids.data)).for_each(|(x, &id)| *x = id as f32);
+    Array { ne: ids.ne, data }
+}
+
+pub(super) fn ngram_hash(numbers: &Array, hash: &NgramHash) -> Ints {
+    let n_tokens = numbers.ne[1];
+    let mut data = numbers.data.scratch().take(n_tokens);
+    for (t, row) in data.iter_mut().enumerate() {
+        *row = i64::from(hash.row(|i| numbers.row([0, t, 0, 0])[i]));
+    }
+    let ne = [n_tokens, 1, 1, 1];
+    Ints { ne, data }
 }
 
 /// Steps are counted in f32, as models are trained.
