@@ -154,6 +154,7 @@ const LARGER: &[(&str, usize)] = &[
     ("deepseek2.rs", 125),  // latent attention, absorbed or not, with or without low-rank queries
     ("kimi_linear.rs", 66), // two kinds of layers, linear and latent attention, and routed experts
     ("qwen3next.rs", 125),  // gated delta rule and gated attention
+    ("qwen4exp.rs", 130),   // hyper-connections, embeddings of hashed runs, an indexer
     ("hy_v4.rs", 130),      // hyper-connections and an indexer
     ("glm5_next.rs", 145),  // delta attention, latent attention with an indexer over pools, and hyper-connections
     ("kimi_k3.rs", 135),    // delta attention, latent attention and hyper-connections

@@ -126,6 +126,16 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
             ensure(by > 0, "a division by 0")?;
             n.result(I32, n.typed(0, I32)?.ne)
         }
+        Op::ToFloats => n.result(F32, n.typed(0, I32)?.ne),
+        Op::NgramHash(hash) => {
+            let x = n.floats(0)?;
+            ensure(hash.is_sound(), "rows beyond i32, or none")?;
+            ensure(
+                x.ne[0] >= hash.n && x.ne[2..] == [1, 1],
+                "not as many tokens as a run has",
+            )?;
+            n.result(I32, [x.ne[1], 1, 1, 1])
+        }
         Op::AttentionTemperature { length, .. } => {
             let p = n.typed(0, I32)?;
             ensure(length > 0, "a division by 0")?;

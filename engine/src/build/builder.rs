@@ -40,6 +40,18 @@ pub enum BuildError {
         /// The last named value before the error.
         value: String,
     },
+    /// A hash of runs of tokens that does not go with its table.
+    #[error(
+        "{value}: the hash of head {head} has no multipliers, first row and size that fit a table of {n_rows} rows"
+    )]
+    NoHash {
+        /// The last named value before the error.
+        value: String,
+        /// The head.
+        head: usize,
+        /// Rows of the table.
+        n_rows: usize,
+    },
     /// Attention over what another layer should have stored.
     #[error("{value}: layer {layer} has not stored keys and values of this size and window before")]
     NoKeys {
@@ -726,6 +738,11 @@ impl<'a> Builder<'a> {
     pub(super) fn fail_no_ups(&mut self) {
         let value = self.last_name.to_string();
         self.fail(BuildError::NoUps { value });
+    }
+
+    pub(super) fn fail_no_hash(&mut self, head: usize, n_rows: usize) {
+        let value = self.last_name.to_string();
+        self.fail(BuildError::NoHash { value, head, n_rows });
     }
 
     pub(super) fn fail_no_keys(&mut self, layer: usize) {

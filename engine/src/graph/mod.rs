@@ -4,6 +4,7 @@ mod edit;
 #[allow(clippy::module_inception)]
 mod graph;
 mod linear_attention;
+mod ngram;
 mod op;
 mod ops;
 mod recur;
@@ -12,6 +13,7 @@ mod tensor;
 
 pub use graph::Graph;
 pub use linear_attention::LinearAttention;
+pub use ngram::NgramHash;
 pub use op::{Attention, Buckets, Op, ROPE_AXES, Rope, RopeKind, Unary, Window};
 pub use ops::ShapeError;
 pub use recur::{Lanes, Recurrence};

@@ -1,6 +1,6 @@
 //! The operations a graph is made of, as data. What each computes is defined by the `reference` backend.
 
-use super::{Blocks, Recurrence};
+use super::{Blocks, NgramHash, Recurrence};
 
 /// Element-wise functions of one operand.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -308,6 +308,11 @@ pub enum Op {
         /// Not 0.
         by: usize,
     },
+    /// Integers (i32) as f32, exact below 2^24.
+    ToFloats,
+    /// The row of a table (i32 `[T]`) that each token shares with others of the same run: `src0` f32 `[n or more, T]` holds the numbers of a
+    /// token and of those before it, see [`NgramHash::row`].
+    NgramHash(NgramHash),
     /// How much more sharply later queries attend (Llama 4): `1 + scale * ln(floor((p + offset) / length) + 1)` of positions
     /// `src0` (i32 `[T]`), f32 `[1, 1, T]`.
     AttentionTemperature {
@@ -412,6 +417,8 @@ impl Op {
             Op::TopK { .. } => "top_k",
             Op::TopMask { .. } => "top_mask",
             Op::DivIds { .. } => "div_ids",
+            Op::ToFloats => "to_floats",
+            Op::NgramHash(_) => "ngram_hash",
             Op::AttentionTemperature { .. } => "attention_temperature",
             Op::SumRows => "sum_rows",
             Op::Concat { .. } => "concat",

@@ -5,6 +5,7 @@
 
 use kernels::GgmlType;
 
+use super::NgramHash;
 use super::{Attention, Buckets, Graph, Name, Op, Recurrence, Rope, Tensor, TensorId, Unary, contiguous_strides};
 
 /// Operands that do not fit an op.
@@ -311,6 +312,29 @@ impl Graph {
         }
         let t = Tensor::new(GgmlType::I32, i.ne, Name::default());
         Ok(self.link(t, Op::DivIds { by }, &[ids]))
+    }
+
+    /// Integers (i32) as f32.
+    pub fn to_floats(&mut self, ids: TensorId) -> Result {
+        let i = self.tensor(ids);
+        if i.ty != GgmlType::I32 {
+            return Err(mismatch("to_floats", "i32", i.ty.to_string()));
+        }
+        Ok(self.node(Op::ToFloats, i.ne, &[ids]))
+    }
+
+    /// Rows (i32 `[t]`) of a table for runs of tokens, `numbers` f32 `[n, t]`, see [`Op::NgramHash`].
+    pub fn ngram_hash(&mut self, numbers: TensorId, hash: NgramHash) -> Result {
+        let x = self.tensor(numbers);
+        if x.ty != GgmlType::F32 || x.ne[0] < hash.n || x.ne[2..] != [1, 1] || !hash.is_sound() {
+            return Err(mismatch(
+                "ngram_hash",
+                format!("f32 [{} or more, t] and rows that i32 can number", hash.n),
+                format!("{} {:?} and {hash:?}", x.ty, x.ne),
+            ));
+        }
+        let t = Tensor::new(GgmlType::I32, [x.ne[1], 1, 1, 1], Name::default());
+        Ok(self.link(t, Op::NgramHash(hash), &[numbers]))
     }
 
     /// Factors `[1, 1, t]` on queries at `positions` (i32 `[t]`), see [`Op::AttentionTemperature`].

@@ -103,6 +103,8 @@ impl Case {
             Op::TopK { k } => g.top_k(src[0], k),
             Op::TopMask { k } => g.top_mask(src[0], k),
             Op::DivIds { by } => g.div_ids(src[0], by),
+            Op::ToFloats => g.to_floats(src[0]),
+            Op::NgramHash(hash) => g.ngram_hash(src[0], hash),
             Op::AttentionTemperature { scale, length, offset } => {
                 g.attention_temperature(src[0], scale, length, offset)
             }

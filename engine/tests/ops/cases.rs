@@ -1,6 +1,6 @@
 //! The cases, by family.
 
-use engine::graph::{Attention, Buckets, Op, Recurrence, Rope, RopeKind, Unary, Window};
+use engine::graph::{Attention, Buckets, NgramHash, Op, Recurrence, Rope, RopeKind, Unary, Window};
 use kernels::GgmlType;
 use kernels::GgmlType::{BF16, F16, F32, Q4_0, Q8_0};
 
@@ -468,6 +468,22 @@ pub fn reductions() -> Vec<Case> {
     for (by, ne) in [(1, [3, 1, 1, 1]), (2, [8, 5, 1, 1]), (7, [64, 3, 2, 1])] {
         all.push(Case::new(Op::DivIds { by }, &[ids(100, ne)]).within(0.0));
     }
+    all.push(Case::new(Op::ToFloats, &[ids(1 << 24, [33, 3, 2, 1])]).within(0.0));
+    all.push(Case::new(Op::ToFloats, &[ids(50, [3, 7, 1, 1]).permuted([1, 0, 2, 3])]).within(0.0));
+    for n in [1, 3, NgramHash::MAX] {
+        let hash = NgramHash {
+            n,
+            multipliers: std::array::from_fn(|i| 0x9e37_79b9_7f4a_7c15u64.rotate_left(7 * i as u32)),
+            end: 2,
+            first: 11,
+            size: 10_007,
+        };
+        let numbers = i32s((0..100 * 8).map(|i: i64| i * i % 13));
+        // Numbers of tokens are small integers.
+        let x = Operand::new(F32, [8, 100, 1, 1], numbers.data);
+        all.push(Case::new(Op::NgramHash(hash), std::slice::from_ref(&x)).within(0.0));
+        all.push(Case::new(Op::NgramHash(hash), &[x.permuted([0, 1, 3, 2])]).within(0.0));
+    }
     // Equal values: ties go to the lower index.
     let ties = Operand::new(F32, [64, 9, 1, 1], Data::Uniform(0.5, 0.5));
     for op in [Op::TopK { k: 5 }, Op::TopMask { k: 5 }] {
@@ -494,9 +510,13 @@ pub fn recurrences() -> Vec<Case> {
     };
     const T: usize = 7;
     let mut all = Vec::new();
-    for (c, k) in [(1, 2), (40, 4), (5000, 3)] {
+    for (c, k, dilation) in [(1, 2, 1), (40, 4, 1), (5000, 3, 1), (300, 4, 3)] {
         let operands = [floats([c, T, 1, 1]), floats([k, c, 1, 1])];
-        all.push(recur(Recurrence::ShortConv, c * (k - 1), &operands));
+        all.push(recur(
+            Recurrence::ShortConv { dilation },
+            c * (k - 1) * dilation,
+            &operands,
+        ));
     }
     // Elements of a head, heads, elements of a state, groups; decays by head or by element.
     for (p, h, n, g) in [(1, 70, 16, 1), (64, 6, 128, 2), (3, 4, 5, 4)] {

@@ -200,6 +200,8 @@ impl Operands<'_> {
                 return self.store_ints(&select::earlier_positions(&self.ints(0)?, back, n_axes));
             }
             Op::DivIds { by } => return self.store_ints(&ops::div_ids(self.ints(0)?, by)),
+            Op::NgramHash(hash) => return self.store_ints(&ops::ngram_hash(&self.load(0)?, &hash)),
+            Op::ToFloats => ops::to_floats(&self.ints(0)?, self.scratch),
             Op::AttentionTemperature { scale, length, offset } => {
                 ops::attention_temperature(&self.ints(0)?, self.scratch, scale, length, offset)
             }

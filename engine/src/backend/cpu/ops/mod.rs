@@ -212,6 +212,8 @@ pub(super) fn run(task: Task<'_>) -> Result<(), Stop> {
         Op::TopK { .. } => reduce::top_k(task),
         Op::TopMask { k } => reduce::top_mask(task, k),
         Op::DivIds { by } => reduce::div_ids(task, by),
+        Op::ToFloats => reduce::to_floats(task),
+        Op::NgramHash(hash) => rows::ngram_hash(task, &hash),
         Op::AttentionTemperature { scale, length, offset } => rope::attention_temperature(task, scale, length, offset),
         Op::SumRows => reduce::sum_rows(task),
         Op::Concat { dim } => layout::concat(task, usize::from(dim)),
