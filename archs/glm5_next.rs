@@ -17,9 +17,7 @@ arch_macros::arch! {
         n_dense: usize = "leading_dense_block_count" or 0;
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_shared: usize = "expert_shared_count";
-        limit: [f32] = "swiglu_clamp_exp" or 0.0;
         limit_of_file: [f32] = "swiglu_clamp_shexp" or limit;
-        let limit_shexp = if limit_of_file > 0.000001 { limit_of_file } else { 3e38 };
         n_stream: usize = "hyper_connection.count";
         n_balance: usize = "hyper_connection.sinkhorn_iterations";
         stream_eps: f32 = "hyper_connection.epsilon";
@@ -42,6 +40,7 @@ arch_macros::arch! {
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
+            use activation_limits;
             attn_streams: linear "hc_attn_fn"    [n_stream * n_embd -> (2 + n_stream) * n_stream];
             attn_base:    vector "hc_attn_base"  [(2 + n_stream) * n_stream];
             attn_scale:   vector "hc_attn_scale" [3];
@@ -71,8 +70,7 @@ arch_macros::arch! {
             if il < n_dense {
                 use gated_ffn;
             } else {
-                use experts(width = n_ff_exp), expert_routing(usual_gating = 2), shared_experts(width = n_ff_exp * n_shared);
-                probs_bias: raw "exp_probs_b.bias" [n_expert];
+                use selected_experts(usual_gating = 2), shared_experts(width = n_ff_exp * n_shared);
             }
         }
     }
@@ -132,8 +130,7 @@ arch_macros::arch! {
             let y = if il < n_dense {
                 down(limited(gate(h), up(h)))
             } else {
-                let chosen = routed_as_said(h, selection_bias = probs_bias, limit = limit);
-                chosen + down_shexp(limited(gate_shexp(h), up_shexp(h)))
+                chosen(h, limit = limit) + down_shexp(limited(gate_shexp(h), up_shexp(h)))
             };
             x = write(x, y, weights, ffn_base, ffn_scale);
         }
