@@ -9,7 +9,6 @@ mod attention;
 mod builder;
 mod depth;
 mod error;
-mod ffn;
 mod inputs;
 mod linear_attention;
 mod moe;
