@@ -479,7 +479,8 @@ impl<'a> TensorTable<'a> {
         let mut shape = [1; 4];
         shape[..ne.len()].copy_from_slice(ne);
         // Values that are used one by one may be written as one list, whatever their dimensions.
-        let is_list = consumer == Consumer::Elementwise && info.ne == [shape.iter().product(), 1, 1, 1];
+        let n = shape.iter().try_fold(1, |n: usize, &size| n.checked_mul(size));
+        let is_list = consumer == Consumer::Elementwise && n.is_some_and(|n| info.ne == [n, 1, 1, 1]);
         if info.ne != shape && !is_list {
             self.wrong_shape(info, ne);
         }
