@@ -33,9 +33,7 @@ arch_macros::arch! {
             gate?:      linear  "ffn_gate"      [n_embd -> n_ff];
             up?:        linear  "ffn_up"        [n_embd -> n_ff];
             down?:      linear  "ffn_down"      [n_ff -> n_embd];
-            // One of the two.
-            layer_norm_out?: vector "layer_output_norm" [n_embd];
-            ffn_post_norm?:  vector "post_ffw_norm"     [n_embd];
+            ffn_post_norm: vector "layer_output_norm" [n_embd] or "post_ffw_norm";
         }
     }
 
@@ -51,10 +49,7 @@ arch_macros::arch! {
             if has(gate) && has(up) && has(down) {
                 y = (down(gelu(gate(h)) * up(h)) + y) * sqrt(0.5);
             }
-            x += rust!([n_embd, T] => {
-                let norm = b.present(&l.layer_norm_out.or(l.ffn_post_norm));
-                b.rms_norm(y, Some(norm), m.hp.eps)
-            });
+            x += rms_norm(y, ffn_post_norm, eps);
         }
         let logits = output(rms_norm(x, output_norm, eps)) * logit_scale;
         if final_softcap != 0.0 {

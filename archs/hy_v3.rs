@@ -46,15 +46,14 @@ arch_macros::arch! {
             x += attend(rms_norm(x, attn_norm, eps));
             let h = rms_norm(x, ffn_norm, eps);
             if has(router) && has(down_exps) {
+                // A layer of experts has a shared one.
                 x += moe(h, router = router(h), gate_up = gate_up_exps, gate = gate_exps, up = up_exps,
                          down = down_exps, act = silu, gating = gating, n_used = n_expert_used,
                          norm_weights = norm_weights, scale = weights_scale, selection_bias = probs_bias,
                          n_groups = n_group, n_groups_used = n_group_used);
-                if has(gate_shexp) && has(up_shexp) && has(down_shexp) {
-                    x += down_shexp(silu(gate_shexp(h)) * up_shexp(h));
-                }
+                x += rust!([n_embd, T] => b.gated_ffn([l.gate_shexp, l.up_shexp, l.down_shexp], "_shexp", h, 0.0));
             } else {
-                x += rust!([n_embd, T] => b.gated_ffn(&l.gate, &l.up, &l.down, h, 0.0));
+                x += rust!([n_embd, T] => b.gated_ffn([l.gate, l.up, l.down], "", h, 0.0));
             }
         }
         output(rms_norm(x, output_norm, eps))

@@ -67,7 +67,7 @@ arch_macros::arch! {
                 attn = attn * heads(softplus(head_gate(h)), n_head);
             } else {
                 attn = attn * rust!([head_dim_v, n_head, T] => {
-                    let gate = b.present(&l.full_gate);
+                    let gate = b.present(&l.full_gate, "attn_gate");
                     let gate = b.linear(gate, h);
                     let gate = b.unary(::engine::arch::Unary::Softplus, gate);
                     b.heads(gate, m.base.n_head(il))

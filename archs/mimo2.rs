@@ -51,7 +51,7 @@ arch_macros::arch! {
                          gating = sigmoid, n_used = n_expert_used, norm_weights = true, selection_bias = probs_bias,
                          n_groups = n_group, n_groups_used = n_group_used);
             } else {
-                x += rust!([n_embd, T] => b.gated_ffn(&l.gate, &l.up, &l.down, h, 0.0));
+                x += rust!([n_embd, T] => b.gated_ffn([l.gate, l.up, l.down], "", h, 0.0));
             }
         }
         output(rms_norm(x, output_norm, eps))

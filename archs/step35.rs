@@ -84,9 +84,9 @@ arch_macros::arch! {
                          gating = gating, n_used = n_expert_used, norm_weights = norm_weights, scale = weights_scale,
                          selection_bias = probs_bias, n_groups = n_group, n_groups_used = n_group_used,
                          act_limit = limit_exp)
-                   + rust!([n_embd, T] => b.gated_ffn(&l.gate_shexp, &l.up_shexp, &l.down_shexp, h, m.hp.limit_ffn[il]));
+                   + rust!([n_embd, T] => b.gated_ffn([l.gate_shexp, l.up_shexp, l.down_shexp], "_shexp", h, m.hp.limit_ffn[il]));
             } else {
-                x += rust!([n_embd, T] => b.gated_ffn(&l.gate, &l.up, &l.down, h, m.hp.limit_ffn[il]));
+                x += rust!([n_embd, T] => b.gated_ffn([l.gate, l.up, l.down], "", h, m.hp.limit_ffn[il]));
             }
         }
         output(rms_norm(x, output_norm, eps))

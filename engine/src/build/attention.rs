@@ -350,8 +350,10 @@ impl Builder<'_> {
 
     /// What the last [`Builder::index_cells`] chose: for layers without an indexer of their own.
     pub fn indexed_cells(&mut self) -> TensorId {
-        let cells = self.selection;
-        self.present(&cells)
+        self.selection.unwrap_or_else(|| {
+            self.fail_no_selection();
+            self.positions()
+        })
     }
 
     /// Stores the keys and values of a call in the layer's cache: all that are there, and the number of their pool. In a probe it records what
