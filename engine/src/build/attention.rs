@@ -96,6 +96,8 @@ pub struct RopeArgs {
     pub magnitude: Option<f32>,
     /// Pair the halves of a head whatever the architecture declares.
     pub halves: bool,
+    /// What is rotated stands so much before the tokens: along all axes at the token's position less this.
+    pub back: usize,
     /// Without YaRN if false, even if the file asks for it: positions are then scaled alike for all frequencies.
     pub yarn: Option<bool>,
 }
@@ -121,7 +123,7 @@ pub struct AttentionArgs {
     pub relative: Option<TensorId>,
     /// Without values of their own: this many leading elements of each key head are its value. Only keys are stored then.
     pub v_in_k: Option<usize>,
-    /// Cells that each token may see, from [`Builder::index_cells`].
+    /// Cells that each token may see, from [`Builder::index_cells`] and the like.
     pub selection: Option<TensorId>,
 }
 
@@ -206,7 +208,11 @@ impl Builder<'_> {
         } else {
             args.short
         };
-        let positions = if kind.n_axes() > 1 {
+        let positions = if args.back > 0 {
+            let positions = self.positions();
+            let earlier = self.g.earlier_positions(positions, args.back, kind.n_axes());
+            self.ok(earlier, positions)
+        } else if kind.n_axes() > 1 {
             self.axes()
         } else {
             self.positions()
@@ -327,38 +333,9 @@ impl Builder<'_> {
         self.merge(y)
     }
 
-    /// The cells of the `n` largest scores that an indexer with queries `q [d, h, T]`, the key `k [d, 1, T]` of each token, which the layer
-    /// stores, and head weights `weights [h, T]` gives to what each token sees: i32 `[at most n, T]`, in no order. Where fewer are seen, the
-    /// rest are cells that attention hides anyway.
-    pub fn index_cells(&mut self, q: TensorId, k: TensorId, weights: TensorId, n: usize) -> TensorId {
-        let args = AttentionArgs {
-            v_in_k: Some(0),
-            ..AttentionArgs::default()
-        };
-        let (keys, _, pool) = self.remember(k, None, &args);
-        let n_kv = self.g.tensor(keys).ne[2];
-        let (cell_pos, cell_seq) = self.cell_inputs(pool, n_kv);
-        let (pos, seq) = (self.positions(), self.sequences());
-        let scores = self.g.index_scores([q, keys, weights, cell_pos, cell_seq, pos, seq]);
-        let scores = self.ok(scores, q);
-        self.name(scores, "index_scores");
-        let cells = self.g.top_k(scores, n.min(n_kv));
-        let cells = self.ok(cells, q);
-        self.selection = Some(cells);
-        cells
-    }
-
-    /// What the last [`Builder::index_cells`] chose: for layers without an indexer of their own.
-    pub fn indexed_cells(&mut self) -> TensorId {
-        self.selection.unwrap_or_else(|| {
-            self.fail_no_selection();
-            self.positions()
-        })
-    }
-
     /// Stores the keys and values of a call in the layer's cache: all that are there, and the number of their pool. In a probe it records what
     /// the call needs.
-    fn remember(
+    pub(super) fn remember(
         &mut self,
         k: TensorId,
         v: Option<TensorId>,
@@ -440,7 +417,7 @@ impl Builder<'_> {
             .get_or_insert_with(|| g.input(GgmlType::I64, [n, 1, 1, 1], "cells"))
     }
 
-    fn cell_inputs(&mut self, pool: usize, n_kv: usize) -> (TensorId, TensorId) {
+    pub(super) fn cell_inputs(&mut self, pool: usize, n_kv: usize) -> (TensorId, TensorId) {
         let g = &mut *self.g;
         let inputs = &mut self.inputs.pools[pool];
         let ne = [n_kv, 1, 1, 1];

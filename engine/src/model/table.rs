@@ -238,6 +238,12 @@ impl<'a> TensorTable<'a> {
         Embed(self.required(name, "weight", ne, Consumer::GetRows))
     }
 
+    /// As [`TensorTable::embed`]; the file's table may have more rows.
+    pub fn embed_or_more(&mut self, name: &'static str, ne: &[usize; 2]) -> Embed {
+        let rows = self.find(name, "weight").map_or(0, |(_, info)| info.ne[1]);
+        self.embed(name, &[ne[0], ne[1].max(rows)])
+    }
+
     /// As [`TensorTable::embed`], `None` if the file lacks it.
     pub fn embed_opt(&mut self, name: &'static str, ne: &[usize]) -> Option<Embed> {
         self.optional(name, "weight", ne, Consumer::GetRows).map(Embed)
@@ -494,7 +500,9 @@ impl<'a> TensorTable<'a> {
         let (index, info) = self.find(name, suffix)?;
         let mut shape = [1; 4];
         shape[..ne.len()].copy_from_slice(ne);
-        if info.ne != shape {
+        // Values that are used one by one may be written as one list, whatever their dimensions.
+        let is_list = consumer == Consumer::Elementwise && info.ne == [shape.iter().product(), 1, 1, 1];
+        if info.ne != shape && !is_list {
             self.wrong_shape(info, ne);
         }
         // A tensor read by two declarations (a table shared by all layers) is one row.
