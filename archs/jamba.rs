@@ -57,9 +57,8 @@ arch_macros::arch! {
             if has(router) && has(gate_exps) && has(up_exps) && has(down_exps) {
                 x += moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
                          gating = softmax, n_used = n_expert_used, norm_weights = false);
-            }
-            if has(gate) && has(up) && has(down) {
-                x += down(silu(gate(h)) * up(h));
+            } else {
+                x += rust!([n_embd, T] => b.gated_ffn([l.gate, l.up, l.down], "", h, 0.0));
             }
         }
         output(rms_norm(x, output_norm, eps))
