@@ -501,7 +501,8 @@ impl<'a> TensorTable<'a> {
         let mut shape = [1; 4];
         shape[..ne.len()].copy_from_slice(ne);
         // Values that are used one by one may be written as one list, whatever their dimensions.
-        let is_list = consumer == Consumer::Elementwise && info.ne == [shape.iter().product(), 1, 1, 1];
+        let n = shape.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim));
+        let is_list = consumer == Consumer::Elementwise && info.ne[1..] == [1; 3] && n == Some(info.ne[0]);
         if info.ne != shape && !is_list {
             self.wrong_shape(info, ne);
         }
