@@ -15,6 +15,7 @@ arch_macros::arch! {
         kq_scale: f32 = "attention.output_scale" or 0.08838834764831845;
         attn_softcap: f32 = "attn_logit_softcapping" or 30.0;
         final_softcap: f32 = "final_logit_softcapping" or 0.0;
+        beta_fast: f32 = "rope.scaling.yarn_beta_fast" or 8.0;
         n_group: usize = "expert_group_count" or 1;
         n_group_used: usize = "expert_group_used_count" or 1;
     }
@@ -40,7 +41,7 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens] * embd_scale;
         for layer {
-            let attn = attend(rms_norm(x, attn_norm, eps), scale = kq_scale, softcap = attn_softcap);
+            let attn = attend(rms_norm(x, attn_norm, eps), beta_fast = beta_fast, scale = kq_scale, softcap = attn_softcap);
             x += rms_norm(attn, attn_post_norm, eps);
             let h = rms_norm(x, ffn_norm, eps);
             let y = moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = gelu,
