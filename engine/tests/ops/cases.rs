@@ -198,6 +198,8 @@ pub fn rope() -> Vec<Case> {
         beta_fast: 32.0,
         beta_slow: 1.0,
         n_ctx_orig: 4096,
+        every: 1,
+        back: false,
     };
     let mut all = Vec::new();
     for kind in [RopeKind::Norm, RopeKind::Neox] {
@@ -579,6 +581,7 @@ const PLAIN: Attention = Attention {
     window: Window::None,
     buckets: Buckets::None,
     selects: false,
+    compressed_from: None,
 };
 
 /// Queries, keys and values as a cache stores them: `[d, heads, cells]` side by side.
