@@ -121,12 +121,6 @@ pub fn decode_one(ctx: &mut Context, token: Token, pos: usize, seq: usize) -> Ve
     ctx.logits(0).expect("it has output").to_vec()
 }
 
-/// True for configurations whose random weights magnify rounding by many orders (see `engine::conformance`): attention without a scale
-/// chooses one key or another, and everything behind it follows.
-pub fn magnifies_rounding(name: &str) -> bool {
-    ["gemma3n-dense", "gemma4-dense", "t5-dense", "t5encoder-dense"].contains(&name)
-}
-
 /// Normalized mean squared error of `b` against `a`.
 pub fn nmse(a: &[f32], b: &[f32]) -> f64 {
     assert_eq!(a.len(), b.len());

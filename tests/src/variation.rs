@@ -233,10 +233,11 @@ impl Configuration {
         let mut writer = GgufWriter::with_metadata(self.metadata.clone());
         for (name, ne) in &self.tensors {
             let n = ne.iter().product::<usize>();
-            let mut values = vec![0f32; n];
-            if weights {
-                seeded::fill_f32(name, 1, &mut values);
-            }
+            let values = if weights {
+                seeded::weights_of(&self.metadata, name, n, 1).expect("a sound scale")
+            } else {
+                vec![0.0; n]
+            };
             let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
             writer
                 .add_tensor(name.clone(), GgmlType::F32, ne, bytes)

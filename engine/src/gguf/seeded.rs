@@ -2,27 +2,45 @@
 //!
 //! The function is that of the conformance data, so logits recorded there can be compared with. All arithmetic is
 //! f32, in the order written here.
+//!
+//! Weights of the usual size make some graphs magnify rounding. A header may ask for others: [`KEY_SCALE`] is a factor to all of them.
 
 use std::io::{self, Write};
 
 use kernels::GgmlType;
 
-use super::{Gguf, GgufError, GgufWriter};
+use super::{Gguf, GgufError, GgufWriter, Metadata};
 
 /// Largest model that [`seeded_model`] makes, in bytes. The real ones have a few million.
 pub const MAX_BYTES: usize = 1 << 30;
+
+/// Metadata key (f32): what every weight is multiplied by, 1 where it is absent.
+pub const KEY_SCALE: &str = "fixture.weight_scale";
 
 /// Elements that are computed at once while streaming.
 const CHUNK: usize = 4096;
 
 /// Fills `out` with the weights of the tensor `name`, from its first element in file order.
 pub fn fill_f32(name: &str, seed: u64, out: &mut [f32]) {
-    Weights::new(name, seed).fill(0, out);
+    Weights::new(name, seed, 1.0).fill(0, out);
+}
+
+/// The weights of the tensor `name` in a file of this metadata, all of its elements in file order.
+pub fn weights_of(metadata: &Metadata, name: &str, n_elements: usize, seed: u64) -> Result<Vec<f32>, GgufError> {
+    let mut values = vec![0.0; n_elements];
+    Weights::new(name, seed, scale(metadata)?).fill(0, &mut values);
+    Ok(values)
+}
+
+/// The factor that a header asks for.
+fn scale(metadata: &Metadata) -> Result<f32, GgufError> {
+    Ok(metadata.optional(KEY_SCALE)?.unwrap_or(1.0))
 }
 
 /// Completes `header` to a whole file, with all tensors of type F32; returns its length in bytes.
 pub fn write_seeded_model(header: &Gguf, seed: u64, out: &mut dyn Write) -> Result<u64, GgufError> {
     let mut writer = GgufWriter::with_metadata(header.metadata.clone());
+    let scale = scale(&header.metadata)?;
     for t in header.tensors() {
         if t.ty != GgmlType::F32 {
             return Err(GgufError::TensorType {
@@ -31,7 +49,7 @@ pub fn write_seeded_model(header: &Gguf, seed: u64, out: &mut dyn Write) -> Resu
                 found: t.ty,
             });
         }
-        let (weights, n) = (Weights::new(&t.name, seed), t.n_elements());
+        let (weights, n) = (Weights::new(&t.name, seed, scale), t.n_elements());
         writer.add_tensor_with(t.name.clone(), t.ty, t.shape(), move |out| weights.write(n, out))?;
     }
     writer.write(out)
@@ -57,14 +75,16 @@ struct Weights {
     base: u64,
     is_ssm_a: bool,
     is_norm: bool,
+    scale: f32,
 }
 
 impl Weights {
-    fn new(name: &str, seed: u64) -> Self {
+    fn new(name: &str, seed: u64, scale: f32) -> Self {
         Weights {
             base: fnv1a64(name.as_bytes()) ^ seed,
             is_ssm_a: name.contains("ssm_a"),
             is_norm: name.contains("norm") && name.contains(".weight"),
+            scale,
         }
     }
 
@@ -80,7 +100,7 @@ impl Weights {
         if self.is_norm {
             v += 1.0;
         }
-        v
+        v * self.scale
     }
 
     fn fill(self, first: u64, out: &mut [f32]) {
@@ -141,12 +161,27 @@ mod tests {
     }
 
     #[test]
+    fn headers_may_ask_for_smaller_weights() {
+        let mut metadata = Metadata::default();
+        let mut v = [0.0; 3];
+        fill_f32("a_norm.weight", 1, &mut v);
+        assert_eq!(weights_of(&metadata, "a_norm.weight", 3, 1).unwrap(), v);
+        metadata.set(KEY_SCALE, 0.25f32);
+        assert_eq!(
+            weights_of(&metadata, "a_norm.weight", 3, 1).unwrap(),
+            v.map(|v| v / 4.0)
+        );
+    }
+
+    #[test]
     fn streamed_weights_are_those_filled_at_once() {
         let n = 2 * CHUNK + 7;
         let mut filled = vec![0.0; n];
         fill_f32("token_embd.weight", 3, &mut filled);
         let mut streamed = Vec::new();
-        Weights::new("token_embd.weight", 3).write(n, &mut streamed).unwrap();
+        Weights::new("token_embd.weight", 3, 1.0)
+            .write(n, &mut streamed)
+            .unwrap();
         let expected: Vec<u8> = filled.iter().flat_map(|v| v.to_le_bytes()).collect();
         assert_eq!(streamed, expected);
     }
