@@ -11,9 +11,10 @@ fragment! {
     }
 
     fn routed(x, act = silu, gating = softmax, norm_weights = true, scale?, selection_bias?, n_groups?, n_groups_used?, limit?,
-              act_limit?) {
+              act_limit?, ids?) {
         moe(x, router = router(x), gate = gate_exps, up = up_exps, down = down_exps, act = act, gating = gating,
             n_used = n_expert_used, norm_weights = norm_weights, scale = scale, selection_bias = selection_bias,
-            n_groups = n_groups, n_groups_used = n_groups_used, limit = limit, act_limit = act_limit)
+            n_groups = n_groups, n_groups_used = n_groups_used, limit = limit, act_limit = act_limit,
+            ids = ids)
     }
 }

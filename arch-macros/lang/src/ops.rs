@@ -7,9 +7,9 @@ use proc_macro2::TokenStream;
 use crate::diag::Errors;
 use crate::sym::{Dim, Shape};
 use shapes::{
-    attention, attention_over, attention_temperature, compress, concat, cross_attention, heads, index_cells, linear_attention,
-    mamba2, matmul, merge, mix_heads, moe, norm, part, repeat_heads, rope, row, same_as_x, short_conv, ssm_scan,
-    sum_heads, sum_rows, wkv,
+    attention, attention_over, attention_temperature, compress, concat, cross_attention, heads, index_cells,
+    linear_attention, mamba2, matmul, merge, mix_heads, moe, norm, part, repeat_heads, rope, row, same_as_x,
+    short_conv, ssm_scan, sum_heads, sum_rows, wkv,
 };
 
 /// One operation.

@@ -199,7 +199,10 @@ fn repeats_to(t: &Tensor, ne: [usize; 4]) -> bool {
 fn get_rows(n: &Node) -> Result<(), Flaw> {
     let (table, ids) = (n.any(0)?, n.typed(1, I32)?);
     let ty = if table.ty == I32 { I32 } else { F32 };
-    ensure(ty == I32 || kernels::can_dequantize(table.ty), "the table's type cannot be read")?;
+    ensure(
+        ty == I32 || kernels::can_dequantize(table.ty),
+        "the table's type cannot be read",
+    )?;
     let batches_agree = ids.ne[1] == table.ne[2] && ids.ne[2] == table.ne[3] && ids.ne[3] == 1;
     ensure(
         batches_agree,

@@ -536,7 +536,9 @@ impl Builder<'_> {
             let ne = [n[0] + n[1], 1, 1, 1];
             let joined = JoinedInputs {
                 pools,
-                cells: self.g.input(GgmlType::I64, [self.params.n_tokens, 1, 1, 1], "group_cells"),
+                cells: self
+                    .g
+                    .input(GgmlType::I64, [self.params.n_tokens, 1, 1, 1], "group_cells"),
                 positions: self.g.input(GgmlType::I32, ne, "cell_positions"),
                 sequences: self.g.input(GgmlType::I64, ne, "cell_sequences"),
             };

@@ -105,7 +105,9 @@ fn dependence(g: &Graph, id: TensorId, positions: Positions, known: &[Dependence
     match t.op {
         Op::Attention(_) => Dependence::None,
         Op::Rope(rope) => match of(0) {
-            Dependence::None if rope.every == 1 && !rope.back && positions.contains(&t.src[1]) => Dependence::Rotated { rope: id, offset: 0 },
+            Dependence::None if rope.every == 1 && !rope.back && positions.contains(&t.src[1]) => {
+                Dependence::Rotated { rope: id, offset: 0 }
+            }
             _ => Dependence::Other,
         },
         Op::Concat { dim: 0 } => match (of(0), of(1)) {

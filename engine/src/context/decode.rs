@@ -526,7 +526,13 @@ impl Context {
             i32s.extend_from_slice(&groups.positions()[..n_groups]);
             sched.set_input(graph, joined.positions, bytemuck::cast_slice(i32s))?;
             i64s.clear();
-            i64s.extend(tokens.seqs().iter().chain(&groups.seqs()[..n_groups]).map(|s| s.0 as i64));
+            i64s.extend(
+                tokens
+                    .seqs()
+                    .iter()
+                    .chain(&groups.seqs()[..n_groups])
+                    .map(|s| s.0 as i64),
+            );
             sched.set_input(graph, joined.sequences, bytemuck::cast_slice(i64s))?;
         }
         Ok(())

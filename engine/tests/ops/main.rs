@@ -95,6 +95,7 @@ suites! { cases:
     attention_windows
     attention_by_relative_position
     sparse_attention
+    compressed_attention
     attention_of_many_cells
 }
 

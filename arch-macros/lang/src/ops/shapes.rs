@@ -84,7 +84,10 @@ fn attends(c: &mut Call<'_>, n_keys: &Dim, why: &str) -> Option<Shape> {
     c.want("sinks", 0, &q.dim(1), "the heads of `q`");
     c.want("relative", 0, &q.dim(1), "the heads of `q`");
     if c.shape("v").is_some() && c.shape("compressed").is_some() {
-        c.fail("compressed", "keys of groups hold their values: `compressed` goes with `v_in_k`".to_owned());
+        c.fail(
+            "compressed",
+            "keys of groups hold their values: `compressed` goes with `v_in_k`".to_owned(),
+        );
     }
     for i in 0..3 {
         c.want("compressed", i, &k.dim(i), "as in `k`");

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use kernels::rows;
 
-use super::linear_attention::{self, Heads};
 use super::compress::Compress;
+use super::linear_attention::{self, Heads};
 use super::{Fault, Need, Task, row_number, wkv};
 use crate::backend::cpu::scratch::take;
 use crate::backend::cpu::view::{Source, States, Target};
