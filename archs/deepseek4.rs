@@ -82,8 +82,8 @@ arch_macros::arch! {
         }
     }
 
-    fn turned(x, offset = head_dim - n_rot, every?, back = false) {
-        rope(x, base = base, scale = scale, yarn = ratio > 0, magnitude = magnitude, offset = offset, every = every, back = back)
+    fn turned(x, offset = head_dim - n_rot, every?, inverse = false) {
+        rope(x, base = base, scale = scale, yarn = ratio > 0, magnitude = magnitude, offset = offset, every = every, inverse = inverse)
     }
 
     fn attend(h) {
@@ -103,7 +103,7 @@ arch_macros::arch! {
         } else {
             attention(q, kv, v_in_k = head_dim, sinks = sinks, window = standard(n_window, true))
         };
-        let y = merge(turned(heads(y, o_heads * o_groups), back = true));
+        let y = merge(turned(heads(y, o_heads * o_groups), inverse = true));
         o_b(merge(o_a(heads(y, o_groups))))
     }
 

@@ -1,5 +1,5 @@
 //! MiniMax M3: RMS norms on each query and key head, partial rotation, the clamped gate of gpt-oss in dense leading layers, experts and the
-//! shared one. Attention sees everything: the blocks of positions that the published model leaves out of long contexts are not left out.
+//! shared one. Behind the dense layers each group of heads attends to the blocks of positions in which an indexer's head scores highest.
 
 arch_macros::arch! {
     name: "minimax-m3";
@@ -10,15 +10,18 @@ arch_macros::arch! {
         n_dense: usize = "leading_dense_block_count" or 0;
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_shared: usize = "expert_shared_count";
+        index_heads: usize = "attention.indexer.head_count";
+        index_dim: usize = "attention.indexer.key_length";
+        n_blocks: usize = "attention.indexer.top_k";
+        block_size: usize = "attention.indexer.block_size";
+        n_local: usize = "attention.indexer.local_blocks";
+        check n_blocks > 0 && block_size > 0, "attention.indexer.top_k and attention.indexer.block_size are at least 1";
+        check n_rot <= index_dim, "attention.indexer.key_length is at least rope.dimension_count";
+        check il < n_dense || index_heads == n_head_kv, "attention.indexer.head_count is attention.head_count_kv";
     }
 
     tensors {
         use own_output;
-        // What chooses blocks of positions.
-        ignore "indexer.q_proj";
-        ignore "indexer.k_proj";
-        ignore "indexer.q_norm";
-        ignore "indexer.k_norm";
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
@@ -28,8 +31,17 @@ arch_macros::arch! {
             } else {
                 use experts(width = n_ff_exp), expert_routing(usual_gating = 2), shared_experts(width = n_ff_exp * n_shared);
                 probs_bias: raw "exp_probs_b.bias" [n_expert];
+                index_q: linear "indexer.q_proj" [n_embd -> index_heads * index_dim];
+                index_k: linear "indexer.k_proj" [n_embd -> index_dim];
+                index_q_norm, index_k_norm: vector "indexer.q_norm", "indexer.k_norm" [index_dim];
             }
         }
+    }
+
+    fn selected(h) {
+        let q = rope(rms_norm(heads(index_q(h), index_heads), index_q_norm, eps));
+        let k = rope(rms_norm(heads(index_k(h), 1), index_k_norm, eps));
+        index_blocks(q, k, n_blocks, block_size, n_local)
     }
 
     // With the limit of the published model: its files do not hold it.
@@ -46,7 +58,8 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(rms_norm(x, attn_norm, eps));
+            let h = rms_norm(x, attn_norm, eps);
+            x += if il < n_dense { attend(h) } else { attend(h, selection = selected(h)) };
             let h = rms_norm(x, ffn_norm, eps);
             if il < n_dense {
                 x += down(clamped(gate(h), up(h)));
@@ -59,6 +72,6 @@ arch_macros::arch! {
 
     test {
         n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_dense: 1, n_ff_exp: 384, n_shared: 1, n_expert: 2,
-        n_expert_used: 2
+        n_expert_used: 2, n_head_kv: 2, index_heads: 2, index_dim: 128, n_blocks: 3, block_size: 4, n_local: 1
     }
 }

@@ -73,55 +73,60 @@ arch_macros::arch! {
         }
     }
 
+    // What the layer's state gives for a normed `h`.
+    fn remember(h, act = silu) {
+        let qkvz = if has(wqkv) && has(wz) {
+            concat(wqkv(h), wz(h))
+        } else {
+            let all = rust!([n_key * (d_state * (2 + 2 * per_key)), T] => {
+                let w = b.present(&l.wqkvz);
+                b.linear(w, h)
+            });
+            let all = heads(all, n_key);
+            let qk = concat(merge(all[..d_state]), merge(all[d_state..2 * d_state]));
+            let vz = all[2 * d_state..];
+            concat(qk, concat(merge(vz[..d_state * per_key]), merge(vz[d_state * per_key..])))
+        };
+        let qkv = silu(short_conv(qkvz[..n_key * d_state * (2 + per_key)], conv));
+        let q = rms_norm(heads(qkv[..n_key * d_state], n_key), eps / d_state) / sqrt(d_state);
+        let k = rms_norm(heads(qkv[n_key * d_state..2 * n_key * d_state], n_key), eps / d_state) / sqrt(d_state);
+        let v = heads(qkv[2 * n_key * d_state..], n_key * per_key);
+        let gates = if by_key {
+            let all = heads(beta_alpha(h), n_key);
+            concat(merge(all[..per_key]), merge(all[per_key..]))
+        } else {
+            concat(beta(h), alpha(h))
+        };
+        let decay = softplus(gates[n_key * per_key..] + dt_bias) * a;
+        let y = linear_attention(q, k, v, decay = heads(decay, n_key * per_key), delta = true, tiled = !by_key,
+                                 beta = heads(sigmoid(gates[..n_key * per_key]), n_key * per_key));
+        let z = heads(qkvz[n_key * d_state * (2 + per_key)..], n_key * per_key);
+        ssm_out(merge(act(z) * rms_norm(y, ssm_norm, eps)))
+    }
+
+    // Each query head comes with its gate.
+    fn attend(h, scale?, up_to?, selection?) {
+        let qg = heads(wq(h), n_head);
+        let q = rope(rms_norm(qg[..head_dim], q_norm, eps));
+        let k = rope(rms_norm(heads(wk(h), n_head_kv), k_norm, eps));
+        let v = heads(wv(h), n_head_kv);
+        let found = attention(q, k, v, scale = scale, up_to = up_to, selection = selection);
+        wo(found * sigmoid(merge(qg[head_dim..])))
+    }
+
+    fn experts(h) {
+        let routed = moe(h, router = router(h), gate = gate_exps, up = up_exps, gate_up = gate_up_exps, down = down_exps,
+                         act = silu, gating = softmax, n_used = n_expert_used, norm_weights = true);
+        routed + down_shexp(silu(gate_shexp(h)) * up_shexp(h)) * sigmoid(router_shexp(h))
+    }
+
     graph {
         let x = token_embd[tokens];
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            if is_recurrent {
-                let qkvz = if has(wqkv) && has(wz) {
-                    concat(wqkv(h), wz(h))
-                } else {
-                    let all = rust!([n_key * (d_state * (2 + 2 * per_key)), T] => {
-                        let w = b.present(&l.wqkvz);
-                        b.linear(w, h)
-                    });
-                    let all = heads(all, n_key);
-                    let qk = concat(merge(all[..d_state]), merge(all[d_state..2 * d_state]));
-                    let vz = all[2 * d_state..];
-                    concat(qk, concat(merge(vz[..d_state * per_key]), merge(vz[d_state * per_key..])))
-                };
-                let qkv = silu(short_conv(qkvz[..n_key * d_state * (2 + per_key)], conv));
-                let q = rms_norm(heads(qkv[..n_key * d_state], n_key), eps / d_state) / sqrt(d_state);
-                let k = rms_norm(heads(qkv[n_key * d_state..2 * n_key * d_state], n_key), eps / d_state) / sqrt(d_state);
-                let v = heads(qkv[2 * n_key * d_state..], n_key * per_key);
-                let gates = if by_key {
-                    let all = heads(beta_alpha(h), n_key);
-                    concat(merge(all[..per_key]), merge(all[per_key..]))
-                } else {
-                    concat(beta(h), alpha(h))
-                };
-                let decay = softplus(gates[n_key * per_key..] + dt_bias) * a;
-                let y = linear_attention(q, k, v, decay = heads(decay, n_key * per_key), delta = true, tiled = !by_key,
-                                         beta = heads(sigmoid(gates[..n_key * per_key]), n_key * per_key));
-                let z = heads(qkvz[n_key * d_state * (2 + per_key)..], n_key * per_key);
-                x += ssm_out(merge(silu(z) * rms_norm(y, ssm_norm, eps)));
-            } else {
-                // Each query head comes with its gate.
-                let qg = heads(wq(h), n_head);
-                let q = rope(rms_norm(qg[..head_dim], q_norm, eps));
-                let k = rope(rms_norm(heads(wk(h), n_head_kv), k_norm, eps));
-                let v = heads(wv(h), n_head_kv);
-                x += wo(attention(q, k, v) * sigmoid(merge(qg[head_dim..])));
-            }
+            x += if is_recurrent { remember(h) } else { attend(h) };
             let h = rms_norm(x, ffn_norm, eps);
-            if n_expert > 0 {
-                let routed = moe(h, router = router(h), gate = gate_exps, up = up_exps, gate_up = gate_up_exps,
-                                 down = down_exps, act = silu, gating = softmax, n_used = n_expert_used,
-                                 norm_weights = true);
-                x += routed + down_shexp(silu(gate_shexp(h)) * up_shexp(h)) * sigmoid(router_shexp(h));
-            } else {
-                x += down(silu(gate(h)) * up(h));
-            }
+            x += if n_expert > 0 { experts(h) } else { down(silu(gate(h)) * up(h)) };
         }
         output(rms_norm(x, output_norm, eps))
     }

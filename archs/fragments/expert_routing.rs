@@ -16,8 +16,8 @@ fragment! {
         check n_group <= 1 || n_group_used > 0, "expert_group_used_count is 0, but expert_group_count is not";
     }
 
-    fn routed_as_said(x, selection_bias?) {
+    fn routed_as_said(x, selection_bias?, limit?) {
         routed(x, gating = gating, norm_weights = norm_weights, scale = weights_scale, selection_bias = selection_bias,
-               n_groups = n_group, n_groups_used = n_group_used)
+               n_groups = n_group, n_groups_used = n_group_used, limit = limit)
     }
 }

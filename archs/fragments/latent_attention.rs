@@ -45,11 +45,4 @@ fragment! {
         let k = concat(heads(rms_norm(kv[..kv_rank], kv_a_norm, eps), 1), rope(heads(kv[kv_rank..], 1)));
         v_b(heads(attention(q, k, v_in_k = kv_rank, scale = 1.0 / sqrt(d_key)), n_head))
     }
-
-    // Where `n_rot` is 0.
-    fn attend_latent_only(x, up_to?) {
-        let k = heads(rms_norm(kv_a(x)[..kv_rank], kv_a_norm, eps), 1);
-        let y = attention(k_b(queries(x)[..n_nope]), k, v_in_k = kv_rank, scale = 1.0 / sqrt(d_key), up_to = up_to);
-        merge(v_b(heads(y, n_head)))
-    }
 }

@@ -9,11 +9,11 @@ fragment! {
         q_norm, k_norm: vector "attn_q_norm", "attn_k_norm" [head_dim];
     }
 
-    fn attend(x, base?, rope_scale?, factors?, scale?, window?) {
+    fn attend(x, base?, rope_scale?, factors?, scale?, window?, selection?) {
         let q = rope(rms_norm(heads(wq(x), n_head), q_norm, eps), base = base, scale = rope_scale, factors = factors);
         let k = rope(rms_norm(heads(wk(x), n_head_kv), k_norm, eps), base = base, scale = rope_scale, factors = factors);
         let v = heads(wv(x), n_head_kv);
-        wo(attention(q, k, v, scale = scale, window = window))
+        wo(attention(q, k, v, scale = scale, window = window, selection = selection))
     }
 
     fn attend_where(x, rotated, base?, factors?, window?) {

@@ -102,7 +102,7 @@ fn rope() -> Rope {
         beta_slow: 1.0,
         n_ctx_orig: 128,
         every: 1,
-        back: false,
+        inverse: false,
     }
 }
 

@@ -95,10 +95,16 @@ arch_macros::arch! {
             let chosen = index_cells(repeat_heads(key, n_head), key, dt(normed), 4);
             let attn = attention(rotated, k, v, scale = kq_scale, softcap = 30.0, alibi = 0.0, causal = true, sinks = sinks,
                                  selection = chosen, window = standard(8, is_swa && il > 0)) * 1.0;
+            let recent = last_tokens(wk(normed), 3) * 1.0;
+            let turned = rope(heads(sum_heads(recent * softmax_heads(recent)), n_head_kv), back = 2);
+            let blocks = index_blocks(turned, heads(merge(turned)[..head_dim], 1), 2, 2, 1);
+            let few = attention(rotated, k, v, selection = blocks) * 1.0;
+            let pools = index_pools(repeat_heads(key, n_head), key, dt(normed), 4, 2, false);
+            let fewer = attention(rotated, k, v, selection = pools) * 1.0;
             let again = attention_over(rotated, il, head_dim_v, window = standard(8, is_swa && il > 0)) * 1.0;
             let far_k = heads(wk(encoded), n_head_kv);
             let far = cross_attention(q, far_k, heads(wv(encoded), n_head_kv), scale = kq_scale) * 1.0;
-            let projected = wo(attn + again + far);
+            let projected = wo(attn + again + far + few + fewer);
             let capped = softcap(clamp(projected, -8.0, 8.0), 5.0);
             let probs = softmax(capped);
             let sum = sum_rows(probs);
@@ -110,7 +116,7 @@ arch_macros::arch! {
             let convolved = short_conv(normed, conv, a);
             let means = compress(normed, convolved, places, n_embd) * 1.0;
             let halves = compress(normed, convolved, places, n_embd / 2) * 1.0;
-            let groups = rope(heads(wk(means), n_head_kv), every = 4, back = true);
+            let groups = rope(heads(wk(means), n_head_kv), every = 4, inverse = true);
             let grouped = attention(rotated, k, v_in_k = head_dim, compressed = groups, ratio = 4) * 1.0;
             let step = softplus(dt(convolved));
             let scanned = ssm_scan(heads(wq(convolved), n_head), step, decay, heads(left, 1), heads(middle, 1), decay) * 1.0;

@@ -148,15 +148,16 @@ const LARGER: &[(&str, usize)] = &[
     ("rwkv7.rs", 85),       // time and channel mixing, low-rank gates
     ("step35.rs", 92),      // two geometries of attention, optional experts
     ("rwkv6.rs", 95),       // time and channel mixing
-    ("glm5_next.rs", 90),   // delta attention, latent attention and hyper-connections
     ("gemma3n.rs", 125),    // alternating updates, per-layer embeddings, shared caches
     ("dots3note.rs", 110),  // latent attention with an indexer, two geometries
     ("gemma4.rs", 120),     // per-layer embeddings, shared caches, two geometries
     ("deepseek2.rs", 125),  // latent attention, absorbed or not, with or without low-rank queries
     ("kimi_linear.rs", 66), // two kinds of layers, linear and latent attention, and routed experts
     ("qwen3next.rs", 125),  // gated delta rule and gated attention
+    ("qwen4exp.rs", 130),   // hyper-connections, embeddings of hashed runs, an indexer
     ("hy_v4.rs", 130),      // hyper-connections and an indexer
     ("deepseek4.rs", 130),  // compressed keys and their indexer, low-rank outputs, routing by token, hyper-connections
+    ("glm5_next.rs", 120),  // delta attention, latent attention with an indexer over pools, and hyper-connections
     ("kimi_k3.rs", 135),    // delta attention, latent attention and hyper-connections
 ];
 

@@ -104,6 +104,8 @@ pub enum HparamItem {
         ty: Ident,
         /// Written `[ty]`: one value per layer.
         list: bool,
+        /// Written `[ty; n..]`: a list of its own with at least so many values.
+        at_least: Option<Box<Expr>>,
         /// Key without the architecture's prefix.
         key: LitStr,
         /// After `or`.
@@ -205,6 +207,8 @@ pub struct Dims {
     pub output: Option<Expr>,
     /// After `;`: number of experts.
     pub count: Option<Expr>,
+    /// Written `n..`: files may have more of the last.
+    pub or_more: bool,
 }
 
 /// Statements and the value they end in.

@@ -11,6 +11,8 @@ pub enum Ty {
     Bool,
     /// A string of the file's metadata.
     Str,
+    /// Integers (`Vec<usize>`) that `rust!` expressions look at.
+    List,
 }
 
 impl Ty {
@@ -21,6 +23,7 @@ impl Ty {
             Ty::Float => "f32",
             Ty::Bool => "bool",
             Ty::Str => "string",
+            Ty::List => "[usize; ..]",
         }
     }
 }

@@ -73,7 +73,10 @@ fn kept_fields(arch: &Arch) -> Vec<(&Ident, TokenStream)> {
             read,
             kept: true,
             ..
-        } => Some((name, scalar::rust_type(read.ty(), !matches!(read, Read::One(_))))),
+        } => Some((
+            name,
+            scalar::rust_type(read.ty(), !matches!(read, Read::One(_) | Read::List)),
+        )),
         Hparam::Let {
             name,
             value,
@@ -197,9 +200,14 @@ fn read_hparam(h: &Hparam, r: &Ident) -> TokenStream {
             read,
             key,
             default,
+            at_least,
             ..
         } => {
             let method = scalar::reader(*read);
+            if let Some(n) = at_least {
+                let (method, n) = (shared(method), emit(n, Place::Load));
+                return quote!(let #name = #r.#method(#key, #n););
+            }
             match default {
                 Some(d) if d.per_layer => {
                     let (method, value) = (shared(&format!("{method}_with")), emit(d, Place::Load));
@@ -298,6 +306,7 @@ fn declare(arch: &Arch, o: &Tensor, t: &Ident) -> TokenStream {
         None => {
             let has_forms = arch.tensors.iter().any(|other| o.is_other_form_of(other));
             let suffix = match (has_forms, o.optional) {
+                _ if o.or_more => "_or_more",
                 (true, _) => "_form",
                 (false, true) => "_opt",
                 (false, false) => "",

@@ -147,6 +147,8 @@ pub enum Hparam {
         key: String,
         /// Value when the key is absent; without it the key is required.
         default: Option<Scalar>,
+        /// Of a list: how many values it has at least. It may be absent where that is 0.
+        at_least: Option<Scalar>,
         /// Read by the graph, and so kept in the model.
         kept: bool,
     },
@@ -175,6 +177,8 @@ pub enum Read {
     One(Ty),
     /// One value per layer; a single value in the file stands for all.
     PerLayer(Ty),
+    /// Any number of integers, for `rust!` expressions.
+    List,
     /// Per layer, true or false: an array, or a period `n` that means `il % n < n - 1`.
     Pattern,
     /// The same, a period `n` meaning `il % n != 0`.
@@ -186,6 +190,7 @@ impl Read {
     pub fn ty(self) -> Ty {
         match self {
             Read::One(ty) | Read::PerLayer(ty) => ty,
+            Read::List => Ty::List,
             Read::Pattern | Read::LatePattern => Ty::Bool,
         }
     }
@@ -195,6 +200,7 @@ impl Read {
         match self {
             Read::One(ty) => ty.name().to_string(),
             Read::PerLayer(ty) => format!("[{}]", ty.name()),
+            Read::List => Ty::List.name().to_string(),
             Read::Pattern => "pattern".to_string(),
             Read::LatePattern => "late_pattern".to_string(),
         }
@@ -253,6 +259,8 @@ pub struct Tensor {
     pub dims: Vec<Dim>,
     /// The sizes as written.
     pub shape_text: String,
+    /// Files may have more rows than the last size.
+    pub or_more: bool,
     /// May be absent from a file.
     pub optional: bool,
     /// Used instead when absent: index of an `embed`.
@@ -369,6 +377,8 @@ pub enum ScalarKind {
     If(Box<Scalar>, Box<Scalar>, Box<Scalar>),
     /// `has(tensor)`; per layer if the tensor is.
     Has(Ident),
+    /// `rust!(expression)` over hyper-parameters.
+    Rust(TokenStream),
 }
 
 /// Operators of scalars.

@@ -1,15 +1,14 @@
 //! The operations of the graph language: ONE table of names, parameters, shape rules, emission and documentation.
 
+mod call;
 mod shapes;
 
-use proc_macro2::TokenStream;
-
-use crate::diag::Errors;
-use crate::sym::{Dim, Shape};
+use crate::sym::Shape;
+pub use call::{Call, Operand};
 use shapes::{
-    attention, attention_over, attention_temperature, compress, concat, cross_attention, heads, index_cells,
-    linear_attention, mamba2, matmul, merge, mix_heads, moe, norm, part, repeat_heads, rope, row, same_as_x,
-    short_conv, ssm_scan, sum_heads, sum_rows, wkv,
+    attention, attention_over, attention_temperature, compress, concat, cross_attention, heads, index_blocks,
+    index_cells, last_tokens, linear_attention, mamba2, matmul, merge, mix_heads, moe, norm, part, repeat_heads, rope,
+    row, same_as_x, short_conv, softmax_heads, ssm_scan, sum_heads, sum_rows, wkv,
 };
 
 /// One operation.
@@ -235,17 +234,18 @@ pub static OPS: &[OpSpec] = &[
                 keyword_some("dims", Int),
                 keyword("offset", Int),
                 keyword_some("magnitude", Float),
+                keyword("back", Int),
                 keyword_some("yarn", Bool),
                 keyword("halves", Bool),
                 keyword_some("every", Int),
-                keyword("back", Bool),
+                keyword("inverse", Bool),
             ],
             rope,
             Emit::Struct("rope", "RopeArgs"),
             "rotary positions on [d, n, T]; the pairs are the declaration's `rope:` (neox's where `halves`), base, scale, dims and \
              magnitude the file's unless given, from dimension `offset` on; `factors` divide the frequencies, without them `short` or, in contexts beyond the first \
-             training's, `long`; YaRN as the file says where `yarn` holds or is not given; \
-             positions count as multiples of `every` at or below them; `back` turns back",
+             training's, `long`; for what stands `back` positions before the token, or with `every` at the multiple of it at or below that; \
+             turned back where `inverse`; YaRN as the file says where `yarn` holds or is not given",
         )
     },
     op(
@@ -349,6 +349,52 @@ pub static OPS: &[OpSpec] = &[
             "means over groups of n tokens as far as they have come, channel by channel, weighted by the softmax over the group of gate plus \
              the row of `places` [w, n] for the token's place in it; the layer keeps them: x and gate [w, T] -> [width, T]; where w is twice the width, \
              the last half of the channels is averaged together with the first half of those of the group before",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "index_blocks",
+            &[
+                tensor("q"),
+                tensor("k"),
+                positional("n", Int),
+                positional("size", Int),
+                positional("local", Int),
+            ],
+            index_blocks,
+            Emit::Method("index_blocks"),
+            "selects cells for `attention` by key head: stores k [d, 1, T] in a cache of its own and gives the cells of the n blocks of \
+             `size` positions that hold the largest q k, q [d, h, T], the `local` last blocks before others: numbers [n * size, h, T]",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "index_pools",
+            &[
+                tensor("q"),
+                tensor("k"),
+                tensor("weights"),
+                positional("n", Int),
+                positional("size", Int),
+                positional("tail", Bool),
+            ],
+            index_cells,
+            Emit::Method("index_pools"),
+            "selects cells for `attention`: of blocks of `size` positions of a sequence, each scored as by `index_cells` with the k of its last token, \
+             the cells of the n / size best that are whole and, where `tail`, of the last one that is not: numbers [n, T], or up to size - 1 more",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "last_tokens",
+            &[tensor("x"), positional("n", Int)],
+            last_tokens,
+            Emit::Method("last_tokens"),
+            "x [c, T] of the token and of the n - 1 before it in its sequence, earliest first, which the layer keeps: [c, n, T]; some \
+             other token's where there is none before",
         )
     },
     OpSpec {
@@ -527,6 +573,13 @@ pub static OPS: &[OpSpec] = &[
         "softmax over dimension 0",
     ),
     op(
+        "softmax_heads",
+        &[tensor("x")],
+        softmax_heads,
+        Emit::Method("softmax_heads"),
+        "softmax over the heads: [d, n, T] -> [d, n, T]",
+    ),
+    op(
         "sum_rows",
         &[tensor("x")],
         sum_rows,
@@ -679,73 +732,6 @@ pub fn reference() -> String {
         text += &format!("| `{}` | {} |\n", o.full_signature(), o.doc);
     }
     text
-}
-
-/// A call whose shape is asked for: the operands by parameter name, and where faults go.
-pub struct Call<'a> {
-    /// The operation.
-    pub op: &'static OpSpec,
-    /// One per parameter.
-    pub operands: Vec<Operand>,
-    /// Tokens of the operation's name.
-    pub at: TokenStream,
-    /// Receives faults.
-    pub errors: &'a mut Errors,
-}
-
-/// What the shape rules see of an argument.
-#[derive(Clone, Debug, Default)]
-pub struct Operand {
-    /// For tensors, computed or declared.
-    pub shape: Option<Shape>,
-    /// For integers.
-    pub dim: Option<Dim>,
-    /// Where it stands; empty if not given.
-    pub at: TokenStream,
-}
-
-impl Call<'_> {
-    fn operand(&self, name: &str) -> Option<&Operand> {
-        let i = self.op.params.iter().position(|p| p.name == name)?;
-        self.operands.get(i)
-    }
-
-    fn shape(&self, name: &str) -> Option<Shape> {
-        self.operand(name)?.shape.clone()
-    }
-
-    fn dim(&self, name: &str) -> Option<Dim> {
-        self.operand(name)?.dim.clone()
-    }
-
-    /// Notes a fault under an argument.
-    fn fail(&mut self, name: &str, message: String) {
-        let at = self.operand(name).map_or_else(|| self.at.clone(), |o| o.at.clone());
-        self.errors.at(at, message);
-    }
-
-    /// Checks one dimension of an argument.
-    fn want(&mut self, name: &str, i: usize, want: &Dim, why: &str) {
-        let Some(shape) = self.shape(name) else { return };
-        let found = shape.dim(i);
-        if found != *want {
-            let op = self.op.name;
-            self.fail(
-                name,
-                format!("`{op}`: dimension {i} of `{name}` must be {want} ({why}), got {found} in {shape}"),
-            );
-        }
-    }
-
-    /// Checks the number of dimensions of an argument.
-    fn rank(&mut self, name: &str, rank: usize, form: &str, hint: &str) -> bool {
-        let Some(shape) = self.shape(name) else { return false };
-        if shape.rank() != rank {
-            let op = self.op.name;
-            self.fail(name, format!("`{op}` takes `{name}` as {form}, got {shape}{hint}"));
-        }
-        shape.rank() == rank
-    }
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@
 //!           | "check" EXPR "," STRING ";"
 //!           | without ;
 //! without   = "without" IDENT { "," IDENT } ";" ;                   (* with "like" only *)
-//! type      = scalar | "[" scalar "]" | "pattern" | "late_pattern" ;                 (* later: "[" scalar ";" INT "]" *)
+//! type      = scalar | "[" scalar [ ";" EXPR ".." ] "]" | "pattern" | "late_pattern" ;
 //! scalar    = "usize" | "f32" | "bool" | "string" ;
 //!
 //! layers    = "layer" [ IDENT STRING EXPR ] "{" { tensor | group } "}" ;      (* name, GGUF prefix, count *)
@@ -36,7 +36,7 @@
 //! name      = IDENT [ "?" ] ;                                       (* the GGUF name too, unless there is a STRING for each *)
 //! fragment  = IDENT [ "(" IDENT "=" EXPR { "," IDENT "=" EXPR } ")" ] ;
 //! use       = "embed" | "vector" | "norm" | "linear" | "experts" | "raw" ;
-//! dims      = EXPR { "," EXPR } | EXPR "->" EXPR [ ";" EXPR ] ;
+//! dims      = EXPR { "," EXPR } [ ".." ] | EXPR "->" EXPR [ ";" EXPR ] ;            (* `..`: or more *)
 //!
 //! loop      = "for" ( "layer" | IDENT | "_" ) [ "in" EXPR ".." EXPR ] "{" { stmt | loop } "}" ;
 //! stmt      = "let" IDENT "=" EXPR ";"
@@ -47,13 +47,15 @@
 //!
 //! What `EXPR` may hold is narrower than Rust: names, literals, `+ - * / %`, comparisons, `&& || !`, calls with
 //! `name = value` arguments, `w[tokens]`, `w[positions]`, `x[a..b]`, `if` expressions and `rust!([dims] => expression)`.
-//! Constructs marked "later" are recognized and refused with "not supported yet".
+//! In `hparams`, `rust!(usize => expression)` derives a number from what stands before, lists too.
 
 use proc_macro2::{Span, TokenStream};
 use quote::ToTokens;
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
-use syn::{BinOp, Expr, ExprIf, Ident, Lit, LitStr, Token, braced, bracketed, parenthesized, token};
+use syn::{
+    BinOp, Expr, ExprIf, ExprRange, Ident, Lit, LitStr, RangeLimits, Token, braced, bracketed, parenthesized, token,
+};
 
 use crate::ast::{
     Block, Decl, Dims, For, Graph, GroupDecl, HparamItem, RankHead, Stmt, TensorDecl, TensorItem, Test, Use,
@@ -116,10 +118,6 @@ fn skip_item(input: ParseStream<'_>, block: bool) {
             return;
         }
     }
-}
-
-fn not_yet(span: Span, what: &str) -> syn::Error {
-    syn::Error::new(span, format!("{what} not supported yet"))
 }
 
 fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn::Result<()> {
@@ -275,14 +273,15 @@ fn hparam(input: ParseStream<'_>) -> syn::Result<HparamItem> {
     }
     input.parse::<Token![:]>()?;
     let list = input.peek(token::Bracket);
+    let mut at_least = None;
     let ty = if list {
         let content;
         bracketed!(content in input);
         let ty: Ident = content.parse()?;
         if content.peek(Token![;]) {
             content.parse::<Token![;]>()?;
-            let n: Expr = content.parse()?;
-            return Err(not_yet(syn::spanned::Spanned::span(&n), "a list of fixed length is"));
+            let n = open_range(content.parse()?, "the number of values, as in `[usize; 4..]`")?;
+            at_least = Some(Box::new(n));
         }
         end_of(&content, "]")?;
         ty
@@ -306,9 +305,23 @@ fn hparam(input: ParseStream<'_>) -> syn::Result<HparamItem> {
         name,
         ty,
         list,
+        at_least,
         key,
         default,
     })
+}
+
+/// `n` of `n..`, or what was expected instead of it.
+fn open_range(expr: Expr, what: &str) -> syn::Result<Expr> {
+    match expr {
+        Expr::Range(ExprRange {
+            start: Some(start),
+            end: None,
+            limits: RangeLimits::HalfOpen(_),
+            ..
+        }) => Ok(*start),
+        other => Err(syn::Error::new_spanned(other, format!("expected {what}"))),
+    }
 }
 
 /// What follows the word `without`.
@@ -507,6 +520,7 @@ fn dims(input: ParseStream<'_>) -> syn::Result<Dims> {
         first: Vec::new(),
         output: None,
         count: None,
+        or_more: false,
     };
     if content.is_empty() {
         return Err(syn::Error::new(bracket.span.join(), "expected a size"));
@@ -523,6 +537,15 @@ fn dims(input: ParseStream<'_>) -> syn::Result<Dims> {
         while content.peek(Token![,]) {
             content.parse::<Token![,]>()?;
             dims.first.push(content.parse()?);
+        }
+        if matches!(dims.first.last(), Some(Expr::Range(_)))
+            && let Some(last) = dims.first.pop()
+        {
+            dims.first.push(open_range(
+                last,
+                "a size, or `n..` for rows of which files may have more",
+            )?);
+            dims.or_more = true;
         }
     }
     end_of(&content, "]")?;

@@ -6,7 +6,7 @@ use kernels::GgmlType;
 use kernels::GgmlType::{F32, I32, I64};
 
 use super::BackendError;
-use crate::graph::{Attention, Buckets, Graph, MAX_SRC, Op, Recurrence, Tensor, TensorId, Window};
+use crate::graph::{Attention, Blocks, Buckets, Graph, MAX_SRC, Op, Recurrence, Tensor, TensorId, Window};
 
 /// Why a node cannot be computed.
 pub(super) type Flaw = &'static str;
@@ -99,6 +99,20 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
             attention(&n, &p)
         }
         Op::IndexScores => index_scores(&n),
+        Op::SelectBlocks(blocks) => select_blocks(&n, &blocks),
+        Op::LastCells { n: n_last } => {
+            let n_kv = n.typed(0, I32)?.ne[0];
+            let n_tokens = n.typed(2, I32)?.ne[0];
+            ensure(n_kv > 0 && n_last > 0, "no cells, or none of them asked for")?;
+            n.lists(0, n_kv, n_tokens)?;
+            n.result(I32, [n_last, n_tokens, 1, 1])
+        }
+        Op::EarlierPositions { back, n_axes } => {
+            let p = n.typed(0, I32)?;
+            ensure(p.ne[1..] == [1; 3] && n_axes > 0, "not a list of positions, or no axes")?;
+            ensure(i32::try_from(back).is_ok(), "positions are not that far apart")?;
+            n.result(I32, [p.ne[0], n_axes, 1, 1])
+        }
         Op::TopK { k } => {
             let x = n.floats(0)?;
             ensure(k <= x.ne[0] && i32::try_from(x.ne[0]).is_ok(), "k is larger than a row")?;
@@ -112,6 +126,16 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
         Op::DivIds { by } => {
             ensure(by > 0, "a division by 0")?;
             n.result(I32, n.typed(0, I32)?.ne)
+        }
+        Op::ToFloats => n.result(F32, n.typed(0, I32)?.ne),
+        Op::NgramHash(hash) => {
+            let x = n.floats(0)?;
+            ensure(hash.is_sound(), "rows beyond i32, or none")?;
+            ensure(
+                x.ne[0] >= hash.n && x.ne[2..] == [1, 1],
+                "not as many tokens as a run has",
+            )?;
+            n.result(I32, [x.ne[1], 1, 1, 1])
         }
         Op::AttentionTemperature { length, .. } => {
             let p = n.typed(0, I32)?;
@@ -180,6 +204,18 @@ impl<'a> Node<'a> {
         let t = self.any(i)?;
         ensure(kernels::can_dequantize(t.ty), "an operand's type cannot be read")?;
         Ok(t)
+    }
+
+    /// Positions and sets of cells, positions and sequences of tokens, from operand `first` on.
+    fn lists(&self, first: usize, n_kv: usize, n_tokens: usize) -> Result<(), Flaw> {
+        let lists = [(I32, n_kv), (I64, n_kv), (I32, n_tokens), (I32, n_tokens)];
+        for (i, (ty, len)) in lists.into_iter().enumerate() {
+            ensure(
+                self.typed(first + i, ty)?.ne == [len, 1, 1, 1],
+                "a list of positions or sequences has the wrong length",
+            )?;
+        }
+        Ok(())
     }
 
     fn result(&self, ty: GgmlType, ne: [usize; 4]) -> Result<(), Flaw> {
@@ -280,14 +316,27 @@ fn index_scores(n: &Node) -> Result<(), Flaw> {
         "not queries of heads for tokens, or no cells",
     )?;
     ensure(k.ne == [d, 1, n_kv, 1], "not one key per cell, as long as a query")?;
-    ensure(n.floats(2)?.ne == [n_head, n_tokens, 1, 1], "not one weight per head")?;
-    for (i, ty, len) in [(3, I32, n_kv), (4, I64, n_kv), (5, I32, n_tokens), (6, I32, n_tokens)] {
-        ensure(
-            n.typed(i, ty)?.ne == [len, 1, 1, 1],
-            "a list of positions or sequences has the wrong length",
-        )?;
+    n.lists(2, n_kv, n_tokens)?;
+    if !n.has(6) {
+        return n.result(F32, [n_kv, n_head, n_tokens, 1]);
     }
+    ensure(n.floats(6)?.ne == [n_head, n_tokens, 1, 1], "not one weight per head")?;
     n.result(F32, [n_kv, n_tokens, 1, 1])
+}
+
+fn select_blocks(n: &Node, blocks: &Blocks) -> Result<(), Flaw> {
+    let [n_kv, a, b, one] = n.floats(0)?.ne;
+    let n_tokens = n.typed(3, I32)?.ne[0];
+    ensure(
+        one == 1 && ([a, b] == [n_tokens, 1] || b == n_tokens) && u32::try_from(n_kv).is_ok(),
+        "not scores of cells for tokens",
+    )?;
+    ensure(
+        n_kv > 0 && blocks.size > 0 && blocks.k > 0,
+        "no cells, or blocks of none",
+    )?;
+    n.lists(1, n_kv, n_tokens)?;
+    n.result(I32, [blocks.n_cells(n_kv), a, b, 1])
 }
 
 fn attention(n: &Node, p: &Attention) -> Result<(), Flaw> {
@@ -301,13 +350,7 @@ fn attention(n: &Node, p: &Attention) -> Result<(), Flaw> {
         n_head_kv > 0 && n_head.is_multiple_of(n_head_kv),
         "query heads are not a multiple of key heads",
     )?;
-    let lists = [(3, I32, n_kv), (4, I64, n_kv), (5, I32, n_tokens), (6, I32, n_tokens)];
-    for (i, ty, len) in lists {
-        ensure(
-            n.typed(i, ty)?.ne == [len, 1, 1, 1],
-            "a list of positions or sequences has the wrong length",
-        )?;
-    }
+    n.lists(3, n_kv, n_tokens)?;
     let n_sources = n.node.sources().count();
     let biased = p.buckets != Buckets::None;
     ensure(
@@ -326,9 +369,10 @@ fn attention(n: &Node, p: &Attention) -> Result<(), Flaw> {
         ensure(n.floats(i)?.ne[0] == n_head, "not one sink per head")?;
     }
     if let Some(i) = selection {
+        let lists = Attention::lists_per_token(n.typed(i, I32)?.ne, n_head_kv, n_tokens);
         ensure(
-            n.typed(i, I32)?.ne[1..] == [n_tokens, 1, 1],
-            "not one selection per token",
+            lists.is_some(),
+            "not one selection per token, or per token and key head",
         )?;
     }
     n.result(F32, [v.ne[0], n_head, n_tokens, 1])

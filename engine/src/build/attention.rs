@@ -101,12 +101,14 @@ pub struct RopeArgs {
     pub magnitude: Option<f32>,
     /// Pair the halves of a head whatever the architecture declares.
     pub halves: bool,
+    /// What is rotated stands so much before the tokens: along all axes at the token's position less this.
+    pub back: usize,
     /// Without YaRN if false, even if the file asks for it: positions are then scaled alike for all frequencies.
     pub yarn: Option<bool>,
     /// Positions count as the multiple of this at or below them.
     pub every: Option<usize>,
-    /// Rotates back.
-    pub back: bool,
+    /// Rotates by the opposite angle.
+    pub inverse: bool,
 }
 
 /// Keyword arguments of [`Builder::attention`].
@@ -130,7 +132,7 @@ pub struct AttentionArgs {
     pub relative: Option<TensorId>,
     /// Without values of their own: this many leading elements of each key head are its value. Only keys are stored then.
     pub v_in_k: Option<usize>,
-    /// Cells that each token may see, from [`Builder::index_cells`]; with `compressed`, groups.
+    /// Cells that each token may see, from [`Builder::index_cells`] and the like; with `compressed`, groups.
     pub selection: Option<TensorId>,
     /// Keys with values in them that stand for groups of `ratio` tokens, `[dk, n_head_kv, T]`: those of a group's last token are stored, and
     /// attended to beside those of tokens, whatever the window is. Goes with `v_in_k`.
@@ -172,9 +174,9 @@ pub(super) struct StoredKeys {
 
 /// What attention is told about the cells of keys.
 #[derive(Clone, Copy, Debug)]
-struct CellLists {
-    positions: TensorId,
-    sequences: TensorId,
+pub(super) struct CellLists {
+    pub positions: TensorId,
+    pub sequences: TensorId,
     /// The first of those that stand for groups.
     compressed_from: Option<usize>,
 }
@@ -226,14 +228,18 @@ impl Builder<'_> {
             beta_slow: scaling.beta_slow,
             n_ctx_orig: scaling.n_ctx_orig,
             every: args.every.unwrap_or(1),
-            back: args.back,
+            inverse: args.inverse,
         };
         let by_context = if self.params.n_ctx > scaling.n_ctx_orig {
             args.long
         } else {
             args.short
         };
-        let positions = if kind.n_axes() > 1 {
+        let positions = if args.back > 0 {
+            let positions = self.positions();
+            let earlier = self.g.earlier_positions(positions, args.back, kind.n_axes());
+            self.ok(earlier, positions)
+        } else if kind.n_axes() > 1 {
             self.axes()
         } else {
             self.positions()
@@ -363,46 +369,9 @@ impl Builder<'_> {
         self.merge(y)
     }
 
-    /// The cells of the `n` largest scores that an indexer with queries `q [d, h, T]`, the key `k [d, 1, T]` of each token, which the layer
-    /// stores, and head weights `weights [h, T]` gives to what each token sees: i32 `[at most n, T]`, in no order. Where fewer are seen, the
-    /// rest are cells that attention hides anyway. With `ratio` keys are those of groups of so many tokens, as in
-    /// [`AttentionArgs::compressed`].
-    pub fn index_cells(
-        &mut self,
-        q: TensorId,
-        k: TensorId,
-        weights: TensorId,
-        n: usize,
-        ratio: Option<usize>,
-    ) -> TensorId {
-        let args = AttentionArgs {
-            v_in_k: Some(0),
-            window: ratio.map_or(Window::None, |n| Window::Compressed(n.max(1))),
-            ..AttentionArgs::default()
-        };
-        let (keys, _, cells) = self.remember(k, None, &args);
-        let n_kv = self.g.tensor(keys).ne[2];
-        let (pos, seq) = (self.positions(), self.sequences());
-        let scores = self
-            .g
-            .index_scores([q, keys, weights, cells.positions, cells.sequences, pos, seq]);
-        let scores = self.ok(scores, q);
-        self.name(scores, "index_scores");
-        let cells = self.g.top_k(scores, n.min(n_kv));
-        let cells = self.ok(cells, q);
-        self.selection = Some(cells);
-        cells
-    }
-
-    /// What the last [`Builder::index_cells`] chose: for layers without an indexer of their own.
-    pub fn indexed_cells(&mut self) -> TensorId {
-        let cells = self.selection;
-        self.present(&cells)
-    }
-
     /// Stores the keys and values of a call in the layer's cache: all that are there, and what they are of. In a probe it records what
     /// the call needs.
-    fn remember(
+    pub(super) fn remember(
         &mut self,
         k: TensorId,
         v: Option<TensorId>,

@@ -40,6 +40,18 @@ pub enum BuildError {
         /// The last named value before the error.
         value: String,
     },
+    /// A hash of runs of tokens that does not go with its table.
+    #[error(
+        "{value}: the hash of head {head} has no multipliers, first row and size that fit a table of {n_rows} rows"
+    )]
+    NoHash {
+        /// The last named value before the error.
+        value: String,
+        /// The head.
+        head: usize,
+        /// Rows of the table.
+        n_rows: usize,
+    },
     /// Attention over what another layer should have stored.
     #[error("{value}: layer {layer} has not stored keys and values of this size and window before")]
     NoKeys {
@@ -537,6 +549,18 @@ impl<'a> Builder<'a> {
         self.ok(y, x)
     }
 
+    /// Softmax over the heads of `x` `[d, n, T]`.
+    pub fn softmax_heads(&mut self, x: TensorId) -> TensorId {
+        const SWAPPED: [usize; 4] = [1, 0, 2, 3];
+        let by_head = self.g.permute(x, SWAPPED);
+        let by_head = self.ok(by_head, x);
+        let by_head = self.dense(by_head);
+        let y = self.softmax(by_head);
+        let y = self.g.permute(y, SWAPPED);
+        let y = self.ok(y, x);
+        self.dense(y)
+    }
+
     /// Sum over dimension 0.
     pub fn sum_rows(&mut self, x: TensorId) -> TensorId {
         let y = self.g.sum_rows(x);
@@ -714,6 +738,11 @@ impl<'a> Builder<'a> {
     pub(super) fn fail_no_ups(&mut self) {
         let value = self.last_name.to_string();
         self.fail(BuildError::NoUps { value });
+    }
+
+    pub(super) fn fail_no_hash(&mut self, head: usize, n_rows: usize) {
+        let value = self.last_name.to_string();
+        self.fail(BuildError::NoHash { value, head, n_rows });
     }
 
     pub(super) fn fail_no_keys(&mut self, layer: usize) {

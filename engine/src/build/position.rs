@@ -105,7 +105,7 @@ fn dependence(g: &Graph, id: TensorId, positions: Positions, known: &[Dependence
     match t.op {
         Op::Attention(_) => Dependence::None,
         Op::Rope(rope) => match of(0) {
-            Dependence::None if rope.every == 1 && !rope.back && positions.contains(&t.src[1]) => {
+            Dependence::None if rope.every == 1 && !rope.inverse && positions.contains(&t.src[1]) => {
                 Dependence::Rotated { rope: id, offset: 0 }
             }
             _ => Dependence::Other,
@@ -153,7 +153,7 @@ mod tests {
         beta_slow: 1.0,
         n_ctx_orig: 64,
         every: 1,
-        back: false,
+        inverse: false,
     };
 
     /// `[8, 2, 3]` keys and values, positions, and what `make` makes of the keys.

@@ -103,7 +103,7 @@ fn source_token_dims(g: &Graph, t: &Tensor, dim: usize, n_tokens: usize) -> Opti
     let src = |i: usize| t.src[i].map(|s| g.tensor(s));
     let one = [Some(dim), None, None];
     match t.op {
-        Op::Scale { .. } | Op::Unary(_) | Op::Clamp { .. } | Op::DivIds { .. } => Some(one),
+        Op::Scale { .. } | Op::Unary(_) | Op::Clamp { .. } | Op::DivIds { .. } | Op::ToFloats => Some(one),
         Op::RmsNorm { .. }
         | Op::Norm { .. }
         | Op::L2Norm { .. }

@@ -105,12 +105,7 @@ impl Builder<'_> {
 
     /// Causal convolution of each channel of `x [c, T]` with its own past by `weight [k, c]` or `[k, 1, c]`, plus the bias: `[c, T]`.
     pub fn short_conv(&mut self, x: TensorId, weight: Vector, bias: Option<Vector>) -> TensorId {
-        let mut weight = self.leaf(weight.0);
-        if let [k, 1, c, 1] = self.g.tensor(weight).ne {
-            let flat = self.g.reshape(weight, [k, c, 1, 1]);
-            weight = self.ok(flat, x);
-        }
-        let y = self.recur(Recurrence::ShortConv, &[x, weight]);
+        let y = self.dilated_conv(x, weight, 1);
         match bias {
             Some(bias) => {
                 let bias = self.leaf(bias.0);
@@ -118,6 +113,16 @@ impl Builder<'_> {
             }
             None => y,
         }
+    }
+
+    /// As [`Builder::short_conv`], with `dilation` tokens from one weight to the next.
+    pub fn dilated_conv(&mut self, x: TensorId, weight: Vector, dilation: usize) -> TensorId {
+        let mut weight = self.leaf(weight.0);
+        if let [k, 1, c, 1] = self.g.tensor(weight).ne {
+            let flat = self.g.reshape(weight, [k, c, 1, 1]);
+            weight = self.ok(flat, x);
+        }
+        self.recur(Recurrence::ShortConv { dilation }, &[x, weight])
     }
 
     /// Selective scan, see [`Recurrence::SsmScan`]: `x [p, h, T]`, `dt [h, T]`, `a [n or 1, h]` or `[h]`, `b` and `c [n, g, T]`, and `d` with one

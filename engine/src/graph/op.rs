@@ -1,6 +1,6 @@
 //! The operations a graph is made of, as data. What each computes is defined by the `reference` backend.
 
-use super::Recurrence;
+use super::{Blocks, NgramHash, Recurrence};
 
 /// Element-wise functions of one operand.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -83,8 +83,8 @@ pub struct Rope {
     pub n_ctx_orig: usize,
     /// Positions count as the multiple of this at or below them. Not 0; 1 for positions as they are.
     pub every: usize,
-    /// Rotates back: by the opposite angle.
-    pub back: bool,
+    /// Rotates by the opposite angle.
+    pub inverse: bool,
 }
 
 impl Rope {
@@ -92,7 +92,7 @@ impl Rope {
     pub fn place(&self, position: i32) -> i32 {
         let every = i32::try_from(self.every.max(1)).unwrap_or(i32::MAX);
         let place = position.div_euclid(every).saturating_mul(every);
-        if self.back { place.saturating_neg() } else { place }
+        if self.inverse { place.saturating_neg() } else { place }
     }
 
     /// The axis whose position turns a pair.
@@ -159,6 +159,15 @@ impl Attention {
         let first = 7 + usize::from(self.buckets != Buckets::None);
         let n_lists = n - usize::from(self.selects);
         ((n_lists > first).then_some(first), self.selects.then_some(n_lists))
+    }
+
+    /// Lists of cells that each token has in a selection of this shape, for `n_head_kv` key heads and `n_tokens` tokens: one, or one for each
+    /// key head. `None` if it does not fit.
+    pub fn lists_per_token(ne: [usize; 4], n_head_kv: usize, n_tokens: usize) -> Option<usize> {
+        if ne[1..] == [n_tokens, 1, 1] {
+            return Some(1);
+        }
+        (ne[1..] == [n_head_kv, n_tokens, 1]).then_some(n_head_kv)
     }
 }
 
@@ -273,14 +282,32 @@ pub enum Op {
     /// `src3` cell positions i32 `[n_kv]` (negative: empty), `src4` cell sequence sets i64 `[n_kv]` (bit per sequence),
     /// `src5` query positions i32 `[T]`, `src6` query sequence ids i32 `[T]`; then, with [`Buckets`], biases f32 `[n_head, n_buckets]`,
     /// added to scores; optional sinks f32 `[n_head]`; where [`Attention::selects`], last, numbers of cells i32 `[k, T]`, those that
-    /// each query may see.
+    /// each query may see, or `[k, n_head_kv, T]`, by key head; negative ones are none.
     /// Result f32 `[dv, n_head, T]`, zero for a query that sees nothing. Key `j` is visible to query `i` when its set holds `i`'s sequence, its
     /// position is not negative, and the causal and window rules allow it.
     Attention(Attention),
     /// Scores of a lightning indexer (DeepSeek-V3.2, arXiv 2512.02556): `src0` q f32 `[d, n_head, T]`, `src1` keys `[d, 1, n_kv]` of any KV
-    /// type, `src2` head weights f32 `[n_head, T]`, `src3` to `src6` as in [`Op::Attention`]. Result f32 `[n_kv, T]`: the sum over heads of
-    /// weight times max(q k, 0), minus infinity for cells that hold another sequence or a later position.
+    /// type, `src2` to `src5` positions and sets of cells, positions and sequences of queries as in [`Op::Attention`], optional `src6` head
+    /// weights f32 `[n_head, T]`. With weights f32 `[n_kv, T]`, the sum over heads of weight times max(q k, 0); without, f32
+    /// `[n_kv, n_head, T]`, the products. Minus infinity for cells that hold another sequence or a later position.
     IndexScores,
+    /// Cells of the best blocks of positions, see [`Blocks`]: `src0` scores of cells f32 `[n_kv, T]` or `[n_kv, n_head, T]`, `src1` to `src4`
+    /// positions and sets of cells, positions and sequences of tokens as in [`Op::Attention`]. For each row, i32 `[n, …]`: the numbers
+    /// of the chosen cells that the token sees, lowest first, then -1. Equal blocks: the earlier first.
+    SelectBlocks(Blocks),
+    /// The cells that hold a token's sequence at its position and the `n - 1` before, earliest first: `src0` to `src3` positions and
+    /// sets of cells, positions and sequences of tokens, i32 `[n, T]`. Where a position has several, the lowest; where it has none, cell 0.
+    LastCells {
+        /// Positions.
+        n: usize,
+    },
+    /// Positions `src0` (i32 `[T]`) less `back`, the same along so many axes: i32 `[T, n_axes]`.
+    EarlierPositions {
+        /// How much earlier; fits an i32.
+        back: usize,
+        /// See [`RopeKind::n_axes`].
+        n_axes: usize,
+    },
     /// Softmax over dimension 0 of `src0 * scale`.
     SoftMax {
         /// Factor before the exponential.
@@ -301,6 +328,11 @@ pub enum Op {
         /// Not 0.
         by: usize,
     },
+    /// Integers (i32) as f32, exact below 2^24.
+    ToFloats,
+    /// The row of a table (i32 `[T]`) that each token shares with others of the same run: `src0` f32 `[n or more, T]` holds the numbers of a
+    /// token and of those before it, see [`NgramHash::row`].
+    NgramHash(NgramHash),
     /// How much more sharply later queries attend (Llama 4): `1 + scale * ln(floor((p + offset) / length) + 1)` of positions
     /// `src0` (i32 `[T]`), f32 `[1, 1, T]`.
     AttentionTemperature {
@@ -398,10 +430,15 @@ impl Op {
             Op::Rope(_) => "rope",
             Op::Attention(_) => "attention",
             Op::IndexScores => "index_scores",
+            Op::SelectBlocks(_) => "select_blocks",
+            Op::LastCells { .. } => "last_cells",
+            Op::EarlierPositions { .. } => "earlier_positions",
             Op::SoftMax { .. } => "soft_max",
             Op::TopK { .. } => "top_k",
             Op::TopMask { .. } => "top_mask",
             Op::DivIds { .. } => "div_ids",
+            Op::ToFloats => "to_floats",
+            Op::NgramHash(_) => "ngram_hash",
             Op::AttentionTemperature { .. } => "attention_temperature",
             Op::SumRows => "sum_rows",
             Op::Concat { .. } => "concat",

@@ -5,6 +5,7 @@
 
 use kernels::GgmlType;
 
+use super::NgramHash;
 use super::{Attention, Buckets, Graph, Name, Op, Recurrence, Rope, Tensor, TensorId, Unary, contiguous_strides};
 
 /// Operands that do not fit an op.
@@ -19,9 +20,9 @@ pub struct ShapeError {
     pub found: String,
 }
 
-type Result = std::result::Result<TensorId, ShapeError>;
+pub(super) type Result = std::result::Result<TensorId, ShapeError>;
 
-fn mismatch(op: &'static str, expected: impl Into<String>, found: impl Into<String>) -> ShapeError {
+pub(super) fn mismatch(op: &'static str, expected: impl Into<String>, found: impl Into<String>) -> ShapeError {
     ShapeError {
         op: op.to_owned(),
         expected: expected.into(),
@@ -272,32 +273,12 @@ impl Graph {
             return Err(mismatch("attention", format!("{} sinks", q[1]), format!("{sinks:?}")));
         }
         if let Some(cells) = selection.map(|i| self.tensor(src[i]))
-            && (cells.ty != GgmlType::I32 || cells.ne[1..] != [q[2], 1, 1])
+            && (cells.ty != GgmlType::I32 || Attention::lists_per_token(cells.ne, k[1], q[2]).is_none())
         {
-            let found = format!("{} {:?}", cells.ty, cells.ne);
-            return Err(mismatch("attention", format!("i32 cells [k, {}]", q[2]), found));
+            let expected = format!("i32 cells [k, {}] or [k, {}, {}]", q[2], k[1], q[2]);
+            return Err(mismatch("attention", expected, format!("{} {:?}", cells.ty, cells.ne)));
         }
         Ok(self.node(Op::Attention(params), [v[0], q[1], q[2], 1], src))
-    }
-
-    /// Scores of cells for tokens; see [`Op::IndexScores`] for the operands.
-    pub fn index_scores(&mut self, src: [TensorId; 7]) -> Result {
-        let ne = src.map(|s| self.tensor(s).ne);
-        let ([d, n_head, n_tokens, _], n_kv) = (ne[0], ne[1][2]);
-        let (cells, tokens) = ([n_kv, 1, 1, 1], [n_tokens, 1, 1, 1]);
-        let expected = [
-            [d, n_head, n_tokens, 1],
-            [d, 1, n_kv, 1],
-            [n_head, n_tokens, 1, 1],
-            cells,
-            cells,
-            tokens,
-            tokens,
-        ];
-        if ne != expected {
-            return Err(mismatch("index_scores", format!("{expected:?}"), format!("{ne:?}")));
-        }
-        Ok(self.node(Op::IndexScores, [n_kv, n_tokens, 1, 1], &src))
     }
 
     /// Softmax over dimension 0.
@@ -336,6 +317,29 @@ impl Graph {
         }
         let t = Tensor::new(GgmlType::I32, i.ne, Name::default());
         Ok(self.link(t, Op::DivIds { by }, &[ids]))
+    }
+
+    /// Integers (i32) as f32.
+    pub fn to_floats(&mut self, ids: TensorId) -> Result {
+        let i = self.tensor(ids);
+        if i.ty != GgmlType::I32 {
+            return Err(mismatch("to_floats", "i32", i.ty.to_string()));
+        }
+        Ok(self.node(Op::ToFloats, i.ne, &[ids]))
+    }
+
+    /// Rows (i32 `[t]`) of a table for runs of tokens, `numbers` f32 `[n, t]`, see [`Op::NgramHash`].
+    pub fn ngram_hash(&mut self, numbers: TensorId, hash: NgramHash) -> Result {
+        let x = self.tensor(numbers);
+        if x.ty != GgmlType::F32 || x.ne[0] < hash.n || x.ne[2..] != [1, 1] || !hash.is_sound() {
+            return Err(mismatch(
+                "ngram_hash",
+                format!("f32 [{} or more, t] and rows that i32 can number", hash.n),
+                format!("{} {:?} and {hash:?}", x.ty, x.ne),
+            ));
+        }
+        let t = Tensor::new(GgmlType::I32, [x.ne[1], 1, 1, 1], Name::default());
+        Ok(self.link(t, Op::NgramHash(hash), &[numbers]))
     }
 
     /// Factors `[1, 1, t]` on queries at `positions` (i32 `[t]`), see [`Op::AttentionTemperature`].
@@ -520,11 +524,11 @@ impl Graph {
     }
 
     /// A dense f32 result.
-    fn node(&mut self, op: Op, ne: [usize; 4], src: &[TensorId]) -> TensorId {
+    pub(super) fn node(&mut self, op: Op, ne: [usize; 4], src: &[TensorId]) -> TensorId {
         self.link(Tensor::new(GgmlType::F32, ne, Name::default()), op, src)
     }
 
-    fn link(&mut self, mut t: Tensor, op: Op, src: &[TensorId]) -> TensorId {
+    pub(super) fn link(&mut self, mut t: Tensor, op: Op, src: &[TensorId]) -> TensorId {
         t.op = op;
         for (slot, &s) in t.src.iter_mut().zip(src) {
             *slot = Some(s);

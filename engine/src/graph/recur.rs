@@ -7,8 +7,12 @@ use super::LinearAttention;
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Recurrence {
     /// Causal convolution of each channel with its own past: `x [c, T]`, `weight [k, c]` -> `[c, T]`.
-    /// A channel's state is its last `k - 1` inputs, oldest first; with the present one appended it is multiplied by the channel's weights.
-    ShortConv,
+    /// A channel's state is its last `(k - 1) dilation` inputs, oldest first; of these with the present one appended every `dilation`th,
+    /// the present one among them, is multiplied by the channel's weights.
+    ShortConv {
+        /// Tokens from one weight to the next. Not 0.
+        dilation: usize,
+    },
     /// Selective scan (Gu and Dao, arXiv 2312.00752; with heads and scalar decays Dao and Gu, arXiv 2405.21060):
     /// `x [p, h, T]`, `dt [h, T]`, `a [n or 1, h]`, `b [n, g, T]`, `c [n, g, T]` -> `[p, h, T]`; a group serves `h / g` heads.
     /// State `[n, p]` of a head: `s[j, i] = s[j, i] exp(dt a[j]) + dt x[i] b[j]`, then `y[i] = sum_j s[j, i] c[j]`.
@@ -70,7 +74,7 @@ impl Recurrence {
     /// A short name for plans and messages.
     pub fn name(self) -> &'static str {
         match self {
-            Recurrence::ShortConv => "short_conv",
+            Recurrence::ShortConv { .. } => "short_conv",
             Recurrence::SsmScan => "ssm_scan",
             Recurrence::Previous => "previous",
             Recurrence::Wkv6 => "wkv6",
@@ -83,7 +87,7 @@ impl Recurrence {
     /// The operands it takes besides state and cells, in words.
     pub fn takes(self) -> &'static str {
         match self {
-            Recurrence::ShortConv => "x [c, T] and weight [k, c] with k > 1",
+            Recurrence::ShortConv { .. } => "x [c, T] and weight [k, c] with k > 1",
             Recurrence::SsmScan => {
                 "x [p, h, T], dt [h, T], a [n or 1, h], b [n, g, T] and c [n, g, T] with h a multiple of g"
             }
@@ -100,9 +104,9 @@ impl Recurrence {
     /// The lanes for operands of these shapes; `None` if they do not fit.
     pub fn lanes(self, operands: &[[usize; 4]]) -> Option<Lanes> {
         let lanes = match (self, operands) {
-            (Recurrence::ShortConv, &[x @ [c, _, 1, 1], [k, wc, 1, 1]]) if wc == c && k > 1 => Lanes {
+            (Recurrence::ShortConv { dilation }, &[x @ [c, _, 1, 1], [k, wc, 1, 1]]) if wc == c && k > 1 => Lanes {
                 n: c,
-                state: k - 1,
+                state: (k - 1).checked_mul(dilation)?,
                 out: 1,
                 ne: x,
             },

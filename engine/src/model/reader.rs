@@ -118,6 +118,32 @@ impl<'a> HparamReader<'a> {
         })
     }
 
+    /// A list of at least `n` integers; if `n` is 0, it may be absent.
+    pub fn list(&mut self, key: &str, n: usize) -> Vec<usize> {
+        let values = |v: &Value| {
+            let list = v.as_array().filter(|a| a.len() >= n)?;
+            (0..list.len()).map(|i| as_usize(&list.get(i)?)).collect()
+        };
+        let key = self.full(key);
+        let error = match self.metadata.get(&key) {
+            None if n == 0 => return Vec::new(),
+            None => HparamError::Missing {
+                key,
+                expected: "non-negative integers",
+            },
+            Some(value) => match values(value) {
+                Some(list) => return list,
+                None => HparamError::WrongType {
+                    key,
+                    expected: format!("{n} or more non-negative integers"),
+                    found: value.describe(),
+                },
+            },
+        };
+        self.errors.push(error);
+        Vec::new()
+    }
+
     /// One count per layer; a scalar in the file stands for all layers.
     pub fn usizes(&mut self, key: &str, default: Option<usize>) -> Vec<usize> {
         self.per_layer(key, default.map(|d| move |_| d), "non-negative integers", as_usize)

@@ -217,6 +217,12 @@ impl<'a> TensorTable<'a> {
         Embed(self.required(name, "weight", ne, Consumer::GetRows))
     }
 
+    /// As [`TensorTable::embed`]; the file's table may have more rows.
+    pub fn embed_or_more(&mut self, name: &'static str, ne: &[usize; 2]) -> Embed {
+        let rows = self.find(name, "weight").map_or(0, |(_, info)| info.ne[1]);
+        self.embed(name, &[ne[0], ne[1].max(rows)])
+    }
+
     /// As [`TensorTable::embed`], `None` if the file lacks it.
     pub fn embed_opt(&mut self, name: &'static str, ne: &[usize]) -> Option<Embed> {
         self.optional(name, "weight", ne, Consumer::GetRows).map(Embed)
@@ -474,7 +480,9 @@ impl<'a> TensorTable<'a> {
         shape[..ne.len()].copy_from_slice(ne);
         // Matrices of heads may be written as one, one after another.
         let stacked = matches!((consumer, ne), (Consumer::MulMat, &[k, m, n]) if m.checked_mul(n).is_some_and(|rows| info.ne == [k, rows, 1, 1]));
-        if info.ne != shape && !stacked {
+        // Values that are used one by one may be written as one list, whatever their dimensions.
+        let is_list = consumer == Consumer::Elementwise && info.ne == [shape.iter().product(), 1, 1, 1];
+        if info.ne != shape && !stacked && !is_list {
             self.wrong_shape(info, ne);
         }
         // A tensor read by two declarations (a table shared by all layers) is one row.

@@ -35,7 +35,7 @@ pub fn layer(n: usize, device: &dyn Device) -> (Graph, MemoryMap) {
         beta_slow: 1.0,
         n_ctx_orig: 1024,
         every: 1,
-        back: false,
+        inverse: false,
     };
     let attention = Attention {
         scale: 0.2,

@@ -95,11 +95,16 @@ impl Case {
             Op::Balance { n, iterations, eps } => g.balance(src[0], n, iterations, eps),
             Op::Rope(p) => g.rope(src[0], src[1], src.get(2).copied(), p),
             Op::Attention(p) => g.attention(p, src),
-            Op::IndexScores => g.index_scores(std::array::from_fn(|i| src[i])),
+            Op::IndexScores => g.index_scores(src),
+            Op::SelectBlocks(blocks) => g.select_blocks(blocks, std::array::from_fn(|i| src[i])),
+            Op::LastCells { n } => g.last_cells(n, std::array::from_fn(|i| src[i])),
+            Op::EarlierPositions { back, n_axes } => g.earlier_positions(src[0], back, n_axes),
             Op::SoftMax { scale } => g.soft_max(src[0], scale),
             Op::TopK { k } => g.top_k(src[0], k),
             Op::TopMask { k } => g.top_mask(src[0], k),
             Op::DivIds { by } => g.div_ids(src[0], by),
+            Op::ToFloats => g.to_floats(src[0]),
+            Op::NgramHash(hash) => g.ngram_hash(src[0], hash),
             Op::AttentionTemperature { scale, length, offset } => {
                 g.attention_temperature(src[0], scale, length, offset)
             }

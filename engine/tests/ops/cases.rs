@@ -1,6 +1,6 @@
 //! The cases, by family.
 
-use engine::graph::{Attention, Buckets, NO_ROW, Op, Recurrence, Rope, RopeKind, Unary, Window};
+use engine::graph::{Attention, Buckets, NO_ROW, NgramHash, Op, Recurrence, Rope, RopeKind, Unary, Window};
 use kernels::GgmlType;
 use kernels::GgmlType::{BF16, F16, F32, Q4_0, Q8_0};
 
@@ -199,7 +199,7 @@ pub fn rope() -> Vec<Case> {
         beta_slow: 1.0,
         n_ctx_orig: 4096,
         every: 1,
-        back: false,
+        inverse: false,
     };
     let mut all = Vec::new();
     for kind in [RopeKind::Norm, RopeKind::Neox] {
@@ -227,7 +227,7 @@ pub fn rope() -> Vec<Case> {
             every: 4,
             ..plain(kind, 64)
         };
-        let back = Rope { back: true, ..yarn };
+        let back = Rope { inverse: true, ..yarn };
         let half_yarn = Rope {
             ext_factor: 0.5,
             n_ctx_orig: 1 << 15,
@@ -482,6 +482,22 @@ pub fn reductions() -> Vec<Case> {
     for (by, ne) in [(1, [3, 1, 1, 1]), (2, [8, 5, 1, 1]), (7, [64, 3, 2, 1])] {
         all.push(Case::new(Op::DivIds { by }, &[ids(100, ne)]).within(0.0));
     }
+    all.push(Case::new(Op::ToFloats, &[ids(1 << 24, [33, 3, 2, 1])]).within(0.0));
+    all.push(Case::new(Op::ToFloats, &[ids(50, [3, 7, 1, 1]).permuted([1, 0, 2, 3])]).within(0.0));
+    for n in [1, 3, NgramHash::MAX] {
+        let hash = NgramHash {
+            n,
+            multipliers: std::array::from_fn(|i| 0x9e37_79b9_7f4a_7c15u64.rotate_left(7 * i as u32)),
+            end: 2,
+            first: 11,
+            size: 10_007,
+        };
+        let numbers = i32s((0..100 * 8).map(|i: i64| i * i % 13));
+        // Numbers of tokens are small integers.
+        let x = Operand::new(F32, [8, 100, 1, 1], numbers.data);
+        all.push(Case::new(Op::NgramHash(hash), std::slice::from_ref(&x)).within(0.0));
+        all.push(Case::new(Op::NgramHash(hash), &[x.permuted([0, 1, 3, 2])]).within(0.0));
+    }
     // Equal values: ties go to the lower index.
     let ties = Operand::new(F32, [64, 9, 1, 1], Data::Uniform(0.5, 0.5));
     for op in [Op::TopK { k: 5 }, Op::TopMask { k: 5 }] {
@@ -508,9 +524,13 @@ pub fn recurrences() -> Vec<Case> {
     };
     const T: usize = 7;
     let mut all = Vec::new();
-    for (c, k) in [(1, 2), (40, 4), (5000, 3)] {
+    for (c, k, dilation) in [(1, 2, 1), (40, 4, 1), (5000, 3, 1), (300, 4, 3)] {
         let operands = [floats([c, T, 1, 1]), floats([k, c, 1, 1])];
-        all.push(recur(Recurrence::ShortConv, c * (k - 1), &operands));
+        all.push(recur(
+            Recurrence::ShortConv { dilation },
+            c * (k - 1) * dilation,
+            &operands,
+        ));
     }
     // Elements of a head, heads, elements of a state, groups; decays by head or by element.
     for (p, h, n, g) in [(1, 70, 16, 1), (64, 6, 128, 2), (3, 4, 5, 4)] {
@@ -550,15 +570,15 @@ pub fn recurrences() -> Vec<Case> {
 }
 
 /// The state of a cache and the queries that look at it.
-struct Scene {
-    cell_pos: Vec<i64>,
-    cell_seqs: Vec<i64>,
-    query_pos: Vec<i64>,
-    query_seq: Vec<i64>,
+pub struct Scene {
+    pub cell_pos: Vec<i64>,
+    pub cell_seqs: Vec<i64>,
+    pub query_pos: Vec<i64>,
+    pub query_seq: Vec<i64>,
 }
 
 /// One sequence of `n_kv` cells in order, whose last `n_tokens` are being computed.
-fn one_sequence(n_kv: usize, n_tokens: usize) -> Scene {
+pub fn one_sequence(n_kv: usize, n_tokens: usize) -> Scene {
     let (n_kv, n_tokens) = (n_kv as i64, n_tokens as i64);
     Scene {
         cell_pos: (0..n_kv).collect(),
@@ -569,7 +589,7 @@ fn one_sequence(n_kv: usize, n_tokens: usize) -> Scene {
 }
 
 /// Cells of several sequences in disorder, some shared, some empty.
-fn crowd(n_kv: usize, n_tokens: usize) -> Scene {
+pub fn crowd(n_kv: usize, n_tokens: usize) -> Scene {
     let mut random = Random(7);
     let mut below = |n: usize| random.below(n) as i64;
     Scene {
@@ -583,7 +603,7 @@ fn crowd(n_kv: usize, n_tokens: usize) -> Scene {
     }
 }
 
-fn attend(p: Attention, q: Operand, k: Operand, v: Operand, scene: Scene) -> Case {
+pub fn attend(p: Attention, q: Operand, k: Operand, v: Operand, scene: Scene) -> Case {
     let operands = [
         q,
         k,
@@ -596,7 +616,7 @@ fn attend(p: Attention, q: Operand, k: Operand, v: Operand, scene: Scene) -> Cas
     Case::new(Op::Attention(p), &operands)
 }
 
-const PLAIN: Attention = Attention {
+pub const PLAIN: Attention = Attention {
     scale: 0.125,
     softcap: 0.0,
     max_bias: 0.0,
@@ -608,7 +628,7 @@ const PLAIN: Attention = Attention {
 };
 
 /// Queries, keys and values as a cache stores them: `[d, heads, cells]` side by side.
-fn qkv(ty: GgmlType, d: [usize; 2], heads: [usize; 2], n_tokens: usize, n_kv: usize) -> [Operand; 3] {
+pub fn qkv(ty: GgmlType, d: [usize; 2], heads: [usize; 2], n_tokens: usize, n_kv: usize) -> [Operand; 3] {
     let q = floats_in(-3.0, 3.0, [d[0], heads[0], n_tokens, 1]);
     [
         q,
@@ -657,37 +677,6 @@ pub fn attention() -> Vec<Case> {
         // Permuted queries; keys and values in the middle of wider rows.
         let (q, k, v) = (q.clone().permuted([0, 2, 1, 3]), k.clone().part(1), v.clone().part(1));
         all.push(attend(p, q, k, v, crowd(100, 5)));
-    }
-    all
-}
-
-/// Scores of an indexer, and attention to a selection of cells, with and without sinks.
-pub fn sparse_attention() -> Vec<Case> {
-    let mut all = Vec::new();
-    for (ty, n_head, n_tokens, n_kv) in [(F32, 1, 1, 1), (F32, 64, 3, 300), (F16, 4, 70, 130), (Q8_0, 5, 1, 600)] {
-        let [q, k, _] = qkv(ty, [64, 64], [n_head, 1], n_tokens, n_kv);
-        for scene in [one_sequence(n_kv, n_tokens), crowd(n_kv, n_tokens)] {
-            let mut case = attend(PLAIN, q.clone(), k.clone(), floats([n_head, n_tokens, 1, 1]), scene);
-            case.op = Op::IndexScores;
-            all.push(case);
-        }
-    }
-    let p = Attention { selects: true, ..PLAIN };
-    for (heads, n_tokens, n_kv, n_selected) in [([8, 1], 1, 300, 40), ([6, 3], 5, 100, 20), ([40, 1], 33, 130, 130)] {
-        let [q, k, v] = qkv(F32, [64, 32], heads, n_tokens, n_kv);
-        let mut random = Random(5);
-        // Some cells twice, some that do not exist.
-        let cells: Vec<_> = (0..n_selected * n_tokens)
-            .map(|_| random.below(n_kv + 2) as i64 - 1)
-            .collect();
-        let mut selection = i32s(cells);
-        selection.ne = [n_selected, n_tokens, 1, 1];
-        for sinks in [None, Some(floats([heads[0], 1, 1, 1]))] {
-            let mut case = attend(p, q.clone(), k.clone(), v.clone(), crowd(n_kv, n_tokens));
-            case.operands.extend(sinks);
-            case.operands.push(selection.clone());
-            all.push(case);
-        }
     }
     all
 }

@@ -33,7 +33,7 @@ fn row_numbers_beyond_the_table_are_errors() {
         );
         let bias = Case::new(Op::AddId, &[floats([8, 1, 2, 1]), floats([8, 4, 1, 1]), chosen]);
         let recur = Case::new(
-            Op::Recur(Recurrence::ShortConv),
+            Op::Recur(Recurrence::ShortConv { dilation: 1 }),
             &[
                 floats([16, 4, 1, 1]),
                 i32s([-1, -1, 0]),

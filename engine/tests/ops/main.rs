@@ -5,6 +5,7 @@ mod cases;
 mod exec;
 mod faults;
 mod linear_attention;
+mod select;
 
 use case::Case;
 use engine::graph::Op;
@@ -94,7 +95,6 @@ suites! { cases:
     attention_of_all_types
     attention_windows
     attention_by_relative_position
-    sparse_attention
     compressed_attention
     attention_of_many_cells
 }
@@ -102,4 +102,12 @@ suites! { cases:
 suites! { linear_attention:
     linear_attention
     linear_attention_over_cells
+}
+
+suites! { select:
+    index_scores
+    blocks
+    blocks_of_many_cells
+    cells_by_position
+    attention_to_selections
 }

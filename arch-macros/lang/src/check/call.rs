@@ -9,7 +9,7 @@ use super::expr::{Lowered, derived, plural};
 use super::{Checker, Place};
 use crate::builtins::Ty;
 use crate::diag::{did_you_mean, nearest};
-use crate::model::{Arg, Kind, RopeKind, RowsBy, SCALAR_FNS, ScalarKind, Value, ValueKind};
+use crate::model::{Arg, Kind, RopeKind, RowsBy, SCALAR_FNS, Scalar, ScalarKind, Value, ValueKind};
 use crate::ops::{self, Call, Given, OPS, OpSpec, Operand, Param, ParamKind, WINDOWS};
 use crate::parse::plain_name;
 use crate::sym::{Dim, Shape};
@@ -568,13 +568,36 @@ impl Checker<'_> {
         })
     }
 
+    /// `rust!(usize => expression)` of hyper-parameters.
+    fn rust_number(&mut self, m: &ExprMacro) -> Option<Scalar> {
+        let parser = |input: ParseStream<'_>| {
+            let ty = input.parse::<Ident>()?;
+            input.parse::<Token![=>]>()?;
+            Ok((ty, input.parse::<Expr>()?))
+        };
+        let (ty, body) = match parser.parse2(m.mac.tokens.clone()) {
+            Ok(parsed) => parsed,
+            Err(e) => return self.fault(m, format!("expected `rust!(usize => expression)`: {e}")),
+        };
+        if ty != "usize" {
+            return self.fault(
+                &ty,
+                "a `rust!` of hyper-parameters is a number: `rust!(usize => expression)`",
+            );
+        }
+        let body = body.to_token_stream();
+        self.mention(body.clone());
+        let text = format!("rust!({body})");
+        Some(derived(ScalarKind::Rust(body), Ty::Int, text, &[]))
+    }
+
     /// `rust!([dims] => expression)`.
     pub(super) fn rust(&mut self, m: &ExprMacro) -> Option<Lowered> {
         if !m.mac.path.is_ident("rust") {
             return self.fault(&m.mac.path, "the only macro here is `rust!([dims] => expression)`");
         }
         if !self.place.is_graph() {
-            return self.fault(&m.mac.path, "`rust!` belongs into the graph");
+            return self.rust_number(m).map(Lowered::Scalar);
         }
         let parser = |input: ParseStream<'_>| {
             let content;

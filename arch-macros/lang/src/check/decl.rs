@@ -205,6 +205,7 @@ impl Checker<'_> {
                     name,
                     ty,
                     list,
+                    at_least,
                     key,
                     default,
                 } => {
@@ -212,19 +213,27 @@ impl Checker<'_> {
                         self.errors.at(key, format!("the key {:?} is read twice", key.value()));
                     }
                     keys.push(key.value());
-                    let read = self.hparam_type(ty, *list);
+                    let read = match at_least {
+                        Some(_) => self.list_type(ty, default.as_ref()),
+                        None => self.hparam_type(ty, *list),
+                    };
                     let default = match default {
                         Some(expr) => self.default(read, expr).map(Some),
                         None => Some(None),
                     };
-                    let per_layer = !matches!(read, Some(Read::One(_)));
+                    let at_least = match at_least {
+                        Some(n) => self.scalar_of(n, Ty::Int).map(Some),
+                        None => Some(None),
+                    };
+                    let per_layer = !matches!(read, Some(Read::One(_) | Read::List));
                     self.declare_hparam(name, read.map(Read::ty), per_layer, None);
-                    if let (Some(read), Some(default)) = (read, default) {
+                    if let (Some(read), Some(default), Some(at_least)) = (read, default, at_least) {
                         out.push(Hparam::Key {
                             name: name.clone(),
                             read,
                             key: key.value(),
                             default,
+                            at_least,
                             kept: false,
                         });
                     }
@@ -290,6 +299,20 @@ impl Checker<'_> {
         } else {
             Read::One(scalar)
         })
+    }
+
+    /// `[usize; n..]`
+    fn list_type(&mut self, ty: &Ident, default: Option<&Expr>) -> Option<Read> {
+        if ty != "usize" {
+            return self.fault(ty, format!("a list `[usize; n..]` holds integers, found `{ty}`"));
+        }
+        if let Some(default) = default {
+            return self.fault(
+                default,
+                "a list has no default: it may be absent where it has `0..` values",
+            );
+        }
+        Some(Read::List)
     }
 
     fn default(&mut self, read: Option<Read>, expr: &Expr) -> Option<Scalar> {
@@ -393,6 +416,7 @@ impl Checker<'_> {
             sizes,
             optional: decl.optional && decl.tie.is_none(),
             tie,
+            or_more: decl.dims.or_more,
             group: self.group,
             conditions: conditions.to_vec(),
         };
@@ -413,6 +437,13 @@ impl Checker<'_> {
         let sizes: Vec<_> = exprs.into_iter().map(|e| self.scalar_of(e, Ty::Int)).collect();
         let sizes = sizes.into_iter().collect::<Option<Vec<_>>>();
         let kind = kind?;
+        if dims.or_more && (kind != Kind::Embed || decl.optional) {
+            self.errors.at_span(
+                dims.span,
+                "only an `embed` that is always there may have more rows than it needs",
+            );
+            return None;
+        }
         let (arrow, count, n) = (dims.output.is_some(), dims.count.is_some(), dims.first.len());
         let (fits, form) = match kind {
             Kind::Linear => (arrow && !count, "[in -> out]"),
@@ -535,7 +566,7 @@ impl Checker<'_> {
         match (ty, lit) {
             (Ty::Int, Lit::Int(i)) => i.base10_parse().ok().map(TestSize::Int),
             (Ty::Bool, Lit::Bool(b)) => Some(TestSize::Bool(b.value)),
-            (Ty::Float | Ty::Str, _) => self.fault(
+            (Ty::Float | Ty::Str | Ty::List, _) => self.fault(
                 name,
                 format!("a test model has sizes and switches; `{text}` is `{}`", ty.name()),
             ),
@@ -555,6 +586,7 @@ impl Checker<'_> {
                 name,
                 ty,
                 default: None,
+                at_least: None,
                 ..
             } = item
                 && ty == "usize"

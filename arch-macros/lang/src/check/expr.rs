@@ -144,6 +144,12 @@ impl Checker<'_> {
             self.use_hparam(index);
             let h = &self.hparams[index];
             let (ty, per_layer) = (h.ty?, h.per_layer);
+            if ty == Ty::List {
+                return self.fault(
+                    name,
+                    format!("`{name}` is a list: only `rust!` expressions look into it"),
+                );
+            }
             let dim = h.dim.clone().unwrap_or_else(|| Dim::symbol(&text));
             if per_layer {
                 self.allow_per_layer(name)?;

@@ -23,6 +23,7 @@ pub fn rust_type(ty: Ty, per_layer: bool) -> TokenStream {
         Ty::Float => quote!(f32),
         Ty::Bool => quote!(bool),
         Ty::Str => quote!(::std::string::String),
+        Ty::List => quote!(::std::vec::Vec<usize>),
     };
     if per_layer { quote!(::std::vec::Vec<#one>) } else { one }
 }
@@ -37,6 +38,7 @@ pub fn reader(read: Read) -> &'static str {
         Read::PerLayer(Ty::Int) => "usizes",
         Read::PerLayer(Ty::Float) => "f32s",
         Read::PerLayer(Ty::Bool) => "bools",
+        Read::One(Ty::List) | Read::PerLayer(Ty::List) | Read::List => "list",
         Read::Pattern => "pattern",
         Read::LatePattern => "late_pattern",
     }
@@ -128,6 +130,7 @@ pub fn emit(s: &Scalar, place: Place) -> TokenStream {
             let (c, a, b) = (emit(c, place), emit(a, place), emit(b, place));
             quote!(if #c { #a } else { #b })
         }
+        ScalarKind::Rust(body) => quote!((#body)),
         ScalarKind::Has(name) => {
             let (m, l) = (shared("m"), shared("l"));
             if s.per_layer {

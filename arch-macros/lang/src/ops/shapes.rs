@@ -202,7 +202,18 @@ pub(super) fn mamba2(c: &mut Call<'_>) -> Option<Shape> {
 }
 
 pub(super) fn index_cells(c: &mut Call<'_>) -> Option<Shape> {
-    let (q, n) = (c.shape("q")?, c.dim("n")?);
+    let (q, n) = (indexes(c)?, c.dim("n")?);
+    Some(Shape(vec![n, q.dim(2)]))
+}
+
+pub(super) fn index_blocks(c: &mut Call<'_>) -> Option<Shape> {
+    let (q, n) = (indexes(c)?, c.dim("n")?.mul(&c.dim("size")?));
+    Some(Shape(vec![n, q.dim(1), q.dim(2)]))
+}
+
+/// The queries of an indexer, whose other operands fit them.
+fn indexes(c: &mut Call<'_>) -> Option<Shape> {
+    let q = c.shape("q")?;
     if !c.rank("q", 3, "[d, h, T]", CUT_FIRST) || !c.rank("k", 3, "[d, 1, T]", CUT_FIRST) {
         return None;
     }
@@ -210,7 +221,16 @@ pub(super) fn index_cells(c: &mut Call<'_>) -> Option<Shape> {
     c.want("k", 1, &Dim::constant(1), "one key for all heads");
     c.want("weights", 0, &q.dim(1), "the heads of `q`");
     c.want("weights", 1, &q.dim(2), "the tokens of `q`");
-    Some(Shape(vec![n, q.dim(2)]))
+    Some(q)
+}
+
+pub(super) fn last_tokens(c: &mut Call<'_>) -> Option<Shape> {
+    let (x, n) = (c.shape("x")?, c.dim("n")?);
+    c.rank("x", 2, "[c, T]", "").then(|| Shape(vec![x.dim(0), n, x.dim(1)]))
+}
+
+pub(super) fn softmax_heads(c: &mut Call<'_>) -> Option<Shape> {
+    c.rank("x", 3, "[d, n, T]", CUT_FIRST).then(|| c.shape("x"))?
 }
 
 pub(super) fn moe(c: &mut Call<'_>) -> Option<Shape> {

@@ -70,9 +70,13 @@ impl Array {
 
     /// Writes the elements to `t`, whose type is f32 and whose bytes start at `bytes[0]`.
     pub(super) fn write(&self, t: &Tensor, bytes: &mut [u8]) {
-        for (i, x) in indices(t.ne).zip(&*self.data) {
-            let at = byte_offset(t, i);
-            bytes[at..at + 4].copy_from_slice(&x.to_le_bytes());
+        let rows = self.data.chunks_exact(t.ne[0].max(1));
+        for (row, i) in rows.zip(indices([1, t.ne[1], t.ne[2], t.ne[3]])) {
+            let start = byte_offset(t, i);
+            for (i0, x) in row.iter().enumerate() {
+                let at = start + i0 * t.nb[0];
+                bytes[at..at + 4].copy_from_slice(&x.to_le_bytes());
+            }
         }
     }
 

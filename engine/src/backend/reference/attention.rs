@@ -30,7 +30,7 @@ pub(super) fn attention(o: &Operands, p: &Attention) -> Array {
         let (h, t) = (n % n_head, n / n_head);
         let h_kv = h / (n_head / n_head_kv);
         for (j, score) in weights.iter_mut().enumerate() {
-            *score = match is_visible(o, p, t, j) {
+            *score = match is_visible(o, p, [h_kv, t, j]) {
                 true => score_of(o, p, [h, h_kv, t, j]),
                 false => f64::NEG_INFINITY,
             };
@@ -73,8 +73,8 @@ fn bucket(buckets: Buckets, n: usize, ahead: i64) -> usize {
     }
 }
 
-/// Does query `i` see the key in cell `j`?
-fn is_visible(o: &Operands, p: &Attention, i: usize, j: usize) -> bool {
+/// Does query `i` see the key of head `h_kv` in cell `j`?
+fn is_visible(o: &Operands, p: &Attention, [h_kv, i, j]: [usize; 3]) -> bool {
     let (q_pos, k_pos) = (o.query_pos.data[i], o.cell_pos.data[j]);
     let seq = o.query_seq.data[i];
     let shares_sequence = (0..64).contains(&seq) && o.cell_seqs.data[j] >> seq & 1 == 1;
@@ -92,32 +92,11 @@ fn is_visible(o: &Operands, p: &Attention, i: usize, j: usize) -> bool {
         Window::Symmetric(n) => (q_pos - k_pos).abs() <= size(n / 2),
     };
     let selected = o.selection.as_ref().zip(entry).is_none_or(|(s, entry)| {
-        let cells = &s.data[i * s.ne[0]..(i + 1) * s.ne[0]];
-        cells.contains(&(entry as i64))
+        let lists = if s.ne[2] == o.query_pos.ne[0] { s.ne[1] } else { 1 };
+        let list = i * lists + h_kv % lists;
+        s.data[list * s.ne[0]..(list + 1) * s.ne[0]].contains(&(entry as i64))
     });
     k_pos >= 0 && shares_sequence && (!p.causal || k_pos <= q_pos) && in_window && selected
-}
-
-/// [`crate::graph::Op::IndexScores`]: `weights` `[n_head, T]` stands where values do in the operands.
-pub(super) fn index_scores(o: &Operands) -> Array {
-    let p = Attention {
-        scale: 1.0,
-        softcap: 0.0,
-        max_bias: 0.0,
-        causal: true,
-        window: Window::None,
-        buckets: Buckets::None,
-        selects: false,
-        compressed_from: None,
-    };
-    let ([_, n_head, n_tokens, _], n_kv) = (o.q.ne, o.k.ne[2]);
-    o.q.derive([n_kv, n_tokens, 1, 1], |[j, t, ..]| {
-        if !is_visible(o, &p, t, j) {
-            return f64::NEG_INFINITY;
-        }
-        let score = |h: usize| dot(o.q.row([0, h, t, 0]), o.k.row([0, 0, j, 0])).max(0.0);
-        (0..n_head).map(|h| o.v.at([h, t, 0, 0]) * score(h)).sum()
-    })
 }
 
 /// ALiBi's slope of head `h`: a geometric series over the largest power of two of heads, the rest in between.

@@ -9,6 +9,7 @@ mod ops;
 mod recur;
 mod rope;
 mod scratch;
+mod select;
 #[cfg(test)]
 mod tests;
 mod upload;
@@ -190,7 +191,17 @@ impl Operands<'_> {
             Op::SetRows => return self.set_rows(),
             Op::Recur(r) => return self.recur(r),
             Op::TopK { k } => return self.store_ints(&ops::top_k(&self.load(0)?, k)),
+            Op::SelectBlocks(blocks) => {
+                let cells = select::select_blocks(&self.load(0)?, &self.lists(1)?, &blocks);
+                return self.store_ints(&cells);
+            }
+            Op::LastCells { n } => return self.store_ints(&select::last_cells(&self.lists(0)?, n)),
+            Op::EarlierPositions { back, n_axes } => {
+                return self.store_ints(&select::earlier_positions(&self.ints(0)?, back, n_axes));
+            }
             Op::DivIds { by } => return self.store_ints(&ops::div_ids(self.ints(0)?, by)),
+            Op::NgramHash(hash) => return self.store_ints(&ops::ngram_hash(&self.load(0)?, &hash)),
+            Op::ToFloats => ops::to_floats(&self.ints(0)?, self.scratch),
             Op::AttentionTemperature { scale, length, offset } => {
                 ops::attention_temperature(&self.ints(0)?, self.scratch, scale, length, offset)
             }
@@ -225,7 +236,10 @@ impl Operands<'_> {
                 },
                 &p,
             ),
-            Op::IndexScores => attention::index_scores(&self.attention_operands((None, None))?),
+            Op::IndexScores => {
+                let (q, k, weights) = (self.load(0)?, self.load(1)?, self.optional(6)?);
+                select::index_scores(&q, &k, &self.lists(2)?, weights.as_ref())
+            }
             Op::SoftMax { scale } => ops::soft_max(&self.load(0)?, scale),
             Op::TopMask { k } => ops::top_mask(&self.load(0)?, k),
             Op::SumRows => ops::sum_rows(&self.load(0)?),
@@ -255,6 +269,16 @@ impl Operands<'_> {
             sinks: sinks.map(|i| self.load(i)).transpose()?,
             selection: selection.map(|i| self.ints(i)).transpose()?,
             biases: None,
+        })
+    }
+
+    /// Positions and sets of cells, positions and sequences of tokens, from operand `first` on.
+    fn lists(&self, first: usize) -> Result<select::Lists, BackendError> {
+        Ok(select::Lists {
+            cell_pos: self.ints(first)?,
+            cell_seqs: self.ints(first + 1)?,
+            pos: self.ints(first + 2)?,
+            seq: self.ints(first + 3)?,
         })
     }
 

@@ -6,6 +6,7 @@ use std::f64::consts::PI;
 
 use super::array::{Array, Index, Ints, indices};
 use super::scratch::Scratch;
+use crate::graph::NgramHash;
 use crate::graph::Unary;
 
 /// A row or expert number beyond the table.
@@ -166,6 +167,22 @@ pub(super) fn div_ids(mut ids: Ints, by: usize) -> Ints {
     ids
 }
 
+pub(super) fn to_floats(ids: &Ints, scratch: &Scratch) -> Array {
+    let mut data = scratch.take(ids.data.len());
+    (data.iter_mut().zip(&*ids.data)).for_each(|(x, &id)| *x = id as f32);
+    Array { ne: ids.ne, data }
+}
+
+pub(super) fn ngram_hash(numbers: &Array, hash: &NgramHash) -> Ints {
+    let n_tokens = numbers.ne[1];
+    let mut data = numbers.data.scratch().take(n_tokens);
+    for (t, row) in data.iter_mut().enumerate() {
+        *row = i64::from(hash.row(|i| numbers.row([0, t, 0, 0])[i]));
+    }
+    let ne = [n_tokens, 1, 1, 1];
+    Ints { ne, data }
+}
+
 /// Steps are counted in f32, as models are trained.
 pub(super) fn attention_temperature(
     positions: &Ints,
@@ -259,6 +276,15 @@ pub(super) fn erf(x: f64) -> f64 {
     2.0 / PI.sqrt() * (-x * x).exp() * sum
 }
 
+/// The inner product of two rows. Additions wait for one another, so there are eight sums of every eighth element.
 pub(super) fn dot(a: &[f32], b: &[f32]) -> f64 {
-    a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
+    let mut sums = [0.0; 8];
+    for (a, b) in a.iter().zip(b) {
+        for ((sum, &a), &b) in sums.iter_mut().zip(a).zip(b) {
+            *sum += f64::from(a) * f64::from(b);
+        }
+    }
+    let rest = a_rest.iter().zip(b_rest).map(|(&a, &b)| f64::from(a) * f64::from(b));
+    sums.iter().sum::<f64>() + rest.sum::<f64>()
 }

@@ -28,7 +28,7 @@ pub(super) fn recur(
         let state = &mut states.data[to..to + row];
         let y = &mut out.data[t * width..(t + 1) * width];
         match recurrence {
-            Recurrence::ShortConv => short_conv(t, state, y, op(0), op(1)),
+            Recurrence::ShortConv { dilation } => short_conv(dilation, t, state, y, op(0), op(1)),
             Recurrence::LinearAttention(p) => {
                 linear_attention(p, t, state, y, [op(0), op(1), op(2)], [operands[3], operands[4]])
             }
@@ -42,14 +42,16 @@ pub(super) fn recur(
     Ok(out)
 }
 
-fn short_conv(t: usize, state: &mut [f32], y: &mut [f32], x: &Array, weight: &Array) {
+fn short_conv(dilation: usize, t: usize, state: &mut [f32], y: &mut [f32], x: &Array, weight: &Array) {
     let past = weight.ne[0] - 1;
-    for (c, (s, y)) in state.chunks_exact_mut(past).zip(y).enumerate() {
+    for (c, (s, y)) in state.chunks_exact_mut(past * dilation).zip(y).enumerate() {
         let now = x.at([c, t, 0, 0]);
-        let before: f64 = (0..past).map(|j| f64::from(s[j]) * weight.at([j, c, 0, 0])).sum();
+        let before: f64 = (0..past)
+            .map(|j| f64::from(s[j * dilation]) * weight.at([j, c, 0, 0]))
+            .sum();
         *y = (before + now * weight.at([past, c, 0, 0])) as f32;
         s.rotate_left(1);
-        s[past - 1] = now as f32;
+        s[past * dilation - 1] = now as f32;
     }
 }
 

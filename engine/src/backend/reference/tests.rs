@@ -168,7 +168,7 @@ fn plain_rope(kind: RopeKind, n_dims: usize) -> Rope {
         beta_slow: 1.0,
         n_ctx_orig: 0,
         every: 1,
-        back: false,
+        inverse: false,
     }
 }
 
@@ -240,7 +240,7 @@ fn yarn_keeps_fast_pairs_and_interpolates_slow_ones() {
         ext_factor: 1.0,
         n_ctx_orig: 4096,
         every: 1,
-        back: false,
+        inverse: false,
         ..plain_rope(RopeKind::Norm, 8)
     };
     let x = array([8, 1, 1, 1], &[1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0]);

@@ -230,8 +230,18 @@ struct Job<'a> {
     query_seq: &'a [i32],
     sinks: Option<Source<'a>>,
     biases: Option<Biases<'a>>,
-    /// For each token the cells that it may see, as many for all.
-    selection: Option<&'a [i32]>,
+    /// For each token, and key head if they differ, the cells that it may see, as many for all.
+    selection: Option<Selection<'a>>,
+}
+
+/// Lists of cells.
+#[derive(Clone, Copy)]
+struct Selection<'a> {
+    cells: &'a [i32],
+    /// Cells of a list.
+    n: usize,
+    /// Lists of a token: one, or one for each key head.
+    lists: usize,
 }
 
 /// Biases by relative position.
@@ -294,7 +304,14 @@ impl<'a> Job<'a> {
             query_pos: task.source(5).list(),
             query_seq: task.source(6).list(),
             sinks: sinks.map(|i| task.source(i)),
-            selection: selection.map(|i| task.source(i).list()),
+            selection: selection.map(|i| {
+                let cells = task.source(i);
+                Selection {
+                    cells: cells.list(),
+                    n: cells.ne()[0],
+                    lists: Attention::lists_per_token(cells.ne(), s.n_head_kv, s.n_tokens).unwrap_or(1),
+                }
+            }),
             biases: (p.buckets != Buckets::None).then(|| Biases::new(task.source(7), p.buckets)),
         }
     }
@@ -322,7 +339,7 @@ impl<'a> Job<'a> {
             for (seen, t) in seen.iter_mut().zip(tokens.clone()) {
                 *seen = self.visible(t, first..first + n);
                 if *seen != 0 {
-                    *seen &= self.selected(t, first);
+                    *seen &= self.selected(self.head(unit), t, first);
                 }
             }
             let any = seen.iter().fold(0, |any, seen| any | seen);
@@ -374,17 +391,19 @@ impl<'a> Job<'a> {
         })
     }
 
-    /// Which of the 64 cells from `first` on are selected for token `t`, by bits.
-    fn selected(&self, t: usize, first: usize) -> u64 {
-        let Some(cells) = self.selection else { return u64::MAX };
+    /// Which of the 64 cells from `first` on are selected for token `t` and key head `head`, by bits.
+    fn selected(&self, head: usize, t: usize, first: usize) -> u64 {
+        let Some(Selection { cells, n, lists }) = self.selection else {
+            return u64::MAX;
+        };
         // Those that stand for single tokens are not selected among.
         let start = self.p.compressed_from.unwrap_or(0);
         let single = match start.saturating_sub(first) {
             n if n < CELLS => (1u64 << n) - 1,
             _ => return u64::MAX,
         };
-        let n = cells.len() / self.s.n_tokens;
-        let cells = cells[t * n..(t + 1) * n].iter();
+        let list = t * lists + head % lists;
+        let cells = cells[list * n..(list + 1) * n].iter();
         cells.fold(single, |bits, &cell| {
             match usize::try_from(cell).ok().and_then(|c| (c + start).checked_sub(first)) {
                 Some(i) if i < CELLS => bits | 1 << i,

@@ -2,6 +2,7 @@
 
 use kernels::{MatMul, matmul, matmul_scratch};
 
+use super::select::Sight;
 use super::{Need, Task};
 use crate::backend::cpu::scratch::take;
 use crate::graph::{Graph, Tensor};
@@ -22,11 +23,8 @@ pub(super) fn need(graph: &Graph, node: &Tensor) -> Need {
 }
 
 pub(super) fn index_scores(task: Task<'_>) {
-    let (q, k, weights) = (task.source(0), task.source(1), task.source(2));
-    let cell_pos: &[i32] = task.source(3).list();
-    let cell_seqs: &[i64] = task.source(4).list();
-    let query_pos: &[i32] = task.source(5).list();
-    let query_seq: &[i32] = task.source(6).list();
+    let (q, k, weights) = (task.source(0), task.source(1), task.optional(6));
+    let sight = Sight::new(&task, 2);
     let [d, n_head, n_tokens, _] = q.ne();
     let n_kv = k.ne()[2];
     let mut scratch = task.scratch;
@@ -41,20 +39,18 @@ pub(super) fn index_scores(task: Task<'_>) {
             for (h, out) in queries.chunks_exact_mut(d).enumerate() {
                 q.copy_row([h, t, 0], out);
             }
-            weights.copy_row([t, 0, 0], by_head);
+            if let Some(weights) = &weights {
+                weights.copy_row([t, 0, 0], by_head);
+            }
             loaded = Some(t);
         }
-        let cells = first..n_kv.min(first + PIECE);
-        let at = task.target.tile(t, 1, cells.clone());
-        // SAFETY: `tile` says that this part of a row is there; no other member takes the piece, and operands do not overlap the result
-        // (see `Step::new`).
-        let out = unsafe { std::slice::from_raw_parts_mut(at, cells.len()) };
-        for (out, first) in out.chunks_mut(CELLS).zip(cells.step_by(CELLS)) {
+        for first in (first..n_kv.min(first + PIECE)).step_by(CELLS) {
+            let cells = first..n_kv.min(first + CELLS);
             let args = MatMul {
                 ty: k.tensor.ty,
-                w: k.span(2, [0, first, 0], out.len()),
+                w: k.span(2, [0, first, 0], cells.len()),
                 row_stride: k.tensor.nb[2],
-                m: out.len(),
+                m: cells.len(),
                 k: d,
                 x: queries,
                 x_stride: d,
@@ -62,15 +58,22 @@ pub(super) fn index_scores(task: Task<'_>) {
             };
             // SAFETY: the products are this member's own, [`CELLS`] for each head.
             unsafe { matmul(&args, products.as_mut_ptr(), CELLS, scratch) };
-            let (pos, seq) = (query_pos[t], query_seq[t]);
-            for (i, out) in out.iter_mut().enumerate() {
-                let (at, seqs) = (cell_pos[first + i], cell_seqs[first + i]);
-                let seen = (0..=pos).contains(&at) && (0..64).contains(&seq) && seqs >> seq & 1 == 1;
-                let products = products.chunks_exact(CELLS).zip(&*by_head);
-                *out = match seen {
-                    true => products.map(|(p, w)| w * p[i].max(0.0)).sum(),
-                    false => f32::NEG_INFINITY,
-                };
+            let n_rows = if weights.is_some() { 1 } else { n_head };
+            for row in 0..n_rows {
+                let at = task.target.tile(t * n_rows + row, 1, cells.clone());
+                // SAFETY: `tile` says that this part of a row is there; no other member takes the piece, and operands do not overlap
+                // the result (see `Step::new`).
+                let out = unsafe { std::slice::from_raw_parts_mut(at, cells.len()) };
+                for (i, out) in out.iter_mut().enumerate() {
+                    *out = if !sight.sees(t, first + i) {
+                        f32::NEG_INFINITY
+                    } else if weights.is_some() {
+                        let products = products.chunks_exact(CELLS).zip(&*by_head);
+                        products.map(|(p, w)| w * p[i].max(0.0)).sum()
+                    } else {
+                        products[row * CELLS + i]
+                    };
+                }
             }
         }
     }

@@ -12,6 +12,7 @@ mod recur;
 mod reduce;
 mod rope;
 mod rows;
+mod select;
 mod wkv;
 
 use std::fmt;
@@ -121,7 +122,9 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
             let biases = (p.buckets != Buckets::None).then_some(7);
             dense_rows(1) && dense_rows(2) && (3..7).chain(selection).chain(biases).all(dense) && node.is_contiguous()
         }
-        Op::IndexScores => dense_rows(1) && (3..7).all(dense) && node.is_contiguous(),
+        Op::IndexScores => dense_rows(1) && (2..6).all(dense) && node.is_contiguous(),
+        Op::SelectBlocks(_) => (1..5).all(dense) && node.is_contiguous(),
+        Op::LastCells { .. } | Op::EarlierPositions { .. } => (0..4).all(dense) && node.is_contiguous(),
         Op::Recur(_) => (1..node.sources().count()).all(dense) && node.is_contiguous(),
         _ => node.is_contiguous(),
     };
@@ -146,6 +149,7 @@ pub(super) fn need(graph: &Graph, id: TensorId, n_members: usize) -> Need {
         Op::Rope(_) => rope::need(node),
         Op::Attention(_) => attention::need(graph, node, n_members),
         Op::IndexScores => index_scores::need(graph, node),
+        Op::SelectBlocks(_) => select::blocks_need(graph, node),
         Op::Recur(r) => recur::need(graph, node, r),
         Op::TopK { .. } | Op::TopMask { .. } => reduce::top_k_need(graph, node),
         _ => Need {
@@ -203,9 +207,14 @@ pub(super) fn run(task: Task<'_>) -> Result<(), Stop> {
         Op::Rope(p) => rope::rope(task, &p),
         Op::Attention(p) => attention::attention(task, &p)?,
         Op::IndexScores => index_scores::index_scores(task),
+        Op::SelectBlocks(blocks) => select::select_blocks(task, &blocks),
+        Op::LastCells { n } => select::last_cells(task, n),
+        Op::EarlierPositions { back, .. } => select::earlier_positions(task, back),
         Op::TopK { .. } => reduce::top_k(task),
         Op::TopMask { k } => reduce::top_mask(task, k),
         Op::DivIds { by } => reduce::div_ids(task, by),
+        Op::ToFloats => reduce::to_floats(task),
+        Op::NgramHash(hash) => rows::ngram_hash(task, &hash),
         Op::AttentionTemperature { scale, length, offset } => rope::attention_temperature(task, scale, length, offset),
         Op::SumRows => reduce::sum_rows(task),
         Op::Concat { dim } => layout::concat(task, usize::from(dim)),

@@ -29,7 +29,7 @@ fn lanes_of(graph: &Graph, node: &Tensor, recurrence: Recurrence) -> Lanes {
 /// Rows of decays.
 pub(super) fn need(graph: &Graph, node: &Tensor, recurrence: Recurrence) -> Need {
     let per_member = match recurrence {
-        Recurrence::ShortConv
+        Recurrence::ShortConv { .. }
         | Recurrence::Previous
         | Recurrence::Wkv6
         | Recurrence::Wkv7
@@ -49,8 +49,12 @@ pub(super) fn recur(task: Task<'_>, recurrence: Recurrence) -> Result<(), Fault>
         to: task.source(2).list(),
     };
     match recurrence {
-        Recurrence::ShortConv => {
-            let op = ShortConv::new(op(0), op(1));
+        Recurrence::ShortConv { dilation } => {
+            let op = ShortConv {
+                x: op(0),
+                weight: op(1),
+                dilation,
+            };
             walk.run(task, |turn| op.step(turn))
         }
         Recurrence::LinearAttention(p) => {
@@ -164,27 +168,25 @@ fn previous(x: Source<'_>, turn: Turn<'_>) {
 struct ShortConv<'a> {
     x: Source<'a>,
     weight: Source<'a>,
+    dilation: usize,
 }
 
-impl<'a> ShortConv<'a> {
-    fn new(x: Source<'a>, weight: Source<'a>) -> Self {
-        ShortConv { x, weight }
-    }
-
+impl ShortConv<'_> {
     fn step(&self, turn: Turn<'_>) {
         let (c, k) = (self.x.ne()[0], self.weight.ne()[0]);
         let (first, n) = (turn.lanes.start, turn.lanes.len());
         let x = self.x.floats(turn.t * c + first, n);
         let weights = self.weight.floats(first * k, n * k);
-        let each = turn.state.chunks_exact_mut(k - 1).zip(weights.chunks_exact(k));
+        let past = (k - 1) * self.dilation;
+        let each = turn.state.chunks_exact_mut(past).zip(weights.chunks_exact(k));
         for ((s, w), (&x, y)) in each.zip(x.iter().zip(turn.out)) {
             let mut sum = 0.0;
-            for (s, w) in s.iter().zip(w) {
-                sum += s * w;
+            for (j, w) in w[..k - 1].iter().enumerate() {
+                sum += s[j * self.dilation] * w;
             }
             *y = sum + x * w[k - 1];
             s.copy_within(1.., 0);
-            s[k - 2] = x;
+            s[past - 1] = x;
         }
     }
 }

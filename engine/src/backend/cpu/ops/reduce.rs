@@ -29,6 +29,15 @@ pub(super) fn div_ids(task: Task<'_>, by: usize) {
     }
 }
 
+pub(super) fn to_floats(task: Task<'_>) {
+    let ids = task.source(0);
+    for (i, out) in task.target.rows() {
+        for (i0, out) in out.iter_mut().enumerate() {
+            *out = ids.i32([i0, i[0], i[1], i[2]]) as f32;
+        }
+    }
+}
+
 pub(super) fn top_k(task: Task<'_>) {
     let (x, target) = (task.source(0), task.target);
     let n = x.ne()[0];

@@ -4,7 +4,7 @@ use kernels::GgmlType;
 
 use super::{Fault, Task, row_number};
 use crate::backend::cpu::view::RowIndex;
-use crate::graph::NO_ROW;
+use crate::graph::{NO_ROW, NgramHash};
 
 pub(super) fn get_rows(task: Task<'_>) -> Result<(), Fault> {
     let (table, ids) = (task.source(0), task.source(1));
@@ -42,6 +42,17 @@ pub(super) fn set_rows(task: Task<'_>) -> Result<(), Fault> {
         kernels::quantize_row(ty, source.row([t, 0, 0], task.scratch), out);
     }
     Ok(())
+}
+
+/// The hashes are one row and few: one member computes them.
+pub(super) fn ngram_hash(task: Task<'_>, hash: &NgramHash) {
+    let numbers = task.source(0);
+    for (_, out) in task.target.int_rows() {
+        for (t, row) in out.iter_mut().enumerate() {
+            let run = numbers.row([t, 0, 0], task.scratch);
+            *row = hash.row(|i| run[i]);
+        }
+    }
 }
 
 pub(super) fn add_id(task: Task<'_>) -> Result<(), Fault> {

@@ -1,4 +1,4 @@
-//! A construct that is reserved.
+//! A list that does not say "or more".
 
 arch_macros::arch! {
     name: "tiny";

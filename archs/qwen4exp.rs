@@ -1,0 +1,129 @@
+//! Qwen 4, experimental: layers of Qwen3.5 around several residual streams that each branch reads through low-rank gates and writes with
+//! weights of its own, embeddings of hashed runs of tokens in one layer, and attention to chosen blocks of tokens.
+
+arch_macros::arch! {
+    name: "qwen4exp";
+    like: "qwen35moe";
+
+    hparams {
+        check n_expert > 0, "expert_count is above 0";
+        scale_of_file: f32 = "attention.scale" or 0.0;
+        let kq_scale = if scale_of_file == 0.0 { 1.0 / sqrt(head_dim) } else { scale_of_file };
+        n_stream: usize = "hyper_connection.count";
+        n_low: usize = "hyper_connection.low_rank";
+        check n_stream > 1 && n_stream <= 64 && n_low > 0, "hyper_connection.count is 2 to 64, and hyper_connection.low_rank above 0";
+        // The layer with embeddings of runs, if there is one.
+        hash_layers: [usize; 0..] = "ple.layers";
+        let n_hashing = rust!(usize => hash_layers.len());
+        let hash_layer = rust!(usize => hash_layers.first().copied().unwrap_or(0));
+        let hashes = n_hashing > 0 && il == hash_layer;
+        check n_hashing <= 1 && hash_layer < n_layer, "ple.layers names at most one layer";
+        check !hashes || is_recurrent, "ple.layers names a layer of attention.recurrent_layers";
+        longest: usize = "ple.ngram_size" or 1;
+        per_length: usize = "ple.heads_per_ngram" or 0;
+        n_conv: usize = "ple.conv_kernel" or 0;
+        end: usize = "ple.eos_token_id" or 0;
+        width: usize = "embedding_length_per_layer_input" or 0;
+        let n_hash = (longest - 1) * per_length;
+        check n_hashing == 0 || longest > 1 && longest <= 8 && n_hash > 0 && n_hash <= 64 && n_conv > 1,
+              "ple.ngram_size is 2 to 8, ple.heads_per_ngram times one less 1 to 64, and ple.conv_kernel above 1";
+        check n_hashing == 0 || n_hash * width == n_embd, "embedding_length_per_layer_input of all heads is embedding_length";
+        multipliers: [usize; longest * n_hashing..] = "ple.layer_multipliers";
+        offsets: [usize; n_hash * n_hashing..] = "ple.head_offsets";
+        sizes: [usize; n_hash * n_hashing..] = "ple.head_vocab_sizes";
+        let n_hashed = rust!(usize => offsets.iter().zip(&sizes).take(n_hash).map(|(o, n)| o.saturating_add(*n)).max().unwrap_or(0));
+        n_chosen: usize = "attention.indexer.top_k";
+        block: [usize] = "attention.compress_ratios" or 0;
+        check block == 0 || block > 1 && n_chosen % block == 0, "attention.compress_ratios are above 1 and divide attention.indexer.top_k";
+    }
+
+    tensors {
+        without output_norm;
+        head_norm: vector "output_hc_norm" [n_embd, n_stream];
+        head_down: linear "output_hc_down" [n_stream * n_embd -> n_low];
+        head_up:   linear "output_hc_up"   [n_low -> n_stream * n_embd];
+        if n_hashing > 0 {
+            hash_embd: embed "per_layer_token_embd" [width, n_hashed..];
+        }
+
+        layer {
+            without attn_norm, ffn_norm, gate, up, down;
+            mixer_norm:   vector "hc_attn_norm"   [n_embd, n_stream];
+            mixer_down:   linear "hc_attn_down"   [n_stream * n_embd -> n_low];
+            mixer_up:     linear "hc_attn_up"     [n_low -> n_stream * n_embd];
+            mixer_inject: linear "hc_attn_inject" [n_stream * n_embd -> n_stream];
+            ffn_norm:     vector "hc_ffn_norm"    [n_embd, n_stream];
+            ffn_down:     linear "hc_ffn_down"    [n_stream * n_embd -> n_low];
+            ffn_up:       linear "hc_ffn_up"      [n_low -> n_stream * n_embd];
+            ffn_inject:   linear "hc_ffn_inject"  [n_stream * n_embd -> n_stream];
+            if hashes {
+                hash_key:   linear "ple_key"        [n_embd -> n_stream * n_embd];
+                hash_value: linear "ple_value"      [n_embd -> n_embd];
+                key_norm:   vector "ple_norm_key"   [n_embd, n_stream];
+                query_norm: vector "ple_norm_query" [n_embd, n_stream];
+                conv_norm:  vector "ple_norm_conv"  [n_embd, n_stream];
+                hash_conv:  vector "ple_conv1d"     [n_conv, n_stream * n_embd];
+            }
+            ignore "attn_q.bias", "attn_k.bias", "attn_v.bias"; // may be in a file; the model does not add them
+            ignore "indexer.q_proj", "indexer.k_proj", "indexer.q_norm", "indexer.k_norm";
+        }
+    }
+
+    fn read(h, lower = head_down, raise = head_up) {
+        sum_heads(heads(h * sigmoid(raise(silu(lower(h) / n_stream))), n_stream)) / n_stream
+    }
+
+    fn written(y, weights) {
+        repeat_heads(heads(y, 1), n_stream) * heads(sigmoid(weights / n_stream) * 2.0, n_stream)
+    }
+
+    // What runs of tokens add to the streams, as far as each stream asks for it.
+    fn recalled(x) {
+        let found = rust!([n_embd, T] => {
+            let table = b.present(&m.w.hash_embd);
+            b.ngram_embed(table, ::engine::build::NgramArgs {
+                longest: m.hp.longest, per_length: m.hp.per_length, multipliers: &m.hp.multipliers,
+                offsets: &m.hp.offsets, sizes: &m.hp.sizes, end: m.hp.end,
+            })
+        });
+        let key = rms_norm(heads(hash_key(found), n_stream), eps) * key_norm;
+        let fit = sum_rows(key * (rms_norm(x, eps) * query_norm)) / sqrt(n_embd);
+        let sign = clamp(fit * 1e38, -1.0, 1.0);
+        let value = repeat_heads(heads(hash_value(found), 1), n_stream) * sigmoid(sign * sqrt(clamp(abs(fit), 0.000001, 3e38)));
+        let normed = merge(rms_norm(value, eps) * conv_norm);
+        let before = rust!([n_stream * n_embd, T] => {
+            let w = b.present(&l.hash_conv);
+            b.dilated_conv(normed, w, m.hp.longest)
+        });
+        value + heads(silu(before), n_stream)
+    }
+
+    graph {
+        let x = repeat_heads(heads(token_embd[tokens], 1), n_stream);
+        for layer {
+            if hashes {
+                x += recalled(x);
+            }
+            let h = merge(rms_norm(x, eps) * mixer_norm);
+            let y = read(h, lower = mixer_down, raise = mixer_up);
+            let y = if is_recurrent {
+                remember(y, act = sigmoid)
+            } else if block > 0 {
+                attend(y, scale = kq_scale, up_to = n_chosen)
+            } else {
+                attend(y, scale = kq_scale)
+            };
+            x += written(y, mixer_inject(h));
+            let h = merge(rms_norm(x, eps) * ffn_norm);
+            if n_expert > 0 {
+                x += written(experts(read(h, lower = ffn_down, raise = ffn_up)), ffn_inject(h));
+            }
+        }
+        output(read(merge(rms_norm(x, eps) * head_norm)))
+    }
+
+    test {
+        n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2, interval: 2, d_conv: 4,
+        d_inner: 256, d_state: 128, n_value: 2, n_key: 2, n_stream: 4, n_low: 8, n_chosen: 131072
+    }
+}

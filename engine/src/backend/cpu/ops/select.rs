@@ -1,0 +1,225 @@
+//! The choice of blocks of positions whose cells a token attends to, and cells found by position.
+
+use std::cmp::Ordering;
+
+use super::{Need, Task};
+use crate::backend::cpu::scratch::take;
+use crate::graph::{BlockRule, Blocks, Graph, Tensor};
+
+/// Which cells hold what tokens may see.
+pub(super) struct Sight<'a> {
+    cell_pos: &'a [i32],
+    cell_seqs: &'a [i64],
+    pos: &'a [i32],
+    seq: &'a [i32],
+}
+
+impl<'a> Sight<'a> {
+    /// Positions and sets of cells, positions and sequences of tokens, from operand `first` on.
+    pub(super) fn new(task: &Task<'a>, first: usize) -> Sight<'a> {
+        Sight {
+            cell_pos: task.source(first).list(),
+            cell_seqs: task.source(first + 1).list(),
+            pos: task.source(first + 2).list(),
+            seq: task.source(first + 3).list(),
+        }
+    }
+
+    /// True if the cell holds the token's sequence, at whatever position.
+    fn shares(&self, t: usize, cell: usize) -> bool {
+        let seq = self.seq[t];
+        self.cell_pos[cell] >= 0 && (0..64).contains(&seq) && self.cell_seqs[cell] >> seq & 1 == 1
+    }
+
+    /// True if the cell holds the token's sequence at its position or before.
+    pub(super) fn sees(&self, t: usize, cell: usize) -> bool {
+        self.cell_pos[cell] <= self.pos[t] && self.shares(t, cell)
+    }
+
+    /// The first position of the token's sequence; 0 if no cell holds it.
+    fn first(&self, t: usize) -> i32 {
+        let cells = (0..self.cell_pos.len()).filter(|&cell| self.shares(t, cell));
+        cells.map(|cell| self.cell_pos[cell]).min().unwrap_or(0)
+    }
+}
+
+/// The number of no block, slot or cell.
+const NONE: i32 = -1;
+
+/// A table of blocks by number with open addressing, larger than there are cells, so that some slot stays empty.
+struct Table<'a> {
+    number: &'a mut [i32],
+    score: &'a mut [f32],
+    /// Cells of the block that the token sees.
+    n_cells: &'a mut [u32],
+    /// Slots in use, in the order of their first cells.
+    order: &'a mut [u32],
+    n_used: usize,
+}
+
+/// Stands for the number of cells of a chosen block.
+const CHOSEN: u32 = u32::MAX;
+
+impl<'a> Table<'a> {
+    fn new(scratch: &mut &'a mut [f32], n_kv: usize) -> Table<'a> {
+        let n_slots = n_slots(n_kv);
+        Table {
+            number: bytemuck::cast_slice_mut(take(scratch, n_slots)),
+            score: take(scratch, n_slots),
+            n_cells: bytemuck::cast_slice_mut(take(scratch, n_slots)),
+            order: bytemuck::cast_slice_mut(take(scratch, n_kv)),
+            n_used: 0,
+        }
+    }
+
+    fn clear(&mut self) {
+        self.number.fill(NONE);
+        self.n_used = 0;
+    }
+
+    /// The slot of a block, its own or the empty one that will be.
+    fn find(&self, number: i32) -> usize {
+        let mask = self.number.len() - 1;
+        let mut slot = number as usize & mask;
+        while self.number[slot] != number && self.number[slot] != NONE {
+            slot = (slot + 1) & mask;
+        }
+        slot
+    }
+
+    /// Counts a cell of a block, with its score if that is one of the block's; the block's slot.
+    fn add(&mut self, number: i32, score: Option<f32>) -> usize {
+        let slot = self.find(number);
+        if self.number[slot] == NONE {
+            self.number[slot] = number;
+            self.score[slot] = f32::NEG_INFINITY;
+            self.n_cells[slot] = 0;
+            self.order[self.n_used] = slot as u32;
+            self.n_used += 1;
+        }
+        self.n_cells[slot] += 1;
+        if let Some(score) = score {
+            self.score[slot] = self.score[slot].max(score);
+        }
+        slot
+    }
+
+    /// Chooses blocks for a token whose own is `own`.
+    fn choose(&mut self, blocks: &Blocks, own: i32) {
+        let Table {
+            number,
+            score,
+            n_cells,
+            order,
+            ..
+        } = self;
+        let order = &mut order[..self.n_used];
+        let is_local = |slot: usize| match blocks.rule {
+            BlockRule::Best { local } => (own.saturating_sub(number[slot]) as usize) < local,
+            BlockRule::Whole { .. } => false,
+        };
+        let is_candidate = |n_cells: u32| match blocks.rule {
+            BlockRule::Best { .. } => true,
+            BlockRule::Whole { .. } => n_cells as usize >= blocks.size,
+        };
+        let better = |&a: &u32, &b: &u32| {
+            let (a, b) = (a as usize, b as usize);
+            let by_number = number[a].cmp(&number[b]);
+            let candidates_first = is_candidate(n_cells[b]).cmp(&is_candidate(n_cells[a]));
+            candidates_first.then_with(|| match (is_local(a), is_local(b)) {
+                (true, true) => by_number.reverse(),
+                (true, false) => Ordering::Less,
+                (false, true) => Ordering::Greater,
+                (false, false) => score[b].total_cmp(&score[a]).then(by_number),
+            })
+        };
+        if blocks.k < order.len() {
+            order.select_nth_unstable_by(blocks.k, better);
+        }
+        let k = blocks.k.min(order.len());
+        let tail = blocks.rule == (BlockRule::Whole { tail: true });
+        for (rank, &slot) in order.iter().enumerate() {
+            let (number, n_cells) = (number[slot as usize], &mut n_cells[slot as usize]);
+            let chosen = match is_candidate(*n_cells) {
+                true => rank < k,
+                false => tail && number == own,
+            };
+            if chosen {
+                *n_cells = CHOSEN;
+            }
+        }
+    }
+}
+
+/// Slots of a table for blocks of so many cells.
+fn n_slots(n_kv: usize) -> usize {
+    (n_kv + 1).next_power_of_two()
+}
+
+/// The table, a slot for each cell, and a row of scores.
+pub(super) fn blocks_need(graph: &Graph, node: &Tensor) -> Need {
+    let n_kv = graph.tensor(node.source(0)).ne[0];
+    Need {
+        per_member: 3 * n_slots(n_kv) + 3 * n_kv,
+        shared: 0,
+    }
+}
+
+pub(super) fn select_blocks(task: Task<'_>, blocks: &Blocks) {
+    let (scores, sight) = (task.source(0), Sight::new(&task, 1));
+    let [n_kv, _, n_rows, _] = scores.ne();
+    let n_tokens = sight.pos.len();
+    // Positions are i32: in larger blocks all of them are in one.
+    let size = i32::try_from(blocks.size).unwrap_or(i32::MAX);
+    let mut scratch = task.scratch;
+    let mut table = Table::new(&mut scratch, n_kv);
+    let slots: &mut [i32] = bytemuck::cast_slice_mut(take(&mut scratch, n_kv));
+    for (i, out) in task.target.int_rows() {
+        let t = if n_rows == n_tokens { i[1] } else { i[0] };
+        let scores = scores.row(i, scratch);
+        let origin = match blocks.rule {
+            BlockRule::Best { .. } => 0,
+            BlockRule::Whole { .. } => sight.first(t),
+        };
+        table.clear();
+        for (cell, slot) in slots.iter_mut().enumerate() {
+            *slot = NONE;
+            if sight.sees(t, cell) {
+                let at = sight.cell_pos[cell] - origin;
+                let counts = matches!(blocks.rule, BlockRule::Best { .. }) || at % size == size - 1;
+                *slot = table.add(at / size, counts.then_some(scores[cell])) as i32;
+            }
+        }
+        table.choose(blocks, sight.pos[t].saturating_sub(origin) / size);
+        let is_chosen = |slot: i32| usize::try_from(slot).is_ok_and(|slot| table.n_cells[slot] == CHOSEN);
+        let chosen = (0..n_kv).filter(|&cell| is_chosen(slots[cell]));
+        out.fill(NONE);
+        out.iter_mut().zip(chosen).for_each(|(out, cell)| *out = cell as i32);
+    }
+}
+
+pub(super) fn last_cells(task: Task<'_>, n: usize) {
+    let sight = Sight::new(&task, 0);
+    for (i, out) in task.target.int_rows() {
+        let t = i[0];
+        out.fill(NONE);
+        for cell in (0..sight.cell_pos.len()).filter(|&cell| sight.sees(t, cell)) {
+            let back = (sight.pos[t] - sight.cell_pos[cell]) as usize;
+            if back < n && out[n - 1 - back] == NONE {
+                out[n - 1 - back] = cell as i32;
+            }
+        }
+        out.iter_mut().for_each(|cell| *cell = (*cell).max(0));
+    }
+}
+
+pub(super) fn earlier_positions(task: Task<'_>, back: usize) {
+    let positions: &[i32] = task.source(0).list();
+    // The rules say that it fits.
+    let back = back as i32;
+    for (_, out) in task.target.int_rows() {
+        for (out, &pos) in out.iter_mut().zip(positions) {
+            *out = pos.saturating_sub(back);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Scores of cells and the choice among them as their definitions read.
+
+use std::collections::BTreeMap;
+
+use super::array::{Array, Ints};
+use super::ops::dot;
+use crate::graph::{BlockRule, Blocks};
+
+/// Positions and sequence sets of cells, positions and sequences of tokens.
+pub(super) struct Lists {
+    pub(super) cell_pos: Ints,
+    pub(super) cell_seqs: Ints,
+    pub(super) pos: Ints,
+    pub(super) seq: Ints,
+}
+
+impl Lists {
+    /// Does cell `j` hold the sequence of token `t`?
+    fn shares(&self, t: usize, j: usize) -> bool {
+        let seq = self.seq.data[t];
+        self.cell_pos.data[j] >= 0 && (0..64).contains(&seq) && self.cell_seqs.data[j] >> seq & 1 == 1
+    }
+
+    /// The cells that token `t` sees, and their positions.
+    fn seen(&self, t: usize) -> impl Iterator<Item = (usize, i64)> {
+        let cells = self.cell_pos.data.iter().copied().enumerate();
+        cells.filter(move |&(j, pos)| self.shares(t, j) && pos <= self.pos.data[t])
+    }
+}
+
+/// [`crate::graph::Op::IndexScores`].
+pub(super) fn index_scores(q: &Array, k: &Array, lists: &Lists, weights: Option<&Array>) -> Array {
+    let ([_, n_head, n_tokens, _], n_kv) = (q.ne, k.ne[2]);
+    let sees = |t: usize, j: usize| lists.shares(t, j) && lists.cell_pos.data[j] <= lists.pos.data[t];
+    let product = |h: usize, t: usize, j: usize| dot(q.row([0, h, t, 0]), k.row([0, 0, j, 0]));
+    match weights {
+        None => q.derive([n_kv, n_head, n_tokens, 1], |[j, h, t, _]| match sees(t, j) {
+            true => product(h, t, j),
+            false => f64::NEG_INFINITY,
+        }),
+        Some(weights) => q.derive([n_kv, n_tokens, 1, 1], |[j, t, ..]| match sees(t, j) {
+            true => (0..n_head)
+                .map(|h| weights.at([h, t, 0, 0]) * product(h, t, j).max(0.0))
+                .sum(),
+            false => f64::NEG_INFINITY,
+        }),
+    }
+}
+
+fn wide(n: usize) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+/// What is known of a block of positions.
+struct Block {
+    score: f64,
+    n_cells: usize,
+}
+
+/// [`crate::graph::Op::SelectBlocks`].
+pub(super) fn select_blocks(scores: &Array, lists: &Lists, blocks: &Blocks) -> Ints {
+    let [n_kv, a, b, _] = scores.ne;
+    let ne = [blocks.n_cells(n_kv), a, b, 1];
+    let by_head = b == lists.pos.ne[0];
+    let mut data = scores.data.scratch().take(ne.iter().product());
+    for (row, out) in data.chunks_exact_mut(ne[0]).enumerate() {
+        let (i1, i2) = (row % a, row / a);
+        let t = if by_head { i2 } else { i1 };
+        let origin = match blocks.rule {
+            BlockRule::Best { .. } => 0,
+            BlockRule::Whole { .. } => (0..n_kv)
+                .filter(|&j| lists.shares(t, j))
+                .map(|j| lists.cell_pos.data[j])
+                .min()
+                .unwrap_or(0),
+        };
+        let block_of = |pos: i64| (pos - origin) / wide(blocks.size);
+        let chosen = chosen_blocks(
+            lists.seen(t),
+            scores.row([0, i1, i2, 0]),
+            blocks,
+            origin,
+            block_of(lists.pos.data[t]),
+        );
+        let cells = lists.seen(t).filter(|&(_, pos)| chosen.contains(&block_of(pos)));
+        out.fill(-1);
+        out.iter_mut().zip(cells).for_each(|(out, (j, _))| *out = j as i64);
+    }
+    Ints { ne, data }
+}
+
+/// The numbers of the chosen blocks of the token whose own is `own`.
+fn chosen_blocks(
+    seen: impl Iterator<Item = (usize, i64)>,
+    scores: &[f32],
+    blocks: &Blocks,
+    origin: i64,
+    own: i64,
+) -> Vec<i64> {
+    let size = wide(blocks.size);
+    let mut all = BTreeMap::new();
+    for (j, pos) in seen {
+        let none = Block {
+            score: f64::NEG_INFINITY,
+            n_cells: 0,
+        };
+        let block = all.entry((pos - origin) / size).or_insert(none);
+        block.n_cells += 1;
+        let counts = matches!(blocks.rule, BlockRule::Best { .. }) || (pos - origin) % size == size - 1;
+        if counts {
+            block.score = block.score.max(f64::from(scores[j]));
+        }
+    }
+    // Best first; what is local before all else, the latest first.
+    let mut order: Vec<(bool, f64, i64)> = Vec::new();
+    for (&number, block) in &all {
+        match blocks.rule {
+            BlockRule::Best { local } if own - number < wide(local) => order.push((true, number as f64, number)),
+            BlockRule::Whole { .. } if block.n_cells < blocks.size => {}
+            _ => order.push((false, block.score, number)),
+        }
+    }
+    order.sort_by(|a, b| b.0.cmp(&a.0).then(b.1.total_cmp(&a.1)).then(a.2.cmp(&b.2)));
+    let mut chosen: Vec<_> = order.iter().take(blocks.k).map(|&(.., number)| number).collect();
+    let incomplete = all.get(&own).is_some_and(|block| block.n_cells < blocks.size);
+    if blocks.rule == (BlockRule::Whole { tail: true }) && incomplete {
+        chosen.push(own);
+    }
+    chosen
+}
+
+/// [`crate::graph::Op::LastCells`].
+pub(super) fn last_cells(lists: &Lists, n: usize) -> Ints {
+    let (n_kv, n_tokens) = (lists.cell_pos.ne[0], lists.pos.ne[0]);
+    let mut data = lists.pos.data.scratch().take(n * n_tokens);
+    for (i, out) in data.iter_mut().enumerate() {
+        let (t, at) = (i / n, lists.pos.data[i / n] - (n - 1 - i % n) as i64);
+        let cell = (0..n_kv).find(|&j| lists.shares(t, j) && lists.cell_pos.data[j] == at);
+        *out = cell.unwrap_or(0) as i64;
+    }
+    let ne = [n, n_tokens, 1, 1];
+    Ints { ne, data }
+}
+
+/// [`crate::graph::Op::EarlierPositions`].
+pub(super) fn earlier_positions(positions: &Ints, back: usize, n_axes: usize) -> Ints {
+    let n = positions.ne[0];
+    let mut data = positions.data.scratch().take(n * n_axes);
+    data.iter_mut()
+        .enumerate()
+        .for_each(|(i, out)| *out = positions.data[i % n] - back as i64);
+    let ne = [n, n_axes, 1, 1];
+    Ints { ne, data }
+}

@@ -1,0 +1,89 @@
+//! Embeddings of runs of tokens, found by hashes instead of one row each.
+
+use super::Builder;
+use crate::graph::{NgramHash, TensorId};
+use crate::model::Embed;
+
+/// What [`Builder::ngram_embed`] takes beside its table.
+#[derive(Clone, Copy, Debug)]
+pub struct NgramArgs<'a> {
+    /// Tokens of the longest run.
+    pub longest: usize,
+    /// Factor of each token of a run, the present one's first.
+    pub multipliers: &'a [usize],
+    /// Heads for runs of each length.
+    pub per_length: usize,
+    /// First row of each head, those for runs of two tokens first.
+    pub offsets: &'a [usize],
+    /// Rows of each head.
+    pub sizes: &'a [usize],
+    /// The token that ends a text.
+    pub end: usize,
+}
+
+impl NgramArgs<'_> {
+    /// How many heads there are: some for each length from two tokens on.
+    fn n_heads(&self) -> usize {
+        let n_lengths = self.longest.saturating_sub(1);
+        n_lengths.saturating_mul(self.per_length)
+    }
+
+    /// The hash of a head; `None` if the numbers are no hash into a table of `n_rows`.
+    fn hash(&self, head: usize, n_rows: usize) -> Option<NgramHash> {
+        let mut multipliers = [0; NgramHash::MAX];
+        let factors = self.multipliers.get(..self.longest)?;
+        for (to, &factor) in multipliers.get_mut(..self.longest)?.iter_mut().zip(factors) {
+            *to = factor as u64;
+        }
+        let (first, size) = (*self.offsets.get(head)?, *self.sizes.get(head)?);
+        let hash = NgramHash {
+            n: 2 + head / self.per_length,
+            multipliers,
+            end: u32::try_from(self.end).ok()?,
+            first: u32::try_from(first).ok()?,
+            size: u32::try_from(size).ok()?,
+        };
+        (first.checked_add(size)? <= n_rows && hash.is_sound()).then_some(hash)
+    }
+}
+
+impl Builder<'_> {
+    /// For each token the rows of `table` `[n, rows]` that the runs of tokens ending in it hash to, see
+    /// [`Op::NgramHash`](crate::graph::Op::NgramHash), one after the other: `[n * heads, T]`. The layer keeps the tokens before.
+    pub fn ngram_embed(&mut self, table: Embed, args: NgramArgs<'_>) -> TensorId {
+        let rows = self.leaf(table.0);
+        let tokens = self.tokens();
+        let n_rows = self.g.tensor(rows).ne[1];
+        let numbers = self.token_numbers(tokens, args.longest.min(NgramHash::MAX));
+        let mut joined = None;
+        for head in 0..args.n_heads() {
+            let Some(hash) = args.hash(head, n_rows) else {
+                self.fail_no_hash(head, n_rows);
+                break;
+            };
+            let ids = self.g.ngram_hash(numbers, hash);
+            let ids = self.ok(ids, tokens);
+            let x = self.g.get_rows(rows, ids);
+            let x = self.ok(x, numbers);
+            let x = self.adapt_rows(table.0, ids, x);
+            joined = Some(joined.map_or(x, |before| self.concat(before, x, 0)));
+        }
+        joined.unwrap_or(numbers)
+    }
+
+    /// The ids of each token and of the `n - 1` before it, plus one, 0 where there is none: f32 `[n, T]`.
+    fn token_numbers(&mut self, tokens: TensorId, n: usize) -> TensorId {
+        let n_tokens = self.n_tokens();
+        let ids = self.g.reshape(tokens, [1, n_tokens, 1, 1]);
+        let ids = self.ok(ids, tokens);
+        let ids = self.g.to_floats(ids);
+        let ids = self.ok(ids, tokens);
+        let mut last = self.shift(ids, 1.0);
+        let mut all = last;
+        for _ in 1..n {
+            last = self.previous(last);
+            all = self.concat(all, last, 0);
+        }
+        all
+    }
+}

@@ -1,0 +1,117 @@
+//! Sparse attention: an indexer's keys beside those of attention, and the choice of cells or blocks of positions by its scores.
+
+use super::Builder;
+use super::attention::AttentionArgs;
+use crate::graph::{BlockRule, Blocks, TensorId, Window};
+
+impl Builder<'_> {
+    /// The cells of the `n` largest scores that an indexer with queries `q [d, h, T]`, the key `k [d, 1, T]` of each token, which the layer
+    /// stores, and head weights `weights [h, T]` gives to what each token sees: i32 `[at most n, T]`, in no order. Where fewer are seen, the
+    /// rest are cells that attention hides anyway. With `ratio` keys are those of groups of so many tokens, as in
+    /// [`AttentionArgs::compressed`].
+    pub fn index_cells(
+        &mut self,
+        q: TensorId,
+        k: TensorId,
+        weights: TensorId,
+        n: usize,
+        ratio: Option<usize>,
+    ) -> TensorId {
+        let window = ratio.map_or(Window::None, |n| Window::Compressed(n.max(1)));
+        let (scores, _) = self.index_scores(q, k, Some(weights), window);
+        let n_kv = self.g.tensor(scores).ne[0];
+        let cells = self.g.top_k(scores, n.min(n_kv));
+        self.chosen(cells, q)
+    }
+
+    /// The cells of the `n` blocks of `size` positions in which a product of `q [d, h, T]` and the key `k [d, 1, T]`, which the layer stores,
+    /// is largest, by head: i32 `[at most n * size, h, T]`. The `local` last blocks up to the token's are among them.
+    pub fn index_blocks(&mut self, q: TensorId, k: TensorId, n: usize, size: usize, local: usize) -> TensorId {
+        let rule = BlockRule::Best { local };
+        self.index_by(q, k, None, Blocks { size, k: n, rule })
+    }
+
+    /// The cells of the `n / size` whole blocks of `size` positions that score highest: as [`Builder::index_cells`] scores, with the key `k [d, 1, T]`
+    /// of each block's last token, which the layer stores. With `tail` also those of the block that is not whole yet. i32
+    /// `[at most n + size - 1, T]`.
+    pub fn index_pools(
+        &mut self,
+        q: TensorId,
+        k: TensorId,
+        weights: TensorId,
+        n: usize,
+        size: usize,
+        tail: bool,
+    ) -> TensorId {
+        let (rule, n) = (BlockRule::Whole { tail }, n.checked_div(size).unwrap_or(0));
+        self.index_by(q, k, Some(weights), Blocks { size, k: n, rule })
+    }
+
+    /// What the last indexer chose: for layers without one of their own.
+    pub fn indexed_cells(&mut self) -> TensorId {
+        let cells = self.selection;
+        self.present(&cells)
+    }
+
+    /// `x [c, T]` of each token and of the `n - 1` before it in its sequence, earliest first, which the layer stores: `[c, n, T]`. Where the
+    /// sequence has no such position it is some other token's.
+    pub fn last_tokens(&mut self, x: TensorId, n: usize) -> TensorId {
+        let rows = self.heads(x, 1);
+        let (rows, lists) = self.remember_keys(rows, Window::None);
+        let ids = self.g.last_cells(n, lists);
+        let ids = self.ok(ids, x);
+        let [c, n_tokens, ..] = self.g.tensor(x).ne;
+        let n_kv = self.g.tensor(rows).ne[2];
+        let table = self.g.reshape(rows, [c, n_kv, 1, 1]);
+        let table = self.ok(table, x);
+        let list = self.g.reshape(ids, [n * n_tokens, 1, 1, 1]);
+        let list = self.ok(list, x);
+        let found = self.g.get_rows(table, list);
+        let found = self.ok(found, x);
+        let found = self.g.reshape(found, [c, n, n_tokens, 1]);
+        self.ok(found, x)
+    }
+
+    fn index_by(&mut self, q: TensorId, k: TensorId, weights: Option<TensorId>, blocks: Blocks) -> TensorId {
+        let (scores, [cell_pos, cell_seq, pos, seq]) = self.index_scores(q, k, weights, Window::None);
+        let cells = self.g.select_blocks(blocks, [scores, cell_pos, cell_seq, pos, seq]);
+        self.chosen(cells, q)
+    }
+
+    fn chosen(&mut self, cells: Result<TensorId, crate::graph::ShapeError>, instead: TensorId) -> TensorId {
+        let cells = self.ok(cells, instead);
+        self.selection = Some(cells);
+        cells
+    }
+
+    /// Stores the keys and scores all that are there; with the lists of cells and tokens.
+    fn index_scores(
+        &mut self,
+        q: TensorId,
+        k: TensorId,
+        weights: Option<TensorId>,
+        window: Window,
+    ) -> (TensorId, [TensorId; 4]) {
+        let (keys, lists @ [cell_pos, cell_seq, pos, seq]) = self.remember_keys(k, window);
+        let src = [q, keys, cell_pos, cell_seq, pos, seq, weights.unwrap_or(q)];
+        let n_src = if weights.is_some() { 7 } else { 6 };
+        let scores = self.g.index_scores(&src[..n_src]);
+        let scores = self.ok(scores, q);
+        self.name(scores, "index_scores");
+        (scores, lists)
+    }
+
+    /// Stores keys without values: all that are there, with positions and sets of cells, positions and sequences of tokens.
+    fn remember_keys(&mut self, k: TensorId, window: Window) -> (TensorId, [TensorId; 4]) {
+        let args = AttentionArgs {
+            v_in_k: Some(0),
+            window,
+            ..AttentionArgs::default()
+        };
+        let (keys, _, cells) = self.remember(k, None, &args);
+        (
+            keys,
+            [cells.positions, cells.sequences, self.positions(), self.sequences()],
+        )
+    }
+}
