@@ -40,13 +40,7 @@ arch_macros::arch! {
             attn_norm, ffn_norm: vector [n_embd];
             use hyper_connections;
             if is_recurrent {
-                use delta_attention;
-                decay_a: linear "ssm_f_a"     [n_embd -> d_kda];
-                decay_b: linear "ssm_f_b"     [d_kda -> n_head_max * d_kda];
-                dt_bias: raw    "ssm_dt.bias" [n_head_max * d_kda];
-                a:       raw    "ssm_a"       [n_head_max];
-                gate_a:  linear "ssm_g_a"     [n_embd -> d_kda];
-                gate_b:  linear "ssm_g_b"     [d_kda -> n_head_max * d_kda];
+                use delta_attention, low_rank_decay, low_rank_gate;
             } else {
                 q_a:       linear   "attn_q_a"       [n_embd -> q_rank];
                 q_a_norm:  vector   "attn_q_a_norm"  [q_rank];
@@ -105,14 +99,8 @@ arch_macros::arch! {
             let weights = attn_streams(rms_norm(merge(x), eps));
             let h = rms_norm(read(x, weights, attn_base, attn_scale), attn_norm, eps);
             let y = if is_recurrent {
-                let decay = decay_b(decay_a(h)) + dt_bias;
-                let rate = heads(a, n_head_max);
-                let decay = if min_decay < 0.0 {
-                    sigmoid(heads(decay, n_head_max) * -rate) * min_decay
-                } else {
-                    heads(softplus(decay), n_head_max) * rate
-                };
-                wy(sigmoid(gate_b(gate_a(h))) * remember(h, decay, l2_eps = 0.000001))
+                let decay = decays(h, heads(a, n_head_max), bound = min_decay);
+                wy(opened(h) * remember(h, decay, l2_eps = 0.000001))
             } else {
                 attend_latent(h)
             };

@@ -81,6 +81,39 @@ impl Configuration {
         c.settle().then_some(c)
     }
 
+    /// With more layers, of the kinds of the first ones, and other values of keys, written without the architecture's name. `None` where that is
+    /// refused.
+    pub fn changed(&self, more_layers: usize, keys: &[(&str, Value)]) -> Option<Configuration> {
+        let mut c = self.clone();
+        if more_layers > 0 {
+            c.add_layers(more_layers)?;
+        }
+        for (key, value) in keys {
+            let key = c.key(key);
+            c.metadata.insert(key, value.clone());
+        }
+        if !c.settle() {
+            return None;
+        }
+        // What a layer may hold and does not use, other engines refuse: an indexer, and biases of another kind of attention.
+        let old = self.number("block_count")?;
+        for il in 0..old + more_layers {
+            let (prefix, repeated) = (format!("blk.{il}.attn_"), format!("blk.{}.attn_", il % old));
+            let is_new = |name: &str| {
+                let same = name.strip_prefix(&prefix).map(|rest| format!("{repeated}{rest}"));
+                same.is_some_and(|same| name.ends_with(".bias") && self.tensors.iter().all(|(n, _)| *n != same))
+            };
+            c.tensors.retain(|(name, _)| !is_new(name));
+            let mut fewer = c.clone();
+            let indexer = format!("blk.{il}.indexer");
+            fewer.tensors.retain(|(name, _)| !name.starts_with(&indexer));
+            if fewer.errors().is_some_and(|errors| errors.is_empty()) {
+                c = fewer;
+            }
+        }
+        Some(c)
+    }
+
     fn key(&self, key: &str) -> String {
         format!("{}.{key}", self.arch)
     }

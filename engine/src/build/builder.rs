@@ -549,18 +549,6 @@ impl<'a> Builder<'a> {
         self.ok(y, x)
     }
 
-    /// Softmax over the heads of `x` `[d, n, T]`.
-    pub fn softmax_heads(&mut self, x: TensorId) -> TensorId {
-        const SWAPPED: [usize; 4] = [1, 0, 2, 3];
-        let by_head = self.g.permute(x, SWAPPED);
-        let by_head = self.ok(by_head, x);
-        let by_head = self.dense(by_head);
-        let y = self.softmax(by_head);
-        let y = self.g.permute(y, SWAPPED);
-        let y = self.ok(y, x);
-        self.dense(y)
-    }
-
     /// Sum over dimension 0.
     pub fn sum_rows(&mut self, x: TensorId) -> TensorId {
         let y = self.g.sum_rows(x);

@@ -8,7 +8,6 @@ mod adapt;
 mod attention;
 mod builder;
 mod depth;
-mod ffn;
 mod inputs;
 mod linear_attention;
 mod moe;

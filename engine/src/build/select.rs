@@ -72,6 +72,18 @@ impl Builder<'_> {
         self.ok(found, x)
     }
 
+    /// Softmax over the heads of `x` `[d, n, T]`.
+    pub fn softmax_heads(&mut self, x: TensorId) -> TensorId {
+        const SWAPPED: [usize; 4] = [1, 0, 2, 3];
+        let by_head = self.g.permute(x, SWAPPED);
+        let by_head = self.ok(by_head, x);
+        let by_head = self.dense(by_head);
+        let y = self.softmax(by_head);
+        let y = self.g.permute(y, SWAPPED);
+        let y = self.ok(y, x);
+        self.dense(y)
+    }
+
     fn index_by(&mut self, q: TensorId, k: TensorId, weights: Option<TensorId>, blocks: Blocks) -> TensorId {
         let (scores, [cell_pos, cell_seq, pos, seq]) = self.index_scores(q, k, weights, Window::None);
         let cells = self.g.select_blocks(blocks, [scores, cell_pos, cell_seq, pos, seq]);

@@ -1,0 +1,224 @@
+//! Attention to chosen cells, blocks or pools, and experts chosen by groups, against recorded logits of configurations in which the choice
+//! leaves something out.
+
+use engine::conformance::{CheckParams, Fixture};
+use engine::gguf::{Array, Gguf, Value};
+use engine::model::Model;
+use tests::variation::Configuration;
+use tests::{data_dir, exact, fixture};
+
+/// A configuration: a fixture with more layers and other values of keys.
+struct Recording {
+    name: &'static str,
+    fixture: &'static str,
+    more_layers: usize,
+    keys: &'static [(&'static str, Key)],
+    /// Keys under which nothing is left out.
+    all: &'static [(&'static str, Key)],
+}
+
+#[derive(Clone, Copy)]
+enum Key {
+    N(u32),
+    Flag(bool),
+    List(&'static [u32]),
+}
+
+use Key::{Flag, List, N};
+
+const HEADS: (&str, Key) = ("attention.indexer.head_count", N(8));
+const TOP_K: &str = "attention.indexer.top_k";
+const TYPES: &str = "attention.indexer.types";
+const BLOCK: &str = "attention.indexer.block_size";
+const LOCAL: &str = "attention.indexer.local_blocks";
+const POOL: &str = "attention.indexer.kpool";
+const TAIL: &str = "attention.indexer.kpool_select_tail";
+const GROUPS: &str = "expert_group_count";
+const GROUPS_USED: &str = "expert_group_used_count";
+const ALL_CELLS: &[(&str, Key)] = &[(TOP_K, N(4800))];
+const ALL_EXPERTS: &[(&str, Key)] = &[(GROUPS_USED, N(4))];
+
+const fn of(
+    name: &'static str,
+    fixture: &'static str,
+    more_layers: usize,
+    keys: &'static [(&'static str, Key)],
+) -> Recording {
+    let all = ALL_CELLS;
+    Recording {
+        name,
+        fixture,
+        more_layers,
+        keys,
+        all,
+    }
+}
+
+const fn experts(name: &'static str, fixture: &'static str, keys: &'static [(&'static str, Key)]) -> Recording {
+    let (more_layers, all) = (1, ALL_EXPERTS);
+    Recording {
+        name,
+        fixture,
+        more_layers,
+        keys,
+        all,
+    }
+}
+
+const RECORDINGS: &[Recording] = &[
+    of(
+        "minimax-m3-4",
+        "minimax-m3-moe",
+        1,
+        &[(TOP_K, N(3)), (BLOCK, N(4)), (LOCAL, N(1))],
+    ),
+    of(
+        "minimax-m3-5",
+        "minimax-m3-moe",
+        0,
+        &[(TOP_K, N(6)), (BLOCK, N(5)), (LOCAL, N(2))],
+    ),
+    of(
+        "minimax-m3-16",
+        "minimax-m3-moe",
+        2,
+        &[
+            (TOP_K, N(2)),
+            (BLOCK, N(16)),
+            (LOCAL, N(0)),
+            ("attention.head_count", N(6)),
+        ],
+    ),
+    of(
+        "glm5-next-4",
+        "glm5-next-moe",
+        2,
+        &[HEADS, (TOP_K, N(12)), (POOL, N(4))],
+    ),
+    of(
+        "glm5-next-8",
+        "glm5-next-moe",
+        4,
+        &[HEADS, (TOP_K, N(32)), (POOL, N(8)), (TYPES, List(&[1, 0, 0, 0, 1, 0]))],
+    ),
+    of(
+        "glm5-next-3",
+        "glm5-next-moe",
+        1,
+        &[HEADS, (TOP_K, N(15)), (POOL, N(3)), (TAIL, Flag(false))],
+    ),
+    of("deepseek32-8", "deepseek32-moe", 1, &[HEADS, (TOP_K, N(8))]),
+    of(
+        "glm-dsa-10",
+        "glm-dsa-moe",
+        2,
+        &[HEADS, (TOP_K, N(10)), (TYPES, List(&[1, 0, 1, 0]))],
+    ),
+    of("dots3note-12", "dots3note-moe", 2, &[HEADS, (TOP_K, N(12))]),
+    of("hy_v4-9", "hy_v4-moe", 2, &[HEADS, (TOP_K, N(9))]),
+    experts(
+        "bailingmoe2-groups",
+        "bailingmoe2-moe",
+        &[
+            ("expert_count", N(16)),
+            ("expert_used_count", N(3)),
+            (GROUPS, N(4)),
+            (GROUPS_USED, N(2)),
+        ],
+    ),
+    experts(
+        "deepseek2-groups",
+        "deepseek2-moe",
+        &[
+            ("expert_count", N(12)),
+            ("expert_used_count", N(4)),
+            (GROUPS, N(4)),
+            (GROUPS_USED, N(1)),
+        ],
+    ),
+];
+
+impl Recording {
+    /// The configuration, with these keys beside its own.
+    fn configuration(&self, more: &[(&'static str, Key)]) -> Configuration {
+        let plain =
+            Configuration::of(&Gguf::open_header(&fixture(self.fixture).header).expect("the fixture is readable"));
+        let value = |key| match key {
+            N(n) => Value::U32(n),
+            Flag(on) => Value::Bool(on),
+            List(list) => Value::Array(Array::U32(list.to_vec())),
+        };
+        let keys: Vec<_> = self.keys.iter().chain(more).map(|&(key, v)| (key, value(v))).collect();
+        plain.changed(self.more_layers, &keys).expect("the keys are accepted")
+    }
+
+    fn recorded(&self) -> Fixture {
+        let dir = data_dir().join("selections");
+        Fixture {
+            name: self.name.to_owned(),
+            header: dir.join(format!("{}.header.gguf", self.name)),
+            logits: dir.join(format!("{}.logits", self.name)),
+        }
+    }
+}
+
+/// Every file of the folder is of a recording, and every recording there.
+#[test]
+fn recordings_are_complete() {
+    let fixtures = engine::conformance::fixtures(&data_dir().join("selections")).expect("the folder is readable");
+    let mut found: Vec<_> = fixtures.into_iter().map(|f| f.name).collect();
+    let mut expected: Vec<_> = RECORDINGS.iter().map(|r| r.name.to_owned()).collect();
+    found.sort();
+    expected.sort();
+    assert_eq!(found, expected);
+}
+
+/// However a batch is cut. With the choice left out the error is a million times the limit: what is compared depends on it.
+#[test]
+fn choices_are_those_that_were_recorded() {
+    const LIMIT: f64 = 1e-8;
+    let mut faults = Vec::new();
+    for recording in RECORDINGS {
+        let recorded = recording.recorded();
+        for n_ubatch in [96, 17, 1] {
+            let mut params: CheckParams = exact();
+            params.context.n_ubatch = n_ubatch;
+            (params.context.n_threads, params.context.n_threads_batch) = (1, 1);
+            let nmse = recorded.nmse(archs::ALL, &params).expect("the recording is readable");
+            println!("{} in pieces of {n_ubatch}: {nmse:.1e}", recording.name);
+            if nmse.is_nan() || nmse > LIMIT {
+                faults.push(format!("{} in pieces of {n_ubatch}: {nmse:.1e}", recording.name));
+            }
+        }
+        let all = recording.configuration(recording.all).file(true);
+        let file = engine::gguf::GgufFile::from_bytes("all.gguf", &all).expect("a sound file");
+        let model = Model::from_file(file, archs::ALL, &exact().load).expect("the model loads");
+        let nmse = recorded
+            .nmse_of(model.into(), &exact().context)
+            .expect("it is computed");
+        println!("{} with everything: {nmse:.1e}", recording.name);
+        if nmse.is_nan() || nmse < 1e6 * LIMIT {
+            faults.push(format!("{} with everything: {nmse:.1e}", recording.name));
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// Writes every recording as a file with seeded weights, `NAME.gguf`, and its header, for an
+/// engine that records logits: `LLAMA_SELECTIONS=DIR cargo test -p llama-tests --test selections -- --ignored`.
+#[test]
+#[ignore = "writes files"]
+fn write_recordings() {
+    let folder = std::env::var_os("LLAMA_SELECTIONS").expect("LLAMA_SELECTIONS names a folder");
+    let folder = std::path::PathBuf::from(folder);
+    for recording in RECORDINGS {
+        let bytes = recording.configuration(&[]).file(true);
+        let header = Gguf::parse_header(&bytes).expect("a sound file").data_offset();
+        let write = |ending: &str, bytes: &[u8]| {
+            let path = folder.join(format!("{}.{ending}", recording.name));
+            std::fs::write(path, bytes).expect("the folder is writable");
+        };
+        write("gguf", &bytes);
+        write("header.gguf", &bytes[..header]);
+    }
+}
