@@ -27,13 +27,10 @@ arch_macros::arch! {
             attn_norm, ffn_norm: vector [n_embd];
             use self_attention;
             attn_post_norm: vector "attn_output_norm" [n_embd];
-            router:     linear  "ffn_gate_inp"  [n_embd -> n_expert];
+            use experts(width = n_ff_exp);
             gate_exps?: experts "ffn_gate_exps" [n_embd -> n_ff_exp; n_expert];
-            up_exps:    experts "ffn_up_exps"   [n_embd -> n_ff_exp; n_expert];
-            down_exps:  experts "ffn_down_exps" [n_ff_exp -> n_embd; n_expert];
-            gate?:      linear  "ffn_gate"      [n_embd -> n_ff];
-            up?:        linear  "ffn_up"        [n_embd -> n_ff];
-            down?:      linear  "ffn_down"      [n_ff -> n_embd];
+            gate?, up?: linear "ffn_gate", "ffn_up" [n_embd -> n_ff];
+            down?:      linear "ffn_down"           [n_ff -> n_embd];
             ffn_post_norm: vector "layer_output_norm" [n_embd] or "post_ffw_norm";
         }
     }
@@ -44,9 +41,7 @@ arch_macros::arch! {
             let attn = attend(rms_norm(x, attn_norm, eps), beta_fast = beta_fast, scale = kq_scale, softcap = attn_softcap);
             x += rms_norm(attn, attn_post_norm, eps);
             let h = rms_norm(x, ffn_norm, eps);
-            let y = moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = gelu,
-                        gating = softmax, n_used = n_expert_used, norm_weights = true, n_groups = n_group,
-                        n_groups_used = n_group_used);
+            let y = routed(h, act = gelu, n_groups = n_group, n_groups_used = n_group_used);
             if has(gate) && has(up) && has(down) {
                 y = (down(gelu(gate(h)) * up(h)) + y) * sqrt(0.5);
             }
