@@ -18,10 +18,14 @@ arch_macros::arch! {
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_shared: usize = "expert_shared_count";
         limit_of_file: [f32] = "swiglu_clamp_shexp" or limit;
+<<<<<<< HEAD
         n_stream: usize = "hyper_connection.count";
         n_balance: usize = "hyper_connection.sinkhorn_iterations";
         stream_eps: f32 = "hyper_connection.epsilon";
         check n_stream == 4, "hyper_connection.count is 4";
+=======
+        let limit_shexp = if limit_of_file > 0.000001 { limit_of_file } else { 3e38 };
+>>>>>>> main
         index_heads: usize = "attention.indexer.head_count";
         index_dim: usize = "attention.indexer.key_length";
         index_eps: f32 = "attention.layer_norm_epsilon" or 0.0;
@@ -40,6 +44,7 @@ arch_macros::arch! {
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
+<<<<<<< HEAD
             use activation_limits;
             attn_streams: linear "hc_attn_fn"    [n_stream * n_embd -> (2 + n_stream) * n_stream];
             attn_base:    vector "hc_attn_base"  [(2 + n_stream) * n_stream];
@@ -47,6 +52,9 @@ arch_macros::arch! {
             ffn_streams:  linear "hc_ffn_fn"     [n_stream * n_embd -> (2 + n_stream) * n_stream];
             ffn_base:     vector "hc_ffn_base"   [(2 + n_stream) * n_stream];
             ffn_scale:    vector "hc_ffn_scale"  [3];
+=======
+            use hyper_connections;
+>>>>>>> main
             if is_recurrent {
                 use delta_attention, low_rank_decay, low_rank_gate;
             } else {
@@ -94,18 +102,6 @@ arch_macros::arch! {
         } else {
             rust!([n_chosen, T] => b.indexed_cells())
         }
-    }
-
-    fn read(x, weights, base, scale) {
-        let w = sigmoid(weights[..n_stream] * scale[..1] + base[..n_stream]) + stream_eps;
-        sum_heads(x * heads(w, n_stream))
-    }
-
-    fn write(x, y, weights, base, scale) {
-        let w = sigmoid(weights[n_stream..2 * n_stream] * scale[1..2] + base[n_stream..2 * n_stream]) * 2.0;
-        let mix = weights[2 * n_stream..] * scale[2..] + base[2 * n_stream..];
-        repeat_heads(heads(y, 1), n_stream) * heads(w, n_stream)
-            + mix_heads(x, balance(mix, n_stream, n_balance, stream_eps))
     }
 
     fn limited(gate, up) {

@@ -10,10 +10,12 @@ fragment! {
     }
 
     fn routed(x, scores = router(x), gate_up?, act = silu, gating = softmax, norm_weights = true, scale?, selection?,
-              selection_bias?, weigh_input?, n_groups?, n_groups_used?, limit?, act_limit?, squash?, up_squash?, up_offset?) {
+              selection_bias?, weigh_input?, n_groups?, n_groups_used?, limit?, act_limit?, squash?, up_squash?, up_offset?,
+              ids?) {
         moe(x, router = scores, gate = gate_exps, up = up_exps, gate_up = gate_up, down = down_exps, act = act,
             gating = gating, n_used = n_expert_used, norm_weights = norm_weights, scale = scale, selection = selection,
             selection_bias = selection_bias, weigh_input = weigh_input, n_groups = n_groups, n_groups_used = n_groups_used,
-            limit = limit, act_limit = act_limit, squash = squash, up_squash = up_squash, up_offset = up_offset)
+            limit = limit, act_limit = act_limit, squash = squash, up_squash = up_squash, up_offset = up_offset,
+            ids = ids)
     }
 }

@@ -1,5 +1,6 @@
 //! [`Builder`]: element-wise ops, norms and linear layers on named values.
 
+use std::fmt;
 use std::ops::Range;
 
 use kernels::GgmlType;
@@ -9,104 +10,9 @@ use crate::model::{Embed, Linear, Norm, PerHead, Placeholder, RopeScaling, Vecto
 
 use super::adapt::Adaptation;
 use super::attention::{CacheView, MemorySpecs};
+use super::error::{BuildError, MAX_ROUNDS};
 use super::inputs::Inputs;
 use super::pool::Wanted;
-
-/// Most rounds of all loops of a graph: more than any model has, few enough for a file's lies.
-const MAX_ROUNDS: usize = 4096;
-
-/// A graph that cannot be built.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BuildError {
-    /// Shapes do not agree. The macro's checks rule this out for declared graphs, up to what hyper-parameters do.
-    #[error("{value}: {source}")]
-    Shape {
-        /// The last named value before the error.
-        value: String,
-        /// What does not fit.
-        source: ShapeError,
-    },
-    /// A tensor used under a condition is not there.
-    #[error("{value}: a tensor declared under a condition is absent")]
-    Absent {
-        /// The last named value before the error.
-        value: String,
-    },
-    /// Experts without a projection up.
-    #[error(
-        "{value}: the file has neither `ffn_up_exps` nor `ffn_gate_up_exps`, which holds gates and ups in one tensor"
-    )]
-    NoUps {
-        /// The last named value before the error.
-        value: String,
-    },
-    /// A hash of runs of tokens that does not go with its table.
-    #[error(
-        "{value}: the hash of head {head} has no multipliers, first row and size that fit a table of {n_rows} rows"
-    )]
-    NoHash {
-        /// The last named value before the error.
-        value: String,
-        /// The head.
-        head: usize,
-        /// Rows of the table.
-        n_rows: usize,
-    },
-    /// Attention over what another layer should have stored.
-    #[error("{value}: layer {layer} has not stored keys and values of this size and window before")]
-    NoKeys {
-        /// The last named value before the error.
-        value: String,
-        /// The other layer.
-        layer: usize,
-    },
-    /// Embeddings of a graph that does not end in a projection.
-    #[error(
-        "the graph of this architecture does not end in a projection: it has no hidden states to take embeddings from"
-    )]
-    NoHidden,
-    /// Scores of a model without a classifier.
-    #[error("the model has no classifier to rank with (tensor `cls.output`)")]
-    NoClassifier,
-    /// A divided matrix is used otherwise than in a product. Placement rules this out.
-    #[error("{value}: tensor `{weight}` is divided by rows and used as a whole")]
-    Divided {
-        /// The last named value before the error.
-        value: String,
-        /// The tensor.
-        weight: Name,
-    },
-    /// A recurrence in an architecture that computes batches whole.
-    #[error("{value}: a recurrent op needs a memory, which models have whose key attention.causal is not false")]
-    NoMemory {
-        /// The last named value before the error.
-        value: String,
-    },
-    /// Loops that make the graph larger than any model's.
-    #[error("the graph repeats its parts {rounds} times, expected at most {MAX_ROUNDS}")]
-    TooLong {
-        /// Rounds of the loops up to the one that is too long.
-        rounds: usize,
-    },
-    /// Attention to some cells only, chosen as they are scored.
-    #[error(
-        "{value}: in contexts of more than {max} tokens the model attends to chosen cells only, which is not supported; this context has {n_ctx}"
-    )]
-    ChosenCells {
-        /// The last named value before the error.
-        value: String,
-        /// Tokens up to which it attends to all.
-        max: usize,
-        /// Tokens of the context.
-        n_ctx: usize,
-    },
-    /// RoPE in an architecture declared without.
-    #[error("{value}: the architecture declares no rope")]
-    NoRope {
-        /// The last named value before the error.
-        value: String,
-    },
-}
 
 /// A weight as a graph sees it.
 #[derive(Clone, Debug)]
@@ -325,18 +231,18 @@ impl<'a> Builder<'a> {
         x
     }
 
-    /// The tensor under a condition that the graph repeats.
-    pub fn present<H: Placeholder + Copy>(&mut self, handle: &Option<H>) -> H {
+    /// The tensor of this GGUF name, under a condition that the graph repeats or where it cannot do without.
+    pub fn present<H: Placeholder + Copy>(&mut self, handle: &Option<H>, tensor: impl fmt::Display) -> H {
         handle.unwrap_or_else(|| {
-            let value = self.last_name.to_string();
-            self.fail(BuildError::Absent { value });
+            let (value, tensor) = (self.last_name.to_string(), tensor.to_string());
+            self.fail(BuildError::Absent { value, tensor });
             H::placeholder()
         })
     }
 
     /// [`Builder::weight`] of a tensor that may be absent, where the graph cannot do without it.
-    pub fn weight_or_fail(&mut self, v: Option<Vector>) -> TensorId {
-        let v = self.present(&v);
+    pub fn weight_or_fail(&mut self, v: Option<Vector>, tensor: &str) -> TensorId {
+        let v = self.present(&v, tensor);
         self.weight(v)
     }
 
@@ -738,6 +644,11 @@ impl<'a> Builder<'a> {
         self.fail(BuildError::NoKeys { value, layer });
     }
 
+    pub(super) fn fail_no_selection(&mut self) {
+        let value = self.last_name.to_string();
+        self.fail(BuildError::NoSelection { value });
+    }
+
     pub(super) fn fail_no_memory(&mut self) {
         let value = self.last_name.to_string();
         self.fail(BuildError::NoMemory { value });
@@ -768,7 +679,10 @@ impl<'a> Builder<'a> {
 
     /// True if the build failed for want of a tensor that files may lack.
     pub(super) fn lacks_tensor(&self) -> bool {
-        matches!(self.error, Some(BuildError::Absent { .. }))
+        matches!(
+            self.error,
+            Some(BuildError::Absent { .. } | BuildError::NoSelection { .. })
+        )
     }
 
     fn activation(&self, f: Unary) -> Unary {
