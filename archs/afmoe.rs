@@ -10,13 +10,8 @@ arch_macros::arch! {
         n_swa: usize = "attention.sliding_window" or 0;
         is_swa: pattern = "attention.sliding_window_pattern" or 4;
         rope_base_swa: f32 = "rope.freq_base_swa" or rope_freq_base;
-        n_dense: usize = "leading_dense_block_count" or 0;
-        n_ff_exp: [usize] = "expert_feed_forward_length";
-        n_shared: usize = "expert_shared_count";
         let windowed = n_swa > 0 && is_swa;
         let rope_base = if windowed { rope_base_swa } else { rope_freq_base };
-        let has_experts = il >= n_dense;
-        let has_shared = has_experts && n_shared > 0;
     }
 
     tensors {
@@ -28,15 +23,7 @@ arch_macros::arch! {
             q_norm, k_norm: vector "attn_q_norm", "attn_k_norm" [head_dim];
             attn_gate: linear [n_embd -> n_head * head_dim_v];
             attn_post_norm, ffn_post_norm: vector "post_attention_norm", "post_ffw_norm" [n_embd];
-            if has_experts {
-                use experts(width = n_ff_exp), expert_routing(usual_gating = 2);
-                probs_bias: raw "exp_probs_b.bias" [n_expert];
-            } else {
-                use gated_ffn;
-            }
-            if has_shared {
-                use shared_experts(width = n_ff_exp * n_shared);
-            }
+            use leading_dense(usual_gating = 2);
         }
     }
 
@@ -57,16 +44,6 @@ arch_macros::arch! {
             x += rms_norm(ffn_or_experts(rms_norm(x, ffn_norm, eps)), ffn_post_norm, eps);
         }
         output(rms_norm(x, output_norm, eps))
-    }
-
-    fn ffn_or_experts(h) {
-        if has_experts {
-            let y = routed_as_said(h, selection_bias = probs_bias);
-            if has_shared { y += shared(h); }
-            y
-        } else {
-            ffn(h)
-        }
     }
 
     test {

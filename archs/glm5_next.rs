@@ -20,10 +20,6 @@ arch_macros::arch! {
         limit: [f32] = "swiglu_clamp_exp" or 0.0;
         limit_of_file: [f32] = "swiglu_clamp_shexp" or limit;
         let limit_shexp = if limit_of_file > 0.000001 { limit_of_file } else { 3e38 };
-        n_stream: usize = "hyper_connection.count";
-        n_balance: usize = "hyper_connection.sinkhorn_iterations";
-        stream_eps: f32 = "hyper_connection.epsilon";
-        check n_stream == 4, "hyper_connection.count is 4";
         index_heads: usize = "attention.indexer.head_count";
         index_dim: usize = "attention.indexer.key_length";
         index_eps: f32 = "attention.layer_norm_epsilon" or 0.0;
@@ -42,20 +38,9 @@ arch_macros::arch! {
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
-            attn_streams: linear "hc_attn_fn"    [n_stream * n_embd -> (2 + n_stream) * n_stream];
-            attn_base:    vector "hc_attn_base"  [(2 + n_stream) * n_stream];
-            attn_scale:   vector "hc_attn_scale" [3];
-            ffn_streams:  linear "hc_ffn_fn"     [n_stream * n_embd -> (2 + n_stream) * n_stream];
-            ffn_base:     vector "hc_ffn_base"   [(2 + n_stream) * n_stream];
-            ffn_scale:    vector "hc_ffn_scale"  [3];
+            use hyper_connections;
             if is_recurrent {
-                use delta_attention;
-                decay_a: linear "ssm_f_a"     [n_embd -> d_kda];
-                decay_b: linear "ssm_f_b"     [d_kda -> n_head_max * d_kda];
-                dt_bias: raw    "ssm_dt.bias" [n_head_max * d_kda];
-                a:       raw    "ssm_a"       [n_head_max];
-                gate_a:  linear "ssm_g_a"     [n_embd -> d_kda];
-                gate_b:  linear "ssm_g_b"     [d_kda -> n_head_max * d_kda];
+                use delta_attention, low_rank_decay, low_rank_gate;
             } else {
                 q_a:       linear   "attn_q_a"       [n_embd -> q_rank];
                 q_a_norm:  vector   "attn_q_a_norm"  [q_rank];
@@ -104,18 +89,6 @@ arch_macros::arch! {
         }
     }
 
-    fn read(x, weights, base, scale) {
-        let w = sigmoid(weights[..n_stream] * scale[..1] + base[..n_stream]) + stream_eps;
-        sum_heads(x * heads(w, n_stream))
-    }
-
-    fn write(x, y, weights, base, scale) {
-        let w = sigmoid(weights[n_stream..2 * n_stream] * scale[1..2] + base[n_stream..2 * n_stream]) * 2.0;
-        let mix = weights[2 * n_stream..] * scale[2..] + base[2 * n_stream..];
-        repeat_heads(heads(y, 1), n_stream) * heads(w, n_stream)
-            + mix_heads(x, balance(mix, n_stream, n_balance, stream_eps))
-    }
-
     fn limited(gate, up) {
         silu(clamp(gate, -3e38, limit_shexp)) * clamp(up, -limit_shexp, limit_shexp)
     }
@@ -126,14 +99,8 @@ arch_macros::arch! {
             let weights = attn_streams(rms_norm(merge(x), eps));
             let h = rms_norm(read(x, weights, attn_base, attn_scale), attn_norm, eps);
             let y = if is_recurrent {
-                let decay = decay_b(decay_a(h)) + dt_bias;
-                let rate = heads(a, n_head_max);
-                let decay = if min_decay < 0.0 {
-                    sigmoid(heads(decay, n_head_max) * -rate) * min_decay
-                } else {
-                    heads(softplus(decay), n_head_max) * rate
-                };
-                wy(sigmoid(gate_b(gate_a(h))) * remember(h, decay, l2_eps = 0.000001))
+                let decay = decays(h, heads(a, n_head_max), bound = min_decay);
+                wy(opened(h) * remember(h, decay, l2_eps = 0.000001))
             } else {
                 attend_latent(h)
             };

@@ -26,16 +26,14 @@ arch_macros::arch! {
             attn_norm, ffn_norm: vector [n_embd];
             use self_attention;
             attn_post_norm: vector "attn_output_norm" [n_embd];
-            router:     linear  "ffn_gate_inp"  [n_embd -> n_expert];
+            use experts(width = n_ff_exp);
             gate_exps?: experts "ffn_gate_exps" [n_embd -> n_ff_exp; n_expert];
-            up_exps:    experts "ffn_up_exps"   [n_embd -> n_ff_exp; n_expert];
-            down_exps:  experts "ffn_down_exps" [n_ff_exp -> n_embd; n_expert];
-            gate?:      linear  "ffn_gate"      [n_embd -> n_ff];
-            up?:        linear  "ffn_up"        [n_embd -> n_ff];
-            down?:      linear  "ffn_down"      [n_ff -> n_embd];
-            // One of the two.
+            gate?, up?: linear "ffn_gate", "ffn_up" [n_embd -> n_ff];
+            down?:      linear "ffn_down"           [n_ff -> n_embd];
             layer_norm_out?: vector "layer_output_norm" [n_embd];
-            ffn_post_norm?:  vector "post_ffw_norm"     [n_embd];
+            if !has(layer_norm_out) {
+                ffn_post_norm: vector "post_ffw_norm" [n_embd];
+            }
         }
     }
 
@@ -45,16 +43,11 @@ arch_macros::arch! {
             let attn = attend(rms_norm(x, attn_norm, eps), scale = kq_scale, softcap = attn_softcap);
             x += rms_norm(attn, attn_post_norm, eps);
             let h = rms_norm(x, ffn_norm, eps);
-            let y = moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = gelu,
-                        gating = softmax, n_used = n_expert_used, norm_weights = true, n_groups = n_group,
-                        n_groups_used = n_group_used);
+            let y = routed(h, act = gelu, n_groups = n_group, n_groups_used = n_group_used);
             if has(gate) && has(up) && has(down) {
                 y = (down(gelu(gate(h)) * up(h)) + y) * sqrt(0.5);
             }
-            x += rust!([n_embd, T] => {
-                let norm = b.present(&l.layer_norm_out.or(l.ffn_post_norm));
-                b.rms_norm(y, Some(norm), m.hp.eps)
-            });
+            x += if has(layer_norm_out) { rms_norm(y, layer_norm_out, eps) } else { rms_norm(y, ffn_post_norm, eps) };
         }
         let logits = output(rms_norm(x, output_norm, eps)) * logit_scale;
         if final_softcap != 0.0 {

@@ -26,14 +26,13 @@ arch_macros::arch! {
             } else {
                 use self_attention;
             }
-            ffn_norm:   vector  "ffn_norm"      [n_embd];
-            router?:    linear  "ffn_gate_inp"  [n_embd -> n_expert];
-            gate_exps?: experts "ffn_gate_exps" [n_embd -> n_ff; n_expert];
-            up_exps?:   experts "ffn_up_exps"   [n_embd -> n_ff; n_expert];
-            down_exps?: experts "ffn_down_exps" [n_ff -> n_embd; n_expert];
-            gate?:      linear  "ffn_gate"      [n_embd -> n_ff];
-            up?:        linear  "ffn_up"        [n_embd -> n_ff];
-            down?:      linear  "ffn_down"      [n_ff -> n_embd];
+            ffn_norm: vector "ffn_norm"     [n_embd];
+            router?:  linear "ffn_gate_inp" [n_embd -> n_expert];
+            if has(router) {
+                use expert_stacks;
+            } else {
+                use gated_ffn;
+            }
         }
     }
 
@@ -54,13 +53,7 @@ arch_macros::arch! {
                 x += wo(attention(heads(wq(h), n_head), heads(wk(h), n_head_kv), heads(wv(h), n_head_kv)));
             }
             let h = rms_norm(x, ffn_norm, eps);
-            if has(router) && has(gate_exps) && has(up_exps) && has(down_exps) {
-                x += moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
-                         gating = softmax, n_used = n_expert_used, norm_weights = false);
-            }
-            if has(gate) && has(up) && has(down) {
-                x += down(silu(gate(h)) * up(h));
-            }
+            x += if has(router) { routed(h, norm_weights = false) } else { ffn(h) };
         }
         output(rms_norm(x, output_norm, eps))
     }

@@ -33,12 +33,8 @@ arch_macros::arch! {
                 ffn_score:  vector "ffn_res_score"  [n_embd];
             }
             if is_recurrent {
-                use delta_attention;
-                decay_a: linear "ssm_f_a"     [n_embd -> d_kda];
-                decay_b: linear "ssm_f_b"     [d_kda -> n_head_max * d_kda];
-                dt_bias: raw    "ssm_dt.bias" [n_head_max * d_kda];
-                a:       raw    "ssm_a"       [n_head_max];
-                y_gate:  linear "ssm_g"       [n_embd -> n_head_max * d_kda];
+                use delta_attention, low_rank_decay;
+                y_gate: linear "ssm_g" [n_embd -> n_head_max * d_kda];
             } else {
                 use latent_attention;
                 attn_gate?: linear "attn_gate" [n_embd -> n_head * d_value];
@@ -80,14 +76,7 @@ arch_macros::arch! {
             };
             let h = rms_norm(h, attn_norm, eps);
             let y = if is_recurrent {
-                let rate = heads(a, n_head_max);
-                let decay = decay_b(decay_a(h)) + dt_bias;
-                let decay = if min_decay < 0.0 {
-                    sigmoid(heads(decay, n_head_max) * -rate) * min_decay
-                } else {
-                    heads(softplus(decay), n_head_max) * rate
-                };
-                wy(sigmoid(y_gate(h)) * remember(h, decay))
+                wy(sigmoid(y_gate(h)) * remember(h, decays(h, heads(a, n_head_max), bound = min_decay)))
             } else {
                 let y = attend_latent(h);
                 if has(attn_gate) {

@@ -11,12 +11,8 @@ arch_macros::arch! {
         n_dense: usize = "leading_dense_block_count" or 0;
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_shared: usize = "expert_shared_count";
-        weights_scale: f32 = "expert_weights_scale" or 1.0;
         gating_func: usize = "expert_gating_func";
-        check gating_func <= 4, "expert_gating_func is one of 1 to 4";
-        n_group: usize = "expert_group_count" or 1;
-        n_group_used: usize = "expert_group_used_count" or 1;
-        check n_group <= 1 || n_group_used > 0, "expert_group_used_count is 0, but expert_group_count is not";
+        let norm_weights = true;
     }
 
     tensors {
@@ -25,22 +21,15 @@ arch_macros::arch! {
         layer {
             attn_norm, ffn_norm: vector [n_embd];
             if is_recurrent {
-                use delta_attention;
-                decay_a: linear "ssm_f_a"     [n_embd -> d_kda];
-                decay_b: linear "ssm_f_b"     [d_kda -> n_head_max * d_kda];
-                dt_bias: raw    "ssm_dt.bias" [n_head_max * d_kda];
-                a:       raw    "ssm_a"       [1, n_head_max];
-                gate_a:  linear "ssm_g_a"     [n_embd -> d_kda];
-                gate_b:  linear "ssm_g_b"     [d_kda -> n_head_max * d_kda];
+                use delta_attention, low_rank_decay, low_rank_gate;
+                a: raw "ssm_a" [1, n_head_max];
             } else {
                 use latent_attention;
             }
             if il < n_dense {
                 use gated_ffn;
             } else {
-                use experts(width = n_ff_exp);
-                probs_bias: raw "exp_probs_b.bias" [n_expert];
-                use shared_experts(width = n_ff_exp * max(n_shared, 1));
+                use selected_experts, shared_experts(width = n_ff_exp * max(n_shared, 1));
             }
         }
     }
@@ -50,19 +39,12 @@ arch_macros::arch! {
         for layer {
             let h = rms_norm(x, attn_norm, eps);
             if is_recurrent {
-                let decay = heads(softplus(decay_b(decay_a(h)) + dt_bias), n_head_max) * a;
-                x += wy(sigmoid(gate_b(gate_a(h))) * remember(h, decay));
+                x += wy(opened(h) * remember(h, decays(h, a)));
             } else {
                 x += wo(attend_latent(h));
             }
             let h = rms_norm(x, ffn_norm, eps);
-            if il < n_dense {
-                x += ffn(h);
-            } else {
-                x += routed(h, gating = gating_func, scale = weights_scale, selection_bias = probs_bias,
-                            n_groups = n_group, n_groups_used = n_group_used)
-                     + shared(h);
-            }
+            x += if il < n_dense { ffn(h) } else { chosen(h) + shared(h) };
         }
         output(rms_norm(x, output_norm, eps))
     }

@@ -18,14 +18,6 @@ arch_macros::arch! {
         n_shared: usize = "expert_shared_count" or 1;
         n_ff_shared: [usize] = "expert_shared_feed_forward_length" or 0;
         let n_ff_shexp = if n_ff_shared == 0 { n_ff_exp * n_shared } else { n_ff_shared };
-        weights_scale: f32 = "expert_weights_scale" or 1.0;
-        norm_weights: bool = "expert_weights_norm" or false;
-        gating_func: usize = "expert_gating_func" or 0;
-        check gating_func <= 4, "expert_gating_func is one of 1 to 4";
-        // Files without a word on it mean sigmoid, which is 2.
-        let gating = if gating_func == 0 { 2 } else { gating_func };
-        n_group: usize = "expert_group_count" or 1;
-        n_group_used: usize = "expert_group_used_count" or 1;
     }
 
     tensors {
@@ -35,16 +27,28 @@ arch_macros::arch! {
             attn_norm, ffn_norm: vector [n_embd];
             use self_attention;
             q_norm, k_norm: vector "attn_q_norm", "attn_k_norm" [head_dim];
-            // The file holds one of the two.
             head_gate?: linear "attn_gate" [n_embd -> n_head];
-            full_gate?: linear "attn_gate" [n_embd -> n_head * head_dim];
+            if !has(head_gate) {
+                full_gate: linear "attn_gate" [n_embd -> n_head * head_dim_v];
+            }
             if il < n_dense {
                 use gated_ffn;
             } else {
-                use experts(width = n_ff_exp);
-                probs_bias: raw "exp_probs_b.bias" [n_expert];
-                use shared_experts(width = n_ff_shexp);
+                use selected_experts(usual_gating = 2), shared_experts(width = n_ff_shexp);
             }
+        }
+    }
+
+    fn rotated(x) {
+        if windowed { rope(x, base = rope_base_swa, scale = 1.0, dims = n_rot_swa, magnitude = 1.0, yarn = false) } else { rope(x) }
+    }
+
+    fn gated(y, h) {
+        let y = heads(y, n_head);
+        if has(head_gate) {
+            merge(y * heads(softplus(head_gate(h)), n_head))
+        } else {
+            merge(y * heads(softplus(full_gate(h)), n_head))
         }
     }
 
@@ -52,35 +56,11 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            let q = rms_norm(heads(wq(h), n_head), q_norm, eps);
-            let k = rms_norm(heads(wk(h), n_head_kv), k_norm, eps);
-            if windowed {
-                q = rope(q, base = rope_base_swa, scale = 1.0, dims = n_rot_swa, magnitude = 1.0, yarn = false);
-                k = rope(k, base = rope_base_swa, scale = 1.0, dims = n_rot_swa, magnitude = 1.0, yarn = false);
-            } else {
-                q = rope(q);
-                k = rope(k);
-            }
-            let attn = attention(q, k, heads(wv(h), n_head_kv), window = standard(n_swa, windowed));
-            let attn = heads(attn, n_head);
-            if has(head_gate) {
-                attn = attn * heads(softplus(head_gate(h)), n_head);
-            } else {
-                attn = attn * rust!([head_dim_v, n_head, T] => {
-                    let gate = b.present(&l.full_gate);
-                    let gate = b.linear(gate, h);
-                    let gate = b.unary(::engine::arch::Unary::Softplus, gate);
-                    b.heads(gate, m.base.n_head(il))
-                });
-            }
-            x += wo(merge(attn));
+            let q = rotated(rms_norm(heads(wq(h), n_head), q_norm, eps));
+            let k = rotated(rms_norm(heads(wk(h), n_head_kv), k_norm, eps));
+            x += wo(gated(attention(q, k, heads(wv(h), n_head_kv), window = standard(n_swa, windowed)), h));
             let h = rms_norm(x, ffn_norm, eps);
-            if il < n_dense {
-                x += ffn(h);
-            } else {
-                x += routed(h, gating = gating, norm_weights = norm_weights, scale = weights_scale,
-                            selection_bias = probs_bias, n_groups = n_group, n_groups_used = n_group_used) + shared(h);
-            }
+            x += if il < n_dense { ffn(h) } else { chosen(h) + shared(h) };
         }
         output(rms_norm(x, output_norm, eps))
     }

@@ -28,15 +28,15 @@ arch_macros::arch! {
         layer {
             attn_norm, ffn_norm: vector [n_embd];
             use self_attention;
-            sinks?:      vector  "attn_sinks"       [n_head];
-            router?:     linear  "ffn_gate_inp"     [n_embd -> n_expert];
-            probs_bias?: raw     "exp_probs_b.bias" [n_expert];
-            gate_exps?:  experts "ffn_gate_exps"    [n_embd -> n_ff_exp; n_expert];
-            up_exps?:    experts "ffn_up_exps"      [n_embd -> n_ff_exp; n_expert];
-            down_exps?:  experts "ffn_down_exps"    [n_ff_exp -> n_embd; n_expert];
-            gate?:       linear  "ffn_gate"         [n_embd -> n_ff];
-            up?:         linear  "ffn_up"           [n_embd -> n_ff];
-            down?:       linear  "ffn_down"         [n_ff -> n_embd];
+            sinks?:  vector "attn_sinks"   [n_head];
+            router?: linear "ffn_gate_inp" [n_embd -> n_expert];
+            if has(router) {
+                use expert_stacks(width = n_ff_exp);
+                probs_bias?: raw "exp_probs_b.bias" [n_expert];
+                ignore "ffn_gate", "ffn_up", "ffn_down";
+            } else {
+                use gated_ffn;
+            }
         }
     }
 
@@ -46,12 +46,11 @@ arch_macros::arch! {
             x += value_scale * attend(rms_norm(x, attn_norm, eps), base = rope_base, rope_scale = rope_scale,
                                       sinks = sinks, window = standard(n_swa, is_swa));
             let h = rms_norm(x, ffn_norm, eps);
-            if has(router) && has(down_exps) {
-                x += moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
-                         gating = sigmoid, n_used = n_expert_used, norm_weights = true, selection_bias = probs_bias,
-                         n_groups = n_group, n_groups_used = n_group_used);
+            if has(router) {
+                x += routed(h, gating = sigmoid, selection_bias = probs_bias, n_groups = n_group,
+                            n_groups_used = n_group_used);
             } else {
-                x += rust!([n_embd, T] => b.gated_ffn(&l.gate, &l.up, &l.down, h, 0.0));
+                x += ffn(h);
             }
         }
         output(rms_norm(x, output_norm, eps))

@@ -17,9 +17,8 @@ arch_macros::arch! {
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
-            use self_attention;
             // Files hold gates and ups in one tensor, `ffn_up`.
-            use gated_ffn;
+            use self_attention, gated_ffn;
         }
     }
 

@@ -105,12 +105,12 @@ arch_macros::arch! {
     }
 
     // Each query head comes with its gate.
-    fn attend(h, scale?, up_to?, selection?) {
+    fn attend(h, selection?) {
         let qg = heads(wq(h), n_head);
         let q = rope(rms_norm(qg[..head_dim], q_norm, eps));
         let k = rope(rms_norm(heads(wk(h), n_head_kv), k_norm, eps));
         let v = heads(wv(h), n_head_kv);
-        let found = attention(q, k, v, scale = scale, up_to = up_to, selection = selection);
+        let found = attention(q, k, v, selection = selection);
         wo(found * sigmoid(merge(qg[head_dim..])))
     }
 

@@ -7,8 +7,6 @@ arch_macros::arch! {
 
     hparams {
         check n_expert > 0, "expert_count is above 0";
-        scale_of_file: f32 = "attention.scale" or 0.0;
-        let kq_scale = if scale_of_file == 0.0 { 1.0 / sqrt(head_dim) } else { scale_of_file };
         n_stream: usize = "hyper_connection.count";
         n_low: usize = "hyper_connection.low_rank";
         check n_stream > 1 && n_stream <= 64 && n_low > 0, "hyper_connection.count is 2 to 64, and hyper_connection.low_rank above 0";
@@ -22,19 +20,26 @@ arch_macros::arch! {
         longest: usize = "ple.ngram_size" or 1;
         per_length: usize = "ple.heads_per_ngram" or 0;
         n_conv: usize = "ple.conv_kernel" or 0;
-        end: usize = "ple.eos_token_id" or 0;
+        end: usize = "ple.eos_token_id" or n_vocab;
+        check n_hashing == 0 || end < n_vocab && n_vocab < 16777216, "ple.eos_token_id is a token, and vocab_size below 2^24";
         width: usize = "embedding_length_per_layer_input" or 0;
         let n_hash = (longest - 1) * per_length;
         check n_hashing == 0 || longest > 1 && longest <= 8 && n_hash > 0 && n_hash <= 64 && n_conv > 1,
-              "ple.ngram_size is 2 to 8, ple.heads_per_ngram times one less 1 to 64, and ple.conv_kernel above 1";
-        check n_hashing == 0 || n_hash * width == n_embd, "embedding_length_per_layer_input of all heads is embedding_length";
+              "ple.ngram_size is 2 to 8, one less times ple.heads_per_ngram 1 to 64, and ple.conv_kernel above 1";
+        check n_hashing == 0 || n_hash * width == n_embd, "embedding_length_per_layer_input times the heads for all runs is embedding_length";
         multipliers: [usize; longest * n_hashing..] = "ple.layer_multipliers";
         offsets: [usize; n_hash * n_hashing..] = "ple.head_offsets";
         sizes: [usize; n_hash * n_hashing..] = "ple.head_vocab_sizes";
         let n_hashed = rust!(usize => offsets.iter().zip(&sizes).take(n_hash).map(|(o, n)| o.saturating_add(*n)).max().unwrap_or(0));
-        n_chosen: usize = "attention.indexer.top_k";
+        // Attention sees blocks of so many tokens, or all of them.
         block: [usize] = "attention.compress_ratios" or 0;
-        check block == 0 || block > 1 && n_chosen % block == 0, "attention.compress_ratios are above 1 and divide attention.indexer.top_k";
+        let sparse = !is_recurrent && block > 0;
+        n_chosen: usize = "attention.indexer.top_k";
+        index_heads: usize = "attention.indexer.head_count";
+        index_dim: usize = "attention.indexer.key_length";
+        check block == 0 || block > 1 && n_chosen >= block && n_chosen % block == 0,
+              "attention.compress_ratios are above 1 and divide attention.indexer.top_k";
+        check block == 0 || n_rot <= index_dim, "attention.indexer.key_length is at least rope.dimension_count";
     }
 
     tensors {
@@ -48,24 +53,24 @@ arch_macros::arch! {
 
         layer {
             without attn_norm, ffn_norm, gate, up, down;
-            mixer_norm:   vector "hc_attn_norm"   [n_embd, n_stream];
-            mixer_down:   linear "hc_attn_down"   [n_stream * n_embd -> n_low];
-            mixer_up:     linear "hc_attn_up"     [n_low -> n_stream * n_embd];
-            mixer_inject: linear "hc_attn_inject" [n_stream * n_embd -> n_stream];
-            ffn_norm:     vector "hc_ffn_norm"    [n_embd, n_stream];
-            ffn_down:     linear "hc_ffn_down"    [n_stream * n_embd -> n_low];
-            ffn_up:       linear "hc_ffn_up"      [n_low -> n_stream * n_embd];
-            ffn_inject:   linear "hc_ffn_inject"  [n_stream * n_embd -> n_stream];
+            mixer_norm, ffn_norm:     vector "hc_attn_norm", "hc_ffn_norm"     [n_embd, n_stream];
+            mixer_down, ffn_down:     linear "hc_attn_down", "hc_ffn_down"     [n_stream * n_embd -> n_low];
+            mixer_up, ffn_up:         linear "hc_attn_up", "hc_ffn_up"         [n_low -> n_stream * n_embd];
+            mixer_inject, ffn_inject: linear "hc_attn_inject", "hc_ffn_inject" [n_stream * n_embd -> n_stream];
             if hashes {
-                hash_key:   linear "ple_key"        [n_embd -> n_stream * n_embd];
-                hash_value: linear "ple_value"      [n_embd -> n_embd];
-                key_norm:   vector "ple_norm_key"   [n_embd, n_stream];
-                query_norm: vector "ple_norm_query" [n_embd, n_stream];
-                conv_norm:  vector "ple_norm_conv"  [n_embd, n_stream];
-                hash_conv:  vector "ple_conv1d"     [n_conv, n_stream * n_embd];
+                hash_key:   linear "ple_key"    [n_embd -> n_stream * n_embd];
+                hash_value: linear "ple_value"  [n_embd -> n_embd];
+                hash_conv:  vector "ple_conv1d" [n_conv, n_stream * n_embd];
+                key_norm, query_norm, conv_norm: vector "ple_norm_key", "ple_norm_query", "ple_norm_conv" [n_embd, n_stream];
             }
             ignore "attn_q.bias", "attn_k.bias", "attn_v.bias"; // may be in a file; the model does not add them
-            ignore "indexer.q_proj", "indexer.k_proj", "indexer.q_norm", "indexer.k_norm";
+            if sparse {
+                index_q: linear "indexer.q_proj" [n_embd -> index_heads * index_dim];
+                index_k: linear "indexer.k_proj" [n_embd -> index_dim];
+                index_q_norm, index_k_norm: vector "indexer.q_norm", "indexer.k_norm" [index_dim];
+            } else {
+                ignore "indexer.q_proj", "indexer.k_proj", "indexer.q_norm", "indexer.k_norm";
+            }
         }
     }
 
@@ -98,6 +103,14 @@ arch_macros::arch! {
         value + heads(silu(before), n_stream)
     }
 
+    // A block's key is the mean of its tokens', which stands where the first of them does; all heads count alike.
+    fn chosen(h) {
+        let mean = sum_heads(last_tokens(index_k(h), block)) / block;
+        let key = rope(heads(rms_norm(mean, index_k_norm, eps), 1), back = block - 1);
+        let q = rope(rms_norm(heads(index_q(h), index_heads), index_q_norm, eps));
+        index_pools(q, key, merge(sum_rows(q) * 0.0 + 1.0), n_chosen, block, true)
+    }
+
     graph {
         let x = repeat_heads(heads(token_embd[tokens], 1), n_stream);
         for layer {
@@ -108,10 +121,10 @@ arch_macros::arch! {
             let y = read(h, lower = mixer_down, raise = mixer_up);
             let y = if is_recurrent {
                 remember(y, act = sigmoid)
-            } else if block > 0 {
-                attend(y, scale = kq_scale, up_to = n_chosen)
+            } else if sparse {
+                attend(y, selection = chosen(y))
             } else {
-                attend(y, scale = kq_scale)
+                attend(y)
             };
             x += written(y, mixer_inject(h));
             let h = merge(rms_norm(x, eps) * ffn_norm);
@@ -124,6 +137,7 @@ arch_macros::arch! {
 
     test {
         n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2, interval: 2, d_conv: 4,
-        d_inner: 256, d_state: 128, n_value: 2, n_key: 2, n_stream: 4, n_low: 8, n_chosen: 131072
+        d_inner: 256, d_state: 128, n_value: 2, n_key: 2, n_stream: 4, n_low: 8, n_chosen: 131072,
+        index_heads: 64, index_dim: 128
     }
 }

@@ -101,6 +101,8 @@ fn rope() -> Rope {
         beta_fast: 32.0,
         beta_slow: 1.0,
         n_ctx_orig: 128,
+        every: 1,
+        inverse: false,
     }
 }
 
@@ -133,6 +135,7 @@ fn attend(g: &mut Graph, b: &Built, w: &Layer, il: usize, x: TensorId, n_tokens:
         window: Window::None,
         buckets: Buckets::None,
         selects: false,
+        compressed_from: None,
     };
     let a = g
         .attention(params, &[q, k, v, b.cell_pos, b.cell_seq, b.pos, b.seq])

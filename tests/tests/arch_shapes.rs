@@ -50,6 +50,7 @@ arch_macros::arch! {
             dt_bias: raw "ssm_dt_bias" [n_head];
             bonus: raw "bonus" [head_dim, n_head];
             planes: vector "planes" [n_embd, n_part, 3];
+            places: vector "places" [n_embd, 4];
             mixer_in: linear "mixer_in" [n_embd -> 2 * n_embd + 2 * n_part + n_head];
             mixer_conv: vector "mixer_conv" [4, n_embd + 2 * n_part];
             mixing: linear "mixing" [n_embd -> n_head * n_head];
@@ -113,6 +114,10 @@ arch_macros::arch! {
             let middle = shared[n_part..2 * n_part] * 1.0;
             let repeated = repeat_heads(heads(left, 1), n_head) * 1.0;
             let convolved = short_conv(normed, conv, a);
+            let means = compress(normed, convolved, places, n_embd) * 1.0;
+            let halves = compress(normed, convolved, places, n_embd / 2) * 1.0;
+            let groups = rope(heads(wk(means), n_head_kv), every = 4, inverse = true);
+            let grouped = attention(rotated, k, v_in_k = head_dim, compressed = groups, ratio = 4) * 1.0;
             let step = softplus(dt(convolved));
             let scanned = ssm_scan(heads(wq(convolved), n_head), step, decay, heads(left, 1), heads(middle, 1), decay) * 1.0;
             let cooled = q * attention_temperature(0.1, 8, 1.0);
@@ -134,7 +139,8 @@ arch_macros::arch! {
             let written = rust!([n_embd, T] => b.scale(unit, 1.0));
             x += down(gated) + act_unary + joined + longer[..n_embd] + written;
             x += sum * 0.0 + sum_rows(merge(scanned)) + mixed_in_time + sum_rows(merge(seven)) + sum_rows(planar)
-                 + sum_rows(merge(streams)) + sum_rows(added_up) + sum_rows(tap);
+                 + sum_rows(merge(streams)) + sum_rows(added_up) + sum_rows(tap)
+                 + sum_rows(halves) + sum_rows(grouped);
             if n_expert > 0 {
                 x += moe(layered, router = router(layered), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
                          gating = sigmoid, n_used = n_expert_used, norm_weights = true, scale = 2.5, selection_bias = probs_b);

@@ -245,30 +245,34 @@ fn read_hparam(h: &Hparam, r: &Ident) -> TokenStream {
 
 fn weights(arch: &Arch, t: &Ident) -> TokenStream {
     let (il, base) = (shared("il"), own("base"));
-    // What another tensor may fall back on needs a name of its own.
-    let is_tied_to = |name: &Ident| {
+    // What another tensor may fall back on, or is there with, needs a name of its own.
+    let is_early = |o: &Tensor| {
+        let asks = |other: &Tensor| other.conditions.iter().any(|(c, _)| c.asks_for(&o.name));
+        let in_reach = |other: &&Tensor| o.group.is_none() || o.group == other.group;
+        let falls_back = |other: &Tensor| other.tie.is_some_and(|i| arch.tensors[i].name == o.name);
         arch.tensors
             .iter()
-            .any(|o| o.tie.is_some_and(|i| arch.tensors[i].name == *name))
+            .filter(in_reach)
+            .any(|other| falls_back(other) || asks(other))
     };
-    let ignored = arch.ignored.iter().map(|(name, _)| quote!(#t.ignore(#name);));
-    let early = model_tensors(arch).filter(|o| is_tied_to(&o.name)).map(|o| {
+    let early = |o: &Tensor| {
         let (name, call) = (&o.name, declare(arch, o, t));
         quote!(let #name = #call;)
-    });
-    let fields = model_tensors(arch).map(|o| {
+    };
+    let field = |o: &Tensor| {
         let name = &o.name;
-        if is_tied_to(name) {
+        if is_early(o) {
             return quote!(#name,);
         }
         let call = declare(arch, o, t);
         quote!(#name: #call,)
-    });
+    };
+    let ignored = arch.ignored.iter().map(|(name, _)| quote!(#t.ignore(#name);));
+    let early_globals = model_tensors(arch).filter(|o| is_early(o)).map(early);
+    let fields = model_tensors(arch).map(field);
     let layers = used_groups(arch).map(|g| {
-        let fields = layer_tensors(arch, g).map(|o| {
-            let (name, call) = (&o.name, declare(arch, o, t));
-            quote!(#name: #call)
-        });
+        let early = layer_tensors(arch, g).filter(|o| is_early(o)).map(early);
+        let fields = layer_tensors(arch, g).map(field);
         let ((list, ty), group) = (group_names(arch, g), &arch.groups[g]);
         let prefix = &group.prefix;
         let count = match &group.count {
@@ -282,12 +286,13 @@ fn weights(arch: &Arch, t: &Ident) -> TokenStream {
             #list: (0..#count)
                 .map(|#il| {
                     #t.layer(#prefix, #il);
-                    #ty { #(#fields),* }
+                    #(#early)*
+                    #ty { #(#fields)* }
                 })
                 .collect(),
         }
     });
-    quote!({ #(#ignored)* #(#early)* Weights { #(#fields)* #(#layers)* } })
+    quote!({ #(#ignored)* #(#early_globals)* Weights { #(#fields)* #(#layers)* } })
 }
 
 /// The table's entry of one tensor.
@@ -307,9 +312,9 @@ fn declare(arch: &Arch, o: &Tensor, t: &Ident) -> TokenStream {
             let has_forms = arch.tensors.iter().any(|other| o.is_other_form_of(other));
             let suffix = match (has_forms, o.optional) {
                 _ if o.or_more => "_or_more",
-                (true, _) => "_form",
+                (true, true) => "_form",
                 (false, true) => "_opt",
-                (false, false) => "",
+                (_, false) => "",
             };
             let method = shared(&format!("{}{suffix}", o.kind.name()));
             quote!(#t.#method(#args))

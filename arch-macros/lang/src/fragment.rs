@@ -11,6 +11,9 @@
 //! option    = IDENT "=" EXPR | IDENT "?" ;
 //! ```
 //!
+//! A fragment may use others, and then gives what they give; its own functions go before theirs. A tensor that stands beside `use`
+//! under the name of one of the fragment's takes that one's place, and so does one of a fragment beside the `use` of another.
+//!
 //! An option is replaced by its argument, or by what stands after `=`, wherever its name stands, except before a `=`, where a
 //! name is that of an argument. `name?` may be left out, and then `…, key = name` is left out as well.
 
@@ -22,7 +25,7 @@ use syn::{Expr, Token, braced, parenthesized};
 
 use crate::ast::{Decl, Function, HparamItem, Opt, TensorItem, Use};
 use crate::diag::{Errors, did_you_mean};
-use crate::inherit::merge_hparams;
+use crate::inherit::{merge_hparams, tensor_name, tensor_names};
 use crate::library::Library;
 use crate::parse;
 
@@ -54,6 +57,7 @@ pub fn expand(decl: &mut Decl, library: &dyn Library, errors: &mut Errors) {
         used: Vec::new(),
         hparams: Vec::new(),
         functions: Vec::new(),
+        inside: Vec::new(),
     };
     expander.items(&mut decl.tensors);
     decl.fragments.append(&mut expander.used);
@@ -64,7 +68,7 @@ pub fn expand(decl: &mut Decl, library: &dyn Library, errors: &mut Errors) {
     decl.hparams
         .extend(merge_hparams(expander.hparams, own, expander.errors));
     // Functions of the declaration itself go before those of the same name in a fragment.
-    let added = expander.functions.into_iter();
+    let added = expander.functions.into_iter().map(|(_, f)| f);
     let own: Vec<String> = decl.functions.iter().map(|f| f.name.to_string()).collect();
     decl.functions
         .extend(added.filter(|f| !own.iter().any(|n| f.name == n)));
@@ -75,15 +79,20 @@ struct Expander<'a> {
     errors: &'a mut Errors,
     used: Vec<Used>,
     hparams: Vec<HparamItem>,
-    functions: Vec<Function>,
+    /// Each with the fragment that it comes from.
+    functions: Vec<(String, Function)>,
+    /// The fragments that are being put in, outermost first.
+    inside: Vec<String>,
 }
 
 impl Expander<'_> {
     fn items(&mut self, items: &mut Vec<TensorItem>) {
+        let mut placed: Vec<Placed> = Vec::new();
         for mut item in std::mem::take(items) {
             match &mut item {
                 TensorItem::Use(u) => {
-                    items.extend(self.fragment(u).unwrap_or_default());
+                    let given = self.fragment(u).unwrap_or_default();
+                    placed.extend(given.into_iter().map(|item| Placed { item, given: true }));
                     continue;
                 }
                 TensorItem::Layer { items, .. } => self.items(items),
@@ -93,13 +102,19 @@ impl Expander<'_> {
                 }
                 _ => {}
             }
-            items.push(item);
+            placed.push(Placed { item, given: false });
         }
+        *items = replace_given(placed);
     }
 
-    /// The tensors of one `use`; its functions are noted.
+    /// The tensors of one `use`; its hyper-parameters and functions are noted.
     fn fragment(&mut self, u: &Use) -> Option<Vec<TensorItem>> {
         let name = u.name.to_string();
+        if self.inside.contains(&name) {
+            let chain: Vec<_> = self.inside.iter().map(|n| format!("`{n}` uses ")).collect();
+            self.errors.at(&u.name, format!("{}`{name}`: a circle", chain.concat()));
+            return None;
+        }
         let Some(source) = self.library.fragment(&name) else {
             let all = self.library.fragments();
             let hint = did_you_mean(&name, all.iter().map(String::as_str));
@@ -115,23 +130,7 @@ impl Expander<'_> {
             }
         };
         let given = bind(&name, &fragment.options, &u.args, self.errors)?;
-        for mut f in fragment.functions {
-            f.body = substitute(f.body, &given);
-            for option in &mut f.options {
-                option.default = option.default.take().map(|d| substitute(d, &given));
-            }
-            match self.functions.iter().find(|known| known.name == f.name) {
-                Some(known) if known.body.to_string() != f.body.to_string() => {
-                    let message = format!(
-                        "`{name}` is used twice with different arguments: `{}` would be two",
-                        f.name
-                    );
-                    self.errors.at(&u.name, message);
-                }
-                Some(_) => {}
-                None => self.functions.push(f),
-            }
-        }
+        self.functions(u, fragment.functions, &given);
         self.used.push(Used {
             name: u.name.clone(),
             file: source.file,
@@ -146,9 +145,15 @@ impl Expander<'_> {
         };
         let (hparams, tensors) = (fragment.hparams, fragment.tensors);
         match parser.parse2(substitute(quote::quote!(#hparams #tensors), &given)) {
-            Ok((hparams, tensors)) => {
+            Ok((hparams, mut tensors)) => {
+                let outside = std::mem::take(&mut self.hparams);
+                self.inside.push(name);
+                self.items(&mut tensors);
+                self.inside.pop();
+                let used = std::mem::replace(&mut self.hparams, outside);
                 let known: Vec<_> = self.hparams.iter().filter_map(HparamItem::name).cloned().collect();
                 let new = |item: &HparamItem| item.name().is_none_or(|n| !known.contains(n));
+                let hparams = merge_hparams(used, hparams, self.errors);
                 self.hparams.extend(hparams.into_iter().filter(new));
                 Some(tensors)
             }
@@ -158,6 +163,70 @@ impl Expander<'_> {
             }
         }
     }
+
+    /// Notes the functions of one `use`, but for those that a fragment around it has itself.
+    fn functions(&mut self, u: &Use, functions: Vec<Function>, given: &Given) {
+        for mut f in functions {
+            f.body = substitute(f.body, given);
+            for option in &mut f.options {
+                option.default = option.default.take().map(|d| substitute(d, given));
+            }
+            match self.functions.iter().find(|(_, known)| known.name == f.name) {
+                Some((from, _)) if self.inside.contains(from) => {}
+                Some((_, known)) if known.body.to_string() != f.body.to_string() => {
+                    let message = format!(
+                        "`{}` is used twice with different arguments: `{}` would be two",
+                        u.name, f.name
+                    );
+                    self.errors.at(&u.name, message);
+                }
+                Some(_) => {}
+                None => self.functions.push((u.name.to_string(), f)),
+            }
+        }
+    }
+}
+
+/// An item of a block, or one that a `use` in it gave.
+struct Placed {
+    item: TensorItem,
+    given: bool,
+}
+
+/// The items, where a tensor of the block's own stands in the place of a given one of its name.
+fn replace_given(items: Vec<Placed>) -> Vec<TensorItem> {
+    let given: Vec<&TensorItem> = items.iter().filter(|p| p.given).map(|p| &p.item).collect();
+    let given: Vec<String> = tensor_names(given).iter().map(ToString::to_string).collect();
+    // A name that the block says twice replaces once; the checker refuses the second.
+    let mut own: Vec<TensorItem> = Vec::new();
+    let mut rest = Vec::new();
+    for placed in items {
+        match tensor_name(&placed.item) {
+            Some(name)
+                if !placed.given
+                    && given.iter().any(|n| name == n)
+                    && !own.iter().any(|o| tensor_name(o) == Some(name)) =>
+            {
+                own.push(placed.item);
+            }
+            _ => rest.push(placed),
+        }
+    }
+    for tensor in own {
+        let mut among_given = rest.iter_mut().filter(|p| p.given);
+        if let Some(place) = among_given.find_map(|p| place_of(&mut p.item, tensor_name(&tensor)?)) {
+            *place = tensor;
+        }
+    }
+    rest.into_iter().map(|p| p.item).collect()
+}
+
+/// Where a tensor stands in an item.
+fn place_of<'a>(item: &'a mut TensorItem, name: &Ident) -> Option<&'a mut TensorItem> {
+    if let TensorItem::If { then, otherwise, .. } = item {
+        return then.iter_mut().chain(otherwise).find_map(|i| place_of(i, name));
+    }
+    (tensor_name(item) == Some(name)).then_some(item)
 }
 
 /// The parts of a fragment's file, all tokens at one place.

@@ -191,8 +191,8 @@ fn removed_tensors(items: &[TensorItem]) -> Vec<&Ident> {
 }
 
 /// Names of tensors, in all blocks.
-fn tensor_names(items: &[TensorItem]) -> Vec<&Ident> {
-    let names = items.iter().map(|item| match item {
+pub fn tensor_names<'a>(items: impl IntoIterator<Item = &'a TensorItem>) -> Vec<&'a Ident> {
+    let names = items.into_iter().map(|item| match item {
         TensorItem::Tensor(t) => vec![&t.name],
         TensorItem::Layer { items, .. } => tensor_names(items),
         TensorItem::If { then, otherwise, .. } => [tensor_names(then), tensor_names(otherwise)].concat(),
@@ -289,7 +289,7 @@ fn merge_tensors(inherited: Vec<TensorItem>, own: Vec<TensorItem>, errors: &mut 
 }
 
 /// The name of an item that is a tensor without a condition.
-fn tensor_name(item: &TensorItem) -> Option<&Ident> {
+pub fn tensor_name(item: &TensorItem) -> Option<&Ident> {
     match item {
         TensorItem::Tensor(t) => Some(&t.name),
         _ => None,

@@ -98,8 +98,11 @@ fn analyze(input: TokenStream, library: &dyn Library) -> (String, Result<model::
         }
         used.retain(|f| Diagnostic::new(&f.name, "").line_column() != at);
     }
+    let place = |f: &fragment::Used| Diagnostic::new(&f.name, "").line_column();
+    // What a fragment uses stands at the place of its own name, behind it.
+    used.dedup_by_key(|f| place(f));
     for f in used {
-        let at = Diagnostic::new(&f.name, "").line_column();
+        let at = place(&f);
         for d in faults.iter_mut().filter(|d| d.line_column() == at) {
             d.message = format!("in the fragment `{}`: {}", f.name, d.message);
         }

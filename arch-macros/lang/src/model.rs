@@ -274,9 +274,13 @@ pub struct Tensor {
 impl Tensor {
     /// True if files hold this tensor or the other, told apart by the shape.
     pub fn is_other_form_of(&self, other: &Tensor) -> bool {
-        let may_be = |t: &Tensor| t.kind == Kind::Linear && t.optional;
+        let instead_of = |a: &Tensor, b: &Tensor| {
+            let lacks = |(c, _): &(Scalar, bool)| c.asks_for(&b.name);
+            b.optional && (a.optional || a.conditions.iter().any(lacks))
+        };
         let same_name = self.gguf == other.gguf && self.group == other.group;
-        same_name && may_be(self) && may_be(other) && self.dims != other.dims
+        let linear = self.kind == Kind::Linear && other.kind == Kind::Linear;
+        same_name && linear && self.dims != other.dims && (instead_of(self, other) || instead_of(other, self))
     }
 
     /// True if the model's field is an `Option`.
@@ -334,6 +338,18 @@ pub struct Scalar {
 }
 
 impl Scalar {
+    /// True if `has(tensor)` stands in it.
+    pub fn asks_for(&self, tensor: &Ident) -> bool {
+        match &self.kind {
+            ScalarKind::Has(name) => name == tensor,
+            ScalarKind::ToFloat(a) | ScalarKind::Neg(a) | ScalarKind::Not(a) => a.asks_for(tensor),
+            ScalarKind::Binary(_, a, b) => a.asks_for(tensor) || b.asks_for(tensor),
+            ScalarKind::If(c, a, b) => [c, a, b].iter().any(|s| s.asks_for(tensor)),
+            ScalarKind::Call(_, args) => args.iter().any(|a| a.asks_for(tensor)),
+            _ => false,
+        }
+    }
+
     /// The text of the opposite condition: a comparison turns around.
     fn negated_text(&self) -> String {
         let opposite = match &self.kind {

@@ -6,9 +6,9 @@ mod shapes;
 use crate::sym::Shape;
 pub use call::{Call, Operand};
 use shapes::{
-    attention, attention_over, attention_temperature, concat, cross_attention, heads, index_blocks, index_cells,
-    last_tokens, linear_attention, mamba2, matmul, merge, mix_heads, moe, norm, part, repeat_heads, rope, row,
-    same_as_x, short_conv, softmax_heads, ssm_scan, sum_heads, sum_rows, wkv,
+    attention, attention_over, attention_temperature, compress, concat, cross_attention, heads, index_blocks,
+    index_cells, last_tokens, linear_attention, mamba2, matmul, merge, mix_heads, moe, norm, part, repeat_heads, rope,
+    row, same_as_x, short_conv, softmax_heads, ssm_scan, sum_heads, sum_rows, wkv,
 };
 
 /// One operation.
@@ -237,12 +237,15 @@ pub static OPS: &[OpSpec] = &[
                 keyword("back", Int),
                 keyword_some("yarn", Bool),
                 keyword("halves", Bool),
+                keyword_some("every", Int),
+                keyword("inverse", Bool),
             ],
             rope,
             Emit::Struct("rope", "RopeArgs"),
             "rotary positions on [d, n, T]; the pairs are the declaration's `rope:` (neox's where `halves`), base, scale, dims and \
              magnitude the file's unless given, from dimension `offset` on; `factors` divide the frequencies, without them `short` or, in contexts beyond the first \
-             training's, `long`; for what stands `back` positions before the token; YaRN as the file says where `yarn` holds or is not given",
+             training's, `long`; for what stands `back` positions before the token, or with `every` at the multiple of it at or below that; \
+             turned back where `inverse`; YaRN as the file says where `yarn` holds or is not given",
         )
     },
     op(
@@ -274,12 +277,15 @@ pub static OPS: &[OpSpec] = &[
                 keyword_some("v_in_k", Int),
                 keyword_some("up_to", Int),
                 keyword_some("selection", ParamKind::Tensor),
+                keyword_some("compressed", ParamKind::Tensor),
+                keyword("ratio", Int),
             ],
             attention,
             Emit::Struct("attention", "AttentionArgs"),
             "stores k and v in the layer's cache and attends: q [dk, n, T], k [dk, m, T], v [dv, m, T] -> [dv * n, T]; \
              scale is 1/sqrt(dk) unless given; `relative` [n, buckets] are biases by relative position (T5's buckets); \
-             without v the first `v_in_k` elements of each key are its value; of cells outside a `selection` nothing is seen; contexts of more than `up_to` tokens are refused",
+             without v the first `v_in_k` elements of each key are its value; of cells outside a `selection` nothing is seen; contexts of more than `up_to` tokens are refused; `compressed` [dk, m, T] \
+             is stored for each token that ends a group of `ratio` and seen beside k, outside of windows too: a `selection` is then of such groups",
         )
     },
     OpSpec {
@@ -315,11 +321,34 @@ pub static OPS: &[OpSpec] = &[
         in_layer: true,
         ..op(
             "index_cells",
-            &[tensor("q"), tensor("k"), tensor("weights"), positional("n", Int)],
+            &[
+                tensor("q"),
+                tensor("k"),
+                tensor("weights"),
+                positional("n", Int),
+                maybe("ratio", Int),
+            ],
             index_cells,
             Emit::Method("index_cells"),
             "selects cells for `attention`: stores k [d, 1, T] in a cache of its own and gives the n cells whose sum over heads of \
-             weights [h, T] times max(q k, 0), q [d, h, T], is largest: numbers [n, T], fewer where there are fewer cells",
+             weights [h, T] times max(q k, 0), q [d, h, T], is largest: numbers [n, T], fewer where there are fewer cells; with `ratio`, of the groups of so many tokens, k being stored for their last",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "compress",
+            &[
+                tensor("x"),
+                tensor("gate"),
+                positional("places", Vector),
+                positional("width", Int),
+            ],
+            compress,
+            Emit::Method("compress"),
+            "means over groups of n tokens as far as they have come, channel by channel, weighted by the softmax over the group of gate plus \
+             the row of `places` [w, n] for the token's place in it; the layer keeps them: x and gate [w, T] -> [width, T]; where w is twice the width, \
+             the last half of the channels is averaged together with the first half of those of the group before",
         )
     },
     OpSpec {
@@ -511,6 +540,7 @@ pub static OPS: &[OpSpec] = &[
             keyword_some("squash", Float),
             keyword_some("up_squash", Float),
             keyword_some("up_offset", Float),
+            keyword_some("ids", ParamKind::Tensor),
         ],
         moe,
         Emit::FullStruct("moe", "MoeArgs"),
@@ -519,7 +549,7 @@ pub static OPS: &[OpSpec] = &[
          [n_expert, T] if given, it alone sees selection_bias, and only experts of the n_groups_used best of n_groups; \
          each expert may stand for ids_per_expert outputs of the router; `gate_up` holds \
          gates and then ups in one tensor and comes first where a file has it; gates are limited to below `limit` and ups to either side of it (0 is off), with \
-         act_limit instead after their activation; with squash a gate g becomes softcap(g, squash) sigmoid(g) and an up softcap(up, up_squash); up_offset is added to ups; gating may be the code from a file",
+         act_limit instead after their activation; with squash a gate g becomes softcap(g, squash) sigmoid(g) and an up softcap(up, up_squash); up_offset is added to ups; `ids` [n_used, T] are the experts themselves; gating may be the code from a file",
     ),
     op(
         "softcap",

@@ -85,6 +85,16 @@ fn library() -> Memory {
             "tensors { w: linear \"w\" [n_embd -> n_wide]; } fn once(x) { w(x) }",
         ),
         ("circle", "fn circle(x) { circle(x) }"),
+        (
+            "wide",
+            r#"hparams { n_wide: usize = "wide" or 4; }
+            tensors { if n_wide > 1 { use ffn(width = n_wide), plain; up: vector "ffn_gain" [n_wide]; } }
+            fn once(x) { ffn(x, act = gelu, hi = 1.0) }
+            fn ffn(x, act = silu, hi?) { down(act(clamp(gate(x), 0.0, hi)) * up) }"#,
+        ),
+        ("hen", "tensors { use egg; }"),
+        ("egg", "tensors { use hen; }"),
+        ("nest", "tensors { use unknown_size; } fn nested(x) { once(x) }"),
         ("parent", ""),
     ]))
 }
@@ -153,6 +163,78 @@ fn names_of_arguments_do_not_mix() {
     assert!(items.contains("let (y , h ,) = (h , y ,)"), "{items}");
 }
 
+/// The fields of a description's tensors with their shapes and when they are there.
+fn layer_table(d: &arch_lang::Description) -> Vec<String> {
+    let of_layer = |row: &&[String; 5]| row[1].starts_with("blk.");
+    let row = |[field, gguf, _, shape, when]: &[String; 5]| format!("{field} {gguf} {shape} {when}").trim().to_owned();
+    d.tensors.iter().filter(of_layer).map(row).collect()
+}
+
+/// A fragment gives what the fragments it uses give, but for what it says differently itself.
+#[test]
+fn fragments_use_fragments() {
+    let used = description(&source("use wide;", "if n_wide > 1 { x += twice(h) + y; }", ""));
+    let expected = [
+        "gate blk.N.ffn_gate [n_embd -> n_wide] if n_wide > 1",
+        "up blk.N.ffn_gain [n_wide] if n_wide > 1",
+        "down blk.N.ffn_down [n_wide -> n_embd] if n_wide > 1",
+        "w blk.N.w [n_embd -> n_embd] if n_wide > 1",
+        "attn_norm blk.N.attn_norm [n_embd]",
+        "ffn_norm blk.N.ffn_norm [n_embd]",
+    ];
+    assert_eq!(layer_table(&used), expected);
+    let operations: Vec<&str> = used.flow.iter().map(|n| n.label.as_str()).collect();
+    assert!(
+        operations.contains(&"clamp") && operations.contains(&"linear w"),
+        "{operations:?}"
+    );
+}
+
+/// A tensor of the declaration replaces a fragment's of its name where that stood.
+#[test]
+fn tensors_are_replaced_in_their_places() {
+    let call = "if n_wide > 1 { x += twice(h) + y; }";
+    let table = layer_table(&description(&source(
+        "use wide; gate: linear \"ffn_gate_b\" [n_embd -> n_wide];",
+        call,
+        "",
+    )));
+    assert_eq!(table[0], "gate blk.N.ffn_gate_b [n_embd -> n_wide] if n_wide > 1");
+    assert_eq!(table.len(), 6);
+    // Outside of the condition under which the fragment is used, the name is a second one.
+    let tensors = "if n_ff_exp > 1 { use plain; } w: linear \"v\" [n_embd -> n_embd];";
+    let found = faults(&source(tensors, "if n_ff_exp > 1 { x += twice(h) + y; }", ""));
+    assert_eq!(found, ["w: `w` is already the name of a tensor"]);
+}
+
+/// A tensor may be there only where another one is, and the graph knows by asking for that.
+#[test]
+fn tensors_depend_on_tensors() {
+    let tensors = "v?: linear \"v\" [n_embd -> n_embd]; if has(v) { use plain; } else { use ffn; }";
+    let graph = "if has(v) { x += twice(v(h)) + y; } else { x += ffn(h, hi = 1.0); }";
+    let text = source(tensors, graph, "");
+    let table = layer_table(&description(&text));
+    assert_eq!(
+        table[..3],
+        [
+            "v blk.N.v [n_embd -> n_embd] optional",
+            "w blk.N.w [n_embd -> n_embd] if has(v)",
+            "gate blk.N.ffn_gate [n_embd -> n_ff] if !has(v)",
+        ]
+    );
+    let items = arch_lang::expand_with(tokens(&text), &library()).to_string();
+    assert!(items.contains("let v = t . linear_opt"), "{items}");
+    assert!(items.contains("if v . is_some ()"), "{items}");
+    let above = tensors.replace("if has(v) { use plain; }", "if has(w) { use plain; }");
+    assert_eq!(faults(&source(&above, graph, ""))[0], "w: no tensor is called `w`");
+    let without = graph.replace("has(v)", "n_ff_exp > 1");
+    let found = faults(&source(tensors, &without, ""));
+    assert_eq!(
+        found[0],
+        "ffn: in the fragment `ffn`: `gate` exists only if not `has(v)`: use it under the same `if`"
+    );
+}
+
 #[test]
 fn fragment_files_are_tracked() {
     let items = arch_lang::expand_with(tokens(&source("use plain;", "x += twice(h) + y;", "")), &library());
@@ -192,6 +274,13 @@ fn faults_name_the_fragment() {
                 "unknown_size: in the fragment `unknown_size`: no hyper-parameter is called `n_wide`",
             ],
         ),
+        (
+            "use nest;",
+            "x += nested(h) + y;",
+            "",
+            vec!["nest: in the fragment `nest`: no hyper-parameter is called `n_wide`"],
+        ),
+        ("use hen;", call, "", vec!["hen: `hen` uses `egg` uses `hen`: a circle"]),
         (
             "use ffn;",
             "x += ffn(h) + y;",

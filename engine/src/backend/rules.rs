@@ -82,6 +82,7 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
                 dims.is_multiple_of(2) && dims <= x.ne[0],
                 "n_dims is odd or above the head size",
             )?;
+            ensure(rope.every > 0, "multiples of 0")?;
             let n_axes = rope.kind.n_axes();
             ensure(pos.ne == [x.ne[2], n_axes, 1, 1], "not one position per token and axis")?;
             ensure(
@@ -232,13 +233,18 @@ fn repeats_to(t: &Tensor, ne: [usize; 4]) -> bool {
 }
 
 fn get_rows(n: &Node) -> Result<(), Flaw> {
-    let (table, ids) = (n.readable(0)?, n.typed(1, I32)?);
+    let (table, ids) = (n.any(0)?, n.typed(1, I32)?);
+    let ty = if table.ty == I32 { I32 } else { F32 };
+    ensure(
+        ty == I32 || kernels::can_dequantize(table.ty),
+        "the table's type cannot be read",
+    )?;
     let batches_agree = ids.ne[1] == table.ne[2] && ids.ne[2] == table.ne[3] && ids.ne[3] == 1;
     ensure(
         batches_agree,
         "the row numbers do not match the table's outer dimensions",
     )?;
-    n.result(F32, [table.ne[0], ids.ne[0], ids.ne[1], ids.ne[2]])
+    n.result(ty, [table.ne[0], ids.ne[0], ids.ne[1], ids.ne[2]])
 }
 
 fn set_rows(n: &Node) -> Result<(), Flaw> {

@@ -7,6 +7,7 @@ use crate::model::Vector;
 
 use super::Builder;
 use super::builder::Cache;
+use super::inputs::JoinedInputs;
 use super::position::{KeyPosition, Values, key_position};
 use super::recur::{StateSlot, StateSpec};
 
@@ -25,6 +26,8 @@ pub struct KvSpec {
     pub n_head_kv: usize,
     /// Which cells a query sees.
     pub window: Window,
+    /// Groups of so many tokens have keys as well, which all of them see.
+    pub compressed: Option<usize>,
     /// What has to be done to a cached key when its position shifts.
     pub key_position: KeyPosition,
 }
@@ -56,11 +59,13 @@ pub struct CacheView {
 pub struct KvSlot {
     /// Index into [`CacheView::pools`].
     pub pool: usize,
+    /// The same for keys of groups of tokens, whose rows are behind those of tokens.
+    pub compressed: Option<usize>,
     /// Type of keys.
     pub type_k: GgmlType,
     /// Type of values.
     pub type_v: GgmlType,
-    /// Keys `[k_row, n_cells]`.
+    /// Keys `[k_row, n_cells]`, of both pools if there are two.
     pub k: Home,
     /// Values `[v_row, n_cells]`.
     pub v: Home,
@@ -100,6 +105,10 @@ pub struct RopeArgs {
     pub back: usize,
     /// Without YaRN if false, even if the file asks for it: positions are then scaled alike for all frequencies.
     pub yarn: Option<bool>,
+    /// Positions count as the multiple of this at or below them.
+    pub every: Option<usize>,
+    /// Rotates by the opposite angle.
+    pub inverse: bool,
 }
 
 /// Keyword arguments of [`Builder::attention`].
@@ -123,8 +132,13 @@ pub struct AttentionArgs {
     pub relative: Option<TensorId>,
     /// Without values of their own: this many leading elements of each key head are its value. Only keys are stored then.
     pub v_in_k: Option<usize>,
-    /// Cells that each token may see, from [`Builder::index_cells`] and the like.
+    /// Cells that each token may see, from [`Builder::index_cells`] and the like; with `compressed`, groups.
     pub selection: Option<TensorId>,
+    /// Keys with values in them that stand for groups of `ratio` tokens, `[dk, n_head_kv, T]`: those of a group's last token are stored, and
+    /// attended to beside those of tokens, whatever the window is. Goes with `v_in_k`.
+    pub compressed: Option<TensorId>,
+    /// Tokens of a group.
+    pub ratio: usize,
 }
 
 impl Default for AttentionArgs {
@@ -140,6 +154,8 @@ impl Default for AttentionArgs {
             v_in_k: None,
             up_to: None,
             selection: None,
+            compressed: None,
+            ratio: 1,
         }
     }
 }
@@ -152,8 +168,17 @@ pub(super) struct StoredKeys {
     keys: TensorId,
     /// `[dv, n_head_kv, n_kv]`
     values: TensorId,
-    pool: usize,
+    cells: CellLists,
     window: Window,
+}
+
+/// What attention is told about the cells of keys.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CellLists {
+    pub positions: TensorId,
+    pub sequences: TensorId,
+    /// The first of those that stand for groups.
+    compressed_from: Option<usize>,
 }
 
 /// A standard sliding window of `n` positions where `on`.
@@ -202,6 +227,8 @@ impl Builder<'_> {
             beta_fast: scaling.beta_fast,
             beta_slow: scaling.beta_slow,
             n_ctx_orig: scaling.n_ctx_orig,
+            every: args.every.unwrap_or(1),
+            inverse: args.inverse,
         };
         let by_context = if self.params.n_ctx > scaling.n_ctx_orig {
             args.long
@@ -267,13 +294,13 @@ impl Builder<'_> {
 
     /// Puts the keys and values of the tokens into a slot of their own of the layer's memory.
     fn store_keys(&mut self, k: TensorId, v: Option<TensorId>, args: AttentionArgs) -> StoredKeys {
-        let (keys, values, pool) = self.remember(k, v, &args);
+        let (keys, values, cells) = self.remember(k, v, &args);
         let values = values.unwrap_or_else(|| self.slice(keys, 0, args.v_in_k.unwrap_or(0)));
         let stored = StoredKeys {
             layer: self.layer.unwrap_or(0),
             keys,
             values,
-            pool,
+            cells,
             window: args.window,
         };
         self.inputs.stored.push(stored);
@@ -281,10 +308,7 @@ impl Builder<'_> {
     }
 
     fn attend(&mut self, q: TensorId, stored: StoredKeys, args: AttentionArgs) -> TensorId {
-        let StoredKeys { keys, values, pool, .. } = stored;
-        let n_kv = self.g.tensor(keys).ne[2];
-        let (cell_pos, cell_seq) = self.cell_inputs(pool, n_kv);
-        self.attend_to([q, keys, values, cell_pos, cell_seq], args)
+        self.attend_to(q, [stored.keys, stored.values], stored.cells, args)
     }
 
     /// Attends with `q [dk, n_head, T]` to keys and values of what was encoded, `k [dk, n_head_kv, T_encoded]` and
@@ -292,19 +316,30 @@ impl Builder<'_> {
     pub fn cross_attention(&mut self, q: TensorId, k: TensorId, v: TensorId, args: AttentionArgs) -> TensorId {
         let ne = [self.params.n_encoded, 1, 1, 1];
         let (g, inputs) = (&mut *self.g, &mut self.inputs.encoded);
-        let pos = *inputs
+        let positions = *inputs
             .positions
             .get_or_insert_with(|| g.input(GgmlType::I32, ne, "encoded_positions"));
-        let seq = *inputs
+        let sequences = *inputs
             .sequences
             .get_or_insert_with(|| g.input(GgmlType::I64, ne, "encoded_sequences"));
-        self.attend_to([q, k, v, pos, seq], AttentionArgs { causal: false, ..args })
+        let cells = CellLists {
+            positions,
+            sequences,
+            compressed_from: None,
+        };
+        self.attend_to(q, [k, v], cells, AttentionArgs { causal: false, ..args })
     }
 
     /// Attention of queries to keys and values with their positions and sequences.
-    fn attend_to(&mut self, [q, keys, values, cell_pos, cell_seq]: [TensorId; 5], args: AttentionArgs) -> TensorId {
+    fn attend_to(
+        &mut self,
+        q: TensorId,
+        [keys, values]: [TensorId; 2],
+        cells: CellLists,
+        args: AttentionArgs,
+    ) -> TensorId {
         let (pos, seq) = (self.positions(), self.sequences());
-        let mut src = [q, keys, values, cell_pos, cell_seq, pos, seq, q, q, q];
+        let mut src = [q, keys, values, cells.positions, cells.sequences, pos, seq, q, q, q];
         let mut n_src = 7;
         let sinks = args.sinks.map(|sinks| self.leaf(sinks.0));
         for extra in [args.relative, sinks, args.selection].into_iter().flatten() {
@@ -321,6 +356,7 @@ impl Builder<'_> {
             causal,
             window: args.window,
             selects: args.selection.is_some(),
+            compressed_from: cells.compressed_from,
             buckets: match args.relative {
                 None => Buckets::None,
                 Some(_) if causal => Buckets::Past,
@@ -333,70 +369,100 @@ impl Builder<'_> {
         self.merge(y)
     }
 
-    /// Stores the keys and values of a call in the layer's cache: all that are there, and the number of their pool. In a probe it records what
+    /// Stores the keys and values of a call in the layer's cache: all that are there, and what they are of. In a probe it records what
     /// the call needs.
     pub(super) fn remember(
         &mut self,
         k: TensorId,
         v: Option<TensorId>,
         args: &AttentionArgs,
-    ) -> (TensorId, Option<TensorId>, usize) {
+    ) -> (TensorId, Option<TensorId>, CellLists) {
         let slot = self.n_attention;
         self.n_attention += 1;
-        match &mut self.cache {
-            Cache::Probe(specs) => {
-                let spec = KvSpec {
-                    layer: self.layer.unwrap_or(0) as usize,
-                    k_row: self.g.tensor(k).ne[0] * self.g.tensor(k).ne[1],
-                    v_row: v.map_or(0, |v| self.g.tensor(v).ne[0] * self.g.tensor(v).ne[1]),
-                    v_in_k: v.map_or(args.v_in_k.unwrap_or(0), |_| 0),
-                    n_head_kv: self.g.tensor(k).ne[1],
-                    window: args.window,
-                    key_position: key_position(
-                        self.g,
-                        [self.inputs.positions, self.inputs.axes],
-                        k,
-                        v.map_or(Values::InKeys(args.v_in_k.unwrap_or(0)), Values::Stored),
-                        self.leafs,
-                    ),
-                };
-                specs.kv.push(spec);
-                (k, v, 0)
+        let Cache::Cells(view) = self.cache else {
+            if matches!(self.cache, Cache::Probe(_)) {
+                let spec = self.kv_spec(k, v, args);
+                if let Cache::Probe(specs) = &mut self.cache {
+                    specs.kv.push(spec);
+                }
             }
-            Cache::Batch => (k, v, 0),
-            Cache::Cells(cells) => {
-                let (slot, pool) = (cells.slots[slot], cells.pools[cells.slots[slot].pool]);
-                let cells = self.cells_of_tokens(slot.pool);
-                let keys = self.store("cache_k", slot.type_k, slot.k, pool, k, cells);
-                let values = v.map(|v| self.store("cache_v", slot.type_v, slot.v, pool, v, cells));
-                (keys, values, slot.pool)
-            }
+            let n = self.g.tensor(k).ne[2];
+            return match args.compressed {
+                None => (k, v, self.cell_lists(0, n)),
+                Some(groups) => (self.concat(k, groups, 2), v, self.joined_inputs([0, 0], [n, n]).0),
+            };
+        };
+        let slot = view.slots[slot];
+        let pool = view.pools[slot.pool];
+        let cells = self.cells_of_tokens(slot.pool);
+        let (Some(groups), Some(compressed)) = (args.compressed, slot.compressed) else {
+            let keys = self.store("cache_k", slot.type_k, slot.k, pool, &[(k, cells)]);
+            let values = v.map(|v| self.store("cache_v", slot.type_v, slot.v, pool, &[(v, cells)]));
+            return (keys, values, self.cell_lists(slot.pool, pool.n_kv));
+        };
+        let of_groups = view.pools[compressed];
+        let (lists, group_cells) = self.joined_inputs([slot.pool, compressed], [pool.n_cells, of_groups.n_kv]);
+        let both = PoolView {
+            n_cells: pool.n_cells + of_groups.n_cells,
+            n_kv: pool.n_cells + of_groups.n_kv,
+        };
+        let rows = [(k, cells), (groups, group_cells)];
+        let keys = self.store("cache_k", slot.type_k, slot.k, both, &rows);
+        (keys, None, lists)
+    }
+
+    /// What a call with these keys and values needs from a memory.
+    fn kv_spec(&self, k: TensorId, v: Option<TensorId>, args: &AttentionArgs) -> KvSpec {
+        let row = |x: TensorId| self.g.tensor(x).ne[0] * self.g.tensor(x).ne[1];
+        let position = || {
+            key_position(
+                self.g,
+                [self.inputs.positions, self.inputs.axes],
+                k,
+                v.map_or(Values::InKeys(args.v_in_k.unwrap_or(0)), Values::Stored),
+                self.leafs,
+            )
+        };
+        KvSpec {
+            layer: self.layer.unwrap_or(0) as usize,
+            k_row: row(k),
+            v_row: v.map_or(0, row),
+            v_in_k: v.map_or(args.v_in_k.unwrap_or(0), |_| 0),
+            n_head_kv: self.g.tensor(k).ne[1],
+            window: args.window,
+            compressed: args.compressed.map(|_| args.ratio.max(1)),
+            // What a group comes to does not move with its tokens.
+            key_position: match (args.compressed, args.window) {
+                (None, Window::None | Window::Standard(_) | Window::Chunked(_) | Window::Symmetric(_)) => position(),
+                _ => KeyPosition::Fixed,
+            },
         }
     }
 
-    /// Writes rows into a cache and returns its first `n_kv` cells as heads. The read is a view of the write, so that no order of
-    /// evaluation can put it first.
+    /// Writes rows into a cache, each list of rows to its cells, and returns its first `n_kv` cells as heads. The read is a view of the
+    /// last write, so that no order of evaluation can put it first.
     fn store(
         &mut self,
         name: &'static str,
         ty: GgmlType,
         home: Home,
-        pool: super::PoolView,
-        x: TensorId,
-        cells: TensorId,
+        pool: PoolView,
+        rows: &[(TensorId, TensorId)],
     ) -> TensorId {
-        let ne = self.g.tensor(x).ne;
+        let ne = self.g.tensor(rows[0].0).ne;
         let (head, n_head, row) = (ne[0], ne[1], ne[0] * ne[1]);
         let full = Name {
             base: name,
             layer: self.layer,
         };
-        let cache = self
+        let mut cache = self
             .g
             .external(ty, [row, pool.n_cells, 1, 1], full, home, Flags::default());
-        let flat = self.merge(x);
-        let written = self.g.set_rows(cache, flat, cells);
-        let written = self.ok(written, x);
+        for &(x, cells) in rows {
+            let flat = self.merge(x);
+            let written = self.g.set_rows(cache, flat, cells);
+            cache = self.ok(written, x);
+        }
         let block = ty.block_size();
         let row_bytes = row / block * ty.block_bytes();
         let nb = [
@@ -405,8 +471,8 @@ impl Builder<'_> {
             row_bytes,
             row_bytes * pool.n_kv,
         ];
-        let view = self.g.view(written, [head, n_head, pool.n_kv, 1], nb, 0);
-        self.ok(view, x)
+        let view = self.g.view(cache, [head, n_head, pool.n_kv, 1], nb, 0);
+        self.ok(view, rows[0].0)
     }
 
     fn cells_of_tokens(&mut self, pool: usize) -> TensorId {
@@ -417,16 +483,42 @@ impl Builder<'_> {
             .get_or_insert_with(|| g.input(GgmlType::I64, [n, 1, 1, 1], "cells"))
     }
 
-    pub(super) fn cell_inputs(&mut self, pool: usize, n_kv: usize) -> (TensorId, TensorId) {
+    fn cell_lists(&mut self, pool: usize, n_kv: usize) -> CellLists {
         let g = &mut *self.g;
         let inputs = &mut self.inputs.pools[pool];
         let ne = [n_kv, 1, 1, 1];
-        let pos = *inputs
-            .positions
-            .get_or_insert_with(|| g.input(GgmlType::I32, ne, "cell_positions"));
-        let seq = *inputs
-            .sequences
-            .get_or_insert_with(|| g.input(GgmlType::I64, ne, "cell_sequences"));
-        (pos, seq)
+        CellLists {
+            positions: *inputs
+                .positions
+                .get_or_insert_with(|| g.input(GgmlType::I32, ne, "cell_positions")),
+            sequences: *inputs
+                .sequences
+                .get_or_insert_with(|| g.input(GgmlType::I64, ne, "cell_sequences")),
+            compressed_from: None,
+        }
+    }
+
+    /// Lists of the cells of two pools, so many of each, and the cells of the groups that tokens end.
+    fn joined_inputs(&mut self, pools: [usize; 2], n: [usize; 2]) -> (CellLists, TensorId) {
+        let known = self.inputs.joined.iter().find(|j| j.pools == pools).copied();
+        let joined = known.unwrap_or_else(|| {
+            let ne = [n[0] + n[1], 1, 1, 1];
+            let joined = JoinedInputs {
+                pools,
+                cells: self
+                    .g
+                    .input(GgmlType::I64, [self.params.n_tokens, 1, 1, 1], "group_cells"),
+                positions: self.g.input(GgmlType::I32, ne, "cell_positions"),
+                sequences: self.g.input(GgmlType::I64, ne, "cell_sequences"),
+            };
+            self.inputs.joined.push(joined);
+            joined
+        });
+        let lists = CellLists {
+            positions: joined.positions,
+            sequences: joined.sequences,
+            compressed_from: Some(n[0]),
+        };
+        (lists, joined.cells)
     }
 }

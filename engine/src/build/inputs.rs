@@ -27,6 +27,8 @@ pub struct Inputs {
     pub states: Option<(TensorId, TensorId)>,
     /// Per pool of the KV memory.
     pub pools: Vec<PoolInputs>,
+    /// Per pool of tokens and pool of groups that some attention looks at together.
+    pub joined: Vec<JoinedInputs>,
     /// What attention calls stored so far; here so that its memory is kept from graph to graph.
     pub(super) stored: Vec<StoredKeys>,
 }
@@ -53,6 +55,19 @@ pub struct PoolInputs {
     pub sequences: Option<TensorId>,
 }
 
+/// Inputs that describe the cells of a pool of tokens, all of them, and behind them those of a pool of groups of tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct JoinedInputs {
+    /// The pools.
+    pub pools: [usize; 2],
+    /// For each token the cell of its group, counted from the first of both pools, if it is its last, i64 `[T]`.
+    pub cells: TensorId,
+    /// Position of each cell, negative if empty, i32 `[n_kv]`.
+    pub positions: TensorId,
+    /// Sequences of each cell, one bit per sequence, i64 `[n_kv]`.
+    pub sequences: TensorId,
+}
+
 impl Inputs {
     /// Forgets all but keeps memory.
     pub fn clear(&mut self, n_pools: usize) {
@@ -67,6 +82,7 @@ impl Inputs {
         self.states = None;
         self.pools.clear();
         self.pools.resize(n_pools, PoolInputs::default());
+        self.joined.clear();
         self.stored.clear();
     }
 }

@@ -8,7 +8,7 @@ mod adapt;
 mod attention;
 mod builder;
 mod depth;
-mod ffn;
+mod error;
 mod inputs;
 mod linear_attention;
 mod moe;
@@ -24,7 +24,8 @@ pub use adapt::{Adaptation, AdaptedUse, AdapterLeaf, LowRankTerm};
 pub use attention::{
     AttentionArgs, CacheView, KvSlot, KvSpec, MemorySpecs, PoolView, RopeArgs, chunked, standard, symmetric,
 };
-pub use builder::{BuildError, BuildParams, Builder, WeightLeaf, WeightPart};
+pub use builder::{BuildParams, Builder, WeightLeaf, WeightPart};
+pub use error::BuildError;
 pub use inputs::{EncodedInputs, Inputs, PoolInputs};
 pub use linear_attention::LinearAttentionArgs;
 pub use moe::{Gating, MoeArgs};

@@ -78,6 +78,8 @@ pub struct MoeArgs {
     pub up_squash: Option<f32>,
     /// Added to ups after the limit.
     pub up_offset: Option<f32>,
+    /// The experts of each token, i32 `[n_used, T]`; nothing is selected then.
+    pub ids: Option<TensorId>,
 }
 
 /// Smallest sum that selected weights are divided by: that of f16, as models were trained with.
@@ -217,14 +219,7 @@ impl Builder<'_> {
                 self.unary(Unary::Sqrt, x)
             }
         };
-        let mut selection = args.selection.unwrap_or(probs);
-        if let Some(bias) = args.selection_bias {
-            let bias = self.leaf(bias.0);
-            selection = self.add(selection, bias);
-        }
-        let selection = self.group_limited(args, selection, n_tokens);
-        let ids = self.g.top_k(selection, args.n_used);
-        let mut ids = self.ok(ids, selection);
+        let mut ids = args.ids.unwrap_or_else(|| self.selected(args, probs, n_tokens));
         if let Some(by) = args.ids_per_expert.filter(|&by| by != 1) {
             let divided = self.g.div_ids(ids, by);
             ids = self.ok(divided, ids);
@@ -250,6 +245,18 @@ impl Builder<'_> {
         }
         let weights = self.g.reshape(flat, [1, args.n_used, n_tokens, 1]);
         (ids, self.ok(weights, flat))
+    }
+
+    /// The `n_used` best experts i32 `[n_used, T]` by their probabilities `[n_expert, T]`, or whatever else they are selected by.
+    fn selected(&mut self, args: &MoeArgs, probs: TensorId, n_tokens: usize) -> TensorId {
+        let mut selection = args.selection.unwrap_or(probs);
+        if let Some(bias) = args.selection_bias {
+            let bias = self.leaf(bias.0);
+            selection = self.add(selection, bias);
+        }
+        let selection = self.group_limited(args, selection, n_tokens);
+        let ids = self.g.top_k(selection, args.n_used);
+        self.ok(ids, selection)
     }
 
     /// Each matrix of a stack `[n_in, n_out, n]` times its own column of `x [n_in, n, T]`, or the only one of `x [n_in, 1, T]`:

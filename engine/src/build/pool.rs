@@ -6,7 +6,7 @@ use crate::graph::{Op, TensorId};
 use crate::model::{Architecture, BuildGraph};
 
 use super::Builder;
-use super::builder::BuildError;
+use super::error::BuildError;
 
 /// How the rows of a sequence's tokens become one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]

@@ -104,8 +104,10 @@ fn dependence(g: &Graph, id: TensorId, positions: Positions, known: &[Dependence
     let of = |i: usize| t.src[i].map_or(Dependence::None, |s| known[s.index()]);
     match t.op {
         Op::Attention(_) => Dependence::None,
-        Op::Rope(_) => match of(0) {
-            Dependence::None if positions.contains(&t.src[1]) => Dependence::Rotated { rope: id, offset: 0 },
+        Op::Rope(rope) => match of(0) {
+            Dependence::None if rope.every == 1 && !rope.inverse && positions.contains(&t.src[1]) => {
+                Dependence::Rotated { rope: id, offset: 0 }
+            }
             _ => Dependence::Other,
         },
         Op::Concat { dim: 0 } => match (of(0), of(1)) {
@@ -150,6 +152,8 @@ mod tests {
         beta_fast: 32.0,
         beta_slow: 1.0,
         n_ctx_orig: 64,
+        every: 1,
+        inverse: false,
     };
 
     /// `[8, 2, 3]` keys and values, positions, and what `make` makes of the keys.

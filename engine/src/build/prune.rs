@@ -172,8 +172,9 @@ fn sliced_dim(from: &Tensor, to: &Tensor, dim: usize, n_tokens: usize) -> Option
 fn select_rows(g: &mut Graph, x: TensorId, dim: usize, ids: TensorId) -> Result<TensorId, ShapeError> {
     let t = g.tensor(x);
     let (mut ne, ty, name) = (t.ne, t.ty, t.name);
-    if ty != GgmlType::F32 {
-        let expected = "f32 values".to_owned();
+    let ints = ty == GgmlType::I32 && t.is_contiguous();
+    if ty != GgmlType::F32 && !ints {
+        let expected = "f32 or dense i32 values".to_owned();
         return Err(ShapeError {
             op: format!("selecting rows of {name}"),
             expected,

@@ -156,6 +156,14 @@ impl Builder<'_> {
         self.recur(Recurrence::Previous, &[x])
     }
 
+    /// Means over groups of tokens, see [`Recurrence::Compress`]: `x` and `gate [w, T]`, `places [w, n]` -> `[width, T]`. Groups overlap where
+    /// `w` is twice the width, and do not where it is the width.
+    pub fn compress(&mut self, x: TensorId, gate: TensorId, places: Vector, width: usize) -> TensorId {
+        let overlap = self.g.tensor(x).ne[0] != width;
+        let places = self.leaf(places.0);
+        self.recur(Recurrence::Compress { overlap }, &[x, gate, places])
+    }
+
     /// Time mixing of RWKV 6, see [`Recurrence::Wkv6`]: `r`, `k`, `v`, `w [d, h, T]`, `u [d, h]` -> `[d, h, T]`.
     pub fn wkv6(&mut self, r: TensorId, k: TensorId, v: TensorId, w: TensorId, u: Vector) -> TensorId {
         let u = self.leaf(u.0);

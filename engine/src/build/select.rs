@@ -2,14 +2,23 @@
 
 use super::Builder;
 use super::attention::AttentionArgs;
-use crate::graph::{BlockRule, Blocks, TensorId};
+use crate::graph::{BlockRule, Blocks, TensorId, Window};
 
 impl Builder<'_> {
     /// The cells of the `n` largest scores that an indexer with queries `q [d, h, T]`, the key `k [d, 1, T]` of each token, which the layer
     /// stores, and head weights `weights [h, T]` gives to what each token sees: i32 `[at most n, T]`, in no order. Where fewer are seen, the
-    /// rest are cells that attention hides anyway.
-    pub fn index_cells(&mut self, q: TensorId, k: TensorId, weights: TensorId, n: usize) -> TensorId {
-        let (scores, _) = self.index_scores(q, k, Some(weights));
+    /// rest are cells that attention hides anyway. With `ratio` keys are those of groups of so many tokens, as in
+    /// [`AttentionArgs::compressed`].
+    pub fn index_cells(
+        &mut self,
+        q: TensorId,
+        k: TensorId,
+        weights: TensorId,
+        n: usize,
+        ratio: Option<usize>,
+    ) -> TensorId {
+        let window = ratio.map_or(Window::None, |n| Window::Compressed(n.max(1)));
+        let (scores, _) = self.index_scores(q, k, Some(weights), window);
         let n_kv = self.g.tensor(scores).ne[0];
         let cells = self.g.top_k(scores, n.min(n_kv));
         self.chosen(cells, q)
@@ -48,7 +57,7 @@ impl Builder<'_> {
     /// sequence has no such position it is some other token's.
     pub fn last_tokens(&mut self, x: TensorId, n: usize) -> TensorId {
         let rows = self.heads(x, 1);
-        let (rows, lists) = self.remember_keys(rows);
+        let (rows, lists) = self.remember_keys(rows, Window::None);
         let ids = self.g.last_cells(n, lists);
         let ids = self.ok(ids, x);
         let [c, n_tokens, ..] = self.g.tensor(x).ne;
@@ -76,7 +85,7 @@ impl Builder<'_> {
     }
 
     fn index_by(&mut self, q: TensorId, k: TensorId, weights: Option<TensorId>, blocks: Blocks) -> TensorId {
-        let (scores, [cell_pos, cell_seq, pos, seq]) = self.index_scores(q, k, weights);
+        let (scores, [cell_pos, cell_seq, pos, seq]) = self.index_scores(q, k, weights, Window::None);
         let cells = self.g.select_blocks(blocks, [scores, cell_pos, cell_seq, pos, seq]);
         self.chosen(cells, q)
     }
@@ -88,8 +97,14 @@ impl Builder<'_> {
     }
 
     /// Stores the keys and scores all that are there; with the lists of cells and tokens.
-    fn index_scores(&mut self, q: TensorId, k: TensorId, weights: Option<TensorId>) -> (TensorId, [TensorId; 4]) {
-        let (keys, lists @ [cell_pos, cell_seq, pos, seq]) = self.remember_keys(k);
+    fn index_scores(
+        &mut self,
+        q: TensorId,
+        k: TensorId,
+        weights: Option<TensorId>,
+        window: Window,
+    ) -> (TensorId, [TensorId; 4]) {
+        let (keys, lists @ [cell_pos, cell_seq, pos, seq]) = self.remember_keys(k, window);
         let src = [q, keys, cell_pos, cell_seq, pos, seq, weights.unwrap_or(q)];
         let n_src = if weights.is_some() { 7 } else { 6 };
         let scores = self.g.index_scores(&src[..n_src]);
@@ -99,14 +114,16 @@ impl Builder<'_> {
     }
 
     /// Stores keys without values: all that are there, with positions and sets of cells, positions and sequences of tokens.
-    fn remember_keys(&mut self, k: TensorId) -> (TensorId, [TensorId; 4]) {
+    fn remember_keys(&mut self, k: TensorId, window: Window) -> (TensorId, [TensorId; 4]) {
         let args = AttentionArgs {
             v_in_k: Some(0),
+            window,
             ..AttentionArgs::default()
         };
-        let (keys, _, pool) = self.remember(k, None, &args);
-        let n_kv = self.g.tensor(keys).ne[2];
-        let (cell_pos, cell_seq) = self.cell_inputs(pool, n_kv);
-        (keys, [cell_pos, cell_seq, self.positions(), self.sequences()])
+        let (keys, _, cells) = self.remember(k, None, &args);
+        (
+            keys,
+            [cells.positions, cells.sequences, self.positions(), self.sequences()],
+        )
     }
 }

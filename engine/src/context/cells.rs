@@ -1,6 +1,6 @@
 //! The cells of one pool of KV memory: which position and which sequences each holds. No tensor data.
 
-use crate::graph::Window;
+use crate::graph::{NO_ROW, Window};
 
 use super::batch::{BatchToken, MAX_SEQUENCES, SeqSet};
 
@@ -86,13 +86,30 @@ impl Cells {
         &self.seqs
     }
 
-    /// Takes a cell for each token, lowest first, and writes their indices to `out`. `q_min[s]` is the lowest position at which
+    /// Tokens that a cell stands for.
+    pub fn n_tokens_each(&self) -> usize {
+        match self.window {
+            Window::Compressed(n) => n.max(1),
+            _ => 1,
+        }
+    }
+
+    /// True if cells never become free by themselves.
+    fn keeps_all(&self) -> bool {
+        matches!(self.window, Window::None | Window::Compressed(_))
+    }
+
+    /// Takes a cell for each token (of groups of tokens, for their last), lowest first, and writes their indices to `out`. `q_min[s]` is the lowest position at which
     /// sequence `s` will ask from now on: what no such query sees may be overwritten. False, changing nothing, if there is no room.
     pub fn place(&mut self, tokens: &[BatchToken], q_min: &[i32], out: &mut [i64], undo: &mut Vec<Undo>) -> bool {
         let mark = undo.len();
-        let recycles = self.window != Window::None;
+        let (recycles, group) = (!self.keeps_all(), self.n_tokens_each() as i64);
         let mut cell = if recycles { 0 } else { self.first_free };
         for (t, slot) in tokens.iter().zip(out) {
+            if (i64::from(t.pos) + 1) % group != 0 {
+                *slot = NO_ROW;
+                continue;
+            }
             while cell < self.len() && !self.is_free(cell, q_min) {
                 cell += 1;
             }
@@ -121,7 +138,7 @@ impl Cells {
 
     /// Takes back one placement. In a pool with a window the overwritten cell's data is gone: it becomes empty.
     pub fn restore(&mut self, undo: Undo) {
-        let keep = self.window == Window::None;
+        let keep = self.keeps_all();
         let (pos, seqs) = if keep {
             (undo.pos, undo.seqs)
         } else {
@@ -137,7 +154,7 @@ impl Cells {
         let hidden_below = |q: i32| match self.window {
             Window::Standard(n) => q.saturating_add(1).saturating_sub_unsigned(n as u32),
             Window::Chunked(n) => q / n as i32 * n as i32,
-            Window::None | Window::Symmetric(_) => i32::MIN,
+            Window::None | Window::Symmetric(_) | Window::Compressed(_) => i32::MIN,
         };
         seqs.iter().all(|s| pos < hidden_below(q_min[s]))
     }
@@ -347,6 +364,17 @@ mod tests {
         assert_eq!(place(&mut c, &[token(3, 1)], 3), Some(vec![0]));
         assert_eq!(place(&mut c, &[token(4, 1)], 4), Some(vec![1]));
         assert_eq!(c.count(0, 3, 5), 2);
+    }
+
+    #[test]
+    fn groups_have_the_cell_of_their_last_token() {
+        let mut c = cells(2, Window::Compressed(3));
+        let tokens = [1, 2, 3, 4].map(|pos| token(pos, 1));
+        assert_eq!(place(&mut c, &tokens, 0), Some(vec![NO_ROW, 0, NO_ROW, NO_ROW]));
+        assert_eq!(place(&mut c, &[token(5, 1)], 5), Some(vec![1]), "nothing is forgotten");
+        assert_eq!(place(&mut c, &[token(6, 1)], 6), Some(vec![NO_ROW]));
+        assert_eq!(place(&mut c, &[token(8, 1)], 8), None);
+        assert_eq!((c.n_used(), c.range(0)), (2, Some((2, 5))));
     }
 
     #[test]

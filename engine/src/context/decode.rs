@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::backend::{BackendParams, MemoryMap, Usage};
 use crate::build::{Adaptation, BuildParams, Builder, CacheView, Inputs, MemorySpecs, Pooling, Wanted};
-use crate::graph::{BufferId, Graph, ROPE_AXES, TensorId};
+use crate::graph::{BufferId, Graph, NO_ROW, ROPE_AXES, TensorId};
 use crate::model::{Model, RopeScaling};
 use crate::sched::{Observer, SchedParams, Scheduler};
 
@@ -432,8 +432,9 @@ impl Context {
             self.model.base().n_vocab(),
             self.params.n_batch,
         );
-        self.staging.i32s.reserve(self.n_ctx.max(ROPE_AXES * n_tokens));
-        self.staging.i64s.reserve(self.n_ctx.max(n_tokens));
+        let n_cells = self.memory.kv.longest_list();
+        self.staging.i32s.reserve(n_cells.max(ROPE_AXES * n_tokens));
+        self.staging.i64s.reserve(n_cells.max(n_tokens));
         Ok(())
     }
 
@@ -511,6 +512,28 @@ impl Context {
                 i64s.extend(cells.seqs()[..n_kv].iter().map(|s| s.0 as i64));
                 sched.set_input(graph, id, bytemuck::cast_slice(i64s))?;
             }
+        }
+        for joined in &inputs.joined {
+            let [tokens, groups] = joined.pools.map(|p| &self.memory.kv.pools()[p]);
+            let n_groups = self.memory.view().pools[joined.pools[1]].n_kv;
+            let behind = tokens.len() as i64;
+            i64s.clear();
+            let cells = self.memory.kv.cells_of(joined.pools[1]).iter();
+            i64s.extend(cells.map(|&c| if c == NO_ROW { c } else { behind + c }));
+            sched.set_input(graph, joined.cells, bytemuck::cast_slice(i64s))?;
+            i32s.clear();
+            i32s.extend_from_slice(tokens.positions());
+            i32s.extend_from_slice(&groups.positions()[..n_groups]);
+            sched.set_input(graph, joined.positions, bytemuck::cast_slice(i32s))?;
+            i64s.clear();
+            i64s.extend(
+                tokens
+                    .seqs()
+                    .iter()
+                    .chain(&groups.seqs()[..n_groups])
+                    .map(|s| s.0 as i64),
+            );
+            sched.set_input(graph, joined.sequences, bytemuck::cast_slice(i64s))?;
         }
         Ok(())
     }

@@ -55,16 +55,21 @@ impl KvMemory {
             check_type(params.type_k, spec.k_row / spec.n_head_kv.max(1))?;
             check_type(params.type_k, spec.v_in_k)?;
             check_type(params.type_v, spec.v_row / spec.n_head_kv.max(1))?;
-            let pool = pools.iter().position(|p| p.window == spec.window).unwrap_or_else(|| {
-                pools.push(Cells::new(pool_size(spec.window, n_ctx, params), spec.window));
-                pools.len() - 1
-            });
+            let mut pool_of = |window: Window| {
+                pools.iter().position(|p| p.window == window).unwrap_or_else(|| {
+                    pools.push(Cells::new(pool_size(window, n_ctx, params), window));
+                    pools.len() - 1
+                })
+            };
+            let pool = pool_of(spec.window);
+            let compressed = spec.compressed.map(|n| pool_of(Window::Compressed(n)));
             let nowhere = Home {
                 buffer: BufferId(0),
                 offset: 0,
             };
             slots.push(KvSlot {
                 pool,
+                compressed,
                 type_k: params.type_k,
                 type_v: params.type_v,
                 k: nowhere,
@@ -137,7 +142,8 @@ impl KvMemory {
         let mut offsets = Vec::new();
         for &i in slots {
             let (slot, spec) = (&self.view.slots[i], &self.specs[i]);
-            let n = self.view.pools[slot.pool].n_cells;
+            let n_cells = |pool: usize| self.view.pools[pool].n_cells;
+            let n = n_cells(slot.pool).saturating_add(slot.compressed.map_or(0, n_cells));
             offsets.push((take(slot.type_k, spec.k_row, n), take(slot.type_v, spec.v_row, n)));
         }
         if size == 0 {
@@ -184,9 +190,18 @@ impl KvMemory {
         &self.pools
     }
 
-    /// Cells in use, in the pool that is fullest in absolute numbers.
+    /// Tokens that cells in use stand for, in the pool where there are most.
     pub fn n_used(&self) -> usize {
-        self.pools.iter().map(Cells::n_used).max().unwrap_or(0)
+        let tokens = |p: &Cells| p.n_used().saturating_mul(p.n_tokens_each());
+        self.pools.iter().map(tokens).max().unwrap_or(0)
+    }
+
+    /// Length of the longest list of cells that graphs are given.
+    pub(super) fn longest_list(&self) -> usize {
+        let n_cells = |pool: usize| self.pools[pool].len();
+        let slots = self.view.slots.iter();
+        let lengths = slots.map(|s| n_cells(s.pool).saturating_add(s.compressed.map_or(0, n_cells)));
+        lengths.max().unwrap_or(0)
     }
 
     /// The position after the last one of `seq`; 0 for an empty or unknown sequence.
@@ -416,7 +431,7 @@ fn window_start(window: Window, pos: i32) -> Option<i32> {
     match window {
         Window::Standard(n) => Some((pos + 1).saturating_sub_unsigned(n as u32).max(0)),
         Window::Chunked(n) => Some(pos / n as i32 * n as i32),
-        Window::None | Window::Symmetric(_) => None,
+        Window::None | Window::Symmetric(_) | Window::Compressed(_) => None,
     }
 }
 
@@ -427,6 +442,7 @@ fn pool_size(window: Window, n_ctx: usize, params: &ContextParams) -> usize {
             let windows = n.saturating_mul(params.n_seq_max).saturating_add(params.n_ubatch);
             windows.checked_next_multiple_of(CELL_STEP).unwrap_or(n_ctx).min(n_ctx)
         }
+        Window::Compressed(n) => (n_ctx / n.max(1)).max(1),
         Window::None | Window::Symmetric(_) => n_ctx,
     }
 }

@@ -14,6 +14,7 @@ use std::io::Write;
 use std::path::Path;
 
 use crate::backend::BackendError;
+use crate::build::{KvSlot, KvSpec};
 use crate::graph::{Home, Window};
 use crate::vocab::Token;
 
@@ -229,19 +230,31 @@ impl Context {
     fn homes(&self) -> impl Iterator<Item = (Home, Home)> + '_ {
         let view = self.memory.view();
         let states = view.states.iter().map(|s| (s.home, s.home));
-        view.slots.iter().map(|s| (s.k, s.v)).chain(states)
+        let slots = view.slots.iter().zip(self.memory.kv.specs());
+        let slots = slots.flat_map(|(slot, spec)| {
+            // Groups of tokens have the rows after those of tokens.
+            let behind = |home: Home, row: usize| Home {
+                offset: home.offset + row * view.pools[slot.pool].n_cells,
+                ..home
+            };
+            let groups = slot.compressed.map(|_| {
+                let (key, value) = slot_row_bytes(slot, spec);
+                (behind(slot.k, key), behind(slot.v, value))
+            });
+            [Some((slot.k, slot.v)), groups].into_iter().flatten()
+        });
+        slots.chain(states)
     }
 
     /// Bytes of a key row and a value row of each slot.
     fn row_sizes(&self) -> Vec<RowSizes> {
         let states = &self.memory.states;
         let slots = self.memory.view().slots.iter().zip(self.memory.kv.specs());
-        let bytes = |ty: kernels::GgmlType, n: usize| n / ty.block_size() * ty.block_bytes();
         slots
-            .map(|(slot, spec)| RowSizes {
-                pool: slot.pool,
-                key: bytes(slot.type_k, spec.k_row),
-                value: bytes(slot.type_v, spec.v_row),
+            .flat_map(|(slot, spec)| {
+                let (key, value) = slot_row_bytes(slot, spec);
+                let of = move |pool| RowSizes { pool, key, value };
+                [Some(slot.pool), slot.compressed].into_iter().flatten().map(of)
             })
             .chain((0..states.specs().len()).map(|i| RowSizes {
                 pool: self.memory.kv.pools().len(),
@@ -292,6 +305,9 @@ impl Context {
         for (slot, spec) in view.slots.iter().zip(self.memory.kv.specs()) {
             let layer = Some(spec.layer);
             add(true, "group of layer", layer, Count(slot.pool));
+            if let Some(pool) = slot.compressed {
+                add(true, "group of compressed keys of layer", layer, Count(pool));
+            }
             add(true, "elements of a key row of layer", layer, Count(spec.k_row));
             add(true, "elements of a value row of layer", layer, Count(spec.v_row));
             add(false, "type of keys of layer", layer, Type(slot.type_k));
@@ -334,6 +350,12 @@ impl Part {
         let wanted = self.seqs();
         (0..pool.top()).filter(|&c| pool.seqs()[c].0 & wanted.0 != 0).collect()
     }
+}
+
+/// Bytes of a key row and a value row.
+fn slot_row_bytes(slot: &KvSlot, spec: &KvSpec) -> (usize, usize) {
+    let bytes = |ty: kernels::GgmlType, n: usize| n / ty.block_size() * ty.block_bytes();
+    (bytes(slot.type_k, spec.k_row), bytes(slot.type_v, spec.v_row))
 }
 
 /// The contents of cells in compact form. A single sequence becomes number 0.
@@ -397,5 +419,6 @@ fn window_code(window: Window) -> (usize, usize) {
         Window::Standard(n) => (1, n),
         Window::Chunked(n) => (2, n),
         Window::Symmetric(n) => (3, n),
+        Window::Compressed(n) => (4, n),
     }
 }

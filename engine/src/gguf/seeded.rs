@@ -166,7 +166,7 @@ mod tests {
         let mut v = [0.0; 3];
         fill_f32("a_norm.weight", 1, &mut v);
         assert_eq!(weights_of(&metadata, "a_norm.weight", 3, 1).unwrap(), v);
-        metadata.set(KEY_SCALE, 0.25f32);
+        metadata.insert(KEY_SCALE, 0.25f32);
         assert_eq!(
             weights_of(&metadata, "a_norm.weight", 3, 1).unwrap(),
             v.map(|v| v / 4.0)

@@ -14,7 +14,7 @@ mod tensor;
 pub use graph::Graph;
 pub use linear_attention::LinearAttention;
 pub use ngram::NgramHash;
-pub use op::{Attention, Buckets, Op, ROPE_AXES, Rope, RopeKind, Unary, Window};
+pub use op::{Attention, Buckets, NO_ROW, Op, ROPE_AXES, Rope, RopeKind, Unary, Window};
 pub use ops::ShapeError;
 pub use recur::{Lanes, Recurrence};
 pub use select::{BlockRule, Blocks};

@@ -81,9 +81,20 @@ pub struct Rope {
     pub beta_slow: f32,
     /// Context length the model was first trained with, for YaRN.
     pub n_ctx_orig: usize,
+    /// Positions count as the multiple of this at or below them. Not 0; 1 for positions as they are.
+    pub every: usize,
+    /// Rotates by the opposite angle.
+    pub inverse: bool,
 }
 
 impl Rope {
+    /// The position that angles follow, at `position`.
+    pub fn place(&self, position: i32) -> i32 {
+        let every = i32::try_from(self.every.max(1)).unwrap_or(i32::MAX);
+        let place = position.div_euclid(every).saturating_mul(every);
+        if self.inverse { place.saturating_neg() } else { place }
+    }
+
     /// The axis whose position turns a pair.
     pub fn axis(&self, pair: usize) -> usize {
         let [time, height, width, _] = self.sections;
@@ -116,6 +127,8 @@ pub enum Window {
     Chunked(usize),
     /// Keys within `n / 2` positions on either side (encoders).
     Symmetric(usize),
+    /// All of them, each of which stands for `n` tokens, the first at a multiple of `n`, and has the position of the last.
+    Compressed(usize),
 }
 
 /// Parameters of [`Op::Attention`].
@@ -135,6 +148,9 @@ pub struct Attention {
     pub buckets: Buckets,
     /// The last source is a selection: cells outside of it are hidden.
     pub selects: bool,
+    /// Cells from this number on stand for groups of tokens. No window hides them, and only they are selected among, their
+    /// numbers counting from here. `None`: a window and a selection hold for all cells.
+    pub compressed_from: Option<usize>,
 }
 
 impl Attention {
@@ -192,15 +208,19 @@ impl Buckets {
     }
 }
 
+/// The number of no row: what [`Op::SetRows`] should leave out.
+pub const NO_ROW: i64 = i64::MIN;
+
 /// An operation. Shapes are given innermost first; `T` is the number of tokens.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Op {
     /// A leaf: input, weight or cache.
     None,
-    /// Rows of `src0` `[n, rows]` chosen by `src1` (i32 `[T]`), as f32 `[n, T]`. Leading dimensions beyond 2 follow ggml:
+    /// Rows of `src0` `[n, rows]` chosen by `src1` (i32 `[T]`), as f32 `[n, T]`; i32 stays i32. Leading dimensions beyond 2 follow ggml:
     /// `src0 [n, rows, b]`, `src1 [T, b]` gives `[n, T, b]`.
     GetRows,
-    /// Writes rows of `src0` (f32 `[n, T]`) into the tensor `src1` `[n, rows]` (any type with a quantizer) at rows `src2` (i64 `[T]`).
+    /// Writes rows of `src0` (f32 `[n, T]`) into the tensor `src1` `[n, rows]` (any type with a quantizer) at rows `src2` (i64 `[T]`), but
+    /// for those whose number is [`NO_ROW`].
     /// The result is a view of `src1`.
     SetRows,
     /// `src0 [k, m, b2, b3]` (weights, any type) times `src1 [k, n, c2, c3]` (f32): f32 `[m, n, c2, c3]`; c2 and c3 are multiples of b2 and b3.

@@ -31,7 +31,7 @@ pub(super) fn mismatch(op: &'static str, expected: impl Into<String>, found: imp
 }
 
 impl Graph {
-    /// Rows of `table` `[n, rows, b]` chosen by `ids` (i32 `[t, b]`): f32 `[n, t, b]`.
+    /// Rows of `table` `[n, rows, b]` chosen by `ids` (i32 `[t, b]`): f32 `[n, t, b]`, or i32 if the table is.
     pub fn get_rows(&mut self, table: TensorId, ids: TensorId) -> Result {
         let (t, i) = (self.tensor(table), self.tensor(ids));
         if i.ty != GgmlType::I32 || i.ne[1] != t.ne[2] || i.ne[2] != 1 || t.ne[3] != 1 {
@@ -42,10 +42,15 @@ impl Graph {
             ));
         }
         let ne = [t.ne[0], i.ne[0], i.ne[1], 1];
+        if t.ty == GgmlType::I32 {
+            let rows = Tensor::new(GgmlType::I32, ne, Name::default());
+            return Ok(self.link(rows, Op::GetRows, &[table, ids]));
+        }
         Ok(self.node(Op::GetRows, ne, &[table, ids]))
     }
 
-    /// Writes rows `src` (f32 `[n, t]`) into `dst` `[n, rows]` at rows `ids` (i64 `[t]`); the result is a view of `dst`.
+    /// Writes rows `src` (f32 `[n, t]`) into `dst` `[n, rows]` at rows `ids` (i64 `[t]`, [`NO_ROW`](super::NO_ROW): not at all);
+    /// the result is a view of `dst`.
     pub fn set_rows(&mut self, dst: TensorId, src: TensorId, ids: TensorId) -> Result {
         let (d, s, i) = (self.tensor(dst), self.tensor(src), self.tensor(ids));
         let fits = s.ty == GgmlType::F32 && s.ne[0] == d.ne[0] && s.ne[1] == i.ne[0] && s.ne[2] == 1 && d.ne[2] == 1;

@@ -32,6 +32,17 @@ pub enum Recurrence {
     /// `s[j, i] *= exp(decay[i])`; `d[j] = v[j]`, with the delta rule less `sum_i s[j, i] k[i]`, and times `beta`;
     /// `s[j, i] += k[i] d[j]`, then `y[j] = scale sum_i s[j, i] q[i]`.
     LinearAttention(LinearAttention),
+    /// Summaries of `n` tokens each by learned weights, channel by channel (compressed keys and values): `x` and `gate [w, T]`,
+    /// `places [w, n]` -> `[c, T]`. The token in place `p` of its group gives `x` the score `gate + places[p]`; the result is the mean of
+    /// the group's `x` so far, weighted by the softmax of their scores, and complete with the group's last token.
+    /// With `overlap`, `w` is `2 c`: a group's mean is over the last `c` channels of its own tokens and the first `c` of those of the
+    /// group before. Else `w` is `c`.
+    /// A channel's state: tokens in the group; largest score, sum of e^(score - largest) and of `x` so weighted; with `overlap` the same
+    /// three of what the group hands on.
+    Compress {
+        /// Groups look at the group before as well.
+        overlap: bool,
+    },
 }
 
 /// How a recurrence is cut into independent lanes, and what they keep.
@@ -69,6 +80,7 @@ impl Recurrence {
             Recurrence::Wkv6 => "wkv6",
             Recurrence::Wkv7 => "wkv7",
             Recurrence::LinearAttention(_) => "linear_attention",
+            Recurrence::Compress { .. } => "compress",
         }
     }
 
@@ -85,6 +97,7 @@ impl Recurrence {
             Recurrence::LinearAttention(_) => {
                 "q and k [dk, m, T], v [dv, n, T] with n a multiple of m, decay [1 or dk, n, T] and beta [1, n, T]"
             }
+            Recurrence::Compress { .. } => "x and gate [w, T] and places [w, n], w even where groups overlap",
         }
     }
 
@@ -120,6 +133,18 @@ impl Recurrence {
             }
             (Recurrence::Wkv7, &[r @ [_, _, _, 1], w, k, v, a, b]) if [w, k, v, a, b] == [r; 5] => square(r)?,
             (Recurrence::LinearAttention(_), operands) => LinearAttention::lanes(operands)?,
+            (Recurrence::Compress { overlap }, &[x @ [w, t, 1, 1], gate, [wp, n, 1, 1]]) => {
+                let n_means = 1 + usize::from(overlap);
+                if gate != x || wp != w || n == 0 || !w.is_multiple_of(n_means) {
+                    return None;
+                }
+                Lanes {
+                    n: w / n_means,
+                    state: 1 + 3 * n_means,
+                    out: 1,
+                    ne: [w / n_means, t, 1, 1],
+                }
+            }
             _ => return None,
         };
         lanes.n.checked_mul(lanes.state).filter(|&row| row > 0)?;

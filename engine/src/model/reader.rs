@@ -356,7 +356,8 @@ impl<'a> HparamReader<'a> {
                 };
                 match value.as_array() {
                     None => convert(value).map(|v| vec![v; n]).ok_or_else(wrong),
-                    Some(a) if a.len() == n || a.len() == self.n_layer_file => (0..n)
+                    // Layers outside the graph follow the others, also those that the file leaves out.
+                    Some(a) if a.len() >= n => (0..n)
                         .map(|i| a.get(i).as_ref().and_then(&convert))
                         .collect::<Option<_>>()
                         .ok_or_else(wrong),

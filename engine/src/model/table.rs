@@ -478,9 +478,11 @@ impl<'a> TensorTable<'a> {
         let (index, info) = self.find(name, suffix)?;
         let mut shape = [1; 4];
         shape[..ne.len()].copy_from_slice(ne);
+        // Matrices of heads may be written as one, one after another.
+        let stacked = matches!((consumer, ne), (Consumer::MulMat, &[k, m, n]) if m.checked_mul(n).is_some_and(|rows| info.ne == [k, rows, 1, 1]));
         // Values that are used one by one may be written as one list, whatever their dimensions.
         let is_list = consumer == Consumer::Elementwise && info.ne == [shape.iter().product(), 1, 1, 1];
-        if info.ne != shape && !is_list {
+        if info.ne != shape && !stacked && !is_list {
             self.wrong_shape(info, ne);
         }
         // A tensor read by two declarations (a table shared by all layers) is one row.

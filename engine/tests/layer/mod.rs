@@ -34,6 +34,8 @@ pub fn layer(n: usize, device: &dyn Device) -> (Graph, MemoryMap) {
         beta_fast: 32.0,
         beta_slow: 1.0,
         n_ctx_orig: 1024,
+        every: 1,
+        inverse: false,
     };
     let attention = Attention {
         scale: 0.2,
@@ -43,6 +45,7 @@ pub fn layer(n: usize, device: &dyn Device) -> (Graph, MemoryMap) {
         window: Window::None,
         buckets: Buckets::None,
         selects: false,
+        compressed_from: None,
     };
 
     let normed = g.rms_norm(x, Some(norm_weight), 1e-5).unwrap();

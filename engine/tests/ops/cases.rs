@@ -1,6 +1,6 @@
 //! The cases, by family.
 
-use engine::graph::{Attention, Buckets, NgramHash, Op, Recurrence, Rope, RopeKind, Unary, Window};
+use engine::graph::{Attention, Buckets, NO_ROW, NgramHash, Op, Recurrence, Rope, RopeKind, Unary, Window};
 use kernels::GgmlType;
 use kernels::GgmlType::{BF16, F16, F32, Q4_0, Q8_0};
 
@@ -198,6 +198,8 @@ pub fn rope() -> Vec<Case> {
         beta_fast: 32.0,
         beta_slow: 1.0,
         n_ctx_orig: 4096,
+        every: 1,
+        inverse: false,
     };
     let mut all = Vec::new();
     for kind in [RopeKind::Norm, RopeKind::Neox] {
@@ -221,12 +223,17 @@ pub fn rope() -> Vec<Case> {
             attn_factor: 0.9,
             ..linear
         };
+        let groups = Rope {
+            every: 4,
+            ..plain(kind, 64)
+        };
+        let back = Rope { inverse: true, ..yarn };
         let half_yarn = Rope {
             ext_factor: 0.5,
             n_ctx_orig: 1 << 15,
             ..yarn
         };
-        for p in [linear, yarn, half_yarn] {
+        for p in [linear, yarn, half_yarn, groups, back] {
             let positions = ids(100_000, [7, 1, 1, 1]);
             let factors = floats_in(1.0, 8.0, [32, 1, 1, 1]);
             all.push(Case::new(Op::Rope(p), &[floats([128, 3, 7, 1]), positions.clone()]));
@@ -379,6 +386,10 @@ pub fn rows_by_number() -> Vec<Case> {
             &[floats([6, 8, 3, 1]).permuted([2, 0, 1, 3]), ids(8, [4, 3, 1, 1])],
         ),
     ];
+    // Integers: the experts of each token.
+    for table in [ids(50, [6, 10, 1, 1]), ids(50, [6, 10, 1, 1]).part(1)] {
+        all.push(Case::new(Op::GetRows, &[table, ids(10, [7, 1, 1, 1])]).within(0.0));
+    }
     for bias in [
         floats([20, 6, 1, 1]),
         floats([20, 6, 1, 1]).part(1),
@@ -424,6 +435,9 @@ pub fn rows_written() -> Vec<Case> {
             )
             .within(0.0),
         );
+        // Some rows are left out.
+        let some = i64s([NO_ROW, 4, NO_ROW, 3, 9]);
+        all.push(Case::new(Op::SetRows, &[floats([32, 5, 1, 1]), weights(ty, [32, 10, 1, 1]), some]).within(0.0));
     }
     all
 }
@@ -541,6 +555,17 @@ pub fn recurrences() -> Vec<Case> {
         let seven = [x.clone(), decay, x.clone(), x, small.clone(), small];
         all.push(recur(Recurrence::Wkv7, d * d * h, &seven));
     }
+    // New sequences only: states count tokens. Groups of one, of two with some left over, and larger than all there is.
+    for (c, n) in [(1, 2), (70, 1), (3000, 3), (9, 40)] {
+        for n_means in [1, 2] {
+            let (from, to) = (i32s([-1, -1, 0, 1, 0, 0, 0]), i32s([0, 1, 0, 4, 0, 0, 2]));
+            let states = floats([c * (1 + 3 * n_means), 5, 1, 1]);
+            let wide = |n| floats_in(-4.0, 4.0, [c * n_means, n, 1, 1]);
+            let overlap = n_means == 2;
+            let op = Op::Recur(Recurrence::Compress { overlap });
+            all.push(Case::new(op, &[states, from, to, wide(T), wide(T), wide(n)]));
+        }
+    }
     all
 }
 
@@ -599,6 +624,7 @@ pub const PLAIN: Attention = Attention {
     window: Window::None,
     buckets: Buckets::None,
     selects: false,
+    compressed_from: None,
 };
 
 /// Queries, keys and values as a cache stores them: `[d, heads, cells]` side by side.
@@ -651,6 +677,35 @@ pub fn attention() -> Vec<Case> {
         // Permuted queries; keys and values in the middle of wider rows.
         let (q, k, v) = (q.clone().permuted([0, 2, 1, 3]), k.clone().part(1), v.clone().part(1));
         all.push(attend(p, q, k, v, crowd(100, 5)));
+    }
+    all
+}
+
+/// Attention to single tokens within a window and to groups outside of it, with and without a selection of groups.
+pub fn compressed_attention() -> Vec<Case> {
+    let mut all = Vec::new();
+    for (n_tokens, n_kv, first) in [(1, 300, 40), (5, 100, 64), (33, 190, 130), (3, 20, 0), (3, 20, 20)] {
+        let [q, k, v] = qkv(F32, [64, 64], [6, 1], n_tokens, n_kv);
+        let mut random = Random(9);
+        let cells: Vec<_> = (0..6 * n_tokens)
+            .map(|_| random.below(n_kv - first + 2) as i64 - 1)
+            .collect();
+        let mut selection = i32s(cells);
+        selection.ne = [6, n_tokens, 1, 1];
+        for selects in [false, true] {
+            for window in [Window::Standard(5), Window::Chunked(8), Window::None] {
+                let p = Attention {
+                    window,
+                    selects,
+                    compressed_from: Some(first),
+                    ..PLAIN
+                };
+                let mut case = attend(p, q.clone(), k.clone(), v.clone(), crowd(n_kv, n_tokens));
+                case.operands.push(floats([6, 1, 1, 1]));
+                case.operands.extend(selects.then(|| selection.clone()));
+                all.push(case);
+            }
+        }
     }
     all
 }

@@ -95,6 +95,7 @@ suites! { cases:
     attention_of_all_types
     attention_windows
     attention_by_relative_position
+    compressed_attention
     attention_of_many_cells
 }
 

@@ -116,10 +116,10 @@ impl Checker<'_> {
     }
 
     fn has(&mut self, at: &Ident, args: &[&Expr]) -> Option<crate::model::Scalar> {
-        if !self.place.is_graph() {
+        if self.place == Place::Hparams {
             return self.fault(
                 at,
-                "`has` asks about the file's tensors, which are known in the graph only",
+                "`has` asks about the file's tensors, which are not known among hyper-parameters",
             );
         }
         let [arg] = args else {
@@ -145,7 +145,11 @@ impl Checker<'_> {
             );
         }
         let group = tensor.group;
-        self.allow_group(group, &name)?;
+        if self.place.is_graph() {
+            self.allow_group(group, &name)?;
+        } else if group.is_some() && group != self.group {
+            return self.fault(&name, format!("`{name}` belongs to another group of layers"));
+        }
         let mut s = derived(ScalarKind::Has(name.clone()), Ty::Bool, format!("has({name})"), &[]);
         s.per_layer = group.is_some();
         Some(s)

@@ -71,7 +71,7 @@ impl Checker<'_> {
             }
         }
         let outer = std::mem::replace(&mut self.scopes, vec![visible, Vec::new()]);
-        let params = f
+        let params: Vec<(VarId, Operand)> = f
             .params
             .iter()
             .zip(operands)
@@ -80,6 +80,9 @@ impl Checker<'_> {
         self.inside.push(text);
         let done = self.value_block(&body);
         self.inside.pop();
+        if f.inherited {
+            self.allow_unused(&params);
+        }
         self.leave_scope();
         self.scopes = outer;
         let (stmts, result) = done?;
@@ -93,6 +96,17 @@ impl Checker<'_> {
         };
         let kind = ValueKind::Call(params, Box::new(block));
         Some(Value { kind, shape })
+    }
+
+    /// Whoever replaces a function of a fragment or a parent may need arguments that it does not.
+    fn allow_unused(&mut self, params: &[(VarId, Operand)]) {
+        for (VarId(id), _) in params {
+            let var = &mut self.vars[*id];
+            if !var.used {
+                var.used = true;
+                var.name = Ident::new(&format!("_{}", var.name), var.name.span());
+            }
+        }
     }
 
     fn bind_param(&mut self, name: &Ident, operand: Lowered) -> (VarId, Operand) {

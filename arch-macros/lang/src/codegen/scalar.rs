@@ -131,6 +131,8 @@ pub fn emit(s: &Scalar, place: Place) -> TokenStream {
             quote!(if #c { #a } else { #b })
         }
         ScalarKind::Rust(body) => quote!((#body)),
+        // Tensors that others depend on are local variables of the loader.
+        ScalarKind::Has(name) if place == Place::Load => quote!(#name.is_some()),
         ScalarKind::Has(name) => {
             let (m, l) = (shared("m"), shared("l"));
             if s.per_layer {

@@ -83,6 +83,15 @@ fn attends(c: &mut Call<'_>, n_keys: &Dim, why: &str) -> Option<Shape> {
     c.want("v", 2, n_keys, why);
     c.want("sinks", 0, &q.dim(1), "the heads of `q`");
     c.want("relative", 0, &q.dim(1), "the heads of `q`");
+    if c.shape("v").is_some() && c.shape("compressed").is_some() {
+        c.fail(
+            "compressed",
+            "keys of groups hold their values: `compressed` goes with `v_in_k`".to_owned(),
+        );
+    }
+    for i in 0..3 {
+        c.want("compressed", i, &k.dim(i), "as in `k`");
+    }
     Some(Shape(vec![dv.mul(&q.dim(1)), q.dim(2)]))
 }
 
@@ -128,6 +137,15 @@ pub(super) fn ssm_scan(c: &mut Call<'_>) -> Option<Shape> {
         c.want("a", 0, &b.dim(0), "dimension 0 of `b`, or 1");
     }
     Some(x)
+}
+
+pub(super) fn compress(c: &mut Call<'_>) -> Option<Shape> {
+    let (x, width) = (c.shape("x")?, c.dim("width")?);
+    for i in 0..2 {
+        c.want("gate", i, &x.dim(i), "as in `x`");
+    }
+    c.want("places", 0, &x.dim(0), "dimension 0 of `x`");
+    c.rank("x", 2, "[w, T]", "").then(|| x.with_dim0(width))
 }
 
 pub(super) fn wkv(c: &mut Call<'_>) -> Option<Shape> {
@@ -245,6 +263,7 @@ pub(super) fn moe(c: &mut Call<'_>) -> Option<Shape> {
     c.want("selection", 0, &n_ids, "the experts of `router`");
     c.want("selection", 1, &x.dim(1), "the tokens of `x`");
     c.want("selection_bias", 0, &n_ids, "the experts of `down`");
+    c.want("ids", 1, &x.dim(1), "the tokens of `x`");
     Some(x.with_dim0(down.dim(1)))
 }
 

@@ -79,16 +79,22 @@ fn is_visible(o: &Operands, p: &Attention, [h_kv, i, j]: [usize; 3]) -> bool {
     let seq = o.query_seq.data[i];
     let shares_sequence = (0..64).contains(&seq) && o.cell_seqs.data[j] >> seq & 1 == 1;
     let size = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+    let entry = match p.compressed_from {
+        None => Some(j),
+        Some(first) => j.checked_sub(first),
+    };
+    let single = p.compressed_from.is_none_or(|first| j < first);
     let in_window = match p.window {
-        Window::None => true,
+        _ if !single => true,
+        Window::None | Window::Compressed(_) => true,
         Window::Standard(n) => q_pos - k_pos < size(n),
         Window::Chunked(n) => k_pos >= q_pos / size(n) * size(n),
         Window::Symmetric(n) => (q_pos - k_pos).abs() <= size(n / 2),
     };
-    let selected = o.selection.as_ref().is_none_or(|s| {
+    let selected = o.selection.as_ref().zip(entry).is_none_or(|(s, entry)| {
         let lists = if s.ne[2] == o.query_pos.ne[0] { s.ne[1] } else { 1 };
         let list = i * lists + h_kv % lists;
-        s.data[list * s.ne[0]..(list + 1) * s.ne[0]].contains(&(j as i64))
+        s.data[list * s.ne[0]..(list + 1) * s.ne[0]].contains(&(entry as i64))
     });
     k_pos >= 0 && shares_sequence && (!p.causal || k_pos <= q_pos) && in_window && selected
 }

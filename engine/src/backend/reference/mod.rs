@@ -26,7 +26,7 @@ use super::host::machine_memory;
 use super::{
     Backend, BackendError, BackendParams, BufferType, Device, DeviceKind, MemoryMap, Registry, UploadQueue, rules,
 };
-use crate::graph::{Buckets, Graph, MAX_SRC, Op, Recurrence, Tensor, TensorId};
+use crate::graph::{Buckets, Graph, MAX_SRC, NO_ROW, Op, Recurrence, Tensor, TensorId};
 
 const NAME: &str = "reference";
 
@@ -205,6 +205,10 @@ impl Operands<'_> {
             Op::AttentionTemperature { scale, length, offset } => {
                 ops::attention_temperature(&self.ints(0)?, self.scratch, scale, length, offset)
             }
+            Op::GetRows if self.node.ty == GgmlType::I32 => {
+                let rows = ops::get_int_rows(&self.ints(0)?, &self.ints(1)?, self.scratch);
+                return self.store_ints(&self.found(rows)?);
+            }
             Op::GetRows => self.found(ops::get_rows(&self.load(0)?, &self.ints(1)?))?,
             Op::MulMat => ops::mul_mat(&self.load(0)?, &self.load(1)?),
             Op::MulMatId => self.found(ops::mul_mat_id(&self.load(0)?, &self.load(1)?, &self.ints(2)?))?,
@@ -301,7 +305,7 @@ impl Operands<'_> {
     fn set_rows(&self) -> Result<(), BackendError> {
         let (rows, ids) = (self.load(0)?, self.ints(2)?);
         let (ty, row_bytes) = (self.node.ty, self.node.row_bytes());
-        for (t, &id) in ids.data.iter().enumerate() {
+        for (t, &id) in ids.data.iter().enumerate().filter(|(_, id)| **id != NO_ROW) {
             let row = self.found(ops::row_number(id, self.node.ne[1]))?;
             let start = row * self.node.nb[1];
             self.with_bytes_mut(|bytes| {

@@ -36,6 +36,18 @@ pub(super) fn get_rows(table: &Array, ids: &Ints) -> Result<Array, NoSuchRow> {
     Ok(table.derive(ne, |[i0, t, i2, i3]| table.at([i0, row([t, i2, i3, 0]), i2, i3])))
 }
 
+/// [`get_rows`] of a table of integers.
+pub(super) fn get_int_rows(table: &Ints, ids: &Ints, scratch: &Scratch) -> Result<Ints, NoSuchRow> {
+    let row = row_numbers(ids, table.ne[1])?;
+    let [n_tokens, b2, b3, _] = ids.ne;
+    let ne = [table.ne[0], n_tokens, b2, b3];
+    let mut data = scratch.take(ne.iter().product());
+    for (x, [i0, t, i2, i3]) in data.iter_mut().zip(indices(ne)) {
+        *x = table.at([i0, row([t, i2, i3, 0]), i2, i3]);
+    }
+    Ok(Ints { ne, data })
+}
+
 pub(super) fn mul_mat(w: &Array, x: &Array) -> Array {
     let ne = [w.ne[1], x.ne[1], x.ne[2], x.ne[3]];
     // Groups of neighbouring outer indices of x share one of w.

@@ -36,6 +36,7 @@ pub(super) fn recur(
             Recurrence::Previous => previous(t, state, y, op(0)),
             Recurrence::Wkv6 => wkv6(t, state, y, [op(0), op(1), op(2), op(3), op(4)]),
             Recurrence::Wkv7 => wkv7(t, state, y, [op(0), op(1), op(2), op(3), op(4), op(5)]),
+            Recurrence::Compress { overlap } => compress(overlap, t, state, y, [op(0), op(1), op(2)]),
         }
     }
     Ok(out)
@@ -92,6 +93,41 @@ fn wkv7(t: usize, state: &mut [f32], y: &mut [f32], [r, w, k, v, a, b]: [&Array;
             y[head * d + i] = sum as f32;
         }
     }
+}
+
+fn compress(overlap: bool, t: usize, state: &mut [f32], y: &mut [f32], [x, gate, places]: [&Array; 3]) {
+    let (n_channels, n) = (y.len(), places.ne[1]);
+    let size = state.len() / n_channels;
+    for (c, (s, y)) in state.chunks_exact_mut(size).zip(y).enumerate() {
+        let (count, means) = s.split_at_mut(1);
+        let (own, next) = means.split_at_mut(3);
+        if count[0] as usize >= n {
+            own.fill(0.0);
+            own[..next.len()].copy_from_slice(next);
+            next.fill(0.0);
+            count[0] = 0.0;
+        }
+        let place = count[0] as usize;
+        let score = |c: usize| gate.at([c, t, 0, 0]) + places.at([c, place, 0, 0]);
+        if overlap {
+            take_in(next, score(c), x.at([c, t, 0, 0]));
+        }
+        let c = if overlap { n_channels + c } else { c };
+        take_in(own, score(c), x.at([c, t, 0, 0]));
+        count[0] += 1.0;
+        *y = own[2] / own[1];
+    }
+}
+
+/// One more value for a mean: its largest score, the sum of e^(score - largest), and that of the values so weighted.
+fn take_in(mean: &mut [f32], score: f64, x: f64) {
+    let [max, sum, values] = std::array::from_fn(|i| f64::from(mean[i]));
+    let (new_max, before) = match sum {
+        0.0 => (score, 0.0),
+        _ => (score.max(max), (max - score.max(max)).exp()),
+    };
+    let now = (score - new_max).exp();
+    mean.copy_from_slice(&[new_max, sum * before + now, values * before + x * now].map(|x| x as f32));
 }
 
 fn ssm_scan(t: usize, state: &mut [f32], y: &mut [f32], [x, dt, a, b, c]: [&Array; 5]) {

@@ -13,7 +13,7 @@ pub(super) fn rope(x: &Array, positions: &Ints, factors: Option<&Array>, p: &Rop
         // In f32, each pair's angle from the one before: models are trained and served with these very angles.
         let mut thetas = [0.0; ROPE_AXES];
         for (axis, theta) in thetas[..p.kind.n_axes()].iter_mut().enumerate() {
-            *theta = positions.at([t, axis, 0, 0]) as f32;
+            *theta = p.place(positions.at([t, axis, 0, 0]) as i32) as f32;
         }
         for pair in 0..p.n_dims / 2 {
             let factor = factors.map_or(1.0, |f| f.at([pair, 0, 0, 0]) as f32);

@@ -167,6 +167,8 @@ fn plain_rope(kind: RopeKind, n_dims: usize) -> Rope {
         beta_fast: 32.0,
         beta_slow: 1.0,
         n_ctx_orig: 0,
+        every: 1,
+        inverse: false,
     }
 }
 
@@ -237,6 +239,8 @@ fn yarn_keeps_fast_pairs_and_interpolates_slow_ones() {
         freq_scale: 0.25,
         ext_factor: 1.0,
         n_ctx_orig: 4096,
+        every: 1,
+        inverse: false,
         ..plain_rope(RopeKind::Norm, 8)
     };
     let x = array([8, 1, 1, 1], &[1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0]);
@@ -273,6 +277,7 @@ fn two_tokens() -> (Operands, Attention) {
         window: Window::None,
         buckets: Buckets::None,
         selects: false,
+        compressed_from: None,
     };
     (operands, params)
 }

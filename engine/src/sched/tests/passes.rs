@@ -59,6 +59,8 @@ fn small_weights_of_rope_do_not_decide() {
         beta_fast: 32.0,
         beta_slow: 1.0,
         n_ctx_orig: 0,
+        every: 1,
+        inverse: false,
     };
     let r = lab.graph.rope(x, pos, Some(factors), rope).unwrap();
     lab.name(r, "r");

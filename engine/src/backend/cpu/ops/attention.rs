@@ -381,8 +381,11 @@ impl<'a> Job<'a> {
         let Some(Sight { from, to, seq }) = self.sight(t) else {
             return 0;
         };
+        // What of these stands for single tokens.
+        let n_single = self.p.compressed_from.map_or(CELLS, |c| c.saturating_sub(cells.start));
         let cells = self.cell_pos[cells.clone()].iter().zip(&self.cell_seqs[cells]);
         cells.enumerate().fold(0, |bits, (i, (&pos, &seqs))| {
+            let from = if i < n_single { from } else { 0 };
             let visible = (pos >= from) & (pos <= to) & (seqs >> seq & 1 == 1);
             bits | u64::from(visible) << i
         })
@@ -393,10 +396,16 @@ impl<'a> Job<'a> {
         let Some(Selection { cells, n, lists }) = self.selection else {
             return u64::MAX;
         };
+        // Those that stand for single tokens are not selected among.
+        let start = self.p.compressed_from.unwrap_or(0);
+        let single = match start.saturating_sub(first) {
+            n if n < CELLS => (1u64 << n) - 1,
+            _ => return u64::MAX,
+        };
         let list = t * lists + head % lists;
         let cells = cells[list * n..(list + 1) * n].iter();
-        cells.fold(0, |bits, &cell| {
-            match usize::try_from(cell).ok().and_then(|c| c.checked_sub(first)) {
+        cells.fold(single, |bits, &cell| {
+            match usize::try_from(cell).ok().and_then(|c| (c + start).checked_sub(first)) {
                 Some(i) if i < CELLS => bits | 1 << i,
                 _ => bits,
             }
@@ -409,7 +418,7 @@ impl<'a> Job<'a> {
         let pos = i64::from(self.query_pos[t]);
         let size = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
         let (from, to) = match self.p.window {
-            Window::None => (0, i64::MAX),
+            Window::None | Window::Compressed(_) => (0, i64::MAX),
             Window::Standard(n) => (pos.saturating_sub(size(n)).saturating_add(1), i64::MAX),
             Window::Chunked(n) => (pos / size(n) * size(n), i64::MAX),
             Window::Symmetric(n) => (pos.saturating_sub(size(n / 2)), pos.saturating_add(size(n / 2))),

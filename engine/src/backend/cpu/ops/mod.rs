@@ -1,6 +1,7 @@
 //! The ops, one file a family. Every member of the team runs the same function on its share of the work.
 
 mod attention;
+mod compress;
 mod elementwise;
 mod index_scores;
 mod layout;

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use kernels::rows;
 
+use super::compress::Compress;
 use super::linear_attention::{self, Heads};
 use super::{Fault, Need, Task, row_number, wkv};
 use crate::backend::cpu::scratch::take;
@@ -28,7 +29,11 @@ fn lanes_of(graph: &Graph, node: &Tensor, recurrence: Recurrence) -> Lanes {
 /// Rows of decays.
 pub(super) fn need(graph: &Graph, node: &Tensor, recurrence: Recurrence) -> Need {
     let per_member = match recurrence {
-        Recurrence::ShortConv { .. } | Recurrence::Previous | Recurrence::Wkv6 | Recurrence::Wkv7 => 0,
+        Recurrence::ShortConv { .. }
+        | Recurrence::Previous
+        | Recurrence::Wkv6
+        | Recurrence::Wkv7
+        | Recurrence::Compress { .. } => 0,
         Recurrence::SsmScan => graph.tensor(node.source(FIRST + 3)).ne[0],
         Recurrence::LinearAttention(_) => linear_attention::need(graph.tensor(node.source(FIRST)).ne[0], node.ne[0]),
     };
@@ -71,6 +76,10 @@ pub(super) fn recur(task: Task<'_>, recurrence: Recurrence) -> Result<(), Fault>
         }
         Recurrence::Wkv7 => {
             let op = wkv::Wkv7([op(0), op(1), op(2), op(3), op(4), op(5)]);
+            walk.run(task, |turn| op.step(turn))
+        }
+        Recurrence::Compress { overlap } => {
+            let op = Compress::new([op(0), op(1), op(2)], overlap);
             walk.run(task, |turn| op.step(turn))
         }
     }

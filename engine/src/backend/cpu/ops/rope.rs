@@ -97,7 +97,7 @@ fn extrapolated(p: &Rope, positions: &[i32], t: usize, divisors: &[f32], out: &m
     let step = p.freq_base.powf(-2.0 / p.n_dims as f32);
     let (n_axes, pairs) = (p.kind.n_axes(), out.iter_mut().zip(divisors));
     if n_axes == 1 {
-        let mut theta = positions[t] as f32;
+        let mut theta = p.place(positions[t]) as f32;
         for (angle, divisor) in pairs {
             *angle = theta / divisor;
             theta *= step;
@@ -105,7 +105,7 @@ fn extrapolated(p: &Rope, positions: &[i32], t: usize, divisors: &[f32], out: &m
         return;
     }
     let n_tokens = positions.len() / n_axes;
-    let mut thetas: [f32; ROPE_AXES] = std::array::from_fn(|axis| positions[axis * n_tokens + t] as f32);
+    let mut thetas: [f32; ROPE_AXES] = std::array::from_fn(|axis| p.place(positions[axis * n_tokens + t]) as f32);
     for (pair, (angle, divisor)) in pairs.enumerate() {
         *angle = thetas[p.axis(pair)] / divisor;
         thetas = thetas.map(|theta| theta * step);

@@ -1,11 +1,22 @@
 //! Ops that choose rows by number: table look-ups, writes into caches.
 
+use kernels::GgmlType;
+
 use super::{Fault, Task, row_number};
 use crate::backend::cpu::view::RowIndex;
-use crate::graph::NgramHash;
+use crate::graph::{NO_ROW, NgramHash};
 
 pub(super) fn get_rows(task: Task<'_>) -> Result<(), Fault> {
     let (table, ids) = (task.source(0), task.source(1));
+    if task.node.ty == GgmlType::I32 {
+        for ([t, i2, i3], out) in task.target.int_rows() {
+            let row = row_number(ids.i32([t, i2, i3, 0]), table.ne()[1])?;
+            for (i, x) in out.iter_mut().enumerate() {
+                *x = table.i32([i, row, i2, i3]);
+            }
+        }
+        return Ok(());
+    }
     for ([t, i2, i3], out) in task.target.rows() {
         let row = row_number(ids.i32([t, i2, i3, 0]), table.ne()[1])?;
         table.copy_row([row, i2, i3], out);
@@ -19,6 +30,9 @@ pub(super) fn set_rows(task: Task<'_>) -> Result<(), Fault> {
     let (source, ids) = (task.source(0), task.source(2));
     let (target, ty, member) = (task.target, task.node.ty, task.member);
     for (t, &id) in ids.list::<i64>().iter().enumerate() {
+        if id == NO_ROW {
+            continue;
+        }
         let row = row_number(id, task.node.ne[1])?;
         if row % member.nth != member.ith {
             continue;

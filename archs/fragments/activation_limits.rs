@@ -1,0 +1,15 @@
+//! Limits that a file sets to the activated gates and the other factors of gated networks: `limit` for experts, `limit_shexp` for
+//! those that every token passes.
+
+fragment! {
+    hparams {
+        limit: [f32] = "swiglu_clamp_exp" or 0.0;
+        limit_of_file: [f32] = "swiglu_clamp_shexp" or 0.0;
+        // 0 is no limit.
+        let limit_shexp = if limit_of_file > 0.000001 { limit_of_file } else { 3e38 };
+    }
+
+    fn limited(gate, up) {
+        clamp(silu(gate), -3e38, limit_shexp) * clamp(up, -limit_shexp, limit_shexp)
+    }
+}

@@ -1,0 +1,31 @@
+//! Alternating updates (AltUp, arXiv 2301.13310): of the `n_state` states of a token one goes through the layer; all are predicted
+//! before it, and corrected by what it made of that one.
+
+fragment! {
+    tensors {
+        correct_coef:  linear "altup_correct_coef"  [n_state -> n_state];
+        correct_scale: vector "altup_correct_scale" [n_embd];
+        predict_coef:  linear "altup_predict_coef"  [n_state -> n_state * n_state];
+        altup_router:  linear "altup_router"        [n_embd -> n_state];
+        router_norm:   vector "altup_router_norm"   [n_embd];
+    }
+
+    fn modalities(x) {
+        tanh(altup_router(rms_norm(x, router_norm, eps) / n_embd))
+    }
+
+    fn predicted(states) {
+        let coefs = heads(predict_coef(modalities(merge(states)[..n_embd])), n_state);
+        let y = states;
+        for j in 0..n_state {
+            let state = merge(states)[j * n_embd..(j + 1) * n_embd];
+            y += repeat_heads(heads(state, 1), n_state) * coefs[j..j + 1];
+        }
+        y
+    }
+
+    fn corrected(prediction, x) {
+        let coefs = heads(correct_coef(modalities(x)) + 1.0, n_state);
+        prediction + repeat_heads(heads(x - merge(prediction)[..n_embd], 1), n_state) * coefs
+    }
+}

@@ -1,0 +1,11 @@
+//! The matrices of gated experts, gates and ups in two tensors or in one: `routed(x, gate_up = gate_up_exps)`.
+
+fragment! {
+    options(width = n_ff_exp);
+
+    tensors {
+        use expert_stacks(width = width);
+        gate_exps?, up_exps?: experts "ffn_gate_exps", "ffn_up_exps" [n_embd -> width; n_expert];
+        gate_up_exps?: experts "ffn_gate_up_exps" [n_embd -> 2 * width; n_expert];
+    }
+}

@@ -1,0 +1,34 @@
+//! Dense leading layers, then experts selected with a bias, beside shared ones where the file counts any.
+
+fragment! {
+    options(usual_gating = 1);
+
+    hparams {
+        n_dense: usize = "leading_dense_block_count" or 0;
+        n_ff_exp: [usize] = "expert_feed_forward_length";
+        n_shared: usize = "expert_shared_count";
+        let has_experts = il >= n_dense;
+        let has_shared = has_experts && n_shared > 0;
+    }
+
+    tensors {
+        if has_experts {
+            use selected_experts(usual_gating = usual_gating);
+        } else {
+            use gated_ffn;
+        }
+        if has_shared {
+            use shared_experts(width = n_ff_exp * n_shared);
+        }
+    }
+
+    fn ffn_or_experts(x) {
+        if has_experts {
+            let y = chosen(x);
+            if has_shared { y += shared(x); }
+            y
+        } else {
+            ffn(x)
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! A learned augmented residual layer (Laurel, arXiv 2411.07501): beside attention its input, and a projection of low rank of that.
+
+fragment! {
+    options(rank);
+
+    tensors {
+        laurel_l:    linear                    [n_embd -> rank];
+        laurel_r:    linear                    [rank -> n_embd];
+        laurel_norm: vector "laurel_post_norm" [n_embd];
+    }
+
+    fn bypassed(x) {
+        x + rms_norm(laurel_r(laurel_l(x)), laurel_norm, eps)
+    }
+}

@@ -1,0 +1,15 @@
+//! For each token and layer a vector of its own, of the size `n_pl`, made of the token and of its embedding (Gemma 3n). Goes with
+//! `per_layer_input`.
+
+fragment! {
+    tensors {
+        pl_embd: embed  "per_layer_token_embd" [n_pl * n_layer, n_vocab];
+        pl_proj: linear "per_layer_model_proj" [n_embd -> n_pl * n_layer];
+        pl_norm: vector "per_layer_proj_norm"  [n_pl];
+    }
+
+    fn per_layer_embeddings(x) {
+        let projected = rms_norm(heads(pl_proj(x) / sqrt(n_embd), n_layer), pl_norm, eps);
+        (merge(projected) + pl_embd[tokens] * sqrt(n_pl)) / sqrt(2)
+    }
+}

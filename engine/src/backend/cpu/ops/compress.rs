@@ -1,0 +1,93 @@
+//! Compression of groups of tokens: running means of channels, weighted by learned scores. See [`Recurrence::Compress`].
+//!
+//! [`Recurrence::Compress`]: crate::graph::Recurrence::Compress
+
+use super::recur::Turn;
+use crate::backend::cpu::view::Source;
+
+/// Floats of a mean: the largest score, the sum of e^(score - largest), and that of the values so weighted.
+const MEAN: usize = 3;
+
+pub(super) struct Compress<'a> {
+    x: Source<'a>,
+    gate: Source<'a>,
+    places: Source<'a>,
+    overlap: bool,
+}
+
+impl<'a> Compress<'a> {
+    pub(super) fn new([x, gate, places]: [Source<'a>; 3], overlap: bool) -> Self {
+        Compress {
+            x,
+            gate,
+            places,
+            overlap,
+        }
+    }
+
+    pub(super) fn step(&self, turn: Turn<'_>) {
+        if self.overlap {
+            self.channels::<{ 1 + 2 * MEAN }>(turn);
+        } else {
+            self.channels::<{ 1 + MEAN }>(turn);
+        }
+    }
+
+    /// Takes a token into the channels' states of `STATE` floats.
+    fn channels<const STATE: usize>(&self, turn: Turn<'_>) {
+        let [width, n, ..] = self.places.ne();
+        let (first, n_lanes) = (turn.lanes.start, turn.lanes.len());
+        // All channels have seen as many tokens.
+        let seen = turn.state[0] as usize;
+        let place = if seen < n { seen } else { 0 };
+        let part = |from: usize| {
+            (
+                self.x.floats(turn.t * width + from, n_lanes),
+                self.gate.floats(turn.t * width + from, n_lanes),
+                self.places.floats(place * width + from, n_lanes),
+            )
+        };
+        let states = turn.state.as_chunks_mut::<STATE>().0;
+        for state in states.iter_mut() {
+            if seen >= n {
+                // The next group begins with what this one hands on, if anything.
+                let (own, next) = state[1..].split_at_mut(MEAN);
+                own.fill(0.0);
+                own[..next.len()].copy_from_slice(next);
+                next.fill(0.0);
+            }
+            state[0] = (place + 1) as f32;
+        }
+        let mut take_in = |from: usize, mean: usize| {
+            let (x, gate, places) = part(from);
+            let values = x.iter().zip(gate.iter().zip(places));
+            for (state, (&x, (gate, place))) in states.iter_mut().zip(values) {
+                add(&mut state[mean..mean + MEAN], gate + place, x);
+            }
+        };
+        if self.overlap {
+            take_in(first, 1 + MEAN);
+            take_in(width / 2 + first, 1);
+        } else {
+            take_in(first, 1);
+        }
+        for (y, state) in turn.out.iter_mut().zip(states) {
+            *y = state[3] / state[2];
+        }
+    }
+}
+
+/// One more value for a mean.
+fn add(mean: &mut [f32], score: f32, x: f32) {
+    let [max, sum, values] = mean else { return };
+    if *sum == 0.0 {
+        (*max, *sum, *values) = (score, 1.0, x);
+    } else if score <= *max {
+        let weight = (score - *max).exp();
+        *sum += weight;
+        *values += weight * x;
+    } else {
+        let before = (*max - score).exp();
+        (*max, *sum, *values) = (score, *sum * before + 1.0, *values * before + x);
+    }
+}
