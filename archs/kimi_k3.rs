@@ -70,7 +70,7 @@ arch_macros::arch! {
         let bank = x;
         for layer {
             let h = if block > 0 && il > 0 {
-                rust!([n_embd, T] => { let w = b.present(&l.attn_score); b.recall(bank, x, w, m.hp.eps) })
+                rust!([n_embd, T] => { let w = b.present(&l.attn_score, "attn_res_score"); b.recall(bank, x, w, m.hp.eps) })
             } else {
                 x
             };
@@ -91,7 +91,7 @@ arch_macros::arch! {
                 x += y;
             }
             let h = if block > 0 {
-                rust!([n_embd, T] => { let w = b.present(&l.ffn_score); b.recall(bank, x, w, m.hp.eps) })
+                rust!([n_embd, T] => { let w = b.present(&l.ffn_score, "ffn_res_score"); b.recall(bank, x, w, m.hp.eps) })
             } else {
                 x
             };
@@ -114,7 +114,7 @@ arch_macros::arch! {
             }
         }
         if block > 0 {
-            x = rust!([n_embd, T] => { let w = b.present(&m.w.output_score); b.recall(bank, x, w, m.hp.eps) });
+            x = rust!([n_embd, T] => { let w = b.present(&m.w.output_score, "output_res_score"); b.recall(bank, x, w, m.hp.eps) });
         }
         output(rms_norm(x, output_norm, eps))
     }

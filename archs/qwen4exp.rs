@@ -85,7 +85,7 @@ arch_macros::arch! {
     // What runs of tokens add to the streams, as far as each stream asks for it.
     fn recalled(x) {
         let found = rust!([n_embd, T] => {
-            let table = b.present(&m.w.hash_embd);
+            let table = b.present(&m.w.hash_embd, "per_layer_token_embd");
             b.ngram_embed(table, ::engine::build::NgramArgs {
                 longest: m.hp.longest, per_length: m.hp.per_length, multipliers: &m.hp.multipliers,
                 offsets: &m.hp.offsets, sizes: &m.hp.sizes, end: m.hp.end,
@@ -97,7 +97,7 @@ arch_macros::arch! {
         let value = repeat_heads(heads(hash_value(found), 1), n_stream) * sigmoid(sign * sqrt(clamp(abs(fit), 0.000001, 3e38)));
         let normed = merge(rms_norm(value, eps) * conv_norm);
         let before = rust!([n_stream * n_embd, T] => {
-            let w = b.present(&l.hash_conv);
+            let w = b.present(&l.hash_conv, "ple_conv1d");
             b.dilated_conv(normed, w, m.hp.longest)
         });
         value + heads(silu(before), n_stream)

@@ -236,6 +236,7 @@ pub static OPS: &[OpSpec] = &[
                 keyword_some("magnitude", Float),
                 keyword("back", Int),
                 keyword_some("yarn", Bool),
+                keyword_some("beta_fast", Float),
                 keyword("halves", Bool),
                 keyword_some("every", Int),
                 keyword("inverse", Bool),
@@ -245,7 +246,8 @@ pub static OPS: &[OpSpec] = &[
             "rotary positions on [d, n, T]; the pairs are the declaration's `rope:` (neox's where `halves`), base, scale, dims and \
              magnitude the file's unless given, from dimension `offset` on; `factors` divide the frequencies, without them `short` or, in contexts beyond the first \
              training's, `long`; for what stands `back` positions before the token, or with `every` at the multiple of it at or below that; \
-             turned back where `inverse`; YaRN as the file says where `yarn` holds or is not given",
+             turned back where `inverse`; YaRN as the file says where `yarn` holds or is not given, \
+             from `beta_fast` turns on if not the file's",
         )
     },
     op(

@@ -105,6 +105,8 @@ pub struct RopeArgs {
     pub back: usize,
     /// Without YaRN if false, even if the file asks for it: positions are then scaled alike for all frequencies.
     pub yarn: Option<bool>,
+    /// Turns over the first training's context from which on YaRN leaves a pair as it is.
+    pub beta_fast: Option<f32>,
     /// Positions count as the multiple of this at or below them.
     pub every: Option<usize>,
     /// Rotates by the opposite angle.
@@ -224,7 +226,7 @@ impl Builder<'_> {
             freq_scale: args.scale.unwrap_or(scaling.freq_scale),
             ext_factor: scaling.ext_factor,
             attn_factor: args.magnitude.unwrap_or(scaling.attn_factor),
-            beta_fast: scaling.beta_fast,
+            beta_fast: args.beta_fast.unwrap_or(scaling.beta_fast),
             beta_slow: scaling.beta_slow,
             n_ctx_orig: scaling.n_ctx_orig,
             every: args.every.unwrap_or(1),

@@ -16,9 +16,17 @@ pub enum BuildError {
         /// What does not fit.
         source: ShapeError,
     },
-    /// A tensor used under a condition is not there.
-    #[error("{value}: a tensor declared under a condition is absent")]
+    /// A tensor that files may lack is missing where the graph needs it.
+    #[error("{value}: tensor `{tensor}` is missing, which is needed here")]
     Absent {
+        /// The last named value before the error.
+        value: String,
+        /// GGUF name without layer and suffix.
+        tensor: String,
+    },
+    /// Cells of an earlier layer's choice, but none has chosen any.
+    #[error("{value}: no layer before has an indexer that selects cells")]
+    NoSelection {
         /// The last named value before the error.
         value: String,
     },
