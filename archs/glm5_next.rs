@@ -18,14 +18,6 @@ arch_macros::arch! {
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_shared: usize = "expert_shared_count";
         limit_of_file: [f32] = "swiglu_clamp_shexp" or limit;
-<<<<<<< HEAD
-        n_stream: usize = "hyper_connection.count";
-        n_balance: usize = "hyper_connection.sinkhorn_iterations";
-        stream_eps: f32 = "hyper_connection.epsilon";
-        check n_stream == 4, "hyper_connection.count is 4";
-=======
-        let limit_shexp = if limit_of_file > 0.000001 { limit_of_file } else { 3e38 };
->>>>>>> main
         index_heads: usize = "attention.indexer.head_count";
         index_dim: usize = "attention.indexer.key_length";
         index_eps: f32 = "attention.layer_norm_epsilon" or 0.0;
@@ -44,17 +36,7 @@ arch_macros::arch! {
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
-<<<<<<< HEAD
-            use activation_limits;
-            attn_streams: linear "hc_attn_fn"    [n_stream * n_embd -> (2 + n_stream) * n_stream];
-            attn_base:    vector "hc_attn_base"  [(2 + n_stream) * n_stream];
-            attn_scale:   vector "hc_attn_scale" [3];
-            ffn_streams:  linear "hc_ffn_fn"     [n_stream * n_embd -> (2 + n_stream) * n_stream];
-            ffn_base:     vector "hc_ffn_base"   [(2 + n_stream) * n_stream];
-            ffn_scale:    vector "hc_ffn_scale"  [3];
-=======
-            use hyper_connections;
->>>>>>> main
+            use hyper_connections, activation_limits;
             if is_recurrent {
                 use delta_attention, low_rank_decay, low_rank_gate;
             } else {
