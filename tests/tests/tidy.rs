@@ -146,7 +146,7 @@ const LARGER: &[(&str, usize)] = &[
     ("qwen3next.rs", 125), // gated delta rule and gated attention
     ("qwen4exp.rs", 120),  // hyper-connections, embeddings of hashed runs, an indexer
     ("hy_v4.rs", 130),     // hyper-connections and an indexer
-    ("glm5_next.rs", 130), // delta attention, latent attention with an indexer over pools, and hyper-connections
+    ("glm5_next.rs", 110), // delta attention, latent attention with an indexer over pools, and hyper-connections
     ("kimi_k3.rs", 120),   // delta attention, latent attention and hyper-connections
     ("deepseek4.rs", 130), // compressed keys and their indexer, low-rank outputs, routing by token, hyper-connections
 ];
