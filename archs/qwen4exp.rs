@@ -26,7 +26,8 @@ arch_macros::arch! {
         let n_hash = (longest - 1) * per_length;
         check n_hashing == 0 || longest > 1 && longest <= 8 && n_hash > 0 && n_hash <= 64 && n_conv > 1,
               "ple.ngram_size is 2 to 8, one less times ple.heads_per_ngram 1 to 64, and ple.conv_kernel above 1";
-        check n_hashing == 0 || n_hash * width == n_embd, "embedding_length_per_layer_input times the heads for all runs is embedding_length";
+        check n_hashing == 0 || n_hash * width == n_embd,
+              "embedding_length is embedding_length_per_layer_input times ple.heads_per_ngram for each length up to ple.ngram_size";
         multipliers: [usize; longest * n_hashing..] = "ple.layer_multipliers";
         offsets: [usize; n_hash * n_hashing..] = "ple.head_offsets";
         sizes: [usize; n_hash * n_hashing..] = "ple.head_vocab_sizes";
