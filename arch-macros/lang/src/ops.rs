@@ -277,7 +277,6 @@ pub static OPS: &[OpSpec] = &[
                 keyword("window", Window),
                 keyword_some("relative", ParamKind::Tensor),
                 keyword_some("v_in_k", Int),
-                keyword_some("up_to", Int),
                 keyword_some("selection", ParamKind::Tensor),
                 keyword_some("compressed", ParamKind::Tensor),
                 keyword("ratio", Int),
@@ -286,7 +285,7 @@ pub static OPS: &[OpSpec] = &[
             Emit::Struct("attention", "AttentionArgs"),
             "stores k and v in the layer's cache and attends: q [dk, n, T], k [dk, m, T], v [dv, m, T] -> [dv * n, T]; \
              scale is 1/sqrt(dk) unless given; `relative` [n, buckets] are biases by relative position (T5's buckets); \
-             without v the first `v_in_k` elements of each key are its value; of cells outside a `selection` nothing is seen; contexts of more than `up_to` tokens are refused; `compressed` [dk, m, T] \
+             without v the first `v_in_k` elements of each key are its value; of cells outside a `selection` nothing is seen; `compressed` [dk, m, T] \
              is stored for each token that ends a group of `ratio` and seen beside k, outside of windows too: a `selection` is then of such groups",
         )
     },

@@ -128,8 +128,6 @@ pub struct AttentionArgs {
     pub sinks: Option<Vector>,
     /// Sliding window.
     pub window: Window,
-    /// The model leaves cells out where there are more than this, which is not done here: longer contexts are refused.
-    pub up_to: Option<usize>,
     /// Biases by relative position, `[n_head, n_buckets]`.
     pub relative: Option<TensorId>,
     /// Without values of their own: this many leading elements of each key head are its value. Only keys are stored then.
@@ -154,7 +152,6 @@ impl Default for AttentionArgs {
             window: Window::None,
             relative: None,
             v_in_k: None,
-            up_to: None,
             selection: None,
             compressed: None,
             ratio: 1,
@@ -270,9 +267,6 @@ impl Builder<'_> {
     /// Stores `k [dk, n_head_kv, T]` and `v [dv, n_head_kv, T]` in the layer's cache and attends with `q [dk, n_head, T]`:
     /// `[dv * n_head, T]`. Without `v`, values are the first [`AttentionArgs::v_in_k`] elements of the keys.
     pub fn attention(&mut self, q: TensorId, k: TensorId, v: Option<TensorId>, args: AttentionArgs) -> TensorId {
-        if let Some(max) = args.up_to.filter(|&max| self.params.n_ctx > max) {
-            self.fail_chosen_cells(max);
-        }
         let stored = self.store_keys(k, v, args);
         self.attend(q, stored, args)
     }

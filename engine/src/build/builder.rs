@@ -654,11 +654,6 @@ impl<'a> Builder<'a> {
         self.fail(BuildError::NoMemory { value });
     }
 
-    pub(super) fn fail_chosen_cells(&mut self, max: usize) {
-        let (value, n_ctx) = (self.last_name.to_string(), self.params.n_ctx);
-        self.fail(BuildError::ChosenCells { value, max, n_ctx });
-    }
-
     pub(super) fn fail_no_rope(&mut self) {
         let value = self.last_name.to_string();
         self.fail(BuildError::NoRope { value });

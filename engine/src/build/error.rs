@@ -86,18 +86,6 @@ pub enum BuildError {
         /// Rounds of the loops up to the one that is too long.
         rounds: usize,
     },
-    /// Attention to some cells only, chosen as they are scored.
-    #[error(
-        "{value}: in contexts of more than {max} tokens the model attends to chosen cells only, which is not supported; this context has {n_ctx}"
-    )]
-    ChosenCells {
-        /// The last named value before the error.
-        value: String,
-        /// Tokens up to which it attends to all.
-        max: usize,
-        /// Tokens of the context.
-        n_ctx: usize,
-    },
     /// RoPE in an architecture declared without.
     #[error("{value}: the architecture declares no rope")]
     NoRope {
