@@ -5,6 +5,7 @@ arch_macros::arch! {
     like: "starcoder2";
 
     tensors {
+        token_embd: embed [n_embd, n_vocab] or "output";
         output: linear [n_embd -> n_vocab];
     }
 }

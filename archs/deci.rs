@@ -41,7 +41,7 @@ arch_macros::arch! {
                 } else {
                     // Recorded results leave its bias out.
                     y += rust!([n_embd, T] => {
-                        let mixer = b.present(&l.mixer);
+                        let mixer = b.present(&l.mixer, "attn_output");
                         b.linear(::engine::arch::Linear { bias: None, ..mixer }, h)
                     });
                 }

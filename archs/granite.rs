@@ -7,7 +7,8 @@ arch_macros::arch! {
 
     hparams {
         logit_scale: f32 = "logit_scale";
-        check logit_scale != 0.0, "logit_scale, by which logits are divided, is not 0";
+        let logit_divisor = logit_scale;
+        check logit_divisor != 0.0, "logit_scale, by which logits are divided, is not 0";
         embedding_factor: f32 = "embedding_scale" or 0.0;
         residual_factor: f32 = "residual_scale" or 0.0;
         attention_factor: f32 = "attention.scale" or 0.0;
@@ -36,7 +37,7 @@ arch_macros::arch! {
                               scale = kq_scale) * residual_scale;
             x += ffn_and_shared(rms_norm(x, ffn_norm, eps)) * residual_scale;
         }
-        output(rms_norm(x, output_norm, eps)) / logit_scale
+        output(rms_norm(x, output_norm, eps)) / logit_divisor
     }
 
     fn ffn_and_shared(h) {

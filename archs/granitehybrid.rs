@@ -5,7 +5,8 @@ arch_macros::arch! {
     like: "granite";
 
     hparams {
-        logit_scale: f32 = "logit_scale" or 1.0;
+        logit_scale: f32 = "logit_scale" or 0.0;
+        let logit_divisor = if logit_scale == 0.0 { 1.0 } else { logit_scale };
         d_conv: usize = "ssm.conv_kernel";
         d_inner: usize = "ssm.inner_size";
         d_state: usize = "ssm.state_size";
@@ -38,7 +39,7 @@ arch_macros::arch! {
             }
             x += ffn_and_shared(rms_norm(x, ffn_norm, eps)) * residual_scale;
         }
-        output(rms_norm(x, output_norm, eps)) / logit_scale
+        output(rms_norm(x, output_norm, eps)) / logit_divisor
     }
 
     test {

@@ -15,6 +15,7 @@ arch_macros::arch! {
         kq_scale: f32 = "attention.output_scale" or 0.08838834764831845;
         attn_softcap: f32 = "attn_logit_softcapping" or 30.0;
         final_softcap: f32 = "final_logit_softcapping" or 0.0;
+        beta_fast: f32 = "rope.scaling.yarn_beta_fast" or 8.0;
         n_group: usize = "expert_group_count" or 1;
         n_group_used: usize = "expert_group_used_count" or 1;
     }
@@ -30,24 +31,21 @@ arch_macros::arch! {
             gate_exps?: experts "ffn_gate_exps" [n_embd -> n_ff_exp; n_expert];
             gate?, up?: linear "ffn_gate", "ffn_up" [n_embd -> n_ff];
             down?:      linear "ffn_down"           [n_ff -> n_embd];
-            layer_norm_out?: vector "layer_output_norm" [n_embd];
-            if !has(layer_norm_out) {
-                ffn_post_norm: vector "post_ffw_norm" [n_embd];
-            }
+            ffn_post_norm: vector "layer_output_norm" [n_embd] or "post_ffw_norm";
         }
     }
 
     graph {
         let x = token_embd[tokens] * embd_scale;
         for layer {
-            let attn = attend(rms_norm(x, attn_norm, eps), scale = kq_scale, softcap = attn_softcap);
+            let attn = attend(rms_norm(x, attn_norm, eps), beta_fast = beta_fast, scale = kq_scale, softcap = attn_softcap);
             x += rms_norm(attn, attn_post_norm, eps);
             let h = rms_norm(x, ffn_norm, eps);
             let y = routed(h, act = gelu, n_groups = n_group, n_groups_used = n_group_used);
             if has(gate) && has(up) && has(down) {
                 y = (down(gelu(gate(h)) * up(h)) + y) * sqrt(0.5);
             }
-            x += if has(layer_norm_out) { rms_norm(y, layer_norm_out, eps) } else { rms_norm(y, ffn_post_norm, eps) };
+            x += rms_norm(y, ffn_post_norm, eps);
         }
         let logits = output(rms_norm(x, output_norm, eps)) * logit_scale;
         if final_softcap != 0.0 {

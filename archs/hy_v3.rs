@@ -22,8 +22,6 @@ arch_macros::arch! {
                 use fused_expert_stacks, expert_routing(usual_gating = 2);
                 probs_bias?: raw "exp_probs_b" [n_expert];
                 use shared_experts(width = n_ff_shexp);
-                gate_shexp?, up_shexp?: linear "ffn_gate_shexp", "ffn_up_shexp" [n_embd -> n_ff_shexp];
-                down_shexp?: linear "ffn_down_shexp" [n_ff_shexp -> n_embd];
                 ignore "ffn_gate", "ffn_up", "ffn_down";
             } else {
                 use gated_ffn;
@@ -37,10 +35,7 @@ arch_macros::arch! {
             x += attend(rms_norm(x, attn_norm, eps));
             let h = rms_norm(x, ffn_norm, eps);
             if has(router) {
-                x += routed_as_said(h, selection_bias = probs_bias, gate_up = gate_up_exps);
-                if has(gate_shexp) && has(up_shexp) && has(down_shexp) {
-                    x += shared(h);
-                }
+                x += routed_as_said(h, selection_bias = probs_bias, gate_up = gate_up_exps) + shared(h);
             } else {
                 x += ffn(h);
             }

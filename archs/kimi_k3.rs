@@ -70,7 +70,7 @@ arch_macros::arch! {
         let bank = x;
         for layer {
             let h = if block > 0 && il > 0 {
-                rust!([n_embd, T] => { let w = b.present(&l.attn_score); b.recall(bank, x, w, m.hp.eps) })
+                rust!([n_embd, T] => { let w = b.present(&l.attn_score, "attn_res_score"); b.recall(bank, x, w, m.hp.eps) })
             } else {
                 x
             };
@@ -91,7 +91,7 @@ arch_macros::arch! {
                 x += y;
             }
             let h = if block > 0 {
-                rust!([n_embd, T] => { let w = b.present(&l.ffn_score); b.recall(bank, x, w, m.hp.eps) })
+                rust!([n_embd, T] => { let w = b.present(&l.ffn_score, "ffn_res_score"); b.recall(bank, x, w, m.hp.eps) })
             } else {
                 x
             };
@@ -114,13 +114,13 @@ arch_macros::arch! {
             }
         }
         if block > 0 {
-            x = rust!([n_embd, T] => { let w = b.present(&m.w.output_score); b.recall(bank, x, w, m.hp.eps) });
+            x = rust!([n_embd, T] => { let w = b.present(&m.w.output_score, "output_res_score"); b.recall(bank, x, w, m.hp.eps) });
         }
         output(rms_norm(x, output_norm, eps))
     }
 
     test {
-        n_embd: 128, n_head: 1, n_layer: 2, n_ff: 192, n_vocab: 128, n_expert: 2, n_expert_used: 2, d_key: 192, d_value: 128,
+        n_embd: 128, n_head: 1, n_layer: 2, n_ff: 192, n_vocab: 128, n_expert: 2, n_expert_used: 2, key_length_mla: 192, value_length_mla: 128,
         kv_rank: 512, d_conv: 4, d_kda: 128, n_ff_exp: 192, n_shared: 1, block: 1
     }
 }

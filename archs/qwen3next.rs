@@ -79,7 +79,7 @@ arch_macros::arch! {
             concat(wqkv(h), wz(h))
         } else {
             let all = rust!([n_key * (d_state * (2 + 2 * per_key)), T] => {
-                let w = b.present(&l.wqkvz);
+                let w = b.present(&l.wqkvz, "attn_qkv` with `attn_gate`, or `ssm_in");
                 b.linear(w, h)
             });
             let all = heads(all, n_key);

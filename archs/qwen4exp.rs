@@ -26,7 +26,8 @@ arch_macros::arch! {
         let n_hash = (longest - 1) * per_length;
         check n_hashing == 0 || longest > 1 && longest <= 8 && n_hash > 0 && n_hash <= 64 && n_conv > 1,
               "ple.ngram_size is 2 to 8, one less times ple.heads_per_ngram 1 to 64, and ple.conv_kernel above 1";
-        check n_hashing == 0 || n_hash * width == n_embd, "embedding_length_per_layer_input times the heads for all runs is embedding_length";
+        check n_hashing == 0 || n_hash * width == n_embd,
+              "embedding_length is embedding_length_per_layer_input times ple.heads_per_ngram for each length up to ple.ngram_size";
         multipliers: [usize; longest * n_hashing..] = "ple.layer_multipliers";
         offsets: [usize; n_hash * n_hashing..] = "ple.head_offsets";
         sizes: [usize; n_hash * n_hashing..] = "ple.head_vocab_sizes";
@@ -85,7 +86,7 @@ arch_macros::arch! {
     // What runs of tokens add to the streams, as far as each stream asks for it.
     fn recalled(x) {
         let found = rust!([n_embd, T] => {
-            let table = b.present(&m.w.hash_embd);
+            let table = b.present(&m.w.hash_embd, "per_layer_token_embd");
             b.ngram_embed(table, ::engine::build::NgramArgs {
                 longest: m.hp.longest, per_length: m.hp.per_length, multipliers: &m.hp.multipliers,
                 offsets: &m.hp.offsets, sizes: &m.hp.sizes, end: m.hp.end,
@@ -97,7 +98,7 @@ arch_macros::arch! {
         let value = repeat_heads(heads(hash_value(found), 1), n_stream) * sigmoid(sign * sqrt(clamp(abs(fit), 0.000001, 3e38)));
         let normed = merge(rms_norm(value, eps) * conv_norm);
         let before = rust!([n_stream * n_embd, T] => {
-            let w = b.present(&l.hash_conv);
+            let w = b.present(&l.hash_conv, "ple_conv1d");
             b.dilated_conv(normed, w, m.hp.longest)
         });
         value + heads(silu(before), n_stream)

@@ -37,7 +37,7 @@ arch_macros::arch! {
     encoder {
         let x = token_embd[tokens];
         for enc {
-            let bias = if has(rel_b) { rel_b } else { rust!([n_head, n_buckets] => b.weight_or_fail(m.w.enc[0].rel_b)) };
+            let bias = if has(rel_b) { rel_b } else { rust!([n_head, n_buckets] => b.weight_or_fail(m.w.enc[0].rel_b, "attn_rel_b")) };
             x += attend(rms_norm(x, attn_norm, eps), bias);
             x += ffn(rms_norm(x, ffn_norm, eps));
         }
@@ -47,7 +47,7 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for dec {
-            let bias = if has(rel_b) { rel_b } else { rust!([n_head, n_buckets] => b.weight_or_fail(m.w.dec[0].rel_b)) };
+            let bias = if has(rel_b) { rel_b } else { rust!([n_head, n_buckets] => b.weight_or_fail(m.w.dec[0].rel_b, "attn_rel_b")) };
             x += attend(rms_norm(x, attn_norm, eps), bias);
             let q = heads(cross_q(rms_norm(x, cross_norm, eps)), n_head);
             let k = heads(cross_k(encoded), n_head_kv);

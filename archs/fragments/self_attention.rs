@@ -9,11 +9,11 @@ fragment! {
         wo: linear "attn_output" [n_head * head_dim_v -> n_embd];
     }
 
-    fn attend(x, base?, rope_scale?, dims?, factors?, short?, long?, magnitude?, scale?, softcap?, sinks?, window?) {
-        let q = rope(heads(wq(x), n_head), base = base, scale = rope_scale, dims = dims,
-                     factors = factors, short = short, long = long, magnitude = magnitude);
-        let k = rope(heads(wk(x), n_head_kv), base = base, scale = rope_scale, dims = dims,
-                     factors = factors, short = short, long = long, magnitude = magnitude);
+    fn attend(x, base?, rope_scale?, dims?, factors?, short?, long?, magnitude?, beta_fast?, scale?, softcap?, sinks?, window?) {
+        let q = rope(heads(wq(x), n_head), base = base, scale = rope_scale, dims = dims, factors = factors,
+                     short = short, long = long, magnitude = magnitude, beta_fast = beta_fast);
+        let k = rope(heads(wk(x), n_head_kv), base = base, scale = rope_scale, dims = dims, factors = factors,
+                     short = short, long = long, magnitude = magnitude, beta_fast = beta_fast);
         let v = heads(wv(x), n_head_kv);
         wo(attention(q, k, v, scale = scale, softcap = softcap, sinks = sinks, window = window))
     }

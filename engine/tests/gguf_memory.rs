@@ -102,6 +102,15 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
+/// Most memory that parsing any of the fixtures' headers may take, spoiled or not.
+///
+/// Three times the file is for tensors: a description of 32 bytes, 8 for each dimension and its name becomes 88 bytes, the name, and two
+/// numbers of 8 bytes that put it in the order of names and of offsets. Pairs are few, but each is 80 bytes for its hash, key and value whatever its
+/// size in the file; while their table grows from 112 to 224, the most that fixtures need, it exists twice. What is fixed is for that.
+fn memory_max(file: usize) -> usize {
+    16 * 1024 + 3 * file
+}
+
 #[test]
 fn a_hundred_thousand_mutated_headers_take_little_memory_and_time() {
     const CASES: usize = 100_000;
@@ -115,7 +124,7 @@ fn a_hundred_thousand_mutated_headers_take_little_memory_and_time() {
             Err(e) => e.to_string().is_empty(),
         });
         assert!(
-            peak < 128 * 1024 + 4 * bytes.len(),
+            peak <= memory_max(bytes.len()),
             "case {case}: {peak} bytes for a header of {}",
             bytes.len()
         );
@@ -130,7 +139,8 @@ fn a_hundred_thousand_mutated_headers_take_little_memory_and_time() {
     assert!(elapsed < Duration::from_secs(300));
 }
 
-/// The densest files: as many things as fit in few bytes, each of which is larger in memory.
+/// The densest files: as many things as fit in few bytes, each of which is larger in memory. What grows as it is read exists up to three
+/// times: the old table and one of twice its size.
 #[test]
 fn dense_files_take_memory_in_proportion() {
     let n = 100_000;
@@ -146,17 +156,21 @@ fn dense_files_take_memory_in_proportion() {
             .add_tensor_with(format!("{i:x}"), GgmlType::I8, &[1], |_| Ok(()))
             .unwrap();
     }
-    for (what, writer) in [
-        ("strings", empty_strings),
-        ("arrays", empty_arrays),
-        ("keys", keys),
-        ("tensors", tensors),
+    for (what, writer, ratio_max) in [
+        // 8 bytes of length become 4; the second pass asks for all memory at once.
+        ("strings", empty_strings, 0.6),
+        // 12 bytes become 48.
+        ("arrays", empty_arrays, 12.0),
+        // 18 bytes become 80, and about 12 of the table.
+        ("keys", keys, 16.0),
+        // 36 bytes become 104 and the name, asked for at once.
+        ("tensors", tensors, 3.2),
     ] {
         let bytes = writer.header().unwrap();
         let (header, peak) = peak_of(|| Gguf::parse_header(&bytes).unwrap());
         let ratio = peak as f64 / bytes.len() as f64;
         println!("{what}: {:.1} times {} bytes", ratio, bytes.len());
-        assert!(ratio < 20.0, "{what}: {ratio:.1} times the file");
+        assert!(ratio < ratio_max, "{what}: {ratio:.1} times the file");
         drop(header);
     }
 }

@@ -242,7 +242,7 @@ impl Configuration {
             }
             for error in errors {
                 match error {
-                    TensorError::Missing { name, shape } => self.tensors.push((name, shape)),
+                    TensorError::Missing { name, shape, .. } => self.tensors.push((name, shape)),
                     TensorError::Unexpected { name, .. } => self.tensors.retain(|(n, _)| *n != name),
                     TensorError::WrongShape { name, expected, .. } => {
                         let found = self.tensors.iter_mut().filter(|(n, _)| *n == name);

@@ -8,13 +8,14 @@ use engine::model::Model;
 use engine::vocab::Token;
 use tests::{context, decode_last, decode_one, model, nmse, tokens};
 
-/// Recurrent layers only, both kinds in turn, and both in every layer.
-const NAMES: [&str; 5] = [
+/// Recurrent layers only, both kinds in turn, both in every layer, and states that hold tokens.
+const NAMES: [&str; 6] = [
     "mamba-dense",
     "rwkv7-dense",
     "jamba-dense",
     "lfm2-dense",
     "falcon-h1-dense",
+    "qwen4exp-moe",
 ];
 
 fn recurrent_only(name: &str) -> bool {

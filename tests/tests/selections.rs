@@ -2,10 +2,12 @@
 //! leaves something out.
 
 use engine::conformance::{CheckParams, Fixture};
+use engine::context::{Batch, Context, SeqSet};
 use engine::gguf::{Array, Gguf, Value};
 use engine::model::Model;
+use engine::vocab::Token;
 use tests::variation::Configuration;
-use tests::{data_dir, exact, fixture};
+use tests::{context, data_dir, decode_last, exact, fixture, nmse};
 
 /// A configuration: a fixture with more layers and other values of keys.
 struct Recording {
@@ -35,6 +37,7 @@ const POOL: &str = "attention.indexer.kpool";
 const TAIL: &str = "attention.indexer.kpool_select_tail";
 const GROUPS: &str = "expert_group_count";
 const GROUPS_USED: &str = "expert_group_used_count";
+const RATIOS: &str = "attention.compress_ratios";
 const ALL_CELLS: &[(&str, Key)] = &[(TOP_K, N(4800))];
 const ALL_EXPERTS: &[(&str, Key)] = &[(GROUPS_USED, N(4))];
 
@@ -72,6 +75,13 @@ const RECORDINGS: &[Recording] = &[
         1,
         &[(TOP_K, N(3)), (BLOCK, N(4)), (LOCAL, N(1))],
     ),
+    of("qwen4exp-8", "qwen4exp-moe", 2, &[(TOP_K, N(8))]),
+    of(
+        "qwen4exp-15",
+        "qwen4exp-moe",
+        2,
+        &[(TOP_K, N(15)), (RATIOS, List(&[0, 3, 3, 3])), HEADS],
+    ),
     of(
         "minimax-m3-5",
         "minimax-m3-moe",
@@ -88,6 +98,12 @@ const RECORDINGS: &[Recording] = &[
             (LOCAL, N(0)),
             ("attention.head_count", N(6)),
         ],
+    ),
+    of(
+        "minimax-m3-3",
+        "minimax-m3-moe",
+        0,
+        &[(TOP_K, N(2)), (BLOCK, N(3)), (LOCAL, N(5))],
     ),
     of(
         "glm5-next-4",
@@ -213,6 +229,55 @@ fn choices_are_those_that_were_recorded() {
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// Blocks and pools go by the positions of a sequence: not by the cells that hold them, other sequences' among them, nor by who else has them.
+#[test]
+fn choices_do_not_depend_on_where_cells_lie() {
+    for name in ["minimax-m3-4", "glm5-next-4", "glm5-next-3", "deepseek32-8"] {
+        let recording = RECORDINGS.iter().find(|r| r.name == name).expect("it is recorded");
+        let recorded = recording.recorded();
+        let model = recorded.model(archs::ALL, &exact()).expect("the model loads");
+        let a = engine::conformance::tokens(&recorded.recorded().expect("the recording is readable"));
+        let b: Vec<_> = a.iter().rev().copied().collect();
+        let new_context = || {
+            context(&model, |p| {
+                (p.n_ctx, p.n_seq_max, p.n_ubatch) = (256, 4, 17);
+                (p.n_threads, p.n_threads_batch) = (1, 1);
+            })
+        };
+        let agrees = |straight: &[Token], found: &[f32], what: &str| {
+            let error = nmse(&decode_last(&mut new_context(), straight, 0, 0), found);
+            assert!(error < 1e-10, "{name}, {what}: {error:.1e}");
+        };
+        let mut ctx = new_context();
+        // Two sequences that take turns, among the cells of a third that goes and leaves holes.
+        let turns = |ctx: &mut Context, range: std::ops::Range<usize>, third: bool| {
+            let mut batch = Batch::new();
+            for i in range {
+                batch.push(a[i], i, SeqSet::one(0), true);
+                batch.push(b[i], i, SeqSet::one(1), true);
+                if third {
+                    batch.push(a[i / 2], i, SeqSet::one(2), false);
+                }
+            }
+            ctx.decode(&batch).expect("the batch is decoded");
+            let row = |i: usize| ctx.logits(i).expect("it has output").to_vec();
+            let n = batch.len() - if third { 1 } else { 0 };
+            [row(n - 2), row(n - 1)]
+        };
+        turns(&mut ctx, 0..30, true);
+        ctx.seq_rm(2, ..).expect("all of it may go");
+        let [of_a, of_b] = turns(&mut ctx, 30..61, false);
+        agrees(&a[..61], &of_a, "the first sequence");
+        agrees(&b[..61], &of_b, "the second sequence");
+        // A copy goes another way, within a block and beyond.
+        ctx.seq_cp(0, 3, ..).expect("it can be copied");
+        let parted = decode_last(&mut ctx, &b[61..80], 61, 3);
+        agrees(&[&a[..61], &b[61..80]].concat(), &parted, "the copy");
+        let gone_on = decode_last(&mut ctx, &a[61..80], 61, 0);
+        agrees(&a[..80], &gone_on, "the copied sequence");
+    }
 }
 
 /// Writes every recording as a file with seeded weights, `NAME.gguf`, and its header, for an

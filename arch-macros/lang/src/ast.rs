@@ -192,8 +192,17 @@ pub struct TensorDecl {
     pub gguf: LitStr,
     /// Sizes in brackets.
     pub dims: Dims,
-    /// After `or`: the tensor used instead when this one is absent.
-    pub tie: Option<Ident>,
+    /// After `or`: what is used instead when this one is absent.
+    pub instead: Option<Instead>,
+}
+
+/// What stands in for an absent tensor.
+#[derive(Clone)]
+pub enum Instead {
+    /// `or token_embd`: another declared tensor.
+    Tensor(Ident),
+    /// `or "post_ffw_norm"`: a tensor of another GGUF name.
+    Name(LitStr),
 }
 
 /// Sizes of a tensor.

@@ -90,7 +90,7 @@ pub static BUILTINS: &[Builtin] = &[
     int("n_layer", false, "`block_count` without `nextn_predict_layers`"),
     int("n_labels", true, "length of `classifier.output_labels`, 1 when absent"),
     int("n_expert", true, "`expert_count`, 0 when absent"),
-    int("n_expert_used", true, "`expert_used_count`, 0 when absent"),
+    per_layer("n_expert_used", true, "`expert_used_count`, 0 when absent"),
     per_layer("n_head", false, "`attention.head_count`"),
     int("n_head_max", true, "the largest `attention.head_count` of a layer"),
     per_layer("n_head_kv", true, "`attention.head_count_kv`, `n_head` when absent"),

@@ -297,7 +297,11 @@ fn weights(arch: &Arch, t: &Ident) -> TokenStream {
 
 /// The table's entry of one tensor.
 fn declare(arch: &Arch, o: &Tensor, t: &Ident) -> TokenStream {
-    let gguf = &o.gguf;
+    let (name, found) = (&o.gguf, own("gguf"));
+    let gguf = match &o.other_name {
+        Some(_) => quote!(#found),
+        None => quote!(#name),
+    };
     let sizes: Vec<_> = o.sizes.iter().map(|s| emit(s, Place::Load)).collect();
     let args = match o.kind {
         Kind::Linear | Kind::Experts | Kind::PerHead => quote!(#gguf, #(#sizes),*),
@@ -319,6 +323,10 @@ fn declare(arch: &Arch, o: &Tensor, t: &Ident) -> TokenStream {
             let method = shared(&format!("{}{suffix}", o.kind.name()));
             quote!(#t.#method(#args))
         }
+    };
+    let call = match &o.other_name {
+        Some(other) => quote!({ let #found = #t.named(#name, #other); #call }),
+        None => call,
     };
     if o.conditions.is_empty() {
         return call;
@@ -437,6 +445,7 @@ fn tensor_decl(arch: &Arch, t: &Tensor) -> TokenStream {
     let (field, gguf, kind, shape) = (t.name.to_string(), &t.gguf, t.kind.name(), &t.shape_text);
     let (group, optional) = (option(t.group.map(|g| arch.groups[g].prefix.clone())), t.optional);
     let tied = option(t.tie.map(|i| arch.tensors[i].name.to_string()));
+    let other_name = option(t.other_name.clone());
     let condition = option(t.condition_text());
     quote! {
         #decl {
@@ -447,6 +456,7 @@ fn tensor_decl(arch: &Arch, t: &Tensor) -> TokenStream {
             group: #group,
             optional: #optional,
             tied: #tied,
+            other_name: #other_name,
             condition: #condition
         }
     }

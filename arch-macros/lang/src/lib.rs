@@ -133,6 +133,7 @@ pub fn describe(arch: &model::Arch) -> Description {
             (Some(c), _) if t.optional => format!("optional, if {c}"),
             (Some(c), _) => format!("if {c}"),
             (None, Some(tie)) => format!("or {}", arch.tensors[tie].name),
+            (None, None) if let Some(other) = &t.other_name => format!("or \"{other}\""),
             (None, None) if t.optional => "optional".to_string(),
             (None, None) => String::new(),
         };

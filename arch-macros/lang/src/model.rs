@@ -265,6 +265,8 @@ pub struct Tensor {
     pub optional: bool,
     /// Used instead when absent: index of an `embed`.
     pub tie: Option<usize>,
+    /// GGUF name that some files have instead.
+    pub other_name: Option<String>,
     /// Part of every layer of this group: index into [`Arch::groups`].
     pub group: Option<usize>,
     /// Conditions under which it exists: (condition, must be true).

@@ -236,6 +236,7 @@ pub static OPS: &[OpSpec] = &[
                 keyword_some("magnitude", Float),
                 keyword("back", Int),
                 keyword_some("yarn", Bool),
+                keyword_some("beta_fast", Float),
                 keyword("halves", Bool),
                 keyword_some("every", Int),
                 keyword("inverse", Bool),
@@ -245,7 +246,8 @@ pub static OPS: &[OpSpec] = &[
             "rotary positions on [d, n, T]; the pairs are the declaration's `rope:` (neox's where `halves`), base, scale, dims and \
              magnitude the file's unless given, from dimension `offset` on; `factors` divide the frequencies, without them `short` or, in contexts beyond the first \
              training's, `long`; for what stands `back` positions before the token, or with `every` at the multiple of it at or below that; \
-             turned back where `inverse`; YaRN as the file says where `yarn` holds or is not given",
+             turned back where `inverse`; YaRN as the file says where `yarn` holds or is not given, \
+             from `beta_fast` turns on if not the file's",
         )
     },
     op(
@@ -275,7 +277,6 @@ pub static OPS: &[OpSpec] = &[
                 keyword("window", Window),
                 keyword_some("relative", ParamKind::Tensor),
                 keyword_some("v_in_k", Int),
-                keyword_some("up_to", Int),
                 keyword_some("selection", ParamKind::Tensor),
                 keyword_some("compressed", ParamKind::Tensor),
                 keyword("ratio", Int),
@@ -284,7 +285,7 @@ pub static OPS: &[OpSpec] = &[
             Emit::Struct("attention", "AttentionArgs"),
             "stores k and v in the layer's cache and attends: q [dk, n, T], k [dk, m, T], v [dv, m, T] -> [dv * n, T]; \
              scale is 1/sqrt(dk) unless given; `relative` [n, buckets] are biases by relative position (T5's buckets); \
-             without v the first `v_in_k` elements of each key are its value; of cells outside a `selection` nothing is seen; contexts of more than `up_to` tokens are refused; `compressed` [dk, m, T] \
+             without v the first `v_in_k` elements of each key are its value; of cells outside a `selection` nothing is seen; `compressed` [dk, m, T] \
              is stored for each token that ends a group of `ratio` and seen beside k, outside of windows too: a `selection` is then of such groups",
         )
     },

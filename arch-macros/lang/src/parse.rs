@@ -29,7 +29,7 @@
 //!
 //! layers    = "layer" [ IDENT STRING EXPR ] "{" { tensor | group } "}" ;      (* name, GGUF prefix, count *)
 //! group     = "if" EXPR "{" { tensor | group } "}" [ "else" ( group | "{" { tensor | group } "}" ) ] ;
-//! tensor    = name { "," name } ":" use [ STRING { "," STRING } ] "[" dims "]" [ "or" IDENT ] ";"
+//! tensor    = name { "," name } ":" use [ STRING { "," STRING } ] "[" dims "]" [ "or" ( IDENT | STRING ) ] ";"
 //!           | "use" fragment { "," fragment } ";"
 //!           | "ignore" STRING { "," STRING } ";"
 //!           | without                                               (* not in a group *)
@@ -58,7 +58,7 @@ use syn::{
 };
 
 use crate::ast::{
-    Block, Decl, Dims, For, Graph, GroupDecl, HparamItem, RankHead, Stmt, TensorDecl, TensorItem, Test, Use,
+    Block, Decl, Dims, For, Graph, GroupDecl, HparamItem, Instead, RankHead, Stmt, TensorDecl, TensorItem, Test, Use,
 };
 use crate::diag::{Errors, did_you_mean};
 
@@ -420,7 +420,10 @@ fn tensor(first: Ident, input: ParseStream<'_>) -> syn::Result<Vec<TensorItem>> 
         gguf.extend(names.iter().map(own));
     }
     let dims = dims(input)?;
-    let tie: Option<Ident> = after_or(input, |input| input.parse())?;
+    let instead = after_or(input, |input| match input.peek(LitStr) {
+        true => input.parse().map(Instead::Name),
+        false => input.parse().map(Instead::Tensor),
+    })?;
     input.parse::<Token![;]>()?;
     let tensor = |((name, optional), gguf)| {
         TensorItem::Tensor(Box::new(TensorDecl {
@@ -429,7 +432,7 @@ fn tensor(first: Ident, input: ParseStream<'_>) -> syn::Result<Vec<TensorItem>> 
             kind: kind.clone(),
             gguf,
             dims: dims.clone(),
-            tie: tie.clone(),
+            instead: instead.clone(),
         }))
     };
     Ok(names.into_iter().zip(gguf).map(tensor).collect())

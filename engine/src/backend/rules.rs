@@ -86,7 +86,7 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
             let n_axes = rope.kind.n_axes();
             ensure(pos.ne == [x.ne[2], n_axes, 1, 1], "not one position per token and axis")?;
             ensure(
-                rope.sections.iter().all(|&n| n <= x.ne[0]),
+                n_axes == 1 || rope.sections.iter().all(|&n| n <= x.ne[0]),
                 "a section is larger than a head",
             )?;
             if n.has(2) {

@@ -105,6 +105,8 @@ pub struct RopeArgs {
     pub back: usize,
     /// Without YaRN if false, even if the file asks for it: positions are then scaled alike for all frequencies.
     pub yarn: Option<bool>,
+    /// Turns over the first training's context from which on YaRN leaves a pair as it is.
+    pub beta_fast: Option<f32>,
     /// Positions count as the multiple of this at or below them.
     pub every: Option<usize>,
     /// Rotates by the opposite angle.
@@ -126,8 +128,6 @@ pub struct AttentionArgs {
     pub sinks: Option<Vector>,
     /// Sliding window.
     pub window: Window,
-    /// The model leaves cells out where there are more than this, which is not done here: longer contexts are refused.
-    pub up_to: Option<usize>,
     /// Biases by relative position, `[n_head, n_buckets]`.
     pub relative: Option<TensorId>,
     /// Without values of their own: this many leading elements of each key head are its value. Only keys are stored then.
@@ -152,7 +152,6 @@ impl Default for AttentionArgs {
             window: Window::None,
             relative: None,
             v_in_k: None,
-            up_to: None,
             selection: None,
             compressed: None,
             ratio: 1,
@@ -224,7 +223,7 @@ impl Builder<'_> {
             freq_scale: args.scale.unwrap_or(scaling.freq_scale),
             ext_factor: scaling.ext_factor,
             attn_factor: args.magnitude.unwrap_or(scaling.attn_factor),
-            beta_fast: scaling.beta_fast,
+            beta_fast: args.beta_fast.unwrap_or(scaling.beta_fast),
             beta_slow: scaling.beta_slow,
             n_ctx_orig: scaling.n_ctx_orig,
             every: args.every.unwrap_or(1),
@@ -268,9 +267,6 @@ impl Builder<'_> {
     /// Stores `k [dk, n_head_kv, T]` and `v [dv, n_head_kv, T]` in the layer's cache and attends with `q [dk, n_head, T]`:
     /// `[dv * n_head, T]`. Without `v`, values are the first [`AttentionArgs::v_in_k`] elements of the keys.
     pub fn attention(&mut self, q: TensorId, k: TensorId, v: Option<TensorId>, args: AttentionArgs) -> TensorId {
-        if let Some(max) = args.up_to.filter(|&max| self.params.n_ctx > max) {
-            self.fail_chosen_cells(max);
-        }
         let stored = self.store_keys(k, v, args);
         self.attend(q, stored, args)
     }

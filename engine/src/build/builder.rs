@@ -1,5 +1,6 @@
 //! [`Builder`]: element-wise ops, norms and linear layers on named values.
 
+use std::fmt;
 use std::ops::Range;
 
 use kernels::GgmlType;
@@ -230,18 +231,18 @@ impl<'a> Builder<'a> {
         x
     }
 
-    /// The tensor under a condition that the graph repeats.
-    pub fn present<H: Placeholder + Copy>(&mut self, handle: &Option<H>) -> H {
+    /// The tensor of this GGUF name, under a condition that the graph repeats or where it cannot do without.
+    pub fn present<H: Placeholder + Copy>(&mut self, handle: &Option<H>, tensor: impl fmt::Display) -> H {
         handle.unwrap_or_else(|| {
-            let value = self.last_name.to_string();
-            self.fail(BuildError::Absent { value });
+            let (value, tensor) = (self.last_name.to_string(), tensor.to_string());
+            self.fail(BuildError::Absent { value, tensor });
             H::placeholder()
         })
     }
 
     /// [`Builder::weight`] of a tensor that may be absent, where the graph cannot do without it.
-    pub fn weight_or_fail(&mut self, v: Option<Vector>) -> TensorId {
-        let v = self.present(&v);
+    pub fn weight_or_fail(&mut self, v: Option<Vector>, tensor: &str) -> TensorId {
+        let v = self.present(&v, tensor);
         self.weight(v)
     }
 
@@ -643,14 +644,14 @@ impl<'a> Builder<'a> {
         self.fail(BuildError::NoKeys { value, layer });
     }
 
+    pub(super) fn fail_no_selection(&mut self) {
+        let value = self.last_name.to_string();
+        self.fail(BuildError::NoSelection { value });
+    }
+
     pub(super) fn fail_no_memory(&mut self) {
         let value = self.last_name.to_string();
         self.fail(BuildError::NoMemory { value });
-    }
-
-    pub(super) fn fail_chosen_cells(&mut self, max: usize) {
-        let (value, n_ctx) = (self.last_name.to_string(), self.params.n_ctx);
-        self.fail(BuildError::ChosenCells { value, max, n_ctx });
     }
 
     pub(super) fn fail_no_rope(&mut self) {
@@ -673,7 +674,10 @@ impl<'a> Builder<'a> {
 
     /// True if the build failed for want of a tensor that files may lack.
     pub(super) fn lacks_tensor(&self) -> bool {
-        matches!(self.error, Some(BuildError::Absent { .. }))
+        matches!(
+            self.error,
+            Some(BuildError::Absent { .. } | BuildError::NoSelection { .. })
+        )
     }
 
     fn activation(&self, f: Unary) -> Unary {

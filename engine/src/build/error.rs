@@ -16,9 +16,17 @@ pub enum BuildError {
         /// What does not fit.
         source: ShapeError,
     },
-    /// A tensor used under a condition is not there.
-    #[error("{value}: a tensor declared under a condition is absent")]
+    /// A tensor that files may lack is missing where the graph needs it.
+    #[error("{value}: tensor `{tensor}` is missing, which is needed here")]
     Absent {
+        /// The last named value before the error.
+        value: String,
+        /// GGUF name without layer and suffix.
+        tensor: String,
+    },
+    /// Cells of an earlier layer's choice, but none has chosen any.
+    #[error("{value}: no layer before has an indexer that selects cells")]
+    NoSelection {
         /// The last named value before the error.
         value: String,
     },
@@ -77,18 +85,6 @@ pub enum BuildError {
     TooLong {
         /// Rounds of the loops up to the one that is too long.
         rounds: usize,
-    },
-    /// Attention to some cells only, chosen as they are scored.
-    #[error(
-        "{value}: in contexts of more than {max} tokens the model attends to chosen cells only, which is not supported; this context has {n_ctx}"
-    )]
-    ChosenCells {
-        /// The last named value before the error.
-        value: String,
-        /// Tokens up to which it attends to all.
-        max: usize,
-        /// Tokens of the context.
-        n_ctx: usize,
     },
     /// RoPE in an architecture declared without.
     #[error("{value}: the architecture declares no rope")]

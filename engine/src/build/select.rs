@@ -49,8 +49,10 @@ impl Builder<'_> {
 
     /// What the last indexer chose: for layers without one of their own.
     pub fn indexed_cells(&mut self) -> TensorId {
-        let cells = self.selection;
-        self.present(&cells)
+        self.selection.unwrap_or_else(|| {
+            self.fail_no_selection();
+            self.positions()
+        })
     }
 
     /// `x [c, T]` of each token and of the `n - 1` before it in its sequence, earliest first, which the layer stores: `[c, n, T]`. Where the

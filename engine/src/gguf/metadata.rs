@@ -1,36 +1,38 @@
 //! Keys to values, in file order, with lookup by key and errors that name the key.
 
-use std::collections::HashMap;
+use indexmap::IndexMap;
 
 use super::GgufError;
 use super::value::{FromValue, Value};
 
-/// A file's metadata: an ordered list of pairs and an index over their keys.
+/// A file's metadata: pairs in order, found by their keys.
 #[derive(Clone, Default, Debug)]
-pub struct Metadata {
-    entries: Vec<(Box<str>, Value)>,
-    index: HashMap<Box<str>, usize>,
-}
+pub struct Metadata(IndexMap<Box<str>, Value>);
 
 impl Metadata {
+    /// None, with room for `n` pairs.
+    pub fn with_capacity(n: usize) -> Metadata {
+        Metadata(IndexMap::with_capacity(n))
+    }
+
     /// Number of pairs.
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.0.len()
     }
 
     /// True if there are none.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.0.is_empty()
     }
 
     /// True if the key is there.
     pub fn contains(&self, key: &str) -> bool {
-        self.index.contains_key(key)
+        self.0.contains_key(key)
     }
 
     /// The value of `key`.
     pub fn get(&self, key: &str) -> Option<&Value> {
-        self.index.get(key).map(|&i| &self.entries[i].1)
+        self.0.get(key)
     }
 
     /// The value of `key` as `T`; an error if it is missing or cannot be had as `T` without loss.
@@ -56,27 +58,19 @@ impl Metadata {
 
     /// Every pair in file order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Value)> {
-        self.entries.iter().map(|(k, v)| (&**k, v))
+        self.0.iter().map(|(k, v)| (&**k, v))
     }
 
     /// Sets `key`, in its old place if it is there already; returns the value it had.
     pub fn insert(&mut self, key: impl Into<Box<str>>, value: impl Into<Value>) -> Option<Value> {
-        let (key, value) = (key.into(), value.into());
-        match self.index.get(&key) {
-            Some(&i) => Some(std::mem::replace(&mut self.entries[i].1, value)),
-            None => {
-                self.index.insert(key.clone(), self.entries.len());
-                self.entries.push((key, value));
-                None
-            }
-        }
+        self.0.insert(key.into(), value.into())
     }
 }
 
 /// Equal if the same pairs stand in the same order.
 impl PartialEq for Metadata {
     fn eq(&self, other: &Self) -> bool {
-        self.entries == other.entries
+        self.0.iter().eq(&other.0)
     }
 }
 

@@ -1,6 +1,5 @@
 //! Bytes to a checked header: metadata, tensor table, where the data starts.
 
-use std::collections::HashMap;
 use std::path::Path;
 
 use kernels::GgmlType;
@@ -51,7 +50,7 @@ pub struct Gguf {
     alignment: usize,
     data_offset: usize,
     tensors: Vec<TensorInfo>,
-    index: HashMap<Box<str>, usize>,
+    by_name: ByName,
 }
 
 impl Gguf {
@@ -63,7 +62,7 @@ impl Gguf {
         let key_count = cursor.count(&What::KeyCount, MIN_PAIR_BYTES)?;
         let metadata = read_metadata(&mut cursor, key_count)?;
         let alignment = read_alignment(&metadata)?;
-        let (tensors, index) = read_tensors(&mut cursor, tensor_count, alignment)?;
+        let (tensors, by_name) = read_tensors(&mut cursor, tensor_count, alignment)?;
         // Cannot overflow: the position is below isize::MAX and the alignment below 2^32.
         let data_offset = align_up(cursor.pos, alignment).unwrap_or(usize::MAX);
         check_extents(&tensors, data_offset)?;
@@ -73,7 +72,7 @@ impl Gguf {
             alignment,
             data_offset,
             tensors,
-            index,
+            by_name,
         })
     }
 
@@ -102,12 +101,13 @@ impl Gguf {
 
     /// The tensor of this name.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        self.index.get(name).map(|&i| &self.tensors[i])
+        self.tensor_index(name).map(|i| &self.tensors[i])
     }
 
     /// Where a tensor stands in [`Gguf::tensors`].
     pub fn tensor_index(&self, name: &str) -> Option<usize> {
-        self.index.get(name).copied()
+        let found = (self.by_name).binary_search_by(|&i| self.tensors[i].name.as_str().cmp(name));
+        found.ok().map(|at| self.by_name[at])
     }
 
     /// The value of `key` as `T`; an error if it is missing or cannot be had as `T` without loss.
@@ -214,7 +214,8 @@ fn read_version(cursor: &mut Cursor) -> Result<u32, GgufError> {
 }
 
 fn read_metadata(cursor: &mut Cursor, count: usize) -> Result<Metadata, GgufError> {
-    let mut metadata = Metadata::default();
+    // Room for what most files have; beyond that it grows as pairs are really read.
+    let mut metadata = Metadata::with_capacity(count.min(64));
     for i in 0..count as u64 {
         let what = What::Key(i);
         let offset = cursor.pos;
@@ -387,19 +388,36 @@ pub(super) fn read_alignment(metadata: &Metadata) -> Result<usize, GgufError> {
     }
 }
 
-type TensorTable = (Vec<TensorInfo>, HashMap<Box<str>, usize>);
+/// The places of tensors in their list, in the order of their names.
+type ByName = Box<[usize]>;
 
-fn read_tensors(cursor: &mut Cursor, count: usize, alignment: usize) -> Result<TensorTable, GgufError> {
-    let mut tensors = Vec::new();
-    let mut index = HashMap::new();
+fn read_tensors(cursor: &mut Cursor, count: usize, alignment: usize) -> Result<(Vec<TensorInfo>, ByName), GgufError> {
+    let mut tensors = Vec::with_capacity(tensors_present(cursor, count));
     for i in 0..count {
-        let tensor = read_tensor(cursor, i as u64, alignment)?;
-        if index.insert(tensor.name.as_str().into(), i).is_some() {
-            return Err(GgufError::DuplicateTensor { name: tensor.name });
-        }
-        tensors.push(tensor);
+        tensors.push(read_tensor(cursor, i as u64, alignment)?);
     }
-    Ok((tensors, index))
+    let mut by_name: ByName = (0..count).collect();
+    let name = |i: usize| tensors[i].name.as_str();
+    by_name.sort_unstable_by_key(|&i| name(i));
+    if let Some(twice) = by_name.windows(2).find(|pair| name(pair[0]) == name(pair[1])) {
+        return Err(GgufError::DuplicateTensor {
+            name: name(twice[0]).to_owned(),
+        });
+    }
+    Ok((tensors, by_name))
+}
+
+/// How many of `count` descriptions are there by their lengths, so that memory is asked for once, and for no more than that.
+fn tensors_present(cursor: &Cursor, count: usize) -> usize {
+    let mut ahead = Cursor { ..*cursor };
+    let mut skip = || {
+        let what = &What::TensorCount;
+        ahead.string(what)?;
+        let n_dims = ahead.u32(what)?;
+        // So many sizes, a type and an offset.
+        ahead.take(u64::from(n_dims) * 8 + 4 + 8, what)
+    };
+    (0..count).take_while(|_| skip().is_ok()).count()
 }
 
 fn read_tensor(cursor: &mut Cursor, index: u64, alignment: usize) -> Result<TensorInfo, GgufError> {
@@ -503,7 +521,8 @@ fn check_extents(tensors: &[TensorInfo], data_offset: usize) -> Result<(), GgufE
         }
     }
     let mut by_offset: Vec<&TensorInfo> = tensors.iter().collect();
-    by_offset.sort_by_key(|t| t.offset);
+    // Stable without the memory of a stable sort: by place where offsets are equal.
+    by_offset.sort_unstable_by_key(|t| (t.offset, std::ptr::from_ref(*t)));
     for pair in by_offset.windows(2) {
         let (first, second) = (pair[0], pair[1]);
         if first.offset + first.bytes > second.offset {

@@ -21,7 +21,7 @@ pub struct Blocks {
 pub enum BlockRule {
     /// Blocks are counted from position 0; each is worth the largest score of its cells (MiniMax M3's sparse attention).
     Best {
-        /// So many last blocks, up to the token's, come before all others, the latest first.
+        /// So many last blocks, up to the token's, come before all others.
         local: usize,
     },
     /// Blocks are counted from the first position of the sequence; only those count all of whose positions have a cell that the token sees,

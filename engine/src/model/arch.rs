@@ -89,6 +89,8 @@ pub struct TensorDecl {
     pub optional: bool,
     /// Field that stands in when absent.
     pub tied: Option<&'static str>,
+    /// GGUF name that some files have instead.
+    pub other_name: Option<&'static str>,
     /// Declared only under this condition.
     pub condition: Option<&'static str>,
 }

@@ -20,7 +20,7 @@ pub struct Base {
     head_dim_v: usize,
     n_rot: usize,
     n_expert: usize,
-    n_expert_used: usize,
+    n_expert_used: Vec<usize>,
     n_labels: usize,
     /// Later tokens are hidden from earlier ones; files of encoders say that they are not.
     pub causal: bool,
@@ -85,7 +85,7 @@ impl Base {
             head_dim_v,
             n_rot: r.in_range("rope.dimension_count", Some(head_dim_k), 0..=MAX_SIZE),
             n_expert: r.in_range("expert_count", Some(0), 0..=MAX_EXPERTS),
-            n_expert_used: r.in_range("expert_used_count", Some(0), 0..=MAX_EXPERTS),
+            n_expert_used: r.usizes("expert_used_count", Some(0)),
             n_labels: r.n_labels(),
             causal: r.bool("attention.causal", Some(true)),
             pooling: r.pooling("pooling_type"),
@@ -119,13 +119,14 @@ impl Base {
                 return;
             }
         }
-        if self.n_expert_used > self.n_expert {
+        if let Some(used) = self.n_expert_used.iter().find(|&&used| used > self.n_expert) {
             r.contradiction(format!(
-                "expert_used_count ({}) exceeds expert_count ({})",
-                self.n_expert_used, self.n_expert
+                "expert_used_count ({used}) exceeds expert_count ({})",
+                self.n_expert
             ));
         }
-        if self.n_expert > 0 && self.n_expert_used == 0 {
+        // Layers without experts use none.
+        if self.n_expert > 0 && self.n_expert_used.iter().all(|&used| used == 0) {
             r.contradiction(format!(
                 "expert_used_count is 0 although expert_count is {}",
                 self.n_expert
@@ -196,9 +197,9 @@ impl Base {
     pub fn n_expert(&self) -> usize {
         self.n_expert
     }
-    /// Experts each token goes through.
-    pub fn n_expert_used(&self) -> usize {
-        self.n_expert_used
+    /// Experts each token goes through in a layer.
+    pub fn n_expert_used(&self, il: usize) -> usize {
+        self.n_expert_used[il]
     }
     /// Scores of a classifier.
     pub fn n_labels(&self) -> usize {

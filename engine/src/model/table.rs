@@ -97,6 +97,8 @@ pub enum TensorError {
     Missing {
         /// GGUF name.
         name: String,
+        /// Name under which the file might have it instead.
+        other: Option<String>,
         /// Declared shape.
         shape: Vec<usize>,
     },
@@ -121,7 +123,11 @@ pub enum TensorError {
 impl fmt::Display for TensorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            TensorError::Missing { name, shape } => write!(f, "tensor `{name}` {shape:?} is missing"),
+            TensorError::Missing { name, other, shape } => {
+                write!(f, "tensor `{name}` {shape:?} is missing")?;
+                let Some(other) = other else { return Ok(()) };
+                write!(f, ", and so is `{other}` that could stand for it")
+            }
             TensorError::WrongShape { name, expected, found } => {
                 write!(f, "tensor `{name}` has shape {found:?}, expected {expected:?}")
             }
@@ -154,6 +160,8 @@ pub struct TensorTable<'a> {
     layer: Option<u32>,
     /// The layer's fused tensors in the file's list, and how many of their rows projections took so far.
     fused: Vec<(usize, usize)>,
+    /// Names of tensors that go by either of two.
+    other_names: Vec<(&'static str, &'static str)>,
     errors: Vec<TensorError>,
 }
 
@@ -178,6 +186,7 @@ impl<'a> TensorTable<'a> {
             prefix: String::new(),
             layer: None,
             fused: Vec::new(),
+            other_names: Vec::new(),
             errors: Vec::new(),
         }
     }
@@ -210,6 +219,18 @@ impl<'a> TensorTable<'a> {
     /// Whatever tensors these layers have are not used.
     pub fn ignore_layers(&mut self, layers: Range<usize>) {
         self.ignored_layers = layers;
+    }
+
+    /// The name by which the file has a tensor that goes by either: `name`, unless only `other` is there.
+    pub fn named(&mut self, name: &'static str, other: &'static str) -> &'static str {
+        let is_there = |name| ["weight", ""].iter().any(|suffix| self.find(name, suffix).is_some());
+        match !is_there(name) && is_there(other) {
+            true => other,
+            false => {
+                self.other_names.push((name, other));
+                name
+            }
+        }
     }
 
     /// A table of rows `[n, rows]`.
@@ -465,9 +486,10 @@ impl<'a> TensorTable<'a> {
 
     fn required(&mut self, name: &'static str, suffix: &str, ne: &[usize], consumer: Consumer) -> WeightId {
         self.optional(name, suffix, ne, consumer).unwrap_or_else(|| {
-            let name = self.full_name(name, suffix);
+            let mut other_names = self.other_names.iter().filter(|(of, _)| *of == name);
             self.errors.push(TensorError::Missing {
-                name,
+                name: self.full_name(name, suffix),
+                other: other_names.next().map(|(_, other)| self.full_name(other, suffix)),
                 shape: ne.to_vec(),
             });
             WeightId(0)
@@ -481,7 +503,8 @@ impl<'a> TensorTable<'a> {
         // Matrices of heads may be written as one, one after another.
         let stacked = matches!((consumer, ne), (Consumer::MulMat, &[k, m, n]) if m.checked_mul(n).is_some_and(|rows| info.ne == [k, rows, 1, 1]));
         // Values that are used one by one may be written as one list, whatever their dimensions.
-        let is_list = consumer == Consumer::Elementwise && info.ne == [shape.iter().product(), 1, 1, 1];
+        let n = shape.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim));
+        let is_list = consumer == Consumer::Elementwise && info.ne[1..] == [1; 3] && n == Some(info.ne[0]);
         if info.ne != shape && !stacked && !is_list {
             self.wrong_shape(info, ne);
         }
@@ -489,7 +512,7 @@ impl<'a> TensorTable<'a> {
         if let Some(i) = self
             .rows
             .iter()
-            .position(|r| r.file_index == index && r.offset == 0 && r.ne == shape)
+            .position(|r| r.file_index == index && r.offset == 0 && r.ne == shape && r.consumer == consumer)
         {
             return Some(WeightId(i as u32));
         }

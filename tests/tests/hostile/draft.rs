@@ -1,8 +1,8 @@
 //! A small model that can be made to lie: its keys and tensors as plain data, and what the engine does with the file.
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,8 +19,8 @@ pub fn names() -> Vec<String> {
     fixtures.into_iter().map(|f| f.name).collect()
 }
 
-/// Memory beyond the file and a copy of it that loading and a few tokens may take, and what other tests of this process hold meanwhile.
-const MEMORY_MAX: usize = 128 << 20;
+/// Memory beyond the file and a copy of it that loading and a few tokens may take.
+const MEMORY_MAX: usize = 32 << 20;
 /// Far more than any case takes, far less than a hang.
 const TIME_MAX: Duration = Duration::from_secs(20);
 
@@ -125,10 +125,11 @@ pub fn outcome(what: &str, bytes: &[u8]) -> Outcome {
 pub fn outcome_with(what: &str, bytes: &[u8], n_ctx: usize) -> Outcome {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _measuring = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let (before, start) = (LIVE.load(Relaxed), Instant::now());
-    PEAK.store(before, Relaxed);
+    load_on_this_thread();
+    let (before, start) = (LIVE.get(), Instant::now());
+    PEAK.set(before);
     let result = catch_unwind(AssertUnwindSafe(|| run(bytes, n_ctx)));
-    let (memory, time) = (PEAK.load(Relaxed).saturating_sub(before), start.elapsed());
+    let (memory, time) = ((PEAK.get() - before) as usize, start.elapsed());
     let Ok(result) = result else {
         panic!("{what}: the engine panicked");
     };
@@ -176,45 +177,55 @@ fn run(bytes: &[u8], n_ctx: usize) -> Result<(), String> {
     context.decode(&batch).map_err(|e| text(&e))
 }
 
-/// Counts live bytes and their peak, over all threads.
-struct Counting;
-
-static LIVE: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-fn grow(n: usize) {
-    let live = LIVE.fetch_add(n, Relaxed).wrapping_add(n);
-    PEAK.fetch_max(live, Relaxed);
+/// Makes the present thread all of the thread pool that loading would otherwise share its work with.
+fn load_on_this_thread() {
+    thread_local! {
+        static POOL: rayon::ThreadPool = (rayon::ThreadPoolBuilder::new().num_threads(1).use_current_thread())
+            .build()
+            .expect("a thread that is in no pool yet");
+    }
+    POOL.with(|_| ());
 }
 
-fn shrink(n: usize) {
-    LIVE.fetch_sub(n, Relaxed);
+/// Counts the live bytes of each thread and their peak, so that what other tests hold meanwhile is theirs. All that is measured runs on
+/// one thread: a context of one thread starts no other, and loading is kept on it ([`load_on_this_thread`]).
+struct Counting;
+
+thread_local! {
+    static LIVE: Cell<isize> = const { Cell::new(0) };
+    static PEAK: Cell<isize> = const { Cell::new(0) };
+}
+
+fn count(n: isize) {
+    let live = LIVE.get() + n;
+    LIVE.set(live);
+    PEAK.set(PEAK.get().max(live));
 }
 
 // SAFETY: every call is passed on to the system's allocator with the arguments it came with.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        grow(layout.size());
+        count(layout.size() as isize);
         // SAFETY: as required of our caller.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        grow(layout.size());
+        count(layout.size() as isize);
         // SAFETY: as required of our caller.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        shrink(layout.size());
+        count(-(layout.size() as isize));
         // SAFETY: as required of our caller.
         unsafe { System.dealloc(ptr, layout) }
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         // The worst case, in which old and new exist side by side for a moment.
-        grow(new_size);
-        shrink(layout.size());
+        count(new_size as isize);
+        count(-(layout.size() as isize));
         // SAFETY: as required of our caller.
         unsafe { System.realloc(ptr, layout, new_size) }
     }

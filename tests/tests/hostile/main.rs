@@ -172,9 +172,7 @@ fn tensors_that_are_missing_misnamed_or_misshapen() {
                     let bare = bare.rsplit('.').next().unwrap_or(bare);
                     // Without a fused tensor its parts are missing.
                     let bare = bare.strip_suffix("kv").unwrap_or(bare);
-                    // Of two tensors of which one must be there, a graph can only say where.
-                    let either = sentence.contains("declared under a condition is absent");
-                    let named = sentence == NOT_WRITTEN || either || sentence.contains(bare);
+                    let named = sentence == NOT_WRITTEN || sentence.contains(bare);
                     assert!(named, "{what}: {sentence}");
                 }
             }

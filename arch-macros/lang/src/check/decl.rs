@@ -6,7 +6,7 @@ use proc_macro2::{Ident, Span};
 use syn::{Expr, Lit};
 
 use super::{Checker, HparamSym, Place, TensorSym, facts};
-use crate::ast::{Decl, GroupDecl, HparamItem, RankHead, TensorDecl, TensorItem, Test};
+use crate::ast::{Decl, GroupDecl, HparamItem, Instead, RankHead, TensorDecl, TensorItem, Test};
 use crate::builtins::{self, BUILTINS, Ty};
 use crate::diag::did_you_mean;
 use crate::model::{Arch, Group, Hparam, Kind, Read, RopeKind, Scalar, Tensor, TestSize};
@@ -401,11 +401,13 @@ impl Checker<'_> {
             self.errors.at(&decl.kind, message);
         }
         let sizes = self.tensor_sizes(decl, kind);
-        let tie = decl
-            .tie
-            .as_ref()
-            .and_then(|t| self.tie(decl, t, kind, sizes.as_deref()));
-        let broken = sizes.is_none() || (decl.tie.is_some() && tie.is_none());
+        let (tied_to, other_name) = match &decl.instead {
+            Some(Instead::Tensor(to)) => (Some(to), None),
+            Some(Instead::Name(name)) => (None, Some(name.value())),
+            None => (None, None),
+        };
+        let tie = tied_to.and_then(|to| self.tie(decl, to, kind, sizes.as_deref()));
+        let broken = sizes.is_none() || (tied_to.is_some() && tie.is_none());
         let sizes = sizes.unwrap_or_default();
         let tensor = Tensor {
             name: decl.name.clone(),
@@ -414,8 +416,9 @@ impl Checker<'_> {
             dims: sizes.iter().map(|s| s.dim.clone()).collect(),
             shape_text: shape_text(kind, &sizes),
             sizes,
-            optional: decl.optional && decl.tie.is_none(),
+            optional: decl.optional && tied_to.is_none(),
             tie,
+            other_name,
             or_more: decl.dims.or_more,
             group: self.group,
             conditions: conditions.to_vec(),

@@ -192,7 +192,8 @@ impl Emitter<'_> {
             return field;
         }
         let b = shared("b");
-        self.bind(quote!(#b.present(&#field)))
+        let gguf = &self.arch.tensors[index].gguf;
+        self.bind(quote!(#b.present(&#field, #gguf)))
     }
 
     /// A value as one call of the builder, its operands named before.

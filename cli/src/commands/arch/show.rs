@@ -61,6 +61,7 @@ fn tensor(t: &TensorDecl) -> [String; 4] {
         presence.push("optional".to_owned());
     }
     presence.extend(t.tied.map(|field| format!("or {field}")));
+    presence.extend(t.other_name.map(|name| format!("or {name:?}")));
     presence.extend(t.condition.map(|condition| format!("if {condition}")));
     [name, t.kind.to_owned(), t.shape.to_owned(), presence.join(", ")]
 }

@@ -111,17 +111,16 @@ fn chosen_blocks(
             block.score = block.score.max(f64::from(scores[j]));
         }
     }
-    // Best first; what is local before all else, the latest first.
-    let mut order: Vec<(bool, f64, i64)> = Vec::new();
+    let mut order: Vec<(f64, i64)> = Vec::new();
     for (&number, block) in &all {
         match blocks.rule {
-            BlockRule::Best { local } if own - number < wide(local) => order.push((true, number as f64, number)),
+            BlockRule::Best { local } if own - number < wide(local) => order.push((f64::INFINITY, number)),
             BlockRule::Whole { .. } if block.n_cells < blocks.size => {}
-            _ => order.push((false, block.score, number)),
+            _ => order.push((block.score, number)),
         }
     }
-    order.sort_by(|a, b| b.0.cmp(&a.0).then(b.1.total_cmp(&a.1)).then(a.2.cmp(&b.2)));
-    let mut chosen: Vec<_> = order.iter().take(blocks.k).map(|&(.., number)| number).collect();
+    order.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    let mut chosen: Vec<_> = order.iter().take(blocks.k).map(|&(_, number)| number).collect();
     let incomplete = all.get(&own).is_some_and(|block| block.n_cells < blocks.size);
     if blocks.rule == (BlockRule::Whole { tail: true }) && incomplete {
         chosen.push(own);

@@ -1,7 +1,5 @@
 //! The choice of blocks of positions whose cells a token attends to, and cells found by position.
 
-use std::cmp::Ordering;
-
 use super::{Need, Task};
 use crate::backend::cpu::scratch::take;
 use crate::graph::{BlockRule, Blocks, Graph, Tensor};
@@ -104,50 +102,43 @@ impl<'a> Table<'a> {
         slot
     }
 
+    /// What a block is worth to a token whose own is `own`; nothing if it cannot be chosen.
+    fn worth(&self, slot: u32, blocks: &Blocks, own: i32) -> Option<f32> {
+        let slot = slot as usize;
+        match blocks.rule {
+            BlockRule::Best { local } if (own.saturating_sub(self.number[slot]) as usize) < local => {
+                Some(f32::INFINITY)
+            }
+            BlockRule::Whole { .. } if (self.n_cells[slot] as usize) < blocks.size => None,
+            _ => Some(self.score[slot]),
+        }
+    }
+
     /// Chooses blocks for a token whose own is `own`.
     fn choose(&mut self, blocks: &Blocks, own: i32) {
-        let Table {
-            number,
-            score,
-            n_cells,
-            order,
-            ..
-        } = self;
-        let order = &mut order[..self.n_used];
-        let is_local = |slot: usize| match blocks.rule {
-            BlockRule::Best { local } => (own.saturating_sub(number[slot]) as usize) < local,
-            BlockRule::Whole { .. } => false,
-        };
-        let is_candidate = |n_cells: u32| match blocks.rule {
-            BlockRule::Best { .. } => true,
-            BlockRule::Whole { .. } => n_cells as usize >= blocks.size,
-        };
+        let all = std::mem::take(&mut self.order);
+        let order = &mut all[..self.n_used];
         let better = |&a: &u32, &b: &u32| {
-            let (a, b) = (a as usize, b as usize);
-            let by_number = number[a].cmp(&number[b]);
-            let candidates_first = is_candidate(n_cells[b]).cmp(&is_candidate(n_cells[a]));
-            candidates_first.then_with(|| match (is_local(a), is_local(b)) {
-                (true, true) => by_number.reverse(),
-                (true, false) => Ordering::Less,
-                (false, true) => Ordering::Greater,
-                (false, false) => score[b].total_cmp(&score[a]).then(by_number),
-            })
+            let by_worth = match [a, b].map(|slot| self.worth(slot, blocks, own)) {
+                [Some(a), Some(b)] => b.total_cmp(&a),
+                [a, b] => b.is_some().cmp(&a.is_some()),
+            };
+            by_worth.then_with(|| self.number[a as usize].cmp(&self.number[b as usize]))
         };
         if blocks.k < order.len() {
             order.select_nth_unstable_by(blocks.k, better);
         }
-        let k = blocks.k.min(order.len());
         let tail = blocks.rule == (BlockRule::Whole { tail: true });
         for (rank, &slot) in order.iter().enumerate() {
-            let (number, n_cells) = (number[slot as usize], &mut n_cells[slot as usize]);
-            let chosen = match is_candidate(*n_cells) {
-                true => rank < k,
-                false => tail && number == own,
+            let chosen = match self.worth(slot, blocks, own) {
+                Some(_) => rank < blocks.k,
+                None => tail && self.number[slot as usize] == own,
             };
             if chosen {
-                *n_cells = CHOSEN;
+                self.n_cells[slot as usize] = CHOSEN;
             }
         }
+        self.order = all;
     }
 }
 

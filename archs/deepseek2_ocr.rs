@@ -1,0 +1,49 @@
+//! DeepSeek-OCR's language model: DeepSeek MoE whose experts are chosen as the file says; positions are rotated as trained, in pairs of
+//! halves. Text only.
+
+arch_macros::arch! {
+    name: "deepseek2-ocr";
+    like: "deepseek";
+    rope: neox;
+
+    hparams {
+        without weights_scale;
+        check rope_freq_base == 10000.0, "rope.freq_base is 10000";
+        let as_many = n_head_kv == n_head;
+        check as_many, "attention.head_count_kv is attention.head_count";
+    }
+
+    tensors {
+        layer {
+            if il >= n_dense {
+                use expert_routing;
+                probs_bias?: raw "exp_probs_b.bias" [n_expert];
+            }
+        }
+    }
+
+    fn attend_trained(h) {
+        let q = rope(heads(wq(h), n_head), scale = 1.0, dims = head_dim, magnitude = 1.0, yarn = false);
+        let k = rope(heads(wk(h), n_head_kv), scale = 1.0, dims = head_dim, magnitude = 1.0, yarn = false);
+        wo(attention(q, k, heads(wv(h), n_head_kv)))
+    }
+
+    graph {
+        let x = token_embd[tokens];
+        for layer {
+            x += attend_trained(rms_norm(x, attn_norm, eps));
+            let h = rms_norm(x, ffn_norm, eps);
+            if il < n_dense {
+                x += ffn(h);
+            } else {
+                x += routed_as_said(h, selection_bias = probs_bias) + shared(h);
+            }
+        }
+        output(rms_norm(x, output_norm, eps))
+    }
+
+    test {
+        n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2, n_ff_exp: 384,
+        n_shared: 1
+    }
+}
