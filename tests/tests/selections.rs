@@ -132,6 +132,17 @@ const RECORDINGS: &[Recording] = &[
     ),
     of("dots3note-12", "dots3note-moe", 2, &[HEADS, (TOP_K, N(12))]),
     of("hy_v4-9", "hy_v4-moe", 2, &[HEADS, (TOP_K, N(9))]),
+    // Groups of 128 tokens need more tokens than the other recordings have.
+    of(
+        "deepseek4-2",
+        "deepseek4-moe",
+        1,
+        &[
+            (TOP_K, N(2)),
+            ("attention.compress_ratios", List(&[4, 128, 0, 4, 128])),
+            ("attention.output_group_count", N(4)),
+        ],
+    ),
     experts(
         "bailingmoe2-groups",
         "bailingmoe2-moe",
