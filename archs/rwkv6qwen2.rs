@@ -1,5 +1,4 @@
-//! QRWKV 6: Qwen2 whose attention was replaced by the time mixing of RWKV 6, as gated linear attention with grouped keys and values. Not
-//! verified: no results are recorded for it.
+//! QRWKV 6: Qwen2 whose attention was replaced by the time mixing of RWKV 6, as gated linear attention with grouped keys and values.
 
 arch_macros::arch! {
     name: "rwkv6qwen2";
