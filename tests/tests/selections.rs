@@ -35,6 +35,7 @@ const BLOCK: &str = "attention.indexer.block_size";
 const LOCAL: &str = "attention.indexer.local_blocks";
 const POOL: &str = "attention.indexer.kpool";
 const TAIL: &str = "attention.indexer.kpool_select_tail";
+const RATIOS: &str = "attention.compress_ratios";
 const GROUPS: &str = "expert_group_count";
 const GROUPS_USED: &str = "expert_group_used_count";
 const ALL_CELLS: &[(&str, Key)] = &[(TOP_K, N(4800))];
@@ -124,6 +125,13 @@ const RECORDINGS: &[Recording] = &[
     ),
     of("dots3note-12", "dots3note-moe", 2, &[HEADS, (TOP_K, N(12))]),
     of("hy_v4-9", "hy_v4-moe", 2, &[HEADS, (TOP_K, N(9))]),
+    of("qwen4exp-4", "qwen4exp-moe", 2, &[HEADS, (TOP_K, N(12))]),
+    of(
+        "qwen4exp-6",
+        "qwen4exp-moe",
+        0,
+        &[HEADS, (TOP_K, N(24)), (RATIOS, List(&[6, 6]))],
+    ),
     experts(
         "bailingmoe2-groups",
         "bailingmoe2-moe",
