@@ -1,5 +1,5 @@
 //! Chameleon: Llama with layer norms on queries and keys of each head and, in the larger model, norms after the blocks instead of before.
-//! Text only: it is kept from saying the tokens of images. Not verified by published recordings.
+//! Text only: it is kept from saying the tokens of images. The larger model's form is not verified: no results are recorded for it.
 
 arch_macros::arch! {
     name: "chameleon";

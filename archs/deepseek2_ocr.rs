@@ -1,5 +1,5 @@
 //! DeepSeek-OCR's language model: DeepSeek MoE whose experts are chosen as the file says; positions are rotated as trained, in pairs of
-//! halves. Text only. Not verified by published recordings.
+//! halves. Text only.
 
 arch_macros::arch! {
     name: "deepseek2-ocr";

@@ -15,12 +15,15 @@ arch_macros::arch! {
         n_ff_exp: [usize] = "expert_feed_forward_length" or 0;
         logit_cap: f32 = "final_logit_softcapping" or 30.0;
         let d = if is_swa { head_dim_swa } else { head_dim };
+        let n_full = rust!(usize => is_swa.iter().filter(|windowed| !**windowed).count());
         check head_dim == head_dim_v && head_dim_swa == head_dim_v_swa, "attention.key_length is attention.value_length, and attention.key_length_swa attention.value_length_swa";
     }
 
     tensors {
         use tied_output;
-        rope_freqs?: vector [head_dim / 2];
+        if n_full > 0 {
+            rope_freqs: vector [head_dim / 2];
+        }
         if n_pl > 0 {
             use per_layer_embeddings;
         }
@@ -38,10 +41,10 @@ arch_macros::arch! {
     }
 
     fn rotated(x) {
-        if is_swa {
-            rope(x, base = rope_base_swa, scale = 1.0, dims = n_rot_swa)
-        } else {
+        if n_full > 0 && !is_swa {
             rope(x, factors = rope_freqs, dims = n_rot)
+        } else {
+            rope(x, base = rope_base_swa, scale = 1.0, dims = n_rot_swa)
         }
     }
 

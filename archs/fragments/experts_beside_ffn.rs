@@ -1,11 +1,11 @@
-//! A dense gated network and, in models that have experts, those beside it, each with a norm of its own before and after it.
+//! A dense gated network and, in layers that have experts, those beside it, each with a norm of its own before and after it.
 
 fragment! {
     tensors {
         ffn_norm: vector [n_embd];
         use gated_ffn;
-        if n_expert > 0 {
-            router_scale:   raw    "ffn_gate_inp.scale" [n_embd];
+        router_scale?: raw "ffn_gate_inp.scale" [n_embd];
+        if has(router_scale) {
             router:         linear "ffn_gate_inp"       [n_embd -> n_expert];
             mlp_post_norm:     vector "post_ffw_norm_1"    [n_embd];
             exps_norm:      vector "pre_ffw_norm_2"     [n_embd];
@@ -16,7 +16,7 @@ fragment! {
 
     fn ffn_and_experts(x) {
         let y = ffn(rms_norm(x, ffn_norm, eps), act = gelu);
-        if n_expert > 0 {
+        if has(router_scale) {
             let scores = router(rms_norm(x, eps) / sqrt(n_embd) * router_scale);
             let exps = routed(rms_norm(x, exps_norm, eps), scores = scores, gate_up = gate_up_exps, act = gelu);
             y = rms_norm(y, mlp_post_norm, eps) + rms_norm(exps, exps_post_norm, eps);

@@ -78,6 +78,10 @@ pub struct RunArgs {
     /// Complete the prompt as it stands, without the model's chat template
     #[arg(long)]
     pub raw: bool,
+    /// Tokens that a recurrent model can be cut back by, as where the next turn of a chat begins a little before the last one ended; each costs
+    /// the memory of a state. Without them all is computed anew
+    #[arg(long, value_name = "N", default_value_t = 0, hide_short_help = true, value_parser = clap::value_parser!(u16).range(..=1024))]
+    pub rollback: u16,
     /// File that keeps what was computed: read if it is there, written at the end
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub session: Option<PathBuf>,

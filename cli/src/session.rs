@@ -131,7 +131,11 @@ impl Session {
             check_place(file)?;
         }
         let model = args.load.load(path, Some(args.context.ctx_size))?;
-        let mut context = Context::new(model.clone(), &context_params(&args.context))?;
+        let params = ContextParams {
+            n_rollback: args.rollback.into(),
+            ..context_params(&args.context)
+        };
+        let mut context = Context::new(model.clone(), &params)?;
         args.adapters.apply(&mut context)?;
         let shift = args.context_shift.then_some(Shift {
             keep: args.keep,

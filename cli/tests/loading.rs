@@ -75,6 +75,19 @@ fn a_plan_tells_layers_and_bytes() {
     assert!(line(&["--device", "cpu,reference:100"]).starts_with("0/29 layers"));
 }
 
+/// A layer of this Mamba 2 keeps 3 tokens of the 1024 channels of its convolution, and 128 numbers for each of 512 channels of its scan.
+#[test]
+fn a_plan_tells_the_bytes_of_recurrent_states() {
+    let header = text(root().join("tests/data/archs/mamba2-dense.header.gguf"));
+    let inspect = |args: &[&str]| ended(Home::new().llama(&[&["inspect", &header, "--plan"], args].concat()));
+    let bytes = 2 * 4 * (3 * 1024 + 128 * 512);
+    let line = format!("each sequence has two: {:.2} MiB", f64::from(bytes) / 1048576.0);
+    let (text, json) = (inspect(&[]), inspect(&["--json"]));
+    assert!(text.succeeds().contains(&line), "{line}");
+    let json: serde_json::Value = serde_json::from_str(json.succeeds()).unwrap();
+    assert_eq!(json["state_bytes"], bytes);
+}
+
 #[test]
 fn a_plan_tells_the_memory_of_each_tensor() {
     let result = plan(&[

@@ -39,6 +39,9 @@ struct Report<'a> {
     /// Layers in all, the output being one.
     layers: usize,
     memory: Vec<Memory<'a>>,
+    /// Bytes of the states of all recurrent layers, once; a context keeps two of them for each sequence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state_bytes: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tensors: Option<Vec<Tensor<'a>>>,
 }
@@ -67,10 +70,12 @@ impl<'a> Report<'a> {
             ty: row.stored_type().name(),
             bytes: row.bytes(),
         });
+        let states = plan.specs.states.iter().map(|s| s.row * size_of::<f32>());
         Report {
             device_layers: plan.summary.n_offloaded,
             layers: plan.summary.n_layers,
             memory: plan.summary.bytes.iter().map(memory).collect(),
+            state_bytes: (!plan.specs.states.is_empty()).then(|| states.sum()),
             tensors: with_tensors.then(|| tensors.collect()),
         }
     }
@@ -81,6 +86,13 @@ fn print(out: &mut dyn Write, report: &Report<'_>) -> Outcome {
     let width = report.memory.iter().map(|m| m.name.len()).max().unwrap_or(0);
     for m in &report.memory {
         writeln!(out, "{:<width$}  {:>13}", m.name, human::mib(m.bytes))?;
+    }
+    if let Some(bytes) = report.state_bytes {
+        writeln!(
+            out,
+            "a recurrent state, of which each sequence has two: {}",
+            human::mib(bytes)
+        )?;
     }
     let Some(tensors) = &report.tensors else { return Ok(()) };
     let name_width = tensors.iter().map(|t| t.name.chars().count()).max().unwrap_or(0);
