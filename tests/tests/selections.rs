@@ -132,6 +132,7 @@ const RECORDINGS: &[Recording] = &[
         0,
         &[HEADS, (TOP_K, N(24)), (RATIOS, List(&[6, 6]))],
     ),
+    of("deepseek4-5", "deepseek4-moe", 0, &[HEADS, (TOP_K, N(5))]),
     experts(
         "bailingmoe2-groups",
         "bailingmoe2-moe",
