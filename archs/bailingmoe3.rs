@@ -15,9 +15,6 @@ arch_macros::arch! {
         n_shared: usize = "expert_shared_count";
         n_ff_of_file: usize = "expert_shared_feed_forward_length" or 0;
         let n_ff_shexp = if n_ff_of_file > 0 { n_ff_of_file } else { n_ff_exp * max(n_shared, 1) };
-        limit: [f32] = "swiglu_clamp_exp" or 0.0;
-        limit_of_file: [f32] = "swiglu_clamp_shexp" or 0.0;
-        let limit_shexp = if limit_of_file > 0.000001 { limit_of_file } else { 3e38 };
     }
 
     tensors {
@@ -25,6 +22,7 @@ arch_macros::arch! {
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
+            use activation_limits;
             if is_recurrent {
                 use delta_attention;
                 wdecay:  linear "ssm_f_a"     [n_embd -> n_head_max * d_kda];
@@ -38,16 +36,9 @@ arch_macros::arch! {
             if il < n_dense {
                 use gated_ffn;
             } else {
-                use experts(width = n_ff_exp);
-                use expert_routing;
-                probs_bias: raw "exp_probs_b.bias" [n_expert];
-                use shared_experts(width = n_ff_shexp);
+                use selected_experts, shared_experts(width = n_ff_shexp);
             }
         }
-    }
-
-    fn limited(gate, up) {
-        clamp(silu(gate), -3e38, limit_shexp) * clamp(up, -limit_shexp, limit_shexp)
     }
 
     graph {
@@ -64,9 +55,7 @@ arch_macros::arch! {
             if il < n_dense {
                 x += down(limited(gate(h), up(h)));
             } else {
-                x += routed(h, gating = gating, norm_weights = norm_weights, scale = weights_scale,
-                            selection_bias = probs_bias, n_groups = n_group, n_groups_used = n_group_used, act_limit = limit)
-                     + down_shexp(limited(gate_shexp(h), up_shexp(h)));
+                x += chosen(h, act_limit = limit) + down_shexp(limited(gate_shexp(h), up_shexp(h)));
             }
         }
         output(rms_norm(x, output_norm, eps))

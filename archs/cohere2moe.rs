@@ -17,15 +17,11 @@ arch_macros::arch! {
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_shared: usize = "expert_shared_count" or 0;
         n_ff_shexp: [usize] = "expert_shared_feed_forward_length" or n_ff_exp * n_shared;
-        weights_scale: f32 = "expert_weights_scale" or 1.0;
-        norm_weights: bool = "expert_weights_norm" or false;
-        gating_func: usize = "expert_gating_func" or 0;
-        check gating_func <= 4, "expert_gating_func is one of 1 to 4";
-        // Files without a word on it mean sigmoid, which is 2.
-        let gating = if gating_func == 0 { 2 } else { gating_func };
         // A factor of 0 says that there is none.
         let logit_scale = if logit_factor == 0.0 { 1.0 } else { logit_factor };
         let rope_base = if is_swa { rope_base_swa } else { rope_freq_base };
+        // Full layers go without rotation, the dense leading ones excepted.
+        let rotated = is_swa || il < n_dense;
         let has_experts = il >= n_dense;
         let has_shared = has_experts && n_shared > 0;
     }
@@ -37,11 +33,8 @@ arch_macros::arch! {
             attn_norm: vector "attn_norm" [n_embd];
             use self_attention;
             if has_experts {
-                router:        linear  "ffn_gate_inp"     [n_embd -> n_expert];
-                gate_up_exps?: experts "ffn_gate_up_exps" [n_embd -> 2 * n_ff_exp; n_expert];
-                gate_exps?:    experts "ffn_gate_exps"    [n_embd -> n_ff_exp; n_expert];
-                up_exps?:      experts "ffn_up_exps"      [n_embd -> n_ff_exp; n_expert];
-                down_exps:     experts "ffn_down_exps"    [n_ff_exp -> n_embd; n_expert];
+                router: linear "ffn_gate_inp" [n_embd -> n_expert];
+                use fused_expert_stacks, expert_routing(usual_gating = 2);
             } else {
                 use gated_ffn;
             }
@@ -51,33 +44,28 @@ arch_macros::arch! {
         }
     }
 
+    fn normed(x, weight?) {
+        if rms_eps > 0.0 { rms_norm(x, weight, rms_eps) } else { layer_norm(x, weight, norm_eps) }
+    }
+
+    fn ffn_or_experts(x) {
+        if has_experts {
+            let y = routed_as_said(x, gate_up = gate_up_exps);
+            if has_shared { y = (y + shared(x)) * 0.5; }
+            y
+        } else {
+            ffn(x)
+        }
+    }
+
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = if rms_eps > 0.0 { rms_norm(x, attn_norm, rms_eps) } else { layer_norm(x, attn_norm, norm_eps) };
-            let q = heads(wq(h), n_head);
-            let k = heads(wk(h), n_head_kv);
-            let v = heads(wv(h), n_head_kv);
-            // Full layers go without rotation, the dense leading ones excepted.
-            if is_swa || il < n_dense {
-                q = rope(q, base = rope_base);
-                k = rope(k, base = rope_base);
-            }
-            let attn = wo(attention(q, k, v, window = standard(n_swa, is_swa)));
-            if has_experts {
-                let ffn = moe(h, router = router(h), gate = gate_exps, up = up_exps, gate_up = gate_up_exps,
-                              down = down_exps, act = silu, gating = gating, n_used = n_expert_used,
-                              norm_weights = norm_weights, scale = weights_scale);
-                if has_shared {
-                    ffn = (ffn + shared(h)) * 0.5;
-                }
-                x += ffn + attn;
-            } else {
-                x += ffn(h) + attn;
-            }
+            let h = normed(x, weight = attn_norm);
+            let attn = attend_where(h, rotated, base = rope_base, window = standard(n_swa, is_swa));
+            x += ffn_or_experts(h) + attn;
         }
-        let h = if rms_eps > 0.0 { rms_norm(x, output_norm, rms_eps) } else { layer_norm(x, output_norm, norm_eps) };
-        output(h) * logit_scale
+        output(normed(x, weight = output_norm)) * logit_scale
     }
 
     test {

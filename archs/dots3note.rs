@@ -61,8 +61,7 @@ arch_macros::arch! {
             if il < n_dense {
                 use gated_ffn;
             } else {
-                use experts(width = n_ff_exp), expert_routing, shared_experts(width = n_ff_exp * n_shared);
-                probs_bias: raw "exp_probs_b.bias" [n_expert];
+                use selected_experts, shared_experts(width = n_ff_exp * n_shared);
             }
         }
     }
@@ -100,11 +99,7 @@ arch_macros::arch! {
             let opening = heads(sigmoid(head_gate(h)), n_head);
             x += wo(merge(v_b(heads(found, n_head)) * opening));
             let h = rms_norm(x, ffn_norm, eps);
-            if il < n_dense {
-                x += ffn(h);
-            } else {
-                x += routed_as_said(h, selection_bias = probs_bias) + shared(h);
-            }
+            x += if il < n_dense { ffn(h) } else { chosen(h) + shared(h) };
         }
         output(rms_norm(x, output_norm, eps))
     }

@@ -24,11 +24,9 @@ arch_macros::arch! {
             attn_norm, ffn_norm: vector [n_embd];
             use self_attention;
             if has_experts {
-                router:      linear  "ffn_gate_inp"     [n_embd -> n_expert];
-                probs_bias?: raw     "exp_probs_b.bias" [n_expert];
-                gate_exps?:  experts "ffn_gate_exps"    [n_embd -> n_ff_exp; n_expert];
-                up_exps:     experts "ffn_up_exps"      [n_embd -> n_ff_exp; n_expert];
-                down_exps:   experts "ffn_down_exps"    [n_ff_exp -> n_embd; n_expert];
+                use experts(width = n_ff_exp);
+                gate_exps?: experts "ffn_gate_exps" [n_embd -> n_ff_exp; n_expert];
+                probs_bias?: raw "exp_probs_b.bias" [n_expert];
             } else {
                 use gated_ffn;
             }
@@ -44,13 +42,10 @@ arch_macros::arch! {
             x += attend(rms_norm(x, attn_norm, eps));
             let h = rms_norm(x, ffn_norm, eps);
             if has_experts {
-                let ffn = moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
-                              gating = softmax, n_used = n_expert_used, norm_weights = true,
-                              selection_bias = probs_bias);
+                x += routed(h, selection_bias = probs_bias);
                 if has_shared {
-                    ffn += shared(h);
+                    x += shared(h);
                 }
-                x += ffn;
             } else {
                 x += ffn(h);
             }

@@ -17,9 +17,7 @@ arch_macros::arch! {
         n_dense: usize = "leading_dense_block_count" or 0;
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_shared: usize = "expert_shared_count";
-        limit: [f32] = "swiglu_clamp_exp" or 0.0;
         limit_of_file: [f32] = "swiglu_clamp_shexp" or limit;
-        let limit_shexp = if limit_of_file > 0.000001 { limit_of_file } else { 3e38 };
         index_heads: usize = "attention.indexer.head_count";
         index_dim: usize = "attention.indexer.key_length";
         index_eps: f32 = "attention.layer_norm_epsilon" or 0.0;
@@ -38,7 +36,7 @@ arch_macros::arch! {
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
-            use hyper_connections;
+            use hyper_connections, activation_limits;
             if is_recurrent {
                 use delta_attention, low_rank_decay, low_rank_gate;
             } else {
@@ -62,8 +60,7 @@ arch_macros::arch! {
             if il < n_dense {
                 use gated_ffn;
             } else {
-                use experts(width = n_ff_exp), expert_routing(usual_gating = 2), shared_experts(width = n_ff_exp * n_shared);
-                probs_bias: raw "exp_probs_b.bias" [n_expert];
+                use selected_experts(usual_gating = 2), shared_experts(width = n_ff_exp * n_shared);
             }
         }
     }
@@ -111,8 +108,7 @@ arch_macros::arch! {
             let y = if il < n_dense {
                 down(limited(gate(h), up(h)))
             } else {
-                let chosen = routed_as_said(h, selection_bias = probs_bias, limit = limit);
-                chosen + down_shexp(limited(gate_shexp(h), up_shexp(h)))
+                chosen(h, limit = limit) + down_shexp(limited(gate_shexp(h), up_shexp(h)))
             };
             x = write(x, y, weights, ffn_base, ffn_scale);
         }

@@ -32,19 +32,16 @@ arch_macros::arch! {
         }
     }
 
+    fn convolved(x) {
+        let bcx = conv_in(x);
+        conv_out(bcx[n_embd..2 * n_embd] * short_conv(bcx[..n_embd] * bcx[2 * n_embd..], conv))
+    }
+
     graph {
         let x = token_embd[tokens];
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            if recurrent {
-                let bcx = conv_in(h);
-                let convolved = short_conv(bcx[..n_embd] * bcx[2 * n_embd..], conv);
-                x += conv_out(bcx[n_embd..2 * n_embd] * convolved);
-            } else {
-                let q = rope(rms_norm(heads(wq(h), n_head), q_norm, eps));
-                let k = rope(rms_norm(heads(wk(h), n_head_kv), k_norm, eps));
-                x += wo(attention(q, k, heads(wv(h), n_head_kv), window = standard(n_swa, n_swa > 0)));
-            }
+            x += if recurrent { convolved(h) } else { attend(h, window = standard(n_swa, n_swa > 0)) };
             x += ffn(rms_norm(x, ffn_norm, eps));
         }
         output(rms_norm(x, output_norm, eps))

@@ -27,21 +27,9 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            if recurrent {
-                let bcx = conv_in(h);
-                let convolved = short_conv(bcx[..n_embd] * bcx[2 * n_embd..], conv);
-                x += conv_out(bcx[n_embd..2 * n_embd] * convolved);
-            } else {
-                let q = rope(rms_norm(heads(wq(h), n_head), q_norm, eps));
-                let k = rope(rms_norm(heads(wk(h), n_head_kv), k_norm, eps));
-                x += wo(attention(q, k, heads(wv(h), n_head_kv)));
-            }
+            x += if recurrent { convolved(h) } else { attend(h) };
             let h = rms_norm(x, ffn_norm, eps);
-            if il < n_dense {
-                x += ffn(h);
-            } else {
-                x += routed(h, gating = gating_func, selection_bias = probs_bias);
-            }
+            x += if il < n_dense { ffn(h) } else { routed(h, gating = gating_func, selection_bias = probs_bias) };
         }
         output(rms_norm(x, output_norm, eps))
     }

@@ -20,10 +20,8 @@ arch_macros::arch! {
             if n_expert == 0 {
                 use gated_ffn;
             } else {
-                router:     linear  "ffn_gate_inp"  [n_embd -> n_expert];
+                use experts;
                 gate_exps?: experts "ffn_gate_exps" [n_embd -> n_ff; n_expert];
-                up_exps:    experts "ffn_up_exps"   [n_embd -> n_ff; n_expert];
-                down_exps:  experts "ffn_down_exps" [n_ff -> n_embd; n_expert];
             }
         }
     }
@@ -39,12 +37,7 @@ arch_macros::arch! {
     }
 
     fn ffn_or_experts(h) {
-        if n_expert == 0 {
-            ffn(h)
-        } else {
-            moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
-                gating = softmax, n_used = n_expert_used, norm_weights = true)
-        }
+        if n_expert == 0 { ffn(h) } else { routed(h) }
     }
 
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2 }

@@ -25,19 +25,22 @@ arch_macros::arch! {
     }
 
     tensors {
-        use tied_output;
-        use rope_factors;
+        use tied_output, rope_factors;
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
             use self_attention;
             if has_experts {
-                use experts(width = n_ff_exp);
-                use shared_experts(width = n_ff_exp);
+                use experts(width = n_ff_exp), shared_experts(width = n_ff_exp);
             } else {
                 use gated_ffn;
             }
         }
+    }
+
+    fn turned(x) {
+        let y = rope(x, factors = rope_freqs, short = rope_short, long = rope_long, base = rope_base);
+        if has_qk_norm { rms_norm(y, eps) } else { y }
     }
 
     graph {
@@ -46,25 +49,18 @@ arch_macros::arch! {
             let h = rms_norm(x, attn_norm, eps);
             let q = heads(wq(h), n_head);
             let k = heads(wk(h), n_head_kv);
-            let v = heads(wv(h), n_head_kv);
             if rotated {
-                q = rope(q, factors = rope_freqs, short = rope_short, long = rope_long, base = rope_base);
-                k = rope(k, factors = rope_freqs, short = rope_short, long = rope_long, base = rope_base);
-                if has_qk_norm {
-                    q = rms_norm(q, eps);
-                    k = rms_norm(k, eps);
-                }
+                q = turned(q);
+                k = turned(k);
             } else {
                 q = q * attention_temperature(0.1, n_chunk, 1.0);
             }
-            x += wo(attention(q, k, v, window = chunked(n_chunk, chunked_here)));
+            x += wo(attention(q, k, heads(wv(h), n_head_kv), window = chunked(n_chunk, chunked_here)));
             let h = rms_norm(x, ffn_norm, eps);
             if has_experts {
                 let scores = router(h);
-                x += moe(h, router = scores, selection = scores, gate = gate_exps, up = up_exps, down = down_exps,
-                         act = silu, gating = sigmoid, n_used = n_expert_used, norm_weights = false,
-                         weigh_input = true)
-                   + shared(h);
+                x += routed(h, scores = scores, selection = scores, gating = sigmoid, norm_weights = false, weigh_input = true)
+                     + shared(h);
             } else {
                 x += ffn(h);
             }

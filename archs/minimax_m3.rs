@@ -29,8 +29,7 @@ arch_macros::arch! {
             if il < n_dense {
                 use gated_ffn;
             } else {
-                use experts(width = n_ff_exp), expert_routing(usual_gating = 2), shared_experts(width = n_ff_exp * n_shared);
-                probs_bias: raw "exp_probs_b.bias" [n_expert];
+                use selected_experts(usual_gating = 2), shared_experts(width = n_ff_exp * n_shared);
                 index_q: linear "indexer.q_proj" [n_embd -> index_heads * index_dim];
                 index_k: linear "indexer.k_proj" [n_embd -> index_dim];
                 index_q_norm, index_k_norm: vector "indexer.q_norm", "indexer.k_norm" [index_dim];
@@ -49,12 +48,6 @@ arch_macros::arch! {
         gelu_quick(clamp(gates, -1000000000.0, 7.0)) * (clamp(ups, -7.0, 7.0) + 1.0)
     }
 
-    fn chosen(h) {
-        moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = gelu_quick, gating = gating,
-            n_used = n_expert_used, norm_weights = norm_weights, scale = weights_scale, selection_bias = probs_bias,
-            n_groups = n_group, n_groups_used = n_group_used, limit = 7.0, up_offset = 1.0)
-    }
-
     graph {
         let x = token_embd[tokens];
         for layer {
@@ -64,7 +57,8 @@ arch_macros::arch! {
             if il < n_dense {
                 x += down(clamped(gate(h), up(h)));
             } else {
-                x += chosen(h) + down_shexp(clamped(gate_shexp(h), up_shexp(h)));
+                x += chosen(h, act = gelu_quick, limit = 7.0, up_offset = 1.0)
+                     + down_shexp(clamped(gate_shexp(h), up_shexp(h)));
             }
         }
         output(rms_norm(x, output_norm, eps))

@@ -8,6 +8,9 @@ use engine::gguf::{Array, Gguf, GgufWriter, Metadata, Value, seeded};
 use engine::model::{LoadParams, ModelError, TensorError, plan};
 use kernels::GgmlType;
 
+/// Name of the tensor that says which experts tokens go to.
+pub const EXPERTS_OF_TOKENS: &str = "ffn_gate_tid2eid.weight";
+
 /// A configuration: keys, and the name and shape of every tensor.
 #[derive(Clone)]
 pub struct Configuration {
@@ -15,7 +18,7 @@ pub struct Configuration {
     pub arch: String,
     /// Keys.
     pub metadata: Metadata,
-    /// All of type F32.
+    /// All of type F32, but for lists of experts.
     pub tensors: Vec<(String, Vec<usize>)>,
 }
 
@@ -266,6 +269,16 @@ impl Configuration {
         let mut writer = GgufWriter::with_metadata(self.metadata.clone());
         for (name, ne) in &self.tensors {
             let n = ne.iter().product::<usize>();
+            if name.ends_with(EXPERTS_OF_TOKENS) {
+                let n_expert = self.number("expert_count").unwrap_or(1);
+                // Different ones for a token, and others for the next.
+                let expert = |i: usize| ((i % ne[0] + i / ne[0]) % n_expert) as i32;
+                let bytes: Vec<u8> = (0..n).flat_map(|i| expert(i).to_le_bytes()).collect();
+                writer
+                    .add_tensor(name.clone(), GgmlType::I32, ne, bytes)
+                    .expect("a sound tensor");
+                continue;
+            }
             let values = if weights {
                 seeded::weights_of(&self.metadata, name, n, 1).expect("a sound scale")
             } else {

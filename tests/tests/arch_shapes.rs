@@ -20,6 +20,9 @@ arch_macros::arch! {
         widths: [usize] = "widths" or n_ff;
         is_swa: pattern = "attention.sliding_window_pattern" or 2;
         act: string = "activation" or "gelu";
+        numbers: [usize; 0..] = "numbers";
+        let n_numbers = rust!(usize => numbers.iter().filter(|&&n| n > 0).count());
+        check n_numbers < 3, "numbers has at most two above 0";
         let kq_scale = if n_layer > 40 { 1.0 / sqrt(n_embd / n_head) } else { pow(head_dim, -0.5) };
         let half = max(n_rot / 2, 1);
         check widths % 2 == 0 && eps > 0.0, "widths are even";
@@ -29,6 +32,7 @@ arch_macros::arch! {
         token_embd: embed "token_embd" [n_embd, n_vocab];
         output_norm: norm "output_norm" [n_embd];
         output: linear "output" [n_embd -> n_vocab] or token_embd;
+        more_embd: embed "more_embd" [n_embd, n_vocab..];
         rope_freqs?: vector "rope_freqs" [n_rot / 2];
         ignore "unneeded";
         layer {
@@ -75,7 +79,7 @@ arch_macros::arch! {
     }
 
     graph {
-        let x = token_embd[tokens] * sqrt(n_embd);
+        let x = token_embd[tokens] * sqrt(n_embd) + more_embd[tokens];
         for layer {
             let normed = rms_norm(x, attn_norm, eps);
             let plain = rms_norm(x, eps) - 0.5;
@@ -234,6 +238,11 @@ fn sizes() -> Sizes {
 
 /// A header that holds every tensor of the declaration, optional ones included, as `moe` or dense model.
 fn header(sizes: &Sizes, moe: bool) -> Gguf {
+    header_with(sizes, moe, |_, shape| shape)
+}
+
+/// As [`header`], with the shapes that `change` makes of a tensor's name and declared shape.
+fn header_with(sizes: &Sizes, moe: bool, change: impl Fn(&str, Vec<usize>) -> Vec<usize>) -> Gguf {
     let mut w = GgufWriter::new();
     w.set("general.architecture", "all-ops");
     for (key, size) in [
@@ -258,8 +267,8 @@ fn header(sizes: &Sizes, moe: bool) -> Gguf {
         for il in 0..layers {
             let prefix = t.group.map_or_else(String::new, |group| format!("{group}.{il}."));
             let name = format!("{prefix}{}{suffix}", t.gguf);
-            w.add_tensor_with(name, GgmlType::F32, &dims(t.shape, sizes), |_| Ok(()))
-                .unwrap();
+            let shape = change(t.field, dims(t.shape, sizes));
+            w.add_tensor_with(name, GgmlType::F32, &shape, |_| Ok(())).unwrap();
         }
     }
     Gguf::parse_header(&w.header().unwrap()).unwrap()
@@ -313,6 +322,25 @@ fn graph(header: &Gguf, encoder: bool) -> Graph {
     b.output(result);
     b.finish().unwrap_or_else(|e| panic!("{e}"));
     g
+}
+
+/// A table may have more rows than it needs, a vector of several dimensions be a list; other shapes are refused.
+#[test]
+fn shapes_that_files_may_have_instead() {
+    let declared = |field: &'static str, shape: &[usize]| {
+        let header = header_with(&sizes(), true, |name, declared| match name == field {
+            true => shape.to_vec(),
+            false => declared,
+        });
+        declare_header(&header, Path::new("all-ops.gguf"), &ARCH, "all-ops").map(|(_, _, rows)| rows)
+    };
+    let rows = declared("more_embd", &[48, 30]).expect("more rows than tokens");
+    assert!(rows.iter().any(|r| r.base == "more_embd" && r.ne == [48, 30, 1, 1]));
+    assert!(declared("more_embd", &[48, 23]).is_err());
+    assert!(declared("token_embd", &[48, 30]).is_err());
+    let rows = declared("planes", &[48 * 16 * 3]).expect("one list");
+    assert!(rows.iter().any(|r| r.base == "planes" && r.ne == [48, 16, 3, 1]));
+    assert!(declared("planes", &[16 * 3, 48]).is_err());
 }
 
 #[test]

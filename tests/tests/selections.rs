@@ -35,9 +35,9 @@ const BLOCK: &str = "attention.indexer.block_size";
 const LOCAL: &str = "attention.indexer.local_blocks";
 const POOL: &str = "attention.indexer.kpool";
 const TAIL: &str = "attention.indexer.kpool_select_tail";
-const RATIOS: &str = "attention.compress_ratios";
 const GROUPS: &str = "expert_group_count";
 const GROUPS_USED: &str = "expert_group_used_count";
+const RATIOS: &str = "attention.compress_ratios";
 const ALL_CELLS: &[(&str, Key)] = &[(TOP_K, N(4800))];
 const ALL_EXPERTS: &[(&str, Key)] = &[(GROUPS_USED, N(4))];
 
@@ -74,6 +74,13 @@ const RECORDINGS: &[Recording] = &[
         "minimax-m3-moe",
         1,
         &[(TOP_K, N(3)), (BLOCK, N(4)), (LOCAL, N(1))],
+    ),
+    of("qwen4exp-8", "qwen4exp-moe", 2, &[(TOP_K, N(8))]),
+    of(
+        "qwen4exp-15",
+        "qwen4exp-moe",
+        2,
+        &[(TOP_K, N(15)), (RATIOS, List(&[0, 3, 3, 3])), HEADS],
     ),
     of(
         "minimax-m3-5",
@@ -125,14 +132,17 @@ const RECORDINGS: &[Recording] = &[
     ),
     of("dots3note-12", "dots3note-moe", 2, &[HEADS, (TOP_K, N(12))]),
     of("hy_v4-9", "hy_v4-moe", 2, &[HEADS, (TOP_K, N(9))]),
-    of("qwen4exp-4", "qwen4exp-moe", 2, &[HEADS, (TOP_K, N(12))]),
+    // Groups of 128 tokens need more tokens than the other recordings have.
     of(
-        "qwen4exp-6",
-        "qwen4exp-moe",
-        0,
-        &[HEADS, (TOP_K, N(24)), (RATIOS, List(&[6, 6]))],
+        "deepseek4-2",
+        "deepseek4-moe",
+        1,
+        &[
+            (TOP_K, N(2)),
+            ("attention.compress_ratios", List(&[4, 128, 0, 4, 128])),
+            ("attention.output_group_count", N(4)),
+        ],
     ),
-    of("deepseek4-5", "deepseek4-moe", 0, &[HEADS, (TOP_K, N(5))]),
     experts(
         "bailingmoe2-groups",
         "bailingmoe2-moe",

@@ -137,21 +137,18 @@ fn declarations(folder: &str) -> BTreeMap<String, String> {
 
 /// Code lines that a file may have beyond [`BUDGET`], and why.
 const LARGER: &[(&str, usize)] = &[
-    ("llama4.rs", 70),      // chunked windows, layers without positions, dense and routed
-    ("plamo2.rs", 75),      // recurrent and attention layers
-    ("bailingmoe3.rs", 75), // linear and latent attention, dense and routed
-    ("cohere2moe.rs", 80),  // two kinds of norms, dense, routed and shared layers
-    ("nemotron_h.rs", 85),  // four kinds of layers
-    ("rwkv7.rs", 85),       // time and channel mixing, low-rank gates
-    ("rwkv6.rs", 95),       // time and channel mixing
-    ("dots3note.rs", 110),  // latent attention with an indexer, two geometries
-    ("deepseek2.rs", 125),  // latent attention, absorbed or not, with or without low-rank queries
-    ("qwen3next.rs", 125),  // gated delta rule and gated attention
-    ("qwen4exp.rs", 130),   // hyper-connections, embeddings of hashed runs, an indexer
-    ("hy_v4.rs", 130),      // hyper-connections and an indexer
-    ("deepseek4.rs", 130),  // compressed keys and their indexer, low-rank outputs, routing by token, hyper-connections
-    ("glm5_next.rs", 120),  // delta attention, latent attention with an indexer over pools, and hyper-connections
-    ("kimi_k3.rs", 135),    // delta attention, latent attention and hyper-connections
+    ("plamo2.rs", 70),     // recurrent and attention layers
+    ("nemotron_h.rs", 70), // four kinds of layers
+    ("rwkv7.rs", 85),      // time and channel mixing, low-rank gates
+    ("rwkv6.rs", 95),      // time and channel mixing
+    ("dots3note.rs", 100), // latent attention with an indexer, two geometries
+    ("deepseek2.rs", 125), // latent attention, absorbed or not, with or without low-rank queries
+    ("qwen3next.rs", 125), // gated delta rule and gated attention
+    ("qwen4exp.rs", 120),  // hyper-connections, embeddings of hashed runs, an indexer
+    ("hy_v4.rs", 130),     // hyper-connections and an indexer
+    ("glm5_next.rs", 110), // delta attention, latent attention with an indexer over pools, and hyper-connections
+    ("kimi_k3.rs", 120),   // delta attention, latent attention and hyper-connections
+    ("deepseek4.rs", 130), // compressed keys and their indexer, low-rank outputs, routing by token, hyper-connections
 ];
 
 /// Most code lines of any other architecture.
@@ -236,6 +233,6 @@ fn unrelated_architectures_share_no_six_lines() {
         .filter(|places| places.iter().any(|p| p.0 != places[0].0))
         .map(|places| places.iter().map(|(_, file, line)| format!("{file}:{line} ")).collect())
         .collect();
-    println!("{} files, {} shared runs: {shared:#?}", files.len(), shared.len());
+    println!("{} files, {} shared runs", files.len(), shared.len());
     assert!(shared.is_empty(), "{shared:#?}");
 }

@@ -448,6 +448,28 @@ mod tests {
     }
 
     #[test]
+    fn lists_have_as_many_values_as_are_needed() {
+        let m = metadata(&[
+            ("x.a", Value::from(vec![5u32, 6, 7, 8])),
+            ("x.b", Value::from(vec![5i32, -6])),
+            ("x.c", Value::U32(5)),
+        ]);
+        let mut r = HparamReader::new(&m, "x");
+        assert_eq!((r.list("a", 3), r.list("none", 0)), (vec![5, 6, 7, 8], vec![]));
+        for (key, n) in [("a", 5), ("none", 1), ("b", 0), ("c", 1)] {
+            assert_eq!(r.list(key, n), [0; 0], "{key}");
+        }
+        let messages: Vec<_> = r.into_errors().iter().map(ToString::to_string).collect();
+        let expected = [
+            "key `x.a` holds array of 4 u32, expected 5 or more non-negative integers",
+            "key `x.none` is missing, expected non-negative integers",
+            "key `x.b` holds array of 2 i32, expected 0 or more non-negative integers",
+            "key `x.c` holds u32 5, expected 1 or more non-negative integers",
+        ];
+        assert_eq!(messages, expected);
+    }
+
+    #[test]
     fn layers_that_predict_further_tokens_are_outside_the_graph() {
         let m = metadata(&[
             ("x.nextn_predict_layers", Value::U32(1)),

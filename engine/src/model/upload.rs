@@ -15,7 +15,7 @@ use crate::graph::{BufferId, Home, Name};
 use super::load::{LoadParams, READING, progress};
 use super::placement::Placement;
 use super::staging::{N_SLOTS, Ring, SLOT};
-use super::{ModelError, TableRow};
+use super::{Consumer, ModelError, TableRow};
 
 /// The weights as graphs see them, and the buffers they lie in; homes name buffers by position.
 type Uploaded = (Vec<WeightLeaf>, Vec<Arc<dyn Buffer>>);
@@ -29,7 +29,9 @@ pub(super) fn upload(
 ) -> Result<Uploaded, ModelError> {
     let path = set.first().path();
     for row in rows {
-        if !kernels::can_dequantize(row.ty) {
+        // Rows may be of integers, as lists of experts are.
+        let ints = row.ty == kernels::GgmlType::I32 && row.consumer == Consumer::GetRows;
+        if !ints && !kernels::can_dequantize(row.ty) {
             let (path, tensor) = (path.to_owned(), row.name.clone());
             return Err(ModelError::UnsupportedType {
                 path,
@@ -157,8 +159,9 @@ impl Layout {
         let file = &set.shards()[row.shard];
         let info = file.tensor(&row.name).expect("the table was matched against this file");
         let offset = file.tensor_offset(info) + row.offset + begin;
-        // Some ops take floats as lists of floats: those that a file's alignment puts between two places are copied.
-        let lies_well = row.ty != kernels::GgmlType::F32 || offset.is_multiple_of(align_of::<f32>());
+        // Some ops take numbers as lists: those that a file's alignment puts between two places are copied.
+        let is_list = matches!(row.ty, kernels::GgmlType::F32 | kernels::GgmlType::I32);
+        let lies_well = !is_list || offset.is_multiple_of(align_of::<f32>());
         let home = if self.n_mapped > 0 && ty.is_host() && row.stored_type() == row.ty && lies_well {
             Home {
                 buffer: BufferId(row.shard as u32),

@@ -94,6 +94,13 @@ pub(super) fn nibbles<const N: usize>(bytes: [u8; N]) -> [[u8; 2]; N] {
     bytes.map(|byte| [byte & 15, byte >> 4])
 }
 
+/// A scale and a half, by four, for each 16 elements of a group: the nibbles of its byte.
+#[inline(always)]
+pub(super) fn quarter_scales(groups: [u8; 8]) -> [f32; 16] {
+    let scales = nibbles(groups);
+    std::array::from_fn(|i| (f32::from(scales[i / 2][i % 2]) + 0.5) * 0.25)
+}
+
 /// How the values of a type come from its [`GridBlock`]. All of this is exact in f32.
 pub(super) enum Form {
     /// `d * scale * element`, negated where the bit is set.
@@ -106,8 +113,8 @@ pub(super) enum Form {
 pub(super) trait GridBlock: Block {
     const FORM: Form;
 
-    /// What is worth computing for all groups at once in order to find elements.
-    type Indices;
+    /// What is worth computing for all groups at once in order to find elements: `()` for nothing.
+    type Indices: Default;
 
     /// The scale of the block.
     fn d(&self) -> Half;
@@ -118,7 +125,10 @@ pub(super) trait GridBlock: Block {
     /// One bit for each element, 32 to a word: see [`Form`].
     fn bits(&self) -> [u32; 8];
 
-    fn indices(&self) -> Self::Indices;
+    #[inline(always)]
+    fn indices(&self) -> Self::Indices {
+        Self::Indices::default()
+    }
 
     /// The 32 elements of group `g` in the bytes of four words, lowest first.
     fn elements(&self, indices: &Self::Indices, g: usize) -> [u64; 4];

@@ -41,9 +41,6 @@ impl GridBlock for BlockIQ1M {
     }
 
     #[inline(always)]
-    fn indices(&self) {}
-
-    #[inline(always)]
     fn elements(&self, (): &(), g: usize) -> [u64; 4] {
         let (qs, high) = (self.qs[g], usize::from(u16::from_le_bytes(self.qh[g])));
         std::array::from_fn(|l| grids::IQ1[usize::from(qs[l]) | (high >> (4 * l) & 7) << 8])

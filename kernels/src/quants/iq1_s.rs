@@ -43,9 +43,6 @@ impl GridBlock for BlockIQ1S {
     }
 
     #[inline(always)]
-    fn indices(&self) {}
-
-    #[inline(always)]
     fn elements(&self, (): &(), g: usize) -> [u64; 4] {
         let (qs, high) = (self.qs[g], usize::from(self.high(g)));
         std::array::from_fn(|l| grids::IQ1[usize::from(qs[l]) | (high >> (3 * l) & 7) << 8])

@@ -1,7 +1,7 @@
 //! IQ2_S: 256 values as 32 points of a grid of 1024, all signs, a 4-bit scale for each 16.
 
 use super::Half;
-use super::grids::{self, Form, GridBlock, grid_block, nibbles};
+use super::grids::{self, Form, GridBlock, grid_block, quarter_scales};
 
 /// A value is `d * (scale + 1/2) / 4 * (+-element)`. Indices have their low eight bits in `qs` and two more in the byte of `qh` that
 /// belongs to the group of 32. Scales of a group are the nibbles of a byte.
@@ -27,17 +27,13 @@ impl GridBlock for BlockIQ2S {
 
     #[inline(always)]
     fn scales(&self) -> [f32; 16] {
-        let scales = nibbles(self.scales);
-        std::array::from_fn(|i| (f32::from(scales[i / 2][i % 2]) + 0.5) * 0.25)
+        quarter_scales(self.scales)
     }
 
     #[inline(always)]
     fn bits(&self) -> [u32; 8] {
         self.signs.map(u32::from_le_bytes)
     }
-
-    #[inline(always)]
-    fn indices(&self) {}
 
     #[inline(always)]
     fn elements(&self, (): &(), g: usize) -> [u64; 4] {

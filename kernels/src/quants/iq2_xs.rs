@@ -1,7 +1,7 @@
 //! IQ2_XS: 256 values as 32 points of a grid of 512, signs of even number, a 4-bit scale for each 16.
 
 use super::Half;
-use super::grids::{self, Form, GridBlock, eighth_signs, grid_block, nibbles};
+use super::grids::{self, Form, GridBlock, eighth_signs, grid_block, quarter_scales};
 
 /// A value is `d * (scale + 1/2) / 4 * (+-element)`. Eight values have two bytes of `qs`: nine bits of index, seven of signs. Scales of
 /// a group of 32 are the nibbles of a byte.
@@ -25,8 +25,7 @@ impl GridBlock for BlockIQ2XS {
 
     #[inline(always)]
     fn scales(&self) -> [f32; 16] {
-        let scales = nibbles(self.scales);
-        std::array::from_fn(|i| (f32::from(scales[i / 2][i % 2]) + 0.5) * 0.25)
+        quarter_scales(self.scales)
     }
 
     #[inline(always)]
@@ -39,9 +38,6 @@ impl GridBlock for BlockIQ2XS {
             (signs & 0xffff) as u32 | (signs >> 16 & 0xffff_0000) as u32
         })
     }
-
-    #[inline(always)]
-    fn indices(&self) {}
 
     #[inline(always)]
     fn elements(&self, (): &(), g: usize) -> [u64; 4] {

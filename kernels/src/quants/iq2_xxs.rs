@@ -41,9 +41,6 @@ impl GridBlock for BlockIQ2XXS {
     }
 
     #[inline(always)]
-    fn indices(&self) {}
-
-    #[inline(always)]
     fn elements(&self, (): &(), g: usize) -> [u64; 4] {
         self.qs[g][0].map(|i| grids::IQ2_XXS[usize::from(i)])
     }

@@ -33,9 +33,6 @@ impl GridBlock for BlockIQ3XXS {
     }
 
     #[inline(always)]
-    fn indices(&self) {}
-
-    #[inline(always)]
     fn elements(&self, (): &(), g: usize) -> [u64; 4] {
         let point = |i: usize| grids::IQ3_XXS[usize::from(self.qs[g][i])];
         std::array::from_fn(|l| pair(point(2 * l), point(2 * l + 1)))
