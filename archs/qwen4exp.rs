@@ -38,8 +38,8 @@ arch_macros::arch! {
         n_chosen: usize = "attention.indexer.top_k";
         index_heads: usize = "attention.indexer.head_count";
         index_dim: usize = "attention.indexer.key_length";
-        check block == 0 || block > 1 && n_chosen >= block && n_chosen % block == 0,
-              "attention.compress_ratios are above 1 and divide attention.indexer.top_k";
+        check block == 0 || block > 1 && block <= 4096 && n_chosen >= block && n_chosen % block == 0,
+              "attention.compress_ratios are 2 to 4096 and divide attention.indexer.top_k";
         check block == 0 || n_rot <= index_dim, "attention.indexer.key_length is at least rope.dimension_count";
     }
 
