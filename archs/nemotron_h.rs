@@ -17,22 +17,17 @@ arch_macros::arch! {
         let n_ff_exp = if exp_len > 0 { exp_len } else { n_ff / n_expert_used };
         let recurrent = n_head_kv == 0 && n_ff == 0;
         let attends = n_head_kv > 0 && n_ff == 0;
-        let dense = n_ff > 0 && n_expert == 0;
-        let routed = n_ff > 0 && n_expert > 0;
     }
 
     tensors {
         layer {
             if recurrent {
                 use mamba2_mixer;
-            }
-            if attends {
+            } else if attends {
                 use self_attention;
-            }
-            if dense {
+            } else if n_expert == 0 {
                 use plain_ffn;
-            }
-            if routed {
+            } else {
                 router:       linear  "ffn_gate_inp"     [n_embd -> n_expert];
                 probs_bias:   raw     "exp_probs_b.bias" [n_expert];
                 latent_down?: linear  "ffn_latent_down"  [n_embd -> n_latent];
@@ -45,27 +40,26 @@ arch_macros::arch! {
         }
     }
 
+    fn narrow_experts(h) {
+        let narrow = if has(latent_down) { latent_down(h) } else { h[..n_latent] };
+        let y = moe(narrow, router = router(h), up = up_exps, down = down_exps, act = relu_sqr, gating = sigmoid,
+                    n_used = n_expert_used, norm_weights = norm_weights, scale = weights_scale, selection_bias = probs_bias);
+        if has(latent_up) { latent_up(y) } else { y[..n_embd] }
+    }
+
     graph {
         let x = token_embd[tokens];
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            if recurrent {
-                x += mixed(h);
-            }
-            if attends {
-                x += wo(attention(heads(wq(h), n_head), heads(wk(h), n_head_kv), heads(wv(h), n_head_kv)));
-            }
-            if dense {
-                x += ffn(h, act = relu_sqr);
-            }
-            if routed {
-                let narrow = if has(latent_down) { latent_down(h) } else { h[..n_latent] };
-                let y = moe(narrow, router = router(h), up = up_exps, down = down_exps, act = relu_sqr, gating = sigmoid,
-                            n_used = n_expert_used, norm_weights = norm_weights, scale = weights_scale,
-                            selection_bias = probs_bias);
-                let wide = if has(latent_up) { latent_up(y) } else { y[..n_embd] };
-                x += wide + down_shexp(relu_sqr(up_shexp(h)));
-            }
+            x += if recurrent {
+                mixed(h)
+            } else if attends {
+                attend_unrotated(h)
+            } else if n_expert == 0 {
+                ffn(h, act = relu_sqr)
+            } else {
+                narrow_experts(h) + down_shexp(relu_sqr(up_shexp(h)))
+            };
         }
         output(rms_norm(x, output_norm, eps))
     }

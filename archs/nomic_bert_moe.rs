@@ -1,4 +1,4 @@
-//! Nomic Embed 2: BERT with rotary positions, a mixture of experts in every n-th layer. Not verified: no results are recorded for it.
+//! Nomic Embed 2: BERT with rotary positions, a mixture of experts in every n-th layer.
 
 arch_macros::arch! {
     name: "nomic-bert-moe";
@@ -6,7 +6,6 @@ arch_macros::arch! {
 
     hparams {
         moe_every: usize = "moe_every_n_layers" or 0;
-        w_scale: f32 = "expert_weights_scale" or 1.0;
     }
 
     tensors {
@@ -25,7 +24,7 @@ arch_macros::arch! {
     fn ffn(x) {
         if moe_every > 0 && il % moe_every == 1 {
             moe(x, router = router(x), up = up_exps, down = down_exps, act = gelu, gating = softmax,
-                n_used = n_expert_used, norm_weights = false, scale = w_scale)
+                n_used = n_expert_used, norm_weights = false)
         } else {
             down(gelu(up(x)))
         }

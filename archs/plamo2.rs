@@ -29,21 +29,18 @@ arch_macros::arch! {
                 conv:    vector "ssm_conv1d"  [d_conv, d_inner];
                 ssm_x:   linear "ssm_x"       [d_inner -> d_step + 2 * d_state];
                 ssm_dt:  linear "ssm_dt"      [d_step -> n_ssm];
-                ssm_a:   raw    "ssm_a"       [n_ssm];
-                ssm_d:   raw    "ssm_d"       [n_ssm];
                 ssm_out: linear "ssm_out"     [d_inner -> n_embd];
                 dt_norm: raw    "ssm_dt_norm" [d_step];
-                b_norm:  raw    "ssm_b_norm"  [d_state];
-                c_norm:  raw    "ssm_c_norm"  [d_state];
+                ssm_a, ssm_d:   raw                            [n_ssm];
+                b_norm, c_norm: raw "ssm_b_norm", "ssm_c_norm" [d_state];
             } else {
                 use self_attention;
                 q_norm: vector "attn_q_norm" [head_dim, n_head];
                 k_norm: vector "attn_k_norm" [head_dim, n_head_kv];
             }
-            attn_post: raw    "post_attention_norm" [n_embd];
-            up:        linear "ffn_up"              [n_embd -> 2 * n_ff]; // the gate's rows, then the values'
-            down:      linear "ffn_down"            [n_ff -> n_embd];
-            ffn_post:  raw    "post_ffw_norm"       [n_embd];
+            up:   linear "ffn_up"   [n_embd -> 2 * n_ff]; // the gate's rows, then the values'
+            down: linear "ffn_down" [n_ff -> n_embd];
+            attn_post, ffn_post: raw "post_attention_norm", "post_ffw_norm" [n_embd];
         }
     }
 
