@@ -10,9 +10,6 @@ arch_macros::arch! {
         gating_of_file: usize = "expert_gating_func";
         let gating = gating_of_file;
         check latent, "attention.key_length_mla and attention.value_length_mla are there";
-        index_heads: usize = "attention.indexer.head_count";
-        index_dim: usize = "attention.indexer.key_length";
-        n_selected: usize = "attention.indexer.top_k";
         check n_selected > 0, "attention.indexer.top_k is at least 1";
         check n_rot <= index_dim, "attention.indexer.key_length is at least rope.dimension_count";
         let index_eps = 0.000001;
@@ -22,15 +19,7 @@ arch_macros::arch! {
     tensors {
         layer {
             without wq, kv_b;
-            q_a:          linear   "attn_q_a"         [n_embd -> q_rank];
-            q_a_norm:     vector   "attn_q_a_norm"    [q_rank];
-            q_b:          linear   "attn_q_b"         [q_rank -> n_head * dk];
-            k_b:          per_head "attn_k_b"         [n_nope -> kv_rank; n_head];
-            v_b:          per_head "attn_v_b"         [kv_rank -> dv; n_head];
-            index_q:      linear   "indexer.attn_q_b" [q_rank -> index_heads * index_dim];
-            index_k:      linear   "indexer.attn_k"   [n_embd -> index_dim];
-            index_k_norm: norm     "indexer.k_norm"   [index_dim];
-            index_proj:   linear   "indexer.proj"     [n_embd -> index_heads];
+            use latent_projections, indexer;
         }
     }
 

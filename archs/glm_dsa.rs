@@ -18,17 +18,11 @@ arch_macros::arch! {
     }
 
     tensors {
-        ignore "indexer.attn_q_b";
-        ignore "indexer.attn_k";
-        ignore "indexer.k_norm";
-        ignore "indexer.proj";
+        ignore "indexer.attn_q_b", "indexer.attn_k", "indexer.k_norm", "indexer.proj";
 
         layer {
             if indexes {
-                index_q:      linear "indexer.attn_q_b" [q_rank -> index_heads * index_dim];
-                index_k:      linear "indexer.attn_k"   [n_embd -> index_dim];
-                index_k_norm: norm   "indexer.k_norm"   [index_dim];
-                index_proj:   linear "indexer.proj"     [n_embd -> index_heads];
+                use indexer;
             }
         }
     }
