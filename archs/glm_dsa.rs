@@ -7,9 +7,9 @@ arch_macros::arch! {
 
     hparams {
         without log_mul;
-        gating_of_file: usize = "expert_gating_func" or 0;
+        gating_func: usize = "expert_gating_func" or 0;
         // Files without a word on it mean sigmoid.
-        let gating = if gating_of_file > 0 { gating_of_file } else { 2 };
+        let gating = if gating_func > 0 { gating_func } else { 2 };
         let magnitude = attn_factor;
         let mscale = magnitude * sharper;
         // GLM 5.2, told by its context, has indexers in its first two layers and from there in every fourth.
