@@ -112,11 +112,9 @@ arch_macros::arch! {
 
     fn experts_of(h) {
         if il < n_hash {
-            routed(h, gating = gating, norm_weights = norm_weights, scale = weights_scale, limit = limit,
-                   ids = token_experts[tokens])
+            routed_as_said(h, limit = limit, ids = token_experts[tokens])
         } else {
-            routed(h, gating = gating, norm_weights = norm_weights, scale = weights_scale, limit = limit,
-                   selection_bias = probs_bias, n_groups = n_group, n_groups_used = n_group_used)
+            routed_as_said(h, limit = limit, selection_bias = probs_bias)
         }
     }
 
