@@ -1,37 +1,18 @@
 //! Once its tables have grown, the scheduler takes nothing from the heap: not for a graph built anew, not for one reused,
 //! with one device or two. Alone in its binary, because it counts every allocation of the process.
 
-use std::alloc::{GlobalAlloc, Layout, System};
+mod counting;
+
 use std::any::Any;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
+use counting::ALLOCATIONS;
 use engine::backend::*;
 use engine::graph::{Flags, Graph, Home, Name, TensorId};
 use engine::sched::{SchedParams, Scheduler};
 use kernels::GgmlType;
-
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: everything is passed on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Memory that only its own device can use.
 struct Memory(&'static str);

@@ -1,9 +1,12 @@
 //! Steady-state decode allocates nothing, with and without adapters, on one device and on two: every thread of the process is watched while tokens are generated.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+#[path = "../../engine/tests/counting/mod.rs"]
+mod counting;
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use counting::ALLOCATIONS;
 use engine::adapter::{ControlVector, LoraAdapter};
 use engine::context::{Batch, Context, SeqSet};
 use engine::gguf::{GgufFile, GgufWriter};
@@ -11,27 +14,6 @@ use engine::model::Model;
 use engine::vocab::Token;
 use kernels::GgmlType;
 use tests::{context, decode_last, divide_rows, exact, fixture, model, place_on};
-
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call is passed on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's contract is the system allocator's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: `ptr` came from the system's allocator with this layout.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// An adapter for one matrix of a model.
 fn adapter(model: &Arc<Model>) -> LoraAdapter {

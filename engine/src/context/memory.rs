@@ -106,13 +106,8 @@ impl KvMemory {
         device_of: impl Fn(usize) -> Arc<dyn Device>,
         mut register: impl FnMut(Arc<dyn Buffer>) -> BufferId,
     ) -> Result<(), ContextError> {
-        let types: Vec<_> = self.specs.iter().map(|s| device_of(s.layer).buffer_type()).collect();
-        let mut remaining: Vec<usize> = (0..types.len()).collect();
-        while let Some(&first) = remaining.first() {
-            let ty = types[first].clone();
-            let (here, others): (Vec<_>, _) = remaining.into_iter().partition(|&i| types[i].name() == ty.name());
-            self.allocate_slots(&here, ty.as_ref(), &mut register)?;
-            remaining = others;
+        for (ty, slots) in by_buffer_type(self.specs.iter().map(|s| device_of(s.layer).buffer_type())) {
+            self.allocate_slots(&slots, ty.as_ref(), &mut register)?;
         }
         // After the keys and values, of which there are far more: what is too much fails there, before a page is touched.
         for pool in &mut self.pools {
@@ -424,6 +419,20 @@ impl KvMemory {
             self.next_pos[seq] = last.map_or(0, |p| p + 1);
         }
     }
+}
+
+/// The types of some slots' buffers, each with the indices of its slots, in the order in which types first occur.
+pub(super) fn by_buffer_type(
+    types: impl Iterator<Item = Arc<dyn BufferType>>,
+) -> Vec<(Arc<dyn BufferType>, Vec<usize>)> {
+    let mut found: Vec<(Arc<dyn BufferType>, Vec<usize>)> = Vec::new();
+    for (i, ty) in types.enumerate() {
+        match found.iter_mut().find(|(known, _)| known.name() == ty.name()) {
+            Some((_, slots)) => slots.push(i),
+            None => found.push((ty, vec![i])),
+        }
+    }
+    found
 }
 
 /// The lowest position that a query at `pos` sees through a causal window; `None` without one.

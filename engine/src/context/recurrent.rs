@@ -12,7 +12,7 @@ use crate::graph::{BufferId, Home};
 
 use super::batch::{BatchToken, MAX_SEQUENCES, SeqSet};
 use super::cells::EMPTY;
-use super::memory::Span;
+use super::memory::{Span, by_buffer_type};
 use super::{ContextError, ContextParams, MemoryError};
 
 /// One state.
@@ -85,13 +85,8 @@ impl StateMemory {
         device_of: impl Fn(usize) -> Arc<dyn Device>,
         mut register: impl FnMut(Arc<dyn Buffer>) -> BufferId,
     ) -> Result<(), ContextError> {
-        let types: Vec<_> = self.specs.iter().map(|s| device_of(s.layer).buffer_type()).collect();
-        let mut remaining: Vec<usize> = (0..types.len()).collect();
-        while let Some(&first) = remaining.first() {
-            let ty = types[first].clone();
-            let (here, others): (Vec<_>, _) = remaining.into_iter().partition(|&i| types[i].name() == ty.name());
-            self.allocate_slots(&here, ty.as_ref(), &mut register)?;
-            remaining = others;
+        for (ty, slots) in by_buffer_type(self.specs.iter().map(|s| device_of(s.layer).buffer_type())) {
+            self.allocate_slots(&slots, ty.as_ref(), &mut register)?;
         }
         Ok(())
     }
