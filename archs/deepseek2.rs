@@ -25,16 +25,6 @@ arch_macros::arch! {
         let dv = if latent { value_length_mla } else { head_dim_v };
         check dk > n_rot, "attention.key_length_mla, or attention.key_length, is more than rope.dimension_count";
         let n_nope = dk - n_rot;
-        weights_scale: f32 = "expert_weights_scale" or 1.0;
-        norm_weights: bool = "expert_weights_norm" or false;
-        gating_of_file: usize = "expert_gating_func" or 0;
-        check gating_of_file <= 4, "expert_gating_func is one of 1 to 4";
-        // Files without a word on it mean softmax, but for GLM 4.7 Flash.
-        let flash = (n_layer == 47 || n_layer == 48) && n_vocab == 154880;
-        let gating = if gating_of_file > 0 { gating_of_file } else { if flash { 2 } else { 1 } };
-        n_group: usize = "expert_group_count" or 1;
-        n_group_used: usize = "expert_group_used_count" or 1;
-        check n_group <= 1 || n_group_used > 0, "expert_group_used_count is 0, but expert_group_count is not";
         temperature: f32 = "attention.temperature_scale" or 0.0;
         temperature_length: usize = "attention.temperature_length" or 0;
         check temperature == 0.0 || temperature_length > 0, "attention.temperature_length is not 0 where attention.temperature_scale is given";
@@ -73,13 +63,11 @@ arch_macros::arch! {
             if il < n_dense {
                 use gated_ffn;
             } else {
-                router:        linear  "ffn_gate_inp"     [n_embd -> n_expert];
-                probs_bias?:   raw     "exp_probs_b.bias" [n_expert];
-                gate_exps?:    experts "ffn_gate_exps"    [n_embd -> n_ff_exp; n_expert];
-                up_exps?:      experts "ffn_up_exps"      [n_embd -> n_ff_exp; n_expert];
-                gate_up_exps?: experts "ffn_gate_up_exps" [n_embd -> 2 * n_ff_exp; n_expert];
-                down_exps:     experts "ffn_down_exps"    [n_ff_exp -> n_embd; n_expert];
-                use shared_experts(width = n_ff_exp * n_shared);
+                router: linear "ffn_gate_inp" [n_embd -> n_expert];
+                // Files without a word on it mean softmax, but for GLM 4.7 Flash.
+                use expert_routing(usual_gating = if (n_layer == 47 || n_layer == 48) && n_vocab == 154880 { 2 } else { 1 });
+                probs_bias?: raw "exp_probs_b.bias" [n_expert];
+                use fused_expert_stacks, shared_experts(width = n_ff_exp * n_shared);
             }
         }
     }
@@ -119,11 +107,7 @@ arch_macros::arch! {
         if il < n_dense {
             ffn(h)
         } else {
-            let routed = moe(h, router = router(h), gate = gate_exps, up = up_exps, gate_up = gate_up_exps,
-                             down = down_exps, act = silu, gating = gating, n_used = n_expert_used,
-                             norm_weights = norm_weights, scale = weights_scale, selection_bias = probs_bias,
-                             n_groups = n_group, n_groups_used = n_group_used);
-            routed + shared(h)
+            routed_as_said(h, gate_up = gate_up_exps, selection_bias = probs_bias) + shared(h)
         }
     }
 

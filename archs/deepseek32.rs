@@ -5,14 +5,11 @@ arch_macros::arch! {
     like: "deepseek2";
 
     hparams {
-        without lite, q_rank_of_file, flash;
+        without lite, q_rank_of_file;
         q_rank: usize = "attention.q_lora_rank";
-        gating_of_file: usize = "expert_gating_func";
-        let gating = gating_of_file;
+        gating_func: usize = "expert_gating_func";
+        let gating = gating_func;
         check latent, "attention.key_length_mla and attention.value_length_mla are there";
-        index_heads: usize = "attention.indexer.head_count";
-        index_dim: usize = "attention.indexer.key_length";
-        n_selected: usize = "attention.indexer.top_k";
         check n_selected > 0, "attention.indexer.top_k is at least 1";
         check n_rot <= index_dim, "attention.indexer.key_length is at least rope.dimension_count";
         let index_eps = 0.000001;
@@ -22,15 +19,7 @@ arch_macros::arch! {
     tensors {
         layer {
             without wq, kv_b;
-            q_a:          linear   "attn_q_a"         [n_embd -> q_rank];
-            q_a_norm:     vector   "attn_q_a_norm"    [q_rank];
-            q_b:          linear   "attn_q_b"         [q_rank -> n_head * dk];
-            k_b:          per_head "attn_k_b"         [n_nope -> kv_rank; n_head];
-            v_b:          per_head "attn_v_b"         [kv_rank -> dv; n_head];
-            index_q:      linear   "indexer.attn_q_b" [q_rank -> index_heads * index_dim];
-            index_k:      linear   "indexer.attn_k"   [n_embd -> index_dim];
-            index_k_norm: norm     "indexer.k_norm"   [index_dim];
-            index_proj:   linear   "indexer.proj"     [n_embd -> index_heads];
+            use latent_projections, indexer;
         }
     }
 
@@ -49,6 +38,6 @@ arch_macros::arch! {
     test {
         n_embd: 128, n_head: 1, n_layer: 2, n_ff: 192, n_vocab: 128, n_dense: 1, n_ff_exp: 192, kv_rank: 512, q_rank: 512,
         key_length_mla: 192, value_length_mla: 128, n_expert: 2, n_expert_used: 2, n_shared: 1, index_heads: 64, index_dim: 128,
-        n_selected: 16, gating_of_file: 2
+        n_selected: 16, gating_func: 2
     }
 }

@@ -34,20 +34,16 @@ arch_macros::arch! {
         n_hash: usize = "hash_layer_count";
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_shared: usize = "expert_shared_count";
-        check gating == 4, "expert_gating_func is 4";
         limit: [f32] = "swiglu_clamp_exp";
         limit_of_file: [f32] = "swiglu_clamp_shexp" or limit;
-        let limit_shexp = if limit_of_file > 0.000001 { limit_of_file } else { 3e38 };
+        check gating == 4, "expert_gating_func is 4";
     }
 
     tensors {
-        use own_output;
-        head_streams: linear "output_hc_fn"    [n_stream * n_embd -> n_stream];
-        head_base:    vector "output_hc_base"  [n_stream];
-        head_scale:   vector "output_hc_scale" [1];
+        use own_output, output_streams;
 
         layer {
-            use hyper_connections;
+            use hyper_connections, activation_limits;
             attn_norm, ffn_norm: vector [n_embd];
             sinks:     vector   "attn_sinks"     [o_heads * o_groups];
             q_a:       linear   "attn_q_a"       [n_embd -> q_rank];
@@ -116,12 +112,14 @@ arch_macros::arch! {
 
     fn experts_of(h) {
         if il < n_hash {
-            routed(h, gating = gating, norm_weights = norm_weights, scale = weights_scale, limit = limit,
-                   ids = token_experts[tokens])
+            routed_as_said(h, limit = limit, ids = token_experts[tokens])
         } else {
-            routed(h, gating = gating, norm_weights = norm_weights, scale = weights_scale, limit = limit,
-                   selection_bias = probs_bias, n_groups = n_group, n_groups_used = n_group_used)
+            routed_as_said(h, limit = limit, selection_bias = probs_bias)
         }
+    }
+
+    fn limited(gate, up) {
+        silu(clamp(gate, -3e38, limit_shexp)) * clamp(up, -limit_shexp, limit_shexp)
     }
 
     graph {
@@ -133,12 +131,10 @@ arch_macros::arch! {
 
             let weights = ffn_streams(rms_norm(merge(x), eps));
             let h = rms_norm(read(x, weights, ffn_base, ffn_scale), ffn_norm, eps);
-            let up = clamp(up_shexp(h), -limit_shexp, limit_shexp);
-            let y = experts_of(h) + down_shexp(silu(clamp(gate_shexp(h), -3e38, limit_shexp)) * up);
+            let y = experts_of(h) + down_shexp(limited(gate_shexp(h), up_shexp(h)));
             x = write(x, y, weights, ffn_base, ffn_scale);
         }
-        let x = read(x, head_streams(rms_norm(merge(x), eps)), head_base, head_scale);
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(last_read(x), output_norm, eps))
     }
 
     test {

@@ -27,9 +27,6 @@ arch_macros::arch! {
         let dv = if windowed { dv_swa } else { dv_full };
         check dk > n_rot, "attention.key_length_mla and attention.key_length_mla_swa are more than rope.dimension_count";
         let n_nope = dk - n_rot;
-        index_heads: usize = "attention.indexer.head_count";
-        index_dim: usize = "attention.indexer.key_length";
-        n_selected: usize = "attention.indexer.top_k";
         check n_selected > 0, "attention.indexer.top_k is at least 1";
         check n_rot <= index_dim, "attention.indexer.key_length is at least rope.dimension_count";
         indexes: [bool] = "attention.indexer.types";
@@ -40,23 +37,12 @@ arch_macros::arch! {
         use tied_output;
 
         layer {
-            attn_norm: vector   "attn_norm"      [n_embd];
-            q_a:       linear   "attn_q_a"       [n_embd -> q_rank];
-            q_a_norm:  vector   "attn_q_a_norm"  [q_rank];
-            q_b:       linear   "attn_q_b"       [q_rank -> n_head * dk];
-            kv_a:      linear   "attn_kv_a_mqa"  [n_embd -> kv_rank + n_rot];
-            kv_a_norm: vector   "attn_kv_a_norm" [kv_rank];
-            k_norm:    vector   "attn_k_norm"    [n_rot];
-            k_b:       per_head "attn_k_b"       [n_nope -> kv_rank; n_head];
-            v_b:       per_head "attn_v_b"       [kv_rank -> dv; n_head];
-            head_gate: linear   "attn_gate"      [n_embd -> n_head];
-            wo:        linear   "attn_output"    [n_head * dv -> n_embd];
-            ffn_norm:  vector   "ffn_norm"       [n_embd];
+            attn_norm, ffn_norm: vector [n_embd];
+            use latent_projections;
+            k_norm:    vector "attn_k_norm" [n_rot];
+            head_gate: linear "attn_gate"   [n_embd -> n_head];
             if indexes {
-                index_q:      linear "indexer.attn_q_b" [q_rank -> index_heads * index_dim];
-                index_k:      linear "indexer.attn_k"   [n_embd -> index_dim];
-                index_k_norm: norm   "indexer.k_norm"   [index_dim];
-                index_proj:   linear "indexer.proj"     [n_embd -> index_heads];
+                use indexer;
             }
             if il < n_dense {
                 use gated_ffn;
@@ -66,16 +52,8 @@ arch_macros::arch! {
         }
     }
 
-    // Queries in the space of the latent vector and their rotated part, beside each other.
-    fn queries(compressed) {
-        let q = rope(heads(q_b(compressed), n_head), offset = n_nope, base = rope_base);
-        concat(k_b(q[..n_nope]), q[n_nope..])
-    }
-
-    fn keys(h) {
-        let kv = kv_a(h);
-        let rotated = rope(rms_norm(heads(kv[kv_rank..], 1), k_norm, eps), base = rope_base);
-        concat(heads(rms_norm(kv[..kv_rank], kv_a_norm, eps), 1), rotated)
+    fn rotating(k) {
+        rms_norm(k, k_norm, eps)
     }
 
     fn selected(h, compressed) {
@@ -88,9 +66,9 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            let compressed = rms_norm(q_a(h), q_a_norm, eps);
-            let q = queries(compressed);
-            let k = keys(h);
+            let compressed = compressed_queries(h);
+            let q = latent_queries(compressed, base = rope_base);
+            let k = latent_keys(h, base = rope_base);
             let found = if indexes {
                 attention(q, k, v_in_k = kv_rank, scale = 1.0 / sqrt(dk), selection = selected(h, compressed))
             } else {

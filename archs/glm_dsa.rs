@@ -7,9 +7,9 @@ arch_macros::arch! {
 
     hparams {
         without log_mul;
-        gating_of_file: usize = "expert_gating_func" or 0;
+        gating_func: usize = "expert_gating_func" or 0;
         // Files without a word on it mean sigmoid.
-        let gating = if gating_of_file > 0 { gating_of_file } else { 2 };
+        let gating = if gating_func > 0 { gating_func } else { 2 };
         let magnitude = attn_factor;
         let mscale = magnitude * sharper;
         // GLM 5.2, told by its context, has indexers in its first two layers and from there in every fourth.
@@ -18,17 +18,11 @@ arch_macros::arch! {
     }
 
     tensors {
-        ignore "indexer.attn_q_b";
-        ignore "indexer.attn_k";
-        ignore "indexer.k_norm";
-        ignore "indexer.proj";
+        ignore "indexer.attn_q_b", "indexer.attn_k", "indexer.k_norm", "indexer.proj";
 
         layer {
             if indexes {
-                index_q:      linear "indexer.attn_q_b" [q_rank -> index_heads * index_dim];
-                index_k:      linear "indexer.attn_k"   [n_embd -> index_dim];
-                index_k_norm: norm   "indexer.k_norm"   [index_dim];
-                index_proj:   linear "indexer.proj"     [n_embd -> index_heads];
+                use indexer;
             }
         }
     }

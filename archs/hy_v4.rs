@@ -33,28 +33,15 @@ arch_macros::arch! {
     }
 
     tensors {
-        use own_output;
-        head_fn:    linear "output_hc_fn"    [n_stream * n_embd -> n_stream];
-        head_base:  vector "output_hc_base"  [n_stream];
-        head_scale: vector "output_hc_scale" [1];
+        use own_output, output_streams;
 
         layer {
-            attn_norm: vector   "attn_norm"      [n_embd];
-            sinks:     vector   "attn_sinks"     [n_head];
-            q_a:       linear   "attn_q_a"       [n_embd -> q_rank];
-            q_a_norm:  vector   "attn_q_a_norm"  [q_rank];
-            q_b:       linear   "attn_q_b"       [q_rank -> n_head * dk];
-            kv_a:      linear   "attn_kv_a_mqa"  [n_embd -> kv_rank + n_rot];
-            kv_a_norm: vector   "attn_kv_a_norm" [kv_rank];
-            k_b:       per_head "attn_k_b"       [n_nope -> kv_rank; n_head];
-            v_b:       per_head "attn_v_b"       [kv_rank -> dv; n_head];
-            out_gate:  linear   "attn_gate"      [n_embd -> n_head * dv];
-            wo:        linear   "attn_output"    [n_head * dv -> n_embd];
+            attn_norm, ffn_norm: vector [n_embd];
+            use latent_projections;
+            sinks:    vector "attn_sinks" [n_head];
+            out_gate: linear "attn_gate"  [n_embd -> n_head * dv];
             if indexes {
-                index_q:      linear "indexer.attn_q_b" [q_rank -> index_heads * index_dim];
-                index_k:      linear "indexer.attn_k"   [n_embd -> index_dim];
-                index_k_norm: norm   "indexer.k_norm"   [index_dim];
-                index_proj:   linear "indexer.proj"     [n_embd -> index_heads];
+                use indexer;
             }
             attn_fn:    linear "hc_attn_fn"    [n_stream * n_embd -> 2 * n_stream];
             attn_base:  vector "hc_attn_base"  [2 * n_stream];
@@ -62,11 +49,10 @@ arch_macros::arch! {
             ffn_fn:     linear "hc_ffn_fn"     [n_stream * n_embd -> 2 * n_stream];
             ffn_base:   vector "hc_ffn_base"   [2 * n_stream];
             ffn_scale:  vector "hc_ffn_scale"  [2];
-            ffn_norm:   vector "ffn_norm"      [n_embd];
             if il < n_dense {
                 use gated_ffn;
             } else {
-                use experts(width = n_ff_exp), expert_routing(usual_gating = 2), shared_experts(width = n_ff_exp * n_shared);
+                use selected_experts(usual_gating = 2), shared_experts(width = n_ff_exp * n_shared);
                 probs_bias?: raw "exp_probs_b.bias" [n_expert];
             }
         }
@@ -84,11 +70,9 @@ arch_macros::arch! {
     }
 
     fn attend(h) {
-        let compressed = rms_norm(q_a(h), q_a_norm, eps);
-        let q = rope(heads(q_b(compressed), n_head), offset = n_nope);
-        let q = concat(k_b(q[..n_nope]), q[n_nope..]);
-        let kv = kv_a(h);
-        let k = concat(heads(rms_norm(kv[..kv_rank], kv_a_norm, eps), 1), rope(heads(kv[kv_rank..], 1)));
+        let compressed = compressed_queries(h);
+        let q = latent_queries(compressed);
+        let k = latent_keys(h);
         let found = if sparse {
             let cells = selected(h, compressed);
             attention(q, k, v_in_k = kv_rank, scale = 1.0 / sqrt(dk), sinks = sinks, selection = cells)
@@ -109,14 +93,7 @@ arch_macros::arch! {
     }
 
     fn ffn_or_experts(h) {
-        if il < n_dense {
-            ffn(h)
-        } else {
-            let chosen = routed(h, gating = gating, norm_weights = norm_weights, scale = weights_scale,
-                                selection_bias = probs_bias, n_groups = n_group, n_groups_used = n_group_used,
-                                limit = swiglu_limit);
-            chosen + shared(h)
-        }
+        if il < n_dense { ffn(h) } else { chosen(h, limit = swiglu_limit) + shared(h) }
     }
 
     graph {
@@ -131,8 +108,7 @@ arch_macros::arch! {
             let y = ffn_or_experts(rms_norm(h, ffn_norm, eps));
             x += written(y, mixes[n_stream..], ffn_scale[1..], ffn_base[n_stream..]);
         }
-        let mixes = head_fn(rms_norm(merge(x), eps));
-        output(rms_norm(read(x, mixes, head_scale, head_base), output_norm, eps))
+        output(rms_norm(last_read(x), output_norm, eps))
     }
 
     test {

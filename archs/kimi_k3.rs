@@ -10,10 +10,6 @@ arch_macros::arch! {
         let is_recurrent = n_head_kv == 0;
         min_decay: f32 = "kda.gate_lower_bound" or 0.0;
         n_dense: usize = "leading_dense_block_count" or 0;
-        n_ff_exp: [usize] = "expert_feed_forward_length";
-        n_shared: usize = "expert_shared_count";
-        latent: usize = "expert_latent_length" or 0;
-        let n_latent = if latent > 0 { latent } else { n_embd };
         block: usize = "attn_res.block_size";
         squash: f32 = "activation.situ_beta";
         up_squash: f32 = "activation.situ_linear_beta";
@@ -42,20 +38,7 @@ arch_macros::arch! {
             if il < n_dense {
                 use gated_ffn;
             } else {
-                router:      linear  "ffn_gate_inp"     [n_embd -> n_expert];
-                use expert_routing;
-                probs_bias:  raw     "exp_probs_b.bias" [n_expert];
-                gate_exps:   experts "ffn_gate_exps"    [n_latent -> n_ff_exp; n_expert];
-                up_exps:     experts "ffn_up_exps"      [n_latent -> n_ff_exp; n_expert];
-                down_exps:   experts "ffn_down_exps"    [n_ff_exp -> n_latent; n_expert];
-                gate_shexp?: linear  "ffn_gate_shexp"   [n_embd -> n_ff_exp * max(n_shared, 1)];
-                up_shexp?:   linear  "ffn_up_shexp"     [n_embd -> n_ff_exp * max(n_shared, 1)];
-                down_shexp?: linear  "ffn_down_shexp"   [n_ff_exp * max(n_shared, 1) -> n_embd];
-                if latent > 0 {
-                    to_latent:    linear "ffn_routed_down" [n_embd -> n_latent];
-                    latent_norm?: vector "ffn_routed_norm" [n_latent];
-                    from_latent:  linear "ffn_routed_up"   [n_latent -> n_embd];
-                }
+                use latent_space_experts;
             }
         }
     }
@@ -64,25 +47,30 @@ arch_macros::arch! {
         sigmoid(gate) * (softcap(gate, squash) * if up_squash > 0.0 { softcap(up, up_squash) } else { up })
     }
 
+    // What the layer starts from: a choice among `x` and what the blocks before started with.
+    fn recalled(x, bank, score?, name?) {
+        rust!([n_embd, T] => { let w = b.present(&l.score, name); b.recall(bank, x, w, m.hp.eps) })
+    }
+
+    fn attended(h) {
+        let y = attend_latent(h);
+        if has(attn_gate) {
+            y *= sigmoid(attn_gate(h));
+        }
+        wo(y)
+    }
+
     graph {
         let x = token_embd[tokens];
         // What blocks of layers started with, beside each other: in truth [n_embd, blocks, T].
         let bank = x;
         for layer {
-            let h = if block > 0 && il > 0 {
-                rust!([n_embd, T] => { let w = b.present(&l.attn_score, "attn_res_score"); b.recall(bank, x, w, m.hp.eps) })
-            } else {
-                x
-            };
+            let h = if block > 0 && il > 0 { recalled(x, bank, score = attn_score, name = "attn_res_score") } else { x };
             let h = rms_norm(h, attn_norm, eps);
             let y = if is_recurrent {
                 wy(sigmoid(y_gate(h)) * remember(h, decays(h, heads(a, n_head_max), bound = min_decay)))
             } else {
-                let y = attend_latent(h);
-                if has(attn_gate) {
-                    y *= sigmoid(attn_gate(h));
-                }
-                wo(y)
+                attended(h)
             };
             if block > 0 && il % block == 0 {
                 bank = rust!([n_embd, T] => b.bank((il > 0).then_some(bank), x));
@@ -90,28 +78,9 @@ arch_macros::arch! {
             } else {
                 x += y;
             }
-            let h = if block > 0 {
-                rust!([n_embd, T] => { let w = b.present(&l.ffn_score, "ffn_res_score"); b.recall(bank, x, w, m.hp.eps) })
-            } else {
-                x
-            };
+            let h = if block > 0 { recalled(x, bank, score = ffn_score, name = "ffn_res_score") } else { x };
             let h = rms_norm(h, ffn_norm, eps);
-            if il < n_dense {
-                x += down(limited(gate(h), up(h)));
-            } else {
-                let z = if latent > 0 { to_latent(h) } else { rust!([n_latent, T] => h) };
-                let y = moe(z, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
-                            gating = gating, n_used = n_expert_used, norm_weights = norm_weights, scale = weights_scale,
-                            selection_bias = probs_bias, n_groups = n_group, n_groups_used = n_group_used,
-                            squash = squash, up_squash = up_squash);
-                if latent > 0 && has(latent_norm) {
-                    y = rms_norm(y, latent_norm, eps);
-                }
-                x += if latent > 0 { from_latent(y) } else { rust!([n_embd, T] => y) };
-                if has(gate_shexp) && has(up_shexp) && has(down_shexp) {
-                    x += down_shexp(limited(gate_shexp(h), up_shexp(h)));
-                }
-            }
+            x += if il < n_dense { down(limited(gate(h), up(h))) } else { latent_experts(h) };
         }
         if block > 0 {
             x = rust!([n_embd, T] => { let w = b.present(&m.w.output_score, "output_res_score"); b.recall(bank, x, w, m.hp.eps) });

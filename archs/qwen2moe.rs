@@ -16,10 +16,7 @@ arch_macros::arch! {
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
-            use self_attention;
-            use experts(width = n_ff_exp);
-            router_shexp: linear "ffn_gate_inp_shexp" [n_embd -> 1];
-            use shared_experts(width = n_ff_shexp);
+            use self_attention, experts(width = n_ff_exp), gated_shared_expert;
         }
     }
 
@@ -28,9 +25,7 @@ arch_macros::arch! {
         for layer {
             x += attend(rms_norm(x, attn_norm, eps));
             let h = rms_norm(x, ffn_norm, eps);
-            let shared = shared(h) * sigmoid(router_shexp(h));
-            let routed = routed(h, norm_weights = false);
-            x += routed + shared;
+            x += routed(h, norm_weights = false) + shared_and_gated(h);
         }
         output(rms_norm(x, output_norm, eps))
     }

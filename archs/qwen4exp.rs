@@ -6,7 +6,7 @@ arch_macros::arch! {
     like: "qwen35moe";
 
     hparams {
-        check n_expert > 0, "expert_count is above 0";
+        check n_expert > 0 && n_expert_used > 0, "expert_count and expert_used_count are above 0";
         n_stream: usize = "hyper_connection.count";
         n_low: usize = "hyper_connection.low_rank";
         check n_stream > 1 && n_stream <= 64 && n_low > 0, "hyper_connection.count is 2 to 64, and hyper_connection.low_rank above 0";
@@ -38,8 +38,8 @@ arch_macros::arch! {
         n_chosen: usize = "attention.indexer.top_k";
         index_heads: usize = "attention.indexer.head_count";
         index_dim: usize = "attention.indexer.key_length";
-        check block == 0 || block > 1 && n_chosen >= block && n_chosen % block == 0,
-              "attention.compress_ratios are above 1 and divide attention.indexer.top_k";
+        check block == 0 || block > 1 && block <= 256 && n_chosen >= block && n_chosen % block == 0,
+              "attention.compress_ratios are 2 to 256 and divide attention.indexer.top_k";
         check block == 0 || n_rot <= index_dim, "attention.indexer.key_length is at least rope.dimension_count";
     }
 

@@ -17,9 +17,10 @@ fragment! {
     }
 
     fn routed_as_said(x, scores = router(x), gate_up?, act = silu, selection_bias?, limit?, act_limit?, squash?, up_squash?,
-                      up_offset?) {
+                      up_offset?, ids?) {
         routed(x, scores = scores, gate_up = gate_up, act = act, gating = gating, norm_weights = norm_weights,
                scale = weights_scale, selection_bias = selection_bias, n_groups = n_group, n_groups_used = n_group_used,
-               limit = limit, act_limit = act_limit, squash = squash, up_squash = up_squash, up_offset = up_offset)
+               limit = limit, act_limit = act_limit, squash = squash, up_squash = up_squash, up_offset = up_offset,
+               ids = ids)
     }
 }

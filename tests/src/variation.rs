@@ -303,6 +303,8 @@ fn quarter_sizes(metadata: &mut Metadata) {
     let pairs: Vec<(String, Value)> = metadata.iter().map(|(k, v)| (k.to_owned(), v.clone())).collect();
     for (key, value) in pairs {
         let value = match value {
+            // -1: not said.
+            Value::U32(u32::MAX) => value,
             Value::U32(n) => Value::U32(quarter(n as usize) as u32),
             Value::Array(Array::String(s)) => Value::Array(Array::String(s.iter().take(quarter(s.len())).collect())),
             Value::Array(Array::F32(mut v)) => {

@@ -25,7 +25,7 @@ pub enum BuildError {
         tensor: String,
     },
     /// Cells of an earlier layer's choice, but none has chosen any.
-    #[error("{value}: no layer before has an indexer that selects cells")]
+    #[error("{value}: no layer before has an indexer that selects cells (key `attention.indexer.types`)")]
     NoSelection {
         /// The last named value before the error.
         value: String,

@@ -2,6 +2,7 @@
 
 use super::Builder;
 use super::attention::AttentionArgs;
+use super::error::{BuildError, MAX_ROUNDS};
 use crate::graph::{BlockRule, Blocks, TensorId, Window};
 
 impl Builder<'_> {
@@ -58,6 +59,11 @@ impl Builder<'_> {
     /// `x [c, T]` of each token and of the `n - 1` before it in its sequence, earliest first, which the layer stores: `[c, n, T]`. Where the
     /// sequence has no such position it is some other token's.
     pub fn last_tokens(&mut self, x: TensorId, n: usize) -> TensorId {
+        // What is done to each of them is a node of the graph.
+        if n > MAX_ROUNDS {
+            self.fail(BuildError::TooLong { rounds: n });
+            return x;
+        }
         let rows = self.heads(x, 1);
         let (rows, lists) = self.remember_keys(rows, Window::None);
         let ids = self.g.last_cells(n, lists);

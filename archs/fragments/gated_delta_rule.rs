@@ -1,0 +1,64 @@
+//! A gated delta rule behind a short convolution (Gated DeltaNet, arXiv 2412.06464), its output normalized by heads and gated.
+
+fragment! {
+    hparams {
+        d_conv: usize = "ssm.conv_kernel";
+        d_inner: usize = "ssm.inner_size";
+        d_state: usize = "ssm.state_size";
+        n_value: usize = "ssm.time_step_rank";
+        n_key: usize = "ssm.group_count";
+        let per_key = n_value / n_key;
+        check d_inner == d_state * n_value && n_value == n_key * per_key,
+              "ssm.inner_size is ssm.time_step_rank times ssm.state_size, and ssm.time_step_rank a multiple of ssm.group_count";
+        // Value heads stand next to each other that go with one key head; in later models they take turns.
+        let by_key = true;
+    }
+
+    tensors {
+        wqkv?:    linear "attn_qkv"    [n_embd -> n_key * d_state * (2 + per_key)];
+        wz?:      linear "attn_gate"   [n_embd -> n_key * d_state * per_key];
+        conv:     vector "ssm_conv1d"  [d_conv, n_key * d_state * (2 + per_key)];
+        dt_bias:  raw    "ssm_dt.bias" [n_key * per_key];
+        a:        raw    "ssm_a"       [n_key * per_key];
+        ssm_norm: vector "ssm_norm"    [d_state];
+        ssm_out:  linear "ssm_out"     [n_key * d_state * per_key -> n_embd];
+        if by_key {
+            // Of older files, in place of the first two.
+            wqkvz?:     linear "ssm_in" [n_embd -> n_key * (d_state * (2 + 2 * per_key))];
+            beta_alpha: linear "ssm_ba" [n_embd -> n_key * (2 * per_key)];
+        } else {
+            beta:  linear "ssm_beta"  [n_embd -> n_key * per_key];
+            alpha: linear "ssm_alpha" [n_embd -> n_key * per_key];
+        }
+    }
+
+    fn remember(h, act = silu) {
+        let qkvz = if has(wqkv) && has(wz) {
+            concat(wqkv(h), wz(h))
+        } else {
+            let all = rust!([n_key * (d_state * (2 + 2 * per_key)), T] => {
+                let w = b.present(&l.wqkvz, "attn_qkv` with `attn_gate`, or `ssm_in");
+                b.linear(w, h)
+            });
+            let all = heads(all, n_key);
+            let qk = concat(merge(all[..d_state]), merge(all[d_state..2 * d_state]));
+            let vz = all[2 * d_state..];
+            concat(qk, concat(merge(vz[..d_state * per_key]), merge(vz[d_state * per_key..])))
+        };
+        let qkv = silu(short_conv(qkvz[..n_key * d_state * (2 + per_key)], conv));
+        let q = rms_norm(heads(qkv[..n_key * d_state], n_key), eps / d_state) / sqrt(d_state);
+        let k = rms_norm(heads(qkv[n_key * d_state..2 * n_key * d_state], n_key), eps / d_state) / sqrt(d_state);
+        let v = heads(qkv[2 * n_key * d_state..], n_key * per_key);
+        let gates = if by_key {
+            let all = heads(beta_alpha(h), n_key);
+            concat(merge(all[..per_key]), merge(all[per_key..]))
+        } else {
+            concat(beta(h), alpha(h))
+        };
+        let decay = softplus(gates[n_key * per_key..] + dt_bias) * a;
+        let y = linear_attention(q, k, v, decay = heads(decay, n_key * per_key), delta = true, tiled = !by_key,
+                                 beta = heads(sigmoid(gates[..n_key * per_key]), n_key * per_key));
+        let z = heads(qkvz[n_key * d_state * (2 + per_key)..], n_key * per_key);
+        ssm_out(merge(act(z) * rms_norm(y, ssm_norm, eps)))
+    }
+}

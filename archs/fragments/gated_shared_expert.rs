@@ -1,0 +1,14 @@
+//! The expert that every token passes, behind a gate of one number.
+
+fragment! {
+    options(width = n_ff_shexp);
+
+    tensors {
+        router_shexp: linear "ffn_gate_inp_shexp" [n_embd -> 1];
+        use shared_experts(width = width);
+    }
+
+    fn shared_and_gated(x) {
+        shared(x) * sigmoid(router_shexp(x))
+    }
+}
