@@ -1,30 +1,15 @@
-//! Orion: the graph of Llama with biased LayerNorms in place of RMS norms.
+//! Orion: the graph of StarCoder2 with a gated feed-forward network and an output matrix of its own.
 
 arch_macros::arch! {
     name: "orion";
-    rope: neox;
-
-    hparams {
-        eps: f32 = "attention.layer_norm_epsilon";
-    }
+    like: "starcoder2";
 
     tensors {
-        use own_output(kind = norm);
+        output: linear [n_embd -> n_vocab];
 
         layer {
-            attn_norm, ffn_norm: norm [n_embd];
-            use self_attention;
             use gated_ffn;
         }
-    }
-
-    graph {
-        let x = token_embd[tokens];
-        for layer {
-            x += attend(layer_norm(x, attn_norm, eps));
-            x += ffn(layer_norm(x, ffn_norm, eps));
-        }
-        output(layer_norm(x, output_norm, eps))
     }
 
     test { n_embd: 256, n_head: 4, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }

@@ -15,21 +15,12 @@ arch_macros::arch! {
         output:   linear "output"          [n_embd -> n_vocab] or token_embd;
 
         layer dec "dec.blk" n_layer_dec {
-            attn_norm:  vector "attn_norm"       [n_embd];
-            rel_b?:     vector "attn_rel_b"      [n_head, n_buckets];
-            wq:         linear "attn_q"          [n_embd -> n_head * head_dim];
-            wk:         linear "attn_k"          [n_embd -> n_head_kv * head_dim];
-            wv:         linear "attn_v"          [n_embd -> n_head_kv * head_dim_v];
-            wo:         linear "attn_o"          [n_head * head_dim_v -> n_embd];
+            use relative_attention;
             cross_norm: vector "cross_attn_norm" [n_embd];
             cross_q:    linear "cross_attn_q"    [n_embd -> n_head * head_dim];
             cross_k:    linear "cross_attn_k"    [n_embd -> n_head_kv * head_dim];
             cross_v:    linear "cross_attn_v"    [n_embd -> n_head_kv * head_dim_v];
             cross_o:    linear "cross_attn_o"    [n_head * head_dim_v -> n_embd];
-            ffn_norm:   vector "ffn_norm"        [n_embd];
-            gate?:      linear "ffn_gate"        [n_embd -> n_ff];
-            up:         linear "ffn_up"          [n_embd -> n_ff];
-            down:       linear "ffn_down"        [n_ff -> n_embd];
             ignore "cross_attn_rel_b";
         }
     }

@@ -1,0 +1,26 @@
+//! The block that encoder and decoder of T5 have in common: attention with biases by relative position in place of scales, and a
+//! feed-forward network with a GELU gate or, without a gate in the file, with ReLU.
+
+fragment! {
+    tensors {
+        attn_norm, ffn_norm: vector [n_embd];
+        rel_b?: vector "attn_rel_b" [n_head, n_buckets];
+        wq:     linear "attn_q"     [n_embd -> n_head * head_dim];
+        wk:     linear "attn_k"     [n_embd -> n_head_kv * head_dim];
+        wv:     linear "attn_v"     [n_embd -> n_head_kv * head_dim_v];
+        wo:     linear "attn_o"     [n_head * head_dim_v -> n_embd];
+        gate?:  linear "ffn_gate"   [n_embd -> n_ff];
+        up:     linear "ffn_up"     [n_embd -> n_ff];
+        down:   linear "ffn_down"   [n_ff -> n_embd];
+    }
+
+    fn attend(h, bias) {
+        let q = heads(wq(h), n_head);
+        let k = heads(wk(h), n_head_kv);
+        wo(attention(q, k, heads(wv(h), n_head_kv), scale = 1.0, relative = bias))
+    }
+
+    fn ffn(h) {
+        if has(gate) { down(gelu(gate(h)) * up(h)) } else { down(relu(up(h))) }
+    }
+}
