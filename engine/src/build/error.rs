@@ -23,11 +23,11 @@ pub enum BuildError {
         value: String,
     },
     /// Rows of integers where numbers are needed.
-    #[error("{value}: tensor `{tensor}` holds integers")]
+    #[error("{value}: tensor `{tensor}.weight` holds integers")]
     Integers {
         /// The last named value before the error.
         value: String,
-        /// The tensor.
+        /// GGUF name without `.weight`.
         tensor: Name,
     },
     /// A tensor that files may lack is missing where the graph needs it.
