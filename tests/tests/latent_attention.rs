@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use engine::gguf::Value;
-use engine::model::Model;
+use engine::conformance::all_logits;
+use engine::gguf::{Gguf, GgufFile, GgufWriter, Value, seeded};
+use engine::model::{LoadParams, Model};
+use kernels::GgmlType;
 use tests::{context, decode_last, decode_one, exact, fixture, model, nmse, place_on, tokens};
 
 /// A model whose layers attend to `n_selected` cells; where `shared`, the second layer to those that the first one chose.
@@ -68,4 +70,64 @@ fn latent_keys_are_stored_once() {
     let m = model("deepseek2-moe");
     // Two layers of 96 cells with 512 + 64 floats, and no values.
     assert_eq!(context(&m, |_| {}).sizes().kv, 2 * 96 * 576 * size_of::<f32>());
+}
+
+/// A file with the projections of keys and values in one matrix: of each head the rows of keys, which are columns of the matrix that
+/// queries are multiplied with, and then those of values.
+fn joined(name: &str) -> Vec<u8> {
+    let header = Gguf::open_header(fixture(name).header).expect("the fixture is readable");
+    let whole = seeded::seeded_model(&header, 1).expect("the fixture can be filled");
+    let file = GgufFile::from_bytes("split.gguf", &whole).expect("a sound file");
+    let floats = |name: &str| -> Vec<f32> {
+        let info = file.tensor(name).expect("the tensor is there");
+        let bytes = file.tensor_data(info).as_chunks::<4>().0;
+        bytes.iter().map(|b| f32::from_le_bytes(*b)).collect()
+    };
+    let mut writer = GgufWriter::with_metadata(file.metadata().clone());
+    let mut add = |name: String, ne: &[usize], bytes: Vec<u8>| {
+        writer
+            .add_tensor(name, GgmlType::F32, ne, bytes)
+            .expect("a sound tensor");
+    };
+    for t in file.tensors() {
+        let Some(layer) = t.name.strip_suffix("attn_k_b.weight") else {
+            if !t.name.ends_with("attn_v_b.weight") {
+                add(t.name.clone(), t.shape(), file.tensor_data(t).to_vec());
+            }
+            continue;
+        };
+        let value = file.tensor(&format!("{layer}attn_v_b.weight")).expect("both are there");
+        let ([n_nope, rank, n_head, _], d_value) = (t.ne, value.ne[1]);
+        let (keys, values) = (floats(&t.name), floats(&value.name));
+        let mut rows: Vec<f32> = Vec::new();
+        for h in 0..n_head {
+            for i in 0..n_nope {
+                rows.extend(
+                    keys[h * rank * n_nope..][..rank * n_nope]
+                        .iter()
+                        .skip(i)
+                        .step_by(n_nope),
+                );
+            }
+            rows.extend(&values[h * d_value * rank..][..d_value * rank]);
+        }
+        let bytes = rows.iter().flat_map(|x| x.to_le_bytes()).collect();
+        add(
+            format!("{layer}attn_kv_b.weight"),
+            &[rank, n_head * (n_nope + d_value)],
+            bytes,
+        );
+    }
+    writer.to_bytes().expect("a sound file")
+}
+
+#[test]
+fn keys_and_values_of_heads_say_the_same_as_latent_ones() {
+    for name in ["kimi-linear-moe", "bailingmoe3-moe"] {
+        let file = GgufFile::from_bytes("joined.gguf", &joined(name)).expect("a sound file");
+        let heads = Model::from_file(file, archs::ALL, &LoadParams::default()).expect("the model loads");
+        let of = |m: Arc<Model>| all_logits(m, &tokens(name)[..40], &exact().context).expect("it computes");
+        let (latent, heads) = (of(model(name)), of(Arc::new(heads)));
+        assert!(nmse(&latent, &heads) < 1e-9, "{name}: {:.3e}", nmse(&latent, &heads));
+    }
 }

@@ -257,7 +257,11 @@ fn weights(arch: &Arch, t: &Ident) -> TokenStream {
     };
     let early = |o: &Tensor| {
         let (name, call) = (&o.name, declare(arch, o, t));
-        quote!(let #name = #call;)
+        let decides = o.optional.then(|| {
+            let gguf = &o.gguf;
+            quote!(#t.decides(#gguf, #name.is_some());)
+        });
+        quote!(let #name = #call; #decides)
     };
     let field = |o: &Tensor| {
         let name = &o.name;

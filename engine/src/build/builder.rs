@@ -101,6 +101,8 @@ pub struct Builder<'a> {
     pub(super) n_states: usize,
     /// Rounds of all loops so far.
     n_rounds: usize,
+    /// A table of integers whose rows were read and have not yet been taken for numbers of experts.
+    pub(super) int_rows: Option<Name>,
     last_name: Name,
     error: Option<BuildError>,
 }
@@ -168,6 +170,7 @@ impl<'a> Builder<'a> {
             layer: None,
             n_attention: 0,
             selection: None,
+            int_rows: None,
             n_states: 0,
             n_rounds: 0,
             last_name: Name::default(),
@@ -256,6 +259,9 @@ impl<'a> Builder<'a> {
         let (rows, tokens) = (self.leaf(table.0), self.tokens());
         let x = self.g.get_rows(rows, tokens);
         let x = self.ok(x, tokens);
+        if self.g.tensor(x).ty == GgmlType::I32 {
+            self.int_rows = Some(self.weights[table.0.0 as usize].name);
+        }
         self.adapt_rows(table.0, tokens, x)
     }
 
@@ -624,7 +630,10 @@ impl<'a> Builder<'a> {
     pub(super) fn ok(&mut self, node: Result<TensorId, ShapeError>, instead: TensorId) -> TensorId {
         node.unwrap_or_else(|source| {
             let value = self.last_name.to_string();
-            self.fail(BuildError::Shape { value, source });
+            self.fail(match self.int_rows {
+                Some(tensor) => BuildError::Integers { value, tensor },
+                None => BuildError::Shape { value, source },
+            });
             instead
         })
     }
@@ -642,6 +651,11 @@ impl<'a> Builder<'a> {
     pub(super) fn fail_no_keys(&mut self, layer: usize) {
         let value = self.last_name.to_string();
         self.fail(BuildError::NoKeys { value, layer });
+    }
+
+    pub(super) fn fail_none_used(&mut self) {
+        let value = self.last_name.to_string();
+        self.fail(BuildError::NoneUsed { value });
     }
 
     pub(super) fn fail_no_selection(&mut self) {

@@ -16,6 +16,20 @@ pub enum BuildError {
         /// What does not fit.
         source: ShapeError,
     },
+    /// Experts of which none is to be used.
+    #[error("{value}: expert_used_count is 0 in a layer of experts")]
+    NoneUsed {
+        /// The last named value before the error.
+        value: String,
+    },
+    /// Rows of integers where numbers are needed.
+    #[error("{value}: tensor `{tensor}.weight` holds integers")]
+    Integers {
+        /// The last named value before the error.
+        value: String,
+        /// GGUF name without `.weight`.
+        tensor: Name,
+    },
     /// A tensor that files may lack is missing where the graph needs it.
     #[error("{value}: tensor `{tensor}` is missing, which is needed here")]
     Absent {

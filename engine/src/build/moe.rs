@@ -96,6 +96,13 @@ impl Builder<'_> {
     /// Each token `x [n_embd, T]` goes through its `n_used` best experts; their results are weighted and added up.
     pub fn moe(&mut self, x: TensorId, args: MoeArgs) -> TensorId {
         let [n_embd, n_tokens, ..] = self.g.tensor(x).ne;
+        if args.n_used == 0 {
+            self.fail_none_used();
+            return x;
+        }
+        if args.ids.is_some() {
+            self.int_rows = None;
+        }
         let (ids, weights) = self.route(&args, n_tokens);
         let x3 = self.g.reshape(x, [n_embd, 1, n_tokens, 1]);
         let mut x3 = self.ok(x3, x);

@@ -10,7 +10,7 @@ use crate::graph::{BufferId, Graph, Home, Name};
 use crate::vocab::{Token, Vocab};
 
 use super::placement::{Needs, Placement, PlacementParams, PlacementSummary, RowPart};
-use super::upload::{Locked, check_values, upload};
+use super::upload::{Locked, check_types, check_values, upload};
 use super::{Architecture, Base, BuildGraph, Fingerprint, HparamReader, ModelError, Registered, TableRow, TensorTable};
 
 /// The part of loading that is reading where a file is not mapped.
@@ -118,6 +118,7 @@ impl Model {
         let (arch, prefix) = load_arch(set.metadata(), &path, archs, params.arch.as_deref())?;
         let (base, graph, rows) = declare(set.metadata(), TensorTable::of_set(&set), &path, arch, &prefix)?;
         let vocab = load_vocab(set.first().header(), &path)?;
+        check_types(&path, &rows)?;
         let needs = probe(arch, &base, graph.as_ref(), &rows, &path)?;
         let placement = Placement::new(&params.placement, &rows, base.n_layer(), &needs).map_err(|source| {
             ModelError::Placement {

@@ -117,6 +117,8 @@ pub enum TensorError {
         name: String,
         /// Shape in the file.
         found: Vec<usize>,
+        /// A tensor of the same layer that the file lacks and that this one would go with.
+        without: Option<String>,
     },
 }
 
@@ -131,11 +133,13 @@ impl fmt::Display for TensorError {
             TensorError::WrongShape { name, expected, found } => {
                 write!(f, "tensor `{name}` has shape {found:?}, expected {expected:?}")
             }
-            TensorError::Unexpected { name, found } => {
+            TensorError::Unexpected { name, found, without } => {
                 write!(
                     f,
                     "tensor `{name}` {found:?} is in the file but not in the architecture"
-                )
+                )?;
+                let Some(without) = without else { return Ok(()) };
+                write!(f, " where `{without}` is missing")
             }
         }
     }
@@ -160,6 +164,8 @@ pub struct TensorTable<'a> {
     layer: Option<u32>,
     /// The layer's fused tensors in the file's list, and how many of their rows projections took so far.
     fused: Vec<(usize, usize)>,
+    /// Absent tensors on which others depend, with the prefix of their layer.
+    lacking: Vec<(String, String)>,
     /// Names of tensors that go by either of two.
     other_names: Vec<(&'static str, &'static str)>,
     errors: Vec<TensorError>,
@@ -186,6 +192,7 @@ impl<'a> TensorTable<'a> {
             prefix: String::new(),
             layer: None,
             fused: Vec::new(),
+            lacking: Vec::new(),
             other_names: Vec::new(),
             errors: Vec::new(),
         }
@@ -230,6 +237,14 @@ impl<'a> TensorTable<'a> {
                 self.other_names.push((name, other));
                 name
             }
+        }
+    }
+
+    /// Notes whether a tensor is there on which others depend.
+    pub fn decides(&mut self, name: &'static str, is_there: bool) {
+        if !is_there {
+            let full = self.full_name(name, "");
+            self.lacking.push((self.prefix.clone(), full));
         }
     }
 
@@ -359,9 +374,11 @@ impl<'a> TensorTable<'a> {
         self.end_fused();
         for (i, (_, t)) in self.file.tensors.iter().enumerate() {
             if !self.used.contains(&i) && !self.is_ignored(&t.name) {
+                let mut lacking = self.lacking.iter().filter(|(prefix, _)| t.name.starts_with(prefix));
                 self.errors.push(TensorError::Unexpected {
                     name: t.name.clone(),
                     found: t.shape().to_vec(),
+                    without: lacking.next().map(|(_, name)| name.clone()),
                 });
             }
         }

@@ -20,17 +20,11 @@ use super::{Consumer, ModelError, TableRow};
 /// The weights as graphs see them, and the buffers they lie in; homes name buffers by position.
 type Uploaded = (Vec<WeightLeaf>, Vec<Arc<dyn Buffer>>);
 
-/// Places every row of the table and copies what cannot be used in place.
-pub(super) fn upload(
-    set: &GgufSet,
-    rows: &[TableRow],
-    placement: &Placement,
-    params: &LoadParams,
-) -> Result<Uploaded, ModelError> {
-    let path = set.first().path();
+/// An error if a row has a type that nothing computes with.
+pub(super) fn check_types(path: &Path, rows: &[TableRow]) -> Result<(), ModelError> {
     for row in rows {
-        // Rows may be of integers, as lists of experts are.
-        let ints = row.ty == kernels::GgmlType::I32 && row.consumer == Consumer::GetRows;
+        // Rows may be of integers in layers, as lists of experts are; tables outside of them are of embeddings.
+        let ints = row.ty == kernels::GgmlType::I32 && row.consumer == Consumer::GetRows && row.layer.is_some();
         if !ints && !kernels::can_dequantize(row.ty) {
             let (path, tensor) = (path.to_owned(), row.name.clone());
             return Err(ModelError::UnsupportedType {
@@ -40,6 +34,17 @@ pub(super) fn upload(
             });
         }
     }
+    Ok(())
+}
+
+/// Places every row of the table and copies what cannot be used in place.
+pub(super) fn upload(
+    set: &GgufSet,
+    rows: &[TableRow],
+    placement: &Placement,
+    params: &LoadParams,
+) -> Result<Uploaded, ModelError> {
+    let path = set.first().path();
     let mut layout = Layout::new(set, placement);
     let pieces: Vec<Vec<Piece>> = (0..rows.len()).map(|i| layout.place(set, rows, placement, i)).collect();
     let buffers = layout.allocate().map_err(|source| ModelError::Backend {
