@@ -68,6 +68,13 @@ impl Configuration {
             ne.iter_mut().for_each(|n| *n = quarter(*n));
         }
         quarter_sizes(&mut small.metadata);
+        // Heads may have become shorter than the part of them that is rotated, if that was below 64.
+        let (rotated, head) = ("rope.dimension_count", "attention.key_length");
+        if let (Some(n), Some(max)) = (small.number(rotated), small.number(head))
+            && n > max
+        {
+            small.metadata.insert(small.key(rotated), max as u32);
+        }
         if small.settle() { small } else { self }
     }
 

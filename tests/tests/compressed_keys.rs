@@ -175,7 +175,7 @@ fn experts_that_a_table_names_must_be_there() {
     let mut bytes = c.file(true);
     let header = Gguf::parse_header(&bytes).expect("a sound file");
     let table = header.tensors().iter().find(|t| t.name.ends_with(EXPERTS_OF_TOKENS));
-    let start = header.data_offset() + table.expect("the first layers have one").offset as usize;
+    let start = header.data_offset() + table.expect("the first layers have one").offset;
     bytes[start..start + 4].copy_from_slice(&4i32.to_le_bytes());
     let m = load(&bytes, &LoadParams::default());
     let mut ctx = long(&m);

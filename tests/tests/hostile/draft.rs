@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engine::context::{Batch, Context, ContextParams};
@@ -123,8 +123,6 @@ pub fn outcome(what: &str, bytes: &[u8]) -> Outcome {
 
 /// As [`outcome`], with a context of `n_ctx` cells.
 pub fn outcome_with(what: &str, bytes: &[u8], n_ctx: usize) -> Outcome {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _measuring = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     load_on_this_thread();
     let (before, start) = (LIVE.get(), Instant::now());
     PEAK.set(before);
