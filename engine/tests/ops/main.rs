@@ -1,5 +1,6 @@
 //! Every op as a value, computed by every device and compared with the reference.
 
+mod attention;
 mod case;
 mod cases;
 mod exec;
@@ -91,6 +92,9 @@ suites! { cases:
     copies
     reductions
     recurrences
+}
+
+suites! { attention:
     attention
     attention_of_all_types
     attention_windows

@@ -3,8 +3,8 @@
 use engine::graph::{Attention, BlockRule, Blocks, Op};
 use kernels::GgmlType::{F16, F32, Q8_0};
 
+use crate::attention::{PLAIN, Scene, attend, crowd, one_sequence, qkv};
 use crate::case::{Case, Operand, floats, i32s, i64s};
-use crate::cases::{PLAIN, Scene, attend, crowd, one_sequence, qkv};
 use crate::exec::Random;
 
 fn lists(scene: Scene) -> [Operand; 4] {

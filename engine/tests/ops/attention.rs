@@ -1,0 +1,253 @@
+//! Cases of attention: caches of one and of several sequences, windows, biases, compressed keys.
+
+use engine::graph::{Attention, Buckets, Op, Window};
+use kernels::GgmlType;
+use kernels::GgmlType::{BF16, F16, F32, Q4_0, Q8_0};
+
+use crate::case::{Case, Operand, floats, floats_in, i32s, i64s, weights};
+use crate::exec::Random;
+
+/// The state of a cache and the queries that look at it.
+pub struct Scene {
+    pub cell_pos: Vec<i64>,
+    pub cell_seqs: Vec<i64>,
+    pub query_pos: Vec<i64>,
+    pub query_seq: Vec<i64>,
+}
+
+/// One sequence of `n_kv` cells in order, whose last `n_tokens` are being computed.
+pub fn one_sequence(n_kv: usize, n_tokens: usize) -> Scene {
+    let (n_kv, n_tokens) = (n_kv as i64, n_tokens as i64);
+    Scene {
+        cell_pos: (0..n_kv).collect(),
+        cell_seqs: vec![1; n_kv as usize],
+        query_pos: (n_kv - n_tokens..n_kv).collect(),
+        query_seq: vec![0; n_tokens as usize],
+    }
+}
+
+/// Cells of several sequences in disorder, some shared, some empty.
+pub fn crowd(n_kv: usize, n_tokens: usize) -> Scene {
+    let mut random = Random(7);
+    let mut below = |n: usize| random.below(n) as i64;
+    Scene {
+        cell_pos: (0..n_kv)
+            .map(|_| below(n_kv + n_kv / 4) - n_kv as i64 / 4)
+            .map(|p| p.max(-1))
+            .collect(),
+        cell_seqs: (0..n_kv).map(|_| 1 << below(3) | 1 << below(3) | i64::MIN).collect(),
+        query_pos: (0..n_tokens).map(|_| below(n_kv)).collect(),
+        query_seq: (0..n_tokens).map(|_| [0, 1, 2, 63][below(4) as usize]).collect(),
+    }
+}
+
+pub fn attend(p: Attention, q: Operand, k: Operand, v: Operand, scene: Scene) -> Case {
+    let operands = [
+        q,
+        k,
+        v,
+        i32s(scene.cell_pos),
+        i64s(scene.cell_seqs),
+        i32s(scene.query_pos),
+        i32s(scene.query_seq),
+    ];
+    Case::new(Op::Attention(p), &operands)
+}
+
+pub const PLAIN: Attention = Attention {
+    scale: 0.125,
+    softcap: 0.0,
+    max_bias: 0.0,
+    causal: true,
+    window: Window::None,
+    buckets: Buckets::None,
+    selects: false,
+    compressed_from: None,
+};
+
+/// Queries, keys and values as a cache stores them: `[d, heads, cells]` side by side.
+pub fn qkv(ty: GgmlType, d: [usize; 2], heads: [usize; 2], n_tokens: usize, n_kv: usize) -> [Operand; 3] {
+    let q = floats_in(-3.0, 3.0, [d[0], heads[0], n_tokens, 1]);
+    [
+        q,
+        weights(ty, [d[0], heads[1], n_kv, 1]),
+        weights(ty, [d[1], heads[1], n_kv, 1]),
+    ]
+}
+
+pub fn attention() -> Vec<Case> {
+    let mut all = Vec::new();
+    let heads = [[1, 1], [4, 4], [9, 3], [8, 1], [40, 1]];
+    for heads in heads {
+        for (n_tokens, n_kv) in [(1, 1), (1, 70), (5, 64), (33, 100), (70, 130)] {
+            let [q, k, v] = qkv(F32, [64, 64], heads, n_tokens, n_kv);
+            all.push(attend(
+                PLAIN,
+                q.clone(),
+                k.clone(),
+                v.clone(),
+                one_sequence(n_kv, n_tokens),
+            ));
+            all.push(attend(PLAIN, q, k, v, crowd(n_kv, n_tokens)));
+        }
+    }
+    for d in [[1, 1], [16, 48], [80, 80], [128, 64], [5, 3]] {
+        let [q, k, v] = qkv(F32, d, [4, 2], 3, 40);
+        all.push(attend(PLAIN, q, k, v, one_sequence(40, 3)));
+    }
+    let [q, k, v] = qkv(F32, [64, 64], [6, 3], 5, 100);
+    for p in [
+        Attention { softcap: 0.7, ..PLAIN },
+        Attention { max_bias: 8.0, ..PLAIN },
+        Attention {
+            softcap: 2.0,
+            max_bias: 4.0,
+            causal: false,
+            scale: 1.0,
+            ..PLAIN
+        },
+        Attention { causal: false, ..PLAIN },
+    ] {
+        all.push(attend(p, q.clone(), k.clone(), v.clone(), one_sequence(100, 5)));
+        let mut with_sinks = attend(p, q.clone(), k.clone(), v.clone(), crowd(100, 5));
+        with_sinks.operands.push(floats_in(-2.0, 2.0, [6, 1, 1, 1]));
+        all.push(with_sinks);
+        // Permuted queries; keys and values in the middle of wider rows.
+        let (q, k, v) = (q.clone().permuted([0, 2, 1, 3]), k.clone().part(1), v.clone().part(1));
+        all.push(attend(p, q, k, v, crowd(100, 5)));
+    }
+    all
+}
+
+/// Attention to single tokens within a window and to groups outside of it, with and without a selection of groups.
+pub fn compressed_attention() -> Vec<Case> {
+    let mut all = Vec::new();
+    for (n_tokens, n_kv, first) in [(1, 300, 40), (5, 100, 64), (33, 190, 130), (3, 20, 0), (3, 20, 20)] {
+        let [q, k, v] = qkv(F32, [64, 64], [6, 1], n_tokens, n_kv);
+        let mut random = Random(9);
+        let cells: Vec<_> = (0..6 * n_tokens)
+            .map(|_| random.below(n_kv - first + 2) as i64 - 1)
+            .collect();
+        let mut selection = i32s(cells);
+        selection.ne = [6, n_tokens, 1, 1];
+        for selects in [false, true] {
+            for window in [Window::Standard(5), Window::Chunked(8), Window::None] {
+                let p = Attention {
+                    window,
+                    selects,
+                    compressed_from: Some(first),
+                    ..PLAIN
+                };
+                let mut case = attend(p, q.clone(), k.clone(), v.clone(), crowd(n_kv, n_tokens));
+                case.operands.push(floats([6, 1, 1, 1]));
+                case.operands.extend(selects.then(|| selection.clone()));
+                all.push(case);
+            }
+        }
+    }
+    all
+}
+
+pub fn attention_of_all_types() -> Vec<Case> {
+    let mut all = Vec::new();
+    for ty in [F16, BF16, Q8_0, Q4_0] {
+        for (n_tokens, n_kv) in [(1, 65), (20, 90)] {
+            let [q, k, v] = qkv(ty, [64, 32], [6, 2], n_tokens, n_kv);
+            all.push(attend(
+                PLAIN,
+                q.clone(),
+                k.clone(),
+                v.clone(),
+                one_sequence(n_kv, n_tokens),
+            ));
+            all.push(attend(
+                PLAIN,
+                q,
+                k.permuted([0, 2, 1, 3]),
+                v.part(1),
+                crowd(n_kv, n_tokens),
+            ));
+        }
+        let [q, k, _] = qkv(ty, [32, 32], [4, 4], 3, 90);
+        let [_, _, v] = qkv(F32, [32, 32], [4, 4], 3, 90);
+        all.push(attend(PLAIN, q, k, v, crowd(90, 3)));
+    }
+    all
+}
+
+pub fn attention_windows() -> Vec<Case> {
+    let mut all = Vec::new();
+    let windows = [
+        Window::Standard(1),
+        Window::Standard(20),
+        Window::Standard(usize::MAX),
+        Window::Chunked(16),
+        Window::Chunked(1000),
+        Window::Symmetric(9),
+        Window::Symmetric(usize::MAX),
+    ];
+    for window in windows {
+        for causal in [true, false] {
+            let p = Attention {
+                window,
+                causal,
+                ..PLAIN
+            };
+            for n_tokens in [1, 90] {
+                let [q, k, v] = qkv(F32, [32, 32], [4, 2], n_tokens, 200);
+                all.push(attend(p, q.clone(), k.clone(), v.clone(), one_sequence(200, n_tokens)));
+                // At least one query sees something: the cell at its own position.
+                let mut scene = crowd(200, n_tokens);
+                scene.query_pos[0] = scene.cell_pos.iter().copied().max().unwrap();
+                scene.query_seq[0] = 63;
+                all.push(attend(p, q, k, v, scene));
+            }
+        }
+    }
+    all
+}
+
+pub fn attention_by_relative_position() -> Vec<Case> {
+    let mut all = Vec::new();
+    for buckets in [Buckets::Past, Buckets::Around] {
+        for (n_buckets, causal) in [(2, false), (7, true), (8, false), (32, true), (32, false), (255, false)] {
+            let p = Attention {
+                buckets,
+                causal,
+                ..PLAIN
+            };
+            for (n_tokens, n_kv) in [(1, 300), (40, 200)] {
+                let table = || floats_in(-2.0, 2.0, [4, n_buckets, 1, 1]);
+                let [q, k, v] = qkv(F32, [32, 32], [4, 2], n_tokens, n_kv);
+                let mut case = attend(p, q.clone(), k.clone(), v.clone(), one_sequence(n_kv, n_tokens));
+                case.operands.push(table());
+                all.push(case);
+                let mut with_sinks = attend(p, q, k, v, crowd(n_kv, n_tokens));
+                with_sinks.operands.push(table());
+                with_sinks.operands.push(floats_in(-2.0, 2.0, [4, 1, 1, 1]));
+                all.push(with_sinks);
+            }
+        }
+    }
+    all
+}
+
+pub fn attention_of_many_cells() -> Vec<Case> {
+    let mut all = Vec::new();
+    for (heads, n_tokens, n_kv) in [([3, 1], 1, 1000), ([4, 2], 2, 777), ([2, 2], 1, 4096), ([1, 1], 1, 513)] {
+        for ty in [F32, F16] {
+            let [q, k, v] = qkv(ty, [32, 32], heads, n_tokens, n_kv);
+            all.push(attend(
+                PLAIN,
+                q.clone(),
+                k.clone(),
+                v.clone(),
+                one_sequence(n_kv, n_tokens),
+            ));
+            let mut with_sinks = attend(PLAIN, q, k, v, crowd(n_kv, n_tokens));
+            with_sinks.operands.push(floats_in(-2.0, 2.0, [heads[0], 1, 1, 1]));
+            all.push(with_sinks);
+        }
+    }
+    all
+}
