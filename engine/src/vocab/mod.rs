@@ -30,6 +30,7 @@ mod pre;
 mod prefixes;
 mod rwkv;
 mod source;
+mod roles;
 mod special;
 mod spm;
 mod tokens;
@@ -44,7 +45,7 @@ mod tests;
 pub use attr::TokenAttr;
 pub use error::{VocabError, VocabWarning};
 pub use source::VocabSource;
-pub use special::Special;
+pub use roles::Special;
 pub use utf8::Utf8Stream;
 
 use bpe::Bpe;
@@ -446,7 +447,7 @@ impl Vocab {
 
     /// All roles that have a token.
     pub fn special_tokens(&self) -> impl Iterator<Item = (Special, Token)> {
-        special::SPECIALS
+        roles::SPECIALS
             .iter()
             .filter_map(|row| Some((row.special, self.special(row.special)?)))
     }
