@@ -28,9 +28,9 @@ mod merge;
 mod partition;
 mod pre;
 mod prefixes;
+mod roles;
 mod rwkv;
 mod source;
-mod roles;
 mod special;
 mod spm;
 mod tokens;
@@ -44,8 +44,8 @@ mod tests;
 
 pub use attr::TokenAttr;
 pub use error::{VocabError, VocabWarning};
-pub use source::VocabSource;
 pub use roles::Special;
+pub use source::VocabSource;
 pub use utf8::Utf8Stream;
 
 use bpe::Bpe;
