@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use engine::context::{Batch, Context, ContextParams, MemoryError, SeqSet, StateError};
-use engine::model::{LoadParams, Model};
+use engine::model::Model;
 use engine::vocab::Token;
 use kernels::GgmlType;
-use tests::{decode_last, decode_one, exact, fixture, model, nmse, tokens};
+use tests::{decode_last, decode_one, exact, fixture, model, nmse, published, tokens};
 
 const NAMES: [&str; 6] = [
     "llama-dense",
