@@ -1,9 +1,7 @@
 //! A layer on the CPU backend gives one result, however the threads that share the work are scheduled.
 
-mod layer;
-
+use crate::layer::{layer, result};
 use engine::backend::{BackendParams, device};
-use layer::{layer, result};
 
 /// Many times over, since what is tested is that no thread is ever too early.
 #[test]

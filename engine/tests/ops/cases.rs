@@ -4,7 +4,7 @@ use engine::graph::{NO_ROW, NgramHash, Op, Recurrence, Rope, RopeKind, Unary};
 use kernels::GgmlType;
 use kernels::GgmlType::{BF16, F16, F32, Q4_0, Q8_0};
 
-use crate::case::{Case, Data, Operand, floats, floats_in, i32s, i64s, ids, weights};
+use super::case::{Case, Data, Operand, floats, floats_in, i32s, i64s, ids, weights};
 
 fn readable_types() -> impl Iterator<Item = GgmlType> {
     GgmlType::ALL.iter().copied().filter(|&ty| kernels::can_dequantize(ty))
