@@ -592,7 +592,12 @@ fn what_does_not_fit_is_refused_by_name() {
     ] {
         assert!(all.contains(part), "{all}\nexpected {part}");
     }
+}
 
+#[test]
+fn adapters_of_other_models_and_scales_that_are_no_numbers_are_refused() {
+    let file = File::of("llama-dense");
+    let m = file.model(&exact().load);
     let mut pairs = factors(&file, &DENSE[1..2], 4, 1);
     let bytes = adapter_file("llama", &mut pairs, GgmlType::F32);
     let other = lora(&bytes, &file.model(&exact().load)).unwrap();

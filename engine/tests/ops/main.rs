@@ -84,6 +84,9 @@ suites! { cases:
     norms
     softmax
     rope
+    rope_scaling
+    rope_sections
+    attention_temperature
     matrix_products
     matrix_products_of_all_types
     matrix_products_by_expert
