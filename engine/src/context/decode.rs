@@ -449,7 +449,7 @@ impl Context {
     pub(super) fn set_inputs(&mut self, tokens: &[BatchToken], whole: bool) -> Result<(), DecodeError> {
         let (inputs, graph, sched) = (&self.graph.inputs, &self.graph.graph, &mut self.sched);
         let Staging { i32s, i64s } = &mut self.staging;
-        let mut write = |id: Option<TensorId>, values: &mut dyn Iterator<Item = i32>| match id {
+        let mut write = |sched: &mut Scheduler, id: Option<TensorId>, values: &mut dyn Iterator<Item = i32>| match id {
             None => Ok(()),
             Some(id) => {
                 i32s.clear();
@@ -457,19 +457,24 @@ impl Context {
                 sched.set_input(graph, id, bytemuck::cast_slice(i32s))
             }
         };
-        write(inputs.tokens, &mut tokens.iter().map(|t| t.token as i32))?;
-        write(inputs.positions, &mut tokens.iter().map(|t| t.pos))?;
-        write(inputs.axes, &mut along_axes(tokens.iter().map(|t| t.pos)))?;
+        write(sched, inputs.tokens, &mut tokens.iter().map(|t| t.token as i32))?;
+        write(sched, inputs.positions, &mut tokens.iter().map(|t| t.pos))?;
+        write(sched, inputs.axes, &mut along_axes(tokens.iter().map(|t| t.pos)))?;
         write(
+            sched,
             inputs.sequences,
             &mut tokens.iter().map(|t| t.seqs.first().unwrap_or(0) as i32),
         )?;
         if self.pooled.n_rows().is_some() {
-            write(inputs.out_ids, &mut self.pooled.tokens().iter().map(|&i| i as i32))?;
+            write(
+                sched,
+                inputs.out_ids,
+                &mut self.pooled.tokens().iter().map(|&i| i as i32),
+            )?;
         } else {
             let wanted = tokens.iter().enumerate().filter(|(_, t)| t.output);
             let none = tokens.iter().all(|t| !t.output).then_some(tokens.len() as i32 - 1);
-            write(inputs.out_ids, &mut wanted.map(|(i, _)| i as i32).chain(none))?;
+            write(sched, inputs.out_ids, &mut wanted.map(|(i, _)| i as i32).chain(none))?;
         }
         if let Some(id) = inputs.shares {
             sched.set_input(graph, id, bytemuck::cast_slice(self.pooled.shares(tokens)))?;
@@ -477,12 +482,12 @@ impl Context {
         for (k, &scales) in inputs.adapter_scales.iter().enumerate() {
             // As bits: the type does not matter to a copy.
             let scale = |t: &BatchToken| self.adapters.scale(k, t.seqs).to_bits() as i32;
-            write(scales, &mut tokens.iter().map(scale))?;
+            write(sched, scales, &mut tokens.iter().map(scale))?;
         }
         if whole {
             // The cells that attention sees are the tokens themselves.
             for pool in &inputs.pools {
-                write(pool.positions, &mut tokens.iter().map(|t| t.pos))?;
+                write(sched, pool.positions, &mut tokens.iter().map(|t| t.pos))?;
                 if let Some(id) = pool.sequences {
                     i64s.clear();
                     i64s.extend(tokens.iter().map(|t| t.seqs.0 as i64));

@@ -67,8 +67,8 @@ impl Encoded {
     }
 
     /// Fills the inputs of a graph that attends to the rows.
-    pub fn set_inputs(&self, inputs: &EncodedInputs, graph: &Graph, sched: &Scheduler) -> Result<(), SchedError> {
-        let set = |id: Option<TensorId>, bytes: &[u8]| id.map_or(Ok(()), |id| sched.set_input(graph, id, bytes));
+    pub fn set_inputs(&self, inputs: &EncodedInputs, graph: &Graph, sched: &mut Scheduler) -> Result<(), SchedError> {
+        let mut set = |id: Option<TensorId>, bytes: &[u8]| id.map_or(Ok(()), |id| sched.set_input(graph, id, bytes));
         set(inputs.rows, bytemuck::cast_slice(&self.rows))?;
         set(inputs.positions, bytemuck::cast_slice(&self.positions))?;
         set(inputs.sequences, bytemuck::cast_slice(&self.seqs))
