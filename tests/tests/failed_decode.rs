@@ -67,7 +67,10 @@ fn next(tokens: &[u32]) -> Batch {
 }
 
 fn logits(ctx: &Context) -> Vec<f32> {
-    (0..N_BATCH).flat_map(|i| ctx.logits(i).expect("it has output")).copied().collect()
+    (0..N_BATCH)
+        .flat_map(|i| ctx.logits(i).expect("it has output"))
+        .copied()
+        .collect()
 }
 
 fn fail(ctx: &mut Context, batch: &Batch, failure: Failure) -> DecodeError {
@@ -107,7 +110,8 @@ fn goes_on_after_failures(name: &str) {
             );
             assert_eq!(ctx.n_past(0), HELD, "{name}: {failure:?}");
             assert!(ctx.n_used() <= n_used, "{name}: {failure:?}");
-            ctx.decode(&batch).unwrap_or_else(|e| panic!("{name}: {failure:?}: {e}"));
+            ctx.decode(&batch)
+                .unwrap_or_else(|e| panic!("{name}: {failure:?}: {e}"));
             assert!(logits(&ctx) == expected, "{name}: {failure:?} changes what follows");
         }
     }
