@@ -9,7 +9,7 @@ use tests::{context, encode, model, tokens};
 /// Tokens that are held before those that are compared.
 const HELD: usize = 1000;
 /// Tokens whose logits are compared.
-const COMPARED: usize = 24;
+const COMPARED: usize = 16;
 
 fn context_on(model: &Arc<Model>, n_threads: usize, n_ubatch: usize) -> Context {
     context(model, |p| {
@@ -63,15 +63,8 @@ fn same_on_all_numbers_of_threads(name: &str) {
 
 #[test]
 fn logits_do_not_depend_on_the_number_of_threads() {
-    // Few key heads, windows, values within keys, groups of tokens, recurrences, choices of cells.
-    for name in [
-        "llama-dense",
-        "gpt-oss-moe",
-        "deepseek2-moe",
-        "deepseek4-moe",
-        "qwen3next-moe",
-        "minimax-m3-moe",
-    ] {
+    // Few key heads; windows and sinks; groups of tokens and values within keys.
+    for name in ["llama-dense", "gpt-oss-moe", "deepseek4-moe"] {
         same_on_all_numbers_of_threads(name);
     }
 }
