@@ -8,6 +8,7 @@ mod compressed_keys;
 mod conformance;
 mod devices;
 mod embeddings;
+mod failed_decode;
 mod kv_memory;
 mod latent_attention;
 mod next_token_layers;
@@ -17,6 +18,7 @@ mod recurrent_memory;
 mod selections;
 mod state;
 mod tables;
+mod threads;
 mod tidy;
 mod variations;
 

@@ -110,8 +110,6 @@ const LONG_FUNCTIONS: &[(&str, &str)] = &[
     ("engine/tests/layer/mod.rs", "layer"),
     // A row for each op.
     ("engine/src/backend/rules.rs", "check"),
-    // An input for each kind of operand.
-    ("engine/src/context/decode.rs", "set_inputs"),
     // A case for each kind of expression, section or item.
     ("lang/src/check/decl.rs", "arch"),
     ("lang/src/check/expr.rs", "name"),
