@@ -84,6 +84,7 @@ impl GraphRunner {
             for &params in sizes {
                 place.build(source, params)?;
                 self.sched.reserve(&mut place.graph)?;
+                self.sched.alloc_graph(&mut place.graph)?;
             }
             place.forget();
         }
