@@ -1,8 +1,6 @@
 //! What runs graphs: the scheduler with its backends and buffers, the built graphs, and the way of inputs and results.
 
-use std::sync::Arc;
-
-use crate::backend::{BackendParams, Buffer, MemoryMap, Usage};
+use crate::backend::{BackendParams, Held, MemoryMap, Usage};
 use crate::build::BuildParams;
 use crate::graph::{BufferId, Graph, TensorId};
 use crate::model::Model;
@@ -49,16 +47,11 @@ impl GraphRunner {
     }
 
     /// Makes a buffer known, so that graphs can use it.
-    pub fn register_buffer(&mut self, buffer: Arc<dyn Buffer>, usage: Usage) -> BufferId {
+    pub fn register_buffer(&mut self, buffer: impl Into<Held>, usage: Usage) -> BufferId {
         self.sched.register_buffer(buffer, usage)
     }
 
-    /// Every buffer that graphs use.
-    pub fn buffers(&self) -> &MemoryMap {
-        &self.sched.memory
-    }
-
-    /// The same, for changing them while nothing is [under way](GraphRunner::synchronize).
+    /// Every buffer that graphs use, for changing them while nothing is [under way](GraphRunner::synchronize).
     pub fn buffers_mut(&mut self) -> &mut MemoryMap {
         &mut self.sched.memory
     }
@@ -108,7 +101,7 @@ impl GraphRunner {
         let BuiltGraph { graph, inputs, .. } = self.graphs.current();
         self.sched.set_threads(n_threads);
         let mut writer = InputWriter {
-            sched: &self.sched,
+            sched: &mut self.sched,
             graph,
             staging: &mut self.staging,
         };

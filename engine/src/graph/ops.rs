@@ -6,7 +6,9 @@
 use kernels::GgmlType;
 
 use super::NgramHash;
-use super::{Attention, Buckets, Graph, Name, Op, Recurrence, Rope, Tensor, TensorId, Unary, contiguous_strides};
+use super::{
+    Attention, Buckets, Graph, MAX_SRC, Name, Op, Recurrence, Rope, Tensor, TensorId, Unary, contiguous_strides,
+};
 
 /// Operands that do not fit an op.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
