@@ -6,7 +6,7 @@
 //!
 //! ```ebnf
 //! fragment  = { options | "hparams" "{" { hparam } "}" | "tensors" "{" { tensor | group } "}" | function } ;
-//! function  = "fn" IDENT "(" [ IDENT { "," IDENT } ] { "," option } ")" "{" { stmt } EXPR "}" ;
+//! function  = "fn" IDENT "(" [ IDENT { "," IDENT } ] { "," option } [ "," ".." ] ")" "{" { stmt } EXPR "}" ;
 //! options   = "options" "(" option { "," option } ")" ";" ;
 //! option    = IDENT "=" EXPR | IDENT "?" ;
 //! ```
@@ -15,7 +15,7 @@
 //! under the name of one of the fragment's takes that one's place, and so does one of a fragment beside the `use` of another.
 //!
 //! An option is replaced by its argument, or by what stands after `=`, wherever its name stands, except before a `=`, where a
-//! name is that of an argument. `name?` may be left out, and then `…, key = name` is left out as well.
+//! name is that of an argument. `name?` may be left out, and then `…, key = name` or `or name` is left out as well.
 
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::ToTokens;
@@ -65,6 +65,7 @@ pub fn expand(decl: &mut Decl, library: &dyn Library, errors: &mut Errors) {
         .into_iter()
         .partition(|item| matches!(item, HparamItem::Without(_)));
     decl.hparams = removals;
+    decl.given_hparams = not_own(&expander.hparams, &own);
     decl.hparams
         .extend(merge_hparams(expander.hparams, own, expander.errors));
     // Functions of the declaration itself go before those of the same name in a fragment.
@@ -72,6 +73,13 @@ pub fn expand(decl: &mut Decl, library: &dyn Library, errors: &mut Errors) {
     let own: Vec<String> = decl.functions.iter().map(|f| f.name.to_string()).collect();
     decl.functions
         .extend(added.filter(|f| !own.iter().any(|n| f.name == n)));
+}
+
+/// Names of given hyper-parameters that are not the declaration's own.
+fn not_own(given: &[HparamItem], own: &[HparamItem]) -> Vec<String> {
+    let is_own = |name: &&Ident| own.iter().any(|item| item.name() == Some(name));
+    let names = given.iter().filter_map(HparamItem::name).filter(|n| !is_own(n));
+    names.map(Ident::to_string).collect()
 }
 
 struct Expander<'a> {
@@ -253,7 +261,7 @@ fn read(text: &str, at: Span) -> syn::Result<Fragment> {
                 "options" => {
                     let content;
                     parenthesized!(content in input);
-                    let (required, options) = parameters(&content)?;
+                    let Parameters { required, options, .. } = parameters(&content)?;
                     let required = required.into_iter().map(|name| Opt { name, default: None });
                     fragment.options = required.chain(options).collect();
                     input.parse::<Token![;]>()?;
@@ -274,28 +282,44 @@ fn read(text: &str, at: Span) -> syn::Result<Fragment> {
     parser.parse2(placed_at(tokens, at))
 }
 
-/// `fn name(x, width = n_ff, scale?) { … }`
+/// `fn name(x, width = n_ff, scale?, ..) { … }`
 pub fn function(input: ParseStream<'_>) -> syn::Result<Function> {
     input.parse::<Token![fn]>()?;
     let name = input.parse()?;
     let content;
     parenthesized!(content in input);
-    let (params, options) = parameters(&content)?;
+    let parameters = parameters(&content)?;
     let content;
     braced!(content in input);
     Ok(Function {
         name,
-        params,
-        options,
+        params: parameters.required,
+        options: parameters.options,
+        forwards: parameters.forwards,
         body: content.parse()?,
         inherited: false,
     })
 }
 
-/// Names without a default, then options.
-fn parameters(input: ParseStream<'_>) -> syn::Result<(Vec<Ident>, Vec<Opt>)> {
-    let (mut params, mut options) = (Vec::new(), Vec::new());
+/// What stands in the parentheses of a function or of `options`.
+#[derive(Default)]
+struct Parameters {
+    /// Names without a default.
+    required: Vec<Ident>,
+    options: Vec<Opt>,
+    /// `..` at the end.
+    forwards: bool,
+}
+
+fn parameters(input: ParseStream<'_>) -> syn::Result<Parameters> {
+    let mut all = Parameters::default();
+    let Parameters { required, options, .. } = &mut all;
     while !input.is_empty() {
+        if input.peek(Token![..]) {
+            input.parse::<Token![..]>()?;
+            all.forwards = true;
+            break;
+        }
         let name: Ident = input.parse()?;
         if input.peek(Token![?]) {
             input.parse::<Token![?]>()?;
@@ -305,7 +329,7 @@ fn parameters(input: ParseStream<'_>) -> syn::Result<(Vec<Ident>, Vec<Opt>)> {
             let default = Some(input.parse::<Expr>()?.to_token_stream());
             options.push(Opt { name, default });
         } else if options.is_empty() {
-            params.push(name);
+            required.push(name);
         } else {
             let message = format!("`{name}` stands behind options: give it a default, or move it to the front");
             return Err(syn::Error::new(name.span(), message));
@@ -314,7 +338,7 @@ fn parameters(input: ParseStream<'_>) -> syn::Result<(Vec<Ident>, Vec<Opt>)> {
             input.parse::<Token![,]>()?;
         }
     }
-    Ok((params, options))
+    Ok(all)
 }
 
 /// What stands for each option; `None` for one that is left out.
@@ -348,7 +372,8 @@ pub fn bind(callee: &str, options: &[Opt], args: &[(Ident, TokenStream)], errors
 pub fn substitute(tokens: TokenStream, given: &Given) -> TokenStream {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let is = |i: usize, c: char| matches!(tokens.get(i), Some(TokenTree::Punct(p)) if p.as_char() == c);
-    let is_key = |i: usize| is(i + 1, '=') && !is(i + 2, '=');
+    // `name: type = …` has no key.
+    let is_key = |i: usize| is(i + 1, '=') && !is(i + 2, '=') && !(i > 0 && is(i - 1, ':'));
     let mut out: Vec<TokenTree> = Vec::new();
     let mut i = 0;
     while i < tokens.len() {
@@ -360,7 +385,10 @@ pub fn substitute(tokens: TokenStream, given: &Given) -> TokenStream {
             }
             TokenTree::Ident(name) if !is_key(i) => match given.iter().find(|(n, _)| name == n) {
                 Some((_, Some(value))) => out.extend(operand(value.clone(), name.span())),
-                // `, key = name` goes as a whole; a name that stands elsewhere stays, and is unknown to the checker.
+                // `or name` and `, key = name` go as a whole; a name that stands elsewhere stays, and is unknown to the checker.
+                Some((_, None)) if matches!(out.last(), Some(TokenTree::Ident(word)) if word == "or") => {
+                    out.pop();
+                }
                 Some((_, None)) if matches!(&out[..], [.., TokenTree::Ident(_), TokenTree::Punct(p)] if p.as_char() == '=') =>
                 {
                     out.truncate(out.len() - 2);
