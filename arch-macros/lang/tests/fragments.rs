@@ -383,16 +383,28 @@ fn calls(tensors: &str, graph: &str) -> String {
 /// `..` hands options on to the calls that take them, through functions, but for those that a call names itself.
 #[test]
 fn options_are_passed_on() {
-    let text = calls("use attention;", "x += attend(h, base = cap, scale = 0.5, softcap = 3.0) + y;");
-    assert!(text.contains("RopeArgs{base:::core::option::Option::Some(self.cap)"), "{text}");
-    assert!(text.contains("AttentionArgs{scale:::core::option::Option::Some(0.5f32),softcap:3.0f32"), "{text}");
+    let text = calls(
+        "use attention;",
+        "x += attend(h, base = cap, scale = 0.5, softcap = 3.0) + y;",
+    );
+    assert!(
+        text.contains("RopeArgs{base:::core::option::Option::Some(self.cap)"),
+        "{text}"
+    );
+    assert!(
+        text.contains("AttentionArgs{scale:::core::option::Option::Some(0.5f32),softcap:3.0f32"),
+        "{text}"
+    );
     // `rope` names `scale`, so that the one for `attention` does not reach it.
     let rope = &text[text.find("RopeArgs").expect("it rotates")..];
     assert!(!rope[..rope.find('}').expect("it ends")].contains("scale:"), "{rope}");
     // A name that nothing in the function takes is a fault at the caller's own place.
     let found = faults(&source("use attention;", "x += attend(h, bass = cap) + y;", ""));
     assert!(found[0].starts_with("bass: `attend` has no option `bass`"), "{found:?}");
-    assert!(found[0].contains("rotated") && found[0].ends_with("did you mean `base`?"), "{found:?}");
+    assert!(
+        found[0].contains("rotated") && found[0].ends_with("did you mean `base`?"),
+        "{found:?}"
+    );
     // What a call names is not to be had twice.
     let found = faults(&source("use attention;", "x += attend(h, gain = cap) + y;", ""));
     assert!(found[0].starts_with("gain: `attend` has no option `gain`"), "{found:?}");
@@ -415,12 +427,29 @@ fn literal_conditions_leave_one_branch() {
 #[test]
 fn arguments_may_depend_on_conditions() {
     let tensors = "use attention; f?: vector \"f\" [head_dim / 2];";
-    let text = calls(tensors, "x += attend(h, base = if cap > 2.0 { cap }, factors = if n_ff_exp > 1 { f }) + y;");
-    assert!(text.contains("ifself.cap>2.0f32{::core::option::Option::Some(self.cap)}else{::core::option::Option::None}"), "{text}");
+    let text = calls(
+        tensors,
+        "x += attend(h, base = if cap > 2.0 { cap }, factors = if n_ff_exp > 1 { f }) + y;",
+    );
+    assert!(
+        text.contains("ifself.cap>2.0f32{::core::option::Option::Some(self.cap)}else{::core::option::Option::None}"),
+        "{text}"
+    );
     assert!(text.contains("{l.f}else{::core::option::Option::None}"), "{text}");
-    let found = faults(&source("use attention;", "x += attend(h, softcap = if cap > 2.0 { cap }) + y;", ""));
-    assert_eq!(found, ["if: `softcap` of `attention` is always given: say what it is `else`"]);
-    let found = faults(&source("use attention;", "x += attend(h, base = if cap { cap }) + y;", ""));
+    let found = faults(&source(
+        "use attention;",
+        "x += attend(h, softcap = if cap > 2.0 { cap }) + y;",
+        "",
+    ));
+    assert_eq!(
+        found,
+        ["if: `softcap` of `attention` is always given: say what it is `else`"]
+    );
+    let found = faults(&source(
+        "use attention;",
+        "x += attend(h, base = if cap { cap }) + y;",
+        "",
+    ));
     assert_eq!(found, ["cap: expected `bool`, found `f32`"]);
 }
 
@@ -428,16 +457,27 @@ fn arguments_may_depend_on_conditions() {
 #[test]
 fn defaults_of_keys_may_be_options() {
     let graph = "x += h * n_swa + y * (if swa { 1.0 } else { 0.0 });";
-    let read = |tensors: &str| arch_lang::expand_with(tokens(&source(tensors, graph, "")), &library()).to_string().replace(' ', "");
+    let read = |tensors: &str| {
+        arch_lang::expand_with(tokens(&source(tensors, graph, "")), &library())
+            .to_string()
+            .replace(' ', "")
+    };
     let required = source("use window;", graph, "");
     assert_eq!(faults(&required), ["test: the test model has no size for `n_swa`"]);
     let given = read("use window(length = 7, kind = late_pattern);");
-    assert!(given.contains("usize(\"swa\",::core::option::Option::Some(7usize))"), "{given}");
+    assert!(
+        given.contains("usize(\"swa\",::core::option::Option::Some(7usize))"),
+        "{given}"
+    );
     assert!(given.contains("late_pattern(\"swa_pattern\""), "{given}");
 }
 
 #[test]
 fn an_argument_is_not_taken_for_a_value_of_the_caller() {
-    let found = faults(&source("", "x += mix(h, by = x * 2.0);", "fn mix(x, by = 1.0) { x * by }"));
+    let found = faults(&source(
+        "",
+        "x += mix(h, by = x * 2.0);",
+        "fn mix(x, by = 1.0) { x * by }",
+    ));
     assert!(found[0].starts_with("mix: `mix` has an argument `x`"), "{found:?}");
 }

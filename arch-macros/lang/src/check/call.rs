@@ -403,12 +403,18 @@ impl Checker<'_> {
     fn argument_if(&mut self, op: &OpSpec, param: &Param, branch: &ExprIf) -> Option<(Arg, Operand)> {
         let cond = self.scalar_of(&branch.cond, Ty::Bool);
         let [syn::Stmt::Expr(value, None)] = &branch.then_branch.stmts[..] else {
-            return self.fault(&branch.then_branch, "expected one value, as in `if condition { value }`");
+            return self.fault(
+                &branch.then_branch,
+                "expected one value, as in `if condition { value }`",
+            );
         };
         let (given, _) = facts::both(cond.as_ref());
         let given = self.with_facts(given, |c| c.argument(op, param, value));
         if !param.some {
-            let message = format!("`{}` of `{}` is always given: say what it is `else`", param.name, op.name);
+            let message = format!(
+                "`{}` of `{}` is always given: say what it is `else`",
+                param.name, op.name
+            );
             return self.fault(branch.if_token, message);
         }
         let (arg, operand) = given?;

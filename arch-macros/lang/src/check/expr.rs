@@ -492,7 +492,11 @@ impl Checker<'_> {
 
     /// Of an `if true { … } else { … }` that an option made, the branch that is taken. The other one may have no meaning here.
     fn taken_branch(&mut self, truth: bool, then: &syn::Block, otherwise: &Expr) -> Option<Lowered> {
-        self.mention(if truth { otherwise.to_token_stream() } else { then.to_token_stream() });
+        self.mention(if truth {
+            otherwise.to_token_stream()
+        } else {
+            then.to_token_stream()
+        });
         let (stmts, value) = match (truth, otherwise) {
             (true, _) => self.branch(then, Vec::new())?,
             (false, Expr::Block(b)) => self.branch(&b.block, Vec::new())?,

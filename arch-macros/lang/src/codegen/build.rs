@@ -102,7 +102,11 @@ impl Emitter<'_> {
                 self.out.push(quote!(let #name: #ty = #value;));
             }
             Stmt::If { cond, then, otherwise } if cond.truth().is_some() => {
-                let taken = if cond.truth() == Some(true) { Some(then) } else { otherwise.as_ref() };
+                let taken = if cond.truth() == Some(true) {
+                    Some(then)
+                } else {
+                    otherwise.as_ref()
+                };
                 let taken = taken.map(|block| self.block(block));
                 self.out.extend(taken.map(|block| quote!({ #block })));
             }
