@@ -108,6 +108,12 @@ impl Checker<'_> {
                         self.tensors[i].used = true;
                     } else if let Some(i) = self.find_hparam(&name) {
                         self.use_hparam(i);
+                    } else if !self.called.contains(&name)
+                        && let Some(f) = self.functions.iter().find(|f| f.name == name)
+                    {
+                        let body = f.body.clone();
+                        self.called.push(name);
+                        self.mention(body);
                     }
                 }
                 _ => {}
