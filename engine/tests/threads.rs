@@ -1,4 +1,4 @@
-//! A layer on the CPU backend gives one result, however the threads that share the work are scheduled.
+//! A layer on the CPU backend gives one result, however many threads share the work and however they are scheduled.
 
 mod layer;
 
@@ -24,6 +24,7 @@ fn threads_do_not_get_into_each_others_way() {
         let want = result(&g, &memory);
         let size: f64 = want.iter().map(|x| f64::from(*x).powi(2)).sum();
         assert!(size > 0.0);
+        let mut first = None;
         for n_threads in 1..=4 {
             let (g, memory) = layer(n, &*cpu);
             let params = BackendParams {
@@ -31,7 +32,6 @@ fn threads_do_not_get_into_each_others_way() {
                 n_threads_batch: n_threads,
             };
             let mut backend = cpu.clone().backend(&params).unwrap();
-            let mut first = None;
             for _ in 0..if n == 48 { 20 } else { 200 } {
                 backend.compute(&g, g.nodes(), &memory).unwrap();
                 let got = result(&g, &memory);

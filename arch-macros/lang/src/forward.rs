@@ -11,7 +11,7 @@
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::quote;
 
-use crate::fragment::Given;
+use crate::options::Given;
 
 /// The names that the calls with `..` in a body pass on, each once.
 pub fn names(body: &TokenStream, taken_by: &mut dyn FnMut(&str) -> Vec<String>) -> Vec<String> {

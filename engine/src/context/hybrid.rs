@@ -88,6 +88,7 @@ impl Memory {
 
     /// Starts a decode of tokens that will be placed in parts.
     pub fn begin(&mut self, tokens: &[BatchToken]) {
+        self.kv.begin();
         self.states.begin(tokens);
     }
 

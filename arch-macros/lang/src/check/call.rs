@@ -251,7 +251,10 @@ impl Checker<'_> {
         }
         if op.rotates && self.rope == Some(RopeKind::None) {
             // Once is enough.
-            self.rope = None;
+            if self.unknown_names.iter().any(|n| n == op.name) {
+                return None;
+            }
+            self.unknown_names.push(op.name.to_owned());
             return self.fault(
                 name,
                 format!(
