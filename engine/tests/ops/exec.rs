@@ -78,13 +78,13 @@ impl Prepared {
     }
 
     /// Computes with so many threads and returns the result as floats.
-    pub fn compute(&self, n_threads: usize) -> Result<Vec<f32>, BackendError> {
+    pub fn compute(&mut self, n_threads: usize) -> Result<Vec<f32>, BackendError> {
         let params = BackendParams {
             n_threads,
             n_threads_batch: n_threads,
         };
         let mut backend = self.device.clone().backend(&params)?;
-        backend.compute(&self.graph, self.graph.nodes(), &self.memory)?;
+        backend.compute(&self.graph, self.graph.nodes(), &mut self.memory)?;
         backend.synchronize()?;
         Ok(self.result())
     }
@@ -103,7 +103,7 @@ impl Prepared {
         let t = self.graph.tensor(id);
         let home = self.graph.home(id).unwrap();
         let mut bytes = vec![0; t.nbytes()];
-        self.memory.get(home.buffer).read(home.offset, &mut bytes).unwrap();
+        self.memory.read(home, &mut bytes).unwrap();
         if t.ty == GgmlType::I32 {
             return bytes
                 .chunks_exact(4)
@@ -118,7 +118,7 @@ impl Prepared {
 }
 
 fn new_home(memory: &mut MemoryMap, device: &dyn Device, bytes: usize) -> Home {
-    let buffer = device.buffer_type().allocate(bytes).unwrap();
+    let mut buffer = device.buffer_type().allocate(bytes).unwrap();
     // What an op forgets to write shows as a difference: not a number.
     buffer.write(0, &vec![0xff; bytes]).unwrap();
     Home {
@@ -141,7 +141,7 @@ fn place(o: &Operand, mut random: Random, g: &mut Graph, memory: &mut MemoryMap,
     let leaf = g.input(o.ty, stored, "operand");
     let bytes = contents(o, stored.iter().product(), &mut random);
     let home = new_home(memory, device, bytes.len());
-    memory.get(home.buffer).write(0, &bytes).unwrap();
+    memory.write(home, &bytes).unwrap();
     g.tensor_mut(leaf).home = Some(home);
     match o.layout {
         Layout::Dense => leaf,
