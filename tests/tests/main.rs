@@ -4,6 +4,7 @@
 
 mod adapters;
 mod arch_shapes;
+mod batches;
 mod compressed_keys;
 mod conformance;
 mod devices;
