@@ -26,9 +26,9 @@ pub(super) struct Lab {
     pub op_offload: bool,
 }
 
-/// A buffer on a device, with what it is used for and what it holds.
+/// A buffer of a kind of memory, with what it is used for and what it holds.
 struct Stored {
-    device: usize,
+    memory: Arc<dyn BufferType>,
     usage: Usage,
     bytes: Vec<u8>,
 }
@@ -66,7 +66,8 @@ impl Lab {
             buffer: BufferId(self.stored.len() as u32),
             offset: 0,
         };
-        self.stored.push(Stored { device, usage, bytes });
+        let memory = self.devices[device].memory.clone();
+        self.stored.push(Stored { memory, usage, bytes });
         let flags = Flags {
             weight: usage == Usage::Weights,
             ..Flags::default()
@@ -86,11 +87,12 @@ impl Lab {
     /// New buffers with what is stored.
     pub fn memory(&self) -> MemoryMap {
         let mut memory = MemoryMap::default();
-        for Stored { device, usage, bytes } in &self.stored {
-            let mut buffer = self.devices[*device].memory.allocate(bytes.len().max(4)).unwrap();
+        for stored in &self.stored {
+            let bytes = &stored.bytes;
+            let mut buffer = stored.memory.allocate(bytes.len().max(4)).unwrap();
             buffer.write(0, bytes).unwrap();
             assert!(buffer.as_any().is::<FakeBuffer>());
-            memory.insert(buffer, *usage);
+            memory.insert(buffer, stored.usage);
         }
         memory
     }
