@@ -40,7 +40,7 @@ fn tensors_come_back_as_the_file_has_them() {
     let (device_, interleaved) = interleaving();
     for (ty, ne) in [
         (F32, [5, 8, 1, 1]),
-        (F32, [1, 4, 3, 2]),
+        (F32, [2, 4, 3, 2]),
         (Q4_0, [64, 12, 1, 1]),
         (Q4_0, [32, 4, 5, 1]),
     ] {

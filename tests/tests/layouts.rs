@@ -94,7 +94,7 @@ fn assert_as_in_file(name: &str, bytes: &[u8], model: &Model) {
             let mut floats = vec![0f32; data.len() / row.ty.block_bytes() * row.ty.block_size()];
             kernels::dequantize_row(row.ty, data, &mut floats);
             assert!(
-                found == bytemuck::cast_slice::<f32, u8>(&floats),
+                found == floats.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>(),
                 "{name}: {}",
                 row.name
             );
