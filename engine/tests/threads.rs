@@ -2,8 +2,12 @@
 
 mod layer;
 
+use std::sync::atomic::AtomicBool;
+
 use engine::backend::{BackendParams, device};
-use layer::{layer, result};
+use layer::{layer, prepare, result, uses_of};
+
+static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// Many times over, since what is tested is that no thread is ever too early.
 #[test]
@@ -11,10 +15,7 @@ fn threads_do_not_get_into_each_others_way() {
     let (cpu, reference) = (device("cpu").unwrap(), device("reference").unwrap());
     for n in [1, 3, 48] {
         let (g, memory) = layer(n, &*reference);
-        let one = BackendParams {
-            n_threads: 1,
-            n_threads_batch: 1,
-        };
+        let one = BackendParams::new(1);
         reference
             .clone()
             .backend(&one)
@@ -25,15 +26,12 @@ fn threads_do_not_get_into_each_others_way() {
         let size: f64 = want.iter().map(|x| f64::from(*x).powi(2)).sum();
         assert!(size > 0.0);
         for n_threads in 1..=4 {
-            let (g, memory) = layer(n, &*cpu);
-            let params = BackendParams {
-                n_threads,
-                n_threads_batch: n_threads,
-            };
-            let mut backend = cpu.clone().backend(&params).unwrap();
+            let (g, mut memory) = layer(n, &*cpu);
+            let mut backend = cpu.clone().backend(&BackendParams::new(n_threads)).unwrap();
+            let mut plan = prepare(&mut *backend, &g, &uses_of(&g), &memory, None);
             let mut first = None;
             for _ in 0..if n == 48 { 20 } else { 200 } {
-                backend.compute(&g, g.nodes(), &memory).unwrap();
+                backend.run(&mut *plan, &g, &mut memory, &NEVER).unwrap();
                 let got = result(&g, &memory);
                 let error: f64 = got.iter().zip(&want).map(|(a, b)| f64::from(a - b).powi(2)).sum();
                 assert!(

@@ -5,18 +5,22 @@
 
 pub mod cpu;
 pub mod host;
+mod plan;
 pub mod reference;
 mod rules;
 
 use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, LazyLock};
 
 use crate::graph::{BufferId, Graph, Home, Tensor, TensorId};
 
+pub use cpu::ThreadPool;
 use host::HostBytes;
 pub use host::HostMemory;
+pub use plan::{GraphView, Plan};
 
 /// What a backend can fail with.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +68,12 @@ pub enum BackendError {
     /// The caller asked to stop.
     #[error("cancelled")]
     Cancelled,
+    /// A plan was run on a graph or in memory that it was not prepared for, or that changed since.
+    #[error("{device}: the graph or its memory is not what the plan was prepared for")]
+    StalePlan {
+        /// Name of the device.
+        device: String,
+    },
     /// Anything else a device reports.
     #[error("{device}: {message}")]
     Device {
@@ -176,6 +186,11 @@ impl MemoryMap {
             .expect("the buffer of a home exists as long as its graph")
     }
 
+    /// The buffer with this id, unless it was released or there is none.
+    pub fn find(&self, id: BufferId) -> Option<&Arc<dyn Buffer>> {
+        self.buffers.get(id.0 as usize)?.0.as_ref()
+    }
+
     /// What the buffer is used for.
     pub fn usage(&self, id: BufferId) -> Usage {
         self.buffers[id.0 as usize].1
@@ -201,12 +216,26 @@ pub enum DeviceKind {
 }
 
 /// Settings of a new backend.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct BackendParams {
     /// Threads for graphs of one or a few tokens.
     pub n_threads: usize,
     /// Threads for batches.
     pub n_threads_batch: usize,
+    /// Threads shared with other backends, which then take turns; what is asked for above is limited to as many as these. By
+    /// default a backend starts its own.
+    pub thread_pool: Option<Arc<ThreadPool>>,
+}
+
+impl BackendParams {
+    /// So many threads for everything, the backend's own.
+    pub fn new(n_threads: usize) -> BackendParams {
+        BackendParams {
+            n_threads,
+            n_threads_batch: n_threads,
+            thread_pool: None,
+        }
+    }
 }
 
 /// Something that computes.
@@ -260,15 +289,30 @@ pub trait Backend: Send {
     /// The device.
     fn device(&self) -> &Arc<dyn Device>;
 
-    /// Called with the largest graphs before the first compute, so that scratch memory is had before it is needed.
-    fn reserve(&mut self, graph: &Graph, nodes: &[TensorId]) -> Result<(), BackendError> {
-        let _ = (graph, nodes);
-        Ok(())
-    }
+    /// Makes a plan for computing the nodes of a view: checks them, sets scratch memory aside, decides what is fused. A node's result
+    /// may be left out of memory if all that [read](crate::graph::Uses::n_readers) it are computed together with it; a view's last
+    /// node is always stored.
+    ///
+    /// `old` is a plan that is no longer wanted, whose memory the new one takes over: preparing for graphs that are no larger than
+    /// earlier ones takes nothing from the heap.
+    fn prepare(
+        &mut self,
+        view: &GraphView<'_>,
+        memory: &MemoryMap,
+        old: Option<Box<dyn Plan>>,
+    ) -> Result<Box<dyn Plan>, BackendError>;
 
-    /// Computes `nodes` in order. View nodes are skipped. All operands have homes in buffers that the device supports.
-    /// Returns when done, or, for asynchronous backends, when queued.
-    fn compute(&mut self, graph: &Graph, nodes: &[TensorId], memory: &MemoryMap) -> Result<(), BackendError>;
+    /// Computes the nodes of a plan in order. `graph` and `memory` are what it was prepared for, unchanged: the plan is refused
+    /// otherwise. Returns when done, or, for asynchronous backends, when queued.
+    ///
+    /// Once `cancel` is set it ends within about a node, with [`BackendError::Cancelled`], and the results of this run are undefined.
+    fn run(
+        &mut self,
+        plan: &mut dyn Plan,
+        graph: &Graph,
+        memory: &mut MemoryMap,
+        cancel: &AtomicBool,
+    ) -> Result<(), BackendError>;
 
     /// Waits until everything queued is done. Nothing to do for backends that compute before they return.
     fn synchronize(&mut self) -> Result<(), BackendError> {

@@ -175,8 +175,9 @@ impl Context {
         self.perf = Perf::default();
     }
 
-    /// Decoding stops between ubatches once the flag is set.
+    /// Once the flag is set, decoding ends within about a node of the graph, with an error.
     pub fn set_cancel(&mut self, flag: Option<Arc<AtomicBool>>) {
+        self.sched.set_cancel(flag.clone());
         self.cancel = flag;
     }
 
@@ -611,6 +612,7 @@ fn new_scheduler(model: &Model, params: &ContextParams) -> Result<Scheduler, Con
     let backend_params = BackendParams {
         n_threads: params.n_threads,
         n_threads_batch: params.n_threads_batch,
+        thread_pool: params.thread_pool.clone(),
     };
     let devices = &model.placement().devices;
     let backends = devices

@@ -10,6 +10,7 @@ mod ops;
 mod recur;
 mod select;
 mod tensor;
+mod uses;
 
 pub use graph::Graph;
 pub use linear_attention::LinearAttention;
@@ -19,3 +20,4 @@ pub use ops::ShapeError;
 pub use recur::{Lanes, Recurrence};
 pub use select::{BlockRule, Blocks};
 pub use tensor::{BufferId, Flags, Home, MAX_SRC, Name, Tensor, TensorId, contiguous_strides};
+pub use uses::Uses;

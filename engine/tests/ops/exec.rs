@@ -1,9 +1,10 @@
 //! Running a case on a device.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use engine::backend::{BackendError, BackendParams, Device, MemoryMap, Usage};
-use engine::graph::{Graph, Home, TensorId, contiguous_strides};
+use engine::backend::{Backend, BackendError, BackendParams, Device, GraphView, MemoryMap, Usage};
+use engine::graph::{Graph, Home, TensorId, Uses, contiguous_strides};
 use kernels::GgmlType;
 
 use crate::case::{Case, Data, Layout, Operand};
@@ -78,13 +79,9 @@ impl Prepared {
     }
 
     /// Computes with so many threads and returns the result as floats.
-    pub fn compute(&self, n_threads: usize) -> Result<Vec<f32>, BackendError> {
-        let params = BackendParams {
-            n_threads,
-            n_threads_batch: n_threads,
-        };
-        let mut backend = self.device.clone().backend(&params)?;
-        backend.compute(&self.graph, self.graph.nodes(), &self.memory)?;
+    pub fn compute(&mut self, n_threads: usize) -> Result<Vec<f32>, BackendError> {
+        let mut backend = self.device.clone().backend(&BackendParams::new(n_threads))?;
+        compute(&mut *backend, &self.graph, self.graph.nodes(), &mut self.memory)?;
         backend.synchronize()?;
         Ok(self.result())
     }
@@ -115,6 +112,24 @@ impl Prepared {
         kernels::dequantize_row(t.ty, &bytes, &mut out);
         out
     }
+}
+
+/// Prepares nodes and computes them once.
+pub fn compute(
+    backend: &mut dyn Backend,
+    graph: &Graph,
+    nodes: &[TensorId],
+    memory: &mut MemoryMap,
+) -> Result<(), BackendError> {
+    let mut uses = Uses::default();
+    uses.count(graph, []);
+    let view = GraphView {
+        graph,
+        nodes,
+        uses: &uses,
+    };
+    let mut plan = backend.prepare(&view, memory, None)?;
+    backend.run(&mut *plan, graph, memory, &AtomicBool::new(false))
 }
 
 fn new_home(memory: &mut MemoryMap, device: &dyn Device, bytes: usize) -> Home {

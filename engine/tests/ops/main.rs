@@ -31,7 +31,7 @@ fn compare(cases: Vec<Case>) {
                     if in_place && !prepared.can_run_in_place() {
                         continue;
                     }
-                    let prepared = Prepared::new(case, device.clone(), in_place);
+                    let mut prepared = Prepared::new(case, device.clone(), in_place);
                     let got = prepared.compute(n_threads).unwrap_or_else(|e| panic!("{case:?}: {e}"));
                     let error = match hides {
                         true => nmse_of_seen(&got, &want),

@@ -19,7 +19,7 @@ const QUERIES: usize = 32;
 /// Cells that are worth a part of their own.
 const MIN_PART: usize = 2 * CELLS;
 
-/// Units and parts per member: enough that nobody waits long for the last.
+/// Units and parts per thread: enough that nobody waits long for the last.
 const PIECES: usize = 4;
 
 /// Sizes of the operands.
@@ -93,14 +93,14 @@ impl Cut {
     }
 }
 
-/// A member's own: queries, scores, a block of values, a unit's state and the kernel's scratch. Shared: the states of all parts,
+/// A thread's own: queries, scores, a block of values, a unit's state and the kernel's scratch. Shared: the states of all parts,
 /// if cells are split.
 pub(super) fn need(graph: &Graph, node: &Tensor, nth: usize) -> Need {
     let operand = |i: usize| graph.tensor(node.source(i));
     let s = Sizes::new(operand(0), operand(1), operand(2));
     let n = s.max_queries();
     Need {
-        per_member: n * s.dk + n * CELLS + CELLS * s.dv + s.state() + matmul_scratch(s.dk, n.max(2)),
+        per_thread: n * s.dk + n * CELLS + CELLS * s.dv + s.state() + matmul_scratch(s.dk, n.max(2)),
         shared: if nth == 1 { 0 } else { PIECES * nth * s.state() },
     }
 }
@@ -116,14 +116,14 @@ pub(super) fn attention(task: Task<'_>, p: &Attention) -> Result<(), Stop> {
         let start = (unit * cut.parts + part) * s.state();
         start..start + s.state()
     };
-    while let Some(piece) = task.step.take(cut.units * cut.parts) {
+    while let Some(piece) = task.queue.take(cut.units * cut.parts) {
         let (unit, part) = (piece / cut.parts, piece % cut.parts);
         if cut.parts == 1 {
             let mut state = State::new(own, s.max_queries());
             job.attend(unit, part, &mut state, &mut room, scratch);
             job.finish(unit, &mut state, &target);
         } else {
-            // SAFETY: no other member takes this piece, and nobody reads it before the meeting.
+            // SAFETY: no other thread takes this piece, and nobody reads it before the barrier.
             let shared = unsafe { task.shared.write(state_at(unit, part)) };
             job.attend(unit, part, &mut State::new(shared, s.max_queries()), &mut room, scratch);
         }
@@ -131,12 +131,12 @@ pub(super) fn attention(task: Task<'_>, p: &Attention) -> Result<(), Stop> {
     if cut.parts == 1 {
         return Ok(());
     }
-    task.member.meet()?;
-    for unit in task.member.share(cut.units) {
+    task.worker.barrier()?;
+    for unit in task.worker.share(cut.units) {
         let mut state = State::new(own, s.max_queries());
         state.clear();
         for part in 0..cut.parts {
-            // SAFETY: the states were written before the meeting, and are not written again in this step.
+            // SAFETY: the states were written before the barrier, and are not written again in this step.
             state.merge(unsafe { task.shared.read(state_at(unit, part)) });
         }
         job.finish(unit, &mut state, &target);
@@ -196,7 +196,7 @@ impl<'a> State<'a> {
     }
 }
 
-/// A member's scratch memory.
+/// A thread's scratch memory.
 struct Room<'a> {
     /// Queries times the scale, one after another.
     queries: &'a mut [f32],
@@ -295,7 +295,7 @@ impl<'a> Job<'a> {
         Job {
             p,
             s,
-            cut: Cut::new(&s, task.member.nth),
+            cut: Cut::new(&s, task.worker.nth),
             q,
             k,
             v,
@@ -444,7 +444,7 @@ impl<'a> Job<'a> {
             x_stride: s.dk,
             n: self.tokens(unit).len() * s.group(),
         };
-        // SAFETY: the scores are this member's own, [`CELLS`] for each of the most queries that a unit has.
+        // SAFETY: the scores are this thread's own, [`CELLS`] for each of the most queries that a unit has.
         unsafe { matmul(&args, room.scores.as_mut_ptr(), CELLS, scratch) };
     }
 
@@ -504,7 +504,7 @@ impl<'a> Job<'a> {
             .tokens(unit)
             .flat_map(|t| (first_head..first_head + s.group()).map(move |h| (h, t)));
         for (i, (head, t)) in queries.enumerate() {
-            // SAFETY: a head and token belong to one unit, and a unit is finished once, by one member.
+            // SAFETY: a head and token belong to one unit, and a unit is finished once, by one thread.
             let out = unsafe { target.row(head + s.n_head * t) };
             if state.sum[i] == 0.0 {
                 out.fill(0.0);
