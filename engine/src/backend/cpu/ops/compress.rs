@@ -1,4 +1,4 @@
-//! Compression of groups of tokens: running means of channels, weighted by learned scores. See [`Recurrence::Compress`].
+//! KV compression of groups of tokens: a running softmax-weighted mean per channel. See [`Recurrence::Compress`].
 //!
 //! [`Recurrence::Compress`]: crate::graph::Recurrence::Compress
 
@@ -33,7 +33,7 @@ impl<'a> Compress<'a> {
         }
     }
 
-    /// Takes a token into the channels' states of `STATE` floats.
+    /// Adds a token to the channels' states of `STATE` floats each.
     fn channels<const STATE: usize>(&self, turn: Turn<'_>) {
         let [width, n, ..] = self.places.ne();
         let (first, n_lanes) = (turn.lanes.start, turn.lanes.len());
@@ -50,7 +50,7 @@ impl<'a> Compress<'a> {
         let states = turn.state.as_chunks_mut::<STATE>().0;
         for state in states.iter_mut() {
             if seen >= n {
-                // The next group begins with what this one hands on, if anything.
+                // The next group starts from the overlap of this one, if any.
                 let (own, next) = state[1..].split_at_mut(MEAN);
                 own.fill(0.0);
                 own[..next.len()].copy_from_slice(next);
@@ -77,7 +77,7 @@ impl<'a> Compress<'a> {
     }
 }
 
-/// One more value for a mean.
+/// Adds a value to an online softmax mean.
 fn add(mean: &mut [f32], score: f32, x: f32) {
     let [max, sum, values] = mean else { return };
     if *sum == 0.0 {

@@ -5,7 +5,7 @@ use kernels::rows;
 use super::recur::Turn;
 use crate::backend::cpu::view::Source;
 
-/// See [`crate::graph::Recurrence::Wkv6`]: receptance, keys, values, decays and the bonus of the present token.
+/// See [`crate::graph::Recurrence::Wkv6`]: receptance, keys, values, decays and the bonus of the current token.
 pub(super) struct Wkv6<'a>(pub(super) [Source<'a>; 5]);
 
 impl Wkv6<'_> {
@@ -27,7 +27,7 @@ impl Wkv6<'_> {
     }
 }
 
-/// See [`crate::graph::Recurrence::Wkv7`]: receptance, decays, keys, values, and what of the state is replaced by what.
+/// See [`crate::graph::Recurrence::Wkv7`]: receptance, decays, keys, values, and the removal and replacement vectors `a` and `b`.
 pub(super) struct Wkv7<'a>(pub(super) [Source<'a>; 6]);
 
 impl Wkv7<'_> {
