@@ -8,6 +8,7 @@ mod ngram;
 mod op;
 mod ops;
 mod recur;
+pub(crate) mod rules;
 mod select;
 mod tensor;
 mod uses;

@@ -154,9 +154,7 @@ mod tests {
                     uses: &uses,
                 };
                 let mut plan = backend.prepare(&view, &self.memory, None).unwrap();
-                backend
-                    .run(&mut *plan, &self.graph, &mut self.memory, &NEVER)
-                    .unwrap();
+                backend.run(&mut *plan, &self.graph, &mut self.memory, &NEVER).unwrap();
             }
             [self.sum, self.norm].map(|id| {
                 let home = self.graph.home(id).unwrap();
@@ -175,7 +173,13 @@ mod tests {
 
     #[test]
     fn a_sum_and_its_norm_give_the_same_bits_together_and_apart() {
-        for (ne, b_rows) in [([96, 5], 5), ([96, 5], 1), ([512, 40], 40), ([512, 40], 1), ([5000, 1], 1)] {
+        for (ne, b_rows) in [
+            ([96, 5], 5),
+            ([96, 5], 1),
+            ([512, 40], 40),
+            ([512, 40], 1),
+            ([5000, 1], 1),
+        ] {
             for (read_twice, at, stores_sum) in [
                 (false, At::OwnMemory, Some(false)),
                 (true, At::OwnMemory, Some(true)),
@@ -237,7 +241,7 @@ mod tests {
         g.expand(norm);
         sched.alloc_graph(&mut g).unwrap();
         let floats: Vec<f32> = (0..16).map(|i| i as f32 - 7.5).collect();
-        let mut run = |sched: &mut Scheduler| {
+        let run = |sched: &mut Scheduler| {
             for id in [a, b] {
                 sched.set_input(&g, id, bytemuck::cast_slice(&floats)).unwrap();
             }

@@ -43,7 +43,11 @@ impl Worker<'_> {
         if self.cancel.load(Ordering::Relaxed) {
             return Err(self.abandon());
         }
-        if self.barrier.is_broken() { Err(Abandoned) } else { Ok(()) }
+        if self.barrier.is_broken() {
+            Err(Abandoned)
+        } else {
+            Ok(())
+        }
     }
 
     /// Ends the run for all workers: those at a barrier, and the others when they next come to one or [check](Worker::check).
