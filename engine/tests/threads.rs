@@ -14,14 +14,10 @@ static NEVER: AtomicBool = AtomicBool::new(false);
 fn threads_do_not_get_into_each_others_way() {
     let (cpu, reference) = (device("cpu").unwrap(), device("reference").unwrap());
     for n in [1, 3, 48] {
-        let (g, memory) = layer(n, &*reference);
-        let one = BackendParams::new(1);
-        reference
-            .clone()
-            .backend(&one)
-            .unwrap()
-            .compute(&g, g.nodes(), &memory)
-            .unwrap();
+        let (g, mut memory) = layer(n, &*reference);
+        let mut backend = reference.clone().backend(&BackendParams::new(1)).unwrap();
+        let mut plan = prepare(&mut *backend, &g, &uses_of(&g), &memory, None);
+        backend.run(&mut *plan, &g, &mut memory, &NEVER).unwrap();
         let want = result(&g, &memory);
         let size: f64 = want.iter().map(|x| f64::from(*x).powi(2)).sum();
         assert!(size > 0.0);

@@ -3,8 +3,6 @@
 //! This is the public builder API below the architecture language: whatever `arch!` emits comes down to these calls.
 //! Shapes are written innermost first. What the ops compute stands at [`Op`].
 
-use kernels::GgmlType;
-
 use super::NgramHash;
 use super::rules::{self, Operands, Shape};
 use super::{Attention, Graph, Name, Op, Recurrence, Rope, Tensor, TensorId, Unary, contiguous_strides};
@@ -322,6 +320,8 @@ impl Graph {
 
 #[cfg(test)]
 mod tests {
+    use kernels::GgmlType;
+
     use super::*;
 
     fn f32_input(g: &mut Graph, ne: [usize; 4]) -> TensorId {

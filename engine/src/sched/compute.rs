@@ -96,6 +96,10 @@ impl Scheduler {
             if !wanted && i + 1 < nodes.len() {
                 continue;
             }
+            // A piece of views alone would not notice.
+            if self.is_cancelled() {
+                return Err(BackendError::Cancelled.into());
+            }
             self.compute_piece(graph, split.backend, &nodes[start..=i])?;
             start = i + 1;
             if wanted && self.show(graph, split.backend, node)?.is_break() {
