@@ -52,7 +52,7 @@ fn numbers(n: usize, seed: u32) -> Vec<f32> {
 }
 
 fn stored(sched: &mut Scheduler, device: &dyn Device, n: usize, seed: u32, usage: Usage) -> Home {
-    let buffer = device.buffer_type().allocate(4 * n).unwrap();
+    let mut buffer = device.buffer_type().allocate(4 * n).unwrap();
     if usage == Usage::Weights {
         buffer.write(0, bytemuck::cast_slice(&numbers(n, seed))).unwrap();
     }
@@ -183,7 +183,7 @@ fn build(g: &mut Graph, layers: &[Layer], n_tokens: usize) -> Built {
     b
 }
 
-fn fill(s: &Scheduler, g: &Graph, b: &Built, first_pos: usize, n_tokens: usize) {
+fn fill(s: &mut Scheduler, g: &Graph, b: &Built, first_pos: usize, n_tokens: usize) {
     let pos: Vec<i32> = (first_pos..first_pos + n_tokens).map(|p| p as i32).collect();
     let rows: Vec<i64> = pos.iter().map(|&p| i64::from(p)).collect();
     let n_filled = first_pos + n_tokens;
@@ -248,7 +248,7 @@ fn run(setup: &Setup<'_>) -> (Vec<f32>, usize) {
             }
         }
         s.alloc_graph(&mut g).unwrap();
-        fill(&s, &g, &b, first_pos, n_tokens);
+        fill(&mut s, &g, &b, first_pos, n_tokens);
         s.compute(&g).unwrap();
         let mut out = vec![0f32; N_EMBD * n_tokens];
         s.read_tensor(&g, b.out, 0, bytemuck::cast_slice_mut(&mut out)).unwrap();

@@ -1,4 +1,4 @@
-//! A layer on the CPU backend gives one result, however the threads that share the work are scheduled.
+//! A layer on the CPU backend gives one result, however many threads share the work and however they are scheduled.
 
 mod layer;
 
@@ -21,11 +21,11 @@ fn threads_do_not_get_into_each_others_way() {
         let want = result(&g, &memory);
         let size: f64 = want.iter().map(|x| f64::from(*x).powi(2)).sum();
         assert!(size > 0.0);
+        let mut first = None;
         for n_threads in 1..=4 {
             let (g, mut memory) = layer(n, &*cpu);
             let mut backend = cpu.clone().backend(&BackendParams::new(n_threads)).unwrap();
             let mut plan = prepare(&mut *backend, &g, &uses_of(&g), &memory, None);
-            let mut first = None;
             for _ in 0..if n == 48 { 20 } else { 200 } {
                 backend.run(&mut *plan, &g, &mut memory, &NEVER).unwrap();
                 let got = result(&g, &memory);

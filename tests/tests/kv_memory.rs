@@ -1,8 +1,6 @@
 //! Sequence operations of the KV memory, seen through the logits that follow them.
 
 use engine::context::{Batch, ContextParams, DecodeError, MemoryError, SeqSet};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use tests::{context, decode_last, decode_one, model, nmse, tokens};
 
 #[test]
@@ -210,21 +208,6 @@ fn a_full_context_is_an_error_with_both_numbers_and_changes_nothing() {
     assert_eq!(ctx.n_past(0), 20);
     ctx.seq_rm(0, 19..).unwrap();
     assert!(nmse(&expected, &decode_one(&mut ctx, t[19], 19, 0)) < 1e-10);
-}
-
-#[test]
-fn cancelling_between_ubatches_takes_the_batch_back() {
-    let (m, t) = (model("llama-dense"), tokens("llama-dense"));
-    let mut ctx = context(&m, |p| p.n_ubatch = 4);
-    decode_last(&mut ctx, &t[..10], 0, 0);
-    ctx.set_cancel(Some(Arc::new(AtomicBool::new(true))));
-    let mut batch = Batch::new();
-    batch.push_prompt(&t[10..30], 10, 0);
-    assert!(matches!(ctx.decode(&batch), Err(DecodeError::Cancelled)));
-    assert_eq!((ctx.n_past(0), ctx.n_used()), (10, 10));
-    ctx.set_cancel(None);
-    ctx.decode(&batch).unwrap();
-    assert_eq!(ctx.n_past(0), 30);
 }
 
 #[test]

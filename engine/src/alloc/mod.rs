@@ -210,7 +210,7 @@ impl GraphAllocator {
     }
 
     /// Sees to it that the buffers can hold the last plan. On failure the plan is dropped, so that a smaller graph is not refused for the sake of a plan that had no memory.
-    pub fn grow_buffers(&mut self, memory: &mut MemoryMap) -> Result<(), AllocError> {
+    fn grow_buffers(&mut self, memory: &mut MemoryMap) -> Result<(), AllocError> {
         let grown = self.try_grow_buffers(memory);
         if grown.is_err() {
             self.plan.clear();

@@ -32,7 +32,9 @@ impl SeqSet {
 
     /// The sequences, lowest first.
     pub fn iter(self) -> impl Iterator<Item = usize> {
-        (0..MAX_SEQUENCES).filter(move |&s| self.contains(s))
+        std::iter::successors(Some(self.0), |rest| Some(rest & rest.wrapping_sub(1)))
+            .take_while(|&rest| rest != 0)
+            .map(|rest| rest.trailing_zeros() as usize)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use crate::backend::{BackendParams, Buffer, MemoryMap, Usage};
+use crate::backend::{BackendParams, Held, MemoryMap, Usage};
 use crate::build::{Adaptation, BuildError, BuildParams, Builder, CacheView, Inputs};
 use crate::graph::{BufferId, Graph, TensorId};
 use crate::model::Model;
@@ -69,16 +69,11 @@ impl GraphRunner {
     }
 
     /// Makes a buffer known, so that graphs can use it.
-    pub fn register_buffer(&mut self, buffer: Arc<dyn Buffer>, usage: Usage) -> BufferId {
+    pub fn register_buffer(&mut self, buffer: impl Into<Held>, usage: Usage) -> BufferId {
         self.sched.register_buffer(buffer, usage)
     }
 
-    /// Every buffer that graphs use.
-    pub fn buffers(&self) -> &MemoryMap {
-        &self.sched.memory
-    }
-
-    /// The same, for changing them while nothing is [under way](GraphRunner::synchronize).
+    /// Every buffer that graphs use, for changing them while nothing is [under way](GraphRunner::synchronize).
     pub fn buffers_mut(&mut self) -> &mut MemoryMap {
         &mut self.sched.memory
     }
@@ -117,6 +112,8 @@ impl GraphRunner {
     /// Builds and places the graph of these sizes; false if the last one serves.
     pub fn prepare(&mut self, source: GraphSource<'_>, params: BuildParams) -> Result<bool, DecodeError> {
         if self.built.serves(source, &params) {
+            // Prepared still, unless buffers came or went.
+            self.sched.alloc_graph(&mut self.built.graph)?;
             return Ok(false);
         }
         self.built.build(source, params)?;
@@ -129,7 +126,7 @@ impl GraphRunner {
     pub fn run(&mut self, ubatch: Ubatch<'_>, n_threads: usize) -> Result<(), SchedError> {
         self.sched.set_threads(n_threads);
         let mut writer = InputWriter {
-            sched: &self.sched,
+            sched: &mut self.sched,
             graph: &self.built.graph,
             staging: &mut self.staging,
         };

@@ -20,13 +20,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::alloc::{AllocError, GraphAllocator};
-use crate::backend::{Backend, BackendError, Buffer, BufferType, Event, MemoryMap, Usage};
+use crate::backend::{Backend, BackendError, BufferType, Event, Held, MemoryMap, Usage};
 use crate::graph::{BufferId, Graph, Home, TensorId, Uses};
 
 pub use compute::Observer;
 
 use assign::{Assigner, Site};
-use schedule::{Schedule, Schedules};
+use schedule::{Prepared, Schedule, Schedules};
 
 /// More backends than this are refused: assignments are bytes, and no machine has so many.
 pub const MAX_BACKENDS: usize = 16;
@@ -131,8 +131,8 @@ pub struct Scheduler {
     user: Vec<Option<BackendId>>,
     schedules: Schedules,
     uses: Uses,
-    /// Goes up with whatever makes all schedules stale: assignments by the user, memory that moves.
-    epoch: u64,
+    /// Number of changes of `user`.
+    assignments: u64,
     n_copies: usize,
     next_slot: usize,
     /// By backend and slot; `None` for those that are synchronous or not pipelined.
@@ -172,7 +172,7 @@ impl Scheduler {
             user: Vec::new(),
             schedules: Schedules::default(),
             uses: Uses::default(),
-            epoch: 0,
+            assignments: 0,
             n_copies,
             next_slot: 0,
             events,
@@ -182,8 +182,8 @@ impl Scheduler {
         })
     }
 
-    /// Makes a buffer known, so that tensors can have homes in it.
-    pub fn register_buffer(&mut self, buffer: Arc<dyn Buffer>, usage: Usage) -> BufferId {
+    /// Makes a buffer known, so that tensors can have homes in it: a `Box` of the scheduler's own, or an `Arc` that is only read.
+    pub fn register_buffer(&mut self, buffer: impl Into<Held>, usage: Usage) -> BufferId {
         self.memory.insert(buffer, usage)
     }
 
@@ -221,7 +221,7 @@ impl Scheduler {
         }
         self.user.resize(self.user.len().max(id.index() + 1), None);
         self.user[id.index()] = Some(backend);
-        self.epoch += 1;
+        self.assignments += 1;
         Ok(())
     }
 
@@ -234,7 +234,7 @@ impl Scheduler {
     /// [`set_backend`](Scheduler::set_backend) was used; tensor ids then mean other tensors.
     pub fn reset(&mut self) {
         self.user.clear();
-        self.epoch += 1;
+        self.assignments += 1;
     }
 
     /// Sees to it that graphs of this form, and no larger, can be computed without taking memory. Leaves the graph prepared.
@@ -290,15 +290,15 @@ impl Scheduler {
     }
 
     /// Fills a whole tensor of the prepared graph, usually an input.
-    pub fn set_input(&self, graph: &Graph, id: TensorId, data: &[u8]) -> Result<()> {
+    pub fn set_input(&mut self, graph: &Graph, id: TensorId, data: &[u8]) -> Result<()> {
         check_size(graph, id, data.len(), graph.tensor(id).nbytes())?;
         self.write_tensor(graph, id, 0, data)
     }
 
     /// Writes `data` from byte `offset` of a tensor on.
-    pub fn write_tensor(&self, graph: &Graph, id: TensorId, offset: usize, data: &[u8]) -> Result<()> {
+    pub fn write_tensor(&mut self, graph: &Graph, id: TensorId, offset: usize, data: &[u8]) -> Result<()> {
         let home = part(graph, id, offset, data.len())?;
-        Ok(self.memory.get(home.buffer).write(home.offset, data)?)
+        Ok(self.memory.write(home, data)?)
     }
 
     /// Reads from byte `offset` of a tensor on, after waiting for the backend that computes it.
@@ -308,13 +308,13 @@ impl Scheduler {
             Some(b) => self.backends[b.index()].synchronize()?,
             None => self.synchronize_backends()?,
         }
-        Ok(self.memory.get(home.buffer).read(home.offset, out)?)
+        Ok(self.memory.read(home, out)?)
     }
 
     /// Waits until everything queued is done.
     pub fn synchronize(&mut self) -> Result<()> {
         self.synchronize_backends()?;
-        if !self.schedules.any_prepared(self.epoch) {
+        if !self.schedules.any_prepared(self.assignments) {
             // Nothing is in flight: starting over makes graphs of single tokens always use the same memory.
             self.next_slot = 0;
         }
@@ -330,7 +330,15 @@ impl Scheduler {
 
     fn is_prepared(&self, graph: &Graph) -> bool {
         let schedule = self.schedules.find(graph);
-        schedule.is_some_and(|s| s.is_for(graph, self.epoch))
+        schedule.is_some_and(|s| s.is_for(self.prepared_now(graph)))
+    }
+
+    fn prepared_now(&self, graph: &Graph) -> Prepared {
+        Prepared {
+            graph: graph.version(),
+            memory: self.memory.stamp(),
+            assignments: self.assignments,
+        }
     }
 
     /// Calls `f` with the schedule of a graph, which becomes the last one.
@@ -340,7 +348,7 @@ impl Scheduler {
         f: impl FnOnce(&mut Scheduler, &mut Graph, &mut Schedule) -> Result<T>,
     ) -> Result<T> {
         let mut schedule = self.schedules.take(graph);
-        schedule.forget();
+        schedule.set_prepared(None);
         let result = f(self, graph, &mut schedule);
         self.schedules.put_back(schedule);
         result
@@ -370,11 +378,9 @@ impl Scheduler {
     /// Plans the memory of a graph, and replaces buffers that are too small.
     fn reserve_memory(&mut self, graph: &Graph, schedule: &Schedule) -> Result<()> {
         let order = schedule.splits.order();
-        self.allocator.plan(graph, order, schedule.type_of())?;
-        if self.allocator.must_grow() {
-            self.epoch += 1;
-        }
-        Ok(self.allocator.grow_buffers(&mut self.memory)?)
+        Ok(self
+            .allocator
+            .reserve(graph, order, schedule.type_of(), &mut self.memory)?)
     }
 
     /// The last part of preparing a graph whose memory is there: homes, and the plans of all splits.
@@ -383,7 +389,7 @@ impl Scheduler {
         schedule.choose_graph_inputs(graph);
         schedule.count_uses(graph, &mut self.uses);
         schedule.prepare(graph, &self.uses, &self.memory, &mut self.backends)?;
-        schedule.prepared_for(graph, self.epoch);
+        schedule.set_prepared(Some(self.prepared_now(graph)));
         Ok(())
     }
 }
@@ -410,7 +416,7 @@ fn part(graph: &Graph, id: TensorId, offset: usize, len: usize) -> Result<Home> 
         tensor: tensor.name.to_string(),
     })?;
     Ok(Home {
-        offset: home.offset + offset,
+        offset: home.offset.saturating_add(offset),
         ..home
     })
 }

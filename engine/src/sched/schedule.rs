@@ -8,13 +8,24 @@ use crate::graph::{Graph, TensorId, Uses};
 use super::split::Splits;
 use super::{BackendId, Result};
 
+/// What has to be the same for a schedule to hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Prepared {
+    /// [`Graph::version`]
+    pub graph: u64,
+    /// [`MemoryMap::stamp`]
+    pub memory: u64,
+    /// Goes up when the user assigns a tensor, or takes assignments back.
+    pub assignments: u64,
+}
+
 /// Where and how one graph is computed. It stays with the graph when that is changed or built anew, for the memory it holds.
 #[derive(Default)]
 pub(super) struct Schedule {
     /// [`Graph::identity`]
     graph: Weak<()>,
-    /// Version of the graph and epoch of the scheduler when it was prepared.
-    prepared: Option<(u64, u64)>,
+    /// What the graph was when it was prepared, and what it was prepared for.
+    prepared: Option<Prepared>,
     pub of: Vec<Option<BackendId>>,
     pub splits: Splits,
     /// By split, and the backend whose plan it is. Those beyond the last split are kept for graphs with more.
@@ -33,17 +44,14 @@ impl Schedule {
         |id| self.of[id.index()].map_or(0, BackendId::index)
     }
 
-    pub fn is_for(&self, graph: &Graph, epoch: u64) -> bool {
-        self.prepared == Some((graph.version(), epoch))
+    /// True if the graph is prepared, is as it was then, and so is what it was prepared for.
+    pub fn is_for(&self, now: Prepared) -> bool {
+        self.prepared == Some(now)
     }
 
-    pub fn prepared_for(&mut self, graph: &Graph, epoch: u64) {
-        self.prepared = Some((graph.version(), epoch));
-    }
-
-    /// The graph is not prepared any more.
-    pub fn forget(&mut self) {
-        self.prepared = None;
+    /// Notes what the graph is prepared for; `None`: it is not any more.
+    pub fn set_prepared(&mut self, now: Option<Prepared>) {
+        self.prepared = now;
     }
 
     /// Graph inputs stand for the current slot's copy: they take its home.
@@ -122,9 +130,10 @@ impl Schedules {
         &self.all[self.last]
     }
 
-    /// True if some graph is prepared in this epoch.
-    pub fn any_prepared(&self, epoch: u64) -> bool {
-        self.all.iter().any(|s| s.prepared.is_some_and(|(_, e)| e == epoch))
+    /// True if some graph is prepared under these assignments.
+    pub fn any_prepared(&self, assignments: u64) -> bool {
+        let under = |p: Prepared| p.assignments == assignments;
+        self.all.iter().any(|s| s.prepared.is_some_and(under))
     }
 
     /// Takes the schedule of a graph out, a new one if there is none, and makes it the last one.

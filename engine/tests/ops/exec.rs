@@ -1,13 +1,13 @@
 //! Running a case on a device.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-use engine::backend::{Backend, BackendError, BackendParams, Device, GraphView, MemoryMap, Usage};
-use engine::graph::{Graph, Home, TensorId, Uses, contiguous_strides};
+use engine::backend::{BackendError, BackendParams, Device, MemoryMap, Usage};
+use engine::graph::{Graph, Home, TensorId, contiguous_strides};
 use kernels::GgmlType;
 
 use crate::case::{Case, Data, Layout, Operand};
+use crate::once::compute;
 
 /// Splitmix64 (Steele et al., Fast splittable pseudorandom number generators).
 pub struct Random(pub u64);
@@ -100,7 +100,7 @@ impl Prepared {
         let t = self.graph.tensor(id);
         let home = self.graph.home(id).unwrap();
         let mut bytes = vec![0; t.nbytes()];
-        self.memory.get(home.buffer).read(home.offset, &mut bytes).unwrap();
+        self.memory.read(home, &mut bytes).unwrap();
         if t.ty == GgmlType::I32 {
             return bytes
                 .chunks_exact(4)
@@ -114,26 +114,8 @@ impl Prepared {
     }
 }
 
-/// Prepares nodes and computes them once.
-pub fn compute(
-    backend: &mut dyn Backend,
-    graph: &Graph,
-    nodes: &[TensorId],
-    memory: &mut MemoryMap,
-) -> Result<(), BackendError> {
-    let mut uses = Uses::default();
-    uses.count(graph, []);
-    let view = GraphView {
-        graph,
-        nodes,
-        uses: &uses,
-    };
-    let mut plan = backend.prepare(&view, memory, None)?;
-    backend.run(&mut *plan, graph, memory, &AtomicBool::new(false))
-}
-
 fn new_home(memory: &mut MemoryMap, device: &dyn Device, bytes: usize) -> Home {
-    let buffer = device.buffer_type().allocate(bytes).unwrap();
+    let mut buffer = device.buffer_type().allocate(bytes).unwrap();
     // What an op forgets to write shows as a difference: not a number.
     buffer.write(0, &vec![0xff; bytes]).unwrap();
     Home {
@@ -156,7 +138,7 @@ fn place(o: &Operand, mut random: Random, g: &mut Graph, memory: &mut MemoryMap,
     let leaf = g.input(o.ty, stored, "operand");
     let bytes = contents(o, stored.iter().product(), &mut random);
     let home = new_home(memory, device, bytes.len());
-    memory.get(home.buffer).write(0, &bytes).unwrap();
+    memory.write(home, &bytes).unwrap();
     g.tensor_mut(leaf).home = Some(home);
     match o.layout {
         Layout::Dense => leaf,

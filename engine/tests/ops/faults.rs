@@ -7,7 +7,8 @@ use engine::graph::{Graph, Home, Name, Op, Recurrence, Tensor, TensorId};
 use kernels::GgmlType::{F32, I32};
 
 use crate::case::{Case, floats, i32s, i64s};
-use crate::exec::{Prepared, compute};
+use crate::exec::Prepared;
+use crate::once::compute;
 
 /// The error's text.
 fn error_of(case: &Case, device: Arc<dyn Device>, n_threads: usize) -> String {
@@ -122,7 +123,7 @@ fn thrice_from_file(shift: usize, into_file: bool) -> Result<Vec<f32>, BackendEr
     let mut backend = cpu.backend(&BackendParams::new(2))?;
     compute(&mut *backend, &g, &[y], &mut memory)?;
     let mut out = vec![0; 64];
-    memory.get(other).read(0, &mut out)?;
+    memory.get(other)?.read(0, &mut out)?;
     Ok(out
         .chunks_exact(4)
         .map(|b| f32::from_le_bytes(b.try_into().unwrap()))

@@ -6,6 +6,8 @@ mod cases;
 mod exec;
 mod faults;
 mod linear_attention;
+#[path = "../once/mod.rs"]
+mod once;
 mod select;
 
 use case::Case;

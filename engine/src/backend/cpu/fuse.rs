@@ -141,8 +141,7 @@ mod tests {
                 let value = |i: usize| ((i * i + 7 * i * seed) % 101) as f32 / 50.0 - 0.9;
                 let floats: Vec<f32> = (0..self.graph.tensor(id).nelements()).map(value).collect();
                 let home = self.graph.home(id).unwrap();
-                let buffer = self.memory.get(home.buffer);
-                buffer.write(home.offset, bytemuck::cast_slice(&floats)).unwrap();
+                self.memory.write(home, bytemuck::cast_slice(&floats)).unwrap();
             }
             let uses = uses_of(&self.graph);
             let cpu = device("cpu").unwrap();
@@ -159,7 +158,7 @@ mod tests {
             [self.sum, self.norm].map(|id| {
                 let home = self.graph.home(id).unwrap();
                 let mut bytes = vec![0; self.graph.tensor(id).nbytes()];
-                self.memory.get(home.buffer).read(home.offset, &mut bytes).unwrap();
+                self.memory.read(home, &mut bytes).unwrap();
                 bytes
             })
         }
@@ -275,23 +274,23 @@ mod tests {
             uses: &uses,
         };
         let mut plan = backend.prepare(&view, &sketch.memory, None).unwrap();
-        let mut run = |graph: &Graph, memory: &mut MemoryMap| backend.run(&mut *plan, graph, memory, &NEVER);
-        run(&sketch.graph, &mut sketch.memory).unwrap();
+        let mut run = |graph: &Graph, memory: &mut MemoryMap, cancelled: bool| {
+            backend.run(&mut *plan, graph, memory, &AtomicBool::new(cancelled))
+        };
+        run(&sketch.graph, &mut sketch.memory, false).unwrap();
         // The same description in a graph of its own is as good.
-        run(&sketch.graph.clone(), &mut sketch.memory).unwrap();
-        let cancelled = AtomicBool::new(true);
+        run(&sketch.graph.clone(), &mut sketch.memory, false).unwrap();
+        let cancelled = run(&sketch.graph, &mut sketch.memory, true);
+        assert!(matches!(cancelled, Err(BackendError::Cancelled)));
 
         let mut changed = sketch.graph.clone();
         changed.tensor_mut(sketch.sum).ne = [96, 500, 1, 1];
         let stale = |result: Result<(), BackendError>| matches!(result, Err(BackendError::StalePlan { .. }));
-        assert!(stale(run(&changed, &mut sketch.memory)));
-        assert!(stale(run(&sketch.graph, &mut MemoryMap::default())));
+        assert!(stale(run(&changed, &mut sketch.memory, false)));
+        assert!(stale(run(&sketch.graph, &mut MemoryMap::default(), false)));
         let other = device("cpu").unwrap().buffer_type().allocate(1 << 20).unwrap();
-        let mut moved = sketch.memory.clone();
-        moved.replace(sketch.graph.home(sketch.sum).unwrap().buffer, other);
-        assert!(stale(run(&sketch.graph, &mut moved)));
-
-        let result = backend.run(&mut *plan, &sketch.graph, &mut sketch.memory, &cancelled);
-        assert!(matches!(result, Err(BackendError::Cancelled)));
+        let buffer = sketch.graph.home(sketch.sum).unwrap().buffer;
+        sketch.memory.replace(buffer, other);
+        assert!(stale(run(&sketch.graph, &mut sketch.memory, false)));
     }
 }

@@ -13,9 +13,8 @@ use kernels::GgmlType;
 
 use super::barriers::Access;
 use super::fuse::Fusion;
-use super::plan::is_writable;
 use super::pool::Worker;
-use crate::backend::{BackendError, MemoryMap};
+use crate::backend::{BackendError, HostRange, MemoryMap};
 use crate::graph::{Graph, MAX_SRC, Op, Tensor, TensorId};
 
 /// A node whose operands have been found in memory.
@@ -95,6 +94,10 @@ impl PlannedNode {
         if !(target.start.as_ptr() as usize).is_multiple_of(align_of::<f32>()) {
             return Err(flaw(node, "is not aligned"));
         }
+        let state_operand = node.op.state_operand();
+        let states = state_operand
+            .map(|i| locate(graph, memory, node.source(i)))
+            .transpose()?;
         accesses.push(target.access(true));
         let mut sources = [None; MAX_SRC];
         for (i, source) in node.sources().enumerate() {
@@ -107,8 +110,11 @@ impl PlannedNode {
                 return Err(flaw(t, "is not aligned"));
             }
             // Recurrences take their operands as lists of floats.
-            let lists = node.op.state_operand().is_some();
-            let written = node.op.state_operand() == Some(i);
+            let lists = state_operand.is_some();
+            let written = state_operand == Some(i);
+            if !written && states.as_ref().is_some_and(|states| states.overlaps(&place)) {
+                return Err(flaw(t, "overlaps the states"));
+            }
             if written && !place.writable {
                 return Err(flaw(t, "would be written and lies in read-only memory"));
             }
@@ -187,20 +193,13 @@ pub(super) fn may_overlap(node: &Tensor, source: &Tensor, i: usize, place: &Plac
 pub(super) fn locate(graph: &Graph, memory: &MemoryMap, id: TensorId) -> Result<Place, BackendError> {
     let tensor = graph.tensor(id);
     let home = graph.home(id).ok_or_else(|| flaw(tensor, "has no memory"))?;
-    let buffer = memory.get(home.buffer);
-    let base = buffer
-        .host_ptr()
-        .ok_or_else(|| flaw(tensor, "does not lie in host memory"))?;
     let len = extent(tensor).ok_or_else(|| flaw(tensor, "is too large"))?;
-    if home.offset.checked_add(len).is_none_or(|end| end > buffer.size()) {
-        return Err(flaw(tensor, "reaches beyond its buffer"));
-    }
-    Ok(Place {
-        // SAFETY: the offset lies within the buffer.
-        start: unsafe { base.add(home.offset) },
-        len,
-        writable: is_writable(&**buffer),
-    })
+    let range = memory.host_range(home, len).map_err(|e| match e {
+        BackendError::OutOfBounds { .. } => flaw(tensor, "reaches beyond its buffer"),
+        e => e,
+    })?;
+    let HostRange { start, len, writable } = range.ok_or_else(|| flaw(tensor, "does not lie in host memory"))?;
+    Ok(Place { start, len, writable })
 }
 
 fn is_aligned(t: &Tensor, place: &Place) -> bool {

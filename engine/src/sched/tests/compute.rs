@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::*;
-use crate::backend::{GraphView, Plan};
+use crate::backend::{Buffer, GraphView, Plan};
 use crate::sched::fake::FakeType;
 
 /// Three steps on two devices; the result is the same wherever it is computed.
@@ -79,7 +79,7 @@ fn two_graphs_take_turns() {
     let y = one.scale(x, "y");
     one.output(y);
     one.compute(&mut s, y);
-    fill_inputs(&s, &two);
+    fill_inputs(&mut s, &two);
     s.compute(&two).unwrap();
     assert_eq!(read(&mut s, &two, out_one), expected);
     std::mem::swap(&mut two, &mut one.graph);
@@ -120,7 +120,7 @@ fn out_of_memory_is_an_error_and_not_the_end() {
     assert_eq!(error.to_string(), "gpu: cannot allocate 96 bytes");
     assert!(matches!(s.compute(&lab.graph), Err(SchedError::NotAllocated)));
     let (mut small, _) = three_steps(CPU, CPU);
-    small.memory = MemoryMap::default();
+    small.stored.clear();
     let x = small.input("x");
     let y = small.scale(x, "y");
     small.graph.reset_order();
@@ -225,7 +225,7 @@ fn cancelling_takes_effect_within_a_node() {
         let mut s = lab.scheduler();
         s.set_cancel(Some(cancel.clone()));
         s.alloc_graph(&mut lab.graph).unwrap();
-        fill_inputs(&s, &lab.graph);
+        fill_inputs(&mut s, &lab.graph);
         let error = s.compute(&lab.graph).unwrap_err();
         assert!(matches!(error, SchedError::Backend(BackendError::Cancelled)));
         assert_eq!(computed.lock().unwrap().last(), Some(&stop_at));
@@ -274,7 +274,7 @@ fn plans_stay_with_their_graphs() {
     s.alloc_graph(&mut two).unwrap();
     assert_eq!(prepared(&one), 4);
     for _ in 0..3 {
-        fill_inputs(&s, &two);
+        fill_inputs(&mut s, &two);
         s.compute(&two).unwrap();
         assert_eq!(one.compute(&mut s, out_one), expected);
     }
@@ -413,7 +413,7 @@ impl Backend for Queueing {
         &mut self,
         source: &mut dyn Backend,
         from: (&dyn Buffer, usize),
-        to: (&dyn Buffer, usize),
+        to: (&mut dyn Buffer, usize),
         len: usize,
     ) -> std::result::Result<bool, BackendError> {
         if self.accepts_copies {
@@ -445,9 +445,9 @@ fn asynchronous_backends_wait_for_events_and_copy_in_their_queues() {
             pipeline,
             op_offload: false,
         };
-        let mut s = Scheduler::new(backends.collect(), lab.memory.clone(), params).unwrap();
+        let mut s = Scheduler::new(backends.collect(), lab.memory(), params).unwrap();
         s.alloc_graph(&mut lab.graph).unwrap();
-        fill_inputs(&s, &lab.graph);
+        fill_inputs(&mut s, &lab.graph);
         notes.lock().unwrap().clear();
         s.compute(&lab.graph).unwrap();
         let text = notes.lock().unwrap().join("\n");
@@ -518,7 +518,7 @@ fn splits_wait_for_backends_that_share_their_memory() {
             accepts_copies: false,
         }) as Box<dyn Backend>
     });
-    let mut s = Scheduler::new(backends.collect(), lab.memory.clone(), SchedParams::default()).unwrap();
+    let mut s = Scheduler::new(backends.collect(), lab.memory(), SchedParams::default()).unwrap();
     s.alloc_graph(&mut lab.graph).unwrap();
     notes.lock().unwrap().clear();
     s.compute(&lab.graph).unwrap();
