@@ -2,15 +2,13 @@
 //! that is gone. What does not compile at all stands beside `Buffer`, `MemoryMap` and `Backend` in their documentation.
 #![forbid(unsafe_code)]
 
-mod once;
-
 use std::sync::Arc;
 
+use crate::once::compute;
 use engine::backend::{BackendError, BackendParams, Buffer, Device, MemoryMap, Usage, device, devices};
 use engine::graph::{BufferId, Flags, Graph, Home, Name, Op, Recurrence, Tensor, TensorId};
 use engine::sched::{SchedError, SchedParams, Scheduler};
 use kernels::GgmlType::{F32, I32};
-use once::compute;
 
 const N: usize = 16;
 const BYTES: usize = 4 * N;
@@ -181,7 +179,7 @@ fn states_are_not_written_in_shared_buffers_nor_over_other_operands() {
             }
             let node = g.push(node);
             let mut backend = device.clone().backend(&params()).unwrap();
-            once::compute(&mut *backend, &g, &[node], &mut memory)
+            crate::once::compute(&mut *backend, &g, &[node], &mut memory)
         };
         let elsewhere = Home {
             buffer: own,

@@ -1,11 +1,9 @@
 //! A layer on the CPU backend gives one result, however many threads share the work and however they are scheduled.
 
-mod layer;
-
 use std::sync::atomic::AtomicBool;
 
+use crate::layer::{layer, prepare, result, uses_of};
 use engine::backend::{BackendParams, device};
-use layer::{layer, prepare, result, uses_of};
 
 static NEVER: AtomicBool = AtomicBool::new(false);
 
