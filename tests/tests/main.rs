@@ -4,6 +4,7 @@
 
 mod adapters;
 mod arch_shapes;
+mod cancel;
 mod compressed_keys;
 mod conformance;
 mod devices;
