@@ -4,6 +4,7 @@
 
 mod adapters;
 mod arch_shapes;
+mod batches;
 mod cancel;
 mod compressed_keys;
 mod conformance;
@@ -12,6 +13,7 @@ mod embeddings;
 mod failed_decode;
 mod kv_memory;
 mod latent_attention;
+mod layouts;
 mod next_token_layers;
 mod real_models;
 mod recorded;

@@ -39,9 +39,9 @@ impl Graph {
     /// the result is a view of `dst`.
     pub fn set_rows(&mut self, dst: TensorId, src: TensorId, ids: TensorId) -> Result {
         let id = self.op(Op::SetRows, &[src, dst, ids])?;
-        let (nb, view) = (self.tensor(dst).nb, self.view_of(dst, 0));
+        let (nb, layout, view) = (self.tensor(dst).nb, self.tensor(dst).layout, self.view_of(dst, 0));
         let t = self.tensor_mut(id);
-        t.nb = nb;
+        (t.nb, t.layout) = (nb, layout);
         t.view = Some(view);
         Ok(id)
     }
@@ -219,7 +219,7 @@ impl Graph {
         let t = self.tensor(x);
         let mut part = Tensor::new(t.ty, ne, Name::default());
         part.nb = nb;
-        if offset + part.nbytes() > t.nbytes() {
+        if offset.saturating_add(part.nbytes()) > t.nbytes() {
             let found = format!("{} bytes at offset {offset}", part.nbytes());
             return Err(mismatch("view", format!("a part of {} bytes", t.nbytes()), found));
         }
@@ -304,7 +304,7 @@ impl Graph {
 
     fn view_node(&mut self, op: Op, x: TensorId, ne: [usize; 4], nb: [usize; 4], offset: usize) -> TensorId {
         let mut t = Tensor::new(self.tensor(x).ty, ne, self.tensor(x).name);
-        t.nb = nb;
+        (t.nb, t.layout) = (nb, self.tensor(x).layout);
         t.view = Some(self.view_of(x, offset));
         self.link(t, op, &[x])
     }

@@ -40,7 +40,7 @@ impl Prepared {
         }
         graph.expand(node);
         assert!(
-            device.supports_op(&graph, node),
+            device.supports_op(&graph, node, &memory),
             "{} does not support {case:?}",
             device.name()
         );
