@@ -112,6 +112,9 @@ unsafe impl Buffer for FakeBuffer {
 /// Chooses nodes, by graph and id.
 pub type Choice = Box<dyn Fn(&Graph, TensorId) -> bool + Send + Sync>;
 
+/// Is told of nodes.
+pub type Listener = Arc<dyn Fn(&Graph, TensorId) + Send + Sync>;
+
 /// A device over one [`FakeType`], and its own backend.
 pub struct FakeDevice {
     pub name: &'static str,
@@ -126,7 +129,7 @@ pub struct FakeDevice {
     /// Plans that backends made.
     pub n_prepared: Arc<AtomicUsize>,
     /// Called after each node that a backend computed.
-    pub computed: Arc<dyn Fn(&Graph, TensorId) + Send + Sync>,
+    pub computed: Listener,
 }
 
 impl FakeDevice {
@@ -197,7 +200,7 @@ pub struct FakeBackend {
     device: Arc<dyn Device>,
     log: Arc<Mutex<Vec<String>>>,
     n_prepared: Arc<AtomicUsize>,
-    computed: Arc<dyn Fn(&Graph, TensorId) + Send + Sync>,
+    computed: Listener,
     operand: Vec<u8>,
     result: Vec<u8>,
 }
