@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use engine::backend::*;
+use engine::gguf::logits::nmse;
 use engine::graph::*;
 use engine::sched::{BackendId, SchedParams, Scheduler};
 use kernels::GgmlType;
@@ -260,12 +261,6 @@ fn run(setup: &Setup<'_>) -> (Vec<f32>, usize) {
     (results, s.n_splits())
 }
 
-fn nmse(found: &[f32], truth: &[f32]) -> f64 {
-    let square = |x: f32| f64::from(x) * f64::from(x);
-    let error: f64 = found.iter().zip(truth).map(|(&a, &b)| square(a - b)).sum();
-    error / truth.iter().map(|&x| square(x)).sum::<f64>()
-}
-
 #[test]
 fn reused_memory_and_ops_in_place_change_nothing() {
     for name in ["reference", "cpu"] {
@@ -297,7 +292,7 @@ fn layers_on_two_devices_give_the_result_of_one() {
         };
         let (found, n_splits) = run(&halves);
         assert_eq!(n_splits, 2);
-        assert!(nmse(&found, &truth) < 1e-10, "{}", nmse(&found, &truth));
+        assert!(nmse(&truth, &found) < 1e-10, "{}", nmse(&truth, &found));
         assert_eq!(run(&halves).0, found, "from run to run");
 
         let (found, n_splits) = run(&Setup {
@@ -305,7 +300,7 @@ fn layers_on_two_devices_give_the_result_of_one() {
             ..halves
         });
         assert_eq!(n_splits, N_LAYER);
-        assert!(nmse(&found, &truth) < 1e-10, "{}", nmse(&found, &truth));
+        assert!(nmse(&truth, &found) < 1e-10, "{}", nmse(&truth, &found));
     }
 }
 
@@ -322,5 +317,5 @@ fn nodes_put_on_devices_by_hand_give_the_same_result() {
         ..Setup::default()
     });
     assert!(n_splits > 4 * N_LAYER, "{n_splits}");
-    assert!(nmse(&found, &truth) < 1e-10, "{}", nmse(&found, &truth));
+    assert!(nmse(&truth, &found) < 1e-10, "{}", nmse(&truth, &found));
 }

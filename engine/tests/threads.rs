@@ -1,9 +1,7 @@
 //! A layer on the CPU backend gives one result, however many threads share the work and however they are scheduled.
 
-mod layer;
-
+use crate::layer::{layer, result};
 use engine::backend::{BackendParams, device};
-use layer::{layer, result};
 
 /// Many times over, since what is tested is that no thread is ever too early.
 #[test]

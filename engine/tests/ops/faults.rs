@@ -6,8 +6,8 @@ use engine::backend::{BackendError, BackendParams, Device, MemoryMap, Usage, dev
 use engine::graph::{Graph, Home, Name, Op, Recurrence, Tensor, TensorId};
 use kernels::GgmlType::{F32, I32};
 
-use crate::case::{Case, floats, i32s, i64s};
-use crate::exec::Prepared;
+use super::case::{Case, floats, i32s, i64s};
+use super::exec::Prepared;
 
 /// The error's text.
 fn error_of(case: &Case, device: Arc<dyn Device>, n_threads: usize) -> String {
