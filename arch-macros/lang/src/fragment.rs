@@ -112,8 +112,10 @@ impl Expander<'_> {
                 (false, true) => {
                     let names: Vec<String> = given.iter().map(ToString::to_string).collect();
                     let hint = did_you_mean(&name.to_string(), names.iter().map(String::as_str));
-                    self.errors
-                        .at(name, format!("no fragment beside this line gives a tensor `{name}`{hint}"));
+                    self.errors.at(
+                        name,
+                        format!("no fragment beside this line gives a tensor `{name}`{hint}"),
+                    );
                 }
                 _ => {}
             }

@@ -74,7 +74,10 @@ impl<'a> Graph<'a> {
             values: Vec::new(),
             loops: Vec::new(),
         };
-        let heads = [&arch.embedding, &arch.rank].into_iter().flatten().map(|head| &head.block);
+        let heads = [&arch.embedding, &arch.rank]
+            .into_iter()
+            .flatten()
+            .map(|head| &head.block);
         for block in arch.encoder.iter().chain([&arch.graph]).chain(heads) {
             graph.block(block);
         }
@@ -192,7 +195,9 @@ fn half_rotated(graph: &Graph<'_>, found: &mut Vec<Finding>) {
         let [q, k] = [q, k].map(|v| {
             let any = |f: &dyn Fn(&Value) -> bool| graph.any(v, &mut Vec::new(), f);
             // What Rust does is not known.
-            any(&rotates).then_some(true).or_else(|| (!any(&is_rust)).then_some(false))
+            any(&rotates)
+                .then_some(true)
+                .or_else(|| (!any(&is_rust)).then_some(false))
         });
         let message = match (q, k) {
             (Some(true), Some(false)) => "the queries of `attention` have rotary positions, its keys have none",
@@ -211,9 +216,9 @@ fn no_residual(graph: &Graph<'_>, found: &mut Vec<Finding>) {
             _ => false,
         };
         let adds = |v: &&Value| match &v.kind {
-            ValueKind::Binary(ScalarOp::Add, a, b) => {
-                [a, b].into_iter().any(|side| graph.any(side, &mut Vec::new(), &is_carried))
-            }
+            ValueKind::Binary(ScalarOp::Add, a, b) => [a, b]
+                .into_iter()
+                .any(|side| graph.any(side, &mut Vec::new(), &is_carried)),
             ValueKind::Rust(_) => true,
             _ => false,
         };

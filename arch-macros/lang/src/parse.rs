@@ -216,10 +216,7 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
         }
         _ => {
             let hint = did_you_mean(&text, SECTIONS);
-            let message = format!(
-                "expected `{}` or `fn`, found `{text}`{hint}",
-                SECTIONS.join("`, `")
-            );
+            let message = format!("expected `{}` or `fn`, found `{text}`{hint}", SECTIONS.join("`, `"));
             return Err(syn::Error::new(word.span(), message));
         }
     }
