@@ -25,6 +25,16 @@ impl SeqSet {
         self.0 & SeqSet::one(seq).0 != 0
     }
 
+    /// True if some sequence is in both sets.
+    pub fn intersects(self, other: SeqSet) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// The sequences of both sets.
+    pub fn union(self, other: SeqSet) -> SeqSet {
+        SeqSet(self.0 | other.0)
+    }
+
     /// The lowest sequence; attention asks for the keys of this one.
     pub fn first(self) -> Option<usize> {
         (self.0 != 0).then(|| self.0.trailing_zeros() as usize)

@@ -6,7 +6,9 @@
 use kernels::GgmlType;
 
 use super::NgramHash;
-use super::{Attention, Buckets, Graph, Name, Op, Recurrence, Rope, Tensor, TensorId, Unary, contiguous_strides};
+use super::{
+    Attention, Buckets, Graph, MAX_SRC, Name, Op, Recurrence, Rope, Tensor, TensorId, Unary, contiguous_strides,
+};
 
 /// Operands that do not fit an op.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -61,9 +63,9 @@ impl Graph {
                 format!("{} {:?} and {} {:?}", s.ty, s.ne, i.ty, i.ne),
             ));
         }
-        let (ty, ne, nb, view) = (d.ty, d.ne, d.nb, self.view_of(dst, 0));
+        let (ty, ne, nb, layout, view) = (d.ty, d.ne, d.nb, d.layout, self.view_of(dst, 0));
         let mut t = Tensor::new(ty, ne, Name::default());
-        t.nb = nb;
+        (t.nb, t.layout) = (nb, layout);
         t.view = Some(view);
         Ok(self.link(t, Op::SetRows, &[src, dst, ids]))
     }
@@ -393,7 +395,10 @@ impl Graph {
     /// A recurrence over `src`: states f32 `[row, n_cells]`, cells to read and cells to write (i32 `[t]`), then its operands, see
     /// [`Op::Recur`]. The states are written.
     pub fn recur(&mut self, recurrence: Recurrence, src: &[TensorId]) -> Result {
-        let ne: Vec<[usize; 4]> = src.iter().map(|&s| self.tensor(s).ne).collect();
+        let mut shapes = [[0; 4]; MAX_SRC];
+        let ne = &mut shapes[..src.len().min(MAX_SRC)];
+        (ne.iter_mut().zip(src)).for_each(|(ne, &s)| *ne = self.tensor(s).ne);
+        let ne = &*ne;
         let types = [GgmlType::F32, GgmlType::I32, GgmlType::I32];
         let typed =
             (src.iter().enumerate()).all(|(i, &s)| self.tensor(s).ty == types.get(i).copied().unwrap_or(GgmlType::F32));
@@ -440,7 +445,7 @@ impl Graph {
         let t = self.tensor(x);
         let mut part = Tensor::new(t.ty, ne, Name::default());
         part.nb = nb;
-        if offset + part.nbytes() > t.nbytes() {
+        if offset.saturating_add(part.nbytes()) > t.nbytes() {
             let found = format!("{} bytes at offset {offset}", part.nbytes());
             return Err(mismatch("view", format!("a part of {} bytes", t.nbytes()), found));
         }
@@ -518,7 +523,7 @@ impl Graph {
 
     fn view_node(&mut self, op: Op, x: TensorId, ne: [usize; 4], nb: [usize; 4], offset: usize) -> TensorId {
         let mut t = Tensor::new(self.tensor(x).ty, ne, self.tensor(x).name);
-        t.nb = nb;
+        (t.nb, t.layout) = (nb, self.tensor(x).layout);
         t.view = Some(self.view_of(x, offset));
         self.link(t, op, &[x])
     }
