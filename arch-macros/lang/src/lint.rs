@@ -222,7 +222,7 @@ fn no_residual(graph: &Graph<'_>, found: &mut Vec<Finding>) {
             ValueKind::Rust(_) => true,
             _ => false,
         };
-        if !graph.values[values.clone()].iter().any(|v| adds(v)) {
+        if !graph.values[values.clone()].iter().any(adds) {
             let message = "these layers add nothing to what they are given: `x += …`".to_owned();
             found.push((group.at.into(), message));
         }
