@@ -11,6 +11,7 @@ mod conformance;
 mod devices;
 mod embeddings;
 mod failed_decode;
+mod invariants;
 mod kv_memory;
 mod latent_attention;
 mod layouts;

@@ -1,0 +1,213 @@
+//! Invariants of ARCHITECTURE.md that no other test covers, most of them seen only by what is absent from the sources.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use engine::graph::{Graph, Op, TensorId};
+use engine::sched::Observer;
+use tests::{context, decode_last, model, tokens};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the workspace holds this package")
+}
+
+fn text(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// The Rust sources below a folder of the project, at least one. Modules of tests are left out.
+fn sources(folder: &str) -> Vec<PathBuf> {
+    let (mut files, mut folders) = (Vec::new(), vec![root().join(folder)]);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("the folder is readable").flatten() {
+            let path = entry.path();
+            let is_test = path.file_stem().is_some_and(|stem| stem == "tests");
+            if path.is_dir() && !is_test {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") && !is_test {
+                files.push(path);
+            }
+        }
+    }
+    assert!(!files.is_empty(), "{folder} holds no sources");
+    files
+}
+
+/// The code of a source: without comments, and without the module of unit tests, which stands last in every file.
+fn code(path: &Path) -> String {
+    let text = text(path);
+    let product = text.split("#[cfg(test)]\nmod ").next().unwrap_or(&text);
+    let code = product.lines().filter(|line| !line.trim_start().starts_with("//"));
+    code.collect::<Vec<_>>().join("\n")
+}
+
+fn refuse(folder: &str, words: &[&str]) {
+    for path in sources(folder) {
+        let code = code(&path);
+        for word in words {
+            assert!(!code.contains(word), "{} contains `{word}`", path.display());
+        }
+    }
+}
+
+/// The packages of this workspace that a package needs outside of its tests.
+fn dependencies(package: &str) -> Vec<String> {
+    let manifest = text(&root().join(package).join("Cargo.toml"));
+    let table = manifest.split("[dependencies]").nth(1).unwrap_or("");
+    let lines = table.lines().skip(1).take_while(|line| !line.starts_with('['));
+    let names = lines.filter_map(|line| line.split(['.', ' ', '=']).next());
+    let ours = ["kernels", "engine", "arch-macros", "arch-lang", "archs", "tests"];
+    names.filter(|name| ours.contains(name)).map(str::to_owned).collect()
+}
+
+#[test]
+fn crates_depend_downwards_only() {
+    assert_eq!(dependencies("kernels"), [""; 0]);
+    assert_eq!(dependencies("engine"), ["kernels"]);
+    assert_eq!(dependencies("arch-macros/lang"), [""; 0]);
+    assert_eq!(dependencies("arch-macros"), ["arch-lang"]);
+    assert_eq!(dependencies("archs"), ["arch-macros", "engine"]);
+    refuse("kernels/src", &["std::thread", "rayon"]);
+    refuse("archs", &["backend"]);
+}
+
+#[test]
+fn graphs_are_built_without_io_or_data() {
+    for folder in ["engine/src/graph", "engine/src/build"] {
+        refuse(folder, &["std::fs", "std::io", "dyn Buffer", "MemoryMap", "unsafe"]);
+    }
+}
+
+#[test]
+fn libraries_neither_print_nor_exit() {
+    let words = ["println!", "eprintln!", "print!(", "eprint!(", "process::exit"];
+    for folder in ["engine/src", "kernels/src"] {
+        refuse(folder, &words);
+    }
+}
+
+/// Looks at every node of a graph without stopping it.
+struct Look {
+    check: fn(&Graph, TensorId) -> usize,
+    found: Arc<AtomicUsize>,
+}
+
+impl Observer for Look {
+    fn wants(&mut self, graph: &Graph, node: TensorId) -> bool {
+        self.found.fetch_add((self.check)(graph, node), Ordering::Relaxed);
+        false
+    }
+
+    fn show(&mut self, _: &Graph, _: TensorId, _: &[u8]) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
+/// Sum of what `check` returns for the nodes of a fixture's graphs.
+fn look(name: &str, check: fn(&Graph, TensorId) -> usize) -> usize {
+    let (m, t) = (model(name), tokens(name));
+    let mut ctx = context(&m, |p| p.n_ubatch = 8);
+    let found = Arc::new(AtomicUsize::new(0));
+    ctx.set_observer(Some(Box::new(Look {
+        check,
+        found: found.clone(),
+    })));
+    decode_last(&mut ctx, &t[..12], 0, 0);
+    found.load(Ordering::Relaxed)
+}
+
+const FIXTURES: [&str; 5] = [
+    "qwen3-dense",
+    "gemma3-dense",
+    "deepseek2-moe",
+    "falcon-h1-dense",
+    "deepseek4-moe",
+];
+
+#[test]
+fn sources_of_a_node_come_before_it() {
+    for name in FIXTURES {
+        let n_nodes = look(name, |graph, node| {
+            assert!(graph.tensor(node).sources().all(|source| source < node));
+            1
+        });
+        assert!(n_nodes > 20, "{name}: {n_nodes} nodes");
+    }
+}
+
+/// True if a write into the memory that `id` reads is among what `id` is computed from.
+fn follows_its_write(graph: &Graph, id: TensorId) -> bool {
+    let t = graph.tensor(id);
+    let is_write = matches!(t.op, Op::SetRows);
+    is_write || (t.op.is_view() && t.sources().any(|source| follows_its_write(graph, source)))
+}
+
+#[test]
+fn caches_are_read_through_views_of_their_writes() {
+    for name in FIXTURES {
+        let n_reads = look(name, |graph, node| {
+            let t = graph.tensor(node);
+            if !matches!(t.op, Op::Attention(_)) {
+                return 0;
+            }
+            assert!(follows_its_write(graph, t.source(1)), "keys of {}", t.name);
+            1
+        });
+        assert!(n_reads > 0, "{name} has attention");
+    }
+}
+
+#[test]
+fn attention_stores_no_scores() {
+    let m = model("llama-dense");
+    let n_tokens = 64;
+    let compute = |n_ctx: usize| {
+        let ctx = context(&m, |p| (p.n_ctx, p.n_batch, p.n_ubatch) = (n_ctx, n_tokens, n_tokens));
+        ctx.sizes().compute
+    };
+    let (short, long) = (compute(1024), compute(8192));
+    let scores_of_a_head = (8192 - 1024) * n_tokens * size_of::<f32>();
+    assert!(
+        long - short < scores_of_a_head,
+        "{short} bytes for 1024 cells, {long} for 8192"
+    );
+}
+
+/// The tests that a section of ARCHITECTURE.md names as `path::function`, or `::function` for the path before.
+fn named_tests(line: &str, path: &mut String) -> Vec<(String, String)> {
+    let quoted = line.split('`').skip(1).step_by(2);
+    let mut named = Vec::new();
+    for name in quoted.filter(|name| name.contains("::")) {
+        let Some((file, function)) = name.rsplit_once("::") else {
+            continue;
+        };
+        if file.ends_with(".rs") {
+            *path = file.to_owned();
+        }
+        if file.is_empty() || file.ends_with(".rs") {
+            named.push((path.clone(), function.to_owned()));
+        }
+    }
+    named
+}
+
+#[test]
+fn every_invariant_names_its_test() {
+    let map = text(&root().join("ARCHITECTURE.md"));
+    let section = map.split("## Invariants").nth(1).expect("there is such a section");
+    let section = section.split("\n## ").next().expect("a first part");
+    let invariants: Vec<&str> = section.split("\n- ").skip(1).collect();
+    assert!(invariants.len() > 10);
+    for invariant in invariants {
+        let named = named_tests(invariant, &mut String::new());
+        assert!(!named.is_empty(), "no test is named by: {invariant}");
+        for (file, function) in named {
+            let source = text(&root().join(&file));
+            assert!(source.contains(&format!("fn {function}(")), "{file} has no {function}");
+        }
+    }
+}
