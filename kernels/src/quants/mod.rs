@@ -180,6 +180,14 @@ impl Half {
     }
 }
 
+/// References to scales and the like, which the compiler must then take to lie in memory. They are computed a register at a time for a whole
+/// block and used one by one, each read into every lane by a broadcasting load. Without this the compiler mixes the two: it computes them
+/// again for each group, or keeps them in registers and takes lanes out by shuffles.
+#[inline(always)]
+fn in_memory<T>(values: T) -> T {
+    std::hint::black_box(values)
+}
+
 /// A table of small integers as floats.
 const fn to_floats(values: [i8; 16]) -> [f32; 16] {
     let mut floats = [0.0; 16];
