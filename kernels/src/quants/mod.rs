@@ -180,9 +180,9 @@ impl Half {
     }
 }
 
-/// References to scales and the like, which the compiler must then take to lie in memory. They are computed a register at a time for a whole
-/// block and used one by one, each read into every lane by a broadcasting load. Without this the compiler mixes the two: it computes them
-/// again for each group, or keeps them in registers and takes lanes out by shuffles.
+/// References to scales and the like, which the compiler must then take to lie in memory: they are computed a register at a time for a whole
+/// block and used one by one, each read into every lane by one load. Measured with AVX2, a product with one column gains 6 % from this for
+/// Q2_K and nothing for the other types; with AVX-512 it is not measured.
 #[inline(always)]
 fn in_memory<T>(values: T) -> T {
     std::hint::black_box(values)
