@@ -220,9 +220,7 @@ fn choices_are_those_that_were_recorded() {
         let all = recording.configuration(recording.all).file(true);
         let file = engine::gguf::GgufFile::from_bytes("all.gguf", &all).expect("a sound file");
         let model = Model::from_file(file, archs::ALL, &exact().load).expect("the model loads");
-        let nmse = recorded
-            .nmse_of(model.into(), &exact().context)
-            .expect("it is computed");
+        let nmse = recorded.nmse_of(model, &exact().context).expect("it is computed");
         println!("{} with everything: {nmse:.1e}", recording.name);
         if nmse.is_nan() || nmse < 1e6 * LIMIT {
             faults.push(format!("{} with everything: {nmse:.1e}", recording.name));

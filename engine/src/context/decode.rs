@@ -99,7 +99,7 @@ impl Context {
         let cached = if model.bidirectional() {
             MemorySpecs::default()
         } else {
-            model.memory_specs_in(build_params(&model, &params, n_ctx, rope))?
+            model.memory_specs_in(build_params(&model, n_ctx, rope))?
         };
         let mut memory = Memory::new(&cached, n_ctx, &params)?;
         let placement = model.placement();
@@ -404,7 +404,7 @@ impl Context {
             n_outputs: n_outputs.max(1),
             n_encoded: self.encoded.len(),
             wanted: self.pooled.wanted(n_outputs),
-            ..build_params(&self.model, &self.params, self.n_ctx, self.rope)
+            ..build_params(&self.model, self.n_ctx, self.rope)
         }
     }
 
@@ -621,7 +621,7 @@ fn new_scheduler(model: &Model, params: &ContextParams) -> Result<Scheduler, Con
 }
 
 /// What the graphs of a context are built for: a single token here.
-fn build_params(model: &Model, params: &ContextParams, n_ctx: usize, rope: RopeScaling) -> BuildParams {
+fn build_params(model: &Model, n_ctx: usize, rope: RopeScaling) -> BuildParams {
     BuildParams {
         n_tokens: 1,
         n_outputs: 1,
@@ -635,7 +635,6 @@ fn build_params(model: &Model, params: &ContextParams, n_ctx: usize, rope: RopeS
         rope_sections: model.base().rope_sections,
         n_rot: model.base().n_rot(),
         causal: !model.bidirectional(),
-        half_gelu: params.half_gelu,
         wanted: Wanted::Result,
     }
 }

@@ -235,6 +235,13 @@ impl Model {
             .filter(|&id| (id as usize) < self.base.n_vocab())
             .or(self.vocab.bos())
     }
+    /// The same weights under a graph made of this one.
+    pub(crate) fn map_graph(self, map: impl FnOnce(Box<dyn BuildGraph>) -> Box<dyn BuildGraph>) -> Model {
+        Model {
+            graph: map(self.graph),
+            ..self
+        }
+    }
     /// Adds the graph of the model's encoder, if it has one, to a builder.
     pub fn encode(&self, b: &mut Builder<'_>) -> Option<crate::graph::TensorId> {
         self.graph.encode(b)
@@ -444,7 +451,6 @@ fn probe(
         rope_sections: base.rope_sections,
         n_rot: base.n_rot(),
         causal: !arch.bidirectional,
-        half_gelu: false,
         wanted: Wanted::Result,
     };
     let fault = |source| ModelError::Graph {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use engine::conformance::{CheckParams, Comparison, Fixture, fixtures};
 use engine::context::ContextParams;
@@ -65,7 +65,7 @@ fn compare_files(fixture: &Fixture, params: &CheckParams, n_files: u16, limit: f
     let dir = tempfile::tempdir()?;
     let first = fixture.write_files(dir.path(), params.seed, n_files)?;
     let model = Model::load(&first, archs::ALL, &params.load)?;
-    let nmse = fixture.nmse_of(Arc::new(model), &params.context)?;
+    let nmse = fixture.nmse_of(model, &params.context)?;
     let rounding = if nmse <= limit {
         None
     } else {
