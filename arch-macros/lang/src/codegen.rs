@@ -373,7 +373,7 @@ fn arch_static(arch: &Arch) -> TokenStream {
     let hparams = arch.hparams.iter().filter_map(hparam_decl);
     let tensors = arch.tensors.iter().map(|t| tensor_decl(arch, t));
     let test = arch.test.iter().map(|(name, size)| {
-        let n = proc_macro2::Literal::u64_unsuffixed(size.number());
+        let n = proc_macro2::Literal::f64_unsuffixed(size.number());
         quote!((#name, #n))
     });
     let flow = flow::flow(arch).into_iter().map(|node| {

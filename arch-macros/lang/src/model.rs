@@ -122,14 +122,17 @@ pub enum TestSize {
     Int(u64),
     /// A switch.
     Bool(bool),
+    /// Another number.
+    Float(f64),
 }
 
 impl TestSize {
     /// As a number; switches are 0 and 1.
-    pub fn number(self) -> u64 {
+    pub fn number(self) -> f64 {
         match self {
-            TestSize::Int(n) => n,
-            TestSize::Bool(b) => u64::from(b),
+            TestSize::Int(n) => n as f64,
+            TestSize::Bool(b) => f64::from(u8::from(b)),
+            TestSize::Float(x) => x,
         }
     }
 }

@@ -12,6 +12,8 @@
 //! the project records them with smaller weights ([`seeded::KEY_SCALE`]); a comparison that fails says what rounding alone would do
 //! ([`Fixture::rounding`]).
 
+mod draft;
+mod self_check;
 mod table_gelu;
 
 use std::path::{Path, PathBuf};
@@ -25,6 +27,8 @@ use crate::gguf::{Gguf, GgufError, GgufFile, GgufWriter, Value, seeded, split};
 use crate::model::{LoadParams, Model, ModelError, Registered};
 use crate::vocab::Token;
 
+pub use draft::Draft;
+pub use self_check::{Finding, Outcome, self_check};
 use table_gelu::TableGelu;
 
 /// Metadata key (string) of a header: how the recording engine computed GELU. `exact`, or, without the key, from a table of f16 values.

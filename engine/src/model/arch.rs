@@ -30,8 +30,8 @@ pub struct Architecture {
     pub hparams: &'static [HparamDecl],
     /// The declared tensors.
     pub tensors: &'static [TensorDecl],
-    /// Sizes for a tiny model with random weights, by symbol.
-    pub test: &'static [(&'static str, u64)],
+    /// Sizes and other values of hyper-parameters for a tiny model with random weights, by symbol; switches are 0 and 1.
+    pub test: &'static [(&'static str, f64)],
     /// The graph's values for drawings: what is computed from what.
     pub flow: &'static [FlowNode],
     /// Reads the hyper-parameters, declares the tensors and gives the graph builder; `None` if the reader noted errors.
@@ -45,7 +45,7 @@ impl Architecture {
     }
 
     /// Whether the file must say which pairs each axis of a position turns.
-    pub(super) fn needs_sections(&self) -> bool {
+    pub(crate) fn needs_sections(&self) -> bool {
         self.rope.is_some_and(|kind| kind.n_axes() > 1)
     }
 }

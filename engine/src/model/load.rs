@@ -9,6 +9,7 @@ use crate::gguf::{Gguf, GgufError, GgufFile, GgufSet, Metadata, Value};
 use crate::graph::{BufferId, Graph, Home, Name};
 use crate::vocab::{Token, Vocab};
 
+use super::nearest::nearest_names;
 use super::placement::{Needs, Placement, PlacementParams, PlacementSummary, RowPart};
 use super::upload::{Locked, check_types, check_values, upload};
 use super::{Architecture, Base, BuildGraph, Fingerprint, HparamReader, ModelError, Registered, TableRow, TensorTable};
@@ -391,21 +392,9 @@ fn load_arch(
         None => Err(ModelError::UnknownArchitecture {
             path: path.to_owned(),
             found: name.to_owned(),
-            nearest: nearest_names(name, archs),
+            nearest: nearest_names(name, archs.iter().map(|r| r.arch.name)),
         }),
     }
-}
-
-/// Up to three supported names that share a long start with `name`.
-fn nearest_names(name: &str, archs: &[Registered]) -> Vec<String> {
-    let common = |a: &str| a.chars().zip(name.chars()).take_while(|(x, y)| x == y).count();
-    let mut names: Vec<_> = archs
-        .iter()
-        .map(|r| (common(r.arch.name), r.arch.name))
-        .filter(|(n, _)| *n >= 3)
-        .collect();
-    names.sort_by_key(|(n, _)| std::cmp::Reverse(*n));
-    names.into_iter().take(3).map(|(_, a)| a.to_owned()).collect()
 }
 
 fn load_vocab(header: &Gguf, path: &Path) -> Result<Vocab, ModelError> {

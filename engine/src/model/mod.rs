@@ -5,6 +5,7 @@ mod base;
 mod error;
 mod fingerprint;
 mod load;
+mod nearest;
 mod placement;
 mod reader;
 mod staging;
@@ -15,10 +16,12 @@ pub use arch::{
     Architecture, BuildGraph, Embed, Experts, FlowNode, HparamDecl, Linear, Norm, PerHead, Placeholder, Registered,
     TensorDecl, Vector, WeightId,
 };
+pub(crate) use base::key_of_symbol;
 pub use base::{Base, RopeScaling};
 pub use error::ModelError;
 pub use fingerprint::Fingerprint;
 pub use load::{Declared, LoadParams, Model, Plan, Progress, declare_header, plan, plan_set};
+pub use nearest::{did_you_mean, nearest_names};
 pub use placement::{
     DeviceLayers, Needs, Placement, PlacementError, PlacementParams, PlacementSummary, RowPart, SplitMode,
     TensorOverride,

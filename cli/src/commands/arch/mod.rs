@@ -1,12 +1,14 @@
 //! `llama arch`: the architectures that are declared, what a declaration says, and whether it computes what it should.
 
 mod check;
+mod check_file;
 mod draw;
+mod seed;
 mod show;
 
 use std::io::Write;
 
-use engine::model::Registered;
+use engine::model::{Registered, did_you_mean, nearest_names};
 
 use crate::args::{ArchArgs, ArchCommand};
 use crate::commands::stdout;
@@ -18,6 +20,7 @@ pub fn run(args: &ArchArgs) -> Outcome {
         (Some(ArchCommand::List { markdown: true }), _) => list_markdown(),
         (Some(ArchCommand::List { markdown: false }), _) | (None, None) => list(),
         (Some(ArchCommand::Check(args)), _) => check::run(args),
+        (Some(ArchCommand::Seed(args)), _) => seed::run(args),
         (None, Some(name)) => {
             let registered = find(name)?;
             let mut out = stdout();
@@ -32,8 +35,10 @@ pub fn run(args: &ArchArgs) -> Outcome {
 
 fn find(name: &str) -> Outcome<&'static Registered> {
     archs::find(name).ok_or_else(|| {
+        let nearest = nearest_names(name, archs::ALL.iter().map(|r| r.arch.name));
         Failure::new(format_args!(
-            "architecture `{name}` is not declared; `llama arch list` prints those that are"
+            "architecture `{name}` is not declared{}; `llama arch list` prints those that are",
+            did_you_mean(&nearest)
         ))
     })
 }
