@@ -7,18 +7,9 @@ use engine::gguf::Gguf;
 use engine::vocab::Vocab;
 use serde_json::Map;
 
-/// The folder of vocabularies in the shared data, if it is there.
-fn vocabs() -> Option<PathBuf> {
-    let root = std::env::var_os("LLAMA_SHARED").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared"),
-        PathBuf::from,
-    );
-    let folder = root.join("conformance/vocabs");
-    if !folder.is_dir() {
-        println!("skipped: {} is not there", folder.display());
-        return None;
-    }
-    Some(folder)
+/// The folder of vocabularies.
+fn vocabs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/vocabs")
 }
 
 /// The template of a model file.
@@ -32,8 +23,8 @@ fn template(path: &Path) -> Result<ChatTemplate, ChatError> {
 }
 
 #[test]
-fn every_shared_template_renders() {
-    let Some(folder) = vocabs() else { return };
+fn every_published_template_renders() {
+    let folder = vocabs();
     let mut n_rendered = 0;
     for entry in std::fs::read_dir(&folder).expect("the folder is readable") {
         let path = entry.expect("the folder is readable").path();
@@ -61,13 +52,12 @@ fn every_shared_template_renders() {
         }
         n_rendered += 1;
     }
-    assert!(n_rendered >= 5, "only {n_rendered} templates in {}", folder.display());
+    assert_eq!(n_rendered, 5, " templates in {}", folder.display());
 }
 
 #[test]
 fn qwen2_renders_its_published_format() {
-    let Some(folder) = vocabs() else { return };
-    let template = template(&folder.join("ggml-vocab-qwen2.gguf")).unwrap_or_else(|e| panic!("{e}"));
+    let template = template(&vocabs().join("qwen2.gguf")).unwrap_or_else(|e| panic!("{e}"));
     let messages = [Message::system("Be brief."), Message::user("Hi")];
     let expected = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
     assert_eq!(template.render(&messages, true, &Map::new()).as_deref(), Ok(expected));
@@ -75,8 +65,7 @@ fn qwen2_renders_its_published_format() {
 
 #[test]
 fn phi3_renders_its_published_format() {
-    let Some(folder) = vocabs() else { return };
-    let template = template(&folder.join("ggml-vocab-phi-3.gguf")).unwrap_or_else(|e| panic!("{e}"));
+    let template = template(&vocabs().join("phi-3.gguf")).unwrap_or_else(|e| panic!("{e}"));
     let messages = [Message::user("Hi"), Message::assistant("Hello"), Message::user("Bye")];
     let prompt = template.render(&messages, true, &Map::new()).unwrap();
     let expected = "<s><|user|>\nHi<|end|>\n<|assistant|>\nHello<|end|>\n<|user|>\nBye<|end|>\n<|assistant|>\n";

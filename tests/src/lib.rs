@@ -1,5 +1,6 @@
 //! Helpers shared by the integration tests.
 
+pub mod published;
 pub mod variation;
 
 use std::path::{Path, PathBuf};
@@ -14,19 +15,6 @@ use kernels::GgmlType;
 /// The project's own test data.
 pub fn data_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("data")
-}
-
-/// The shared conformance data beside the checkout (or where `LLAMA_SHARED` says). Says so when it is absent.
-pub fn shared_dir() -> Option<PathBuf> {
-    let dir = std::env::var_os("LLAMA_SHARED").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared"),
-        PathBuf::from,
-    );
-    if dir.is_dir() {
-        return Some(dir);
-    }
-    println!("skipped: there is no shared data at {}", dir.display());
-    None
 }
 
 /// A fixture of the project's own data.

@@ -1,15 +1,14 @@
 //! Embeddings: pooling over several sequences of a batch, hidden states of causal models, classifiers, and a published encoder.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use engine::build::{BuildError, Pooling};
 use engine::context::{Batch, Context, ContextError, SeqSet};
 use engine::gguf::seeded;
-use engine::model::{LoadParams, Model};
+use engine::model::Model;
 use engine::vocab::Token;
 use serde::Deserialize;
-use tests::{context, model, nmse, tokens};
+use tests::{context, model, nmse, published, tokens};
 
 /// A batch of sequences, each from position 0, with output for every token.
 fn batch(sequences: &[&[Token]]) -> Batch {
@@ -143,14 +142,9 @@ struct Recorded {
 /// `tests/tools/sentence_encoder.py` makes the model file and the records, whose tokens come from another tokenizer and whose vectors
 /// from another program in 64 bits.
 #[test]
-#[ignore = "needs all-MiniLM-L6-v2.gguf (90 MB) in the folder LLAMA_MODELS"]
+#[ignore = "fetches a model, 90 MB"]
 fn a_published_encoder_gives_the_recorded_vectors() {
-    let Some(models) = std::env::var_os("LLAMA_MODELS").map(PathBuf::from) else {
-        println!("skipped: LLAMA_MODELS does not name the folder of the model files");
-        return;
-    };
-    let path = models.join("all-MiniLM-L6-v2.gguf");
-    let model = Arc::new(Model::load(path, archs::ALL, &LoadParams::default()).unwrap_or_else(|e| panic!("{e}")));
+    let model = published::model(published::MINILM);
     let json = std::fs::read(tests::data_dir().join("embeddings/all-minilm-l6-v2.json")).unwrap();
     let records: Vec<Recorded> = serde_json::from_slice(&json).unwrap();
     assert_eq!(model.base().pooling, Some(Pooling::Mean));

@@ -76,13 +76,10 @@ fn read(bytes: &[u8], counts: &[AtomicUsize; 4]) {
     }
 }
 
-/// The project's own fixtures, one of them with vocabularies of text, and the shared ones if they are there.
+/// The headers of the fixtures, and one of them with vocabularies of text.
 fn headers() -> Vec<Vec<u8>> {
-    let mut folders = vec![data_dir().join("archs")];
-    folders.extend(tests::shared_dir().map(|shared| shared.join("conformance/archs")));
-    let mut paths: Vec<_> = folders
-        .iter()
-        .flat_map(|folder| std::fs::read_dir(folder).expect("the folder is readable"))
+    let mut paths: Vec<_> = std::fs::read_dir(data_dir().join("archs"))
+        .expect("the folder is readable")
         .map(|entry| entry.expect("the folder is readable").path())
         .filter(|path| path.to_string_lossy().ends_with(".header.gguf"))
         .collect();

@@ -1,15 +1,14 @@
-//! Two published models against what exact arithmetic says: next-token distributions and greedy continuations.
+//! Two published models against what exact arithmetic says: tokens, next-token distributions and greedy continuations.
 //!
-//! The model files come from the PyPI packages that `shared/conformance/README.md` names; the folder they lie in is given by
-//! `LLAMA_MODELS`.
+//! `data/models/README.md` says how the results were recorded.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use engine::context::{Batch, Context, ContextParams, SeqSet};
-use engine::model::{LoadParams, Model};
-use engine::vocab::Token;
+use engine::model::Model;
+use engine::vocab::{Token, Utf8Stream};
 use serde::Deserialize;
+use tests::published::{self, GEMMA3, SMOLLM2};
 
 #[derive(Deserialize)]
 struct Truth {
@@ -34,38 +33,39 @@ struct Greedy {
     quantized: String,
 }
 
-/// The truths and models that are there.
-fn cases() -> Vec<(Truth, Arc<Model>)> {
-    let Some(shared) = tests::shared_dir() else {
-        return Vec::new();
-    };
-    let Some(models) = std::env::var_os("LLAMA_MODELS").map(PathBuf::from) else {
-        println!("skipped: LLAMA_MODELS does not name the folder of the model files");
-        return Vec::new();
-    };
-    let mut cases = Vec::new();
-    for name in ["SmolLM2-135M-Instruct.Q4_1", "gemma-3-270m-q4_k_m"] {
-        let json =
-            std::fs::read(shared.join(format!("conformance/models/{name}.json"))).expect("the truth is readable");
+/// The truths and the models.
+fn cases() -> [(Truth, Arc<Model>); 2] {
+    [SMOLLM2, GEMMA3].map(|file| {
+        let json = tests::data_dir().join("models").join(file).with_extension("json");
+        let json = std::fs::read(json).expect("the truth is readable");
         let truth: Truth = serde_json::from_slice(&json).expect("the truth is well-formed");
-        let path = models.join(&truth.model_file);
-        assert!(path.is_file(), "{} is missing", path.display());
-        let model = Model::load(path, archs::ALL, &LoadParams::default()).unwrap_or_else(|e| panic!("{e}"));
-        cases.push((truth, Arc::new(model)));
-    }
-    cases
+        assert_eq!(truth.model_file, file);
+        (truth, published::model(file))
+    })
 }
 
 #[test]
-#[ignore = "needs the two model files (about 330 MB) and a minute"]
+#[ignore = "fetches two models, 340 MB"]
+fn texts_become_the_recorded_tokens_and_come_back() {
+    for (truth, model) in cases() {
+        let (vocab, file) = (model.vocab(), &truth.model_file);
+        assert_eq!(vocab.tokenize(&truth.text, true, false), truth.tokens, "{file}");
+        assert_eq!(vocab.detokenize(&truth.tokens, true, false), truth.text, "{file}");
+        let (mut stream, mut streamed) = (Utf8Stream::new(), String::new());
+        for &token in &truth.tokens {
+            stream.push(vocab.token_to_piece(token, false), &mut streamed);
+        }
+        stream.flush(&mut streamed);
+        assert_eq!(streamed, truth.text, "{file}");
+        assert!(vocab.warnings().is_empty(), "{file}: {:?}", vocab.warnings());
+        assert!(!vocab.eog_tokens().is_empty(), "{file}");
+    }
+}
+
+#[test]
+#[ignore = "fetches two models, 340 MB, and takes a minute"]
 fn distributions_are_closer_to_exact_than_the_peers() {
     for (truth, model) in cases() {
-        assert_eq!(
-            model.vocab().tokenize(&truth.text, true, false),
-            truth.tokens,
-            "{}",
-            truth.model_file
-        );
         let logits = engine::conformance::all_logits(model.clone(), &truth.tokens, &ContextParams::default()).unwrap();
         let n_vocab = model.base().n_vocab();
         let (mut kl, mut top1) = (0.0, 0);
@@ -101,7 +101,7 @@ fn divergence(logits: &[f32], ids: &[usize], logprobs: &[f64]) -> f64 {
 }
 
 #[test]
-#[ignore = "needs the two model files (about 330 MB) and a minute"]
+#[ignore = "fetches two models, 340 MB, and takes a minute"]
 fn greedy_continuations_are_the_recorded_ones() {
     for (truth, model) in cases() {
         let mut same = 0;
@@ -165,7 +165,7 @@ struct Way {
 }
 
 #[test]
-#[ignore = "needs the two model files (about 330 MB) and some minutes"]
+#[ignore = "fetches two models, 340 MB, and takes some minutes"]
 fn greedy_text_does_not_depend_on_batches_restored_states_or_company() {
     let plain = Way {
         n_ubatch: 512,

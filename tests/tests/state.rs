@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use engine::context::{Batch, Context, ContextParams, MemoryError, SeqSet, StateError};
-use engine::model::{LoadParams, Model};
+use engine::model::Model;
 use engine::vocab::Token;
 use kernels::GgmlType;
-use tests::{context, decode_last, decode_one, exact, fixture, model, nmse, tokens};
+use tests::{context, decode_last, decode_one, exact, fixture, model, nmse, published, tokens};
 
 const NAMES: [&str; 6] = [
     "llama-dense",
@@ -407,23 +407,18 @@ fn sessions_are_files_with_their_tokens() {
     assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 2);
 }
 
-/// Greedy text of the models in the folder that `LLAMA_MODELS` names, with and without a session saved on the way.
+/// Greedy text of published models, with and without a session saved on the way.
 #[test]
-#[ignore = "needs model files and a minute"]
+#[ignore = "fetches two models, 340 MB, and takes a minute"]
 fn text_of_real_models_is_the_same_after_a_restored_session() {
-    let Some(folder) = std::env::var_os("LLAMA_MODELS") else {
-        println!("skipped: LLAMA_MODELS does not name the folder of the model files");
-        return;
-    };
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("session");
     let params = ContextParams {
         n_ctx: 256,
         ..ContextParams::default()
     };
-    let files = std::fs::read_dir(folder).expect("the folder is readable").flatten();
-    for file in files.filter(|f| f.path().extension().is_some_and(|e| e == "gguf")) {
-        let m = Arc::new(Model::load(file.path(), archs::ALL, &LoadParams::default()).unwrap());
+    for file in [published::SMOLLM2, published::GEMMA3] {
+        let m = published::model(file);
         let text = "The first thing that you should know about the sea is";
         let prompt = m.vocab().tokenize(text, true, false);
         let mut ctx = Context::new(m.clone(), &params).unwrap();
@@ -434,8 +429,8 @@ fn text_of_real_models_is_the_same_after_a_restored_session() {
         let mut other = Context::new(m.clone(), &params).unwrap();
         assert_eq!(other.load_session(&path).unwrap(), tokens);
         let found = greedy(&mut other, &tokens, tokens.len() - 1, 16);
-        assert_eq!(found, expected, "{}", file.path().display());
-        println!("{:?}: {}", file.file_name(), m.vocab().detokenize(&found, false, true));
+        assert_eq!(found, expected, "{file}");
+        println!("{file}: {}", m.vocab().detokenize(&found, false, true));
     }
 }
 

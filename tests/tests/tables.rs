@@ -4,7 +4,7 @@ use std::path::Path;
 
 use engine::gguf::Gguf;
 use engine::model::{ModelError, declare_header};
-use tests::{data_dir, shared_dir};
+use tests::data_dir;
 
 /// Declares a header's tensors; how many rows the table has.
 fn table(path: &Path) -> Result<usize, ModelError> {
@@ -45,14 +45,13 @@ fn all_configurations() {
 
 #[test]
 fn published_models() {
-    let Some(shared) = shared_dir() else { return };
     for (name, n) in [
         ("internlm2-1_8b-f16", 219),
         ("qwen3-1.7b-q4_k_m", 311),
         ("llama-3.1-8b-q4_k_m", 291),
         ("qwen3-8b-q4_k_m", 399),
     ] {
-        let path = shared.join(format!("conformance/headers/{name}.header.gguf"));
+        let path = data_dir().join(format!("headers/{name}.header.gguf"));
         let header = Gguf::open_header(&path).unwrap();
         assert_eq!(header.tensors().len(), n, "{name}");
         let declared = table(&path).unwrap_or_else(|e| panic!("{e}"));

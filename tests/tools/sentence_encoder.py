@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Turns a BERT sentence encoder (a folder with config.json, tokenizer.json and model.safetensors) into a GGUF file, and records
-what it gives for a few sentences, computed here in 64 bits, so that `tests/real_models.rs` has something to compare with.
+what it gives for a few sentences, computed here in 64 bits, so that `tests/embeddings.rs` has something to compare with.
 
     sentence_encoder.py DIR OUT.gguf [EXPECTED.json]
 
-Needs numpy, and for EXPECTED.json the `tokenizers` package, whose tokens are recorded too.
+EXPECTED.json needs numpy and the `tokenizers` package, whose tokens are recorded too.
 """
 
 import json
@@ -12,8 +12,6 @@ import math
 import struct
 import sys
 from pathlib import Path
-
-import numpy as np
 
 SENTENCES = [
     "A man is eating food.",
@@ -43,6 +41,7 @@ MODEL = {
 
 
 def read_safetensors(path):
+    """Shape and bytes of each tensor; all are f32."""
     data = path.read_bytes()
     (n,) = struct.unpack_from("<Q", data)
     tensors = {}
@@ -50,8 +49,7 @@ def read_safetensors(path):
         if name == "__metadata__" or t["dtype"] != "F32":
             continue
         start, end = t["data_offsets"]
-        values = np.frombuffer(data[8 + n + start : 8 + n + end], dtype="<f4")
-        tensors[name.removeprefix("bert.")] = values.reshape(t["shape"])
+        tensors[name.removeprefix("bert.")] = t["shape"], data[8 + n + start : 8 + n + end]
     return tensors
 
 
@@ -95,23 +93,26 @@ def write_gguf(path, metadata, tensors):
     head = struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(metadata))
     head += b"".join(string(k) + value(v) for k, v in metadata.items())
     offset = 0
-    for name, x in tensors.items():
-        shape = x.shape[::-1]
-        head += string(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape) + struct.pack("<IQ", 0, offset)
-        offset += (x.nbytes + 31) // 32 * 32
+    for name, (shape, data) in tensors.items():
+        head += string(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape[::-1]) + struct.pack("<IQ", 0, offset)
+        offset += len(padded(data))
     with open(path, "wb") as f:
-        f.write(head.ljust((len(head) + 31) // 32 * 32, b"\0"))
-        for x in tensors.values():
-            f.write(x.tobytes().ljust((x.nbytes + 31) // 32 * 32, b"\0"))
+        f.write(padded(head))
+        for _, data in tensors.values():
+            f.write(padded(data))
+
+
+def padded(data):
+    return data.ljust((len(data) + 31) // 32 * 32, b"\0")
 
 
 def layer_norm(x, w, name, eps):
     x = x - x.mean(-1, keepdims=True)
-    x = x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
+    x = x / ((x * x).mean(-1, keepdims=True) + eps) ** 0.5
     return x * w[name + ".weight"] + w[name + ".bias"]
 
 
-def embedding(w, config, ids):
+def embedding(np, w, config, ids):
     """The mean of the last hidden states, of length one."""
     n_head, eps = config["num_attention_heads"], config["layer_norm_eps"]
     erf = np.vectorize(math.erf)
@@ -166,15 +167,16 @@ def main(folder, out, expected=None):
     write_gguf(out, metadata, named)
     if expected is None:
         return
+    import numpy as np
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_padding()
-    wide = {n: x.astype(np.float64) for n, x in weights.items()}
+    wide = {n: np.frombuffer(x, dtype="<f4").reshape(shape).astype(np.float64) for n, (shape, x) in weights.items()}
     records = []
     for text in SENTENCES:
         ids = tokenizer.encode(text).ids
-        vector = [float(f"{x:.6g}") for x in embedding(wide, config, ids)]
+        vector = [float(f"{x:.6g}") for x in embedding(np, wide, config, ids)]
         records.append({"text": text, "tokens": ids, "embedding": vector})
     lines = ",\n".join(json.dumps(r, ensure_ascii=False) for r in records)
     Path(expected).write_text(f"[\n{lines}\n]\n")

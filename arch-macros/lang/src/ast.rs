@@ -3,8 +3,6 @@
 use proc_macro2::{Span, TokenStream};
 use syn::{BinOp, Expr, ExprIf, Ident, LitStr};
 
-use crate::fragment::Used;
-
 /// The contents of one `arch! { … }`.
 #[derive(Default)]
 pub struct Decl {
@@ -60,6 +58,28 @@ pub struct Opt {
     pub name: Ident,
     /// What stands for it when it is not given; `None`: nothing.
     pub default: Option<TokenStream>,
+}
+
+/// A fragment that a declaration uses.
+#[derive(Clone)]
+pub struct Used {
+    /// Its name, where it is used.
+    pub name: Ident,
+    /// Its file, relative to the manifest of the crate.
+    pub file: String,
+}
+
+/// A fragment's file, read as far as its parts: what is in them is parsed when options have been put in.
+#[derive(Default)]
+pub struct Fragment {
+    /// Options of `use`.
+    pub options: Vec<Opt>,
+    /// `hparams`, with its braces.
+    pub hparams: TokenStream,
+    /// `tensors`, with its braces.
+    pub tensors: TokenStream,
+    /// `fn name(x) { … }`
+    pub functions: Vec<Function>,
 }
 
 /// `use swiglu(width = n_ff_exp);`
@@ -167,6 +187,27 @@ pub enum TensorItem {
     Without(Vec<Ident>),
     /// `use swiglu;`: a fragment's tensors, until they take its place.
     Use(Use),
+}
+
+impl TensorItem {
+    /// The name of a tensor without a condition.
+    pub fn name(&self) -> Option<&Ident> {
+        match self {
+            TensorItem::Tensor(t) => Some(&t.name),
+            _ => None,
+        }
+    }
+}
+
+/// Names of tensors, in all blocks.
+pub fn tensor_names<'a>(items: impl IntoIterator<Item = &'a TensorItem>) -> Vec<&'a Ident> {
+    let names = items.into_iter().map(|item| match item {
+        TensorItem::Tensor(t) => vec![&t.name],
+        TensorItem::Layer { items, .. } => tensor_names(items),
+        TensorItem::If { then, otherwise, .. } => [tensor_names(then), tensor_names(otherwise)].concat(),
+        TensorItem::Ignore(_) | TensorItem::Without(_) | TensorItem::Use(_) => Vec::new(),
+    });
+    names.flatten().collect()
 }
 
 /// What a named group of layers is called, here and in files, and how many there are.

@@ -137,6 +137,9 @@ pub fn rank(name: &str) -> usize {
     BUILTINS.iter().position(|b| b.name == name).unwrap_or(BUILTINS.len())
 }
 
+/// What names of the expansion's own begin with, and others do not.
+pub const OWN_PREFIX: &str = "__";
+
 /// Names that mean something else inside a declaration or in its expansion, and what.
 pub static RESERVED: &[(&str, &str)] = &[
     ("b", "the graph builder in `rust!` expressions"),
@@ -155,5 +158,8 @@ pub static RESERVED: &[(&str, &str)] = &[
 
 /// What a reserved name means, if `name` is one.
 pub fn reserved(name: &str) -> Option<&'static str> {
+    if name.starts_with(OWN_PREFIX) {
+        return Some("something of the expansion's own");
+    }
     RESERVED.iter().find(|(n, _)| *n == name).map(|&(_, why)| why)
 }

@@ -1,7 +1,7 @@
 //! The checked model as Rust items: structs of handles, a loader, a graph builder and the static `ARCH`.
 //!
-//! Names of the declaration keep their tokens, so that tools and errors of rustc point at them; names of the expansion's own are
-//! hygienic, except `b`, `m`, `l` and `il`, which `rust!` expressions see.
+//! Names of the declaration keep their tokens, so that tools and errors of rustc point at them; names of the expansion's own begin with
+//! two underscores, except `b`, `m`, `l` and `il`, which `rust!` expressions see.
 
 mod build;
 mod scalar;
@@ -9,6 +9,7 @@ mod scalar;
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::quote;
 
+use crate::builtins::OWN_PREFIX;
 use crate::flow;
 use crate::model::{Arch, Hparam, Kind, Read, RopeKind, Tensor};
 use crate::paths::runtime;
@@ -16,7 +17,7 @@ use scalar::{Place, emit};
 
 /// A name of the expansion that the declaration's names cannot clash with.
 fn own(name: &str) -> Ident {
-    Ident::new(name, Span::mixed_site())
+    Ident::new(&format!("{OWN_PREFIX}{name}"), Span::call_site())
 }
 
 /// A name of the expansion that `rust!` expressions see.

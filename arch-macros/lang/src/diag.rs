@@ -1,9 +1,14 @@
 //! Diagnostics: collected, never thrown, so that one expansion reports every fault under its own token.
 
+use std::collections::BTreeSet;
+use std::fmt;
+
 use proc_macro2::{Span, TokenStream};
 use quote::ToTokens;
 
-/// One fault: what was expected and found, and the tokens it stands under.
+use crate::source::{Origin, Place, Range, SourceMap};
+
+/// One fault: what was expected and found, and where.
 #[derive(Clone, Debug)]
 pub struct Diagnostic {
     /// The sentence shown to the author of the declaration.
@@ -12,32 +17,50 @@ pub struct Diagnostic {
     pub start: Span,
     /// Last token of the offending text.
     pub end: Span,
+    /// The offending text for people: file, line, column.
+    pub place: Place,
+    /// What that file is to the declaration.
+    pub origin: Origin,
+    /// The tokens of the declaration itself that the fault is shown under: the offending ones, or what brought those in.
+    pub anchor: Range,
+    /// More places that matter: what to look at, and where.
+    pub notes: Vec<(String, Place)>,
 }
 
 impl Diagnostic {
-    /// A diagnostic under everything from the first to the last token of `at`.
-    pub fn new(at: impl ToTokens, message: impl Into<String>) -> Diagnostic {
-        let mut tokens = at.to_token_stream().into_iter();
-        let start = tokens.next().map_or_else(Span::call_site, |t| t.span());
-        let end = tokens.last().map_or(start, |t| t.span());
-        Diagnostic {
-            message: message.into(),
-            start,
-            end,
-        }
-    }
-
     /// `line:column` of the first character, both counted from 1.
     pub fn line_column(&self) -> (usize, usize) {
-        let at = self.start.start();
-        (at.line, at.column + 1)
+        (self.place.line, self.place.column)
     }
 
-    /// A `compile_error!` that rustc shows under the tokens.
-    pub fn to_compile_error(&self) -> TokenStream {
-        // `syn::Error` spreads the two spans over its tokens, which is how stable Rust underlines a range.
-        syn::Error::new_spanned(RangeTokens(self.start, self.end), &self.message).to_compile_error()
+    /// The message as rustc shows it under [`Diagnostic::anchor`]: with the place, if that is in another file, and the notes.
+    pub fn text(&self) -> String {
+        let mut text = match self.origin {
+            Origin::Own => self.message.clone(),
+            _ => format!("{}: {}\n{}", self.place, self.message, self.place.excerpt()),
+        };
+        for (what, place) in &self.notes {
+            text += &format!("\n{place}: {what}\n{}", place.excerpt());
+        }
+        text.trim_end().to_owned()
     }
+}
+
+impl fmt::Display for Diagnostic {
+    /// `file:line:column: message`, the line with carets, and the notes in the same manner.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}\n{}", self.place, self.message, self.place.excerpt())?;
+        for (what, place) in &self.notes {
+            write!(f, "\n{place}: {what}\n{}", place.excerpt())?;
+        }
+        Ok(())
+    }
+}
+
+/// A `compile_error!` that rustc shows under some tokens.
+pub fn compile_error(at: Range, message: &str) -> TokenStream {
+    // `syn::Error` spreads the two spans over its tokens, which is how stable Rust underlines a range.
+    syn::Error::new_spanned(RangeTokens(at.start, at.end), message).to_compile_error()
 }
 
 /// Two tokens that carry the ends of a range.
@@ -51,10 +74,23 @@ impl ToTokens for RangeTokens {
     }
 }
 
+/// A fault as it was noted.
+#[derive(Debug)]
+struct Fault {
+    message: String,
+    at: Range,
+    /// The calls that the checker was inside of, outermost first.
+    calls: Vec<Range>,
+    notes: Vec<(String, Range)>,
+}
+
 /// Collects diagnostics. Dropping it unread is a bug of the compiler and panics, so that no error is ever lost.
 #[derive(Debug, Default)]
 pub struct Errors {
-    list: Vec<Diagnostic>,
+    /// The texts that places are in.
+    pub sources: SourceMap,
+    list: Vec<Fault>,
+    calls: Vec<Range>,
     read: bool,
 }
 
@@ -66,15 +102,21 @@ impl Errors {
 
     /// Notes a fault under the tokens of `at`.
     pub fn at(&mut self, at: impl ToTokens, message: impl Into<String>) {
-        self.list.push(Diagnostic::new(at, message));
+        self.note(Range::of(at), message, Vec::new());
     }
 
     /// Notes a fault under one span.
     pub fn at_span(&mut self, span: Span, message: impl Into<String>) {
-        self.list.push(Diagnostic {
+        self.note(span.into(), message, Vec::new());
+    }
+
+    /// Notes a fault with other places to look at.
+    pub fn note(&mut self, at: Range, message: impl Into<String>, notes: Vec<(String, Range)>) {
+        self.list.push(Fault {
             message: message.into(),
-            start: span,
-            end: span,
+            at,
+            calls: self.calls.clone(),
+            notes,
         });
     }
 
@@ -83,6 +125,23 @@ impl Errors {
         for e in error {
             self.at_span(e.span(), e.to_string());
         }
+    }
+
+    /// From here to [`Errors::leave_call`] faults are found in what a call does.
+    pub fn enter_call(&mut self, call: Range) {
+        self.calls.push(call);
+    }
+
+    /// The end of what the innermost call does.
+    pub fn leave_call(&mut self) {
+        self.calls.pop();
+    }
+
+    /// Takes the faults from number `first` on out of the list, as notes for another.
+    pub fn take_from(&mut self, first: usize) -> Vec<(String, Range)> {
+        let taken = self.list.split_off(first.min(self.list.len()));
+        let notes = |f: Fault| std::iter::once((f.message, f.at)).chain(f.notes);
+        taken.into_iter().flat_map(notes).collect()
     }
 
     /// Number of faults so far.
@@ -98,10 +157,39 @@ impl Errors {
     /// All faults in the order of the source text, each once.
     pub fn finish(mut self) -> Vec<Diagnostic> {
         self.read = true;
-        let mut list = std::mem::take(&mut self.list);
-        list.sort_by_key(|d| (d.line_column(), d.message.clone()));
-        list.dedup_by(|a, b| a.message == b.message && a.line_column() == b.line_column());
+        let faults = std::mem::take(&mut self.list);
+        let mut list: Vec<Diagnostic> = faults.into_iter().map(|f| self.diagnostic(f)).collect();
+        let key = |d: &Diagnostic| (d.anchor.line_column(), d.place.clone(), d.message.clone());
+        list.sort_by_key(key);
+        let mut seen = BTreeSet::new();
+        list.retain(|d| seen.insert((d.place.clone(), d.message.clone())));
         list
+    }
+
+    fn diagnostic(&self, fault: Fault) -> Diagnostic {
+        let sources = &self.sources;
+        let origin = sources.origin(fault.at.start);
+        let own = |r: &&Range| sources.origin(r.start) == Origin::Own;
+        let anchor = match origin {
+            Origin::Own => fault.at,
+            _ => fault
+                .calls
+                .iter()
+                .rev()
+                .find(own)
+                .copied()
+                .unwrap_or_else(|| sources.anchor(fault.at)),
+        };
+        let place = |(what, at): (String, Range)| (what, sources.place(at));
+        Diagnostic {
+            message: fault.message,
+            start: fault.at.start,
+            end: fault.at.end,
+            place: sources.place(fault.at),
+            origin,
+            anchor,
+            notes: fault.notes.into_iter().map(place).collect(),
+        }
     }
 }
 

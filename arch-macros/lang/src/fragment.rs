@@ -1,8 +1,8 @@
 //! Fragments: pieces of hyper-parameters, tensors and functions that unrelated declarations share, one file each.
 //!
 //! `use gated_ffn(width = n_ff_exp);` puts the fragment's tensors where it stands, its hyper-parameters before those of the
-//! declaration, which may say the same names differently, and makes its functions known to the graph. What comes from the fragment
-//! carries the span of its name behind `use`; arguments keep their own.
+//! declaration, which may say the same names differently, and makes its functions known to the graph. Every token keeps its place in
+//! the fragment's file; the file is parsed once per `use`, so that a place also tells which `use` it came by.
 //!
 //! ```ebnf
 //! fragment  = { options | "hparams" "{" { hparam } "}" | "tensors" "{" { tensor | group } "}" | function } ;
@@ -17,37 +17,16 @@
 //! An option is replaced by its argument, or by what stands after `=`, wherever its name stands, except before a `=`, where a
 //! name is that of an argument. `name?` may be left out, and then `…, key = name` is left out as well.
 
-use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
-use quote::ToTokens;
-use syn::ext::IdentExt;
+use proc_macro2::Ident;
 use syn::parse::{ParseStream, Parser};
-use syn::{Expr, Token, braced, parenthesized};
 
-use crate::ast::{Decl, Function, HparamItem, Opt, TensorItem, Use};
+use crate::ast::{Decl, Fragment, Function, HparamItem, TensorItem, Use, Used, tensor_names};
 use crate::diag::{Errors, did_you_mean};
-use crate::inherit::{merge_hparams, tensor_name, tensor_names};
-use crate::library::Library;
+use crate::library::{Library, Source};
+use crate::merge::merge_hparams;
+use crate::options::{Given, bind, substitute};
 use crate::parse;
-
-/// A fragment's file, parsed as far as its parts.
-#[derive(Default)]
-struct Fragment {
-    options: Vec<Opt>,
-    /// With its braces.
-    hparams: TokenStream,
-    /// With its braces.
-    tensors: TokenStream,
-    functions: Vec<Function>,
-}
-
-/// A fragment that a declaration uses.
-#[derive(Clone)]
-pub struct Used {
-    /// Its name, where it is used.
-    pub name: Ident,
-    /// Its file, relative to the manifest of the crate.
-    pub file: String,
-}
+use crate::source::{Origin, Range};
 
 /// Puts tensors in the place of every `use`, and adds the functions.
 pub fn expand(decl: &mut Decl, library: &dyn Library, errors: &mut Errors) {
@@ -121,14 +100,7 @@ impl Expander<'_> {
             self.errors.at(&u.name, format!("no fragment is called `{name}`{hint}"));
             return None;
         };
-        let fragment = match read(&source.text, u.name.span()) {
-            Ok(fragment) => fragment,
-            Err(e) => {
-                let message = format!("the fragment `{name}` ({}) has a fault of its own: {e}", source.file);
-                self.errors.at(&u.name, message);
-                return None;
-            }
-        };
+        let fragment = self.read(u, &source)?;
         let given = bind(&name, &fragment.options, &u.args, self.errors)?;
         self.functions(u, fragment.functions, &given);
         self.used.push(Used {
@@ -162,6 +134,23 @@ impl Expander<'_> {
                 None
             }
         }
+    }
+
+    /// The parts of a fragment's file.
+    fn read(&mut self, u: &Use, source: &Source) -> Option<Fragment> {
+        let by = Range::of(&u.name);
+        let tokens = self
+            .errors
+            .sources
+            .parse_other(&source.file, &source.text, Origin::Fragment, by);
+        let read = tokens.map_err(syn::Error::from).and_then(|tokens| {
+            let Some(tokens) = parse::macro_tokens(tokens, "fragment")? else {
+                let message = format!("{} holds no `fragment! {{ … }}`", source.file);
+                return Err(syn::Error::new(u.name.span(), message));
+            };
+            parse::fragment(tokens)
+        });
+        read.map_err(|e| self.errors.syntax(&e)).ok()
     }
 
     /// Notes the functions of one `use`, but for those that a fragment around it has itself.
@@ -201,11 +190,9 @@ fn replace_given(items: Vec<Placed>) -> Vec<TensorItem> {
     let mut own: Vec<TensorItem> = Vec::new();
     let mut rest = Vec::new();
     for placed in items {
-        match tensor_name(&placed.item) {
+        match placed.item.name() {
             Some(name)
-                if !placed.given
-                    && given.iter().any(|n| name == n)
-                    && !own.iter().any(|o| tensor_name(o) == Some(name)) =>
+                if !placed.given && given.iter().any(|n| name == n) && !own.iter().any(|o| o.name() == Some(name)) =>
             {
                 own.push(placed.item);
             }
@@ -214,7 +201,7 @@ fn replace_given(items: Vec<Placed>) -> Vec<TensorItem> {
     }
     for tensor in own {
         let mut among_given = rest.iter_mut().filter(|p| p.given);
-        if let Some(place) = among_given.find_map(|p| place_of(&mut p.item, tensor_name(&tensor)?)) {
+        if let Some(place) = among_given.find_map(|p| place_of(&mut p.item, tensor.name()?)) {
             *place = tensor;
         }
     }
@@ -226,185 +213,5 @@ fn place_of<'a>(item: &'a mut TensorItem, name: &Ident) -> Option<&'a mut Tensor
     if let TensorItem::If { then, otherwise, .. } = item {
         return then.iter_mut().chain(otherwise).find_map(|i| place_of(i, name));
     }
-    (tensor_name(item) == Some(name)).then_some(item)
-}
-
-/// The parts of a fragment's file, all tokens at one place.
-fn read(text: &str, at: Span) -> syn::Result<Fragment> {
-    let file = syn::parse_file(text)?;
-    let tokens = file.items.into_iter().find_map(|item| match item {
-        syn::Item::Macro(m) if m.mac.path.segments.last().is_some_and(|s| s.ident == "fragment") => Some(m.mac.tokens),
-        _ => None,
-    });
-    let tokens = tokens.ok_or_else(|| syn::Error::new(at, "the file holds no `fragment!`"))?;
-    let parser = |input: ParseStream<'_>| {
-        let mut fragment = Fragment {
-            hparams: quote::quote!({}),
-            tensors: quote::quote!({}),
-            ..Fragment::default()
-        };
-        while !input.is_empty() {
-            if input.peek(Token![fn]) {
-                fragment.functions.push(function(input)?);
-                continue;
-            }
-            let word = input.call(Ident::parse_any)?;
-            match word.to_string().as_str() {
-                "options" => {
-                    let content;
-                    parenthesized!(content in input);
-                    let (required, options) = parameters(&content)?;
-                    let required = required.into_iter().map(|name| Opt { name, default: None });
-                    fragment.options = required.chain(options).collect();
-                    input.parse::<Token![;]>()?;
-                }
-                "hparams" => fragment.hparams = input.parse::<Group>()?.to_token_stream(),
-                "tensors" => fragment.tensors = input.parse::<Group>()?.to_token_stream(),
-                other => {
-                    let message = format!("expected `options`, `hparams`, `tensors` or `fn`, found `{other}`");
-                    return Err(syn::Error::new(word.span(), message));
-                }
-            }
-        }
-        for f in &mut fragment.functions {
-            f.inherited = true;
-        }
-        Ok(fragment)
-    };
-    parser.parse2(placed_at(tokens, at))
-}
-
-/// `fn name(x, width = n_ff, scale?) { … }`
-pub fn function(input: ParseStream<'_>) -> syn::Result<Function> {
-    input.parse::<Token![fn]>()?;
-    let name = input.parse()?;
-    let content;
-    parenthesized!(content in input);
-    let (params, options) = parameters(&content)?;
-    let content;
-    braced!(content in input);
-    Ok(Function {
-        name,
-        params,
-        options,
-        body: content.parse()?,
-        inherited: false,
-    })
-}
-
-/// Names without a default, then options.
-fn parameters(input: ParseStream<'_>) -> syn::Result<(Vec<Ident>, Vec<Opt>)> {
-    let (mut params, mut options) = (Vec::new(), Vec::new());
-    while !input.is_empty() {
-        let name: Ident = input.parse()?;
-        if input.peek(Token![?]) {
-            input.parse::<Token![?]>()?;
-            options.push(Opt { name, default: None });
-        } else if input.peek(Token![=]) {
-            input.parse::<Token![=]>()?;
-            let default = Some(input.parse::<Expr>()?.to_token_stream());
-            options.push(Opt { name, default });
-        } else if options.is_empty() {
-            params.push(name);
-        } else {
-            let message = format!("`{name}` stands behind options: give it a default, or move it to the front");
-            return Err(syn::Error::new(name.span(), message));
-        }
-        if !input.is_empty() {
-            input.parse::<Token![,]>()?;
-        }
-    }
-    Ok((params, options))
-}
-
-/// What stands for each option; `None` for one that is left out.
-pub type Given = Vec<(String, Option<TokenStream>)>;
-
-/// Arguments by name, put in for the options of `callee`.
-pub fn bind(callee: &str, options: &[Opt], args: &[(Ident, TokenStream)], errors: &mut Errors) -> Option<Given> {
-    let before = errors.len();
-    for (i, (key, _)) in args.iter().enumerate() {
-        if args[..i].iter().any(|(k, _)| k == key) {
-            errors.at(key, format!("`{key}` is given twice"));
-        } else if !options.iter().any(|o| o.name == *key) {
-            let names: Vec<String> = options.iter().map(|o| o.name.to_string()).collect();
-            let hint = did_you_mean(&key.to_string(), names.iter().map(String::as_str));
-            let list = if names.is_empty() {
-                "none".to_string()
-            } else {
-                names.join(", ")
-            };
-            errors.at(key, format!("`{callee}` has no option `{key}` (it has: {list}){hint}"));
-        }
-    }
-    let value = |o: &Opt| {
-        let given = args.iter().find(|(key, _)| *key == o.name).map(|(_, v)| v.clone());
-        (o.name.to_string(), given.or_else(|| o.default.clone()))
-    };
-    (errors.len() == before).then(|| options.iter().map(value).collect())
-}
-
-/// The tokens with arguments in the place of options.
-pub fn substitute(tokens: TokenStream, given: &Given) -> TokenStream {
-    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
-    let is = |i: usize, c: char| matches!(tokens.get(i), Some(TokenTree::Punct(p)) if p.as_char() == c);
-    let is_key = |i: usize| is(i + 1, '=') && !is(i + 2, '=');
-    let mut out: Vec<TokenTree> = Vec::new();
-    let mut i = 0;
-    while i < tokens.len() {
-        match &tokens[i] {
-            TokenTree::Group(g) => {
-                let mut group = Group::new(g.delimiter(), substitute(g.stream(), given));
-                group.set_span(g.span());
-                out.push(TokenTree::Group(group));
-            }
-            TokenTree::Ident(name) if !is_key(i) => match given.iter().find(|(n, _)| name == n) {
-                Some((_, Some(value))) => out.extend(operand(value.clone(), name.span())),
-                // `, key = name` goes as a whole; a name that stands elsewhere stays, and is unknown to the checker.
-                Some((_, None)) if matches!(&out[..], [.., TokenTree::Ident(_), TokenTree::Punct(p)] if p.as_char() == '=') =>
-                {
-                    out.truncate(out.len() - 2);
-                    if matches!(out.last(), Some(TokenTree::Punct(p)) if p.as_char() == ',') {
-                        out.pop();
-                    } else if is(i + 1, ',') {
-                        i += 1;
-                    }
-                }
-                _ => out.push(tokens[i].clone()),
-            },
-            other => out.push(other.clone()),
-        }
-        i += 1;
-    }
-    out.into_iter().collect()
-}
-
-/// An argument as one operand: in parentheses unless it is a single token or a call.
-fn operand(value: TokenStream, span: Span) -> TokenStream {
-    let plain = match syn::parse2::<Expr>(value.clone()) {
-        Ok(e) => matches!(e, Expr::Path(_) | Expr::Lit(_) | Expr::Call(_) | Expr::Paren(_)),
-        Err(_) => true,
-    };
-    if plain {
-        return value;
-    }
-    let mut group = Group::new(Delimiter::Parenthesis, value);
-    group.set_span(span);
-    TokenTree::Group(group).into()
-}
-
-/// The same tokens, all at one place.
-pub fn placed_at(tokens: TokenStream, span: Span) -> TokenStream {
-    let place = |token| match token {
-        TokenTree::Group(g) => {
-            let mut group = Group::new(g.delimiter(), placed_at(g.stream(), span));
-            group.set_span(span);
-            TokenTree::Group(group)
-        }
-        mut other => {
-            other.set_span(span);
-            other
-        }
-    };
-    tokens.into_iter().map(place).collect()
+    (item.name() == Some(name)).then_some(item)
 }

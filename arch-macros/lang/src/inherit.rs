@@ -1,17 +1,18 @@
 //! `like: "…";`: what a declaration takes over from another one.
 //!
 //! The result is one syntax tree, as if the author had written everything out, and is checked like any other. What comes from
-//! the parent carries the span of the string after `like:`, the only text of the child that a fault in it can stand under.
+//! the parent keeps its places there; in the child, a fault in it is shown under the string after `like:`.
 
-use proc_macro2::{Ident, Span};
 use syn::LitStr;
 
-use crate::ast::{Decl, Function, GroupDecl, HparamItem, TensorItem};
+use crate::ast::Decl;
 use crate::diag::{Errors, did_you_mean};
-use crate::fragment::{self, placed_at};
+use crate::fragment;
 use crate::library::{Library, Source};
+use crate::merge::{merge, removed_hparams, removed_tensors};
 use crate::model::Ancestor;
 use crate::parse;
+use crate::source::{Origin, Range};
 
 /// Merges a declaration with all that it is `like`; nearest ancestor first. `None` if there were faults.
 pub fn resolve(child: Decl, library: &dyn Library, errors: &mut Errors) -> Option<(Decl, Vec<Ancestor>)> {
@@ -48,48 +49,43 @@ fn resolve_from(
         return None;
     };
     names.push(name.clone());
-    let (parent, mut ancestors) = match parent(&like, &source, library, names) {
-        Ok(resolved) => resolved,
-        Err(fault) => {
-            errors.at(
-                &like,
-                format!("`{name}` ({}) has a fault of its own: {fault}", source.file),
-            );
-            return None;
-        }
-    };
+    let (parent, mut ancestors) = parent(&like, &source, library, names, errors)?;
     let file = source.file;
     ancestors.insert(0, Ancestor { name, file });
     let merged = merge(parent, child, errors);
     (errors.len() == before).then_some((merged, ancestors))
 }
 
-/// Parses and resolves a parent, its tokens placed at `like`; or the first of its faults.
+/// Parses and resolves a parent; `None` if there were faults.
 fn parent(
     like: &LitStr,
     source: &Source,
     library: &dyn Library,
     names: &mut Vec<String>,
-) -> Result<(Decl, Vec<Ancestor>), String> {
-    let file = syn::parse_file(&source.text).map_err(|e| e.to_string())?;
-    let tokens = file.items.into_iter().find_map(|item| match item {
-        syn::Item::Macro(m) if m.mac.path.segments.last().is_some_and(|s| s.ident == "arch") => Some(m.mac.tokens),
-        _ => None,
-    });
-    let tokens = tokens.ok_or("the file holds no `arch!`")?;
-    let span = Span::call_site().located_at(like.span());
-    let mut errors = Errors::new();
-    let decl = parse::parse(placed_at(tokens, span), &mut errors);
-    let resolved = if errors.is_empty() {
-        resolve_from(decl, library, names, &mut errors)
-    } else {
-        None
+    errors: &mut Errors,
+) -> Option<(Decl, Vec<Ancestor>)> {
+    let origin = Origin::Parent(like.value());
+    let tokens = errors
+        .sources
+        .parse_other(&source.file, &source.text, origin, Range::of(like));
+    let tokens = tokens.map_err(syn::Error::from);
+    let tokens = match tokens.and_then(|tokens| parse::macro_tokens(tokens, "arch")) {
+        Ok(Some(tokens)) => tokens,
+        Ok(None) => {
+            errors.at(like, format!("{} holds no `arch! {{ … }}`", source.file));
+            return None;
+        }
+        Err(e) => {
+            errors.syntax(&e);
+            return None;
+        }
     };
-    let first = errors.finish().into_iter().next();
-    match (resolved, first) {
-        (Some(resolved), None) => Ok(resolved),
-        (_, fault) => Err(fault.map_or_else(String::new, |d| d.message)),
+    let before = errors.len();
+    let decl = parse::parse(tokens, errors);
+    if errors.len() > before {
+        return None;
     }
+    resolve_from(decl, library, names, errors)
 }
 
 /// Refuses `without` where there is nothing to leave out.
@@ -101,241 +97,5 @@ fn nothing_inherited(decl: &Decl, errors: &mut Errors) {
             name,
             format!("`without {name}` leaves out what is inherited: say from where with `like: \"…\";`"),
         );
-    }
-}
-
-/// The parent with what the child says differently.
-fn merge(parent: Decl, child: Decl, errors: &mut Errors) -> Decl {
-    Decl {
-        name: child.name,
-        like: child.like,
-        rope: child.rope.or(parent.rope),
-        attention: child.attention.or(parent.attention),
-        result: child.result.or(parent.result),
-        hparams: merge_hparams(parent.hparams, child.hparams, errors),
-        tensors: merge_tensors(parent.tensors, child.tensors, errors),
-        encoder: child.encoder.or(parent.encoder),
-        graph: child.graph.or(parent.graph),
-        embedding: child.embedding.or(parent.embedding),
-        rank: child.rank.or(parent.rank),
-        test: child.test.or(parent.test),
-        functions: merge_functions(parent.functions, child.functions),
-        fragments: child.fragments.into_iter().chain(parent.fragments).collect(),
-    }
-}
-
-/// The child's functions and those of the parent that it does not replace.
-fn merge_functions(inherited: Vec<Function>, mut own: Vec<Function>) -> Vec<Function> {
-    let kept = inherited.into_iter().filter(|f| !own.iter().any(|o| o.name == f.name));
-    let kept: Vec<Function> = kept.map(|f| Function { inherited: true, ..f }).collect();
-    own.extend(kept);
-    own
-}
-
-fn removed_hparams(items: &[HparamItem]) -> Vec<&Ident> {
-    let names = items.iter().filter_map(|item| match item {
-        HparamItem::Without(names) => Some(names),
-        _ => None,
-    });
-    names.flatten().collect()
-}
-
-/// Items of one name replace the inherited one where that stood; what stands before them comes before it, since defaults and
-/// derived values see only what is above them. The rest goes to the end.
-pub fn merge_hparams(mut inherited: Vec<HparamItem>, own: Vec<HparamItem>, errors: &mut Errors) -> Vec<HparamItem> {
-    for name in removed_hparams(&own) {
-        let all: Vec<String> = inherited
-            .iter()
-            .filter_map(HparamItem::name)
-            .map(Ident::to_string)
-            .collect();
-        if all.iter().any(|n| name == n) {
-            inherited.retain(|item| item.name() != Some(name));
-        } else {
-            nothing_to_remove(name, "hyper-parameter", &all, errors);
-        }
-    }
-    let mut new = Vec::new();
-    // A name that the child says twice replaces once; the checker refuses the second.
-    let mut seen: Vec<Ident> = Vec::new();
-    for item in own {
-        if matches!(item, HparamItem::Without(_)) {
-            continue;
-        }
-        let name = item.name().filter(|name| !seen.contains(name)).cloned();
-        new.push(item);
-        let place = |name: &Ident| inherited.iter().position(|i| i.name() == Some(name));
-        if let Some(at) = name.as_ref().and_then(place) {
-            inherited.splice(at..=at, new.drain(..));
-        }
-        seen.extend(name);
-    }
-    inherited.extend(new);
-    inherited
-}
-
-fn nothing_to_remove(name: &Ident, what: &str, all: &[String], errors: &mut Errors) {
-    let hint = did_you_mean(&name.to_string(), all.iter().map(String::as_str));
-    errors.at(name, format!("no inherited {what} is called `{name}`{hint}"));
-}
-
-/// Names after `without`, in all blocks.
-fn removed_tensors(items: &[TensorItem]) -> Vec<&Ident> {
-    let names = items.iter().map(|item| match item {
-        TensorItem::Without(names) => names.iter().collect(),
-        TensorItem::Layer { items, .. } => removed_tensors(items),
-        TensorItem::If { then, otherwise, .. } => [removed_tensors(then), removed_tensors(otherwise)].concat(),
-        TensorItem::Tensor(_) | TensorItem::Ignore(_) | TensorItem::Use(_) => Vec::new(),
-    });
-    names.flatten().collect()
-}
-
-/// Names of tensors, in all blocks.
-pub fn tensor_names<'a>(items: impl IntoIterator<Item = &'a TensorItem>) -> Vec<&'a Ident> {
-    let names = items.into_iter().map(|item| match item {
-        TensorItem::Tensor(t) => vec![&t.name],
-        TensorItem::Layer { items, .. } => tensor_names(items),
-        TensorItem::If { then, otherwise, .. } => [tensor_names(then), tensor_names(otherwise)].concat(),
-        TensorItem::Ignore(_) | TensorItem::Without(_) | TensorItem::Use(_) => Vec::new(),
-    });
-    names.flatten().collect()
-}
-
-/// The items outside the layers, or those of all blocks of one group of layers.
-struct TensorBlock {
-    /// Where a layer block stood.
-    layers: Option<(Span, Option<Box<GroupDecl>>)>,
-    items: Vec<TensorItem>,
-}
-
-impl TensorBlock {
-    /// The name of the group of layers; the items outside have none.
-    fn name(&self) -> Option<String> {
-        let (_, group) = self.layers.as_ref()?;
-        Some(
-            group
-                .as_ref()
-                .map_or_else(|| "layer".to_owned(), |g| g.name.to_string()),
-        )
-    }
-
-    /// True unless the blocks are two groups of layers, which may have tensors of one name.
-    fn shares_names(&self, other: &TensorBlock) -> bool {
-        let (a, b) = (self.name(), other.name());
-        a == b || a.is_none() || b.is_none()
-    }
-}
-
-/// The items by block, those outside the layers first.
-fn blocks(items: Vec<TensorItem>) -> Vec<TensorBlock> {
-    let mut blocks = vec![TensorBlock {
-        layers: None,
-        items: Vec::new(),
-    }];
-    for item in items {
-        match item {
-            TensorItem::Layer { span, group, items } => {
-                let layers = Some((span, group));
-                let block = TensorBlock { layers, items };
-                match blocks.iter_mut().find(|b| b.name() == block.name()) {
-                    Some(same) => same.items.extend(block.items),
-                    None => blocks.push(block),
-                }
-            }
-            item => blocks[0].items.push(item),
-        }
-    }
-    blocks
-}
-
-/// Merges block by block, after taking out what the child leaves out and what it declares elsewhere or under a condition.
-fn merge_tensors(inherited: Vec<TensorItem>, own: Vec<TensorItem>, errors: &mut Errors) -> Vec<TensorItem> {
-    let all: Vec<String> = tensor_names(&inherited).iter().map(ToString::to_string).collect();
-    for name in removed_tensors(&own) {
-        if !all.iter().any(|n| name == n) {
-            nothing_to_remove(name, "tensor", &all, errors);
-        }
-    }
-    let (mut inherited, own) = (blocks(inherited), blocks(own));
-    for block in &mut inherited {
-        let mut gone: Vec<Ident> = Vec::new();
-        for o in own.iter().filter(|o| o.shares_names(block)) {
-            let directly = |b: &TensorBlock, name| b.items.iter().any(|i| tensor_name(i) == Some(name));
-            let in_place = |name| o.name() == block.name() && directly(o, name) && directly(block, name);
-            gone.extend(removed_tensors(&o.items).into_iter().cloned());
-            gone.extend(
-                tensor_names(&o.items)
-                    .into_iter()
-                    .filter(|name| !in_place(name))
-                    .cloned(),
-            );
-        }
-        drop_tensors(&mut block.items, &gone);
-    }
-    for block in own {
-        match inherited.iter_mut().find(|i| i.name() == block.name()) {
-            Some(same) => same.items = merge_block(std::mem::take(&mut same.items), block.items),
-            None => inherited.push(block),
-        }
-    }
-    let mut merged = Vec::new();
-    for TensorBlock { layers, items } in inherited.into_iter().filter(|b| !b.items.is_empty()) {
-        match layers {
-            Some((span, group)) => merged.push(TensorItem::Layer { span, group, items }),
-            None => merged.extend(items),
-        }
-    }
-    merged
-}
-
-/// The name of an item that is a tensor without a condition.
-pub fn tensor_name(item: &TensorItem) -> Option<&Ident> {
-    match item {
-        TensorItem::Tensor(t) => Some(&t.name),
-        _ => None,
-    }
-}
-
-fn drop_tensors(items: &mut Vec<TensorItem>, gone: &[Ident]) {
-    items.retain_mut(|item| match item {
-        TensorItem::Tensor(t) => !gone.contains(&t.name),
-        TensorItem::If { then, otherwise, .. } => {
-            drop_tensors(then, gone);
-            drop_tensors(otherwise, gone);
-            !(then.is_empty() && otherwise.is_empty())
-        }
-        TensorItem::Layer { .. } | TensorItem::Ignore(_) | TensorItem::Without(_) | TensorItem::Use(_) => true,
-    });
-}
-
-/// Tensors of one name replace the inherited ones where those stood; the rest goes to the end. What the parent ignores and the
-/// child declares is no longer ignored.
-fn merge_block(mut inherited: Vec<TensorItem>, own: Vec<TensorItem>) -> Vec<TensorItem> {
-    for item in &own {
-        if let TensorItem::Tensor(tensor) = item {
-            unignore(&mut inherited, &tensor.gguf.value());
-        }
-    }
-    let mut seen: Vec<Ident> = Vec::new();
-    for item in own {
-        if matches!(item, TensorItem::Without(_)) {
-            continue;
-        }
-        let name = tensor_name(&item).filter(|name| !seen.contains(name)).cloned();
-        let place = |name: &Ident| inherited.iter().position(|i| tensor_name(i) == Some(name));
-        match name.as_ref().and_then(place) {
-            Some(at) => inherited[at] = item,
-            None => inherited.push(item),
-        }
-        seen.extend(name);
-    }
-    inherited
-}
-
-fn unignore(items: &mut [TensorItem], gguf: &str) {
-    for item in items {
-        if let TensorItem::Ignore(names) = item {
-            names.retain(|n| n.value() != gguf);
-        }
     }
 }

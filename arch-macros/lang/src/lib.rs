@@ -1,8 +1,12 @@
 //! The architecture language: a small compiler from one `arch!` declaration to the code of a model.
 //!
-//! Tokens are parsed ([`parse`], where the grammar stands), completed by fragments (`fragment`) and what they are `like` (`inherit`), checked ([`check`]: names, types, symbolic shapes, all faults
-//! collected with the tokens they stand under) into a typed model ([`model`]), and turned into items ([`codegen`], which cannot
-//! fail). Everything works on `proc-macro2` tokens, so the compiler runs inside rustc and inside any other program alike.
+//! In the order of the modules' layers: text becomes tokens with places ([`source`], [`diag`]); those are parsed ([`parse`], where the
+//! grammar stands) to a syntax tree ([`ast`]), which is completed from the [`library`] by fragments (`fragment`, with their `options`)
+//! and what it is `like` (`inherit`, `merge`), checked (`check`: names, types, symbolic shapes, all faults collected with the tokens they
+//! stand under) into a typed model ([`model`]), and turned into items (`codegen`, which cannot fail). No module looks at a later one.
+//!
+//! Everything works on `proc-macro2`'s own tokens, never on rustc's, so the compiler is one and the same in a build and in any other
+//! program: [`expand_with`] for the macro, [`check_file`] for tools.
 //!
 //! The tables that a new builtin symbol or operation is added to are [`builtins::BUILTINS`] and [`ops::OPS`].
 
@@ -15,10 +19,14 @@ mod flow;
 mod fragment;
 mod inherit;
 mod library;
+mod merge;
 pub mod model;
 pub mod ops;
+mod options;
 pub mod parse;
 mod paths;
+mod report;
+pub mod source;
 pub mod sym;
 
 use proc_macro2::TokenStream;
@@ -32,23 +40,29 @@ use diag::Errors;
 /// Compiles the contents of one `arch!` invocation to items. With faults: a `compile_error!` for each, and an `ARCH` of the
 /// right type, so that what refers to it gives no further errors.
 ///
-/// The environment variable `ARCH_MACROS_PRINT` makes it print the expansion to the standard error stream.
+/// The environment variable `ARCH_MACROS_PRINT=NAME` makes it print the expansion of the architecture NAME to the standard error
+/// stream.
 pub fn expand(input: TokenStream) -> TokenStream {
     expand_with(input, &())
 }
 
-/// [`expand`] with the declarations that `like: "…";` may name.
+/// [`expand`] with the declarations and fragments that it may name.
 pub fn expand_with(input: TokenStream, library: &dyn Library) -> TokenStream {
-    let (name, analyzed) = analyze(input, library);
+    let (name, analyzed) = analyze(input, library, Errors::new());
     let items = match analyzed {
         Ok(arch) => codegen::items(&arch),
         Err(faults) => {
-            let messages = faults.iter().map(Diagnostic::to_compile_error);
+            let is_faulty = |name: &str| {
+                let source = library.find(name);
+                source.is_some_and(|s| compile_file(&s.file, &s.text, library).is_err())
+            };
+            let messages = report::for_build(&name, &faults, is_faulty);
+            let messages = messages.iter().map(|(at, text)| diag::compile_error(*at, text));
             let skeleton = codegen::skeleton(&name);
             quote::quote!(#(#messages)* #skeleton)
         }
     };
-    if std::env::var_os("ARCH_MACROS_PRINT").is_some_and(|v| v != "0") {
+    if std::env::var("ARCH_MACROS_PRINT").is_ok_and(|wanted| wanted == name) {
         eprintln!("{items}");
     }
     items
@@ -59,54 +73,72 @@ pub fn compile(input: TokenStream) -> Result<model::Arch, Vec<Diagnostic>> {
     compile_with(input, &())
 }
 
-/// [`compile`] with the declarations that `like: "…";` may name.
+/// [`compile`] with the declarations and fragments that it may name.
 pub fn compile_with(input: TokenStream, library: &dyn Library) -> Result<model::Arch, Vec<Diagnostic>> {
-    analyze(input, library).1
+    analyze(input, library, Errors::new()).1
+}
+
+/// Every fault of the declaration in a file, without building anything, in the order of the file. `file` is what its places are called;
+/// `text` is all of it, description and `arch! { … }`. A file of a fragment is checked as far as that goes without one that uses it.
+pub fn check_file(file: &str, text: &str, library: &dyn Library) -> Vec<Diagnostic> {
+    compile_file(file, text, library).err().unwrap_or_default()
+}
+
+/// [`compile_with`] for the text of a file: places have its name.
+pub fn compile_file(file: &str, text: &str, library: &dyn Library) -> Result<Option<model::Arch>, Vec<Diagnostic>> {
+    let mut errors = Errors::new();
+    let tokens = errors.sources.parse_own(file, text).map_err(syn::Error::from);
+    let found = tokens.and_then(|tokens| {
+        let arch = parse::macro_tokens(tokens.clone(), "arch")?;
+        let fragment = parse::macro_tokens(tokens, "fragment")?;
+        fragment.map(parse::fragment).transpose()?;
+        Ok(arch)
+    });
+    match found {
+        Ok(Some(tokens)) => analyze(tokens, library, errors).1.map(Some),
+        Ok(None) if text.contains("fragment!") => {
+            errors.finish();
+            Ok(None)
+        }
+        Ok(None) => {
+            errors.at_span(
+                proc_macro2::Span::call_site(),
+                format!("{file} holds no `arch! {{ … }}`"),
+            );
+            Err(errors.finish())
+        }
+        Err(e) => {
+            errors.syntax(&e);
+            Err(errors.finish())
+        }
+    }
 }
 
 /// Parses, completes and checks, each if the step before found no fault; the name is that of the declaration, if it has one.
-fn analyze(input: TokenStream, library: &dyn Library) -> (String, Result<model::Arch, Vec<Diagnostic>>) {
-    let mut errors = Errors::new();
+fn analyze(
+    input: TokenStream,
+    library: &dyn Library,
+    mut errors: Errors,
+) -> (String, Result<model::Arch, Vec<Diagnostic>>) {
     let decl = parse::parse(input, &mut errors);
     let name = decl.name.as_ref().map_or_else(String::new, syn::LitStr::value);
-    let like = decl.like.clone();
     let resolved = if errors.is_empty() {
         inherit::resolve(decl, library, &mut errors)
     } else {
         None
     };
-    let mut used = Vec::new();
-    let merged = resolved.is_some();
     let arch = resolved.and_then(|(decl, ancestors)| {
-        used = decl.fragments.clone();
-        let arch = check::check(&decl, &mut errors)?;
-        let mut fragments: Vec<String> = used.iter().map(|f| f.file.clone()).collect();
+        let mut fragments: Vec<String> = decl.fragments.iter().map(|f| f.file.clone()).collect();
         fragments.sort();
         fragments.dedup();
+        let arch = check::check(&decl, &mut errors)?;
         Some(model::Arch {
             ancestors,
             fragments,
             ..arch
         })
     });
-    let mut faults = errors.finish();
-    if let Some(like) = like.filter(|_| merged) {
-        // Nothing of the child's own is checked at this place: what stands here is inherited.
-        let at = Diagnostic::new(&like, "").line_column();
-        for d in faults.iter_mut().filter(|d| d.line_column() == at) {
-            d.message = format!("inherited from `{}`: {}", like.value(), d.message);
-        }
-        used.retain(|f| Diagnostic::new(&f.name, "").line_column() != at);
-    }
-    let place = |f: &fragment::Used| Diagnostic::new(&f.name, "").line_column();
-    // What a fragment uses stands at the place of its own name, behind it.
-    used.dedup_by_key(|f| place(f));
-    for f in used {
-        let at = place(&f);
-        for d in faults.iter_mut().filter(|d| d.line_column() == at) {
-            d.message = format!("in the fragment `{}`: {}", f.name, d.message);
-        }
-    }
+    let faults = errors.finish();
     (name, arch.ok_or(faults))
 }
 

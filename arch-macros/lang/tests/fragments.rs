@@ -1,5 +1,7 @@
 //! Fragments and functions: what they become, and what is said about their faults.
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
@@ -84,6 +86,10 @@ fn library() -> Memory {
             "unknown_size",
             "tensors { w: linear \"w\" [n_embd -> n_wide]; } fn once(x) { w(x) }",
         ),
+        (
+            "misspelt",
+            "tensors { w: linear \"w\" [n_embd -> n_embd]; } fn wrong(x) { silu(w(x)) + vw(x) }",
+        ),
         ("circle", "fn circle(x) { circle(x) }"),
         (
             "wide",
@@ -121,10 +127,7 @@ fn faults(text: &str) -> Vec<String> {
         Ok(arch) => panic!("{} is accepted: {text}", arch.name),
         Err(list) => list,
     };
-    let under = |d: &arch_lang::Diagnostic| d.start.join(d.end).unwrap_or(d.start).source_text();
-    list.iter()
-        .map(|d| format!("{}: {}", under(d).unwrap_or_default(), d.message))
-        .collect()
+    list.iter().map(common::shown).collect()
 }
 
 /// A call is what it does, written out.
@@ -223,16 +226,15 @@ fn tensors_depend_on_tensors() {
         ]
     );
     let items = arch_lang::expand_with(tokens(&text), &library()).to_string();
-    assert!(items.contains("let v = t . linear_opt"), "{items}");
+    assert!(items.contains("let v = __t . linear_opt"), "{items}");
     assert!(items.contains("if v . is_some ()"), "{items}");
     let above = tensors.replace("if has(v) { use plain; }", "if has(w) { use plain; }");
     assert_eq!(faults(&source(&above, graph, ""))[0], "w: no tensor is called `w`");
     let without = graph.replace("has(v)", "n_ff_exp > 1");
     let found = faults(&source(tensors, &without, ""));
-    assert_eq!(
-        found[0],
-        "ffn: in the fragment `ffn`: `gate` exists only if not `has(v)`: use it under the same `if`"
-    );
+    let in_fragment =
+        "ffn: fragments/ffn.rs:7:29: `gate` exists only if not `has(v)`: use it under the same `if`".to_owned();
+    assert!(found.contains(&in_fragment), "{found:#?}");
 }
 
 #[test]
@@ -255,9 +257,7 @@ fn faults_name_the_fragment() {
             "use broken;",
             call,
             "",
-            vec![
-                "broken: the fragment `broken` (fragments/broken.rs) has a fault of its own: expected `options`, `hparams`, `tensors` or `fn`, found `tensor`",
-            ],
+            vec!["broken: fragments/broken.rs:2:13: expected `options`, `hparams`, `tensors` or `fn`, found `tensor`"],
         ),
         (
             "use ffn(widht = 3);",
@@ -270,22 +270,27 @@ fn faults_name_the_fragment() {
             "x += h + y;",
             "",
             vec![
-                "unknown_size: in the fragment `unknown_size`: `w` is declared and never used (a file's tensor that the graph does not need: `ignore \"w\";`)",
-                "unknown_size: in the fragment `unknown_size`: no hyper-parameter is called `n_wide`",
+                "unknown_size: fragments/unknown_size.rs:2:23: `w` is declared and never used (a file's tensor that the graph does not need: `ignore \"w\";`)",
+                "unknown_size: fragments/unknown_size.rs:2:48: no hyper-parameter is called `n_wide`",
             ],
         ),
         (
             "use nest;",
             "x += nested(h) + y;",
             "",
-            vec!["nest: in the fragment `nest`: no hyper-parameter is called `n_wide`"],
+            vec!["nest: fragments/unknown_size.rs:2:48: no hyper-parameter is called `n_wide`"],
         ),
-        ("use hen;", call, "", vec!["hen: `hen` uses `egg` uses `hen`: a circle"]),
+        (
+            "use hen;",
+            call,
+            "",
+            vec!["hen: fragments/egg.rs:2:27: `hen` uses `egg` uses `hen`: a circle"],
+        ),
         (
             "use ffn;",
             "x += ffn(h) + y;",
             "",
-            vec!["ffn: in the fragment `ffn`: no value, tensor or hyper-parameter is called `hi`"],
+            vec!["ffn: fragments/ffn.rs:8:35: no value, tensor or hyper-parameter is called `hi`"],
         ),
         (
             "use ffn;",
@@ -312,7 +317,7 @@ fn faults_name_the_fragment() {
             "use circle;",
             "x += circle(h) + y;",
             "",
-            vec!["circle: in the fragment `circle`: `circle` calls itself"],
+            vec!["circle: fragments/circle.rs:2:28: `circle` calls itself"],
         ),
         (
             "",
@@ -351,4 +356,75 @@ fn faults_name_the_fragment() {
         let found = faults(&source(tensors, graph, functions));
         assert_eq!(found, expected, "{tensors} {graph} {functions}");
     }
+}
+
+/// A shape that a function does not take is a fault of the call, and of the argument there; the place in the function is told with it.
+#[test]
+fn a_wrong_argument_is_told_at_the_call() {
+    let text = source("use plain;", "x += twice(h[..n_head]) + y;", "");
+    let list = arch_lang::compile_with(tokens(&text), &library()).unwrap_err();
+    let [fault] = &list[..] else { panic!("{list:#?}") };
+    assert_eq!(
+        common::shown(fault),
+        "h[..n_head]: `twice` takes [n_embd, T] as `x`, got [n_head, T]"
+    );
+    // The argument goes through another function first.
+    let notes: Vec<_> = fault.notes.iter().map(|(what, at)| format!("{at}: {what}")).collect();
+    let expected = "fragments/plain.rs:2:80: `once` takes [n_embd, T] as `x`, got [n_head, T]";
+    assert_eq!(notes[0], expected, "{notes:#?}");
+    assert!(
+        notes[1].starts_with("fragments/plain.rs:2:99: `w` takes n_embd, got n_head"),
+        "{notes:#?}"
+    );
+    let excerpt = fault.notes[0].1.excerpt();
+    assert!(excerpt.contains("fn twice(x)") && excerpt.ends_with(" ^"), "{excerpt}");
+}
+
+/// A declaration's own place is named by its file where there is one, and what it uses by theirs.
+#[test]
+fn files_are_checked_without_building() {
+    let file = |tensors: &str, graph: &str| {
+        let text = format!("//! Mine.\n\narch! {{{}}}\n", source(tensors, graph, ""));
+        let faults = arch_lang::check_file("my.rs", &text, &library());
+        faults.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(file("use plain;", "x += twice(h) + y;"), Vec::<String>::new());
+    let found = file("use unknown_size;", "x += once(k) + y;");
+    assert_eq!(found.len(), 3, "{found:#?}");
+    let expected = "my.rs:21:19: no value, tensor or hyper-parameter is called `k`\n   |\n21 |         x += once(k) + y;\n   |                   ^";
+    assert!(found.contains(&expected.to_owned()), "{found:#?}");
+    assert!(
+        found.iter().any(|f| f.starts_with("fragments/unknown_size.rs:2:48: ")),
+        "{found:#?}"
+    );
+    let faults = arch_lang::check_file("my.rs", "arch! { name: \"x\"; ( }", &library());
+    assert_eq!(faults[0].place.to_string(), "my.rs:1:22");
+    let faults = arch_lang::check_file("my.rs", "fn main() {}", &library());
+    assert_eq!(faults[0].message, "my.rs holds no `arch! { … }`");
+}
+
+/// In a build every fault of a fragment is told once, with its line; other users say that they use the fragment.
+#[test]
+fn builds_tell_the_faults_of_a_fragment_once() {
+    let text =
+        |name: &str| source("use misspelt;", "x += wrong(h) + y;", "").replace("\"base\"", &format!("\"{name}\""));
+    let errors = |name: &str| {
+        let items: syn::File = syn::parse2(arch_lang::expand_with(tokens(&text(name)), &library())).unwrap();
+        let macros = items.items.into_iter().filter_map(|item| match item {
+            syn::Item::Macro(m) if m.mac.path.segments.last()?.ident == "compile_error" => {
+                Some(m.mac.parse_body::<syn::LitStr>())
+            }
+            _ => None,
+        });
+        macros.map(|text| text.unwrap().value()).collect::<Vec<_>>()
+    };
+    let whole = "fragments/misspelt.rs:2:86: no operation or tensor is called `vw`\n  |\n2 | fragment! {";
+    let first = errors("first");
+    assert_eq!(first.len(), 1, "{first:#?}");
+    assert!(first[0].starts_with(whole) && first[0].ends_with('^'), "{}", first[0]);
+    assert_eq!(
+        errors("second"),
+        ["fragments/misspelt.rs has errors, which are shown for `first`"]
+    );
+    assert_eq!(errors("first"), first, "asked again");
 }

@@ -1,5 +1,7 @@
 //! `like: "…";`: what a child becomes, and what is said about its faults.
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
@@ -99,10 +101,7 @@ fn faults(text: &str) -> Vec<String> {
         Ok(arch) => panic!("{} is accepted", arch.name),
         Err(list) => list,
     };
-    let under = |d: &arch_lang::Diagnostic| d.start.join(d.end).unwrap_or(d.start).source_text();
-    list.iter()
-        .map(|d| format!("{}: {}", under(d).unwrap_or_default(), d.message))
-        .collect()
+    list.iter().map(common::shown).collect()
 }
 
 /// A child is exactly what it would be written out.
@@ -227,20 +226,15 @@ fn faults_stand_under_the_childs_tokens() {
         ("like: \"child\";", vec!["\"child\": `child` is like `child`: a circle"]),
         (
             "like: \"circle\";",
-            vec![
-                "\"circle\": `circle` (circle.rs) has a fault of its own: \
-                  `round` (round.rs) has a fault of its own: `child` is like `circle` is like `round` is like `circle`: a circle",
-            ],
+            vec!["\"circle\": round.rs:3:43: `child` is like `circle` is like `round` is like `circle`: a circle"],
         ),
         (
             "like: \"broken\";",
-            vec!["\"broken\": `broken` (broken.rs) has a fault of its own: expected an expression"],
+            vec!["\"broken\": broken.rs:3:54: expected an expression"],
         ),
         (
             "like: \"orphan\";",
-            vec![
-                "\"orphan\": `orphan` (orphan.rs) has a fault of its own: no architecture beside this one is called `nobody`",
-            ],
+            vec!["\"orphan\": orphan.rs:3:44: no architecture beside this one is called `nobody`"],
         ),
         (
             "like: \"base\"; hparams { without scales; } tensors { layer { without nrm; } without x; }",
@@ -260,17 +254,17 @@ fn faults_stand_under_the_childs_tokens() {
         (
             "like: \"base\"; tensors { extra: vector \"extra\" [n_embd]; } hparams { without scale; }",
             vec![
-                "\"base\": inherited from `base`: no hyper-parameter is called `scale`",
+                "\"base\": base.rs:9:17: no hyper-parameter is called `scale`",
                 "extra: `extra` is declared and never used",
             ],
         ),
         (
             "like: \"base\"; graph { let x = token_embd[tokens]; for layer { x += rms_norm(x, norm, eps) * twice; } x }",
             vec![
-                "\"base\": inherited from `base`: `down` is declared and never used",
-                "\"base\": inherited from `base`: `output_norm` is declared and never used",
-                "\"base\": inherited from `base`: `output` is declared and never used",
-                "\"base\": inherited from `base`: `up` is declared and never used",
+                "\"base\": base.rs:13:5: `output_norm` is declared and never used",
+                "\"base\": base.rs:14:5: `output` is declared and never used",
+                "\"base\": base.rs:19:13: `up` is declared and never used",
+                "\"base\": base.rs:21:9: `down` is declared and never used",
             ],
         ),
         (

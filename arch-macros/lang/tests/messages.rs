@@ -1,5 +1,7 @@
 //! What the compiler says: for each slip the whole list of messages and the text under which each stands.
 
+mod common;
+
 use std::path::Path;
 use std::str::FromStr;
 
@@ -70,13 +72,7 @@ fn faults(source: &str) -> Vec<String> {
     let tokens = TokenStream::from_str(source).unwrap();
     match arch_lang::compile(tokens) {
         Ok(_) => Vec::new(),
-        Err(list) => list
-            .iter()
-            .map(|d| {
-                let span = d.start.join(d.end).unwrap_or(d.start);
-                format!("{}: {}", span.source_text().unwrap_or_default(), d.message)
-            })
-            .collect(),
+        Err(list) => list.iter().map(common::shown).collect(),
     }
 }
 

@@ -4,7 +4,7 @@ mod editor;
 
 use engine::sample::PARAMS;
 
-use super::run::{limit, print_piece, report};
+use super::answer::{limit, print_piece, report};
 use crate::args::RunArgs;
 use crate::conversation::Conversation;
 use crate::failure::{Failure, Outcome};

@@ -1,5 +1,6 @@
 //! One module for each command.
 
+mod answer;
 pub mod arch;
 mod chat;
 pub mod embed;

@@ -117,7 +117,7 @@ impl LoraAdapter {
         &self.ignored
     }
 
-    /// What tells it from other adapters, wherever its file lies.
+    /// Digest of its contents, independent of the file's path.
     pub(crate) fn digest(&self) -> u64 {
         self.digest
     }

@@ -1,4 +1,4 @@
-//! Memory for adapters: each tensor in the kind of memory that what it adds to lies in.
+//! Memory for adapters: each tensor goes to the buffer type of the weight it is added to.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub(crate) struct PlacedLeaf {
     pub offset: usize,
 }
 
-/// A tensor to be placed: in which kind of memory, what form, which bytes.
+/// A tensor to be placed: buffer type, type, shape and bytes.
 pub(crate) struct ToPlace<'a> {
     pub memory: Arc<dyn BufferType>,
     pub ty: GgmlType,
@@ -26,7 +26,7 @@ pub(crate) struct ToPlace<'a> {
     pub data: &'a [u8],
 }
 
-/// Tensors in their places.
+/// Placed tensors.
 pub(crate) struct Placed {
     /// In the order in which they were given.
     pub leafs: Vec<PlacedLeaf>,

@@ -1,4 +1,4 @@
-//! What adapters add to a model's graph: low-rank terms beside its products, a direction at the end of its layers.
+//! Adapters in the graph: LoRA terms added to products, control vectors added at the end of layers.
 //!
 //! Architecture files do not know of it: the builder's own methods for products, embeddings and layer ends look here.
 
@@ -20,7 +20,7 @@ pub struct AdapterLeaf {
     pub home: Home,
 }
 
-/// Which use of a weight a term is for: tables of rows are adapted in another form than matrices.
+/// Which use of a weight a LoRA term is for: embedding tables are adapted in another form than matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdaptedUse {
     /// The weight is multiplied with activations: `a [n_in, rank]`, `b [rank, n_out]`, both with a third dimension for experts.
@@ -36,17 +36,17 @@ pub struct LowRankTerm {
     pub weight: WeightId,
     /// How it is used.
     pub applies_to: AdaptedUse,
-    /// The factor on the side of the input, or of the rows.
+    /// LoRA A, on the input side (or, for a table, the row side).
     pub a: AdapterLeaf,
-    /// The factor on the side of the output.
+    /// LoRA B, on the output side.
     pub b: AdapterLeaf,
-    /// Factor on the product.
+    /// Factor on `B A`.
     pub scale: f32,
     /// Row of [`Inputs::adapter_scales`](super::Inputs::adapter_scales) with a further factor for each token, if sequences differ in it.
     pub per_token: Option<usize>,
 }
 
-/// Everything that the adapters of a context add to its graphs.
+/// All adapters of a context, as its graphs apply them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Adaptation {
     terms: Vec<LowRankTerm>,
@@ -91,7 +91,7 @@ impl Adaptation {
 }
 
 impl<'a> Builder<'a> {
-    /// Adds what adapters say to every graph value they are for.
+    /// Builds graphs with these adapters.
     pub fn adapted(mut self, adaptation: &'a Adaptation) -> Builder<'a> {
         self.adaptation = adaptation;
         self.inputs.adapter_scales.resize(adaptation.n_scales, None);
@@ -165,7 +165,7 @@ impl<'a> Builder<'a> {
         )
     }
 
-    /// The low-rank side is the smallest: the factors cost least there.
+    /// Applied to the rank-sized intermediate, where it costs least.
     fn scaled(&mut self, x: TensorId, term: &LowRankTerm) -> TensorId {
         let x = if term.scale == 1.0 {
             x

@@ -20,19 +20,19 @@ pub struct KvSpec {
     pub k_row: usize,
     /// Elements of a value row: `head_dim_v * n_head_kv`; 0 if the values are elements of the keys.
     pub v_row: usize,
-    /// Leading elements of each key head that are its value, if those are not stored for themselves; else 0.
+    /// Leading elements of each key head that also are its value, if values are not stored separately (latent attention); else 0.
     pub v_in_k: usize,
     /// Key and value heads.
     pub n_head_kv: usize,
     /// Which cells a query sees.
     pub window: Window,
-    /// Groups of so many tokens have keys as well, which all of them see.
+    /// Compression ratio: groups of this many tokens also have a compressed key, visible regardless of the window.
     pub compressed: Option<usize>,
     /// What has to be done to a cached key when its position shifts.
     pub key_position: KeyPosition,
 }
 
-/// What a graph needs from a memory, in the order of its calls.
+/// The memory that a graph needs, in the order of its calls.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MemorySpecs {
     /// Of attention calls.
@@ -59,7 +59,7 @@ pub struct CacheView {
 pub struct KvSlot {
     /// Index into [`CacheView::pools`].
     pub pool: usize,
-    /// The same for keys of groups of tokens, whose rows are behind those of tokens.
+    /// The pool of compressed keys; their rows follow those of single tokens.
     pub compressed: Option<usize>,
     /// Type of keys.
     pub type_k: GgmlType,
@@ -76,40 +76,40 @@ pub struct KvSlot {
 pub struct PoolView {
     /// Cells in all.
     pub n_cells: usize,
-    /// Leading cells that the graph looks at.
+    /// Leading cells that the graph reads.
     pub n_kv: usize,
 }
 
-/// Keyword arguments of [`Builder::rope`]; `None` stands for the model's own value.
+/// Keyword arguments of [`Builder::rope`]; `None` is the model's value.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RopeArgs {
     /// Divides each frequency, `[n_dims / 2]`.
     pub factors: Option<Vector>,
-    /// Divides each frequency where there are no `factors` and the context is no longer than the first training's.
+    /// As `factors`, used without them if the context is no longer than the original training context (long rope's short factors).
     pub short: Option<Vector>,
-    /// Divides each frequency where there are no `factors` and the context is longer than the first training's.
+    /// As `factors`, used without them if the context is longer than the original training context (long rope's long factors).
     pub long: Option<Vector>,
-    /// Base of the wave lengths.
+    /// RoPE base (theta).
     pub base: Option<f32>,
-    /// Factor on positions.
+    /// Factor on positions (`freq_scale` in ggml).
     pub scale: Option<f32>,
     /// Rotated elements of a head.
     pub dims: Option<usize>,
     /// Elements of a head before the rotated ones.
     pub offset: usize,
-    /// Factor on the rotated elements.
+    /// Magnitude factor of the rotated elements (`attn_factor` in ggml).
     pub magnitude: Option<f32>,
-    /// Pair the halves of a head whatever the architecture declares.
+    /// NeoX pairing, whatever the architecture declares.
     pub halves: bool,
-    /// What is rotated stands so much before the tokens: along all axes at the token's position less this.
+    /// Rotates at position `pos - back` instead of `pos`, along all axes.
     pub back: usize,
-    /// Without YaRN if false, even if the file asks for it: positions are then scaled alike for all frequencies.
+    /// False disables YaRN even if the file asks for it; scaling is then linear.
     pub yarn: Option<bool>,
-    /// Turns over the first training's context from which on YaRN leaves a pair as it is.
+    /// YaRN's `beta_fast`: pairs with more rotations than this over the original context are not scaled.
     pub beta_fast: Option<f32>,
-    /// Positions count as the multiple of this at or below them.
+    /// Positions are rounded down to a multiple of this.
     pub every: Option<usize>,
-    /// Rotates by the opposite angle.
+    /// Rotates by the negative angle (inverse RoPE).
     pub inverse: bool,
 }
 
@@ -124,18 +124,18 @@ pub struct AttentionArgs {
     pub alibi: f32,
     /// Hide later positions.
     pub causal: bool,
-    /// A score per head that takes part in the softmax without a value, `[n_head]`.
+    /// Attention sinks: one logit per head that takes part in the softmax without a value, `[n_head]`.
     pub sinks: Option<Vector>,
     /// Sliding window.
     pub window: Window,
     /// Biases by relative position, `[n_head, n_buckets]`.
     pub relative: Option<TensorId>,
-    /// Without values of their own: this many leading elements of each key head are its value. Only keys are stored then.
+    /// Values are the first `v_in_k` elements of each key head; only keys are stored (latent attention).
     pub v_in_k: Option<usize>,
     /// Cells that each token may see, from [`Builder::index_cells`] and the like; with `compressed`, groups.
     pub selection: Option<TensorId>,
-    /// Keys with values in them that stand for groups of `ratio` tokens, `[dk, n_head_kv, T]`: those of a group's last token are stored, and
-    /// attended to beside those of tokens, whatever the window is. Goes with `v_in_k`.
+    /// Compressed keys (values included) of groups of `ratio` tokens, `[dk, n_head_kv, T]`: the one at a group's last token is stored and
+    /// attended to besides the keys of single tokens, regardless of the window. Requires `v_in_k`.
     pub compressed: Option<TensorId>,
     /// Tokens of a group.
     pub ratio: usize,
@@ -159,7 +159,7 @@ impl Default for AttentionArgs {
     }
 }
 
-/// Keys and values of one attention call, as later ones of the graph may attend over them.
+/// Keys and values that an attention call stored, for later calls that share them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StoredKeys {
     layer: u32,
@@ -171,12 +171,12 @@ pub(super) struct StoredKeys {
     window: Window,
 }
 
-/// What attention is told about the cells of keys.
+/// Inputs that describe the cells of the keys.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CellLists {
     pub positions: TensorId,
     pub sequences: TensorId,
-    /// The first of those that stand for groups.
+    /// The first cell of compressed keys.
     compressed_from: Option<usize>,
 }
 
@@ -195,7 +195,7 @@ pub fn symmetric(n: usize, on: bool) -> Window {
     sized(Window::Symmetric, n, on)
 }
 
-/// Positions are i32: a window of more is no window, whatever a file says.
+/// Positions are i32: a larger window is no window.
 fn sized(window: fn(usize) -> Window, n: usize, on: bool) -> Window {
     if on && (1..=i32::MAX as usize).contains(&n) {
         window(n)
@@ -256,7 +256,7 @@ impl Builder<'_> {
         self.concat(before, y, 0)
     }
 
-    /// Factors `[1, 1, T]` by which queries attend more sharply the later they stand, see
+    /// Attention temperatures `[1, 1, T]` by position, see
     /// [`Op::AttentionTemperature`].
     pub fn attention_temperature(&mut self, scale: f32, length: usize, offset: f32) -> TensorId {
         let positions = self.positions();
@@ -272,7 +272,7 @@ impl Builder<'_> {
     }
 
     /// Attends with `q [dk, n_head, T]` over the keys and values, of size `dv`, that `layer` stored last: `[dv * n_head, T]`. The
-    /// window is the own one; it must not see more than that of the layer keeps.
+    /// window may differ but must not reach further back than that of `layer`.
     pub fn attention_over(&mut self, q: TensorId, layer: usize, dv: usize, args: AttentionArgs) -> TensorId {
         let stored = self
             .inputs
@@ -288,7 +288,7 @@ impl Builder<'_> {
         self.attend(q, stored, args)
     }
 
-    /// Puts the keys and values of the tokens into a slot of their own of the layer's memory.
+    /// Stores the tokens' keys and values in a new slot of the layer's KV cache.
     fn store_keys(&mut self, k: TensorId, v: Option<TensorId>, args: AttentionArgs) -> StoredKeys {
         let (keys, values, cells) = self.remember(k, v, &args);
         let values = values.unwrap_or_else(|| self.slice(keys, 0, args.v_in_k.unwrap_or(0)));
@@ -307,8 +307,8 @@ impl Builder<'_> {
         self.attend_to(q, [stored.keys, stored.values], stored.cells, args)
     }
 
-    /// Attends with `q [dk, n_head, T]` to keys and values of what was encoded, `k [dk, n_head_kv, T_encoded]` and
-    /// `v [dv, n_head_kv, T_encoded]`, wherever it stands in the token's sequence: `[dv * n_head, T]`.
+    /// Cross attention of `q [dk, n_head, T]` to keys and values of the encoder's output, `k [dk, n_head_kv, T_encoded]` and
+    /// `v [dv, n_head_kv, T_encoded]`, at any position of the token's sequence: `[dv * n_head, T]`.
     pub fn cross_attention(&mut self, q: TensorId, k: TensorId, v: TensorId, args: AttentionArgs) -> TensorId {
         let ne = [self.params.n_encoded, 1, 1, 1];
         let (g, inputs) = (&mut *self.g, &mut self.inputs.encoded);
@@ -407,7 +407,7 @@ impl Builder<'_> {
         (keys, None, lists)
     }
 
-    /// What a call with these keys and values needs from a memory.
+    /// The KV cache that a call with these keys and values needs.
     fn kv_spec(&self, k: TensorId, v: Option<TensorId>, args: &AttentionArgs) -> KvSpec {
         let row = |x: TensorId| self.g.tensor(x).ne[0] * self.g.tensor(x).ne[1];
         let position = || {
@@ -427,7 +427,7 @@ impl Builder<'_> {
             n_head_kv: self.g.tensor(k).ne[1],
             window: args.window,
             compressed: args.compressed.map(|_| args.ratio.max(1)),
-            // What a group comes to does not move with its tokens.
+            // Compressed keys cannot be shifted with their tokens.
             key_position: match (args.compressed, args.window) {
                 (None, Window::None | Window::Standard(_) | Window::Chunked(_) | Window::Symmetric(_)) => position(),
                 _ => KeyPosition::Fixed,

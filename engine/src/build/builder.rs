@@ -21,7 +21,7 @@ pub struct WeightLeaf {
     pub ty: GgmlType,
     /// Shape, innermost first.
     pub ne: [usize; 4],
-    /// Where its bytes lie; those of the first part if it is divided.
+    /// Where its bytes lie; of the first part if the matrix is split by rows.
     pub home: Home,
     /// Name of the declared field's GGUF tensor, without layer.
     pub name: Name,
@@ -47,9 +47,9 @@ pub struct BuildParams {
     pub n_outputs: usize,
     /// The graph is that of the encoder.
     pub encoder: bool,
-    /// Rows of what was encoded; 0 in graphs that do not look at it.
+    /// Rows of the encoder's output; 0 in graphs without cross attention.
     pub n_encoded: usize,
-    /// Width of the residual stream, and so of what was encoded.
+    /// Width of the residual stream and of the encoder's output.
     pub n_embd: usize,
     /// Length of the context.
     pub n_ctx: usize,
@@ -57,7 +57,7 @@ pub struct BuildParams {
     pub rope_kind: Option<RopeKind>,
     /// Rope scaling, with the context's overrides applied.
     pub rope: RopeScaling,
-    /// Rotary pairs of each axis of a position.
+    /// Rotated pairs of each axis of a position (M-RoPE sections).
     pub rope_sections: [usize; ROPE_AXES],
     /// Rotated elements of a head.
     pub n_rot: usize,
@@ -83,7 +83,7 @@ pub(super) enum Cache<'a> {
     Batch,
 }
 
-/// Builds one graph; see the module.
+/// Builds one graph. Its methods never fail; see the module.
 pub struct Builder<'a> {
     pub(super) g: &'a mut Graph,
     pub(super) weights: &'a [WeightLeaf],
@@ -94,12 +94,12 @@ pub struct Builder<'a> {
     pub(super) adaptation: &'a Adaptation,
     pub(super) layer: Option<u32>,
     pub(super) n_attention: usize,
-    /// Cells that the last indexer chose.
+    /// Cells that the last indexer selected.
     pub(super) selection: Option<TensorId>,
     pub(super) n_states: usize,
-    /// Rounds of all loops so far.
+    /// Iterations of all loops so far.
     n_rounds: usize,
-    /// A table of integers whose rows were read and have not yet been taken for numbers of experts.
+    /// An integer table whose rows were read but not yet used as expert ids.
     pub(super) int_rows: Option<Name>,
     last_name: Name,
     error: Option<BuildError>,
@@ -210,7 +210,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The numbers `from..to` of a loop in a graph; none, after noting the error, if the graph would grow beyond bounds.
+    /// The iterations `from..to` of a loop; none, after noting the error, if the graph would become too large.
     pub fn rounds(&mut self, from: usize, to: usize) -> Range<usize> {
         self.n_rounds = self.n_rounds.saturating_add(to.saturating_sub(from));
         if self.n_rounds > MAX_ROUNDS {
@@ -238,7 +238,7 @@ impl<'a> Builder<'a> {
         x
     }
 
-    /// The tensor of this GGUF name, under a condition that the graph repeats or where it cannot do without.
+    /// An optional tensor that the graph needs here; absent, it is an error.
     pub fn present<H: Placeholder + Copy>(&mut self, handle: &Option<H>, tensor: impl fmt::Display) -> H {
         handle.unwrap_or_else(|| {
             let (value, tensor) = (self.last_name.to_string(), tensor.to_string());
@@ -247,7 +247,7 @@ impl<'a> Builder<'a> {
         })
     }
 
-    /// [`Builder::weight`] of a tensor that may be absent, where the graph cannot do without it.
+    /// [`Builder::weight`] of an optional tensor that the graph needs here.
     pub fn weight_or_fail(&mut self, v: Option<Vector>, tensor: &str) -> TensorId {
         let v = self.present(&v, tensor);
         self.weight(v)
@@ -297,7 +297,7 @@ impl<'a> Builder<'a> {
             .get_or_insert_with(|| g.input(GgmlType::I32, [n, 1, 1, 1], "positions"))
     }
 
-    /// What was encoded, f32 `[n_embd, T_encoded]`.
+    /// The encoder's output, f32 `[n_embd, T_encoded]`.
     pub fn encoded(&mut self) -> TensorId {
         let ne = [self.params.n_embd, self.params.n_encoded, 1, 1];
         let g = &mut *self.g;
@@ -357,7 +357,7 @@ impl<'a> Builder<'a> {
         self.ok(y, x)
     }
 
-    /// `w x`: `[n_out, …]`. Of a matrix whose rows several devices hold, each multiplies its own.
+    /// `w x`: `[n_out, …]`. If the matrix is split by rows, each device multiplies its part.
     fn product(&mut self, weight: WeightId, x: TensorId) -> TensorId {
         let weights = self.weights;
         let w = &weights[weight.0 as usize];
@@ -366,7 +366,7 @@ impl<'a> Builder<'a> {
             home: w.home,
         }];
         let parts = match w.parts.as_slice() {
-            // A probe tells weights that are used in another way by their leafs.
+            // A probe finds weights with other uses by their leafs.
             [] if matches!(self.cache, Cache::Probe(_)) => &whole[..],
             [] => {
                 let weight = self.leaf(weight);
@@ -417,7 +417,7 @@ impl<'a> Builder<'a> {
         self.ok(y, x)
     }
 
-    /// `[n * d, T]` seen as heads `[d, n, T]`.
+    /// `[n * d, T]` viewed as heads `[d, n, T]`.
     pub fn heads(&mut self, x: TensorId, n: usize) -> TensorId {
         let ne = self.g.tensor(x).ne;
         let d = ne[0].checked_div(n).unwrap_or(0);
@@ -426,7 +426,7 @@ impl<'a> Builder<'a> {
         self.ok(y, x)
     }
 
-    /// Heads `[d, n, T]` side by side: `[d * n, T]`.
+    /// Heads `[d, n, T]` merged: `[d * n, T]`.
     pub fn merge(&mut self, x: TensorId) -> TensorId {
         let ne = self.g.tensor(x).ne;
         let x = self.dense(x);
@@ -490,7 +490,7 @@ impl<'a> Builder<'a> {
         self.ok(y, x)
     }
 
-    /// Each of the heads of `x` `[d, m, T]` for `n / m` heads in a row: `[d, n, T]`.
+    /// Each head of `x` `[d, m, T]` repeated `n / m` times in a row: `[d, n, T]`.
     pub fn repeat_heads(&mut self, x: TensorId, n: usize) -> TensorId {
         let [d, m, t, _] = self.g.tensor(x).ne;
         if m == 1 {
@@ -530,7 +530,7 @@ impl<'a> Builder<'a> {
         self.ok(y, a)
     }
 
-    /// `x [n, T]` behind rows of one value, `[n_rows, T]` in all; `x` itself if it has as many.
+    /// `x [n, T]` padded in front with a constant to `[n_rows, T]`; `x` itself if it has that many rows.
     pub fn pad_rows_before(&mut self, x: TensorId, n_rows: usize, value: f32) -> TensorId {
         let [n, n_tokens, ..] = self.g.tensor(x).ne;
         if n >= n_rows {
@@ -596,7 +596,7 @@ impl<'a> Builder<'a> {
         self.ok(y, x)
     }
 
-    /// Reports the graph's result and orders the graph: `result` and all it needs, rows that are not wanted left out.
+    /// Sets the graph's result and evaluation order: `result` for the output tokens only, and all it needs.
     pub fn output(&mut self, result: TensorId) -> TensorId {
         self.name(result, "result");
         let result = self.wanted_rows(result);
@@ -615,7 +615,7 @@ impl<'a> Builder<'a> {
         self.ok(kept, x)
     }
 
-    /// Marks the result and orders what it needs.
+    /// Marks the result as output and appends all it needs to the evaluation order.
     pub(super) fn close(&mut self, result: TensorId) -> TensorId {
         self.g.tensor_mut(result).flags.output = true;
         self.g.expand(result);
@@ -649,7 +649,7 @@ impl<'a> Builder<'a> {
         t
     }
 
-    /// The node, or, if it could not be made, `instead` after noting the error.
+    /// The node; if it could not be made, `instead`, after noting the error.
     pub(super) fn ok(&mut self, node: Result<TensorId, ShapeError>, instead: TensorId) -> TensorId {
         node.unwrap_or_else(|source| {
             let value = self.last_name.to_string();
@@ -709,7 +709,7 @@ impl<'a> Builder<'a> {
         self.error.is_some()
     }
 
-    /// True if the build failed for want of a tensor that files may lack.
+    /// True if the build failed because an optional tensor is absent.
     pub(super) fn lacks_tensor(&self) -> bool {
         matches!(
             self.error,

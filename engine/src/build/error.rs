@@ -2,7 +2,7 @@
 
 use crate::graph::{Name, ShapeError};
 
-/// Most rounds of all loops of a graph: more than any model has, few enough for a file's lies.
+/// Upper bound of all loop iterations of a graph: more than any model has, few enough to refuse absurd counts in files.
 pub(super) const MAX_ROUNDS: usize = 4096;
 
 /// A graph that cannot be built.
@@ -22,7 +22,7 @@ pub enum BuildError {
         /// The last named value before the error.
         value: String,
     },
-    /// Rows of integers where numbers are needed.
+    /// Integer rows where floats are needed.
     #[error("{value}: tensor `{tensor}.weight` holds integers")]
     Integers {
         /// The last named value before the error.
@@ -38,13 +38,13 @@ pub enum BuildError {
         /// GGUF name without layer and suffix.
         tensor: String,
     },
-    /// Cells of an earlier layer's choice, but none has chosen any.
+    /// A selection of an earlier layer's indexer, but no layer has one.
     #[error("{value}: no layer before has an indexer that selects cells (key `attention.indexer.types`)")]
     NoSelection {
         /// The last named value before the error.
         value: String,
     },
-    /// Experts without a projection up.
+    /// Experts without an up projection.
     #[error(
         "{value}: the file has neither `ffn_up_exps` nor `ffn_gate_up_exps`, which holds gates and ups in one tensor"
     )]
@@ -52,7 +52,7 @@ pub enum BuildError {
         /// The last named value before the error.
         value: String,
     },
-    /// A hash of runs of tokens that does not go with its table.
+    /// An n-gram hash that does not fit its table.
     #[error(
         "{value}: the hash of head {head} has no multipliers, first row and size that fit a table of {n_rows} rows"
     )]
@@ -64,7 +64,7 @@ pub enum BuildError {
         /// Rows of the table.
         n_rows: usize,
     },
-    /// Attention over what another layer should have stored.
+    /// Attention over the KV cache of a layer that stores none.
     #[error("{value}: layer {layer} has not stored keys and values of this size and window before")]
     NoKeys {
         /// The last named value before the error.
@@ -80,7 +80,7 @@ pub enum BuildError {
     /// Scores of a model without a classifier.
     #[error("the model has no classifier to rank with (tensor `cls.output`)")]
     NoClassifier,
-    /// A divided matrix is used otherwise than in a product. Placement rules this out.
+    /// A matrix split by rows is used in something else than a product. Placement rules this out.
     #[error("{value}: tensor `{weight}` is divided by rows and used as a whole")]
     Divided {
         /// The last named value before the error.
@@ -94,7 +94,7 @@ pub enum BuildError {
         /// The last named value before the error.
         value: String,
     },
-    /// Loops that make the graph larger than any model's.
+    /// Loops with too many iterations.
     #[error("the graph repeats its parts {rounds} times, expected at most {MAX_ROUNDS}")]
     TooLong {
         /// Rounds of the loops up to the one that is too long.

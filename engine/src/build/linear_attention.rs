@@ -1,4 +1,4 @@
-//! Linear attention: attention by a state instead of stored keys and values.
+//! Linear attention: a state matrix per head instead of stored keys and values.
 
 use super::Builder;
 use crate::graph::{LinearAttention, Recurrence, TensorId};
@@ -6,11 +6,11 @@ use crate::graph::{LinearAttention, Recurrence, TensorId};
 /// What [`Builder::linear_attention`] takes beside queries, keys and values.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct LinearAttentionArgs {
-    /// Logarithm of what a head's state keeps per token, f32 `[1 or dk, n, T]`.
+    /// Log decay of a head's state per token, f32 `[1 or dk, n, T]`.
     pub decay: Option<TensorId>,
-    /// Factor of what is stored, f32 `[1, n, T]`; only beside a decay.
+    /// Write strength, f32 `[1, n, T]`; needs a decay.
     pub beta: Option<TensorId>,
-    /// Store of a value only what the state does not hold already.
+    /// Use the delta rule.
     pub delta: bool,
     /// Without `decay`, see [`LinearAttention::slope`].
     pub slope: f32,
@@ -21,7 +21,7 @@ pub struct LinearAttentionArgs {
 }
 
 impl Builder<'_> {
-    /// Takes `q`, `k` `[dk, m, T]` and `v` `[dv, n, T]` through a state of the layer: `[dv, n, T]`. See
+    /// Linear attention of `q`, `k` `[dk, m, T]` and `v` `[dv, n, T]` with a state of the layer: `[dv, n, T]`. See
     /// [`Recurrence::LinearAttention`].
     pub fn linear_attention(&mut self, q: TensorId, k: TensorId, v: TensorId, args: LinearAttentionArgs) -> TensorId {
         let dk = self.g.tensor(q).ne[0];

@@ -1,6 +1,6 @@
 //! The graph builder that architecture files call: op functions with weights, names, positions and caches filled in.
 //!
-//! [`Builder`] holds what a graph is built against; [`fragments`](self) such as attention and mixture of experts are ordinary
+//! [`Builder`] holds the state of one build; larger pieces such as attention and mixture of experts are ordinary
 //! functions here. Builder methods never fail: the first error is kept and the rest of the build continues on dummies, so that
 //! expansions stay small; [`Builder::finish`] reports it.
 
@@ -26,7 +26,7 @@ pub use attention::{
 };
 pub use builder::{BuildParams, Builder, WeightLeaf, WeightPart};
 pub use error::BuildError;
-pub use inputs::{EncodedInputs, Inputs, PoolInputs};
+pub use inputs::{EncodedInputs, Inputs, JoinedInputs, PoolInputs};
 pub use linear_attention::LinearAttentionArgs;
 pub use moe::{Gating, MoeArgs};
 pub use ngram::NgramArgs;

@@ -59,10 +59,10 @@ pub struct MoeArgs {
     pub selection_bias: Option<Vector>,
     /// Scores `[n_expert, T]` that experts are selected by instead of their weights.
     pub selection: Option<TensorId>,
-    /// Ids of the router that each expert stands for: those of `gate`, `up` and `down` are so many fewer. The weights are those of
+    /// Router outputs that share one expert: `gate`, `up` and `down` hold this many times fewer experts. The weights are those of
     /// the divided ids too, which is how results were recorded.
     pub ids_per_expert: Option<usize>,
-    /// What goes into an expert is weighted, not what comes out.
+    /// The weight is applied to an expert's input instead of its output.
     pub weigh_input: Option<bool>,
     /// Number of groups the experts are divided into for selection (DeepSeek-V3, arXiv 2412.19437).
     pub n_groups: Option<usize>,
@@ -72,9 +72,9 @@ pub struct MoeArgs {
     pub limit: Option<f32>,
     /// Upper bound of gates after the activation, and of the magnitude of ups; 0 is off.
     pub act_limit: Option<f32>,
-    /// Gates become `c tanh(gate / c)` where the activation, a SiLU, multiplies by them; its sigmoid sees them as they are.
+    /// Soft cap `c` of gates in a SiLU: `softcap(gate) * sigmoid(gate)`.
     pub squash: Option<f32>,
-    /// Ups become `c tanh(up / c)`; 0 is off.
+    /// Soft cap of ups; 0 is off.
     pub up_squash: Option<f32>,
     /// Added to ups after the limit.
     pub up_offset: Option<f32>,
@@ -82,18 +82,18 @@ pub struct MoeArgs {
     pub ids: Option<TensorId>,
 }
 
-/// Smallest sum that selected weights are divided by: that of f16, as models were trained with.
+/// Lower bound of the sum that selected weights are divided by: the smallest normal f16, as in training.
 const MIN_WEIGHT_SUM: f32 = 6.103_515_6e-5;
 
-/// Smaller limits of files mean none.
+/// Smaller limits in files mean no limit.
 const MIN_LIMIT: f32 = 1e-6;
-/// A group is as good as the sum of this many of its experts.
+/// A group's score is the sum of its best experts, this many.
 const BEST_OF_GROUP: usize = 2;
 /// Larger than any score of a router.
 const FAR_BELOW: f32 = 1e30;
 
 impl Builder<'_> {
-    /// Each token `x [n_embd, T]` goes through its `n_used` best experts; their results are weighted and added up.
+    /// Mixture of experts: each token of `x [n_embd, T]` goes through its `n_used` selected experts; the result is their weighted sum.
     pub fn moe(&mut self, x: TensorId, args: MoeArgs) -> TensorId {
         let [n_embd, n_tokens, ..] = self.g.tensor(x).ne;
         if args.n_used == 0 {
@@ -120,7 +120,7 @@ impl Builder<'_> {
         self.sum_experts(y, n_embd, n_tokens, args.n_used)
     }
 
-    /// What the chosen experts make of `x3 [n_embd, 1, T]` before their down projections: `[n_ff, n_used, T]`.
+    /// Hidden activations of the selected experts, before their down projections: `x3 [n_embd, 1, T]` gives `[n_ff, n_used, T]`.
     fn hidden(&mut self, args: &MoeArgs, x3: TensorId, ids: TensorId) -> TensorId {
         let (gate, up) = if let Some(both) = args.gate_up {
             let both = self.expert_linear(both, x3, ids);
@@ -170,7 +170,7 @@ impl Builder<'_> {
         self.glu_within(args.act, gate, up, args.act_limit)
     }
 
-    /// Activated gates times ups, gates limited to below `limit` after the activation and ups to either side of it.
+    /// Activated gates times ups; gates are clamped to at most `limit` after the activation, ups to `-limit..=limit`.
     pub(super) fn glu_within(&mut self, act: Unary, gate: TensorId, up: TensorId, limit: Option<f32>) -> TensorId {
         let Some(limit) = limit.filter(|&limit| limit > MIN_LIMIT) else {
             return self.glu(act, gate, up);
@@ -181,7 +181,7 @@ impl Builder<'_> {
         self.mul(gate, up)
     }
 
-    /// Selection scores `[n_expert, T]` with those outside the best groups far below the rest.
+    /// Group-limited routing: selection scores `[n_expert, T]` with experts outside the best groups pushed far down.
     fn group_limited(&mut self, args: &MoeArgs, scores: TensorId, n_tokens: usize) -> TensorId {
         let n_expert = self.g.tensor(scores).ne[0];
         let (Some(n_groups), Some(n_used)) = (args.n_groups, args.n_groups_used) else {
@@ -215,7 +215,7 @@ impl Builder<'_> {
         self.ok(y, x)
     }
 
-    /// Chosen experts i32 `[n_used, T]` and their weights f32 `[1, n_used, T]`.
+    /// Selected experts i32 `[n_used, T]` and their weights f32 `[1, n_used, T]`.
     fn route(&mut self, args: &MoeArgs, n_tokens: usize) -> (TensorId, TensorId) {
         let probs = match args.gating {
             Gating::Softmax => self.softmax(args.router),
@@ -254,7 +254,7 @@ impl Builder<'_> {
         (ids, self.ok(weights, flat))
     }
 
-    /// The `n_used` best experts i32 `[n_used, T]` by their probabilities `[n_expert, T]`, or whatever else they are selected by.
+    /// The top `n_used` experts i32 `[n_used, T]` by their probabilities `[n_expert, T]`, or by `args.selection`.
     fn selected(&mut self, args: &MoeArgs, probs: TensorId, n_tokens: usize) -> TensorId {
         let mut selection = args.selection.unwrap_or(probs);
         if let Some(bias) = args.selection_bias {

@@ -1,4 +1,4 @@
-//! Embeddings of runs of tokens, found by hashes instead of one row each.
+//! N-gram embeddings: table rows found by a hash of the last tokens.
 
 use super::Builder;
 use crate::graph::{NgramHash, TensorId};
@@ -7,22 +7,22 @@ use crate::model::Embed;
 /// What [`Builder::ngram_embed`] takes beside its table.
 #[derive(Clone, Copy, Debug)]
 pub struct NgramArgs<'a> {
-    /// Tokens of the longest run.
+    /// Longest n-gram.
     pub longest: usize,
-    /// Factor of each token of a run, the present one's first.
+    /// Multiplier of each token of an n-gram, the current token's first.
     pub multipliers: &'a [usize],
-    /// Heads for runs of each length.
+    /// Hash heads for each n-gram length.
     pub per_length: usize,
-    /// First row of each head, those for runs of two tokens first.
+    /// First row of each head, bigram heads first.
     pub offsets: &'a [usize],
     /// Rows of each head.
     pub sizes: &'a [usize],
-    /// The token that ends a text.
+    /// The end-of-text token.
     pub end: usize,
 }
 
 impl NgramArgs<'_> {
-    /// How many heads there are: some for each length from two tokens on.
+    /// Number of heads, over all lengths from 2 on.
     fn n_heads(&self) -> usize {
         let n_lengths = self.longest.saturating_sub(1);
         n_lengths.saturating_mul(self.per_length)
@@ -48,8 +48,8 @@ impl NgramArgs<'_> {
 }
 
 impl Builder<'_> {
-    /// For each token the rows of `table` `[n, rows]` that the runs of tokens ending in it hash to, see
-    /// [`Op::NgramHash`](crate::graph::Op::NgramHash), one after the other: `[n * heads, T]`. The layer keeps the tokens before.
+    /// For each token the rows of `table` `[n, rows]` that the n-grams ending at it hash to, see
+    /// [`Op::NgramHash`](crate::graph::Op::NgramHash), concatenated: `[n * heads, T]`. Earlier tokens are kept as a recurrent state of the layer.
     pub fn ngram_embed(&mut self, table: Embed, args: NgramArgs<'_>) -> TensorId {
         let rows = self.leaf(table.0);
         let tokens = self.tokens();

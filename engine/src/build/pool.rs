@@ -1,4 +1,4 @@
-//! From a graph's result to embeddings: what the last projection is applied to, one row for each sequence, and the heads behind.
+//! Embeddings from a graph: the hidden states before the last projection, pooled to one row per sequence, and classifier heads.
 
 use kernels::GgmlType;
 
@@ -8,23 +8,23 @@ use crate::model::{Architecture, BuildGraph};
 use super::Builder;
 use super::error::BuildError;
 
-/// How the rows of a sequence's tokens become one.
+/// How token embeddings become one embedding per sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Pooling {
-    /// Not at all: a row for each token.
+    /// No pooling: one row per token.
     None,
     /// Their mean.
     Mean,
-    /// The first one's, which encoders train as a summary (the token `[CLS]`).
+    /// The first token's (`[CLS]`).
     Cls,
-    /// The last one's, the only one that has seen all of the text in a causal model.
+    /// The last token's, the only one that sees the whole text in a causal model.
     Last,
-    /// The scores of a classifier, such as a reranker's.
+    /// The scores of a classifier head, such as a reranker's (`rank`).
     Rank,
 }
 
 impl Pooling {
-    /// Every way, with its name; the index is the code that files hold.
+    /// All kinds with their names; the index is `pooling_type` in files.
     pub const ALL: [(&'static str, Pooling); 5] = [
         ("none", Pooling::None),
         ("mean", Pooling::Mean),
@@ -33,7 +33,7 @@ impl Pooling {
         ("rank", Pooling::Rank),
     ];
 
-    /// The meaning of a code of a file (`pooling_type`).
+    /// The kind with this `pooling_type`.
     pub fn from_code(code: u64) -> Option<Pooling> {
         let index = usize::try_from(code).ok()?;
         Self::ALL.get(index).map(|&(_, pooling)| pooling)
@@ -45,15 +45,15 @@ impl Pooling {
     }
 }
 
-/// What is asked of a graph.
+/// Which result a graph computes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Wanted {
-    /// What the architecture gives: logits, or an embedding of each token.
+    /// The architecture's own result: logits, or an embedding of each token.
     #[default]
     Result,
     /// Embeddings of tokens or sequences.
     Embedding {
-        /// Sequences whose tokens' rows are averaged; 0: the rows that are wanted stay as they are.
+        /// Sequences to average over; 0 keeps the wanted rows as they are.
         n_means: usize,
         /// The classifier's scores instead.
         rank: bool,
@@ -61,7 +61,7 @@ pub enum Wanted {
 }
 
 impl Builder<'_> {
-    /// Builds all of an architecture's graph, with the result that the parameters ask for, and orders it.
+    /// Builds an architecture's graph up to the result that the parameters ask for, and its evaluation order.
     pub fn whole(&mut self, arch: &Architecture, graph: &dyn BuildGraph) -> TensorId {
         let result = graph.build(self);
         match self.params.wanted {
@@ -98,8 +98,8 @@ impl Builder<'_> {
         scores.unwrap_or(pooled)
     }
 
-    /// What the last projection of the graph is applied to, `[n_embd, T]`: looking back from the logits through what is done to each
-    /// of them alone. Where the graph ends without such a projection, its result.
+    /// The operand of the graph's last projection, `[n_embd, T]`: found from the logits back through element-wise ops on
+    /// them. If the graph does not end in a projection, its result.
     fn hidden_states(&mut self, arch: &Architecture, result: TensorId) -> TensorId {
         if !arch.projects {
             return result;
@@ -117,7 +117,7 @@ impl Builder<'_> {
                     | Op::Mul
                     | Op::Div
                     | Op::Cont
-                    // Of a matrix that several devices hold.
+                    // A matrix split by rows over several devices.
                     | Op::Concat { .. },
                     [Some(x), ..],
                 ) => t = self.g.tensor(x),
@@ -129,7 +129,7 @@ impl Builder<'_> {
         }
     }
 
-    /// The mean of the rows of each of `n` sequences, `[n_embd, n]`: a product with the tokens' shares.
+    /// The mean over the rows of each of `n` sequences, `[n_embd, n]`: a product with each token's weight (1 / length) in its sequence.
     fn means(&mut self, x: TensorId, n: usize) -> TensorId {
         let ne = self.g.tensor(x).ne;
         let shares = self.g.input(GgmlType::F32, [ne[1], n, 1, 1], "shares");

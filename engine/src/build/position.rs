@@ -1,27 +1,27 @@
-//! How cached keys depend on positions, read off the graph: what has to be done to them when their cells move to other positions.
+//! How cached keys depend on positions, derived from the graph: what a context shift must do to them.
 
 use crate::graph::{Graph, Op, Rope, Tensor, TensorId};
 use crate::model::{Vector, WeightId};
 
-/// What has to be done to a cached key when its position shifts.
+/// What a shift of its position must do to a cached key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum KeyPosition {
-    /// Nothing: it says nothing of its position. What attention does with positions (ALiBi, windows) goes by the cells'.
+    /// Nothing: the key does not depend on its position. ALiBi and windows use the positions of cells.
     Free,
-    /// To rotate each head on from element `offset`.
+    /// Rotate each head further, from element `offset` on.
     Rotated {
-        /// The rotation it has.
+        /// The RoPE that was applied to it.
         rope: Rope,
-        /// Divides the rotation's frequencies.
+        /// Frequency factors of that RoPE.
         factors: Option<Vector>,
         /// Elements before the rotated ones.
         offset: usize,
     },
-    /// It, or the value with it, depends on its position in another way, as by learned positions: it cannot move.
+    /// The key or its value depends on the position in another way, such as learned positions: it cannot be shifted.
     Fixed,
 }
 
-/// What a value of the graph says of the positions of its tokens.
+/// How a value of the graph depends on the positions of its tokens.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Dependence {
     None,
@@ -29,10 +29,10 @@ enum Dependence {
     Other,
 }
 
-/// The graph's inputs of positions: along one axis, and along all.
+/// The graph's position inputs: one axis, and all axes.
 pub(super) type Positions = [Option<TensorId>; 2];
 
-/// Where values are.
+/// Where the values are stored.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Values {
     /// In a cache of their own.
@@ -98,7 +98,7 @@ fn rotation(g: &Graph, node: TensorId, offset: usize, leafs: &[Option<TensorId>]
     }
 }
 
-/// What a node says of positions, given what is known of its operands.
+/// How a node depends on positions, given how its operands do.
 fn dependence(g: &Graph, id: TensorId, positions: Positions, known: &[Dependence]) -> Dependence {
     let t = g.tensor(id);
     let of = |i: usize| t.src[i].map_or(Dependence::None, |s| known[s.index()]);
@@ -119,7 +119,7 @@ fn dependence(g: &Graph, id: TensorId, positions: Positions, known: &[Dependence
             (Dependence::None, Dependence::None) => Dependence::None,
             _ => Dependence::Other,
         },
-        // They keep every head as it is, or commute with rotations.
+        // These keep heads unchanged or commute with rotations.
         Op::Cont | Op::Repeat | Op::Reshape | Op::View | Op::Permute if keeps_heads(g, t) => of(0),
         Op::Scale { bias: 0.0, .. } | Op::L2Norm { .. } => of(0),
         Op::RmsNorm { .. } if t.src[1].is_none() => of(0),

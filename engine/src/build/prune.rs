@@ -1,5 +1,5 @@
-//! Computing only the wanted rows: a selection of tokens at the result moves back through the graph as far as every op on the way
-//! treats tokens one by one, so that in the last layer only attention sees all of them.
+//! Computing only the output rows: the selection of output tokens moves from the result back through the graph as long as every op on
+//! the way works on tokens independently, so that in the last layer only attention still sees all tokens.
 //!
 //! Other engines write this selection into each model by hand; here it is one rewrite over any graph.
 
@@ -50,14 +50,14 @@ pub fn keep_output_rows(
     }
 }
 
-/// What is known of a tensor: which dimension counts tokens, and whether its node is computed for fewer of them.
+/// Which dimension of a tensor counts tokens, and whether its node is computed for the output tokens only.
 #[derive(Clone, Copy, Default)]
 struct TokenDim {
     dim: Option<usize>,
     rewrite: Option<()>,
 }
 
-/// Finds the nodes behind which only row-wise ops lead to the result, from the result backwards.
+/// Finds, from the result backwards, the nodes from which only row-wise ops lead to the result.
 fn row_wise_tail(g: &Graph, result: TensorId, n_tokens: usize) -> Vec<TokenDim> {
     let n = result.index() + 1;
     let mut consumers = vec![0u32; n];
@@ -97,7 +97,7 @@ fn row_wise_tail(g: &Graph, result: TensorId, n_tokens: usize) -> Vec<TokenDim> 
     known
 }
 
-/// For a row-wise op whose result counts tokens in `dim`: where each of its first operands does (`None`: not at all).
+/// For a row-wise op whose result counts tokens in dimension `dim`: the token dimension of each of its first operands (`None`: no tokens).
 /// `None` if the op is not row-wise or its form is not one that can be narrowed.
 fn source_token_dims(g: &Graph, t: &Tensor, dim: usize, n_tokens: usize) -> Option<[Option<usize>; 3]> {
     let src = |i: usize| t.src[i].map(|s| g.tensor(s));
@@ -200,7 +200,7 @@ fn select_rows(g: &mut Graph, x: TensorId, dim: usize, ids: TensorId) -> Result<
     g.reshape(kept, ne)
 }
 
-/// [`select_rows`] where other dimensions lie outside of the tokens: they change places with the last one for the time.
+/// [`select_rows`] where tokens are not the outermost dimension: swaps them with the last dimension, and back.
 fn select_inner_rows(g: &mut Graph, x: TensorId, dim: usize, ids: TensorId) -> Result<TensorId, ShapeError> {
     let mut swapped = [0, 1, 2, 3];
     swapped.swap(dim, 3);

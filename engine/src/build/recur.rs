@@ -1,4 +1,4 @@
-//! Recurrent layers: ops that keep a state for each sequence beside the KV memory.
+//! Recurrent layers: ops that keep a state per sequence besides the KV cache.
 
 use kernels::GgmlType;
 
@@ -8,7 +8,7 @@ use crate::model::Vector;
 use super::Builder;
 use super::builder::Cache;
 
-/// What one recurrent op keeps for a sequence; recorded by a probe build, so that the layout follows from the graph.
+/// The state of one recurrent op for a sequence; recorded by a probe build, so that the memory layout follows from the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateSpec {
     /// The layer.
@@ -29,31 +29,31 @@ pub struct StateSlot {
 /// Arguments of [`Builder::mamba2`].
 #[derive(Clone, Copy, Debug)]
 pub struct Mamba2Args {
-    /// Width of gates and values.
+    /// `d_inner`: width of z (the gate) and x.
     pub inner: usize,
-    /// Elements of a state per element of a value.
+    /// `d_state`: elements of a state per element of x.
     pub n_state: usize,
     /// Groups of heads that share B and C.
     pub n_group: usize,
-    /// Kernels of the convolution over values, B and C: `[k, inner + 2 * n_group * n_state]`.
+    /// Convolution kernels over x, B and C: `[k, inner + 2 * n_group * n_state]`.
     pub conv: Vector,
-    /// Added after it.
+    /// Bias of the convolution.
     pub conv_bias: Option<Vector>,
-    /// Added to the steps, one element per head.
+    /// Bias of dt, one element per head.
     pub dt_bias: Vector,
-    /// Decays, `[1, h]`.
+    /// A, `[1, h]`.
     pub a: Vector,
-    /// Factors of what passes the scan by, one element per head.
+    /// D: factor of the skip connection around the scan, one element per head.
     pub d: Vector,
     /// Weights of the norm of each group, `[inner / n_group, n_group]`; without them there is no norm.
     pub norm: Option<Vector>,
-    /// Of the norm.
+    /// Epsilon of the norm.
     pub eps: f32,
 }
 
 impl Builder<'_> {
     /// The mixer of Mamba 2 (Dao and Gu, arXiv 2405.21060) between its projections in and out: `x [2 * inner + 2 * n_group * n_state + h, T]`
-    /// holds gates, values, B, C and steps -> `[inner, T]`. Values, B and C are convolved with their past, values scanned, and the result
+    /// holds z, x, B, C and dt -> `[inner, T]`. x, B and C go through the short convolution, x through the scan, and the result is
     /// gated and normalized group by group.
     pub fn mamba2(&mut self, x: TensorId, args: Mamba2Args) -> TensorId {
         let Mamba2Args { inner, n_group, .. } = args;
@@ -115,7 +115,7 @@ impl Builder<'_> {
         }
     }
 
-    /// As [`Builder::short_conv`], with `dilation` tokens from one weight to the next.
+    /// As [`Builder::short_conv`] with a dilation.
     pub fn dilated_conv(&mut self, x: TensorId, weight: Vector, dilation: usize) -> TensorId {
         let mut weight = self.leaf(weight.0);
         if let [k, 1, c, 1] = self.g.tensor(weight).ne {
@@ -151,12 +151,12 @@ impl Builder<'_> {
         self.add(y, direct)
     }
 
-    /// `x [c, T]` as it was one token before, zeros for the first token of a sequence: `[c, T]`.
+    /// Token shift: `x [c, T]` of the previous token, zeros for the first token of a sequence: `[c, T]`.
     pub fn previous(&mut self, x: TensorId) -> TensorId {
         self.recur(Recurrence::Previous, &[x])
     }
 
-    /// Means over groups of tokens, see [`Recurrence::Compress`]: `x` and `gate [w, T]`, `places [w, n]` -> `[width, T]`. Groups overlap where
+    /// Compression of groups of tokens, see [`Recurrence::Compress`]: `x` and `gate [w, T]`, `places [w, n]` -> `[width, T]`. Groups overlap where
     /// `w` is twice the width, and do not where it is the width.
     pub fn compress(&mut self, x: TensorId, gate: TensorId, places: Vector, width: usize) -> TensorId {
         let overlap = self.g.tensor(x).ne[0] != width;
@@ -206,7 +206,7 @@ impl Builder<'_> {
         }
     }
 
-    /// For each token the cell its state is read from and the one it is left in, i32 `[T]`.
+    /// For each token the cell that its state is read from and the one it is written to, i32 `[T]`.
     fn state_cells(&mut self) -> (TensorId, TensorId) {
         let ne = [self.params.n_tokens, 1, 1, 1];
         let g = &mut *self.g;

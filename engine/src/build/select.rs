@@ -1,4 +1,4 @@
-//! Sparse attention: an indexer's keys beside those of attention, and the choice of cells or blocks of positions by its scores.
+//! Sparse attention: the keys of an indexer, and the selection of cells or blocks of positions by its scores.
 
 use super::Builder;
 use super::attention::AttentionArgs;
@@ -48,7 +48,7 @@ impl Builder<'_> {
         self.index_by(q, k, Some(weights), Blocks { size, k: n, rule })
     }
 
-    /// What the last indexer chose: for layers without one of their own.
+    /// The selection of the last indexer, for layers that share it.
     pub fn indexed_cells(&mut self) -> TensorId {
         self.selection.unwrap_or_else(|| {
             self.fail_no_selection();
@@ -59,7 +59,7 @@ impl Builder<'_> {
     /// `x [c, T]` of each token and of the `n - 1` before it in its sequence, earliest first, which the layer stores: `[c, n, T]`. Where the
     /// sequence has no such position it is some other token's.
     pub fn last_tokens(&mut self, x: TensorId, n: usize) -> TensorId {
-        // What is done to each of them is a node of the graph.
+        // One graph node for each of them.
         if n > MAX_ROUNDS {
             self.fail(BuildError::TooLong { rounds: n });
             return x;

@@ -1,11 +1,11 @@
-//! Several residual streams beside each other, `[n_embd, n, T]` (hyper-connections: Zhu et al., arXiv 2409.19606; with weights that
-//! add up to 1, Xie et al., arXiv 2512.24880).
+//! Hyper-connections: `n` residual streams `[n_embd, n, T]` (Zhu et al., arXiv 2409.19606; with doubly stochastic mixing weights
+//! Xie et al., arXiv 2512.24880).
 
 use super::Builder;
 use crate::graph::TensorId;
 
 impl Builder<'_> {
-    /// Each row of `x [n * n, T]` as a matrix whose lists and columns add up to 1, see [`Op::Balance`](crate::graph::Op::Balance).
+    /// Each row of `x [n * n, T]` as a doubly stochastic matrix (Sinkhorn), see [`Op::Balance`](crate::graph::Op::Balance).
     pub fn balance(&mut self, x: TensorId, n: usize, iterations: usize, eps: f32) -> TensorId {
         let y = self.g.balance(x, n, iterations, eps);
         self.ok(y, x)

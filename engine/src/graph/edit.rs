@@ -75,7 +75,7 @@ impl Graph {
             }
         }
         self.edits.placed.clear();
-        // A copy that later tensors were added behind stays in the arena, where nothing refers to it.
+        // If tensors were added after a copy, the copy stays in the arena; nothing refers to it.
         while let Some(id) = self.edits.copies.pop() {
             if id.index() + 1 == self.len() {
                 self.pop_last();

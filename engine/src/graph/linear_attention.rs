@@ -7,21 +7,21 @@ use super::Lanes;
 pub struct LinearAttention {
     /// The result is multiplied by this.
     pub scale: f32,
-    /// The delta rule (Schlag et al., arXiv 2102.11174): of a value, only what the state does not yet hold for the key is added.
+    /// The delta rule (Schlag et al., arXiv 2102.11174): the value that the state already returns for the key is subtracted before the update.
     pub delta: bool,
-    /// Head `h` goes with key head `h % m` instead of `h / (n / m)`.
+    /// Value head `h` uses key head `h % m` instead of `h / (n / m)`.
     pub tiled: bool,
-    /// Without an operand for it, the decay of head `h` of `n` is `-slope 2^(-8 (h + 1) / n)`.
+    /// Without a decay operand, head `h` of `n` decays by the constant `-slope 2^(-8 (h + 1) / n)` (ALiBi slopes).
     pub slope: f32,
 }
 
 impl LinearAttention {
-    /// The head of queries and keys, of `m`, that goes with head `h` of the `n` of the values.
+    /// The query and key head (of `m`) that value head `h` (of `n`) uses.
     pub fn key_head(&self, h: usize, n: usize, m: usize) -> usize {
         if self.tiled { h % m } else { h / (n / m) }
     }
 
-    /// The decay of head `h` of `n` where there is no operand for it.
+    /// The constant decay of head `h` of `n`, used without a decay operand.
     pub fn decay_of(&self, h: usize, n: usize) -> f32 {
         -self.slope * (-8.0 * (h + 1) as f32 / n as f32).exp2()
     }

@@ -1,26 +1,26 @@
-//! Hashes of runs of tokens: parameters and arithmetic of the op.
+//! N-gram hash embeddings: parameters and arithmetic of the op.
 
-/// Parameters of [`Op::NgramHash`](super::Op::NgramHash): which row of a table a token and those before it share with few others.
+/// Parameters of [`Op::NgramHash`](super::Op::NgramHash): the hash of the n-gram that ends at a token, as a row of an embedding table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NgramHash {
-    /// Tokens of a run, the present one among them.
+    /// Tokens of an n-gram, the current one included.
     pub n: usize,
-    /// Factor of each token of a run, the present one's first.
+    /// Multiplier of each token of an n-gram, the current token's first.
     pub multipliers: [u64; NgramHash::MAX],
-    /// The token that ends a text. Itself and what lies before it count as this token to those after it.
+    /// The end-of-text token. N-grams do not reach across it: for later tokens it and all tokens before it count as this token.
     pub end: u32,
-    /// First row.
+    /// First row of the table that the hash may give.
     pub first: u32,
-    /// Rows. Not 0.
+    /// Number of rows (the modulus of the hash). Not 0.
     pub size: u32,
 }
 
 impl NgramHash {
-    /// Longest run.
+    /// Longest n-gram.
     pub const MAX: usize = 8;
 
-    /// The row of a run whose tokens are `number(0)`, the present one, to `number(n - 1)`: each its id plus one, 0 where there is none.
-    /// The products of ids and factors, modulo 2^64, are combined by exclusive or.
+    /// The table row of the n-gram `number(0)` (the current token) to `number(n - 1)`: each a token id plus one, 0 where there is no token.
+    /// The products of ids and multipliers, modulo 2^64, are combined by exclusive or.
     pub fn row(&self, number: impl Fn(usize) -> f32) -> i32 {
         let mut ended = false;
         let mut mixed = 0;
@@ -31,11 +31,11 @@ impl NgramHash {
             let id = if ended { u64::from(self.end) } else { id.unwrap_or(0) };
             mixed ^= id.wrapping_mul(factor);
         }
-        // The rules rule out rows beyond i32.
+        // The shape rules refuse rows beyond i32.
         (mixed % u64::from(self.size)) as i32 + self.first as i32
     }
 
-    /// True if all runs have rows that i32 can number.
+    /// True if every row fits an i32.
     pub fn is_sound(&self) -> bool {
         let end = u64::from(self.first) + u64::from(self.size);
         (1..=NgramHash::MAX).contains(&self.n) && self.size > 0 && end <= i32::MAX as u64

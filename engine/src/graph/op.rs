@@ -28,21 +28,21 @@ pub enum Unary {
     Softplus,
 }
 
-/// How positions turn into rotations (Su et al., arXiv 2104.09864): which elements form a pair.
+/// Which elements of a head form a rotated pair (RoPE; Su et al., arXiv 2104.09864).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RopeKind {
-    /// Neighbours: (x0, x1), (x2, x3), …
+    /// Adjacent elements: (x0, x1), (x2, x3), … (ggml's `NORM`).
     Norm,
-    /// Halves: (x0, x[n/2]), (x1, x[n/2 + 1]), …
+    /// First and second half: (x0, x[n/2]), (x1, x[n/2 + 1]), … (ggml's `NEOX`).
     Neox,
-    /// Halves; positions have four axes (time, height, width and another), and each axis turns a section of the pairs
+    /// As [`RopeKind::Neox`], with positions of four axes (time, height, width, extra); each axis rotates one section of the pairs
     /// (Qwen2-VL, arXiv 2409.12191).
     Mrope,
-    /// As [`RopeKind::Mrope`], time, height and width taking turns from pair to pair instead (Qwen3-VL, arXiv 2511.21631).
+    /// As [`RopeKind::Mrope`], with the axes interleaved pair by pair instead of in sections (Qwen3-VL, arXiv 2511.21631).
     Imrope,
 }
 
-/// Axes of a position under [`RopeKind::Mrope`] and [`RopeKind::Imrope`]. A token of text stands at `[p, p, p, 0]`.
+/// Axes of a position under [`RopeKind::Mrope`] and [`RopeKind::Imrope`]. A text token has the position `[p, p, p, 0]`.
 pub const ROPE_AXES: usize = 4;
 
 impl RopeKind {
@@ -60,11 +60,11 @@ impl RopeKind {
 pub struct Rope {
     /// Which elements pair up.
     pub kind: RopeKind,
-    /// Pairs that each axis turns, for kinds with several; repeated over the pairs if their sum is smaller.
+    /// Pairs that each axis rotates, for kinds with several axes; the sections repeat if their sum is smaller than the number of pairs.
     pub sections: [usize; ROPE_AXES],
     /// Leading elements of a head that are rotated; the rest pass through. Even.
     pub n_dims: usize,
-    /// Base of the geometric series of wave lengths.
+    /// RoPE base (theta).
     pub freq_base: f32,
     /// Positions are multiplied by this (1 / context extension factor).
     pub freq_scale: f32,
@@ -76,23 +76,23 @@ pub struct Rope {
     pub beta_fast: f32,
     /// See `beta_fast`.
     pub beta_slow: f32,
-    /// Context length the model was first trained with, for YaRN.
+    /// Context length of the original training, for YaRN (`n_ctx_orig` in ggml).
     pub n_ctx_orig: usize,
-    /// Positions count as the multiple of this at or below them. Not 0; 1 for positions as they are.
+    /// Positions are rounded down to a multiple of this. Not 0; 1 leaves them as they are.
     pub every: usize,
-    /// Rotates by the opposite angle.
+    /// Rotates by the negative angle (inverse RoPE).
     pub inverse: bool,
 }
 
 impl Rope {
-    /// The position that angles follow, at `position`.
+    /// The position that the angle is computed from.
     pub fn place(&self, position: i32) -> i32 {
         let every = i32::try_from(self.every.max(1)).unwrap_or(i32::MAX);
         let place = position.div_euclid(every).saturating_mul(every);
         if self.inverse { place.saturating_neg() } else { place }
     }
 
-    /// The axis whose position turns a pair.
+    /// The axis whose position rotates a pair.
     pub fn axis(&self, pair: usize) -> usize {
         let [time, height, width, _] = self.sections;
         let cycle = self.sections.iter().sum::<usize>().max(1);
@@ -103,7 +103,7 @@ impl Rope {
                 .iter()
                 .filter(|&&end| sector >= end)
                 .count(),
-            // What is left when one of three axes has had its share belongs to the fourth.
+            // Pairs left over after one of the three axes is used up belong to the fourth.
             RopeKind::Imrope => match sector % 3 {
                 axis if sector < 3 * self.sections[axis] => axis,
                 _ => 3,
@@ -120,11 +120,11 @@ pub enum Window {
     None,
     /// Keys with `q_pos - k_pos < n`.
     Standard(usize),
-    /// Keys in the query's own chunk of `n` positions: `k_pos >= q_pos / n * n`.
+    /// Keys in the query's own chunk of `n` positions: `k_pos >= q_pos / n * n` (chunked attention).
     Chunked(usize),
     /// Keys within `n / 2` positions on either side (encoders).
     Symmetric(usize),
-    /// All of them, each of which stands for `n` tokens, the first at a multiple of `n`, and has the position of the last.
+    /// All keys, each a compressed key for a group of `n` tokens that starts at a multiple of `n`; its position is that of the group's last token.
     Compressed(usize),
 }
 
@@ -168,15 +168,15 @@ impl Attention {
     }
 }
 
-/// How the distance between a query and a key becomes a row of a table of biases (T5; Raffel et al., arXiv 1910.10683).
+/// How the distance between a query and a key selects a row of the relative position bias table (T5; Raffel et al., arXiv 1910.10683).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Buckets {
-    /// There is no such table.
+    /// No bias table.
     #[default]
     None,
-    /// All rows are for keys before the query; a later key counts as one at its place.
+    /// One-sided (decoder): all rows are for keys at or before the query; later keys use distance 0.
     Past,
-    /// The first half of the rows is for keys up to the query, the second for those behind it.
+    /// Two-sided (encoder): the first half of the rows is for keys up to the query, the second half for keys after it.
     Around,
 }
 
@@ -191,8 +191,8 @@ impl Buckets {
         if self == Buckets::Around { n / 2 } else { n }
     }
 
-    /// The row within its side, of `side` rows, for a distance: half of them for a distance each, the others for ranges that grow
-    /// with its logarithm, in the precision that models are trained and served with.
+    /// The row for a distance, within a side of `side` rows: half of the rows stand for one distance each, the others for ranges that grow
+    /// logarithmically, computed in f32 as models are trained and served.
     pub fn near(side: usize, distance: usize) -> usize {
         let exact = side / 2;
         if distance < exact || side < 2 {
@@ -205,7 +205,7 @@ impl Buckets {
     }
 }
 
-/// The number of no row: what [`Op::SetRows`] should leave out.
+/// A row index that [`Op::SetRows`] skips.
 pub const NO_ROW: i64 = i64::MIN;
 
 /// An operation. Shapes are given innermost first; `T` is the number of tokens.
@@ -260,15 +260,15 @@ pub enum Op {
         /// Lower bound of the length.
         eps: f32,
     },
-    /// Makes each row, `n` lists of `n` numbers, a matrix whose lists and columns both add up to about 1 (Sinkhorn and Knopp): each list's
-    /// softmax plus `eps`, then in turn columns and lists are divided by their sums plus `eps`, columns `iterations` times
-    /// (at least once), lists once less.
+    /// Sinkhorn-Knopp normalization of each row, seen as a matrix of `n` x `n`, so that its rows and columns both sum to about 1: each matrix row's
+    /// softmax plus `eps`, then columns and rows are divided in turn by their sums plus `eps`, columns `iterations` times
+    /// (at least once), rows once less.
     Balance {
-        /// Numbers in a list, and lists.
+        /// Rows and columns of the matrix.
         n: usize,
-        /// Divisions of columns.
+        /// How often columns are normalized.
         iterations: usize,
-        /// Added to numbers and to sums.
+        /// Added to elements and to sums.
         eps: f32,
     },
     /// Rotary positions on `src0 [head_dim, n_head, T]` (f32) at positions `src1` (i32 `[T]`, for kinds with sections `[T, 4]`);
@@ -288,7 +288,7 @@ pub enum Op {
     /// weights f32 `[n_head, T]`. With weights f32 `[n_kv, T]`, the sum over heads of weight times max(q k, 0); without, f32
     /// `[n_kv, n_head, T]`, the products. Minus infinity for cells that hold another sequence or a later position.
     IndexScores,
-    /// Cells of the best blocks of positions, see [`Blocks`]: `src0` scores of cells f32 `[n_kv, T]` or `[n_kv, n_head, T]`, `src1` to `src4`
+    /// Cells of the top-k blocks of positions, see [`Blocks`]: `src0` scores of cells f32 `[n_kv, T]` or `[n_kv, n_head, T]`, `src1` to `src4`
     /// positions and sets of cells, positions and sequences of tokens as in [`Op::Attention`]. For each row, i32 `[n, …]`: the numbers
     /// of the chosen cells that the token sees, lowest first, then -1. Equal blocks: the earlier first.
     SelectBlocks(Blocks),
@@ -298,9 +298,9 @@ pub enum Op {
         /// Positions.
         n: usize,
     },
-    /// Positions `src0` (i32 `[T]`) less `back`, the same along so many axes: i32 `[T, n_axes]`.
+    /// Positions `src0` (i32 `[T]`) minus `back`, repeated for each axis: i32 `[T, n_axes]`.
     EarlierPositions {
-        /// How much earlier; fits an i32.
+        /// Subtracted from each position; fits an i32.
         back: usize,
         /// See [`RopeKind::n_axes`].
         n_axes: usize,
@@ -315,27 +315,27 @@ pub enum Op {
         /// How many.
         k: usize,
     },
-    /// 1 for the `k` largest values of each row (ties by lower index), 0 for the others.
+    /// Top-k mask: 1 for the `k` largest values of each row (ties by lower index), 0 for the others.
     TopMask {
         /// How many.
         k: usize,
     },
-    /// Indices divided by `by` without remainder, i32 to i32.
+    /// Integer division of indices by `by`, i32 to i32.
     DivIds {
         /// Not 0.
         by: usize,
     },
     /// Integers (i32) as f32, exact below 2^24.
     ToFloats,
-    /// The row of a table (i32 `[T]`) that each token shares with others of the same run: `src0` f32 `[n or more, T]` holds the numbers of a
-    /// token and of those before it, see [`NgramHash::row`].
+    /// N-gram hash: the table row (i32 `[T]`) of the n-gram that ends at each token. `src0` f32 `[n or more, T]` holds the ids of a
+    /// token and of the tokens before it, plus one; see [`NgramHash::row`].
     NgramHash(NgramHash),
-    /// How much more sharply later queries attend (Llama 4): `1 + scale * ln(floor((p + offset) / length) + 1)` of positions
+    /// Attention temperature by position (Llama 4): `1 + scale * ln(floor((p + offset) / length) + 1)` of positions
     /// `src0` (i32 `[T]`), f32 `[1, 1, T]`.
     AttentionTemperature {
         /// Weight of the logarithm.
         scale: f32,
-        /// Positions after which it grows by a step. Not 0.
+        /// The temperature grows by one step every `length` positions. Not 0.
         length: usize,
         /// Added to positions.
         offset: f32,
@@ -356,9 +356,9 @@ pub enum Op {
         /// Upper bound.
         max: f32,
     },
-    /// Takes tokens in order through a state: `src0` the states f32 `[row, n_cells]`, which the op also writes; `src1` and `src2` the cells
-    /// (i32 `[T]`) that each token's state is read from (negative: zeros) and left in, which may be the same; from `src3` on the operands of the
-    /// [`Recurrence`], f32. Lanes are independent of each other; tokens see what earlier ones of the same call left.
+    /// A recurrence over the tokens in order: `src0` the states f32 `[row, n_cells]`, read and written; `src1` and `src2` the cells
+    /// (i32 `[T]`) that each token reads its state from (negative: zeros) and writes it to, possibly the same; from `src3` on the operands of the
+    /// [`Recurrence`], f32. Lanes are independent; a token sees the state that earlier tokens of the same call wrote.
     Recur(Recurrence),
     /// A dense f32 copy of `src0` in the node's shape (same number of elements); converts from any type with a dequantizer.
     Cont,
@@ -371,7 +371,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// True for nodes that only rename memory and compute nothing.
+    /// True for views: nodes that compute nothing.
     pub fn is_view(self) -> bool {
         matches!(self, Op::Reshape | Op::View | Op::Permute)
     }
@@ -399,7 +399,7 @@ impl Op {
         )
     }
 
-    /// The operand that is memory the op reads and writes beside its result.
+    /// The operand that the op updates in place, besides writing its result.
     pub fn state_operand(self) -> Option<usize> {
         matches!(self, Op::Recur(_)).then_some(0)
     }

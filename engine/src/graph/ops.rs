@@ -190,7 +190,7 @@ impl Graph {
         self.same_shape(Op::L2Norm { eps }, x)
     }
 
-    /// Rows of `n * n` numbers made matrices with sums of about 1; see [`Op::Balance`].
+    /// Sinkhorn-Knopp normalization of rows of `n * n` numbers; see [`Op::Balance`].
     pub fn balance(&mut self, x: TensorId, n: usize, iterations: usize, eps: f32) -> Result {
         let found = self.tensor(x).ne[0];
         if n == 0 || n.checked_mul(n) != Some(found) {
@@ -296,7 +296,7 @@ impl Graph {
         Ok(self.link(t, Op::TopK { k }, &[x]))
     }
 
-    /// Tells the `k` largest of each row from the others, see [`Op::TopMask`].
+    /// Top-k mask of each row, see [`Op::TopMask`].
     pub fn top_mask(&mut self, x: TensorId, k: usize) -> Result {
         let n = self.tensor(x).ne[0];
         if k == 0 || k > n {
@@ -328,7 +328,7 @@ impl Graph {
         Ok(self.node(Op::ToFloats, i.ne, &[ids]))
     }
 
-    /// Rows (i32 `[t]`) of a table for runs of tokens, `numbers` f32 `[n, t]`, see [`Op::NgramHash`].
+    /// Table rows (i32 `[t]`) of the n-grams that end at each token, `numbers` f32 `[n, t]`, see [`Op::NgramHash`].
     pub fn ngram_hash(&mut self, numbers: TensorId, hash: NgramHash) -> Result {
         let x = self.tensor(numbers);
         if x.ty != GgmlType::F32 || x.ne[0] < hash.n || x.ne[2..] != [1, 1] || !hash.is_sound() {
@@ -342,7 +342,7 @@ impl Graph {
         Ok(self.link(t, Op::NgramHash(hash), &[numbers]))
     }
 
-    /// Factors `[1, 1, t]` on queries at `positions` (i32 `[t]`), see [`Op::AttentionTemperature`].
+    /// Attention temperatures `[1, 1, t]` for queries at `positions` (i32 `[t]`), see [`Op::AttentionTemperature`].
     pub fn attention_temperature(&mut self, positions: TensorId, scale: f32, length: usize, offset: f32) -> Result {
         let p = self.tensor(positions);
         if p.ty != GgmlType::I32 || p.ne[1..] != [1; 3] || length == 0 {

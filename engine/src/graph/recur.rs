@@ -3,21 +3,21 @@
 use super::LinearAttention;
 
 /// What [`Op::Recur`](super::Op::Recur) computes for each token from its operands and the state of its sequence. States are f32;
-/// `s` is the part of one lane (a channel or a head), which never looks at another's.
+/// `s` is the state of one lane (a channel or a head); lanes are independent.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Recurrence {
     /// Causal convolution of each channel with its own past: `x [c, T]`, `weight [k, c]` -> `[c, T]`.
-    /// A channel's state is its last `(k - 1) dilation` inputs, oldest first; of these with the present one appended every `dilation`th,
-    /// the present one among them, is multiplied by the channel's weights.
+    /// A channel's state is its last `(k - 1) dilation` inputs, oldest first. The convolution takes every `dilation`th of these and the current input,
+    /// counted back from the current one.
     ShortConv {
-        /// Tokens from one weight to the next. Not 0.
+        /// Dilation: tokens between taps of the kernel. Not 0.
         dilation: usize,
     },
     /// Selective scan (Gu and Dao, arXiv 2312.00752; with heads and scalar decays Dao and Gu, arXiv 2405.21060):
     /// `x [p, h, T]`, `dt [h, T]`, `a [n or 1, h]`, `b [n, g, T]`, `c [n, g, T]` -> `[p, h, T]`; a group serves `h / g` heads.
     /// State `[n, p]` of a head: `s[j, i] = s[j, i] exp(dt a[j]) + dt x[i] b[j]`, then `y[i] = sum_j s[j, i] c[j]`.
     SsmScan,
-    /// What `x [c, T]` was one token before; zeros for the first.
+    /// Token shift: `x [c, T]` of the previous token; zeros for the first.
     Previous,
     /// RWKV's time mixing with decays by channel and token (Peng et al., arXiv 2404.05892): `r`, `k`, `v`, `w [d, h, T]`, `u [d, h]` -> `[d, h, T]`.
     /// State `[d, d]` of a head: `y[i] = sum_j r[j] (s[j, i] + u[j] k[j] v[i])`, then `s[j, i] = w[j] s[j, i] + k[j] v[i]`.
@@ -25,27 +25,27 @@ pub enum Recurrence {
     /// RWKV's time mixing by a generalized delta rule (Peng et al., arXiv 2503.14456): `r`, `w`, `k`, `v`, `a`, `b [d, h, T]` -> `[d, h, T]`.
     /// State `[d, d]` of a head: `s[j, i] = w[j] s[j, i] + k[j] v[i] + b[j] sum_l a[l] s[l, i]`, then `y[i] = sum_j r[j] s[j, i]`.
     Wkv7,
-    /// Attention by a state instead of stored keys, for each head of the values a matrix `s [dv, dk]` that decays and takes in the values at
-    /// their keys: the gated delta rule (Yang et al., arXiv 2412.06464), with a decay per channel of the keys Kimi delta attention
-    /// (arXiv 2510.26692), with a constant decay lightning attention (Qin et al., arXiv 2401.04658).
+    /// Linear attention: each value head has a state matrix `s [dv, dk]` that decays and is updated by the outer product of value and key.
+    /// Covers the gated delta rule (Yang et al., arXiv 2412.06464), Kimi delta attention with a decay per key channel
+    /// (arXiv 2510.26692), and lightning attention with a constant decay (Qin et al., arXiv 2401.04658).
     /// `q` and `k [dk, m, T]`, `v [dv, n, T]`, and optionally `decay [1 or dk, n, T]` and, after it, `beta [1, n, T]` -> `[dv, n, T]`.
     /// `s[j, i] *= exp(decay[i])`; `d[j] = v[j]`, with the delta rule less `sum_i s[j, i] k[i]`, and times `beta`;
     /// `s[j, i] += k[i] d[j]`, then `y[j] = scale sum_i s[j, i] q[i]`.
     LinearAttention(LinearAttention),
-    /// Summaries of `n` tokens each by learned weights, channel by channel (compressed keys and values): `x` and `gate [w, T]`,
-    /// `places [w, n]` -> `[c, T]`. The token in place `p` of its group gives `x` the score `gate + places[p]`; the result is the mean of
+    /// KV compression: one compressed vector for each group of `n` tokens, a softmax-weighted mean per channel: `x` and `gate [w, T]`,
+    /// `places [w, n]` -> `[c, T]`. Token `p` of its group has the score `gate + places[p]`; the result is the mean of
     /// the group's `x` so far, weighted by the softmax of their scores, and complete with the group's last token.
     /// With `overlap`, `w` is `2 c`: a group's mean is over the last `c` channels of its own tokens and the first `c` of those of the
     /// group before. Else `w` is `c`.
     /// A channel's state: tokens in the group; largest score, sum of e^(score - largest) and of `x` so weighted; with `overlap` the same
-    /// three of what the group hands on.
+    /// three for the part that the next group uses.
     Compress {
-        /// Groups look at the group before as well.
+        /// Each group also covers the group before it.
         overlap: bool,
     },
 }
 
-/// How a recurrence is cut into independent lanes, and what they keep.
+/// How a recurrence divides into independent lanes, and the state of each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lanes {
     /// Lanes.
@@ -84,7 +84,7 @@ impl Recurrence {
         }
     }
 
-    /// The operands it takes besides state and cells, in words.
+    /// The operands besides state and cells, for error messages.
     pub fn takes(self) -> &'static str {
         match self {
             Recurrence::ShortConv { .. } => "x [c, T] and weight [k, c] with k > 1",

@@ -1,4 +1,4 @@
-//! Which cells a token attends to, where models leave some out: parameters and op functions of the choice.
+//! Sparse attention: which cells a token attends to. Parameters and op functions of the selection.
 
 use kernels::GgmlType;
 
@@ -10,30 +10,30 @@ use super::{Graph, Name, Op, Tensor, TensorId};
 pub struct Blocks {
     /// Positions of a block. Not 0.
     pub size: usize,
-    /// Blocks to choose.
+    /// Blocks to select (top-k).
     pub k: usize,
-    /// What blocks are and what they are worth.
+    /// How blocks are formed and scored.
     pub rule: BlockRule,
 }
 
-/// What blocks are and what they are worth. Only cells that the token sees count.
+/// How blocks are formed and scored. Only cells visible to the token count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockRule {
-    /// Blocks are counted from position 0; each is worth the largest score of its cells (MiniMax M3's sparse attention).
+    /// Blocks start at multiples of their size from position 0; a block's score is the maximum over its cells (MiniMax M3's sparse attention).
     Best {
-        /// So many last blocks, up to the token's, come before all others.
+        /// Local blocks: this many last blocks, up to the token's own, are always selected first.
         local: usize,
     },
     /// Blocks are counted from the first position of the sequence; only those count all of whose positions have a cell that the token sees,
-    /// and each is worth the score of the last (GLM 5 Next's and Qwen 4's pools).
+    /// and a block's score is that of its last cell (GLM 5 Next's and Qwen 4's pools).
     Whole {
-        /// Beside the chosen, the cells of the token's own block while that is not whole.
+        /// Also selects the cells of the token's own block while it is incomplete.
         tail: bool,
     },
 }
 
 impl Blocks {
-    /// Most cells that are chosen, of `n_kv` that there are, where each position has one.
+    /// Upper bound of selected cells, out of `n_kv`, if each position has one cell.
     pub fn n_cells(&self, n_kv: usize) -> usize {
         let rest = match self.rule {
             BlockRule::Whole { tail: true } => self.size.saturating_sub(1),
@@ -69,7 +69,7 @@ impl Graph {
         Ok(self.node(Op::IndexScores, ne, src))
     }
 
-    /// The cells of chosen blocks; see [`Op::SelectBlocks`] for the operands: i32 `[n, T]` or `[n, n_head, T]`, as the scores.
+    /// The cells of the selected blocks; see [`Op::SelectBlocks`] for the operands: i32 `[n, T]` or `[n, n_head, T]`, as the scores.
     pub fn select_blocks(&mut self, blocks: Blocks, src: [TensorId; 5]) -> Result {
         let [scores, cells @ .., pos, seq] = src.map(|s| self.tensor(s).ne);
         let [n_kv, a, b, one] = scores;
@@ -93,7 +93,7 @@ impl Graph {
         Ok(self.ints(Op::LastCells { n }, [n, tokens[0], 1, 1], &src))
     }
 
-    /// Positions (i32 `[t]`) less `back`, along so many axes: i32 `[t, n_axes]`.
+    /// Positions (i32 `[t]`) minus `back`, repeated for each axis: i32 `[t, n_axes]`.
     pub fn earlier_positions(&mut self, positions: TensorId, back: usize, n_axes: usize) -> Result {
         let p = self.tensor(positions);
         if p.ty != GgmlType::I32 || p.ne[1..] != [1; 3] || i32::try_from(back).is_err() || n_axes == 0 {

@@ -24,7 +24,7 @@ impl TensorId {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct BufferId(pub u32);
 
-/// Where the bytes of a tensor lie: `offset` bytes into a buffer.
+/// The memory of a tensor: `offset` bytes into a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Home {
     /// The buffer.
@@ -117,7 +117,7 @@ impl Tensor {
         self.ne[1] * self.ne[2] * self.ne[3]
     }
 
-    /// Bytes from the first to one past the last element, gaps of strided views included.
+    /// Bytes from the first element to one past the last, including the gaps of strided views.
     pub fn nbytes(&self) -> usize {
         if self.ne.contains(&0) {
             return 0;

@@ -10,21 +10,20 @@ use super::{Base, HparamReader, TensorTable};
 pub struct Architecture {
     /// Value of `general.architecture` in GGUF files.
     pub name: &'static str,
-    /// How positions rotate; `None` for models without RoPE.
+    /// RoPE kind; `None` for models without RoPE.
     pub rope: Option<RopeKind>,
-    /// How they rotate instead in files whose positions have several axes (`rope.dimension_sections`), if that makes a difference.
+    /// RoPE kind for files with several position axes (`rope.dimension_sections`), if it differs.
     pub rope_with_sections: Option<RopeKind>,
     /// Every token sees all of its sequence, earlier and later ones (encoders, diffusion models). There is no KV memory: a batch is
     /// computed whole and on its own.
     pub bidirectional: bool,
     /// There is an encoder, whose result the graph attends to: a sequence is encoded before it is decoded.
     pub encoder: bool,
-    /// The result is not what the graph gives but what its last projection is applied to: an encoder that shares the graph of a
-    /// language model.
+    /// The result is the hidden state before the graph's last projection: an embedding model that shares the graph of a language model.
     pub embeddings: bool,
     /// The graph ends in logits `[n_vocab, T]`, not in embeddings `[n_embd, T]`.
     pub projects: bool,
-    /// How rows are pooled for [`BuildGraph::rank`] where a file does not say.
+    /// Pooling before [`BuildGraph::rank`] if the file has none.
     pub rank_pooling: Option<Pooling>,
     /// The declared hyper-parameters.
     pub hparams: &'static [HparamDecl],
@@ -32,19 +31,19 @@ pub struct Architecture {
     pub tensors: &'static [TensorDecl],
     /// Sizes and other values of hyper-parameters for a tiny model with random weights, by symbol; switches are 0 and 1.
     pub test: &'static [(&'static str, f64)],
-    /// The graph's values for drawings: what is computed from what.
+    /// The graph's values and their operands, for drawings.
     pub flow: &'static [FlowNode],
     /// Reads the hyper-parameters, declares the tensors and gives the graph builder; `None` if the reader noted errors.
     pub load: fn(&mut HparamReader<'_>, &mut TensorTable<'_>) -> Option<Box<dyn BuildGraph>>,
 }
 
 impl Architecture {
-    /// How positions rotate in a file with these hyper-parameters; `None` for models without RoPE.
+    /// RoPE kind for a file with these hyper-parameters; `None` for models without RoPE.
     pub fn rope_kind(&self, base: &Base) -> Option<RopeKind> {
         self.rope_with_sections.filter(|_| base.has_sections()).or(self.rope)
     }
 
-    /// Whether the file must say which pairs each axis of a position turns.
+    /// Whether the file must give M-RoPE sections.
     pub(crate) fn needs_sections(&self) -> bool {
         self.rope.is_some_and(|kind| kind.n_axes() > 1)
     }
@@ -83,13 +82,13 @@ pub struct TensorDecl {
     pub kind: &'static str,
     /// Symbolic shape as written, such as `[n_embd -> n_head * head_dim]`.
     pub shape: &'static str,
-    /// Prefix of the layers that it is a part of, such as `blk`.
+    /// Prefix of its layer group, such as `blk`.
     pub group: Option<&'static str>,
     /// May be absent.
     pub optional: bool,
-    /// Field that stands in when absent.
+    /// Field used instead when absent (tied weights).
     pub tied: Option<&'static str>,
-    /// GGUF name that some files have instead.
+    /// Alternative GGUF name.
     pub other_name: Option<&'static str>,
     /// Declared only under this condition.
     pub condition: Option<&'static str>,
@@ -118,8 +117,7 @@ pub trait BuildGraph: Send + Sync {
         None
     }
 
-    /// Adds what comes behind pooling: the rows of sequences `pooled` `[n_embd, S]` become their embeddings `[n, S]`. `None`: they
-    /// are those.
+    /// Adds the projection after pooling: `pooled` `[n_embd, S]` becomes embeddings `[n, S]`. `None`: there is none.
     fn embedding(&self, _b: &mut Builder<'_>, _pooled: TensorId) -> Option<TensorId> {
         None
     }
@@ -151,7 +149,7 @@ pub struct Norm {
     pub bias: Option<WeightId>,
 }
 
-/// A matrix `[n_in, n_out]`, with what the file has beside it.
+/// A matrix `[n_in, n_out]` with its optional bias and scale.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Linear {
     /// `[n_in, n_out]`
@@ -162,7 +160,7 @@ pub struct Linear {
     pub scale: Option<WeightId>,
 }
 
-/// A stack of matrices `[n_in, n_out, n_expert]`, with what the file has beside it.
+/// A stack of matrices `[n_in, n_out, n_expert]` with its optional bias and scale.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Experts {
     /// `[n_in, n_out, n_expert]`
@@ -178,7 +176,7 @@ pub struct Experts {
 pub struct PerHead(pub WeightId);
 
 impl Linear {
-    /// The matrix that an embedding table is, for architectures that use it as one without declaring so.
+    /// The embedding table as a matrix (tied output).
     pub fn tied_to(table: Embed) -> Linear {
         Linear {
             weight: table.0,
@@ -205,7 +203,7 @@ impl From<Vector> for Norm {
 
 /// What [`Builder::present`](crate::build::Builder::present) returns when a declared tensor is absent after all.
 pub trait Placeholder {
-    /// A handle that is never computed with, because the build fails.
+    /// A dummy; the build fails, so it is never computed with.
     fn placeholder() -> Self;
 }
 

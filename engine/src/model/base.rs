@@ -22,22 +22,22 @@ pub struct Base {
     n_expert: usize,
     n_expert_used: Vec<usize>,
     n_labels: usize,
-    /// Later tokens are hidden from earlier ones; files of encoders say that they are not.
+    /// Causal attention (`attention.causal`; false in files of encoders).
     pub causal: bool,
     /// Pooling that the file asks for; `None` if it does not say.
     pub pooling: Option<Pooling>,
     /// Pooling that the file asks for before the classifier.
     pub rank_pooling: Option<Pooling>,
-    /// How positions are scaled.
+    /// RoPE scaling.
     pub rope: RopeScaling,
-    /// Rotary pairs of each axis of a position (`rope.dimension_sections`); zeros if the file has none.
+    /// M-RoPE sections: rotated pairs of each axis of a position (`rope.dimension_sections`); zeros if the file has none.
     pub rope_sections: [usize; ROPE_AXES],
 }
 
-/// Where and how far a model's positions reach beyond its first training (keys `rope.*`).
+/// RoPE base and context extension (keys `rope.*`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RopeScaling {
-    /// Base of the wave lengths.
+    /// RoPE base (theta).
     pub freq_base: f32,
     /// 1 / extension factor.
     pub freq_scale: f32,
@@ -49,7 +49,7 @@ pub struct RopeScaling {
     pub beta_fast: f32,
     /// YaRN correction range.
     pub beta_slow: f32,
-    /// Context of the first training.
+    /// Context length of the original training.
     pub n_ctx_orig: usize,
 }
 
@@ -230,7 +230,7 @@ impl Base {
     pub fn n_labels(&self) -> usize {
         self.n_labels
     }
-    /// Base of the rotary wave lengths.
+    /// RoPE base (theta).
     pub fn rope_freq_base(&self) -> f32 {
         self.rope.freq_base
     }
@@ -242,13 +242,13 @@ impl Base {
     pub fn rope_yarn(&self) -> bool {
         self.rope.ext_factor != 0.0
     }
-    /// Whether positions have several axes: both time and height turn pairs.
+    /// Whether positions have several axes: time and height both have sections.
     pub fn has_sections(&self) -> bool {
         self.rope_sections[..2].iter().all(|&n| n > 0)
     }
 }
 
-/// A layer's value. A group with more layers than `block_count` says goes on with the last one.
+/// A layer's value; layers beyond `block_count` use the last one.
 fn of_layer(values: &[usize], il: usize) -> usize {
     values.get(il).or(values.last()).copied().unwrap_or(0)
 }

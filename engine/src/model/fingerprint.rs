@@ -1,11 +1,11 @@
-//! What tells one model from another at little cost: saved states must not be restored into a model that did not make them.
+//! Fingerprints of models: saved states must not be restored into a model that did not make them.
 
 use crate::digest::Digest;
 use crate::gguf::{GgufError, GgufSet, GgufWriter};
 
 use super::{Architecture, Consumer, TableRow};
 
-/// Digests of what a model is. Equal for every copy of a file, wherever its weights are placed.
+/// Digests that identify a model. Equal for every copy of a file, wherever its weights are placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint {
     /// The architecture it was loaded as.
@@ -14,11 +14,11 @@ pub struct Fingerprint {
     pub hparams: u64,
     /// Names, shapes and types of all tensors.
     pub tensors: u64,
-    /// The first bytes of each matrix: tells a model from its fine-tuned children.
+    /// The first bytes of each matrix: differs between a model and its fine-tunes.
     pub weights: u64,
 }
 
-/// Bytes of each matrix that are looked at.
+/// Bytes of each matrix that enter the digest.
 const SAMPLE: usize = 32;
 
 impl Fingerprint {

@@ -206,15 +206,15 @@ impl Model {
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
-    /// What the graph needs from a memory.
+    /// Caches and states that the graph needs.
     pub fn memory_specs(&self) -> &MemorySpecs {
         &self.memory
     }
-    /// What each attention call of the graph keeps per cell.
+    /// The KV cache row of each attention call of the graph.
     pub fn kv_specs(&self) -> &[KvSpec] {
         &self.memory.kv
     }
-    /// What tells this model from others.
+    /// Identifies the model, for saved states.
     pub fn fingerprint(&self) -> &Fingerprint {
         &self.fingerprint
     }

@@ -12,7 +12,7 @@ use crate::graph::{Graph, Name, ShapeError, Tensor, TensorId};
 
 use super::{Consumer, TableRow};
 
-/// How weights are divided over several devices.
+/// How weights are split over several devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SplitMode {
     /// All of them on the main device.
@@ -65,11 +65,11 @@ pub struct PlacementParams {
     pub split_mode: SplitMode,
     /// The device for [`SplitMode::None`] and [`SplitMode::Row`], counted without the CPU.
     pub main_device: usize,
-    /// Exceptions; the first that matches counts.
+    /// Tensor overrides; the first match wins.
     pub overrides: Vec<TensorOverride>,
     /// Keep keys and values in the memory of the layer's device.
     pub offload_kv: bool,
-    /// Cells that [`DeviceLayers::Auto`] leaves room for.
+    /// KV cells that [`DeviceLayers::Auto`] leaves room for.
     pub kv_cells: usize,
     /// Bytes of each device that [`DeviceLayers::Auto`] leaves free.
     pub margin: usize,
@@ -104,7 +104,7 @@ pub enum PlacementError {
         /// Devices there are.
         count: usize,
     },
-    /// Shares that are no shares.
+    /// Invalid shares.
     #[error("tensor_split must hold up to {count} non-negative numbers, not all of them 0")]
     Split {
         /// Devices there are.
@@ -118,7 +118,7 @@ pub enum PlacementError {
         /// Names there are.
         known: Vec<String>,
     },
-    /// No memory of which a backend can use the tensor.
+    /// No memory in which a backend can use the tensor.
     #[error("no device computes with tensor `{tensor}` of type {ty}")]
     Unusable {
         /// The tensor.
@@ -153,7 +153,7 @@ pub struct RowPart {
     pub n_rows: usize,
 }
 
-/// What a model's graph says about the placement of its tensors.
+/// What a probe of the graph tells about the placement of its tensors.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Needs {
     /// What the graph needs from a memory.
@@ -162,7 +162,7 @@ pub struct Needs {
     pub divisible: Vec<bool>,
 }
 
-/// What a placement amounts to.
+/// Summary of a placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacementSummary {
     /// Layers on devices other than the CPU, the output counting as one.
@@ -303,7 +303,7 @@ impl Placement {
         let cpu = self.devices.len() - 1;
         match (row.layer, row.consumer) {
             (Some(il), _) => self.layers.get(il as usize).copied().unwrap_or(cpu),
-            // Reading a few rows of a large table is not worth its place on a device.
+            // Embedding look-ups read few rows: the table is not worth device memory.
             (None, Consumer::GetRows) => cpu,
             (None, _) => self.layers.last().copied().unwrap_or(cpu),
         }
@@ -361,7 +361,7 @@ fn check(params: &PlacementParams, devices: &[Arc<dyn Device>]) -> Result<(), Pl
         });
     }
     let shares = &params.tensor_split;
-    // The CPU takes part in the division of rows if it is named.
+    // The CPU takes a share of the rows if it is named.
     let count = match params.split_mode {
         SplitMode::Row => params.devices.len(),
         _ => count,
@@ -462,7 +462,7 @@ fn layers_that_fit(
     needs: &Needs,
 ) -> usize {
     let shares = row_shares(params, devices);
-    // The CPU, if it is named, is none of `devices`.
+    // `devices` does not contain the CPU.
     let all: f64 = row_shares(params, &params.devices).iter().map(|(_, s)| s).sum();
     let mut sizes = vec![0usize; n_layer + 1];
     let mut divided = vec![0usize; n_layer + 1];

@@ -53,7 +53,7 @@ pub struct HparamReader<'a> {
     prefix: &'a str,
     base: Option<Base>,
     n_layer: usize,
-    /// Entries that arrays per layer may have as well: those of layers outside the graph follow the others.
+    /// Extra entries that per-layer arrays may have, for layers outside the graph; they come last.
     n_layer_file: usize,
     errors: Vec<HparamError>,
 }
@@ -180,7 +180,7 @@ impl<'a> HparamReader<'a> {
         self.period(key, default, |place, period| place + 1 < period)
     }
 
-    /// As [`HparamReader::pattern`], the first layer of a period and not the last being the odd one: layer `il` follows if `il % n` is not 0.
+    /// As [`HparamReader::pattern`], with the exception first in each period: layer `il` follows if `il % n` is not 0.
     pub fn late_pattern(&mut self, key: &str, default: Option<usize>) -> Vec<bool> {
         self.period(key, default, |place, _| place > 0)
     }
@@ -252,7 +252,7 @@ impl<'a> HparamReader<'a> {
         labels.and_then(Value::as_array).map_or(1, |a| a.len()).max(1)
     }
 
-    /// A code of a way of pooling.
+    /// A pooling type by its code.
     pub(super) fn pooling(&mut self, key: &str) -> Option<Pooling> {
         let full = self.full(key);
         let value = self.metadata.get(&full)?;
@@ -271,7 +271,7 @@ impl<'a> HparamReader<'a> {
         pooling
     }
 
-    /// Rotary pairs of each axis of a position; zeros without the key or where it holds something else, which
+    /// M-RoPE sections; zeros without the key or where it holds something else, which
     /// [`HparamReader::check_sections`] reports if the architecture reads it.
     pub(super) fn sections(&self) -> [usize; ROPE_AXES] {
         let sections = self.metadata.get(&self.full(SECTIONS)).and_then(|v| {
@@ -282,7 +282,7 @@ impl<'a> HparamReader<'a> {
         sections.unwrap_or_default()
     }
 
-    /// Notes an error if positions have several axes and the file does not say well how many pairs each turns.
+    /// Notes an error if positions have several axes and the file's sections are missing or wrong.
     pub(super) fn check_sections(&mut self, head_dim: usize) {
         let key = self.full(SECTIONS);
         let expected = "pairs of four axes";

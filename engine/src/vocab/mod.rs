@@ -28,6 +28,7 @@ mod merge;
 mod partition;
 mod pre;
 mod prefixes;
+mod roles;
 mod rwkv;
 mod source;
 mod special;
@@ -43,8 +44,8 @@ mod tests;
 
 pub use attr::TokenAttr;
 pub use error::{VocabError, VocabWarning};
+pub use roles::Special;
 pub use source::VocabSource;
-pub use special::Special;
 pub use utf8::Utf8Stream;
 
 use bpe::Bpe;
@@ -446,7 +447,7 @@ impl Vocab {
 
     /// All roles that have a token.
     pub fn special_tokens(&self) -> impl Iterator<Item = (Special, Token)> {
-        special::SPECIALS
+        roles::SPECIALS
             .iter()
             .filter_map(|row| Some((row.special, self.special(row.special)?)))
     }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::VocabError;
-use super::special::{SPECIALS, Special};
+use super::roles::{SPECIALS, Special};
 use crate::gguf::{Array, FromValue, Gguf, StringArray, Value};
 
 /// Keys that are named in more than one place.

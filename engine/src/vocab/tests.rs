@@ -688,7 +688,7 @@ proptest! {
             scores: Some(scores[..n].into()),
             token_types: Some(types[..n].into()),
             merges: Some(Cow::Owned(merges.iter().map(|(left, right)| format!("{left} {right}")).collect())),
-            special_ids: ids.iter().map(|&(role, id)| ("key", special::SPECIALS[role].special, id)).collect(),
+            special_ids: ids.iter().map(|&(role, id)| ("key", roles::SPECIALS[role].special, id)).collect(),
             add_bos: flags[0],
             add_eos: flags[1],
             add_sep: flags[2],
@@ -720,4 +720,4 @@ proptest! {
     }
 }
 
-const SPECIAL_COUNT: usize = special::SPECIALS.len();
+const SPECIAL_COUNT: usize = roles::SPECIALS.len();

@@ -277,4 +277,4 @@ fn round_to(x: f32, max: f32) -> u8 {
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
-pub(crate) use tests::scalar_decoders;
+pub(crate) use tests::{scalar_decoders, scalar_encoders};

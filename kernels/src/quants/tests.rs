@@ -34,6 +34,26 @@ pub(crate) fn scalar_decoders() -> Vec<(GgmlType, DequantizeRow)> {
     for_each_block!(decoders!())
 }
 
+pub(crate) type QuantizeRow = fn(&[f32], &mut [u8]);
+
+/// The types that floats can be turned into, with their scalar encoders.
+pub(crate) fn scalar_encoders() -> Vec<(GgmlType, QuantizeRow)> {
+    fn quantize<B: Quantize>(src: &[f32], dst: &mut [u8]) {
+        let blocks: &mut [B] = bytemuck::cast_slice_mut(dst);
+        for (x, block) in src.chunks_exact(B::TYPE.block_size()).zip(blocks) {
+            *block = B::quantize(x);
+        }
+    }
+    macro_rules! encoders {
+        (() $( $block:ident [$($can:ident)?]; )*) => {
+            [$( encoders!($block $($can)?) ),*].into_iter().flatten().collect()
+        };
+        ($block:ident quantize) => { Some(($block::TYPE, quantize::<$block> as QuantizeRow)) };
+        ($block:ident) => { None };
+    }
+    for_each_block!(encoders!())
+}
+
 /// F32 has no recorded blocks: there is nothing to get wrong.
 fn recorded() -> impl Iterator<Item = GgmlType> {
     GgmlType::ALL
@@ -85,6 +105,81 @@ fn quantizers_are_no_worse_than_the_recorded_ones() {
         dequantize_row(ty, &blocks, &mut out);
         let ours = squared_error(&source, &out);
         assert!(ours <= theirs, "{ty}: squared error {ours} above {theirs}");
+    }
+}
+
+/// Bytes of scales and minimums at the start of a block that has a quantizer; what follows are its elements.
+fn scale_bytes(ty: GgmlType) -> usize {
+    match ty {
+        GgmlType::Q4_0 | GgmlType::Q5_0 | GgmlType::Q8_0 | GgmlType::IQ4_NL => 2,
+        GgmlType::Q4_1 | GgmlType::Q5_1 => 4,
+        _ => panic!("{ty}: where are the scales?"),
+    }
+}
+
+/// Every value that an element can have in a block with these scales: blocks whose elements are one byte repeated hold them all.
+fn values_of(ty: GgmlType, scales: &[u8]) -> Vec<f32> {
+    let mut values = Vec::new();
+    for byte in 0..=255 {
+        let mut block = vec![byte; ty.block_bytes()];
+        block[..scales.len()].copy_from_slice(scales);
+        let mut out = vec![f32::NAN; ty.block_size()];
+        dequantize_row(ty, &block, &mut out);
+        values.extend(out);
+    }
+    values
+}
+
+/// Given its block's scales, every element becomes the value nearest to it, in its own place.
+#[test]
+fn quantizers_choose_the_nearest_value() {
+    let source = floats("source.f32");
+    for (ty, quantize) in scalar_encoders().into_iter().filter(|(ty, _)| ty.block_size() > 1) {
+        let mut blocks = vec![0; ty.row_bytes(source.len()).unwrap()];
+        quantize(&source, &mut blocks);
+        let mut out = vec![f32::NAN; source.len()];
+        dequantize_row(ty, &blocks, &mut out);
+        let n = ty.block_size();
+        for (i, block) in blocks.chunks_exact(ty.block_bytes()).enumerate() {
+            let (x, found) = (&source[i * n..(i + 1) * n], &out[i * n..(i + 1) * n]);
+            let values = values_of(ty, &block[..scale_bytes(ty)]);
+            let largest = values.iter().fold(0f32, |max, v| max.max(v.abs()));
+            for (x, found) in x.iter().zip(found) {
+                let nearest = values.iter().map(|v| (x - v).abs()).fold(f32::INFINITY, f32::min);
+                // Ties may be rounded either way.
+                let error = (x - found).abs();
+                assert!(error <= nearest + 1e-6 * largest, "{ty} block {i}: {x} became {found}");
+            }
+        }
+    }
+}
+
+/// The types without blocks: F32 as it is, F16 and BF16 within half of the last place.
+#[test]
+fn floats_are_rounded_to_the_nearest() {
+    let source = floats("source.f32");
+    for (ty, quantize) in scalar_encoders().into_iter().filter(|(ty, _)| ty.block_size() == 1) {
+        let mut bytes = vec![0; ty.row_bytes(source.len()).unwrap()];
+        quantize(&source, &mut bytes);
+        let mut out = vec![f32::NAN; source.len()];
+        dequantize_row(ty, &bytes, &mut out);
+        let half_of_the_last_place = match ty {
+            GgmlType::F32 => 0.0,
+            GgmlType::F16 => 2f32.powi(-11),
+            _ => 2f32.powi(-8),
+        };
+        for (x, found) in source.iter().zip(&out) {
+            // Below 2^-14 the last place of F16 no longer shrinks with the number.
+            let size = if ty == GgmlType::F16 {
+                x.abs().max(2f32.powi(-14))
+            } else {
+                x.abs()
+            };
+            assert!(
+                (x - found).abs() <= half_of_the_last_place * size,
+                "{ty}: {x} became {found}"
+            );
+        }
     }
 }
 

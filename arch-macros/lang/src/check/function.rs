@@ -4,13 +4,29 @@ use proc_macro2::{Ident, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::Expr;
 
+use super::blame::Given;
 use super::expr::{Lowered, plural};
 use super::{Bound, Checker, VarSym};
-use crate::ast::Function;
-use crate::fragment;
-use crate::model::{Block, Operand, Value, ValueKind, VarId};
+use crate::ast::{self, Function};
+use crate::model::{Block, Operand, Stmt, Value, ValueKind, VarId};
 use crate::ops;
+use crate::options;
 use crate::parse::{plain_name, statements};
+use crate::source::Range;
+
+/// Parameters with their arguments.
+type Params = Vec<(VarId, Operand)>;
+
+/// One call of a function.
+pub(super) struct Call<'a> {
+    pub f: &'a Function,
+    /// The function's name in the call.
+    pub name: &'a Ident,
+    /// The body with its options put in.
+    pub body: &'a ast::Block,
+    /// The caller's values that options speak of.
+    pub visible: &'a [(String, VarId)],
+}
 
 impl Checker<'_> {
     /// Takes the functions in, without those whose names mean something else.
@@ -60,9 +76,9 @@ impl Checker<'_> {
             };
             options.push((key, pair.right.to_token_stream()));
         }
-        let given = fragment::bind(&text, &f.options, &options, self.errors)?;
+        let given = options::bind(&text, &f.options, &options, self.errors)?;
         let operands: Vec<Lowered> = operands.into_iter().collect::<Option<_>>()?;
-        let body = statements(fragment::substitute(f.body.clone(), &given), f.name.span(), self.errors);
+        let body = statements(options::substitute(f.body.clone(), &given), f.name.span(), self.errors);
         let visible = self.visible_to(&options);
         for (hidden, _) in &visible {
             if binds(f.body.clone(), hidden) {
@@ -70,25 +86,19 @@ impl Checker<'_> {
                 return self.fault(name, message);
             }
         }
-        let outer = std::mem::replace(&mut self.scopes, vec![visible, Vec::new()]);
-        let params: Vec<(VarId, Operand)> = f
-            .params
-            .iter()
-            .zip(operands)
-            .map(|(p, o)| self.bind_param(p, o))
-            .collect();
-        self.inside.push(text);
-        let done = self.value_block(&body);
-        self.inside.pop();
-        if f.inherited {
-            self.allow_unused(&params);
-        }
-        self.leave_scope();
-        self.scopes = outer;
-        let (stmts, result) = done?;
-        let Lowered::Tensor(result) = result else {
-            return self.fault(name, format!("`{name}` must end in a tensor"));
+        let call = Call {
+            f: &f,
+            name,
+            body: &body,
+            visible: &visible,
         };
+        let found: Vec<Given> = operands.iter().map(Given::of).collect();
+        let faults = self.errors.len();
+        let done = self.body(&call, operands);
+        if done.is_none() {
+            self.blame(&call, &by_position, &found, faults);
+        }
+        let (params, stmts, result) = done?;
         let shape = result.shape.clone();
         let block = Block {
             stmts,
@@ -96,6 +106,42 @@ impl Checker<'_> {
         };
         let kind = ValueKind::Call(params, Box::new(block));
         Some(Value { kind, shape })
+    }
+
+    /// The body of a function with its parameters bound to `operands`.
+    fn body(&mut self, call: &Call<'_>, operands: Vec<Lowered>) -> Option<(Params, Vec<Stmt>, Value)> {
+        let outer = std::mem::replace(&mut self.scopes, vec![call.visible.to_vec(), Vec::new()]);
+        let params: Params = call
+            .f
+            .params
+            .iter()
+            .zip(operands)
+            .map(|(p, o)| self.bind_param(p, o))
+            .collect();
+        self.enter(call.name);
+        let done = self.value_block(call.body);
+        self.leave();
+        if call.f.inherited {
+            self.allow_unused(&params);
+        }
+        self.leave_scope();
+        self.scopes = outer;
+        let (stmts, result) = done?;
+        match result {
+            Lowered::Tensor(result) => Some((params, stmts, result)),
+            Lowered::Scalar(_) => self.fault(call.name, format!("`{}` must end in a tensor", call.name)),
+        }
+    }
+
+    /// What is checked from here on is what the function `name` does.
+    pub(super) fn enter(&mut self, name: &Ident) {
+        self.inside.push(name.to_string());
+        self.errors.enter_call(Range::of(name));
+    }
+
+    pub(super) fn leave(&mut self) {
+        self.inside.pop();
+        self.errors.leave_call();
     }
 
     /// Whoever replaces a function of a fragment or a parent may need arguments that it does not.

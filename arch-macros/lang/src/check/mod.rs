@@ -1,6 +1,7 @@
 //! Syntax tree to checked declaration. Every fault is noted under its token and checking goes on; a value that could not be
 //! understood is left out of later checks, so that one slip gives one message.
 
+mod blame;
 mod call;
 mod decl;
 mod expr;
@@ -112,6 +113,8 @@ struct Checker<'e> {
     called: Vec<String>,
     /// Functions that the checker is inside of, outermost first.
     inside: Vec<String>,
+    /// The checker only tries what a function takes.
+    trying: bool,
 }
 
 impl<'e> Checker<'e> {
@@ -138,6 +141,7 @@ impl<'e> Checker<'e> {
             functions: Vec::new(),
             called: Vec::new(),
             inside: Vec::new(),
+            trying: false,
         }
     }
 

@@ -1,10 +1,10 @@
 //! The graph as calls of the builder, one per line: operands that are calls themselves get names first.
 
 use proc_macro2::{Ident, TokenStream};
-use quote::{ToTokens, format_ident, quote};
+use quote::{ToTokens, quote};
 
 use super::scalar::{self, Place, emit};
-use super::shared;
+use super::{own, shared};
 use crate::model::{Arch, Arg, Block, Head, Kind, Operand, RowsBy, Scalar, Stmt, Value, ValueKind, VarId};
 use crate::ops::{Emit, Given, OPS, OpSpec, Param, ParamKind};
 use crate::paths::runtime;
@@ -158,7 +158,7 @@ impl Emitter<'_> {
 
     /// Names a call's result, since the builder cannot be borrowed twice in one expression.
     fn bind(&mut self, call: TokenStream) -> TokenStream {
-        let t = format_ident!("t{}", self.next, span = proc_macro2::Span::mixed_site());
+        let t = own(&format!("t{}", self.next));
         self.next += 1;
         self.out.push(quote!(let #t = #call;));
         quote!(#t)

@@ -1,4 +1,4 @@
-//! Linear attention as its definition reads, one token after the other.
+//! Linear attention by its definition, token by token.
 
 use super::array::Array;
 use crate::graph::LinearAttention;

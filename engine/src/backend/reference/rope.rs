@@ -48,10 +48,10 @@ fn rotation(p: &Rope, extrapolated: f32, pair: usize) -> (f64, f64) {
     (angle.sin() * magnitude, angle.cos() * magnitude)
 }
 
-/// 1 for pairs that turn often within the original context (kept as trained), 0 for those that turn seldom (interpolated),
+/// YaRN ramp: 1 for pairs with many rotations within the original context (extrapolated), 0 for those with few (interpolated),
 /// and a ramp between.
 fn extrapolation_share(p: &Rope, pair: usize) -> f64 {
-    // The pair that turns `rotations` times over the original context.
+    // The pair with this many rotations over the original context.
     let pair_turning = |rotations: f32| {
         let wave = p.n_ctx_orig as f64 / (f64::from(rotations) * 2.0 * PI);
         p.n_dims as f64 * wave.ln() / (2.0 * f64::from(p.freq_base).ln())

@@ -1,4 +1,4 @@
-//! Memory for operands and results that is used again: what one op gave back the next one takes. It only grows, so that a
+//! A pool of scratch memory for operands and results, reused from op to op. It only grows, so that a
 //! graph like an earlier one is computed without taking anything from the heap.
 
 use std::fmt;

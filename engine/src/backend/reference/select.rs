@@ -1,4 +1,4 @@
-//! Scores of cells and the choice among them as their definitions read.
+//! Sparse attention by its definition: scores of cells and their selection.
 
 use std::collections::BTreeMap;
 

@@ -9,23 +9,9 @@ use std::path::PathBuf;
 use super::ValueType;
 use kernels::GgmlType;
 
-/// Small headers and logits that are part of this repository.
+/// Headers of small models and their recorded logits.
 fn data_dir() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/archs"))
-}
-
-/// The shared conformance data, if it is there.
-fn shared_dir(below: &str) -> Option<PathBuf> {
-    let shared = std::env::var_os("LLAMA_SHARED").map_or_else(
-        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared")),
-        PathBuf::from,
-    );
-    let dir = shared.join(below);
-    if !dir.is_dir() {
-        println!("skipped: there is no {}", dir.display());
-        return None;
-    }
-    Some(dir)
 }
 
 /// The files of a folder whose names end in `suffix`, sorted.

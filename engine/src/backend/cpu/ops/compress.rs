@@ -1,8 +1,8 @@
-//! Compression of groups of tokens: running means of channels, weighted by learned scores. See [`Recurrence::Compress`].
+//! KV compression of groups of tokens: a running softmax-weighted mean per channel. See [`Recurrence::Compress`].
 //!
 //! [`Recurrence::Compress`]: crate::graph::Recurrence::Compress
 
-use super::recur::Turn;
+use super::lane_step::LaneStep;
 use crate::backend::cpu::view::Source;
 
 /// Floats of a mean: the largest score, the sum of e^(score - largest), and that of the values so weighted.
@@ -25,32 +25,32 @@ impl<'a> Compress<'a> {
         }
     }
 
-    pub(super) fn step(&self, turn: Turn<'_>) {
+    pub(super) fn step(&self, step: LaneStep<'_>) {
         if self.overlap {
-            self.channels::<{ 1 + 2 * MEAN }>(turn);
+            self.channels::<{ 1 + 2 * MEAN }>(step);
         } else {
-            self.channels::<{ 1 + MEAN }>(turn);
+            self.channels::<{ 1 + MEAN }>(step);
         }
     }
 
-    /// Takes a token into the channels' states of `STATE` floats.
-    fn channels<const STATE: usize>(&self, turn: Turn<'_>) {
+    /// Adds a token to the channels' states of `STATE` floats each.
+    fn channels<const STATE: usize>(&self, step: LaneStep<'_>) {
         let [width, n, ..] = self.places.ne();
-        let (first, n_lanes) = (turn.lanes.start, turn.lanes.len());
+        let (first, n_lanes) = (step.lanes.start, step.lanes.len());
         // All channels have seen as many tokens.
-        let seen = turn.state[0] as usize;
+        let seen = step.state[0] as usize;
         let place = if seen < n { seen } else { 0 };
         let part = |from: usize| {
             (
-                self.x.floats(turn.t * width + from, n_lanes),
-                self.gate.floats(turn.t * width + from, n_lanes),
+                self.x.floats(step.t * width + from, n_lanes),
+                self.gate.floats(step.t * width + from, n_lanes),
                 self.places.floats(place * width + from, n_lanes),
             )
         };
-        let states = turn.state.as_chunks_mut::<STATE>().0;
+        let states = step.state.as_chunks_mut::<STATE>().0;
         for state in states.iter_mut() {
             if seen >= n {
-                // The next group begins with what this one hands on, if anything.
+                // The next group starts from the overlap of this one, if any.
                 let (own, next) = state[1..].split_at_mut(MEAN);
                 own.fill(0.0);
                 own[..next.len()].copy_from_slice(next);
@@ -71,13 +71,13 @@ impl<'a> Compress<'a> {
         } else {
             take_in(first, 1);
         }
-        for (y, state) in turn.out.iter_mut().zip(states) {
+        for (y, state) in step.out.iter_mut().zip(states) {
             *y = state[3] / state[2];
         }
     }
 }
 
-/// One more value for a mean.
+/// Adds a value to an online softmax mean.
 fn add(mean: &mut [f32], score: f32, x: f32) {
     let [max, sum, values] = mean else { return };
     if *sum == 0.0 {

@@ -1,4 +1,4 @@
-//! Ops that compute each element from those at the same place: sums, products, activations.
+//! Element-wise ops: sums, products, activations.
 
 use kernels::rows;
 

@@ -1,4 +1,4 @@
-//! Ops that copy.
+//! Ops that copy: `cont`, `repeat`, `concat`.
 
 use super::Task;
 use crate::backend::cpu::view::{RowIndex, row_index};

@@ -2,7 +2,7 @@
 
 use kernels::rows;
 
-use super::recur::Turn;
+use super::lane_step::LaneStep;
 use crate::backend::cpu::scratch::take;
 use crate::backend::cpu::view::Source;
 use crate::graph::LinearAttention;
@@ -48,11 +48,11 @@ impl<'a> Heads<'a> {
         }
     }
 
-    pub(super) fn step(&self, turn: Turn<'_>) {
+    pub(super) fn step(&self, step: LaneStep<'_>) {
         let &Heads { dk, dv, .. } = self;
-        let heads = turn.state.chunks_exact_mut(dk * dv).zip(turn.out.chunks_exact_mut(dv));
-        for ((state, y), head) in heads.zip(turn.lanes) {
-            self.head(turn.t, head, state, y, turn.scratch);
+        let heads = step.state.chunks_exact_mut(dk * dv).zip(step.out.chunks_exact_mut(dv));
+        for ((state, y), head) in heads.zip(step.lanes) {
+            self.head(step.t, head, state, y, step.scratch);
         }
     }
 

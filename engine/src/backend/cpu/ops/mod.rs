@@ -4,6 +4,7 @@ mod attention;
 mod compress;
 mod elementwise;
 mod index_scores;
+mod lane_step;
 mod layout;
 mod linear_attention;
 mod mul_mat;

@@ -7,7 +7,7 @@ use crate::backend::cpu::scratch::take;
 use crate::backend::cpu::view::{RowIndex, Source, Target};
 use crate::graph::{Graph, Tensor};
 
-/// Activations that are copied together where they do not lie in memory as the kernel wants them.
+/// Activation rows that are gathered at a time where they are not contiguous.
 const GATHER: usize = 32;
 
 /// Most rows of weights in a piece of work.
@@ -59,7 +59,7 @@ pub(super) fn mul_mat(task: Task<'_>) {
     }
 }
 
-/// Each expert multiplies all tokens that want it at once, so that its weights are read once.
+/// Each expert multiplies all tokens routed to it at once, so that its weights are read once.
 pub(super) fn mul_mat_id(task: Task<'_>) -> Result<(), Fault> {
     let (w, x, ids, target) = (task.source(0), task.source(1), task.source(2), task.target);
     let [n_used, n_tokens, ..] = ids.ne();
@@ -155,7 +155,7 @@ fn gather_and(
     }
 }
 
-/// Who wants which expert: numbers of result rows, by expert.
+/// Result rows grouped by expert (counting sort).
 struct Wanted<'a> {
     /// Where the rows of each expert start in the list, and the end.
     starts: &'a [u32],
@@ -192,7 +192,7 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// Products whose rows of results do not follow one another.
+/// Products whose result rows are not contiguous.
 struct Scatter<'a> {
     target: &'a Target<'a>,
     results: &'a mut [f32],

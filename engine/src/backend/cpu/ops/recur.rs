@@ -5,6 +5,7 @@ use std::ops::Range;
 use kernels::rows;
 
 use super::compress::Compress;
+use super::lane_step::LaneStep;
 use super::linear_attention::{self, Heads};
 use super::{Fault, Need, Task, row_number, wkv};
 use crate::backend::cpu::scratch::take;
@@ -55,45 +56,34 @@ pub(super) fn recur(task: Task<'_>, recurrence: Recurrence) -> Result<(), Fault>
                 weight: op(1),
                 dilation,
             };
-            walk.run(task, |turn| op.step(turn))
+            walk.run(task, |step| op.step(step))
         }
         Recurrence::LinearAttention(p) => {
             let optional = |i: usize| task.optional(FIRST + i);
             let op = Heads::new(p, [op(0), op(1), op(2)], [optional(3), optional(4)]);
-            walk.run(task, |turn| op.step(turn))
+            walk.run(task, |step| op.step(step))
         }
         Recurrence::SsmScan => {
             let op = SsmScan::new([op(0), op(1), op(2), op(3), op(4)]);
-            walk.run(task, |turn| op.step(turn))
+            walk.run(task, |step| op.step(step))
         }
         Recurrence::Previous => {
             let x = op(0);
-            walk.run(task, |turn| previous(x, turn))
+            walk.run(task, |step| previous(x, step))
         }
         Recurrence::Wkv6 => {
             let op = wkv::Wkv6([op(0), op(1), op(2), op(3), op(4)]);
-            walk.run(task, |turn| op.step(turn))
+            walk.run(task, |step| op.step(step))
         }
         Recurrence::Wkv7 => {
             let op = wkv::Wkv7([op(0), op(1), op(2), op(3), op(4), op(5)]);
-            walk.run(task, |turn| op.step(turn))
+            walk.run(task, |step| op.step(step))
         }
         Recurrence::Compress { overlap } => {
             let op = Compress::new([op(0), op(1), op(2)], overlap);
-            walk.run(task, |turn| op.step(turn))
+            walk.run(task, |step| op.step(step))
         }
     }
-}
-
-/// One token of some lanes.
-pub(super) struct Turn<'a> {
-    pub(super) t: usize,
-    pub(super) lanes: Range<usize>,
-    /// Of these lanes, before and after the token.
-    pub(super) state: &'a mut [f32],
-    /// The result of these lanes.
-    pub(super) out: &'a mut [f32],
-    pub(super) scratch: &'a mut [f32],
 }
 
 /// The order in which states are taken from cell to cell.
@@ -106,7 +96,7 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     /// Takes this member's lanes through the tokens, some lanes at a time, so that their states stay in the cache.
-    fn run(&self, task: Task<'_>, step: impl Fn(Turn<'_>)) -> Result<(), Fault> {
+    fn run(&self, task: Task<'_>, step: impl Fn(LaneStep<'_>)) -> Result<(), Fault> {
         let Lanes { n, state, .. } = self.lanes;
         let (target, scratch) = (task.target, task.scratch);
         let share = task.member.share(n);
@@ -114,24 +104,25 @@ impl Walk<'_> {
         for first in share.clone().step_by(at_once) {
             let lanes = first..share.end.min(first + at_once);
             for t in 0..self.from.len() {
-                self.turn(t, lanes.clone(), &target, scratch, &step)?;
+                self.token(t, lanes.clone(), &target, scratch, &step)?;
             }
         }
         Ok(())
     }
 
-    fn turn(
+    /// Takes some lanes through token `t`.
+    fn token(
         &self,
         t: usize,
         lanes: Range<usize>,
         target: &Target<'_>,
         scratch: &mut [f32],
-        step: &impl Fn(Turn<'_>),
+        step: &impl Fn(LaneStep<'_>),
     ) -> Result<(), Fault> {
         let Lanes { n, state, out, .. } = self.lanes;
         let part = lanes.start * state..lanes.end * state;
         let to = row_number(self.to[t], self.states.n_cells())?;
-        // SAFETY: members use the states and results of their own lanes only; the slices end with the turn, and that of the cell
+        // SAFETY: members use the states and results of their own lanes only; the slices end with the step, and that of the cell
         // the state comes from, which is another, before.
         let (now, out) = unsafe {
             let now = self.states.part(to, part.clone());
@@ -146,7 +137,7 @@ impl Walk<'_> {
             let start = t * n * out;
             (now, target.part(start + lanes.start * out..start + lanes.end * out))
         };
-        step(Turn {
+        step(LaneStep {
             t,
             lanes,
             state: now,
@@ -158,10 +149,10 @@ impl Walk<'_> {
 }
 
 /// See [`Recurrence::Previous`].
-fn previous(x: Source<'_>, turn: Turn<'_>) {
-    let at = turn.t * x.ne()[0] + turn.lanes.start;
-    turn.out.copy_from_slice(turn.state);
-    turn.state.copy_from_slice(x.floats(at, turn.lanes.len()));
+fn previous(x: Source<'_>, step: LaneStep<'_>) {
+    let at = step.t * x.ne()[0] + step.lanes.start;
+    step.out.copy_from_slice(step.state);
+    step.state.copy_from_slice(x.floats(at, step.lanes.len()));
 }
 
 /// See [`Recurrence::ShortConv`].
@@ -172,14 +163,14 @@ struct ShortConv<'a> {
 }
 
 impl ShortConv<'_> {
-    fn step(&self, turn: Turn<'_>) {
+    fn step(&self, step: LaneStep<'_>) {
         let (c, k) = (self.x.ne()[0], self.weight.ne()[0]);
-        let (first, n) = (turn.lanes.start, turn.lanes.len());
-        let x = self.x.floats(turn.t * c + first, n);
+        let (first, n) = (step.lanes.start, step.lanes.len());
+        let x = self.x.floats(step.t * c + first, n);
         let weights = self.weight.floats(first * k, n * k);
         let past = (k - 1) * self.dilation;
-        let each = turn.state.chunks_exact_mut(past).zip(weights.chunks_exact(k));
-        for ((s, w), (&x, y)) in each.zip(x.iter().zip(turn.out)) {
+        let each = step.state.chunks_exact_mut(past).zip(weights.chunks_exact(k));
+        for ((s, w), (&x, y)) in each.zip(x.iter().zip(step.out)) {
             let mut sum = 0.0;
             for (j, w) in w[..k - 1].iter().enumerate() {
                 sum += s[j * self.dilation] * w;
@@ -221,13 +212,13 @@ impl<'a> SsmScan<'a> {
         }
     }
 
-    fn step(&self, turn: Turn<'_>) {
+    fn step(&self, step: LaneStep<'_>) {
         let &SsmScan { p, h, n, g, .. } = self;
-        let (t, n_a) = (turn.t, self.a.ne()[0]);
-        let mut scratch = turn.scratch;
+        let (t, n_a) = (step.t, self.a.ne()[0]);
+        let mut scratch = step.scratch;
         let decays = take(&mut scratch, n);
-        let heads = turn.state.chunks_exact_mut(n * p).zip(turn.out.chunks_exact_mut(p));
-        for ((state, y), head) in heads.zip(turn.lanes) {
+        let heads = step.state.chunks_exact_mut(n * p).zip(step.out.chunks_exact_mut(p));
+        for ((state, y), head) in heads.zip(step.lanes) {
             let group = t * g + head / (h / g);
             let (b, c) = (self.b.floats(group * n, n), self.c.floats(group * n, n));
             let x = self.x.floats((t * h + head) * p, p);

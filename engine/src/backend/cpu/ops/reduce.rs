@@ -1,4 +1,4 @@
-//! Ops that make few elements of many, or tell a few from the rest, and what is done with their indices.
+//! Reductions: sums, top-k, top-k masks, and ops on their indices.
 
 use std::cmp::Ordering;
 

@@ -1,4 +1,4 @@
-//! Rotary positions and what else positions do to queries. Sines and cosines are computed once for a token and used by all of its heads.
+//! RoPE and attention temperature. Sines and cosines are computed once per token and used by all of its heads.
 
 use std::f64::consts::{FRAC_2_PI, PI};
 
@@ -7,7 +7,7 @@ use crate::backend::cpu::scratch::take;
 use crate::backend::cpu::view::Source;
 use crate::graph::{ROPE_AXES, Rope, RopeKind, Tensor};
 
-/// Per pair: frequency factor, share of extrapolation, sine and cosine.
+/// Per pair: frequency factor, YaRN ramp, sine and cosine.
 pub(super) fn need(node: &Tensor) -> Need {
     Need {
         per_member: 2 * node.ne[0],
@@ -57,7 +57,7 @@ pub(super) fn attention_temperature(task: Task<'_>, scale: f32, length: usize, o
     }
 }
 
-/// What of a pair's angle does not depend on the position.
+/// The part of a pair's angle that does not depend on the position.
 fn fill_pairs(divisors: &mut [f32], mix: &mut [f32], p: &Rope, factors: Option<Source<'_>>) {
     let ramp = (p.ext_factor != 0.0).then(|| ramp(p));
     for (i, (divisor, mix)) in divisors.iter_mut().zip(mix).enumerate() {
@@ -69,8 +69,8 @@ fn fill_pairs(divisors: &mut [f32], mix: &mut [f32], p: &Rope, factors: Option<S
     }
 }
 
-/// The pairs between which YaRN goes from extrapolation to interpolation: those that turn `beta_fast` and `beta_slow` times over
-/// the original context.
+/// YaRN's ramp from extrapolation to interpolation: between the pairs with `beta_fast` and `beta_slow` rotations over the original
+/// context.
 fn ramp(p: &Rope) -> (f64, f64) {
     let n_dims = p.n_dims as f64;
     let pair_of = |turns: f32| {
@@ -130,14 +130,14 @@ fn rotations(freq_scale: f32, mix: &[f32], magnitude: f32, sin: &mut [f32], cos:
 fn sin_cos(x: f64) -> (f64, f64) {
     // Adding this leaves no bits for a fraction, which rounds; the lowest bits then are those of the integer.
     const ROUND: f64 = 6_755_399_441_055_744.0;
-    // The quarter turn in two parts; the first has 33 bits, so that its product with up to 2^20 quarters is exact.
+    // Pi / 2 in two parts; the first has 33 bits, so that its product with up to 2^20 quarters is exact.
     const QUARTER: f64 = 1.570_796_326_734_125_6;
     const QUARTER_REST: f64 = 6.077_100_506_506_192e-11;
     let rounded = x * FRAC_2_PI + ROUND;
     let (quarters, turn) = (rounded - ROUND, rounded.to_bits());
     let r = (x - quarters * QUARTER) - quarters * QUARTER_REST;
     let r2 = r * r;
-    // Taylor series on an eighth of a turn to either side.
+    // Taylor series on [-pi / 4, pi / 4].
     let s = -1.0 / 39_916_800.0;
     let s = s * r2 + 1.0 / 362_880.0;
     let s = s * r2 - 1.0 / 5040.0;
@@ -150,7 +150,7 @@ fn sin_cos(x: f64) -> (f64, f64) {
     let c = c * r2 - 1.0 / 720.0;
     let c = c * r2 + 1.0 / 24.0;
     let c = 1.0 - 0.5 * r2 + r2 * r2 * c;
-    // Odd quarters swap the two; the second and third turn the sine's sign, the first and second the cosine's.
+    // Odd quadrants swap sine and cosine; quadrants 2 and 3 negate the sine, 1 and 2 the cosine.
     let swapped = turn & 1 == 1;
     let (sin, cos) = if swapped { (c, s) } else { (s, c) };
     let sin_sign = (turn & 2) << 62;

@@ -1,4 +1,4 @@
-//! Ops that choose rows by number: table look-ups, writes into caches.
+//! Row gather and scatter: embedding look-ups, writes into caches.
 
 use kernels::GgmlType;
 

@@ -1,10 +1,10 @@
-//! The choice of blocks of positions whose cells a token attends to, and cells found by position.
+//! Sparse attention: selection of blocks of cells by score, and cells found by position.
 
 use super::{Need, Task};
 use crate::backend::cpu::scratch::take;
 use crate::graph::{BlockRule, Blocks, Graph, Tensor};
 
-/// Which cells hold what tokens may see.
+/// Visibility of cells to tokens.
 pub(super) struct Sight<'a> {
     cell_pos: &'a [i32],
     cell_seqs: &'a [i64],
@@ -102,7 +102,7 @@ impl<'a> Table<'a> {
         slot
     }
 
-    /// What a block is worth to a token whose own is `own`; nothing if it cannot be chosen.
+    /// The score of a block for a token in block `own`; `None` if it cannot be selected.
     fn worth(&self, slot: u32, blocks: &Blocks, own: i32) -> Option<f32> {
         let slot = slot as usize;
         match blocks.rule {
@@ -114,7 +114,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Chooses blocks for a token whose own is `own`.
+    /// Selects blocks for a token in block `own`.
     fn choose(&mut self, blocks: &Blocks, own: i32) {
         let all = std::mem::take(&mut self.order);
         let order = &mut all[..self.n_used];

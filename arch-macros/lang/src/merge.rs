@@ -1,0 +1,224 @@
+//! Two declarations made one: what a child says replaces what it inherits.
+
+use proc_macro2::{Ident, Span};
+
+use crate::ast::{Decl, Function, GroupDecl, HparamItem, TensorItem, tensor_names};
+use crate::diag::{Errors, did_you_mean};
+
+/// The parent with what the child says differently.
+pub fn merge(parent: Decl, child: Decl, errors: &mut Errors) -> Decl {
+    Decl {
+        name: child.name,
+        like: child.like,
+        rope: child.rope.or(parent.rope),
+        attention: child.attention.or(parent.attention),
+        result: child.result.or(parent.result),
+        hparams: merge_hparams(parent.hparams, child.hparams, errors),
+        tensors: merge_tensors(parent.tensors, child.tensors, errors),
+        encoder: child.encoder.or(parent.encoder),
+        graph: child.graph.or(parent.graph),
+        embedding: child.embedding.or(parent.embedding),
+        rank: child.rank.or(parent.rank),
+        test: child.test.or(parent.test),
+        functions: merge_functions(parent.functions, child.functions),
+        fragments: child.fragments.into_iter().chain(parent.fragments).collect(),
+    }
+}
+
+/// The child's functions and those of the parent that it does not replace.
+fn merge_functions(inherited: Vec<Function>, mut own: Vec<Function>) -> Vec<Function> {
+    let kept = inherited.into_iter().filter(|f| !own.iter().any(|o| o.name == f.name));
+    let kept: Vec<Function> = kept.map(|f| Function { inherited: true, ..f }).collect();
+    own.extend(kept);
+    own
+}
+
+/// Names after `without`.
+pub fn removed_hparams(items: &[HparamItem]) -> Vec<&Ident> {
+    let names = items.iter().filter_map(|item| match item {
+        HparamItem::Without(names) => Some(names),
+        _ => None,
+    });
+    names.flatten().collect()
+}
+
+/// Items of one name replace the inherited one where that stood; what stands before them comes before it, since defaults and
+/// derived values see only what is above them. The rest goes to the end.
+pub fn merge_hparams(mut inherited: Vec<HparamItem>, own: Vec<HparamItem>, errors: &mut Errors) -> Vec<HparamItem> {
+    for name in removed_hparams(&own) {
+        let all: Vec<String> = inherited
+            .iter()
+            .filter_map(HparamItem::name)
+            .map(Ident::to_string)
+            .collect();
+        if all.iter().any(|n| name == n) {
+            inherited.retain(|item| item.name() != Some(name));
+        } else {
+            nothing_to_remove(name, "hyper-parameter", &all, errors);
+        }
+    }
+    let mut new = Vec::new();
+    // A name that the child says twice replaces once; the checker refuses the second.
+    let mut seen: Vec<Ident> = Vec::new();
+    for item in own {
+        if matches!(item, HparamItem::Without(_)) {
+            continue;
+        }
+        let name = item.name().filter(|name| !seen.contains(name)).cloned();
+        new.push(item);
+        let place = |name: &Ident| inherited.iter().position(|i| i.name() == Some(name));
+        if let Some(at) = name.as_ref().and_then(place) {
+            inherited.splice(at..=at, new.drain(..));
+        }
+        seen.extend(name);
+    }
+    inherited.extend(new);
+    inherited
+}
+
+fn nothing_to_remove(name: &Ident, what: &str, all: &[String], errors: &mut Errors) {
+    let hint = did_you_mean(&name.to_string(), all.iter().map(String::as_str));
+    errors.at(name, format!("no inherited {what} is called `{name}`{hint}"));
+}
+
+/// Names after `without`, in all blocks.
+pub fn removed_tensors(items: &[TensorItem]) -> Vec<&Ident> {
+    let names = items.iter().map(|item| match item {
+        TensorItem::Without(names) => names.iter().collect(),
+        TensorItem::Layer { items, .. } => removed_tensors(items),
+        TensorItem::If { then, otherwise, .. } => [removed_tensors(then), removed_tensors(otherwise)].concat(),
+        TensorItem::Tensor(_) | TensorItem::Ignore(_) | TensorItem::Use(_) => Vec::new(),
+    });
+    names.flatten().collect()
+}
+
+/// The items outside the layers, or those of all blocks of one group of layers.
+struct TensorBlock {
+    /// Where a layer block stood.
+    layers: Option<(Span, Option<Box<GroupDecl>>)>,
+    items: Vec<TensorItem>,
+}
+
+impl TensorBlock {
+    /// The name of the group of layers; the items outside have none.
+    fn name(&self) -> Option<String> {
+        let (_, group) = self.layers.as_ref()?;
+        Some(
+            group
+                .as_ref()
+                .map_or_else(|| "layer".to_owned(), |g| g.name.to_string()),
+        )
+    }
+
+    /// True unless the blocks are two groups of layers, which may have tensors of one name.
+    fn shares_names(&self, other: &TensorBlock) -> bool {
+        let (a, b) = (self.name(), other.name());
+        a == b || a.is_none() || b.is_none()
+    }
+}
+
+/// The items by block, those outside the layers first.
+fn blocks(items: Vec<TensorItem>) -> Vec<TensorBlock> {
+    let mut blocks = vec![TensorBlock {
+        layers: None,
+        items: Vec::new(),
+    }];
+    for item in items {
+        match item {
+            TensorItem::Layer { span, group, items } => {
+                let layers = Some((span, group));
+                let block = TensorBlock { layers, items };
+                match blocks.iter_mut().find(|b| b.name() == block.name()) {
+                    Some(same) => same.items.extend(block.items),
+                    None => blocks.push(block),
+                }
+            }
+            item => blocks[0].items.push(item),
+        }
+    }
+    blocks
+}
+
+/// Merges block by block, after taking out what the child leaves out and what it declares elsewhere or under a condition.
+fn merge_tensors(inherited: Vec<TensorItem>, own: Vec<TensorItem>, errors: &mut Errors) -> Vec<TensorItem> {
+    let all: Vec<String> = tensor_names(&inherited).iter().map(ToString::to_string).collect();
+    for name in removed_tensors(&own) {
+        if !all.iter().any(|n| name == n) {
+            nothing_to_remove(name, "tensor", &all, errors);
+        }
+    }
+    let (mut inherited, own) = (blocks(inherited), blocks(own));
+    for block in &mut inherited {
+        let mut gone: Vec<Ident> = Vec::new();
+        for o in own.iter().filter(|o| o.shares_names(block)) {
+            let directly = |b: &TensorBlock, name| b.items.iter().any(|i| i.name() == Some(name));
+            let in_place = |name| o.name() == block.name() && directly(o, name) && directly(block, name);
+            gone.extend(removed_tensors(&o.items).into_iter().cloned());
+            gone.extend(
+                tensor_names(&o.items)
+                    .into_iter()
+                    .filter(|name| !in_place(name))
+                    .cloned(),
+            );
+        }
+        drop_tensors(&mut block.items, &gone);
+    }
+    for block in own {
+        match inherited.iter_mut().find(|i| i.name() == block.name()) {
+            Some(same) => same.items = merge_block(std::mem::take(&mut same.items), block.items),
+            None => inherited.push(block),
+        }
+    }
+    let mut merged = Vec::new();
+    for TensorBlock { layers, items } in inherited.into_iter().filter(|b| !b.items.is_empty()) {
+        match layers {
+            Some((span, group)) => merged.push(TensorItem::Layer { span, group, items }),
+            None => merged.extend(items),
+        }
+    }
+    merged
+}
+
+fn drop_tensors(items: &mut Vec<TensorItem>, gone: &[Ident]) {
+    items.retain_mut(|item| match item {
+        TensorItem::Tensor(t) => !gone.contains(&t.name),
+        TensorItem::If { then, otherwise, .. } => {
+            drop_tensors(then, gone);
+            drop_tensors(otherwise, gone);
+            !(then.is_empty() && otherwise.is_empty())
+        }
+        TensorItem::Layer { .. } | TensorItem::Ignore(_) | TensorItem::Without(_) | TensorItem::Use(_) => true,
+    });
+}
+
+/// Tensors of one name replace the inherited ones where those stood; the rest goes to the end. What the parent ignores and the
+/// child declares is no longer ignored.
+fn merge_block(mut inherited: Vec<TensorItem>, own: Vec<TensorItem>) -> Vec<TensorItem> {
+    for item in &own {
+        if let TensorItem::Tensor(tensor) = item {
+            unignore(&mut inherited, &tensor.gguf.value());
+        }
+    }
+    let mut seen: Vec<Ident> = Vec::new();
+    for item in own {
+        if matches!(item, TensorItem::Without(_)) {
+            continue;
+        }
+        let name = item.name().filter(|name| !seen.contains(name)).cloned();
+        let place = |name: &Ident| inherited.iter().position(|i| i.name() == Some(name));
+        match name.as_ref().and_then(place) {
+            Some(at) => inherited[at] = item,
+            None => inherited.push(item),
+        }
+        seen.extend(name);
+    }
+    inherited
+}
+
+fn unignore(items: &mut [TensorItem], gguf: &str) {
+    for item in items {
+        if let TensorItem::Ignore(names) = item {
+            names.retain(|n| n.value() != gguf);
+        }
+    }
+}

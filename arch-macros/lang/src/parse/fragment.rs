@@ -1,0 +1,97 @@
+//! A fragment's file and functions, read as far as their parts.
+
+use proc_macro2::{Group, TokenStream};
+use quote::ToTokens;
+use syn::ext::IdentExt;
+use syn::parse::{ParseStream, Parser};
+use syn::{Expr, Ident, Token, braced, parenthesized};
+
+use crate::ast::{Fragment, Function, Opt};
+
+/// The parts of `fragment! { … }`.
+pub fn fragment(tokens: TokenStream) -> syn::Result<Fragment> {
+    let parser = |input: ParseStream<'_>| {
+        let mut fragment = Fragment {
+            hparams: quote::quote!({}),
+            tensors: quote::quote!({}),
+            ..Fragment::default()
+        };
+        while !input.is_empty() {
+            part(input, &mut fragment)?;
+        }
+        Ok(fragment)
+    };
+    parser.parse2(tokens)
+}
+
+fn part(input: ParseStream<'_>, fragment: &mut Fragment) -> syn::Result<()> {
+    if input.peek(Token![fn]) {
+        let function = function(input)?;
+        fragment.functions.push(Function {
+            inherited: true,
+            ..function
+        });
+        return Ok(());
+    }
+    let word = input.call(Ident::parse_any)?;
+    match word.to_string().as_str() {
+        "options" => {
+            let content;
+            parenthesized!(content in input);
+            let (required, options) = parameters(&content)?;
+            let required = required.into_iter().map(|name| Opt { name, default: None });
+            fragment.options = required.chain(options).collect();
+            input.parse::<Token![;]>()?;
+        }
+        "hparams" => fragment.hparams = input.parse::<Group>()?.to_token_stream(),
+        "tensors" => fragment.tensors = input.parse::<Group>()?.to_token_stream(),
+        other => {
+            let message = format!("expected `options`, `hparams`, `tensors` or `fn`, found `{other}`");
+            return Err(syn::Error::new(word.span(), message));
+        }
+    }
+    Ok(())
+}
+
+/// `fn name(x, width = n_ff, scale?) { … }`
+pub fn function(input: ParseStream<'_>) -> syn::Result<Function> {
+    input.parse::<Token![fn]>()?;
+    let name = input.parse()?;
+    let content;
+    parenthesized!(content in input);
+    let (params, options) = parameters(&content)?;
+    let content;
+    braced!(content in input);
+    Ok(Function {
+        name,
+        params,
+        options,
+        body: content.parse()?,
+        inherited: false,
+    })
+}
+
+/// Names without a default, then options.
+fn parameters(input: ParseStream<'_>) -> syn::Result<(Vec<Ident>, Vec<Opt>)> {
+    let (mut params, mut options) = (Vec::new(), Vec::new());
+    while !input.is_empty() {
+        let name: Ident = input.parse()?;
+        if input.peek(Token![?]) {
+            input.parse::<Token![?]>()?;
+            options.push(Opt { name, default: None });
+        } else if input.peek(Token![=]) {
+            input.parse::<Token![=]>()?;
+            let default = Some(input.parse::<Expr>()?.to_token_stream());
+            options.push(Opt { name, default });
+        } else if options.is_empty() {
+            params.push(name);
+        } else {
+            let message = format!("`{name}` stands behind options: give it a default, or move it to the front");
+            return Err(syn::Error::new(name.span(), message));
+        }
+        if !input.is_empty() {
+            input.parse::<Token![,]>()?;
+        }
+    }
+    Ok((params, options))
+}
