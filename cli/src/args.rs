@@ -337,7 +337,7 @@ pub enum Drawing {
 pub enum ArchCommand {
     /// List the architectures
     List {
-        /// Print the table of the README
+        /// Print the page docs/architectures.md
         #[arg(long)]
         markdown: bool,
     },
@@ -372,8 +372,11 @@ pub struct SeedArgs {
 #[command(args_override_self = true)]
 pub struct CheckArgs {
     /// Model files, beside which NAME.logits may lie; with --fixtures configurations (`llama-moe`) or architectures (`llama`) [default: all]
-    #[arg(value_name = "FILE|NAME", required_unless_present = "fixtures")]
+    #[arg(value_name = "FILE|NAME", required_unless_present_any = ["fixtures", "file"])]
     pub names: Vec<String>,
+    /// Declaration or fragment (`archs/my.rs`) whose faults to tell, without building it (may be repeated)
+    #[arg(long, value_name = "FILE.rs", conflicts_with_all = ["fixtures", "names"])]
+    pub file: Vec<PathBuf>,
     /// Folder of NAME.header.gguf and NAME.logits files
     #[arg(long, value_name = "DIR")]
     pub fixtures: Option<PathBuf>,

@@ -142,10 +142,14 @@ def configuration(gguf, args):
         settings["head_dim"] = settings["hidden_size"] // settings["num_attention_heads"]
     if "num_key_value_heads" not in settings and hasattr(known, "num_key_value_heads"):
         settings["num_key_value_heads"] = settings["num_attention_heads"]
-    if hasattr(known, "attention_bias"):
-        settings["attention_bias"] = any(name.endswith("attn_q.bias") for name in gguf.tensors)
+    for name, tensor in (("attention_bias", "attn_q.bias"), ("mlp_bias", "ffn_up.bias")):
+        if hasattr(known, name):
+            settings[name] = any(t.endswith(tensor) for t in gguf.tensors)
     if hasattr(known, "rope_parameters"):
         settings["rope_parameters"] = {"rope_type": "default", "rope_theta": gguf.key("rope.freq_base") or 10000.0}
+    experts = [t for name, t in gguf.tensors.items() if name.endswith("ffn_down_exps.weight")]
+    if experts and hasattr(known, "moe_intermediate_size"):
+        settings.setdefault("moe_intermediate_size", experts[0].shape[-1])
     settings["tie_word_embeddings"] = "output.weight" not in gguf.tensors
     settings |= {name: None for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
     for text in args.set:
@@ -217,7 +221,9 @@ def weights(gguf, model, args):
     unused -= {name for name in unused if any(re.fullmatch(i.replace("{}", r"\d+"), name) for i in args.ignore)}
     faults += [f"a use for the tensor {name} {list(gguf.tensors[name].shape)}, or --ignore" for name in sorted(unused)]
     if faults:
-        sys.exit("\n".join(["file and model do not match (shapes: outermost dimension first); missing:", *faults]))
+        # One line for all layers.
+        lines = dict.fromkeys(re.sub(r"\.\d+\.", ".{}.", fault) for fault in faults)
+        sys.exit("\n".join(["file and model do not match (shapes: outermost dimension first); missing:", *lines]))
     return state
 
 
@@ -227,13 +233,16 @@ def main():
     parser.add_argument("type", metavar="TYPE", help="model_type of transformers")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="setting of the configuration")
     parser.add_argument("--name", action="append", default=[], metavar="PARAMETER=TENSOR", help="tensor of a parameter")
-    parser.add_argument("--ignore", action="append", default=[], metavar="TENSOR", help="tensor that is not used")
+    # A language model has no use for a classifier.
+    parser.add_argument("--ignore", action="append", default=[r"cls\..*"], metavar="TENSOR", help="tensor that is not used")
     parser.add_argument("--tokens", type=int, default=96, metavar="N", help="length of the sequence [default: 96]")
     parser.add_argument("--output", type=Path, metavar="FILE", help="where to write [default: MODEL.logits]")
     args = parser.parse_args()
     gguf = Gguf(args.model)
     config = configuration(gguf, args)
     kinds = AutoModelForCausalLM if type(config) in AutoModelForCausalLM._model_mapping else AutoModel
+    # The plain implementations: others do not compute in 64 bits.
+    config._experts_implementation = "eager"
     model = kinds.from_config(config, attn_implementation="eager").double().eval()
     model.load_state_dict(weights(gguf, model, args), strict=True)
     n_vocab = config.vocab_size

@@ -356,7 +356,7 @@ impl Scalar {
     }
 
     /// The text of the opposite condition: a comparison turns around.
-    fn negated_text(&self) -> String {
+    pub(crate) fn negated_text(&self) -> String {
         let opposite = match &self.kind {
             ScalarKind::Binary(op, a, b) => op.opposite().map(|op| format!("{} {} {}", a.text, op.symbol(), b.text)),
             ScalarKind::Not(a) => Some(a.text.clone()),

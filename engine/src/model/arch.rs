@@ -10,6 +10,8 @@ use super::{Base, HparamReader, TensorTable};
 pub struct Architecture {
     /// Value of `general.architecture` in GGUF files.
     pub name: &'static str,
+    /// What its declaration is `like`, nearest first.
+    pub like: &'static [&'static str],
     /// RoPE kind; `None` for models without RoPE.
     pub rope: Option<RopeKind>,
     /// RoPE kind for files with several position axes (`rope.dimension_sections`), if it differs.
@@ -103,6 +105,10 @@ pub struct FlowNode {
     pub shape: &'static str,
     /// Inside the layer loop.
     pub in_layer: bool,
+    /// Of the encoder's graph.
+    pub in_encoder: bool,
+    /// What must hold for it to be computed; empty where nothing must.
+    pub condition: &'static str,
     /// Indices of the nodes it is computed from.
     pub inputs: &'static [usize],
 }

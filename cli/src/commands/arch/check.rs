@@ -11,12 +11,15 @@ use engine::model::Model;
 use kernels::GgmlType;
 use rayon::iter::{ParallelBridge, ParallelIterator};
 
-use super::check_file;
+use super::{check_declaration, check_file};
 use crate::args::CheckArgs;
 use crate::failure::{Failure, Outcome};
 
-/// Checks every configuration that is asked for; fails if one of them does.
+/// Checks every declaration, file or configuration that is asked for; fails if one of them does.
 pub fn run(args: &CheckArgs) -> Outcome {
+    if !args.file.is_empty() {
+        return check_declaration::run(&args.file);
+    }
     let params = CheckParams {
         seed: args.seed,
         load: args.load.params(None)?,

@@ -1,6 +1,7 @@
 //! `llama arch`: the architectures that are declared, what a declaration says, and whether it computes what it should.
 
 mod check;
+mod check_declaration;
 mod check_file;
 mod draw;
 mod seed;
@@ -52,9 +53,13 @@ fn list() -> Outcome {
     Ok(out.flush()?)
 }
 
-/// The table in the README, which a test holds against this.
+/// The page `docs/architectures.md`, which a test holds against this.
 fn list_markdown() -> Outcome {
     let mut out = stdout();
+    writeln!(
+        out,
+        "# Architectures\n\nPrinted by `llama arch list --markdown`; a test keeps this page and the declarations in step.\n"
+    )?;
     writeln!(out, "| architecture | what it is |\n|---|---|")?;
     for r in archs::ALL {
         writeln!(out, "| `{}` | {} |", r.arch.name, about(r))?;
