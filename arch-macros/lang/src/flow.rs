@@ -99,7 +99,7 @@ impl Flow<'_> {
             Stmt::Tensor { var, value, .. } => {
                 let before = self.nodes.len();
                 let node = self.value(value);
-                let name = self.name(*var);
+                let name = self.name(var.it);
                 if let Some(i) = node
                     && i >= before
                     && !self.nodes[i].label.contains(" = ")
@@ -107,6 +107,9 @@ impl Flow<'_> {
                     self.nodes[i].label = format!("{name} = {}", self.nodes[i].label);
                 }
                 self.of_var[var.0] = node;
+            }
+            Stmt::If { cond, then, .. } if cond.truth() == Some(true) => {
+                self.block(then);
             }
             Stmt::If { cond, then, otherwise } => {
                 let before = self.of_var.clone();
@@ -161,10 +164,10 @@ impl Flow<'_> {
         let shape = value.shape.to_string();
         let (label, inputs) = match &value.kind {
             ValueKind::Var(var) => return self.of_var[var.0],
-            ValueKind::Encoded => return self.encoded,
-            ValueKind::Embed(w, by) => (format!("{}[{}]", self.weight(*w), by.name()), vec![]),
-            ValueKind::Linear(w, x) => (format!("linear {}", self.weight(*w)), vec![self.value(x)]),
-            ValueKind::Weight(w) => (self.weight(*w), vec![]),
+            ValueKind::Encoded(_) => return self.encoded,
+            ValueKind::Embed(w, by) => (format!("{}[{}]", self.weight(w.it), by.name()), vec![]),
+            ValueKind::Linear(w, x) => (format!("linear {}", self.weight(w.it)), vec![self.value(x)]),
+            ValueKind::Weight(w) => (self.weight(w.it), vec![]),
             ValueKind::Op(op, args) => self.op(op, args),
             ValueKind::Binary(op, a, b) => (binary_name(*op).to_string(), vec![self.value(a), self.value(b)]),
             ValueKind::Scale(x, s) => (format!("scale by {}", s.text), vec![self.value(x)]),
@@ -215,17 +218,21 @@ impl Flow<'_> {
         let mut inputs = Vec::new();
         for (param, arg) in op.params.iter().zip(args) {
             let by_name = !matches!(param.given, Given::Position | Given::OptionalPosition);
+            let (condition, arg) = match arg {
+                Arg::If(cond, given) => (format!(" if {}", self.text(cond)), &**given),
+                arg => (String::new(), arg),
+            };
             match arg {
                 Arg::Tensor(v) => inputs.push(self.value(v)),
-                Arg::Weight(w) => label += &format!(" {}", self.weight(*w)),
-                Arg::Window(kind, n, None) => label += &format!(" {kind}({})", self.text(n)),
+                Arg::Weight(w) => label += &format!(" {}{condition}", self.weight(w.it)),
+                Arg::Window(kind, n, None) => label += &format!(" {}({}){condition}", kind.it, self.text(n)),
                 Arg::Window(kind, n, Some(cond)) => {
-                    label += &format!(" {kind}({}) if {}", self.text(n), self.text(cond));
+                    label += &format!(" {}({}) if {}", kind.it, self.text(n), self.text(cond));
                 }
-                Arg::Scalar(s) if by_name => label += &format!(" {}={}", param.name, self.text(s)),
+                Arg::Scalar(s) if by_name => label += &format!(" {}={}{condition}", param.name, self.text(s)),
                 Arg::Activation(op) => label += &format!(" {}", op.name),
                 Arg::Word(word) => label += &format!(" {}", word.to_lowercase()),
-                Arg::Scalar(_) | Arg::Default => {}
+                Arg::Scalar(_) | Arg::If(..) | Arg::Default => {}
             }
         }
         (label, inputs)
@@ -278,7 +285,7 @@ pub fn binary_name(op: ScalarOp) -> &'static str {
 fn collect_assigned(block: &Block, out: &mut Vec<VarId>) {
     for stmt in &block.stmts {
         match stmt {
-            Stmt::Tensor { var, is_let: false, .. } if !out.contains(var) => out.push(*var),
+            Stmt::Tensor { var, is_let: false, .. } if !out.contains(var) => out.push(var.it),
             Stmt::If { then, otherwise, .. } => {
                 collect_assigned(then, out);
                 otherwise.iter().for_each(|b| collect_assigned(b, out));

@@ -25,6 +25,16 @@ impl SeqSet {
         self.0 & SeqSet::one(seq).0 != 0
     }
 
+    /// True if some sequence is in both sets.
+    pub fn intersects(self, other: SeqSet) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// The sequences of both sets.
+    pub fn union(self, other: SeqSet) -> SeqSet {
+        SeqSet(self.0 | other.0)
+    }
+
     /// The lowest sequence; attention asks for the keys of this one.
     pub fn first(self) -> Option<usize> {
         (self.0 != 0).then(|| self.0.trailing_zeros() as usize)
@@ -32,7 +42,9 @@ impl SeqSet {
 
     /// The sequences, lowest first.
     pub fn iter(self) -> impl Iterator<Item = usize> {
-        (0..MAX_SEQUENCES).filter(move |&s| self.contains(s))
+        std::iter::successors(Some(self.0), |rest| Some(rest & rest.wrapping_sub(1)))
+            .take_while(|&rest| rest != 0)
+            .map(|rest| rest.trailing_zeros() as usize)
     }
 }
 

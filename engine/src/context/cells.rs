@@ -7,6 +7,15 @@ use super::batch::{BatchToken, MAX_SEQUENCES, SeqSet};
 /// Position of a cell that holds nothing.
 pub(super) const EMPTY: i32 = -1;
 
+/// The lowest positions at which each sequence asks: what a window hides from all of them may be overwritten.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Queries<'a> {
+    /// From the state that a failed decode returns to: the position after the last of each sequence.
+    pub before: &'a [i32; MAX_SEQUENCES],
+    /// From the present ubatch on.
+    pub now: &'a [i32; MAX_SEQUENCES],
+}
+
 /// A cell's contents before a change, to take the change back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Undo {
@@ -99,9 +108,15 @@ impl Cells {
         matches!(self.window, Window::None | Window::Compressed(_))
     }
 
-    /// Takes a cell for each token (of groups of tokens, for their last), lowest first, and writes their indices to `out`. `q_min[s]` is the lowest position at which
-    /// sequence `s` will ask from now on: what no such query sees may be overwritten. False, changing nothing, if there is no room.
-    pub fn place(&mut self, tokens: &[BatchToken], q_min: &[i32], out: &mut [i64], undo: &mut Vec<Undo>) -> bool {
+    /// Takes a cell for each token (of groups of tokens, for their last), lowest first, and writes their indices to `out`. What no query
+    /// sees, of those from now on and of those from before the decode on, may be overwritten. False, changing nothing, if there is no room.
+    pub fn place(
+        &mut self,
+        tokens: &[BatchToken],
+        queries: Queries<'_>,
+        out: &mut [i64],
+        undo: &mut Vec<Undo>,
+    ) -> bool {
         let mark = undo.len();
         let (recycles, group) = (!self.keeps_all(), self.n_tokens_each() as i64);
         let mut cell = if recycles { 0 } else { self.first_free };
@@ -110,7 +125,7 @@ impl Cells {
                 *slot = NO_ROW;
                 continue;
             }
-            while cell < self.len() && !self.is_free(cell, q_min) {
+            while cell < self.len() && !self.is_free(cell, queries) {
                 cell += 1;
             }
             if cell == self.len() {
@@ -136,7 +151,7 @@ impl Cells {
         true
     }
 
-    /// Takes back one placement. In a pool with a window the overwritten cell's data is gone: it becomes empty.
+    /// Takes back one placement. In a pool with a window the overwritten cell's data is gone: it becomes empty. No query could see it.
     pub fn restore(&mut self, undo: Undo) {
         let keep = self.keeps_all();
         let (pos, seqs) = if keep {
@@ -149,14 +164,17 @@ impl Cells {
 
     /// True if no query of any of the sequences sees a cell at `pos`, now or later. `q_min[s]` is the lowest position at which
     /// sequence `s` will ask.
-    pub fn is_hidden(&self, pos: i32, seqs: SeqSet, q_min: &[i32]) -> bool {
-        // Only a causal window makes what lies behind it invisible for good.
-        let hidden_below = |q: i32| match self.window {
+    pub fn is_hidden(&self, pos: i32, seqs: SeqSet, q_min: &[i32; MAX_SEQUENCES]) -> bool {
+        seqs.iter().all(|s| pos < self.hidden_below(q_min[s]))
+    }
+
+    /// The lowest position that a query at `q` or later sees. Only a causal window makes what lies behind it invisible for good.
+    fn hidden_below(&self, q: i32) -> i32 {
+        match self.window {
             Window::Standard(n) => q.saturating_add(1).saturating_sub_unsigned(n as u32),
             Window::Chunked(n) => q / n as i32 * n as i32,
             Window::None | Window::Symmetric(_) | Window::Compressed(_) => i32::MIN,
-        };
-        seqs.iter().all(|s| pos < hidden_below(q_min[s]))
+        }
     }
 
     /// Gives a cell other contents, whose keys are rotated for `pos` already; no sequences make it empty.
@@ -261,8 +279,21 @@ impl Cells {
             .count()
     }
 
-    fn is_free(&self, cell: usize, q_min: &[i32]) -> bool {
-        self.seqs[cell].is_empty() || self.is_hidden(self.pos[cell], self.seqs[cell], q_min)
+    /// Raises `next_pos[s]` to the position after the last that sequence `s` has here.
+    pub fn raise_next(&self, next_pos: &mut [i32; MAX_SEQUENCES]) {
+        for (&pos, seqs) in self.pos.iter().zip(&self.seqs).take(self.top) {
+            seqs.iter().for_each(|s| next_pos[s] = next_pos[s].max(pos + 1));
+        }
+    }
+
+    fn is_free(&self, cell: usize, queries: Queries<'_>) -> bool {
+        let pos = self.pos[cell];
+        self.seqs[cell].iter().all(|s| {
+            let before = queries.before[s];
+            // What the present decode wrote does not belong to the state before it.
+            let held = pos < before && pos >= self.hidden_below(before);
+            !held && pos < self.hidden_below(queries.now[s])
+        })
     }
 
     fn set(&mut self, cell: usize, pos: i32, seqs: SeqSet) {
@@ -333,9 +364,9 @@ mod tests {
     }
 
     fn place(c: &mut Cells, tokens: &[BatchToken], q: i32) -> Option<Vec<i64>> {
-        let mut out = vec![0; tokens.len()];
-        c.place(tokens, &[q; MAX_SEQUENCES], &mut out, &mut Vec::new())
-            .then_some(out)
+        let (mut out, q) = (vec![0; tokens.len()], [q; MAX_SEQUENCES]);
+        let queries = Queries { before: &q, now: &q };
+        c.place(tokens, queries, &mut out, &mut Vec::new()).then_some(out)
     }
 
     #[test]
@@ -364,6 +395,30 @@ mod tests {
         assert_eq!(place(&mut c, &[token(3, 1)], 3), Some(vec![0]));
         assert_eq!(place(&mut c, &[token(4, 1)], 4), Some(vec![1]));
         assert_eq!(c.count(0, 3, 5), 2);
+    }
+
+    #[test]
+    fn a_window_keeps_what_the_state_before_a_decode_sees() {
+        let mut c = cells(8, Window::Standard(3));
+        let fill: Vec<_> = (0..4).map(|pos| token(pos, 1)).collect();
+        assert!(place(&mut c, &fill, 0).is_some());
+        // The sequence continues at 4 and sees 2 and 3; a decode goes on to 8 in ubatches of one.
+        let (before, mut undo) = ([4; MAX_SEQUENCES], Vec::new());
+        let cells: Vec<i64> = (4..9)
+            .map(|pos| {
+                let (now, mut out) = ([pos; MAX_SEQUENCES], [0]);
+                let queries = Queries {
+                    before: &before,
+                    now: &now,
+                };
+                assert!(c.place(&[token(pos, 1)], queries, &mut out, &mut undo));
+                out[0]
+            })
+            .collect();
+        // Cells 2 and 3 are held; what the decode itself no longer sees is reused.
+        assert_eq!(cells, [0, 1, 4, 0, 1]);
+        undo.into_iter().rev().for_each(|u| c.restore(u));
+        assert_eq!((c.count(0, 2, 4), c.n_used()), (2, 2));
     }
 
     #[test]
@@ -404,7 +459,9 @@ mod tests {
         let mut c = cells(4, Window::None);
         let mut undo = Vec::new();
         place(&mut c, &[token(0, 1)], 0);
-        assert!(c.place(&[token(1, 1), token(2, 1)], &[1; MAX_SEQUENCES], &mut [0; 2], &mut undo));
+        let q = [1; MAX_SEQUENCES];
+        let queries = Queries { before: &q, now: &q };
+        assert!(c.place(&[token(1, 1), token(2, 1)], queries, &mut [0; 2], &mut undo));
         while let Some(u) = undo.pop() {
             c.restore(u);
         }

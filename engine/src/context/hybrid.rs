@@ -40,7 +40,7 @@ impl Memory {
     pub fn allocate(
         &mut self,
         device_of: impl Fn(usize) -> Arc<dyn Device>,
-        mut register: impl FnMut(Arc<dyn Buffer>) -> BufferId,
+        mut register: impl FnMut(Box<dyn Buffer>) -> BufferId,
     ) -> Result<(), ContextError> {
         self.kv.allocate(&device_of, &mut register)?;
         self.states.allocate(&device_of, &mut register)?;
@@ -88,6 +88,7 @@ impl Memory {
 
     /// Starts a decode of tokens that will be placed in parts.
     pub fn begin(&mut self, tokens: &[BatchToken]) {
+        self.kv.begin();
         self.states.begin(tokens);
     }
 

@@ -38,7 +38,7 @@ impl Staging {
 
 /// Writes the inputs of one graph. Inputs that the graph has no use for are passed over.
 pub(super) struct InputWriter<'a> {
-    pub sched: &'a Scheduler,
+    pub sched: &'a mut Scheduler,
     pub graph: &'a Graph,
     pub staging: &'a mut Staging,
 }
@@ -127,7 +127,7 @@ impl InputWriter<'_> {
         self.set_i64s(Some(joined.sequences), seqs.map(|s| s.0 as i64))
     }
 
-    fn set<T: bytemuck::NoUninit>(&self, id: Option<TensorId>, values: &[T]) -> Result {
+    fn set<T: bytemuck::NoUninit>(&mut self, id: Option<TensorId>, values: &[T]) -> Result {
         let Some(id) = id else { return Ok(()) };
         self.sched.set_input(self.graph, id, bytemuck::cast_slice(values))
     }
@@ -136,14 +136,16 @@ impl InputWriter<'_> {
         let Some(id) = id else { return Ok(()) };
         self.staging.i32s.clear();
         self.staging.i32s.extend(values);
-        self.set(Some(id), &self.staging.i32s)
+        self.sched
+            .set_input(self.graph, id, bytemuck::cast_slice(&self.staging.i32s))
     }
 
     fn set_i64s(&mut self, id: Option<TensorId>, values: impl Iterator<Item = i64>) -> Result {
         let Some(id) = id else { return Ok(()) };
         self.staging.i64s.clear();
         self.staging.i64s.extend(values);
-        self.set(Some(id), &self.staging.i64s)
+        self.sched
+            .set_input(self.graph, id, bytemuck::cast_slice(&self.staging.i64s))
     }
 }
 

@@ -10,7 +10,7 @@ use crate::build::{CacheView, KeyPosition, KvSlot, KvSpec, PoolView};
 use crate::graph::{BufferId, Home, Window};
 
 use super::batch::{BatchToken, MAX_SEQUENCES, SeqSet};
-use super::cells::{Cells, EMPTY, Undo, lowest_queries};
+use super::cells::{Cells, EMPTY, Queries, Undo, lowest_queries};
 use super::{ContextError, ContextParams, MemoryError};
 
 /// Cells that a graph looks at are rounded up to this many, so that it can be reused while a sequence grows.
@@ -24,6 +24,8 @@ pub struct KvMemory {
     view: CacheView,
     /// The position after the last of each sequence.
     next_pos: [i32; MAX_SEQUENCES],
+    /// The same before the present decode.
+    before: [i32; MAX_SEQUENCES],
     journal: Vec<(usize, Undo)>,
     undo: Vec<Undo>,
     /// Cell of each token of the present ubatch, by pool.
@@ -101,6 +103,7 @@ impl KvMemory {
                 n_kv: p.len(),
             })
             .collect();
+        let n_pools = pools.len();
         Ok(KvMemory {
             cells: pools.iter().map(|_| Vec::with_capacity(params.n_ubatch)).collect(),
             pools,
@@ -111,7 +114,8 @@ impl KvMemory {
                 ..CacheView::default()
             },
             next_pos: [0; MAX_SEQUENCES],
-            journal: Vec::with_capacity(params.n_batch),
+            before: [0; MAX_SEQUENCES],
+            journal: Vec::with_capacity(n_pools * params.n_batch),
             undo: Vec::with_capacity(params.n_ubatch),
             n_seq_max: params.n_seq_max,
             n_bytes: 0,
@@ -122,7 +126,7 @@ impl KvMemory {
     pub(super) fn allocate(
         &mut self,
         device_of: impl Fn(usize) -> Arc<dyn Device>,
-        mut register: impl FnMut(Arc<dyn Buffer>) -> BufferId,
+        mut register: impl FnMut(Box<dyn Buffer>) -> BufferId,
     ) -> Result<(), ContextError> {
         for (ty, slots) in by_buffer_type(self.specs.iter().map(|s| device_of(s.layer).buffer_type())) {
             self.allocate_slots(&slots, ty.as_ref(), &mut register)?;
@@ -141,7 +145,7 @@ impl KvMemory {
         &mut self,
         slots: &[usize],
         buffer_type: &dyn BufferType,
-        register: &mut impl FnMut(Arc<dyn Buffer>) -> BufferId,
+        register: &mut impl FnMut(Box<dyn Buffer>) -> BufferId,
     ) -> Result<(), ContextError> {
         let align = buffer_type.alignment();
         let mut size = 0usize;
@@ -222,14 +226,23 @@ impl KvMemory {
         self.next_pos.get(seq).copied().unwrap_or(0)
     }
 
+    /// Starts a decode: until it is committed, cells keep what the state before it needs.
+    pub(super) fn begin(&mut self) {
+        self.before = self.next_pos;
+    }
+
     /// Takes cells for a ubatch in every pool; false, changing nothing, if one has no room.
     pub(super) fn place(&mut self, tokens: &[BatchToken]) -> bool {
-        let q = lowest_queries(tokens, &self.next_pos);
+        let now = lowest_queries(tokens, &self.next_pos);
+        let queries = Queries {
+            before: &self.before,
+            now: &now,
+        };
         let mark = self.journal.len();
         for p in 0..self.pools.len() {
             self.cells[p].clear();
             self.cells[p].resize(tokens.len(), 0);
-            let placed = self.pools[p].place(tokens, &q, &mut self.cells[p], &mut self.undo);
+            let placed = self.pools[p].place(tokens, queries, &mut self.cells[p], &mut self.undo);
             self.journal.extend(self.undo.drain(..).map(|u| (p, u)));
             if !placed {
                 self.undo_to(mark);
@@ -249,15 +262,15 @@ impl KvMemory {
         &self.cells[pool]
     }
 
-    /// All placements since the last call are final.
+    /// All placements since [`KvMemory::begin`] are final.
     pub(super) fn commit(&mut self) {
         self.journal.clear();
     }
 
-    /// Takes back all placements since the last [`KvMemory::commit`].
+    /// Takes back all placements since [`KvMemory::begin`].
     pub(super) fn rollback(&mut self) {
         self.undo_to(0);
-        self.recount();
+        self.next_pos = self.before;
     }
 
     /// Removes positions of a sequence.
@@ -432,9 +445,9 @@ impl KvMemory {
     }
 
     fn recount(&mut self) {
-        for seq in 0..self.n_seq_max {
-            let last = self.pools.iter().filter_map(|p| p.range(seq)).map(|(_, hi)| hi).max();
-            self.next_pos[seq] = last.map_or(0, |p| p + 1);
+        self.next_pos = [0; MAX_SEQUENCES];
+        for pool in &self.pools {
+            pool.raise_next(&mut self.next_pos);
         }
     }
 }
@@ -462,16 +475,24 @@ fn window_start(window: Window, pos: i32) -> Option<i32> {
     }
 }
 
-/// Cells of a pool: all positions, or what the windows of all sequences hold while a ubatch is written.
+/// Cells of a pool: all positions, or, with a causal window, what a decode needs at most.
 fn pool_size(window: Window, n_ctx: usize, params: &ContextParams) -> usize {
     match window {
         Window::Standard(n) | Window::Chunked(n) => {
-            let windows = n.saturating_mul(params.n_seq_max).saturating_add(params.n_ubatch);
-            windows.checked_next_multiple_of(CELL_STEP).unwrap_or(n_ctx).min(n_ctx)
+            let cells = window_cells(n, params).checked_next_multiple_of(CELL_STEP);
+            cells.unwrap_or(n_ctx).min(n_ctx)
         }
         Window::Compressed(n) => (n_ctx / n.max(1)).max(1),
         Window::None | Window::Symmetric(_) => n_ctx,
     }
+}
+
+/// Cells that a decode needs at most where a window of `n` positions hides the others: the windows of all sequences as the decode found
+/// them, which a failure returns to, and, of what it writes, the whole batch or the windows of all sequences and a ubatch.
+fn window_cells(n: usize, params: &ContextParams) -> usize {
+    let windows = n.saturating_mul(params.n_seq_max);
+    let written = windows.saturating_add(params.n_ubatch).min(params.n_batch);
+    windows.saturating_add(written)
 }
 
 fn check_type(ty: GgmlType, head_dim: usize) -> Result<(), ContextError> {
@@ -483,4 +504,62 @@ fn check_type(ty: GgmlType, head_dim: usize) -> Result<(), ContextError> {
         return Ok(());
     };
     Err(ContextError::KvType { ty, head_dim, reason })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Batches of several sequences in turn, in runs and interleaved: with the cells of [`window_cells`] there is room for every one, and
+    /// windows are whole whether decodes succeed or fail.
+    #[test]
+    fn a_windowed_pool_has_room_for_every_decode() {
+        const WINDOW: usize = 7;
+        for (n_seq_max, n_batch, n_ubatch) in [(1, 40, 4), (1, 5, 5), (3, 60, 6), (4, 16, 16), (5, 200, 3)] {
+            let params = ContextParams {
+                n_seq_max,
+                n_batch,
+                n_ubatch,
+                ..ContextParams::default()
+            };
+            for window in [Window::Standard(WINDOW), Window::Chunked(WINDOW)] {
+                let mut pool = Cells::new(window_cells(WINDOW, &params), window);
+                assert!(pool.allocate());
+                let mut next_pos = [0; MAX_SEQUENCES];
+                for step in 0..60usize {
+                    let (before, mut now, mut undo) = (next_pos, next_pos, Vec::new());
+                    let run = 1 + step % 9;
+                    let mut batch: Vec<BatchToken> = Vec::new();
+                    for i in 0..n_batch {
+                        let seq = (i / run + step) % n_seq_max;
+                        let (token, seqs) = (0, SeqSet::one(seq));
+                        batch.push(BatchToken {
+                            token,
+                            pos: next_pos[seq],
+                            seqs,
+                            output: false,
+                        });
+                        next_pos[seq] += 1;
+                    }
+                    for ubatch in batch.chunks(n_ubatch) {
+                        let queries = Queries {
+                            before: &before,
+                            now: &now,
+                        };
+                        let placed = pool.place(ubatch, queries, &mut vec![0; ubatch.len()], &mut undo);
+                        assert!(placed, "{window:?} of {params:?} in step {step}");
+                        ubatch.iter().for_each(|t| now[t.seqs.first().unwrap()] = t.pos + 1);
+                    }
+                    if step % 3 == 1 {
+                        undo.into_iter().rev().for_each(|u| pool.restore(u));
+                        next_pos = before;
+                    }
+                    for (seq, &next) in next_pos[..n_seq_max].iter().enumerate() {
+                        let from = window_start(window, next).unwrap();
+                        assert_eq!(pool.count(seq, from, next), (next - from) as usize, "step {step}");
+                    }
+                }
+            }
+        }
+    }
 }

@@ -6,9 +6,9 @@ mod error;
 mod fingerprint;
 mod load;
 mod nearest;
+mod params;
 mod placement;
 mod reader;
-mod staging;
 mod table;
 mod upload;
 
@@ -20,8 +20,9 @@ pub(crate) use base::key_of_symbol;
 pub use base::{Base, RopeScaling};
 pub use error::ModelError;
 pub use fingerprint::Fingerprint;
-pub use load::{Declared, LoadParams, Model, Plan, Progress, declare_header, plan, plan_set};
+pub use load::{Declared, Model, Plan, declare_header, plan, plan_set};
 pub use nearest::{did_you_mean, nearest_names};
+pub use params::{LoadParams, Progress};
 pub use placement::{
     DeviceLayers, Needs, Placement, PlacementError, PlacementParams, PlacementSummary, RowPart, SplitMode,
     TensorOverride,

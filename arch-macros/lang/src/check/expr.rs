@@ -1,14 +1,14 @@
 //! Expressions: names, literals, operators, conditions. An expression is a scalar, known when the graph is built, or a tensor.
 
-use proc_macro2::Ident;
+use proc_macro2::{Ident, Span};
 use quote::ToTokens;
 use syn::{BinOp, Expr, ExprIf, Lit, UnOp};
 
 use super::{Bound, Checker, Place, facts};
 use crate::builtins::{self, Ty};
-use crate::model::{Arg, Block, Kind, SCALAR_FNS, Scalar, ScalarKind, ScalarOp, Value, ValueKind};
+use crate::model::{Arg, Block, Kind, Named, Operation, SCALAR_FNS, Scalar, ScalarKind, ScalarOp, Value, ValueKind};
 use crate::ops;
-use crate::parse::{block_of, plain_name};
+use crate::parse::{bare, block_of, plain_name};
 use crate::sym::{Dim, Shape};
 
 /// What an expression turned out to be.
@@ -112,7 +112,7 @@ impl Checker<'_> {
             self.vars[id.0].used = true;
             return match self.vars[id.0].bound.clone() {
                 Bound::Tensor(shape) => Some(Lowered::Tensor(Value {
-                    kind: ValueKind::Var(id),
+                    kind: ValueKind::Var(Named::new(id, name.span())),
                     shape,
                 })),
                 Bound::Scalar(s) => Some(Lowered::Scalar(Scalar {
@@ -133,7 +133,7 @@ impl Checker<'_> {
                 Dim::default()
             };
             return Some(Lowered::Scalar(Scalar {
-                kind: ScalarKind::Builtin(b),
+                kind: ScalarKind::Builtin(Named::new(b, name.span())),
                 ty: b.ty,
                 per_layer: b.per_layer,
                 text,
@@ -175,7 +175,7 @@ impl Checker<'_> {
                 return self.fault(name, message);
             }
             let shape = Shape(vec![Dim::symbol("n_embd"), Dim::symbol("T_encoded")]);
-            let kind = ValueKind::Encoded;
+            let kind = ValueKind::Encoded(name.span());
             return Some(Lowered::Tensor(Value { kind, shape }));
         }
         if text == "tokens" || text == "positions" {
@@ -230,7 +230,7 @@ impl Checker<'_> {
             return None;
         }
         let tensor = &self.tensors[index].tensor;
-        let how = match tensor.kind {
+        let how = match *tensor.kind {
             Kind::Vector | Kind::Raw | Kind::Norm => None,
             Kind::Linear | Kind::PerHead => Some(format!("it is applied as `{name}(x)`")),
             Kind::Embed => Some(format!("its rows are read as `{name}[tokens]`")),
@@ -242,7 +242,7 @@ impl Checker<'_> {
             return self.fault(name, format!("`{name}` is `{kind}`: {how}"));
         }
         Some(Value {
-            kind: ValueKind::Weight(index),
+            kind: ValueKind::Weight(Named::new(index, name.span())),
             shape,
         })
     }
@@ -272,7 +272,8 @@ impl Checker<'_> {
             }
             (UnOp::Neg(_), Lowered::Tensor(x)) => {
                 let shape = x.shape.clone();
-                let kind = ValueKind::Op(ops::find("neg")?, vec![Arg::Tensor(x)]);
+                let neg = Operation::new(ops::find("neg")?, Span::call_site());
+                let kind = ValueKind::Op(neg, vec![Arg::Tensor(x)]);
                 Some(Lowered::Tensor(Value { kind, shape }))
             }
             _ => self.fault(u, "this operator has no meaning here"),
@@ -439,12 +440,15 @@ impl Checker<'_> {
         let parts: Vec<&Scalar> = converted.iter().collect();
         let template = derived(ScalarKind::Bool(false), ty, text, &parts);
         Some(Scalar {
-            kind: ScalarKind::Call(f, converted),
+            kind: ScalarKind::Call(Named::new(f, name.span()), converted),
             ..template
         })
     }
 
     fn if_expr(&mut self, branch: &ExprIf) -> Option<Lowered> {
+        if let (Some(truth), Some((_, otherwise))) = (literal_truth(&branch.cond), &branch.else_branch) {
+            return self.taken_branch(truth, &branch.then_branch, otherwise);
+        }
         let cond = self.scalar_of(&branch.cond, Ty::Bool);
         let Some((_, otherwise)) = &branch.else_branch else {
             return self.fault(branch.if_token, "an `if` that gives a value needs an `else`");
@@ -487,6 +491,29 @@ impl Checker<'_> {
         }
     }
 
+    /// Of an `if true { … } else { … }` that an option made, the branch that is taken. The other one may have no meaning here.
+    fn taken_branch(&mut self, truth: bool, then: &syn::Block, otherwise: &Expr) -> Option<Lowered> {
+        self.mention(if truth {
+            otherwise.to_token_stream()
+        } else {
+            then.to_token_stream()
+        });
+        let (stmts, value) = match (truth, otherwise) {
+            (true, _) => self.branch(then, Vec::new())?,
+            (false, Expr::Block(b)) => self.branch(&b.block, Vec::new())?,
+            (false, nested) => return self.expr(nested),
+        };
+        Some(match value {
+            Lowered::Tensor(value) => {
+                let shape = value.shape.clone();
+                let result = Some(value);
+                let kind = ValueKind::Call(Vec::new(), Box::new(Block { stmts, result }));
+                Lowered::Tensor(Value { kind, shape })
+            }
+            scalar => scalar,
+        })
+    }
+
     fn branch(&mut self, block: &syn::Block, known: Vec<facts::Fact>) -> Option<(Vec<crate::model::Stmt>, Lowered)> {
         let block = block_of(block, self.errors);
         self.with_facts(known, |c| c.value_block(&block))
@@ -510,6 +537,17 @@ impl Checker<'_> {
             kind: ScalarKind::If(Box::new(cond), Box::new(a), Box::new(b)),
             ..template
         })
+    }
+}
+
+/// The value of the literal `true` or `false`, in parentheses or not.
+pub fn literal_truth(cond: &Expr) -> Option<bool> {
+    match bare(cond) {
+        Expr::Lit(l) => match &l.lit {
+            Lit::Bool(b) => Some(b.value),
+            _ => None,
+        },
+        _ => None,
     }
 }
 

@@ -1,14 +1,15 @@
 //! Statements of the graph, scopes, the layer loop and the result.
 
 use proc_macro2::{Ident, Span};
+use quote::ToTokens;
 use syn::{BinOp, Expr, ExprIf};
 
-use super::expr::Lowered;
+use super::expr::{Lowered, literal_truth};
 use super::facts::{self, Fact};
 use super::{Bound, Checker, Place, VarSym};
 use crate::ast;
 use crate::builtins::Ty;
-use crate::model::{Block, Head, Scalar, ScalarKind, Stmt, VarId};
+use crate::model::{Block, Head, Named, Scalar, ScalarKind, Stmt, VarId};
 use crate::parse::block_of;
 use crate::sym::{Dim, Shape};
 
@@ -157,7 +158,7 @@ impl Checker<'_> {
         scope.push((name.to_string(), var));
         match value? {
             Lowered::Tensor(value) => Some(Stmt::Tensor {
-                var,
+                var: Named::new(var, name.span()),
                 is_let: true,
                 value,
             }),
@@ -209,7 +210,7 @@ impl Checker<'_> {
             self.assigned_in_loop.push(var);
         }
         Some(Stmt::Tensor {
-            var,
+            var: Named::new(var, name.span()),
             is_let: false,
             value: new,
         })
@@ -218,7 +219,16 @@ impl Checker<'_> {
     fn if_stmt(&mut self, branch: &ExprIf) -> Option<Stmt> {
         let cond = self.scalar_of(&branch.cond, Ty::Bool);
         let (yes, no) = facts::both(cond.as_ref());
-        let then = self.stmt_branch(&branch.then_branch, yes);
+        // An option was given as `false`: what it would do may have no meaning here.
+        let then = if literal_truth(&branch.cond) == Some(false) {
+            self.mention(branch.then_branch.to_token_stream());
+            Some(Block {
+                stmts: Vec::new(),
+                result: None,
+            })
+        } else {
+            self.stmt_branch(&branch.then_branch, yes)
+        };
         let otherwise = match &branch.else_branch {
             None => Some(None),
             Some((_, e)) => match &**e {
@@ -339,8 +349,9 @@ impl Checker<'_> {
                 format!("the layer loop hands nothing on: assign to a value {carried} that is declared before it");
             self.errors.at_span(each.span, message);
         }
+        let at = each.name.as_ref().map_or(each.span, Ident::span);
         Some(Stmt::Layers {
-            group,
+            group: Named::new(group, at),
             range,
             body: Block {
                 stmts: stmts?,

@@ -1,7 +1,8 @@
 //! Attention by online softmax: keys and values are read in blocks of cells, and of the scores only those of one block exist.
 //!
 //! A unit of work is some tokens and the query heads that share one key head, so that what is read of a cache serves as many
-//! queries as possible. Where units are few (one token) the cells are split too, and the parts merged.
+//! queries as possible. The cells of a unit are cut into parts, and the results of parts are merged in order, so that results do not depend on
+//! who computes which part: where units are many each is computed by one thread, and where they are few (one token) threads share parts.
 
 use kernels::{GgmlType, MatMul, matmul, matmul_scratch, rows};
 
@@ -16,11 +17,17 @@ const CELLS: usize = 64;
 /// Queries (tokens times heads) that a unit has at most, unless more heads share one key head.
 const QUERIES: usize = 32;
 
-/// Cells that are worth a part of their own.
+/// Least cells of a part.
 const MIN_PART: usize = 2 * CELLS;
 
-/// Units and parts per member: enough that nobody waits long for the last.
-const PIECES: usize = 4;
+/// Most parts of a unit.
+const MAX_PARTS: usize = 32;
+
+/// Units per thread from which on each unit is computed by one thread.
+const MANY_UNITS: usize = 2;
+
+/// Floats that the results of parts may take up; where they would take more, each unit is computed by one thread.
+const MAX_SHARED: usize = 1 << 22;
 
 /// Sizes of the operands.
 #[derive(Clone, Copy)]
@@ -61,7 +68,7 @@ impl Sizes {
     }
 }
 
-/// How the work is cut.
+/// How the work is cut. Only `shares_parts` depends on the number of threads: it says who computes what, and no sum depends on that.
 #[derive(Clone, Copy)]
 struct Cut {
     /// Tokens of a unit.
@@ -71,37 +78,38 @@ struct Cut {
     parts: usize,
     /// Cells of a part.
     cells: usize,
+    /// Threads take parts, else whole units.
+    shares_parts: bool,
 }
 
 impl Cut {
     fn new(s: &Sizes, nth: usize) -> Cut {
         let tokens = (QUERIES / s.group()).clamp(1, s.n_tokens.max(1));
         let units = s.n_head_kv * s.n_tokens.div_ceil(tokens);
-        let wanted = if nth == 1 {
-            1
-        } else {
-            (PIECES * nth / units.max(1)).clamp(1, nth)
-        };
-        let parts = wanted.min(s.n_kv / MIN_PART).max(1);
-        let cells = s.n_kv.div_ceil(parts).next_multiple_of(CELLS);
+        let cells = MIN_PART.max(s.n_kv.div_ceil(MAX_PARTS)).next_multiple_of(CELLS);
+        let parts = s.n_kv.div_ceil(cells).max(1);
+        let floats = units.saturating_mul(parts).saturating_mul(s.state());
         Cut {
             tokens,
             units,
             parts,
             cells,
+            shares_parts: nth > 1 && parts > 1 && units < MANY_UNITS * nth && floats <= MAX_SHARED,
         }
     }
 }
 
-/// A member's own: queries, scores, a block of values, a unit's state and the kernel's scratch. Shared: the states of all parts,
-/// if cells are split.
+/// A thread's own: queries, scores, a block of values, the states of a unit and of a part, and the kernel's scratch. Shared: the states of all
+/// parts, if threads share units.
 pub(super) fn need(graph: &Graph, node: &Tensor, nth: usize) -> Need {
     let operand = |i: usize| graph.tensor(node.source(i));
     let s = Sizes::new(operand(0), operand(1), operand(2));
     let n = s.max_queries();
+    let parts = s.n_kv.div_ceil(MIN_PART).min(MAX_PARTS);
+    let shared = (MANY_UNITS * nth).saturating_mul(parts).saturating_mul(s.state());
     Need {
-        per_member: n * s.dk + n * CELLS + CELLS * s.dv + s.state() + matmul_scratch(s.dk, n.max(2)),
-        shared: if nth == 1 { 0 } else { PIECES * nth * s.state() },
+        per_member: n * s.dk + n * CELLS + CELLS * s.dv + 2 * s.state() + matmul_scratch(s.dk, n.max(2)),
+        shared: if nth == 1 { 0 } else { shared.min(MAX_SHARED) },
     }
 }
 
@@ -111,35 +119,40 @@ pub(super) fn attention(task: Task<'_>, p: &Attention) -> Result<(), Stop> {
     let target = task.target;
     let mut scratch = task.scratch;
     let mut room = Room::new(&mut scratch, &s);
-    let own = take(&mut scratch, s.state());
-    let state_at = |unit: usize, part: usize| {
-        let start = (unit * cut.parts + part) * s.state();
-        start..start + s.state()
-    };
-    while let Some(piece) = task.step.take(cut.units * cut.parts) {
-        let (unit, part) = (piece / cut.parts, piece % cut.parts);
-        if cut.parts == 1 {
-            let mut state = State::new(own, s.max_queries());
-            job.attend(unit, part, &mut state, &mut room, scratch);
-            job.finish(unit, &mut state, &target);
-        } else {
-            // SAFETY: no other member takes this piece, and nobody reads it before the meeting.
-            let shared = unsafe { task.shared.write(state_at(unit, part)) };
-            job.attend(unit, part, &mut State::new(shared, s.max_queries()), &mut room, scratch);
+    let mut whole = State::new(take(&mut scratch, s.state()), s.max_queries());
+    let of_part = take(&mut scratch, s.state());
+    if !cut.shares_parts {
+        while let Some(unit) = task.step.take(cut.units) {
+            whole.clear();
+            for part in 0..cut.parts {
+                job.attend(
+                    unit,
+                    part,
+                    &mut State::new(of_part, s.max_queries()),
+                    &mut room,
+                    scratch,
+                );
+                whole.merge(of_part);
+            }
+            job.finish(unit, &mut whole, &target);
         }
-    }
-    if cut.parts == 1 {
         return Ok(());
+    }
+    let state_at = |piece: usize| piece * s.state()..(piece + 1) * s.state();
+    while let Some(piece) = task.step.take(cut.units * cut.parts) {
+        // SAFETY: no other member takes this piece, and nobody reads it before the barrier.
+        let shared = unsafe { task.shared.write(state_at(piece)) };
+        let (unit, part) = (piece / cut.parts, piece % cut.parts);
+        job.attend(unit, part, &mut State::new(shared, s.max_queries()), &mut room, scratch);
     }
     task.member.meet()?;
     for unit in task.member.share(cut.units) {
-        let mut state = State::new(own, s.max_queries());
-        state.clear();
+        whole.clear();
         for part in 0..cut.parts {
-            // SAFETY: the states were written before the meeting, and are not written again in this step.
-            state.merge(unsafe { task.shared.read(state_at(unit, part)) });
+            // SAFETY: the states were written before the barrier, and are not written again in this step.
+            whole.merge(unsafe { task.shared.read(state_at(unit * cut.parts + part)) });
         }
-        job.finish(unit, &mut state, &target);
+        job.finish(unit, &mut whole, &target);
     }
     Ok(())
 }

@@ -1,0 +1,78 @@
+//! Whole models give the same bits on any number of threads.
+
+use std::sync::Arc;
+
+use engine::context::{Batch, Context, SeqSet};
+use engine::model::Model;
+use tests::{context, encode, model, tokens};
+
+/// Tokens that are held before those that are compared.
+const HELD: usize = 1000;
+/// Tokens whose logits are compared.
+const COMPARED: usize = 16;
+
+fn context_on(model: &Arc<Model>, n_threads: usize, n_ubatch: usize) -> Context {
+    context(model, |p| {
+        (p.n_threads, p.n_threads_batch) = (n_threads, n_threads);
+        (p.n_ctx, p.n_batch, p.n_ubatch, p.n_outputs_max) = (2048, 2048, n_ubatch, n_ubatch);
+    })
+}
+
+fn decode(ctx: &mut Context, text: &[u32], from: usize) {
+    let mut batch = Batch::new();
+    for (pos, &token) in text.iter().enumerate().skip(from) {
+        batch.push(token, pos, SeqSet::one(0), pos >= HELD);
+    }
+    ctx.decode(&batch).unwrap();
+}
+
+/// Logits of the tokens after a long prompt: all of it in large ubatches, or the last tokens of it in small ones.
+fn logits(ctx: &mut Context, text: &[u32], held: &[u8], n_ubatch: usize) -> Vec<f32> {
+    encode(ctx, &text[..64]);
+    let from = if n_ubatch < COMPARED { HELD } else { 0 };
+    if from > 0 {
+        ctx.load_state(held).unwrap();
+    }
+    decode(ctx, text, from);
+    (HELD..HELD + COMPARED)
+        .flat_map(|pos| ctx.logits(pos - from).unwrap())
+        .copied()
+        .collect()
+}
+
+fn same_on_all_numbers_of_threads(name: &str) {
+    let m = model(name);
+    if m.arch().bidirectional {
+        return;
+    }
+    let recorded = tokens(name);
+    let text: Vec<u32> = recorded.iter().cycle().take(HELD + COMPARED).copied().collect();
+    let mut held = Vec::new();
+    let mut ctx = context_on(&m, 2, 300);
+    encode(&mut ctx, &text[..64]);
+    decode(&mut ctx, &text[..HELD], 0);
+    ctx.save_state(&mut held).unwrap();
+    for n_ubatch in [1, 8, 300] {
+        let expected = logits(&mut context_on(&m, 1, n_ubatch), &text, &held, n_ubatch);
+        for n_threads in [2, 3, 5, 8] {
+            let found = logits(&mut context_on(&m, n_threads, n_ubatch), &text, &held, n_ubatch);
+            assert!(found == expected, "{name}: {n_threads} threads, ubatches of {n_ubatch}");
+        }
+    }
+}
+
+#[test]
+fn logits_do_not_depend_on_the_number_of_threads() {
+    // Few key heads; windows and sinks; groups of tokens and values within keys.
+    for name in ["llama-dense", "gpt-oss-moe", "deepseek4-moe"] {
+        same_on_all_numbers_of_threads(name);
+    }
+}
+
+#[test]
+#[ignore = "runs 1,000 tokens of every fixture six times"]
+fn logits_of_no_fixture_depend_on_the_number_of_threads() {
+    for fixture in engine::conformance::fixtures(&tests::data_dir().join("archs")).unwrap() {
+        same_on_all_numbers_of_threads(&fixture.name);
+    }
+}
