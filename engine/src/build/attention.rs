@@ -3,10 +3,10 @@
 use kernels::GgmlType;
 
 use crate::graph::{Attention, Buckets, Flags, Home, Name, Rope, RopeKind, TensorId, Window};
-use crate::model::Vector;
 
 use super::Builder;
 use super::builder::Cache;
+use super::handles::Vector;
 use super::inputs::JoinedInputs;
 use super::position::{KeyPosition, Values, key_position};
 use super::recur::{StateSlot, StateSpec};

@@ -3,9 +3,8 @@
 //! Between -10 and 10 operand and result are rounded to f16, outside the result is 0 or the operand. The graph of a model is built of
 //! ordinary ops for that, so that no backend knows of it.
 
-use crate::build::Builder;
+use crate::build::{BuildGraph, Builder};
 use crate::graph::{TensorId, Unary};
-use crate::model::BuildGraph;
 
 /// A graph with the table's GELU in place of every exact one.
 pub(super) struct TableGelu(pub(super) Box<dyn BuildGraph>);

@@ -3,6 +3,7 @@
 mod edit;
 #[allow(clippy::module_inception)]
 mod graph;
+mod layout;
 mod linear_attention;
 mod ngram;
 mod op;
@@ -12,10 +13,11 @@ mod select;
 mod tensor;
 
 pub use graph::Graph;
+pub use layout::{Layout, Repack};
 pub use linear_attention::LinearAttention;
 pub use ngram::NgramHash;
 pub use op::{Attention, Buckets, NO_ROW, Op, ROPE_AXES, Rope, RopeKind, Unary, Window};
 pub use ops::ShapeError;
 pub use recur::{Lanes, Recurrence};
 pub use select::{BlockRule, Blocks};
-pub use tensor::{BufferId, Flags, Home, MAX_SRC, Name, Tensor, TensorId, contiguous_strides};
+pub use tensor::{BufferId, Flags, Home, MAX_SRC, Name, Tensor, TensorId, contiguous_strides, dense_bytes};
