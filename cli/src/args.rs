@@ -372,7 +372,7 @@ pub struct SeedArgs {
 #[command(args_override_self = true)]
 pub struct CheckArgs {
     /// Model files, beside which NAME.logits may lie; with --fixtures configurations (`llama-moe`) or architectures (`llama`) [default: all]
-    #[arg(value_name = "FILE|NAME", required_unless_present_any = ["fixtures", "file"])]
+    #[arg(value_name = "FILE", required_unless_present_any = ["fixtures", "file"])]
     pub names: Vec<String>,
     /// Declaration or fragment (`archs/my.rs`) whose faults to tell, without building it (may be repeated)
     #[arg(long, value_name = "FILE.rs", conflicts_with_all = ["fixtures", "names"])]
