@@ -217,7 +217,7 @@ fn arch_shows_families_windows_branches_and_both_graphs() {
     for part in [
         "blk.N.attn_q.weight",
         "attn_post_norm",
-        "standard(n_swa) if windowed",
+        "standard(n_swa) if is_swa",
         "base=rope_base",
         "if logit_cap > 0.0",
     ] {
