@@ -43,7 +43,7 @@ pub struct PlacementArgs {
     /// Memory (-ot) for the tensors whose names match; the first match counts (may be repeated)
     #[arg(long, value_name = "REGEX=MEMORY", value_parser = override_tensor, hide_short_help = true, help_heading = LOADING)]
     pub override_tensor: Vec<TensorOverride>,
-    /// Keep keys and values (-nkvo) in the memory of the CPU
+    /// Keep the KV cache (-nkvo) in the memory of the CPU
     #[arg(long, hide_short_help = true, help_heading = LOADING)]
     pub no_kv_offload: bool,
 }

@@ -4,6 +4,8 @@
 
 mod adapters;
 mod arch_shapes;
+mod batches;
+mod cancel;
 mod compressed_keys;
 mod conformance;
 mod devices;
