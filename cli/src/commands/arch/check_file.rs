@@ -13,6 +13,7 @@ use crate::failure::{Failure, Outcome};
 use crate::human;
 
 /// Checks one file: a model, or the header of a seeded one. Fails if a claim does not hold or the logits are not those recorded.
+#[allow(clippy::result_large_err, reason = "what loads a model fails as checks do, once")]
 pub fn run(path: &Path, params: &CheckParams, limit: f64) -> Outcome {
     let load = |load: &LoadParams| load_model(path, params.seed, load);
     let model = load(&params.load)?;
@@ -38,6 +39,7 @@ pub fn run(path: &Path, params: &CheckParams, limit: f64) -> Outcome {
 }
 
 /// The model of a file, or that of a header, with seeded weights.
+#[allow(clippy::result_large_err, reason = "what loads a model fails as checks do, once")]
 fn load_model(path: &Path, seed: u64, params: &LoadParams) -> Result<Model, CheckError> {
     if !is_header(path) {
         return Ok(Model::load(path, archs::ALL, params)?);
