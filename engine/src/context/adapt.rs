@@ -9,9 +9,10 @@ use crate::backend::{BackendError, Buffer, BufferType, Usage};
 use crate::build::{Adaptation, AdapterLeaf, LowRankTerm};
 use crate::digest::Digest;
 use crate::graph::{BufferId, Home};
+use crate::model::Model;
 
 use super::batch::SeqSet;
-use super::decode::Context;
+use super::runner::GraphRunner;
 
 /// An adapter and the factor that the user gives it.
 pub type ScaledAdapter = (Arc<LoraAdapter>, f32);
@@ -21,7 +22,7 @@ pub type ScaledAdapter = (Arc<LoraAdapter>, f32);
 pub(super) struct Adapters {
     /// What graphs are built with.
     pub adaptation: Adaptation,
-    wanted: Wanted,
+    config: AdapterConfig,
     scales: Scales,
     /// Buffers that graphs refer to now.
     in_use: Vec<BufferId>,
@@ -31,11 +32,62 @@ pub(super) struct Adapters {
 
 /// What the user asked for.
 #[derive(Clone, Default)]
-struct Wanted {
+pub(super) struct AdapterConfig {
     loras: Vec<ScaledAdapter>,
     /// Sequences with adapters of their own in place of those.
     by_seq: BTreeMap<usize, Vec<ScaledAdapter>>,
     directions: Option<Directions>,
+}
+
+impl AdapterConfig {
+    /// The adapters of all sequences that have none of their own.
+    pub fn loras(&self) -> &[ScaledAdapter] {
+        &self.loras
+    }
+
+    /// The adapters of a sequence.
+    pub fn loras_of(&self, seq: usize) -> &[ScaledAdapter] {
+        self.by_seq.get(&seq).unwrap_or(&self.loras)
+    }
+
+    /// With these adapters for all sequences; `None` if they are the same.
+    pub fn with_loras(&self, loras: &[ScaledAdapter]) -> Option<AdapterConfig> {
+        if is_same(loras, &self.loras) {
+            return None;
+        }
+        Some(AdapterConfig {
+            loras: loras.to_vec(),
+            ..self.clone()
+        })
+    }
+
+    /// With these adapters for one sequence, or none of its own; `None` if that changes nothing.
+    pub fn with_seq_loras(&self, seq: usize, loras: Option<&[ScaledAdapter]>) -> Option<AdapterConfig> {
+        let unchanged = match (self.by_seq.get(&seq), loras) {
+            (Some(before), Some(loras)) => is_same(before, loras),
+            (before, loras) => before.is_none() && loras.is_none(),
+        };
+        if unchanged {
+            return None;
+        }
+        let mut config = self.clone();
+        match loras {
+            Some(loras) => config.by_seq.insert(seq, loras.to_vec()),
+            None => config.by_seq.remove(&seq),
+        };
+        Some(config)
+    }
+
+    /// With this sum of control vectors; `None` if there was none either.
+    pub fn with_directions(&self, directions: Option<Directions>) -> Option<AdapterConfig> {
+        if directions.is_none() && self.directions.is_none() {
+            return None;
+        }
+        Some(AdapterConfig {
+            directions,
+            ..self.clone()
+        })
+    }
 }
 
 /// Factors by sequence. One graph serves all sequences: it applies every adapter to every token, with the factor of the token's sequence.
@@ -49,7 +101,7 @@ struct Scales {
 
 /// The sum of control vectors, on the devices of their layers.
 #[derive(Clone)]
-struct Directions {
+pub(super) struct Directions {
     by_layer: Vec<Option<PlacedLeaf>>,
     buffers: Vec<Arc<dyn Buffer>>,
     /// What tells the sum from others.
@@ -57,6 +109,92 @@ struct Directions {
 }
 
 impl Adapters {
+    /// What the user asked for.
+    pub fn config(&self) -> &AdapterConfig {
+        &self.config
+    }
+
+    /// Takes a configuration that leaves the graph as it is, because only factors differ, which are inputs; hands it back otherwise.
+    pub fn rescale(&mut self, config: AdapterConfig, n_seq_max: usize) -> Result<(), AdapterConfig> {
+        let scales = Scales::new(&config, n_seq_max);
+        if scales.adapters.is_empty()
+            || !scales.has_adapters_of(&self.scales)
+            || !Directions::is_same(&config.directions, &self.config.directions)
+        {
+            return Err(config);
+        }
+        (self.config, self.scales) = (config, scales);
+        Ok(())
+    }
+
+    /// Puts another configuration in the place of the present one, which is returned for [`Adapters::let_go`]. Nothing may be under way.
+    pub fn replace(&mut self, config: AdapterConfig, n_seq_max: usize, runner: &mut GraphRunner) -> Adapters {
+        let mut next = Adapters {
+            free: std::mem::take(&mut self.free),
+            ..Adapters::default()
+        };
+        let (scales, mut terms) = (Scales::new(&config, n_seq_max), Vec::new());
+        if scales.adapters.is_empty() {
+            for (lora, scale) in config.loras.iter().filter(|(_, scale)| *scale != 0.0) {
+                next.add_terms(runner, lora, *scale, None, &mut terms);
+            }
+        }
+        for (k, lora) in scales.adapters.iter().enumerate() {
+            next.add_terms(runner, lora, 1.0, Some(k), &mut terms);
+        }
+        let mut by_layer = Vec::new();
+        if let Some(directions) = &config.directions {
+            let ids = next.register(runner, &directions.buffers);
+            by_layer.extend(directions.by_layer.iter().map(|d| d.map(|d| at_home(d, &ids))));
+        }
+        next.adaptation = Adaptation::new(terms, by_layer);
+        (next.config, next.scales) = (config, scales);
+        std::mem::replace(self, next)
+    }
+
+    /// Gives back the buffers of a set that is not used any more.
+    pub fn let_go(&mut self, unused: Adapters, runner: &mut GraphRunner) {
+        for &id in &unused.in_use {
+            runner.buffers_mut().release(id);
+        }
+        self.free.extend(unused.free);
+        self.free.extend(unused.in_use);
+    }
+
+    fn add_terms(
+        &mut self,
+        runner: &mut GraphRunner,
+        lora: &LoraAdapter,
+        scale: f32,
+        per_token: Option<usize>,
+        terms: &mut Vec<LowRankTerm>,
+    ) {
+        let ids = self.register(runner, lora.buffers());
+        terms.extend(lora.terms().iter().map(|t| LowRankTerm {
+            weight: t.weight,
+            applies_to: t.applies_to,
+            a: at_home(t.a, &ids),
+            b: at_home(t.b, &ids),
+            scale: lora.factor(t, scale),
+            per_token,
+        }));
+    }
+
+    fn register(&mut self, runner: &mut GraphRunner, buffers: &[Arc<dyn Buffer>]) -> Vec<BufferId> {
+        let ids: Vec<BufferId> = buffers
+            .iter()
+            .map(|buffer| match self.free.pop() {
+                Some(id) => {
+                    runner.buffers_mut().replace(id, buffer.clone());
+                    id
+                }
+                None => runner.register_buffer(buffer.clone(), Usage::Weights),
+            })
+            .collect();
+        self.in_use.extend(&ids);
+        ids
+    }
+
     /// True if a token that belongs to all of these sequences has one answer to how it is adapted.
     pub fn agree(&self, seqs: SeqSet) -> bool {
         let mut rows = seqs.iter().filter_map(|seq| self.scales.of_seq(seq));
@@ -71,11 +209,11 @@ impl Adapters {
 
     /// What tells the adapters of a sequence, or of all sequences, from others; 0 is none.
     pub fn digest(&self, seq: Option<usize>) -> u64 {
-        let Wanted {
+        let AdapterConfig {
             loras,
             by_seq,
             directions,
-        } = &self.wanted;
+        } = &self.config;
         let of_all = digest(loras);
         let mut parts = Vec::new();
         match seq {
@@ -105,10 +243,10 @@ impl Scales {
         self.by_seq.get(seq * n..(seq + 1) * n)
     }
 
-    fn new(wanted: &Wanted, n_seq_max: usize) -> Scales {
+    fn new(config: &AdapterConfig, n_seq_max: usize) -> Scales {
         let mut adapters: Vec<Arc<LoraAdapter>> = Vec::new();
-        if !wanted.by_seq.is_empty() {
-            for (adapter, _) in wanted.by_seq.values().chain([&wanted.loras]).flatten() {
+        if !config.by_seq.is_empty() {
+            for (adapter, _) in config.by_seq.values().chain([&config.loras]).flatten() {
                 if !adapters.iter().any(|a| Arc::ptr_eq(a, adapter)) {
                     adapters.push(adapter.clone());
                 }
@@ -116,7 +254,7 @@ impl Scales {
         }
         let mut by_seq = vec![0.0; n_seq_max * adapters.len()];
         for (seq, row) in by_seq.chunks_exact_mut(adapters.len().max(1)).enumerate() {
-            for (adapter, scale) in wanted.by_seq.get(&seq).unwrap_or(&wanted.loras) {
+            for (adapter, scale) in config.by_seq.get(&seq).unwrap_or(&config.loras) {
                 let k = adapters.iter().position(|a| Arc::ptr_eq(a, adapter));
                 row[k.expect("all adapters are in the list")] += scale;
             }
@@ -130,116 +268,38 @@ impl Scales {
     }
 }
 
-impl Context {
-    /// Applies these adapters, each with its own factor, in place of those before; an empty list restores the model. Sequences with
-    /// adapters of their own keep those. Keys and values in the memory stay as they were computed. On an error the old adapters stay.
-    pub fn set_adapters(&mut self, adapters: &[ScaledAdapter]) -> Result<(), AdapterError> {
-        self.check_adapters(adapters)?;
-        if is_same(adapters, &self.adapters.wanted.loras) {
-            return Ok(());
-        }
-        self.adapt(Wanted {
-            loras: adapters.to_vec(),
-            ..self.adapters.wanted.clone()
-        })
-    }
-
-    /// Gives a sequence adapters of its own in place of those of [`Context::set_adapters`]; `None` ends that. Sequences with different
-    /// adapters can be decoded in one batch. As long as the sequences together use the same adapters in the same order, a change takes
-    /// effect at once, without a new graph. Every adapter that some sequence uses is computed for every token of a batch.
-    pub fn set_seq_adapters(&mut self, seq: usize, adapters: Option<&[ScaledAdapter]>) -> Result<(), AdapterError> {
-        let n_seq_max = self.params().n_seq_max;
-        if seq >= n_seq_max {
-            return Err(AdapterError::Sequence { seq, n_seq_max });
-        }
-        self.check_adapters(adapters.unwrap_or(&[]))?;
-        let mut wanted = self.adapters.wanted.clone();
-        let before = match adapters {
-            Some(adapters) => wanted.by_seq.insert(seq, adapters.to_vec()),
-            None => wanted.by_seq.remove(&seq),
-        };
-        let unchanged = match (&before, adapters) {
-            (Some(before), Some(adapters)) => is_same(before, adapters),
-            (before, adapters) => before.is_none() && adapters.is_none(),
-        };
-        if unchanged { Ok(()) } else { self.adapt(wanted) }
-    }
-
-    /// The adapters of a sequence.
-    pub fn seq_adapters(&self, seq: usize) -> &[ScaledAdapter] {
-        let wanted = &self.adapters.wanted;
-        wanted.by_seq.get(&seq).unwrap_or(&wanted.loras)
-    }
-
-    fn check_adapters(&self, adapters: &[ScaledAdapter]) -> Result<(), AdapterError> {
-        for (adapter, scale) in adapters {
-            let path = || adapter.path().to_owned();
-            if !adapter.is_of(&self.model) {
-                return Err(AdapterError::OtherModel { path: path() });
-            }
-            check_scale(*scale, path)?;
-        }
-        Ok(())
-    }
-
-    /// The adapters of all sequences that have none of their own.
-    pub fn adapters(&self) -> &[ScaledAdapter] {
-        &self.adapters.wanted.loras
-    }
-
-    /// Adds these control vectors, each with its own factor, to the results of `layers`, in place of those before; an empty
-    /// list removes them. On an error the old ones stay.
-    pub fn set_control_vectors(
-        &mut self,
+impl Directions {
+    /// The weighted sum of control vectors in some layers, each layer's where its weights are; `None` if it is empty.
+    pub fn of(
         vectors: &[(&ControlVector, f32)],
         layers: RangeInclusive<usize>,
-    ) -> Result<(), AdapterError> {
-        let base = self.model.base();
-        for (vector, scale) in vectors {
-            let path = || vector.path().to_owned();
-            if (vector.n_embd(), vector.n_layer()) != (base.n_embd(), base.n_layer()) {
-                return Err(AdapterError::OtherModel { path: path() });
-            }
-            check_scale(*scale, path)?;
-        }
-        let sums: Vec<Option<Vec<f32>>> = (0..base.n_layer())
-            .map(|il| if layers.contains(&il) { sum(vectors, il) } else { None })
-            .collect();
-        let directions = self.place_directions(&sums).map_err(super::ContextError::from)?;
-        if directions.is_none() && self.adapters.wanted.directions.is_none() {
-            return Ok(());
-        }
-        self.adapt(Wanted {
-            directions,
-            ..self.adapters.wanted.clone()
-        })
-    }
-
-    /// Puts each layer's direction where the layer's weights are.
-    fn place_directions(&self, sums: &[Option<Vec<f32>>]) -> Result<Option<Directions>, BackendError> {
-        let by_layer = sums.iter().enumerate();
-        let present = by_layer.filter_map(|(il, sum)| Some((il, sum.as_deref()?)));
-        let tensors: Vec<ToPlace<'_>> = present
-            .map(|(il, sum)| ToPlace {
-                memory: self.memory_of_layer(il),
+        model: &Model,
+    ) -> Result<Option<Directions>, BackendError> {
+        let n_layer = model.base().n_layer();
+        let sum_in = |il| if layers.contains(&il) { sum(vectors, il) } else { None };
+        let sums: Vec<Option<Vec<f32>>> = (0..n_layer).map(sum_in).collect();
+        let present = sums
+            .iter()
+            .enumerate()
+            .filter_map(|(il, sum)| Some((il, sum.as_deref()?)));
+        let mut digest = Digest::default();
+        let mut tensors = Vec::new();
+        for (il, sum) in present {
+            digest.update(&(il as u64).to_le_bytes());
+            digest.update(bytemuck::cast_slice(sum));
+            tensors.push(ToPlace {
+                memory: memory_of_layer(model, il),
                 ty: kernels::GgmlType::F32,
                 ne: [sum.len(), 1, 1, 1],
                 data: bytemuck::cast_slice(sum),
-            })
-            .collect();
+            });
+        }
         if tensors.is_empty() {
             return Ok(None);
         }
         let placed = place(&tensors)?;
         let (mut leafs, buffers) = (placed.leafs.into_iter(), placed.buffers);
         let by_layer = sums.iter().map(|sum| sum.as_ref().and_then(|_| leafs.next())).collect();
-        let mut digest = Digest::default();
-        for (il, sum) in sums.iter().enumerate() {
-            if let Some(sum) = sum {
-                digest.update(&(il as u64).to_le_bytes());
-                digest.update(bytemuck::cast_slice(sum));
-            }
-        }
         Ok(Some(Directions {
             by_layer,
             buffers,
@@ -247,101 +307,6 @@ impl Context {
         }))
     }
 
-    /// The kind of memory that the weights of a layer lie in.
-    fn memory_of_layer(&self, layer: usize) -> Arc<dyn BufferType> {
-        let mut leafs = self.model.leafs().iter();
-        match leafs.find(|leaf| leaf.name.layer == Some(layer as u32)) {
-            Some(leaf) => self.model.buffers()[leaf.home.buffer.0 as usize].buffer_type().clone(),
-            None => self.model.device().buffer_type(),
-        }
-    }
-
-    /// Takes another set of adapters, or, on an error, keeps the old one.
-    fn adapt(&mut self, wanted: Wanted) -> Result<(), AdapterError> {
-        let scales = Scales::new(&wanted, self.params().n_seq_max);
-        let old = &mut self.adapters;
-        if !scales.adapters.is_empty()
-            && scales.has_adapters_of(&old.scales)
-            && Directions::is_same(&wanted.directions, &old.wanted.directions)
-        {
-            // The factors are inputs: the graph is the same.
-            (old.wanted, old.scales) = (wanted, scales);
-            return Ok(());
-        }
-        // Graphs still being computed read the old buffers.
-        self.sched.synchronize().map_err(super::ContextError::from)?;
-        let mut next = Adapters {
-            free: std::mem::take(&mut self.adapters.free),
-            ..Adapters::default()
-        };
-        let mut terms = Vec::new();
-        if scales.adapters.is_empty() {
-            for (lora, scale) in wanted.loras.iter().filter(|(_, scale)| *scale != 0.0) {
-                self.add_terms(&mut next, lora, *scale, None, &mut terms);
-            }
-        }
-        for (k, lora) in scales.adapters.iter().enumerate() {
-            self.add_terms(&mut next, lora, 1.0, Some(k), &mut terms);
-        }
-        let mut by_layer = Vec::new();
-        if let Some(directions) = &wanted.directions {
-            let ids = self.register(&mut next, &directions.buffers);
-            by_layer.extend(directions.by_layer.iter().map(|d| d.map(|d| at_home(d, &ids))));
-        }
-        next.adaptation = Adaptation::new(terms, by_layer);
-        (next.wanted, next.scales) = (wanted, scales);
-
-        let old = std::mem::replace(&mut self.adapters, next);
-        let reserved = self.reserve();
-        // Whichever set is not used any more gives its buffers back.
-        let unused = match reserved {
-            Ok(()) => old,
-            Err(_) => std::mem::replace(&mut self.adapters, old),
-        };
-        for &id in &unused.in_use {
-            self.sched.memory.release(id);
-        }
-        self.adapters.free.extend(unused.free);
-        self.adapters.free.extend(unused.in_use);
-        Ok(reserved?)
-    }
-
-    fn add_terms(
-        &mut self,
-        adapters: &mut Adapters,
-        lora: &LoraAdapter,
-        scale: f32,
-        per_token: Option<usize>,
-        terms: &mut Vec<LowRankTerm>,
-    ) {
-        let ids = self.register(adapters, lora.buffers());
-        terms.extend(lora.terms().iter().map(|t| LowRankTerm {
-            weight: t.weight,
-            applies_to: t.applies_to,
-            a: at_home(t.a, &ids),
-            b: at_home(t.b, &ids),
-            scale: lora.factor(t, scale),
-            per_token,
-        }));
-    }
-
-    fn register(&mut self, adapters: &mut Adapters, buffers: &[Arc<dyn Buffer>]) -> Vec<BufferId> {
-        let ids: Vec<BufferId> = buffers
-            .iter()
-            .map(|buffer| match adapters.free.pop() {
-                Some(id) => {
-                    self.sched.memory.replace(id, buffer.clone());
-                    id
-                }
-                None => self.sched.register_buffer(buffer.clone(), Usage::Weights),
-            })
-            .collect();
-        adapters.in_use.extend(&ids);
-        ids
-    }
-}
-
-impl Directions {
     fn is_same(a: &Option<Directions>, b: &Option<Directions>) -> bool {
         a.as_ref().map(|d| d.digest) == b.as_ref().map(|d| d.digest)
     }
@@ -364,11 +329,45 @@ fn digest(adapters: &[ScaledAdapter]) -> Option<u64> {
     Some(digest.finish())
 }
 
+/// An error unless these adapters are of the model, with factors that can be computed with.
+pub(super) fn check_loras(adapters: &[ScaledAdapter], model: &Arc<Model>) -> Result<(), AdapterError> {
+    for (adapter, scale) in adapters {
+        let path = || adapter.path().to_owned();
+        if !adapter.is_of(model) {
+            return Err(AdapterError::OtherModel { path: path() });
+        }
+        check_scale(*scale, path)?;
+    }
+    Ok(())
+}
+
+/// The same for control vectors.
+pub(super) fn check_vectors(vectors: &[(&ControlVector, f32)], model: &Model) -> Result<(), AdapterError> {
+    let base = model.base();
+    for (vector, scale) in vectors {
+        let path = || vector.path().to_owned();
+        if (vector.n_embd(), vector.n_layer()) != (base.n_embd(), base.n_layer()) {
+            return Err(AdapterError::OtherModel { path: path() });
+        }
+        check_scale(*scale, path)?;
+    }
+    Ok(())
+}
+
 fn check_scale(found: f32, path: impl Fn() -> std::path::PathBuf) -> Result<(), AdapterError> {
     if found.is_finite() {
         return Ok(());
     }
     Err(AdapterError::Scale { path: path(), found })
+}
+
+/// The kind of memory that the weights of a layer lie in.
+fn memory_of_layer(model: &Model, layer: usize) -> Arc<dyn BufferType> {
+    let mut leafs = model.leafs().iter();
+    match leafs.find(|leaf| leaf.name.layer == Some(layer as u32)) {
+        Some(leaf) => model.buffers()[leaf.home.buffer.0 as usize].buffer_type().clone(),
+        None => model.device().buffer_type(),
+    }
 }
 
 /// The weighted sum of the directions of a layer; `None` if there are none.

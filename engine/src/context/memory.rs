@@ -1,5 +1,6 @@
 //! KV memory: pools of cells and the tensors that hold their keys and values.
 
+use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use kernels::GgmlType;
@@ -38,6 +39,23 @@ pub struct KvMemory {
 pub(super) struct Span {
     pub from: i32,
     pub to: i32,
+}
+
+impl Span {
+    pub fn of(range: impl RangeBounds<usize>) -> Span {
+        let clamp = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+        let from = match range.start_bound() {
+            Bound::Included(&n) => clamp(n),
+            Bound::Excluded(&n) => clamp(n).saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let to = match range.end_bound() {
+            Bound::Included(&n) => clamp(n).saturating_add(1),
+            Bound::Excluded(&n) => clamp(n),
+            Bound::Unbounded => i32::MAX,
+        };
+        Span { from, to }
+    }
 }
 
 /// Cells of a pool that a restored state may use, lowest first.

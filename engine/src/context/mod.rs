@@ -1,23 +1,35 @@
 //! Contexts: batches in, logits out. Everything that decoding needs is reserved for the worst case before the first token.
+//!
+//! [`Context`] is made of parts that do not know it: what runs graphs (`runner`, `inputs`), what is remembered (`hybrid` over `memory` and
+//! `recurrent`, `encoded`), and what a batch asks for (`outputs`, `pooled`). `settings` and `validate` check what comes from outside; `shift`,
+//! `state` and `adapt` work on the parts.
 
 mod adapt;
 mod batch;
 mod cells;
-mod decode;
-mod encode;
+#[allow(clippy::module_inception)]
+mod context;
+mod encoded;
 mod error;
 mod hybrid;
+mod inputs;
 mod memory;
+mod outputs;
 mod params;
 mod perf;
 mod pooled;
 mod recurrent;
+mod runner;
+mod sessions;
+mod set_adapters;
+mod settings;
 mod shift;
 mod state;
+mod validate;
 
 pub use adapt::ScaledAdapter;
 pub use batch::{Batch, BatchToken, MAX_SEQUENCES, SeqSet};
-pub use decode::{Context, Sizes};
+pub use context::{Context, Sizes};
 pub use error::{ContextError, DecodeError, MemoryError};
 pub use memory::KvMemory;
 pub use params::ContextParams;

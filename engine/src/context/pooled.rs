@@ -52,10 +52,11 @@ impl Pooled {
         pooled
     }
 
-    /// Looks at the tokens of the next batch.
+    /// Looks at the tokens of the next batch, which is computed whole unless pooling is none.
     pub fn plan(&mut self, tokens: &[BatchToken]) {
         self.rows.fill(None);
         self.tokens.clear();
+        self.shares.clear();
         let last = match self.pooling {
             None | Some(Pooling::None) => return,
             pooling => pooling != Some(Pooling::Cls),
@@ -71,6 +72,7 @@ impl Pooled {
         if self.pooling == Some(Pooling::Mean) {
             let present = self.rows.iter_mut().flatten();
             present.zip(0..).for_each(|(row, index)| *row = index);
+            self.plan_shares(tokens);
             return;
         }
         // A token that several sequences share stands for all of them.
@@ -113,9 +115,12 @@ impl Pooled {
     }
 
     /// Share of each token in the mean of each sequence, `[T, S]`.
-    pub fn shares(&mut self, tokens: &[BatchToken]) -> &[f32] {
+    pub fn shares(&self) -> &[f32] {
+        &self.shares
+    }
+
+    fn plan_shares(&mut self, tokens: &[BatchToken]) {
         let n = self.rows.iter().flatten().count();
-        self.shares.clear();
         self.shares.resize(n * tokens.len(), 0.0);
         for (seq, row) in self.rows.iter().enumerate() {
             let Some(row) = row else { continue };
@@ -126,6 +131,5 @@ impl Pooled {
                 *s = if belongs(t) { share } else { 0.0 };
             }
         }
-        &self.shares
     }
 }

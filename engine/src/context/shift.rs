@@ -2,12 +2,14 @@
 
 use kernels::GgmlType;
 
-use crate::build::{KeyPosition, KvSpec};
+use crate::build::{BuildError, KeyPosition, KvSlot, KvSpec};
 use crate::graph::{Flags, Graph, Name, ROPE_AXES, Rope, ShapeError, TensorId};
+use crate::model::Model;
 
-use super::decode::{Context, along_axes};
-use super::memory::Span;
-use super::{DecodeError, MemoryError};
+use super::DecodeError;
+use super::inputs::along_axes;
+use super::memory::KvMemory;
+use super::runner::GraphRunner;
 
 /// Inputs of a shift graph for one pool, each there from its first use on: what no key needs has no place in the graph's memory.
 #[derive(Default)]
@@ -34,103 +36,78 @@ impl ShiftInputs {
         let new = || g.input(GgmlType::I64, [n_cells, 1, 1, 1], "cells");
         *self.cells.get_or_insert_with(new)
     }
+
+    /// The value of each input for cells that move by `delta`.
+    fn values(&self, delta: &[i32]) -> Vec<(TensorId, Vec<u8>)> {
+        fn bytes<T: bytemuck::NoUninit>(values: Vec<T>) -> Vec<u8> {
+            bytemuck::cast_slice(&values).to_vec()
+        }
+        let mut values = Vec::new();
+        values.extend(self.delta.map(|id| (id, bytes(delta.to_vec()))));
+        values.extend(
+            self.axes
+                .map(|id| (id, bytes(along_axes(delta.iter().copied()).collect()))),
+        );
+        values.extend(self.cells.map(|id| (id, bytes((0..delta.len() as i64).collect()))));
+        values
+    }
 }
 
-impl Context {
-    /// Makes room in a context that is full: keeps the first `n_keep` positions of a sequence, removes the older half of the others,
-    /// and moves the rest down to follow the kept ones. The number of positions removed; 0 if there were fewer than two to choose from.
-    ///
-    /// What remains was computed in sight of what is removed, so the logits that follow are close to, and not the same as, those of
-    /// the shorter text decoded anew.
-    pub fn shift_context(&mut self, seq: usize, n_keep: usize) -> Result<usize, MemoryError> {
-        let n_gone = self.n_past(seq).saturating_sub(n_keep) / 2;
-        if n_gone > 0 {
-            // Both are below the number of positions, which are i32.
-            let from = n_keep as i32;
-            let to = from + n_gone as i32;
-            self.memory.close_up(seq, Span { from, to })?;
+/// Rotates the keys of all cells that moved since the last time.
+pub(super) fn rotate_moved_keys(model: &Model, kv: &mut KvMemory, runner: &mut GraphRunner) -> Result<(), DecodeError> {
+    let mut graph = Graph::new();
+    let mut inputs: Vec<_> = kv.pools().iter().map(|_| ShiftInputs::default()).collect();
+    for (slot, spec) in kv.view().slots.iter().zip(kv.specs()) {
+        if kv.pools()[slot.pool].pending_shift().is_none() {
+            continue;
         }
-        Ok(n_gone)
+        let n_cells = kv.view().pools[slot.pool].n_cells;
+        add_rotation(&mut graph, model, slot, spec, n_cells, &mut inputs[slot.pool])?;
     }
+    let pools = inputs.iter().zip(kv.pools());
+    let values: Vec<_> = pools
+        .flat_map(|(input, pool)| input.values(pool.pending_shift().unwrap_or_default()))
+        .collect();
+    // Where no key says anything of its position, there is nothing to compute.
+    if !values.is_empty() {
+        let values: Vec<_> = values.iter().map(|(id, bytes)| (*id, bytes.as_slice())).collect();
+        runner.run_once(&mut graph, &values)?;
+    }
+    kv.shift_done();
+    Ok(())
+}
 
-    /// An error if this model's keys cannot move at all, so that [`Context::shift_context`] never will.
-    pub fn check_shift(&self) -> Result<(), MemoryError> {
-        self.memory.check_shift()
-    }
-
-    /// Rotates the keys of all cells that moved since the last decode.
-    pub(super) fn apply_shift(&mut self) -> Result<(), DecodeError> {
-        // The decode graph's memory is used for this one.
-        self.graph.built_for = None;
-        self.graph.graph.clear();
-        let pools: Vec<_> = self
-            .memory
-            .kv
-            .pools()
-            .iter()
-            .map(|p| p.pending_shift().map(<[i32]>::to_vec))
-            .collect();
-        let g = &mut self.graph.graph;
-        let mut inputs: Vec<_> = pools.iter().map(|_| ShiftInputs::default()).collect();
-        let slots = self.memory.view().slots.clone();
-        for (slot, spec) in slots.iter().zip(self.memory.kv.specs()) {
-            let KeyPosition::Rotated { rope, factors, offset } = spec.key_position else {
-                continue;
-            };
-            if pools[slot.pool].is_none() {
-                continue;
-            }
-            let inputs = &mut inputs[slot.pool];
-            let n_cells = self.memory.view().pools[slot.pool].n_cells;
-            let factors = factors.map(|f| {
-                let w = &self.model.leafs()[f.0.0 as usize];
-                let flags = Flags {
-                    weight: true,
-                    ..Flags::default()
-                };
-                g.external(w.ty, w.ne, w.name, w.home, flags)
-            });
-            let name = Name {
-                base: "cache_k",
-                layer: Some(spec.layer as u32),
-            };
-            let cache = g.external(slot.type_k, [spec.k_row, n_cells, 1, 1], name, slot.k, Flags::default());
-            let written = rotate(g, cache, inputs, spec, pure_rotation(rope), factors, offset).map_err(|source| {
-                crate::build::BuildError::Shape {
-                    value: name.to_string(),
-                    source,
-                }
-            })?;
-            g.expand(written);
-        }
-        // Where no key says anything of its position, there is nothing to compute.
-        if inputs.iter().any(|input| input.cells.is_some()) {
-            self.sched.alloc_graph(g)?;
-            for (input, delta) in inputs.iter().zip(&pools) {
-                self.set_shift(input, delta.as_deref().unwrap_or_default())?;
-            }
-            self.sched.compute(&self.graph.graph)?;
-        }
-        self.memory.kv.shift_done();
-        Ok(())
-    }
-
-    /// Fills the inputs of a pool whose cells move by `delta`.
-    fn set_shift(&mut self, inputs: &ShiftInputs, delta: &[i32]) -> Result<(), DecodeError> {
-        let axes: Vec<i32> = along_axes(delta.iter().copied()).collect();
-        let cells: Vec<i64> = (0..delta.len() as i64).collect();
-        let values: [(_, &[u8]); 3] = [
-            (inputs.delta, bytemuck::cast_slice(delta)),
-            (inputs.axes, bytemuck::cast_slice(&axes)),
-            (inputs.cells, bytemuck::cast_slice(&cells)),
-        ];
-        for (input, values) in values {
-            if let Some(id) = input {
-                self.sched.set_input(&self.graph.graph, id, values)?;
-            }
-        }
-        Ok(())
-    }
+/// Adds the rotation of the keys of a slot, if their positions are a rotation.
+fn add_rotation(
+    g: &mut Graph,
+    model: &Model,
+    slot: &KvSlot,
+    spec: &KvSpec,
+    n_cells: usize,
+    inputs: &mut ShiftInputs,
+) -> Result<(), DecodeError> {
+    let KeyPosition::Rotated { rope, factors, offset } = spec.key_position else {
+        return Ok(());
+    };
+    let factors = factors.map(|f| {
+        let w = &model.leafs()[f.0.0 as usize];
+        let flags = Flags {
+            weight: true,
+            ..Flags::default()
+        };
+        g.external(w.ty, w.ne, w.name, w.home, flags)
+    });
+    let name = Name {
+        base: "cache_k",
+        layer: Some(spec.layer as u32),
+    };
+    let cache = g.external(slot.type_k, [spec.k_row, n_cells, 1, 1], name, slot.k, Flags::default());
+    let written = rotate(g, cache, inputs, spec, pure_rotation(rope), factors, offset).map_err(|source| {
+        let value = name.to_string();
+        BuildError::Shape { value, source }
+    })?;
+    g.expand(written);
+    Ok(())
 }
 
 fn rotate(

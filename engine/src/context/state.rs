@@ -13,14 +13,17 @@ mod format;
 use std::io::Write;
 use std::path::Path;
 
-use crate::backend::BackendError;
+use crate::backend::{BackendError, MemoryMap};
 use crate::build::{KvSlot, KvSpec};
 use crate::graph::{Home, Window};
+use crate::model::Model;
 use crate::vocab::Token;
 
+use super::adapt::Adapters;
 use super::batch::{MAX_SEQUENCES, SeqSet};
 use super::cells::Cells;
-use super::decode::Context;
+use super::hybrid::Memory;
+use super::settings::Settings;
 
 pub use error::StateError;
 use format::{Expected, Field, FieldValue, Identity, RowSizes, Run, Saved, Scope, Sink};
@@ -30,65 +33,37 @@ const PIECE: usize = 1 << 20;
 
 /// What is saved or restored.
 #[derive(Clone, Copy)]
-enum Part {
+pub(super) enum Part {
+    /// All sequences.
     All,
+    /// One of them.
     One(usize),
 }
 
-impl Context {
-    /// Writes the state of all sequences. Keys that were moved are rotated first, as the next decode would do.
-    pub fn save_state(&mut self, out: &mut dyn Write) -> Result<(), StateError> {
-        self.save(Part::All, &[], out)
+/// What saving and restoring need of a context in which nothing is under way and no keys are due to be rotated.
+pub(super) struct StateAccess<'a> {
+    pub model: &'a Model,
+    pub settings: &'a Settings,
+    pub adapters: &'a Adapters,
+    pub memory: &'a mut Memory,
+    pub buffers: &'a MemoryMap,
+}
+
+impl StateAccess<'_> {
+    /// Writes a part, and the tokens that it came from, as a file that is replaced when the new one is complete.
+    pub fn save_file(&self, part: Part, tokens: &[Token], path: &Path) -> Result<(), StateError> {
+        file::replace(path, |out| self.save(part, tokens, out))
     }
 
-    /// Writes the state of one sequence.
-    pub fn save_seq(&mut self, seq: usize, out: &mut dyn Write) -> Result<(), StateError> {
-        self.save(Part::One(seq), &[], out)
-    }
-
-    /// Replaces all sequences by those of a state that [`Context::save_state`] wrote.
-    pub fn load_state(&mut self, state: &[u8]) -> Result<(), StateError> {
-        self.load(Part::All, state).map(drop)
-    }
-
-    /// Replaces sequence `seq` by the one of a state that [`Context::save_seq`] wrote, whatever its number was.
-    /// Other sequences are not touched.
-    pub fn load_seq(&mut self, seq: usize, state: &[u8]) -> Result<(), StateError> {
-        self.load(Part::One(seq), state).map(drop)
-    }
-
-    /// Writes a file with the state of all sequences and the tokens they came from, for [`Context::load_session`].
-    /// An existing file is replaced when the new one is complete. Errors name the file.
-    pub fn save_session(&mut self, path: impl AsRef<Path>, tokens: &[Token]) -> Result<(), StateError> {
-        file::replace(path.as_ref(), |out| self.save(Part::All, tokens, out))
-    }
-
-    /// Restores a file and returns the tokens that were saved with it.
-    pub fn load_session(&mut self, path: impl AsRef<Path>) -> Result<Vec<Token>, StateError> {
-        self.load_file(Part::All, path.as_ref())
-    }
-
-    /// As [`Context::save_session`], for one sequence.
-    pub fn save_seq_session(&mut self, seq: usize, path: impl AsRef<Path>, tokens: &[Token]) -> Result<(), StateError> {
-        file::replace(path.as_ref(), |out| self.save(Part::One(seq), tokens, out))
-    }
-
-    /// As [`Context::load_session`], for one sequence.
-    pub fn load_seq_session(&mut self, seq: usize, path: impl AsRef<Path>) -> Result<Vec<Token>, StateError> {
-        self.load_file(Part::One(seq), path.as_ref())
-    }
-
-    fn load_file(&mut self, part: Part, path: &Path) -> Result<Vec<Token>, StateError> {
+    /// Restores a part from a file and returns the tokens that were saved with it.
+    pub fn load_file(&mut self, part: Part, path: &Path) -> Result<Vec<Token>, StateError> {
         let bytes = file::read(path)?;
         self.load(part, &bytes).map_err(|e| file::in_file(e, path))
     }
 
-    fn save(&mut self, part: Part, tokens: &[Token], out: &mut dyn Write) -> Result<(), StateError> {
-        part.check(self)?;
-        if self.memory.kv.needs_shift() {
-            self.apply_shift()?;
-        }
-        self.sched.synchronize()?;
+    /// Writes a part, and the tokens that it came from.
+    pub fn save(&self, part: Part, tokens: &[Token], out: &mut dyn Write) -> Result<(), StateError> {
+        part.check(self.memory)?;
         let (pools, states) = (self.memory.kv.pools(), &self.memory.states);
         let mut cells: Vec<Vec<usize>> = pools.iter().map(|p| part.cells_of(p)).collect();
         let mut runs: Vec<Vec<Run>> = (pools.iter().zip(&cells))
@@ -131,7 +106,7 @@ impl Context {
         for together in cells.chunk_by(|a, b| a + 1 == *b) {
             for cells in together.chunks(rows_at_once) {
                 piece.resize(cells.len() * row, 0);
-                let buffer = self.sched.memory.get(home.buffer);
+                let buffer = self.buffers.get(home.buffer);
                 buffer.read(home.offset + cells[0] * row, piece)?;
                 sink.write(piece)?;
             }
@@ -139,8 +114,9 @@ impl Context {
         Ok(())
     }
 
-    fn load(&mut self, part: Part, state: &[u8]) -> Result<Vec<Token>, StateError> {
-        part.check(self)?;
+    /// Restores a part and returns the tokens that were saved with it.
+    pub fn load(&mut self, part: Part, state: &[u8]) -> Result<Vec<Token>, StateError> {
+        part.check(self.memory)?;
         let (identity, sizes) = (self.identity(part), self.row_sizes());
         let mut saved = format::parse(
             state,
@@ -149,7 +125,7 @@ impl Context {
                 identity: &identity,
                 n_vocab: self.model.base().n_vocab(),
                 // A single sequence is number 0 in its state.
-                n_seq_max: part.one().map_or(self.params().n_seq_max, |_| 1),
+                n_seq_max: part.one().map_or(self.settings.params.n_seq_max, |_| 1),
                 n_pools: self.memory.kv.pools().len() + usize::from(!self.memory.states.is_unused()),
                 slots: &sizes,
             },
@@ -159,7 +135,6 @@ impl Context {
             runs.for_each(|run| run.seqs = SeqSet::one(seq));
         }
         let landing = self.landing(&saved, part)?;
-        self.sched.synchronize()?;
         // From here on only a device can fail; then the sequences stay empty.
         self.memory.kv.vacate(part.seqs(), &landing);
         let n_pools = self.memory.kv.pools().len();
@@ -211,7 +186,7 @@ impl Context {
         let slots = self.homes().zip(sizes).zip(&saved.rows);
         for (((k, v), size), rows) in slots {
             for (home, row, bytes) in [(k, size.key, rows.keys), (v, size.value, rows.values)] {
-                let buffer = self.sched.memory.get(home.buffer);
+                let buffer = self.buffers.get(home.buffer);
                 let mut from = 0;
                 // Rows that stay neighbours are written together.
                 for together in landing[size.pool].chunk_by(|a, b| a.map(|a| a + 1) == *b) {
@@ -280,7 +255,7 @@ impl Context {
         add(true, "hyper-parameters (as a digest)", None, Digest(model.hparams));
         add(true, "tensor table (as a digest)", None, Digest(model.tensors));
         add(true, "weights (as a digest)", None, Digest(model.weights));
-        let rope = self.rope;
+        let rope = self.settings.rope;
         add(false, "rope frequency base", None, Float(rope.freq_base));
         add(false, "rope frequency scale", None, Float(rope.freq_scale));
         add(false, "YaRN extrapolation factor", None, Float(rope.ext_factor));
@@ -340,8 +315,8 @@ impl Part {
         self.one().map_or(SeqSet(u64::MAX), SeqSet::one)
     }
 
-    fn check(self, context: &Context) -> Result<(), StateError> {
-        self.one().map_or(Ok(()), |seq| context.memory.kv.check_seq(seq))?;
+    fn check(self, memory: &Memory) -> Result<(), StateError> {
+        self.one().map_or(Ok(()), |seq| memory.kv.check_seq(seq))?;
         Ok(())
     }
 

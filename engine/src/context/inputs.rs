@@ -1,0 +1,154 @@
+//! Filling the inputs of a graph: each kind of input in a function of its own.
+
+use crate::build::{EncodedInputs, Inputs, JoinedInputs, PoolInputs};
+use crate::graph::{Graph, NO_ROW, ROPE_AXES, TensorId};
+use crate::sched::{SchedError, Scheduler};
+
+use super::adapt::Adapters;
+use super::batch::BatchToken;
+use super::encoded::Encoded;
+use super::hybrid::Memory;
+use super::outputs::Outputs;
+
+/// What the inputs of a graph are filled from.
+#[derive(Clone, Copy)]
+pub(super) struct Ubatch<'a> {
+    pub tokens: &'a [BatchToken],
+    /// `None` for graphs over the batch itself, without a memory.
+    pub memory: Option<&'a Memory>,
+    pub outputs: &'a Outputs,
+    pub adapters: &'a Adapters,
+    pub encoded: &'a Encoded,
+}
+
+/// Input values on their way to the devices; kept to allocate once.
+#[derive(Default)]
+pub(super) struct Staging {
+    i32s: Vec<i32>,
+    i64s: Vec<i64>,
+}
+
+impl Staging {
+    /// Takes memory for ubatches of `n_tokens` and lists of `n_cells`.
+    pub fn reserve(&mut self, n_tokens: usize, n_cells: usize) {
+        self.i32s.reserve(n_cells.max(ROPE_AXES * n_tokens));
+        self.i64s.reserve(n_cells.max(n_tokens));
+    }
+}
+
+/// Writes the inputs of one graph. Inputs that the graph has no use for are passed over.
+pub(super) struct InputWriter<'a> {
+    pub sched: &'a Scheduler,
+    pub graph: &'a Graph,
+    pub staging: &'a mut Staging,
+}
+
+type Result = std::result::Result<(), SchedError>;
+
+impl InputWriter<'_> {
+    /// Fills all inputs of a graph.
+    pub fn write(&mut self, inputs: &Inputs, ubatch: Ubatch<'_>) -> Result {
+        self.write_tokens(inputs, ubatch.tokens)?;
+        self.write_outputs(inputs, ubatch.tokens, ubatch.outputs)?;
+        self.write_adapter_scales(inputs, ubatch.tokens, ubatch.adapters)?;
+        self.write_encoded(&inputs.encoded, ubatch.encoded)?;
+        let Some(memory) = ubatch.memory else {
+            let mut pools = inputs.pools.iter();
+            return pools.try_for_each(|pool| self.write_batch_as_pool(pool, ubatch.tokens));
+        };
+        self.write_states(inputs, memory)?;
+        for (index, pool) in inputs.pools.iter().enumerate() {
+            self.write_pool(pool, memory, index)?;
+        }
+        inputs.joined.iter().try_for_each(|j| self.write_joined(j, memory))
+    }
+
+    fn write_tokens(&mut self, inputs: &Inputs, tokens: &[BatchToken]) -> Result {
+        let positions = tokens.iter().map(|t| t.pos);
+        self.set_i32s(inputs.tokens, tokens.iter().map(|t| t.token as i32))?;
+        self.set_i32s(inputs.positions, positions.clone())?;
+        self.set_i32s(inputs.axes, along_axes(positions))?;
+        let first = |t: &BatchToken| t.seqs.first().unwrap_or(0) as i32;
+        self.set_i32s(inputs.sequences, tokens.iter().map(first))
+    }
+
+    fn write_outputs(&mut self, inputs: &Inputs, tokens: &[BatchToken], outputs: &Outputs) -> Result {
+        self.set_i32s(inputs.out_ids, outputs.ids(tokens))?;
+        self.set(inputs.shares, outputs.shares())
+    }
+
+    fn write_adapter_scales(&mut self, inputs: &Inputs, tokens: &[BatchToken], adapters: &Adapters) -> Result {
+        for (adapter, &scales) in inputs.adapter_scales.iter().enumerate() {
+            // As bits: the type does not matter to a copy.
+            let scale = |t: &BatchToken| adapters.scale(adapter, t.seqs).to_bits() as i32;
+            self.set_i32s(scales, tokens.iter().map(scale))?;
+        }
+        Ok(())
+    }
+
+    fn write_encoded(&mut self, inputs: &EncodedInputs, encoded: &Encoded) -> Result {
+        self.set(inputs.rows, encoded.rows())?;
+        self.set(inputs.positions, encoded.positions())?;
+        self.set(inputs.sequences, encoded.seqs())
+    }
+
+    /// Without a memory the cells that attention sees are the tokens themselves.
+    fn write_batch_as_pool(&mut self, pool: &PoolInputs, tokens: &[BatchToken]) -> Result {
+        self.set_i32s(pool.positions, tokens.iter().map(|t| t.pos))?;
+        self.set_i64s(pool.sequences, tokens.iter().map(|t| t.seqs.0 as i64))
+    }
+
+    fn write_states(&mut self, inputs: &Inputs, memory: &Memory) -> Result {
+        let Some((from, to)) = inputs.states else {
+            return Ok(());
+        };
+        let (from_cells, to_cells) = memory.states.moves();
+        self.set(Some(from), from_cells)?;
+        self.set(Some(to), to_cells)
+    }
+
+    fn write_pool(&mut self, pool: &PoolInputs, memory: &Memory, index: usize) -> Result {
+        let (cells, n_kv) = (&memory.kv.pools()[index], memory.view().pools[index].n_kv);
+        self.set(pool.cells, memory.kv.cells_of(index))?;
+        self.set(pool.positions, &cells.positions()[..n_kv])?;
+        self.set_i64s(pool.sequences, cells.seqs()[..n_kv].iter().map(|s| s.0 as i64))
+    }
+
+    fn write_joined(&mut self, joined: &JoinedInputs, memory: &Memory) -> Result {
+        let [tokens, groups] = joined.pools.map(|p| &memory.kv.pools()[p]);
+        let n_groups = memory.view().pools[joined.pools[1]].n_kv;
+        let behind = tokens.len() as i64;
+        let cells = memory.kv.cells_of(joined.pools[1]).iter();
+        let cells = cells.map(|&c| if c == NO_ROW { c } else { behind + c });
+        self.set_i64s(Some(joined.cells), cells)?;
+        let positions = tokens.positions().iter().chain(&groups.positions()[..n_groups]);
+        self.set_i32s(Some(joined.positions), positions.copied())?;
+        let seqs = tokens.seqs().iter().chain(&groups.seqs()[..n_groups]);
+        self.set_i64s(Some(joined.sequences), seqs.map(|s| s.0 as i64))
+    }
+
+    fn set<T: bytemuck::NoUninit>(&self, id: Option<TensorId>, values: &[T]) -> Result {
+        let Some(id) = id else { return Ok(()) };
+        self.sched.set_input(self.graph, id, bytemuck::cast_slice(values))
+    }
+
+    fn set_i32s(&mut self, id: Option<TensorId>, values: impl Iterator<Item = i32>) -> Result {
+        let Some(id) = id else { return Ok(()) };
+        self.staging.i32s.clear();
+        self.staging.i32s.extend(values);
+        self.set(Some(id), &self.staging.i32s)
+    }
+
+    fn set_i64s(&mut self, id: Option<TensorId>, values: impl Iterator<Item = i64>) -> Result {
+        let Some(id) = id else { return Ok(()) };
+        self.staging.i64s.clear();
+        self.staging.i64s.extend(values);
+        self.set(Some(id), &self.staging.i64s)
+    }
+}
+
+/// Positions of text along all axes, axis by axis: it advances along all of them but the last at once.
+pub(super) fn along_axes(positions: impl Iterator<Item = i32> + Clone) -> impl Iterator<Item = i32> {
+    let last = ROPE_AXES - 1;
+    (0..ROPE_AXES).flat_map(move |axis| positions.clone().map(move |p| if axis == last { 0 } else { p }))
+}

@@ -1,0 +1,152 @@
+//! The settings of a context with all defaults filled in, checked against the model.
+
+use crate::build::{BuildParams, Pooling, Wanted};
+use crate::model::{Model, RopeScaling};
+
+use super::batch::MAX_SEQUENCES;
+use super::{ContextError, ContextParams};
+
+/// What [`ContextParams`] come to for a model.
+pub(super) struct Settings {
+    /// With defaults filled in.
+    pub params: ContextParams,
+    /// Cells of KV memory.
+    pub n_ctx: usize,
+    /// The model's rope scaling with the context's overrides.
+    pub rope: RopeScaling,
+    /// Batches are computed whole: without a memory there are no parts, and pooling needs all of a sequence at hand.
+    pub is_whole: bool,
+}
+
+impl Settings {
+    /// Fills in the defaults, or says what is wrong.
+    pub fn new(params: &ContextParams, model: &Model) -> Result<Settings, ContextError> {
+        let n_ctx = match params.n_ctx {
+            0 => model.base().n_ctx_train(),
+            n => n,
+        };
+        check_counts(params)?;
+        check_n_ctx(n_ctx)?;
+        check_rope(params)?;
+        let is_whole = model.bidirectional() || params.pooling.is_some_and(|p| p != Pooling::None);
+        Ok(Settings {
+            params: with_defaults(params, n_ctx, is_whole),
+            n_ctx,
+            rope: rope_scaling(model, params),
+            is_whole,
+        })
+    }
+
+    /// What the graphs of the context are built for: a single token here.
+    pub fn build_params(&self, model: &Model) -> BuildParams {
+        BuildParams {
+            n_tokens: 1,
+            n_outputs: 1,
+            encoder: false,
+            // The number of rows makes no difference to what memory a graph needs.
+            n_encoded: 1,
+            n_embd: model.base().n_embd(),
+            n_ctx: self.n_ctx,
+            rope_kind: model.arch().rope_kind(model.base()),
+            rope: self.rope,
+            rope_sections: model.base().rope_sections,
+            n_rot: model.base().n_rot(),
+            causal: !model.bidirectional(),
+            half_gelu: self.params.half_gelu,
+            wanted: Wanted::Result,
+        }
+    }
+
+    /// Threads for a ubatch of so many tokens.
+    pub fn n_threads(&self, n_tokens: usize) -> usize {
+        if n_tokens == 1 {
+            self.params.n_threads
+        } else {
+            self.params.n_threads_batch
+        }
+    }
+
+    /// Most tokens that can be encoded together.
+    pub fn n_encode_max(&self) -> usize {
+        self.params.n_batch.min(self.n_ctx)
+    }
+}
+
+fn with_defaults(params: &ContextParams, n_ctx: usize, is_whole: bool) -> ContextParams {
+    let mut p = params.clone();
+    p.n_batch = p.n_batch.min(n_ctx);
+    if is_whole {
+        p.n_ubatch = p.n_batch;
+    }
+    p.n_ubatch = p.n_ubatch.min(p.n_batch);
+    p.n_outputs_max = match p.n_outputs_max {
+        _ if p.pooling == Some(Pooling::None) => p.n_ubatch,
+        0 => p.n_seq_max,
+        n => n,
+    };
+    p
+}
+
+fn check_counts(p: &ContextParams) -> Result<(), ContextError> {
+    let counts = [
+        ("n_batch", p.n_batch, usize::MAX),
+        ("n_ubatch", p.n_ubatch, usize::MAX),
+        ("n_seq_max", p.n_seq_max, MAX_SEQUENCES),
+        ("n_threads", p.n_threads, 1024),
+        ("n_threads_batch", p.n_threads_batch, 1024),
+    ];
+    for (name, value, max) in counts {
+        if value == 0 || value > max {
+            let expected = if max == usize::MAX {
+                "at least 1".to_owned()
+            } else {
+                format!("1 to {max}")
+            };
+            return Err(ContextError::Param {
+                name,
+                expected,
+                found: value.to_string(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Positions are i32.
+fn check_n_ctx(n_ctx: usize) -> Result<(), ContextError> {
+    if n_ctx <= i32::MAX as usize {
+        return Ok(());
+    }
+    Err(ContextError::Param {
+        name: "n_ctx",
+        expected: format!("at most {}", i32::MAX),
+        found: n_ctx.to_string(),
+    })
+}
+
+fn check_rope(p: &ContextParams) -> Result<(), ContextError> {
+    for (name, value) in [
+        ("rope_freq_base", p.rope_freq_base),
+        ("rope_freq_scale", p.rope_freq_scale),
+    ] {
+        if let Some(v) = value.filter(|v| !(v.is_finite() && *v > 0.0)) {
+            return Err(ContextError::Param {
+                name,
+                expected: "a positive number".to_owned(),
+                found: v.to_string(),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn rope_scaling(model: &Model, params: &ContextParams) -> RopeScaling {
+    let trained = model.base().rope;
+    RopeScaling {
+        freq_base: params.rope_freq_base.unwrap_or(trained.freq_base),
+        freq_scale: params.rope_freq_scale.unwrap_or(trained.freq_scale),
+        ext_factor: params.yarn_ext_factor.unwrap_or(trained.ext_factor),
+        n_ctx_orig: params.yarn_orig_ctx.unwrap_or(trained.n_ctx_orig),
+        ..trained
+    }
+}
