@@ -102,9 +102,9 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
         Op::SelectBlocks(blocks) => select_blocks(&n, &blocks),
         Op::LastCells { n: n_last } => {
             let n_kv = n.typed(0, I32)?.ne[0];
-            let n_tokens = n.typed(2, I32)?.ne[0];
+            let n_tokens = n.typed(1, I32)?.ne[0];
             ensure(n_kv > 0 && n_last > 0, "no cells, or none of them asked for")?;
-            n.lists(0, n_kv, n_tokens)?;
+            n.visible(n_kv, n_tokens)?;
             n.result(I32, [n_last, n_tokens, 1, 1])
         }
         Op::EarlierPositions { back, n_axes } => {
@@ -206,16 +206,20 @@ impl<'a> Node<'a> {
         Ok(t)
     }
 
-    /// Positions and sets of cells, positions and sequences of tokens, from operand `first` on.
-    fn lists(&self, first: usize, n_kv: usize, n_tokens: usize) -> Result<(), Flaw> {
-        let lists = [(I32, n_kv), (I64, n_kv), (I32, n_tokens), (I32, n_tokens)];
-        for (i, (ty, len)) in lists.into_iter().enumerate() {
-            ensure(
-                self.typed(first + i, ty)?.ne == [len, 1, 1, 1],
-                "a list of positions or sequences has the wrong length",
-            )?;
-        }
-        Ok(())
+    /// What so many tokens see of so many cells.
+    fn visible(&self, n_kv: usize, n_tokens: usize) -> Result<(), Flaw> {
+        let at = self.node.op.visible_cells().ok_or("the op looks at no cells")?;
+        let len = |i: usize, ty: GgmlType| {
+            let t = self.typed(i, ty)?;
+            ensure(t.ne[1..] == [1; 3], "a list of cells or tokens has several dimensions")?;
+            Ok(t.ne[0])
+        };
+        ensure(len(at.cell_pos, I32)? == n_kv, "not one position for each cell")?;
+        let per_token = [len(at.pos, I32)?, len(at.table, I32)?];
+        ensure(per_token == [n_tokens; 2], "not one position and page table for each token")?;
+        let entries = [len(at.pages, I32)?, len(at.masks, I64)?];
+        ensure(entries[0] == entries[1], "not one mask for each page")?;
+        ensure(len(at.starts, I32)? > 0, "page tables without an end")
     }
 
     fn result(&self, ty: GgmlType, ne: [usize; 4]) -> Result<(), Flaw> {
@@ -316,17 +320,17 @@ fn index_scores(n: &Node) -> Result<(), Flaw> {
         "not queries of heads for tokens, or no cells",
     )?;
     ensure(k.ne == [d, 1, n_kv, 1], "not one key per cell, as long as a query")?;
-    n.lists(2, n_kv, n_tokens)?;
-    if !n.has(6) {
+    n.visible(n_kv, n_tokens)?;
+    if !n.has(8) {
         return n.result(F32, [n_kv, n_head, n_tokens, 1]);
     }
-    ensure(n.floats(6)?.ne == [n_head, n_tokens, 1, 1], "not one weight per head")?;
+    ensure(n.floats(8)?.ne == [n_head, n_tokens, 1, 1], "not one weight per head")?;
     n.result(F32, [n_kv, n_tokens, 1, 1])
 }
 
 fn select_blocks(n: &Node, blocks: &Blocks) -> Result<(), Flaw> {
     let [n_kv, a, b, one] = n.floats(0)?.ne;
-    let n_tokens = n.typed(3, I32)?.ne[0];
+    let n_tokens = n.typed(2, I32)?.ne[0];
     ensure(
         one == 1 && ([a, b] == [n_tokens, 1] || b == n_tokens) && u32::try_from(n_kv).is_ok(),
         "not scores of cells for tokens",
@@ -335,12 +339,13 @@ fn select_blocks(n: &Node, blocks: &Blocks) -> Result<(), Flaw> {
         n_kv > 0 && blocks.size > 0 && blocks.k > 0,
         "no cells, or blocks of none",
     )?;
-    n.lists(1, n_kv, n_tokens)?;
+    n.visible(n_kv, n_tokens)?;
     n.result(I32, [blocks.n_cells(n_kv), a, b, 1])
 }
 
 fn attention(n: &Node, p: &Attention) -> Result<(), Flaw> {
-    let (q, k, v) = (n.floats(0)?, n.readable(1)?, n.readable(2)?);
+    let at = p.operands();
+    let (q, k, v) = (n.floats(at.q)?, n.readable(at.k)?, n.readable(at.v)?);
     let [dk, n_head, n_tokens, _] = q.ne;
     let [_, n_head_kv, n_kv, _] = k.ne;
     ensure(q.ne[3] == 1 && k.ne[3] == 1 && v.ne[3] == 1, "more than 3 dimensions")?;
@@ -350,25 +355,22 @@ fn attention(n: &Node, p: &Attention) -> Result<(), Flaw> {
         n_head_kv > 0 && n_head.is_multiple_of(n_head_kv),
         "query heads are not a multiple of key heads",
     )?;
-    n.lists(3, n_kv, n_tokens)?;
-    let n_sources = n.node.sources().count();
-    let biased = p.buckets != Buckets::None;
+    n.visible(n_kv, n_tokens)?;
     ensure(
-        n_sources >= 7 + usize::from(p.selects) + usize::from(biased),
-        "an operand is missing",
+        n.node.sources().count() == at.list().count(),
+        "an operand is missing or too many",
     )?;
-    if biased {
-        let table = n.floats(7)?;
+    if let Some(i) = at.biases {
+        let table = n.floats(i)?;
         let fits = table.ne[0] == n_head && table.ne[2..] == [1, 1];
         ensure(fits, "not one bias per head and bucket")?;
         let rows = 2..=Buckets::MAX_ROWS;
         ensure(rows.contains(&table.ne[1]), "too few or too many buckets")?;
     }
-    let (sinks, selection) = p.optional_sources(n_sources);
-    if let Some(i) = sinks {
+    if let Some(i) = at.sinks {
         ensure(n.floats(i)?.ne[0] == n_head, "not one sink per head")?;
     }
-    if let Some(i) = selection {
+    if let Some(i) = at.selection {
         let lists = Attention::lists_per_token(n.typed(i, I32)?.ne, n_head_kv, n_tokens);
         ensure(
             lists.is_some(),

@@ -26,7 +26,7 @@ pub use attention::{
 };
 pub use builder::{BuildParams, Builder, WeightLeaf, WeightPart};
 pub use error::BuildError;
-pub use inputs::{EncodedInputs, Inputs, JoinedInputs, PoolInputs};
+pub use inputs::{EncodedInputs, Inputs, JoinedInputs, PoolInputs, TableInputs};
 pub use linear_attention::LinearAttentionArgs;
 pub use moe::{Gating, MoeArgs};
 pub use ngram::NgramArgs;

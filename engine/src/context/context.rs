@@ -417,7 +417,9 @@ impl Context {
             self.reserve_graph(BuildParams { n_encoded, ..params })?;
         }
         self.outputs.reserve(&model, &self.settings);
-        self.runner.reserve_inputs(n_tokens, self.memory.kv.longest_list());
+        let n_seqs = self.settings.params.n_seq_max;
+        let n_cells = self.memory.kv.longest_list().max(n_encoded);
+        self.runner.reserve_inputs(n_tokens, n_seqs, n_cells);
         Ok(())
     }
 

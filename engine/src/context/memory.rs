@@ -77,7 +77,7 @@ impl KvMemory {
             check_type(params.type_v, spec.v_row / spec.n_head_kv.max(1))?;
             let mut pool_of = |window: Window| {
                 pools.iter().position(|p| p.window == window).unwrap_or_else(|| {
-                    pools.push(Cells::new(pool_size(window, n_ctx, params), window));
+                    pools.push(Cells::new(pool_size(window, n_ctx, params), params.n_seq_max, window));
                     pools.len() - 1
                 })
             };
@@ -134,7 +134,7 @@ impl KvMemory {
         // After the keys and values, of which there are far more: what is too much fails there, before a page is touched.
         for pool in &mut self.pools {
             if !pool.allocate() {
-                let (buffer_type, bytes) = ("cells of the KV memory".to_owned(), pool.len() * Cells::BYTES);
+                let (buffer_type, bytes) = ("cells of the KV memory".to_owned(), pool.n_bytes());
                 return Err(BackendError::OutOfMemory { buffer_type, bytes }.into());
             }
         }
@@ -366,7 +366,7 @@ impl KvMemory {
             hidden: Vec::new(),
         };
         for (cell, (&pos, &seqs)) in pool.positions().iter().zip(pool.seqs()).enumerate() {
-            let staying = SeqSet(seqs.0 & !leaving.0);
+            let staying = seqs.without(leaving);
             if staying.is_empty() {
                 free.empty.push(cell);
             } else if pool.is_hidden(pos, staying, &self.next_pos) {
@@ -523,7 +523,7 @@ mod tests {
                 ..ContextParams::default()
             };
             for window in [Window::Standard(WINDOW), Window::Chunked(WINDOW)] {
-                let mut pool = Cells::new(window_cells(WINDOW, &params), window);
+                let mut pool = Cells::new(window_cells(WINDOW, &params), n_seq_max, window);
                 assert!(pool.allocate());
                 let mut next_pos = [0; MAX_SEQUENCES];
                 for step in 0..60usize {

@@ -16,6 +16,7 @@ mod inputs;
 mod memory;
 mod outputs;
 mod params;
+mod pages;
 mod perf;
 mod pooled;
 mod recurrent;

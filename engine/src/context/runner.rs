@@ -102,9 +102,9 @@ impl GraphRunner {
         Ok(self.sched.reserve(&mut self.built.graph)?)
     }
 
-    /// Takes memory for the inputs of ubatches of `n_tokens` over lists of `n_cells`.
-    pub fn reserve_inputs(&mut self, n_tokens: usize, n_cells: usize) {
-        self.staging.reserve(n_tokens, n_cells);
+    /// Takes memory for the inputs of ubatches of `n_tokens` of `n_seqs` sequences over lists of `n_cells`.
+    pub fn reserve_inputs(&mut self, n_tokens: usize, n_seqs: usize, n_cells: usize) {
+        self.staging.reserve(n_tokens, n_seqs, n_cells);
     }
 
     /// Builds and places the graph of these sizes; false if the last one serves.

@@ -32,8 +32,8 @@ impl Validator<'_> {
         }
         self.check_tokens(tokens, std::array::from_fn(|seq| memory.next_pos(seq)))?;
         if self.model.arch().encoder {
-            let seqs = tokens.iter().fold(0, |all, t| all | t.seqs.0);
-            if let Some(seq) = SeqSet(seqs).iter().find(|&seq| !encoded.has(seq)) {
+            let seqs = tokens.iter().fold(SeqSet::default(), |all, t| all.or(t.seqs));
+            if let Some(seq) = seqs.iter().find(|&seq| !encoded.has(seq)) {
                 return Err(DecodeError::NotEncoded { seq });
             }
         }

@@ -1,5 +1,6 @@
 //! Graphs of tensor operations: descriptions only. Building a graph does no IO and touches no tensor data.
 
+mod attention;
 mod edit;
 #[allow(clippy::module_inception)]
 mod graph;
@@ -10,12 +11,15 @@ mod ops;
 mod recur;
 mod select;
 mod tensor;
+mod visible;
 
+pub use attention::{Attention, AttentionOperands};
 pub use graph::Graph;
 pub use linear_attention::LinearAttention;
 pub use ngram::NgramHash;
-pub use op::{Attention, Buckets, NO_ROW, Op, ROPE_AXES, Rope, RopeKind, Unary, Window};
+pub use op::{Buckets, NO_ROW, Op, ROPE_AXES, Rope, RopeKind, Unary, Window};
 pub use ops::ShapeError;
 pub use recur::{Lanes, Recurrence};
 pub use select::{BlockRule, Blocks};
 pub use tensor::{BufferId, Flags, Home, MAX_SRC, Name, Tensor, TensorId, contiguous_strides};
+pub use visible::{PAGE, VisibleCells};

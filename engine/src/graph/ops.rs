@@ -6,7 +6,7 @@
 use kernels::GgmlType;
 
 use super::NgramHash;
-use super::{Attention, Buckets, Graph, Name, Op, Recurrence, Rope, Tensor, TensorId, Unary, contiguous_strides};
+use super::{Graph, Name, Op, Recurrence, Rope, Tensor, TensorId, Unary, contiguous_strides};
 
 /// Operands that do not fit an op.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -238,47 +238,6 @@ impl Graph {
             Some(f) => self.node(Op::Rope(rope), ne, &[x, positions, f]),
             None => self.node(Op::Rope(rope), ne, &[x, positions]),
         })
-    }
-
-    /// Attention; see [`Op::Attention`] for the operands, `src` in that order.
-    pub fn attention(&mut self, params: Attention, src: &[TensorId]) -> Result {
-        let ne = |i: usize| self.tensor(src[i]).ne;
-        let (q, k, v) = (ne(0), ne(1), ne(2));
-        let heads_fit = k[1] > 0 && k[1] == v[1] && q[1].is_multiple_of(k[1]);
-        if q[0] != k[0] || !heads_fit || k[2] != v[2] || q[3] * k[3] * v[3] != 1 {
-            return Err(mismatch(
-                "attention",
-                "q [dk, n_head, t], k [dk, n_head_kv, n_kv], v [dv, n_head_kv, n_kv]",
-                format!("{q:?}, {k:?}, {v:?}"),
-            ));
-        }
-        let cells = [k[2], 1, 1, 1];
-        let tokens = [q[2], 1, 1, 1];
-        if ne(3) != cells || ne(4) != cells || ne(5) != tokens || ne(6) != tokens {
-            return Err(mismatch(
-                "attention",
-                format!("{} cells and {} tokens", k[2], q[2]),
-                format!("{:?} {:?} {:?} {:?}", ne(3), ne(4), ne(5), ne(6)),
-            ));
-        }
-        let rows = 2..=Buckets::MAX_ROWS;
-        if params.buckets != Buckets::None && (ne(7)[0] != q[1] || ne(7)[2..] != [1, 1] || !rows.contains(&ne(7)[1])) {
-            let expected = format!("biases [{}, 2 to {}]", q[1], Buckets::MAX_ROWS);
-            return Err(mismatch("attention", expected, format!("{:?}", ne(7))));
-        }
-        let (sinks, selection) = params.optional_sources(src.len());
-        if let Some(sinks) = sinks.map(ne)
-            && sinks[0] != q[1]
-        {
-            return Err(mismatch("attention", format!("{} sinks", q[1]), format!("{sinks:?}")));
-        }
-        if let Some(cells) = selection.map(|i| self.tensor(src[i]))
-            && (cells.ty != GgmlType::I32 || Attention::lists_per_token(cells.ne, k[1], q[2]).is_none())
-        {
-            let expected = format!("i32 cells [k, {}] or [k, {}, {}]", q[2], k[1], q[2]);
-            return Err(mismatch("attention", expected, format!("{} {:?}", cells.ty, cells.ne)));
-        }
-        Ok(self.node(Op::Attention(params), [v[0], q[1], q[2], 1], src))
     }
 
     /// Softmax over dimension 0.

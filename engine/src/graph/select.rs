@@ -3,7 +3,7 @@
 use kernels::GgmlType;
 
 use super::ops::{Result, mismatch};
-use super::{Graph, Name, Op, Tensor, TensorId};
+use super::{Graph, Name, Op, Tensor, TensorId, VisibleCells};
 
 /// Parameters of [`Op::SelectBlocks`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,53 +44,66 @@ impl Blocks {
 }
 
 impl Graph {
-    /// Scores of cells for tokens; see [`Op::IndexScores`] for the operands, of which weights may be missing.
-    pub fn index_scores(&mut self, src: &[TensorId]) -> Result {
-        let ne = |i: usize| self.tensor(src[i]).ne;
-        let ([d, n_head, n_tokens, _], n_kv) = (ne(0), ne(1)[2]);
-        let (cells, tokens) = ([n_kv, 1, 1, 1], [n_tokens, 1, 1, 1]);
-        let expected = [
-            [d, n_head, n_tokens, 1],
-            [d, 1, n_kv, 1],
-            cells,
-            cells,
-            tokens,
-            tokens,
-            [n_head, n_tokens, 1, 1],
-        ];
-        if !matches!(src.len(), 6 | 7) || !(0..src.len()).all(|i| ne(i) == expected[i]) {
-            let found: Vec<_> = (0..src.len()).map(ne).collect();
-            return Err(mismatch("index_scores", format!("{expected:?}"), format!("{found:?}")));
+    /// Scores of cells for tokens by queries `q [d, n_head, T]`, keys `k [d, 1, n_kv]` and maybe head weights `[n_head, T]`, see
+    /// [`Op::IndexScores`].
+    pub fn index_scores(
+        &mut self,
+        q: TensorId,
+        k: TensorId,
+        visible: VisibleCells<TensorId>,
+        weights: Option<TensorId>,
+    ) -> Result {
+        let ne = |id: TensorId| self.tensor(id).ne;
+        let ([d, n_head, n_tokens, _], n_kv) = (ne(q), ne(k)[2]);
+        let fits = ne(q) == [d, n_head, n_tokens, 1]
+            && ne(k) == [d, 1, n_kv, 1]
+            && self.describes(visible, n_kv, n_tokens)
+            && weights.is_none_or(|w| ne(w) == [n_head, n_tokens, 1, 1]);
+        if !fits {
+            let expected = "q [d, n_head, t], keys [d, 1, n_kv], page tables, weights [n_head, t]";
+            let found = format!("{:?}, {:?}, {:?}, {:?}", ne(q), ne(k), visible.map(ne), weights.map(ne));
+            return Err(mismatch("index_scores", expected, found));
         }
-        let ne = match src.len() {
-            7 => [n_kv, n_tokens, 1, 1],
-            _ => [n_kv, n_head, n_tokens, 1],
+        let ne = match weights {
+            Some(_) => [n_kv, n_tokens, 1, 1],
+            None => [n_kv, n_head, n_tokens, 1],
         };
-        Ok(self.node(Op::IndexScores, ne, src))
+        let mut src = [q; 3 + VisibleCells::<TensorId>::N];
+        src[1] = k;
+        src[2..8].copy_from_slice(&visible.list());
+        src[8] = weights.unwrap_or(q);
+        let n = src.len() - usize::from(weights.is_none());
+        Ok(self.node(Op::IndexScores, ne, &src[..n]))
     }
 
     /// The cells of the selected blocks; see [`Op::SelectBlocks`] for the operands: i32 `[n, T]` or `[n, n_head, T]`, as the scores.
-    pub fn select_blocks(&mut self, blocks: Blocks, src: [TensorId; 5]) -> Result {
-        let [scores, cells @ .., pos, seq] = src.map(|s| self.tensor(s).ne);
-        let [n_kv, a, b, one] = scores;
-        let tokens = [pos[0], 1, 1, 1];
-        let fits = cells == [[n_kv, 1, 1, 1]; 2] && [pos, seq] == [tokens; 2] && one == 1;
-        if !fits || !([a, b] == [pos[0], 1] || b == pos[0]) || blocks.size == 0 || blocks.k == 0 {
+    pub fn select_blocks(
+        &mut self,
+        blocks: Blocks,
+        scores: TensorId,
+        visible: VisibleCells<TensorId>,
+    ) -> Result {
+        let [n_kv, a, b, one] = self.tensor(scores).ne;
+        let n_tokens = self.tensor(visible.pos).ne[0];
+        let fits = self.describes(visible, n_kv, n_tokens) && one == 1;
+        if !fits || !([a, b] == [n_tokens, 1] || b == n_tokens) || blocks.size == 0 || blocks.k == 0 {
             let expected = "scores [n_kv, T] or [n_kv, n_head, T] of cells and tokens, and blocks of some size";
-            let found = format!("{scores:?}, {cells:?}, {pos:?}, {seq:?} and {blocks:?}");
+            let found = format!("{:?}, {n_tokens} tokens and {blocks:?}", [n_kv, a, b, one]);
             return Err(mismatch("select_blocks", expected, found));
         }
+        let mut src = [scores; 1 + VisibleCells::<TensorId>::N];
+        src[1..].copy_from_slice(&visible.list());
         Ok(self.ints(Op::SelectBlocks(blocks), [blocks.n_cells(n_kv), a, b, 1], &src))
     }
 
-    /// The cells of the `n` last positions up to each token's; see [`Op::LastCells`] for the operands: i32 `[n, T]`.
-    pub fn last_cells(&mut self, n: usize, src: [TensorId; 4]) -> Result {
-        let ne @ [cells, _, tokens, _] = src.map(|s| self.tensor(s).ne);
-        if n == 0 || ne != [cells, cells, tokens, tokens] || [&cells[1..], &tokens[1..]] != [[1; 3]; 2] {
-            let expected = "positions and sets of cells, positions and sequences of tokens";
-            return Err(mismatch("last_cells", expected, format!("{ne:?} for the last {n}")));
+    /// The cells of the `n` last positions up to each token's, i32 `[n, T]`, see [`Op::LastCells`].
+    pub fn last_cells(&mut self, n: usize, visible: VisibleCells<TensorId>) -> Result {
+        let [n_kv, n_tokens] = [visible.cell_pos, visible.pos].map(|id| self.tensor(id).ne[0]);
+        if n == 0 || !self.describes(visible, n_kv, n_tokens) {
+            let found = format!("{:?} for the last {n}", visible.map(|id| self.tensor(id).ne));
+            return Err(mismatch("last_cells", "page tables of tokens over cells", found));
         }
-        Ok(self.ints(Op::LastCells { n }, [n, tokens[0], 1, 1], &src))
+        Ok(self.ints(Op::LastCells { n }, [n, n_tokens, 1, 1], &visible.list()))
     }
 
     /// Positions (i32 `[t]`) minus `back`, repeated for each axis: i32 `[t, n_axes]`.

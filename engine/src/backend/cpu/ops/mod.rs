@@ -14,6 +14,7 @@ mod reduce;
 mod rope;
 mod rows;
 mod select;
+mod visible;
 mod wkv;
 
 use std::fmt;
@@ -22,7 +23,7 @@ use super::pool::{Abandoned, Member};
 use super::scratch::Shared;
 use super::view::{Source, Step, Target};
 use crate::backend::rules::{self, Flaw};
-use crate::graph::{Buckets, Graph, Op, Tensor, TensorId};
+use crate::graph::{Graph, Op, Tensor, TensorId};
 
 /// A node, as one member of the team sees it.
 pub(super) struct Task<'a> {
@@ -119,13 +120,14 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
         Op::Rope(_) => dense(1) && node.is_contiguous(),
         Op::AttentionTemperature { .. } => dense(0) && node.is_contiguous(),
         Op::Attention(p) => {
-            let selection = p.optional_sources(node.sources().count()).1;
-            let biases = (p.buckets != Buckets::None).then_some(7);
-            dense_rows(1) && dense_rows(2) && (3..7).chain(selection).chain(biases).all(dense) && node.is_contiguous()
+            let at = p.operands();
+            let lists = at.visible.list().into_iter().chain(at.selection).chain(at.biases);
+            dense_rows(at.k) && dense_rows(at.v) && lists.into_iter().all(dense) && node.is_contiguous()
         }
-        Op::IndexScores => dense_rows(1) && (2..6).all(dense) && node.is_contiguous(),
-        Op::SelectBlocks(_) => (1..5).all(dense) && node.is_contiguous(),
-        Op::LastCells { .. } | Op::EarlierPositions { .. } => (0..4).all(dense) && node.is_contiguous(),
+        Op::IndexScores => dense_rows(1) && (2..8).all(dense) && node.is_contiguous(),
+        Op::SelectBlocks(_) => (1..7).all(dense) && node.is_contiguous(),
+        Op::LastCells { .. } => (0..6).all(dense) && node.is_contiguous(),
+        Op::EarlierPositions { .. } => dense(0) && node.is_contiguous(),
         Op::Recur(_) => (1..node.sources().count()).all(dense) && node.is_contiguous(),
         _ => node.is_contiguous(),
     };
@@ -148,7 +150,7 @@ pub(super) fn need(graph: &Graph, id: TensorId, n_members: usize) -> Need {
     match node.op {
         Op::MulMat | Op::MulMatId => mul_mat::need(graph, node),
         Op::Rope(_) => rope::need(node),
-        Op::Attention(_) => attention::need(graph, node, n_members),
+        Op::Attention(p) => attention::need(graph, node, &p, n_members),
         Op::IndexScores => index_scores::need(graph, node),
         Op::SelectBlocks(_) => select::blocks_need(graph, node),
         Op::Recur(r) => recur::need(graph, node, r),
