@@ -209,14 +209,17 @@ impl<'a> Node<'a> {
     /// What so many tokens see of so many cells.
     fn visible(&self, n_kv: usize, n_tokens: usize) -> Result<(), Flaw> {
         let at = self.node.op.visible_cells().ok_or("the op looks at no cells")?;
-        let len = |i: usize, ty: GgmlType| {
+        let len = |i: usize, ty: GgmlType| -> Result<usize, Flaw> {
             let t = self.typed(i, ty)?;
             ensure(t.ne[1..] == [1; 3], "a list of cells or tokens has several dimensions")?;
             Ok(t.ne[0])
         };
         ensure(len(at.cell_pos, I32)? == n_kv, "not one position for each cell")?;
         let per_token = [len(at.pos, I32)?, len(at.table, I32)?];
-        ensure(per_token == [n_tokens; 2], "not one position and page table for each token")?;
+        ensure(
+            per_token == [n_tokens; 2],
+            "not one position and page table for each token",
+        )?;
         let entries = [len(at.pages, I32)?, len(at.masks, I64)?];
         ensure(entries[0] == entries[1], "not one mask for each page")?;
         ensure(len(at.starts, I32)? > 0, "page tables without an end")

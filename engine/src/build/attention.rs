@@ -3,7 +3,8 @@
 use kernels::GgmlType;
 
 use crate::graph::{
-    Attention, AttentionOperands, Buckets, Flags, Graph, Home, Name, PAGE, Rope, RopeKind, TensorId, VisibleCells, Window,
+    Attention, AttentionOperands, Buckets, Flags, Graph, Home, Name, PAGE, Rope, RopeKind, TensorId, VisibleCells,
+    Window,
 };
 use crate::model::Vector;
 
@@ -524,9 +525,7 @@ impl Builder<'_> {
             let joined = JoinedInputs {
                 pools,
                 cells: self.g.input(GgmlType::I64, [n_tokens, 1, 1, 1], "group_cells"),
-                positions: self
-                    .g
-                    .input(GgmlType::I32, [n[0] + n[1], 1, 1, 1], "cell_positions"),
+                positions: self.g.input(GgmlType::I32, [n[0] + n[1], 1, 1, 1], "cell_positions"),
                 tables: table_inputs(self.g, n_tables, n_pages),
             };
             self.inputs.joined.push(joined);

@@ -184,8 +184,15 @@ mod tests {
     #[test]
     fn sets() {
         let s = SeqSet::of([0, 2, 64, 255, 256]);
-        assert_eq!(s.iter().collect::<Vec<_>>(), [0, 2, 64, 255], "beyond the limit there is no bit");
-        assert_eq!((s.first(), s.contains(64), s.contains(65), s.contains(999)), (Some(0), true, false, false));
+        assert_eq!(
+            s.iter().collect::<Vec<_>>(),
+            [0, 2, 64, 255],
+            "beyond the limit there is no bit"
+        );
+        assert_eq!(
+            (s.first(), s.contains(64), s.contains(65), s.contains(999)),
+            (Some(0), true, false, false)
+        );
         assert_eq!(s.without(SeqSet::of([0, 255])), SeqSet::of([2, 64]));
         assert_eq!(s.and(SeqSet::of([1, 2])), SeqSet::one(2));
         assert!(SeqSet::one(256).is_empty() && !SeqSet::one(255).is_empty());

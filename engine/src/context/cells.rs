@@ -197,7 +197,12 @@ impl Cells {
             let hidden = |i: &usize| self.pos[first + i] < low;
             let visible = match low {
                 i32::MIN..=0 => mask,
-                _ => (0..PAGE.min(self.len() - first)).filter(|i| !hidden(i)).fold(0, |bits, i| bits | 1 << i) & mask,
+                _ => {
+                    (0..PAGE.min(self.len() - first))
+                        .filter(|i| !hidden(i))
+                        .fold(0, |bits, i| bits | 1 << i)
+                        & mask
+                }
             };
             tables.push(first_cell + first, visible);
         }

@@ -185,7 +185,9 @@ impl Pages {
     /// Pages in which these sequences, all of them, have cells and no others.
     pub fn exclusive(&self, seqs: SeqSet) -> impl Iterator<Item = usize> + '_ {
         let pages = seqs.first().into_iter().flat_map(|seq| self.of(seq));
-        pages.map(|(first, _)| first / PAGE).filter(move |&page| self.users[page] == seqs)
+        pages
+            .map(|(first, _)| first / PAGE)
+            .filter(move |&page| self.users[page] == seqs)
     }
 
     /// The first empty page from `page` on.

@@ -316,7 +316,10 @@ impl StateMemory {
 
     /// Removes the sequences `leaving` and empties the cells that something else is about to be written to.
     pub fn vacate(&mut self, leaving: SeqSet, targets: &[Option<usize>]) {
-        targets.iter().flatten().for_each(|&c| self.cells[c] = StateCell::free());
+        targets
+            .iter()
+            .flatten()
+            .for_each(|&c| self.cells[c] = StateCell::free());
         self.leave(leaving, |_| true);
     }
 
@@ -401,9 +404,8 @@ impl StateMemory {
             let mut own = cells[c].seqs.iter();
             own.any(|s| newest[s] == Some(c as u32))
         };
-        let may_go = |&c: &usize| {
-            !is_newest(&self.cells, &self.newest, c) && !is_newest(&self.before.0, &self.before.1, c)
-        };
+        let may_go =
+            |&c: &usize| !is_newest(&self.cells, &self.newest, c) && !is_newest(&self.before.0, &self.before.1, c);
         let loss = |&c: &usize| {
             let cell = &self.cells[c];
             let foreign = !cell.seqs.intersects(seqs);

@@ -53,7 +53,10 @@ impl<T> AttentionOperands<T> {
     /// The operands in the order in which they stand among the sources of a node.
     pub fn list(self) -> impl Iterator<Item = T> {
         let rest = [self.biases, self.sinks, self.selection].into_iter().flatten();
-        [self.q, self.k, self.v].into_iter().chain(self.visible.list()).chain(rest)
+        [self.q, self.k, self.v]
+            .into_iter()
+            .chain(self.visible.list())
+            .chain(rest)
     }
 
     /// What `f` makes of each operand.
@@ -125,7 +128,9 @@ impl Graph {
         }
         let rows = 2..=Buckets::MAX_ROWS;
         let fits = |table: [usize; 4]| table[0] == q[1] && table[2..] == [1, 1] && rows.contains(&table[1]);
-        if shapes.biases.is_some_and(|table| !fits(table)) || shapes.biases.is_some() != (params.buckets != Buckets::None) {
+        if shapes.biases.is_some_and(|table| !fits(table))
+            || shapes.biases.is_some() != (params.buckets != Buckets::None)
+        {
             let expected = format!("biases [{}, 2 to {}] for {:?}", q[1], Buckets::MAX_ROWS, params.buckets);
             return Err(mismatch("attention", expected, format!("{:?}", shapes.biases)));
         }
@@ -139,7 +144,11 @@ impl Graph {
             return Err(mismatch("attention", expected, format!("{} {:?}", cells.ty, cells.ne)));
         }
         let mut src = [operands.q; super::MAX_SRC];
-        let n = src.iter_mut().zip(operands.list()).map(|(place, id)| *place = id).count();
+        let n = src
+            .iter_mut()
+            .zip(operands.list())
+            .map(|(place, id)| *place = id)
+            .count();
         Ok(self.node(Op::Attention(params), [v[0], q[1], q[2], 1], &src[..n]))
     }
 }

@@ -77,12 +77,7 @@ impl Graph {
     }
 
     /// The cells of the selected blocks; see [`Op::SelectBlocks`] for the operands: i32 `[n, T]` or `[n, n_head, T]`, as the scores.
-    pub fn select_blocks(
-        &mut self,
-        blocks: Blocks,
-        scores: TensorId,
-        visible: VisibleCells<TensorId>,
-    ) -> Result {
+    pub fn select_blocks(&mut self, blocks: Blocks, scores: TensorId, visible: VisibleCells<TensorId>) -> Result {
         let [n_kv, a, b, one] = self.tensor(scores).ne;
         let n_tokens = self.tensor(visible.pos).ne[0];
         let fits = self.describes(visible, n_kv, n_tokens) && one == 1;

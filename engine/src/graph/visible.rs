@@ -28,12 +28,14 @@ pub struct VisibleCells<T> {
     pub masks: T,
 }
 
+const N: usize = 6;
+
 impl<T> VisibleCells<T> {
     /// How many they are.
-    pub const N: usize = 6;
+    pub const N: usize = N;
 
     /// The operands in the order in which they stand among the sources of a node.
-    pub fn list(self) -> [T; Self::N] {
+    pub fn list(self) -> [T; N] {
         [self.cell_pos, self.pos, self.table, self.starts, self.pages, self.masks]
     }
 

@@ -1,7 +1,9 @@
 //! A transformer layer by the public op functions, ready to compute on a device.
 
 use engine::backend::{Device, MemoryMap, Usage};
-use engine::graph::{Attention, AttentionOperands, Buckets, Graph, Home, PAGE, Rope, RopeKind, TensorId, Unary, VisibleCells, Window};
+use engine::graph::{
+    Attention, AttentionOperands, Buckets, Graph, Home, PAGE, Rope, RopeKind, TensorId, Unary, VisibleCells, Window,
+};
 use kernels::GgmlType::{self, F16, F32, I32, I64, Q8_0};
 
 const N_CELLS: usize = 1024;
@@ -115,8 +117,14 @@ pub fn layer(n: usize, device: &dyn Device) -> (Graph, MemoryMap) {
     fill(cell_pos, list32(0..N_CELLS));
     fill(cells, (first..N_CELLS).flat_map(|i| (i as i64).to_le_bytes()).collect());
     // Buffers start out as zeros: all tokens have table 0, whose first entry is 0.
-    fill(starts, [0, N_PAGES as i32].into_iter().flat_map(i32::to_le_bytes).collect());
-    fill(pages, (0..N_PAGES).flat_map(|i| ((i * PAGE) as i32).to_le_bytes()).collect());
+    fill(
+        starts,
+        [0, N_PAGES as i32].into_iter().flat_map(i32::to_le_bytes).collect(),
+    );
+    fill(
+        pages,
+        (0..N_PAGES).flat_map(|i| ((i * PAGE) as i32).to_le_bytes()).collect(),
+    );
     fill(masks, (0..N_PAGES).flat_map(|_| (-1i64).to_le_bytes()).collect());
     (g, memory)
 }

@@ -258,7 +258,7 @@ impl Operands<'_> {
 
     /// What tokens see.
     fn visible(&self) -> Result<visible::Visible, BackendError> {
-        let at = self.node.op.visible_cells().ok_or_else(|| self.unsupported())?;
+        let at = self.node.op.visible_cells().expect("the op looks at cells");
         Ok(visible::Visible {
             cell_pos: self.ints(at.cell_pos)?,
             pos: self.ints(at.pos)?,

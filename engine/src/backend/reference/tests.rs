@@ -5,6 +5,7 @@ use super::attention::{Operands, attention};
 use super::ops;
 use super::rope::rope;
 use super::scratch::{Piece, Scratch};
+use super::visible::Visible;
 use crate::graph::{Attention, Buckets, Rope, RopeKind, Unary, Window};
 
 fn piece<T: bytemuck::Pod>(data: &[T]) -> Piece<T> {

@@ -16,7 +16,9 @@ pub(super) struct Visible {
 impl Visible {
     /// Does the page table of token `t` list cell `j`, and is the cell in use?
     pub(super) fn lists(&self, t: usize, j: usize) -> bool {
-        let bounds = usize::try_from(self.table.data[t]).ok().and_then(|table| self.starts.data.get(table..table + 2));
+        let bounds = usize::try_from(self.table.data[t])
+            .ok()
+            .and_then(|table| self.starts.data.get(table..table + 2));
         let entries = bounds.and_then(|b| Some(usize::try_from(b[0]).ok()?..usize::try_from(b[1]).ok()?));
         let listed = |entry: usize| {
             let at = j as i64 - self.pages.data[entry];

@@ -149,7 +149,10 @@ pub(super) fn head(scope: Scope, identity: &Identity, tokens: &[Token], pools: &
         for run in runs {
             out.extend_from_slice(&run.pos.to_le_bytes());
             out.extend_from_slice(&run.len.to_le_bytes());
-            run.seqs.words().iter().for_each(|w| out.extend_from_slice(&w.to_le_bytes()));
+            run.seqs
+                .words()
+                .iter()
+                .for_each(|w| out.extend_from_slice(&w.to_le_bytes()));
         }
     }
     let len = out.len() as u64 + row_bytes + CHECKSUM as u64;

@@ -174,7 +174,13 @@ pub(super) fn attention(task: Task<'_>, p: &Attention) -> Result<(), Stop> {
             let unit = tiles.unit(unit);
             whole.clear();
             for part in 0..job.parts(unit.first).n {
-                job.attend(&unit, part, &mut State::new(of_part, s.max_queries()), &mut room, scratch);
+                job.attend(
+                    &unit,
+                    part,
+                    &mut State::new(of_part, s.max_queries()),
+                    &mut room,
+                    scratch,
+                );
                 whole.merge(of_part);
             }
             job.finish(&unit, &mut whole, &target);
@@ -186,7 +192,13 @@ pub(super) fn attention(task: Task<'_>, p: &Attention) -> Result<(), Stop> {
         // SAFETY: no other member takes this piece, and nobody reads it before the barrier.
         let shared = unsafe { task.shared.write(state_at(piece)) };
         let (unit, part) = (tiles.unit(piece / n_parts), piece % n_parts);
-        job.attend(&unit, part, &mut State::new(shared, s.max_queries()), &mut room, scratch);
+        job.attend(
+            &unit,
+            part,
+            &mut State::new(shared, s.max_queries()),
+            &mut room,
+            scratch,
+        );
     }
     task.member.meet()?;
     for unit in task.member.share(n_units) {

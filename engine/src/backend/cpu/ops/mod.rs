@@ -121,8 +121,9 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
         Op::AttentionTemperature { .. } => dense(0) && node.is_contiguous(),
         Op::Attention(p) => {
             let at = p.operands();
-            let lists = at.visible.list().into_iter().chain(at.selection).chain(at.biases);
-            dense_rows(at.k) && dense_rows(at.v) && lists.into_iter().all(dense) && node.is_contiguous()
+            let visible = at.visible.list();
+            let lists = visible.iter().chain(&at.selection).chain(&at.biases);
+            dense_rows(at.k) && dense_rows(at.v) && lists.copied().all(dense) && node.is_contiguous()
         }
         Op::IndexScores => dense_rows(1) && (2..8).all(dense) && node.is_contiguous(),
         Op::SelectBlocks(_) => (1..7).all(dense) && node.is_contiguous(),

@@ -144,9 +144,14 @@ pub(super) fn select_blocks(task: Task<'_>, blocks: &Blocks) {
             *slot = table.add(at / size, counts.then_some(scores[cell])) as i32;
         }
         table.choose(blocks, visible.pos[t].saturating_sub(origin) / size);
-        let chosen = visible.seen(t).zip(&*slots).filter(|&(_, &slot)| table.n_cells[slot as usize] == CHOSEN);
+        let chosen = visible
+            .seen(t)
+            .zip(&*slots)
+            .filter(|&(_, &slot)| table.n_cells[slot as usize] == CHOSEN);
         out.fill(NONE);
-        out.iter_mut().zip(chosen).for_each(|(out, (cell, _))| *out = cell as i32);
+        out.iter_mut()
+            .zip(chosen)
+            .for_each(|(out, (cell, _))| *out = cell as i32);
     }
 }
 

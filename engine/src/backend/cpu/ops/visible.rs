@@ -35,7 +35,9 @@ impl Page {
 
     /// Those of the sequence.
     fn cells(self) -> impl Iterator<Item = usize> {
-        (0..self.len).filter(move |i| self.mask >> i & 1 == 1).map(move |i| self.first + i)
+        (0..self.len)
+            .filter(move |i| self.mask >> i & 1 == 1)
+            .map(move |i| self.first + i)
     }
 }
 
@@ -61,7 +63,9 @@ impl<'a> Visible<'a> {
     /// The entries of a token's page table.
     pub(super) fn entries(&self, t: usize) -> Range<usize> {
         let start = |table: usize| usize::try_from(*self.starts.get(table)?).ok();
-        let bounds = usize::try_from(self.table[t]).ok().and_then(|table| Some(start(table)?..start(table + 1)?));
+        let bounds = usize::try_from(self.table[t])
+            .ok()
+            .and_then(|table| Some(start(table)?..start(table + 1)?));
         let Range { start, end } = bounds.unwrap_or(0..0);
         start..end.min(self.pages.len()).max(start)
     }
