@@ -523,4 +523,135 @@ mod tests {
         }
         assert_eq!((c.n_used(), c.top(), c.range(0)), (1, 1, Some((0, 0))));
     }
+
+    /// Entries of the page tables of sequences, each with its lowest query.
+    fn n_entries(c: &Cells, queries: &[(usize, i32)]) -> usize {
+        let mut tables = PageTables::default();
+        queries
+            .iter()
+            .for_each(|&(seq, from)| c.push_table(seq, from, 0, &mut tables));
+        tables.pages.len()
+    }
+
+    #[test]
+    fn sequences_in_lockstep_have_pages_of_their_own() {
+        for n_seqs in [1, 2, 8] {
+            let mut c = cells(n_seqs * 3 * PAGE, Window::None);
+            for pos in 0..150 {
+                let tokens: Vec<_> = (0..n_seqs).map(|seq| token(pos, 1 << seq)).collect();
+                assert!(place(&mut c, &tokens, pos).is_some());
+            }
+            let queries: Vec<_> = (0..n_seqs).map(|seq| (seq, 149)).collect();
+            assert_eq!(
+                n_entries(&c, &queries),
+                n_seqs * 3,
+                "{n_seqs} sequences see the pages of one each"
+            );
+        }
+    }
+
+    #[test]
+    fn a_fork_goes_on_in_a_page_of_its_own() {
+        let mut c = cells(4 * PAGE, Window::None);
+        for pos in 0..70 {
+            assert!(place(&mut c, &[token(pos, 1)], pos).is_some());
+        }
+        c.copy(0, 1, 0, i32::MAX);
+        for pos in 70..90 {
+            assert!(place(&mut c, &[token(pos, 1), token(pos, 2)], pos).is_some());
+        }
+        // Two pages of the shared prompt, and one of each.
+        assert_eq!(n_entries(&c, &[(0, 89)]), 3);
+        assert_eq!(n_entries(&c, &[(0, 89), (1, 89)]), 6);
+        assert_eq!(c.top(), 2 * PAGE + PAGE + 20);
+        // One of them is left alone with the prompt and goes on where it was.
+        c.remove(1, 0, i32::MAX);
+        assert_eq!(place(&mut c, &[token(90, 1)], 90), Some(vec![2 * PAGE as i64 + 20]));
+    }
+
+    #[test]
+    fn pages_are_shared_when_there_are_too_few() {
+        let mut c = cells(PAGE + 10, Window::None);
+        let tokens: Vec<_> = (0..6).map(|seq| token(0, 1 << seq)).collect();
+        let found = place(&mut c, &tokens, 0).unwrap();
+        assert_eq!(found[..2], [0, PAGE as i64]);
+        assert!((1..12).all(|pos| {
+            place(
+                &mut c,
+                &tokens.iter().map(|t| BatchToken { pos, ..*t }).collect::<Vec<_>>(),
+                pos,
+            )
+            .is_some()
+        }));
+        assert_eq!(c.n_used(), 72);
+        assert!(
+            place(&mut c, &[token(12, 1), token(12, 2)], 12).is_some(),
+            "every cell is used"
+        );
+        assert!(place(&mut c, &[token(13, 1)], 13).is_none());
+    }
+
+    #[test]
+    fn tables_leave_out_what_a_window_hides() {
+        let mut c = cells(4 * PAGE, Window::Standard(10));
+        for pos in 0..3 * PAGE as i32 {
+            assert!(c.place(
+                &[token(pos, 1)],
+                Queries {
+                    before: &[0; MAX_SEQUENCES],
+                    now: &[0; MAX_SEQUENCES]
+                },
+                &mut [0],
+                &mut Vec::new()
+            ));
+        }
+        let mut tables = PageTables::default();
+        c.push_table(0, 130, 1000, &mut tables);
+        // The query at 130 sees 121 to 130, a later one up to 191.
+        assert_eq!(tables.pages, [1000 + PAGE as i32, 1000 + 2 * PAGE as i32]);
+        assert_eq!(tables.masks, [!0 << 57, !0]);
+    }
+
+    /// Whatever happens to cells, page tables list those that hold the sequence.
+    #[test]
+    fn page_tables_are_those_of_the_sets_of_cells() {
+        let mut random = 1u32;
+        let mut below = |n: u32| {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (random >> 8) % n
+        };
+        for window in [Window::None, Window::Standard(9)] {
+            let mut c = cells(200, window);
+            let mut undo = Vec::new();
+            for step in 0..600 {
+                let (seq, other, pos) = (below(8) as usize, below(8) as usize, below(60) as i32);
+                match below(9) {
+                    0 => c.copy(seq, other, pos, pos + 20),
+                    1 => c.remove(seq, pos, pos + 30),
+                    2 => c.keep(seq),
+                    3 => c.add(seq, pos, pos + 9, -5),
+                    4 => undo.drain(..).rev().for_each(|u| c.restore(u)),
+                    _ => {
+                        undo.clear();
+                        let tokens: Vec<_> = (pos..pos + 9).map(|p| token(p, 1 << seq | 1 << other)).collect();
+                        let q = [pos; MAX_SEQUENCES];
+                        c.place(&tokens, Queries { before: &q, now: &q }, &mut [0; 9], &mut undo);
+                    }
+                }
+                for seq in 0..8 {
+                    let mut expected = PageTables::default();
+                    expected.push_cells(seq, c.seqs().iter().copied());
+                    let mut found = PageTables::default();
+                    c.push_table(seq, 0, 0, &mut found);
+                    assert_eq!(
+                        (found.pages, found.masks),
+                        (expected.pages, expected.masks),
+                        "step {step}"
+                    );
+                }
+                let used = c.seqs().iter().filter(|s| !s.is_empty()).count();
+                assert_eq!(c.n_used(), used);
+            }
+        }
+    }
 }

@@ -379,7 +379,6 @@ fn land(
     let overwritten = needed.saturating_sub(n_empty);
     let mut targets = free.empty;
     targets.extend(&free.hidden[..overwritten]);
-    targets.sort_unstable();
     let mut targets = targets.into_iter();
     Ok(kept
         .into_iter()

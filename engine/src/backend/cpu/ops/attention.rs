@@ -475,7 +475,7 @@ impl<'a> Job<'a> {
     /// Products of the unit's queries with the keys of a page.
     fn score(&self, unit: &Unit, page: &Page, room: &mut Room<'_>, scratch: &mut [f32]) {
         #[cfg(test)]
-        tests::N_SCORED.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        tests::N_SCORED.set(tests::N_SCORED.get() + 1);
         let s = &self.s;
         let args = MatMul {
             ty: self.k.tensor.ty,
@@ -609,20 +609,4 @@ fn alibi_slope(max_bias: f32, head: usize, n_head: usize) -> f32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicUsize;
-
-    use super::runs;
-
-    /// Pages whose keys were multiplied with queries.
-    pub(super) static N_SCORED: AtomicUsize = AtomicUsize::new(0);
-
-    #[test]
-    fn runs_of_bits() {
-        let collect = |word| runs(word).map(|run| (run.start, run.end)).collect::<Vec<_>>();
-        assert_eq!(collect(0), []);
-        assert_eq!(collect(u64::MAX), [(0, 64)]);
-        assert_eq!(collect(0b1011_1001), [(0, 1), (3, 6), (7, 8)]);
-        assert_eq!(collect(1 << 63 | 1), [(0, 1), (63, 64)]);
-    }
-}
+mod tests;
