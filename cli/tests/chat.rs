@@ -2,10 +2,8 @@
 
 #![cfg(unix)]
 
-mod common;
-
-use common::Home;
-use common::terminal::Terminal;
+use crate::common::Home;
+use crate::common::terminal::Terminal;
 
 const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
 const PROMPT: &str = "> ";

@@ -1,8 +1,6 @@
 //! `llama embed`: vectors, similarities and ranks of tiny models.
 
-mod common;
-
-use common::{Home, ended, ended_with_input};
+use crate::common::{Home, ended, ended_with_input};
 
 /// Lines of numbers.
 fn vectors(text: &str) -> Vec<Vec<f32>> {

@@ -1,11 +1,9 @@
 //! The flags of loading, in `run`, `logits`, `inspect` and `arch check`: where weights go, how they get there, what is added.
 
-mod common;
-
 use std::path::PathBuf;
 
-use common::{Ended, Home, ended, fixtures, root};
-use engine::gguf::logits::Logits;
+use crate::common::{Ended, Home, ended, fixtures, root};
+use engine::gguf::logits::{Logits, nmse};
 use engine::gguf::{GgufFile, GgufWriter, split};
 use kernels::GgmlType;
 
@@ -29,13 +27,6 @@ fn values(home: &Home, model: &str, args: &[&str]) -> Vec<f32> {
     let result = logits(home, model, args);
     result.succeeds();
     Logits::read(home.path("out.logits")).unwrap().values().to_vec()
-}
-
-fn nmse(a: &[f32], b: &[f32]) -> f64 {
-    assert_eq!(a.len(), b.len());
-    let square = |x: f32| f64::from(x) * f64::from(x);
-    let error: f64 = a.iter().zip(b).map(|(a, b)| square(a - b)).sum();
-    error / a.iter().map(|&a| square(a)).sum::<f64>()
 }
 
 /// The plan of a real model of 28 layers, from its header.
@@ -425,8 +416,15 @@ fn a_session_goes_on_where_it_ended() {
 fn a_bar_shows_that_weights_are_copied() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
-    let mut terminal =
-        common::terminal::Terminal::start(home.llama(&["run", &model, "abc", "-n", "1", "--device", "reference"]));
+    let mut terminal = crate::common::terminal::Terminal::start(home.llama(&[
+        "run",
+        &model,
+        "abc",
+        "-n",
+        "1",
+        "--device",
+        "reference",
+    ]));
     terminal.wait_for("loading [");
     terminal.wait_for("generated 1 token");
     assert!(terminal.end().success());

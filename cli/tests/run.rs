@@ -1,11 +1,9 @@
 //! `llama run` without a terminal: prompts from everywhere, limits, and what goes wrong.
 
-mod common;
-
 use std::io::Read;
 use std::process::Stdio;
 
-use common::{Home, ended, ended_with_input};
+use crate::common::{Home, ended, ended_with_input};
 
 const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
 

@@ -1,13 +1,11 @@
 //! `llama inspect`, `tokenize`, `arch` and `logits`, and the pages that the program prints.
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::{Home, ended, ended_with_input, fixtures, root};
+use crate::common::{Home, ended, ended_with_input, fixtures, root};
 use engine::gguf::logits::Logits;
 
-fn llama(args: &[&str]) -> common::Ended {
+fn llama(args: &[&str]) -> crate::common::Ended {
     ended(Home::new().llama(args))
 }
 
@@ -104,7 +102,7 @@ fn logits_are_those_recorded() {
 }
 
 /// The names of the lines, and the last line.
-fn checked(args: &[&str]) -> (common::Ended, Vec<String>, String) {
+fn checked(args: &[&str]) -> (crate::common::Ended, Vec<String>, String) {
     let dir = fixtures();
     let result = llama(&[&["arch", "check", "--fixtures", dir.to_str().unwrap()], args].concat());
     let mut lines: Vec<_> = result.out.lines().map(str::to_owned).collect();

@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut graph = Graph::new();
     let names = [("w0", "b0", "mul_mat0", "y0"), ("w1", "b1", "mul_mat1", "y1")];
     let mut stored = |graph: &mut Graph, step: usize, name: &'static str, ne: [usize; 4], values: &[f32]| {
-        let buffer = devices[step].buffer_type().allocate(4 * values.len())?;
+        let mut buffer = devices[step].buffer_type().allocate(4 * values.len())?;
         buffer.write(0, bytemuck::cast_slice(values))?;
         let home = Home {
             buffer: sched.register_buffer(buffer, Usage::Weights),

@@ -12,6 +12,7 @@
 //! - [`context`]: batches, KV memory, decode
 //! - [`sample`]: logits to tokens
 //! - [`chat`]: messages to prompts
+//! - [`random`]: numbers for seeded weights and tests
 //! - [`conformance`]: checks of architectures against recorded logits
 
 pub mod adapter;
@@ -26,6 +27,7 @@ mod digest;
 pub mod gguf;
 pub mod graph;
 pub mod model;
+pub mod random;
 pub mod sample;
 pub mod sched;
 pub mod vocab;

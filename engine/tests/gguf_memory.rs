@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use engine::gguf::{Array, Gguf, GgufWriter, StringArray, ValueType};
+use engine::random::SplitMix64;
 use kernels::GgmlType;
 
 /// Counts the live bytes of each thread and their peak.
@@ -66,32 +67,20 @@ fn headers() -> Vec<Vec<u8>> {
     headers
 }
 
-/// A small generator, so that a failing case can be made again from its number.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-}
-
 /// Spoils a header in one to four places, mostly with numbers where lengths and counts may stand.
-fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
+fn mutate(bytes: &mut Vec<u8>, random: &mut SplitMix64) {
     for _ in 0..=random.below(4) {
         let i = random.below(bytes.len());
         match random.below(8) {
             0 => bytes.truncate(i.max(1)),
             1 => drop(bytes.drain(i..(i + 1 + random.below(16)).min(bytes.len()))),
-            2..=4 => bytes[i] = random.next() as u8,
+            2..=4 => bytes[i] = random.next_u64() as u8,
             _ => {
-                let number = [random.next(), random.next() >> random.below(64), 1 << random.below(64)][random.below(3)];
+                let number = [
+                    random.next_u64(),
+                    random.next_u64() >> random.below(64),
+                    1 << random.below(64),
+                ][random.below(3)];
                 let len = 8.min(bytes.len() - i);
                 bytes[i..i + len].copy_from_slice(&number.to_le_bytes()[..len]);
             }
@@ -118,7 +107,7 @@ fn a_hundred_thousand_mutated_headers_take_little_memory_and_time() {
     let (mut accepted, start) = (0, Instant::now());
     for case in 0..CASES {
         let mut bytes = headers[case % headers.len()].clone();
-        mutate(&mut bytes, &mut Random(0x9e37_79b9_7f4a_7c15 ^ (case as u64 + 1)));
+        mutate(&mut bytes, &mut SplitMix64(0x9e37_79b9_7f4a_7c15 ^ (case as u64 + 1)));
         let (ok, peak) = peak_of(|| match Gguf::parse_header(&bytes) {
             Ok(_) => true,
             Err(e) => e.to_string().is_empty(),

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use engine::backend::*;
+use engine::gguf::logits::nmse;
 use engine::graph::*;
 use engine::sched::{BackendId, SchedParams, Scheduler};
 use kernels::GgmlType;
@@ -49,7 +50,7 @@ fn numbers(n: usize, seed: u32) -> Vec<f32> {
 }
 
 fn stored(sched: &mut Scheduler, device: &dyn Device, n: usize, seed: u32, usage: Usage) -> Home {
-    let buffer = device.buffer_type().allocate(4 * n).unwrap();
+    let mut buffer = device.buffer_type().allocate(4 * n).unwrap();
     if usage == Usage::Weights {
         buffer.write(0, bytemuck::cast_slice(&numbers(n, seed))).unwrap();
     }
@@ -192,7 +193,7 @@ fn build(g: &mut Graph, layers: &[Layer], n_tokens: usize) -> Built {
     b
 }
 
-fn fill(s: &Scheduler, g: &Graph, b: &Built, first_pos: usize, n_tokens: usize) {
+fn fill(s: &mut Scheduler, g: &Graph, b: &Built, first_pos: usize, n_tokens: usize) {
     let pos: Vec<i32> = (first_pos..first_pos + n_tokens).map(|p| p as i32).collect();
     let rows: Vec<i64> = pos.iter().map(|&p| i64::from(p)).collect();
     let n_filled = first_pos + n_tokens;
@@ -268,19 +269,13 @@ fn run(setup: &Setup<'_>) -> (Vec<f32>, usize) {
             }
         }
         s.alloc_graph(&mut g).unwrap();
-        fill(&s, &g, &b, first_pos, n_tokens);
+        fill(&mut s, &g, &b, first_pos, n_tokens);
         s.compute(&g).unwrap();
         let mut out = vec![0f32; N_EMBD * n_tokens];
         s.read_tensor(&g, b.out, 0, bytemuck::cast_slice_mut(&mut out)).unwrap();
         results.extend(out);
     }
     (results, s.n_splits())
-}
-
-fn nmse(found: &[f32], truth: &[f32]) -> f64 {
-    let square = |x: f32| f64::from(x) * f64::from(x);
-    let error: f64 = found.iter().zip(truth).map(|(&a, &b)| square(a - b)).sum();
-    error / truth.iter().map(|&x| square(x)).sum::<f64>()
 }
 
 #[test]
@@ -314,7 +309,7 @@ fn layers_on_two_devices_give_the_result_of_one() {
         };
         let (found, n_splits) = run(&halves);
         assert_eq!(n_splits, 2);
-        assert!(nmse(&found, &truth) < 1e-10, "{}", nmse(&found, &truth));
+        assert!(nmse(&truth, &found) < 1e-10, "{}", nmse(&truth, &found));
         assert_eq!(run(&halves).0, found, "from run to run");
 
         let (found, n_splits) = run(&Setup {
@@ -322,7 +317,7 @@ fn layers_on_two_devices_give_the_result_of_one() {
             ..halves
         });
         assert_eq!(n_splits, N_LAYER);
-        assert!(nmse(&found, &truth) < 1e-10, "{}", nmse(&found, &truth));
+        assert!(nmse(&truth, &found) < 1e-10, "{}", nmse(&truth, &found));
     }
 }
 
@@ -339,5 +334,5 @@ fn nodes_put_on_devices_by_hand_give_the_same_result() {
         ..Setup::default()
     });
     assert!(n_splits > 4 * N_LAYER, "{n_splits}");
-    assert!(nmse(&found, &truth) < 1e-10, "{}", nmse(&found, &truth));
+    assert!(nmse(&truth, &found) < 1e-10, "{}", nmse(&truth, &found));
 }

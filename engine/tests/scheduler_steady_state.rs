@@ -5,8 +5,8 @@ mod counting;
 
 use std::any::Any;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 
 use counting::ALLOCATIONS;
 use engine::backend::*;
@@ -19,7 +19,7 @@ struct Memory(&'static str);
 
 struct Bytes {
     ty: Arc<dyn BufferType>,
-    data: Mutex<Vec<u8>>,
+    data: Vec<u8>,
 }
 
 impl BufferType for Memory {
@@ -35,38 +35,43 @@ impl BufferType for Memory {
         false
     }
 
-    fn allocate(&self, size: usize) -> Result<Arc<dyn Buffer>, BackendError> {
-        Ok(Arc::new(Bytes {
+    fn allocate(&self, size: usize) -> Result<Box<dyn Buffer>, BackendError> {
+        Ok(Box::new(Bytes {
             ty: Arc::new(Memory(self.0)),
-            data: Mutex::new(vec![0; size]),
+            data: vec![0; size],
         }))
     }
 }
 
-impl Buffer for Bytes {
+// SAFETY: it gives no address of host memory.
+unsafe impl Buffer for Bytes {
     fn buffer_type(&self) -> &Arc<dyn BufferType> {
         &self.ty
     }
 
     fn size(&self) -> usize {
-        self.data.lock().unwrap().len()
+        self.data.len()
     }
 
     fn host_ptr(&self) -> Option<NonNull<u8>> {
         None
     }
 
-    fn write(&self, offset: usize, data: &[u8]) -> Result<(), BackendError> {
-        self.data.lock().unwrap()[offset..offset + data.len()].copy_from_slice(data);
+    fn write(&mut self, offset: usize, data: &[u8]) -> Result<(), BackendError> {
+        self.data[offset..offset + data.len()].copy_from_slice(data);
         Ok(())
     }
 
     fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), BackendError> {
-        out.copy_from_slice(&self.data.lock().unwrap()[offset..offset + out.len()]);
+        out.copy_from_slice(&self.data[offset..offset + out.len()]);
         Ok(())
     }
 
     fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
         self
     }
 }
@@ -115,10 +120,10 @@ impl Backend for FillerBackend {
         &self.0
     }
 
-    fn compute(&mut self, graph: &Graph, nodes: &[TensorId], memory: &MemoryMap) -> Result<(), BackendError> {
+    fn compute(&mut self, graph: &Graph, nodes: &[TensorId], memory: &mut MemoryMap) -> Result<(), BackendError> {
         for &node in nodes {
             let home = graph.home(node).expect("every node has a home");
-            memory.get(home.buffer).write(home.offset, &[7])?;
+            memory.write(home, &[7])?;
         }
         Ok(())
     }

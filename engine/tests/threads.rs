@@ -1,16 +1,14 @@
 //! A layer on the CPU backend gives one result, however many threads share the work and however they are scheduled.
 
-mod layer;
-
+use crate::layer::{layer, result};
 use engine::backend::{BackendParams, device};
-use layer::{layer, result};
 
 /// Many times over, since what is tested is that no thread is ever too early.
 #[test]
 fn threads_do_not_get_into_each_others_way() {
     let (cpu, reference) = (device("cpu").unwrap(), device("reference").unwrap());
     for n in [1, 3, 48] {
-        let (g, memory) = layer(n, &*reference);
+        let (g, mut memory) = layer(n, &*reference);
         let one = BackendParams {
             n_threads: 1,
             n_threads_batch: 1,
@@ -19,21 +17,21 @@ fn threads_do_not_get_into_each_others_way() {
             .clone()
             .backend(&one)
             .unwrap()
-            .compute(&g, g.nodes(), &memory)
+            .compute(&g, g.nodes(), &mut memory)
             .unwrap();
         let want = result(&g, &memory);
         let size: f64 = want.iter().map(|x| f64::from(*x).powi(2)).sum();
         assert!(size > 0.0);
         let mut first = None;
         for n_threads in 1..=4 {
-            let (g, memory) = layer(n, &*cpu);
+            let (g, mut memory) = layer(n, &*cpu);
             let params = BackendParams {
                 n_threads,
                 n_threads_batch: n_threads,
             };
             let mut backend = cpu.clone().backend(&params).unwrap();
             for _ in 0..if n == 48 { 20 } else { 200 } {
-                backend.compute(&g, g.nodes(), &memory).unwrap();
+                backend.compute(&g, g.nodes(), &mut memory).unwrap();
                 let got = result(&g, &memory);
                 let error: f64 = got.iter().zip(&want).map(|(a, b)| f64::from(a - b).powi(2)).sum();
                 assert!(

@@ -6,6 +6,8 @@ pub mod variation;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use engine::gguf::logits::nmse;
+
 use engine::conformance::{CheckParams, Fixture};
 use engine::context::{Batch, Context, ContextParams, SeqSet};
 use engine::model::{DeviceLayers, LoadParams, Model, SplitMode};
@@ -107,11 +109,4 @@ pub fn decode_one(ctx: &mut Context, token: Token, pos: usize, seq: usize) -> Ve
     batch.push(token, pos, SeqSet::one(seq), true);
     ctx.decode(&batch).expect("the token is decoded");
     ctx.logits(0).expect("it has output").to_vec()
-}
-
-/// Normalized mean squared error of `b` against `a`.
-pub fn nmse(a: &[f32], b: &[f32]) -> f64 {
-    assert_eq!(a.len(), b.len());
-    let error: f64 = a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum();
-    error / a.iter().map(|a| f64::from(*a).powi(2)).sum::<f64>()
 }

@@ -544,18 +544,22 @@ fn what_does_not_fit_is_refused_by_name() {
         ("blk.0.attn_q.weight.lora_a", &[256, 4]),
         ("blk.0.attn_q.weight.lora_b", &[4, 256]),
     ];
-    assert_eq!(
-        with(["model", "lora", "llama"], &q),
-        "adapter.gguf: general.type is `model`, expected `adapter`"
-    );
-    assert_eq!(
-        with(["adapter", "other", "llama"], &q),
-        "adapter.gguf: adapter.type is `other`, expected `lora`"
-    );
-    assert_eq!(
-        with(["adapter", "lora", "qwen3"], &q),
-        "adapter.gguf: general.architecture is `qwen3`, expected `llama`"
-    );
+    for (keys, fault) in [
+        (
+            ["model", "lora", "llama"],
+            "general.type is `model`, expected `adapter`",
+        ),
+        (
+            ["adapter", "other", "llama"],
+            "adapter.type is `other`, expected `lora`",
+        ),
+        (
+            ["adapter", "lora", "qwen3"],
+            "general.architecture is `qwen3`, expected `llama`",
+        ),
+    ] {
+        assert_eq!(with(keys, &q), format!("adapter.gguf: {fault}"));
+    }
     assert_eq!(
         with(good, &[]),
         "adapter.gguf: holds no tensors named *.lora_a and *.lora_b"
@@ -592,7 +596,12 @@ fn what_does_not_fit_is_refused_by_name() {
     ] {
         assert!(all.contains(part), "{all}\nexpected {part}");
     }
+}
 
+#[test]
+fn adapters_of_other_models_and_scales_that_are_no_numbers_are_refused() {
+    let file = File::of("llama-dense");
+    let m = file.model(&exact().load);
     let mut pairs = factors(&file, &DENSE[1..2], 4, 1);
     let bytes = adapter_file("llama", &mut pairs, GgmlType::F32);
     let other = lora(&bytes, &file.model(&exact().load)).unwrap();

@@ -124,7 +124,7 @@ fn text_longer_than_the_context_keeps_its_beginning() {
 #[test]
 fn every_configuration_shifts_or_says_why_not() {
     let all = engine::conformance::fixtures(&tests::data_dir().join("archs")).unwrap();
-    let (mut moved, mut refused) = (Vec::new(), Vec::new());
+    let (mut n_moved, mut refused) = (0, Vec::new());
     for name in all.into_iter().map(|f| f.name) {
         let m = model(&name);
         if m.arch().bidirectional {
@@ -148,20 +148,14 @@ fn every_configuration_shifts_or_says_why_not() {
         ctx.seq_add(0, .., -7).unwrap();
         let near = decode_one(&mut plain, t[20], 20, 0);
         let (far_2, near_2) = (decode_one(&mut ctx, t[21], 21, 0), decode_one(&mut plain, t[21], 21, 0));
-        assert!(nmse(&near_2, &far_2) < 1e-3, "{name}: {:.3e}", nmse(&near_2, &far_2));
-        moved.push((name, nmse(&near, &far)));
+        for (what, near, far) in [("moved away", near, far), ("and back", near_2, far_2)] {
+            let error = nmse(&near, &far);
+            assert!(error < 1e-8, "{name}, {what}: {error:.2e}");
+        }
+        n_moved += 1;
     }
     println!("refused: {refused:?}");
-    for (name, error) in moved.iter().filter(|(_, e)| *e > 1e-8) {
-        println!("{name} depends on absolute positions: {error:.2e}");
-    }
-    assert!(moved.len() > 3 * refused.len(), "{} and {}", moved.len(), refused.len());
-    let exact = moved.iter().filter(|(_, error)| *error < 1e-8).count();
-    assert!(
-        10 * exact > 8 * moved.len(),
-        "{exact} of {} are exact: {moved:?}",
-        moved.len()
-    );
+    assert!(n_moved > 3 * refused.len(), "{n_moved} and {}", refused.len());
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use engine::chat::{ChatTemplate, Message};
 use engine::gguf::{Array, Gguf, GgufWriter, StringArray, Value};
 use engine::model::declare_header;
+use engine::random::SplitMix64;
 use engine::vocab::Vocab;
 use tests::data_dir;
 
@@ -26,7 +27,7 @@ fn a_hundred_thousand_mutated_headers() {
     let start = Instant::now();
     for case in 0..CASES {
         let mut bytes = headers[case % headers.len()].clone();
-        mutate(&mut bytes, &mut Random(0x9e37_79b9_7f4a_7c15 ^ (case as u64 + 1)));
+        mutate(&mut bytes, &mut SplitMix64(0x9e37_79b9_7f4a_7c15 ^ (case as u64 + 1)));
         let result = std::panic::catch_unwind(|| read(&bytes, &counts));
         assert!(result.is_ok(), "case {case} panicked");
     }
@@ -127,7 +128,7 @@ fn with_text(plain: &Gguf, spm: bool) -> Vec<u8> {
 
 /// Spoils a header in one to three places, mostly with numbers where lengths and counts may stand. Seldom in ways that move what follows,
 /// because that is soon found.
-fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
+fn mutate(bytes: &mut Vec<u8>, random: &mut SplitMix64) {
     for _ in 0..=random.below(3) {
         let i = random.below(bytes.len());
         match random.below(32) {
@@ -137,9 +138,13 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
                 let again = bytes[i..(i + 1 + random.below(16)).min(bytes.len())].to_vec();
                 bytes.splice(i..i, again);
             }
-            3..=20 => bytes[i] = random.next() as u8,
+            3..=20 => bytes[i] = random.next_u64() as u8,
             _ => {
-                let number = [random.next(), random.next() >> random.below(64), 1 << random.below(64)][random.below(3)];
+                let number = [
+                    random.next_u64(),
+                    random.next_u64() >> random.below(64),
+                    1 << random.below(64),
+                ][random.below(3)];
                 let len = [1, 4, 8][random.below(3)].min(bytes.len() - i);
                 bytes[i..i + len].copy_from_slice(&number.to_le_bytes()[..len]);
             }
@@ -147,22 +152,6 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
         if bytes.is_empty() {
             bytes.push(0);
         }
-    }
-}
-
-/// A small generator, so that a failing case can be made again from its number.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
     }
 }
 

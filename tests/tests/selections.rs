@@ -281,7 +281,7 @@ fn choices_do_not_depend_on_where_cells_lie() {
 }
 
 /// Writes every recording as a file with seeded weights, `NAME.gguf`, and its header, for an
-/// engine that records logits: `LLAMA_SELECTIONS=DIR cargo test -p llama-tests --test selections -- --ignored`.
+/// engine that records logits: `LLAMA_SELECTIONS=DIR cargo test -p llama-tests --test all write_rec -- --ignored`.
 #[test]
 #[ignore = "writes files"]
 fn write_recordings() {

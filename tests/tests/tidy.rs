@@ -1,6 +1,6 @@
 //! Tidiness: documents in step with the registries, sizes of files, nothing left open.
 //!
-//! `LLAMA_UPDATE=1 cargo test -p llama-tests --test tidy` rewrites the generated parts of the documents.
+//! `LLAMA_UPDATE=1 cargo test -p llama-tests --test all tidy` rewrites the generated parts of the documents.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -99,6 +99,114 @@ fn files_stay_readable() {
         })
         .collect();
     assert!(long.is_empty(), "files too long: {long:?}");
+}
+
+/// Most lines of a function, its signature included.
+const FUNCTION_LINES: usize = 70;
+
+/// Functions that may be longer, and why.
+const LONG_FUNCTIONS: &[(&str, &str)] = &[
+    // Each op of a layer in its order.
+    ("engine/tests/layer/mod.rs", "layer"),
+    // A row for each op.
+    ("engine/src/backend/rules.rs", "check"),
+    // A case for each kind of expression, section or item.
+    ("lang/src/check/decl.rs", "arch"),
+    ("lang/src/check/expr.rs", "name"),
+    ("lang/src/codegen/scalar.rs", "emit"),
+    ("lang/src/parse.rs", "section"),
+    // Tables of cases.
+    ("lang/tests/fragments.rs", "faults_name_the_fragment"),
+    ("lang/tests/like.rs", "children_are_their_parents_with_the_differences"),
+    ("lang/tests/like.rs", "faults_stand_under_the_childs_tokens"),
+];
+
+/// Name and length of each function. Those within another one count as part of it.
+fn functions(items: &[syn::Item], found: &mut Vec<(String, usize)>) {
+    let mut add = |sig: &syn::Signature, block: &syn::Block| {
+        let (first, last) = (
+            sig.fn_token.span.start().line,
+            block.brace_token.span.close().end().line,
+        );
+        found.push((sig.ident.to_string(), last - first + 1));
+    };
+    for item in items {
+        match item {
+            syn::Item::Fn(f) => add(&f.sig, &f.block),
+            syn::Item::Impl(i) => i.items.iter().for_each(|item| {
+                if let syn::ImplItem::Fn(f) = item {
+                    add(&f.sig, &f.block);
+                }
+            }),
+            syn::Item::Trait(t) => t.items.iter().for_each(|item| {
+                if let syn::TraitItem::Fn(f) = item
+                    && let Some(block) = &f.default
+                {
+                    add(&f.sig, block);
+                }
+            }),
+            _ => {}
+        }
+    }
+    for item in items {
+        if let syn::Item::Mod(m) = item
+            && let Some((_, items)) = &m.content
+        {
+            functions(items, found);
+        }
+    }
+}
+
+#[test]
+fn functions_fit_a_screen() {
+    let mut long = Vec::new();
+    for path in sources() {
+        let text = std::fs::read_to_string(&path).expect("the source is readable");
+        // The compiler's tests hold files that are no Rust.
+        let Ok(file) = syn::parse_file(&text) else { continue };
+        let mut found = Vec::new();
+        functions(&file.items, &mut found);
+        long.extend((found.into_iter().filter(|(_, n)| *n > FUNCTION_LINES)).map(|(name, n)| (path.clone(), name, n)));
+    }
+    let is_known = |path: &Path, name: &str| {
+        let known = |(file, function): &&(&str, &str)| path.ends_with(file) && name == *function;
+        LONG_FUNCTIONS.iter().any(|row| known(&row))
+    };
+    let (known, unknown): (Vec<_>, Vec<_>) = long.iter().partition(|(path, name, _)| is_known(path, name));
+    assert!(
+        unknown.is_empty(),
+        "functions of more than {FUNCTION_LINES} lines: {unknown:#?}"
+    );
+    assert_eq!(
+        known.len(),
+        LONG_FUNCTIONS.len(),
+        "one of LONG_FUNCTIONS is long no more"
+    );
+}
+
+/// Test files are not found by cargo where they share a binary: each needs a line in `main.rs` or a `[[test]]` of its own.
+#[test]
+fn every_test_file_belongs_to_a_binary() {
+    for package in ["tests", "engine", "cli"] {
+        let folder = root().join(package);
+        let read = |path: &str| std::fs::read_to_string(folder.join(path)).expect("the file is readable");
+        let (main, manifest) = (read("tests/main.rs"), read("Cargo.toml"));
+        for entry in std::fs::read_dir(folder.join("tests"))
+            .expect("the folder is readable")
+            .flatten()
+        {
+            let (path, file) = (entry.path(), entry.file_name().into_string().expect("UTF-8"));
+            let name = file.trim_end_matches(".rs");
+            let is_test = name != "main" && (file.ends_with(".rs") || path.join("main.rs").is_file());
+            let lines = [format!("mod {name};"), format!("#[path = \"{name}/main.rs\"]")];
+            let is_module = lines.iter().any(|line| main.lines().any(|l| l == line));
+            let is_binary = manifest.lines().any(|l| l == format!("name = \"{name}\""));
+            assert!(
+                !is_test || is_module || is_binary,
+                "{package}/tests/{file} is never run"
+            );
+        }
+    }
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn other_configurations_load_and_decode() {
 }
 
 /// Writes every configuration as a file with seeded weights, `NAME.gguf`, and its header as a fixture has it, for an engine that records
-/// logits: `LLAMA_VARIATIONS=DIR cargo test -p llama-tests --test variations -- --ignored`.
+/// logits: `LLAMA_VARIATIONS=DIR cargo test -p llama-tests --test all write_other -- --ignored`.
 #[test]
 #[ignore = "writes files"]
 fn write_other_configurations() {

@@ -122,7 +122,7 @@ fn model_tensors(arch: &Arch) -> impl Iterator<Item = &Tensor> + Clone {
 
 fn structs(arch: &Arch) -> TokenStream {
     let field = |t: &Tensor| {
-        let (name, ty) = (&t.name, handle_type(t.kind));
+        let (name, ty) = (&t.name, handle_type(*t.kind));
         if t.may_be_absent() {
             quote!(#name: ::core::option::Option<#ty>)
         } else {
@@ -308,7 +308,7 @@ fn declare(arch: &Arch, o: &Tensor, t: &Ident) -> TokenStream {
         None => quote!(#name),
     };
     let sizes: Vec<_> = o.sizes.iter().map(|s| emit(s, Place::Load)).collect();
-    let args = match o.kind {
+    let args = match *o.kind {
         Kind::Linear | Kind::Experts | Kind::PerHead => quote!(#gguf, #(#sizes),*),
         _ => quote!(#gguf, &[#(#sizes),*]),
     };
@@ -325,7 +325,7 @@ fn declare(arch: &Arch, o: &Tensor, t: &Ident) -> TokenStream {
                 (false, true) => "_opt",
                 (_, false) => "",
             };
-            let method = shared(&format!("{}{suffix}", o.kind.name()));
+            let method = Ident::new(&format!("{}{suffix}", o.kind.name()), o.kind.at);
             quote!(#t.#method(#args))
         }
     };

@@ -80,7 +80,7 @@ impl Flow<'_> {
             Stmt::Tensor { var, value, .. } => {
                 let before = self.nodes.len();
                 let node = self.value(value);
-                let name = self.name(*var);
+                let name = self.name(var.it);
                 if let Some(i) = node
                     && i >= before
                     && !self.nodes[i].label.contains(" = ")
@@ -142,10 +142,10 @@ impl Flow<'_> {
         let shape = value.shape.to_string();
         let (label, inputs) = match &value.kind {
             ValueKind::Var(var) => return self.of_var[var.0],
-            ValueKind::Encoded => return self.encoded,
-            ValueKind::Embed(w, by) => (format!("{}[{}]", self.weight(*w), by.name()), vec![]),
-            ValueKind::Linear(w, x) => (format!("linear {}", self.weight(*w)), vec![self.value(x)]),
-            ValueKind::Weight(w) => (self.weight(*w), vec![]),
+            ValueKind::Encoded(_) => return self.encoded,
+            ValueKind::Embed(w, by) => (format!("{}[{}]", self.weight(w.it), by.name()), vec![]),
+            ValueKind::Linear(w, x) => (format!("linear {}", self.weight(w.it)), vec![self.value(x)]),
+            ValueKind::Weight(w) => (self.weight(w.it), vec![]),
             ValueKind::Op(op, args) => self.op(op.name, args),
             ValueKind::Binary(op, a, b) => (binary_name(*op).to_string(), vec![self.value(a), self.value(b)]),
             ValueKind::Scale(x, s) => (format!("scale by {}", s.text), vec![self.value(x)]),
@@ -189,8 +189,8 @@ impl Flow<'_> {
         for arg in args {
             match arg {
                 Arg::Tensor(v) => inputs.push(self.value(v)),
-                Arg::Weight(w) => label += &format!(" {}", self.weight(*w)),
-                Arg::Window(kind, n, _) => label += &format!(" {kind}({})", n.text),
+                Arg::Weight(w) => label += &format!(" {}", self.weight(w.it)),
+                Arg::Window(kind, n, _) => label += &format!(" {}({})", kind.it, n.text),
                 Arg::Activation(op) => label += &format!(" {}", op.name),
                 Arg::Word(word) => label += &format!(" {}", word.to_lowercase()),
                 Arg::Scalar(_) | Arg::Default => {}
@@ -229,7 +229,7 @@ pub fn binary_name(op: ScalarOp) -> &'static str {
 fn collect_assigned(block: &Block, out: &mut Vec<VarId>) {
     for stmt in &block.stmts {
         match stmt {
-            Stmt::Tensor { var, is_let: false, .. } if !out.contains(var) => out.push(*var),
+            Stmt::Tensor { var, is_let: false, .. } if !out.contains(var) => out.push(var.it),
             Stmt::If { then, otherwise, .. } => {
                 collect_assigned(then, out);
                 otherwise.iter().for_each(|b| collect_assigned(b, out));

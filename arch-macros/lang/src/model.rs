@@ -1,6 +1,8 @@
 //! The checked declaration: typed, resolved, free of faults. Code generation and the drawings read it and cannot fail.
 
-use proc_macro2::{Ident, TokenStream};
+use std::ops::Deref;
+
+use proc_macro2::{Ident, Span, TokenStream};
 
 use crate::builtins::{Builtin, Ty};
 use crate::ops::OpSpec;
@@ -250,7 +252,7 @@ pub struct Tensor {
     /// Field name.
     pub name: Ident,
     /// What it is for.
-    pub kind: Kind,
+    pub kind: Named<Kind>,
     /// GGUF name without layer prefix and suffix.
     pub gguf: String,
     /// Sizes, innermost first.
@@ -281,7 +283,7 @@ impl Tensor {
             b.optional && (a.optional || a.conditions.iter().any(lacks))
         };
         let same_name = self.gguf == other.gguf && self.group == other.group;
-        let linear = self.kind == Kind::Linear && other.kind == Kind::Linear;
+        let linear = *self.kind == Kind::Linear && *other.kind == Kind::Linear;
         same_name && linear && self.dims != other.dims && (instead_of(self, other) || instead_of(other, self))
     }
 
@@ -376,7 +378,7 @@ pub enum ScalarKind {
     /// A literal.
     Str(String),
     /// A builtin symbol.
-    Builtin(&'static Builtin),
+    Builtin(Named<&'static Builtin>),
     /// A hyper-parameter or derived value, by name.
     Hparam(Ident),
     /// A scalar `let` of the graph.
@@ -390,7 +392,7 @@ pub enum ScalarKind {
     /// `a op b`
     Binary(ScalarOp, Box<Scalar>, Box<Scalar>),
     /// A function of numbers.
-    Call(&'static ScalarFn, Vec<Scalar>),
+    Call(Named<&'static ScalarFn>, Vec<Scalar>),
     /// `if c { a } else { b }`
     If(Box<Scalar>, Box<Scalar>, Box<Scalar>),
     /// `has(tensor)`; per layer if the tensor is.
@@ -513,6 +515,65 @@ pub static SCALAR_FNS: &[ScalarFn] = &[
     },
 ];
 
+/// Something where the declaration names it: what it becomes in the expansion stands at the same place.
+#[derive(Clone, Copy, Debug)]
+pub struct Named<T> {
+    /// What is named.
+    pub it: T,
+    /// The place of the name.
+    pub at: Span,
+}
+
+impl<T> Named<T> {
+    /// `it`, named by a token at `at`.
+    pub fn new(it: T, at: Span) -> Named<T> {
+        Named { it, at }
+    }
+}
+
+impl<T> Deref for Named<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.it
+    }
+}
+
+/// An operation where it is called.
+#[derive(Clone, Debug)]
+pub struct Operation {
+    /// The operation.
+    pub op: &'static OpSpec,
+    /// The place of its name.
+    pub at: Span,
+    /// Places of the names that arguments are given by.
+    pub keys: Vec<(&'static str, Span)>,
+}
+
+impl Operation {
+    /// An operation that is named at `at`, without arguments by name.
+    pub fn new(op: &'static OpSpec, at: Span) -> Operation {
+        Operation {
+            op,
+            at,
+            keys: Vec::new(),
+        }
+    }
+
+    /// The place of an argument's name.
+    pub fn key(&self, name: &str) -> Option<Span> {
+        self.keys.iter().find(|(key, _)| *key == name).map(|&(_, at)| at)
+    }
+}
+
+impl Deref for Operation {
+    type Target = OpSpec;
+
+    fn deref(&self) -> &OpSpec {
+        self.op
+    }
+}
+
 /// Statements and the value they end in.
 #[derive(Debug)]
 pub struct Block {
@@ -528,7 +589,7 @@ pub enum Stmt {
     /// Binds or assigns a tensor.
     Tensor {
         /// The name.
-        var: VarId,
+        var: Named<VarId>,
         /// A new name, not an assignment.
         is_let: bool,
         /// The value.
@@ -553,7 +614,7 @@ pub enum Stmt {
     /// A layer loop.
     Layers {
         /// Index into [`Arch::groups`].
-        group: usize,
+        group: Named<usize>,
         /// First layer and the one after the last, if not all.
         range: Option<(Scalar, Scalar)>,
         /// Its statements.
@@ -604,17 +665,17 @@ impl RowsBy {
 #[derive(Debug)]
 pub enum ValueKind {
     /// A bound name.
-    Var(VarId),
+    Var(Named<VarId>),
     /// Rows of an `embed`: `w[tokens]`
-    Embed(usize, RowsBy),
+    Embed(Named<usize>, Named<RowsBy>),
     /// `encoded`, the encoder's result.
-    Encoded,
+    Encoded(Span),
     /// `w(x)`
-    Linear(usize, Box<Value>),
+    Linear(Named<usize>, Box<Value>),
     /// A vector as an operand.
-    Weight(usize),
+    Weight(Named<usize>),
     /// An op of the table.
-    Op(&'static OpSpec, Vec<Arg>),
+    Op(Operation, Vec<Arg>),
     /// `a op b` over tensors; `b` is repeated to the shape of `a`.
     Binary(ScalarOp, Box<Value>, Box<Value>),
     /// `x * factor`
@@ -624,7 +685,7 @@ pub enum ValueKind {
     /// `x + offset`
     Shift(Box<Value>, Scalar),
     /// `act(a) * b`: one gated unit; the op is the activation.
-    Glu(&'static OpSpec, Box<Value>, Box<Value>),
+    Glu(Operation, Box<Value>, Box<Value>),
     /// `x[from..to]` of dimension 0; a missing end is the end of the dimension.
     Slice(Box<Value>, Option<Scalar>, Option<Scalar>),
     /// `if c { … } else { … }`
@@ -650,15 +711,15 @@ pub enum Arg {
     /// A computed tensor.
     Tensor(Value),
     /// A declared tensor.
-    Weight(usize),
+    Weight(Named<usize>),
     /// A number or condition.
     Scalar(Scalar),
     /// An op of one operand, by name.
-    Activation(&'static OpSpec),
+    Activation(Operation),
     /// A word of a fixed set.
-    Word(&'static str),
+    Word(Named<&'static str>),
     /// `standard(n, cond)`: kind, size, condition.
-    Window(&'static str, Scalar, Option<Scalar>),
+    Window(Named<&'static str>, Scalar, Option<Scalar>),
     /// Not given.
     Default,
 }

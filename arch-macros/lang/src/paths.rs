@@ -5,6 +5,11 @@ use quote::quote;
 
 /// A type or function of the runtime, such as `::engine::arch::Builder`.
 pub fn runtime(name: &str) -> TokenStream {
-    let name = Ident::new(name, Span::call_site());
+    runtime_at(name, Span::call_site())
+}
+
+/// The same, its name at a place of the declaration.
+pub fn runtime_at(name: &str, at: Span) -> TokenStream {
+    let name = Ident::new(name, at);
     quote!(::engine::arch::#name)
 }

@@ -1,7 +1,5 @@
 //! Helpers of the tests of the binary: running it, tiny models, a terminal.
 
-#![allow(dead_code, reason = "every test file uses a part of these")]
-
 #[cfg(unix)]
 pub mod terminal;
 

@@ -54,12 +54,13 @@ pub(crate) fn place(tensors: &[ToPlace<'_>]) -> Result<Placed, BackendError> {
             offset,
         });
     }
-    let buffers = kinds
+    let mut buffers = kinds
         .iter()
         .map(|(kind, size)| kind.allocate(*size))
         .collect::<Result<Vec<_>, _>>()?;
     for (t, leaf) in tensors.iter().zip(&leafs) {
         buffers[leaf.buffer].write(leaf.offset, t.data)?;
     }
+    let buffers = buffers.into_iter().map(Arc::from).collect();
     Ok(Placed { leafs, buffers })
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use memmap2::MmapMut;
 
-use super::{BackendError, Buffer, BufferType};
+use super::{BackendError, Buffer, BufferType, Upload, check_range};
 
 /// Every tensor in host memory starts at a multiple of this: a cache line, which is also the widest vector register.
 pub const HOST_ALIGNMENT: usize = 64;
@@ -55,7 +55,7 @@ impl BufferType for HostBufferType {
         true
     }
 
-    fn allocate(&self, size: usize) -> Result<Arc<dyn Buffer>, BackendError> {
+    fn allocate(&self, size: usize) -> Result<Box<dyn Buffer>, BackendError> {
         let out_of_memory = || BackendError::OutOfMemory {
             buffer_type: self.name.to_string(),
             bytes: size,
@@ -64,7 +64,7 @@ impl BufferType for HostBufferType {
         // long context costs what is used of it. A mapping of no bytes is not possible.
         let mut pages = MmapMut::map_anon(size.max(1)).map_err(|_| out_of_memory())?;
         let base = NonNull::new(pages.as_mut_ptr()).ok_or_else(out_of_memory)?;
-        Ok(Arc::new(HostBuffer {
+        Ok(Box::new(HostBuffer {
             buffer_type: host_buffer_type(),
             base,
             size,
@@ -87,8 +87,7 @@ enum Owner {
     Shared(HostBytes),
 }
 
-// SAFETY: the memory is plain bytes owned by `owner`, which may move between threads. Who reads and writes which part at
-// what time is decided by the plan of a graph and its order (see [`Buffer`]).
+// SAFETY: the memory is plain bytes owned by `owner`, which may move between threads; it is written through `&mut` only.
 unsafe impl Send for HostBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for HostBuffer {}
@@ -105,31 +104,11 @@ impl HostBuffer {
             owner: Owner::Shared(keep),
         }
     }
-
-    /// True if graphs may write here.
-    pub fn is_writable(&self) -> bool {
-        matches!(self.owner, Owner::Pages(_))
-    }
-
-    fn check_range(&self, offset: usize, len: usize) -> Result<(), BackendError> {
-        check_range(self.buffer_type.name(), self.size, offset, len)
-    }
 }
 
-/// An error unless `len` bytes at `offset` lie within `size`.
-pub(super) fn check_range(buffer_type: &str, size: usize, offset: usize, len: usize) -> Result<(), BackendError> {
-    match offset.checked_add(len) {
-        Some(end) if end <= size => Ok(()),
-        _ => Err(BackendError::OutOfBounds {
-            buffer_type: buffer_type.to_string(),
-            offset,
-            len,
-            size,
-        }),
-    }
-}
-
-impl Buffer for HostBuffer {
+// SAFETY: `base` and `size` are those of memory that `owner` keeps where it is. Pages are used through `base` alone. Shared bytes were
+// borrowed from an `Arc` that is held here, so nobody can get them by `&mut`, and they are declared read-only.
+unsafe impl Buffer for HostBuffer {
     fn buffer_type(&self) -> &Arc<dyn BufferType> {
         &self.buffer_type
     }
@@ -142,24 +121,28 @@ impl Buffer for HostBuffer {
         Some(self.base)
     }
 
-    fn write(&self, offset: usize, data: &[u8]) -> Result<(), BackendError> {
-        self.check_range(offset, data.len())?;
-        if !self.is_writable() {
-            return Err(BackendError::Device {
-                device: self.buffer_type.name().to_string(),
-                message: format!("write of {} bytes to read-only memory", data.len()),
-            });
+    fn is_read_only(&self) -> bool {
+        matches!(self.owner, Owner::Shared(_))
+    }
+
+    fn write(&mut self, offset: usize, data: &[u8]) -> Result<(), BackendError> {
+        check_range(self, offset, data.len())?;
+        let buffer: &mut dyn Buffer = self;
+        match buffer.bytes_mut() {
+            Some(bytes) => bytes[offset..][..data.len()].copy_from_slice(data),
+            None => {
+                let buffer_type = self.buffer_type.name().to_owned();
+                return Err(BackendError::ReadOnly { buffer_type });
+            }
         }
-        // SAFETY: the range lies within the buffer, which is owned, writable memory; `data` is a live slice, and may only
-        // overlap if somebody made a slice of a buffer, which the plan of a graph rules out (copy allows it all the same).
-        unsafe { std::ptr::copy(data.as_ptr(), self.base.add(offset).as_ptr(), data.len()) };
         Ok(())
     }
 
     fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), BackendError> {
-        self.check_range(offset, out.len())?;
-        // SAFETY: as in `write`.
-        unsafe { std::ptr::copy(self.base.add(offset).as_ptr(), out.as_mut_ptr(), out.len()) };
+        check_range(self, offset, out.len())?;
+        let buffer: &dyn Buffer = self;
+        let bytes = buffer.bytes().unwrap_or_default();
+        out.copy_from_slice(&bytes[offset..][..out.len()]);
         Ok(())
     }
 
@@ -172,6 +155,23 @@ impl Buffer for HostBuffer {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+/// An upload that writes at once.
+pub(super) struct DirectUpload(pub(super) Box<dyn Buffer>);
+
+impl Upload for DirectUpload {
+    fn write(&mut self, offset: usize, data: &[u8]) -> Result<(), BackendError> {
+        self.0.write(offset, data)
+    }
+
+    fn finish(self: Box<Self>) -> Result<Box<dyn Buffer>, BackendError> {
+        Ok(self.0)
     }
 }
 
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn new_memory_is_zeroed_aligned_and_checked() {
-        let buffer = host_buffer_type().allocate(100).unwrap();
+        let mut buffer = host_buffer_type().allocate(100).unwrap();
         assert_eq!(buffer.size(), 100);
         assert!((buffer.host_ptr().unwrap().as_ptr() as usize).is_multiple_of(HOST_ALIGNMENT));
         let mut out = [1u8; 100];
@@ -231,7 +231,7 @@ mod tests {
     fn existing_bytes_are_used_in_place_and_never_written() {
         let bytes: Arc<Vec<u8>> = Arc::new((0..=255).collect());
         let address = bytes.as_ptr();
-        let buffer = HostBuffer::over(bytes);
+        let mut buffer = HostBuffer::over(bytes);
         assert_eq!(buffer.host_ptr().unwrap().as_ptr().cast_const(), address);
         assert_eq!(buffer.size(), 256);
         let mut out = [0u8; 2];

@@ -5,18 +5,21 @@
 
 pub mod cpu;
 pub mod host;
+mod memory;
 pub mod reference;
 mod rules;
 
 use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
+use std::slice;
 use std::sync::{Arc, LazyLock};
 
-use crate::graph::{BufferId, Graph, Home, Tensor, TensorId};
+use crate::graph::{BufferId, Graph, Tensor, TensorId};
 
 use host::HostBytes;
 pub use host::HostMemory;
+pub use memory::{Held, HostRange, MemoryMap};
 
 /// What a backend can fail with.
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +33,7 @@ pub enum BackendError {
         bytes: usize,
     },
     /// A read or write reaches beyond its buffer.
-    #[error("{buffer_type}: access to bytes {offset}..{} of a buffer of {size} bytes", .offset + .len)]
+    #[error("{buffer_type}: access to {len} bytes at {offset} of a buffer of {size} bytes")]
     OutOfBounds {
         /// Name of the buffer type.
         buffer_type: String,
@@ -40,6 +43,15 @@ pub enum BackendError {
         len: usize,
         /// Size of the buffer.
         size: usize,
+    },
+    /// A buffer that was never there, or was let go.
+    #[error("there is no buffer {}", .0.0)]
+    NoBuffer(BufferId),
+    /// A write to memory that is only read: a mapped file, or weights that several contexts share.
+    #[error("{buffer_type}: write to read-only memory")]
+    ReadOnly {
+        /// Name of the buffer type.
+        buffer_type: String,
     },
     /// No compiled-in backend computes this node.
     #[error("no backend computes {op} ({node}) on a tensor of type {ty}")]
@@ -108,7 +120,7 @@ pub trait BufferType: Send + Sync {
     fn is_host(&self) -> bool;
 
     /// A zeroed buffer of `size` bytes.
-    fn allocate(&self, size: usize) -> Result<Arc<dyn Buffer>, BackendError>;
+    fn allocate(&self, size: usize) -> Result<Box<dyn Buffer>, BackendError>;
 }
 
 impl fmt::Debug for dyn BufferType + '_ {
@@ -117,9 +129,39 @@ impl fmt::Debug for dyn BufferType + '_ {
     }
 }
 
-/// A piece of memory of some [`BufferType`]. Shared between threads: who writes where is decided by the allocator's plan
-/// and the order of a graph, not by this type.
-pub trait Buffer: Send + Sync {
+/// A piece of memory of some [`BufferType`].
+///
+/// A `Box<dyn Buffer>` has one owner, who writes through `&mut`. An `Arc<dyn Buffer>` may be read by many and is written by nobody:
+/// ```compile_fail
+/// # use std::sync::Arc;
+/// # use engine::backend::{Buffer, default_device};
+/// let shared: Arc<dyn Buffer> = Arc::from(default_device().buffer_type().allocate(8).unwrap());
+/// shared.write(0, &[1]).unwrap();
+/// ```
+/// Implementing it takes `unsafe`:
+/// ```compile_fail
+/// # use std::{any::Any, ptr::NonNull, sync::Arc};
+/// # use engine::backend::*;
+/// struct Mine;
+/// impl Buffer for Mine {
+/// #    fn buffer_type(&self) -> &Arc<dyn BufferType> { todo!() }
+/// #    fn size(&self) -> usize { 1 << 40 }
+/// #    fn host_ptr(&self) -> Option<NonNull<u8>> { Some(NonNull::dangling()) }
+/// #    fn write(&mut self, _: usize, _: &[u8]) -> Result<(), BackendError> { Ok(()) }
+/// #    fn read(&self, _: usize, _: &mut [u8]) -> Result<(), BackendError> { Ok(()) }
+/// #    fn as_any(&self) -> &dyn Any { self }
+/// #    fn as_any_mut(&mut self) -> &mut dyn Any { self }
+/// }
+/// ```
+///
+/// # Safety
+/// Backends use host memory by its address. An implementation promises of the bytes behind [`host_ptr`](Buffer::host_ptr), if it gives
+/// one:
+/// - there are [`size`](Buffer::size) of them, initialized, at an address that is the same as long as the buffer lives, wherever the
+///   value itself is moved;
+/// - they are changed only by who holds the buffer by `&mut`, be it through its methods or through the pointer, and not at all if
+///   it [is read-only](Buffer::is_read_only); a device that changes them by itself is done with it whenever the buffer can be used.
+pub unsafe trait Buffer: Send + Sync {
     /// The kind of memory.
     fn buffer_type(&self) -> &Arc<dyn BufferType>;
 
@@ -129,8 +171,13 @@ pub trait Buffer: Send + Sync {
     /// The first byte, if the memory is the host's.
     fn host_ptr(&self) -> Option<NonNull<u8>>;
 
+    /// True if nothing may ever be written here, as with a mapped file.
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
     /// Copies `data` into the buffer.
-    fn write(&self, offset: usize, data: &[u8]) -> Result<(), BackendError>;
+    fn write(&mut self, offset: usize, data: &[u8]) -> Result<(), BackendError>;
 
     /// Copies from the buffer into `out`.
     fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), BackendError>;
@@ -142,50 +189,37 @@ pub trait Buffer: Send + Sync {
 
     /// For a backend to recognize its own buffers.
     fn as_any(&self) -> &dyn Any;
+
+    /// As [`as_any`](Buffer::as_any), for writing.
+    fn as_any_mut(&mut self) -> &mut dyn Any;
 }
 
-/// Every buffer that a graph's tensors may live in, by [`BufferId`].
-#[derive(Clone, Default)]
-pub struct MemoryMap {
-    buffers: Vec<(Option<Arc<dyn Buffer>>, Usage)>,
+impl dyn Buffer + '_ {
+    /// All bytes, if the memory is the host's.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        let start = self.host_ptr()?;
+        // SAFETY: that many initialized bytes are there (see [`Buffer`]), and who might change them would need `&mut`.
+        Some(unsafe { slice::from_raw_parts(start.as_ptr(), self.size()) })
+    }
+
+    /// All bytes, for writing, if the memory is the host's and may be written.
+    pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        let start = self.host_ptr().filter(|_| !self.is_read_only())?;
+        // SAFETY: as in `bytes`; the buffer is borrowed exclusively, and its memory with it.
+        Some(unsafe { slice::from_raw_parts_mut(start.as_ptr(), self.size()) })
+    }
 }
 
-impl MemoryMap {
-    /// Adds a buffer.
-    pub fn insert(&mut self, buffer: Arc<dyn Buffer>, usage: Usage) -> BufferId {
-        let id = BufferId(u32::try_from(self.buffers.len()).expect("fewer than 2^32 buffers"));
-        self.buffers.push((Some(buffer), usage));
-        id
-    }
-
-    /// Puts another buffer in the place of an existing one; tensors that live there must be placed anew.
-    pub fn replace(&mut self, id: BufferId, buffer: Arc<dyn Buffer>) {
-        self.buffers[id.0 as usize].0 = Some(buffer);
-    }
-
-    /// Lets go of a buffer; its id stays taken until [`replace`](MemoryMap::replace) puts another one there.
-    pub fn release(&mut self, id: BufferId) {
-        self.buffers[id.0 as usize].0 = None;
-    }
-
-    /// The buffer with this id.
-    pub fn get(&self, id: BufferId) -> &Arc<dyn Buffer> {
-        self.buffers[id.0 as usize]
-            .0
-            .as_ref()
-            .expect("the buffer of a home exists as long as its graph")
-    }
-
-    /// What the buffer is used for.
-    pub fn usage(&self, id: BufferId) -> Usage {
-        self.buffers[id.0 as usize].1
-    }
-
-    /// Address of a home in host memory; `None` if the buffer is not the host's.
-    pub fn host_ptr(&self, home: Home) -> Option<NonNull<u8>> {
-        let base = self.get(home.buffer).host_ptr()?;
-        // SAFETY: a home's offset lies within its buffer: the allocator or the loader put it there after checking sizes.
-        Some(unsafe { base.add(home.offset) })
+/// An error unless `len` bytes at `offset` lie within the buffer.
+pub(crate) fn check_range(buffer: &dyn Buffer, offset: usize, len: usize) -> Result<(), BackendError> {
+    match offset.checked_add(len) {
+        Some(end) if end <= buffer.size() => Ok(()),
+        _ => Err(BackendError::OutOfBounds {
+            buffer_type: buffer.buffer_type().name().to_owned(),
+            offset,
+            len,
+            size: buffer.size(),
+        }),
     }
 }
 
@@ -228,7 +262,7 @@ pub trait Device: Send + Sync {
 
     /// A buffer over memory that already holds data, such as a mapped file; `None` if the device cannot use it in place.
     /// `keep` owns the memory and is held as long as the buffer.
-    fn buffer_from_host(&self, keep: HostBytes) -> Option<Arc<dyn Buffer>> {
+    fn buffer_from_host(&self, keep: HostBytes) -> Option<Box<dyn Buffer>> {
         let _ = keep;
         None
     }
@@ -245,10 +279,10 @@ pub trait Device: Send + Sync {
         false
     }
 
-    /// A queue for copies from the host that run while the host goes on. `None`, the default, if there is no such thing: data is then
-    /// written by [`Buffer::write`].
-    fn upload_queue(&self) -> Result<Option<Box<dyn UploadQueue>>, BackendError> {
-        Ok(None)
+    /// Fills a new buffer of the device's memory. By default [`Buffer::write`] does; a device that fetches data by itself lets the host
+    /// go on meanwhile.
+    fn upload(&self, buffer: Box<dyn Buffer>) -> Result<Box<dyn Upload>, BackendError> {
+        Ok(Box::new(host::DirectUpload(buffer)))
     }
 
     /// A new backend: threads, streams and scratch memory of its own.
@@ -268,7 +302,21 @@ pub trait Backend: Send {
 
     /// Computes `nodes` in order. View nodes are skipped. All operands have homes in buffers that the device supports.
     /// Returns when done, or, for asynchronous backends, when queued.
-    fn compute(&mut self, graph: &Graph, nodes: &[TensorId], memory: &MemoryMap) -> Result<(), BackendError>;
+    ///
+    /// A computation has its memory to itself:
+    /// ```compile_fail
+    /// # use engine::backend::*;
+    /// # use engine::graph::Graph;
+    /// # let params = BackendParams { n_threads: 1, n_threads_batch: 1 };
+    /// # let backend = || default_device().backend(&params).unwrap();
+    /// let (mut one, mut two) = (backend(), backend());
+    /// let (graph, mut memory) = (Graph::new(), MemoryMap::default());
+    /// std::thread::scope(|s| {
+    ///     s.spawn(|| one.compute(&graph, graph.nodes(), &mut memory));
+    ///     s.spawn(|| two.compute(&graph, graph.nodes(), &mut memory));
+    /// });
+    /// ```
+    fn compute(&mut self, graph: &Graph, nodes: &[TensorId], memory: &mut MemoryMap) -> Result<(), BackendError>;
 
     /// Waits until everything queued is done. Nothing to do for backends that compute before they return.
     fn synchronize(&mut self) -> Result<(), BackendError> {
@@ -293,13 +341,13 @@ pub trait Backend: Send {
     }
 
     /// Queues a copy of `len` bytes from memory that `source` computes into memory of this backend; buffers are given
-    /// with an offset in bytes. The copy comes after all that is queued on `source`, and later work of both backends after
-    /// the copy. False, the default, if it cannot: the scheduler then waits for both and copies through the host.
+    /// with an offset in bytes, which the callee checks. The copy comes after all that is queued on `source`, and later work of both
+    /// backends after the copy. False, the default, if it cannot: the scheduler then waits for both and copies through the host.
     fn copy_from_async(
         &mut self,
         source: &mut dyn Backend,
         from: (&dyn Buffer, usize),
-        to: (&dyn Buffer, usize),
+        to: (&mut dyn Buffer, usize),
         len: usize,
     ) -> Result<bool, BackendError> {
         let _ = (source, from, to, len);
@@ -312,19 +360,13 @@ pub trait Backend: Send {
     }
 }
 
-/// Copies from host memory to a device's, done in the order they were asked for.
-pub trait UploadQueue: Send {
-    /// Host memory to copy from, of the kind that the device fetches fastest from. By default any.
-    fn staging(&self, size: usize) -> Result<Arc<dyn Buffer>, BackendError> {
-        host::host_buffer_type().allocate(size)
-    }
+/// A buffer that is being filled from host memory. It belongs to the upload until all data has arrived, so nobody can use it too early.
+pub trait Upload: Send {
+    /// Takes `data` for an offset of the buffer. It may arrive later than this returns; `data` is no longer needed then.
+    fn write(&mut self, offset: usize, data: &[u8]) -> Result<(), BackendError>;
 
-    /// Queues a copy of the first `len` bytes of a staging buffer to an offset of the device's. The staging buffer must not change until
-    /// the copy was waited for.
-    fn push(&mut self, from: &Arc<dyn Buffer>, len: usize, to: (&Arc<dyn Buffer>, usize)) -> Result<(), BackendError>;
-
-    /// Waits until at most the last `n_left` copies are under way.
-    fn wait(&mut self, n_left: usize) -> Result<(), BackendError>;
+    /// Waits until everything has arrived.
+    fn finish(self: Box<Self>) -> Result<Box<dyn Buffer>, BackendError>;
 }
 
 /// A point in the queue of an asynchronous backend.

@@ -275,7 +275,7 @@ impl Context {
             settings: &self.settings,
             adapters: &self.adapters,
             memory: &mut self.memory,
-            buffers: self.runner.buffers(),
+            buffers: self.runner.buffers_mut(),
         })
     }
 

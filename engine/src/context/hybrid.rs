@@ -40,7 +40,7 @@ impl Memory {
     pub fn allocate(
         &mut self,
         device_of: impl Fn(usize) -> Arc<dyn Device>,
-        mut register: impl FnMut(Arc<dyn Buffer>) -> BufferId,
+        mut register: impl FnMut(Box<dyn Buffer>) -> BufferId,
     ) -> Result<(), ContextError> {
         self.kv.allocate(&device_of, &mut register)?;
         self.states.allocate(&device_of, &mut register)?;

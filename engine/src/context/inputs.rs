@@ -44,7 +44,7 @@ impl Staging {
 
 /// Writes the inputs of one graph. Inputs that the graph has no use for are passed over.
 pub(super) struct InputWriter<'a> {
-    pub sched: &'a Scheduler,
+    pub sched: &'a mut Scheduler,
     pub graph: &'a Graph,
     pub staging: &'a mut Staging,
 }
@@ -75,10 +75,11 @@ impl InputWriter<'_> {
         self.set_i32s(inputs.tokens, tokens.iter().map(|t| t.token as i32))?;
         self.set_i32s(inputs.positions, positions.clone())?;
         self.set_i32s(inputs.axes, along_axes(positions))?;
+        let Some(id) = inputs.table_of_token else { return Ok(()) };
         let Staging { i32s, seqs, .. } = &mut *self.staging;
         i32s.clear();
         i32s.extend(tokens.iter().map(|t| seqs.table_of(t)));
-        self.set(inputs.table_of_token, &self.staging.i32s)
+        self.sched.set_input(self.graph, id, bytemuck::cast_slice(i32s))
     }
 
     fn write_outputs(&mut self, inputs: &Inputs, tokens: &[BatchToken], outputs: &Outputs) -> Result {
@@ -151,17 +152,18 @@ impl InputWriter<'_> {
             push(seq, from, tables);
             tables.end();
         }
-        self.set_front(inputs.starts, &self.staging.tables.starts)?;
-        self.set_front(inputs.pages, &self.staging.tables.pages)?;
-        self.set_front(inputs.masks, &self.staging.tables.masks)
+        // What lies behind the last entry is of no table.
+        let lists = [
+            (inputs.starts, bytemuck::cast_slice(&tables.starts)),
+            (inputs.pages, bytemuck::cast_slice(&tables.pages)),
+            (inputs.masks, bytemuck::cast_slice(&tables.masks)),
+        ];
+        lists
+            .into_iter()
+            .try_for_each(|(id, front)| self.sched.write_tensor(self.graph, id, 0, front))
     }
 
-    /// Writes the first elements of an input.
-    fn set_front<T: bytemuck::NoUninit>(&self, id: TensorId, values: &[T]) -> Result {
-        self.sched.write_tensor(self.graph, id, 0, bytemuck::cast_slice(values))
-    }
-
-    fn set<T: bytemuck::NoUninit>(&self, id: Option<TensorId>, values: &[T]) -> Result {
+    fn set<T: bytemuck::NoUninit>(&mut self, id: Option<TensorId>, values: &[T]) -> Result {
         let Some(id) = id else { return Ok(()) };
         self.sched.set_input(self.graph, id, bytemuck::cast_slice(values))
     }
@@ -170,14 +172,16 @@ impl InputWriter<'_> {
         let Some(id) = id else { return Ok(()) };
         self.staging.i32s.clear();
         self.staging.i32s.extend(values);
-        self.set(Some(id), &self.staging.i32s)
+        self.sched
+            .set_input(self.graph, id, bytemuck::cast_slice(&self.staging.i32s))
     }
 
     fn set_i64s(&mut self, id: Option<TensorId>, values: impl Iterator<Item = i64>) -> Result {
         let Some(id) = id else { return Ok(()) };
         self.staging.i64s.clear();
         self.staging.i64s.extend(values);
-        self.set(Some(id), &self.staging.i64s)
+        self.sched
+            .set_input(self.graph, id, bytemuck::cast_slice(&self.staging.i64s))
     }
 }
 

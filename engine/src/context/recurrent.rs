@@ -92,7 +92,7 @@ impl StateMemory {
     pub fn allocate(
         &mut self,
         device_of: impl Fn(usize) -> Arc<dyn Device>,
-        mut register: impl FnMut(Arc<dyn Buffer>) -> BufferId,
+        mut register: impl FnMut(Box<dyn Buffer>) -> BufferId,
     ) -> Result<(), ContextError> {
         for (ty, slots) in by_buffer_type(self.specs.iter().map(|s| device_of(s.layer).buffer_type())) {
             self.allocate_slots(&slots, ty.as_ref(), &mut register)?;
@@ -104,7 +104,7 @@ impl StateMemory {
         &mut self,
         slots: &[usize],
         buffer_type: &dyn BufferType,
-        register: &mut impl FnMut(Arc<dyn Buffer>) -> BufferId,
+        register: &mut impl FnMut(Box<dyn Buffer>) -> BufferId,
     ) -> Result<(), ContextError> {
         let mut size = 0usize;
         let mut offsets = Vec::new();

@@ -1,8 +1,6 @@
 //! What runs graphs: the scheduler with its backends and buffers, the built graph, and the way of inputs and results.
 
-use std::sync::Arc;
-
-use crate::backend::{BackendParams, Buffer, MemoryMap, Usage};
+use crate::backend::{BackendParams, Held, MemoryMap, Usage};
 use crate::build::{Adaptation, BuildError, BuildParams, Builder, CacheView, Inputs};
 use crate::graph::{BufferId, Graph, TensorId};
 use crate::model::Model;
@@ -67,16 +65,11 @@ impl GraphRunner {
     }
 
     /// Makes a buffer known, so that graphs can use it.
-    pub fn register_buffer(&mut self, buffer: Arc<dyn Buffer>, usage: Usage) -> BufferId {
+    pub fn register_buffer(&mut self, buffer: impl Into<Held>, usage: Usage) -> BufferId {
         self.sched.register_buffer(buffer, usage)
     }
 
-    /// Every buffer that graphs use.
-    pub fn buffers(&self) -> &MemoryMap {
-        &self.sched.memory
-    }
-
-    /// The same, for changing them while nothing is [under way](GraphRunner::synchronize).
+    /// Every buffer that graphs use, for changing them while nothing is [under way](GraphRunner::synchronize).
     pub fn buffers_mut(&mut self) -> &mut MemoryMap {
         &mut self.sched.memory
     }
@@ -122,7 +115,7 @@ impl GraphRunner {
     pub fn run(&mut self, ubatch: Ubatch<'_>, n_threads: usize) -> Result<(), SchedError> {
         self.sched.set_threads(n_threads);
         let mut writer = InputWriter {
-            sched: &self.sched,
+            sched: &mut self.sched,
             graph: &self.built.graph,
             staging: &mut self.staging,
         };

@@ -46,7 +46,7 @@ pub(super) struct StateAccess<'a> {
     pub settings: &'a Settings,
     pub adapters: &'a Adapters,
     pub memory: &'a mut Memory,
-    pub buffers: &'a MemoryMap,
+    pub buffers: &'a mut MemoryMap,
 }
 
 impl StateAccess<'_> {
@@ -106,8 +106,8 @@ impl StateAccess<'_> {
         for together in cells.chunk_by(|a, b| a + 1 == *b) {
             for cells in together.chunks(rows_at_once) {
                 piece.resize(cells.len() * row, 0);
-                let buffer = self.buffers.get(home.buffer);
-                buffer.read(home.offset + cells[0] * row, piece)?;
+                let offset = home.offset + cells[0] * row;
+                self.buffers.read(Home { offset, ..home }, piece)?;
                 sink.write(piece)?;
             }
         }
@@ -178,21 +178,21 @@ impl StateAccess<'_> {
     }
 
     fn load_rows(
-        &self,
+        &mut self,
         saved: &Saved<'_>,
         landing: &[Vec<Option<usize>>],
         sizes: &[RowSizes],
     ) -> Result<(), BackendError> {
-        let slots = self.homes().zip(sizes).zip(&saved.rows);
-        for (((k, v), size), rows) in slots {
+        let homes: Vec<_> = self.homes().collect();
+        for (((k, v), size), rows) in homes.into_iter().zip(sizes).zip(&saved.rows) {
             for (home, row, bytes) in [(k, size.key, rows.keys), (v, size.value, rows.values)] {
-                let buffer = self.buffers.get(home.buffer);
                 let mut from = 0;
                 // Rows that stay neighbours are written together.
                 for together in landing[size.pool].chunk_by(|a, b| a.map(|a| a + 1) == *b) {
                     let to = from + together.len() * row;
                     if let Some(first) = together[0] {
-                        buffer.write(home.offset + first * row, &bytes[from..to])?;
+                        let offset = home.offset + first * row;
+                        self.buffers.write(Home { offset, ..home }, &bytes[from..to])?;
                     }
                     from = to;
                 }

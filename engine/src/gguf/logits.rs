@@ -141,15 +141,21 @@ impl Logits {
             other.len(),
             "logits of the same tokens and vocabulary"
         );
-        let (mut error, mut norm) = (0.0, 0.0);
-        for (&a, &b) in self.values.iter().zip(other) {
-            let (a, b) = (f64::from(a), f64::from(b));
-            error += (a - b) * (a - b);
-            norm += a * a;
-        }
-        let nmse = if error == 0.0 { 0.0 } else { error / norm };
-        if nmse.is_finite() { nmse } else { f64::INFINITY }
+        nmse(&self.values, other)
     }
+}
+
+/// Normalized mean squared error of `found` (as many values) with `truth` as the truth: infinite if any is not finite.
+pub fn nmse(truth: &[f32], found: &[f32]) -> f64 {
+    assert_eq!(truth.len(), found.len(), "as many values");
+    let (mut error, mut norm) = (0.0, 0.0);
+    for (&a, &b) in truth.iter().zip(found) {
+        let (a, b) = (f64::from(a), f64::from(b));
+        error += (a - b) * (a - b);
+        norm += a * a;
+    }
+    let nmse = if error == 0.0 { 0.0 } else { error / norm };
+    if nmse.is_finite() { nmse } else { f64::INFINITY }
 }
 
 #[cfg(test)]

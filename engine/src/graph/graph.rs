@@ -166,7 +166,8 @@ impl Graph {
             None => t.home,
             Some((owner, offset)) => self.tensor(owner).home.map(|h| Home {
                 buffer: h.buffer,
-                offset: h.offset + offset,
+                // Beyond every buffer if the sum is.
+                offset: h.offset.saturating_add(offset),
             }),
         }
     }

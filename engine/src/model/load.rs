@@ -9,48 +9,10 @@ use crate::gguf::{Gguf, GgufError, GgufFile, GgufSet, Metadata, Value};
 use crate::graph::{BufferId, Graph, Home, Name};
 use crate::vocab::{Token, Vocab};
 
-use super::placement::{Needs, Placement, PlacementParams, PlacementSummary, RowPart};
+use super::params::LoadParams;
+use super::placement::{Needs, Placement, PlacementSummary, RowPart};
 use super::upload::{Locked, check_types, check_values, upload};
 use super::{Architecture, Base, BuildGraph, Fingerprint, HparamReader, ModelError, Registered, TableRow, TensorTable};
-
-/// The part of loading that is reading where a file is not mapped.
-pub(super) const READING: f32 = 0.5;
-
-/// Told how much is loaded, from 0 to 1; false cancels.
-pub type Progress = Arc<dyn Fn(f32) -> bool + Send + Sync>;
-
-/// How to load a model.
-#[derive(Clone)]
-pub struct LoadParams {
-    /// Name of the architecture to load the file as; `None` takes what the file says.
-    pub arch: Option<String>,
-    /// Where the weights go.
-    pub placement: PlacementParams,
-    /// Use the file's pages in place where the device can; else copy.
-    pub mmap: bool,
-    /// Keep mapped weights in memory for good. A failure is a warning.
-    pub mlock: bool,
-    /// Look at every weight for values that are no numbers.
-    pub check_tensors: bool,
-    /// Metadata that replaces the file's.
-    pub overrides: Vec<(String, Value)>,
-    /// Called while loading.
-    pub progress: Option<Progress>,
-}
-
-impl Default for LoadParams {
-    fn default() -> LoadParams {
-        LoadParams {
-            arch: None,
-            placement: PlacementParams::default(),
-            mmap: true,
-            mlock: false,
-            check_tensors: false,
-            overrides: Vec::new(),
-            progress: None,
-        }
-    }
-}
 
 /// A model ready to be run by any number of [contexts](crate::context::Context).
 pub struct Model {
@@ -96,7 +58,7 @@ impl Model {
         let set = if params.mmap {
             GgufSet::open(path)?
         } else {
-            let go_on = |part: f32| progress(params, path, part * READING).is_ok();
+            let go_on = |part: f32| params.report(path, part * params.part_of_reading()).is_ok();
             GgufSet::read_while(path, &go_on).map_err(|e| match e.kind() {
                 GgufError::Cancelled => ModelError::Cancelled { path: path.to_owned() },
                 _ => e.into(),
@@ -114,7 +76,7 @@ impl Model {
     pub fn from_set(mut set: GgufSet, archs: &[Registered], params: &LoadParams) -> Result<Model, ModelError> {
         let path = set.first().path().to_owned();
         apply_overrides(set.metadata_mut(), &params.overrides);
-        progress(params, &path, 0.0)?;
+        params.report(&path, 0.0)?;
         let (arch, prefix) = load_arch(set.metadata(), &path, archs, params.arch.as_deref())?;
         let (base, graph, rows) = declare(set.metadata(), TensorTable::of_set(&set), &path, arch, &prefix)?;
         let vocab = load_vocab(set.first().header(), &path)?;
@@ -136,7 +98,7 @@ impl Model {
         } else {
             Vec::new()
         };
-        progress(params, &path, 1.0)?;
+        params.report(&path, 1.0)?;
         let metadata = set.metadata().clone();
         let fingerprint = Fingerprint::of(&set, arch, &prefix, &rows).map_err(|e| e.in_file(&path))?;
         Ok(Model {
@@ -354,13 +316,6 @@ fn declare(
             arch: arch.name,
             errors,
         }),
-    }
-}
-
-pub(super) fn progress(params: &LoadParams, path: &Path, done: f32) -> Result<(), ModelError> {
-    match &params.progress {
-        Some(go_on) if !go_on(done) => Err(ModelError::Cancelled { path: path.to_owned() }),
-        _ => Ok(()),
     }
 }
 

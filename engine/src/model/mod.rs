@@ -5,9 +5,9 @@ mod base;
 mod error;
 mod fingerprint;
 mod load;
+mod params;
 mod placement;
 mod reader;
-mod staging;
 mod table;
 mod upload;
 
@@ -18,7 +18,8 @@ pub use arch::{
 pub use base::{Base, RopeScaling};
 pub use error::ModelError;
 pub use fingerprint::Fingerprint;
-pub use load::{Declared, LoadParams, Model, Plan, Progress, declare_header, plan, plan_set};
+pub use load::{Declared, Model, Plan, declare_header, plan, plan_set};
+pub use params::{LoadParams, Progress};
 pub use placement::{
     DeviceLayers, Needs, Placement, PlacementError, PlacementParams, PlacementSummary, RowPart, SplitMode,
     TensorOverride,

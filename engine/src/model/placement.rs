@@ -246,6 +246,12 @@ impl Placement {
         self.devices.last().expect("the CPU is always there")
     }
 
+    /// The first device whose memory this is; the CPU if it is none's.
+    pub fn device_of_memory(&self, ty: &dyn BufferType) -> &Arc<dyn Device> {
+        let is_its = |d: &&Arc<dyn Device>| d.buffer_type().name() == ty.name();
+        self.devices.iter().find(is_its).unwrap_or_else(|| self.cpu())
+    }
+
     /// Layers and bytes by memory.
     pub fn summary(&self, rows: &[TableRow]) -> PlacementSummary {
         let cpu = self.devices.len() - 1;

@@ -7,14 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rayon::prelude::*;
 
-use crate::backend::{BackendError, Buffer, BufferType, UploadQueue};
+use crate::backend::{BackendError, Buffer, BufferType, Upload};
 use crate::build::{WeightLeaf, WeightPart};
 use crate::gguf::{GgufSet, Mapping};
 use crate::graph::{BufferId, Home, Name};
 
-use super::load::{LoadParams, READING, progress};
+use super::params::LoadParams;
 use super::placement::Placement;
-use super::staging::{N_SLOTS, Ring, SLOT};
 use super::{Consumer, ModelError, TableRow};
 
 /// The weights as graphs see them, and the buffers they lie in; homes name buffers by position.
@@ -44,23 +43,10 @@ pub(super) fn upload(
     placement: &Placement,
     params: &LoadParams,
 ) -> Result<Uploaded, ModelError> {
-    let path = set.first().path();
     let mut layout = Layout::new(set, placement);
     let pieces: Vec<Vec<Piece>> = (0..rows.len()).map(|i| layout.place(set, rows, placement, i)).collect();
-    let buffers = layout.allocate().map_err(|source| ModelError::Backend {
-        path: path.to_owned(),
-        source,
-    })?;
-    let mut new: Vec<Job<'_>> = Vec::new();
-    for (row, pieces) in rows.iter().zip(&pieces) {
-        let to_copy = pieces.iter().filter(|p| p.home.buffer.0 as usize >= layout.n_mapped);
-        new.extend(to_copy.map(|&piece| Job {
-            row,
-            piece,
-            buffer: &buffers[piece.home.buffer.0 as usize],
-        }));
-    }
-    copy(set, &new, placement, params)?;
+    let transfer = Transfer::new(set, params, rows.iter().zip(&pieces), layout.n_mapped);
+    let buffers = layout.fill(&transfer, placement)?;
     let leafs = rows
         .iter()
         .zip(&pieces)
@@ -101,7 +87,7 @@ fn leaf(row: &TableRow, pieces: &[Piece]) -> WeightLeaf {
 
 /// Mapped shards come first, then the buffers to allocate.
 struct Layout {
-    mapped: Vec<Arc<dyn Buffer>>,
+    mapped: Vec<Box<dyn Buffer>>,
     n_mapped: usize,
     /// Kind of memory and bytes of each new buffer.
     new: Vec<(Arc<dyn BufferType>, usize)>,
@@ -195,12 +181,15 @@ impl Layout {
         }
     }
 
-    fn allocate(&self) -> Result<Vec<Arc<dyn Buffer>>, BackendError> {
-        let mut buffers = self.mapped.clone();
-        for (ty, size) in &self.new {
-            buffers.push(ty.allocate(*size)?);
-        }
-        Ok(buffers)
+    /// Allocates the new buffers and fills them, several at a time.
+    fn fill(self, transfer: &Transfer<'_>, placement: &Placement) -> Result<Vec<Arc<dyn Buffer>>, ModelError> {
+        // All are allocated before the first is filled: what is too much fails early.
+        let allocated: Result<Vec<_>, _> = self.new.iter().map(|(ty, size)| ty.allocate(*size)).collect();
+        let allocated = allocated.map_err(|e| transfer.failed(e))?;
+        let filled: Result<Vec<_>, _> = (allocated.into_par_iter().enumerate())
+            .map(|(i, buffer)| transfer.fill(self.n_mapped + i, buffer, placement))
+            .collect();
+        Ok(self.mapped.into_iter().chain(filled?).map(Arc::from).collect())
     }
 }
 
@@ -208,7 +197,6 @@ impl Layout {
 struct Job<'a> {
     row: &'a TableRow,
     piece: Piece,
-    buffer: &'a Arc<dyn Buffer>,
 }
 
 impl Job<'_> {
@@ -226,85 +214,82 @@ impl Job<'_> {
     }
 }
 
-/// What the threads of an upload have in common.
+/// Bytes that are sent at once, between looks at whether the load goes on.
+const CHUNK: usize = 16 << 20;
+
+/// What is copied, and how far it has come. A cancelled or failed load drops all buffers with the caller's error.
 struct Transfer<'a> {
     set: &'a GgufSet,
     params: &'a LoadParams,
+    jobs: Vec<Job<'a>>,
     done: AtomicUsize,
     total: usize,
     cancelled: AtomicBool,
 }
 
-/// Fills the new buffers. Devices with a queue get their data one after the other through a [`Ring`] each, all others several
-/// tensors at a time. A cancelled or failed load drops all buffers with the caller's error.
-fn copy(set: &GgufSet, new: &[Job<'_>], placement: &Placement, params: &LoadParams) -> Result<(), ModelError> {
-    let transfer = Transfer {
-        set,
-        params,
-        done: AtomicUsize::new(0),
-        total: new.iter().map(|job| job.piece.bytes).sum(),
-        cancelled: AtomicBool::new(false),
-    };
-    let mut direct: Vec<&Job<'_>> = new.iter().collect();
-    let mut queued = Vec::new();
-    for device in &placement.devices {
-        let name = device.buffer_type().name().to_owned();
-        let is_here = |job: &&Job<'_>| job.buffer.buffer_type().name() == name;
-        if !direct.iter().any(is_here) {
-            continue;
+impl<'a> Transfer<'a> {
+    fn new(
+        set: &'a GgufSet,
+        params: &'a LoadParams,
+        placed: impl Iterator<Item = (&'a TableRow, &'a Vec<Piece>)>,
+        n_mapped: usize,
+    ) -> Transfer<'a> {
+        let mut jobs: Vec<Job<'_>> = Vec::new();
+        for (row, pieces) in placed {
+            let is_new = |p: &&Piece| p.home.buffer.0 as usize >= n_mapped;
+            jobs.extend(pieces.iter().filter(is_new).map(|&piece| Job { row, piece }));
         }
-        if let Some(queue) = device.upload_queue().map_err(|e| transfer.failed(e))? {
-            let (here, others): (Vec<_>, _) = direct.into_iter().partition(is_here);
-            direct = others;
-            queued.push((queue, here));
+        Transfer {
+            set,
+            params,
+            done: AtomicUsize::new(0),
+            total: jobs.iter().map(|job| job.piece.bytes).sum(),
+            jobs,
+            cancelled: AtomicBool::new(false),
         }
     }
-    let (queued, direct) = rayon::join(
-        || (queued.into_par_iter()).try_for_each(|(queue, jobs)| transfer.through_ring(queue, &jobs)),
-        || direct.par_iter().try_for_each(|job| transfer.write(job)),
-    );
-    queued.and(direct)
-}
 
-impl Transfer<'_> {
-    fn through_ring(&self, queue: Box<dyn UploadQueue>, jobs: &[&Job<'_>]) -> Result<(), ModelError> {
-        let mut ring = Ring::new(queue, N_SLOTS, SLOT).map_err(|e| self.failed(e))?;
-        for job in jobs {
-            let data = job.data(self.set);
-            let go_on = || !self.cancelled.load(Ordering::Relaxed);
-            let is_sent = ring.write(job.buffer, job.piece.home.offset, &data, go_on);
-            if !is_sent.map_err(|e| self.failed(e))? {
-                return Err(self.cancelled());
+    /// Fills one of the new buffers, by its position among all.
+    fn fill(
+        &self,
+        index: usize,
+        buffer: Box<dyn Buffer>,
+        placement: &Placement,
+    ) -> Result<Box<dyn Buffer>, ModelError> {
+        let ty = buffer.buffer_type().clone();
+        let device = placement.device_of_memory(&*ty);
+        let mut upload = device.upload(buffer).map_err(|e| self.failed(e))?;
+        for job in self.jobs.iter().filter(|job| job.piece.home.buffer.0 as usize == index) {
+            self.send(job, &mut *upload)?;
+        }
+        upload.finish().map_err(|e| self.failed(e))
+    }
+
+    fn send(&self, job: &Job<'_>, upload: &mut dyn Upload) -> Result<(), ModelError> {
+        let data = job.data(self.set);
+        for (i, chunk) in data.chunks(CHUNK).enumerate() {
+            if self.cancelled.load(Ordering::Relaxed) {
+                let path = self.path().to_owned();
+                return Err(ModelError::Cancelled { path });
             }
-            self.progress(data.len())?;
+            let sent = upload.write(job.piece.home.offset + i * CHUNK, chunk);
+            sent.map_err(|e| self.failed(e))?;
+            self.progress(chunk.len())?;
         }
-        ring.finish().map_err(|e| self.failed(e))
-    }
-
-    fn write(&self, job: &Job<'_>) -> Result<(), ModelError> {
-        if self.cancelled.load(Ordering::Relaxed) {
-            return Err(self.cancelled());
-        }
-        let written = job.buffer.write(job.piece.home.offset, &job.data(self.set));
-        written.map_err(|e| self.failed(e))?;
-        self.progress(job.piece.bytes)
+        Ok(())
     }
 
     fn progress(&self, bytes: usize) -> Result<(), ModelError> {
         let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let before = if self.params.mmap { 0.0 } else { READING };
+        let before = self.params.part_of_reading();
         let part = before + (0.99 - before) * done as f32 / self.total as f32;
-        progress(self.params, self.path(), part).inspect_err(|_| self.cancelled.store(true, Ordering::Relaxed))
+        let reported = self.params.report(self.path(), part);
+        reported.inspect_err(|_| self.cancelled.store(true, Ordering::Relaxed))
     }
 
     fn failed(&self, source: BackendError) -> ModelError {
         let path = self.path().to_owned();
         ModelError::Backend { path, source }
-    }
-
-    fn cancelled(&self) -> ModelError {
-        let path = self.path().to_owned();
-        ModelError::Cancelled { path }
     }
 
     fn path(&self) -> &Path {

@@ -2,6 +2,8 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
+use crate::random::{SplitMix64, splitmix64};
+
 /// A seeded generator (xoshiro256++, public domain algorithm by Blackman and Vigna).
 #[derive(Debug, Clone)]
 pub struct Rng {
@@ -14,11 +16,10 @@ impl Rng {
     /// The generator of `seed`. Samplers of one chain use different `stream`s, so that their draws are independent
     /// although the user gives one seed.
     pub fn new(seed: u64, stream: u64) -> Rng {
-        let mut mix = splitmix64(seed).wrapping_add(splitmix64(!stream));
-        let state = std::array::from_fn(|_| {
-            mix = mix.wrapping_add(GOLDEN_GAMMA);
-            splitmix64(mix)
-        });
+        let mut mix = SplitMix64(splitmix64(seed).wrapping_add(splitmix64(!stream)));
+        // The first number is skipped.
+        mix.next_u64();
+        let state = std::array::from_fn(|_| mix.next_u64());
         Rng { state, start: state }
     }
 
@@ -50,16 +51,6 @@ impl Rng {
 /// A seed from the operating system's entropy (through the keys the standard library draws for its hash maps).
 pub(super) fn random_seed() -> u64 {
     RandomState::new().build_hasher().finish()
-}
-
-const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
-
-/// The finalizer of splitmix64.
-fn splitmix64(x: u64) -> u64 {
-    let z = x.wrapping_add(GOLDEN_GAMMA);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

@@ -123,7 +123,7 @@ fn check_support(a: &Assigner<'_>) -> Result<(), SchedError> {
             && !a.can_use(b, owner)
         {
             let memory = match (graph.home(owner), a.get(owner)) {
-                (Some(home), _) => a.memory.get(home.buffer).buffer_type(),
+                (Some(home), _) => a.memory.get(home.buffer)?.buffer_type(),
                 (None, at) => &a.site(at.unwrap_or(b)).memory,
             };
             return Err(SchedError::Unreachable {
@@ -175,7 +175,7 @@ impl Assigner<'_> {
             return Ok(self.backends().find(usable));
         }
         if let Some(home) = self.graph.home(id) {
-            let ty = &**self.memory.get(home.buffer).buffer_type();
+            let ty = &**self.memory.get(home.buffer)?.buffer_type();
             let found = self.backends().find(|&b| self.reads(b, ty) && self.computes(b, id));
             return found.map(Some).ok_or_else(|| SchedError::Unreachable {
                 tensor: tensor.name.to_string(),
@@ -268,7 +268,8 @@ pub(super) fn can_use(
 ) -> bool {
     let device = &sites[b.index()].device;
     if let Some(home) = graph.home(operand) {
-        return device.supports_buffer_type(&**memory.get(home.buffer).buffer_type());
+        let buffer = memory.get(home.buffer);
+        return buffer.is_ok_and(|buffer| device.supports_buffer_type(&**buffer.buffer_type()));
     }
     let assigned = of[graph.memory_owner(operand).index()].or(of[operand.index()]);
     assigned.is_some_and(|at| device.supports_buffer_type(&*sites[at.index()].memory))
@@ -277,7 +278,8 @@ pub(super) fn can_use(
 /// The kind of memory an operand lies in, if it is a weight of the model.
 pub(super) fn weight_memory<'m>(graph: &Graph, memory: &'m MemoryMap, operand: TensorId) -> Option<&'m dyn BufferType> {
     let home = graph.home(operand)?;
-    (memory.usage(home.buffer) == Usage::Weights).then(|| &**memory.get(home.buffer).buffer_type())
+    let buffer = memory.get(home.buffer).ok()?;
+    (memory.usage(home.buffer) == Usage::Weights).then(|| &**buffer.buffer_type())
 }
 
 fn unsupported(graph: &Graph, node: TensorId) -> SchedError {

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use crate::backend::{BackendError, Usage};
 use crate::graph::{Graph, Home, Op, TensorId};
 
-use super::copy::{UsedExperts, copy_bytes, expert_ids};
+use super::copy::{UsedExperts, expert_ids};
 use super::split::{Split, SplitInput, bit};
 use super::{BackendId, Result, SchedError, Scheduler};
 
@@ -64,7 +64,7 @@ impl Scheduler {
         let nodes = &graph.nodes()[split.nodes.clone()];
         let backend = &mut self.backends[split.backend.index()];
         let Some(observer) = &mut self.observer else {
-            return Ok(backend.compute(graph, nodes, &self.memory)?);
+            return Ok(backend.compute(graph, nodes, &mut self.memory)?);
         };
         let mut start = 0;
         for (i, &node) in nodes.iter().enumerate() {
@@ -72,13 +72,13 @@ impl Scheduler {
             if !wanted && i + 1 < nodes.len() {
                 continue;
             }
-            backend.compute(graph, &nodes[start..=i], &self.memory)?;
+            backend.compute(graph, &nodes[start..=i], &mut self.memory)?;
             start = i + 1;
             if let Some(home) = graph.home(node).filter(|_| wanted) {
                 backend.synchronize()?;
                 let shown = &mut self.scratch.shown;
                 shown.resize(graph.tensor(node).nbytes(), 0);
-                self.memory.get(home.buffer).read(home.offset, shown)?;
+                self.memory.read(home, shown)?;
                 if observer.show(graph, node, shown).is_break() {
                     return Err(BackendError::Cancelled.into());
                 }
@@ -94,7 +94,7 @@ impl Scheduler {
         if graph.tensor(input.from).op == Op::None && !graph.is_external(input.from) {
             // The caller may overwrite it as soon as this returns, so the copy cannot be left for later.
             self.wait_on_host(split.backend)?;
-            return Ok(copy_bytes(&self.memory, from, to, len, &mut self.scratch.stage)?);
+            return Ok(self.memory.copy(from, to, len, &mut self.scratch.stage)?);
         }
         self.wait_on_device(split.backend)?;
         let source = self.backend_of(input.from).unwrap_or(split.backend);
@@ -106,16 +106,15 @@ impl Scheduler {
         }
         self.backends[source.index()].synchronize()?;
         self.wait_on_host(split.backend)?;
-        Ok(copy_bytes(&self.memory, from, to, len, &mut self.scratch.stage)?)
+        Ok(self.memory.copy(from, to, len, &mut self.scratch.stage)?)
     }
 
     fn copy_async(&mut self, source: BackendId, target: BackendId, from: Home, to: Home, len: usize) -> Result<bool> {
         let Ok([source, target]) = self.backends.get_disjoint_mut([source.index(), target.index()]) else {
             return Ok(false);
         };
-        let (from_buffer, to_buffer) = (self.memory.get(from.buffer), self.memory.get(to.buffer));
-        let from = (&**from_buffer, from.offset);
-        let to = (&**to_buffer, to.offset);
+        let (from_buffer, to_buffer) = self.memory.pair(from.buffer, to.buffer)?;
+        let (from, to) = ((from_buffer, from.offset), (to_buffer, to.offset));
         Ok(target.copy_from_async(&mut **source, from, to, len)?)
     }
 
@@ -130,7 +129,7 @@ impl Scheduler {
         let copy = input.copy(self.slot);
         let first_node = first_computing(graph, &graph.nodes()[split.nodes.clone()]);
         let (from, to) = (home_of(graph, input.from)?, home_of(graph, copy)?);
-        let in_host_memory = self.memory.get(from.buffer).buffer_type().is_host();
+        let in_host_memory = self.memory.get(from.buffer)?.buffer_type().is_host();
         let is_weight = in_host_memory && self.memory.usage(from.buffer) == Usage::Weights;
         let Some(ids) = first_node
             .and_then(|node| expert_ids(graph, node, copy))
@@ -153,11 +152,11 @@ impl Scheduler {
         experts.read(graph, &self.memory, ids, home_of(graph, ids)?, n_expert)?;
         for (offset, len) in experts.ranges(expert_bytes) {
             let at = |home: Home| Home {
-                offset: home.offset + offset,
+                offset: home.offset.saturating_add(offset),
                 ..home
             };
-            let len = len.min(tensor.nbytes() - offset);
-            copy_bytes(&self.memory, at(from), at(to), len, stage)?;
+            let len = len.min(tensor.nbytes().saturating_sub(offset));
+            self.memory.copy(at(from), at(to), len, stage)?;
         }
         Ok(true)
     }

@@ -1,43 +1,10 @@
-//! Copies between memories, at the start of a split.
+//! Which experts of a mixture's weights need copying, at the start of a split.
 
 use crate::backend::{BackendError, MemoryMap};
 use crate::graph::{Graph, Home, Op, TensorId};
 
-/// Bytes that go through the host at a time when neither side is host memory.
-const STAGE_BYTES: usize = 1 << 20;
-
 /// Read after the used part of an expert's weights by kernels that work on whole tiles; must not hold NaN.
 const EXPERT_PADDING: usize = 512;
-
-/// Copies through host memory, when both sides are idle.
-pub(super) fn copy_bytes(
-    memory: &MemoryMap,
-    from: Home,
-    to: Home,
-    len: usize,
-    stage: &mut Vec<u8>,
-) -> Result<(), BackendError> {
-    let (source, target) = (memory.get(from.buffer), memory.get(to.buffer));
-    if let Some(ptr) = memory.host_ptr(from).filter(|_| from.offset + len <= source.size()) {
-        // SAFETY: the range lies within the buffer, as just checked. Nothing writes to it: whatever computed it is done,
-        // and the target is other memory.
-        let bytes = unsafe { std::slice::from_raw_parts(ptr.as_ptr(), len) };
-        return target.write(to.offset, bytes);
-    }
-    if let Some(ptr) = memory.host_ptr(to).filter(|_| to.offset + len <= target.size()) {
-        // SAFETY: the range lies within the buffer, as just checked, and its bytes are initialized, since buffers come
-        // zeroed. Nothing else uses it: its backend is idle, and the source is other memory.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(ptr.as_ptr(), len) };
-        return source.read(from.offset, bytes);
-    }
-    stage.resize(STAGE_BYTES, 0);
-    for done in (0..len).step_by(STAGE_BYTES) {
-        let piece = &mut stage[..STAGE_BYTES.min(len - done)];
-        source.read(from.offset + done, piece)?;
-        target.write(to.offset + done, piece)?;
-    }
-    Ok(())
-}
 
 /// The experts that a mixture's router chose, read back from its ids.
 #[derive(Default)]
@@ -68,7 +35,7 @@ impl UsedExperts {
         }
         let tensor = graph.tensor(ids);
         self.bytes.resize(tensor.nbytes(), 0);
-        memory.get(home.buffer).read(home.offset, &mut self.bytes)?;
+        memory.read(home, &mut self.bytes)?;
         self.used.clear();
         self.used.resize(n_expert, false);
         for t in 0..tensor.ne[1] {

@@ -53,7 +53,7 @@ impl BufferType for FakeType {
         self.host
     }
 
-    fn allocate(&self, size: usize) -> Result<Arc<dyn Buffer>, BackendError> {
+    fn allocate(&self, size: usize) -> Result<Box<dyn Buffer>, BackendError> {
         if size > self.limit {
             return Err(BackendError::OutOfMemory {
                 buffer_type: self.name.to_owned(),
@@ -62,52 +62,49 @@ impl BufferType for FakeType {
         }
         self.allocated.fetch_add(size, Ordering::Relaxed);
         self.n_buffers.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(FakeBuffer {
+        Ok(Box::new(FakeBuffer {
             ty: Arc::new(FakeType {
                 allocated: self.allocated.clone(),
                 n_buffers: self.n_buffers.clone(),
                 ..*self
             }),
-            // Whole words, so that the address is aligned for any element type.
-            words: Mutex::new(vec![0; size.div_ceil(8)]),
-            size,
+            memory: host::host_buffer_type().allocate(size)?,
         }))
     }
 }
 
 pub struct FakeBuffer {
     ty: Arc<dyn BufferType>,
-    words: Mutex<Vec<u64>>,
-    size: usize,
+    memory: Box<dyn Buffer>,
 }
 
-impl Buffer for FakeBuffer {
+// SAFETY: the memory is that of another buffer, which keeps the promises.
+unsafe impl Buffer for FakeBuffer {
     fn buffer_type(&self) -> &Arc<dyn BufferType> {
         &self.ty
     }
 
     fn size(&self) -> usize {
-        self.size
+        self.memory.size()
     }
 
     fn host_ptr(&self) -> Option<NonNull<u8>> {
-        let base = NonNull::new(self.words.lock().unwrap().as_mut_ptr().cast());
-        base.filter(|_| self.ty.is_host())
+        self.memory.host_ptr().filter(|_| self.ty.is_host())
     }
 
-    fn write(&self, offset: usize, data: &[u8]) -> Result<(), BackendError> {
-        let mut words = self.words.lock().unwrap();
-        bytemuck::cast_slice_mut(&mut words)[..self.size][offset..offset + data.len()].copy_from_slice(data);
-        Ok(())
+    fn write(&mut self, offset: usize, data: &[u8]) -> Result<(), BackendError> {
+        self.memory.write(offset, data)
     }
 
     fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), BackendError> {
-        let words = self.words.lock().unwrap();
-        out.copy_from_slice(&bytemuck::cast_slice(&words)[..self.size][offset..offset + out.len()]);
-        Ok(())
+        self.memory.read(offset, out)
     }
 
     fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
         self
     }
 }
@@ -198,7 +195,7 @@ pub struct FakeBackend {
 impl FakeBackend {
     /// Every result word is a sum of operand words at the same position (operands repeat) with different factors. SetRows
     /// writes its first operand over the start of its destination.
-    fn compute_node(&mut self, graph: &Graph, node: TensorId, memory: &MemoryMap) -> Result<(), BackendError> {
+    fn compute_node(&mut self, graph: &Graph, node: TensorId, memory: &mut MemoryMap) -> Result<(), BackendError> {
         let tensor = graph.tensor(node);
         let n_sources = if tensor.op == Op::SetRows {
             1
@@ -213,7 +210,7 @@ impl FakeBackend {
         self.result.resize(n_bytes, 0);
         for (s, source) in tensor.sources().take(n_sources).enumerate() {
             let home = graph.home(source).expect("operands are placed");
-            let buffer = memory.get(home.buffer);
+            let buffer = memory.get(home.buffer)?;
             assert!(
                 self.device.supports_buffer_type(&**buffer.buffer_type()),
                 "{}: {} lies in {}",
@@ -236,7 +233,7 @@ impl FakeBackend {
             }
         }
         let home = graph.home(node).expect("nodes are placed");
-        memory.get(home.buffer).write(home.offset, &self.result)
+        memory.write(home, &self.result)
     }
 }
 
@@ -245,7 +242,7 @@ impl Backend for FakeBackend {
         &self.device
     }
 
-    fn compute(&mut self, graph: &Graph, nodes: &[TensorId], memory: &MemoryMap) -> Result<(), BackendError> {
+    fn compute(&mut self, graph: &Graph, nodes: &[TensorId], memory: &mut MemoryMap) -> Result<(), BackendError> {
         for &node in nodes {
             if !graph.tensor(node).op.is_view() {
                 self.compute_node(graph, node, memory)?;

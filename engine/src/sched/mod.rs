@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::alloc::{AllocError, GraphAllocator};
-use crate::backend::{Backend, BackendError, Buffer, BufferType, Event, MemoryMap, Usage};
+use crate::backend::{Backend, BackendError, BufferType, Event, Held, MemoryMap, Usage};
 use crate::graph::{BufferId, Graph, Home, TensorId};
 
 pub use compute::Observer;
@@ -185,8 +185,8 @@ impl Scheduler {
         })
     }
 
-    /// Makes a buffer known, so that tensors can have homes in it.
-    pub fn register_buffer(&mut self, buffer: Arc<dyn Buffer>, usage: Usage) -> BufferId {
+    /// Makes a buffer known, so that tensors can have homes in it: a `Box` of the scheduler's own, or an `Arc` that is only read.
+    pub fn register_buffer(&mut self, buffer: impl Into<Held>, usage: Usage) -> BufferId {
         self.memory.insert(buffer, usage)
     }
 
@@ -295,15 +295,15 @@ impl Scheduler {
     }
 
     /// Fills a whole tensor of the prepared graph, usually an input.
-    pub fn set_input(&self, graph: &Graph, id: TensorId, data: &[u8]) -> Result<()> {
+    pub fn set_input(&mut self, graph: &Graph, id: TensorId, data: &[u8]) -> Result<()> {
         check_size(graph, id, data.len(), graph.tensor(id).nbytes())?;
         self.write_tensor(graph, id, 0, data)
     }
 
     /// Writes `data` from byte `offset` of a tensor on.
-    pub fn write_tensor(&self, graph: &Graph, id: TensorId, offset: usize, data: &[u8]) -> Result<()> {
+    pub fn write_tensor(&mut self, graph: &Graph, id: TensorId, offset: usize, data: &[u8]) -> Result<()> {
         let home = part(graph, id, offset, data.len())?;
-        Ok(self.memory.get(home.buffer).write(home.offset, data)?)
+        Ok(self.memory.write(home, data)?)
     }
 
     /// Reads from byte `offset` of a tensor on, after waiting for the backend that computes it.
@@ -313,7 +313,7 @@ impl Scheduler {
             Some(b) => self.backends[b.index()].synchronize()?,
             None => self.synchronize_backends()?,
         }
-        Ok(self.memory.get(home.buffer).read(home.offset, out)?)
+        Ok(self.memory.read(home, out)?)
     }
 
     /// Waits until everything queued is done.
@@ -412,7 +412,7 @@ fn part(graph: &Graph, id: TensorId, offset: usize, len: usize) -> Result<Home> 
         tensor: tensor.name.to_string(),
     })?;
     Ok(Home {
-        offset: home.offset + offset,
+        offset: home.offset.saturating_add(offset),
         ..home
     })
 }

@@ -19,10 +19,18 @@ use crate::graph::{Flags, Name, Op};
 /// Devices, memory with weights, and a graph over them.
 pub(super) struct Lab {
     pub devices: Vec<Arc<FakeDevice>>,
-    pub memory: MemoryMap,
+    /// What lies in buffers before a computation, by their ids.
+    stored: Vec<Stored>,
     pub graph: Graph,
     pub user: Vec<(TensorId, BackendId)>,
     pub op_offload: bool,
+}
+
+/// A buffer of a kind of memory, with what it is used for and what it holds.
+struct Stored {
+    memory: Arc<dyn BufferType>,
+    usage: Usage,
+    bytes: Vec<u8>,
 }
 
 pub(super) const GPU: usize = 0;
@@ -40,7 +48,7 @@ impl Lab {
     pub fn with(devices: Vec<FakeDevice>) -> Lab {
         Lab {
             devices: devices.into_iter().map(Arc::new).collect(),
-            memory: MemoryMap::default(),
+            stored: Vec::new(),
             graph: Graph::new(),
             user: Vec::new(),
             op_offload: false,
@@ -50,17 +58,16 @@ impl Lab {
     /// A buffer of its own on a device, filled with numbers that differ from byte to byte and tensor to tensor.
     fn stored(&mut self, device: usize, ty: GgmlType, ne: [usize; 4], name: &'static str, usage: Usage) -> TensorId {
         let tensor = crate::graph::Tensor::new(ty, ne, Name::default());
-        let buffer = self.devices[device].memory.allocate(tensor.nbytes().max(4)).unwrap();
         let seed = self.graph.len() as u32;
         let bytes: Vec<u8> = (0..tensor.nbytes() as u32)
             .map(|i| (i.wrapping_mul(2_654_435_761).wrapping_add(seed * 977) >> 13) as u8)
             .collect();
-        buffer.write(0, &bytes).unwrap();
-        assert!(buffer.as_any().is::<FakeBuffer>());
         let home = Home {
-            buffer: self.memory.insert(buffer, usage),
+            buffer: BufferId(self.stored.len() as u32),
             offset: 0,
         };
+        let memory = self.devices[device].memory.clone();
+        self.stored.push(Stored { memory, usage, bytes });
         let flags = Flags {
             weight: usage == Usage::Weights,
             ..Flags::default()
@@ -75,6 +82,19 @@ impl Lab {
             home,
             flags,
         )
+    }
+
+    /// New buffers with what is stored.
+    pub fn memory(&self) -> MemoryMap {
+        let mut memory = MemoryMap::default();
+        for stored in &self.stored {
+            let bytes = &stored.bytes;
+            let mut buffer = stored.memory.allocate(bytes.len().max(4)).unwrap();
+            buffer.write(0, bytes).unwrap();
+            assert!(buffer.as_any().is::<FakeBuffer>());
+            memory.insert(buffer, stored.usage);
+        }
+        memory
     }
 
     /// A square matrix on a device.
@@ -147,7 +167,7 @@ impl Lab {
         let mut a = Assigner {
             user: &user,
             graph: &self.graph,
-            memory: &self.memory,
+            memory: &self.memory(),
             sites: &sites,
             op_offload: self.op_offload,
             of: &mut of,
@@ -183,7 +203,7 @@ impl Lab {
             .iter()
             .map(|d| d.clone().backend(&Lab::params()).unwrap())
             .collect();
-        let mut s = Scheduler::new(backends, self.memory.clone(), params).unwrap();
+        let mut s = Scheduler::new(backends, self.memory(), params).unwrap();
         for &(id, b) in &self.user {
             s.set_backend(id, b).unwrap();
         }
@@ -214,7 +234,7 @@ impl Lab {
 }
 
 /// Fills every input of a prepared graph with bytes made from its name.
-pub(super) fn fill_inputs(s: &Scheduler, graph: &Graph) {
+pub(super) fn fill_inputs(s: &mut Scheduler, graph: &Graph) {
     for &leaf in graph.leafs() {
         let tensor = graph.tensor(leaf);
         if tensor.flags.input {

@@ -97,9 +97,9 @@ pub fn layer(n: usize, device: &dyn Device) -> (Graph, MemoryMap) {
             g.tensor_mut(id).home = Some(Home { buffer, offset: 0 });
         }
     }
-    let fill = |id: TensorId, bytes: Vec<u8>| {
+    let mut fill = |id: TensorId, bytes: Vec<u8>| {
         let home = g.home(id).unwrap();
-        memory.get(home.buffer).write(home.offset, &bytes).unwrap();
+        memory.write(home, &bytes).unwrap();
     };
     for (id, seed) in [x, norm_weight, wq, wv, experts].into_iter().zip(1..) {
         let t = g.tensor(id);
@@ -135,7 +135,7 @@ pub fn result(g: &Graph, memory: &MemoryMap) -> Vec<f32> {
     let last = *g.nodes().last().unwrap();
     let home = g.home(last).unwrap();
     let mut bytes = vec![0; g.tensor(last).nbytes()];
-    memory.get(home.buffer).read(home.offset, &mut bytes).unwrap();
+    memory.read(home, &mut bytes).unwrap();
     bytes
         .chunks_exact(4)
         .map(|b| f32::from_le_bytes(b.try_into().unwrap()))

@@ -1,11 +1,11 @@
 //! Cases of attention: caches of one and of several sequences, windows, biases, compressed keys.
 
 use engine::graph::{Attention, Buckets, Op, PAGE, Window};
+use engine::random::SplitMix64;
 use kernels::GgmlType;
 use kernels::GgmlType::{BF16, F16, F32, Q4_0, Q8_0};
 
-use crate::case::{Case, Operand, floats, floats_in, i32s, i64s, weights};
-use crate::exec::Random;
+use super::case::{Case, Operand, floats, floats_in, i32s, i64s, weights};
 
 /// The state of a cache and the queries that look at it.
 pub struct Scene {
@@ -29,7 +29,7 @@ pub fn one_sequence(n_kv: usize, n_tokens: usize) -> Scene {
 
 /// Cells of several sequences in disorder, some shared, some empty.
 pub fn crowd(n_kv: usize, n_tokens: usize) -> Scene {
-    let mut random = Random(7);
+    let mut random = SplitMix64(7);
     let mut below = |n: usize| random.below(n) as i64;
     Scene {
         cell_pos: (0..n_kv)
@@ -154,7 +154,7 @@ pub fn compressed_attention() -> Vec<Case> {
     let mut all = Vec::new();
     for (n_tokens, n_kv, first) in [(1, 300, 40), (5, 100, 64), (33, 190, 130), (3, 20, 0), (3, 20, 20)] {
         let [q, k, v] = qkv(F32, [64, 64], [6, 1], n_tokens, n_kv);
-        let mut random = Random(9);
+        let mut random = SplitMix64(9);
         let cells: Vec<_> = (0..6 * n_tokens)
             .map(|_| random.below(n_kv - first + 2) as i64 - 1)
             .collect();

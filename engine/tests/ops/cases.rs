@@ -4,7 +4,7 @@ use engine::graph::{NO_ROW, NgramHash, Op, Recurrence, Rope, RopeKind, Unary};
 use kernels::GgmlType;
 use kernels::GgmlType::{BF16, F16, F32, Q4_0, Q8_0};
 
-use crate::case::{Case, Data, Operand, floats, floats_in, i32s, i64s, ids, weights};
+use super::case::{Case, Data, Operand, floats, floats_in, i32s, i64s, ids, weights};
 
 fn readable_types() -> impl Iterator<Item = GgmlType> {
     GgmlType::ALL.iter().copied().filter(|&ty| kernels::can_dequantize(ty))
@@ -185,8 +185,9 @@ pub fn softmax() -> Vec<Case> {
     all
 }
 
-pub fn rope() -> Vec<Case> {
-    let plain = |kind, n_dims| Rope {
+/// Rotations of `n_dims` elements at the base of the first Llama models, without scaling.
+fn plain_rope(kind: RopeKind, n_dims: usize) -> Rope {
+    Rope {
         kind,
         sections: [0; 4],
         n_dims,
@@ -199,7 +200,11 @@ pub fn rope() -> Vec<Case> {
         n_ctx_orig: 4096,
         every: 1,
         inverse: false,
-    };
+    }
+}
+
+/// Whole and partial heads of several sizes, and positions below 0.
+pub fn rope() -> Vec<Case> {
     let mut all = Vec::new();
     for kind in [RopeKind::Norm, RopeKind::Neox] {
         for (ne, n_dims) in [
@@ -210,12 +215,25 @@ pub fn rope() -> Vec<Case> {
             ([6, 2, 2, 1], 0),
         ] {
             let positions = ids(5000, [ne[2], 1, 1, 1]);
-            all.push(Case::new(Op::Rope(plain(kind, n_dims)), &[floats(ne), positions]));
+            all.push(Case::new(Op::Rope(plain_rope(kind, n_dims)), &[floats(ne), positions]));
         }
+    }
+    // Positions shift both ways when a cache is moved.
+    all.push(Case::new(
+        Op::Rope(plain_rope(RopeKind::Neox, 64)),
+        &[floats([64, 2, 3, 1]), i32s([-5, 0, 1 << 20])],
+    ));
+    all
+}
+
+/// Linear scaling, YaRN, groups of positions, and the inverse, with and without a factor for each frequency.
+pub fn rope_scaling() -> Vec<Case> {
+    let mut all = Vec::new();
+    for kind in [RopeKind::Norm, RopeKind::Neox] {
         let linear = Rope {
             freq_scale: 0.25,
             freq_base: 1e6,
-            ..plain(kind, 64)
+            ..plain_rope(kind, 64)
         };
         let yarn = Rope {
             ext_factor: 1.0,
@@ -224,37 +242,49 @@ pub fn rope() -> Vec<Case> {
         };
         let groups = Rope {
             every: 4,
-            ..plain(kind, 64)
+            ..plain_rope(kind, 64)
         };
-        let back = Rope { inverse: true, ..yarn };
+        let inverse = Rope { inverse: true, ..yarn };
         let half_yarn = Rope {
             ext_factor: 0.5,
             n_ctx_orig: 1 << 15,
             ..yarn
         };
-        for p in [linear, yarn, half_yarn, groups, back] {
-            let positions = ids(100_000, [7, 1, 1, 1]);
+        for p in [linear, yarn, half_yarn, groups, inverse] {
+            let (x, positions) = (floats([128, 3, 7, 1]), ids(100_000, [7, 1, 1, 1]));
             let factors = floats_in(1.0, 8.0, [32, 1, 1, 1]);
-            all.push(Case::new(Op::Rope(p), &[floats([128, 3, 7, 1]), positions.clone()]));
-            all.push(Case::new(
-                Op::Rope(p),
-                &[floats([128, 3, 7, 1]), positions.clone(), factors.clone()],
-            ));
-            all.push(Case::new(
-                Op::Rope(p),
-                &[floats([128, 3, 7, 1]).part(1), positions.clone(), factors],
-            ));
-            all.push(Case::new(
-                Op::Rope(p),
-                &[floats([128, 3, 7, 1]).permuted([0, 2, 1, 3]), positions],
-            ));
+            for operands in [
+                vec![x.clone(), positions.clone()],
+                vec![x.clone(), positions.clone(), factors.clone()],
+                vec![x.clone().part(1), positions.clone(), factors],
+                vec![x.permuted([0, 2, 1, 3]), positions],
+            ] {
+                all.push(Case::new(Op::Rope(p), &operands));
+            }
         }
     }
-    // Positions shift both ways when a cache is moved.
-    all.push(Case::new(
-        Op::Rope(plain(RopeKind::Neox, 64)),
-        &[floats([64, 2, 3, 1]), i32s([-5, 0, 1 << 20])],
-    ));
+    all
+}
+
+/// Sections that fill the pairs, that end early and start over, and that are longer than needed.
+pub fn rope_sections() -> Vec<Case> {
+    let mut all = Vec::new();
+    for kind in [RopeKind::Mrope, RopeKind::Imrope] {
+        for sections in [[8, 12, 12, 0], [5, 3, 2, 1], [16, 16, 16, 16], [0, 0, 7, 0]] {
+            let p = Rope {
+                sections,
+                ..plain_rope(kind, 64)
+            };
+            for (ne, p) in [([64, 3, 7, 1], p), ([80, 5, 4, 1], Rope { n_dims: 32, ..p })] {
+                all.push(Case::new(Op::Rope(p), &[floats(ne), ids(5000, [ne[2], 4, 1, 1])]));
+            }
+        }
+    }
+    all
+}
+
+pub fn attention_temperature() -> Vec<Case> {
+    let mut all = Vec::new();
     for (length, offset) in [(1, 0.0), (8192, 1.0), (100, 0.0)] {
         let op = Op::AttentionTemperature {
             scale: 0.1,
@@ -263,18 +293,6 @@ pub fn rope() -> Vec<Case> {
         };
         all.push(Case::new(op, &[ids(1 << 20, [9, 1, 1, 1])]));
         all.push(Case::new(op, &[i32s([0, 99, 100, 8191, 8192])]));
-    }
-    // Sections that fill the pairs, that end early and start over, and that are longer than needed.
-    for kind in [RopeKind::Mrope, RopeKind::Imrope] {
-        for sections in [[8, 12, 12, 0], [5, 3, 2, 1], [16, 16, 16, 16], [0, 0, 7, 0]] {
-            let p = Rope {
-                sections,
-                ..plain(kind, 64)
-            };
-            for (ne, p) in [([64, 3, 7, 1], p), ([80, 5, 4, 1], Rope { n_dims: 32, ..p })] {
-                all.push(Case::new(Op::Rope(p), &[floats(ne), ids(5000, [ne[2], 4, 1, 1])]));
-            }
-        }
     }
     all
 }

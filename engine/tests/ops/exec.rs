@@ -4,29 +4,10 @@ use std::sync::Arc;
 
 use engine::backend::{BackendError, BackendParams, Device, MemoryMap, Usage};
 use engine::graph::{Graph, Home, TensorId, contiguous_strides};
+use engine::random::SplitMix64;
 use kernels::GgmlType;
 
-use crate::case::{Case, Data, Layout, Operand};
-
-/// Splitmix64 (Steele et al., Fast splittable pseudorandom number generators).
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    fn float(&mut self, low: f32, high: f32) -> f32 {
-        low + (high - low) * ((self.next() >> 40) as f32 / (1u64 << 24) as f32)
-    }
-}
+use super::case::{Case, Data, Layout, Operand};
 
 /// A case on a device: memory filled, ready to compute.
 pub struct Prepared {
@@ -45,7 +26,7 @@ impl Prepared {
             .operands
             .iter()
             .zip(1..)
-            .map(|(operand, seed)| place(operand, Random(seed), &mut graph, &mut memory, &*device))
+            .map(|(operand, seed)| place(operand, SplitMix64(seed), &mut graph, &mut memory, &*device))
             .collect();
         let node = case.build(&mut graph, &src);
         let home = if in_place {
@@ -78,13 +59,13 @@ impl Prepared {
     }
 
     /// Computes with so many threads and returns the result as floats.
-    pub fn compute(&self, n_threads: usize) -> Result<Vec<f32>, BackendError> {
+    pub fn compute(&mut self, n_threads: usize) -> Result<Vec<f32>, BackendError> {
         let params = BackendParams {
             n_threads,
             n_threads_batch: n_threads,
         };
         let mut backend = self.device.clone().backend(&params)?;
-        backend.compute(&self.graph, self.graph.nodes(), &self.memory)?;
+        backend.compute(&self.graph, self.graph.nodes(), &mut self.memory)?;
         backend.synchronize()?;
         Ok(self.result())
     }
@@ -103,7 +84,7 @@ impl Prepared {
         let t = self.graph.tensor(id);
         let home = self.graph.home(id).unwrap();
         let mut bytes = vec![0; t.nbytes()];
-        self.memory.get(home.buffer).read(home.offset, &mut bytes).unwrap();
+        self.memory.read(home, &mut bytes).unwrap();
         if t.ty == GgmlType::I32 {
             return bytes
                 .chunks_exact(4)
@@ -118,7 +99,7 @@ impl Prepared {
 }
 
 fn new_home(memory: &mut MemoryMap, device: &dyn Device, bytes: usize) -> Home {
-    let buffer = device.buffer_type().allocate(bytes).unwrap();
+    let mut buffer = device.buffer_type().allocate(bytes).unwrap();
     // What an op forgets to write shows as a difference: not a number.
     buffer.write(0, &vec![0xff; bytes]).unwrap();
     Home {
@@ -128,7 +109,7 @@ fn new_home(memory: &mut MemoryMap, device: &dyn Device, bytes: usize) -> Home {
 }
 
 /// Stores an operand and returns its tensor, a view where it is not dense.
-fn place(o: &Operand, mut random: Random, g: &mut Graph, memory: &mut MemoryMap, device: &dyn Device) -> TensorId {
+fn place(o: &Operand, mut random: SplitMix64, g: &mut Graph, memory: &mut MemoryMap, device: &dyn Device) -> TensorId {
     let block = o.ty.block_size();
     let (stored, offset) = match o.layout {
         Layout::Dense => (o.ne, [0; 4]),
@@ -141,7 +122,7 @@ fn place(o: &Operand, mut random: Random, g: &mut Graph, memory: &mut MemoryMap,
     let leaf = g.input(o.ty, stored, "operand");
     let bytes = contents(o, stored.iter().product(), &mut random);
     let home = new_home(memory, device, bytes.len());
-    memory.get(home.buffer).write(0, &bytes).unwrap();
+    memory.write(home, &bytes).unwrap();
     g.tensor_mut(leaf).home = Some(home);
     match o.layout {
         Layout::Dense => leaf,
@@ -155,7 +136,7 @@ fn place(o: &Operand, mut random: Random, g: &mut Graph, memory: &mut MemoryMap,
 }
 
 /// The bytes of `n` elements.
-fn contents(o: &Operand, n: usize, random: &mut Random) -> Vec<u8> {
+fn contents(o: &Operand, n: usize, random: &mut SplitMix64) -> Vec<u8> {
     let ints = |values: &mut dyn FnMut() -> i64| -> Vec<u8> {
         let all = (0..n).map(|_| values());
         match o.ty {
@@ -177,10 +158,10 @@ fn contents(o: &Operand, n: usize, random: &mut Random) -> Vec<u8> {
     }
 }
 
-fn float_contents(ty: GgmlType, n: usize, low: f32, high: f32, random: &mut Random) -> Vec<u8> {
+fn float_contents(ty: GgmlType, n: usize, low: f32, high: f32, random: &mut SplitMix64) -> Vec<u8> {
     let mut bytes = vec![0; ty.row_bytes(n).unwrap()];
     if kernels::can_quantize(ty) {
-        let floats: Vec<f32> = (0..n).map(|_| random.float(low, high)).collect();
+        let floats: Vec<f32> = (0..n).map(|_| random.uniform(low, high)).collect();
         kernels::quantize_row(ty, &floats, &mut bytes);
         return bytes;
     }
@@ -192,10 +173,10 @@ fn float_contents(ty: GgmlType, n: usize, low: f32, high: f32, random: &mut Rand
 
 /// A block of a type without a quantizer. Any bytes are one, but most have scales that are enormous, tiny or no numbers at all;
 /// so bytes are drawn until the largest element is an ordinary number.
-fn random_block(ty: GgmlType, block: &mut [u8], random: &mut Random) {
+fn random_block(ty: GgmlType, block: &mut [u8], random: &mut SplitMix64) {
     let mut elements = vec![0.0; ty.block_size()];
     for _ in 0..100_000 {
-        block.iter_mut().for_each(|b| *b = random.next() as u8);
+        block.iter_mut().for_each(|b| *b = random.next_u64() as u8);
         kernels::dequantize_row(ty, block, &mut elements);
         let largest = elements.iter().map(|x| x.abs()).fold(0.0, f32::max);
         if elements.iter().all(|x| x.is_finite()) && (0.1..=8.0).contains(&largest) {
@@ -203,18 +184,6 @@ fn random_block(ty: GgmlType, block: &mut [u8], random: &mut Random) {
         }
     }
     panic!("{ty}: no ordinary block found");
-}
-
-/// sum (a - b)^2 / sum b^2
-pub fn nmse(got: &[f32], want: &[f32]) -> f64 {
-    assert_eq!(got.len(), want.len());
-    let error: f64 = got
-        .iter()
-        .zip(want)
-        .map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2))
-        .sum();
-    let size: f64 = want.iter().map(|&b| f64::from(b).powi(2)).sum();
-    if error == 0.0 { 0.0 } else { error / size }
 }
 
 /// All devices that are compared with the reference.

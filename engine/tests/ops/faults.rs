@@ -6,8 +6,8 @@ use engine::backend::{BackendError, BackendParams, Device, MemoryMap, Usage, dev
 use engine::graph::{Graph, Home, Name, Op, Recurrence, Tensor, TensorId};
 use kernels::GgmlType::{F32, I32};
 
-use crate::case::{Case, floats, i32s, i64s};
-use crate::exec::Prepared;
+use super::case::{Case, floats, i32s, i64s};
+use super::exec::Prepared;
 
 /// The error's text.
 fn error_of(case: &Case, device: Arc<dyn Device>, n_threads: usize) -> String {
@@ -70,7 +70,7 @@ fn sum(size: usize, a: usize, b: usize, result: usize) -> Result<(), BackendErro
         n_threads: 1,
         n_threads_batch: 1,
     };
-    cpu.backend(&params)?.compute(&g, &[z], &memory)
+    cpu.backend(&params)?.compute(&g, &[z], &mut memory)
 }
 
 #[test]
@@ -126,9 +126,9 @@ fn thrice_from_file(shift: usize, into_file: bool) -> Result<Vec<f32>, BackendEr
         n_threads: 2,
         n_threads_batch: 1,
     };
-    cpu.backend(&params)?.compute(&g, &[y], &memory)?;
+    cpu.backend(&params)?.compute(&g, &[y], &mut memory)?;
     let mut out = vec![0; 64];
-    memory.get(other).read(0, &mut out)?;
+    memory.get(other)?.read(0, &mut out)?;
     Ok(out
         .chunks_exact(4)
         .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
@@ -157,7 +157,7 @@ fn tensors_without_memory_are_errors() {
         };
         let mut backend = device.backend(&params).unwrap();
         let error = backend
-            .compute(&g, &[y], &MemoryMap::default())
+            .compute(&g, &[y], &mut MemoryMap::default())
             .unwrap_err()
             .to_string();
         assert!(error.contains("no memory"), "{error}");
@@ -186,7 +186,7 @@ fn foreign_memory_is_an_error() {
             n_threads_batch: 1,
         };
         let mut backend = all[ours].clone().backend(&params).unwrap();
-        assert!(backend.compute(&g, &[y], &memory).is_err());
+        assert!(backend.compute(&g, &[y], &mut memory).is_err());
     }
 }
 
@@ -223,7 +223,7 @@ fn nodes_that_break_the_rules_are_not_supported() {
                 n_threads_batch: 1,
             };
             let mut backend = device.clone().backend(&params).unwrap();
-            let result = backend.compute(&g, &[id], &MemoryMap::default());
+            let result = backend.compute(&g, &[id], &mut MemoryMap::default());
             assert!(matches!(result, Err(BackendError::Unsupported { .. })));
         }
     }

@@ -2,7 +2,7 @@
 
 use engine::graph::{LinearAttention, Op, Recurrence};
 
-use crate::case::{Case, Operand, floats, floats_in, i32s};
+use super::case::{Case, Operand, floats, floats_in, i32s};
 
 /// Sizes: of keys and their heads, of values and their heads.
 type Sizes = [usize; 4];

@@ -9,8 +9,9 @@ mod linear_attention;
 mod select;
 
 use case::Case;
+use engine::gguf::logits::nmse;
 use engine::graph::Op;
-use exec::{Prepared, devices_under_test, nmse};
+use exec::{Prepared, devices_under_test};
 
 /// Runs the cases on each device with 1, 2 and 3 threads, in place too where the op allows it.
 #[track_caller]
@@ -31,11 +32,11 @@ fn compare(cases: Vec<Case>) {
                     if in_place && !prepared.can_run_in_place() {
                         continue;
                     }
-                    let prepared = Prepared::new(case, device.clone(), in_place);
+                    let mut prepared = Prepared::new(case, device.clone(), in_place);
                     let got = prepared.compute(n_threads).unwrap_or_else(|e| panic!("{case:?}: {e}"));
                     let error = match hides {
                         true => nmse_of_seen(&got, &want),
-                        false => nmse(&got, &want),
+                        false => nmse(&want, &got),
                     };
                     if error.is_nan() || error > case.limit {
                         let how = format!("{} threads{}", n_threads, if in_place { ", in place" } else { "" });
@@ -62,7 +63,7 @@ fn nmse_of_seen(got: &[f32], want: &[f32]) -> f64 {
     let seen = |all: &[f32]| all.iter().copied().filter(|x| !hidden(x)).collect::<Vec<_>>();
     match seen(want) {
         none if none.is_empty() => 0.0,
-        want => nmse(&seen(got), &want),
+        want => nmse(&want, &seen(got)),
     }
 }
 
@@ -83,6 +84,9 @@ suites! { cases:
     norms
     softmax
     rope
+    rope_scaling
+    rope_sections
+    attention_temperature
     matrix_products
     matrix_products_of_all_types
     matrix_products_by_expert

@@ -1,11 +1,11 @@
 //! Cases of sparse attention: scores of an indexer, the choice of blocks, attention to a selection.
 
 use engine::graph::{Attention, BlockRule, Blocks, Op};
+use engine::random::SplitMix64;
 use kernels::GgmlType::{F16, F32, Q8_0};
 
-use crate::attention::{PLAIN, Scene, attend, crowd, one_sequence, qkv};
-use crate::case::{Case, floats, i32s};
-use crate::exec::Random;
+use super::attention::{PLAIN, Scene, attend, crowd, one_sequence, qkv};
+use super::case::{Case, floats, i32s};
 
 pub fn index_scores() -> Vec<Case> {
     let mut all = Vec::new();
@@ -116,7 +116,7 @@ pub fn attention_to_selections() -> Vec<Case> {
     ] {
         let [q, k, v] = qkv(F32, [64, 32], heads, n_tokens, n_kv);
         for n_lists in [1, heads[1]] {
-            let mut random = Random(5);
+            let mut random = SplitMix64(5);
             // Some cells twice, some that do not exist.
             let cells: Vec<_> = (0..n_selected * n_lists * n_tokens)
                 .map(|_| random.below(n_kv + 2) as i64 - 1)

@@ -6,6 +6,7 @@ mod vocabularies;
 
 use draft::{Draft, NOT_WRITTEN, Outcome, names, outcome, outcome_with};
 use engine::gguf::{Array, Gguf, StringArray, Value};
+use engine::random::SplitMix64;
 use kernels::GgmlType;
 
 /// What a key is set to, whatever it should hold.
@@ -106,7 +107,7 @@ fn keys_that_are_missing_or_absurd() {
 #[test]
 fn several_lies_at_once() {
     let (values, names) = (lies(), names());
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = SplitMix64(0x9e37_79b9_7f4a_7c15);
     for case in 0..3000 {
         let name = &names[case % names.len()];
         let mut draft = Draft::small(name);
@@ -360,17 +361,5 @@ fn a_file_that_shrinks_while_mapped() {
         // What was decoded stays, and so does the model once the file is whole again.
         std::fs::write(&path, &bytes).unwrap();
         assert_eq!(decode(if mmap { 2 } else { 4 }), Ok(()));
-    }
-}
-
-/// A small generator, so that a failing case can be made again from its number.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % n as u64) as usize
     }
 }

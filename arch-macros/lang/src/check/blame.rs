@@ -69,7 +69,7 @@ impl Checker<'_> {
         let mut counts = vec![Dim::symbol("n_head"), Dim::symbol("n_head_kv"), Dim::constant(1)];
         for t in self.tensors.iter().filter(|t| !t.broken).map(|t| &t.tensor) {
             sizes.extend(t.dims.iter().take(2).cloned());
-            if t.kind == Kind::PerHead {
+            if *t.kind == Kind::PerHead {
                 counts.extend(t.dims.get(2).cloned());
             }
         }

@@ -1,6 +1,6 @@
 //! Calls: projections, operations of the table, `has`, rows and slices, and plain Rust.
 
-use proc_macro2::{Ident, TokenStream, TokenTree};
+use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::parse::{ParseStream, Parser};
 use syn::{Expr, ExprCall, ExprIndex, ExprMacro, Token, bracketed};
@@ -9,9 +9,10 @@ use super::expr::{Lowered, derived, plural};
 use super::{Checker, Place};
 use crate::builtins::Ty;
 use crate::diag::{did_you_mean, nearest};
-use crate::model::{Arg, Kind, RopeKind, RowsBy, SCALAR_FNS, Scalar, ScalarKind, Value, ValueKind};
+use crate::model::{Arg, Kind, Named, Operation, RopeKind, RowsBy, SCALAR_FNS, Scalar, ScalarKind, Value, ValueKind};
 use crate::ops::{self, Call, Given, OPS, OpSpec, Operand, Param, ParamKind, WINDOWS};
 use crate::parse::plain_name;
+use crate::source::Range;
 use crate::sym::{Dim, Shape};
 
 impl Checker<'_> {
@@ -55,7 +56,7 @@ impl Checker<'_> {
                 Lowered::Tensor(x) => {
                     let shape = x.shape.clone();
                     Some(Lowered::Tensor(Value {
-                        kind: ValueKind::Op(op, vec![Arg::Tensor(x)]),
+                        kind: ValueKind::Op(Operation::new(op, name.span()), vec![Arg::Tensor(x)]),
                         shape,
                     }))
                 }
@@ -175,7 +176,7 @@ impl Checker<'_> {
         if sym.broken {
             return None;
         }
-        let kind = sym.tensor.kind;
+        let kind = *sym.tensor.kind;
         let how = match kind {
             Kind::Linear | Kind::PerHead => None,
             Kind::Embed => Some(format!("its rows are read as `{name}[tokens]`")),
@@ -207,7 +208,7 @@ impl Checker<'_> {
         }
         let shape = x.shape.with_dim0(output);
         Some(Value {
-            kind: ValueKind::Linear(index, Box::new(x)),
+            kind: ValueKind::Linear(Named::new(index, name.span()), Box::new(x)),
             shape,
         })
     }
@@ -268,8 +269,12 @@ impl Checker<'_> {
         if self.errors.len() > faults {
             return None;
         }
+        let operation = Operation {
+            keys: keys(op, args),
+            ..Operation::new(op, name.span())
+        };
         Some(Value {
-            kind: ValueKind::Op(op, given),
+            kind: ValueKind::Op(operation, given),
             shape,
         })
     }
@@ -384,10 +389,10 @@ impl Checker<'_> {
                 self.declared(op, param, expr, &[Kind::Vector, Kind::Raw], param.some, &mut operand)?
             }
             ParamKind::Experts => self.declared(op, param, expr, &[Kind::Experts], param.some, &mut operand)?,
-            ParamKind::Activation => Arg::Activation(self.activation(expr)?),
+            ParamKind::Activation => Arg::Activation(Operation::new(self.activation(expr)?, Range::of(expr).start)),
             ParamKind::Word(ty, words) => match self.code(expr) {
                 true => Arg::Scalar(self.scalar_of(expr, Ty::Int)?),
-                false => Arg::Word(self.word(param, ty, words, expr)?),
+                false => Arg::Word(Named::new(self.word(param, ty, words, expr)?, Range::of(expr).start)),
             },
             ParamKind::Window => self.window(expr)?,
         };
@@ -416,7 +421,7 @@ impl Checker<'_> {
             let names = self
                 .tensors
                 .iter()
-                .filter(|t| kinds.contains(&t.tensor.kind))
+                .filter(|t| kinds.contains(&*t.tensor.kind))
                 .map(|t| t.tensor.name.to_string())
                 .collect();
             return self.unknown(&name, "tensor", names);
@@ -425,13 +430,13 @@ impl Checker<'_> {
         if self.tensors[index].broken {
             return None;
         }
-        let kind = self.tensors[index].tensor.kind;
+        let kind = *self.tensors[index].tensor.kind;
         if !kinds.contains(&kind) {
             return self.fault(&name, format!("{wanted}, `{name}` is `{}`", kind.name()));
         }
         present?;
         operand.shape = Some(Shape(self.tensors[index].tensor.dims.clone()));
-        Some(Arg::Weight(index))
+        Some(Arg::Weight(Named::new(index, name.span())))
     }
 
     fn activation(&mut self, expr: &Expr) -> Option<&'static OpSpec> {
@@ -492,7 +497,7 @@ impl Checker<'_> {
             [cond] => Some(self.scalar_of(cond, Ty::Bool)?),
             _ => return self.fault(&call.func, form),
         };
-        Some(Arg::Window(kind, n?, cond))
+        Some(Arg::Window(Named::new(kind, Range::of(&call.func).start), n?, cond))
     }
 
     /// `w[tokens]` and `x[a..b]`.
@@ -520,7 +525,7 @@ impl Checker<'_> {
             let names = self
                 .tensors
                 .iter()
-                .filter(|t| t.tensor.kind == Kind::Embed)
+                .filter(|t| *t.tensor.kind == Kind::Embed)
                 .map(|t| t.tensor.name.to_string())
                 .collect();
             return self.unknown(&name, "tensor", names);
@@ -530,7 +535,7 @@ impl Checker<'_> {
         if sym.broken {
             return None;
         }
-        if sym.tensor.kind != Kind::Embed {
+        if *sym.tensor.kind != Kind::Embed {
             let kind = sym.tensor.kind.name();
             return self.fault(
                 &name,
@@ -539,7 +544,10 @@ impl Checker<'_> {
         }
         let shape = Shape(vec![sym.tensor.dims[0].clone(), Dim::n_tokens()]);
         Some(Lowered::Tensor(Value {
-            kind: ValueKind::Embed(i, by),
+            kind: ValueKind::Embed(
+                Named::new(i, name.span()),
+                Named::new(by, Range::of(&index.index).start),
+            ),
             shape,
         }))
     }
@@ -631,4 +639,15 @@ impl Checker<'_> {
             shape: Shape(shape),
         }))
     }
+}
+
+/// Where the names stand that arguments are given by.
+fn keys(op: &OpSpec, args: &[&Expr]) -> Vec<(&'static str, Span)> {
+    let key = |arg: &&Expr| {
+        let Expr::Assign(assign) = arg else { return None };
+        let key = plain_name(&assign.left)?;
+        let param = op.params.iter().find(|p| key == p.name)?;
+        Some((param.name, key.span()))
+    };
+    args.iter().filter_map(key).collect()
 }

@@ -9,7 +9,7 @@ use super::{Checker, HparamSym, Place, TensorSym, facts};
 use crate::ast::{Decl, GroupDecl, HparamItem, Instead, RankHead, TensorDecl, TensorItem, Test};
 use crate::builtins::{self, BUILTINS, Ty};
 use crate::diag::did_you_mean;
-use crate::model::{Arch, Group, Hparam, Kind, Read, RopeKind, Scalar, Tensor, TestSize};
+use crate::model::{Arch, Group, Hparam, Kind, Named, Read, RopeKind, Scalar, Tensor, TestSize};
 use crate::ops;
 use crate::sym::Dim;
 
@@ -411,7 +411,7 @@ impl Checker<'_> {
         let sizes = sizes.unwrap_or_default();
         let tensor = Tensor {
             name: decl.name.clone(),
-            kind: kind.unwrap_or(Kind::Linear),
+            kind: Named::new(kind.unwrap_or(Kind::Linear), decl.kind.span()),
             gguf: decl.gguf.value(),
             dims: sizes.iter().map(|s| s.dim.clone()).collect(),
             shape_text: shape_text(kind, &sizes),
@@ -469,7 +469,7 @@ impl Checker<'_> {
             let names = self
                 .tensors
                 .iter()
-                .filter(|t| t.tensor.kind == Kind::Embed)
+                .filter(|t| *t.tensor.kind == Kind::Embed)
                 .map(|t| t.tensor.name.to_string())
                 .collect();
             return self.unknown(to, "tensor above this line", names);
@@ -481,7 +481,7 @@ impl Checker<'_> {
             );
         }
         let target = &self.tensors[index];
-        if kind != Some(Kind::Linear) || target.tensor.kind != Kind::Embed {
+        if kind != Some(Kind::Linear) || *target.tensor.kind != Kind::Embed {
             return self.fault(to, "`or` lets an `embed` stand in for a `linear`");
         }
         if target.tensor.group.is_some() {

@@ -1,12 +1,12 @@
 //! Expressions: names, literals, operators, conditions. An expression is a scalar, known when the graph is built, or a tensor.
 
-use proc_macro2::Ident;
+use proc_macro2::{Ident, Span};
 use quote::ToTokens;
 use syn::{BinOp, Expr, ExprIf, Lit, UnOp};
 
 use super::{Bound, Checker, Place, facts};
 use crate::builtins::{self, Ty};
-use crate::model::{Arg, Block, Kind, SCALAR_FNS, Scalar, ScalarKind, ScalarOp, Value, ValueKind};
+use crate::model::{Arg, Block, Kind, Named, Operation, SCALAR_FNS, Scalar, ScalarKind, ScalarOp, Value, ValueKind};
 use crate::ops;
 use crate::parse::{block_of, plain_name};
 use crate::sym::{Dim, Shape};
@@ -112,7 +112,7 @@ impl Checker<'_> {
             self.vars[id.0].used = true;
             return match self.vars[id.0].bound.clone() {
                 Bound::Tensor(shape) => Some(Lowered::Tensor(Value {
-                    kind: ValueKind::Var(id),
+                    kind: ValueKind::Var(Named::new(id, name.span())),
                     shape,
                 })),
                 Bound::Scalar(s) => Some(Lowered::Scalar(Scalar {
@@ -133,7 +133,7 @@ impl Checker<'_> {
                 Dim::default()
             };
             return Some(Lowered::Scalar(Scalar {
-                kind: ScalarKind::Builtin(b),
+                kind: ScalarKind::Builtin(Named::new(b, name.span())),
                 ty: b.ty,
                 per_layer: b.per_layer,
                 text,
@@ -175,7 +175,7 @@ impl Checker<'_> {
                 return self.fault(name, message);
             }
             let shape = Shape(vec![Dim::symbol("n_embd"), Dim::symbol("T_encoded")]);
-            let kind = ValueKind::Encoded;
+            let kind = ValueKind::Encoded(name.span());
             return Some(Lowered::Tensor(Value { kind, shape }));
         }
         if text == "tokens" || text == "positions" {
@@ -230,7 +230,7 @@ impl Checker<'_> {
             return None;
         }
         let tensor = &self.tensors[index].tensor;
-        let how = match tensor.kind {
+        let how = match *tensor.kind {
             Kind::Vector | Kind::Raw | Kind::Norm => None,
             Kind::Linear | Kind::PerHead => Some(format!("it is applied as `{name}(x)`")),
             Kind::Embed => Some(format!("its rows are read as `{name}[tokens]`")),
@@ -242,7 +242,7 @@ impl Checker<'_> {
             return self.fault(name, format!("`{name}` is `{kind}`: {how}"));
         }
         Some(Value {
-            kind: ValueKind::Weight(index),
+            kind: ValueKind::Weight(Named::new(index, name.span())),
             shape,
         })
     }
@@ -272,7 +272,8 @@ impl Checker<'_> {
             }
             (UnOp::Neg(_), Lowered::Tensor(x)) => {
                 let shape = x.shape.clone();
-                let kind = ValueKind::Op(ops::find("neg")?, vec![Arg::Tensor(x)]);
+                let neg = Operation::new(ops::find("neg")?, Span::call_site());
+                let kind = ValueKind::Op(neg, vec![Arg::Tensor(x)]);
                 Some(Lowered::Tensor(Value { kind, shape }))
             }
             _ => self.fault(u, "this operator has no meaning here"),
@@ -439,7 +440,7 @@ impl Checker<'_> {
         let parts: Vec<&Scalar> = converted.iter().collect();
         let template = derived(ScalarKind::Bool(false), ty, text, &parts);
         Some(Scalar {
-            kind: ScalarKind::Call(f, converted),
+            kind: ScalarKind::Call(Named::new(f, name.span()), converted),
             ..template
         })
     }

@@ -8,7 +8,7 @@ use super::facts::{self, Fact};
 use super::{Bound, Checker, Place, VarSym};
 use crate::ast;
 use crate::builtins::Ty;
-use crate::model::{Block, Head, Scalar, ScalarKind, Stmt, VarId};
+use crate::model::{Block, Head, Named, Scalar, ScalarKind, Stmt, VarId};
 use crate::parse::block_of;
 use crate::sym::{Dim, Shape};
 
@@ -157,7 +157,7 @@ impl Checker<'_> {
         scope.push((name.to_string(), var));
         match value? {
             Lowered::Tensor(value) => Some(Stmt::Tensor {
-                var,
+                var: Named::new(var, name.span()),
                 is_let: true,
                 value,
             }),
@@ -209,7 +209,7 @@ impl Checker<'_> {
             self.assigned_in_loop.push(var);
         }
         Some(Stmt::Tensor {
-            var,
+            var: Named::new(var, name.span()),
             is_let: false,
             value: new,
         })
@@ -339,8 +339,9 @@ impl Checker<'_> {
                 format!("the layer loop hands nothing on: assign to a value {carried} that is declared before it");
             self.errors.at_span(each.span, message);
         }
+        let at = each.name.as_ref().map_or(each.span, Ident::span);
         Some(Stmt::Layers {
-            group,
+            group: Named::new(group, at),
             range,
             body: Block {
                 stmts: stmts?,

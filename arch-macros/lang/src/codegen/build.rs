@@ -5,9 +5,11 @@ use quote::{ToTokens, quote};
 
 use super::scalar::{self, Place, emit};
 use super::{own, shared};
-use crate::model::{Arch, Arg, Block, Head, Kind, Operand, RowsBy, Scalar, Stmt, Value, ValueKind, VarId};
+use crate::model::{
+    Arch, Arg, Block, Head, Kind, Named, Operand, Operation, RowsBy, Scalar, Stmt, Value, ValueKind, VarId,
+};
 use crate::ops::{Emit, Given, OPS, OpSpec, Param, ParamKind};
-use crate::paths::runtime;
+use crate::paths::{runtime, runtime_at};
 
 /// `impl BuildGraph for Model`.
 pub fn implementation(arch: &Arch) -> TokenStream {
@@ -79,19 +81,25 @@ impl Emitter<'_> {
         &self.arch.vars[var.0].name
     }
 
+    /// A value's name where it is used.
+    fn var_at(&self, var: &Named<VarId>) -> Ident {
+        Ident::new(&self.var(var.it).to_string(), var.at)
+    }
+
     fn stmt(&mut self, stmt: &Stmt) {
         let b = shared("b");
         match stmt {
             Stmt::Tensor { var, is_let, value } => {
                 let call = self.call(value);
-                let (name, text) = (self.var(*var).clone(), self.var(*var).to_string());
+                let (name, text) = (self.var_at(var), self.var(var.it).to_string());
                 let assigned = self.arch.vars[var.0].assigned;
+                let again = shared(&text);
                 let head = match (is_let, assigned) {
                     (true, true) => quote!(let mut #name = #call;),
                     (true, false) => quote!(let #name = #call;),
                     (false, _) => quote!(#name = #call;),
                 };
-                self.out.push(quote!(#head #b.name(#name, #text);));
+                self.out.push(quote!(#head #b.name(#again, #text);));
             }
             Stmt::Scalar { var, value } => {
                 let (name, ty, value) = (
@@ -114,7 +122,7 @@ impl Emitter<'_> {
                 range,
                 body,
                 carried,
-            } => self.layers(*group, range.as_ref(), body, *carried),
+            } => self.layers(group, range.as_ref(), body, *carried),
             Stmt::Repeat { var, range, body } => {
                 let (from, to) = (self.scalar(&range.0), self.scalar(&range.1));
                 let outer = std::mem::replace(&mut self.repeats, true);
@@ -126,14 +134,15 @@ impl Emitter<'_> {
         }
     }
 
-    fn layers(&mut self, group: usize, range: Option<&(Scalar, Scalar)>, body: &Block, carried: VarId) {
+    fn layers(&mut self, group: &Named<usize>, range: Option<&(Scalar, Scalar)>, body: &Block, carried: VarId) {
         let (b, m, l, il) = (shared("b"), shared("m"), shared("l"), shared("il"));
         let body = self.block(body);
-        let x = self.var(carried);
-        let (list, _) = super::group_names(self.arch, group);
-        let has_tensors = super::layer_tensors(self.arch, group).next().is_some();
+        let x = shared(&self.var(carried).to_string());
+        let (list, _) = super::group_names(self.arch, group.it);
+        let list = Ident::new(&list.to_string(), group.at);
+        let has_tensors = super::layer_tensors(self.arch, group.it).next().is_some();
         let weights = has_tensors.then(|| quote!(let #l = &#m.w.#list[#il];));
-        let count = match &self.arch.groups[group].count {
+        let count = match &self.arch.groups[group.it].count {
             Some(_) if has_tensors => quote!(#m.w.#list.len()),
             _ => quote!(#m.base.n_layer()),
         };
@@ -166,8 +175,8 @@ impl Emitter<'_> {
 
     /// A value as an operand: a name.
     fn operand(&mut self, value: &Value) -> TokenStream {
-        if let ValueKind::Var(var) = value.kind {
-            let name = self.var(var);
+        if let ValueKind::Var(var) = &value.kind {
+            let name = self.var_at(var);
             return quote!(#name);
         }
         let call = self.call(value);
@@ -175,9 +184,10 @@ impl Emitter<'_> {
     }
 
     /// The field of a declared tensor.
-    fn field(&self, index: usize) -> TokenStream {
-        let t = &self.arch.tensors[index];
-        let (name, m, l) = (&t.name, shared("m"), shared("l"));
+    fn field(&self, tensor: &Named<usize>) -> TokenStream {
+        let t = &self.arch.tensors[tensor.it];
+        let name = Ident::new(&t.name.to_string(), tensor.at);
+        let (m, l) = (shared("m"), shared("l"));
         if t.group.is_some() {
             quote!(#l.#name)
         } else {
@@ -186,13 +196,13 @@ impl Emitter<'_> {
     }
 
     /// The handle of a tensor that is there.
-    fn handle(&mut self, index: usize) -> TokenStream {
-        let field = self.field(index);
-        if !self.arch.tensors[index].may_be_absent() {
+    fn handle(&mut self, tensor: &Named<usize>) -> TokenStream {
+        let field = self.field(tensor);
+        if !self.arch.tensors[tensor.it].may_be_absent() {
             return field;
         }
         let b = shared("b");
-        let gguf = &self.arch.tensors[index].gguf;
+        let gguf = &self.arch.tensors[tensor.it].gguf;
         self.bind(quote!(#b.present(&#field, #gguf)))
     }
 
@@ -201,28 +211,33 @@ impl Emitter<'_> {
         let b = shared("b");
         match &value.kind {
             ValueKind::Var(var) => {
-                let name = self.var(*var);
+                let name = self.var_at(var);
                 quote!(#name)
             }
             ValueKind::Embed(w, by) => {
-                let w = self.handle(*w);
-                match by {
-                    RowsBy::Tokens => quote!(#b.embed(#w)),
-                    RowsBy::Positions => quote!(#b.embed_positions(#w)),
-                }
+                let w = self.handle(w);
+                let method = match by.it {
+                    RowsBy::Tokens => "embed",
+                    RowsBy::Positions => "embed_positions",
+                };
+                let method = Ident::new(method, by.at);
+                quote!(#b.#method(#w))
             }
             ValueKind::Linear(w, x) => {
                 let x = self.operand(x);
-                let method = match self.arch.tensors[*w].kind {
+                let method = match *self.arch.tensors[w.it].kind {
                     Kind::PerHead => shared("per_head"),
                     _ => shared("linear"),
                 };
-                let w = self.handle(*w);
+                let w = self.handle(w);
                 quote!(#b.#method(#w, #x))
             }
-            ValueKind::Encoded => quote!(#b.encoded()),
+            ValueKind::Encoded(at) => {
+                let method = Ident::new("encoded", *at);
+                quote!(#b.#method())
+            }
             ValueKind::Weight(w) => {
-                let w = self.handle(*w);
+                let w = self.handle(w);
                 quote!(#b.weight(#w))
             }
             ValueKind::Op(op, args) => self.op(op, args),
@@ -285,7 +300,7 @@ impl Emitter<'_> {
         quote!({ #params #body })
     }
 
-    fn op(&mut self, op: &'static OpSpec, args: &[Arg]) -> TokenStream {
+    fn op(&mut self, op: &Operation, args: &[Arg]) -> TokenStream {
         let b = shared("b");
         let mut values: Vec<Option<TokenStream>> = Vec::new();
         for (param, arg) in op.params.iter().zip(args) {
@@ -303,11 +318,11 @@ impl Emitter<'_> {
         let keywords = || op.params.iter().zip(&values).filter(|(p, _)| !by_position(p));
         match op.emit {
             Emit::Method(method) => {
-                let method = shared(method);
+                let method = Ident::new(method, op.at);
                 quote!(#b.#method(#(#positional),*))
             }
             Emit::Dim0(method) => {
-                let method = shared(method);
+                let method = Ident::new(method, op.at);
                 quote!(#b.#method(#(#positional),*, 0))
             }
             Emit::Unary(_) => {
@@ -315,18 +330,18 @@ impl Emitter<'_> {
                 quote!(#b.unary(#f, #(#positional),*))
             }
             Emit::Struct(method, ty) => {
-                let (method, ty) = (shared(method), runtime(ty));
+                let (method, ty) = (Ident::new(method, op.at), runtime(ty));
                 let given: Vec<_> = keywords()
-                    .filter_map(|(p, v)| v.as_ref().map(|v| (shared(p.name), v)))
+                    .filter_map(|(p, v)| v.as_ref().map(|v| (key(op, p), v)))
                     .collect();
                 let (names, given_values): (Vec<_>, Vec<_>) = given.into_iter().unzip();
                 let rest = (names.len() < n_fields(op.emit)).then(|| quote!(..::core::default::Default::default()));
                 quote!(#b.#method(#(#positional),*, #ty { #(#names: #given_values,)* #rest }))
             }
             Emit::FullStruct(method, ty) => {
-                let (method, ty) = (shared(method), runtime(ty));
+                let (method, ty) = (Ident::new(method, op.at), runtime(ty));
                 let fields = keywords().map(|(p, v)| {
-                    let (name, value) = (shared(p.name), v.clone().unwrap_or_else(|| absent(p)));
+                    let (name, value) = (key(op, p), v.clone().unwrap_or_else(|| absent(p)));
                     quote!(#name: #value)
                 });
                 quote!(#b.#method(#(#positional),*, #ty { #(#fields),* }))
@@ -351,15 +366,15 @@ impl Emitter<'_> {
                 let ParamKind::Word(ty, _) = param.kind else {
                     return None;
                 };
-                let (ty, variant) = (runtime(ty), shared(variant));
+                let (ty, variant) = (runtime(ty), Ident::new(variant.it, variant.at));
                 quote!(#ty::#variant)
             }
             Arg::Window(kind, n, cond) => {
-                let (kind, n) = (runtime(kind), self.scalar(n));
+                let (kind, n) = (runtime_at(kind.it, kind.at), self.scalar(n));
                 let cond = cond.as_ref().map_or_else(|| quote!(true), |c| self.scalar(c));
                 quote!(#kind(#n, #cond))
             }
-            Arg::Weight(index) => return Some(self.weight_argument(param, *index)),
+            Arg::Weight(index) => return Some(self.weight_argument(param, index)),
         };
         Some(if param.some {
             quote!(::core::option::Option::Some(#value))
@@ -368,11 +383,11 @@ impl Emitter<'_> {
         })
     }
 
-    fn weight_argument(&mut self, param: &Param, index: usize) -> TokenStream {
-        let t = &self.arch.tensors[index];
+    fn weight_argument(&mut self, param: &Param, index: &Named<usize>) -> TokenStream {
+        let t = &self.arch.tensors[index.it];
         let converts = match param.kind {
-            ParamKind::RmsWeight => t.kind == Kind::Norm,
-            ParamKind::NormWeight => t.kind == Kind::Vector,
+            ParamKind::RmsWeight => *t.kind == Kind::Norm,
+            ParamKind::NormWeight => *t.kind == Kind::Vector,
             _ => false,
         };
         let content_with_none = param.some && param.given == Given::OptionalKeyword;
@@ -417,12 +432,18 @@ fn absent(param: &Param) -> TokenStream {
     }
 }
 
-fn unary(op: &OpSpec) -> TokenStream {
+/// The field of a struct of arguments, where the call names it.
+fn key(op: &Operation, param: &Param) -> Ident {
+    op.key(param.name)
+        .map_or_else(|| shared(param.name), |at| Ident::new(param.name, at))
+}
+
+fn unary(op: &Operation) -> TokenStream {
     let ty = runtime("Unary");
-    let variant = shared(if let Emit::Unary(variant) = op.emit {
-        variant
-    } else {
-        "Neg"
-    });
+    let variant = match op.emit {
+        Emit::Unary(variant) => variant,
+        _ => "Neg",
+    };
+    let variant = Ident::new(variant, op.at);
     quote!(#ty::#variant)
 }

@@ -1,6 +1,6 @@
 //! Numbers and conditions as Rust expressions. Integers come from files: their arithmetic saturates and never panics.
 
-use proc_macro2::{Literal, TokenStream};
+use proc_macro2::{Ident, Literal, TokenStream};
 use quote::quote;
 
 use super::{own, shared};
@@ -69,11 +69,11 @@ pub fn emit(s: &Scalar, place: Place) -> TokenStream {
         ScalarKind::Bool(b) => quote!(#b),
         ScalarKind::Str(t) => quote!(#t),
         ScalarKind::Builtin(b) if b.name == "il" => {
-            let il = shared("il");
+            let il = Ident::new("il", b.at);
             quote!(#il)
         }
         ScalarKind::Builtin(b) => {
-            let name = shared(b.name);
+            let name = Ident::new(b.name, b.at);
             let base = match place {
                 Place::Load => {
                     let base = own("base");
@@ -115,7 +115,7 @@ pub fn emit(s: &Scalar, place: Place) -> TokenStream {
         }
         ScalarKind::Binary(op, a, b) => binary(*op, a, b, place),
         ScalarKind::Call(f, args) => {
-            let method = shared(f.method);
+            let method = Ident::new(f.method, f.at);
             let receiver = match &args[0].kind {
                 ScalarKind::Int(n) => {
                     let n = Literal::u64_unsuffixed(*n);

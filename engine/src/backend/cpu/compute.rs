@@ -96,7 +96,7 @@ impl Backend for CpuBackend {
         self.make_room(need, n)
     }
 
-    fn compute(&mut self, graph: &Graph, nodes: &[TensorId], memory: &MemoryMap) -> Result<(), BackendError> {
+    fn compute(&mut self, graph: &Graph, nodes: &[TensorId], memory: &mut MemoryMap) -> Result<(), BackendError> {
         self.prepare(graph, nodes, memory)?;
         let walk = Walk {
             graph,

@@ -73,8 +73,8 @@ impl Device for CpuDevice {
         host::host_buffer_type()
     }
 
-    fn buffer_from_host(&self, keep: HostBytes) -> Option<Arc<dyn Buffer>> {
-        Some(Arc::new(HostBuffer::over(keep)))
+    fn buffer_from_host(&self, keep: HostBytes) -> Option<Box<dyn Buffer>> {
+        Some(Box::new(HostBuffer::over(keep)))
     }
 
     fn supports_buffer_type(&self, buffer_type: &dyn BufferType) -> bool {

@@ -13,8 +13,7 @@ use kernels::GgmlType;
 
 use super::meetings::Access;
 use super::pool::Member;
-use crate::backend::host::HostBuffer;
-use crate::backend::{BackendError, MemoryMap};
+use crate::backend::{BackendError, HostRange, MemoryMap};
 use crate::graph::{Graph, MAX_SRC, Op, Tensor, TensorId};
 
 /// A node whose operands have been found in memory.
@@ -75,6 +74,10 @@ impl Step {
         if !(target.start.as_ptr() as usize).is_multiple_of(align_of::<f32>()) {
             return Err(flaw(node, "is not aligned"));
         }
+        let state_operand = node.op.state_operand();
+        let states = state_operand
+            .map(|i| locate(graph, memory, node.source(i)))
+            .transpose()?;
         accesses.clear();
         accesses.push(target.access(true));
         let mut sources = [None; MAX_SRC];
@@ -88,8 +91,11 @@ impl Step {
                 return Err(flaw(t, "is not aligned"));
             }
             // Recurrences take their operands as lists of floats.
-            let lists = node.op.state_operand().is_some();
-            let written = node.op.state_operand() == Some(i);
+            let lists = state_operand.is_some();
+            let written = state_operand == Some(i);
+            if !written && states.as_ref().is_some_and(|states| states.overlaps(&place)) {
+                return Err(flaw(t, "overlaps the states"));
+            }
             if written && !place.writable {
                 return Err(flaw(t, "would be written and lies in read-only memory"));
             }
@@ -159,21 +165,13 @@ fn may_overlap(node: &Tensor, source: &Tensor, i: usize, place: &Place, target: 
 fn locate(graph: &Graph, memory: &MemoryMap, id: TensorId) -> Result<Place, BackendError> {
     let tensor = graph.tensor(id);
     let home = graph.home(id).ok_or_else(|| flaw(tensor, "has no memory"))?;
-    let buffer = memory.get(home.buffer);
-    let base = buffer
-        .host_ptr()
-        .ok_or_else(|| flaw(tensor, "does not lie in host memory"))?;
     let len = extent(tensor).ok_or_else(|| flaw(tensor, "is too large"))?;
-    if home.offset.checked_add(len).is_none_or(|end| end > buffer.size()) {
-        return Err(flaw(tensor, "reaches beyond its buffer"));
-    }
-    let host = buffer.as_any().downcast_ref::<HostBuffer>();
-    Ok(Place {
-        // SAFETY: the offset lies within the buffer.
-        start: unsafe { base.add(home.offset) },
-        len,
-        writable: host.is_none_or(HostBuffer::is_writable),
-    })
+    let range = memory.host_range(home, len).map_err(|e| match e {
+        BackendError::OutOfBounds { .. } => flaw(tensor, "reaches beyond its buffer"),
+        e => e,
+    })?;
+    let HostRange { start, len, writable } = range.ok_or_else(|| flaw(tensor, "does not lie in host memory"))?;
+    Ok(Place { start, len, writable })
 }
 
 fn is_aligned(t: &Tensor, place: &Place) -> bool {

@@ -3,11 +3,10 @@
 
 use std::any::Any;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::backend::host::check_range;
-use crate::backend::{BackendError, Buffer, BufferType};
+use crate::backend::{BackendError, Buffer, BufferType, check_range};
 
 const NAME: &str = "reference";
 
@@ -65,7 +64,7 @@ impl BufferType for ReferenceBufferType {
         false
     }
 
-    fn allocate(&self, size: usize) -> Result<Arc<dyn Buffer>, BackendError> {
+    fn allocate(&self, size: usize) -> Result<Box<dyn Buffer>, BackendError> {
         let out_of_memory = || BackendError::OutOfMemory {
             buffer_type: NAME.to_string(),
             bytes: size,
@@ -79,11 +78,10 @@ impl BufferType for ReferenceBufferType {
             return Err(out_of_memory());
         }
         bytes.resize(size, 0);
-        Ok(Arc::new(ReferenceBuffer {
+        Ok(Box::new(ReferenceBuffer {
             buffer_type: Arc::new(self.clone()),
             budget: self.budget.clone(),
-            size,
-            bytes: RwLock::new(bytes),
+            bytes,
         }))
     }
 }
@@ -92,59 +90,58 @@ impl BufferType for ReferenceBufferType {
 pub(super) struct ReferenceBuffer {
     buffer_type: Arc<dyn BufferType>,
     budget: Arc<Budget>,
-    size: usize,
-    bytes: RwLock<Vec<u8>>,
+    bytes: Vec<u8>,
 }
 
 impl ReferenceBuffer {
-    /// Calls `f` with `len` bytes at `offset`.
-    pub(super) fn with<R>(&self, offset: usize, len: usize, f: impl FnOnce(&[u8]) -> R) -> Result<R, BackendError> {
-        check_range(NAME, self.size, offset, len)?;
-        let bytes = self.bytes.read().unwrap_or_else(PoisonError::into_inner);
-        Ok(f(&bytes[offset..offset + len]))
+    /// `len` bytes at `offset`.
+    pub(super) fn part(&self, offset: usize, len: usize) -> Result<&[u8], BackendError> {
+        check_range(self, offset, len)?;
+        Ok(&self.bytes[offset..offset + len])
     }
 
-    /// Calls `f` with `len` bytes at `offset`, for writing.
-    pub(super) fn with_mut<R>(
-        &self,
-        offset: usize,
-        len: usize,
-        f: impl FnOnce(&mut [u8]) -> R,
-    ) -> Result<R, BackendError> {
-        check_range(NAME, self.size, offset, len)?;
-        let mut bytes = self.bytes.write().unwrap_or_else(PoisonError::into_inner);
-        Ok(f(&mut bytes[offset..offset + len]))
+    /// `len` bytes at `offset`, for writing.
+    pub(super) fn part_mut(&mut self, offset: usize, len: usize) -> Result<&mut [u8], BackendError> {
+        check_range(self, offset, len)?;
+        Ok(&mut self.bytes[offset..offset + len])
     }
 }
 
 impl Drop for ReferenceBuffer {
     fn drop(&mut self) {
-        self.budget.give_back(self.size);
+        self.budget.give_back(self.bytes.len());
     }
 }
 
-impl Buffer for ReferenceBuffer {
+// SAFETY: it gives no address of host memory.
+unsafe impl Buffer for ReferenceBuffer {
     fn buffer_type(&self) -> &Arc<dyn BufferType> {
         &self.buffer_type
     }
 
     fn size(&self) -> usize {
-        self.size
+        self.bytes.len()
     }
 
     fn host_ptr(&self) -> Option<NonNull<u8>> {
         None
     }
 
-    fn write(&self, offset: usize, data: &[u8]) -> Result<(), BackendError> {
-        self.with_mut(offset, data.len(), |bytes| bytes.copy_from_slice(data))
+    fn write(&mut self, offset: usize, data: &[u8]) -> Result<(), BackendError> {
+        self.part_mut(offset, data.len())?.copy_from_slice(data);
+        Ok(())
     }
 
     fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), BackendError> {
-        self.with(offset, out.len(), |bytes| out.copy_from_slice(bytes))
+        out.copy_from_slice(self.part(offset, out.len())?);
+        Ok(())
     }
 
     fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
         self
     }
 }
@@ -164,7 +161,7 @@ mod tests {
             Err(BackendError::OutOfMemory { bytes: 41, .. })
         ));
         assert!(matches!(ty.allocate(usize::MAX), Err(BackendError::OutOfMemory { .. })));
-        let b = ty.allocate(40).unwrap();
+        let mut b = ty.allocate(40).unwrap();
         assert_eq!(ty.budget.free(), 0);
         drop(a);
         assert_eq!(ty.budget.free(), 60);

@@ -22,12 +22,12 @@ use kernels::GgmlType;
 use self::array::{Array, Ints};
 use self::memory::{Budget, ReferenceBuffer, ReferenceBufferType};
 use self::scratch::Scratch;
-use self::upload::LateUploads;
+use self::upload::LateUpload;
 use super::host::machine_memory;
 use super::{
-    Backend, BackendError, BackendParams, BufferType, Device, DeviceKind, MemoryMap, Registry, UploadQueue, rules,
+    Backend, BackendError, BackendParams, Buffer, BufferType, Device, DeviceKind, MemoryMap, Registry, Upload, rules,
 };
-use crate::graph::{Graph, MAX_SRC, NO_ROW, Op, Recurrence, Tensor, TensorId};
+use crate::graph::{Graph, Home, MAX_SRC, NO_ROW, Op, Recurrence, Tensor, TensorId};
 
 const NAME: &str = "reference";
 
@@ -111,8 +111,8 @@ impl Device for ReferenceDevice {
         rules::check(graph, node).is_ok()
     }
 
-    fn upload_queue(&self) -> Result<Option<Box<dyn UploadQueue>>, BackendError> {
-        Ok(Some(Box::new(LateUploads::default())))
+    fn upload(&self, buffer: Box<dyn Buffer>) -> Result<Box<dyn Upload>, BackendError> {
+        Ok(Box::new(LateUpload::new(buffer)))
     }
 
     fn backend(self: Arc<Self>, _params: &BackendParams) -> Result<Box<dyn Backend>, BackendError> {
@@ -145,7 +145,7 @@ impl Backend for ReferenceBackend {
         Ok(())
     }
 
-    fn compute(&mut self, graph: &Graph, nodes: &[TensorId], memory: &MemoryMap) -> Result<(), BackendError> {
+    fn compute(&mut self, graph: &Graph, nodes: &[TensorId], memory: &mut MemoryMap) -> Result<(), BackendError> {
         for id in computing(graph, nodes) {
             rules::check(graph, id).map_err(|_| rules::unsupported(graph, id))?;
             Operands {
@@ -179,14 +179,15 @@ fn scratch_bytes(t: &Tensor) -> usize {
 /// A node with its operands within reach.
 struct Operands<'a> {
     graph: &'a Graph,
-    memory: &'a MemoryMap,
+    memory: &'a mut MemoryMap,
     scratch: &'a Scratch,
     id: TensorId,
     node: &'a Tensor,
 }
 
 impl Operands<'_> {
-    fn compute(&self) -> Result<(), BackendError> {
+    fn compute(&mut self) -> Result<(), BackendError> {
+        let node = self.node;
         let result = match self.node.op {
             Op::None | Op::Reshape | Op::View | Op::Permute => return Ok(()),
             Op::SetRows => return self.set_rows(),
@@ -253,7 +254,7 @@ impl Operands<'_> {
                 data: self.load(0)?.data,
             },
         };
-        self.with_bytes_mut(|bytes| result.write(self.node, bytes))
+        self.with_bytes_mut(|bytes| result.write(node, bytes))
     }
 
     /// What tokens see.
@@ -269,7 +270,7 @@ impl Operands<'_> {
         })
     }
 
-    fn recur(&self, recurrence: Recurrence) -> Result<(), BackendError> {
+    fn recur(&mut self, recurrence: Recurrence) -> Result<(), BackendError> {
         let (mut states, from, to) = (self.load(0)?, self.ints(1)?, self.ints(2)?);
         let mut operands = [const { None }; MAX_SRC];
         let n = self.node.sources().count() - 3;
@@ -284,12 +285,13 @@ impl Operands<'_> {
             &operands,
             self.node.ne,
         ))?;
-        let id = self.node.source(0);
-        self.with_bytes_mut_of(id, |bytes| states.write(self.graph.tensor(id), bytes))?;
-        self.with_bytes_mut(|bytes| result.write(self.node, bytes))
+        let (graph, node) = (self.graph, self.node);
+        let id = node.source(0);
+        self.with_bytes_mut_of(id, |bytes| states.write(graph.tensor(id), bytes))?;
+        self.with_bytes_mut(|bytes| result.write(node, bytes))
     }
 
-    fn set_rows(&self) -> Result<(), BackendError> {
+    fn set_rows(&mut self) -> Result<(), BackendError> {
         let (rows, ids) = (self.load(0)?, self.ints(2)?);
         let (ty, row_bytes) = (self.node.ty, self.node.row_bytes());
         for (t, &id) in ids.data.iter().enumerate().filter(|(_, id)| **id != NO_ROW) {
@@ -318,34 +320,42 @@ impl Operands<'_> {
         self.with_bytes(id, |bytes| Ints::read(tensor, bytes, self.scratch))
     }
 
-    fn store_ints(&self, ints: &Ints) -> Result<(), BackendError> {
-        self.with_bytes_mut(|bytes| ints.write(self.node, bytes))
+    fn store_ints(&mut self, ints: &Ints) -> Result<(), BackendError> {
+        let node = self.node;
+        self.with_bytes_mut(|bytes| ints.write(node, bytes))
     }
 
     fn with_bytes<R>(&self, id: TensorId, f: impl FnOnce(&[u8]) -> R) -> Result<R, BackendError> {
-        let (buffer, offset) = self.locate(id)?;
-        buffer.with(offset, self.graph.tensor(id).nbytes(), f)
+        let home = self.home(id)?;
+        let buffer = self.memory.get(home.buffer)?;
+        let ours = buffer.as_any().downcast_ref::<ReferenceBuffer>();
+        let ours = ours.ok_or_else(|| self.foreign(id, buffer))?;
+        Ok(f(ours.part(home.offset, self.graph.tensor(id).nbytes())?))
     }
 
-    fn with_bytes_mut<R>(&self, f: impl FnOnce(&mut [u8]) -> R) -> Result<R, BackendError> {
+    fn with_bytes_mut<R>(&mut self, f: impl FnOnce(&mut [u8]) -> R) -> Result<R, BackendError> {
         self.with_bytes_mut_of(self.id, f)
     }
 
-    fn with_bytes_mut_of<R>(&self, id: TensorId, f: impl FnOnce(&mut [u8]) -> R) -> Result<R, BackendError> {
-        let (buffer, offset) = self.locate(id)?;
-        buffer.with_mut(offset, self.graph.tensor(id).nbytes(), f)
+    fn with_bytes_mut_of<R>(&mut self, id: TensorId, f: impl FnOnce(&mut [u8]) -> R) -> Result<R, BackendError> {
+        let home = self.home(id)?;
+        let buffer = self.memory.get(home.buffer)?;
+        if !buffer.as_any().is::<ReferenceBuffer>() {
+            return Err(self.foreign(id, buffer));
+        }
+        let buffer = self.memory.get_mut(home.buffer)?.as_any_mut();
+        let ours = buffer.downcast_mut::<ReferenceBuffer>().expect("as was just found");
+        Ok(f(ours.part_mut(home.offset, self.graph.tensor(id).nbytes())?))
     }
 
-    fn locate(&self, id: TensorId) -> Result<(&ReferenceBuffer, usize), BackendError> {
+    fn home(&self, id: TensorId) -> Result<Home, BackendError> {
+        let no_memory = || self.error(format!("{} has no memory", self.graph.tensor(id).name));
+        self.graph.home(id).ok_or_else(no_memory)
+    }
+
+    fn foreign(&self, id: TensorId, buffer: &dyn Buffer) -> BackendError {
         let name = self.graph.tensor(id).name;
-        let home = self
-            .graph
-            .home(id)
-            .ok_or_else(|| self.error(format!("{name} has no memory")))?;
-        let buffer = self.memory.get(home.buffer);
-        let ours = buffer.as_any().downcast_ref::<ReferenceBuffer>();
-        let foreign = || self.error(format!("{name} lies in {:?}", buffer.buffer_type()));
-        Ok((ours.ok_or_else(foreign)?, home.offset))
+        self.error(format!("{name} lies in {:?}", buffer.buffer_type()))
     }
 
     fn found<T>(&self, result: Result<T, ops::NoSuchRow>) -> Result<T, BackendError> {

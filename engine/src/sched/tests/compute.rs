@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use super::*;
+use crate::backend::Buffer;
 use crate::sched::fake::FakeType;
 
 /// Three steps on two devices; the result is the same wherever it is computed.
@@ -117,7 +118,7 @@ fn out_of_memory_is_an_error_and_not_the_end() {
     assert_eq!(error.to_string(), "gpu: cannot allocate 96 bytes");
     assert!(matches!(s.compute(&lab.graph), Err(SchedError::NotAllocated)));
     let (mut small, _) = three_steps(CPU, CPU);
-    small.memory = MemoryMap::default();
+    small.stored.clear();
     let x = small.input("x");
     let y = small.scale(x, "y");
     small.graph.reset_order();
@@ -290,7 +291,7 @@ impl Backend for Queueing {
         &mut self,
         graph: &Graph,
         nodes: &[TensorId],
-        memory: &MemoryMap,
+        memory: &mut MemoryMap,
     ) -> std::result::Result<(), BackendError> {
         self.note("computes");
         self.inner.compute(graph, nodes, memory)
@@ -321,7 +322,7 @@ impl Backend for Queueing {
         &mut self,
         source: &mut dyn Backend,
         from: (&dyn Buffer, usize),
-        to: (&dyn Buffer, usize),
+        to: (&mut dyn Buffer, usize),
         len: usize,
     ) -> std::result::Result<bool, BackendError> {
         if self.accepts_copies {
@@ -353,9 +354,9 @@ fn asynchronous_backends_wait_for_events_and_copy_in_their_queues() {
             pipeline,
             op_offload: false,
         };
-        let mut s = Scheduler::new(backends.collect(), lab.memory.clone(), params).unwrap();
+        let mut s = Scheduler::new(backends.collect(), lab.memory(), params).unwrap();
         s.alloc_graph(&mut lab.graph).unwrap();
-        fill_inputs(&s, &lab.graph);
+        fill_inputs(&mut s, &lab.graph);
         notes.lock().unwrap().clear();
         s.compute(&lab.graph).unwrap();
         let text = notes.lock().unwrap().join("\n");
@@ -426,7 +427,7 @@ fn splits_wait_for_backends_that_share_their_memory() {
             accepts_copies: false,
         }) as Box<dyn Backend>
     });
-    let mut s = Scheduler::new(backends.collect(), lab.memory.clone(), SchedParams::default()).unwrap();
+    let mut s = Scheduler::new(backends.collect(), lab.memory(), SchedParams::default()).unwrap();
     s.alloc_graph(&mut lab.graph).unwrap();
     notes.lock().unwrap().clear();
     s.compute(&lab.graph).unwrap();

@@ -98,7 +98,7 @@ proptest! {
         let outputs = build(&mut one, &pieces, None, true);
         let mut s = one.scheduler();
         s.alloc_graph(&mut one.graph).unwrap();
-        fill_inputs(&s, &one.graph);
+        fill_inputs(&mut s, &one.graph);
         s.compute(&one.graph).unwrap();
         // The cache is written over and over, so only the last state of it can be compared.
         let last_write = outputs.iter().rev().find(|&&id| one.graph.tensor(id).op == Op::SetRows).copied();
@@ -112,7 +112,7 @@ proptest! {
         for round in 0..3 {
             many.graph.tensor_mut(TensorId(0));
             s.alloc_graph(&mut many.graph).unwrap();
-            fill_inputs(&s, &many.graph);
+            fill_inputs(&mut s, &many.graph);
             s.compute(&many.graph).unwrap();
             if round > 0 && last_write.is_some() {
                 // The cache's contents from the round before are read.

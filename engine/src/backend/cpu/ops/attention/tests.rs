@@ -68,7 +68,7 @@ fn n_pages_read(tables: &[&[usize]]) -> usize {
     let backend = device("cpu").unwrap().backend(&one).unwrap();
     let mut sched = Scheduler::new(vec![backend], MemoryMap::default(), SchedParams::default()).unwrap();
     sched.alloc_graph(&mut g).unwrap();
-    let set = |id: TensorId, values: &[i32]| sched.set_input(&g, id, bytemuck::cast_slice(values)).unwrap();
+    let mut set = |id: TensorId, values: &[i32]| sched.set_input(&g, id, bytemuck::cast_slice(values)).unwrap();
     set(visible.cell_pos, &vec![0; n_kv]);
     set(visible.pos, &vec![0; table.len()]);
     set(visible.table, &table);

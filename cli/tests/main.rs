@@ -1,0 +1,9 @@
+//! The tests of the binary `llama`, in one binary: linking the engine once is much faster than once a file.
+
+mod common;
+
+mod chat;
+mod embed;
+mod loading;
+mod run;
+mod tools;

@@ -1,0 +1,60 @@
+//! How to load a model.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::gguf::Value;
+
+use super::ModelError;
+use super::placement::PlacementParams;
+
+/// Told how much is loaded, from 0 to 1; false cancels.
+pub type Progress = Arc<dyn Fn(f32) -> bool + Send + Sync>;
+
+/// How to load a model.
+#[derive(Clone)]
+pub struct LoadParams {
+    /// Name of the architecture to load the file as; `None` takes what the file says.
+    pub arch: Option<String>,
+    /// Where the weights go.
+    pub placement: PlacementParams,
+    /// Use the file's pages in place where the device can; else copy.
+    pub mmap: bool,
+    /// Keep mapped weights in memory for good. A failure is a warning.
+    pub mlock: bool,
+    /// Look at every weight for values that are no numbers.
+    pub check_tensors: bool,
+    /// Metadata that replaces the file's.
+    pub overrides: Vec<(String, Value)>,
+    /// Called while loading.
+    pub progress: Option<Progress>,
+}
+
+impl Default for LoadParams {
+    fn default() -> LoadParams {
+        LoadParams {
+            arch: None,
+            placement: PlacementParams::default(),
+            mmap: true,
+            mlock: false,
+            check_tensors: false,
+            overrides: Vec::new(),
+            progress: None,
+        }
+    }
+}
+
+impl LoadParams {
+    /// The part of loading that is reading the file.
+    pub(super) fn part_of_reading(&self) -> f32 {
+        if self.mmap { 0.0 } else { 0.5 }
+    }
+
+    /// Reports how much is loaded; an error if the answer is to stop.
+    pub(super) fn report(&self, path: &Path, done: f32) -> Result<(), ModelError> {
+        match &self.progress {
+            Some(go_on) if !go_on(done) => Err(ModelError::Cancelled { path: path.to_owned() }),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! All tests that need no process of their own, in one binary: linking the engine once is much faster than once a file.
+//!
+//! A new file is a line here. What needs a process of its own is a `[[test]]` in `Cargo.toml`.
+
+mod chat_templates;
+mod gguf_memory;
+mod layer;
+mod scheduler_devices;
+mod soundness;
+mod threads;
+mod vocab_conformance;
+
+#[path = "ops/main.rs"]
+mod ops;

@@ -1,0 +1,26 @@
+//! All tests that need no process of their own, in one binary: linking the engine once is much faster than once a file.
+//!
+//! A new file is a line here; `tidy` looks for files that have none. What needs a process of its own is a `[[test]]` in `Cargo.toml`.
+
+mod adapters;
+mod arch_shapes;
+mod compressed_keys;
+mod conformance;
+mod devices;
+mod embeddings;
+mod failed_decode;
+mod kv_memory;
+mod latent_attention;
+mod next_token_layers;
+mod real_models;
+mod recorded;
+mod recurrent_memory;
+mod selections;
+mod state;
+mod tables;
+mod threads;
+mod tidy;
+mod variations;
+
+#[path = "hostile/main.rs"]
+mod hostile;
