@@ -7,20 +7,14 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
-        n_swa: usize = "attention.sliding_window" or 0;
-        is_swa: pattern = "attention.sliding_window_pattern" or 4;
-        rope_base_swa: f32 = "rope.freq_base_swa" or rope_freq_base;
-        let windowed = n_swa > 0 && is_swa;
-        let rope_base = if windowed { rope_base_swa } else { rope_freq_base };
     }
 
     tensors {
-        use tied_output;
+        use tied_output, sliding_window(length = 0, period = 4);
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
-            use self_attention;
-            q_norm, k_norm: vector "attn_q_norm", "attn_k_norm" [head_dim];
+            use qk_norm_attention;
             attn_gate: linear [n_embd -> n_head * head_dim_v];
             attn_post_norm, ffn_post_norm: vector "post_attention_norm", "post_ffw_norm" [n_embd];
             use leading_dense(usual_gating = 2);
@@ -31,15 +25,8 @@ arch_macros::arch! {
         let x = token_embd[tokens] * sqrt(n_embd);
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            let q = rms_norm(heads(wq(h), n_head), q_norm, eps);
-            let k = rms_norm(heads(wk(h), n_head_kv), k_norm, eps);
-            let v = heads(wv(h), n_head_kv);
             // Every fourth layer goes without rotation, whatever its window.
-            if (il + 1) % 4 != 0 {
-                q = rope(q, base = rope_base);
-                k = rope(k, base = rope_base);
-            }
-            let attn = attention(q, k, v, window = standard(n_swa, windowed));
+            let attn = attend_heads(h, rotated = (il + 1) % 4 != 0, base = rope_base, window = standard(n_swa, is_swa));
             x += rms_norm(wo(attn * sigmoid(attn_gate(h))), attn_post_norm, eps);
             x += rms_norm(ffn_or_experts(rms_norm(x, ffn_norm, eps)), ffn_post_norm, eps);
         }

@@ -15,10 +15,7 @@ arch_macros::arch! {
         layer {
             attn_norm, ffn_norm: vector [n_embd];
             use self_attention;
-            gate: linear "ffn_gate" [n_embd -> n_embd];
-            up:   linear "ffn_up"   [n_embd -> n_embd];
-            down: linear "ffn_down" [n_embd -> n_embd];
-            use experts;
+            use gated_ffn(width = n_embd), experts;
             ffn_norm_exps: vector "ffn_norm_exps" [n_embd];
         }
     }
@@ -27,10 +24,8 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let y = x + attend(rms_norm(x, attn_norm, eps));
-            let h = rms_norm(y, ffn_norm, eps);
-            y += down(silu(gate(h)) * up(h));
-            let h = rms_norm(x, ffn_norm_exps, eps);
-            x = y + routed(h);
+            y += ffn(rms_norm(y, ffn_norm, eps));
+            x = y + routed(rms_norm(x, ffn_norm_exps, eps));
         }
         output(rms_norm(x, output_norm, eps))
     }

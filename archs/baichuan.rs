@@ -26,7 +26,7 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend_where(rms_norm(x, attn_norm, eps), use_rope, alibi = max_bias);
+            x += attend(rms_norm(x, attn_norm, eps), rotated = use_rope, alibi = max_bias);
             x += ffn(rms_norm(x, ffn_norm, eps));
         }
         output(rms_norm(x, output_norm, eps))

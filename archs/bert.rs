@@ -30,7 +30,7 @@ arch_macros::arch! {
 
     fn embedded() { token_embd[tokens] + position_embd[positions] }
 
-    fn attended(x) { attend_unrotated(x) }
+    fn attended(x) { attend(x, rotated = false) }
 
     graph {
         let x = embedded();

@@ -15,9 +15,7 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            let q = rope(heads(wq(h), n_head));
-            let k = rope(heads(wk(h), n_head_kv));
-            x += wo(rms_norm(attention(q, k, heads(wv(h), n_head_kv)), attn_sub_norm, eps));
+            x += wo(rms_norm(attend_heads(h), attn_sub_norm, eps));
             let h = rms_norm(x, ffn_norm, eps);
             x += down(rms_norm(silu(gate(h)) * up(h), ffn_sub_norm, eps));
         }

@@ -22,7 +22,7 @@ arch_macros::arch! {
     graph {
         let x = layer_norm(token_embd[tokens], token_norm, eps);
         for layer {
-            x += attend_unrotated(layer_norm(x, attn_norm, eps), alibi = 8.0);
+            x += attend(layer_norm(x, attn_norm, eps), rotated = false, alibi = 8.0);
             x += ffn(layer_norm(x, ffn_norm, eps));
         }
         output(layer_norm(x, output_norm, eps))

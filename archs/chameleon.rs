@@ -26,22 +26,24 @@ arch_macros::arch! {
         }
     }
 
-    fn attend_normed(h) {
-        let q = layer_norm(heads(wq(h), n_head), 0.00001) * q_norm;
-        let k = layer_norm(heads(wk(h), n_head_kv), 0.00001) * k_norm;
-        if has(q_norm_b) { q += q_norm_b; }
-        if has(k_norm_b) { k += k_norm_b; }
-        wo(attention(rope(q), rope(k), heads(wv(h), n_head_kv)))
+    fn queries(x) {
+        let q = layer_norm(heads(wq(x), n_head), 0.00001) * q_norm;
+        if has(q_norm_b) { q + q_norm_b } else { q }
+    }
+
+    fn keys(x) {
+        let k = layer_norm(heads(wk(x), n_head_kv), 0.00001) * k_norm;
+        if has(k_norm_b) { k + k_norm_b } else { k }
     }
 
     graph {
         let x = token_embd[tokens];
         for layer {
             if norms_after {
-                x += rms_norm(attend_normed(x), attn_norm, eps);
+                x += rms_norm(attend(x), attn_norm, eps);
                 x += rms_norm(ffn(x), ffn_norm, eps);
             } else {
-                x += attend_normed(rms_norm(x, attn_norm, eps));
+                x += attend(rms_norm(x, attn_norm, eps));
                 x += ffn(rms_norm(x, ffn_norm, eps));
             }
         }

@@ -7,14 +7,11 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_epsilon";
-        n_swa: usize = "attention.sliding_window";
-        is_swa: pattern = "attention.sliding_window_pattern" or 4;
-        check n_swa > 0, "attention.sliding_window is not 0";
         logit_scale: f32 = "logit_scale";
     }
 
     tensors {
-        use tied_output;
+        use tied_output, sliding_window(period = 4);
 
         layer {
             attn_norm: vector "attn_norm" [n_embd];
@@ -27,7 +24,7 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let h = layer_norm(x, attn_norm, eps);
-            x += attend_where(h, is_swa, window = standard(n_swa, is_swa)) + ffn(h);
+            x += attend(h, rotated = swa_pattern, window = standard(n_swa, is_swa)) + ffn(h);
         }
         let logits = output(layer_norm(x, output_norm, eps));
         if logit_scale != 0.0 { logits * logit_scale } else { logits }

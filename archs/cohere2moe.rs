@@ -10,24 +10,20 @@ arch_macros::arch! {
         rms_eps: f32 = "attention.layer_norm_rms_epsilon" or 0.0;
         check norm_eps > 0.0 || rms_eps > 0.0, "one of the two norm epsilons is given";
         logit_factor: f32 = "logit_scale";
-        n_swa: usize = "attention.sliding_window";
-        is_swa: late_pattern = "attention.sliding_window_pattern" or 4;
-        rope_base_swa: f32 = "rope.freq_base_swa" or rope_freq_base;
         n_dense: usize = "leading_dense_block_count";
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_shared: usize = "expert_shared_count" or 0;
         n_ff_shexp: [usize] = "expert_shared_feed_forward_length" or n_ff_exp * n_shared;
         // A factor of 0 says that there is none.
         let logit_scale = if logit_factor == 0.0 { 1.0 } else { logit_factor };
-        let rope_base = if is_swa { rope_base_swa } else { rope_freq_base };
         // Full layers go without rotation, the dense leading ones excepted.
-        let rotated = is_swa || il < n_dense;
+        let rotated = swa_pattern || il < n_dense;
         let has_experts = il >= n_dense;
         let has_shared = has_experts && n_shared > 0;
     }
 
     tensors {
-        use tied_output;
+        use tied_output, sliding_window(period = 4, kind = late_pattern);
 
         layer {
             attn_norm: vector "attn_norm" [n_embd];
@@ -62,7 +58,7 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let h = normed(x, weight = attn_norm);
-            let attn = attend_where(h, rotated, base = rope_base, window = standard(n_swa, is_swa));
+            let attn = attend(h, rotated = rotated, base = rope_base, window = standard(n_swa, is_swa));
             x += ffn_or_experts(h) + attn;
         }
         output(normed(x, weight = output_norm)) * logit_scale

@@ -24,18 +24,21 @@ arch_macros::arch! {
         }
     }
 
+    fn queries(x) {
+        let q = heads(wq(x), n_head);
+        if n_layer >= 64 { layer_norm(q, eps) * q_norm } else { q }
+    }
+
+    fn keys(x) {
+        let k = heads(wk(x), n_head_kv);
+        if n_layer >= 64 { layer_norm(k, eps) * k_norm } else { k }
+    }
+
     graph {
         let x = token_embd[tokens];
         for layer {
             let h = layer_norm(x, attn_norm, eps);
-            let q = heads(wq(h), n_head);
-            let k = heads(wk(h), n_head_kv);
-            if n_layer >= 64 {
-                q = layer_norm(q, eps) * q_norm;
-                k = layer_norm(k, eps) * k_norm;
-            }
-            let v = heads(wv(h), n_head_kv);
-            x += wo(attention(rope(q), rope(k), v)) + ffn(h);
+            x += attend(h) + ffn(h);
         }
         let logits = output(layer_norm(x, output_norm, eps));
         if logit_scale != 0.0 { logits * logit_scale } else { logits }

@@ -8,8 +8,6 @@ arch_macros::arch! {
     hparams {
         eps: f32 = "attention.layer_norm_epsilon";
         clamp_kqv: f32 = "attention.clamp_kqv";
-        // A limit of 0 says that there is none.
-        let limit = if clamp_kqv > 0.0 { clamp_kqv } else { 1e30 };
     }
 
     tensors {
@@ -17,7 +15,7 @@ arch_macros::arch! {
 
         layer {
             attn_norm: vector "attn_norm" [n_embd];
-            use self_attention;
+            use clipped_attention;
             attn_out_norm: vector "attn_output_norm" [n_embd];
             use experts;
         }
@@ -26,13 +24,8 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = layer_norm(x, attn_norm, eps);
-            let q = rope(heads(clamp(wq(h), -limit, limit), n_head));
-            let k = rope(heads(clamp(wk(h), -limit, limit), n_head_kv));
-            let v = heads(clamp(wv(h), -limit, limit), n_head_kv);
-            x += wo(attention(q, k, v));
-            let h = layer_norm(x, attn_out_norm, eps);
-            x += routed(h);
+            x += attend(layer_norm(x, attn_norm, eps));
+            x += routed(layer_norm(x, attn_out_norm, eps));
         }
         output(layer_norm(x, output_norm, eps))
     }

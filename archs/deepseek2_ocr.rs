@@ -22,16 +22,11 @@ arch_macros::arch! {
         }
     }
 
-    fn attend_trained(h) {
-        let q = rope(heads(wq(h), n_head), scale = 1.0, dims = head_dim, magnitude = 1.0, yarn = false);
-        let k = rope(heads(wk(h), n_head_kv), scale = 1.0, dims = head_dim, magnitude = 1.0, yarn = false);
-        wo(attention(q, k, heads(wv(h), n_head_kv)))
-    }
 
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend_trained(rms_norm(x, attn_norm, eps));
+            x += attend(rms_norm(x, attn_norm, eps), rope_scale = 1.0, dims = head_dim, magnitude = 1.0, yarn = false);
             let h = rms_norm(x, ffn_norm, eps);
             if il < n_dense {
                 x += ffn(h);

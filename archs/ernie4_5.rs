@@ -9,10 +9,7 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
-            let q = rope(heads(wq(h), n_head));
-            let k = rope(heads(wk(h), n_head_kv));
-            let attn = attention(q, k, heads(wv(h), n_head_kv));
+            let attn = attend_heads(rms_norm(x, attn_norm, eps));
             // Recorded results leave the bias of this projection out.
             x += rust!([n_embd, T] => b.linear(::engine::arch::Linear { bias: None, ..l.wo }, attn));
             x += ffn(rms_norm(x, ffn_norm, eps));

@@ -7,16 +7,13 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
-        n_swa: usize = "attention.sliding_window" or 4096;
-        is_swa: pattern = "attention.sliding_window_pattern" or 4;
-        check n_swa > 0, "attention.sliding_window is not 0";
         // Only the 32B model, known by its 64 layers, uses the window that files of all sizes may name.
-        let windowed = n_layer == 64 && is_swa;
-        let use_rope = n_layer != 64 || is_swa;
+        let is_swa = n_layer == 64 && swa_pattern;
+        let use_rope = n_layer != 64 || swa_pattern;
     }
 
     tensors {
-        use tied_output;
+        use tied_output, sliding_window(length = 4096, period = 4);
         rope_freqs?: vector "rope_freqs" [n_rot / 2];
 
         layer {
@@ -28,7 +25,7 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let attn = attend_where(x, use_rope, factors = rope_freqs, window = standard(n_swa, windowed));
+            let attn = attend(x, rotated = use_rope, factors = rope_freqs, window = standard(n_swa, is_swa));
             x += rms_norm(attn, attn_post_norm, eps);
             x += rms_norm(ffn(x), ffn_post_norm, eps);
         }

@@ -6,13 +6,11 @@ arch_macros::arch! {
     like: "bailingmoe2";
 
     hparams {
-        n_swa: usize = "attention.sliding_window";
-        is_swa: pattern = "attention.sliding_window_pattern" or 4;
-        rope_base_swa: f32 = "rope.freq_base_swa" or rope_freq_base;
         let n_shared = 1;
     }
 
     tensors {
+        use sliding_window(period = 4);
         output:      linear [n_embd -> n_vocab] or token_embd;
         rope_freqs?: vector [n_rot / 2];
     }
@@ -20,8 +18,8 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend_where(rms_norm(x, attn_norm, eps), is_swa, base = rope_base_swa, factors = rope_freqs,
-                              window = standard(n_swa, is_swa));
+            x += attend(rms_norm(x, attn_norm, eps), rotated = swa_pattern, base = rope_base_swa, factors = rope_freqs,
+                        window = standard(n_swa, is_swa));
             x += ffn_or_experts(rms_norm(x, ffn_norm, eps));
         }
         output(rms_norm(x, output_norm, eps))

@@ -25,10 +25,7 @@ arch_macros::arch! {
             let h = layer_norm(x, attn_norm, eps);
             let ffn = ffn(h);
             if has(attn_norm_2) { h = layer_norm(x, attn_norm_2, eps); }
-            let q = rope(heads(wq(h), n_head));
-            let k = rope(heads(wk(h), n_head_kv));
-            let v = heads(wv(h), n_head_kv);
-            x += wo(attention(q, k, v)) + ffn;
+            x += attend(h) + ffn;
         }
         output(layer_norm(x, output_norm, eps))
     }

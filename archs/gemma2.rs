@@ -6,20 +6,15 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
-        n_swa: usize = "attention.sliding_window" or 4096;
-        is_swa: pattern = "attention.sliding_window_pattern" or 2;
-        rope_base_swa: f32 = "rope.freq_base_swa" or rope_freq_base;
         attn_cap: f32 = "attn_logit_softcapping" or 50.0;
         logit_cap: f32 = "final_logit_softcapping" or 30.0;
-        let rope_base = if is_swa { rope_base_swa } else { rope_freq_base };
         // The 27B model alone scales by the width per head instead of the head's size.
         let kq_scale = if n_layer == 46 { 1.0 / sqrt(n_embd / n_head) } else { 1.0 / sqrt(head_dim) };
-        check n_swa > 0, "attention.sliding_window is not 0";
         check logit_cap > 0.0, "final_logit_softcapping is positive";
     }
 
     tensors {
-        use tied_output;
+        use tied_output, sliding_window(length = 4096, period = 2);
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];

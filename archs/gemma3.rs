@@ -7,19 +7,13 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
-        n_swa: usize = "attention.sliding_window" or 0;
-        is_swa: pattern = "attention.sliding_window_pattern" or 6;
-        rope_base_swa: f32 = "rope.freq_base_swa" or 10000.0;
         logit_cap: f32 = "final_logit_softcapping" or 0.0;
-        let windowed = n_swa > 0 && is_swa;
-        let rope_base = if windowed { rope_base_swa } else { rope_freq_base };
-        let rope_scale = if windowed { 1.0 } else { rope_freq_scale };
         // The 27B model alone scales by the width per head instead of the head's size.
         let kq_scale = if n_layer == 62 { 1.0 / sqrt(n_embd / n_head) } else { 1.0 / sqrt(head_dim) };
     }
 
     tensors {
-        use tied_output;
+        use tied_output, sliding_window(length = 0, period = 6, base = 10000.0);
         ignore "dense_2", "dense_3"; // heads of the embedding models
 
         layer {
@@ -34,7 +28,7 @@ arch_macros::arch! {
         for layer {
             let h = rms_norm(x, attn_norm, eps);
             let attn = attend(h, base = rope_base, rope_scale = rope_scale, scale = kq_scale,
-                              window = standard(n_swa, windowed));
+                              window = standard(n_swa, is_swa));
             x += rms_norm(attn, attn_post_norm, eps);
             x += rms_norm(ffn(rms_norm(x, ffn_norm, eps), act = gelu), ffn_post_norm, eps);
         }

@@ -8,8 +8,7 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
-        is_swa: pattern = "attention.sliding_window_pattern" or 5;
-        rope_base_swa: f32 = "rope.freq_base_swa" or 10000.0;
+        swa_pattern: pattern = "attention.sliding_window_pattern" or 5;
         // What files do not say: the published models agree in it.
         let n_state = 4;
         let n_pl = 256;
@@ -28,7 +27,7 @@ arch_macros::arch! {
     }
 
     fn rotated(x) {
-        if is_swa { rope(x, base = rope_base_swa, scale = 1.0) } else { rope(x) }
+        rope(x, base = rope_base, scale = rope_scale)
     }
 
     // Without keys of its own a layer has no use for a bias of queries either.

@@ -10,12 +10,11 @@ arch_macros::arch! {
         head_dim_swa: usize = "attention.key_length_swa";
         head_dim_v_swa: usize = "attention.value_length_swa";
         n_rot_swa: usize = "rope.dimension_count_swa" or n_rot;
-        rope_base_swa: f32 = "rope.freq_base_swa" or 10000.0;
         n_pl: usize = "embedding_length_per_layer_input";
         n_ff_exp: [usize] = "expert_feed_forward_length" or 0;
         logit_cap: f32 = "final_logit_softcapping" or 30.0;
         let d = if is_swa { head_dim_swa } else { head_dim };
-        let n_full = rust!(usize => is_swa.iter().filter(|windowed| !**windowed).count());
+        let n_full = rust!(usize => swa_pattern.iter().filter(|windowed| !**windowed).count());
         check head_dim == head_dim_v && head_dim_swa == head_dim_v_swa, "attention.key_length is attention.value_length, and attention.key_length_swa attention.value_length_swa";
     }
 

@@ -21,12 +21,7 @@ arch_macros::arch! {
         let x = token_embd[tokens] * sqrt(n_embd);
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            let q = rms_norm(heads(wq(h), n_head), q_norm, eps);
-            let k = rms_norm(heads(wk(h), n_head_kv), k_norm, eps);
-            let q = rope(q, base = rope_base, scale = rope_scale);
-            let k = rope(k, base = rope_base, scale = rope_scale);
-            let v = heads(wv(h), n_head_kv);
-            let attn = wo(attention(q, k, v, window = symmetric(n_swa, windowed)));
+            let attn = attend(h, base = rope_base, rope_scale = rope_scale, window = symmetric(n_swa, is_swa));
             x += rms_norm(attn, attn_post_norm, eps);
             x += rms_norm(ffn(rms_norm(x, ffn_norm, eps), act = gelu), ffn_post_norm, eps);
         }

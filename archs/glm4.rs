@@ -26,10 +26,7 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            let q = rope(heads(wq(h), n_head));
-            let k = rope(heads(wk(h), n_head_kv));
-            let v = heads(wv(h), n_head_kv);
-            x += rms_norm(wo(attention(q, k, v)), attn_post, eps);
+            x += rms_norm(attend(h), attn_post, eps);
             let h = rms_norm(x, ffn_norm, eps);
             let h = up(h);
             x += rms_norm(down(silu(h[..n_ff]) * h[n_ff..]), ffn_post, eps);

@@ -15,17 +15,14 @@ arch_macros::arch! {
 
         layer {
             attn_norm, post_norm: vector "attn_norm", "post_attention_norm" [n_embd];
-            use self_attention, optional_qk_norms, leading_dense(usual_gating = 2);
+            use optional_qk_norm_attention, leading_dense(usual_gating = 2);
         }
     }
 
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
-            let q = normed_queries(heads(wq(h), n_head));
-            let k = normed_keys(heads(wk(h), n_head_kv));
-            x += wo(attention(rope(q), rope(k), heads(wv(h), n_head_kv)));
+            x += attend(rms_norm(x, attn_norm, eps));
             x += ffn_or_experts(rms_norm(x, post_norm, eps));
         }
         output(rms_norm(x, output_norm, eps))

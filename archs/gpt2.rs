@@ -22,7 +22,7 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens] + position_embd[positions];
         for layer {
-            x += attend_unrotated(layer_norm(x, attn_norm, eps));
+            x += attend(layer_norm(x, attn_norm, eps), rotated = false);
             x += ffn(layer_norm(x, ffn_norm, eps));
         }
         output(layer_norm(x, output_norm, eps))

@@ -7,15 +7,11 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
-        n_swa: usize = "attention.sliding_window";
-        is_swa: pattern = "attention.sliding_window_pattern" or 2;
-        rope_base_swa: f32 = "rope.freq_base_swa" or rope_freq_base;
         n_ff_exp: [usize] = "expert_feed_forward_length";
-        let rope_base = if is_swa { rope_base_swa } else { rope_freq_base };
     }
 
     tensors {
-        use own_output;
+        use own_output, sliding_window(period = 2);
 
         layer {
             attn_norm: vector "attn_norm" [n_embd];
@@ -30,11 +26,9 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             x += attend(rms_norm(x, attn_norm, eps), base = rope_base, sinks = sinks, window = standard(n_swa, is_swa));
-            let h = rms_norm(x, post_norm, eps);
             // The numbers of the published model: its files do not hold them.
-            x += moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = gelu_quick,
-                     gating = softmax_weight, n_used = n_expert_used, norm_weights = false, limit = 7.0,
-                     up_offset = 1.0);
+            x += routed(rms_norm(x, post_norm, eps), act = gelu_quick, gating = softmax_weight, norm_weights = false,
+                        limit = 7.0, up_offset = 1.0);
         }
         output(rms_norm(x, output_norm, eps))
     }

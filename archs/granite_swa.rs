@@ -6,13 +6,11 @@ arch_macros::arch! {
     like: "granite";
 
     hparams {
-        n_swa: usize = "attention.sliding_window";
-        is_swa: [bool] = "attention.sliding_window_pattern";
         use_rope: [bool] = "attention.rope_pattern" or true;
-        check n_swa > 0, "the sliding window holds at least one position";
     }
 
     tensors {
+        use sliding_window;
         layer {
             sinks: vector "attn_sinks" [n_head];
             if n_expert > 0 {
@@ -29,8 +27,8 @@ arch_macros::arch! {
         let x = token_embd[tokens] * embedding_scale;
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            x += attend_where(h, use_rope, factors = rope_freqs, short = rope_short, long = rope_long, scale = kq_scale,
-                              sinks = sinks, window = standard(n_swa, is_swa)) * residual_scale;
+            x += attend(h, rotated = use_rope, factors = rope_freqs, short = rope_short, long = rope_long, scale = kq_scale,
+                        sinks = sinks, window = standard(n_swa, is_swa)) * residual_scale;
             x += ffn_and_shared(rms_norm(x, ffn_norm, eps)) * residual_scale;
         }
         output(rms_norm(x, output_norm, eps)) / logit_scale

@@ -7,13 +7,7 @@ arch_macros::arch! {
     hparams {
         logit_scale: f32 = "logit_scale" or 0.0;
         let logit_divisor = if logit_scale == 0.0 { 1.0 } else { logit_scale };
-        d_conv: usize = "ssm.conv_kernel";
-        d_inner: usize = "ssm.inner_size";
-        d_state: usize = "ssm.state_size";
-        n_ssm: usize = "ssm.time_step_rank"; // heads
-        n_group: usize = "ssm.group_count";
         check d_inner == 2 * n_embd, "ssm.inner_size is twice embedding_length";
-        let d_mixed = d_inner + 2 * n_group * d_state;
         let recurrent = n_head_kv == 0;
     }
 
@@ -32,10 +26,10 @@ arch_macros::arch! {
         for layer {
             let h = rms_norm(x, attn_norm, eps);
             if recurrent {
-                x += mixed(h) * residual_scale;
+                x += mixer(h) * residual_scale;
             } else {
-                x += attend_where(h, use_rope, factors = rope_freqs, short = rope_short, long = rope_long,
-                                  scale = kq_scale) * residual_scale;
+                x += attend(h, rotated = use_rope, factors = rope_freqs, short = rope_short, long = rope_long,
+                            scale = kq_scale) * residual_scale;
             }
             x += ffn_and_shared(rms_norm(x, ffn_norm, eps)) * residual_scale;
         }

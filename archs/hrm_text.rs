@@ -23,14 +23,8 @@ arch_macros::arch! {
 
         // The low stack, then the high one.
         layer stack "blk" 2 * n_stack {
-            wq:   linear "attn_q"      [n_embd -> n_head * head_dim];
-            wk:   linear "attn_k"      [n_embd -> n_head_kv * head_dim];
-            wv:   linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
-            wg:   linear "attn_gate"   [n_embd -> n_head * head_dim_v];
-            wo:   linear "attn_output" [n_head * head_dim_v -> n_embd];
-            gate: linear "ffn_gate"    [n_embd -> n_ff];
-            up:   linear "ffn_up"      [n_embd -> n_ff];
-            down: linear "ffn_down"    [n_ff -> n_embd];
+            use self_attention, gated_ffn;
+            attn_gate: linear [n_embd -> n_head * head_dim_v];
         }
     }
 
@@ -43,12 +37,8 @@ arch_macros::arch! {
                 let x = high + low;
                 for stack in first..first + n_stack {
                     let h = rms_norm(x, eps);
-                    let q = rope(heads(wq(h), n_head));
-                    let k = rope(heads(wk(h), n_head_kv));
-                    let attn = attention(q, k, heads(wv(h), n_head_kv));
-                    x += wo(attn * sigmoid(wg(h)));
-                    let h = rms_norm(x, eps);
-                    x += down(silu(gate(h)) * up(h));
+                    x += wo(attend_heads(h) * sigmoid(attn_gate(h)));
+                    x += ffn(rms_norm(x, eps));
                 }
                 if run < n_low {
                     low = rms_norm(x, eps);

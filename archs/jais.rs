@@ -22,7 +22,7 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend_unrotated(layer_norm(x, attn_norm, eps), scale = 1.0 / head_dim, alibi = alibi);
+            x += attend(layer_norm(x, attn_norm, eps), rotated = false, scale = 1.0 / head_dim, alibi = alibi);
             x += ffn(layer_norm(x, ffn_norm, eps));
         }
         output(layer_norm(x, output_norm, eps))

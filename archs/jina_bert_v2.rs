@@ -21,15 +21,18 @@ arch_macros::arch! {
 
     fn ffn(x) { down(if has(gate) { gelu(gate(x)) * up(x) } else { gelu(up(x)) }) }
 
+    fn queries(x) {
+        heads(if has(q_norm) { layer_norm(wq(x), q_norm, eps) } else { wq(x) }, n_head)
+    }
+
+    fn keys(x) {
+        heads(if has(k_norm) { layer_norm(wk(x), k_norm, eps) } else { wk(x) }, n_head_kv)
+    }
+
     graph {
         let x = layer_norm(token_embd[tokens] + row(token_types, 0), token_embd_norm, eps);
         for layer {
-            let q = wq(x);
-            let k = wk(x);
-            if has(q_norm) { q = layer_norm(q, q_norm, eps); }
-            if has(k_norm) { k = layer_norm(k, k_norm, eps); }
-            let v = heads(wv(x), n_head_kv);
-            let h = x + wo(attention(heads(q, n_head), heads(k, n_head_kv), v, alibi = 8.0));
+            let h = x + attend(x, rotated = false, alibi = 8.0);
             let h = layer_norm(h, attn_output_norm, eps);
             if has(attn_norm_2) { h = layer_norm(h + x, attn_norm_2, eps); }
             x = layer_norm(h + ffn(h), layer_output_norm, eps);

@@ -7,10 +7,6 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
-        n_swa: usize = "attention.sliding_window" or 0;
-        is_swa: late_pattern = "attention.sliding_window_pattern" or 4;
-        let windowed = n_swa > 0 && is_swa;
-        rope_base_swa: f32 = "rope.freq_base_swa" or rope_freq_base;
         n_rot_swa: usize = "rope.dimension_count_swa" or n_rot;
         check n_rot_swa % 2 == 0 && n_rot_swa <= head_dim, "rope.dimension_count_swa is even and at most attention.key_length";
         n_dense: usize = "leading_dense_block_count";
@@ -21,12 +17,11 @@ arch_macros::arch! {
     }
 
     tensors {
-        use tied_output;
+        use tied_output, sliding_window(length = 0, period = 4, kind = late_pattern);
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
-            use self_attention;
-            q_norm, k_norm: vector "attn_q_norm", "attn_k_norm" [head_dim];
+            use qk_norm_attention;
             head_gate?: linear "attn_gate" [n_embd -> n_head];
             if !has(head_gate) {
                 full_gate: linear "attn_gate" [n_embd -> n_head * head_dim_v];
@@ -39,9 +34,6 @@ arch_macros::arch! {
         }
     }
 
-    fn rotated(x) {
-        if windowed { rope(x, base = rope_base_swa, scale = 1.0, dims = n_rot_swa, magnitude = 1.0, yarn = false) } else { rope(x) }
-    }
 
     fn gated(y, h) {
         let y = heads(y, n_head);
@@ -56,9 +48,9 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            let q = rotated(rms_norm(heads(wq(h), n_head), q_norm, eps));
-            let k = rotated(rms_norm(heads(wk(h), n_head_kv), k_norm, eps));
-            x += wo(gated(attention(q, k, heads(wv(h), n_head_kv), window = standard(n_swa, windowed)), h));
+            let attn = attend_heads(h, base = rope_base, rope_scale = rope_scale, dims = if is_swa { n_rot_swa },
+                                    magnitude = if is_swa { 1.0 }, yarn = !is_swa, window = standard(n_swa, is_swa));
+            x += wo(gated(attn, h));
             let h = rms_norm(x, ffn_norm, eps);
             x += if il < n_dense { ffn(h) } else { chosen(h) + shared(h) };
         }

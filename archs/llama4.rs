@@ -7,15 +7,9 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
-        window: usize = "attention.sliding_window" or 8192;
         // Whatever number the file gives, models were trained with this one; 0 is none.
         let n_chunk = 8192;
-        let has_chunks = window > 0;
-        is_chunked: pattern = "attention.sliding_window_pattern" or 4;
-        let chunked_here = has_chunks && is_chunked;
-        rope_base_swa: f32 = "rope.freq_base_swa" or rope_freq_base;
-        let rope_base = if chunked_here { rope_base_swa } else { rope_freq_base };
-        let rotated = !has_chunks || (il + 1) % 4 != 0;
+        let rotated = n_swa == 0 || (il + 1) % 4 != 0;
         // All but the model of 128 experts.
         let has_qk_norm = n_expert != 128;
         check n_expert > 0, "expert_count is not 0";
@@ -25,7 +19,7 @@ arch_macros::arch! {
     }
 
     tensors {
-        use tied_output, rope_factors;
+        use tied_output, rope_factors, sliding_window(length = 8192, period = 4);
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
@@ -55,7 +49,7 @@ arch_macros::arch! {
             } else {
                 q = q * attention_temperature(0.1, n_chunk, 1.0);
             }
-            x += wo(attention(q, k, heads(wv(h), n_head_kv), window = chunked(n_chunk, chunked_here)));
+            x += wo(attention(q, k, heads(wv(h), n_head_kv), window = chunked(n_chunk, is_swa)));
             let h = rms_norm(x, ffn_norm, eps);
             if has_experts {
                 let scores = router(h);

@@ -7,15 +7,12 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
-        n_swa: usize = "attention.sliding_window";
-        is_swa: [bool] = "attention.sliding_window_pattern";
-        rope_base_swa: f32 = "rope.freq_base_swa" or rope_freq_base;
         n_ff_exp: [usize] = "expert_feed_forward_length";
         swiglu_limit: [f32] = "swiglu_clamp_exp";
     }
 
     tensors {
-        use own_output;
+        use own_output, sliding_window;
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
@@ -27,7 +24,8 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend_where(rms_norm(x, attn_norm, eps), is_swa, base = rope_base_swa, window = standard(n_swa, is_swa));
+            x += attend(rms_norm(x, attn_norm, eps), rotated = swa_pattern, base = rope_base_swa,
+                        window = standard(n_swa, is_swa));
             x += routed(rms_norm(x, ffn_norm, eps), limit = swiglu_limit);
         }
         output(rms_norm(x, output_norm, eps))

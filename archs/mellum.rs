@@ -7,14 +7,11 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
-        n_swa: usize = "attention.sliding_window" or 0;
-        is_swa: pattern = "attention.sliding_window_pattern" or 4;
         n_ff_exp: [usize] = "expert_feed_forward_length";
-        let windowed = n_swa > 0 && is_swa;
     }
 
     tensors {
-        use own_output;
+        use own_output, sliding_window(length = 0, period = 4);
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
@@ -26,18 +23,8 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
-            let q = rms_norm(heads(wq(h), n_head), q_norm, eps);
-            let k = rms_norm(heads(wk(h), n_head_kv), k_norm, eps);
-            if windowed {
-                q = rope(q, scale = 1.0, magnitude = 1.0, yarn = false);
-                k = rope(k, scale = 1.0, magnitude = 1.0, yarn = false);
-            } else {
-                q = rope(q);
-                k = rope(k);
-            }
-            let v = heads(wv(h), n_head_kv);
-            x += wo(attention(q, k, v, window = standard(n_swa, windowed)));
+            x += attend(rms_norm(x, attn_norm, eps), rope_scale = rope_scale, magnitude = if is_swa { 1.0 }, yarn = !is_swa,
+                        window = standard(n_swa, is_swa));
             x += routed(rms_norm(x, ffn_norm, eps));
         }
         output(rms_norm(x, output_norm, eps))

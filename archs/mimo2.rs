@@ -7,11 +7,6 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
-        n_swa: usize = "attention.sliding_window";
-        is_swa: [bool] = "attention.sliding_window_pattern";
-        rope_base_swa: f32 = "rope.freq_base_swa" or 10000.0;
-        let rope_base = if is_swa { rope_base_swa } else { rope_freq_base };
-        let rope_scale = if is_swa { 1.0 } else { rope_freq_scale };
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_group: usize = "expert_group_count" or 1;
         n_group_used: usize = "expert_group_used_count" or 1;
@@ -21,7 +16,7 @@ arch_macros::arch! {
     }
 
     tensors {
-        use own_output;
+        use own_output, sliding_window(base = 10000.0);
         // Recorded results leave these biases out.
         ignore "attn_q.bias", "attn_k.bias", "attn_v.bias", "attn_qkv.bias";
 

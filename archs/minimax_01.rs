@@ -22,16 +22,12 @@ arch_macros::arch! {
                 wqkv:      linear "attn_qkv"    [n_embd -> n_head * (3 * head_dim)];
                 attn_gate: linear "attn_gate"   [n_embd -> n_head * head_dim];
                 y_norm:    vector "attn_norm_2" [n_head * head_dim];
+                wy:        linear "attn_output" [n_head * head_dim -> n_embd];
             } else {
-                wq: linear "attn_q" [n_embd -> n_head * head_dim];
-                wk: linear "attn_k" [n_embd -> n_head_kv * head_dim];
-                wv: linear "attn_v" [n_embd -> n_head_kv * head_dim];
+                use self_attention;
             }
-            wo:         linear  "attn_output"   [n_head * head_dim -> n_embd];
-            router:     linear  "ffn_gate_inp"  [n_embd -> n_expert];
+            use experts;
             gate_exps?: experts "ffn_gate_exps" [n_embd -> n_ff; n_expert];
-            up_exps:    experts "ffn_up_exps"   [n_embd -> n_ff; n_expert];
-            down_exps:  experts "ffn_down_exps" [n_ff -> n_embd; n_expert];
         }
     }
 
@@ -44,16 +40,12 @@ arch_macros::arch! {
                 let qkv = heads(silu(wqkv(h)), n_head);
                 let y = linear_attention(qkv[..head_dim], qkv[head_dim..2 * head_dim], qkv[2 * head_dim..],
                                          slope = slope, scale = 1.0);
-                x += wo(sigmoid(attn_gate(h)) * rms_norm(merge(y), y_norm, eps));
+                x += wy(sigmoid(attn_gate(h)) * rms_norm(merge(y), y_norm, eps));
             } else {
-                let q = rope(heads(wq(h), n_head));
-                let k = rope(heads(wk(h), n_head_kv));
-                x += wo(attention(q, k, heads(wv(h), n_head_kv)));
+                x += attend(h);
             }
             let h = rms_norm(x, ffn_norm, eps);
-            x = h * residual
-                + moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = silu,
-                      gating = softmax, n_used = n_expert_used, norm_weights = true);
+            x = h * residual + routed(h);
         }
         output(rms_norm(x, output_norm, eps))
     }

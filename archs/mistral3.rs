@@ -16,18 +16,16 @@ arch_macros::arch! {
         let magnitude = attn_factor / (1.0 + 0.1 * log_mul * ln(1.0 / rope_freq_scale));
     }
 
+    fn queries(x) {
+        let q = heads(wq(x), n_head);
+        if temperature != 0.0 { q * attention_temperature(temperature, n_ctx_orig, 0.0) } else { q }
+    }
+
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
-            let q = rope(heads(wq(h), n_head),
-                         factors = rope_freqs, short = rope_short, long = rope_long, magnitude = magnitude);
-            let k = rope(heads(wk(h), n_head_kv),
-                         factors = rope_freqs, short = rope_short, long = rope_long, magnitude = magnitude);
-            if temperature != 0.0 {
-                q = q * attention_temperature(temperature, n_ctx_orig, 0.0);
-            }
-            x += wo(attention(q, k, heads(wv(h), n_head_kv), scale = kq_scale));
+            x += attend(rms_norm(x, attn_norm, eps), factors = rope_freqs, short = rope_short, long = rope_long,
+                        magnitude = magnitude, scale = kq_scale);
             x += ffn_or_experts(rms_norm(x, ffn_norm, eps));
         }
         output(rms_norm(x, output_norm, eps))

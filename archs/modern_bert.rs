@@ -8,21 +8,16 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_epsilon";
-        n_swa: usize = "attention.sliding_window" or 0;
-        is_swa: late_pattern = "attention.sliding_window_pattern" or 3;
-        rope_base_swa: f32 = "rope.freq_base_swa" or 10000.0;
         act: string = "hidden_activation" or "gelu";
         check act != "relu", "hidden_activation is `relu`, which does not gate";
         n_decision: usize = "decision_block_count" or 0;
         check n_decision == 0, "decision_block_count is not 0: decision heads are not supported";
-        let windowed = n_swa > 0 && is_swa;
-        let rope_base = if windowed { rope_base_swa } else { rope_freq_base };
-        let rope_scale = if windowed { 1.0 } else { rope_freq_scale };
         let gates_silu = act == "silu" || act == "swish" || act == "swiglu";
         let gates_relu = act == "reglu";
     }
 
     tensors {
+        use sliding_window(length = 0, period = 3, kind = late_pattern, base = 10000.0);
         token_embd: embed [n_embd, n_vocab];
         token_embd_norm, output_norm: vector [n_embd];
         cls?: linear [n_embd -> n_embd];
@@ -42,7 +37,7 @@ arch_macros::arch! {
         let x = layer_norm(token_embd[tokens], token_embd_norm, eps);
         for layer {
             let h = if has(attn_norm) { layer_norm(x, attn_norm, eps) } else { x };
-            x += attend(h, base = rope_base, rope_scale = rope_scale, window = symmetric(n_swa, windowed));
+            x += attend(h, base = rope_base, rope_scale = rope_scale, window = symmetric(n_swa, is_swa));
             let h = layer_norm(x, ffn_norm, eps);
             if gates_silu {
                 x += ffn(h, act = silu);

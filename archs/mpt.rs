@@ -16,7 +16,7 @@ arch_macros::arch! {
 
         layer {
             attn_norm, ffn_norm: norm [n_embd];
-            use self_attention, clamped_projections;
+            use clipped_attention;
             q_norm?: norm "attn_q_norm" [n_head * head_dim];
             k_norm?: norm "attn_k_norm" [n_head_kv * head_dim];
             use plain_ffn;
@@ -24,19 +24,22 @@ arch_macros::arch! {
         }
     }
 
+    fn queries(x) {
+        let q = clip_qkv(wq(x));
+        heads(if has(q_norm) { layer_norm(q, q_norm, eps) } else { q }, n_head)
+    }
+
+    // Files have both norms or none; a key norm alone is not applied by any engine.
+    fn keys(x) {
+        let k = clip_qkv(wk(x));
+        heads(if has(q_norm) && has(k_norm) { layer_norm(k, k_norm, eps) } else { k }, n_head_kv)
+    }
+
     graph {
         let x = token_embd[tokens];
         if has(position_embd) { x += position_embd[positions]; }
         for layer {
-            let h = layer_norm(x, attn_norm, eps);
-            let q = clamped(wq(h));
-            let k = clamped(wk(h));
-            let v = heads(clamped(wv(h)), n_head_kv);
-            if has(q_norm) { q = layer_norm(q, q_norm, eps); }
-            // Files have both norms or none; a key norm alone is not applied by any engine.
-            if has(q_norm) && has(k_norm) { k = layer_norm(k, k_norm, eps); }
-            let a = attention(heads(q, n_head), heads(k, n_head_kv), v, alibi = alibi);
-            x += wo(a);
+            x += attend(layer_norm(x, attn_norm, eps), rotated = false, alibi = alibi);
             let h = gelu(up(layer_norm(x, ffn_norm, eps)));
             if has(act_div) { h = h / act_div; }
             x += down(h);

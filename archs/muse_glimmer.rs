@@ -7,28 +7,20 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
-        n_swa: usize = "attention.sliding_window";
-        is_swa: pattern = "attention.sliding_window_pattern" or 4;
-        rope_base_swa: f32 = "rope.freq_base_swa" or rope_freq_base;
         logit_scale: f32 = "logit_scale";
         logit_cap: f32 = "final_logit_softcapping" or 30.0;
         // The norms after the blocks have an epsilon of their own, which no key holds.
         let post_eps = 0.00000001;
-        check n_swa > 0, "attention.sliding_window is not 0";
     }
 
     tensors {
-        use own_output;
+        use own_output, sliding_window(period = 4);
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
-            use self_attention;
-            attn_gate: linear "attn_gate"           [n_embd -> n_head * head_dim_v];
-            q_norm:    vector "attn_q_norm"         [head_dim];
-            k_norm:    vector "attn_k_norm"         [head_dim];
-            attn_post: vector "post_attention_norm" [n_embd];
-            ffn_post:  vector "post_ffw_norm"       [n_embd];
-            use gated_ffn;
+            use qk_norm_attention, gated_ffn;
+            attn_gate: linear [n_embd -> n_head * head_dim_v];
+            attn_post_norm, ffn_post_norm: vector "post_attention_norm", "post_ffw_norm" [n_embd];
         }
     }
 
@@ -36,15 +28,9 @@ arch_macros::arch! {
         let x = rms_norm(token_embd[tokens], eps);
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            let q = rms_norm(heads(wq(h), n_head), q_norm, eps);
-            let k = rms_norm(heads(wk(h), n_head_kv), k_norm, eps);
-            if is_swa {
-                q = rope(q, base = rope_base_swa);
-                k = rope(k, base = rope_base_swa);
-            }
-            let a = attention(q, k, heads(wv(h), n_head_kv), window = standard(n_swa, is_swa));
-            x += rms_norm(wo(sigmoid(attn_gate(h)) * a), attn_post, post_eps);
-            x += rms_norm(ffn(rms_norm(x, ffn_norm, eps)), ffn_post, post_eps);
+            let attn = attend_heads(h, rotated = swa_pattern, base = rope_base_swa, window = standard(n_swa, is_swa));
+            x += rms_norm(wo(sigmoid(attn_gate(h)) * attn), attn_post_norm, post_eps);
+            x += rms_norm(ffn(rms_norm(x, ffn_norm, eps)), ffn_post_norm, post_eps);
         }
         let logits = output(rms_norm(x, output_norm, eps)) * logit_scale;
         if logit_cap > 0.0 { softcap(logits, logit_cap) } else { logits }

@@ -15,9 +15,7 @@ arch_macros::arch! {
         without rope_short, rope_long;
         layer {
             without router, gate_exps, up_exps, down_exps;
-            gate: linear "ffn_gate" [n_embd -> n_ff];
-            up:   linear "ffn_up"   [n_embd -> n_ff];
-            down: linear "ffn_down" [n_ff -> n_embd];
+            use gated_ffn;
         }
     }
 
@@ -25,13 +23,8 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for pass in 0..n_loops {
             for layer {
-                let h = rms_norm(x, attn_norm, eps);
-                let q = rope(heads(wq(h), n_head), factors = rope_freqs);
-                let k = rope(heads(wk(h), n_head_kv), factors = rope_freqs);
-                let v = heads(wv(h), n_head_kv);
-                x += wo(attention(q, k, v, scale = kq_scale));
-                let h = rms_norm(x, ffn_norm, eps);
-                x += down(silu(gate(h)) * up(h));
+                x += attend(rms_norm(x, attn_norm, eps), factors = rope_freqs, scale = kq_scale);
+                x += ffn(rms_norm(x, ffn_norm, eps));
             }
             if pass + 1 < n_loops && !skip_norm {
                 x = rms_norm(x, output_norm, eps);

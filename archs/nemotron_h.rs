@@ -52,9 +52,9 @@ arch_macros::arch! {
         for layer {
             let h = rms_norm(x, attn_norm, eps);
             x += if recurrent {
-                mixed(h)
+                mixer(h)
             } else if attends {
-                attend_unrotated(h)
+                attend(h, rotated = false)
             } else if n_expert == 0 {
                 ffn(h, act = relu_sqr)
             } else {

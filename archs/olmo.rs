@@ -13,19 +13,14 @@ arch_macros::arch! {
         output:     linear "output"     [n_embd -> n_vocab] or token_embd;
 
         layer {
-            use self_attention, clamped_projections;
-            use gated_ffn;
+            use clipped_attention, gated_ffn;
         }
     }
 
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = layer_norm(x, eps);
-            let q = rope(heads(clamped(wq(h)), n_head));
-            let k = rope(heads(clamped(wk(h)), n_head_kv));
-            let v = heads(clamped(wv(h)), n_head_kv);
-            x += wo(attention(q, k, v));
+            x += attend(layer_norm(x, eps));
             x += ffn(layer_norm(x, eps));
         }
         output(layer_norm(x, eps))

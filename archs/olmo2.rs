@@ -7,34 +7,21 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
-        n_swa: usize = "attention.sliding_window" or 0;
-        is_swa: pattern = "attention.sliding_window_pattern" or 4;
-        let windowed = n_swa > 0 && is_swa;
-        let rope_scale = if windowed { 1.0 } else { rope_freq_scale };
     }
 
     tensors {
-        use own_output;
+        use own_output, sliding_window(length = 0, period = 4);
 
         layer {
-            use self_attention;
-            q_norm:         vector "attn_q_norm"         [n_head * head_dim];
-            k_norm:         vector "attn_k_norm"         [n_head_kv * head_dim];
-            attn_post_norm: vector "post_attention_norm" [n_embd];
-            use gated_ffn;
-            ffn_post_norm: vector "post_ffw_norm" [n_embd];
+            use full_qk_norm_attention, gated_ffn;
+            attn_post_norm, ffn_post_norm: vector "post_attention_norm", "post_ffw_norm" [n_embd];
         }
     }
 
     graph {
         let x = token_embd[tokens];
         for layer {
-            let q = heads(rms_norm(wq(x), q_norm, eps), n_head);
-            let k = heads(rms_norm(wk(x), k_norm, eps), n_head_kv);
-            let q = rope(q, scale = rope_scale, yarn = !windowed);
-            let k = rope(k, scale = rope_scale, yarn = !windowed);
-            let v = heads(wv(x), n_head_kv);
-            let attn = wo(attention(q, k, v, window = standard(n_swa, windowed)));
+            let attn = attend(x, rope_scale = rope_scale, yarn = !is_swa, window = standard(n_swa, is_swa));
             x += rms_norm(attn, attn_post_norm, eps);
             x += rms_norm(ffn(x), ffn_post_norm, eps);
         }

@@ -13,21 +13,14 @@ arch_macros::arch! {
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
-            use self_attention;
-            q_norm: vector "attn_q_norm" [n_head * head_dim];
-            k_norm: vector "attn_k_norm" [n_head_kv * head_dim];
-            use experts;
+            use full_qk_norm_attention, experts;
         }
     }
 
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
-            let q = rope(heads(rms_norm(wq(h), q_norm, eps), n_head));
-            let k = rope(heads(rms_norm(wk(h), k_norm, eps), n_head_kv));
-            let v = heads(wv(h), n_head_kv);
-            x += wo(attention(q, k, v));
+            x += attend(rms_norm(x, attn_norm, eps));
             x += ffn(rms_norm(x, ffn_norm, eps));
         }
         output(rms_norm(x, output_norm, eps))

@@ -44,6 +44,9 @@ arch_macros::arch! {
         }
     }
 
+    fn queries(x) { rms_norm(heads(wq(x), n_head), eps) * q_norm }
+    fn keys(x) { rms_norm(heads(wk(x), n_head_kv), eps) * k_norm }
+
     graph {
         let x = token_embd[tokens];
         for layer {
@@ -52,15 +55,13 @@ arch_macros::arch! {
                 let zx = heads(ssm_in(h), n_ssm);
                 let u = silu(short_conv(merge(zx[d_head..]), conv));
                 let bcd = ssm_x(u);
-                let enter = rms_norm(bcd[..d_state], eps) * b_norm;
-                let leave = rms_norm(bcd[d_state..2 * d_state], eps) * c_norm;
-                let step = softplus(ssm_dt(rms_norm(bcd[2 * d_state..], eps) * dt_norm));
-                let y = ssm_scan(heads(u, n_ssm), step, ssm_a, heads(enter, 1), heads(leave, 1), ssm_d);
+                let ssm_b = rms_norm(bcd[..d_state], eps) * b_norm;
+                let ssm_c = rms_norm(bcd[d_state..2 * d_state], eps) * c_norm;
+                let dt = softplus(ssm_dt(rms_norm(bcd[2 * d_state..], eps) * dt_norm));
+                let y = ssm_scan(heads(u, n_ssm), dt, ssm_a, heads(ssm_b, 1), heads(ssm_c, 1), ssm_d);
                 ssm_out(merge(silu(zx[..d_head]) * y))
             } else {
-                let q = rope(rms_norm(heads(wq(h), n_head), eps) * q_norm);
-                let k = rope(rms_norm(heads(wk(h), n_head_kv), eps) * k_norm);
-                wo(attention(q, k, heads(wv(h), n_head_kv), scale = kq_scale))
+                attend(h, scale = kq_scale)
             };
             x += rms_norm(mixed, eps) * attn_post;
             let h = up(rms_norm(x, ffn_norm, eps));

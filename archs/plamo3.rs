@@ -7,15 +7,10 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
-        n_swa: usize = "attention.sliding_window" or 0;
-        is_swa: pattern = "attention.sliding_window_pattern" or 8;
-        rope_base_swa: f32 = "rope.freq_base_swa" or 10000.0;
-        let windowed = n_swa > 0 && is_swa;
-        let rope_base = if windowed { rope_base_swa } else { rope_freq_base };
     }
 
     tensors {
-        use tied_output;
+        use tied_output, sliding_window(length = 0, period = 8, base = 10000.0);
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
@@ -30,7 +25,7 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let a = attend(rms_norm(x, attn_norm, eps), base = rope_base, window = standard(n_swa, windowed));
+            let a = attend(rms_norm(x, attn_norm, eps), base = rope_base, window = standard(n_swa, is_swa));
             x += rms_norm(a, eps) * attn_post;
             let h = up(rms_norm(x, ffn_norm, eps));
             x += rms_norm(down(silu(h[..n_ff]) * h[n_ff..]), eps) * ffn_post;

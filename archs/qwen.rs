@@ -14,10 +14,7 @@ arch_macros::arch! {
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
-            use self_attention;
-            gate: linear "ffn_gate" [n_embd -> n_ff / 2];
-            up:   linear "ffn_up"   [n_embd -> n_ff / 2];
-            down: linear "ffn_down" [n_ff / 2 -> n_embd];
+            use self_attention, gated_ffn(width = n_ff / 2);
         }
     }
 
@@ -25,8 +22,7 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             x += attend(rms_norm(x, attn_norm, eps));
-            let h = rms_norm(x, ffn_norm, eps);
-            x += down(silu(gate(h)) * up(h));
+            x += ffn(rms_norm(x, ffn_norm, eps));
         }
         output(rms_norm(x, output_norm, eps))
     }

@@ -29,7 +29,7 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend_unrotated(rms_norm(x, attn_norm, eps), alibi = 8.0);
+            x += attend(rms_norm(x, attn_norm, eps), rotated = false, alibi = 8.0);
             let h = rms_norm(x, ffn_norm, eps);
             x += if n_expert == 0 { ffn(h) } else { silu(h) };
         }

@@ -10,19 +10,12 @@ arch_macros::arch! {
         n_ff_exp: [usize] = "expert_feed_forward_length";
         gating_func: usize = "expert_gating_func" or 1;
         check gating_func <= 4, "expert_gating_func is one of 1 to 4";
-        window: usize = "attention.sliding_window" or 0;
-        pattern: late_pattern = "attention.sliding_window_pattern" or 4;
-        rope_base_swa: f32 = "rope.freq_base_swa" or rope_freq_base;
-        let windowed = window > 0 && pattern;
-        // Whatever number the file gives, models were trained with this one.
-        let n_swa = 4096;
         // Without windows all layers rotate, and in a model of four, for which the step is no step.
-        let rotated = window == 0 || n_layer == 4 || il % 4 != 0;
-        let rope_base = if windowed { rope_base_swa } else { rope_freq_base };
+        let rotated = n_swa == 0 || n_layer == 4 || il % 4 != 0;
     }
 
     tensors {
-        use tied_output;
+        use tied_output, sliding_window(length = 0, period = 4, kind = late_pattern);
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
@@ -34,11 +27,10 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let experts = router(x);
-            x += attend_where(rms_norm(x, attn_norm, eps), rotated, base = rope_base, window = standard(n_swa, windowed));
-            let h = rms_norm(x, ffn_norm, eps);
-            x += moe(h, router = experts, gate = gate_exps, up = up_exps, down = down_exps, act = relu,
-                     gating = gating_func, n_used = n_expert_used, norm_weights = true);
+            let scores = router(x);
+            // Whatever length the file gives, models were trained with this one.
+            x += attend(rms_norm(x, attn_norm, eps), rotated = rotated, base = rope_base, window = standard(4096, is_swa));
+            x += routed(rms_norm(x, ffn_norm, eps), scores = scores, act = relu, gating = gating_func);
         }
         output(rms_norm(x, output_norm, eps))
     }

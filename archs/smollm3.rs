@@ -23,7 +23,7 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend_where(rms_norm(x, attn_norm, eps), use_rope);
+            x += attend(rms_norm(x, attn_norm, eps), rotated = use_rope);
             x += ffn(rms_norm(x, ffn_norm, eps));
         }
         output(rms_norm(x, output_norm, eps))

@@ -6,15 +6,10 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
-        n_swa: usize = "attention.sliding_window";
-        is_swa: pattern = "attention.sliding_window_pattern";
-        rope_base_swa: f32 = "rope.freq_base_swa" or rope_freq_base;
-        let rope_base = if is_swa { rope_base_swa } else { rope_freq_base };
-        check n_swa > 0, "attention.sliding_window is not 0";
     }
 
     tensors {
-        use tied_output;
+        use tied_output, sliding_window;
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
@@ -28,11 +23,8 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            let q = rope(heads(wq(h), n_head), base = rope_base);
-            let k = rope(heads(wk(h), n_head_kv), base = rope_base);
-            let v = heads(wv(h), n_head_kv);
-            let a = heads(attention(q, k, v, window = standard(n_swa, is_swa)), n_head);
-            x += wo(merge(a * heads(sigmoid(head_gate(h)), n_head)));
+            let attn = heads(attend_heads(h, base = rope_base, window = standard(n_swa, is_swa)), n_head);
+            x += wo(merge(attn * heads(sigmoid(head_gate(h)), n_head)));
             x += ffn(rms_norm(x, ffn_norm, eps), act = gelu);
         }
         output(rms_norm(x, output_norm, eps))

@@ -22,16 +22,21 @@ arch_macros::arch! {
         }
     }
 
+    fn queries(x) {
+        let q = heads(wq(x), n_head);
+        if has(q_norm) { layer_norm(q, q_norm, eps) } else { q }
+    }
+
+    fn keys(x) {
+        let k = heads(wk(x), n_head_kv);
+        if has(k_norm) { layer_norm(k, k_norm, eps) } else { k }
+    }
+
     graph {
         let x = token_embd[tokens];
         for layer {
             let h = layer_norm(x, attn_norm, eps);
-            let q = heads(wq(h), n_head);
-            let k = heads(wk(h), n_head_kv);
-            let v = heads(wv(h), n_head_kv);
-            if has(q_norm) { q = layer_norm(q, q_norm, eps); }
-            if has(k_norm) { k = layer_norm(k, k_norm, eps); }
-            x += wo(attention(rope(q), rope(k), v));
+            x += attend(h);
             if has(ffn_norm) { h = layer_norm(x, ffn_norm, eps); }
             x += ffn(h);
         }

@@ -7,9 +7,6 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
-        n_swa: usize = "attention.sliding_window";
-        is_swa: [bool] = "attention.sliding_window_pattern";
-        rope_base_swa: f32 = "rope.freq_base_swa" or 10000.0;
         n_rot_swa: usize = "rope.dimension_count_swa" or n_rot;
         check n_rot % 4 == 0, "rope.dimension_count is a multiple of 4, since full layers rotate half of it";
         check n_rot_swa % 2 == 0 && n_rot_swa <= head_dim, "rope.dimension_count_swa is even and at most attention.key_length";
@@ -18,12 +15,12 @@ arch_macros::arch! {
     }
 
     tensors {
-        use own_output;
+        use own_output, sliding_window(base = 10000.0);
         rope_freqs?: vector "rope_freqs" [n_rot_swa / 2]; // as many as the layers that rotate most
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
-            use self_attention, optional_qk_norms, activation_limits;
+            use optional_qk_norm_attention, activation_limits;
             head_gate?: linear "attn_gate"    [n_embd -> n_head];
             router?:    linear "ffn_gate_inp" [n_embd -> n_expert];
             if has(router) {
@@ -36,21 +33,13 @@ arch_macros::arch! {
         }
     }
 
-    fn rotated(x) {
-        if is_swa {
-            rope(x, base = rope_base_swa, scale = 1.0, dims = n_rot_swa)
-        } else {
-            rope(x, factors = rope_freqs, dims = n_rot / 2)
-        }
-    }
 
     graph {
         let x = token_embd[tokens];
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            let q = rotated(normed_queries(heads(wq(h), n_head)));
-            let k = rotated(normed_keys(heads(wk(h), n_head_kv)));
-            let attn = attention(q, k, heads(wv(h), n_head_kv), window = standard(n_swa, is_swa));
+            let attn = attend_heads(h, base = rope_base, rope_scale = rope_scale, dims = if is_swa { n_rot_swa } else { n_rot / 2 },
+                                    factors = if !is_swa { rope_freqs }, window = standard(n_swa, is_swa));
             if has(head_gate) {
                 attn = merge(heads(attn, n_head) * heads(sigmoid(head_gate(h)), n_head));
             }

@@ -16,11 +16,8 @@ fragment! {
         check n_group <= 1 || n_group_used > 0, "expert_group_used_count is 0, but expert_group_count is not";
     }
 
-    fn routed_as_said(x, scores = router(x), gate_up?, act = silu, selection_bias?, limit?, act_limit?, squash?, up_squash?,
-                      up_offset?, ids?) {
-        routed(x, scores = scores, gate_up = gate_up, act = act, gating = gating, norm_weights = norm_weights,
-               scale = weights_scale, selection_bias = selection_bias, n_groups = n_group, n_groups_used = n_group_used,
-               limit = limit, act_limit = act_limit, squash = squash, up_squash = up_squash, up_offset = up_offset,
-               ids = ids)
+    fn routed_as_said(x, ..) {
+        routed(x, gating = gating, norm_weights = norm_weights, scale = weights_scale, n_groups = n_group,
+               n_groups_used = n_group_used, ..)
     }
 }

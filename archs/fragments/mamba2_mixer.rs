@@ -1,11 +1,22 @@
-//! The mixer of Mamba 2, for layers that are not all of this kind. Sizes are the declaration's: `d_inner`, `d_mixed`, `d_conv`, `n_ssm`,
-//! `n_group`, `d_state`.
+//! The mixer of Mamba 2 (arXiv 2405.21060): scans of whole heads with one decay each, B and C shared by groups of heads, and a gated
+//! norm per group before the projection out.
 
 fragment! {
+    hparams {
+        d_conv: usize = "ssm.conv_kernel";
+        d_inner: usize = "ssm.inner_size";
+        d_state: usize = "ssm.state_size";
+        n_ssm: usize = "ssm.time_step_rank"; // heads
+        n_group: usize = "ssm.group_count";
+        check n_group > 0 && n_ssm % n_group == 0, "ssm.time_step_rank is a multiple of ssm.group_count";
+        check n_ssm > 0 && d_inner % n_ssm == 0, "ssm.inner_size is a multiple of ssm.time_step_rank";
+        let d_conv_in = d_inner + 2 * n_group * d_state; // values, B and C go through the convolution
+    }
+
     tensors {
-        ssm_in:   linear "ssm_in"          [n_embd -> d_inner + d_mixed + n_ssm];
-        conv:     vector "ssm_conv1d"      [d_conv, d_mixed];
-        conv_b?:  raw    "ssm_conv1d.bias" [d_mixed];
+        ssm_in:   linear "ssm_in"          [n_embd -> d_inner + d_conv_in + n_ssm];
+        conv:     vector "ssm_conv1d"      [d_conv, d_conv_in];
+        conv_b?:  raw    "ssm_conv1d.bias" [d_conv_in];
         dt_b:     raw    "ssm_dt.bias"     [n_ssm];
         ssm_a:    raw    "ssm_a"           [1, n_ssm];
         ssm_d:    raw    "ssm_d"           [1, n_ssm];
@@ -13,7 +24,7 @@ fragment! {
         ssm_out:  linear "ssm_out"         [d_inner -> n_embd];
     }
 
-    fn mixed(x) {
+    fn mixer(x) {
         ssm_out(mamba2(ssm_in(x), inner = d_inner, n_state = d_state, n_group = n_group, conv = conv, conv_bias = conv_b,
                        dt_bias = dt_b, a = ssm_a, d = ssm_d, norm = ssm_norm, eps = eps))
     }

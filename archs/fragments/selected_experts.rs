@@ -8,7 +8,7 @@ fragment! {
         probs_bias: raw "exp_probs_b.bias" [n_expert];
     }
 
-    fn chosen(x, act = silu, limit?, act_limit?, up_offset?) {
-        routed_as_said(x, act = act, selection_bias = probs_bias, limit = limit, act_limit = act_limit, up_offset = up_offset)
+    fn chosen(x, ..) {
+        routed_as_said(x, selection_bias = probs_bias, ..)
     }
 }

@@ -1,5 +1,6 @@
-//! Grouped-query attention: the four projections, and the whole of it on a normed `[n_embd, T]`, with rotary positions, with them
-//! where a condition holds, or without.
+//! Grouped-query attention (GQA) on a normed `[n_embd, T]`: projections of queries, keys and values, rotary positions where `rotated`,
+//! the KV cache, and the output projection, which `attend_heads` leaves out. Models that norm or clip queries, keys or values replace
+//! `queries`, `keys` or `values`.
 
 fragment! {
     tensors {
@@ -9,30 +10,29 @@ fragment! {
         wo: linear "attn_output" [n_head * head_dim_v -> n_embd];
     }
 
-    fn attend(x, base?, rope_scale?, dims?, factors?, short?, long?, magnitude?, beta_fast?, scale?, softcap?, sinks?, window?) {
-        let q = rope(heads(wq(x), n_head), base = base, scale = rope_scale, dims = dims, factors = factors,
-                     short = short, long = long, magnitude = magnitude, beta_fast = beta_fast);
-        let k = rope(heads(wk(x), n_head_kv), base = base, scale = rope_scale, dims = dims, factors = factors,
-                     short = short, long = long, magnitude = magnitude, beta_fast = beta_fast);
-        let v = heads(wv(x), n_head_kv);
-        wo(attention(q, k, v, scale = scale, softcap = softcap, sinks = sinks, window = window))
+    fn attend(x, ..) {
+        wo(attend_heads(x, ..))
     }
 
-    fn attend_where(x, rotated, base?, factors?, short?, long?, scale?, alibi?, sinks?, window?) {
-        let q = heads(wq(x), n_head);
-        let k = heads(wk(x), n_head_kv);
-        let v = heads(wv(x), n_head_kv);
+    fn attend_heads(x, rotated = true, rope_scale?, ..) {
+        let q = queries(x);
+        let k = keys(x);
         if rotated {
-            q = rope(q, base = base, factors = factors, short = short, long = long);
-            k = rope(k, base = base, factors = factors, short = short, long = long);
+            q = rope(q, scale = rope_scale, ..);
+            k = rope(k, scale = rope_scale, ..);
         }
-        wo(attention(q, k, v, scale = scale, alibi = alibi, sinks = sinks, window = window))
+        attention(q, k, values(x), ..)
     }
 
-    fn attend_unrotated(x, scale?, alibi?, window?) {
-        let q = heads(wq(x), n_head);
-        let k = heads(wk(x), n_head_kv);
-        let v = heads(wv(x), n_head_kv);
-        wo(attention(q, k, v, scale = scale, alibi = alibi, window = window))
+    fn queries(x) {
+        heads(wq(x), n_head)
+    }
+
+    fn keys(x) {
+        heads(wk(x), n_head_kv)
+    }
+
+    fn values(x) {
+        heads(wv(x), n_head_kv)
     }
 }

@@ -5,9 +5,6 @@ fragment! {
     options(d_k = head_dim, d_v = head_dim_v);
 
     hparams {
-        n_swa: usize = "attention.sliding_window";
-        check n_swa > 0, "attention.sliding_window is 0";
-        is_swa: [bool] = "attention.sliding_window_pattern";
         n_sharing: usize = "attention.shared_kv_layers" or 0;
         let n_own = n_layer - n_sharing;
         let own_kv = il < n_own;
@@ -15,6 +12,7 @@ fragment! {
     }
 
     tensors {
+        use sliding_window(base = 10000.0);
         wq:     linear "attn_q"      [n_embd -> n_head * d_k];
         q_norm: vector "attn_q_norm" [d_k];
         if own_kv {

@@ -520,25 +520,26 @@ fn control_vectors_are_added_to_the_results_of_layers() {
     assert_eq!(logits(&mut ctx, t), plain, "removed");
 }
 
+/// The sentence that an adapter of zeros with this type, kind and architecture is refused with.
+fn refused(m: &Arc<Model>, keys: [&str; 3], tensors: &[(&str, &[usize])]) -> String {
+    let mut out = GgufWriter::new();
+    let names = ["general.type", "adapter.type", "general.architecture"];
+    for (key, value) in names.iter().zip(keys) {
+        out.set(*key, value);
+    }
+    out.set("adapter.lora.alpha", 1.0f32);
+    for (name, ne) in tensors {
+        let data = vec![0; 4 * ne.iter().product::<usize>()];
+        out.add_tensor(*name, GgmlType::F32, ne, data).unwrap();
+    }
+    lora(&out.to_bytes().unwrap(), m).unwrap_err().to_string()
+}
+
 #[test]
 fn what_does_not_fit_is_refused_by_name() {
     let file = File::of("llama-dense");
     let m = file.model(&exact().load);
-    let with = |keys: [&str; 3], tensors: &[(&str, &[usize])]| {
-        let mut out = GgufWriter::new();
-        for (key, value) in ["general.type", "adapter.type", "general.architecture"]
-            .iter()
-            .zip(keys)
-        {
-            out.set(*key, value);
-        }
-        out.set("adapter.lora.alpha", 1.0f32);
-        for (name, ne) in tensors {
-            let data = vec![0; 4 * ne.iter().product::<usize>()];
-            out.add_tensor(*name, GgmlType::F32, ne, data).unwrap();
-        }
-        lora(&out.to_bytes().unwrap(), &m).unwrap_err().to_string()
-    };
+    let with = |keys: [&str; 3], tensors: &[(&str, &[usize])]| refused(&m, keys, tensors);
     let good = ["adapter", "lora", "llama"];
     let q: [(&str, &[usize]); 2] = [
         ("blk.0.attn_q.weight.lora_a", &[256, 4]),

@@ -4,10 +4,11 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use engine::build::BuildGraph;
 use engine::build::{BuildParams, Builder, Inputs, MemorySpecs, Wanted, WeightLeaf};
 use engine::gguf::{Gguf, GgufWriter};
 use engine::graph::{BufferId, Graph, Home, Name, TensorId};
-use engine::model::{Base, BuildGraph, TableRow, declare_header};
+use engine::model::{Base, TableRow, declare_header};
 use kernels::GgmlType;
 
 arch_macros::arch! {

@@ -11,6 +11,7 @@ mod embeddings;
 mod failed_decode;
 mod kv_memory;
 mod latent_attention;
+mod many_sequences;
 mod next_token_layers;
 mod real_models;
 mod recorded;

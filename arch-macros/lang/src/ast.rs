@@ -34,9 +34,11 @@ pub struct Decl {
     pub functions: Vec<Function>,
     /// The fragments whose tensors stand among `tensors`.
     pub fragments: Vec<Used>,
+    /// Hyper-parameters that a fragment reads or derives: the graph need not use them all.
+    pub given_hparams: Vec<String>,
 }
 
-/// `fn name(x, scale?, width = n_ff) { … }`
+/// `fn name(x, scale?, width = n_ff, ..) { … }`
 #[derive(Clone)]
 pub struct Function {
     /// What it is called by.
@@ -45,6 +47,8 @@ pub struct Function {
     pub params: Vec<Ident>,
     /// Expressions given by name.
     pub options: Vec<Opt>,
+    /// Written `..`: takes what the calls that end in `..` take.
+    pub forwards: bool,
     /// What stands in the braces: read at every call, with the call's options put in.
     pub body: TokenStream,
     /// Of a fragment or a parent, and so not necessarily called.

@@ -178,6 +178,8 @@ fn load(arch: &Arch) -> TokenStream {
     };
     let weights = weights(arch, &t);
     quote! {
+        // What is unused the checker tells, which lets fragments read more than a graph needs.
+        #[allow(unused_variables)]
         fn load(
             #r: &mut #reader_ty<'_>,
             #t: &mut #table_ty<'_>,

@@ -89,6 +89,9 @@ impl Flow<'_> {
                 }
                 self.of_var[var.0] = node;
             }
+            Stmt::If { cond, then, .. } if cond.truth() == Some(true) => {
+                self.block(then);
+            }
             Stmt::If { cond, then, otherwise } => {
                 let before = self.of_var.clone();
                 self.block(then);
@@ -187,13 +190,14 @@ impl Flow<'_> {
         let mut label = name.to_string();
         let mut inputs = Vec::new();
         for arg in args {
+            let arg = if let Arg::If(_, given) = arg { given } else { arg };
             match arg {
                 Arg::Tensor(v) => inputs.push(self.value(v)),
                 Arg::Weight(w) => label += &format!(" {}", self.weight(w.it)),
                 Arg::Window(kind, n, _) => label += &format!(" {}({})", kind.it, n.text),
                 Arg::Activation(op) => label += &format!(" {}", op.name),
                 Arg::Word(word) => label += &format!(" {}", word.to_lowercase()),
-                Arg::Scalar(_) | Arg::Default => {}
+                Arg::Scalar(_) | Arg::If(..) | Arg::Default => {}
             }
         }
         (label, inputs)

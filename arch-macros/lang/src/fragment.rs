@@ -6,7 +6,7 @@
 //!
 //! ```ebnf
 //! fragment  = { options | "hparams" "{" { hparam } "}" | "tensors" "{" { tensor | group } "}" | function } ;
-//! function  = "fn" IDENT "(" [ IDENT { "," IDENT } ] { "," option } ")" "{" { stmt } EXPR "}" ;
+//! function  = "fn" IDENT "(" [ IDENT { "," IDENT } ] { "," option } [ "," ".." ] ")" "{" { stmt } EXPR "}" ;
 //! options   = "options" "(" option { "," option } ")" ";" ;
 //! option    = IDENT "=" EXPR | IDENT "?" ;
 //! ```
@@ -15,7 +15,7 @@
 //! under the name of one of the fragment's takes that one's place, and so does one of a fragment beside the `use` of another.
 //!
 //! An option is replaced by its argument, or by what stands after `=`, wherever its name stands, except before a `=`, where a
-//! name is that of an argument. `name?` may be left out, and then `…, key = name` is left out as well.
+//! name is that of an argument. `name?` may be left out, and then `…, key = name` or `or name` is left out as well.
 
 use proc_macro2::Ident;
 use syn::parse::{ParseStream, Parser};
@@ -44,6 +44,7 @@ pub fn expand(decl: &mut Decl, library: &dyn Library, errors: &mut Errors) {
         .into_iter()
         .partition(|item| matches!(item, HparamItem::Without(_)));
     decl.hparams = removals;
+    decl.given_hparams = not_own(&expander.hparams, &own);
     decl.hparams
         .extend(merge_hparams(expander.hparams, own, expander.errors));
     // Functions of the declaration itself go before those of the same name in a fragment.
@@ -51,6 +52,13 @@ pub fn expand(decl: &mut Decl, library: &dyn Library, errors: &mut Errors) {
     let own: Vec<String> = decl.functions.iter().map(|f| f.name.to_string()).collect();
     decl.functions
         .extend(added.filter(|f| !own.iter().any(|n| f.name == n)));
+}
+
+/// Names of given hyper-parameters that are not the declaration's own.
+fn not_own(given: &[HparamItem], own: &[HparamItem]) -> Vec<String> {
+    let is_own = |name: &&Ident| own.iter().any(|item| item.name() == Some(name));
+    let names = given.iter().filter_map(HparamItem::name).filter(|n| !is_own(n));
+    names.map(Ident::to_string).collect()
 }
 
 struct Expander<'a> {

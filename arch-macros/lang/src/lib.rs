@@ -16,6 +16,7 @@ mod check;
 mod codegen;
 pub mod diag;
 mod flow;
+mod forward;
 mod fragment;
 mod inherit;
 mod library;

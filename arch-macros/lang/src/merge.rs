@@ -7,7 +7,11 @@ use crate::diag::{Errors, did_you_mean};
 
 /// The parent with what the child says differently.
 pub fn merge(parent: Decl, child: Decl, errors: &mut Errors) -> Decl {
+    let own = |name: &String| child.hparams.iter().any(|item| item.name().is_some_and(|n| n == name));
+    let mut given_hparams: Vec<String> = parent.given_hparams.into_iter().filter(|n| !own(n)).collect();
+    given_hparams.extend(child.given_hparams);
     Decl {
+        given_hparams,
         name: child.name,
         like: child.like,
         rope: child.rope.or(parent.rope),

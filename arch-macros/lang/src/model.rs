@@ -354,6 +354,14 @@ impl Scalar {
         }
     }
 
+    /// The value of a literal `true` or `false`.
+    pub fn truth(&self) -> Option<bool> {
+        match self.kind {
+            ScalarKind::Bool(b) => Some(b),
+            _ => None,
+        }
+    }
+
     /// The text of the opposite condition: a comparison turns around.
     fn negated_text(&self) -> String {
         let opposite = match &self.kind {
@@ -720,6 +728,8 @@ pub enum Arg {
     Word(Named<&'static str>),
     /// `standard(n, cond)`: kind, size, condition.
     Window(Named<&'static str>, Scalar, Option<Scalar>),
+    /// `if cond { value }`: given where the condition holds.
+    If(Scalar, Box<Arg>),
     /// Not given.
     Default,
 }

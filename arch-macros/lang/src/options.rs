@@ -37,7 +37,8 @@ pub fn bind(callee: &str, options: &[Opt], args: &[(Ident, TokenStream)], errors
 pub fn substitute(tokens: TokenStream, given: &Given) -> TokenStream {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let is = |i: usize, c: char| matches!(tokens.get(i), Some(TokenTree::Punct(p)) if p.as_char() == c);
-    let is_key = |i: usize| is(i + 1, '=') && !is(i + 2, '=');
+    // `name: type = …` has no key.
+    let is_key = |i: usize| is(i + 1, '=') && !is(i + 2, '=') && !(i > 0 && is(i - 1, ':'));
     let mut out: Vec<TokenTree> = Vec::new();
     let mut i = 0;
     while i < tokens.len() {
@@ -49,7 +50,10 @@ pub fn substitute(tokens: TokenStream, given: &Given) -> TokenStream {
             }
             TokenTree::Ident(name) if !is_key(i) => match given.iter().find(|(n, _)| name == n) {
                 Some((_, Some(value))) => out.extend(operand(value.clone(), name.span())),
-                // `, key = name` goes as a whole; a name that stands elsewhere stays, and is unknown to the checker.
+                // `or name` and `, key = name` go as a whole; a name that stands elsewhere stays, and is unknown to the checker.
+                Some((_, None)) if matches!(out.last(), Some(TokenTree::Ident(word)) if word == "or") => {
+                    out.pop();
+                }
                 Some((_, None)) if matches!(&out[..], [.., TokenTree::Ident(_), TokenTree::Punct(p)] if p.as_char() == '=') =>
                 {
                     out.truncate(out.len() - 2);

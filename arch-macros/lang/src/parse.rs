@@ -568,6 +568,15 @@ fn dims(input: ParseStream<'_>) -> syn::Result<Dims> {
     Ok(dims)
 }
 
+/// The expression without parentheses around it.
+pub fn bare(expr: &Expr) -> &Expr {
+    match expr {
+        Expr::Paren(p) => bare(&p.expr),
+        Expr::Group(g) => bare(&g.expr),
+        other => other,
+    }
+}
+
 /// The identifier, if the expression is nothing else.
 pub fn plain_name(expr: &Expr) -> Option<Ident> {
     match expr {

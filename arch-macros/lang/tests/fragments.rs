@@ -102,6 +102,25 @@ fn library() -> Memory {
         ("egg", "tensors { use hen; }"),
         ("nest", "tensors { use unknown_size; } fn nested(x) { once(x) }"),
         ("parent", ""),
+        (
+            "window",
+            r#"options(length?, kind = pattern); hparams {
+                n_swa: usize = "swa" or length;
+                swa: kind = "swa_pattern" or 4;
+                let unused = n_swa + 1;
+            }"#,
+        ),
+        (
+            "attention",
+            r#"tensors { w: linear "w" [n_embd -> n_head * head_dim]; wo: linear "wo" [n_head * head_dim -> n_embd]; }
+            fn attend(x, ..) { wo(inner(x, gain = 2.0, ..)) }
+            fn inner(x, rotated = true, gain = 1.0, rope_scale?, ..) {
+                let q = heads(w(x), n_head);
+                if rotated { q = rope(q, scale = rope_scale, ..); }
+                let y = attention(q, q, q, ..);
+                if rotated { y * gain } else { y }
+            }"#,
+        ),
     ]))
 }
 
@@ -356,6 +375,119 @@ fn faults_name_the_fragment() {
         let found = faults(&source(tensors, graph, functions));
         assert_eq!(found, expected, "{tensors} {graph} {functions}");
     }
+}
+
+/// What the builder is asked to do in the layer, without spaces.
+fn calls(tensors: &str, graph: &str) -> String {
+    let items = arch_lang::expand_with(tokens(&source(tensors, graph, "")), &library());
+    let text = items.to_string().replace(' ', "");
+    assert!(!text.contains("compile_error"), "{text}");
+    text
+}
+
+/// `..` hands options on to the calls that take them, through functions, but for those that a call names itself.
+#[test]
+fn options_are_passed_on() {
+    let text = calls(
+        "use attention;",
+        "x += attend(h, base = cap, scale = 0.5, softcap = 3.0) + y;",
+    );
+    assert!(
+        text.contains("RopeArgs{base:::core::option::Option::Some(m.hp.cap)"),
+        "{text}"
+    );
+    assert!(
+        text.contains("AttentionArgs{scale:::core::option::Option::Some(0.5f32),softcap:3f32"),
+        "{text}"
+    );
+    // `rope` names `scale`, so that the one for `attention` does not reach it.
+    let rope = &text[text.find("RopeArgs").expect("it rotates")..];
+    assert!(!rope[..rope.find('}').expect("it ends")].contains("scale:"), "{rope}");
+    // A name that nothing in the function takes is a fault at the caller's own place.
+    let found = faults(&source("use attention;", "x += attend(h, bass = cap) + y;", ""));
+    assert!(found[0].starts_with("bass: `attend` has no option `bass`"), "{found:?}");
+    assert!(
+        found[0].contains("rotated") && found[0].ends_with("did you mean `base`?"),
+        "{found:?}"
+    );
+    // What a call names is not to be had twice.
+    let found = faults(&source("use attention;", "x += attend(h, gain = cap) + y;", ""));
+    assert!(found[0].starts_with("gain: `attend` has no option `gain`"), "{found:?}");
+}
+
+/// An option that is `true` or `false` decides when the declaration is compiled: what is not done may have no meaning.
+#[test]
+fn literal_conditions_leave_one_branch() {
+    let graph = "x += attend(h, rotated = false) + y;";
+    let text = source("use attention;", graph, "").replace("rope: neox", "rope: none");
+    description(&text);
+    let rotated = calls("use attention;", "x += attend(h) + y;");
+    assert!(rotated.contains(".rope(") && !rotated.contains("iftrue"), "{rotated}");
+    assert!(!calls("use attention;", graph).contains(".rope("));
+    let found = faults(&text.replace("rotated = false", "rotated = n_head > 1"));
+    assert!(found[0].contains("`rope` needs the pairing of positions"), "{found:?}");
+}
+
+/// `if` without `else` as an argument: given where the condition holds.
+#[test]
+fn arguments_may_depend_on_conditions() {
+    let tensors = "use attention; f?: vector \"f\" [head_dim / 2];";
+    let text = calls(
+        tensors,
+        "x += attend(h, base = if cap > 2.0 { cap }, factors = if n_ff_exp > 1 { f }) + y;",
+    );
+    assert!(
+        text.contains("ifm.hp.cap>2f32{::core::option::Option::Some(m.hp.cap)}else{::core::option::Option::None}"),
+        "{text}"
+    );
+    assert!(text.contains("{l.f}else{::core::option::Option::None}"), "{text}");
+    let found = faults(&source(
+        "use attention;",
+        "x += attend(h, softcap = if cap > 2.0 { cap }) + y;",
+        "",
+    ));
+    assert_eq!(
+        found,
+        ["if: `softcap` of `attention` is always given: say what it is `else`"]
+    );
+    let found = faults(&source(
+        "use attention;",
+        "x += attend(h, base = if cap { cap }) + y;",
+        "",
+    ));
+    assert_eq!(found, ["cap: expected `bool`, found `f32`"]);
+}
+
+/// Without an option, the default after `or` that it would be is left out; an option may be a type.
+#[test]
+fn defaults_of_keys_may_be_options() {
+    let graph = "x += h * n_swa + y * (if swa { 1.0 } else { 0.0 });";
+    let read = |tensors: &str| {
+        arch_lang::expand_with(tokens(&source(tensors, graph, "")), &library())
+            .to_string()
+            .replace(' ', "")
+    };
+    let required = source("use window;", graph, "");
+    assert_eq!(faults(&required), ["test: the test model has no size for `n_swa`"]);
+    let given = read("use window(length = 7, kind = late_pattern);");
+    assert!(
+        given.contains("usize(\"swa\",::core::option::Option::Some(7))"),
+        "{given}"
+    );
+    assert!(given.contains("late_pattern(\"swa_pattern\""), "{given}");
+}
+
+#[test]
+fn an_argument_is_not_taken_for_a_value_of_the_caller() {
+    let found = faults(&source(
+        "",
+        "x += mix(h, by = x * 2.0);",
+        "fn mix(x, by = 1.0) { x * by }",
+    ));
+    assert_eq!(
+        found[1],
+        "mix: `mix` has an argument `x`: bind your value of that name under another one"
+    );
 }
 
 /// A shape that a function does not take is a fault of the call, and of the argument there; the place in the function is told with it.

@@ -176,6 +176,9 @@ fn embed_batch(context: &mut Context, pooling: Pooling, inputs: &[Vec<Token>]) -
         Err(DecodeError::Cancelled) => return Err(Failure::Interrupted),
         result => result?,
     }
+    if let Some(rejected) = context.rejected().first() {
+        return Err(Failure::new(&rejected.error));
+    }
     let mut first = 0;
     let vectors = inputs.iter().enumerate().map(|(seq, tokens)| {
         let range = first..first + tokens.len();

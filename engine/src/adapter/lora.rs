@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use crate::backend::{BackendError, Buffer};
-use crate::build::AdaptedUse;
+use crate::build::{AdaptedUse, WeightId};
 use crate::digest::Digest;
 use crate::gguf::{GgufFile, TensorInfo};
-use crate::model::{Consumer, Model, TableRow, WeightId};
+use crate::model::{Consumer, Model, TableRow};
 
 use super::place::{Placed, PlacedLeaf, ToPlace, place};
 use super::{AdapterError, AdapterFlaw};

@@ -144,7 +144,7 @@ impl fmt::Debug for dyn BufferType + '_ {
 /// # use engine::backend::*;
 /// struct Mine;
 /// impl Buffer for Mine {
-/// #    fn buffer_type(&self) -> &Arc<dyn BufferType> { todo!() }
+/// #    fn buffer_type(&self) -> &Arc<dyn BufferType> { unreachable!() }
 /// #    fn size(&self) -> usize { 1 << 40 }
 /// #    fn host_ptr(&self) -> Option<NonNull<u8>> { Some(NonNull::dangling()) }
 /// #    fn write(&mut self, _: usize, _: &[u8]) -> Result<(), BackendError> { Ok(()) }

@@ -5,9 +5,9 @@
 use kernels::GgmlType;
 
 use crate::graph::{Flags, Home, Name, TensorId};
-use crate::model::WeightId;
 
 use super::Builder;
+use super::handles::WeightId;
 
 /// A tensor of an adapter, placed.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -6,10 +6,10 @@ use crate::graph::{
     Attention, AttentionOperands, Buckets, Flags, Graph, Home, Name, PAGE, Rope, RopeKind, TensorId, VisibleCells,
     Window,
 };
-use crate::model::Vector;
 
 use super::Builder;
 use super::builder::Cache;
+use super::handles::Vector;
 use super::inputs::{JoinedInputs, TableInputs};
 use super::position::{KeyPosition, Values, key_position};
 use super::recur::{StateSlot, StateSpec};

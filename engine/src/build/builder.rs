@@ -6,11 +6,12 @@ use std::ops::Range;
 use kernels::GgmlType;
 
 use crate::graph::{Flags, Graph, Home, Name, ROPE_AXES, RopeKind, ShapeError, TensorId, Unary};
-use crate::model::{Embed, Linear, Norm, PerHead, Placeholder, RopeScaling, Vector, WeightId};
 
 use super::adapt::Adaptation;
 use super::attention::{CacheView, MemorySpecs};
+use super::contract::RopeScaling;
 use super::error::{BuildError, MAX_ROUNDS};
+use super::handles::{Embed, Linear, Norm, PerHead, Placeholder, Vector, WeightId};
 use super::inputs::Inputs;
 use super::pool::Wanted;
 

@@ -1,8 +1,8 @@
 //! Attention over depth: layers that read a softmax-weighted sum of earlier values of the residual stream.
 
 use super::Builder;
+use super::handles::Vector;
 use crate::graph::TensorId;
-use crate::model::Vector;
 
 impl Builder<'_> {
     /// Appends `x [n, T]` to the earlier values `[n, c, T]`: `[n, c + 1, T]`.

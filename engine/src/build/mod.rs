@@ -7,8 +7,10 @@
 mod adapt;
 mod attention;
 mod builder;
+mod contract;
 mod depth;
 mod error;
+mod handles;
 mod inputs;
 mod linear_attention;
 mod moe;
@@ -25,7 +27,9 @@ pub use attention::{
     AttentionArgs, CacheView, KvSlot, KvSpec, MemorySpecs, PoolView, RopeArgs, chunked, standard, symmetric,
 };
 pub use builder::{BuildParams, Builder, WeightLeaf, WeightPart};
+pub use contract::{BuildGraph, Results, RopeScaling};
 pub use error::BuildError;
+pub use handles::{Embed, Experts, Linear, Norm, PerHead, Placeholder, Vector, WeightId};
 pub use inputs::{EncodedInputs, Inputs, JoinedInputs, PoolInputs, TableInputs};
 pub use linear_attention::LinearAttentionArgs;
 pub use moe::{Gating, MoeArgs};

@@ -1,9 +1,9 @@
 //! Mixture of experts (Shazeer et al., arXiv 1701.06538; routing as in Mixtral, arXiv 2401.04088).
 
 use crate::graph::{TensorId, Unary};
-use crate::model::{Experts, Vector};
 
 use super::Builder;
+use super::handles::{Experts, Vector};
 
 /// How router logits become weights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

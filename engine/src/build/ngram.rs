@@ -1,8 +1,8 @@
 //! N-gram embeddings: table rows found by a hash of the last tokens.
 
 use super::Builder;
+use super::handles::Embed;
 use crate::graph::{NgramHash, TensorId};
-use crate::model::Embed;
 
 /// What [`Builder::ngram_embed`] takes beside its table.
 #[derive(Clone, Copy, Debug)]

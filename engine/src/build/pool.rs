@@ -3,10 +3,9 @@
 use kernels::GgmlType;
 
 use crate::graph::{Op, TensorId};
-use crate::model::{Architecture, BuildGraph};
 
-use super::Builder;
 use super::error::BuildError;
+use super::{BuildGraph, Builder, Results};
 
 /// How token embeddings become one embedding per sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -62,16 +61,16 @@ pub enum Wanted {
 
 impl Builder<'_> {
     /// Builds an architecture's graph up to the result that the parameters ask for, and its evaluation order.
-    pub fn whole(&mut self, arch: &Architecture, graph: &dyn BuildGraph) -> TensorId {
+    pub fn whole(&mut self, results: Results, graph: &dyn BuildGraph) -> TensorId {
         let result = graph.build(self);
         match self.params.wanted {
-            Wanted::Result if arch.embeddings => {
-                let hidden = self.hidden_states(arch, result);
+            Wanted::Result if results.embeddings => {
+                let hidden = self.hidden_states(results, result);
                 self.output(hidden)
             }
             Wanted::Result => self.output(result),
             Wanted::Embedding { n_means, rank } => {
-                let hidden = self.hidden_states(arch, result);
+                let hidden = self.hidden_states(results, result);
                 let pooled = match n_means {
                     0 => self.wanted_rows(hidden),
                     n => self.means(hidden, n),
@@ -100,8 +99,8 @@ impl Builder<'_> {
 
     /// The operand of the graph's last projection, `[n_embd, T]`: found from the logits back through element-wise ops on
     /// them. If the graph does not end in a projection, its result.
-    fn hidden_states(&mut self, arch: &Architecture, result: TensorId) -> TensorId {
-        if !arch.projects {
+    fn hidden_states(&mut self, results: Results, result: TensorId) -> TensorId {
+        if !results.projects {
             return result;
         }
         let mut t = self.g.tensor(result);

@@ -1,7 +1,8 @@
 //! How cached keys depend on positions, derived from the graph: what a context shift must do to them.
 
 use crate::graph::{Graph, Op, Rope, Tensor, TensorId};
-use crate::model::{Vector, WeightId};
+
+use super::handles::{Vector, WeightId};
 
 /// What a shift of its position must do to a cached key.
 #[derive(Clone, Copy, Debug, PartialEq)]

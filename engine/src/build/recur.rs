@@ -3,10 +3,10 @@
 use kernels::GgmlType;
 
 use crate::graph::{Flags, Home, Name, Recurrence, TensorId, Unary};
-use crate::model::Vector;
 
 use super::Builder;
 use super::builder::Cache;
+use super::handles::Vector;
 
 /// The state of one recurrent op for a sequence; recorded by a probe build, so that the memory layout follows from the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -43,16 +43,16 @@ impl SeqSet {
 
     /// True if some sequence is in both sets.
     pub fn intersects(self, other: SeqSet) -> bool {
-        !self.and(other).is_empty()
+        !self.intersection(other).is_empty()
     }
 
     /// The sequences that are in both sets.
-    pub fn and(self, other: SeqSet) -> SeqSet {
+    pub fn intersection(self, other: SeqSet) -> SeqSet {
         SeqSet(std::array::from_fn(|i| self.0[i] & other.0[i]))
     }
 
     /// The sequences that are in one of the sets.
-    pub fn or(self, other: SeqSet) -> SeqSet {
+    pub fn union(self, other: SeqSet) -> SeqSet {
         SeqSet(std::array::from_fn(|i| self.0[i] | other.0[i]))
     }
 
@@ -194,7 +194,7 @@ mod tests {
             (Some(0), true, false, false)
         );
         assert_eq!(s.without(SeqSet::of([0, 255])), SeqSet::of([2, 64]));
-        assert_eq!(s.and(SeqSet::of([1, 2])), SeqSet::one(2));
+        assert_eq!(s.intersection(SeqSet::of([1, 2])), SeqSet::one(2));
         assert!(SeqSet::one(256).is_empty() && !SeqSet::one(255).is_empty());
         assert_eq!(SeqSet::ALL.iter().count(), MAX_SEQUENCES);
     }

@@ -167,7 +167,7 @@ impl Cells {
                 self.pages.set_current(seqs, cell / PAGE);
                 return Some(cell);
             }
-            search.full = search.full.or(first);
+            search.full = search.full.union(first);
         }
         if let Some(page) = self.pages.empty_from(search.empty) {
             search.empty = page + 1;
@@ -255,7 +255,7 @@ impl Cells {
     pub fn copy(&mut self, from: usize, to: usize, p0: i32, p1: i32) {
         self.update(|pos, seqs| {
             if seqs.contains(from) && pos >= p0 && pos < p1 {
-                seqs.or(SeqSet::one(to))
+                seqs.union(SeqSet::one(to))
             } else {
                 seqs
             }
@@ -269,7 +269,7 @@ impl Cells {
 
     /// Removes all sequences but one.
     pub fn keep(&mut self, seq: usize) {
-        self.update(|_, seqs| seqs.and(SeqSet::one(seq)));
+        self.update(|_, seqs| seqs.intersection(SeqSet::one(seq)));
     }
 
     /// Moves the positions of `seq` in `from..to` by `delta`; cells that would fall below 0 are removed from it.

@@ -12,17 +12,18 @@ use crate::model::Model;
 use crate::sched::Observer;
 
 use super::adapt::{AdapterConfig, Adapters};
+use super::admission::{Admission, Rejection, Validator, to_blame};
 use super::batch::{Batch, BatchToken, ubatch_end};
 use super::encoded::Encoded;
+use super::graphs::GraphSource;
 use super::hybrid::{Memory, PlaceError};
 use super::inputs::Ubatch;
 use super::memory::Span;
 use super::outputs::Outputs;
-use super::runner::{GraphRunner, GraphSource};
+use super::runner::GraphRunner;
 use super::settings::Settings;
 use super::shift::rotate_moved_keys;
 use super::state::StateAccess;
-use super::validate::Validator;
 use super::{ContextError, ContextParams, DecodeError, MemoryError, Perf, StateError};
 
 /// Memory that a context holds, in bytes.
@@ -51,6 +52,8 @@ pub struct Context {
     adapters: Adapters,
     /// What the last batch asked for.
     outputs: Outputs,
+    /// Which tokens of it were computed.
+    admission: Admission,
     perf: Perf,
     cancel: Option<Arc<AtomicBool>>,
 }
@@ -79,6 +82,7 @@ impl Context {
             memory,
             encoded: Encoded::default(),
             adapters: Adapters::default(),
+            admission: Admission::default(),
             perf: Perf::default(),
             cancel: None,
         };
@@ -147,23 +151,26 @@ impl Context {
     }
 
     /// Computes a batch: its tokens enter the KV memory, and the logits of those that want output can be read by
-    /// [`Context::logits`]. On an error the memory is as before.
+    /// [`Context::logits`].
+    ///
+    /// What is wrong with a token or a sequence (a token that does not exist, a wrong position, no room) rejects that sequence and those
+    /// that share tokens of the batch with it: their memory is as before, their tokens have no logits, and [`Context::rejected`] says why.
+    /// The others are computed. On an error nothing was: the memory is as before. Where all sequences are rejected, it is the
+    /// first one's error.
     pub fn decode(&mut self, batch: &Batch) -> Result<(), DecodeError> {
-        let tokens = batch.tokens();
-        self.validator().check_decode(tokens, &self.memory, &self.encoded)?;
-        self.check_weights()?;
-        self.rotate_moved_keys()?;
-        self.outputs.start(tokens);
-        self.memory.begin(tokens);
-        let decoded = self.decode_ubatches(tokens);
-        match decoded {
-            Ok(()) => self.memory.commit(),
-            Err(_) => {
-                self.memory.rollback();
-                self.outputs.clear();
-            }
+        let mut admission = std::mem::take(&mut self.admission);
+        let decoded = self.decode_admitted(batch.tokens(), &mut admission);
+        if decoded.is_err() {
+            admission.clear();
+            self.outputs.clear();
         }
+        self.admission = admission;
         decoded
+    }
+
+    /// The sequences of the last batch that [`Context::decode`] left out, and why; empty if it failed.
+    pub fn rejected(&self) -> &[Rejection] {
+        self.admission.rejections()
     }
 
     /// Runs the encoder over a batch, whole, in place of what was encoded before. Decoding then attends to the rows of a token's
@@ -306,6 +313,27 @@ impl Context {
         rotate_moved_keys(&self.model, &mut self.memory.kv, &mut self.runner)
     }
 
+    /// Decodes what can be of a batch.
+    fn decode_admitted(&mut self, batch: &[BatchToken], admission: &mut Admission) -> Result<(), DecodeError> {
+        admission.admit(batch, self.validator(), &self.memory, &self.encoded)?;
+        self.check_weights()?;
+        self.rotate_moved_keys()?;
+        loop {
+            let tokens = admission.tokens();
+            self.outputs.start(batch, admission.admitted(), tokens);
+            self.memory.begin(tokens);
+            let Err(error) = self.decode_ubatches(tokens) else {
+                self.memory.commit();
+                return Ok(());
+            };
+            self.memory.rollback();
+            // What shows while cells are taken: the others are decoded without those sequences.
+            let seqs = to_blame(&error);
+            let Some(seqs) = seqs else { return Err(error) };
+            admission.reject(batch, seqs, error)?;
+        }
+    }
+
     fn decode_ubatches(&mut self, tokens: &[BatchToken]) -> Result<(), DecodeError> {
         let (n_ubatch, n_outputs) = (self.settings.params.n_ubatch, self.settings.params.n_outputs_max);
         let mut from = 0;
@@ -406,29 +434,28 @@ impl Context {
         let n_tokens = p.n_ubatch.min(self.settings.n_ctx);
         let n_outputs = p.n_outputs_max.min(n_tokens);
         self.memory.set_view(true);
+        let mut sizes = Vec::new();
         let mut n_encoded = 0;
         if model.arch().encoder {
             n_encoded = self.settings.n_encode_max();
-            self.reserve_graph(self.encoder_params(n_encoded))?;
+            sizes.push(self.encoder_params(n_encoded));
             self.encoded.reserve(model.base().n_embd(), n_encoded);
         }
         for (n_tokens, n_outputs) in [(n_tokens, n_outputs), (1, 1), (n_tokens, 1)] {
             let params = self.decoder_params(n_tokens, n_outputs);
-            self.reserve_graph(BuildParams { n_encoded, ..params })?;
+            sizes.push(BuildParams { n_encoded, ..params });
         }
-        self.outputs.reserve(&model, &self.settings);
-        let n_seqs = self.settings.params.n_seq_max;
-        let n_cells = self.memory.kv.longest_list().max(n_encoded);
-        self.runner.reserve_inputs(n_tokens, n_seqs, n_cells);
-        Ok(())
-    }
-
-    fn reserve_graph(&mut self, params: BuildParams) -> Result<(), ContextError> {
         let source = GraphSource {
             model: &self.model,
             view: self.memory.view(),
             adaptation: &self.adapters.adaptation,
         };
-        self.runner.reserve(source, params)
+        self.runner.reserve(source, &sizes)?;
+        self.outputs.reserve(&model, &self.settings);
+        self.admission.reserve(self.settings.params.n_batch);
+        let n_cells = self.memory.kv.longest_list().max(n_encoded);
+        self.runner
+            .reserve_inputs(n_tokens, self.settings.params.n_seq_max, n_cells);
+        Ok(())
     }
 }

@@ -40,7 +40,7 @@ impl Encoded {
     pub fn share(&mut self, from: usize, to: usize) {
         for seqs in &mut self.seqs {
             *seqs = if seqs.contains(from) {
-                seqs.or(SeqSet::one(to))
+                seqs.union(SeqSet::one(to))
             } else {
                 seqs.without(SeqSet::one(to))
             };
@@ -49,7 +49,7 @@ impl Encoded {
 
     /// Takes all rows from all sequences but one.
     pub fn keep(&mut self, seq: usize) {
-        self.seqs.iter_mut().for_each(|s| *s = s.and(SeqSet::one(seq)));
+        self.seqs.iter_mut().for_each(|s| *s = s.intersection(SeqSet::one(seq)));
     }
 
     /// Room for the rows of these tokens, in place of all others.

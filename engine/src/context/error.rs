@@ -41,7 +41,7 @@ pub enum ContextError {
     Sched(#[from] SchedError),
 }
 
-/// A batch that could not be decoded. The memory is as it was before.
+/// A batch, or some of its sequences, that could not be decoded. Their memory is as it was before.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
     /// Nothing to do.

@@ -1,16 +1,18 @@
 //! Contexts: batches in, logits out. Everything that decoding needs is reserved for the worst case before the first token.
 //!
-//! [`Context`] is made of parts that do not know it: what runs graphs (`runner`, `inputs`), what is remembered (`hybrid` over `memory` and
-//! `recurrent`, `encoded`), and what a batch asks for (`outputs`, `pooled`). `settings` and `validate` check what comes from outside; `shift`,
+//! [`Context`] is made of parts that do not know it: what runs graphs (`runner`, `graphs`, `inputs`), what is remembered (`hybrid` over `memory` and
+//! `recurrent`, `encoded`), and what a batch asks for (`outputs`, `pooled`). `settings` and `admission` check what comes from outside; `shift`,
 //! `state` and `adapt` work on the parts.
 
 mod adapt;
+mod admission;
 mod batch;
 mod cells;
 #[allow(clippy::module_inception)]
 mod context;
 mod encoded;
 mod error;
+mod graphs;
 mod hybrid;
 mod inputs;
 mod memory;
@@ -26,9 +28,9 @@ mod set_adapters;
 mod settings;
 mod shift;
 mod state;
-mod validate;
 
 pub use adapt::ScaledAdapter;
+pub use admission::Rejection;
 pub use batch::{Batch, BatchToken, MAX_SEQUENCES, SeqSet};
 pub use context::{Context, Sizes};
 pub use error::{ContextError, DecodeError, MemoryError};

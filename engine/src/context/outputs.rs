@@ -36,23 +36,24 @@ impl Outputs {
         self.rows.reserve(p.n_batch);
     }
 
-    /// Forgets the results of the batch before and looks at what the next one asks for.
-    pub fn start(&mut self, tokens: &[BatchToken]) {
+    /// Forgets the results of the batch before and looks at what the next one asks for: `admitted` says which of its tokens are
+    /// computed.
+    pub fn start(&mut self, batch: &[BatchToken], admitted: &[bool], computed: &[BatchToken]) {
         self.values.clear();
         self.rows.clear();
         let mut n = 0;
-        self.rows.extend(tokens.iter().map(|t| {
-            t.output.then(|| {
+        self.rows.extend(batch.iter().zip(admitted).map(|(t, &admitted)| {
+            (t.output && admitted).then(|| {
                 n += 1;
                 n - 1
             })
         }));
-        self.pooled.plan(tokens);
+        self.pooled.plan(computed);
     }
 
     /// There are no results.
     pub fn clear(&mut self) {
-        self.start(&[]);
+        self.start(&[], &[], &[]);
     }
 
     /// Rows that a ubatch of these tokens results in.

@@ -151,7 +151,7 @@ impl Pages {
         for seq in new.without(old).iter() {
             self.masks[seq * self.n_pages + page] |= bit;
         }
-        self.users[page] = self.users[page].or(new);
+        self.users[page] = self.users[page].union(new);
         if new.is_empty() {
             self.used[page] &= !bit;
         } else {

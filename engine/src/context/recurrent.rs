@@ -262,7 +262,7 @@ impl StateMemory {
     pub fn copy(&mut self, from: usize, to: usize, span: Span) {
         for cell in &mut self.cells {
             if cell.seqs.contains(from) && cell.pos < span.to {
-                cell.seqs = cell.seqs.or(SeqSet::one(to));
+                cell.seqs = cell.seqs.union(SeqSet::one(to));
             }
         }
         self.find_newest();

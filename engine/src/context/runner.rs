@@ -1,38 +1,20 @@
-//! What runs graphs: the scheduler with its backends and buffers, the built graph, and the way of inputs and results.
+//! What runs graphs: the scheduler with its backends and buffers, the built graphs, and the way of inputs and results.
 
 use crate::backend::{BackendParams, Held, MemoryMap, Usage};
-use crate::build::{Adaptation, BuildError, BuildParams, Builder, CacheView, Inputs};
+use crate::build::BuildParams;
 use crate::graph::{BufferId, Graph, TensorId};
 use crate::model::Model;
 use crate::sched::{Observer, SchedError, SchedParams, Scheduler};
 
+use super::graphs::{BuiltGraph, GraphCache, GraphSource};
 use super::inputs::{InputWriter, Staging, Ubatch};
 use super::{ContextError, ContextParams, DecodeError};
-
-/// What graphs are built from, apart from sizes.
-#[derive(Clone, Copy)]
-pub(super) struct GraphSource<'a> {
-    pub model: &'a Model,
-    pub view: &'a CacheView,
-    pub adaptation: &'a Adaptation,
-}
 
 /// Builds graphs and computes them; see the module.
 pub(super) struct GraphRunner {
     sched: Scheduler,
-    built: BuiltGraph,
+    graphs: GraphCache,
     staging: Staging,
-}
-
-/// The graph of the last ubatch, and what it was built for.
-#[derive(Default)]
-struct BuiltGraph {
-    graph: Graph,
-    leafs: Vec<Option<TensorId>>,
-    inputs: Inputs,
-    result: Option<TensorId>,
-    /// `None` after anything that makes the graph stale.
-    built_for: Option<(BuildParams, CacheView)>,
 }
 
 impl GraphRunner {
@@ -59,7 +41,7 @@ impl GraphRunner {
         }
         Ok(GraphRunner {
             sched,
-            built: BuiltGraph::default(),
+            graphs: GraphCache::new(),
             staging: Staging::default(),
         })
     }
@@ -89,10 +71,17 @@ impl GraphRunner {
         self.sched.synchronize()
     }
 
-    /// Takes memory for the graph of these sizes.
-    pub fn reserve(&mut self, source: GraphSource<'_>, params: BuildParams) -> Result<(), ContextError> {
-        self.built.build(source, params)?;
-        Ok(self.sched.reserve(&mut self.built.graph)?)
+    /// Takes memory for the graphs of these sizes, in place of all that were built. The last sizes should be the largest.
+    pub fn reserve(&mut self, source: GraphSource<'_>, sizes: &[BuildParams]) -> Result<(), ContextError> {
+        for place in self.graphs.places() {
+            for &params in sizes {
+                place.build(source, params)?;
+                self.sched.reserve(&mut place.graph)?;
+                self.sched.alloc_graph(&mut place.graph)?;
+            }
+            place.forget();
+        }
+        Ok(())
     }
 
     /// Takes memory for the inputs of ubatches of `n_tokens` of `n_seqs` sequences over lists of `n_cells`.
@@ -100,80 +89,47 @@ impl GraphRunner {
         self.staging.reserve(n_tokens, n_seqs, n_cells);
     }
 
-    /// Builds and places the graph of these sizes; false if the last one serves.
+    /// Gets the graph of these sizes ready; true if it had to be built.
     pub fn prepare(&mut self, source: GraphSource<'_>, params: BuildParams) -> Result<bool, DecodeError> {
-        if self.built.serves(source, &params) {
-            return Ok(false);
-        }
-        self.built.build(source, params)?;
-        self.sched.alloc_graph(&mut self.built.graph)?;
-        self.built.remember(source, params);
-        Ok(true)
+        let built = self.graphs.choose(source, params)?;
+        self.sched.alloc_graph(&mut self.graphs.current_mut().graph)?;
+        Ok(built)
     }
 
     /// Fills the inputs of the prepared graph and computes it.
     pub fn run(&mut self, ubatch: Ubatch<'_>, n_threads: usize) -> Result<(), SchedError> {
+        let BuiltGraph { graph, inputs, .. } = self.graphs.current();
         self.sched.set_threads(n_threads);
         let mut writer = InputWriter {
             sched: &mut self.sched,
-            graph: &self.built.graph,
+            graph,
             staging: &mut self.staging,
         };
-        writer.write(&self.built.inputs, ubatch)?;
-        self.sched.compute(&self.built.graph)
+        writer.write(inputs, ubatch)?;
+        self.sched.compute(graph)
     }
 
     /// Elements of a row of the prepared graph's result; `None` if it has no result.
     pub fn result_width(&self) -> Option<usize> {
-        Some(self.built.graph.tensor(self.built.result?).ne[0])
+        let BuiltGraph { graph, result, .. } = self.graphs.current();
+        Some(graph.tensor((*result)?).ne[0])
     }
 
     /// Reads the first rows of the result.
     pub fn read_result(&mut self, rows: &mut [f32]) -> Result<(), SchedError> {
-        let Some(result) = self.built.result else {
-            return Ok(());
-        };
-        let bytes = bytemuck::cast_slice_mut(rows);
-        self.sched.read_tensor(&self.built.graph, result, 0, bytes)
+        let BuiltGraph { graph, result, .. } = self.graphs.current();
+        match *result {
+            Some(result) => self.sched.read_tensor(graph, result, 0, bytemuck::cast_slice_mut(rows)),
+            None => Ok(()),
+        }
     }
 
-    /// Computes a graph of the caller's with these inputs. The prepared graph must be prepared again afterwards, since both use the
-    /// same memory.
+    /// Computes a graph of the caller's with these inputs, in the memory that all graphs use: the next one has to be prepared again.
     pub fn run_once(&mut self, graph: &mut Graph, inputs: &[(TensorId, &[u8])]) -> Result<(), SchedError> {
-        self.built.built_for = None;
         self.sched.alloc_graph(graph)?;
         for &(id, values) in inputs {
             self.sched.set_input(graph, id, values)?;
         }
         self.sched.compute(graph)
-    }
-}
-
-impl BuiltGraph {
-    fn serves(&self, source: GraphSource<'_>, params: &BuildParams) -> bool {
-        let built_for = self.built_for.as_ref();
-        built_for.is_some_and(|(p, view)| (p, view) == (params, source.view))
-    }
-
-    fn build(&mut self, source: GraphSource<'_>, params: BuildParams) -> Result<(), BuildError> {
-        self.built_for = None;
-        let (model, view) = (source.model, source.view);
-        let (graph, leafs, inputs) = (&mut self.graph, &mut self.leafs, &mut self.inputs);
-        let b = if params.encoder || model.bidirectional() {
-            Builder::over_batch(graph, model.leafs(), leafs, inputs, params)
-        } else {
-            Builder::over_cells(graph, model.leafs(), leafs, inputs, params, view)
-        };
-        let mut b = b.adapted(source.adaptation);
-        self.result = if params.encoder {
-            model.encode(&mut b).map(|result| b.output(result))
-        } else {
-            Some(model.build(&mut b))
-        };
-        b.finish()
-    }
-
-    fn remember(&mut self, source: GraphSource<'_>, params: BuildParams) {
-        self.built_for = Some((params, source.view.clone()));
     }
 }

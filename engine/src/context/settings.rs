@@ -1,7 +1,7 @@
 //! The settings of a context with all defaults filled in, checked against the model.
 
-use crate::build::{BuildParams, Pooling, Wanted};
-use crate::model::{Model, RopeScaling};
+use crate::build::{BuildParams, Pooling, RopeScaling, Wanted};
+use crate::model::Model;
 
 use super::batch::MAX_SEQUENCES;
 use super::{ContextError, ContextParams};

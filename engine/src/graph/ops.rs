@@ -6,7 +6,7 @@
 use kernels::GgmlType;
 
 use super::NgramHash;
-use super::{Graph, Name, Op, Recurrence, Rope, Tensor, TensorId, Unary, contiguous_strides};
+use super::{Graph, MAX_SRC, Name, Op, Recurrence, Rope, Tensor, TensorId, Unary, contiguous_strides};
 
 /// Operands that do not fit an op.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -352,7 +352,10 @@ impl Graph {
     /// A recurrence over `src`: states f32 `[row, n_cells]`, cells to read and cells to write (i32 `[t]`), then its operands, see
     /// [`Op::Recur`]. The states are written.
     pub fn recur(&mut self, recurrence: Recurrence, src: &[TensorId]) -> Result {
-        let ne: Vec<[usize; 4]> = src.iter().map(|&s| self.tensor(s).ne).collect();
+        let mut shapes = [[0; 4]; MAX_SRC];
+        let ne = &mut shapes[..src.len().min(MAX_SRC)];
+        (ne.iter_mut().zip(src)).for_each(|(ne, &s)| *ne = self.tensor(s).ne);
+        let ne = &*ne;
         let types = [GgmlType::F32, GgmlType::I32, GgmlType::I32];
         let typed =
             (src.iter().enumerate()).all(|(i, &s)| self.tensor(s).ty == types.get(i).copied().unwrap_or(GgmlType::F32));

@@ -1,7 +1,7 @@
-//! What an architecture file becomes: static descriptions, and functions that declare tensors and build graphs.
+//! What an architecture file becomes: static descriptions, and the function that declares its tensors.
 
-use crate::build::{Builder, Pooling};
-use crate::graph::{RopeKind, TensorId};
+use crate::build::{BuildGraph, Pooling, Results};
+use crate::graph::RopeKind;
 
 use super::{Base, HparamReader, TensorTable};
 
@@ -41,6 +41,14 @@ impl Architecture {
     /// RoPE kind for a file with these hyper-parameters; `None` for models without RoPE.
     pub fn rope_kind(&self, base: &Base) -> Option<RopeKind> {
         self.rope_with_sections.filter(|_| base.has_sections()).or(self.rope)
+    }
+
+    /// What its graphs end in.
+    pub(super) fn results(&self) -> Results {
+        Results {
+            embeddings: self.embeddings,
+            projects: self.projects,
+        }
     }
 
     /// Whether the file must give M-RoPE sections.
@@ -105,117 +113,4 @@ pub struct FlowNode {
     pub in_layer: bool,
     /// Indices of the nodes it is computed from.
     pub inputs: &'static [usize],
-}
-
-/// A loaded architecture: hyper-parameters and weights are bound, graphs can be built.
-pub trait BuildGraph: Send + Sync {
-    /// Adds the whole graph to the builder and returns its result: logits `[n_vocab, T]`, or embeddings `[n_embd, T]`.
-    fn build(&self, b: &mut Builder<'_>) -> TensorId;
-
-    /// Adds the whole graph of the encoder, if there is one, and returns its result: embeddings `[n_embd, T]`.
-    fn encode(&self, _: &mut Builder<'_>) -> Option<TensorId> {
-        None
-    }
-
-    /// Adds the projection after pooling: `pooled` `[n_embd, S]` becomes embeddings `[n, S]`. `None`: there is none.
-    fn embedding(&self, _b: &mut Builder<'_>, _pooled: TensorId) -> Option<TensorId> {
-        None
-    }
-
-    /// Adds the classifier: the rows of sequences `pooled` `[n_embd, S]` become scores `[n_labels, S]`. `None`: there is none.
-    fn rank(&self, _b: &mut Builder<'_>, _pooled: TensorId) -> Option<TensorId> {
-        None
-    }
-}
-
-/// Index of a row of the tensor table.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
-pub struct WeightId(pub u32);
-
-/// A table of rows read by token: `[n, rows]`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Embed(pub WeightId);
-
-/// A tensor used element by element.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Vector(pub WeightId);
-
-/// The weight of a norm, with its bias if the file has one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Norm {
-    /// `[n]`
-    pub weight: WeightId,
-    /// `[n]`
-    pub bias: Option<WeightId>,
-}
-
-/// A matrix `[n_in, n_out]` with its optional bias and scale.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Linear {
-    /// `[n_in, n_out]`
-    pub weight: WeightId,
-    /// `[n_out]`
-    pub bias: Option<WeightId>,
-    /// `[1]`: the product is multiplied by it.
-    pub scale: Option<WeightId>,
-}
-
-/// A stack of matrices `[n_in, n_out, n_expert]` with its optional bias and scale.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Experts {
-    /// `[n_in, n_out, n_expert]`
-    pub weight: WeightId,
-    /// `[n_out, n_expert]`
-    pub bias: Option<WeightId>,
-    /// `[n_expert]`: each expert's product is multiplied by its own.
-    pub scale: Option<WeightId>,
-}
-
-/// A stack of matrices `[n_in, n_out, n_head]`, one for each head.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PerHead(pub WeightId);
-
-impl Linear {
-    /// The embedding table as a matrix (tied output).
-    pub fn tied_to(table: Embed) -> Linear {
-        Linear {
-            weight: table.0,
-            bias: None,
-            scale: None,
-        }
-    }
-}
-
-impl From<Norm> for Vector {
-    fn from(norm: Norm) -> Vector {
-        Vector(norm.weight)
-    }
-}
-
-impl From<Vector> for Norm {
-    fn from(v: Vector) -> Norm {
-        Norm {
-            weight: v.0,
-            bias: None,
-        }
-    }
-}
-
-/// What [`Builder::present`](crate::build::Builder::present) returns when a declared tensor is absent after all.
-pub trait Placeholder {
-    /// A dummy; the build fails, so it is never computed with.
-    fn placeholder() -> Self;
-}
-
-macro_rules! placeholders {
-    ($( $ty:ident $value:expr; )*) => { $( impl Placeholder for $ty { fn placeholder() -> Self { $value } } )* };
-}
-placeholders! {
-    Embed Embed(WeightId(0));
-    Vector Vector(WeightId(0));
-    Norm Norm { weight: WeightId(0), bias: None };
-    Linear Linear { weight: WeightId(0), bias: None, scale: None };
-    PerHead PerHead(WeightId(0));
-    TensorId TensorId(0);
-    Experts Experts { weight: WeightId(0), bias: None, scale: None };
 }

@@ -1,6 +1,6 @@
 //! The hyper-parameters that every architecture has, read from the keys that all of them share.
 
-use crate::build::Pooling;
+use crate::build::{Pooling, RopeScaling};
 use crate::graph::ROPE_AXES;
 
 use super::HparamReader;
@@ -32,25 +32,6 @@ pub struct Base {
     pub rope: RopeScaling,
     /// M-RoPE sections: rotated pairs of each axis of a position (`rope.dimension_sections`); zeros if the file has none.
     pub rope_sections: [usize; ROPE_AXES],
-}
-
-/// RoPE base and context extension (keys `rope.*`).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RopeScaling {
-    /// RoPE base (theta).
-    pub freq_base: f32,
-    /// 1 / extension factor.
-    pub freq_scale: f32,
-    /// 1 if the file asks for YaRN, else 0.
-    pub ext_factor: f32,
-    /// Magnitude factor.
-    pub attn_factor: f32,
-    /// YaRN correction range.
-    pub beta_fast: f32,
-    /// YaRN correction range.
-    pub beta_slow: f32,
-    /// Context length of the original training.
-    pub n_ctx_orig: usize,
 }
 
 /// More layers than any published model has; a larger count in a file is damage.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::backend::{Buffer, Device};
-use crate::build::{BuildError, BuildParams, Builder, Inputs, KvSpec, MemorySpecs, Wanted, WeightLeaf};
+use crate::build::{BuildError, BuildGraph, BuildParams, Builder, Inputs, KvSpec, MemorySpecs, Wanted, WeightLeaf};
 use crate::gguf::{Gguf, GgufError, GgufFile, GgufSet, Metadata, Value};
 use crate::graph::{BufferId, Graph, Home, Name};
 use crate::vocab::{Token, Vocab};
@@ -12,7 +12,7 @@ use crate::vocab::{Token, Vocab};
 use super::params::LoadParams;
 use super::placement::{Needs, Placement, PlacementSummary, RowPart};
 use super::upload::{Locked, check_types, check_values, upload};
-use super::{Architecture, Base, BuildGraph, Fingerprint, HparamReader, ModelError, Registered, TableRow, TensorTable};
+use super::{Architecture, Base, Fingerprint, HparamReader, ModelError, Registered, TableRow, TensorTable};
 
 /// A model ready to be run by any number of [contexts](crate::context::Context).
 pub struct Model {
@@ -185,7 +185,7 @@ impl Model {
     }
     /// Builds the model's whole graph, with the result that the builder's parameters ask for.
     pub fn build(&self, b: &mut Builder<'_>) -> crate::graph::TensorId {
-        b.whole(self.arch, self.graph.as_ref())
+        b.whole(self.arch.results(), self.graph.as_ref())
     }
     /// The token that decoding starts with after a prompt was encoded: what the file says, else the one that begins texts.
     pub fn decoder_start(&self) -> Option<Token> {
@@ -436,7 +436,7 @@ fn needs(
     let mut g = Graph::new();
     let (mut nodes, mut inputs, mut memory) = (Vec::new(), Inputs::default(), MemorySpecs::default());
     let mut b = Builder::probe(&mut g, leafs, &mut nodes, &mut inputs, params, &mut memory);
-    b.whole(arch, graph);
+    b.whole(arch.results(), graph);
     b.finish()?;
     // Products have leafs of their own in a probe.
     let mut divisible: Vec<bool> = nodes.iter().map(Option::is_none).collect();

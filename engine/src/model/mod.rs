@@ -11,11 +11,8 @@ mod reader;
 mod table;
 mod upload;
 
-pub use arch::{
-    Architecture, BuildGraph, Embed, Experts, FlowNode, HparamDecl, Linear, Norm, PerHead, Placeholder, Registered,
-    TensorDecl, Vector, WeightId,
-};
-pub use base::{Base, RopeScaling};
+pub use arch::{Architecture, FlowNode, HparamDecl, Registered, TensorDecl};
+pub use base::Base;
 pub use error::ModelError;
 pub use fingerprint::Fingerprint;
 pub use load::{Declared, Model, Plan, declare_header, plan, plan_set};

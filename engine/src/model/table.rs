@@ -8,7 +8,7 @@ use kernels::GgmlType;
 
 use crate::gguf::{Gguf, GgufSet, TensorInfo};
 
-use super::{Embed, Experts, Linear, Norm, PerHead, Vector, WeightId};
+use crate::build::{Embed, Experts, Linear, Norm, PerHead, Vector, WeightId};
 
 /// The op that consumes a tensor; decides where it may be placed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

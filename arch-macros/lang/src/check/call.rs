@@ -3,15 +3,15 @@
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::parse::{ParseStream, Parser};
-use syn::{Expr, ExprCall, ExprIndex, ExprMacro, Token, bracketed};
+use syn::{Expr, ExprCall, ExprIf, ExprIndex, ExprMacro, Token, bracketed};
 
 use super::expr::{Lowered, derived, plural};
-use super::{Checker, Place};
+use super::{Checker, Place, facts};
 use crate::builtins::Ty;
 use crate::diag::{did_you_mean, nearest};
 use crate::model::{Arg, Kind, Named, Operation, RopeKind, RowsBy, SCALAR_FNS, Scalar, ScalarKind, Value, ValueKind};
 use crate::ops::{self, Call, Given, OPS, OpSpec, Operand, Param, ParamKind, WINDOWS};
-use crate::parse::plain_name;
+use crate::parse::{bare, plain_name};
 use crate::source::Range;
 use crate::sym::{Dim, Shape};
 
@@ -109,6 +109,12 @@ impl Checker<'_> {
                         self.tensors[i].used = true;
                     } else if let Some(i) = self.find_hparam(&name) {
                         self.use_hparam(i);
+                    } else if !self.called.contains(&name)
+                        && let Some(f) = self.functions.iter().find(|f| f.name == name)
+                    {
+                        let body = f.body.clone();
+                        self.called.push(name);
+                        self.mention(body);
                     }
                 }
                 _ => {}
@@ -246,7 +252,10 @@ impl Checker<'_> {
         }
         if op.rotates && self.rope == Some(RopeKind::None) {
             // Once is enough.
-            self.rope = None;
+            if self.unknown_names.iter().any(|n| n == op.name) {
+                return None;
+            }
+            self.unknown_names.push(op.name.to_owned());
             return self.fault(
                 name,
                 format!(
@@ -368,6 +377,11 @@ impl Checker<'_> {
 
     /// One argument, as its parameter takes it.
     fn argument(&mut self, op: &OpSpec, param: &Param, expr: &Expr) -> Option<(Arg, Operand)> {
+        if let Expr::If(branch) = bare(expr)
+            && branch.else_branch.is_none()
+        {
+            return self.argument_if(op, param, branch);
+        }
         let mut operand = Operand::default();
         let arg = match param.kind {
             ParamKind::Tensor => {
@@ -397,6 +411,28 @@ impl Checker<'_> {
             ParamKind::Window => self.window(expr)?,
         };
         Some((arg, operand))
+    }
+
+    /// `if cond { value }`: an argument that is given where a condition holds.
+    fn argument_if(&mut self, op: &OpSpec, param: &Param, branch: &ExprIf) -> Option<(Arg, Operand)> {
+        let cond = self.scalar_of(&branch.cond, Ty::Bool);
+        let [syn::Stmt::Expr(value, None)] = &branch.then_branch.stmts[..] else {
+            return self.fault(
+                &branch.then_branch,
+                "expected one value, as in `if condition { value }`",
+            );
+        };
+        let (given, _) = facts::both(cond.as_ref());
+        let given = self.with_facts(given, |c| c.argument(op, param, value));
+        if !param.some {
+            let message = format!(
+                "`{}` of `{}` is always given: say what it is `else`",
+                param.name, op.name
+            );
+            return self.fault(branch.if_token, message);
+        }
+        let (arg, operand) = given?;
+        Some((Arg::If(cond?, Box::new(arg)), operand))
     }
 
     /// A declared tensor of one of some kinds.

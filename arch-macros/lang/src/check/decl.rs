@@ -66,7 +66,7 @@ impl Checker<'_> {
             .map(|r| (self.rank_head(&r.graph), self.rank_pooling(r)));
         let (rank, rank_pooling) = rank.unzip();
         let test = self.test_block(decl);
-        self.unused();
+        self.unused(&decl.given_hparams);
         let ignored = ignored.iter().map(|i| (i.name.value(), i.group.is_some())).collect();
         let vars = self.finished_vars();
         let mut hparams = hparams;
@@ -607,7 +607,7 @@ impl Checker<'_> {
         }
     }
 
-    fn unused(&mut self) {
+    fn unused(&mut self, given_hparams: &[String]) {
         for t in &self.tensors {
             if !t.used {
                 let message = format!(
@@ -624,7 +624,7 @@ impl Checker<'_> {
             }
         }
         for h in &self.hparams {
-            if !h.used {
+            if !h.used && !given_hparams.iter().any(|n| h.name == n) {
                 self.errors.at(&h.name, format!("`{}` is read and never used", h.name));
             }
         }

@@ -8,7 +8,7 @@ use super::{Bound, Checker, Place, facts};
 use crate::builtins::{self, Ty};
 use crate::model::{Arg, Block, Kind, Named, Operation, SCALAR_FNS, Scalar, ScalarKind, ScalarOp, Value, ValueKind};
 use crate::ops;
-use crate::parse::{block_of, plain_name};
+use crate::parse::{bare, block_of, plain_name};
 use crate::sym::{Dim, Shape};
 
 /// What an expression turned out to be.
@@ -446,6 +446,9 @@ impl Checker<'_> {
     }
 
     fn if_expr(&mut self, branch: &ExprIf) -> Option<Lowered> {
+        if let (Some(truth), Some((_, otherwise))) = (literal_truth(&branch.cond), &branch.else_branch) {
+            return self.taken_branch(truth, &branch.then_branch, otherwise);
+        }
         let cond = self.scalar_of(&branch.cond, Ty::Bool);
         let Some((_, otherwise)) = &branch.else_branch else {
             return self.fault(branch.if_token, "an `if` that gives a value needs an `else`");
@@ -488,6 +491,29 @@ impl Checker<'_> {
         }
     }
 
+    /// Of an `if true { … } else { … }` that an option made, the branch that is taken. The other one may have no meaning here.
+    fn taken_branch(&mut self, truth: bool, then: &syn::Block, otherwise: &Expr) -> Option<Lowered> {
+        self.mention(if truth {
+            otherwise.to_token_stream()
+        } else {
+            then.to_token_stream()
+        });
+        let (stmts, value) = match (truth, otherwise) {
+            (true, _) => self.branch(then, Vec::new())?,
+            (false, Expr::Block(b)) => self.branch(&b.block, Vec::new())?,
+            (false, nested) => return self.expr(nested),
+        };
+        Some(match value {
+            Lowered::Tensor(value) => {
+                let shape = value.shape.clone();
+                let result = Some(value);
+                let kind = ValueKind::Call(Vec::new(), Box::new(Block { stmts, result }));
+                Lowered::Tensor(Value { kind, shape })
+            }
+            scalar => scalar,
+        })
+    }
+
     fn branch(&mut self, block: &syn::Block, known: Vec<facts::Fact>) -> Option<(Vec<crate::model::Stmt>, Lowered)> {
         let block = block_of(block, self.errors);
         self.with_facts(known, |c| c.value_block(&block))
@@ -511,6 +537,17 @@ impl Checker<'_> {
             kind: ScalarKind::If(Box::new(cond), Box::new(a), Box::new(b)),
             ..template
         })
+    }
+}
+
+/// The value of the literal `true` or `false`, in parentheses or not.
+pub fn literal_truth(cond: &Expr) -> Option<bool> {
+    match bare(cond) {
+        Expr::Lit(l) => match &l.lit {
+            Lit::Bool(b) => Some(b.value),
+            _ => None,
+        },
+        _ => None,
     }
 }
 

@@ -7,7 +7,8 @@ use syn::Expr;
 use super::blame::Given;
 use super::expr::{Lowered, plural};
 use super::{Bound, Checker, VarSym};
-use crate::ast::{self, Function};
+use crate::ast::{self, Function, Opt};
+use crate::forward;
 use crate::model::{Block, Operand, Stmt, Value, ValueKind, VarId};
 use crate::ops;
 use crate::options;
@@ -76,13 +77,19 @@ impl Checker<'_> {
             };
             options.push((key, pair.right.to_token_stream()));
         }
-        let given = options::bind(&text, &f.options, &options, self.errors)?;
+        let body = self.with_options(&f, &options)?;
         let operands: Vec<Lowered> = operands.into_iter().collect::<Option<_>>()?;
-        let body = statements(options::substitute(f.body.clone(), &given), f.name.span(), self.errors);
+        let body = statements(body, f.name.span(), self.errors);
         let visible = self.visible_to(&options);
         for (hidden, _) in &visible {
             if binds(f.body.clone(), hidden) {
                 let message = format!("`{text}` has a value `{hidden}` of its own: bind yours under another name");
+                return self.fault(name, message);
+            }
+        }
+        for (p, given) in f.params.iter().zip(&by_position) {
+            if visible.iter().any(|(n, _)| p == n) && plain_name(given).as_ref() != Some(p) {
+                let message = format!("`{text}` has an argument `{p}`: bind your value of that name under another one");
                 return self.fault(name, message);
             }
         }
@@ -142,6 +149,51 @@ impl Checker<'_> {
     pub(super) fn leave(&mut self) {
         self.inside.pop();
         self.errors.leave_call();
+    }
+
+    /// The body with the call's options put in.
+    fn with_options(&mut self, f: &Function, args: &[(Ident, TokenStream)]) -> Option<TokenStream> {
+        let passed_on: Vec<String> = match f.forwards {
+            true => self.passed_on(f, &mut Vec::new()),
+            false => Vec::new(),
+        };
+        let mut known = f.options.clone();
+        let opt = |name: &String| Opt {
+            name: Ident::new(name, f.name.span()),
+            default: None,
+        };
+        known.extend(passed_on.iter().map(opt));
+        let given = options::bind(&f.name.to_string(), &known, args, self.errors)?;
+        let (own, rest) = given.split_at(f.options.len());
+        if !f.forwards {
+            return Some(options::substitute(f.body.clone(), &given));
+        }
+        let rest: options::Given = rest.iter().filter(|(_, value)| value.is_some()).cloned().collect();
+        let body = forward::fill(f.body.clone(), &rest, &|callee| self.taken_by(callee, &mut Vec::new()));
+        Some(options::substitute(body, &[own, &forward::marked(&rest)].concat()))
+    }
+
+    /// The options that a function with `..` passes on: what its calls with `..` take, but for names of its own.
+    fn passed_on(&self, f: &Function, inside: &mut Vec<String>) -> Vec<String> {
+        let mut names = forward::names(&f.body, &mut |callee| self.taken_by(callee, inside));
+        names.retain(|n| !f.options.iter().any(|o| o.name == n));
+        names
+    }
+
+    /// The names that an operation or function takes arguments by; `inside`: functions that are being looked at.
+    fn taken_by(&self, callee: &str, inside: &mut Vec<String>) -> Vec<String> {
+        if let Some(f) = self.functions.iter().find(|f| f.name == callee) {
+            let mut names: Vec<String> = f.options.iter().map(|o| o.name.to_string()).collect();
+            if f.forwards && !inside.iter().any(|n| n == callee) {
+                inside.push(callee.to_owned());
+                names.extend(self.passed_on(f, inside));
+                inside.pop();
+            }
+            return names;
+        }
+        let by_name = |p: &&ops::Param| matches!(p.given, ops::Given::Keyword | ops::Given::OptionalKeyword);
+        let params = ops::find(callee).map_or(&[][..], |op| op.params);
+        params.iter().filter(by_name).map(|p| p.name.to_owned()).collect()
     }
 
     /// Whoever replaces a function of a fragment or a parent may need arguments that it does not.

@@ -1,9 +1,10 @@
 //! Statements of the graph, scopes, the layer loop and the result.
 
 use proc_macro2::{Ident, Span};
+use quote::ToTokens;
 use syn::{BinOp, Expr, ExprIf};
 
-use super::expr::Lowered;
+use super::expr::{Lowered, literal_truth};
 use super::facts::{self, Fact};
 use super::{Bound, Checker, Place, VarSym};
 use crate::ast;
@@ -218,7 +219,16 @@ impl Checker<'_> {
     fn if_stmt(&mut self, branch: &ExprIf) -> Option<Stmt> {
         let cond = self.scalar_of(&branch.cond, Ty::Bool);
         let (yes, no) = facts::both(cond.as_ref());
-        let then = self.stmt_branch(&branch.then_branch, yes);
+        // An option was given as `false`: what it would do may have no meaning here.
+        let then = if literal_truth(&branch.cond) == Some(false) {
+            self.mention(branch.then_branch.to_token_stream());
+            Some(Block {
+                stmts: Vec::new(),
+                result: None,
+            })
+        } else {
+            self.stmt_branch(&branch.then_branch, yes)
+        };
         let otherwise = match &branch.else_branch {
             None => Some(None),
             Some((_, e)) => match &**e {

@@ -104,7 +104,7 @@ struct Checker<'e> {
     place: Place,
     /// Conditions of tensors and what was known where they were used, as far as reported.
     wrong_ifs: Vec<(Vec<Fact>, Vec<Fact>)>,
-    /// Unknown names reported already.
+    /// Unknown names reported already, and operations that the declaration does not allow.
     unknown_names: Vec<String>,
     /// Variables that the innermost loop assigns to, in order.
     assigned_in_loop: Vec<VarId>,

@@ -109,6 +109,15 @@ impl Emitter<'_> {
                 );
                 self.out.push(quote!(let #name: #ty = #value;));
             }
+            Stmt::If { cond, then, otherwise } if cond.truth().is_some() => {
+                let taken = if cond.truth() == Some(true) {
+                    Some(then)
+                } else {
+                    otherwise.as_ref()
+                };
+                let taken = taken.map(|block| self.block(block));
+                self.out.extend(taken.map(|block| quote!({ #block })));
+            }
             Stmt::If { cond, then, otherwise } => {
                 let (cond, then) = (self.scalar(cond), self.block(then));
                 let otherwise = otherwise.as_ref().map(|block| {
@@ -375,6 +384,13 @@ impl Emitter<'_> {
                 quote!(#kind(#n, #cond))
             }
             Arg::Weight(index) => return Some(self.weight_argument(param, index)),
+            Arg::If(cond, given) => {
+                let outer = std::mem::take(&mut self.out);
+                let value = self.argument(param, given);
+                let stmts = std::mem::replace(&mut self.out, outer);
+                let cond = self.scalar(cond);
+                return Some(self.bind(quote!(if #cond { #(#stmts)* #value } else { ::core::option::Option::None })));
+            }
         };
         Some(if param.some {
             quote!(::core::option::Option::Some(#value))

@@ -38,7 +38,7 @@ fn part(input: ParseStream<'_>, fragment: &mut Fragment) -> syn::Result<()> {
         "options" => {
             let content;
             parenthesized!(content in input);
-            let (required, options) = parameters(&content)?;
+            let Parameters { required, options, .. } = parameters(&content)?;
             let required = required.into_iter().map(|name| Opt { name, default: None });
             fragment.options = required.chain(options).collect();
             input.parse::<Token![;]>()?;
@@ -53,28 +53,44 @@ fn part(input: ParseStream<'_>, fragment: &mut Fragment) -> syn::Result<()> {
     Ok(())
 }
 
-/// `fn name(x, width = n_ff, scale?) { … }`
+/// `fn name(x, width = n_ff, scale?, ..) { … }`
 pub fn function(input: ParseStream<'_>) -> syn::Result<Function> {
     input.parse::<Token![fn]>()?;
     let name = input.parse()?;
     let content;
     parenthesized!(content in input);
-    let (params, options) = parameters(&content)?;
+    let parameters = parameters(&content)?;
     let content;
     braced!(content in input);
     Ok(Function {
         name,
-        params,
-        options,
+        params: parameters.required,
+        options: parameters.options,
+        forwards: parameters.forwards,
         body: content.parse()?,
         inherited: false,
     })
 }
 
-/// Names without a default, then options.
-fn parameters(input: ParseStream<'_>) -> syn::Result<(Vec<Ident>, Vec<Opt>)> {
-    let (mut params, mut options) = (Vec::new(), Vec::new());
+/// What stands in the parentheses of a function or of `options`.
+#[derive(Default)]
+struct Parameters {
+    /// Names without a default.
+    required: Vec<Ident>,
+    options: Vec<Opt>,
+    /// `..` at the end.
+    forwards: bool,
+}
+
+fn parameters(input: ParseStream<'_>) -> syn::Result<Parameters> {
+    let mut all = Parameters::default();
+    let Parameters { required, options, .. } = &mut all;
     while !input.is_empty() {
+        if input.peek(Token![..]) {
+            input.parse::<Token![..]>()?;
+            all.forwards = true;
+            break;
+        }
         let name: Ident = input.parse()?;
         if input.peek(Token![?]) {
             input.parse::<Token![?]>()?;
@@ -84,7 +100,7 @@ fn parameters(input: ParseStream<'_>) -> syn::Result<(Vec<Ident>, Vec<Opt>)> {
             let default = Some(input.parse::<Expr>()?.to_token_stream());
             options.push(Opt { name, default });
         } else if options.is_empty() {
-            params.push(name);
+            required.push(name);
         } else {
             let message = format!("`{name}` stands behind options: give it a default, or move it to the front");
             return Err(syn::Error::new(name.span(), message));
@@ -93,5 +109,5 @@ fn parameters(input: ParseStream<'_>) -> syn::Result<(Vec<Ident>, Vec<Opt>)> {
             input.parse::<Token![,]>()?;
         }
     }
-    Ok((params, options))
+    Ok(all)
 }

@@ -1,15 +1,18 @@
-//! RMS norms on each query and key head where a file has their weights.
+//! `self_attention` with RMS norms on each query and key head where a file has their weights.
 
 fragment! {
     tensors {
+        use self_attention;
         q_norm?, k_norm?: vector "attn_q_norm", "attn_k_norm" [head_dim];
     }
 
-    fn normed_queries(q) {
+    fn queries(x) {
+        let q = heads(wq(x), n_head);
         if has(q_norm) { rms_norm(q, q_norm, eps) } else { q }
     }
 
-    fn normed_keys(k) {
+    fn keys(x) {
+        let k = heads(wk(x), n_head_kv);
         if has(k_norm) { rms_norm(k, k_norm, eps) } else { k }
     }
 }

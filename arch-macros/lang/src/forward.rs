@@ -1,0 +1,103 @@
+//! `..` at the end of a call: the options of the function around it that the callee takes and that the call does not name itself.
+//!
+//! ```text
+//! fn attend(x, ..) { wo(attend_heads(x, ..)) }
+//! fn attend_heads(x, rope_scale?, ..) { attention(rope(q, scale = rope_scale, ..), rope(k, scale = rope_scale, ..), v, ..) }
+//! ```
+//!
+//! `attend(h, base = 10000.0, window = w)` gives `base` to both calls of `rope` and `window` to `attention`. `scale` goes to
+//! `attention` alone, since the calls of `rope` name it, whether `rope_scale` is given or not.
+
+use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
+use quote::quote;
+
+use crate::options::Given;
+
+/// The names that the calls with `..` in a body pass on, each once.
+pub fn names(body: &TokenStream, taken_by: &mut dyn FnMut(&str) -> Vec<String>) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    let mut callee: Option<String> = None;
+    for token in body.clone() {
+        if let TokenTree::Group(group) = &token {
+            let mut found = names(&group.stream(), taken_by);
+            if let (Some(callee), Some(args)) = (&callee, before_rest(group)) {
+                found.extend(not_named(taken_by(callee), &args));
+            }
+            found.into_iter().for_each(|n| {
+                if !all.contains(&n) {
+                    all.push(n);
+                }
+            });
+        }
+        callee = word(&token);
+    }
+    all
+}
+
+/// The body with `name = mark` for each given option in the place of `..`; [`marked`] says what stands for the marks.
+pub fn fill(body: TokenStream, given: &Given, taken_by: &dyn Fn(&str) -> Vec<String>) -> TokenStream {
+    let mut callee: Option<String> = None;
+    let mut out = TokenStream::new();
+    for token in body {
+        let name = word(&token);
+        let token = match token {
+            TokenTree::Group(group) => {
+                let stream = match (&callee, before_rest(&group)) {
+                    (Some(callee), Some(args)) => {
+                        let taken = not_named(taken_by(callee), &args);
+                        let passed = given.iter().filter(|(name, _)| taken.contains(name));
+                        let passed = passed.map(|(name, _)| {
+                            let (key, mark) = (Ident::new(name, group.span()), mark(name, group.span()));
+                            quote!(#key = #mark)
+                        });
+                        let args = fill(args, given, taken_by);
+                        quote!(#args #(#passed),*)
+                    }
+                    _ => fill(group.stream(), given, taken_by),
+                };
+                let mut filled = Group::new(group.delimiter(), stream);
+                filled.set_span(group.span());
+                TokenTree::Group(filled)
+            }
+            other => other,
+        };
+        callee = name;
+        out.extend([token]);
+    }
+    out
+}
+
+/// The options under their marks, which no name in a body can be taken for.
+pub fn marked(given: &Given) -> Given {
+    let marked = |(name, value): &(String, Option<TokenStream>)| (format!("__{name}"), value.clone());
+    given.iter().map(marked).collect()
+}
+
+fn mark(name: &str, span: Span) -> Ident {
+    Ident::new(&format!("__{name}"), span)
+}
+
+fn word(token: &TokenTree) -> Option<String> {
+    match token {
+        TokenTree::Ident(name) => Some(name.to_string()),
+        _ => None,
+    }
+}
+
+/// What stands before the `..` that ends a list of arguments.
+fn before_rest(group: &Group) -> Option<TokenStream> {
+    let tokens: Vec<TokenTree> = group.stream().into_iter().collect();
+    let is = |t: &TokenTree, c: char| matches!(t, TokenTree::Punct(p) if p.as_char() == c);
+    let (args, rest) = tokens.split_at_checked(tokens.len().checked_sub(2)?)?;
+    let ends = rest.iter().all(|t| is(t, '.')) && args.last().is_none_or(|t| is(t, ','));
+    (group.delimiter() == Delimiter::Parenthesis && ends).then(|| args.iter().cloned().collect())
+}
+
+/// The names that do not stand before a `=` among the arguments.
+fn not_named(taken: Vec<String>, args: &TokenStream) -> Vec<String> {
+    let tokens: Vec<TokenTree> = args.clone().into_iter().collect();
+    let is = |i: usize, c: char| matches!(tokens.get(i), Some(TokenTree::Punct(p)) if p.as_char() == c);
+    let is_key = |i: usize| is(i + 1, '=') && !is(i + 2, '=');
+    let named = |n: &String| (0..tokens.len()).any(|i| is_key(i) && word(&tokens[i]).as_ref() == Some(n));
+    taken.into_iter().filter(|n| !named(n)).collect()
+}

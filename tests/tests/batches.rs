@@ -1,0 +1,234 @@
+//! Batches of several sequences: what is wrong with one leaves the others alone, and steps that alternate build no graphs.
+
+use std::sync::Arc;
+
+use engine::adapter::ControlVector;
+use engine::context::{Batch, Context, DecodeError, MemoryError, SeqSet};
+use engine::gguf::{GgufFile, GgufWriter};
+use engine::model::Model;
+use engine::vocab::Token;
+use kernels::GgmlType;
+use tests::{context, decode_last, decode_one, model, tokens};
+
+/// Models of every kind of memory.
+const KINDS: [&str; 5] = [
+    "llama-dense",
+    "gemma3-dense",
+    "mamba-dense",
+    "falcon-h1-dense",
+    "deepseek4-moe",
+];
+
+/// Tokens of a batch in the order in which they are pushed.
+#[derive(Default)]
+struct Draft(Vec<(Token, usize, SeqSet)>);
+
+impl Draft {
+    fn run(&mut self, tokens: &[Token], pos: usize, seq: usize) -> &mut Draft {
+        let placed = tokens.iter().enumerate().map(|(i, &t)| (t, pos + i, SeqSet::one(seq)));
+        self.0.extend(placed);
+        self
+    }
+
+    /// One token of each sequence in turn, instead of one sequence after the other.
+    fn interleaved(&mut self) -> &mut Draft {
+        self.0.sort_by_key(|&(_, pos, _)| pos);
+        self
+    }
+
+    fn without(&self, gone: SeqSet) -> Draft {
+        Draft(self.0.iter().copied().filter(|t| !t.2.intersects(gone)).collect())
+    }
+
+    fn batch(&self) -> Batch {
+        let mut batch = Batch::new();
+        self.0.iter().for_each(|&(t, pos, seqs)| batch.push(t, pos, seqs, true));
+        batch
+    }
+}
+
+fn of(seqs: &[usize]) -> SeqSet {
+    seqs.iter().fold(SeqSet::default(), |all, &s| all.union(SeqSet::one(s)))
+}
+
+/// Two contexts in the same state: five tokens of each of four sequences.
+fn twins(m: &Arc<Model>, t: &[Token]) -> [Context; 2] {
+    [(); 2].map(|()| {
+        let mut ctx = context(m, |p| (p.n_seq_max, p.n_outputs_max, p.n_ubatch) = (4, 64, 16));
+        (0..4).for_each(|seq| drop(decode_last(&mut ctx, &t[seq..seq + 5], 0, seq)));
+        ctx
+    })
+}
+
+/// Decodes a draft, of which these sequences are rejected, and what is left of it without them: bit for bit the same logits.
+fn assert_rejects(name: &str, draft: &Draft, rejected: SeqSet, is_right: impl Fn(&DecodeError) -> bool) {
+    let (m, t) = (model(name), tokens(name));
+    let [mut ctx, mut twin] = twins(&m, &t);
+    ctx.decode(&draft.batch()).unwrap();
+    let found = ctx.rejected();
+    assert_eq!(found.len(), 1, "{name}: {found:?}");
+    assert_eq!(found[0].seqs, rejected, "{name}");
+    assert!(is_right(&found[0].error), "{name}: {}", found[0].error);
+    let rest = draft.without(rejected);
+    twin.decode(&rest.batch()).unwrap();
+    assert!(twin.rejected().is_empty());
+    let mut expected = 0..;
+    for (i, &(_, _, seqs)) in draft.0.iter().enumerate() {
+        if seqs.intersects(rejected) {
+            assert!(ctx.logits(i).is_none(), "{name}: token {i} was not computed");
+        } else {
+            assert_eq!(
+                ctx.logits(i),
+                twin.logits(expected.next().unwrap()),
+                "{name}: token {i}"
+            );
+        }
+    }
+    for seq in 0..4 {
+        assert_eq!(ctx.n_past(seq), twin.n_past(seq), "{name}");
+    }
+    // The rejected ones go on from where they were.
+    for seq in rejected.iter() {
+        assert_eq!(ctx.n_past(seq), 5, "{name}");
+        let [ctx, twin] = [&mut ctx, &mut twin].map(|c| decode_one(c, t[20], 5, seq));
+        assert_eq!(ctx, twin, "{name}: sequence {seq}");
+    }
+}
+
+#[test]
+fn a_token_that_does_not_exist_rejects_its_sequence_only() {
+    for name in KINDS {
+        let t = tokens(name);
+        let mut draft = Draft::default();
+        draft.run(&t[10..16], 5, 0).run(&t[20..24], 5, 1).run(&t[30..35], 5, 2);
+        draft.interleaved();
+        let bad = draft.0.iter().position(|t| (t.1, t.2) == (7, of(&[1]))).unwrap();
+        draft.0[bad].0 = Token::MAX;
+        assert_rejects(
+            name,
+            &draft,
+            of(&[1]),
+            |e| matches!(e, DecodeError::Token { index, .. } if *index == bad),
+        );
+    }
+}
+
+#[test]
+fn a_wrong_position_rejects_its_sequence_only() {
+    for name in KINDS {
+        let t = tokens(name);
+        let mut draft = Draft::default();
+        draft.run(&t[10..12], 5, 0).run(&t[20..24], 6, 3).run(&t[30..35], 5, 2);
+        assert_rejects(name, &draft, of(&[3]), |e| {
+            matches!(
+                e,
+                DecodeError::Position {
+                    index: 2,
+                    seq: 3,
+                    expected: 5,
+                    found: 6
+                }
+            )
+        });
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_shared_token_rejects_all_its_sequences() {
+    let t = tokens("llama-dense");
+    let mut draft = Draft::default();
+    draft.run(&t[10..14], 5, 0).run(&t[20..22], 5, 1).run(&t[20..22], 5, 2);
+    // Sequences 1 and 2 share their third token; what follows in 1 is wrong.
+    draft.0.push((t[3], 7, of(&[1, 2])));
+    draft.run(&[t[4], Token::MAX], 8, 1);
+    assert_rejects("llama-dense", &draft, of(&[1, 2]), |e| {
+        matches!(e, DecodeError::Token { index: 10, .. })
+    });
+}
+
+#[test]
+fn states_that_differ_reject_their_sequences_only() {
+    for name in ["mamba-dense", "falcon-h1-dense"] {
+        let t = tokens(name);
+        let mut draft = Draft::default();
+        draft.run(&t[10..32], 5, 3);
+        draft.0.push((t[3], 5, of(&[0, 1])));
+        assert_rejects(name, &draft, of(&[0, 1]), |e| {
+            matches!(
+                e,
+                DecodeError::Memory(MemoryError::StatesDiffer { first: 0, second: 1 })
+            )
+        });
+    }
+}
+
+#[test]
+fn a_full_context_rejects_the_sequence_that_does_not_fit() {
+    let (m, t) = (model("llama-dense"), tokens("llama-dense"));
+    let mut ctx = context(&m, |p| (p.n_ctx, p.n_seq_max) = (32, 3));
+    decode_last(&mut ctx, &t[..20], 0, 0);
+    let mut batch = Batch::new();
+    batch.push_prompt(&t[..8], 0, 1);
+    batch.push_prompt(&t[20..30], 20, 0);
+    batch.push_prompt(&t[..4], 0, 2);
+    ctx.decode(&batch).unwrap();
+    let [rejected] = ctx.rejected() else {
+        panic!("{:?}", ctx.rejected());
+    };
+    assert_eq!(rejected.seqs, SeqSet::one(0));
+    assert_eq!(
+        rejected.error.to_string(),
+        "the context is full: 10 more tokens do not fit, 20 of 32 cells are in use; \
+         shorten the prompt, remove tokens from the memory, or use a larger context"
+    );
+    assert_eq!([0, 1, 2].map(|seq| ctx.n_past(seq)), [20, 8, 4]);
+    assert!(ctx.logits(7).is_some() && ctx.logits(17).is_none() && ctx.logits(21).is_some());
+}
+
+#[test]
+fn a_batch_of_which_nothing_is_right_is_an_error() {
+    let m = model("llama-dense");
+    let mut ctx = context(&m, |p| p.n_seq_max = 2);
+    let mut batch = Batch::new();
+    batch.push(Token::MAX, 0, SeqSet::one(1), true);
+    batch.push(0, 3, SeqSet::one(0), true);
+    batch.push(0, 0, SeqSet::default(), true);
+    let error = ctx.decode(&batch).unwrap_err();
+    assert!(matches!(error, DecodeError::Token { index: 0, .. }), "{error}");
+    assert!(ctx.rejected().is_empty());
+    assert_eq!(ctx.n_used(), 0);
+}
+
+fn nothing_to_add(m: &Model) -> ControlVector {
+    let mut out = GgufWriter::new();
+    let n_embd = m.base().n_embd();
+    out.add_tensor("direction.1", GgmlType::F32, &[n_embd], vec![0; 4 * n_embd])
+        .unwrap();
+    let file = GgufFile::from_bytes("control.gguf", &out.to_bytes().unwrap()).unwrap();
+    ControlVector::from_file(&file, m).unwrap()
+}
+
+/// Prompts of one sequence in pieces and single tokens of another in turn: two graphs, built once each, and their results are those of
+/// graphs that are built for every step.
+#[test]
+fn steps_that_alternate_build_nothing() {
+    for name in KINDS {
+        let (m, t) = (model(name), tokens(name));
+        let [mut ctx, mut rebuilding] = [(); 2].map(|()| context(&m, |p| p.n_seq_max = 2));
+        let zeros = nothing_to_add(&m);
+        for step in 0..6 {
+            // With other adapters all graphs are stale, even if they add nothing.
+            rebuilding.set_control_vectors(&[(&zeros, 1.0)], 0..=1).unwrap();
+            rebuilding.set_control_vectors(&[], 0..=1).unwrap();
+            for ctx in [&mut ctx, &mut rebuilding] {
+                decode_last(ctx, &t[8 * step..8 * step + 8], 8 * step, 0);
+            }
+            rebuilding.set_control_vectors(&[(&zeros, 1.0)], 0..=1).unwrap();
+            rebuilding.set_control_vectors(&[], 0..=1).unwrap();
+            let [a, b] = [&mut ctx, &mut rebuilding].map(|ctx| decode_one(ctx, t[step], step, 1));
+            assert_eq!(a, b, "{name}, step {step}");
+        }
+        assert_eq!((ctx.perf().n_built, ctx.perf().n_reused), (2, 10), "{name}");
+        assert_eq!(rebuilding.perf().n_built, 12, "{name}");
+    }
+}
