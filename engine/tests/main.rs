@@ -5,6 +5,7 @@
 mod chat_templates;
 mod gguf_memory;
 mod layer;
+mod layouts;
 mod scheduler_devices;
 mod soundness;
 mod threads;

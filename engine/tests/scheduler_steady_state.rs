@@ -104,7 +104,7 @@ impl Device for Filler {
         same_buffer_type(&*self.0, buffer_type)
     }
 
-    fn supports_op(&self, _: &Graph, _: TensorId) -> bool {
+    fn supports_op(&self, _: &Graph, _: TensorId, _: &MemoryMap) -> bool {
         true
     }
 

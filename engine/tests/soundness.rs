@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use engine::backend::{BackendError, BackendParams, Buffer, Device, MemoryMap, Usage, device, devices};
-use engine::graph::{BufferId, Flags, Graph, Home, Name, Op, Recurrence, Tensor, TensorId};
+use engine::backend::{BackendError, BackendParams, Buffer, Device, MemoryMap, Stored, Usage, device, devices};
+use engine::graph::{BufferId, Flags, Graph, Home, Layout, Name, Op, Recurrence, Tensor, TensorId};
 use engine::sched::{SchedError, SchedParams, Scheduler};
 use kernels::GgmlType::{F32, I32};
 
@@ -292,7 +292,13 @@ fn uploads_do_not_reach_beyond_their_buffer() {
     for device in devices() {
         for offset in BEYOND {
             let mut upload = device.upload(filled(&*device, 1.0)).unwrap();
-            let written = upload.write(offset, &[0; BYTES]);
+            let tensor = Stored {
+                ty: F32,
+                ne: [N, 1, 1, 1],
+                layout: Layout::Plain,
+                offset,
+            };
+            let written = upload.set_tensor(&tensor, 0..1, &[0; BYTES]);
             assert!(
                 written.and_then(|()| upload.finish().map(|_| ())).is_err(),
                 "{}: {offset}",

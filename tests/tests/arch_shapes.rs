@@ -290,6 +290,7 @@ fn graph(header: &Gguf, encoder: bool) -> Graph {
         ty: row.ty,
         ne: row.ne,
         home,
+        layout: engine::graph::Layout::Plain,
         name: Name {
             base: row.base,
             layer: row.layer,

@@ -4,6 +4,7 @@
 
 mod adapters;
 mod arch_shapes;
+mod batches;
 mod compressed_keys;
 mod conformance;
 mod devices;
@@ -11,6 +12,7 @@ mod embeddings;
 mod failed_decode;
 mod kv_memory;
 mod latent_attention;
+mod layouts;
 mod many_sequences;
 mod next_token_layers;
 mod real_models;

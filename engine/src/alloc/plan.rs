@@ -436,20 +436,8 @@ fn in_place_operand(graph: &Graph, node: TensorId) -> Option<TensorId> {
 }
 
 fn alloc_size(tensor: &Tensor, ty: &dyn BufferType) -> Result<usize, AllocError> {
-    if checked_nbytes(tensor).is_none() {
+    if tensor.checked_nbytes().is_none() {
         return Err(AllocError::too_large(tensor));
     }
     Ok(ty.alloc_size(tensor))
-}
-
-/// [`Tensor::nbytes`], or `None` if it does not fit the address space.
-fn checked_nbytes(tensor: &Tensor) -> Option<usize> {
-    if tensor.ne.contains(&0) {
-        return Some(0);
-    }
-    let mut bytes = (tensor.ne[0] / tensor.ty.block_size()).checked_mul(tensor.nb[0])?;
-    for d in 1..4 {
-        bytes = bytes.checked_add((tensor.ne[d] - 1).checked_mul(tensor.nb[d])?)?;
-    }
-    Some(bytes)
 }

@@ -1,12 +1,13 @@
 //! Host memory: buffers that the CPU and every backend sharing its address space use by address.
 
 use std::any::Any;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, LazyLock};
 
 use memmap2::MmapMut;
 
-use super::{BackendError, Buffer, BufferType, Upload, check_range};
+use super::{BackendError, Buffer, BufferType, Stored, Upload, check_range};
 
 /// Every tensor in host memory starts at a multiple of this: a cache line, which is also the widest vector register.
 pub const HOST_ALIGNMENT: usize = 64;
@@ -127,21 +128,17 @@ unsafe impl Buffer for HostBuffer {
 
     fn write(&mut self, offset: usize, data: &[u8]) -> Result<(), BackendError> {
         check_range(self, offset, data.len())?;
-        let buffer: &mut dyn Buffer = self;
-        match buffer.bytes_mut() {
-            Some(bytes) => bytes[offset..][..data.len()].copy_from_slice(data),
-            None => {
-                let buffer_type = self.buffer_type.name().to_owned();
-                return Err(BackendError::ReadOnly { buffer_type });
-            }
-        }
+        let Some(bytes) = self.bytes_mut() else {
+            let buffer_type = self.buffer_type.name().to_owned();
+            return Err(BackendError::ReadOnly { buffer_type });
+        };
+        bytes[offset..][..data.len()].copy_from_slice(data);
         Ok(())
     }
 
     fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), BackendError> {
         check_range(self, offset, out.len())?;
-        let buffer: &dyn Buffer = self;
-        let bytes = buffer.bytes().unwrap_or_default();
+        let bytes = self.bytes().unwrap_or_default();
         out.copy_from_slice(&bytes[offset..][..out.len()]);
         Ok(())
     }
@@ -166,8 +163,8 @@ unsafe impl Buffer for HostBuffer {
 pub(super) struct DirectUpload(pub(super) Box<dyn Buffer>);
 
 impl Upload for DirectUpload {
-    fn write(&mut self, offset: usize, data: &[u8]) -> Result<(), BackendError> {
-        self.0.write(offset, data)
+    fn set_tensor(&mut self, tensor: &Stored, rows: Range<usize>, data: &[u8]) -> Result<(), BackendError> {
+        self.0.set_tensor(tensor, rows, data)
     }
 
     fn finish(self: Box<Self>) -> Result<Box<dyn Buffer>, BackendError> {

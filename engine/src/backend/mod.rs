@@ -8,18 +8,21 @@ pub mod host;
 mod memory;
 pub mod reference;
 mod rules;
+mod transfer;
 
 use std::any::Any;
 use std::fmt;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::{Arc, LazyLock};
 
-use crate::graph::{BufferId, Graph, Tensor, TensorId};
+use crate::graph::{BufferId, Graph, Layout, Tensor, TensorId};
 
 use host::HostBytes;
 pub use host::HostMemory;
 pub use memory::{Held, HostRange, MemoryMap};
+pub use transfer::Stored;
 
 /// What a backend can fail with.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +55,18 @@ pub enum BackendError {
     ReadOnly {
         /// Name of the buffer type.
         buffer_type: String,
+    },
+    /// Rows of a tensor that are not there, that only move together with others, or data of another size than theirs.
+    #[error("rows {}..{} of {n_rows}, stored as {layout}, are not to be moved as {bytes} bytes", .rows.start, .rows.end)]
+    Rows {
+        /// The rows.
+        rows: Range<usize>,
+        /// Rows that there are.
+        n_rows: usize,
+        /// Name of the layout.
+        layout: &'static str,
+        /// Size of the data.
+        bytes: usize,
     },
     /// No compiled-in backend computes this node.
     #[error("no backend computes {op} ({node}) on a tensor of type {ty}")]
@@ -182,6 +197,31 @@ pub unsafe trait Buffer: Send + Sync {
     /// Copies from the buffer into `out`.
     fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), BackendError>;
 
+    /// All bytes, if the memory is the host's.
+    fn bytes(&self) -> Option<&[u8]> {
+        let start = self.host_ptr()?;
+        // SAFETY: that many initialized bytes are there (see [`Buffer`]), and who might change them would need `&mut`.
+        Some(unsafe { slice::from_raw_parts(start.as_ptr(), self.size()) })
+    }
+
+    /// All bytes, for writing, if the memory is the host's and may be written.
+    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        let start = self.host_ptr().filter(|_| !self.is_read_only())?;
+        // SAFETY: as in `bytes`; the buffer is borrowed exclusively, and its memory with it.
+        Some(unsafe { slice::from_raw_parts_mut(start.as_ptr(), self.size()) })
+    }
+
+    /// Stores rows of a tensor, given as a file has them, in the tensor's layout. Rows are counted over all matrices of the tensor; of
+    /// layouts that store them in groups whole groups are to be given.
+    fn set_tensor(&mut self, tensor: &Stored, rows: Range<usize>, data: &[u8]) -> Result<(), BackendError> {
+        transfer::set_tensor(self, tensor, rows, data)
+    }
+
+    /// Reads back what [`set_tensor`](Buffer::set_tensor) stored, as a file has it.
+    fn get_tensor(&self, tensor: &Stored, rows: Range<usize>, out: &mut [u8]) -> Result<(), BackendError> {
+        transfer::get_tensor(self, tensor, rows, out)
+    }
+
     /// An error if what the buffer holds is gone, as when a mapped file was shortened. Cheap: it is asked before every decode.
     fn check(&self) -> Result<(), BackendError> {
         Ok(())
@@ -194,24 +234,8 @@ pub unsafe trait Buffer: Send + Sync {
     fn as_any_mut(&mut self) -> &mut dyn Any;
 }
 
-impl dyn Buffer + '_ {
-    /// All bytes, if the memory is the host's.
-    pub fn bytes(&self) -> Option<&[u8]> {
-        let start = self.host_ptr()?;
-        // SAFETY: that many initialized bytes are there (see [`Buffer`]), and who might change them would need `&mut`.
-        Some(unsafe { slice::from_raw_parts(start.as_ptr(), self.size()) })
-    }
-
-    /// All bytes, for writing, if the memory is the host's and may be written.
-    pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
-        let start = self.host_ptr().filter(|_| !self.is_read_only())?;
-        // SAFETY: as in `bytes`; the buffer is borrowed exclusively, and its memory with it.
-        Some(unsafe { slice::from_raw_parts_mut(start.as_ptr(), self.size()) })
-    }
-}
-
 /// An error unless `len` bytes at `offset` lie within the buffer.
-pub(crate) fn check_range(buffer: &dyn Buffer, offset: usize, len: usize) -> Result<(), BackendError> {
+pub(crate) fn check_range<B: Buffer + ?Sized>(buffer: &B, offset: usize, len: usize) -> Result<(), BackendError> {
     match offset.checked_add(len) {
         Some(end) if end <= buffer.size() => Ok(()),
         _ => Err(BackendError::OutOfBounds {
@@ -232,6 +256,15 @@ pub enum DeviceKind {
     Gpu,
     /// Something that computes in host memory beside the CPU.
     Accel,
+}
+
+/// A place for weights.
+#[derive(Clone, Debug)]
+pub struct WeightStorage {
+    /// Kind of memory.
+    pub buffer_type: Arc<dyn BufferType>,
+    /// Arrangement of their rows there.
+    pub layout: Layout,
 }
 
 /// Settings of a new backend.
@@ -270,8 +303,19 @@ pub trait Device: Send + Sync {
     /// True if the device's backend can use operands in this kind of memory.
     fn supports_buffer_type(&self, buffer_type: &dyn BufferType) -> bool;
 
-    /// True if the device's backend computes this node: op, types, shapes and strides.
-    fn supports_op(&self, graph: &Graph, node: TensorId) -> bool;
+    /// Where and in which layout the device would have weights, the best first. The loader takes the first layout that accepts the tensor
+    /// and of which the device supports the op that uses it; the file's pages serve as they are where that is the plain layout of
+    /// host memory. By default, and at the end of every such list: plain, in [`buffer_type`](Device::buffer_type).
+    fn weight_storage(&self) -> Vec<WeightStorage> {
+        vec![WeightStorage {
+            buffer_type: self.buffer_type(),
+            layout: Layout::Plain,
+        }]
+    }
+
+    /// True if the device's backend computes this node: op, types, shapes, strides and layouts of its operands. `memory` tells what
+    /// kind of memory operands lie in, those that have a home.
+    fn supports_op(&self, graph: &Graph, node: TensorId, memory: &MemoryMap) -> bool;
 
     /// True if the op is worth computing here although its weights lie in host memory.
     fn offload_op(&self, graph: &Graph, node: TensorId) -> bool {
@@ -279,7 +323,7 @@ pub trait Device: Send + Sync {
         false
     }
 
-    /// Fills a new buffer of the device's memory. By default [`Buffer::write`] does; a device that fetches data by itself lets the host
+    /// Fills a new buffer of the device's memory. By default [`Buffer::set_tensor`] does; a device that fetches data by itself lets the host
     /// go on meanwhile.
     fn upload(&self, buffer: Box<dyn Buffer>) -> Result<Box<dyn Upload>, BackendError> {
         Ok(Box::new(host::DirectUpload(buffer)))
@@ -362,8 +406,8 @@ pub trait Backend: Send {
 
 /// A buffer that is being filled from host memory. It belongs to the upload until all data has arrived, so nobody can use it too early.
 pub trait Upload: Send {
-    /// Takes `data` for an offset of the buffer. It may arrive later than this returns; `data` is no longer needed then.
-    fn write(&mut self, offset: usize, data: &[u8]) -> Result<(), BackendError>;
+    /// As [`Buffer::set_tensor`]. The rows may arrive later than this returns; `data` is no longer needed then.
+    fn set_tensor(&mut self, tensor: &Stored, rows: Range<usize>, data: &[u8]) -> Result<(), BackendError>;
 
     /// Waits until everything has arrived.
     fn finish(self: Box<Self>) -> Result<Box<dyn Buffer>, BackendError>;

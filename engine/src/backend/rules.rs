@@ -11,6 +11,13 @@ use crate::graph::{Attention, Blocks, Buckets, Graph, MAX_SRC, Op, Recurrence, T
 /// Why a node cannot be computed.
 pub(super) type Flaw = &'static str;
 
+/// Nothing, or what keeps a backend that reads plain layouts only from computing this node. Views compute nothing and pass.
+pub(super) fn plain_operands(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
+    let node = graph.tensor(id);
+    let all_plain = node.layout.is_plain() && node.sources().all(|s| graph.tensor(s).layout.is_plain());
+    ensure(all_plain || node.op.is_view(), "an operand is repacked")
+}
+
 /// Nothing, or why no backend could compute this node. Leafs and views need no computing and pass.
 pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
     let node = graph.tensor(id);

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use kernels::GgmlType;
 
-use crate::graph::{Flags, Graph, Home, Name, ROPE_AXES, RopeKind, ShapeError, TensorId, Unary};
+use crate::graph::{Flags, Graph, Home, Layout, Name, ROPE_AXES, RopeKind, ShapeError, TensorId, Unary};
 
 use super::adapt::Adaptation;
 use super::attention::{CacheView, MemorySpecs};
@@ -24,6 +24,8 @@ pub struct WeightLeaf {
     pub ne: [usize; 4],
     /// Where its bytes lie; of the first part if the matrix is split by rows.
     pub home: Home,
+    /// Arrangement of its rows there.
+    pub layout: Layout,
     /// Name of the declared field's GGUF tensor, without layer.
     pub name: Name,
     /// Its rows in order, if several devices hold them; empty if it is whole.
@@ -37,6 +39,8 @@ pub struct WeightPart {
     pub n_rows: usize,
     /// Where their bytes lie.
     pub home: Home,
+    /// Arrangement of the rows there.
+    pub layout: Layout,
 }
 
 /// What a graph is built for.
@@ -363,6 +367,7 @@ impl<'a> Builder<'a> {
         let whole = [WeightPart {
             n_rows: w.ne[1],
             home: w.home,
+            layout: w.layout,
         }];
         let parts = match w.parts.as_slice() {
             // A probe finds weights with other uses by their leafs.
@@ -377,7 +382,7 @@ impl<'a> Builder<'a> {
         let mut joined = None;
         for part in parts {
             let ne = [w.ne[0], part.n_rows, w.ne[2], w.ne[3]];
-            let rows = self.g.external(w.ty, ne, w.name, part.home, IS_WEIGHT);
+            let rows = self.stored(w, ne, (part.home, part.layout));
             let y = self.g.mul_mat(rows, x);
             let y = self.ok(y, x);
             joined = Some(match joined {
@@ -624,8 +629,15 @@ impl<'a> Builder<'a> {
             let (value, weight) = (self.last_name.to_string(), w.name);
             self.fail(BuildError::Divided { value, weight });
         }
-        let t = self.g.external(w.ty, w.ne, w.name, w.home, IS_WEIGHT);
+        let t = self.stored(w, w.ne, (w.home, w.layout));
         self.leafs[index] = Some(t);
+        t
+    }
+
+    /// All of a weight, or some of its rows, as a new leaf.
+    fn stored(&mut self, w: &WeightLeaf, ne: [usize; 4], (home, layout): (Home, Layout)) -> TensorId {
+        let t = self.g.external(w.ty, ne, w.name, home, IS_WEIGHT);
+        self.g.tensor_mut(t).layout = layout;
         t
     }
 

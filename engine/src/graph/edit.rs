@@ -30,11 +30,12 @@ impl Edits {
 }
 
 impl Graph {
-    /// Adds a leaf with the type, shape and strides of `of`, to be filled by copying that tensor's bytes.
+    /// Adds a leaf with the type, shape, strides and layout of `of`, to be filled by copying that tensor's bytes.
     pub(crate) fn insert_copy(&mut self, of: TensorId) -> TensorId {
         let original = self.tensor(of);
         let copy = Tensor {
             nb: original.nb,
+            layout: original.layout,
             ..Tensor::new(original.ty, original.ne, original.name)
         };
         let id = self.push(copy);

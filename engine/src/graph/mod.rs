@@ -4,6 +4,7 @@ mod attention;
 mod edit;
 #[allow(clippy::module_inception)]
 mod graph;
+mod layout;
 mod linear_attention;
 mod ngram;
 mod op;
@@ -15,11 +16,12 @@ mod visible;
 
 pub use attention::{Attention, AttentionOperands};
 pub use graph::Graph;
+pub use layout::{Layout, Repack};
 pub use linear_attention::LinearAttention;
 pub use ngram::NgramHash;
 pub use op::{Buckets, NO_ROW, Op, ROPE_AXES, Rope, RopeKind, Unary, Window};
 pub use ops::ShapeError;
 pub use recur::{Lanes, Recurrence};
 pub use select::{BlockRule, Blocks};
-pub use tensor::{BufferId, Flags, Home, MAX_SRC, Name, Tensor, TensorId, contiguous_strides};
+pub use tensor::{BufferId, Flags, Home, MAX_SRC, Name, Tensor, TensorId, contiguous_strides, dense_bytes};
 pub use visible::{PAGE, VisibleCells};

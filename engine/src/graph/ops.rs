@@ -61,9 +61,9 @@ impl Graph {
                 format!("{} {:?} and {} {:?}", s.ty, s.ne, i.ty, i.ne),
             ));
         }
-        let (ty, ne, nb, view) = (d.ty, d.ne, d.nb, self.view_of(dst, 0));
+        let (ty, ne, nb, layout, view) = (d.ty, d.ne, d.nb, d.layout, self.view_of(dst, 0));
         let mut t = Tensor::new(ty, ne, Name::default());
-        t.nb = nb;
+        (t.nb, t.layout) = (nb, layout);
         t.view = Some(view);
         Ok(self.link(t, Op::SetRows, &[src, dst, ids]))
     }
@@ -402,7 +402,7 @@ impl Graph {
         let t = self.tensor(x);
         let mut part = Tensor::new(t.ty, ne, Name::default());
         part.nb = nb;
-        if offset + part.nbytes() > t.nbytes() {
+        if offset.saturating_add(part.nbytes()) > t.nbytes() {
             let found = format!("{} bytes at offset {offset}", part.nbytes());
             return Err(mismatch("view", format!("a part of {} bytes", t.nbytes()), found));
         }
@@ -480,7 +480,7 @@ impl Graph {
 
     fn view_node(&mut self, op: Op, x: TensorId, ne: [usize; 4], nb: [usize; 4], offset: usize) -> TensorId {
         let mut t = Tensor::new(self.tensor(x).ty, ne, self.tensor(x).name);
-        t.nb = nb;
+        (t.nb, t.layout) = (nb, self.tensor(x).layout);
         t.view = Some(self.view_of(x, offset));
         self.link(t, op, &[x])
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use kernels::GgmlType;
 
-use super::Op;
+use super::{Layout, Op};
 
 /// Most sources an op can have.
 pub const MAX_SRC: usize = 12;
@@ -77,6 +77,8 @@ pub struct Tensor {
     pub ne: [usize; 4],
     /// Bytes between neighbours per dimension. `nb[0]` is the size of an element, or of a block for quantized types.
     pub nb: [usize; 4],
+    /// Arrangement of the rows; views take it over from their owner.
+    pub layout: Layout,
     /// How it is computed; [`Op::None`] for leafs.
     pub op: Op,
     /// Operands of `op`, filled from the front.
@@ -98,6 +100,7 @@ impl Tensor {
             ty,
             ne,
             nb: contiguous_strides(ty, ne),
+            layout: Layout::Plain,
             op: Op::None,
             src: [None; MAX_SRC],
             view: None,
@@ -117,14 +120,31 @@ impl Tensor {
         self.ne[1] * self.ne[2] * self.ne[3]
     }
 
-    /// Bytes from the first element to one past the last, including the gaps of strided views.
+    /// Bytes from the first element to one past the last, including the gaps of strided views; `usize::MAX` if they do not fit the
+    /// address space.
     pub fn nbytes(&self) -> usize {
+        self.checked_nbytes().unwrap_or(usize::MAX)
+    }
+
+    /// [`Tensor::nbytes`], or `None` if they do not fit the address space. This is the one definition of a tensor's size.
+    pub fn checked_nbytes(&self) -> Option<usize> {
         if self.ne.contains(&0) {
-            return 0;
+            return Some(0);
         }
-        // The last block counts by its size: in a permuted tensor blocks are further apart.
-        let row = (self.ne[0] / self.ty.block_size()).saturating_sub(1) * self.nb[0] + self.ty.block_bytes();
-        row + (1..4).map(|d| (self.ne[d] - 1) * self.nb[d]).sum::<usize>()
+        if !self.layout.is_plain() && self.view.is_none() {
+            let n_rows = self.ne[1..].iter().try_fold(1usize, |n, &d| n.checked_mul(d))?;
+            return Some(self.layout.byte_range(self.ty, self.ne[0], 0..n_rows)?.end);
+        }
+        // The last block counts by its size: in a permuted tensor blocks are further apart, or overlap.
+        let mut bytes = (self.ne[0] / self.ty.block_size())
+            .saturating_sub(1)
+            .checked_mul(self.nb[0])?
+            .checked_add(self.ty.block_bytes())?;
+        for d in 1..4 {
+            bytes = bytes.checked_add((self.ne[d] - 1).checked_mul(self.nb[d])?)?;
+        }
+        isize::try_from(bytes).ok()?;
+        Some(bytes)
     }
 
     /// Bytes of one row.
@@ -162,8 +182,17 @@ impl Tensor {
 /// Strides of a dense tensor of this type and shape.
 pub fn contiguous_strides(ty: GgmlType, ne: [usize; 4]) -> [usize; 4] {
     let mut nb = [ty.block_bytes(); 4];
-    nb[1] = ne[0] / ty.block_size() * ty.block_bytes();
-    nb[2] = nb[1] * ne[1];
-    nb[3] = nb[2] * ne[2];
+    nb[1] = (ne[0] / ty.block_size()).saturating_mul(ty.block_bytes());
+    nb[2] = nb[1].saturating_mul(ne[1]);
+    nb[3] = nb[2].saturating_mul(ne[2]);
     nb
+}
+
+/// Bytes of a dense tensor of this type, shape and layout; `usize::MAX` if they do not fit the address space.
+pub fn dense_bytes(ty: GgmlType, ne: [usize; 4], layout: Layout) -> usize {
+    let tensor = Tensor {
+        layout,
+        ..Tensor::new(ty, ne, Name::default())
+    };
+    tensor.nbytes()
 }

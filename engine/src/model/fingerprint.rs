@@ -59,7 +59,7 @@ fn tensors(file: &GgufSet) -> u64 {
 fn weights(file: &GgufSet, rows: &[TableRow]) -> u64 {
     let mut digest = Digest::default();
     for row in rows.iter().filter(|r| r.consumer != Consumer::Elementwise) {
-        let data = &super::upload::file_bytes(file, row);
+        let data = row.file_data(file);
         digest.update(&data[..data.len().min(SAMPLE)]);
     }
     digest.finish()

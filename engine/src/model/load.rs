@@ -3,10 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::backend::{Buffer, Device};
-use crate::build::{BuildError, BuildGraph, BuildParams, Builder, Inputs, KvSpec, MemorySpecs, Wanted, WeightLeaf};
+use crate::backend::{BackendError, Buffer, Device, Stored};
+use crate::build::{
+    BuildError, BuildGraph, BuildParams, Builder, Inputs, KvSpec, MemorySpecs, Wanted, WeightLeaf, WeightPart,
+};
 use crate::gguf::{Gguf, GgufError, GgufFile, GgufSet, Metadata, Value};
-use crate::graph::{BufferId, Graph, Home, Name};
+use crate::graph::{BufferId, Graph, Home, Layout, Name, Op, TensorId, dense_bytes};
 use crate::vocab::{Token, Vocab};
 
 use super::params::LoadParams;
@@ -205,6 +207,32 @@ impl Model {
     pub(crate) fn memory_specs_in(&self, params: BuildParams) -> Result<MemorySpecs, BuildError> {
         needs(self.arch, self.graph.as_ref(), &self.leafs, params).map(|needs| needs.memory)
     }
+    /// The bytes of row `index` of the tensor table, read back from where they lie, in the arrangement of a file and in the
+    /// [type](TableRow::stored_type) they are stored in.
+    pub fn tensor_data(&self, index: usize) -> Result<Vec<u8>, BackendError> {
+        let leaf = &self.leafs[index];
+        let whole = [WeightPart {
+            n_rows: leaf.ne[1],
+            home: leaf.home,
+            layout: leaf.layout,
+        }];
+        let parts = if leaf.parts.is_empty() { &whole[..] } else { &leaf.parts };
+        let mut data = Vec::new();
+        for part in parts {
+            let ne = [leaf.ne[0], part.n_rows, leaf.ne[2], leaf.ne[3]];
+            let stored = Stored {
+                ty: leaf.ty,
+                ne,
+                layout: part.layout,
+                offset: part.home.offset,
+            };
+            let start = data.len();
+            data.resize(start + dense_bytes(leaf.ty, ne, Layout::Plain), 0);
+            let buffer = &self.buffers[part.home.buffer.0 as usize];
+            buffer.get_tensor(&stored, 0..stored.n_rows(), &mut data[start..])?;
+        }
+        Ok(data)
+    }
     pub(crate) fn leafs(&self) -> &[WeightLeaf] {
         &self.leafs
     }
@@ -266,11 +294,11 @@ fn plan_table(
             source,
         })?;
     let name = |part: &RowPart| placement.types[part.memory].name();
-    let memory_of = |(i, row)| {
-        let names: Vec<_> = placement.parts_or_whole(i, row).iter().map(name).collect();
+    let memory_of = |i: usize| {
+        let names: Vec<_> = placement.parts[i].iter().map(name).collect();
         names.join("+")
     };
-    let memory = rows.iter().enumerate().map(memory_of).collect();
+    let memory = (0..rows.len()).map(memory_of).collect();
     let summary = placement.summary(&rows);
     Ok(Plan {
         rows,
@@ -380,6 +408,7 @@ fn probe(
         ty: r.stored_type(),
         ne: r.ne,
         home: nowhere,
+        layout: Layout::Plain,
         name: Name {
             base: r.base,
             layer: r.layer,
@@ -440,6 +469,7 @@ fn needs(
     b.finish()?;
     // Products have leafs of their own in a probe.
     let mut divisible: Vec<bool> = nodes.iter().map(Option::is_none).collect();
+    let mut multiplied = only_multiplied(&g, &nodes);
     // An encoder keeps nothing, but uses weights too.
     let params = BuildParams {
         encoder: true,
@@ -454,6 +484,29 @@ fn needs(
             .iter_mut()
             .zip(&nodes)
             .for_each(|(d, node)| *d &= node.is_none());
+        let in_encoder = only_multiplied(&g, &nodes);
+        multiplied.iter_mut().zip(in_encoder).for_each(|(m, also)| *m &= also);
     }
-    Ok(Needs { memory, divisible })
+    Ok(Needs {
+        memory,
+        divisible,
+        multiplied,
+    })
+}
+
+/// By weight: nothing but products use it, as their matrix, whole. `leafs` are those of the weights that have other uses than plain
+/// products, which have leafs of their own.
+fn only_multiplied(g: &Graph, leafs: &[Option<TensorId>]) -> Vec<bool> {
+    let mut otherwise = vec![false; g.len()];
+    for id in g.ids() {
+        let t = g.tensor(id);
+        let matrix = matches!(t.op, Op::MulMat | Op::MulMatId).then_some(0);
+        for (i, source) in t.sources().enumerate() {
+            otherwise[source.index()] |= matrix != Some(i);
+        }
+    }
+    leafs
+        .iter()
+        .map(|leaf| leaf.is_none_or(|leaf| !otherwise[leaf.index()]))
+        .collect()
 }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use kernels::GgmlType;
 use regex_lite::Regex;
 
-use crate::backend::{self, BufferType, Device};
+use crate::backend::{self, BufferType, Device, MemoryMap, Usage, WeightStorage};
 use crate::build::MemorySpecs;
-use crate::graph::{Graph, Name, ShapeError, Tensor, TensorId};
+use crate::graph::{Flags, Graph, Home, Layout, Name, ShapeError, TensorId, dense_bytes};
 
 use super::{Consumer, TableRow};
 
@@ -69,6 +69,8 @@ pub struct PlacementParams {
     pub overrides: Vec<TensorOverride>,
     /// Keep keys and values in the memory of the layer's device.
     pub offload_kv: bool,
+    /// Store weights in the layouts that devices like best. If false all are plain, as in the file.
+    pub repack: bool,
     /// KV cells that [`DeviceLayers::Auto`] leaves room for.
     pub kv_cells: usize,
     /// Bytes of each device that [`DeviceLayers::Auto`] leaves free.
@@ -85,6 +87,7 @@ impl Default for PlacementParams {
             main_device: 0,
             overrides: Vec::new(),
             offload_kv: true,
+            repack: true,
             kv_cells: 4096,
             margin: 256 << 20,
         }
@@ -137,11 +140,10 @@ pub struct Placement {
     pub layers: Vec<usize>,
     /// Kinds of memory in use, those of the devices in their order.
     pub types: Vec<Arc<dyn BufferType>>,
-    /// Index of the memory of each row of the tensor table; of the first part if it is divided.
-    pub rows: Vec<usize>,
-    /// The parts of each row of the tensor table; none if it is whole.
+    /// The parts of each row of the tensor table; of most one with all rows.
     pub parts: Vec<Vec<RowPart>>,
     offload_kv: bool,
+    repack: bool,
 }
 
 /// Consecutive rows of a matrix that lie in one memory.
@@ -151,6 +153,8 @@ pub struct RowPart {
     pub memory: usize,
     /// How many rows.
     pub n_rows: usize,
+    /// How they are arranged there.
+    pub layout: Layout,
 }
 
 /// What a probe of the graph tells about the placement of its tensors.
@@ -160,6 +164,8 @@ pub struct Needs {
     pub memory: MemorySpecs,
     /// By row of the tensor table: only products use the tensor, and they can be computed part by part.
     pub divisible: Vec<bool>,
+    /// By row of the tensor table: only products use the tensor, as their matrix, whole. Then any layout that those read will do.
+    pub multiplied: Vec<bool>,
 }
 
 /// Summary of a placement.
@@ -193,9 +199,11 @@ impl Placement {
         devices.push(cpu);
         let mut types: Vec<Arc<dyn BufferType>> = Vec::new();
         for device in &devices {
-            let ty = device.buffer_type();
-            if !types.iter().any(|t| t.name() == ty.name()) {
-                types.push(ty);
+            let storages = device.weight_storage().into_iter().map(|s| s.buffer_type);
+            for ty in [device.buffer_type()].into_iter().chain(storages) {
+                if !types.iter().any(|t| t.name() == ty.name()) {
+                    types.push(ty);
+                }
             }
         }
         check_overrides(&params.overrides, &types)?;
@@ -209,22 +217,22 @@ impl Placement {
             devices,
             layers,
             types,
-            rows: Vec::new(),
             parts: Vec::new(),
             offload_kv: params.offload_kv,
+            repack: params.repack,
         };
         let shares = row_shares(params, &placement.devices);
         for (i, row) in rows.iter().enumerate() {
             let is_divisible = needs.divisible.get(i).is_some_and(|&d| d);
-            let parts = if is_divisible {
+            let mut parts = if is_divisible {
                 placement.parts_of(row, &shares, &params.overrides)
             } else {
                 Vec::new()
             };
-            placement.rows.push(match parts.first() {
-                Some(part) => part.memory,
-                None => placement.memory_of(row, &params.overrides)?,
-            });
+            if parts.is_empty() {
+                let is_multiplied = needs.multiplied.get(i).is_some_and(|&m| m);
+                parts.push(placement.place(row, is_multiplied, &params.overrides)?);
+            }
             placement.parts.push(parts);
         }
         Ok(placement)
@@ -248,7 +256,10 @@ impl Placement {
 
     /// The first device whose memory this is; the CPU if it is none's.
     pub fn device_of_memory(&self, ty: &dyn BufferType) -> &Arc<dyn Device> {
-        let is_its = |d: &&Arc<dyn Device>| d.buffer_type().name() == ty.name();
+        let is_its = |d: &&Arc<dyn Device>| {
+            d.buffer_type().name() == ty.name()
+                || (d.weight_storage().iter()).any(|storage| storage.buffer_type.name() == ty.name())
+        };
         self.devices.iter().find(is_its).unwrap_or_else(|| self.cpu())
     }
 
@@ -259,9 +270,9 @@ impl Placement {
         // A tied output shares its tensor with the embedding, unless it lies elsewhere.
         let mut seen = HashSet::new();
         for (i, row) in rows.iter().enumerate() {
-            for part in self.parts_or_whole(i, row) {
-                if seen.insert((row.file_index, row.offset, part.memory)) {
-                    bytes[part.memory].1 += row.bytes() / row.ne[1] * part.n_rows;
+            for part in &self.parts[i] {
+                if seen.insert((row.file_index, row.offset, part.memory, part.layout.name())) {
+                    bytes[part.memory].1 += part.bytes(row);
                 }
             }
         }
@@ -269,17 +280,6 @@ impl Placement {
             n_offloaded: self.layers.iter().filter(|&&d| d != cpu).count(),
             n_layers: self.layers.len(),
             bytes,
-        }
-    }
-
-    /// Where row `i` of the tensor table lies: its parts, or one with all of it.
-    pub fn parts_or_whole(&self, i: usize, row: &TableRow) -> Vec<RowPart> {
-        match &self.parts[i] {
-            parts if parts.is_empty() => vec![RowPart {
-                memory: self.rows[i],
-                n_rows: row.ne[1],
-            }],
-            parts => parts.clone(),
         }
     }
 
@@ -294,14 +294,16 @@ impl Placement {
         let counts = divide(row.ne[1], shares.iter().map(|&(_, share)| share));
         let taken = shares.iter().zip(counts).filter(|(_, n)| *n > 0);
         let devices: Vec<_> = taken.map(|(&(d, _), n)| (&self.devices[d], n)).collect();
-        if devices.len() < 2 || !devices.iter().all(|(d, _)| computes_with(d.as_ref(), row)) {
+        if devices.len() < 2 {
             return Vec::new();
         }
-        let part = |(device, n_rows): (&Arc<dyn Device>, usize)| RowPart {
-            memory: self.memory_index(device.as_ref()),
-            n_rows,
+        let part = |(device, n_rows): (&Arc<dyn Device>, usize)| {
+            let mut part = row.clone();
+            part.ne[1] = n_rows;
+            self.place_on(device.as_ref(), &part, true)
         };
-        devices.into_iter().map(part).collect()
+        let parts: Option<Vec<_>> = devices.into_iter().map(part).collect();
+        parts.unwrap_or_default()
     }
 
     /// Index of the device of a tensor's layer.
@@ -315,8 +317,7 @@ impl Placement {
         }
     }
 
-    fn memory_index(&self, device: &dyn Device) -> usize {
-        let ty = device.buffer_type();
+    fn memory_index(&self, ty: &dyn BufferType) -> usize {
         let same = |t: &Arc<dyn BufferType>| t.name() == ty.name();
         self.types
             .iter()
@@ -324,22 +325,55 @@ impl Placement {
             .expect("every device's memory is listed")
     }
 
-    /// The first memory, of the layer's device or the CPU, in which a backend computes with the tensor.
-    fn memory_of(&self, row: &TableRow, overrides: &[TensorOverride]) -> Result<usize, PlacementError> {
+    /// All of a tensor on its layer's device or the CPU, whichever first computes with it.
+    fn place(
+        &self,
+        row: &TableRow,
+        is_multiplied: bool,
+        overrides: &[TensorOverride],
+    ) -> Result<RowPart, PlacementError> {
         let chosen = overrides.iter().find(|o| o.pattern.is_match(&row.name));
         if let Some(memory) = chosen.and_then(|o| o.memory(&self.types)) {
-            return Ok(memory);
+            let (n_rows, layout) = (row.ne[1], Layout::Plain);
+            return Ok(RowPart { memory, n_rows, layout });
         }
         let (device, cpu) = (self.device_of(row), self.devices.len() - 1);
-        for device in [&self.devices[device], &self.devices[cpu]] {
-            if computes_with(device.as_ref(), row) {
-                return Ok(self.memory_index(device.as_ref()));
-            }
-        }
-        Err(PlacementError::Unusable {
+        let devices = [&self.devices[device], &self.devices[cpu]];
+        let place = devices
+            .iter()
+            .find_map(|d| self.place_on(d.as_ref(), row, is_multiplied));
+        place.ok_or_else(|| PlacementError::Unusable {
             tensor: row.name.clone(),
             ty: row.ty,
         })
+    }
+
+    /// All of a tensor on a device, in the first storage that the device offers and can compute with. `is_multiplied`: only products
+    /// use the tensor.
+    fn place_on(&self, device: &dyn Device, row: &TableRow, is_multiplied: bool) -> Option<RowPart> {
+        let may_repack = self.repack && is_multiplied && row.stored_type() == row.ty;
+        let storages = device.weight_storage().into_iter();
+        let mut possible = storages
+            .filter(|s| s.layout.is_plain() || (may_repack && s.layout.accepts(row.ty, row.ne)))
+            .filter(|s| computes_with(device, row, s));
+        let WeightStorage { buffer_type, layout } = possible.next()?;
+        Some(RowPart {
+            memory: self.memory_index(&*buffer_type),
+            n_rows: row.ne[1],
+            layout,
+        })
+    }
+}
+
+impl RowPart {
+    /// The part's shape, of a tensor of this shape.
+    pub(super) fn shape(&self, [n, _, n2, n3]: [usize; 4]) -> [usize; 4] {
+        [n, self.n_rows, n2, n3]
+    }
+
+    /// Bytes that the part takes of this tensor.
+    pub(super) fn bytes(&self, row: &TableRow) -> usize {
+        dense_bytes(row.stored_type(), self.shape(row.ne), self.layout)
     }
 }
 
@@ -506,19 +540,29 @@ fn layers_that_fit(
     (0..=n_layer + 1).rev().find(|&n| fits(n)).unwrap_or(0)
 }
 
-/// Asks the device about the op that will consume the tensor, on a graph made for the question.
-fn computes_with(device: &dyn Device, row: &TableRow) -> bool {
+/// Asks the device about the op that will consume the tensor in this storage, on a graph made for the question.
+fn computes_with(device: &dyn Device, row: &TableRow, storage: &WeightStorage) -> bool {
+    // Nothing is computed: a buffer without bytes says what kind of memory it is.
+    let Ok(buffer) = storage.buffer_type.allocate(0) else {
+        return false;
+    };
+    let mut memory = MemoryMap::default();
+    let home = Home {
+        buffer: memory.insert(buffer, Usage::Weights),
+        offset: 0,
+    };
+    let name = Name {
+        base: row.base,
+        layer: row.layer,
+    };
+    let flags = Flags {
+        weight: true,
+        ..Flags::default()
+    };
     let mut g = Graph::new();
-    let w = g.push(Tensor::new(
-        row.stored_type(),
-        row.ne,
-        Name {
-            base: row.base,
-            layer: row.layer,
-        },
-    ));
-    g.tensor_mut(w).flags.weight = true;
-    probe_op(&mut g, w, row).is_ok_and(|node| device.supports_op(&g, node))
+    let w = g.external(row.stored_type(), row.ne, name, home, flags);
+    g.tensor_mut(w).layout = storage.layout;
+    probe_op(&mut g, w, row).is_ok_and(|node| device.supports_op(&g, node, &memory))
 }
 
 fn probe_op(g: &mut Graph, w: TensorId, row: &TableRow) -> Result<TensorId, ShapeError> {

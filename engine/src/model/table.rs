@@ -7,6 +7,7 @@ use std::ops::Range;
 use kernels::GgmlType;
 
 use crate::gguf::{Gguf, GgufSet, TensorInfo};
+use crate::graph::{Layout, dense_bytes};
 
 use crate::build::{Embed, Experts, Linear, Norm, PerHead, Vector, WeightId};
 
@@ -49,12 +50,26 @@ pub struct TableRow {
 impl TableRow {
     /// Bytes as stored.
     pub fn bytes(&self) -> usize {
-        bytes_of(self.stored_type(), self.ne)
+        dense_bytes(self.stored_type(), self.ne, Layout::Plain)
     }
 
     /// Bytes in the file.
     pub fn file_bytes(&self) -> usize {
-        bytes_of(self.ty, self.ne)
+        dense_bytes(self.ty, self.ne, Layout::Plain)
+    }
+
+    /// Bytes of a row of `ne[0]` elements in the file.
+    pub(super) fn row_bytes(&self) -> usize {
+        dense_bytes(self.ty, [self.ne[0], 1, 1, 1], Layout::Plain)
+    }
+
+    /// Its bytes in the file.
+    pub(super) fn file_data<'a>(&self, set: &'a GgufSet) -> &'a [u8] {
+        let file = &set.shards()[self.shard];
+        let info = file
+            .tensor(&self.name)
+            .expect("the table was matched against this file");
+        &file.tensor_data(info)[self.offset..self.offset + self.file_bytes()]
     }
 
     /// Tensors used element by element are few and small: they are kept as f32 whatever the file holds.
@@ -65,11 +80,6 @@ impl TableRow {
             self.ty
         }
     }
-}
-
-/// Bytes of a whole tensor. The reader has checked that rows are whole blocks and that the product fits.
-fn bytes_of(ty: GgmlType, ne: [usize; 4]) -> usize {
-    ne.iter().product::<usize>() / ty.block_size() * ty.block_bytes()
 }
 
 /// The tensors of a file or of all shards of a model.

@@ -1,19 +1,19 @@
 //! Weights into memory: in place where the file is mapped and the CPU computes, else copied to the device's buffers.
 
-use std::borrow::Cow;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rayon::prelude::*;
 
-use crate::backend::{BackendError, Buffer, BufferType, Upload};
+use crate::backend::{BackendError, Buffer, BufferType, Stored, Upload};
 use crate::build::{WeightLeaf, WeightPart};
 use crate::gguf::{GgufSet, Mapping};
-use crate::graph::{BufferId, Home, Name};
+use crate::graph::{BufferId, Home, Layout, Name, dense_bytes};
 
 use super::params::LoadParams;
-use super::placement::Placement;
+use super::placement::{Placement, RowPart};
 use super::{Consumer, ModelError, TableRow};
 
 /// The weights as graphs see them, and the buffers they lie in; homes name buffers by position.
@@ -43,10 +43,10 @@ pub(super) fn upload(
     placement: &Placement,
     params: &LoadParams,
 ) -> Result<Uploaded, ModelError> {
-    let mut layout = Layout::new(set, placement);
-    let pieces: Vec<Vec<Piece>> = (0..rows.len()).map(|i| layout.place(set, rows, placement, i)).collect();
-    let transfer = Transfer::new(set, params, rows.iter().zip(&pieces), layout.n_mapped);
-    let buffers = layout.fill(&transfer, placement)?;
+    let mut plan = BufferPlan::new(set, placement);
+    let pieces: Vec<Vec<Piece>> = (0..rows.len()).map(|i| plan.place(set, rows, placement, i)).collect();
+    let transfer = Transfer::new(set, params, rows.iter().zip(&pieces), plan.n_mapped);
+    let buffers = plan.fill(&transfer, placement)?;
     let leafs = rows
         .iter()
         .zip(&pieces)
@@ -58,22 +58,34 @@ pub(super) fn upload(
 /// Consecutive rows of a tensor that go to one memory: of most tensors all of them.
 #[derive(Clone, Copy)]
 struct Piece {
-    /// First byte in the tensor as it is stored.
-    begin: usize,
-    bytes: usize,
-    n_rows: usize,
+    /// First row, counted over all matrices.
+    first_row: usize,
+    part: RowPart,
     home: Home,
+}
+
+impl Piece {
+    fn stored(&self, row: &TableRow) -> Stored {
+        Stored {
+            ty: row.stored_type(),
+            ne: self.part.shape(row.ne),
+            layout: self.part.layout,
+            offset: self.home.offset,
+        }
+    }
 }
 
 fn leaf(row: &TableRow, pieces: &[Piece]) -> WeightLeaf {
     let part = |p: &Piece| WeightPart {
-        n_rows: p.n_rows,
+        n_rows: p.part.n_rows,
         home: p.home,
+        layout: p.part.layout,
     };
     WeightLeaf {
         ty: row.stored_type(),
         ne: row.ne,
         home: pieces[0].home,
+        layout: pieces[0].part.layout,
         name: Name {
             base: row.base,
             layer: row.layer,
@@ -86,23 +98,23 @@ fn leaf(row: &TableRow, pieces: &[Piece]) -> WeightLeaf {
 }
 
 /// Mapped shards come first, then the buffers to allocate.
-struct Layout {
+struct BufferPlan {
     mapped: Vec<Box<dyn Buffer>>,
     n_mapped: usize,
     /// Kind of memory and bytes of each new buffer.
     new: Vec<(Arc<dyn BufferType>, usize)>,
     /// The buffer that each kind of memory is being filled in.
     open: Vec<Option<usize>>,
-    /// Homes of pieces that others share (a tied output): file tensor, offset, memory, size.
-    seen: Vec<((usize, usize, usize, usize), Home)>,
+    /// Homes of pieces that others share (a tied output): file tensor, first byte there, and the part.
+    seen: Vec<((usize, usize, RowPart), Home)>,
 }
 
-impl Layout {
-    fn new(set: &GgufSet, placement: &Placement) -> Layout {
+impl BufferPlan {
+    fn new(set: &GgufSet, placement: &Placement) -> BufferPlan {
         let map = |shard: &crate::gguf::GgufFile| placement.cpu().buffer_from_host(shard.mapping().clone());
         let mapped: Option<Vec<_>> = set.shards().iter().map(map).collect();
         let mapped = mapped.unwrap_or_default();
-        Layout {
+        BufferPlan {
             n_mapped: mapped.len(),
             mapped,
             new: Vec::new(),
@@ -113,53 +125,41 @@ impl Layout {
 
     fn place(&mut self, set: &GgufSet, rows: &[TableRow], placement: &Placement, i: usize) -> Vec<Piece> {
         let row = &rows[i];
-        let mut begin = 0;
-        let parts = placement.parts_or_whole(i, row);
-        let pieces = parts.iter().map(|part| {
-            // Divided tensors are matrices; whole ones may have further dimensions.
-            let bytes = match parts.len() {
-                1 => row.bytes(),
-                _ => row.bytes() / row.ne[1] * part.n_rows,
-            };
+        let mut first_row = 0;
+        let pieces = placement.parts[i].iter().map(|&part| {
             let piece = Piece {
-                begin,
-                bytes,
-                n_rows: part.n_rows,
-                home: self.home(set, row, placement, part.memory, (begin, bytes)),
+                first_row,
+                part,
+                home: self.home(set, row, placement, part, first_row),
             };
-            begin += bytes;
+            first_row += part.n_rows;
             piece
         });
         pieces.collect()
     }
 
-    /// A place for `bytes` of a tensor from byte `begin` on.
-    fn home(
-        &mut self,
-        set: &GgufSet,
-        row: &TableRow,
-        placement: &Placement,
-        memory: usize,
-        (begin, bytes): (usize, usize),
-    ) -> Home {
-        let key = (row.file_index, row.offset + begin, memory, bytes);
+    /// A place for part of a tensor, from a row on.
+    fn home(&mut self, set: &GgufSet, row: &TableRow, placement: &Placement, part: RowPart, first_row: usize) -> Home {
+        let begin = row.offset + first_row * row.row_bytes();
+        let key = (row.file_index, begin, part);
         if let Some((_, home)) = self.seen.iter().find(|(k, _)| *k == key) {
             return *home;
         }
-        let ty = &placement.types[memory];
+        let ty = &placement.types[part.memory];
         let file = &set.shards()[row.shard];
         let info = file.tensor(&row.name).expect("the table was matched against this file");
-        let offset = file.tensor_offset(info) + row.offset + begin;
+        let offset = file.tensor_offset(info) + begin;
         // Some ops take numbers as lists: those that a file's alignment puts between two places are copied.
         let is_list = matches!(row.ty, kernels::GgmlType::F32 | kernels::GgmlType::I32);
         let lies_well = !is_list || offset.is_multiple_of(align_of::<f32>());
-        let home = if self.n_mapped > 0 && ty.is_host() && row.stored_type() == row.ty && lies_well {
+        let is_as_in_file = row.stored_type() == row.ty && part.layout.is_plain();
+        let home = if self.n_mapped > 0 && ty.is_host() && is_as_in_file && lies_well {
             Home {
                 buffer: BufferId(row.shard as u32),
                 offset,
             }
         } else {
-            self.take(ty, memory, bytes)
+            self.take(ty, part.memory, part.bytes(row))
         };
         self.seen.push((key, home));
         home
@@ -200,21 +200,30 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// The bytes as they are stored.
-    fn data<'b>(&self, set: &'b GgufSet) -> Cow<'b, [u8]> {
-        let (row, piece) = (self.row, self.piece);
-        let bytes = file_bytes(set, row);
+    /// Bytes to be sent.
+    fn n_bytes(&self) -> usize {
+        dense_bytes(
+            self.row.stored_type(),
+            self.piece.part.shape(self.row.ne),
+            Layout::Plain,
+        )
+    }
+
+    /// Some rows of the piece in the type they are stored in. `floats` is kept to allocate once.
+    fn data<'b>(&self, set: &'b GgufSet, rows: &Range<usize>, floats: &'b mut Vec<f32>) -> &'b [u8] {
+        let (row, row_bytes) = (self.row, self.row.row_bytes());
+        let begin = (self.piece.first_row + rows.start) * row_bytes;
+        let bytes = &row.file_data(set)[begin..][..rows.len() * row_bytes];
         if row.stored_type() == row.ty {
-            return Cow::Borrowed(&bytes[piece.begin..piece.begin + piece.bytes]);
+            return bytes;
         }
-        // Only whole tensors are stored in another type.
-        let mut floats = vec![0f32; row.ne.iter().product()];
-        kernels::dequantize_row(row.ty, bytes, &mut floats);
-        Cow::Owned(bytemuck::cast_slice(&floats).to_vec())
+        floats.resize(rows.len() * row.ne[0], 0.0);
+        kernels::dequantize_row(row.ty, bytes, floats);
+        bytemuck::cast_slice(floats)
     }
 }
 
-/// Bytes that are sent at once, between looks at whether the load goes on.
+/// Bytes of a file that are sent at once, between looks at whether the load goes on.
 const CHUNK: usize = 16 << 20;
 
 /// What is copied, and how far it has come. A cancelled or failed load drops all buffers with the caller's error.
@@ -243,7 +252,7 @@ impl<'a> Transfer<'a> {
             set,
             params,
             done: AtomicUsize::new(0),
-            total: jobs.iter().map(|job| job.piece.bytes).sum(),
+            total: jobs.iter().map(Job::n_bytes).sum(),
             jobs,
             cancelled: AtomicBool::new(false),
         }
@@ -266,15 +275,20 @@ impl<'a> Transfer<'a> {
     }
 
     fn send(&self, job: &Job<'_>, upload: &mut dyn Upload) -> Result<(), ModelError> {
-        let data = job.data(self.set);
-        for (i, chunk) in data.chunks(CHUNK).enumerate() {
+        let stored = job.piece.stored(job.row);
+        let step = (CHUNK / job.row.row_bytes().max(1)).max(1);
+        let step = step.next_multiple_of(stored.layout.group_rows());
+        let mut floats = Vec::new();
+        for first in (0..stored.n_rows()).step_by(step) {
             if self.cancelled.load(Ordering::Relaxed) {
                 let path = self.path().to_owned();
                 return Err(ModelError::Cancelled { path });
             }
-            let sent = upload.write(job.piece.home.offset + i * CHUNK, chunk);
+            let rows = first..(first + step).min(stored.n_rows());
+            let data = job.data(self.set, &rows, &mut floats);
+            let sent = upload.set_tensor(&stored, rows, data);
             sent.map_err(|e| self.failed(e))?;
-            self.progress(chunk.len())?;
+            self.progress(data.len())?;
         }
         Ok(())
     }
@@ -297,13 +311,6 @@ impl<'a> Transfer<'a> {
     }
 }
 
-/// A row's bytes in its shard.
-pub(super) fn file_bytes<'a>(set: &'a GgufSet, row: &TableRow) -> &'a [u8] {
-    let file = &set.shards()[row.shard];
-    let info = file.tensor(&row.name).expect("the table was matched against this file");
-    &file.tensor_data(info)[row.offset..row.offset + row.file_bytes()]
-}
-
 /// Looks at every value of every tensor for those that are no finite numbers; damaged scales of quantized blocks show that way too.
 pub(super) fn check_values(set: &GgufSet, rows: &[TableRow]) -> Result<(), ModelError> {
     rows.par_iter()
@@ -311,8 +318,7 @@ pub(super) fn check_values(set: &GgufSet, rows: &[TableRow]) -> Result<(), Model
         .try_for_each(|row| {
             let n = row.ne[0];
             let mut values = vec![0f32; n];
-            let row_bytes = row.ty.row_bytes(n).expect("rows are whole blocks");
-            for (i, bytes) in file_bytes(set, row).chunks_exact(row_bytes).enumerate() {
+            for (i, bytes) in row.file_data(set).chunks_exact(row.row_bytes()).enumerate() {
                 kernels::dequantize_row(row.ty, bytes, &mut values);
                 if let Some(at) = values.iter().position(|v| !v.is_finite()) {
                     return Err(ModelError::BadValue {

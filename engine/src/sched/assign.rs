@@ -164,7 +164,7 @@ impl Assigner<'_> {
     /// Leafs and views compute nothing, so any backend does.
     fn computes(&self, b: BackendId, node: TensorId) -> bool {
         let op = self.graph.tensor(node).op;
-        op == Op::None || op.is_view() || self.site(b).device.supports_op(self.graph, node)
+        op == Op::None || op.is_view() || self.site(b).device.supports_op(self.graph, node, self.memory)
     }
 
     fn backend_from_memory(&self, id: TensorId) -> Result<Option<BackendId>, SchedError> {

@@ -131,9 +131,10 @@ impl Scheduler {
         let (from, to) = (home_of(graph, input.from)?, home_of(graph, copy)?);
         let in_host_memory = self.memory.get(from.buffer)?.buffer_type().is_host();
         let is_weight = in_host_memory && self.memory.usage(from.buffer) == Usage::Weights;
+        let is_plain = graph.tensor(input.from).layout.is_plain();
         let Some(ids) = first_node
             .and_then(|node| expert_ids(graph, node, copy))
-            .filter(|_| is_weight)
+            .filter(|_| is_weight && is_plain)
         else {
             return Ok(false);
         };

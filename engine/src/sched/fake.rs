@@ -167,7 +167,7 @@ impl Device for FakeDevice {
         same_buffer_type(&*self.memory, buffer_type) || self.reads.contains(&buffer_type.name())
     }
 
-    fn supports_op(&self, graph: &Graph, node: TensorId) -> bool {
+    fn supports_op(&self, graph: &Graph, node: TensorId, _: &MemoryMap) -> bool {
         (self.supports)(graph, node)
     }
 

@@ -39,7 +39,7 @@ impl Prepared {
         }
         graph.expand(node);
         assert!(
-            device.supports_op(&graph, node),
+            device.supports_op(&graph, node, &memory),
             "{} does not support {case:?}",
             device.name()
         );

@@ -213,7 +213,7 @@ fn nodes_that_break_the_rules_are_not_supported() {
         let mut g = Graph::new();
         for id in flawed_nodes(&mut g) {
             assert!(
-                !device.supports_op(&g, id),
+                !device.supports_op(&g, id, &MemoryMap::default()),
                 "{} supports {:?}",
                 device.name(),
                 g.tensor(id)

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use self::compute::CpuBackend;
 use super::host::{self, HostBuffer, HostBytes};
-use super::{Backend, BackendError, BackendParams, Buffer, BufferType, Device, DeviceKind, Registry};
+use super::{Backend, BackendError, BackendParams, Buffer, BufferType, Device, DeviceKind, MemoryMap, Registry};
 use crate::graph::{Graph, TensorId};
 
 const NAME: &str = "cpu";
@@ -81,7 +81,7 @@ impl Device for CpuDevice {
         buffer_type.is_host()
     }
 
-    fn supports_op(&self, graph: &Graph, node: TensorId) -> bool {
+    fn supports_op(&self, graph: &Graph, node: TensorId, _: &MemoryMap) -> bool {
         ops::check(graph, node).is_ok()
     }
 

@@ -165,7 +165,7 @@ fn may_overlap(node: &Tensor, source: &Tensor, i: usize, place: &Place, target: 
 fn locate(graph: &Graph, memory: &MemoryMap, id: TensorId) -> Result<Place, BackendError> {
     let tensor = graph.tensor(id);
     let home = graph.home(id).ok_or_else(|| flaw(tensor, "has no memory"))?;
-    let len = extent(tensor).ok_or_else(|| flaw(tensor, "is too large"))?;
+    let len = tensor.checked_nbytes().ok_or_else(|| flaw(tensor, "is too large"))?;
     let range = memory.host_range(home, len).map_err(|e| match e {
         BackendError::OutOfBounds { .. } => flaw(tensor, "reaches beyond its buffer"),
         e => e,
@@ -177,24 +177,6 @@ fn locate(graph: &Graph, memory: &MemoryMap, id: TensorId) -> Result<Place, Back
 fn is_aligned(t: &Tensor, place: &Place) -> bool {
     let size = t.ty.block_bytes();
     (place.start.as_ptr() as usize).is_multiple_of(size) && t.nb.iter().all(|nb| nb.is_multiple_of(size))
-}
-
-/// [`Tensor::nbytes`] with every step checked.
-fn extent(t: &Tensor) -> Option<usize> {
-    if t.ne.contains(&0) {
-        return Some(0);
-    }
-    let blocks = t.ne[0] / t.ty.block_size();
-    // The last block counts in full even if blocks are further apart, or overlap, than their size.
-    let mut bytes = blocks
-        .saturating_sub(1)
-        .checked_mul(t.nb[0])?
-        .checked_add(t.ty.block_bytes())?;
-    for d in 1..4 {
-        bytes = bytes.checked_add((t.ne[d] - 1).checked_mul(t.nb[d])?)?;
-    }
-    isize::try_from(bytes).ok()?;
-    Some(bytes)
 }
 
 fn flaw(tensor: &Tensor, what: &str) -> BackendError {

@@ -3,6 +3,7 @@
 
 mod array;
 mod attention;
+mod interleave;
 mod linear_attention;
 mod memory;
 mod ops;
@@ -20,14 +21,16 @@ use std::sync::Arc;
 use kernels::GgmlType;
 
 use self::array::{Array, Ints};
+use self::interleave::INTERLEAVED;
 use self::memory::{Budget, ReferenceBuffer, ReferenceBufferType};
 use self::scratch::Scratch;
 use self::upload::LateUpload;
 use super::host::machine_memory;
 use super::{
-    Backend, BackendError, BackendParams, Buffer, BufferType, Device, DeviceKind, MemoryMap, Registry, Upload, rules,
+    Backend, BackendError, BackendParams, Buffer, BufferType, Device, DeviceKind, MemoryMap, Registry, Stored, Upload,
+    WeightStorage, rules,
 };
-use crate::graph::{Graph, Home, MAX_SRC, NO_ROW, Op, Recurrence, Tensor, TensorId};
+use crate::graph::{Graph, Home, Layout, MAX_SRC, NO_ROW, Op, Recurrence, Tensor, TensorId};
 
 const NAME: &str = "reference";
 
@@ -68,6 +71,7 @@ impl Registry for ReferenceRegistry {
 /// A device with memory of its own, of a size that tests of placement can choose.
 pub struct ReferenceDevice {
     budget: Arc<Budget>,
+    interleaves: bool,
 }
 
 impl ReferenceDevice {
@@ -75,6 +79,15 @@ impl ReferenceDevice {
     pub fn with_memory(bytes: usize) -> ReferenceDevice {
         ReferenceDevice {
             budget: Arc::new(Budget::new(bytes)),
+            interleaves: false,
+        }
+    }
+
+    /// A device that asks for the matrices of products with their rows interleaved in fours, where type and shape allow it.
+    pub fn interleaving(bytes: usize) -> ReferenceDevice {
+        ReferenceDevice {
+            interleaves: true,
+            ..ReferenceDevice::with_memory(bytes)
         }
     }
 }
@@ -107,8 +120,21 @@ impl Device for ReferenceDevice {
         buffer_type.name() == NAME
     }
 
-    fn supports_op(&self, graph: &Graph, node: TensorId) -> bool {
-        rules::check(graph, node).is_ok()
+    fn weight_storage(&self) -> Vec<WeightStorage> {
+        let layouts = self
+            .interleaves
+            .then_some(INTERLEAVED)
+            .into_iter()
+            .chain([Layout::Plain]);
+        let storage = |layout| WeightStorage {
+            buffer_type: self.buffer_type(),
+            layout,
+        };
+        layouts.map(storage).collect()
+    }
+
+    fn supports_op(&self, graph: &Graph, node: TensorId, _: &MemoryMap) -> bool {
+        check(graph, node).is_ok()
     }
 
     fn upload(&self, buffer: Box<dyn Buffer>) -> Result<Box<dyn Upload>, BackendError> {
@@ -147,7 +173,7 @@ impl Backend for ReferenceBackend {
 
     fn compute(&mut self, graph: &Graph, nodes: &[TensorId], memory: &mut MemoryMap) -> Result<(), BackendError> {
         for id in computing(graph, nodes) {
-            rules::check(graph, id).map_err(|_| rules::unsupported(graph, id))?;
+            check(graph, id).map_err(|_| rules::unsupported(graph, id))?;
             Operands {
                 graph,
                 memory,
@@ -159,6 +185,19 @@ impl Backend for ReferenceBackend {
         }
         Ok(())
     }
+}
+
+/// As [`rules::check`]. The matrix of a product, if it is no view, may also be interleaved.
+fn check(graph: &Graph, id: TensorId) -> Result<(), rules::Flaw> {
+    rules::check(graph, id)?;
+    let node = graph.tensor(id);
+    let is_product = matches!(node.op, Op::MulMat | Op::MulMatId);
+    let is_matrix = |t: &Tensor| t.view.is_none() && t.layout == INTERLEAVED && t.layout.accepts(t.ty, t.ne);
+    let others_plain = || node.sources().skip(1).all(|s| graph.tensor(s).layout.is_plain());
+    if is_product && is_matrix(graph.tensor(node.source(0))) && others_plain() {
+        return Ok(());
+    }
+    rules::plain_operands(graph, id)
 }
 
 /// The nodes that are neither leafs nor views.
@@ -307,7 +346,10 @@ impl Operands<'_> {
     fn load(&self, i: usize) -> Result<Array, BackendError> {
         let id = self.node.source(i);
         let tensor = self.graph.tensor(id);
-        self.with_bytes(id, |bytes| Array::read(tensor, bytes, self.scratch))
+        self.with_bytes(id, |bytes| match tensor.layout {
+            Layout::Plain => Array::read(tensor, bytes, self.scratch),
+            Layout::Repacked(_) => Array::read(tensor, &Stored::new(tensor, 0).unpack(bytes), self.scratch),
+        })
     }
 
     fn optional(&self, i: usize) -> Result<Option<Array>, BackendError> {

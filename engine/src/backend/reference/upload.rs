@@ -1,6 +1,8 @@
 //! Uploads through a ring of staging memory, as a device that fetches data by itself makes them, each copy as late as it may be.
 
-use crate::backend::{BackendError, Buffer, Upload};
+use std::ops::Range;
+
+use crate::backend::{BackendError, Buffer, Stored, Upload};
 
 /// Bytes of a slot: large enough that the start of a transfer does not count.
 const SLOT: usize = 4 << 20;
@@ -47,9 +49,7 @@ impl LateUpload {
             None => Ok(()),
         }
     }
-}
 
-impl Upload for LateUpload {
     fn write(&mut self, offset: usize, data: &[u8]) -> Result<(), BackendError> {
         for (i, piece) in data.chunks(self.slot_size).enumerate() {
             self.fetch_oldest()?;
@@ -60,6 +60,13 @@ impl Upload for LateUpload {
             self.next = (self.next + 1) % self.slots.len();
         }
         Ok(())
+    }
+}
+
+impl Upload for LateUpload {
+    fn set_tensor(&mut self, tensor: &Stored, rows: Range<usize>, data: &[u8]) -> Result<(), BackendError> {
+        let (offset, stored) = tensor.pack(&rows, data)?;
+        self.write(offset, &stored)
     }
 
     fn finish(mut self: Box<Self>) -> Result<Box<dyn Buffer>, BackendError> {

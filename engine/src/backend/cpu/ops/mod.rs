@@ -110,6 +110,7 @@ impl Need {
 /// keys and values too.
 pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
     rules::check(graph, id)?;
+    rules::plain_operands(graph, id)?;
     let node = graph.tensor(id);
     let dense_rows = |i: usize| node.src[i].is_none_or(|s| graph.tensor(s).has_dense_rows());
     let dense = |i: usize| node.src[i].is_none_or(|s| graph.tensor(s).is_contiguous());

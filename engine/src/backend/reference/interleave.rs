@@ -1,0 +1,45 @@
+//! A layout like those of fast kernels, in its simplest form: four rows, block by block. A device with it shows that nothing but products
+//! touches a repacked weight, on any machine.
+
+use kernels::GgmlType;
+
+use crate::graph::{Layout, Repack};
+
+/// Block 0 of rows 0 to 3, then block 1 of them, and so on.
+pub(super) const INTERLEAVED: Layout = Layout::Repacked(&RowsOfFour);
+
+const GROUP: usize = 4;
+
+struct RowsOfFour;
+
+impl Repack for RowsOfFour {
+    fn name(&self) -> &'static str {
+        "rows_x4"
+    }
+
+    fn accepts(&self, ty: GgmlType, ne: [usize; 4]) -> bool {
+        matches!(ty, GgmlType::F32 | GgmlType::Q4_0) && ne[1].is_multiple_of(GROUP)
+    }
+
+    fn group_rows(&self) -> usize {
+        GROUP
+    }
+
+    fn group_bytes(&self, ty: GgmlType, n: usize) -> usize {
+        GROUP * n / ty.block_size() * ty.block_bytes()
+    }
+
+    fn pack(&self, ty: GgmlType, _: usize, rows: &[u8], group: &mut [u8]) {
+        let (block, row) = (ty.block_bytes(), rows.len() / GROUP);
+        for (i, to) in group.chunks_exact_mut(block).enumerate() {
+            to.copy_from_slice(&rows[i % GROUP * row + i / GROUP * block..][..block]);
+        }
+    }
+
+    fn unpack(&self, ty: GgmlType, _: usize, group: &[u8], rows: &mut [u8]) {
+        let (block, row) = (ty.block_bytes(), rows.len() / GROUP);
+        for (i, from) in group.chunks_exact(block).enumerate() {
+            rows[i % GROUP * row + i / GROUP * block..][..block].copy_from_slice(from);
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Weights into buffers and back, in whatever layout they are stored: a few rows at a time, so that no second copy of a model is made.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use kernels::GgmlType;
+use rayon::prelude::*;
+
+use super::{BackendError, Buffer, check_range};
+use crate::graph::{Layout, Repack, Tensor};
+
+/// Bytes that one thread moves at a time.
+const PIECE: usize = 1 << 20;
+
+/// A tensor as it is stored in a buffer.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Stored {
+    /// Element type.
+    pub ty: GgmlType,
+    /// Shape, innermost first. Rows are counted over all dimensions but the first.
+    pub ne: [usize; 4],
+    /// Arrangement of the rows.
+    pub layout: Layout,
+    /// First byte in the buffer.
+    pub offset: usize,
+}
+
+impl Stored {
+    /// A dense tensor at an offset of a buffer.
+    pub fn new(tensor: &Tensor, offset: usize) -> Stored {
+        Stored {
+            ty: tensor.ty,
+            ne: tensor.ne,
+            layout: tensor.layout,
+            offset,
+        }
+    }
+
+    /// Number of rows.
+    pub fn n_rows(&self) -> usize {
+        self.ne[1..].iter().product()
+    }
+
+    /// Where rows lie in the buffer. An error unless they are whole groups of the tensor's, and `file_bytes` what a file has of them.
+    fn locate(&self, rows: &Range<usize>, file_bytes: usize) -> Result<Range<usize>, BackendError> {
+        let in_file = Layout::Plain.byte_range(self.ty, self.ne[0], rows.clone());
+        let fits = self.layout.accepts(self.ty, self.ne) && rows.end <= self.n_rows();
+        let stored = (self.layout.byte_range(self.ty, self.ne[0], rows.clone()))
+            .filter(|_| fits && in_file.is_some_and(|range| range.len() == file_bytes));
+        let shifted = stored.and_then(|r| Some(r.start.checked_add(self.offset)?..r.end.checked_add(self.offset)?));
+        shifted.ok_or_else(|| BackendError::Rows {
+            rows: rows.clone(),
+            n_rows: self.n_rows(),
+            layout: self.layout.name(),
+            bytes: file_bytes,
+        })
+    }
+
+    /// Rows as they are stored, made of those of a file, and where they go in the buffer.
+    pub fn pack<'a>(&self, rows: &Range<usize>, data: &'a [u8]) -> Result<(usize, Cow<'a, [u8]>), BackendError> {
+        let range = self.locate(rows, data.len())?;
+        let stored = match self.layout {
+            Layout::Plain => Cow::Borrowed(data),
+            Layout::Repacked(repack) => {
+                let mut stored = vec![0; range.len()];
+                self.pack_groups(repack, data, &mut stored);
+                Cow::Owned(stored)
+            }
+        };
+        Ok((range.start, stored))
+    }
+
+    /// All rows as a file has them, made of `stored`.
+    pub(super) fn unpack(&self, stored: &[u8]) -> Vec<u8> {
+        let Layout::Repacked(repack) = self.layout else {
+            return stored.to_vec();
+        };
+        let mut rows = vec![0; self.n_rows() * self.ty.row_bytes(self.ne[0]).unwrap_or(0)];
+        self.unpack_groups(repack, stored, &mut rows);
+        rows
+    }
+
+    fn pack_groups(&self, repack: &dyn Repack, rows: &[u8], stored: &mut [u8]) {
+        let (group, in_file) = (repack.group_bytes(self.ty, self.ne[0]), self.group_in_file(repack));
+        let groups = stored.par_chunks_exact_mut(group).zip(rows.par_chunks_exact(in_file));
+        groups.for_each(|(group, rows)| repack.pack(self.ty, self.ne[0], rows, group));
+    }
+
+    fn unpack_groups(&self, repack: &dyn Repack, stored: &[u8], rows: &mut [u8]) {
+        let (group, in_file) = (repack.group_bytes(self.ty, self.ne[0]), self.group_in_file(repack));
+        let groups = rows.par_chunks_exact_mut(in_file).zip(stored.par_chunks_exact(group));
+        groups.for_each(|(rows, group)| repack.unpack(self.ty, self.ne[0], group, rows));
+    }
+
+    /// Bytes that a file has of a group, 1 of a tensor without elements.
+    fn group_in_file(&self, repack: &dyn Repack) -> usize {
+        let row = self.ty.row_bytes(self.ne[0]).unwrap_or(0);
+        (row * repack.group_rows()).max(1)
+    }
+}
+
+/// The default of [`Buffer::set_tensor`].
+pub(super) fn set_tensor<B: Buffer + ?Sized>(
+    buffer: &mut B,
+    tensor: &Stored,
+    rows: Range<usize>,
+    data: &[u8],
+) -> Result<(), BackendError> {
+    let range = tensor.locate(&rows, data.len())?;
+    check_range(buffer, range.start, range.len())?;
+    let Some(bytes) = buffer.bytes_mut() else {
+        let (at, stored) = tensor.pack(&rows, data)?;
+        return buffer.write(at, &stored);
+    };
+    let stored = &mut bytes[range];
+    match tensor.layout {
+        Layout::Repacked(repack) => tensor.pack_groups(repack, data, stored),
+        Layout::Plain => {
+            let pieces = stored.par_chunks_mut(PIECE).zip(data.par_chunks(PIECE));
+            pieces.for_each(|(to, from)| to.copy_from_slice(from));
+        }
+    }
+    Ok(())
+}
+
+/// The default of [`Buffer::get_tensor`].
+pub(super) fn get_tensor<B: Buffer + ?Sized>(
+    buffer: &B,
+    tensor: &Stored,
+    rows: Range<usize>,
+    out: &mut [u8],
+) -> Result<(), BackendError> {
+    let range = tensor.locate(&rows, out.len())?;
+    let Layout::Repacked(repack) = tensor.layout else {
+        return buffer.read(range.start, out);
+    };
+    check_range(buffer, range.start, range.len())?;
+    match buffer.bytes() {
+        Some(bytes) => tensor.unpack_groups(repack, &bytes[range], out),
+        None => {
+            let mut stored = vec![0; range.len()];
+            buffer.read(range.start, &mut stored)?;
+            tensor.unpack_groups(repack, &stored, out);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,238 @@
+//! Whole models whose weights are stored in another layout than the file's: the same bits come out, and what is read back is the file.
+
+use std::sync::Arc;
+
+use engine::adapter::LoraAdapter;
+use engine::backend::reference::ReferenceDevice;
+use engine::context::Context;
+use engine::gguf::{Gguf, GgufFile, GgufWriter, seeded};
+use engine::model::{Consumer, DeviceLayers, LoadParams, Model, SplitMode};
+use kernels::GgmlType;
+use tests::{exact, fixture};
+
+/// Dense, a tied table, experts, products by head, recurrent layers, an encoder and a decoder, no cache at all.
+const NAMES: &[&str] = &[
+    "llama-dense",
+    "gemma2-dense",
+    "llama-moe",
+    "deepseek2-moe",
+    "mamba2-dense",
+    "qwen35moe-moe",
+    "t5-dense",
+    "bert-dense",
+];
+
+/// The seeded model of a fixture as a file. With `ty` matrices are quantized, all whose rows allow it.
+fn file(name: &str, ty: Option<GgmlType>) -> Vec<u8> {
+    let bytes = seeded::seeded_model(&Gguf::open_header(fixture(name).header).unwrap(), 1).unwrap();
+    let Some(ty) = ty else { return bytes };
+    let header = Gguf::parse_header(&bytes).unwrap();
+    let mut writer = GgufWriter::with_metadata(header.metadata.clone());
+    for t in header.tensors() {
+        let data = &bytes[header.data_offset() + t.offset..][..t.bytes];
+        let is_matrix = t.shape().len() > 1 && t.ne[0].is_multiple_of(ty.block_size()) && t.ty == GgmlType::F32;
+        let (ty, data) = match is_matrix {
+            false => (t.ty, data.to_vec()),
+            true => {
+                let floats: Vec<f32> = data.as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b)).collect();
+                let mut blocks = vec![0; ty.row_bytes(floats.len()).unwrap()];
+                kernels::quantize_row(ty, &floats, &mut blocks);
+                (ty, blocks)
+            }
+        };
+        writer.add_tensor(t.name.as_str(), ty, t.shape(), data).unwrap();
+    }
+    writer.to_bytes().unwrap()
+}
+
+/// All layers on a device that has weights interleaved if `repack` says so.
+fn on_device(repack: bool) -> LoadParams {
+    let mut load = exact().load;
+    load.placement.devices = vec![Arc::new(ReferenceDevice::interleaving(1 << 28))];
+    load.placement.n_layers = DeviceLayers::Count(usize::MAX);
+    load.placement.repack = repack;
+    load
+}
+
+/// As [`on_device`], with the rows of matrices divided between the device and the CPU.
+fn divided(repack: bool) -> LoadParams {
+    let mut load = on_device(repack);
+    load.placement
+        .devices
+        .insert(0, engine::backend::device("cpu").unwrap());
+    load.placement.split_mode = SplitMode::Row;
+    load.placement.tensor_split = vec![1.0, 1.0];
+    load
+}
+
+fn model(bytes: &[u8], load: &LoadParams) -> Arc<Model> {
+    let file = GgufFile::from_bytes("model.gguf", bytes).unwrap();
+    Arc::new(Model::from_file(file, archs::ALL, load).unwrap())
+}
+
+/// Rows of the tensor table of which some part is repacked.
+fn repacked(model: &Model) -> Vec<usize> {
+    let is_repacked = |i: &usize| model.placement().parts[*i].iter().any(|p| !p.layout.is_plain());
+    (0..model.tensors().len()).filter(is_repacked).collect()
+}
+
+fn logits(name: &str, model: &Arc<Model>) -> Vec<f32> {
+    let logits = engine::conformance::all_logits(model.clone(), &tests::tokens(name), &exact().context);
+    logits.unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
+/// Every tensor read back is the file's; those that are stored in another type are its values.
+fn assert_as_in_file(name: &str, bytes: &[u8], model: &Model) {
+    let header = Gguf::parse_header(bytes).unwrap();
+    for (i, row) in model.tensors().iter().enumerate() {
+        let t = header.tensor(&row.name).unwrap();
+        let data = &bytes[header.data_offset() + t.offset + row.offset..][..row.file_bytes()];
+        let found = model.tensor_data(i).unwrap();
+        if row.stored_type() == row.ty {
+            assert!(found == data, "{name}: {}", row.name);
+        } else {
+            let mut floats = vec![0f32; data.len() / row.ty.block_bytes() * row.ty.block_size()];
+            kernels::dequantize_row(row.ty, data, &mut floats);
+            assert!(
+                found == floats.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>(),
+                "{name}: {}",
+                row.name
+            );
+        }
+    }
+}
+
+#[test]
+fn repacked_weights_give_the_same_bits() {
+    for name in NAMES {
+        for ty in [None, Some(GgmlType::Q4_0)] {
+            let bytes = file(name, ty);
+            let plain = model(&bytes, &on_device(false));
+            assert!(repacked(&plain).is_empty());
+            let packed = model(&bytes, &on_device(true));
+            let rows = repacked(&packed);
+            assert!(rows.len() > 2, "{name}: {} repacked", rows.len());
+            for &i in &rows {
+                let row = &packed.tensors()[i];
+                assert!(
+                    matches!(row.consumer, Consumer::MulMat | Consumer::MulMatId),
+                    "{name}: {row:?}"
+                );
+                assert!(row.ne[1].is_multiple_of(4), "{name}: {row:?}");
+            }
+            assert_as_in_file(name, &bytes, &packed);
+            let (expected, found) = (logits(name, &plain), logits(name, &packed));
+            let same = expected.iter().zip(&found).all(|(a, b)| a.to_bits() == b.to_bits());
+            assert!(same && !found.is_empty(), "{name}: other logits");
+        }
+    }
+}
+
+/// Each part of a divided matrix has the layout that its device likes.
+#[test]
+fn parts_of_a_matrix_have_layouts_of_their_own() {
+    let name = "llama-dense";
+    let bytes = file(name, Some(GgmlType::Q4_0));
+    let packed = model(&bytes, &divided(true));
+    let is_mixed = |i: &usize| {
+        let parts = &packed.placement().parts[*i];
+        parts.len() == 2 && parts[0].layout != parts[1].layout
+    };
+    assert!(repacked(&packed).iter().any(is_mixed));
+    assert_as_in_file(name, &bytes, &packed);
+    assert_eq!(logits(name, &packed), logits(name, &model(&bytes, &divided(false))));
+}
+
+/// A table whose rows are read and that is also the output's matrix is stored twice: plain, and as products like it.
+#[test]
+fn a_tied_table_is_read_plain_and_multiplied_repacked() {
+    let bytes = file("gemma2-dense", None);
+    let packed = model(&bytes, &on_device(true));
+    let rows = packed.tensors().iter().enumerate();
+    let tied: Vec<_> = rows.filter(|(_, row)| row.name == "token_embd.weight").collect();
+    let [(read, _), (multiplied, _)] = tied[..] else {
+        panic!("{} uses of the table", tied.len());
+    };
+    let layout = |i: usize| packed.placement().parts[i][0].layout;
+    assert!(layout(read).is_plain() && !layout(multiplied).is_plain());
+    assert_eq!(
+        packed.tensor_data(read).unwrap(),
+        packed.tensor_data(multiplied).unwrap()
+    );
+}
+
+/// From a mapped file, from one that is read, from several; with every value checked.
+#[test]
+fn any_way_of_loading_repacks() {
+    let dir = tempfile::tempdir().unwrap();
+    let name = "llama-moe";
+    let expected = logits(name, &model(&file(name, None), &on_device(false)));
+    for (n_files, mmap) in [(1, true), (1, false), (3, true), (3, false)] {
+        let first = fixture(name).write_files(dir.path(), 1, n_files).unwrap();
+        let mut load = on_device(true);
+        load.mmap = mmap;
+        load.check_tensors = true;
+        let packed = Arc::new(Model::load(&first, archs::ALL, &load).unwrap());
+        assert!(!repacked(&packed).is_empty());
+        assert_eq!(logits(name, &packed), expected, "{n_files} files, mapped: {mmap}");
+    }
+}
+
+/// Low-rank terms are added to the products of a repacked matrix as to any other.
+#[test]
+fn adapters_apply_to_repacked_weights() {
+    let name = "llama-dense";
+    let bytes = file(name, None);
+    let run = |repack: bool| {
+        let model = model(&bytes, &on_device(repack));
+        let row = model
+            .tensors()
+            .iter()
+            .find(|row| row.name == "blk.0.attn_q.weight")
+            .unwrap();
+        let adapter = lora(&row.name, row.ne, model.arch().name);
+        let adapter = LoraAdapter::from_file(&GgufFile::from_bytes("adapter.gguf", &adapter).unwrap(), &model).unwrap();
+        let mut params = exact().context;
+        params.n_ctx = 96;
+        let mut ctx = Context::new(model, &params).unwrap();
+        let tokens = tests::tokens(name);
+        let without = tests::decode_last(&mut ctx, &tokens, 0, 0);
+        ctx.clear();
+        ctx.set_adapters(&[(Arc::new(adapter), 1.0)]).unwrap();
+        (without, tests::decode_last(&mut ctx, &tokens, 0, 0))
+    };
+    let (plain, packed) = (run(false), run(true));
+    assert_ne!(packed.0, packed.1, "the adapter changes something");
+    assert_eq!(plain, packed);
+}
+
+/// An adapter of rank 2 for one matrix.
+fn lora(weight: &str, ne: [usize; 4], arch: &str) -> Vec<u8> {
+    let mut writer = GgufWriter::new();
+    writer.set("general.architecture", arch).set("general.type", "adapter");
+    writer.set("adapter.type", "lora").set("adapter.lora.alpha", 4.0f32);
+    for (suffix, shape) in [("lora_a", [ne[0], 2]), ("lora_b", [2, ne[1]])] {
+        let values = (0..shape[0] * shape[1]).map(|i| ((i * i) % 13) as f32 / 40.0 - 0.1);
+        let data: Vec<u8> = values.flat_map(f32::to_le_bytes).collect();
+        let name = format!("{weight}.{suffix}");
+        writer.add_tensor(name, GgmlType::F32, &shape, data).unwrap();
+    }
+    writer.to_bytes().unwrap()
+}
+
+/// A state is the model's, wherever and however its weights are stored.
+#[test]
+fn a_saved_state_goes_on_with_another_layout() {
+    let name = "llama-dense";
+    let bytes = file(name, None);
+    let tokens = tests::tokens(name);
+    let (first, rest) = tokens.split_at(tokens.len() / 2);
+    let mut one = tests::context(&model(&bytes, &on_device(false)), |_| ());
+    tests::decode_last(&mut one, first, 0, 0);
+    let mut state = Vec::new();
+    one.save_state(&mut state).unwrap();
+    let mut other = tests::context(&model(&bytes, &on_device(true)), |_| ());
+    other.load_state(&state).unwrap();
+    let go_on = |ctx: &mut Context| tests::decode_last(ctx, rest, first.len(), 0);
+    assert_eq!(go_on(&mut other), go_on(&mut one));
+}
