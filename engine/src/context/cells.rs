@@ -240,6 +240,21 @@ impl Cells {
         self.shift[cell] = 0;
     }
 
+    /// Has every sequence go on in the page of its last position, as if its cells had been placed here one after the other.
+    pub fn resume(&mut self) {
+        let mut last = [EMPTY; MAX_SEQUENCES];
+        for cell in 0..self.top {
+            let pos = self.pos[cell];
+            for s in self.seqs[cell].iter() {
+                if pos <= last[s] {
+                    continue;
+                }
+                last[s] = pos;
+                self.pages.set_current(SeqSet::one(s), cell / PAGE);
+            }
+        }
+    }
+
     /// Removes `seq` from cells with positions in `from..to`.
     pub fn remove(&mut self, seq: usize, from: i32, to: i32) {
         self.update(|pos, seqs| {

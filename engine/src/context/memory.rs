@@ -400,6 +400,7 @@ impl KvMemory {
                 self.pools[pool].put(cell, pos, seqs);
             }
         }
+        self.pools[pool].resume();
         self.recount();
     }
 
