@@ -5,6 +5,7 @@
 mod adapters;
 mod arch_shapes;
 mod batches;
+mod cancel;
 mod compressed_keys;
 mod conformance;
 mod devices;

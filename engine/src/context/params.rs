@@ -1,7 +1,10 @@
 //! Settings of a context.
 
+use std::sync::Arc;
+
 use kernels::GgmlType;
 
+use crate::backend::ThreadPool;
 use crate::build::Pooling;
 
 /// Settings of a [`Context`](super::Context).
@@ -24,6 +27,9 @@ pub struct ContextParams {
     pub n_threads: usize,
     /// Threads for batches.
     pub n_threads_batch: usize,
+    /// Threads shared with other contexts, which then compute in turns; the numbers above are limited to as many as these. By default a
+    /// context starts threads of its own.
+    pub thread_pool: Option<Arc<ThreadPool>>,
     /// Type of cached keys.
     pub type_k: GgmlType,
     /// Type of cached values.
@@ -55,6 +61,7 @@ impl Default for ContextParams {
             n_outputs_max: 0,
             n_threads: n,
             n_threads_batch: n,
+            thread_pool: None,
             type_k: GgmlType::F16,
             type_v: GgmlType::F16,
             rope_freq_base: None,

@@ -1,9 +1,7 @@
 //! Attention: parameters, operands by name, and the op function.
 
-use kernels::GgmlType;
-
-use super::ops::{Result, mismatch};
-use super::{Buckets, Graph, Op, TensorId, VisibleCells, Window};
+use super::ops::Result;
+use super::{Buckets, Graph, MAX_SRC, Op, TensorId, VisibleCells, Window};
 
 /// Parameters of [`Op::Attention`].
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -112,43 +110,12 @@ impl Graph {
             selects: operands.selection.is_some(),
             ..params
         };
-        let shapes = operands.map(|id| self.tensor(id).ne);
-        let (q, k, v) = (shapes.q, shapes.k, shapes.v);
-        let heads_fit = k[1] > 0 && k[1] == v[1] && q[1].is_multiple_of(k[1]);
-        if q[0] != k[0] || !heads_fit || k[2] != v[2] || q[3] * k[3] * v[3] != 1 {
-            return Err(mismatch(
-                "attention",
-                "q [dk, n_head, t], k [dk, n_head_kv, n_kv], v [dv, n_head_kv, n_kv]",
-                format!("{q:?}, {k:?}, {v:?}"),
-            ));
-        }
-        if !self.describes(operands.visible, k[2], q[2]) {
-            let expected = format!("page tables of {} tokens over {} cells", q[2], k[2]);
-            return Err(mismatch("attention", expected, format!("{:?}", shapes.visible)));
-        }
-        let rows = 2..=Buckets::MAX_ROWS;
-        let fits = |table: [usize; 4]| table[0] == q[1] && table[2..] == [1, 1] && rows.contains(&table[1]);
-        if shapes.biases.is_some_and(|table| !fits(table))
-            || shapes.biases.is_some() != (params.buckets != Buckets::None)
-        {
-            let expected = format!("biases [{}, 2 to {}] for {:?}", q[1], Buckets::MAX_ROWS, params.buckets);
-            return Err(mismatch("attention", expected, format!("{:?}", shapes.biases)));
-        }
-        if let Some(sinks) = shapes.sinks.filter(|sinks| sinks[0] != q[1]) {
-            return Err(mismatch("attention", format!("{} sinks", q[1]), format!("{sinks:?}")));
-        }
-        if let Some(cells) = operands.selection.map(|id| self.tensor(id))
-            && (cells.ty != GgmlType::I32 || Attention::lists_per_token(cells.ne, k[1], q[2]).is_none())
-        {
-            let expected = format!("i32 cells [k, {}] or [k, {}, {}]", q[2], k[1], q[2]);
-            return Err(mismatch("attention", expected, format!("{} {:?}", cells.ty, cells.ne)));
-        }
-        let mut src = [operands.q; super::MAX_SRC];
+        let mut src = [operands.q; MAX_SRC];
         let n = src
             .iter_mut()
             .zip(operands.list())
             .map(|(place, id)| *place = id)
             .count();
-        Ok(self.node(Op::Attention(params), [v[0], q[1], q[2], 1], &src[..n]))
+        self.op(Op::Attention(params), &src[..n])
     }
 }

@@ -10,8 +10,10 @@ mod ngram;
 mod op;
 mod ops;
 mod recur;
+pub(crate) mod rules;
 mod select;
 mod tensor;
+mod uses;
 mod visible;
 
 pub use attention::{Attention, AttentionOperands};
@@ -24,4 +26,5 @@ pub use ops::ShapeError;
 pub use recur::{Lanes, Recurrence};
 pub use select::{BlockRule, Blocks};
 pub use tensor::{BufferId, Flags, Home, MAX_SRC, Name, Tensor, TensorId, contiguous_strides, dense_bytes};
+pub use uses::Uses;
 pub use visible::{PAGE, VisibleCells};

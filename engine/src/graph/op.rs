@@ -334,6 +334,11 @@ impl Op {
         matches!(self, Op::Reshape | Op::View | Op::Permute)
     }
 
+    /// False for leafs and views, which are computed by doing nothing.
+    pub fn computes(self) -> bool {
+        self != Op::None && !self.is_view()
+    }
+
     /// True if the op may write its result over its first operand of equal shape: each output element depends on no other
     /// position of that operand than its own (or, for row-wise ops, than its own row, which is read whole before it is written).
     pub fn can_run_in_place(self) -> bool {

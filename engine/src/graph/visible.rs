@@ -1,8 +1,6 @@
 //! The operands by which attention, and what selects cells for it, are told which cells each token sees.
 
-use kernels::GgmlType;
-
-use super::{Graph, Op, TensorId};
+use super::Op;
 
 /// Cells of a page, side by side: which of them belong to a sequence is a bitmask of 64 bits.
 pub const PAGE: usize = 64;
@@ -54,6 +52,13 @@ impl<T> VisibleCells<T> {
 }
 
 impl VisibleCells<usize> {
+    /// Among the sources of [`Op::IndexScores`].
+    pub(super) const OF_INDEX_SCORES: VisibleCells<usize> = VisibleCells::from(2);
+    /// Among the sources of [`Op::SelectBlocks`].
+    pub(super) const OF_SELECT_BLOCKS: VisibleCells<usize> = VisibleCells::from(1);
+    /// Among the sources of [`Op::LastCells`].
+    pub(super) const OF_LAST_CELLS: VisibleCells<usize> = VisibleCells::from(0);
+
     /// The places of the operands from place `first` on.
     pub const fn from(first: usize) -> VisibleCells<usize> {
         VisibleCells {
@@ -72,26 +77,10 @@ impl Op {
     pub fn visible_cells(&self) -> Option<VisibleCells<usize>> {
         match self {
             Op::Attention(p) => Some(p.operands().visible),
-            Op::IndexScores => Some(VisibleCells::from(2)),
-            Op::SelectBlocks(_) => Some(VisibleCells::from(1)),
-            Op::LastCells { .. } => Some(VisibleCells::from(0)),
+            Op::IndexScores => Some(VisibleCells::OF_INDEX_SCORES),
+            Op::SelectBlocks(_) => Some(VisibleCells::OF_SELECT_BLOCKS),
+            Op::LastCells { .. } => Some(VisibleCells::OF_LAST_CELLS),
             _ => None,
         }
-    }
-}
-
-impl Graph {
-    /// True if these operands tell what so many tokens see of so many cells.
-    pub(super) fn describes(&self, visible: VisibleCells<TensorId>, n_kv: usize, n_tokens: usize) -> bool {
-        use GgmlType::{I32, I64};
-        let types = [I32, I32, I32, I32, I32, I64];
-        let operands = visible.list().map(|id| self.tensor(id));
-        let is_list = operands.iter().all(|t| t.ne[1..] == [1; 3]);
-        let [cells, pos, table, starts, pages, masks] = operands.map(|t| t.ne[0]);
-        operands.map(|t| t.ty) == types
-            && is_list
-            && [cells, pos, table] == [n_kv, n_tokens, n_tokens]
-            && starts > 0
-            && pages == masks
     }
 }

@@ -148,7 +148,7 @@ pub(super) fn need(graph: &Graph, node: &Tensor, p: &Attention, nth: usize) -> N
     let parts = s.n_kv.div_ceil(PAGE).div_ceil(MIN_PART).min(MAX_PARTS);
     let shared = (MANY_UNITS * nth).saturating_mul(parts).saturating_mul(s.state());
     Need {
-        per_member: n * s.dk + n * PAGE + PAGE * s.dv + 2 * s.state() + s.n_tokens + 1 + matmul_scratch(s.dk, n.max(2)),
+        per_thread: n * s.dk + n * PAGE + PAGE * s.dv + 2 * s.state() + s.n_tokens + 1 + matmul_scratch(s.dk, n.max(2)),
         shared: if nth == 1 { 0 } else { shared.min(MAX_SHARED) },
     }
 }
@@ -168,9 +168,9 @@ pub(super) fn attention(task: Task<'_>, p: &Attention) -> Result<(), Stop> {
     let tables = tiles.bounds[..tiles.bounds.len() - 1].iter();
     let n_parts = tables.map(|&t| job.parts(t as usize).n).max().unwrap_or(0);
     let floats = n_units.saturating_mul(n_parts).saturating_mul(s.state());
-    let many_units = n_units >= MANY_UNITS * task.member.nth;
-    if task.member.nth == 1 || n_parts < 2 || many_units || floats > task.shared.len().min(MAX_SHARED) {
-        while let Some(unit) = task.step.take(n_units) {
+    let many_units = n_units >= MANY_UNITS * task.worker.nth;
+    if task.worker.nth == 1 || n_parts < 2 || many_units || floats > task.shared.len().min(MAX_SHARED) {
+        while let Some(unit) = task.queue.take(n_units) {
             let unit = tiles.unit(unit);
             whole.clear();
             for part in 0..job.parts(unit.first).n {
@@ -188,8 +188,8 @@ pub(super) fn attention(task: Task<'_>, p: &Attention) -> Result<(), Stop> {
         return Ok(());
     }
     let state_at = |piece: usize| piece * s.state()..(piece + 1) * s.state();
-    while let Some(piece) = task.step.take(n_units * n_parts) {
-        // SAFETY: no other member takes this piece, and nobody reads it before the barrier.
+    while let Some(piece) = task.queue.take(n_units * n_parts) {
+        // SAFETY: no other thread takes this piece, and nobody reads it before the barrier.
         let shared = unsafe { task.shared.write(state_at(piece)) };
         let (unit, part) = (tiles.unit(piece / n_parts), piece % n_parts);
         job.attend(
@@ -200,8 +200,8 @@ pub(super) fn attention(task: Task<'_>, p: &Attention) -> Result<(), Stop> {
             scratch,
         );
     }
-    task.member.meet()?;
-    for unit in task.member.share(n_units) {
+    task.worker.barrier()?;
+    for unit in task.worker.share(n_units) {
         whole.clear();
         for piece in unit * n_parts..(unit + 1) * n_parts {
             // SAFETY: the states were written before the barrier, and are not written again in this step.
@@ -264,7 +264,7 @@ impl<'a> State<'a> {
     }
 }
 
-/// A member's scratch memory.
+/// A thread's scratch memory.
 struct Room<'a> {
     /// Queries times the scale, one after another.
     queries: &'a mut [f32],
@@ -487,7 +487,7 @@ impl<'a> Job<'a> {
             x_stride: s.dk,
             n: unit.tokens().len() * s.group(),
         };
-        // SAFETY: the scores are this member's own, [`PAGE`] for each of the most queries that a unit has.
+        // SAFETY: the scores are this thread's own, [`PAGE`] for each of the most queries that a unit has.
         unsafe { matmul(&args, room.scores.as_mut_ptr(), PAGE, scratch) };
     }
 
@@ -547,7 +547,7 @@ impl<'a> Job<'a> {
             .tokens()
             .flat_map(|t| (first_head..first_head + s.group()).map(move |h| (h, t)));
         for (i, (head, t)) in queries.enumerate() {
-            // SAFETY: a head and token belong to one unit, and a unit is finished once, by one member.
+            // SAFETY: a head and token belong to one unit, and a unit is finished once, by one thread.
             let out = unsafe { target.row(head + s.n_head * t) };
             if state.sum[i] == 0.0 {
                 out.fill(0.0);

@@ -6,20 +6,25 @@ use super::Task;
 use crate::backend::cpu::view::Source;
 use crate::graph::Unary;
 
-/// Elements that a member works on at once where rows do not matter, so that one long row is shared too.
+/// Elements that a thread works on at once where rows do not matter, so that one long row is shared too.
 const PIECE: usize = 1024;
 
 /// `f(a, b)` with `b` repeated to the shape of `a`.
 pub(super) fn binary(task: Task<'_>, f: impl Fn(f32, f32) -> f32 + Copy) {
     let (a, b) = (task.source(0), task.source(1));
-    for_pieces(task, &a, &b, |out, b| match *b {
+    for_pieces(task, &a, &b, |out, b| combine(out, b, f));
+}
+
+/// `out = f(out, b)`, with `b` repeated to the length of `out`.
+pub(super) fn combine(out: &mut [f32], b: &[f32], f: impl Fn(f32, f32) -> f32 + Copy) {
+    match *b {
         [b] => out.iter_mut().for_each(|x| *x = f(*x, b)),
         _ => {
             for part in out.chunks_exact_mut(b.len()) {
                 part.iter_mut().zip(b).for_each(|(x, &b)| *x = f(*x, b));
             }
         }
-    });
+    }
 }
 
 /// `f(gate) up`
