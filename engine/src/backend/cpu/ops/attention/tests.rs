@@ -64,6 +64,7 @@ fn n_pages_read(tables: &[&[usize]]) -> usize {
     let one = BackendParams {
         n_threads: 1,
         n_threads_batch: 1,
+        thread_pool: None,
     };
     let backend = device("cpu").unwrap().backend(&one).unwrap();
     let mut sched = Scheduler::new(vec![backend], MemoryMap::default(), SchedParams::default()).unwrap();
