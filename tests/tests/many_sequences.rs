@@ -50,7 +50,7 @@ fn assert_same_as_alone(m: &Arc<Model>, text: &[u32], found: &[f32], what: &str)
 #[test]
 fn sequences_in_lockstep_are_as_each_alone() {
     for (name, n_seqs, n_tokens) in [
-        ("llama-dense", 2, 20),
+        ("llama-dense", 2usize, 20usize),
         ("llama-dense", 7, 150),
         ("llama-dense", 65, 20),
         ("llama-dense", 200, 20),
