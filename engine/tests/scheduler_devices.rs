@@ -34,11 +34,8 @@ struct Layer {
 /// What the caller fills, and the result.
 struct Built {
     x: TensorId,
-    pos: TensorId,
-    seq: TensorId,
     rows: TensorId,
-    cell_pos: TensorId,
-    cell_seq: TensorId,
+    visible: VisibleCells<TensorId>,
     out: TensorId,
 }
 
@@ -117,9 +114,9 @@ fn attend(g: &mut Graph, b: &Built, w: &Layer, il: usize, x: TensorId, n_tokens:
     };
     let (q, k, v) = (project(w.q, "q"), project(w.k, "k"), project(w.v, "v"));
     let q = g.reshape(q, heads).unwrap();
-    let q = g.rope(q, b.pos, None, rope()).unwrap();
+    let q = g.rope(q, b.visible.pos, None, rope()).unwrap();
     let k = g.reshape(k, heads).unwrap();
-    let k = g.rope(k, b.pos, None, rope()).unwrap();
+    let k = g.rope(k, b.visible.pos, None, rope()).unwrap();
     let k = g.reshape(k, [N_EMBD, n_tokens, 1, 1]).unwrap();
     let mut remember = |home: Home, rows: TensorId, name: &'static str| {
         let cache = external(g, home, [N_EMBD, N_KV], name, il);
@@ -135,12 +132,20 @@ fn attend(g: &mut Graph, b: &Built, w: &Layer, il: usize, x: TensorId, n_tokens:
         causal: true,
         window: Window::None,
         buckets: Buckets::None,
+        sinks: false,
         selects: false,
         compressed_from: None,
     };
-    let a = g
-        .attention(params, &[q, k, v, b.cell_pos, b.cell_seq, b.pos, b.seq])
-        .unwrap();
+    let operands = AttentionOperands {
+        q,
+        k,
+        v,
+        visible: b.visible,
+        biases: None,
+        sinks: None,
+        selection: None,
+    };
+    let a = g.attention(params, operands).unwrap();
     let a = g.reshape(a, [N_EMBD, n_tokens, 1, 1]).unwrap();
     let o = external(g, w.o, [N_EMBD, N_EMBD], "o", il);
     g.mul_mat(o, a).unwrap()
@@ -163,11 +168,15 @@ fn build(g: &mut Graph, layers: &[Layer], n_tokens: usize) -> Built {
     let x = g.input(GgmlType::F32, [N_EMBD, n_tokens, 1, 1], "x");
     let mut b = Built {
         x,
-        pos: g.input(GgmlType::I32, [n_tokens, 1, 1, 1], "pos"),
-        seq: g.input(GgmlType::I32, [n_tokens, 1, 1, 1], "seq"),
         rows: g.input(GgmlType::I64, [n_tokens, 1, 1, 1], "rows"),
-        cell_pos: g.input(GgmlType::I32, [N_KV, 1, 1, 1], "cell_pos"),
-        cell_seq: g.input(GgmlType::I64, [N_KV, 1, 1, 1], "cell_seq"),
+        visible: VisibleCells {
+            cell_pos: g.input(GgmlType::I32, [N_KV, 1, 1, 1], "cell_pos"),
+            pos: g.input(GgmlType::I32, [n_tokens, 1, 1, 1], "pos"),
+            table: g.input(GgmlType::I32, [n_tokens, 1, 1, 1], "table"),
+            starts: g.input(GgmlType::I32, [2, 1, 1, 1], "starts"),
+            pages: g.input(GgmlType::I32, [1, 1, 1, 1], "pages"),
+            masks: g.input(GgmlType::I64, [1, 1, 1, 1], "masks"),
+        },
         out: x,
     };
     let mut h = x;
@@ -191,12 +200,20 @@ fn fill(s: &mut Scheduler, g: &Graph, b: &Built, first_pos: usize, n_tokens: usi
     let cell_pos: Vec<i32> = (0..N_KV).map(|c| if c < n_filled { c as i32 } else { -1 }).collect();
     let x = numbers(N_EMBD * n_tokens, first_pos as u32 + 7);
     s.set_input(g, b.x, bytemuck::cast_slice(&x)).unwrap();
-    s.set_input(g, b.pos, bytemuck::cast_slice(&pos)).unwrap();
-    s.set_input(g, b.seq, bytemuck::cast_slice(&vec![0i32; n_tokens]))
-        .unwrap();
     s.set_input(g, b.rows, bytemuck::cast_slice(&rows)).unwrap();
-    s.set_input(g, b.cell_pos, bytemuck::cast_slice(&cell_pos)).unwrap();
-    s.set_input(g, b.cell_seq, bytemuck::cast_slice(&[1i64; N_KV])).unwrap();
+    // One sequence with one page.
+    let table = vec![0i32; n_tokens];
+    let lists: [(TensorId, &[i32]); 5] = [
+        (b.visible.cell_pos, &cell_pos),
+        (b.visible.pos, &pos),
+        (b.visible.table, &table),
+        (b.visible.starts, &[0, 1]),
+        (b.visible.pages, &[0]),
+    ];
+    for (id, list) in lists {
+        s.set_input(g, id, bytemuck::cast_slice(list)).unwrap();
+    }
+    s.set_input(g, b.visible.masks, bytemuck::cast_slice(&[-1i64])).unwrap();
 }
 
 /// How to run the model.

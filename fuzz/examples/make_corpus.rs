@@ -63,7 +63,7 @@ fn states(folder: &Path) -> Result<(), Box<dyn Error>> {
     ctx.save_state(&mut one)?;
     ctx.seq_cp(0, 2, 0..3)?;
     batch.clear();
-    batch.push(5, 3, SeqSet(0b100), true);
+    batch.push(5, 3, SeqSet::of([2]), true);
     ctx.decode(&batch)?;
     ctx.save_state(&mut shared)?;
     ctx.save_seq(2, &mut seq)?;

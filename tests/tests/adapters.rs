@@ -333,7 +333,7 @@ fn sequences_have_adapters_of_their_own() {
         // A shared token has one answer only.
         ctx.clear();
         let mut batch = Batch::new();
-        batch.push(t[0], 0, SeqSet(0b011), true);
+        batch.push(t[0], 0, SeqSet::of([0, 1]), true);
         let error = ctx.decode(&batch).unwrap_err().to_string();
         assert_eq!(error, "token at index 0 belongs to sequences with different adapters");
         let error = ctx.set_seq_adapters(3, None).unwrap_err().to_string();

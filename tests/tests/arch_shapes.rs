@@ -302,6 +302,7 @@ fn graph(header: &Gguf, encoder: bool) -> Graph {
     let (mut nodes, mut inputs, mut specs) = (Vec::new(), Inputs::default(), MemorySpecs::default());
     let params = BuildParams {
         n_tokens: N_TOKENS,
+        n_seq_max: 1,
         n_outputs: N_TOKENS,
         encoder: false,
         n_encoded: 3,

@@ -77,7 +77,7 @@ fn sequences_do_not_see_each_other_however_they_are_cut() {
         let mut batch = Batch::new();
         for pos in 0..a.len() {
             // Sequences 0 and 2 are one text.
-            batch.push(a[pos], pos, SeqSet(0b101), pos + 1 == a.len());
+            batch.push(a[pos], pos, SeqSet::of([0, 2]), pos + 1 == a.len());
             if let Some(&token) = b.get(pos) {
                 batch.push(token, pos, SeqSet::one(1), pos + 1 == b.len());
             }
@@ -87,7 +87,7 @@ fn sequences_do_not_see_each_other_however_they_are_cut() {
             let index = batch.tokens().iter().rposition(|t| t.seqs == seqs);
             ctx.logits(index.expect("it has tokens")).expect("it has output")
         };
-        same(&alone(&m, &a), last_of(SeqSet(0b101)));
+        same(&alone(&m, &a), last_of(SeqSet::of([0, 2])));
         same(&alone(&m, &b), last_of(SeqSet::one(1)));
     }
 }

@@ -15,6 +15,7 @@ mod invariants;
 mod kv_memory;
 mod latent_attention;
 mod layouts;
+mod many_sequences;
 mod next_token_layers;
 mod real_models;
 mod recorded;

@@ -119,7 +119,7 @@ fn a_failed_decode_leaves_everything_as_before() {
             for i in 0..11 {
                 batch.push(t[30 + i], 5 + i, SeqSet::one(1), false);
             }
-            batch.push(t[0], 16, SeqSet(3), true);
+            batch.push(t[0], 16, SeqSet::of([0, 1]), true);
             let error = ctx.decode(&batch).unwrap_err();
             let differ = MemoryError::StatesDiffer { first: 0, second: 1 };
             assert!(matches!(error, DecodeError::Memory(e) if e == differ), "{name}");
@@ -139,7 +139,7 @@ fn shared_tokens_have_one_state() {
         |name, m, t, ctx| {
             let mut batch = Batch::new();
             for (i, &token) in t[..12].iter().enumerate() {
-                batch.push(token, i, SeqSet(3), false);
+                batch.push(token, i, SeqSet::of([0, 1]), false);
             }
             batch.push(t[12], 12, SeqSet::one(0), true);
             batch.push(t[20], 12, SeqSet::one(1), true);

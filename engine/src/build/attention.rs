@@ -2,12 +2,15 @@
 
 use kernels::GgmlType;
 
-use crate::graph::{Attention, Buckets, Flags, Home, Name, Rope, RopeKind, TensorId, Window};
+use crate::graph::{
+    Attention, AttentionOperands, Buckets, Flags, Graph, Home, Name, PAGE, Rope, RopeKind, TensorId, VisibleCells,
+    Window,
+};
 
 use super::Builder;
 use super::builder::Cache;
 use super::handles::Vector;
-use super::inputs::JoinedInputs;
+use super::inputs::{JoinedInputs, TableInputs};
 use super::position::{KeyPosition, Values, key_position};
 use super::recur::{StateSlot, StateSpec};
 
@@ -175,7 +178,7 @@ pub(super) struct StoredKeys {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CellLists {
     pub positions: TensorId,
-    pub sequences: TensorId,
+    pub tables: TableInputs,
     /// The first cell of compressed keys.
     compressed_from: Option<usize>,
 }
@@ -310,17 +313,17 @@ impl Builder<'_> {
     /// Cross attention of `q [dk, n_head, T]` to keys and values of the encoder's output, `k [dk, n_head_kv, T_encoded]` and
     /// `v [dv, n_head_kv, T_encoded]`, at any position of the token's sequence: `[dv * n_head, T]`.
     pub fn cross_attention(&mut self, q: TensorId, k: TensorId, v: TensorId, args: AttentionArgs) -> TensorId {
-        let ne = [self.params.n_encoded, 1, 1, 1];
+        let (n, n_tables) = (self.params.n_encoded, self.n_tables());
         let (g, inputs) = (&mut *self.g, &mut self.inputs.encoded);
         let positions = *inputs
             .positions
-            .get_or_insert_with(|| g.input(GgmlType::I32, ne, "encoded_positions"));
-        let sequences = *inputs
-            .sequences
-            .get_or_insert_with(|| g.input(GgmlType::I64, ne, "encoded_sequences"));
+            .get_or_insert_with(|| g.input(GgmlType::I32, [n, 1, 1, 1], "encoded_positions"));
+        let tables = *inputs
+            .tables
+            .get_or_insert_with(|| table_inputs(g, n_tables, n.div_ceil(PAGE)));
         let cells = CellLists {
             positions,
-            sequences,
+            tables,
             compressed_from: None,
         };
         self.attend_to(q, [k, v], cells, AttentionArgs { causal: false, ..args })
@@ -334,14 +337,15 @@ impl Builder<'_> {
         cells: CellLists,
         args: AttentionArgs,
     ) -> TensorId {
-        let (pos, seq) = (self.positions(), self.sequences());
-        let mut src = [q, keys, values, cells.positions, cells.sequences, pos, seq, q, q, q];
-        let mut n_src = 7;
-        let sinks = args.sinks.map(|sinks| self.leaf(sinks.0));
-        for extra in [args.relative, sinks, args.selection].into_iter().flatten() {
-            src[n_src] = extra;
-            n_src += 1;
-        }
+        let operands = AttentionOperands {
+            q,
+            k: keys,
+            v: values,
+            visible: self.visible(cells),
+            biases: args.relative,
+            sinks: args.sinks.map(|sinks| self.leaf(sinks.0)),
+            selection: args.selection,
+        };
         let causal = args.causal && self.params.causal;
         let params = Attention {
             scale: args
@@ -351,6 +355,7 @@ impl Builder<'_> {
             max_bias: args.alibi,
             causal,
             window: args.window,
+            sinks: args.sinks.is_some(),
             selects: args.selection.is_some(),
             compressed_from: cells.compressed_from,
             buckets: match args.relative {
@@ -359,7 +364,7 @@ impl Builder<'_> {
                 Some(_) => Buckets::Around,
             },
         };
-        let y = self.g.attention(params, &src[..n_src]);
+        let y = self.g.attention(params, operands);
         let y = self.ok(y, q);
         self.name(y, "attention");
         self.merge(y)
@@ -479,17 +484,34 @@ impl Builder<'_> {
             .get_or_insert_with(|| g.input(GgmlType::I64, [n, 1, 1, 1], "cells"))
     }
 
+    /// What the tokens see of cells.
+    pub(super) fn visible(&mut self, cells: CellLists) -> VisibleCells<TensorId> {
+        VisibleCells {
+            cell_pos: cells.positions,
+            pos: self.positions(),
+            table: self.table_of_token(),
+            starts: cells.tables.starts,
+            pages: cells.tables.pages,
+            masks: cells.tables.masks,
+        }
+    }
+
+    /// Most page tables of a ubatch: one for each sequence in it.
+    fn n_tables(&self) -> usize {
+        self.params.n_tokens.min(self.params.n_seq_max).max(1)
+    }
+
     fn cell_lists(&mut self, pool: usize, n_kv: usize) -> CellLists {
+        let n_tables = self.n_tables();
         let g = &mut *self.g;
         let inputs = &mut self.inputs.pools[pool];
-        let ne = [n_kv, 1, 1, 1];
         CellLists {
             positions: *inputs
                 .positions
-                .get_or_insert_with(|| g.input(GgmlType::I32, ne, "cell_positions")),
-            sequences: *inputs
-                .sequences
-                .get_or_insert_with(|| g.input(GgmlType::I64, ne, "cell_sequences")),
+                .get_or_insert_with(|| g.input(GgmlType::I32, [n_kv, 1, 1, 1], "cell_positions")),
+            tables: *inputs
+                .tables
+                .get_or_insert_with(|| table_inputs(g, n_tables, n_kv.div_ceil(PAGE))),
             compressed_from: None,
         }
     }
@@ -498,23 +520,32 @@ impl Builder<'_> {
     fn joined_inputs(&mut self, pools: [usize; 2], n: [usize; 2]) -> (CellLists, TensorId) {
         let known = self.inputs.joined.iter().find(|j| j.pools == pools).copied();
         let joined = known.unwrap_or_else(|| {
-            let ne = [n[0] + n[1], 1, 1, 1];
+            let (n_tokens, n_tables) = (self.params.n_tokens, self.n_tables());
+            let n_pages = n.map(|n| n.div_ceil(PAGE)).iter().sum();
             let joined = JoinedInputs {
                 pools,
-                cells: self
-                    .g
-                    .input(GgmlType::I64, [self.params.n_tokens, 1, 1, 1], "group_cells"),
-                positions: self.g.input(GgmlType::I32, ne, "cell_positions"),
-                sequences: self.g.input(GgmlType::I64, ne, "cell_sequences"),
+                cells: self.g.input(GgmlType::I64, [n_tokens, 1, 1, 1], "group_cells"),
+                positions: self.g.input(GgmlType::I32, [n[0] + n[1], 1, 1, 1], "cell_positions"),
+                tables: table_inputs(self.g, n_tables, n_pages),
             };
             self.inputs.joined.push(joined);
             joined
         });
         let lists = CellLists {
             positions: joined.positions,
-            sequences: joined.sequences,
+            tables: joined.tables,
             compressed_from: Some(n[0]),
         };
         (lists, joined.cells)
+    }
+}
+
+/// Inputs for `n_tables` page tables of up to `n_pages` pages each.
+fn table_inputs(g: &mut Graph, n_tables: usize, n_pages: usize) -> TableInputs {
+    let n_entries = [n_tables * n_pages, 1, 1, 1];
+    TableInputs {
+        starts: g.input(GgmlType::I32, [n_tables + 1, 1, 1, 1], "table_starts"),
+        pages: g.input(GgmlType::I32, n_entries, "table_pages"),
+        masks: g.input(GgmlType::I64, n_entries, "table_masks"),
     }
 }

@@ -50,6 +50,8 @@ pub struct BuildParams {
     pub n_tokens: usize,
     /// Tokens whose output is wanted.
     pub n_outputs: usize,
+    /// Most sequences.
+    pub n_seq_max: usize,
     /// The graph is that of the encoder.
     pub encoder: bool,
     /// Rows of the encoder's output; 0 in graphs without cross attention.
@@ -323,14 +325,14 @@ impl<'a> Builder<'a> {
             .get_or_insert_with(|| g.input(GgmlType::I32, [n, ROPE_AXES, 1, 1], "axes"))
     }
 
-    /// Sequence ids, i32 `[T]`.
-    pub fn sequences(&mut self) -> TensorId {
+    /// Page table of each token, i32 `[T]`.
+    pub(super) fn table_of_token(&mut self) -> TensorId {
         let n = self.params.n_tokens;
         let g = &mut *self.g;
         *self
             .inputs
-            .sequences
-            .get_or_insert_with(|| g.input(GgmlType::I32, [n, 1, 1, 1], "sequences"))
+            .table_of_token
+            .get_or_insert_with(|| g.input(GgmlType::I32, [n, 1, 1, 1], "table_of_token"))
     }
 
     /// `w x + bias`, times the scale if the file has one. `x [n_in, …]` gives `[n_out, …]`.

@@ -13,8 +13,8 @@ pub struct Inputs {
     pub positions: Option<TensorId>,
     /// Positions along all axes, i32 `[T, axes]`.
     pub axes: Option<TensorId>,
-    /// Sequence of each token, i32 `[T]`.
-    pub sequences: Option<TensorId>,
+    /// Page table of each token, i32 `[T]`.
+    pub table_of_token: Option<TensorId>,
     /// Rows whose output is wanted, i32 `[n_outputs]`.
     pub out_ids: Option<TensorId>,
     /// What was encoded.
@@ -40,8 +40,20 @@ pub struct EncodedInputs {
     pub rows: Option<TensorId>,
     /// Position of each row, i32 `[n_encoded]`.
     pub positions: Option<TensorId>,
-    /// Sequences of each row, one bit per sequence, i64 `[n_encoded]`.
-    pub sequences: Option<TensorId>,
+    /// Rows of each sequence.
+    pub tables: Option<TableInputs>,
+}
+
+/// Inputs that hold a page table for each sequence of a ubatch, see [`VisibleCells`](crate::graph::VisibleCells). They are as long as they
+/// can get; tables fill the first entries only.
+#[derive(Clone, Copy, Debug)]
+pub struct TableInputs {
+    /// Entry at which each table starts, and behind the last its end, i32 `[n_tables + 1]`.
+    pub starts: TensorId,
+    /// First cell of the page of each entry, i32 `[n_entries]`.
+    pub pages: TensorId,
+    /// Cells of the page that belong to the sequence, one bit each, i64 `[n_entries]`.
+    pub masks: TensorId,
 }
 
 /// Inputs that describe one pool of cells.
@@ -51,8 +63,8 @@ pub struct PoolInputs {
     pub cells: Option<TensorId>,
     /// Position of each cell, negative if empty, i32 `[n_kv]`.
     pub positions: Option<TensorId>,
-    /// Sequences of each cell, one bit per sequence, i64 `[n_kv]`.
-    pub sequences: Option<TensorId>,
+    /// Cells of each sequence.
+    pub tables: Option<TableInputs>,
 }
 
 /// Inputs that describe the cells of a pool of tokens, all of them, and behind them those of a pool of groups of tokens.
@@ -64,8 +76,8 @@ pub struct JoinedInputs {
     pub cells: TensorId,
     /// Position of each cell, negative if empty, i32 `[n_kv]`.
     pub positions: TensorId,
-    /// Sequences of each cell, one bit per sequence, i64 `[n_kv]`.
-    pub sequences: TensorId,
+    /// Cells of each sequence.
+    pub tables: TableInputs,
 }
 
 impl Inputs {
@@ -74,7 +86,7 @@ impl Inputs {
         self.tokens = None;
         self.positions = None;
         self.axes = None;
-        self.sequences = None;
+        self.table_of_token = None;
         self.out_ids = None;
         self.encoded = EncodedInputs::default();
         self.shares = None;

@@ -30,7 +30,7 @@ pub use builder::{BuildParams, Builder, WeightLeaf, WeightPart};
 pub use contract::{BuildGraph, Results, RopeScaling};
 pub use error::BuildError;
 pub use handles::{Embed, Experts, Linear, Norm, PerHead, Placeholder, Vector, WeightId};
-pub use inputs::{EncodedInputs, Inputs, JoinedInputs, PoolInputs};
+pub use inputs::{EncodedInputs, Inputs, JoinedInputs, PoolInputs, TableInputs};
 pub use linear_attention::LinearAttentionArgs;
 pub use moe::{Gating, MoeArgs};
 pub use ngram::NgramArgs;

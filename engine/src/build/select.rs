@@ -3,7 +3,7 @@
 use super::Builder;
 use super::attention::AttentionArgs;
 use super::error::{BuildError, MAX_ROUNDS};
-use crate::graph::{BlockRule, Blocks, TensorId, Window};
+use crate::graph::{BlockRule, Blocks, TensorId, VisibleCells, Window};
 
 impl Builder<'_> {
     /// The cells of the `n` largest scores that an indexer with queries `q [d, h, T]`, the key `k [d, 1, T]` of each token, which the layer
@@ -65,8 +65,8 @@ impl Builder<'_> {
             return x;
         }
         let rows = self.heads(x, 1);
-        let (rows, lists) = self.remember_keys(rows, Window::None);
-        let ids = self.g.last_cells(n, lists);
+        let (rows, visible) = self.remember_keys(rows, Window::None);
+        let ids = self.g.last_cells(n, visible);
         let ids = self.ok(ids, x);
         let [c, n_tokens, ..] = self.g.tensor(x).ne;
         let n_kv = self.g.tensor(rows).ne[2];
@@ -93,8 +93,8 @@ impl Builder<'_> {
     }
 
     fn index_by(&mut self, q: TensorId, k: TensorId, weights: Option<TensorId>, blocks: Blocks) -> TensorId {
-        let (scores, [cell_pos, cell_seq, pos, seq]) = self.index_scores(q, k, weights, Window::None);
-        let cells = self.g.select_blocks(blocks, [scores, cell_pos, cell_seq, pos, seq]);
+        let (scores, visible) = self.index_scores(q, k, weights, Window::None);
+        let cells = self.g.select_blocks(blocks, scores, visible);
         self.chosen(cells, q)
     }
 
@@ -104,34 +104,29 @@ impl Builder<'_> {
         cells
     }
 
-    /// Stores the keys and scores all that are there; with the lists of cells and tokens.
+    /// Stores the keys and scores all that are there; with what the tokens see of them.
     fn index_scores(
         &mut self,
         q: TensorId,
         k: TensorId,
         weights: Option<TensorId>,
         window: Window,
-    ) -> (TensorId, [TensorId; 4]) {
-        let (keys, lists @ [cell_pos, cell_seq, pos, seq]) = self.remember_keys(k, window);
-        let src = [q, keys, cell_pos, cell_seq, pos, seq, weights.unwrap_or(q)];
-        let n_src = if weights.is_some() { 7 } else { 6 };
-        let scores = self.g.index_scores(&src[..n_src]);
+    ) -> (TensorId, VisibleCells<TensorId>) {
+        let (keys, visible) = self.remember_keys(k, window);
+        let scores = self.g.index_scores(q, keys, visible, weights);
         let scores = self.ok(scores, q);
         self.name(scores, "index_scores");
-        (scores, lists)
+        (scores, visible)
     }
 
-    /// Stores keys without values: all that are there, with positions and sets of cells, positions and sequences of tokens.
-    fn remember_keys(&mut self, k: TensorId, window: Window) -> (TensorId, [TensorId; 4]) {
+    /// Stores keys without values: all that are there, and what the tokens see of them.
+    fn remember_keys(&mut self, k: TensorId, window: Window) -> (TensorId, VisibleCells<TensorId>) {
         let args = AttentionArgs {
             v_in_k: Some(0),
             window,
             ..AttentionArgs::default()
         };
         let (keys, _, cells) = self.remember(k, None, &args);
-        (
-            keys,
-            [cells.positions, cells.sequences, self.positions(), self.sequences()],
-        )
+        (keys, self.visible(cells))
     }
 }

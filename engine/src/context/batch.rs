@@ -2,49 +2,87 @@
 
 use crate::vocab::Token;
 
-/// A set of sequences, one bit each.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
-pub struct SeqSet(pub u64);
-
 /// Most sequences a context can hold: one bit each in a [`SeqSet`].
-pub const MAX_SEQUENCES: usize = 64;
+pub const MAX_SEQUENCES: usize = 256;
+
+const N_WORDS: usize = MAX_SEQUENCES / u64::BITS as usize;
+
+/// A set of sequences below [`MAX_SEQUENCES`]: a bitmask.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+pub struct SeqSet([u64; N_WORDS]);
 
 impl SeqSet {
-    /// The set of one sequence, below [`MAX_SEQUENCES`].
+    /// All sequences.
+    pub const ALL: SeqSet = SeqSet([u64::MAX; N_WORDS]);
+
+    /// The set of one sequence; empty if there can be no such sequence.
     pub fn one(seq: usize) -> SeqSet {
-        SeqSet(1u64.checked_shl(seq as u32).unwrap_or(0))
+        SeqSet::of([seq])
+    }
+
+    /// The set of these sequences, without those that there can be none of.
+    pub fn of(seqs: impl IntoIterator<Item = usize>) -> SeqSet {
+        let mut set = SeqSet::default();
+        for seq in seqs {
+            if let Some(word) = set.0.get_mut(seq / 64) {
+                *word |= 1 << (seq % 64);
+            }
+        }
+        set
     }
 
     /// True if there is none.
     pub fn is_empty(self) -> bool {
-        self.0 == 0
+        self == SeqSet::default()
     }
 
     /// True if `seq` is in the set.
     pub fn contains(self, seq: usize) -> bool {
-        self.0 & SeqSet::one(seq).0 != 0
+        self.0.get(seq / 64).is_some_and(|word| word >> (seq % 64) & 1 == 1)
     }
 
     /// True if some sequence is in both sets.
     pub fn intersects(self, other: SeqSet) -> bool {
-        self.0 & other.0 != 0
+        !self.intersection(other).is_empty()
     }
 
-    /// The sequences of both sets.
+    /// The sequences that are in both sets.
+    pub fn intersection(self, other: SeqSet) -> SeqSet {
+        SeqSet(std::array::from_fn(|i| self.0[i] & other.0[i]))
+    }
+
+    /// The sequences that are in one of the sets.
     pub fn union(self, other: SeqSet) -> SeqSet {
-        SeqSet(self.0 | other.0)
+        SeqSet(std::array::from_fn(|i| self.0[i] | other.0[i]))
+    }
+
+    /// The set without the sequences of another.
+    pub fn without(self, other: SeqSet) -> SeqSet {
+        SeqSet(std::array::from_fn(|i| self.0[i] & !other.0[i]))
     }
 
     /// The lowest sequence; attention asks for the keys of this one.
     pub fn first(self) -> Option<usize> {
-        (self.0 != 0).then(|| self.0.trailing_zeros() as usize)
+        self.iter().next()
     }
 
     /// The sequences, lowest first.
     pub fn iter(self) -> impl Iterator<Item = usize> {
-        std::iter::successors(Some(self.0), |rest| Some(rest & rest.wrapping_sub(1)))
-            .take_while(|&rest| rest != 0)
-            .map(|rest| rest.trailing_zeros() as usize)
+        self.0.into_iter().enumerate().flat_map(|(i, word)| {
+            std::iter::successors(Some(word), |rest| Some(rest & rest.wrapping_sub(1)))
+                .take_while(|&rest| rest != 0)
+                .map(move |rest| 64 * i + rest.trailing_zeros() as usize)
+        })
+    }
+
+    /// The bits, lowest sequence first.
+    pub(super) fn words(self) -> [u64; N_WORDS] {
+        self.0
+    }
+
+    /// The set with these bits.
+    pub(super) fn from_words(words: [u64; N_WORDS]) -> SeqSet {
+        SeqSet(words)
     }
 }
 
@@ -145,9 +183,19 @@ mod tests {
 
     #[test]
     fn sets() {
-        let s = SeqSet(0b101);
-        assert_eq!(s.iter().collect::<Vec<_>>(), [0, 2]);
-        assert_eq!(s.first(), Some(0));
-        assert!(SeqSet::one(64).is_empty(), "beyond the limit there is no bit");
+        let s = SeqSet::of([0, 2, 64, 255, 256]);
+        assert_eq!(
+            s.iter().collect::<Vec<_>>(),
+            [0, 2, 64, 255],
+            "beyond the limit there is no bit"
+        );
+        assert_eq!(
+            (s.first(), s.contains(64), s.contains(65), s.contains(999)),
+            (Some(0), true, false, false)
+        );
+        assert_eq!(s.without(SeqSet::of([0, 255])), SeqSet::of([2, 64]));
+        assert_eq!(s.intersection(SeqSet::of([1, 2])), SeqSet::one(2));
+        assert!(SeqSet::one(256).is_empty() && !SeqSet::one(255).is_empty());
+        assert_eq!(SeqSet::ALL.iter().count(), MAX_SEQUENCES);
     }
 }

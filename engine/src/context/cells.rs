@@ -1,8 +1,9 @@
 //! The cells of one pool of KV memory: which position and which sequences each holds. No tensor data.
 
-use crate::graph::{NO_ROW, Window};
+use crate::graph::{NO_ROW, PAGE, Window};
 
 use super::batch::{BatchToken, MAX_SEQUENCES, SeqSet};
+use super::pages::{PageTables, Pages, filled};
 
 /// Position of a cell that holds nothing.
 pub(super) const EMPTY: i32 = -1;
@@ -24,37 +25,46 @@ pub(super) struct Undo {
     seqs: SeqSet,
 }
 
+/// Where the search for free cells for a ubatch has got to.
+#[derive(Default)]
+struct Search {
+    /// No page below is empty.
+    empty: usize,
+    /// No page below has a free cell.
+    any: usize,
+    /// The first of sequences whose own pages are full.
+    full: SeqSet,
+}
+
 /// A pool of cells shared by all layers of one window rule.
 #[derive(Clone, Debug)]
 pub(super) struct Cells {
     pub window: Window,
     n_cells: usize,
+    n_seqs: usize,
+    pages: Pages,
     pos: Vec<i32>,
     seqs: Vec<SeqSet>,
     /// Positions added since keys were last rotated.
     shift: Vec<i32>,
     shifted: bool,
-    /// No cell below is free.
-    first_free: usize,
     /// One past the last cell in use.
     top: usize,
     n_used: usize,
 }
 
 impl Cells {
-    /// Bytes of one cell.
-    pub const BYTES: usize = size_of::<i32>() + size_of::<SeqSet>() + size_of::<i32>();
-
-    /// `n` cells that can be used after [`Cells::allocate`].
-    pub fn new(n: usize, window: Window) -> Cells {
+    /// `n` cells for so many sequences that can be used after [`Cells::allocate`].
+    pub fn new(n: usize, n_seqs: usize, window: Window) -> Cells {
         Cells {
             window,
             n_cells: n,
+            n_seqs,
+            pages: Pages::default(),
             pos: Vec::new(),
             seqs: Vec::new(),
             shift: Vec::new(),
             shifted: false,
-            first_free: 0,
             top: 0,
             n_used: 0,
         }
@@ -62,16 +72,17 @@ impl Cells {
 
     /// Takes the memory for all cells; false if it cannot be had.
     pub fn allocate(&mut self) -> bool {
-        fn fill<T: Clone>(v: &mut Vec<T>, n: usize, value: T) -> bool {
-            let had = v.try_reserve_exact(n.saturating_sub(v.len())).is_ok();
-            if had {
-                v.resize(n, value);
-            }
-            had
-        }
-        fill(&mut self.pos, self.n_cells, EMPTY)
-            && fill(&mut self.seqs, self.n_cells, SeqSet::default())
-            && fill(&mut self.shift, self.n_cells, 0)
+        filled(&mut self.pos, self.n_cells, EMPTY)
+            && filled(&mut self.seqs, self.n_cells, SeqSet::default())
+            && filled(&mut self.shift, self.n_cells, 0)
+            && self.pages.allocate(self.n_cells, self.n_seqs)
+    }
+
+    /// Bytes that [`Cells::allocate`] takes.
+    pub fn n_bytes(&self) -> usize {
+        let per_cell = size_of::<i32>() + size_of::<SeqSet>() + size_of::<i32>();
+        let pages = Pages::n_bytes(self.n_cells, self.n_seqs);
+        self.n_cells.saturating_mul(per_cell).saturating_add(pages)
     }
 
     pub fn len(&self) -> usize {
@@ -108,8 +119,8 @@ impl Cells {
         matches!(self.window, Window::None | Window::Compressed(_))
     }
 
-    /// Takes a cell for each token (of groups of tokens, for their last), lowest first, and writes their indices to `out`. What no query
-    /// sees, of those from now on and of those from before the decode on, may be overwritten. False, changing nothing, if there is no room.
+    /// Takes a cell for each token (of groups of tokens, for their last) and writes their indices to `out`. What no query sees, of those from
+    /// now on and of those from before the decode on, may be overwritten. False, changing nothing, if there is no room.
     pub fn place(
         &mut self,
         tokens: &[BatchToken],
@@ -118,37 +129,83 @@ impl Cells {
         undo: &mut Vec<Undo>,
     ) -> bool {
         let mark = undo.len();
-        let (recycles, group) = (!self.keeps_all(), self.n_tokens_each() as i64);
-        let mut cell = if recycles { 0 } else { self.first_free };
+        let group = self.n_tokens_each() as i64;
+        let mut search = Search::default();
         for (t, slot) in tokens.iter().zip(out) {
             if (i64::from(t.pos) + 1) % group != 0 {
                 *slot = NO_ROW;
                 continue;
             }
-            while cell < self.len() && !self.is_free(cell, queries) {
-                cell += 1;
-            }
-            if cell == self.len() {
+            let Some(cell) = self.find(t.seqs, queries, &mut search) else {
                 while undo.len() > mark {
                     let last = undo.pop().expect("longer than the mark");
                     self.restore(last);
                 }
                 return false;
-            }
+            };
             undo.push(Undo {
                 cell,
                 pos: self.pos[cell],
                 seqs: self.seqs[cell],
             });
-            self.set(cell, t.pos, t.seqs);
-            self.shift[cell] = 0;
+            self.put(cell, t.pos, t.seqs);
             *slot = cell as i64;
-            cell += 1;
-        }
-        if !recycles {
-            self.first_free = cell;
         }
         true
+    }
+
+    /// A free cell for a token of these sequences: in a page of theirs alone, else in an empty page, else anywhere.
+    fn find(&mut self, seqs: SeqSet, queries: Queries<'_>, search: &mut Search) -> Option<usize> {
+        if let Some(cell) = self.pages.current(seqs).and_then(|page| self.free_in(page, queries)) {
+            return Some(cell);
+        }
+        let first = SeqSet::one(seqs.first()?);
+        if !search.full.intersects(first) {
+            let mut own = self.pages.exclusive(seqs);
+            if let Some(cell) = own.find_map(|page| self.free_in(page, queries)) {
+                drop(own);
+                self.pages.set_current(seqs, cell / PAGE);
+                return Some(cell);
+            }
+            search.full = search.full.union(first);
+        }
+        if let Some(page) = self.pages.empty_from(search.empty) {
+            search.empty = page + 1;
+            self.pages.set_current(seqs, page);
+            return Some(page * PAGE);
+        }
+        search.empty = usize::MAX;
+        let cell = (search.any..self.len().div_ceil(PAGE)).find_map(|page| self.free_in(page, queries))?;
+        search.any = cell / PAGE;
+        Some(cell)
+    }
+
+    /// The first free cell of a page.
+    fn free_in(&self, page: usize, queries: Queries<'_>) -> Option<usize> {
+        let cells = page * PAGE..self.len().min((page + 1) * PAGE);
+        if self.keeps_all() {
+            let cell = cells.start + self.pages.used(page).trailing_ones() as usize;
+            return Some(cell).filter(|cell| cells.contains(cell));
+        }
+        cells.into_iter().find(|&cell| self.is_free(cell, queries))
+    }
+
+    /// Adds the page table of a sequence whose lowest query is at `from`: all of its cells but those that no such query sees.
+    pub fn push_table(&self, seq: usize, from: i32, first_cell: usize, tables: &mut PageTables) {
+        let low = self.hidden_below(from);
+        for (first, mask) in self.pages.of(seq) {
+            let hidden = |i: &usize| self.pos[first + i] < low;
+            let visible = match low {
+                i32::MIN..=0 => mask,
+                _ => {
+                    (0..PAGE.min(self.len() - first))
+                        .filter(|i| !hidden(i))
+                        .fold(0, |bits, i| bits | 1 << i)
+                        & mask
+                }
+            };
+            tables.push(first_cell + first, visible);
+        }
     }
 
     /// Takes back one placement. In a pool with a window the overwritten cell's data is gone: it becomes empty. No query could see it.
@@ -183,11 +240,26 @@ impl Cells {
         self.shift[cell] = 0;
     }
 
+    /// Has every sequence go on in the page of its last position, as if its cells had been placed here one after the other.
+    pub fn resume(&mut self) {
+        let mut last = [EMPTY; MAX_SEQUENCES];
+        for cell in 0..self.top {
+            let pos = self.pos[cell];
+            for s in self.seqs[cell].iter() {
+                if pos <= last[s] {
+                    continue;
+                }
+                last[s] = pos;
+                self.pages.set_current(SeqSet::one(s), cell / PAGE);
+            }
+        }
+    }
+
     /// Removes `seq` from cells with positions in `from..to`.
     pub fn remove(&mut self, seq: usize, from: i32, to: i32) {
         self.update(|pos, seqs| {
             if seqs.contains(seq) && pos >= from && pos < to {
-                SeqSet(seqs.0 & !SeqSet::one(seq).0)
+                seqs.without(SeqSet::one(seq))
             } else {
                 seqs
             }
@@ -198,7 +270,7 @@ impl Cells {
     pub fn copy(&mut self, from: usize, to: usize, p0: i32, p1: i32) {
         self.update(|pos, seqs| {
             if seqs.contains(from) && pos >= p0 && pos < p1 {
-                SeqSet(seqs.0 | SeqSet::one(to).0)
+                seqs.union(SeqSet::one(to))
             } else {
                 seqs
             }
@@ -207,12 +279,12 @@ impl Cells {
 
     /// Removes whole sequences.
     pub fn remove_all(&mut self, gone: SeqSet) {
-        self.update(|_, seqs| SeqSet(seqs.0 & !gone.0));
+        self.update(|_, seqs| seqs.without(gone));
     }
 
     /// Removes all sequences but one.
     pub fn keep(&mut self, seq: usize) {
-        self.update(|_, seqs| SeqSet(seqs.0 & SeqSet::one(seq).0));
+        self.update(|_, seqs| seqs.intersection(SeqSet::one(seq)));
     }
 
     /// Moves the positions of `seq` in `from..to` by `delta`; cells that would fall below 0 are removed from it.
@@ -300,11 +372,11 @@ impl Cells {
         let (was, is) = (!self.seqs[cell].is_empty(), !seqs.is_empty());
         self.n_used = self.n_used + is as usize - was as usize;
         self.pos[cell] = if is { pos } else { EMPTY };
+        self.pages.change(cell, self.seqs[cell], seqs);
         self.seqs[cell] = seqs;
         if is {
             self.top = self.top.max(cell + 1);
         } else {
-            self.first_free = self.first_free.min(cell);
             self.settle();
         }
     }
@@ -315,10 +387,10 @@ impl Cells {
             let new = f(pos, old);
             if new != old {
                 self.n_used -= new.is_empty() as usize;
+                self.pages.change(cell, old, new);
                 self.seqs[cell] = new;
                 if new.is_empty() {
                     self.pos[cell] = EMPTY;
-                    self.first_free = self.first_free.min(cell);
                 }
             }
         }
@@ -329,7 +401,6 @@ impl Cells {
         while self.top > 0 && self.seqs[self.top - 1].is_empty() {
             self.top -= 1;
         }
-        self.first_free = self.first_free.min(self.top);
     }
 }
 
@@ -349,7 +420,7 @@ mod tests {
     use super::*;
 
     fn cells(n: usize, window: Window) -> Cells {
-        let mut cells = Cells::new(n, window);
+        let mut cells = Cells::new(n, 8, window);
         assert!(cells.allocate());
         cells
     }
@@ -358,7 +429,7 @@ mod tests {
         BatchToken {
             token: 0,
             pos,
-            seqs: SeqSet(seqs),
+            seqs: SeqSet::of((0..8).filter(|s| seqs >> s & 1 == 1)),
             output: false,
         }
     }
@@ -466,5 +537,136 @@ mod tests {
             c.restore(u);
         }
         assert_eq!((c.n_used(), c.top(), c.range(0)), (1, 1, Some((0, 0))));
+    }
+
+    /// Entries of the page tables of sequences, each with its lowest query.
+    fn n_entries(c: &Cells, queries: &[(usize, i32)]) -> usize {
+        let mut tables = PageTables::default();
+        queries
+            .iter()
+            .for_each(|&(seq, from)| c.push_table(seq, from, 0, &mut tables));
+        tables.pages.len()
+    }
+
+    #[test]
+    fn sequences_in_lockstep_have_pages_of_their_own() {
+        for n_seqs in [1, 2, 8] {
+            let mut c = cells(n_seqs * 3 * PAGE, Window::None);
+            for pos in 0..150 {
+                let tokens: Vec<_> = (0..n_seqs).map(|seq| token(pos, 1 << seq)).collect();
+                assert!(place(&mut c, &tokens, pos).is_some());
+            }
+            let queries: Vec<_> = (0..n_seqs).map(|seq| (seq, 149)).collect();
+            assert_eq!(
+                n_entries(&c, &queries),
+                n_seqs * 3,
+                "{n_seqs} sequences see the pages of one each"
+            );
+        }
+    }
+
+    #[test]
+    fn a_fork_goes_on_in_a_page_of_its_own() {
+        let mut c = cells(4 * PAGE, Window::None);
+        for pos in 0..70 {
+            assert!(place(&mut c, &[token(pos, 1)], pos).is_some());
+        }
+        c.copy(0, 1, 0, i32::MAX);
+        for pos in 70..90 {
+            assert!(place(&mut c, &[token(pos, 1), token(pos, 2)], pos).is_some());
+        }
+        // Two pages of the shared prompt, and one of each.
+        assert_eq!(n_entries(&c, &[(0, 89)]), 3);
+        assert_eq!(n_entries(&c, &[(0, 89), (1, 89)]), 6);
+        assert_eq!(c.top(), 2 * PAGE + PAGE + 20);
+        // One of them is left alone with the prompt and goes on where it was.
+        c.remove(1, 0, i32::MAX);
+        assert_eq!(place(&mut c, &[token(90, 1)], 90), Some(vec![2 * PAGE as i64 + 20]));
+    }
+
+    #[test]
+    fn pages_are_shared_when_there_are_too_few() {
+        let mut c = cells(PAGE + 10, Window::None);
+        let tokens: Vec<_> = (0..6).map(|seq| token(0, 1 << seq)).collect();
+        let found = place(&mut c, &tokens, 0).unwrap();
+        assert_eq!(found[..2], [0, PAGE as i64]);
+        assert!((1..12).all(|pos| {
+            place(
+                &mut c,
+                &tokens.iter().map(|t| BatchToken { pos, ..*t }).collect::<Vec<_>>(),
+                pos,
+            )
+            .is_some()
+        }));
+        assert_eq!(c.n_used(), 72);
+        assert!(
+            place(&mut c, &[token(12, 1), token(12, 2)], 12).is_some(),
+            "every cell is used"
+        );
+        assert!(place(&mut c, &[token(13, 1)], 13).is_none());
+    }
+
+    #[test]
+    fn tables_leave_out_what_a_window_hides() {
+        let mut c = cells(4 * PAGE, Window::Standard(10));
+        for pos in 0..3 * PAGE as i32 {
+            assert!(c.place(
+                &[token(pos, 1)],
+                Queries {
+                    before: &[0; MAX_SEQUENCES],
+                    now: &[0; MAX_SEQUENCES]
+                },
+                &mut [0],
+                &mut Vec::new()
+            ));
+        }
+        let mut tables = PageTables::default();
+        c.push_table(0, 130, 1000, &mut tables);
+        // The query at 130 sees 121 to 130, a later one up to 191.
+        assert_eq!(tables.pages, [1000 + PAGE as i32, 1000 + 2 * PAGE as i32]);
+        assert_eq!(tables.masks, [!0 << 57, !0]);
+    }
+
+    /// Whatever happens to cells, page tables list those that hold the sequence.
+    #[test]
+    fn page_tables_are_those_of_the_sets_of_cells() {
+        let mut random = 1u32;
+        let mut below = |n: u32| {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (random >> 8) % n
+        };
+        for window in [Window::None, Window::Standard(9)] {
+            let mut c = cells(200, window);
+            let mut undo = Vec::new();
+            for step in 0..600 {
+                let (seq, other, pos) = (below(8) as usize, below(8) as usize, below(60) as i32);
+                match below(9) {
+                    0 => c.copy(seq, other, pos, pos + 20),
+                    1 => c.remove(seq, pos, pos + 30),
+                    2 => c.keep(seq),
+                    3 => c.add(seq, pos, pos + 9, -5),
+                    4 => undo.drain(..).rev().for_each(|u| c.restore(u)),
+                    _ => {
+                        undo.clear();
+                        let tokens: Vec<_> = (pos..pos + 9).map(|p| token(p, 1 << seq | 1 << other)).collect();
+                        let q = [pos; MAX_SEQUENCES];
+                        c.place(&tokens, Queries { before: &q, now: &q }, &mut [0; 9], &mut undo);
+                    }
+                }
+                for seq in 0..8 {
+                    let mut expected = PageTables::default();
+                    expected.push_cells(seq, c.seqs().iter().copied());
+                    let mut found = PageTables::default();
+                    c.push_table(seq, 0, 0, &mut found);
+                    assert_eq!(
+                        (found.pages, found.masks),
+                        (expected.pages, expected.masks),
+                        "step {step}"
+                    );
+                }
+                let used = c.seqs().iter().filter(|s| !s.is_empty()).count();
+                assert_eq!(c.n_used(), used);
+            }
+        }
     }
 }

@@ -454,7 +454,9 @@ impl Context {
         self.runner.reserve(source, &sizes)?;
         self.outputs.reserve(&model, &self.settings);
         self.admission.reserve(self.settings.params.n_batch);
-        self.runner.reserve_inputs(n_tokens, self.memory.kv.longest_list());
+        let n_cells = self.memory.kv.longest_list().max(n_encoded);
+        self.runner
+            .reserve_inputs(n_tokens, self.settings.params.n_seq_max, n_cells);
         Ok(())
     }
 }

@@ -8,8 +8,7 @@ pub(super) struct Encoded {
     /// f32 `[n_embd, n_rows]`
     rows: Vec<f32>,
     positions: Vec<i32>,
-    /// One bit per sequence.
-    seqs: Vec<i64>,
+    seqs: Vec<SeqSet>,
 }
 
 impl Encoded {
@@ -34,21 +33,23 @@ impl Encoded {
 
     /// True if a sequence has rows.
     pub fn has(&self, seq: usize) -> bool {
-        self.seqs.iter().any(|&s| SeqSet(s as u64).contains(seq))
+        self.seqs.iter().any(|s| s.contains(seq))
     }
 
     /// Gives `to` the rows of `from` in place of its own.
     pub fn share(&mut self, from: usize, to: usize) {
         for seqs in &mut self.seqs {
-            let others = *seqs as u64 & !SeqSet::one(to).0;
-            let shared = SeqSet(*seqs as u64).contains(from);
-            *seqs = (others | if shared { SeqSet::one(to).0 } else { 0 }) as i64;
+            *seqs = if seqs.contains(from) {
+                seqs.union(SeqSet::one(to))
+            } else {
+                seqs.without(SeqSet::one(to))
+            };
         }
     }
 
     /// Takes all rows from all sequences but one.
     pub fn keep(&mut self, seq: usize) {
-        self.seqs.iter_mut().for_each(|s| *s &= SeqSet::one(seq).0 as i64);
+        self.seqs.iter_mut().for_each(|s| *s = s.intersection(SeqSet::one(seq)));
     }
 
     /// Room for the rows of these tokens, in place of all others.
@@ -56,7 +57,7 @@ impl Encoded {
         self.clear();
         self.rows.resize(n_embd * tokens.len(), 0.0);
         self.positions.extend(tokens.iter().map(|t| t.pos));
-        self.seqs.extend(tokens.iter().map(|t| t.seqs.0 as i64));
+        self.seqs.extend(tokens.iter().map(|t| t.seqs));
         &mut self.rows
     }
 
@@ -71,7 +72,7 @@ impl Encoded {
     }
 
     /// Sequences of each row, one bit per sequence.
-    pub fn seqs(&self) -> &[i64] {
+    pub fn seqs(&self) -> &[SeqSet] {
         &self.seqs
     }
 }

@@ -1,7 +1,7 @@
 //! Filling the inputs of a graph: each kind of input in a function of its own.
 
-use crate::build::{EncodedInputs, Inputs, JoinedInputs, PoolInputs};
-use crate::graph::{Graph, NO_ROW, ROPE_AXES, TensorId};
+use crate::build::{EncodedInputs, Inputs, JoinedInputs, PoolInputs, TableInputs};
+use crate::graph::{Graph, NO_ROW, PAGE, ROPE_AXES, TensorId};
 use crate::sched::{SchedError, Scheduler};
 
 use super::adapt::Adapters;
@@ -9,6 +9,7 @@ use super::batch::BatchToken;
 use super::encoded::Encoded;
 use super::hybrid::Memory;
 use super::outputs::Outputs;
+use super::pages::{PageTables, TableSeqs};
 
 /// What the inputs of a graph are filled from.
 #[derive(Clone, Copy)]
@@ -26,13 +27,18 @@ pub(super) struct Ubatch<'a> {
 pub(super) struct Staging {
     i32s: Vec<i32>,
     i64s: Vec<i64>,
+    seqs: TableSeqs,
+    tables: PageTables,
 }
 
 impl Staging {
-    /// Takes memory for ubatches of `n_tokens` and lists of `n_cells`.
-    pub fn reserve(&mut self, n_tokens: usize, n_cells: usize) {
+    /// Takes memory for ubatches of `n_tokens` of `n_seqs` sequences and lists of `n_cells`.
+    pub fn reserve(&mut self, n_tokens: usize, n_seqs: usize, n_cells: usize) {
         self.i32s.reserve(n_cells.max(ROPE_AXES * n_tokens));
-        self.i64s.reserve(n_cells.max(n_tokens));
+        self.i64s.reserve(n_tokens);
+        // A list of the cells of two pools has two pages that are not full.
+        let (n_tables, n_pages) = (n_tokens.min(n_seqs), n_cells.max(n_tokens) / PAGE + 2);
+        self.tables.reserve(n_tables, n_tables * n_pages);
     }
 }
 
@@ -48,6 +54,7 @@ type Result = std::result::Result<(), SchedError>;
 impl InputWriter<'_> {
     /// Fills all inputs of a graph.
     pub fn write(&mut self, inputs: &Inputs, ubatch: Ubatch<'_>) -> Result {
+        self.staging.seqs.set(ubatch.tokens);
         self.write_tokens(inputs, ubatch.tokens)?;
         self.write_outputs(inputs, ubatch.tokens, ubatch.outputs)?;
         self.write_adapter_scales(inputs, ubatch.tokens, ubatch.adapters)?;
@@ -68,8 +75,11 @@ impl InputWriter<'_> {
         self.set_i32s(inputs.tokens, tokens.iter().map(|t| t.token as i32))?;
         self.set_i32s(inputs.positions, positions.clone())?;
         self.set_i32s(inputs.axes, along_axes(positions))?;
-        let first = |t: &BatchToken| t.seqs.first().unwrap_or(0) as i32;
-        self.set_i32s(inputs.sequences, tokens.iter().map(first))
+        let Some(id) = inputs.table_of_token else { return Ok(()) };
+        let Staging { i32s, seqs, .. } = &mut *self.staging;
+        i32s.clear();
+        i32s.extend(tokens.iter().map(|t| seqs.table_of(t)));
+        self.sched.set_input(self.graph, id, bytemuck::cast_slice(i32s))
     }
 
     fn write_outputs(&mut self, inputs: &Inputs, tokens: &[BatchToken], outputs: &Outputs) -> Result {
@@ -89,13 +99,17 @@ impl InputWriter<'_> {
     fn write_encoded(&mut self, inputs: &EncodedInputs, encoded: &Encoded) -> Result {
         self.set(inputs.rows, encoded.rows())?;
         self.set(inputs.positions, encoded.positions())?;
-        self.set(inputs.sequences, encoded.seqs())
+        self.write_tables(inputs.tables, |seq, _, tables| {
+            tables.push_cells(seq, encoded.seqs().iter().copied());
+        })
     }
 
     /// Without a memory the cells that attention sees are the tokens themselves.
     fn write_batch_as_pool(&mut self, pool: &PoolInputs, tokens: &[BatchToken]) -> Result {
         self.set_i32s(pool.positions, tokens.iter().map(|t| t.pos))?;
-        self.set_i64s(pool.sequences, tokens.iter().map(|t| t.seqs.0 as i64))
+        self.write_tables(pool.tables, |seq, _, tables| {
+            tables.push_cells(seq, tokens.iter().map(|t| t.seqs));
+        })
     }
 
     fn write_states(&mut self, inputs: &Inputs, memory: &Memory) -> Result {
@@ -111,7 +125,7 @@ impl InputWriter<'_> {
         let (cells, n_kv) = (&memory.kv.pools()[index], memory.view().pools[index].n_kv);
         self.set(pool.cells, memory.kv.cells_of(index))?;
         self.set(pool.positions, &cells.positions()[..n_kv])?;
-        self.set_i64s(pool.sequences, cells.seqs()[..n_kv].iter().map(|s| s.0 as i64))
+        self.write_tables(pool.tables, |seq, from, tables| cells.push_table(seq, from, 0, tables))
     }
 
     fn write_joined(&mut self, joined: &JoinedInputs, memory: &Memory) -> Result {
@@ -123,8 +137,30 @@ impl InputWriter<'_> {
         self.set_i64s(Some(joined.cells), cells)?;
         let positions = tokens.positions().iter().chain(&groups.positions()[..n_groups]);
         self.set_i32s(Some(joined.positions), positions.copied())?;
-        let seqs = tokens.seqs().iter().chain(&groups.seqs()[..n_groups]);
-        self.set_i64s(Some(joined.sequences), seqs.map(|s| s.0 as i64))
+        self.write_tables(Some(joined.tables), |seq, from, tables| {
+            tokens.push_table(seq, from, 0, tables);
+            groups.push_table(seq, from, tokens.len(), tables);
+        })
+    }
+
+    /// Writes the page table of each sequence of the ubatch; `push` adds the pages of a sequence whose lowest query is at some position.
+    fn write_tables(&mut self, inputs: Option<TableInputs>, push: impl Fn(usize, i32, &mut PageTables)) -> Result {
+        let Some(inputs) = inputs else { return Ok(()) };
+        let Staging { seqs, tables, .. } = &mut *self.staging;
+        tables.clear();
+        for (seq, from) in seqs.iter() {
+            push(seq, from, tables);
+            tables.end();
+        }
+        // What lies behind the last entry is of no table.
+        let lists = [
+            (inputs.starts, bytemuck::cast_slice(&tables.starts)),
+            (inputs.pages, bytemuck::cast_slice(&tables.pages)),
+            (inputs.masks, bytemuck::cast_slice(&tables.masks)),
+        ];
+        lists
+            .into_iter()
+            .try_for_each(|(id, front)| self.sched.write_tensor(self.graph, id, 0, front))
     }
 
     fn set<T: bytemuck::NoUninit>(&mut self, id: Option<TensorId>, values: &[T]) -> Result {

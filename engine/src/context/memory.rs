@@ -7,7 +7,7 @@ use kernels::GgmlType;
 
 use crate::backend::{BackendError, Buffer, BufferType, Device};
 use crate::build::{CacheView, KeyPosition, KvSlot, KvSpec, PoolView};
-use crate::graph::{BufferId, Home, Window};
+use crate::graph::{BufferId, Home, PAGE, Window};
 
 use super::batch::{BatchToken, MAX_SEQUENCES, SeqSet};
 use super::cells::{Cells, EMPTY, Queries, Undo, lowest_queries};
@@ -60,7 +60,7 @@ impl Span {
 
 /// Cells of a pool that a restored state may use, lowest first.
 pub(super) struct FreeCells {
-    /// They hold nothing.
+    /// They hold nothing; those of empty pages come first.
     pub empty: Vec<usize>,
     /// They hold what no query sees any more.
     pub hidden: Vec<usize>,
@@ -77,7 +77,7 @@ impl KvMemory {
             check_type(params.type_v, spec.v_row / spec.n_head_kv.max(1))?;
             let mut pool_of = |window: Window| {
                 pools.iter().position(|p| p.window == window).unwrap_or_else(|| {
-                    pools.push(Cells::new(pool_size(window, n_ctx, params), window));
+                    pools.push(Cells::new(pool_size(window, n_ctx, params), params.n_seq_max, window));
                     pools.len() - 1
                 })
             };
@@ -134,7 +134,7 @@ impl KvMemory {
         // After the keys and values, of which there are far more: what is too much fails there, before a page is touched.
         for pool in &mut self.pools {
             if !pool.allocate() {
-                let (buffer_type, bytes) = ("cells of the KV memory".to_owned(), pool.len() * Cells::BYTES);
+                let (buffer_type, bytes) = ("cells of the KV memory".to_owned(), pool.n_bytes());
                 return Err(BackendError::OutOfMemory { buffer_type, bytes }.into());
             }
         }
@@ -366,13 +366,19 @@ impl KvMemory {
             hidden: Vec::new(),
         };
         for (cell, (&pos, &seqs)) in pool.positions().iter().zip(pool.seqs()).enumerate() {
-            let staying = SeqSet(seqs.0 & !leaving.0);
+            let staying = seqs.without(leaving);
             if staying.is_empty() {
                 free.empty.push(cell);
             } else if pool.is_hidden(pos, staying, &self.next_pos) {
                 free.hidden.push(cell);
             }
         }
+        // Empty pages first: what is restored need not share pages with others.
+        let is_empty = |cells: &[usize]| cells.len() == PAGE.min(pool.len() - cells[0] / PAGE * PAGE);
+        let by_page = || free.empty.chunk_by(|a, b| a / PAGE == b / PAGE);
+        let of_empty_pages = by_page().filter(|cells| is_empty(cells));
+        let of_others = by_page().filter(|cells| !is_empty(cells));
+        free.empty = of_empty_pages.chain(of_others).flatten().copied().collect();
         free
     }
 
@@ -394,6 +400,7 @@ impl KvMemory {
                 self.pools[pool].put(cell, pos, seqs);
             }
         }
+        self.pools[pool].resume();
         self.recount();
     }
 
@@ -488,11 +495,14 @@ fn pool_size(window: Window, n_ctx: usize, params: &ContextParams) -> usize {
 }
 
 /// Cells that a decode needs at most where a window of `n` positions hides the others: the windows of all sequences as the decode found
-/// them, which a failure returns to, and, of what it writes, the whole batch or the windows of all sequences and a ubatch.
+/// them, which a failure returns to, and, of what it writes, the whole batch or the windows of all sequences and a ubatch. And for each sequence
+/// what it takes that its window need not share a page with others.
 fn window_cells(n: usize, params: &ContextParams) -> usize {
     let windows = n.saturating_mul(params.n_seq_max);
     let written = windows.saturating_add(params.n_ubatch).min(params.n_batch);
-    windows.saturating_add(written)
+    // A window that fills pages reaches into one more.
+    let in_pages = n.checked_next_multiple_of(PAGE).unwrap_or(n).saturating_add(PAGE);
+    in_pages.saturating_mul(params.n_seq_max).saturating_add(written)
 }
 
 fn check_type(ty: GgmlType, head_dim: usize) -> Result<(), ContextError> {
@@ -523,7 +533,7 @@ mod tests {
                 ..ContextParams::default()
             };
             for window in [Window::Standard(WINDOW), Window::Chunked(WINDOW)] {
-                let mut pool = Cells::new(window_cells(WINDOW, &params), window);
+                let mut pool = Cells::new(window_cells(WINDOW, &params), n_seq_max, window);
                 assert!(pool.allocate());
                 let mut next_pos = [0; MAX_SEQUENCES];
                 for step in 0..60usize {

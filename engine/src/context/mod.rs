@@ -17,6 +17,7 @@ mod hybrid;
 mod inputs;
 mod memory;
 mod outputs;
+mod pages;
 mod params;
 mod perf;
 mod pooled;

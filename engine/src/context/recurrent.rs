@@ -24,18 +24,26 @@ pub(super) struct StateCell {
     pub seqs: SeqSet,
 }
 
-const FREE: StateCell = StateCell {
-    pos: EMPTY,
-    seqs: SeqSet(0),
-};
+impl StateCell {
+    fn free() -> StateCell {
+        StateCell {
+            pos: EMPTY,
+            seqs: SeqSet::default(),
+        }
+    }
+}
+
+/// The cell that each sequence continues from.
+type Newest = [Option<u32>; MAX_SEQUENCES];
 
 /// States of all recurrent ops of a model; without such there are no cells.
 pub(super) struct StateMemory {
     slots: Vec<StateSlot>,
     specs: Vec<StateSpec>,
     cells: Vec<StateCell>,
+    newest: Newest,
     /// As the present decode found them.
-    before: Vec<StateCell>,
+    before: (Vec<StateCell>, Newest),
     /// Cells that the present decode writes to.
     written: Vec<bool>,
     /// Last position that each sequence will have after the present decode.
@@ -68,8 +76,9 @@ impl StateMemory {
         StateMemory {
             slots: specs.iter().map(slot).collect(),
             specs: specs.to_vec(),
-            cells: vec![FREE; n_cells],
-            before: vec![FREE; n_cells],
+            cells: vec![StateCell::free(); n_cells],
+            newest: [None; MAX_SEQUENCES],
+            before: (vec![StateCell::free(); n_cells], [None; MAX_SEQUENCES]),
             written: vec![false; n_cells],
             last: [EMPTY; MAX_SEQUENCES],
             n_rollback: i32::try_from(params.n_rollback).unwrap_or(i32::MAX),
@@ -150,12 +159,13 @@ impl StateMemory {
 
     /// The position after the last one of `seq`.
     pub fn next_pos(&self, seq: usize) -> i32 {
-        newest(&self.cells, seq).map_or(0, |c| self.cells[c].pos + 1)
+        self.newest(seq).map_or(0, |c| self.cells[c].pos + 1)
     }
 
     /// Starts a decode of these tokens, which [`StateMemory::place`] will be given in parts.
     pub fn begin(&mut self, tokens: &[BatchToken]) {
-        self.before.copy_from_slice(&self.cells);
+        self.before.0.copy_from_slice(&self.cells);
+        self.before.1 = self.newest;
         self.written.fill(false);
         for t in tokens {
             t.seqs.iter().for_each(|s| self.last[s] = t.pos);
@@ -185,6 +195,7 @@ impl StateMemory {
                 pos: t.pos,
                 seqs: t.seqs,
             };
+            t.seqs.iter().for_each(|s| self.newest[s] = Some(cell as u32));
             self.written[cell] = true;
             self.from.push(current.map_or(-1, |c| c as i32));
             self.to.push(cell as i32);
@@ -199,10 +210,11 @@ impl StateMemory {
 
     /// Takes back all placements since [`StateMemory::begin`]. Checkpoints that had to give way are lost.
     pub fn rollback(&mut self) {
-        self.cells.copy_from_slice(&self.before);
+        self.cells.copy_from_slice(&self.before.0);
+        self.newest = self.before.1;
         for (cell, written) in self.cells.iter_mut().zip(&self.written) {
             if *written {
-                *cell = FREE;
+                *cell = StateCell::free();
             }
         }
     }
@@ -223,7 +235,7 @@ impl StateMemory {
     pub fn remove(&mut self, seq: usize, span: Span) {
         if span.from < span.to.min(self.next_pos(seq)) {
             let gone = |c: &StateCell| c.pos >= span.from;
-            self.leave(seq, gone);
+            self.leave(SeqSet::one(seq), gone);
         }
     }
 
@@ -250,21 +262,20 @@ impl StateMemory {
     pub fn copy(&mut self, from: usize, to: usize, span: Span) {
         for cell in &mut self.cells {
             if cell.seqs.contains(from) && cell.pos < span.to {
-                cell.seqs.0 |= SeqSet::one(to).0;
+                cell.seqs = cell.seqs.union(SeqSet::one(to));
             }
         }
+        self.find_newest();
     }
 
     /// Removes all sequences but one.
     pub fn keep(&mut self, seq: usize) {
-        (0..MAX_SEQUENCES)
-            .filter(|&s| s != seq)
-            .for_each(|s| self.leave(s, |_| true));
+        self.leave(SeqSet::ALL.without(SeqSet::one(seq)), |_| true);
     }
 
     /// An error unless these positions of a sequence can move.
     pub fn check_add(&self, seq: usize) -> Result<(), MemoryError> {
-        match newest(&self.cells, seq) {
+        match self.newest(seq) {
             Some(c) if self.cells[c].seqs != SeqSet::one(seq) => Err(MemoryError::Shared { seq }),
             _ => Ok(()),
         }
@@ -272,70 +283,92 @@ impl StateMemory {
 
     /// Moves positions of a sequence; its checkpoints are forgotten, for what they stand between may be moved apart.
     pub fn add(&mut self, seq: usize, span: Span, delta: i32) {
-        let Some(current) = newest(&self.cells, seq) else {
+        let Some(current) = self.newest(seq) else {
             return;
         };
         let pos = self.cells[current].pos;
-        self.leave(seq, |c| c.pos != pos);
+        self.leave(SeqSet::one(seq), |c| c.pos != pos);
         if pos >= span.from && pos < span.to {
             self.cells[current] = match pos.checked_add(delta).filter(|&p| p >= 0) {
                 Some(pos) => StateCell {
                     pos,
                     ..self.cells[current]
                 },
-                None => FREE,
+                None => StateCell::free(),
             };
+            self.find_newest();
         }
     }
 
     /// Forgets everything.
     pub fn clear(&mut self) {
-        self.cells.fill(FREE);
+        self.cells.fill(StateCell::free());
+        self.find_newest();
     }
 
     /// Gives a cell a state that has been written to it.
     pub fn put(&mut self, cell: Option<usize>, pos: i32, seqs: SeqSet) {
         if let Some(cell) = cell {
             self.cells[cell] = StateCell { pos, seqs };
+            self.find_newest();
         }
     }
 
     /// Removes the sequences `leaving` and empties the cells that something else is about to be written to.
     pub fn vacate(&mut self, leaving: SeqSet, targets: &[Option<usize>]) {
-        leaving.iter().for_each(|s| self.leave(s, |_| true));
-        targets.iter().flatten().for_each(|&c| self.cells[c] = FREE);
+        targets
+            .iter()
+            .flatten()
+            .for_each(|&c| self.cells[c] = StateCell::free());
+        self.leave(leaving, |_| true);
     }
 
     /// The cells that some of these sequences continue from, lowest first.
     pub fn newest_of(&self, seqs: SeqSet) -> Vec<usize> {
-        let wanted = |&c: &usize| self.continuing(c).0 & seqs.0 != 0;
+        let wanted = |&c: &usize| self.continuing(c).intersects(seqs);
         (0..self.cells.len()).filter(wanted).collect()
     }
 
     /// The sequences that continue from a cell.
     pub fn continuing(&self, cell: usize) -> SeqSet {
         let own = self.cells[cell].seqs.iter();
-        let mut seqs = SeqSet::default();
-        own.filter(|&s| newest(&self.cells, s) == Some(cell))
-            .for_each(|s| seqs.0 |= SeqSet::one(s).0);
-        seqs
+        SeqSet::of(own.filter(|&s| self.newest(s) == Some(cell)))
     }
 
     /// Cells that may be given other contents once the sequences `leaving` are gone: free ones first, then checkpoints of others.
     pub fn replaceable(&self, leaving: SeqSet) -> Vec<usize> {
-        let staying = |c: usize| self.continuing(c).0 & !leaving.0;
-        let is_free = |c: usize| self.cells[c].seqs.0 & !leaving.0 == 0;
-        let mut cells: Vec<usize> = (0..self.cells.len()).filter(|&c| staying(c) == 0).collect();
+        let staying = |c: usize| self.continuing(c).without(leaving);
+        let is_free = |c: usize| self.cells[c].seqs.without(leaving).is_empty();
+        let mut cells: Vec<usize> = (0..self.cells.len()).filter(|&c| staying(c).is_empty()).collect();
         cells.sort_by_key(|&c| !is_free(c));
         cells
     }
 
-    fn leave(&mut self, seq: usize, gone: impl Fn(&StateCell) -> bool) {
-        for cell in self.cells.iter_mut().filter(|c| c.seqs.contains(seq)) {
+    /// Removes sequences from some of their cells.
+    fn leave(&mut self, seqs: SeqSet, gone: impl Fn(&StateCell) -> bool) {
+        for cell in self.cells.iter_mut().filter(|c| c.seqs.intersects(seqs)) {
             if gone(cell) {
-                cell.seqs.0 &= !SeqSet::one(seq).0;
+                cell.seqs = cell.seqs.without(seqs);
                 if cell.seqs.is_empty() {
-                    *cell = FREE;
+                    *cell = StateCell::free();
+                }
+            }
+        }
+        self.find_newest();
+    }
+
+    /// The cell that a sequence continues from.
+    fn newest(&self, seq: usize) -> Option<usize> {
+        self.newest.get(seq).copied().flatten().map(|c| c as usize)
+    }
+
+    fn find_newest(&mut self) {
+        self.newest = [None; MAX_SEQUENCES];
+        for (c, cell) in self.cells.iter().enumerate() {
+            for s in cell.seqs.iter() {
+                let newest = &mut self.newest[s];
+                if newest.is_none_or(|n| self.cells[n as usize].pos <= cell.pos) {
+                    *newest = Some(c as u32);
                 }
             }
         }
@@ -354,7 +387,7 @@ impl StateMemory {
 
     /// The cell that all of these sequences continue from.
     fn common_cell(&self, seqs: SeqSet) -> Result<Option<usize>, MemoryError> {
-        let mut cells = seqs.iter().map(|s| (s, newest(&self.cells, s)));
+        let mut cells = seqs.iter().map(|s| (s, self.newest(s)));
         let Some((first, cell)) = cells.next() else {
             return Ok(None);
         };
@@ -367,25 +400,20 @@ impl StateMemory {
     /// A cell to write to: a free one, or that of the checkpoint that is missed least. There is one, because sequences continue from at
     /// most one cell each and did so before the decode.
     fn take(&self, seqs: SeqSet) -> usize {
-        let may_go = |&c: &usize| !is_newest(&self.cells, c) && !is_newest(&self.before, c);
+        let is_newest = |cells: &[StateCell], newest: &Newest, c: usize| {
+            let mut own = cells[c].seqs.iter();
+            own.any(|s| newest[s] == Some(c as u32))
+        };
+        let may_go =
+            |&c: &usize| !is_newest(&self.cells, &self.newest, c) && !is_newest(&self.before.0, &self.before.1, c);
         let loss = |&c: &usize| {
             let cell = &self.cells[c];
-            let foreign = cell.seqs.0 & seqs.0 == 0;
+            let foreign = !cell.seqs.intersects(seqs);
             (!cell.seqs.is_empty(), self.written[c], foreign, cell.pos)
         };
         let cell = (0..self.cells.len()).filter(may_go).min_by_key(loss);
         cell.expect("there are two cells for each sequence")
     }
-}
-
-/// The cell that a sequence continues from.
-fn newest(cells: &[StateCell], seq: usize) -> Option<usize> {
-    let own = (0..cells.len()).filter(|&c| cells[c].seqs.contains(seq));
-    own.max_by_key(|&c| cells[c].pos)
-}
-
-fn is_newest(cells: &[StateCell], cell: usize) -> bool {
-    cells[cell].seqs.iter().any(|s| newest(cells, s) == Some(cell))
 }
 
 #[cfg(test)]
@@ -405,7 +433,7 @@ mod tests {
         let token = |&(pos, seqs)| BatchToken {
             token: 0,
             pos,
-            seqs: SeqSet(seqs),
+            seqs: SeqSet::of((0..8).filter(|s| seqs >> s & 1 == 1)),
             output: false,
         };
         list.iter().map(token).collect()
@@ -435,13 +463,10 @@ mod tests {
     fn a_failed_decode_leaves_the_state_from_before() {
         let mut m = memory(2, 1);
         decode(&mut m, &[(0, 1), (0, 2), (1, 1)]);
-        let before = m.cells.clone();
+        let before = [0, 1].map(|s| m.cells[m.newest(s).unwrap()]);
         decode(&mut m, &[(2, 1), (3, 1), (1, 2)]);
         m.rollback();
-        for seq in 0..2 {
-            let (was, is) = (newest(&before, seq).unwrap(), newest(&m.cells, seq).unwrap());
-            assert_eq!((was, before[was]), (is, m.cells[is]));
-        }
+        assert_eq!(before, [0, 1].map(|s| m.cells[m.newest(s).unwrap()]));
     }
 
     #[test]

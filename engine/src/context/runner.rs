@@ -93,9 +93,9 @@ impl GraphRunner {
         Ok(())
     }
 
-    /// Takes memory for the inputs of ubatches of `n_tokens` over lists of `n_cells`.
-    pub fn reserve_inputs(&mut self, n_tokens: usize, n_cells: usize) {
-        self.staging.reserve(n_tokens, n_cells);
+    /// Takes memory for the inputs of ubatches of `n_tokens` of `n_seqs` sequences over lists of `n_cells`.
+    pub fn reserve_inputs(&mut self, n_tokens: usize, n_seqs: usize, n_cells: usize) {
+        self.staging.reserve(n_tokens, n_seqs, n_cells);
     }
 
     /// Gets the graph of these sizes ready; true if it had to be built.

@@ -42,6 +42,7 @@ impl Settings {
         BuildParams {
             n_tokens: 1,
             n_outputs: 1,
+            n_seq_max: self.params.n_seq_max,
             encoder: false,
             // The number of rows makes no difference to what memory a graph needs.
             n_encoded: 1,

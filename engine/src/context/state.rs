@@ -312,7 +312,7 @@ impl Part {
     }
 
     fn seqs(self) -> SeqSet {
-        self.one().map_or(SeqSet(u64::MAX), SeqSet::one)
+        self.one().map_or(SeqSet::ALL, SeqSet::one)
     }
 
     fn check(self, memory: &Memory) -> Result<(), StateError> {
@@ -323,7 +323,7 @@ impl Part {
     /// Cells in use, lowest first.
     fn cells_of(self, pool: &Cells) -> Vec<usize> {
         let wanted = self.seqs();
-        (0..pool.top()).filter(|&c| pool.seqs()[c].0 & wanted.0 != 0).collect()
+        (0..pool.top()).filter(|&c| pool.seqs()[c].intersects(wanted)).collect()
     }
 }
 
@@ -379,7 +379,6 @@ fn land(
     let overwritten = needed.saturating_sub(n_empty);
     let mut targets = free.empty;
     targets.extend(&free.hidden[..overwritten]);
-    targets.sort_unstable();
     let mut targets = targets.into_iter();
     Ok(kept
         .into_iter()

@@ -1,5 +1,6 @@
 //! Graphs of tensor operations: descriptions only. Building a graph does no IO and touches no tensor data.
 
+mod attention;
 mod edit;
 #[allow(clippy::module_inception)]
 mod graph;
@@ -13,14 +14,17 @@ pub(crate) mod rules;
 mod select;
 mod tensor;
 mod uses;
+mod visible;
 
+pub use attention::{Attention, AttentionOperands};
 pub use graph::Graph;
 pub use layout::{Layout, Repack};
 pub use linear_attention::LinearAttention;
 pub use ngram::NgramHash;
-pub use op::{Attention, Buckets, NO_ROW, Op, ROPE_AXES, Rope, RopeKind, Unary, Window};
+pub use op::{Buckets, NO_ROW, Op, ROPE_AXES, Rope, RopeKind, Unary, Window};
 pub use ops::ShapeError;
 pub use recur::{Lanes, Recurrence};
 pub use select::{BlockRule, Blocks};
 pub use tensor::{BufferId, Flags, Home, MAX_SRC, Name, Tensor, TensorId, contiguous_strides, dense_bytes};
 pub use uses::Uses;
+pub use visible::{PAGE, VisibleCells};

@@ -1,6 +1,6 @@
 //! The operations a graph is made of, as data. What each computes is defined by the `reference` backend.
 
-use super::{Blocks, NgramHash, Recurrence};
+use super::{Attention, Blocks, NgramHash, Recurrence};
 
 /// Element-wise functions of one operand.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -128,46 +128,6 @@ pub enum Window {
     Compressed(usize),
 }
 
-/// Parameters of [`Op::Attention`].
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Attention {
-    /// Scores are multiplied by this.
-    pub scale: f32,
-    /// Scores become `softcap * tanh(score / softcap)`; 0 is off.
-    pub softcap: f32,
-    /// ALiBi (Press et al., arXiv 2108.12409): the largest bias; 0 is off.
-    pub max_bias: f32,
-    /// Keys at later positions than the query are hidden.
-    pub causal: bool,
-    /// Sliding window.
-    pub window: Window,
-    /// Biases by relative position.
-    pub buckets: Buckets,
-    /// The last source is a selection: cells outside of it are hidden.
-    pub selects: bool,
-    /// Cells from this number on stand for groups of tokens. No window hides them, and only they are selected among, their
-    /// numbers counting from here. `None`: a window and a selection hold for all cells.
-    pub compressed_from: Option<usize>,
-}
-
-impl Attention {
-    /// Which of `n` sources are the sinks and the selection. A table of biases comes before both.
-    pub fn optional_sources(&self, n: usize) -> (Option<usize>, Option<usize>) {
-        let first = 7 + usize::from(self.buckets != Buckets::None);
-        let n_lists = n - usize::from(self.selects);
-        ((n_lists > first).then_some(first), self.selects.then_some(n_lists))
-    }
-
-    /// Lists of cells that each token has in a selection of this shape, for `n_head_kv` key heads and `n_tokens` tokens: one, or one for each
-    /// key head. `None` if it does not fit.
-    pub fn lists_per_token(ne: [usize; 4], n_head_kv: usize, n_tokens: usize) -> Option<usize> {
-        if ne[1..] == [n_tokens, 1, 1] {
-            return Some(1);
-        }
-        (ne[1..] == [n_head_kv, n_tokens, 1]).then_some(n_head_kv)
-    }
-}
-
 /// How the distance between a query and a key selects a row of the relative position bias table (T5; Raffel et al., arXiv 1910.10683).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Buckets {
@@ -275,25 +235,20 @@ pub enum Op {
     /// optional `src2` (f32 `[n_dims / 2]`) divides each frequency.
     Rope(Rope),
     /// Attention without a stored score matrix (online softmax; Dao et al., arXiv 2205.14135).
-    /// `src0` q f32 `[dk, n_head, T]`; `src1` k `[dk, n_head_kv, n_kv]`, `src2` v `[dv, n_head_kv, n_kv]` of any KV type;
-    /// `src3` cell positions i32 `[n_kv]` (negative: empty), `src4` cell sequence sets i64 `[n_kv]` (bit per sequence),
-    /// `src5` query positions i32 `[T]`, `src6` query sequence ids i32 `[T]`; then, with [`Buckets`], biases f32 `[n_head, n_buckets]`,
-    /// added to scores; optional sinks f32 `[n_head]`; where [`Attention::selects`], last, numbers of cells i32 `[k, T]`, those that
-    /// each query may see, or `[k, n_head_kv, T]`, by key head; negative ones are none.
-    /// Result f32 `[dv, n_head, T]`, zero for a query that sees nothing. Key `j` is visible to query `i` when its set holds `i`'s sequence, its
-    /// position is not negative, and the causal and window rules allow it.
+    /// Sources as [`AttentionOperands`](super::AttentionOperands) says. Result f32 `[dv, n_head, T]`, zero for a query that sees nothing. A query
+    /// sees the cells that its page table lists, where their position is not negative, and the causal rule, the window and the selection
+    /// allow it.
     Attention(Attention),
     /// Scores of a lightning indexer (DeepSeek-V3.2, arXiv 2512.02556): `src0` q f32 `[d, n_head, T]`, `src1` keys `[d, 1, n_kv]` of any KV
-    /// type, `src2` to `src5` positions and sets of cells, positions and sequences of queries as in [`Op::Attention`], optional `src6` head
-    /// weights f32 `[n_head, T]`. With weights f32 `[n_kv, T]`, the sum over heads of weight times max(q k, 0); without, f32
-    /// `[n_kv, n_head, T]`, the products. Minus infinity for cells that hold another sequence or a later position.
+    /// type, `src2` to `src7` what tokens see ([`VisibleCells`](super::VisibleCells)), optional `src8` head weights f32 `[n_head, T]`. With weights f32 `[n_kv, T]`, the sum over heads of weight times max(q k, 0); without, f32
+    /// `[n_kv, n_head, T]`, the products. Minus infinity for cells that the token's page table does not list or of a later position.
     IndexScores,
-    /// Cells of the top-k blocks of positions, see [`Blocks`]: `src0` scores of cells f32 `[n_kv, T]` or `[n_kv, n_head, T]`, `src1` to `src4`
-    /// positions and sets of cells, positions and sequences of tokens as in [`Op::Attention`]. For each row, i32 `[n, …]`: the numbers
+    /// Cells of the top-k blocks of positions, see [`Blocks`]: `src0` scores of cells f32 `[n_kv, T]` or `[n_kv, n_head, T]`, `src1` to `src6`
+    /// what tokens see ([`VisibleCells`](super::VisibleCells)). For each row, i32 `[n, …]`: the numbers
     /// of the chosen cells that the token sees, lowest first, then -1. Equal blocks: the earlier first.
     SelectBlocks(Blocks),
-    /// The cells that hold a token's sequence at its position and the `n - 1` before, earliest first: `src0` to `src3` positions and
-    /// sets of cells, positions and sequences of tokens, i32 `[n, T]`. Where a position has several, the lowest; where it has none, cell 0.
+    /// The cells that hold a token's sequence at its position and the `n - 1` before, earliest first, by what tokens see
+    /// ([`VisibleCells`](super::VisibleCells)): i32 `[n, T]`. Where a position has several, the lowest; where it has none, cell 0.
     LastCells {
         /// Positions.
         n: usize,

@@ -5,7 +5,7 @@
 
 use super::NgramHash;
 use super::rules::{self, Operands, Shape};
-use super::{Attention, Graph, Name, Op, Recurrence, Rope, Tensor, TensorId, Unary, contiguous_strides};
+use super::{Graph, Name, Op, Recurrence, Rope, Tensor, TensorId, Unary, contiguous_strides};
 
 /// Operands that do not fit an op.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -130,11 +130,6 @@ impl Graph {
             Some(factors) => self.op(Op::Rope(rope), &[x, positions, factors]),
             None => self.op(Op::Rope(rope), &[x, positions]),
         }
-    }
-
-    /// Attention; see [`Op::Attention`] for the operands, `src` in that order.
-    pub fn attention(&mut self, params: Attention, src: &[TensorId]) -> Result {
-        self.op(Op::Attention(params), src)
     }
 
     /// Softmax over dimension 0.

@@ -6,7 +6,7 @@
 use kernels::GgmlType;
 use kernels::GgmlType::{F32, I32, I64};
 
-use super::{Attention, Blocks, Buckets, Graph, MAX_SRC, Op, Recurrence, Rope, Tensor, TensorId, Window};
+use super::{Attention, Blocks, Buckets, Graph, MAX_SRC, Op, Recurrence, Rope, Tensor, TensorId, VisibleCells, Window};
 
 /// What an op takes, where its operands are something else.
 pub type Expected = &'static str;
@@ -65,14 +65,21 @@ impl<'a> Operands<'a> {
         Ok(t)
     }
 
-    /// Positions and sets of cells, positions and sequences of tokens, from operand `first` on.
-    fn lists(&self, first: usize, n_kv: usize, n_tokens: usize) -> Result<(), Expected> {
-        const EXPECTED: Expected = "i32 positions and i64 sets of cells, i32 positions and i32 sequences of tokens";
-        let lists = [(I32, n_kv), (I64, n_kv), (I32, n_tokens), (I32, n_tokens)];
-        for (i, (ty, len)) in lists.into_iter().enumerate() {
-            ensure(self.typed(first + i, ty, EXPECTED)?.ne == [len, 1, 1, 1], EXPECTED)?;
-        }
-        Ok(())
+    /// What so many tokens see of so many cells.
+    fn visible(&self, at: VisibleCells<usize>, n_kv: usize, n_tokens: usize) -> Result<(), Expected> {
+        const EXPECTED: Expected = "i32 positions of cells and tokens, and a page table for each token";
+        let len = |i: usize, ty: GgmlType| -> Result<usize, Expected> {
+            let t = self.typed(i, ty, EXPECTED)?;
+            ensure(t.ne[1..] == [1; 3], EXPECTED)?;
+            Ok(t.ne[0])
+        };
+        let lens = [len(at.cell_pos, I32)?, len(at.pos, I32)?, len(at.table, I32)?];
+        ensure(lens == [n_kv, n_tokens, n_tokens], EXPECTED)?;
+        let same = len(at.pages, I32)? == len(at.masks, I64)?;
+        ensure(
+            same && len(at.starts, I32)? > 0,
+            "page tables with a mask for each page",
+        )
     }
 }
 
@@ -169,9 +176,9 @@ pub(super) fn result(op: Op, t: &Operands<'_>, ne: [usize; 4]) -> Result<Shape, 
         Op::IndexScores => index_scores(t),
         Op::SelectBlocks(blocks) => select_blocks(t, &blocks),
         Op::LastCells { n } => {
-            let (n_kv, n_tokens) = (t.ints(0)?.ne[0], t.ints(2)?.ne[0]);
+            let (n_kv, n_tokens) = (t.ints(0)?.ne[0], t.ints(1)?.ne[0]);
             ensure(n_kv > 0 && n > 0, "cells, some of which are asked for")?;
-            t.lists(0, n_kv, n_tokens)?;
+            t.visible(VisibleCells::OF_LAST_CELLS, n_kv, n_tokens)?;
             ints([n, n_tokens, 1, 1])
         }
         Op::EarlierPositions { back, n_axes } => {
@@ -334,12 +341,12 @@ fn index_scores(t: &Operands<'_>) -> Result<Shape, Expected> {
         q.ne[3] == 1 && n_kv > 0 && d > 0 && k.ne == [d, 1, n_kv, 1],
         "queries f32 [d, n_head, T] and keys [d, 1, n_kv]",
     )?;
-    t.lists(2, n_kv, n_tokens)?;
-    if !t.has(6) {
+    t.visible(VisibleCells::OF_INDEX_SCORES, n_kv, n_tokens)?;
+    if !t.has(8) {
         return floats([n_kv, n_head, n_tokens, 1]);
     }
     ensure(
-        t.floats(6)?.ne == [n_head, n_tokens, 1, 1],
+        t.floats(8)?.ne == [n_head, n_tokens, 1, 1],
         "a weight for each head and token",
     )?;
     floats([n_kv, n_tokens, 1, 1])
@@ -347,7 +354,7 @@ fn index_scores(t: &Operands<'_>) -> Result<Shape, Expected> {
 
 fn select_blocks(t: &Operands<'_>, blocks: &Blocks) -> Result<Shape, Expected> {
     let [n_kv, a, b, one] = t.floats(0)?.ne;
-    let n_tokens = t.ints(3)?.ne[0];
+    let n_tokens = t.ints(2)?.ne[0];
     ensure(
         one == 1 && ([a, b] == [n_tokens, 1] || b == n_tokens) && u32::try_from(n_kv).is_ok(),
         "scores f32 [n_kv, T] or [n_kv, n_head, T]",
@@ -356,7 +363,7 @@ fn select_blocks(t: &Operands<'_>, blocks: &Blocks) -> Result<Shape, Expected> {
         n_kv > 0 && blocks.size > 0 && blocks.k > 0,
         "cells, and blocks of some size",
     )?;
-    t.lists(1, n_kv, n_tokens)?;
+    t.visible(VisibleCells::OF_SELECT_BLOCKS, n_kv, n_tokens)?;
     ints([blocks.n_cells(n_kv), a, b, 1])
 }
 
@@ -370,7 +377,8 @@ fn concat(t: &Operands<'_>, dim: usize) -> Result<Shape, Expected> {
 }
 
 fn attention(t: &Operands<'_>, p: &Attention) -> Result<Shape, Expected> {
-    let (q, k, v) = (t.floats(0)?, t.numbers(1)?, t.numbers(2)?);
+    let at = p.operands();
+    let (q, k, v) = (t.floats(at.q)?, t.numbers(at.k)?, t.numbers(at.v)?);
     let [dk, n_head, n_tokens, _] = q.ne;
     let [_, n_head_kv, n_kv, _] = k.ne;
     ensure(p.window != Window::Chunked(0), "a window of some positions")?;
@@ -380,26 +388,23 @@ fn attention(t: &Operands<'_>, p: &Attention) -> Result<Shape, Expected> {
         flat && heads_fit && k.ne[0] == dk && v.ne[1..] == k.ne[1..],
         "q f32 [dk, n_head, T], k [dk, n_head_kv, n_kv] and v [dv, n_head_kv, n_kv]",
     )?;
-    t.lists(3, n_kv, n_tokens)?;
-    let n_sources = t.iter().count();
-    let biased = p.buckets != Buckets::None;
+    t.visible(at.visible, n_kv, n_tokens)?;
     ensure(
-        n_sources >= 7 + usize::from(p.selects) + usize::from(biased),
-        "more operands",
+        t.iter().count() == at.list().count(),
+        "the operands that the parameters ask for",
     )?;
-    if biased {
-        let table = t.floats(7)?;
+    if let Some(i) = at.biases {
+        let table = t.floats(i)?;
         let rows = (2..=Buckets::MAX_ROWS).contains(&table.ne[1]);
         ensure(
             rows && table.ne[0] == n_head && table.ne[2..] == [1, 1],
             "a bias for each head and bucket, 2 to 255 buckets",
         )?;
     }
-    let (sinks, selection) = p.optional_sources(n_sources);
-    if let Some(i) = sinks {
+    if let Some(i) = at.sinks {
         ensure(t.floats(i)?.ne[0] == n_head, "a sink for each head")?;
     }
-    if let Some(i) = selection {
+    if let Some(i) = at.selection {
         let lists = Attention::lists_per_token(t.ints(i)?.ne, n_head_kv, n_tokens);
         ensure(lists.is_some(), "selected cells i32 [k, T] or [k, n_head_kv, T]")?;
     }

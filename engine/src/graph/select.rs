@@ -1,7 +1,7 @@
 //! Sparse attention: which cells a token attends to. Parameters and op functions of the selection.
 
 use super::ops::Result;
-use super::{Graph, Op, TensorId};
+use super::{Graph, Op, TensorId, VisibleCells};
 
 /// Parameters of [`Op::SelectBlocks`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,19 +42,33 @@ impl Blocks {
 }
 
 impl Graph {
-    /// Scores of cells for tokens; see [`Op::IndexScores`] for the operands, of which weights may be missing.
-    pub fn index_scores(&mut self, src: &[TensorId]) -> Result {
-        self.op(Op::IndexScores, src)
+    /// Scores of cells for tokens by queries `q [d, n_head, T]`, keys `k [d, 1, n_kv]` and maybe head weights `[n_head, T]`, see
+    /// [`Op::IndexScores`].
+    pub fn index_scores(
+        &mut self,
+        q: TensorId,
+        k: TensorId,
+        visible: VisibleCells<TensorId>,
+        weights: Option<TensorId>,
+    ) -> Result {
+        let mut src = [q; 3 + VisibleCells::<TensorId>::N];
+        src[1] = k;
+        src[2..8].copy_from_slice(&visible.list());
+        src[8] = weights.unwrap_or(q);
+        let n = src.len() - usize::from(weights.is_none());
+        self.op(Op::IndexScores, &src[..n])
     }
 
     /// The cells of the selected blocks; see [`Op::SelectBlocks`] for the operands: i32 `[n, T]` or `[n, n_head, T]`, as the scores.
-    pub fn select_blocks(&mut self, blocks: Blocks, src: [TensorId; 5]) -> Result {
+    pub fn select_blocks(&mut self, blocks: Blocks, scores: TensorId, visible: VisibleCells<TensorId>) -> Result {
+        let mut src = [scores; 1 + VisibleCells::<TensorId>::N];
+        src[1..].copy_from_slice(&visible.list());
         self.op(Op::SelectBlocks(blocks), &src)
     }
 
-    /// The cells of the `n` last positions up to each token's; see [`Op::LastCells`] for the operands: i32 `[n, T]`.
-    pub fn last_cells(&mut self, n: usize, src: [TensorId; 4]) -> Result {
-        self.op(Op::LastCells { n }, &src)
+    /// The cells of the `n` last positions up to each token's, i32 `[n, T]`, see [`Op::LastCells`].
+    pub fn last_cells(&mut self, n: usize, visible: VisibleCells<TensorId>) -> Result {
+        self.op(Op::LastCells { n }, &visible.list())
     }
 
     /// Positions (i32 `[t]`) minus `back`, repeated for each axis: i32 `[t, n_axes]`.

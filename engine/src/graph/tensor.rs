@@ -7,7 +7,7 @@ use kernels::GgmlType;
 use super::{Layout, Op};
 
 /// Most sources an op can have.
-pub const MAX_SRC: usize = 10;
+pub const MAX_SRC: usize = 12;
 
 /// Index of a tensor in its [`Graph`](super::Graph).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]

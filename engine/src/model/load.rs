@@ -415,6 +415,7 @@ fn probe(
     let params = BuildParams {
         n_tokens: 1,
         n_outputs: 1,
+        n_seq_max: 1,
         encoder: false,
         n_encoded: 1,
         n_embd: base.n_embd(),

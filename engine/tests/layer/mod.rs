@@ -1,10 +1,14 @@
 //! A transformer layer by the public op functions, ready to compute on a device.
 
 use engine::backend::{Backend, Device, GraphView, MemoryMap, Plan, Usage};
-use engine::graph::{Attention, Buckets, Graph, Home, Rope, RopeKind, TensorId, Unary, Uses, Window};
+use engine::graph::{
+    Attention, AttentionOperands, Buckets, Graph, Home, PAGE, Rope, RopeKind, TensorId, Unary, Uses, VisibleCells,
+    Window,
+};
 use kernels::GgmlType::{self, F16, F32, I32, I64, Q8_0};
 
 const N_CELLS: usize = 1024;
+const N_PAGES: usize = N_CELLS / PAGE;
 
 /// A layer with experts, of `n` tokens, every tensor in a buffer of its own.
 pub fn layer(n: usize, device: &dyn Device) -> (Graph, MemoryMap) {
@@ -16,11 +20,13 @@ pub fn layer(n: usize, device: &dyn Device) -> (Graph, MemoryMap) {
         leaf(&mut g, Q8_0, [128, 128, 1, 1]),
         leaf(&mut g, Q8_0, [128, 64, 1, 1]),
     );
-    let (positions, sequences) = (leaf(&mut g, I32, [n, 1, 1, 1]), leaf(&mut g, I32, [n, 1, 1, 1]));
+    let (positions, table) = (leaf(&mut g, I32, [n, 1, 1, 1]), leaf(&mut g, I32, [n, 1, 1, 1]));
     let (cells, cache) = (leaf(&mut g, I64, [n, 1, 1, 1]), leaf(&mut g, F16, [64, N_CELLS, 1, 1]));
-    let (cell_pos, cell_seqs) = (
-        leaf(&mut g, I32, [N_CELLS, 1, 1, 1]),
-        leaf(&mut g, I64, [N_CELLS, 1, 1, 1]),
+    let cell_pos = leaf(&mut g, I32, [N_CELLS, 1, 1, 1]);
+    let starts = leaf(&mut g, I32, [2, 1, 1, 1]);
+    let (pages, masks) = (
+        leaf(&mut g, I32, [N_PAGES, 1, 1, 1]),
+        leaf(&mut g, I64, [N_PAGES, 1, 1, 1]),
     );
     let experts = leaf(&mut g, Q8_0, [128, 96, 4, 1]);
     let rope = Rope {
@@ -44,6 +50,7 @@ pub fn layer(n: usize, device: &dyn Device) -> (Graph, MemoryMap) {
         causal: true,
         window: Window::None,
         buckets: Buckets::None,
+        sinks: false,
         selects: false,
         compressed_from: None,
     };
@@ -57,9 +64,23 @@ pub fn layer(n: usize, device: &dyn Device) -> (Graph, MemoryMap) {
     let kv = g
         .view(written, [32, 2, N_CELLS, 1], [2, 64, 128, 128 * N_CELLS], 0)
         .unwrap();
-    let y = g
-        .attention(attention, &[q, kv, kv, cell_pos, cell_seqs, positions, sequences])
-        .unwrap();
+    let operands = AttentionOperands {
+        q,
+        k: kv,
+        v: kv,
+        visible: VisibleCells {
+            cell_pos,
+            pos: positions,
+            table,
+            starts,
+            pages,
+            masks,
+        },
+        biases: None,
+        sinks: None,
+        selection: None,
+    };
+    let y = g.attention(attention, operands).unwrap();
     let y = g.reshape(y, [128, n, 1, 1]).unwrap();
     let sum = g.add(y, x).unwrap();
     let y = g.rms_norm(sum, Some(norm_weight), 1e-5).unwrap();
@@ -97,7 +118,16 @@ pub fn layer(n: usize, device: &dyn Device) -> (Graph, MemoryMap) {
     fill(positions, list32(first..N_CELLS));
     fill(cell_pos, list32(0..N_CELLS));
     fill(cells, (first..N_CELLS).flat_map(|i| (i as i64).to_le_bytes()).collect());
-    fill(cell_seqs, (0..N_CELLS).flat_map(|_| 1i64.to_le_bytes()).collect());
+    // Buffers start out as zeros: all tokens have table 0, whose first entry is 0.
+    fill(
+        starts,
+        [0, N_PAGES as i32].into_iter().flat_map(i32::to_le_bytes).collect(),
+    );
+    fill(
+        pages,
+        (0..N_PAGES).flat_map(|i| ((i * PAGE) as i32).to_le_bytes()).collect(),
+    );
+    fill(masks, (0..N_PAGES).flat_map(|_| (-1i64).to_le_bytes()).collect());
     (g, memory)
 }
 

@@ -1,6 +1,6 @@
 //! Cases of attention: caches of one and of several sequences, windows, biases, compressed keys.
 
-use engine::graph::{Attention, Buckets, Op, Window};
+use engine::graph::{Attention, Buckets, Op, PAGE, Window};
 use engine::random::SplitMix64;
 use kernels::GgmlType;
 use kernels::GgmlType::{BF16, F16, F32, Q4_0, Q8_0};
@@ -10,6 +10,7 @@ use super::case::{Case, Operand, floats, floats_in, i32s, i64s, weights};
 /// The state of a cache and the queries that look at it.
 pub struct Scene {
     pub cell_pos: Vec<i64>,
+    /// One bit per sequence.
     pub cell_seqs: Vec<i64>,
     pub query_pos: Vec<i64>,
     pub query_seq: Vec<i64>,
@@ -41,17 +42,45 @@ pub fn crowd(n_kv: usize, n_tokens: usize) -> Scene {
     }
 }
 
+impl Scene {
+    /// What the queries see, with a page table for each of their sequences and one that nobody uses.
+    pub fn visible(self) -> [Operand; 6] {
+        let mut seqs = self.query_seq.clone();
+        seqs.sort_unstable();
+        seqs.dedup();
+        let table_of = |seq: &i64| seqs.iter().position(|s| s == seq).unwrap() as i64;
+        let (mut starts, mut pages, mut masks) = (vec![0], Vec::new(), Vec::new());
+        for seq in seqs.iter().chain([&62]) {
+            for (page, cells) in self.cell_seqs.chunks(PAGE).enumerate() {
+                let bits = cells.iter().enumerate().map(|(i, set)| (set >> seq & 1) << i);
+                let mask = bits.fold(0, |mask, bit| mask | bit);
+                if mask != 0 {
+                    pages.push((page * PAGE) as i64);
+                    masks.push(mask);
+                }
+            }
+            starts.push(pages.len() as i64);
+        }
+        // Room for more than there is.
+        pages.extend([-7, i64::from(i32::MAX)]);
+        masks.extend([-1, -1]);
+        let table = self.query_seq.iter().map(table_of).collect::<Vec<_>>();
+        let lists = [self.cell_pos, self.query_pos, table, starts, pages].map(i32s);
+        let [cell_pos, pos, table, starts, pages] = lists;
+        [cell_pos, pos, table, starts, pages, i64s(masks)]
+    }
+}
+
 pub fn attend(p: Attention, q: Operand, k: Operand, v: Operand, scene: Scene) -> Case {
-    let operands = [
-        q,
-        k,
-        v,
-        i32s(scene.cell_pos),
-        i64s(scene.cell_seqs),
-        i32s(scene.query_pos),
-        i32s(scene.query_seq),
-    ];
+    let operands: Vec<_> = [q, k, v].into_iter().chain(scene.visible()).collect();
     Case::new(Op::Attention(p), &operands)
+}
+
+fn attend_with_sinks(p: Attention, [q, k, v]: [Operand; 3], scene: Scene, more: Vec<Operand>, sinks: Operand) -> Case {
+    let mut case = attend(Attention { sinks: true, ..p }, q, k, v, scene);
+    case.operands.extend(more);
+    case.operands.push(sinks);
+    case
 }
 
 pub const PLAIN: Attention = Attention {
@@ -61,6 +90,7 @@ pub const PLAIN: Attention = Attention {
     causal: true,
     window: Window::None,
     buckets: Buckets::None,
+    sinks: false,
     selects: false,
     compressed_from: None,
 };
@@ -109,9 +139,9 @@ pub fn attention() -> Vec<Case> {
         Attention { causal: false, ..PLAIN },
     ] {
         all.push(attend(p, q.clone(), k.clone(), v.clone(), one_sequence(100, 5)));
-        let mut with_sinks = attend(p, q.clone(), k.clone(), v.clone(), crowd(100, 5));
-        with_sinks.operands.push(floats_in(-2.0, 2.0, [6, 1, 1, 1]));
-        all.push(with_sinks);
+        let sinks = floats_in(-2.0, 2.0, [6, 1, 1, 1]);
+        let qkv = [q.clone(), k.clone(), v.clone()];
+        all.push(attend_with_sinks(p, qkv, crowd(100, 5), vec![], sinks));
         // Permuted queries; keys and values in the middle of wider rows.
         let (q, k, v) = (q.clone().permuted([0, 2, 1, 3]), k.clone().part(1), v.clone().part(1));
         all.push(attend(p, q, k, v, crowd(100, 5)));
@@ -134,6 +164,7 @@ pub fn compressed_attention() -> Vec<Case> {
             for window in [Window::Standard(5), Window::Chunked(8), Window::None] {
                 let p = Attention {
                     window,
+                    sinks: true,
                     selects,
                     compressed_from: Some(first),
                     ..PLAIN
@@ -222,10 +253,8 @@ pub fn attention_by_relative_position() -> Vec<Case> {
                 let mut case = attend(p, q.clone(), k.clone(), v.clone(), one_sequence(n_kv, n_tokens));
                 case.operands.push(table());
                 all.push(case);
-                let mut with_sinks = attend(p, q, k, v, crowd(n_kv, n_tokens));
-                with_sinks.operands.push(table());
-                with_sinks.operands.push(floats_in(-2.0, 2.0, [4, 1, 1, 1]));
-                all.push(with_sinks);
+                let (scene, sinks) = (crowd(n_kv, n_tokens), floats_in(-2.0, 2.0, [4, 1, 1, 1]));
+                all.push(attend_with_sinks(p, [q, k, v], scene, vec![table()], sinks));
             }
         }
     }
@@ -244,9 +273,8 @@ pub fn attention_of_many_cells() -> Vec<Case> {
                 v.clone(),
                 one_sequence(n_kv, n_tokens),
             ));
-            let mut with_sinks = attend(PLAIN, q, k, v, crowd(n_kv, n_tokens));
-            with_sinks.operands.push(floats_in(-2.0, 2.0, [heads[0], 1, 1, 1]));
-            all.push(with_sinks);
+            let (scene, sinks) = (crowd(n_kv, n_tokens), floats_in(-2.0, 2.0, [heads[0], 1, 1, 1]));
+            all.push(attend_with_sinks(PLAIN, [q, k, v], scene, vec![], sinks));
         }
     }
     all

@@ -70,6 +70,7 @@ impl Case {
 
     /// Appends the op's node by the public op functions.
     pub fn build(&self, g: &mut Graph, src: &[TensorId]) -> TensorId {
+        let visible = || self.op.visible_cells().expect("it looks at cells").map(|i| src[i]);
         let node = match self.op {
             Op::None | Op::Reshape | Op::View | Op::Permute => panic!("{:?} computes nothing", self.op),
             Op::GetRows => g.get_rows(src[0], src[1]),
@@ -89,10 +90,10 @@ impl Case {
             Op::L2Norm { eps } => g.l2_norm(src[0], eps),
             Op::Balance { n, iterations, eps } => g.balance(src[0], n, iterations, eps),
             Op::Rope(p) => g.rope(src[0], src[1], src.get(2).copied(), p),
-            Op::Attention(p) => g.attention(p, src),
-            Op::IndexScores => g.index_scores(src),
-            Op::SelectBlocks(blocks) => g.select_blocks(blocks, std::array::from_fn(|i| src[i])),
-            Op::LastCells { n } => g.last_cells(n, std::array::from_fn(|i| src[i])),
+            Op::Attention(p) => g.attention(p, p.operands().map(|i| src[i])),
+            Op::IndexScores => g.index_scores(src[0], src[1], visible(), src.get(8).copied()),
+            Op::SelectBlocks(blocks) => g.select_blocks(blocks, src[0], visible()),
+            Op::LastCells { n } => g.last_cells(n, visible()),
             Op::EarlierPositions { back, n_axes } => g.earlier_positions(src[0], back, n_axes),
             Op::SoftMax { scale } => g.soft_max(src[0], scale),
             Op::TopK { k } => g.top_k(src[0], k),

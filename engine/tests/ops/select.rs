@@ -5,23 +5,14 @@ use engine::random::SplitMix64;
 use kernels::GgmlType::{F16, F32, Q8_0};
 
 use super::attention::{PLAIN, Scene, attend, crowd, one_sequence, qkv};
-use super::case::{Case, Operand, floats, i32s, i64s};
-
-fn lists(scene: Scene) -> [Operand; 4] {
-    [
-        i32s(scene.cell_pos),
-        i64s(scene.cell_seqs),
-        i32s(scene.query_pos),
-        i32s(scene.query_seq),
-    ]
-}
+use super::case::{Case, floats, i32s};
 
 pub fn index_scores() -> Vec<Case> {
     let mut all = Vec::new();
     for (ty, n_head, n_tokens, n_kv) in [(F32, 1, 1, 1), (F32, 64, 3, 300), (F16, 4, 70, 130), (Q8_0, 5, 1, 600)] {
         let [q, k, _] = qkv(ty, [64, 64], [n_head, 1], n_tokens, n_kv);
         for scene in [one_sequence, crowd] {
-            let operands = [&[q.clone(), k.clone()][..], &lists(scene(n_kv, n_tokens))].concat();
+            let operands = [&[q.clone(), k.clone()][..], &scene(n_kv, n_tokens).visible()].concat();
             all.push(Case::new(Op::IndexScores, &operands));
             let weights = floats([n_head, n_tokens, 1, 1]);
             all.push(Case::new(Op::IndexScores, &[&operands[..], &[weights]].concat()));
@@ -39,7 +30,7 @@ const RULES: [BlockRule; 5] = [
 ];
 
 fn choice(rule: BlockRule, [size, k]: [usize; 2], scores: [usize; 4], scene: Scene) -> Case {
-    let operands = [&[floats(scores)][..], &lists(scene)].concat();
+    let operands = [&[floats(scores)][..], &scene.visible()].concat();
     Case::new(Op::SelectBlocks(Blocks { size, k, rule }), &operands).within(0.0)
 }
 
@@ -102,7 +93,7 @@ pub fn cells_by_position() -> Vec<Case> {
     for n in [1, 2, 7] {
         for (n_tokens, n_kv) in [(1, 1), (5, 40), (33, 100)] {
             for scene in [one_sequence, crowd] {
-                all.push(Case::new(Op::LastCells { n }, &lists(scene(n_kv, n_tokens))).within(0.0));
+                all.push(Case::new(Op::LastCells { n }, &scene(n_kv, n_tokens).visible()).within(0.0));
             }
         }
     }
@@ -136,6 +127,10 @@ pub fn attention_to_selections() -> Vec<Case> {
                 _ => [n_selected, n_lists, n_tokens, 1],
             };
             for sinks in [None, Some(floats([heads[0], 1, 1, 1]))] {
+                let p = Attention {
+                    sinks: sinks.is_some(),
+                    ..p
+                };
                 let mut case = attend(p, q.clone(), k.clone(), v.clone(), crowd(n_kv, n_tokens));
                 case.operands.extend(sinks);
                 case.operands.push(selection.clone());

@@ -99,6 +99,11 @@ pub(super) struct Shared<'a> {
 }
 
 impl<'a> Shared<'a> {
+    /// Floats.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
     /// A part for writing.
     ///
     /// # Safety

@@ -2,6 +2,7 @@
 
 use super::array::{Array, Ints};
 use super::ops::dot;
+use super::visible::Visible;
 use crate::graph::{Attention, Buckets, Window};
 
 /// The operands of [`crate::graph::Op::Attention`].
@@ -9,10 +10,7 @@ pub(super) struct Operands {
     pub(super) q: Array,
     pub(super) k: Array,
     pub(super) v: Array,
-    pub(super) cell_pos: Ints,
-    pub(super) cell_seqs: Ints,
-    pub(super) query_pos: Ints,
-    pub(super) query_seq: Ints,
+    pub(super) visible: Visible,
     pub(super) sinks: Option<Array>,
     pub(super) biases: Option<Array>,
     pub(super) selection: Option<Ints>,
@@ -55,7 +53,7 @@ fn score_of(o: &Operands, p: &Attention, [h, h_kv, t, j]: [usize; 4]) -> f64 {
         0.0 => raw,
         cap => cap * (raw / cap).tanh(),
     };
-    let ahead = o.cell_pos.data[j] - o.query_pos.data[t];
+    let ahead = o.visible.cell_pos.data[j] - o.visible.pos.data[t];
     let bias = o.biases.as_ref().map_or(0.0, |table| {
         let row = bucket(p.buckets, table.ne[1], ahead);
         table.at([h, row, 0, 0])
@@ -75,9 +73,7 @@ fn bucket(buckets: Buckets, n: usize, ahead: i64) -> usize {
 
 /// Does query `i` see the key of head `h_kv` in cell `j`?
 fn is_visible(o: &Operands, p: &Attention, [h_kv, i, j]: [usize; 3]) -> bool {
-    let (q_pos, k_pos) = (o.query_pos.data[i], o.cell_pos.data[j]);
-    let seq = o.query_seq.data[i];
-    let shares_sequence = (0..64).contains(&seq) && o.cell_seqs.data[j] >> seq & 1 == 1;
+    let (q_pos, k_pos) = (o.visible.pos.data[i], o.visible.cell_pos.data[j]);
     let size = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
     let entry = match p.compressed_from {
         None => Some(j),
@@ -92,11 +88,11 @@ fn is_visible(o: &Operands, p: &Attention, [h_kv, i, j]: [usize; 3]) -> bool {
         Window::Symmetric(n) => (q_pos - k_pos).abs() <= size(n / 2),
     };
     let selected = o.selection.as_ref().zip(entry).is_none_or(|(s, entry)| {
-        let lists = if s.ne[2] == o.query_pos.ne[0] { s.ne[1] } else { 1 };
+        let lists = if s.ne[2] == o.visible.pos.ne[0] { s.ne[1] } else { 1 };
         let list = i * lists + h_kv % lists;
         s.data[list * s.ne[0]..(list + 1) * s.ne[0]].contains(&(entry as i64))
     });
-    k_pos >= 0 && shares_sequence && (!p.causal || k_pos <= q_pos) && in_window && selected
+    o.visible.lists(i, j) && (!p.causal || k_pos <= q_pos) && in_window && selected
 }
 
 /// ALiBi's slope of head `h`: a geometric series over the largest power of two of heads, the rest in between.

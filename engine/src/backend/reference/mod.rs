@@ -14,6 +14,7 @@ mod select;
 #[cfg(test)]
 mod tests;
 mod upload;
+mod visible;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +31,7 @@ use super::{
     Backend, BackendError, BackendParams, Buffer, BufferType, Device, DeviceKind, GraphView, MemoryMap, Plan, Registry,
     Stored, Upload, WeightStorage, rules,
 };
-use crate::graph::{Buckets, Graph, Home, Layout, MAX_SRC, NO_ROW, Op, Recurrence, Tensor, TensorId};
+use crate::graph::{Graph, Home, Layout, MAX_SRC, NO_ROW, Op, Recurrence, Tensor, TensorId};
 
 const NAME: &str = "reference";
 
@@ -261,10 +262,10 @@ impl Operands<'_> {
             Op::Recur(r) => return self.recur(r),
             Op::TopK { k } => return self.store_ints(&ops::top_k(&self.load(0)?, k)),
             Op::SelectBlocks(blocks) => {
-                let cells = select::select_blocks(&self.load(0)?, &self.lists(1)?, &blocks);
+                let cells = select::select_blocks(&self.load(0)?, &self.visible()?, &blocks);
                 return self.store_ints(&cells);
             }
-            Op::LastCells { n } => return self.store_ints(&select::last_cells(&self.lists(0)?, n)),
+            Op::LastCells { n } => return self.store_ints(&select::last_cells(&self.visible()?, n)),
             Op::EarlierPositions { back, n_axes } => {
                 return self.store_ints(&select::earlier_positions(&self.ints(0)?, back, n_axes));
             }
@@ -296,18 +297,19 @@ impl Operands<'_> {
             Op::Rope(p) => rope::rope(&self.load(0)?, &self.ints(1)?, self.optional(2)?.as_ref(), &p),
             Op::Attention(p) => attention::attention(
                 &attention::Operands {
-                    biases: if p.buckets == Buckets::None {
-                        None
-                    } else {
-                        self.optional(7)?
-                    },
-                    ..self.attention_operands(p.optional_sources(self.node.sources().count()))?
+                    q: self.load(p.operands().q)?,
+                    k: self.load(p.operands().k)?,
+                    v: self.load(p.operands().v)?,
+                    visible: self.visible()?,
+                    biases: p.operands().biases.map(|i| self.load(i)).transpose()?,
+                    sinks: p.operands().sinks.map(|i| self.load(i)).transpose()?,
+                    selection: p.operands().selection.map(|i| self.ints(i)).transpose()?,
                 },
                 &p,
             ),
             Op::IndexScores => {
-                let (q, k, weights) = (self.load(0)?, self.load(1)?, self.optional(6)?);
-                select::index_scores(&q, &k, &self.lists(2)?, weights.as_ref())
+                let (q, k, weights) = (self.load(0)?, self.load(1)?, self.optional(8)?);
+                select::index_scores(&q, &k, &self.visible()?, weights.as_ref())
             }
             Op::SoftMax { scale } => ops::soft_max(&self.load(0)?, scale),
             Op::TopMask { k } => ops::top_mask(&self.load(0)?, k),
@@ -323,31 +325,16 @@ impl Operands<'_> {
         self.with_bytes_mut(|bytes| result.write(node, bytes))
     }
 
-    fn attention_operands(
-        &self,
-        (sinks, selection): (Option<usize>, Option<usize>),
-    ) -> Result<attention::Operands, BackendError> {
-        Ok(attention::Operands {
-            q: self.load(0)?,
-            k: self.load(1)?,
-            v: self.load(2)?,
-            cell_pos: self.ints(3)?,
-            cell_seqs: self.ints(4)?,
-            query_pos: self.ints(5)?,
-            query_seq: self.ints(6)?,
-            sinks: sinks.map(|i| self.load(i)).transpose()?,
-            selection: selection.map(|i| self.ints(i)).transpose()?,
-            biases: None,
-        })
-    }
-
-    /// Positions and sets of cells, positions and sequences of tokens, from operand `first` on.
-    fn lists(&self, first: usize) -> Result<select::Lists, BackendError> {
-        Ok(select::Lists {
-            cell_pos: self.ints(first)?,
-            cell_seqs: self.ints(first + 1)?,
-            pos: self.ints(first + 2)?,
-            seq: self.ints(first + 3)?,
+    /// What tokens see.
+    fn visible(&self) -> Result<visible::Visible, BackendError> {
+        let at = self.node.op.visible_cells().expect("the op looks at cells");
+        Ok(visible::Visible {
+            cell_pos: self.ints(at.cell_pos)?,
+            pos: self.ints(at.pos)?,
+            table: self.ints(at.table)?,
+            starts: self.ints(at.starts)?,
+            pages: self.ints(at.pages)?,
+            masks: self.ints(at.masks)?,
         })
     }
 

@@ -4,34 +4,13 @@ use std::collections::BTreeMap;
 
 use super::array::{Array, Ints};
 use super::ops::dot;
+use super::visible::Visible;
 use crate::graph::{BlockRule, Blocks};
 
-/// Positions and sequence sets of cells, positions and sequences of tokens.
-pub(super) struct Lists {
-    pub(super) cell_pos: Ints,
-    pub(super) cell_seqs: Ints,
-    pub(super) pos: Ints,
-    pub(super) seq: Ints,
-}
-
-impl Lists {
-    /// Does cell `j` hold the sequence of token `t`?
-    fn shares(&self, t: usize, j: usize) -> bool {
-        let seq = self.seq.data[t];
-        self.cell_pos.data[j] >= 0 && (0..64).contains(&seq) && self.cell_seqs.data[j] >> seq & 1 == 1
-    }
-
-    /// The cells that token `t` sees, and their positions.
-    fn seen(&self, t: usize) -> impl Iterator<Item = (usize, i64)> {
-        let cells = self.cell_pos.data.iter().copied().enumerate();
-        cells.filter(move |&(j, pos)| self.shares(t, j) && pos <= self.pos.data[t])
-    }
-}
-
 /// [`crate::graph::Op::IndexScores`].
-pub(super) fn index_scores(q: &Array, k: &Array, lists: &Lists, weights: Option<&Array>) -> Array {
+pub(super) fn index_scores(q: &Array, k: &Array, visible: &Visible, weights: Option<&Array>) -> Array {
     let ([_, n_head, n_tokens, _], n_kv) = (q.ne, k.ne[2]);
-    let sees = |t: usize, j: usize| lists.shares(t, j) && lists.cell_pos.data[j] <= lists.pos.data[t];
+    let sees = |t: usize, j: usize| visible.lists(t, j) && visible.cell_pos.data[j] <= visible.pos.data[t];
     let product = |h: usize, t: usize, j: usize| dot(q.row([0, h, t, 0]), k.row([0, 0, j, 0]));
     match weights {
         None => q.derive([n_kv, n_head, n_tokens, 1], |[j, h, t, _]| match sees(t, j) {
@@ -58,10 +37,10 @@ struct Block {
 }
 
 /// [`crate::graph::Op::SelectBlocks`].
-pub(super) fn select_blocks(scores: &Array, lists: &Lists, blocks: &Blocks) -> Ints {
+pub(super) fn select_blocks(scores: &Array, visible: &Visible, blocks: &Blocks) -> Ints {
     let [n_kv, a, b, _] = scores.ne;
     let ne = [blocks.n_cells(n_kv), a, b, 1];
-    let by_head = b == lists.pos.ne[0];
+    let by_head = b == visible.pos.ne[0];
     let mut data = scores.data.scratch().take(ne.iter().product());
     for (row, out) in data.chunks_exact_mut(ne[0]).enumerate() {
         let (i1, i2) = (row % a, row / a);
@@ -69,20 +48,20 @@ pub(super) fn select_blocks(scores: &Array, lists: &Lists, blocks: &Blocks) -> I
         let origin = match blocks.rule {
             BlockRule::Best { .. } => 0,
             BlockRule::Whole { .. } => (0..n_kv)
-                .filter(|&j| lists.shares(t, j))
-                .map(|j| lists.cell_pos.data[j])
+                .filter(|&j| visible.lists(t, j))
+                .map(|j| visible.cell_pos.data[j])
                 .min()
                 .unwrap_or(0),
         };
         let block_of = |pos: i64| (pos - origin) / wide(blocks.size);
         let chosen = chosen_blocks(
-            lists.seen(t),
+            visible.seen(t),
             scores.row([0, i1, i2, 0]),
             blocks,
             origin,
-            block_of(lists.pos.data[t]),
+            block_of(visible.pos.data[t]),
         );
-        let cells = lists.seen(t).filter(|&(_, pos)| chosen.contains(&block_of(pos)));
+        let cells = visible.seen(t).filter(|&(_, pos)| chosen.contains(&block_of(pos)));
         out.fill(-1);
         out.iter_mut().zip(cells).for_each(|(out, (j, _))| *out = j as i64);
     }
@@ -129,12 +108,12 @@ fn chosen_blocks(
 }
 
 /// [`crate::graph::Op::LastCells`].
-pub(super) fn last_cells(lists: &Lists, n: usize) -> Ints {
-    let (n_kv, n_tokens) = (lists.cell_pos.ne[0], lists.pos.ne[0]);
-    let mut data = lists.pos.data.scratch().take(n * n_tokens);
+pub(super) fn last_cells(visible: &Visible, n: usize) -> Ints {
+    let (n_kv, n_tokens) = (visible.cell_pos.ne[0], visible.pos.ne[0]);
+    let mut data = visible.pos.data.scratch().take(n * n_tokens);
     for (i, out) in data.iter_mut().enumerate() {
-        let (t, at) = (i / n, lists.pos.data[i / n] - (n - 1 - i % n) as i64);
-        let cell = (0..n_kv).find(|&j| lists.shares(t, j) && lists.cell_pos.data[j] == at);
+        let (t, at) = (i / n, visible.pos.data[i / n] - (n - 1 - i % n) as i64);
+        let cell = (0..n_kv).find(|&j| visible.lists(t, j) && visible.cell_pos.data[j] == at);
         *out = cell.unwrap_or(0) as i64;
     }
     let ne = [n, n_tokens, 1, 1];

@@ -5,6 +5,7 @@ use super::attention::{Operands, attention};
 use super::ops;
 use super::rope::rope;
 use super::scratch::{Piece, Scratch};
+use super::visible::Visible;
 use crate::graph::{Attention, Buckets, Rope, RopeKind, Unary, Window};
 
 fn piece<T: bytemuck::Pod>(data: &[T]) -> Piece<T> {
@@ -261,10 +262,14 @@ fn two_tokens() -> (Operands, Attention) {
         q: array([1, 1, 2, 1], &[1.0, 1.0]),
         k: array([1, 1, 2, 1], &[1.0, 2.0]),
         v: array([2, 1, 2, 1], &[10.0, 1.0, 20.0, 2.0]),
-        cell_pos: ints(&[0, 1]),
-        cell_seqs: ints(&[1, 1]),
-        query_pos: ints(&[0, 1]),
-        query_seq: ints(&[0, 0]),
+        visible: Visible {
+            cell_pos: ints(&[0, 1]),
+            pos: ints(&[0, 1]),
+            table: ints(&[0, 0]),
+            starts: ints(&[0, 1]),
+            pages: ints(&[0]),
+            masks: ints(&[0b11]),
+        },
         sinks: None,
         biases: None,
         selection: None,
@@ -276,6 +281,7 @@ fn two_tokens() -> (Operands, Attention) {
         causal: true,
         window: Window::None,
         buckets: Buckets::None,
+        sinks: false,
         selects: false,
         compressed_from: None,
     };
@@ -333,14 +339,18 @@ fn attention_sees_its_sequence_and_its_window() {
     };
     assert_close(&attention(&o, &free).data, &[10.0, 1.0, 20.0, 2.0]);
 
-    // The first key belongs to sequence 63 alone, the second to 0 and 63.
-    o.cell_seqs = ints(&[i64::MIN, i64::MIN | 1]);
+    // The second key belongs to the first table, both to the second, whose cells are in two entries.
+    o.visible.starts = ints(&[0, 1, 3]);
+    o.visible.pages = ints(&[0, 0, 1]);
+    o.visible.masks = ints(&[0b10, 0b01, 0b01]);
     assert_close(&attention(&o, &p).data, &[0.0, 0.0, 20.0, 2.0]);
-    o.query_seq = ints(&[63, 0]);
+    o.visible.table = ints(&[1, 0]);
     assert_close(&attention(&o, &p).data, &[10.0, 1.0, 20.0, 2.0]);
-    // An empty cell is seen by nobody.
-    o.cell_pos = ints(&[-1, 1]);
+    // An empty cell is seen by nobody, and nothing by a token without a table.
+    o.visible.cell_pos = ints(&[-1, 1]);
     assert_close(&attention(&o, &p).data, &[0.0, 0.0, 20.0, 2.0]);
+    o.visible.table = ints(&[1, -1]);
+    assert_close(&attention(&o, &p).data, &[0.0; 4]);
 }
 
 #[test]
@@ -350,7 +360,7 @@ fn alibi_slopes_of_heads_that_are_no_power_of_two() {
     o.q = array([1, 3, 1, 1], &[0.0; 3]);
     o.k = array([1, 1, 2, 1], &[1.0, 1.0]);
     o.v = array([1, 1, 2, 1], &[0.0, 1.0]);
-    (o.query_pos, o.query_seq) = (ints(&[1]), ints(&[0]));
+    (o.visible.pos, o.visible.table) = (ints(&[1]), ints(&[0]));
     let got = attention(&o, &Attention { max_bias: 8.0, ..p });
     // Two heads of slopes 2^-4 and 2^-8, and the first of the series in between, 2^-2.
     let want: Vec<f64> = [1.0 / 16.0, 1.0 / 256.0, 1.0 / 4.0]

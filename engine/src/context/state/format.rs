@@ -5,7 +5,7 @@
 //! | prefix | magic (8 bytes), version u32, scope u32 (0 a context, 1 a sequence), length of the whole u64 |
 //! | fields | architecture (length u64, UTF-8); one u64 for every [`Field`] that state and context must agree on |
 //! | tokens | count u64; ids u32 |
-//! | cells | per pool: count of runs u64; runs of cells at consecutive positions: first position u32, cells u32, sequences u64 |
+//! | cells | per pool: count of runs u64; runs of cells at consecutive positions: first position u32, cells u32, sequences 4 × u64, one bit each |
 //! | rows | per slot: the keys of its pool's cells in the order of the runs, then the values |
 //! | checksum | [`Digest`] of everything before, u64 |
 
@@ -14,7 +14,7 @@ use std::io::Write;
 
 use kernels::GgmlType;
 
-use crate::context::batch::{MAX_SEQUENCES, SeqSet};
+use crate::context::batch::SeqSet;
 use crate::digest::Digest;
 use crate::vocab::Token;
 
@@ -23,13 +23,13 @@ use super::StateError;
 /// The first bytes of every state.
 const MAGIC: [u8; 8] = *b"kv-state";
 /// Version of everything after the version.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Bytes of the prefix.
 pub(super) const PREFIX: usize = 24;
 /// Bytes of the checksum.
 const CHECKSUM: usize = 8;
 /// Bytes of a run.
-const RUN: usize = 16;
+const RUN: usize = 8 + size_of::<SeqSet>();
 
 /// What a state holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,7 +149,10 @@ pub(super) fn head(scope: Scope, identity: &Identity, tokens: &[Token], pools: &
         for run in runs {
             out.extend_from_slice(&run.pos.to_le_bytes());
             out.extend_from_slice(&run.len.to_le_bytes());
-            out.extend_from_slice(&run.seqs.0.to_le_bytes());
+            run.seqs
+                .words()
+                .iter()
+                .for_each(|w| out.extend_from_slice(&w.to_le_bytes()));
         }
     }
     let len = out.len() as u64 + row_bytes + CHECKSUM as u64;
@@ -371,12 +374,20 @@ impl<'a> Cursor<'a> {
         Ok(tokens)
     }
 
+    fn seqs(&mut self) -> Result<SeqSet, StateError> {
+        let mut words = SeqSet::default().words();
+        for word in &mut words {
+            *word = self.u64("a set of sequences")?;
+        }
+        Ok(SeqSet::from_words(words))
+    }
+
     fn runs(&mut self, n_seq_max: usize) -> Result<Vec<Run>, StateError> {
         let n = self.count(RUN, "the number of runs")?;
         let mut runs = Vec::with_capacity(n);
         for _ in 0..n {
             let (pos, len) = (self.u32("a position")?, self.u32("the length of a run")?);
-            let seqs = SeqSet(self.u64("a set of sequences")?);
+            let seqs = self.seqs()?;
             // The position after the last must be one, too.
             let end = u64::from(pos) + u64::from(len);
             if len == 0 || end > i32::MAX as u64 {
@@ -386,7 +397,7 @@ impl<'a> Cursor<'a> {
             if seqs.is_empty() {
                 return Err(self.malformed("a set of sequences", "at least one".to_owned(), "none"));
             }
-            if let Some(seq) = (n_seq_max..MAX_SEQUENCES).find(|&s| seqs.contains(s)) {
+            if let Some(seq) = seqs.iter().find(|&seq| seq >= n_seq_max) {
                 return Err(crate::context::MemoryError::Sequence { seq, n_seq_max }.into());
             }
             let pos = pos as i32;
@@ -466,12 +477,12 @@ mod tests {
     }
 
     fn pools() -> Vec<Vec<Run>> {
-        let run = |pos, len, seqs| Run {
+        let run = |pos, len, seqs: &[usize]| Run {
             pos,
             len,
-            seqs: SeqSet(seqs),
+            seqs: SeqSet::of(seqs.iter().copied()),
         };
-        vec![vec![run(0, 3, 1), run(5, 1, 6)], vec![run(2, 2, 1)]]
+        vec![vec![run(0, 3, &[0]), run(5, 1, &[1, 2])], vec![run(2, 2, &[0])]]
     }
 
     fn state() -> Vec<u8> {
@@ -571,10 +582,11 @@ mod tests {
         assert!(patched(first_run, &(-1i32).to_le_bytes()).contains("a run is"));
         assert!(patched(first_run + 4, &0u32.to_le_bytes()).contains("a run is"));
         assert!(patched(first_run + 4, &i32::MAX.to_le_bytes()).contains("rows of keys"));
-        assert!(patched(first_run + 8, &0u64.to_le_bytes()).contains("at least one"));
+        assert!(patched(first_run + 8, &[0; 32]).contains("at least one"));
         assert!(patched(first_run + 8, &16u64.to_le_bytes()).contains("sequence 4 is beyond the context's 4"));
+        assert!(patched(first_run + 39, &[0x80]).contains("sequence 255 is beyond the context's 4"));
         assert!(patched(first_run + 4, &2u32.to_le_bytes()).contains("what follows the rows"));
-        assert!(patched(8, &9u32.to_le_bytes()).contains("version 9, expected 2"));
+        assert!(patched(8, &9u32.to_le_bytes()).contains("version 9, expected 3"));
         assert!(patched(12, &2u32.to_le_bytes()).contains("the scope is 2"));
     }
 

@@ -1,24 +1,23 @@
-//! Attention by online softmax: keys and values are read in blocks of cells, and of the scores only those of one block exist.
+//! Attention by online softmax: keys and values are read page by page, and of the scores only those of one page exist.
 //!
-//! A unit of work is some tokens and the query heads that share one key head, so that what is read of a cache serves as many
-//! queries as possible. The cells of a unit are cut into parts, and the results of parts are merged in order, so that results do not depend on
-//! who computes which part: where units are many each is computed by one thread, and where they are few (one token) threads share parts.
+//! A unit of work is some tokens with one page table and the query heads that share one key head, so that what is read of a cache serves as
+//! many queries as possible. The pages of a unit are cut into parts, and the results of parts are merged in order. The cut follows from the
+//! page table alone, so that results do not depend on who computes which part: where units are many each is computed by one thread, and
+//! where they are few (one token) threads share parts.
 
 use kernels::{GgmlType, MatMul, matmul, matmul_scratch, rows};
 
+use super::visible::{Page, Visible};
 use super::{Need, Stop, Task};
 use crate::backend::cpu::scratch::take;
 use crate::backend::cpu::view::{Source, Target};
-use crate::graph::{Attention, Buckets, Graph, Tensor, Window};
-
-/// Cells of a block: their visibility to a token is a word of bits.
-const CELLS: usize = 64;
+use crate::graph::{Attention, AttentionOperands, Buckets, Graph, PAGE, Tensor, Window};
 
 /// Queries (tokens times heads) that a unit has at most, unless more heads share one key head.
 const QUERIES: usize = 32;
 
-/// Least cells of a part.
-const MIN_PART: usize = 2 * CELLS;
+/// Least pages of a part.
+const MIN_PART: usize = 2;
 
 /// Most parts of a unit.
 const MAX_PARTS: usize = 32;
@@ -41,14 +40,14 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn new(q: &Tensor, k: &Tensor, v: &Tensor) -> Sizes {
+    fn new(at: &AttentionOperands<&Tensor>) -> Sizes {
         Sizes {
-            dk: q.ne[0],
-            dv: v.ne[0],
-            n_head: q.ne[1],
-            n_head_kv: k.ne[1],
-            n_tokens: q.ne[2],
-            n_kv: k.ne[2],
+            dk: at.q.ne[0],
+            dv: at.v.ne[0],
+            n_head: at.q.ne[1],
+            n_head_kv: at.k.ne[1],
+            n_tokens: at.q.ne[2],
+            n_kv: at.k.ne[2],
         }
     }
 
@@ -68,65 +67,115 @@ impl Sizes {
     }
 }
 
-/// How the work is cut. Only `shares_parts` depends on the number of threads: it says who computes what, and no sum depends on that.
+/// How the pages of a page table are cut into parts.
 #[derive(Clone, Copy)]
-struct Cut {
-    /// Tokens of a unit.
-    tokens: usize,
-    units: usize,
-    /// Parts that the cells of each unit are split into.
-    parts: usize,
-    /// Cells of a part.
-    cells: usize,
-    /// Threads take parts, else whole units.
-    shares_parts: bool,
+struct Parts {
+    n: usize,
+    /// Pages of a part.
+    pages: usize,
 }
 
-impl Cut {
-    fn new(s: &Sizes, nth: usize) -> Cut {
-        let tokens = (QUERIES / s.group()).clamp(1, s.n_tokens.max(1));
-        let units = s.n_head_kv * s.n_tokens.div_ceil(tokens);
-        let cells = MIN_PART.max(s.n_kv.div_ceil(MAX_PARTS)).next_multiple_of(CELLS);
-        let parts = s.n_kv.div_ceil(cells).max(1);
-        let floats = units.saturating_mul(parts).saturating_mul(s.state());
-        Cut {
-            tokens,
-            units,
-            parts,
-            cells,
-            shares_parts: nth > 1 && parts > 1 && units < MANY_UNITS * nth && floats <= MAX_SHARED,
+impl Parts {
+    fn new(n_pages: usize) -> Parts {
+        let pages = MIN_PART.max(n_pages.div_ceil(MAX_PARTS));
+        Parts {
+            n: n_pages.div_ceil(pages),
+            pages,
         }
     }
 }
 
-/// A thread's own: queries, scores, a block of values, the states of a unit and of a part, and the kernel's scratch. Shared: the states of all
-/// parts, if threads share units.
-pub(super) fn need(graph: &Graph, node: &Tensor, nth: usize) -> Need {
-    let operand = |i: usize| graph.tensor(node.source(i));
-    let s = Sizes::new(operand(0), operand(1), operand(2));
+/// Tokens that are side by side and share a page table: each with every key head is a unit.
+struct Tiles<'a> {
+    /// First token of each, and the number of tokens.
+    bounds: &'a [u32],
+    n_head_kv: usize,
+}
+
+impl<'a> Tiles<'a> {
+    /// Finds the tiles; `bounds` has room for the bounds of as many as there are tokens.
+    fn new(s: &Sizes, visible: &Visible<'_>, bounds: &'a mut [u32]) -> Tiles<'a> {
+        let most = (QUERIES / s.group()).max(1);
+        let mut n = 0;
+        for t in 0..s.n_tokens {
+            let goes_on = n > 0 && t - (bounds[n - 1] as usize) < most && visible.table(t) == visible.table(t - 1);
+            if !goes_on {
+                bounds[n] = t as u32;
+                n += 1;
+            }
+        }
+        bounds[n] = s.n_tokens as u32;
+        Tiles {
+            bounds: &bounds[..=n],
+            n_head_kv: s.n_head_kv,
+        }
+    }
+
+    fn n_units(&self) -> usize {
+        (self.bounds.len() - 1) * self.n_head_kv
+    }
+
+    fn unit(&self, unit: usize) -> Unit {
+        let tile = unit / self.n_head_kv;
+        Unit {
+            head: unit % self.n_head_kv,
+            first: self.bounds[tile] as usize,
+            end: self.bounds[tile + 1] as usize,
+        }
+    }
+}
+
+/// Some tokens with one page table, and a key head.
+#[derive(Clone, Copy)]
+struct Unit {
+    head: usize,
+    first: usize,
+    end: usize,
+}
+
+impl Unit {
+    fn tokens(&self) -> std::ops::Range<usize> {
+        self.first..self.end
+    }
+}
+
+/// A thread's own: queries, scores, a page of values, the states of a unit and of a part, the bounds of tiles, and the kernel's scratch.
+/// Shared: the states of all parts, if threads share units.
+pub(super) fn need(graph: &Graph, node: &Tensor, p: &Attention, nth: usize) -> Need {
+    let at = p.operands().map(|i| graph.tensor(node.source(i)));
+    let s = Sizes::new(&at);
     let n = s.max_queries();
-    let parts = s.n_kv.div_ceil(MIN_PART).min(MAX_PARTS);
+    let parts = s.n_kv.div_ceil(PAGE).div_ceil(MIN_PART).min(MAX_PARTS);
     let shared = (MANY_UNITS * nth).saturating_mul(parts).saturating_mul(s.state());
     Need {
-        per_thread: n * s.dk + n * CELLS + CELLS * s.dv + 2 * s.state() + matmul_scratch(s.dk, n.max(2)),
+        per_thread: n * s.dk + n * PAGE + PAGE * s.dv + 2 * s.state() + s.n_tokens + 1 + matmul_scratch(s.dk, n.max(2)),
         shared: if nth == 1 { 0 } else { shared.min(MAX_SHARED) },
     }
 }
 
 pub(super) fn attention(task: Task<'_>, p: &Attention) -> Result<(), Stop> {
     let job = Job::new(&task, p);
-    let Job { s, cut, .. } = job;
+    let s = job.s;
     let target = task.target;
     let mut scratch = task.scratch;
     let mut room = Room::new(&mut scratch, &s);
     let mut whole = State::new(take(&mut scratch, s.state()), s.max_queries());
     let of_part = take(&mut scratch, s.state());
-    if !cut.shares_parts {
-        while let Some(unit) = task.queue.take(cut.units) {
+    let bounds = bytemuck::cast_slice_mut(take(&mut scratch, s.n_tokens + 1));
+    let tiles = Tiles::new(&s, &job.visible, bounds);
+    let n_units = tiles.n_units();
+    // Parts of the longest page table: shorter ones leave some empty.
+    let tables = tiles.bounds[..tiles.bounds.len() - 1].iter();
+    let n_parts = tables.map(|&t| job.parts(t as usize).n).max().unwrap_or(0);
+    let floats = n_units.saturating_mul(n_parts).saturating_mul(s.state());
+    let many_units = n_units >= MANY_UNITS * task.worker.nth;
+    if task.worker.nth == 1 || n_parts < 2 || many_units || floats > task.shared.len().min(MAX_SHARED) {
+        while let Some(unit) = task.queue.take(n_units) {
+            let unit = tiles.unit(unit);
             whole.clear();
-            for part in 0..cut.parts {
+            for part in 0..job.parts(unit.first).n {
                 job.attend(
-                    unit,
+                    &unit,
                     part,
                     &mut State::new(of_part, s.max_queries()),
                     &mut room,
@@ -134,25 +183,31 @@ pub(super) fn attention(task: Task<'_>, p: &Attention) -> Result<(), Stop> {
                 );
                 whole.merge(of_part);
             }
-            job.finish(unit, &mut whole, &target);
+            job.finish(&unit, &mut whole, &target);
         }
         return Ok(());
     }
     let state_at = |piece: usize| piece * s.state()..(piece + 1) * s.state();
-    while let Some(piece) = task.queue.take(cut.units * cut.parts) {
+    while let Some(piece) = task.queue.take(n_units * n_parts) {
         // SAFETY: no other thread takes this piece, and nobody reads it before the barrier.
         let shared = unsafe { task.shared.write(state_at(piece)) };
-        let (unit, part) = (piece / cut.parts, piece % cut.parts);
-        job.attend(unit, part, &mut State::new(shared, s.max_queries()), &mut room, scratch);
+        let (unit, part) = (tiles.unit(piece / n_parts), piece % n_parts);
+        job.attend(
+            &unit,
+            part,
+            &mut State::new(shared, s.max_queries()),
+            &mut room,
+            scratch,
+        );
     }
     task.worker.barrier()?;
-    for unit in task.worker.share(cut.units) {
+    for unit in task.worker.share(n_units) {
         whole.clear();
-        for part in 0..cut.parts {
+        for piece in unit * n_parts..(unit + 1) * n_parts {
             // SAFETY: the states were written before the barrier, and are not written again in this step.
-            whole.merge(unsafe { task.shared.read(state_at(unit * cut.parts + part)) });
+            whole.merge(unsafe { task.shared.read(state_at(piece)) });
         }
-        job.finish(unit, &mut whole, &target);
+        job.finish(&tiles.unit(unit), &mut whole, &target);
     }
     Ok(())
 }
@@ -213,9 +268,9 @@ impl<'a> State<'a> {
 struct Room<'a> {
     /// Queries times the scale, one after another.
     queries: &'a mut [f32],
-    /// Scores of a block, [`CELLS`] to a query.
+    /// Scores of a page, [`PAGE`] to a query.
     scores: &'a mut [f32],
-    /// Values of a block, where they are not stored as floats.
+    /// Values of a page, where they are not stored as floats.
     values: &'a mut [f32],
 }
 
@@ -223,8 +278,8 @@ impl<'a> Room<'a> {
     fn new(scratch: &mut &'a mut [f32], s: &Sizes) -> Room<'a> {
         Room {
             queries: take(scratch, s.max_queries() * s.dk),
-            scores: take(scratch, s.max_queries() * CELLS),
-            values: take(scratch, CELLS * s.dv),
+            scores: take(scratch, s.max_queries() * PAGE),
+            values: take(scratch, PAGE * s.dv),
         }
     }
 }
@@ -233,14 +288,10 @@ impl<'a> Room<'a> {
 struct Job<'a> {
     p: &'a Attention,
     s: Sizes,
-    cut: Cut,
     q: Source<'a>,
     k: Source<'a>,
     v: Source<'a>,
-    cell_pos: &'a [i32],
-    cell_seqs: &'a [i64],
-    query_pos: &'a [i32],
-    query_seq: &'a [i32],
+    visible: Visible<'a>,
     sinks: Option<Source<'a>>,
     biases: Option<Biases<'a>>,
     /// For each token, and key head if they differ, the cells that it may see, as many for all.
@@ -292,96 +343,76 @@ impl<'a> Biases<'a> {
     }
 }
 
-/// What a token sees: cells of one sequence at positions `from..=to`.
-#[derive(Clone, Copy)]
-struct Sight {
-    from: i32,
-    to: i32,
-    seq: u32,
-}
-
 impl<'a> Job<'a> {
     fn new(task: &Task<'a>, p: &'a Attention) -> Job<'a> {
-        let (q, k, v) = (task.source(0), task.source(1), task.source(2));
-        let s = Sizes::new(q.tensor, k.tensor, v.tensor);
-        let (sinks, selection) = p.optional_sources(task.node.sources().count());
+        let at = p.operands().map(|i| task.source(i));
+        let s = Sizes::new(&at.map(|source| source.tensor));
         Job {
             p,
             s,
-            cut: Cut::new(&s, task.worker.nth),
-            q,
-            k,
-            v,
-            cell_pos: task.source(3).list(),
-            cell_seqs: task.source(4).list(),
-            query_pos: task.source(5).list(),
-            query_seq: task.source(6).list(),
-            sinks: sinks.map(|i| task.source(i)),
-            selection: selection.map(|i| {
-                let cells = task.source(i);
-                Selection {
-                    cells: cells.list(),
-                    n: cells.ne()[0],
-                    lists: Attention::lists_per_token(cells.ne(), s.n_head_kv, s.n_tokens).unwrap_or(1),
-                }
+            q: at.q,
+            k: at.k,
+            v: at.v,
+            visible: Visible::new(task),
+            sinks: at.sinks,
+            selection: at.selection.map(|cells| Selection {
+                cells: cells.list(),
+                n: cells.ne()[0],
+                lists: Attention::lists_per_token(cells.ne(), s.n_head_kv, s.n_tokens).unwrap_or(1),
             }),
-            biases: (p.buckets != Buckets::None).then(|| Biases::new(task.source(7), p.buckets)),
+            biases: at.biases.map(|table| Biases::new(table, p.buckets)),
         }
     }
 
-    /// The key head of a unit.
-    fn head(&self, unit: usize) -> usize {
-        unit % self.s.n_head_kv
+    /// How the page table of a token is cut.
+    fn parts(&self, t: usize) -> Parts {
+        Parts::new(self.visible.entries(t).len())
     }
 
-    fn tokens(&self, unit: usize) -> std::ops::Range<usize> {
-        let first = unit / self.s.n_head_kv * self.cut.tokens;
-        first..self.s.n_tokens.min(first + self.cut.tokens)
-    }
-
-    /// Attends the unit's queries to one part of the cells.
-    fn attend(&self, unit: usize, part: usize, state: &mut State<'_>, room: &mut Room<'_>, scratch: &mut [f32]) {
+    /// Attends the unit's queries to one part of their page table.
+    fn attend(&self, unit: &Unit, part: usize, state: &mut State<'_>, room: &mut Room<'_>, scratch: &mut [f32]) {
         state.clear();
-        let (s, tokens) = (&self.s, self.tokens(unit));
+        let (group, tokens) = (self.s.group(), unit.tokens());
+        let entries = self.visible.entries(unit.first);
+        let n_pages = self.parts(unit.first).pages;
+        let first = entries.start.saturating_add(part * n_pages).min(entries.end);
+        let of_part = first..entries.end.min(first.saturating_add(n_pages));
+        if of_part.is_empty() {
+            return;
+        }
         self.load_queries(unit, room.queries);
-        let cells = part * self.cut.cells..s.n_kv.min((part + 1) * self.cut.cells);
-        for first in cells.clone().step_by(CELLS) {
-            let n = CELLS.min(cells.end - first);
+        for page in of_part.map(|entry| self.visible.page(entry)) {
             let mut seen = [0u64; QUERIES];
             let seen = &mut seen[..tokens.len()];
             for (seen, t) in seen.iter_mut().zip(tokens.clone()) {
-                *seen = self.visible(t, first..first + n);
+                *seen = self.seen(t, &page);
                 if *seen != 0 {
-                    *seen &= self.selected(self.head(unit), t, first);
+                    *seen &= self.selected(unit.head, t, page.first);
                 }
             }
             let any = seen.iter().fold(0, |any, seen| any | seen);
             if any == 0 {
                 continue;
             }
-            self.score(unit, first, n, room, scratch);
-            let values = self.load_values(unit, first, n, any, room.values);
-            for (i, scores) in room
-                .scores
-                .chunks_exact_mut(CELLS)
-                .take(tokens.len() * s.group())
-                .enumerate()
-            {
-                let (t, seen) = (tokens.start + i / s.group(), seen[i / s.group()]);
+            self.score(unit, &page, room, scratch);
+            let values = self.load_values(unit.head, &page, any, room.values);
+            let of_queries = room.scores.chunks_exact_mut(PAGE).take(tokens.len() * group);
+            for (i, scores) in of_queries.enumerate() {
+                let (t, seen) = (tokens.start + i / group, seen[i / group]);
                 if seen != 0 {
-                    let head = self.head(unit) * s.group() + i % s.group();
-                    self.adjust(&mut scores[..n], head, t, first, seen);
-                    accumulate(state, i, &mut scores[..n], seen, &values);
+                    let scores = &mut scores[..page.len];
+                    self.adjust(scores, unit.head * group + i % group, t, page.first, seen);
+                    accumulate(state, i, scores, seen, &values);
                 }
             }
         }
     }
 
     /// The unit's queries, token by token, times the scale.
-    fn load_queries(&self, unit: usize, out: &mut [f32]) {
-        let (group, head) = (self.s.group(), self.head(unit));
-        let queries = self
-            .tokens(unit)
+    fn load_queries(&self, unit: &Unit, out: &mut [f32]) {
+        let (group, head) = (self.s.group(), unit.head);
+        let queries = unit
+            .tokens()
             .flat_map(|t| (0..group).map(move |g| [head * group + g, t, 0]));
         for (i, out) in queries.zip(out.chunks_exact_mut(self.s.dk)) {
             self.q.copy_row(i, out);
@@ -389,19 +420,20 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Which of up to 64 cells token `t` sees, by bits.
-    fn visible(&self, t: usize, cells: std::ops::Range<usize>) -> u64 {
-        let Some(Sight { from, to, seq }) = self.sight(t) else {
+    /// Which cells of a page of its table token `t` sees, by bits.
+    fn seen(&self, t: usize, page: &Page) -> u64 {
+        if page.mask == 0 {
             return 0;
-        };
+        }
+        let (from, to) = self.range(t);
         // What of these stands for single tokens.
-        let n_single = self.p.compressed_from.map_or(CELLS, |c| c.saturating_sub(cells.start));
-        let cells = self.cell_pos[cells.clone()].iter().zip(&self.cell_seqs[cells]);
-        cells.enumerate().fold(0, |bits, (i, (&pos, &seqs))| {
+        let n_single = self.p.compressed_from.map_or(PAGE, |c| c.saturating_sub(page.first));
+        let positions = &self.visible.cell_pos[page.first..page.first + page.len];
+        let in_range = positions.iter().enumerate().fold(0, |bits, (i, &pos)| {
             let from = if i < n_single { from } else { 0 };
-            let visible = (pos >= from) & (pos <= to) & (seqs >> seq & 1 == 1);
-            bits | u64::from(visible) << i
-        })
+            bits | u64::from((pos >= from) & (pos <= to)) << i
+        });
+        in_range & page.mask
     }
 
     /// Which of the 64 cells from `first` on are selected for token `t` and key head `head`, by bits.
@@ -412,23 +444,22 @@ impl<'a> Job<'a> {
         // Those that stand for single tokens are not selected among.
         let start = self.p.compressed_from.unwrap_or(0);
         let single = match start.saturating_sub(first) {
-            n if n < CELLS => (1u64 << n) - 1,
+            n if n < PAGE => (1u64 << n) - 1,
             _ => return u64::MAX,
         };
         let list = t * lists + head % lists;
         let cells = cells[list * n..(list + 1) * n].iter();
         cells.fold(single, |bits, &cell| {
             match usize::try_from(cell).ok().and_then(|c| (c + start).checked_sub(first)) {
-                Some(i) if i < CELLS => bits | 1 << i,
+                Some(i) if i < PAGE => bits | 1 << i,
                 _ => bits,
             }
         })
     }
 
-    /// The causal rule and the windows, as a range of positions. `None` if the token sees nothing.
-    fn sight(&self, t: usize) -> Option<Sight> {
-        let seq = u32::try_from(self.query_seq[t]).ok().filter(|&seq| seq < 64)?;
-        let pos = i64::from(self.query_pos[t]);
+    /// The causal rule and the windows, as a range of positions; the first is not negative.
+    fn range(&self, t: usize) -> (i32, i32) {
+        let pos = i64::from(self.visible.pos[t]);
         let size = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
         let (from, to) = match self.p.window {
             Window::None | Window::Compressed(_) => (0, i64::MAX),
@@ -437,38 +468,37 @@ impl<'a> Job<'a> {
             Window::Symmetric(n) => (pos.saturating_sub(size(n / 2)), pos.saturating_add(size(n / 2))),
         };
         let to = if self.p.causal { to.min(pos) } else { to };
-        Some(Sight {
-            from: i32::try_from(from.max(0)).ok()?,
-            to: to.clamp(-1, i64::from(i32::MAX)) as i32,
-            seq,
-        })
+        let limit = i64::from(i32::MAX);
+        (from.clamp(0, limit) as i32, to.clamp(-1, limit) as i32)
     }
 
-    /// Products of the unit's queries with the keys of `n` cells.
-    fn score(&self, unit: usize, first: usize, n: usize, room: &mut Room<'_>, scratch: &mut [f32]) {
+    /// Products of the unit's queries with the keys of a page.
+    fn score(&self, unit: &Unit, page: &Page, room: &mut Room<'_>, scratch: &mut [f32]) {
+        #[cfg(test)]
+        tests::N_SCORED.set(tests::N_SCORED.get() + 1);
         let s = &self.s;
         let args = MatMul {
             ty: self.k.tensor.ty,
-            w: self.k.span(2, [self.head(unit), first, 0], n),
+            w: self.k.span(2, [unit.head, page.first, 0], page.len),
             row_stride: self.k.tensor.nb[2],
-            m: n,
+            m: page.len,
             k: s.dk,
             x: room.queries,
             x_stride: s.dk,
-            n: self.tokens(unit).len() * s.group(),
+            n: unit.tokens().len() * s.group(),
         };
-        // SAFETY: the scores are this thread's own, [`CELLS`] for each of the most queries that a unit has.
-        unsafe { matmul(&args, room.scores.as_mut_ptr(), CELLS, scratch) };
+        // SAFETY: the scores are this thread's own, [`PAGE`] for each of the most queries that a unit has.
+        unsafe { matmul(&args, room.scores.as_mut_ptr(), PAGE, scratch) };
     }
 
-    /// The values of a block; of those that are not stored as floats only the cells that some query sees are converted.
-    fn load_values<'s>(&self, unit: usize, first: usize, n: usize, any: u64, out: &'s mut [f32]) -> Values<'s>
+    /// The values of a page; of those that are not stored as floats only the cells that some query sees are converted.
+    fn load_values<'s>(&self, head: usize, page: &Page, any: u64, out: &'s mut [f32]) -> Values<'s>
     where
         'a: 's,
     {
-        let (head, dv) = (self.head(unit), self.s.dv);
+        let (first, dv) = (page.first, self.s.dv);
         if self.v.tensor.ty == GgmlType::F32
-            && let Some((floats, stride)) = self.v.float_span(2, [head, first, 0], n)
+            && let Some((floats, stride)) = self.v.float_span(2, [head, first, 0], page.len)
         {
             return Values { floats, stride };
         }
@@ -491,13 +521,13 @@ impl<'a> Job<'a> {
         }
         if self.p.max_bias != 0.0 {
             let slope = alibi_slope(self.p.max_bias, head, self.s.n_head);
-            for (x, &pos) in scores.iter_mut().zip(&self.cell_pos[first..]) {
-                *x -= slope * (i64::from(self.query_pos[t]) - i64::from(pos)).abs() as f32;
+            for (x, &pos) in scores.iter_mut().zip(&self.visible.cell_pos[first..]) {
+                *x -= slope * (i64::from(self.visible.pos[t]) - i64::from(pos)).abs() as f32;
             }
         }
         if let Some(biases) = &self.biases {
-            for (x, &pos) in scores.iter_mut().zip(&self.cell_pos[first..]) {
-                let ahead = i64::from(pos) - i64::from(self.query_pos[t]);
+            for (x, &pos) in scores.iter_mut().zip(&self.visible.cell_pos[first..]) {
+                let ahead = i64::from(pos) - i64::from(self.visible.pos[t]);
                 *x += biases.of(self.p.buckets, self.s.n_head, head, ahead);
             }
         }
@@ -511,10 +541,10 @@ impl<'a> Job<'a> {
     }
 
     /// Divides by the sums, sinks included, and writes the results.
-    fn finish(&self, unit: usize, state: &mut State<'_>, target: &Target<'_>) {
-        let (s, first_head) = (&self.s, self.head(unit) * self.s.group());
-        let queries = self
-            .tokens(unit)
+    fn finish(&self, unit: &Unit, state: &mut State<'_>, target: &Target<'_>) {
+        let (s, first_head) = (&self.s, unit.head * self.s.group());
+        let queries = unit
+            .tokens()
             .flat_map(|t| (first_head..first_head + s.group()).map(move |h| (h, t)));
         for (i, (head, t)) in queries.enumerate() {
             // SAFETY: a head and token belong to one unit, and a unit is finished once, by one thread.
@@ -534,7 +564,7 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Values of a block of cells.
+/// Values of a page of cells.
 struct Values<'a> {
     floats: &'a [f32],
     stride: usize,
@@ -579,15 +609,4 @@ fn alibi_slope(max_bias: f32, head: usize, n_head: usize) -> f32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::runs;
-
-    #[test]
-    fn runs_of_bits() {
-        let collect = |word| runs(word).map(|run| (run.start, run.end)).collect::<Vec<_>>();
-        assert_eq!(collect(0), []);
-        assert_eq!(collect(u64::MAX), [(0, 64)]);
-        assert_eq!(collect(0b1011_1001), [(0, 1), (3, 6), (7, 8)]);
-        assert_eq!(collect(1 << 63 | 1), [(0, 1), (63, 64)]);
-    }
-}
+mod tests;

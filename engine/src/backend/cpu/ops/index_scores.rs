@@ -2,7 +2,7 @@
 
 use kernels::{MatMul, matmul, matmul_scratch};
 
-use super::select::Sight;
+use super::visible::Visible;
 use super::{Need, Task};
 use crate::backend::cpu::scratch::take;
 use crate::graph::{Graph, Tensor};
@@ -23,8 +23,8 @@ pub(super) fn need(graph: &Graph, node: &Tensor) -> Need {
 }
 
 pub(super) fn index_scores(task: Task<'_>) {
-    let (q, k, weights) = (task.source(0), task.source(1), task.optional(6));
-    let sight = Sight::new(&task, 2);
+    let (q, k, weights) = (task.source(0), task.source(1), task.optional(8));
+    let visible = Visible::new(&task);
     let [d, n_head, n_tokens, _] = q.ne();
     let n_kv = k.ne()[2];
     let mut scratch = task.scratch;
@@ -44,13 +44,22 @@ pub(super) fn index_scores(task: Task<'_>) {
             }
             loaded = Some(t);
         }
-        for first in (first..n_kv.min(first + PIECE)).step_by(CELLS) {
-            let cells = first..n_kv.min(first + CELLS);
+        let cells = first..n_kv.min(first + PIECE);
+        let n_rows = if weights.is_some() { 1 } else { n_head };
+        let row = |row: usize| {
+            let at = task.target.tile(t * n_rows + row, 1, cells.clone());
+            // SAFETY: `tile` says that this part of a row is there; no other thread takes the piece, and operands do not overlap
+            // the result (see `PlannedNode::new`). One slice of it is alive at a time.
+            unsafe { std::slice::from_raw_parts_mut(at, cells.len()) }
+        };
+        (0..n_rows).for_each(|r| row(r).fill(f32::NEG_INFINITY));
+        for page in visible.pages(t).filter(|page| page.overlaps(&cells)) {
+            let part = cells.start.max(page.first)..cells.end.min(page.first + page.len);
             let args = MatMul {
                 ty: k.tensor.ty,
-                w: k.span(2, [0, first, 0], cells.len()),
+                w: k.span(2, [0, part.start, 0], part.len()),
                 row_stride: k.tensor.nb[2],
-                m: cells.len(),
+                m: part.len(),
                 k: d,
                 x: queries,
                 x_stride: d,
@@ -58,20 +67,16 @@ pub(super) fn index_scores(task: Task<'_>) {
             };
             // SAFETY: the products are this thread's own, [`CELLS`] for each head.
             unsafe { matmul(&args, products.as_mut_ptr(), CELLS, scratch) };
-            let n_rows = if weights.is_some() { 1 } else { n_head };
-            for row in 0..n_rows {
-                let at = task.target.tile(t * n_rows + row, 1, cells.clone());
-                // SAFETY: `tile` says that this part of a row is there; no other thread takes the piece, and operands do not overlap
-                // the result (see `PlannedNode::new`).
-                let out = unsafe { std::slice::from_raw_parts_mut(at, cells.len()) };
-                for (i, out) in out.iter_mut().enumerate() {
-                    *out = if !sight.sees(t, first + i) {
-                        f32::NEG_INFINITY
-                    } else if weights.is_some() {
+            let seen = part.clone().filter(|&cell| visible.sees(t, &page, cell));
+            for r in 0..n_rows {
+                let out = row(r);
+                for cell in seen.clone() {
+                    let i = cell - part.start;
+                    out[cell - cells.start] = if weights.is_some() {
                         let products = products.chunks_exact(CELLS).zip(&*by_head);
                         products.map(|(p, w)| w * p[i].max(0.0)).sum()
                     } else {
-                        products[row * CELLS + i]
+                        products[r * CELLS + i]
                     };
                 }
             }

@@ -14,6 +14,7 @@ mod reduce;
 mod rope;
 mod rows;
 mod select;
+mod visible;
 mod wkv;
 
 use std::fmt;
@@ -22,7 +23,7 @@ use super::pool::{Abandoned, Worker};
 use super::scratch::Shared;
 use super::view::{PlannedNode, Source, Target, WorkQueue};
 use crate::backend::rules::{self, Flaw};
-use crate::graph::{Buckets, Graph, Op, Tensor, TensorId};
+use crate::graph::{Graph, Op, Tensor, TensorId};
 
 /// A node, as one thread sees it.
 pub(super) struct Task<'a> {
@@ -121,13 +122,15 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
         Op::Rope(_) => dense(1) && node.is_contiguous(),
         Op::AttentionTemperature { .. } => dense(0) && node.is_contiguous(),
         Op::Attention(p) => {
-            let selection = p.optional_sources(node.sources().count()).1;
-            let biases = (p.buckets != Buckets::None).then_some(7);
-            dense_rows(1) && dense_rows(2) && (3..7).chain(selection).chain(biases).all(dense) && node.is_contiguous()
+            let at = p.operands();
+            let visible = at.visible.list();
+            let lists = visible.iter().chain(&at.selection).chain(&at.biases);
+            dense_rows(at.k) && dense_rows(at.v) && lists.copied().all(dense) && node.is_contiguous()
         }
-        Op::IndexScores => dense_rows(1) && (2..6).all(dense) && node.is_contiguous(),
-        Op::SelectBlocks(_) => (1..5).all(dense) && node.is_contiguous(),
-        Op::LastCells { .. } | Op::EarlierPositions { .. } => (0..4).all(dense) && node.is_contiguous(),
+        Op::IndexScores => dense_rows(1) && (2..8).all(dense) && node.is_contiguous(),
+        Op::SelectBlocks(_) => (1..7).all(dense) && node.is_contiguous(),
+        Op::LastCells { .. } => (0..6).all(dense) && node.is_contiguous(),
+        Op::EarlierPositions { .. } => dense(0) && node.is_contiguous(),
         Op::Recur(_) => (1..node.sources().count()).all(dense) && node.is_contiguous(),
         _ => node.is_contiguous(),
     };
@@ -150,7 +153,7 @@ pub(super) fn need(graph: &Graph, id: TensorId, n_threads: usize) -> Need {
     match node.op {
         Op::MulMat | Op::MulMatId => mul_mat::need(graph, node),
         Op::Rope(_) => rope::need(node),
-        Op::Attention(_) => attention::need(graph, node, n_threads),
+        Op::Attention(p) => attention::need(graph, node, &p, n_threads),
         Op::IndexScores => index_scores::need(graph, node),
         Op::SelectBlocks(_) => select::blocks_need(graph, node),
         Op::Recur(r) => recur::need(graph, node, r),

@@ -1,45 +1,9 @@
 //! Sparse attention: selection of blocks of cells by score, and cells found by position.
 
+use super::visible::Visible;
 use super::{Need, Task};
 use crate::backend::cpu::scratch::take;
 use crate::graph::{BlockRule, Blocks, Graph, Tensor};
-
-/// Visibility of cells to tokens.
-pub(super) struct Sight<'a> {
-    cell_pos: &'a [i32],
-    cell_seqs: &'a [i64],
-    pos: &'a [i32],
-    seq: &'a [i32],
-}
-
-impl<'a> Sight<'a> {
-    /// Positions and sets of cells, positions and sequences of tokens, from operand `first` on.
-    pub(super) fn new(task: &Task<'a>, first: usize) -> Sight<'a> {
-        Sight {
-            cell_pos: task.source(first).list(),
-            cell_seqs: task.source(first + 1).list(),
-            pos: task.source(first + 2).list(),
-            seq: task.source(first + 3).list(),
-        }
-    }
-
-    /// True if the cell holds the token's sequence, at whatever position.
-    fn shares(&self, t: usize, cell: usize) -> bool {
-        let seq = self.seq[t];
-        self.cell_pos[cell] >= 0 && (0..64).contains(&seq) && self.cell_seqs[cell] >> seq & 1 == 1
-    }
-
-    /// True if the cell holds the token's sequence at its position or before.
-    pub(super) fn sees(&self, t: usize, cell: usize) -> bool {
-        self.cell_pos[cell] <= self.pos[t] && self.shares(t, cell)
-    }
-
-    /// The first position of the token's sequence; 0 if no cell holds it.
-    fn first(&self, t: usize) -> i32 {
-        let cells = (0..self.cell_pos.len()).filter(|&cell| self.shares(t, cell));
-        cells.map(|cell| self.cell_pos[cell]).min().unwrap_or(0)
-    }
-}
 
 /// The number of no block, slot or cell.
 const NONE: i32 = -1;
@@ -157,9 +121,9 @@ pub(super) fn blocks_need(graph: &Graph, node: &Tensor) -> Need {
 }
 
 pub(super) fn select_blocks(task: Task<'_>, blocks: &Blocks) {
-    let (scores, sight) = (task.source(0), Sight::new(&task, 1));
+    let (scores, visible) = (task.source(0), Visible::new(&task));
     let [n_kv, _, n_rows, _] = scores.ne();
-    let n_tokens = sight.pos.len();
+    let n_tokens = visible.pos.len();
     // Positions are i32: in larger blocks all of them are in one.
     let size = i32::try_from(blocks.size).unwrap_or(i32::MAX);
     let mut scratch = task.scratch;
@@ -170,32 +134,34 @@ pub(super) fn select_blocks(task: Task<'_>, blocks: &Blocks) {
         let scores = scores.row(i, scratch);
         let origin = match blocks.rule {
             BlockRule::Best { .. } => 0,
-            BlockRule::Whole { .. } => sight.first(t),
+            BlockRule::Whole { .. } => visible.first_pos(t),
         };
         table.clear();
-        for (cell, slot) in slots.iter_mut().enumerate() {
-            *slot = NONE;
-            if sight.sees(t, cell) {
-                let at = sight.cell_pos[cell] - origin;
-                let counts = matches!(blocks.rule, BlockRule::Best { .. }) || at % size == size - 1;
-                *slot = table.add(at / size, counts.then_some(scores[cell])) as i32;
-            }
+        // Cells ascend, as many as there are at most.
+        for (cell, slot) in visible.seen(t).zip(&mut *slots) {
+            let at = visible.cell_pos[cell] - origin;
+            let counts = matches!(blocks.rule, BlockRule::Best { .. }) || at % size == size - 1;
+            *slot = table.add(at / size, counts.then_some(scores[cell])) as i32;
         }
-        table.choose(blocks, sight.pos[t].saturating_sub(origin) / size);
-        let is_chosen = |slot: i32| usize::try_from(slot).is_ok_and(|slot| table.n_cells[slot] == CHOSEN);
-        let chosen = (0..n_kv).filter(|&cell| is_chosen(slots[cell]));
+        table.choose(blocks, visible.pos[t].saturating_sub(origin) / size);
+        let chosen = visible
+            .seen(t)
+            .zip(&*slots)
+            .filter(|&(_, &slot)| table.n_cells[slot as usize] == CHOSEN);
         out.fill(NONE);
-        out.iter_mut().zip(chosen).for_each(|(out, cell)| *out = cell as i32);
+        out.iter_mut()
+            .zip(chosen)
+            .for_each(|(out, (cell, _))| *out = cell as i32);
     }
 }
 
 pub(super) fn last_cells(task: Task<'_>, n: usize) {
-    let sight = Sight::new(&task, 0);
+    let visible = Visible::new(&task);
     for (i, out) in task.target.int_rows() {
         let t = i[0];
         out.fill(NONE);
-        for cell in (0..sight.cell_pos.len()).filter(|&cell| sight.sees(t, cell)) {
-            let back = (sight.pos[t] - sight.cell_pos[cell]) as usize;
+        for cell in visible.seen(t) {
+            let back = (visible.pos[t] - visible.cell_pos[cell]) as usize;
             if back < n && out[n - 1 - back] == NONE {
                 out[n - 1 - back] = cell as i32;
             }
