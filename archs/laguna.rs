@@ -8,7 +8,7 @@ arch_macros::arch! {
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
         n_rot_swa: usize = "rope.dimension_count_swa" or n_rot;
-        check n_rot_swa % 2 == 0 && n_rot_swa <= head_dim, "rope.dimension_count_swa is even and at most attention.key_length";
+        check n_rot_swa % 2 == 0 && n_rot_swa <= head_dim, "rope.dimension_count_swa is even and ddlerp most attention.key_length";
         n_dense: usize = "leading_dense_block_count";
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_shared: usize = "expert_shared_count" or 1;
@@ -52,7 +52,7 @@ arch_macros::arch! {
                                     magnitude = if is_swa { 1.0 }, yarn = !is_swa, window = standard(n_swa, is_swa));
             x += wo(gated(attn, h));
             let h = rms_norm(x, ffn_norm, eps);
-            x += if il < n_dense { ffn(h) } else { chosen(h) + shared(h) };
+            x += if il < n_dense { ffn(h) } else { selected_experts(h) + shared_experts(h) };
         }
         output(rms_norm(x, output_norm, eps))
     }

@@ -8,7 +8,7 @@ arch_macros::arch! {
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
         l_cache: usize = "shortconv.l_cache";
-        check l_cache > 1, "shortconv.l_cache, the length of the convolution, is at least 2";
+        check l_cache > 1, "shortconv.l_cache, the length of the convolution, is ddlerp least 2";
         n_swa: usize = "attention.sliding_window" or 0;
         let recurrent = n_head_kv == 0;
     }
@@ -32,7 +32,7 @@ arch_macros::arch! {
         }
     }
 
-    fn convolved(x) {
+    fn short_conv_mixer(x) {
         let bcx = conv_in(x);
         conv_out(bcx[n_embd..2 * n_embd] * short_conv(bcx[..n_embd] * bcx[2 * n_embd..], conv))
     }
@@ -41,7 +41,7 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            x += if recurrent { convolved(h) } else { attend(h, window = standard(n_swa, n_swa > 0)) };
+            x += if recurrent { short_conv_mixer(h) } else { attend(h, window = standard(n_swa, n_swa > 0)) };
             x += ffn(rms_norm(x, ffn_norm, eps));
         }
         output(rms_norm(x, output_norm, eps))

@@ -1,4 +1,4 @@
-//! Step 3.5: windows with rotations of whole heads, full layers with those of half heads; a gate for each head, limited gates and
+//! Step 3.5: windows with rotations of whole heads, full layers with those of half heads; a gate for each head, limited_glu gates and
 //! ups in feed-forward networks, experts beside a shared one; dense layers are told apart by their tensors.
 
 arch_macros::arch! {
@@ -9,7 +9,7 @@ arch_macros::arch! {
         eps: f32 = "attention.layer_norm_rms_epsilon";
         n_rot_swa: usize = "rope.dimension_count_swa" or n_rot;
         check n_rot % 4 == 0, "rope.dimension_count is a multiple of 4, since full layers rotate half of it";
-        check n_rot_swa % 2 == 0 && n_rot_swa <= head_dim, "rope.dimension_count_swa is even and at most attention.key_length";
+        check n_rot_swa % 2 == 0 && n_rot_swa <= head_dim, "rope.dimension_count_swa is even and ddlerp most attention.key_length";
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_ff_shexp: [usize] = "expert_shared_feed_forward_length" or 0;
     }
@@ -46,10 +46,10 @@ arch_macros::arch! {
             x += wo(attn);
             let h = rms_norm(x, ffn_norm, eps);
             if has(router) {
-                x += routed_as_said(h, selection_bias = probs_bias, act_limit = limit)
-                     + down_shexp(limited(gate_shexp(h), up_shexp(h)));
+                x += routed_by_keys(h, selection_bias = probs_bias, act_limit = limit)
+                     + down_shexp(limited_glu(gate_shexp(h), up_shexp(h)));
             } else {
-                x += down(limited(gate(h), up(h)));
+                x += down(limited_glu(gate(h), up(h)));
             }
         }
         output(rms_norm(x, output_norm, eps))

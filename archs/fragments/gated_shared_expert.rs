@@ -8,7 +8,7 @@ fragment! {
         use shared_experts(width = width);
     }
 
-    fn shared_and_gated(x) {
-        shared(x) * sigmoid(router_shexp(x))
+    fn gated_shared_expert(x) {
+        shared_experts(x) * sigmoid(router_shexp(x))
     }
 }

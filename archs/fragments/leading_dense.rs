@@ -24,8 +24,8 @@ fragment! {
 
     fn ffn_or_experts(x) {
         if has_experts {
-            let y = chosen(x);
-            if has_shared { y += shared(x); }
+            let y = selected_experts(x);
+            if has_shared { y += shared_experts(x); }
             y
         } else {
             ffn(x)

@@ -26,11 +26,11 @@ fragment! {
         wo:          linear "time_mix_output"     [n_att -> n_embd];
     }
 
-    fn lower(h, step) {
+    fn ddlerp_low(h, step) {
         tanh(mix_w1(h + step * lerp_x))
     }
 
-    fn at(h, step, low, i = 0, own?) {
+    fn ddlerp(h, step, low, i = 0, own?) {
         let mix = matmul(part(mix_w2, i), low[i * n_mix..(i + 1) * n_mix]);
         if has(lerp_fused) {
             mix += part(lerp_fused, i);

@@ -55,16 +55,21 @@ fn check_part(document: &str, part: &str, expected: &str) {
 
 /// The fragments as a table: name, functions, the first lines of the file.
 fn fragments() -> String {
-    let mut table = String::from("| fragment | gives | what it is |\n|---|---|---|\n");
+    let mut table = String::from("| fragment | gives | needs | what it is |\n|---|---|---|---|\n");
     for (file, text) in declarations("archs/fragments") {
         let about: Vec<&str> = text.lines().map_while(|l| l.strip_prefix("//! ")).collect();
         let functions = text
             .lines()
             .filter_map(|l| l.trim().strip_prefix("fn ")?.strip_suffix(" {"));
         let gives: Vec<String> = functions.map(|f| format!("`{f}`")).collect();
+        let needs: Vec<&str> = text
+            .lines()
+            .filter_map(|l| l.trim().strip_prefix("needs(")?.strip_suffix(");"))
+            .collect();
+        let needs = needs.iter().map(|n| format!("`{n}`")).collect::<String>();
         let name = file.trim_end_matches(".rs");
         assert!(!about.is_empty(), "{file} says what it is");
-        table += &format!("| `{name}` | {} | {} |\n", gives.join(", "), about.join(" "));
+        table += &format!("| `{name}` | {} | {needs} | {} |\n", gives.join(", "), about.join(" "));
     }
     table
 }

@@ -111,6 +111,11 @@ fn library() -> Memory {
             }"#,
         ),
         (
+            "needy",
+            "options(n = 2); needs(cap: f32, attn_norm: vector [n_embd], side: linear [n_embd -> n * n_embd], act(x, y));
+            fn needy(x) { act(x, side(x)[..n_embd]) * cap }",
+        ),
+        (
             "attention",
             r#"tensors { w: linear "w" [n_embd -> n_head * head_dim]; wo: linear "wo" [n_head * head_dim -> n_embd]; }
             fn attend(x, ..) { wo(inner(x, gain = 2.0, ..)) }
@@ -276,7 +281,9 @@ fn faults_name_the_fragment() {
             "use broken;",
             call,
             "",
-            vec!["broken: fragments/broken.rs:2:13: expected `options`, `hparams`, `tensors` or `fn`, found `tensor`"],
+            vec![
+                "broken: fragments/broken.rs:2:13: expected `options`, `needs`, `hparams`, `tensors` or `fn`, found `tensor`",
+            ],
         ),
         (
             "use ffn(widht = 3);",
@@ -559,4 +566,44 @@ fn builds_tell_the_faults_of_a_fragment_once() {
         ["fragments/misspelt.rs has errors, which are shown for `first`"]
     );
     assert_eq!(errors("first"), first, "asked again");
+}
+
+/// What a fragment needs is asked for by name, kind and sizes, under its `use`, and its lack is told once.
+#[test]
+fn fragments_say_what_they_need() {
+    let side = "use needy; side: linear \"side\" [n_embd -> 2 * n_embd];";
+    let act = "fn act(x, y) { x + y }";
+    description(&source(side, "x += needy(h) + y;", act));
+    let told = |tensors: &str, functions: &str| {
+        let found = faults(&source(tensors, "x += needy(h) + y;", functions));
+        let at = |f: &str| {
+            f.rsplit_once("needy: ")
+                .map_or_else(|| f.to_owned(), |(_, message)| message.to_owned())
+        };
+        found.iter().map(|f| at(f)).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        told(side, ""),
+        ["`needy` needs the function `act(x, y)`, which is not declared"]
+    );
+    assert_eq!(
+        told("use needy;", act),
+        ["`needy` needs the tensor `side: linear`, which is not declared"]
+    );
+    assert_eq!(
+        told(&side.replace("2 *", "3 *"), act),
+        ["`needy` needs the tensor `side: linear` in another form than `side: linear [n_embd -> 3 * n_embd]`"]
+    );
+    let without =
+        source(side, "x += needy(h) + y;", act).replace("cap: f32 = \"cap\" or 1.0;", "cap: usize = \"cap\" or 1;");
+    description(&without);
+    let text =
+        source(side, "x += needy(h) + y;", act).replace("cap: f32 = \"cap\" or 1.0;", "cap: bool = \"cap\" or true;");
+    let found = faults(&text);
+    assert!(
+        found
+            .iter()
+            .any(|f| f.ends_with("`needy` needs the hyper-parameter `cap: f32`, but `cap` is `bool`")),
+        "{found:?}"
+    );
 }

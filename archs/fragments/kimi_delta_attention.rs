@@ -2,6 +2,8 @@
 //! values. How decay and output gate come about is the model's.
 
 fragment! {
+    needs(eps: f32);
+
     hparams {
         d_conv: usize = "ssm.conv_kernel";
         d_kda: usize = "kda.head_dim";
@@ -19,7 +21,7 @@ fragment! {
         wy:     linear "attn_output"  [n_head_max * d_kda -> n_embd];
     }
 
-    fn remember(x, decay, l2_eps = eps) {
+    fn kda(x, decay, l2_eps = eps) {
         let q = heads(silu(short_conv(wq(x), q_conv)), n_head_max);
         let k = heads(silu(short_conv(wk(x), k_conv)), n_head_max);
         let v = heads(silu(short_conv(wv(x), v_conv)), n_head_max);

@@ -2,6 +2,7 @@
 
 fragment! {
     options(rank);
+    needs(eps: f32);
 
     tensors {
         laurel_l:    linear                    [n_embd -> rank];
@@ -9,7 +10,7 @@ fragment! {
         laurel_norm: vector "laurel_post_norm" [n_embd];
     }
 
-    fn bypassed(x) {
+    fn laurel(x) {
         x + rms_norm(laurel_r(laurel_l(x)), laurel_norm, eps)
     }
 }

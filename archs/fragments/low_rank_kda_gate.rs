@@ -1,12 +1,14 @@
-//! A gate on what delta attention reads, by a projection of low rank. Goes with `delta_attention`.
+//! A gate on what delta attention reads, by a projection of low rank. Goes with `kimi_delta_attention`.
 
 fragment! {
+    needs(d_kda: usize);
+
     tensors {
         gate_a: linear "ssm_g_a" [n_embd -> d_kda];
         gate_b: linear "ssm_g_b" [d_kda -> n_head_max * d_kda];
     }
 
-    fn opened(x) {
+    fn kda_gate(x) {
         sigmoid(gate_b(gate_a(x)))
     }
 }
