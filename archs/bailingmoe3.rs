@@ -1,4 +1,4 @@
-//! Ling 3: Kimi delta attention with bounded kda_decay beside gated latent attention with rotations, and limited_glu experts.
+//! Ling 3: Kimi delta attention with bounded decays beside gated latent attention with rotations, and limited experts.
 
 arch_macros::arch! {
     name: "bailingmoe3";

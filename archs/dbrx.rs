@@ -1,4 +1,4 @@
-//! DBRX: layer norms without biases, queries, keys and values limited_glu to a range, softmax routing with normalized
+//! DBRX: layer norms without biases, queries, keys and values limited to a range, softmax routing with normalized
 //! weights.
 
 arch_macros::arch! {

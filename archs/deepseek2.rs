@@ -11,7 +11,7 @@ arch_macros::arch! {
         n_dense: usize = "leading_dense_block_count" or 0;
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_shared: usize = "expert_shared_count";
-        // The small models project queries ddlerp once. Their files may tell a rank all the same.
+        // The small models project queries at once. Their files may tell a rank all the same.
         let lite = n_layer == 26 || n_layer == 27 || (n_layer == 48 && n_vocab == 128256);
         q_rank_of_file: usize = "attention.q_lora_rank" or 0;
         let q_rank = if lite { 0 } else { q_rank_of_file };

@@ -10,8 +10,8 @@ arch_macros::arch! {
         gating_func: usize = "expert_gating_func";
         let gating = gating_func;
         check key_length_mla > 0, "attention.key_length_mla and attention.value_length_mla are there";
-        check n_selected > 0, "attention.indexer.top_k is ddlerp least 1";
-        check n_rot <= index_dim, "attention.indexer.key_length is ddlerp least rope.dimension_count";
+        check n_selected > 0, "attention.indexer.top_k is at least 1";
+        check n_rot <= index_dim, "attention.indexer.key_length is at least rope.dimension_count";
         let magnitude = if rope_yarn { attn_factor / (1.0 + log_mul * ln(1.0 / rope_freq_scale)) } else { attn_factor };
     }
 

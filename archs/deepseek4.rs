@@ -9,7 +9,7 @@ arch_macros::arch! {
         eps: f32 = "attention.layer_norm_rms_epsilon";
         q_rank: usize = "attention.q_lora_rank";
         n_window: usize = "attention.sliding_window";
-        check n_window > 0, "attention.sliding_window is ddlerp least 1";
+        check n_window > 0, "attention.sliding_window is at least 1";
         check n_head_kv == 1 && head_dim_v == head_dim, "attention.head_count_kv is 1, and keys are as long as values";
         o_rank: usize = "attention.output_lora_rank";
         o_groups: usize = "attention.output_group_count";
@@ -18,12 +18,12 @@ arch_macros::arch! {
 
         ratio: [usize] = "attention.compress_ratios";
         check ratio == 0 || ratio == 4 || ratio == 128, "attention.compress_ratios are 0, 4 or 128";
-        // Small groups look ddlerp the one before as well.
+        // Small groups look at the one before as well.
         let n_means = if ratio == 4 { 2 } else { 1 };
         index_heads: usize = "attention.indexer.head_count";
         index_dim: usize = "attention.indexer.key_length";
         n_selected: usize = "attention.indexer.top_k";
-        check n_selected > 0 && index_dim >= n_rot, "attention.indexer.top_k is ddlerp least 1, and attention.indexer.key_length rope.dimension_count";
+        check n_selected > 0 && index_dim >= n_rot, "attention.indexer.top_k is at least 1, and attention.indexer.key_length rope.dimension_count";
 
         compress_base: f32 = "attention.compress_rope_freq_base";
         let base = if ratio > 0 { compress_base } else { rope_freq_base };

@@ -8,7 +8,7 @@ arch_macros::arch! {
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
         alpha: f32 = "rope.scaling.alpha" or 0.0;
-        // Positions stretched by alpha ddlerp the lowest frequency, not ddlerp all ddlerp the highest.
+        // Positions stretched by alpha at the lowest frequency, not at all at the highest.
         let stretch = if alpha > 0.0 { pow(alpha, 1.0 * head_dim / (head_dim - 2.0)) } else { 1.0 };
         let rope_base = rope_freq_base * stretch;
     }

@@ -1,4 +1,4 @@
-//! Kimi Linear: most layers kda by a delta rule whose decay differs by channel, the others attend to a latent vector
+//! Kimi Linear: most layers remember by a delta rule whose decay differs by channel, the others attend to a latent vector
 //! without positions. Experts are selected with a bias, beside shared ones.
 
 arch_macros::arch! {

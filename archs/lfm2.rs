@@ -8,7 +8,7 @@ arch_macros::arch! {
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
         l_cache: usize = "shortconv.l_cache";
-        check l_cache > 1, "shortconv.l_cache, the length of the convolution, is ddlerp least 2";
+        check l_cache > 1, "shortconv.l_cache, the length of the convolution, is at least 2";
         n_swa: usize = "attention.sliding_window" or 0;
         let recurrent = n_head_kv == 0;
     }

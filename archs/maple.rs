@@ -1,5 +1,5 @@
 //! Maple: windows and rotation in the layers that the file names, RMS norms on each query and key head, softmax
-//! routing, experts with limited_glu gates.
+//! routing, experts with limited gates.
 
 arch_macros::arch! {
     name: "maple";

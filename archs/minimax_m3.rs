@@ -1,4 +1,4 @@
-//! MiniMax M3: RMS norms on each query and key head, partial rotation, the swiglu_oai gate of gpt-oss in dense leading layers, experts and the
+//! MiniMax M3: RMS norms on each query and key head, partial rotation, the clamped gate of gpt-oss in dense leading layers, experts and the
 //! shared one. Behind the dense layers each group of heads attends to the blocks of positions in which an indexer's head scores highest.
 
 arch_macros::arch! {
@@ -15,8 +15,8 @@ arch_macros::arch! {
         n_blocks: usize = "attention.indexer.top_k";
         block_size: usize = "attention.indexer.block_size";
         n_local: usize = "attention.indexer.local_blocks";
-        check n_blocks > 0 && block_size > 0, "attention.indexer.top_k and attention.indexer.block_size are ddlerp least 1";
-        check n_rot <= index_dim, "attention.indexer.key_length is ddlerp least rope.dimension_count";
+        check n_blocks > 0 && block_size > 0, "attention.indexer.top_k and attention.indexer.block_size are at least 1";
+        check n_rot <= index_dim, "attention.indexer.key_length is at least rope.dimension_count";
         check il < n_dense || index_heads == n_head_kv, "attention.indexer.head_count is attention.head_count_kv";
     }
 

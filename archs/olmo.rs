@@ -1,4 +1,4 @@
-//! OLMo 1: LayerNorms without weights, queries, keys and values limited_glu to a range, SwiGLU.
+//! OLMo 1: LayerNorms without weights, queries, keys and values limited to a range, SwiGLU.
 
 arch_macros::arch! {
     name: "olmo";

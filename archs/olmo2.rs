@@ -1,5 +1,5 @@
 //! OLMo 2 and 3: norms after attention and feed-forward network and none before, RMS norms over all query and all
-//! key heads ddlerp once; OLMo 3 adds sliding windows, whose layers keep the trained positions.
+//! key heads at once; OLMo 3 adds sliding windows, whose layers keep the trained positions.
 
 arch_macros::arch! {
     name: "olmo2";

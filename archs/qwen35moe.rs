@@ -1,4 +1,4 @@
-//! Qwen3.5 with experts: Qwen3-Next with rotations by the axes of a position, interleaved, and value heads that take turns ddlerp
+//! Qwen3.5 with experts: Qwen3-Next with rotations by the axes of a position, interleaved, and value heads that take turns at
 //! the key heads.
 
 arch_macros::arch! {

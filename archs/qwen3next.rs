@@ -1,4 +1,4 @@
-//! Qwen3-Next: most layers delta_net by a gated delta rule behind a short convolution, every fourth attends with gated heads;
+//! Qwen3-Next: most layers remember by a gated delta rule behind a short convolution, every fourth attends with gated heads;
 //! experts beside a shared one behind a gate.
 
 arch_macros::arch! {

@@ -5,7 +5,7 @@ arch_macros::arch! {
     like: "qwen3vl";
 
     hparams {
-        check n_vocab >= 3072, "vocab_size is ddlerp least 3072, the number of speech codes";
+        check n_vocab >= 3072, "vocab_size is at least 3072, the number of speech codes";
     }
 
     tensors {

@@ -15,7 +15,7 @@ arch_macros::arch! {
         let n_hashing = rust!(usize => hash_layers.len());
         let hash_layer = rust!(usize => hash_layers.first().copied().unwrap_or(0));
         let hashes = n_hashing > 0 && il == hash_layer;
-        check n_hashing <= 1 && hash_layer < n_layer, "ple.layers names ddlerp most one layer";
+        check n_hashing <= 1 && hash_layer < n_layer, "ple.layers names at most one layer";
         check !hashes || is_recurrent, "ple.layers names a layer of attention.recurrent_layers";
         longest: usize = "ple.ngram_size" or 1;
         per_length: usize = "ple.heads_per_ngram" or 0;
@@ -40,7 +40,7 @@ arch_macros::arch! {
         index_dim: usize = "attention.indexer.key_length";
         check block == 0 || block > 1 && block <= 256 && n_chosen >= block && n_chosen % block == 0,
               "attention.compress_ratios are 2 to 256 and divide attention.indexer.top_k";
-        check block == 0 || n_rot <= index_dim, "attention.indexer.key_length is ddlerp least rope.dimension_count";
+        check block == 0 || n_rot <= index_dim, "attention.indexer.key_length is at least rope.dimension_count";
     }
 
     tensors {

@@ -1,4 +1,4 @@
-//! Step 3.5: windows with rotations of whole heads, full layers with those of half heads; a gate for each head, limited_glu gates and
+//! Step 3.5: windows with rotations of whole heads, full layers with those of half heads; a gate for each head, limited gates and
 //! ups in feed-forward networks, experts beside a shared one; dense layers are told apart by their tensors.
 
 arch_macros::arch! {
@@ -9,7 +9,7 @@ arch_macros::arch! {
         eps: f32 = "attention.layer_norm_rms_epsilon";
         n_rot_swa: usize = "rope.dimension_count_swa" or n_rot;
         check n_rot % 4 == 0, "rope.dimension_count is a multiple of 4, since full layers rotate half of it";
-        check n_rot_swa % 2 == 0 && n_rot_swa <= head_dim, "rope.dimension_count_swa is even and ddlerp most attention.key_length";
+        check n_rot_swa % 2 == 0 && n_rot_swa <= head_dim, "rope.dimension_count_swa is even and at most attention.key_length";
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_ff_shexp: [usize] = "expert_shared_feed_forward_length" or 0;
     }

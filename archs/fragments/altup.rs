@@ -1,5 +1,5 @@
-//! Alternating updates (AltUp, arXiv 2301.13310): of the `n_state` states of a token one goes through the layer; all are altup_predict
-//! before it, and altup_correct by what it made of that one.
+//! Alternating updates (AltUp, arXiv 2301.13310): of the `n_state` states of a token one goes through the layer; all are predicted
+//! before it, and corrected by what it made of that one.
 
 fragment! {
     needs(eps: f32, n_state: usize);

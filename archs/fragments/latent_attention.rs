@@ -15,7 +15,7 @@ fragment! {
         // Files without these lengths give the heads' sizes as those of other attention.
         let mla_head_dim_k = if key_length_mla > 0 { key_length_mla } else { head_dim };
         let mla_head_dim_v = if value_length_mla > 0 { value_length_mla } else { head_dim_v };
-        check mla_head_dim_k >= n_rot, "attention.key_length_mla, or attention.key_length, is ddlerp least rope.dimension_count";
+        check mla_head_dim_k >= n_rot, "attention.key_length_mla, or attention.key_length, is at least rope.dimension_count";
         // Elements of a head without positions: the first ones.
         let n_nope = mla_head_dim_k - n_rot;
     }

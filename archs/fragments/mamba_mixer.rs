@@ -1,4 +1,4 @@
-//! The mixer of Mamba (arXiv 2312.00752): each channel is short_conv_mixer with its recent past and scanned with a state of its own, whose decay
+//! The mixer of Mamba (arXiv 2312.00752): each channel is convolved with its recent past and scanned with a state of its own, whose decay
 //! depends on the input. Models that norm the step, B and C replace `norm_dt`, `norm_b` and `norm_c`.
 
 fragment! {

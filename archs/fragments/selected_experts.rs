@@ -1,4 +1,4 @@
-//! Experts selected_experts as the file says, by scores to which a bias is added for the choice alone.
+//! Experts chosen as the file says, by scores to which a bias is added for the choice alone.
 
 fragment! {
     options(width = n_ff_exp, usual_gating = 1);
