@@ -1,5 +1,5 @@
-//! Limits that a file sets to the activated gates and the other factors of gated networks: `limit` for experts, `limit_shexp` for
-//! those that every token passes.
+//! Limits of a file on the activated gate and on the up projection of gated networks: `limit` for routed experts, `limit_shexp` for dense
+//! networks and shared experts.
 
 fragment! {
     hparams {

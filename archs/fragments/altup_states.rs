@@ -1,5 +1,5 @@
-//! The first states of a token for `altup`, and what becomes of the last: all but one are projections of that one, of
-//! its length.
+//! Alternating updates (AltUp, arXiv 2301.13310) around the layers: all states of a token but the first are projections of it, scaled to
+//! its length; behind the last layer they are projected back and averaged. Goes with `altup`.
 
 fragment! {
     needs(n_state: usize);

@@ -1,5 +1,4 @@
-//! How a file says that experts are chosen: by which gating, within which groups, with weights normalized and scaled or not. Goes with
-//! `experts`.
+//! Routing of experts by the keys of the file: gating function, groups, normalization and scale of the weights. Goes with `experts`.
 
 fragment! {
     options(usual_gating = 1);

@@ -1,4 +1,4 @@
-//! A dense gated network and, in layers that have experts, those beside it, each with a norm of its own before and after it.
+//! A gated feed-forward network and, in layers that have experts, the experts beside it, each with norms of its own before and after it.
 
 fragment! {
     needs(eps: f32);

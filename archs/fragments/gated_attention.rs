@@ -1,4 +1,5 @@
-//! Grouped-query attention with RMS norms on each query and key head before they rotate, whose query heads come with gates.
+//! Grouped-query attention with RMS norms on each query and key head before they rotate, and a sigmoid gate on each element of the
+//! result, projected together with the queries.
 
 fragment! {
     needs(eps: f32);

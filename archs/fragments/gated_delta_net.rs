@@ -1,4 +1,5 @@
-//! A gated delta rule behind a short convolution (Gated DeltaNet, arXiv 2412.06464), its output normalized by heads and gated.
+//! Gated DeltaNet (arXiv 2412.06464): a delta rule with one decay per head behind a short convolution, its output normalized by heads and
+//! gated.
 
 fragment! {
     needs(eps: f32);

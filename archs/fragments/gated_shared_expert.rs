@@ -1,4 +1,4 @@
-//! The expert that every token passes, behind a gate of one number.
+//! A shared expert, which every token passes, times a sigmoid gate of one number.
 
 fragment! {
     options(width = n_ff_shexp);

@@ -1,5 +1,5 @@
-//! Several residual streams (manifold-constrained hyper-connections, arXiv 2512.24880): each block reads a mixture of them, and its result
-//! is added to all, which are mixed among themselves by a matrix with sums of 1.
+//! Manifold-constrained hyper-connections (mHC, arXiv 2512.24880) over several residual streams: `hc_pre` gives a block a weighted sum of
+//! the streams, `hc_post` mixes the streams by a doubly stochastic matrix and adds the result of the block to each.
 
 fragment! {
     hparams {

@@ -1,5 +1,5 @@
-//! Kimi delta attention (arXiv 2510.26692): a delta rule with a decay per channel, behind short convolutions of queries, keys and
-//! values. How decay and output gate come about is the model's.
+//! Kimi delta attention (KDA, arXiv 2510.26692): a delta rule with a decay per channel, behind short convolutions of queries, keys and
+//! values. The model computes decays and output gate.
 
 fragment! {
     needs(eps: f32);

@@ -1,4 +1,4 @@
-//! A learned augmented residual layer (Laurel, arXiv 2411.07501): beside attention its input, and a projection of low rank of that.
+//! A learned augmented residual layer (LAuReL, arXiv 2411.07501): the input of attention, and a projection of it of low rank.
 
 fragment! {
     options(rank);

@@ -1,4 +1,4 @@
-//! Dense leading layers, then experts selected with a bias, beside shared ones where the file counts any.
+//! Dense leading layers; in the others experts selected with a bias, and shared ones where the file counts any.
 
 fragment! {
     options(usual_gating = 1);

@@ -1,4 +1,4 @@
-//! The decays of delta attention from a projection of low rank: with softplus, or between a negative `bound` and 0. Goes with
+//! The decays of Kimi delta attention by a projection of low rank: with softplus, or between a negative `bound` and 0. Goes with
 //! `kimi_delta_attention`; `rate` is `a` as `[1, heads]`.
 
 fragment! {

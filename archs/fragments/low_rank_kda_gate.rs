@@ -1,4 +1,4 @@
-//! A gate on what delta attention reads, by a projection of low rank. Goes with `kimi_delta_attention`.
+//! The output gate of Kimi delta attention: a projection of low rank and a sigmoid. Goes with `kimi_delta_attention`.
 
 fragment! {
     needs(d_kda: usize);

@@ -1,4 +1,4 @@
-//! How the streams of hyper-connections come together behind the last layer: `read` by weights of their own.
+//! The residual streams of hyper-connections behind the last layer: their sum with weights that depend on the token.
 
 fragment! {
     needs(eps: f32, n_stream: usize, stream_eps: f32);

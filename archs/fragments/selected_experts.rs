@@ -1,4 +1,5 @@
-//! Experts chosen as the file says, by scores to which a bias is added for the choice alone.
+//! Experts selected by scores with a bias that counts for the selection alone (DeepSeek-V3, arXiv 2412.19437); gating, groups and weights
+//! as the file says.
 
 fragment! {
     options(width = n_ff_exp, usual_gating = 1);

@@ -1,4 +1,4 @@
-//! The experts that every token passes, in one gated network.
+//! Shared experts, which every token passes: one gated network.
 
 fragment! {
     options(width = n_ff);

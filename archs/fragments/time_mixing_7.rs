@@ -1,5 +1,5 @@
-//! Time mixing of RWKV 7 (arXiv 2503.14456): heads keep matrices of keys and values that each token decays, corrects and adds to. `h` is
-//! the normed token and `step` what the one before it differs by, of which `lerp` takes a part for each use.
+//! Time mixing of RWKV 7 (arXiv 2503.14456): the state of a head is a matrix, which each token decays, corrects and adds to. `h` is the
+//! normed token and `step` the difference of the one before it, of which each use takes a part by `lerp`.
 
 fragment! {
     hparams {

@@ -65,22 +65,45 @@ fn every_name_of_a_graph_stands_in_the_expansion() {
     assert_eq!((n, lost), (55, Vec::new()));
 }
 
+/// Names of functions and of what they and operations take by name.
+fn names_of_calls() -> BTreeSet<String> {
+    let options = arch_lang::ops::OPS.iter().flat_map(|op| op.params);
+    let mut names: BTreeSet<String> = options.map(|p| p.name.to_owned()).collect();
+    for folder in [archs_folder(), archs_folder().join("fragments")] {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let Ok(text) = std::fs::read_to_string(entry.unwrap().path()) else {
+                continue;
+            };
+            let heads = text
+                .lines()
+                .filter_map(|l| l.trim().strip_prefix("fn ")?.split_once(')'));
+            for (head, _) in heads {
+                let words = head.split(|c: char| !c.is_alphanumeric() && c != '_');
+                names.extend(words.map(str::to_owned));
+            }
+        }
+    }
+    names
+}
+
 /// Functions are inlined: their names and those of their options become nothing, nor do the sizes that a `rust!` states, and `has`
 /// itself. All else of every declaration stands at its place.
 #[test]
 fn little_else_is_lost_than_names_of_functions() {
     let (mut all, mut missing) = (0, BTreeSet::new());
     let mut n_missing = 0;
+    let of_calls = names_of_calls();
     for entry in std::fs::read_dir(archs_folder()).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|e| e == "rs") {
-            let (n, lost) = lost(path.file_stem().unwrap().to_str().unwrap());
+            let (n, mut lost) = lost(path.file_stem().unwrap().to_str().unwrap());
+            lost.retain(|name| !of_calls.contains(&name.to_string()));
             all += n;
             n_missing += lost.len();
             missing.extend(lost.iter().map(ToString::to_string));
         }
     }
-    assert!(all > 5000 && n_missing * 10 < all, "{n_missing} of {all}: {missing:?}");
+    assert!(all > 4000 && n_missing * 50 < all, "{n_missing} of {all}: {missing:?}");
     for name in [
         "x",
         "h",
