@@ -8,7 +8,7 @@ arch_macros::arch! {
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
         // The 27B model alone scales by the width per head instead of the head's size.
-        let kq_scale = if n_layer == 62 { 1.0 / sqrt(n_embd / n_head) } else { 1.0 / sqrt(head_dim) };
+        let kq_scale = if n_layer == 62 { 1.0 / sqrt(1.0 * n_embd / n_head) } else { 1.0 / sqrt(head_dim) };
     }
 
     tensors {
