@@ -11,10 +11,7 @@ use kernels::GgmlType;
 const N: usize = 4;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let params = BackendParams {
-        n_threads: 2,
-        n_threads_batch: 2,
-    };
+    let params = BackendParams::new(2);
     let devices: Vec<_> = ["reference", "cpu"].into_iter().filter_map(device).collect();
     let mut backends = Vec::new();
     for device in &devices {

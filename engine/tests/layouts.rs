@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::once::compute;
 use engine::backend::reference::ReferenceDevice;
 use engine::backend::{BackendError, BackendParams, Device, MemoryMap, Stored, Usage, WeightStorage, device};
 use engine::graph::{Flags, Graph, Home, Layout, Name, Tensor, TensorId, dense_bytes};
@@ -42,7 +43,7 @@ fn tensors_come_back_as_the_file_has_them() {
         (F32, [5, 8, 1, 1]),
         (F32, [2, 4, 3, 2]),
         (Q4_0, [64, 12, 1, 1]),
-        (Q4_0, [32, 4, 5, 1]),
+        (Q4_0, [96, 4, 5, 1]),
     ] {
         for layout in [Layout::Plain, interleaved] {
             for buffer_type in [device("cpu").unwrap().buffer_type(), device_.buffer_type()] {
@@ -183,14 +184,9 @@ impl Lab {
         if self.graph.tensor(node).home.is_none() {
             self.place(node, &[]);
         }
-        let params = BackendParams {
-            n_threads: 1,
-            n_threads_batch: 1,
-        };
-        self.device
-            .clone()
-            .backend(&params)?
-            .compute(&self.graph, &[node], &mut self.memory)?;
+        let params = BackendParams::new(1);
+        let mut backend = self.device.clone().backend(&params)?;
+        compute(&mut *backend, &self.graph, &[node], &mut self.memory)?;
         let mut out = vec![0; self.graph.tensor(node).nbytes()];
         self.memory.read(self.graph.home(node).unwrap(), &mut out)?;
         Ok(out)
@@ -250,10 +246,7 @@ fn ops_go_where_their_layout_is_read() {
             matrix,
             device,
         } = Lab::new(interleaved, device_.clone());
-        let params = BackendParams {
-            n_threads: 1,
-            n_threads_batch: 1,
-        };
+        let params = BackendParams::new(1);
         let backends = [device, engine::backend::device("cpu").unwrap()].map(|d| d.backend(&params).unwrap());
         let mut sched = Scheduler::new(backends.into(), memory, SchedParams::default()).unwrap();
         let x = graph.input(F32, [8, 8, 1, 1], "x");

@@ -6,6 +6,7 @@ mod chat_templates;
 mod gguf_memory;
 mod layer;
 mod layouts;
+mod once;
 mod scheduler_devices;
 mod soundness;
 mod threads;

@@ -227,10 +227,7 @@ impl Default for Setup<'_> {
 /// Results of a prompt of five tokens and of two more, one at a time; and the number of splits.
 fn run(setup: &Setup<'_>) -> (Vec<f32>, usize) {
     let devices: Vec<Arc<dyn Device>> = setup.devices.iter().map(|name| device(name).unwrap()).collect();
-    let params = BackendParams {
-        n_threads: 2,
-        n_threads_batch: 2,
-    };
+    let params = BackendParams::new(2);
     let backends = devices.iter().map(|d| d.clone().backend(&params).unwrap()).collect();
     let sched_params = SchedParams {
         pipeline: setup.pipeline,

@@ -6,7 +6,7 @@ mod counting;
 use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use counting::ALLOCATIONS;
 use engine::backend::*;
@@ -120,14 +120,37 @@ impl Backend for FillerBackend {
         &self.0
     }
 
-    fn compute(&mut self, graph: &Graph, nodes: &[TensorId], memory: &mut MemoryMap) -> Result<(), BackendError> {
-        for &node in nodes {
+    fn prepare(
+        &mut self,
+        view: &GraphView<'_>,
+        _: &MemoryMap,
+        old: Option<Box<dyn Plan>>,
+    ) -> Result<Box<dyn Plan>, BackendError> {
+        let mut plan = <dyn Plan>::recycle::<Nodes>(old);
+        plan.0.clear();
+        plan.0.extend_from_slice(view.nodes);
+        Ok(plan)
+    }
+
+    fn run(
+        &mut self,
+        plan: &mut dyn Plan,
+        graph: &Graph,
+        memory: &mut MemoryMap,
+        _: &AtomicBool,
+    ) -> Result<(), BackendError> {
+        for &node in &plan.downcast_mut::<Nodes>("filler")?.0 {
             let home = graph.home(node).expect("every node has a home");
             memory.write(home, &[7])?;
         }
         Ok(())
     }
 }
+
+#[derive(Default)]
+struct Nodes(Vec<TensorId>);
+
+impl Plan for Nodes {}
 
 /// A chain over two weights of `n_layer` layers, the first half of which lie on the first device.
 fn build(graph: &mut Graph, homes: &[Home], n_tokens: usize) -> (TensorId, TensorId) {
@@ -158,10 +181,7 @@ fn count(n_devices: usize, pipeline: bool) {
         .iter()
         .map(|&(name, kind)| Arc::new(Filler(Arc::new(Memory(name)), kind)) as _)
         .collect();
-    let params = BackendParams {
-        n_threads: 1,
-        n_threads_batch: 1,
-    };
+    let params = BackendParams::new(1);
     let backends = devices.iter().map(|d| d.clone().backend(&params).unwrap()).collect();
     let sched_params = SchedParams {
         pipeline,

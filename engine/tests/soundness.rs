@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use crate::once::compute;
 use engine::backend::{BackendError, BackendParams, Buffer, Device, MemoryMap, Stored, Usage, device, devices};
 use engine::graph::{BufferId, Flags, Graph, Home, Layout, Name, Op, Recurrence, Tensor, TensorId};
 use engine::sched::{SchedError, SchedParams, Scheduler};
@@ -13,10 +14,7 @@ const N: usize = 16;
 const BYTES: usize = 4 * N;
 
 fn params() -> BackendParams {
-    BackendParams {
-        n_threads: 2,
-        n_threads_batch: 2,
-    }
+    BackendParams::new(2)
 }
 
 /// A buffer of floats that are all `value`.
@@ -46,7 +44,7 @@ fn double(device: &Arc<dyn Device>, memory: &mut MemoryMap, from: Home, to: Home
     let x = external(&mut g, from);
     let y = g.scale(x, 2.0, 0.0).unwrap();
     g.tensor_mut(y).home = Some(to);
-    device.clone().backend(&params())?.compute(&g, &[y], memory)
+    compute(&mut *device.clone().backend(&params())?, &g, &[y], memory)
 }
 
 /// An offset that wraps around to a place before the buffer once a length is added, and others beyond the end.
@@ -180,11 +178,8 @@ fn states_are_not_written_in_shared_buffers_nor_over_other_operands() {
                 *to = Some(from);
             }
             let node = g.push(node);
-            device
-                .clone()
-                .backend(&params())
-                .unwrap()
-                .compute(&g, &[node], &mut memory)
+            let mut backend = device.clone().backend(&params()).unwrap();
+            crate::once::compute(&mut *backend, &g, &[node], &mut memory)
         };
         let elsewhere = Home {
             buffer: own,
@@ -277,11 +272,8 @@ fn views_do_not_lead_out_of_their_buffer() {
             g.tensor_mut(x).view = Some((owner, offset));
             let y = g.scale(x, 2.0, 0.0).unwrap();
             g.tensor_mut(y).home = Some(start_of(to));
-            let result = device
-                .clone()
-                .backend(&params())
-                .unwrap()
-                .compute(&g, &[y], &mut memory);
+            let mut backend = device.clone().backend(&params()).unwrap();
+            let result = compute(&mut *backend, &g, &[y], &mut memory);
             assert!(result.is_err(), "{}: {offset}", device.name());
         }
     }

@@ -1,38 +1,40 @@
-//! After a reservation the CPU backend computes without touching the heap. Alone in its program, since others would allocate meanwhile.
+//! Once it has prepared the largest graph the CPU backend prepares and computes others without touching the heap. Alone in its program, since others would allocate meanwhile.
 
 mod counting;
 mod layer;
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use counting::ALLOCATIONS;
 use engine::backend::{BackendParams, device};
 use engine::graph::{Graph, Op, TensorId};
-use layer::layer;
+use layer::{layer, prepare, uses_of};
+
+static NEVER: AtomicBool = AtomicBool::new(false);
 
 #[test]
-fn computing_allocates_nothing_after_a_reservation() {
+fn nothing_is_allocated_after_the_largest_graph() {
     let cpu = device("cpu").unwrap();
-    let (largest, _) = layer(48, &*cpu);
+    let (largest, mut memory) = layer(48, &*cpu);
+    // The same for all: they have the same nodes.
+    let uses = uses_of(&largest);
     let mut graphs = [1, 2, 48].map(|n| layer(n, &*cpu));
     let computed = |g: &Graph, op: Op| g.nodes().iter().any(|&id: &TensorId| g.tensor(id).op == op);
     assert!(computed(&largest, Op::MulMatId) && computed(&largest, Op::SetRows));
     for n_threads in 1..=3 {
-        let params = BackendParams {
-            n_threads: 1,
-            n_threads_batch: n_threads,
-        };
-        let mut backend = cpu.clone().backend(&params).unwrap();
-        backend.reserve(&largest, largest.nodes()).unwrap();
+        let mut backend = cpu.clone().backend(&BackendParams::new(n_threads)).unwrap();
         // The first run may set up what the system's primitives and the choice of kernels need.
-        let (g, memory) = &mut graphs[0];
+        let mut plan = prepare(&mut *backend, &largest, &uses, &memory, None);
         backend.set_threads(n_threads);
-        backend.compute(g, g.nodes(), memory).unwrap();
+        backend.run(&mut *plan, &largest, &mut memory, &NEVER).unwrap();
         for active in 1..=n_threads {
             backend.set_threads(active);
             for (g, memory) in &mut graphs {
                 let before = ALLOCATIONS.load(Ordering::Relaxed);
-                backend.compute(g, g.nodes(), memory).unwrap();
+                plan = prepare(&mut *backend, g, &uses, memory, Some(plan));
+                for _ in 0..2 {
+                    backend.run(&mut *plan, g, memory, &NEVER).unwrap();
+                }
                 assert_eq!(
                     ALLOCATIONS.load(Ordering::Relaxed) - before,
                     0,

@@ -1,7 +1,11 @@
 //! A layer on the CPU backend gives one result, however many threads share the work and however they are scheduled.
 
-use crate::layer::{layer, result};
+use std::sync::atomic::AtomicBool;
+
+use crate::layer::{layer, prepare, result, uses_of};
 use engine::backend::{BackendParams, device};
+
+static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// Many times over, since what is tested is that no thread is ever too early.
 #[test]
@@ -9,29 +13,19 @@ fn threads_do_not_get_into_each_others_way() {
     let (cpu, reference) = (device("cpu").unwrap(), device("reference").unwrap());
     for n in [1, 3, 48] {
         let (g, mut memory) = layer(n, &*reference);
-        let one = BackendParams {
-            n_threads: 1,
-            n_threads_batch: 1,
-        };
-        reference
-            .clone()
-            .backend(&one)
-            .unwrap()
-            .compute(&g, g.nodes(), &mut memory)
-            .unwrap();
+        let mut backend = reference.clone().backend(&BackendParams::new(1)).unwrap();
+        let mut plan = prepare(&mut *backend, &g, &uses_of(&g), &memory, None);
+        backend.run(&mut *plan, &g, &mut memory, &NEVER).unwrap();
         let want = result(&g, &memory);
         let size: f64 = want.iter().map(|x| f64::from(*x).powi(2)).sum();
         assert!(size > 0.0);
         let mut first = None;
         for n_threads in 1..=4 {
             let (g, mut memory) = layer(n, &*cpu);
-            let params = BackendParams {
-                n_threads,
-                n_threads_batch: n_threads,
-            };
-            let mut backend = cpu.clone().backend(&params).unwrap();
+            let mut backend = cpu.clone().backend(&BackendParams::new(n_threads)).unwrap();
+            let mut plan = prepare(&mut *backend, &g, &uses_of(&g), &memory, None);
             for _ in 0..if n == 48 { 20 } else { 200 } {
-                backend.compute(&g, g.nodes(), &mut memory).unwrap();
+                backend.run(&mut *plan, &g, &mut memory, &NEVER).unwrap();
                 let got = result(&g, &memory);
                 let error: f64 = got.iter().zip(&want).map(|(a, b)| f64::from(a - b).powi(2)).sum();
                 assert!(

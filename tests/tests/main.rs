@@ -4,6 +4,8 @@
 
 mod adapters;
 mod arch_shapes;
+mod batches;
+mod cancel;
 mod compressed_keys;
 mod conformance;
 mod devices;
@@ -16,6 +18,7 @@ mod next_token_layers;
 mod real_models;
 mod recorded;
 mod recurrent_memory;
+mod seeds;
 mod selections;
 mod state;
 mod tables;

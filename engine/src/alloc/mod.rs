@@ -209,7 +209,7 @@ impl GraphAllocator {
         }
     }
 
-    /// On failure the plan is dropped, so that a smaller graph is not refused for the sake of a plan that had no memory.
+    /// Sees to it that the buffers can hold the last plan. On failure the plan is dropped, so that a smaller graph is not refused for the sake of a plan that had no memory.
     fn grow_buffers(&mut self, memory: &mut MemoryMap) -> Result<(), AllocError> {
         let grown = self.try_grow_buffers(memory);
         if grown.is_err() {

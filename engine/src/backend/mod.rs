@@ -6,6 +6,7 @@
 pub mod cpu;
 pub mod host;
 mod memory;
+mod plan;
 pub mod reference;
 mod rules;
 mod transfer;
@@ -15,13 +16,16 @@ use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::slice;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, LazyLock};
 
 use crate::graph::{BufferId, Graph, Layout, Tensor, TensorId};
 
+pub use cpu::ThreadPool;
 use host::HostBytes;
 pub use host::HostMemory;
 pub use memory::{Held, HostRange, MemoryMap};
+pub use plan::{GraphView, Plan};
 pub use transfer::Stored;
 
 /// What a backend can fail with.
@@ -91,6 +95,12 @@ pub enum BackendError {
     /// The caller asked to stop.
     #[error("cancelled")]
     Cancelled,
+    /// A plan was run on a graph or in memory that it was not prepared for, or that changed since.
+    #[error("{device}: the graph or its memory is not what the plan was prepared for")]
+    StalePlan {
+        /// Name of the device.
+        device: String,
+    },
     /// Anything else a device reports.
     #[error("{device}: {message}")]
     Device {
@@ -147,14 +157,14 @@ impl fmt::Debug for dyn BufferType + '_ {
 /// A piece of memory of some [`BufferType`].
 ///
 /// A `Box<dyn Buffer>` has one owner, who writes through `&mut`. An `Arc<dyn Buffer>` may be read by many and is written by nobody:
-/// ```compile_fail
+/// ```compile_fail,E0596
 /// # use std::sync::Arc;
 /// # use engine::backend::{Buffer, default_device};
 /// let shared: Arc<dyn Buffer> = Arc::from(default_device().buffer_type().allocate(8).unwrap());
 /// shared.write(0, &[1]).unwrap();
 /// ```
 /// Implementing it takes `unsafe`:
-/// ```compile_fail
+/// ```compile_fail,E0200
 /// # use std::{any::Any, ptr::NonNull, sync::Arc};
 /// # use engine::backend::*;
 /// struct Mine;
@@ -268,12 +278,26 @@ pub struct WeightStorage {
 }
 
 /// Settings of a new backend.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct BackendParams {
     /// Threads for graphs of one or a few tokens.
     pub n_threads: usize,
     /// Threads for batches.
     pub n_threads_batch: usize,
+    /// Threads shared with other backends, which then take turns; what is asked for above is limited to as many as these. By
+    /// default a backend starts its own.
+    pub thread_pool: Option<Arc<ThreadPool>>,
+}
+
+impl BackendParams {
+    /// So many threads for everything, the backend's own.
+    pub fn new(n_threads: usize) -> BackendParams {
+        BackendParams {
+            n_threads,
+            n_threads_batch: n_threads,
+            thread_pool: None,
+        }
+    }
 }
 
 /// Something that computes.
@@ -338,29 +362,45 @@ pub trait Backend: Send {
     /// The device.
     fn device(&self) -> &Arc<dyn Device>;
 
-    /// Called with the largest graphs before the first compute, so that scratch memory is had before it is needed.
-    fn reserve(&mut self, graph: &Graph, nodes: &[TensorId]) -> Result<(), BackendError> {
-        let _ = (graph, nodes);
-        Ok(())
-    }
+    /// Makes a plan for computing the nodes of a view: checks them, sets scratch memory aside, decides what is fused. A node's result
+    /// may be left out of memory if all that [read](crate::graph::Uses::n_readers) it are computed together with it; a view's last
+    /// node is always stored.
+    ///
+    /// `old` is a plan that is no longer wanted, whose memory the new one takes over: preparing for graphs that are no larger than
+    /// earlier ones takes nothing from the heap.
+    fn prepare(
+        &mut self,
+        view: &GraphView<'_>,
+        memory: &MemoryMap,
+        old: Option<Box<dyn Plan>>,
+    ) -> Result<Box<dyn Plan>, BackendError>;
 
-    /// Computes `nodes` in order. View nodes are skipped. All operands have homes in buffers that the device supports.
-    /// Returns when done, or, for asynchronous backends, when queued.
+    /// Computes the nodes of a plan in order. `graph` and `memory` are what it was prepared for, unchanged: the plan is refused
+    /// otherwise. Returns when done, or, for asynchronous backends, when queued.
+    ///
+    /// Once `cancel` is set it ends within about a node, with [`BackendError::Cancelled`], and the results of this run are undefined.
     ///
     /// A computation has its memory to itself:
-    /// ```compile_fail
+    /// ```compile_fail,E0499
+    /// # use std::sync::atomic::AtomicBool;
     /// # use engine::backend::*;
     /// # use engine::graph::Graph;
-    /// # let params = BackendParams { n_threads: 1, n_threads_batch: 1 };
-    /// # let backend = || default_device().backend(&params).unwrap();
-    /// let (mut one, mut two) = (backend(), backend());
-    /// let (graph, mut memory) = (Graph::new(), MemoryMap::default());
+    /// # fn two_runs(one: &mut dyn Backend, two: &mut dyn Backend, plans: &mut [Box<dyn Plan>; 2]) {
+    /// # let (graph, mut memory, never) = (Graph::new(), MemoryMap::default(), AtomicBool::new(false));
+    /// # let [a, b] = plans;
     /// std::thread::scope(|s| {
-    ///     s.spawn(|| one.compute(&graph, graph.nodes(), &mut memory));
-    ///     s.spawn(|| two.compute(&graph, graph.nodes(), &mut memory));
+    ///     s.spawn(|| one.run(&mut **a, &graph, &mut memory, &never));
+    ///     s.spawn(|| two.run(&mut **b, &graph, &mut memory, &never));
     /// });
+    /// # }
     /// ```
-    fn compute(&mut self, graph: &Graph, nodes: &[TensorId], memory: &mut MemoryMap) -> Result<(), BackendError>;
+    fn run(
+        &mut self,
+        plan: &mut dyn Plan,
+        graph: &Graph,
+        memory: &mut MemoryMap,
+        cancel: &AtomicBool,
+    ) -> Result<(), BackendError>;
 
     /// Waits until everything queued is done. Nothing to do for backends that compute before they return.
     fn synchronize(&mut self) -> Result<(), BackendError> {

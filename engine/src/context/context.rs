@@ -130,8 +130,9 @@ impl Context {
         self.perf = Perf::default();
     }
 
-    /// Decoding stops between ubatches once the flag is set.
+    /// Once the flag is set, decoding ends within about a node of the graph, with an error.
     pub fn set_cancel(&mut self, flag: Option<Arc<AtomicBool>>) {
+        self.runner.set_cancel(flag.clone());
         self.cancel = flag;
     }
 

@@ -135,10 +135,19 @@ pub enum DecodeError {
     Build(#[from] BuildError),
     /// A device failed.
     #[error(transparent)]
-    Sched(#[from] SchedError),
+    Sched(SchedError),
     /// The weights are gone.
     #[error(transparent)]
     Backend(#[from] BackendError),
+}
+
+impl From<SchedError> for DecodeError {
+    fn from(error: SchedError) -> DecodeError {
+        match error {
+            SchedError::Backend(BackendError::Cancelled) => DecodeError::Cancelled,
+            error => DecodeError::Sched(error),
+        }
+    }
 }
 
 /// A change of the KV memory that is not possible.

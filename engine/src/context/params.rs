@@ -1,7 +1,10 @@
 //! Settings of a context.
 
+use std::sync::Arc;
+
 use kernels::GgmlType;
 
+use crate::backend::ThreadPool;
 use crate::build::Pooling;
 
 /// Settings of a [`Context`](super::Context).
@@ -24,6 +27,9 @@ pub struct ContextParams {
     pub n_threads: usize,
     /// Threads for batches.
     pub n_threads_batch: usize,
+    /// Threads shared with other contexts, which then compute in turns; the numbers above are limited to as many as these. By default a
+    /// context starts threads of its own.
+    pub thread_pool: Option<Arc<ThreadPool>>,
     /// Type of cached keys.
     pub type_k: GgmlType,
     /// Type of cached values.
@@ -39,8 +45,6 @@ pub struct ContextParams {
     /// Embeddings pooled this way instead of the architecture's result; read by [`Context::embedding`](super::Context::embedding).
     /// Batches are then computed whole: `n_ubatch` is raised to `n_batch`.
     pub pooling: Option<Pooling>,
-    /// Round GELU as the engine did that conformance logits were recorded with; exact otherwise.
-    pub half_gelu: bool,
 }
 
 impl Default for ContextParams {
@@ -55,6 +59,7 @@ impl Default for ContextParams {
             n_outputs_max: 0,
             n_threads: n,
             n_threads_batch: n,
+            thread_pool: None,
             type_k: GgmlType::F16,
             type_v: GgmlType::F16,
             rope_freq_base: None,
@@ -62,7 +67,6 @@ impl Default for ContextParams {
             yarn_ext_factor: None,
             yarn_orig_ctx: None,
             pooling: None,
-            half_gelu: false,
         }
     }
 }

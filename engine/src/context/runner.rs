@@ -1,5 +1,8 @@
 //! What runs graphs: the scheduler with its backends and buffers, the built graphs, and the way of inputs and results.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use crate::backend::{BackendParams, Held, MemoryMap, Usage};
 use crate::build::BuildParams;
 use crate::graph::{BufferId, Graph, TensorId};
@@ -24,6 +27,7 @@ impl GraphRunner {
         let backend_params = BackendParams {
             n_threads: params.n_threads,
             n_threads_batch: params.n_threads_batch,
+            thread_pool: params.thread_pool.clone(),
         };
         let devices = &model.placement().devices;
         let backends = devices
@@ -64,6 +68,11 @@ impl GraphRunner {
     /// Shows the nodes of every graph to an observer.
     pub fn set_observer(&mut self, observer: Option<Box<dyn Observer>>) {
         self.sched.set_observer(observer);
+    }
+
+    /// Lets a computation end early once a flag is set.
+    pub fn set_cancel(&mut self, flag: Option<Arc<AtomicBool>>) {
+        self.sched.set_cancel(flag);
     }
 
     /// Waits until all that was begun is done.

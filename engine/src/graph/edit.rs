@@ -11,8 +11,6 @@ pub(super) struct Edits {
     copies: Vec<TensorId>,
     /// By tensor: its home comes from an allocator. May be shorter than the arena.
     placed: Vec<bool>,
-    /// Non-zero while the graph is as the scheduler with this stamp left it.
-    stamp: u64,
 }
 
 impl Edits {
@@ -20,12 +18,6 @@ impl Edits {
         self.redirected.clear();
         self.copies.clear();
         self.placed.clear();
-        self.stamp = 0;
-    }
-
-    /// The graph is no longer what a scheduler last saw.
-    pub(super) fn touch(&mut self) {
-        self.stamp = 0;
     }
 }
 
@@ -52,7 +44,7 @@ impl Graph {
 
     /// Gives a tensor the home that an allocator found for it.
     pub(crate) fn place(&mut self, id: TensorId, home: Home) {
-        if self.tensor_untouched(id).home.replace(home).is_none() {
+        if self.tensor_mut(id).home.replace(home).is_none() {
             let placed = &mut self.edits.placed;
             placed.resize(placed.len().max(id.index() + 1), false);
             placed[id.index()] = true;
@@ -66,13 +58,12 @@ impl Graph {
 
     /// Takes back copies, redirections and homes.
     pub(crate) fn undo_edits(&mut self) {
-        self.edits.stamp = 0;
         while let Some((node, i, before)) = self.edits.redirected.pop() {
-            self.tensor_untouched(node).src[i] = Some(before);
+            self.tensor_mut(node).src[i] = Some(before);
         }
         for id in self.ids() {
             if self.edits.placed.get(id.index()).is_some_and(|&p| p) {
-                self.tensor_untouched(id).home = None;
+                self.tensor_mut(id).home = None;
             }
         }
         self.edits.placed.clear();
@@ -82,15 +73,5 @@ impl Graph {
                 self.pop_last();
             }
         }
-    }
-
-    /// The stamp of the scheduler that last prepared this graph; 0 if the graph was changed since.
-    pub(crate) fn stamp(&self) -> u64 {
-        self.edits.stamp
-    }
-
-    /// Marks the graph as prepared.
-    pub(crate) fn set_stamp(&mut self, stamp: u64) {
-        self.edits.stamp = stamp;
     }
 }

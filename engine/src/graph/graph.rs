@@ -1,5 +1,8 @@
 //! The graph: an arena of tensors and, for those that some output needs, the order of evaluation.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
 use kernels::GgmlType;
 
 use super::edit::Edits;
@@ -17,6 +20,18 @@ pub struct Graph {
     visited: Vec<bool>,
     stack: Vec<(TensorId, usize)>,
     pub(super) edits: Edits,
+    version: u64,
+    identity: Identity,
+}
+
+/// Tells a graph from all others, whatever is done to it. A clone is another graph.
+#[derive(Default, Debug)]
+struct Identity(Arc<()>);
+
+impl Clone for Identity {
+    fn clone(&self) -> Identity {
+        Identity::default()
+    }
 }
 
 impl Graph {
@@ -32,6 +47,22 @@ impl Graph {
         self.leafs.clear();
         self.visited.clear();
         self.edits.clear();
+        self.touch();
+    }
+
+    /// A number that every change of the graph changes. Graphs of equal versions are equal, in the homes of their tensors too.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// A mark of this graph object, the same through all changes, clearing included. It is dead when the graph is dropped.
+    pub(crate) fn identity(&self) -> Weak<()> {
+        Arc::downgrade(&self.identity.0)
+    }
+
+    fn touch(&mut self) {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        self.version = NEXT.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Adds a tensor to the arena. It is evaluated only if it is reachable from an [`expand`](Graph::expand)ed one.
@@ -39,7 +70,7 @@ impl Graph {
         let id = TensorId(u32::try_from(self.tensors.len()).expect("fewer than 2^32 tensors"));
         self.tensors.push(tensor);
         self.visited.push(false);
-        self.edits.touch();
+        self.touch();
         id
     }
 
@@ -72,12 +103,7 @@ impl Graph {
 
     /// The tensor with this id, for writing.
     pub fn tensor_mut(&mut self, id: TensorId) -> &mut Tensor {
-        self.edits.touch();
-        &mut self.tensors[id.index()]
-    }
-
-    /// Writes to a tensor without marking the graph as changed; for what a scheduler records about a graph it has seen.
-    pub(super) fn tensor_untouched(&mut self, id: TensorId) -> &mut Tensor {
+        self.touch();
         &mut self.tensors[id.index()]
     }
 
@@ -85,6 +111,7 @@ impl Graph {
     pub(super) fn pop_last(&mut self) {
         self.tensors.pop();
         self.visited.pop();
+        self.touch();
     }
 
     /// Number of tensors in the arena.
@@ -119,7 +146,7 @@ impl Graph {
         if self.visited[output.index()] {
             return;
         }
-        self.edits.touch();
+        self.touch();
         self.visited[output.index()] = true;
         self.stack.push((output, 0));
         while let Some((id, next)) = self.stack.pop() {
@@ -149,6 +176,7 @@ impl Graph {
     /// Forgets the evaluation order but keeps the tensors, so that outputs can be expanded anew after a rewrite.
     pub fn reset_order(&mut self) {
         self.undo_edits();
+        self.touch();
         self.nodes.clear();
         self.leafs.clear();
         self.visited.iter_mut().for_each(|v| *v = false);
@@ -199,6 +227,41 @@ mod tests {
         assert_eq!(g.leafs(), [a, b]);
         g.expand(unused);
         assert_eq!(g.nodes(), [c, d, unused]);
+    }
+
+    #[test]
+    fn every_change_gives_a_new_version() {
+        let mut g = Graph::new();
+        let mut seen = vec![g.version()];
+        let mut changed = |g: &Graph| {
+            assert!(!seen.contains(&g.version()));
+            seen.push(g.version());
+        };
+        let a = g.input(GgmlType::F32, [4, 1, 1, 1], "a");
+        changed(&g);
+        let b = add(&mut g, a, a);
+        changed(&g);
+        g.expand(b);
+        changed(&g);
+        let copy = g.clone();
+        assert_eq!(copy.version(), g.version());
+        assert!(!copy.identity().ptr_eq(&g.identity()));
+        g.tensor_mut(b).flags.output = true;
+        changed(&g);
+        let home = super::super::Home {
+            buffer: super::super::BufferId(0),
+            offset: 0,
+        };
+        g.place(b, home);
+        changed(&g);
+        g.undo_edits();
+        changed(&g);
+        g.reset_order();
+        changed(&g);
+        let identity = g.identity();
+        g.clear();
+        changed(&g);
+        assert!(identity.ptr_eq(&g.identity()));
     }
 
     #[test]

@@ -9,8 +9,10 @@ mod ngram;
 mod op;
 mod ops;
 mod recur;
+pub(crate) mod rules;
 mod select;
 mod tensor;
+mod uses;
 
 pub use graph::Graph;
 pub use layout::{Layout, Repack};
@@ -21,3 +23,4 @@ pub use ops::ShapeError;
 pub use recur::{Lanes, Recurrence};
 pub use select::{BlockRule, Blocks};
 pub use tensor::{BufferId, Flags, Home, MAX_SRC, Name, Tensor, TensorId, contiguous_strides, dense_bytes};
+pub use uses::Uses;

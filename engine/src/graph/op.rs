@@ -20,9 +20,6 @@ pub enum Unary {
     Silu,
     /// The tanh approximation of GELU (Hendrycks and Gimpel, arXiv 1606.08415).
     Gelu,
-    /// [`Unary::Gelu`] with operand and result rounded to f16 between -10 and 10, outside 0 or the operand: what ggml's CPU backend
-    /// computes by table. Only for comparison with logits recorded there.
-    GeluHalf,
     /// Exact GELU by erf.
     GeluErf,
     /// x * sigmoid(1.702 x)
@@ -377,6 +374,11 @@ impl Op {
     /// True for views: nodes that compute nothing.
     pub fn is_view(self) -> bool {
         matches!(self, Op::Reshape | Op::View | Op::Permute)
+    }
+
+    /// False for leafs and views, which are computed by doing nothing.
+    pub fn computes(self) -> bool {
+        self != Op::None && !self.is_view()
     }
 
     /// True if the op may write its result over its first operand of equal shape: each output element depends on no other

@@ -3,12 +3,9 @@
 //! This is the public builder API below the architecture language: whatever `arch!` emits comes down to these calls.
 //! Shapes are written innermost first. What the ops compute stands at [`Op`].
 
-use kernels::GgmlType;
-
 use super::NgramHash;
-use super::{
-    Attention, Buckets, Graph, MAX_SRC, Name, Op, Recurrence, Rope, Tensor, TensorId, Unary, contiguous_strides,
-};
+use super::rules::{self, Operands, Shape};
+use super::{Attention, Graph, Name, Op, Recurrence, Rope, Tensor, TensorId, Unary, contiguous_strides};
 
 /// Operands that do not fit an op.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,394 +32,171 @@ pub(super) fn mismatch(op: &'static str, expected: impl Into<String>, found: imp
 impl Graph {
     /// Rows of `table` `[n, rows, b]` chosen by `ids` (i32 `[t, b]`): f32 `[n, t, b]`, or i32 if the table is.
     pub fn get_rows(&mut self, table: TensorId, ids: TensorId) -> Result {
-        let (t, i) = (self.tensor(table), self.tensor(ids));
-        if i.ty != GgmlType::I32 || i.ne[1] != t.ne[2] || i.ne[2] != 1 || t.ne[3] != 1 {
-            return Err(mismatch(
-                "get_rows",
-                format!("i32 ids [t, {}]", t.ne[2]),
-                format!("{} {:?}", i.ty, i.ne),
-            ));
-        }
-        let ne = [t.ne[0], i.ne[0], i.ne[1], 1];
-        if t.ty == GgmlType::I32 {
-            let rows = Tensor::new(GgmlType::I32, ne, Name::default());
-            return Ok(self.link(rows, Op::GetRows, &[table, ids]));
-        }
-        Ok(self.node(Op::GetRows, ne, &[table, ids]))
+        self.op(Op::GetRows, &[table, ids])
     }
 
     /// Writes rows `src` (f32 `[n, t]`) into `dst` `[n, rows]` at rows `ids` (i64 `[t]`, [`NO_ROW`](super::NO_ROW): not at all);
     /// the result is a view of `dst`.
     pub fn set_rows(&mut self, dst: TensorId, src: TensorId, ids: TensorId) -> Result {
-        let (d, s, i) = (self.tensor(dst), self.tensor(src), self.tensor(ids));
-        let fits = s.ty == GgmlType::F32 && s.ne[0] == d.ne[0] && s.ne[1] == i.ne[0] && s.ne[2] == 1 && d.ne[2] == 1;
-        if !fits || i.ty != GgmlType::I64 {
-            return Err(mismatch(
-                "set_rows",
-                format!("f32 [{}, t] and i64 ids [t]", d.ne[0]),
-                format!("{} {:?} and {} {:?}", s.ty, s.ne, i.ty, i.ne),
-            ));
-        }
-        let (ty, ne, nb, layout, view) = (d.ty, d.ne, d.nb, d.layout, self.view_of(dst, 0));
-        let mut t = Tensor::new(ty, ne, Name::default());
+        let id = self.op(Op::SetRows, &[src, dst, ids])?;
+        let (nb, layout, view) = (self.tensor(dst).nb, self.tensor(dst).layout, self.view_of(dst, 0));
+        let t = self.tensor_mut(id);
         (t.nb, t.layout) = (nb, layout);
         t.view = Some(view);
-        Ok(self.link(t, Op::SetRows, &[src, dst, ids]))
+        Ok(id)
     }
 
     /// `weights [k, m, b2, b3]` times `x [k, n, c2, c3]` (f32): `[m, n, c2, c3]`; c2, c3 are multiples of b2, b3.
     pub fn mul_mat(&mut self, weights: TensorId, x: TensorId) -> Result {
-        let (w, x_) = (self.tensor(weights), self.tensor(x));
-        let fits = w.ne[0] == x_.ne[0] && (2..4).all(|d| w.ne[d] > 0 && x_.ne[d].is_multiple_of(w.ne[d]));
-        if !fits || x_.ty != GgmlType::F32 {
-            return Err(mismatch(
-                "mul_mat",
-                format!("f32 [{}, n, …] for weights {:?}", w.ne[0], w.ne),
-                format!("{} {:?}", x_.ty, x_.ne),
-            ));
-        }
-        let ne = [w.ne[1], x_.ne[1], x_.ne[2], x_.ne[3]];
-        Ok(self.node(Op::MulMat, ne, &[weights, x]))
+        self.op(Op::MulMat, &[weights, x])
     }
 
     /// `experts [k, m, n_expert]`, `x [k, n_used or 1, t]`, `ids` (i32 `[n_used, t]`): `[m, n_used, t]`.
     pub fn mul_mat_id(&mut self, experts: TensorId, x: TensorId, ids: TensorId) -> Result {
-        let (w, x_, i) = (self.tensor(experts), self.tensor(x), self.tensor(ids));
-        let fits = w.ne[0] == x_.ne[0]
-            && (x_.ne[1] == 1 || x_.ne[1] == i.ne[0])
-            && x_.ne[2] == i.ne[1]
-            && x_.ne[3] == 1
-            && w.ne[3] == 1;
-        if !fits || x_.ty != GgmlType::F32 || i.ty != GgmlType::I32 {
-            return Err(mismatch(
-                "mul_mat_id",
-                format!("f32 [{}, n_used, t] and i32 ids [n_used, t]", w.ne[0]),
-                format!("{} {:?} and {} {:?}", x_.ty, x_.ne, i.ty, i.ne),
-            ));
-        }
-        let ne = [w.ne[1], i.ne[0], i.ne[1], 1];
-        Ok(self.node(Op::MulMatId, ne, &[experts, x, ids]))
+        self.op(Op::MulMatId, &[experts, x, ids])
     }
 
     /// `a + b`, `b` repeated to the shape of `a`.
     pub fn add(&mut self, a: TensorId, b: TensorId) -> Result {
-        self.binary(Op::Add, a, b)
+        self.op(Op::Add, &[a, b])
     }
 
     /// `a - b`, as [`Graph::add`].
     pub fn sub(&mut self, a: TensorId, b: TensorId) -> Result {
-        self.binary(Op::Sub, a, b)
+        self.op(Op::Sub, &[a, b])
     }
 
     /// `a * b`, as [`Graph::add`].
     pub fn mul(&mut self, a: TensorId, b: TensorId) -> Result {
-        self.binary(Op::Mul, a, b)
+        self.op(Op::Mul, &[a, b])
     }
 
     /// `a / b`, as [`Graph::add`].
     pub fn div(&mut self, a: TensorId, b: TensorId) -> Result {
-        self.binary(Op::Div, a, b)
+        self.op(Op::Div, &[a, b])
     }
 
     /// Adds to `x [m, n_used, t]` the rows of `bias [m, n_expert]` that `ids` (i32 `[n_used, t]`) name.
     pub fn add_id(&mut self, x: TensorId, bias: TensorId, ids: TensorId) -> Result {
-        let (x_, b, i) = (self.tensor(x), self.tensor(bias), self.tensor(ids));
-        if b.ne[0] != x_.ne[0] || i.ne[0] != x_.ne[1] || i.ne[1] != x_.ne[2] || i.ty != GgmlType::I32 {
-            return Err(mismatch(
-                "add_id",
-                format!("bias [{}, n_expert] and i32 ids [{}, {}]", x_.ne[0], x_.ne[1], x_.ne[2]),
-                format!("{:?} and {} {:?}", b.ne, i.ty, i.ne),
-            ));
-        }
-        Ok(self.node(Op::AddId, x_.ne, &[x, bias, ids]))
+        self.op(Op::AddId, &[x, bias, ids])
     }
 
     /// `x * scale + bias`.
     pub fn scale(&mut self, x: TensorId, scale: f32, bias: f32) -> Result {
-        self.same_shape(Op::Scale { scale, bias }, x)
+        self.op(Op::Scale { scale, bias }, &[x])
     }
 
     /// An element-wise function.
     pub fn unary(&mut self, f: Unary, x: TensorId) -> Result {
-        self.same_shape(Op::Unary(f), x)
+        self.op(Op::Unary(f), &[x])
     }
 
     /// Values limited to `min..=max`.
     pub fn clamp(&mut self, x: TensorId, min: f32, max: f32) -> Result {
-        self.same_shape(Op::Clamp { min, max }, x)
+        self.op(Op::Clamp { min, max }, &[x])
     }
 
     /// `f(gate) * up`, both of one shape.
     pub fn glu(&mut self, f: Unary, gate: TensorId, up: TensorId) -> Result {
-        let (g, u) = (self.tensor(gate), self.tensor(up));
-        if g.ne != u.ne {
-            return Err(mismatch(
-                "glu",
-                format!("two tensors {:?}", g.ne),
-                format!("{:?}", u.ne),
-            ));
-        }
-        Ok(self.node(Op::Glu(f), g.ne, &[gate, up]))
+        self.op(Op::Glu(f), &[gate, up])
     }
 
     /// Root-mean-square norm over dimension 0, times `weight` `[n]` if given.
     pub fn rms_norm(&mut self, x: TensorId, weight: Option<TensorId>, eps: f32) -> Result {
-        let ne = self.tensor(x).ne;
-        let Some(weight) = weight else {
-            return self.same_shape(Op::RmsNorm { eps }, x);
-        };
-        let w = self.tensor(weight);
-        if w.ne != [ne[0], 1, 1, 1] {
-            return Err(mismatch(
-                "rms_norm",
-                format!("a weight of {} elements", ne[0]),
-                format!("{:?}", w.ne),
-            ));
+        match weight {
+            Some(weight) => self.op(Op::RmsNorm { eps }, &[x, weight]),
+            None => self.op(Op::RmsNorm { eps }, &[x]),
         }
-        Ok(self.node(Op::RmsNorm { eps }, ne, &[x, weight]))
     }
 
     /// Layer norm over dimension 0, without weights.
     pub fn norm(&mut self, x: TensorId, eps: f32) -> Result {
-        self.same_shape(Op::Norm { eps }, x)
+        self.op(Op::Norm { eps }, &[x])
     }
 
     /// Divides by the length over dimension 0.
     pub fn l2_norm(&mut self, x: TensorId, eps: f32) -> Result {
-        self.same_shape(Op::L2Norm { eps }, x)
+        self.op(Op::L2Norm { eps }, &[x])
     }
 
     /// Sinkhorn-Knopp normalization of rows of `n * n` numbers; see [`Op::Balance`].
     pub fn balance(&mut self, x: TensorId, n: usize, iterations: usize, eps: f32) -> Result {
-        let found = self.tensor(x).ne[0];
-        if n == 0 || n.checked_mul(n) != Some(found) {
-            return Err(mismatch("balance", format!("rows of {n} times {n}"), found.to_string()));
-        }
-        self.same_shape(Op::Balance { n, iterations, eps }, x)
+        self.op(Op::Balance { n, iterations, eps }, &[x])
     }
 
     /// Rotary positions on `x [head_dim, n_head, t]` at `positions` (i32 `[t]` or `[t, axes]`), frequencies divided by `factors` `[n_dims / 2]`.
     pub fn rope(&mut self, x: TensorId, positions: TensorId, factors: Option<TensorId>, rope: Rope) -> Result {
-        let (x_, p) = (self.tensor(x), self.tensor(positions));
-        let n_axes = rope.kind.n_axes();
-        if p.ty != GgmlType::I32 || p.ne != [x_.ne[2], n_axes, 1, 1] {
-            return Err(mismatch(
-                "rope",
-                format!("i32 positions [{}, {n_axes}]", x_.ne[2]),
-                format!("{} {:?}", p.ty, p.ne),
-            ));
+        match factors {
+            Some(factors) => self.op(Op::Rope(rope), &[x, positions, factors]),
+            None => self.op(Op::Rope(rope), &[x, positions]),
         }
-        if n_axes > 1 && !(1..=x_.ne[0]).contains(&rope.sections.iter().sum()) {
-            return Err(mismatch(
-                "rope",
-                format!("sections of 1 to {} pairs in all", x_.ne[0]),
-                format!("{:?}", rope.sections),
-            ));
-        }
-        if rope.n_dims > x_.ne[0] || !rope.n_dims.is_multiple_of(2) {
-            return Err(mismatch(
-                "rope",
-                format!("an even size up to {}", x_.ne[0]),
-                format!("{}", rope.n_dims),
-            ));
-        }
-        if let Some(f) = factors.map(|f| self.tensor(f))
-            && f.nelements() < rope.n_dims / 2
-        {
-            return Err(mismatch(
-                "rope",
-                format!("{} frequency factors", rope.n_dims / 2),
-                format!("{:?}", f.ne),
-            ));
-        }
-        let ne = x_.ne;
-        Ok(match factors {
-            Some(f) => self.node(Op::Rope(rope), ne, &[x, positions, f]),
-            None => self.node(Op::Rope(rope), ne, &[x, positions]),
-        })
     }
 
     /// Attention; see [`Op::Attention`] for the operands, `src` in that order.
     pub fn attention(&mut self, params: Attention, src: &[TensorId]) -> Result {
-        let ne = |i: usize| self.tensor(src[i]).ne;
-        let (q, k, v) = (ne(0), ne(1), ne(2));
-        let heads_fit = k[1] > 0 && k[1] == v[1] && q[1].is_multiple_of(k[1]);
-        if q[0] != k[0] || !heads_fit || k[2] != v[2] || q[3] * k[3] * v[3] != 1 {
-            return Err(mismatch(
-                "attention",
-                "q [dk, n_head, t], k [dk, n_head_kv, n_kv], v [dv, n_head_kv, n_kv]",
-                format!("{q:?}, {k:?}, {v:?}"),
-            ));
-        }
-        let cells = [k[2], 1, 1, 1];
-        let tokens = [q[2], 1, 1, 1];
-        if ne(3) != cells || ne(4) != cells || ne(5) != tokens || ne(6) != tokens {
-            return Err(mismatch(
-                "attention",
-                format!("{} cells and {} tokens", k[2], q[2]),
-                format!("{:?} {:?} {:?} {:?}", ne(3), ne(4), ne(5), ne(6)),
-            ));
-        }
-        let rows = 2..=Buckets::MAX_ROWS;
-        if params.buckets != Buckets::None && (ne(7)[0] != q[1] || ne(7)[2..] != [1, 1] || !rows.contains(&ne(7)[1])) {
-            let expected = format!("biases [{}, 2 to {}]", q[1], Buckets::MAX_ROWS);
-            return Err(mismatch("attention", expected, format!("{:?}", ne(7))));
-        }
-        let (sinks, selection) = params.optional_sources(src.len());
-        if let Some(sinks) = sinks.map(ne)
-            && sinks[0] != q[1]
-        {
-            return Err(mismatch("attention", format!("{} sinks", q[1]), format!("{sinks:?}")));
-        }
-        if let Some(cells) = selection.map(|i| self.tensor(src[i]))
-            && (cells.ty != GgmlType::I32 || Attention::lists_per_token(cells.ne, k[1], q[2]).is_none())
-        {
-            let expected = format!("i32 cells [k, {}] or [k, {}, {}]", q[2], k[1], q[2]);
-            return Err(mismatch("attention", expected, format!("{} {:?}", cells.ty, cells.ne)));
-        }
-        Ok(self.node(Op::Attention(params), [v[0], q[1], q[2], 1], src))
+        self.op(Op::Attention(params), src)
     }
 
     /// Softmax over dimension 0.
     pub fn soft_max(&mut self, x: TensorId, scale: f32) -> Result {
-        self.same_shape(Op::SoftMax { scale }, x)
+        self.op(Op::SoftMax { scale }, &[x])
     }
 
     /// Indices (i32) of the `k` largest of each row.
     pub fn top_k(&mut self, x: TensorId, k: usize) -> Result {
-        let x_ = self.tensor(x);
-        if k == 0 || k > x_.ne[0] {
-            return Err(mismatch("top_k", format!("k in 1..={}", x_.ne[0]), k.to_string()));
-        }
-        let t = Tensor::new(GgmlType::I32, [k, x_.ne[1], x_.ne[2], x_.ne[3]], Name::default());
-        Ok(self.link(t, Op::TopK { k }, &[x]))
+        self.op(Op::TopK { k }, &[x])
     }
 
     /// Top-k mask of each row, see [`Op::TopMask`].
     pub fn top_mask(&mut self, x: TensorId, k: usize) -> Result {
-        let n = self.tensor(x).ne[0];
-        if k == 0 || k > n {
-            return Err(mismatch("top_mask", format!("k in 1..={n}"), k.to_string()));
-        }
-        self.same_shape(Op::TopMask { k }, x)
+        self.op(Op::TopMask { k }, &[x])
     }
 
     /// Indices (i32) divided by `by`.
     pub fn div_ids(&mut self, ids: TensorId, by: usize) -> Result {
-        let i = self.tensor(ids);
-        if i.ty != GgmlType::I32 || by == 0 {
-            return Err(mismatch(
-                "div_ids",
-                "i32 and a divisor that is not 0",
-                format!("{} and {by}", i.ty),
-            ));
-        }
-        let t = Tensor::new(GgmlType::I32, i.ne, Name::default());
-        Ok(self.link(t, Op::DivIds { by }, &[ids]))
+        self.op(Op::DivIds { by }, &[ids])
     }
 
     /// Integers (i32) as f32.
     pub fn to_floats(&mut self, ids: TensorId) -> Result {
-        let i = self.tensor(ids);
-        if i.ty != GgmlType::I32 {
-            return Err(mismatch("to_floats", "i32", i.ty.to_string()));
-        }
-        Ok(self.node(Op::ToFloats, i.ne, &[ids]))
+        self.op(Op::ToFloats, &[ids])
     }
 
     /// Table rows (i32 `[t]`) of the n-grams that end at each token, `numbers` f32 `[n, t]`, see [`Op::NgramHash`].
     pub fn ngram_hash(&mut self, numbers: TensorId, hash: NgramHash) -> Result {
-        let x = self.tensor(numbers);
-        if x.ty != GgmlType::F32 || x.ne[0] < hash.n || x.ne[2..] != [1, 1] || !hash.is_sound() {
-            return Err(mismatch(
-                "ngram_hash",
-                format!("f32 [{} or more, t] and rows that i32 can number", hash.n),
-                format!("{} {:?} and {hash:?}", x.ty, x.ne),
-            ));
-        }
-        let t = Tensor::new(GgmlType::I32, [x.ne[1], 1, 1, 1], Name::default());
-        Ok(self.link(t, Op::NgramHash(hash), &[numbers]))
+        self.op(Op::NgramHash(hash), &[numbers])
     }
 
     /// Attention temperatures `[1, 1, t]` for queries at `positions` (i32 `[t]`), see [`Op::AttentionTemperature`].
     pub fn attention_temperature(&mut self, positions: TensorId, scale: f32, length: usize, offset: f32) -> Result {
-        let p = self.tensor(positions);
-        if p.ty != GgmlType::I32 || p.ne[1..] != [1; 3] || length == 0 {
-            return Err(mismatch(
-                "attention_temperature",
-                "i32 [t] and a length that is not 0",
-                format!("{} {:?} and {length}", p.ty, p.ne),
-            ));
-        }
-        let op = Op::AttentionTemperature { scale, length, offset };
-        Ok(self.node(op, [1, 1, p.ne[0], 1], &[positions]))
+        self.op(Op::AttentionTemperature { scale, length, offset }, &[positions])
     }
 
     /// Sum over dimension 0.
     pub fn sum_rows(&mut self, x: TensorId) -> Result {
-        let mut ne = self.tensor(x).ne;
-        ne[0] = 1;
-        Ok(self.node(Op::SumRows, ne, &[x]))
+        self.op(Op::SumRows, &[x])
     }
 
     /// `a` then `b` along dimension `dim`.
     pub fn concat(&mut self, a: TensorId, b: TensorId, dim: usize) -> Result {
-        let (mut ne, nb) = (self.tensor(a).ne, self.tensor(b).ne);
-        if (0..4).any(|d| d != dim && ne[d] != nb[d]) {
-            return Err(mismatch(
-                "concat",
-                format!("equal sizes except in dimension {dim}"),
-                format!("{ne:?}, {nb:?}"),
-            ));
-        }
-        ne[dim] += nb[dim];
-        Ok(self.node(Op::Concat { dim: dim as u8 }, ne, &[a, b]))
+        let dim = u8::try_from(dim).unwrap_or(u8::MAX);
+        self.op(Op::Concat { dim }, &[a, b])
     }
 
     /// `x` repeated to the shape `ne`, whose sizes are multiples of `x`'s.
     pub fn repeat(&mut self, x: TensorId, ne: [usize; 4]) -> Result {
-        let from = self.tensor(x).ne;
-        if (0..4).any(|d| from[d] == 0 || !ne[d].is_multiple_of(from[d])) {
-            return Err(mismatch(
-                "repeat",
-                format!("sizes that divide {ne:?}"),
-                format!("{from:?}"),
-            ));
-        }
-        Ok(self.node(Op::Repeat, ne, &[x]))
+        self.op_of_shape(Op::Repeat, ne, &[x])
     }
 
     /// A recurrence over `src`: states f32 `[row, n_cells]`, cells to read and cells to write (i32 `[t]`), then its operands, see
     /// [`Op::Recur`]. The states are written.
     pub fn recur(&mut self, recurrence: Recurrence, src: &[TensorId]) -> Result {
-        let mut shapes = [[0; 4]; MAX_SRC];
-        let ne = &mut shapes[..src.len().min(MAX_SRC)];
-        (ne.iter_mut().zip(src)).for_each(|(ne, &s)| *ne = self.tensor(s).ne);
-        let ne = &*ne;
-        let types = [GgmlType::F32, GgmlType::I32, GgmlType::I32];
-        let typed =
-            (src.iter().enumerate()).all(|(i, &s)| self.tensor(s).ty == types.get(i).copied().unwrap_or(GgmlType::F32));
-        let found = || format!("{ne:?}");
-        let lanes = ne.get(3..).and_then(|operands| recurrence.lanes(operands));
-        let Some(lanes) = lanes.filter(|_| typed) else {
-            return Err(mismatch(
-                recurrence.name(),
-                format!("f32 {}", recurrence.takes()),
-                found(),
-            ));
-        };
-        let t = lanes.n_tokens();
-        if ne[0][0] != lanes.row() || ne[0][2..] != [1, 1] || ne[1] != [t, 1, 1, 1] || ne[2] != ne[1] {
-            let expected = format!("states [{}, n_cells] and cells [{t}]", lanes.row());
-            return Err(mismatch(recurrence.name(), expected, found()));
-        }
-        Ok(self.node(Op::Recur(recurrence), lanes.ne, src))
+        self.op(Op::Recur(recurrence), src)
     }
 
     /// A dense f32 copy in the shape `ne`.
     pub fn cont(&mut self, x: TensorId, ne: [usize; 4]) -> Result {
-        self.check_count("cont", x, ne)?;
-        Ok(self.node(Op::Cont, ne, &[x]))
+        self.op_of_shape(Op::Cont, ne, &[x])
     }
 
     /// The same memory in another shape; `x` must be contiguous.
@@ -484,25 +258,32 @@ impl Graph {
         Ok(self.view_node(Op::Permute, x, ne, nb, 0))
     }
 
-    fn binary(&mut self, op: Op, a: TensorId, b: TensorId) -> Result {
-        let (a_, b_) = (self.tensor(a), self.tensor(b));
-        let repeats = (0..4).all(|d| b_.ne[d] > 0 && a_.ne[d].is_multiple_of(b_.ne[d]));
-        if !repeats || a_.ty != GgmlType::F32 {
-            return Err(mismatch(
-                op.name(),
-                format!("f32 and a shape that divides {:?}", a_.ne),
-                format!("{} and {:?}", a_.ty, b_.ne),
-            ));
-        }
-        Ok(self.node(op, a_.ne, &[a, b]))
+    /// Appends a node, if the operands are what its op takes.
+    pub(super) fn op(&mut self, op: Op, src: &[TensorId]) -> Result {
+        self.op_of_shape(op, [0; 4], src)
     }
 
-    fn same_shape(&mut self, op: Op, x: TensorId) -> Result {
-        let x_ = self.tensor(x);
-        if x_.ty != GgmlType::F32 {
-            return Err(mismatch(op.name(), "f32", x_.ty.name()));
+    /// As [`Graph::op`], for ops that can give several shapes: `ne`.
+    fn op_of_shape(&mut self, op: Op, ne: [usize; 4], src: &[TensorId]) -> Result {
+        let operands = Operands::new(self, src.iter().copied());
+        let shape = operands
+            .ok_or("fewer operands")
+            .and_then(|operands| rules::result(op, &operands, ne));
+        match shape {
+            Ok(Shape { ty, ne }) => Ok(self.link(Tensor::new(ty, ne, Name::default()), op, src)),
+            Err(expected) => Err(mismatch(op.name(), expected, self.describe(src, ne))),
         }
-        Ok(self.node(op, x_.ne, &[x]))
+    }
+
+    /// Types and shapes of operands, and the shape wanted if one was asked for.
+    fn describe(&self, src: &[TensorId], ne: [usize; 4]) -> String {
+        let describe = |&id: &TensorId| format!("{} {:?}", self.tensor(id).ty, self.tensor(id).ne);
+        let operands = src.iter().map(describe).collect::<Vec<_>>().join(", ");
+        if ne == [0; 4] {
+            operands
+        } else {
+            format!("{operands} for {ne:?}")
+        }
     }
 
     fn check_count(&self, op: &'static str, x: TensorId, ne: [usize; 4]) -> std::result::Result<(), ShapeError> {
@@ -528,12 +309,7 @@ impl Graph {
         self.link(t, op, &[x])
     }
 
-    /// A dense f32 result.
-    pub(super) fn node(&mut self, op: Op, ne: [usize; 4], src: &[TensorId]) -> TensorId {
-        self.link(Tensor::new(GgmlType::F32, ne, Name::default()), op, src)
-    }
-
-    pub(super) fn link(&mut self, mut t: Tensor, op: Op, src: &[TensorId]) -> TensorId {
+    fn link(&mut self, mut t: Tensor, op: Op, src: &[TensorId]) -> TensorId {
         t.op = op;
         for (slot, &s) in t.src.iter_mut().zip(src) {
             *slot = Some(s);
@@ -544,6 +320,8 @@ impl Graph {
 
 #[cfg(test)]
 mod tests {
+    use kernels::GgmlType;
+
     use super::*;
 
     fn f32_input(g: &mut Graph, ne: [usize; 4]) -> TensorId {
@@ -560,7 +338,8 @@ mod tests {
         let e = g.mul_mat(x, y).unwrap_err();
         assert_eq!(
             e.to_string(),
-            "mul_mat: expected f32 [8, n, …] for weights [8, 5, 1, 1], found f32 [3, 5, 1, 1]"
+            "mul_mat: expected weights [k, m, b2, b3] and f32 [k, n, c2, c3] with c2 and c3 multiples of b2 and b3, \
+             found f32 [8, 5, 1, 1], f32 [3, 5, 1, 1]"
         );
     }
 

@@ -1,18 +1,20 @@
 //! Carrying splits out: waiting, copying inputs, computing, showing nodes to an observer.
 
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::backend::{BackendError, Usage};
+use crate::backend::{BackendError, GraphView, Plan, Usage};
 use crate::graph::{Graph, Home, Op, TensorId};
 
 use super::copy::{UsedExperts, expert_ids};
+use super::schedule::Schedule;
 use super::split::{Split, SplitInput, bit};
 use super::{BackendId, Result, SchedError, Scheduler};
 
 /// Looks at nodes while a graph is computed.
 pub trait Observer: Send {
     /// Is the data of this node wanted? Asked before it is computed, views included. Nodes up to the next wanted one are
-    /// computed together, so wanting few costs little.
+    /// computed together, so wanting few costs little; fused nodes are computed one by one where their results are wanted.
     fn wants(&mut self, graph: &Graph, node: TensorId) -> bool;
 
     /// The bytes of a wanted node, from its first to its last element, strides as the tensor says. Breaking stops the
@@ -26,86 +28,134 @@ pub(super) struct Scratch {
     stage: Vec<u8>,
     shown: Vec<u8>,
     experts: UsedExperts,
+    /// For what is computed piece by piece, by backend.
+    pieces: Vec<Option<Box<dyn Plan>>>,
 }
 
+/// The flag of a computation that nobody cancels.
+static NEVER: AtomicBool = AtomicBool::new(false);
+
 impl Scheduler {
-    /// Computes the prepared graph. Returns when done, or, if backends are asynchronous, when all is queued.
+    /// Computes a prepared graph. Returns when done, or, if backends are asynchronous, when all is queued.
     pub fn compute(&mut self, graph: &Graph) -> Result<()> {
         if !self.is_prepared(graph) {
             return Err(SchedError::NotAllocated);
         }
+        let mut schedule = self.schedules.take(graph);
+        let result = self.compute_splits(graph, &mut schedule);
+        self.schedules.put_back(schedule);
+        result
+    }
+
+    fn compute_splits(&mut self, graph: &Graph, schedule: &mut Schedule) -> Result<()> {
         self.scratch.experts.clear();
-        // Backends, as bits, that may still be at work on earlier splits.
-        let mut at_work = 0;
-        for i in 0..self.splits.splits.len() {
-            if self.cancel.as_ref().is_some_and(|cancel| cancel()) {
+        if self.observer.is_some() {
+            schedule.count_uses(graph, &mut self.uses);
+        }
+        // Bitmask of backends that may still be at work on earlier splits.
+        let mut busy = 0;
+        for i in 0..schedule.splits.splits.len() {
+            if self.is_cancelled() {
                 return Err(BackendError::Cancelled.into());
             }
-            let split = self.splits.splits[i].clone();
-            let waits_for = at_work & split.after;
+            let split = schedule.splits.splits[i].clone();
+            let waits_for = busy & split.after;
             for b in (0..self.backends.len() as u8)
                 .map(BackendId)
                 .filter(|&b| waits_for & bit(b) != 0)
             {
-                self.wait_on_host(b)?;
+                self.wait_on_host(b, schedule.slot)?;
             }
-            at_work &= !waits_for;
+            busy &= !waits_for;
             for input in split.inputs.clone() {
-                self.copy_input(graph, &split, self.splits.inputs[input])?;
+                self.copy_input(graph, schedule, &split, schedule.splits.inputs[input])?;
             }
-            self.compute_split(graph, &split)?;
-            self.record(split.backend)?;
-            at_work |= bit(split.backend);
+            if self.observer.is_some() {
+                self.compute_observed(graph, &split)?;
+            } else {
+                let plan = schedule.plan(i).ok_or(SchedError::NotAllocated)?;
+                let cancel = self.cancel.as_deref().unwrap_or(&NEVER);
+                self.backends[split.backend.index()].run(plan, graph, &mut self.memory, cancel)?;
+            }
+            self.record(split.backend, schedule.slot)?;
+            busy |= bit(split.backend);
         }
         Ok(())
     }
 
-    fn compute_split(&mut self, graph: &Graph, split: &Split) -> Result<()> {
+    fn is_cancelled(&self) -> bool {
+        self.cancel.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed))
+    }
+
+    /// Computes a split in pieces that end with a node that the observer wants.
+    fn compute_observed(&mut self, graph: &Graph, split: &Split) -> Result<()> {
         let nodes = &graph.nodes()[split.nodes.clone()];
-        let backend = &mut self.backends[split.backend.index()];
-        let Some(observer) = &mut self.observer else {
-            return Ok(backend.compute(graph, nodes, &mut self.memory)?);
-        };
         let mut start = 0;
         for (i, &node) in nodes.iter().enumerate() {
-            let wanted = observer.wants(graph, node);
+            let wanted = self.observer.as_mut().is_some_and(|o| o.wants(graph, node));
             if !wanted && i + 1 < nodes.len() {
                 continue;
             }
-            backend.compute(graph, &nodes[start..=i], &mut self.memory)?;
+            // A piece of views alone would not notice.
+            if self.is_cancelled() {
+                return Err(BackendError::Cancelled.into());
+            }
+            self.compute_piece(graph, split.backend, &nodes[start..=i])?;
             start = i + 1;
-            if let Some(home) = graph.home(node).filter(|_| wanted) {
-                backend.synchronize()?;
-                let shown = &mut self.scratch.shown;
-                shown.resize(graph.tensor(node).nbytes(), 0);
-                self.memory.read(home, shown)?;
-                if observer.show(graph, node, shown).is_break() {
-                    return Err(BackendError::Cancelled.into());
-                }
+            if wanted && self.show(graph, split.backend, node)?.is_break() {
+                return Err(BackendError::Cancelled.into());
             }
         }
         Ok(())
     }
 
-    fn copy_input(&mut self, graph: &Graph, split: &Split, input: SplitInput) -> Result<()> {
-        let copy = input.copy(self.slot);
+    fn compute_piece(&mut self, graph: &Graph, backend: BackendId, nodes: &[TensorId]) -> Result<()> {
+        let plans = &mut self.scratch.pieces;
+        plans.resize_with(self.backends.len(), || None);
+        let old = plans[backend.index()].take();
+        let view = GraphView {
+            graph,
+            nodes,
+            uses: &self.uses,
+        };
+        let mut plan = self.backends[backend.index()].prepare(&view, &self.memory, old)?;
+        let cancel = self.cancel.as_deref().unwrap_or(&NEVER);
+        self.backends[backend.index()].run(&mut *plan, graph, &mut self.memory, cancel)?;
+        self.scratch.pieces[backend.index()] = Some(plan);
+        Ok(())
+    }
+
+    /// Shows the observer a node that was computed.
+    fn show(&mut self, graph: &Graph, backend: BackendId, node: TensorId) -> Result<ControlFlow<()>> {
+        let (Some(observer), Some(home)) = (&mut self.observer, graph.home(node)) else {
+            return Ok(ControlFlow::Continue(()));
+        };
+        self.backends[backend.index()].synchronize()?;
+        let shown = &mut self.scratch.shown;
+        shown.resize(graph.tensor(node).nbytes(), 0);
+        self.memory.read(home, shown)?;
+        Ok(observer.show(graph, node, shown))
+    }
+
+    fn copy_input(&mut self, graph: &Graph, schedule: &Schedule, split: &Split, input: SplitInput) -> Result<()> {
+        let copy = input.copy(schedule.slot);
         let (from, to) = (home_of(graph, input.from)?, home_of(graph, copy)?);
         let len = graph.tensor(copy).nbytes();
         if graph.tensor(input.from).op == Op::None && !graph.is_external(input.from) {
             // The caller may overwrite it as soon as this returns, so the copy cannot be left for later.
-            self.wait_on_host(split.backend)?;
+            self.wait_on_host(split.backend, schedule.slot)?;
             return Ok(self.memory.copy(from, to, len, &mut self.scratch.stage)?);
         }
-        self.wait_on_device(split.backend)?;
-        let source = self.backend_of(input.from).unwrap_or(split.backend);
-        if self.copy_used_experts(graph, split, input, source)? {
+        self.wait_on_device(split.backend, schedule.slot)?;
+        let source = schedule.backend_of(input.from).unwrap_or(split.backend);
+        if self.copy_used_experts(graph, schedule, split, input, source)? {
             return Ok(());
         }
         if self.copy_async(source, split.backend, from, to, len)? {
             return Ok(());
         }
         self.backends[source.index()].synchronize()?;
-        self.wait_on_host(split.backend)?;
+        self.wait_on_host(split.backend, schedule.slot)?;
         Ok(self.memory.copy(from, to, len, &mut self.scratch.stage)?)
     }
 
@@ -122,11 +172,12 @@ impl Scheduler {
     fn copy_used_experts(
         &mut self,
         graph: &Graph,
+        schedule: &Schedule,
         split: &Split,
         input: SplitInput,
         source: BackendId,
     ) -> Result<bool> {
-        let copy = input.copy(self.slot);
+        let copy = input.copy(schedule.slot);
         let first_node = first_computing(graph, &graph.nodes()[split.nodes.clone()]);
         let (from, to) = (home_of(graph, input.from)?, home_of(graph, copy)?);
         let in_host_memory = self.memory.get(from.buffer)?.buffer_type().is_host();
@@ -140,12 +191,12 @@ impl Scheduler {
         };
         self.backends[source.index()].synchronize()?;
         // The ids themselves may be an input of this split that was not copied yet: then the original is read.
-        let inputs = &self.splits.inputs[split.inputs.clone()];
-        let original = inputs.iter().find(|i| i.copy(self.slot) == ids).map(|i| i.from);
+        let inputs = &schedule.splits.inputs[split.inputs.clone()];
+        let original = inputs.iter().find(|i| i.copy(schedule.slot) == ids).map(|i| i.from);
         let ids = original.unwrap_or(ids);
-        let ids_backend = self.backend_of(ids).unwrap_or(split.backend);
+        let ids_backend = schedule.backend_of(ids).unwrap_or(split.backend);
         self.backends[ids_backend.index()].synchronize()?;
-        self.wait_on_host(split.backend)?;
+        self.wait_on_host(split.backend, schedule.slot)?;
 
         let tensor = graph.tensor(input.from);
         let (n_expert, expert_bytes) = (tensor.ne[2], tensor.nb[2]);
@@ -162,24 +213,24 @@ impl Scheduler {
         Ok(true)
     }
 
-    /// Blocks until a backend is done with this slot's last use of it.
-    fn wait_on_host(&mut self, backend: BackendId) -> Result<()> {
-        match &self.events[event_index(backend, self.n_copies, self.slot)] {
+    /// Blocks until a backend is done with the last use of a slot.
+    fn wait_on_host(&mut self, backend: BackendId, slot: usize) -> Result<()> {
+        match &self.events[event_index(backend, self.n_copies, slot)] {
             Some(event) => Ok(event.synchronize()?),
             None => Ok(self.backends[backend.index()].synchronize()?),
         }
     }
 
-    /// Makes what is queued on a backend from now on wait for this slot's last use of it.
-    fn wait_on_device(&mut self, backend: BackendId) -> Result<()> {
-        match &self.events[event_index(backend, self.n_copies, self.slot)] {
+    /// Makes what is queued on a backend from now on wait for the last use of a slot.
+    fn wait_on_device(&mut self, backend: BackendId, slot: usize) -> Result<()> {
+        match &self.events[event_index(backend, self.n_copies, slot)] {
             Some(event) => Ok(self.backends[backend.index()].wait_event(&**event)?),
             None => Ok(self.backends[backend.index()].synchronize()?),
         }
     }
 
-    fn record(&mut self, backend: BackendId) -> Result<()> {
-        if let Some(event) = &self.events[event_index(backend, self.n_copies, self.slot)] {
+    fn record(&mut self, backend: BackendId, slot: usize) -> Result<()> {
+        if let Some(event) = &self.events[event_index(backend, self.n_copies, slot)] {
             self.backends[backend.index()].record_event(&**event)?;
         }
         Ok(())
@@ -191,11 +242,7 @@ fn event_index(backend: BackendId, n_copies: usize, slot: usize) -> usize {
 }
 
 fn first_computing(graph: &Graph, nodes: &[TensorId]) -> Option<TensorId> {
-    let computes = |node: &&TensorId| {
-        let op = graph.tensor(**node).op;
-        op != Op::None && !op.is_view()
-    };
-    nodes.iter().find(computes).copied()
+    nodes.iter().copied().find(|&node| graph.tensor(node).op.computes())
 }
 
 fn home_of(graph: &Graph, id: TensorId) -> Result<Home> {

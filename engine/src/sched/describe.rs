@@ -11,10 +11,11 @@ impl Scheduler {
     /// compute nothing, are left out. Copies appear as `backend#name#slot`.
     pub fn describe(&self, graph: &Graph) -> String {
         let mut text = String::new();
-        for (i, split) in self.splits.splits.iter().enumerate() {
+        let splits = &self.schedules.last().splits;
+        for (i, split) in splits.splits.iter().enumerate() {
             let device = self.sites[split.backend.index()].device.name();
             let _ = write!(text, "split {i}: {device}");
-            for (n, input) in self.splits.inputs[split.inputs.clone()].iter().enumerate() {
+            for (n, input) in splits.inputs[split.inputs.clone()].iter().enumerate() {
                 let separator = if n == 0 { ", copies" } else { "," };
                 let _ = write!(text, "{separator} {} ({} B)", self.label(graph, input.from), {
                     graph.tensor(input.from).nbytes()
@@ -36,12 +37,13 @@ impl Scheduler {
 
     /// The allocator's plan for the graph prepared last.
     pub fn describe_memory(&self, graph: &Graph) -> String {
-        self.allocator.describe(graph, self.splits.order())
+        self.allocator.describe(graph, self.schedules.last().splits.order())
     }
 
     fn label(&self, graph: &Graph, id: TensorId) -> String {
-        for split in &self.splits.splits {
-            for input in &self.splits.inputs[split.inputs.clone()] {
+        let splits = &self.schedules.last().splits;
+        for split in &splits.splits {
+            for input in &splits.inputs[split.inputs.clone()] {
                 if let Some(slot) =
                     id.0.checked_sub(input.first_copy.0)
                         .filter(|&s| (s as usize) < self.n_copies)

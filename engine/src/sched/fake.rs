@@ -3,7 +3,7 @@
 
 use std::any::Any;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::backend::*;
@@ -112,6 +112,9 @@ unsafe impl Buffer for FakeBuffer {
 /// Chooses nodes, by graph and id.
 pub type Choice = Box<dyn Fn(&Graph, TensorId) -> bool + Send + Sync>;
 
+/// Is told of nodes.
+pub type Listener = Arc<dyn Fn(&Graph, TensorId) + Send + Sync>;
+
 /// A device over one [`FakeType`], and its own backend.
 pub struct FakeDevice {
     pub name: &'static str,
@@ -123,6 +126,10 @@ pub struct FakeDevice {
     pub offloads: Choice,
     /// What the backend was asked to do, shared by devices of a test.
     pub log: Arc<Mutex<Vec<String>>>,
+    /// Plans that backends made.
+    pub n_prepared: Arc<AtomicUsize>,
+    /// Called after each node that a backend computed.
+    pub computed: Listener,
 }
 
 impl FakeDevice {
@@ -138,6 +145,8 @@ impl FakeDevice {
             supports: Box::new(|_, _| true),
             offloads: Box::new(|_, _| false),
             log: Arc::default(),
+            n_prepared: Arc::default(),
+            computed: Arc::new(|_, _| {}),
         }
     }
 }
@@ -178,6 +187,8 @@ impl Device for FakeDevice {
     fn backend(self: Arc<Self>, _: &BackendParams) -> Result<Box<dyn Backend>, BackendError> {
         Ok(Box::new(FakeBackend {
             log: self.log.clone(),
+            n_prepared: self.n_prepared.clone(),
+            computed: self.computed.clone(),
             device: self,
             operand: Vec::new(),
             result: Vec::new(),
@@ -188,6 +199,8 @@ impl Device for FakeDevice {
 pub struct FakeBackend {
     device: Arc<dyn Device>,
     log: Arc<Mutex<Vec<String>>>,
+    n_prepared: Arc<AtomicUsize>,
+    computed: Listener,
     operand: Vec<u8>,
     result: Vec<u8>,
 }
@@ -242,17 +255,43 @@ impl Backend for FakeBackend {
         &self.device
     }
 
-    fn compute(&mut self, graph: &Graph, nodes: &[TensorId], memory: &mut MemoryMap) -> Result<(), BackendError> {
-        for &node in nodes {
-            if !graph.tensor(node).op.is_view() {
+    fn prepare(
+        &mut self,
+        view: &GraphView<'_>,
+        _: &MemoryMap,
+        old: Option<Box<dyn Plan>>,
+    ) -> Result<Box<dyn Plan>, BackendError> {
+        let mut plan = <dyn Plan>::recycle::<FakePlan>(old);
+        plan.nodes.clear();
+        plan.nodes.extend_from_slice(view.nodes);
+        plan.version = view.graph.version();
+        self.n_prepared.fetch_add(1, Ordering::Relaxed);
+        Ok(plan)
+    }
+
+    fn run(
+        &mut self,
+        plan: &mut dyn Plan,
+        graph: &Graph,
+        memory: &mut MemoryMap,
+        cancel: &AtomicBool,
+    ) -> Result<(), BackendError> {
+        let plan = plan.downcast_mut::<FakePlan>("fake")?;
+        assert_eq!(plan.version, graph.version(), "the graph changed since it was prepared");
+        for &node in &plan.nodes {
+            if cancel.load(Ordering::Relaxed) {
+                return Err(BackendError::Cancelled);
+            }
+            if graph.tensor(node).op.computes() {
                 self.compute_node(graph, node, memory)?;
+                (self.computed)(graph, node);
             }
         }
-        if let Some(&first) = nodes.first() {
+        if let Some(&first) = plan.nodes.first() {
             let entry = format!(
                 "{}: {} from {}",
                 self.device.name(),
-                nodes.len(),
+                plan.nodes.len(),
                 graph.tensor(first).name
             );
             self.log.lock().unwrap().push(entry);
@@ -260,3 +299,11 @@ impl Backend for FakeBackend {
         Ok(())
     }
 }
+
+#[derive(Default)]
+struct FakePlan {
+    nodes: Vec<TensorId>,
+    version: u64,
+}
+
+impl Plan for FakePlan {}

@@ -1,8 +1,9 @@
-//! Which backend computes which node: a graph is assigned, cut into splits, placed in memory, and computed.
+//! Which backend computes which node: a graph is assigned, cut into splits, placed in memory, prepared, and computed.
 //!
-//! [`Scheduler::alloc_graph`] runs the passes of `assign` and `split` and gives every tensor a home;
-//! [`Scheduler::compute`] carries the splits out in order, copying between memories where a split begins. A graph that was
-//! not changed since is not looked at again, and no step takes memory from the heap once the tables have grown.
+//! [`Scheduler::alloc_graph`] runs the passes of `assign` and `split`, gives every tensor a home and has each split's backend
+//! prepare a plan; [`Scheduler::compute`] runs the plans in order, copying between memories where a split begins. Several graphs can
+//! be prepared at once. One that was not changed since is not looked at again, and nothing here takes memory from the heap once the
+//! tables of a graph have grown.
 
 mod assign;
 mod compute;
@@ -10,21 +11,22 @@ mod copy;
 mod describe;
 #[cfg(test)]
 pub(crate) mod fake;
+mod schedule;
 mod split;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use crate::alloc::{AllocError, GraphAllocator};
 use crate::backend::{Backend, BackendError, BufferType, Event, Held, MemoryMap, Usage};
-use crate::graph::{BufferId, Graph, Home, TensorId};
+use crate::graph::{BufferId, Graph, Home, TensorId, Uses};
 
 pub use compute::Observer;
 
 use assign::{Assigner, Site};
-use split::Splits;
+use schedule::{Prepared, Schedule, Schedules};
 
 /// More backends than this are refused: assignments are bytes, and no machine has so many.
 pub const MAX_BACKENDS: usize = 16;
@@ -114,9 +116,6 @@ impl Default for SchedParams {
     }
 }
 
-/// Asked between splits; true stops the computation.
-pub type CancelCallback = Box<dyn Fn() -> bool + Send>;
-
 /// Computes graphs on several backends.
 ///
 /// Holds every buffer that a graph's tensors may lie in: weights and caches, which are registered, and the intermediate
@@ -130,17 +129,16 @@ pub struct Scheduler {
     op_offload: bool,
     /// The user's assignments by tensor. May be shorter than a graph.
     user: Vec<Option<BackendId>>,
-    of: Vec<Option<BackendId>>,
-    splits: Splits,
-    /// Stamp of the graph that the splits belong to; 0 if none is prepared.
-    prepared: u64,
+    schedules: Schedules,
+    uses: Uses,
+    /// Number of changes of `user`.
+    assignments: u64,
     n_copies: usize,
-    slot: usize,
     next_slot: usize,
     /// By backend and slot; `None` for those that are synchronous or not pipelined.
     events: Vec<Option<Box<dyn Event>>>,
     observer: Option<Box<dyn Observer>>,
-    cancel: Option<CancelCallback>,
+    cancel: Option<Arc<AtomicBool>>,
     scratch: compute::Scratch,
 }
 
@@ -172,11 +170,10 @@ impl Scheduler {
             allocator: GraphAllocator::new(&types),
             op_offload: params.op_offload,
             user: Vec::new(),
-            of: Vec::new(),
-            splits: Splits::default(),
-            prepared: 0,
+            schedules: Schedules::default(),
+            uses: Uses::default(),
+            assignments: 0,
             n_copies,
-            slot: 0,
             next_slot: 0,
             events,
             observer: None,
@@ -210,8 +207,8 @@ impl Scheduler {
         self.observer = observer;
     }
 
-    /// Asks this before every split.
-    pub fn set_cancel(&mut self, cancel: Option<CancelCallback>) {
+    /// Once the flag is set, computing ends within about a node, with [`BackendError::Cancelled`].
+    pub fn set_cancel(&mut self, cancel: Option<Arc<AtomicBool>>) {
         self.cancel = cancel;
     }
 
@@ -224,32 +221,30 @@ impl Scheduler {
         }
         self.user.resize(self.user.len().max(id.index() + 1), None);
         self.user[id.index()] = Some(backend);
-        self.prepared = 0;
+        self.assignments += 1;
         Ok(())
     }
 
-    /// The backend of a tensor of the prepared graph.
+    /// The backend of a tensor of the graph prepared last.
     pub fn backend_of(&self, id: TensorId) -> Option<BackendId> {
-        self.of.get(id.index()).copied().flatten()
+        self.schedules.last().backend_of(id)
     }
 
-    /// Forgets the user's assignments and the prepared graph. To be called before a graph is built anew, if
+    /// Forgets the user's assignments and all prepared graphs. To be called before a graph is built anew, if
     /// [`set_backend`](Scheduler::set_backend) was used; tensor ids then mean other tensors.
     pub fn reset(&mut self) {
         self.user.clear();
-        self.prepared = 0;
+        self.assignments += 1;
     }
 
-    /// Sees to it that graphs of this form, and no larger, can be computed without taking memory. Leaves the graph split.
+    /// Sees to it that graphs of this form, and no larger, can be computed without taking memory. Leaves the graph prepared.
     pub fn reserve(&mut self, graph: &mut Graph) -> Result<()> {
         self.synchronize()?;
-        self.split(graph)?;
-        self.reserve_memory(graph)?;
-        for split in &self.splits.splits {
-            let nodes = &graph.nodes()[split.nodes.clone()];
-            self.backends[split.backend.index()].reserve(graph, nodes)?;
-        }
-        Ok(())
+        self.with_schedule(graph, |s, graph, schedule| {
+            s.split(graph, schedule)?;
+            s.reserve_memory(graph, schedule)?;
+            s.finish(graph, schedule)
+        })
     }
 
     /// Bytes held for intermediate results, by backend. Memory shared by several counts for the first.
@@ -259,13 +254,15 @@ impl Scheduler {
 
     /// Bytes that a graph would need, by backend, without taking them.
     pub fn measure(&mut self, graph: &mut Graph) -> Result<Vec<usize>> {
-        self.split(graph)?;
-        let of = &self.of;
-        self.allocator.plan(graph, self.splits.order(), type_of(of))?;
-        Ok(self.allocator.planned_sizes())
+        self.with_schedule(graph, |s, graph, schedule| {
+            s.split(graph, schedule)?;
+            s.allocator.plan(graph, schedule.splits.order(), schedule.type_of())?;
+            Ok(s.allocator.planned_sizes())
+        })
     }
 
-    /// Assigns, splits and places a graph. Does nothing if it is the one prepared last and was not changed since.
+    /// Assigns, splits, places and prepares a graph. Does nothing if that was done and the graph was not changed since. Other graphs
+    /// stay prepared, but share the memory of intermediate results: their inputs have to be written again.
     ///
     /// With [`SchedParams::pipeline`], each newly prepared graph takes the next slot of copies; one that stays prepared
     /// keeps its slot, and its inputs must not be written before [`synchronize`](Scheduler::synchronize).
@@ -273,25 +270,23 @@ impl Scheduler {
         if self.is_prepared(graph) {
             return Ok(());
         }
-        self.slot = self.next_slot;
-        self.next_slot = (self.next_slot + 1) % self.n_copies;
-        self.split(graph)?;
-        let of = &self.of;
-        if !self.allocator.fits(graph, self.splits.order(), type_of(of)) || self.allocator.must_grow() {
-            // Buffers may be replaced, and copies move, under a graph still in flight.
-            self.synchronize_backends()?;
-            self.reserve_memory(graph)?;
-        }
-        self.allocator.write_homes(graph, self.splits.order());
-        self.choose_graph_inputs(graph);
-        self.prepared = new_stamp();
-        graph.set_stamp(self.prepared);
-        Ok(())
+        self.with_schedule(graph, |s, graph, schedule| {
+            schedule.slot = s.next_slot;
+            s.next_slot = (s.next_slot + 1) % s.n_copies;
+            s.split(graph, schedule)?;
+            let fits = s.allocator.fits(graph, schedule.splits.order(), schedule.type_of());
+            if !fits || s.allocator.must_grow() {
+                // Buffers may be replaced, and copies move, under a graph still in flight.
+                s.synchronize_backends()?;
+                s.reserve_memory(graph, schedule)?;
+            }
+            s.finish(graph, schedule)
+        })
     }
 
-    /// Number of splits of the prepared graph.
+    /// Number of splits of the graph prepared last.
     pub fn n_splits(&self) -> usize {
-        self.splits.splits.len()
+        self.schedules.last().splits.splits.len()
     }
 
     /// Fills a whole tensor of the prepared graph, usually an input.
@@ -309,7 +304,7 @@ impl Scheduler {
     /// Reads from byte `offset` of a tensor on, after waiting for the backend that computes it.
     pub fn read_tensor(&mut self, graph: &Graph, id: TensorId, offset: usize, out: &mut [u8]) -> Result<()> {
         let home = part(graph, id, offset, out.len())?;
-        match self.backend_of(id) {
+        match self.schedules.find(graph).and_then(|s| s.backend_of(id)) {
             Some(b) => self.backends[b.index()].synchronize()?,
             None => self.synchronize_backends()?,
         }
@@ -319,7 +314,7 @@ impl Scheduler {
     /// Waits until everything queued is done.
     pub fn synchronize(&mut self) -> Result<()> {
         self.synchronize_backends()?;
-        if self.prepared == 0 {
+        if !self.schedules.any_prepared(self.assignments) {
             // Nothing is in flight: starting over makes graphs of single tokens always use the same memory.
             self.next_slot = 0;
         }
@@ -334,60 +329,69 @@ impl Scheduler {
     }
 
     fn is_prepared(&self, graph: &Graph) -> bool {
-        self.prepared != 0 && graph.stamp() == self.prepared
+        let schedule = self.schedules.find(graph);
+        schedule.is_some_and(|s| s.is_for(self.prepared_now(graph)))
     }
 
-    fn split(&mut self, graph: &mut Graph) -> Result<()> {
-        self.prepared = 0;
+    fn prepared_now(&self, graph: &Graph) -> Prepared {
+        Prepared {
+            graph: graph.version(),
+            memory: self.memory.stamp(),
+            assignments: self.assignments,
+        }
+    }
+
+    /// Calls `f` with the schedule of a graph, which becomes the last one.
+    fn with_schedule<T>(
+        &mut self,
+        graph: &mut Graph,
+        f: impl FnOnce(&mut Scheduler, &mut Graph, &mut Schedule) -> Result<T>,
+    ) -> Result<T> {
+        let mut schedule = self.schedules.take(graph);
+        schedule.set_prepared(None);
+        let result = f(self, graph, &mut schedule);
+        self.schedules.put_back(schedule);
+        result
+    }
+
+    fn split(&mut self, graph: &mut Graph, schedule: &mut Schedule) -> Result<()> {
         graph.undo_edits();
-        self.of.clear();
-        self.of.extend(self.user.iter().copied().take(graph.len()));
-        self.of.resize(graph.len(), None);
+        let Schedule { of, splits, slot, .. } = schedule;
+        of.clear();
+        of.extend(self.user.iter().copied().take(graph.len()));
+        of.resize(graph.len(), None);
         assign::assign(&mut Assigner {
             graph,
             memory: &self.memory,
             sites: &self.sites,
             op_offload: self.op_offload,
             user: &self.user,
-            of: &mut self.of,
+            of,
         })?;
-        let splits = &mut self.splits;
         splits.begin(graph, self.sites.len(), self.n_copies);
-        split::cut(graph, &self.memory, &self.sites, &mut self.of, splits, self.slot);
-        split::copy_graph_inputs(graph, &mut self.of, splits);
+        split::cut(graph, &self.memory, &self.sites, of, splits, *slot);
+        split::copy_graph_inputs(graph, of, splits);
         split::order_steps(graph, splits);
         Ok(())
     }
 
-    fn reserve_memory(&mut self, graph: &Graph) -> Result<()> {
-        let of = &self.of;
-        let order = self.splits.order();
-        Ok(self.allocator.reserve(graph, order, type_of(of), &mut self.memory)?)
+    /// Plans the memory of a graph, and replaces buffers that are too small.
+    fn reserve_memory(&mut self, graph: &Graph, schedule: &Schedule) -> Result<()> {
+        let order = schedule.splits.order();
+        Ok(self
+            .allocator
+            .reserve(graph, order, schedule.type_of(), &mut self.memory)?)
     }
 
-    /// Graph inputs stand for the current slot's copy: they take its home.
-    fn choose_graph_inputs(&self, graph: &mut Graph) {
-        if self.slot == 0 {
-            return;
-        }
-        for input in &self.splits.graph_inputs {
-            let current = TensorId(input.others.0 + self.slot as u32 - 1);
-            if let Some(home) = graph.tensor(current).home {
-                graph.place(input.original, home);
-            }
-        }
+    /// The last part of preparing a graph whose memory is there: homes, and the plans of all splits.
+    fn finish(&mut self, graph: &mut Graph, schedule: &mut Schedule) -> Result<()> {
+        self.allocator.write_homes(graph, schedule.splits.order());
+        schedule.choose_graph_inputs(graph);
+        schedule.count_uses(graph, &mut self.uses);
+        schedule.prepare(graph, &self.uses, &self.memory, &mut self.backends)?;
+        schedule.set_prepared(Some(self.prepared_now(graph)));
+        Ok(())
     }
-}
-
-/// Which type of memory the allocator takes for a tensor: that of its backend.
-fn type_of(of: &[Option<BackendId>]) -> impl Fn(TensorId) -> usize + '_ {
-    |id| of[id.index()].map_or(0, BackendId::index)
-}
-
-/// A number that no other preparation of a graph has.
-fn new_stamp() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 fn check_size(graph: &Graph, id: TensorId, found: usize, expected: usize) -> Result<()> {

@@ -18,8 +18,8 @@ pub(super) struct Split {
     pub nodes: Range<usize>,
     /// Positions in [`Splits::inputs`].
     pub inputs: Range<usize>,
-    /// Backends, as bits, whose earlier work must be done before this split begins: they work in the same memory, where
-    /// it may have been passed on, or compute what is read here without a copy. Copies wait for themselves.
+    /// Bitmask of backends to synchronize before this split: they work in the same memory, which may have been reused for this
+    /// split's results, or compute what is read here without a copy. Copies wait for themselves.
     pub after: u16,
 }
 

@@ -191,10 +191,7 @@ impl Lab {
     }
 
     pub fn params() -> BackendParams {
-        BackendParams {
-            n_threads: 1,
-            n_threads_batch: 1,
-        }
+        BackendParams::new(1)
     }
 
     pub fn scheduler_with(&self, params: SchedParams) -> Scheduler {

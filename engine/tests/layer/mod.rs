@@ -1,7 +1,7 @@
 //! A transformer layer by the public op functions, ready to compute on a device.
 
-use engine::backend::{Device, MemoryMap, Usage};
-use engine::graph::{Attention, Buckets, Graph, Home, Rope, RopeKind, TensorId, Unary, Window};
+use engine::backend::{Backend, Device, GraphView, MemoryMap, Plan, Usage};
+use engine::graph::{Attention, Buckets, Graph, Home, Rope, RopeKind, TensorId, Unary, Uses, Window};
 use kernels::GgmlType::{self, F16, F32, I32, I64, Q8_0};
 
 const N_CELLS: usize = 1024;
@@ -61,8 +61,9 @@ pub fn layer(n: usize, device: &dyn Device) -> (Graph, MemoryMap) {
         .attention(attention, &[q, kv, kv, cell_pos, cell_seqs, positions, sequences])
         .unwrap();
     let y = g.reshape(y, [128, n, 1, 1]).unwrap();
-    let y = g.add(y, x).unwrap();
-    let router = g.slice(y, 0, 4).unwrap();
+    let sum = g.add(y, x).unwrap();
+    let y = g.rms_norm(sum, Some(norm_weight), 1e-5).unwrap();
+    let router = g.slice(sum, 0, 4).unwrap();
     let chosen = g.top_k(router, 2).unwrap();
     let y = g.reshape(y, [128, 1, n, 1]).unwrap();
     let y = g.mul_mat_id(experts, y, chosen).unwrap();
@@ -98,6 +99,26 @@ pub fn layer(n: usize, device: &dyn Device) -> (Graph, MemoryMap) {
     fill(cells, (first..N_CELLS).flat_map(|i| (i as i64).to_le_bytes()).collect());
     fill(cell_seqs, (0..N_CELLS).flat_map(|_| 1i64.to_le_bytes()).collect());
     (g, memory)
+}
+
+/// A plan for the whole graph.
+pub fn prepare(
+    backend: &mut dyn Backend,
+    graph: &Graph,
+    uses: &Uses,
+    memory: &MemoryMap,
+    old: Option<Box<dyn Plan>>,
+) -> Box<dyn Plan> {
+    let nodes = graph.nodes();
+    let view = GraphView { graph, nodes, uses };
+    backend.prepare(&view, memory, old).unwrap()
+}
+
+/// Who reads each tensor of a graph.
+pub fn uses_of(graph: &Graph) -> Uses {
+    let mut uses = Uses::default();
+    uses.count(graph, []);
+    uses
 }
 
 #[allow(dead_code)] // Not every test looks at results.

@@ -8,6 +8,7 @@ use engine::random::SplitMix64;
 use kernels::GgmlType;
 
 use super::case::{Case, Data, Layout, Operand};
+use crate::once::compute;
 
 /// A case on a device: memory filled, ready to compute.
 pub struct Prepared {
@@ -60,12 +61,8 @@ impl Prepared {
 
     /// Computes with so many threads and returns the result as floats.
     pub fn compute(&mut self, n_threads: usize) -> Result<Vec<f32>, BackendError> {
-        let params = BackendParams {
-            n_threads,
-            n_threads_batch: n_threads,
-        };
-        let mut backend = self.device.clone().backend(&params)?;
-        backend.compute(&self.graph, self.graph.nodes(), &mut self.memory)?;
+        let mut backend = self.device.clone().backend(&BackendParams::new(n_threads))?;
+        compute(&mut *backend, &self.graph, self.graph.nodes(), &mut self.memory)?;
         backend.synchronize()?;
         Ok(self.result())
     }

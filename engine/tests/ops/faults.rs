@@ -8,6 +8,7 @@ use kernels::GgmlType::{F32, I32};
 
 use super::case::{Case, floats, i32s, i64s};
 use super::exec::Prepared;
+use crate::once::compute;
 
 /// The error's text.
 fn error_of(case: &Case, device: Arc<dyn Device>, n_threads: usize) -> String {
@@ -66,11 +67,8 @@ fn sum(size: usize, a: usize, b: usize, result: usize) -> Result<(), BackendErro
     at(&mut g, x, a);
     at(&mut g, y, b);
     at(&mut g, z, result);
-    let params = BackendParams {
-        n_threads: 1,
-        n_threads_batch: 1,
-    };
-    cpu.backend(&params)?.compute(&g, &[z], &mut memory)
+    let mut backend = cpu.backend(&BackendParams::new(1))?;
+    compute(&mut *backend, &g, &[z], &mut memory)
 }
 
 #[test]
@@ -122,11 +120,8 @@ fn thrice_from_file(shift: usize, into_file: bool) -> Result<Vec<f32>, BackendEr
         offset: 0,
     };
     g.tensor_mut(y).home = Some(if into_file { home } else { elsewhere });
-    let params = BackendParams {
-        n_threads: 2,
-        n_threads_batch: 1,
-    };
-    cpu.backend(&params)?.compute(&g, &[y], &mut memory)?;
+    let mut backend = cpu.backend(&BackendParams::new(2))?;
+    compute(&mut *backend, &g, &[y], &mut memory)?;
     let mut out = vec![0; 64];
     memory.get(other)?.read(0, &mut out)?;
     Ok(out
@@ -151,13 +146,8 @@ fn tensors_without_memory_are_errors() {
         let mut g = Graph::new();
         let x = g.input(F32, [4, 1, 1, 1], "x");
         let y = g.scale(x, 2.0, 0.0).unwrap();
-        let params = BackendParams {
-            n_threads: 2,
-            n_threads_batch: 1,
-        };
-        let mut backend = device.backend(&params).unwrap();
-        let error = backend
-            .compute(&g, &[y], &mut MemoryMap::default())
+        let mut backend = device.backend(&BackendParams::new(2)).unwrap();
+        let error = compute(&mut *backend, &g, &[y], &mut MemoryMap::default())
             .unwrap_err()
             .to_string();
         assert!(error.contains("no memory"), "{error}");
@@ -181,12 +171,9 @@ fn foreign_memory_is_an_error() {
         );
         let y = g.scale(x, 2.0, 0.0).unwrap();
         g.tensor_mut(y).home = Some(Home { buffer, offset: 32 });
-        let params = BackendParams {
-            n_threads: 1,
-            n_threads_batch: 1,
-        };
+        let params = BackendParams::new(1);
         let mut backend = all[ours].clone().backend(&params).unwrap();
-        assert!(backend.compute(&g, &[y], &mut memory).is_err());
+        assert!(compute(&mut *backend, &g, &[y], &mut memory).is_err());
     }
 }
 
@@ -218,12 +205,9 @@ fn nodes_that_break_the_rules_are_not_supported() {
                 device.name(),
                 g.tensor(id)
             );
-            let params = BackendParams {
-                n_threads: 1,
-                n_threads_batch: 1,
-            };
+            let params = BackendParams::new(1);
             let mut backend = device.clone().backend(&params).unwrap();
-            let result = backend.compute(&g, &[id], &mut MemoryMap::default());
+            let result = compute(&mut *backend, &g, &[id], &mut MemoryMap::default());
             assert!(matches!(result, Err(BackendError::Unsupported { .. })));
         }
     }

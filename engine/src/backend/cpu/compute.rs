@@ -1,80 +1,53 @@
-//! Walking a graph: all members compute each node together and meet before the next where they have to.
+//! Computing a plan: all threads compute each node together and wait for each other before the next where they have to.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::meetings::{Access, Meetings};
-use super::ops::{self, Fault, Stop, Task};
-use super::pool::{Abandoned, Member, Pool};
+use super::fuse::Fusion;
+use super::ops::norm::{Sum, add_rms_norm};
+use super::ops::{self, Fault, Need, Stop, Task};
+use super::plan::{CpuPlan, Planner};
+use super::pool::{Abandoned, Stopped, ThreadPool, Worker};
 use super::scratch::{Parts, Scratch};
-use super::view::Step;
-use crate::backend::{Backend, BackendError, BackendParams, Device, MemoryMap, rules};
-use crate::graph::{Graph, MAX_SRC, Op, TensorId};
+use super::view::PlannedNode;
+use super::{NAME, error};
+use crate::backend::{Backend, BackendError, BackendParams, Device, GraphView, MemoryMap, Plan};
+use crate::graph::{Graph, TensorId};
 
 /// The CPU's backend: a pool of threads and scratch memory.
 pub(super) struct CpuBackend {
     device: Arc<dyn Device>,
-    pool: Pool,
+    pool: Arc<ThreadPool>,
     n_threads: usize,
     scratch: Scratch,
-    steps: Vec<Step>,
-    meetings: Meetings,
-    accesses: Vec<Access>,
+    planner: Planner,
 }
 
 impl CpuBackend {
     pub(super) fn new(device: Arc<dyn Device>, params: &BackendParams) -> Result<CpuBackend, BackendError> {
-        let n = params.n_threads.max(params.n_threads_batch);
-        let pool = Pool::new(n).map_err(|e| error(format!("cannot start {n} threads: {e}")))?;
+        let pool = match &params.thread_pool {
+            Some(pool) => pool.clone(),
+            None => Arc::new(ThreadPool::new(params.n_threads.max(params.n_threads_batch))?),
+        };
         Ok(CpuBackend {
             device,
+            n_threads: params.n_threads.clamp(1, pool.n_threads()),
             pool,
-            n_threads: params.n_threads.max(1),
             scratch: Scratch::default(),
-            steps: Vec::new(),
-            meetings: Meetings::new(),
-            // The result, the operands and shared scratch memory.
-            accesses: Vec::with_capacity(MAX_SRC + 2),
+            planner: Planner::new(),
         })
     }
 
-    /// Checks every node and finds its operands. After this, only numbers of rows and experts can be wrong.
-    fn prepare(&mut self, graph: &Graph, nodes: &[TensorId], memory: &MemoryMap) -> Result<(), BackendError> {
-        self.expect_steps(nodes.len());
-        let mut need = ops::Need::default();
-        for &id in nodes {
-            if computes_nothing(graph, id) {
-                continue;
-            }
-            ops::check(graph, id).map_err(|_| rules::unsupported(graph, id))?;
-            let of_node = ops::need(graph, id, self.n_threads);
-            need = need.max(of_node);
-            let mut step = Step::new(graph, memory, id, &mut self.accesses)?;
-            if of_node.shared > 0 {
-                self.accesses.push(Access::SHARED_SCRATCH);
-            }
-            step.solo = self.n_threads == 1 || ops::is_small(graph, id);
-            step.meet = self.n_threads > 1 && self.meetings.before(&self.accesses, step.solo);
-            self.steps.push(step);
-        }
-        self.make_room(need, self.n_threads)
-    }
-
-    fn expect_steps(&mut self, n: usize) {
-        self.steps.clear();
-        self.steps.reserve(n);
-        self.meetings.start();
-    }
-
-    fn make_room(&mut self, need: ops::Need, n_members: usize) -> Result<(), BackendError> {
-        if self.scratch.ensure(n_members, need.per_member, need.shared) {
+    fn make_room(&mut self, need: Need) -> Result<(), BackendError> {
+        let n_threads = self.pool.n_threads();
+        if self.scratch.ensure(n_threads, need.per_thread, need.shared) {
             return Ok(());
         }
         Err(BackendError::OutOfMemory {
             buffer_type: "CPU".to_string(),
             bytes: need
-                .per_member
-                .saturating_mul(n_members)
+                .per_thread
+                .saturating_mul(n_threads)
                 .saturating_add(need.shared)
                 .saturating_mul(4),
         })
@@ -86,101 +59,121 @@ impl Backend for CpuBackend {
         &self.device
     }
 
-    fn reserve(&mut self, graph: &Graph, nodes: &[TensorId]) -> Result<(), BackendError> {
-        let n = self.pool.len();
-        let computed = nodes
-            .iter()
-            .filter(|&&id| !computes_nothing(graph, id) && ops::check(graph, id).is_ok());
-        let need = computed.fold(ops::Need::default(), |need, &id| need.max(ops::need(graph, id, n)));
-        self.expect_steps(nodes.len());
-        self.make_room(need, n)
+    fn prepare(
+        &mut self,
+        view: &GraphView<'_>,
+        memory: &MemoryMap,
+        old: Option<Box<dyn Plan>>,
+    ) -> Result<Box<dyn Plan>, BackendError> {
+        let mut plan = <dyn Plan>::recycle::<CpuPlan>(old);
+        self.planner.plan(&mut plan, view, memory, self.pool.n_threads())?;
+        self.make_room(plan.need)?;
+        Ok(plan)
     }
 
-    fn compute(&mut self, graph: &Graph, nodes: &[TensorId], memory: &mut MemoryMap) -> Result<(), BackendError> {
-        self.prepare(graph, nodes, memory)?;
+    fn run(
+        &mut self,
+        plan: &mut dyn Plan,
+        graph: &Graph,
+        memory: &mut MemoryMap,
+        cancel: &AtomicBool,
+    ) -> Result<(), BackendError> {
+        let plan = plan.downcast_mut::<CpuPlan>(NAME)?;
+        plan.check_fresh(graph, memory)?;
+        // Room is there already unless another backend prepared the plan.
+        self.make_room(plan.need)?;
+        plan.nodes.iter_mut().for_each(PlannedNode::start);
         let walk = Walk {
             graph,
-            steps: &self.steps,
+            nodes: &plan.nodes,
             parts: self.scratch.parts(),
-            faulty: AtomicUsize::new(usize::MAX),
             fault: Mutex::new(None),
         };
-        let done = self.pool.run(self.n_threads, &|member| walk.walk(member));
-        done.map_err(|panic| error(format!("a thread panicked: {panic}")))?;
+        let done = self.pool.run(self.n_threads, cancel, &|worker| walk.walk(worker));
         let fault = walk.fault.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match fault {
-            None => Ok(()),
-            Some((id, fault)) => Err(error(format!("{}: {fault}", graph.tensor(id).name))),
+        match (done, fault) {
+            (Ok(()), _) => Ok(()),
+            (Err(Stopped::Panicked(said)), _) => Err(error(format!("a thread panicked: {said}"))),
+            (Err(Stopped::Abandoned), Some((id, fault))) => Err(error(format!("{}: {fault}", graph.tensor(id).name))),
+            (Err(Stopped::Abandoned), None) => Err(BackendError::Cancelled),
         }
     }
 
     fn set_threads(&mut self, n_threads: usize) {
-        self.n_threads = n_threads.clamp(1, self.pool.len());
+        self.n_threads = n_threads.clamp(1, self.pool.n_threads());
     }
 }
 
-/// What the members of the team share while they compute.
+/// What the threads share while they compute.
 struct Walk<'a> {
     graph: &'a Graph,
-    steps: &'a [Step],
+    nodes: &'a [PlannedNode],
     parts: Parts<'a>,
-    /// The first step in which a fault was found. Looked at after meetings and compared with the step before, so that all members
-    /// stop at the same meeting: a quick one may find a fault in the next step before a slow one has looked.
-    faulty: AtomicUsize,
+    /// The first that was found.
     fault: Mutex<Option<(TensorId, Fault)>>,
 }
 
 impl Walk<'_> {
-    fn walk(&self, member: Member<'_>) -> Result<(), Abandoned> {
-        for (i, step) in self.steps.iter().enumerate() {
-            if step.meet {
-                member.meet()?;
-                if self.faulty.load(Ordering::Acquire) < i {
-                    break;
-                }
+    fn walk(&self, worker: Worker<'_>) -> Result<(), Abandoned> {
+        let mut rest = self.nodes;
+        while let [node, after @ ..] = rest {
+            worker.check()?;
+            if node.barrier {
+                worker.barrier()?;
             }
-            if step.solo && member.ith > 0 {
+            let (fused, after) = match (node.fusion, after) {
+                (Some(fusion), [second, after @ ..]) => (Some((fusion, second)), after),
+                _ => (None, after),
+            };
+            rest = after;
+            if node.solo && worker.ith > 0 {
                 continue;
             }
-            let member = if step.solo { member.alone() } else { member };
-            let task = Task {
-                graph: self.graph,
-                node: self.graph.tensor(step.id),
-                step,
-                member,
-                // SAFETY: asked once per member and step. Members have met after all steps whose operands or results are not
-                // to be touched during this one, and will meet before the next such.
-                target: unsafe { step.target(self.graph, member) },
-                // SAFETY: each member asks for its own part, and the slice of the step before is gone.
-                scratch: unsafe { self.parts.member(member.ith) },
-                shared: self.parts.shared(),
-            };
-            match ops::run(task) {
-                Ok(()) => {}
-                Err(Stop::Abandoned) => return Err(Abandoned),
-                Err(Stop::Fault(fault)) => self.report(i, step.id, fault),
+            let worker = if node.solo { worker.alone() } else { worker };
+            match fused {
+                Some((fusion, second)) => self.compute_fused(fusion, node, second, worker),
+                None => self.compute(node, worker)?,
             }
         }
         Ok(())
     }
 
-    fn report(&self, i: usize, id: TensorId, fault: Fault) {
-        let mut first = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
-        if first.is_none() {
-            *first = Some((id, fault));
-            self.faulty.store(i, Ordering::Release);
+    fn compute(&self, node: &PlannedNode, worker: Worker<'_>) -> Result<(), Abandoned> {
+        match ops::run(self.task(node, worker)) {
+            Ok(()) => Ok(()),
+            Err(Stop::Abandoned) => Err(Abandoned),
+            Err(Stop::Fault(fault)) => {
+                let mut first = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
+                first.get_or_insert((node.id, fault));
+                Err(worker.abandon())
+            }
         }
     }
-}
 
-fn computes_nothing(graph: &Graph, id: TensorId) -> bool {
-    let node = graph.tensor(id);
-    node.op == Op::None || node.op.is_view() || node.ne.contains(&0)
-}
+    fn compute_fused(&self, fusion: Fusion, first: &PlannedNode, second: &PlannedNode, worker: Worker<'_>) {
+        let Fusion::AddRmsNorm { eps, stores_sum } = fusion;
+        let sum = Sum {
+            a: first.source(self.graph, 0),
+            b: first.source(self.graph, 1),
+            // SAFETY: as in `task`; both results lie apart, as found when the nodes were fused.
+            target: stores_sum.then(|| unsafe { first.target(self.graph, worker) }),
+        };
+        add_rms_norm(self.task(second, worker), &sum, eps);
+    }
 
-fn error(message: String) -> BackendError {
-    BackendError::Device {
-        device: super::NAME.to_string(),
-        message,
+    fn task<'a>(&'a self, node: &'a PlannedNode, worker: Worker<'a>) -> Task<'a> {
+        Task {
+            graph: self.graph,
+            node: self.graph.tensor(node.id),
+            planned: node,
+            worker,
+            queue: node.queue(worker),
+            // SAFETY: asked once per thread and node. Threads have waited for each other after all nodes whose operands or results
+            // are not to be touched while this one is computed, and will before the next such.
+            target: unsafe { node.target(self.graph, worker) },
+            // SAFETY: each thread asks for its own part, and the slice of the node before is gone.
+            scratch: unsafe { self.parts.of_thread(worker.ith) },
+            shared: self.parts.shared(),
+        }
     }
 }

@@ -1,9 +1,11 @@
-//! The host's processor: a team of threads that walks a graph together, and the ops it computes, by the `kernels` crate.
+//! The host's processor: a pool of threads that walks a graph together, and the ops it computes, by the `kernels` crate.
 
+mod barriers;
 mod compute;
+mod fuse;
 mod gate;
-mod meetings;
 mod ops;
+mod plan;
 mod pool;
 mod scratch;
 mod view;
@@ -11,6 +13,7 @@ mod view;
 use std::sync::Arc;
 
 use self::compute::CpuBackend;
+pub use self::pool::ThreadPool;
 use super::host::{self, HostBuffer, HostBytes};
 use super::{Backend, BackendError, BackendParams, Buffer, BufferType, Device, DeviceKind, MemoryMap, Registry};
 use crate::graph::{Graph, TensorId};
@@ -87,6 +90,13 @@ impl Device for CpuDevice {
 
     fn backend(self: Arc<Self>, params: &BackendParams) -> Result<Box<dyn Backend>, BackendError> {
         Ok(Box::new(CpuBackend::new(self, params)?))
+    }
+}
+
+fn error(message: String) -> BackendError {
+    BackendError::Device {
+        device: NAME.to_string(),
+        message,
     }
 }
 

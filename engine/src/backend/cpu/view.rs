@@ -1,8 +1,8 @@
 //! Operands as slices: the one place where addresses become memory that ops may touch.
 //!
-//! A [`Step`] is made after checking that every operand lies within its buffer and that the result overlaps none of the
+//! A [`PlannedNode`] is made after checking that every operand lies within its buffer and that the result overlaps none of the
 //! operands, except the first one exactly where the op allows it. Ops then see [`Source`]s, which give shared slices of
-//! rows, and one [`Target`], which gives each member of the team exclusive slices of the rows that are its own.
+//! rows, and one [`Target`], which gives each thread exclusive slices of the rows that are its own.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -11,31 +11,51 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kernels::GgmlType;
 
-use super::meetings::Access;
-use super::pool::Member;
+use super::barriers::Access;
+use super::fuse::Fusion;
+use super::pool::Worker;
 use crate::backend::{BackendError, HostRange, MemoryMap};
 use crate::graph::{Graph, MAX_SRC, Op, Tensor, TensorId};
 
 /// A node whose operands have been found in memory.
-pub(super) struct Step {
+pub(super) struct PlannedNode {
     pub(super) id: TensorId,
     target: NonNull<u8>,
     sources: [Option<NonNull<u8>>; MAX_SRC],
-    /// Members meet before this step.
-    pub(super) meet: bool,
-    /// Member 0 alone computes it.
+    /// Threads wait for each other before this node.
+    pub(super) barrier: bool,
+    /// Worker 0 alone computes it.
     pub(super) solo: bool,
-    /// Pieces of work that members took so far.
+    /// How it is computed together with the planned node that follows it.
+    pub(super) fusion: Option<Fusion>,
+    /// Pieces of work that threads took so far.
     taken: AtomicUsize,
 }
 
-// SAFETY: a step is addresses and a counter; what may be done with the addresses is decided in `source` and `target`.
-unsafe impl Send for Step {}
+// SAFETY: a planned node is addresses and a counter; what may be done with the addresses is decided in `source` and `target`.
+unsafe impl Send for PlannedNode {}
 // SAFETY: as above.
-unsafe impl Sync for Step {}
+unsafe impl Sync for PlannedNode {}
+
+/// Pieces of the work on a node, of which each thread takes the next when it is done with one.
+#[derive(Clone, Copy)]
+pub(super) struct WorkQueue<'a> {
+    taken: &'a AtomicUsize,
+    worker: Worker<'a>,
+}
+
+impl WorkQueue<'_> {
+    /// The next of `n` pieces that no thread has taken. None are left once the run was cancelled: the result is then not whole, and
+    /// the worker's next [check](Worker::check) fails.
+    pub(super) fn take(&self, n: usize) -> Option<usize> {
+        self.worker.check().ok()?;
+        // Threads stop asking after the first refusal, so the counter cannot run far beyond `n`.
+        Some(self.taken.fetch_add(1, Ordering::Relaxed)).filter(|&i| i < n)
+    }
+}
 
 /// Where a tensor lies.
-struct Place {
+pub(super) struct Place {
     start: NonNull<u8>,
     len: usize,
     writable: bool,
@@ -51,21 +71,21 @@ impl Place {
         }
     }
 
-    fn overlaps(&self, other: &Place) -> bool {
+    pub(super) fn overlaps(&self, other: &Place) -> bool {
         let (a, b) = (self.start.as_ptr() as usize, other.start.as_ptr() as usize);
         a < b + other.len && b < a + self.len
     }
 }
 
-impl Step {
+impl PlannedNode {
     /// Finds the operands of a node whose types and shapes have been checked. The error says what is wrong with which tensor.
-    /// `accesses` is set to what the step touches.
+    /// What the node touches is added to `accesses`.
     pub(super) fn new(
         graph: &Graph,
         memory: &MemoryMap,
         id: TensorId,
         accesses: &mut Vec<Access>,
-    ) -> Result<Step, BackendError> {
+    ) -> Result<PlannedNode, BackendError> {
         let node = graph.tensor(id);
         let target = locate(graph, memory, id)?;
         if !target.writable {
@@ -78,7 +98,6 @@ impl Step {
         let states = state_operand
             .map(|i| locate(graph, memory, node.source(i)))
             .transpose()?;
-        accesses.clear();
         accesses.push(target.access(true));
         let mut sources = [None; MAX_SRC];
         for (i, source) in node.sources().enumerate() {
@@ -105,12 +124,13 @@ impl Step {
             sources[i] = Some(place.start);
             accesses.push(place.access(written));
         }
-        Ok(Step {
+        Ok(PlannedNode {
             id,
             target: target.start,
             sources,
-            meet: true,
+            barrier: true,
             solo: false,
+            fusion: None,
             taken: AtomicUsize::new(0),
         })
     }
@@ -127,17 +147,17 @@ impl Step {
     /// The result.
     ///
     /// # Safety
-    /// Each member may ask once, and sources and targets of a step may be used only between the meetings of all members before and
+    /// Each thread may ask once, and sources and targets of a node may be used only between the barriers before and
     /// after it.
-    pub(super) unsafe fn target<'a>(&'a self, graph: &'a Graph, member: Member<'a>) -> Target<'a> {
+    pub(super) unsafe fn target<'a>(&'a self, graph: &'a Graph, worker: Worker<'a>) -> Target<'a> {
         Target {
             tensor: graph.tensor(self.id),
             start: self.target,
-            member,
+            worker,
         }
     }
 
-    /// The states of a recurrence, operand 0, of which each member may use its own lanes.
+    /// The states of a recurrence, operand 0, of which each thread may use its own lanes.
     pub(super) fn states<'a>(&'a self, graph: &'a Graph) -> States<'a> {
         let node = graph.tensor(self.id);
         assert_eq!(node.op.state_operand(), Some(0));
@@ -145,16 +165,23 @@ impl Step {
         States { tensor, start }
     }
 
-    /// The next of `n` pieces of work that no member has taken.
-    pub(super) fn take(&self, n: usize) -> Option<usize> {
-        // Members stop asking after the first refusal, so the counter cannot run far beyond `n`.
-        Some(self.taken.fetch_add(1, Ordering::Relaxed)).filter(|&i| i < n)
+    /// The pieces of work on this node.
+    pub(super) fn queue<'a>(&'a self, worker: Worker<'a>) -> WorkQueue<'a> {
+        WorkQueue {
+            taken: &self.taken,
+            worker,
+        }
+    }
+
+    /// Before a run: no piece of work is taken.
+    pub(super) fn start(&mut self) {
+        *self.taken.get_mut() = 0;
     }
 }
 
 /// True if the op writes this operand's own memory as it should: in place, element over element, or into the table of SetRows,
 /// which is never read.
-fn may_overlap(node: &Tensor, source: &Tensor, i: usize, place: &Place, target: &Place) -> bool {
+pub(super) fn may_overlap(node: &Tensor, source: &Tensor, i: usize, place: &Place, target: &Place) -> bool {
     let same = place.start == target.start && source.ne == node.ne && source.nb == node.nb && source.ty == node.ty;
     match node.op {
         Op::SetRows => i == 1 && same,
@@ -162,7 +189,8 @@ fn may_overlap(node: &Tensor, source: &Tensor, i: usize, place: &Place, target: 
     }
 }
 
-fn locate(graph: &Graph, memory: &MemoryMap, id: TensorId) -> Result<Place, BackendError> {
+/// Finds a tensor in host memory and checks that it lies within its buffer.
+pub(super) fn locate(graph: &Graph, memory: &MemoryMap, id: TensorId) -> Result<Place, BackendError> {
     let tensor = graph.tensor(id);
     let home = graph.home(id).ok_or_else(|| flaw(tensor, "has no memory"))?;
     let len = tensor.checked_nbytes().ok_or_else(|| flaw(tensor, "is too large"))?;
@@ -231,7 +259,7 @@ impl<'a> Source<'a> {
         if self.tensor.ty != GgmlType::F32 || !self.tensor.has_dense_rows() || !at.is_aligned() {
             return None;
         }
-        // SAFETY: the row lies within the operand's buffer (see `Step::new` and `at`), nobody writes it during this step, and
+        // SAFETY: the row lies within the operand's buffer (see `PlannedNode::new` and `at`), nobody writes it while this node is computed, and
         // any bytes are floats.
         Some(unsafe { slice::from_raw_parts(at.as_ptr(), self.tensor.ne[0]) })
     }
@@ -269,7 +297,7 @@ impl<'a> Source<'a> {
     /// `n` elements from `at` of an operand that is one list of floats.
     /// Not for an operand that the result may be written over; see [`Source::copy_floats`].
     pub(super) fn floats(&self, at: usize, n: usize) -> &'a [f32] {
-        // SAFETY: the elements lie within the operand's buffer, aligned; nobody writes them during this step.
+        // SAFETY: the elements lie within the operand's buffer, aligned; nobody writes them while this node is computed.
         unsafe { slice::from_raw_parts(self.address_of_floats(at, n), n) }
     }
 
@@ -304,8 +332,8 @@ impl<'a> Source<'a> {
         let t = self.tensor;
         assert!(t.has_dense_rows() && n > 0 && i[d - 1] + n <= t.ne[d]);
         let len = (n - 1) * t.nb[d] + t.ne[0] / t.ty.block_size() * t.ty.block_bytes();
-        // SAFETY: the last of the rows lies within the operand's buffer (see `Step::new`), and so does what is before it.
-        // Nobody writes there during this step.
+        // SAFETY: the last of the rows lies within the operand's buffer (see `PlannedNode::new`), and so does what is before it.
+        // Nobody writes there while this node is computed.
         unsafe { slice::from_raw_parts(self.at([0, i[0], i[1], i[2]]).as_ptr(), len) }
     }
 
@@ -323,7 +351,7 @@ impl<'a> Source<'a> {
     /// An element of an i32 operand.
     pub(super) fn i32(&self, i: [usize; 4]) -> i32 {
         assert_eq!(self.tensor.ty, GgmlType::I32);
-        // SAFETY: the element lies within the operand's buffer, aligned (see `Step::new`).
+        // SAFETY: the element lies within the operand's buffer, aligned (see `PlannedNode::new`).
         unsafe { self.at(i).cast::<i32>().read() }
     }
 
@@ -332,7 +360,7 @@ impl<'a> Source<'a> {
         let t = self.tensor;
         assert!(t.is_contiguous() && matches!(t.ty, GgmlType::I32 | GgmlType::I64));
         assert_eq!(size_of::<T>(), t.ty.block_bytes());
-        // SAFETY: the elements lie within the operand's buffer, aligned (see `Step::new`); nobody writes them during this step.
+        // SAFETY: the elements lie within the operand's buffer, aligned (see `PlannedNode::new`); nobody writes them while this node is computed.
         unsafe { slice::from_raw_parts(self.start.cast::<T>().as_ptr(), t.nelements()) }
     }
 
@@ -352,47 +380,47 @@ impl<'a> Source<'a> {
         let t = self.tensor;
         assert!((0..4).all(|d| i[d] < t.ne[d]), "{i:?} is beyond {:?}", t.ne);
         let offset: usize = (0..4).map(|d| i[d] * t.nb[d]).sum();
-        // SAFETY: `Step::new` found the extent of the tensor to lie within its buffer.
+        // SAFETY: `PlannedNode::new` found the extent of the tensor to lie within its buffer.
         unsafe { self.start.add(offset) }
     }
 }
 
-/// The result of a node, as one member sees it. There is one per member and step (see [`Step::target`]), so that giving it away for
-/// the member's own rows gives slices that nobody else has.
+/// The result of a node, as one thread sees it. There is one per thread and node (see [`PlannedNode::target`]), so that giving it away for
+/// the thread's own rows gives slices that nobody else has.
 pub(super) struct Target<'a> {
     pub(super) tensor: &'a Tensor,
     start: NonNull<u8>,
-    member: Member<'a>,
+    worker: Worker<'a>,
 }
 
 impl<'a> Target<'a> {
-    /// This member's share of the rows of a dense f32 result, with their indices.
+    /// This thread's share of the rows of a dense f32 result, with their indices.
     pub(super) fn rows(self) -> impl Iterator<Item = (RowIndex, &'a mut [f32])> {
         let ne = self.tensor.ne;
         self.pieces::<f32>(GgmlType::F32, ne[0])
             .map(move |(i, row)| (row_index(&ne, i), row))
     }
 
-    /// This member's share of the rows of a dense i32 result.
+    /// This thread's share of the rows of a dense i32 result.
     pub(super) fn int_rows(self) -> impl Iterator<Item = (RowIndex, &'a mut [i32])> {
         let ne = self.tensor.ne;
         self.pieces::<i32>(GgmlType::I32, ne[0])
             .map(move |(i, row)| (row_index(&ne, i), row))
     }
 
-    /// This member's share of a dense f32 result seen as a list of pieces of `len` elements, of which the last may be shorter.
+    /// This thread's share of a dense f32 result seen as a list of pieces of `len` elements, of which the last may be shorter.
     pub(super) fn float_pieces(self, len: usize) -> impl Iterator<Item = (usize, &'a mut [f32])> {
         self.pieces::<f32>(GgmlType::F32, len)
     }
 
     fn pieces<T: bytemuck::Pod>(self, ty: GgmlType, len: usize) -> impl Iterator<Item = (usize, &'a mut [T])> {
-        let Target { tensor, start, member } = self;
+        let Target { tensor, start, worker } = self;
         let n = tensor.nelements();
         assert!(tensor.ty == ty && size_of::<T>() == ty.block_bytes() && tensor.is_contiguous() && len > 0);
-        member.share(n.div_ceil(len)).map(move |i| {
+        worker.share(n.div_ceil(len)).map(move |i| {
             let first = i * len;
-            // SAFETY: the piece lies within the result's buffer, aligned (see `Step::new`). Pieces do not overlap, shares of
-            // members are disjoint, and `self` is gone, so this is the only slice of the piece. Operands that overlap it are
+            // SAFETY: the piece lies within the result's buffer, aligned (see `PlannedNode::new`). Pieces do not overlap, shares of
+            // threads are disjoint, and `self` is gone, so this is the only slice of the piece. Operands that overlap it are
             // not read as slices (see `Source::row`).
             let piece = unsafe { slice::from_raw_parts_mut(start.cast::<T>().add(first).as_ptr(), len.min(n - first)) };
             (i, piece)
@@ -402,7 +430,7 @@ impl<'a> Target<'a> {
     /// Row `i` of a dense f32 result.
     ///
     /// # Safety
-    /// While the slice lives no other slice of this row may be taken, by this member or another.
+    /// While the slice lives no other slice of this row may be taken, by this thread or another.
     pub(super) unsafe fn row(&self, i: usize) -> &'a mut [f32] {
         let t = self.tensor;
         assert!(t.ty == GgmlType::F32 && t.is_contiguous() && i < t.nrows());
@@ -413,7 +441,7 @@ impl<'a> Target<'a> {
     /// Elements of a dense f32 result seen as a list.
     ///
     /// # Safety
-    /// While the slice lives no other slice of these elements may be taken, by this member or another.
+    /// While the slice lives no other slice of these elements may be taken, by this thread or another.
     pub(super) unsafe fn part(&self, range: Range<usize>) -> &'a mut [f32] {
         let t = self.tensor;
         assert!(t.ty == GgmlType::F32 && t.is_contiguous() && range.start <= range.end && range.end <= t.nelements());
@@ -459,12 +487,12 @@ impl<'a> States<'a> {
     /// Elements of the row of a cell.
     ///
     /// # Safety
-    /// While the slice lives no other slice of these elements may be taken, by this member or another.
+    /// While the slice lives no other slice of these elements may be taken, by this thread or another.
     pub(super) unsafe fn part(&self, cell: usize, range: Range<usize>) -> &'a mut [f32] {
         let t = self.tensor;
         assert!(t.ty == GgmlType::F32 && t.is_contiguous() && cell < t.ne[1]);
         assert!(range.start <= range.end && range.end <= t.ne[0]);
-        // SAFETY: the elements lie within the operand's buffer, aligned and writable (see `Step::new`); the caller promises that the
+        // SAFETY: the elements lie within the operand's buffer, aligned and writable (see `PlannedNode::new`); the caller promises that the
         // slice is the only one.
         unsafe {
             let start = self.start.cast::<f32>().add(cell * t.ne[0] + range.start);

@@ -16,6 +16,7 @@ mod tests;
 mod upload;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use kernels::GgmlType;
 
@@ -26,8 +27,8 @@ use self::scratch::Scratch;
 use self::upload::LateUpload;
 use super::host::machine_memory;
 use super::{
-    Backend, BackendError, BackendParams, Buffer, BufferType, Device, DeviceKind, MemoryMap, Registry, Stored, Upload,
-    WeightStorage, rules,
+    Backend, BackendError, BackendParams, Buffer, BufferType, Device, DeviceKind, GraphView, MemoryMap, Plan, Registry,
+    Stored, Upload, WeightStorage, rules,
 };
 use crate::graph::{Buckets, Graph, Home, Layout, MAX_SRC, NO_ROW, Op, Recurrence, Tensor, TensorId};
 
@@ -158,21 +159,46 @@ impl Backend for ReferenceBackend {
         &self.device
     }
 
-    fn reserve(&mut self, graph: &Graph, nodes: &[TensorId]) -> Result<(), BackendError> {
-        for node in computing(graph, nodes).map(|id| graph.tensor(id)) {
-            let operands = node.sources().map(|s| graph.tensor(s));
+    fn prepare(
+        &mut self,
+        view: &GraphView<'_>,
+        _memory: &MemoryMap,
+        old: Option<Box<dyn Plan>>,
+    ) -> Result<Box<dyn Plan>, BackendError> {
+        let mut plan = <dyn Plan>::recycle::<ReferencePlan>(old);
+        plan.version = view.graph.version();
+        plan.nodes.clear();
+        for id in view.computing() {
+            check(view.graph, id).map_err(|_| rules::unsupported(view.graph, id))?;
+            let node = view.graph.tensor(id);
+            let operands = node.sources().map(|s| view.graph.tensor(s));
             let sizes = operands.chain([node]).map(scratch_bytes);
             self.scratch.reserve(sizes).map_err(|bytes| BackendError::OutOfMemory {
                 buffer_type: NAME.to_string(),
                 bytes,
             })?;
+            plan.nodes.push(id);
         }
-        Ok(())
+        Ok(plan)
     }
 
-    fn compute(&mut self, graph: &Graph, nodes: &[TensorId], memory: &mut MemoryMap) -> Result<(), BackendError> {
-        for id in computing(graph, nodes) {
-            check(graph, id).map_err(|_| rules::unsupported(graph, id))?;
+    fn run(
+        &mut self,
+        plan: &mut dyn Plan,
+        graph: &Graph,
+        memory: &mut MemoryMap,
+        cancel: &AtomicBool,
+    ) -> Result<(), BackendError> {
+        let plan = plan.downcast_mut::<ReferencePlan>(NAME)?;
+        if plan.version != graph.version() {
+            return Err(BackendError::StalePlan {
+                device: NAME.to_string(),
+            });
+        }
+        for &id in &plan.nodes {
+            if cancel.load(Ordering::Relaxed) {
+                return Err(BackendError::Cancelled);
+            }
             Operands {
                 graph,
                 memory,
@@ -199,11 +225,14 @@ fn check(graph: &Graph, id: TensorId) -> Result<(), rules::Flaw> {
     rules::plain_operands(graph, id)
 }
 
-/// The nodes that are neither leafs nor views.
-fn computing<'a>(graph: &'a Graph, nodes: &'a [TensorId]) -> impl Iterator<Item = TensorId> + 'a {
-    let computes = |op: Op| op != Op::None && !op.is_view();
-    nodes.iter().copied().filter(move |&id| computes(graph.tensor(id).op))
+/// Nodes that were checked, of the graph with this version.
+#[derive(Default)]
+struct ReferencePlan {
+    nodes: Vec<TensorId>,
+    version: u64,
 }
+
+impl Plan for ReferencePlan {}
 
 /// Bytes of a tensor as an array or as integers.
 fn scratch_bytes(t: &Tensor) -> usize {

@@ -3,10 +3,10 @@
 use std::any::Any;
 use std::ops::ControlFlow;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::*;
-use crate::backend::Buffer;
+use crate::backend::{Buffer, GraphView, Plan};
 use crate::sched::fake::FakeType;
 
 /// Three steps on two devices; the result is the same wherever it is computed.
@@ -79,7 +79,9 @@ fn two_graphs_take_turns() {
     let y = one.scale(x, "y");
     one.output(y);
     one.compute(&mut s, y);
-    assert!(matches!(s.compute(&two), Err(SchedError::NotAllocated)));
+    fill_inputs(&mut s, &two);
+    s.compute(&two).unwrap();
+    assert_eq!(read(&mut s, &two, out_one), expected);
     std::mem::swap(&mut two, &mut one.graph);
     assert_eq!(one.compute(&mut s, out_one), expected);
 }
@@ -136,7 +138,9 @@ fn reserved_sizes_are_reported_and_measured_without_taking_memory() {
     s.reserve(&mut lab.graph).unwrap();
     assert_eq!(s.reserve_sizes(), measured);
     assert!(measured.iter().all(|&n| n > 0));
-    assert!(matches!(s.compute(&lab.graph), Err(SchedError::NotAllocated)));
+    let mut graph = lab.graph.clone();
+    s.alloc_graph(&mut graph).unwrap();
+    assert_eq!(s.reserve_sizes(), measured);
 }
 
 /// Names and data of nodes.
@@ -195,22 +199,99 @@ fn an_observer_sees_what_it_wants_and_can_stop() {
     assert_eq!(lab.compute(&mut s, out), expected);
 }
 
+/// The flag is set while a node is computed: that node is the last, wherever it stands in its split, and though the caller takes the
+/// flag back at once the next computation is the first to be whole again.
 #[test]
-fn cancelling_takes_effect_between_splits() {
+fn cancelling_takes_effect_within_a_node() {
     let (mut lab, out) = three_steps(GPU, CPU);
     let mut s = lab.scheduler();
     let expected = lab.compute(&mut s, out);
-    let cancelled = Arc::new(AtomicBool::new(true));
-    let flag = cancelled.clone();
-    s.set_cancel(Some(Box::new(move || flag.load(Ordering::Relaxed))));
-    let n_before = lab.devices[GPU].log.lock().unwrap().len();
+    for stop_at in ["a", "b", "c", "d"] {
+        let cancel = Arc::new(AtomicBool::new(false));
+        let computed = Arc::new(Mutex::new(Vec::new()));
+        let (mut lab, out) = three_steps(GPU, CPU);
+        let devices = lab.devices.iter_mut().map(|device| {
+            let (cancel, computed) = (cancel.clone(), computed.clone());
+            let device = Arc::get_mut(device).unwrap();
+            device.computed = Arc::new(move |graph, node| {
+                let name = graph.tensor(node).name.base;
+                computed.lock().unwrap().push(name);
+                if name == stop_at {
+                    cancel.store(true, Ordering::Relaxed);
+                }
+            });
+        });
+        devices.for_each(drop);
+        let mut s = lab.scheduler();
+        s.set_cancel(Some(cancel.clone()));
+        s.alloc_graph(&mut lab.graph).unwrap();
+        fill_inputs(&mut s, &lab.graph);
+        let error = s.compute(&lab.graph).unwrap_err();
+        assert!(matches!(error, SchedError::Backend(BackendError::Cancelled)));
+        assert_eq!(computed.lock().unwrap().last(), Some(&stop_at));
+        cancel.store(false, Ordering::Relaxed);
+        s.set_cancel(None);
+        assert_eq!(lab.compute(&mut s, out), expected);
+    }
+}
+
+/// An observed graph, computed in pieces, is cancelled alike.
+#[test]
+fn cancelling_reaches_observed_graphs() {
+    let (mut lab, out) = three_steps(GPU, CPU);
+    let mut s = lab.scheduler();
+    let expected = lab.compute(&mut s, out);
+    let cancel = Arc::new(AtomicBool::new(true));
+    let seen = Seen::default();
+    s.set_observer(Some(Box::new(Watch {
+        wanted: &["a"],
+        stop_at: "",
+        seen: seen.clone(),
+    })));
+    s.set_cancel(Some(cancel.clone()));
     assert!(matches!(
         s.compute(&lab.graph),
         Err(SchedError::Backend(BackendError::Cancelled))
     ));
-    assert_eq!(lab.devices[GPU].log.lock().unwrap().len(), n_before);
-    cancelled.store(false, Ordering::Relaxed);
+    assert!(seen.lock().unwrap().is_empty());
+    cancel.store(false, Ordering::Relaxed);
     assert_eq!(lab.compute(&mut s, out), expected);
+    assert_eq!(seen.lock().unwrap().len(), 1);
+}
+
+/// Each split is prepared once for each version of its graph, and several graphs stay prepared together.
+#[test]
+fn plans_stay_with_their_graphs() {
+    let (mut one, out_one) = three_steps(GPU, CPU);
+    let prepared = |lab: &Lab| -> usize { lab.devices.iter().map(|d| d.n_prepared.load(Ordering::Relaxed)).sum() };
+    let mut s = one.scheduler();
+    let expected = one.compute(&mut s, out_one);
+    assert_eq!(prepared(&one), 3);
+    let mut two = Graph::new();
+    let x = two.input(GgmlType::F32, [4, 2, 1, 1], "x");
+    let y = two.scale(x, 2.0, 0.0).unwrap();
+    two.expand(y);
+    s.alloc_graph(&mut two).unwrap();
+    assert_eq!(prepared(&one), 4);
+    for _ in 0..3 {
+        fill_inputs(&mut s, &two);
+        s.compute(&two).unwrap();
+        assert_eq!(one.compute(&mut s, out_one), expected);
+    }
+    assert_eq!(prepared(&one), 4);
+    // A change of one graph is not the other's business; memory that moves is.
+    two.tensor_mut(y).flags.output = true;
+    assert!(matches!(s.compute(&two), Err(SchedError::NotAllocated)));
+    s.alloc_graph(&mut two).unwrap();
+    s.compute(&one.graph).unwrap();
+    assert_eq!(prepared(&one), 5);
+    let mut large = Graph::new();
+    let x = large.input(GgmlType::F32, [4, 200, 1, 1], "x");
+    let y = large.scale(x, 2.0, 0.0).unwrap();
+    large.expand(y);
+    s.alloc_graph(&mut large).unwrap();
+    assert!(matches!(s.compute(&one.graph), Err(SchedError::NotAllocated)));
+    assert_eq!(one.compute(&mut s, out_one), expected);
 }
 
 /// Of eight experts in host memory, those that the ids name reach the device.
@@ -287,14 +368,24 @@ impl Backend for Queueing {
         self.inner.device()
     }
 
-    fn compute(
+    fn prepare(
         &mut self,
+        view: &GraphView<'_>,
+        memory: &MemoryMap,
+        old: Option<Box<dyn Plan>>,
+    ) -> std::result::Result<Box<dyn Plan>, BackendError> {
+        self.inner.prepare(view, memory, old)
+    }
+
+    fn run(
+        &mut self,
+        plan: &mut dyn Plan,
         graph: &Graph,
-        nodes: &[TensorId],
         memory: &mut MemoryMap,
+        cancel: &AtomicBool,
     ) -> std::result::Result<(), BackendError> {
         self.note("computes");
-        self.inner.compute(graph, nodes, memory)
+        self.inner.run(plan, graph, memory, cancel)
     }
 
     fn synchronize(&mut self) -> std::result::Result<(), BackendError> {

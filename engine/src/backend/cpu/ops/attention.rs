@@ -108,7 +108,7 @@ pub(super) fn need(graph: &Graph, node: &Tensor, nth: usize) -> Need {
     let parts = s.n_kv.div_ceil(MIN_PART).min(MAX_PARTS);
     let shared = (MANY_UNITS * nth).saturating_mul(parts).saturating_mul(s.state());
     Need {
-        per_member: n * s.dk + n * CELLS + CELLS * s.dv + 2 * s.state() + matmul_scratch(s.dk, n.max(2)),
+        per_thread: n * s.dk + n * CELLS + CELLS * s.dv + 2 * s.state() + matmul_scratch(s.dk, n.max(2)),
         shared: if nth == 1 { 0 } else { shared.min(MAX_SHARED) },
     }
 }
@@ -122,7 +122,7 @@ pub(super) fn attention(task: Task<'_>, p: &Attention) -> Result<(), Stop> {
     let mut whole = State::new(take(&mut scratch, s.state()), s.max_queries());
     let of_part = take(&mut scratch, s.state());
     if !cut.shares_parts {
-        while let Some(unit) = task.step.take(cut.units) {
+        while let Some(unit) = task.queue.take(cut.units) {
             whole.clear();
             for part in 0..cut.parts {
                 job.attend(
@@ -139,14 +139,14 @@ pub(super) fn attention(task: Task<'_>, p: &Attention) -> Result<(), Stop> {
         return Ok(());
     }
     let state_at = |piece: usize| piece * s.state()..(piece + 1) * s.state();
-    while let Some(piece) = task.step.take(cut.units * cut.parts) {
-        // SAFETY: no other member takes this piece, and nobody reads it before the barrier.
+    while let Some(piece) = task.queue.take(cut.units * cut.parts) {
+        // SAFETY: no other thread takes this piece, and nobody reads it before the barrier.
         let shared = unsafe { task.shared.write(state_at(piece)) };
         let (unit, part) = (piece / cut.parts, piece % cut.parts);
         job.attend(unit, part, &mut State::new(shared, s.max_queries()), &mut room, scratch);
     }
-    task.member.meet()?;
-    for unit in task.member.share(cut.units) {
+    task.worker.barrier()?;
+    for unit in task.worker.share(cut.units) {
         whole.clear();
         for part in 0..cut.parts {
             // SAFETY: the states were written before the barrier, and are not written again in this step.
@@ -209,7 +209,7 @@ impl<'a> State<'a> {
     }
 }
 
-/// A member's scratch memory.
+/// A thread's scratch memory.
 struct Room<'a> {
     /// Queries times the scale, one after another.
     queries: &'a mut [f32],
@@ -308,7 +308,7 @@ impl<'a> Job<'a> {
         Job {
             p,
             s,
-            cut: Cut::new(&s, task.member.nth),
+            cut: Cut::new(&s, task.worker.nth),
             q,
             k,
             v,
@@ -457,7 +457,7 @@ impl<'a> Job<'a> {
             x_stride: s.dk,
             n: self.tokens(unit).len() * s.group(),
         };
-        // SAFETY: the scores are this member's own, [`CELLS`] for each of the most queries that a unit has.
+        // SAFETY: the scores are this thread's own, [`CELLS`] for each of the most queries that a unit has.
         unsafe { matmul(&args, room.scores.as_mut_ptr(), CELLS, scratch) };
     }
 
@@ -517,7 +517,7 @@ impl<'a> Job<'a> {
             .tokens(unit)
             .flat_map(|t| (first_head..first_head + s.group()).map(move |h| (h, t)));
         for (i, (head, t)) in queries.enumerate() {
-            // SAFETY: a head and token belong to one unit, and a unit is finished once, by one member.
+            // SAFETY: a head and token belong to one unit, and a unit is finished once, by one thread.
             let out = unsafe { target.row(head + s.n_head * t) };
             if state.sum[i] == 0.0 {
                 out.fill(0.0);

@@ -6,20 +6,25 @@ use super::Task;
 use crate::backend::cpu::view::Source;
 use crate::graph::Unary;
 
-/// Elements that a member works on at once where rows do not matter, so that one long row is shared too.
+/// Elements that a thread works on at once where rows do not matter, so that one long row is shared too.
 const PIECE: usize = 1024;
 
 /// `f(a, b)` with `b` repeated to the shape of `a`.
 pub(super) fn binary(task: Task<'_>, f: impl Fn(f32, f32) -> f32 + Copy) {
     let (a, b) = (task.source(0), task.source(1));
-    for_pieces(task, &a, &b, |out, b| match *b {
+    for_pieces(task, &a, &b, |out, b| combine(out, b, f));
+}
+
+/// `out = f(out, b)`, with `b` repeated to the length of `out`.
+pub(super) fn combine(out: &mut [f32], b: &[f32], f: impl Fn(f32, f32) -> f32 + Copy) {
+    match *b {
         [b] => out.iter_mut().for_each(|x| *x = f(*x, b)),
         _ => {
             for part in out.chunks_exact_mut(b.len()) {
                 part.iter_mut().zip(b).for_each(|(x, &b)| *x = f(*x, b));
             }
         }
-    });
+    }
 }
 
 /// `f(gate) up`
@@ -91,24 +96,11 @@ pub(super) fn function(f: Unary) -> fn(&mut [f32]) {
         Unary::ReluSqr => |row| each(row, |x| x.max(0.0) * x.max(0.0)),
         Unary::Silu => rows::silu_in_place,
         Unary::Gelu => rows::gelu_in_place,
-        Unary::GeluHalf => |row| each(row, gelu_half),
         Unary::GeluErf => |row| each(row, gelu_erf),
         Unary::GeluQuick => |row| each(row, |x| x / (1.0 + (-1.702 * x).exp())),
         // ln(1 + e^x) without overflow.
         Unary::Softplus => |row| each(row, |x| x.max(0.0) + (-x.abs()).exp().ln_1p()),
     }
-}
-
-fn gelu_half(x: f32) -> f32 {
-    if x <= -10.0 {
-        return 0.0;
-    }
-    if x >= 10.0 {
-        return x;
-    }
-    let mut y = [half::f16::from_f32(x).to_f32()];
-    rows::gelu_in_place(&mut y);
-    half::f16::from_f32(y[0]).to_f32()
 }
 
 fn gelu_erf(x: f32) -> f32 {

@@ -17,7 +17,7 @@ const PIECE: usize = 4 * CELLS;
 pub(super) fn need(graph: &Graph, node: &Tensor) -> Need {
     let [d, n_head, ..] = graph.tensor(node.source(0)).ne;
     Need {
-        per_member: n_head * d + n_head + n_head * CELLS + matmul_scratch(d, n_head.max(2)),
+        per_thread: n_head * d + n_head + n_head * CELLS + matmul_scratch(d, n_head.max(2)),
         shared: 0,
     }
 }
@@ -33,7 +33,7 @@ pub(super) fn index_scores(task: Task<'_>) {
     let products = take(&mut scratch, n_head * CELLS);
     let per_token = n_kv.div_ceil(PIECE);
     let mut loaded = None;
-    while let Some(piece) = task.step.take(n_tokens * per_token) {
+    while let Some(piece) = task.queue.take(n_tokens * per_token) {
         let (t, first) = (piece / per_token, piece % per_token * PIECE);
         if loaded != Some(t) {
             for (h, out) in queries.chunks_exact_mut(d).enumerate() {
@@ -56,13 +56,13 @@ pub(super) fn index_scores(task: Task<'_>) {
                 x_stride: d,
                 n: n_head,
             };
-            // SAFETY: the products are this member's own, [`CELLS`] for each head.
+            // SAFETY: the products are this thread's own, [`CELLS`] for each head.
             unsafe { matmul(&args, products.as_mut_ptr(), CELLS, scratch) };
             let n_rows = if weights.is_some() { 1 } else { n_head };
             for row in 0..n_rows {
                 let at = task.target.tile(t * n_rows + row, 1, cells.clone());
-                // SAFETY: `tile` says that this part of a row is there; no other member takes the piece, and operands do not overlap
-                // the result (see `Step::new`).
+                // SAFETY: `tile` says that this part of a row is there; no other thread takes the piece, and operands do not overlap
+                // the result (see `PlannedNode::new`).
                 let out = unsafe { std::slice::from_raw_parts_mut(at, cells.len()) };
                 for (i, out) in out.iter_mut().enumerate() {
                     *out = if !sight.sees(t, first + i) {

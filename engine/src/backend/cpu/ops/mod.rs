@@ -1,4 +1,4 @@
-//! The ops, one file a family. Every member of the team runs the same function on its share of the work.
+//! The ops, one file a family. Every thread runs the same function on its share of the work.
 
 mod attention;
 mod compress;
@@ -8,7 +8,7 @@ mod lane_step;
 mod layout;
 mod linear_attention;
 mod mul_mat;
-mod norm;
+pub(super) mod norm;
 mod recur;
 mod reduce;
 mod rope;
@@ -18,20 +18,21 @@ mod wkv;
 
 use std::fmt;
 
-use super::pool::{Abandoned, Member};
+use super::pool::{Abandoned, Worker};
 use super::scratch::Shared;
-use super::view::{Source, Step, Target};
+use super::view::{PlannedNode, Source, Target, WorkQueue};
 use crate::backend::rules::{self, Flaw};
 use crate::graph::{Buckets, Graph, Op, Tensor, TensorId};
 
-/// A node, as one member of the team sees it.
+/// A node, as one thread sees it.
 pub(super) struct Task<'a> {
     pub(super) graph: &'a Graph,
     pub(super) node: &'a Tensor,
-    pub(super) step: &'a Step,
-    pub(super) member: Member<'a>,
+    pub(super) planned: &'a PlannedNode,
+    pub(super) worker: Worker<'a>,
+    pub(super) queue: WorkQueue<'a>,
     pub(super) target: Target<'a>,
-    /// This member's own; at least [`Need::per_member`] floats with any content.
+    /// This thread's own; at least [`Need::per_thread`] floats with any content.
     pub(super) scratch: &'a mut [f32],
     /// At least [`Need::shared`] floats with any content.
     pub(super) shared: Shared<'a>,
@@ -39,7 +40,7 @@ pub(super) struct Task<'a> {
 
 impl<'a> Task<'a> {
     fn source(&self, i: usize) -> Source<'a> {
-        self.step.source(self.graph, i)
+        self.planned.source(self.graph, i)
     }
 
     fn optional(&self, i: usize) -> Option<Source<'a>> {
@@ -47,7 +48,7 @@ impl<'a> Task<'a> {
     }
 }
 
-/// Why a member could not finish a node.
+/// Why a thread could not finish a node.
 pub(super) enum Stop {
     Abandoned,
     Fault(Fault),
@@ -92,14 +93,14 @@ fn row_number(row: impl Into<i64>, rows: usize) -> Result<usize, Fault> {
 /// Scratch memory in floats.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Need {
-    pub(super) per_member: usize,
+    pub(super) per_thread: usize,
     pub(super) shared: usize,
 }
 
 impl Need {
     pub(super) fn max(self, other: Need) -> Need {
         Need {
-            per_member: self.per_member.max(other.per_member),
+            per_thread: self.per_thread.max(other.per_thread),
             shared: self.shared.max(other.shared),
         }
     }
@@ -137,9 +138,9 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
     }
 }
 
-/// Scratch memory for a node that passed the check, on `n_members` threads. It does not depend on how full caches are, and grows
+/// Scratch memory for a node that passed the check, on `n_threads` threads. It does not depend on how full caches are, and grows
 /// with the number of tokens, so that a reservation for the largest graph serves all.
-pub(super) fn need(graph: &Graph, id: TensorId, n_members: usize) -> Need {
+pub(super) fn need(graph: &Graph, id: TensorId, n_threads: usize) -> Need {
     let node = graph.tensor(id);
     let longest_row = node
         .sources()
@@ -149,19 +150,19 @@ pub(super) fn need(graph: &Graph, id: TensorId, n_members: usize) -> Need {
     match node.op {
         Op::MulMat | Op::MulMatId => mul_mat::need(graph, node),
         Op::Rope(_) => rope::need(node),
-        Op::Attention(_) => attention::need(graph, node, n_members),
+        Op::Attention(_) => attention::need(graph, node, n_threads),
         Op::IndexScores => index_scores::need(graph, node),
         Op::SelectBlocks(_) => select::blocks_need(graph, node),
         Op::Recur(r) => recur::need(graph, node, r),
         Op::TopK { .. } | Op::TopMask { .. } => reduce::top_k_need(graph, node),
         _ => Need {
-            per_member: longest_row,
+            per_thread: longest_row,
             shared: 0,
         },
     }
 }
 
-/// True if a node is done by one member before others could join in.
+/// True if a node is done by one thread before others could join in.
 pub(super) fn is_small(graph: &Graph, id: TensorId) -> bool {
     /// Elements of the size of a microsecond or two.
     const SMALL: usize = 4096;
@@ -184,7 +185,7 @@ pub(super) fn is_small(graph: &Graph, id: TensorId) -> bool {
     elements <= SMALL
 }
 
-/// Computes this member's share of a node.
+/// Computes this thread's share of a node.
 pub(super) fn run(task: Task<'_>) -> Result<(), Stop> {
     match task.node.op {
         Op::None | Op::Reshape | Op::View | Op::Permute => {}

@@ -1,4 +1,4 @@
-//! Matrix products, plain and by expert. Members share the rows of the weights.
+//! Matrix products, plain and by expert. Threads share the rows of the weights.
 
 use kernels::{MatMul, matmul, matmul_scratch};
 
@@ -13,7 +13,7 @@ const GATHER: usize = 32;
 /// Most rows of weights in a piece of work.
 const MAX_PIECE: usize = 64;
 
-/// Pieces of work per member: enough that nobody waits long for the last one, also where cores differ in speed.
+/// Pieces of work per thread: enough that nobody waits long for the last one, also where cores differ in speed.
 const PIECES: usize = 6;
 
 /// Gathered activations, results to be scattered, the kernel's own, and the list of who wants which expert.
@@ -23,7 +23,7 @@ pub(super) fn need(graph: &Graph, node: &Tensor) -> Need {
     let n_wanted = node.ne[1] * node.ne[2];
     let scratch = GATHER * k + GATHER * MAX_PIECE + matmul_scratch(k, x.nrows().max(GATHER));
     Need {
-        per_member: scratch + 2 * n_wanted + graph.tensor(node.source(0)).ne[2] + 1,
+        per_thread: scratch + 2 * n_wanted + graph.tensor(node.source(0)).ne[2] + 1,
         shared: 0,
     }
 }
@@ -32,8 +32,8 @@ pub(super) fn mul_mat(task: Task<'_>) {
     let (w, x, target) = (task.source(0), task.source(1), task.target);
     let [_, n, c2, c3] = x.ne();
     let (group2, group3) = (c2 / w.ne()[2], c3 / w.ne()[3]);
-    let pieces = Pieces::new(w.ne()[1], task.member.nth);
-    while let Some(piece) = task.step.take(pieces.len()) {
+    let pieces = Pieces::new(w.ne()[1], task.worker.nth);
+    while let Some(piece) = task.queue.take(pieces.len()) {
         let rows = pieces.rows(piece);
         for (i2, i3) in (0..c3).flat_map(|i3| (0..c2).map(move |i2| (i2, i3))) {
             let weights = weights(&w, &rows, i2 / group2, i3 / group3);
@@ -46,8 +46,8 @@ pub(super) fn mul_mat(task: Task<'_>) {
                     n,
                     ..weights
                 };
-                // SAFETY: `tile` says that the part of the result is there. No other member takes these rows of weights, hence
-                // nobody else writes these columns; operands do not overlap the result (see `Step::new`).
+                // SAFETY: `tile` says that the part of the result is there. No other thread takes these rows of weights, hence
+                // nobody else writes these columns; operands do not overlap the result (see `PlannedNode::new`).
                 unsafe { matmul(&args, out, target.tensor.ne[0], scratch) };
             };
             if let Some((floats, stride)) = x.float_span(1, [0, i2, i3], n) {
@@ -67,11 +67,11 @@ pub(super) fn mul_mat_id(task: Task<'_>) -> Result<(), Fault> {
     let mut scratch = task.scratch;
     let wanted = Wanted::new(&mut scratch, &ids, n_expert)?;
     let slots_of_x = x.ne()[1];
-    let pieces = Pieces::new(w.ne()[1], task.member.nth);
+    let pieces = Pieces::new(w.ne()[1], task.worker.nth);
     let mut results = Scatter::new(&target, take(&mut scratch, GATHER * MAX_PIECE));
     debug_assert_eq!(wanted.list.len(), n_used * n_tokens);
 
-    while let Some(piece) = task.step.take(pieces.len() * n_expert) {
+    while let Some(piece) = task.queue.take(pieces.len() * n_expert) {
         let (expert, rows) = (piece / pieces.len(), pieces.rows(piece % pieces.len()));
         let by = wanted.by(expert);
         let weights = weights(&w, &rows, expert, 0);
@@ -207,11 +207,11 @@ impl<'a> Scatter<'a> {
     fn multiply(&mut self, args: &MatMul<'_>, to: &[u32], rows: &std::ops::Range<usize>, scratch: &mut [f32]) {
         let m = args.m;
         let results = &mut self.results[..args.n * m];
-        // SAFETY: the results are this member's own and as many as there are products.
+        // SAFETY: the results are this thread's own and as many as there are products.
         unsafe { matmul(args, results.as_mut_ptr(), m, scratch) };
         for (&to, result) in to.iter().zip(results.chunks_exact(m)) {
             let out = self.target.tile(to as usize, 1, rows.clone());
-            // SAFETY: `tile` says that the columns are there; nobody else writes them, since no other member takes these rows of
+            // SAFETY: `tile` says that the columns are there; nobody else writes them, since no other thread takes these rows of
             // this expert's weights.
             unsafe { std::ptr::copy_nonoverlapping(result.as_ptr(), out, m) };
         }

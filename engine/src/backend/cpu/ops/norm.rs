@@ -2,13 +2,59 @@
 
 use kernels::rows;
 
-use super::Task;
+use super::elementwise::combine;
+use super::{Need, Task};
+use crate::backend::cpu::view::{RowIndex, Source, Target};
+use crate::graph::Tensor;
 
 pub(super) fn rms_norm(task: Task<'_>, eps: f32) {
     let (x, weight, target) = (task.source(0), task.optional(1), task.target);
     let weight = weight.map(|w| w.row([0; 3], task.scratch));
     for (i, out) in target.rows() {
         x.copy_row(i, out);
+        rows::rms_norm_in_place(out, weight, eps);
+    }
+}
+
+/// The operand of a norm, computed with it row by row.
+pub(in crate::backend::cpu) struct Sum<'a> {
+    pub(in crate::backend::cpu) a: Source<'a>,
+    pub(in crate::backend::cpu) b: Source<'a>,
+    /// Where the sum is stored; `None` if only the norm reads it.
+    pub(in crate::backend::cpu) target: Option<Target<'a>>,
+}
+
+/// A row of the weight and one of the second operand of the sum.
+pub(in crate::backend::cpu) fn add_rms_norm_need(norm: &Tensor) -> Need {
+    Need {
+        per_thread: 2 * norm.ne[0],
+        shared: 0,
+    }
+}
+
+/// [`Op::Add`](crate::graph::Op::Add) and the [`Op::RmsNorm`](crate::graph::Op::RmsNorm) of its result, `task`.
+pub(in crate::backend::cpu) fn add_rms_norm(task: Task<'_>, sum: &Sum<'_>, eps: f32) {
+    let weight = task.optional(1);
+    let ne = task.node.ne;
+    let (weight_row, b_row) = task.scratch.split_at_mut(ne[0]);
+    let weight = weight.map(|w| w.row([0; 3], weight_row));
+    let repeats = sum.b.ne();
+    let mut add = |i: RowIndex, out: &mut [f32]| {
+        sum.a.copy_row(i, out);
+        let i = [i[0] % repeats[1], i[1] % repeats[2], i[2] % repeats[3]];
+        combine(out, sum.b.row(i, b_row), |a, b| a + b);
+    };
+    for (i, out) in task.target.rows() {
+        if let Some(target) = &sum.target {
+            let row = i[0] + ne[1] * (i[1] + ne[2] * i[2]);
+            // SAFETY: the sum has the shape of the norm, so the row is this thread's own as that of the norm is; they do not
+            // overlap, and the slice ends with the turn.
+            let stored = unsafe { target.row(row) };
+            add(i, stored);
+            out.copy_from_slice(stored);
+        } else {
+            add(i, out);
+        }
         rows::rms_norm_in_place(out, weight, eps);
     }
 }

@@ -1,4 +1,4 @@
-//! Recurrences: members take lanes, and each of them takes the tokens in order.
+//! Recurrences: threads take lanes, and each of them takes the tokens in order.
 
 use std::ops::Range;
 
@@ -29,7 +29,7 @@ fn lanes_of(graph: &Graph, node: &Tensor, recurrence: Recurrence) -> Lanes {
 
 /// Rows of decays.
 pub(super) fn need(graph: &Graph, node: &Tensor, recurrence: Recurrence) -> Need {
-    let per_member = match recurrence {
+    let per_thread = match recurrence {
         Recurrence::ShortConv { .. }
         | Recurrence::Previous
         | Recurrence::Wkv6
@@ -38,14 +38,14 @@ pub(super) fn need(graph: &Graph, node: &Tensor, recurrence: Recurrence) -> Need
         Recurrence::SsmScan => graph.tensor(node.source(FIRST + 3)).ne[0],
         Recurrence::LinearAttention(_) => linear_attention::need(graph.tensor(node.source(FIRST)).ne[0], node.ne[0]),
     };
-    Need { per_member, shared: 0 }
+    Need { per_thread, shared: 0 }
 }
 
 pub(super) fn recur(task: Task<'_>, recurrence: Recurrence) -> Result<(), Fault> {
     let op = |i: usize| task.source(FIRST + i);
     let walk = Walk {
         lanes: lanes_of(task.graph, task.node, recurrence),
-        states: task.step.states(task.graph),
+        states: task.planned.states(task.graph),
         from: task.source(1).list(),
         to: task.source(2).list(),
     };
@@ -95,11 +95,11 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Takes this member's lanes through the tokens, some lanes at a time, so that their states stay in the cache.
+    /// Takes this thread's lanes through the tokens, some lanes at a time, so that their states stay in the cache.
     fn run(&self, task: Task<'_>, step: impl Fn(LaneStep<'_>)) -> Result<(), Fault> {
         let Lanes { n, state, .. } = self.lanes;
         let (target, scratch) = (task.target, task.scratch);
-        let share = task.member.share(n);
+        let share = task.worker.share(n);
         let at_once = (BLOCK / state).max(1);
         for first in share.clone().step_by(at_once) {
             let lanes = first..share.end.min(first + at_once);
@@ -122,7 +122,7 @@ impl Walk<'_> {
         let Lanes { n, state, out, .. } = self.lanes;
         let part = lanes.start * state..lanes.end * state;
         let to = row_number(self.to[t], self.states.n_cells())?;
-        // SAFETY: members use the states and results of their own lanes only; the slices end with the step, and that of the cell
+        // SAFETY: threads use the states and results of their own lanes only; the slices end with the step, and that of the cell
         // the state comes from, which is another, before.
         let (now, out) = unsafe {
             let now = self.states.part(to, part.clone());

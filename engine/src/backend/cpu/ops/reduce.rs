@@ -15,7 +15,7 @@ pub(super) fn sum_rows(task: Task<'_>) {
 /// A row and the indices of its elements.
 pub(super) fn top_k_need(graph: &Graph, node: &Tensor) -> Need {
     Need {
-        per_member: 2 * graph.tensor(node.source(0)).ne[0],
+        per_thread: 2 * graph.tensor(node.source(0)).ne[0],
         shared: 0,
     }
 }

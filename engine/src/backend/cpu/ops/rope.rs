@@ -10,7 +10,7 @@ use crate::graph::{ROPE_AXES, Rope, RopeKind, Tensor};
 /// Per pair: frequency factor, YaRN ramp, sine and cosine.
 pub(super) fn need(node: &Tensor) -> Need {
     Need {
-        per_member: 2 * node.ne[0],
+        per_thread: 2 * node.ne[0],
         shared: 0,
     }
 }

@@ -151,7 +151,7 @@ fn n_slots(n_kv: usize) -> usize {
 pub(super) fn blocks_need(graph: &Graph, node: &Tensor) -> Need {
     let n_kv = graph.tensor(node.source(0)).ne[0];
     Need {
-        per_member: 3 * n_slots(n_kv) + 3 * n_kv,
+        per_thread: 3 * n_slots(n_kv) + 3 * n_kv,
         shared: 0,
     }
 }

@@ -1,0 +1,50 @@
+//! Contexts that share a pool of threads. Alone in its program, because the threads of the process are counted.
+
+use std::sync::Arc;
+
+use engine::backend::ThreadPool;
+use tests::{context, decode_last, decode_one, model, tokens};
+
+/// Threads of this process that some CPU pool started.
+fn pool_threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("threads are listed");
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|name| name.starts_with("cpu-")).count()
+}
+
+/// Two contexts on threads of their own decode at the same time, on three threads of which each brings one: what they compute is what
+/// each computes alone, and no thread is started for them.
+#[test]
+fn two_contexts_share_a_pool() {
+    let name = "qwen3-dense";
+    let (model, tokens) = (model(name), tokens(name));
+    let decode = |pool: Option<Arc<ThreadPool>>, first: usize| {
+        let mut ctx = context(&model, |p| {
+            p.n_threads = 3;
+            p.n_threads_batch = 3;
+            p.thread_pool = pool;
+        });
+        let mut logits = vec![decode_last(&mut ctx, &tokens[first..first + 8], 0, 0)];
+        logits.extend((8..24).map(|pos| decode_one(&mut ctx, tokens[pos], pos, 0)));
+        logits
+    };
+    let alone = [0, 1].map(|first| decode(None, first));
+    assert_ne!(alone[0], alone[1]);
+    assert_eq!(pool_threads(), 0, "the threads of a context end with it");
+
+    let pool = Arc::new(ThreadPool::new(3).expect("threads are started"));
+    for _ in 0..4 {
+        let together = std::thread::scope(|scope| {
+            let decode = &decode;
+            let running = [0, 1].map(|first| {
+                let pool = pool.clone();
+                scope.spawn(move || decode(Some(pool), first))
+            });
+            running.map(|thread| thread.join().expect("it decodes"))
+        });
+        assert_eq!(pool_threads(), 2);
+        assert!(together == alone);
+    }
+    drop(pool);
+    assert_eq!(pool_threads(), 0);
+}
