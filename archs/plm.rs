@@ -14,7 +14,7 @@ arch_macros::arch! {
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
-            use latent_attention, plain_ffn;
+            use latent_attention(low_rank_queries = false), plain_ffn; // files may tell a rank all the same
         }
     }
 

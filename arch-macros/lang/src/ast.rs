@@ -109,7 +109,7 @@ pub enum Needed {
     /// `eps: f32`
     Hparam(Ident),
     /// `router: linear [n_embd -> n_expert]`
-    Tensor(Ident, Dims),
+    Tensor(Ident, Box<Dims>),
     /// `limited_glu(gate, up)`
     Function(Vec<Ident>),
 }

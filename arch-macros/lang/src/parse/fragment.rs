@@ -89,7 +89,7 @@ fn needed(input: ParseStream<'_>) -> syn::Result<Needed> {
     input.parse::<Token![:]>()?;
     let kind = input.parse()?;
     Ok(match input.peek(token::Bracket) {
-        true => Needed::Tensor(kind, dims(input)?),
+        true => Needed::Tensor(kind, Box::new(dims(input)?)),
         false => Needed::Hparam(kind),
     })
 }
