@@ -571,23 +571,23 @@ fn options_are_computed_once() {
     };
     assert_eq!(
         n_projections(
-            "x += both(h, y = once(h));",
+            "x += both(h, y = once(h)) + y;",
             "fn both(x, y = 1.0) { x * y + silu(y) * y }"
         ),
         1
     );
     assert_eq!(
-        n_projections("x += both(h);", "fn both(x, y = once(x) * 2.0) { x * y + silu(y) }"),
+        n_projections("x += both(h) + y;", "fn both(x, y = once(x) * 2.0) { x * y + silu(y) }"),
         1
     );
     // Numbers, and what is used in one place, are put there.
     assert_eq!(
-        n_projections("x += both(h, y = once(h));", "fn both(x, y = 1.0) { x * y }"),
+        n_projections("x += both(h, y = once(h)) + y;", "fn both(x, y = 1.0) { x * y }"),
         1
     );
     assert_eq!(
         n_projections(
-            "x += both(h, y = cap * 2.0) + once(h);",
+            "x += both(h, y = cap * 2.0) + once(h) + y;",
             "fn both(x, y = 1.0) { x * y + y }"
         ),
         1
