@@ -18,6 +18,7 @@
 //!
 //! An option is replaced by its argument, or by what stands after `=`, wherever its name stands, except before a `=`, where a
 //! name is that of an argument. `name?` may be left out, and then `…, key = name` or `or name` is left out as well.
+//! An argument that computes a tensor is computed once, however often the function uses it.
 
 use proc_macro2::Ident;
 use syn::parse::{ParseStream, Parser};

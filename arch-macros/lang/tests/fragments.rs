@@ -607,3 +607,36 @@ fn fragments_say_what_they_need() {
         "{found:?}"
     );
 }
+
+/// What is given for an option is computed once, however often the function uses it; so is a default.
+#[test]
+fn options_are_computed_once() {
+    let n_projections = |graph: &str, function: &str| {
+        let items = arch_lang::expand_with(tokens(&source("use plain;", graph, function)), &library()).to_string();
+        assert!(!items.contains("compile_error"), "{items}");
+        items.matches("b . linear (l . w ,").count()
+    };
+    assert_eq!(
+        n_projections(
+            "x += both(h, y = once(h)) + y;",
+            "fn both(x, y = 1.0) { x * y + silu(y) * y }"
+        ),
+        1
+    );
+    assert_eq!(
+        n_projections("x += both(h) + y;", "fn both(x, y = once(x) * 2.0) { x * y + silu(y) }"),
+        1
+    );
+    // Numbers, and what is used in one place, are put there.
+    assert_eq!(
+        n_projections("x += both(h, y = once(h)) + y;", "fn both(x, y = 1.0) { x * y }"),
+        1
+    );
+    assert_eq!(
+        n_projections(
+            "x += both(h, y = cap * 2.0) + once(h) + y;",
+            "fn both(x, y = 1.0) { x * y + y }"
+        ),
+        1
+    );
+}
