@@ -28,25 +28,25 @@ arch_macros::arch! {
         }
     }
 
-    fn normed_heads(y) {
+    fn group_norm(y) {
         if has(ln) && has(ln_b) { merge(layer_norm(y, 0.00064)) * ln + ln_b } else { merge(y) }
     }
 
     graph {
         let x = token_embd[tokens];
-        let first = rust!([n_att, T] => x); // values of the first layer, once it is done
+        let first = x[..n_att]; // values of the first layer, once it is done
         for layer {
             let h = rms_norm(x, att_norm, eps);
             let step = previous(h) - h;
-            let v = values_of(h, step);
+            let v = time_mix_values(h, step);
             if il == 0 {
                 first = v;
             } else {
-                v = recalled(v, first, h, step);
+                v = value_residual(v, first, h, step);
             }
-            let y = time_mixed(h, step, v);
+            let y = time_mix(h, step, v);
             if n_gate > 0 {
-                y *= opening(h, step);
+                y *= time_mix_gate(h, step);
             }
             x += wo(y);
             x += ffn(rms_norm(x, ffn_norm, eps));

@@ -28,7 +28,7 @@ arch_macros::arch! {
         for layer {
             x += attend(rms_norm(x, attn_norm, eps), scale = 1.0 / sqrt(n_rot));
             let h = rms_norm(x, ffn_norm, eps);
-            x += routed(h, norm_weights = norm_weights, scale = weights_scale) + shared(h);
+            x += routed(h, norm_weights = norm_weights, scale = weights_scale) + shared_experts(h);
         }
         output(rms_norm(x, output_norm, eps))
     }

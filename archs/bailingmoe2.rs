@@ -43,7 +43,7 @@ arch_macros::arch! {
         if il < n_dense {
             ffn(h)
         } else {
-            routed_as_said(h, selection_bias = probs_bias) + shared(h)
+            routed_by_keys(h, selection_bias = probs_bias) + shared_experts(h)
         }
     }
 

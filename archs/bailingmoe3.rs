@@ -24,7 +24,7 @@ arch_macros::arch! {
             attn_norm, ffn_norm: vector [n_embd];
             use activation_limits;
             if is_recurrent {
-                use delta_attention;
+                use kimi_delta_attention;
                 wdecay:  linear "ssm_f_a"     [n_embd -> n_head_max * d_kda];
                 dt_bias: raw    "ssm_dt.bias" [n_head_max * d_kda];
                 a:       raw    "ssm_a"       [1, n_head_max];
@@ -47,15 +47,15 @@ arch_macros::arch! {
             let h = rms_norm(x, attn_norm, eps);
             if is_recurrent {
                 let decay = sigmoid(heads(wdecay(h) + dt_bias, n_head_max) * a) * min_decay;
-                x += wy(sigmoid(y_gate(h)) * remember(h, decay));
+                x += wy(sigmoid(y_gate(h)) * kda(h, decay));
             } else {
-                x += wo(merge(attend_latent_rotated(h) * heads(sigmoid(attn_gate(h)), n_head)));
+                x += wo(merge(attend_latent_heads(h, latent_queries(h)) * heads(sigmoid(attn_gate(h)), n_head)));
             }
             let h = rms_norm(x, ffn_norm, eps);
             if il < n_dense {
-                x += down(limited(gate(h), up(h)));
+                x += down(limited_glu(gate(h), up(h)));
             } else {
-                x += chosen(h, act_limit = limit) + down_shexp(limited(gate_shexp(h), up_shexp(h)));
+                x += selected_experts(h, act_limit = limit) + down_shexp(limited_glu(gate_shexp(h), up_shexp(h)));
             }
         }
         output(rms_norm(x, output_norm, eps))

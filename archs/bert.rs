@@ -28,17 +28,17 @@ arch_macros::arch! {
         }
     }
 
-    fn embedded() { token_embd[tokens] + position_embd[positions] }
+    fn embeddings() { token_embd[tokens] + position_embd[positions] }
 
-    fn attended(x) { attend(x, rotated = false) }
+    fn attention_block(x) { attend(x, rotated = false) }
 
     graph {
-        let x = embedded();
+        let x = embeddings();
         // Every token is of the first type: there is one text.
         if has(token_types) { x += row(token_types, 0); }
         let x = layer_norm(x, token_embd_norm, eps);
         for layer {
-            x = layer_norm(x + attended(x), attn_output_norm, eps);
+            x = layer_norm(x + attention_block(x), attn_output_norm, eps);
             x = layer_norm(x + ffn(x), layer_output_norm, eps);
         }
         x

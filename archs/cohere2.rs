@@ -7,11 +7,10 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_epsilon";
-        logit_scale: f32 = "logit_scale";
     }
 
     tensors {
-        use tied_output, sliding_window(period = 4);
+        use tied_output, logit_scale, sliding_window(period = 4);
 
         layer {
             attn_norm: vector "attn_norm" [n_embd];
@@ -26,8 +25,7 @@ arch_macros::arch! {
             let h = layer_norm(x, attn_norm, eps);
             x += attend(h, rotated = swa_pattern, window = standard(n_swa, is_swa)) + ffn(h);
         }
-        let logits = output(layer_norm(x, output_norm, eps));
-        if logit_scale != 0.0 { logits * logit_scale } else { logits }
+        scale_logits(output(layer_norm(x, output_norm, eps)))
     }
 
     test { n_embd: 256, n_head: 4, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_swa: 32 }

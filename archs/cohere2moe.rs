@@ -9,13 +9,10 @@ arch_macros::arch! {
         norm_eps: f32 = "attention.layer_norm_epsilon" or 0.0;
         rms_eps: f32 = "attention.layer_norm_rms_epsilon" or 0.0;
         check norm_eps > 0.0 || rms_eps > 0.0, "one of the two norm epsilons is given";
-        logit_factor: f32 = "logit_scale";
         n_dense: usize = "leading_dense_block_count";
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_shared: usize = "expert_shared_count" or 0;
         n_ff_shexp: [usize] = "expert_shared_feed_forward_length" or n_ff_exp * n_shared;
-        // A factor of 0 says that there is none.
-        let logit_scale = if logit_factor == 0.0 { 1.0 } else { logit_factor };
         // Full layers go without rotation, the dense leading ones excepted.
         let rotated = swa_pattern || il < n_dense;
         let has_experts = il >= n_dense;
@@ -23,7 +20,7 @@ arch_macros::arch! {
     }
 
     tensors {
-        use tied_output, sliding_window(period = 4, kind = late_pattern);
+        use tied_output, logit_scale, sliding_window(period = 4, kind = late_pattern);
 
         layer {
             attn_norm: vector "attn_norm" [n_embd];
@@ -46,8 +43,8 @@ arch_macros::arch! {
 
     fn ffn_or_experts(x) {
         if has_experts {
-            let y = routed_as_said(x, gate_up = gate_up_exps);
-            if has_shared { y = (y + shared(x)) * 0.5; }
+            let y = routed_by_keys(x, gate_up = gate_up_exps);
+            if has_shared { y = (y + shared_experts(x)) * 0.5; }
             y
         } else {
             ffn(x)
@@ -61,7 +58,7 @@ arch_macros::arch! {
             let attn = attend(h, rotated = rotated, base = rope_base, window = standard(n_swa, is_swa));
             x += ffn_or_experts(h) + attn;
         }
-        output(normed(x, weight = output_norm)) * logit_scale
+        scale_logits(output(normed(x, weight = output_norm)))
     }
 
     test {

@@ -7,11 +7,10 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_epsilon";
-        logit_scale: f32 = "logit_scale" or 0.0;
     }
 
     tensors {
-        use tied_output;
+        use tied_output, logit_scale(value = 0.0);
 
         layer {
             attn_norm: vector "attn_norm" [n_embd];
@@ -40,8 +39,7 @@ arch_macros::arch! {
             let h = layer_norm(x, attn_norm, eps);
             x += attend(h) + ffn(h);
         }
-        let logits = output(layer_norm(x, output_norm, eps));
-        if logit_scale != 0.0 { logits * logit_scale } else { logits }
+        scale_logits(output(layer_norm(x, output_norm, eps)))
     }
 
     test { n_embd: 256, n_head: 4, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }

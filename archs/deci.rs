@@ -40,10 +40,7 @@ arch_macros::arch! {
                     y += attend(h, factors = rope_freqs, short = rope_short, long = rope_long);
                 } else {
                     // Recorded results leave its bias out.
-                    y += rust!([n_embd, T] => {
-                        let mixer = b.present(&l.mixer, "attn_output");
-                        b.linear(::engine::arch::Linear { bias: None, ..mixer }, h)
-                    });
+                    y += linear_without_bias(mixer, h);
                 }
             }
             // A layer without feed-forward network hands on what came in.

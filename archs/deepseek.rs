@@ -36,7 +36,7 @@ arch_macros::arch! {
             if il < n_dense {
                 x += ffn(h);
             } else {
-                x += routed(h, norm_weights = false, scale = weights_scale) + shared(h);
+                x += routed(h, norm_weights = false, scale = weights_scale) + shared_experts(h);
             }
         }
         output(rms_norm(x, output_norm, eps))

@@ -31,7 +31,7 @@ arch_macros::arch! {
             if il < n_dense {
                 x += ffn(h);
             } else {
-                x += routed_as_said(h, selection_bias = probs_bias) + shared(h);
+                x += routed_by_keys(h, selection_bias = probs_bias) + shared_experts(h);
             }
         }
         output(rms_norm(x, output_norm, eps))

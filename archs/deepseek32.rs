@@ -9,30 +9,25 @@ arch_macros::arch! {
         q_rank: usize = "attention.q_lora_rank";
         gating_func: usize = "expert_gating_func";
         let gating = gating_func;
-        check latent, "attention.key_length_mla and attention.value_length_mla are there";
+        check key_length_mla > 0, "attention.key_length_mla and attention.value_length_mla are there";
         check n_selected > 0, "attention.indexer.top_k is at least 1";
         check n_rot <= index_dim, "attention.indexer.key_length is at least rope.dimension_count";
-        let index_eps = 0.000001;
         let magnitude = if rope_yarn { attn_factor / (1.0 + log_mul * ln(1.0 / rope_freq_scale)) } else { attn_factor };
     }
 
     tensors {
         layer {
-            without wq, kv_b;
-            use latent_projections, indexer;
+            use latent_attention(low_rank_queries = true), indexer;
         }
     }
 
-    fn attend(h) {
-        let compressed = rms_norm(q_a(h), q_a_norm, eps);
-        attend_latent(h, q_b(compressed), selection = selected(h, compressed))
+    fn attend(x) {
+        let compressed = compressed_queries(x);
+        attend_queries(x, heads(q_b(compressed), n_head), selection = selected(x, compressed))
     }
 
-    fn selected(h, compressed) {
-        let q = rope(heads(index_q(compressed), index_heads), magnitude = magnitude, halves = true);
-        let k = layer_norm(index_k(h), index_k_norm, index_eps);
-        let k = rope(heads(k, 1), magnitude = magnitude, halves = true);
-        index_cells(q, k, index_proj(h), n_selected)
+    fn selected(x, compressed) {
+        select_cells(x, compressed, magnitude = magnitude, halves = true)
     }
 
     test {

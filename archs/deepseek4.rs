@@ -78,17 +78,17 @@ arch_macros::arch! {
         }
     }
 
-    fn turned(x, offset = head_dim - n_rot, every?, inverse = false) {
+    fn rotate(x, offset = head_dim - n_rot, every?, inverse = false) {
         rope(x, base = base, scale = scale, yarn = ratio > 0, magnitude = magnitude, offset = offset, every = every, inverse = inverse)
     }
 
     fn attend(h) {
         let compressed = rms_norm(q_a(h), q_a_norm, eps);
-        let q = turned(rms_norm(heads(q_b(compressed), o_heads * o_groups), eps));
-        let kv = turned(heads(rms_norm(wkv(h), kv_norm, eps), 1));
+        let q = rotate(rms_norm(heads(q_b(compressed), o_heads * o_groups), eps));
+        let kv = rotate(heads(rms_norm(wkv(h), kv_norm, eps), 1));
         let y = if ratio > 0 {
             let groups = rms_norm(compress(group_kv(h), group_gate(h), group_places, head_dim), group_norm, eps);
-            let groups = turned(heads(groups, 1), every = ratio);
+            let groups = rotate(heads(groups, 1), every = ratio);
             if ratio == 4 {
                 attention(q, kv, v_in_k = head_dim, sinks = sinks, window = standard(n_window, true), compressed = groups,
                           ratio = ratio, selection = selected(h, compressed))
@@ -99,26 +99,26 @@ arch_macros::arch! {
         } else {
             attention(q, kv, v_in_k = head_dim, sinks = sinks, window = standard(n_window, true))
         };
-        let y = merge(turned(heads(y, o_heads * o_groups), inverse = true));
+        let y = merge(rotate(heads(y, o_heads * o_groups), inverse = true));
         o_b(merge(o_a(heads(y, o_groups))))
     }
 
     fn selected(h, compressed) {
-        let q = turned(heads(index_q(compressed), index_heads), offset = index_dim - n_rot);
+        let q = rotate(heads(index_q(compressed), index_heads), offset = index_dim - n_rot);
         let k = rms_norm(compress(index_kv(h), index_gate(h), index_places, index_dim), index_norm, eps);
-        let k = turned(heads(k, 1), offset = index_dim - n_rot, every = ratio);
+        let k = rotate(heads(k, 1), offset = index_dim - n_rot, every = ratio);
         index_cells(q, k, index_proj(h), n_selected, ratio)
     }
 
-    fn experts_of(h) {
+    fn routed_experts(h) {
         if il < n_hash {
-            routed_as_said(h, limit = limit, ids = token_experts[tokens])
+            routed_by_keys(h, limit = limit, ids = token_experts[tokens])
         } else {
-            routed_as_said(h, limit = limit, selection_bias = probs_bias)
+            routed_by_keys(h, limit = limit, selection_bias = probs_bias)
         }
     }
 
-    fn limited(gate, up) {
+    fn limited_glu(gate, up) {
         silu(clamp(gate, -3e38, limit_shexp)) * clamp(up, -limit_shexp, limit_shexp)
     }
 
@@ -126,15 +126,15 @@ arch_macros::arch! {
         let x = repeat_heads(heads(token_embd[tokens], 1), n_stream);
         for layer {
             let weights = attn_streams(rms_norm(merge(x), eps));
-            let h = rms_norm(read(x, weights, attn_base, attn_scale), attn_norm, eps);
-            x = write(x, attend(h), weights, attn_base, attn_scale);
+            let h = rms_norm(hc_pre(x, weights, attn_base, attn_scale), attn_norm, eps);
+            x = hc_post(x, attend(h), weights, attn_base, attn_scale);
 
             let weights = ffn_streams(rms_norm(merge(x), eps));
-            let h = rms_norm(read(x, weights, ffn_base, ffn_scale), ffn_norm, eps);
-            let y = experts_of(h) + down_shexp(limited(gate_shexp(h), up_shexp(h)));
-            x = write(x, y, weights, ffn_base, ffn_scale);
+            let h = rms_norm(hc_pre(x, weights, ffn_base, ffn_scale), ffn_norm, eps);
+            let y = routed_experts(h) + down_shexp(limited_glu(gate_shexp(h), up_shexp(h)));
+            x = hc_post(x, y, weights, ffn_base, ffn_scale);
         }
-        output(rms_norm(last_read(x), output_norm, eps))
+        output(rms_norm(hc_head(x), output_norm, eps))
     }
 
     test {

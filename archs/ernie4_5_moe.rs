@@ -44,7 +44,7 @@ arch_macros::arch! {
             if has_experts {
                 x += routed(h, selection_bias = probs_bias);
                 if has_shared {
-                    x += shared(h);
+                    x += shared_experts(h);
                 }
             } else {
                 x += ffn(h);

@@ -7,14 +7,12 @@ arch_macros::arch! {
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
         attn_cap: f32 = "attn_logit_softcapping" or 50.0;
-        logit_cap: f32 = "final_logit_softcapping" or 30.0;
         // The 27B model alone scales by the width per head instead of the head's size.
         let kq_scale = if n_layer == 46 { 1.0 / sqrt(1.0 * n_embd / n_head) } else { 1.0 / sqrt(head_dim) };
-        check logit_cap > 0.0, "final_logit_softcapping is positive";
     }
 
     tensors {
-        use tied_output, sliding_window(length = 4096, period = 2);
+        use tied_output, logit_softcap(cap = 30.0), sliding_window(length = 4096, period = 2);
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
@@ -31,7 +29,7 @@ arch_macros::arch! {
             x += rms_norm(attn, attn_post_norm, eps);
             x += rms_norm(ffn(rms_norm(x, ffn_norm, eps), act = gelu), ffn_post_norm, eps);
         }
-        softcap(output(rms_norm(x, output_norm, eps)), logit_cap)
+        cap_logits(output(rms_norm(x, output_norm, eps)))
     }
 
     test { n_embd: 256, n_head: 2, n_head_kv: 1, n_layer: 2, n_ff: 384, n_vocab: 128, n_swa: 32 }

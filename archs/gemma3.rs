@@ -7,13 +7,12 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
-        logit_cap: f32 = "final_logit_softcapping" or 0.0;
         // The 27B model alone scales by the width per head instead of the head's size.
         let kq_scale = if n_layer == 62 { 1.0 / sqrt(1.0 * n_embd / n_head) } else { 1.0 / sqrt(head_dim) };
     }
 
     tensors {
-        use tied_output, sliding_window(length = 0, period = 6, base = 10000.0);
+        use tied_output, logit_softcap(cap = 0.0), sliding_window(length = 0, period = 6, base = 10000.0);
         ignore "dense_2", "dense_3"; // heads of the embedding models
 
         layer {
@@ -32,8 +31,7 @@ arch_macros::arch! {
             x += rms_norm(attn, attn_post_norm, eps);
             x += rms_norm(ffn(rms_norm(x, ffn_norm, eps), act = gelu), ffn_post_norm, eps);
         }
-        let logits = output(rms_norm(x, output_norm, eps));
-        if logit_cap > 0.0 { softcap(logits, logit_cap) } else { logits }
+        cap_logits(output(rms_norm(x, output_norm, eps)))
     }
 
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_swa: 32 }

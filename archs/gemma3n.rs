@@ -17,26 +17,26 @@ arch_macros::arch! {
     }
 
     tensors {
-        use tied_output, per_layer_embeddings, alternating_states;
+        use tied_output, per_layer_embeddings, altup_states;
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
             attn_post_norm, ffn_post_norm: vector "post_attention_norm", "post_ffw_norm" [n_embd];
-            use shared_kv_attention, low_rank_bypass(rank = 64), gated_ffn, per_layer_input, alternating_updates;
+            use shared_kv_attention, laurel(rank = 64), gated_ffn, per_layer_input, altup;
         }
     }
 
-    fn rotated(x) {
+    fn rotate(x) {
         rope(x, base = rope_base, scale = rope_scale)
     }
 
     // Without keys of its own a layer has no use for a bias of queries either.
     fn query(x) {
-        if own_kv { wq(x) } else { rust!([n_head * head_dim, T] => b.linear(::engine::arch::Linear { bias: None, ..l.wq }, x)) }
+        if own_kv { wq(x) } else { linear_without_bias(wq, x) }
     }
 
     // What exceeds the mean by 1.645 standard deviations: one value in twenty of a normal distribution.
-    fn outliers(x) {
+    fn gaussian_topk(x) {
         let centered = x - sum_rows(x) / n_ff;
         let deviation = sqrt(sum_rows(sqr(centered)) / (n_ff - 1));
         relu(centered - deviation * 1.6448536)
@@ -45,22 +45,22 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens] * sqrt(n_embd);
         let per_layer = per_layer_embeddings(x);
-        let states = states_of(x);
+        let states = altup_states(x);
         for layer {
-            let prediction = predicted(states);
+            let prediction = altup_predict(states);
             let active = merge(prediction)[..n_embd];
             let h = rms_norm(active, attn_norm, eps);
-            let x = (active + rms_norm(attend(h), attn_post_norm, eps) + bypassed(h)) / sqrt(2);
+            let x = (active + rms_norm(attend(h), attn_post_norm, eps) + laurel(h)) / sqrt(2);
             let h = rms_norm(x, ffn_norm, eps);
-            let g = if is_sparse { outliers(gate(h)) } else { gate(h) };
+            let g = if is_sparse { gaussian_topk(gate(h)) } else { gate(h) };
             let x = x + rms_norm(down(gelu(g) * up(h)), ffn_post_norm, eps);
-            let corrections = corrected(prediction, x);
+            let corrections = altup_correct(prediction, x);
             let active = merge(corrections)[..n_embd];
             let more = per_layer_input(active * correct_scale, per_layer);
             let others = merge(corrections)[n_embd..] + merge(repeat_heads(heads(more, 1), n_state - 1));
             states = heads(concat(active, others), n_state);
         }
-        softcap(output(rms_norm(mean_of(states), output_norm, eps)), 30.0)
+        softcap(output(rms_norm(altup_mean(states), output_norm, eps)), 30.0)
     }
 
     test { n_embd: 64, n_head: 1, n_layer: 22, n_ff: 96, n_vocab: 128, n_swa: 32 }

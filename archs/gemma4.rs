@@ -12,14 +12,13 @@ arch_macros::arch! {
         n_rot_swa: usize = "rope.dimension_count_swa" or n_rot;
         n_pl: usize = "embedding_length_per_layer_input";
         n_ff_exp: [usize] = "expert_feed_forward_length" or 0;
-        logit_cap: f32 = "final_logit_softcapping" or 30.0;
         let d = if is_swa { head_dim_swa } else { head_dim };
         let n_full = rust!(usize => swa_pattern.iter().filter(|windowed| !**windowed).count());
         check head_dim == head_dim_v && head_dim_swa == head_dim_v_swa, "attention.key_length is attention.value_length, and attention.key_length_swa attention.value_length_swa";
     }
 
     tensors {
-        use tied_output;
+        use tied_output, logit_softcap(cap = 30.0);
         if n_full > 0 {
             rope_freqs: vector [head_dim / 2];
         }
@@ -30,8 +29,8 @@ arch_macros::arch! {
         layer {
             attn_norm: vector [n_embd];
             attn_post_norm, ffn_post_norm: vector "post_attention_norm", "post_ffw_norm" [n_embd];
-            use shared_kv_attention(d_k = d, d_v = d), experts_beside_ffn;
-            override wv?:        linear "attn_v"             [n_embd -> n_head_kv * d];
+            use shared_kv_attention(head_dim_k = d, head_dim_v = d), experts_beside_ffn;
+            override wv?: linear "attn_v" [n_embd -> n_head_kv * d];
             out_scale?: vector "layer_output_scale" [1];
             if n_pl > 0 {
                 use per_layer_input;
@@ -39,7 +38,7 @@ arch_macros::arch! {
         }
     }
 
-    fn rotated(x) {
+    fn rotate(x) {
         if n_full > 0 && !is_swa {
             rope(x, factors = rope_freqs, dims = n_rot)
         } else {
@@ -65,8 +64,7 @@ arch_macros::arch! {
                 x *= out_scale;
             }
         }
-        let logits = output(rms_norm(x, output_norm, eps));
-        if logit_cap > 0.0 { softcap(logits, logit_cap) } else { logits }
+        cap_logits(output(rms_norm(x, output_norm, eps)))
     }
 
     test { n_embd: 128, n_head: 2, n_layer: 5, n_ff: 192, n_vocab: 128, n_swa: 32, n_pl: 64, head_dim_swa: 64, head_dim_v_swa: 64 }

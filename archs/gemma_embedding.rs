@@ -9,7 +9,7 @@ arch_macros::arch! {
     hparams {
         n_swa: usize = "attention.sliding_window";
         n_dense: usize = "dense_2_feat_out" or 0;
-        without logit_cap, kq_scale;
+        without kq_scale;
     }
 
     tensors {

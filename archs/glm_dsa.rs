@@ -27,13 +27,7 @@ arch_macros::arch! {
         }
     }
 
-    fn selected(h, compressed) {
-        if indexes {
-            let q = rope(heads(index_q(compressed), index_heads), magnitude = magnitude);
-            let k = layer_norm(index_k(h), index_k_norm, index_eps);
-            index_cells(q, rope(heads(k, 1), magnitude = magnitude), index_proj(h), n_selected)
-        } else {
-            rust!([n_selected, T] => b.indexed_cells())
-        }
+    fn selected(x, compressed) {
+        if indexes { select_cells(x, compressed, magnitude = magnitude) } else { shared_selection(n_selected) }
     }
 }

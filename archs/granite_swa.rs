@@ -34,7 +34,7 @@ arch_macros::arch! {
         output(rms_norm(x, output_norm, eps)) / logit_scale
     }
 
-    fn shared(h) {
+    fn shared_experts(h) {
         let s = up_shexp(h);
         down_shexp(silu(s[..n_ff_shexp]) * s[n_ff_shexp..])
     }

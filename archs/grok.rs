@@ -11,17 +11,15 @@ arch_macros::arch! {
         check n_expert > 0, "expert_count is not 0";
         // Where a file is silent, the numbers of Grok 1.
         embd_scale: f32 = "embedding_scale" or 78.38367176906169;
-        logit_scale: f32 = "logit_scale" or 0.5773502691896257;
         kq_scale: f32 = "attention.output_scale" or 0.08838834764831845;
         attn_softcap: f32 = "attn_logit_softcapping" or 30.0;
-        final_softcap: f32 = "final_logit_softcapping" or 0.0;
         beta_fast: f32 = "rope.scaling.yarn_beta_fast" or 8.0;
         n_group: usize = "expert_group_count" or 1;
         n_group_used: usize = "expert_group_used_count" or 1;
     }
 
     tensors {
-        use tied_output;
+        use tied_output, logit_scale(value = 0.5773502691896257), logit_softcap(cap = 0.0);
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
@@ -47,11 +45,7 @@ arch_macros::arch! {
             }
             x += rms_norm(y, ffn_post_norm, eps);
         }
-        let logits = output(rms_norm(x, output_norm, eps)) * logit_scale;
-        if final_softcap != 0.0 {
-            logits = softcap(logits, final_softcap);
-        }
-        logits
+        cap_logits(scale_logits(output(rms_norm(x, output_norm, eps))))
     }
 
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2 }

@@ -19,7 +19,7 @@ arch_macros::arch! {
     }
 
     fn ffn(h) {
-        routed(h) + shared(h)
+        routed(h) + shared_experts(h)
     }
 
     test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2 }

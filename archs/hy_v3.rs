@@ -35,7 +35,7 @@ arch_macros::arch! {
             x += attend(rms_norm(x, attn_norm, eps));
             let h = rms_norm(x, ffn_norm, eps);
             if has(router) {
-                x += routed_as_said(h, selection_bias = probs_bias, gate_up = gate_up_exps) + shared(h);
+                x += routed_by_keys(h, selection_bias = probs_bias, gate_up = gate_up_exps) + shared_experts(h);
             } else {
                 x += ffn(h);
             }

@@ -9,7 +9,7 @@ arch_macros::arch! {
         without position_embd;
     }
 
-    fn embedded() { token_embd[tokens] }
+    fn embeddings() { token_embd[tokens] }
 
-    fn attended(x) { attend(x) }
+    fn attention_block(x) { attend(x) }
 }

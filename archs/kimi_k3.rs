@@ -29,11 +29,11 @@ arch_macros::arch! {
                 ffn_score:  vector "ffn_res_score"  [n_embd];
             }
             if is_recurrent {
-                use delta_attention, low_rank_decay;
+                use kimi_delta_attention, low_rank_kda_decay;
                 y_gate: linear "ssm_g" [n_embd -> n_head_max * d_kda];
             } else {
                 use latent_attention;
-                attn_gate?: linear "attn_gate" [n_embd -> n_head * d_value];
+                attn_gate?: linear "attn_gate" [n_embd -> n_head * mla_head_dim_v];
             }
             if il < n_dense {
                 use gated_ffn;
@@ -43,17 +43,17 @@ arch_macros::arch! {
         }
     }
 
-    fn limited(gate, up) {
+    fn limited_glu(gate, up) {
         sigmoid(gate) * (softcap(gate, squash) * if up_squash > 0.0 { softcap(up, up_squash) } else { up })
     }
 
     // What the layer starts from: a choice among `x` and what the blocks before started with.
-    fn recalled(x, bank, score?, name?) {
+    fn attn_residual(x, bank, score?, name?) {
         rust!([n_embd, T] => { let w = b.present(&l.score, name); b.recall(bank, x, w, m.hp.eps) })
     }
 
     fn attended(h) {
-        let y = attend_latent(h);
+        let y = merge(attend_latent_heads(h, latent_queries(h), rotated = false));
         if has(attn_gate) {
             y *= sigmoid(attn_gate(h));
         }
@@ -65,10 +65,10 @@ arch_macros::arch! {
         // What blocks of layers started with, beside each other: in truth [n_embd, blocks, T].
         let bank = x;
         for layer {
-            let h = if block > 0 && il > 0 { recalled(x, bank, score = attn_score, name = "attn_res_score") } else { x };
+            let h = if block > 0 && il > 0 { attn_residual(x, bank, score = attn_score, name = "attn_res_score") } else { x };
             let h = rms_norm(h, attn_norm, eps);
             let y = if is_recurrent {
-                wy(sigmoid(y_gate(h)) * remember(h, decays(h, heads(a, n_head_max), bound = min_decay)))
+                wy(sigmoid(y_gate(h)) * kda(h, kda_decay(h, heads(a, n_head_max), bound = min_decay)))
             } else {
                 attended(h)
             };
@@ -78,9 +78,9 @@ arch_macros::arch! {
             } else {
                 x += y;
             }
-            let h = if block > 0 { recalled(x, bank, score = ffn_score, name = "ffn_res_score") } else { x };
+            let h = if block > 0 { attn_residual(x, bank, score = ffn_score, name = "ffn_res_score") } else { x };
             let h = rms_norm(h, ffn_norm, eps);
-            x += if il < n_dense { down(limited(gate(h), up(h))) } else { latent_experts(h) };
+            x += if il < n_dense { down(limited_glu(gate(h), up(h))) } else { latent_experts(h) };
         }
         if block > 0 {
             x = rust!([n_embd, T] => { let w = b.present(&m.w.output_score, "output_res_score"); b.recall(bank, x, w, m.hp.eps) });

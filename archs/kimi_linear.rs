@@ -21,7 +21,7 @@ arch_macros::arch! {
         layer {
             attn_norm, ffn_norm: vector [n_embd];
             if is_recurrent {
-                use delta_attention, low_rank_decay, low_rank_gate;
+                use kimi_delta_attention, low_rank_kda_decay, low_rank_kda_gate;
                 override a: raw "ssm_a" [1, n_head_max];
             } else {
                 use latent_attention;
@@ -39,12 +39,12 @@ arch_macros::arch! {
         for layer {
             let h = rms_norm(x, attn_norm, eps);
             if is_recurrent {
-                x += wy(opened(h) * remember(h, decays(h, a)));
+                x += wy(kda_gate(h) * kda(h, kda_decay(h, a)));
             } else {
-                x += wo(attend_latent(h));
+                x += attend_latent(h, rotated = false);
             }
             let h = rms_norm(x, ffn_norm, eps);
-            x += if il < n_dense { ffn(h) } else { chosen(h) + shared(h) };
+            x += if il < n_dense { ffn(h) } else { selected_experts(h) + shared_experts(h) };
         }
         output(rms_norm(x, output_norm, eps))
     }

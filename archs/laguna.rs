@@ -52,7 +52,7 @@ arch_macros::arch! {
                                     magnitude = if is_swa { 1.0 }, yarn = !is_swa, window = standard(n_swa, is_swa));
             x += wo(gated(attn, h));
             let h = rms_norm(x, ffn_norm, eps);
-            x += if il < n_dense { ffn(h) } else { chosen(h) + shared(h) };
+            x += if il < n_dense { ffn(h) } else { selected_experts(h) + shared_experts(h) };
         }
         output(rms_norm(x, output_norm, eps))
     }

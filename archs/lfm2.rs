@@ -32,7 +32,7 @@ arch_macros::arch! {
         }
     }
 
-    fn convolved(x) {
+    fn short_conv_mixer(x) {
         let bcx = conv_in(x);
         conv_out(bcx[n_embd..2 * n_embd] * short_conv(bcx[..n_embd] * bcx[2 * n_embd..], conv))
     }
@@ -41,7 +41,7 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            x += if recurrent { convolved(h) } else { attend(h, window = standard(n_swa, n_swa > 0)) };
+            x += if recurrent { short_conv_mixer(h) } else { attend(h, window = standard(n_swa, n_swa > 0)) };
             x += ffn(rms_norm(x, ffn_norm, eps));
         }
         output(rms_norm(x, output_norm, eps))

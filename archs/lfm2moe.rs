@@ -27,7 +27,7 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            x += if recurrent { convolved(h) } else { attend(h) };
+            x += if recurrent { short_conv_mixer(h) } else { attend(h) };
             let h = rms_norm(x, ffn_norm, eps);
             x += if il < n_dense { ffn(h) } else { routed(h, gating = gating_func, selection_bias = probs_bias) };
         }

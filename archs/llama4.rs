@@ -32,7 +32,7 @@ arch_macros::arch! {
         }
     }
 
-    fn turned(x) {
+    fn rotate(x) {
         let y = rope(x, factors = rope_freqs, short = rope_short, long = rope_long, base = rope_base);
         if has_qk_norm { rms_norm(y, eps) } else { y }
     }
@@ -44,8 +44,8 @@ arch_macros::arch! {
             let q = heads(wq(h), n_head);
             let k = heads(wk(h), n_head_kv);
             if rotated {
-                q = turned(q);
-                k = turned(k);
+                q = rotate(q);
+                k = rotate(k);
             } else {
                 q = q * attention_temperature(0.1, n_chunk, 1.0);
             }
@@ -54,7 +54,7 @@ arch_macros::arch! {
             if has_experts {
                 let scores = router(h);
                 x += routed(h, scores = scores, selection = scores, gating = sigmoid, norm_weights = false, weigh_input = true)
-                     + shared(h);
+                     + shared_experts(h);
             } else {
                 x += ffn(h);
             }

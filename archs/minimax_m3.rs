@@ -44,7 +44,7 @@ arch_macros::arch! {
     }
 
     // With the limit of the published model: its files do not hold it.
-    fn clamped(gates, ups) {
+    fn swiglu_oai(gates, ups) {
         gelu_quick(clamp(gates, -1000000000.0, 7.0)) * (clamp(ups, -7.0, 7.0) + 1.0)
     }
 
@@ -55,10 +55,10 @@ arch_macros::arch! {
             x += if il < n_dense { attend(h) } else { attend(h, selection = selected(h)) };
             let h = rms_norm(x, ffn_norm, eps);
             if il < n_dense {
-                x += down(clamped(gate(h), up(h)));
+                x += down(swiglu_oai(gate(h), up(h)));
             } else {
-                x += chosen(h, act = gelu_quick, limit = 7.0, up_offset = 1.0)
-                     + down_shexp(clamped(gate_shexp(h), up_shexp(h)));
+                x += selected_experts(h, act = gelu_quick, limit = 7.0, up_offset = 1.0)
+                     + down_shexp(swiglu_oai(gate_shexp(h), up_shexp(h)));
             }
         }
         output(rms_norm(x, output_norm, eps))

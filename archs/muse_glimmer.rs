@@ -7,14 +7,12 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
-        logit_scale: f32 = "logit_scale";
-        logit_cap: f32 = "final_logit_softcapping" or 30.0;
         // The norms after the blocks have an epsilon of their own, which no key holds.
         let post_eps = 0.00000001;
     }
 
     tensors {
-        use own_output, sliding_window(period = 4);
+        use own_output, logit_scale, logit_softcap(cap = 30.0), sliding_window(period = 4);
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
@@ -32,8 +30,7 @@ arch_macros::arch! {
             x += rms_norm(wo(sigmoid(attn_gate(h)) * attn), attn_post_norm, post_eps);
             x += rms_norm(ffn(rms_norm(x, ffn_norm, eps)), ffn_post_norm, post_eps);
         }
-        let logits = output(rms_norm(x, output_norm, eps)) * logit_scale;
-        if logit_cap > 0.0 { softcap(logits, logit_cap) } else { logits }
+        cap_logits(scale_logits(output(rms_norm(x, output_norm, eps))))
     }
 
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_swa: 32 }

@@ -25,7 +25,7 @@ arch_macros::arch! {
         for layer {
             x += attend(rms_norm(x, attn_norm, eps));
             let h = rms_norm(x, ffn_norm, eps);
-            x += routed(h, norm_weights = false) + shared_and_gated(h);
+            x += routed(h, norm_weights = false) + gated_shared_expert(h);
         }
         output(rms_norm(x, output_norm, eps))
     }

@@ -19,9 +19,9 @@ arch_macros::arch! {
         layer {
             attn_norm, ffn_norm: vector "attn_norm", "post_attention_norm" [n_embd];
             if is_recurrent {
-                use gated_delta_rule;
+                use gated_delta_net;
             } else {
-                use head_gated_attention;
+                use gated_attention;
             }
             if n_expert > 0 {
                 router: linear "ffn_gate_inp" [n_embd -> n_expert];
@@ -33,14 +33,14 @@ arch_macros::arch! {
     }
 
     fn experts(h) {
-        routed(h, gate_up = gate_up_exps) + shared_and_gated(h)
+        routed(h, gate_up = gate_up_exps) + gated_shared_expert(h)
     }
 
     graph {
         let x = token_embd[tokens];
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            x += if is_recurrent { remember(h) } else { attend(h) };
+            x += if is_recurrent { delta_net(h) } else { attend(h) };
             let h = rms_norm(x, ffn_norm, eps);
             x += if n_expert > 0 { experts(h) } else { ffn(h) };
         }

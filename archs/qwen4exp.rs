@@ -75,16 +75,16 @@ arch_macros::arch! {
         }
     }
 
-    fn read(h, lower = head_down, raise = head_up) {
+    fn hc_pre(h, lower = head_down, raise = head_up) {
         sum_heads(heads(h * sigmoid(raise(silu(lower(h) / n_stream))), n_stream)) / n_stream
     }
 
-    fn written(y, weights) {
+    fn hc_post(y, weights) {
         repeat_heads(heads(y, 1), n_stream) * heads(sigmoid(weights / n_stream) * 2.0, n_stream)
     }
 
     // What runs of tokens add to the streams, as far as each stream asks for it.
-    fn recalled(x) {
+    fn ngram_embeddings(x) {
         let found = rust!([n_embd, T] => {
             let table = b.present(&m.w.hash_embd, "per_layer_token_embd");
             b.ngram_embed(table, ::engine::build::NgramArgs {
@@ -105,7 +105,7 @@ arch_macros::arch! {
     }
 
     // A block's key is the mean of its tokens', which stands where the first of them does; all heads count alike.
-    fn chosen(h) {
+    fn select_cells(h) {
         let mean = sum_heads(last_tokens(index_k(h), block)) / block;
         let key = rope(heads(rms_norm(mean, index_k_norm, eps), 1), back = block - 1);
         let q = rope(rms_norm(heads(index_q(h), index_heads), index_q_norm, eps));
@@ -116,24 +116,22 @@ arch_macros::arch! {
         let x = repeat_heads(heads(token_embd[tokens], 1), n_stream);
         for layer {
             if hashes {
-                x += recalled(x);
+                x += ngram_embeddings(x);
             }
             let h = merge(rms_norm(x, eps) * mixer_norm);
-            let y = read(h, lower = mixer_down, raise = mixer_up);
+            let y = hc_pre(h, lower = mixer_down, raise = mixer_up);
             let y = if is_recurrent {
-                remember(y, act = sigmoid)
-            } else if sparse {
-                attend(y, selection = chosen(y))
+                delta_net(y, act = sigmoid)
             } else {
-                attend(y)
+                attend(y, selection = if sparse { select_cells(y) })
             };
-            x += written(y, mixer_inject(h));
+            x += hc_post(y, mixer_inject(h));
             let h = merge(rms_norm(x, eps) * ffn_norm);
             if n_expert > 0 {
-                x += written(experts(read(h, lower = ffn_down, raise = ffn_up)), ffn_inject(h));
+                x += hc_post(experts(hc_pre(h, lower = ffn_down, raise = ffn_up)), ffn_inject(h));
             }
         }
-        output(read(merge(rms_norm(x, eps) * head_norm)))
+        output(hc_pre(merge(rms_norm(x, eps) * head_norm)))
     }
 
     test {

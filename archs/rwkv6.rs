@@ -35,13 +35,13 @@ arch_macros::arch! {
         for layer {
             let h = layer_norm(x, att_norm, eps);
             let step = previous(h) - h;
-            let low = lower(h, step);
-            let w = exp(log_decay(at(h, step, low, i = 0, own = lerp_w)));
-            let k = heads(wk(at(h, step, low, i = 1, own = lerp_k)), n_wkv);
-            let v = heads(wv(at(h, step, low, i = 2, own = lerp_v)), n_wkv);
-            let r = heads(wr(at(h, step, low, i = 3, own = lerp_r)), n_wkv);
+            let low = ddlerp_low(h, step);
+            let w = exp(log_decay(ddlerp(h, step, low, i = 0, own = lerp_w)));
+            let k = heads(wk(ddlerp(h, step, low, i = 1, own = lerp_k)), n_wkv);
+            let v = heads(wv(ddlerp(h, step, low, i = 2, own = lerp_v)), n_wkv);
+            let r = heads(wr(ddlerp(h, step, low, i = 3, own = lerp_r)), n_wkv);
             let y = layer_norm(wkv6(r, k, v, heads(w, n_wkv), first), 0.00064);
-            x += wo((merge(y) * ln + ln_b) * silu(wg(at(h, step, low, i = 4, own = lerp_g))));
+            x += wo((merge(y) * ln + ln_b) * silu(wg(ddlerp(h, step, low, i = 4, own = lerp_g))));
 
             let h = layer_norm(x, ffn_norm, eps);
             let step = previous(h) - h;

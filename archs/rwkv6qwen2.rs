@@ -26,7 +26,7 @@ arch_macros::arch! {
         }
     }
 
-    fn at(h, step, low, i = 0) {
+    fn ddlerp(h, step, low, i = 0) {
         h + step * (matmul(part(mix_w2, i), low[i * n_mix..(i + 1) * n_mix]) + part(lerp_fused, i))
     }
 
@@ -35,14 +35,14 @@ arch_macros::arch! {
         for layer {
             let h = rms_norm(x, att_norm, eps);
             let step = previous(h) - h;
-            let low = lower(h, step);
-            let decays = heads(log_decay(at(h, step, low, i = 0)), n_wkv);
-            let k = repeat_heads(heads(wk(at(h, step, low, i = 1)), n_kv), n_wkv);
-            let v = repeat_heads(heads(wv(at(h, step, low, i = 2)), n_kv), n_wkv);
-            let r = heads(wr(at(h, step, low, i = 3)), n_wkv);
+            let low = ddlerp_low(h, step);
+            let decays = heads(log_decay(ddlerp(h, step, low, i = 0)), n_wkv);
+            let k = repeat_heads(heads(wk(ddlerp(h, step, low, i = 1)), n_kv), n_wkv);
+            let v = repeat_heads(heads(wv(ddlerp(h, step, low, i = 2)), n_kv), n_wkv);
+            let r = heads(wr(ddlerp(h, step, low, i = 3)), n_wkv);
             // What a channel keeps is not taken in anew.
             let y = linear_attention(r, k - k * exp(decays), v, decay = decays);
-            x += wo(merge(y) * sigmoid(wg(at(h, step, low, i = 4))));
+            x += wo(merge(y) * sigmoid(wg(ddlerp(h, step, low, i = 4))));
             x += ffn(rms_norm(x, ffn_norm, eps));
         }
         let x = rms_norm(x, output_norm, eps);

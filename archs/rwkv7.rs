@@ -25,17 +25,17 @@ arch_macros::arch! {
 
     graph {
         let x = layer_norm(token_embd[tokens], embd_norm, eps);
-        let first = rust!([n_att, T] => x); // values of the first layer, once it is done
+        let first = x[..n_att]; // values of the first layer, once it is done
         for layer {
             let h = layer_norm(x, att_norm, eps);
             let step = previous(h) - h;
-            let v = values_of(h, step);
+            let v = time_mix_values(h, step);
             if il == 0 {
                 first = v;
             } else {
-                v = recalled(v, first, h, step);
+                v = value_residual(v, first, h, step);
             }
-            x += wo(time_mixed(h, step, v) * opening(h, step));
+            x += wo(time_mix(h, step, v) * time_mix_gate(h, step));
 
             let h = layer_norm(x, ffn_norm, eps);
             let step = previous(h) - h;

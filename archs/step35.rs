@@ -46,10 +46,10 @@ arch_macros::arch! {
             x += wo(attn);
             let h = rms_norm(x, ffn_norm, eps);
             if has(router) {
-                x += routed_as_said(h, selection_bias = probs_bias, act_limit = limit)
-                     + down_shexp(limited(gate_shexp(h), up_shexp(h)));
+                x += routed_by_keys(h, selection_bias = probs_bias, act_limit = limit)
+                     + down_shexp(limited_glu(gate_shexp(h), up_shexp(h)));
             } else {
-                x += down(limited(gate(h), up(h)));
+                x += down(limited_glu(gate(h), up(h)));
             }
         }
         output(rms_norm(x, output_norm, eps))

@@ -28,8 +28,7 @@ arch_macros::arch! {
     encoder {
         let x = token_embd[tokens];
         for enc {
-            let bias = if has(rel_b) { rel_b } else { rust!([n_head, n_buckets] => b.weight_or_fail(m.w.enc[0].rel_b, "attn_rel_b")) };
-            x += attend(rms_norm(x, attn_norm, eps), bias);
+            x += attend(rms_norm(x, attn_norm, eps));
             x += ffn(rms_norm(x, ffn_norm, eps));
         }
         rms_norm(x, enc_norm, eps)
@@ -38,8 +37,7 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for dec {
-            let bias = if has(rel_b) { rel_b } else { rust!([n_head, n_buckets] => b.weight_or_fail(m.w.dec[0].rel_b, "attn_rel_b")) };
-            x += attend(rms_norm(x, attn_norm, eps), bias);
+            x += attend(rms_norm(x, attn_norm, eps));
             let q = heads(cross_q(rms_norm(x, cross_norm, eps)), n_head);
             let k = heads(cross_k(encoded), n_head_kv);
             x += cross_o(cross_attention(q, k, heads(cross_v(encoded), n_head_kv), scale = 1.0));

@@ -24,9 +24,7 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for enc {
-            // A layer without biases of its own has those of the first.
-            let bias = if has(rel_b) { rel_b } else { rust!([n_head, n_buckets] => b.weight_or_fail(m.w.enc[0].rel_b, "attn_rel_b")) };
-            x += attend(rms_norm(x, attn_norm, eps), bias);
+            x += attend(rms_norm(x, attn_norm, eps));
             x += ffn(rms_norm(x, ffn_norm, eps));
         }
         rms_norm(x, enc_norm, eps)

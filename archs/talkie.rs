@@ -6,12 +6,12 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
-        logit_scale: f32 = "logit_scale";
     }
 
     tensors {
         token_embd: embed  "token_embd" [n_embd, n_vocab];
         output:     linear "output"     [n_embd -> n_vocab];
+        use logit_scale;
 
         layer {
             use self_attention;
@@ -31,7 +31,7 @@ arch_macros::arch! {
             x += wo(attention(q, k, heads(wv(h), n_head_kv)));
             x += ffn(rms_norm(x, eps)) + first * skip_scale;
         }
-        output(rms_norm(x, eps)) * logit_scale
+        scale_logits(output(rms_norm(x, eps)))
     }
 
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }

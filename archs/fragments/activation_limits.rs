@@ -1,5 +1,5 @@
-//! Limits that a file sets to the activated gates and the other factors of gated networks: `limit` for experts, `limit_shexp` for
-//! those that every token passes.
+//! Limits of a file on the activated gate and on the up projection of gated networks: `limit` for routed experts, `limit_shexp` for dense
+//! networks and shared experts.
 
 fragment! {
     hparams {
@@ -9,7 +9,7 @@ fragment! {
         let limit_shexp = if limit_of_file > 0.000001 { limit_of_file } else { 3e38 };
     }
 
-    fn limited(gate, up) {
+    fn limited_glu(gate, up) {
         clamp(silu(gate), -3e38, limit_shexp) * clamp(up, -limit_shexp, limit_shexp)
     }
 }

@@ -1,8 +1,8 @@
-//! How a file says that experts are chosen: by which gating, within which groups, with weights normalized and scaled or not. Goes with
-//! `experts`.
+//! Routing of experts by the keys of the file: gating function, groups, normalization and scale of the weights. Goes with `experts`.
 
 fragment! {
     options(usual_gating = 1);
+    needs(routed(x));
 
     hparams {
         gating_func: usize = "expert_gating_func" or 0;
@@ -16,7 +16,7 @@ fragment! {
         check n_group <= 1 || n_group_used > 0, "expert_group_used_count is 0, but expert_group_count is not";
     }
 
-    fn routed_as_said(x, ..) {
+    fn routed_by_keys(x, ..) {
         routed(x, gating = gating, norm_weights = norm_weights, scale = weights_scale, n_groups = n_group,
                n_groups_used = n_group_used, ..)
     }

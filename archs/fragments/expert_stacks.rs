@@ -1,4 +1,5 @@
-//! The matrices of gated experts, which take vectors of the size `space` to `width` and back. Their router is the declaration's.
+//! The matrices of gated experts, from vectors of the size `space` to `width` and back. The declaration has a `router`, or gives
+//! `scores`.
 
 fragment! {
     options(width = n_ff, space = n_embd);

@@ -1,6 +1,8 @@
-//! A dense gated network and, in layers that have experts, those beside it, each with a norm of its own before and after it.
+//! A gated feed-forward network and, in layers that have experts, the experts beside it, each with norms of its own before and after it.
 
 fragment! {
+    needs(eps: f32);
+
     tensors {
         ffn_norm: vector [n_embd];
         use gated_ffn;

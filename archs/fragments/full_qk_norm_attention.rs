@@ -1,6 +1,8 @@
 //! `self_attention` with one RMS norm over all query heads together and one over all key heads.
 
 fragment! {
+    needs(eps: f32);
+
     tensors {
         use self_attention;
         q_norm: vector "attn_q_norm" [n_head * head_dim];

@@ -1,4 +1,4 @@
-//! The matrices of gated experts, gates and ups in two tensors or in one: `routed(x, gate_up = gate_up_exps)`.
+//! The matrices of gated experts, with gates and ups in two tensors or in one: `routed(x, gate_up = gate_up_exps)`.
 
 fragment! {
     options(width = n_ff_exp);

@@ -1,4 +1,4 @@
-//! The expert that every token passes, behind a gate of one number.
+//! A shared expert, which every token passes, times a sigmoid gate of one number.
 
 fragment! {
     options(width = n_ff_shexp);
@@ -8,7 +8,7 @@ fragment! {
         use shared_experts(width = width);
     }
 
-    fn shared_and_gated(x) {
-        shared(x) * sigmoid(router_shexp(x))
+    fn gated_shared_expert(x) {
+        shared_experts(x) * sigmoid(router_shexp(x))
     }
 }

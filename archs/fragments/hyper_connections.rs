@@ -1,5 +1,5 @@
-//! Several residual streams (manifold-constrained hyper-connections, arXiv 2512.24880): each block reads a mixture of them, and its result
-//! is added to all, which are mixed among themselves by a matrix with sums of 1.
+//! Manifold-constrained hyper-connections (mHC, arXiv 2512.24880) over several residual streams: `hc_pre` gives a block a weighted sum of
+//! the streams, `hc_post` mixes the streams by a doubly stochastic matrix and adds the result of the block to each.
 
 fragment! {
     hparams {
@@ -18,12 +18,12 @@ fragment! {
         ffn_scale:    vector "hc_ffn_scale"  [3];
     }
 
-    fn read(x, weights, base, scale) {
+    fn hc_pre(x, weights, base, scale) {
         let w = sigmoid(weights[..n_stream] * scale[..1] + base[..n_stream]) + stream_eps;
         sum_heads(x * heads(w, n_stream))
     }
 
-    fn write(x, y, weights, base, scale) {
+    fn hc_post(x, y, weights, base, scale) {
         let w = sigmoid(weights[n_stream..2 * n_stream] * scale[1..2] + base[n_stream..2 * n_stream]) * 2.0;
         let mix = weights[2 * n_stream..] * scale[2..] + base[2 * n_stream..];
         repeat_heads(heads(y, 1), n_stream) * heads(w, n_stream)

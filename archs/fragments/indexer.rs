@@ -1,7 +1,9 @@
-//! An indexer, which chooses the cells that a token attends to by keys and queries of its own; those come from the compressed queries of
-//! latent attention. How they rotate is the declaration's.
+//! An indexer (DeepSeek sparse attention), which selects the cells that a token attends to by keys and queries of its own. The queries come from
+//! the compressed ones of `latent_attention`.
 
 fragment! {
+    needs(q_rank: usize);
+
     hparams {
         index_heads: usize = "attention.indexer.head_count";
         index_dim: usize = "attention.indexer.key_length";
@@ -13,5 +15,11 @@ fragment! {
         index_k:      linear "indexer.attn_k"   [n_embd -> index_dim];
         index_k_norm: norm   "indexer.k_norm"   [index_dim];
         index_proj:   linear "indexer.proj"     [n_embd -> index_heads];
+    }
+
+    fn select_cells(x, compressed, norm_eps = 0.000001, ..) {
+        let q = rope(heads(index_q(compressed), index_heads), ..);
+        let k = rope(heads(layer_norm(index_k(x), index_k_norm, norm_eps), 1), ..);
+        index_cells(q, k, index_proj(x), n_selected)
     }
 }

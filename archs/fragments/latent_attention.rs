@@ -1,65 +1,82 @@
-//! Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434) with the projections of keys and values split by head: the cache
-//! holds one compressed vector per token, beside it what of a key is rotated, or would be.
+//! Multi-head latent attention (MLA, DeepSeek-V2, arXiv 2405.04434): keys and values of all heads come from one compressed vector per token,
+//! beside it the part of a key that rotates. Where a file has their projection split by head (`attn_k_b`, `attn_v_b`), it is absorbed: the cache
+//! holds the compressed vector, and queries move into its space. Where it has both in one (`attn_kv_b`), the cache holds keys and values of heads.
 
 fragment! {
+    options(low_rank_queries = q_rank > 0);
+    needs(eps: f32);
+
     hparams {
         q_rank: usize = "attention.q_lora_rank" or 0;
         kv_rank: usize = "attention.kv_lora_rank";
-        key_length_mla: usize = "attention.key_length_mla";
-        value_length_mla: usize = "attention.value_length_mla";
-        // Older files, whose cache is one of heads, give their sizes alone.
-        let d_key = if key_length_mla > 0 { key_length_mla } else { head_dim };
-        let d_value = if value_length_mla > 0 { value_length_mla } else { head_dim_v };
-        check d_key > n_rot, "attention.key_length_mla is larger than rope.dimension_count";
-        let n_nope = d_key - n_rot;
+        key_length_mla: usize = "attention.key_length_mla" or 0;
+        value_length_mla: usize = "attention.value_length_mla" or 0;
+        check (key_length_mla == 0) == (value_length_mla == 0), "attention.key_length_mla and attention.value_length_mla are both there or both not";
+        // Files without these lengths give the heads' sizes as those of other attention.
+        let mla_head_dim_k = if key_length_mla > 0 { key_length_mla } else { head_dim };
+        let mla_head_dim_v = if value_length_mla > 0 { value_length_mla } else { head_dim_v };
+        check mla_head_dim_k >= n_rot, "attention.key_length_mla, or attention.key_length, is at least rope.dimension_count";
+        // Elements of a head without positions: the first ones.
+        let n_nope = mla_head_dim_k - n_rot;
     }
 
     tensors {
-        if q_rank > 0 {
+        if low_rank_queries {
             q_a:      linear "attn_q_a"      [n_embd -> q_rank];
             q_a_norm: vector "attn_q_a_norm" [q_rank];
-            q_b:      linear "attn_q_b"      [q_rank -> n_head * d_key];
+            q_b:      linear "attn_q_b"      [q_rank -> n_head * mla_head_dim_k];
         } else {
-            q_whole: linear "attn_q" [n_embd -> n_head * d_key];
+            q_proj: linear "attn_q" [n_embd -> n_head * mla_head_dim_k];
         }
-        kv_a:      linear   "attn_kv_a_mqa"  [n_embd -> kv_rank + n_rot];
-        kv_a_norm: vector   "attn_kv_a_norm" [kv_rank];
-        // Older files have the two in one, for keys and values in the cache.
-        kv_b?: linear "attn_kv_b" [kv_rank -> n_head * (n_nope + d_value)];
+        kv_a:      linear "attn_kv_a_mqa"  [n_embd -> kv_rank + n_rot];
+        kv_a_norm: vector "attn_kv_a_norm" [kv_rank];
+        kv_b?:     linear "attn_kv_b"      [kv_rank -> n_head * (n_nope + mla_head_dim_v)];
         if !has(kv_b) {
             k_b: per_head "attn_k_b" [n_nope -> kv_rank; n_head];
-            v_b: per_head "attn_v_b" [kv_rank -> d_value; n_head];
+            v_b: per_head "attn_v_b" [kv_rank -> mla_head_dim_v; n_head];
         }
-        wo:        linear   "attn_output"    [n_head * d_value -> n_embd];
+        wo: linear "attn_output" [n_head * mla_head_dim_v -> n_embd];
     }
 
-    fn queries(x) {
-        heads(if q_rank > 0 { q_b(rms_norm(q_a(x), q_a_norm, eps)) } else { q_whole(x) }, n_head)
+    fn attend_latent(x, ..) {
+        wo(merge(attend_latent_heads(x, latent_queries(x), ..)))
     }
 
-    // What heads find, `[d_value, n_head, T]`, by the parts of queries and keys that are not rotated and those that may be.
-    fn found(q, q_rotated, latent, k_rotated) {
+    fn compressed_queries(x) {
+        rms_norm(q_a(x), q_a_norm, eps)
+    }
+
+    fn latent_queries(x) {
+        heads(if low_rank_queries { q_b(compressed_queries(x)) } else { q_proj(x) }, n_head)
+    }
+
+    // The results of the heads, `[mla_head_dim_v, n_head, T]`.
+    fn attend_latent_heads(x, q, rotated = true, scale = 1.0 / sqrt(mla_head_dim_k), ..) {
+        if rotated {
+            q = rope(q, offset = n_nope, ..);
+        }
+        let kv = kv_a(x);
+        let c_kv = rms_norm(kv[..kv_rank], kv_a_norm, eps);
         if has(kv_b) {
-            let kv = heads(kv_b(latent), n_head);
-            let k = concat(kv[..n_nope], repeat_heads(k_rotated, n_head));
-            heads(attention(concat(q, q_rotated), k, kv[n_nope..], scale = 1.0 / sqrt(d_key)), n_head)
+            let kv_heads = heads(kv_b(c_kv), n_head);
+            let k_rot = repeat_heads(rotated_keys(kv, rotated = rotated, ..), n_head);
+            let k = if n_nope > 0 { concat(kv_heads[..n_nope], k_rot) } else { k_rot[..mla_head_dim_k] };
+            heads(attention(q, k, kv_heads[n_nope..], scale = scale, ..), n_head)
         } else {
-            let q = concat(k_b(q), q_rotated);
-            let k = concat(heads(latent, 1), k_rotated);
-            v_b(heads(attention(q, k, v_in_k = kv_rank, scale = 1.0 / sqrt(d_key)), n_head))
+            let absorbed = k_b(q[..n_nope]);
+            let q = if n_rot > 0 { concat(absorbed, q[n_nope..]) } else { absorbed[..kv_rank + n_rot] };
+            let k = heads(c_kv, 1);
+            let k = if n_rot > 0 { concat(k, rotated_keys(kv, rotated = rotated, ..)) } else { k[..kv_rank + n_rot] };
+            v_b(heads(attention(q, k, v_in_k = kv_rank, scale = scale, ..), n_head))
         }
     }
 
-    fn attend_latent(x) {
-        let q = queries(x);
-        let kv = kv_a(x);
-        merge(found(q[..n_nope], q[n_nope..], rms_norm(kv[..kv_rank], kv_a_norm, eps), heads(kv[kv_rank..], 1)))
+    fn rotated_keys(kv, rotated = true, ..) {
+        let k = norm_k_rot(heads(kv[kv_rank..], 1));
+        if rotated { rope(k, ..) } else { k }
     }
 
-    fn attend_latent_rotated(x) {
-        let q = queries(x);
-        let kv = kv_a(x);
-        let latent = rms_norm(kv[..kv_rank], kv_a_norm, eps);
-        found(q[..n_nope], rope(q[n_nope..]), latent, rope(heads(kv[kv_rank..], 1)))
+    fn norm_k_rot(k) {
+        k
     }
 }

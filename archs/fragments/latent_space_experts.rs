@@ -1,7 +1,9 @@
-//! Experts that work in a space of their own size, if the file gives one, and shared ones outside of it, if it has any; with soft limits
-//! on activations. `limited(gate, up)` is the declaration's.
+//! Experts that work in a space of their own size, if the file gives one, and shared experts outside of it, if it has any; with soft
+//! limits on activations.
 
 fragment! {
+    needs(eps: f32, squash: f32, up_squash: f32, limited_glu(gate, up));
+
     hparams {
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_shared: usize = "expert_shared_count";
@@ -24,14 +26,14 @@ fragment! {
     }
 
     fn latent_experts(h) {
-        let z = if latent > 0 { to_latent(h) } else { rust!([n_latent, T] => h) };
-        let y = routed_as_said(z, scores = router(h), selection_bias = probs_bias, squash = squash, up_squash = up_squash);
+        let z = if latent > 0 { to_latent(h) } else { h[..n_latent] };
+        let y = routed_by_keys(z, scores = router(h), selection_bias = probs_bias, squash = squash, up_squash = up_squash);
         if latent > 0 && has(latent_norm) {
             y = rms_norm(y, latent_norm, eps);
         }
-        let y = if latent > 0 { from_latent(y) } else { rust!([n_embd, T] => y) };
+        let y = if latent > 0 { from_latent(y) } else { y[..n_embd] };
         if has(gate_shexp) && has(up_shexp) && has(down_shexp) {
-            y += down_shexp(limited(gate_shexp(h), up_shexp(h)));
+            y += down_shexp(limited_glu(gate_shexp(h), up_shexp(h)));
         }
         y
     }

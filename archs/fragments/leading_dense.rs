@@ -1,4 +1,4 @@
-//! Dense leading layers, then experts selected with a bias, beside shared ones where the file counts any.
+//! Dense leading layers; in the others experts selected with a bias, and shared ones where the file counts any.
 
 fragment! {
     options(usual_gating = 1);
@@ -24,8 +24,8 @@ fragment! {
 
     fn ffn_or_experts(x) {
         if has_experts {
-            let y = chosen(x);
-            if has_shared { y += shared(x); }
+            let y = selected_experts(x);
+            if has_shared { y += shared_experts(x); }
             y
         } else {
             ffn(x)

@@ -2,6 +2,8 @@
 //! norm per group before the projection out.
 
 fragment! {
+    needs(eps: f32);
+
     hparams {
         d_conv: usize = "ssm.conv_kernel";
         d_inner: usize = "ssm.inner_size";

@@ -1,13 +1,15 @@
-//! How the streams of hyper-connections come together behind the last layer: `read` by weights of their own.
+//! The residual streams of hyper-connections behind the last layer: their sum with weights that depend on the token.
 
 fragment! {
+    needs(eps: f32, n_stream: usize, stream_eps: f32);
+
     tensors {
         head_streams: linear "output_hc_fn"    [n_stream * n_embd -> n_stream];
         head_base:    vector "output_hc_base"  [n_stream];
         head_scale:   vector "output_hc_scale" [1];
     }
 
-    fn last_read(x) {
+    fn hc_head(x) {
         let weights = head_streams(rms_norm(merge(x), eps));
         sum_heads(x * heads(sigmoid(weights * head_scale + head_base) + stream_eps, n_stream))
     }

@@ -2,6 +2,8 @@
 //! `per_layer_input`.
 
 fragment! {
+    needs(eps: f32, n_pl: usize);
+
     tensors {
         pl_embd: embed  "per_layer_token_embd" [n_pl * n_layer, n_vocab];
         pl_proj: linear "per_layer_model_proj" [n_embd -> n_pl * n_layer];

@@ -1,6 +1,8 @@
 //! What a layer adds to its result from its part of `per_layer_embeddings`.
 
 fragment! {
+    needs(eps: f32, n_pl: usize);
+
     tensors {
         pl_gate:      linear "inp_gate"  [n_embd -> n_pl];
         pl_out:       linear "proj"      [n_pl -> n_embd];

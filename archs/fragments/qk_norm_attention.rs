@@ -1,6 +1,8 @@
 //! `self_attention` with RMS norms on each query and key head before they rotate.
 
 fragment! {
+    needs(eps: f32);
+
     tensors {
         use self_attention;
         q_norm, k_norm: vector "attn_q_norm", "attn_k_norm" [head_dim];

@@ -2,6 +2,8 @@
 //! feed-forward network with a GELU gate or, without a gate in the file, with ReLU.
 
 fragment! {
+    needs(n_buckets: usize);
+
     tensors {
         attn_norm, ffn_norm: vector [n_embd];
         rel_b?: vector "attn_rel_b" [n_head, n_buckets];
@@ -14,9 +16,11 @@ fragment! {
         down:   linear "ffn_down"   [n_ff -> n_embd];
     }
 
-    fn attend(h, bias) {
+    fn attend(h) {
         let q = heads(wq(h), n_head);
         let k = heads(wk(h), n_head_kv);
+        // A layer without biases of its own has those of the first.
+        let bias = if has(rel_b) { rel_b } else { first_layer(rel_b) };
         wo(attention(q, k, heads(wv(h), n_head_kv), scale = 1.0, relative = bias))
     }
 

@@ -1,4 +1,4 @@
-//! What divides the frequencies of rotary positions: one vector, or one for short and one for long contexts.
+//! Frequency factors of rotary positions: one vector, or one for short and one for long contexts.
 
 fragment! {
     tensors {

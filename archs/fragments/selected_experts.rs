@@ -1,4 +1,5 @@
-//! Experts chosen as the file says, by scores to which a bias is added for the choice alone.
+//! Experts selected by scores with a bias that counts for the selection alone (DeepSeek-V3, arXiv 2412.19437); gating, groups and weights
+//! as the file says.
 
 fragment! {
     options(width = n_ff_exp, usual_gating = 1);
@@ -8,7 +9,7 @@ fragment! {
         probs_bias: raw "exp_probs_b.bias" [n_expert];
     }
 
-    fn chosen(x, ..) {
-        routed_as_said(x, selection_bias = probs_bias, ..)
+    fn selected_experts(x, ..) {
+        routed_by_keys(x, selection_bias = probs_bias, ..)
     }
 }

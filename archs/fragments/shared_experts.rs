@@ -1,4 +1,4 @@
-//! The experts that every token passes, in one gated network.
+//! Shared experts, which every token passes: one gated network.
 
 fragment! {
     options(width = n_ff);
@@ -9,7 +9,7 @@ fragment! {
         down_shexp: linear "ffn_down_shexp" [width -> n_embd];
     }
 
-    fn shared(x, act = silu) {
+    fn shared_experts(x, act = silu) {
         down_shexp(act(gate_shexp(x)) * up_shexp(x))
     }
 }

@@ -1,8 +1,9 @@
 //! Attention in windows or whole contexts, with RMS norms on query, key and value heads, where only the first layers have keys and
-//! values: the others attend over those of the last one before them with the same kind of window. `rotated(x)` is the declaration's.
+//! values: the others attend over those of the last one before them with the same kind of window. `rotate(x)` is the declaration's.
 
 fragment! {
-    options(d_k = head_dim, d_v = head_dim_v);
+    options(head_dim_k = head_dim, head_dim_v = head_dim_v);
+    needs(eps: f32, rotate(x));
 
     hparams {
         n_sharing: usize = "attention.shared_kv_layers" or 0;
@@ -13,27 +14,27 @@ fragment! {
 
     tensors {
         use sliding_window(base = 10000.0);
-        wq:     linear "attn_q"      [n_embd -> n_head * d_k];
-        q_norm: vector "attn_q_norm" [d_k];
+        wq:     linear "attn_q"      [n_embd -> n_head * head_dim_k];
+        q_norm: vector "attn_q_norm" [head_dim_k];
         if own_kv {
-            wk:     linear "attn_k"      [n_embd -> n_head_kv * d_k];
-            wv:     linear "attn_v"      [n_embd -> n_head_kv * d_v];
-            k_norm: vector "attn_k_norm" [d_k];
+            wk:     linear "attn_k"      [n_embd -> n_head_kv * head_dim_k];
+            wv:     linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];
+            k_norm: vector "attn_k_norm" [head_dim_k];
         } else {
             ignore "attn_k", "attn_v", "attn_k_norm";
         }
-        wo: linear "attn_output" [n_head * d_v -> n_embd];
+        wo: linear "attn_output" [n_head * head_dim_v -> n_embd];
     }
 
     fn attend(x) {
-        let q = rotated(rms_norm(heads(query(x), n_head), q_norm, eps));
+        let q = rotate(rms_norm(heads(query(x), n_head), q_norm, eps));
         let y = if own_kv {
             let key = wk(x);
-            let k = rotated(rms_norm(heads(key, n_head_kv), k_norm, eps));
+            let k = rotate(rms_norm(heads(key, n_head_kv), k_norm, eps));
             let v = rms_norm(heads(value(x, key), n_head_kv), eps);
             attention(q, k, v, scale = 1.0, window = standard(n_swa, is_swa))
         } else {
-            attention_over(q, source, d_v, scale = 1.0, window = standard(n_swa, is_swa))
+            attention_over(q, source, head_dim_v, scale = 1.0, window = standard(n_swa, is_swa))
         };
         wo(y)
     }

@@ -1,5 +1,6 @@
-//! Time mixing of RWKV 6 (arXiv 2404.05892): `h` is the normed token and `step` what the one before it differs by, of which each use takes
-//! a part that depends on both. `low` is what the five parts have in common, `lerp_i` the constant part of use `i`.
+//! Time mixing of RWKV 6 (arXiv 2404.05892): `h` is the normed token and `step` the difference of the one before it. `ddlerp`
+//! interpolates between the two by weights that depend on both: `low` is the part that its five uses share, `lerp_i` the constant part of
+//! use `i`.
 
 fragment! {
     hparams {
@@ -26,11 +27,11 @@ fragment! {
         wo:          linear "time_mix_output"     [n_att -> n_embd];
     }
 
-    fn lower(h, step) {
+    fn ddlerp_low(h, step) {
         tanh(mix_w1(h + step * lerp_x))
     }
 
-    fn at(h, step, low, i = 0, own?) {
+    fn ddlerp(h, step, low, i = 0, own?) {
         let mix = matmul(part(mix_w2, i), low[i * n_mix..(i + 1) * n_mix]);
         if has(lerp_fused) {
             mix += part(lerp_fused, i);

@@ -1,5 +1,5 @@
-//! Time mixing of RWKV 7 (arXiv 2503.14456): heads keep matrices of keys and values that each token decays, corrects and adds to. `h` is
-//! the normed token and `step` what the one before it differs by, of which `lerp` takes a part for each use.
+//! Time mixing of RWKV 7 (arXiv 2503.14456): the state of a head is a matrix, which each token decays, corrects and adds to. `h` is the
+//! normed token and `step` the difference of the one before it, of which each use takes a part by `lerp`.
 
 fragment! {
     hparams {
@@ -38,16 +38,16 @@ fragment! {
         wo:   linear "time_mix_output"     [n_att -> n_embd];
     }
 
-    fn values_of(h, step) {
+    fn time_mix_values(h, step) {
         wv(h + step * part(lerp, 3))
     }
 
     // Values with what those of the first layer say.
-    fn recalled(v, first, h, step) {
+    fn value_residual(v, first, h, step) {
         v + (first - v) * sigmoid(v2(v1(h + step * part(lerp, 3))) + v0)
     }
 
-    fn time_mixed(h, step, v) {
+    fn time_mix(h, step, v) {
         let r = wr(h + step * part(lerp, 0));
         let w = exp(sigmoid(w2(tanh(w1(h + step * part(lerp, 1)))) + w0) * -0.606531);
         let k = wk(h + step * part(lerp, 2));
@@ -56,14 +56,14 @@ fragment! {
         let ka = k * k_a;
         k += rate * ka - ka;
         let y = wkv7(heads(r, n_wkv), heads(w, n_wkv), heads(k, n_wkv), heads(v, n_wkv), neg(kk), kk * heads(rate, n_wkv));
-        normed_heads(y) + merge(heads(v, n_wkv) * sum_rows(heads(k * r * r_k, n_wkv)))
+        group_norm(y) + merge(heads(v, n_wkv) * sum_rows(heads(k * r * r_k, n_wkv)))
     }
 
-    fn normed_heads(y) {
+    fn group_norm(y) {
         merge(layer_norm(y, 0.00064)) * ln + ln_b
     }
 
-    fn opening(h, step) {
+    fn time_mix_gate(h, step) {
         g2(sigmoid(g1(h + step * part(lerp, 5))))
     }
 }

@@ -106,11 +106,13 @@ arch_macros::arch! {
             let few = attention(rotated, k, v, selection = blocks) * 1.0;
             let pools = index_pools(repeat_heads(key, n_head), key, dt(normed), 4, 2, false);
             let fewer = attention(rotated, k, v, selection = pools) * 1.0;
+            let seen = attention(rotated, k, v, selection = shared_selection(4)) * 1.0;
             let again = attention_over(rotated, il, head_dim_v, window = standard(8, is_swa && il > 0)) * 1.0;
             let far_k = heads(wk(encoded), n_head_kv);
             let far = cross_attention(q, far_k, heads(wv(encoded), n_head_kv), scale = kq_scale) * 1.0;
-            let projected = wo(attn + again + far + few + fewer);
-            let capped = softcap(clamp(projected, -8.0, 8.0), 5.0);
+            let projected = wo(attn + again + far + few + fewer + seen);
+            let unbiased = linear_without_bias(wo, attn) * first_layer(attn_norm);
+            let capped = softcap(clamp(projected + unbiased, -8.0, 8.0), 5.0);
             let probs = softmax(capped);
             let sum = sum_rows(probs);
             let shared = probs / sum;

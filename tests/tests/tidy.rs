@@ -55,16 +55,21 @@ fn check_part(document: &str, part: &str, expected: &str) {
 
 /// The fragments as a table: name, functions, the first lines of the file.
 fn fragments() -> String {
-    let mut table = String::from("| fragment | gives | what it is |\n|---|---|---|\n");
+    let mut table = String::from("| fragment | gives | needs | what it is |\n|---|---|---|---|\n");
     for (file, text) in declarations("archs/fragments") {
         let about: Vec<&str> = text.lines().map_while(|l| l.strip_prefix("//! ")).collect();
         let functions = text
             .lines()
             .filter_map(|l| l.trim().strip_prefix("fn ")?.strip_suffix(" {"));
         let gives: Vec<String> = functions.map(|f| format!("`{f}`")).collect();
+        let needs: Vec<&str> = text
+            .lines()
+            .filter_map(|l| l.trim().strip_prefix("needs(")?.strip_suffix(");"))
+            .collect();
+        let needs = needs.iter().map(|n| format!("`{n}`")).collect::<String>();
         let name = file.trim_end_matches(".rs");
         assert!(!about.is_empty(), "{file} says what it is");
-        table += &format!("| `{name}` | {} | {} |\n", gives.join(", "), about.join(" "));
+        table += &format!("| `{name}` | {} | {needs} | {} |\n", gives.join(", "), about.join(" "));
     }
     table
 }
@@ -246,12 +251,10 @@ fn declarations(folder: &str) -> BTreeMap<String, String> {
 
 /// Code lines that a file may have beyond [`BUDGET`], and why.
 const LARGER: &[(&str, usize)] = &[
-    ("dots3note.rs", 80),  // latent attention with an indexer, two geometries
-    ("deepseek2.rs", 110), // latent attention, absorbed or not, with or without low-rank queries
-    ("qwen4exp.rs", 130),  // hyper-connections, embeddings of hashed runs, an indexer
-    ("hy_v4.rs", 105),     // hyper-connections and an indexer
-    ("glm5_next.rs", 110), // delta attention, latent attention with an indexer over pools, and hyper-connections
-    ("kimi_k3.rs", 85),    // delta attention, latent attention and hyper-connections
+    ("qwen4exp.rs", 126),  // hyper-connections, embeddings of hashed runs, an indexer
+    ("hy_v4.rs", 90),      // hyper-connections and an indexer
+    ("glm5_next.rs", 100), // delta attention, latent attention with an indexer over pools, and hyper-connections
+    ("kimi_k3.rs", 82),    // delta attention, latent attention and hyper-connections
     ("deepseek4.rs", 125), // compressed keys and their indexer, low-rank outputs, routing by token, hyper-connections
 ];
 
@@ -269,7 +272,7 @@ fn architecture_files_are_short() {
     lines.sort();
     let median = lines[lines.len() / 2].0;
     println!("{} files, code lines: median {median}; {lines:?}", lines.len());
-    assert!(median <= 60, "the median is {median}");
+    assert!(median <= 33, "the median is {median}");
     let tight = [("qwen3.rs", 45), ("qwen3moe.rs", 60), ("llama.rs", 60)];
     for (n, file) in &lines {
         let known = tight.iter().chain(LARGER).find(|(name, _)| name == file);

@@ -36,6 +36,8 @@ pub struct Decl {
     pub functions: Vec<Function>,
     /// The fragments whose tensors stand among `tensors`.
     pub fragments: Vec<Used>,
+    /// What the fragments expect to be declared.
+    pub needs: Vec<Need>,
     /// Hyper-parameters that a fragment reads or derives: the graph need not use them all.
     pub given_hparams: Vec<String>,
 }
@@ -80,12 +82,36 @@ pub struct Used {
 pub struct Fragment {
     /// Options of `use`.
     pub options: Vec<Opt>,
+    /// `needs(…)`, without its parentheses.
+    pub needs: TokenStream,
     /// `hparams`, with its braces.
     pub hparams: TokenStream,
     /// `tensors`, with its braces.
     pub tensors: TokenStream,
     /// `fn name(x) { … }`
     pub functions: Vec<Function>,
+}
+
+/// What a fragment expects of the declaration that uses it.
+#[derive(Clone)]
+pub struct Need {
+    /// The fragment, where it is used.
+    pub by: Ident,
+    /// What must be declared under which name.
+    pub name: Ident,
+    /// What it must be.
+    pub what: Needed,
+}
+
+/// Forms of [`Need`].
+#[derive(Clone)]
+pub enum Needed {
+    /// `eps: f32`
+    Hparam(Ident),
+    /// `router: linear [n_embd -> n_expert]`
+    Tensor(Ident, Box<Dims>),
+    /// `limited_glu(gate, up)`
+    Function(Vec<Ident>),
 }
 
 /// `use swiglu(width = n_ff_exp);`

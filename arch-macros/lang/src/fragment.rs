@@ -5,8 +5,10 @@
 //! the fragment's file; the file is parsed once per `use`, so that a place also tells which `use` it came by.
 //!
 //! ```ebnf
-//! fragment  = { options | "hparams" "{" { hparam } "}" | "tensors" "{" { tensor | group } "}" | function } ;
+//! fragment  = { options | needs | "hparams" "{" { hparam } "}" | "tensors" "{" { tensor | group } "}" | function } ;
 //! function  = "fn" IDENT "(" [ IDENT { "," IDENT } ] { "," option } [ "," ".." ] ")" "{" { stmt } EXPR "}" ;
+//! needs     = "needs" "(" need { "," need } ")" ";" ;
+//! need      = IDENT ":" ( type | use "[" dims "]" ) | IDENT "(" [ IDENT { "," IDENT } ] ")" ;
 //! options   = "options" "(" option { "," option } ")" ";" ;
 //! option    = IDENT "=" EXPR | IDENT "?" ;
 //! ```
@@ -16,11 +18,12 @@
 //!
 //! An option is replaced by its argument, or by what stands after `=`, wherever its name stands, except before a `=`, where a
 //! name is that of an argument. `name?` may be left out, and then `…, key = name` or `or name` is left out as well.
+//! An argument that computes a tensor is computed once, however often the function uses it.
 
 use proc_macro2::Ident;
 use syn::parse::{ParseStream, Parser};
 
-use crate::ast::{Decl, Fragment, Function, HparamItem, TensorItem, Use, Used, tensor_names};
+use crate::ast::{Decl, Fragment, Function, HparamItem, Need, TensorItem, Use, Used, tensor_names};
 use crate::diag::{Errors, did_you_mean};
 use crate::library::{Library, Source};
 use crate::merge::merge_hparams;
@@ -34,11 +37,13 @@ pub fn expand(decl: &mut Decl, library: &dyn Library, errors: &mut Errors) {
         library,
         errors,
         used: Vec::new(),
+        needs: Vec::new(),
         hparams: Vec::new(),
         functions: Vec::new(),
         inside: Vec::new(),
     };
     expander.items(&mut decl.tensors);
+    decl.needs.append(&mut expander.needs);
     decl.fragments.append(&mut expander.used);
     let (removals, own) = std::mem::take(&mut decl.hparams)
         .into_iter()
@@ -65,6 +70,7 @@ struct Expander<'a> {
     library: &'a dyn Library,
     errors: &'a mut Errors,
     used: Vec<Used>,
+    needs: Vec<Need>,
     hparams: Vec<HparamItem>,
     /// Each with the fragment that it comes from.
     functions: Vec<(String, Function)>,
@@ -138,6 +144,10 @@ impl Expander<'_> {
         };
         let fragment = self.read(u, &source)?;
         let given = bind(&name, &fragment.options, &u.args, self.errors)?;
+        match parse::needs(substitute(fragment.needs, &given), &u.name) {
+            Ok(needs) => self.needs.extend(needs),
+            Err(e) => self.errors.syntax(&e),
+        }
         self.functions(u, fragment.functions, &given);
         self.used.push(Used {
             name: u.name.clone(),

@@ -12,6 +12,7 @@ pub fn merge(parent: Decl, child: Decl, errors: &mut Errors) -> Decl {
     given_hparams.extend(child.given_hparams);
     Decl {
         given_hparams,
+        needs: child.needs.into_iter().chain(parent.needs).collect(),
         name: child.name,
         like: child.like,
         allowed: child.allowed.into_iter().chain(parent.allowed).collect(),

@@ -7,8 +7,9 @@ use crate::sym::Shape;
 pub use call::{Call, Operand};
 use shapes::{
     attention, attention_over, attention_temperature, compress, concat, cross_attention, heads, index_blocks,
-    index_cells, last_tokens, linear_attention, mamba2, matmul, merge, mix_heads, moe, norm, part, repeat_heads, rope,
-    row, same_as_x, short_conv, softmax_heads, ssm_scan, sum_heads, sum_rows, wkv,
+    index_cells, last_tokens, linear_attention, linear_without_bias, mamba2, matmul, merge, mix_heads, moe, norm, part,
+    repeat_heads, rope, row, same_as_x, shared_selection, short_conv, softmax_heads, ssm_scan, sum_heads, sum_rows,
+    weight, wkv,
 };
 
 /// One operation.
@@ -56,6 +57,10 @@ pub enum ParamKind {
     Vector,
     /// Declared `experts`, which may be optional if the parameter is.
     Experts,
+    /// A declared `linear`.
+    Linear,
+    /// A declared `vector` of the layers, which may be optional: that of the first layer.
+    OfFirstLayer,
     /// A count.
     Int,
     /// A number.
@@ -88,6 +93,8 @@ pub enum Given {
 pub enum Emit {
     /// `b.method(arguments)`
     Method(&'static str),
+    /// `b.method()`: the arguments tell the shape.
+    Bare(&'static str),
     /// `b.method(arguments, 0)`: along dimension 0.
     Dim0(&'static str),
     /// `b.unary(Unary::Variant, x)`
@@ -390,6 +397,16 @@ pub static OPS: &[OpSpec] = &[
     OpSpec {
         in_layer: true,
         ..op(
+            "shared_selection",
+            &[positional("n", Int)],
+            shared_selection,
+            Emit::Bare("indexed_cells"),
+            "the cells that the last indexer before the layer selected, for layers without one of their own: numbers [n, T]",
+        )
+    },
+    OpSpec {
+        in_layer: true,
+        ..op(
             "last_tokens",
             &[tensor("x"), positional("n", Int)],
             last_tokens,
@@ -634,6 +651,23 @@ pub static OPS: &[OpSpec] = &[
         Emit::Method("row"),
         "row i of a declared vector of two dimensions: [n, rows] -> [n]",
     ),
+    OpSpec {
+        in_layer: true,
+        ..op(
+            "first_layer",
+            &[positional("w", ParamKind::OfFirstLayer)],
+            weight,
+            Emit::Method("weight"),
+            "the first layer's tensor of this name, for layers that may lack their own",
+        )
+    },
+    op(
+        "linear_without_bias",
+        &[positional("w", ParamKind::Linear), tensor("x")],
+        linear_without_bias,
+        Emit::Method("linear_without_bias"),
+        "w(x) without the bias that a file may have",
+    ),
     op(
         "sum_heads",
         &[tensor("x")],
@@ -716,6 +750,8 @@ impl ParamKind {
             RmsWeight | NormWeight => "a declared norm or vector",
             Vector => "a declared vector",
             Experts => "declared experts",
+            ParamKind::Linear => "a declared linear",
+            ParamKind::OfFirstLayer => "a declared vector of the layers",
             Int => "an integer",
             Float => "a number",
             Bool => "a condition",

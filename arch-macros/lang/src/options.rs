@@ -33,6 +33,19 @@ pub fn bind(callee: &str, options: &[Opt], args: &[(Ident, TokenStream)], errors
     (errors.len() == before).then(|| options.iter().map(value).collect())
 }
 
+/// How often a name stands in a body, except before a `=`.
+pub fn count(body: &TokenStream, name: &str) -> usize {
+    let tokens: Vec<TokenTree> = body.clone().into_iter().collect();
+    let is = |i: usize, c: char| matches!(tokens.get(i), Some(TokenTree::Punct(p)) if p.as_char() == c);
+    let is_key = |i: usize| is(i + 1, '=') && !is(i + 2, '=');
+    let of_token = |(i, token): (usize, &TokenTree)| match token {
+        TokenTree::Group(g) => count(&g.stream(), name),
+        TokenTree::Ident(word) => usize::from(word == name && !is_key(i)),
+        _ => 0,
+    };
+    tokens.iter().enumerate().map(of_token).sum()
+}
+
 /// The tokens with arguments in the place of options.
 pub fn substitute(tokens: TokenStream, given: &Given) -> TokenStream {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();

@@ -62,7 +62,7 @@ use syn::{Expr, ExprRange, Ident, Lit, LitStr, RangeLimits, Token, braced, brack
 use crate::ast::{Decl, Dims, Graph, GroupDecl, HparamItem, Instead, RankHead, TensorDecl, TensorItem, Test, Use};
 use crate::diag::{Errors, did_you_mean};
 
-pub use fragment::fragment;
+pub use fragment::{fragment, needs};
 pub use graph::{block_of, statements};
 
 use graph::graph_block;

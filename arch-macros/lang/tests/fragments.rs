@@ -111,6 +111,11 @@ fn library() -> Memory {
             }"#,
         ),
         (
+            "needy",
+            "options(n = 2); needs(cap: f32, attn_norm: vector [n_embd], side: linear [n_embd -> n * n_embd], act(x, y));
+            fn needy(x) { act(x, side(x)[..n_embd]) * cap }",
+        ),
+        (
             "attention",
             r#"tensors { w: linear "w" [n_embd -> n_head * head_dim]; wo: linear "wo" [n_head * head_dim -> n_embd]; }
             fn attend(x, ..) { wo(inner(x, gain = 2.0, ..)) }
@@ -276,7 +281,9 @@ fn faults_name_the_fragment() {
             "use broken;",
             call,
             "",
-            vec!["broken: fragments/broken.rs:2:13: expected `options`, `hparams`, `tensors` or `fn`, found `tensor`"],
+            vec![
+                "broken: fragments/broken.rs:2:13: expected `options`, `needs`, `hparams`, `tensors` or `fn`, found `tensor`",
+            ],
         ),
         (
             "use ffn(widht = 3);",
@@ -559,4 +566,77 @@ fn builds_tell_the_faults_of_a_fragment_once() {
         ["fragments/misspelt.rs has errors, which are shown for `first`"]
     );
     assert_eq!(errors("first"), first, "asked again");
+}
+
+/// What a fragment needs is asked for by name, kind and sizes, under its `use`, and its lack is told once.
+#[test]
+fn fragments_say_what_they_need() {
+    let side = "use needy; side: linear \"side\" [n_embd -> 2 * n_embd];";
+    let act = "fn act(x, y) { x + y }";
+    description(&source(side, "x += needy(h) + y;", act));
+    let told = |tensors: &str, functions: &str| {
+        let found = faults(&source(tensors, "x += needy(h) + y;", functions));
+        let at = |f: &str| {
+            f.rsplit_once("needy: ")
+                .map_or_else(|| f.to_owned(), |(_, message)| message.to_owned())
+        };
+        found.iter().map(|f| at(f)).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        told(side, ""),
+        ["`needy` needs the function `act(x, y)`, which is not declared"]
+    );
+    assert_eq!(
+        told("use needy;", act),
+        ["`needy` needs the tensor `side: linear`, which is not declared"]
+    );
+    assert_eq!(
+        told(&side.replace("2 *", "3 *"), act),
+        ["`needy` needs the tensor `side: linear` in another form than `side: linear [n_embd -> 3 * n_embd]`"]
+    );
+    let without =
+        source(side, "x += needy(h) + y;", act).replace("cap: f32 = \"cap\" or 1.0;", "cap: usize = \"cap\" or 1;");
+    description(&without);
+    let text =
+        source(side, "x += needy(h) + y;", act).replace("cap: f32 = \"cap\" or 1.0;", "cap: bool = \"cap\" or true;");
+    let found = faults(&text);
+    assert!(
+        found
+            .iter()
+            .any(|f| f.ends_with("`needy` needs the hyper-parameter `cap: f32`, but `cap` is `bool`")),
+        "{found:?}"
+    );
+}
+
+/// What is given for an option is computed once, however often the function uses it; so is a default.
+#[test]
+fn options_are_computed_once() {
+    let n_projections = |graph: &str, function: &str| {
+        let items = arch_lang::expand_with(tokens(&source("use plain;", graph, function)), &library()).to_string();
+        assert!(!items.contains("compile_error"), "{items}");
+        items.matches("b . linear (l . w ,").count()
+    };
+    assert_eq!(
+        n_projections(
+            "x += both(h, y = once(h)) + y;",
+            "fn both(x, y = 1.0) { x * y + silu(y) * y }"
+        ),
+        1
+    );
+    assert_eq!(
+        n_projections("x += both(h) + y;", "fn both(x, y = once(x) * 2.0) { x * y + silu(y) }"),
+        1
+    );
+    // Numbers, and what is used in one place, are put there.
+    assert_eq!(
+        n_projections("x += both(h, y = once(h)) + y;", "fn both(x, y = 1.0) { x * y }"),
+        1
+    );
+    assert_eq!(
+        n_projections(
+            "x += both(h, y = cap * 2.0) + once(h) + y;",
+            "fn both(x, y = 1.0) { x * y + y }"
+        ),
+        1
+    );
 }

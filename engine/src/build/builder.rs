@@ -254,12 +254,6 @@ impl<'a> Builder<'a> {
         })
     }
 
-    /// [`Builder::weight`] of an optional tensor that the graph needs here.
-    pub fn weight_or_fail(&mut self, v: Option<Vector>, tensor: &str) -> TensorId {
-        let v = self.present(&v, tensor);
-        self.weight(v)
-    }
-
     /// A weight as a leaf of this graph, added once.
     pub fn weight(&mut self, v: impl Into<Vector>) -> TensorId {
         self.leaf(v.into().0)
@@ -348,6 +342,11 @@ impl<'a> Builder<'a> {
             y = self.add(y, bias);
         }
         y
+    }
+
+    /// `w x`, times the scale but without the bias if the file has them: `[n_in, …]` gives `[n_out, …]`.
+    pub fn linear_without_bias(&mut self, w: Linear, x: TensorId) -> TensorId {
+        self.linear(Linear { bias: None, ..w }, x)
     }
 
     /// Each head of `x` `[n_in, n_head, T]` times its own matrix: `[n_out, n_head, T]`.

@@ -266,27 +266,6 @@ impl Builder<'_> {
         self.ok(ids, selection)
     }
 
-    /// Each matrix of a stack `[n_in, n_out, n]` times its own column of `x [n_in, n, T]`, or the only one of `x [n_in, 1, T]`:
-    /// `[n_out, n, T]`.
-    pub fn each_matrix(&mut self, w: Experts, x: TensorId) -> TensorId {
-        let weight = self.leaf(w.weight);
-        let n = self.g.tensor(weight).ne[2];
-        let [n_in, _, n_tokens, _] = self.g.tensor(x).ne;
-        let x = self.repeat_heads(x, n);
-        // Products go matrix by matrix, columns lie token by token: [n_in, n, T] is seen as [n_in, T, n].
-        let by_matrix = self.g.permute(x, [0, 2, 1, 3]);
-        let by_matrix = self.ok(by_matrix, x);
-        let dense = self.g.cont(by_matrix, [n_in, n_tokens, n, 1]);
-        let dense = self.ok(dense, x);
-        let y = self.g.mul_mat(weight, dense);
-        let y = self.ok(y, x);
-        let by_token = self.g.permute(y, [0, 2, 1, 3]);
-        let by_token = self.ok(by_token, y);
-        let ne = self.g.tensor(by_token).ne;
-        let y = self.g.cont(by_token, ne);
-        self.ok(y, by_token)
-    }
-
     fn expert_linear(&mut self, w: Experts, x: TensorId, ids: TensorId) -> TensorId {
         let weight = self.leaf(w.weight);
         let y = self.g.mul_mat_id(weight, x, ids);

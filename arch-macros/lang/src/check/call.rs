@@ -402,6 +402,8 @@ impl Checker<'_> {
             ParamKind::Vector => {
                 self.declared(op, param, expr, &[Kind::Vector, Kind::Raw], param.some, &mut operand)?
             }
+            ParamKind::Linear => self.declared(op, param, expr, &[Kind::Linear], false, &mut operand)?,
+            ParamKind::OfFirstLayer => self.declared(op, param, expr, &[Kind::Vector], true, &mut operand)?,
             ParamKind::Experts => self.declared(op, param, expr, &[Kind::Experts], param.some, &mut operand)?,
             ParamKind::Activation => Arg::Activation(Operation::new(self.activation(expr)?, Range::of(expr).start)),
             ParamKind::Word(ty, words) => match self.code(expr) {

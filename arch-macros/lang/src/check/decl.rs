@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use proc_macro2::{Ident, Span};
 use syn::{Expr, Lit};
 
+use super::expr::literal_truth;
 use super::{Checker, HparamSym, Place, TensorSym, facts};
 use crate::ast::{Decl, GroupDecl, HparamItem, Instead, RankHead, TensorDecl, TensorItem, Test};
 use crate::builtins::{self, BUILTINS, Ty};
@@ -31,6 +32,7 @@ impl Checker<'_> {
         let bidirectional = self.attention_line(decl);
         let embeddings = self.result_line(decl);
         let hparams = self.hparam_block(&decl.hparams);
+        self.needed_hparams(&decl.needs);
         let mut ignored = Vec::new();
         self.place = Place::Tensors;
         self.tensor_block(&decl.tensors, &[], &mut ignored);
@@ -40,6 +42,7 @@ impl Checker<'_> {
                 .at_span(Span::call_site(), "the declaration has no `tensors { … }`");
         }
         self.declare_functions(&decl.functions);
+        self.needed_tensors_and_functions(&decl.needs);
         let encoder = decl.encoder.as_ref().map(|graph| self.graph(graph, true));
         self.encoded = encoder.is_some();
         let graph = match &decl.graph {
@@ -359,6 +362,14 @@ impl Checker<'_> {
                         group: self.group,
                         facts: known.clone(),
                     }));
+                }
+                TensorItem::If { cond, then, otherwise } if literal_truth(cond).is_some() => {
+                    let taken = if literal_truth(cond) == Some(true) {
+                        then
+                    } else {
+                        otherwise
+                    };
+                    self.tensor_block(taken, conditions, ignored);
                 }
                 TensorItem::If { cond, then, otherwise } => {
                     let cond = self.scalar_of(cond, Ty::Bool);

@@ -1,7 +1,7 @@
 //! Calls of functions, a declaration's own or a fragment's: the body is checked anew where it is called, with the arguments' shapes.
 
-use proc_macro2::{Ident, TokenStream, TokenTree};
-use quote::ToTokens;
+use proc_macro2::{Delimiter, Ident, TokenStream, TokenTree};
+use quote::{ToTokens, quote};
 use syn::Expr;
 
 use super::blame::Given;
@@ -9,7 +9,7 @@ use super::expr::{Lowered, plural};
 use super::{Bound, Checker, VarSym};
 use crate::ast::{self, Function, Opt};
 use crate::forward;
-use crate::model::{Block, Operand, Stmt, Value, ValueKind, VarId};
+use crate::model::{Block, Operand, SCALAR_FNS, Stmt, Value, ValueKind, VarId};
 use crate::ops;
 use crate::options;
 use crate::parse::{plain_name, statements};
@@ -166,11 +166,47 @@ impl Checker<'_> {
         let given = options::bind(&f.name.to_string(), &known, args, self.errors)?;
         let (own, rest) = given.split_at(f.options.len());
         if !f.forwards {
-            return Some(options::substitute(f.body.clone(), &given));
+            return Some(self.put_in(f.body.clone(), given));
         }
         let rest: options::Given = rest.iter().filter(|(_, value)| value.is_some()).cloned().collect();
         let body = forward::fill(f.body.clone(), &rest, &|callee| self.taken_by(callee, &mut Vec::new()));
-        Some(options::substitute(body, &[own, &forward::marked(&rest)].concat()))
+        Some(self.put_in(body, [own, &forward::marked(&rest)].concat()))
+    }
+
+    /// The body with options in the place of their names. What computes a tensor and is used more than once is computed once, in front
+    /// of the body: attention would keep its keys and values twice.
+    fn put_in(&self, body: TokenStream, mut given: options::Given) -> TokenStream {
+        let mut first = TokenStream::new();
+        for (name, value) in &mut given {
+            let Some(tokens) = value.take_if(|v| options::count(&body, name) > 1 && self.computes(v.clone())) else {
+                continue;
+            };
+            let at = Range::of(&tokens).start;
+            let once = Ident::new(&format!("{}_given", name.trim_start_matches('_')), at);
+            first.extend(quote!(let #once = #tokens;));
+            *value = Some(once.to_token_stream());
+        }
+        let body = options::substitute(body, &given);
+        quote!(#first #body)
+    }
+
+    /// True for an expression with a call of an operation, a function or a tensor.
+    fn computes(&self, value: TokenStream) -> bool {
+        if matches!(syn::parse2(value.clone()), Ok(Expr::If(branch)) if branch.else_branch.is_none()) {
+            return false;
+        }
+        let tokens: Vec<TokenTree> = value.into_iter().collect();
+        let calls = tokens.windows(2).any(|pair| match pair {
+            [TokenTree::Ident(name), TokenTree::Group(g)] if g.delimiter() == Delimiter::Parenthesis => {
+                let text = name.to_string();
+                let of_numbers = SCALAR_FNS.iter().any(|f| f.name == text);
+                let is_function = || self.functions.iter().any(|f| f.name == text);
+                !of_numbers && (ops::find(&text).is_some() || is_function() || self.find_tensor(&text).is_some())
+            }
+            _ => false,
+        });
+        let inner = |t: &TokenTree| matches!(t, TokenTree::Group(g) if self.computes(g.stream()));
+        calls || tokens.iter().any(inner)
     }
 
     /// The options that a function with `..` passes on: what its calls with `..` take, but for names of its own.

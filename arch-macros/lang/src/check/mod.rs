@@ -8,6 +8,7 @@ mod expr;
 mod facts;
 mod function;
 mod graph;
+mod needs;
 
 use proc_macro2::{Ident, Span};
 use quote::ToTokens;

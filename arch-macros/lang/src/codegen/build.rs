@@ -204,6 +204,21 @@ impl Emitter<'_> {
         }
     }
 
+    /// The handle of a layer's tensor in the first layer, where it must be.
+    fn handle_of_first_layer(&mut self, tensor: &Named<usize>) -> TokenStream {
+        let t = &self.arch.tensors[tensor.it];
+        let Some(group) = t.group else {
+            return self.handle(tensor);
+        };
+        let (list, _) = super::group_names(self.arch, group);
+        let (b, m, name) = (shared("b"), shared("m"), Ident::new(&t.name.to_string(), tensor.at));
+        let (field, gguf) = (quote!(#m.w.#list[0].#name), &t.gguf);
+        if !t.may_be_absent() {
+            return field;
+        }
+        self.bind(quote!(#b.present(&#field, #gguf)))
+    }
+
     /// The handle of a tensor that is there.
     fn handle(&mut self, tensor: &Named<usize>) -> TokenStream {
         let field = self.field(tensor);
@@ -330,6 +345,10 @@ impl Emitter<'_> {
                 let method = Ident::new(method, op.at);
                 quote!(#b.#method(#(#positional),*))
             }
+            Emit::Bare(method) => {
+                let method = Ident::new(method, op.at);
+                quote!(#b.#method())
+            }
             Emit::Dim0(method) => {
                 let method = Ident::new(method, op.at);
                 quote!(#b.#method(#(#positional),*, 0))
@@ -410,7 +429,10 @@ impl Emitter<'_> {
         if content_with_none && t.may_be_absent() {
             return self.field(index);
         }
-        let handle = self.handle(index);
+        let handle = match param.kind {
+            ParamKind::OfFirstLayer => self.handle_of_first_layer(index),
+            _ => self.handle(index),
+        };
         let handle = if converts { quote!(#handle.into()) } else { handle };
         if param.some {
             quote!(::core::option::Option::Some(#handle))

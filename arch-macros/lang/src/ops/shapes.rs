@@ -303,6 +303,22 @@ pub(super) fn matmul(c: &mut Call<'_>) -> Option<Shape> {
     c.rank("a", 2, "[k, m]", "").then(|| x.with_dim0(a.dim(1)))
 }
 
+/// A declared tensor as an operand.
+pub(super) fn weight(c: &mut Call<'_>) -> Option<Shape> {
+    c.shape("w")
+}
+
+pub(super) fn linear_without_bias(c: &mut Call<'_>) -> Option<Shape> {
+    let (w, x) = (c.shape("w")?, c.shape("x")?);
+    c.want("x", 0, &w.dim(0), "what `w` takes");
+    Some(x.with_dim0(w.dim(1)))
+}
+
+/// `n` numbers per token.
+pub(super) fn shared_selection(c: &mut Call<'_>) -> Option<Shape> {
+    Some(Shape(vec![c.dim("n")?, Dim::n_tokens()]))
+}
+
 pub(super) fn row(c: &mut Call<'_>) -> Option<Shape> {
     let w = c.shape("w")?;
     c.rank("w", 2, "[n, rows]", "").then(|| Shape(vec![w.dim(0)]))

@@ -3,10 +3,12 @@
 use proc_macro2::{Group, TokenStream};
 use quote::ToTokens;
 use syn::ext::IdentExt;
+use syn::parse::Parse;
 use syn::parse::{ParseStream, Parser};
-use syn::{Expr, Ident, Token, braced, parenthesized};
+use syn::{Expr, Ident, Token, braced, parenthesized, token};
 
-use crate::ast::{Fragment, Function, Opt};
+use super::dims;
+use crate::ast::{Fragment, Function, Need, Needed, Opt};
 
 /// The parts of `fragment! { … }`.
 pub fn fragment(tokens: TokenStream) -> syn::Result<Fragment> {
@@ -43,14 +45,53 @@ fn part(input: ParseStream<'_>, fragment: &mut Fragment) -> syn::Result<()> {
             fragment.options = required.chain(options).collect();
             input.parse::<Token![;]>()?;
         }
+        "needs" => {
+            let content;
+            parenthesized!(content in input);
+            fragment.needs = content.parse()?;
+            input.parse::<Token![;]>()?;
+        }
         "hparams" => fragment.hparams = input.parse::<Group>()?.to_token_stream(),
         "tensors" => fragment.tensors = input.parse::<Group>()?.to_token_stream(),
         other => {
-            let message = format!("expected `options`, `hparams`, `tensors` or `fn`, found `{other}`");
+            let message = format!("expected `options`, `needs`, `hparams`, `tensors` or `fn`, found `{other}`");
             return Err(syn::Error::new(word.span(), message));
         }
     }
     Ok(())
+}
+
+/// `eps: f32, router: linear [n_embd -> n_expert], limited_glu(gate, up)`, which the fragment `by` needs.
+pub fn needs(tokens: TokenStream, by: &Ident) -> syn::Result<Vec<Need>> {
+    let parser = |input: ParseStream<'_>| {
+        let mut list = Vec::new();
+        while !input.is_empty() {
+            let (by, name) = (by.clone(), input.parse()?);
+            let what = needed(input)?;
+            list.push(Need { by, name, what });
+            if !input.is_empty() {
+                input.parse::<Token![,]>()?;
+            }
+        }
+        Ok(list)
+    };
+    parser.parse2(tokens)
+}
+
+/// What stands behind the name.
+fn needed(input: ParseStream<'_>) -> syn::Result<Needed> {
+    if input.peek(token::Paren) {
+        let content;
+        parenthesized!(content in input);
+        let params = content.parse_terminated(Ident::parse, Token![,])?;
+        return Ok(Needed::Function(params.into_iter().collect()));
+    }
+    input.parse::<Token![:]>()?;
+    let kind = input.parse()?;
+    Ok(match input.peek(token::Bracket) {
+        true => Needed::Tensor(kind, Box::new(dims(input)?)),
+        false => Needed::Hparam(kind),
+    })
 }
 
 /// `fn name(x, width = n_ff, scale?, ..) { … }`

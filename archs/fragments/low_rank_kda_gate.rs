@@ -1,12 +1,14 @@
-//! A gate on what delta attention reads, by a projection of low rank. Goes with `delta_attention`.
+//! The output gate of Kimi delta attention: a projection of low rank and a sigmoid. Goes with `kimi_delta_attention`.
 
 fragment! {
+    needs(d_kda: usize);
+
     tensors {
         gate_a: linear "ssm_g_a" [n_embd -> d_kda];
         gate_b: linear "ssm_g_b" [d_kda -> n_head_max * d_kda];
     }
 
-    fn opened(x) {
+    fn kda_gate(x) {
         sigmoid(gate_b(gate_a(x)))
     }
 }

@@ -1,7 +1,9 @@
-//! Alternating updates (AltUp, arXiv 2301.13310): of the `n_state` states of a token one goes through the layer; all are predicted
-//! before it, and corrected by what it made of that one.
+//! Alternating updates (AltUp, arXiv 2301.13310) in a layer: one of the `n_state` states of a token goes through the layer; all are
+//! predicted before it, and corrected by its result.
 
 fragment! {
+    needs(eps: f32, n_state: usize);
+
     tensors {
         correct_coef:  linear "altup_correct_coef"  [n_state -> n_state];
         correct_scale: vector "altup_correct_scale" [n_embd];
@@ -10,12 +12,12 @@ fragment! {
         router_norm:   vector "altup_router_norm"   [n_embd];
     }
 
-    fn modalities(x) {
+    fn router_modalities(x) {
         tanh(altup_router(rms_norm(x, router_norm, eps) / n_embd))
     }
 
-    fn predicted(states) {
-        let coefs = heads(predict_coef(modalities(merge(states)[..n_embd])), n_state);
+    fn altup_predict(states) {
+        let coefs = heads(predict_coef(router_modalities(merge(states)[..n_embd])), n_state);
         let y = states;
         for j in 0..n_state {
             let state = merge(states)[j * n_embd..(j + 1) * n_embd];
@@ -24,8 +26,8 @@ fragment! {
         y
     }
 
-    fn corrected(prediction, x) {
-        let coefs = heads(correct_coef(modalities(x)) + 1.0, n_state);
+    fn altup_correct(prediction, x) {
+        let coefs = heads(correct_coef(router_modalities(x)) + 1.0, n_state);
         prediction + repeat_heads(heads(x - merge(prediction)[..n_embd], 1), n_state) * coefs
     }
 }

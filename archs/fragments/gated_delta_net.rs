@@ -1,6 +1,9 @@
-//! A gated delta rule behind a short convolution (Gated DeltaNet, arXiv 2412.06464), its output normalized by heads and gated.
+//! Gated DeltaNet (arXiv 2412.06464): a delta rule with one decay per head behind a short convolution, its output normalized by heads and
+//! gated.
 
 fragment! {
+    needs(eps: f32);
+
     hparams {
         d_conv: usize = "ssm.conv_kernel";
         d_inner: usize = "ssm.inner_size";
@@ -15,16 +18,18 @@ fragment! {
     }
 
     tensors {
-        wqkv?:    linear "attn_qkv"    [n_embd -> n_key * d_state * (2 + per_key)];
-        wz?:      linear "attn_gate"   [n_embd -> n_key * d_state * per_key];
+        wqkv?: linear "attn_qkv" [n_embd -> n_key * d_state * (2 + per_key)];
+        if has(wqkv) {
+            wz: linear "attn_gate" [n_embd -> n_key * d_state * per_key];
+        } else {
+            wqkvz: linear "ssm_in" [n_embd -> n_key * (d_state * (2 + 2 * per_key))]; // of older files
+        }
         conv:     vector "ssm_conv1d"  [d_conv, n_key * d_state * (2 + per_key)];
         dt_bias:  raw    "ssm_dt.bias" [n_key * per_key];
         a:        raw    "ssm_a"       [n_key * per_key];
         ssm_norm: vector "ssm_norm"    [d_state];
         ssm_out:  linear "ssm_out"     [n_key * d_state * per_key -> n_embd];
         if by_key {
-            // Of older files, in place of the first two.
-            wqkvz?:     linear "ssm_in" [n_embd -> n_key * (d_state * (2 + 2 * per_key))];
             beta_alpha: linear "ssm_ba" [n_embd -> n_key * (2 * per_key)];
         } else {
             beta:  linear "ssm_beta"  [n_embd -> n_key * per_key];
@@ -32,15 +37,11 @@ fragment! {
         }
     }
 
-    fn remember(h, act = silu) {
-        let qkvz = if has(wqkv) && has(wz) {
+    fn delta_net(h, act = silu) {
+        let qkvz = if has(wqkv) {
             concat(wqkv(h), wz(h))
         } else {
-            let all = rust!([n_key * (d_state * (2 + 2 * per_key)), T] => {
-                let w = b.present(&l.wqkvz, "attn_qkv` with `attn_gate`, or `ssm_in");
-                b.linear(w, h)
-            });
-            let all = heads(all, n_key);
+            let all = heads(wqkvz(h), n_key);
             let qk = concat(merge(all[..d_state]), merge(all[d_state..2 * d_state]));
             let vz = all[2 * d_state..];
             concat(qk, concat(merge(vz[..d_state * per_key]), merge(vz[d_state * per_key..])))

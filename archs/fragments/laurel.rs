@@ -1,7 +1,8 @@
-//! A learned augmented residual layer (Laurel, arXiv 2411.07501): beside attention its input, and a projection of low rank of that.
+//! A learned augmented residual layer (LAuReL, arXiv 2411.07501): the input of attention, and a projection of it of low rank.
 
 fragment! {
     options(rank);
+    needs(eps: f32);
 
     tensors {
         laurel_l:    linear                    [n_embd -> rank];
@@ -9,7 +10,7 @@ fragment! {
         laurel_norm: vector "laurel_post_norm" [n_embd];
     }
 
-    fn bypassed(x) {
+    fn laurel(x) {
         x + rms_norm(laurel_r(laurel_l(x)), laurel_norm, eps)
     }
 }

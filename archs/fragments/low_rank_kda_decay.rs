@@ -1,7 +1,9 @@
-//! The decays of delta attention from a projection of low rank: with softplus, or between a negative `bound` and 0. Goes with
-//! `delta_attention`; `rate` is `a` as `[1, heads]`.
+//! The decays of Kimi delta attention by a projection of low rank: with softplus, or between a negative `bound` and 0. Goes with
+//! `kimi_delta_attention`; `rate` is `a` as `[1, heads]`.
 
 fragment! {
+    needs(d_kda: usize);
+
     tensors {
         decay_a: linear "ssm_f_a"     [n_embd -> d_kda];
         decay_b: linear "ssm_f_b"     [d_kda -> n_head_max * d_kda];
@@ -9,7 +11,7 @@ fragment! {
         a:       raw    "ssm_a"       [n_head_max];
     }
 
-    fn decays(x, rate, bound = 0.0) {
+    fn kda_decay(x, rate, bound = 0.0) {
         let decay = decay_b(decay_a(x)) + dt_bias;
         if bound < 0.0 {
             sigmoid(heads(decay, n_head_max) * -rate) * bound

@@ -1,6 +1,9 @@
-//! Grouped-query attention with RMS norms on each query and key head before they rotate, whose query heads come with gates.
+//! Grouped-query attention with RMS norms on each query and key head before they rotate, and a sigmoid gate on each element of the
+//! result, projected together with the queries.
 
 fragment! {
+    needs(eps: f32);
+
     tensors {
         wq:     linear "attn_q"      [n_embd -> n_head * (2 * head_dim)];
         wk:     linear "attn_k"      [n_embd -> n_head_kv * head_dim];
@@ -10,12 +13,11 @@ fragment! {
         wo:     linear "attn_output" [n_head * head_dim -> n_embd];
     }
 
-    fn attend(h, selection?) {
+    fn attend(h, ..) {
         let qg = heads(wq(h), n_head);
         let q = rope(rms_norm(qg[..head_dim], q_norm, eps));
         let k = rope(rms_norm(heads(wk(h), n_head_kv), k_norm, eps));
         let v = heads(wv(h), n_head_kv);
-        let found = attention(q, k, v, selection = selection);
-        wo(found * sigmoid(merge(qg[head_dim..])))
+        wo(attention(q, k, v, ..) * sigmoid(merge(qg[head_dim..])))
     }
 }

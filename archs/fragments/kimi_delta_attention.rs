@@ -1,7 +1,9 @@
-//! Kimi delta attention (arXiv 2510.26692): a delta rule with a decay per channel, behind short convolutions of queries, keys and
-//! values. How decay and output gate come about is the model's.
+//! Kimi delta attention (KDA, arXiv 2510.26692): a delta rule with a decay per channel, behind short convolutions of queries, keys and
+//! values. The model computes decays and output gate.
 
 fragment! {
+    needs(eps: f32);
+
     hparams {
         d_conv: usize = "ssm.conv_kernel";
         d_kda: usize = "kda.head_dim";
@@ -19,7 +21,7 @@ fragment! {
         wy:     linear "attn_output"  [n_head_max * d_kda -> n_embd];
     }
 
-    fn remember(x, decay, l2_eps = eps) {
+    fn kda(x, decay, l2_eps = eps) {
         let q = heads(silu(short_conv(wq(x), q_conv)), n_head_max);
         let k = heads(silu(short_conv(wk(x), k_conv)), n_head_max);
         let v = heads(silu(short_conv(wv(x), v_conv)), n_head_max);

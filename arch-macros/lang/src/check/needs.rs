@@ -1,0 +1,90 @@
+//! What fragments expect of the declarations that use them: `needs(eps: f32, router: linear [n_embd -> n_expert], glu(gate, up));`
+
+use proc_macro2::Ident;
+
+use super::{Checker, Place};
+use crate::ast::{Dims, Need, Needed};
+use crate::builtins::{Ty, builtin};
+use crate::sym::Dim;
+
+impl Checker<'_> {
+    /// Before anything uses the hyper-parameters: what is missing is told once, under `use`.
+    pub(super) fn needed_hparams(&mut self, needs: &[Need]) {
+        for need in needs {
+            let Needed::Hparam(ty) = &need.what else { continue };
+            let name = need.name.to_string();
+            let found = match self.find_hparam(&name) {
+                Some(i) => self.hparams[i].ty,
+                None => builtin(&name).map(|b| b.ty),
+            };
+            match found {
+                None if self.find_hparam(&name).is_none() => {
+                    self.missing(
+                        need,
+                        format!("the hyper-parameter `{name}: {ty}`, which is not declared"),
+                    );
+                }
+                Some(found) if !fits(found, ty) => {
+                    let found = found.name();
+                    self.missing(
+                        need,
+                        format!("the hyper-parameter `{name}: {ty}`, but `{name}` is `{found}`"),
+                    );
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Before the graph is checked.
+    pub(super) fn needed_tensors_and_functions(&mut self, needs: &[Need]) {
+        for need in needs {
+            let name = &need.name;
+            match &need.what {
+                Needed::Hparam(_) => {}
+                Needed::Tensor(kind, dims) => self.needed_tensor(need, kind, dims),
+                Needed::Function(params) => {
+                    let found = self.functions.iter().find(|f| f.name == *name).map(|f| f.params.len());
+                    let list: Vec<String> = params.iter().map(Ident::to_string).collect();
+                    let form = format!("the function `{name}({})`", list.join(", "));
+                    match found {
+                        None => self.missing(need, format!("{form}, which is not declared")),
+                        Some(n) if n != params.len() => {
+                            self.missing(need, format!("{form}, but `{name}` takes {n} of them"));
+                        }
+                        Some(_) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    fn needed_tensor(&mut self, need: &Need, kind: &Ident, dims: &Dims) {
+        let place = std::mem::replace(&mut self.place, Place::LayerTensors);
+        let sizes = dims.first.iter().chain(&dims.output).chain(&dims.count);
+        let sizes: Option<Vec<Dim>> = sizes.map(|e| Some(self.scalar_of(e, Ty::Int)?.dim)).collect();
+        self.place = place;
+        let name = &need.name;
+        let found = self.find_tensor(&name.to_string()).map(|i| &self.tensors[i]);
+        match (found, sizes) {
+            (None, _) => self.missing(need, format!("the tensor `{name}: {kind}`, which is not declared")),
+            (Some(t), Some(sizes)) if !t.broken && (t.tensor.dims != sizes || *kind != t.tensor.kind.name()) => {
+                let (found, shape) = (t.tensor.kind.name(), t.tensor.shape_text.clone());
+                let message = format!("the tensor `{name}: {kind}` in another form than `{name}: {found} {shape}`");
+                self.missing(need, message);
+            }
+            _ => {}
+        }
+    }
+
+    /// Reports what a fragment lacks, so that its uses of it are not reported as well.
+    fn missing(&mut self, need: &Need, what: String) {
+        self.unknown_names.push(need.name.to_string());
+        self.errors.at(&need.by, format!("`{}` needs {what}", need.by));
+    }
+}
+
+/// True if a value of the type can stand where `wanted` is asked for.
+fn fits(found: Ty, wanted: &Ident) -> bool {
+    *wanted == found.name() || (found == Ty::Int && *wanted == "f32")
+}

@@ -1,0 +1,32 @@
+//! Alternating updates (AltUp, arXiv 2301.13310) around the layers: all states of a token but the first are projections of it, scaled to
+//! its length; behind the last layer they are projected back and averaged. Goes with `altup`.
+
+fragment! {
+    needs(n_state: usize);
+
+    tensors {
+        altup_proj:   per_head                     [n_embd -> n_embd; n_state - 1];
+        altup_unproj: per_head "altup_unembd_proj" [n_embd -> n_embd; n_state - 1];
+    }
+
+    fn altup_states(x) {
+        let first = heads(x, 1);
+        let others = heads(merge(altup_proj(repeat_heads(first, n_state - 1))), n_state - 1);
+        heads(concat(x, merge(with_length_of(others, first))), n_state)
+    }
+
+    fn altup_mean(states) {
+        let x = merge(states)[..n_embd];
+        let columns = heads(merge(states)[n_embd..], n_state - 1);
+        let others = heads(merge(altup_unproj(columns)), n_state - 1);
+        let others = merge(with_length_of(others, heads(x, 1)));
+        for i in 0..n_state - 1 {
+            x += others[i * n_embd..(i + 1) * n_embd];
+        }
+        x / n_state
+    }
+
+    fn with_length_of(x, model) {
+        x * sqrt(sum_rows(sqr(model))) / sqrt(sum_rows(sqr(x)))
+    }
+}

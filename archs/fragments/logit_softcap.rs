@@ -1,0 +1,13 @@
+//! A soft cap on logits, `cap` where a file gives none; 0 is none.
+
+fragment! {
+    options(cap);
+
+    hparams {
+        logit_cap: f32 = "final_logit_softcapping" or cap;
+    }
+
+    fn cap_logits(logits) {
+        if logit_cap > 0.0 { softcap(logits, logit_cap) } else { logits }
+    }
+}
