@@ -19,7 +19,6 @@ fn text(seq: usize, n: usize) -> Vec<u32> {
 fn context_for(m: &Arc<Model>, n_seqs: usize, n_ctx: usize) -> Context {
     context(m, |p: &mut ContextParams| {
         (p.n_seq_max, p.n_ctx, p.n_batch, p.n_ubatch) = (n_seqs, n_ctx, 512, 256);
-        p.half_gelu = false;
     })
 }
 
