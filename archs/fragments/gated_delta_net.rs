@@ -21,6 +21,7 @@ fragment! {
         wqkv?: linear "attn_qkv" [n_embd -> n_key * d_state * (2 + per_key)];
         if has(wqkv) {
             wz: linear "attn_gate" [n_embd -> n_key * d_state * per_key];
+            ignore "ssm_in"; // files may have both forms
         } else {
             wqkvz: linear "ssm_in" [n_embd -> n_key * (d_state * (2 + 2 * per_key))]; // of older files
         }
