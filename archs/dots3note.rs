@@ -21,14 +21,15 @@ arch_macros::arch! {
         value_length_mla: usize = "attention.value_length_mla";
         value_length_swa: usize = "attention.value_length_mla_swa";
         let mla_head_dim_v = if is_swa { value_length_swa } else { value_length_mla };
+        check mla_head_dim_k >= n_rot, "attention.key_length_mla and attention.key_length_mla_swa are at least rope.dimension_count";
         check n_selected > 0, "attention.indexer.top_k is at least 1";
         check n_rot <= index_dim, "attention.indexer.key_length is at least rope.dimension_count";
         indexes: [bool] = "attention.indexer.types";
-        check is_swa != indexes, "attention.indexer.types names the layers without a sliding window";
+        check is_swa != indexes, "attention.indexer.types names the layers that attention.sliding_window_pattern leaves without a window";
     }
 
     tensors {
-        use tied_output, sliding_window;
+        use tied_output, sliding_window(kind = late_pattern);
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];

@@ -27,5 +27,5 @@ arch_macros::arch! {
         output(rms_norm(x, output_norm, eps))
     }
 
-    test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, kv_rank: 512 }
+    test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, kv_rank: 512, n_rot: 64 }
 }
