@@ -14,6 +14,7 @@
 //! - [`chat`]: messages to prompts
 //! - [`random`]: numbers for seeded weights and tests
 //! - [`conformance`]: checks of architectures against recorded logits
+//! - [`synth`]: files of random weights in known shapes
 
 pub mod adapter;
 pub mod alloc;
@@ -30,4 +31,5 @@ pub mod model;
 pub mod random;
 pub mod sample;
 pub mod sched;
+pub mod synth;
 pub mod vocab;

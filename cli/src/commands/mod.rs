@@ -2,6 +2,7 @@
 
 mod answer;
 pub mod arch;
+pub mod bench;
 mod chat;
 pub mod embed;
 mod input;
@@ -10,6 +11,7 @@ pub mod logits;
 mod plan;
 pub mod reference;
 pub mod run;
+pub mod synth;
 pub mod tokenize;
 
 use std::io::{self, BufWriter, StdoutLock};
