@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use engine::build::Pooling;
 use engine::context::MAX_SEQUENCES;
+use engine::speculate::MAX_DRAFTS;
 use engine::synth::{Mix, SHAPES, Shape};
 use kernels::GgmlType;
 
@@ -106,6 +107,9 @@ pub struct RunArgs {
     /// How to compute
     #[command(flatten)]
     pub context: ContextArgs,
+    /// How to guess tokens
+    #[command(flatten)]
+    pub speculation: SpeculationArgs,
     /// How to choose tokens
     #[command(flatten)]
     pub sampler: SamplerArgs,
@@ -144,6 +148,31 @@ pub struct ContextArgs {
     /// RoPE frequency scale [default: the model's]
     #[arg(long, value_name = "FACTOR", value_parser = positive_float, hide_short_help = true)]
     pub rope_freq_scale: Option<f32>,
+}
+
+/// Tokens that are guessed, so that one pass over the weights can verify several. What is generated has the same distribution without.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Speculation")]
+pub struct SpeculationArgs {
+    /// Guess tokens by what followed the same ones earlier in the text: fast where answers repeat it
+    #[arg(long)]
+    pub lookup: bool,
+    /// The same, and look in this file too
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    pub lookup_file: Option<PathBuf>,
+    /// Guess tokens by a smaller model with the same vocabulary
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["lookup", "lookup_file"], hide_short_help = true)]
+    pub draft: Option<PathBuf>,
+    /// Most tokens guessed at once; fewer, or none, are where they would not pay
+    #[arg(long, value_name = "N", default_value_t = MAX_DRAFTS as u8, hide_short_help = true, value_parser = clap::value_parser!(u8).range(3..=MAX_DRAFTS as i64))]
+    pub draft_max: u8,
+}
+
+impl SpeculationArgs {
+    /// True if tokens are to be guessed.
+    pub fn is_wanted(&self) -> bool {
+        self.lookup || self.lookup_file.is_some() || self.draft.is_some()
+    }
 }
 
 /// `llama inspect`
@@ -498,6 +527,9 @@ pub struct SynthArgs {
     /// Type of the matrices (q8_0, q4_K, f16, ...), or a mix of types: q4_k_m or q5_k_m
     #[arg(long = "type", value_name = "TYPE", value_parser = mix)]
     pub mix: Mix,
+    /// Type of the output matrix, or of the token embeddings that serve as one: q6_K in most published files [default: as --type says]
+    #[arg(long, value_name = "TYPE", value_parser = weight_type)]
+    pub output_type: Option<GgmlType>,
     /// Size or hyper-parameter in place of the shape's, as the declaration names it: n_layer=4 (may be repeated)
     #[arg(long, value_name = "NAME=NUMBER", value_parser = setting)]
     pub set: Vec<(String, f64)>,
@@ -518,6 +550,11 @@ fn shape(text: &str) -> Result<Shape, String> {
 
 fn mix(text: &str) -> Result<Mix, String> {
     Mix::find(text).ok_or_else(|| format!("expected one of {}", Mix::names().join(", ")))
+}
+
+fn weight_type(text: &str) -> Result<GgmlType, String> {
+    let ty = GgmlType::from_name(text).filter(|&ty| kernels::can_dequantize(ty));
+    ty.ok_or_else(|| "expected a type of weights, such as q6_K or f16".to_owned())
 }
 
 fn setting(text: &str) -> Result<(String, f64), String> {

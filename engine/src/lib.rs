@@ -11,6 +11,7 @@
 //! - [`backend`]: devices, buffers, kernels
 //! - [`context`]: batches, KV memory, decode
 //! - [`sample`]: logits to tokens
+//! - [`speculate`]: tokens guessed, and verified many at once
 //! - [`chat`]: messages to prompts
 //! - [`random`]: numbers for seeded weights and tests
 //! - [`conformance`]: checks of architectures against recorded logits
@@ -31,5 +32,6 @@ pub mod model;
 pub mod random;
 pub mod sample;
 pub mod sched;
+pub mod speculate;
 pub mod synth;
 pub mod vocab;

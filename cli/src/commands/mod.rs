@@ -5,7 +5,7 @@ pub mod arch;
 pub mod bench;
 mod chat;
 pub mod embed;
-mod input;
+pub mod input;
 pub mod inspect;
 pub mod logits;
 mod plan;

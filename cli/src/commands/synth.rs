@@ -15,6 +15,7 @@ pub fn run(args: &SynthArgs) -> Outcome {
         shape: args.shape,
         settings: args.set.clone(),
         mix: args.mix,
+        output: args.output_type,
         seed: args.seed,
     };
     let synth = Synth::new(arch::find(&args.arch)?.arch, archs::ALL, &params)?;

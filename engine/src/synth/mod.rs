@@ -32,6 +32,8 @@ pub struct SynthParams {
     pub settings: Vec<(String, f64)>,
     /// Types of the matrices.
     pub mix: Mix,
+    /// Type of the matrix that the logits are a product of, in place of what the mix gives it.
+    pub output: Option<GgmlType>,
     /// Seed of the weights.
     pub seed: u64,
 }
@@ -101,7 +103,7 @@ impl Synth {
         };
         let mut draft = draft.map_err(Box::new)?;
         set_vocabulary(&mut draft.metadata)?;
-        let tensors = tensors(&draft, archs, params.mix)?;
+        let tensors = tensors(&draft, archs, params)?;
         Ok(Synth {
             metadata: draft.metadata,
             tensors,
@@ -224,7 +226,7 @@ fn set_vocabulary(metadata: &mut Metadata) -> Result<(), SynthError> {
 }
 
 /// The tensors of a draft with what they hold: matrices are what products and look-ups read.
-fn tensors(draft: &Draft, archs: &[Registered], mix: Mix) -> Result<Vec<Tensor>, SynthError> {
+fn tensors(draft: &Draft, archs: &[Registered], params: &SynthParams) -> Result<Vec<Tensor>, SynthError> {
     let plan = draft.plan(archs).map_err(Box::new)?;
     let consumed_by = |consumer| plan.rows.iter().filter(move |row| row.consumer == consumer);
     let elementwise: HashSet<&str> = consumed_by(Consumer::Elementwise)
@@ -255,7 +257,8 @@ fn tensors(draft: &Draft, archs: &[Registered], mix: Mix) -> Result<Vec<Tensor>,
         } else if elementwise.contains(&**name) || ne.len() < 2 {
             Content::Elementwise
         } else {
-            Content::Matrix(mix.type_of(&matrix))
+            let given = params.output.filter(|_| matrix.is_output).map(Mix::Plain);
+            Content::Matrix(given.unwrap_or(params.mix).type_of(&matrix))
         };
         all.push(Tensor {
             name: name.clone(),
