@@ -80,7 +80,7 @@ pub(super) unsafe fn nibbles_of_pair<V: IntSimd>(qs: *const u8, i: usize) -> V {
     // SAFETY: the caller's promise.
     unsafe {
         let pair = V::load(qs.add(i / 2 * 32));
-        let group = if i % 2 == 0 { pair } else { pair.shr(4) };
+        let group = if i.is_multiple_of(2) { pair } else { pair.shr(4) };
         group.and(V::splat(15))
     }
 }
