@@ -19,6 +19,8 @@ use std::slice;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, LazyLock};
 
+use kernels::Precision;
+
 use crate::graph::{BufferId, Graph, Layout, Tensor, TensorId};
 
 pub use cpu::ThreadPool;
@@ -287,15 +289,18 @@ pub struct BackendParams {
     /// Threads shared with other backends, which then take turns; what is asked for above is limited to as many as these. By
     /// default a backend starts its own.
     pub thread_pool: Option<Arc<ThreadPool>>,
+    /// What matrix products may cost in accuracy; ignored by backends that know one kind of product only.
+    pub precision: Precision,
 }
 
 impl BackendParams {
-    /// So many threads for everything, the backend's own.
+    /// So many threads for everything, the backend's own, and exact products.
     pub fn new(n_threads: usize) -> BackendParams {
         BackendParams {
             n_threads,
             n_threads_batch: n_threads,
             thread_pool: None,
+            precision: Precision::Exact,
         }
     }
 }

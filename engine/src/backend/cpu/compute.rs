@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::fuse::Fusion;
 use super::ops::norm::{Sum, add_rms_norm};
-use super::ops::{self, Fault, Need, Stop, Task};
+use super::ops::{self, Fault, Stop, Task};
 use super::plan::{CpuPlan, Planner};
 use super::pool::{Abandoned, Stopped, ThreadPool, Worker};
 use super::scratch::{Parts, Scratch};
@@ -20,6 +20,8 @@ pub(super) struct CpuBackend {
     pool: Arc<ThreadPool>,
     n_threads: usize,
     scratch: Scratch,
+    /// Quantized activations.
+    quantized: Scratch,
     planner: Planner,
 }
 
@@ -34,23 +36,29 @@ impl CpuBackend {
             n_threads: params.n_threads.clamp(1, pool.n_threads()),
             pool,
             scratch: Scratch::default(),
-            planner: Planner::new(),
+            quantized: Scratch::default(),
+            planner: Planner::new(params.precision),
         })
     }
 
-    fn make_room(&mut self, need: Need) -> Result<(), BackendError> {
+    fn make_room(&mut self, plan: &CpuPlan) -> Result<(), BackendError> {
         let n_threads = self.pool.n_threads();
-        if self.scratch.ensure(n_threads, need.per_thread, need.shared) {
-            return Ok(());
+        for (scratch, need) in [
+            (&mut self.scratch, plan.need),
+            (&mut self.quantized, plan.need_quantized),
+        ] {
+            if !scratch.ensure(n_threads, need.per_thread, need.shared) {
+                return Err(BackendError::OutOfMemory {
+                    buffer_type: "CPU".to_string(),
+                    bytes: need
+                        .per_thread
+                        .saturating_mul(n_threads)
+                        .saturating_add(need.shared)
+                        .saturating_mul(size_of::<f32>()),
+                });
+            }
         }
-        Err(BackendError::OutOfMemory {
-            buffer_type: "CPU".to_string(),
-            bytes: need
-                .per_thread
-                .saturating_mul(n_threads)
-                .saturating_add(need.shared)
-                .saturating_mul(4),
-        })
+        Ok(())
     }
 }
 
@@ -67,7 +75,7 @@ impl Backend for CpuBackend {
     ) -> Result<Box<dyn Plan>, BackendError> {
         let mut plan = <dyn Plan>::recycle::<CpuPlan>(old);
         self.planner.plan(&mut plan, view, memory, self.pool.n_threads())?;
-        self.make_room(plan.need)?;
+        self.make_room(&plan)?;
         Ok(plan)
     }
 
@@ -81,12 +89,13 @@ impl Backend for CpuBackend {
         let plan = plan.downcast_mut::<CpuPlan>(NAME)?;
         plan.check_fresh(graph, memory)?;
         // Room is there already unless another backend prepared the plan.
-        self.make_room(plan.need)?;
+        self.make_room(plan)?;
         plan.nodes.iter_mut().for_each(PlannedNode::start);
         let walk = Walk {
             graph,
             nodes: &plan.nodes,
             parts: self.scratch.parts(),
+            quantized: self.quantized.parts(),
             fault: Mutex::new(None),
         };
         let done = self.pool.run(self.n_threads, cancel, &|worker| walk.walk(worker));
@@ -109,6 +118,7 @@ struct Walk<'a> {
     graph: &'a Graph,
     nodes: &'a [PlannedNode],
     parts: Parts<'a>,
+    quantized: Parts<'a>,
     /// The first that was found.
     fault: Mutex<Option<(TensorId, Fault)>>,
 }
@@ -139,6 +149,10 @@ impl Walk<'_> {
     }
 
     fn compute(&self, node: &PlannedNode, worker: Worker<'_>) -> Result<(), Abandoned> {
+        if node.quantizes {
+            self.quantize(node, worker);
+            return Ok(());
+        }
         match ops::run(self.task(node, worker)) {
             Ok(()) => Ok(()),
             Err(Stop::Abandoned) => Err(Abandoned),
@@ -148,6 +162,16 @@ impl Walk<'_> {
                 Err(worker.abandon())
             }
         }
+    }
+
+    fn quantize(&self, node: &PlannedNode, worker: Worker<'_>) {
+        let Some(quantized) = node.activations else { return };
+        let x = node.source(self.graph, 1);
+        // SAFETY: each thread asks for its own part, and the slice of the node before is gone.
+        let scratch = unsafe { self.parts.of_thread(worker.ith) };
+        // SAFETY: rows in a thread's own part live as long as its task, and of that one there is none now. Rows that are shared are read by
+        // products before this step, which a barrier stands behind, and after it.
+        unsafe { quantized.fill(x, &self.quantized, scratch, worker, node.queue(worker)) }
     }
 
     fn compute_fused(&self, fusion: Fusion, first: &PlannedNode, second: &PlannedNode, worker: Worker<'_>) {
@@ -174,6 +198,9 @@ impl Walk<'_> {
             // SAFETY: each thread asks for its own part, and the slice of the node before is gone.
             scratch: unsafe { self.parts.of_thread(worker.ith) },
             shared: self.parts.shared(),
+            // SAFETY: the next step that quantizes comes after the task, for rows that are shared behind a barrier, and so does the product
+            // after the step that quantized its rows.
+            activations: node.activations.map(|q| unsafe { q.rows(&self.quantized, worker) }),
         }
     }
 }

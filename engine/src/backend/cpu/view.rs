@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kernels::GgmlType;
 
+use super::activations::Quantized;
 use super::barriers::Access;
 use super::fuse::Fusion;
 use super::pool::Worker;
@@ -28,6 +29,10 @@ pub(super) struct PlannedNode {
     pub(super) solo: bool,
     /// How it is computed together with the planned node that follows it.
     pub(super) fusion: Option<Fusion>,
+    /// How a product has its activations, if not as they are.
+    pub(super) activations: Option<Quantized>,
+    /// Not the product itself, but a step before it: its activations are quantized.
+    pub(super) quantizes: bool,
     /// Pieces of work that threads took so far.
     taken: AtomicUsize,
 }
@@ -62,7 +67,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    fn access(&self, write: bool) -> Access {
+    pub(super) fn access(&self, write: bool) -> Access {
         let start = self.start.as_ptr() as usize;
         Access {
             start,
@@ -131,8 +136,25 @@ impl PlannedNode {
             barrier: true,
             solo: false,
             fusion: None,
+            activations: None,
+            quantizes: false,
             taken: AtomicUsize::new(0),
         })
+    }
+
+    /// The step before a product that quantizes its activations.
+    pub(super) fn quantizing(&self) -> PlannedNode {
+        PlannedNode {
+            id: self.id,
+            target: self.target,
+            sources: self.sources,
+            barrier: true,
+            solo: self.solo,
+            fusion: None,
+            activations: self.activations,
+            quantizes: true,
+            taken: AtomicUsize::new(0),
+        }
     }
 
     /// Operand `i`. Panics if there is none, which the rules rule out.
