@@ -3,12 +3,12 @@
 //! A few rows are quantized by every thread for itself, which takes less time than waiting for others; many rows by all threads together,
 //! in memory that they share, with a barrier before the product.
 
-use kernels::{ActivationForm, Precision, activation_bytes, activation_form, quantize_activations};
+use kernels::{ActivationForm, Activations, Precision, activation_bytes, activation_form, quantize_activations};
 
 use super::barriers::Access;
 use super::ops::Need;
 use super::pool::Worker;
-use super::scratch::{Parts, Shared};
+use super::scratch::Parts;
 use super::view::{Source, WorkQueue, row_index};
 use crate::graph::{Graph, Op, Tensor, TensorId};
 
@@ -48,7 +48,11 @@ impl Quantized {
         let (w, x) = (graph.tensor(node.source(0)), graph.tensor(node.source(1)));
         let form = activation_form(w.ty, n, precision);
         let (k, n_rows) = (x.ne[0], x.nrows());
-        let room = if k * n_rows <= FEW.max(k) { Room::Own } else { Room::Shared };
+        let room = if k * n_rows <= FEW.max(k) {
+            Room::Own
+        } else {
+            Room::Shared
+        };
         (form != ActivationForm::F32).then_some(Quantized { form, k, n_rows, room })
     }
 
@@ -71,9 +75,8 @@ impl Quantized {
         (self.room == Room::Shared).then(|| Access::shared_activations(write))
     }
 
-    /// Bytes from one row to the next, a multiple of a cache line.
     fn stride(&self) -> usize {
-        activation_bytes(self.form, self.k).next_multiple_of(64)
+        row_bytes(self.form, self.k)
     }
 
     /// Quantizes this thread's share of the rows of `x`. `scratch` has room for one row of floats.
@@ -126,7 +129,7 @@ impl Quantized {
             // SAFETY: only this thread uses its part, and the caller promises that it writes nothing there.
             Room::Own => unsafe { &parts.of_thread(worker.ith)[..n_floats] },
             // SAFETY: the caller's promise.
-            Room::Shared => unsafe { Shared::read(&parts.shared(), 0..n_floats) },
+            Room::Shared => unsafe { parts.shared().read(0..n_floats) },
         };
         QuantizedRows {
             form: self.form,
@@ -139,10 +142,36 @@ impl Quantized {
 /// Quantized rows of activations, counted as if the rows of the operand were dense.
 #[derive(Clone, Copy)]
 pub(super) struct QuantizedRows<'a> {
-    pub(super) form: ActivationForm,
-    pub(super) bytes: &'a [u8],
+    form: ActivationForm,
+    bytes: &'a [u8],
     /// Bytes from one row to the next.
     pub(super) stride: usize,
+}
+
+impl<'a> QuantizedRows<'a> {
+    /// `n` rows from row `i` on.
+    pub(super) fn span(&self, i: usize, n: usize) -> &'a [u8] {
+        &self.bytes[i * self.stride..(i + n) * self.stride]
+    }
+
+    /// Rows of this form and stride as an operand.
+    pub(super) fn as_activations<'b>(&self, rows: &'b [u8]) -> Activations<'b> {
+        Activations::Quantized {
+            form: self.form,
+            rows,
+            stride: self.stride,
+        }
+    }
+}
+
+/// Most floats that a row of `k` activations takes up in any form.
+pub(super) fn row_floats(k: usize) -> usize {
+    k.max(row_bytes(ActivationForm::I16Row, k) / size_of::<f32>())
+}
+
+/// Bytes from one row of `k` activations to the next, a multiple of a cache line.
+fn row_bytes(form: ActivationForm, k: usize) -> usize {
+    activation_bytes(form, k).next_multiple_of(64)
 }
 
 /// Which activations are in the rooms while a plan runs, as the planner knows it.
