@@ -126,7 +126,7 @@ pub struct ContextArgs {
     /// Physical batch size (-ub): most tokens in one ubatch
     #[arg(long, value_name = "N", default_value = "512", value_parser = positive, hide_short_help = true)]
     pub ubatch_size: usize,
-    /// Arithmetic of matrix products
+    /// Arithmetic of matrix products: default, or exact, which keeps activations in f32 and takes up to three times as long
     #[arg(long, value_name = "HOW", default_value = "default", hide_short_help = true)]
     pub precision: PrecisionArg,
     /// Type of the K cache (-ctk): f32, f16, bf16, q8_0 or q4_0
@@ -146,10 +146,9 @@ pub struct ContextArgs {
 /// What matrix products with quantized weights may cost in accuracy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PrecisionArg {
-    /// Activations as they are, in f32: the logits are those of exact arithmetic but for rounding, at about a third of the speed
+    /// Activations in f32
     Exact,
-    /// Activations as integers, so fine that the next token's probabilities are nearer to those of exact arithmetic than other
-    /// engines' are
+    /// Activations as integers where that is faster
     Default,
 }
 
@@ -229,7 +228,7 @@ pub struct EmbedArgs {
     /// What to add to the model
     #[command(flatten)]
     pub adapters: AdapterArgs,
-    /// Arithmetic of matrix products
+    /// Arithmetic of matrix products: default, or exact, which keeps activations in f32 and takes up to three times as long
     #[arg(long, value_name = "HOW", default_value = "default")]
     pub precision: PrecisionArg,
     /// Threads [default: one for each core]
@@ -319,7 +318,7 @@ pub struct LogitsArgs {
     /// What to add to the model
     #[command(flatten)]
     pub adapters: AdapterArgs,
-    /// Arithmetic of matrix products
+    /// Arithmetic of matrix products: default, or exact, which keeps activations in f32 and takes up to three times as long
     #[arg(long, value_name = "HOW", default_value = "default")]
     pub precision: PrecisionArg,
     /// Type of the K cache: f32, f16, bf16, q8_0 or q4_0
