@@ -7,6 +7,7 @@ pub mod cpu;
 pub mod host;
 mod memory;
 mod plan;
+mod profile;
 pub mod reference;
 mod rules;
 mod transfer;
@@ -28,6 +29,7 @@ use host::HostBytes;
 pub use host::HostMemory;
 pub use memory::{Held, HostRange, MemoryMap};
 pub use plan::{GraphView, Plan};
+pub use profile::{Activity, OpTime, Profile};
 pub use transfer::Stored;
 
 /// What a backend can fail with.
@@ -291,6 +293,8 @@ pub struct BackendParams {
     pub thread_pool: Option<Arc<ThreadPool>>,
     /// What matrix products may cost in accuracy; ignored by backends that know one kind of product only.
     pub precision: Precision,
+    /// Where to add up the time of ops; ignored by backends that do not know it. By default times are not taken.
+    pub profile: Option<Profile>,
 }
 
 impl BackendParams {
@@ -301,6 +305,7 @@ impl BackendParams {
             n_threads_batch: n_threads,
             thread_pool: None,
             precision: Precision::Exact,
+            profile: None,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kernels::{GgmlType, Precision};
 
-use crate::backend::ThreadPool;
+use crate::backend::{Profile, ThreadPool};
 use crate::build::Pooling;
 
 /// Settings of a [`Context`](super::Context).
@@ -32,6 +32,8 @@ pub struct ContextParams {
     pub thread_pool: Option<Arc<ThreadPool>>,
     /// What matrix products may cost in accuracy. Devices that know one kind of product only ignore it.
     pub precision: Precision,
+    /// Where to add up the time of ops; by default times are not taken.
+    pub profile: Option<Profile>,
     /// Type of cached keys.
     pub type_k: GgmlType,
     /// Type of cached values.
@@ -63,6 +65,7 @@ impl Default for ContextParams {
             n_threads_batch: n,
             thread_pool: None,
             precision: Precision::Default,
+            profile: None,
             type_k: GgmlType::F16,
             type_v: GgmlType::F16,
             rope_freq_base: None,

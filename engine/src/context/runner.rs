@@ -29,6 +29,7 @@ impl GraphRunner {
             n_threads_batch: params.n_threads_batch,
             thread_pool: params.thread_pool.clone(),
             precision: params.precision,
+            profile: params.profile.clone(),
         };
         let devices = &model.placement().devices;
         let backends = devices

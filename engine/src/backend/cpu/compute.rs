@@ -11,8 +11,20 @@ use super::pool::{Abandoned, Stopped, ThreadPool, Worker};
 use super::scratch::{Parts, Scratch};
 use super::view::PlannedNode;
 use super::{NAME, error};
-use crate::backend::{Backend, BackendError, BackendParams, Device, GraphView, MemoryMap, Plan};
-use crate::graph::{Graph, TensorId};
+use crate::backend::{Activity, Backend, BackendError, BackendParams, Device, GraphView, MemoryMap, Plan, Profile};
+use crate::graph::{Graph, Op, TensorId};
+
+/// Waiting for other threads.
+const WAIT: Activity = Activity {
+    name: "wait",
+    weights: None,
+};
+
+/// Quantizing the activations of products.
+const QUANTIZE: Activity = Activity {
+    name: "quantize",
+    weights: None,
+};
 
 /// The CPU's backend: a pool of threads and scratch memory.
 pub(super) struct CpuBackend {
@@ -23,6 +35,7 @@ pub(super) struct CpuBackend {
     /// Quantized activations.
     quantized: Scratch,
     planner: Planner,
+    profile: Option<Profile>,
 }
 
 impl CpuBackend {
@@ -38,6 +51,7 @@ impl CpuBackend {
             scratch: Scratch::default(),
             quantized: Scratch::default(),
             planner: Planner::new(params.precision),
+            profile: params.profile.clone(),
         })
     }
 
@@ -97,6 +111,7 @@ impl Backend for CpuBackend {
             parts: self.scratch.parts(),
             quantized: self.quantized.parts(),
             fault: Mutex::new(None),
+            profile: self.profile.as_ref(),
         };
         let done = self.pool.run(self.n_threads, cancel, &|worker| walk.walk(worker));
         let fault = walk.fault.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -121,15 +136,20 @@ struct Walk<'a> {
     quantized: Parts<'a>,
     /// The first that was found.
     fault: Mutex<Option<(TensorId, Fault)>>,
+    profile: Option<&'a Profile>,
 }
 
 impl Walk<'_> {
     fn walk(&self, worker: Worker<'_>) -> Result<(), Abandoned> {
+        let mut watch = self.profile.filter(|_| worker.ith == 0).map(Profile::watch);
         let mut rest = self.nodes;
         while let [node, after @ ..] = rest {
             worker.check()?;
             if node.barrier {
                 worker.barrier()?;
+                if let Some(watch) = &mut watch {
+                    watch.done(WAIT);
+                }
             }
             let (fused, after) = match (node.fusion, after) {
                 (Some(fusion), [second, after @ ..]) => (Some((fusion, second)), after),
@@ -144,8 +164,23 @@ impl Walk<'_> {
                 Some((fusion, second)) => self.compute_fused(fusion, node, second, worker),
                 None => self.compute(node, worker)?,
             }
+            if let Some(watch) = &mut watch {
+                watch.done(self.activity(node));
+            }
         }
         Ok(())
+    }
+
+    fn activity(&self, node: &PlannedNode) -> Activity {
+        let tensor = self.graph.tensor(node.id);
+        let is_product = matches!(tensor.op, Op::MulMat | Op::MulMatId);
+        let name = match node.fusion {
+            _ if node.quantizes => return QUANTIZE,
+            Some(Fusion::AddRmsNorm { .. }) => "add + rms_norm",
+            None => tensor.op.name(),
+        };
+        let weights = is_product.then(|| self.graph.tensor(tensor.source(0)).ty);
+        Activity { name, weights }
     }
 
     fn compute(&self, node: &PlannedNode, worker: Worker<'_>) -> Result<(), Abandoned> {
