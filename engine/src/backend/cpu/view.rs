@@ -59,6 +59,24 @@ impl WorkQueue<'_> {
     }
 }
 
+impl WorkQueue<'_> {
+    /// The next of `n` pieces of one size that no thread has taken, together with some that follow: at most `most`, and fewer as the work comes
+    /// to its end, so that nobody waits long for the last ones. `None` as for [`take`](WorkQueue::take).
+    pub(super) fn take_some(&self, n: usize, most: usize) -> Option<Range<usize>> {
+        self.worker.check().ok()?;
+        let share = |taken: usize| (n.saturating_sub(taken) / (SHARES * self.worker.nth)).clamp(1, most);
+        let next = |taken: usize| (taken < n).then(|| n.min(taken + share(taken)));
+        let taken = self
+            .taken
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+            .ok()?;
+        next(taken).map(|end| taken..end)
+    }
+}
+
+/// Parts of what is left per thread, of which a thread takes one: cores may differ in speed, and some may be busy with other things.
+const SHARES: usize = 3;
+
 /// Where a tensor lies.
 pub(super) struct Place {
     start: NonNull<u8>,

@@ -11,10 +11,13 @@ use crate::graph::{Graph, Tensor};
 /// Activation rows that are gathered at a time where they are not contiguous.
 const GATHER: usize = 32;
 
+/// Rows of weights in the smallest piece of work.
+const GROUP: usize = 8;
+
 /// Most rows of weights in a piece of work.
 const MAX_PIECE: usize = 64;
 
-/// Pieces of work per thread: enough that nobody waits long for the last one, also where cores differ in speed.
+/// Pieces of work per thread and expert: enough that nobody waits long for the last one, also where cores differ in speed.
 const PIECES: usize = 6;
 
 /// Gathered activations, results to be scattered, the kernel's own, and the list of who wants which expert.
@@ -33,9 +36,9 @@ pub(super) fn mul_mat(task: Task<'_>) {
     let (w, x, target) = (task.source(0), Operand::of(&task), task.target);
     let [_, n, c2, c3] = x.ne;
     let (group2, group3) = (c2 / w.ne()[2], c3 / w.ne()[3]);
-    let pieces = Pieces::new(w.ne()[1], task.worker.nth);
-    while let Some(piece) = task.queue.take(pieces.len()) {
-        let rows = pieces.rows(piece);
+    let n_rows = w.ne()[1];
+    while let Some(groups) = task.queue.take_some(n_rows.div_ceil(GROUP), MAX_PIECE / GROUP) {
+        let rows = groups.start * GROUP..n_rows.min(groups.end * GROUP);
         for (i2, i3) in (0..c3).flat_map(|i3| (0..c2).map(move |i2| (i2, i3))) {
             let weights = weights(&w, &rows, i2 / group2, i3 / group3);
             let first = n * (i2 + c2 * i3);
@@ -91,10 +94,10 @@ struct Pieces {
 
 impl Pieces {
     fn new(n_rows: usize, nth: usize) -> Pieces {
-        let fair = n_rows.div_ceil(nth * PIECES).next_multiple_of(8);
+        let fair = n_rows.div_ceil(nth * PIECES).next_multiple_of(GROUP);
         Pieces {
             n_rows,
-            each: fair.clamp(8, MAX_PIECE),
+            each: fair.clamp(GROUP, MAX_PIECE),
         }
     }
 
