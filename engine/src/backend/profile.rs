@@ -38,7 +38,7 @@ impl Profile {
         Profile::default()
     }
 
-    /// The times, longest first. Their sum is the time of all runs.
+    /// The times, longest first. Their sum is the time of all runs but for waiting at the very end of each.
     pub fn times(&self) -> Vec<OpTime> {
         let mut times = self.lock().clone();
         times.sort_by_key(|t| std::cmp::Reverse(t.time));

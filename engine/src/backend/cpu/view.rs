@@ -540,3 +540,37 @@ impl<'a> States<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+    use crate::backend::ThreadPool;
+
+    #[test]
+    fn pieces_cover_the_work_once_and_the_last_are_small() {
+        let pool = ThreadPool::new(3).unwrap();
+        for (n, most) in [(100, 8), (100, 100), (3, 8), (1, 1), (0, 8)] {
+            let (taken, parts) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+            pool.run(3, &AtomicBool::new(false), &|worker| {
+                let queue = WorkQueue { taken: &taken, worker };
+                while let Some(part) = queue.take_some(n, most) {
+                    parts.lock().unwrap().push(part);
+                }
+                Ok(())
+            })
+            .unwrap();
+            let mut parts = parts.into_inner().unwrap();
+            parts.sort_by_key(|part| part.start);
+            assert!(parts.iter().cloned().flatten().eq(0..n), "{parts:?}");
+            let sizes: Vec<usize> = parts.iter().map(|part| part.len()).collect();
+            assert!(
+                sizes.is_sorted_by(|a, b| a >= b) && sizes.iter().all(|&size| size <= most),
+                "{sizes:?}"
+            );
+            assert!(sizes.last().is_none_or(|&size| size == 1), "{sizes:?}");
+        }
+    }
+}
