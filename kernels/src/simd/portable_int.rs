@@ -66,6 +66,13 @@ impl IntSimd for PortableInt {
     }
 
     #[inline(always)]
+    unsafe fn load_pairs(p: *const u8) -> Self {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { p.cast::<[u8; 8]>().read_unaligned() };
+        PortableInt(std::array::from_fn(|i| bytes[i / 4] >> (i % 4 * 2) & 3))
+    }
+
+    #[inline(always)]
     unsafe fn splat(x: u8) -> Self {
         PortableInt([x; 32])
     }
