@@ -4,6 +4,7 @@ mod integers;
 
 use std::sync::OnceLock;
 
+pub(crate) use integers::IntTypeKernels;
 use integers::IntKernels;
 
 use crate::GgmlType;
