@@ -25,7 +25,10 @@ fn main() {
     let names: Vec<&String> = args.iter().filter(|arg| arg.parse::<usize>().is_err()).collect();
     let wanted = |ty: GgmlType| names.is_empty() || names.iter().any(|name| name.eq_ignore_ascii_case(ty.name()));
     for &k in if lengths.is_empty() { &[K][..] } else { &lengths } {
-        println!("one core, {}, {ROWS} rows of {k}, G multiply-adds/s (times f32's)", isa().name());
+        println!(
+            "one core, {}, {ROWS} rows of {k}, G multiply-adds/s (times f32's)",
+            isa().name()
+        );
         println!(
             "{:>8} {:>9} {}",
             "type",
@@ -42,7 +45,11 @@ fn main() {
 /// The lines of a type: one for each precision that has a form of its own.
 fn print_lines(ty: GgmlType, k: usize) {
     let floats = COLUMNS.map(|n| giga_per_second(ty, k, n, Precision::Exact));
-    let lines = [("exact", Precision::Exact), ("high", Precision::High), ("default", Precision::Default)];
+    let lines = [
+        ("exact", Precision::Exact),
+        ("high", Precision::High),
+        ("default", Precision::Default),
+    ];
     for (name, precision) in lines {
         let form = activation_form(ty, COLUMNS[4], precision);
         let speeds = match precision {

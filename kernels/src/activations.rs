@@ -60,7 +60,9 @@ pub(crate) const PANEL_COLUMNS: usize = 9;
 pub fn activation_form(ty: GgmlType, n: usize, precision: Precision) -> ActivationForm {
     match (precision, kernels().int.find(ty)) {
         (Precision::Exact, _) | (_, None) => ActivationForm::F32,
-        (Precision::Default, Some(of_type)) if n >= PANEL_COLUMNS && of_type.integers.bits <= 6 => ActivationForm::I8Block16,
+        (Precision::Default, Some(of_type)) if n >= PANEL_COLUMNS && of_type.integers.bits <= 6 => {
+            ActivationForm::I8Block16
+        }
         _ => ActivationForm::I16Row,
     }
 }

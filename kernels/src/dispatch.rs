@@ -4,8 +4,8 @@ mod integers;
 
 use std::sync::OnceLock;
 
-pub(crate) use integers::IntTypeKernels;
 use integers::IntKernels;
+pub(crate) use integers::IntTypeKernels;
 
 use crate::GgmlType;
 use crate::generic::blocks::{self, Decode, Encode};

@@ -75,7 +75,11 @@ unsafe fn quantize_chunk<V: IntSimd>(x: *const f32, n: usize, scale: f32, to: *m
             // Rounded up, so that no q is beyond its range.
             let multiplier = (largest / (Q_MAX * scale)).ceil().clamp(1.0, MULTIPLIER_MAX);
             chunk.multipliers[half] = [multiplier as i16; 2];
-            let inverse = V::Float::splat(if scale.is_nan() { 0.0 } else { 1.0 / (multiplier * scale) });
+            let inverse = V::Float::splat(if scale.is_nan() {
+                0.0
+            } else {
+                1.0 / (multiplier * scale)
+            });
             for (i, x) in x.into_iter().enumerate() {
                 let q = x.mul(inverse).round();
                 let q = q.min(V::Float::splat(Q_MAX)).max(V::Float::splat(-Q_MAX));

@@ -35,8 +35,8 @@ pub(crate) trait Unpack<V: IntSimd>: Block {
     /// Whether integers are signed, -128 to 127, and not unsigned, 0 to 255.
     const SIGNED: bool = false;
 
-    /// Bits of the integers. Those of 6 bits stand for values around 32, and their minimums are `-32 * scale`: see
-    /// [`Integers`](super::panels::Integers).
+    /// Bits of the integers: 8, or at most 5 if they are unsigned, or 6 if they are signed, or unsigned and stand for values around 32 with
+    /// minimums `-32 * scale`.
     const BITS: u32 = 8;
 
     /// Whether there are minimums; else they are 0 and not set. Types whose unsigned integers stand for values around a constant zero
@@ -51,20 +51,21 @@ pub(crate) trait Unpack<V: IntSimd>: Block {
     unsafe fn values(p: *const u8, i: usize) -> V;
 }
 
-/// The half floats at byte `at` of each of `runs` blocks of 32 weights; zeros for the runs that a chunk lacks.
+/// The half float at byte `at` of the block of each of `runs` runs; zeros for the runs that a chunk lacks.
 ///
 /// # Safety
 /// As for [`Unpack`].
 #[inline(always)]
 pub(crate) unsafe fn halves_of_blocks<V: IntSimd, B: Block>(p: *const u8, at: usize, runs: usize) -> V::Float {
-    // SAFETY: the caller's promise: there are as many blocks as runs.
+    // SAFETY: the caller's promise: there are blocks for as many runs.
     unsafe {
-        if runs == RUNS {
+        if runs == RUNS && B::TYPE.block_size() == RUN {
             return V::gather_f16(p.add(at), size_of::<B>());
         }
         let mut halves = [[0u8; 2]; RUNS];
         for (i, half) in halves.iter_mut().enumerate().take(runs) {
-            *half = p.add(i * size_of::<B>() + at).cast::<[u8; 2]>().read();
+            let block = p.cast::<B>().add(i * RUN / B::TYPE.block_size());
+            *half = block.cast::<u8>().add(at).cast::<[u8; 2]>().read();
         }
         V::Float::load_f16(halves.as_ptr().cast())
     }
@@ -82,6 +83,30 @@ pub(crate) unsafe fn set_scales<V: Simd>(scales: V, zero: f32, to: &mut Scales) 
         if zero != 0.0 {
             scales.mul(V::splat(-zero)).store(to.mins[0].as_mut_ptr());
         }
+    }
+}
+
+/// Sets the scales or minimums of half runs: 16 signed bytes times `factor`.
+///
+/// # Safety
+/// The CPU has `V`'s instructions and `bytes` is valid for 16 bytes.
+#[inline(always)]
+pub(crate) unsafe fn set_halves<V: IntSimd>(bytes: *const u8, factor: V::Float, to: &mut [[f32; RUNS]; 2]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let [first, second] = V::load_even_odd_i8(bytes);
+        first.mul(factor).store(to[0].as_mut_ptr());
+        second.mul(factor).store(to[1].as_mut_ptr());
+    }
+}
+
+/// Bits of each byte moved from position `from` to position `to`; what else moves is to be masked.
+#[inline(always)]
+pub(crate) fn move_bits<V: IntSimd>(values: V, from: usize, to: usize) -> V {
+    if from < to {
+        values.shl((to - from) as u32)
+    } else {
+        values.shr((from - to) as u32)
     }
 }
 
@@ -230,23 +255,5 @@ unsafe fn sums_of_halves<V: IntSimd>(values: [V; 2]) -> [f32; 2] {
             (low[0] + low[1] + low[2] + low[3]) as f32,
             (high[0] + high[1] + high[2] + high[3]) as f32,
         ]
-    }
-}
-
-/// Sets the scales of half runs from 16 signed bytes times `d`, and minimums for integers around `zero`.
-///
-/// # Safety
-/// The CPU has `V`'s instructions and `bytes` is valid for 16 bytes.
-#[inline(always)]
-pub(crate) unsafe fn scales_of_halves<V: IntSimd>(bytes: *const u8, d: V::Float, zero: f32, to: &mut Scales) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        for (half, scales) in V::load_even_odd_i8(bytes).into_iter().enumerate() {
-            let scales = scales.mul(d);
-            scales.store(to.scales[half].as_mut_ptr());
-            if zero != 0.0 {
-                scales.mul(V::Float::splat(-zero)).store(to.mins[half].as_mut_ptr());
-            }
-        }
     }
 }

@@ -32,8 +32,8 @@ const PANELS: usize = 4;
 /// Chunks of a row that are in a panel, so that all panels stay in the second-level cache however long rows are.
 const PANEL_CHUNKS: usize = 4;
 
-/// Columns that are multiplied with a panel before the next panel is: their chunks stay in the first-level cache.
-const COLUMNS: usize = 32;
+/// Columns that are multiplied with the panels at a time: their chunks, a panel's chunk and the sums stay in the first-level cache.
+const COLUMNS: usize = 16;
 
 /// Bytes to whose multiples panels are aligned.
 const ALIGN: usize = 64;
@@ -74,7 +74,7 @@ pub(crate) trait Kernel {
 /// Weights of at most 5 bits, activations of 8 bits.
 pub(crate) struct Narrow;
 
-/// Weights of 6 bits around 32, activations of 8 bits.
+/// Weights of 6 bits around [`CENTER`](super::panels::CENTER), activations of 8 bits.
 pub(crate) struct Centered;
 
 /// Any weights, activations of 16 bits.
@@ -249,9 +249,9 @@ unsafe fn add_words<V: IntSimd, const N: usize>(
     }
 }
 
-/// The sums of a panel's rows with some columns.
+/// The sums of some panels' rows with some columns, `[panel][column][row]`.
 #[repr(C, align(64))]
-struct Sums([[f32; PANEL_ROWS]; COLUMNS]);
+struct Sums([[[f32; PANEL_ROWS]; COLUMNS]; PANELS]);
 
 /// Multiplies: panels of some rows and chunks are filled, then multiplied with all columns. Sums of rows that are longer wait in the output.
 ///
@@ -260,85 +260,102 @@ struct Sums([[f32; PANEL_ROWS]; COLUMNS]);
 #[inline(always)]
 pub(crate) unsafe fn multiply<V: IntSimd, K: Kernel>(p: &PanelProduct) {
     let chunks = p.w.k.div_ceil(CHUNK);
-    let panel_chunks = PANEL_CHUNKS.min(chunks);
-    let mut sums = Sums([[0.0; PANEL_ROWS]; COLUMNS]);
+    let step = PANEL_CHUNKS.min(chunks);
     // SAFETY: the caller's promise; the scratch memory holds as many panels, once aligned.
     unsafe {
-        let panels = p.scratch.cast::<u8>();
-        let panels = panels.add(panels.align_offset(ALIGN)).cast::<PanelChunk<K::Values>>();
+        let scratch = p.scratch.cast::<u8>();
+        let panels = scratch.add(scratch.align_offset(ALIGN)).cast::<PanelChunk<K::Values>>();
         for i in (0..p.w.m).step_by(PANELS * PANEL_ROWS) {
-            let n_panels = PANELS.min((p.w.m - i).div_ceil(PANEL_ROWS));
-            for first in (0..chunks).step_by(panel_chunks) {
+            for first in (0..chunks).step_by(step) {
                 let part = Part {
+                    i,
+                    panels: PANELS.min((p.w.m - i).div_ceil(PANEL_ROWS)),
                     first,
-                    end: chunks.min(first + panel_chunks),
-                    is_last: first + panel_chunks >= chunks,
+                    end: chunks.min(first + step),
+                    is_last: first + step >= chunks,
                 };
-                for (panel, c) in (0..n_panels).flat_map(|panel| (part.first..part.end).map(move |c| (panel, c))) {
-                    let to = panels.add(panel * panel_chunks + c - first);
-                    fill::<V, K::Values>(&p.w, i + panel * PANEL_ROWS, c, &mut *to);
+                let mut to = panels;
+                for c in part.first..part.end {
+                    for panel in 0..part.panels {
+                        fill::<V, K::Values>(&p.w, i + panel * PANEL_ROWS, c, &mut *to);
+                        to = to.add(1);
+                    }
                 }
                 for j in (0..p.n).step_by(COLUMNS) {
-                    for panel in 0..n_panels {
-                        let chunks = panels.add(panel * panel_chunks);
-                        multiply_panel::<V, K>(p, &part, chunks, i + panel * PANEL_ROWS, j, &mut sums);
-                    }
+                    multiply_part::<V, K>(p, &part, panels, j);
                 }
             }
         }
     }
 }
 
-/// Chunks `first..end` of rows.
+/// Chunks `first..end` of the rows of some panels, which are row `i` and those that follow.
 struct Part {
+    i: usize,
+    panels: usize,
     first: usize,
     end: usize,
     is_last: bool,
 }
 
-/// A part of the rows of a panel, which is row `i` and those that follow, times up to [`COLUMNS`] columns from `j` on.
+impl Part {
+    /// The rows of a panel: the first, and how many there are.
+    fn rows(&self, panel: usize, m: usize) -> (usize, usize) {
+        let i = self.i + panel * PANEL_ROWS;
+        (i, PANEL_ROWS.min(m - i))
+    }
+}
+
+/// A part of some panels, `[chunk][panel]`, times up to [`COLUMNS`] columns from `j` on. All panels take their turn with a chunk, so that what
+/// they have in common, activations, stays in the first-level cache.
 ///
 /// # Safety
-/// As for [`multiply`]; the panel holds the chunks.
+/// As for [`multiply`]; the panels hold the chunks.
 #[inline(always)]
-unsafe fn multiply_panel<V: IntSimd, K: Kernel>(
+unsafe fn multiply_part<V: IntSimd, K: Kernel>(
     p: &PanelProduct,
     part: &Part,
-    panel: *const PanelChunk<K::Values>,
-    i: usize,
+    mut panel: *const PanelChunk<K::Values>,
     j: usize,
-    sums: &mut Sums,
 ) {
-    let (rows, columns) = (PANEL_ROWS.min(p.w.m - i), COLUMNS.min(p.n - j));
-    let sums = &mut sums.0[..columns];
+    let columns = COLUMNS.min(p.n - j);
+    let mut sums = Sums([[[0.0; PANEL_ROWS]; COLUMNS]; PANELS]);
     // SAFETY: the caller's promise; rows, columns and chunks lie within the operands.
     unsafe {
-        let out = p.out.add(j * p.out_stride + i);
-        for (column, sums) in sums.iter_mut().enumerate() {
-            *sums = [0.0; PANEL_ROWS];
-            if part.first > 0 {
-                let from = out.add(column * p.out_stride);
-                from.copy_to_nonoverlapping(sums.as_mut_ptr(), rows);
-            }
-        }
-        let x = p.x.add(j * p.x_stride);
-        for c in part.first..part.end {
-            let chunk = &*panel.add(c - part.first);
-            let runs = RUNS.min((p.w.k - c * CHUNK) / RUN);
-            let x = x.add(size_of::<I16Header>() + c * K::X_BYTES);
-            K::add::<V>(chunk, p.w.integers.by_16, runs, x, p.x_stride, sums);
-            if let Some(at) = K::X_SUMS {
-                add_mins::<V, K::Values>(&p.w.integers, chunk, runs, x.add(at), p.x_stride, sums);
-            }
-        }
-        for (column, sums) in sums.iter_mut().enumerate() {
-            if part.is_last {
-                let scale = I16Header::scale_at(x.add(column * p.x_stride));
-                for sum in sums.iter_mut() {
-                    *sum *= scale;
+        let (x, out) = (p.x.add(j * p.x_stride), p.out.add(j * p.out_stride));
+        if part.first > 0 {
+            for (panel, sums) in sums.0.iter_mut().enumerate().take(part.panels) {
+                let (i, rows) = part.rows(panel, p.w.m);
+                for (column, sums) in sums.iter_mut().enumerate().take(columns) {
+                    let from = out.add(column * p.out_stride + i);
+                    from.copy_to_nonoverlapping(sums.as_mut_ptr(), rows);
                 }
             }
-            sums.as_ptr().copy_to_nonoverlapping(out.add(column * p.out_stride), rows);
+        }
+        for c in part.first..part.end {
+            let runs = RUNS.min((p.w.k - c * CHUNK) / RUN);
+            let x = x.add(size_of::<I16Header>() + c * K::X_BYTES);
+            for sums in sums.0.iter_mut().take(part.panels) {
+                let sums = &mut sums[..columns];
+                K::add::<V>(&*panel, p.w.integers.by_16, runs, x, p.x_stride, sums);
+                if let Some(at) = K::X_SUMS {
+                    add_mins::<V, K::Values>(&p.w.integers, &*panel, runs, x.add(at), p.x_stride, sums);
+                }
+                panel = panel.add(1);
+            }
+        }
+        for (panel, sums) in sums.0.iter_mut().enumerate().take(part.panels) {
+            let (i, rows) = part.rows(panel, p.w.m);
+            for (column, sums) in sums.iter_mut().enumerate().take(columns) {
+                if part.is_last {
+                    let scale = I16Header::scale_at(x.add(column * p.x_stride));
+                    for sum in sums.iter_mut() {
+                        *sum *= scale;
+                    }
+                }
+                sums.as_ptr()
+                    .copy_to_nonoverlapping(out.add(column * p.out_stride + i), rows);
+            }
         }
     }
 }

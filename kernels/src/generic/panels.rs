@@ -20,6 +20,9 @@ pub(crate) const HALVES: usize = 2 * RUNS;
 /// Neighbouring weights that share a scale in a panel.
 const HALF: usize = RUN / 2;
 
+/// What unsigned integers of 6 bits stand for 0 with.
+pub(crate) const CENTER: u8 = 32;
+
 /// What is known of a type's integers: see [`Unpack`].
 #[derive(Clone, Copy)]
 pub(crate) struct Integers {
@@ -96,17 +99,19 @@ pub(crate) trait PanelValues {
     unsafe fn put<V: IntSimd>(&mut self, run: usize, group: usize, registers: [V; 8], signed: bool);
 }
 
-/// Bytes as they are: 4 neighbouring weights of each row in a register, `[half][group][4 weights]`.
+/// Bytes: 4 neighbouring weights of each row in a register, `[half][group][4 weights]`. Signed ones, which have 6 bits, are made unsigned: around 32.
 #[repr(C)]
 pub(crate) struct ByteValues(pub [[[[u8; 4 * LANES]; HALF / 4]; GROUPS]; HALVES]);
 
 impl PanelValues for ByteValues {
     #[inline(always)]
-    unsafe fn put<V: IntSimd>(&mut self, run: usize, group: usize, registers: [V; 8], _: bool) {
+    unsafe fn put<V: IntSimd>(&mut self, run: usize, group: usize, registers: [V; 8], signed: bool) {
+        // SAFETY: the caller's promise.
+        let center = unsafe { V::splat(if signed { CENTER } else { 0 }) };
         for (i, register) in registers.into_iter().enumerate() {
             let to = &mut self.0[2 * run + i / 4][group][i % 4];
             // SAFETY: 32 bytes.
-            unsafe { register.store(to.as_mut_ptr()) }
+            unsafe { register.add(center).store(to.as_mut_ptr()) }
         }
     }
 }
@@ -119,7 +124,11 @@ impl PanelValues for WideValues {
     #[inline(always)]
     unsafe fn put<V: IntSimd>(&mut self, run: usize, group: usize, registers: [V; 8], signed: bool) {
         for (i, register) in registers.into_iter().enumerate() {
-            let [even, odd] = if signed { register.widen_signed() } else { register.widen() };
+            let [even, odd] = if signed {
+                register.widen_signed()
+            } else {
+                register.widen()
+            };
             let to = &mut self.0[run * (RUN / 4) + i][group];
             // SAFETY: 32 bytes each.
             unsafe {

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::integers::{Scales, Unpack, scales_of_halves};
+use crate::generic::integers::{Scales, Unpack, move_bits, set_halves};
 use crate::simd::{IntSimd, Simd};
 
 /// A value of group `g` is `d * scales[g] * (q - 32)`. Each half of 128 values has 64 bytes of `ql` and 32 of `qh`: value
@@ -81,7 +81,9 @@ impl<V: IntSimd> Unpack<V> for BlockQ6K {
         // SAFETY: the caller's promise; offsets are those of the block.
         unsafe {
             let d = V::Float::splat_f16(p.add(offset_of!(Self, d)));
-            scales_of_halves::<V>(p.add(offset_of!(Self, scales)), d, 32.0, to);
+            let scales = p.add(offset_of!(Self, scales));
+            set_halves::<V>(scales, d, &mut to.scales);
+            set_halves::<V>(scales, d.mul(d.constant(-32.0)), &mut to.mins);
         }
     }
 
@@ -91,14 +93,9 @@ impl<V: IntSimd> Unpack<V> for BlockQ6K {
         unsafe {
             let (half, j) = (i / 4, i % 4);
             let low = V::load(p.add(offset_of!(Self, ql) + half * 64 + j % 2 * 32));
-            let low = if j < 2 { low } else { low.shr(4) };
             let high = V::load(p.add(offset_of!(Self, qh) + half * 32));
-            let high = match j {
-                0 => high.shl(4),
-                1 => high.shl(2),
-                2 => high,
-                _ => high.shr(2),
-            };
+            let low = if j < 2 { low } else { low.shr(4) };
+            let high = move_bits(high, 2 * j, 4);
             low.and(V::splat(15)).or(high.and(V::splat(0x30)))
         }
     }

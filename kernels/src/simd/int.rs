@@ -10,7 +10,6 @@ use super::Simd;
 /// # Safety
 /// The unsafe functions may be called only on a CPU with the instruction set. Pointers need no alignment and must be valid for
 /// the bytes that the function says it reads or writes.
-#[allow(dead_code, reason = "decoders that are still to come need them")]
 pub(crate) trait IntSimd: Copy {
     /// 8 floats.
     type Float: Simd;
@@ -26,6 +25,9 @@ pub(crate) trait IntSimd: Copy {
 
     /// Reads two times 8 bytes: of each their low nibbles, then their high nibbles.
     unsafe fn load_nibbles_by_8(p: *const u8) -> Self;
+
+    /// Reads 8 bytes: the four pairs of bits of each, lowest first.
+    unsafe fn load_pairs(p: *const u8) -> Self;
 
     /// `x` in every byte.
     unsafe fn splat(x: u8) -> Self;

@@ -66,6 +66,13 @@ impl IntSimd for PortableInt {
     }
 
     #[inline(always)]
+    unsafe fn load_pairs(p: *const u8) -> Self {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { p.cast::<[u8; 8]>().read_unaligned() };
+        PortableInt(std::array::from_fn(|i| bytes[i / 4] >> (i % 4 * 2) & 3))
+    }
+
+    #[inline(always)]
     unsafe fn splat(x: u8) -> Self {
         PortableInt([x; 32])
     }
@@ -189,7 +196,9 @@ impl IntSimd for PortableInt {
     #[inline(always)]
     fn multiply_bytes(self, other: Self) -> Self {
         let product = |i: usize| i16::from(self.0[i]) * i16::from(other.0[i] as i8);
-        Self::from_i16(std::array::from_fn(|i| product(2 * i).saturating_add(product(2 * i + 1))))
+        Self::from_i16(std::array::from_fn(|i| {
+            product(2 * i).saturating_add(product(2 * i + 1))
+        }))
     }
 
     #[inline(always)]

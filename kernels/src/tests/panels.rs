@@ -234,7 +234,12 @@ fn what_is_not_finite_stays_so_in_its_column() {
             floats: &floats,
         };
         for kernels in all_kernels() {
-            for (bad, at) in [(f32::NAN, 0), (f32::INFINITY, 17), (f32::NEG_INFINITY, 255), (f32::NAN, 511)] {
+            for (bad, at) in [
+                (f32::NAN, 0),
+                (f32::INFINITY, 17),
+                (f32::NEG_INFINITY, 255),
+                (f32::NAN, 511),
+            ] {
                 let mut x = noise(43, 9 * 512);
                 x[3 * 512 + at] = bad;
                 let out = product(kernels, &weights, 4, &Rows::new(kernels, form, 512, &x), 4, 9);
@@ -281,7 +286,10 @@ fn zeros_and_subnormal_activations() {
         for kernels in all_kernels() {
             let zeros = Rows::new(kernels, form, k, &vec![0.0; 9 * k]);
             let out = product(kernels, &weights, 4, &zeros, 4, 9);
-            assert!(out.chunks(6).all(|row| row[..4].iter().all(|&x| x == 0.0)), "{ty} {form:?}");
+            assert!(
+                out.chunks(6).all(|row| row[..4].iter().all(|&x| x == 0.0)),
+                "{ty} {form:?}"
+            );
             check(kernels, &weights, 4, &Rows::new(kernels, form, k, &vec![1e-40; 9 * k]));
         }
     }

@@ -29,6 +29,13 @@ impl IntSimd for Avx2Int {
             let nibbles = _mm256_srlv_epi64(twice, _mm256_setr_epi64x(0, 4, 0, 4));
             Avx2Int(_mm256_and_si256(nibbles, _mm256_set1_epi8(15)))
         };
+        fn load_pairs(p: *const u8) -> Self = {
+            // Each byte in a lane of its own, then copies shifted by 6, 12 and 18: two bits more than the width of a byte each.
+            let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
+            let twice = _mm256_or_si256(bytes, _mm256_slli_epi32::<12>(bytes));
+            let pairs = _mm256_or_si256(twice, _mm256_slli_epi32::<6>(twice));
+            Avx2Int(_mm256_and_si256(pairs, _mm256_set1_epi8(3)))
+        };
         fn splat(x: u8) -> Self = Avx2Int(_mm256_set1_epi8(x as i8));
         fn broadcast(p: *const u8) -> Self = Avx2Int(_mm256_set1_epi32(p.cast::<i32>().read_unaligned()));
         fn from_words(words: [u64; 4]) -> Self = {
