@@ -5,6 +5,7 @@ mod integers;
 use std::sync::OnceLock;
 
 use integers::IntKernels;
+pub(crate) use integers::IntTypeKernels;
 
 use crate::GgmlType;
 use crate::generic::blocks::{self, Decode, Encode};

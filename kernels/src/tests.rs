@@ -255,4 +255,5 @@ fn nothing_times_something() {
 
 mod blocks;
 mod integers;
+mod panels;
 mod rows;

@@ -88,22 +88,12 @@ pub(crate) unsafe fn matvec<V: IntSimd, D: Unpack<V>>(p: &IntProduct) {
                 }
             }
             let totals = V::Float::sum4(sums);
-            let scale = scale_of_row(p.x);
+            let scale = I16Header::scale_at(p.x);
             for (s, total) in totals.into_iter().enumerate().take(n_streams) {
                 *p.out.add(streams.row(s, i)) = scale * total;
             }
         }
     }
-}
-
-/// The scale of a row of activations.
-///
-/// # Safety
-/// There is one at `x`.
-#[inline(always)]
-unsafe fn scale_of_row(x: *const u8) -> f32 {
-    // SAFETY: the caller's promise.
-    unsafe { x.cast::<I16Header>().read_unaligned().scale }
 }
 
 /// The chunk at element `c` of a row of activations.
@@ -318,7 +308,7 @@ unsafe fn rows_times_columns<V: IntSimd, D: Unpack<V>>(
             }
         }
         for j in 0..p.n {
-            let scale = scale_of_row(p.x.add(j * p.x_stride));
+            let scale = I16Header::scale_at(p.x.add(j * p.x_stride));
             let mut of_streams = [V::Float::splat(0.0); STREAMS];
             for s in 0..STREAMS {
                 of_streams[s] = V::Float::load(sums[s][j].as_ptr());

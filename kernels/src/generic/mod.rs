@@ -3,7 +3,10 @@
 
 pub(crate) mod blocks;
 pub(crate) mod functions;
+pub(crate) mod i8_blocks;
 pub(crate) mod int_products;
 pub(crate) mod integers;
+pub(crate) mod panel_products;
+pub(crate) mod panels;
 pub(crate) mod products;
 pub(crate) mod rows;

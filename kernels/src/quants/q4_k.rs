@@ -55,6 +55,8 @@ impl<V: Simd> Decode<V> for BlockQ4K {
 }
 
 impl<V: IntSimd> Unpack<V> for BlockQ4K {
+    const BITS: u32 = 4;
+
     #[inline(always)]
     unsafe fn scales(p: *const u8, _: usize, to: &mut Scales) {
         // SAFETY: the caller's promise; offsets are those of the block.

@@ -59,6 +59,8 @@ impl<V: Simd> Decode<V> for BlockQ5K {
 }
 
 impl<V: IntSimd> Unpack<V> for BlockQ5K {
+    const BITS: u32 = 5;
+
     #[inline(always)]
     unsafe fn scales(p: *const u8, _: usize, to: &mut Scales) {
         // SAFETY: the caller's promise; offsets are those of the block.

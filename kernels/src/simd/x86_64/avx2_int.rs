@@ -37,6 +37,7 @@ impl IntSimd for Avx2Int {
             Avx2Int(_mm256_and_si256(pairs, _mm256_set1_epi8(3)))
         };
         fn splat(x: u8) -> Self = Avx2Int(_mm256_set1_epi8(x as i8));
+        fn broadcast(p: *const u8) -> Self = Avx2Int(_mm256_set1_epi32(p.cast::<i32>().read_unaligned()));
         fn from_words(words: [u64; 4]) -> Self = {
             let [a, b, c, d] = words;
             Avx2Int(_mm256_setr_epi64x(a as i64, b as i64, c as i64, d as i64))
@@ -107,6 +108,38 @@ impl IntSimd for Avx2Int {
             Avx2Int(_mm256_srai_epi16::<8>(self.0)),
         ];
         fn multiply_pairs(self, other: Self) -> Self = Avx2Int(_mm256_madd_epi16(self.0, other.0));
+        fn multiply_bytes(self, other: Self) -> Self = Avx2Int(_mm256_maddubs_epi16(self.0, other.0));
+        fn add16(self, other: Self) -> Self = Avx2Int(_mm256_add_epi16(self.0, other.0));
+        fn transpose(registers: [Self; 8]) -> [Self; 8] = {
+            let [a, b, c, d, e, f, g, h] = registers;
+            // Groups of two registers side by side, then of four, within each half; then the halves.
+            let (ab, ab_high) = (_mm256_unpacklo_epi32(a.0, b.0), _mm256_unpackhi_epi32(a.0, b.0));
+            let (cd, cd_high) = (_mm256_unpacklo_epi32(c.0, d.0), _mm256_unpackhi_epi32(c.0, d.0));
+            let (ef, ef_high) = (_mm256_unpacklo_epi32(e.0, f.0), _mm256_unpackhi_epi32(e.0, f.0));
+            let (gh, gh_high) = (_mm256_unpacklo_epi32(g.0, h.0), _mm256_unpackhi_epi32(g.0, h.0));
+            let first = [
+                _mm256_unpacklo_epi64(ab, cd),
+                _mm256_unpackhi_epi64(ab, cd),
+                _mm256_unpacklo_epi64(ab_high, cd_high),
+                _mm256_unpackhi_epi64(ab_high, cd_high),
+            ];
+            let second = [
+                _mm256_unpacklo_epi64(ef, gh),
+                _mm256_unpackhi_epi64(ef, gh),
+                _mm256_unpacklo_epi64(ef_high, gh_high),
+                _mm256_unpackhi_epi64(ef_high, gh_high),
+            ];
+            [
+                Avx2Int(_mm256_permute2x128_si256::<0x20>(first[0], second[0])),
+                Avx2Int(_mm256_permute2x128_si256::<0x20>(first[1], second[1])),
+                Avx2Int(_mm256_permute2x128_si256::<0x20>(first[2], second[2])),
+                Avx2Int(_mm256_permute2x128_si256::<0x20>(first[3], second[3])),
+                Avx2Int(_mm256_permute2x128_si256::<0x31>(first[0], second[0])),
+                Avx2Int(_mm256_permute2x128_si256::<0x31>(first[1], second[1])),
+                Avx2Int(_mm256_permute2x128_si256::<0x31>(first[2], second[2])),
+                Avx2Int(_mm256_permute2x128_si256::<0x31>(first[3], second[3])),
+            ]
+        };
         fn add32(self, other: Self) -> Self = Avx2Int(_mm256_add_epi32(self.0, other.0));
         fn to_floats(self) -> Avx2 = Avx2::from(_mm256_cvtepi32_ps(self.0));
     }
