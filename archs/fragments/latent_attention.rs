@@ -11,7 +11,8 @@ fragment! {
         kv_rank: usize = "attention.kv_lora_rank";
         key_length_mla: usize = "attention.key_length_mla" or 0;
         value_length_mla: usize = "attention.value_length_mla" or 0;
-        check (key_length_mla == 0) == (value_length_mla == 0), "attention.key_length_mla and attention.value_length_mla are both there or both not";
+        check (key_length_mla == 0) == (value_length_mla == 0),
+              "attention.key_length_mla and attention.value_length_mla are both there or both not";
         // Files without these lengths give the heads' sizes as those of other attention.
         let mla_head_dim_k = if key_length_mla > 0 { key_length_mla } else { head_dim };
         let mla_head_dim_v = if value_length_mla > 0 { value_length_mla } else { head_dim_v };

@@ -16,6 +16,7 @@ mod check;
 mod codegen;
 pub mod diag;
 mod flow;
+pub mod format;
 mod forward;
 mod fragment;
 mod inherit;

@@ -4,5 +4,7 @@
 pub(crate) mod attention;
 pub(crate) mod blocks;
 pub(crate) mod functions;
+pub(crate) mod int_products;
+pub(crate) mod integers;
 pub(crate) mod products;
 pub(crate) mod rows;
