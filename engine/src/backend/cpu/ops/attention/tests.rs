@@ -2,7 +2,6 @@ use std::cell::Cell;
 
 use kernels::GgmlType::{F32, I32, I64};
 
-use super::runs;
 use crate::backend::{BackendParams, MemoryMap, device};
 use crate::graph::{Attention, AttentionOperands, Buckets, Graph, PAGE, TensorId, VisibleCells, Window};
 use crate::sched::{SchedParams, Scheduler};
@@ -95,19 +94,10 @@ fn sequences_in_lockstep_read_their_own_pages() {
 #[test]
 fn tokens_of_one_sequence_read_pages_together() {
     let pages: &[usize] = &[0, 1];
-    assert_eq!(n_pages_read(&[pages; 16]), 2 * N_HEAD_KV);
+    assert_eq!(n_pages_read(&[pages; 24]), 2 * N_HEAD_KV);
     assert_eq!(
-        n_pages_read(&[pages; 17]),
+        n_pages_read(&[pages; 25]),
         2 * 2 * N_HEAD_KV,
-        "32 queries at a time, of two heads each"
+        "48 queries at a time, of two heads each"
     );
-}
-
-#[test]
-fn runs_of_bits() {
-    let collect = |word| runs(word).map(|run| (run.start, run.end)).collect::<Vec<_>>();
-    assert_eq!(collect(0), []);
-    assert_eq!(collect(u64::MAX), [(0, 64)]);
-    assert_eq!(collect(0b1011_1001), [(0, 1), (3, 6), (7, 8)]);
-    assert_eq!(collect(1 << 63 | 1), [(0, 1), (63, 64)]);
 }
