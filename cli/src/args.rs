@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use engine::build::Pooling;
+use engine::context::MAX_SEQUENCES;
+use engine::speculate::MAX_DRAFTS;
+use engine::synth::{Mix, SHAPES, Shape};
 use kernels::{GgmlType, Precision};
 
 use crate::loading::{AdapterArgs, LoadArgs, PlacementArgs};
@@ -34,6 +37,10 @@ pub enum Command {
     Arch(ArchArgs),
     /// Write the logits of every position of a token sequence
     Logits(LogitsArgs),
+    /// Measure prompt processing and generation
+    Bench(BenchArgs),
+    /// Write a file of random weights in a known shape, for benches
+    Synth(SynthArgs),
     /// Print the reference of all commands as markdown
     #[command(hide = true)]
     Reference,
@@ -100,6 +107,9 @@ pub struct RunArgs {
     /// How to compute
     #[command(flatten)]
     pub context: ContextArgs,
+    /// How to guess tokens
+    #[command(flatten)]
+    pub speculation: SpeculationArgs,
     /// How to choose tokens
     #[command(flatten)]
     pub sampler: SamplerArgs,
@@ -148,7 +158,9 @@ pub struct ContextArgs {
 pub enum PrecisionArg {
     /// Activations in f32
     Exact,
-    /// Activations as integers where that is faster
+    /// Activations as integers of 16 bits: results are the same but for rounding
+    High,
+    /// As `high`, and of 8 bits in prompts, where weights have at most 6
     Default,
 }
 
@@ -156,8 +168,34 @@ impl From<PrecisionArg> for Precision {
     fn from(precision: PrecisionArg) -> Precision {
         match precision {
             PrecisionArg::Exact => Precision::Exact,
+            PrecisionArg::High => Precision::High,
             PrecisionArg::Default => Precision::Default,
         }
+    }
+}
+
+/// Tokens that are guessed, so that one pass over the weights can verify several. What is generated has the same distribution without.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Speculation")]
+pub struct SpeculationArgs {
+    /// Guess tokens by what followed the same ones earlier in the text: fast where answers repeat it
+    #[arg(long)]
+    pub lookup: bool,
+    /// The same, and look in this file too
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    pub lookup_file: Option<PathBuf>,
+    /// Guess tokens by a smaller model with the same vocabulary
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["lookup", "lookup_file"], hide_short_help = true)]
+    pub draft: Option<PathBuf>,
+    /// Most tokens guessed at once; fewer, or none, are where they would not pay
+    #[arg(long, value_name = "N", default_value_t = MAX_DRAFTS as u8, hide_short_help = true, value_parser = clap::value_parser!(u8).range(3..=MAX_DRAFTS as i64))]
+    pub draft_max: u8,
+}
+
+impl SpeculationArgs {
+    /// True if tokens are to be guessed.
+    pub fn is_wanted(&self) -> bool {
+        self.lookup || self.lookup_file.is_some() || self.draft.is_some()
     }
 }
 
@@ -447,6 +485,126 @@ pub struct CheckArgs {
     /// Configurations checked at once [default: one for each core]
     #[arg(short, long, value_name = "N", value_parser = threads)]
     pub threads: Option<usize>,
+}
+
+/// `llama bench`
+#[derive(Debug, Args)]
+#[command(args_override_self = true, after_help = BENCH_NOTES)]
+pub struct BenchArgs {
+    /// GGUF file (may be repeated) [default: the default model]
+    #[arg(short, long, value_name = "FILE")]
+    pub model: Vec<PathBuf>,
+    /// Tokens of prompts, separated by commas; 0 for none
+    #[arg(short = 'p', long, value_name = "N", default_value = "512", value_delimiter = ',')]
+    pub n_prompt: Vec<usize>,
+    /// Tokens generated, separated by commas; 0 for none
+    #[arg(short = 'n', long, value_name = "N", default_value = "128", value_delimiter = ',')]
+    pub n_gen: Vec<usize>,
+    /// Tokens that are in the context before, separated by commas
+    #[arg(short = 'd', long, value_name = "N", default_value = "0", value_delimiter = ',')]
+    pub n_depth: Vec<usize>,
+    /// Sequences (-np) computed together, separated by commas
+    #[arg(long, value_name = "N", default_value = "1", value_delimiter = ',', value_parser = sequences)]
+    pub n_parallel: Vec<usize>,
+    /// Threads, separated by commas [default: one for each core]
+    #[arg(short, long, value_name = "N", value_delimiter = ',', value_parser = threads)]
+    pub threads: Vec<usize>,
+    /// Repetitions of each test, after one that does not count
+    #[arg(short, long, value_name = "N", default_value = "5", value_parser = positive)]
+    pub repetitions: usize,
+    /// Logical batch size: most tokens decoded in one call
+    #[arg(short, long, value_name = "N", default_value = "2048", value_parser = positive)]
+    pub batch_size: usize,
+    /// Physical batch size (-ub): most tokens in one ubatch
+    #[arg(long, value_name = "N", default_value = "512", value_parser = positive)]
+    pub ubatch_size: usize,
+    /// Type of the K cache (-ctk): f32, f16, bf16, q8_0 or q4_0
+    #[arg(long, value_name = "TYPE", alias = "ctk", default_value = "f16", value_parser = cache_type)]
+    pub cache_type_k: GgmlType,
+    /// Type of the V cache (-ctv): f32, f16, bf16, q8_0 or q4_0
+    #[arg(long, value_name = "TYPE", alias = "ctv", default_value = "f16", value_parser = cache_type)]
+    pub cache_type_v: GgmlType,
+    /// How to print
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub output: BenchFormat,
+    /// Shell command that measures another engine with the same tests and prints JSON, as `llama-bench -o json` does. It is run after each
+    /// repetition, and speeds are compared round by round
+    #[arg(long, value_name = "COMMAND")]
+    pub compare: Option<String>,
+    /// How to load
+    #[command(flatten)]
+    pub load: LoadArgs,
+}
+
+const BENCH_NOTES: &str = "Speeds are medians. Bytes of weights and cache are compared with what as many threads read from memory, and multiply-adds \
+    with weights with what they multiply in f32 and in 16-bit integers, all measured just before each test.";
+
+/// How `llama bench` prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchFormat {
+    /// Columns
+    Table,
+    /// A list of objects
+    Json,
+    /// Values separated by commas
+    Csv,
+    /// A table in markdown
+    Md,
+}
+
+fn sequences(text: &str) -> Result<usize, String> {
+    let n = text.parse().ok().filter(|n| (1..=MAX_SEQUENCES).contains(n));
+    n.ok_or_else(|| format!("expected a whole number from 1 to {MAX_SEQUENCES}"))
+}
+
+/// `llama synth`
+#[derive(Debug, Args)]
+#[command(args_override_self = true)]
+pub struct SynthArgs {
+    /// Architecture
+    #[arg(long, value_name = "NAME", default_value = "llama")]
+    pub arch: String,
+    /// Shape of a published model: tiny, 135m, 270m, 0.5b, 1b, 3b or 8b
+    #[arg(long, value_name = "SHAPE", value_parser = shape)]
+    pub shape: Shape,
+    /// Type of the matrices (q8_0, q4_K, f16, ...), or a mix of types: q4_k_m or q5_k_m
+    #[arg(long = "type", value_name = "TYPE", value_parser = mix)]
+    pub mix: Mix,
+    /// Type of the output matrix, or of the token embeddings that serve as one: q6_K in most published files [default: as --type says]
+    #[arg(long, value_name = "TYPE", value_parser = weight_type)]
+    pub output_type: Option<GgmlType>,
+    /// Size or hyper-parameter in place of the shape's, as the declaration names it: n_layer=4 (may be repeated)
+    #[arg(long, value_name = "NAME=NUMBER", value_parser = setting)]
+    pub set: Vec<(String, f64)>,
+    /// Seed of the weights
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// File to write
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+}
+
+fn shape(text: &str) -> Result<Shape, String> {
+    Shape::find(text).copied().ok_or_else(|| {
+        let names: Vec<_> = SHAPES.iter().map(|shape| shape.name).collect();
+        format!("expected one of {}", names.join(", "))
+    })
+}
+
+fn mix(text: &str) -> Result<Mix, String> {
+    Mix::find(text).ok_or_else(|| format!("expected one of {}", Mix::names().join(", ")))
+}
+
+fn weight_type(text: &str) -> Result<GgmlType, String> {
+    let ty = GgmlType::from_name(text).filter(|&ty| kernels::can_dequantize(ty));
+    ty.ok_or_else(|| "expected a type of weights, such as q6_K or f16".to_owned())
+}
+
+fn setting(text: &str) -> Result<(String, f64), String> {
+    let (name, number) = text.split_once('=').ok_or("expected NAME=NUMBER")?;
+    let number = number.parse().ok().filter(|x: &f64| x.is_finite());
+    let number = number.ok_or("expected NAME=NUMBER with a finite number, or 0 and 1 for false and true")?;
+    Ok((name.to_owned(), number))
 }
 
 /// Types that keys and values can be cached in.

@@ -17,6 +17,7 @@ pub const SHORT_FORMS: &[(&str, &str)] = &[
     ("-mg", "--main-gpu"),
     ("-ot", "--override-tensor"),
     ("-nkvo", "--no-kv-offload"),
+    ("-np", "--n-parallel"),
 ];
 
 /// The arguments with short forms replaced, up to a `--`; `-ub=64` works as `-ub 64` does.

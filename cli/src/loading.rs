@@ -158,6 +158,14 @@ impl LoadArgs {
         })
     }
 
+    /// The same for a second model, of which what is said of the file does not hold.
+    pub fn of_draft(&self) -> LoadArgs {
+        let mut args = self.clone();
+        args.placement.arch = "auto".to_owned();
+        args.placement.override_kv.clear();
+        args
+    }
+
     /// Loads a model, with a bar on terminals while weights are copied, and says what is unusual about the file. Ctrl-C
     /// ends it.
     pub fn load(&self, path: &std::path::Path, kv_cells: Option<usize>) -> Outcome<Arc<Model>> {

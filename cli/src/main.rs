@@ -45,5 +45,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Tokenize(args) => commands::tokenize::run(&args),
         Command::Embed(args) => commands::embed::run(&args),
         Command::Logits(args) => commands::logits::run(&args),
+        Command::Bench(args) => commands::bench::run(&args),
+        Command::Synth(args) => commands::synth::run(&args),
     }
 }

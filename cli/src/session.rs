@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 use engine::context::{Batch, Context, ContextParams, DecodeError, MemoryError};
 use engine::model::Model;
 use engine::sample::{Chain, LogitBias, SamplerParams, Token};
+use engine::speculate::{DraftModel, Drafted, Drafter, Lookup, MAX_DRAFTS, Pace, Speculator};
 use engine::vocab::{Utf8Stream, Vocab};
 
 use crate::args::{ContextArgs, RunArgs};
+use crate::commands::input;
 use crate::failure::{Failure, Outcome};
 use crate::{human, interrupt};
 
@@ -25,6 +27,8 @@ pub struct Session {
     shift: Option<Shift>,
     /// Where in the last batch the last token stands.
     last: usize,
+    /// Guesses tokens, if that was asked for.
+    speculator: Option<Speculator>,
     /// How tokens are chosen; may be changed between turns.
     pub sampler: SamplerParams,
     n_turns: u64,
@@ -62,6 +66,8 @@ pub struct Turn {
     pub t_generated: Duration,
     /// Tokens that were forgotten to make room.
     pub n_forgotten: usize,
+    /// What became of drafts; `None` if none were asked for.
+    pub drafted: Option<Drafted>,
 }
 
 /// Why generating ended.
@@ -93,6 +99,26 @@ fn context_params(args: &ContextArgs) -> ContextParams {
         rope_freq_scale: args.rope_freq_scale,
         ..defaults
     }
+}
+
+/// What guesses tokens, if that was asked for.
+fn speculator(args: &RunArgs, context: &Context) -> Outcome<Option<Speculator>> {
+    let speculation = &args.speculation;
+    let drafter: Box<dyn Drafter> = match (&speculation.draft, &speculation.lookup_file) {
+        (Some(path), _) => {
+            let model = args.load.of_draft().load(path, Some(context.n_ctx()))?;
+            let cannot = |e| Failure::new(format_args!("{}: {e}", path.display()));
+            Box::new(DraftModel::new(model, context).map_err(cannot)?)
+        }
+        (None, Some(path)) => {
+            let text = input::read(path)?;
+            let corpus = context.model().vocab().tokenize(&text, false, false);
+            Box::new(Lookup::new(&corpus, context.n_ctx()))
+        }
+        (None, None) if speculation.lookup => Box::new(Lookup::new(&[], context.n_ctx())),
+        (None, None) => return Ok(None),
+    };
+    Ok(Some(Speculator::new(drafter, Pace::new(speculation.draft_max.into()))))
 }
 
 /// An answer that cannot be kept should not be waited for.
@@ -132,10 +158,14 @@ impl Session {
             check_place(file)?;
         }
         let model = args.load.load(path, Some(args.context.ctx_size))?;
-        let params = ContextParams {
+        let mut params = ContextParams {
             n_rollback: args.rollback.into(),
             ..context_params(&args.context)
         };
+        if args.speculation.is_wanted() {
+            params.n_rollback = params.n_rollback.max(MAX_DRAFTS);
+            params.n_outputs_max = MAX_DRAFTS + 1;
+        }
         let mut context = Context::new(model.clone(), &params)?;
         args.adapters.apply(&mut context)?;
         let shift = args.context_shift.then_some(Shift {
@@ -156,6 +186,7 @@ impl Session {
             Some(file) => restored(&mut context, file)?,
             None => Vec::new(),
         };
+        let speculator = speculator(args, &context)?;
         let t_load = start.elapsed();
         Ok(Session {
             model,
@@ -163,6 +194,7 @@ impl Session {
             held,
             shift,
             last: 0,
+            speculator,
             sampler: args.sampler.0.clone(),
             n_turns: 0,
             t_load,
@@ -242,6 +274,7 @@ impl Session {
             n_generated: 0,
             t_generated: Duration::ZERO,
             n_forgotten,
+            drafted: None,
         };
         let is_done = self.decode(&prompt[n_reused..])?;
         turn.n_prompt = encoded + self.held.len() - n_reused;
@@ -275,11 +308,12 @@ impl Session {
                 }
                 turn.n_forgotten += n_gone;
             }
-            if stop.is_set() || !self.decode(&[token])? {
+            if stop.is_set() || !self.advance(token)? {
                 turn.end = End::Interrupted;
                 break;
             }
         }
+        turn.drafted = self.settle()?;
         characters.flush(&mut piece);
         Self::say(&mut piece, &mut turn.text, emit)?;
         Ok(turn)
@@ -312,6 +346,9 @@ impl Session {
 
     /// Makes room in a full context. The number of tokens forgotten; 0 if it may not, or if there is nothing to forget.
     fn forget_half(&mut self) -> Outcome<usize> {
+        if self.shift.is_some() {
+            self.settle()?;
+        }
         let Some(shift) = &mut self.shift else { return Ok(0) };
         let n_gone = self.context.shift_context(0, shift.n_keep)?;
         if n_gone == 0 {
@@ -437,6 +474,30 @@ impl Session {
         } else {
             usize::MAX
         }
+    }
+
+    /// Lets a token follow those held: by computing it, with what may come next, or because it was computed already. False if the user
+    /// interrupted.
+    fn advance(&mut self, token: Token) -> Outcome<bool> {
+        let Some(speculator) = &mut self.speculator else {
+            return self.decode(&[token]);
+        };
+        match speculator.advance(&mut self.context, 0, &self.held, token) {
+            Ok(row) => self.last = row,
+            Err(DecodeError::Cancelled) => return Ok(false),
+            Err(e) => return Err(e.into()),
+        }
+        self.held.push(token);
+        Ok(true)
+    }
+
+    /// Takes out of the memory what was computed and did not become text. What became of drafts in all.
+    fn settle(&mut self) -> Outcome<Option<Drafted>> {
+        let Some(speculator) = &mut self.speculator else {
+            return Ok(None);
+        };
+        speculator.forget_drafts(&mut self.context, 0, self.held.len())?;
+        Ok(Some(speculator.drafted()))
     }
 
     /// Computes tokens that follow those held. False if the user interrupted; what was done before stays.

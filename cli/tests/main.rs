@@ -2,6 +2,7 @@
 
 mod common;
 
+mod bench;
 mod chat;
 mod embed;
 mod loading;

@@ -239,3 +239,33 @@ fn a_python_that_gives_another_file_is_not_believed() {
     );
     assert_eq!(std::fs::read_dir(home.path(".cache/llama")).unwrap().count(), 0);
 }
+
+/// Guessing tokens changes how fast an answer comes, never what it says; not at the end of the context either, nor in a file of the session.
+#[test]
+fn guessed_tokens_change_no_answer() {
+    let home = Home::new();
+    let corpus = home.path("corpus.txt");
+    std::fs::write(&corpus, "once upon a time once upon a time").unwrap();
+    let corpus = corpus.to_str().unwrap();
+    for name in ["llama-dense", "mamba-dense"] {
+        let model = home.model(name, None);
+        let answer = |more: &[&str]| {
+            let args = ["run", &model, "--raw", "abc abc", "-n", "60", "--seed", "3", "-c", "64"];
+            ended(home.llama(&[&args[..], more].concat()))
+        };
+        for sampling in [&["--temp", "0"][..], &["--temp", "0.7"]] {
+            let plain = answer(sampling);
+            for guessing in [&["--lookup"][..], &["--lookup-file", corpus], &["--draft", &model]] {
+                let found = answer(&[sampling, guessing].concat());
+                assert_eq!(found.succeeds(), plain.succeeds(), "{name} {guessing:?}");
+                assert!(found.err.contains(" right"), "{}", found.err);
+            }
+        }
+    }
+    let (model, other) = (home.model("llama-dense", None), home.model("bert-dense", None));
+    ended(home.llama(&["run", &model, "abc", "--draft", &other])).fails_saying(&["bert-dense.gguf", "one by one"]);
+    assert_eq!(
+        ended(home.llama(&["run", &model, "abc", "--draft", &other, "--lookup"])).status,
+        2
+    );
+}

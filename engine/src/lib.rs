@@ -11,9 +11,11 @@
 //! - [`backend`]: devices, buffers, kernels
 //! - [`context`]: batches, KV memory, decode
 //! - [`sample`]: logits to tokens
+//! - [`speculate`]: tokens guessed, and verified many at once
 //! - [`chat`]: messages to prompts
 //! - [`random`]: numbers for seeded weights and tests
 //! - [`conformance`]: checks of architectures against recorded logits
+//! - [`synth`]: files of random weights in known shapes
 
 pub mod adapter;
 pub mod alloc;
@@ -30,4 +32,6 @@ pub mod model;
 pub mod random;
 pub mod sample;
 pub mod sched;
+pub mod speculate;
+pub mod synth;
 pub mod vocab;

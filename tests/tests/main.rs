@@ -22,6 +22,7 @@ mod recorded;
 mod recurrent_memory;
 mod seeds;
 mod selections;
+mod speculation;
 mod state;
 mod tables;
 mod threads;

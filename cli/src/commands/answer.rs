@@ -42,8 +42,16 @@ fn statistics(session: &Session, turn: &Turn) -> String {
         0 => String::new(),
         n => format!(", {} forgotten", human::plural(n, "token")),
     };
+    let drafted = match turn.drafted {
+        Some(drafted) => format!(
+            " | {} of {} right",
+            drafted.n_right,
+            human::plural(drafted.n_drafts, "draft")
+        ),
+        None => String::new(),
+    };
     format!(
-        "prompt {}{reused}, {:.1} tok/s | generated {}, {:.1} tok/s | loaded in {:.2} s | context {} of {}{forgotten}",
+        "prompt {}{reused}, {:.1} tok/s | generated {}, {:.1} tok/s | loaded in {:.2} s | context {} of {}{forgotten}{drafted}",
         human::plural(turn.n_prompt, "token"),
         rate(turn.n_prompt, turn.t_prompt.as_secs_f64()),
         human::plural(turn.n_generated, "token"),

@@ -2,14 +2,16 @@
 
 mod answer;
 pub mod arch;
+pub mod bench;
 mod chat;
 pub mod embed;
-mod input;
+pub mod input;
 pub mod inspect;
 pub mod logits;
 mod plan;
 pub mod reference;
 pub mod run;
+pub mod synth;
 pub mod tokenize;
 
 use std::io::{self, BufWriter, StdoutLock};

@@ -47,8 +47,19 @@ impl Draft {
         archs: &[Registered],
         with_optional: bool,
     ) -> Result<Draft, ModelError> {
+        Self::of_sizes(arch, archs, arch.test, |_| with_optional)
+    }
+
+    /// A model of these sizes and other hyper-parameters, given as in `test { … }`: [`Draft::of_declaration`] with a choice of its own for each
+    /// tensor that files may lack.
+    pub fn of_sizes(
+        arch: &'static Architecture,
+        archs: &[Registered],
+        sizes: &[(&str, f64)],
+        wants: impl Fn(&TensorDecl) -> bool,
+    ) -> Result<Draft, ModelError> {
         let mut draft = Draft {
-            metadata: metadata(arch),
+            metadata: metadata(arch, sizes),
             ..Draft::default()
         };
         let optional = || arch.tensors.iter().filter(|t| t.optional || t.tied.is_some());
@@ -58,12 +69,10 @@ impl Draft {
             Err(ModelError::Graph { .. }) => false,
             Err(e) => return Err(e),
         };
-        if with_optional || !complete {
-            optional().for_each(|t| draft.add_optional(t, archs));
-        }
-        if !with_optional && !complete {
-            optional().for_each(|t| draft.remove_optional(t, archs));
-        }
+        let wanted = optional().filter(|t| !complete || wants(t));
+        wanted.for_each(|t| draft.add_optional(t, archs));
+        let unwanted = optional().filter(|t| !complete && !wants(t));
+        unwanted.for_each(|t| draft.remove_optional(t, archs));
         draft.plan(archs)?;
         Ok(draft)
     }
@@ -203,8 +212,8 @@ impl Draft {
     }
 }
 
-/// The keys of the model of a declaration's `test { … }`.
-fn metadata(arch: &Architecture) -> Metadata {
+/// The keys of a model of these sizes.
+fn metadata(arch: &Architecture, sizes: &[(&str, f64)]) -> Metadata {
     let mut m = Metadata::default();
     m.insert("general.architecture", arch.name);
     m.insert("general.name", format!("{}, seeded", arch.name));
@@ -213,21 +222,21 @@ fn metadata(arch: &Architecture) -> Metadata {
         None => format!("{}.{key}", arch.name),
     };
     m.insert(full("context_length"), N_CTX);
-    for &(symbol, n) in arch.test {
+    for &(symbol, n) in sizes {
         if let Some(key) = key_of_symbol(symbol) {
             m.insert(full(key), n as u32);
         }
     }
     let mut n_lists = 0;
     for h in arch.hparams.iter().filter(|h| !h.key.is_empty()) {
-        let given = arch.test.iter().find(|(name, _)| *name == h.name);
+        let given = sizes.iter().find(|(name, _)| *name == h.name);
         let value = match (given, h.ty) {
             (Some(&(_, x)), "bool" | "[bool]") => Some(Value::Bool(x != 0.0)),
             (Some(&(_, x)), "f32" | "[f32]") => Some(Value::F32(x as f32)),
             (Some(&(_, x)), _) => Some(Value::U32(x as u32)),
             (None, "[bool]") if h.default.is_none() => {
                 n_lists += 1;
-                let turns = (0..size(arch, "n_layer")).map(|il| il % 2 != n_lists % 2);
+                let turns = (0..size(sizes, "n_layer")).map(|il| il % 2 != n_lists % 2);
                 Some(Value::from(turns.collect::<Vec<bool>>()))
             }
             (None, _) if h.default.is_none() => usual_value(h),
@@ -238,18 +247,18 @@ fn metadata(arch: &Architecture) -> Metadata {
         }
     }
     if arch.needs_sections() {
-        m.insert(full("rope.dimension_sections"), sections(arch));
+        m.insert(full("rope.dimension_sections"), sections(sizes));
     }
-    let n_vocab = size(arch, "n_vocab");
+    let n_vocab = size(sizes, "n_vocab");
     let tokens: StringArray = (0..n_vocab).map(|i| format!("tok_{i}")).collect();
     m.insert("tokenizer.ggml.model", "test");
     m.insert("tokenizer.ggml.tokens", tokens);
     m
 }
 
-/// A size of the test model, 0 if it has none of this name.
-fn size(arch: &Architecture, symbol: &str) -> usize {
-    let found = arch.test.iter().find(|(name, _)| *name == symbol);
+/// The size of this name, 0 if there is none.
+fn size(sizes: &[(&str, f64)], symbol: &str) -> usize {
+    let found = sizes.iter().find(|(name, _)| *name == symbol);
     found.map_or(0, |&(_, n)| n as usize)
 }
 
@@ -269,12 +278,12 @@ fn usual_value(h: &HparamDecl) -> Option<Value> {
 }
 
 /// Rotary pairs of the axes of a position: a fourth for time, the rest for height and width.
-fn sections(arch: &Architecture) -> Value {
-    let head_dim = match size(arch, "head_dim") {
-        0 => size(arch, "n_embd") / size(arch, "n_head").max(1),
+fn sections(sizes: &[(&str, f64)]) -> Value {
+    let head_dim = match size(sizes, "head_dim") {
+        0 => size(sizes, "n_embd") / size(sizes, "n_head").max(1),
         n => n,
     };
-    let n_rot = match size(arch, "n_rot") {
+    let n_rot = match size(sizes, "n_rot") {
         0 => head_dim,
         n => n,
     };

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 
 use kernels::GgmlType;
 
-use super::{Gguf, GgufError, GgufWriter, Metadata, TensorInfo};
+use super::{Gguf, GgufError, GgufWriter, Metadata};
 use crate::random::splitmix64;
 
 /// Largest model that [`seeded_model`] makes, in bytes. The real ones have a few million.
@@ -49,7 +49,12 @@ pub fn write_seeded_model(header: &Gguf, seed: u64, out: &mut dyn Write) -> Resu
                 writer.add_tensor_with(t.name.clone(), t.ty, t.shape(), move |out| weights.write(n, out))?;
             }
             GgmlType::I32 => {
-                writer.add_tensor(t.name.clone(), t.ty, t.shape(), experts_of_tokens(header, t)?)?;
+                writer.add_tensor(
+                    t.name.clone(),
+                    t.ty,
+                    t.shape(),
+                    experts_of_tokens(&header.metadata, t.shape())?,
+                )?;
             }
             found => {
                 return Err(GgufError::TensorType {
@@ -64,12 +69,12 @@ pub fn write_seeded_model(header: &Gguf, seed: u64, out: &mut dyn Write) -> Resu
 }
 
 /// The only integers that models have: for each token the numbers of its experts, different ones, and others for the next token.
-fn experts_of_tokens(header: &Gguf, t: &TensorInfo) -> Result<Vec<u8>, GgufError> {
-    let arch: String = header.metadata.require("general.architecture")?;
-    let n_expert: u32 = header.metadata.require(&format!("{arch}.expert_count"))?;
-    let n_used = t.shape().first().copied().unwrap_or(1).max(1);
+pub(crate) fn experts_of_tokens(metadata: &Metadata, ne: &[usize]) -> Result<Vec<u8>, GgufError> {
+    let arch: String = metadata.require("general.architecture")?;
+    let n_expert: u32 = metadata.require(&format!("{arch}.expert_count"))?;
+    let n_used = ne.first().copied().unwrap_or(1).max(1);
     let number = |i: usize| ((i % n_used + i / n_used) % n_expert.max(1) as usize) as i32;
-    Ok((0..t.n_elements()).flat_map(|i| number(i).to_le_bytes()).collect())
+    Ok((0..ne.iter().product()).flat_map(|i| number(i).to_le_bytes()).collect())
 }
 
 /// The whole file in memory, of at most [`MAX_BYTES`].
@@ -98,7 +103,7 @@ struct Weights {
 impl Weights {
     fn new(name: &str, seed: u64, scale: f32) -> Self {
         Weights {
-            base: fnv1a64(name.as_bytes()) ^ seed,
+            base: hash_of_name(name) ^ seed,
             is_ssm_a: name.contains("ssm_a"),
             is_norm: name.contains("norm") && name.contains(".weight"),
             scale,
@@ -137,6 +142,11 @@ impl Weights {
         }
         Ok(())
     }
+}
+
+/// A seed that follows from a tensor's name.
+pub(crate) fn hash_of_name(name: &str) -> u64 {
+    fnv1a64(name.as_bytes())
 }
 
 fn fnv1a64(bytes: &[u8]) -> u64 {

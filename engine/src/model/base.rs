@@ -35,7 +35,7 @@ pub struct Base {
 }
 
 /// Sizes that a declaration's `test { … }` may give, with the keys that [`Base::read`] reads them from.
-const SYMBOL_KEYS: &[(&str, &str)] = &[
+pub(crate) const SYMBOL_KEYS: &[(&str, &str)] = &[
     ("n_vocab", "vocab_size"),
     ("n_ctx_train", "context_length"),
     ("n_embd", "embedding_length"),

@@ -39,7 +39,8 @@ pub fn run(args: &ArchArgs) -> Outcome {
     }
 }
 
-fn find(name: &str) -> Outcome<&'static Registered> {
+/// The architecture of this name.
+pub fn find(name: &str) -> Outcome<&'static Registered> {
     archs::find(name).ok_or_else(|| {
         let nearest = nearest_names(name, archs::ALL.iter().map(|r| r.arch.name));
         Failure::new(format_args!(

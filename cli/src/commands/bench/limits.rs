@@ -1,0 +1,183 @@
+//! What the machine does at most, measured by the same number of threads as the tests: reading memory, and multiplying and adding.
+
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::time::Instant;
+
+/// Limits of so many threads, each in units per second.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes read from memory.
+    pub read: f64,
+    /// Multiply-adds of f32.
+    pub f32: f64,
+    /// Multiply-adds of 16-bit integers; `None` where there is no instruction for them.
+    pub i16: Option<f64>,
+}
+
+/// Larger than any cache near a core.
+const BUFFER: usize = 256 << 20;
+
+/// Passes over the buffer, and runs of a loop of arithmetic. The best one counts: others are a neighbour's.
+const PASSES: usize = 8;
+
+impl Limits {
+    /// Measures for about half a second.
+    pub fn measure(n_threads: usize) -> Limits {
+        Limits {
+            read: read_limit(n_threads),
+            f32: arithmetic::f32_limit(n_threads),
+            i16: arithmetic::i16_limit(n_threads),
+        }
+    }
+}
+
+fn read_limit(n_threads: usize) -> f64 {
+    // Not zeros: those would all be one page.
+    let buffer = vec![1u64; BUFFER / size_of::<u64>()];
+    let part = buffer.len().div_ceil(n_threads.max(1));
+    let seconds = best_time(n_threads, |thread| {
+        let from = (thread * part).min(buffer.len());
+        let to = (from + part).min(buffer.len());
+        black_box(sum(black_box(&buffer[from..to])));
+    });
+    BUFFER as f64 / seconds
+}
+
+/// Several sums, so that none waits for another.
+fn sum(words: &[u64]) -> u64 {
+    let (lines, rest) = words.as_chunks::<16>();
+    let mut sums = [0u64; 16];
+    for line in lines {
+        for (sum, word) in sums.iter_mut().zip(line) {
+            *sum = sum.wrapping_add(*word);
+        }
+    }
+    rest.iter().chain(&sums).fold(0, |a, &b| a.wrapping_add(b))
+}
+
+/// The shortest time that all threads together take for their parts, given by their numbers.
+fn best_time(n_threads: usize, work: impl Fn(usize) + Sync) -> f64 {
+    let barrier = Barrier::new(n_threads.max(1));
+    let passes = |thread: usize| {
+        let mut best = f64::INFINITY;
+        for _ in 0..PASSES {
+            barrier.wait();
+            let start = Instant::now();
+            work(thread);
+            barrier.wait();
+            best = best.min(start.elapsed().as_secs_f64());
+        }
+        best
+    };
+    std::thread::scope(|scope| {
+        let passes = &passes;
+        let others: Vec<_> = (1..n_threads)
+            .map(|thread| scope.spawn(move || passes(thread)))
+            .collect();
+        let best = passes(0);
+        others.into_iter().for_each(|other| drop(other.join()));
+        best
+    })
+}
+
+/// Multiply-adds of one loop of one thread: some milliseconds.
+const ROUNDS: usize = 1 << 21;
+
+#[cfg(target_arch = "x86_64")]
+mod arithmetic {
+    use std::arch::x86_64::*;
+
+    use super::*;
+
+    /// Independent chains: as many as hide the latency of two units.
+    const CHAINS: usize = 12;
+
+    pub fn f32_limit(n_threads: usize) -> f64 {
+        if !is_x86_feature_detected!("avx2") || !is_x86_feature_detected!("fma") {
+            return portable::f32_limit(n_threads);
+        }
+        // SAFETY: the CPU has these instructions.
+        let seconds = best_time(n_threads, |_| unsafe { fma_loop() });
+        (n_threads * ROUNDS * CHAINS * 8) as f64 / seconds
+    }
+
+    pub fn i16_limit(n_threads: usize) -> Option<f64> {
+        if !is_x86_feature_detected!("avx2") {
+            return None;
+        }
+        // SAFETY: the CPU has these instructions.
+        let seconds = best_time(n_threads, |_| unsafe { madd_loop() });
+        Some((n_threads * ROUNDS * CHAINS * 16) as f64 / seconds)
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    fn fma_loop() {
+        let (x, y) = (_mm256_set1_ps(black_box(0.5)), _mm256_set1_ps(black_box(1.0)));
+        let mut sums = [y; CHAINS];
+        for _ in 0..ROUNDS {
+            for sum in &mut sums {
+                *sum = _mm256_fmadd_ps(*sum, x, y);
+            }
+        }
+        black_box(sums);
+    }
+
+    #[target_feature(enable = "avx2")]
+    fn madd_loop() {
+        let x = _mm256_set1_epi16(black_box(3));
+        let mut sums = [x; CHAINS];
+        for _ in 0..ROUNDS {
+            for sum in &mut sums {
+                *sum = _mm256_madd_epi16(*sum, x);
+            }
+        }
+        black_box(sums);
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+use portable as arithmetic;
+
+#[cfg_attr(target_arch = "x86_64", allow(dead_code, reason = "for CPUs without AVX2"))]
+mod portable {
+    use super::*;
+
+    /// As many independent sums as registers hold on most CPUs.
+    const SUMS: usize = 32;
+
+    pub fn f32_limit(n_threads: usize) -> f64 {
+        let seconds = best_time(n_threads, |_| {
+            let (x, y) = (black_box(0.5f32), black_box(1.0f32));
+            let mut sums = [y; SUMS];
+            for _ in 0..ROUNDS {
+                sums.iter_mut().for_each(|sum| *sum = *sum * x + y);
+            }
+            black_box(sums);
+        });
+        (n_threads * ROUNDS * SUMS) as f64 / seconds
+    }
+
+    pub fn i16_limit(_n_threads: usize) -> Option<f64> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_hold_every_word() {
+        let words: Vec<u64> = (0..1000).collect();
+        assert_eq!(sum(&words), 499_500);
+    }
+
+    #[test]
+    fn limits_are_of_a_plausible_size() {
+        let limits = Limits::measure(2);
+        assert!((1e8..1e13).contains(&limits.read), "{limits:?}");
+        assert!((1e8..1e13).contains(&limits.f32), "{limits:?}");
+        assert!(limits.i16.is_none_or(|n| (1e8..1e13).contains(&n)), "{limits:?}");
+    }
+}

@@ -1,0 +1,254 @@
+//! The figures of a bench, and how they are printed.
+
+use std::io::Write;
+
+use serde::Serialize;
+
+use crate::args::{BenchArgs, BenchFormat};
+use crate::failure::Outcome;
+use crate::human;
+
+use super::Loaded;
+use super::case::Case;
+use super::limits::Limits;
+use super::samples::{Samples, mean_and_deviation, median, range};
+use super::system;
+use super::work::Work;
+
+/// One test's figures; the JSON is exactly this. Names that `llama-bench -o json` has mean the same here.
+#[derive(Debug, Serialize)]
+pub struct Row {
+    model_filename: String,
+    model_type: &'static str,
+    model_size: usize,
+    model_n_params: usize,
+    n_batch: usize,
+    n_ubatch: usize,
+    n_threads: usize,
+    type_k: &'static str,
+    type_v: &'static str,
+    n_prompt: usize,
+    n_gen: usize,
+    n_depth: usize,
+    /// Sequences computed together; speeds are those of all of them.
+    n_parallel: usize,
+    avg_ts: f64,
+    stddev_ts: f64,
+    samples_ts: Vec<f64>,
+    median_ts: f64,
+    /// Bytes of weights and cache read in a second.
+    read_bytes_per_s: Option<f64>,
+    /// What as many threads read in a second from memory, measured just before.
+    read_limit: f64,
+    /// Multiply-adds with weights in a second.
+    multiply_adds_per_s: f64,
+    f32_limit: f64,
+    i16_limit: Option<f64>,
+    load_ms: f64,
+    first_token_ms: f64,
+    /// Most memory held while loading and computing the first token.
+    load_peak_bytes: Option<usize>,
+    /// Most memory held in this test.
+    peak_bytes: Option<usize>,
+    joules_per_token: Option<f64>,
+    /// The other engine's speeds, in the same rounds.
+    rival_ts: Vec<f64>,
+    /// This engine's speeds over the other's.
+    ratios: Vec<f64>,
+    median_ratio: Option<f64>,
+    #[serde(skip)]
+    test: String,
+}
+
+impl Row {
+    /// The figures of a test that was just measured.
+    pub fn new(loaded: &Loaded, case: &Case, samples: &Samples, limits: &Limits, args: &BenchArgs) -> Row {
+        let (model, test, context) = (&loaded.model, case.test(), case.context());
+        let work = Work::of(model, &test, context.sizes(), context.n_ctx());
+        let (avg_ts, stddev_ts) = mean_and_deviation(&samples.speeds);
+        let median_ts = median(&samples.speeds).unwrap_or(0.0);
+        let repetitions_per_s = median_ts / test.n_tokens().max(1) as f64;
+        let ratios = samples.ratios();
+        Row {
+            model_filename: model.path().display().to_string(),
+            model_type: model.arch().name,
+            model_size: model.n_bytes(),
+            model_n_params: model.n_params(),
+            n_batch: context.params().n_batch,
+            n_ubatch: context.params().n_ubatch,
+            n_threads: test.n_threads,
+            type_k: args.cache_type_k.name(),
+            type_v: args.cache_type_v.name(),
+            n_prompt: test.n_prompt,
+            n_gen: test.n_gen,
+            n_depth: test.n_depth,
+            n_parallel: test.n_parallel,
+            avg_ts,
+            stddev_ts,
+            samples_ts: samples.speeds.clone(),
+            median_ts,
+            read_bytes_per_s: work.bytes.map(|bytes| bytes * repetitions_per_s),
+            read_limit: limits.read,
+            multiply_adds_per_s: work.multiply_adds * repetitions_per_s,
+            f32_limit: limits.f32,
+            i16_limit: limits.i16,
+            load_ms: loaded.t_load.as_secs_f64() * 1e3,
+            first_token_ms: loaded.t_first.as_secs_f64() * 1e3,
+            load_peak_bytes: loaded.peak_bytes,
+            peak_bytes: system::peak_memory(),
+            joules_per_token: samples.joules_per_token(),
+            rival_ts: samples.rival.clone(),
+            median_ratio: median(&ratios),
+            ratios,
+            test: test.to_string(),
+        }
+    }
+}
+
+/// A column of tables: its heading, its width, and what it shows of a row.
+type Column = (&'static str, usize, fn(&Row) -> String);
+
+const COLUMNS: &[Column] = &[
+    ("test", 14, |r| r.test.clone()),
+    ("threads", 7, |r| r.n_threads.to_string()),
+    ("tok/s", 8, |r| speed(r.median_ts)),
+    ("range", 17, |r| {
+        let (low, high) = range(&r.samples_ts);
+        format!("{}..{}", speed(low), speed(high))
+    }),
+    ("GB/s", 6, |r| {
+        r.read_bytes_per_s.map_or("-".into(), |x| format!("{:.1}", x * 1e-9))
+    }),
+    ("of memory", 9, |r| share(r.read_bytes_per_s, Some(r.read_limit))),
+    ("G mul-add/s", 11, |r| format!("{:.1}", r.multiply_adds_per_s * 1e-9)),
+    ("of f32", 6, |r| share(Some(r.multiply_adds_per_s), Some(r.f32_limit))),
+    ("of i16", 6, |r| share(Some(r.multiply_adds_per_s), r.i16_limit)),
+    ("peak", 10, |r| r.peak_bytes.map_or("-".into(), human::bytes)),
+    ("J/token", 7, |r| {
+        r.joules_per_token.map_or("-".into(), |x| format!("{x:.3}"))
+    }),
+    ("other", 8, |r| median(&r.rival_ts).map_or("-".into(), speed)),
+    ("ratio", 6, |r| r.median_ratio.map_or("-".into(), |x| format!("{x:.2}"))),
+];
+
+/// Three or more digits.
+fn speed(x: f64) -> String {
+    match x {
+        100.0.. => format!("{x:.0}"),
+        10.0.. => format!("{x:.1}"),
+        _ => format!("{x:.2}"),
+    }
+}
+
+fn share(x: Option<f64>, limit: Option<f64>) -> String {
+    match (x, limit) {
+        (Some(x), Some(limit)) => format!("{:.0} %", 100.0 * x / limit),
+        _ => "-".to_owned(),
+    }
+}
+
+/// Prints rows as they come, or at the end where the format wants that.
+pub struct Report<'a> {
+    out: &'a mut dyn Write,
+    format: BenchFormat,
+    rows: Vec<serde_json::Value>,
+}
+
+impl<'a> Report<'a> {
+    /// Begins.
+    pub fn start(out: &'a mut dyn Write, format: BenchFormat) -> Outcome<Report<'a>> {
+        Ok(Report {
+            out,
+            format,
+            rows: Vec::new(),
+        })
+    }
+
+    /// What comes before the rows of a model.
+    pub fn model(&mut self, loaded: &Loaded) -> Outcome {
+        if !matches!(self.format, BenchFormat::Table | BenchFormat::Md) {
+            return Ok(());
+        }
+        let model = &loaded.model;
+        writeln!(
+            self.out,
+            "{}: {}, {} parameters, {}; loaded in {:.2} s, first token after {:.2} s{}\n",
+            model.path().display(),
+            model.arch().name,
+            human::count(model.n_params()),
+            human::bytes(model.n_bytes()),
+            loaded.t_load.as_secs_f64(),
+            loaded.t_first.as_secs_f64(),
+            loaded
+                .peak_bytes
+                .map_or(String::new(), |n| format!(", peak {}", human::bytes(n)))
+        )?;
+        let titles: Vec<String> = COLUMNS.iter().map(|c| c.0.to_owned()).collect();
+        self.line(&titles)?;
+        if self.format == BenchFormat::Md {
+            writeln!(self.out, "|---|{}", "---:|".repeat(COLUMNS.len() - 1))?;
+        }
+        Ok(self.out.flush()?)
+    }
+
+    /// One test.
+    pub fn row(&mut self, row: &Row) -> Outcome {
+        let value = serde_json::to_value(row)?;
+        match self.format {
+            BenchFormat::Table | BenchFormat::Md => {
+                let cells: Vec<String> = COLUMNS.iter().map(|c| c.2(row)).collect();
+                self.line(&cells)?;
+            }
+            BenchFormat::Csv => {
+                if self.rows.is_empty() {
+                    writeln!(self.out, "{}", csv_names(&value))?;
+                }
+                writeln!(self.out, "{}", csv_values(&value))?;
+            }
+            BenchFormat::Json => {}
+        }
+        self.rows.push(value);
+        Ok(self.out.flush()?)
+    }
+
+    /// Ends.
+    pub fn end(self) -> Outcome {
+        if self.format == BenchFormat::Json {
+            serde_json::to_writer_pretty(&mut *self.out, &self.rows)?;
+            writeln!(self.out)?;
+        }
+        Ok(self.out.flush()?)
+    }
+
+    fn line(&mut self, cells: &[String]) -> Outcome {
+        if self.format == BenchFormat::Md {
+            writeln!(self.out, "| {} |", cells.join(" | "))?;
+            return Ok(());
+        }
+        for (i, (cell, column)) in cells.iter().zip(COLUMNS).enumerate() {
+            let width = column.1;
+            match i {
+                0 => write!(self.out, "{cell:<width$}")?,
+                _ => write!(self.out, "  {cell:>width$}")?,
+            }
+        }
+        Ok(writeln!(self.out)?)
+    }
+}
+
+fn csv_names(row: &serde_json::Value) -> String {
+    let names = row.as_object().into_iter().flat_map(|row| row.keys().cloned());
+    names.collect::<Vec<_>>().join(",")
+}
+
+/// Values as in JSON; lists with blanks between their values, and nothing for what is not known.
+fn csv_values(row: &serde_json::Value) -> String {
+    let value = |value: &serde_json::Value| match value {
+        serde_json::Value::Null => String::new(),
+        serde_json::Value::String(text) => format!("\"{}\"", text.replace('"', "\"\"")),
+        serde_json::Value::Array(list) => list.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+        value => value.to_string(),
+    };
+    let values = row.as_object().into_iter().flat_map(|row| row.values().map(value));
+    values.collect::<Vec<_>>().join(",")
+}

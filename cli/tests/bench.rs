@@ -1,0 +1,183 @@
+//! `llama synth` and `llama bench`.
+
+use std::collections::BTreeSet;
+
+use crate::common::{Ended, Home, ended};
+
+/// Files of random weights load, fit their declarations, and have the types asked for; sizes can be changed by name.
+#[test]
+fn synth_writes_models_of_any_type() {
+    let home = Home::new();
+    let path = home.path("synth.gguf");
+    let path = path.to_str().unwrap();
+    for (arch, ty, more, types) in [
+        ("llama", "q4_k_m", &[][..], &["q4_K", "q6_K", "f32"][..]),
+        ("qwen3", "q4_0", &["--output-type", "q6_k"], &["q4_0", "q6_K", "f32"]),
+        ("gemma3", "f16", &[], &["f16", "f32"]),
+        ("llama", "iq2_xs", &[], &["iq2_xs", "f32"]),
+    ] {
+        let args = ["synth", "--arch", arch, "--shape", "tiny", "--type", ty, "-o", path];
+        let written = ended(home.llama(&[&args[..], &["--set", "n_layer=3"], more].concat()));
+        assert!(written.succeeds().contains("parameters"), "{}", written.out);
+        let report = ended(home.llama(&["inspect", "--json", path]));
+        let report: serde_json::Value = serde_json::from_str(report.succeeds()).unwrap();
+        assert_eq!(report["declaration"]["status"], "matches");
+        assert_eq!(report["hyper_parameters"][format!("{arch}.block_count")], 3);
+        let found: BTreeSet<_> = report["types"].as_object().unwrap().keys().cloned().collect();
+        assert_eq!(found, types.iter().map(|ty| (*ty).to_owned()).collect(), "{arch} {ty}");
+        let run = ["run", path, "--raw", "abc", "-n", "4", "--temp", "0", "--no-stats"];
+        assert!(!ended(home.llama(&run)).succeeds().is_empty());
+    }
+}
+
+#[test]
+fn synth_tells_what_cannot_be_written() {
+    let home = Home::new();
+    let path = home.path("no.gguf");
+    let path = path.to_str().unwrap();
+    let synth = |more: &[&str]| ended(home.llama(&[&["synth", "-o", path, "--type", "q8_0"], more].concat()));
+    synth(&["--shape", "tiny", "--set", "n_heads=3"]).fails_saying(&["`n_heads`", "n_head_kv"]);
+    synth(&["--shape", "tiny", "--set", "n_vocab=100"]).fails_saying(&["100 tokens", "259"]);
+    synth(&["--shape", "tiny", "--arch", "lama"]).fails_saying(&["did you mean llama"]);
+    for wrong in [&["--shape", "2b"][..], &["--shape", "tiny", "--set", "n_layer"]] {
+        assert_eq!(synth(wrong).status, 2, "{wrong:?}");
+    }
+}
+
+const COLUMNS: [&str; 4] = ["test", "tok/s", "of memory", "of f32"];
+
+fn tiny(home: &Home) -> String {
+    let path = home.path("tiny.gguf").into_os_string().into_string().unwrap();
+    let args = ["synth", "--shape", "tiny", "--type", "q8_0", "-o", &path];
+    ended(home.llama(&args)).succeeds();
+    path
+}
+
+fn bench(home: &Home, model: &str, more: &[&str]) -> Ended {
+    let args = ["bench", "-m", model, "-p", "16", "-n", "4", "-r", "3", "-t", "1"];
+    ended(home.llama(&[&args[..], more].concat()))
+}
+
+fn rows(ended: &Ended) -> Vec<serde_json::Value> {
+    serde_json::from_str(ended.succeeds()).expect("a list of objects")
+}
+
+#[test]
+fn bench_measures_every_combination() {
+    let home = Home::new();
+    let model = tiny(&home);
+    let found = rows(&bench(&home, &model, &["-d", "0,70", "-np", "1,2", "-o", "json"]));
+    let number = |row: &serde_json::Value, name: &str| row[name].as_f64().unwrap_or_else(|| panic!("{name} in {row}"));
+    let key =
+        |row: &serde_json::Value| ["n_parallel", "n_depth", "n_prompt", "n_gen"].map(|name| number(row, name) as usize);
+    let expected = [
+        [1, 0, 16, 0],
+        [1, 0, 0, 4],
+        [1, 70, 16, 0],
+        [1, 70, 0, 4],
+        [2, 0, 16, 0],
+        [2, 0, 0, 4],
+        [2, 70, 16, 0],
+        [2, 70, 0, 4],
+    ];
+    assert_eq!(found.iter().map(key).collect::<Vec<_>>(), expected);
+    for row in &found {
+        let samples: Vec<f64> = row["samples_ts"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|x| x.as_f64())
+            .collect();
+        assert_eq!(samples.len(), 3);
+        let median = number(row, "median_ts");
+        assert!(
+            samples.contains(&median) && samples.iter().filter(|&&x| x <= median).count() >= 2,
+            "{row}"
+        );
+        for name in [
+            "read_limit",
+            "f32_limit",
+            "multiply_adds_per_s",
+            "load_ms",
+            "first_token_ms",
+            "avg_ts",
+        ] {
+            assert!(number(row, name) > 0.0, "{name} in {row}");
+        }
+        assert_eq!(row["read_bytes_per_s"].is_null(), number(row, "n_gen") == 0.0, "{row}");
+    }
+    // Twice the sequences read the same weights, and more cells with more depth.
+    let bytes = |row: &serde_json::Value| {
+        number(row, "read_bytes_per_s") / number(row, "median_ts") * number(row, "n_parallel")
+    };
+    assert!(bytes(&found[3]) > bytes(&found[1]));
+    assert!(bytes(&found[5]) < 1.5 * bytes(&found[1]));
+}
+
+#[test]
+fn bench_prints_tables_and_csv() {
+    let home = Home::new();
+    let model = tiny(&home);
+    let table = bench(&home, &model, &["-np", "2", "-d", "3"]);
+    for part in COLUMNS.iter().chain(&["first token after", "pp16x2@d3", "tg4x2@d3"]) {
+        assert!(table.succeeds().contains(part), "{part} in {}", table.out);
+    }
+    let md = bench(&home, &model, &["-o", "md"]);
+    assert!(
+        md.succeeds().contains("| pp16 | 1 |") && md.out.contains("|---|"),
+        "{}",
+        md.out
+    );
+    let csv = bench(&home, &model, &["-o", "csv"]);
+    let lines: Vec<Vec<&str>> = csv.succeeds().lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!(lines.len(), 3, "{}", csv.out);
+    assert!(lines.iter().all(|line| line.len() == lines[0].len()), "{}", csv.out);
+    let at = lines[0].iter().position(|name| *name == "n_prompt").unwrap();
+    assert_eq!((lines[1][at], lines[2][at]), ("16", "0"));
+}
+
+/// The other engine is this one, with a known speed put in place of what it measured.
+#[test]
+fn bench_compares_round_by_round() {
+    let home = Home::new();
+    let model = tiny(&home);
+    let rival =
+        r#"echo run >> rounds; echo '[{"n_prompt":16,"n_gen":0,"avg_ts":2.0},{"n_prompt":0,"n_gen":4,"avg_ts":4.0}]'"#;
+    let rival = rival.replace("rounds", home.path("rounds").to_str().unwrap());
+    let found = rows(&bench(&home, &model, &["--compare", &rival, "-o", "json"]));
+    for (row, theirs) in found.iter().zip([2.0, 4.0]) {
+        let list = |name: &str| -> Vec<f64> {
+            row[name]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter_map(|x| x.as_f64())
+                .collect()
+        };
+        assert_eq!(list("rival_ts"), [theirs; 3]);
+        let samples = list("samples_ts");
+        let is_ratio = |(ratio, ours): (&f64, &f64)| (ratio * theirs / ours - 1.0).abs() < 1e-9;
+        assert!(
+            samples.len() == 3 && list("ratios").iter().zip(&samples).all(is_ratio),
+            "{row}"
+        );
+    }
+    assert_eq!(std::fs::read_to_string(home.path("rounds")).unwrap().lines().count(), 3);
+    let failed = bench(&home, &model, &["--compare", "echo broken >&2; false", "-o", "json"]);
+    failed.fails_saying(&["--compare", "broken"]);
+    let other = r#"echo '{"n_prompt":512,"avg_ts":2.0}'"#;
+    bench(&home, &model, &["--compare", other, "-o", "json"]).fails_saying(&["n_prompt 16"]);
+}
+
+#[test]
+fn bench_tells_what_cannot_be_measured() {
+    let home = Home::new();
+    let model = tiny(&home);
+    let nothing = ["bench", "-m", &model, "-p", "0", "-n", "0"];
+    ended(home.llama(&nothing)).fails_saying(&["-p and -n are both 0"]);
+    let bert = home.model("bert-dense", None);
+    bench(&home, &bert, &["-o", "json"]).fails_saying(&["bert"]);
+    for wrong in [["-np", "0"], ["-p", "x"], ["-r", "0"], ["-o", "xml"]] {
+        assert_eq!(bench(&home, &model, &wrong).status, 2, "{wrong:?}");
+    }
+}
