@@ -12,7 +12,7 @@ use crate::graph::{BufferId, Graph, Home, Layout, Name, Op, TensorId, dense_byte
 use crate::vocab::{Token, Vocab};
 
 use super::params::LoadParams;
-use super::placement::{Needs, Placement, PlacementSummary, RowPart};
+use super::placement::{Needs, Placement, PlacementError, PlacementParams, PlacementSummary, RowPart};
 use super::upload::{Locked, check_types, check_values, upload};
 use super::{Architecture, Base, Fingerprint, HparamReader, ModelError, Registered, TableRow, TensorTable};
 
@@ -84,11 +84,9 @@ impl Model {
         let vocab = load_vocab(set.first().header(), &path)?;
         check_types(&path, &rows)?;
         let needs = probe(arch, &base, graph.as_ref(), &rows, &path)?;
-        let placement = Placement::new(&params.placement, &rows, base.n_layer(), &needs).map_err(|source| {
-            ModelError::Placement {
-                path: path.clone(),
-                source,
-            }
+        let placement = place(params, arch, &base, &rows, &needs).map_err(|source| ModelError::Placement {
+            path: path.clone(),
+            source,
         })?;
         if params.check_tensors {
             check_values(&set, &rows)?;
@@ -288,11 +286,10 @@ fn plan_table(
     let (arch, prefix) = load_arch(&metadata, path, archs, params.arch.as_deref())?;
     let (base, graph, rows) = declare(&metadata, table, path, arch, &prefix)?;
     let needs = probe(arch, &base, graph.as_ref(), &rows, path)?;
-    let placement =
-        Placement::new(&params.placement, &rows, base.n_layer(), &needs).map_err(|source| ModelError::Placement {
-            path: path.to_owned(),
-            source,
-        })?;
+    let placement = place(params, arch, &base, &rows, &needs).map_err(|source| ModelError::Placement {
+        path: path.to_owned(),
+        source,
+    })?;
     let name = |part: &RowPart| placement.types[part.memory].name();
     let memory_of = |i: usize| {
         let names: Vec<_> = placement.parts[i].iter().map(name).collect();
@@ -389,6 +386,25 @@ fn load_vocab(header: &Gguf, path: &Path) -> Result<Vocab, ModelError> {
         path: path.to_owned(),
         source,
     })
+}
+
+fn place(
+    params: &LoadParams,
+    arch: &Architecture,
+    base: &Base,
+    rows: &[TableRow],
+    needs: &Needs,
+) -> Result<Placement, PlacementError> {
+    let mut memory = params.placement.memory.resolved(base.n_ctx_train());
+    if arch.bidirectional || !base.causal {
+        // Attention sees the batch itself: nothing is kept.
+        memory.n_ctx = 0;
+    }
+    let placement = PlacementParams {
+        memory,
+        ..params.placement.clone()
+    };
+    Placement::new(&placement, rows, base.n_layer(), needs)
 }
 
 /// Builds the graph once without a memory, to learn what it needs and that all shapes agree.
