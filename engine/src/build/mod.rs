@@ -36,7 +36,7 @@ pub use linear_attention::LinearAttentionArgs;
 pub use memory_size::{CELL_STEP, MemoryParams};
 pub use moe::{Gating, MoeArgs};
 pub use ngram::NgramArgs;
-pub use pool::{Pooling, Wanted};
+pub use pool::{GraphOutput, Pooling};
 pub use position::KeyPosition;
 pub use prune::keep_output_rows;
 pub use recur::{Mamba2Args, StateSlot, StateSpec};

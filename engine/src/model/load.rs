@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::backend::{BackendError, Buffer, Device, Stored};
 use crate::build::{
-    BuildError, BuildGraph, BuildParams, Builder, Inputs, KvSpec, MemorySpecs, Wanted, WeightLeaf, WeightPart,
+    BuildError, BuildGraph, BuildParams, Builder, GraphOutput, Inputs, KvSpec, MemorySpecs, WeightLeaf, WeightPart,
 };
 use crate::gguf::{Gguf, GgufError, GgufFile, GgufSet, Metadata, Value};
 use crate::graph::{BufferId, Graph, Home, Layout, Name, Op, TensorId, dense_bytes};
@@ -445,19 +445,19 @@ fn probe(
         n_rot: base.n_rot(),
         causal: !arch.bidirectional,
         half_gelu: false,
-        wanted: Wanted::Result,
+        output: GraphOutput::Result,
     };
     let fault = |source| ModelError::Graph {
         path: path.to_owned(),
         source,
     };
     // The shapes behind pooling must agree too; a model without hidden states gives logits only.
-    let embedding = Wanted::Embedding {
+    let embedding = GraphOutput::Embedding {
         n_means: 1,
         rank: false,
     };
     let params = BuildParams {
-        wanted: embedding,
+        output: embedding,
         ..params
     };
     match needs(arch, graph, &leafs, params) {
@@ -465,7 +465,7 @@ fn probe(
         Err(e) => return Err(fault(e)),
     }
     let params = BuildParams {
-        wanted: Wanted::Result,
+        output: GraphOutput::Result,
         ..params
     };
     needs(arch, graph, &leafs, params).map_err(fault)
