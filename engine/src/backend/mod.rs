@@ -424,6 +424,13 @@ pub trait Backend: Send {
         event.synchronize()
     }
 
+    /// Queues writing `data` to byte `offset` of a buffer of this backend, after all that is queued; later work sees it. `data` may change as
+    /// soon as this returns. False, the default, if it cannot: the caller then waits and writes directly.
+    fn write_async(&mut self, to: &mut dyn Buffer, offset: usize, data: &[u8]) -> Result<bool, BackendError> {
+        let _ = (to, offset, data);
+        Ok(false)
+    }
+
     /// Queues a copy of `len` bytes from memory that `source` computes into memory of this backend; buffers are given
     /// with an offset in bytes, which the callee checks. The copy comes after all that is queued on `source`, and later work of both
     /// backends after the copy. False, the default, if it cannot: the scheduler then waits for both and copies through the host.
