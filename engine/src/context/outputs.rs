@@ -1,5 +1,8 @@
 //! What a batch was asked for: logits of tokens, or embeddings of sequences, and where each is found.
 
+use std::ops::Range;
+
+use crate::backend::{BackendError, PendingRead};
 use crate::build::GraphOutput;
 use crate::model::Model;
 
@@ -15,6 +18,8 @@ pub(super) struct Outputs {
     rows: Vec<Option<u32>>,
     /// Elements of a row: the vocabulary, or an embedding.
     width: usize,
+    /// Elements of `values` that are on their way.
+    pending: Vec<(Range<usize>, Box<dyn PendingRead>)>,
     pooled: Pooled,
 }
 
@@ -25,6 +30,7 @@ impl Outputs {
             values: Vec::new(),
             rows: Vec::new(),
             width: 0,
+            pending: Vec::new(),
             pooled: Pooled::new(model, p.pooling, p.n_seq_max, p.n_batch),
         }
     }
@@ -40,6 +46,7 @@ impl Outputs {
     /// computed.
     pub fn start(&mut self, batch: &[BatchToken], admitted: &[bool], computed: &[BatchToken]) {
         self.values.clear();
+        self.pending.clear();
         self.rows.clear();
         let mut n = 0;
         self.rows.extend(batch.iter().zip(admitted).map(|(t, &admitted)| {
@@ -89,6 +96,20 @@ impl Outputs {
         let start = self.values.len();
         self.values.resize(start + n * width, 0.0);
         &mut self.values[start..]
+    }
+
+    /// The `n` rows appended last are on their way.
+    pub fn await_rows(&mut self, n: usize, read: Box<dyn PendingRead>) {
+        let end = self.values.len();
+        self.pending.push((end - n * self.width..end, read));
+    }
+
+    /// Waits for all rows that are on their way.
+    pub fn complete(&mut self) -> Result<(), BackendError> {
+        for (range, read) in self.pending.drain(..) {
+            read.wait(bytemuck::cast_slice_mut(&mut self.values[range]))?;
+        }
+        Ok(())
     }
 
     /// The row of the token at `index` of the batch.

@@ -4,7 +4,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::backend::{BackendError, GraphView, Plan, Usage};
-use crate::graph::{Graph, Home, Op, TensorId};
+use crate::graph::{Graph, Home, TensorId};
 
 use super::copy::{UsedExperts, expert_ids};
 use super::schedule::Schedule;
@@ -194,7 +194,9 @@ impl Scheduler {
         }
         // The caller may overwrite it as soon as this returns, so the copy cannot be left for later.
         self.wait_on_host(split.backend, schedule.slot)?;
-        Ok(self.memory.copy(at(from), at(to), range.len(), &mut self.scratch.stage)?)
+        Ok(self
+            .memory
+            .copy(at(from), at(to), range.len(), &mut self.scratch.stage)?)
     }
 
     fn copy_async(&mut self, source: BackendId, target: BackendId, from: Home, to: Home, len: usize) -> Result<bool> {

@@ -319,6 +319,29 @@ impl Backend for FakeBackend {
         to.write(offset, data)?;
         Ok(true)
     }
+
+    fn read_async(
+        &mut self,
+        from: &dyn Buffer,
+        offset: usize,
+        len: usize,
+    ) -> Result<Option<Box<dyn PendingRead>>, BackendError> {
+        if self.queued.is_none() {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; len];
+        from.read(offset, &mut bytes)?;
+        Ok(Some(Box::new(FakeRead(bytes))))
+    }
+}
+
+struct FakeRead(Vec<u8>);
+
+impl PendingRead for FakeRead {
+    fn wait(self: Box<Self>, out: &mut [u8]) -> Result<(), BackendError> {
+        out.copy_from_slice(&self.0);
+        Ok(())
+    }
 }
 
 #[derive(Default)]

@@ -140,10 +140,14 @@ impl Contents {
 
     /// Adds a range to what changed.
     fn note(&mut self, range: Range<usize>) {
+        let is_full = self.changed.len() == MAX_RANGES;
         match self.changed.last_mut() {
             Some(last) if last.start <= range.start && range.start <= last.end => last.end = last.end.max(range.end),
-            Some(last) if range.start < last.start || self.changed.len() == MAX_RANGES => {
-                let all = self.changed.iter().fold(range, |all, r| all.start.min(r.start)..all.end.max(r.end));
+            Some(last) if range.start < last.start || is_full => {
+                let all = self
+                    .changed
+                    .iter()
+                    .fold(range, |all, r| all.start.min(r.start)..all.end.max(r.end));
                 self.changed.clear();
                 self.changed.push(all);
             }
@@ -157,7 +161,10 @@ fn next_difference(held: &[u8], data: &[u8], from: usize) -> Option<Range<usize>
     let piece = |i: usize| i..(i + PIECE).min(data.len());
     let differs = |i: &usize| held.get(piece(*i)) != data.get(piece(*i));
     let start = (from..data.len()).step_by(PIECE).find(differs)?;
-    let end = (start..data.len()).step_by(PIECE).find(|i| !differs(i)).unwrap_or(data.len());
+    let end = (start..data.len())
+        .step_by(PIECE)
+        .find(|i| !differs(i))
+        .unwrap_or(data.len());
     Some(start..end)
 }
 

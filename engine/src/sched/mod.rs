@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::alloc::{AllocError, GraphAllocator};
-use crate::backend::{Backend, BackendError, BufferType, Event, Held, MemoryMap, Usage};
+use crate::backend::{Backend, BackendError, BufferType, Event, Held, MemoryMap, PendingRead, Usage};
 use crate::graph::{BufferId, Graph, Home, Op, TensorId, Uses};
 
 pub use compute::Observer;
@@ -320,6 +320,22 @@ impl Scheduler {
             None => self.synchronize_backends()?,
         }
         Ok(self.memory.read(home, out)?)
+    }
+
+    /// As [`read_tensor`](Scheduler::read_tensor) of the first `len` bytes, queued if the backend that computes the tensor can: the host
+    /// may go on with other graphs meanwhile. `None` if it cannot.
+    pub fn read_tensor_async(
+        &mut self,
+        graph: &Graph,
+        id: TensorId,
+        len: usize,
+    ) -> Result<Option<Box<dyn PendingRead>>> {
+        let home = part(graph, id, 0, len)?;
+        let Some(b) = self.schedules.find(graph).and_then(|s| s.backend_of(id)) else {
+            return Ok(None);
+        };
+        let buffer = self.memory.get(home.buffer)?;
+        Ok(self.backends[b.index()].read_async(buffer, home.offset, len)?)
     }
 
     /// Waits until everything queued is done.

@@ -7,8 +7,8 @@ use crate::alloc::{Order, Step};
 use crate::backend::{MemoryMap, same_buffer_type};
 use crate::graph::{Graph, TensorId};
 
-use super::{BackendId, is_graph_input};
 use super::assign::{Site, can_use, weight_memory};
+use super::{BackendId, is_graph_input};
 
 /// Consecutive nodes of one backend.
 #[derive(Clone, PartialEq, Eq, Debug)]

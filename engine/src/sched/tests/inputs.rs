@@ -86,7 +86,11 @@ fn only_what_changed_is_written_and_copied() {
         for i in [0, 3, 9000, 9030, all - 1] {
             values[i] ^= 1;
         }
-        assert_eq!(product.run(&mut s, &values), (256, 256), "pieces that touch are one range");
+        assert_eq!(
+            product.run(&mut s, &values),
+            (256, 256),
+            "pieces that touch are one range"
+        );
         // Far more changes than ranges are kept of.
         (0..all).step_by(256).for_each(|i| values[i] ^= 1);
         let (input, copy) = product.run(&mut s, &values);
@@ -124,4 +128,24 @@ fn graphs_in_between_do_not_mix_up_inputs() {
     s.set_input(graph, other.x, &values).unwrap();
     s.compute(graph).unwrap();
     assert_eq!(product.run(&mut s, &others), (all, all));
+}
+
+#[test]
+fn results_are_read_through_the_queue() {
+    for with_queue in [false, true] {
+        let mut product = Product::new(with_queue);
+        let mut s = product.lab.scheduler();
+        let [first, second] = [3u8, 5].map(|k| (0..16 * N).map(|i| (i as u8).wrapping_mul(k)).collect::<Vec<u8>>());
+        product.run(&mut s, &first);
+        let pending = s.read_tensor_async(&product.lab.graph, product.y, 16 * N).unwrap();
+        assert_eq!(pending.is_some(), with_queue);
+        // Another run does not change what was asked for before.
+        product.run(&mut s, &second);
+        let mut out = vec![0; 16 * N];
+        if let Some(pending) = pending {
+            pending.wait(&mut out).unwrap();
+            assert_eq!(out, Product::expected(&first));
+        }
+        assert!(s.read_tensor_async(&product.lab.graph, product.y, 16 * N + 1).is_err());
+    }
 }
