@@ -25,7 +25,7 @@ arch_macros::arch! {
             use self_attention;
             if has_experts {
                 use experts(width = n_ff_exp);
-                gate_exps?: experts "ffn_gate_exps" [n_embd -> n_ff_exp; n_expert];
+                override gate_exps?: experts "ffn_gate_exps" [n_embd -> n_ff_exp; n_expert];
                 probs_bias?: raw "exp_probs_b.bias" [n_expert];
             } else {
                 use gated_ffn;

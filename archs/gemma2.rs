@@ -9,7 +9,7 @@ arch_macros::arch! {
         attn_cap: f32 = "attn_logit_softcapping" or 50.0;
         logit_cap: f32 = "final_logit_softcapping" or 30.0;
         // The 27B model alone scales by the width per head instead of the head's size.
-        let kq_scale = if n_layer == 46 { 1.0 / sqrt(n_embd / n_head) } else { 1.0 / sqrt(head_dim) };
+        let kq_scale = if n_layer == 46 { 1.0 / sqrt(1.0 * n_embd / n_head) } else { 1.0 / sqrt(head_dim) };
         check logit_cap > 0.0, "final_logit_softcapping is positive";
     }
 

@@ -31,7 +31,7 @@ arch_macros::arch! {
             attn_norm: vector [n_embd];
             attn_post_norm, ffn_post_norm: vector "post_attention_norm", "post_ffw_norm" [n_embd];
             use shared_kv_attention(d_k = d, d_v = d), experts_beside_ffn;
-            wv?:        linear "attn_v"             [n_embd -> n_head_kv * d];
+            override wv?:        linear "attn_v"             [n_embd -> n_head_kv * d];
             out_scale?: vector "layer_output_scale" [1];
             if n_pl > 0 {
                 use per_layer_input;

@@ -53,7 +53,7 @@ arch_macros::arch! {
                 use gated_ffn;
             } else {
                 use selected_experts(usual_gating = 2), shared_experts(width = n_ff_exp * n_shared);
-                probs_bias?: raw "exp_probs_b.bias" [n_expert];
+                override probs_bias?: raw "exp_probs_b.bias" [n_expert];
             }
         }
     }

@@ -22,7 +22,7 @@ arch_macros::arch! {
             attn_norm, ffn_norm: vector [n_embd];
             if is_recurrent {
                 use delta_attention, low_rank_decay, low_rank_gate;
-                a: raw "ssm_a" [1, n_head_max];
+                override a: raw "ssm_a" [1, n_head_max];
             } else {
                 use latent_attention;
             }

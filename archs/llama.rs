@@ -21,7 +21,7 @@ arch_macros::arch! {
                 use gated_ffn;
             } else {
                 use experts;
-                gate_exps?: experts "ffn_gate_exps" [n_embd -> n_ff; n_expert];
+                override gate_exps?: experts "ffn_gate_exps" [n_embd -> n_ff; n_expert];
             }
         }
     }

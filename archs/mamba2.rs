@@ -15,7 +15,7 @@ arch_macros::arch! {
         layer {
             attn_norm: vector [n_embd];
             use mamba2_mixer;
-            conv_b: raw "ssm_conv1d.bias" [d_conv_in];
+            override conv_b: raw "ssm_conv1d.bias" [d_conv_in];
         }
     }
 

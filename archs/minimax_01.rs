@@ -27,7 +27,7 @@ arch_macros::arch! {
                 use self_attention;
             }
             use experts;
-            gate_exps?: experts "ffn_gate_exps" [n_embd -> n_ff; n_expert];
+            override gate_exps?: experts "ffn_gate_exps" [n_embd -> n_ff; n_expert];
         }
     }
 

@@ -5,7 +5,7 @@ fragment! {
 
     tensors {
         use expert_stacks(width = width);
-        gate_exps?, up_exps?: experts "ffn_gate_exps", "ffn_up_exps" [n_embd -> width; n_expert];
+        override gate_exps?, up_exps?: experts "ffn_gate_exps", "ffn_up_exps" [n_embd -> width; n_expert];
         gate_up_exps?: experts "ffn_gate_up_exps" [n_embd -> 2 * width; n_expert];
     }
 }

@@ -43,7 +43,7 @@ fn tensors_come_back_as_the_file_has_them() {
         (F32, [5, 8, 1, 1]),
         (F32, [2, 4, 3, 2]),
         (Q4_0, [64, 12, 1, 1]),
-        (Q4_0, [32, 4, 5, 1]),
+        (Q4_0, [96, 4, 5, 1]),
     ] {
         for layout in [Layout::Plain, interleaved] {
             for buffer_type in [device("cpu").unwrap().buffer_type(), device_.buffer_type()] {

@@ -24,7 +24,7 @@ arch_macros::arch! {
         numbers: [usize; 0..] = "numbers";
         let n_numbers = rust!(usize => numbers.iter().filter(|&&n| n > 0).count());
         check n_numbers < 3, "numbers has at most two above 0";
-        let kq_scale = if n_layer > 40 { 1.0 / sqrt(n_embd / n_head) } else { pow(head_dim, -0.5) };
+        let kq_scale = if n_layer > 40 { 1.0 / sqrt(1.0 * n_embd / n_head) } else { pow(head_dim, -0.5) };
         let half = max(n_rot / 2, 1);
         check widths % 2 == 0 && eps > 0.0, "widths are even";
     }

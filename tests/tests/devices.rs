@@ -45,8 +45,11 @@ const WAYS: &[Way] = &[
         restore: false,
     },
     Way {
-        what: "all layers on reference",
-        load: Some(|load, n_layers| place_on(load, "reference", 1 + n_layers)),
+        what: "all layers on reference, matrices repacked",
+        load: Some(|load, n_layers| {
+            place_on(load, "reference", 1 + n_layers);
+            load.placement.devices = vec![Arc::new(ReferenceDevice::interleaving(1 << 30))];
+        }),
         n_files: 0,
         restore: false,
     },

@@ -16,6 +16,8 @@ pub struct Decl {
     pub attention: Option<Ident>,
     /// `result: embeddings;`
     pub result: Option<Ident>,
+    /// `allow: no_residual;`: lints that are answered.
+    pub allowed: Vec<Ident>,
     /// Items of `hparams { … }`.
     pub hparams: Vec<HparamItem>,
     /// Items of `tensors { … }`.
@@ -229,6 +231,8 @@ pub struct GroupDecl {
 pub struct TensorDecl {
     /// Field name.
     pub name: Ident,
+    /// Written `override name`: in the place of one that a fragment gives.
+    pub overrides: bool,
     /// Written `name?`.
     pub optional: bool,
     /// `embed`, `vector`, `norm`, `linear`, `experts` or `raw`.

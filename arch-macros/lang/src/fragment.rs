@@ -11,8 +11,8 @@
 //! option    = IDENT "=" EXPR | IDENT "?" ;
 //! ```
 //!
-//! A fragment may use others, and then gives what they give; its own functions go before theirs. A tensor that stands beside `use`
-//! under the name of one of the fragment's takes that one's place, and so does one of a fragment beside the `use` of another.
+//! A fragment may use others, and then gives what they give; its own functions go before theirs. A tensor `override name: …` that stands
+//! beside `use` takes the place of the fragment's tensor of this name, and so does one of a fragment beside the `use` of another.
 //!
 //! An option is replaced by its argument, or by what stands after `=`, wherever its name stands, except before a `=`, where a
 //! name is that of an argument. `name?` may be left out, and then `…, key = name` or `or name` is left out as well.
@@ -91,7 +91,35 @@ impl Expander<'_> {
             }
             placed.push(Placed { item, given: false });
         }
+        self.overrides(&placed);
         *items = replace_given(placed);
+    }
+
+    /// A tensor that takes the place of a fragment's says `override`, and no other does.
+    fn overrides(&mut self, placed: &[Placed]) {
+        let given: Vec<&TensorItem> = placed.iter().filter(|p| p.given).map(|p| &p.item).collect();
+        let given = tensor_names(given);
+        for p in placed.iter().filter(|p| !p.given) {
+            let TensorItem::Tensor(t) = &p.item else { continue };
+            let name = &t.name;
+            match (given.contains(&name), t.overrides) {
+                (true, false) => {
+                    let message = format!(
+                        "`{name}` would take the place of a fragment's tensor: if that is meant, `override {name}: …`"
+                    );
+                    self.errors.at(name, message);
+                }
+                (false, true) => {
+                    let names: Vec<String> = given.iter().map(ToString::to_string).collect();
+                    let hint = did_you_mean(&name.to_string(), names.iter().map(String::as_str));
+                    self.errors.at(
+                        name,
+                        format!("no fragment beside this line gives a tensor `{name}`{hint}"),
+                    );
+                }
+                _ => {}
+            }
+        }
     }
 
     /// The tensors of one `use`; its hyper-parameters and functions are noted.

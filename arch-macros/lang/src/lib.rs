@@ -20,6 +20,7 @@ mod forward;
 mod fragment;
 mod inherit;
 mod library;
+pub mod lint;
 mod merge;
 pub mod model;
 pub mod ops;
@@ -133,6 +134,7 @@ fn analyze(
         fragments.sort();
         fragments.dedup();
         let arch = check::check(&decl, &mut errors)?;
+        lint::check(&arch, &decl.allowed, &mut errors);
         Some(model::Arch {
             ancestors,
             fragments,
@@ -140,7 +142,7 @@ fn analyze(
         })
     });
     let faults = errors.finish();
-    (name, arch.ok_or(faults))
+    (name, arch.filter(|_| faults.is_empty()).ok_or(faults))
 }
 
 /// What a declaration says, for people: the tensors as a table and the graph's values.

@@ -14,6 +14,7 @@ pub fn merge(parent: Decl, child: Decl, errors: &mut Errors) -> Decl {
         given_hparams,
         name: child.name,
         like: child.like,
+        allowed: child.allowed.into_iter().chain(parent.allowed).collect(),
         rope: child.rope.or(parent.rope),
         attention: child.attention.or(parent.attention),
         result: child.result.or(parent.result),

@@ -9,6 +9,7 @@
 //!           | "rope" ":" kind [ "or" kind ] ";"                      (* "or": in files with sections; not for "none" *)
 //!           | "attention" ":" ( "causal" | "bidirectional" ) ";"    (* causal if not said *)
 //!           | "result" ":" ( "logits" | "embeddings" ) ";"          (* as the graph says, or without its last projection *)
+//!           | "allow" ":" IDENT { "," IDENT } ";"                   (* lints that are answered: see `lint` *)
 //!           | "hparams" "{" { hparam } "}"
 //!           | "tensors" "{" { tensor | group | layers } "}"
 //!           | ( "graph" | "encoder" ) "{" { stmt | loop } [ EXPR ] "}"
@@ -29,7 +30,7 @@
 //!
 //! layers    = "layer" [ IDENT STRING EXPR ] "{" { tensor | group } "}" ;      (* name, GGUF prefix, count *)
 //! group     = "if" EXPR "{" { tensor | group } "}" [ "else" ( group | "{" { tensor | group } "}" ) ] ;
-//! tensor    = name { "," name } ":" use [ STRING { "," STRING } ] "[" dims "]" [ "or" ( IDENT | STRING ) ] ";"
+//! tensor    = [ "override" ] name { "," name } ":" use [ STRING { "," STRING } ] "[" dims "]" [ "or" ( IDENT | STRING ) ] ";"
 //!           | "use" fragment { "," fragment } ";"
 //!           | "ignore" STRING { "," STRING } ";"
 //!           | without                                               (* not in a group *)
@@ -66,12 +67,13 @@ pub use graph::{block_of, statements};
 
 use graph::graph_block;
 
-const SECTIONS: [&str; 12] = [
+const SECTIONS: [&str; 13] = [
     "name",
     "like",
     "rope",
     "attention",
     "result",
+    "allow",
     "hparams",
     "tensors",
     "encoder",
@@ -146,6 +148,7 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
         "rope" => decl.rope.is_some(),
         "attention" => decl.attention.is_some(),
         "result" => decl.result.is_some(),
+        "allow" => !decl.allowed.is_empty(),
         "embedding" => decl.embedding.is_some(),
         "rank" => decl.rank.is_some(),
         "hparams" => !decl.hparams.is_empty(),
@@ -183,6 +186,10 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
             decl.result = Some(input.parse()?);
             input.parse::<Token![;]>()?;
         }
+        "allow" => {
+            input.parse::<Token![:]>()?;
+            decl.allowed = names(input)?;
+        }
         "embedding" => {
             let body = graph_block(input, errors)?;
             let span = word.span();
@@ -209,9 +216,7 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
         }
         _ => {
             let hint = did_you_mean(&text, SECTIONS);
-            let message = format!(
-                "expected `name`, `like`, `rope`, `attention`, `result`, `hparams`, `tensors`, `encoder`, `graph`, `embedding`, `rank`, `fn` or `test`, found `{text}`{hint}"
-            );
+            let message = format!("expected `{}` or `fn`, found `{text}`{hint}", SECTIONS.join("`, `"));
             return Err(syn::Error::new(word.span(), message));
         }
     }
@@ -282,7 +287,7 @@ fn hparam(input: ParseStream<'_>) -> syn::Result<HparamItem> {
         return Ok(HparamItem::Check { cond, text });
     }
     if name == "without" && !input.peek(Token![:]) {
-        return without(input).map(HparamItem::Without);
+        return names(input).map(HparamItem::Without);
     }
     input.parse::<Token![:]>()?;
     let list = input.peek(token::Bracket);
@@ -337,8 +342,8 @@ fn open_range(expr: Expr, what: &str) -> syn::Result<Expr> {
     }
 }
 
-/// What follows the word `without`.
-fn without(input: ParseStream<'_>) -> syn::Result<Vec<Ident>> {
+/// Names with commas between them, and a semicolon.
+fn names(input: ParseStream<'_>) -> syn::Result<Vec<Ident>> {
     let names = syn::punctuated::Punctuated::<Ident, Token![,]>::parse_separated_nonempty(input)?;
     input.parse::<Token![;]>()?;
     Ok(names.into_iter().collect())
@@ -390,7 +395,11 @@ fn tensor_item(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::R
     if input.peek(Token![use]) {
         return uses(input);
     }
+    let overrides = input.parse::<Option<Token![override]>>()?.is_some();
     let name: Ident = input.parse()?;
+    if overrides {
+        return tensor(name, input, overrides);
+    }
     if name == "layer" && !input.peek(Token![:]) {
         return Ok(layer_block(name.span(), input, top, errors)?.into_iter().collect());
     }
@@ -400,13 +409,13 @@ fn tensor_item(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::R
         return Ok(vec![TensorItem::Ignore(names.into_iter().collect())]);
     }
     if name == "without" && input.peek(Ident) {
-        return without(input).map(|names| vec![TensorItem::Without(names)]);
+        return names(input).map(|names| vec![TensorItem::Without(names)]);
     }
-    tensor(name, input)
+    tensor(name, input, overrides)
 }
 
 /// One tensor, or several of one kind and shape; `first` has been read.
-fn tensor(first: Ident, input: ParseStream<'_>) -> syn::Result<Vec<TensorItem>> {
+fn tensor(first: Ident, input: ParseStream<'_>, overrides: bool) -> syn::Result<Vec<TensorItem>> {
     let mut names = vec![(first, optional_mark(input)?)];
     while input.peek(Token![,]) {
         input.parse::<Token![,]>()?;
@@ -441,6 +450,7 @@ fn tensor(first: Ident, input: ParseStream<'_>) -> syn::Result<Vec<TensorItem>> 
     let tensor = |((name, optional), gguf)| {
         TensorItem::Tensor(Box::new(TensorDecl {
             name,
+            overrides,
             optional,
             kind: kind.clone(),
             gguf,

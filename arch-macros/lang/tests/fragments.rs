@@ -94,7 +94,7 @@ fn library() -> Memory {
         (
             "wide",
             r#"hparams { n_wide: usize = "wide" or 4; }
-            tensors { if n_wide > 1 { use ffn(width = n_wide), plain; up: vector "ffn_gain" [n_wide]; } }
+            tensors { if n_wide > 1 { use ffn(width = n_wide), plain; override up: vector "ffn_gain" [n_wide]; } }
             fn once(x) { ffn(x, act = gelu, hi = 1.0) }
             fn ffn(x, act = silu, hi?) { down(act(clamp(gate(x), 0.0, hi)) * up) }"#,
         ),
@@ -217,7 +217,7 @@ fn fragments_use_fragments() {
 fn tensors_are_replaced_in_their_places() {
     let call = "if n_wide > 1 { x += twice(h) + y; }";
     let table = layer_table(&description(&source(
-        "use wide; gate: linear \"ffn_gate_b\" [n_embd -> n_wide];",
+        "use wide; override gate: linear \"ffn_gate_b\" [n_embd -> n_wide];",
         call,
         "",
     )));

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use kernels::GgmlType;
 
-use crate::backend::{BackendError, Buffer, BufferType, same_buffer_type};
+use crate::backend::{BackendError, Buffer, BufferType, Stored, same_buffer_type};
+use crate::graph::Layout;
 
 /// A tensor that lies in one of several buffers.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +60,13 @@ pub(crate) fn place(tensors: &[ToPlace<'_>]) -> Result<Placed, BackendError> {
         .map(|(kind, size)| kind.allocate(*size))
         .collect::<Result<Vec<_>, _>>()?;
     for (t, leaf) in tensors.iter().zip(&leafs) {
-        buffers[leaf.buffer].write(leaf.offset, t.data)?;
+        let stored = Stored {
+            ty: t.ty,
+            ne: t.ne,
+            layout: Layout::Plain,
+            offset: leaf.offset,
+        };
+        buffers[leaf.buffer].set_tensor(&stored, 0..stored.n_rows(), t.data)?;
     }
     let buffers = buffers.into_iter().map(Arc::from).collect();
     Ok(Placed { leafs, buffers })

@@ -70,13 +70,13 @@ pub struct HostRange {
 /// Every buffer that a graph's tensors may live in, by [`BufferId`].
 ///
 /// A map cannot be cloned, since its buffers are its own:
-/// ```compile_fail
+/// ```compile_fail,E0599
 /// # use engine::backend::MemoryMap;
 /// let map = MemoryMap::default();
 /// let other = map.clone();
 /// ```
 /// Nor can somebody write while another reads:
-/// ```compile_fail
+/// ```compile_fail,E0502
 /// # use engine::backend::{MemoryMap, Usage, default_device};
 /// let mut map = MemoryMap::default();
 /// let id = map.insert(default_device().buffer_type().allocate(8).unwrap(), Usage::Any);

@@ -157,14 +157,14 @@ impl fmt::Debug for dyn BufferType + '_ {
 /// A piece of memory of some [`BufferType`].
 ///
 /// A `Box<dyn Buffer>` has one owner, who writes through `&mut`. An `Arc<dyn Buffer>` may be read by many and is written by nobody:
-/// ```compile_fail
+/// ```compile_fail,E0596
 /// # use std::sync::Arc;
 /// # use engine::backend::{Buffer, default_device};
 /// let shared: Arc<dyn Buffer> = Arc::from(default_device().buffer_type().allocate(8).unwrap());
 /// shared.write(0, &[1]).unwrap();
 /// ```
 /// Implementing it takes `unsafe`:
-/// ```compile_fail
+/// ```compile_fail,E0200
 /// # use std::{any::Any, ptr::NonNull, sync::Arc};
 /// # use engine::backend::*;
 /// struct Mine;
@@ -381,7 +381,7 @@ pub trait Backend: Send {
     /// Once `cancel` is set it ends within about a node, with [`BackendError::Cancelled`], and the results of this run are undefined.
     ///
     /// A computation has its memory to itself:
-    /// ```compile_fail
+    /// ```compile_fail,E0499
     /// # use std::sync::atomic::AtomicBool;
     /// # use engine::backend::*;
     /// # use engine::graph::Graph;

@@ -1,5 +1,6 @@
 //! Weights into memory: in place where the file is mapped and the CPU computes, else copied to the device's buffers.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -244,9 +245,15 @@ impl<'a> Transfer<'a> {
         n_mapped: usize,
     ) -> Transfer<'a> {
         let mut jobs: Vec<Job<'_>> = Vec::new();
+        // What several rows of the table share is sent once.
+        let mut sent = HashSet::new();
         for (row, pieces) in placed {
-            let is_new = |p: &&Piece| p.home.buffer.0 as usize >= n_mapped;
-            jobs.extend(pieces.iter().filter(is_new).map(|&piece| Job { row, piece }));
+            let is_new = |p: &Piece| p.home.buffer.0 as usize >= n_mapped;
+            for &piece in pieces.iter().filter(|p| is_new(p)) {
+                if sent.insert((piece.home, piece.part.bytes(row))) {
+                    jobs.push(Job { row, piece });
+                }
+            }
         }
         Transfer {
             set,

@@ -35,6 +35,14 @@ impl Checker<'_> {
     fn convert(&mut self, s: Scalar, ty: Ty, at: &Expr) -> Option<Scalar> {
         match (s.ty, ty) {
             (a, b) if a == b => Some(s),
+            (Ty::Int, Ty::Float) if drops_remainder(&s) => {
+                let message = format!(
+                    "`{}` divides integers and drops the remainder before it becomes a number: make a number of one first \
+                     (`1.0 * a / b`), or give the quotient a name with `let` if that is meant",
+                    s.text
+                );
+                self.fault(at, message)
+            }
             (Ty::Int, Ty::Float) => Some(to_float(s)),
             (found, _) => self.fault(at, format!("expected `{}`, found `{}`", ty.name(), found.name())),
         }
@@ -566,6 +574,16 @@ fn product(a: Value, b: Value) -> ValueKind {
             }
         },
         kind => ValueKind::Binary(ScalarOp::Mul, Box::new(Value { kind, shape: act.shape }), other),
+    }
+}
+
+/// True if an integer is computed by a division that need not be exact.
+fn drops_remainder(s: &Scalar) -> bool {
+    match &s.kind {
+        ScalarKind::Binary(ScalarOp::Div, a, b) => a.dim.div_exact(&b.dim).is_none(),
+        ScalarKind::Binary(_, a, b) | ScalarKind::If(_, a, b) => drops_remainder(a) || drops_remainder(b),
+        ScalarKind::Call(_, args) => args.iter().any(drops_remainder),
+        _ => false,
     }
 }
 
