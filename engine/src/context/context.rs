@@ -414,7 +414,7 @@ impl Context {
             // A graph without outputs would compute nothing that is wanted but the cache: one row keeps it whole and simple.
             n_outputs: n_rows.max(1),
             n_encoded: self.encoded.len(),
-            wanted: self.outputs.wanted(n_rows),
+            output: self.outputs.graph_output(n_rows),
             ..self.settings.build_params(&self.model)
         }
     }

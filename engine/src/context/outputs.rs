@@ -1,6 +1,6 @@
 //! What a batch was asked for: logits of tokens, or embeddings of sequences, and where each is found.
 
-use crate::build::Wanted;
+use crate::build::GraphOutput;
 use crate::model::Model;
 
 use super::batch::BatchToken;
@@ -63,8 +63,8 @@ impl Outputs {
     }
 
     /// What to ask of a graph with `n_rows` rows.
-    pub fn wanted(&self, n_rows: usize) -> Wanted {
-        self.pooled.wanted(n_rows)
+    pub fn graph_output(&self, n_rows: usize) -> GraphOutput {
+        self.pooled.graph_output(n_rows)
     }
 
     /// Indices in the ubatch of the tokens whose rows its graph gives, ascending; never empty, for a graph has at least one.

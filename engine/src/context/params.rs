@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kernels::GgmlType;
 
 use crate::backend::ThreadPool;
-use crate::build::Pooling;
+use crate::build::{MemoryParams, Pooling};
 
 /// Settings of a [`Context`](super::Context).
 #[derive(Clone, Debug, PartialEq)]
@@ -47,6 +47,21 @@ pub struct ContextParams {
     pub pooling: Option<Pooling>,
     /// Round GELU as the engine did that conformance logits were recorded with; exact otherwise.
     pub half_gelu: bool,
+}
+
+impl ContextParams {
+    /// What decides on the size of the memory, with this many cells of KV memory.
+    pub fn memory(&self, n_ctx: usize) -> MemoryParams {
+        MemoryParams {
+            n_ctx,
+            n_batch: self.n_batch,
+            n_ubatch: self.n_ubatch,
+            n_seq_max: self.n_seq_max,
+            n_rollback: self.n_rollback,
+            type_k: self.type_k,
+            type_v: self.type_v,
+        }
+    }
 }
 
 impl Default for ContextParams {

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use crate::backend::{BackendError, Buffer, Device, Stored};
 use crate::build::{
-    BuildError, BuildGraph, BuildParams, Builder, Inputs, KvSpec, MemorySpecs, Wanted, WeightLeaf, WeightPart,
+    BuildError, BuildGraph, BuildParams, Builder, GraphOutput, Inputs, KvSpec, MemorySpecs, WeightLeaf, WeightPart,
 };
 use crate::gguf::{Gguf, GgufError, GgufFile, GgufSet, Metadata, Value};
 use crate::graph::{BufferId, Graph, Home, Layout, Name, Op, TensorId, dense_bytes};
 use crate::vocab::{Token, Vocab};
 
 use super::params::LoadParams;
-use super::placement::{Needs, Placement, PlacementSummary, RowPart};
+use super::placement::{Needs, Placement, PlacementError, PlacementParams, PlacementSummary, RowPart};
 use super::upload::{Locked, check_types, check_values, upload};
 use super::{Architecture, Base, Fingerprint, HparamReader, ModelError, Registered, TableRow, TensorTable};
 
@@ -84,11 +84,9 @@ impl Model {
         let vocab = load_vocab(set.first().header(), &path)?;
         check_types(&path, &rows)?;
         let needs = probe(arch, &base, graph.as_ref(), &rows, &path)?;
-        let placement = Placement::new(&params.placement, &rows, base.n_layer(), &needs).map_err(|source| {
-            ModelError::Placement {
-                path: path.clone(),
-                source,
-            }
+        let placement = place(params, arch, &base, &rows, &needs).map_err(|source| ModelError::Placement {
+            path: path.clone(),
+            source,
         })?;
         if params.check_tensors {
             check_values(&set, &rows)?;
@@ -288,11 +286,10 @@ fn plan_table(
     let (arch, prefix) = load_arch(&metadata, path, archs, params.arch.as_deref())?;
     let (base, graph, rows) = declare(&metadata, table, path, arch, &prefix)?;
     let needs = probe(arch, &base, graph.as_ref(), &rows, path)?;
-    let placement =
-        Placement::new(&params.placement, &rows, base.n_layer(), &needs).map_err(|source| ModelError::Placement {
-            path: path.to_owned(),
-            source,
-        })?;
+    let placement = place(params, arch, &base, &rows, &needs).map_err(|source| ModelError::Placement {
+        path: path.to_owned(),
+        source,
+    })?;
     let name = |part: &RowPart| placement.types[part.memory].name();
     let memory_of = |i: usize| {
         let names: Vec<_> = placement.parts[i].iter().map(name).collect();
@@ -391,6 +388,25 @@ fn load_vocab(header: &Gguf, path: &Path) -> Result<Vocab, ModelError> {
     })
 }
 
+fn place(
+    params: &LoadParams,
+    arch: &Architecture,
+    base: &Base,
+    rows: &[TableRow],
+    needs: &Needs,
+) -> Result<Placement, PlacementError> {
+    let mut memory = params.placement.memory.resolved(base.n_ctx_train());
+    if arch.bidirectional || !base.causal {
+        // Attention sees the batch itself: nothing is kept.
+        memory.n_ctx = 0;
+    }
+    let placement = PlacementParams {
+        memory,
+        ..params.placement.clone()
+    };
+    Placement::new(&placement, rows, base.n_layer(), needs)
+}
+
 /// Builds the graph once without a memory, to learn what it needs and that all shapes agree.
 fn probe(
     arch: &'static Architecture,
@@ -429,19 +445,19 @@ fn probe(
         n_rot: base.n_rot(),
         causal: !arch.bidirectional,
         half_gelu: false,
-        wanted: Wanted::Result,
+        output: GraphOutput::Result,
     };
     let fault = |source| ModelError::Graph {
         path: path.to_owned(),
         source,
     };
     // The shapes behind pooling must agree too; a model without hidden states gives logits only.
-    let embedding = Wanted::Embedding {
+    let embedding = GraphOutput::Embedding {
         n_means: 1,
         rank: false,
     };
     let params = BuildParams {
-        wanted: embedding,
+        output: embedding,
         ..params
     };
     match needs(arch, graph, &leafs, params) {
@@ -449,7 +465,7 @@ fn probe(
         Err(e) => return Err(fault(e)),
     }
     let params = BuildParams {
-        wanted: Wanted::Result,
+        output: GraphOutput::Result,
         ..params
     };
     needs(arch, graph, &leafs, params).map_err(fault)
