@@ -78,8 +78,8 @@ pub struct RunArgs {
     /// Complete the prompt as it stands, without the model's chat template
     #[arg(long)]
     pub raw: bool,
-    /// Tokens that a recurrent model can be cut back by, as where the next turn of a chat begins a little before the last one ended; each costs
-    /// the memory of a state. Without them all is computed anew
+    /// Checkpoints of recurrent states: how many tokens a recurrent model can be cut back, as where the next turn of a chat begins a little
+    /// before the last one ended. Each costs the memory of a state; without them the whole prompt is processed anew
     #[arg(long, value_name = "N", default_value_t = 0, hide_short_help = true, value_parser = clap::value_parser!(u16).range(..=1024))]
     pub rollback: u16,
     /// File that keeps what was computed: read if it is there, written at the end
@@ -111,7 +111,7 @@ const RUN_NOTES: &str = "A single argument is a model if it is a file or ends in
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Context")]
 pub struct ContextArgs {
-    /// Tokens of context; 0 takes as many as the model was trained for
+    /// Size of the context in tokens; 0 takes as many as the model was trained for
     #[arg(short = 'c', long, value_name = "N", default_value_t = 4096)]
     pub ctx_size: usize,
     /// Threads for single tokens [default: one for each core]
@@ -120,22 +120,22 @@ pub struct ContextArgs {
     /// Threads for prompts (-tb) [default: those of -t]
     #[arg(long, value_name = "N", value_parser = threads, hide_short_help = true)]
     pub threads_batch: Option<usize>,
-    /// Most tokens decoded in one call
+    /// Logical batch size: most tokens decoded in one call
     #[arg(short, long, value_name = "N", default_value = "2048", value_parser = positive, hide_short_help = true)]
     pub batch_size: usize,
-    /// Most tokens computed at once (-ub)
+    /// Physical batch size (-ub): most tokens in one ubatch
     #[arg(long, value_name = "N", default_value = "512", value_parser = positive, hide_short_help = true)]
     pub ubatch_size: usize,
-    /// Type of the cached keys (-ctk): f32, f16, bf16, q8_0 or q4_0
+    /// Type of the K cache (-ctk): f32, f16, bf16, q8_0 or q4_0
     #[arg(long, value_name = "TYPE", alias = "ctk", default_value = "f16", value_parser = cache_type, hide_short_help = true)]
     pub cache_type_k: GgmlType,
-    /// Type of the cached values (-ctv): f32, f16, bf16, q8_0 or q4_0
+    /// Type of the V cache (-ctv): f32, f16, bf16, q8_0 or q4_0
     #[arg(long, value_name = "TYPE", alias = "ctv", default_value = "f16", value_parser = cache_type, hide_short_help = true)]
     pub cache_type_v: GgmlType,
-    /// Base of the rotary wave lengths [default: the model's]
+    /// RoPE base frequency [default: the model's]
     #[arg(long, value_name = "BASE", value_parser = positive_float, hide_short_help = true)]
     pub rope_freq_base: Option<f32>,
-    /// Factor on positions [default: the model's]
+    /// RoPE frequency scale [default: the model's]
     #[arg(long, value_name = "FACTOR", value_parser = positive_float, hide_short_help = true)]
     pub rope_freq_scale: Option<f32>,
 }
@@ -210,7 +210,7 @@ pub struct EmbedArgs {
     /// Threads [default: one for each core]
     #[arg(short, long, value_name = "N", value_parser = threads)]
     pub threads: Option<usize>,
-    /// Most tokens computed at once, unless a text is longer
+    /// Most tokens in one ubatch, unless a text is longer
     #[arg(short, long, value_name = "N", default_value = "2048", value_parser = positive)]
     pub batch_size: usize,
 }
@@ -294,13 +294,13 @@ pub struct LogitsArgs {
     /// What to add to the model
     #[command(flatten)]
     pub adapters: AdapterArgs,
-    /// Type of the cached keys: f32, f16, bf16, q8_0 or q4_0
+    /// Type of the K cache: f32, f16, bf16, q8_0 or q4_0
     #[arg(long, value_name = "TYPE", alias = "cache-type-k", default_value = "f16", value_parser = cache_type)]
     pub ctk: GgmlType,
-    /// Type of the cached values: f32, f16, bf16, q8_0 or q4_0
+    /// Type of the V cache: f32, f16, bf16, q8_0 or q4_0
     #[arg(long, value_name = "TYPE", alias = "cache-type-v", default_value = "f16", value_parser = cache_type)]
     pub ctv: GgmlType,
-    /// Most tokens computed at once
+    /// Most tokens in one ubatch
     #[arg(long, value_name = "N", alias = "ubatch-size", default_value = "512", value_parser = positive)]
     pub ubatch: usize,
     /// Threads [default: one for each core]
@@ -360,13 +360,13 @@ pub struct CheckArgs {
     /// Leave out architectures that are not declared, which otherwise fail
     #[arg(long)]
     pub known: bool,
-    /// Type of the cached keys: f32, f16, bf16, q8_0 or q4_0
+    /// Type of the K cache: f32, f16, bf16, q8_0 or q4_0
     #[arg(long, value_name = "TYPE", alias = "cache-type-k", default_value = "f32", value_parser = cache_type)]
     pub ctk: GgmlType,
-    /// Type of the cached values: f32, f16, bf16, q8_0 or q4_0
+    /// Type of the V cache: f32, f16, bf16, q8_0 or q4_0
     #[arg(long, value_name = "TYPE", alias = "cache-type-v", default_value = "f32", value_parser = cache_type)]
     pub ctv: GgmlType,
-    /// Most tokens computed at once
+    /// Most tokens in one ubatch
     #[arg(long, value_name = "N", alias = "ubatch-size", default_value = "512", value_parser = positive)]
     pub ubatch: usize,
     /// Largest normalized mean squared error that passes [default: 1e-8 with an f32 cache, else 1e-4]

@@ -26,7 +26,7 @@ pub struct PlacementArgs {
     /// Metadata in place of the file's; TYPE is int, float, bool or str (may be repeated)
     #[arg(long, value_name = "KEY=TYPE:VALUE", value_parser = override_kv, hide_short_help = true, help_heading = LOADING)]
     pub override_kv: Vec<(String, Value)>,
-    /// Devices (-dev) that hold layers, separated by commas; `cpu` is always there beside them, `reference:MIB` has so much memory [default: all graphics processors]
+    /// Devices (-dev) that hold layers, separated by commas; `cpu` is always there beside them, `reference:MIB` has so much memory [default: all GPUs]
     #[arg(long, value_name = "LIST", value_parser = device_list, hide_short_help = true, help_heading = LOADING)]
     pub device: Option<DeviceList>,
     /// Layers (-ngl) on the devices, the output being one and the last layers first: a number, `all`, or `auto`, as many as fit [default: all on named devices, auto with `cpu` among them]
@@ -44,7 +44,7 @@ pub struct PlacementArgs {
     /// Memory (-ot) for the tensors whose names match; the first match counts (may be repeated)
     #[arg(long, value_name = "REGEX=MEMORY", value_parser = override_tensor, hide_short_help = true, help_heading = LOADING)]
     pub override_tensor: Vec<TensorOverride>,
-    /// Keep keys and values (-nkvo) in the memory of the CPU
+    /// Keep the KV cache (-nkvo) in the memory of the CPU
     #[arg(long, hide_short_help = true, help_heading = LOADING)]
     pub no_kv_offload: bool,
 }

@@ -1,5 +1,5 @@
 //! CPU kernels over plain slices, in the order data flows through them:
-//! [`types`] (what the bytes of a tensor are called and how large they are), [`quants`] (blocks to floats and back),
+//! [`types`] (names, ids and sizes of the tensor types), [`quants`] (blocks to floats and back),
 //! [`matmul()`] (the matrix product), [`rows`] (everything else that is done with a row of floats).
 //!
 //! Nothing here knows a graph, a model or a thread pool: a kernel takes slices and numbers.

@@ -113,6 +113,7 @@ const LONG_FUNCTIONS: &[(&str, &str)] = &[
     // A case for each kind of expression, section or item.
     ("lang/src/check/decl.rs", "arch"),
     ("lang/src/check/expr.rs", "name"),
+    ("lang/src/codegen/build.rs", "call"),
     ("lang/src/codegen/scalar.rs", "emit"),
     ("lang/src/parse.rs", "section"),
     // Tables of cases.

@@ -615,7 +615,7 @@ mod tests {
                 kv: kv.into_iter().flatten().collect(),
                 states: states.into_iter().flatten().collect(),
             },
-            divisible: Vec::new(),
+            ..Needs::default()
         };
         layers_that_fit(&params, &[gpu], &[], N_LAYER, &needs) - 1
     }

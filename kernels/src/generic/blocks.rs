@@ -24,7 +24,7 @@ pub(crate) trait Decode<V: Simd>: Block {
     /// Elements that one call of `decode` yields: a multiple of the block's.
     const STEP: usize = Self::TYPE.block_size();
 
-    /// Decodes `STEP` elements at `p`. The default suits types that are rare or not worth the trouble: by way of memory.
+    /// Decodes `STEP` elements at `p`. The default, for rare types, decodes with scalar code to memory and loads from there.
     #[inline(always)]
     unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
         let mut weights = [0.0f32; 256];
@@ -239,7 +239,7 @@ impl<V: Simd> Dot<V> {
         self.x = unsafe { self.x.add(n) };
     }
 
-    /// The sums take turns. They are not chosen by index, which would force them into memory wherever a loop stays rolled.
+    /// The two sums alternate. They are not chosen by index, which would force them into memory wherever a loop stays rolled.
     #[inline(always)]
     fn add(&mut self, weights: V, x: V) {
         let [next, last] = self.sums;

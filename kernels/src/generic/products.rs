@@ -61,7 +61,7 @@ pub(crate) unsafe fn matvec<V: Simd, D: Decode<V>>(p: &Product) {
     }
 }
 
-/// Up to [`ROWS`] rows, about 256 elements of each in turn. Their number is not a constant, so that the loop over them stays a loop:
+/// Up to [`ROWS`] rows, 256 elements of each at a time. Their number is not a constant, so that the loop over them stays a loop:
 /// unrolled, the work of several rows gets mixed up and does not fit the registers.
 ///
 /// # Safety

@@ -182,7 +182,7 @@ pub(crate) unsafe fn axpy<V: Simd>(a: f32, x: *const f32, y: *mut f32, n: usize)
     }
 }
 
-/// y[i] += sum_j a[j] x[j stride + i] over `m` rows: sums stay in registers while rows pass by.
+/// y[i] += sum_j a[j] x[j stride + i] over `m` rows: the sums stay in registers for all rows.
 ///
 /// # Safety
 /// As above, with `a` valid for `m` floats and each row of `x` for `n`.

@@ -167,10 +167,8 @@ pub(super) unsafe fn decode<V: Simd, B: GridBlock, S: Sink<V>>(p: *const u8, sin
             let scale = V::load(scales.as_ptr().add(at)).mul(d);
             scale.store(scales.as_mut_ptr().add(at));
         }
-        // By way of memory, so that they are computed for all groups at once.
-        let (scales, bits, indices) = std::hint::black_box((&scales, &bits, &indices));
         for g in 0..8 {
-            let elements = block.elements(indices, g);
+            let elements = block.elements(&indices, g);
             for at in (0..32).step_by(V::LANES) {
                 let scale = V::splat(scales[g * 2 + at / 16]);
                 let x = V::from_int(V::bytes([elements[at / 8], elements[at / 8 + V::LANES / 8 - 1]]));

@@ -70,7 +70,6 @@ impl<V: Simd> Decode<V> for BlockQ3K {
                     .store(scales.as_mut_ptr().add(g));
                 scale.mul(V::splat(-4.0)).store(fours.as_mut_ptr().add(g));
             }
-            let (scales, fours, clear) = std::hint::black_box((&scales, &fours, &clear));
             for l in (0..32).step_by(V::LANES) {
                 let clear = V::load_u8(clear.as_ptr().add(l));
                 for half in 0..2 {

@@ -42,7 +42,6 @@ impl<V: Simd> Decode<V> for BlockQ5K {
         // SAFETY: the caller's promise; offsets are those of the block.
         unsafe {
             let (scales, mins) = scale_groups::<V>(&(*p.cast::<Self>()).scales, p, p.add(offset_of!(Self, dmin)));
-            let (scales, mins) = std::hint::black_box((&scales, &mins));
             for pair in 0..4 {
                 let even = V::line(V::splat(scales[2 * pair]), V::splat(mins[2 * pair]));
                 let odd = V::line(V::splat(scales[2 * pair + 1]), V::splat(mins[2 * pair + 1]));

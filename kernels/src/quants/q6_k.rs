@@ -48,7 +48,6 @@ impl<V: Simd> Decode<V> for BlockQ6K {
                 let scale = V::load_i8(p.add(offset_of!(Self, scales) + g));
                 V::from_int(scale).mul(d).store(scales.as_mut_ptr().add(g));
             }
-            let scales = std::hint::black_box(&scales);
             for half in 0..2 {
                 for l in (0..32).step_by(V::LANES) {
                     let low = p.add(offset_of!(Self, ql) + half * 64 + l);

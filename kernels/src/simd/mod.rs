@@ -23,13 +23,13 @@ pub(crate) trait Simd: Copy {
     /// `LANES` integers of 32 bits.
     type Int: Copy;
 
-    /// A choice of lanes.
+    /// A mask of lanes.
     type Mask: Copy;
 
-    /// A function of 4 bits.
+    /// A lookup table of 16 floats, indexed by 4 bits.
     type Table: Copy;
 
-    /// The function `d q + m` of 4 or 5 bits.
+    /// The values `d q + m` for q of 4 or 5 bits: computed, or looked up where that is faster.
     type Line: Copy;
 
     /// `x` in every lane.
@@ -74,7 +74,7 @@ pub(crate) trait Simd: Copy {
     /// The bytes of the words, lowest first, as unsigned integers; with 8 lanes only those of the first word.
     unsafe fn bytes(words: [u64; 2]) -> Self::Int;
 
-    /// Lane `i` chosen by bit `at + i`. `at` is a multiple of `LANES` and, once inlined, a constant.
+    /// The mask whose lane `i` is bit `at + i`. `at` is a multiple of `LANES` and, once inlined, a constant.
     unsafe fn mask(bits: u32, at: usize) -> Self::Mask;
 
     /// `x` in every lane. `self` only proves that this may be done.
@@ -104,9 +104,9 @@ pub(crate) trait Simd: Copy {
     fn round(self) -> Self;
     /// `self * 2^n` for integers `n` in -300..=300; overflows to infinity, underflows through subnormals.
     fn mul_pow2(self, n: Self) -> Self;
-    /// `self` with `x` added in the chosen lanes.
+    /// `self` with `x` added in the lanes of the mask.
     fn add_where(self, mask: Self::Mask, x: Self) -> Self;
-    /// `self` with the chosen lanes negated.
+    /// `self` with the lanes of the mask negated.
     fn negate_where(self, mask: Self::Mask) -> Self;
 
     /// The sum of the lanes, added pairwise.
@@ -131,18 +131,18 @@ pub(crate) trait Simd: Copy {
     /// Signed integers as floats.
     fn from_int(bits: Self::Int) -> Self;
 
-    /// `scale * values[q]`
+    /// The table `scale * values[q]`.
     fn table(values: &[f32; 16], scale: Self) -> Self::Table;
-    /// The function at the low 4 bits of each lane.
+    /// The table's entry for the low 4 bits of each lane.
     fn lookup(table: Self::Table, bits: Self::Int) -> Self;
-    /// `d q + m`
+    /// The values `d q + m`.
     fn line(d: Self, m: Self) -> Self::Line;
-    /// The line at the low 4 bits of each lane.
+    /// `d q + m` for q in the low 4 bits of each lane.
     fn low4(line: Self::Line, bits: Self::Int) -> Self;
-    /// The line at bits 4 to 7 of each lane, which is less than 256.
+    /// `d q + m` for q in bits 4 to 7 of each lane, which is less than 256.
     fn high4(line: Self::Line, bits: Self::Int) -> Self;
-    /// The line at the low 4 bits of each lane, with a fifth bit in the chosen ones.
+    /// `d q + m` for q in the low 4 bits of each lane, with a fifth bit set in the lanes of the mask.
     fn low5(line: Self::Line, bits: Self::Int, fifth: Self::Mask) -> Self;
-    /// The line at bits 4 to 7 of each lane, which is less than 256, with a fifth bit in the chosen ones.
+    /// `d q + m` for q in bits 4 to 7 of each lane, which is less than 256, with a fifth bit set in the lanes of the mask.
     fn high5(line: Self::Line, bits: Self::Int, fifth: Self::Mask) -> Self;
 }

@@ -1,4 +1,4 @@
-//! Plain Rust that compilers turn into whatever vectors the target has. Also the meaning of [`Simd`] for other instruction sets.
+//! Plain Rust that compilers turn into the vector instructions of the target. It also defines what [`Simd`] means for the others.
 
 use half::{bf16, f16};
 
