@@ -66,6 +66,6 @@ arch_macros::arch! {
 
     test {
         n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2, n_ff_exp: 384,
-        n_swa: 32, n_dense: 0
+        n_swa: 32, n_dense: 0, norm_eps: 1e-5
     }
 }

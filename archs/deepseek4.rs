@@ -140,6 +140,6 @@ arch_macros::arch! {
     test {
         n_embd: 64, n_head: 4, n_head_kv: 1, n_layer: 3, n_ff: 64, n_vocab: 128, n_expert: 4, n_expert_used: 2, q_rank: 32,
         n_window: 8, o_rank: 16, o_groups: 2, ratio: 4, index_heads: 4, index_dim: 32, n_selected: 4, n_hash: 1, n_ff_exp: 48,
-        n_shared: 1, n_stream: 4, n_balance: 2
+        n_shared: 1, n_stream: 4, n_balance: 2, gating_func: 4
     }
 }

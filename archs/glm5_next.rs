@@ -118,6 +118,6 @@ arch_macros::arch! {
     test {
         n_embd: 128, n_head: 1, n_layer: 2, n_ff: 192, n_vocab: 128, n_expert: 2, n_expert_used: 2, d_key: 192, d_value: 128,
         kv_rank: 512, q_rank: 512, d_conv: 4, d_kda: 128, n_ff_exp: 192, n_shared: 1, n_stream: 4, n_balance: 2, n_pooled: 4,
-        n_chosen: 8, index_heads: 64, index_dim: 128
+        n_chosen: 8, index_heads: 64, index_dim: 128, n_rot: 0
     }
 }

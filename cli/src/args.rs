@@ -337,23 +337,49 @@ pub enum Drawing {
 pub enum ArchCommand {
     /// List the architectures
     List {
-        /// Print the table of the README
+        /// Print the page docs/architectures.md
         #[arg(long)]
         markdown: bool,
     },
-    /// Compare seeded models with recorded logits
+    /// Compare seeded models with recorded logits, or look at what can be said of a model without any
     Check(CheckArgs),
+    /// Write the tiny models of declarations, with weights that follow from the names of their tensors
+    Seed(SeedArgs),
+}
+
+/// `llama arch seed`
+#[derive(Debug, Args)]
+#[command(args_override_self = true)]
+pub struct SeedArgs {
+    /// Architectures [default: all]
+    pub names: Vec<String>,
+    /// Folder for NAME.gguf and NAME.header.gguf
+    #[arg(short, long, value_name = "DIR", default_value = ".")]
+    pub output: PathBuf,
+    /// Leave out the tensors that files may lack
+    #[arg(long)]
+    pub bare: bool,
+    /// Seed of the weights
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Factor on all weights, below 1 for graphs that magnify rounding
+    #[arg(long, value_name = "X", value_parser = positive_float)]
+    pub weight_scale: Option<f32>,
 }
 
 /// `llama arch check`
 #[derive(Debug, Args)]
 #[command(args_override_self = true)]
 pub struct CheckArgs {
-    /// Configurations (`llama-moe`) or architectures (`llama`) to check [default: all]
+    /// Model files, beside which NAME.logits may lie; with --fixtures configurations (`llama-moe`) or architectures (`llama`) [default: all]
+    #[arg(value_name = "FILE", required_unless_present_any = ["fixtures", "file"])]
     pub names: Vec<String>,
+    /// Declaration or fragment (`archs/my.rs`) whose faults to tell, without building it (may be repeated)
+    #[arg(long, value_name = "FILE.rs", conflicts_with_all = ["fixtures", "names"])]
+    pub file: Vec<PathBuf>,
     /// Folder of NAME.header.gguf and NAME.logits files
     #[arg(long, value_name = "DIR")]
-    pub fixtures: PathBuf,
+    pub fixtures: Option<PathBuf>,
     /// Seed of the weights
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,

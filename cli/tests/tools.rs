@@ -207,19 +207,121 @@ fn arch_lists_shows_and_draws() {
         );
     }
     llama(&["arch", "no-such"]).fails_saying(&["no-such"]);
+    llama(&["arch", "qwn3"]).fails_saying(&["`qwn3`", "did you mean qwen3"]);
+}
+
+/// What a declaration says that its graph alone does not: families, windows and their bases, branches, the two graphs of an encoder-decoder.
+#[test]
+fn arch_shows_families_windows_branches_and_both_graphs() {
+    let shown = llama(&["arch", "gemma3"]);
+    for part in [
+        "blk.N.attn_q.weight",
+        "attn_post_norm",
+        "standard(n_swa) if is_swa",
+        "base=rope_base",
+        "if logit_cap > 0.0",
+    ] {
+        assert!(shown.succeeds().contains(part), "{part:?} in {}", shown.out);
+    }
+    let shown = llama(&["arch", "internlm2"]);
+    assert!(shown.succeeds().contains("\nlike: qwen2\n"), "{}", shown.out);
+    let shown = llama(&["arch", "t5"]);
+    let (encoder, decoder) = shown.succeeds().split_once("\ndecoder\n").expect("two graphs");
+    assert!(
+        encoder.contains("\nencoder\n") && !encoder.contains("cross_attention"),
+        "{encoder}"
+    );
+    assert!(
+        decoder.contains("cross_attention") && decoder.contains("if !has(gate)"),
+        "{decoder}"
+    );
+    let drawn = llama(&["arch", "t5", "--draw", "mermaid"]);
+    for part in [
+        "subgraph encoder [",
+        "subgraph encoder_layer [",
+        "subgraph decoder [",
+        "subgraph layer [",
+    ] {
+        assert!(drawn.succeeds().contains(part), "{part:?} in {}", drawn.out);
+    }
+    assert_eq!(drawn.out.matches("end\n").count(), 4, "{}", drawn.out);
 }
 
 #[test]
 fn pages_are_what_the_program_prints() {
-    let page = |name: &str| std::fs::read_to_string(root().join(name)).unwrap();
-    let is_current = page("docs/cli.md") == llama(&["reference"]).succeeds();
-    assert!(is_current, "docs/cli.md is old: `llama reference > docs/cli.md`");
-    let readme = page("README.md");
-    let table = llama(&["arch", "list", "--markdown"]);
-    assert!(
-        readme.contains(table.succeeds()),
-        "the table of architectures in README.md is not what `llama arch list --markdown` prints"
-    );
+    let pages = [
+        ("docs/cli.md", &["reference"][..]),
+        ("docs/architectures.md", &["arch", "list", "--markdown"]),
+    ];
+    for (page, args) in pages {
+        let (path, printed) = (root().join(page), llama(args));
+        if std::env::var_os("LLAMA_UPDATE").is_some() {
+            std::fs::write(&path, printed.succeeds()).unwrap();
+        }
+        let is_current = std::fs::read_to_string(&path).unwrap() == printed.succeeds();
+        assert!(
+            is_current,
+            "{page} is old: `llama {}` prints it, and LLAMA_UPDATE=1 rewrites it",
+            args.join(" ")
+        );
+    }
+}
+
+/// A model written from a declaration passes its self-check; with a recording beside it, the recording decides.
+#[test]
+fn seeded_models_are_checked_with_a_recording_and_without() {
+    let home = Home::new();
+    let dir = home.path("seeds");
+    let dir = dir.to_str().unwrap();
+    let seed = ended(home.llama(&["arch", "seed", "qwen3", "-o", dir]));
+    assert!(seed.succeeds().contains("qwen3.gguf: 26 tensors"), "{}", seed.out);
+    let (model, header) = (format!("{dir}/qwen3.gguf"), format!("{dir}/qwen3.header.gguf"));
+    let checked = ended(home.llama(&["arch", "check", &model]));
+    for part in [
+        "n_embd 256",
+        "n_head_kv 1",
+        "for each token in 2 layers",
+        "not shown",
+        "qwen3.logits",
+    ] {
+        assert!(checked.succeeds().contains(part), "{part:?} in {}", checked.out);
+    }
+    assert!(!checked.out.contains("FAIL"), "{}", checked.out);
+    assert_eq!(checked.out.matches("  ok").count(), 6, "{}", checked.out);
+
+    let logits = format!("{dir}/qwen3.logits");
+    let exact = [
+        "--ctk", "f32", "--ctv", "f32", "-o", &logits, "-m", &model, "--tokens", "1,2,3",
+    ];
+    ended(home.llama(&[&["logits"], &exact[..]].concat())).succeeds();
+    for file in [&model, &header] {
+        let compared = ended(home.llama(&["arch", "check", file]));
+        assert!(compared.succeeds().contains("qwen3.logits: ok"), "{}", compared.out);
+    }
+    let other = ended(home.llama(&["arch", "check", &header, "--seed", "2"]));
+    assert_eq!(other.status, 1);
+    assert!(other.out.contains("qwen3.logits: FAIL"), "{}", other.out);
+}
+
+#[test]
+fn declarations_are_checked_without_a_build() {
+    let home = Home::new();
+    let good = root().join("archs/qwen3.rs");
+    let checked = llama(&["arch", "check", "--file", good.to_str().unwrap()]);
+    assert!(checked.succeeds().contains("no faults"), "{}", checked.out);
+    let text = std::fs::read_to_string(&good).unwrap();
+    let faulty = home.path("my.rs");
+    std::fs::write(&faulty, text.replace("rms_norm(x, ffn_norm", "rms_norm(x, ffn_nrm")).unwrap();
+    std::fs::create_dir(home.path("fragments")).unwrap();
+    for fragment in std::fs::read_dir(root().join("archs/fragments")).unwrap() {
+        let fragment = fragment.unwrap();
+        std::fs::copy(fragment.path(), home.path("fragments").join(fragment.file_name())).unwrap();
+    }
+    let checked = llama(&["arch", "check", "--file", faulty.to_str().unwrap()]);
+    assert_eq!(checked.status, 1);
+    for part in ["my.rs:", "`ffn_nrm`", "did you mean `ffn_norm`?", "^^^"] {
+        assert!(checked.out.contains(part), "{part:?} in {}", checked.out);
+    }
 }
 
 #[test]

@@ -39,7 +39,6 @@ pub fn exact() -> CheckParams {
             n_threads_batch: 2,
             type_k: GgmlType::F32,
             type_v: GgmlType::F32,
-            half_gelu: true,
             ..ContextParams::default()
         },
     }
@@ -65,6 +64,13 @@ pub fn divide_rows(load: &mut LoadParams, n_layers: usize, shares: &[f32]) {
 pub fn model(name: &str) -> Arc<Model> {
     fixture(name)
         .model(archs::ALL, &exact())
+        .expect("the fixture's model loads")
+}
+
+/// [`model`] as it is compared with recorded logits.
+pub fn recorded_model(name: &str) -> Arc<Model> {
+    fixture(name)
+        .recorded_model(archs::ALL, &exact())
         .expect("the fixture's model loads")
 }
 

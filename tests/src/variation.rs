@@ -2,24 +2,32 @@
 //!
 //! A variation changes keys of a fixture's header; its tensors follow from what the architecture then declares.
 
-use std::path::Path;
+use std::ops::{Deref, DerefMut};
 
-use engine::gguf::{Array, Gguf, GgufWriter, Metadata, Value, seeded};
-use engine::model::{LoadParams, ModelError, TensorError, plan};
-use kernels::GgmlType;
-
-/// Name of the tensor that says which experts tokens go to.
-pub const EXPERTS_OF_TOKENS: &str = "ffn_gate_tid2eid.weight";
+use engine::conformance::Draft;
+use engine::gguf::{Array, Gguf, Metadata, Value};
+use engine::model::{ModelError, TensorError};
 
 /// A configuration: keys, and the name and shape of every tensor.
 #[derive(Clone)]
 pub struct Configuration {
     /// `general.architecture`.
     pub arch: String,
-    /// Keys.
-    pub metadata: Metadata,
-    /// All of type F32, but for lists of experts.
-    pub tensors: Vec<(String, Vec<usize>)>,
+    draft: Draft,
+}
+
+impl Deref for Configuration {
+    type Target = Draft;
+
+    fn deref(&self) -> &Draft {
+        &self.draft
+    }
+}
+
+impl DerefMut for Configuration {
+    fn deref_mut(&mut self) -> &mut Draft {
+        &mut self.draft
+    }
 }
 
 /// What is changed.
@@ -53,10 +61,7 @@ impl Configuration {
     pub fn of(header: &Gguf) -> Configuration {
         Configuration {
             arch: header.require("general.architecture").expect("the fixture names it"),
-            metadata: header.metadata.clone(),
-            tensors: (header.tensors().iter())
-                .map(|t| (t.name.clone(), t.shape().to_vec()))
-                .collect(),
+            draft: Draft::of(header),
         }
     }
 
@@ -73,7 +78,8 @@ impl Configuration {
         if let (Some(n), Some(max)) = (small.number(rotated), small.number(head))
             && n > max
         {
-            small.metadata.insert(small.key(rotated), max as u32);
+            let key = small.key(rotated);
+            small.metadata.insert(key, max as u32);
         }
         if small.settle() { small } else { self }
     }
@@ -226,13 +232,8 @@ impl Configuration {
         names.dedup();
         let before = self.tensors.len();
         for name in names {
-            let fewer = Configuration {
-                tensors: (self.tensors.iter())
-                    .filter(|(n, _)| in_any_layer(n) != name)
-                    .cloned()
-                    .collect(),
-                ..self.clone()
-            };
+            let mut fewer = self.clone();
+            fewer.tensors.retain(|(n, _)| in_any_layer(n) != name);
             if fewer.errors().is_some_and(|errors| errors.is_empty()) {
                 self = fewer;
             }
@@ -242,61 +243,25 @@ impl Configuration {
 
     /// Gives tensors the declared shapes, adds missing ones and takes out what is not declared. False if the keys are refused.
     fn settle(&mut self) -> bool {
-        for _ in 0..4 {
-            let Some(errors) = self.errors() else { return false };
-            if errors.is_empty() {
-                return true;
-            }
-            for error in errors {
-                match error {
-                    TensorError::Missing { name, shape, .. } => self.tensors.push((name, shape)),
-                    TensorError::Unexpected { name, .. } => self.tensors.retain(|(n, _)| *n != name),
-                    TensorError::WrongShape { name, expected, .. } => {
-                        let found = self.tensors.iter_mut().filter(|(n, _)| *n == name);
-                        found.for_each(|(_, ne)| ne.clone_from(&expected));
-                    }
-                }
-            }
+        match self.draft.settle(archs::ALL) {
+            Ok(()) => true,
+            Err(e @ ModelError::Tensors { .. }) => panic!("{}: the tensors do not settle: {e}", self.arch),
+            Err(_) => false,
         }
-        panic!("{}: the tensors do not settle: {:?}", self.arch, self.errors());
     }
 
     /// How the tensors differ from the declaration; `None` if the keys are refused.
     fn errors(&self) -> Option<Vec<TensorError>> {
-        let header = Gguf::parse_header(&self.file(false)).expect("a sound file");
-        match plan(&header, Path::new("varied.gguf"), archs::ALL, &LoadParams::default()) {
+        match self.plan(archs::ALL) {
             Ok(_) => Some(Vec::new()),
             Err(ModelError::Tensors { errors, .. }) => Some(errors),
             Err(_) => None,
         }
     }
 
-    /// The file, with seeded weights or without any (then only its header is of use).
-    pub fn file(&self, weights: bool) -> Vec<u8> {
-        let mut writer = GgufWriter::with_metadata(self.metadata.clone());
-        for (name, ne) in &self.tensors {
-            let n = ne.iter().product::<usize>();
-            if name.ends_with(EXPERTS_OF_TOKENS) {
-                let n_expert = self.number("expert_count").unwrap_or(1);
-                // Different ones for a token, and others for the next.
-                let expert = |i: usize| ((i % ne[0] + i / ne[0]) % n_expert) as i32;
-                let bytes: Vec<u8> = (0..n).flat_map(|i| expert(i).to_le_bytes()).collect();
-                writer
-                    .add_tensor(name.clone(), GgmlType::I32, ne, bytes)
-                    .expect("a sound tensor");
-                continue;
-            }
-            let values = if weights {
-                seeded::weights_of(&self.metadata, name, n, 1).expect("a sound scale")
-            } else {
-                vec![0.0; n]
-            };
-            let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
-            writer
-                .add_tensor(name.clone(), GgmlType::F32, ne, bytes)
-                .expect("a sound tensor");
-        }
-        writer.to_bytes().expect("a sound file")
+    /// The file, with seeded weights.
+    pub fn file(&self) -> Vec<u8> {
+        self.seeded(1).expect("a sound file")
     }
 }
 

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use engine::adapter::{AdapterError, ControlVector, LoraAdapter};
-use engine::context::{Batch, Context, ContextParams, SeqSet};
+use engine::context::{Batch, Context, SeqSet};
 use engine::gguf::{Gguf, GgufFile, GgufWriter, seeded};
 use engine::model::{LoadParams, Model};
 use engine::vocab::Token;
 use kernels::GgmlType;
-use tests::{decode_last, decode_one, exact, fixture, nmse, tokens};
+use tests::{context, decode_last, decode_one, exact, fixture, nmse, tokens};
 
 const ALPHA: f32 = 12.0;
 
@@ -149,14 +149,6 @@ fn adapter_file(arch: &str, pairs: &mut [Pair], ty: GgmlType) -> Vec<u8> {
 fn lora(bytes: &[u8], model: &Arc<Model>) -> Result<Arc<LoraAdapter>, AdapterError> {
     let file = GgufFile::from_bytes("adapter.gguf", bytes)?;
     LoraAdapter::from_file(&file, model).map(Arc::new)
-}
-
-/// Exact GELU: its rounding would make much of the last bits in which merged weights differ.
-fn context(model: &Arc<Model>, change: impl FnOnce(&mut ContextParams)) -> Context {
-    tests::context(model, |p| {
-        p.half_gelu = false;
-        change(p);
-    })
 }
 
 /// Logits after a prompt, and of a token decoded after it. Begins anew.

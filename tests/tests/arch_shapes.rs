@@ -312,7 +312,6 @@ fn graph(header: &Gguf, encoder: bool) -> Graph {
         rope: base.rope,
         n_rot: base.n_rot(),
         causal: true,
-        half_gelu: false,
         output: GraphOutput::Result,
     };
     let mut b = Builder::probe(&mut g, &leafs, &mut nodes, &mut inputs, params, &mut specs);

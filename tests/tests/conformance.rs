@@ -3,7 +3,7 @@
 use engine::conformance::CheckError;
 use engine::context::{Batch, ContextError, SeqSet};
 use kernels::GgmlType;
-use tests::{context, exact, fixture, model, nmse, place_on};
+use tests::{context, exact, fixture, nmse, place_on, recorded_model};
 
 /// Every configuration of the project's own data; its architecture must be declared.
 fn names() -> Vec<String> {
@@ -103,7 +103,7 @@ fn interleaved_sequences_do_not_see_each_other() {
         let recorded = fixture(name).recorded().unwrap();
         let tokens = tests::tokens(name);
         for n_ubatch in [7, 512] {
-            let mut ctx = context(&model(name), |p| {
+            let mut ctx = context(&recorded_model(name), |p| {
                 p.n_ctx = 2 * tokens.len();
                 p.n_seq_max = 2;
                 p.n_ubatch = n_ubatch;
@@ -129,7 +129,7 @@ fn wanted_rows_are_the_rows_of_all() {
     for name in CORE {
         let recorded = fixture(name).recorded().unwrap();
         let tokens = tests::tokens(name);
-        let mut ctx = context(&model(name), |p| p.n_outputs_max = 8);
+        let mut ctx = context(&recorded_model(name), |p| p.n_outputs_max = 8);
         let mut batch = Batch::new();
         let wanted = |i: usize| [3, 40, 41, 95].contains(&i);
         for (i, &t) in tokens.iter().enumerate() {

@@ -17,11 +17,9 @@ fn names() -> Vec<String> {
     all.into_iter().map(|f| f.name).collect()
 }
 
-/// What fixtures are run with here. GELU is not rounded: rounding would make of the last bit of a sum, which depends on the device
-/// and on where cells lie, a thousandth of an activation. One thread each, since configurations are run beside one another.
+/// What fixtures are run with here: one thread each, since configurations are run beside one another.
 fn params() -> CheckParams {
     let mut params = exact();
-    params.context.half_gelu = false;
     (params.context.n_threads, params.context.n_threads_batch) = (1, 1);
     params
 }

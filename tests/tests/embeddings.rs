@@ -25,8 +25,6 @@ fn pooled_context(model: &Arc<Model>, pooling: Pooling) -> Context {
     context(model, |p| {
         p.pooling = Some(pooling);
         p.n_seq_max = 3;
-        // Rounding would tell batches of other sizes apart.
-        p.half_gelu = false;
     })
 }
 
@@ -86,7 +84,7 @@ fn hidden_states_are_what_the_output_matrix_is_applied_to() {
     let (n_embd, n_vocab) = (m.base().n_embd(), m.base().n_vocab());
     let mut output = vec![0.0; n_embd * n_vocab];
     seeded::fill_f32("output.weight", 1, &mut output);
-    let mut ctx = context(&m, |p| (p.n_outputs_max, p.half_gelu) = (30, false));
+    let mut ctx = context(&m, |p| p.n_outputs_max = 30);
     ctx.decode(&batch(&[&t[..30]])).unwrap();
     for (i, h) in hidden.iter().enumerate() {
         let dot = |row: &[f32]| row.iter().zip(h).map(|(a, b)| f64::from(a * b)).sum::<f64>() as f32;

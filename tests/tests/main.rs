@@ -18,6 +18,7 @@ mod next_token_layers;
 mod real_models;
 mod recorded;
 mod recurrent_memory;
+mod seeds;
 mod selections;
 mod state;
 mod tables;

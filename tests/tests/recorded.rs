@@ -10,7 +10,7 @@ fn recorded_configurations_are_met() {
     assert!(!all.is_empty());
     for fixture in all {
         let (name, recorded) = (&fixture.name, fixture.recorded().expect("sound logits"));
-        let model = fixture.model(archs::ALL, &exact());
+        let model = fixture.recorded_model(archs::ALL, &exact());
         let model = model.unwrap_or_else(|e| panic!("{name}: {e}"));
         let logits = all_logits(model, &tokens(&recorded), &exact().context);
         let logits = logits.unwrap_or_else(|e| panic!("{name}: {e}"));

@@ -217,12 +217,10 @@ fn choices_are_those_that_were_recorded() {
                 faults.push(format!("{} in pieces of {n_ubatch}: {nmse:.1e}", recording.name));
             }
         }
-        let all = recording.configuration(recording.all).file(true);
+        let all = recording.configuration(recording.all).file();
         let file = engine::gguf::GgufFile::from_bytes("all.gguf", &all).expect("a sound file");
         let model = Model::from_file(file, archs::ALL, &exact().load).expect("the model loads");
-        let nmse = recorded
-            .nmse_of(model.into(), &exact().context)
-            .expect("it is computed");
+        let nmse = recorded.nmse_of(model, &exact().context).expect("it is computed");
         println!("{} with everything: {nmse:.1e}", recording.name);
         if nmse.is_nan() || nmse < 1e6 * LIMIT {
             faults.push(format!("{} with everything: {nmse:.1e}", recording.name));
@@ -288,7 +286,7 @@ fn write_recordings() {
     let folder = std::env::var_os("LLAMA_SELECTIONS").expect("LLAMA_SELECTIONS names a folder");
     let folder = std::path::PathBuf::from(folder);
     for recording in RECORDINGS {
-        let bytes = recording.configuration(&[]).file(true);
+        let bytes = recording.configuration(&[]).file();
         let header = Gguf::parse_header(&bytes).expect("a sound file").data_offset();
         let write = |ending: &str, bytes: &[u8]| {
             let path = folder.join(format!("{}.{ending}", recording.name));

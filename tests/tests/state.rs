@@ -6,7 +6,7 @@ use engine::context::{Batch, Context, ContextParams, MemoryError, SeqSet, StateE
 use engine::model::Model;
 use engine::vocab::Token;
 use kernels::GgmlType;
-use tests::{decode_last, decode_one, exact, fixture, model, nmse, published, tokens};
+use tests::{context, decode_last, decode_one, exact, fixture, model, nmse, published, tokens};
 
 const NAMES: [&str; 6] = [
     "llama-dense",
@@ -16,15 +16,6 @@ const NAMES: [&str; 6] = [
     "qwen3-dense",
     "gemma3-dense",
 ];
-
-/// A context of 96 cells with exact caches. GELU is not rounded: rounding would make of the last bit of a sum, which depends on
-/// where cells lie, a thousandth of an activation.
-fn context(model: &Arc<Model>, change: impl FnOnce(&mut ContextParams)) -> Context {
-    tests::context(model, |p| {
-        p.half_gelu = false;
-        change(p);
-    })
-}
 
 fn saved(ctx: &mut Context) -> Vec<u8> {
     let mut state = Vec::new();

@@ -52,7 +52,7 @@ fn write_other_configurations() {
             if folder.join(format!("{name}.logits")).exists() {
                 continue;
             }
-            let bytes = varied.file(true);
+            let bytes = varied.file();
             let header = Gguf::parse_header(&bytes).expect("a sound file").data_offset();
             std::fs::write(folder.join(format!("{name}.gguf")), &bytes).expect("the folder is writable");
             std::fs::write(folder.join(format!("{name}.header.gguf")), &bytes[..header])
@@ -62,7 +62,7 @@ fn write_other_configurations() {
 }
 
 fn run(configuration: &Configuration, limit: f64) -> Result<(), String> {
-    let file = GgufFile::from_bytes("varied.gguf", &configuration.file(true)).map_err(|e| e.to_string())?;
+    let file = GgufFile::from_bytes("varied.gguf", &configuration.file()).map_err(|e| e.to_string())?;
     let model = Model::from_file(file, archs::ALL, &LoadParams::default()).map_err(|e| e.to_string())?;
     let model = Arc::new(model);
     let n_vocab = model.base().n_vocab();

@@ -50,6 +50,7 @@ pub fn skeleton(name: &str) -> TokenStream {
         /// A declaration with errors.
         pub static ARCH: #ty = #ty {
             name: #name,
+            like: &[],
             rope: ::core::option::Option::None,
             rope_with_sections: ::core::option::Option::None,
             bidirectional: false,
@@ -372,24 +373,36 @@ fn arch_static(arch: &Arch) -> TokenStream {
     };
     let rope = rope_kind(Some(arch.rope));
     let rope_with_sections = rope_kind(arch.rope_with_sections);
+    let like = arch.ancestors.iter().map(|a| &a.name);
     let encoder = arch.encoder.is_some();
     let hparams = arch.hparams.iter().filter_map(hparam_decl);
     let tensors = arch.tensors.iter().map(|t| tensor_decl(arch, t));
     let test = arch.test.iter().map(|(name, size)| {
-        let n = proc_macro2::Literal::u64_unsuffixed(size.number());
+        let n = proc_macro2::Literal::f64_unsuffixed(size.number());
         quote!((#name, #n))
     });
     let flow = flow::flow(arch).into_iter().map(|node| {
         let ty = runtime("FlowNode");
-        let (label, shape, in_layer) = (node.label, node.shape, node.in_layer);
+        let (label, shape, condition) = (node.label, node.shape, node.condition);
+        let (in_layer, in_encoder) = (node.in_layer, node.in_encoder);
         let inputs = node.inputs.into_iter().map(proc_macro2::Literal::usize_unsuffixed);
-        quote!(#ty { label: #label, shape: #shape, in_layer: #in_layer, inputs: &[#(#inputs),*] })
+        quote! {
+            #ty {
+                label: #label,
+                shape: #shape,
+                in_layer: #in_layer,
+                in_encoder: #in_encoder,
+                condition: #condition,
+                inputs: &[#(#inputs),*]
+            }
+        }
     });
     let doc = format!("The `{name}` architecture.");
     quote! {
         #[doc = #doc]
         pub static ARCH: #ty = #ty {
             name: #name,
+            like: &[#(#like),*],
             rope: #rope,
             rope_with_sections: #rope_with_sections,
             bidirectional: #bidirectional,

@@ -1,6 +1,9 @@
 //! The graph as a list of values and what each is computed from, for drawings.
 
-use crate::model::{Arch, Arg, Block, Operand, ScalarOp, Stmt, Value, ValueKind, VarId};
+use std::collections::HashMap;
+
+use crate::model::{Arch, Arg, Block, Operand, Scalar, ScalarKind, ScalarOp, Stmt, Value, ValueKind, VarId};
+use crate::ops::{Given, OpSpec};
 
 /// One value of the graph.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -11,6 +14,10 @@ pub struct FlowNode {
     pub shape: String,
     /// Inside the layer loop.
     pub in_layer: bool,
+    /// Of the encoder's graph.
+    pub in_encoder: bool,
+    /// What must hold for it to be computed: the conditions of the branches that it stands in, empty outside of any.
+    pub condition: String,
     /// Indices of the nodes it is computed from. The entry of the layer loop also names the value that the previous layer handed on.
     pub inputs: Vec<usize>,
 }
@@ -22,10 +29,15 @@ pub fn flow(arch: &Arch) -> Vec<FlowNode> {
         nodes: Vec::new(),
         of_var: vec![None; arch.vars.len()],
         in_layer: false,
+        in_encoder: false,
+        conditions: Vec::new(),
+        scalars: HashMap::new(),
         encoded: None,
     };
     if let Some(encoder) = &arch.encoder {
+        f.in_encoder = true;
         f.encoded = f.block(encoder);
+        f.in_encoder = false;
         if let Some(node) = f.encoded {
             f.nodes[node].label = format!("encoded = {}", f.nodes[node].label);
         }
@@ -44,6 +56,11 @@ struct Flow<'a> {
     nodes: Vec<FlowNode>,
     of_var: Vec<Option<usize>>,
     in_layer: bool,
+    in_encoder: bool,
+    /// Of the branches around the current value, outermost first.
+    conditions: Vec<String>,
+    /// Texts of the numbers that functions were called with, by parameter.
+    scalars: HashMap<String, String>,
     /// The encoder's result.
     encoded: Option<usize>,
 }
@@ -54,6 +71,8 @@ impl Flow<'_> {
             label,
             shape,
             in_layer: self.in_layer,
+            in_encoder: self.in_encoder,
+            condition: self.conditions.join(" && "),
             inputs,
         });
         self.nodes.len() - 1
@@ -94,10 +113,10 @@ impl Flow<'_> {
             }
             Stmt::If { cond, then, otherwise } => {
                 let before = self.of_var.clone();
-                self.block(then);
+                self.branch(cond.text.clone(), then);
                 let after_then = std::mem::replace(&mut self.of_var, before);
                 if let Some(block) = otherwise {
-                    self.block(block);
+                    self.branch(cond.negated_text(), block);
                 }
                 for (var, yes) in after_then.into_iter().enumerate() {
                     let no = self.of_var[var];
@@ -149,25 +168,32 @@ impl Flow<'_> {
             ValueKind::Embed(w, by) => (format!("{}[{}]", self.weight(w.it), by.name()), vec![]),
             ValueKind::Linear(w, x) => (format!("linear {}", self.weight(w.it)), vec![self.value(x)]),
             ValueKind::Weight(w) => (self.weight(w.it), vec![]),
-            ValueKind::Op(op, args) => self.op(op.name, args),
+            ValueKind::Op(op, args) => self.op(op, args),
             ValueKind::Binary(op, a, b) => (binary_name(*op).to_string(), vec![self.value(a), self.value(b)]),
             ValueKind::Scale(x, s) => (format!("scale by {}", s.text), vec![self.value(x)]),
             ValueKind::Divide(x, s) => (format!("scale by 1 / {}", s.text), vec![self.value(x)]),
             ValueKind::Shift(x, s) => (format!("shift by {}", s.text), vec![self.value(x)]),
             ValueKind::Glu(act, gate, up) => (format!("gated {}", act.name), vec![self.value(gate), self.value(up)]),
             ValueKind::Slice(x, from, to) => {
-                let text = |s: &Option<crate::model::Scalar>| s.as_ref().map_or(String::new(), |s| s.text.clone());
+                let text = |s: &Option<Scalar>| s.as_ref().map_or(String::new(), |s| s.text.clone());
                 (format!("slice {}..{}", text(from), text(to)), vec![self.value(x)])
             }
             ValueKind::If(cond, then, otherwise) => (
                 format!("if {}", cond.text),
-                vec![self.block(then), self.block(otherwise)],
+                vec![
+                    self.branch(cond.text.clone(), then),
+                    self.branch(cond.negated_text(), otherwise),
+                ],
             ),
             ValueKind::Call(params, body) => {
                 for (var, operand) in params {
                     self.of_var[var.0] = match operand {
                         Operand::Tensor(value) => self.value(value),
-                        Operand::Scalar(_) => None,
+                        Operand::Scalar(s) => {
+                            let text = self.text(s);
+                            self.scalars.insert(self.name(*var), text);
+                            None
+                        }
                     };
                 }
                 return self.block(body);
@@ -186,21 +212,47 @@ impl Flow<'_> {
         Some(self.push(label, shape, known))
     }
 
-    fn op(&mut self, name: &str, args: &[Arg]) -> (String, Vec<Option<usize>>) {
-        let mut label = name.to_string();
+    /// The operation with its weights and what it is given by name, and its operands.
+    fn op(&mut self, op: &OpSpec, args: &[Arg]) -> (String, Vec<Option<usize>>) {
+        let mut label = op.name.to_string();
         let mut inputs = Vec::new();
-        for arg in args {
-            let arg = if let Arg::If(_, given) = arg { given } else { arg };
+        for (param, arg) in op.params.iter().zip(args) {
+            let by_name = !matches!(param.given, Given::Position | Given::OptionalPosition);
+            let (condition, arg) = match arg {
+                Arg::If(cond, given) => (format!(" if {}", self.text(cond)), &**given),
+                arg => (String::new(), arg),
+            };
             match arg {
                 Arg::Tensor(v) => inputs.push(self.value(v)),
-                Arg::Weight(w) => label += &format!(" {}", self.weight(w.it)),
-                Arg::Window(kind, n, _) => label += &format!(" {}({})", kind.it, n.text),
+                Arg::Weight(w) => label += &format!(" {}{condition}", self.weight(w.it)),
+                Arg::Window(kind, n, None) => label += &format!(" {}({}){condition}", kind.it, self.text(n)),
+                Arg::Window(kind, n, Some(cond)) => {
+                    label += &format!(" {}({}) if {}", kind.it, self.text(n), self.text(cond));
+                }
+                Arg::Scalar(s) if by_name => label += &format!(" {}={}{condition}", param.name, self.text(s)),
                 Arg::Activation(op) => label += &format!(" {}", op.name),
                 Arg::Word(word) => label += &format!(" {}", word.to_lowercase()),
                 Arg::Scalar(_) | Arg::If(..) | Arg::Default => {}
             }
         }
         (label, inputs)
+    }
+
+    /// A number as written, or, of a function's parameter, as it was called with.
+    fn text(&self, s: &Scalar) -> String {
+        match &s.kind {
+            ScalarKind::ToFloat(inner) => self.text(inner),
+            ScalarKind::Var(name) => self.scalars.get(&name.to_string()).unwrap_or(&s.text).clone(),
+            _ => s.text.clone(),
+        }
+    }
+
+    /// The values of a block that is computed under a condition.
+    fn branch(&mut self, condition: String, block: &Block) -> Option<usize> {
+        self.conditions.push(condition);
+        let result = self.block(block);
+        self.conditions.pop();
+        result
     }
 
     fn mentioned(&self, tokens: proc_macro2::TokenStream) -> Vec<Option<usize>> {

@@ -124,14 +124,17 @@ pub enum TestSize {
     Int(u64),
     /// A switch.
     Bool(bool),
+    /// Another number.
+    Float(f64),
 }
 
 impl TestSize {
     /// As a number; switches are 0 and 1.
-    pub fn number(self) -> u64 {
+    pub fn number(self) -> f64 {
         match self {
-            TestSize::Int(n) => n,
-            TestSize::Bool(b) => u64::from(b),
+            TestSize::Int(n) => n as f64,
+            TestSize::Bool(b) => f64::from(u8::from(b)),
+            TestSize::Float(x) => x,
         }
     }
 }
@@ -363,7 +366,7 @@ impl Scalar {
     }
 
     /// The text of the opposite condition: a comparison turns around.
-    fn negated_text(&self) -> String {
+    pub(crate) fn negated_text(&self) -> String {
         let opposite = match &self.kind {
             ScalarKind::Binary(op, a, b) => op.opposite().map(|op| format!("{} {} {}", a.text, op.symbol(), b.text)),
             ScalarKind::Not(a) => Some(a.text.clone()),

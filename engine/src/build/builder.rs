@@ -68,8 +68,6 @@ pub struct BuildParams {
     pub n_rot: usize,
     /// Hide later positions (false for encoders and diffusion models).
     pub causal: bool,
-    /// Round GELU as recorded logits were ([`Unary::GeluHalf`]).
-    pub half_gelu: bool,
     /// What the result is.
     pub output: GraphOutput,
 }
@@ -110,7 +108,12 @@ pub struct Builder<'a> {
     pub(super) int_rows: Option<Name>,
     last_name: Name,
     error: Option<BuildError>,
+    /// An activation and what is computed instead of it.
+    replacement: Option<(Unary, UnaryReplacement)>,
 }
+
+/// Adds nodes that compute something in the place of an activation.
+type UnaryReplacement = fn(&mut Builder<'_>, TensorId) -> TensorId;
 
 impl<'a> Builder<'a> {
     /// A builder for graphs over the cells of a KV memory. `graph`, `leafs` and `inputs` are cleared; their memory is reused.
@@ -180,6 +183,7 @@ impl<'a> Builder<'a> {
             n_rounds: 0,
             last_name: Name::default(),
             error: None,
+            replacement: None,
         }
     }
 
@@ -438,14 +442,33 @@ impl<'a> Builder<'a> {
 
     /// An element-wise function.
     pub fn unary(&mut self, f: Unary, x: TensorId) -> TensorId {
-        let y = self.g.unary(self.activation(f), x);
+        if let Some(y) = self.replaced(f, x) {
+            return y;
+        }
+        let y = self.g.unary(f, x);
         self.ok(y, x)
     }
 
     /// `f(gate) * up`.
     pub fn glu(&mut self, f: Unary, gate: TensorId, up: TensorId) -> TensorId {
-        let y = self.g.glu(self.activation(f), gate, up);
+        if let Some(y) = self.replaced(f, gate) {
+            return self.mul(y, up);
+        }
+        let y = self.g.glu(f, gate, up);
         self.ok(y, gate)
+    }
+
+    /// Computes `by(x)` instead of `f(x)` from here on, as a check against another engine's rounding needs it. In `by`, `f` is itself.
+    pub(crate) fn replace_unary(&mut self, f: Unary, by: UnaryReplacement) {
+        self.replacement = Some((f, by));
+    }
+
+    /// What [`Builder::replace_unary`] has put in the place of `f(x)`, if anything.
+    fn replaced(&mut self, f: Unary, x: TensorId) -> Option<TensorId> {
+        let replacement = self.replacement.take_if(|(of, _)| *of == f)?;
+        let y = (replacement.1)(self, x);
+        self.replacement = Some(replacement);
+        Some(y)
     }
 
     /// `cap * tanh(x / cap)`.
@@ -705,14 +728,6 @@ impl<'a> Builder<'a> {
             self.error,
             Some(BuildError::Absent { .. } | BuildError::NoSelection { .. })
         )
-    }
-
-    fn activation(&self, f: Unary) -> Unary {
-        if f == Unary::Gelu && self.params.half_gelu {
-            Unary::GeluHalf
-        } else {
-            f
-        }
     }
 
     fn larger_first(&self, a: TensorId, b: TensorId) -> (TensorId, TensorId) {

@@ -45,8 +45,6 @@ pub struct ContextParams {
     /// Embeddings pooled this way instead of the architecture's result; read by [`Context::embedding`](super::Context::embedding).
     /// Batches are then computed whole: `n_ubatch` is raised to `n_batch`.
     pub pooling: Option<Pooling>,
-    /// Round GELU as the engine did that conformance logits were recorded with; exact otherwise.
-    pub half_gelu: bool,
 }
 
 impl ContextParams {
@@ -84,7 +82,6 @@ impl Default for ContextParams {
             yarn_ext_factor: None,
             yarn_orig_ctx: None,
             pooling: None,
-            half_gelu: false,
         }
     }
 }

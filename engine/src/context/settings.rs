@@ -52,7 +52,6 @@ impl Settings {
             rope_sections: model.base().rope_sections,
             n_rot: model.base().n_rot(),
             causal: !model.bidirectional(),
-            half_gelu: self.params.half_gelu,
             output: GraphOutput::Result,
         }
     }

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 
 use kernels::GgmlType;
 
-use super::{Gguf, GgufError, GgufWriter, Metadata};
+use super::{Gguf, GgufError, GgufWriter, Metadata, TensorInfo};
 use crate::random::splitmix64;
 
 /// Largest model that [`seeded_model`] makes, in bytes. The real ones have a few million.
@@ -38,22 +38,38 @@ fn scale(metadata: &Metadata) -> Result<f32, GgufError> {
     Ok(metadata.optional(KEY_SCALE)?.unwrap_or(1.0))
 }
 
-/// Completes `header` to a whole file, with all tensors of type F32; returns its length in bytes.
+/// Completes `header` to a whole file, with all tensors of type F32 or, for lists of experts, I32; returns its length in bytes.
 pub fn write_seeded_model(header: &Gguf, seed: u64, out: &mut dyn Write) -> Result<u64, GgufError> {
     let mut writer = GgufWriter::with_metadata(header.metadata.clone());
     let scale = scale(&header.metadata)?;
     for t in header.tensors() {
-        if t.ty != GgmlType::F32 {
-            return Err(GgufError::TensorType {
-                name: t.name.clone(),
-                expected: GgmlType::F32,
-                found: t.ty,
-            });
+        match t.ty {
+            GgmlType::F32 => {
+                let (weights, n) = (Weights::new(&t.name, seed, scale), t.n_elements());
+                writer.add_tensor_with(t.name.clone(), t.ty, t.shape(), move |out| weights.write(n, out))?;
+            }
+            GgmlType::I32 => {
+                writer.add_tensor(t.name.clone(), t.ty, t.shape(), experts_of_tokens(header, t)?)?;
+            }
+            found => {
+                return Err(GgufError::TensorType {
+                    name: t.name.clone(),
+                    expected: GgmlType::F32,
+                    found,
+                });
+            }
         }
-        let (weights, n) = (Weights::new(&t.name, seed, scale), t.n_elements());
-        writer.add_tensor_with(t.name.clone(), t.ty, t.shape(), move |out| weights.write(n, out))?;
     }
     writer.write(out)
+}
+
+/// The only integers that models have: for each token the numbers of its experts, different ones, and others for the next token.
+fn experts_of_tokens(header: &Gguf, t: &TensorInfo) -> Result<Vec<u8>, GgufError> {
+    let arch: String = header.metadata.require("general.architecture")?;
+    let n_expert: u32 = header.metadata.require(&format!("{arch}.expert_count"))?;
+    let n_used = t.shape().first().copied().unwrap_or(1).max(1);
+    let number = |i: usize| ((i % n_used + i / n_used) % n_expert.max(1) as usize) as i32;
+    Ok((0..t.n_elements()).flat_map(|i| number(i).to_le_bytes()).collect())
 }
 
 /// The whole file in memory, of at most [`MAX_BYTES`].

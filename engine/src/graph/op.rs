@@ -20,9 +20,6 @@ pub enum Unary {
     Silu,
     /// The tanh approximation of GELU (Hendrycks and Gimpel, arXiv 1606.08415).
     Gelu,
-    /// [`Unary::Gelu`] with operand and result rounded to f16 between -10 and 10, outside 0 or the operand: what ggml's CPU backend
-    /// computes by table. Only for comparison with logits recorded there.
-    GeluHalf,
     /// Exact GELU by erf.
     GeluErf,
     /// x * sigmoid(1.702 x)

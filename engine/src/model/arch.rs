@@ -10,6 +10,8 @@ use super::{Base, HparamReader, TensorTable};
 pub struct Architecture {
     /// Value of `general.architecture` in GGUF files.
     pub name: &'static str,
+    /// What its declaration is `like`, nearest first.
+    pub like: &'static [&'static str],
     /// RoPE kind; `None` for models without RoPE.
     pub rope: Option<RopeKind>,
     /// RoPE kind for files with several position axes (`rope.dimension_sections`), if it differs.
@@ -29,8 +31,8 @@ pub struct Architecture {
     pub hparams: &'static [HparamDecl],
     /// The declared tensors.
     pub tensors: &'static [TensorDecl],
-    /// Sizes for a tiny model with random weights, by symbol.
-    pub test: &'static [(&'static str, u64)],
+    /// Sizes and other values of hyper-parameters for a tiny model with random weights, by symbol; switches are 0 and 1.
+    pub test: &'static [(&'static str, f64)],
     /// The graph's values and their operands, for drawings.
     pub flow: &'static [FlowNode],
     /// Reads the hyper-parameters, declares the tensors and gives the graph builder; `None` if the reader noted errors.
@@ -52,7 +54,7 @@ impl Architecture {
     }
 
     /// Whether the file must give M-RoPE sections.
-    pub(super) fn needs_sections(&self) -> bool {
+    pub(crate) fn needs_sections(&self) -> bool {
         self.rope.is_some_and(|kind| kind.n_axes() > 1)
     }
 }
@@ -111,6 +113,10 @@ pub struct FlowNode {
     pub shape: &'static str,
     /// Inside the layer loop.
     pub in_layer: bool,
+    /// Of the encoder's graph.
+    pub in_encoder: bool,
+    /// What must hold for it to be computed; empty where nothing must.
+    pub condition: &'static str,
     /// Indices of the nodes it is computed from.
     pub inputs: &'static [usize],
 }

@@ -9,6 +9,7 @@ use crate::build::BuildError;
 use crate::gguf::GgufError;
 use crate::vocab::VocabError;
 
+use super::nearest::did_you_mean;
 use super::{HparamError, PlacementError, TensorError};
 
 /// A model that cannot be loaded.
@@ -124,12 +125,4 @@ fn join<T: std::fmt::Display>(errors: &[T]) -> String {
         text += &format!("; and {} more", errors.len() - MAX_LISTED);
     }
     text
-}
-
-fn did_you_mean(names: &[String]) -> String {
-    if names.is_empty() {
-        String::new()
-    } else {
-        format!(" (did you mean {}?)", names.join(" or "))
-    }
 }

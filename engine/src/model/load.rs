@@ -11,6 +11,7 @@ use crate::gguf::{Gguf, GgufError, GgufFile, GgufSet, Metadata, Value};
 use crate::graph::{BufferId, Graph, Home, Layout, Name, Op, TensorId, dense_bytes};
 use crate::vocab::{Token, Vocab};
 
+use super::nearest::nearest_names;
 use super::params::LoadParams;
 use super::placement::{Needs, Placement, PlacementError, PlacementParams, PlacementSummary, RowPart};
 use super::upload::{Locked, check_types, check_values, upload};
@@ -197,6 +198,13 @@ impl Model {
             .filter(|&id| (id as usize) < self.base.n_vocab())
             .or(self.vocab.bos())
     }
+    /// The same weights under a graph made of this one.
+    pub(crate) fn map_graph(self, map: impl FnOnce(Box<dyn BuildGraph>) -> Box<dyn BuildGraph>) -> Model {
+        Model {
+            graph: map(self.graph),
+            ..self
+        }
+    }
     /// Adds the graph of the model's encoder, if it has one, to a builder.
     pub fn encode(&self, b: &mut Builder<'_>) -> Option<crate::graph::TensorId> {
         self.graph.encode(b)
@@ -364,21 +372,9 @@ fn load_arch(
         None => Err(ModelError::UnknownArchitecture {
             path: path.to_owned(),
             found: name.to_owned(),
-            nearest: nearest_names(name, archs),
+            nearest: nearest_names(name, archs.iter().map(|r| r.arch.name)),
         }),
     }
-}
-
-/// Up to three supported names that share a long start with `name`.
-fn nearest_names(name: &str, archs: &[Registered]) -> Vec<String> {
-    let common = |a: &str| a.chars().zip(name.chars()).take_while(|(x, y)| x == y).count();
-    let mut names: Vec<_> = archs
-        .iter()
-        .map(|r| (common(r.arch.name), r.arch.name))
-        .filter(|(n, _)| *n >= 3)
-        .collect();
-    names.sort_by_key(|(n, _)| std::cmp::Reverse(*n));
-    names.into_iter().take(3).map(|(_, a)| a.to_owned()).collect()
 }
 
 fn load_vocab(header: &Gguf, path: &Path) -> Result<Vocab, ModelError> {
@@ -444,7 +440,6 @@ fn probe(
         rope_sections: base.rope_sections,
         n_rot: base.n_rot(),
         causal: !arch.bidirectional,
-        half_gelu: false,
         output: GraphOutput::Result,
     };
     let fault = |source| ModelError::Graph {

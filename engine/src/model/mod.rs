@@ -5,6 +5,7 @@ mod base;
 mod error;
 mod fingerprint;
 mod load;
+mod nearest;
 mod params;
 mod placement;
 mod reader;
@@ -13,9 +14,11 @@ mod upload;
 
 pub use arch::{Architecture, FlowNode, HparamDecl, Registered, TensorDecl};
 pub use base::Base;
+pub(crate) use base::key_of_symbol;
 pub use error::ModelError;
 pub use fingerprint::Fingerprint;
 pub use load::{Declared, Model, Plan, declare_header, plan, plan_set};
+pub use nearest::{did_you_mean, nearest_names};
 pub use params::{LoadParams, Progress};
 pub use placement::{
     DeviceLayers, Needs, Placement, PlacementError, PlacementParams, PlacementSummary, RowPart, SplitMode,

@@ -64,10 +64,10 @@ impl Draft {
         let header = Gguf::open_header(fixture(name).header).expect("the fixture is readable");
         let small = Configuration::of(&header).small();
         Draft {
-            arch: small.arch,
-            metadata: small.metadata,
-            tensors: (small.tensors.into_iter())
-                .map(|(name, ne)| (name, GgmlType::F32, ne))
+            arch: small.arch.clone(),
+            metadata: small.metadata.clone(),
+            tensors: (small.tensors.iter())
+                .map(|(name, ne)| (name.clone(), GgmlType::F32, ne.clone()))
                 .collect(),
         }
     }

@@ -569,9 +569,10 @@ impl Checker<'_> {
         match (ty, lit) {
             (Ty::Int, Lit::Int(i)) => i.base10_parse().ok().map(TestSize::Int),
             (Ty::Bool, Lit::Bool(b)) => Some(TestSize::Bool(b.value)),
-            (Ty::Float | Ty::Str | Ty::List, _) => self.fault(
+            (Ty::Float, Lit::Float(x)) => x.base10_parse().ok().map(TestSize::Float),
+            (Ty::Str | Ty::List, _) => self.fault(
                 name,
-                format!("a test model has sizes and switches; `{text}` is `{}`", ty.name()),
+                format!("a test model has numbers and switches; `{text}` is `{}`", ty.name()),
             ),
             _ => self.fault(lit, format!("expected a `{}` for `{text}`", ty.name())),
         }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use engine::conformance::{CheckParams, Comparison, Fixture, fixtures};
 use engine::context::ContextParams;
@@ -10,11 +11,15 @@ use engine::model::Model;
 use kernels::GgmlType;
 use rayon::iter::{ParallelBridge, ParallelIterator};
 
+use super::{check_declaration, check_file};
 use crate::args::CheckArgs;
 use crate::failure::{Failure, Outcome};
 
-/// Checks every configuration that is asked for; fails if one of them does.
+/// Checks every declaration, file or configuration that is asked for; fails if one of them does.
 pub fn run(args: &CheckArgs) -> Outcome {
+    if !args.file.is_empty() {
+        return check_declaration::run(&args.file);
+    }
     let params = CheckParams {
         seed: args.seed,
         load: args.load.params(None)?,
@@ -30,7 +35,10 @@ pub fn run(args: &CheckArgs) -> Outcome {
     };
     let is_exact = (args.ctk, args.ctv) == (GgmlType::F32, GgmlType::F32);
     let limit = args.limit.unwrap_or(if is_exact { 1e-8 } else { 1e-4 });
-    let fixtures = selected(args)?;
+    let Some(dir) = &args.fixtures else {
+        return check_files(args, &params, limit);
+    };
+    let fixtures = selected(args, dir)?;
     // How a file is read can be tried on files only.
     let by_default = args.load.no_mmap || args.load.mlock;
     let files = args.shards.or(by_default.then_some(1));
@@ -49,6 +57,28 @@ pub fn run(args: &CheckArgs) -> Outcome {
     printer.into_inner().unwrap_or_else(PoisonError::into_inner).finish()
 }
 
+/// Checks model files, one after the other.
+fn check_files(args: &CheckArgs, params: &CheckParams, limit: f64) -> Outcome {
+    let mut params = params.clone();
+    let n_threads = args.threads.unwrap_or_else(|| ContextParams::default().n_threads);
+    (params.context.n_threads, params.context.n_threads_batch) = (n_threads, n_threads);
+    let mut outcome = Ok(());
+    for name in &args.names {
+        let path = Path::new(name);
+        if !path.is_file() {
+            let known = archs::find(name).map_or(String::new(), |_| {
+                format!("; `llama arch seed {name}` writes a model to check, `--fixtures DIR` names recorded ones")
+            });
+            return Err(Failure::new(format_args!("there is no file `{name}`{known}")));
+        }
+        match check_file::run(path, &params, limit) {
+            Err(Failure::Reported) => outcome = Err(Failure::Reported),
+            other => other?,
+        }
+    }
+    outcome
+}
+
 /// Compares a configuration, whose model is made in memory, or in this many files if it is to be read from some.
 fn compare(fixture: &Fixture, params: &CheckParams, files: Option<u16>, limit: f64) -> Checked {
     let result = match files {
@@ -65,7 +95,7 @@ fn compare_files(fixture: &Fixture, params: &CheckParams, n_files: u16, limit: f
     let dir = tempfile::tempdir()?;
     let first = fixture.write_files(dir.path(), params.seed, n_files)?;
     let model = Model::load(&first, archs::ALL, &params.load)?;
-    let nmse = fixture.nmse_of(Arc::new(model), &params.context)?;
+    let nmse = fixture.nmse_of(model, &params.context)?;
     let rounding = if nmse <= limit {
         None
     } else {
@@ -75,13 +105,10 @@ fn compare_files(fixture: &Fixture, params: &CheckParams, n_files: u16, limit: f
 }
 
 /// The fixtures that the arguments ask for. Each name must stand for something: a check of nothing passes too easily.
-fn selected(args: &CheckArgs) -> Outcome<Vec<Fixture>> {
-    let dir = args.fixtures.display();
+fn selected(args: &CheckArgs, folder: &Path) -> Outcome<Vec<Fixture>> {
+    let dir = folder.display();
     // An unusable header has no architecture; its check will say what is wrong.
-    let mut all: Vec<_> = fixtures(&args.fixtures)?
-        .into_iter()
-        .map(|f| (f.arch().ok(), f))
-        .collect();
+    let mut all: Vec<_> = fixtures(folder)?.into_iter().map(|f| (f.arch().ok(), f)).collect();
     if all.is_empty() {
         return Err(Failure::new(format_args!("{dir} has no file NAME.header.gguf")));
     }

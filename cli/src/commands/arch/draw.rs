@@ -14,18 +14,69 @@ pub fn draw(out: &mut dyn Write, arch: &Architecture, drawing: Drawing) -> Outco
     }
 }
 
+/// A frame around values: its title and its depth, from 1.
+struct Frame {
+    title: &'static str,
+    id: &'static str,
+    depth: usize,
+}
+
+/// What is drawn between beginnings and ends of frames.
+enum Item<'a> {
+    Begin(Frame),
+    Node(usize, usize, &'a FlowNode),
+    End(usize),
+}
+
+/// Values in their frames: the layer loop, and around it, where there are both, encoder and decoder.
+fn items(arch: &Architecture) -> Vec<Item<'_>> {
+    let mut items = Vec::new();
+    let parts = [("encoder", "encoder_layer", true), ("decoder", "layer", false)];
+    let depth = if arch.encoder { 2 } else { 1 };
+    for (title, layer, in_encoder) in parts {
+        let nodes = |in_layer| {
+            let all = arch.flow.iter().enumerate();
+            all.filter(move |(_, n)| (n.in_encoder, n.in_layer) == (in_encoder, in_layer))
+        };
+        if in_encoder && !arch.encoder {
+            continue;
+        }
+        if arch.encoder {
+            items.push(Item::Begin(Frame {
+                title,
+                id: title,
+                depth: 1,
+            }));
+        }
+        items.extend(nodes(false).map(|(i, n)| Item::Node(depth, i, n)));
+        items.push(Item::Begin(Frame {
+            title: "each layer",
+            id: layer,
+            depth,
+        }));
+        items.extend(nodes(true).map(|(i, n)| Item::Node(depth + 1, i, n)));
+        items.push(Item::End(depth));
+        if arch.encoder {
+            items.push(Item::End(1));
+        }
+    }
+    items
+}
+
 fn mermaid(out: &mut dyn Write, arch: &Architecture) -> Outcome {
-    let node =
-        |(i, n): (usize, &FlowNode)| format!("n{i}[\"{}<br/>{}\"]", mermaid_text(n.label), mermaid_text(n.shape));
     writeln!(out, "flowchart TD")?;
-    for n in outside(arch) {
-        writeln!(out, "  {}", node(n))?;
+    for item in items(arch) {
+        match item {
+            Item::Begin(Frame { title, id, depth }) => {
+                writeln!(out, "{}subgraph {id} [\"{title}\"]", "  ".repeat(depth))?;
+            }
+            Item::Node(depth, i, n) => {
+                let lines = lines(n).map(mermaid_text).join("<br/>");
+                writeln!(out, "{}n{i}[\"{lines}\"]", "  ".repeat(depth))?;
+            }
+            Item::End(depth) => writeln!(out, "{}end", "  ".repeat(depth))?,
+        }
     }
-    writeln!(out, "  subgraph layer [\"each layer\"]")?;
-    for n in inside(arch) {
-        writeln!(out, "    {}", node(n))?;
-    }
-    writeln!(out, "  end")?;
     for (from, to) in edges(arch) {
         writeln!(out, "  n{from} --> n{to}")?;
     }
@@ -33,32 +84,33 @@ fn mermaid(out: &mut dyn Write, arch: &Architecture) -> Outcome {
 }
 
 fn dot(out: &mut dyn Write, arch: &Architecture) -> Outcome {
-    let node = |(i, n): (usize, &FlowNode)| format!("n{i} [label=\"{}\\n{}\"];", dot_text(n.label), dot_text(n.shape));
     writeln!(
         out,
         "digraph \"{}\" {{\n  node [shape=box, fontname=\"monospace\"];",
         dot_text(arch.name)
     )?;
-    for n in outside(arch) {
-        writeln!(out, "  {}", node(n))?;
+    for item in items(arch) {
+        match item {
+            Item::Begin(Frame { title, id, depth }) => {
+                let indent = "  ".repeat(depth);
+                writeln!(out, "{indent}subgraph cluster_{id} {{\n{indent}  label=\"{title}\";")?;
+            }
+            Item::Node(depth, i, n) => {
+                let lines = lines(n).map(dot_text).join("\\n");
+                writeln!(out, "{}n{i} [label=\"{lines}\"];", "  ".repeat(depth))?;
+            }
+            Item::End(depth) => writeln!(out, "{}}}", "  ".repeat(depth))?,
+        }
     }
-    writeln!(out, "  subgraph cluster_layer {{\n    label=\"each layer\";")?;
-    for n in inside(arch) {
-        writeln!(out, "    {}", node(n))?;
-    }
-    writeln!(out, "  }}")?;
     for (from, to) in edges(arch) {
         writeln!(out, "  n{from} -> n{to};")?;
     }
     Ok(writeln!(out, "}}")?)
 }
 
-fn outside(arch: &Architecture) -> impl Iterator<Item = (usize, &FlowNode)> {
-    arch.flow.iter().enumerate().filter(|(_, n)| !n.in_layer)
-}
-
-fn inside(arch: &Architecture) -> impl Iterator<Item = (usize, &FlowNode)> {
-    arch.flow.iter().enumerate().filter(|(_, n)| n.in_layer)
+/// Value and shape.
+fn lines(node: &FlowNode) -> [&'static str; 2] {
+    [node.label, node.shape]
 }
 
 fn edges(arch: &Architecture) -> impl Iterator<Item = (usize, usize)> {

@@ -1,12 +1,15 @@
 //! `llama arch`: the architectures that are declared, what a declaration says, and whether it computes what it should.
 
 mod check;
+mod check_declaration;
+mod check_file;
 mod draw;
+mod seed;
 mod show;
 
 use std::io::Write;
 
-use engine::model::Registered;
+use engine::model::{Registered, did_you_mean, nearest_names};
 
 use crate::args::{ArchArgs, ArchCommand};
 use crate::commands::stdout;
@@ -18,6 +21,7 @@ pub fn run(args: &ArchArgs) -> Outcome {
         (Some(ArchCommand::List { markdown: true }), _) => list_markdown(),
         (Some(ArchCommand::List { markdown: false }), _) | (None, None) => list(),
         (Some(ArchCommand::Check(args)), _) => check::run(args),
+        (Some(ArchCommand::Seed(args)), _) => seed::run(args),
         (None, Some(name)) => {
             let registered = find(name)?;
             let mut out = stdout();
@@ -32,8 +36,10 @@ pub fn run(args: &ArchArgs) -> Outcome {
 
 fn find(name: &str) -> Outcome<&'static Registered> {
     archs::find(name).ok_or_else(|| {
+        let nearest = nearest_names(name, archs::ALL.iter().map(|r| r.arch.name));
         Failure::new(format_args!(
-            "architecture `{name}` is not declared; `llama arch list` prints those that are"
+            "architecture `{name}` is not declared{}; `llama arch list` prints those that are",
+            did_you_mean(&nearest)
         ))
     })
 }
@@ -47,9 +53,13 @@ fn list() -> Outcome {
     Ok(out.flush()?)
 }
 
-/// The table in the README, which a test holds against this.
+/// The page `docs/architectures.md`, which a test holds against this.
 fn list_markdown() -> Outcome {
     let mut out = stdout();
+    writeln!(
+        out,
+        "# Architectures\n\nPrinted by `llama arch list --markdown`; a test keeps this page and the declarations in step.\n"
+    )?;
     writeln!(out, "| architecture | what it is |\n|---|---|")?;
     for r in archs::ALL {
         writeln!(out, "| `{}` | {} |", r.arch.name, about(r))?;

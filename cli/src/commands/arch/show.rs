@@ -10,28 +10,46 @@ use crate::failure::Outcome;
 pub fn show(out: &mut dyn Write, registered: &Registered) -> Outcome {
     let arch = registered.arch;
     writeln!(out, "{}: {}", arch.name, about(registered))?;
-    match arch.rope {
-        Some(kind) => {
-            let name = |kind| format!("{kind:?}").to_lowercase();
-            write!(out, "rotary positions: {}", name(kind))?;
-            match arch.rope_with_sections {
-                Some(kind) => writeln!(out, ", {} in files with sections", name(kind))?,
-                None => writeln!(out)?,
-            }
-        }
-        None => writeln!(out, "rotary positions: none")?,
+    if !arch.like.is_empty() {
+        writeln!(out, "like: {}", arch.like.join(", which is like "))?;
+    }
+    writeln!(out, "rope: {}", rope(arch))?;
+    if arch.bidirectional {
+        writeln!(out, "attention: bidirectional")?;
     }
     writeln!(out, "\nhyper-parameters (beside those that all architectures share)")?;
     table(out, arch.hparams.iter().map(|h| hparam(arch, h)))?;
     for (title, in_layer) in [("tensors", false), ("tensors of each layer", true)] {
-        writeln!(out, "\n{title}")?;
+        writeln!(out, "\n{title}: name in the file, name in the graph, kind, shape")?;
         let here = arch.tensors.iter().filter(|t| t.group.is_some() == in_layer);
         table(out, here.map(tensor))?;
     }
-    writeln!(out, "\ngraph")?;
-    table(
-        out,
-        arch.flow.iter().enumerate().map(|(i, node)| value(arch.flow, i, node)),
+    for (title, in_encoder) in [
+        ("encoder", true),
+        (if arch.encoder { "decoder" } else { "graph" }, false),
+    ] {
+        let nodes = || arch.flow.iter().enumerate().filter(|(_, n)| n.in_encoder == in_encoder);
+        if nodes().next().is_some() {
+            writeln!(out, "\n{title}")?;
+            table(out, nodes().map(|(i, node)| value(arch.flow, i, node)))?;
+        }
+    }
+    Ok(())
+}
+
+/// How pairs of elements rotate, and from what base unless the graph says another.
+fn rope(arch: &Architecture) -> String {
+    let name = |kind| format!("{kind:?}").to_lowercase();
+    let Some(kind) = arch.rope else {
+        return "none".to_owned();
+    };
+    let sections = arch
+        .rope_with_sections
+        .map(|kind| format!(", {} in files with sections", name(kind)));
+    format!(
+        "{}{}, base rope_freq_base unless given below",
+        name(kind),
+        sections.unwrap_or_default()
     )
 }
 
@@ -50,11 +68,12 @@ fn hparam(arch: &Architecture, h: &HparamDecl) -> [String; 4] {
     [h.name.to_owned(), key, h.ty.to_owned(), default]
 }
 
-/// Columns are GGUF name, kind, shape and presence.
-fn tensor(t: &TensorDecl) -> [String; 4] {
+/// Columns are the names in the file and in the graph, kind, shape and presence.
+fn tensor(t: &TensorDecl) -> [String; 5] {
+    let suffix = if t.kind == "raw" { "" } else { ".weight" };
     let name = match t.group {
-        Some(group) => format!("{group}.N.{}", t.gguf),
-        None => t.gguf.to_owned(),
+        Some(group) => format!("{group}.N.{}{suffix}", t.gguf),
+        None => format!("{}{suffix}", t.gguf),
     };
     let mut presence = Vec::new();
     if t.optional {
@@ -63,11 +82,17 @@ fn tensor(t: &TensorDecl) -> [String; 4] {
     presence.extend(t.tied.map(|field| format!("or {field}")));
     presence.extend(t.other_name.map(|name| format!("or {name:?}")));
     presence.extend(t.condition.map(|condition| format!("if {condition}")));
-    [name, t.kind.to_owned(), t.shape.to_owned(), presence.join(", ")]
+    [
+        name,
+        t.field.to_owned(),
+        t.kind.to_owned(),
+        t.shape.to_owned(),
+        presence.join(", "),
+    ]
 }
 
-/// Columns are number, value, shape and what it is computed from.
-fn value(flow: &[FlowNode], index: usize, node: &FlowNode) -> [String; 4] {
+/// Columns are number, value, shape, what it is computed from, and under which condition.
+fn value(flow: &[FlowNode], index: usize, node: &FlowNode) -> [String; 5] {
     let number = if node.in_layer {
         format!("  {index}")
     } else {
@@ -84,16 +109,21 @@ fn value(flow: &[FlowNode], index: usize, node: &FlowNode) -> [String; 4] {
     } else {
         format!("from {}", inputs.join(", "))
     };
-    [number, node.label.to_owned(), node.shape.to_owned(), from]
+    let condition = match node.condition {
+        "" => String::new(),
+        condition => format!("if {condition}"),
+    };
+    [number, node.label.to_owned(), node.shape.to_owned(), from, condition]
 }
 
 /// Prints rows with aligned columns.
-fn table(out: &mut dyn Write, rows: impl Iterator<Item = [String; 4]>) -> Outcome {
+fn table<const N: usize>(out: &mut dyn Write, rows: impl Iterator<Item = [String; N]>) -> Outcome {
     let rows: Vec<_> = rows.collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let (a, b, c) = (width(0), width(1), width(2));
-    for [w, x, y, z] in &rows {
-        writeln!(out, "{}", format!("  {w:<a$}  {x:<b$}  {y:<c$}  {z}").trim_end())?;
+    let widths: [usize; N] = std::array::from_fn(width);
+    for row in &rows {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("  {cell:<width$}"));
+        writeln!(out, "{}", cells.collect::<String>().trim_end())?;
     }
     Ok(())
 }

@@ -231,11 +231,6 @@ pub(super) fn repeat(x: &Array, ne: [usize; 4]) -> Array {
     x.derive(ne, |i| x.at_repeated(i))
 }
 
-/// The nearest f16. Through f32, as the values it stands for are.
-fn to_half(x: f64) -> f64 {
-    half::f16::from_f32(x as f32).to_f64()
-}
-
 pub(super) fn unary(f: Unary, x: f64) -> f64 {
     match f {
         Unary::Neg => -x,
@@ -248,9 +243,6 @@ pub(super) fn unary(f: Unary, x: f64) -> f64 {
         Unary::Relu => x.max(0.0),
         Unary::ReluSqr => x.max(0.0).powi(2),
         Unary::Silu => x * sigmoid(x),
-        Unary::GeluHalf if x <= -10.0 => 0.0,
-        Unary::GeluHalf if x >= 10.0 => x,
-        Unary::GeluHalf => to_half(unary(Unary::Gelu, to_half(x))),
         Unary::Gelu => 0.5 * x * (1.0 + ((2.0 / PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh()),
         Unary::GeluErf => 0.5 * x * (1.0 + erf(x / 2f64.sqrt())),
         Unary::GeluQuick => x * sigmoid(1.702 * x),

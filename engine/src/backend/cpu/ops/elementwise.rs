@@ -96,24 +96,11 @@ pub(super) fn function(f: Unary) -> fn(&mut [f32]) {
         Unary::ReluSqr => |row| each(row, |x| x.max(0.0) * x.max(0.0)),
         Unary::Silu => rows::silu_in_place,
         Unary::Gelu => rows::gelu_in_place,
-        Unary::GeluHalf => |row| each(row, gelu_half),
         Unary::GeluErf => |row| each(row, gelu_erf),
         Unary::GeluQuick => |row| each(row, |x| x / (1.0 + (-1.702 * x).exp())),
         // ln(1 + e^x) without overflow.
         Unary::Softplus => |row| each(row, |x| x.max(0.0) + (-x.abs()).exp().ln_1p()),
     }
-}
-
-fn gelu_half(x: f32) -> f32 {
-    if x <= -10.0 {
-        return 0.0;
-    }
-    if x >= 10.0 {
-        return x;
-    }
-    let mut y = [half::f16::from_f32(x).to_f32()];
-    rows::gelu_in_place(&mut y);
-    half::f16::from_f32(y[0]).to_f32()
 }
 
 fn gelu_erf(x: f32) -> f32 {

@@ -3,13 +3,18 @@
 //! A fixture is a pair of files `NAME.header.gguf` and `NAME.logits`. The weights are a function of tensor names
 //! ([`gguf::seeded`](crate::gguf::seeded)), so that no weights need to be stored.
 //!
-//! The recording engine computes GELU from a table of f16 values, which alone moves logits by an NMSE of about 3e-8. To compare all else
-//! within 1e-8, checks set [`half_gelu`](crate::context::ContextParams::half_gelu); contexts otherwise compute it exactly.
+//! llama.cpp, which most logits are recorded with, computes GELU from a table of f16 values, which alone moves logits by an NMSE of
+//! about 3e-8. To compare all else within 1e-8, comparisons use the model [`as_recorded`], whose GELU rounds alike. A recording by an engine
+//! with exact GELU says so in its header ([`KEY_GELU`]).
 //!
 //! A few graphs magnify rounding with weights of the usual size: attention without a scale chooses one key and then another, and a
 //! value that falls to the other side of an f16 step moves everything behind it. No order of summation reproduces their logits, so
 //! the project records them with smaller weights ([`seeded::KEY_SCALE`]); a comparison that fails says what rounding alone would do
 //! ([`Fixture::rounding`]).
+
+mod draft;
+mod self_check;
+mod table_gelu;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,9 +23,16 @@ use kernels::GgmlType;
 
 use crate::context::{Batch, Context, ContextError, ContextParams, DecodeError, SeqSet};
 use crate::gguf::logits::{Logits, LogitsError};
-use crate::gguf::{Gguf, GgufError, GgufFile, GgufWriter, seeded, split};
+use crate::gguf::{Gguf, GgufError, GgufFile, GgufWriter, Value, seeded, split};
 use crate::model::{LoadParams, Model, ModelError, Registered};
 use crate::vocab::Token;
+
+pub use draft::Draft;
+pub use self_check::{Finding, Outcome, self_check};
+use table_gelu::TableGelu;
+
+/// Metadata key (string) of a header: how the recording engine computed GELU. `exact`, or, without the key, from a table of f16 values.
+pub const KEY_GELU: &str = "fixture.gelu";
 
 /// One configuration of an architecture with its recorded logits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,7 +111,12 @@ impl Fixture {
 
     /// The full model with seeded weights, in memory.
     pub fn model(&self, archs: &[Registered], params: &CheckParams) -> Result<Arc<Model>, CheckError> {
-        self.changed_model(archs, params, |_| ())
+        self.changed_model(archs, params, |_| ()).map(Arc::new)
+    }
+
+    /// As [`Fixture::model`], [`as_recorded`].
+    pub fn recorded_model(&self, archs: &[Registered], params: &CheckParams) -> Result<Arc<Model>, CheckError> {
+        self.changed_model(archs, params, |_| ()).map(as_recorded).map(Arc::new)
     }
 
     /// The model after a change of its weights.
@@ -108,13 +125,13 @@ impl Fixture {
         archs: &[Registered],
         params: &CheckParams,
         change: impl FnOnce(&mut [u8]),
-    ) -> Result<Arc<Model>, CheckError> {
+    ) -> Result<Model, CheckError> {
         let header = Gguf::open_header(&self.header)?;
         let mut bytes = seeded::seeded_model(&header, params.seed)?;
         let data = header.data_offset().min(bytes.len());
         change(&mut bytes[data..]);
         let file = GgufFile::from_bytes(&self.header, &bytes)?;
-        Ok(Arc::new(Model::from_file(file, archs, &params.load)?))
+        Ok(Model::from_file(file, archs, &params.load)?)
     }
 
     /// How far the logits move, as an NMSE, when the last bit of every weight is turned.
@@ -122,7 +139,7 @@ impl Fixture {
         let recorded = self.recorded()?;
         let turned = self.changed_model(archs, params, |data| data.iter_mut().step_by(4).for_each(|b| *b ^= 1))?;
         let run = |model| compared_logits(model, &recorded, &params.context);
-        let (plain, turned) = (run(self.model(archs, params)?)?, run(turned)?);
+        let (plain, turned) = (run(self.changed_model(archs, params, |_| ())?)?, run(turned)?);
         let power: f64 = plain.iter().map(|&x| f64::from(x).powi(2)).sum();
         let error = plain
             .iter()
@@ -183,11 +200,11 @@ impl Fixture {
 
     /// Normalized mean squared error of the computed logits, all positions decoded as one sequence.
     pub fn nmse(&self, archs: &[Registered], params: &CheckParams) -> Result<f64, CheckError> {
-        self.nmse_of(self.model(archs, params)?, &params.context)
+        self.nmse_of(self.changed_model(archs, params, |_| ())?, &params.context)
     }
 
     /// Like [`Fixture::nmse`], for a model that is loaded already.
-    pub fn nmse_of(&self, model: Arc<Model>, context: &ContextParams) -> Result<f64, CheckError> {
+    pub fn nmse_of(&self, model: Model, context: &ContextParams) -> Result<f64, CheckError> {
         let recorded = self.recorded()?;
         let logits = compared_logits(model, &recorded, context)?;
         let expected = recorded.values().len();
@@ -220,12 +237,18 @@ impl Comparison {
     }
 }
 
-fn compared_logits(model: Arc<Model>, recorded: &Logits, context: &ContextParams) -> Result<Vec<f32>, CheckError> {
-    let params = ContextParams {
-        half_gelu: true,
-        ..context.clone()
-    };
-    all_logits(model, &tokens(recorded), &params)
+fn compared_logits(model: Model, recorded: &Logits, context: &ContextParams) -> Result<Vec<f32>, CheckError> {
+    all_logits(Arc::new(as_recorded(model)), &tokens(recorded), context)
+}
+
+/// The model with GELU rounded as the recording engine did, unless its header says that it did not.
+pub fn as_recorded(model: Model) -> Model {
+    let is_exact = model.metadata().get(KEY_GELU).and_then(Value::as_str) == Some("exact");
+    if is_exact {
+        model
+    } else {
+        model.map_graph(|graph| Box::new(TableGelu(graph)))
+    }
 }
 
 /// The recorded tokens as ids of the vocabulary; negative ones become ids that no vocabulary has, which decode refuses.

@@ -1,0 +1,175 @@
+//! `llama arch check FILE`: what a model file holds, what can be said of it without a recording, and how it compares with one beside it.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use engine::conformance::{CheckError, CheckParams, Draft, Finding, Fixture, Outcome as Found, self_check};
+use engine::gguf::{Gguf, GgufFile};
+use engine::graph::Window;
+use engine::model::{LoadParams, Model};
+
+use crate::commands::stdout;
+use crate::failure::{Failure, Outcome};
+use crate::human;
+
+/// Checks one file: a model, or the header of a seeded one. Fails if a claim does not hold or the logits are not those recorded.
+#[allow(clippy::result_large_err, reason = "what loads a model fails as checks do, once")]
+pub fn run(path: &Path, params: &CheckParams, limit: f64) -> Outcome {
+    let load = |load: &LoadParams| load_model(path, params.seed, load);
+    let model = load(&params.load)?;
+    let mut out = stdout();
+    describe(&mut out, path, &model)?;
+    out.flush()?;
+    let findings = self_check(&load, params, limit)?;
+    writeln!(
+        out,
+        "\nself-check with 40 tokens, agreement within an NMSE of {limit:.0e}"
+    )?;
+    let width = findings.iter().map(|f| f.claim.len()).max().unwrap_or(0);
+    for f in &findings {
+        writeln!(out, "  {:<width$}  {}", f.claim, verdict(f))?;
+    }
+    let compared = compare(&mut out, path, model, params, limit)?;
+    out.flush()?;
+    if compared && findings.iter().all(Finding::passes) {
+        Ok(())
+    } else {
+        Err(Failure::Reported)
+    }
+}
+
+/// The model of a file, or that of a header, with seeded weights.
+#[allow(clippy::result_large_err, reason = "what loads a model fails as checks do, once")]
+fn load_model(path: &Path, seed: u64, params: &LoadParams) -> Result<Model, CheckError> {
+    if !is_header(path) {
+        return Ok(Model::load(path, archs::ALL, params)?);
+    }
+    let bytes = Draft::of(&Gguf::open_header(path)?).seeded(seed)?;
+    Ok(Model::from_file(
+        GgufFile::from_bytes(path, &bytes)?,
+        archs::ALL,
+        params,
+    )?)
+}
+
+fn is_header(path: &Path) -> bool {
+    path.to_string_lossy().ends_with(".header.gguf")
+}
+
+/// Where a recording of a file's logits lies: `NAME.logits` beside `NAME.gguf` or `NAME.header.gguf`.
+fn recording(path: &Path) -> PathBuf {
+    let text = path.to_string_lossy();
+    let name = text.strip_suffix(".header.gguf").or(text.strip_suffix(".gguf"));
+    PathBuf::from(format!("{}.logits", name.unwrap_or(&text)))
+}
+
+/// Sizes and memory.
+fn describe(out: &mut dyn Write, path: &Path, model: &Model) -> Outcome {
+    let (arch, base) = (model.arch(), model.base());
+    writeln!(
+        out,
+        "{}: architecture {}, {}, {} parameters, {}",
+        path.display(),
+        arch.name,
+        human::plural(model.tensors().len(), "tensor"),
+        human::count(model.n_params()),
+        human::bytes(model.n_bytes())
+    )?;
+    let by_layer = |n: &dyn Fn(usize) -> usize| {
+        let mut values: Vec<usize> = (0..base.n_layer()).map(n).collect();
+        values.dedup();
+        values.iter().map(ToString::to_string).collect::<Vec<_>>().join("/")
+    };
+    let mut sizes = vec![
+        ("n_vocab", base.n_vocab().to_string()),
+        ("n_embd", base.n_embd().to_string()),
+        ("n_layer", base.n_layer().to_string()),
+        ("n_head", by_layer(&|il| base.n_head(il))),
+        ("n_head_kv", by_layer(&|il| base.n_head_kv(il))),
+        ("head_dim", base.head_dim().to_string()),
+        ("n_ff", by_layer(&|il| base.n_ff(il))),
+    ];
+    if base.n_expert() > 0 {
+        sizes.push(("n_expert", base.n_expert().to_string()));
+        sizes.push(("n_expert_used", by_layer(&|il| base.n_expert_used(il))));
+    }
+    let sizes: Vec<String> = sizes.iter().map(|(name, n)| format!("{name} {n}")).collect();
+    writeln!(out, "sizes   {}", sizes.join(", "))?;
+    for line in memory(model) {
+        writeln!(out, "memory  {line}")?;
+    }
+    let result = if arch.projects { "n_vocab, T" } else { "n_embd, T" };
+    Ok(writeln!(out, "result  [{result}]")?)
+}
+
+/// What a context keeps for each token and each sequence.
+fn memory(model: &Model) -> Vec<String> {
+    let specs = model.memory_specs();
+    let mut windows: Vec<(Window, usize, usize)> = Vec::new();
+    for kv in &specs.kv {
+        let elements = kv.k_row + kv.v_row;
+        match windows.iter_mut().find(|(w, ..)| *w == kv.window) {
+            Some((_, layers, sum)) => (*layers, *sum) = (*layers + 1, *sum + elements),
+            None => windows.push((kv.window, 1, elements)),
+        }
+    }
+    let mut lines: Vec<String> = (windows.iter())
+        .map(|(window, layers, elements)| {
+            let scope = match window {
+                Window::None => String::new(),
+                Window::Standard(n) | Window::Symmetric(n) => format!(", window of {n} tokens"),
+                Window::Chunked(n) => format!(", chunks of {n} tokens"),
+                Window::Compressed(n) => format!(", one for {n} tokens"),
+            };
+            let layers = human::plural(*layers, "layer");
+            format!("{elements} elements of keys and values for each token in {layers}{scope}")
+        })
+        .collect();
+    if !specs.states.is_empty() {
+        let bytes: usize = specs.states.iter().map(|s| s.row * size_of::<f32>()).sum();
+        lines.push(format!("{} of recurrent states for each sequence", human::bytes(bytes)));
+    }
+    lines
+}
+
+fn verdict(finding: &Finding) -> String {
+    match &finding.outcome {
+        Found::Holds => "ok".to_owned(),
+        Found::Agrees(nmse) => format!("ok    {nmse:.2e}"),
+        Found::Differs(nmse) => format!("FAIL  {nmse:.2e}"),
+        Found::Fails(how) => format!("FAIL  {how}"),
+        Found::NotApplicable(why) => format!("-     {why}"),
+    }
+}
+
+/// Compares with the recording beside the file; true if there is none.
+fn compare(out: &mut dyn Write, path: &Path, model: Model, params: &CheckParams, limit: f64) -> Outcome<bool> {
+    let logits = recording(path);
+    if !logits.exists() {
+        writeln!(
+            out,
+            "\nnot shown: that the graph is the published one. There is no {}.",
+            logits.display()
+        )?;
+        writeln!(
+            out,
+            "CONTRIBUTING.md tells how to record one with the published implementation:"
+        )?;
+        let file = if is_header(path) {
+            "MODEL.gguf".into()
+        } else {
+            path.display().to_string()
+        };
+        writeln!(out, "  python3 tests/tools/record_transformers.py {file} TYPE")?;
+        return Ok(true);
+    }
+    let fixture = Fixture {
+        name: String::new(),
+        header: path.to_owned(),
+        logits: logits.clone(),
+    };
+    let nmse = fixture.nmse_of(model, &params.context)?;
+    let verdict = if nmse <= limit { "ok" } else { "FAIL" };
+    writeln!(out, "\nrecorded logits in {}: {verdict}  {nmse:.2e}", logits.display())?;
+    Ok(nmse <= limit)
+}

@@ -1,0 +1,70 @@
+//! `llama arch seed`: the tiny model that a declaration's `test { … }` describes, with seeded weights, for recording and checking.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use engine::conformance::{Draft, KEY_GELU};
+use engine::gguf::seeded;
+use engine::model::Registered;
+
+use crate::args::SeedArgs;
+use crate::commands::stdout;
+use crate::failure::{Failure, Outcome};
+use crate::human;
+
+/// Writes header and model of each architecture that is asked for.
+pub fn run(args: &SeedArgs) -> Outcome {
+    let chosen: Vec<&Registered> = match args.names.as_slice() {
+        [] => archs::ALL.iter().collect(),
+        names => names.iter().map(|name| super::find(name)).collect::<Outcome<_>>()?,
+    };
+    fs::create_dir_all(&args.output).map_err(|e| about(&args.output, e))?;
+    let mut out = stdout();
+    for registered in chosen {
+        seed(&mut out, registered, args)?;
+    }
+    Ok(out.flush()?)
+}
+
+fn seed(out: &mut dyn Write, registered: &Registered, args: &SeedArgs) -> Outcome {
+    let arch = registered.arch;
+    let mut draft = Draft::of_declaration(arch, archs::ALL, !args.bare)?;
+    // A published implementation has no table of f16 values.
+    draft.metadata.insert(KEY_GELU, "exact");
+    if let Some(scale) = args.weight_scale {
+        draft.metadata.insert(seeded::KEY_SCALE, scale);
+    }
+    let header = args.output.join(format!("{}.header.gguf", arch.name));
+    let whole = args.output.join(format!("{}.gguf", arch.name));
+    let bytes = draft.seeded(args.seed)?;
+    fs::write(&header, draft.header_bytes()?).map_err(|e| about(&header, e))?;
+    fs::write(&whole, &bytes).map_err(|e| about(&whole, e))?;
+    let left_out: Vec<&str> = (arch.tensors.iter())
+        .filter(|t| t.optional || t.tied.is_some())
+        .filter(|t| !draft.tensors.iter().any(|(name, _)| is_of(name, t.gguf)))
+        .map(|t| t.gguf)
+        .collect();
+    write!(
+        out,
+        "{}: {}, {}",
+        whole.display(),
+        human::plural(draft.tensors.len(), "tensor"),
+        human::bytes(bytes.len())
+    )?;
+    if !left_out.is_empty() {
+        write!(out, ", without {}", left_out.join(", "))?;
+    }
+    Ok(writeln!(out)?)
+}
+
+/// True if the tensor of this full name is the one declared as `gguf`, in whatever layer.
+fn is_of(name: &str, gguf: &str) -> bool {
+    let base = name.strip_suffix(".weight").unwrap_or(name);
+    base.strip_suffix(gguf)
+        .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+}
+
+fn about(path: &Path, error: std::io::Error) -> Failure {
+    Failure::new(format_args!("{}: {error}", path.display()))
+}

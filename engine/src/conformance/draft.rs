@@ -1,0 +1,284 @@
+//! Models drawn up from what an architecture declares: the keys are given, the tensors follow from them.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use kernels::GgmlType;
+
+use crate::gguf::{Gguf, GgufError, GgufWriter, Metadata, StringArray, Value, seeded};
+use crate::model::{
+    Architecture, HparamDecl, LoadParams, ModelError, Plan, Registered, TensorDecl, TensorError, key_of_symbol, plan,
+};
+
+/// Tokens of context of a drafted model.
+const N_CTX: u32 = 256;
+
+/// More rounds than tensors can depend on one another.
+const MAX_ROUNDS: usize = 8;
+
+/// A model without its weights: keys, and the name and shape of every tensor.
+#[derive(Clone, Debug, Default)]
+pub struct Draft {
+    /// Keys.
+    pub metadata: Metadata,
+    /// Names and shapes, innermost dimension first.
+    pub tensors: Vec<(String, Vec<usize>)>,
+    /// Names of the tensors of type I32, which list experts for each token. All others are of type F32.
+    pub integers: BTreeSet<String>,
+}
+
+impl Draft {
+    /// A file's header as a draft.
+    pub fn of(header: &Gguf) -> Draft {
+        let tensors = header.tensors();
+        Draft {
+            metadata: header.metadata.clone(),
+            tensors: tensors.iter().map(|t| (t.name.clone(), t.shape().to_vec())).collect(),
+            integers: (tensors.iter().filter(|t| t.ty == GgmlType::I32))
+                .map(|t| t.name.clone())
+                .collect(),
+        }
+    }
+
+    /// The model of a declaration's `test { … }`, with all tensors that files may lack and that go together, or with none that the graph can
+    /// do without. Required keys that are no sizes get [usual values](usual_value).
+    pub fn of_declaration(
+        arch: &'static Architecture,
+        archs: &[Registered],
+        with_optional: bool,
+    ) -> Result<Draft, ModelError> {
+        let mut draft = Draft {
+            metadata: metadata(arch),
+            ..Draft::default()
+        };
+        let optional = || arch.tensors.iter().filter(|t| t.optional || t.tied.is_some());
+        let complete = match draft.settle(archs) {
+            Ok(()) => true,
+            // The graph needs one of several tensors that files may lack.
+            Err(ModelError::Graph { .. }) => false,
+            Err(e) => return Err(e),
+        };
+        if with_optional || !complete {
+            optional().for_each(|t| draft.add_optional(t, archs));
+        }
+        if !with_optional && !complete {
+            optional().for_each(|t| draft.remove_optional(t, archs));
+        }
+        draft.plan(archs)?;
+        Ok(draft)
+    }
+
+    /// The architecture's name.
+    pub fn arch(&self) -> &str {
+        let name = self.metadata.get("general.architecture");
+        name.and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// What would go where if the model were loaded, or how it differs from what its architecture declares.
+    pub fn plan(&self, archs: &[Registered]) -> Result<Plan, ModelError> {
+        let path = PathBuf::from(format!("{}.header.gguf", self.arch()));
+        plan(&self.header()?, &path, archs, &LoadParams::default())
+    }
+
+    /// Gives tensors the declared shapes, adds missing ones and takes out what is not declared.
+    pub fn settle(&mut self, archs: &[Registered]) -> Result<(), ModelError> {
+        for _ in 0..MAX_ROUNDS {
+            match self.plan(archs) {
+                Err(ModelError::Tensors { errors, .. }) => errors.into_iter().for_each(|e| self.correct(e)),
+                Err(error @ ModelError::Graph { .. }) => return self.find_integers(archs).ok_or(error),
+                other => return other.map(|_| ()),
+            }
+        }
+        self.plan(archs).map(|_| ())
+    }
+
+    fn correct(&mut self, error: TensorError) {
+        match error {
+            TensorError::Missing { name, shape, .. } => self.tensors.push((name, shape)),
+            TensorError::Unexpected { name, .. } => self.tensors.retain(|(n, _)| *n != name),
+            TensorError::WrongShape { name, expected, .. } => {
+                let found = self.tensors.iter_mut().filter(|(n, _)| *n == name);
+                found.for_each(|(_, ne)| ne.clone_from(&expected));
+            }
+        }
+    }
+
+    /// Makes a table of a layer a list of integers, if the graph cannot be built otherwise: it takes the rows for numbers of experts.
+    fn find_integers(&mut self, archs: &[Registered]) -> Option<()> {
+        let arch = archs.iter().find(|r| r.arch.name == self.arch())?.arch;
+        for t in arch.tensors.iter().filter(|t| t.kind == "embed" && t.group.is_some()) {
+            let ending = format!(".{}.weight", t.gguf);
+            let names = self.tensors.iter().map(|(name, _)| name);
+            let mut trial = self.clone();
+            trial.integers.extend(names.filter(|n| n.ends_with(&ending)).cloned());
+            if trial.plan(archs).is_ok() {
+                *self = trial;
+                return Some(());
+            }
+        }
+        None
+    }
+
+    /// The file's header as a fixture has it: cut off where the tensors' data would start.
+    pub fn header_bytes(&self) -> Result<Vec<u8>, GgufError> {
+        let mut writer = GgufWriter::with_metadata(self.metadata.clone());
+        for (name, ne) in &self.tensors {
+            writer.add_tensor_with(name.clone(), self.type_of(name), ne, |_| Ok(()))?;
+        }
+        writer.header()
+    }
+
+    /// [`Draft::header_bytes`], read.
+    pub fn header(&self) -> Result<Gguf, GgufError> {
+        Gguf::parse_header(&self.header_bytes()?)
+    }
+
+    /// The whole file with [seeded] weights.
+    pub fn seeded(&self, seed: u64) -> Result<Vec<u8>, GgufError> {
+        seeded::seeded_model(&self.header()?, seed)
+    }
+
+    fn type_of(&self, name: &str) -> GgmlType {
+        if self.integers.contains(name) {
+            GgmlType::I32
+        } else {
+            GgmlType::F32
+        }
+    }
+
+    /// Adds a tensor that files may lack, in every layer that can have it, if it goes with those that are there already.
+    fn add_optional(&mut self, t: &TensorDecl, archs: &[Registered]) {
+        let mut trial = self.clone();
+        for name in self.names_of(t).into_iter().filter(|name| !self.has(name)) {
+            // Settling finds the shape.
+            trial.tensors.push((name, vec![1]));
+        }
+        let builds = match trial.settle(archs) {
+            Ok(()) => true,
+            // It is one of several that are needed.
+            Err(ModelError::Graph { .. }) => self.plan(archs).is_err(),
+            Err(_) => false,
+        };
+        if builds && self.tensors.iter().all(|(name, _)| trial.has(name)) {
+            *self = trial;
+        }
+    }
+
+    /// Takes a tensor that files may lack out of all layers, if the graph can do without.
+    fn remove_optional(&mut self, t: &TensorDecl, archs: &[Registered]) {
+        let (names, mut trial) = (self.names_of(t), self.clone());
+        trial.tensors.retain(|(name, _)| !names.contains(name));
+        if trial.plan(archs).is_ok() {
+            *self = trial;
+        }
+    }
+
+    /// The names of a declared tensor in all layers that have any.
+    fn names_of(&self, t: &TensorDecl) -> Vec<String> {
+        let suffix = if t.kind == "raw" { "" } else { ".weight" };
+        let name = format!("{}{suffix}", t.gguf);
+        match t.group {
+            None => vec![name],
+            Some(group) => (self.layers_of(group).iter())
+                .map(|il| format!("{group}.{il}.{name}"))
+                .collect(),
+        }
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.tensors.iter().any(|(n, _)| n == name)
+    }
+
+    /// Numbers of the layers of a group that have tensors.
+    fn layers_of(&self, group: &str) -> BTreeSet<usize> {
+        let number = |name: &str| {
+            name.strip_prefix(group)?
+                .strip_prefix('.')?
+                .split('.')
+                .next()?
+                .parse()
+                .ok()
+        };
+        self.tensors.iter().filter_map(|(name, _)| number(name)).collect()
+    }
+}
+
+/// The keys of the model of a declaration's `test { … }`.
+fn metadata(arch: &Architecture) -> Metadata {
+    let mut m = Metadata::default();
+    m.insert("general.architecture", arch.name);
+    m.insert("general.name", format!("{}, seeded", arch.name));
+    let full = |key: &str| match key.strip_prefix('/') {
+        Some(whole) => whole.to_owned(),
+        None => format!("{}.{key}", arch.name),
+    };
+    m.insert(full("context_length"), N_CTX);
+    for &(symbol, n) in arch.test {
+        if let Some(key) = key_of_symbol(symbol) {
+            m.insert(full(key), n as u32);
+        }
+    }
+    let mut n_lists = 0;
+    for h in arch.hparams.iter().filter(|h| !h.key.is_empty()) {
+        let given = arch.test.iter().find(|(name, _)| *name == h.name);
+        let value = match (given, h.ty) {
+            (Some(&(_, x)), "bool" | "[bool]") => Some(Value::Bool(x != 0.0)),
+            (Some(&(_, x)), "f32" | "[f32]") => Some(Value::F32(x as f32)),
+            (Some(&(_, x)), _) => Some(Value::U32(x as u32)),
+            (None, "[bool]") if h.default.is_none() => {
+                n_lists += 1;
+                let turns = (0..size(arch, "n_layer")).map(|il| il % 2 != n_lists % 2);
+                Some(Value::from(turns.collect::<Vec<bool>>()))
+            }
+            (None, _) if h.default.is_none() => usual_value(h),
+            (None, _) => None,
+        };
+        if let Some(value) = value {
+            m.insert(full(h.key), value);
+        }
+    }
+    if arch.needs_sections() {
+        m.insert(full("rope.dimension_sections"), sections(arch));
+    }
+    let n_vocab = size(arch, "n_vocab");
+    let tokens: StringArray = (0..n_vocab).map(|i| format!("tok_{i}")).collect();
+    m.insert("tokenizer.ggml.model", "test");
+    m.insert("tokenizer.ggml.tokens", tokens);
+    m
+}
+
+/// A size of the test model, 0 if it has none of this name.
+fn size(arch: &Architecture, symbol: &str) -> usize {
+    let found = arch.test.iter().find(|(name, _)| *name == symbol);
+    found.map_or(0, |&(_, n)| n as usize)
+}
+
+/// What a required key that `test { … }` gives no value for usually holds: 1e-5 where it is an epsilon, 10000 for a rotary base, and otherwise
+/// 0.5, which unlike 1 shows if a graph forgets it. (Layers take turns at truth values, and so do lists of them.) `None`: a list that may be empty.
+fn usual_value(h: &HparamDecl) -> Option<Value> {
+    Some(match h.ty {
+        "f32" | "[f32]" if h.key.ends_with("epsilon") || h.key.ends_with("eps") => Value::F32(1e-5),
+        "f32" | "[f32]" if h.key.contains("freq_base") => Value::F32(10000.0),
+        "f32" | "[f32]" => Value::F32(0.5),
+        "bool" => Value::Bool(true),
+        "pattern" | "late_pattern" => Value::U32(2),
+        "string" => Value::from(""),
+        "[usize; ..]" => return None,
+        _ => Value::U32(1),
+    })
+}
+
+/// Rotary pairs of the axes of a position: a fourth for time, the rest for height and width.
+fn sections(arch: &Architecture) -> Value {
+    let head_dim = match size(arch, "head_dim") {
+        0 => size(arch, "n_embd") / size(arch, "n_head").max(1),
+        n => n,
+    };
+    let n_rot = match size(arch, "n_rot") {
+        0 => head_dim,
+        n => n,
+    };
+    let pairs = n_rot / 2;
+    let side = pairs * 3 / 8;
+    Value::from(vec![(pairs - 2 * side) as i32, side as i32, side as i32, 0])
+}

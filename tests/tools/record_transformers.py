@@ -1,0 +1,261 @@
+#!/usr/bin/env python3
+"""Records the logits of a GGUF file with the implementation of its architecture in the Python package `transformers`.
+
+    record_transformers.py MODEL.gguf TYPE [--set KEY=VALUE]... [--name PARAMETER=TENSOR]... [--ignore TENSOR]...
+
+TYPE is the `model_type` of transformers, such as `qwen3`. MODEL.logits is written beside the file, where `llama arch check MODEL.gguf` finds
+it. The model is built from the file's keys and its weights are the file's, computed in 64 bits. MODEL.gguf is what `llama arch seed` writes: tensors of
+type F32, F16 or I32.
+
+Sizes that the usual keys do not tell are given as `--set expert_dim=64` (JSON or text). A parameter that the usual names do not tell is given by
+its tensor, `{}` standing for the number of the layer:
+
+    --name 'model.layers.{}.self_attn.qkv_proj=blk.{}.attn_q,blk.{}.attn_k,blk.{}.attn_v'    one below the other
+    --name 'model.layers.{}.self_attn.q_proj=blk.{}.attn_q|halves'                            changed
+
+`|halves` turns rows whose neighbours rotate together (`rope: norm`) into those whose halves do, as most published models have them; `|minus-one` is for
+norms whose published weights are added to one, `|log` for the logarithm of negated values (the A of Mamba), `|transpose` for a matrix stored the other way.
+
+Needs: pip install torch transformers numpy (about 5 GB with torch's libraries; a CPU is enough).
+"""
+
+import argparse
+import json
+import re
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+
+# Names of parameters without `.weight` or `.bias`, and of the tensors they are made of.
+NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "model.layers.{}.input_layernorm": "blk.{}.attn_norm",
+    "model.layers.{}.self_attn.q_proj": "blk.{}.attn_q",
+    "model.layers.{}.self_attn.k_proj": "blk.{}.attn_k",
+    "model.layers.{}.self_attn.v_proj": "blk.{}.attn_v",
+    "model.layers.{}.self_attn.o_proj": "blk.{}.attn_output",
+    "model.layers.{}.self_attn.qkv_proj": "blk.{}.attn_q,blk.{}.attn_k,blk.{}.attn_v",
+    "model.layers.{}.self_attn.q_norm": "blk.{}.attn_q_norm",
+    "model.layers.{}.self_attn.k_norm": "blk.{}.attn_k_norm",
+    "model.layers.{}.self_attn.sinks": "blk.{}.attn_sinks",
+    "model.layers.{}.post_attention_layernorm": "blk.{}.ffn_norm",
+    "model.layers.{}.mlp.gate_proj": "blk.{}.ffn_gate",
+    "model.layers.{}.mlp.up_proj": "blk.{}.ffn_up",
+    "model.layers.{}.mlp.down_proj": "blk.{}.ffn_down",
+    "model.layers.{}.mlp.gate_up_proj": "blk.{}.ffn_gate,blk.{}.ffn_up",
+    "model.layers.{}.mlp.gate": "blk.{}.ffn_gate_inp",
+    "model.layers.{}.mlp.experts.gate_up_proj": "blk.{}.ffn_gate_exps,blk.{}.ffn_up_exps",
+    "model.layers.{}.mlp.experts.down_proj": "blk.{}.ffn_down_exps",
+}
+
+# Settings of a configuration and the keys that they are read from, without the architecture's name. Settings that a type does not have are left out.
+SETTINGS = {
+    "vocab_size": "vocab_size",
+    "max_position_embeddings": "context_length",
+    "hidden_size": "embedding_length",
+    "num_hidden_layers": "block_count",
+    "intermediate_size": "feed_forward_length",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+    "layer_norm_eps": "attention.layer_norm_epsilon",
+    "layer_norm_epsilon": "attention.layer_norm_epsilon",
+    "sliding_window": "attention.sliding_window",
+    "num_experts": "expert_count",
+    "num_local_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+}
+
+SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+STRING, ARRAY = 8, 9
+TYPES = {0: np.float32, 1: np.float16, 26: np.int32}
+
+
+class Gguf:
+    """Keys and tensors of a file."""
+
+    def __init__(self, path):
+        self.data, self.at = path.read_bytes(), 4
+        if self.data[:4] != b"GGUF":
+            sys.exit(f"{path}: expected a GGUF file, which begins with GGUF")
+        self.read("I")
+        n_tensors, n_keys = self.read("Q"), self.read("Q")
+        self.keys = {}
+        for _ in range(n_keys):
+            key = self.string()
+            self.keys[key] = self.value(self.read("I"))
+        infos = [self.info() for _ in range(n_tensors)]
+        align = self.keys.get("general.alignment", 32)
+        start = -(-self.at // align) * align
+        self.tensors = {name: self.tensor(path, name, start, *info) for name, *info in infos}
+
+    def read(self, kind):
+        (value,) = struct.unpack_from("<" + kind, self.data, self.at)
+        self.at += struct.calcsize("<" + kind)
+        return value
+
+    def string(self):
+        n = self.read("Q")
+        self.at += n
+        return self.data[self.at - n : self.at].decode("utf-8", "replace")
+
+    def value(self, kind):
+        if kind == STRING:
+            return self.string()
+        if kind == ARRAY:
+            kind, n = self.read("I"), self.read("Q")
+            return [self.value(kind) for _ in range(n)]
+        return self.read(SCALARS[kind])
+
+    def info(self):
+        name = self.string()
+        shape = [self.read("Q") for _ in range(self.read("I"))]
+        return name, shape, self.read("I"), self.read("Q")
+
+    def tensor(self, path, name, start, shape, kind, offset):
+        if kind not in TYPES:
+            sys.exit(f"{path}: tensor `{name}` has type {kind}, expected F32 (0), F16 (1) or I32 (26)")
+        n = int(np.prod(shape))
+        if start + offset + n * np.dtype(TYPES[kind]).itemsize > len(self.data):
+            sys.exit(f"{path}: ends before the data of tensor `{name}`; a header alone cannot be computed")
+        values = np.frombuffer(self.data, TYPES[kind], n, start + offset)
+        return values.reshape(shape[::-1])
+
+    def key(self, key):
+        return self.keys.get(f"{self.keys['general.architecture']}.{key}")
+
+
+def configuration(gguf, args):
+    """The configuration of the model: the settings that the file's keys tell, then those of the arguments."""
+    known = AutoConfig.for_model(args.type)
+    settings = {name: gguf.key(key) for name, key in SETTINGS.items() if hasattr(known, name)}
+    settings = {name: value for name, value in settings.items() if value is not None}
+    if "head_dim" not in settings and hasattr(known, "head_dim"):
+        settings["head_dim"] = settings["hidden_size"] // settings["num_attention_heads"]
+    if "num_key_value_heads" not in settings and hasattr(known, "num_key_value_heads"):
+        settings["num_key_value_heads"] = settings["num_attention_heads"]
+    for name, tensor in (("attention_bias", "attn_q.bias"), ("mlp_bias", "ffn_up.bias")):
+        if hasattr(known, name):
+            settings[name] = any(t.endswith(tensor) for t in gguf.tensors)
+    if hasattr(known, "rope_parameters"):
+        settings["rope_parameters"] = {"rope_type": "default", "rope_theta": gguf.key("rope.freq_base") or 10000.0}
+    experts = [t for name, t in gguf.tensors.items() if name.endswith("ffn_down_exps.weight")]
+    if experts and hasattr(known, "moe_intermediate_size"):
+        settings.setdefault("moe_intermediate_size", experts[0].shape[-1])
+    settings["tie_word_embeddings"] = "output.weight" not in gguf.tensors
+    settings |= {name: None for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    for text in args.set:
+        name, _, value = text.partition("=")
+        try:
+            settings[name] = json.loads(value)
+        except json.JSONDecodeError:
+            settings[name] = value
+    return AutoConfig.for_model(args.type, **settings)
+
+
+def changed(values, change, head_dim):
+    """A tensor's values as the published model has them."""
+    if change == "minus-one":
+        return values - 1
+    if change == "log":
+        return np.log(-values)
+    if change == "transpose":
+        return values.T
+    if change == "halves":
+        pairs = values.reshape(values.shape[0] // head_dim, head_dim // 2, 2, *values.shape[1:])
+        return pairs.swapaxes(1, 2).reshape(values.shape)
+    sys.exit(f"no change `{change}`: expected halves, minus-one, log or transpose")
+
+
+def weights(gguf, model, args):
+    """The parameters of the model by name, made of the file's tensors."""
+    names = dict(NAMES)
+    for text in args.name:
+        parameter, _, tensors = text.partition("=")
+        names[parameter] = tensors
+    head_dim = gguf.key("attention.key_length")
+    if not head_dim and gguf.key("attention.head_count"):
+        head_dim = gguf.key("embedding_length") // gguf.key("attention.head_count")
+    unused, state, faults = set(gguf.tensors), {}, []
+    for parameter, expected in model.state_dict().items():
+        base, dot, suffix = parameter.rpartition(".")
+        if suffix not in ("weight", "bias"):
+            base, dot, suffix = parameter, "", ""
+        number = re.search(r"\.(\d+)\.", base)
+        pattern = base.replace(number[0], ".{}.", 1) if number else base
+        if pattern not in names:
+            faults.append(f"--name '{pattern}=…' for the parameter {parameter} {list(expected.shape)}")
+            continue
+        sources, _, change = names[pattern].partition("|")
+        parts = [s.replace("{}", number[1] if number else "") for s in sources.split(",")]
+        if suffix != "" or parts[0] not in gguf.tensors:
+            parts = [f"{part}.{suffix or 'weight'}" for part in parts]
+        if parameter == "lm_head.weight" and parts[0] not in gguf.tensors:
+            parts = ["token_embd.weight"]
+        missing = [part for part in parts if part not in gguf.tensors]
+        if missing and suffix == "bias":
+            print(f"{parameter}: 0, since the file has no {missing[0]}")
+            state[parameter] = torch.zeros_like(expected)
+            continue
+        if missing:
+            faults.append(f"the tensor {missing[0]} for the parameter {parameter} {list(expected.shape)}")
+            continue
+        unused.difference_update(parts)
+        arrays = [gguf.tensors[part].astype(np.float64) for part in parts]
+        value = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=-2 if arrays[0].ndim > 1 else 0)
+        value = changed(value, change, head_dim) if change else value
+        squeezed = lambda shape: [n for n in shape if n != 1]
+        if squeezed(value.shape) != squeezed(expected.shape):
+            found = f"{list(value.shape)} from {', '.join(parts)}"
+            faults.append(f"a parameter {parameter} {list(expected.shape)}; found {found}")
+            continue
+        state[parameter] = torch.from_numpy(np.ascontiguousarray(value.reshape(expected.shape)))
+    unused -= {name for name in unused if any(re.fullmatch(i.replace("{}", r"\d+"), name) for i in args.ignore)}
+    faults += [f"a use for the tensor {name} {list(gguf.tensors[name].shape)}, or --ignore" for name in sorted(unused)]
+    if faults:
+        # One line for all layers.
+        lines = dict.fromkeys(re.sub(r"\.\d+\.", ".{}.", fault) for fault in faults)
+        sys.exit("\n".join(["file and model do not match (shapes: outermost dimension first); missing:", *lines]))
+    return state
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path, metavar="MODEL.gguf")
+    parser.add_argument("type", metavar="TYPE", help="model_type of transformers")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="setting of the configuration")
+    parser.add_argument("--name", action="append", default=[], metavar="PARAMETER=TENSOR", help="tensor of a parameter")
+    # A language model has no use for a classifier.
+    parser.add_argument("--ignore", action="append", default=[r"cls\..*"], metavar="TENSOR", help="tensor that is not used")
+    parser.add_argument("--tokens", type=int, default=96, metavar="N", help="length of the sequence [default: 96]")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="where to write [default: MODEL.logits]")
+    args = parser.parse_args()
+    gguf = Gguf(args.model)
+    config = configuration(gguf, args)
+    kinds = AutoModelForCausalLM if type(config) in AutoModelForCausalLM._model_mapping else AutoModel
+    # The plain implementations: others do not compute in 64 bits.
+    config._experts_implementation = "eager"
+    model = kinds.from_config(config, attn_implementation="eager").double().eval()
+    model.load_state_dict(weights(gguf, model, args), strict=True)
+    n_vocab = config.vocab_size
+    # Different ones, as far as there are that many.
+    tokens = [(i * 37 + 11) % n_vocab for i in range(args.tokens)]
+    with torch.no_grad():
+        result = model(input_ids=torch.tensor([tokens]))
+    values = (result.logits if "logits" in result else result.last_hidden_state)[0].to(torch.float32).numpy()
+    output = args.output or args.model.with_suffix(".logits")
+    head = struct.pack("<II", len(tokens), values.shape[1]) + struct.pack(f"<{len(tokens)}i", *tokens)
+    output.write_bytes(head + values.astype("<f4").tobytes())
+    print(f"{output}: {values.shape[0]} tokens, {values.shape[1]} values each")
+
+
+if __name__ == "__main__":
+    main()
