@@ -130,11 +130,11 @@ impl Session {
         if let Some(file) = &args.session {
             check_place(file)?;
         }
-        let model = args.load.load(path, Some(args.context.ctx_size))?;
         let params = ContextParams {
             n_rollback: args.rollback.into(),
             ..context_params(&args.context)
         };
+        let model = args.load.load(path, Some(params.memory(params.n_ctx)))?;
         let mut context = Context::new(model.clone(), &params)?;
         args.adapters.apply(&mut context)?;
         let shift = args.context_shift.then_some(Shift {

@@ -13,7 +13,7 @@ use super::contract::RopeScaling;
 use super::error::{BuildError, MAX_ROUNDS};
 use super::handles::{Embed, Linear, Norm, PerHead, Placeholder, Vector, WeightId};
 use super::inputs::Inputs;
-use super::pool::Wanted;
+use super::pool::GraphOutput;
 
 /// A weight as a graph sees it.
 #[derive(Clone, Debug)]
@@ -71,7 +71,7 @@ pub struct BuildParams {
     /// Hide later positions (false for encoders and diffusion models).
     pub causal: bool,
     /// What the result is.
-    pub wanted: Wanted,
+    pub output: GraphOutput,
 }
 
 const IS_WEIGHT: Flags = Flags {

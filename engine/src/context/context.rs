@@ -185,7 +185,11 @@ impl Context {
         self.run(tokens, false, self.settings.params.n_threads_batch)?;
         if let Some(width) = self.runner.result_width() {
             let rows = self.encoded.take(tokens, width);
-            let read = self.runner.read_result(rows);
+            let read = self.runner.read_result(rows).map_err(DecodeError::from);
+            let read = read.and_then(|pending| match pending {
+                Some(read) => Ok(read.wait(bytemuck::cast_slice_mut(rows))?),
+                None => Ok(()),
+            });
             read.inspect_err(|_| self.encoded.clear())?;
         }
         Ok(())
@@ -352,7 +356,7 @@ impl Context {
             self.perf.record(to - from, start.elapsed());
             from = to;
         }
-        Ok(())
+        Ok(self.outputs.complete()?)
     }
 
     fn decode_ubatch(&mut self, tokens: &[BatchToken]) -> Result<(), DecodeError> {
@@ -365,7 +369,11 @@ impl Context {
         self.prepare(self.decoder_params(tokens.len(), n_rows))?;
         self.run(tokens, has_memory, self.settings.n_threads(tokens.len()))?;
         match self.runner.result_width() {
-            Some(width) if n_rows > 0 => Ok(self.runner.read_result(self.outputs.append(n_rows, width))?),
+            Some(width) if n_rows > 0 => {
+                let read = self.runner.read_result(self.outputs.append(n_rows, width))?;
+                read.into_iter().for_each(|read| self.outputs.await_rows(n_rows, read));
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -414,7 +422,7 @@ impl Context {
             // A graph without outputs would compute nothing that is wanted but the cache: one row keeps it whole and simple.
             n_outputs: n_rows.max(1),
             n_encoded: self.encoded.len(),
-            wanted: self.outputs.wanted(n_rows),
+            output: self.outputs.graph_output(n_rows),
             ..self.settings.build_params(&self.model)
         }
     }

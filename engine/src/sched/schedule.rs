@@ -31,6 +31,8 @@ pub(super) struct Schedule {
     /// By split, and the backend whose plan it is. Those beyond the last split are kept for graphs with more.
     plans: Vec<(BackendId, Option<Box<dyn Plan>>)>,
     pub slot: usize,
+    /// [`GraphAllocator::plan_number`](crate::alloc::GraphAllocator::plan_number) of the homes of its tensors.
+    pub memory_plan: u64,
 }
 
 impl Schedule {

@@ -7,8 +7,8 @@ use crate::alloc::{Order, Step};
 use crate::backend::{MemoryMap, same_buffer_type};
 use crate::graph::{Graph, TensorId};
 
-use super::BackendId;
 use super::assign::{Site, can_use, weight_memory};
+use super::{BackendId, is_graph_input};
 
 /// Consecutive nodes of one backend.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -191,12 +191,13 @@ pub(super) fn order_steps(graph: &Graph, splits: &mut Splits) {
     let n_copies = splits.n_copies;
     splits.leafs.clear();
     splits.steps.clear();
-    if n_copies > 1 {
-        let consecutive = |first: TensorId, n: usize| (first.0..first.0 + n as u32).map(TensorId);
-        for input in &splits.graph_inputs {
-            splits.leafs.extend(consecutive(input.others, n_copies - 1));
-        }
-        for input in &splits.inputs {
+    let consecutive = |first: TensorId, n: usize| (first.0..first.0 + n as u32).map(TensorId);
+    for input in splits.graph_inputs.iter().filter(|_| n_copies > 1) {
+        splits.leafs.extend(consecutive(input.others, n_copies - 1));
+    }
+    for input in &splits.inputs {
+        // Copies of graph inputs stay, so that the next run copies only what changed.
+        if n_copies > 1 || is_graph_input(graph, input.from) {
             splits.leafs.extend(consecutive(input.first_copy, n_copies));
         }
     }
