@@ -169,30 +169,24 @@ impl Context {
         decoded
     }
 
-    /// The sequences of the last batch that [`Context::decode`] left out, and why; empty if it failed.
+    /// The sequences that the last [`Context::decode`] or [`Context::encode`] left out, and why; empty if it failed.
     pub fn rejected(&self) -> &[Rejection] {
         self.admission.rejections()
     }
 
     /// Runs the encoder over a batch, whole, in place of what was encoded before. Decoding then attends to the rows of a token's
-    /// sequence. Positions of each sequence count from 0; which outputs are wanted does not matter. On an error nothing is encoded.
+    /// sequence. Positions of each sequence count from 0; which outputs are wanted does not matter. What is wrong with a sequence rejects it
+    /// as with [`Context::decode`]. On an error nothing is encoded.
     pub fn encode(&mut self, batch: &Batch) -> Result<(), DecodeError> {
-        let tokens = batch.tokens();
+        let mut admission = std::mem::take(&mut self.admission);
         self.encoded.clear();
-        self.validator().check_encode(tokens)?;
-        self.check_weights()?;
-        self.prepare(self.encoder_params(tokens.len()))?;
-        self.run(tokens, false, self.settings.params.n_threads_batch)?;
-        if let Some(width) = self.runner.result_width() {
-            let rows = self.encoded.take(tokens, width);
-            let read = self.runner.read_result(rows).map_err(DecodeError::from);
-            let read = read.and_then(|pending| match pending {
-                Some(read) => Ok(read.wait(bytemuck::cast_slice_mut(rows))?),
-                None => Ok(()),
-            });
-            read.inspect_err(|_| self.encoded.clear())?;
+        let encoded = self.encode_admitted(batch.tokens(), &mut admission);
+        if encoded.is_err() {
+            admission.clear();
+            self.encoded.clear();
         }
-        Ok(())
+        self.admission = admission;
+        encoded
     }
 
     /// Logits `[n_vocab]` (or an embedding) of the token at `index` of the last batch, if its output was wanted.
@@ -336,6 +330,23 @@ impl Context {
             let seqs = to_blame(&error);
             let Some(seqs) = seqs else { return Err(error) };
             admission.reject(batch, seqs, error)?;
+        }
+    }
+
+    /// Encodes what can be of a batch.
+    fn encode_admitted(&mut self, batch: &[BatchToken], admission: &mut Admission) -> Result<(), DecodeError> {
+        admission.admit_encode(batch, self.validator())?;
+        let tokens = admission.tokens();
+        self.check_weights()?;
+        self.prepare(self.encoder_params(tokens.len()))?;
+        self.run(tokens, false, self.settings.params.n_threads_batch)?;
+        let Some(width) = self.runner.result_width() else {
+            return Ok(());
+        };
+        let rows = self.encoded.take(tokens, width);
+        match self.runner.read_result(rows)? {
+            Some(read) => Ok(read.wait(bytemuck::cast_slice_mut(rows))?),
+            None => Ok(()),
         }
     }
 

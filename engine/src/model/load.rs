@@ -30,6 +30,7 @@ pub struct Model {
     buffers: Vec<Arc<dyn Buffer>>,
     placement: Placement,
     memory: MemorySpecs,
+    max_positions: Option<usize>,
     fingerprint: Fingerprint,
     warnings: Vec<String>,
     _locked: Vec<Locked>,
@@ -114,6 +115,7 @@ impl Model {
             buffers,
             placement,
             memory: needs.memory,
+            max_positions: needs.max_positions,
             fingerprint,
             warnings,
             _locked: locked,
@@ -175,6 +177,10 @@ impl Model {
     /// The KV cache row of each attention call of the graph.
     pub fn kv_specs(&self) -> &[KvSpec] {
         &self.memory.kv
+    }
+    /// Positions that the model has learned, from 0 on, if it looks them up in a table.
+    pub fn max_positions(&self) -> Option<usize> {
+        self.max_positions
     }
     /// Identifies the model, for saved states.
     pub fn fingerprint(&self) -> &Fingerprint {
@@ -481,6 +487,7 @@ fn needs(
     // Products have leafs of their own in a probe.
     let mut divisible: Vec<bool> = nodes.iter().map(Option::is_none).collect();
     let mut multiplied = only_multiplied(&g, &nodes);
+    let of_decoder = inputs.max_positions;
     // An encoder keeps nothing, but uses weights too.
     let params = BuildParams {
         encoder: true,
@@ -489,8 +496,10 @@ fn needs(
     };
     let mut nothing = MemorySpecs::default();
     let mut b = Builder::probe(&mut g, leafs, &mut nodes, &mut inputs, params, &mut nothing);
+    let mut of_encoder = None;
     if graph.encode(&mut b).is_some() {
         b.finish()?;
+        of_encoder = inputs.max_positions;
         divisible
             .iter_mut()
             .zip(&nodes)
@@ -500,6 +509,7 @@ fn needs(
     }
     Ok(Needs {
         memory,
+        max_positions: of_decoder.into_iter().chain(of_encoder).min(),
         divisible,
         multiplied,
     })

@@ -162,6 +162,8 @@ pub struct RowPart {
 pub struct Needs {
     /// What the graph needs from a memory.
     pub memory: MemorySpecs,
+    /// Rows of the smallest table that it reads by position.
+    pub max_positions: Option<usize>,
     /// By row of the tensor table: only products use the tensor, and they can be computed part by part.
     pub divisible: Vec<bool>,
     /// By row of the tensor table: only products use the tensor, as their matrix, whole. Then any layout that those read will do.
