@@ -9,7 +9,7 @@ use crate::graph::{Graph, Home, TensorId};
 use super::copy::{UsedExperts, expert_ids};
 use super::schedule::Schedule;
 use super::split::{Split, SplitInput, bit};
-use super::{BackendId, Result, SchedError, Scheduler, is_graph_input};
+use super::{BackendId, Result, SchedError, Scheduler};
 
 /// Looks at nodes while a graph is computed.
 pub trait Observer: Send {
@@ -44,7 +44,7 @@ impl Scheduler {
             return Err(SchedError::NotAllocated);
         }
         let mut schedule = self.schedules.take(graph);
-        self.inputs.follow((schedule.memory_plan, self.memory.stamp()));
+        self.inputs.follow(schedule.inputs_at(graph, &self.memory));
         self.scratch.only_changed = self.inputs.begin(graph.version());
         let result = self.compute_splits(graph, &mut schedule);
         self.schedules.put_back(schedule);
@@ -148,7 +148,7 @@ impl Scheduler {
         let copy = input.copy(schedule.slot);
         let (from, to) = (home_of(graph, input.from)?, home_of(graph, copy)?);
         let len = graph.tensor(copy).nbytes();
-        if is_graph_input(graph, input.from) {
+        if schedule.splits.is_input(graph, input.from) {
             return self.copy_graph_input(schedule, split, from, to, len);
         }
         self.wait_on_device(split.backend, schedule.slot)?;

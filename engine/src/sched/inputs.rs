@@ -23,21 +23,31 @@ struct Contents {
     changed: Vec<Range<usize>>,
 }
 
+/// Graphs of the same place have their inputs in the same memory, which nothing but inputs is written to.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Place {
+    /// [`GraphAllocator::plan_number`](crate::alloc::GraphAllocator::plan_number)
+    pub plan: u64,
+    /// [`MemoryMap::stamp`]
+    pub buffers: u64,
+    /// Version of a graph whose nodes write to its leafs: it has the place for itself.
+    pub writer: Option<u64>,
+}
+
 /// What the inputs of the graphs of one memory plan hold. Inputs are never overlapped by other tensors of the same plan.
 #[derive(Default)]
 pub(super) struct InputContents {
     inputs: Vec<Contents>,
-    /// The memory plan, and the stamp of the buffers.
-    plan: (u64, u64),
+    place: Place,
     /// Version of the graph whose copies on other devices hold all but what changed.
     copied: Option<u64>,
 }
 
 impl InputContents {
-    /// Forgets everything if graphs of another plan, or in other buffers, are written or computed from here on.
-    pub fn follow(&mut self, plan: (u64, u64)) {
-        if self.plan != plan {
-            self.plan = plan;
+    /// Forgets everything if graphs that lie elsewhere are written or computed from here on.
+    pub fn follow(&mut self, place: Place) {
+        if self.place != place {
+            self.place = place;
             self.copied = None;
             self.inputs.iter_mut().for_each(|input| input.home = None);
         }

@@ -22,7 +22,7 @@ use std::sync::atomic::AtomicBool;
 
 use crate::alloc::{AllocError, GraphAllocator};
 use crate::backend::{Backend, BackendError, BufferType, Event, Held, MemoryMap, PendingRead, Usage};
-use crate::graph::{BufferId, Graph, Home, Op, TensorId, Uses};
+use crate::graph::{BufferId, Graph, Home, TensorId, Uses};
 
 pub use compute::Observer;
 
@@ -302,10 +302,9 @@ impl Scheduler {
     /// Writes `data` from byte `offset` of a tensor on. Of an input only what is not there yet is written.
     pub fn write_tensor(&mut self, graph: &Graph, id: TensorId, offset: usize, data: &[u8]) -> Result<()> {
         let to = part(graph, id, offset, data.len())?;
-        let home = graph.home(id).filter(|_| is_graph_input(graph, id));
-        match (home, self.memory_plan_of(graph)) {
-            (Some(home), Some(plan)) => {
-                self.inputs.follow(plan);
+        match (self.schedules.find(graph), graph.home(id)) {
+            (Some(schedule), Some(home)) if schedule.splits.is_input(graph, id) => {
+                self.inputs.follow(schedule.inputs_at(graph, &self.memory));
                 Ok(self.inputs.write(&mut self.memory, home, offset, data)?)
             }
             _ => Ok(self.memory.write(to, data)?),
@@ -368,12 +367,6 @@ impl Scheduler {
         }
     }
 
-    /// What tells where the inputs of a prepared graph lie, and which buffers that is in.
-    fn memory_plan_of(&self, graph: &Graph) -> Option<(u64, u64)> {
-        let schedule = self.schedules.find(graph)?;
-        Some((schedule.memory_plan, self.memory.stamp()))
-    }
-
     /// Calls `f` with the schedule of a graph, which becomes the last one.
     fn with_schedule<T>(
         &mut self,
@@ -418,9 +411,10 @@ impl Scheduler {
 
     /// Takes memory to note what the inputs of a graph hold.
     fn reserve_inputs(&mut self, graph: &Graph, schedule: &Schedule) {
-        self.inputs.follow((schedule.memory_plan, self.memory.stamp()));
-        for &leaf in graph.leafs().iter().filter(|&&leaf| is_graph_input(graph, leaf)) {
-            if let Some(home) = graph.home(leaf) {
+        self.inputs.follow(schedule.inputs_at(graph, &self.memory));
+        for &leaf in graph.leafs() {
+            let home = graph.home(leaf).filter(|_| schedule.splits.is_input(graph, leaf));
+            if let Some(home) = home {
                 self.inputs.reserve(home, graph.tensor(leaf).nbytes());
             }
         }
@@ -437,12 +431,6 @@ impl Scheduler {
         schedule.set_prepared(Some(self.prepared_now(graph)));
         Ok(())
     }
-}
-
-/// A leaf of the graph that the caller fills, whose memory is the allocator's.
-fn is_graph_input(graph: &Graph, id: TensorId) -> bool {
-    let tensor = graph.tensor(id);
-    tensor.op == Op::None && tensor.view.is_none() && !graph.is_external(id)
 }
 
 fn check_size(graph: &Graph, id: TensorId, found: usize, expected: usize) -> Result<()> {

@@ -1,6 +1,8 @@
 //! Model files that lie: keys and tensors that are missing, mistyped, absurd, or contradict each other. Each is refused with a sentence,
 //! or it does no harm: then the model also decodes. Never a panic, and time and memory stay in proportion to the file.
 
+#[path = "../../../engine/tests/counting/mod.rs"]
+mod counting;
 mod draft;
 mod vocabularies;
 

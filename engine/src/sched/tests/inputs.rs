@@ -130,6 +130,35 @@ fn graphs_in_between_do_not_mix_up_inputs() {
     assert_eq!(product.run(&mut s, &others), (all, all));
 }
 
+/// A leaf that a node writes to: what the caller wrote is gone after a run, and its copies are made whole.
+#[test]
+fn leafs_that_nodes_write_to_are_written_and_copied_whole() {
+    let mut lab = Lab::new();
+    let (x, table) = (lab.input("x"), lab.input("table"));
+    let rows = lab.graph.input(GgmlType::I64, [2, 1, 1, 1], "rows");
+    let w = lab.weight(GPU, "w");
+    let before = lab.mul_mat(w, table, "before");
+    lab.graph.expand(before);
+    let set = lab.graph.set_rows(table, x, rows).unwrap();
+    lab.name(set, "set");
+    lab.graph.expand(set);
+    let after = lab.mul_mat(w, table, "after");
+    let both = lab.add(before, after, "both");
+    lab.output(both);
+    let mut s = lab.scheduler();
+    let graph = &mut lab.graph;
+    let results = [(); 2].map(|()| {
+        s.alloc_graph(graph).unwrap();
+        for (input, value) in [(x, 3), (table, 5), (rows, 0)] {
+            let data = vec![value; graph.tensor(input).nbytes()];
+            s.set_input(graph, input, &data).unwrap();
+        }
+        s.compute(graph).unwrap();
+        read(&mut s, graph, both)
+    });
+    assert_eq!(results[0], results[1]);
+}
+
 #[test]
 fn results_are_read_through_the_queue() {
     for with_queue in [false, true] {
