@@ -13,12 +13,6 @@ use tests::variation::Configuration;
 
 use super::counting::peak_of;
 
-/// Every fixture of the project.
-pub fn names() -> Vec<String> {
-    let fixtures = engine::conformance::fixtures(&tests::data_dir().join("archs")).expect("the folder is readable");
-    fixtures.into_iter().map(|f| f.name).collect()
-}
-
 /// Memory beyond the file and a copy of it that loading and a few tokens may take.
 const MEMORY_MAX: usize = 32 << 20;
 /// Far more than any case takes, far less than a hang.
