@@ -157,7 +157,6 @@ impl Session {
         if let Some(file) = &args.session {
             check_place(file)?;
         }
-        let model = args.load.load(path, Some(args.context.ctx_size))?;
         let mut params = ContextParams {
             n_rollback: args.rollback.into(),
             ..context_params(&args.context)
@@ -166,6 +165,7 @@ impl Session {
             params.n_rollback = params.n_rollback.max(MAX_DRAFTS);
             params.n_outputs_max = MAX_DRAFTS + 1;
         }
+        let model = args.load.load(path, Some(params.memory(params.n_ctx)))?;
         let mut context = Context::new(model.clone(), &params)?;
         args.adapters.apply(&mut context)?;
         let shift = args.context_shift.then_some(Shift {

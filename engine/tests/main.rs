@@ -3,6 +3,7 @@
 //! A new file is a line here. What needs a process of its own is a `[[test]]` in `Cargo.toml`.
 
 mod chat_templates;
+mod counting;
 mod gguf_memory;
 mod layer;
 mod layouts;

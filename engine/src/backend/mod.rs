@@ -434,6 +434,25 @@ pub trait Backend: Send {
         event.synchronize()
     }
 
+    /// Queues writing `data` to byte `offset` of a buffer of this backend, after all that is queued; later work sees it. `data` may change as
+    /// soon as this returns. False, the default, if it cannot: the caller then waits and writes directly.
+    fn write_async(&mut self, to: &mut dyn Buffer, offset: usize, data: &[u8]) -> Result<bool, BackendError> {
+        let _ = (to, offset, data);
+        Ok(false)
+    }
+
+    /// Queues reading `len` bytes from byte `offset` of a buffer of this backend, after all that is queued; what is queued later does not
+    /// change what is read. `None`, the default, if it cannot: the caller then waits and reads directly.
+    fn read_async(
+        &mut self,
+        from: &dyn Buffer,
+        offset: usize,
+        len: usize,
+    ) -> Result<Option<Box<dyn PendingRead>>, BackendError> {
+        let _ = (from, offset, len);
+        Ok(None)
+    }
+
     /// Queues a copy of `len` bytes from memory that `source` computes into memory of this backend; buffers are given
     /// with an offset in bytes, which the callee checks. The copy comes after all that is queued on `source`, and later work of both
     /// backends after the copy. False, the default, if it cannot: the scheduler then waits for both and copies through the host.
@@ -461,6 +480,12 @@ pub trait Upload: Send {
 
     /// Waits until everything has arrived.
     fn finish(self: Box<Self>) -> Result<Box<dyn Buffer>, BackendError>;
+}
+
+/// Bytes on their way from a device's memory.
+pub trait PendingRead: Send {
+    /// Waits for them. `out` has as many bytes as were asked for.
+    fn wait(self: Box<Self>, out: &mut [u8]) -> Result<(), BackendError>;
 }
 
 /// A point in the queue of an asynchronous backend.

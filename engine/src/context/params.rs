@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kernels::{GgmlType, Precision};
 
 use crate::backend::{Profile, ThreadPool};
-use crate::build::Pooling;
+use crate::build::{MemoryParams, Pooling};
 
 /// Settings of a [`Context`](super::Context).
 #[derive(Clone, Debug, PartialEq)]
@@ -49,6 +49,21 @@ pub struct ContextParams {
     /// Embeddings pooled this way instead of the architecture's result; read by [`Context::embedding`](super::Context::embedding).
     /// Batches are then computed whole: `n_ubatch` is raised to `n_batch`.
     pub pooling: Option<Pooling>,
+}
+
+impl ContextParams {
+    /// What decides on the size of the memory, with this many cells of KV memory.
+    pub fn memory(&self, n_ctx: usize) -> MemoryParams {
+        MemoryParams {
+            n_ctx,
+            n_batch: self.n_batch,
+            n_ubatch: self.n_ubatch,
+            n_seq_max: self.n_seq_max,
+            n_rollback: self.n_rollback,
+            type_k: self.type_k,
+            type_v: self.type_v,
+        }
+    }
 }
 
 impl Default for ContextParams {

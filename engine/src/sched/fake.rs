@@ -18,6 +18,8 @@ pub struct FakeType {
     /// Bytes handed out in all, whether or not given back.
     pub allocated: Arc<AtomicUsize>,
     pub n_buffers: Arc<AtomicUsize>,
+    /// Bytes written to buffers.
+    pub written: Arc<AtomicUsize>,
     /// Largest buffer that exists.
     pub limit: usize,
 }
@@ -31,6 +33,7 @@ impl FakeType {
             host: false,
             allocated: Arc::default(),
             n_buffers: Arc::default(),
+            written: Arc::default(),
             limit: 1 << 30,
         }
     }
@@ -66,8 +69,10 @@ impl BufferType for FakeType {
             ty: Arc::new(FakeType {
                 allocated: self.allocated.clone(),
                 n_buffers: self.n_buffers.clone(),
+                written: self.written.clone(),
                 ..*self
             }),
+            written: self.written.clone(),
             memory: host::host_buffer_type().allocate(size)?,
         }))
     }
@@ -75,6 +80,7 @@ impl BufferType for FakeType {
 
 pub struct FakeBuffer {
     ty: Arc<dyn BufferType>,
+    written: Arc<AtomicUsize>,
     memory: Box<dyn Buffer>,
 }
 
@@ -93,6 +99,7 @@ unsafe impl Buffer for FakeBuffer {
     }
 
     fn write(&mut self, offset: usize, data: &[u8]) -> Result<(), BackendError> {
+        self.written.fetch_add(data.len(), Ordering::Relaxed);
         self.memory.write(offset, data)
     }
 
@@ -128,6 +135,8 @@ pub struct FakeDevice {
     pub log: Arc<Mutex<Vec<String>>>,
     /// Plans that backends made.
     pub n_prepared: Arc<AtomicUsize>,
+    /// Bytes that a queue has taken for writing; `None` if there is no queue.
+    pub queued: Option<Arc<AtomicUsize>>,
     /// Called after each node that a backend computed.
     pub computed: Listener,
 }
@@ -146,6 +155,7 @@ impl FakeDevice {
             offloads: Box::new(|_, _| false),
             log: Arc::default(),
             n_prepared: Arc::default(),
+            queued: None,
             computed: Arc::new(|_, _| {}),
         }
     }
@@ -188,6 +198,7 @@ impl Device for FakeDevice {
         Ok(Box::new(FakeBackend {
             log: self.log.clone(),
             n_prepared: self.n_prepared.clone(),
+            queued: self.queued.clone(),
             computed: self.computed.clone(),
             device: self,
             operand: Vec::new(),
@@ -200,6 +211,7 @@ pub struct FakeBackend {
     device: Arc<dyn Device>,
     log: Arc<Mutex<Vec<String>>>,
     n_prepared: Arc<AtomicUsize>,
+    queued: Option<Arc<AtomicUsize>>,
     computed: Listener,
     operand: Vec<u8>,
     result: Vec<u8>,
@@ -296,6 +308,38 @@ impl Backend for FakeBackend {
             );
             self.log.lock().unwrap().push(entry);
         }
+        Ok(())
+    }
+
+    fn write_async(&mut self, to: &mut dyn Buffer, offset: usize, data: &[u8]) -> Result<bool, BackendError> {
+        let Some(queued) = &self.queued else {
+            return Ok(false);
+        };
+        queued.fetch_add(data.len(), Ordering::Relaxed);
+        to.write(offset, data)?;
+        Ok(true)
+    }
+
+    fn read_async(
+        &mut self,
+        from: &dyn Buffer,
+        offset: usize,
+        len: usize,
+    ) -> Result<Option<Box<dyn PendingRead>>, BackendError> {
+        if self.queued.is_none() {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; len];
+        from.read(offset, &mut bytes)?;
+        Ok(Some(Box::new(FakeRead(bytes))))
+    }
+}
+
+struct FakeRead(Vec<u8>);
+
+impl PendingRead for FakeRead {
+    fn wait(self: Box<Self>, out: &mut [u8]) -> Result<(), BackendError> {
+        out.copy_from_slice(&self.0);
         Ok(())
     }
 }
