@@ -106,7 +106,8 @@ fn speculator(args: &RunArgs, context: &Context) -> Outcome<Option<Speculator>> 
     let speculation = &args.speculation;
     let drafter: Box<dyn Drafter> = match (&speculation.draft, &speculation.lookup_file) {
         (Some(path), _) => {
-            let model = args.load.of_draft().load(path, Some(context.n_ctx()))?;
+            let memory = context_params(&args.context).memory(context.n_ctx());
+            let model = args.load.of_draft().load(path, Some(memory))?;
             let cannot = |e| Failure::new(format_args!("{}: {e}", path.display()));
             Box::new(DraftModel::new(model, context).map_err(cannot)?)
         }
