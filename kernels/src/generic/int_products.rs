@@ -226,7 +226,7 @@ unsafe fn scale_of<V: IntSimd, D: Unpack<V>>(scales: &Scales, i: usize) -> V::Fl
     // SAFETY: the caller's promise.
     unsafe {
         if D::BY_16 {
-            V::halves(scales.scales[0][i], scales.scales[1][i])
+            V::halves(&scales.scales, i)
         } else {
             V::Float::splat(scales.scales[0][i])
         }
