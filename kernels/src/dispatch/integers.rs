@@ -3,8 +3,8 @@
 use super::N_TYPES;
 use crate::GgmlType;
 use crate::generic::i8_blocks;
-use crate::generic::int_products::{self, AllColumns, ColumnsOfChunk, IntProduct};
-use crate::generic::integers::{self, Unpack};
+use crate::generic::int_products::{self, AllColumns, IntProduct, Sum, Unpacked};
+use crate::generic::integers::{self, I16Chunk, Unpack};
 use crate::generic::panel_products::{self, Centered, Kernel, Narrow, PanelProduct, Wide};
 use crate::generic::panels::{self, Integers, RowChunk, UnpackRow};
 use crate::quants::{self, Block, for_each_block};
@@ -90,9 +90,9 @@ macro_rules! instantiate {
             }
 
             #[$attribute]
-            unsafe fn add_columns<const N: usize>(columns: &ColumnsOfChunk) {
+            unsafe fn add_columns<const N: usize>(w: &Unpacked, x: *const I16Chunk, x_stride: usize, sums: *mut Sum) {
                 // SAFETY: the caller's promise.
-                unsafe { int_products::add_columns::<$V, N>(columns) }
+                unsafe { int_products::add_columns::<$V, N>(w, x, x_stride, sums) }
             }
             const COLUMNS: &AllColumns = &[$( add_columns::<$n> ),*];
 

@@ -50,8 +50,8 @@ pub(crate) trait IntSimd: Copy {
     /// Reads 16 signed bytes: those with even index, those with odd index.
     unsafe fn load_even_odd_i8(p: *const u8) -> [Self::Float; 2];
 
-    /// `low` in the first four lanes, `high` in the last four.
-    unsafe fn halves(low: f32, high: f32) -> Self::Float;
+    /// Entry `i` of the first row in the first four lanes, of the second in the last four. `i` is mostly a constant once inlined.
+    unsafe fn halves(rows: &[[f32; 8]; 2], i: usize) -> Self::Float;
 
     /// Starts to bring the cache line at `p`, which may be any address, nearer.
     unsafe fn prefetch(p: *const u8);

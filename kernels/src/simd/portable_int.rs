@@ -122,8 +122,8 @@ impl IntSimd for PortableInt {
     }
 
     #[inline(always)]
-    unsafe fn halves(low: f32, high: f32) -> Portable {
-        let lanes: [f32; 8] = std::array::from_fn(|i| if i < 4 { low } else { high });
+    unsafe fn halves(rows: &[[f32; 8]; 2], i: usize) -> Portable {
+        let lanes: [f32; 8] = std::array::from_fn(|lane| rows[lane / 4][i]);
         // SAFETY: eight floats.
         unsafe { <Portable as super::Simd>::load(lanes.as_ptr()) }
     }

@@ -10,6 +10,21 @@ use crate::simd::IntSimd;
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2Int(__m256i);
 
+/// Two bytes at each of `p + i stride` for `i` in `0..4`.
+///
+/// # Safety
+/// All of them are valid for reads.
+#[inline(always)]
+unsafe fn join(p: *const u8, stride: usize) -> u64 {
+    let mut word = 0;
+    for i in 0..4 {
+        // SAFETY: the caller's promise.
+        let half = unsafe { p.add(i * stride).cast::<u16>().read_unaligned() };
+        word |= u64::from(half) << (16 * i);
+    }
+    word
+}
+
 impl IntSimd for Avx2Int {
     type Float = Avx2;
 
@@ -61,14 +76,10 @@ impl IntSimd for Avx2Int {
             [Avx2Int(_mm256_packs_epi32(even_ac, even_bd)), Avx2Int(_mm256_packs_epi32(odd_ac, odd_bd))]
         };
         fn gather_f16(p: *const u8, stride: usize) -> Avx2 = {
-            let mut halves = _mm_cvtsi32_si128(i32::from(p.cast::<u16>().read_unaligned()));
-            halves = _mm_insert_epi16::<1>(halves, i32::from(p.add(stride).cast::<u16>().read_unaligned()));
-            halves = _mm_insert_epi16::<2>(halves, i32::from(p.add(2 * stride).cast::<u16>().read_unaligned()));
-            halves = _mm_insert_epi16::<3>(halves, i32::from(p.add(3 * stride).cast::<u16>().read_unaligned()));
-            halves = _mm_insert_epi16::<4>(halves, i32::from(p.add(4 * stride).cast::<u16>().read_unaligned()));
-            halves = _mm_insert_epi16::<5>(halves, i32::from(p.add(5 * stride).cast::<u16>().read_unaligned()));
-            halves = _mm_insert_epi16::<6>(halves, i32::from(p.add(6 * stride).cast::<u16>().read_unaligned()));
-            halves = _mm_insert_epi16::<7>(halves, i32::from(p.add(7 * stride).cast::<u16>().read_unaligned()));
+            // Joined as words, because the units for vectors have more to do than those for words.
+            let low = join(p, stride);
+            let high = join(p.add(4 * stride), stride);
+            let halves = _mm_set_epi64x(high as i64, low as i64);
             Avx2::from(_mm256_cvtph_ps(halves))
         };
         fn load_even_odd_i8(p: *const u8) -> [Avx2; 2] = {
@@ -77,8 +88,17 @@ impl IntSimd for Avx2Int {
             let odd = _mm256_cvtepi16_epi32(_mm_srai_epi16::<8>(bytes));
             [Avx2::from(_mm256_cvtepi32_ps(even)), Avx2::from(_mm256_cvtepi32_ps(odd))]
         };
-        fn halves(low: f32, high: f32) -> Avx2 = {
-            Avx2::from(_mm256_blend_ps::<0xf0>(_mm256_set1_ps(low), _mm256_set1_ps(high)))
+        fn halves(rows: &[[f32; 8]; 2], i: usize) -> Avx2 = {
+            // Four entries of each row, which serve four calls; then one of them in each half.
+            let first = _mm_loadu_ps(rows[0].as_ptr().add(i & 4));
+            let second = _mm_loadu_ps(rows[1].as_ptr().add(i & 4));
+            let fours = _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(first), second);
+            Avx2::from(match i & 3 {
+                0 => _mm256_permute_ps::<0b00_00_00_00>(fours),
+                1 => _mm256_permute_ps::<0b01_01_01_01>(fours),
+                2 => _mm256_permute_ps::<0b10_10_10_10>(fours),
+                _ => _mm256_permute_ps::<0b11_11_11_11>(fours),
+            })
         };
         fn prefetch(p: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(p.cast());
     }
