@@ -21,9 +21,9 @@ arch_macros::arch! {
                 g1: linear "time_mix_g1" [n_embd -> n_gate];
                 g2: linear "time_mix_g2" [n_gate -> n_att];
             }
-            ln?:      vector "time_mix_ln"      [n_att];
-            ln_b?:    raw    "time_mix_ln.bias" [n_att];
-            ffn_norm: vector                    [n_embd];
+            ln?:   vector "time_mix_ln"      [n_att];
+            ln_b?: raw    "time_mix_ln.bias" [n_att];
+            ffn_norm: vector [n_embd];
             use gated_ffn;
         }
     }

@@ -35,7 +35,9 @@ arch_macros::arch! {
     graph {
         let x = embeddings();
         // Every token is of the first type: there is one text.
-        if has(token_types) { x += row(token_types, 0); }
+        if has(token_types) {
+            x += row(token_types, 0);
+        }
         let x = layer_norm(x, token_embd_norm, eps);
         for layer {
             x = layer_norm(x + attention_block(x), attn_output_norm, eps);

@@ -7,7 +7,7 @@ arch_macros::arch! {
     tensors {
         layer {
             attn_sub_norm: vector [n_head * head_dim_v];
-            ffn_sub_norm:  vector [n_ff];
+            ffn_sub_norm: vector [n_ff];
         }
     }
 

@@ -14,7 +14,7 @@ arch_macros::arch! {
         layer {
             attn_norm, ffn_norm: vector [n_embd];
             use self_attention;
-            up:   linear "ffn_up"   [n_embd -> 2 * n_ff];  // the gate's rows, then the values'
+            up:   linear "ffn_up"   [n_embd -> 2 * n_ff]; // the gate's rows, then the values'
             down: linear "ffn_down" [n_ff -> n_embd];
         }
     }

@@ -44,7 +44,9 @@ arch_macros::arch! {
     fn ffn_or_experts(x) {
         if has_experts {
             let y = routed_by_keys(x, gate_up = gate_up_exps);
-            if has_shared { y = (y + shared_experts(x)) * 0.5; }
+            if has_shared {
+                y = (y + shared_experts(x)) * 0.5;
+            }
             y
         } else {
             ffn(x)

@@ -22,7 +22,6 @@ arch_macros::arch! {
         }
     }
 
-
     graph {
         let x = token_embd[tokens];
         for layer {

@@ -23,7 +23,8 @@ arch_macros::arch! {
         index_heads: usize = "attention.indexer.head_count";
         index_dim: usize = "attention.indexer.key_length";
         n_selected: usize = "attention.indexer.top_k";
-        check n_selected > 0 && index_dim >= n_rot, "attention.indexer.top_k is at least 1, and attention.indexer.key_length rope.dimension_count";
+        check n_selected > 0 && index_dim >= n_rot,
+              "attention.indexer.top_k is at least 1, and attention.indexer.key_length rope.dimension_count";
 
         compress_base: f32 = "attention.compress_rope_freq_base";
         let base = if ratio > 0 { compress_base } else { rope_freq_base };
@@ -45,14 +46,14 @@ arch_macros::arch! {
         layer {
             use hyper_connections, activation_limits;
             attn_norm, ffn_norm: vector [n_embd];
-            sinks:     vector   "attn_sinks"     [o_heads * o_groups];
-            q_a:       linear   "attn_q_a"       [n_embd -> q_rank];
-            q_a_norm:  vector   "attn_q_a_norm"  [q_rank];
-            q_b:       linear   "attn_q_b"       [q_rank -> o_heads * o_groups * head_dim];
-            wkv:       linear   "attn_kv"        [n_embd -> head_dim];
-            kv_norm:   vector   "attn_kv_a_norm" [head_dim];
-            o_a:       per_head "attn_output_a"  [o_heads * head_dim -> o_rank; o_groups];
-            o_b:       linear   "attn_output_b"  [o_groups * o_rank -> n_embd];
+            sinks:    vector   "attn_sinks"     [o_heads * o_groups];
+            q_a:      linear   "attn_q_a"       [n_embd -> q_rank];
+            q_a_norm: vector   "attn_q_a_norm"  [q_rank];
+            q_b:      linear   "attn_q_b"       [q_rank -> o_heads * o_groups * head_dim];
+            wkv:      linear   "attn_kv"        [n_embd -> head_dim];
+            kv_norm:  vector   "attn_kv_a_norm" [head_dim];
+            o_a:      per_head "attn_output_a"  [o_heads * head_dim -> o_rank; o_groups];
+            o_b:      linear   "attn_output_b"  [o_groups * o_rank -> n_embd];
             if ratio > 0 {
                 group_kv:     linear "attn_compressor_kv"   [n_embd -> n_means * head_dim];
                 group_gate:   linear "attn_compressor_gate" [n_embd -> n_means * head_dim];

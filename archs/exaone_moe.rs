@@ -11,7 +11,7 @@ arch_macros::arch! {
 
     tensors {
         use sliding_window(period = 4);
-        output:      linear [n_embd -> n_vocab] or token_embd;
+        output: linear [n_embd -> n_vocab] or token_embd;
         rope_freqs?: vector [n_rot / 2];
     }
 

@@ -24,7 +24,9 @@ arch_macros::arch! {
         for layer {
             let h = layer_norm(x, attn_norm, eps);
             let ffn = ffn(h);
-            if has(attn_norm_2) { h = layer_norm(x, attn_norm_2, eps); }
+            if has(attn_norm_2) {
+                h = layer_norm(x, attn_norm_2, eps);
+            }
             x += attend(h) + ffn;
         }
         output(layer_norm(x, output_norm, eps))

@@ -14,7 +14,8 @@ arch_macros::arch! {
         n_ff_exp: [usize] = "expert_feed_forward_length" or 0;
         let d = if is_swa { head_dim_swa } else { head_dim };
         let n_full = rust!(usize => swa_pattern.iter().filter(|windowed| !**windowed).count());
-        check head_dim == head_dim_v && head_dim_swa == head_dim_v_swa, "attention.key_length is attention.value_length, and attention.key_length_swa attention.value_length_swa";
+        check head_dim == head_dim_v && head_dim_swa == head_dim_v_swa,
+              "attention.key_length is attention.value_length, and attention.key_length_swa attention.value_length_swa";
     }
 
     tensors {

@@ -16,7 +16,7 @@ arch_macros::arch! {
             attn_norm, ffn_norm: vector [n_embd];
             use self_attention;
             attn_post: vector "post_attention_norm" [n_embd];
-            up:        linear "ffn_up"              [n_embd -> 2 * n_ff];  // the gate's rows, then the values'
+            up:        linear "ffn_up"              [n_embd -> 2 * n_ff]; // the gate's rows, then the values'
             down:      linear "ffn_down"            [n_ff -> n_embd];
             ffn_post:  vector "post_ffw_norm"       [n_embd];
         }

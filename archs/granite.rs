@@ -42,7 +42,9 @@ arch_macros::arch! {
 
     fn ffn_and_shared(h) {
         let y = ffn_or_experts(h);
-        if has_shared { y += shared_experts(h); }
+        if has_shared {
+            y += shared_experts(h);
+        }
         y
     }
 

@@ -28,7 +28,7 @@ arch_macros::arch! {
             use experts(width = n_ff_exp);
             override gate_exps?: experts "ffn_gate_exps" [n_embd -> n_ff_exp; n_expert];
             gate?, up?: linear "ffn_gate", "ffn_up" [n_embd -> n_ff];
-            down?:      linear "ffn_down"           [n_ff -> n_embd];
+            down?:         linear "ffn_down"          [n_ff -> n_embd];
             ffn_post_norm: vector "layer_output_norm" [n_embd] or "post_ffw_norm";
         }
     }

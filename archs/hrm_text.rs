@@ -30,7 +30,7 @@ arch_macros::arch! {
 
     graph {
         let high = token_embd[tokens] * scale;
-        let low = high * 0.0 + low_init;       // one state for every token
+        let low = high * 0.0 + low_init; // one state for every token
         for _ in 0..n_high {
             for run in 0..n_low + 1 {
                 let first = if run < n_low { 0 } else { n_stack };

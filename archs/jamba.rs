@@ -20,7 +20,7 @@ arch_macros::arch! {
             } else {
                 use self_attention;
             }
-            router?:  linear "ffn_gate_inp" [n_embd -> n_expert];
+            router?: linear "ffn_gate_inp" [n_embd -> n_expert];
             if has(router) {
                 use expert_stacks;
             } else {

@@ -7,15 +7,15 @@ arch_macros::arch! {
 
     tensors {
         without position_embd, cls_output;
-        cls?: linear "cls" [n_embd -> n_labels];
+        cls?:        linear "cls"         [n_embd -> n_labels];
         token_types: vector "token_types" [n_embd, n_token_types];
 
         layer {
-            q_norm?:      norm   "attn_q_norm" [n_head * head_dim];
-            k_norm?:      norm   "attn_k_norm" [n_head_kv * head_dim];
-            attn_norm_2?: norm   "attn_norm_2" [n_embd];
+            q_norm?:      norm "attn_q_norm" [n_head * head_dim];
+            k_norm?:      norm "attn_k_norm" [n_head_kv * head_dim];
+            attn_norm_2?: norm "attn_norm_2" [n_embd];
             // Files may hold gates and ups in one tensor, `ffn_up`.
-            gate?:        linear "ffn_gate"    [n_embd -> n_ff];
+            gate?: linear "ffn_gate" [n_embd -> n_ff];
         }
     }
 
@@ -34,7 +34,9 @@ arch_macros::arch! {
         for layer {
             let h = x + attend(x, rotated = false, alibi = 8.0);
             let h = layer_norm(h, attn_output_norm, eps);
-            if has(attn_norm_2) { h = layer_norm(h + x, attn_norm_2, eps); }
+            if has(attn_norm_2) {
+                h = layer_norm(h + x, attn_norm_2, eps);
+            }
             x = layer_norm(h + ffn(h), layer_output_norm, eps);
         }
         x

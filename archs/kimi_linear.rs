@@ -50,7 +50,7 @@ arch_macros::arch! {
     }
 
     test {
-        n_embd: 128, n_head: 1, n_layer: 2, n_ff: 192, n_vocab: 128, n_expert: 2, n_expert_used: 2, key_length_mla: 192, value_length_mla: 128,
-        kv_rank: 512, d_conv: 4, d_kda: 128, n_ff_exp: 192, n_shared: 1, gating_func: 2
+        n_embd: 128, n_head: 1, n_layer: 2, n_ff: 192, n_vocab: 128, n_expert: 2, n_expert_used: 2, key_length_mla: 192,
+        value_length_mla: 128, kv_rank: 512, d_conv: 4, d_kda: 128, n_ff_exp: 192, n_shared: 1, gating_func: 2
     }
 }

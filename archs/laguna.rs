@@ -34,7 +34,6 @@ arch_macros::arch! {
         }
     }
 
-
     fn gated(y, h) {
         let y = heads(y, n_head);
         if has(head_gate) {

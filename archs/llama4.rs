@@ -54,7 +54,7 @@ arch_macros::arch! {
             if has_experts {
                 let scores = router(h);
                 x += routed(h, scores = scores, selection = scores, gating = sigmoid, norm_weights = false, weigh_input = true)
-                     + shared_experts(h);
+                    + shared_experts(h);
             } else {
                 x += ffn(h);
             }

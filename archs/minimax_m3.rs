@@ -58,7 +58,7 @@ arch_macros::arch! {
                 x += down(swiglu_oai(gate(h), up(h)));
             } else {
                 x += selected_experts(h, act = gelu_quick, limit = 7.0, up_offset = 1.0)
-                     + down_shexp(swiglu_oai(gate_shexp(h), up_shexp(h)));
+                    + down_shexp(swiglu_oai(gate_shexp(h), up_shexp(h)));
             }
         }
         output(rms_norm(x, output_norm, eps))

@@ -8,7 +8,8 @@ arch_macros::arch! {
     hparams {
         temperature: f32 = "attention.temperature_scale" or 0.0;
         n_ctx_orig: usize = "rope.scaling.original_context_length" or n_ctx_train;
-        check temperature == 0.0 || n_ctx_orig > 0, "rope.scaling.original_context_length is not 0 where attention.temperature_scale is given";
+        check temperature == 0.0 || n_ctx_orig > 0,
+              "rope.scaling.original_context_length is not 0 where attention.temperature_scale is given";
         attn_factor: f32 = "rope.scaling.attn_factor" or 1.0;
         // Only files with YaRN have this key.
         log_mul: f32 = "rope.scaling.yarn_log_multiplier" or 0.0;

@@ -21,7 +21,7 @@ arch_macros::arch! {
         token_embd: embed [n_embd, n_vocab];
         token_embd_norm, output_norm: vector [n_embd];
         cls?: linear [n_embd -> n_embd];
-        cls_norm?: vector "cls.norm" [n_embd];
+        cls_norm?:   vector "cls.norm"   [n_embd];
         cls_output?: linear "cls.output" [n_embd -> n_labels];
 
         layer {
@@ -52,7 +52,9 @@ arch_macros::arch! {
 
     rank(mean) {
         let h = if has(cls) { gelu(cls(pooled)) } else { pooled };
-        if has(cls) && has(cls_norm) { h = layer_norm(h, cls_norm, eps); }
+        if has(cls) && has(cls_norm) {
+            h = layer_norm(h, cls_norm, eps);
+        }
         cls_output(h)
     }
 

@@ -37,11 +37,15 @@ arch_macros::arch! {
 
     graph {
         let x = token_embd[tokens];
-        if has(position_embd) { x += position_embd[positions]; }
+        if has(position_embd) {
+            x += position_embd[positions];
+        }
         for layer {
             x += attend(layer_norm(x, attn_norm, eps), rotated = false, alibi = alibi);
             let h = gelu(up(layer_norm(x, ffn_norm, eps)));
-            if has(act_div) { h = h / act_div; }
+            if has(act_div) {
+                h = h / act_div;
+            }
             x += down(h);
         }
         output(layer_norm(x, output_norm, eps))

@@ -30,5 +30,8 @@ arch_macros::arch! {
         }
     }
 
-    test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_token_types: 2, n_expert: 2, n_expert_used: 2, moe_every: 2 }
+    test {
+        n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_token_types: 2, n_expert: 2, n_expert_used: 2,
+        moe_every: 2
+    }
 }

@@ -16,8 +16,8 @@ arch_macros::arch! {
         rope_short?:   vector "rope_factors_short" [n_rot / 2];
 
         layer {
-            attn_norm, ffn_norm: vector                  [n_embd];
-            attn_norm_b:         raw    "attn_norm.bias" [n_embd];
+            attn_norm, ffn_norm: vector [n_embd];
+            attn_norm_b: raw "attn_norm.bias" [n_embd];
             use self_attention;
             ffn_norm_b: raw "ffn_norm.bias" [n_embd];
             use experts;

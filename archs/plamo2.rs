@@ -31,7 +31,7 @@ arch_macros::arch! {
                 ssm_dt:  linear "ssm_dt"      [d_step -> n_ssm];
                 ssm_out: linear "ssm_out"     [d_inner -> n_embd];
                 dt_norm: raw    "ssm_dt_norm" [d_step];
-                ssm_a, ssm_d:   raw                            [n_ssm];
+                ssm_a, ssm_d: raw [n_ssm];
                 b_norm, c_norm: raw "ssm_b_norm", "ssm_c_norm" [d_state];
             } else {
                 use self_attention;

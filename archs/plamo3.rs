@@ -17,7 +17,7 @@ arch_macros::arch! {
             use qk_norm_attention;
             attn_post: raw    "post_attention_norm" [n_embd];
             ffn_post:  raw    "post_ffw_norm"       [n_embd];
-            up:        linear "ffn_up"              [n_embd -> 2 * n_ff];  // the gate's rows, then the values'
+            up:        linear "ffn_up"              [n_embd -> 2 * n_ff]; // the gate's rows, then the values'
             down:      linear "ffn_down"            [n_ff -> n_embd];
         }
     }

@@ -54,9 +54,9 @@ arch_macros::arch! {
 
         layer {
             without attn_norm, ffn_norm, gate, up, down;
-            mixer_norm, ffn_norm:     vector "hc_attn_norm", "hc_ffn_norm"     [n_embd, n_stream];
-            mixer_down, ffn_down:     linear "hc_attn_down", "hc_ffn_down"     [n_stream * n_embd -> n_low];
-            mixer_up, ffn_up:         linear "hc_attn_up", "hc_ffn_up"         [n_low -> n_stream * n_embd];
+            mixer_norm, ffn_norm: vector "hc_attn_norm", "hc_ffn_norm" [n_embd, n_stream];
+            mixer_down, ffn_down: linear "hc_attn_down", "hc_ffn_down" [n_stream * n_embd -> n_low];
+            mixer_up, ffn_up: linear "hc_attn_up", "hc_ffn_up" [n_low -> n_stream * n_embd];
             mixer_inject, ffn_inject: linear "hc_attn_inject", "hc_ffn_inject" [n_stream * n_embd -> n_stream];
             if hashes {
                 hash_key:   linear "ple_key"    [n_embd -> n_stream * n_embd];

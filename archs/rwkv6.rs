@@ -19,10 +19,10 @@ arch_macros::arch! {
             use time_mixing_6;
             lerp_w?, lerp_k?, lerp_v?: vector "time_mix_lerp_w", "time_mix_lerp_k", "time_mix_lerp_v" [n_embd];
             lerp_r?, lerp_g?: vector "time_mix_lerp_r", "time_mix_lerp_g" [n_embd];
-            first: vector "time_mix_first"   [head_size, n_wkv];
-            ln:    vector "time_mix_ln"      [n_att];
-            ln_b:  raw    "time_mix_ln.bias" [n_att];
-            ffn_norm: norm "attn_norm_2" [n_embd];
+            first:    vector "time_mix_first"   [head_size, n_wkv];
+            ln:       vector "time_mix_ln"      [n_att];
+            ln_b:     raw    "time_mix_ln.bias" [n_att];
+            ffn_norm: norm   "attn_norm_2"      [n_embd];
             ffn_lerp_k, ffn_lerp_r: vector "channel_mix_lerp_k", "channel_mix_lerp_r" [n_embd];
             ffn_key:   linear "channel_mix_key"        [n_embd -> n_ff];
             ffn_value: linear "channel_mix_value"      [n_ff -> n_embd];

@@ -21,7 +21,7 @@ arch_macros::arch! {
             lerp_fused: vector "time_mix_lerp_fused" [n_embd, 1, 1, 5];
             wk:         linear "time_mix_key"        [n_embd -> n_kv * head_size];
             wv:         linear "time_mix_value"      [n_embd -> n_kv * head_size];
-            ffn_norm:   vector                       [n_embd];
+            ffn_norm: vector [n_embd];
             use gated_ffn;
         }
     }

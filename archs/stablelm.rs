@@ -37,7 +37,9 @@ arch_macros::arch! {
         for layer {
             let h = layer_norm(x, attn_norm, eps);
             x += attend(h);
-            if has(ffn_norm) { h = layer_norm(x, ffn_norm, eps); }
+            if has(ffn_norm) {
+                h = layer_norm(x, ffn_norm, eps);
+            }
             x += ffn(h);
         }
         output(layer_norm(x, output_norm, eps))

@@ -33,7 +33,6 @@ arch_macros::arch! {
         }
     }
 
-
     graph {
         let x = token_embd[tokens];
         for layer {
@@ -47,7 +46,7 @@ arch_macros::arch! {
             let h = rms_norm(x, ffn_norm, eps);
             if has(router) {
                 x += routed_by_keys(h, selection_bias = probs_bias, act_limit = limit)
-                     + down_shexp(limited_glu(gate_shexp(h), up_shexp(h)));
+                    + down_shexp(limited_glu(gate_shexp(h), up_shexp(h)));
             } else {
                 x += down(limited_glu(gate(h), up(h)));
             }

@@ -5,7 +5,7 @@ fragment! {
     needs(n_state: usize);
 
     tensors {
-        altup_proj:   per_head                     [n_embd -> n_embd; n_state - 1];
+        altup_proj: per_head [n_embd -> n_embd; n_state - 1];
         altup_unproj: per_head "altup_unembd_proj" [n_embd -> n_embd; n_state - 1];
     }
 

@@ -8,10 +8,10 @@ fragment! {
         use gated_ffn;
         router_scale?: raw "ffn_gate_inp.scale" [n_embd];
         if has(router_scale) {
-            router:         linear "ffn_gate_inp"       [n_embd -> n_expert];
-            mlp_post_norm:     vector "post_ffw_norm_1"    [n_embd];
-            exps_norm:      vector "pre_ffw_norm_2"     [n_embd];
-            exps_post_norm: vector "post_ffw_norm_2"    [n_embd];
+            router:         linear "ffn_gate_inp"    [n_embd -> n_expert];
+            mlp_post_norm:  vector "post_ffw_norm_1" [n_embd];
+            exps_norm:      vector "pre_ffw_norm_2"  [n_embd];
+            exps_post_norm: vector "post_ffw_norm_2" [n_embd];
             use fused_expert_stacks;
         }
     }

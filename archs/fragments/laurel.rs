@@ -5,8 +5,8 @@ fragment! {
     needs(eps: f32);
 
     tensors {
-        laurel_l:    linear                    [n_embd -> rank];
-        laurel_r:    linear                    [rank -> n_embd];
+        laurel_l: linear [n_embd -> rank];
+        laurel_r: linear [rank -> n_embd];
         laurel_norm: vector "laurel_post_norm" [n_embd];
     }
 

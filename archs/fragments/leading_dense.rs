@@ -25,7 +25,9 @@ fragment! {
     fn ffn_or_experts(x) {
         if has_experts {
             let y = selected_experts(x);
-            if has_shared { y += shared_experts(x); }
+            if has_shared {
+                y += shared_experts(x);
+            }
             y
         } else {
             ffn(x)

@@ -4,8 +4,8 @@ fragment! {
     options(kind = vector);
 
     tensors {
-        token_embd:  embed [n_embd, n_vocab];
+        token_embd: embed [n_embd, n_vocab];
         output_norm: kind [n_embd];
-        output:      linear [n_embd -> n_vocab];
+        output: linear [n_embd -> n_vocab];
     }
 }

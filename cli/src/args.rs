@@ -345,6 +345,19 @@ pub enum ArchCommand {
     Check(CheckArgs),
     /// Write the tiny models of declarations, with weights that follow from the names of their tensors
     Seed(SeedArgs),
+    /// Lay out the files of declarations and fragments
+    Fmt(FmtArgs),
+}
+
+/// `llama arch fmt`
+#[derive(Debug, Args)]
+pub struct FmtArgs {
+    /// Files to lay out [default: all in archs and archs/fragments]
+    #[arg(value_name = "FILE.rs")]
+    pub files: Vec<PathBuf>,
+    /// Change nothing; name the files that would change, and fail if there are any
+    #[arg(long)]
+    pub check: bool,
 }
 
 /// `llama arch seed`

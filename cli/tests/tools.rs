@@ -325,6 +325,28 @@ fn declarations_are_checked_without_a_build() {
 }
 
 #[test]
+fn declarations_are_laid_out() {
+    let home = Home::new();
+    let file = home.path("my.rs");
+    let text = std::fs::read_to_string(root().join("archs/qwen3.rs")).unwrap();
+    std::fs::write(&file, text.replace("    ", "  ").replace(" -> ", "->")).unwrap();
+    let path = file.to_str().unwrap();
+    let checked = llama(&["arch", "fmt", "--check", path]);
+    assert_eq!(checked.status, 1);
+    assert!(checked.out.contains("my.rs: not as"), "{}", checked.out);
+    llama(&["arch", "fmt", path]).succeeds();
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+    assert_eq!(llama(&["arch", "fmt", "--check", path]).succeeds(), "");
+    std::fs::write(&file, "arch! { ( }").unwrap();
+    let faulty = llama(&["arch", "fmt", path]);
+    assert_eq!(
+        (faulty.status, std::fs::read_to_string(&file).unwrap().as_str()),
+        (1, "arch! { ( }")
+    );
+    assert!(faulty.out.contains("my.rs:1:"), "{}", faulty.out);
+}
+
+#[test]
 fn help_is_short_and_the_long_help_is_complete() {
     let (short, long) = (llama(&["run", "-h"]), llama(&["run", "--help"]));
     assert!(short.succeeds().lines().count() < 50, "{}", short.out);

@@ -1,74 +1,175 @@
-//! Speed of the matrix product on one core: `cargo bench -p llama-kernels [-- TYPE...]`.
+//! Speed of the matrix product on one core: `cargo bench -p llama-kernels [-- TYPE... K...]`.
 //!
-//! For one column the weights read per second, for several the operations per second.
+//! For one column the weights read per second, from memory and from the third-level cache. For several columns the same from that
+//! cache, or the operations per second. Activations are floats (`f32`) or in the form that is fastest (`int`). A first line says how
+//! fast memory can be read.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use kernels::{GgmlType, MatMul, can_dequantize, isa, matmul, matmul_scratch};
+use kernels::{
+    ActivationForm, Activations, GgmlType, MatMul, Precision, activation_bytes, activation_form, can_dequantize, isa,
+    matmul, matmul_scratch, quantize_activations,
+};
 
-/// Elements of a row.
+/// Elements of a row where none are asked for.
 const K: usize = 2048;
 
 /// Rows of weights that are measured together: about what a thread is given at a time.
-const ROWS: usize = 32;
+const ROWS: usize = 64;
+
+/// Bytes of weights that are beyond any cache, and that are beyond the second level only.
+const MEMORY: usize = 256 << 20;
+const CACHE: usize = 8 << 20;
 
 fn main() {
-    let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
-    println!("one core, {}, rows of {K}", isa().name());
-    println!(
-        "{:>8} {:>12} {:>12} {:>12} {:>12}",
-        "type", "n=1 GB/s", "n=2 GFLOP/s", "n=8 GFLOP/s", "n=128 GFLOP/s"
-    );
-    for &ty in GgmlType::ALL.iter().filter(|&&ty| can_dequantize(ty)) {
-        if !wanted.is_empty() && !wanted.iter().any(|name| name.eq_ignore_ascii_case(ty.name())) {
-            continue;
-        }
-        // Beyond the second-level cache for one column, as in a model; a thread's share of a matrix for several.
-        let row_bytes = ty.row_bytes(K).expect("K is a multiple of every block size");
-        let m = (8 << 20) / row_bytes / ROWS * ROWS;
-        let gbps = (m * row_bytes) as f64 / measure(ty, m, 1).as_secs_f64() / 1e9;
-        let gflops = [2, 8, 128].map(|n| (2 * 256 * K * n) as f64 / measure(ty, 256, n).as_secs_f64() / 1e9);
+    let args: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
+    let lengths: Vec<usize> = args.iter().filter_map(|arg| arg.parse().ok()).collect();
+    let names: Vec<&String> = args.iter().filter(|arg| arg.parse::<usize>().is_err()).collect();
+    let wanted = |ty: GgmlType| names.is_empty() || names.iter().any(|name| name.eq_ignore_ascii_case(ty.name()));
+    let bytes = weights(MEMORY);
+    let [one, two] = [1, 2].map(|threads| read_speed(&bytes, threads));
+    println!("memory: {one:.1} GB/s with one thread, {two:.1} with two");
+    for &k in if lengths.is_empty() { &[K][..] } else { &lengths } {
+        println!("one core, {}, rows of {k}", isa().name());
         println!(
-            "{:>8} {gbps:>12.1} {:>12.1} {:>12.1} {:>12.1}",
-            ty.name(),
-            gflops[0],
-            gflops[1],
-            gflops[2]
+            "{:>8} {:>5} {:>10} {:>9} {:>9} {:>9} {:>9} {:>14}",
+            "type", "x", "memory n=1", "cache n=1", "n=2", "n=4", "n=8 GB/s", "n=128 GFLOP/s"
         );
+        let fits = |ty: GgmlType| can_dequantize(ty) && ty.row_bytes(k).is_some();
+        for &ty in GgmlType::ALL.iter().filter(|&&ty| wanted(ty) && fits(ty)) {
+            for (name, precision) in [("f32", Precision::Exact), ("int", Precision::Default)] {
+                let form = activation_form(ty, 1, precision);
+                if precision == Precision::Exact || form != ActivationForm::F32 {
+                    print_line(&bytes, ty, k, name, precision);
+                }
+            }
+        }
     }
 }
 
-/// Time of a product of `m` rows and `n` columns: the sum of the best times of its chunks, which are too short to be interrupted often.
-fn measure(ty: GgmlType, m: usize, n: usize) -> Duration {
-    let row_stride = ty.row_bytes(K).expect("K is a multiple of every block size");
-    // Any bytes are blocks. These make no float of any type infinite or subnormal.
-    let w: Vec<u8> = (0..m * row_stride)
+/// One line of the table.
+fn print_line(bytes: &[u8], ty: GgmlType, k: usize, name: &str, precision: Precision) {
+    let gbps = |size: usize, n: usize| {
+        let case = Case::new(&bytes[..size], ty, k, n, precision);
+        (case.m * case.row_stride) as f64 / case.time().as_secs_f64() / 1e9
+    };
+    let memory = gbps(MEMORY, 1);
+    let [one, two, four, eight] = [1, 2, 4, 8].map(|n| gbps(CACHE, n));
+    // A thread's share of a matrix.
+    let m = 256;
+    let case = Case::new(&bytes[..m * ty.row_bytes(k).expect("rows fit")], ty, k, 128, precision);
+    let gflops = (2 * case.m * k * 128) as f64 / case.time().as_secs_f64() / 1e9;
+    println!(
+        "{:>8} {name:>5} {memory:>10.1} {one:>9.1} {two:>9.1} {four:>9.1} {eight:>9.1} {gflops:>14.1}",
+        ty.name()
+    );
+}
+
+/// Any bytes are blocks. These make no float of any type infinite or subnormal.
+fn weights(n: usize) -> Vec<u8> {
+    (0..n)
         .map(|i| (i.wrapping_mul(0x9e37_79b9) >> 13) as u8 & 0x37 | 0x30)
-        .collect();
-    let x: Vec<f32> = (0..n * K).map(|i| (i % 17) as f32 - 8.0).collect();
-    let mut out = vec![0.0; n * ROWS];
-    let mut scratch = vec![0.0; matmul_scratch(K, n)];
-    let mut best = vec![Duration::MAX; m / ROWS];
-    let start = Instant::now();
-    while start.elapsed() < Duration::from_millis(200) {
-        for (w, best) in w.chunks_exact(ROWS * row_stride).zip(&mut best) {
-            let args = MatMul {
-                ty,
-                w,
-                row_stride,
-                m: ROWS,
-                k: K,
-                x: &x,
-                x_stride: K,
-                n,
-            };
-            let run = Instant::now();
-            // SAFETY: `out` holds n rows of `ROWS` floats.
-            unsafe { matmul(black_box(&args), out.as_mut_ptr(), ROWS, &mut scratch) };
-            *best = run.elapsed().min(*best);
-            black_box(&mut out);
+        .collect()
+}
+
+/// Bytes read per second, in GB: each thread goes through four parts of its share at once.
+fn read_speed(bytes: &[u8], threads: usize) -> f64 {
+    let words: &[u64] = bytemuck::cast_slice(&bytes[..bytes.len() / 32 * 32]);
+    let read = |words: &[u64]| {
+        let (front, back) = words.split_at(words.len() / 2);
+        let ((a, b), (c, d)) = (front.split_at(front.len() / 2), back.split_at(back.len() / 2));
+        let sums = a.iter().zip(b).zip(c.iter().zip(d));
+        black_box(sums.fold(0u64, |sum, ((a, b), (c, d))| {
+            sum.wrapping_add(*a).wrapping_add(*b).wrapping_add(*c).wrapping_add(*d)
+        }));
+    };
+    let mut best = Duration::MAX;
+    for _ in 0..6 {
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            words.chunks(words.len() / threads).for_each(|part| {
+                scope.spawn(move || read(part));
+            });
+        });
+        best = best.min(start.elapsed());
+    }
+    bytes.len() as f64 / best.as_secs_f64() / 1e9
+}
+
+/// A product of `m` rows and `n` columns.
+struct Case<'a> {
+    ty: GgmlType,
+    w: &'a [u8],
+    row_stride: usize,
+    m: usize,
+    k: usize,
+    n: usize,
+    form: ActivationForm,
+    floats: Vec<f32>,
+    quantized: Vec<u8>,
+}
+
+impl<'a> Case<'a> {
+    fn new(w: &'a [u8], ty: GgmlType, k: usize, n: usize, precision: Precision) -> Case<'a> {
+        let row_stride = ty.row_bytes(k).expect("rows fit");
+        let floats: Vec<f32> = (0..n * k).map(|i| (i % 17) as f32 - 8.0).collect();
+        let form = activation_form(ty, n, precision);
+        let mut quantized = vec![0; n * activation_bytes(form, k)];
+        for (x, out) in floats.chunks(k).zip(quantized.chunks_mut(activation_bytes(form, k))) {
+            quantize_activations(form, x, out);
+        }
+        Case {
+            ty,
+            w,
+            row_stride,
+            m: (w.len() / row_stride / ROWS).max(1) * ROWS,
+            k,
+            n,
+            form,
+            floats,
+            quantized,
         }
     }
-    best.into_iter().sum()
+
+    fn operand(&self) -> Activations<'_> {
+        match self.form {
+            ActivationForm::F32 => Activations::F32 {
+                x: &self.floats,
+                stride: self.k,
+            },
+            form => Activations::Quantized {
+                form,
+                rows: &self.quantized,
+                stride: activation_bytes(form, self.k),
+            },
+        }
+    }
+
+    /// The sum of the best times of chunks of rows, which are too short to be interrupted often.
+    fn time(&self) -> Duration {
+        let mut out = vec![0.0; self.n * ROWS];
+        let mut scratch = vec![0.0; matmul_scratch(self.k, self.n)];
+        let mut best = vec![Duration::MAX; self.m / ROWS];
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(150) {
+            for (w, best) in self.w.chunks_exact(ROWS * self.row_stride).zip(&mut best) {
+                let args = MatMul {
+                    ty: self.ty,
+                    w,
+                    row_stride: self.row_stride,
+                    m: ROWS,
+                    k: self.k,
+                    x: self.operand(),
+                    n: self.n,
+                };
+                let run = Instant::now();
+                // SAFETY: `out` holds n rows of `ROWS` floats.
+                unsafe { matmul(black_box(&args), out.as_mut_ptr(), ROWS, &mut scratch) };
+                *best = run.elapsed().min(*best);
+                black_box(&mut out);
+            }
+        }
+        best.into_iter().sum()
+    }
 }

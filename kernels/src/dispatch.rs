@@ -1,6 +1,10 @@
 //! Which instructions the kernels use: decided once, from the CPU and the environment variable `LLAMA_CPU_ISA`.
 
+mod integers;
+
 use std::sync::OnceLock;
+
+use integers::IntKernels;
 
 use crate::GgmlType;
 use crate::generic::blocks::{self, Decode, Encode};
@@ -135,6 +139,7 @@ macro_rules! define_kernels {
         pub(crate) struct Kernels {
             pub isa: Isa,
             pub types: [Option<TypeKernels>; N_TYPES],
+            pub int: &'static IntKernels,
             $( pub $name: unsafe fn($($ty),*) -> $ret, )*
         }
     };
@@ -163,7 +168,7 @@ const N_TYPES: usize = 48;
 
 /// The kernels of all types, by type id.
 macro_rules! type_table {
-    (() $( $block:ident [$($quantize:ident)?]; )*) => { {
+    (() $( $block:ident [$($quantize:ident)?] $unpack:tt; )*) => { {
         let mut table = [const { None }; N_TYPES];
         $(
             let quantize = type_table!(@ $block $($quantize)?);
@@ -177,7 +182,7 @@ macro_rules! type_table {
 
 /// Instantiates the generic kernels for a register type, in functions with its instructions enabled.
 macro_rules! instantiate {
-    (($isa:ident, $module:ident, $V:ty, [$($tile:literal)*], $attribute:meta)
+    (($isa:ident, $module:ident, $V:ty, $integers:ident, [$($tile:literal)*], $attribute:meta)
         $( fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty; )*) => {
         mod $module {
             use super::*;
@@ -247,20 +252,22 @@ macro_rules! instantiate {
             pub(super) static KERNELS: Kernels = Kernels {
                 isa: Isa::$isa,
                 types: for_each_block!(type_table!()),
+                int: &integers::$integers::KERNELS,
                 $( $name, )*
             };
         }
     };
 }
 
-row_kernels!(instantiate!(Scalar, scalar, Portable, [1 2], inline(never)));
+row_kernels!(instantiate!(Scalar, scalar, Portable, scalar, [1 2], inline(never)));
 #[cfg(target_arch = "x86_64")]
-row_kernels!(instantiate!(Avx2, avx2, Avx2, [1 2 3], target_feature(enable = "avx2,fma,f16c")));
+row_kernels!(instantiate!(Avx2, avx2, Avx2, avx2, [1 2 3], target_feature(enable = "avx2,fma,f16c")));
 #[cfg(target_arch = "x86_64")]
 row_kernels!(instantiate!(
     Avx512,
     avx512,
     Avx512,
+    avx2,
     [1 2 3 4 5 6],
     target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")
 ));

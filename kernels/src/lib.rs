@@ -8,6 +8,7 @@
 //! each instruction set; `dispatch` instantiates the former for the latter and chooses once at run time ([`isa`]).
 //! The scalar decoders in `quants` are the definition that every other form is tested against.
 
+mod activations;
 mod dispatch;
 mod generic;
 mod matmul;
@@ -16,6 +17,9 @@ pub mod rows;
 mod simd;
 pub mod types;
 
+pub use activations::{
+    ActivationForm, Activations, Precision, activation_bytes, activation_form, quantize_activations,
+};
 pub use dispatch::{Isa, isa};
 pub use matmul::{MatMul, matmul, matmul_scratch};
 pub use quants::{can_dequantize, can_quantize, dequantize_row, quantize_row};

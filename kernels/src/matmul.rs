@@ -1,10 +1,11 @@
 //! The matrix product that models spend their time in.
 
-use crate::GgmlType;
 use crate::dispatch::{Kernels, kernels};
+use crate::generic::int_products::IntProduct;
 use crate::generic::products::{Product, panel_rows};
+use crate::{ActivationForm, Activations, GgmlType, activation_bytes};
 
-/// Operands of [`matmul`]: `out[j * out_stride + i] = sum_c w[i][c] * x[j * x_stride + c]` for `i` in `0..m`, `j` in `0..n`.
+/// Operands of [`matmul`]: `out[j * out_stride + i] = sum_c w[i][c] * x[j][c]` for `i` in `0..m`, `j` in `0..n`.
 #[derive(Clone, Copy, Debug)]
 pub struct MatMul<'a> {
     /// Type of the weights.
@@ -18,9 +19,7 @@ pub struct MatMul<'a> {
     /// Elements of a row: whole blocks of the type.
     pub k: usize,
     /// `n` rows of activations, each `k` elements.
-    pub x: &'a [f32],
-    /// Elements from one row of activations to the next.
-    pub x_stride: usize,
+    pub x: Activations<'a>,
     /// Rows of activations.
     pub n: usize,
 }
@@ -32,12 +31,15 @@ pub fn matmul_scratch(k: usize, n: usize) -> usize {
 
 /// Multiplies. To share the work, split the rows of `w` between threads, each with its part of `out` and scratch memory of its own.
 ///
-/// Weights are decoded exactly, multiplied with the activations as they are, and added up in f32. An element of the result does not depend
-/// on how rows were split. It may depend on `n` by rounding: one column is computed in another way than several.
+/// With activations as floats, weights are decoded exactly, multiplied with them, and added up in f32. An element of the result does not
+/// depend on how rows were split. It may depend on `n` by rounding: one column is computed in another way than several.
+///
+/// With quantized activations, which only types take that [`activation_form`](crate::activation_form) says it of, sums of products of integers
+/// are exact within 32 elements, then added up in f32. An element of the result depends neither on how rows were split nor on `n`.
 ///
 /// # Panics
-/// If the type cannot be dequantized, `k` is not whole blocks, a slice is too short, or the scratch memory smaller than
-/// [`matmul_scratch`] says.
+/// If the type cannot be dequantized or does not take the form of the activations, `k` is not whole blocks, a slice is too short, or the
+/// scratch memory smaller than [`matmul_scratch`] says.
 ///
 /// # Safety
 /// For each `j < n` the `m` floats at `out + j * out_stride` are valid for writes, and nothing else reads or writes them, or
@@ -58,17 +60,7 @@ pub(crate) unsafe fn matmul_with(
     out_stride: usize,
     scratch: &mut [f32],
 ) {
-    let &MatMul {
-        ty,
-        w,
-        row_stride,
-        m,
-        k,
-        x,
-        x_stride,
-        n,
-    } = args;
-    let kernels = kernels.of_type(ty);
+    let &MatMul { ty, m, k, n, .. } = args;
     let row_bytes = ty
         .row_bytes(k)
         .unwrap_or_else(|| panic!("{ty}: {k} elements are not whole blocks"));
@@ -76,15 +68,49 @@ pub(crate) unsafe fn matmul_with(
         return;
     }
     assert!(
-        (m - 1) * row_stride + row_bytes <= w.len(),
+        (m - 1) * args.row_stride + row_bytes <= args.w.len(),
         "{} bytes of weights for {m} rows",
-        w.len()
+        args.w.len()
     );
-    assert!(
-        (n - 1) * x_stride + k <= x.len(),
-        "{} activations for {n} rows",
-        x.len()
-    );
+    // SAFETY: the weights are large enough as just asserted; the rest is the caller's promise.
+    unsafe {
+        match args.x {
+            Activations::F32 { x, stride } => multiply_floats(kernels, args, x, stride, out, out_stride, scratch),
+            Activations::Quantized { form, rows, stride } => {
+                assert!(
+                    form == ActivationForm::I16Row,
+                    "quantized activations cannot be {form:?}"
+                );
+                multiply_integers(kernels, args, rows, stride, out, out_stride);
+            }
+        }
+    }
+}
+
+/// The product with rows of floats.
+///
+/// # Safety
+/// As for [`matmul_with`], and the weights are large enough.
+unsafe fn multiply_floats(
+    kernels: &'static Kernels,
+    args: &MatMul,
+    x: &[f32],
+    x_stride: usize,
+    out: *mut f32,
+    out_stride: usize,
+    scratch: &mut [f32],
+) {
+    let &MatMul {
+        ty,
+        w,
+        row_stride,
+        m,
+        k,
+        n,
+        ..
+    } = args;
+    let kernels = kernels.of_type(ty);
+    check_activations((n - 1) * x_stride + k, x.len(), n);
     let needed = matmul_scratch(k, n);
     assert!(
         needed <= scratch.len(),
@@ -106,4 +132,52 @@ pub(crate) unsafe fn matmul_with(
     let kernel = if n == 1 { kernels.matvec } else { kernels.matmul };
     // SAFETY: the operands are large enough as just asserted, the output as the caller promises, and so are the instructions.
     unsafe { kernel(&product) }
+}
+
+/// The product with rows of [`ActivationForm::I16Row`].
+///
+/// # Safety
+/// As for [`multiply_floats`].
+unsafe fn multiply_integers(
+    kernels: &'static Kernels,
+    args: &MatMul,
+    x: &[u8],
+    x_stride: usize,
+    out: *mut f32,
+    out_stride: usize,
+) {
+    let &MatMul {
+        ty,
+        w,
+        row_stride,
+        m,
+        k,
+        n,
+        ..
+    } = args;
+    let kernels = kernels.int.find(ty);
+    let kernels = kernels.unwrap_or_else(|| panic!("{ty}: no integer kernels"));
+    let row = activation_bytes(ActivationForm::I16Row, k);
+    check_activations((n - 1) * x_stride + row, x.len(), n);
+    let product = IntProduct {
+        w: w.as_ptr(),
+        row_stride,
+        m,
+        k,
+        x: x.as_ptr(),
+        x_stride,
+        n,
+        out,
+        out_stride,
+    };
+    let kernel = if n == 1 { kernels.matvec } else { kernels.matmul };
+    // SAFETY: the operands are large enough as just asserted, the output as the caller promises, and so are the instructions.
+    unsafe { kernel(&product) }
+}
+
+fn check_activations(needed: usize, len: usize, n: usize) {
+    assert!(
+        needed <= len,
+        "activations of length {len} for {n} rows that need {needed}"
+    );
 }

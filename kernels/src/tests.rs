@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::dispatch::{Kernels, kernels_of};
 use crate::matmul::matmul_with;
 use crate::quants::{scalar_decoders, scalar_encoders};
-use crate::{GgmlType, Isa, MatMul, matmul_scratch};
+use crate::{Activations, GgmlType, Isa, MatMul, matmul_scratch};
 
 /// Lengths around the registers' and the unrolled loops'.
 const LENGTHS: [usize; 18] = [0, 1, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 129, 577, 1023];
@@ -160,8 +160,10 @@ fn product(kernels: &'static Kernels, w: &Weights, m: usize, k: usize, n: usize,
             row_stride,
             m: rows.min(m - i),
             k,
-            x: &x,
-            x_stride,
+            x: Activations::F32 {
+                x: &x,
+                stride: x_stride,
+            },
             n,
         };
         // SAFETY: `out` holds n rows of m floats from row i on; the CPU has the instructions.
@@ -244,8 +246,7 @@ fn nothing_times_something() {
         row_stride: 18,
         m: 0,
         k: 32,
-        x: &[],
-        x_stride: 32,
+        x: Activations::F32 { x: &[], stride: 32 },
         n: 0,
     };
     // SAFETY: there is nothing to write.
@@ -253,4 +254,5 @@ fn nothing_times_something() {
 }
 
 mod blocks;
+mod integers;
 mod rows;

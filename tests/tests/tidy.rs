@@ -113,12 +113,6 @@ const FUNCTION_LINES: usize = 70;
 const LONG_FUNCTIONS: &[(&str, &str)] = &[
     // Each op of a layer in its order.
     ("engine/tests/layer/mod.rs", "layer"),
-    // A case for each kind of expression, section or item.
-    ("lang/src/check/decl.rs", "arch"),
-    ("lang/src/check/expr.rs", "name"),
-    ("lang/src/codegen/build.rs", "call"),
-    ("lang/src/codegen/scalar.rs", "emit"),
-    ("lang/src/parse.rs", "section"),
     // Tables of cases.
     ("lang/tests/fragments.rs", "faults_name_the_fragment"),
     ("lang/tests/like.rs", "children_are_their_parents_with_the_differences"),

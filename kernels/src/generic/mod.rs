@@ -3,5 +3,7 @@
 
 pub(crate) mod blocks;
 pub(crate) mod functions;
+pub(crate) mod int_products;
+pub(crate) mod integers;
 pub(crate) mod products;
 pub(crate) mod rows;

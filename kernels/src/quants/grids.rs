@@ -7,7 +7,8 @@
 
 use super::{Block, Half};
 use crate::generic::blocks::Sink;
-use crate::simd::Simd;
+use crate::generic::integers::{RUNS, Scales};
+use crate::simd::{IntSimd, Simd};
 
 /// Levels of the IQ1 grid, 1 above what they stand for.
 const IQ1_LEVELS: [u8; 3] = [0, 1, 2];
@@ -184,6 +185,47 @@ pub(super) unsafe fn decode<V: Simd, B: GridBlock, S: Sink<V>>(p: *const u8, sin
     }
 }
 
+/// [`Unpack::scales`](crate::generic::integers::Unpack::scales) of such a block.
+///
+/// # Safety
+/// As for that function.
+#[inline(always)]
+pub(super) unsafe fn integer_scales<V: Simd, B: GridBlock>(p: *const u8, to: &mut Scales) {
+    // SAFETY: the caller's promise; blocks have alignment 1, registers 8 lanes.
+    unsafe {
+        let block = &*p.cast::<B>();
+        let (d, scales) = (block.d(), block.scales());
+        let factor = match B::FORM {
+            Form::Signed => 1.0,
+            Form::Shifted => 0.125,
+        };
+        let d = V::splat_f16((&raw const d).cast()).mul(V::splat(factor));
+        for half in 0..2 {
+            let scales: [f32; RUNS] = std::array::from_fn(|i| scales[2 * i + half]);
+            V::load(scales.as_ptr()).mul(d).store(to.scales[half].as_mut_ptr());
+        }
+    }
+}
+
+/// [`Unpack::values`](crate::generic::integers::Unpack::values) of such a block: elements, or eight times what is shifted.
+///
+/// # Safety
+/// As for that function.
+#[inline(always)]
+pub(super) unsafe fn integers<V: IntSimd, B: GridBlock>(p: *const u8, i: usize) -> V {
+    // SAFETY: the caller's promise; blocks have alignment 1.
+    unsafe {
+        let block = &*p.cast::<B>();
+        let elements = V::from_words(block.elements(&block.indices(), i));
+        let mask = V::from_bits(block.bits()[i]);
+        match B::FORM {
+            Form::Signed => elements.xor(mask).sub(mask),
+            // Elements are so small that no bit moves to another byte.
+            Form::Shifted => elements.shl(3).sub(V::splat(7)).sub(mask.and(V::splat(2))),
+        }
+    }
+}
+
 /// Implements a type by its [`GridBlock`].
 macro_rules! grid_block {
     ($block:ident, $ty:ident) => {
@@ -200,6 +242,23 @@ macro_rules! grid_block {
             unsafe fn decode<S: $crate::generic::blocks::Sink<V>>(p: *const u8, sink: &mut S) {
                 // SAFETY: the caller's promise.
                 unsafe { $crate::quants::grids::decode::<V, Self, S>(p, sink) }
+            }
+        }
+
+        impl<V: $crate::simd::IntSimd> $crate::generic::integers::Unpack<V> for $block {
+            const BY_16: bool = true;
+            const SIGNED: bool = true;
+
+            #[inline(always)]
+            unsafe fn scales(p: *const u8, _: usize, to: &mut $crate::generic::integers::Scales) {
+                // SAFETY: the caller's promise.
+                unsafe { $crate::quants::grids::integer_scales::<V::Float, Self>(p, to) }
+            }
+
+            #[inline(always)]
+            unsafe fn values(p: *const u8, i: usize) -> V {
+                // SAFETY: the caller's promise.
+                unsafe { $crate::quants::grids::integers::<V, Self>(p, i) }
             }
         }
     };

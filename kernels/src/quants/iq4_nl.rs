@@ -5,7 +5,8 @@ use std::mem::offset_of;
 use super::{Block, Half, Quantize, best_scale, inverse};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Encode, Sink};
-use crate::simd::Simd;
+use crate::generic::integers::{Scales, Unpack, halves_of_blocks, set_scales};
+use crate::simd::{IntSimd, Simd};
 
 /// The values that the indices of IQ4_NL and IQ4_XS stand for.
 pub(super) const VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
@@ -47,6 +48,22 @@ impl<V: Simd> Decode<V> for BlockIQ4NL {
                 sink.put(at + 16, V::lookup(table, V::shr(q, 4)));
             }
         }
+    }
+}
+
+impl<V: IntSimd> Unpack<V> for BlockIQ4NL {
+    const SIGNED: bool = true;
+
+    #[inline(always)]
+    unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
+        // SAFETY: the caller's promise.
+        unsafe { set_scales(halves_of_blocks::<V, Self>(p, 0, runs), 0.0, to) }
+    }
+
+    #[inline(always)]
+    unsafe fn values(p: *const u8, i: usize) -> V {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe { V::load_nibbles(p.add(i * size_of::<Self>() + offset_of!(Self, qs))).lookup(&VALUES) }
     }
 }
 

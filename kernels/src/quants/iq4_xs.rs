@@ -6,7 +6,8 @@ use super::iq4_nl::{FLOATS, VALUES};
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::simd::Simd;
+use crate::generic::integers::{Scales, Unpack, set_scales};
+use crate::simd::{IntSimd, Simd};
 
 /// A value of group `g` is `d * (scale[g] - 32) * VALUES[q]` with the table of [`BlockIQ4NL`](super::BlockIQ4NL). The 16 bytes of
 /// a group lie as there. Scales: low 4 bits in the nibbles of `scales_l`, high 2 bits in `scales_h`.
@@ -67,5 +68,25 @@ impl<V: Simd> Decode<V> for BlockIQ4XS {
                 }
             }
         }
+    }
+}
+
+impl<V: IntSimd> Unpack<V> for BlockIQ4XS {
+    const SIGNED: bool = true;
+
+    #[inline(always)]
+    unsafe fn scales(p: *const u8, _: usize, to: &mut Scales) {
+        // SAFETY: the caller's promise; there are 8 scales.
+        unsafe {
+            let scales = (*p.cast::<Self>()).scales();
+            let scales = V::Float::from_int(V::Float::load_i8(scales.as_ptr().cast()));
+            set_scales(scales.mul(V::Float::splat_f16(p)), 0.0, to);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn values(p: *const u8, i: usize) -> V {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe { V::load_nibbles(p.add(offset_of!(Self, qs) + i * 16)).lookup(&VALUES) }
     }
 }

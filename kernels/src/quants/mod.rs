@@ -83,38 +83,39 @@ pub(crate) trait Quantize: Block {
     fn quantize(x: &[f32]) -> Self;
 }
 
-/// The list of types that can be computed with, handed to the macro `$then`: the block and what else it implements.
+/// The list of types that can be computed with, handed to the macro `$then`: the block and what else it implements, [`Quantize`] and
+/// [`Unpack`](crate::generic::integers::Unpack).
 macro_rules! for_each_block {
     ($then:ident!($($args:tt)*)) => {
         $then! { ($($args)*)
-            BlockF32 [quantize];
-            BlockF16 [quantize];
-            BlockBF16 [quantize];
-            BlockQ4_0 [quantize];
-            BlockQ4_1 [quantize];
-            BlockQ5_0 [quantize];
-            BlockQ5_1 [quantize];
-            BlockQ8_0 [quantize];
-            BlockQ2K [];
-            BlockQ3K [];
-            BlockQ4K [];
-            BlockQ5K [];
-            BlockQ6K [];
-            BlockIQ2XXS [];
-            BlockIQ2XS [];
-            BlockIQ3XXS [];
-            BlockIQ1S [];
-            BlockIQ4NL [quantize];
-            BlockIQ3S [];
-            BlockIQ2S [];
-            BlockIQ4XS [];
-            BlockIQ1M [];
-            BlockMXFP4 [];
-            BlockTQ1_0 [];
-            BlockTQ2_0 [];
-            BlockNVFP4 [];
-            BlockQ1_0 [];
-            BlockQ2_0 [];
+            BlockF32 [quantize] [];
+            BlockF16 [quantize] [];
+            BlockBF16 [quantize] [];
+            BlockQ4_0 [quantize] [unpack];
+            BlockQ4_1 [quantize] [unpack];
+            BlockQ5_0 [quantize] [unpack];
+            BlockQ5_1 [quantize] [unpack];
+            BlockQ8_0 [quantize] [unpack];
+            BlockQ2K [] [unpack];
+            BlockQ3K [] [unpack];
+            BlockQ4K [] [unpack];
+            BlockQ5K [] [unpack];
+            BlockQ6K [] [unpack];
+            BlockIQ2XXS [] [unpack];
+            BlockIQ2XS [] [unpack];
+            BlockIQ3XXS [] [unpack];
+            BlockIQ1S [] [unpack];
+            BlockIQ4NL [quantize] [unpack];
+            BlockIQ3S [] [unpack];
+            BlockIQ2S [] [unpack];
+            BlockIQ4XS [] [unpack];
+            BlockIQ1M [] [unpack];
+            BlockMXFP4 [] [unpack];
+            BlockTQ1_0 [] [unpack];
+            BlockTQ2_0 [] [unpack];
+            BlockNVFP4 [] [unpack];
+            BlockQ1_0 [] [unpack];
+            BlockQ2_0 [] [unpack];
         }
     };
 }

@@ -5,7 +5,8 @@ use std::mem::offset_of;
 use super::Block;
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::simd::Simd;
+use crate::generic::integers::{Scales, Unpack};
+use crate::simd::{IntSimd, Simd};
 
 /// Twice the E2M1 values, so that they are integers.
 pub(super) const VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
@@ -55,5 +56,23 @@ impl<V: Simd> Decode<V> for BlockMXFP4 {
                 sink.put(at + 16, V::lookup(table, V::shr(q, 4)));
             }
         }
+    }
+}
+
+impl<V: IntSimd> Unpack<V> for BlockMXFP4 {
+    const SIGNED: bool = true;
+
+    #[inline(always)]
+    unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
+        for (i, scale) in to.scales[0].iter_mut().enumerate().take(runs) {
+            // SAFETY: the caller's promise; blocks have alignment 1.
+            *scale = unsafe { (*p.cast::<Self>().add(i)).half_scale() };
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn values(p: *const u8, i: usize) -> V {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe { V::load_nibbles(p.add(i * size_of::<Self>() + offset_of!(Self, qs))).lookup(&VALUES) }
     }
 }

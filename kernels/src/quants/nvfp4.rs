@@ -1,10 +1,13 @@
 //! NVFP4: 64 floats of 4 bits (E2M1) in 4 groups of 16, each with a scale of 8 bits (unsigned E4M3).
 
+use std::mem::offset_of;
+
 use super::Block;
 use super::mxfp4::{FLOATS, VALUES};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::simd::Simd;
+use crate::generic::integers::{Scales, Unpack};
+use crate::simd::{IntSimd, Simd};
 
 /// A value of group `g` is `d[g] / 2 * VALUES[q]` with the doubled table of [`BlockMXFP4`](super::BlockMXFP4). Of the 8 bytes of a group,
 /// byte `j` holds the q of values `j` (low) and `j + 8` (high).
@@ -55,6 +58,30 @@ impl<V: Simd> Decode<V> for BlockNVFP4 {
                     sink.put(g * 16 + at, V::lookup(table, q));
                 }
             }
+        }
+    }
+}
+
+impl<V: IntSimd> Unpack<V> for BlockNVFP4 {
+    const BY_16: bool = true;
+    const SIGNED: bool = true;
+
+    #[inline(always)]
+    unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
+        for i in 0..runs {
+            // SAFETY: the caller's promise; blocks have alignment 1 and two runs each.
+            let d = unsafe { (*p.cast::<Self>().add(i / 2)).d };
+            to.scales[0][i] = half_scale(d[i % 2 * 2]);
+            to.scales[1][i] = half_scale(d[i % 2 * 2 + 1]);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn values(p: *const u8, i: usize) -> V {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let qs = p.add(i / 2 * size_of::<Self>() + offset_of!(Self, qs));
+            V::load_nibbles_by_8(qs.add(i % 2 * 16)).lookup(&VALUES)
         }
     }
 }

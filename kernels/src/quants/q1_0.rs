@@ -3,7 +3,8 @@
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::simd::Simd;
+use crate::generic::integers::{Scales, Unpack, halves_of_blocks, set_scales};
+use crate::simd::{IntSimd, Simd};
 
 /// Value `j` is `d` where bit `j % 8` of byte `j / 8` is set, else `-d`.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -41,6 +42,26 @@ impl<V: Simd> Decode<V> for BlockQ1_0 {
                     sink.put(i * 32 + at, d.negate_where(V::mask(negative, at)));
                 }
             }
+        }
+    }
+}
+
+impl<V: IntSimd> Unpack<V> for BlockQ1_0 {
+    const SIGNED: bool = true;
+
+    #[inline(always)]
+    unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
+        // SAFETY: the caller's promise.
+        unsafe { set_scales(halves_of_blocks::<V, Self>(p, 0, runs), 0.0, to) }
+    }
+
+    #[inline(always)]
+    unsafe fn values(p: *const u8, i: usize) -> V {
+        // SAFETY: the caller's promise; blocks have alignment 1.
+        unsafe {
+            // -1 where the bit is clear, else 0 and then 1.
+            let bits = u32::from_le_bytes((*p.cast::<Self>().add(i / 4)).qs[i % 4]);
+            V::from_bits(!bits).or(V::splat(1))
         }
     }
 }

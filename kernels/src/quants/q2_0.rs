@@ -5,7 +5,8 @@ use std::mem::offset_of;
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::simd::Simd;
+use crate::generic::integers::{Scales, Unpack, halves_of_blocks, set_scales};
+use crate::simd::{IntSimd, Simd};
 
 /// Value `j` is `d * (q - 1)` with q in bits `2 (j % 4)` and up of byte `j / 4`.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -40,6 +41,20 @@ impl<V: Simd> Decode<V> for BlockQ2_0 {
                 sink.put(at, V::from_int(V::bytes(words)).sub(V::splat(1.0)).mul(d));
             }
         }
+    }
+}
+
+impl<V: IntSimd> Unpack<V> for BlockQ2_0 {
+    #[inline(always)]
+    unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
+        // SAFETY: the caller's promise.
+        unsafe { set_scales(halves_of_blocks::<V, Self>(p, 0, runs), 1.0, to) }
+    }
+
+    #[inline(always)]
+    unsafe fn values(p: *const u8, i: usize) -> V {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe { V::load_pairs(p.add(i / 2 * size_of::<Self>() + offset_of!(Self, qs) + i % 2 * 8)) }
     }
 }
 

@@ -5,7 +5,8 @@ use std::mem::offset_of;
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::simd::Simd;
+use crate::generic::integers::{Scales, Unpack, set_halves};
+use crate::simd::{IntSimd, Simd};
 
 /// A value of group `g` is `d * (scales[g] & 15) * q - dmin * (scales[g] >> 4)`. Each half of 128 values has 32 bytes of `qs`;
 /// bits `2j` and `2j + 1` of byte `l` are value `32 j + l` of the half.
@@ -64,6 +65,43 @@ impl<V: Simd> Decode<V> for BlockQ2K {
             }
         }
     }
+}
+
+impl<V: IntSimd> Unpack<V> for BlockQ2K {
+    const BY_16: bool = true;
+
+    #[inline(always)]
+    unsafe fn scales(p: *const u8, _: usize, to: &mut Scales) {
+        const NIBBLES: u128 = 0x0f0f_0f0f_0f0f_0f0f_0f0f_0f0f_0f0f_0f0f;
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let packed = u128::from_le_bytes((*p.cast::<Self>()).scales);
+            let (scales, mins) = ((packed & NIBBLES).to_le_bytes(), (packed >> 4 & NIBBLES).to_le_bytes());
+            let dmin = V::Float::splat(0.0).sub(V::Float::splat_f16(p.add(offset_of!(Self, dmin))));
+            set_halves::<V>(
+                scales.as_ptr(),
+                V::Float::splat_f16(p.add(offset_of!(Self, d))),
+                &mut to.scales,
+            );
+            set_halves::<V>(mins.as_ptr(), dmin, &mut to.mins);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn values(p: *const u8, i: usize) -> V {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe { bit_pairs(p.add(offset_of!(Self, qs)), i) }
+    }
+}
+
+/// The 32 values of 2 bits of run `i`: 32 bytes hold four runs.
+///
+/// # Safety
+/// As for [`Unpack`].
+#[inline(always)]
+pub(super) unsafe fn bit_pairs<V: IntSimd>(qs: *const u8, i: usize) -> V {
+    // SAFETY: the caller's promise.
+    unsafe { V::load(qs.add(i / 4 * 32)).shr(i as u32 % 4 * 2).and(V::splat(3)) }
 }
 
 /// What the values of each group are multiplied with if their bits are not shifted down but taken where they are: exact.

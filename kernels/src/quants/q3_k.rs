@@ -2,11 +2,12 @@
 
 use std::mem::offset_of;
 
-use super::q2_k::IN_PLACE;
+use super::q2_k::{IN_PLACE, bit_pairs};
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::simd::Simd;
+use crate::generic::integers::{Scales, Unpack, move_bits, set_halves};
+use crate::simd::{IntSimd, Simd};
 
 /// A value of group `g` is `d * (scale[g] - 32) * (q - 4)`. The low two bits of q lie in `qs` as in [`BlockQ2K`](super::BlockQ2K);
 /// the third of value `32 j + l` is bit `j` of `hmask[l]`.
@@ -84,6 +85,31 @@ impl<V: Simd> Decode<V> for BlockQ3K {
                     }
                 }
             }
+        }
+    }
+}
+
+impl<V: IntSimd> Unpack<V> for BlockQ3K {
+    const BY_16: bool = true;
+
+    #[inline(always)]
+    unsafe fn scales(p: *const u8, _: usize, to: &mut Scales) {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let d = V::Float::splat_f16(p.add(offset_of!(Self, d)));
+            let scales = (*p.cast::<Self>()).scales().map(|scale| scale.wrapping_sub(32));
+            set_halves::<V>(scales.as_ptr(), d, &mut to.scales);
+            set_halves::<V>(scales.as_ptr(), d.mul(d.constant(-4.0)), &mut to.mins);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn values(p: *const u8, i: usize) -> V {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let third = V::load(p.add(offset_of!(Self, hmask)));
+            let low: V = bit_pairs(p.add(offset_of!(Self, qs)), i);
+            low.or(move_bits(third, i, 2).and(V::splat(4)))
         }
     }
 }

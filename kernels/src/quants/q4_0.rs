@@ -5,7 +5,8 @@ use std::mem::offset_of;
 use super::{Block, Half, Quantize, best_scale, inverse, round_to};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Encode, Sink};
-use crate::simd::Simd;
+use crate::generic::integers::{Scales, Unpack, halves_of_blocks, set_scales};
+use crate::simd::{IntSimd, Simd};
 
 /// Value `j` is `d * (q - 8)`; byte `j` holds the q of values `j` (low) and `j + 16` (high).
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -42,6 +43,20 @@ impl<V: Simd> Decode<V> for BlockQ4_0 {
                 sink.put(at + 16, V::high4(line, q));
             }
         }
+    }
+}
+
+impl<V: IntSimd> Unpack<V> for BlockQ4_0 {
+    #[inline(always)]
+    unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
+        // SAFETY: the caller's promise.
+        unsafe { set_scales(halves_of_blocks::<V, Self>(p, 0, runs), 8.0, to) }
+    }
+
+    #[inline(always)]
+    unsafe fn values(p: *const u8, i: usize) -> V {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe { V::load_nibbles(p.add(i * size_of::<Self>() + offset_of!(Self, qs))) }
     }
 }
 

@@ -5,7 +5,8 @@ use std::mem::offset_of;
 use super::{Block, Half, Quantize, best_line, inverse, round_to};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Encode, Sink};
-use crate::simd::Simd;
+use crate::generic::integers::{Scales, Unpack, halves_of_blocks};
+use crate::simd::{IntSimd, Simd};
 
 /// Value `j` is `d * q + m`; byte `j` holds the q of values `j` (low) and `j + 16` (high).
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -42,6 +43,23 @@ impl<V: Simd> Decode<V> for BlockQ4_1 {
                 sink.put(at + 16, V::high4(line, q));
             }
         }
+    }
+}
+
+impl<V: IntSimd> Unpack<V> for BlockQ4_1 {
+    #[inline(always)]
+    unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
+        // SAFETY: the caller's promise; 8 lanes each.
+        unsafe {
+            halves_of_blocks::<V, Self>(p, 0, runs).store(to.scales[0].as_mut_ptr());
+            halves_of_blocks::<V, Self>(p, offset_of!(Self, m), runs).store(to.mins[0].as_mut_ptr());
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn values(p: *const u8, i: usize) -> V {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe { V::load_nibbles(p.add(i * size_of::<Self>() + offset_of!(Self, qs))) }
     }
 }
 

@@ -5,7 +5,8 @@ use std::mem::offset_of;
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::simd::Simd;
+use crate::generic::integers::{Scales, Unpack};
+use crate::simd::{IntSimd, Simd};
 
 /// A value of group `g` is `d * scale[g] * q - dmin * min[g]`. Bytes `32 p ..` of `qs` hold groups `2p` (low) and `2p + 1` (high).
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -50,6 +51,37 @@ impl<V: Simd> Decode<V> for BlockQ4K {
                 }
             }
         }
+    }
+}
+
+impl<V: IntSimd> Unpack<V> for BlockQ4K {
+    #[inline(always)]
+    unsafe fn scales(p: *const u8, _: usize, to: &mut Scales) {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let packed = &(*p.cast::<Self>()).scales;
+            (to.scales[0], to.mins[0]) = scale_groups::<V::Float>(packed, p, p.add(offset_of!(Self, dmin)));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn values(p: *const u8, i: usize) -> V {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe { nibbles_of_pair(p.add(offset_of!(Self, qs)), i) }
+    }
+}
+
+/// The nibbles of group `i`: 32 bytes hold two groups.
+///
+/// # Safety
+/// As for [`Unpack`].
+#[inline(always)]
+pub(super) unsafe fn nibbles_of_pair<V: IntSimd>(qs: *const u8, i: usize) -> V {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let pair = V::load(qs.add(i / 2 * 32));
+        let group = if i.is_multiple_of(2) { pair } else { pair.shr(4) };
+        group.and(V::splat(15))
     }
 }
 

@@ -5,7 +5,8 @@ use std::mem::offset_of;
 use super::{Block, Half, Quantize, best_scale, inverse, round_to};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Encode, Sink};
-use crate::simd::Simd;
+use crate::generic::integers::{Scales, Unpack, halves_of_blocks, set_scales};
+use crate::simd::{IntSimd, Simd};
 
 /// Value `j` is `d * (q - 16)`; byte `j` of `qs` holds the low 4 bits of values `j` (low) and `j + 16` (high), bit `j` of `qh`
 /// the fifth bit of value `j`.
@@ -43,6 +44,36 @@ impl<V: Simd> Decode<V> for BlockQ5_0 {
                 sink.put(at + 16, V::high5(line, q, V::mask(fifth, at + 16)));
             }
         }
+    }
+}
+
+impl<V: IntSimd> Unpack<V> for BlockQ5_0 {
+    #[inline(always)]
+    unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
+        // SAFETY: the caller's promise.
+        unsafe { set_scales(halves_of_blocks::<V, Self>(p, 0, runs), 16.0, to) }
+    }
+
+    #[inline(always)]
+    unsafe fn values(p: *const u8, i: usize) -> V {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let p = p.add(i * size_of::<Self>());
+            five_bits(p.add(offset_of!(Self, qh)), p.add(offset_of!(Self, qs)))
+        }
+    }
+}
+
+/// The 32 values of 5 bits of a block, given the addresses of `qh` and `qs`.
+///
+/// # Safety
+/// As for [`Unpack`].
+#[inline(always)]
+pub(super) unsafe fn five_bits<V: IntSimd>(qh: *const u8, qs: *const u8) -> V {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let fifth = u32::from_le_bytes(qh.cast::<[u8; 4]>().read());
+        V::load_nibbles(qs).or(V::from_bits(fifth).and(V::splat(16)))
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::mem::offset_of;
 
-use super::q5_0::{join, split};
+use super::q5_0::{five_bits, join, split};
 use super::{Block, Half, Quantize, best_line, inverse, round_to};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Encode, Sink};
-use crate::simd::Simd;
+use crate::generic::integers::{Scales, Unpack, halves_of_blocks};
+use crate::simd::{IntSimd, Simd};
 
 /// Value `j` is `d * q + m`; the bits of q lie as in [`BlockQ5_0`](super::BlockQ5_0).
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -42,6 +43,26 @@ impl<V: Simd> Decode<V> for BlockQ5_1 {
                 sink.put(at, V::low5(line, q, V::mask(fifth, at)));
                 sink.put(at + 16, V::high5(line, q, V::mask(fifth, at + 16)));
             }
+        }
+    }
+}
+
+impl<V: IntSimd> Unpack<V> for BlockQ5_1 {
+    #[inline(always)]
+    unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
+        // SAFETY: the caller's promise; 8 lanes each.
+        unsafe {
+            halves_of_blocks::<V, Self>(p, 0, runs).store(to.scales[0].as_mut_ptr());
+            halves_of_blocks::<V, Self>(p, offset_of!(Self, m), runs).store(to.mins[0].as_mut_ptr());
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn values(p: *const u8, i: usize) -> V {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let p = p.add(i * size_of::<Self>());
+            five_bits(p.add(offset_of!(Self, qh)), p.add(offset_of!(Self, qs)))
         }
     }
 }

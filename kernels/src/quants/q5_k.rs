@@ -2,11 +2,12 @@
 
 use std::mem::offset_of;
 
-use super::q4_k::{scale_groups, scales_and_mins};
+use super::q4_k::{nibbles_of_pair, scale_groups, scales_and_mins};
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::simd::Simd;
+use crate::generic::integers::{Scales, Unpack, move_bits};
+use crate::simd::{IntSimd, Simd};
 
 /// As [`BlockQ4K`](super::BlockQ4K); bit `g` of `qh[l]` is the fifth bit of value `l` of group `g`.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -53,6 +54,27 @@ impl<V: Simd> Decode<V> for BlockQ5K {
                     sink.put(pair * 64 + 32 + l, V::high5(odd, q, V::has_bit(fifth, 2 << (2 * pair))));
                 }
             }
+        }
+    }
+}
+
+impl<V: IntSimd> Unpack<V> for BlockQ5K {
+    #[inline(always)]
+    unsafe fn scales(p: *const u8, _: usize, to: &mut Scales) {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let packed = &(*p.cast::<Self>()).scales;
+            (to.scales[0], to.mins[0]) = scale_groups::<V::Float>(packed, p, p.add(offset_of!(Self, dmin)));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn values(p: *const u8, i: usize) -> V {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let fifth = V::load(p.add(offset_of!(Self, qh)));
+            let nibbles: V = nibbles_of_pair(p.add(offset_of!(Self, qs)), i);
+            nibbles.or(move_bits(fifth, i, 4).and(V::splat(16)))
         }
     }
 }

@@ -5,7 +5,8 @@ use std::mem::offset_of;
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::simd::Simd;
+use crate::generic::integers::{Scales, Unpack, move_bits, set_halves};
+use crate::simd::{IntSimd, Simd};
 
 /// A value of group `g` is `d * scales[g] * (q - 32)`. Each half of 128 values has 64 bytes of `ql` and 32 of `qh`: value
 /// `32 j + l` of the half has its low 4 bits in byte `32 (j % 2) + l` of `ql` (low nibble for `j < 2`), its high 2 bits in
@@ -67,6 +68,34 @@ impl<V: Simd> Decode<V> for BlockQ6K {
                     }
                 }
             }
+        }
+    }
+}
+
+impl<V: IntSimd> Unpack<V> for BlockQ6K {
+    const BY_16: bool = true;
+
+    #[inline(always)]
+    unsafe fn scales(p: *const u8, _: usize, to: &mut Scales) {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let d = V::Float::splat_f16(p.add(offset_of!(Self, d)));
+            let scales = p.add(offset_of!(Self, scales));
+            set_halves::<V>(scales, d, &mut to.scales);
+            set_halves::<V>(scales, d.mul(d.constant(-32.0)), &mut to.mins);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn values(p: *const u8, i: usize) -> V {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let (half, j) = (i / 4, i % 4);
+            let low = V::load(p.add(offset_of!(Self, ql) + half * 64 + j % 2 * 32));
+            let high = V::load(p.add(offset_of!(Self, qh) + half * 32));
+            let low = if j < 2 { low } else { low.shr(4) };
+            let high = move_bits(high, 2 * j, 4);
+            low.and(V::splat(15)).or(high.and(V::splat(0x30)))
         }
     }
 }

@@ -5,7 +5,8 @@ use std::mem::offset_of;
 use super::{Block, Half, Quantize, inverse, signed_max};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Encode, Sink};
-use crate::simd::Simd;
+use crate::generic::integers::{Scales, Unpack, halves_of_blocks, set_scales};
+use crate::simd::{IntSimd, Simd};
 
 /// Value `j` is `d * q`.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -38,6 +39,22 @@ impl<V: Simd> Decode<V> for BlockQ8_0 {
                 sink.put(at, V::from_int(q).mul(d));
             }
         }
+    }
+}
+
+impl<V: IntSimd> Unpack<V> for BlockQ8_0 {
+    const SIGNED: bool = true;
+
+    #[inline(always)]
+    unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
+        // SAFETY: the caller's promise.
+        unsafe { set_scales(halves_of_blocks::<V, Self>(p, 0, runs), 0.0, to) }
+    }
+
+    #[inline(always)]
+    unsafe fn values(p: *const u8, i: usize) -> V {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe { V::load(p.add(i * size_of::<Self>() + offset_of!(Self, qs))) }
     }
 }
 

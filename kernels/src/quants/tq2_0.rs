@@ -2,10 +2,12 @@
 
 use std::mem::offset_of;
 
+use super::q2_k::bit_pairs;
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::simd::Simd;
+use crate::generic::integers::{Scales, Unpack, set_scales};
+use crate::simd::{IntSimd, Simd};
 
 /// A value is `d * (q - 1)`; bits lie as in [`BlockQ2K`](super::BlockQ2K).
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -43,5 +45,19 @@ impl<V: Simd> Decode<V> for BlockTQ2_0 {
                 }
             }
         }
+    }
+}
+
+impl<V: IntSimd> Unpack<V> for BlockTQ2_0 {
+    #[inline(always)]
+    unsafe fn scales(p: *const u8, _: usize, to: &mut Scales) {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe { set_scales(V::Float::splat_f16(p.add(offset_of!(Self, d))), 1.0, to) }
+    }
+
+    #[inline(always)]
+    unsafe fn values(p: *const u8, i: usize) -> V {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe { bit_pairs(p.add(offset_of!(Self, qs)), i) }
     }
 }

@@ -1,10 +1,14 @@
 //! What the kernels ask of an instruction set: a register of floats, and the integers that floats are decoded from.
 //!
-//! Algorithms are written once over [`Simd`]; an instruction set is one thin file that implements it.
+//! Algorithms are written once over [`Simd`] (floats) or [`IntSimd`] (sums of products of integers); an instruction set is one thin file that implements it.
 
+mod int;
 pub(crate) mod portable;
+pub(crate) mod portable_int;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86_64;
+
+pub(crate) use int::IntSimd;
 
 /// `LANES` floats.
 ///

@@ -22,6 +22,11 @@ fn half_to_f32(bits: [u8; 2]) -> f32 {
 
 impl Portable {
     #[inline(always)]
+    pub(super) fn lanes(self) -> [f32; LANES] {
+        self.0
+    }
+
+    #[inline(always)]
     fn map2(self, other: Self, f: impl Fn(f32, f32) -> f32) -> Self {
         Portable(std::array::from_fn(|i| f(self.0[i], other.0[i])))
     }

@@ -10,7 +10,7 @@ fn random_bytes(seed: u64, n: usize) -> Vec<u8> {
 
 /// Bits (byte, mask) of a block that are ones in every scale that is infinite or no number: the lowest bit of the exponent of a half
 /// float, the highest of those types whose largest finite values are too large to be added up.
-fn bits_of_infinity(ty: GgmlType) -> &'static [(usize, u8)] {
+pub(super) fn bits_of_infinity(ty: GgmlType) -> &'static [(usize, u8)] {
     use GgmlType::*;
     match ty {
         F32 => &[(3, 0x40)],

@@ -7,12 +7,10 @@ use std::time::Instant;
 
 use arch_lang::{Folder, Library, Source, check_file};
 
+use super::ARCHS;
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
 use crate::human;
-
-/// Where the project keeps its declarations, seen from its root.
-const ARCHS: &str = "archs";
 
 /// Checks declarations or fragments, one after the other; fails if one has faults.
 pub fn run(files: &[PathBuf]) -> Outcome {

@@ -4,6 +4,7 @@ mod check;
 mod check_declaration;
 mod check_file;
 mod draw;
+mod fmt;
 mod seed;
 mod show;
 
@@ -15,6 +16,9 @@ use crate::args::{ArchArgs, ArchCommand};
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
 
+/// Where the project keeps its declarations, seen from its root.
+const ARCHS: &str = "archs";
+
 /// Dispatches on the command or name given.
 pub fn run(args: &ArchArgs) -> Outcome {
     match (&args.command, &args.name) {
@@ -22,6 +26,7 @@ pub fn run(args: &ArchArgs) -> Outcome {
         (Some(ArchCommand::List { markdown: false }), _) | (None, None) => list(),
         (Some(ArchCommand::Check(args)), _) => check::run(args),
         (Some(ArchCommand::Seed(args)), _) => seed::run(args),
+        (Some(ArchCommand::Fmt(args)), _) => fmt::run(args),
         (None, Some(name)) => {
             let registered = find(name)?;
             let mut out = stdout();

@@ -9,6 +9,20 @@ use crate::simd::Simd;
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(__m256);
 
+impl Avx2 {
+    #[inline(always)]
+    pub(super) fn register(self) -> __m256 {
+        self.0
+    }
+}
+
+impl From<__m256> for Avx2 {
+    #[inline(always)]
+    fn from(register: __m256) -> Avx2 {
+        Avx2(register)
+    }
+}
+
 /// All ones in the first `n` lanes.
 ///
 /// # Safety

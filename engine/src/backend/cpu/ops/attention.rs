@@ -5,7 +5,7 @@
 //! page table alone, so that results do not depend on who computes which part: where units are many each is computed by one thread, and
 //! where they are few (one token) threads share parts.
 
-use kernels::{GgmlType, MatMul, matmul, matmul_scratch, rows};
+use kernels::{Activations, GgmlType, MatMul, matmul, matmul_scratch, rows};
 
 use super::visible::{Page, Visible};
 use super::{Need, Stop, Task};
@@ -483,8 +483,10 @@ impl<'a> Job<'a> {
             row_stride: self.k.tensor.nb[2],
             m: page.len,
             k: s.dk,
-            x: room.queries,
-            x_stride: s.dk,
+            x: Activations::F32 {
+                x: room.queries,
+                stride: s.dk,
+            },
             n: unit.tokens().len() * s.group(),
         };
         // SAFETY: the scores are this thread's own, [`PAGE`] for each of the most queries that a unit has.

@@ -1,6 +1,6 @@
 //! Scores of a lightning indexer: of every cell for every token, so that attention can look at the best cells alone.
 
-use kernels::{MatMul, matmul, matmul_scratch};
+use kernels::{Activations, MatMul, matmul, matmul_scratch};
 
 use super::visible::Visible;
 use super::{Need, Task};
@@ -61,8 +61,7 @@ pub(super) fn index_scores(task: Task<'_>) {
                 row_stride: k.tensor.nb[2],
                 m: part.len(),
                 k: d,
-                x: queries,
-                x_stride: d,
+                x: Activations::F32 { x: queries, stride: d },
                 n: n_head,
             };
             // SAFETY: the products are this thread's own, [`CELLS`] for each head.

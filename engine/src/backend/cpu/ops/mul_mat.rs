@@ -1,6 +1,6 @@
 //! Matrix products, plain and by expert. Threads share the rows of the weights.
 
-use kernels::{MatMul, matmul, matmul_scratch};
+use kernels::{Activations, MatMul, matmul, matmul_scratch};
 
 use super::{Fault, Need, Task, row_number};
 use crate::backend::cpu::scratch::take;
@@ -41,8 +41,7 @@ pub(super) fn mul_mat(task: Task<'_>) {
             let mut multiply = |from: usize, n: usize, x: &[f32], x_stride: usize, scratch: &mut [f32]| {
                 let out = target.tile(first + from, n, rows.clone());
                 let args = MatMul {
-                    x,
-                    x_stride,
+                    x: Activations::F32 { x, stride: x_stride },
                     n,
                     ..weights
                 };
@@ -81,8 +80,7 @@ pub(super) fn mul_mat_id(task: Task<'_>) -> Result<(), Fault> {
         };
         gather_and(&x, by.len(), row_of_x, scratch, &mut |from, n, x, x_stride, scratch| {
             let args = MatMul {
-                x,
-                x_stride,
+                x: Activations::F32 { x, stride: x_stride },
                 n,
                 ..weights
             };
@@ -124,8 +122,7 @@ fn weights<'a>(w: &Source<'a>, rows: &std::ops::Range<usize>, i2: usize, i3: usi
         row_stride: w.tensor.nb[1],
         m: rows.len(),
         k: w.tensor.ne[0],
-        x: &[],
-        x_stride: 0,
+        x: Activations::F32 { x: &[], stride: 0 },
         n: 0,
     }
 }

@@ -1,0 +1,113 @@
+//! AVX2: 32 bytes. Also what CPUs with AVX-512 use.
+
+use std::arch::x86_64::*;
+
+use super::avx2::Avx2;
+use super::methods;
+use crate::simd::IntSimd;
+
+/// 32 bytes in a register.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2Int(__m256i);
+
+impl IntSimd for Avx2Int {
+    type Float = Avx2;
+
+    methods! { unsafe
+        fn load(p: *const u8) -> Self = Avx2Int(_mm256_loadu_si256(p.cast()));
+        fn store(self, p: *mut u8) -> () = _mm256_storeu_si256(p.cast(), self.0);
+        fn load_nibbles(p: *const u8) -> Self = {
+            // All bytes in both halves; those of the second shifted.
+            let bytes = _mm256_broadcastsi128_si256(_mm_loadu_si128(p.cast()));
+            let nibbles = _mm256_srlv_epi32(bytes, _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4));
+            Avx2Int(_mm256_and_si256(nibbles, _mm256_set1_epi8(15)))
+        };
+        fn load_nibbles_by_8(p: *const u8) -> Self = {
+            // Every 8 bytes twice; the second time shifted.
+            let bytes = _mm256_castsi128_si256(_mm_loadu_si128(p.cast()));
+            let twice = _mm256_permute4x64_epi64::<0b01_01_00_00>(bytes);
+            let nibbles = _mm256_srlv_epi64(twice, _mm256_setr_epi64x(0, 4, 0, 4));
+            Avx2Int(_mm256_and_si256(nibbles, _mm256_set1_epi8(15)))
+        };
+        fn load_pairs(p: *const u8) -> Self = {
+            // Each byte in a lane of its own, then copies shifted by 6, 12 and 18: two bits more than the width of a byte each.
+            let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
+            let twice = _mm256_or_si256(bytes, _mm256_slli_epi32::<12>(bytes));
+            let pairs = _mm256_or_si256(twice, _mm256_slli_epi32::<6>(twice));
+            Avx2Int(_mm256_and_si256(pairs, _mm256_set1_epi8(3)))
+        };
+        fn splat(x: u8) -> Self = Avx2Int(_mm256_set1_epi8(x as i8));
+        fn from_words(words: [u64; 4]) -> Self = {
+            let [a, b, c, d] = words;
+            Avx2Int(_mm256_setr_epi64x(a as i64, b as i64, c as i64, d as i64))
+        };
+        fn from_bits(bits: u32) -> Self = {
+            // Each byte of the bits eight times, then one bit of it for each byte.
+            let bytes = _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
+            let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
+            let spread = _mm256_shuffle_epi8(_mm256_set1_epi32(bits as i32), bytes);
+            Avx2Int(_mm256_cmpeq_epi8(_mm256_and_si256(spread, bit), bit))
+        };
+        fn from_floats(x: [Avx2; 4]) -> [Self; 2] = {
+            // Even lanes below odd ones; then the halves so that packing, which works in halves, leaves the order as it is.
+            let split = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
+            let a = _mm256_permutevar8x32_epi32(_mm256_cvtps_epi32(x[0].register()), split);
+            let b = _mm256_permutevar8x32_epi32(_mm256_cvtps_epi32(x[1].register()), split);
+            let c = _mm256_permutevar8x32_epi32(_mm256_cvtps_epi32(x[2].register()), split);
+            let d = _mm256_permutevar8x32_epi32(_mm256_cvtps_epi32(x[3].register()), split);
+            let (even_ac, even_bd) = (_mm256_permute2x128_si256::<0x20>(a, c), _mm256_permute2x128_si256::<0x20>(b, d));
+            let (odd_ac, odd_bd) = (_mm256_permute2x128_si256::<0x31>(a, c), _mm256_permute2x128_si256::<0x31>(b, d));
+            [Avx2Int(_mm256_packs_epi32(even_ac, even_bd)), Avx2Int(_mm256_packs_epi32(odd_ac, odd_bd))]
+        };
+        fn gather_f16(p: *const u8, stride: usize) -> Avx2 = {
+            let mut halves = _mm_cvtsi32_si128(i32::from(p.cast::<u16>().read_unaligned()));
+            halves = _mm_insert_epi16::<1>(halves, i32::from(p.add(stride).cast::<u16>().read_unaligned()));
+            halves = _mm_insert_epi16::<2>(halves, i32::from(p.add(2 * stride).cast::<u16>().read_unaligned()));
+            halves = _mm_insert_epi16::<3>(halves, i32::from(p.add(3 * stride).cast::<u16>().read_unaligned()));
+            halves = _mm_insert_epi16::<4>(halves, i32::from(p.add(4 * stride).cast::<u16>().read_unaligned()));
+            halves = _mm_insert_epi16::<5>(halves, i32::from(p.add(5 * stride).cast::<u16>().read_unaligned()));
+            halves = _mm_insert_epi16::<6>(halves, i32::from(p.add(6 * stride).cast::<u16>().read_unaligned()));
+            halves = _mm_insert_epi16::<7>(halves, i32::from(p.add(7 * stride).cast::<u16>().read_unaligned()));
+            Avx2::from(_mm256_cvtph_ps(halves))
+        };
+        fn load_even_odd_i8(p: *const u8) -> [Avx2; 2] = {
+            let bytes = _mm_loadu_si128(p.cast());
+            let even = _mm256_cvtepi16_epi32(_mm_srai_epi16::<8>(_mm_slli_epi16::<8>(bytes)));
+            let odd = _mm256_cvtepi16_epi32(_mm_srai_epi16::<8>(bytes));
+            [Avx2::from(_mm256_cvtepi32_ps(even)), Avx2::from(_mm256_cvtepi32_ps(odd))]
+        };
+        fn halves(low: f32, high: f32) -> Avx2 = {
+            Avx2::from(_mm256_blend_ps::<0xf0>(_mm256_set1_ps(low), _mm256_set1_ps(high)))
+        };
+        fn prefetch(p: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(p.cast());
+    }
+
+    methods! {
+        fn and(self, other: Self) -> Self = Avx2Int(_mm256_and_si256(self.0, other.0));
+        fn or(self, other: Self) -> Self = Avx2Int(_mm256_or_si256(self.0, other.0));
+        fn xor(self, other: Self) -> Self = Avx2Int(_mm256_xor_si256(self.0, other.0));
+        fn add(self, other: Self) -> Self = Avx2Int(_mm256_add_epi8(self.0, other.0));
+        fn sub(self, other: Self) -> Self = Avx2Int(_mm256_sub_epi8(self.0, other.0));
+        fn at_least(self, other: Self) -> Self = {
+            Avx2Int(_mm256_cmpeq_epi8(_mm256_max_epu8(self.0, other.0), self.0))
+        };
+        // By a count in a register, which the compiler turns into the immediate form: counts are constants once inlined.
+        fn shl(self, n: u32) -> Self = Avx2Int(_mm256_sll_epi16(self.0, _mm_cvtsi32_si128(n as i32)));
+        fn shr(self, n: u32) -> Self = Avx2Int(_mm256_srl_epi16(self.0, _mm_cvtsi32_si128(n as i32)));
+        fn lookup(self, table: &[i8; 16]) -> Self = {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+            Avx2Int(_mm256_shuffle_epi8(table, self.0))
+        };
+        fn widen(self) -> [Self; 2] = [
+            Avx2Int(_mm256_and_si256(self.0, _mm256_set1_epi16(0x00ff))),
+            Avx2Int(_mm256_srli_epi16::<8>(self.0)),
+        ];
+        fn widen_signed(self) -> [Self; 2] = [
+            Avx2Int(_mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(self.0))),
+            Avx2Int(_mm256_srai_epi16::<8>(self.0)),
+        ];
+        fn multiply_pairs(self, other: Self) -> Self = Avx2Int(_mm256_madd_epi16(self.0, other.0));
+        fn add32(self, other: Self) -> Self = Avx2Int(_mm256_add_epi32(self.0, other.0));
+        fn to_floats(self) -> Avx2 = Avx2::from(_mm256_cvtepi32_ps(self.0));
+    }
+}

@@ -1,0 +1,318 @@
+//! Products of integers, of every instruction set, against their definition: dequantized weights times dequantized activations.
+
+use super::*;
+use crate::activations::quantize_with;
+use crate::{ActivationForm, activation_bytes};
+
+const FORM: ActivationForm = ActivationForm::I16Row;
+
+/// Rows of activations: as floats, and as integers, with a gap between rows and off any alignment.
+struct Rows {
+    k: usize,
+    floats: Vec<f32>,
+    bytes: Vec<u8>,
+}
+
+impl Rows {
+    fn new(kernels: &'static Kernels, k: usize, floats: Vec<f32>) -> Rows {
+        let mut bytes = vec![0xAA; floats.len() / k * Self::stride(k) + 1];
+        for (x, row) in floats.chunks(k).zip(bytes[1..].chunks_mut(Self::stride(k))) {
+            quantize_with(kernels, FORM, x, &mut row[..activation_bytes(FORM, k)]);
+        }
+        Rows { k, floats, bytes }
+    }
+
+    fn stride(k: usize) -> usize {
+        activation_bytes(FORM, k) + 7
+    }
+
+    /// What the integers of row `j` stand for.
+    fn dequantized(&self, j: usize) -> Vec<f64> {
+        let row = &self.bytes[1 + j * Self::stride(self.k)..];
+        let scale = f64::from(f32::from_le_bytes(row[..4].try_into().unwrap()));
+        let value = |i: usize| {
+            // A header of 64 bytes; chunks of 256 with 64 bytes of sums; runs of 32, even elements first.
+            let (chunk, run, at) = (i / 256, i % 256 / 32, i % 32);
+            let byte = 64 + chunk * 576 + 64 + run * 64 + at % 2 * 32 + at / 2 * 2;
+            scale * f64::from(i16::from_le_bytes([row[byte], row[byte + 1]]))
+        };
+        (0..self.k).map(value).collect()
+    }
+
+    fn operand(&self) -> Activations<'_> {
+        Activations::Quantized {
+            form: FORM,
+            rows: &self.bytes[1..],
+            stride: Self::stride(self.k),
+        }
+    }
+}
+
+/// The product of rows of weights, computed in chunks of `rows` rows and `columns` columns.
+fn product(kernels: &'static Kernels, weights: &Weights, m: usize, x: &Rows, rows: usize, columns: usize) -> Vec<f32> {
+    let (k, n) = (x.k, x.floats.len() / x.k);
+    let row_bytes = weights.ty.row_bytes(k).unwrap();
+    let out_stride = m + 2;
+    let mut out = vec![f32::NAN; n * out_stride];
+    for (i, j) in (0..m)
+        .step_by(rows)
+        .flat_map(|i| (0..n).step_by(columns).map(move |j| (i, j)))
+    {
+        let Activations::Quantized {
+            form,
+            rows: bytes,
+            stride,
+        } = x.operand()
+        else {
+            unreachable!()
+        };
+        let args = MatMul {
+            ty: weights.ty,
+            w: &weights.blocks[i * row_bytes..],
+            row_stride: row_bytes,
+            m: rows.min(m - i),
+            k,
+            x: Activations::Quantized {
+                form,
+                rows: &bytes[j * stride..],
+                stride,
+            },
+            n: columns.min(n - j),
+        };
+        // SAFETY: `out` holds n rows of m floats; the CPU has the instructions.
+        unsafe {
+            matmul_with(
+                kernels,
+                &args,
+                out.as_mut_ptr().add(j * out_stride + i),
+                out_stride,
+                &mut [],
+            )
+        };
+    }
+    for row in out.chunks(out_stride) {
+        assert!(row[m..].iter().all(|x| x.is_nan()), "written beyond row {m}");
+    }
+    out
+}
+
+/// Compares with the definition. Only sums over runs round: each of at most k / 32 additions in a lane and the sums of the lanes, relative
+/// to the integers' magnitudes. Those can exceed the weights' by what is subtracted as a minimum.
+fn check(kernels: &'static Kernels, weights: &Weights, m: usize, x: &Rows) -> Vec<f32> {
+    let (k, n) = (x.k, x.floats.len() / x.k);
+    let out = product(kernels, weights, m, x, m, n);
+    for j in 0..n {
+        let values = x.dequantized(j);
+        for i in 0..m {
+            let w = &weights.floats[i * k..(i + 1) * k];
+            let expected: f64 = w.iter().zip(&values).map(|(w, x)| f64::from(*w) * x).sum();
+            let largest = w.iter().fold(0.0f64, |max, w| max.max(f64::from(w.abs())));
+            let magnitude = largest * values.iter().map(|x| x.abs()).sum::<f64>();
+            let what = format!("{:?} {} m {m} k {k} n {n}: row {i} column {j}", kernels.isa, weights.ty);
+            assert_close(&what, out[j * (m + 2) + i], expected, magnitude);
+        }
+    }
+    out
+}
+
+fn integer_types() -> impl Iterator<Item = (GgmlType, Vec<u8>, Vec<f32>)> {
+    scalar_decoders().into_iter().filter_map(|(ty, dequantize)| {
+        kernels_of(Isa::Scalar).int.find(ty)?;
+        let (blocks, mut floats) = (blocks(ty), vec![0.0; 4096]);
+        dequantize(&blocks, &mut floats);
+        // Twice, so that there are rows enough.
+        Some((ty, blocks.repeat(3), floats.repeat(3)))
+    })
+}
+
+fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| x.to_bits()).collect()
+}
+
+#[test]
+fn products_of_integers_are_those_of_what_they_stand_for() {
+    for (ty, blocks, floats) in integer_types() {
+        let weights = Weights {
+            ty,
+            blocks: &blocks,
+            floats: &floats,
+        };
+        let lengths = [32, 64, 96, 128, 224, 256, 288, 512, 576, 4096];
+        for k in lengths.into_iter().filter(|k| k % ty.block_size() == 0) {
+            for kernels in all_kernels() {
+                for (m, n) in [
+                    (1, 1),
+                    (2, 3),
+                    (3, 1),
+                    (5, 9),
+                    (15, 2),
+                    (16, 1),
+                    (17, 4),
+                    (31, 5),
+                    (32, 8),
+                    (33, 1),
+                ] {
+                    let m = m.min(3 * 4096 / k);
+                    check(kernels, &weights, m, &Rows::new(kernels, k, noise(31, n * k)));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn products_of_integers_are_the_same_in_any_company() {
+    for (ty, blocks, floats) in integer_types() {
+        let weights = Weights {
+            ty,
+            blocks: &blocks,
+            floats: &floats,
+        };
+        for k in [64, 256, 320, 768].into_iter().filter(|k| k % ty.block_size() == 0) {
+            for kernels in all_kernels() {
+                let (m, n) = (13, 19);
+                let x = Rows::new(kernels, k, noise(32, n * k));
+                let expected = bits(&product(kernels, &weights, m, &x, m, n));
+                for (rows, columns) in [(m, 1), (1, n), (1, 1), (2, 2), (3, 4), (5, 8), (6, 9)] {
+                    let split = bits(&product(kernels, &weights, m, &x, rows, columns));
+                    let what = format!("{:?} {ty} k {k}: {rows} rows, {columns} columns", kernels.isa);
+                    assert_eq!(split, expected, "{what} at a time");
+                }
+            }
+        }
+    }
+}
+
+/// Integers are the same on every instruction set; sums of floats may be rounded once or twice for each addition.
+#[test]
+fn instruction_sets_quantize_alike() {
+    for k in LENGTHS.into_iter().filter(|&k| k > 0).chain([256, 4096]) {
+        let mut x = noise(33, 3 * k);
+        x[..k].iter_mut().for_each(|x| *x *= 1e-39);
+        x[k..2 * k].iter_mut().for_each(|x| *x *= 3e38);
+        let [expected, rest @ ..] = &all_kernels()
+            .map(|kernels| Rows::new(kernels, k, x.clone()))
+            .collect::<Vec<_>>()[..]
+        else {
+            unreachable!()
+        };
+        assert!(rest.iter().all(|rows| rows.bytes == expected.bytes), "k {k}");
+    }
+}
+
+#[test]
+fn activations_are_rounded_to_the_nearest_integer() {
+    for kernels in all_kernels() {
+        for (k, factor) in [1, 5, 31, 32, 33, 255, 257, 1000]
+            .into_iter()
+            .flat_map(|k| [(k, 1.0), (k, 1e30), (k, 1e-30)])
+        {
+            let x: Vec<f32> = noise(34, k).into_iter().map(|x| x * factor).collect();
+            let max = x.iter().fold(0.0f64, |max, &x| max.max(f64::from(x.abs())));
+            let rows = Rows::new(kernels, k, x);
+            for (x, value) in rows.floats.iter().zip(rows.dequantized(0)) {
+                let error = (f64::from(*x) - value).abs();
+                assert!(error <= max / 65000.0, "{:?} k {k}: {x} became {value}", kernels.isa);
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_of_zeros_and_tiny_numbers() {
+    let (ty, blocks, floats) = integer_types().next().unwrap();
+    let weights = Weights {
+        ty,
+        blocks: &blocks,
+        floats: &floats,
+    };
+    for kernels in all_kernels() {
+        let zeros = check(kernels, &weights, 4, &Rows::new(kernels, 64, vec![0.0; 64]));
+        assert!(zeros[..4].iter().all(|&x| x == 0.0), "{zeros:?}");
+        // Subnormal: rounded to multiples of the smallest normal number.
+        check(kernels, &weights, 4, &Rows::new(kernels, 64, vec![1e-40; 64]));
+        // Near the largest float.
+        let huge = Rows::new(kernels, 64, vec![f32::MAX; 64]);
+        assert!((huge.dequantized(0)[0] / f64::from(f32::MAX) - 1.0).abs() < 1e-4);
+    }
+}
+
+#[test]
+fn what_is_not_finite_stays_so() {
+    for (ty, blocks, floats) in integer_types() {
+        let weights = Weights {
+            ty,
+            blocks: &blocks,
+            floats: &floats,
+        };
+        for (kernels, bad) in
+            all_kernels().flat_map(|kernels| [f32::NAN, f32::INFINITY, f32::NEG_INFINITY].map(|bad| (kernels, bad)))
+        {
+            for at in [0, 7, 8, 100, 255, 256, 511] {
+                let mut x = noise(35, 3 * 512);
+                x[512 + at] = bad;
+                let out = product(kernels, &weights, 4, &Rows::new(kernels, 512, x), 4, 3);
+                for (j, row) in out.chunks(6).enumerate() {
+                    let finite = row[..4].iter().all(|x| x.is_finite());
+                    assert_eq!(
+                        finite,
+                        j != 1,
+                        "{:?} {ty}: column {j} with {bad} at {at}: {row:?}",
+                        kernels.isa
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Weights whose scale is infinite or no number.
+#[test]
+fn weights_that_are_not_finite_make_products_so() {
+    for (ty, blocks, floats) in integer_types() {
+        let mut blocks = blocks;
+        let block = &mut blocks[..ty.block_bytes()];
+        super::blocks::bits_of_infinity(ty).iter().for_each(|&(at, _)| {
+            // The whole exponent.
+            block[at] |= 0x7c;
+        });
+        if super::blocks::bits_of_infinity(ty).iter().all(|&(_, mask)| mask != 4) {
+            continue;
+        }
+        let weights = Weights {
+            ty,
+            blocks: &blocks,
+            floats: &floats,
+        };
+        for kernels in all_kernels() {
+            let x = Rows::new(kernels, 512, noise(36, 2 * 512));
+            let out = product(kernels, &weights, 1, &x, 1, 2);
+            assert!(
+                !out[0].is_finite() && !out[3].is_finite(),
+                "{:?} {ty}: {out:?}",
+                kernels.isa
+            );
+        }
+    }
+}
+
+#[test]
+fn every_instruction_of_the_vectors_is_that_of_the_portable_one() {
+    for (ty, blocks, floats) in integer_types() {
+        let weights = Weights {
+            ty,
+            blocks: &blocks,
+            floats: &floats,
+        };
+        let k = 1024.max(ty.block_size());
+        let results =
+            all_kernels().map(|kernels| check(kernels, &weights, 4, &Rows::new(kernels, k, noise(37, 2 * k))));
+        let results: Vec<Vec<f32>> = results.collect();
+        for other in &results[1..] {
+            for (a, b) in other.iter().zip(&results[0]).filter(|(a, _)| a.is_finite()) {
+                let largest = floats.iter().fold(0.0f32, |max, w| max.max(w.abs()));
+                assert!((a - b).abs() <= 1e-6 * largest * k as f32, "{ty}: {a} and {b}");
+            }
+        }
+    }
+}
