@@ -28,6 +28,7 @@ pub use cpu::ThreadPool;
 use host::HostBytes;
 pub use host::HostMemory;
 pub use memory::{Held, HostRange, MemoryMap};
+pub(crate) use plan::NodePlan;
 pub use plan::{GraphView, Plan};
 pub use profile::{Activity, OpTime, Profile};
 pub use transfer::Stored;

@@ -273,12 +273,8 @@ impl Backend for FakeBackend {
         _: &MemoryMap,
         old: Option<Box<dyn Plan>>,
     ) -> Result<Box<dyn Plan>, BackendError> {
-        let mut plan = <dyn Plan>::recycle::<FakePlan>(old);
-        plan.nodes.clear();
-        plan.nodes.extend_from_slice(view.nodes);
-        plan.version = view.graph.version();
         self.n_prepared.fetch_add(1, Ordering::Relaxed);
-        Ok(plan)
+        NodePlan::prepare(view, old, |_| Ok(()))
     }
 
     fn run(
@@ -288,24 +284,16 @@ impl Backend for FakeBackend {
         memory: &mut MemoryMap,
         cancel: &AtomicBool,
     ) -> Result<(), BackendError> {
-        let plan = plan.downcast_mut::<FakePlan>("fake")?;
-        assert_eq!(plan.version, graph.version(), "the graph changed since it was prepared");
-        for &node in &plan.nodes {
-            if cancel.load(Ordering::Relaxed) {
-                return Err(BackendError::Cancelled);
-            }
-            if graph.tensor(node).op.computes() {
-                self.compute_node(graph, node, memory)?;
-                (self.computed)(graph, node);
-            }
-        }
-        if let Some(&first) = plan.nodes.first() {
-            let entry = format!(
-                "{}: {} from {}",
-                self.device.name(),
-                plan.nodes.len(),
-                graph.tensor(first).name
-            );
+        let mut computed = Vec::new();
+        NodePlan::run(plan, "fake", graph, cancel, |node| {
+            computed.push(node);
+            self.compute_node(graph, node, memory)?;
+            (self.computed)(graph, node);
+            Ok(())
+        })?;
+        if let Some(&first) = computed.first() {
+            let (device, name) = (self.device.name(), graph.tensor(first).name);
+            let entry = format!("{device}: {} from {name}", computed.len());
             self.log.lock().unwrap().push(entry);
         }
         Ok(())
@@ -343,11 +331,3 @@ impl PendingRead for FakeRead {
         Ok(())
     }
 }
-
-#[derive(Default)]
-struct FakePlan {
-    nodes: Vec<TensorId>,
-    version: u64,
-}
-
-impl Plan for FakePlan {}

@@ -123,6 +123,8 @@ impl InputContents {
             input.changed.clear();
             input.changed.reserve(MAX_RANGES);
         }
+        // Whole pieces, as memory is aligned: a graph with slightly larger inputs may lie in the same places.
+        let len = len.next_multiple_of(PIECE);
         input.bytes.reserve(len.saturating_sub(input.bytes.len()));
         input
     }
