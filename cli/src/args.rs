@@ -7,7 +7,7 @@ use engine::build::Pooling;
 use engine::context::MAX_SEQUENCES;
 use engine::speculate::MAX_DRAFTS;
 use engine::synth::{Mix, SHAPES, Shape};
-use kernels::GgmlType;
+use kernels::{GgmlType, Precision};
 
 use crate::loading::{AdapterArgs, LoadArgs, PlacementArgs};
 use crate::sampling::SamplerArgs;
@@ -136,6 +136,9 @@ pub struct ContextArgs {
     /// Physical batch size (-ub): most tokens in one ubatch
     #[arg(long, value_name = "N", default_value = "512", value_parser = positive, hide_short_help = true)]
     pub ubatch_size: usize,
+    /// Arithmetic of matrix products: default, or exact, which keeps activations in f32 and takes up to three times as long
+    #[arg(long, value_name = "HOW", default_value = "default", hide_short_help = true)]
+    pub precision: PrecisionArg,
     /// Type of the K cache (-ctk): f32, f16, bf16, q8_0 or q4_0
     #[arg(long, value_name = "TYPE", alias = "ctk", default_value = "f16", value_parser = cache_type, hide_short_help = true)]
     pub cache_type_k: GgmlType,
@@ -148,6 +151,27 @@ pub struct ContextArgs {
     /// RoPE frequency scale [default: the model's]
     #[arg(long, value_name = "FACTOR", value_parser = positive_float, hide_short_help = true)]
     pub rope_freq_scale: Option<f32>,
+}
+
+/// What matrix products with quantized weights may cost in accuracy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PrecisionArg {
+    /// Activations in f32
+    Exact,
+    /// Activations as integers of 16 bits: results are the same but for rounding
+    High,
+    /// As `high`, and of 8 bits in prompts, where weights have at most 6
+    Default,
+}
+
+impl From<PrecisionArg> for Precision {
+    fn from(precision: PrecisionArg) -> Precision {
+        match precision {
+            PrecisionArg::Exact => Precision::Exact,
+            PrecisionArg::High => Precision::High,
+            PrecisionArg::Default => Precision::Default,
+        }
+    }
 }
 
 /// Tokens that are guessed, so that one pass over the weights can verify several. What is generated has the same distribution without.
@@ -242,6 +266,9 @@ pub struct EmbedArgs {
     /// What to add to the model
     #[command(flatten)]
     pub adapters: AdapterArgs,
+    /// Arithmetic of matrix products: default, or exact, which keeps activations in f32 and takes up to three times as long
+    #[arg(long, value_name = "HOW", default_value = "default")]
+    pub precision: PrecisionArg,
     /// Threads [default: one for each core]
     #[arg(short, long, value_name = "N", value_parser = threads)]
     pub threads: Option<usize>,
@@ -329,6 +356,9 @@ pub struct LogitsArgs {
     /// What to add to the model
     #[command(flatten)]
     pub adapters: AdapterArgs,
+    /// Arithmetic of matrix products: default, or exact, which keeps activations in f32 and takes up to three times as long
+    #[arg(long, value_name = "HOW", default_value = "default")]
+    pub precision: PrecisionArg,
     /// Type of the K cache: f32, f16, bf16, q8_0 or q4_0
     #[arg(long, value_name = "TYPE", alias = "cache-type-k", default_value = "f16", value_parser = cache_type)]
     pub ctk: GgmlType,

@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use engine::adapter::{ControlVector, LoraAdapter};
 use engine::backend::reference::ReferenceDevice;
 use engine::backend::{self, Device, DeviceKind};
+use engine::build::MemoryParams;
 use engine::context::Context;
 use engine::gguf::Value;
 use engine::model::{DeviceLayers, LoadParams, Model, ModelError, PlacementParams, SplitMode, TensorOverride};
@@ -108,8 +109,8 @@ pub struct ScaledFile {
 }
 
 impl PlacementArgs {
-    /// The engine's settings. `kv_cells`: tokens for which an automatic placement leaves room.
-    pub fn params(&self, kv_cells: Option<usize>) -> Outcome<LoadParams> {
+    /// The engine's settings. `memory`: what an automatic placement leaves room for.
+    pub fn params(&self, memory: Option<MemoryParams>) -> Outcome<LoadParams> {
         let devices = match &self.device {
             Some(list) => list.devices()?,
             None => backend::devices()
@@ -134,7 +135,7 @@ impl PlacementArgs {
             main_device: self.main_gpu,
             overrides: self.override_tensor.clone(),
             offload_kv: !self.no_kv_offload,
-            kv_cells: kv_cells.filter(|&n| n > 0).unwrap_or(defaults.kv_cells),
+            memory: memory.unwrap_or(defaults.memory),
             devices,
             ..defaults
         };
@@ -148,13 +149,13 @@ impl PlacementArgs {
 }
 
 impl LoadArgs {
-    /// The engine's settings. `kv_cells`: tokens for which an automatic placement leaves room.
-    pub fn params(&self, kv_cells: Option<usize>) -> Outcome<LoadParams> {
+    /// The engine's settings. `memory`: what an automatic placement leaves room for.
+    pub fn params(&self, memory: Option<MemoryParams>) -> Outcome<LoadParams> {
         Ok(LoadParams {
             mmap: !self.no_mmap,
             mlock: self.mlock,
             check_tensors: self.check_tensors,
-            ..self.placement.params(kv_cells)?
+            ..self.placement.params(memory)?
         })
     }
 
@@ -168,8 +169,8 @@ impl LoadArgs {
 
     /// Loads a model, with a bar on terminals while weights are copied, and says what is unusual about the file. Ctrl-C
     /// ends it.
-    pub fn load(&self, path: &std::path::Path, kv_cells: Option<usize>) -> Outcome<Arc<Model>> {
-        let mut params = self.params(kv_cells)?;
+    pub fn load(&self, path: &std::path::Path, memory: Option<MemoryParams>) -> Outcome<Arc<Model>> {
+        let mut params = self.params(memory)?;
         let has_none = params.placement.devices.is_empty();
         let stop = interrupt::listen();
         let (bar, flag) = (bar(), stop.flag());

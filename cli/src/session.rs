@@ -49,7 +49,7 @@ struct Shift {
 
 /// What became of a prompt.
 #[derive(Debug)]
-pub struct Turn {
+pub struct Generation {
     /// Why there is no more text.
     pub end: End,
     /// The text.
@@ -92,6 +92,7 @@ fn context_params(args: &ContextArgs) -> ContextParams {
         n_ubatch: args.ubatch_size.min(args.batch_size),
         n_threads,
         n_threads_batch: args.threads_batch.or(args.threads).unwrap_or(defaults.n_threads_batch),
+        precision: args.precision.into(),
         type_k: args.cache_type_k,
         type_v: args.cache_type_v,
         rope_freq_base: args.rope_freq_base,
@@ -105,7 +106,8 @@ fn speculator(args: &RunArgs, context: &Context) -> Outcome<Option<Speculator>> 
     let speculation = &args.speculation;
     let drafter: Box<dyn Drafter> = match (&speculation.draft, &speculation.lookup_file) {
         (Some(path), _) => {
-            let model = args.load.of_draft().load(path, Some(context.n_ctx()))?;
+            let memory = context_params(&args.context).memory(context.n_ctx());
+            let model = args.load.of_draft().load(path, Some(memory))?;
             let cannot = |e| Failure::new(format_args!("{}: {e}", path.display()));
             Box::new(DraftModel::new(model, context).map_err(cannot)?)
         }
@@ -156,7 +158,6 @@ impl Session {
         if let Some(file) = &args.session {
             check_place(file)?;
         }
-        let model = args.load.load(path, Some(args.context.ctx_size))?;
         let mut params = ContextParams {
             n_rollback: args.rollback.into(),
             ..context_params(&args.context)
@@ -165,6 +166,7 @@ impl Session {
             params.n_rollback = params.n_rollback.max(MAX_DRAFTS);
             params.n_outputs_max = MAX_DRAFTS + 1;
         }
+        let model = args.load.load(path, Some(params.memory(params.n_ctx)))?;
         let mut context = Context::new(model.clone(), &params)?;
         args.adapters.apply(&mut context)?;
         let shift = args.context_shift.then_some(Shift {
@@ -238,7 +240,7 @@ impl Session {
         prompt: &[Token],
         limit: Option<usize>,
         emit: &mut dyn FnMut(&str) -> io::Result<()>,
-    ) -> Outcome<Turn> {
+    ) -> Outcome<Generation> {
         let stop = interrupt::listen();
         self.context.set_cancel(Some(stop.flag()));
         let result = self.complete_until(prompt, limit, emit, &stop);
@@ -252,7 +254,7 @@ impl Session {
         limit: Option<usize>,
         emit: &mut dyn FnMut(&str) -> io::Result<()>,
         stop: &interrupt::Guard,
-    ) -> Outcome<Turn> {
+    ) -> Outcome<Generation> {
         let mut chain = self.chain()?;
         prompt.iter().for_each(|&token| chain.accept(token));
         let start = Instant::now();
@@ -264,7 +266,7 @@ impl Session {
         };
         let n_forgotten = self.forget_for(&mut prompt)?;
         let n_reused = self.reuse(&prompt)?;
-        let mut turn = Turn {
+        let mut generation = Generation {
             end: End::Limit,
             text: String::new(),
             n_prompt: 0,
@@ -276,46 +278,46 @@ impl Session {
             drafted: None,
         };
         let is_done = self.decode(&prompt[n_reused..])?;
-        turn.n_prompt = encoded + self.held.len() - n_reused;
-        turn.t_prompt = start.elapsed();
+        generation.n_prompt = encoded + self.held.len() - n_reused;
+        generation.t_prompt = start.elapsed();
         if !is_done {
-            turn.end = End::Interrupted;
-            return Ok(turn);
+            generation.end = End::Interrupted;
+            return Ok(generation);
         }
         let mut first = None;
         let mut characters = Utf8Stream::new();
         let mut piece = String::new();
-        while limit.is_none_or(|limit| turn.n_generated < limit) {
+        while limit.is_none_or(|limit| generation.n_generated < limit) {
             let token = chain.sample(self.context.logits(self.last).unwrap_or_default())?;
             chain.accept(token);
             if self.vocab().is_eog(token) {
-                turn.end = End::Model;
+                generation.end = End::Model;
                 break;
             }
-            turn.n_generated += 1;
+            generation.n_generated += 1;
             characters.push(self.vocab().token_to_piece(token, false), &mut piece);
-            turn.t_generated = first.get_or_insert_with(Instant::now).elapsed();
-            Self::say(&mut piece, &mut turn.text, emit)?;
-            if limit == Some(turn.n_generated) {
+            generation.t_generated = first.get_or_insert_with(Instant::now).elapsed();
+            Self::say(&mut piece, &mut generation.text, emit)?;
+            if limit == Some(generation.n_generated) {
                 break;
             }
             if self.held.len() >= self.room() {
                 let n_gone = self.forget_half()?;
                 if n_gone == 0 {
-                    turn.end = End::ContextFull;
+                    generation.end = End::ContextFull;
                     break;
                 }
-                turn.n_forgotten += n_gone;
+                generation.n_forgotten += n_gone;
             }
             if stop.is_set() || !self.advance(token)? {
-                turn.end = End::Interrupted;
+                generation.end = End::Interrupted;
                 break;
             }
         }
-        turn.drafted = self.settle()?;
+        generation.drafted = self.settle()?;
         characters.flush(&mut piece);
-        Self::say(&mut piece, &mut turn.text, emit)?;
-        Ok(turn)
+        Self::say(&mut piece, &mut generation.text, emit)?;
+        Ok(generation)
     }
 
     fn say(piece: &mut String, text: &mut String, emit: &mut dyn FnMut(&str) -> io::Result<()>) -> io::Result<()> {
@@ -327,7 +329,7 @@ impl Session {
         Ok(())
     }
 
-    /// A new chain for each turn: with a seed given, a conversation can be repeated, and yet no turn repeats another's
+    /// A new chain for each generation: with a seed given, a conversation can be repeated, and yet no generation repeats another's
     /// random numbers.
     fn chain(&mut self) -> Outcome<Chain> {
         let mut params = self.sampler.clone();

@@ -1,8 +1,5 @@
-//! What parsing a header may cost: memory in proportion to the file, whatever the file says. A test binary of its own,
-//! because it counts every allocation.
+//! What parsing a header may cost: memory in proportion to the file, whatever the file says.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -10,53 +7,7 @@ use engine::gguf::{Array, Gguf, GgufWriter, StringArray, ValueType};
 use engine::random::SplitMix64;
 use kernels::GgmlType;
 
-/// Counts the live bytes of each thread and their peak.
-struct Counting;
-
-thread_local! {
-    static LIVE: Cell<isize> = const { Cell::new(0) };
-    static PEAK: Cell<isize> = const { Cell::new(0) };
-}
-
-fn count(n: isize) {
-    let live = LIVE.get() + n;
-    LIVE.set(live);
-    PEAK.set(PEAK.get().max(live));
-}
-
-// SAFETY: every call is passed on to the system's allocator with the arguments it came with.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as isize);
-        // SAFETY: as required of our caller.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        count(-(layout.size() as isize));
-        // SAFETY: as required of our caller.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // The worst case, in which old and new exist side by side for a moment.
-        count(new_size as isize);
-        count(-(layout.size() as isize));
-        // SAFETY: as required of our caller.
-        unsafe { System.realloc(ptr, layout, new_size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-/// Peak bytes of memory that `f` needs on this thread beyond what is in use before it.
-fn peak_of<T>(f: impl FnOnce() -> T) -> (T, usize) {
-    let before = LIVE.get();
-    PEAK.set(before);
-    let result = f();
-    (result, (PEAK.get() - before) as usize)
-}
+use super::counting::peak_of;
 
 fn headers() -> Vec<Vec<u8>> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/archs");

@@ -3,10 +3,12 @@
 //! A new file is a line here. What needs a process of its own is a `[[test]]` in `Cargo.toml`.
 
 mod chat_templates;
+mod counting;
 mod gguf_memory;
 mod layer;
 mod layouts;
 mod once;
+mod profile;
 mod scheduler_devices;
 mod soundness;
 mod threads;

@@ -97,6 +97,11 @@ fn read_speed(bytes: &[u8], threads: usize) -> f64 {
     bytes.len() as f64 / best.as_secs_f64() / 1e9
 }
 
+/// Bytes aligned to a cache line.
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
 /// A product of `m` rows and `n` columns.
 struct Case<'a> {
     ty: GgmlType,
@@ -107,7 +112,7 @@ struct Case<'a> {
     n: usize,
     form: ActivationForm,
     floats: Vec<f32>,
-    quantized: Vec<u8>,
+    quantized: Vec<Line>,
 }
 
 impl<'a> Case<'a> {
@@ -115,8 +120,10 @@ impl<'a> Case<'a> {
         let row_stride = ty.row_bytes(k).expect("rows fit");
         let floats: Vec<f32> = (0..n * k).map(|i| (i % 17) as f32 - 8.0).collect();
         let form = activation_form(ty, n, precision);
-        let mut quantized = vec![0; n * activation_bytes(form, k)];
-        for (x, out) in floats.chunks(k).zip(quantized.chunks_mut(activation_bytes(form, k))) {
+        let row = activation_bytes(form, k);
+        let mut quantized = vec![Line([0; 64]); (n * row).div_ceil(64)];
+        let rows: &mut [u8] = bytemuck::cast_slice_mut(&mut quantized);
+        for (x, out) in floats.chunks(k).zip(rows.chunks_exact_mut(row)) {
             quantize_activations(form, x, out);
         }
         Case {
@@ -140,7 +147,7 @@ impl<'a> Case<'a> {
             },
             form => Activations::Quantized {
                 form,
-                rows: &self.quantized,
+                rows: bytemuck::cast_slice(&self.quantized),
                 stride: activation_bytes(form, self.k),
             },
         }

@@ -2,6 +2,7 @@
 
 use crate::GgmlType;
 use crate::dispatch::{Kernels, kernels};
+use crate::generic::i8_blocks::i8_row_bytes;
 use crate::generic::integers::i16_row_bytes;
 
 /// What products may cost in accuracy.
@@ -9,9 +10,12 @@ use crate::generic::integers::i16_row_bytes;
 pub enum Precision {
     /// Activations as they are: f32 arithmetic.
     Exact,
-    /// The fastest form that changes no result of a model to speak of.
+    /// Integers of 16 bits: the fastest form that changes no result of a model to speak of.
     #[default]
     Default,
+    /// As [`Precision::Default`] for few rows of activations. For many, as in prefill, integers of 8 bits where the weights have at most 6: about
+    /// one and a half times as fast.
+    Fast,
 }
 
 /// A form of a row of activations.
@@ -22,6 +26,9 @@ pub enum ActivationForm {
     /// Integers of 16 bits with one scale for the row, and the sums of each 16. An activation is off by at most 1/65534 of the row's largest
     /// magnitude.
     I16Row,
+    /// Integers of 8 bits with a multiplier of 15 bits for each 16 and one scale for the row; sums of each 16. Only for weights of at most
+    /// 6 bits. An activation is off by at most 1/252 of the largest magnitude of its 16.
+    I8Block16,
 }
 
 /// Rows of activations, the right operand of [`matmul`](crate::matmul()).
@@ -45,13 +52,18 @@ pub enum Activations<'a> {
     },
 }
 
+/// Columns from which on products of integers go by panels: unpacking and interleaving weights once pays for itself.
+pub(crate) const PANEL_COLUMNS: usize = 9;
+
 /// The form in which a product of weights of type `ty` with `n` rows of activations wants those. The same for all `n` up to 8, so that
 /// tokens that are decoded together have the results that they have one by one.
 pub fn activation_form(ty: GgmlType, n: usize, precision: Precision) -> ActivationForm {
-    let _ = n;
-    match precision {
-        Precision::Default if kernels().int.find(ty).is_some() => ActivationForm::I16Row,
-        _ => ActivationForm::F32,
+    match (precision, kernels().int.find(ty)) {
+        (Precision::Exact, _) | (_, None) => ActivationForm::F32,
+        (Precision::Fast, Some(of_type)) if n >= PANEL_COLUMNS && of_type.integers.bits <= 6 => {
+            ActivationForm::I8Block16
+        }
+        _ => ActivationForm::I16Row,
     }
 }
 
@@ -60,6 +72,7 @@ pub const fn activation_bytes(form: ActivationForm, k: usize) -> usize {
     match form {
         ActivationForm::F32 => k * size_of::<f32>(),
         ActivationForm::I16Row => i16_row_bytes(k),
+        ActivationForm::I8Block16 => i8_row_bytes(k),
     }
 }
 
@@ -79,5 +92,7 @@ pub(crate) fn quantize_with(kernels: &'static Kernels, form: ActivationForm, x: 
         ActivationForm::F32 => out.copy_from_slice(bytemuck::cast_slice(x)),
         // SAFETY: the lengths agree, and these kernels are for this CPU.
         ActivationForm::I16Row => unsafe { (kernels.int.quantize_i16)(x.as_ptr(), x.len(), out.as_mut_ptr()) },
+        // SAFETY: as above.
+        ActivationForm::I8Block16 => unsafe { (kernels.int.quantize_i8)(x.as_ptr(), x.len(), out.as_mut_ptr()) },
     }
 }

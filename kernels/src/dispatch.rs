@@ -5,8 +5,10 @@ mod integers;
 use std::sync::OnceLock;
 
 use integers::IntKernels;
+pub(crate) use integers::IntTypeKernels;
 
 use crate::GgmlType;
+use crate::generic::attention::{self, Brain, Element, Float, Half, Scores, Softmax, Values};
 use crate::generic::blocks::{self, Decode, Encode};
 use crate::generic::products::{self, Product, Tile, Tiles};
 use crate::generic::rows;
@@ -103,6 +105,20 @@ pub(crate) struct TypeKernels {
     pub quantize: Option<QuantizeRow>,
 }
 
+/// Kernels of attention.
+pub(crate) struct AttentionTable {
+    pub f32: AttentionKernels,
+    pub f16: AttentionKernels,
+    pub bf16: AttentionKernels,
+    pub softmax_step: unsafe fn(&Softmax),
+}
+
+/// Kernels of attention that depend on the type of the cache: those at `n - 1` are for `n` queries.
+pub(crate) struct AttentionKernels {
+    pub scores: [unsafe fn(&Scores); 3],
+    pub values: [unsafe fn(&Values); 6],
+}
+
 type QuantizeRow = unsafe fn(*const f32, *mut u8, usize);
 
 /// The list of row kernels, handed to the macro `$then`.
@@ -112,7 +128,6 @@ macro_rules! row_kernels {
             fn dot(a: *const f32, b: *const f32, n: usize) -> f32;
             fn sum(x: *const f32, n: usize) -> f32;
             fn sum_of_squares(x: *const f32, n: usize) -> f32;
-            fn max(x: *const f32, n: usize) -> f32;
             fn axpy(a: f32, x: *const f32, y: *mut f32, n: usize) -> ();
             fn axpy_rows(a: *const f32, m: usize, x: *const f32, stride: usize, y: *mut f32, n: usize) -> ();
             fn scale_add_outer(c: *const f32, a: *const f32, m: usize, d: *const f32, x: *mut f32, n: usize) -> ();
@@ -127,7 +142,6 @@ macro_rules! row_kernels {
             fn gelu_mul(gate: *const f32, up: *const f32, out: *mut f32, n: usize) -> ();
             fn rms_norm(x: *const f32, weight: *const f32, eps: f32, out: *mut f32, n: usize) -> ();
             fn norm(x: *const f32, eps: f32, out: *mut f32, n: usize) -> ();
-            fn exp_sum(x: *mut f32, max: f32, n: usize) -> f32;
             fn softmax(x: *mut f32, factor: f32, n: usize) -> ();
         }
     };
@@ -139,6 +153,7 @@ macro_rules! define_kernels {
         pub(crate) struct Kernels {
             pub isa: Isa,
             pub types: [Option<TypeKernels>; N_TYPES],
+            pub attention: AttentionTable,
             pub int: &'static IntKernels,
             $( pub $name: unsafe fn($($ty),*) -> $ret, )*
         }
@@ -249,9 +264,47 @@ macro_rules! instantiate {
                 }
             }
 
+            #[$attribute]
+            unsafe fn softmax_step(softmax: &Softmax) {
+                // SAFETY: the caller's promise.
+                unsafe { attention::softmax_step::<$V>(softmax) }
+            }
+
+            #[$attribute]
+            unsafe fn scores<E: Element, const N: usize>(scores: &Scores) {
+                // SAFETY: the caller's promise.
+                unsafe { attention::scores::<$V, E, N>(scores) }
+            }
+
+            #[$attribute]
+            unsafe fn values<E: Element, const N: usize>(values: &Values) {
+                // SAFETY: the caller's promise.
+                unsafe { attention::values::<$V, E, N>(values) }
+            }
+
+            const fn attention_kernels<E: Element>() -> AttentionKernels {
+                AttentionKernels {
+                    scores: [scores::<E, 1>, scores::<E, 2>, scores::<E, 3>],
+                    values: [
+                        values::<E, 1>,
+                        values::<E, 2>,
+                        values::<E, 3>,
+                        values::<E, 4>,
+                        values::<E, 5>,
+                        values::<E, 6>,
+                    ],
+                }
+            }
+
             pub(super) static KERNELS: Kernels = Kernels {
                 isa: Isa::$isa,
                 types: for_each_block!(type_table!()),
+                attention: AttentionTable {
+                    f32: attention_kernels::<Float>(),
+                    f16: attention_kernels::<Half>(),
+                    bf16: attention_kernels::<Brain>(),
+                    softmax_step,
+                },
                 int: &integers::$integers::KERNELS,
                 $( $name, )*
             };

@@ -1,6 +1,6 @@
 //! CPU kernels over plain slices, in the order data flows through them:
 //! [`types`] (names, ids and sizes of the tensor types), [`quants`] (blocks to floats and back),
-//! [`matmul()`] (the matrix product), [`rows`] (everything else that is done with a row of floats).
+//! [`matmul()`] (the matrix product), [`attention`] (queries, keys and values), [`rows`] (everything else that is done with a row of floats).
 //!
 //! Nothing here knows a graph, a model or a thread pool: a kernel takes slices and numbers.
 //!
@@ -9,6 +9,7 @@
 //! The scalar decoders in `quants` are the definition that every other form is tested against.
 
 mod activations;
+pub mod attention;
 mod dispatch;
 mod generic;
 mod matmul;

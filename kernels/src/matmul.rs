@@ -1,8 +1,12 @@
 //! The matrix product that models spend their time in.
 
-use crate::dispatch::{Kernels, kernels};
+use crate::activations::PANEL_COLUMNS;
+use crate::dispatch::{IntTypeKernels, Kernels, kernels};
 use crate::generic::int_products::IntProduct;
-use crate::generic::products::{Product, panel_rows};
+use crate::generic::integers::CHUNK;
+use crate::generic::panel_products::{PanelProduct, panel_scratch};
+use crate::generic::panels::WeightRows;
+use crate::generic::products::{Product, panel_size};
 use crate::{ActivationForm, Activations, GgmlType, activation_bytes};
 
 /// Operands of [`matmul`]: `out[j * out_stride + i] = sum_c w[i][c] * x[j][c]` for `i` in `0..m`, `j` in `0..n`.
@@ -24,9 +28,11 @@ pub struct MatMul<'a> {
     pub n: usize,
 }
 
-/// Floats of scratch memory that [`matmul`] needs for these sizes.
+/// Floats of scratch memory that [`matmul`] needs for these sizes, with activations of any form.
 pub fn matmul_scratch(k: usize, n: usize) -> usize {
-    if n > 1 { panel_rows(k) * k } else { 0 }
+    let (rows, stride) = panel_size(k);
+    let floats = if n > 1 { rows * stride } else { 0 };
+    floats.max(panel_scratch(k))
 }
 
 /// Multiplies. To share the work, split the rows of `w` between threads, each with its part of `out` and scratch memory of its own.
@@ -35,7 +41,8 @@ pub fn matmul_scratch(k: usize, n: usize) -> usize {
 /// depend on how rows were split. It may depend on `n` by rounding: one column is computed in another way than several.
 ///
 /// With quantized activations, which only types take that [`activation_form`](crate::activation_form) says it of, sums of products of integers
-/// are exact within 32 elements, then added up in f32. An element of the result depends neither on how rows were split nor on `n`.
+/// are exact within 16 or 32 elements, then added up in f32. An element of the result does not depend on how rows were split, nor on `n` among
+/// those up to 8, nor among those above.
 ///
 /// # Panics
 /// If the type cannot be dequantized or does not take the form of the activations, `k` is not whole blocks, a slice is too short, or the
@@ -77,11 +84,14 @@ pub(crate) unsafe fn matmul_with(
         match args.x {
             Activations::F32 { x, stride } => multiply_floats(kernels, args, x, stride, out, out_stride, scratch),
             Activations::Quantized { form, rows, stride } => {
-                assert!(
-                    form == ActivationForm::I16Row,
-                    "quantized activations cannot be {form:?}"
-                );
-                multiply_integers(kernels, args, rows, stride, out, out_stride);
+                let of_type = kernels.int.find(ty);
+                let of_type = of_type.unwrap_or_else(|| panic!("{ty}: no integer kernels"));
+                check_activations((n - 1) * stride + activation_bytes(form, k), rows.len(), n);
+                if form == ActivationForm::I16Row && n < PANEL_COLUMNS {
+                    multiply_rows(of_type, args, rows, stride, out, out_stride);
+                } else {
+                    multiply_panels(kernels, of_type, args, form, rows, stride, out, out_stride, scratch);
+                }
             }
         }
     }
@@ -134,44 +144,80 @@ unsafe fn multiply_floats(
     unsafe { kernel(&product) }
 }
 
-/// The product with rows of [`ActivationForm::I16Row`].
+/// The product with few rows of [`ActivationForm::I16Row`].
 ///
 /// # Safety
-/// As for [`multiply_floats`].
-unsafe fn multiply_integers(
-    kernels: &'static Kernels,
+/// As for [`multiply_floats`], and the activations are large enough.
+unsafe fn multiply_rows(
+    kernels: &IntTypeKernels,
     args: &MatMul,
     x: &[u8],
     x_stride: usize,
     out: *mut f32,
     out_stride: usize,
 ) {
-    let &MatMul {
-        ty,
-        w,
-        row_stride,
-        m,
-        k,
-        n,
-        ..
-    } = args;
-    let kernels = kernels.int.find(ty);
-    let kernels = kernels.unwrap_or_else(|| panic!("{ty}: no integer kernels"));
-    let row = activation_bytes(ActivationForm::I16Row, k);
-    check_activations((n - 1) * x_stride + row, x.len(), n);
     let product = IntProduct {
-        w: w.as_ptr(),
-        row_stride,
-        m,
-        k,
+        w: args.w.as_ptr(),
+        row_stride: args.row_stride,
+        m: args.m,
+        k: args.k,
         x: x.as_ptr(),
         x_stride,
-        n,
+        n: args.n,
         out,
         out_stride,
     };
-    let kernel = if n == 1 { kernels.matvec } else { kernels.matmul };
-    // SAFETY: the operands are large enough as just asserted, the output as the caller promises, and so are the instructions.
+    let kernel = if args.n == 1 { kernels.matvec } else { kernels.matmul };
+    // SAFETY: the caller's promise.
+    unsafe { kernel(&product) }
+}
+
+/// The product with rows of integers, by panels.
+///
+/// # Safety
+/// As for [`multiply_rows`].
+unsafe fn multiply_panels(
+    kernels: &'static Kernels,
+    of_type: &IntTypeKernels,
+    args: &MatMul,
+    form: ActivationForm,
+    x: &[u8],
+    x_stride: usize,
+    out: *mut f32,
+    out_stride: usize,
+    scratch: &mut [f32],
+) {
+    let ty = args.ty;
+    let kernel = match (form, of_type.integers.bits) {
+        (ActivationForm::I16Row, _) => kernels.int.panels_i16,
+        (ActivationForm::I8Block16, ..=5) => kernels.int.panels_i8,
+        (ActivationForm::I8Block16, 6) => kernels.int.panels_i8_centered,
+        _ => panic!("{ty}: activations cannot be {form:?}"),
+    };
+    let needed = panel_scratch(args.k);
+    assert!(
+        needed <= scratch.len(),
+        "scratch memory of {} floats, {needed} needed",
+        scratch.len()
+    );
+    let product = PanelProduct {
+        w: WeightRows {
+            w: args.w.as_ptr(),
+            row_stride: args.row_stride,
+            m: args.m,
+            k: args.k,
+            chunk_bytes: CHUNK / ty.block_size() * ty.block_bytes(),
+            integers: of_type.integers,
+            unpack: of_type.unpack,
+        },
+        x: x.as_ptr(),
+        x_stride,
+        n: args.n,
+        out,
+        out_stride,
+        scratch: scratch.as_mut_ptr(),
+    };
+    // SAFETY: the caller's promise; the scratch memory is large enough as just asserted.
     unsafe { kernel(&product) }
 }
 

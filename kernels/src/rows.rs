@@ -26,12 +26,6 @@ pub fn sum_of_squares(x: &[f32]) -> f32 {
     unsafe { (kernels().sum_of_squares)(x.as_ptr(), x.len()) }
 }
 
-/// The largest element, `-inf` if there is none; NaNs are passed over or returned.
-pub fn max(x: &[f32]) -> f32 {
-    // SAFETY: `x` has this length; the kernels were chosen for this CPU.
-    unsafe { (kernels().max)(x.as_ptr(), x.len()) }
-}
-
 /// `y[i] += a x[i]`
 pub fn axpy(a: f32, x: &[f32], y: &mut [f32]) {
     same_length(x.len(), y.len());
@@ -39,7 +33,7 @@ pub fn axpy(a: f32, x: &[f32], y: &mut [f32]) {
     unsafe { (kernels().axpy)(a, x.as_ptr(), y.as_mut_ptr(), x.len()) }
 }
 
-/// `y[i] += sum_j a[j] x[j * stride + i]`: rows of `x` weighted and added up, such as the values of attention.
+/// `y[i] += sum_j a[j] x[j * stride + i]`: rows of `x` weighted and added up, such as those of a recurrent state.
 ///
 /// # Panics
 /// If `x` is too short for as many rows as `a` has factors.
@@ -78,39 +72,6 @@ pub fn scale_add_outer(c: &[f32], a: &[f32], d: &[f32], x: &mut [f32]) {
     unsafe { (kernels().scale_add_outer)(c.as_ptr(), a.as_ptr(), c.len(), d.as_ptr(), x.as_mut_ptr(), d.len()) }
 }
 
-/// Decodes rows of any type that can be dequantized: `out` holds them one after another, `k` elements each, and row `j` starts at
-/// byte `j * stride` of `src`, which needs no alignment.
-///
-/// # Panics
-/// If the type has no decoder, `out` is not whole rows, `k` is not whole blocks, or `src` is too short.
-pub fn dequantize_rows(ty: GgmlType, src: &[u8], stride: usize, out: &mut [f32], k: usize) {
-    let row_bytes = ty
-        .row_bytes(k)
-        .unwrap_or_else(|| panic!("{ty}: {k} elements are not whole blocks"));
-    assert!(
-        k > 0 && out.len().is_multiple_of(k),
-        "{} floats are not whole rows of {k}",
-        out.len()
-    );
-    if out.is_empty() {
-        return;
-    }
-    let end = (out.len() / k - 1)
-        .checked_mul(stride)
-        .and_then(|start| start.checked_add(row_bytes));
-    assert!(
-        end.is_some_and(|end| end <= src.len()),
-        "{} bytes for {} rows",
-        src.len(),
-        out.len() / k
-    );
-    let dequantize = kernels().of_type(ty).dequantize;
-    for (j, row) in out.chunks_exact_mut(k).enumerate() {
-        // SAFETY: the row's bytes lie within `src`; the kernels were chosen for this CPU.
-        unsafe { dequantize(src.as_ptr().add(j * stride), row.as_mut_ptr(), k) }
-    }
-}
-
 /// `sum_i row[i] x[i]` for a row of any type that can be dequantized. `row` needs no alignment.
 pub fn dot_row(ty: GgmlType, row: &[u8], x: &[f32]) -> f32 {
     check_lengths(ty, row.len(), x.len());
@@ -123,12 +84,6 @@ pub fn axpy_row(ty: GgmlType, a: f32, row: &[u8], y: &mut [f32]) {
     check_lengths(ty, row.len(), y.len());
     // SAFETY: the lengths agree; the kernels were chosen for this CPU.
     unsafe { (kernels().of_type(ty).axpy)(a, row.as_ptr(), y.as_mut_ptr(), y.len()) }
-}
-
-/// `x[i] = e^(x[i] - max)`; returns their sum. The step of an online softmax.
-pub fn exp_sum(x: &mut [f32], max: f32) -> f32 {
-    // SAFETY: `x` has this length; the kernels were chosen for this CPU.
-    unsafe { (kernels().exp_sum)(x.as_mut_ptr(), max, x.len()) }
 }
 
 /// `x = softmax(scale x)`. A row of `-inf` only becomes NaN.

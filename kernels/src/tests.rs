@@ -253,6 +253,8 @@ fn nothing_times_something() {
     unsafe { crate::matmul(&args, std::ptr::NonNull::dangling().as_ptr(), 0, &mut []) };
 }
 
+mod attention;
 mod blocks;
 mod integers;
+mod panels;
 mod rows;

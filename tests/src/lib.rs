@@ -12,7 +12,7 @@ use engine::conformance::{CheckParams, Fixture};
 use engine::context::{Batch, Context, ContextParams, SeqSet};
 use engine::model::{DeviceLayers, LoadParams, Model, SplitMode};
 use engine::vocab::Token;
-use kernels::GgmlType;
+use kernels::{GgmlType, Precision};
 
 /// The project's own test data.
 pub fn data_dir() -> PathBuf {
@@ -29,7 +29,45 @@ pub fn fixture(name: &str) -> Fixture {
     }
 }
 
-/// Exact caches and one thread pool of two: what conformance is checked with.
+/// Every fixture of the project's own data.
+pub fn fixture_names() -> Vec<String> {
+    let all = engine::conformance::fixtures(&data_dir().join("archs")).expect("the folder is readable");
+    all.into_iter().map(|f| f.name).collect()
+}
+
+/// What takes long is done for these alone: six with attention, one with states, one with both.
+pub const CORE: [&str; 8] = [
+    "falcon-h1-dense",
+    "gemma3-dense",
+    "internlm2-dense",
+    "llama-dense",
+    "llama-moe",
+    "mamba2-dense",
+    "qwen2-dense",
+    "qwen3-dense",
+];
+
+/// Fixtures, each with the ways to run it.
+pub type Runs<'a, Way> = Vec<(String, Vec<&'a Way>)>;
+
+/// Every fixture in all of these ways.
+pub fn in_every_way<Way>(ways: &[Way]) -> Runs<'_, Way> {
+    let names = fixture_names().into_iter();
+    names.map(|name| (name, ways.iter().collect())).collect()
+}
+
+/// Every fixture in one of these ways, which take turns; those of the [`CORE`] in all of them.
+pub fn in_one_way_each<Way>(ways: &[Way]) -> Runs<'_, Way> {
+    let mut runs = in_every_way(ways);
+    for (i, (name, of_fixture)) in runs.iter_mut().enumerate() {
+        if !CORE.contains(&name.as_str()) {
+            *of_fixture = vec![&ways[i % ways.len()]];
+        }
+    }
+    runs
+}
+
+/// Exact products and caches and one thread pool of two: what conformance is checked with.
 pub fn exact() -> CheckParams {
     CheckParams {
         seed: 1,
@@ -37,6 +75,7 @@ pub fn exact() -> CheckParams {
         context: ContextParams {
             n_threads: 2,
             n_threads_batch: 2,
+            precision: Precision::Exact,
             type_k: GgmlType::F32,
             type_v: GgmlType::F32,
             ..ContextParams::default()

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use engine::build::BuildGraph;
-use engine::build::{BuildParams, Builder, Inputs, MemorySpecs, Wanted, WeightLeaf};
+use engine::build::{BuildParams, Builder, GraphOutput, Inputs, MemorySpecs, WeightLeaf};
 use engine::gguf::{Gguf, GgufWriter};
 use engine::graph::{BufferId, Graph, Home, Name, TensorId};
 use engine::model::{Base, TableRow, declare_header};
@@ -315,7 +315,7 @@ fn graph(header: &Gguf, encoder: bool) -> Graph {
         rope: base.rope,
         n_rot: base.n_rot(),
         causal: true,
-        wanted: Wanted::Result,
+        output: GraphOutput::Result,
     };
     let mut b = Builder::probe(&mut g, &leafs, &mut nodes, &mut inputs, params, &mut specs);
     let result = if encoder {

@@ -134,6 +134,86 @@ fn a_wrong_position_rejects_its_sequence_only() {
 }
 
 #[test]
+fn a_position_that_was_not_learned_rejects_its_sequence_only() {
+    for name in ["gpt2-dense", "bert-dense"] {
+        let (m, t) = (model(name), tokens(name));
+        let n = m.max_positions().expect("it has a table of positions");
+        let of_table: Vec<Token> = t.iter().copied().cycle().take(n + 1).collect();
+        let [mut ctx, mut twin] = [(); 2].map(|()| {
+            context(&m, |p| {
+                (p.n_ctx, p.n_batch, p.n_seq_max, p.n_outputs_max) = (3 * n, 3 * n, 3, 8);
+            })
+        });
+        let mut batch = Batch::new();
+        batch.push_prompt(&of_table, 0, 0);
+        batch.push_prompt(&of_table[..n], 0, 1);
+        batch.push_prompt(&t[..4], 0, 2);
+        ctx.decode(&batch).unwrap();
+        let [rejected] = ctx.rejected() else {
+            panic!("{name}: {:?}", ctx.rejected());
+        };
+        assert_eq!(rejected.seqs, SeqSet::one(0));
+        assert_eq!(
+            rejected.error.to_string(),
+            format!("position {n} at index {n} is not among the {n} that the model has learned")
+        );
+        let mut rest = Batch::new();
+        rest.push_prompt(&of_table[..n], 0, 1);
+        rest.push_prompt(&t[..4], 0, 2);
+        twin.decode(&rest).unwrap();
+        assert!(
+            twin.rejected().is_empty(),
+            "{name}: all positions of the table are learned"
+        );
+        for i in [n - 1, n + 3] {
+            assert!(twin.logits(i).is_some());
+            assert_eq!(ctx.logits(n + 1 + i), twin.logits(i), "{name}");
+        }
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_sequence_leaves_the_others_encoded() {
+    let (m, t) = (model("t5-dense"), tokens("t5-dense"));
+    let [mut ctx, mut twin] = [(); 2].map(|()| context(&m, |p| p.n_seq_max = 3));
+    let (mut batch, mut rest) = (Batch::new(), Batch::new());
+    for seq in [0, 2] {
+        batch.push_prompt(&t[4 * seq..4 * seq + 8], 0, seq);
+        rest.push_prompt(&t[4 * seq..4 * seq + 8], 0, seq);
+        if seq == 0 {
+            batch.push_prompt(&[t[0], Token::MAX, t[1]], 0, 1);
+        }
+    }
+    ctx.encode(&batch).unwrap();
+    let [rejected] = ctx.rejected() else {
+        panic!("{:?}", ctx.rejected());
+    };
+    assert_eq!(rejected.seqs, SeqSet::one(1));
+    assert!(matches!(rejected.error, DecodeError::Token { index: 9, .. }));
+    twin.encode(&rest).unwrap();
+    assert!(twin.rejected().is_empty());
+    for seq in [0, 2] {
+        let [ctx, twin] = [&mut ctx, &mut twin].map(|c| decode_one(c, t[30], 0, seq));
+        assert_eq!(ctx, twin, "sequence {seq}");
+    }
+    let mut batch = Batch::new();
+    batch.push(t[30], 0, SeqSet::one(1), true);
+    let error = ctx.decode(&batch).unwrap_err();
+    assert!(matches!(error, DecodeError::NotEncoded { seq: 1 }), "{error}");
+    // With nothing left to encode nothing stays encoded.
+    let mut wrong = Batch::new();
+    wrong.push(Token::MAX, 0, SeqSet::one(0), false);
+    let error = ctx.encode(&wrong).unwrap_err();
+    assert!(matches!(error, DecodeError::Token { index: 0, .. }), "{error}");
+    let mut batch = Batch::new();
+    batch.push(t[30], 1, SeqSet::one(0), true);
+    assert!(matches!(
+        ctx.decode(&batch).unwrap_err(),
+        DecodeError::NotEncoded { seq: 0 }
+    ));
+}
+
+#[test]
 fn what_is_wrong_with_a_shared_token_rejects_all_its_sequences() {
     let t = tokens("llama-dense");
     let mut draft = Draft::default();

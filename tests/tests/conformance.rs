@@ -3,25 +3,9 @@
 use engine::conformance::CheckError;
 use engine::context::{Batch, ContextError, SeqSet};
 use kernels::GgmlType;
-use tests::{context, exact, fixture, nmse, place_on, recorded_model};
-
-/// Every configuration of the project's own data; its architecture must be declared.
-fn names() -> Vec<String> {
-    let all = engine::conformance::fixtures(&tests::data_dir().join("archs")).expect("the folder is readable");
-    all.into_iter().map(|f| f.name).collect()
-}
-
-/// What takes long is done for these alone: six with attention, one with states, one with both.
-const CORE: [&str; 8] = [
-    "falcon-h1-dense",
-    "gemma3-dense",
-    "internlm2-dense",
-    "llama-dense",
-    "llama-moe",
-    "mamba2-dense",
-    "qwen2-dense",
-    "qwen3-dense",
-];
+use tests::{
+    CORE, Runs, context, exact, fixture, fixture_names, in_every_way, in_one_way_each, nmse, place_on, recorded_model,
+};
 
 fn check(name: &str, limit: f64, change: impl FnOnce(&mut engine::conformance::CheckParams)) {
     let mut params = exact();
@@ -32,27 +16,70 @@ fn check(name: &str, limit: f64, change: impl FnOnce(&mut engine::conformance::C
     assert!(found.passes(), "{name}: {found:?}");
 }
 
+/// Where the last layers are the reference device's.
+struct Split {
+    /// How many, the output counting as one.
+    n_layers: usize,
+    offload_kv: bool,
+}
+
+const SPLITS: [Split; 3] = [
+    Split {
+        n_layers: 1,
+        offload_kv: true,
+    },
+    Split {
+        n_layers: 2,
+        offload_kv: true,
+    },
+    Split {
+        n_layers: 3,
+        offload_kv: false,
+    },
+];
+
+fn check_splits(runs: Runs<'_, Split>) {
+    for (name, splits) in runs {
+        for split in splits {
+            check(&name, 1e-8, |p| {
+                place_on(&mut p.load, "reference", split.n_layers);
+                p.load.placement.offload_kv = split.offload_kv;
+            });
+        }
+    }
+}
+
 /// Layers on two devices: the borders are where a scheduler goes wrong.
 #[test]
 fn layers_split_between_devices_meet_them() {
-    for name in &names() {
-        for n_layers in [1, 2] {
-            check(name, 1e-8, |p| place_on(&mut p.load, "reference", n_layers));
+    check_splits(in_one_way_each(&SPLITS));
+}
+
+#[test]
+#[ignore = "splits every fixture in three ways"]
+fn layers_split_between_devices_in_every_way_meet_them() {
+    check_splits(in_every_way(&SPLITS));
+}
+
+const UBATCHES: [usize; 3] = [1, 7, 512];
+
+fn check_ubatches(runs: Runs<'_, usize>) {
+    for (name, ubatches) in runs {
+        for &n_ubatch in ubatches {
+            check(&name, 1e-8, |p| p.context.n_ubatch = n_ubatch);
         }
-        check(name, 1e-8, |p| {
-            place_on(&mut p.load, "reference", 3);
-            p.load.placement.offload_kv = false;
-        });
     }
 }
 
 #[test]
 fn recorded_logits_are_met_for_every_ubatch_size() {
-    for name in &names() {
-        for n_ubatch in [1, 7, 512] {
-            check(name, 1e-8, |p| p.context.n_ubatch = n_ubatch);
-        }
-    }
+    check_ubatches(in_one_way_each(&UBATCHES));
+}
+
+#[test]
+#[ignore = "runs every fixture with three sizes of ubatches"]
+fn recorded_logits_of_every_fixture_are_met_for_every_ubatch_size() {
+    check_ubatches(in_every_way(&UBATCHES));
 }
 
 #[test]
@@ -91,7 +118,7 @@ fn caches_of_four_bits_keep_the_shape_of_the_logits() {
 
 #[test]
 fn the_reference_device_meets_them_too() {
-    for name in &names() {
+    for name in &fixture_names() {
         check(name, 1e-8, |p| place_on(&mut p.load, "reference", 3));
     }
 }

@@ -9,13 +9,7 @@ use engine::conformance::CheckParams;
 use engine::context::{Batch, Context, SeqSet};
 use engine::model::{LoadParams, Model, ModelError};
 use engine::vocab::Token;
-use tests::{divide_rows, encode, exact, fixture, nmse, place_on};
-
-/// Every configuration of the project's own data.
-fn names() -> Vec<String> {
-    let all = engine::conformance::fixtures(&tests::data_dir().join("archs")).expect("the folder is readable");
-    all.into_iter().map(|f| f.name).collect()
-}
+use tests::{Runs, divide_rows, encode, exact, fixture, in_every_way, in_one_way_each, nmse, place_on};
 
 /// What fixtures are run with here: one thread each, since configurations are run beside one another.
 fn params() -> CheckParams {
@@ -136,29 +130,28 @@ fn bits(logits: &[f32]) -> impl Iterator<Item = u32> + '_ {
     logits.iter().map(|x| x.to_bits())
 }
 
-/// Runs `f` for every configuration, on all cores.
-fn for_each_name(f: impl Fn(&str) + Sync) {
-    let (names, next) = (names(), AtomicUsize::new(0));
+/// Runs `f` for each fixture and its ways, on all cores.
+fn for_each_run<Way: Sync>(runs: &Runs<'_, Way>, f: impl Fn(&str, &[&Way]) + Sync) {
+    let next = AtomicUsize::new(0);
     let n = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..n {
             scope.spawn(|| {
-                while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    f(name);
+                while let Some((name, ways)) = runs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    f(name, ways);
                 }
             });
         }
     });
 }
 
-/// Every configuration in every way: the logits are those of the plain run, and the same bits in a second run.
-#[test]
-fn every_way_gives_the_same_logits() {
-    for_each_name(|name| {
+/// The logits are those of the plain run, and the same bits in a second run.
+fn check_ways(runs: &Runs<'_, Way>) {
+    for_each_run(runs, |name, ways| {
         let plain_model = load(name, &params(), 0);
         let plain = logits(name, &plain_model, &params(), false);
         let n_layers = plain_model.base().n_layer();
-        for way in WAYS {
+        for way in ways {
             let mut params = params();
             if let Some(change) = way.load {
                 change(&mut params.load, n_layers);
@@ -172,6 +165,17 @@ fn every_way_gives_the_same_logits() {
             assert!(is_same, "{name}, {}: other bits in a second run", way.what);
         }
     });
+}
+
+#[test]
+fn every_way_gives_the_same_logits() {
+    check_ways(&in_one_way_each(WAYS));
+}
+
+#[test]
+#[ignore = "runs every fixture in every way twice"]
+fn every_way_gives_the_same_logits_in_every_fixture() {
+    check_ways(&in_every_way(WAYS));
 }
 
 /// Rows go where the shares say, and the rest of the layer to the main device.
@@ -246,7 +250,7 @@ fn a_load_can_be_cancelled_at_any_point() {
 /// Every number is computed by one thread in one order, whichever thread it is.
 #[test]
 fn any_number_of_threads_gives_the_same_bits() {
-    for name in &names() {
+    for (name, numbers) in &in_one_way_each(&[2, 3]) {
         let model = load(name, &params(), 0);
         let run = |n: usize| {
             let mut params = params();
@@ -255,7 +259,7 @@ fn any_number_of_threads_gives_the_same_bits() {
             logits(name, &model, &params, true)
         };
         let one = run(1);
-        for n in [2, 3] {
+        for &&n in numbers {
             assert!(bits(&run(n)).eq(bits(&one)), "{name}: other bits with {n} threads");
         }
     }

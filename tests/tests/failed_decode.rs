@@ -8,7 +8,7 @@ use engine::context::{Batch, Context, DecodeError, SeqSet};
 use engine::graph::{Graph, TensorId};
 use engine::model::Model;
 use engine::sched::Observer;
-use tests::{context, decode_last, model, tokens};
+use tests::{context, decode_last, fixture_names, model, tokens};
 
 const HELD: usize = 64;
 const N_BATCH: usize = 64;
@@ -138,7 +138,7 @@ fn what_follows_a_failed_decode_is_as_without_it() {
 #[test]
 #[ignore = "runs every fixture nine times"]
 fn what_follows_a_failed_decode_is_as_without_it_in_every_fixture() {
-    for fixture in engine::conformance::fixtures(&tests::data_dir().join("archs")).unwrap() {
-        goes_on_after_failures(&fixture.name);
+    for name in &fixture_names() {
+        goes_on_after_failures(name);
     }
 }

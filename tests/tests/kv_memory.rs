@@ -123,9 +123,8 @@ fn text_longer_than_the_context_keeps_its_beginning() {
 /// same distances, so that with nothing removed in between a sequence moved as a whole goes on as before. The rest is refused.
 #[test]
 fn every_configuration_shifts_or_says_why_not() {
-    let all = engine::conformance::fixtures(&tests::data_dir().join("archs")).unwrap();
     let (mut n_moved, mut refused) = (0, Vec::new());
-    for name in all.into_iter().map(|f| f.name) {
+    for name in tests::fixture_names() {
         let m = model(&name);
         if m.arch().bidirectional {
             continue;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use engine::context::{Batch, Context, SeqSet};
 use engine::model::Model;
-use tests::{context, encode, model, tokens};
+use tests::{context, encode, fixture_names, model, tokens};
 
 /// Tokens that are held before those that are compared.
 const HELD: usize = 1000;
@@ -72,7 +72,7 @@ fn logits_do_not_depend_on_the_number_of_threads() {
 #[test]
 #[ignore = "runs 1,000 tokens of every fixture six times"]
 fn logits_of_no_fixture_depend_on_the_number_of_threads() {
-    for fixture in engine::conformance::fixtures(&tests::data_dir().join("archs")).unwrap() {
-        same_on_all_numbers_of_threads(&fixture.name);
+    for name in &fixture_names() {
+        same_on_all_numbers_of_threads(name);
     }
 }

@@ -113,8 +113,6 @@ const FUNCTION_LINES: usize = 70;
 const LONG_FUNCTIONS: &[(&str, &str)] = &[
     // Each op of a layer in its order.
     ("engine/tests/layer/mod.rs", "layer"),
-    // A row for each op.
-    ("engine/src/graph/rules.rs", "result"),
     // Tables of cases.
     ("lang/tests/fragments.rs", "faults_name_the_fragment"),
     ("lang/tests/like.rs", "children_are_their_parents_with_the_differences"),

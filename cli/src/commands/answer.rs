@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use crate::args::RunArgs;
-use crate::session::{End, Session, Turn};
+use crate::session::{End, Generation, Session};
 use crate::{human, say};
 
 /// Most tokens to generate.
@@ -19,30 +19,30 @@ pub fn print_piece(piece: &str) -> io::Result<()> {
 }
 
 /// Says why text is cut off where that is not what was asked for, and how fast it came.
-pub fn report(session: &Session, turn: &Turn, args: &RunArgs) {
+pub fn report(session: &Session, generation: &Generation, args: &RunArgs) {
     let n_ctx = session.context().n_ctx();
-    if turn.end == End::ContextFull {
+    if generation.end == End::ContextFull {
         say::line(format_args!(
             "stopped: the context of {n_ctx} tokens is full; -c sets its size, --context-shift forgets the oldest and goes on"
         ));
     }
     if !args.no_stats {
-        say::aside(statistics(session, turn));
+        say::aside(statistics(session, generation));
     }
 }
 
-fn statistics(session: &Session, turn: &Turn) -> String {
+fn statistics(session: &Session, generation: &Generation) -> String {
     let rate = |n: usize, seconds: f64| if n == 0 { 0.0 } else { n as f64 / seconds.max(1e-9) };
-    let reused = if turn.n_reused > 0 {
-        format!(" (and {} reused)", turn.n_reused)
+    let reused = if generation.n_reused > 0 {
+        format!(" (and {} reused)", generation.n_reused)
     } else {
         String::new()
     };
-    let forgotten = match turn.n_forgotten {
+    let forgotten = match generation.n_forgotten {
         0 => String::new(),
         n => format!(", {} forgotten", human::plural(n, "token")),
     };
-    let drafted = match turn.drafted {
+    let drafted = match generation.drafted {
         Some(drafted) => format!(
             " | {} of {} right",
             drafted.n_right,
@@ -52,11 +52,14 @@ fn statistics(session: &Session, turn: &Turn) -> String {
     };
     format!(
         "prompt {}{reused}, {:.1} tok/s | generated {}, {:.1} tok/s | loaded in {:.2} s | context {} of {}{forgotten}{drafted}",
-        human::plural(turn.n_prompt, "token"),
-        rate(turn.n_prompt, turn.t_prompt.as_secs_f64()),
-        human::plural(turn.n_generated, "token"),
+        human::plural(generation.n_prompt, "token"),
+        rate(generation.n_prompt, generation.t_prompt.as_secs_f64()),
+        human::plural(generation.n_generated, "token"),
         // The first one comes with the prompt.
-        rate(turn.n_generated.saturating_sub(1), turn.t_generated.as_secs_f64()),
+        rate(
+            generation.n_generated.saturating_sub(1),
+            generation.t_generated.as_secs_f64()
+        ),
         session.t_load.as_secs_f64(),
         session.held().len(),
         session.context().n_ctx(),

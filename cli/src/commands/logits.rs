@@ -21,17 +21,18 @@ pub fn run(args: &LogitsArgs) -> Outcome {
         (None, None) => String::new(),
     };
     let tokens = parse_tokens(&text)?;
-    let model = args.load.load(&args.model, Some(tokens.len()))?;
     let defaults = ContextParams::default();
     let n_threads = args.threads.unwrap_or(defaults.n_threads);
     let params = ContextParams {
         n_ubatch: args.ubatch,
         n_threads,
         n_threads_batch: n_threads,
+        precision: args.precision.into(),
         type_k: args.ctk,
         type_v: args.ctv,
         ..defaults
     };
+    let model = args.load.load(&args.model, Some(params.memory(tokens.len())))?;
     let mut context = context_for(model, tokens.len(), &params)?;
     args.adapters.apply(&mut context)?;
     let values = logits_of(&mut context, &tokens)?;

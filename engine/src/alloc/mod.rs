@@ -72,6 +72,8 @@ pub struct GraphAllocator {
     /// Index into `types` for each type given to [`GraphAllocator::new`].
     memory_of: Vec<usize>,
     plan: Plan,
+    /// Plans made so far.
+    n_plans: u64,
     /// By memory, then chunk.
     slots: Vec<Vec<Slot>>,
 }
@@ -92,6 +94,7 @@ impl GraphAllocator {
             .collect();
         GraphAllocator {
             plan: Plan::new(distinct.iter().map(|t| &**t)),
+            n_plans: 0,
             slots: vec![Vec::new(); distinct.len()],
             types: distinct,
             memory_of,
@@ -109,6 +112,7 @@ impl GraphAllocator {
             types: &self.types,
             of: &|id| self.memory_of[type_of(id)],
         };
+        self.n_plans += 1;
         if let Err(e) = self.plan.make(graph, order, &memories) {
             self.plan.clear();
             return Err(e);
@@ -164,6 +168,12 @@ impl GraphAllocator {
             of: &|id| self.memory_of[type_of(id)],
         };
         self.plan.fits(graph, order, &memories)
+    }
+
+    /// A number that each plan changes. Graphs whose homes were written under the same one have their leafs in the same places, which
+    /// no other tensor of any of them overlaps.
+    pub fn plan_number(&self) -> u64 {
+        self.n_plans
     }
 
     /// True if the buffers as they are cannot hold the last plan, so that the next `assign` replaces some.

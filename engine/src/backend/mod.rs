@@ -7,6 +7,7 @@ pub mod cpu;
 pub mod host;
 mod memory;
 mod plan;
+mod profile;
 pub mod reference;
 mod rules;
 mod transfer;
@@ -19,13 +20,17 @@ use std::slice;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, LazyLock};
 
+use kernels::Precision;
+
 use crate::graph::{BufferId, Graph, Layout, Tensor, TensorId};
 
 pub use cpu::ThreadPool;
 use host::HostBytes;
 pub use host::HostMemory;
 pub use memory::{Held, HostRange, MemoryMap};
+pub(crate) use plan::NodePlan;
 pub use plan::{GraphView, Plan};
+pub use profile::{Activity, OpTime, Profile};
 pub use transfer::Stored;
 
 /// What a backend can fail with.
@@ -287,15 +292,21 @@ pub struct BackendParams {
     /// Threads shared with other backends, which then take turns; what is asked for above is limited to as many as these. By
     /// default a backend starts its own.
     pub thread_pool: Option<Arc<ThreadPool>>,
+    /// What matrix products may cost in accuracy; ignored by backends that know one kind of product only.
+    pub precision: Precision,
+    /// Where to add up the time of ops; ignored by backends that do not know it. By default times are not taken.
+    pub profile: Option<Profile>,
 }
 
 impl BackendParams {
-    /// So many threads for everything, the backend's own.
+    /// So many threads for everything, the backend's own, and exact products.
     pub fn new(n_threads: usize) -> BackendParams {
         BackendParams {
             n_threads,
             n_threads_batch: n_threads,
             thread_pool: None,
+            precision: Precision::Exact,
+            profile: None,
         }
     }
 }
@@ -424,6 +435,25 @@ pub trait Backend: Send {
         event.synchronize()
     }
 
+    /// Queues writing `data` to byte `offset` of a buffer of this backend, after all that is queued; later work sees it. `data` may change as
+    /// soon as this returns. False, the default, if it cannot: the caller then waits and writes directly.
+    fn write_async(&mut self, to: &mut dyn Buffer, offset: usize, data: &[u8]) -> Result<bool, BackendError> {
+        let _ = (to, offset, data);
+        Ok(false)
+    }
+
+    /// Queues reading `len` bytes from byte `offset` of a buffer of this backend, after all that is queued; what is queued later does not
+    /// change what is read. `None`, the default, if it cannot: the caller then waits and reads directly.
+    fn read_async(
+        &mut self,
+        from: &dyn Buffer,
+        offset: usize,
+        len: usize,
+    ) -> Result<Option<Box<dyn PendingRead>>, BackendError> {
+        let _ = (from, offset, len);
+        Ok(None)
+    }
+
     /// Queues a copy of `len` bytes from memory that `source` computes into memory of this backend; buffers are given
     /// with an offset in bytes, which the callee checks. The copy comes after all that is queued on `source`, and later work of both
     /// backends after the copy. False, the default, if it cannot: the scheduler then waits for both and copies through the host.
@@ -451,6 +481,12 @@ pub trait Upload: Send {
 
     /// Waits until everything has arrived.
     fn finish(self: Box<Self>) -> Result<Box<dyn Buffer>, BackendError>;
+}
+
+/// Bytes on their way from a device's memory.
+pub trait PendingRead: Send {
+    /// Waits for them. `out` has as many bytes as were asked for.
+    fn wait(self: Box<Self>, out: &mut [u8]) -> Result<(), BackendError>;
 }
 
 /// A point in the queue of an asynchronous backend.

@@ -1,6 +1,7 @@
 //! Plans: what a backend makes of some nodes of a graph once, to compute them many times.
 
 use std::any::Any;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::BackendError;
 use crate::graph::{Graph, TensorId, Uses};
@@ -43,5 +44,55 @@ impl dyn Plan {
     pub fn recycle<P: Plan + Default>(plan: Option<Box<dyn Plan>>) -> Box<P> {
         let any: Option<Box<dyn Any>> = plan.map(|plan| plan as _);
         any.and_then(|any| any.downcast().ok()).unwrap_or_default()
+    }
+}
+
+/// The plan of a backend that computes one node after the other: nodes that were checked, of the graph with this version.
+#[derive(Default)]
+pub(crate) struct NodePlan {
+    nodes: Vec<TensorId>,
+    version: u64,
+}
+
+impl Plan for NodePlan {}
+
+impl NodePlan {
+    /// A plan for the nodes that compute something, each of which `check` looked at, in the memory of an `old` one.
+    pub fn prepare(
+        view: &GraphView<'_>,
+        old: Option<Box<dyn Plan>>,
+        mut check: impl FnMut(TensorId) -> Result<(), BackendError>,
+    ) -> Result<Box<dyn Plan>, BackendError> {
+        let mut plan = <dyn Plan>::recycle::<NodePlan>(old);
+        plan.version = view.graph.version();
+        plan.nodes.clear();
+        for id in view.computing() {
+            check(id)?;
+            plan.nodes.push(id);
+        }
+        Ok(plan)
+    }
+
+    /// Computes the nodes in order, until one fails or the flag is set. Nothing if the graph was changed since.
+    pub fn run(
+        plan: &mut dyn Plan,
+        device: &str,
+        graph: &Graph,
+        cancel: &AtomicBool,
+        mut compute: impl FnMut(TensorId) -> Result<(), BackendError>,
+    ) -> Result<(), BackendError> {
+        let plan = plan.downcast_mut::<NodePlan>(device)?;
+        if plan.version != graph.version() {
+            return Err(BackendError::StalePlan {
+                device: device.to_owned(),
+            });
+        }
+        for &id in &plan.nodes {
+            if cancel.load(Ordering::Relaxed) {
+                return Err(BackendError::Cancelled);
+            }
+            compute(id)?;
+        }
+        Ok(())
     }
 }

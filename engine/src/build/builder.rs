@@ -13,7 +13,7 @@ use super::contract::RopeScaling;
 use super::error::{BuildError, MAX_ROUNDS};
 use super::handles::{Embed, Linear, Norm, PerHead, Placeholder, Vector, WeightId};
 use super::inputs::Inputs;
-use super::pool::Wanted;
+use super::pool::GraphOutput;
 
 /// A weight as a graph sees it.
 #[derive(Clone, Debug)]
@@ -71,7 +71,7 @@ pub struct BuildParams {
     /// Hide later positions (false for encoders and diffusion models).
     pub causal: bool,
     /// What the result is.
-    pub wanted: Wanted,
+    pub output: GraphOutput,
 }
 
 const IS_WEIGHT: Flags = Flags {
@@ -270,10 +270,11 @@ impl<'a> Builder<'a> {
         self.adapt_rows(table.0, tokens, x)
     }
 
-    /// Rows of a table of learned positions for the tokens' positions: `[n_embd, T]`. A position beyond the table is an error of the
-    /// computation.
+    /// Rows of a table of learned positions for the tokens' positions: `[n_embd, T]`. A context rejects positions beyond the table.
     pub fn embed_positions(&mut self, table: Embed) -> TensorId {
         let (rows, positions) = (self.leaf(table.0), self.positions());
+        let n_rows = self.g.tensor(rows).ne[1];
+        self.inputs.max_positions = Some(self.inputs.max_positions.map_or(n_rows, |n| n.min(n_rows)));
         let x = self.g.get_rows(rows, positions);
         self.ok(x, positions)
     }

@@ -11,6 +11,8 @@ pub struct Inputs {
     pub tokens: Option<TensorId>,
     /// Positions, i32 `[T]`.
     pub positions: Option<TensorId>,
+    /// Rows of the smallest table that is read by position.
+    pub max_positions: Option<usize>,
     /// Positions along all axes, i32 `[T, axes]`.
     pub axes: Option<TensorId>,
     /// Page table of each token, i32 `[T]`.
@@ -85,6 +87,7 @@ impl Inputs {
     pub fn clear(&mut self, n_pools: usize) {
         self.tokens = None;
         self.positions = None;
+        self.max_positions = None;
         self.axes = None;
         self.table_of_token = None;
         self.out_ids = None;

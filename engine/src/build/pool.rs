@@ -46,7 +46,7 @@ impl Pooling {
 
 /// Which result a graph computes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Wanted {
+pub enum GraphOutput {
     /// The architecture's own result: logits, or an embedding of each token.
     #[default]
     Result,
@@ -63,13 +63,13 @@ impl Builder<'_> {
     /// Builds an architecture's graph up to the result that the parameters ask for, and its evaluation order.
     pub fn whole(&mut self, results: Results, graph: &dyn BuildGraph) -> TensorId {
         let result = graph.build(self);
-        match self.params.wanted {
-            Wanted::Result if results.embeddings => {
+        match self.params.output {
+            GraphOutput::Result if results.embeddings => {
                 let hidden = self.hidden_states(results, result);
                 self.output(hidden)
             }
-            Wanted::Result => self.output(result),
-            Wanted::Embedding { n_means, rank } => {
+            GraphOutput::Result => self.output(result),
+            GraphOutput::Embedding { n_means, rank } => {
                 let hidden = self.hidden_states(results, result);
                 let pooled = match n_means {
                     0 => self.wanted_rows(hidden),

@@ -31,7 +31,7 @@ pub(super) const POW: &str = "%pow";
 pub(super) const CONCAT: &str = "%concat";
 pub(super) const SLICE: &str = "%slice";
 
-/// A limit was reached; travels as the source of a minijinja error.
+/// A limit was reached; the source of a minijinja error.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("limit reached: {what}, at most {limit}")]
 pub(super) struct LimitReached {

@@ -90,7 +90,7 @@ pub enum ChatError {
         /// What went wrong there.
         message: String,
     },
-    /// The template, or what it does, is beyond what any honest template needs.
+    /// The template, or what it does, takes far more than the templates of real models do.
     #[error("the model's chat template goes beyond a limit: {what}, at most {limit}")]
     Limit {
         /// What there is too much of.

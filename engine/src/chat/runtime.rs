@@ -24,7 +24,7 @@ const NAME: &str = "chat_template";
 /// The arguments of a call, the named ones as one value at the end.
 type Args = Rest<ValueOrKwargs>;
 
-/// A template called `raise_exception`; travels as the source of a minijinja error.
+/// A template called `raise_exception`; the source of a minijinja error.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Raised(String);

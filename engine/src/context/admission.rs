@@ -75,28 +75,52 @@ impl Admission {
     ) -> Result<(), DecodeError> {
         self.clear();
         validator.check_size(batch, memory)?;
-        self.admitted.resize(batch.len(), true);
-        let mut next: [i32; MAX_SEQUENCES] = std::array::from_fn(|seq| memory.next_pos(seq));
-        for (index, t) in batch.iter().enumerate() {
-            if self.is_rejected(t.seqs) {
-                self.admitted[index] = false;
-                continue;
-            }
-            if let Err(error) = validator.check(index, t, &mut next, encoded) {
-                self.admitted[index] = false;
-                self.rejections.push(Rejection { seqs: t.seqs, error });
-            }
-        }
-        self.settle(batch)?;
+        let mut next = std::array::from_fn(|seq| memory.next_pos(seq));
+        self.check_each(batch, |index, t| {
+            validator.check_token(index, t)?;
+            validator.check_position(index, t, &mut next)?;
+            validator.check_encoded(t, encoded)
+        })?;
         while let Some((seqs, error)) = self.overflow(memory, validator.settings.n_ctx) {
             self.reject(batch, seqs, error)?;
         }
         Ok(())
     }
 
+    /// As [`Admission::admit`], for the encoder.
+    pub fn admit_encode(&mut self, batch: &[BatchToken], validator: Validator<'_>) -> Result<(), DecodeError> {
+        self.clear();
+        validator.check_encode_size(batch)?;
+        let mut next = [0; MAX_SEQUENCES];
+        self.check_each(batch, |index, t| {
+            validator.check_token(index, t)?;
+            validator.check_position(index, t, &mut next)
+        })
+    }
+
     /// Rejects sequences of the batch, and those that they share tokens with. An error if nothing is left.
     pub fn reject(&mut self, batch: &[BatchToken], seqs: SeqSet, error: DecodeError) -> Result<(), DecodeError> {
         self.rejections.push(Rejection { seqs, error });
+        self.settle(batch)
+    }
+
+    /// Asks `check` about every token, up to the first of a sequence that it finds wrong. An error if nothing is left.
+    fn check_each(
+        &mut self,
+        batch: &[BatchToken],
+        mut check: impl FnMut(usize, &BatchToken) -> Result<(), DecodeError>,
+    ) -> Result<(), DecodeError> {
+        self.admitted.resize(batch.len(), true);
+        for (index, t) in batch.iter().enumerate() {
+            if self.is_rejected(t.seqs) {
+                continue;
+            }
+            if let Err(error) = check(index, t) {
+                // A token of no sequence takes no other with it.
+                self.admitted[index] = false;
+                self.rejections.push(Rejection { seqs: t.seqs, error });
+            }
+        }
         self.settle(batch)
     }
 
@@ -148,8 +172,8 @@ impl Admission {
 }
 
 impl Validator<'_> {
-    /// An error unless these tokens can be encoded, all of them.
-    pub fn check_encode(&self, tokens: &[BatchToken]) -> Result<(), DecodeError> {
+    /// What is wrong with a batch for the encoder as a whole.
+    fn check_encode_size(&self, tokens: &[BatchToken]) -> Result<(), DecodeError> {
         if !self.model.arch().encoder {
             let arch = self.model.arch().name;
             return Err(DecodeError::NoEncoder { arch });
@@ -161,11 +185,6 @@ impl Validator<'_> {
         }
         if tokens.is_empty() {
             return Err(DecodeError::EmptyBatch);
-        }
-        let mut next = [0; MAX_SEQUENCES];
-        for (index, t) in tokens.iter().enumerate() {
-            self.check_token(index, t)?;
-            check_position(index, t, &mut next)?;
         }
         Ok(())
     }
@@ -187,21 +206,10 @@ impl Validator<'_> {
         Err(DecodeError::BatchTooLarge { found, max })
     }
 
-    /// An error unless a token can be decoded after those of its sequences before it, which go on at `next`.
-    fn check(
-        &self,
-        index: usize,
-        t: &BatchToken,
-        next: &mut [i32; MAX_SEQUENCES],
-        encoded: &Encoded,
-    ) -> Result<(), DecodeError> {
-        self.check_token(index, t)?;
-        check_position(index, t, next)?;
-        match t
-            .seqs
-            .iter()
-            .find(|&seq| self.model.arch().encoder && !encoded.has(seq))
-        {
+    /// The decoder of a model with an encoder looks at what was encoded.
+    fn check_encoded(&self, t: &BatchToken, encoded: &Encoded) -> Result<(), DecodeError> {
+        let has_encoder = self.model.arch().encoder;
+        match t.seqs.iter().find(|&seq| has_encoder && !encoded.has(seq)) {
             Some(seq) => Err(DecodeError::NotEncoded { seq }),
             None => Ok(()),
         }
@@ -221,23 +229,30 @@ impl Validator<'_> {
         }
         Ok(())
     }
-}
 
-/// Positions of a sequence follow one another.
-fn check_position(index: usize, t: &BatchToken, next: &mut [i32; MAX_SEQUENCES]) -> Result<(), DecodeError> {
-    for seq in t.seqs.iter() {
-        let (expected, found) = (next[seq], t.pos);
-        if found != expected || found == i32::MAX {
-            return Err(DecodeError::Position {
-                index,
-                seq,
-                expected,
-                found,
-            });
+    /// Positions of a sequence follow one another, up to the last that the model has learned. `next` is where each sequence goes on.
+    fn check_position(&self, index: usize, t: &BatchToken, next: &mut [i32; MAX_SEQUENCES]) -> Result<(), DecodeError> {
+        for seq in t.seqs.iter() {
+            let (expected, found) = (next[seq], t.pos);
+            if found != expected || found == i32::MAX {
+                return Err(DecodeError::Position {
+                    index,
+                    seq,
+                    expected,
+                    found,
+                });
+            }
+            next[seq] = expected + 1;
         }
-        next[seq] = expected + 1;
+        match self.model.max_positions() {
+            Some(max) if t.pos as usize >= max => Err(DecodeError::PositionNotLearned {
+                index,
+                found: t.pos,
+                max,
+            }),
+            _ => Ok(()),
+        }
     }
-    Ok(())
 }
 
 /// The sequences that an error is about although others may be decoded without them.

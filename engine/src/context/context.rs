@@ -169,26 +169,24 @@ impl Context {
         decoded
     }
 
-    /// The sequences of the last batch that [`Context::decode`] left out, and why; empty if it failed.
+    /// The sequences that the last [`Context::decode`] or [`Context::encode`] left out, and why; empty if it failed.
     pub fn rejected(&self) -> &[Rejection] {
         self.admission.rejections()
     }
 
     /// Runs the encoder over a batch, whole, in place of what was encoded before. Decoding then attends to the rows of a token's
-    /// sequence. Positions of each sequence count from 0; which outputs are wanted does not matter. On an error nothing is encoded.
+    /// sequence. Positions of each sequence count from 0; which outputs are wanted does not matter. What is wrong with a sequence rejects it
+    /// as with [`Context::decode`]. On an error nothing is encoded.
     pub fn encode(&mut self, batch: &Batch) -> Result<(), DecodeError> {
-        let tokens = batch.tokens();
+        let mut admission = std::mem::take(&mut self.admission);
         self.encoded.clear();
-        self.validator().check_encode(tokens)?;
-        self.check_weights()?;
-        self.prepare(self.encoder_params(tokens.len()))?;
-        self.run(tokens, false, self.settings.params.n_threads_batch)?;
-        if let Some(width) = self.runner.result_width() {
-            let rows = self.encoded.take(tokens, width);
-            let read = self.runner.read_result(rows);
-            read.inspect_err(|_| self.encoded.clear())?;
+        let encoded = self.encode_admitted(batch.tokens(), &mut admission);
+        if encoded.is_err() {
+            admission.clear();
+            self.encoded.clear();
         }
-        Ok(())
+        self.admission = admission;
+        encoded
     }
 
     /// Logits `[n_vocab]` (or an embedding) of the token at `index` of the last batch, if its output was wanted.
@@ -335,6 +333,23 @@ impl Context {
         }
     }
 
+    /// Encodes what can be of a batch.
+    fn encode_admitted(&mut self, batch: &[BatchToken], admission: &mut Admission) -> Result<(), DecodeError> {
+        admission.admit_encode(batch, self.validator())?;
+        let tokens = admission.tokens();
+        self.check_weights()?;
+        self.prepare(self.encoder_params(tokens.len()))?;
+        self.run(tokens, false, self.settings.params.n_threads_batch)?;
+        let Some(width) = self.runner.result_width() else {
+            return Ok(());
+        };
+        let rows = self.encoded.take(tokens, width);
+        match self.runner.read_result(rows)? {
+            Some(read) => Ok(read.wait(bytemuck::cast_slice_mut(rows))?),
+            None => Ok(()),
+        }
+    }
+
     fn decode_ubatches(&mut self, tokens: &[BatchToken]) -> Result<(), DecodeError> {
         let (n_ubatch, n_outputs) = (self.settings.params.n_ubatch, self.settings.params.n_outputs_max);
         let mut from = 0;
@@ -352,7 +367,7 @@ impl Context {
             self.perf.record(to - from, start.elapsed());
             from = to;
         }
-        Ok(())
+        Ok(self.outputs.complete()?)
     }
 
     fn decode_ubatch(&mut self, tokens: &[BatchToken]) -> Result<(), DecodeError> {
@@ -365,7 +380,11 @@ impl Context {
         self.prepare(self.decoder_params(tokens.len(), n_rows))?;
         self.run(tokens, has_memory, self.settings.n_threads(tokens.len()))?;
         match self.runner.result_width() {
-            Some(width) if n_rows > 0 => Ok(self.runner.read_result(self.outputs.append(n_rows, width))?),
+            Some(width) if n_rows > 0 => {
+                let read = self.runner.read_result(self.outputs.append(n_rows, width))?;
+                read.into_iter().for_each(|read| self.outputs.await_rows(n_rows, read));
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -414,7 +433,7 @@ impl Context {
             // A graph without outputs would compute nothing that is wanted but the cache: one row keeps it whole and simple.
             n_outputs: n_rows.max(1),
             n_encoded: self.encoded.len(),
-            wanted: self.outputs.wanted(n_rows),
+            output: self.outputs.graph_output(n_rows),
             ..self.settings.build_params(&self.model)
         }
     }

@@ -91,6 +91,16 @@ pub enum DecodeError {
         /// The position in the batch.
         found: i32,
     },
+    /// A position beyond the model's table of learned positions.
+    #[error("position {found} at index {index} is not among the {max} that the model has learned")]
+    PositionNotLearned {
+        /// Index in the batch.
+        index: usize,
+        /// The position in the batch.
+        found: i32,
+        /// Rows of the table.
+        max: usize,
+    },
     /// Encoding with a model that only decodes.
     #[error("the architecture {arch} has no encoder")]
     NoEncoder {

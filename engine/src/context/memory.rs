@@ -6,15 +6,12 @@ use std::sync::Arc;
 use kernels::GgmlType;
 
 use crate::backend::{BackendError, Buffer, BufferType, Device};
-use crate::build::{CacheView, KeyPosition, KvSlot, KvSpec, PoolView};
+use crate::build::{CELL_STEP, CacheView, KeyPosition, KvSlot, KvSpec, PoolView};
 use crate::graph::{BufferId, Home, PAGE, Window};
 
 use super::batch::{BatchToken, MAX_SEQUENCES, SeqSet};
 use super::cells::{Cells, EMPTY, Queries, Undo, lowest_queries};
 use super::{ContextError, ContextParams, MemoryError};
-
-/// Cells that a graph looks at are rounded up to this many, so that it can be reused while a sequence grows.
-const CELL_STEP: usize = 256;
 
 /// Keys and values of all attention calls of a model, and which positions and sequences they belong to.
 pub struct KvMemory {
@@ -69,6 +66,7 @@ pub(super) struct FreeCells {
 impl KvMemory {
     /// Lays out the memory for a model's attention calls. Nothing is allocated until [`KvMemory::allocate`].
     pub(super) fn new(specs: &[KvSpec], n_ctx: usize, params: &ContextParams) -> Result<KvMemory, ContextError> {
+        let size = params.memory(n_ctx);
         let mut pools: Vec<Cells> = Vec::new();
         let mut slots = Vec::new();
         for spec in specs {
@@ -77,7 +75,7 @@ impl KvMemory {
             check_type(params.type_v, spec.v_row / spec.n_head_kv.max(1))?;
             let mut pool_of = |window: Window| {
                 pools.iter().position(|p| p.window == window).unwrap_or_else(|| {
-                    pools.push(Cells::new(pool_size(window, n_ctx, params), params.n_seq_max, window));
+                    pools.push(Cells::new(size.n_cells(window), params.n_seq_max, window));
                     pools.len() - 1
                 })
             };
@@ -482,29 +480,6 @@ fn window_start(window: Window, pos: i32) -> Option<i32> {
     }
 }
 
-/// Cells of a pool: all positions, or, with a causal window, what a decode needs at most.
-fn pool_size(window: Window, n_ctx: usize, params: &ContextParams) -> usize {
-    match window {
-        Window::Standard(n) | Window::Chunked(n) => {
-            let cells = window_cells(n, params).checked_next_multiple_of(CELL_STEP);
-            cells.unwrap_or(n_ctx).min(n_ctx)
-        }
-        Window::Compressed(n) => (n_ctx / n.max(1)).max(1),
-        Window::None | Window::Symmetric(_) => n_ctx,
-    }
-}
-
-/// Cells that a decode needs at most where a window of `n` positions hides the others: the windows of all sequences as the decode found
-/// them, which a failure returns to, and, of what it writes, the whole batch or the windows of all sequences and a ubatch. And for each sequence
-/// what it takes that its window need not share a page with others.
-fn window_cells(n: usize, params: &ContextParams) -> usize {
-    let windows = n.saturating_mul(params.n_seq_max);
-    let written = windows.saturating_add(params.n_ubatch).min(params.n_batch);
-    // A window that fills pages reaches into one more.
-    let in_pages = n.checked_next_multiple_of(PAGE).unwrap_or(n).saturating_add(PAGE);
-    in_pages.saturating_mul(params.n_seq_max).saturating_add(written)
-}
-
 fn check_type(ty: GgmlType, head_dim: usize) -> Result<(), ContextError> {
     let reason = if !kernels::can_quantize(ty) || !kernels::can_dequantize(ty) {
         "values cannot be converted to it while running"
@@ -520,8 +495,8 @@ fn check_type(ty: GgmlType, head_dim: usize) -> Result<(), ContextError> {
 mod tests {
     use super::*;
 
-    /// Batches of several sequences in turn, in runs and interleaved: with the cells of [`window_cells`] there is room for every one, and
-    /// windows are whole whether decodes succeed or fail.
+    /// Batches of several sequences in turn, in runs and interleaved: with `window_cells` cells there is room for every one, and windows
+    /// are whole whether decodes succeed or fail.
     #[test]
     fn a_windowed_pool_has_room_for_every_decode() {
         const WINDOW: usize = 7;
@@ -533,7 +508,8 @@ mod tests {
                 ..ContextParams::default()
             };
             for window in [Window::Standard(WINDOW), Window::Chunked(WINDOW)] {
-                let mut pool = Cells::new(window_cells(WINDOW, &params), n_seq_max, window);
+                let n_cells = params.memory(4096).window_cells(WINDOW);
+                let mut pool = Cells::new(n_cells, n_seq_max, window);
                 assert!(pool.allocate());
                 let mut next_pos = [0; MAX_SEQUENCES];
                 for step in 0..60usize {

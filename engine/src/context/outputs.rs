@@ -1,6 +1,9 @@
 //! What a batch was asked for: logits of tokens, or embeddings of sequences, and where each is found.
 
-use crate::build::Wanted;
+use std::ops::Range;
+
+use crate::backend::{BackendError, PendingRead};
+use crate::build::GraphOutput;
 use crate::model::Model;
 
 use super::batch::BatchToken;
@@ -15,6 +18,8 @@ pub(super) struct Outputs {
     rows: Vec<Option<u32>>,
     /// Elements of a row: the vocabulary, or an embedding.
     width: usize,
+    /// Elements of `values` that are on their way.
+    pending: Vec<(Range<usize>, Box<dyn PendingRead>)>,
     pooled: Pooled,
 }
 
@@ -25,6 +30,7 @@ impl Outputs {
             values: Vec::new(),
             rows: Vec::new(),
             width: 0,
+            pending: Vec::new(),
             pooled: Pooled::new(model, p.pooling, p.n_seq_max, p.n_batch),
         }
     }
@@ -40,6 +46,7 @@ impl Outputs {
     /// computed.
     pub fn start(&mut self, batch: &[BatchToken], admitted: &[bool], computed: &[BatchToken]) {
         self.values.clear();
+        self.pending.clear();
         self.rows.clear();
         let mut n = 0;
         self.rows.extend(batch.iter().zip(admitted).map(|(t, &admitted)| {
@@ -63,8 +70,8 @@ impl Outputs {
     }
 
     /// What to ask of a graph with `n_rows` rows.
-    pub fn wanted(&self, n_rows: usize) -> Wanted {
-        self.pooled.wanted(n_rows)
+    pub fn graph_output(&self, n_rows: usize) -> GraphOutput {
+        self.pooled.graph_output(n_rows)
     }
 
     /// Indices in the ubatch of the tokens whose rows its graph gives, ascending; never empty, for a graph has at least one.
@@ -89,6 +96,20 @@ impl Outputs {
         let start = self.values.len();
         self.values.resize(start + n * width, 0.0);
         &mut self.values[start..]
+    }
+
+    /// The `n` rows appended last are on their way.
+    pub fn await_rows(&mut self, n: usize, read: Box<dyn PendingRead>) {
+        let end = self.values.len();
+        self.pending.push((end - n * self.width..end, read));
+    }
+
+    /// Waits for all rows that are on their way.
+    pub fn complete(&mut self) -> Result<(), BackendError> {
+        for (range, read) in self.pending.drain(..) {
+            read.wait(bytemuck::cast_slice_mut(&mut self.values[range]))?;
+        }
+        Ok(())
     }
 
     /// The row of the token at `index` of the batch.

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use kernels::GgmlType;
+use kernels::{GgmlType, Precision};
 
-use crate::backend::ThreadPool;
-use crate::build::Pooling;
+use crate::backend::{Profile, ThreadPool};
+use crate::build::{MemoryParams, Pooling};
 
 /// Settings of a [`Context`](super::Context).
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +30,10 @@ pub struct ContextParams {
     /// Threads shared with other contexts, which then compute in turns; the numbers above are limited to as many as these. By default a
     /// context starts threads of its own.
     pub thread_pool: Option<Arc<ThreadPool>>,
+    /// What matrix products may cost in accuracy. Devices that know one kind of product only ignore it.
+    pub precision: Precision,
+    /// Where to add up the time of ops; by default times are not taken.
+    pub profile: Option<Profile>,
     /// Type of cached keys.
     pub type_k: GgmlType,
     /// Type of cached values.
@@ -47,6 +51,21 @@ pub struct ContextParams {
     pub pooling: Option<Pooling>,
 }
 
+impl ContextParams {
+    /// What decides on the size of the memory, with this many cells of KV memory.
+    pub fn memory(&self, n_ctx: usize) -> MemoryParams {
+        MemoryParams {
+            n_ctx,
+            n_batch: self.n_batch,
+            n_ubatch: self.n_ubatch,
+            n_seq_max: self.n_seq_max,
+            n_rollback: self.n_rollback,
+            type_k: self.type_k,
+            type_v: self.type_v,
+        }
+    }
+}
+
 impl Default for ContextParams {
     fn default() -> ContextParams {
         let n = std::thread::available_parallelism().map_or(1, usize::from);
@@ -60,6 +79,8 @@ impl Default for ContextParams {
             n_threads: n,
             n_threads_batch: n,
             thread_pool: None,
+            precision: Precision::Default,
+            profile: None,
             type_k: GgmlType::F16,
             type_v: GgmlType::F16,
             rope_freq_base: None,

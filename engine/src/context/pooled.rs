@@ -1,6 +1,6 @@
 //! Which tokens' rows make up the embedding of each sequence of a batch.
 
-use crate::build::{Pooling, Wanted};
+use crate::build::{GraphOutput, Pooling};
 use crate::model::Model;
 
 use super::batch::{BatchToken, MAX_SEQUENCES};
@@ -94,10 +94,10 @@ impl Pooled {
     }
 
     /// What to ask of a graph with `n_rows` rows.
-    pub fn wanted(&self, n_rows: usize) -> Wanted {
+    pub fn graph_output(&self, n_rows: usize) -> GraphOutput {
         match self.pooling {
-            None => Wanted::Result,
-            Some(pooling) => Wanted::Embedding {
+            None => GraphOutput::Result,
+            Some(pooling) => GraphOutput::Embedding {
                 n_means: if pooling == Pooling::Mean { n_rows } else { 0 },
                 rank: self.rank,
             },

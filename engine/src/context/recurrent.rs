@@ -63,7 +63,7 @@ impl StateMemory {
         let n_cells = if specs.is_empty() {
             0
         } else {
-            params.n_rollback.saturating_add(2).saturating_mul(params.n_seq_max)
+            params.memory(params.n_ctx).n_state_cells()
         };
         let nowhere = Home {
             buffer: BufferId(0),

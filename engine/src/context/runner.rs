@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use crate::backend::{BackendParams, Held, MemoryMap, Usage};
+use crate::backend::{BackendParams, Held, MemoryMap, PendingRead, Usage};
 use crate::build::BuildParams;
 use crate::graph::{BufferId, Graph, TensorId};
 use crate::model::Model;
@@ -28,6 +28,8 @@ impl GraphRunner {
             n_threads: params.n_threads,
             n_threads_batch: params.n_threads_batch,
             thread_pool: params.thread_pool.clone(),
+            precision: params.precision,
+            profile: params.profile.clone(),
         };
         let devices = &model.placement().devices;
         let backends = devices
@@ -124,13 +126,16 @@ impl GraphRunner {
         Some(graph.tensor((*result)?).ne[0])
     }
 
-    /// Reads the first rows of the result.
-    pub fn read_result(&mut self, rows: &mut [f32]) -> Result<(), SchedError> {
+    /// Reads the first rows of the result, or has them on their way when this returns.
+    pub fn read_result(&mut self, rows: &mut [f32]) -> Result<Option<Box<dyn PendingRead>>, SchedError> {
         let BuiltGraph { graph, result, .. } = self.graphs.current();
-        match *result {
-            Some(result) => self.sched.read_tensor(graph, result, 0, bytemuck::cast_slice_mut(rows)),
-            None => Ok(()),
+        let Some(result) = *result else { return Ok(None) };
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(rows);
+        let pending = self.sched.read_tensor_async(graph, result, bytes.len())?;
+        if pending.is_none() {
+            self.sched.read_tensor(graph, result, 0, bytes)?;
         }
+        Ok(pending)
     }
 
     /// Computes a graph of the caller's with these inputs, in the memory that all graphs use: the next one has to be prepared again.

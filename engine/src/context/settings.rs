@@ -1,6 +1,6 @@
 //! The settings of a context with all defaults filled in, checked against the model.
 
-use crate::build::{BuildParams, Pooling, RopeScaling, Wanted};
+use crate::build::{BuildParams, GraphOutput, Pooling, RopeScaling};
 use crate::model::Model;
 
 use super::batch::MAX_SEQUENCES;
@@ -53,7 +53,7 @@ impl Settings {
             rope_sections: model.base().rope_sections,
             n_rot: model.base().n_rot(),
             causal: !model.bidirectional(),
-            wanted: Wanted::Result,
+            output: GraphOutput::Result,
         }
     }
 

@@ -22,7 +22,7 @@ pub enum GgufError {
     /// The caller asked to stop.
     #[error("cancelled")]
     Cancelled,
-    /// The operating system says no.
+    /// The operating system refused.
     #[error("cannot {action}: {error}")]
     Io {
         /// What was tried.

@@ -6,7 +6,9 @@
 use kernels::GgmlType;
 use kernels::GgmlType::{F32, I32, I64};
 
-use super::{Attention, Blocks, Buckets, Graph, MAX_SRC, Op, Recurrence, Rope, Tensor, TensorId, VisibleCells, Window};
+use super::{
+    Attention, Blocks, Buckets, Graph, MAX_SRC, NgramHash, Op, Recurrence, Rope, Tensor, TensorId, VisibleCells, Window,
+};
 
 /// What an op takes, where its operands are something else.
 pub type Expected = &'static str;
@@ -135,14 +137,7 @@ pub(super) fn result(op: Op, t: &Operands<'_>, ne: [usize; 4]) -> Result<Shape, 
         Op::SetRows => set_rows(t),
         Op::MulMat => mul_mat(t),
         Op::MulMatId => mul_mat_id(t),
-        Op::Add | Op::Sub | Op::Mul | Op::Div => {
-            let (a, b) = (t.floats(0)?, t.numbers(1)?);
-            ensure(
-                repeats_to(b, a.ne),
-                "a second operand that repeats to the shape of the first",
-            )?;
-            floats(a.ne)
-        }
+        Op::Add | Op::Sub | Op::Mul | Op::Div => elementwise(t),
         Op::AddId => add_id(t),
         Op::Scale { .. }
         | Op::Unary(_)
@@ -150,75 +145,23 @@ pub(super) fn result(op: Op, t: &Operands<'_>, ne: [usize; 4]) -> Result<Shape, 
         | Op::L2Norm { .. }
         | Op::SoftMax { .. }
         | Op::Clamp { .. } => floats(t.floats(0)?.ne),
-        Op::Balance { n, .. } => {
-            let x = t.floats(0)?;
-            let square = n > 0 && n.checked_mul(n) == Some(x.ne[0]);
-            ensure(square, "rows that are square matrices of the size asked for")?;
-            floats(x.ne)
-        }
-        Op::Glu(_) => {
-            let (gate, up) = (t.floats(0)?, t.floats(1)?);
-            ensure(gate.ne == up.ne, "two operands of one shape")?;
-            floats(gate.ne)
-        }
-        Op::RmsNorm { .. } => {
-            let x = t.floats(0)?;
-            if t.has(1) {
-                ensure(
-                    t.numbers(1)?.ne == [x.ne[0], 1, 1, 1],
-                    "a weight for each element of a row",
-                )?;
-            }
-            floats(x.ne)
-        }
+        Op::Balance { n, .. } => balance(t, n),
+        Op::Glu(_) => glu(t),
+        Op::RmsNorm { .. } => rms_norm(t),
         Op::Rope(p) => rope(t, &p),
         Op::Attention(p) => attention(t, &p),
         Op::IndexScores => index_scores(t),
         Op::SelectBlocks(blocks) => select_blocks(t, &blocks),
-        Op::LastCells { n } => {
-            let (n_kv, n_tokens) = (t.ints(0)?.ne[0], t.ints(1)?.ne[0]);
-            ensure(n_kv > 0 && n > 0, "cells, some of which are asked for")?;
-            t.visible(VisibleCells::OF_LAST_CELLS, n_kv, n_tokens)?;
-            ints([n, n_tokens, 1, 1])
-        }
-        Op::EarlierPositions { back, n_axes } => {
-            let n_tokens = list_of_positions(t)?;
-            ensure(
-                i32::try_from(back).is_ok() && n_axes > 0,
-                "a distance that fits an i32, and axes",
-            )?;
-            ints([n_tokens, n_axes, 1, 1])
-        }
-        Op::TopK { k } => {
-            let x = t.floats(0)?;
-            ensure(
-                (1..=x.ne[0]).contains(&k) && i32::try_from(x.ne[0]).is_ok(),
-                "k of 1 to the length of a row",
-            )?;
-            ints([k, x.ne[1], x.ne[2], x.ne[3]])
-        }
-        Op::TopMask { k } => {
-            let x = t.floats(0)?;
-            ensure(
-                (1..=x.ne[0]).contains(&k) && u32::try_from(x.ne[0]).is_ok(),
-                "k of 1 to the length of a row",
-            )?;
-            floats(x.ne)
-        }
+        Op::LastCells { n } => last_cells(t, n),
+        Op::EarlierPositions { back, n_axes } => earlier_positions(t, back, n_axes),
+        Op::TopK { k } => top_k(t, k),
+        Op::TopMask { k } => top_mask(t, k),
         Op::DivIds { by } => {
             ensure(by > 0, "a divisor that is not 0")?;
             ints(t.ints(0)?.ne)
         }
         Op::ToFloats => floats(t.ints(0)?.ne),
-        Op::NgramHash(hash) => {
-            let x = t.floats(0)?;
-            ensure(hash.is_sound(), "rows that fit an i32")?;
-            ensure(
-                x.ne[0] >= hash.n && x.ne[2..] == [1, 1],
-                "the ids of as many tokens as an n-gram has",
-            )?;
-            ints([x.ne[1], 1, 1, 1])
-        }
+        Op::NgramHash(hash) => ngram_hash(t, &hash),
         Op::AttentionTemperature { length, .. } => {
             ensure(length > 0, "a length that is not 0")?;
             floats([1, 1, list_of_positions(t)?, 1])
@@ -233,14 +176,7 @@ pub(super) fn result(op: Op, t: &Operands<'_>, ne: [usize; 4]) -> Result<Shape, 
             floats(ne)
         }
         Op::Recur(recurrence) => recur(t, recurrence),
-        Op::Cont => {
-            let n = ne.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
-            ensure(
-                n == Some(t.numbers(0)?.nelements()),
-                "as many elements as the result has",
-            )?;
-            floats(ne)
-        }
+        Op::Cont => cont(t, ne),
     }
 }
 
@@ -252,6 +188,90 @@ fn list_of_positions(t: &Operands<'_>) -> Result<usize, Expected> {
     let p = t.ints(0)?;
     ensure(p.ne[1..] == [1; 3], "i32 positions [T]")?;
     Ok(p.ne[0])
+}
+
+fn elementwise(t: &Operands<'_>) -> Result<Shape, Expected> {
+    let (a, b) = (t.floats(0)?, t.numbers(1)?);
+    ensure(
+        repeats_to(b, a.ne),
+        "a second operand that repeats to the shape of the first",
+    )?;
+    floats(a.ne)
+}
+
+fn balance(t: &Operands<'_>, n: usize) -> Result<Shape, Expected> {
+    let x = t.floats(0)?;
+    let square = n > 0 && n.checked_mul(n) == Some(x.ne[0]);
+    ensure(square, "rows that are square matrices of the size asked for")?;
+    floats(x.ne)
+}
+
+fn glu(t: &Operands<'_>) -> Result<Shape, Expected> {
+    let (gate, up) = (t.floats(0)?, t.floats(1)?);
+    ensure(gate.ne == up.ne, "two operands of one shape")?;
+    floats(gate.ne)
+}
+
+fn rms_norm(t: &Operands<'_>) -> Result<Shape, Expected> {
+    let x = t.floats(0)?;
+    if t.has(1) {
+        ensure(
+            t.numbers(1)?.ne == [x.ne[0], 1, 1, 1],
+            "a weight for each element of a row",
+        )?;
+    }
+    floats(x.ne)
+}
+
+fn last_cells(t: &Operands<'_>, n: usize) -> Result<Shape, Expected> {
+    let (n_kv, n_tokens) = (t.ints(0)?.ne[0], t.ints(1)?.ne[0]);
+    ensure(n_kv > 0 && n > 0, "cells, some of which are asked for")?;
+    t.visible(VisibleCells::OF_LAST_CELLS, n_kv, n_tokens)?;
+    ints([n, n_tokens, 1, 1])
+}
+
+fn earlier_positions(t: &Operands<'_>, back: usize, n_axes: usize) -> Result<Shape, Expected> {
+    let n_tokens = list_of_positions(t)?;
+    ensure(
+        i32::try_from(back).is_ok() && n_axes > 0,
+        "a distance that fits an i32, and axes",
+    )?;
+    ints([n_tokens, n_axes, 1, 1])
+}
+
+const K_OF_A_ROW: Expected = "k of 1 to the length of a row";
+
+fn top_k(t: &Operands<'_>, k: usize) -> Result<Shape, Expected> {
+    let x = t.floats(0)?;
+    let fits = (1..=x.ne[0]).contains(&k) && i32::try_from(x.ne[0]).is_ok();
+    ensure(fits, K_OF_A_ROW)?;
+    ints([k, x.ne[1], x.ne[2], x.ne[3]])
+}
+
+fn top_mask(t: &Operands<'_>, k: usize) -> Result<Shape, Expected> {
+    let x = t.floats(0)?;
+    let fits = (1..=x.ne[0]).contains(&k) && u32::try_from(x.ne[0]).is_ok();
+    ensure(fits, K_OF_A_ROW)?;
+    floats(x.ne)
+}
+
+fn ngram_hash(t: &Operands<'_>, hash: &NgramHash) -> Result<Shape, Expected> {
+    let x = t.floats(0)?;
+    ensure(hash.is_sound(), "rows that fit an i32")?;
+    ensure(
+        x.ne[0] >= hash.n && x.ne[2..] == [1, 1],
+        "the ids of as many tokens as an n-gram has",
+    )?;
+    ints([x.ne[1], 1, 1, 1])
+}
+
+fn cont(t: &Operands<'_>, ne: [usize; 4]) -> Result<Shape, Expected> {
+    let n = ne.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+    ensure(
+        n == Some(t.numbers(0)?.nelements()),
+        "as many elements as the result has",
+    )?;
+    floats(ne)
 }
 
 fn get_rows(t: &Operands<'_>) -> Result<Shape, Expected> {

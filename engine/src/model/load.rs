@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::backend::{BackendError, Buffer, Device, Stored};
 use crate::build::{
-    BuildError, BuildGraph, BuildParams, Builder, Inputs, KvSpec, MemorySpecs, Wanted, WeightLeaf, WeightPart,
+    BuildError, BuildGraph, BuildParams, Builder, GraphOutput, Inputs, KvSpec, MemorySpecs, WeightLeaf, WeightPart,
 };
 use crate::gguf::{Gguf, GgufError, GgufFile, GgufSet, Metadata, Value};
 use crate::graph::{BufferId, Graph, Home, Layout, Name, Op, TensorId, dense_bytes};
@@ -13,7 +13,7 @@ use crate::vocab::{Token, Vocab};
 
 use super::nearest::nearest_names;
 use super::params::LoadParams;
-use super::placement::{Needs, Placement, PlacementSummary, RowPart};
+use super::placement::{Needs, Placement, PlacementError, PlacementParams, PlacementSummary, RowPart};
 use super::upload::{Locked, check_types, check_values, upload};
 use super::{Architecture, Base, Fingerprint, HparamReader, ModelError, Registered, TableRow, TensorTable};
 
@@ -30,6 +30,7 @@ pub struct Model {
     buffers: Vec<Arc<dyn Buffer>>,
     placement: Placement,
     memory: MemorySpecs,
+    max_positions: Option<usize>,
     fingerprint: Fingerprint,
     warnings: Vec<String>,
     _locked: Vec<Locked>,
@@ -85,11 +86,9 @@ impl Model {
         let vocab = load_vocab(set.first().header(), &path)?;
         check_types(&path, &rows)?;
         let needs = probe(arch, &base, graph.as_ref(), &rows, &path)?;
-        let placement = Placement::new(&params.placement, &rows, base.n_layer(), &needs).map_err(|source| {
-            ModelError::Placement {
-                path: path.clone(),
-                source,
-            }
+        let placement = place(params, arch, &base, &rows, &needs).map_err(|source| ModelError::Placement {
+            path: path.clone(),
+            source,
         })?;
         if params.check_tensors {
             check_values(&set, &rows)?;
@@ -116,6 +115,7 @@ impl Model {
             buffers,
             placement,
             memory: needs.memory,
+            max_positions: needs.max_positions,
             fingerprint,
             warnings,
             _locked: locked,
@@ -177,6 +177,10 @@ impl Model {
     /// The KV cache row of each attention call of the graph.
     pub fn kv_specs(&self) -> &[KvSpec] {
         &self.memory.kv
+    }
+    /// Positions that the model has learned, from 0 on, if it looks them up in a table.
+    pub fn max_positions(&self) -> Option<usize> {
+        self.max_positions
     }
     /// Identifies the model, for saved states.
     pub fn fingerprint(&self) -> &Fingerprint {
@@ -296,11 +300,10 @@ fn plan_table(
     let (arch, prefix) = load_arch(&metadata, path, archs, params.arch.as_deref())?;
     let (base, graph, rows) = declare(&metadata, table, path, arch, &prefix)?;
     let needs = probe(arch, &base, graph.as_ref(), &rows, path)?;
-    let placement =
-        Placement::new(&params.placement, &rows, base.n_layer(), &needs).map_err(|source| ModelError::Placement {
-            path: path.to_owned(),
-            source,
-        })?;
+    let placement = place(params, arch, &base, &rows, &needs).map_err(|source| ModelError::Placement {
+        path: path.to_owned(),
+        source,
+    })?;
     let name = |part: &RowPart| placement.types[part.memory].name();
     let memory_of = |i: usize| {
         let names: Vec<_> = placement.parts[i].iter().map(name).collect();
@@ -387,6 +390,25 @@ fn load_vocab(header: &Gguf, path: &Path) -> Result<Vocab, ModelError> {
     })
 }
 
+fn place(
+    params: &LoadParams,
+    arch: &Architecture,
+    base: &Base,
+    rows: &[TableRow],
+    needs: &Needs,
+) -> Result<Placement, PlacementError> {
+    let mut memory = params.placement.memory.resolved(base.n_ctx_train());
+    if arch.bidirectional || !base.causal {
+        // Attention sees the batch itself: nothing is kept.
+        memory.n_ctx = 0;
+    }
+    let placement = PlacementParams {
+        memory,
+        ..params.placement.clone()
+    };
+    Placement::new(&placement, rows, base.n_layer(), needs)
+}
+
 /// Builds the graph once without a memory, to learn what it needs and that all shapes agree.
 fn probe(
     arch: &'static Architecture,
@@ -425,19 +447,19 @@ fn probe(
         rope_sections: base.rope_sections,
         n_rot: base.n_rot(),
         causal: !arch.bidirectional,
-        wanted: Wanted::Result,
+        output: GraphOutput::Result,
     };
     let fault = |source| ModelError::Graph {
         path: path.to_owned(),
         source,
     };
     // The shapes behind pooling must agree too; a model without hidden states gives logits only.
-    let embedding = Wanted::Embedding {
+    let embedding = GraphOutput::Embedding {
         n_means: 1,
         rank: false,
     };
     let params = BuildParams {
-        wanted: embedding,
+        output: embedding,
         ..params
     };
     match needs(arch, graph, &leafs, params) {
@@ -445,7 +467,7 @@ fn probe(
         Err(e) => return Err(fault(e)),
     }
     let params = BuildParams {
-        wanted: Wanted::Result,
+        output: GraphOutput::Result,
         ..params
     };
     needs(arch, graph, &leafs, params).map_err(fault)
@@ -465,6 +487,7 @@ fn needs(
     // Products have leafs of their own in a probe.
     let mut divisible: Vec<bool> = nodes.iter().map(Option::is_none).collect();
     let mut multiplied = only_multiplied(&g, &nodes);
+    let of_decoder = inputs.max_positions;
     // An encoder keeps nothing, but uses weights too.
     let params = BuildParams {
         encoder: true,
@@ -473,8 +496,10 @@ fn needs(
     };
     let mut nothing = MemorySpecs::default();
     let mut b = Builder::probe(&mut g, leafs, &mut nodes, &mut inputs, params, &mut nothing);
+    let mut of_encoder = None;
     if graph.encode(&mut b).is_some() {
         b.finish()?;
+        of_encoder = inputs.max_positions;
         divisible
             .iter_mut()
             .zip(&nodes)
@@ -484,6 +509,7 @@ fn needs(
     }
     Ok(Needs {
         memory,
+        max_positions: of_decoder.into_iter().chain(of_encoder).min(),
         divisible,
         multiplied,
     })

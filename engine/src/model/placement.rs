@@ -7,7 +7,7 @@ use kernels::GgmlType;
 use regex_lite::Regex;
 
 use crate::backend::{self, BufferType, Device, MemoryMap, Usage, WeightStorage};
-use crate::build::MemorySpecs;
+use crate::build::{MemoryParams, MemorySpecs};
 use crate::graph::{Flags, Graph, Home, Layout, Name, ShapeError, TensorId, dense_bytes};
 
 use super::{Consumer, TableRow};
@@ -71,8 +71,8 @@ pub struct PlacementParams {
     pub offload_kv: bool,
     /// Store weights in the layouts that devices like best. If false all are plain, as in the file.
     pub repack: bool,
-    /// KV cells that [`DeviceLayers::Auto`] leaves room for.
-    pub kv_cells: usize,
+    /// The memory of a context that [`DeviceLayers::Auto`] leaves room for.
+    pub memory: MemoryParams,
     /// Bytes of each device that [`DeviceLayers::Auto`] leaves free.
     pub margin: usize,
 }
@@ -88,7 +88,7 @@ impl Default for PlacementParams {
             overrides: Vec::new(),
             offload_kv: true,
             repack: true,
-            kv_cells: 4096,
+            memory: MemoryParams::default(),
             margin: 256 << 20,
         }
     }
@@ -162,6 +162,8 @@ pub struct RowPart {
 pub struct Needs {
     /// What the graph needs from a memory.
     pub memory: MemorySpecs,
+    /// Rows of the smallest table that it reads by position.
+    pub max_positions: Option<usize>,
     /// By row of the tensor table: only products use the tensor, and they can be computed part by part.
     pub divisible: Vec<bool>,
     /// By row of the tensor table: only products use the tensor, as their matrix, whole. Then any layout that those read will do.
@@ -517,11 +519,10 @@ fn layers_that_fit(
         sum[layer] += row.bytes();
     }
     if params.offload_kv {
-        // A state for now and one from before, for one sequence.
-        let states = (needs.memory.states.iter()).map(|s| (s.layer, 2 * size_of::<f32>() * s.row));
-        let kv = (needs.memory.kv.iter()).map(|s| (s.layer, 2 * (s.k_row + s.v_row) * params.kv_cells));
+        let states = (needs.memory.states.iter()).map(|s| (s.layer, params.memory.state_bytes(s)));
+        let kv = (needs.memory.kv.iter()).map(|s| (s.layer, params.memory.kv_bytes(s)));
         for (layer, bytes) in kv.chain(states).filter(|&(layer, _)| layer < n_layer) {
-            sizes[layer] += bytes;
+            sizes[layer] = sizes[layer].saturating_add(bytes);
         }
     }
     let fits = |n: usize| {
@@ -591,7 +592,93 @@ fn probe_op(g: &mut Graph, w: TensorId, row: &TableRow) -> Result<TensorId, Shap
 
 #[cfg(test)]
 mod tests {
+    use crate::backend::DeviceKind;
+    use crate::build::{KeyPosition, KvSpec, StateSpec};
+    use crate::graph::Window;
+    use crate::sched::fake::FakeDevice;
+
     use super::*;
+
+    const N_LAYER: usize = 8;
+
+    /// Layers without weights that fit into the gigabyte of a device, the output being one more.
+    fn fitting(memory: MemoryParams, layer: impl Fn(usize) -> (Option<KvSpec>, Option<StateSpec>)) -> usize {
+        let gpu: Arc<dyn Device> = Arc::new(FakeDevice::new("gpu", DeviceKind::Gpu));
+        assert_eq!(gpu.memory().0, 1 << 30);
+        let params = PlacementParams {
+            devices: vec![gpu.clone()],
+            margin: 0,
+            memory,
+            ..PlacementParams::default()
+        };
+        let (kv, states): (Vec<_>, Vec<_>) = (0..N_LAYER).map(layer).unzip();
+        let needs = Needs {
+            memory: MemorySpecs {
+                kv: kv.into_iter().flatten().collect(),
+                states: states.into_iter().flatten().collect(),
+            },
+            ..Needs::default()
+        };
+        layers_that_fit(&params, &[gpu], &[], N_LAYER, &needs) - 1
+    }
+
+    fn attention(layer: usize, window: Window) -> KvSpec {
+        KvSpec {
+            layer,
+            k_row: 1024,
+            v_row: 1024,
+            v_in_k: 0,
+            n_head_kv: 8,
+            window,
+            compressed: None,
+            key_position: KeyPosition::Free,
+        }
+    }
+
+    #[test]
+    fn layers_fit_with_keys_and_values_of_their_types() {
+        // 256 MiB of elements in each layer.
+        let with = |type_k, type_v| {
+            let memory = MemoryParams {
+                n_ctx: 1 << 17,
+                type_k,
+                type_v,
+                ..MemoryParams::default()
+            };
+            fitting(memory, |il| (Some(attention(il, Window::None)), None))
+        };
+        assert_eq!(with(GgmlType::F16, GgmlType::F16), 2);
+        assert_eq!(with(GgmlType::F32, GgmlType::F32), 1);
+        assert_eq!(with(GgmlType::Q8_0, GgmlType::Q8_0), 3);
+        assert_eq!(with(GgmlType::Q4_0, GgmlType::Q8_0), 4, "208 MiB each");
+    }
+
+    #[test]
+    fn layers_fit_with_as_much_as_windows_and_states_keep() {
+        let memory = MemoryParams {
+            n_ctx: 1 << 17,
+            ..MemoryParams::default()
+        };
+        let windowed = |il| (Some(attention(il, Window::Standard(512))), None);
+        assert_eq!(fitting(memory, windowed), N_LAYER);
+        let one_in_four = |il: usize| match il % 4 {
+            3 => (Some(attention(il, Window::None)), None),
+            _ => windowed(il),
+        };
+        // A layer that sees everything takes half of the memory, those between two of them take a little.
+        assert_eq!(fitting(memory, one_in_four), 4);
+        let state = |layer| StateSpec { layer, row: 1 << 24 };
+        let recurrent = |il| (None, Some(state(il)));
+        // Two cells of 64 MiB for each sequence.
+        assert_eq!(fitting(memory, recurrent), N_LAYER);
+        let many = MemoryParams { n_seq_max: 4, ..memory };
+        assert_eq!(fitting(many, recurrent), 2);
+        let far = MemoryParams {
+            n_rollback: 2,
+            ..memory
+        };
+        assert_eq!(fitting(far, recurrent), 4);
+    }
 
     #[test]
     fn rows_are_divided_by_shares() {

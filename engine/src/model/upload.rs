@@ -195,12 +195,12 @@ impl BufferPlan {
 }
 
 /// A piece of a tensor to be copied.
-struct Job<'a> {
+struct PieceCopy<'a> {
     row: &'a TableRow,
     piece: Piece,
 }
 
-impl Job<'_> {
+impl PieceCopy<'_> {
     /// Bytes to be sent.
     fn n_bytes(&self) -> usize {
         dense_bytes(
@@ -231,7 +231,7 @@ const CHUNK: usize = 16 << 20;
 struct Transfer<'a> {
     set: &'a GgufSet,
     params: &'a LoadParams,
-    jobs: Vec<Job<'a>>,
+    copies: Vec<PieceCopy<'a>>,
     done: AtomicUsize,
     total: usize,
     cancelled: AtomicBool,
@@ -244,14 +244,14 @@ impl<'a> Transfer<'a> {
         placed: impl Iterator<Item = (&'a TableRow, &'a Vec<Piece>)>,
         n_mapped: usize,
     ) -> Transfer<'a> {
-        let mut jobs: Vec<Job<'_>> = Vec::new();
+        let mut copies: Vec<PieceCopy<'_>> = Vec::new();
         // What several rows of the table share is sent once.
         let mut sent = HashSet::new();
         for (row, pieces) in placed {
             let is_new = |p: &Piece| p.home.buffer.0 as usize >= n_mapped;
             for &piece in pieces.iter().filter(|p| is_new(p)) {
                 if sent.insert((piece.home, piece.part.bytes(row))) {
-                    jobs.push(Job { row, piece });
+                    copies.push(PieceCopy { row, piece });
                 }
             }
         }
@@ -259,8 +259,8 @@ impl<'a> Transfer<'a> {
             set,
             params,
             done: AtomicUsize::new(0),
-            total: jobs.iter().map(Job::n_bytes).sum(),
-            jobs,
+            total: copies.iter().map(PieceCopy::n_bytes).sum(),
+            copies,
             cancelled: AtomicBool::new(false),
         }
     }
@@ -275,15 +275,19 @@ impl<'a> Transfer<'a> {
         let ty = buffer.buffer_type().clone();
         let device = placement.device_of_memory(&*ty);
         let mut upload = device.upload(buffer).map_err(|e| self.failed(e))?;
-        for job in self.jobs.iter().filter(|job| job.piece.home.buffer.0 as usize == index) {
-            self.send(job, &mut *upload)?;
+        for copy in self
+            .copies
+            .iter()
+            .filter(|copy| copy.piece.home.buffer.0 as usize == index)
+        {
+            self.send(copy, &mut *upload)?;
         }
         upload.finish().map_err(|e| self.failed(e))
     }
 
-    fn send(&self, job: &Job<'_>, upload: &mut dyn Upload) -> Result<(), ModelError> {
-        let stored = job.piece.stored(job.row);
-        let step = (CHUNK / job.row.row_bytes().max(1)).max(1);
+    fn send(&self, copy: &PieceCopy<'_>, upload: &mut dyn Upload) -> Result<(), ModelError> {
+        let stored = copy.piece.stored(copy.row);
+        let step = (CHUNK / copy.row.row_bytes().max(1)).max(1);
         let step = step.next_multiple_of(stored.layout.group_rows());
         let mut floats = Vec::new();
         for first in (0..stored.n_rows()).step_by(step) {
@@ -292,7 +296,7 @@ impl<'a> Transfer<'a> {
                 return Err(ModelError::Cancelled { path });
             }
             let rows = first..(first + step).min(stored.n_rows());
-            let data = job.data(self.set, &rows, &mut floats);
+            let data = copy.data(self.set, &rows, &mut floats);
             let sent = upload.set_tensor(&stored, rows, data);
             sent.map_err(|e| self.failed(e))?;
             self.progress(data.len())?;

@@ -1,10 +1,10 @@
 //! Carrying splits out: waiting, copying inputs, computing, showing nodes to an observer.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::backend::{BackendError, GraphView, Plan, Usage};
-use crate::graph::{Graph, Home, Op, TensorId};
+use crate::graph::{Graph, Home, TensorId};
 
 use super::copy::{UsedExperts, expert_ids};
 use super::schedule::Schedule;
@@ -28,6 +28,8 @@ pub(super) struct Scratch {
     stage: Vec<u8>,
     shown: Vec<u8>,
     experts: UsedExperts,
+    /// The copies of the present graph's inputs hold what they did last time.
+    only_changed: bool,
     /// For what is computed piece by piece, by backend.
     pieces: Vec<Option<Box<dyn Plan>>>,
 }
@@ -42,8 +44,13 @@ impl Scheduler {
             return Err(SchedError::NotAllocated);
         }
         let mut schedule = self.schedules.take(graph);
+        self.inputs.follow(schedule.inputs_at(graph, &self.memory));
+        self.scratch.only_changed = self.inputs.begin(graph.version());
         let result = self.compute_splits(graph, &mut schedule);
         self.schedules.put_back(schedule);
+        if result.is_ok() {
+            self.inputs.end(graph.version());
+        }
         result
     }
 
@@ -141,10 +148,8 @@ impl Scheduler {
         let copy = input.copy(schedule.slot);
         let (from, to) = (home_of(graph, input.from)?, home_of(graph, copy)?);
         let len = graph.tensor(copy).nbytes();
-        if graph.tensor(input.from).op == Op::None && !graph.is_external(input.from) {
-            // The caller may overwrite it as soon as this returns, so the copy cannot be left for later.
-            self.wait_on_host(split.backend, schedule.slot)?;
-            return Ok(self.memory.copy(from, to, len, &mut self.scratch.stage)?);
+        if schedule.splits.is_input(graph, input.from) {
+            return self.copy_graph_input(schedule, split, from, to, len);
         }
         self.wait_on_device(split.backend, schedule.slot)?;
         let source = schedule.backend_of(input.from).unwrap_or(split.backend);
@@ -157,6 +162,41 @@ impl Scheduler {
         self.backends[source.index()].synchronize()?;
         self.wait_on_host(split.backend, schedule.slot)?;
         Ok(self.memory.copy(from, to, len, &mut self.scratch.stage)?)
+    }
+
+    /// Copies what changed of a graph input.
+    fn copy_graph_input(&mut self, schedule: &Schedule, split: &Split, from: Home, to: Home, len: usize) -> Result<()> {
+        match self.inputs.n_changed(from).filter(|_| self.scratch.only_changed) {
+            None => self.copy_input_range(schedule, split, (from, to), 0..len),
+            Some(n) => (0..n).try_for_each(|i| {
+                let range = self.inputs.changed(from, i).unwrap_or(0..len);
+                self.copy_input_range(schedule, split, (from, to), range)
+            }),
+        }
+    }
+
+    fn copy_input_range(
+        &mut self,
+        schedule: &Schedule,
+        split: &Split,
+        (from, to): (Home, Home),
+        range: Range<usize>,
+    ) -> Result<()> {
+        let at = |home: Home| Home {
+            offset: home.offset + range.start,
+            ..home
+        };
+        if let Some(data) = self.inputs.bytes(from, range.clone()) {
+            let target = self.memory.get_mut(to.buffer)?;
+            if self.backends[split.backend.index()].write_async(target, at(to).offset, data)? {
+                return Ok(());
+            }
+        }
+        // The caller may overwrite it as soon as this returns, so the copy cannot be left for later.
+        self.wait_on_host(split.backend, schedule.slot)?;
+        Ok(self
+            .memory
+            .copy(at(from), at(to), range.len(), &mut self.scratch.stage)?)
     }
 
     fn copy_async(&mut self, source: BackendId, target: BackendId, from: Home, to: Home, len: usize) -> Result<bool> {

@@ -18,6 +18,8 @@ pub struct FakeType {
     /// Bytes handed out in all, whether or not given back.
     pub allocated: Arc<AtomicUsize>,
     pub n_buffers: Arc<AtomicUsize>,
+    /// Bytes written to buffers.
+    pub written: Arc<AtomicUsize>,
     /// Largest buffer that exists.
     pub limit: usize,
 }
@@ -31,6 +33,7 @@ impl FakeType {
             host: false,
             allocated: Arc::default(),
             n_buffers: Arc::default(),
+            written: Arc::default(),
             limit: 1 << 30,
         }
     }
@@ -66,8 +69,10 @@ impl BufferType for FakeType {
             ty: Arc::new(FakeType {
                 allocated: self.allocated.clone(),
                 n_buffers: self.n_buffers.clone(),
+                written: self.written.clone(),
                 ..*self
             }),
+            written: self.written.clone(),
             memory: host::host_buffer_type().allocate(size)?,
         }))
     }
@@ -75,6 +80,7 @@ impl BufferType for FakeType {
 
 pub struct FakeBuffer {
     ty: Arc<dyn BufferType>,
+    written: Arc<AtomicUsize>,
     memory: Box<dyn Buffer>,
 }
 
@@ -93,6 +99,7 @@ unsafe impl Buffer for FakeBuffer {
     }
 
     fn write(&mut self, offset: usize, data: &[u8]) -> Result<(), BackendError> {
+        self.written.fetch_add(data.len(), Ordering::Relaxed);
         self.memory.write(offset, data)
     }
 
@@ -128,6 +135,8 @@ pub struct FakeDevice {
     pub log: Arc<Mutex<Vec<String>>>,
     /// Plans that backends made.
     pub n_prepared: Arc<AtomicUsize>,
+    /// Bytes that a queue has taken for writing; `None` if there is no queue.
+    pub queued: Option<Arc<AtomicUsize>>,
     /// Called after each node that a backend computed.
     pub computed: Listener,
 }
@@ -146,6 +155,7 @@ impl FakeDevice {
             offloads: Box::new(|_, _| false),
             log: Arc::default(),
             n_prepared: Arc::default(),
+            queued: None,
             computed: Arc::new(|_, _| {}),
         }
     }
@@ -188,6 +198,7 @@ impl Device for FakeDevice {
         Ok(Box::new(FakeBackend {
             log: self.log.clone(),
             n_prepared: self.n_prepared.clone(),
+            queued: self.queued.clone(),
             computed: self.computed.clone(),
             device: self,
             operand: Vec::new(),
@@ -200,6 +211,7 @@ pub struct FakeBackend {
     device: Arc<dyn Device>,
     log: Arc<Mutex<Vec<String>>>,
     n_prepared: Arc<AtomicUsize>,
+    queued: Option<Arc<AtomicUsize>>,
     computed: Listener,
     operand: Vec<u8>,
     result: Vec<u8>,
@@ -261,12 +273,8 @@ impl Backend for FakeBackend {
         _: &MemoryMap,
         old: Option<Box<dyn Plan>>,
     ) -> Result<Box<dyn Plan>, BackendError> {
-        let mut plan = <dyn Plan>::recycle::<FakePlan>(old);
-        plan.nodes.clear();
-        plan.nodes.extend_from_slice(view.nodes);
-        plan.version = view.graph.version();
         self.n_prepared.fetch_add(1, Ordering::Relaxed);
-        Ok(plan)
+        NodePlan::prepare(view, old, |_| Ok(()))
     }
 
     fn run(
@@ -276,34 +284,50 @@ impl Backend for FakeBackend {
         memory: &mut MemoryMap,
         cancel: &AtomicBool,
     ) -> Result<(), BackendError> {
-        let plan = plan.downcast_mut::<FakePlan>("fake")?;
-        assert_eq!(plan.version, graph.version(), "the graph changed since it was prepared");
-        for &node in &plan.nodes {
-            if cancel.load(Ordering::Relaxed) {
-                return Err(BackendError::Cancelled);
-            }
-            if graph.tensor(node).op.computes() {
-                self.compute_node(graph, node, memory)?;
-                (self.computed)(graph, node);
-            }
-        }
-        if let Some(&first) = plan.nodes.first() {
-            let entry = format!(
-                "{}: {} from {}",
-                self.device.name(),
-                plan.nodes.len(),
-                graph.tensor(first).name
-            );
+        let mut computed = Vec::new();
+        NodePlan::run(plan, "fake", graph, cancel, |node| {
+            computed.push(node);
+            self.compute_node(graph, node, memory)?;
+            (self.computed)(graph, node);
+            Ok(())
+        })?;
+        if let Some(&first) = computed.first() {
+            let (device, name) = (self.device.name(), graph.tensor(first).name);
+            let entry = format!("{device}: {} from {name}", computed.len());
             self.log.lock().unwrap().push(entry);
         }
         Ok(())
     }
+
+    fn write_async(&mut self, to: &mut dyn Buffer, offset: usize, data: &[u8]) -> Result<bool, BackendError> {
+        let Some(queued) = &self.queued else {
+            return Ok(false);
+        };
+        queued.fetch_add(data.len(), Ordering::Relaxed);
+        to.write(offset, data)?;
+        Ok(true)
+    }
+
+    fn read_async(
+        &mut self,
+        from: &dyn Buffer,
+        offset: usize,
+        len: usize,
+    ) -> Result<Option<Box<dyn PendingRead>>, BackendError> {
+        if self.queued.is_none() {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; len];
+        from.read(offset, &mut bytes)?;
+        Ok(Some(Box::new(FakeRead(bytes))))
+    }
 }
 
-#[derive(Default)]
-struct FakePlan {
-    nodes: Vec<TensorId>,
-    version: u64,
-}
+struct FakeRead(Vec<u8>);
 
-impl Plan for FakePlan {}
+impl PendingRead for FakeRead {
+    fn wait(self: Box<Self>, out: &mut [u8]) -> Result<(), BackendError> {
+        out.copy_from_slice(&self.0);
+        Ok(())
+    }
+}

@@ -11,6 +11,7 @@ mod copy;
 mod describe;
 #[cfg(test)]
 pub(crate) mod fake;
+mod inputs;
 mod schedule;
 mod split;
 #[cfg(test)]
@@ -20,12 +21,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::alloc::{AllocError, GraphAllocator};
-use crate::backend::{Backend, BackendError, BufferType, Event, Held, MemoryMap, Usage};
+use crate::backend::{Backend, BackendError, BufferType, Event, Held, MemoryMap, PendingRead, Usage};
 use crate::graph::{BufferId, Graph, Home, TensorId, Uses};
 
 pub use compute::Observer;
 
 use assign::{Assigner, Site};
+use inputs::InputContents;
 use schedule::{Prepared, Schedule, Schedules};
 
 /// More backends than this are refused: assignments are bytes, and no machine has so many.
@@ -130,6 +132,7 @@ pub struct Scheduler {
     /// The user's assignments by tensor. May be shorter than a graph.
     user: Vec<Option<BackendId>>,
     schedules: Schedules,
+    inputs: InputContents,
     uses: Uses,
     /// Number of changes of `user`.
     assignments: u64,
@@ -171,6 +174,7 @@ impl Scheduler {
             op_offload: params.op_offload,
             user: Vec::new(),
             schedules: Schedules::default(),
+            inputs: InputContents::default(),
             uses: Uses::default(),
             assignments: 0,
             n_copies,
@@ -289,16 +293,22 @@ impl Scheduler {
         self.schedules.last().splits.splits.len()
     }
 
-    /// Fills a whole tensor of the prepared graph, usually an input.
+    /// Fills a whole tensor of a prepared graph, usually an input.
     pub fn set_input(&mut self, graph: &Graph, id: TensorId, data: &[u8]) -> Result<()> {
         check_size(graph, id, data.len(), graph.tensor(id).nbytes())?;
         self.write_tensor(graph, id, 0, data)
     }
 
-    /// Writes `data` from byte `offset` of a tensor on.
+    /// Writes `data` from byte `offset` of a tensor on. Of an input only what is not there yet is written.
     pub fn write_tensor(&mut self, graph: &Graph, id: TensorId, offset: usize, data: &[u8]) -> Result<()> {
-        let home = part(graph, id, offset, data.len())?;
-        Ok(self.memory.write(home, data)?)
+        let to = part(graph, id, offset, data.len())?;
+        match (self.schedules.find(graph), graph.home(id)) {
+            (Some(schedule), Some(home)) if schedule.splits.is_input(graph, id) => {
+                self.inputs.follow(schedule.inputs_at(graph, &self.memory));
+                Ok(self.inputs.write(&mut self.memory, home, offset, data)?)
+            }
+            _ => Ok(self.memory.write(to, data)?),
+        }
     }
 
     /// Reads from byte `offset` of a tensor on, after waiting for the backend that computes it.
@@ -309,6 +319,22 @@ impl Scheduler {
             None => self.synchronize_backends()?,
         }
         Ok(self.memory.read(home, out)?)
+    }
+
+    /// As [`read_tensor`](Scheduler::read_tensor) of the first `len` bytes, queued if the backend that computes the tensor can: the host
+    /// may go on with other graphs meanwhile. `None` if it cannot.
+    pub fn read_tensor_async(
+        &mut self,
+        graph: &Graph,
+        id: TensorId,
+        len: usize,
+    ) -> Result<Option<Box<dyn PendingRead>>> {
+        let home = part(graph, id, 0, len)?;
+        let Some(b) = self.schedules.find(graph).and_then(|s| s.backend_of(id)) else {
+            return Ok(None);
+        };
+        let buffer = self.memory.get(home.buffer)?;
+        Ok(self.backends[b.index()].read_async(buffer, home.offset, len)?)
     }
 
     /// Waits until everything queued is done.
@@ -383,10 +409,23 @@ impl Scheduler {
             .reserve(graph, order, schedule.type_of(), &mut self.memory)?)
     }
 
+    /// Takes memory to note what the inputs of a graph hold.
+    fn reserve_inputs(&mut self, graph: &Graph, schedule: &Schedule) {
+        self.inputs.follow(schedule.inputs_at(graph, &self.memory));
+        for &leaf in graph.leafs() {
+            let home = graph.home(leaf).filter(|_| schedule.splits.is_input(graph, leaf));
+            if let Some(home) = home {
+                self.inputs.reserve(home, graph.tensor(leaf).nbytes());
+            }
+        }
+    }
+
     /// The last part of preparing a graph whose memory is there: homes, and the plans of all splits.
     fn finish(&mut self, graph: &mut Graph, schedule: &mut Schedule) -> Result<()> {
         self.allocator.write_homes(graph, schedule.splits.order());
+        schedule.memory_plan = self.allocator.plan_number();
         schedule.choose_graph_inputs(graph);
+        self.reserve_inputs(graph, schedule);
         schedule.count_uses(graph, &mut self.uses);
         schedule.prepare(graph, &self.uses, &self.memory, &mut self.backends)?;
         schedule.set_prepared(Some(self.prepared_now(graph)));

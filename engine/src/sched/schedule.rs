@@ -5,6 +5,7 @@ use std::sync::Weak;
 use crate::backend::{Backend, GraphView, MemoryMap, Plan};
 use crate::graph::{Graph, TensorId, Uses};
 
+use super::inputs::Place;
 use super::split::Splits;
 use super::{BackendId, Result};
 
@@ -31,12 +32,23 @@ pub(super) struct Schedule {
     /// By split, and the backend whose plan it is. Those beyond the last split are kept for graphs with more.
     plans: Vec<(BackendId, Option<Box<dyn Plan>>)>,
     pub slot: usize,
+    /// [`GraphAllocator::plan_number`](crate::alloc::GraphAllocator::plan_number) of the homes of its tensors.
+    pub memory_plan: u64,
 }
 
 impl Schedule {
     /// The backend of a tensor.
     pub fn backend_of(&self, id: TensorId) -> Option<BackendId> {
         self.of.get(id.index()).copied().flatten()
+    }
+
+    /// Where the inputs of its graph lie.
+    pub fn inputs_at(&self, graph: &Graph, memory: &MemoryMap) -> Place {
+        Place {
+            plan: self.memory_plan,
+            buffers: memory.stamp(),
+            writer: self.splits.writes_leafs().then(|| graph.version()),
+        }
     }
 
     /// Which type of memory the allocator takes for a tensor: that of its backend.

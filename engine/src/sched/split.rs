@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::alloc::{Order, Step};
 use crate::backend::{MemoryMap, same_buffer_type};
-use crate::graph::{Graph, TensorId};
+use crate::graph::{Graph, Op, TensorId};
 
 use super::BackendId;
 use super::assign::{Site, can_use, weight_memory};
@@ -58,6 +58,8 @@ pub(super) struct Splits {
     pub splits: Vec<Split>,
     pub inputs: Vec<SplitInput>,
     pub graph_inputs: Vec<GraphInput>,
+    /// Tensors in the allocator's memory that nodes write to.
+    written: Vec<TensorId>,
     leafs: Vec<TensorId>,
     steps: Vec<Step>,
     /// First copy by original and backend.
@@ -82,11 +84,24 @@ impl Splits {
         self.splits.clear();
         self.inputs.clear();
         self.graph_inputs.clear();
+        self.written.clear();
         self.copied.clear();
         self.copies.clear();
         self.copies.resize(graph.len() * n_backends, None);
         self.n_backends = n_backends;
         self.n_copies = n_copies;
+    }
+
+    /// True for a leaf that is filled by the caller alone and whose memory is the allocator's: it holds what was last written to it.
+    pub fn is_input(&self, graph: &Graph, id: TensorId) -> bool {
+        let tensor = graph.tensor(id);
+        let is_leaf = tensor.op == Op::None && tensor.view.is_none();
+        is_leaf && !graph.is_external(id) && !self.written.contains(&id)
+    }
+
+    /// True if there are leafs that both the caller and nodes may write to.
+    pub fn writes_leafs(&self) -> bool {
+        !self.written.is_empty()
     }
 
     fn copy_of(&self, id: TensorId, b: BackendId) -> Option<TensorId> {
@@ -132,6 +147,9 @@ pub(super) fn cut(
             graph.redirect(node, i, TensorId(first.0 + slot as u32));
         }
         if let Some((owner, _)) = graph.tensor(node).view {
+            if !graph.is_external(owner) {
+                splits.written.push(owner);
+            }
             splits.forget_copies_of(graph, owner);
         }
     }
@@ -191,12 +209,14 @@ pub(super) fn order_steps(graph: &Graph, splits: &mut Splits) {
     let n_copies = splits.n_copies;
     splits.leafs.clear();
     splits.steps.clear();
-    if n_copies > 1 {
-        let consecutive = |first: TensorId, n: usize| (first.0..first.0 + n as u32).map(TensorId);
-        for input in &splits.graph_inputs {
-            splits.leafs.extend(consecutive(input.others, n_copies - 1));
-        }
-        for input in &splits.inputs {
+    let consecutive = |first: TensorId, n: usize| (first.0..first.0 + n as u32).map(TensorId);
+    for input in splits.graph_inputs.iter().filter(|_| n_copies > 1) {
+        splits.leafs.extend(consecutive(input.others, n_copies - 1));
+    }
+    for i in 0..splits.inputs.len() {
+        let input = splits.inputs[i];
+        // Copies of graph inputs stay, so that the next run copies only what changed.
+        if n_copies > 1 || splits.is_input(graph, input.from) {
             splits.leafs.extend(consecutive(input.first_copy, n_copies));
         }
     }

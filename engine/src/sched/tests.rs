@@ -1,6 +1,7 @@
 //! Each pass by itself, splits as readable text, and computing on fake devices.
 
 mod compute;
+mod inputs;
 mod passes;
 mod random;
 mod splits;

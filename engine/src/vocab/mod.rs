@@ -134,7 +134,7 @@ pub struct Vocab {
     line_feed: Option<Token>,
     eog: Vec<Token>,
     suppressed: Vec<Token>,
-    habits: Habits,
+    options: Options,
     /// Special tokens to parse from text.
     all_specials: Partition,
     /// Those that are parsed even where text is only text.
@@ -145,7 +145,7 @@ pub struct Vocab {
 
 /// What is added to text and taken from it.
 #[derive(Debug, Clone, Copy, Default)]
-struct Habits {
+struct Options {
     add_bos: bool,
     add_eos: bool,
     add_sep: bool,
@@ -203,7 +203,7 @@ impl Vocab {
             line_feed: None,
             eog: Vec::new(),
             suppressed: Vec::new(),
-            habits: Habits::default(),
+            options: Options::default(),
             all_specials: Partition::default(),
             user_defined: Partition::default(),
             tokenizer: Tokenizer::None,
@@ -244,7 +244,7 @@ impl Vocab {
             kind,
             model: source.model.to_owned(),
             pre: pre.map(|(name, _)| name.to_owned()),
-            habits: habits(source, kind, pre.map(|(_, pre)| pre), &special, &mut warnings),
+            options: options(source, kind, pre.map(|(_, pre)| pre), &special, &mut warnings),
             all_specials: specials(Tokens::PARSED, TokenAttr::UNDEFINED),
             user_defined: specials(TokenAttr::USER_DEFINED, TokenAttr::CONTROL | TokenAttr::UNKNOWN),
             suppressed: suppressed(source, tokens.n),
@@ -276,7 +276,7 @@ impl Vocab {
         if matches!(self.tokenizer, Tokenizer::None) {
             return out;
         }
-        if add_special && self.habits.add_bos {
+        if add_special && self.options.add_bos {
             out.extend(self.bos());
         }
         let partition = if parse_special {
@@ -293,15 +293,15 @@ impl Vocab {
                     begins = true;
                 }
                 Fragment::Text(range) => {
-                    self.tokenize_plain(&text[range], begins && self.habits.add_space_prefix, &mut out);
+                    self.tokenize_plain(&text[range], begins && self.options.add_space_prefix, &mut out);
                     begins = false;
                 }
             }
         }
-        if add_special && self.habits.add_eos {
+        if add_special && self.options.add_eos {
             out.extend(self.eos());
         }
-        if add_special && self.habits.sep_last {
+        if add_special && self.options.sep_last {
             out.extend(self.special(Special::Sep));
         }
         out
@@ -311,14 +311,14 @@ impl Vocab {
     /// the model expects one, the second, and what ends a text. Their special tokens are text.
     pub fn tokenize_pair(&self, first: &str, second: &str) -> Vec<Token> {
         let mut out = self.tokenize(first, true, false);
-        if self.habits.add_sep && !self.habits.sep_last {
+        if self.options.add_sep && !self.options.sep_last {
             out.extend(self.special(Special::Sep));
         }
         out.extend(self.tokenize(second, false, false));
-        if self.habits.add_eos {
+        if self.options.add_eos {
             out.extend(self.eos());
         }
-        if self.habits.sep_last {
+        if self.options.sep_last {
             out.extend(self.special(Special::Sep));
         }
         out
@@ -358,17 +358,17 @@ impl Vocab {
 
     /// As [`detokenize`](Self::detokenize), as bytes.
     pub fn detokenize_bytes(&self, tokens: &[Token], remove_special: bool, unparse_special: bool) -> Vec<u8> {
-        let Habits {
+        let Options {
             add_bos,
             add_eos,
             add_space_prefix,
             clean_spaces,
             ..
-        } = self.habits;
+        } = self.options;
         let mut tokens = tokens;
         if remove_special {
             let last = self.eos().filter(|_| add_eos);
-            let last = last.or(self.special(Special::Sep).filter(|_| self.habits.sep_last));
+            let last = last.or(self.special(Special::Sep).filter(|_| self.options.sep_last));
             tokens = detok::unframed(tokens, self.bos().filter(|_| add_bos), last);
         }
         let mut text = Vec::new();
@@ -489,27 +489,27 @@ impl Vocab {
 
     /// True if tokenizing with `add_special` puts [`bos`](Self::bos) first.
     pub fn add_bos(&self) -> bool {
-        self.habits.add_bos
+        self.options.add_bos
     }
 
     /// True if tokenizing with `add_special` puts [`eos`](Self::eos) last.
     pub fn add_eos(&self) -> bool {
-        self.habits.add_eos
+        self.options.add_eos
     }
 
     /// True if the model expects a separator between two texts.
     pub fn add_sep(&self) -> bool {
-        self.habits.add_sep
+        self.options.add_sep
     }
 
     /// True if a text is tokenized as if a space stood before it.
     pub fn add_space_prefix(&self) -> bool {
-        self.habits.add_space_prefix
+        self.options.add_space_prefix
     }
 
     /// True if detokenizing takes out spaces before punctuation.
     pub fn clean_spaces(&self) -> bool {
-        self.habits.clean_spaces
+        self.options.clean_spaces
     }
 }
 
@@ -558,19 +558,19 @@ fn pre_tokenizer<'a>(
 }
 
 /// Keys, or else what goes with the kind of vocabulary and the pre-tokenizer.
-fn habits(
+fn options(
     source: &VocabSource,
     kind: VocabKind,
     pre: Option<&pre::PreTokenizer>,
     special: &SpecialIds,
     warnings: &mut Vec<VocabWarning>,
-) -> Habits {
+) -> Options {
     let (is_spm, is_wpm, is_ugm) = (kind == VocabKind::Spm, kind == VocabKind::Wpm, kind == VocabKind::Ugm);
     let force_bos = pre.is_some_and(|pre| pre.force_bos);
     if force_bos && source.add_bos == Some(false) {
         warnings.push(VocabWarning::BosForced);
     }
-    let habits = Habits {
+    let options = Options {
         // WordPiece models have always seen a text between its two frames, and RWKV's never, whatever files say.
         add_bos: is_wpm
             || force_bos
@@ -582,8 +582,8 @@ fn habits(
         clean_spaces: is_wpm || pre.is_some_and(|pre| pre.clean_spaces),
     };
     let wanted = [
-        (habits.add_bos, Special::Bos, key::ADD_BOS),
-        (habits.add_eos, Special::Eos, key::ADD_EOS),
+        (options.add_bos, Special::Bos, key::ADD_BOS),
+        (options.add_eos, Special::Eos, key::ADD_EOS),
     ];
     for (_, _, key) in wanted
         .into_iter()
@@ -591,7 +591,7 @@ fn habits(
     {
         warnings.push(VocabWarning::MissingSpecial { key });
     }
-    habits
+    options
 }
 
 /// Ids that no token has are left out, as there is nothing to suppress.

@@ -1,4 +1,4 @@
-//! What a vocabulary is built from, as plain data: the seam between the file format and the tokenizers.
+//! What a vocabulary is built from, as plain data, so that tokenizers do not depend on the file format.
 
 use std::borrow::Cow;
 
@@ -32,7 +32,7 @@ pub struct VocabSource<'a> {
     pub scores: Option<Cow<'a, [f32]>>,
     /// `tokenizer.ggml.token_type`, see [`TokenAttr::from_type`](super::TokenAttr::from_type).
     pub token_types: Option<Cow<'a, [i32]>>,
-    /// `tokenizer.ggml.merges`: two parts separated by a space, most wanted first.
+    /// `tokenizer.ggml.merges`: two parts separated by a space, highest priority first.
     pub merges: Option<Cow<'a, StringArray>>,
     /// Special tokens with the keys that name them; later ones win.
     pub special_ids: Vec<(&'static str, Special, i64)>,
@@ -54,7 +54,7 @@ pub struct VocabSource<'a> {
     pub strip_accents: Option<bool>,
     /// `tokenizer.ggml.suppress_tokens`.
     pub suppress_tokens: Cow<'a, [i32]>,
-    /// `general.name`: a few habits go by it.
+    /// `general.name`: a few options depend on it.
     pub general_name: &'a str,
     /// `general.architecture`.
     pub architecture: &'a str,

@@ -1,4 +1,4 @@
-//! Whole vocabularies, small ones made here: roles, habits, special tokens, detokenizing, odd and hostile metadata.
+//! Whole vocabularies, small ones made here: roles, options, special tokens, detokenizing, odd and hostile metadata.
 
 use std::borrow::Cow;
 

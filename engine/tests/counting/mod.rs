@@ -1,6 +1,8 @@
-//! An allocator that counts, for tests that are alone in their programs: others would allocate meanwhile.
+//! An allocator that counts: how often the program takes something from the heap, for tests that are alone in their programs, and the
+//! live bytes of each thread.
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 struct Counting;
@@ -8,17 +10,58 @@ struct Counting;
 /// How often the program has taken something from the heap.
 pub static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call is passed on to the system's allocator unchanged.
+thread_local! {
+    /// Bytes that the thread has taken and not given back; negative if it gives back what others took.
+    static LIVE: Cell<isize> = const { Cell::new(0) };
+    static PEAK: Cell<isize> = const { Cell::new(0) };
+}
+
+fn take(n: usize) {
+    ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+    let live = LIVE.get() + n as isize;
+    LIVE.set(live);
+    PEAK.set(PEAK.get().max(live));
+}
+
+fn give_back(n: usize) {
+    LIVE.set(LIVE.get() - n as isize);
+}
+
+/// What `f` returns, and the most bytes that this thread held meanwhile beyond what it held before.
+#[allow(dead_code, reason = "each program has a copy of this file, and only some ask")]
+pub fn peak_of<T>(f: impl FnOnce() -> T) -> (T, usize) {
+    let before = LIVE.get();
+    PEAK.set(before);
+    let result = f();
+    (result, (PEAK.get() - before) as usize)
+}
+
+// SAFETY: every call is passed on to the system's allocator with the arguments it came with.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's contract is the system allocator's.
+        take(layout.size());
+        // SAFETY: as required of our caller.
         unsafe { System.alloc(layout) }
     }
 
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        take(layout.size());
+        // SAFETY: as required of our caller.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: `ptr` came from the system's allocator with this layout.
+        give_back(layout.size());
+        // SAFETY: as required of our caller.
         unsafe { System.dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        // The worst case, in which old and new exist side by side for a moment.
+        take(new_size);
+        give_back(layout.size());
+        // SAFETY: as required of our caller.
+        unsafe { System.realloc(ptr, layout, new_size) }
     }
 }
 

@@ -2,8 +2,11 @@
 
 use super::N_TYPES;
 use crate::GgmlType;
-use crate::generic::int_products::{self, AllColumns, ColumnsOfChunk, IntProduct};
-use crate::generic::integers::{self, Unpack};
+use crate::generic::i8_blocks;
+use crate::generic::int_products::{self, AllColumns, IntProduct, Sum, Unpacked};
+use crate::generic::integers::{self, I16Chunk, Unpack};
+use crate::generic::panel_products::{self, Centered, Kernel, Narrow, PanelProduct, Wide};
+use crate::generic::panels::{self, Integers, RowChunk, UnpackRow};
 use crate::quants::{self, Block, for_each_block};
 use crate::simd::portable_int::PortableInt;
 #[cfg(target_arch = "x86_64")]
@@ -14,6 +17,14 @@ pub(crate) struct IntKernels {
     types: [Option<IntTypeKernels>; N_TYPES],
     /// Writes a row of activations as integers of 16 bits.
     pub quantize_i16: unsafe fn(*const f32, usize, *mut u8),
+    /// Writes a row of activations as integers of 8 bits.
+    pub quantize_i8: unsafe fn(*const f32, usize, *mut u8),
+    /// Products of panels, with activations of 16 bits.
+    pub panels_i16: unsafe fn(&PanelProduct),
+    /// Products of panels of weights of at most 5 bits, with activations of 8 bits.
+    pub panels_i8: unsafe fn(&PanelProduct),
+    /// Products of panels of weights of 6 bits around 32, with activations of 8 bits.
+    pub panels_i8_centered: unsafe fn(&PanelProduct),
 }
 
 /// Integer kernels that depend on the type of the weights.
@@ -22,6 +33,9 @@ pub(crate) struct IntTypeKernels {
     pub matvec: unsafe fn(&IntProduct),
     /// Product with several columns; the same bits for each.
     pub matmul: unsafe fn(&IntProduct),
+    /// Unpacks a chunk of a row for a panel.
+    pub unpack: UnpackRow,
+    pub integers: Integers,
 }
 
 impl IntKernels {
@@ -58,9 +72,27 @@ macro_rules! instantiate {
             }
 
             #[$attribute]
-            unsafe fn add_columns<const N: usize>(columns: &ColumnsOfChunk) {
+            unsafe fn quantize_i8(x: *const f32, k: usize, out: *mut u8) {
                 // SAFETY: the caller's promise.
-                unsafe { int_products::add_columns::<$V, N>(columns) }
+                unsafe { i8_blocks::quantize_i8::<$V>(x, k, out) }
+            }
+
+            #[$attribute]
+            unsafe fn panels<K: Kernel>(product: &PanelProduct) {
+                // SAFETY: the caller's promise.
+                unsafe { panel_products::multiply::<$V, K>(product) }
+            }
+
+            #[$attribute]
+            unsafe fn unpack<D: Unpack<$V>>(p: *const u8, runs: usize, to: &mut RowChunk) {
+                // SAFETY: the caller's promise.
+                unsafe { panels::unpack_row::<$V, D>(p, runs, to) }
+            }
+
+            #[$attribute]
+            unsafe fn add_columns<const N: usize>(w: &Unpacked, x: *const I16Chunk, x_stride: usize, sums: *mut Sum) {
+                // SAFETY: the caller's promise.
+                unsafe { int_products::add_columns::<$V, N>(w, x, x_stride, sums) }
             }
             const COLUMNS: &AllColumns = &[$( add_columns::<$n> ),*];
 
@@ -80,12 +112,18 @@ macro_rules! instantiate {
                 IntTypeKernels {
                     matvec: matvec::<D>,
                     matmul: matmul::<D>,
+                    unpack: unpack::<D>,
+                    integers: Integers::of::<$V, D>(),
                 }
             }
 
             pub(in crate::dispatch) static KERNELS: IntKernels = IntKernels {
                 types: for_each_block!(type_table!()),
                 quantize_i16,
+                quantize_i8,
+                panels_i16: panels::<Wide>,
+                panels_i8: panels::<Narrow>,
+                panels_i8_centered: panels::<Centered>,
             };
         }
     };

@@ -15,21 +15,37 @@ impl Function for Exp {
     #[inline(always)]
     fn apply<V: Simd>(x: V) -> V {
         // Beyond these the result is infinite or zero anyway. NaN passes: it is the second operand.
-        let x = x.constant(-110.0).max(x.constant(100.0).min(x));
-        // x = n ln 2 + r with |r| <= ln 2 / 2. The first part of ln 2 has 15 bits, so that its product with n is exact.
-        let n = x.mul(x.constant(std::f32::consts::LOG2_E)).round();
-        let r = n.mul_add(x.constant(-0.693_145_75), x);
-        let r = n.mul_add(x.constant(-1.428_606_8e-6), r);
-        // The series to r^7: the next term is below 2^-27.
-        let p = x.constant(1.0 / 5040.0);
-        let p = p.mul_add(r, x.constant(1.0 / 720.0));
-        let p = p.mul_add(r, x.constant(1.0 / 120.0));
-        let p = p.mul_add(r, x.constant(1.0 / 24.0));
-        let p = p.mul_add(r, x.constant(1.0 / 6.0));
-        let p = p.mul_add(r, x.constant(0.5));
-        let p = p.mul_add(r.mul(r), r).add(x.constant(1.0));
+        let (p, n) = exp_parts(x.constant(-110.0).max(x.constant(100.0).min(x)));
         p.mul_pow2(n)
     }
+}
+
+/// e^x for x up to 0, as [`Exp`] where that is a normal number; the smallest of those instead of anything smaller.
+pub(crate) struct ExpUpTo0;
+
+impl Function for ExpUpTo0 {
+    #[inline(always)]
+    fn apply<V: Simd>(x: V) -> V {
+        // The logarithm of 2^-126. NaN passes: it is the second operand.
+        let (p, n) = exp_parts(x.constant(-87.336_54).max(x));
+        p.mul(n.pow2())
+    }
+}
+
+/// p near 1 and an integer n with e^x = p 2^n.
+#[inline(always)]
+fn exp_parts<V: Simd>(x: V) -> (V, V) {
+    // x = n ln 2 + r with |r| <= ln 2 / 2. The first part of ln 2 has 15 bits, so that its product with n is exact.
+    let n = x.mul(x.constant(std::f32::consts::LOG2_E)).round();
+    let r = n.mul_add(x.constant(-0.693_145_75), x);
+    let r = n.mul_add(x.constant(-1.428_606_8e-6), r);
+    // The series to r^7: the next term is below 2^-27. Pairs of terms need not wait for each other.
+    let r2 = r.mul(r);
+    let a = r.mul_add(x.constant(1.0 / 5040.0), x.constant(1.0 / 720.0));
+    let b = r.mul_add(x.constant(1.0 / 120.0), x.constant(1.0 / 24.0));
+    let c = r.mul_add(x.constant(1.0 / 6.0), x.constant(0.5));
+    let p = a.mul_add(r2, b).mul_add(r2, c);
+    (p.mul_add(r2, r).add(x.constant(1.0)), n)
 }
 
 /// 1 / (1 + e^-x)

@@ -3,6 +3,8 @@
 //! Sums within a run are exact. Those of runs are added up in f32, in an order that only depends on the length of a row: an element of
 //! the result has the same bits whatever other rows and columns are computed with it.
 
+use std::mem::MaybeUninit;
+
 use super::blocks::bytes_of;
 use super::integers::{CHUNK, I16Chunk, I16Header, RUN, RUNS, Scales, Unpack};
 use crate::simd::{IntSimd, Simd};
@@ -22,8 +24,11 @@ pub(crate) struct IntProduct {
     pub out_stride: usize,
 }
 
-/// Rows that are multiplied at a time: as many streams from memory, each of which goes through neighbouring rows.
+/// Rows that are multiplied at a time with one column: as many streams from memory, each of which goes through neighbouring rows.
 const STREAMS: usize = 4;
+
+/// The same with several columns, which come from the second-level cache once for all of them.
+const STREAMS_OF_COLUMNS: usize = 8;
 
 /// Columns for which weights are unpacked once.
 const COLUMNS: usize = 8;
@@ -33,30 +38,37 @@ const AHEAD: usize = 1024;
 
 const LINE: usize = 64;
 
-/// The rows of a product in the order in which they are computed, up to [`STREAMS`] at a time.
-struct Streams {
+/// The rows of a product in the order in which they are computed: `N` streams, which take turns.
+struct Streams<const N: usize> {
     m: usize,
-    rows: usize,
+    turns: usize,
 }
 
-impl Streams {
-    fn new(m: usize) -> Streams {
+impl<const N: usize> Streams<N> {
+    fn new(m: usize) -> Streams<N> {
         Streams {
             m,
-            rows: m.div_ceil(STREAMS),
+            turns: m.div_ceil(N),
         }
     }
 
     /// The row that stream `s` is at in turn `i`.
     #[inline(always)]
     fn row(&self, s: usize, i: usize) -> usize {
-        s * self.rows + i
+        s * self.turns + i
     }
 
     /// The number of streams that have a row in turn `i`.
     #[inline(always)]
     fn len(&self, i: usize) -> usize {
-        (0..STREAMS).filter(|&s| self.row(s, i) < self.m).count()
+        (0..N).filter(|&s| self.row(s, i) < self.m).count()
+    }
+
+    /// The rows of the weights in turn `i`; for streams that have none the first.
+    #[inline(always)]
+    fn weights(&self, p: &IntProduct, i: usize) -> [*const u8; N] {
+        let n = self.len(i);
+        std::array::from_fn(|s| p.w.wrapping_add(self.row(if s < n { s } else { 0 }, i) * p.row_stride))
     }
 }
 
@@ -74,36 +86,39 @@ macro_rules! each_run {
 /// The CPU has `V`'s instructions and `p` keeps the contract of [`matmul`](crate::matmul()).
 #[inline(always)]
 pub(crate) unsafe fn matvec<V: IntSimd, D: Unpack<V>>(p: &IntProduct) {
-    let streams = Streams::new(p.m);
-    for i in 0..streams.rows {
+    let streams = Streams::<STREAMS>::new(p.m);
+    let whole = p.k / CHUNK * CHUNK;
+    let mut scales: [[Scales; 2]; STREAMS / 2] = Default::default();
+    for i in 0..streams.turns {
         // SAFETY: the caller's promise; rows lie below `m`, chunks below `k`.
         unsafe {
-            let n_streams = streams.len(i);
+            let mut w = streams.weights(p, i);
             let mut sums = [V::Float::splat(0.0); STREAMS];
-            for c in (0..p.k).step_by(CHUNK) {
-                let x = chunk(p.x, c);
-                for (s, sum) in sums.iter_mut().enumerate().take(n_streams) {
-                    let w = p.w.add(streams.row(s, i) * p.row_stride + bytes_of::<D>(c));
-                    *sum = add_chunk::<V, D>(w, RUNS.min((p.k - c) / RUN), x, *sum);
+            for c in (0..whole).step_by(CHUNK) {
+                // All scales first: they take long to compute, which the work on other rows hides.
+                for s in 0..STREAMS {
+                    prefetch::<V, D>(w[s]);
+                    D::scales(w[s], RUNS, &mut scales[s / 2][s % 2]);
+                }
+                for s in (0..STREAMS).step_by(2) {
+                    // Loads of activations are not to be moved out of this loop: they would not fit the registers.
+                    let (scales, x) = std::hint::black_box((&scales[s / 2], chunk(p.x, c)));
+                    [sums[s], sums[s + 1]] = add_chunks::<V, D>([w[s], w[s + 1]], scales, x, [sums[s], sums[s + 1]]);
+                }
+                w = w.map(|w| w.wrapping_add(bytes_of::<D>(CHUNK)));
+            }
+            if whole < p.k {
+                for s in 0..STREAMS {
+                    sums[s] = add_rest::<V, D>(w[s], (p.k - whole) / RUN, chunk(p.x, whole), sums[s]);
                 }
             }
             let totals = V::Float::sum4(sums);
-            let scale = scale_of_row(p.x);
-            for (s, total) in totals.into_iter().enumerate().take(n_streams) {
+            let scale = I16Header::scale_at(p.x);
+            for (s, total) in totals.into_iter().enumerate().take(streams.len(i)) {
                 *p.out.add(streams.row(s, i)) = scale * total;
             }
         }
     }
-}
-
-/// The scale of a row of activations.
-///
-/// # Safety
-/// There is one at `x`.
-#[inline(always)]
-unsafe fn scale_of_row(x: *const u8) -> f32 {
-    // SAFETY: the caller's promise.
-    unsafe { x.cast::<I16Header>().read_unaligned().scale }
 }
 
 /// The chunk at element `c` of a row of activations.
@@ -116,35 +131,52 @@ unsafe fn chunk(x: *const u8, c: usize) -> *const I16Chunk {
     unsafe { x.add(size_of::<I16Header>()).cast::<I16Chunk>().add(c / CHUNK) }
 }
 
+/// Adds the products of a whole chunk of two rows to `sums`: the activations are loaded once.
+///
+/// # Safety
+/// As for [`matvec`].
+#[inline(always)]
+unsafe fn add_chunks<V: IntSimd, D: Unpack<V>>(
+    w: [*const u8; 2],
+    scales: &[Scales; 2],
+    x: *const I16Chunk,
+    sums: [V::Float; 2],
+) -> [V::Float; 2] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        // Two sums of each row take turns, so that additions overlap.
+        let mut first = [sums[0], times_mins::<V>(D::HAS_MINS, mins_of::<V, D>(&scales[0]), x)];
+        let mut second = [sums[1], times_mins::<V>(D::HAS_MINS, mins_of::<V, D>(&scales[1]), x)];
+        each_run!(i => {
+            let x = activations::<V>(x, i);
+            first = [first[1], add_run::<V>(widened::<V, D>(w[0], i), x, scale_of::<V, D>(&scales[0], i), first[0])];
+            second = [second[1], add_run::<V>(widened::<V, D>(w[1], i), x, scale_of::<V, D>(&scales[1], i), second[0])];
+        });
+        [first[0].add(first[1]), second[0].add(second[1])]
+    }
+}
+
 /// Adds the product of the first `runs` runs of a chunk to `sum`.
 ///
 /// # Safety
 /// As for [`matvec`].
 #[inline(always)]
-unsafe fn add_chunk<V: IntSimd, D: Unpack<V>>(
-    w: *const u8,
-    runs: usize,
-    x: *const I16Chunk,
-    sum: V::Float,
-) -> V::Float {
-    let mut sum = sum;
+unsafe fn add_rest<V: IntSimd, D: Unpack<V>>(w: *const u8, runs: usize, x: *const I16Chunk, sum: V::Float) -> V::Float {
+    let mut scales = Scales::default();
     // SAFETY: the caller's promise.
     unsafe {
-        prefetch::<V, D>(w);
-        let mut scales = Scales::default();
-        if runs == RUNS {
-            D::scales(w, RUNS, &mut scales);
-            let scales = std::hint::black_box(&scales);
-            each_run!(i => {
-                sum = add_run::<V>(widened::<V, D>(w, i), x, i, scale_of::<V, D>(scales, i), sum);
-            });
-            return add_mins::<V, D>(scales, x, sum);
-        }
         D::scales(w, runs, &mut scales);
+        let mut sums = [sum, times_mins::<V>(D::HAS_MINS, mins_of::<V, D>(&scales), x)];
         for i in 0..runs {
-            sum = add_run::<V>(widened::<V, D>(w, i), x, i, scale_of::<V, D>(&scales, i), sum);
+            let next = add_run::<V>(
+                widened::<V, D>(w, i),
+                activations::<V>(x, i),
+                scale_of::<V, D>(&scales, i),
+                sums[0],
+            );
+            sums = [sums[1], next];
         }
-        add_mins::<V, D>(&scales, x, sum)
+        sums[0].add(sums[1])
     }
 }
 
@@ -184,74 +216,76 @@ unsafe fn scale_of<V: IntSimd, D: Unpack<V>>(scales: &Scales, i: usize) -> V::Fl
     // SAFETY: the caller's promise.
     unsafe {
         if D::BY_16 {
-            V::halves(scales.scales[0][i], scales.scales[1][i])
+            V::halves(&scales.scales, i)
         } else {
             V::Float::splat(scales.scales[0][i])
         }
     }
 }
 
-/// Adds the product of run `i`: the sums in the low half of the lanes are those of the run's first 16 elements.
+/// The activations of run `i`.
 ///
 /// # Safety
-/// As for [`matvec`].
+/// The CPU has `V`'s instructions.
 #[inline(always)]
-unsafe fn add_run<V: IntSimd>(w: [V; 2], x: *const I16Chunk, i: usize, scale: V::Float, sum: V::Float) -> V::Float {
+unsafe fn activations<V: IntSimd>(x: *const I16Chunk, i: usize) -> [V; 2] {
     // SAFETY: the caller's promise.
     unsafe {
         let x = (&raw const (*x).values[i]).cast::<u8>();
-        let even = w[0].multiply_pairs(V::load(x));
-        let odd = w[1].multiply_pairs(V::load(x.add(RUN)));
-        even.add32(odd).to_floats().mul_add(scale, sum)
+        [V::load(x), V::load(x.add(RUN))]
     }
 }
 
-/// Adds the minimums times the sums of activations.
+/// Adds the product of a run: the sums in the low half of the lanes are those of the run's first 16 elements.
+#[inline(always)]
+fn add_run<V: IntSimd>(w: [V; 2], x: [V; 2], scale: V::Float, sum: V::Float) -> V::Float {
+    let products = w[0].multiply_pairs(x[0]).add32(w[1].multiply_pairs(x[1]));
+    products.to_floats().mul_add(scale, sum)
+}
+
+/// The minimums of both halves, which are the same where a run has one.
+#[inline(always)]
+fn mins_of<V: IntSimd, D: Unpack<V>>(scales: &Scales) -> [&[f32; RUNS]; 2] {
+    [&scales.mins[0], &scales.mins[usize::from(D::BY_16)]]
+}
+
+/// The minimums times the sums of activations.
 ///
 /// # Safety
 /// As for [`matvec`].
 #[inline(always)]
-unsafe fn add_mins<V: IntSimd, D: Unpack<V>>(scales: &Scales, x: *const I16Chunk, sum: V::Float) -> V::Float {
-    if !D::HAS_MINS {
-        return sum;
-    }
+unsafe fn times_mins<V: IntSimd>(has_mins: bool, mins: [&[f32; RUNS]; 2], x: *const I16Chunk) -> V::Float {
     // SAFETY: the caller's promise; 8 lanes each.
     unsafe {
+        if !has_mins {
+            return V::Float::splat(0.0);
+        }
         let sums = (&raw const (*x).sums).cast::<f32>();
-        let first = V::Float::load(scales.mins[0].as_ptr());
-        let second = if D::BY_16 {
-            V::Float::load(scales.mins[1].as_ptr())
-        } else {
-            first
-        };
-        let sum = V::Float::load(sums).mul_add(first, sum);
-        V::Float::load(sums.add(RUNS)).mul_add(second, sum)
+        let first = V::Float::load(sums).mul(V::Float::load(mins[0].as_ptr()));
+        V::Float::load(sums.add(RUNS)).mul_add(V::Float::load(mins[1].as_ptr()), first)
     }
 }
 
 /// A chunk of a row of weights, unpacked for several columns.
-#[repr(C, align(32))]
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
 pub(crate) struct Unpacked {
     /// Integers of 16 bits as [`I16Chunk::values`].
     values: [[[i16; RUN / 2]; 2]; RUNS],
     /// The scale of each lane of a run's sums.
     scales: [[f32; 8]; RUNS],
     mins: [[f32; RUNS]; 2],
-}
-
-/// Adds the product of an unpacked chunk with `N` columns `x_stride` bytes apart.
-pub(crate) type AddColumns = unsafe fn(&ColumnsOfChunk);
-
-/// Operands of [`add_columns`].
-pub(crate) struct ColumnsOfChunk {
-    w: *const Unpacked,
     runs: usize,
     has_mins: bool,
-    x: *const u8,
-    x_stride: usize,
-    /// A register for each column.
-    sums: *mut [f32; 8],
 }
+
+/// Adds the products of an unpacked chunk with columns, whose chunks are some bytes apart, to sums, a register for each column.
+pub(crate) type AddColumns = unsafe fn(w: &Unpacked, x: *const I16Chunk, x_stride: usize, sums: *mut Sum);
+
+/// A register of floats.
+#[derive(Clone, Copy)]
+#[repr(C, align(32))]
+pub(crate) struct Sum([f32; 8]);
 
 /// The instantiations of [`add_columns`]: the one at `n - 1` is for `n` columns.
 pub(crate) type AllColumns = [AddColumns];
@@ -263,18 +297,18 @@ pub(crate) type AllColumns = [AddColumns];
 #[inline(always)]
 pub(crate) unsafe fn matmul<V: IntSimd, D: Unpack<V>>(p: &IntProduct, columns: &AllColumns) {
     let streams = Streams::new(p.m);
+    let mut unpacked = [const { MaybeUninit::uninit() }; STREAMS_OF_COLUMNS];
     for j in (0..p.n).step_by(COLUMNS) {
-        let n = COLUMNS.min(p.n - j);
         // SAFETY: the caller's promise; columns `j..j + n` lie below `p.n`.
         unsafe {
             let part = IntProduct {
                 x: p.x.add(j * p.x_stride),
-                n,
+                n: COLUMNS.min(p.n - j),
                 out: p.out.add(j * p.out_stride),
                 ..*p
             };
-            for i in 0..streams.rows {
-                rows_times_columns::<V, D>(&part, &streams, i, columns);
+            for i in 0..streams.turns {
+                rows_times_columns::<V, D>(&part, &streams, i, columns, &mut unpacked);
             }
         }
     }
@@ -287,45 +321,38 @@ pub(crate) unsafe fn matmul<V: IntSimd, D: Unpack<V>>(p: &IntProduct, columns: &
 #[inline(always)]
 unsafe fn rows_times_columns<V: IntSimd, D: Unpack<V>>(
     p: &IntProduct,
-    streams: &Streams,
+    streams: &Streams<STREAMS_OF_COLUMNS>,
     i: usize,
     columns: &AllColumns,
+    unpacked: &mut [MaybeUninit<Unpacked>; STREAMS_OF_COLUMNS],
 ) {
-    let n_streams = streams.len(i);
-    let mut sums = [[[0.0f32; 8]; COLUMNS]; STREAMS];
-    let mut unpacked = std::mem::MaybeUninit::<Unpacked>::uninit();
-    // SAFETY: the caller's promise; rows lie below `m`, chunks below `k`.
+    let (n, w) = (streams.len(i), streams.weights(p, i));
+    let mut sums = [[Sum([0.0; 8]); COLUMNS]; STREAMS_OF_COLUMNS];
+    // SAFETY: the caller's promise; rows lie below `m`, chunks below `k`, columns below `p.n`.
     unsafe {
         for c in (0..p.k).step_by(CHUNK) {
-            let runs = RUNS.min((p.k - c) / RUN);
-            for (s, sums) in sums.iter_mut().enumerate().take(n_streams) {
-                let w = p.w.add(streams.row(s, i) * p.row_stride + bytes_of::<D>(c));
+            for s in 0..n {
+                let w = w[s].add(bytes_of::<D>(c));
                 prefetch::<V, D>(w);
-                unpack::<V, D>(w, runs, unpacked.as_mut_ptr());
-                let mut j = 0;
-                while j < p.n {
-                    let n = columns.len().min(p.n - j);
-                    columns[n - 1](&ColumnsOfChunk {
-                        w: unpacked.as_ptr(),
-                        runs,
-                        has_mins: D::HAS_MINS,
-                        x: chunk(p.x.add(j * p.x_stride), c).cast(),
-                        x_stride: p.x_stride,
-                        sums: sums.as_mut_ptr().add(j),
-                    });
-                    j += n;
+                unpack::<V, D>(w, RUNS.min((p.k - c) / RUN), unpacked[s].as_mut_ptr());
+            }
+            for j in (0..p.n).step_by(columns.len()) {
+                let x = chunk(p.x.add(j * p.x_stride), c);
+                let add = columns[columns.len().min(p.n - j) - 1];
+                for s in 0..n {
+                    add(
+                        unpacked[s].assume_init_ref(),
+                        x,
+                        p.x_stride,
+                        sums[s].as_mut_ptr().add(j),
+                    );
                 }
             }
         }
-        for j in 0..p.n {
-            let scale = scale_of_row(p.x.add(j * p.x_stride));
-            let mut of_streams = [V::Float::splat(0.0); STREAMS];
-            for s in 0..STREAMS {
-                of_streams[s] = V::Float::load(sums[s][j].as_ptr());
-            }
-            let totals = V::Float::sum4(of_streams);
-            for (s, total) in totals.into_iter().enumerate().take(n_streams) {
-                *p.out.add(j * p.out_stride + streams.row(s, i)) = scale * total;
+        for (s, sums) in sums.iter().enumerate().take(n) {
+            for (j, sum) in sums.iter().enumerate().take(p.n) {
+                let scale = I16Header::scale_at(p.x.add(j * p.x_stride));
+                *p.out.add(j * p.out_stride + streams.row(s, i)) = scale * V::Float::load(sum.0.as_ptr()).sum();
             }
         }
     }
@@ -350,10 +377,10 @@ unsafe fn unpack<V: IntSimd, D: Unpack<V>>(w: *const u8, runs: usize, to: *mut U
                 unpack_run::<V, D>(w, i, &scales, to);
             }
         }
-        if D::HAS_MINS {
-            let [first, second] = scales.mins;
-            (*to).mins = [first, if D::BY_16 { second } else { first }];
-        }
+        let [first, second] = mins_of::<V, D>(&scales);
+        (*to).mins = [*first, *second];
+        (*to).runs = runs;
+        (*to).has_mins = D::HAS_MINS;
     }
 }
 
@@ -372,36 +399,37 @@ unsafe fn unpack_run<V: IntSimd, D: Unpack<V>>(w: *const u8, i: usize, scales: &
     }
 }
 
-/// Adds the product of an unpacked chunk with `N` columns, by the operations of [`add_chunk`].
+/// Adds the products of an unpacked chunk with `N` columns, by the operations of [`add_chunks`].
 ///
 /// # Safety
-/// The CPU has `V`'s instructions and the operands are as large as they say.
+/// The CPU has `V`'s instructions, and there are as many columns and sums.
 #[inline(always)]
-pub(crate) unsafe fn add_columns<V: IntSimd, const N: usize>(p: &ColumnsOfChunk) {
+pub(crate) unsafe fn add_columns<V: IntSimd, const N: usize>(
+    w: &Unpacked,
+    x: *const I16Chunk,
+    x_stride: usize,
+    to: *mut Sum,
+) {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut x = [p.x.cast::<I16Chunk>(); N];
-        let mut sums = [V::Float::splat(0.0); N];
+        let mut columns = [x; N];
+        let mut sums = [[V::Float::splat(0.0); 2]; N];
         for j in 0..N {
-            x[j] = p.x.add(j * p.x_stride).cast();
-            sums[j] = V::Float::load(p.sums.add(j).cast());
+            columns[j] = x.byte_add(j * x_stride);
+            let of_mins = times_mins::<V>(w.has_mins, [&w.mins[0], &w.mins[1]], columns[j]);
+            sums[j] = [V::Float::load(to.add(j).cast()), of_mins];
         }
-        for i in 0..p.runs {
-            let values = (&raw const (*p.w).values[i]).cast::<u8>();
-            let w = [V::load(values), V::load(values.add(RUN))];
-            let scale = V::Float::load((&raw const (*p.w).scales[i]).cast());
+        for i in 0..w.runs {
+            let values = w.values[i].as_ptr().cast::<u8>();
+            let values = [V::load(values), V::load(values.add(RUN))];
+            let scale = V::Float::load(w.scales[i].as_ptr());
             for j in 0..N {
-                sums[j] = add_run::<V>(w, x[j], i, scale, sums[j]);
+                let next = add_run::<V>(values, activations::<V>(columns[j], i), scale, sums[j][0]);
+                sums[j] = [sums[j][1], next];
             }
         }
         for j in 0..N {
-            if p.has_mins {
-                let of_x = (&raw const (*x[j]).sums).cast::<f32>();
-                let mins = (&raw const (*p.w).mins).cast::<f32>();
-                sums[j] = V::Float::load(of_x).mul_add(V::Float::load(mins), sums[j]);
-                sums[j] = V::Float::load(of_x.add(RUNS)).mul_add(V::Float::load(mins.add(RUNS)), sums[j]);
-            }
-            sums[j].store(p.sums.add(j).cast());
+            sums[j][0].add(sums[j][1]).store(to.add(j).cast());
         }
     }
 }

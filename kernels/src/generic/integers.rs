@@ -35,6 +35,10 @@ pub(crate) trait Unpack<V: IntSimd>: Block {
     /// Whether integers are signed, -128 to 127, and not unsigned, 0 to 255.
     const SIGNED: bool = false;
 
+    /// Bits of the integers: 8, or at most 5 if they are unsigned, or 6 if they are signed, or unsigned and stand for values around 32 with
+    /// minimums `-32 * scale`.
+    const BITS: u32 = 8;
+
     /// Whether there are minimums; else they are 0 and not set. Types whose unsigned integers stand for values around a constant zero
     /// have minimums, too: `-zero * scale`.
     const HAS_MINS: bool = !Self::SIGNED;
@@ -106,7 +110,7 @@ pub(crate) fn move_bits<V: IntSimd>(values: V, from: usize, to: usize) -> V {
     }
 }
 
-/// A row of activations `x ~ scale * q` with integers q of 16 bits is this, then its chunks.
+/// What rows of activations as integers start with. A row `x ~ scale * q` with integers q of 16 bits is this, then its chunks.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct I16Header {
@@ -114,6 +118,22 @@ pub(crate) struct I16Header {
     pub scale: f32,
     /// So that chunks keep the row's alignment.
     pad: [f32; 15],
+}
+
+impl I16Header {
+    pub(crate) const fn new(scale: f32) -> I16Header {
+        I16Header { scale, pad: [0.0; 15] }
+    }
+
+    /// The scale of a row of activations.
+    ///
+    /// # Safety
+    /// There is a row at `x`.
+    #[inline(always)]
+    pub(super) unsafe fn scale_at(x: *const u8) -> f32 {
+        // SAFETY: the caller's promise.
+        unsafe { x.cast::<I16Header>().read_unaligned().scale }
+    }
 }
 
 /// [`CHUNK`] activations. What a row lacks at the end is zero.
@@ -128,7 +148,14 @@ pub(crate) struct I16Chunk {
 
 /// Bytes of a row of `k` activations.
 pub(crate) const fn i16_row_bytes(k: usize) -> usize {
-    size_of::<I16Header>() + k.div_ceil(CHUNK) * size_of::<I16Chunk>()
+    spread(size_of::<I16Header>() + k.div_ceil(CHUNK) * size_of::<I16Chunk>())
+}
+
+/// Bytes of a row, increased to 4 cache lines more than a multiple of 8 of them: the same chunks of neighbouring rows then lie in different sets of
+/// the first-level cache.
+pub(super) const fn spread(bytes: usize) -> usize {
+    const LINE: usize = 64;
+    (bytes + 4 * LINE).next_multiple_of(8 * LINE) - 4 * LINE
 }
 
 /// The largest integer of a row.
@@ -149,8 +176,7 @@ pub(crate) unsafe fn quantize_i16<V: IntSimd>(x: *const f32, k: usize, out: *mut
         } else {
             f32::NAN
         };
-        let header = I16Header { scale, pad: [0.0; 15] };
-        out.cast::<I16Header>().write_unaligned(header);
+        out.cast::<I16Header>().write_unaligned(I16Header::new(scale));
         let inverse = V::Float::splat(if scale.is_nan() { 0.0 } else { 1.0 / scale });
         for at in (0..k).step_by(CHUNK) {
             let chunk = out.add(size_of::<I16Header>() + at / CHUNK * size_of::<I16Chunk>());
@@ -173,7 +199,7 @@ pub(crate) unsafe fn quantize_i16<V: IntSimd>(x: *const f32, k: usize, out: *mut
 /// # Safety
 /// The CPU has `V`'s instructions and `x` is valid for `k` floats.
 #[inline(always)]
-unsafe fn largest_magnitude<V: Simd>(x: *const f32, k: usize) -> f32 {
+pub(super) unsafe fn largest_magnitude<V: Simd>(x: *const f32, k: usize) -> f32 {
     // SAFETY: all reads lie below `k`.
     unsafe {
         // The largest of several alternating ones; and 0 times each, which is no number for those that are not finite.

@@ -1,9 +1,13 @@
 //! The algorithms, written once over [`Simd`](crate::simd::Simd). Everything is `#[inline(always)]`: it becomes code inside the
 //! functions that `dispatch` instantiates for each instruction set.
 
+pub(crate) mod attention;
 pub(crate) mod blocks;
 pub(crate) mod functions;
+pub(crate) mod i8_blocks;
 pub(crate) mod int_products;
 pub(crate) mod integers;
+pub(crate) mod panel_products;
+pub(crate) mod panels;
 pub(crate) mod products;
 pub(crate) mod rows;

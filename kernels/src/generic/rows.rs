@@ -82,7 +82,7 @@ pub(crate) unsafe fn sum_of_squares<V: Simd>(x: *const f32, n: usize) -> f32 {
 
 /// The largest element; -infinity if there is none.
 #[inline(always)]
-pub(crate) unsafe fn max<V: Simd>(x: *const f32, n: usize) -> f32 {
+unsafe fn max<V: Simd>(x: *const f32, n: usize) -> f32 {
     // SAFETY: all reads lie below `n`; the rest is the caller's promise.
     unsafe {
         let mut max = V::splat(f32::NEG_INFINITY);
@@ -337,7 +337,7 @@ pub(crate) unsafe fn norm<V: Simd>(x: *const f32, eps: f32, out: *mut f32, n: us
 
 /// x[i] = e^(x[i] - max); returns their sum.
 #[inline(always)]
-pub(crate) unsafe fn exp_sum<V: Simd>(x: *mut f32, max: f32, n: usize) -> f32 {
+unsafe fn exp_sum<V: Simd>(x: *mut f32, max: f32, n: usize) -> f32 {
     // SAFETY: all accesses lie below `n`; the rest is the caller's promise.
     unsafe {
         let max = V::splat(max);

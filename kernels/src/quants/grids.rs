@@ -114,6 +114,9 @@ pub(super) enum Form {
 pub(super) trait GridBlock: Block {
     const FORM: Form;
 
+    /// Bits of the integers: see [`Unpack`](crate::generic::integers::Unpack).
+    const BITS: u32 = 8;
+
     /// What is worth computing for all groups at once in order to find elements: `()` for nothing.
     type Indices: Default;
 
@@ -246,6 +249,7 @@ macro_rules! grid_block {
         }
 
         impl<V: $crate::simd::IntSimd> $crate::generic::integers::Unpack<V> for $block {
+            const BITS: u32 = <Self as $crate::quants::grids::GridBlock>::BITS;
             const BY_16: bool = true;
             const SIGNED: bool = true;
 

@@ -16,6 +16,7 @@ const _: () = assert!(size_of::<BlockIQ1M>() == 56);
 
 impl GridBlock for BlockIQ1M {
     const FORM: Form = Form::Shifted;
+    const BITS: u32 = 6;
     type Indices = ();
 
     #[inline(always)]

@@ -24,6 +24,7 @@ impl BlockIQ1S {
 
 impl GridBlock for BlockIQ1S {
     const FORM: Form = Form::Shifted;
+    const BITS: u32 = 6;
     type Indices = ();
 
     #[inline(always)]

@@ -18,6 +18,7 @@ const _: () = assert!(size_of::<BlockIQ3S>() == 110);
 
 impl GridBlock for BlockIQ3S {
     const FORM: Form = Form::Signed;
+    const BITS: u32 = 6;
     type Indices = [[u16; 8]; 8];
 
     #[inline(always)]

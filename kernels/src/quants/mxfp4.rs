@@ -60,6 +60,7 @@ impl<V: Simd> Decode<V> for BlockMXFP4 {
 }
 
 impl<V: IntSimd> Unpack<V> for BlockMXFP4 {
+    const BITS: u32 = 6;
     const SIGNED: bool = true;
 
     #[inline(always)]

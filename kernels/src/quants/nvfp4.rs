@@ -63,6 +63,7 @@ impl<V: Simd> Decode<V> for BlockNVFP4 {
 }
 
 impl<V: IntSimd> Unpack<V> for BlockNVFP4 {
+    const BITS: u32 = 6;
     const BY_16: bool = true;
     const SIGNED: bool = true;
 

@@ -47,6 +47,7 @@ impl<V: Simd> Decode<V> for BlockQ1_0 {
 }
 
 impl<V: IntSimd> Unpack<V> for BlockQ1_0 {
+    const BITS: u32 = 6;
     const SIGNED: bool = true;
 
     #[inline(always)]

@@ -45,6 +45,8 @@ impl<V: Simd> Decode<V> for BlockQ2_0 {
 }
 
 impl<V: IntSimd> Unpack<V> for BlockQ2_0 {
+    const BITS: u32 = 2;
+
     #[inline(always)]
     unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
         // SAFETY: the caller's promise.

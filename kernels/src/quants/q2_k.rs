@@ -68,6 +68,7 @@ impl<V: Simd> Decode<V> for BlockQ2K {
 }
 
 impl<V: IntSimd> Unpack<V> for BlockQ2K {
+    const BITS: u32 = 2;
     const BY_16: bool = true;
 
     #[inline(always)]

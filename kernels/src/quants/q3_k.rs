@@ -90,6 +90,7 @@ impl<V: Simd> Decode<V> for BlockQ3K {
 }
 
 impl<V: IntSimd> Unpack<V> for BlockQ3K {
+    const BITS: u32 = 3;
     const BY_16: bool = true;
 
     #[inline(always)]

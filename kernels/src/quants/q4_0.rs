@@ -47,6 +47,8 @@ impl<V: Simd> Decode<V> for BlockQ4_0 {
 }
 
 impl<V: IntSimd> Unpack<V> for BlockQ4_0 {
+    const BITS: u32 = 4;
+
     #[inline(always)]
     unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
         // SAFETY: the caller's promise.

@@ -55,12 +55,13 @@ impl<V: Simd> Decode<V> for BlockQ4K {
 }
 
 impl<V: IntSimd> Unpack<V> for BlockQ4K {
+    const BITS: u32 = 4;
+
     #[inline(always)]
     unsafe fn scales(p: *const u8, _: usize, to: &mut Scales) {
         // SAFETY: the caller's promise; offsets are those of the block.
         unsafe {
-            let packed = &(*p.cast::<Self>()).scales;
-            (to.scales[0], to.mins[0]) = scale_groups::<V::Float>(packed, p, p.add(offset_of!(Self, dmin)));
+            set_scales_and_mins::<V::Float>(&(*p.cast::<Self>()).scales, p, p.add(offset_of!(Self, dmin)), to);
         }
     }
 
@@ -68,6 +69,23 @@ impl<V: IntSimd> Unpack<V> for BlockQ4K {
     unsafe fn values(p: *const u8, i: usize) -> V {
         // SAFETY: the caller's promise; offsets are those of the block.
         unsafe { nibbles_of_pair(p.add(offset_of!(Self, qs)), i) }
+    }
+}
+
+/// Sets scales times the half float at `d`, and negative minimums times the one at `dmin`.
+///
+/// # Safety
+/// As for [`Unpack`].
+#[inline(always)]
+pub(super) unsafe fn set_scales_and_mins<V: Simd>(packed: &[u8; 12], d: *const u8, dmin: *const u8, to: &mut Scales) {
+    let (scales, mins) = scales_and_mins(packed);
+    // SAFETY: the caller's promise; there are 8 of each, and 8 lanes.
+    unsafe {
+        let scales = V::from_int(V::load_u8(scales.as_ptr()));
+        let mins = V::from_int(V::load_u8(mins.as_ptr()));
+        scales.mul(V::splat_f16(d)).store(to.scales[0].as_mut_ptr());
+        let dmin = V::splat(0.0).sub(V::splat_f16(dmin));
+        mins.mul(dmin).store(to.mins[0].as_mut_ptr());
     }
 }
 

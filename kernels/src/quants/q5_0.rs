@@ -48,6 +48,8 @@ impl<V: Simd> Decode<V> for BlockQ5_0 {
 }
 
 impl<V: IntSimd> Unpack<V> for BlockQ5_0 {
+    const BITS: u32 = 5;
+
     #[inline(always)]
     unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
         // SAFETY: the caller's promise.

@@ -2,7 +2,7 @@
 
 use std::mem::offset_of;
 
-use super::q4_k::{nibbles_of_pair, scale_groups, scales_and_mins};
+use super::q4_k::{nibbles_of_pair, scale_groups, scales_and_mins, set_scales_and_mins};
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
@@ -59,12 +59,13 @@ impl<V: Simd> Decode<V> for BlockQ5K {
 }
 
 impl<V: IntSimd> Unpack<V> for BlockQ5K {
+    const BITS: u32 = 5;
+
     #[inline(always)]
     unsafe fn scales(p: *const u8, _: usize, to: &mut Scales) {
         // SAFETY: the caller's promise; offsets are those of the block.
         unsafe {
-            let packed = &(*p.cast::<Self>()).scales;
-            (to.scales[0], to.mins[0]) = scale_groups::<V::Float>(packed, p, p.add(offset_of!(Self, dmin)));
+            set_scales_and_mins::<V::Float>(&(*p.cast::<Self>()).scales, p, p.add(offset_of!(Self, dmin)), to);
         }
     }
 

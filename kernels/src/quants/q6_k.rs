@@ -73,6 +73,7 @@ impl<V: Simd> Decode<V> for BlockQ6K {
 }
 
 impl<V: IntSimd> Unpack<V> for BlockQ6K {
+    const BITS: u32 = 6;
     const BY_16: bool = true;
 
     #[inline(always)]

@@ -49,6 +49,8 @@ impl<V: Simd> Decode<V> for BlockTQ2_0 {
 }
 
 impl<V: IntSimd> Unpack<V> for BlockTQ2_0 {
+    const BITS: u32 = 2;
+
     #[inline(always)]
     unsafe fn scales(p: *const u8, _: usize, to: &mut Scales) {
         // SAFETY: the caller's promise; offsets are those of the block.

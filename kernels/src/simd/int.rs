@@ -32,6 +32,9 @@ pub(crate) trait IntSimd: Copy {
     /// `x` in every byte.
     unsafe fn splat(x: u8) -> Self;
 
+    /// Reads 4 bytes, eight times over.
+    unsafe fn broadcast(p: *const u8) -> Self;
+
     /// The bytes of the words, lowest first.
     unsafe fn from_words(words: [u64; 4]) -> Self;
 
@@ -47,8 +50,8 @@ pub(crate) trait IntSimd: Copy {
     /// Reads 16 signed bytes: those with even index, those with odd index.
     unsafe fn load_even_odd_i8(p: *const u8) -> [Self::Float; 2];
 
-    /// `low` in the first four lanes, `high` in the last four.
-    unsafe fn halves(low: f32, high: f32) -> Self::Float;
+    /// Entry `i` of the first row in the first four lanes, of the second in the last four. `i` is mostly a constant once inlined.
+    unsafe fn halves(rows: &[[f32; 8]; 2], i: usize) -> Self::Float;
 
     /// Starts to bring the cache line at `p`, which may be any address, nearer.
     unsafe fn prefetch(p: *const u8);
@@ -78,6 +81,12 @@ pub(crate) trait IntSimd: Copy {
     fn widen_signed(self) -> [Self; 2];
     /// Products of integers of 16 bits, those of neighbours added: 8 integers of 32 bits.
     fn multiply_pairs(self, other: Self) -> Self;
+    /// Products of unsigned bytes with the signed bytes of `other`, those of neighbours added: 16 integers of 16 bits. The sums must fit.
+    fn multiply_bytes(self, other: Self) -> Self;
+    /// Sums of integers of 16 bits, which wrap around.
+    fn add16(self, other: Self) -> Self;
+    /// The square of groups of 4 bytes, transposed: group `i` of register `j` becomes group `j` of register `i`.
+    fn transpose(registers: [Self; 8]) -> [Self; 8];
     /// Sums of integers of 32 bits.
     fn add32(self, other: Self) -> Self;
     /// Integers of 32 bits as floats, rounded to nearest even.

@@ -108,10 +108,15 @@ pub(crate) trait Simd: Copy {
     fn round(self) -> Self;
     /// `self * 2^n` for integers `n` in -300..=300; overflows to infinity, underflows through subnormals.
     fn mul_pow2(self, n: Self) -> Self;
+    /// `2^self` for integers in -126..=127.
+    fn pow2(self) -> Self;
     /// `self` with `x` added in the lanes of the mask.
     fn add_where(self, mask: Self::Mask, x: Self) -> Self;
     /// `self` with the lanes of the mask negated.
     fn negate_where(self, mask: Self::Mask) -> Self;
+
+    /// The lanes of `a` where the mask is set, of `b` elsewhere.
+    fn select(mask: Self::Mask, a: Self, b: Self) -> Self;
 
     /// The sum of the lanes, added pairwise.
     fn sum(self) -> f32;

@@ -195,6 +195,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn pow2(self) -> Self {
+        Portable(self.0.map(|n| f32::from_bits(((n as i32 + 127) as u32) << 23)))
+    }
+
+    #[inline(always)]
     fn add_where(self, mask: Self::Mask, x: Self) -> Self {
         Portable(std::array::from_fn(|i| {
             if mask[i] { self.0[i] + x.0[i] } else { self.0[i] }
@@ -204,6 +209,11 @@ impl Simd for Portable {
     #[inline(always)]
     fn negate_where(self, mask: Self::Mask) -> Self {
         Portable(std::array::from_fn(|i| if mask[i] { -self.0[i] } else { self.0[i] }))
+    }
+
+    #[inline(always)]
+    fn select(mask: Self::Mask, a: Self, b: Self) -> Self {
+        Portable(std::array::from_fn(|i| if mask[i] { a.0[i] } else { b.0[i] }))
     }
 
     #[inline(always)]

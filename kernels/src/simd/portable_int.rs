@@ -78,6 +78,13 @@ impl IntSimd for PortableInt {
     }
 
     #[inline(always)]
+    unsafe fn broadcast(p: *const u8) -> Self {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { p.cast::<[u8; 4]>().read_unaligned() };
+        PortableInt(std::array::from_fn(|i| bytes[i % 4]))
+    }
+
+    #[inline(always)]
     unsafe fn from_words(words: [u64; 4]) -> Self {
         PortableInt(std::array::from_fn(|i| words[i / 8].to_le_bytes()[i % 8]))
     }
@@ -115,8 +122,8 @@ impl IntSimd for PortableInt {
     }
 
     #[inline(always)]
-    unsafe fn halves(low: f32, high: f32) -> Portable {
-        let lanes: [f32; 8] = std::array::from_fn(|i| if i < 4 { low } else { high });
+    unsafe fn halves(rows: &[[f32; 8]; 2], i: usize) -> Portable {
+        let lanes: [f32; 8] = std::array::from_fn(|lane| rows[lane / 4][i]);
         // SAFETY: eight floats.
         unsafe { <Portable as super::Simd>::load(lanes.as_ptr()) }
     }
@@ -184,6 +191,25 @@ impl IntSimd for PortableInt {
         let (a, b) = (self.to_i16(), other.to_i16());
         let product = |i: usize| i32::from(a[i]) * i32::from(b[i]);
         Self::from_i32(std::array::from_fn(|i| product(2 * i).wrapping_add(product(2 * i + 1))))
+    }
+
+    #[inline(always)]
+    fn multiply_bytes(self, other: Self) -> Self {
+        let product = |i: usize| i16::from(self.0[i]) * i16::from(other.0[i] as i8);
+        Self::from_i16(std::array::from_fn(|i| {
+            product(2 * i).saturating_add(product(2 * i + 1))
+        }))
+    }
+
+    #[inline(always)]
+    fn add16(self, other: Self) -> Self {
+        let (a, b) = (self.to_i16(), other.to_i16());
+        Self::from_i16(std::array::from_fn(|i| a[i].wrapping_add(b[i])))
+    }
+
+    #[inline(always)]
+    fn transpose(registers: [Self; 8]) -> [Self; 8] {
+        std::array::from_fn(|i| PortableInt(std::array::from_fn(|at| registers[at / 4].0[4 * i + at % 4])))
     }
 
     #[inline(always)]

@@ -54,6 +54,7 @@ fn product(kernels: &'static Kernels, weights: &Weights, m: usize, x: &Rows, row
     let row_bytes = weights.ty.row_bytes(k).unwrap();
     let out_stride = m + 2;
     let mut out = vec![f32::NAN; n * out_stride];
+    let mut scratch = vec![f32::NAN; matmul_scratch(k, n)];
     for (i, j) in (0..m)
         .step_by(rows)
         .flat_map(|i| (0..n).step_by(columns).map(move |j| (i, j)))
@@ -86,7 +87,7 @@ fn product(kernels: &'static Kernels, weights: &Weights, m: usize, x: &Rows, row
                 &args,
                 out.as_mut_ptr().add(j * out_stride + i),
                 out_stride,
-                &mut [],
+                &mut scratch,
             )
         };
     }
@@ -170,10 +171,10 @@ fn products_of_integers_are_the_same_in_any_company() {
         };
         for k in [64, 256, 320, 768].into_iter().filter(|k| k % ty.block_size() == 0) {
             for kernels in all_kernels() {
-                let (m, n) = (13, 19);
+                let (m, n) = (13, 8);
                 let x = Rows::new(kernels, k, noise(32, n * k));
                 let expected = bits(&product(kernels, &weights, m, &x, m, n));
-                for (rows, columns) in [(m, 1), (1, n), (1, 1), (2, 2), (3, 4), (5, 8), (6, 9)] {
+                for (rows, columns) in [(m, 1), (1, n), (1, 1), (2, 2), (3, 4), (5, 8), (6, 7)] {
                     let split = bits(&product(kernels, &weights, m, &x, rows, columns));
                     let what = format!("{:?} {ty} k {k}: {rows} rows, {columns} columns", kernels.isa);
                     assert_eq!(split, expected, "{what} at a time");

@@ -1,7 +1,5 @@
 //! A small model that can be made to lie: its keys and tensors as plain data, and what the engine does with the file.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,11 +11,7 @@ use kernels::GgmlType;
 use tests::fixture;
 use tests::variation::Configuration;
 
-/// Every fixture of the project.
-pub fn names() -> Vec<String> {
-    let fixtures = engine::conformance::fixtures(&tests::data_dir().join("archs")).expect("the folder is readable");
-    fixtures.into_iter().map(|f| f.name).collect()
-}
+use super::counting::peak_of;
 
 /// Memory beyond the file and a copy of it that loading and a few tokens may take.
 const MEMORY_MAX: usize = 32 << 20;
@@ -124,10 +118,9 @@ pub fn outcome(what: &str, bytes: &[u8]) -> Outcome {
 /// As [`outcome`], with a context of `n_ctx` cells.
 pub fn outcome_with(what: &str, bytes: &[u8], n_ctx: usize) -> Outcome {
     load_on_this_thread();
-    let (before, start) = (LIVE.get(), Instant::now());
-    PEAK.set(before);
-    let result = catch_unwind(AssertUnwindSafe(|| run(bytes, n_ctx)));
-    let (memory, time) = ((PEAK.get() - before) as usize, start.elapsed());
+    let start = Instant::now();
+    let (result, memory) = peak_of(|| catch_unwind(AssertUnwindSafe(|| run(bytes, n_ctx))));
+    let time = start.elapsed();
     let Ok(result) = result else {
         panic!("{what}: the engine panicked");
     };
@@ -175,7 +168,8 @@ fn run(bytes: &[u8], n_ctx: usize) -> Result<(), String> {
     context.decode(&batch).map_err(|e| text(&e))
 }
 
-/// Makes the present thread all of the thread pool that loading would otherwise share its work with.
+/// Makes the present thread all of the thread pool that loading would otherwise share its work with: memory is counted by thread, and a
+/// context of one thread starts no other.
 fn load_on_this_thread() {
     thread_local! {
         static POOL: rayon::ThreadPool = (rayon::ThreadPoolBuilder::new().num_threads(1).use_current_thread())
@@ -184,50 +178,3 @@ fn load_on_this_thread() {
     }
     POOL.with(|_| ());
 }
-
-/// Counts the live bytes of each thread and their peak, so that what other tests hold meanwhile is theirs. All that is measured runs on
-/// one thread: a context of one thread starts no other, and loading is kept on it ([`load_on_this_thread`]).
-struct Counting;
-
-thread_local! {
-    static LIVE: Cell<isize> = const { Cell::new(0) };
-    static PEAK: Cell<isize> = const { Cell::new(0) };
-}
-
-fn count(n: isize) {
-    let live = LIVE.get() + n;
-    LIVE.set(live);
-    PEAK.set(PEAK.get().max(live));
-}
-
-// SAFETY: every call is passed on to the system's allocator with the arguments it came with.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as isize);
-        // SAFETY: as required of our caller.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as isize);
-        // SAFETY: as required of our caller.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        count(-(layout.size() as isize));
-        // SAFETY: as required of our caller.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // The worst case, in which old and new exist side by side for a moment.
-        count(new_size as isize);
-        count(-(layout.size() as isize));
-        // SAFETY: as required of our caller.
-        unsafe { System.realloc(ptr, layout, new_size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;

@@ -17,7 +17,7 @@ mod upload;
 mod visible;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use kernels::GgmlType;
 
@@ -28,8 +28,8 @@ use self::scratch::Scratch;
 use self::upload::LateUpload;
 use super::host::machine_memory;
 use super::{
-    Backend, BackendError, BackendParams, Buffer, BufferType, Device, DeviceKind, GraphView, MemoryMap, Plan, Registry,
-    Stored, Upload, WeightStorage, rules,
+    Backend, BackendError, BackendParams, Buffer, BufferType, Device, DeviceKind, GraphView, MemoryMap, NodePlan, Plan,
+    Registry, Stored, Upload, WeightStorage, rules,
 };
 use crate::graph::{Graph, Home, Layout, MAX_SRC, NO_ROW, Op, Recurrence, Tensor, TensorId};
 
@@ -166,21 +166,17 @@ impl Backend for ReferenceBackend {
         _memory: &MemoryMap,
         old: Option<Box<dyn Plan>>,
     ) -> Result<Box<dyn Plan>, BackendError> {
-        let mut plan = <dyn Plan>::recycle::<ReferencePlan>(old);
-        plan.version = view.graph.version();
-        plan.nodes.clear();
-        for id in view.computing() {
-            check(view.graph, id).map_err(|_| rules::unsupported(view.graph, id))?;
-            let node = view.graph.tensor(id);
-            let operands = node.sources().map(|s| view.graph.tensor(s));
+        let graph = view.graph;
+        NodePlan::prepare(view, old, |id| {
+            check(graph, id).map_err(|_| rules::unsupported(graph, id))?;
+            let node = graph.tensor(id);
+            let operands = node.sources().map(|s| graph.tensor(s));
             let sizes = operands.chain([node]).map(scratch_bytes);
             self.scratch.reserve(sizes).map_err(|bytes| BackendError::OutOfMemory {
                 buffer_type: NAME.to_string(),
                 bytes,
-            })?;
-            plan.nodes.push(id);
-        }
-        Ok(plan)
+            })
+        })
     }
 
     fn run(
@@ -190,26 +186,17 @@ impl Backend for ReferenceBackend {
         memory: &mut MemoryMap,
         cancel: &AtomicBool,
     ) -> Result<(), BackendError> {
-        let plan = plan.downcast_mut::<ReferencePlan>(NAME)?;
-        if plan.version != graph.version() {
-            return Err(BackendError::StalePlan {
-                device: NAME.to_string(),
-            });
-        }
-        for &id in &plan.nodes {
-            if cancel.load(Ordering::Relaxed) {
-                return Err(BackendError::Cancelled);
-            }
+        let scratch = &self.scratch;
+        NodePlan::run(plan, NAME, graph, cancel, |id| {
             Operands {
                 graph,
                 memory,
-                scratch: &self.scratch,
+                scratch,
                 id,
                 node: graph.tensor(id),
             }
-            .compute()?;
-        }
-        Ok(())
+            .compute()
+        })
     }
 }
 
@@ -225,15 +212,6 @@ fn check(graph: &Graph, id: TensorId) -> Result<(), rules::Flaw> {
     }
     rules::plain_operands(graph, id)
 }
-
-/// Nodes that were checked, of the graph with this version.
-#[derive(Default)]
-struct ReferencePlan {
-    nodes: Vec<TensorId>,
-    version: u64,
-}
-
-impl Plan for ReferencePlan {}
 
 /// Bytes of a tensor as an array or as integers.
 fn scratch_bytes(t: &Tensor) -> usize {

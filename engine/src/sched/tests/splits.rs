@@ -98,16 +98,17 @@ fn a_weight_to_copy_starts_a_split_and_a_copied_one_does_not() {
       c = mul_mat(gpu#w0#0, b)
     ");
     insta::assert_snapshot!(s.describe_memory(&lab.graph), @r"
-    memory 0: gpu [192]
+    memory 0: gpu [224]
     memory 1: cpu [32]
+    leaf     x        0:0 [0..32)
     leaf     w0       external
     leaf     w1       external
     leaf     x        1:0 [0..32)
-    copy     w0       0:0 [0..64)
-    copy     x        0:0 [64..96)
+    copy     w0       0:0 [32..96)
+    copy     x        0:0 [0..32)
     mul_mat  a        0:0 [96..128)
     copy     w1       0:0 [128..192)
-    mul_mat  b        0:0 [64..96)
+    mul_mat  b        0:0 [192..224)
     mul_mat  c        0:0 [96..128)
     ");
 }

@@ -2,12 +2,12 @@
 //!
 //! The expressions are those of the models' own tokenizer files. `regex-syntax` parses them and knows the Unicode
 //! classes; the rest is small enough to own, because these expressions need only one thing that a regular-expression
-//! library lacks: `(?!\S)` at the end of an alternative, a look at one following character. An automaton that decides on
+//! library lacks: `(?!\S)` at the end of an alternative, which looks one character ahead. An automaton that decides on
 //! "does a match end here" when it sees the *next* symbol does that for nothing. Semantics are those of a backtracking
 //! matcher: leftmost match, the first alternative wins, quantifiers are greedy.
 //!
 //! The time is linear in the text for every expression and every input: one table look-up per character, and what a
-//! scan has read beyond its match is never read in vain more than once per state (see [`Scan`]).
+//! scan has read beyond its match is not read again by another scan in the same state (see [`Scan`]).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -334,7 +334,7 @@ impl Nfa<'_> {
     }
 }
 
-/// The subset construction. A state is the list of program positions, most wanted first, before forks and looks are
+/// The subset construction. A state is the list of program positions, highest priority first, before forks and looks are
 /// followed: those wait for the next symbol.
 fn determinize(insts: &[Inst], start: u16, stride: usize) -> Result<Vec<u16>, String> {
     let mut states: Vec<Vec<u16>> = vec![Vec::new(), vec![start]];
@@ -364,7 +364,7 @@ fn determinize(insts: &[Inst], start: u16, stride: usize) -> Result<Vec<u16>, St
 }
 
 /// Follows `list` over one symbol: the next list, and whether a match ends before the symbol. A match hides everything
-/// less wanted than itself.
+/// of lower priority.
 fn step(insts: &[Inst], list: &[u16], symbol: usize) -> (Vec<u16>, bool) {
     let mut seen = HashSet::new();
     let mut next = Vec::new();

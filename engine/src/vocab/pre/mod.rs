@@ -21,7 +21,7 @@ pub(crate) enum Alphabet {
     Metaspace,
 }
 
-/// A row of the table: the names, the cuts and the habits they stand for.
+/// A row of the table: the names, and the cuts and options they stand for.
 #[derive(Debug)]
 pub(crate) struct PreTokenizer {
     /// Accepted values of `tokenizer.ggml.pre`.
@@ -225,7 +225,7 @@ const YOUTU_SCRIPTS: Step = Step::Regex(concat!(
     r"[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+",
 ));
 
-/// The table. Names in one row have the same cuts and the same habits.
+/// The table. Names in one row have the same cuts and the same options.
 pub(crate) const PRE_TOKENIZERS: &[PreTokenizer] = &[
     PreTokenizer::new(
         &["default"],

@@ -151,12 +151,19 @@ impl Simd for Avx2 {
             Avx2(_mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0))
         };
         fn mul_pow2(self, n: Self) -> Self = Avx2(mul_pow2(self.0, _mm256_cvtps_epi32(n.0)));
+        fn pow2(self) -> Self = {
+            let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(self.0), _mm256_set1_epi32(127));
+            Avx2(_mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponent)))
+        };
         fn add_where(self, mask: __m256i, x: Self) -> Self = {
             Avx2(_mm256_add_ps(self.0, _mm256_and_ps(_mm256_castsi256_ps(mask), x.0)))
         };
         fn negate_where(self, mask: __m256i) -> Self = {
             // A chosen lane is all ones, hence has the bit of the sign.
             Avx2(_mm256_xor_ps(self.0, _mm256_and_ps(_mm256_castsi256_ps(mask), _mm256_set1_ps(-0.0))))
+        };
+        fn select(mask: __m256i, a: Self, b: Self) -> Self = {
+            Avx2(_mm256_blendv_ps(b.0, a.0, _mm256_castsi256_ps(mask)))
         };
         fn sum(self) -> f32 = sum4([self.0; 4])[0];
         fn largest(self) -> f32 = {

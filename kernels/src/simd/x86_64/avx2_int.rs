@@ -10,6 +10,21 @@ use crate::simd::IntSimd;
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2Int(__m256i);
 
+/// Two bytes at each of `p + i stride` for `i` in `0..4`.
+///
+/// # Safety
+/// All of them are valid for reads.
+#[inline(always)]
+unsafe fn join(p: *const u8, stride: usize) -> u64 {
+    let mut word = 0;
+    for i in 0..4 {
+        // SAFETY: the caller's promise.
+        let half = unsafe { p.add(i * stride).cast::<u16>().read_unaligned() };
+        word |= u64::from(half) << (16 * i);
+    }
+    word
+}
+
 impl IntSimd for Avx2Int {
     type Float = Avx2;
 
@@ -37,6 +52,7 @@ impl IntSimd for Avx2Int {
             Avx2Int(_mm256_and_si256(pairs, _mm256_set1_epi8(3)))
         };
         fn splat(x: u8) -> Self = Avx2Int(_mm256_set1_epi8(x as i8));
+        fn broadcast(p: *const u8) -> Self = Avx2Int(_mm256_set1_epi32(p.cast::<i32>().read_unaligned()));
         fn from_words(words: [u64; 4]) -> Self = {
             let [a, b, c, d] = words;
             Avx2Int(_mm256_setr_epi64x(a as i64, b as i64, c as i64, d as i64))
@@ -60,14 +76,10 @@ impl IntSimd for Avx2Int {
             [Avx2Int(_mm256_packs_epi32(even_ac, even_bd)), Avx2Int(_mm256_packs_epi32(odd_ac, odd_bd))]
         };
         fn gather_f16(p: *const u8, stride: usize) -> Avx2 = {
-            let mut halves = _mm_cvtsi32_si128(i32::from(p.cast::<u16>().read_unaligned()));
-            halves = _mm_insert_epi16::<1>(halves, i32::from(p.add(stride).cast::<u16>().read_unaligned()));
-            halves = _mm_insert_epi16::<2>(halves, i32::from(p.add(2 * stride).cast::<u16>().read_unaligned()));
-            halves = _mm_insert_epi16::<3>(halves, i32::from(p.add(3 * stride).cast::<u16>().read_unaligned()));
-            halves = _mm_insert_epi16::<4>(halves, i32::from(p.add(4 * stride).cast::<u16>().read_unaligned()));
-            halves = _mm_insert_epi16::<5>(halves, i32::from(p.add(5 * stride).cast::<u16>().read_unaligned()));
-            halves = _mm_insert_epi16::<6>(halves, i32::from(p.add(6 * stride).cast::<u16>().read_unaligned()));
-            halves = _mm_insert_epi16::<7>(halves, i32::from(p.add(7 * stride).cast::<u16>().read_unaligned()));
+            // Joined as words, because the units for vectors have more to do than those for words.
+            let low = join(p, stride);
+            let high = join(p.add(4 * stride), stride);
+            let halves = _mm_set_epi64x(high as i64, low as i64);
             Avx2::from(_mm256_cvtph_ps(halves))
         };
         fn load_even_odd_i8(p: *const u8) -> [Avx2; 2] = {
@@ -76,8 +88,17 @@ impl IntSimd for Avx2Int {
             let odd = _mm256_cvtepi16_epi32(_mm_srai_epi16::<8>(bytes));
             [Avx2::from(_mm256_cvtepi32_ps(even)), Avx2::from(_mm256_cvtepi32_ps(odd))]
         };
-        fn halves(low: f32, high: f32) -> Avx2 = {
-            Avx2::from(_mm256_blend_ps::<0xf0>(_mm256_set1_ps(low), _mm256_set1_ps(high)))
+        fn halves(rows: &[[f32; 8]; 2], i: usize) -> Avx2 = {
+            // Four entries of each row, which serve four calls; then one of them in each half.
+            let first = _mm_loadu_ps(rows[0].as_ptr().add(i & 4));
+            let second = _mm_loadu_ps(rows[1].as_ptr().add(i & 4));
+            let fours = _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(first), second);
+            Avx2::from(match i & 3 {
+                0 => _mm256_permute_ps::<0b00_00_00_00>(fours),
+                1 => _mm256_permute_ps::<0b01_01_01_01>(fours),
+                2 => _mm256_permute_ps::<0b10_10_10_10>(fours),
+                _ => _mm256_permute_ps::<0b11_11_11_11>(fours),
+            })
         };
         fn prefetch(p: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(p.cast());
     }
@@ -107,6 +128,38 @@ impl IntSimd for Avx2Int {
             Avx2Int(_mm256_srai_epi16::<8>(self.0)),
         ];
         fn multiply_pairs(self, other: Self) -> Self = Avx2Int(_mm256_madd_epi16(self.0, other.0));
+        fn multiply_bytes(self, other: Self) -> Self = Avx2Int(_mm256_maddubs_epi16(self.0, other.0));
+        fn add16(self, other: Self) -> Self = Avx2Int(_mm256_add_epi16(self.0, other.0));
+        fn transpose(registers: [Self; 8]) -> [Self; 8] = {
+            let [a, b, c, d, e, f, g, h] = registers;
+            // Groups of two registers side by side, then of four, within each half; then the halves.
+            let (ab, ab_high) = (_mm256_unpacklo_epi32(a.0, b.0), _mm256_unpackhi_epi32(a.0, b.0));
+            let (cd, cd_high) = (_mm256_unpacklo_epi32(c.0, d.0), _mm256_unpackhi_epi32(c.0, d.0));
+            let (ef, ef_high) = (_mm256_unpacklo_epi32(e.0, f.0), _mm256_unpackhi_epi32(e.0, f.0));
+            let (gh, gh_high) = (_mm256_unpacklo_epi32(g.0, h.0), _mm256_unpackhi_epi32(g.0, h.0));
+            let first = [
+                _mm256_unpacklo_epi64(ab, cd),
+                _mm256_unpackhi_epi64(ab, cd),
+                _mm256_unpacklo_epi64(ab_high, cd_high),
+                _mm256_unpackhi_epi64(ab_high, cd_high),
+            ];
+            let second = [
+                _mm256_unpacklo_epi64(ef, gh),
+                _mm256_unpackhi_epi64(ef, gh),
+                _mm256_unpacklo_epi64(ef_high, gh_high),
+                _mm256_unpackhi_epi64(ef_high, gh_high),
+            ];
+            [
+                Avx2Int(_mm256_permute2x128_si256::<0x20>(first[0], second[0])),
+                Avx2Int(_mm256_permute2x128_si256::<0x20>(first[1], second[1])),
+                Avx2Int(_mm256_permute2x128_si256::<0x20>(first[2], second[2])),
+                Avx2Int(_mm256_permute2x128_si256::<0x20>(first[3], second[3])),
+                Avx2Int(_mm256_permute2x128_si256::<0x31>(first[0], second[0])),
+                Avx2Int(_mm256_permute2x128_si256::<0x31>(first[1], second[1])),
+                Avx2Int(_mm256_permute2x128_si256::<0x31>(first[2], second[2])),
+                Avx2Int(_mm256_permute2x128_si256::<0x31>(first[3], second[3])),
+            ]
+        };
         fn add32(self, other: Self) -> Self = Avx2Int(_mm256_add_epi32(self.0, other.0));
         fn to_floats(self) -> Avx2 = Avx2::from(_mm256_cvtepi32_ps(self.0));
     }

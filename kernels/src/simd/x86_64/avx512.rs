@@ -103,12 +103,14 @@ impl Simd for Avx512 {
             Avx512(_mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0))
         };
         fn mul_pow2(self, n: Self) -> Self = Avx512(_mm512_scalef_ps(self.0, n.0));
+        fn pow2(self) -> Self = Avx512(_mm512_scalef_ps(_mm512_set1_ps(1.0), self.0));
         fn add_where(self, mask: __mmask16, x: Self) -> Self = {
             Avx512(_mm512_mask_add_ps(self.0, mask, self.0, x.0))
         };
         fn negate_where(self, mask: __mmask16) -> Self = {
             Avx512(_mm512_mask_xor_ps(self.0, mask, self.0, _mm512_set1_ps(-0.0)))
         };
+        fn select(mask: __mmask16, a: Self, b: Self) -> Self = Avx512(_mm512_mask_blend_ps(mask, b.0, a.0));
         fn sum(self) -> f32 = avx2::sum4([fold(self.0); 4])[0];
         fn largest(self) -> f32 = _mm512_reduce_max_ps(self.0);
         fn sum4(values: [Self; 4]) -> [f32; 4] = {

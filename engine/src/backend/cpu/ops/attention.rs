@@ -5,7 +5,8 @@
 //! page table alone, so that results do not depend on who computes which part: where units are many each is computed by one thread, and
 //! where they are few (one token) threads share parts.
 
-use kernels::{Activations, GgmlType, MatMul, matmul, matmul_scratch, rows};
+use kernels::attention::{self as kernel, CacheRows};
+use kernels::rows;
 
 use super::visible::{Page, Visible};
 use super::{Need, Stop, Task};
@@ -14,7 +15,7 @@ use crate::backend::cpu::view::{Source, Target};
 use crate::graph::{Attention, AttentionOperands, Buckets, Graph, PAGE, Tensor, Window};
 
 /// Queries (tokens times heads) that a unit has at most, unless more heads share one key head.
-const QUERIES: usize = 32;
+const QUERIES: usize = 48;
 
 /// Least pages of a part.
 const MIN_PART: usize = 2;
@@ -27,6 +28,8 @@ const MANY_UNITS: usize = 2;
 
 /// Floats that the results of parts may take up; where they would take more, each unit is computed by one thread.
 const MAX_SHARED: usize = 1 << 22;
+
+const _: () = assert!(PAGE == kernel::KEYS);
 
 /// Sizes of the operands.
 #[derive(Clone, Copy)]
@@ -59,6 +62,10 @@ impl Sizes {
     /// Most queries of a unit, whatever the number of tokens.
     fn max_queries(&self) -> usize {
         QUERIES.max(self.group())
+    }
+
+    fn kernel_scratch(&self) -> usize {
+        kernel::scratch(self.dk).max(kernel::scratch(self.dv))
     }
 
     /// Floats of a unit's state: largest score, sum and weighted values of each query.
@@ -139,7 +146,7 @@ impl Unit {
     }
 }
 
-/// A thread's own: queries, scores, a page of values, the states of a unit and of a part, the bounds of tiles, and the kernel's scratch.
+/// A thread's own: queries, scores, factors, the kernel's scratch, the states of a unit and of a part, and the bounds of tiles.
 /// Shared: the states of all parts, if threads share units.
 pub(super) fn need(graph: &Graph, node: &Tensor, p: &Attention, nth: usize) -> Need {
     let at = p.operands().map(|i| graph.tensor(node.source(i)));
@@ -148,7 +155,7 @@ pub(super) fn need(graph: &Graph, node: &Tensor, p: &Attention, nth: usize) -> N
     let parts = s.n_kv.div_ceil(PAGE).div_ceil(MIN_PART).min(MAX_PARTS);
     let shared = (MANY_UNITS * nth).saturating_mul(parts).saturating_mul(s.state());
     Need {
-        per_thread: n * s.dk + n * PAGE + PAGE * s.dv + 2 * s.state() + s.n_tokens + 1 + matmul_scratch(s.dk, n.max(2)),
+        per_thread: n * (s.dk + PAGE + 1) + s.kernel_scratch() + 2 * s.state() + s.n_tokens + 1,
         shared: if nth == 1 { 0 } else { shared.min(MAX_SHARED) },
     }
 }
@@ -174,38 +181,31 @@ pub(super) fn attention(task: Task<'_>, p: &Attention) -> Result<(), Stop> {
             let unit = tiles.unit(unit);
             whole.clear();
             for part in 0..job.parts(unit.first).n {
-                job.attend(
-                    &unit,
-                    part,
-                    &mut State::new(of_part, s.max_queries()),
-                    &mut room,
-                    scratch,
-                );
+                job.attend(&unit, part, &mut State::new(of_part, s.max_queries()), &mut room);
                 whole.merge(of_part);
             }
             job.finish(&unit, &mut whole, &target);
         }
         return Ok(());
     }
-    let state_at = |piece: usize| piece * s.state()..(piece + 1) * s.state();
+    let state_at = |unit: usize, part: usize| {
+        let at = (unit * n_parts + part) * s.state();
+        at..at + s.state()
+    };
+    // Heads of a part one after another: what they read lies side by side in memory.
     while let Some(piece) = task.queue.take(n_units * n_parts) {
+        let (unit, part) = (piece % n_units, piece / n_units);
         // SAFETY: no other thread takes this piece, and nobody reads it before the barrier.
-        let shared = unsafe { task.shared.write(state_at(piece)) };
-        let (unit, part) = (tiles.unit(piece / n_parts), piece % n_parts);
-        job.attend(
-            &unit,
-            part,
-            &mut State::new(shared, s.max_queries()),
-            &mut room,
-            scratch,
-        );
+        let shared = unsafe { task.shared.write(state_at(unit, part)) };
+        let state = &mut State::new(shared, s.max_queries());
+        job.attend(&tiles.unit(unit), part, state, &mut room);
     }
     task.worker.barrier()?;
     for unit in task.worker.share(n_units) {
         whole.clear();
-        for piece in unit * n_parts..(unit + 1) * n_parts {
+        for part in 0..n_parts {
             // SAFETY: the states were written before the barrier, and are not written again in this step.
-            whole.merge(unsafe { task.shared.read(state_at(piece)) });
+            whole.merge(unsafe { task.shared.read(state_at(unit, part)) });
         }
         job.finish(&tiles.unit(unit), &mut whole, &target);
     }
@@ -270,8 +270,10 @@ struct Room<'a> {
     queries: &'a mut [f32],
     /// Scores of a page, [`PAGE`] to a query.
     scores: &'a mut [f32],
-    /// Values of a page, where they are not stored as floats.
-    values: &'a mut [f32],
+    /// For each query the factor for what was summed up before a page.
+    factors: &'a mut [f32],
+    /// The kernel's own.
+    kernel: &'a mut [f32],
 }
 
 impl<'a> Room<'a> {
@@ -279,7 +281,8 @@ impl<'a> Room<'a> {
         Room {
             queries: take(scratch, s.max_queries() * s.dk),
             scores: take(scratch, s.max_queries() * PAGE),
-            values: take(scratch, PAGE * s.dv),
+            factors: take(scratch, s.max_queries()),
+            kernel: take(scratch, s.kernel_scratch()),
         }
     }
 }
@@ -370,9 +373,9 @@ impl<'a> Job<'a> {
     }
 
     /// Attends the unit's queries to one part of their page table.
-    fn attend(&self, unit: &Unit, part: usize, state: &mut State<'_>, room: &mut Room<'_>, scratch: &mut [f32]) {
+    fn attend(&self, unit: &Unit, part: usize, state: &mut State<'_>, room: &mut Room<'_>) {
         state.clear();
-        let (group, tokens) = (self.s.group(), unit.tokens());
+        let tokens = unit.tokens();
         let entries = self.visible.entries(unit.first);
         let n_pages = self.parts(unit.first).pages;
         let first = entries.start.saturating_add(part * n_pages).min(entries.end);
@@ -381,31 +384,49 @@ impl<'a> Job<'a> {
             return;
         }
         self.load_queries(unit, room.queries);
-        for page in of_part.map(|entry| self.visible.page(entry)) {
+        for entry in of_part {
+            let page = self.visible.page(entry);
+            let span = self.visible.span(&page);
             let mut seen = [0u64; QUERIES];
             let seen = &mut seen[..tokens.len()];
             for (seen, t) in seen.iter_mut().zip(tokens.clone()) {
-                *seen = self.seen(t, &page);
+                *seen = self.seen(t, &page, span);
                 if *seen != 0 {
                     *seen &= self.selected(unit.head, t, page.first);
                 }
             }
-            let any = seen.iter().fold(0, |any, seen| any | seen);
-            if any == 0 {
-                continue;
-            }
-            self.score(unit, &page, room, scratch);
-            let values = self.load_values(unit.head, &page, any, room.values);
-            let of_queries = room.scores.chunks_exact_mut(PAGE).take(tokens.len() * group);
-            for (i, scores) in of_queries.enumerate() {
-                let (t, seen) = (tokens.start + i / group, seen[i / group]);
-                if seen != 0 {
-                    let scores = &mut scores[..page.len];
-                    self.adjust(scores, unit.head * group + i % group, t, page.first, seen);
-                    accumulate(state, i, scores, seen, &values);
-                }
+            if seen.iter().any(|&seen| seen != 0) {
+                let next = (entry + 1 < entries.end).then(|| self.visible.page(entry + 1));
+                self.attend_to_page(unit, &page, next.as_ref(), seen, state, room);
             }
         }
+    }
+
+    /// Attends the unit's queries to the cells of a page that their tokens have `seen`; `next` is the page after it.
+    fn attend_to_page(
+        &self,
+        unit: &Unit,
+        page: &Page,
+        next: Option<&Page>,
+        seen: &[u64],
+        state: &mut State<'_>,
+        room: &mut Room<'_>,
+    ) {
+        #[cfg(test)]
+        tests::N_SCORED.set(tests::N_SCORED.get() + 1);
+        let s = &self.s;
+        let n = seen.len() * s.group();
+        let any = seen.iter().fold(0, |any, seen| any | seen);
+        let (queries, scores) = (&room.queries[..n * s.dk], &mut room.scores[..n * PAGE]);
+        let keys = cache_rows(&self.k, unit.head, page, next);
+        kernel::scores(&keys, any, queries, scores, room.kernel);
+        self.adjust(unit, page, scores);
+        let (max, sum, factors) = (&mut state.max[..n], &mut state.sum[..n], &mut room.factors[..n]);
+        kernel::softmax_step(scores, seen, max, sum, factors);
+        // What is not seen is not touched: whatever other sequences left there, not even infinities get out.
+        let values = cache_rows(&self.v, unit.head, page, next);
+        let sums = &mut state.values[..n * s.dv];
+        kernel::add_values(&values, seen, scores, factors, sums, room.kernel);
     }
 
     /// The unit's queries, token by token, times the scale.
@@ -420,12 +441,18 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Which cells of a page of its table token `t` sees, by bits.
-    fn seen(&self, t: usize, page: &Page) -> u64 {
-        if page.mask == 0 {
+    /// Which cells of a page of its table token `t` sees, by bits; `span` are the first and the last position in the page.
+    fn seen(&self, t: usize, page: &Page, span: (i32, i32)) -> u64 {
+        let (from, to) = self.range(t);
+        if page.mask == 0 || span.0 > to {
             return 0;
         }
-        let (from, to) = self.range(t);
+        if span.0 >= from && span.1 <= to {
+            return page.mask;
+        }
+        if span.1 < from && self.p.compressed_from.is_none() {
+            return 0;
+        }
         // What of these stands for single tokens.
         let n_single = self.p.compressed_from.map_or(PAGE, |c| c.saturating_sub(page.first));
         let positions = &self.visible.cell_pos[page.first..page.first + page.len];
@@ -472,51 +499,20 @@ impl<'a> Job<'a> {
         (from.clamp(0, limit) as i32, to.clamp(-1, limit) as i32)
     }
 
-    /// Products of the unit's queries with the keys of a page.
-    fn score(&self, unit: &Unit, page: &Page, room: &mut Room<'_>, scratch: &mut [f32]) {
-        #[cfg(test)]
-        tests::N_SCORED.set(tests::N_SCORED.get() + 1);
-        let s = &self.s;
-        let args = MatMul {
-            ty: self.k.tensor.ty,
-            w: self.k.span(2, [unit.head, page.first, 0], page.len),
-            row_stride: self.k.tensor.nb[2],
-            m: page.len,
-            k: s.dk,
-            x: Activations::F32 {
-                x: room.queries,
-                stride: s.dk,
-            },
-            n: unit.tokens().len() * s.group(),
-        };
-        // SAFETY: the scores are this thread's own, [`PAGE`] for each of the most queries that a unit has.
-        unsafe { matmul(&args, room.scores.as_mut_ptr(), PAGE, scratch) };
-    }
-
-    /// The values of a page; of those that are not stored as floats only the cells that some query sees are converted.
-    fn load_values<'s>(&self, head: usize, page: &Page, any: u64, out: &'s mut [f32]) -> Values<'s>
-    where
-        'a: 's,
-    {
-        let (first, dv) = (page.first, self.s.dv);
-        if self.v.tensor.ty == GgmlType::F32
-            && let Some((floats, stride)) = self.v.float_span(2, [head, first, 0], page.len)
-        {
-            return Values { floats, stride };
+    /// Turns the products of the unit's queries with a page into scores: soft cap, ALiBi, biases by relative position.
+    fn adjust(&self, unit: &Unit, page: &Page, scores: &mut [f32]) {
+        if self.p.softcap == 0.0 && self.p.max_bias == 0.0 && self.biases.is_none() {
+            return;
         }
-        let (ty, stride) = (self.v.tensor.ty, self.v.tensor.nb[2]);
-        for run in runs(any) {
-            let rows = self.v.span(2, [head, first + run.start, 0], run.len());
-            rows::dequantize_rows(ty, rows, stride, &mut out[run.start * dv..run.end * dv], dv);
-        }
-        Values {
-            floats: out,
-            stride: dv,
+        let group = self.s.group();
+        for (i, scores) in scores.chunks_exact_mut(PAGE).enumerate() {
+            let (head, t) = (unit.head * group + i % group, unit.first + i / group);
+            self.adjust_query(head, t, page.first, &mut scores[..page.len]);
         }
     }
 
-    /// Turns products into scores: soft cap, ALiBi, biases by relative position, and the cells that are not seen.
-    fn adjust(&self, scores: &mut [f32], head: usize, t: usize, first: usize, seen: u64) {
+    /// [`Job::adjust`] for one query: scores of the cells from `first` on.
+    fn adjust_query(&self, head: usize, t: usize, first: usize, scores: &mut [f32]) {
         if self.p.softcap != 0.0 {
             let cap = self.p.softcap;
             scores.iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());
@@ -531,13 +527,6 @@ impl<'a> Job<'a> {
             for (x, &pos) in scores.iter_mut().zip(&self.visible.cell_pos[first..]) {
                 let ahead = i64::from(pos) - i64::from(self.visible.pos[t]);
                 *x += biases.of(self.p.buckets, self.s.n_head, head, ahead);
-            }
-        }
-        if seen.count_ones() as usize != scores.len() {
-            for (i, x) in scores.iter_mut().enumerate() {
-                if seen >> i & 1 == 0 {
-                    *x = f32::NEG_INFINITY;
-                }
             }
         }
     }
@@ -566,37 +555,17 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Values of a page of cells.
-struct Values<'a> {
-    floats: &'a [f32],
-    stride: usize,
-}
-
-/// Adds the values of the cells seen, weighted by the softmax of their scores.
-fn accumulate(state: &mut State<'_>, query: usize, scores: &mut [f32], seen: u64, values: &Values<'_>) {
-    let max = rows::max(scores);
-    if max == f32::NEG_INFINITY {
-        return;
+/// The keys or values of a page, of one head; `next` is the page that is read after it.
+fn cache_rows<'a>(source: &Source<'a>, head: usize, page: &Page, next: Option<&Page>) -> CacheRows<'a> {
+    let rows = |page: &Page| source.span(2, [head, page.first, 0], page.len);
+    CacheRows {
+        ty: source.tensor.ty,
+        bytes: rows(page),
+        stride: source.tensor.nb[2],
+        n: page.len,
+        d: source.tensor.ne[0],
+        next: next.filter(|next| next.len > 0).map_or(&[], rows),
     }
-    state.raise(query, max.max(state.max[query]));
-    state.sum[query] += rows::exp_sum(scores, state.max[query]);
-    // What is not seen is not touched: whatever other sequences left there, not even infinities get out.
-    let out = state.values_of(query);
-    for run in runs(seen) {
-        let floats = &values.floats[run.start * values.stride..];
-        rows::axpy_rows(&scores[run], floats, values.stride, out);
-    }
-}
-
-/// The runs of set bits.
-fn runs(word: u64) -> impl Iterator<Item = std::ops::Range<usize>> {
-    let mut at = 0;
-    std::iter::from_fn(move || {
-        let rest = word.checked_shr(at).filter(|&rest| rest != 0)?;
-        let start = at + rest.trailing_zeros();
-        at = start + (word >> start).trailing_ones();
-        Some(start as usize..at as usize)
-    })
 }
 
 /// Slopes of a geometric series over the largest power of two of heads; the others lie in between.

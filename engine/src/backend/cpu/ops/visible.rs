@@ -82,6 +82,15 @@ impl<'a> Visible<'a> {
         }
     }
 
+    /// The least and the largest position of the cells of a page, whoever has them.
+    pub(super) fn span(&self, page: &Page) -> (i32, i32) {
+        let positions = &self.cell_pos[page.first.min(self.cell_pos.len())..][..page.len];
+        let ends = (i32::MAX, i32::MIN);
+        positions
+            .iter()
+            .fold(ends, |(low, high), &pos| (low.min(pos), high.max(pos)))
+    }
+
     /// The pages of a token's table.
     pub(super) fn pages(&self, t: usize) -> impl Iterator<Item = Page> + '_ {
         self.entries(t).map(|entry| self.page(entry))

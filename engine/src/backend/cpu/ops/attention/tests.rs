@@ -2,7 +2,6 @@ use std::cell::Cell;
 
 use kernels::GgmlType::{F32, I32, I64};
 
-use super::runs;
 use crate::backend::{BackendParams, MemoryMap, device};
 use crate::graph::{Attention, AttentionOperands, Buckets, Graph, PAGE, TensorId, VisibleCells, Window};
 use crate::sched::{SchedParams, Scheduler};
@@ -61,12 +60,7 @@ fn n_pages_read(tables: &[&[usize]]) -> usize {
     g.tensor_mut(y).flags.output = true;
     g.expand(y);
 
-    let one = BackendParams {
-        n_threads: 1,
-        n_threads_batch: 1,
-        thread_pool: None,
-    };
-    let backend = device("cpu").unwrap().backend(&one).unwrap();
+    let backend = device("cpu").unwrap().backend(&BackendParams::new(1)).unwrap();
     let mut sched = Scheduler::new(vec![backend], MemoryMap::default(), SchedParams::default()).unwrap();
     sched.alloc_graph(&mut g).unwrap();
     let mut set = |id: TensorId, values: &[i32]| sched.set_input(&g, id, bytemuck::cast_slice(values)).unwrap();
@@ -100,19 +94,10 @@ fn sequences_in_lockstep_read_their_own_pages() {
 #[test]
 fn tokens_of_one_sequence_read_pages_together() {
     let pages: &[usize] = &[0, 1];
-    assert_eq!(n_pages_read(&[pages; 16]), 2 * N_HEAD_KV);
+    assert_eq!(n_pages_read(&[pages; 24]), 2 * N_HEAD_KV);
     assert_eq!(
-        n_pages_read(&[pages; 17]),
+        n_pages_read(&[pages; 25]),
         2 * 2 * N_HEAD_KV,
-        "32 queries at a time, of two heads each"
+        "48 queries at a time, of two heads each"
     );
-}
-
-#[test]
-fn runs_of_bits() {
-    let collect = |word| runs(word).map(|run| (run.start, run.end)).collect::<Vec<_>>();
-    assert_eq!(collect(0), []);
-    assert_eq!(collect(u64::MAX), [(0, 64)]);
-    assert_eq!(collect(0b1011_1001), [(0, 1), (3, 6), (7, 8)]);
-    assert_eq!(collect(1 << 63 | 1), [(0, 1), (63, 64)]);
 }

@@ -1,0 +1,164 @@
+//! Speed of attention on one core: `cargo bench -p llama-kernels --bench attention [-- TYPE...]`.
+//!
+//! For one head of keys in a cache of [`N_HEAD_KV`], queries that share it, and contexts that do and do not fit the caches of the CPU:
+//! nanoseconds for each pair of a query and a key, bytes of keys and values read per second, and multiply-adds as a share of what
+//! the core can do.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use kernels::attention::{CacheRows, KEYS, add_values, scores, scratch, softmax_step};
+use kernels::{GgmlType, isa, quantize_row};
+
+/// Heads of the cache, of which one is attended to at a time.
+const N_HEAD_KV: usize = 4;
+
+/// Queries of a token, as many as share a head, or of several tokens of a prompt.
+const QUERIES: [(&str, usize); 5] = [
+    ("decode 1", 1),
+    ("decode 3", 3),
+    ("decode 4", 4),
+    ("decode 8", 8),
+    ("prompt 48", 48),
+];
+
+fn main() {
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
+    let roof = fma_per_ns();
+    println!("one core, {}, {roof:.1} multiply-adds per ns", isa().name());
+    println!(
+        "{:>6} {:>5} {:>6} {:>10} {:>10} {:>8} {:>6}",
+        "type", "head", "keys", "queries", "ns/pair", "GB/s", "roof"
+    );
+    for ty in [GgmlType::F16, GgmlType::Q8_0] {
+        if !wanted.is_empty() && !wanted.iter().any(|name| name.eq_ignore_ascii_case(ty.name())) {
+            continue;
+        }
+        for d in [64, 128, 256] {
+            for n_keys in [128, 1024, 8192] {
+                let cache = Cache::new(ty, d, n_keys);
+                for (name, n_queries) in QUERIES {
+                    let ns = cache.measure(n_queries).as_secs_f64() * 1e9;
+                    let pairs = (n_queries * n_keys * N_HEAD_KV) as f64;
+                    let bytes = (2 * n_keys * cache.stride) as f64;
+                    println!(
+                        "{:>6} {d:>5} {n_keys:>6} {name:>10} {:>10.3} {:>8.1} {:>5.0}%",
+                        ty.name(),
+                        ns / pairs,
+                        bytes / ns,
+                        100.0 * pairs * (2 * d) as f64 / ns / roof
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Keys and values of all heads.
+struct Cache {
+    ty: GgmlType,
+    d: usize,
+    n_keys: usize,
+    /// Bytes of a cell.
+    stride: usize,
+    keys: Vec<u8>,
+    values: Vec<u8>,
+}
+
+impl Cache {
+    fn new(ty: GgmlType, d: usize, n_keys: usize) -> Cache {
+        let stride = N_HEAD_KV * ty.row_bytes(d).expect("heads are whole blocks");
+        let rows = |factor: usize| {
+            let mut bytes = vec![0; n_keys * stride];
+            for (i, row) in bytes.chunks_exact_mut(stride).enumerate() {
+                let x: Vec<f32> = (0..N_HEAD_KV * d)
+                    .map(|c| ((i * factor + c * 7) % 31) as f32 / 31.0 - 0.5)
+                    .collect();
+                quantize_row(ty, &x, row);
+            }
+            bytes
+        };
+        Cache {
+            ty,
+            d,
+            n_keys,
+            stride,
+            keys: rows(13),
+            values: rows(17),
+        }
+    }
+
+    /// The page of a head that starts at cell `first`.
+    fn page<'a>(&self, bytes: &'a [u8], head: usize, first: usize) -> CacheRows<'a> {
+        let start = first * self.stride + head * self.stride / N_HEAD_KV;
+        CacheRows {
+            ty: self.ty,
+            bytes: &bytes[start..],
+            stride: self.stride,
+            n: KEYS,
+            d: self.d,
+            next: bytes.get(start + KEYS * self.stride..).unwrap_or_default(),
+        }
+    }
+
+    /// The least time for `n` queries to attend to all cells, in each head.
+    fn measure(&self, n: usize) -> Duration {
+        let queries: Vec<f32> = (0..n * self.d).map(|i| (i % 17) as f32 / 17.0 - 0.5).collect();
+        let (mut products, mut scratch) = (vec![0.0; n * KEYS], vec![0.0; scratch(self.d)]);
+        let (mut max, mut sum, mut factors) = (vec![0.0; n], vec![0.0; n], vec![0.0; n]);
+        let (mut out, seen) = (vec![0.0; n * self.d], vec![u64::MAX; 1]);
+        let mut best = Duration::MAX;
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(60) {
+            let run = Instant::now();
+            for head in 0..N_HEAD_KV {
+                max.fill(f32::NEG_INFINITY);
+                sum.fill(0.0);
+                out.fill(0.0);
+                for first in (0..self.n_keys).step_by(KEYS) {
+                    let keys = self.page(&self.keys, head, first);
+                    scores(&keys, u64::MAX, &queries, &mut products, &mut scratch);
+                    softmax_step(&mut products, &seen, &mut max, &mut sum, &mut factors);
+                    let values = self.page(&self.values, head, first);
+                    add_values(&values, &seen, &products, &factors, &mut out, &mut scratch);
+                }
+                black_box(&mut out);
+            }
+            best = run.elapsed().min(best);
+        }
+        best
+    }
+}
+
+/// Multiply-adds that the core does in a nanosecond.
+fn fma_per_ns() -> f64 {
+    const N: usize = 100_000;
+    let mut best = Duration::MAX;
+    for _ in 0..50 {
+        let run = Instant::now();
+        #[cfg(target_arch = "x86_64")]
+        if isa() > kernels::Isa::Scalar {
+            // SAFETY: the instruction sets other than the scalar one have these instructions.
+            unsafe { chains_of_fma(black_box(N)) };
+        }
+        best = run.elapsed().min(best);
+    }
+    (N * CHAINS * LANES) as f64 / best.as_secs_f64() / 1e9
+}
+
+const CHAINS: usize = 12;
+const LANES: usize = 8;
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn chains_of_fma(n: usize) {
+    let (mut sums, a) = (black_box([[1.0f32; LANES]; CHAINS]), black_box([0.5f32; LANES]));
+    for _ in 0..n {
+        for sum in &mut sums {
+            for (sum, a) in sum.iter_mut().zip(a) {
+                *sum = sum.mul_add(a, a);
+            }
+        }
+    }
+    black_box(sums);
+}

@@ -1,0 +1,361 @@
+//! Attention of some queries to a page of cells: products with its keys, a step of the online softmax, and the weighted sum of its values.
+//!
+//! Keys and values are read as the cache holds them, once for all queries. Everything is computed in f32. The result for a query does not
+//! depend on which other queries are computed with it.
+
+use std::ops::Range;
+
+use crate::GgmlType;
+use crate::dispatch::{AttentionKernels, Kernels, kernels};
+use crate::generic::attention::{KEYS_OF_TILE, Scores, Softmax, Values};
+
+/// Most cells of a page: each is a bit of a word.
+pub const KEYS: usize = 64;
+
+/// Rows of F16 and BF16 are converted in registers for up to as many queries; for more they are converted to memory first.
+const FEW: usize = 8;
+
+/// Rows that are read in place together: few enough that a column of them stays in the first-level cache, even where rows are a large power
+/// of two apart.
+const IN_PLACE: usize = 16;
+
+/// Floats that converted rows take up, if rows are not too long: half of a first-level cache.
+const PANEL: usize = 4096;
+
+/// The keys or the values of a page, of one head.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheRows<'a> {
+    /// A type that can be dequantized.
+    pub ty: GgmlType,
+    /// The rows; needs no alignment.
+    pub bytes: &'a [u8],
+    /// Bytes from one row to the next.
+    pub stride: usize,
+    /// Rows, at most [`KEYS`].
+    pub n: usize,
+    /// Elements of a row: whole blocks of the type.
+    pub d: usize,
+    /// Bytes of the rows that are read next, if those are known: as far apart, they are fetched while these are read.
+    pub next: &'a [u8],
+}
+
+/// Floats of scratch memory that [`scores`] and [`add_values`] need for rows of `d` elements.
+pub fn scratch(d: usize) -> usize {
+    chunk(d) * d
+}
+
+/// Rows that are converted together.
+fn chunk(d: usize) -> usize {
+    (PANEL / d.max(1)).clamp(2 * KEYS_OF_TILE, KEYS) / KEYS_OF_TILE * KEYS_OF_TILE
+}
+
+/// `out[q * KEYS + i] = sum_c keys[i][c] queries[q * d + c]` for the keys `i` whose bits are set in `wanted`. The products with other
+/// keys are unspecified.
+///
+/// # Panics
+/// If the type cannot be dequantized, a slice is too short, or there are more than [`KEYS`] rows.
+pub fn scores(keys: &CacheRows<'_>, wanted: u64, queries: &[f32], out: &mut [f32], scratch: &mut [f32]) {
+    // SAFETY: these kernels were chosen for this CPU.
+    unsafe { scores_with(kernels(), keys, wanted, queries, out, scratch) }
+}
+
+/// [`scores`] with given kernels.
+///
+/// # Safety
+/// The CPU has the kernels' instructions.
+pub(crate) unsafe fn scores_with(
+    kernels: &'static Kernels,
+    keys: &CacheRows<'_>,
+    wanted: u64,
+    queries: &[f32],
+    out: &mut [f32],
+    scratch: &mut [f32],
+) {
+    let n_queries = keys.check(kernels, queries.len(), scratch.len());
+    assert!(
+        n_queries * KEYS <= out.len(),
+        "{} scores for {n_queries} queries",
+        out.len()
+    );
+    for chunk in keys.chunks(wanted, n_queries) {
+        // SAFETY: the caller's promise, and the chunk lies within the rows.
+        let rows = unsafe { keys.read(kernels, &chunk, n_queries, scratch) };
+        let tiles = &rows.kernels.scores;
+        for (first, n) in split(0..n_queries, tiles.len()) {
+            let args = Scores {
+                keys: rows.start,
+                stride: rows.stride,
+                n: chunk.n,
+                d: keys.d,
+                queries: queries[first * keys.d..].as_ptr(),
+                out: out[first * KEYS + chunk.first..].as_mut_ptr(),
+            };
+            // SAFETY: the queries and their scores lie within the slices as just asserted. A chunk starts at a multiple of
+            // `KEYS_OF_TILE`, so that rounded up it ends within the scores of its query.
+            unsafe { tiles[n - 1](&args) }
+        }
+    }
+}
+
+/// A step of the online softmax of some tokens' queries, as many for each token. Of `scores`, [`KEYS`] of each query, those that the token has `seen` become
+/// e^(score - largest); the others are unspecified. `max` and `sum` are the largest score and the sum of these weights so far; `factors` are what sums of
+/// values so far have to be multiplied with.
+///
+/// # Panics
+/// If the slices are not of as many queries, or these not of whole tokens.
+pub fn softmax_step(scores: &mut [f32], seen: &[u64], max: &mut [f32], sum: &mut [f32], factors: &mut [f32]) {
+    // SAFETY: these kernels were chosen for this CPU.
+    unsafe { softmax_step_with(kernels(), scores, seen, max, sum, factors) }
+}
+
+/// [`softmax_step`] with given kernels.
+///
+/// # Safety
+/// The CPU has the kernels' instructions.
+pub(crate) unsafe fn softmax_step_with(
+    kernels: &'static Kernels,
+    scores: &mut [f32],
+    seen: &[u64],
+    max: &mut [f32],
+    sum: &mut [f32],
+    factors: &mut [f32],
+) {
+    let n = max.len();
+    assert!(scores.len() == n * KEYS, "{} scores for {n} queries", scores.len());
+    assert!(sum.len() == n && factors.len() == n, "not {n} queries");
+    let group = group(n, seen.len());
+    let args = Softmax {
+        n_queries: n,
+        group,
+        scores: scores.as_mut_ptr(),
+        seen: seen.as_ptr(),
+        max: max.as_mut_ptr(),
+        sum: sum.as_mut_ptr(),
+        factors: factors.as_mut_ptr(),
+    };
+    // SAFETY: all slices are of `n` queries, and `seen` of their tokens; the rest is the caller's promise.
+    unsafe { (kernels.attention.softmax_step)(&args) }
+}
+
+/// `out[q * d..] = factors[q] out[q * d..] + sum_i weights[q * KEYS + i] values[i]` over the cells `i` that the query's token has `seen`:
+/// each token has as many queries. Other values are not touched. Where nothing is seen, `out` stays as it is.
+///
+/// # Panics
+/// If the type cannot be dequantized, a slice is too short, or there are more than [`KEYS`] rows.
+pub fn add_values(
+    values: &CacheRows<'_>,
+    seen: &[u64],
+    weights: &[f32],
+    factors: &[f32],
+    out: &mut [f32],
+    scratch: &mut [f32],
+) {
+    // SAFETY: these kernels were chosen for this CPU.
+    unsafe { add_values_with(kernels(), values, seen, weights, factors, out, scratch) }
+}
+
+/// [`add_values`] with given kernels.
+///
+/// # Safety
+/// The CPU has the kernels' instructions.
+pub(crate) unsafe fn add_values_with(
+    kernels: &'static Kernels,
+    values: &CacheRows<'_>,
+    seen: &[u64],
+    weights: &[f32],
+    factors: &[f32],
+    out: &mut [f32],
+    scratch: &mut [f32],
+) {
+    let n_queries = values.check(kernels, out.len(), scratch.len());
+    assert!(
+        factors.len() == n_queries && weights.len() >= n_queries * KEYS,
+        "weights of {} queries for {n_queries}",
+        factors.len()
+    );
+    let group = group(n_queries, seen.len());
+    let any = seen.iter().fold(0, |any, seen| any | seen);
+    for chunk in values.chunks(any, n_queries) {
+        // SAFETY: the caller's promise, and the chunk lies within the rows.
+        let rows = unsafe { values.read(kernels, &chunk, n_queries, scratch) };
+        let tiles = &rows.kernels.values;
+        for (first, n) in alike(seen, group).flat_map(|queries| split(queries, tiles.len())) {
+            let seen = seen[first / group];
+            let of_chunk = chunk.bits(seen);
+            if of_chunk == 0 {
+                continue;
+            }
+            let is_first = seen.trailing_zeros() as usize >= chunk.first;
+            let args = Values {
+                values: rows.start,
+                stride: rows.stride,
+                seen: of_chunk,
+                d: values.d,
+                weights: weights[first * KEYS + chunk.first..].as_ptr(),
+                factors: if is_first {
+                    factors[first..].as_ptr()
+                } else {
+                    std::ptr::null()
+                },
+                out: out[first * values.d..].as_mut_ptr(),
+            };
+            // SAFETY: the rows are those of the chunk; weights, factors and sums lie within the slices as just asserted.
+            unsafe { tiles[n - 1](&args) }
+        }
+    }
+}
+
+/// Bytes that are fetched together.
+const LINE: usize = 64;
+
+/// Asks for memory that will be read soon.
+fn fetch(p: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: any address may be asked for; the instruction is part of x86-64.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
+}
+
+/// Cuts a range into parts of at most `most`, as equal as possible: first index and length of each.
+fn split(range: Range<usize>, most: usize) -> impl Iterator<Item = (usize, usize)> {
+    let n_parts = range.len().div_ceil(most);
+    let mut at = range.start;
+    (0..n_parts).map(move |part| {
+        let n = (range.end - at).div_ceil(n_parts - part);
+        at += n;
+        (at - n, n)
+    })
+}
+
+/// Queries of each of `n_tokens` tokens.
+fn group(n_queries: usize, n_tokens: usize) -> usize {
+    assert!(
+        n_tokens > 0 && n_queries.is_multiple_of(n_tokens),
+        "{n_queries} queries of {n_tokens} tokens"
+    );
+    n_queries / n_tokens
+}
+
+/// The queries of neighbouring tokens that have seen the same.
+fn alike(seen: &[u64], group: usize) -> impl Iterator<Item = Range<usize>> + '_ {
+    let mut end = 0;
+    seen.chunk_by(|a, b| a == b).map(move |same| {
+        end += same.len() * group;
+        end - same.len() * group..end
+    })
+}
+
+/// Neighbouring rows.
+struct Chunk {
+    first: usize,
+    n: usize,
+}
+
+impl Chunk {
+    /// Those of the page's bits that stand for these rows.
+    fn bits(&self, page: u64) -> u64 {
+        let all = if self.n < KEYS { (1 << self.n) - 1 } else { u64::MAX };
+        page >> self.first & all
+    }
+}
+
+/// Rows that can be read as they are, or were converted.
+struct Readable {
+    start: *const u8,
+    stride: usize,
+    kernels: &'static AttentionKernels,
+}
+
+impl CacheRows<'_> {
+    /// Checks the sizes; the number of queries, given that as many floats are as many rows of this length.
+    fn check(&self, kernels: &'static Kernels, floats: usize, scratch: usize) -> usize {
+        let row_bytes = self.ty.row_bytes(self.d);
+        let row_bytes = row_bytes.unwrap_or_else(|| panic!("{}: {} elements are not whole blocks", self.ty, self.d));
+        kernels.of_type(self.ty);
+        assert!(self.n <= KEYS, "{} rows of a page", self.n);
+        let end = self.n.saturating_sub(1).checked_mul(self.stride);
+        assert!(
+            self.n == 0 || end.and_then(|end| end.checked_add(row_bytes)) <= Some(self.bytes.len()) && end.is_some(),
+            "{} bytes for {} rows",
+            self.bytes.len(),
+            self.n
+        );
+        assert!(
+            self.d > 0 && floats.is_multiple_of(self.d),
+            "{floats} floats are not rows of {}",
+            self.d
+        );
+        let needed = self::scratch(self.d);
+        assert!(needed <= scratch, "scratch memory of {scratch} floats, {needed} needed");
+        floats / self.d
+    }
+
+    /// Chunks with the rows whose bits are set, without those at the ends that are not.
+    fn chunks(&self, wanted: u64, n_queries: usize) -> impl Iterator<Item = Chunk> + use<> {
+        let size = if self.in_place(n_queries) {
+            IN_PLACE
+        } else {
+            chunk(self.d)
+        };
+        let wanted = wanted & Chunk { first: 0, n: self.n }.bits(u64::MAX);
+        (0..self.n).step_by(size).filter_map(move |first| {
+            let bits = Chunk { first, n: size }.bits(wanted);
+            let skipped = bits.trailing_zeros() as usize / KEYS_OF_TILE * KEYS_OF_TILE;
+            (bits != 0).then(|| Chunk {
+                first: first + skipped,
+                n: bits.ilog2() as usize + 1 - skipped,
+            })
+        })
+    }
+
+    /// Fetches as many of the rows that are read next.
+    fn prefetch(&self, chunk: &Chunk) {
+        let row_bytes = self.d / self.ty.block_size() * self.ty.block_bytes();
+        for row in self.next.chunks(self.stride.max(1)).skip(chunk.first).take(chunk.n) {
+            row[..row_bytes.min(row.len())]
+                .chunks(LINE)
+                .for_each(|line| fetch(line.as_ptr()));
+        }
+    }
+
+    /// True if the rows are read as they are.
+    fn in_place(&self, n_queries: usize) -> bool {
+        self.ty == GgmlType::F32 || n_queries <= FEW && matches!(self.ty, GgmlType::F16 | GgmlType::BF16)
+    }
+
+    /// Makes the rows of a chunk readable.
+    ///
+    /// # Safety
+    /// The CPU has the kernels' instructions; the sizes were [checked](CacheRows::check) and the chunk is one of the [chunks](CacheRows::chunks).
+    unsafe fn read(&self, kernels: &'static Kernels, chunk: &Chunk, n_queries: usize, scratch: &mut [f32]) -> Readable {
+        let table = &kernels.attention;
+        let in_place = match self.ty {
+            _ if !self.in_place(n_queries) => None,
+            GgmlType::F16 => Some(&table.f16),
+            GgmlType::BF16 => Some(&table.bf16),
+            _ => Some(&table.f32),
+        };
+        let start = self.bytes[chunk.first * self.stride..].as_ptr();
+        self.prefetch(chunk);
+        if let Some(kernels) = in_place {
+            return Readable {
+                start,
+                stride: self.stride,
+                kernels,
+            };
+        }
+        let dequantize = kernels.of_type(self.ty).dequantize;
+        for (i, row) in scratch.chunks_exact_mut(self.d).enumerate().take(chunk.n) {
+            // SAFETY: the caller's promise: the row's bytes lie within the slice.
+            unsafe { dequantize(start.add(i * self.stride), row.as_mut_ptr(), self.d) }
+        }
+        Readable {
+            start: scratch.as_ptr().cast(),
+            stride: self.d * size_of::<f32>(),
+            kernels: &table.f32,
+        }
+    }
+}

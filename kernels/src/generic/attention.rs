@@ -1,0 +1,368 @@
+//! Attention of some queries to some rows of a cache: products with keys, a step of the online softmax, weighted sums of values.
+//!
+//! Each sum over the elements of a row, or over rows, has one order, whatever the number of queries that are computed together, so that
+//! a token gets the same bits in a prompt and on its own.
+
+use super::functions::{ExpUpTo0, Function};
+use crate::attention::KEYS;
+use crate::simd::Simd;
+
+/// A type of cache whose rows are read without being converted first.
+pub(crate) trait Element {
+    /// Bytes of an element.
+    const BYTES: usize;
+
+    /// Reads `LANES` elements.
+    ///
+    /// # Safety
+    /// The CPU has `V`'s instructions; `p` is valid for the elements.
+    unsafe fn load<V: Simd>(p: *const u8) -> V;
+
+    /// Reads the first `n < LANES` elements; further lanes are zero.
+    ///
+    /// # Safety
+    /// As for [`Element::load`].
+    #[inline(always)]
+    unsafe fn load_partial<V: Simd>(p: *const u8, n: usize) -> V {
+        let mut copy = [0u8; 64];
+        // SAFETY: the caller's promise; a register of these types has at most 64 bytes.
+        unsafe {
+            p.copy_to_nonoverlapping(copy.as_mut_ptr(), n * Self::BYTES);
+            Self::load(copy.as_ptr())
+        }
+    }
+}
+
+macro_rules! elements {
+    ($( $name:ident, $bytes:literal bytes: $load:expr; )*) => { $(
+        pub(crate) struct $name;
+
+        impl Element for $name {
+            const BYTES: usize = $bytes;
+
+            #[inline(always)]
+            unsafe fn load<V: Simd>(p: *const u8) -> V {
+                // SAFETY: the caller's promise.
+                unsafe { $load(p) }
+            }
+        }
+    )* };
+}
+
+elements! {
+    Float, 4 bytes: |p: *const u8| V::load(p.cast());
+    Half, 2 bytes: V::load_f16;
+    Brain, 2 bytes: V::load_bf16;
+}
+
+/// Rows of keys whose products with a row of queries are computed side by side.
+pub(crate) const KEYS_OF_TILE: usize = 4;
+
+/// Some rows of keys, and as many queries as the kernel is for.
+pub(crate) struct Scores {
+    pub keys: *const u8,
+    /// Bytes from one row to the next.
+    pub stride: usize,
+    /// Rows of keys, at least one.
+    pub n: usize,
+    /// Elements of a key, and of a query.
+    pub d: usize,
+    /// Queries one after another.
+    pub queries: *const f32,
+    /// [`KEYS`] floats to a query. Written are `n`, rounded up to a multiple of [`KEYS_OF_TILE`].
+    pub out: *mut f32,
+}
+
+/// Products of `N` queries with keys.
+///
+/// # Safety
+/// The CPU has `V`'s instructions, and the pointers are valid for what the fields say.
+#[inline(always)]
+pub(crate) unsafe fn scores<V: Simd, E: Element, const N: usize>(s: &Scores) {
+    for i in (0..s.n).step_by(KEYS_OF_TILE) {
+        // SAFETY: the caller's promise. Instead of rows that are missing at the end the last one is read.
+        unsafe {
+            let start = s.keys.add(i * s.stride);
+            let mut keys: [*const u8; KEYS_OF_TILE] = std::array::from_fn(|r| start.wrapping_add(r * s.stride));
+            if s.n - i < KEYS_OF_TILE {
+                let last = keys[s.n - i - 1];
+                keys[s.n - i..].fill(last);
+            }
+            // As many sums at a time as fit the registers, with room for converted keys.
+            let sums = if N <= 2 || E::BYTES == size_of::<f32>() {
+                products::<V, E, N, KEYS_OF_TILE>(s, keys)
+            } else {
+                let [a, b, c, d] = keys;
+                let (low, high) = (products::<V, E, N, 2>(s, [a, b]), products::<V, E, N, 2>(s, [c, d]));
+                let mut sums = [[V::splat(0.0); KEYS_OF_TILE]; N];
+                for q in 0..N {
+                    sums[q] = [low[q][0], low[q][1], high[q][0], high[q][1]];
+                }
+                sums
+            };
+            for (q, sums) in sums.into_iter().enumerate() {
+                let totals = V::sum4(sums);
+                s.out
+                    .add(q * KEYS + i)
+                    .cast::<[f32; KEYS_OF_TILE]>()
+                    .write_unaligned(totals);
+            }
+        }
+    }
+}
+
+/// Products of `N` queries with `K` keys, not yet summed up over lanes.
+///
+/// # Safety
+/// As for [`scores`].
+#[inline(always)]
+unsafe fn products<V: Simd, E: Element, const N: usize, const K: usize>(
+    s: &Scores,
+    keys: [*const u8; K],
+) -> [[V; K]; N] {
+    // SAFETY: the caller's promise; elements lie below `d`.
+    unsafe {
+        let mut sums = [[V::splat(0.0); K]; N];
+        let mut c = 0;
+        while c + V::LANES <= s.d {
+            let mut queries = [V::splat(0.0); N];
+            for (q, query) in queries.iter_mut().enumerate() {
+                *query = V::load(s.queries.add(q * s.d + c));
+            }
+            for r in 0..K {
+                let key: V = E::load(keys[r].add(c * E::BYTES));
+                for q in 0..N {
+                    sums[q][r] = key.mul_add(queries[q], sums[q][r]);
+                }
+            }
+            c += V::LANES;
+        }
+        if c < s.d {
+            for r in 0..K {
+                let key: V = E::load_partial(keys[r].add(c * E::BYTES), s.d - c);
+                for q in 0..N {
+                    let query = V::load_partial(s.queries.add(q * s.d + c), s.d - c);
+                    sums[q][r] = key.mul_add(query, sums[q][r]);
+                }
+            }
+        }
+        sums
+    }
+}
+
+/// A page of scores of some queries, and what each has gathered so far.
+pub(crate) struct Softmax {
+    pub n_queries: usize,
+    /// Queries of a token.
+    pub group: usize,
+    /// [`KEYS`] floats to a query.
+    pub scores: *mut f32,
+    /// Which of them count, by bits, for each token.
+    pub seen: *const u64,
+    /// The largest score so far.
+    pub max: *mut f32,
+    /// The sum of e^(score - largest).
+    pub sum: *mut f32,
+    /// Receives the factor for values that were summed up before.
+    pub factors: *mut f32,
+}
+
+/// Turns the scores that are seen into weights e^(score - largest); the others weigh next to nothing. The largest scores are found for all
+/// queries first, so that the exponential functions of a query need not wait for them.
+///
+/// # Safety
+/// The CPU has `V`'s instructions, and the pointers are valid for what the fields say.
+#[inline(always)]
+pub(crate) unsafe fn softmax_step<V: Simd>(s: &Softmax) {
+    for q in 0..s.n_queries {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let before = *s.max.add(q);
+            let max = largest::<V>(s.scores.add(q * KEYS), *s.seen.add(q / s.group)).max(before);
+            *s.max.add(q) = max;
+            *s.factors.add(q) = if max == before { 1.0 } else { (before - max).exp() };
+        }
+    }
+    for q in 0..s.n_queries {
+        // SAFETY: the caller's promise: `at` stays below KEYS, a multiple of `LANES`.
+        unsafe {
+            let (scores, max) = (s.scores.add(q * KEYS), *s.max.add(q));
+            if max == f32::NEG_INFINITY {
+                scores.write_bytes(0, KEYS);
+                continue;
+            }
+            let (mut sum, max) = (V::splat(0.0), V::splat(max));
+            for at in (0..KEYS).step_by(V::LANES) {
+                let weight = ExpUpTo0::apply(V::load(scores.add(at)).sub(max));
+                weight.store(scores.add(at));
+                sum = sum.add(weight);
+            }
+            *s.sum.add(q) = *s.sum.add(q) * *s.factors.add(q) + sum.sum();
+        }
+    }
+}
+
+/// The largest of the scores that are seen; the others are set to minus infinity.
+///
+/// # Safety
+/// As for [`softmax_step`], for one query.
+#[inline(always)]
+unsafe fn largest<V: Simd>(scores: *mut f32, seen: u64) -> f32 {
+    // SAFETY: the caller's promise: `at` stays below KEYS, a multiple of `LANES`.
+    unsafe {
+        let hidden = V::splat(f32::NEG_INFINITY);
+        let mut largest = hidden;
+        for at in (0..KEYS).step_by(V::LANES) {
+            let mut x = V::load(scores.add(at));
+            if seen != u64::MAX {
+                x = V::select(V::mask((seen >> at) as u32, 0), x, hidden);
+                x.store(scores.add(at));
+            }
+            largest = x.max(largest);
+        }
+        largest.largest()
+    }
+}
+
+/// Some rows of values, and the weights of as many queries as the kernel is for.
+pub(crate) struct Values {
+    pub values: *const u8,
+    /// Bytes from one row to the next.
+    pub stride: usize,
+    /// The rows that are added, by bits; the others are not read.
+    pub seen: u64,
+    /// Elements of a row.
+    pub d: usize,
+    /// [`KEYS`] floats from those of one query to those of the next.
+    pub weights: *const f32,
+    /// A factor for the sums of each query so far; null for none.
+    pub factors: *const f32,
+    /// Sums of the queries one after another.
+    pub out: *mut f32,
+}
+
+/// Adds weighted rows to the sums of `N` queries: `out[q] = factor[q] out[q] + sum_i weight[q][i] values[i]`.
+///
+/// # Safety
+/// The CPU has `V`'s instructions, and the pointers are valid for what the fields say.
+#[inline(always)]
+pub(crate) unsafe fn values<V: Simd, E: Element, const N: usize>(v: &Values) {
+    let mut at = 0;
+    // SAFETY: the caller's promise; columns lie below `d`.
+    unsafe {
+        // As many sums as hide the latency of additions and fit the registers.
+        match N {
+            1 => at = whole_columns::<V, E, N, 8>(v, at),
+            2 => at = whole_columns::<V, E, N, 4>(v, at),
+            3 if E::BYTES == size_of::<f32>() => at = whole_columns::<V, E, N, 4>(v, at),
+            _ if V::LANES == 16 => at = whole_columns::<V, E, N, 4>(v, at),
+            _ => {}
+        }
+        at = whole_columns::<V, E, N, 2>(v, at);
+        at = whole_columns::<V, E, N, 1>(v, at);
+        if at < v.d {
+            last_columns::<V, E, N>(v, at);
+        }
+    }
+}
+
+/// The rows whose bits are set, ascending.
+macro_rules! for_each_row {
+    ($seen:expr, |$i:ident| $body:block) => {
+        let mut rest: u64 = $seen;
+        while rest != 0 {
+            let start = rest.trailing_zeros();
+            let end = start + (rest >> start).trailing_ones();
+            for $i in start as usize..end as usize $body
+            rest = if end < u64::BITS { rest >> end << end } else { 0 };
+        }
+    };
+}
+
+/// Adds `C` registers of columns at a time from column `at` on, while there are as many; returns the column after them.
+///
+/// # Safety
+/// As for [`values`].
+#[inline(always)]
+unsafe fn whole_columns<V: Simd, E: Element, const N: usize, const C: usize>(v: &Values, mut at: usize) -> usize {
+    while at + C * V::LANES <= v.d {
+        // SAFETY: the caller's promise; the columns lie below `d`.
+        unsafe {
+            let mut sums = [[V::splat(0.0); C]; N];
+            for (q, sums) in sums.iter_mut().enumerate() {
+                let factor = V::splat(v.factor(q));
+                for (c, sum) in sums.iter_mut().enumerate() {
+                    *sum = V::load(v.out.add(q * v.d + at + c * V::LANES)).mul(factor);
+                }
+            }
+            for_each_row!(v.seen, |i| {
+                let row = v.values.add(i * v.stride + at * E::BYTES);
+                // The fewer ones wait in registers.
+                if N < C {
+                    let mut weights = [V::splat(0.0); N];
+                    for q in 0..N {
+                        weights[q] = V::splat(*v.weights.add(q * KEYS + i));
+                    }
+                    for c in 0..C {
+                        let value: V = E::load(row.add(c * V::LANES * E::BYTES));
+                        for q in 0..N {
+                            sums[q][c] = value.mul_add(weights[q], sums[q][c]);
+                        }
+                    }
+                } else {
+                    let mut values = [V::splat(0.0); C];
+                    for c in 0..C {
+                        values[c] = E::load(row.add(c * V::LANES * E::BYTES));
+                    }
+                    for q in 0..N {
+                        let weight = V::splat(*v.weights.add(q * KEYS + i));
+                        for c in 0..C {
+                            sums[q][c] = values[c].mul_add(weight, sums[q][c]);
+                        }
+                    }
+                }
+            });
+            for (q, sums) in sums.into_iter().enumerate() {
+                for (c, sum) in sums.into_iter().enumerate() {
+                    sum.store(v.out.add(q * v.d + at + c * V::LANES));
+                }
+            }
+        }
+        at += C * V::LANES;
+    }
+    at
+}
+
+/// The columns from `at` on, fewer than a register has.
+///
+/// # Safety
+/// As for [`values`].
+#[inline(always)]
+unsafe fn last_columns<V: Simd, E: Element, const N: usize>(v: &Values, at: usize) {
+    let n = v.d - at;
+    for q in 0..N {
+        // SAFETY: the caller's promise; the columns lie below `d`.
+        unsafe {
+            let out = v.out.add(q * v.d + at);
+            let mut sum = V::load_partial(out, n).mul(V::splat(v.factor(q)));
+            for_each_row!(v.seen, |i| {
+                let values: V = E::load_partial(v.values.add(i * v.stride + at * E::BYTES), n);
+                sum = values.mul_add(V::splat(*v.weights.add(q * KEYS + i)), sum);
+            });
+            sum.store_partial(out, n);
+        }
+    }
+}
+
+impl Values {
+    /// # Safety
+    /// As for [`values`], `q` less than its `N`.
+    #[inline(always)]
+    unsafe fn factor(&self, q: usize) -> f32 {
+        if self.factors.is_null() {
+            return 1.0;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { *self.factors.add(q) }
+    }
+}

@@ -1,0 +1,409 @@
+//! Products of panels of weights with many rows of activations, both as integers: see [`PanelChunk`].
+//!
+//! Sums within 16 (or 32) elements are exact. They are added up in f32, in an order that only depends on the length of a row: an element of
+//! the result has the same bits whatever other rows and columns are computed with it.
+
+use std::mem::offset_of;
+
+use super::i8_blocks::I8Chunk;
+use super::integers::{CHUNK, I16Chunk, I16Header, RUN, RUNS};
+use super::panels::{
+    ByteValues, GROUPS, LANES, PANEL_ROWS, PanelChunk, PanelValues, Sums, WeightRows, WideValues, add_mins, fill,
+};
+use crate::simd::{IntSimd, Simd};
+
+/// A chunk of a product with all it needs. See [`matmul`](crate::matmul()) for the meaning.
+#[derive(Clone, Copy)]
+pub(crate) struct PanelProduct {
+    pub w: WeightRows,
+    /// Rows of activations as integers, `x_stride` bytes apart.
+    pub x: *const u8,
+    pub x_stride: usize,
+    pub n: usize,
+    pub out: *mut f32,
+    pub out_stride: usize,
+    /// [`panel_scratch`] floats.
+    pub scratch: *mut f32,
+}
+
+/// Panels that are filled before they are multiplied: activations are read once for all of them.
+const PANELS: usize = 4;
+
+/// Chunks of a row that are in a panel, so that all panels stay in the second-level cache however long rows are.
+const PANEL_CHUNKS: usize = 4;
+
+/// Columns that are multiplied with the panels at a time: their chunks, a panel's chunk and the sums stay in the first-level cache.
+const COLUMNS: usize = 16;
+
+/// Bytes to whose multiples panels are aligned.
+const ALIGN: usize = 64;
+
+/// Floats of scratch memory for rows of `k` elements.
+pub(crate) const fn panel_scratch(k: usize) -> usize {
+    let chunks = k.div_ceil(CHUNK);
+    let chunks = if chunks < PANEL_CHUNKS { chunks } else { PANEL_CHUNKS };
+    (chunks * PANELS * size_of::<PanelChunk<WideValues>>() + ALIGN) / size_of::<f32>()
+}
+
+/// The products of a form of panels with a form of activations.
+pub(crate) trait Kernel {
+    /// The panel's integers.
+    type Values: PanelValues;
+
+    /// Bytes of a chunk of activations.
+    const X_BYTES: usize;
+
+    /// Whether minimums are to be multiplied with its sums.
+    const ADDS_MINS: bool;
+
+    /// The sums of activations.
+    type Sums: Sums;
+
+    /// Adds the product of a chunk's first `runs` runs, without minimums. `x` is the chunk of the first column, `sums` holds as many columns
+    /// as are multiplied.
+    ///
+    /// # Safety
+    /// The CPU has `V`'s instructions and the operands are as large as that.
+    unsafe fn add<V: IntSimd>(
+        panel: &PanelChunk<Self::Values>,
+        by_16: bool,
+        runs: usize,
+        x: *const u8,
+        x_stride: usize,
+        sums: &mut [[f32; PANEL_ROWS]],
+    );
+}
+
+/// Weights of at most 5 bits, activations of 8 bits.
+pub(crate) struct Narrow;
+
+/// Weights of 6 bits around [`CENTER`](super::panels::CENTER), activations of 8 bits.
+pub(crate) struct Centered;
+
+/// Any weights, activations of 16 bits.
+pub(crate) struct Wide;
+
+impl Sums for I8Chunk {
+    #[inline(always)]
+    unsafe fn of_run(x: *const u8, run: usize) -> f32 {
+        // SAFETY: the caller's promise.
+        unsafe { x.add(offset_of!(I8Chunk, sums)).cast::<f32>().add(run).read_unaligned() }
+    }
+
+    #[inline(always)]
+    unsafe fn of_half(x: *const u8, half: usize) -> f32 {
+        let at = (1 + half % 2) * RUNS + half / 2;
+        // SAFETY: the caller's promise.
+        unsafe { x.add(offset_of!(I8Chunk, sums)).cast::<f32>().add(at).read_unaligned() }
+    }
+}
+
+impl Sums for I16Chunk {
+    #[inline(always)]
+    unsafe fn of_run(x: *const u8, run: usize) -> f32 {
+        // SAFETY: the caller's promise.
+        unsafe { Self::of_half(x, 2 * run) + Self::of_half(x, 2 * run + 1) }
+    }
+
+    #[inline(always)]
+    unsafe fn of_half(x: *const u8, half: usize) -> f32 {
+        let at = half % 2 * RUNS + half / 2;
+        // SAFETY: the caller's promise.
+        unsafe { x.add(offset_of!(I16Chunk, sums)).cast::<f32>().add(at).read_unaligned() }
+    }
+}
+
+impl Kernel for Narrow {
+    type Values = ByteValues;
+    const X_BYTES: usize = size_of::<I8Chunk>();
+    const ADDS_MINS: bool = true;
+    type Sums = I8Chunk;
+
+    #[inline(always)]
+    unsafe fn add<V: IntSimd>(
+        panel: &PanelChunk<ByteValues>,
+        _: bool,
+        runs: usize,
+        x: *const u8,
+        x_stride: usize,
+        sums: &mut [[f32; PANEL_ROWS]],
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { add_bytes::<V, false>(panel, runs, x, x_stride, sums) }
+    }
+}
+
+impl Kernel for Centered {
+    type Values = ByteValues;
+    const X_BYTES: usize = size_of::<I8Chunk>();
+    // The centre is taken out of the sums of integers.
+    const ADDS_MINS: bool = false;
+    type Sums = I8Chunk;
+
+    #[inline(always)]
+    unsafe fn add<V: IntSimd>(
+        panel: &PanelChunk<ByteValues>,
+        _: bool,
+        runs: usize,
+        x: *const u8,
+        x_stride: usize,
+        sums: &mut [[f32; PANEL_ROWS]],
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { add_bytes::<V, true>(panel, runs, x, x_stride, sums) }
+    }
+}
+
+impl Kernel for Wide {
+    type Values = WideValues;
+    const X_BYTES: usize = size_of::<I16Chunk>();
+    const ADDS_MINS: bool = true;
+    type Sums = I16Chunk;
+
+    #[inline(always)]
+    unsafe fn add<V: IntSimd>(
+        panel: &PanelChunk<WideValues>,
+        by_16: bool,
+        runs: usize,
+        x: *const u8,
+        x_stride: usize,
+        sums: &mut [[f32; PANEL_ROWS]],
+    ) {
+        let mut column = 0;
+        let mut tiles = sums.chunks_exact_mut(4);
+        // SAFETY: the caller's promise.
+        unsafe {
+            for tile in &mut tiles {
+                add_words::<V, 4>(panel, by_16, runs, x.add(column * x_stride), x_stride, tile);
+                column += 4;
+            }
+            for tile in tiles.into_remainder().chunks_exact_mut(1) {
+                add_words::<V, 1>(panel, by_16, runs, x.add(column * x_stride), x_stride, tile);
+                column += 1;
+            }
+        }
+    }
+}
+
+/// A half of a run at a time: its weights stay in registers while all columns are multiplied with them. The products of 16 weights of at
+/// most 5 bits fit into sums of 16 bits, two for each row. Those of 6 bits (`CENTERED`) do once the centre is taken out: sums wrap around
+/// until then.
+///
+/// # Safety
+/// As for [`Kernel::add`].
+#[inline(always)]
+unsafe fn add_bytes<V: IntSimd, const CENTERED: bool>(
+    panel: &PanelChunk<ByteValues>,
+    runs: usize,
+    x: *const u8,
+    x_stride: usize,
+    sums: &mut [[f32; PANEL_ROWS]],
+) {
+    for half in 0..2 * runs {
+        // SAFETY: the caller's promise; all offsets are those of a chunk.
+        unsafe {
+            let mut w = [[V::splat(0); 4]; GROUPS];
+            let mut scales = [V::Float::splat(0.0); GROUPS];
+            for group in 0..GROUPS {
+                scales[group] = V::Float::load(panel.scales[half][group].as_ptr());
+                for i in 0..4 {
+                    w[group][i] = V::load(panel.values.0[half][group][i].as_ptr());
+                }
+            }
+            let mut x = x;
+            for sums in sums.iter_mut() {
+                let center = V::broadcast(x.add(offset_of!(I8Chunk, centers) + 4 * half));
+                let mut totals = [center; GROUPS];
+                for i in 0..4 {
+                    let q = V::broadcast(x.add(offset_of!(I8Chunk, values) + 16 * half + 4 * i));
+                    for group in 0..GROUPS {
+                        let products = w[group][i].multiply_bytes(q);
+                        totals[group] = if i > 0 || CENTERED {
+                            totals[group].add16(products)
+                        } else {
+                            products
+                        };
+                    }
+                }
+                let multiplier = V::broadcast(x.add(offset_of!(I8Chunk, multipliers) + 4 * half));
+                for group in 0..GROUPS {
+                    let to = sums.as_mut_ptr().add(group * LANES);
+                    let total = totals[group].multiply_pairs(multiplier).to_floats();
+                    total.mul_add(scales[group], V::Float::load(to)).store(to);
+                }
+                x = x.add(x_stride);
+            }
+        }
+    }
+}
+
+/// `N` columns with sums of 32 bits in registers, for each run or half of one.
+///
+/// # Safety
+/// As for [`Kernel::add`].
+#[inline(always)]
+unsafe fn add_words<V: IntSimd, const N: usize>(
+    panel: &PanelChunk<WideValues>,
+    by_16: bool,
+    runs: usize,
+    x: *const u8,
+    x_stride: usize,
+    sums: &mut [[f32; PANEL_ROWS]],
+) {
+    // Steps of 4 elements: for AVX2 the compiler must not know their number, or it unrolls the loop and runs out of registers.
+    let (parts, steps) = std::hint::black_box(if by_16 { (2, RUN / 8) } else { (1, RUN / 4) });
+    // SAFETY: the caller's promise; all offsets are those of a chunk.
+    unsafe {
+        let mut w = (&raw const panel.values).cast::<u8>();
+        for part in 0..runs * parts {
+            let (run, second) = (part / parts, part % parts);
+            let mut x = x.add(offset_of!(I16Chunk, values) + run * 2 * RUN + second * RUN / 2);
+            let mut totals = [[V::splat(0); GROUPS]; N];
+            for _ in 0..steps {
+                for odd in 0..2 {
+                    let of_groups = [V::load(w.add(odd * 32)), V::load(w.add(64 + odd * 32))];
+                    for j in 0..N {
+                        let q = V::broadcast(x.add(j * x_stride + odd * RUN));
+                        for group in 0..GROUPS {
+                            totals[j][group] = totals[j][group].add32(of_groups[group].multiply_pairs(q));
+                        }
+                    }
+                }
+                w = w.add(128);
+                x = x.add(4);
+            }
+            let scales = &panel.scales[2 * run + second];
+            let scales = [V::Float::load(scales[0].as_ptr()), V::Float::load(scales[1].as_ptr())];
+            for j in 0..N {
+                for group in 0..GROUPS {
+                    let to = sums[j].as_mut_ptr().add(group * LANES);
+                    let total = totals[j][group].to_floats();
+                    total.mul_add(scales[group], V::Float::load(to)).store(to);
+                }
+            }
+        }
+    }
+}
+
+/// The sums of some panels' rows with some columns, `[panel][column][row]`.
+#[repr(C, align(64))]
+struct Totals([[[f32; PANEL_ROWS]; COLUMNS]; PANELS]);
+
+/// Multiplies: panels of some rows and chunks are filled, then multiplied with all columns. Sums of rows that are longer wait in the output.
+///
+/// # Safety
+/// The CPU has `V`'s instructions and `p` keeps the contract of [`matmul`](crate::matmul()).
+#[inline(always)]
+pub(crate) unsafe fn multiply<V: IntSimd, K: Kernel>(p: &PanelProduct) {
+    let chunks = p.w.k.div_ceil(CHUNK);
+    let step = PANEL_CHUNKS.min(chunks);
+    // SAFETY: the caller's promise; the scratch memory holds as many panels, once aligned.
+    unsafe {
+        let scratch = p.scratch.cast::<u8>();
+        let panels = scratch.add(scratch.align_offset(ALIGN)).cast::<PanelChunk<K::Values>>();
+        for i in (0..p.w.m).step_by(PANELS * PANEL_ROWS) {
+            for first in (0..chunks).step_by(step) {
+                let part = Part {
+                    i,
+                    panels: PANELS.min((p.w.m - i).div_ceil(PANEL_ROWS)),
+                    first,
+                    end: chunks.min(first + step),
+                    is_last: first + step >= chunks,
+                };
+                let mut to = panels;
+                for c in part.first..part.end {
+                    for panel in 0..part.panels {
+                        fill::<V, K::Values>(&p.w, i + panel * PANEL_ROWS, c, &mut *to);
+                        to = to.add(1);
+                    }
+                }
+                for j in (0..p.n).step_by(COLUMNS) {
+                    multiply_part::<V, K>(p, &part, panels, j);
+                }
+            }
+        }
+    }
+}
+
+/// Chunks `first..end` of the rows of some panels, which are row `i` and those that follow.
+struct Part {
+    i: usize,
+    panels: usize,
+    first: usize,
+    end: usize,
+    is_last: bool,
+}
+
+impl Part {
+    /// The rows of a panel: the first, and how many there are.
+    fn rows(&self, panel: usize, m: usize) -> (usize, usize) {
+        let i = self.i + panel * PANEL_ROWS;
+        (i, PANEL_ROWS.min(m - i))
+    }
+}
+
+/// A part of some panels, `[chunk][panel]`, times up to [`COLUMNS`] columns from `j` on. All panels take their turn with a chunk, so that what
+/// they have in common, activations, stays in the first-level cache.
+///
+/// # Safety
+/// As for [`multiply`]; the panels hold the chunks.
+#[inline(always)]
+unsafe fn multiply_part<V: IntSimd, K: Kernel>(
+    p: &PanelProduct,
+    part: &Part,
+    mut panel: *const PanelChunk<K::Values>,
+    j: usize,
+) {
+    let (columns, integers) = (COLUMNS.min(p.n - j), &p.w.integers);
+    let mut totals = Totals([[[0.0; PANEL_ROWS]; COLUMNS]; PANELS]);
+    // SAFETY: the caller's promise; rows, columns and chunks lie within the operands.
+    unsafe {
+        let x = p.x.add(j * p.x_stride);
+        if part.first > 0 {
+            each_column(p, part, j, &mut totals, |out, rows, _, totals| {
+                out.copy_to_nonoverlapping(totals.as_mut_ptr(), rows);
+            });
+        }
+        for c in part.first..part.end {
+            let runs = RUNS.min((p.w.k - c * CHUNK) / RUN);
+            let x = x.add(size_of::<I16Header>() + c * K::X_BYTES);
+            for sums in totals.0.iter_mut().take(part.panels) {
+                let sums = &mut sums[..columns];
+                K::add::<V>(&*panel, integers.by_16, runs, x, p.x_stride, sums);
+                if K::ADDS_MINS && integers.has_mins {
+                    add_mins::<V, K::Values, K::Sums>(integers.by_16, &*panel, runs, x, p.x_stride, sums);
+                }
+                panel = panel.add(1);
+            }
+        }
+        each_column(p, part, j, &mut totals, |out, rows, x, totals| {
+            if part.is_last {
+                let scale = I16Header::scale_at(x);
+                totals.iter_mut().for_each(|total| *total *= scale);
+            }
+            out.copy_from_nonoverlapping(totals.as_ptr(), rows);
+        });
+    }
+}
+
+/// Calls `f` for each column of each panel with where it lies in the output, its number of rows, the row of activations, and its totals.
+///
+/// # Safety
+/// As for [`multiply_part`].
+#[inline(always)]
+unsafe fn each_column(
+    p: &PanelProduct,
+    part: &Part,
+    j: usize,
+    totals: &mut Totals,
+    f: impl Fn(*mut f32, usize, *const u8, &mut [f32; PANEL_ROWS]),
+) {
+    for (panel, totals) in totals.0.iter_mut().enumerate().take(part.panels) {
+        let (i, rows) = part.rows(panel, p.w.m);
+        for (j, totals) in (j..p.n).zip(totals) {
+            // SAFETY: the caller's promise; rows and columns lie within the operands.
+            let (out, x) = unsafe { (p.out.add(j * p.out_stride + i), p.x.add(j * p.x_stride)) };
+            f(out, rows, x, totals);
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Panels: rows of weights as integers, interleaved so that a register holds neighbouring weights of [`LANES`] rows.
+//!
+//! What depends on the type of the weights is one function, which unpacks a chunk of a row; everything else is shared by all types.
+
+use super::integers::{CHUNK, RUN, RUNS, Scales, Unpack};
+use crate::simd::{IntSimd, Simd};
+
+/// Rows in a register.
+pub(crate) const LANES: usize = 8;
+
+/// Registers that are multiplied with the same activations.
+pub(crate) const GROUPS: usize = 2;
+
+/// Rows that are multiplied together.
+pub(crate) const PANEL_ROWS: usize = GROUPS * LANES;
+
+/// Halves of the runs of a chunk, which may have scales of their own: numbered in the order of the weights.
+pub(crate) const HALVES: usize = 2 * RUNS;
+
+/// Neighbouring weights that share a scale in a panel.
+const HALF: usize = RUN / 2;
+
+/// What unsigned integers of 6 bits stand for 0 with.
+pub(crate) const CENTER: u8 = 32;
+
+/// What is known of a type's integers: see [`Unpack`].
+#[derive(Clone, Copy)]
+pub(crate) struct Integers {
+    pub bits: u32,
+    pub by_16: bool,
+    signed: bool,
+    pub has_mins: bool,
+}
+
+impl Integers {
+    pub(crate) const fn of<V: IntSimd, D: Unpack<V>>() -> Integers {
+        Integers {
+            bits: D::BITS,
+            signed: D::SIGNED,
+            by_16: D::BY_16,
+            has_mins: D::HAS_MINS,
+        }
+    }
+}
+
+/// A chunk of a row.
+#[derive(Default)]
+#[repr(C, align(32))]
+pub(crate) struct RowChunk {
+    scales: Scales,
+    values: [[u8; RUN]; RUNS],
+}
+
+/// Unpacks the first `runs` runs of a chunk of a row.
+///
+/// # Safety
+/// As for [`Unpack`]; `to` is valid for writes.
+#[inline(always)]
+pub(crate) unsafe fn unpack_row<V: IntSimd, D: Unpack<V>>(p: *const u8, runs: usize, to: &mut RowChunk) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        D::scales(p, runs, &mut to.scales);
+        for i in 0..runs {
+            D::values(p, i).store(to.values[i].as_mut_ptr());
+        }
+    }
+}
+
+/// A function that is [`unpack_row`] for some type.
+pub(crate) type UnpackRow = unsafe fn(*const u8, usize, &mut RowChunk);
+
+/// Rows of weights of some type.
+#[derive(Clone, Copy)]
+pub(crate) struct WeightRows {
+    pub w: *const u8,
+    pub row_stride: usize,
+    pub m: usize,
+    pub k: usize,
+    /// Bytes of a chunk of a row.
+    pub chunk_bytes: usize,
+    pub integers: Integers,
+    pub unpack: UnpackRow,
+}
+
+/// A chunk of [`PANEL_ROWS`] rows. `F` holds the integers; those of runs that a row lacks are not set.
+#[repr(C, align(64))]
+pub(crate) struct PanelChunk<F> {
+    pub values: F,
+    pub scales: [[[f32; LANES]; GROUPS]; HALVES],
+    pub mins: [[[f32; LANES]; GROUPS]; HALVES],
+}
+
+/// A form of the integers of a panel's chunk.
+pub(crate) trait PanelValues {
+    /// Puts a run of a group's rows, given the registers that each hold 4 neighbouring weights of all rows.
+    ///
+    /// # Safety
+    /// The CPU has `V`'s instructions.
+    unsafe fn put<V: IntSimd>(&mut self, run: usize, group: usize, registers: [V; 8], signed: bool);
+}
+
+/// Bytes: 4 neighbouring weights of each row in a register, `[half][group][4 weights]`. Signed ones, which have 6 bits, are made unsigned: around 32.
+#[repr(C)]
+pub(crate) struct ByteValues(pub [[[[u8; 4 * LANES]; HALF / 4]; GROUPS]; HALVES]);
+
+impl PanelValues for ByteValues {
+    #[inline(always)]
+    unsafe fn put<V: IntSimd>(&mut self, run: usize, group: usize, registers: [V; 8], signed: bool) {
+        // SAFETY: the caller's promise.
+        let center = unsafe { V::splat(if signed { CENTER } else { 0 }) };
+        for (i, register) in registers.into_iter().enumerate() {
+            let to = &mut self.0[2 * run + i / 4][group][i % 4];
+            // SAFETY: 32 bytes.
+            unsafe { register.add(center).store(to.as_mut_ptr()) }
+        }
+    }
+}
+
+/// Integers of 16 bits: of 4 neighbouring weights of each row those with even and those with odd index, `[4 weights][group][odd]`.
+#[repr(C)]
+pub(crate) struct WideValues(pub [[[[u8; 4 * LANES]; 2]; GROUPS]; CHUNK / 4]);
+
+impl PanelValues for WideValues {
+    #[inline(always)]
+    unsafe fn put<V: IntSimd>(&mut self, run: usize, group: usize, registers: [V; 8], signed: bool) {
+        for (i, register) in registers.into_iter().enumerate() {
+            let [even, odd] = if signed {
+                register.widen_signed()
+            } else {
+                register.widen()
+            };
+            let to = &mut self.0[run * (RUN / 4) + i][group];
+            // SAFETY: 32 bytes each.
+            unsafe {
+                even.store(to[0].as_mut_ptr());
+                odd.store(to[1].as_mut_ptr());
+            }
+        }
+    }
+}
+
+/// Fills a panel's chunk with [`PANEL_ROWS`] rows from row `i` on, chunk `c` of each. Rows beyond the last are copies of it.
+///
+/// # Safety
+/// The CPU has `V`'s instructions, and the rows are as `w` says.
+#[inline(always)]
+pub(crate) unsafe fn fill<V: IntSimd, F: PanelValues>(w: &WeightRows, i: usize, c: usize, to: &mut PanelChunk<F>) {
+    let runs = RUNS.min((w.k - c * CHUNK) / RUN);
+    for group in 0..GROUPS {
+        let mut rows: [RowChunk; LANES] = Default::default();
+        for (lane, row) in rows.iter_mut().enumerate() {
+            let i = (i + group * LANES + lane).min(w.m - 1);
+            // SAFETY: a row and a chunk that the operand has.
+            unsafe { (w.unpack)(w.w.add(i * w.row_stride + c * w.chunk_bytes), runs, row) }
+        }
+        put_scales(&w.integers, &rows, group, to);
+        for run in 0..runs {
+            // SAFETY: the caller's promise; a run is 32 bytes.
+            unsafe {
+                let mut registers = [V::splat(0); LANES];
+                for lane in 0..LANES {
+                    registers[lane] = V::load(rows[lane].values[run].as_ptr());
+                }
+                to.values.put(run, group, V::transpose(registers), w.integers.signed);
+            }
+        }
+    }
+}
+
+/// The scales and minimums of a group's rows, for each half of a run.
+#[inline(always)]
+fn put_scales<F>(integers: &Integers, rows: &[RowChunk; LANES], group: usize, to: &mut PanelChunk<F>) {
+    for half in 0..HALVES {
+        let (run, second) = (half / 2, if integers.by_16 { half % 2 } else { 0 });
+        for (lane, row) in rows.iter().enumerate() {
+            to.scales[half][group][lane] = row.scales.scales[second][run];
+            to.mins[half][group][lane] = row.scales.mins[second][run];
+        }
+    }
+}
+
+/// The sums of activations that minimums are multiplied with.
+pub(crate) trait Sums {
+    /// Those of a run and those of its halves, given a chunk of activations.
+    ///
+    /// # Safety
+    /// There is a chunk at `x`.
+    unsafe fn of_run(x: *const u8, run: usize) -> f32;
+    /// # Safety
+    /// There is a chunk at `x`.
+    unsafe fn of_half(x: *const u8, half: usize) -> f32;
+}
+
+/// Adds minimums times the sums of activations: `sums` holds as many columns as there are, `x` is the chunk of the first column.
+///
+/// # Safety
+/// The CPU has `V`'s instructions and the operands are as large as that.
+#[inline(always)]
+pub(crate) unsafe fn add_mins<V: IntSimd, F, S: Sums>(
+    by_16: bool,
+    panel: &PanelChunk<F>,
+    runs: usize,
+    x: *const u8,
+    x_stride: usize,
+    sums: &mut [[f32; PANEL_ROWS]],
+) {
+    let mut column = 0;
+    let mut tiles = sums.chunks_exact_mut(4);
+    // SAFETY: the caller's promise.
+    unsafe {
+        for tile in &mut tiles {
+            add_mins_to::<V, F, S, 4>(by_16, panel, runs, x.add(column * x_stride), x_stride, tile);
+            column += 4;
+        }
+        for tile in tiles.into_remainder().chunks_exact_mut(1) {
+            add_mins_to::<V, F, S, 1>(by_16, panel, runs, x.add(column * x_stride), x_stride, tile);
+            column += 1;
+        }
+    }
+}
+
+/// [`add_mins`] for `N` columns.
+///
+/// # Safety
+/// As for [`add_mins`].
+#[inline(always)]
+unsafe fn add_mins_to<V: IntSimd, F, S: Sums, const N: usize>(
+    by_16: bool,
+    panel: &PanelChunk<F>,
+    runs: usize,
+    x: *const u8,
+    x_stride: usize,
+    sums: &mut [[f32; PANEL_ROWS]],
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut totals = [[V::Float::splat(0.0); GROUPS]; N];
+        for half in (0..2 * runs).step_by(if by_16 { 1 } else { 2 }) {
+            let mins = &panel.mins[half];
+            let mins = [V::Float::load(mins[0].as_ptr()), V::Float::load(mins[1].as_ptr())];
+            for j in 0..N {
+                let x = x.add(j * x_stride);
+                let of_x = V::Float::splat(if by_16 {
+                    S::of_half(x, half)
+                } else {
+                    S::of_run(x, half / 2)
+                });
+                totals[j] = [mins[0].mul_add(of_x, totals[j][0]), mins[1].mul_add(of_x, totals[j][1])];
+            }
+        }
+        for (sums, totals) in sums.iter_mut().zip(totals) {
+            for group in 0..GROUPS {
+                let to = sums.as_mut_ptr().add(group * LANES);
+                V::Float::load(to).add(totals[group]).store(to);
+            }
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Attention to a page.
+
+use super::*;
+use crate::attention::{CacheRows, KEYS, add_values_with, scores_with, scratch, softmax_step_with};
+
+const TYPES: [GgmlType; 5] = [
+    GgmlType::F32,
+    GgmlType::F16,
+    GgmlType::BF16,
+    GgmlType::Q8_0,
+    GgmlType::Q4_0,
+];
+
+/// What tokens see of a page: everything, a prefix, holes, a single cell at either end, nothing.
+const SEEN: [u64; 7] = [u64::MAX, 0x1ff, 0xf0f0_0000_8001_0ff0, 1, 1 << 63, 0, u64::MAX >> 3];
+
+/// A page of noise, and what it means.
+struct Page {
+    ty: GgmlType,
+    bytes: Vec<u8>,
+    stride: usize,
+    n: usize,
+    d: usize,
+    floats: Vec<f32>,
+}
+
+impl Page {
+    fn new(ty: GgmlType, n: usize, d: usize, seed: u64) -> Page {
+        let row_bytes = ty.row_bytes(d).unwrap();
+        // Rows apart and off any alignment.
+        let stride = row_bytes + 3;
+        let (mut bytes, mut floats) = (vec![0xff; n * stride], vec![0.0; n * d]);
+        let rows = bytes.chunks_exact_mut(stride).zip(floats.chunks_exact_mut(d));
+        for ((bytes, floats), x) in rows.zip(noise(seed, n * d).chunks_exact(d)) {
+            crate::quantize_row(ty, x, &mut bytes[..row_bytes]);
+            crate::dequantize_row(ty, &bytes[..row_bytes], floats);
+        }
+        Page {
+            ty,
+            bytes,
+            stride,
+            n,
+            d,
+            floats,
+        }
+    }
+
+    fn rows(&self) -> CacheRows<'_> {
+        CacheRows {
+            ty: self.ty,
+            bytes: &self.bytes,
+            stride: self.stride,
+            n: self.n,
+            d: self.d,
+            next: &self.bytes,
+        }
+    }
+
+    /// Bytes that are no number in any type, in the rows that no token has seen.
+    fn spoil(&mut self, seen: &[u64]) {
+        let any = seen.iter().fold(0, |any, seen| any | seen);
+        for (i, row) in self.bytes.chunks_exact_mut(self.stride).enumerate() {
+            if any >> i & 1 == 0 {
+                row.fill(0xff);
+            }
+        }
+    }
+
+    fn row(&self, i: usize) -> &[f32] {
+        &self.floats[i * self.d..(i + 1) * self.d]
+    }
+}
+
+/// Results of the queries: their largest score, the sum of weights, and the weighted values.
+#[derive(Debug, PartialEq)]
+struct Results {
+    max: Vec<f32>,
+    sum: Vec<f32>,
+    values: Vec<f32>,
+}
+
+/// Attends queries to some pages of keys and values, as many for each token.
+fn attend(kernels: &'static Kernels, pages: &[(Page, Page)], seen: &[u64], queries: &[f32]) -> Results {
+    let (dk, dv) = (pages[0].0.d, pages[0].1.d);
+    let n = queries.len() / dk;
+    let mut scratch = vec![f32::NAN; scratch(dk).max(scratch(dv))];
+    let (mut scores, mut factors) = (vec![f32::NAN; n * KEYS], vec![f32::NAN; n]);
+    let mut r = Results {
+        max: vec![f32::NEG_INFINITY; n],
+        sum: vec![0.0; n],
+        values: vec![0.0; n * dv],
+    };
+    let any = seen.iter().fold(0, |any, seen| any | seen);
+    for (keys, values) in pages {
+        // SAFETY: the CPU has the instructions.
+        unsafe {
+            scores_with(kernels, &keys.rows(), any, queries, &mut scores, &mut scratch);
+            softmax_step_with(kernels, &mut scores, seen, &mut r.max, &mut r.sum, &mut factors);
+            add_values_with(
+                kernels,
+                &values.rows(),
+                seen,
+                &scores,
+                &factors,
+                &mut r.values,
+                &mut scratch,
+            );
+        }
+    }
+    r
+}
+
+/// The pages with cells that are seen by nobody spoiled.
+fn pages(ty: GgmlType, n: usize, dk: usize, dv: usize, seen: &[u64]) -> Vec<(Page, Page)> {
+    (0..3)
+        .map(|i| {
+            let (mut keys, mut values) = (Page::new(ty, n, dk, 2 * i), Page::new(ty, n, dv, 2 * i + 1));
+            keys.spoil(seen);
+            values.spoil(seen);
+            (keys, values)
+        })
+        .collect()
+}
+
+/// Attention of one query in double precision: the sum of weights e^score and the weighted values.
+fn truth(pages: &[(Page, Page)], seen: u64, query: &[f32]) -> (f64, Vec<f64>) {
+    let dv = pages[0].1.d;
+    let (mut sum, mut out) = (0.0, vec![0.0; dv]);
+    for (keys, values) in pages {
+        for i in (0..keys.n).filter(|i| seen >> i & 1 == 1) {
+            let score: f64 = keys
+                .row(i)
+                .iter()
+                .zip(query)
+                .map(|(k, q)| f64::from(*k) * f64::from(*q))
+                .sum();
+            sum += score.exp();
+            for (out, v) in out.iter_mut().zip(values.row(i)) {
+                *out += score.exp() * f64::from(*v);
+            }
+        }
+    }
+    (sum, out)
+}
+
+fn check(kernels: &'static Kernels, ty: GgmlType, n: usize, [dk, dv]: [usize; 2], n_tokens: usize, group: usize) {
+    let there = if n < KEYS { (1 << n) - 1 } else { u64::MAX };
+    let seen: Vec<u64> = (0..n_tokens).map(|t| SEEN[(t * t + n) % SEEN.len()] & there).collect();
+    let pages = pages(ty, n, dk, dv, &seen);
+    let queries: Vec<f32> = noise(9, n_tokens * group * dk).iter().map(|x| 0.5 * x).collect();
+    let found = attend(kernels, &pages, &seen, &queries);
+    let what = format!(
+        "{:?} {ty} {n} cells, {dk} and {dv}, {n_tokens} tokens of {group}",
+        kernels.isa
+    );
+    for (q, query) in queries.chunks_exact(dk).enumerate() {
+        let seen = seen[q / group];
+        let values = &found.values[q * dv..(q + 1) * dv];
+        if seen == 0 {
+            assert!(
+                found.sum[q] == 0.0 && values.iter().all(|v| *v == 0.0),
+                "{what}: query {q}"
+            );
+            continue;
+        }
+        let (sum, expected) = truth(&pages, seen, query);
+        let scale = f64::from(found.max[q]).exp();
+        let magnitude = 4.0 * sum * (1.0 + f64::from(found.max[q]).abs());
+        assert_close(&what, (f64::from(found.sum[q]) * scale) as f32, sum, magnitude);
+        for (v, expected) in values.iter().zip(&expected) {
+            assert_close(&what, (f64::from(*v) * scale) as f32, *expected, magnitude);
+        }
+        // Alone, or with others: the same bits.
+        let alone = attend(kernels, &pages, &[seen], query);
+        assert!(
+            alone.max[0] == found.max[q] && alone.sum[0] == found.sum[q] && alone.values == values,
+            "{what}: query {q} alone has another result"
+        );
+    }
+}
+
+#[test]
+fn queries_attend_to_what_they_see() {
+    for kernels in all_kernels() {
+        for ty in TYPES {
+            let quantized = ty.block_size() > 1;
+            let sizes = [[64, 64], [96, 32], [128, 256]];
+            let odd = [[1, 5], [80, 72], [100, 33], [576, 512]];
+            for size in sizes.into_iter().chain(odd.into_iter().filter(|_| !quantized)) {
+                for (n_tokens, group) in [(1, 1), (1, 3), (2, 2), (7, 1), (3, 5), (6, 8)] {
+                    check(kernels, ty, 64, size, n_tokens, group);
+                }
+                for n in [1, 5, 63] {
+                    check(kernels, ty, n, size, 2, 3);
+                }
+            }
+        }
+    }
+}
+
+/// What a later token stands for is not touched by an earlier one, even if it is no number.
+#[test]
+fn values_that_are_not_seen_are_not_multiplied_by_zero() {
+    for kernels in all_kernels() {
+        for ty in TYPES {
+            let seen = [1, 3];
+            let mut pages = pages(ty, 2, 64, 64, &seen);
+            for (keys, values) in &mut pages {
+                let stride = keys.stride;
+                keys.bytes[stride..].fill(0xff);
+                values.bytes[stride..].fill(0xff);
+            }
+            let queries = noise(9, 2 * 64);
+            let found = attend(kernels, &pages, &seen, &queries);
+            let alone = attend(kernels, &pages, &seen[..1], &queries[..64]);
+            assert!(alone.values.iter().all(|v| v.is_finite()), "{:?} {ty}", kernels.isa);
+            assert_eq!(found.values[..64], alone.values, "{:?} {ty}", kernels.isa);
+        }
+    }
+}
+
+/// Scores that are far apart, or minus infinity.
+#[test]
+fn softmax_of_extreme_scores() {
+    for kernels in all_kernels() {
+        let mut scores = vec![f32::NEG_INFINITY; 2 * KEYS];
+        scores[KEYS..KEYS + 3].copy_from_slice(&[3000.0, -3000.0, 2999.0]);
+        let (mut max, mut sum, mut factors) = ([f32::NEG_INFINITY, 2000.0], [0.0, 1.0], [f32::NAN; 2]);
+        // SAFETY: the CPU has the instructions.
+        unsafe { softmax_step_with(kernels, &mut scores, &[u64::MAX], &mut max, &mut sum, &mut factors) };
+        assert_eq!(
+            (max, factors),
+            ([f32::NEG_INFINITY, 3000.0], [1.0, 0.0]),
+            "{:?}",
+            kernels.isa
+        );
+        assert_eq!(sum[0], 0.0);
+        assert!(scores[..KEYS].iter().all(|weight| *weight == 0.0));
+        assert_close("sum", sum[1], 1.0 + (-1f64).exp(), 2.0);
+        assert_close("weight", scores[KEYS + 2], (-1f64).exp(), 1.0);
+        assert!(scores[KEYS + 1] < 2e-38 && scores[KEYS] == 1.0);
+    }
+}

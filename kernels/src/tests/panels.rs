@@ -1,0 +1,313 @@
+//! Products of panels, of every instruction set, against their definition: dequantized weights times dequantized activations.
+
+use super::*;
+use crate::activations::{PANEL_COLUMNS, quantize_with};
+use crate::{ActivationForm, activation_bytes};
+
+/// A form that panels are multiplied with, and the types that take it.
+const FORMS: [ActivationForm; 2] = [ActivationForm::I16Row, ActivationForm::I8Block16];
+
+/// Rows of activations of a form, with a gap between rows and off any alignment.
+struct Rows {
+    form: ActivationForm,
+    k: usize,
+    n: usize,
+    bytes: Vec<u8>,
+}
+
+impl Rows {
+    fn new(kernels: &'static Kernels, form: ActivationForm, k: usize, x: &[f32]) -> Rows {
+        let stride = Self::stride(form, k);
+        let mut bytes = vec![0xAA; x.len() / k * stride + 1];
+        for (x, row) in x.chunks(k).zip(bytes[1..].chunks_mut(stride)) {
+            quantize_with(kernels, form, x, &mut row[..activation_bytes(form, k)]);
+        }
+        Rows {
+            form,
+            k,
+            n: x.len() / k,
+            bytes,
+        }
+    }
+
+    fn stride(form: ActivationForm, k: usize) -> usize {
+        activation_bytes(form, k) + 7
+    }
+
+    /// The rows from `j` on.
+    fn from(&self, j: usize) -> Activations<'_> {
+        let stride = Self::stride(self.form, self.k);
+        Activations::Quantized {
+            form: self.form,
+            rows: &self.bytes[1 + j * stride..],
+            stride,
+        }
+    }
+
+    /// What the integers of row `j` stand for.
+    fn dequantized(&self, j: usize) -> Vec<f64> {
+        let row = &self.bytes[1 + j * Self::stride(self.form, self.k)..];
+        let i16_at = |at: usize| i16::from_le_bytes([row[at], row[at + 1]]);
+        let integer = |i: usize| match self.form {
+            // A header of 64 bytes; chunks of 256 with 256 bytes of multipliers and sums.
+            ActivationForm::I8Block16 => {
+                let chunk = 64 + i / 256 * 512;
+                let multiplier = i64::from(i16_at(chunk + i % 256 / 16 * 4));
+                multiplier * i64::from(row[chunk + 256 + i % 256] as i8)
+            }
+            // Chunks of 256 with 64 bytes of sums; runs of 32, even elements first.
+            _ => {
+                let run = 64 + i / 256 * 576 + 64 + i % 256 / 32 * 64;
+                i64::from(i16_at(run + i % 2 * 32 + i % 32 / 2 * 2))
+            }
+        };
+        let scale = f64::from(f32::from_le_bytes(row[..4].try_into().unwrap()));
+        (0..self.k).map(|i| scale * integer(i) as f64).collect()
+    }
+}
+
+/// The types that take a form in panels, with blocks of weights and what they mean.
+fn types(form: ActivationForm) -> impl Iterator<Item = (GgmlType, Vec<u8>, Vec<f32>)> {
+    scalar_decoders().into_iter().filter_map(move |(ty, dequantize)| {
+        let of_type = kernels_of(Isa::Scalar).int.find(ty)?;
+        let (blocks, mut floats) = (blocks(ty), vec![0.0; 4096]);
+        dequantize(&blocks, &mut floats);
+        let takes = form == ActivationForm::I16Row || of_type.integers.bits <= 6;
+        takes.then(|| (ty, blocks.repeat(8), floats.repeat(8)))
+    })
+}
+
+fn forms_and_types() -> impl Iterator<Item = (ActivationForm, GgmlType, Vec<u8>, Vec<f32>)> {
+    FORMS
+        .into_iter()
+        .flat_map(|form| types(form).map(move |(ty, blocks, floats)| (form, ty, blocks, floats)))
+}
+
+/// The product of the first `m` rows of weights, computed in chunks of `rows` rows and `columns` columns. Rows of the result have a gap.
+fn product(kernels: &'static Kernels, w: &Weights, m: usize, x: &Rows, rows: usize, columns: usize) -> Vec<f32> {
+    let row_bytes = w.ty.row_bytes(x.k).unwrap();
+    let out_stride = m + 2;
+    let mut out = vec![f32::NAN; x.n * out_stride];
+    let mut scratch = vec![f32::NAN; matmul_scratch(x.k, x.n)];
+    for (i, j) in (0..m)
+        .step_by(rows)
+        .flat_map(|i| (0..x.n).step_by(columns).map(move |j| (i, j)))
+    {
+        let args = MatMul {
+            ty: w.ty,
+            w: &w.blocks[i * row_bytes..],
+            row_stride: row_bytes,
+            m: rows.min(m - i),
+            k: x.k,
+            x: x.from(j),
+            n: columns.min(x.n - j),
+        };
+        let to = j * out_stride + i;
+        // SAFETY: `out` holds n rows of m floats; the CPU has the instructions.
+        unsafe { matmul_with(kernels, &args, out.as_mut_ptr().add(to), out_stride, &mut scratch) };
+    }
+    for row in out.chunks(out_stride) {
+        assert!(row[m..].iter().all(|x| x.is_nan()), "written beyond row {m}");
+    }
+    out
+}
+
+/// Compares with the definition: only sums over halves of runs round, relative to the integers' magnitudes. Those can exceed the weights' by
+/// what is subtracted as a minimum.
+fn check(kernels: &'static Kernels, w: &Weights, m: usize, x: &Rows) {
+    let out = product(kernels, w, m, x, m, x.n);
+    for j in 0..x.n {
+        let values = x.dequantized(j);
+        for i in 0..m {
+            let weights = &w.floats[i * x.k..(i + 1) * x.k];
+            let products = weights.iter().zip(&values).map(|(w, x)| f64::from(*w) * x);
+            let largest = weights.iter().fold(0.0f64, |max, w| max.max(f64::from(w.abs())));
+            let magnitude = largest * values.iter().map(|x| x.abs()).sum::<f64>();
+            let what = format!(
+                "{:?} {} {:?} m {m} k {} n {}: row {i} column {j}",
+                kernels.isa, w.ty, x.form, x.k, x.n
+            );
+            assert_close(&what, out[j * (m + 2) + i], products.sum(), magnitude);
+        }
+    }
+}
+
+#[test]
+fn products_of_panels_are_those_of_what_they_stand_for() {
+    // Odd numbers of rows and columns; rows of one block, with rests, longer than a panel's part.
+    let sizes = [
+        (1, 32, 9),
+        (2, 64, 31),
+        (15, 96, 33),
+        (16, 128, 16),
+        (17, 224, 17),
+        (31, 256, 9),
+        (32, 288, 15),
+        (33, 576, 13),
+        (65, 256, 10),
+        (3, 1024, 32),
+        (2, 1280, 12),
+        (5, 2304, 9),
+        (1, 32768, 9),
+    ];
+    for (form, ty, blocks, floats) in forms_and_types() {
+        let weights = Weights {
+            ty,
+            blocks: &blocks,
+            floats: &floats,
+        };
+        for (m, k, n) in sizes.into_iter().filter(|(_, k, _)| k % ty.block_size() == 0) {
+            for kernels in all_kernels() {
+                check(kernels, &weights, m, &Rows::new(kernels, form, k, &noise(41, n * k)));
+            }
+        }
+    }
+}
+
+/// The largest integers on both sides: sums of 16 bits hold them.
+#[test]
+fn the_largest_sums_do_not_wrap_around() {
+    for (form, ty, blocks, _) in forms_and_types() {
+        let (_, dequantize) = scalar_decoders().into_iter().find(|(of, _)| *of == ty).unwrap();
+        for pattern in [0x00, 0xff, 0xf0, 0x0f, 0x55, 0xaa] {
+            let mut blocks = blocks.clone();
+            for block in blocks.chunks_mut(ty.block_bytes()) {
+                let original = block.to_vec();
+                block.fill(pattern);
+                // Scales stay finite.
+                for &(at, _) in super::blocks::bits_of_infinity(ty) {
+                    let scale = at.saturating_sub(1)..=at;
+                    block[scale.clone()].copy_from_slice(&original[scale]);
+                }
+            }
+            let k = 512;
+            let mut floats = vec![0.0; blocks.len() / ty.block_bytes() * ty.block_size()];
+            dequantize(&blocks, &mut floats);
+            let weights = Weights {
+                ty,
+                blocks: &blocks,
+                floats: &floats,
+            };
+            let x: Vec<f32> = (0..9 * k)
+                .map(|i| match i / k % 4 {
+                    0 => 1.0,
+                    1 => -1.0,
+                    2 if i % 2 == 0 => 1.0,
+                    3 if i % 4 < 2 => 1.0,
+                    _ => -1.0,
+                })
+                .collect();
+            for kernels in all_kernels() {
+                check(kernels, &weights, 4, &Rows::new(kernels, form, k, &x));
+            }
+        }
+    }
+}
+
+#[test]
+fn products_of_panels_are_the_same_in_any_company() {
+    for (form, ty, blocks, floats) in forms_and_types() {
+        let weights = Weights {
+            ty,
+            blocks: &blocks,
+            floats: &floats,
+        };
+        for k in [64, 256, 320, 1280].into_iter().filter(|k| k % ty.block_size() == 0) {
+            for kernels in all_kernels() {
+                let (m, n) = (19, 45);
+                let bits = |out: Vec<f32>| out.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+                let x = Rows::new(kernels, form, k, &noise(42, n * k));
+                let expected = bits(product(kernels, &weights, m, &x, m, n));
+                for (rows, columns) in [(1, n), (m, PANEL_COLUMNS), (8, 33), (5, 36), (16, 15)] {
+                    let split = bits(product(kernels, &weights, m, &x, rows, columns));
+                    let what = format!("{:?} {ty} {form:?} k {k}: {rows} rows, {columns} columns", kernels.isa);
+                    assert!(split == expected, "{what} at a time");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_not_finite_stays_so_in_its_column() {
+    for (form, ty, blocks, floats) in forms_and_types() {
+        let weights = Weights {
+            ty,
+            blocks: &blocks,
+            floats: &floats,
+        };
+        for kernels in all_kernels() {
+            for (bad, at) in [
+                (f32::NAN, 0),
+                (f32::INFINITY, 17),
+                (f32::NEG_INFINITY, 255),
+                (f32::NAN, 511),
+            ] {
+                let mut x = noise(43, 9 * 512);
+                x[3 * 512 + at] = bad;
+                let out = product(kernels, &weights, 4, &Rows::new(kernels, form, 512, &x), 4, 9);
+                for (j, row) in out.chunks(6).enumerate() {
+                    let finite = row[..4].iter().all(|x| x.is_finite());
+                    assert_eq!(finite, j != 3, "{:?} {ty} {form:?}: column {j}: {row:?}", kernels.isa);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn activations_of_8_bits_are_rounded_within_their_16() {
+    for kernels in all_kernels() {
+        for (k, factor) in [1, 5, 16, 31, 32, 33, 255, 257, 1000]
+            .into_iter()
+            .flat_map(|k| [(k, 1.0), (k, 1e37), (k, 1e-30)])
+        {
+            // Neighbouring groups of 16 of very different magnitude.
+            let magnitude = |i: usize| factor * [1.0, 0.01, 30.0][i / 16 % 3];
+            let x: Vec<f32> = noise(44, k).iter().enumerate().map(|(i, x)| x * magnitude(i)).collect();
+            let values = Rows::new(kernels, ActivationForm::I8Block16, k, &x).dequantized(0);
+            for (x, values) in x.chunks(16).zip(values.chunks(16)) {
+                let max = x.iter().fold(0.0f64, |max, &x| max.max(f64::from(x.abs())));
+                for (x, value) in x.iter().zip(values) {
+                    let error = (f64::from(*x) - value).abs();
+                    assert!(error <= max / 240.0, "{:?} k {k}: {x} became {value}", kernels.isa);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn zeros_and_subnormal_activations() {
+    for (form, ty, blocks, floats) in forms_and_types() {
+        let weights = Weights {
+            ty,
+            blocks: &blocks,
+            floats: &floats,
+        };
+        let k = 256.max(ty.block_size());
+        for kernels in all_kernels() {
+            let zeros = Rows::new(kernels, form, k, &vec![0.0; 9 * k]);
+            let out = product(kernels, &weights, 4, &zeros, 4, 9);
+            assert!(
+                out.chunks(6).all(|row| row[..4].iter().all(|&x| x == 0.0)),
+                "{ty} {form:?}"
+            );
+            check(kernels, &weights, 4, &Rows::new(kernels, form, k, &vec![1e-40; 9 * k]));
+        }
+    }
+}
+
+/// Integers are the same on every instruction set.
+#[test]
+fn instruction_sets_quantize_to_8_bits_alike() {
+    for k in LENGTHS.into_iter().filter(|&k| k > 0).chain([256, 4096]) {
+        let mut x = noise(45, 3 * k);
+        x[..k].iter_mut().for_each(|x| *x *= 1e-39);
+        x[k..2 * k].iter_mut().for_each(|x| *x *= 3e38);
+        let all: Vec<Rows> = all_kernels()
+            .map(|kernels| Rows::new(kernels, ActivationForm::I8Block16, k, &x))
+            .collect();
+        assert!(all.iter().all(|rows| rows.bytes == all[0].bytes), "k {k}");
+    }
+}
