@@ -21,7 +21,7 @@ arch_macros::arch! {
         value_length_mla: usize = "attention.value_length_mla";
         value_length_swa: usize = "attention.value_length_mla_swa";
         let mla_head_dim_v = if is_swa { value_length_swa } else { value_length_mla };
-        check mla_head_dim_k >= n_rot, "attention.key_length_mla and attention.key_length_mla_swa are at least rope.dimension_count";
+        check mla_head_dim_k > n_rot, "attention.key_length_mla and attention.key_length_mla_swa are above rope.dimension_count";
         check n_selected > 0, "attention.indexer.top_k is at least 1";
         check n_rot <= index_dim, "attention.indexer.key_length is at least rope.dimension_count";
         indexes: [bool] = "attention.indexer.types";
@@ -29,7 +29,7 @@ arch_macros::arch! {
     }
 
     tensors {
-        use tied_output, sliding_window(kind = late_pattern);
+        use tied_output, sliding_window(kind = [bool]);
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
@@ -68,7 +68,6 @@ arch_macros::arch! {
     test {
         n_embd: 128, n_head: 1, n_layer: 2, n_ff: 192, n_vocab: 128, n_dense: 1, n_ff_exp: 192, n_shared: 1, n_expert: 2, n_expert_used: 2,
         gating_func: 2, n_swa: 32, q_rank: 512, kv_rank_full: 512, kv_rank_swa: 512, key_length_mla: 192, key_length_swa: 192,
-        value_length_mla: 128, value_length_swa: 128,
-        index_heads: 64, index_dim: 128, n_selected: 16
+        value_length_mla: 128, value_length_swa: 128, index_heads: 64, index_dim: 128, n_selected: 16
     }
 }

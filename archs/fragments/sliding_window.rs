@@ -1,6 +1,7 @@
 //! Sliding windows: their length `n_swa`, the layers that have one (`is_swa`), and the base and scale of rotary positions there. Files that
 //! lack the length have windows of `length`, 0 being none, and their `period` is the layers from one full layer to the next; without these
-//! options, files must have the keys. `kind = late_pattern` says that a period begins with its full layer.
+//! options, files must have the keys. `kind = late_pattern` says that a period begins with its full layer, `kind = [bool]`
+//! that files name the layers one by one.
 
 fragment! {
     options(length?, period?, kind = pattern, base = rope_freq_base);

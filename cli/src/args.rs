@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use engine::build::Pooling;
-use kernels::GgmlType;
+use kernels::{GgmlType, Precision};
 
 use crate::loading::{AdapterArgs, LoadArgs, PlacementArgs};
 use crate::sampling::SamplerArgs;
@@ -126,6 +126,9 @@ pub struct ContextArgs {
     /// Physical batch size (-ub): most tokens in one ubatch
     #[arg(long, value_name = "N", default_value = "512", value_parser = positive, hide_short_help = true)]
     pub ubatch_size: usize,
+    /// Arithmetic of matrix products: default, or exact, which keeps activations in f32 and takes up to three times as long
+    #[arg(long, value_name = "HOW", default_value = "default", hide_short_help = true)]
+    pub precision: PrecisionArg,
     /// Type of the K cache (-ctk): f32, f16, bf16, q8_0 or q4_0
     #[arg(long, value_name = "TYPE", alias = "ctk", default_value = "f16", value_parser = cache_type, hide_short_help = true)]
     pub cache_type_k: GgmlType,
@@ -138,6 +141,24 @@ pub struct ContextArgs {
     /// RoPE frequency scale [default: the model's]
     #[arg(long, value_name = "FACTOR", value_parser = positive_float, hide_short_help = true)]
     pub rope_freq_scale: Option<f32>,
+}
+
+/// What matrix products with quantized weights may cost in accuracy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PrecisionArg {
+    /// Activations in f32
+    Exact,
+    /// Activations as integers where that is faster
+    Default,
+}
+
+impl From<PrecisionArg> for Precision {
+    fn from(precision: PrecisionArg) -> Precision {
+        match precision {
+            PrecisionArg::Exact => Precision::Exact,
+            PrecisionArg::Default => Precision::Default,
+        }
+    }
 }
 
 /// `llama inspect`
@@ -207,6 +228,9 @@ pub struct EmbedArgs {
     /// What to add to the model
     #[command(flatten)]
     pub adapters: AdapterArgs,
+    /// Arithmetic of matrix products: default, or exact, which keeps activations in f32 and takes up to three times as long
+    #[arg(long, value_name = "HOW", default_value = "default")]
+    pub precision: PrecisionArg,
     /// Threads [default: one for each core]
     #[arg(short, long, value_name = "N", value_parser = threads)]
     pub threads: Option<usize>,
@@ -294,6 +318,9 @@ pub struct LogitsArgs {
     /// What to add to the model
     #[command(flatten)]
     pub adapters: AdapterArgs,
+    /// Arithmetic of matrix products: default, or exact, which keeps activations in f32 and takes up to three times as long
+    #[arg(long, value_name = "HOW", default_value = "default")]
+    pub precision: PrecisionArg,
     /// Type of the K cache: f32, f16, bf16, q8_0 or q4_0
     #[arg(long, value_name = "TYPE", alias = "cache-type-k", default_value = "f16", value_parser = cache_type)]
     pub ctk: GgmlType,

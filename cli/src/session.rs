@@ -86,6 +86,7 @@ fn context_params(args: &ContextArgs) -> ContextParams {
         n_ubatch: args.ubatch_size.min(args.batch_size),
         n_threads,
         n_threads_batch: args.threads_batch.or(args.threads).unwrap_or(defaults.n_threads_batch),
+        precision: args.precision.into(),
         type_k: args.cache_type_k,
         type_v: args.cache_type_v,
         rope_freq_base: args.rope_freq_base,

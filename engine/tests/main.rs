@@ -7,6 +7,7 @@ mod gguf_memory;
 mod layer;
 mod layouts;
 mod once;
+mod profile;
 mod scheduler_devices;
 mod soundness;
 mod threads;

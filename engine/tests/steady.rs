@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use counting::ALLOCATIONS;
 use engine::backend::{BackendParams, device};
 use engine::graph::{Graph, Op, TensorId};
+use kernels::Precision;
 use layer::{layer, prepare, uses_of};
 
 static NEVER: AtomicBool = AtomicBool::new(false);
@@ -15,14 +16,18 @@ static NEVER: AtomicBool = AtomicBool::new(false);
 #[test]
 fn nothing_is_allocated_after_the_largest_graph() {
     let cpu = device("cpu").unwrap();
-    let (largest, mut memory) = layer(48, &*cpu);
+    let (largest, mut memory) = layer(80, &*cpu);
     // The same for all: they have the same nodes.
     let uses = uses_of(&largest);
-    let mut graphs = [1, 2, 48].map(|n| layer(n, &*cpu));
+    let mut graphs = [1, 2, 80].map(|n| layer(n, &*cpu));
     let computed = |g: &Graph, op: Op| g.nodes().iter().any(|&id: &TensorId| g.tensor(id).op == op);
     assert!(computed(&largest, Op::MulMatId) && computed(&largest, Op::SetRows));
-    for n_threads in 1..=3 {
-        let mut backend = cpu.clone().backend(&BackendParams::new(n_threads)).unwrap();
+    for (n_threads, precision) in (1..=3).flat_map(|n| [(n, Precision::Exact), (n, Precision::Default)]) {
+        let params = BackendParams {
+            precision,
+            ..BackendParams::new(n_threads)
+        };
+        let mut backend = cpu.clone().backend(&params).unwrap();
         // The first run may set up what the system's primitives and the choice of kernels need.
         let mut plan = prepare(&mut *backend, &largest, &uses, &memory, None);
         backend.set_threads(n_threads);
@@ -38,7 +43,7 @@ fn nothing_is_allocated_after_the_largest_graph() {
                 assert_eq!(
                     ALLOCATIONS.load(Ordering::Relaxed) - before,
                     0,
-                    "{active} of {n_threads} threads"
+                    "{active} of {n_threads} threads, {precision:?}"
                 );
             }
         }

@@ -12,7 +12,7 @@ use engine::conformance::{CheckParams, Fixture};
 use engine::context::{Batch, Context, ContextParams, SeqSet};
 use engine::model::{DeviceLayers, LoadParams, Model, SplitMode};
 use engine::vocab::Token;
-use kernels::GgmlType;
+use kernels::{GgmlType, Precision};
 
 /// The project's own test data.
 pub fn data_dir() -> PathBuf {
@@ -29,7 +29,7 @@ pub fn fixture(name: &str) -> Fixture {
     }
 }
 
-/// Exact caches and one thread pool of two: what conformance is checked with.
+/// Exact products and caches and one thread pool of two: what conformance is checked with.
 pub fn exact() -> CheckParams {
     CheckParams {
         seed: 1,
@@ -37,6 +37,7 @@ pub fn exact() -> CheckParams {
         context: ContextParams {
             n_threads: 2,
             n_threads_batch: 2,
+            precision: Precision::Exact,
             type_k: GgmlType::F32,
             type_v: GgmlType::F32,
             ..ContextParams::default()

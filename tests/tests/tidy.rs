@@ -115,12 +115,6 @@ const LONG_FUNCTIONS: &[(&str, &str)] = &[
     ("engine/tests/layer/mod.rs", "layer"),
     // A row for each op.
     ("engine/src/graph/rules.rs", "result"),
-    // A case for each kind of expression, section or item.
-    ("lang/src/check/decl.rs", "arch"),
-    ("lang/src/check/expr.rs", "name"),
-    ("lang/src/codegen/build.rs", "call"),
-    ("lang/src/codegen/scalar.rs", "emit"),
-    ("lang/src/parse.rs", "section"),
     // Tables of cases.
     ("lang/tests/fragments.rs", "faults_name_the_fragment"),
     ("lang/tests/like.rs", "children_are_their_parents_with_the_differences"),

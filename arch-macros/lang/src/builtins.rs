@@ -41,6 +41,8 @@ pub struct Builtin {
     pub alias_of: Option<&'static str>,
     /// A `test` block need not give it: other sizes or the file format's defaults determine it.
     pub derived: bool,
+    /// A `test` block cannot give it: it follows from other values, or from keys that test models do not have.
+    pub computed: bool,
     /// Where it comes from, for the documentation.
     pub doc: &'static str,
 }
@@ -52,6 +54,7 @@ const fn int(name: &'static str, derived: bool, doc: &'static str) -> Builtin {
         per_layer: false,
         alias_of: None,
         derived,
+        computed: false,
         doc,
     }
 }
@@ -63,7 +66,15 @@ const fn per_layer(name: &'static str, derived: bool, doc: &'static str) -> Buil
         per_layer: true,
         alias_of: None,
         derived,
+        computed: false,
         doc,
+    }
+}
+
+const fn computed(builtin: Builtin) -> Builtin {
+    Builtin {
+        computed: true,
+        ..builtin
     }
 }
 
@@ -74,6 +85,7 @@ const fn float(name: &'static str, doc: &'static str) -> Builtin {
         per_layer: false,
         alias_of: None,
         derived: true,
+        computed: true,
         doc,
     }
 }
@@ -88,11 +100,15 @@ pub static BUILTINS: &[Builtin] = &[
     int("n_ctx_train", true, "`context_length`"),
     int("n_embd", false, "`embedding_length`"),
     int("n_layer", false, "`block_count` without `nextn_predict_layers`"),
-    int("n_labels", true, "length of `classifier.output_labels`, 1 when absent"),
+    computed(int(
+        "n_labels",
+        true,
+        "length of `classifier.output_labels`, 1 when absent",
+    )),
     int("n_expert", true, "`expert_count`, 0 when absent"),
     per_layer("n_expert_used", true, "`expert_used_count`, 0 when absent"),
     per_layer("n_head", false, "`attention.head_count`"),
-    int("n_head_max", true, "the largest `attention.head_count` of a layer"),
+    computed(int("n_head_max", true, "the largest `attention.head_count` of a layer")),
     per_layer("n_head_kv", true, "`attention.head_count_kv`, `n_head` when absent"),
     per_layer("n_ff", false, "`feed_forward_length`"),
     int(
@@ -106,6 +122,7 @@ pub static BUILTINS: &[Builtin] = &[
         per_layer: false,
         alias_of: Some("head_dim"),
         derived: true,
+        computed: false,
         doc: "the same as `head_dim`",
     },
     int(
@@ -114,7 +131,7 @@ pub static BUILTINS: &[Builtin] = &[
         "`attention.value_length`, `n_embd / n_head` when absent",
     ),
     int("n_rot", true, "`rope.dimension_count`, `head_dim` when absent"),
-    per_layer("il", true, "number of the layer, from 0"),
+    computed(per_layer("il", true, "number of the layer, from 0")),
     float("rope_freq_base", "`rope.freq_base`, 10000 when absent"),
     float("rope_freq_scale", "1 / `rope.scaling.factor`, 1 when absent"),
     Builtin {
@@ -123,6 +140,7 @@ pub static BUILTINS: &[Builtin] = &[
         per_layer: false,
         alias_of: None,
         derived: true,
+        computed: true,
         doc: "whether positions are extended by YaRN: `rope.scaling.type` or `rope.scaling.yarn_ext_factor` says so",
     },
 ];

@@ -31,8 +31,23 @@ pub fn items(arch: &Arch) -> TokenStream {
     let load = load(arch);
     let build = build::implementation(arch);
     let arch_static = arch_static(arch);
+    let functions = functions(arch);
     let tracked = tracked_files(arch);
-    quote! { #structs #load #build #arch_static #tracked }
+    quote! { #structs #load #build #functions #arch_static #tracked }
+}
+
+/// The names of functions, which are put in where they are called: what a call refers to.
+fn functions(arch: &Arch) -> TokenStream {
+    let (module, names) = (own("functions"), &arch.functions);
+    if names.is_empty() {
+        return TokenStream::new();
+    }
+    quote! {
+        #[allow(dead_code)]
+        mod #module {
+            #(pub fn #names() {})*
+        }
+    }
 }
 
 /// Makes the compiler know the files that were read, so that a change of one builds this declaration anew.

@@ -155,7 +155,12 @@ impl Errors {
     }
 
     /// All faults in the order of the source text, each once.
-    pub fn finish(mut self) -> Vec<Diagnostic> {
+    pub fn finish(self) -> Vec<Diagnostic> {
+        self.finish_with_sources().0
+    }
+
+    /// The same, and the texts that the places are in.
+    pub fn finish_with_sources(mut self) -> (Vec<Diagnostic>, SourceMap) {
         self.read = true;
         let faults = std::mem::take(&mut self.list);
         let mut list: Vec<Diagnostic> = faults.into_iter().map(|f| self.diagnostic(f)).collect();
@@ -163,7 +168,7 @@ impl Errors {
         list.sort_by_key(key);
         let mut seen = BTreeSet::new();
         list.retain(|d| seen.insert((d.place.clone(), d.message.clone())));
-        list
+        (list, std::mem::take(&mut self.sources))
     }
 
     fn diagnostic(&self, fault: Fault) -> Diagnostic {
@@ -216,13 +221,23 @@ pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, c)| c)
 }
 
+/// `` `a`, `b` or `c` ``.
+pub fn one_of<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let names: Vec<String> = names.into_iter().map(|n| format!("`{n}`")).collect();
+    match names.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => String::new(),
+    }
+}
+
 /// `; did you mean `x`?` for the nearest candidate, else nothing.
 pub fn did_you_mean<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     nearest(name, candidates).map_or_else(String::new, |c| format!("; did you mean `{c}`?"))
 }
 
 /// Edits (insert, delete, replace, swap of neighbours) between two short words.
-fn distance(a: &str, b: &str) -> usize {
+pub fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];
     for i in 0..=a.len() {

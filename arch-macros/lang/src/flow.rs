@@ -185,7 +185,7 @@ impl Flow<'_> {
                     self.branch(cond.negated_text(), otherwise),
                 ],
             ),
-            ValueKind::Call(params, body) => {
+            ValueKind::Call(_, params, body) => {
                 for (var, operand) in params {
                     self.of_var[var.0] = match operand {
                         Operand::Tensor(value) => self.value(value),

@@ -5,12 +5,13 @@
 //! the fragment's file; the file is parsed once per `use`, so that a place also tells which `use` it came by.
 //!
 //! ```ebnf
-//! fragment  = { options | needs | "hparams" "{" { hparam } "}" | "tensors" "{" { tensor | group } "}" | function } ;
-//! function  = "fn" IDENT "(" [ IDENT { "," IDENT } ] { "," option } [ "," ".." ] ")" "{" { stmt } EXPR "}" ;
-//! needs     = "needs" "(" need { "," need } ")" ";" ;
-//! need      = IDENT ":" ( type | use "[" dims "]" ) | IDENT "(" [ IDENT { "," IDENT } ] ")" ;
+//! file      = { options | needs | "hparams" "{" { hparam } "}" | "tensors" "{" { tensor | group } "}" | function } ;
+//! function  = "fn" IDENT "(" [ params ] ")" "{" { stmt | loop } EXPR "}" ;
+//! params    = option { "," option } [ "," ".." ] | ".." ;               (* those with a default, or a `?`, behind the others *)
+//! option    = IDENT [ "=" EXPR | "?" ] ;
 //! options   = "options" "(" option { "," option } ")" ";" ;
-//! option    = IDENT "=" EXPR | IDENT "?" ;
+//! needs     = "needs" "(" need { "," need } ")" ";" ;
+//! need      = IDENT ":" ( scalar | use "[" dims "]" ) | IDENT "(" [ IDENT { "," IDENT } ] ")" ;
 //! ```
 //!
 //! A fragment may use others, and then gives what they give; its own functions go before theirs. A tensor `override name: …` that stands

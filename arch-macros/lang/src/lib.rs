@@ -8,7 +8,8 @@
 //! Everything works on `proc-macro2`'s own tokens, never on rustc's, so the compiler is one and the same in a build and in any other
 //! program: [`expand_with`] for the macro, [`check_file`] for tools.
 //!
-//! The tables that a new builtin symbol or operation is added to are [`builtins::BUILTINS`] and [`ops::OPS`].
+//! The tables that a new builtin symbol or operation is added to are [`builtins::BUILTINS`] and [`ops::OPS`]; other words stand in [`words`].
+//! [`format`] lays files out.
 
 pub mod ast;
 pub mod builtins;
@@ -30,7 +31,9 @@ pub mod parse;
 mod paths;
 mod report;
 pub mod source;
+mod spans;
 pub mod sym;
+pub mod words;
 
 use proc_macro2::TokenStream;
 
@@ -39,6 +42,7 @@ pub use flow::FlowNode;
 pub use library::{Folder, Library, Source};
 
 use diag::Errors;
+use source::SourceMap;
 
 /// Compiles the contents of one `arch!` invocation to items. With faults: a `compile_error!` for each, and an `ARCH` of the
 /// right type, so that what refers to it gives no further errors.
@@ -51,9 +55,9 @@ pub fn expand(input: TokenStream) -> TokenStream {
 
 /// [`expand`] with the declarations and fragments that it may name.
 pub fn expand_with(input: TokenStream, library: &dyn Library) -> TokenStream {
-    let (name, analyzed) = analyze(input, library, Errors::new());
-    let items = match analyzed {
-        Ok(arch) => codegen::items(&arch),
+    let Analyzed { name, result, sources } = analyze(input, library, Errors::new());
+    let items = match result {
+        Ok(arch) => spans::moved(codegen::items(&arch), &|span| sources.own_place(span)),
         Err(faults) => {
             let is_faulty = |name: &str| {
                 let source = library.find(name);
@@ -78,7 +82,7 @@ pub fn compile(input: TokenStream) -> Result<model::Arch, Vec<Diagnostic>> {
 
 /// [`compile`] with the declarations and fragments that it may name.
 pub fn compile_with(input: TokenStream, library: &dyn Library) -> Result<model::Arch, Vec<Diagnostic>> {
-    analyze(input, library, Errors::new()).1
+    analyze(input, library, Errors::new()).result
 }
 
 /// Every fault of the declaration in a file, without building anything, in the order of the file. `file` is what its places are called;
@@ -98,7 +102,7 @@ pub fn compile_file(file: &str, text: &str, library: &dyn Library) -> Result<Opt
         Ok(arch)
     });
     match found {
-        Ok(Some(tokens)) => analyze(tokens, library, errors).1.map(Some),
+        Ok(Some(tokens)) => analyze(tokens, library, errors).result.map(Some),
         Ok(None) if text.contains("fragment!") => {
             errors.finish();
             Ok(None)
@@ -117,12 +121,17 @@ pub fn compile_file(file: &str, text: &str, library: &dyn Library) -> Result<Opt
     }
 }
 
-/// Parses, completes and checks, each if the step before found no fault; the name is that of the declaration, if it has one.
-fn analyze(
-    input: TokenStream,
-    library: &dyn Library,
-    mut errors: Errors,
-) -> (String, Result<model::Arch, Vec<Diagnostic>>) {
+/// What has become of a declaration.
+struct Analyzed {
+    /// Empty if it has none.
+    name: String,
+    result: Result<model::Arch, Vec<Diagnostic>>,
+    /// The texts that its places are in.
+    sources: SourceMap,
+}
+
+/// Parses, completes and checks, each if the step before found no fault.
+fn analyze(input: TokenStream, library: &dyn Library, mut errors: Errors) -> Analyzed {
     let decl = parse::parse(input, &mut errors);
     let name = decl.name.as_ref().map_or_else(String::new, syn::LitStr::value);
     let resolved = if errors.is_empty() {
@@ -135,15 +144,16 @@ fn analyze(
         fragments.sort();
         fragments.dedup();
         let arch = check::check(&decl, &mut errors)?;
-        lint::check(&arch, &decl.allowed, &mut errors);
+        lint::check(&arch, &decl.allowed, library, &mut errors);
         Some(model::Arch {
             ancestors,
             fragments,
             ..arch
         })
     });
-    let faults = errors.finish();
-    (name, arch.filter(|_| faults.is_empty()).ok_or(faults))
+    let (faults, sources) = errors.finish_with_sources();
+    let result = arch.filter(|_| faults.is_empty()).ok_or(faults);
+    Analyzed { name, result, sources }
 }
 
 /// What a declaration says, for people: the tensors as a table and the graph's values.

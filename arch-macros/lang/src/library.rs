@@ -28,6 +28,11 @@ pub trait Library {
     fn fragments(&self) -> Vec<String> {
         Vec::new()
     }
+
+    /// All files, fragments first, which most names of tensors stand in.
+    fn files(&self) -> Box<dyn Iterator<Item = Source> + '_> {
+        Box::new(std::iter::empty())
+    }
 }
 
 /// No declarations at all.
@@ -92,10 +97,16 @@ impl Library for Folder {
         let name = |s: Source| s.file.strip_suffix(".rs").map(str::to_owned);
         files.sources().filter_map(name).collect()
     }
+
+    fn files(&self) -> Box<dyn Iterator<Item = Source> + '_> {
+        let fragments = Folder(self.0.join(FRAGMENTS));
+        let fragments: Vec<Source> = fragments.sources().collect();
+        Box::new(fragments.into_iter().chain(self.sources()))
+    }
 }
 
 /// The string of the first line `name: "…"`, by which files are registered too.
-fn declared_name(text: &str) -> Option<&str> {
+pub fn declared_name(text: &str) -> Option<&str> {
     text.lines().find_map(|line| {
         let rest = line.trim_start().strip_prefix("name")?.trim_start().strip_prefix(':')?;
         let (name, _) = rest.trim_start().strip_prefix('"')?.split_once('"')?;

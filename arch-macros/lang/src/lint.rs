@@ -1,10 +1,13 @@
 //! What has a meaning and is most likely a slip all the same. `allow: no_residual;` in a declaration says that it is meant.
 
+mod unknown_tensor;
+
 use syn::Ident;
 
-use crate::diag::{Errors, did_you_mean};
+use crate::diag::{Errors, did_you_mean, one_of};
+use crate::library::Library;
 use crate::model::{Arch, Arg, Block, Named, Operand, ScalarOp, Stmt, Value, ValueKind, VarId};
-use crate::source::Range;
+use crate::source::{Range, SourceMap};
 
 /// A kind of slip.
 #[derive(Debug)]
@@ -13,7 +16,15 @@ pub struct Lint {
     pub name: &'static str,
     /// What it finds.
     pub doc: &'static str,
-    find: fn(&Graph<'_>, &mut Vec<Finding>),
+    find: fn(&Subject<'_>, &mut Vec<Finding>),
+}
+
+/// What is looked at.
+struct Subject<'a> {
+    arch: &'a Arch,
+    graph: Graph<'a>,
+    library: &'a dyn Library,
+    sources: &'a SourceMap,
 }
 
 /// Where something was found, and what.
@@ -31,21 +42,35 @@ pub static LINTS: &[Lint] = &[
         doc: "layers that add nothing to what they are given",
         find: no_residual,
     },
+    Lint {
+        name: "unknown_tensor",
+        doc: "a tensor whose name in files no other declaration knows, and which is nearly one that is known",
+        find: unknown_tensor::find,
+    },
 ];
 
 /// Notes what the lints find that are not among `allowed`.
-pub fn check(arch: &Arch, allowed: &[Ident], errors: &mut Errors) {
+pub fn check(arch: &Arch, allowed: &[Ident], library: &dyn Library, errors: &mut Errors) {
     for name in allowed {
         if !LINTS.iter().any(|l| name == l.name) {
             let hint = did_you_mean(&name.to_string(), LINTS.iter().map(|l| l.name));
-            let names: Vec<_> = LINTS.iter().map(|l| format!("`{}`", l.name)).collect();
-            errors.at(name, format!("expected {}, found `{name}`{hint}", names.join(" or ")));
+            let names = one_of(LINTS.iter().map(|l| l.name));
+            errors.at(name, format!("expected {names}, found `{name}`{hint}"));
         }
     }
-    let graph = Graph::new(arch);
-    for lint in LINTS {
+    let subject = Subject {
+        arch,
+        graph: Graph::new(arch),
+        library,
+        sources: &errors.sources,
+    };
+    let found = LINTS.iter().map(|lint| {
         let mut found = Vec::new();
-        (lint.find)(&graph, &mut found);
+        (lint.find)(&subject, &mut found);
+        found
+    });
+    let found: Vec<Vec<Finding>> = found.collect();
+    for (lint, found) in LINTS.iter().zip(found) {
         match allowed.iter().find(|name| *name == lint.name) {
             None => found.into_iter().for_each(|(at, message)| {
                 let message = format!("{message} (if that is meant: `allow: {};`)", lint.name);
@@ -119,7 +144,7 @@ impl<'a> Graph<'a> {
                 self.block(then);
                 self.block(otherwise);
             }
-            ValueKind::Call(params, body) => {
+            ValueKind::Call(_, params, body) => {
                 for (var, operand) in params {
                     if let Operand::Tensor(value) = operand {
                         self.of_var[var.0].push(value);
@@ -138,7 +163,7 @@ impl<'a> Graph<'a> {
         match &value.kind {
             ValueKind::Var(var) => Some(self.of_var[var.0].clone()),
             ValueKind::If(_, then, otherwise) => Some(results(&[then, otherwise])),
-            ValueKind::Call(_, body) => Some(results(&[body])),
+            ValueKind::Call(_, _, body) => Some(results(&[body])),
             _ => None,
         }
     }
@@ -184,7 +209,8 @@ fn tensor_of(arg: &Arg) -> Option<&Value> {
     }
 }
 
-fn half_rotated(graph: &Graph<'_>, found: &mut Vec<Finding>) {
+fn half_rotated(subject: &Subject<'_>, found: &mut Vec<Finding>) {
+    let graph = &subject.graph;
     let rotates = |v: &Value| matches!(&v.kind, ValueKind::Op(op, _) if op.rotates);
     let is_rust = |v: &Value| matches!(v.kind, ValueKind::Rust(_));
     for value in &graph.values {
@@ -208,7 +234,8 @@ fn half_rotated(graph: &Graph<'_>, found: &mut Vec<Finding>) {
     }
 }
 
-fn no_residual(graph: &Graph<'_>, found: &mut Vec<Finding>) {
+fn no_residual(subject: &Subject<'_>, found: &mut Vec<Finding>) {
+    let graph = &subject.graph;
     for (group, carried, values) in &graph.loops {
         let is_carried = |v: &Value| match &v.kind {
             ValueKind::Var(var) => var.it == *carried,

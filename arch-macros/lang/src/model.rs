@@ -37,6 +37,8 @@ pub struct Arch {
     pub vars: Vec<Var>,
     /// The graph of the encoder, whose result the graph sees as `encoded`.
     pub encoder: Option<Block>,
+    /// Names of its functions and those of its fragments, where they are defined.
+    pub functions: Vec<Ident>,
     /// The graph.
     pub graph: Block,
     /// What becomes of the pooled rows of an embedding.
@@ -703,8 +705,17 @@ pub enum ValueKind {
     If(Scalar, Box<Block>, Box<Block>),
     /// `rust!([dims] => expression)`
     Rust(TokenStream),
-    /// A function of the declaration or a fragment: its parameters with their arguments, then what it does.
-    Call(Vec<(VarId, Operand)>, Box<Block>),
+    /// A function of the declaration or a fragment, or a block: its parameters with their arguments, then what it does.
+    Call(Option<Callee>, Vec<(VarId, Operand)>, Box<Block>),
+}
+
+/// Names of a function.
+#[derive(Clone, Debug)]
+pub struct Callee {
+    /// In the call.
+    pub called: Ident,
+    /// Where it is defined.
+    pub defined: Ident,
 }
 
 /// What a function is given.

@@ -85,10 +85,13 @@ pub fn substitute(tokens: TokenStream, given: &Given) -> TokenStream {
     out.into_iter().collect()
 }
 
-/// An argument as one operand: in parentheses unless it is a single token or a call.
+/// An argument as one operand: in parentheses unless it is a single token, a call, or a type in brackets.
 fn operand(value: TokenStream, span: Span) -> TokenStream {
     let plain = match syn::parse2::<Expr>(value.clone()) {
-        Ok(e) => matches!(e, Expr::Path(_) | Expr::Lit(_) | Expr::Call(_) | Expr::Paren(_)),
+        Ok(e) => matches!(
+            e,
+            Expr::Path(_) | Expr::Lit(_) | Expr::Call(_) | Expr::Paren(_) | Expr::Array(_)
+        ),
         Err(_) => true,
     };
     if plain {

@@ -11,39 +11,40 @@
 //!           | "result" ":" ( "logits" | "embeddings" ) ";"          (* as the graph says, or without its last projection *)
 //!           | "allow" ":" IDENT { "," IDENT } ";"                   (* lints that are answered: see `lint` *)
 //!           | "hparams" "{" { hparam } "}"
-//!           | "tensors" "{" { tensor | group | layers } "}"
+//!           | "tensors" "{" { tensor | without | group | layers } "}"
 //!           | ( "graph" | "encoder" ) "{" { stmt | loop } [ EXPR ] "}"
 //!           | "embedding" "{" { stmt } EXPR "}"                     (* of the rows `pooled` *)
-//!           | "rank" [ "(" ( "mean" | "cls" | "last" ) ")" ] "{" { stmt } EXPR "}"
+//!           | "rank" [ "(" pooling ")" ] "{" { stmt } EXPR "}"
 //!           | function                                              (* see `fragment` *)
 //!           | "test" "{" [ size { "," size } [ "," ] ] "}" ;
 //!
 //! kind      = "norm" | "neox" | "mrope" | "imrope" | "none" ;
+//! pooling   = "mean" | "cls" | "last" ;
 //!
 //! hparam    = IDENT ":" type "=" STRING [ "or" EXPR ] ";"
 //!           | "let" IDENT "=" EXPR ";"
 //!           | "check" EXPR "," STRING ";"
 //!           | without ;
 //! without   = "without" IDENT { "," IDENT } ";" ;                   (* with "like" only *)
-//! type      = scalar | "[" scalar [ ";" EXPR ".." ] "]" | "pattern" | "late_pattern" ;
+//! type      = scalar | "[" scalar [ ";" EXPR ".." ] "]" | "pattern" | "late_pattern" | IDENT ;     (* IDENT: an option of a fragment *)
 //! scalar    = "usize" | "f32" | "bool" | "string" ;
 //!
-//! layers    = "layer" [ IDENT STRING EXPR ] "{" { tensor | group } "}" ;      (* name, GGUF prefix, count *)
+//! layers    = "layer" [ IDENT STRING EXPR ] "{" { tensor | without | group } "}" ;      (* name, GGUF prefix, count *)
 //! group     = "if" EXPR "{" { tensor | group } "}" [ "else" ( group | "{" { tensor | group } "}" ) ] ;
 //! tensor    = [ "override" ] name { "," name } ":" use [ STRING { "," STRING } ] "[" dims "]" [ "or" ( IDENT | STRING ) ] ";"
 //!           | "use" fragment { "," fragment } ";"
-//!           | "ignore" STRING { "," STRING } ";"
-//!           | without                                               (* not in a group *)
+//!           | "ignore" STRING { "," STRING } ";" ;
 //! name      = IDENT [ "?" ] ;                                       (* the GGUF name too, unless there is a STRING for each *)
-//! fragment  = IDENT [ "(" IDENT "=" EXPR { "," IDENT "=" EXPR } ")" ] ;
-//! use       = "embed" | "vector" | "norm" | "linear" | "experts" | "raw" ;
+//! fragment  = IDENT [ "(" [ IDENT "=" EXPR { "," IDENT "=" EXPR } ] ")" ] ;
+//! use       = "embed" | "vector" | "norm" | "linear" | "experts" | "per_head" | "raw" | IDENT ;     (* IDENT: an option of a fragment *)
 //! dims      = EXPR { "," EXPR } [ ".." ] | EXPR "->" EXPR [ ";" EXPR ] ;            (* `..`: or more *)
 //!
 //! loop      = "for" ( "layer" | IDENT | "_" ) [ "in" EXPR ".." EXPR ] "{" { stmt | loop } "}" ;
 //! stmt      = "let" IDENT "=" EXPR ";"
 //!           | IDENT ( "=" | "+=" | "-=" | "*=" | "/=" ) EXPR ";"
-//!           | "if" EXPR "{" { stmt } "}" [ "else" ( … ) ] ;
-//! size      = IDENT ":" ( INT | BOOL ) ;
+//!           | branch ;
+//! branch    = "if" EXPR "{" { stmt } "}" [ "else" ( branch | "{" { stmt } "}" ) ] ;
+//! size      = IDENT ":" ( [ "-" ] ( INT | FLOAT ) | BOOL ) ;
 //! ```
 //!
 //! What `EXPR` may hold is narrower than Rust: names, literals, `+ - * / %`, comparisons, `&& || !`, calls with
@@ -60,28 +61,13 @@ use syn::parse::{ParseStream, Parser};
 use syn::{Expr, ExprRange, Ident, Lit, LitStr, RangeLimits, Token, braced, bracketed, parenthesized, token};
 
 use crate::ast::{Decl, Dims, Graph, GroupDecl, HparamItem, Instead, RankHead, TensorDecl, TensorItem, Test, Use};
-use crate::diag::{Errors, did_you_mean};
+use crate::diag::{Errors, did_you_mean, one_of};
+use crate::words::{POOLING, SECTIONS};
 
 pub use fragment::{fragment, needs};
 pub use graph::{block_of, statements};
 
 use graph::graph_block;
-
-const SECTIONS: [&str; 13] = [
-    "name",
-    "like",
-    "rope",
-    "attention",
-    "result",
-    "allow",
-    "hparams",
-    "tensors",
-    "encoder",
-    "graph",
-    "embedding",
-    "rank",
-    "test",
-];
 
 /// Parses the contents of one `arch!`; faults go to `errors`.
 pub fn parse(input: TokenStream, errors: &mut Errors) -> Decl {
@@ -141,86 +127,77 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
         return Ok(());
     }
     let word = input.call(Ident::parse_any)?;
-    let text = word.to_string();
-    let twice = match text.as_str() {
+    let (text, span) = (word.to_string(), word.span());
+    if is_there(decl, &text) {
+        return Err(syn::Error::new(
+            span,
+            format!("`{text}` stands here for the second time"),
+        ));
+    }
+    match text.as_str() {
+        "name" => decl.name = Some(line(input, |input| input.parse())?),
+        "like" => {
+            decl.like = Some(line(input, |input| {
+                string(input, "the name of another architecture, in quotes")
+            })?)
+        }
+        "rope" => {
+            let kinds = |input: ParseStream<'_>| Ok((input.parse()?, after_or(input, |input| input.parse())?));
+            decl.rope = Some(line(input, kinds)?);
+        }
+        "attention" => decl.attention = Some(line(input, |input| input.parse())?),
+        "result" => decl.result = Some(line(input, |input| input.parse())?),
+        "allow" => {
+            input.parse::<Token![:]>()?;
+            decl.allowed = names(input)?;
+        }
+        "hparams" => decl.hparams = hparam_items(input, errors)?,
+        "tensors" => decl.tensors = tensor_items(input, true, errors)?,
+        "encoder" => decl.encoder = Some(graph(span, input, errors)?),
+        "graph" => decl.graph = Some(graph(span, input, errors)?),
+        "embedding" => decl.embedding = Some(graph(span, input, errors)?),
+        "rank" => decl.rank = Some(rank_head(span, input, errors)?),
+        "test" => decl.test = Some(test(span, input)?),
+        _ => {
+            let hint = did_you_mean(&text, SECTIONS);
+            let message = format!("expected `{}` or `fn`, found `{text}`{hint}", SECTIONS.join("`, `"));
+            return Err(syn::Error::new(span, message));
+        }
+    }
+    Ok(())
+}
+
+/// True if a declaration has a section already.
+fn is_there(decl: &Decl, section: &str) -> bool {
+    match section {
         "name" => decl.name.is_some(),
         "like" => decl.like.is_some(),
         "rope" => decl.rope.is_some(),
         "attention" => decl.attention.is_some(),
         "result" => decl.result.is_some(),
         "allow" => !decl.allowed.is_empty(),
-        "embedding" => decl.embedding.is_some(),
-        "rank" => decl.rank.is_some(),
         "hparams" => !decl.hparams.is_empty(),
         "tensors" => !decl.tensors.is_empty(),
-        "graph" => decl.graph.is_some(),
         "encoder" => decl.encoder.is_some(),
+        "graph" => decl.graph.is_some(),
+        "embedding" => decl.embedding.is_some(),
+        "rank" => decl.rank.is_some(),
         "test" => decl.test.is_some(),
         _ => false,
-    };
-    if twice {
-        return Err(syn::Error::new(
-            word.span(),
-            format!("`{text}` stands here for the second time"),
-        ));
     }
-    match text.as_str() {
-        "name" => {
-            input.parse::<Token![:]>()?;
-            decl.name = Some(input.parse()?);
-            input.parse::<Token![;]>()?;
-        }
-        "rope" => {
-            input.parse::<Token![:]>()?;
-            let kind = input.parse()?;
-            decl.rope = Some((kind, after_or(input, |input| input.parse())?));
-            input.parse::<Token![;]>()?;
-        }
-        "attention" => {
-            input.parse::<Token![:]>()?;
-            decl.attention = Some(input.parse()?);
-            input.parse::<Token![;]>()?;
-        }
-        "result" => {
-            input.parse::<Token![:]>()?;
-            decl.result = Some(input.parse()?);
-            input.parse::<Token![;]>()?;
-        }
-        "allow" => {
-            input.parse::<Token![:]>()?;
-            decl.allowed = names(input)?;
-        }
-        "embedding" => {
-            let body = graph_block(input, errors)?;
-            let span = word.span();
-            decl.embedding = Some(Graph { span, body });
-        }
-        "rank" => decl.rank = Some(rank_head(word.span(), input, errors)?),
-        "hparams" => {
-            decl.hparams = hparam_items(input, errors)?;
-        }
-        "tensors" => decl.tensors = tensor_items(input, true, errors)?,
-        "graph" => {
-            let (span, body) = (word.span(), graph_block(input, errors)?);
-            decl.graph = Some(Graph { span, body });
-        }
-        "encoder" => {
-            let (span, body) = (word.span(), graph_block(input, errors)?);
-            decl.encoder = Some(Graph { span, body });
-        }
-        "test" => decl.test = Some(test(word.span(), input)?),
-        "like" => {
-            input.parse::<Token![:]>()?;
-            decl.like = Some(string(input, "the name of another architecture, in quotes")?);
-            input.parse::<Token![;]>()?;
-        }
-        _ => {
-            let hint = did_you_mean(&text, SECTIONS);
-            let message = format!("expected `{}` or `fn`, found `{text}`{hint}", SECTIONS.join("`, `"));
-            return Err(syn::Error::new(word.span(), message));
-        }
-    }
-    Ok(())
+}
+
+/// What stands between `:` and `;`.
+fn line<T>(input: ParseStream<'_>, content: impl FnOnce(ParseStream<'_>) -> syn::Result<T>) -> syn::Result<T> {
+    input.parse::<Token![:]>()?;
+    let content = content(input)?;
+    input.parse::<Token![;]>()?;
+    Ok(content)
+}
+
+fn graph(span: Span, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<Graph> {
+    let body = graph_block(input, errors)?;
+    Ok(Graph { span, body })
 }
 
 fn rank_head(span: Span, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<RankHead> {
@@ -228,11 +205,11 @@ fn rank_head(span: Span, input: ParseStream<'_>, errors: &mut Errors) -> syn::Re
     if input.peek(token::Paren) {
         let content;
         parenthesized!(content in input);
-        pooling = Some(word(&content, "how rows are pooled: `mean`, `first` or `last`")?);
+        let poolings = one_of(POOLING.iter().map(|&(name, _)| name));
+        pooling = Some(word(&content, &format!("how rows are pooled: {poolings}"))?);
         end_of(&content, ")")?;
     }
-    let body = graph_block(input, errors)?;
-    let graph = Graph { span, body };
+    let graph = graph(span, input, errors)?;
     Ok(RankHead { pooling, graph })
 }
 

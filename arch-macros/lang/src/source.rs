@@ -165,6 +165,14 @@ impl SourceMap {
         range
     }
 
+    /// The place of the declaration itself that stands for a place in another file; `None` for its own.
+    pub fn own_place(&self, span: Span) -> Option<Span> {
+        match self.origin(span) {
+            Origin::Own => None,
+            _ => Some(self.anchor(span.into()).start),
+        }
+    }
+
     /// Where some text stands.
     pub fn place(&self, range: Range) -> Place {
         let file = self.file(range.start);

@@ -104,9 +104,9 @@ fn library() -> Memory {
         ("parent", ""),
         (
             "window",
-            r#"options(length?, kind = pattern); hparams {
+            r#"options(length?, kind = pattern, period?); hparams {
                 n_swa: usize = "swa" or length;
-                swa: kind = "swa_pattern" or 4;
+                swa: kind = "swa_pattern" or period;
                 let unused = n_swa + 1;
             }"#,
         ),
@@ -482,6 +482,11 @@ fn defaults_of_keys_may_be_options() {
         "{given}"
     );
     assert!(given.contains("late_pattern(\"swa_pattern\""), "{given}");
+    let listed = read("use window(length = 7, kind = [bool]);");
+    assert!(
+        listed.contains("bools(\"swa_pattern\",::core::option::Option::None)"),
+        "{listed}"
+    );
 }
 
 #[test]

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 /// Earlier layers first. A folder of a module's name belongs to it.
-const LAYERS: [&str; 21] = [
-    "source", "diag", "ast", "parse", "library", "builtins", "sym", "ops", "paths", "model", "options", "forward",
-    "merge", "fragment", "inherit", "check", "lint", "flow", "codegen", "report", "lib",
+const LAYERS: [&str; 24] = [
+    "words", "spans", "source", "diag", "format", "ast", "parse", "library", "builtins", "sym", "ops", "paths",
+    "model", "options", "forward", "merge", "fragment", "inherit", "check", "lint", "flow", "codegen", "report", "lib",
 ];
 
 /// Modules that a file names by `crate::`.

@@ -92,7 +92,57 @@ fn names_of_lints_are_told() {
     let found = faults("allow: half_rotatd;", ROTATED, ADDED);
     assert_eq!(
         found,
-        ["half_rotatd: expected `half_rotated` or `no_residual`, found `half_rotatd`; did you mean `half_rotated`?"]
+        [
+            "half_rotatd: expected `half_rotated`, `no_residual` or `unknown_tensor`, found `half_rotatd`; did you mean `half_rotated`?"
+        ]
     );
     assert!(arch_lang::lint::LINTS.iter().all(|l| !l.doc.is_empty()));
+}
+
+/// Two files beside the declaration.
+struct Beside;
+
+impl arch_lang::Library for Beside {
+    fn find(&self, _: &str) -> Option<arch_lang::Source> {
+        None
+    }
+
+    fn names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn files(&self) -> Box<dyn Iterator<Item = arch_lang::Source> + '_> {
+        let own = BASE.replace("attn_norm", "atn_norm");
+        let other = "//! Another.\narch! {\n name: \"other\";\n token_embd: embed [n];\n output?, wq, wk, wo: linear [n];\n attn_norm: vector [n];\n ignore \"up\", \"down\"; }";
+        let texts = [own, other.to_owned()].into_iter();
+        Box::new(texts.map(|text| arch_lang::Source {
+            file: String::new(),
+            text,
+        }))
+    }
+}
+
+#[test]
+fn names_of_tensors_are_those_of_other_files() {
+    let text = BASE.replace("let (q, k) = HEADS;", ROTATED).replace("GRAPH", ADDED);
+    let found = |text: String| -> Vec<String> {
+        let compiled = arch_lang::compile_with(TokenStream::from_str(&text).unwrap(), &Beside);
+        compiled.err().unwrap_or_default().iter().map(common::shown).collect()
+    };
+    let none = Vec::<String>::new();
+    assert_eq!(found(text.replace("HEAD\n", "\n")), none);
+    let slip = text.replace("attn_norm", "atn_norm");
+    // The declaration's own file, which has the same slip, does not count.
+    assert_eq!(
+        found(slip.replace("HEAD\n", "\n")),
+        [
+            "atn_norm: no other architecture has a tensor \"atn_norm\"; did you mean \"attn_norm\"? (if that is meant: `allow: unknown_tensor;`)"
+        ]
+    );
+    assert_eq!(found(slip.replace("HEAD\n", "allow: unknown_tensor;\n")), none);
+    // A name that is like no other is a new one.
+    assert_eq!(
+        found(text.replace("attn_norm", "pre_mixer_norm").replace("HEAD\n", "\n")),
+        none
+    );
 }

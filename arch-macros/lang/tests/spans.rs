@@ -69,10 +69,25 @@ fn every_name_of_a_graph_stands_in_the_expansion() {
     assert_eq!((n, lost), (55, Vec::new()));
 }
 
-/// Functions are inlined: their names become nothing, nor do the sizes that a `rust!` states, and `has`
-/// itself. Operations and what graphs are made of stand at their places.
+/// The names of all functions of declarations and fragments.
+fn functions() -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for folder in [archs_folder(), archs_folder().join("fragments")] {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let text = std::fs::read_to_string(entry.unwrap().path()).unwrap_or_default();
+            let defined = text
+                .lines()
+                .filter_map(|l| l.trim().strip_prefix("fn ")?.split('(').next());
+            names.extend(defined.map(str::to_owned));
+        }
+    }
+    names
+}
+
+/// The sizes that a `rust!` states become nothing, nor does `has` itself. Operations, functions and what graphs are made of stand at
+/// their places.
 #[test]
-fn no_operation_of_any_graph_is_lost() {
+fn no_operation_or_function_of_any_graph_is_lost() {
     let (mut all, mut missing) = (0, BTreeSet::new());
     for entry in std::fs::read_dir(archs_folder()).unwrap() {
         let path = entry.unwrap().path();
@@ -99,4 +114,40 @@ fn no_operation_of_any_graph_is_lost() {
     for name in operations.chain(values) {
         assert!(!missing.contains(name), "{name} is among {missing:?}");
     }
+    let functions = functions();
+    assert!(functions.len() > 60 && missing.is_disjoint(&functions), "{missing:?}");
+}
+
+/// rustc knows no places in files of fragments and parents: what comes from there stands where the declaration calls or names it.
+#[test]
+fn expansions_have_places_in_the_declaration_only() {
+    let nowhere = proc_macro2::Span::call_site().file();
+    for name in ["qwen2moe", "deepseek2", "qwen3moe", "t5"] {
+        let tokens = declaration(name);
+        let file = tokens.clone().into_iter().next().unwrap().span().file();
+        let mut all = Vec::new();
+        let items = arch_lang::expand_with(tokens, &arch_lang::Folder(archs_folder()));
+        idents(items, false, &mut all);
+        let elsewhere = |n: &&Ident| n.span().file() != file && n.span().file() != nowhere;
+        let others: Vec<_> = all.iter().filter(elsewhere).collect();
+        assert!(others.is_empty(), "{name}: {others:?}");
+    }
+}
+
+/// What a fragment's function does stands at the call.
+#[test]
+fn inlined_operations_stand_at_the_call() {
+    let tokens = declaration("llama");
+    let call = names_of_graph(tokens.clone())
+        .into_iter()
+        .find(|n| n == "attend")
+        .unwrap();
+    let mut found = Vec::new();
+    idents(
+        arch_lang::expand_with(tokens, &arch_lang::Folder(archs_folder())),
+        false,
+        &mut found,
+    );
+    let attention = found.iter().find(|n| *n == "attention").unwrap();
+    assert_eq!(attention.span().start(), call.span().start());
 }

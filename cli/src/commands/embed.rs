@@ -136,6 +136,7 @@ fn embed(args: &EmbedArgs, model: &Arc<Model>, pooling: Pooling, inputs: &[Vec<T
         n_seq_max: inputs.len().min(MAX_TEXTS),
         n_threads,
         n_threads_batch: n_threads,
+        precision: args.precision.into(),
         pooling: Some(pooling),
         ..defaults
     };

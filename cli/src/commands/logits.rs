@@ -28,6 +28,7 @@ pub fn run(args: &LogitsArgs) -> Outcome {
         n_ubatch: args.ubatch,
         n_threads,
         n_threads_batch: n_threads,
+        precision: args.precision.into(),
         type_k: args.ctk,
         type_v: args.ctv,
         ..defaults

@@ -7,6 +7,7 @@ pub mod cpu;
 pub mod host;
 mod memory;
 mod plan;
+mod profile;
 pub mod reference;
 mod rules;
 mod transfer;
@@ -19,6 +20,8 @@ use std::slice;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, LazyLock};
 
+use kernels::Precision;
+
 use crate::graph::{BufferId, Graph, Layout, Tensor, TensorId};
 
 pub use cpu::ThreadPool;
@@ -26,6 +29,7 @@ use host::HostBytes;
 pub use host::HostMemory;
 pub use memory::{Held, HostRange, MemoryMap};
 pub use plan::{GraphView, Plan};
+pub use profile::{Activity, OpTime, Profile};
 pub use transfer::Stored;
 
 /// What a backend can fail with.
@@ -287,15 +291,21 @@ pub struct BackendParams {
     /// Threads shared with other backends, which then take turns; what is asked for above is limited to as many as these. By
     /// default a backend starts its own.
     pub thread_pool: Option<Arc<ThreadPool>>,
+    /// What matrix products may cost in accuracy; ignored by backends that know one kind of product only.
+    pub precision: Precision,
+    /// Where to add up the time of ops; ignored by backends that do not know it. By default times are not taken.
+    pub profile: Option<Profile>,
 }
 
 impl BackendParams {
-    /// So many threads for everything, the backend's own.
+    /// So many threads for everything, the backend's own, and exact products.
     pub fn new(n_threads: usize) -> BackendParams {
         BackendParams {
             n_threads,
             n_threads_batch: n_threads,
             thread_pool: None,
+            precision: Precision::Exact,
+            profile: None,
         }
     }
 }

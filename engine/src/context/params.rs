@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use kernels::GgmlType;
+use kernels::{GgmlType, Precision};
 
-use crate::backend::ThreadPool;
+use crate::backend::{Profile, ThreadPool};
 use crate::build::Pooling;
 
 /// Settings of a [`Context`](super::Context).
@@ -30,6 +30,10 @@ pub struct ContextParams {
     /// Threads shared with other contexts, which then compute in turns; the numbers above are limited to as many as these. By default a
     /// context starts threads of its own.
     pub thread_pool: Option<Arc<ThreadPool>>,
+    /// What matrix products may cost in accuracy. Devices that know one kind of product only ignore it.
+    pub precision: Precision,
+    /// Where to add up the time of ops; by default times are not taken.
+    pub profile: Option<Profile>,
     /// Type of cached keys.
     pub type_k: GgmlType,
     /// Type of cached values.
@@ -60,6 +64,8 @@ impl Default for ContextParams {
             n_threads: n,
             n_threads_batch: n,
             thread_pool: None,
+            precision: Precision::Default,
+            profile: None,
             type_k: GgmlType::F16,
             type_v: GgmlType::F16,
             rope_freq_base: None,

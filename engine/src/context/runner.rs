@@ -28,6 +28,8 @@ impl GraphRunner {
             n_threads: params.n_threads,
             n_threads_batch: params.n_threads_batch,
             thread_pool: params.thread_pool.clone(),
+            precision: params.precision,
+            profile: params.profile.clone(),
         };
         let devices = &model.placement().devices;
         let backends = devices

@@ -59,9 +59,14 @@ impl Prepared {
         node.op.can_run_in_place() && first.ne == node.ne && first.nb == node.nb && first.ty == node.ty
     }
 
-    /// Computes with so many threads and returns the result as floats.
+    /// Computes with so many threads, products exactly, and returns the result as floats.
     pub fn compute(&mut self, n_threads: usize) -> Result<Vec<f32>, BackendError> {
-        let mut backend = self.device.clone().backend(&BackendParams::new(n_threads))?;
+        self.compute_with(&BackendParams::new(n_threads))
+    }
+
+    /// Computes on a backend of these settings and returns the result as floats.
+    pub fn compute_with(&mut self, params: &BackendParams) -> Result<Vec<f32>, BackendError> {
+        let mut backend = self.device.clone().backend(params)?;
         compute(&mut *backend, &self.graph, self.graph.nodes(), &mut self.memory)?;
         backend.synchronize()?;
         Ok(self.result())

@@ -9,9 +9,11 @@ mod linear_attention;
 mod select;
 
 use case::Case;
+use engine::backend::BackendParams;
 use engine::gguf::logits::nmse;
 use engine::graph::Op;
 use exec::{Prepared, devices_under_test};
+use kernels::Precision;
 
 /// Runs the cases on each device with 1, 2 and 3 threads, in place too where the op allows it.
 #[track_caller]
@@ -54,6 +56,34 @@ fn compare(cases: Vec<Case>) {
     );
 }
 
+/// Largest error of a product of activations that were rounded to 8 bits.
+const ROUNDED: f64 = 1e-4;
+
+/// The same bits with 1, 2 and 3 threads, near those of the reference, where activations may be quantized.
+#[track_caller]
+fn compare_quantized(cases: Vec<Case>) {
+    let reference = engine::backend::device("reference").unwrap();
+    let cpu = engine::backend::device("cpu").unwrap();
+    let mut differs = false;
+    for case in &cases {
+        let want = Prepared::new(case, reference.clone(), false).compute(1).unwrap();
+        let exact = Prepared::new(case, cpu.clone(), false).compute(1).unwrap();
+        let results = (1..=3).map(|n_threads| {
+            let params = BackendParams {
+                precision: Precision::Default,
+                ..BackendParams::new(n_threads)
+            };
+            Prepared::new(case, cpu.clone(), false).compute_with(&params).unwrap()
+        });
+        let results: Vec<_> = results.collect();
+        let error = nmse(&want, &results[0]);
+        assert!(error <= ROUNDED, "nmse {error:.3e} of {case:?}");
+        assert!(results.iter().all(|r| *r == results[0]), "threads matter: {case:?}");
+        differs |= results[0] != exact;
+    }
+    assert!(differs, "no activations are quantized");
+}
+
 /// The error where scores are expected; infinite unless the same ones are hidden.
 fn nmse_of_seen(got: &[f32], want: &[f32]) -> f64 {
     let hidden = |x: &f32| *x == f32::NEG_INFINITY;
@@ -65,6 +95,17 @@ fn nmse_of_seen(got: &[f32], want: &[f32]) -> f64 {
         none if none.is_empty() => 0.0,
         want => nmse(&want, &seen(got)),
     }
+}
+
+#[test]
+fn products_of_quantized_activations() {
+    compare_quantized(cases::matrix_products());
+    compare_quantized(cases::matrix_products_of_all_types());
+}
+
+#[test]
+fn products_of_quantized_activations_by_expert() {
+    compare_quantized(cases::matrix_products_by_expert());
 }
 
 macro_rules! suites {

@@ -9,12 +9,11 @@ use super::expr::literal_truth;
 use super::{Checker, HparamSym, Place, TensorSym, facts};
 use crate::ast::{Decl, GroupDecl, HparamItem, Instead, RankHead, TensorDecl, TensorItem, Test};
 use crate::builtins::{self, BUILTINS, Ty};
-use crate::diag::did_you_mean;
-use crate::model::{Arch, Group, Hparam, Kind, Named, Read, RopeKind, Scalar, Tensor, TestSize};
+use crate::diag::{did_you_mean, one_of};
+use crate::model::{Arch, Block, Group, Hparam, Kind, Named, Read, RopeKind, Scalar, Tensor, TestSize};
 use crate::ops;
 use crate::sym::Dim;
-
-const TYPES: [&str; 6] = ["usize", "f32", "bool", "string", "pattern", "late_pattern"];
+use crate::words;
 
 /// A name after `ignore`.
 struct Ignored {
@@ -45,43 +44,15 @@ impl Checker<'_> {
         self.needed_tensors_and_functions(&decl.needs);
         let encoder = decl.encoder.as_ref().map(|graph| self.graph(graph, true));
         self.encoded = encoder.is_some();
-        let graph = match &decl.graph {
-            Some(graph) => self.graph(graph, false),
-            None => {
-                self.errors
-                    .at_span(Span::call_site(), "the declaration has no `graph { … }`");
-                None
-            }
-        };
-        if let (Some(block), Some(word), Some(true)) = (&graph, &decl.result, embeddings)
-            && let Some(result) = &block.result
-            && result.shape.same(&super::graph::embeddings())
-        {
-            self.errors.at(
-                word,
-                "the graph gives embeddings already: it has no last projection to leave out",
-            );
-        }
+        let graph = self.main_graph(decl, embeddings);
         let embedding = decl.embedding.as_ref().map(|g| self.embedding_head(g));
-        let rank = decl
-            .rank
-            .as_ref()
-            .map(|r| (self.rank_head(&r.graph), self.rank_pooling(r)));
+        let rank = decl.rank.as_ref();
+        let rank = rank.map(|r| (self.rank_head(&r.graph), self.rank_pooling(r)));
         let (rank, rank_pooling) = rank.unzip();
         let test = self.test_block(decl);
         self.unused(&decl.given_hparams);
         let ignored = ignored.iter().map(|i| (i.name.value(), i.group.is_some())).collect();
         let vars = self.finished_vars();
-        let mut hparams = hparams;
-        for (item, sym) in hparams
-            .iter_mut()
-            .filter(|h| !matches!(h, Hparam::Check { .. }))
-            .zip(&self.hparams)
-        {
-            if let Hparam::Key { kept, .. } | Hparam::Let { kept, .. } = item {
-                *kept = sym.kept;
-            }
-        }
         let tensors = self.tensors.drain(..).map(|t| t.tensor).collect();
         Some(Arch {
             name: name?,
@@ -91,11 +62,12 @@ impl Checker<'_> {
             rope_with_sections: rope?.1,
             bidirectional: bidirectional?,
             embeddings: embeddings?,
-            hparams,
+            hparams: self.kept(hparams),
             groups: self.groups,
             tensors,
             ignored,
             vars,
+            functions: self.functions.iter().map(|f| f.name.clone()).collect(),
             encoder: encoder.map_or(Some(None), |e| e.map(Some))?,
             graph: graph?,
             embedding: whole(embedding)?,
@@ -103,6 +75,37 @@ impl Checker<'_> {
             rank_pooling: whole(rank_pooling)?.flatten(),
             test,
         })
+    }
+
+    /// The graph, which gives what a `result:` leaves out.
+    fn main_graph(&mut self, decl: &Decl, embeddings: Option<bool>) -> Option<Block> {
+        let Some(graph) = &decl.graph else {
+            self.errors
+                .at_span(Span::call_site(), "the declaration has no `graph { … }`");
+            return None;
+        };
+        let graph = self.graph(graph, false);
+        if let (Some(block), Some(word), Some(true)) = (&graph, &decl.result, embeddings)
+            && let Some(result) = &block.result
+            && result.shape.same(&super::graph::embeddings())
+        {
+            self.errors.at(
+                word,
+                "the graph gives embeddings already: it has no last projection to leave out",
+            );
+        }
+        graph
+    }
+
+    /// Hyper-parameters with the note whether the graph reads them.
+    fn kept(&self, mut hparams: Vec<Hparam>) -> Vec<Hparam> {
+        let values = hparams.iter_mut().filter(|h| !matches!(h, Hparam::Check { .. }));
+        for (item, sym) in values.zip(&self.hparams) {
+            if let Hparam::Key { kept, .. } | Hparam::Let { kept, .. } = item {
+                *kept = sym.kept;
+            }
+        }
+        hparams
     }
 
     fn name_line(&mut self, decl: &Decl) -> Option<String> {
@@ -118,52 +121,36 @@ impl Checker<'_> {
         Some(name)
     }
 
+    /// What a word stands for in a table.
+    fn choice<T: Copy>(&mut self, word: &Ident, table: &[(&'static str, T)]) -> Option<T> {
+        let found = table.iter().find(|(name, _)| word == name);
+        found.map(|&(_, value)| value).or_else(|| {
+            let names = || table.iter().map(|&(name, _)| name);
+            let hint = did_you_mean(&word.to_string(), names());
+            self.fault(word, format!("expected {}, found `{word}`{hint}", one_of(names())))
+        })
+    }
+
+    /// Whether the result leaves out the last projection.
     fn result_line(&mut self, decl: &Decl) -> Option<bool> {
-        let Some(kind) = &decl.result else {
-            return Some(false);
-        };
-        match kind.to_string().as_str() {
-            "logits" => Some(false),
-            "embeddings" => Some(true),
-            other => {
-                let hint = did_you_mean(other, ["logits", "embeddings"]);
-                self.fault(
-                    kind,
-                    format!("expected `logits` or `embeddings`, found `{other}`{hint}"),
-                )
-            }
+        match &decl.result {
+            Some(word) => self.choice(word, &words::RESULT),
+            None => Some(false),
         }
     }
 
     fn rank_pooling(&mut self, rank: &RankHead) -> Option<Option<&'static str>> {
-        let Some(word) = &rank.pooling else {
-            return Some(None);
-        };
-        match word.to_string().as_str() {
-            "mean" => Some(Some("Mean")),
-            "cls" => Some(Some("Cls")),
-            "last" => Some(Some("Last")),
-            other => {
-                let hint = did_you_mean(other, ["mean", "cls", "last"]);
-                self.fault(word, format!("expected `mean`, `cls` or `last`, found `{other}`{hint}"))
-            }
+        match &rank.pooling {
+            Some(word) => self.choice(word, &words::POOLING).map(Some),
+            None => Some(None),
         }
     }
 
+    /// Whether tokens see later ones.
     fn attention_line(&mut self, decl: &Decl) -> Option<bool> {
-        let Some(kind) = &decl.attention else {
-            return Some(false);
-        };
-        match kind.to_string().as_str() {
-            "causal" => Some(false),
-            "bidirectional" => Some(true),
-            other => {
-                let hint = did_you_mean(other, ["causal", "bidirectional"]);
-                self.fault(
-                    kind,
-                    format!("expected `causal` or `bidirectional`, found `{other}`{hint}"),
-                )
-            }
+        match &decl.attention {
+            Some(word) => self.choice(word, &words::ATTENTION),
+            None => Some(false),
         }
     }
 
@@ -176,11 +163,11 @@ impl Checker<'_> {
             );
             return None;
         };
-        let kind = self.rope_kind(kind);
+        let kind = self.choice(kind, &RopeKind::ALL);
         let Some(word) = with_sections else {
             return Some((kind?, None));
         };
-        let (kind, with_sections) = (kind?, self.rope_kind(word)?);
+        let (kind, with_sections) = (kind?, self.choice(word, &RopeKind::ALL)?);
         if kind.has_axes() || kind == RopeKind::None || !with_sections.has_axes() {
             return self.fault(
                 word,
@@ -188,15 +175,6 @@ impl Checker<'_> {
             );
         }
         Some((kind, Some(with_sections)))
-    }
-
-    fn rope_kind(&mut self, word: &Ident) -> Option<RopeKind> {
-        let found = RopeKind::ALL.iter().find(|(name, _)| word == name);
-        found.map(|&(_, kind)| kind).or_else(|| {
-            let hint = did_you_mean(&word.to_string(), RopeKind::ALL.iter().map(|&(name, _)| name));
-            let message = format!("expected `norm`, `neox`, `mrope`, `imrope` or `none`, found `{word}`{hint}");
-            self.fault(word, message)
-        })
     }
 
     fn hparam_block(&mut self, items: &[HparamItem]) -> Vec<Hparam> {
@@ -290,10 +268,9 @@ impl Checker<'_> {
             "pattern" if !list => return Some(Read::Pattern),
             "late_pattern" if !list => return Some(Read::LatePattern),
             _ => {
-                let hint = did_you_mean(&text, TYPES);
-                let message = format!(
-                    "expected `usize`, `f32`, `bool`, `string`, `pattern`, `late_pattern` or a list such as `[usize]`, found `{text}`{hint}"
-                );
+                let hint = did_you_mean(&text, words::TYPES);
+                let types = words::TYPES.join("`, `");
+                let message = format!("expected `{types}` or a list such as `[usize]`, found `{text}`{hint}");
                 return self.fault(ty, message);
             }
         };
@@ -403,14 +380,7 @@ impl Checker<'_> {
                 .at(&decl.name, format!("`{}` is the name of an operation", decl.name));
             named = false;
         }
-        let kind = Kind::ALL.iter().find(|(n, _)| decl.kind == n).map(|&(_, k)| k);
-        if kind.is_none() {
-            let text = decl.kind.to_string();
-            let hint = did_you_mean(&text, Kind::ALL.iter().map(|&(n, _)| n));
-            let message =
-                format!("expected `embed`, `vector`, `norm`, `linear`, `experts` or `raw`, found `{text}`{hint}");
-            self.errors.at(&decl.kind, message);
-        }
+        let kind = self.choice(&decl.kind, &Kind::ALL);
         let sizes = self.tensor_sizes(decl, kind);
         let (tied_to, other_name) = match &decl.instead {
             Some(Instead::Tensor(to)) => (Some(to), None),
@@ -558,6 +528,10 @@ impl Checker<'_> {
             if sizes.iter().any(|(n, _)| *n == text) {
                 self.errors.at(name, format!("`{text}` is given twice"));
             }
+            if let Some(message) = derived(decl, &text) {
+                self.errors.at(name, message);
+                continue;
+            }
             if let Some(value) = self.test_size(name, lit) {
                 sizes.push((text, value));
             }
@@ -568,7 +542,7 @@ impl Checker<'_> {
 
     fn test_size(&mut self, name: &Ident, lit: &Lit) -> Option<TestSize> {
         let text = name.to_string();
-        let builtin = builtins::builtin(&text).filter(|b| b.name != "il").map(|b| b.ty);
+        let builtin = builtins::builtin(&text).map(|b| b.ty);
         let Some(ty) = builtin.or_else(|| self.find_hparam(&text).and_then(|i| self.hparams[i].ty)) else {
             let names = BUILTINS
                 .iter()
@@ -641,6 +615,16 @@ impl Checker<'_> {
             }
         }
     }
+}
+
+/// Why a test model cannot be given a value of this name: it follows from others.
+fn derived(decl: &Decl, name: &str) -> Option<String> {
+    let lets = decl
+        .hparams
+        .iter()
+        .any(|item| matches!(item, HparamItem::Let { name: n, .. } if n == name));
+    let computed = builtins::builtin(name).is_some_and(|b| b.computed);
+    (lets || computed).then(|| format!("a test model has no value of its own for `{name}`: give what it follows from"))
 }
 
 /// What is known under the conditions of a tensor.

@@ -5,7 +5,7 @@ use quote::ToTokens;
 use syn::{BinOp, Expr, ExprIf, Lit, UnOp};
 
 use super::{Bound, Checker, Place, facts};
-use crate::builtins::{self, Ty};
+use crate::builtins::{self, Builtin, Ty};
 use crate::model::{Arg, Block, Kind, Named, Operation, SCALAR_FNS, Scalar, ScalarKind, ScalarOp, Value, ValueKind};
 use crate::ops;
 use crate::parse::{bare, block_of, plain_name};
@@ -132,45 +132,10 @@ impl Checker<'_> {
             };
         }
         if let Some(b) = builtins::builtin(&text) {
-            if b.per_layer {
-                self.allow_per_layer(name)?;
-            }
-            let dim = if b.ty == Ty::Int {
-                Dim::symbol(b.name)
-            } else {
-                Dim::default()
-            };
-            return Some(Lowered::Scalar(Scalar {
-                kind: ScalarKind::Builtin(Named::new(b, name.span())),
-                ty: b.ty,
-                per_layer: b.per_layer,
-                text,
-                dim,
-            }));
+            return self.builtin(b, name).map(Lowered::Scalar);
         }
         if let Some(index) = self.find_hparam(&text) {
-            self.use_hparam(index);
-            let h = &self.hparams[index];
-            let (ty, per_layer) = (h.ty?, h.per_layer);
-            if ty == Ty::List {
-                return self.fault(
-                    name,
-                    format!("`{name}` is a list: only `rust!` expressions look into it"),
-                );
-            }
-            let dim = h.dim.clone().unwrap_or_else(|| Dim::symbol(&text));
-            if per_layer {
-                self.allow_per_layer(name)?;
-                self.of_every_layer(name)?;
-            }
-            let kind = ScalarKind::Hparam(name.clone());
-            return Some(Lowered::Scalar(Scalar {
-                kind,
-                ty,
-                per_layer,
-                text,
-                dim,
-            }));
+            return self.hparam(index, name).map(Lowered::Scalar);
         }
         if self.place.is_graph()
             && let Some(index) = self.find_tensor(&text)
@@ -178,13 +143,7 @@ impl Checker<'_> {
             return self.weight_operand(index, name).map(Lowered::Tensor);
         }
         if text == "encoded" && self.place.is_graph() {
-            if !self.encoded {
-                let message = "`encoded` is the result of `encoder { … }`, which is computed before `graph { … }`";
-                return self.fault(name, message);
-            }
-            let shape = Shape(vec![Dim::symbol("n_embd"), Dim::symbol("T_encoded")]);
-            let kind = ValueKind::Encoded(name.span());
-            return Some(Lowered::Tensor(Value { kind, shape }));
+            return self.encoded(name).map(Lowered::Tensor);
         }
         if text == "tokens" || text == "positions" {
             return self.fault(
@@ -199,6 +158,58 @@ impl Checker<'_> {
         };
         let names = self.value_names();
         self.unknown(name, what, names)
+    }
+
+    fn builtin(&mut self, b: &'static Builtin, name: &Ident) -> Option<Scalar> {
+        if b.per_layer {
+            self.allow_per_layer(name)?;
+        }
+        let dim = match b.ty {
+            Ty::Int => Dim::symbol(b.name),
+            _ => Dim::default(),
+        };
+        Some(Scalar {
+            kind: ScalarKind::Builtin(Named::new(b, name.span())),
+            ty: b.ty,
+            per_layer: b.per_layer,
+            text: name.to_string(),
+            dim,
+        })
+    }
+
+    fn hparam(&mut self, index: usize, name: &Ident) -> Option<Scalar> {
+        self.use_hparam(index);
+        let h = &self.hparams[index];
+        let (ty, per_layer) = (h.ty?, h.per_layer);
+        if ty == Ty::List {
+            return self.fault(
+                name,
+                format!("`{name}` is a list: only `rust!` expressions look into it"),
+            );
+        }
+        let text = name.to_string();
+        let dim = h.dim.clone().unwrap_or_else(|| Dim::symbol(&text));
+        if per_layer {
+            self.allow_per_layer(name)?;
+            self.of_every_layer(name)?;
+        }
+        Some(Scalar {
+            kind: ScalarKind::Hparam(name.clone()),
+            ty,
+            per_layer,
+            text,
+            dim,
+        })
+    }
+
+    fn encoded(&mut self, name: &Ident) -> Option<Value> {
+        if !self.encoded {
+            let message = "`encoded` is the result of `encoder { … }`, which is computed before `graph { … }`";
+            return self.fault(name, message);
+        }
+        let shape = Shape(vec![Dim::symbol("n_embd"), Dim::symbol("T_encoded")]);
+        let kind = ValueKind::Encoded(name.span());
+        Some(Value { kind, shape })
     }
 
     fn allow_per_layer(&mut self, name: &Ident) -> Option<()> {
@@ -515,7 +526,7 @@ impl Checker<'_> {
             Lowered::Tensor(value) => {
                 let shape = value.shape.clone();
                 let result = Some(value);
-                let kind = ValueKind::Call(Vec::new(), Box::new(Block { stmts, result }));
+                let kind = ValueKind::Call(None, Vec::new(), Box::new(Block { stmts, result }));
                 Lowered::Tensor(Value { kind, shape })
             }
             scalar => scalar,

@@ -9,7 +9,7 @@ use super::expr::{Lowered, plural};
 use super::{Bound, Checker, VarSym};
 use crate::ast::{self, Function, Opt};
 use crate::forward;
-use crate::model::{Block, Operand, SCALAR_FNS, Stmt, Value, ValueKind, VarId};
+use crate::model::{Block, Callee, Operand, SCALAR_FNS, Stmt, Value, ValueKind, VarId};
 use crate::ops;
 use crate::options;
 use crate::parse::{plain_name, statements};
@@ -111,7 +111,11 @@ impl Checker<'_> {
             stmts,
             result: Some(result),
         };
-        let kind = ValueKind::Call(params, Box::new(block));
+        let callee = Callee {
+            called: name.clone(),
+            defined: f.name.clone(),
+        };
+        let kind = ValueKind::Call(Some(callee), params, Box::new(block));
         Some(Value { kind, shape })
     }
 

@@ -6,10 +6,11 @@ use quote::{ToTokens, quote};
 use super::scalar::{self, Place, emit};
 use super::{own, shared};
 use crate::model::{
-    Arch, Arg, Block, Head, Kind, Named, Operand, Operation, RowsBy, Scalar, Stmt, Value, ValueKind, VarId,
+    Arch, Arg, Block, Callee, Head, Kind, Named, Operand, Operation, RowsBy, Scalar, Stmt, Value, ValueKind, VarId,
 };
 use crate::ops::{Emit, Given, OPS, OpSpec, Param, ParamKind};
 use crate::paths::{runtime, runtime_at};
+use crate::spans;
 
 /// `impl BuildGraph for Model`.
 pub fn implementation(arch: &Arch) -> TokenStream {
@@ -270,43 +271,55 @@ impl Emitter<'_> {
                 let method = shared(crate::flow::binary_name(*op));
                 quote!(#b.#method(#x, #y))
             }
-            ValueKind::Scale(x, s) => {
-                let (x, s) = (self.operand(x), self.scalar(s));
-                quote!(#b.scale(#x, #s))
-            }
-            ValueKind::Divide(x, s) => {
-                let (x, s) = (self.operand(x), scalar::atom(s, Place::Build));
-                quote!(#b.scale(#x, 1.0 / #s))
-            }
-            ValueKind::Shift(x, s) => {
-                let (x, s) = (self.operand(x), self.scalar(s));
-                quote!(#b.shift(#x, #s))
-            }
+            ValueKind::Scale(x, s) | ValueKind::Divide(x, s) | ValueKind::Shift(x, s) => self.by_number(value, x, s),
             ValueKind::Glu(act, gate, up) => {
                 let (gate, up) = (self.operand(gate), self.operand(up));
                 let act = unary(act);
                 quote!(#b.glu(#act, #gate, #up))
             }
-            ValueKind::Slice(x, from, to) => {
-                let x = self.operand(x);
-                let from = from.as_ref().map_or_else(|| quote!(0), |s| self.scalar(s));
-                let to = match to {
-                    Some(s) => self.scalar(s),
-                    None => self.bind(quote!(#b.graph().tensor(#x).ne[0])),
-                };
-                quote!(#b.slice(#x, #from, #to))
-            }
+            ValueKind::Slice(x, from, to) => self.slice(x, from.as_ref(), to.as_ref()),
             ValueKind::If(cond, then, otherwise) => {
                 let (cond, then, otherwise) = (self.scalar(cond), self.block(then), self.block(otherwise));
                 quote!(if #cond { #then } else { #otherwise })
             }
             ValueKind::Rust(tokens) => quote!({ #tokens }),
-            ValueKind::Call(params, body) => self.inlined(params, body),
+            ValueKind::Call(callee, params, body) => self.inlined(callee.as_ref(), params, body),
         }
     }
 
     /// A function's body where it is called. Parameters are bound all at once, since an argument may have a parameter's name.
-    fn inlined(&mut self, params: &[(VarId, Operand)], body: &Block) -> TokenStream {
+    /// `x * s`, `x / s` or `x + s`, which `value` is.
+    fn by_number(&mut self, value: &Value, x: &Value, s: &Scalar) -> TokenStream {
+        let (b, x) = (shared("b"), self.operand(x));
+        match value.kind {
+            ValueKind::Divide(..) => {
+                let s = scalar::atom(s, Place::Build);
+                quote!(#b.scale(#x, 1.0 / #s))
+            }
+            ValueKind::Shift(..) => {
+                let s = self.scalar(s);
+                quote!(#b.shift(#x, #s))
+            }
+            _ => {
+                let s = self.scalar(s);
+                quote!(#b.scale(#x, #s))
+            }
+        }
+    }
+
+    /// `x[from..to]`
+    fn slice(&mut self, x: &Value, from: Option<&Scalar>, to: Option<&Scalar>) -> TokenStream {
+        let (b, x) = (shared("b"), self.operand(x));
+        let from = from.map_or_else(|| quote!(0), |s| self.scalar(s));
+        let to = match to {
+            Some(s) => self.scalar(s),
+            None => self.bind(quote!(#b.graph().tensor(#x).ne[0])),
+        };
+        quote!(#b.slice(#x, #from, #to))
+    }
+
+    /// A function's body in the place of its call. The name of the function leads editors from one to the other.
+    fn inlined(&mut self, callee: Option<&Callee>, params: &[(VarId, Operand)], body: &Block) -> TokenStream {
         let (mut names, mut args) = (Vec::new(), Vec::new());
         for (var, operand) in params {
             let (name, assigned) = (self.var(*var).clone(), self.arch.vars[var.0].assigned);
@@ -321,7 +334,17 @@ impl Emitter<'_> {
             ([name], [arg]) => quote!(let #name = #arg;),
             _ => quote!(let (#(#names,)*) = (#(#args,)*);),
         };
-        quote!({ #params #body })
+        let Some(Callee { called, defined }) = callee else {
+            return quote!({ #params #body });
+        };
+        let functions = own("functions");
+        let inlined = quote!({ let _ = #functions::#called; #params #body });
+        // Another file has no places that rustc knows.
+        let (file, here) = (defined.span().file(), called.span());
+        if file == here.file() {
+            return inlined;
+        }
+        spans::moved(inlined, &|span| (span.file() == file).then_some(here))
     }
 
     fn op(&mut self, op: &Operation, args: &[Arg]) -> TokenStream {

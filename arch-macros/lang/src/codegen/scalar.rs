@@ -4,8 +4,8 @@ use proc_macro2::{Ident, Literal, TokenStream};
 use quote::quote;
 
 use super::{own, shared};
-use crate::builtins::Ty;
-use crate::model::{Read, Scalar, ScalarKind, ScalarOp};
+use crate::builtins::{Builtin, Ty};
+use crate::model::{Named, Read, Scalar, ScalarFn, ScalarKind, ScalarOp};
 
 /// Which function an expression stands in, which decides how it reaches hyper-parameters.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -68,29 +68,7 @@ pub fn emit(s: &Scalar, place: Place) -> TokenStream {
         }
         ScalarKind::Bool(b) => quote!(#b),
         ScalarKind::Str(t) => quote!(#t),
-        ScalarKind::Builtin(b) if b.name == "il" => {
-            let il = Ident::new("il", b.at);
-            quote!(#il)
-        }
-        ScalarKind::Builtin(b) => {
-            let name = Ident::new(b.name, b.at);
-            let base = match place {
-                Place::Load => {
-                    let base = own("base");
-                    quote!(#base)
-                }
-                Place::Build => {
-                    let m = shared("m");
-                    quote!(#m.base)
-                }
-            };
-            let il = shared("il");
-            if b.per_layer {
-                quote!(#base.#name(#il))
-            } else {
-                quote!(#base.#name())
-            }
-        }
+        ScalarKind::Builtin(b) => builtin(b, place),
         ScalarKind::Hparam(name) => {
             let (m, il) = (shared("m"), shared("il"));
             let path = if place == Place::Load {
@@ -114,18 +92,7 @@ pub fn emit(s: &Scalar, place: Place) -> TokenStream {
             quote!(!#a)
         }
         ScalarKind::Binary(op, a, b) => binary(*op, a, b, place),
-        ScalarKind::Call(f, args) => {
-            let method = Ident::new(f.method, f.at);
-            let receiver = match &args[0].kind {
-                ScalarKind::Int(n) => {
-                    let n = Literal::u64_unsuffixed(*n);
-                    quote!((#n as usize))
-                }
-                _ => atom(&args[0], place),
-            };
-            let rest = args[1..].iter().map(|a| emit(a, place));
-            quote!(#receiver.#method(#(#rest),*))
-        }
+        ScalarKind::Call(f, args) => call(f, args, place),
         ScalarKind::If(c, a, b) => {
             let (c, a, b) = (emit(c, place), emit(a, place), emit(b, place));
             quote!(if #c { #a } else { #b })
@@ -142,6 +109,44 @@ pub fn emit(s: &Scalar, place: Place) -> TokenStream {
             }
         }
     }
+}
+
+/// A symbol that every declaration has, of the model's `base`.
+fn builtin(b: &Named<&'static Builtin>, place: Place) -> TokenStream {
+    let name = Ident::new(b.name, b.at);
+    if b.name == "il" {
+        return quote!(#name);
+    }
+    let base = match place {
+        Place::Load => {
+            let base = own("base");
+            quote!(#base)
+        }
+        Place::Build => {
+            let m = shared("m");
+            quote!(#m.base)
+        }
+    };
+    if b.per_layer {
+        let il = shared("il");
+        quote!(#base.#name(#il))
+    } else {
+        quote!(#base.#name())
+    }
+}
+
+/// A function of numbers, as a method of the first one.
+fn call(f: &Named<&'static ScalarFn>, args: &[Scalar], place: Place) -> TokenStream {
+    let method = Ident::new(f.method, f.at);
+    let receiver = match &args[0].kind {
+        ScalarKind::Int(n) => {
+            let n = Literal::u64_unsuffixed(*n);
+            quote!((#n as usize))
+        }
+        _ => atom(&args[0], place),
+    };
+    let rest = args[1..].iter().map(|a| emit(a, place));
+    quote!(#receiver.#method(#(#rest),*))
 }
 
 /// The expression, in parentheses where an operator or a method call next to it would take it apart.

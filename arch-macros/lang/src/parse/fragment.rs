@@ -9,6 +9,8 @@ use syn::{Expr, Ident, Token, braced, parenthesized, token};
 
 use super::dims;
 use crate::ast::{Fragment, Function, Need, Needed, Opt};
+use crate::diag::one_of;
+use crate::words::FRAGMENT_PARTS;
 
 /// The parts of `fragment! { … }`.
 pub fn fragment(tokens: TokenStream) -> syn::Result<Fragment> {
@@ -54,7 +56,7 @@ fn part(input: ParseStream<'_>, fragment: &mut Fragment) -> syn::Result<()> {
         "hparams" => fragment.hparams = input.parse::<Group>()?.to_token_stream(),
         "tensors" => fragment.tensors = input.parse::<Group>()?.to_token_stream(),
         other => {
-            let message = format!("expected `options`, `needs`, `hparams`, `tensors` or `fn`, found `{other}`");
+            let message = format!("expected {}, found `{other}`", one_of(FRAGMENT_PARTS));
             return Err(syn::Error::new(word.span(), message));
         }
     }

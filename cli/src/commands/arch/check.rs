@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use engine::conformance::{CheckParams, Comparison, Fixture, fixtures};
 use engine::context::ContextParams;
 use engine::model::Model;
-use kernels::GgmlType;
+use kernels::{GgmlType, Precision};
 use rayon::iter::{ParallelBridge, ParallelIterator};
 
 use super::{check_declaration, check_file};
@@ -28,6 +28,7 @@ pub fn run(args: &CheckArgs) -> Outcome {
             // Configurations are what runs in parallel.
             n_threads: 1,
             n_threads_batch: 1,
+            precision: Precision::Exact,
             type_k: args.ctk,
             type_v: args.ctv,
             ..ContextParams::default()

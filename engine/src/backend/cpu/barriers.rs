@@ -20,6 +20,15 @@ impl Access {
         write: true,
     };
 
+    /// The memory where threads quantize activations for one another, which lies at no address of a tensor either.
+    pub(super) fn shared_activations(write: bool) -> Access {
+        Access {
+            start: 1,
+            end: 2,
+            write,
+        }
+    }
+
     fn conflicts(&self, other: &Access) -> bool {
         (self.write || other.write) && self.start < other.end && other.start < self.end
     }

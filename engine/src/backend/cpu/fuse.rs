@@ -131,7 +131,9 @@ mod tests {
                 uses: &uses,
             };
             let mut plan = CpuPlan::default();
-            Planner::new().plan(&mut plan, &view, &self.memory, 2).unwrap();
+            Planner::new(kernels::Precision::Exact)
+                .plan(&mut plan, &view, &self.memory, 2)
+                .unwrap();
             plan.nodes[0].fusion
         }
 

@@ -1,16 +1,17 @@
-//! Waiting for another thread: first by spinning, then by giving up the processor, at last by sleeping.
+//! Waiting for another thread: first by spinning, then by sleeping.
+//!
+//! A waiting thread never yields its time slice: whoever else wants the core would keep it for milliseconds, while a thread that
+//! sleeps is soon let in again when it is woken.
 
+use std::hint;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::{hint, thread};
 
-/// Pauses before a waiting thread lets others run: some ten microseconds, longer than the next op of a graph usually
-/// takes to become ready and shorter than anybody's patience with an idle core.
-const SPINS: u32 = 512;
-
-/// Times that a waiting thread gives up its time slice before it sleeps. When there are fewer cores than threads, the one
-/// that is waited for gets to run here.
-const YIELDS: u32 = 32;
+/// Pauses before a waiting thread sleeps: at most some forty microseconds, longer than the next op of a graph usually takes to become
+/// ready, and at least the time that falling asleep takes. In between it is a matter of experience: where spinning was in vain, since the
+/// thread that is waited for has no core or shares one, the next waits spin less.
+const SPINS: RangeInclusive<u32> = 64..=2048;
 
 /// A number that threads wait on to change. Aligned to two cache lines, since processors fetch them in pairs.
 #[repr(align(128))]
@@ -18,6 +19,8 @@ const YIELDS: u32 = 32;
 pub(super) struct Gate {
     word: AtomicU64,
     sleepers: AtomicU32,
+    /// Pauses of the next wait, within [`SPINS`] once it is read.
+    patience: AtomicU32,
     lock: Mutex<()>,
     wake: Condvar,
 }
@@ -58,20 +61,19 @@ impl Gate {
 
     /// Waits until `ready` holds for the value, and returns the value.
     pub(super) fn wait_until(&self, ready: impl Fn(u64) -> bool) -> u64 {
-        for _ in 0..SPINS {
+        let patience = self
+            .patience
+            .load(Ordering::Relaxed)
+            .clamp(*SPINS.start(), *SPINS.end());
+        for _ in 0..patience {
             let value = self.word.load(Ordering::Acquire);
             if ready(value) {
+                self.patience.store(patience + patience / 8, Ordering::Relaxed);
                 return value;
             }
             hint::spin_loop();
         }
-        for _ in 0..YIELDS {
-            let value = self.word.load(Ordering::Acquire);
-            if ready(value) {
-                return value;
-            }
-            thread::yield_now();
-        }
+        self.patience.store(patience / 4, Ordering::Relaxed);
         self.sleep_until(ready)
     }
 

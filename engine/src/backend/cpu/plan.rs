@@ -1,10 +1,13 @@
 //! Plans: nodes that were checked and found in memory, with barriers and fusions decided, and the scratch memory they need.
 
+use kernels::Precision;
+
 use super::NAME;
+use super::activations::{Held, Quantized};
 use super::barriers::{Access, Barriers};
 use super::fuse::fusion;
 use super::ops::{self, Need, norm};
-use super::view::PlannedNode;
+use super::view::{PlannedNode, locate};
 use crate::backend::{BackendError, GraphView, MemoryMap, Plan, rules};
 use crate::graph::{Graph, MAX_SRC, TensorId};
 
@@ -13,6 +16,8 @@ use crate::graph::{Graph, MAX_SRC, TensorId};
 pub(super) struct CpuPlan {
     pub(super) nodes: Vec<PlannedNode>,
     pub(super) need: Need,
+    /// Memory for quantized activations.
+    pub(super) need_quantized: Need,
     /// Version of the graph that the nodes belong to, and stamp of the memory where their operands and results lie.
     made_for: (u64, u64),
 }
@@ -33,13 +38,17 @@ impl CpuPlan {
 
 /// Makes plans; keeps its tables from plan to plan.
 pub(super) struct Planner {
+    precision: Precision,
+    held: Held,
     barriers: Barriers,
     accesses: Vec<Access>,
 }
 
 impl Planner {
-    pub(super) fn new() -> Planner {
+    pub(super) fn new(precision: Precision) -> Planner {
         Planner {
+            precision,
+            held: Held::default(),
             barriers: Barriers::new(),
             // Results, operands and shared scratch memory of two fused nodes.
             accesses: Vec::with_capacity(2 * (MAX_SRC + 2)),
@@ -57,8 +66,10 @@ impl Planner {
         plan.nodes.clear();
         plan.nodes.reserve(view.nodes.len());
         plan.need = Need::default();
+        plan.need_quantized = Need::default();
         plan.made_for = (view.graph.version(), memory.stamp());
         self.barriers.start();
+        self.held.forget();
         let not_empty = |id: &TensorId| !view.graph.tensor(*id).ne.contains(&0);
         let mut nodes = view.computing().filter(not_empty).peekable();
         while let Some(id) = nodes.next() {
@@ -74,11 +85,45 @@ impl Planner {
                 first.solo &= second.solo;
                 plan.need = plan.need.max(norm::add_rms_norm_need(view.graph.tensor(second.id)));
             }
+            if let Some(quantizing) = self.quantizing(plan, view, memory, &first)? {
+                plan.nodes.push(quantizing);
+            }
             first.barrier = self.barriers.before(&self.accesses, first.solo);
             plan.nodes.push(first);
             plan.nodes.extend(second);
         }
         Ok(())
+    }
+
+    /// The step that quantizes the activations of a product, if it has any that no earlier product had. Adds what the product itself reads
+    /// to its accesses.
+    fn quantizing(
+        &mut self,
+        plan: &mut CpuPlan,
+        view: &GraphView<'_>,
+        memory: &MemoryMap,
+        node: &PlannedNode,
+    ) -> Result<Option<PlannedNode>, BackendError> {
+        let tensor = view.graph.tensor(node.id);
+        if tensor.op.state_operand().is_some() {
+            self.held.forget();
+        }
+        let Some(quantized) = node.activations else {
+            return Ok(None);
+        };
+        plan.need_quantized = plan.need_quantized.max(quantized.need());
+        self.accesses.extend(quantized.access(false));
+        let x = tensor.source(1);
+        if !self.held.lacks(x, quantized, node.solo) {
+            return Ok(None);
+        }
+        let mut step = node.quantizing();
+        let reads = locate(view.graph, memory, x)?.access(false);
+        let writes = quantized.access(true);
+        let (both, one) = ([reads, writes.unwrap_or(reads)], [reads]);
+        let accesses: &[Access] = if writes.is_some() { &both } else { &one };
+        step.barrier = self.barriers.before(accesses, step.solo);
+        Ok(Some(step))
     }
 
     /// Checks a node and finds its operands. Adds to the plan's buffers and scratch memory.
@@ -99,6 +144,7 @@ impl Planner {
             self.accesses.push(Access::SHARED_SCRATCH);
         }
         node.solo = ops::is_small(graph, id);
+        node.activations = Quantized::for_product(graph, graph.tensor(id), self.precision);
         Ok(node)
     }
 }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kernels::GgmlType;
 
+use super::activations::Quantized;
 use super::barriers::Access;
 use super::fuse::Fusion;
 use super::pool::Worker;
@@ -28,6 +29,10 @@ pub(super) struct PlannedNode {
     pub(super) solo: bool,
     /// How it is computed together with the planned node that follows it.
     pub(super) fusion: Option<Fusion>,
+    /// How a product has its activations, if not as they are.
+    pub(super) activations: Option<Quantized>,
+    /// Not the product itself, but a step before it: its activations are quantized.
+    pub(super) quantizes: bool,
     /// Pieces of work that threads took so far.
     taken: AtomicUsize,
 }
@@ -54,6 +59,24 @@ impl WorkQueue<'_> {
     }
 }
 
+impl WorkQueue<'_> {
+    /// The next of `n` pieces of one size that no thread has taken, together with some that follow: at most `most`, and fewer as the work comes
+    /// to its end, so that nobody waits long for the last ones. `None` as for [`take`](WorkQueue::take).
+    pub(super) fn take_some(&self, n: usize, most: usize) -> Option<Range<usize>> {
+        self.worker.check().ok()?;
+        let share = |taken: usize| (n.saturating_sub(taken) / (SHARES * self.worker.nth)).clamp(1, most);
+        let next = |taken: usize| (taken < n).then(|| n.min(taken + share(taken)));
+        let taken = self
+            .taken
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+            .ok()?;
+        next(taken).map(|end| taken..end)
+    }
+}
+
+/// Parts of what is left per thread, of which a thread takes one: cores may differ in speed, and some may be busy with other things.
+const SHARES: usize = 3;
+
 /// Where a tensor lies.
 pub(super) struct Place {
     start: NonNull<u8>,
@@ -62,7 +85,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    fn access(&self, write: bool) -> Access {
+    pub(super) fn access(&self, write: bool) -> Access {
         let start = self.start.as_ptr() as usize;
         Access {
             start,
@@ -131,8 +154,25 @@ impl PlannedNode {
             barrier: true,
             solo: false,
             fusion: None,
+            activations: None,
+            quantizes: false,
             taken: AtomicUsize::new(0),
         })
+    }
+
+    /// The step before a product that quantizes its activations.
+    pub(super) fn quantizing(&self) -> PlannedNode {
+        PlannedNode {
+            id: self.id,
+            target: self.target,
+            sources: self.sources,
+            barrier: true,
+            solo: self.solo,
+            fusion: None,
+            activations: self.activations,
+            quantizes: true,
+            taken: AtomicUsize::new(0),
+        }
     }
 
     /// Operand `i`. Panics if there is none, which the rules rule out.
@@ -497,6 +537,40 @@ impl<'a> States<'a> {
         unsafe {
             let start = self.start.cast::<f32>().add(cell * t.ne[0] + range.start);
             slice::from_raw_parts_mut(start.as_ptr(), range.len())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+    use crate::backend::ThreadPool;
+
+    #[test]
+    fn pieces_cover_the_work_once_and_the_last_are_small() {
+        let pool = ThreadPool::new(3).unwrap();
+        for (n, most) in [(100, 8), (100, 100), (3, 8), (1, 1), (0, 8)] {
+            let (taken, parts) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+            pool.run(3, &AtomicBool::new(false), &|worker| {
+                let queue = WorkQueue { taken: &taken, worker };
+                while let Some(part) = queue.take_some(n, most) {
+                    parts.lock().unwrap().push(part);
+                }
+                Ok(())
+            })
+            .unwrap();
+            let mut parts = parts.into_inner().unwrap();
+            parts.sort_by_key(|part| part.start);
+            assert!(parts.iter().cloned().flatten().eq(0..n), "{parts:?}");
+            let sizes: Vec<usize> = parts.iter().map(|part| part.len()).collect();
+            assert!(
+                sizes.is_sorted_by(|a, b| a >= b) && sizes.iter().all(|&size| size <= most),
+                "{sizes:?}"
+            );
+            assert!(sizes.last().is_none_or(|&size| size == 1), "{sizes:?}");
         }
     }
 }

@@ -19,6 +19,7 @@ mod wkv;
 
 use std::fmt;
 
+use super::activations::QuantizedRows;
 use super::pool::{Abandoned, Worker};
 use super::scratch::Shared;
 use super::view::{PlannedNode, Source, Target, WorkQueue};
@@ -37,6 +38,8 @@ pub(super) struct Task<'a> {
     pub(super) scratch: &'a mut [f32],
     /// At least [`Need::shared`] floats with any content.
     pub(super) shared: Shared<'a>,
+    /// The second operand of a product, if it is wanted in another form than f32.
+    pub(super) activations: Option<QuantizedRows<'a>>,
 }
 
 impl<'a> Task<'a> {

@@ -3,6 +3,7 @@
 use kernels::{Activations, MatMul, matmul, matmul_scratch};
 
 use super::{Fault, Need, Task, row_number};
+use crate::backend::cpu::activations::{QuantizedRows, row_floats};
 use crate::backend::cpu::scratch::take;
 use crate::backend::cpu::view::{RowIndex, Source, Target};
 use crate::graph::{Graph, Tensor};
@@ -10,10 +11,13 @@ use crate::graph::{Graph, Tensor};
 /// Activation rows that are gathered at a time where they are not contiguous.
 const GATHER: usize = 32;
 
+/// Rows of weights in the smallest piece of work.
+const GROUP: usize = 8;
+
 /// Most rows of weights in a piece of work.
 const MAX_PIECE: usize = 64;
 
-/// Pieces of work per thread: enough that nobody waits long for the last one, also where cores differ in speed.
+/// Pieces of work per thread and expert: enough that nobody waits long for the last one, also where cores differ in speed.
 const PIECES: usize = 6;
 
 /// Gathered activations, results to be scattered, the kernel's own, and the list of who wants which expert.
@@ -21,7 +25,7 @@ pub(super) fn need(graph: &Graph, node: &Tensor) -> Need {
     let x = graph.tensor(node.source(1));
     let k = x.ne[0];
     let n_wanted = node.ne[1] * node.ne[2];
-    let scratch = GATHER * k + GATHER * MAX_PIECE + matmul_scratch(k, x.nrows().max(GATHER));
+    let scratch = GATHER * row_floats(k) + GATHER * MAX_PIECE + matmul_scratch(k, x.nrows().max(GATHER));
     Need {
         per_thread: scratch + 2 * n_wanted + graph.tensor(node.source(0)).ne[2] + 1,
         shared: 0,
@@ -29,30 +33,26 @@ pub(super) fn need(graph: &Graph, node: &Tensor) -> Need {
 }
 
 pub(super) fn mul_mat(task: Task<'_>) {
-    let (w, x, target) = (task.source(0), task.source(1), task.target);
-    let [_, n, c2, c3] = x.ne();
+    let (w, x, target) = (task.source(0), Operand::of(&task), task.target);
+    let [_, n, c2, c3] = x.ne;
     let (group2, group3) = (c2 / w.ne()[2], c3 / w.ne()[3]);
-    let pieces = Pieces::new(w.ne()[1], task.worker.nth);
-    while let Some(piece) = task.queue.take(pieces.len()) {
-        let rows = pieces.rows(piece);
+    let n_rows = w.ne()[1];
+    while let Some(groups) = task.queue.take_some(n_rows.div_ceil(GROUP), MAX_PIECE / GROUP) {
+        let rows = groups.start * GROUP..n_rows.min(groups.end * GROUP);
         for (i2, i3) in (0..c3).flat_map(|i3| (0..c2).map(move |i2| (i2, i3))) {
             let weights = weights(&w, &rows, i2 / group2, i3 / group3);
             let first = n * (i2 + c2 * i3);
-            let mut multiply = |from: usize, n: usize, x: &[f32], x_stride: usize, scratch: &mut [f32]| {
+            let mut multiply = |from: usize, n: usize, x: Activations<'_>, scratch: &mut [f32]| {
                 let out = target.tile(first + from, n, rows.clone());
-                let args = MatMul {
-                    x: Activations::F32 { x, stride: x_stride },
-                    n,
-                    ..weights
-                };
+                let args = MatMul { x, n, ..weights };
                 // SAFETY: `tile` says that the part of the result is there. No other thread takes these rows of weights, hence
                 // nobody else writes these columns; operands do not overlap the result (see `PlannedNode::new`).
                 unsafe { matmul(&args, out, target.tensor.ne[0], scratch) };
             };
-            if let Some((floats, stride)) = x.float_span(1, [0, i2, i3], n) {
-                multiply(0, n, floats, stride, task.scratch);
+            if let Some(x) = x.span([0, i2, i3], n) {
+                multiply(0, n, x, task.scratch);
             } else {
-                gather_and(&x, n, |i| [i, i2, i3], task.scratch, &mut multiply);
+                x.gather_and(n, |i| [i, i2, i3], task.scratch, &mut multiply);
             }
         }
     }
@@ -60,12 +60,12 @@ pub(super) fn mul_mat(task: Task<'_>) {
 
 /// Each expert multiplies all tokens routed to it at once, so that its weights are read once.
 pub(super) fn mul_mat_id(task: Task<'_>) -> Result<(), Fault> {
-    let (w, x, ids, target) = (task.source(0), task.source(1), task.source(2), task.target);
+    let (w, x, ids, target) = (task.source(0), Operand::of(&task), task.source(2), task.target);
     let [n_used, n_tokens, ..] = ids.ne();
     let n_expert = w.ne()[2];
     let mut scratch = task.scratch;
     let wanted = Wanted::new(&mut scratch, &ids, n_expert)?;
-    let slots_of_x = x.ne()[1];
+    let slots_of_x = x.ne[1];
     let pieces = Pieces::new(w.ne()[1], task.worker.nth);
     let mut results = Scatter::new(&target, take(&mut scratch, GATHER * MAX_PIECE));
     debug_assert_eq!(wanted.list.len(), n_used * n_tokens);
@@ -78,12 +78,8 @@ pub(super) fn mul_mat_id(task: Task<'_>) -> Result<(), Fault> {
             let (slot, token) = (by[i] as usize % n_used, by[i] as usize / n_used);
             [slot % slots_of_x, token, 0]
         };
-        gather_and(&x, by.len(), row_of_x, scratch, &mut |from, n, x, x_stride, scratch| {
-            let args = MatMul {
-                x: Activations::F32 { x, stride: x_stride },
-                n,
-                ..weights
-            };
+        x.gather_and(by.len(), row_of_x, scratch, &mut |from, n, x, scratch| {
+            let args = MatMul { x, n, ..weights };
             results.multiply(&args, &by[from..from + n], &rows, scratch);
         });
     }
@@ -98,10 +94,10 @@ struct Pieces {
 
 impl Pieces {
     fn new(n_rows: usize, nth: usize) -> Pieces {
-        let fair = n_rows.div_ceil(nth * PIECES).next_multiple_of(8);
+        let fair = n_rows.div_ceil(nth * PIECES).next_multiple_of(GROUP);
         Pieces {
             n_rows,
-            each: fair.clamp(8, MAX_PIECE),
+            each: fair.clamp(GROUP, MAX_PIECE),
         }
     }
 
@@ -127,28 +123,81 @@ fn weights<'a>(w: &Source<'a>, rows: &std::ops::Range<usize>, i2: usize, i3: usi
     }
 }
 
-/// Calls `f` with dense copies of `n` rows of activations, some at a time: the first and the number of them, the floats, their stride
-/// and scratch memory. A single row that is dense already is not copied.
-fn gather_and(
-    x: &Source<'_>,
-    n: usize,
-    row: impl Fn(usize) -> RowIndex,
-    scratch: &mut [f32],
-    f: &mut impl FnMut(usize, usize, &[f32], usize, &mut [f32]),
-) {
-    let k = x.ne()[0];
-    if n == 1
-        && let Some(floats) = x.float_row(row(0))
-    {
-        return f(0, 1, floats, k, scratch);
-    }
-    let (gathered, rest) = scratch.split_at_mut(GATHER * k);
-    for from in (0..n).step_by(GATHER) {
-        let n = GATHER.min(n - from);
-        for (i, out) in gathered.chunks_exact_mut(k).take(n).enumerate() {
-            x.copy_row(row(from + i), out);
+/// The activations of a product.
+struct Operand<'a> {
+    ne: [usize; 4],
+    rows: Rows<'a>,
+}
+
+#[derive(Clone, Copy)]
+enum Rows<'a> {
+    Floats(Source<'a>),
+    Quantized(QuantizedRows<'a>),
+}
+
+impl<'a> Operand<'a> {
+    fn of(task: &Task<'a>) -> Operand<'a> {
+        let x = task.source(1);
+        Operand {
+            ne: x.ne(),
+            rows: task.activations.map_or(Rows::Floats(x), Rows::Quantized),
         }
-        f(from, n, &gathered[..n * k], k, rest);
+    }
+
+    /// `n` rows of dimension 1 from `i` on, if they can be used where they are.
+    fn span(&self, i: RowIndex, n: usize) -> Option<Activations<'a>> {
+        match &self.rows {
+            Rows::Floats(x) => {
+                let (x, stride) = x.float_span(1, i, n)?;
+                Some(Activations::F32 { x, stride })
+            }
+            Rows::Quantized(rows) => Some(rows.as_activations(rows.span(self.dense_row(i), n))),
+        }
+    }
+
+    /// Calls `f` with copies of `n` rows that lie one after the other, some at a time: the first and the number of them, the rows, and
+    /// scratch memory. A single row is not copied if it can be used where it is.
+    fn gather_and(
+        &self,
+        n: usize,
+        row: impl Fn(usize) -> RowIndex,
+        scratch: &mut [f32],
+        f: &mut impl FnMut(usize, usize, Activations<'_>, &mut [f32]),
+    ) {
+        if n == 1
+            && let Some(x) = self.span(row(0), 1)
+        {
+            return f(0, 1, x, scratch);
+        }
+        let k = self.ne[0];
+        let floats = match &self.rows {
+            Rows::Floats(_) => k,
+            Rows::Quantized(rows) => rows.stride / size_of::<f32>(),
+        };
+        let (gathered, rest) = scratch.split_at_mut(GATHER * floats);
+        for from in (0..n).step_by(GATHER) {
+            let n = GATHER.min(n - from);
+            for (i, out) in gathered.chunks_exact_mut(floats).take(n).enumerate() {
+                let i = row(from + i);
+                match &self.rows {
+                    Rows::Floats(x) => x.copy_row(i, out),
+                    Rows::Quantized(rows) => {
+                        bytemuck::cast_slice_mut(out).copy_from_slice(rows.span(self.dense_row(i), 1));
+                    }
+                }
+            }
+            let gathered = &gathered[..n * floats];
+            let x = match &self.rows {
+                Rows::Floats(_) => Activations::F32 { x: gathered, stride: k },
+                Rows::Quantized(rows) => rows.as_activations(bytemuck::cast_slice(gathered)),
+            };
+            f(from, n, x, rest);
+        }
+    }
+
+    /// The number of a row, counted as if rows were dense.
+    fn dense_row(&self, [i1, i2, i3]: RowIndex) -> usize {
+        i1 + self.ne[1] * (i2 + self.ne[2] * i3)
     }
 }
 

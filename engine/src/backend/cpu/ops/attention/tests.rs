@@ -61,12 +61,7 @@ fn n_pages_read(tables: &[&[usize]]) -> usize {
     g.tensor_mut(y).flags.output = true;
     g.expand(y);
 
-    let one = BackendParams {
-        n_threads: 1,
-        n_threads_batch: 1,
-        thread_pool: None,
-    };
-    let backend = device("cpu").unwrap().backend(&one).unwrap();
+    let backend = device("cpu").unwrap().backend(&BackendParams::new(1)).unwrap();
     let mut sched = Scheduler::new(vec![backend], MemoryMap::default(), SchedParams::default()).unwrap();
     sched.alloc_graph(&mut g).unwrap();
     let mut set = |id: TensorId, values: &[i32]| sched.set_input(&g, id, bytemuck::cast_slice(values)).unwrap();

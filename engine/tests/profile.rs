@@ -1,0 +1,49 @@
+//! The time of the CPU backend's ops is told when it is asked for.
+
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use crate::layer::{layer, prepare, uses_of};
+use engine::backend::{BackendParams, Profile, device};
+use engine::graph::Op;
+use kernels::GgmlType::Q8_0;
+use kernels::Precision;
+
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+#[test]
+fn each_op_is_counted() {
+    let cpu = device("cpu").unwrap();
+    let (g, mut memory) = layer(3, &*cpu);
+    let profile = Profile::new();
+    let params = BackendParams {
+        precision: Precision::Default,
+        profile: Some(profile.clone()),
+        ..BackendParams::new(2)
+    };
+    let mut backend = cpu.backend(&params).unwrap();
+    let mut plan = prepare(&mut *backend, &g, &uses_of(&g), &memory, None);
+    let start = Instant::now();
+    for _ in 0..5 {
+        backend.run(&mut *plan, &g, &mut memory, &NEVER).unwrap();
+    }
+    let elapsed = start.elapsed();
+    let times = profile.times();
+    let count = |name: &str| {
+        times
+            .iter()
+            .filter(|t| t.activity.name == name)
+            .map(|t| t.n)
+            .sum::<u64>()
+    };
+    assert_eq!(count(Op::MulMat.name()), 10, "{times:?}");
+    assert_eq!(count(Op::MulMatId.name()), 5, "{times:?}");
+    assert_eq!(count("quantize"), 10, "two products share an operand: {times:?}");
+    assert!(count("wait") > 0, "{times:?}");
+    let products = times.iter().filter(|t| t.activity.weights.is_some());
+    assert!(products.clone().count() > 0 && products.into_iter().all(|t| t.activity.weights == Some(Q8_0)));
+    assert!(times.iter().map(|t| t.time).sum::<Duration>() <= elapsed);
+    assert!(times.is_sorted_by(|a, b| a.time >= b.time));
+    profile.clear();
+    assert!(profile.times().is_empty());
+}
