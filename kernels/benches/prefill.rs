@@ -47,7 +47,7 @@ fn print_lines(ty: GgmlType, k: usize) {
     let floats = COLUMNS.map(|n| giga_per_second(ty, k, n, Precision::Exact));
     let lines = [
         ("exact", Precision::Exact),
-        ("default", Precision::High),
+        ("high", Precision::High),
         ("fast", Precision::Fast),
     ];
     for (name, precision) in lines {
