@@ -97,9 +97,9 @@ pub(crate) unsafe fn scores_with(
     }
 }
 
-/// A step of the online softmax of some tokens' queries, as many for each token. Of `scores`, [`KEYS`] of each query, those that the token has `seen` become
-/// e^(score - largest); the others are unspecified. `max` and `sum` are the largest score and the sum of these weights so far; `factors` are what sums of
-/// values so far have to be multiplied with.
+/// A step of the online softmax of some tokens' queries, as many for each token. Of `scores`, [`KEYS`] of each query, those that the token
+/// has `seen` become e^(score - largest); the others are unspecified. `max` and `sum` are the largest score and the sum of these weights so
+/// far; `factors` are what sums of values so far have to be multiplied with.
 ///
 /// # Panics
 /// If the slices are not of as many queries, or these not of whole tokens.
