@@ -136,8 +136,8 @@ pub struct ContextArgs {
     /// Physical batch size (-ub): most tokens in one ubatch
     #[arg(long, value_name = "N", default_value = "512", value_parser = positive, hide_short_help = true)]
     pub ubatch_size: usize,
-    /// Arithmetic of matrix products: default, or exact, which keeps activations in f32 and takes up to three times as long
-    #[arg(long, value_name = "HOW", default_value = "default", hide_short_help = true)]
+    /// Activations in products with quantized weights: exact (f32), high (16-bit integers) or fast (8-bit in prompts)
+    #[arg(long, value_name = "HOW", default_value = "high", hide_short_help = true)]
     pub precision: PrecisionArg,
     /// Type of the K cache (-ctk): f32, f16, bf16, q8_0 or q4_0
     #[arg(long, value_name = "TYPE", alias = "ctk", default_value = "f16", value_parser = cache_type, hide_short_help = true)]
@@ -160,8 +160,8 @@ pub enum PrecisionArg {
     Exact,
     /// Activations as integers of 16 bits: results are the same but for rounding
     High,
-    /// As `high`, and of 8 bits in prompts, where weights have at most 6
-    Default,
+    /// As `high`, and of 8 bits in prompts where weights have at most 6
+    Fast,
 }
 
 impl From<PrecisionArg> for Precision {
@@ -169,7 +169,7 @@ impl From<PrecisionArg> for Precision {
         match precision {
             PrecisionArg::Exact => Precision::Exact,
             PrecisionArg::High => Precision::High,
-            PrecisionArg::Default => Precision::Default,
+            PrecisionArg::Fast => Precision::Fast,
         }
     }
 }
@@ -266,8 +266,8 @@ pub struct EmbedArgs {
     /// What to add to the model
     #[command(flatten)]
     pub adapters: AdapterArgs,
-    /// Arithmetic of matrix products: default, or exact, which keeps activations in f32 and takes up to three times as long
-    #[arg(long, value_name = "HOW", default_value = "default")]
+    /// Activations in products with quantized weights: exact (f32), high (16-bit integers) or fast (8-bit in prompts)
+    #[arg(long, value_name = "HOW", default_value = "high")]
     pub precision: PrecisionArg,
     /// Threads [default: one for each core]
     #[arg(short, long, value_name = "N", value_parser = threads)]
@@ -356,8 +356,8 @@ pub struct LogitsArgs {
     /// What to add to the model
     #[command(flatten)]
     pub adapters: AdapterArgs,
-    /// Arithmetic of matrix products: default, or exact, which keeps activations in f32 and takes up to three times as long
-    #[arg(long, value_name = "HOW", default_value = "default")]
+    /// Activations in products with quantized weights: exact (f32), high (16-bit integers) or fast (8-bit in prompts)
+    #[arg(long, value_name = "HOW", default_value = "high")]
     pub precision: PrecisionArg,
     /// Type of the K cache: f32, f16, bf16, q8_0 or q4_0
     #[arg(long, value_name = "TYPE", alias = "cache-type-k", default_value = "f16", value_parser = cache_type)]

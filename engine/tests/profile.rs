@@ -17,7 +17,7 @@ fn each_op_is_counted() {
     let (g, mut memory) = layer(3, &*cpu);
     let profile = Profile::new();
     let params = BackendParams {
-        precision: Precision::Default,
+        precision: Precision::High,
         profile: Some(profile.clone()),
         ..BackendParams::new(2)
     };

@@ -22,7 +22,7 @@ fn nothing_is_allocated_after_the_largest_graph() {
     let mut graphs = [1, 2, 80].map(|n| layer(n, &*cpu));
     let computed = |g: &Graph, op: Op| g.nodes().iter().any(|&id: &TensorId| g.tensor(id).op == op);
     assert!(computed(&largest, Op::MulMatId) && computed(&largest, Op::SetRows));
-    for (n_threads, precision) in (1..=3).flat_map(|n| [(n, Precision::Exact), (n, Precision::Default)]) {
+    for (n_threads, precision) in (1..=3).flat_map(|n| [(n, Precision::Exact), (n, Precision::High)]) {
         let params = BackendParams {
             precision,
             ..BackendParams::new(n_threads)

@@ -16,9 +16,9 @@ fn threads_do_not_get_into_each_others_way() {
         (1, Precision::Exact),
         (3, Precision::Exact),
         (80, Precision::Exact),
-        (1, Precision::Default),
-        (3, Precision::Default),
-        (80, Precision::Default),
+        (1, Precision::High),
+        (3, Precision::High),
+        (80, Precision::High),
     ] {
         let (g, mut memory) = layer(n, &*reference);
         let mut backend = reference.clone().backend(&BackendParams::new(1)).unwrap();

@@ -38,7 +38,7 @@ fn main() {
         );
         let fits = |ty: GgmlType| can_dequantize(ty) && ty.row_bytes(k).is_some();
         for &ty in GgmlType::ALL.iter().filter(|&&ty| wanted(ty) && fits(ty)) {
-            for (name, precision) in [("f32", Precision::Exact), ("int", Precision::Default)] {
+            for (name, precision) in [("f32", Precision::Exact), ("int", Precision::High)] {
                 let form = activation_form(ty, 1, precision);
                 if precision == Precision::Exact || form != ActivationForm::F32 {
                     print_line(&bytes, ty, k, name, precision);

@@ -47,15 +47,15 @@ fn print_lines(ty: GgmlType, k: usize) {
     let floats = COLUMNS.map(|n| giga_per_second(ty, k, n, Precision::Exact));
     let lines = [
         ("exact", Precision::Exact),
-        ("high", Precision::High),
-        ("default", Precision::Default),
+        ("default", Precision::High),
+        ("fast", Precision::Fast),
     ];
     for (name, precision) in lines {
         let form = activation_form(ty, COLUMNS[4], precision);
         let speeds = match precision {
             Precision::Exact => floats,
             _ if form == ActivationForm::F32 => continue,
-            Precision::Default if form == activation_form(ty, COLUMNS[4], Precision::High) => continue,
+            Precision::Fast if form == activation_form(ty, COLUMNS[4], Precision::High) => continue,
             _ => COLUMNS.map(|n| giga_per_second(ty, k, n, precision)),
         };
         let cells: Vec<String> = speeds

@@ -6,7 +6,7 @@ use crate::generic::int_products::IntProduct;
 use crate::generic::integers::CHUNK;
 use crate::generic::panel_products::{PanelProduct, panel_scratch};
 use crate::generic::panels::WeightRows;
-use crate::generic::products::{Product, panel_rows};
+use crate::generic::products::{Product, panel_size};
 use crate::{ActivationForm, Activations, GgmlType, activation_bytes};
 
 /// Operands of [`matmul`]: `out[j * out_stride + i] = sum_c w[i][c] * x[j][c]` for `i` in `0..m`, `j` in `0..n`.
@@ -30,7 +30,8 @@ pub struct MatMul<'a> {
 
 /// Floats of scratch memory that [`matmul`] needs for these sizes, with activations of any form.
 pub fn matmul_scratch(k: usize, n: usize) -> usize {
-    let floats = if n > 1 { panel_rows(k) * k } else { 0 };
+    let (rows, stride) = panel_size(k);
+    let floats = if n > 1 { rows * stride } else { 0 };
     floats.max(panel_scratch(k))
 }
 

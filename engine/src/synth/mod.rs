@@ -233,10 +233,8 @@ fn tensors(draft: &Draft, archs: &[Registered], params: &SynthParams) -> Result<
         .map(|row| row.name.as_str())
         .collect();
     // A tied output matrix is the table of token embeddings.
-    let products = consumed_by(Consumer::MulMat).map(|row| row.name.as_str());
-    let output = products
-        .filter(|name| ["output.weight", "token_embd.weight"].contains(name))
-        .next_back();
+    let mut products = consumed_by(Consumer::MulMat).map(|row| row.name.as_str());
+    let output = products.rfind(|name| ["output.weight", "token_embd.weight"].contains(name));
     let mut n_of_kind: HashMap<&str, usize> = HashMap::new();
     for (name, _) in &draft.tensors {
         *n_of_kind.entry(kind(name)).or_default() += 1;

@@ -70,7 +70,7 @@ fn compare_quantized(cases: Vec<Case>) {
         let exact = Prepared::new(case, cpu.clone(), false).compute(1).unwrap();
         let results = (1..=3).map(|n_threads| {
             let params = BackendParams {
-                precision: Precision::Default,
+                precision: Precision::High,
                 ..BackendParams::new(n_threads)
             };
             Prepared::new(case, cpu.clone(), false).compute_with(&params).unwrap()

@@ -3,7 +3,7 @@
 //! A row is `scale * multiplier * q` with integers q of 8 bits, one integer multiplier of 15 bits for each 16 values and one scale for the row.
 //! Since multipliers are integers, products with them are exact and cost one instruction that is needed anyway.
 
-use super::integers::{CHUNK, I16Header, RUN, RUNS, largest_magnitude};
+use super::integers::{CHUNK, I16Header, RUN, RUNS, largest_magnitude, spread};
 use super::panels::HALVES;
 use crate::simd::{IntSimd, Simd};
 
@@ -22,14 +22,15 @@ pub(crate) struct I8Chunk {
     /// For each half of a run -32 times the sums of the q of which the index modulo 4 is 0 or 1, and 2 or 3: what takes the centre out of
     /// weights of 6 bits.
     pub centers: [[i16; 2]; HALVES],
-    /// Sums of `multiplier * q`, `[half][run]`.
-    pub sums: [[f32; RUNS]; 2],
+    /// Sums of `multiplier * q`: of each run, then of the halves, `[half][run]`.
+    pub sums: [[f32; RUNS]; 3],
+    pad: [f32; RUNS],
     pub values: [[i8; HALF]; HALVES],
 }
 
 /// Bytes of a row of `k` activations.
 pub(crate) const fn i8_row_bytes(k: usize) -> usize {
-    size_of::<I16Header>() + k.div_ceil(CHUNK) * size_of::<I8Chunk>()
+    spread(size_of::<I16Header>() + k.div_ceil(CHUNK) * size_of::<I8Chunk>())
 }
 
 /// Writes `k` activations as a row.
@@ -64,7 +65,8 @@ unsafe fn quantize_chunk<V: IntSimd>(x: *const f32, n: usize, scale: f32, to: *m
     let mut chunk = I8Chunk {
         multipliers: [[0; 2]; HALVES],
         centers: [[0; 2]; HALVES],
-        sums: [[0.0; RUNS]; 2],
+        sums: [[0.0; RUNS]; 3],
+        pad: [0.0; RUNS],
         values: [[0; HALF]; HALVES],
     };
     for half in 0..HALVES.min(n.div_ceil(HALF)) {
@@ -93,8 +95,9 @@ unsafe fn quantize_chunk<V: IntSimd>(x: *const f32, n: usize, scale: f32, to: *m
         for (second, [a, b]) in sums.into_iter().enumerate() {
             let half = 2 * run + second;
             chunk.centers[half] = [a, b].map(|sum| (-32 * sum) as i16);
-            chunk.sums[second][run] = (i32::from(chunk.multipliers[half][0]) * (a + b)) as f32;
+            chunk.sums[1 + second][run] = (i32::from(chunk.multipliers[half][0]) * (a + b)) as f32;
         }
+        chunk.sums[0][run] = chunk.sums[1][run] + chunk.sums[2][run];
     }
     // SAFETY: the caller's promise.
     unsafe { to.write_unaligned(chunk) }

@@ -148,7 +148,14 @@ pub(crate) struct I16Chunk {
 
 /// Bytes of a row of `k` activations.
 pub(crate) const fn i16_row_bytes(k: usize) -> usize {
-    size_of::<I16Header>() + k.div_ceil(CHUNK) * size_of::<I16Chunk>()
+    spread(size_of::<I16Header>() + k.div_ceil(CHUNK) * size_of::<I16Chunk>())
+}
+
+/// Bytes of a row, increased to 4 cache lines more than a multiple of 8 of them: the same chunks of neighbouring rows then lie in different sets of
+/// the first-level cache.
+pub(super) const fn spread(bytes: usize) -> usize {
+    const LINE: usize = 64;
+    (bytes + 4 * LINE).next_multiple_of(8 * LINE) - 4 * LINE
 }
 
 /// The largest integer of a row.

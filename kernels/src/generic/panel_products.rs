@@ -8,7 +8,7 @@ use std::mem::offset_of;
 use super::i8_blocks::I8Chunk;
 use super::integers::{CHUNK, I16Chunk, I16Header, RUN, RUNS};
 use super::panels::{
-    ByteValues, GROUPS, LANES, PANEL_ROWS, PanelChunk, PanelValues, WeightRows, WideValues, add_mins, fill,
+    ByteValues, GROUPS, LANES, PANEL_ROWS, PanelChunk, PanelValues, Sums, WeightRows, WideValues, add_mins, fill,
 };
 use crate::simd::{IntSimd, Simd};
 
@@ -53,8 +53,11 @@ pub(crate) trait Kernel {
     /// Bytes of a chunk of activations.
     const X_BYTES: usize;
 
-    /// Where in it the sums of activations lie, which minimums are multiplied with, if they are.
-    const X_SUMS: Option<usize>;
+    /// Whether minimums are to be multiplied with its sums.
+    const ADDS_MINS: bool;
+
+    /// The sums of activations.
+    type Sums: Sums;
 
     /// Adds the product of a chunk's first `runs` runs, without minimums. `x` is the chunk of the first column, `sums` holds as many columns
     /// as are multiplied.
@@ -80,10 +83,41 @@ pub(crate) struct Centered;
 /// Any weights, activations of 16 bits.
 pub(crate) struct Wide;
 
+impl Sums for I8Chunk {
+    #[inline(always)]
+    unsafe fn of_run(x: *const u8, run: usize) -> f32 {
+        // SAFETY: the caller's promise.
+        unsafe { x.add(offset_of!(I8Chunk, sums)).cast::<f32>().add(run).read_unaligned() }
+    }
+
+    #[inline(always)]
+    unsafe fn of_half(x: *const u8, half: usize) -> f32 {
+        let at = (1 + half % 2) * RUNS + half / 2;
+        // SAFETY: the caller's promise.
+        unsafe { x.add(offset_of!(I8Chunk, sums)).cast::<f32>().add(at).read_unaligned() }
+    }
+}
+
+impl Sums for I16Chunk {
+    #[inline(always)]
+    unsafe fn of_run(x: *const u8, run: usize) -> f32 {
+        // SAFETY: the caller's promise.
+        unsafe { Self::of_half(x, 2 * run) + Self::of_half(x, 2 * run + 1) }
+    }
+
+    #[inline(always)]
+    unsafe fn of_half(x: *const u8, half: usize) -> f32 {
+        let at = half % 2 * RUNS + half / 2;
+        // SAFETY: the caller's promise.
+        unsafe { x.add(offset_of!(I16Chunk, sums)).cast::<f32>().add(at).read_unaligned() }
+    }
+}
+
 impl Kernel for Narrow {
     type Values = ByteValues;
     const X_BYTES: usize = size_of::<I8Chunk>();
-    const X_SUMS: Option<usize> = Some(offset_of!(I8Chunk, sums));
+    const ADDS_MINS: bool = true;
+    type Sums = I8Chunk;
 
     #[inline(always)]
     unsafe fn add<V: IntSimd>(
@@ -103,7 +137,8 @@ impl Kernel for Centered {
     type Values = ByteValues;
     const X_BYTES: usize = size_of::<I8Chunk>();
     // The centre is taken out of the sums of integers.
-    const X_SUMS: Option<usize> = None;
+    const ADDS_MINS: bool = false;
+    type Sums = I8Chunk;
 
     #[inline(always)]
     unsafe fn add<V: IntSimd>(
@@ -122,7 +157,8 @@ impl Kernel for Centered {
 impl Kernel for Wide {
     type Values = WideValues;
     const X_BYTES: usize = size_of::<I16Chunk>();
-    const X_SUMS: Option<usize> = Some(offset_of!(I16Chunk, sums));
+    const ADDS_MINS: bool = true;
+    type Sums = I16Chunk;
 
     #[inline(always)]
     unsafe fn add<V: IntSimd>(
@@ -251,7 +287,7 @@ unsafe fn add_words<V: IntSimd, const N: usize>(
 
 /// The sums of some panels' rows with some columns, `[panel][column][row]`.
 #[repr(C, align(64))]
-struct Sums([[[f32; PANEL_ROWS]; COLUMNS]; PANELS]);
+struct Totals([[[f32; PANEL_ROWS]; COLUMNS]; PANELS]);
 
 /// Multiplies: panels of some rows and chunks are filled, then multiplied with all columns. Sums of rows that are longer wait in the output.
 ///
@@ -318,44 +354,56 @@ unsafe fn multiply_part<V: IntSimd, K: Kernel>(
     mut panel: *const PanelChunk<K::Values>,
     j: usize,
 ) {
-    let columns = COLUMNS.min(p.n - j);
-    let mut sums = Sums([[[0.0; PANEL_ROWS]; COLUMNS]; PANELS]);
+    let (columns, integers) = (COLUMNS.min(p.n - j), &p.w.integers);
+    let mut totals = Totals([[[0.0; PANEL_ROWS]; COLUMNS]; PANELS]);
     // SAFETY: the caller's promise; rows, columns and chunks lie within the operands.
     unsafe {
-        let (x, out) = (p.x.add(j * p.x_stride), p.out.add(j * p.out_stride));
+        let x = p.x.add(j * p.x_stride);
         if part.first > 0 {
-            for (panel, sums) in sums.0.iter_mut().enumerate().take(part.panels) {
-                let (i, rows) = part.rows(panel, p.w.m);
-                for (column, sums) in sums.iter_mut().enumerate().take(columns) {
-                    let from = out.add(column * p.out_stride + i);
-                    from.copy_to_nonoverlapping(sums.as_mut_ptr(), rows);
-                }
-            }
+            each_column(p, part, j, &mut totals, |out, rows, _, totals| {
+                out.copy_to_nonoverlapping(totals.as_mut_ptr(), rows);
+            });
         }
         for c in part.first..part.end {
             let runs = RUNS.min((p.w.k - c * CHUNK) / RUN);
             let x = x.add(size_of::<I16Header>() + c * K::X_BYTES);
-            for sums in sums.0.iter_mut().take(part.panels) {
+            for sums in totals.0.iter_mut().take(part.panels) {
                 let sums = &mut sums[..columns];
-                K::add::<V>(&*panel, p.w.integers.by_16, runs, x, p.x_stride, sums);
-                if let Some(at) = K::X_SUMS {
-                    add_mins::<V, K::Values>(&p.w.integers, &*panel, runs, x.add(at), p.x_stride, sums);
+                K::add::<V>(&*panel, integers.by_16, runs, x, p.x_stride, sums);
+                if K::ADDS_MINS && integers.has_mins {
+                    add_mins::<V, K::Values, K::Sums>(integers.by_16, &*panel, runs, x, p.x_stride, sums);
                 }
                 panel = panel.add(1);
             }
         }
-        for (panel, sums) in sums.0.iter_mut().enumerate().take(part.panels) {
-            let (i, rows) = part.rows(panel, p.w.m);
-            for (column, sums) in sums.iter_mut().enumerate().take(columns) {
-                if part.is_last {
-                    let scale = I16Header::scale_at(x.add(column * p.x_stride));
-                    for sum in sums.iter_mut() {
-                        *sum *= scale;
-                    }
-                }
-                sums.as_ptr()
-                    .copy_to_nonoverlapping(out.add(column * p.out_stride + i), rows);
+        each_column(p, part, j, &mut totals, |out, rows, x, totals| {
+            if part.is_last {
+                let scale = I16Header::scale_at(x);
+                totals.iter_mut().for_each(|total| *total *= scale);
             }
+            out.copy_from_nonoverlapping(totals.as_ptr(), rows);
+        });
+    }
+}
+
+/// Calls `f` for each column of each panel with where it lies in the output, its number of rows, the row of activations, and its totals.
+///
+/// # Safety
+/// As for [`multiply_part`].
+#[inline(always)]
+unsafe fn each_column(
+    p: &PanelProduct,
+    part: &Part,
+    j: usize,
+    totals: &mut Totals,
+    f: impl Fn(*mut f32, usize, *const u8, &mut [f32; PANEL_ROWS]),
+) {
+    for (panel, totals) in totals.0.iter_mut().enumerate().take(part.panels) {
+        let (i, rows) = part.rows(panel, p.w.m);
+        for (j, totals) in (j..p.n).zip(totals) {
+            // SAFETY: the caller's promise; rows and columns lie within the operands.
+            let (out, x) = unsafe { (p.out.add(j * p.out_stride + i), p.x.add(j * p.x_stride)) };
+            f(out, rows, x, totals);
         }
     }
 }

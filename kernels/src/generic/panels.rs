@@ -29,7 +29,7 @@ pub(crate) struct Integers {
     pub bits: u32,
     pub by_16: bool,
     signed: bool,
-    has_mins: bool,
+    pub has_mins: bool,
 }
 
 impl Integers {
@@ -179,35 +179,41 @@ fn put_scales<F>(integers: &Integers, rows: &[RowChunk; LANES], group: usize, to
     }
 }
 
-/// Adds minimums times the sums of activations: `sums` holds `n` columns of [`PANEL_ROWS`] floats. `of_x` is where the sums of a chunk of
-/// the first column lie, `[half of a run][run]`, and `x_stride` the bytes from one column to the next.
+/// The sums of activations that minimums are multiplied with.
+pub(crate) trait Sums {
+    /// Those of a run and those of its halves, given a chunk of activations.
+    ///
+    /// # Safety
+    /// There is a chunk at `x`.
+    unsafe fn of_run(x: *const u8, run: usize) -> f32;
+    /// # Safety
+    /// There is a chunk at `x`.
+    unsafe fn of_half(x: *const u8, half: usize) -> f32;
+}
+
+/// Adds minimums times the sums of activations: `sums` holds as many columns as there are, `x` is the chunk of the first column.
 ///
 /// # Safety
 /// The CPU has `V`'s instructions and the operands are as large as that.
 #[inline(always)]
-pub(crate) unsafe fn add_mins<V: IntSimd, F>(
-    integers: &Integers,
+pub(crate) unsafe fn add_mins<V: IntSimd, F, S: Sums>(
+    by_16: bool,
     panel: &PanelChunk<F>,
     runs: usize,
-    of_x: *const u8,
+    x: *const u8,
     x_stride: usize,
     sums: &mut [[f32; PANEL_ROWS]],
 ) {
-    if !integers.has_mins {
-        return;
-    }
     let mut column = 0;
     let mut tiles = sums.chunks_exact_mut(4);
     // SAFETY: the caller's promise.
     unsafe {
         for tile in &mut tiles {
-            let of_x = of_x.add(column * x_stride);
-            add_mins_to::<V, F, 4>(integers.by_16, panel, runs, of_x, x_stride, tile);
+            add_mins_to::<V, F, S, 4>(by_16, panel, runs, x.add(column * x_stride), x_stride, tile);
             column += 4;
         }
         for tile in tiles.into_remainder().chunks_exact_mut(1) {
-            let of_x = of_x.add(column * x_stride);
-            add_mins_to::<V, F, 1>(integers.by_16, panel, runs, of_x, x_stride, tile);
+            add_mins_to::<V, F, S, 1>(by_16, panel, runs, x.add(column * x_stride), x_stride, tile);
             column += 1;
         }
     }
@@ -218,28 +224,27 @@ pub(crate) unsafe fn add_mins<V: IntSimd, F>(
 /// # Safety
 /// As for [`add_mins`].
 #[inline(always)]
-unsafe fn add_mins_to<V: IntSimd, F, const N: usize>(
+unsafe fn add_mins_to<V: IntSimd, F, S: Sums, const N: usize>(
     by_16: bool,
     panel: &PanelChunk<F>,
     runs: usize,
-    of_x: *const u8,
+    x: *const u8,
     x_stride: usize,
     sums: &mut [[f32; PANEL_ROWS]],
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        let sum = |half: usize, j: usize| -> f32 {
-            let of_x = of_x.add(j * x_stride).cast::<f32>();
-            of_x.add(half % 2 * RUNS + half / 2).read_unaligned()
-        };
         let mut totals = [[V::Float::splat(0.0); GROUPS]; N];
         for half in (0..2 * runs).step_by(if by_16 { 1 } else { 2 }) {
             let mins = &panel.mins[half];
             let mins = [V::Float::load(mins[0].as_ptr()), V::Float::load(mins[1].as_ptr())];
             for j in 0..N {
-                // Both halves of a run have the same minimum, or each its own.
-                let of_x = sum(half, j) + if by_16 { 0.0 } else { sum(half + 1, j) };
-                let of_x = V::Float::splat(of_x);
+                let x = x.add(j * x_stride);
+                let of_x = V::Float::splat(if by_16 {
+                    S::of_half(x, half)
+                } else {
+                    S::of_run(x, half / 2)
+                });
                 totals[j] = [mins[0].mul_add(of_x, totals[j][0]), mins[1].mul_add(of_x, totals[j][1])];
             }
         }

@@ -19,21 +19,18 @@ pub(crate) struct Product {
     pub n: usize,
     pub out: *mut f32,
     pub out_stride: usize,
-    /// [`panel_rows`] rows of `k` floats if `n > 1`.
+    /// The floats of [`panel_size`] if `n > 1`.
     pub panel: *mut f32,
 }
 
-/// Rows of weights that are decoded together, a multiple of [`TILE_M`]: about a quarter of a megabyte, half of a small L2 cache.
-pub(crate) const fn panel_rows(k: usize) -> usize {
-    let rows = (1 << 16) / if k == 0 { 1 } else { k };
+/// Rows of weights that are decoded together, a multiple of [`TILE_M`], and the floats of each. Together at most a quarter of a megabyte, half of
+/// a small L2 cache, however long rows are.
+pub(crate) const fn panel_size(k: usize) -> (usize, usize) {
+    // A block of a row, and what must be decoded before and behind it to have whole blocks of the type.
+    let stride = if k <= BLOCK_K { k } else { BLOCK_K + 2 * 256 };
+    let rows = (1 << 16) / if stride == 0 { 1 } else { stride };
     let rows = rows / TILE_M * TILE_M;
-    if rows < TILE_M {
-        TILE_M
-    } else if rows > 64 {
-        64
-    } else {
-        rows
-    }
+    (if rows > 64 { 64 } else { rows }, stride)
 }
 
 /// Rows of weights in a tile of sums held in registers.
@@ -104,76 +101,76 @@ unsafe fn dot_rows<V: Simd, D: Decode<V>>(
 /// As for [`matvec`].
 #[inline(always)]
 pub(crate) unsafe fn matmul<V: Simd, D: Decode<V>>(p: &Product, tiles: &Tiles) {
-    let rows = panel_rows(p.k);
+    let (rows, stride) = panel_size(p.k);
+    let n_blocks = p.k.div_ceil(BLOCK_K).max(1);
+    // A multiple of every register, so that only the last block has a rest.
+    let block = p.k.div_ceil(n_blocks).next_multiple_of(16).max(16);
     for i in (0..p.m).step_by(rows) {
         let m = rows.min(p.m - i);
-        // SAFETY: the caller's promise; rows `i..i + m` lie below `p.m` and fit the panel.
-        unsafe {
-            let w = p.w.add(i * p.row_stride);
-            let panel = if D::TYPE == GgmlType::F32 && p.row_stride.is_multiple_of(size_of::<f32>()) {
-                Panel {
-                    w: w.cast(),
-                    stride: p.row_stride / size_of::<f32>(),
-                    i,
-                    m,
-                }
-            } else {
-                for r in 0..m {
-                    dequantize::<V, D>(w.add(r * p.row_stride), p.panel.add(r * p.k), p.k);
-                }
-                Panel {
-                    w: p.panel,
-                    stride: p.k,
-                    i,
-                    m,
-                }
-            };
-            multiply_panel(p, &panel, tiles);
+        // Even for k = 0 one block, which writes the zeros.
+        for c in (0..p.k.max(1)).step_by(block) {
+            let k = block.min(p.k - c);
+            // SAFETY: the caller's promise; rows `i..i + m` lie below `p.m`, elements `c..c + k` below `p.k`, and both fit the panel.
+            unsafe {
+                let w = p.w.add(i * p.row_stride);
+                let panel = if D::TYPE == GgmlType::F32 && p.row_stride.is_multiple_of(size_of::<f32>()) {
+                    let stride = p.row_stride / size_of::<f32>();
+                    let w = w.cast::<f32>().add(c);
+                    Panel { w, stride, i, m, c, k }
+                } else {
+                    // Whole steps of the decoder.
+                    let first = c / D::STEP * D::STEP;
+                    let end = (c + k).next_multiple_of(D::STEP).min(p.k);
+                    for r in 0..m {
+                        let w = w.add(r * p.row_stride + bytes_of::<D>(first));
+                        dequantize::<V, D>(w, p.panel.add(r * stride), end - first);
+                    }
+                    let w = p.panel.add(c - first).cast_const();
+                    Panel { w, stride, i, m, c, k }
+                };
+                multiply_panel(p, &panel, tiles);
+            }
         }
     }
 }
 
-/// Rows `i..i + m` of the weights as floats, `stride` apart.
+/// Elements `c..c + k` of rows `i..i + m` of the weights as floats, `stride` apart.
 struct Panel {
     w: *const f32,
     stride: usize,
     i: usize,
     m: usize,
+    c: usize,
+    k: usize,
 }
 
-/// The rows of the product that belong to a panel.
+/// Adds what belongs to a panel to its rows of the product; the panel at the start of rows begins them.
 ///
 /// # Safety
 /// As for [`matvec`], and the panel holds its rows.
 unsafe fn multiply_panel(p: &Product, panel: &Panel, tiles: &Tiles) {
-    let n_blocks = p.k.div_ceil(BLOCK_K).max(1);
-    // A multiple of every register, so that only the last block has a rest.
-    let block = p.k.div_ceil(n_blocks).next_multiple_of(16).max(16);
-    // Even for k = 0 one block, which writes the zeros.
-    for c in (0..p.k.max(1)).step_by(block) {
-        let mut j = 0;
-        for left in (1..=p.n.div_ceil(tiles.len())).rev() {
-            // Tiles as equal as possible: a narrow one is slow.
-            let n = (p.n - j).div_ceil(left);
-            for r in (0..panel.m).step_by(TILE_M) {
-                // SAFETY: the caller's promise; the tile lies within the panel, the activations and the output.
-                unsafe {
-                    let tile = Tile {
-                        w: panel.w.add(r * panel.stride + c),
-                        w_stride: panel.stride,
-                        m: TILE_M.min(panel.m - r),
-                        x: p.x.add(j * p.x_stride + c),
-                        x_stride: p.x_stride,
-                        k: block.min(p.k - c),
-                        out: p.out.add(j * p.out_stride + panel.i + r),
-                        out_stride: p.out_stride,
-                        accumulate: c > 0,
-                    };
-                    tiles[n - 1](&tile);
-                }
+    let mut j = 0;
+    for left in (1..=p.n.div_ceil(tiles.len())).rev() {
+        // Tiles as equal as possible: a narrow one is slow.
+        let n = (p.n - j).div_ceil(left);
+        for r in (0..panel.m).step_by(TILE_M) {
+            // SAFETY: the caller's promise; the tile lies within the panel, the activations and the output.
+            unsafe {
+                let tile = Tile {
+                    w: panel.w.add(r * panel.stride),
+                    w_stride: panel.stride,
+                    m: TILE_M.min(panel.m - r),
+                    x: p.x.add(j * p.x_stride + panel.c),
+                    x_stride: p.x_stride,
+                    k: panel.k,
+                    out: p.out.add(j * p.out_stride + panel.i + r),
+                    out_stride: p.out_stride,
+                    accumulate: panel.c > 0,
+                };
+                tiles[n - 1](&tile);
             }
-            j += n;
         }
+        j += n;
     }
 }
 

@@ -56,8 +56,8 @@ impl Quantized {
         (form != ActivationForm::F32).then_some(Quantized { form, k, n_rows, room })
     }
 
-    /// Memory for the rows, in floats. What threads need of their own does not depend on how many rows there are, so that a reservation for the
-    /// largest graph serves all.
+    /// Memory for the rows, in floats. What threads need of their own depends neither on how many rows there are nor on their form, so that a
+    /// reservation for the largest graph serves all.
     pub(super) fn need(&self) -> Need {
         let row = self.stride() / size_of::<f32>();
         let shared = match self.room {
@@ -65,7 +65,7 @@ impl Quantized {
             Room::Shared => row * self.n_rows,
         };
         Need {
-            per_thread: row * (FEW / self.k).max(1),
+            per_thread: row_floats(self.k) * (FEW / self.k).max(1),
             shared,
         }
     }
