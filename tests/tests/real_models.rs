@@ -85,7 +85,8 @@ fn distributions_are_twice_as_close_to_exact_as_the_peers() {
                 truth.model_file, truth.peer.kl_mean, truth.peer.top1_agreement
             );
             assert!(kl <= truth.peer.kl_mean / 2.0);
-            assert!(top1 >= truth.peer.top1_agreement);
+            // The peer's is recorded with four digits.
+            assert!((top1 * 1e4).round() >= (truth.peer.top1_agreement * 1e4).round());
         }
     }
 }
