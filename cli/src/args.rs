@@ -164,6 +164,17 @@ pub enum PrecisionArg {
     Fast,
 }
 
+impl PrecisionArg {
+    /// As it is typed.
+    pub fn name(self) -> &'static str {
+        match self {
+            PrecisionArg::Exact => "exact",
+            PrecisionArg::High => "high",
+            PrecisionArg::Fast => "fast",
+        }
+    }
+}
+
 impl From<PrecisionArg> for Precision {
     fn from(precision: PrecisionArg) -> Precision {
         match precision {
@@ -524,6 +535,12 @@ pub struct BenchArgs {
     /// Type of the V cache (-ctv): f32, f16, bf16, q8_0 or q4_0
     #[arg(long, value_name = "TYPE", alias = "ctv", default_value = "f16", value_parser = cache_type)]
     pub cache_type_v: GgmlType,
+    /// Activations in products with quantized weights: exact (f32), high (16-bit integers) or fast (8-bit in prompts)
+    #[arg(long, value_name = "HOW", default_value = "high")]
+    pub precision: PrecisionArg,
+    /// Print below each test where its time went, op by op
+    #[arg(long, conflicts_with = "compare")]
+    pub profile: bool,
     /// How to print
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub output: BenchFormat,

@@ -58,6 +58,7 @@ impl DraftModel {
             thread_pool: params.thread_pool.clone(),
             type_k: params.type_k,
             type_v: params.type_v,
+            precision: params.precision,
             ..ContextParams::default()
         };
         Ok(DraftModel {

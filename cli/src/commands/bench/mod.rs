@@ -4,11 +4,13 @@
 //! - [`work`]: bytes and multiply-adds that a test takes at least
 //! - [`limits`], [`system`]: what this machine reads and multiplies in a second; its memory and energy counters
 //! - [`compare`]: another engine's figures for the same tests
+//! - [`profile`]: where the time goes
 //! - [`report`]: the figures, and how they are printed
 
 mod case;
 mod compare;
 mod limits;
+mod profile;
 mod report;
 mod samples;
 mod system;
@@ -18,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use engine::backend::Profile;
 use engine::context::ContextParams;
 use engine::model::Model;
 
@@ -106,6 +109,7 @@ fn params(args: &BenchArgs) -> ContextParams {
         n_ubatch: args.ubatch_size.min(args.batch_size),
         type_k: args.cache_type_k,
         type_v: args.cache_type_v,
+        precision: args.precision.into(),
         ..ContextParams::default()
     }
 }
@@ -141,14 +145,22 @@ fn alone(loaded: &Loaded, tests: &[Test], args: &BenchArgs, report: &mut Report<
     for &test in tests {
         let limits = Limits::measure(test.n_threads);
         system::reset_peak_memory();
-        let mut case = Case::open(&loaded.model, test, &params(args))?;
+        let profile = args.profile.then(Profile::new);
+        let params = ContextParams {
+            profile: profile.clone(),
+            ..params(args)
+        };
+        let mut case = Case::open(&loaded.model, test, &params)?;
         case.set_cancel(stop.flag());
         case.warm_up()?;
+        profile.iter().for_each(Profile::clear);
         let mut samples = Samples::default();
         for _ in 0..args.repetitions {
             samples.push(test.n_tokens(), case.run()?);
         }
-        report.row(&Row::new(loaded, &case, &samples, &limits, args))?;
+        let mut row = Row::new(loaded, &case, &samples, &limits, args);
+        row.profile = profile.as_ref().map(profile::shares);
+        report.row(&row)?;
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ use crate::human;
 use super::Loaded;
 use super::case::Case;
 use super::limits::Limits;
+use super::profile::OpShare;
 use super::samples::{Samples, mean_and_deviation, median, range};
 use super::system;
 use super::work::Work;
@@ -27,6 +28,7 @@ pub struct Row {
     n_threads: usize,
     type_k: &'static str,
     type_v: &'static str,
+    precision: &'static str,
     n_prompt: usize,
     n_gen: usize,
     n_depth: usize,
@@ -56,6 +58,8 @@ pub struct Row {
     /// This engine's speeds over the other's.
     ratios: Vec<f64>,
     median_ratio: Option<f64>,
+    /// Where the time went, if that was asked for.
+    pub profile: Option<Vec<OpShare>>,
     #[serde(skip)]
     test: String,
 }
@@ -79,6 +83,7 @@ impl Row {
             n_threads: test.n_threads,
             type_k: args.cache_type_k.name(),
             type_v: args.cache_type_v.name(),
+            precision: args.precision.name(),
             n_prompt: test.n_prompt,
             n_gen: test.n_gen,
             n_depth: test.n_depth,
@@ -100,6 +105,7 @@ impl Row {
             rival_ts: samples.rival.clone(),
             median_ratio: median(&ratios),
             ratios,
+            profile: None,
             test: test.to_string(),
         }
     }
@@ -198,6 +204,7 @@ impl<'a> Report<'a> {
             BenchFormat::Table | BenchFormat::Md => {
                 let cells: Vec<String> = COLUMNS.iter().map(|c| c.2(row)).collect();
                 self.line(&cells)?;
+                self.profile(row)?;
             }
             BenchFormat::Csv => {
                 if self.rows.is_empty() {
@@ -218,6 +225,22 @@ impl<'a> Report<'a> {
             writeln!(self.out)?;
         }
         Ok(self.out.flush()?)
+    }
+
+    /// Below a row of a table: the ops that took its time.
+    fn profile(&mut self, row: &Row) -> Outcome {
+        for part in row.profile.iter().flatten() {
+            let (share, ms) = (100.0 * part.share, 1e3 * part.seconds);
+            match self.format {
+                BenchFormat::Md => writeln!(self.out, "| {} | {share:.1} % | {ms:.1} ms | {} x |", part.op, part.n)?,
+                _ => writeln!(
+                    self.out,
+                    "    {:<24} {share:>5.1} %  {ms:>10.1} ms  {:>8} x",
+                    part.op, part.n
+                )?,
+            }
+        }
+        Ok(())
     }
 
     fn line(&mut self, cells: &[String]) -> Outcome {
@@ -241,11 +264,17 @@ fn csv_names(row: &serde_json::Value) -> String {
     names.collect::<Vec<_>>().join(",")
 }
 
+/// A text as a value of CSV.
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('"', "\"\""))
+}
+
 /// Values as in JSON; lists with blanks between their values, and nothing for what is not known.
 fn csv_values(row: &serde_json::Value) -> String {
     let value = |value: &serde_json::Value| match value {
         serde_json::Value::Null => String::new(),
-        serde_json::Value::String(text) => format!("\"{}\"", text.replace('"', "\"\"")),
+        serde_json::Value::String(text) => quoted(text),
+        serde_json::Value::Array(list) if list.iter().any(serde_json::Value::is_object) => quoted(&value.to_string()),
         serde_json::Value::Array(list) => list.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
         value => value.to_string(),
     };
