@@ -17,8 +17,7 @@ arch_macros::arch! {
         let q_rank = if lite { 0 } else { q_rank_of_file };
         temperature: f32 = "attention.temperature_scale" or 0.0;
         temperature_length: usize = "attention.temperature_length" or 0;
-        check temperature == 0.0 || temperature_length > 0,
-              "attention.temperature_length is not 0 where attention.temperature_scale is given";
+        check temperature == 0.0 || temperature_length > 0, "attention.temperature_length is not 0 where there is a temperature_scale";
         attn_factor: f32 = "rope.scaling.attn_factor" or 1.0;
         // A tenth of the factors by which YaRN sharpens attention over longer contexts: on rotated elements, where it is cancelled,
         // and on all scores.

@@ -16,7 +16,7 @@ fragment! {
         // Files without these lengths give the heads' sizes as those of other attention.
         let mla_head_dim_k = if key_length_mla > 0 { key_length_mla } else { head_dim };
         let mla_head_dim_v = if value_length_mla > 0 { value_length_mla } else { head_dim_v };
-        check mla_head_dim_k > n_rot, "attention.key_length_mla, or attention.key_length, is above rope.dimension_count";
+        check mla_head_dim_k >= n_rot, "attention.key_length_mla, or attention.key_length, is at least rope.dimension_count";
         // Elements of a head without positions: the first ones.
         let n_nope = mla_head_dim_k - n_rot;
     }
@@ -61,7 +61,7 @@ fragment! {
         if has(kv_b) {
             let kv_heads = heads(kv_b(c_kv), n_head);
             let k_rot = repeat_heads(rotated_keys(kv, rotated = rotated, ..), n_head);
-            let k = concat(kv_heads[..n_nope], k_rot);
+            let k = if n_nope > 0 { concat(kv_heads[..n_nope], k_rot) } else { k_rot[..mla_head_dim_k] };
             heads(attention(q, k, kv_heads[n_nope..], scale = scale, ..), n_head)
         } else {
             let absorbed = k_b(q[..n_nope]);

@@ -259,10 +259,9 @@ impl Session {
         prompt.iter().for_each(|&token| chain.accept(token));
         let start = Instant::now();
         let encoded = if self.model.arch().encoder { prompt.len() } else { 0 };
-        let mut prompt = if encoded > 0 {
-            self.encode(prompt)?
-        } else {
-            prompt.to_vec()
+        let mut prompt = match encoded {
+            0 => prompt.to_vec(),
+            _ => self.encode(prompt)?,
         };
         let n_forgotten = self.forget_for(&mut prompt)?;
         let n_reused = self.reuse(&prompt)?;

@@ -409,13 +409,17 @@ impl Scheduler {
             .reserve(graph, order, schedule.type_of(), &mut self.memory)?)
     }
 
-    /// Takes memory to note what the inputs of a graph hold.
+    /// Takes memory to note what the inputs of a graph hold, in whichever slot they will be written.
     fn reserve_inputs(&mut self, graph: &Graph, schedule: &Schedule) {
         self.inputs.follow(schedule.inputs_at(graph, &self.memory));
-        for &leaf in graph.leafs() {
-            let home = graph.home(leaf).filter(|_| schedule.splits.is_input(graph, leaf));
-            if let Some(home) = home {
-                self.inputs.reserve(home, graph.tensor(leaf).nbytes());
+        let splits = &schedule.splits;
+        let leafs = graph.leafs().iter().copied();
+        for input in leafs
+            .filter(|&id| splits.is_input(graph, id))
+            .chain(splits.other_copies())
+        {
+            if let Some(home) = graph.home(input) {
+                self.inputs.reserve(home, graph.tensor(input).nbytes());
             }
         }
     }
@@ -424,8 +428,8 @@ impl Scheduler {
     fn finish(&mut self, graph: &mut Graph, schedule: &mut Schedule) -> Result<()> {
         self.allocator.write_homes(graph, schedule.splits.order());
         schedule.memory_plan = self.allocator.plan_number();
-        schedule.choose_graph_inputs(graph);
         self.reserve_inputs(graph, schedule);
+        schedule.choose_graph_inputs(graph);
         schedule.count_uses(graph, &mut self.uses);
         schedule.prepare(graph, &self.uses, &self.memory, &mut self.backends)?;
         schedule.set_prepared(Some(self.prepared_now(graph)));

@@ -99,6 +99,13 @@ impl Splits {
         is_leaf && !graph.is_external(id) && !self.written.contains(&id)
     }
 
+    /// The copies of graph inputs for slots other than 0.
+    pub fn other_copies(&self) -> impl Iterator<Item = TensorId> + '_ {
+        let n = self.n_copies.saturating_sub(1) as u32;
+        let of_input = move |input: &GraphInput| (input.others.0..input.others.0 + n).map(TensorId);
+        self.graph_inputs.iter().flat_map(of_input)
+    }
+
     /// True if there are leafs that both the caller and nodes may write to.
     pub fn writes_leafs(&self) -> bool {
         !self.written.is_empty()

@@ -9,6 +9,9 @@ pub const MAX_DRAFTS: usize = SIZES[SIZES.len() - 1];
 /// Share of a new figure in a running mean.
 const NEW: f64 = 0.1;
 
+/// By how much old yields move to what acceptance promises with each decode without drafts.
+const FORGET: f64 = 0.01;
+
 /// Gain below which verifying is not worth its noise.
 const LEAST_GAIN: f64 = 1.05;
 
@@ -32,6 +35,10 @@ pub struct Pace {
     draft: f64,
     /// The share of drafts that are right where those before them are.
     acceptance: f64,
+    /// Mean tokens that a decode with each of [`SIZES`] yielded: fewer than acceptance promises where right drafts do not come in runs.
+    yields: [Option<f64>; SIZES.len()],
+    /// The latest decode with drafts, as an index of [`SIZES`], and how many of them were right so far.
+    latest: Option<(usize, usize)>,
     /// Steps since drafts were verified.
     n_idle: usize,
 }
@@ -46,6 +53,8 @@ impl Pace {
             verify: [None; SIZES.len()],
             draft: 0.0,
             acceptance: 0.7,
+            yields: [None; SIZES.len()],
+            latest: None,
             n_idle: 0,
         }
     }
@@ -87,6 +96,8 @@ impl Pace {
 
     /// A decode with as many drafts as a batch has took so long.
     pub fn decoded(&mut self, n: usize, seconds: f64) {
+        self.count_latest();
+        self.latest = SIZES.iter().position(|&size| size == n).map(|i| (i, 0));
         match SIZES.iter().position(|&size| size == n) {
             Some(i) => {
                 self.n_idle = 0;
@@ -99,6 +110,24 @@ impl Pace {
                 let share = if *count < PLAIN_FIRST { 1.0 } else { 2.0 * NEW };
                 *mean += share * (seconds - *mean);
                 *count += 1;
+                self.forget_yields();
+            }
+        }
+    }
+
+    /// Takes account of what the latest decode with drafts yielded.
+    fn count_latest(&mut self) {
+        if let Some((i, n_right)) = self.latest.take() {
+            let mean = self.yields[i].get_or_insert(expected(self.acceptance, SIZES[i]));
+            *mean += NEW * (1.0 + n_right as f64 - *mean);
+        }
+    }
+
+    /// Without drafts, old yields count less and less: the text may have become more predictable.
+    fn forget_yields(&mut self) {
+        for (mean, size) in self.yields.iter_mut().zip(SIZES) {
+            if let Some(mean) = mean {
+                *mean += FORGET * (expected(self.acceptance, size) - *mean);
             }
         }
     }
@@ -111,6 +140,9 @@ impl Pace {
     /// A draft was right, or wrong.
     pub fn judged(&mut self, is_right: bool) {
         self.acceptance += NEW * (f64::from(u8::from(is_right)) - self.acceptance);
+        if let (true, Some((_, n_right))) = (is_right, &mut self.latest) {
+            *n_right += 1;
+        }
     }
 
     /// Tokens per second with so many drafts over those without.
@@ -121,7 +153,9 @@ impl Pace {
             .find_map(|i| Some(self.verify[i]? * SIZES[size] as f64 / SIZES[i] as f64));
         // What was never tried looks cheap, and is found out by one try.
         let cost = self.verify[size].or(measured).unwrap_or(plain * (1.0 + 0.1 * n as f64));
-        expected(self.acceptance, n) * plain / (cost + n as f64 * self.draft)
+        let promised = expected(self.acceptance, n);
+        let tokens = self.yields[size].map_or(promised, |mean| mean.min(promised));
+        tokens * plain / (cost + n as f64 * self.draft)
     }
 }
 
@@ -188,6 +222,7 @@ mod tests {
         let mut pace = Pace::new(7);
         assert_eq!(pace.choose(100), 0, "nothing is known yet");
         (0..4).for_each(|_| pace.decoded(0, 1.0));
+        (0..40).for_each(|_| pace.judged(true));
         assert_eq!((pace.choose(100), pace.choose(6), pace.choose(2)), (7, 3, 0));
     }
 }
