@@ -7,6 +7,8 @@ fragment! {
         n_balance: usize = "hyper_connection.sinkhorn_iterations";
         stream_eps: f32 = "hyper_connection.epsilon";
         check n_stream == 4, "hyper_connection.count is 4";
+        // The authors take 20; each is as much work for every token.
+        check n_balance <= 1000, "hyper_connection.sinkhorn_iterations is at most 1000";
     }
 
     tensors {
