@@ -250,7 +250,17 @@ fn a_load_can_be_cancelled_at_any_point() {
 /// Every number is computed by one thread in one order, whichever thread it is.
 #[test]
 fn any_number_of_threads_gives_the_same_bits() {
-    for (name, numbers) in &in_one_way_each(&[2, 3]) {
+    check_threads(&in_one_way_each(&[2, 3]));
+}
+
+#[test]
+#[ignore = "runs every fixture with two numbers of threads"]
+fn any_number_of_threads_gives_the_same_bits_of_every_fixture() {
+    check_threads(&in_every_way(&[2, 3]));
+}
+
+fn check_threads(runs: &Runs<'_, usize>) {
+    for (name, numbers) in runs {
         let model = load(name, &params(), 0);
         let run = |n: usize| {
             let mut params = params();

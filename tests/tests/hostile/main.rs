@@ -120,9 +120,19 @@ fn lie_about_keys(n_lies: usize) {
 /// Several lies at once, so that those that hide one another are told too.
 #[test]
 fn several_lies_at_once() {
+    lie_several_times(1000);
+}
+
+#[test]
+#[ignore = "tells 3000 sets of lies"]
+fn several_lies_at_once_in_many_ways() {
+    lie_several_times(3000);
+}
+
+fn lie_several_times(n_cases: usize) {
     let (values, names) = (lies(), fixture_names());
     let mut random = SplitMix64(0x9e37_79b9_7f4a_7c15);
-    for case in 0..1000 {
+    for case in 0..n_cases {
         let name = &names[case % names.len()];
         let mut draft = Draft::small(name);
         let keys = keys(&draft);
