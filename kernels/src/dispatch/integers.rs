@@ -5,7 +5,7 @@ use crate::GgmlType;
 use crate::generic::i8_blocks;
 use crate::generic::int_products::{self, AllColumns, IntProduct, Sum, Unpacked};
 use crate::generic::integers::{self, I16Chunk, Unpack};
-use crate::generic::panel_products::{self, Centered, Kernel, Narrow, PanelProduct, Wide};
+use crate::generic::panel_products::{self, Kernel, Narrow, PanelProduct, Wide};
 use crate::generic::panels::{self, Integers, RowChunk, UnpackRow};
 use crate::quants::{self, Block, for_each_block};
 use crate::simd::portable_int::PortableInt;
@@ -122,8 +122,8 @@ macro_rules! instantiate {
                 quantize_i16,
                 quantize_i8,
                 panels_i16: panels::<Wide>,
-                panels_i8: panels::<Narrow>,
-                panels_i8_centered: panels::<Centered>,
+                panels_i8: panels::<Narrow<false>>,
+                panels_i8_centered: panels::<Narrow<true>>,
             };
         }
     };

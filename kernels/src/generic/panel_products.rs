@@ -74,11 +74,8 @@ pub(crate) trait Kernel {
     );
 }
 
-/// Weights of at most 5 bits, activations of 8 bits.
-pub(crate) struct Narrow;
-
-/// Weights of 6 bits around [`CENTER`](super::panels::CENTER), activations of 8 bits.
-pub(crate) struct Centered;
+/// Activations of 8 bits, with weights of at most 5 bits, or (`CENTERED`) of 6 bits around [`CENTER`](super::panels::CENTER).
+pub(crate) struct Narrow<const CENTERED: bool>;
 
 /// Any weights, activations of 16 bits.
 pub(crate) struct Wide;
@@ -113,10 +110,11 @@ impl Sums for I16Chunk {
     }
 }
 
-impl Kernel for Narrow {
+impl<const CENTERED: bool> Kernel for Narrow<CENTERED> {
     type Values = ByteValues;
     const X_BYTES: usize = size_of::<I8Chunk>();
-    const ADDS_MINS: bool = true;
+    // A centre is taken out of the sums of integers.
+    const ADDS_MINS: bool = !CENTERED;
     type Sums = I8Chunk;
 
     #[inline(always)]
@@ -129,28 +127,7 @@ impl Kernel for Narrow {
         sums: &mut [[f32; PANEL_ROWS]],
     ) {
         // SAFETY: the caller's promise.
-        unsafe { add_bytes::<V, false>(panel, runs, x, x_stride, sums) }
-    }
-}
-
-impl Kernel for Centered {
-    type Values = ByteValues;
-    const X_BYTES: usize = size_of::<I8Chunk>();
-    // The centre is taken out of the sums of integers.
-    const ADDS_MINS: bool = false;
-    type Sums = I8Chunk;
-
-    #[inline(always)]
-    unsafe fn add<V: IntSimd>(
-        panel: &PanelChunk<ByteValues>,
-        _: bool,
-        runs: usize,
-        x: *const u8,
-        x_stride: usize,
-        sums: &mut [[f32; PANEL_ROWS]],
-    ) {
-        // SAFETY: the caller's promise.
-        unsafe { add_bytes::<V, true>(panel, runs, x, x_stride, sums) }
+        unsafe { add_bytes::<V, CENTERED>(panel, runs, x, x_stride, sums) }
     }
 }
 
