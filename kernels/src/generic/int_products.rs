@@ -79,6 +79,7 @@ macro_rules! each_run {
     };
     (@ $i:ident $body:block $($n:literal)*) => { $( { let $i = $n; $body } )* };
 }
+pub(super) use each_run;
 
 /// One column: weights are unpacked in registers and never stored.
 ///
@@ -126,7 +127,7 @@ pub(crate) unsafe fn matvec<V: IntSimd, D: Unpack<V>>(p: &IntProduct) {
 /// # Safety
 /// The row has that chunk.
 #[inline(always)]
-unsafe fn chunk(x: *const u8, c: usize) -> *const I16Chunk {
+pub(super) unsafe fn chunk(x: *const u8, c: usize) -> *const I16Chunk {
     // SAFETY: the caller's promise.
     unsafe { x.add(size_of::<I16Header>()).cast::<I16Chunk>().add(c / CHUNK) }
 }
