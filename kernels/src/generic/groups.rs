@@ -159,10 +159,14 @@ pub(crate) unsafe fn halves_of_group<V: Simd>(p: *const u8, at: usize) -> V {
     unsafe { V::load_f16(p.add(GROUP_ROWS * at)) }
 }
 
-/// Does the body for each register of a run, whose number is then a constant.
+/// Does the body for each register of a run, whose number is then mostly a constant.
 macro_rules! each_word {
-    ($j:ident => $body:block) => {
-        each_run!($j => $body)
+    ($V:ty, $j:ident => $body:block) => {
+        if <$V>::UNROLLED {
+            each_run!($j => $body);
+        } else {
+            for $j in 0..WORDS $body
+        }
     };
 }
 const _: () = assert!(WORDS == RUNS);
@@ -219,7 +223,7 @@ unsafe fn add_chunk<V: IntSimd, D: UnpackGroup<V>>(
     // SAFETY: the caller's promise.
     unsafe {
         let mut sums = [sum, V::Float::splat(0.0)];
-        if runs == RUNS {
+        if V::UNROLLED && runs == RUNS {
             each_run!(i => { sums = add_run::<V, D>(w, i, scales, x, sums) });
         } else {
             for i in 0..runs {
@@ -246,7 +250,7 @@ unsafe fn add_run<V: IntSimd, D: UnpackGroup<V>>(
     unsafe {
         let mut totals = [V::splat(0); 2];
         let values = (&raw const (*x).values[i]).cast::<u8>();
-        each_word!(j => {
+        each_word!(V, j => {
             let word = D::group_values(w, i, j);
             let [even, odd] = if D::SIGNED { word.widen_signed() } else { word.widen() };
             let of = if D::BY_16 { j / 4 } else { 0 };
@@ -295,7 +299,7 @@ pub(crate) unsafe fn fill_group<V: IntSimd, D: UnpackGroup<V>, F: PanelValues>(
                 min.store(to.mins[half][group].as_mut_ptr());
             }
         }
-        if runs == RUNS {
+        if V::UNROLLED && runs == RUNS {
             each_run!(i => { put_run::<V, D, F>(p, i, group, to) });
         } else {
             for i in 0..runs {
@@ -322,7 +326,7 @@ unsafe fn put_run<V: IntSimd, D: UnpackGroup<V>, F: PanelValues>(
     // SAFETY: the caller's promise.
     unsafe {
         let mut words = [V::splat(0); WORDS];
-        each_word!(j => { words[j] = D::group_values(p, i, j) });
+        each_word!(V, j => { words[j] = D::group_values(p, i, j) });
         to.values.put(i, group, words, D::SIGNED);
     }
 }
