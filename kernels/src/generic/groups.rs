@@ -6,7 +6,7 @@
 use std::mem::MaybeUninit;
 
 use super::blocks::bytes_of;
-use super::int_products::{IntProduct, chunk, each_run};
+use super::int_products::{IntProduct, chunk, each_of_8};
 use super::integers::{CHUNK, I16Chunk, I16Header, RUN, RUNS, Unpack};
 use super::panels::{HALVES, LANES, PanelChunk, PanelValues, Sums};
 use crate::interleaved::{GROUP_ROWS, Interleaved};
@@ -159,16 +159,6 @@ pub(crate) unsafe fn halves_of_group<V: Simd>(p: *const u8, at: usize) -> V {
     unsafe { V::load_f16(p.add(GROUP_ROWS * at)) }
 }
 
-/// Does the body for each register of a run, whose number is then mostly a constant.
-macro_rules! each_word {
-    ($V:ty, $j:ident => $body:block) => {
-        if <$V>::UNROLLED {
-            each_run!($j => $body);
-        } else {
-            for $j in 0..WORDS $body
-        }
-    };
-}
 const _: () = assert!(WORDS == RUNS);
 
 /// One column times groups of rows: `p.m` is a multiple of [`GROUP_ROWS`], `p.row_stride` an eighth of what a group takes.
@@ -223,8 +213,8 @@ unsafe fn add_chunk<V: IntSimd, D: UnpackGroup<V>>(
     // SAFETY: the caller's promise.
     unsafe {
         let mut sums = [sum, V::Float::splat(0.0)];
-        if V::UNROLLED && runs == RUNS {
-            each_run!(i => { sums = add_run::<V, D>(w, i, scales, x, sums) });
+        if runs == RUNS {
+            each_of_8!(V, i => { sums = add_run::<V, D>(w, i, scales, x, sums) });
         } else {
             for i in 0..runs {
                 sums = add_run::<V, D>(w, i, scales, x, sums);
@@ -250,7 +240,7 @@ unsafe fn add_run<V: IntSimd, D: UnpackGroup<V>>(
     unsafe {
         let mut totals = [V::splat(0); 2];
         let values = (&raw const (*x).values[i]).cast::<u8>();
-        each_word!(V, j => {
+        each_of_8!(V, j => {
             let word = D::group_values(w, i, j);
             let [even, odd] = if D::SIGNED { word.widen_signed() } else { word.widen() };
             let of = if D::BY_16 { j / 4 } else { 0 };
@@ -299,8 +289,8 @@ pub(crate) unsafe fn fill_group<V: IntSimd, D: UnpackGroup<V>, F: PanelValues>(
                 min.store(to.mins[half][group].as_mut_ptr());
             }
         }
-        if V::UNROLLED && runs == RUNS {
-            each_run!(i => { put_run::<V, D, F>(p, i, group, to) });
+        if runs == RUNS {
+            each_of_8!(V, i => { put_run::<V, D, F>(p, i, group, to) });
         } else {
             for i in 0..runs {
                 put_run::<V, D, F>(p, i, group, to);
@@ -326,7 +316,7 @@ unsafe fn put_run<V: IntSimd, D: UnpackGroup<V>, F: PanelValues>(
     // SAFETY: the caller's promise.
     unsafe {
         let mut words = [V::splat(0); WORDS];
-        each_word!(V, j => { words[j] = D::group_values(p, i, j) });
+        each_of_8!(V, j => { words[j] = D::group_values(p, i, j) });
         to.values.put(i, group, words, D::SIGNED);
     }
 }
