@@ -123,9 +123,10 @@ pub(crate) unsafe fn matmul_with(
                 let of_type = kernels.int.find(ty);
                 let of_type = of_type.unwrap_or_else(|| panic!("{ty}: no integer kernels"));
                 check_activations((n - 1) * stride + activation_bytes(form, k), rows.len(), n);
-                // One column of groups is faster without a panel; more of them share what a panel costs.
-                let by_rows = if is_interleaved { n == 1 } else { n < PANEL_COLUMNS };
-                if form == ActivationForm::I16Row && by_rows {
+                let is_few = form == ActivationForm::I16Row && n < PANEL_COLUMNS;
+                if is_few && is_interleaved {
+                    multiply_groups(of_type, args, rows, stride, out, out_stride);
+                } else if is_few {
                     multiply_rows(of_type, args, rows, stride, out, out_stride);
                 } else {
                     multiply_panels(kernels, of_type, args, form, rows, stride, out, out_stride, scratch);
@@ -231,13 +232,42 @@ unsafe fn multiply_rows(
         out,
         out_stride,
     };
-    let kernel = match args.layout {
-        WeightLayout::Interleaved => of_groups(kernels, args.ty).matvec,
-        WeightLayout::Rows { .. } if args.n == 1 => kernels.matvec,
-        WeightLayout::Rows { .. } => kernels.matmul,
-    };
+    let kernel = if args.n == 1 { kernels.matvec } else { kernels.matmul };
     // SAFETY: the caller's promise.
     unsafe { kernel(&product) }
+}
+
+/// The product of groups with few rows of [`ActivationForm::I16Row`], a few of them at a time.
+///
+/// # Safety
+/// As for [`multiply_rows`].
+unsafe fn multiply_groups(
+    kernels: &IntTypeKernels,
+    args: &MatMul,
+    x: &[u8],
+    x_stride: usize,
+    out: *mut f32,
+    out_stride: usize,
+) {
+    let columns = &of_groups(kernels, args.ty).columns;
+    for j in (0..args.n).step_by(columns.len()) {
+        let n = columns.len().min(args.n - j);
+        // SAFETY: the caller's promise, for columns below `n`.
+        unsafe {
+            let product = IntProduct {
+                w: args.w.as_ptr(),
+                row_stride: args.row_stride(),
+                m: args.m,
+                k: args.k,
+                x: x.as_ptr().add(j * x_stride),
+                x_stride,
+                n,
+                out: out.add(j * out_stride),
+                out_stride,
+            };
+            columns[n - 1](&product);
+        }
+    }
 }
 
 /// The kernels for groups.

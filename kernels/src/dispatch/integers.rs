@@ -45,8 +45,8 @@ pub(crate) struct IntTypeKernels {
 
 /// Integer kernels for groups of interleaved rows.
 pub(crate) struct GroupKernels {
-    /// Product with one column; the same bits as those of panels.
-    pub matvec: unsafe fn(&IntProduct),
+    /// Products with 1, 2, 3 and 4 columns; the same bits as those of panels.
+    pub columns: [unsafe fn(&IntProduct); 4],
     pub fill: FillGroups,
 }
 
@@ -125,9 +125,9 @@ macro_rules! instantiate {
             }
 
             #[$attribute]
-            unsafe fn matvec_of_groups<D: UnpackGroup<$V>>(product: &IntProduct) {
+            unsafe fn columns<D: UnpackGroup<$V>, const N: usize>(product: &IntProduct) {
                 // SAFETY: the caller's promise.
-                unsafe { groups::matvec::<$V, D>(product) }
+                unsafe { groups::multiply::<$V, D, N>(product) }
             }
 
             #[$attribute]
@@ -143,7 +143,7 @@ macro_rules! instantiate {
 
             const fn group_kernels<D: UnpackGroup<$V>>() -> GroupKernels {
                 GroupKernels {
-                    matvec: matvec_of_groups::<D>,
+                    columns: [columns::<D, 1>, columns::<D, 2>, columns::<D, 3>, columns::<D, 4>],
                     fill: FillGroups {
                         bytes: fill_group::<D, ByteValues>,
                         words: fill_group::<D, WideValues>,

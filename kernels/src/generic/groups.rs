@@ -1,4 +1,4 @@
-//! Groups of interleaved rows: their blocks to integers, and the product with one column. See [`interleaved`](crate::interleaved).
+//! Groups of interleaved rows: their blocks to integers, and the product with a few columns. See [`interleaved`](crate::interleaved).
 //!
 //! A register holds 4 neighbouring weights of each row, so that a lane of 32 bits belongs to one row: sums need not be added up across lanes, and the scales
 //! of the rows are the lanes of a register, too.
@@ -83,6 +83,9 @@ impl GroupScales {
 /// # Safety
 /// As for [`Unpack`]; `p` is where a chunk of a group starts.
 pub(crate) trait UnpackGroup<V: IntSimd>: Unpack<V> + Interleaved {
+    /// Whether bits of runs lie at different positions, so that code for a run with a known number is faster.
+    const RUNS_DIFFER: bool = Self::TYPE.block_size() > RUN;
+
     /// Sets the scales and minimums of the first `runs` runs of a chunk.
     unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales);
 
@@ -161,28 +164,50 @@ pub(crate) unsafe fn halves_of_group<V: Simd>(p: *const u8, at: usize) -> V {
 
 const _: () = assert!(WORDS == RUNS);
 
-/// One column times groups of rows: `p.m` is a multiple of [`GROUP_ROWS`], `p.row_stride` an eighth of what a group takes.
+/// `N` columns times groups of rows: `p.m` is a multiple of [`GROUP_ROWS`], `p.row_stride` an eighth of what a group takes. Weights are unpacked in
+/// registers and never stored. An element has the same bits for any `N`.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions and `p` keeps the contract of [`matmul`](crate::matmul()).
+/// The CPU has `V`'s instructions and `p` keeps the contract of [`matmul`](crate::matmul()), with at least `N` columns.
 #[inline(always)]
-pub(crate) unsafe fn matvec<V: IntSimd, D: UnpackGroup<V>>(p: &IntProduct) {
+pub(crate) unsafe fn multiply<V: IntSimd, D: UnpackGroup<V>, const N: usize>(p: &IntProduct) {
     let mut scales = MaybeUninit::<GroupScales>::uninit();
-    // SAFETY: the caller's promise; groups lie below `m`, chunks below `k`. Scales are set before they are read.
-    unsafe {
-        let scale = V::Float::splat(I16Header::scale_at(p.x));
-        for i in (0..p.m).step_by(GROUP_ROWS) {
+    for i in (0..p.m).step_by(GROUP_ROWS) {
+        // SAFETY: the caller's promise; groups lie below `m`, chunks below `k`. Scales are set before they are read.
+        unsafe {
             let mut w = p.w.add(i * p.row_stride);
-            let mut sum = V::Float::splat(0.0);
+            let mut sums = [V::Float::splat(0.0); N];
             for c in (0..p.k).step_by(CHUNK) {
                 let runs = RUNS.min((p.k - c) / RUN);
                 prefetch::<V, D>(w);
                 D::group_scales(w, runs, scales.as_mut_ptr());
-                sum = add_chunk::<V, D>(w, runs, scales.as_ptr(), chunk(p.x, c), sum);
+                let x = Columns {
+                    first: chunk(p.x, c),
+                    stride: p.x_stride,
+                };
+                sums = add_chunk::<V, D, N>(w, runs, scales.as_ptr(), x, sums);
                 w = w.wrapping_add(GROUP_ROWS * bytes_of::<D>(CHUNK));
             }
-            sum.mul(scale).store(p.out.add(i));
+            for j in 0..N {
+                let scale = V::Float::splat(I16Header::scale_at(p.x.add(j * p.x_stride)));
+                sums[j].mul(scale).store(p.out.add(j * p.out_stride + i));
+            }
         }
+    }
+}
+
+/// A chunk of each of several columns.
+#[derive(Clone, Copy)]
+struct Columns {
+    first: *const I16Chunk,
+    /// Bytes from one to the next.
+    stride: usize,
+}
+
+impl Columns {
+    #[inline(always)]
+    fn get(self, j: usize) -> *const I16Chunk {
+        self.first.wrapping_byte_add(j * self.stride)
     }
 }
 
@@ -198,70 +223,105 @@ unsafe fn prefetch<V: IntSimd, D: UnpackGroup<V>>(w: *const u8) {
     }
 }
 
-/// Adds the product of a chunk, by the same floating-point operations as panels: see [`panel_products`](super::panel_products).
+/// Adds the products of a chunk, by the same floating-point operations as panels: see [`panel_products`](super::panel_products).
 ///
 /// # Safety
-/// As for [`matvec`].
+/// As for [`multiply`].
 #[inline(always)]
-unsafe fn add_chunk<V: IntSimd, D: UnpackGroup<V>>(
+unsafe fn add_chunk<V: IntSimd, D: UnpackGroup<V>, const N: usize>(
     w: *const u8,
     runs: usize,
     scales: *const GroupScales,
-    x: *const I16Chunk,
-    sum: V::Float,
-) -> V::Float {
+    x: Columns,
+    mut sums: [V::Float; N],
+) -> [V::Float; N] {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut sums = [sum, V::Float::splat(0.0)];
-        if runs == RUNS {
-            each_of_8!(V, i => { sums = add_run::<V, D>(w, i, scales, x, sums) });
+        let mut mins = [V::Float::splat(0.0); N];
+        if D::RUNS_DIFFER && runs == RUNS {
+            each_of_8!(V, i => { add_run::<V, D, N>(w, i, scales, x, &mut sums, &mut mins) });
         } else {
             for i in 0..runs {
-                sums = add_run::<V, D>(w, i, scales, x, sums);
+                add_run::<V, D, N>(w, i, scales, x, &mut sums, &mut mins);
             }
         }
-        if D::HAS_MINS { sums[0].add(sums[1]) } else { sums[0] }
-    }
-}
-
-/// Adds the products of run `i` to the first sum, its minimums to the second.
-///
-/// # Safety
-/// As for [`matvec`].
-#[inline(always)]
-unsafe fn add_run<V: IntSimd, D: UnpackGroup<V>>(
-    w: *const u8,
-    i: usize,
-    scales: *const GroupScales,
-    x: *const I16Chunk,
-    mut sums: [V::Float; 2],
-) -> [V::Float; 2] {
-    // SAFETY: the caller's promise; a run has 8 registers.
-    unsafe {
-        let mut totals = [V::splat(0); 2];
-        let values = (&raw const (*x).values[i]).cast::<u8>();
-        each_of_8!(V, j => {
-            let word = D::group_values(w, i, j);
-            let [even, odd] = if D::SIGNED { word.widen_signed() } else { word.widen() };
-            let of = if D::BY_16 { j / 4 } else { 0 };
-            totals[of] = totals[of].add32(even.multiply_pairs(V::broadcast(values.add(4 * j))));
-            totals[of] = totals[of].add32(odd.multiply_pairs(V::broadcast(values.add(RUN + 4 * j))));
-        });
-        for half in 0..if D::BY_16 { 2 } else { 1 } {
-            let at = if D::BY_16 { 2 * i + half } else { i };
-            let scale = GroupScales::scale(scales, at);
-            sums[0] = totals[half].to_floats().mul_add(scale, sums[0]);
-            if D::HAS_MINS {
-                let of_x = if D::BY_16 {
-                    I16Chunk::of_half(x.cast(), at)
-                } else {
-                    I16Chunk::of_run(x.cast(), i)
-                };
-                let min: V::Float = GroupScales::min(scales, at);
-                sums[1] = min.mul_add(V::Float::splat(of_x), sums[1]);
+        if D::HAS_MINS {
+            for j in 0..N {
+                sums[j] = sums[j].add(mins[j]);
             }
         }
         sums
+    }
+}
+
+/// Adds the products of run `i` to `sums`, its minimums to `mins`.
+///
+/// # Safety
+/// As for [`multiply`].
+#[inline(always)]
+unsafe fn add_run<V: IntSimd, D: UnpackGroup<V>, const N: usize>(
+    w: *const u8,
+    i: usize,
+    scales: *const GroupScales,
+    x: Columns,
+    sums: &mut [V::Float; N],
+    mins: &mut [V::Float; N],
+) {
+    // SAFETY: the caller's promise; a type that is `BY_16` has scales for both halves.
+    unsafe {
+        if D::BY_16 {
+            add_words::<V, D, N>(w, i, 0, scales, x, sums, mins);
+            add_words::<V, D, N>(w, i, 1, scales, x, sums, mins);
+        } else {
+            add_words::<V, D, N>(w, i, 0, scales, x, sums, mins);
+        }
+    }
+}
+
+/// Adds what belongs to one scale: run `i`, or a half of it.
+///
+/// # Safety
+/// As for [`multiply`].
+#[inline(always)]
+unsafe fn add_words<V: IntSimd, D: UnpackGroup<V>, const N: usize>(
+    w: *const u8,
+    i: usize,
+    half: usize,
+    scales: *const GroupScales,
+    x: Columns,
+    sums: &mut [V::Float; N],
+    mins: &mut [V::Float; N],
+) {
+    let at = if D::BY_16 { 2 * i + half } else { i };
+    // SAFETY: the caller's promise; a run has 8 registers.
+    unsafe {
+        let mut totals = [V::splat(0); N];
+        each_of_8!(V, word => {
+            if !D::BY_16 || word / 4 == half {
+                let values = D::group_values(w, i, word);
+                let [even, odd] = if D::SIGNED { values.widen_signed() } else { values.widen() };
+                for j in 0..N {
+                    let x = (&raw const (*x.get(j)).values[i]).cast::<u8>();
+                    let of_even = even.multiply_pairs(V::broadcast(x.add(4 * word)));
+                    let of_odd = odd.multiply_pairs(V::broadcast(x.add(RUN + 4 * word)));
+                    totals[j] = totals[j].add32(of_even).add32(of_odd);
+                }
+            }
+        });
+        let scale = GroupScales::scale(scales, at);
+        for j in 0..N {
+            sums[j] = totals[j].to_floats().mul_add(scale, sums[j]);
+            if D::HAS_MINS {
+                let x = x.get(j).cast();
+                let of_x = if D::BY_16 {
+                    I16Chunk::of_half(x, at)
+                } else {
+                    I16Chunk::of_run(x, i)
+                };
+                let min: V::Float = GroupScales::min(scales, at);
+                mins[j] = min.mul_add(V::Float::splat(of_x), mins[j]);
+            }
+        }
     }
 }
 
@@ -289,7 +349,7 @@ pub(crate) unsafe fn fill_group<V: IntSimd, D: UnpackGroup<V>, F: PanelValues>(
                 min.store(to.mins[half][group].as_mut_ptr());
             }
         }
-        if runs == RUNS {
+        if D::RUNS_DIFFER && runs == RUNS {
             each_of_8!(V, i => { put_run::<V, D, F>(p, i, group, to) });
         } else {
             for i in 0..runs {

@@ -103,6 +103,8 @@ impl Interleaved for BlockIQ4XS {
 }
 
 impl<V: IntSimd> UnpackGroup<V> for BlockIQ4XS {
+    const RUNS_DIFFER: bool = false;
+
     #[inline(always)]
     unsafe fn group_scales(p: *const u8, _: usize, to: *mut GroupScales) {
         // SAFETY: the caller's promise; offsets are those of the block.
