@@ -27,5 +27,7 @@ pub use matmul::{MatMul, WeightLayout, matmul, matmul_scratch};
 pub use quants::{can_dequantize, can_quantize, dequantize_row, quantize_row};
 pub use types::GgmlType;
 
+pub use generic::panels::PANEL_ROWS;
+
 #[cfg(test)]
 mod tests;

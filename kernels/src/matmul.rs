@@ -55,7 +55,7 @@ pub enum WeightLayout {
 pub fn matmul_scratch(k: usize, n: usize) -> usize {
     let (rows, stride) = panel_size(k);
     let floats = if n > 1 { rows * stride } else { 0 };
-    (floats + group_floats(k)).max(panel_scratch(k))
+    (floats + group_floats(k)).max(panel_scratch(k, n))
 }
 
 /// Floats that hold a group of rows of any type that can be interleaved: none takes more than 34 bytes for 32 weights.
@@ -298,7 +298,7 @@ unsafe fn multiply_panels(
         (ActivationForm::I8Block16, 6) => kernels.int.panels_i8_centered,
         _ => panic!("{ty}: activations cannot be {form:?}"),
     };
-    let needed = panel_scratch(args.k);
+    let needed = panel_scratch(args.k, args.n);
     assert!(
         needed <= scratch.len(),
         "scratch memory of {} floats, {needed} needed",

@@ -69,38 +69,72 @@ unsafe fn quantize_chunk<V: IntSimd>(x: *const f32, n: usize, scale: f32, to: *m
         pad: [0.0; RUNS],
         values: [[0; HALF]; HALVES],
     };
-    for half in 0..HALVES.min(n.div_ceil(HALF)) {
-        // SAFETY: the caller's promise; all reads lie below `n`.
-        unsafe {
+    let halves = HALVES.min(n.div_ceil(HALF));
+    // SAFETY: the caller's promise; all reads lie below `n`.
+    unsafe {
+        let mut largest = [0.0; HALVES];
+        for (half, largest) in largest.iter_mut().enumerate().take(halves) {
             let x = load_half::<V::Float>(x.add(half * HALF), n - half * HALF);
-            let largest = x[0].abs().max(x[1].abs()).largest();
+            *largest = x[0].abs().max(x[1].abs()).largest();
+        }
+        let mut inverses = [0.0; HALVES];
+        for half in 0..HALVES {
             // Rounded up, so that no q is beyond its range.
-            let multiplier = (largest / (Q_MAX * scale)).ceil().clamp(1.0, MULTIPLIER_MAX);
-            chunk.multipliers[half] = [multiplier as i16; 2];
-            let inverse = V::Float::splat(if scale.is_nan() {
+            let multiplier = (largest[half] / (Q_MAX * scale)).ceil().clamp(1.0, MULTIPLIER_MAX);
+            inverses[half] = if scale.is_nan() {
                 0.0
             } else {
                 1.0 / (multiplier * scale)
-            });
+            };
+            chunk.multipliers[half] = [multiplier as i16; 2];
+        }
+        for half in 0..halves {
+            let inverse = V::Float::splat(inverses[half]);
+            let x = load_half::<V::Float>(x.add(half * HALF), n - half * HALF);
             for (i, x) in x.into_iter().enumerate() {
                 let q = x.mul(inverse).round();
                 let q = q.min(V::Float::splat(Q_MAX)).max(V::Float::splat(-Q_MAX));
                 q.store_i8(chunk.values[half].as_mut_ptr().add(i * 8).cast());
             }
         }
+        set_sums::<V>(&mut chunk);
+        to.write_unaligned(chunk);
     }
-    for run in 0..RUNS {
-        // SAFETY: the caller's promise; a run is 32 bytes.
-        let sums = unsafe { sums_of_pairs::<V>(chunk.values[2 * run].as_ptr().cast()) };
-        for (second, [a, b]) in sums.into_iter().enumerate() {
-            let half = 2 * run + second;
-            chunk.centers[half] = [a, b].map(|sum| (-32 * sum) as i16);
-            chunk.sums[1 + second][run] = (i32::from(chunk.multipliers[half][0]) * (a + b)) as f32;
+}
+
+/// Sets the sums and centres of a chunk, given the rest.
+///
+/// # Safety
+/// The CPU has `V`'s instructions.
+#[inline(always)]
+unsafe fn set_sums<V: IntSimd>(chunk: &mut I8Chunk) {
+    // SAFETY: the caller's promise; a run is 32 bytes, and so are 8 pairs of integers of 16 bits.
+    unsafe {
+        // Of each run, 16 sums of neighbours. Then their groups of 4 bytes, pairs of sums, in a register for each: 4 registers for the first half of
+        // all runs, and 4 for the second.
+        let mut pairs = [V::splat(0); RUNS];
+        for (run, pairs) in pairs.iter_mut().enumerate() {
+            *pairs = V::splat(1).multiply_bytes(V::load(chunk.values[2 * run].as_ptr().cast()));
         }
-        chunk.sums[0][run] = chunk.sums[1][run] + chunk.sums[2][run];
+        let pairs = V::transpose(pairs);
+        for second in 0..2 {
+            let of_half = &pairs[4 * second..];
+            let total = of_half[0].add16(of_half[1]).add16(of_half[2].add16(of_half[3]));
+            let mut pairs = [[0i16; 2]; RUNS];
+            total.store(pairs.as_mut_ptr().cast());
+            let mut multipliers = [[0i16; 2]; RUNS];
+            for run in 0..RUNS {
+                multipliers[run] = chunk.multipliers[2 * run + second];
+                chunk.centers[2 * run + second] = [-32 * pairs[run][0], -32 * pairs[run][1]];
+            }
+            let sums = total.multiply_pairs(V::load(multipliers.as_ptr().cast())).to_floats();
+            sums.store(chunk.sums[1 + second].as_mut_ptr());
+        }
+        let [both, first, second] = &mut chunk.sums;
+        V::Float::load(first.as_ptr())
+            .add(V::Float::load(second.as_ptr()))
+            .store(both.as_mut_ptr());
     }
-    // SAFETY: the caller's promise.
-    unsafe { to.write_unaligned(chunk) }
 }
 
 /// 16 floats, of which there may be only `n`; the rest are zero.
@@ -118,19 +152,4 @@ unsafe fn load_half<V: Simd>(x: *const f32, n: usize) -> [V; 2] {
         x.copy_to_nonoverlapping(floats.as_mut_ptr(), n);
         [V::load(floats.as_ptr()), V::load(floats.as_ptr().add(8))]
     }
-}
-
-/// Of each half of 32 signed bytes the sum of those with index 0 or 1 modulo 4, and of those with 2 or 3.
-///
-/// # Safety
-/// The CPU has `V`'s instructions and `p` is valid for 32 bytes.
-#[inline(always)]
-unsafe fn sums_of_pairs<V: IntSimd>(p: *const u8) -> [[i32; 2]; 2] {
-    let mut pairs = [[[0i16; 2]; 4]; 2];
-    // SAFETY: the caller's promise; 32 bytes are 16 sums.
-    unsafe { V::splat(1).multiply_bytes(V::load(p)).store(pairs.as_mut_ptr().cast()) }
-    pairs.map(|pairs| {
-        let [a, b, c, d] = pairs.map(|pair| pair.map(i32::from));
-        [a[0] + b[0] + c[0] + d[0], a[1] + b[1] + c[1] + d[1]]
-    })
 }

@@ -38,11 +38,16 @@ const COLUMNS: usize = 16;
 /// Bytes to whose multiples panels are aligned.
 const ALIGN: usize = 64;
 
-/// Floats of scratch memory for rows of `k` elements.
-pub(crate) const fn panel_scratch(k: usize) -> usize {
+/// Floats of scratch memory for rows of `k` elements and `n` columns.
+pub(crate) const fn panel_scratch(k: usize, n: usize) -> usize {
     let chunks = k.div_ceil(CHUNK);
-    let chunks = if chunks < PANEL_CHUNKS { chunks } else { PANEL_CHUNKS };
-    (chunks * PANELS * size_of::<PanelChunk<WideValues>>() + ALIGN) / size_of::<f32>()
+    let (chunks, blocks) = if chunks <= PANEL_CHUNKS {
+        (chunks, 1)
+    } else {
+        (PANEL_CHUNKS, n.div_ceil(COLUMNS))
+    };
+    let bytes = chunks * PANELS * size_of::<PanelChunk<WideValues>>() + blocks * size_of::<Totals>();
+    (bytes + ALIGN) / size_of::<f32>()
 }
 
 /// The products of a form of panels with a form of activations.
@@ -262,11 +267,14 @@ unsafe fn add_words<V: IntSimd, const N: usize>(
     }
 }
 
-/// The sums of some panels' rows with some columns, `[panel][column][row]`.
-#[repr(C, align(64))]
-struct Totals([[[f32; PANEL_ROWS]; COLUMNS]; PANELS]);
+/// The sums of a panel's rows with some columns.
+type ColumnSums = [[f32; PANEL_ROWS]; COLUMNS];
 
-/// Multiplies: panels of some rows and chunks are filled, then multiplied with all columns. Sums of rows that are longer wait in the output.
+/// The sums of some panels' rows with some columns.
+#[repr(C, align(64))]
+struct Totals([ColumnSums; PANELS]);
+
+/// Multiplies: panels of some rows and chunks are filled, then multiplied with all columns. Sums of rows that are longer wait in scratch memory.
 ///
 /// # Safety
 /// The CPU has `V`'s instructions and `p` keeps the contract of [`matmul`](crate::matmul()).
@@ -278,18 +286,17 @@ pub(crate) unsafe fn multiply<V: IntSimd, K: Kernel>(p: &PanelProduct) {
     }
     let chunks = p.w.k.div_ceil(CHUNK);
     let step = PANEL_CHUNKS.min(chunks);
-    // SAFETY: the caller's promise; the scratch memory holds as many panels, once aligned.
+    // SAFETY: the caller's promise; the scratch memory holds as many panels and sums, once aligned.
     unsafe {
         let scratch = p.scratch.cast::<u8>();
         let panels = scratch.add(scratch.align_offset(ALIGN)).cast::<PanelChunk<K::Values>>();
+        let waiting = panels.add(step * PANELS).cast::<Totals>();
         for i in (0..p.w.m).step_by(PANELS * PANEL_ROWS) {
             for first in (0..chunks).step_by(step) {
                 let part = Part {
-                    i,
                     panels: PANELS.min((p.w.m - i).div_ceil(PANEL_ROWS)),
                     first,
                     end: chunks.min(first + step),
-                    is_last: first + step >= chunks,
                 };
                 let mut to = panels;
                 for c in part.first..part.end {
@@ -299,28 +306,26 @@ pub(crate) unsafe fn multiply<V: IntSimd, K: Kernel>(p: &PanelProduct) {
                     }
                 }
                 for j in (0..p.n).step_by(COLUMNS) {
-                    multiply_part::<V, K>(p, &part, panels, j);
+                    let Totals(totals) = &mut *waiting.add(if step < chunks { j / COLUMNS } else { 0 });
+                    let totals = &mut totals[..part.panels];
+                    if first == 0 {
+                        totals.as_flattened_mut().as_flattened_mut().fill(0.0);
+                    }
+                    multiply_part::<V, K>(p, &part, panels, j, totals);
+                    if part.end == chunks {
+                        put_totals::<V>(p, i, j, totals);
+                    }
                 }
             }
         }
     }
 }
 
-/// Chunks `first..end` of the rows of some panels, which are row `i` and those that follow.
+/// Chunks `first..end` of the rows of some panels.
 struct Part {
-    i: usize,
     panels: usize,
     first: usize,
     end: usize,
-    is_last: bool,
-}
-
-impl Part {
-    /// The rows of a panel: the first, and how many there are.
-    fn rows(&self, panel: usize, m: usize) -> (usize, usize) {
-        let i = self.i + panel * PANEL_ROWS;
-        (i, PANEL_ROWS.min(m - i))
-    }
 }
 
 /// A part of some panels, `[chunk][panel]`, times up to [`COLUMNS`] columns from `j` on. All panels take their turn with a chunk, so that what
@@ -334,24 +339,17 @@ unsafe fn multiply_part<V: IntSimd, K: Kernel>(
     part: &Part,
     mut panel: *const PanelChunk<K::Values>,
     j: usize,
+    totals: &mut [ColumnSums],
 ) {
     let columns = COLUMNS.min(p.n - j);
-    let mut totals = Totals([[[0.0; PANEL_ROWS]; COLUMNS]; PANELS]);
-    // SAFETY: the caller's promise; rows, columns and chunks lie within the operands.
-    unsafe {
-        let x = p.x.add(j * p.x_stride);
-        if part.first > 0 {
-            each_column(p, part, j, &mut totals, |out, rows, _, totals| {
-                out.copy_to_nonoverlapping(totals.as_mut_ptr(), rows);
-            });
-        }
-        for c in part.first..part.end {
-            for sums in totals.0.iter_mut().take(part.panels) {
-                add_chunk::<V, K>(p, &*panel, c, x, &mut sums[..columns]);
+    for c in part.first..part.end {
+        for sums in &mut *totals {
+            // SAFETY: the caller's promise; rows, columns and chunks lie within the operands.
+            unsafe {
+                add_chunk::<V, K>(p, &*panel, c, p.x.add(j * p.x_stride), &mut sums[..columns]);
                 panel = panel.add(1);
             }
         }
-        put_totals(p, part, j, &mut totals);
     }
 }
 
@@ -378,21 +376,27 @@ unsafe fn add_chunk<V: IntSimd, K: Kernel>(
     }
 }
 
-/// Writes the sums of a part, as results if it is the last.
+/// Writes the sums of panels from row `i` on with columns from `j` on as results.
 ///
 /// # Safety
-/// As for [`multiply_part`].
+/// As for [`multiply`].
 #[inline(always)]
-unsafe fn put_totals(p: &PanelProduct, part: &Part, j: usize, totals: &mut Totals) {
-    // SAFETY: the caller's promise; `each_column` gives rows of the operands.
-    unsafe {
-        each_column(p, part, j, totals, |out, rows, x, totals| {
-            if part.is_last {
-                let scale = I16Header::scale_at(x);
-                totals.iter_mut().for_each(|total| *total *= scale);
+unsafe fn put_totals<V: IntSimd>(p: &PanelProduct, i: usize, j: usize, totals: &[ColumnSums]) {
+    for (column, j) in (j..p.n).take(COLUMNS).enumerate() {
+        // SAFETY: the caller's promise; rows and columns lie within the operands.
+        unsafe {
+            let scale = V::Float::splat(I16Header::scale_at(p.x.add(j * p.x_stride)));
+            let out = p.out.add(j * p.out_stride);
+            for (group, i) in (i..p.w.m).step_by(LANES).take(totals.len() * GROUPS).enumerate() {
+                let sums = &totals[group / GROUPS][column];
+                let sums = V::Float::load(sums.as_ptr().add(group % GROUPS * LANES)).mul(scale);
+                if i + LANES <= p.w.m {
+                    sums.store(out.add(i));
+                } else {
+                    sums.store_partial(out.add(i), p.w.m - i);
+                }
             }
-            out.copy_from_nonoverlapping(totals.as_ptr(), rows);
-        });
+        }
     }
 }
 
@@ -403,47 +407,17 @@ unsafe fn put_totals(p: &PanelProduct, part: &Part, j: usize, totals: &mut Total
 /// As for [`multiply`].
 #[inline(always)]
 unsafe fn multiply_few<V: IntSimd, K: Kernel>(p: &PanelProduct) {
-    let end = p.w.k.div_ceil(CHUNK);
     // SAFETY: the caller's promise; the scratch memory holds more panels than one, once aligned.
     unsafe {
         let scratch = p.scratch.cast::<u8>();
         let panel = scratch.add(scratch.align_offset(ALIGN)).cast::<PanelChunk<K::Values>>();
         for i in (0..p.w.m).step_by(PANEL_ROWS) {
-            let part = Part {
-                i,
-                panels: 1,
-                first: 0,
-                end,
-                is_last: true,
-            };
-            let mut totals = Totals([[[0.0; PANEL_ROWS]; COLUMNS]; PANELS]);
-            for c in 0..end {
+            let mut totals = [[0.0; PANEL_ROWS]; COLUMNS];
+            for c in 0..p.w.k.div_ceil(CHUNK) {
                 fill::<V, K::Values>(&p.w, i, c, &mut *panel);
-                add_chunk::<V, K>(p, &*panel, c, p.x, &mut totals.0[0][..p.n]);
+                add_chunk::<V, K>(p, &*panel, c, p.x, &mut totals[..p.n]);
             }
-            put_totals(p, &part, 0, &mut totals);
-        }
-    }
-}
-
-/// Calls `f` for each column of each panel with where it lies in the output, its number of rows, the row of activations, and its totals.
-///
-/// # Safety
-/// As for [`multiply_part`].
-#[inline(always)]
-unsafe fn each_column(
-    p: &PanelProduct,
-    part: &Part,
-    j: usize,
-    totals: &mut Totals,
-    f: impl Fn(*mut f32, usize, *const u8, &mut [f32; PANEL_ROWS]),
-) {
-    for (panel, totals) in totals.0.iter_mut().enumerate().take(part.panels) {
-        let (i, rows) = part.rows(panel, p.w.m);
-        for (j, totals) in (j..p.n).zip(totals) {
-            // SAFETY: the caller's promise; rows and columns lie within the operands.
-            let (out, x) = unsafe { (p.out.add(j * p.out_stride + i), p.x.add(j * p.x_stride)) };
-            f(out, rows, x, totals);
+            put_totals::<V>(p, i, 0, &[totals]);
         }
     }
 }

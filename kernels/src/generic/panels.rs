@@ -12,8 +12,8 @@ pub(crate) const LANES: usize = 8;
 /// Registers that are multiplied with the same activations.
 pub(crate) const GROUPS: usize = 2;
 
-/// Rows that are multiplied together.
-pub(crate) const PANEL_ROWS: usize = GROUPS * LANES;
+/// Rows of weights that are multiplied with many columns at a time. A product of fewer rows takes as long, so work is to be split in multiples of them.
+pub const PANEL_ROWS: usize = GROUPS * LANES;
 
 /// Halves of the runs of a chunk, which may have scales of their own: numbered in the order of the weights.
 pub(crate) const HALVES: usize = 2 * RUNS;

@@ -1,6 +1,6 @@
 //! Matrix products, plain and by expert. Threads share the rows of the weights.
 
-use kernels::{Activations, MatMul, WeightLayout, matmul, matmul_scratch};
+use kernels::{Activations, MatMul, PANEL_ROWS, WeightLayout, matmul, matmul_scratch};
 
 use super::{Fault, Need, Task, row_number};
 use crate::backend::cpu::activations::{QuantizedRows, row_floats};
@@ -11,7 +11,7 @@ use crate::graph::{Graph, Tensor};
 /// Activation rows that are gathered at a time where they are not contiguous.
 const GATHER: usize = 32;
 
-/// Rows of weights in the smallest piece of work.
+/// Rows of weights in the smallest piece of work on one column.
 const GROUP: usize = 8;
 
 /// Most rows of weights in a piece of work.
@@ -37,8 +37,9 @@ pub(super) fn mul_mat(task: Task<'_>) {
     let [_, n, c2, c3] = x.ne;
     let (group2, group3) = (c2 / w.ne()[2], c3 / w.ne()[3]);
     let n_rows = w.ne()[1];
-    while let Some(groups) = task.queue.take_some(n_rows.div_ceil(GROUP), MAX_PIECE / GROUP) {
-        let rows = groups.start * GROUP..n_rows.min(groups.end * GROUP);
+    let least = if n > 1 { PANEL_ROWS } else { GROUP };
+    while let Some(parts) = task.queue.take_some(n_rows.div_ceil(least), MAX_PIECE / least) {
+        let rows = parts.start * least..n_rows.min(parts.end * least);
         for (i2, i3) in (0..c3).flat_map(|i3| (0..c2).map(move |i2| (i2, i3))) {
             let weights = weights(&w, &rows, i2 / group2, i3 / group3);
             let first = n * (i2 + c2 * i3);
@@ -94,10 +95,10 @@ struct Pieces {
 
 impl Pieces {
     fn new(n_rows: usize, nth: usize) -> Pieces {
-        let fair = n_rows.div_ceil(nth * PIECES).next_multiple_of(GROUP);
+        let fair = n_rows.div_ceil(nth * PIECES).next_multiple_of(PANEL_ROWS);
         Pieces {
             n_rows,
-            each: fair.clamp(GROUP, MAX_PIECE),
+            each: fair.clamp(PANEL_ROWS, MAX_PIECE),
         }
     }
 
