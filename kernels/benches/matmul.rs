@@ -1,15 +1,16 @@
 //! Speed of the matrix product on one core: `cargo bench -p llama-kernels [-- TYPE... K...]`.
 //!
 //! For one column the weights read per second, from memory and from the third-level cache. For several columns the same from that
-//! cache, or the operations per second. Activations are floats (`f32`) or in the form that is fastest (`int`). A first line says how
+//! cache, or the operations per second. Activations are floats (`f32`) or integers, with rows of weights as in a file (`int`) or interleaved (`group`). A first line says how
 //! fast memory can be read.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use kernels::interleaved::can_interleave;
 use kernels::{
-    ActivationForm, Activations, GgmlType, MatMul, Precision, activation_bytes, activation_form, can_dequantize, isa,
-    matmul, matmul_scratch, quantize_activations,
+    ActivationForm, Activations, GgmlType, MatMul, Precision, WeightLayout, activation_bytes, activation_form,
+    can_dequantize, isa, matmul, matmul_scratch, quantize_activations,
 };
 
 /// Elements of a row where none are asked for.
@@ -38,27 +39,31 @@ fn main() {
         );
         let fits = |ty: GgmlType| can_dequantize(ty) && ty.row_bytes(k).is_some();
         for &ty in GgmlType::ALL.iter().filter(|&&ty| wanted(ty) && fits(ty)) {
-            for (name, precision) in [("f32", Precision::Exact), ("int", Precision::High)] {
-                let form = activation_form(ty, 1, precision);
-                if precision == Precision::Exact || form != ActivationForm::F32 {
-                    print_line(&bytes, ty, k, name, precision);
-                }
+            let row_stride = ty.row_bytes(k).expect("rows fit");
+            let rows = WeightLayout::Rows { stride: row_stride };
+            print_line(&bytes, ty, k, "f32", Precision::Exact, rows);
+            if activation_form(ty, 1, Precision::High) != ActivationForm::F32 {
+                print_line(&bytes, ty, k, "int", Precision::High, rows);
+            }
+            if can_interleave(ty, k) {
+                print_line(&bytes, ty, k, "group", Precision::High, WeightLayout::Interleaved);
             }
         }
     }
 }
 
 /// One line of the table.
-fn print_line(bytes: &[u8], ty: GgmlType, k: usize, name: &str, precision: Precision) {
+fn print_line(bytes: &[u8], ty: GgmlType, k: usize, name: &str, precision: Precision, layout: WeightLayout) {
     let gbps = |size: usize, n: usize| {
-        let case = Case::new(&bytes[..size], ty, k, n, precision);
+        let case = Case::new(&bytes[..size], ty, k, n, precision, layout);
         (case.m * case.row_stride) as f64 / case.time().as_secs_f64() / 1e9
     };
     let memory = gbps(MEMORY, 1);
     let [one, two, four, eight] = [1, 2, 4, 8].map(|n| gbps(CACHE, n));
     // A thread's share of a matrix.
     let m = 256;
-    let case = Case::new(&bytes[..m * ty.row_bytes(k).expect("rows fit")], ty, k, 128, precision);
+    let bytes = &bytes[..m * ty.row_bytes(k).expect("rows fit")];
+    let case = Case::new(bytes, ty, k, 128, precision, layout);
     let gflops = (2 * case.m * k * 128) as f64 / case.time().as_secs_f64() / 1e9;
     println!(
         "{:>8} {name:>5} {memory:>10.1} {one:>9.1} {two:>9.1} {four:>9.1} {eight:>9.1} {gflops:>14.1}",
@@ -107,6 +112,7 @@ struct Case<'a> {
     ty: GgmlType,
     w: &'a [u8],
     row_stride: usize,
+    layout: WeightLayout,
     m: usize,
     k: usize,
     n: usize,
@@ -116,7 +122,7 @@ struct Case<'a> {
 }
 
 impl<'a> Case<'a> {
-    fn new(w: &'a [u8], ty: GgmlType, k: usize, n: usize, precision: Precision) -> Case<'a> {
+    fn new(w: &'a [u8], ty: GgmlType, k: usize, n: usize, precision: Precision, layout: WeightLayout) -> Case<'a> {
         let row_stride = ty.row_bytes(k).expect("rows fit");
         let floats: Vec<f32> = (0..n * k).map(|i| (i % 17) as f32 - 8.0).collect();
         let form = activation_form(ty, n, precision);
@@ -130,6 +136,7 @@ impl<'a> Case<'a> {
             ty,
             w,
             row_stride,
+            layout,
             m: (w.len() / row_stride / ROWS).max(1) * ROWS,
             k,
             n,
@@ -164,7 +171,7 @@ impl<'a> Case<'a> {
                 let args = MatMul {
                     ty: self.ty,
                     w,
-                    row_stride: self.row_stride,
+                    layout: self.layout,
                     m: ROWS,
                     k: self.k,
                     x: self.operand(),

@@ -6,8 +6,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use kernels::{
-    ActivationForm, Activations, GgmlType, MatMul, Precision, activation_bytes, activation_form, can_dequantize, isa,
-    matmul, matmul_scratch, quantize_activations,
+    ActivationForm, Activations, GgmlType, MatMul, Precision, WeightLayout, activation_bytes, activation_form,
+    can_dequantize, isa, matmul, matmul_scratch, quantize_activations,
 };
 
 /// Elements of a row where none are asked for.
@@ -92,7 +92,7 @@ fn giga_per_second(ty: GgmlType, k: usize, n: usize, precision: Precision) -> f6
     let args = MatMul {
         ty,
         w: &w,
-        row_stride,
+        layout: WeightLayout::Rows { stride: row_stride },
         m: ROWS,
         k,
         x,

@@ -5,7 +5,7 @@ mod integers;
 use std::sync::OnceLock;
 
 use integers::IntKernels;
-pub(crate) use integers::IntTypeKernels;
+pub(crate) use integers::{GroupKernels, IntTypeKernels};
 
 use crate::GgmlType;
 use crate::generic::attention::{self, Brain, Element, Float, Half, Scores, Softmax, Values};
@@ -183,7 +183,7 @@ const N_TYPES: usize = 48;
 
 /// The kernels of all types, by type id.
 macro_rules! type_table {
-    (() $( $block:ident [$($quantize:ident)?] $unpack:tt; )*) => { {
+    (() $( $block:ident [$($quantize:ident)?] $unpack:tt $interleave:tt; )*) => { {
         let mut table = [const { None }; N_TYPES];
         $(
             let quantize = type_table!(@ $block $($quantize)?);

@@ -1,6 +1,6 @@
 //! CPU kernels over plain slices, in the order data flows through them:
 //! [`types`] (names, ids and sizes of the tensor types), [`quants`] (blocks to floats and back),
-//! [`matmul()`] (the matrix product), [`attention`] (queries, keys and values), [`rows`] (everything else that is done with a row of floats).
+//! [`interleaved`] (rows of weights in groups), [`matmul()`] (the matrix product), [`attention`] (queries, keys and values), [`rows`] (everything else that is done with a row of floats).
 //!
 //! Nothing here knows a graph, a model or a thread pool: a kernel takes slices and numbers.
 //!
@@ -12,6 +12,7 @@ mod activations;
 pub mod attention;
 mod dispatch;
 mod generic;
+pub mod interleaved;
 mod matmul;
 pub mod quants;
 pub mod rows;
@@ -22,7 +23,7 @@ pub use activations::{
     ActivationForm, Activations, Precision, activation_bytes, activation_form, quantize_activations,
 };
 pub use dispatch::{Isa, isa};
-pub use matmul::{MatMul, matmul, matmul_scratch};
+pub use matmul::{MatMul, WeightLayout, matmul, matmul_scratch};
 pub use quants::{can_dequantize, can_quantize, dequantize_row, quantize_row};
 pub use types::GgmlType;
 

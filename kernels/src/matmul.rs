@@ -1,12 +1,13 @@
 //! The matrix product that models spend their time in.
 
 use crate::activations::PANEL_COLUMNS;
-use crate::dispatch::{IntTypeKernels, Kernels, kernels};
+use crate::dispatch::{GroupKernels, IntTypeKernels, Kernels, kernels};
 use crate::generic::int_products::IntProduct;
 use crate::generic::integers::CHUNK;
 use crate::generic::panel_products::{PanelProduct, panel_scratch};
-use crate::generic::panels::WeightRows;
+use crate::generic::panels::{RowLayout, WeightRows};
 use crate::generic::products::{Product, panel_size};
+use crate::interleaved::{GROUP_ROWS, deinterleave, interleaved_bytes};
 use crate::{ActivationForm, Activations, GgmlType, activation_bytes};
 
 /// Operands of [`matmul`]: `out[j * out_stride + i] = sum_c w[i][c] * x[j][c]` for `i` in `0..m`, `j` in `0..n`.
@@ -16,8 +17,8 @@ pub struct MatMul<'a> {
     pub ty: GgmlType,
     /// `m` rows of weights, each `k` elements; needs no alignment.
     pub w: &'a [u8],
-    /// Bytes from one row of weights to the next.
-    pub row_stride: usize,
+    /// How the rows lie in `w`.
+    pub layout: WeightLayout,
     /// Rows of weights.
     pub m: usize,
     /// Elements of a row: whole blocks of the type.
@@ -28,11 +29,38 @@ pub struct MatMul<'a> {
     pub n: usize,
 }
 
+impl MatMul<'_> {
+    /// Bytes from one row to the next; of interleaved rows an eighth of a group's.
+    fn row_stride(&self) -> usize {
+        match self.layout {
+            WeightLayout::Rows { stride } => stride,
+            WeightLayout::Interleaved => self.ty.row_bytes(self.k).unwrap_or_default(),
+        }
+    }
+}
+
+/// How rows of weights lie in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WeightLayout {
+    /// One after the other, as in a file.
+    Rows {
+        /// Bytes from one row to the next.
+        stride: usize,
+    },
+    /// In groups of [`GROUP_ROWS`] rows as [`interleave`](crate::interleaved::interleave) writes them, one after the other. There are whole groups.
+    Interleaved,
+}
+
 /// Floats of scratch memory that [`matmul`] needs for these sizes, with activations of any form.
 pub fn matmul_scratch(k: usize, n: usize) -> usize {
     let (rows, stride) = panel_size(k);
     let floats = if n > 1 { rows * stride } else { 0 };
-    floats.max(panel_scratch(k))
+    (floats + group_floats(k)).max(panel_scratch(k))
+}
+
+/// Floats that hold a group of rows of any type that can be interleaved: none takes more than 34 bytes for 32 weights.
+const fn group_floats(k: usize) -> usize {
+    GROUP_ROWS * k.div_ceil(32) * 34 / size_of::<f32>() + 1
 }
 
 /// Multiplies. To share the work, split the rows of `w` between threads, each with its part of `out` and scratch memory of its own.
@@ -42,7 +70,7 @@ pub fn matmul_scratch(k: usize, n: usize) -> usize {
 ///
 /// With quantized activations, which only types take that [`activation_form`](crate::activation_form) says it of, sums of products of integers
 /// are exact within 16 or 32 elements, then added up in f32. An element of the result does not depend on how rows were split, nor on `n` among
-/// those up to 8, nor among those above.
+/// those up to 8, nor among those above. Of interleaved rows and [`ActivationForm::I16Row`] it does not depend on `n` at all.
 ///
 /// # Panics
 /// If the type cannot be dequantized or does not take the form of the activations, `k` is not whole blocks, a slice is too short, or the
@@ -74,25 +102,70 @@ pub(crate) unsafe fn matmul_with(
     if m == 0 || n == 0 {
         return;
     }
+    let needed = match args.layout {
+        WeightLayout::Rows { stride } => (m - 1) * stride + row_bytes,
+        WeightLayout::Interleaved => m.next_multiple_of(GROUP_ROWS) * row_bytes,
+    };
+    assert!(needed <= args.w.len(), "{} bytes of weights for {m} rows", args.w.len());
+    let is_interleaved = args.layout == WeightLayout::Interleaved;
     assert!(
-        (m - 1) * args.row_stride + row_bytes <= args.w.len(),
-        "{} bytes of weights for {m} rows",
-        args.w.len()
+        !is_interleaved || m.is_multiple_of(GROUP_ROWS),
+        "{m} rows are no whole groups"
     );
     // SAFETY: the weights are large enough as just asserted; the rest is the caller's promise.
     unsafe {
         match args.x {
+            Activations::F32 { x, stride } if is_interleaved => {
+                multiply_groups_of_floats(kernels, args, x, stride, out, out_stride, scratch);
+            }
             Activations::F32 { x, stride } => multiply_floats(kernels, args, x, stride, out, out_stride, scratch),
             Activations::Quantized { form, rows, stride } => {
                 let of_type = kernels.int.find(ty);
                 let of_type = of_type.unwrap_or_else(|| panic!("{ty}: no integer kernels"));
                 check_activations((n - 1) * stride + activation_bytes(form, k), rows.len(), n);
-                if form == ActivationForm::I16Row && n < PANEL_COLUMNS {
+                let is_few = form == ActivationForm::I16Row && n < PANEL_COLUMNS;
+                if is_few && is_interleaved {
+                    multiply_groups(of_type, args, rows, stride, out, out_stride);
+                } else if is_few {
                     multiply_rows(of_type, args, rows, stride, out, out_stride);
                 } else {
                     multiply_panels(kernels, of_type, args, form, rows, stride, out, out_stride, scratch);
                 }
             }
+        }
+    }
+}
+
+/// The product of interleaved rows with rows of floats: each group is brought into the order of a file first.
+///
+/// # Safety
+/// As for [`matmul_with`], and the weights are large enough.
+unsafe fn multiply_groups_of_floats(
+    kernels: &'static Kernels,
+    args: &MatMul,
+    x: &[f32],
+    x_stride: usize,
+    out: *mut f32,
+    out_stride: usize,
+    scratch: &mut [f32],
+) {
+    let group_bytes = interleaved_bytes(args.ty, args.k);
+    let (rows, scratch) = scratch.split_at_mut(group_floats(args.k));
+    let rows = &mut bytemuck::cast_slice_mut(rows)[..group_bytes];
+    for (i, group) in args.w.chunks_exact(group_bytes).take(args.m / GROUP_ROWS).enumerate() {
+        deinterleave(args.ty, args.k, group, rows);
+        let args = MatMul {
+            w: rows,
+            layout: WeightLayout::Rows {
+                stride: group_bytes / GROUP_ROWS,
+            },
+            m: GROUP_ROWS,
+            ..*args
+        };
+        // SAFETY: the caller's promise, for rows of this group.
+        unsafe {
+            let out = out.add(i * GROUP_ROWS);
+            multiply_floats(kernels, &args, x, x_stride, out, out_stride, scratch);
         }
     }
 }
@@ -110,18 +183,10 @@ unsafe fn multiply_floats(
     out_stride: usize,
     scratch: &mut [f32],
 ) {
-    let &MatMul {
-        ty,
-        w,
-        row_stride,
-        m,
-        k,
-        n,
-        ..
-    } = args;
+    let &MatMul { ty, w, m, k, n, .. } = args;
     let kernels = kernels.of_type(ty);
     check_activations((n - 1) * x_stride + k, x.len(), n);
-    let needed = matmul_scratch(k, n);
+    let needed = matmul_scratch(k, n) - group_floats(k);
     assert!(
         needed <= scratch.len(),
         "scratch memory of {} floats, {needed} needed",
@@ -129,7 +194,7 @@ unsafe fn multiply_floats(
     );
     let product = Product {
         w: w.as_ptr(),
-        row_stride,
+        row_stride: args.row_stride(),
         m,
         k,
         x: x.as_ptr(),
@@ -158,7 +223,7 @@ unsafe fn multiply_rows(
 ) {
     let product = IntProduct {
         w: args.w.as_ptr(),
-        row_stride: args.row_stride,
+        row_stride: args.row_stride(),
         m: args.m,
         k: args.k,
         x: x.as_ptr(),
@@ -170,6 +235,45 @@ unsafe fn multiply_rows(
     let kernel = if args.n == 1 { kernels.matvec } else { kernels.matmul };
     // SAFETY: the caller's promise.
     unsafe { kernel(&product) }
+}
+
+/// The product of groups with few rows of [`ActivationForm::I16Row`], a few of them at a time.
+///
+/// # Safety
+/// As for [`multiply_rows`].
+unsafe fn multiply_groups(
+    kernels: &IntTypeKernels,
+    args: &MatMul,
+    x: &[u8],
+    x_stride: usize,
+    out: *mut f32,
+    out_stride: usize,
+) {
+    let columns = &of_groups(kernels, args.ty).columns;
+    for j in (0..args.n).step_by(columns.len()) {
+        let n = columns.len().min(args.n - j);
+        // SAFETY: the caller's promise, for columns below `n`.
+        unsafe {
+            let product = IntProduct {
+                w: args.w.as_ptr(),
+                row_stride: args.row_stride(),
+                m: args.m,
+                k: args.k,
+                x: x.as_ptr().add(j * x_stride),
+                x_stride,
+                n,
+                out: out.add(j * out_stride),
+                out_stride,
+            };
+            columns[n - 1](&product);
+        }
+    }
+}
+
+/// The kernels for groups.
+fn of_groups(kernels: &IntTypeKernels, ty: GgmlType) -> &GroupKernels {
+    let groups = kernels.groups.as_ref();
+    groups.unwrap_or_else(|| panic!("{ty}: no kernels for interleaved rows"))
 }
 
 /// The product with rows of integers, by panels.
@@ -203,12 +307,15 @@ unsafe fn multiply_panels(
     let product = PanelProduct {
         w: WeightRows {
             w: args.w.as_ptr(),
-            row_stride: args.row_stride,
+            row_stride: args.row_stride(),
             m: args.m,
             k: args.k,
             chunk_bytes: CHUNK / ty.block_size() * ty.block_bytes(),
             integers: of_type.integers,
-            unpack: of_type.unpack,
+            layout: match args.layout {
+                WeightLayout::Rows { .. } => RowLayout::Rows(of_type.unpack),
+                WeightLayout::Interleaved => RowLayout::Groups(of_groups(of_type, ty).fill),
+            },
         },
         x: x.as_ptr(),
         x_stride,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::dispatch::{Kernels, kernels_of};
 use crate::matmul::matmul_with;
 use crate::quants::{scalar_decoders, scalar_encoders};
-use crate::{Activations, GgmlType, Isa, MatMul, matmul_scratch};
+use crate::{Activations, GgmlType, Isa, MatMul, WeightLayout, matmul_scratch};
 
 /// Lengths around the registers' and the unrolled loops'.
 const LENGTHS: [usize; 18] = [0, 1, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 129, 577, 1023];
@@ -157,7 +157,7 @@ fn product(kernels: &'static Kernels, w: &Weights, m: usize, k: usize, n: usize,
         let args = MatMul {
             ty,
             w: &w[i * row_stride + 1..],
-            row_stride,
+            layout: WeightLayout::Rows { stride: row_stride },
             m: rows.min(m - i),
             k,
             x: Activations::F32 {
@@ -243,7 +243,7 @@ fn nothing_times_something() {
     let args = MatMul {
         ty: GgmlType::Q4_0,
         w: &[],
-        row_stride: 18,
+        layout: WeightLayout::Rows { stride: 18 },
         m: 0,
         k: 32,
         x: Activations::F32 { x: &[], stride: 32 },
@@ -255,6 +255,7 @@ fn nothing_times_something() {
 
 mod attention;
 mod blocks;
+mod groups;
 mod integers;
 mod panels;
 mod rows;

@@ -2,11 +2,14 @@
 
 use super::N_TYPES;
 use crate::GgmlType;
+use crate::generic::groups::{self, UnpackGroup};
 use crate::generic::i8_blocks;
 use crate::generic::int_products::{self, AllColumns, IntProduct, Sum, Unpacked};
 use crate::generic::integers::{self, I16Chunk, Unpack};
 use crate::generic::panel_products::{self, Kernel, Narrow, PanelProduct, Wide};
-use crate::generic::panels::{self, Integers, RowChunk, UnpackRow};
+use crate::generic::panels::{
+    self, ByteValues, FillGroups, Integers, PanelChunk, PanelValues, RowChunk, UnpackRow, WideValues,
+};
 use crate::quants::{self, Block, for_each_block};
 use crate::simd::portable_int::PortableInt;
 #[cfg(target_arch = "x86_64")]
@@ -36,6 +39,15 @@ pub(crate) struct IntTypeKernels {
     /// Unpacks a chunk of a row for a panel.
     pub unpack: UnpackRow,
     pub integers: Integers,
+    /// Those for interleaved rows, if the type has that layout.
+    pub groups: Option<GroupKernels>,
+}
+
+/// Integer kernels for groups of interleaved rows.
+pub(crate) struct GroupKernels {
+    /// Products with 1, 2, 3 and 4 columns; the same bits as those of panels.
+    pub columns: [unsafe fn(&IntProduct); 4],
+    pub fill: FillGroups,
 }
 
 impl IntKernels {
@@ -48,14 +60,18 @@ impl IntKernels {
 
 /// The kernels of all types that can be unpacked, by type id.
 macro_rules! type_table {
-    (() $( $block:ident $quantize:tt [$($unpack:ident)?]; )*) => { {
+    (() $( $block:ident $quantize:tt [$($unpack:ident)?] $interleave:tt; )*) => { {
         let mut table = [const { None }; N_TYPES];
-        $( type_table!(@ table $block $($unpack)?); )*
+        $( type_table!(@ table $block $($unpack)? $interleave); )*
         table
     } };
-    (@ $table:ident $block:ident) => {};
-    (@ $table:ident $block:ident unpack) => {
-        $table[<quants::$block as Block>::TYPE.id() as usize] = Some(type_kernels::<quants::$block>());
+    (@ $table:ident $block:ident []) => {};
+    (@ $table:ident $block:ident unpack []) => {
+        $table[<quants::$block as Block>::TYPE.id() as usize] = Some(type_kernels::<quants::$block>(None));
+    };
+    (@ $table:ident $block:ident unpack [interleave]) => {
+        let groups = Some(group_kernels::<quants::$block>());
+        $table[<quants::$block as Block>::TYPE.id() as usize] = Some(type_kernels::<quants::$block>(groups));
     };
 }
 
@@ -108,12 +124,40 @@ macro_rules! instantiate {
                 unsafe { int_products::matmul::<$V, D>(product, COLUMNS) }
             }
 
-            const fn type_kernels<D: Unpack<$V>>() -> IntTypeKernels {
+            #[$attribute]
+            unsafe fn columns<D: UnpackGroup<$V>, const N: usize>(product: &IntProduct) {
+                // SAFETY: the caller's promise.
+                unsafe { groups::multiply::<$V, D, N>(product) }
+            }
+
+            #[$attribute]
+            unsafe fn fill_group<D: UnpackGroup<$V>, F: PanelValues>(
+                p: *const u8,
+                runs: usize,
+                group: usize,
+                to: &mut PanelChunk<F>,
+            ) {
+                // SAFETY: the caller's promise.
+                unsafe { groups::fill_group::<$V, D, F>(p, runs, group, to) }
+            }
+
+            const fn group_kernels<D: UnpackGroup<$V>>() -> GroupKernels {
+                GroupKernels {
+                    columns: [columns::<D, 1>, columns::<D, 2>, columns::<D, 3>, columns::<D, 4>],
+                    fill: FillGroups {
+                        bytes: fill_group::<D, ByteValues>,
+                        words: fill_group::<D, WideValues>,
+                    },
+                }
+            }
+
+            const fn type_kernels<D: Unpack<$V>>(groups: Option<GroupKernels>) -> IntTypeKernels {
                 IntTypeKernels {
                     matvec: matvec::<D>,
                     matmul: matmul::<D>,
                     unpack: unpack::<D>,
                     integers: Integers::of::<$V, D>(),
+                    groups,
                 }
             }
 

@@ -72,13 +72,20 @@ impl<const N: usize> Streams<N> {
     }
 }
 
-/// Does the body for each run of a whole chunk, whose number is then a constant.
-macro_rules! each_run {
-    ($i:ident => $body:block) => {
-        each_run!(@ $i $body 0 1 2 3 4 5 6 7)
+/// Does the body for each of the 8 runs of a whole chunk, or registers of a run, whose number is then a constant if loops are
+/// [unrolled](IntSimd::UNROLLED).
+macro_rules! each_of_8 {
+    ($V:ty, $i:ident => $body:block) => {
+        if <$V>::UNROLLED {
+            each_of_8!(@ $i $body 0 1 2 3 4 5 6 7);
+        } else {
+            for $i in 0..8 $body
+        }
     };
     (@ $i:ident $body:block $($n:literal)*) => { $( { let $i = $n; $body } )* };
 }
+pub(super) use each_of_8;
+const _: () = assert!(RUNS == 8);
 
 /// One column: weights are unpacked in registers and never stored.
 ///
@@ -126,7 +133,7 @@ pub(crate) unsafe fn matvec<V: IntSimd, D: Unpack<V>>(p: &IntProduct) {
 /// # Safety
 /// The row has that chunk.
 #[inline(always)]
-unsafe fn chunk(x: *const u8, c: usize) -> *const I16Chunk {
+pub(super) unsafe fn chunk(x: *const u8, c: usize) -> *const I16Chunk {
     // SAFETY: the caller's promise.
     unsafe { x.add(size_of::<I16Header>()).cast::<I16Chunk>().add(c / CHUNK) }
 }
@@ -147,7 +154,7 @@ unsafe fn add_chunks<V: IntSimd, D: Unpack<V>>(
         // Two sums of each row take turns, so that additions overlap.
         let mut first = [sums[0], times_mins::<V>(D::HAS_MINS, mins_of::<V, D>(&scales[0]), x)];
         let mut second = [sums[1], times_mins::<V>(D::HAS_MINS, mins_of::<V, D>(&scales[1]), x)];
-        each_run!(i => {
+        each_of_8!(V, i => {
             let x = activations::<V>(x, i);
             first = [first[1], add_run::<V>(widened::<V, D>(w[0], i), x, scale_of::<V, D>(&scales[0], i), first[0])];
             second = [second[1], add_run::<V>(widened::<V, D>(w[1], i), x, scale_of::<V, D>(&scales[1], i), second[0])];
@@ -370,7 +377,7 @@ unsafe fn unpack<V: IntSimd, D: Unpack<V>>(w: *const u8, runs: usize, to: *mut U
         if runs == RUNS {
             D::scales(w, RUNS, &mut scales);
             let scales = std::hint::black_box(&scales);
-            each_run!(i => { unpack_run::<V, D>(w, i, scales, to) });
+            each_of_8!(V, i => { unpack_run::<V, D>(w, i, scales, to) });
         } else {
             D::scales(w, runs, &mut scales);
             for i in 0..runs {

@@ -4,6 +4,7 @@
 pub(crate) mod attention;
 pub(crate) mod blocks;
 pub(crate) mod functions;
+pub(crate) mod groups;
 pub(crate) mod i8_blocks;
 pub(crate) mod int_products;
 pub(crate) mod integers;

@@ -146,18 +146,18 @@ impl Kernel for Wide {
         x_stride: usize,
         sums: &mut [[f32; PANEL_ROWS]],
     ) {
-        let mut column = 0;
-        let mut tiles = sums.chunks_exact_mut(4);
-        // SAFETY: the caller's promise.
-        unsafe {
-            for tile in &mut tiles {
-                add_words::<V, 4>(panel, by_16, runs, x.add(column * x_stride), x_stride, tile);
-                column += 4;
+        let mut x = x;
+        for tile in sums.chunks_mut(4) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                match tile.len() {
+                    4 => add_words::<V, 4>(panel, by_16, runs, x, x_stride, tile),
+                    3 => add_words::<V, 3>(panel, by_16, runs, x, x_stride, tile),
+                    2 => add_words::<V, 2>(panel, by_16, runs, x, x_stride, tile),
+                    _ => add_words::<V, 1>(panel, by_16, runs, x, x_stride, tile),
+                }
             }
-            for tile in tiles.into_remainder().chunks_exact_mut(1) {
-                add_words::<V, 1>(panel, by_16, runs, x.add(column * x_stride), x_stride, tile);
-                column += 1;
-            }
+            x = x.wrapping_add(4 * x_stride);
         }
     }
 }
@@ -272,6 +272,10 @@ struct Totals([[[f32; PANEL_ROWS]; COLUMNS]; PANELS]);
 /// The CPU has `V`'s instructions and `p` keeps the contract of [`matmul`](crate::matmul()).
 #[inline(always)]
 pub(crate) unsafe fn multiply<V: IntSimd, K: Kernel>(p: &PanelProduct) {
+    if p.n <= COLUMNS {
+        // SAFETY: the caller's promise.
+        return unsafe { multiply_few::<V, K>(p) };
+    }
     let chunks = p.w.k.div_ceil(CHUNK);
     let step = PANEL_CHUNKS.min(chunks);
     // SAFETY: the caller's promise; the scratch memory holds as many panels, once aligned.
@@ -331,7 +335,7 @@ unsafe fn multiply_part<V: IntSimd, K: Kernel>(
     mut panel: *const PanelChunk<K::Values>,
     j: usize,
 ) {
-    let (columns, integers) = (COLUMNS.min(p.n - j), &p.w.integers);
+    let columns = COLUMNS.min(p.n - j);
     let mut totals = Totals([[[0.0; PANEL_ROWS]; COLUMNS]; PANELS]);
     // SAFETY: the caller's promise; rows, columns and chunks lie within the operands.
     unsafe {
@@ -342,24 +346,83 @@ unsafe fn multiply_part<V: IntSimd, K: Kernel>(
             });
         }
         for c in part.first..part.end {
-            let runs = RUNS.min((p.w.k - c * CHUNK) / RUN);
-            let x = x.add(size_of::<I16Header>() + c * K::X_BYTES);
             for sums in totals.0.iter_mut().take(part.panels) {
-                let sums = &mut sums[..columns];
-                K::add::<V>(&*panel, integers.by_16, runs, x, p.x_stride, sums);
-                if K::ADDS_MINS && integers.has_mins {
-                    add_mins::<V, K::Values, K::Sums>(integers.by_16, &*panel, runs, x, p.x_stride, sums);
-                }
+                add_chunk::<V, K>(p, &*panel, c, x, &mut sums[..columns]);
                 panel = panel.add(1);
             }
         }
-        each_column(p, part, j, &mut totals, |out, rows, x, totals| {
+        put_totals(p, part, j, &mut totals);
+    }
+}
+
+/// Adds the product of chunk `c` of a panel. `x` is the row of the first column.
+///
+/// # Safety
+/// As for [`multiply`].
+#[inline(always)]
+unsafe fn add_chunk<V: IntSimd, K: Kernel>(
+    p: &PanelProduct,
+    panel: &PanelChunk<K::Values>,
+    c: usize,
+    x: *const u8,
+    sums: &mut [[f32; PANEL_ROWS]],
+) {
+    let (runs, integers) = (RUNS.min((p.w.k - c * CHUNK) / RUN), &p.w.integers);
+    // SAFETY: the caller's promise; the chunk lies within the rows.
+    unsafe {
+        let x = x.add(size_of::<I16Header>() + c * K::X_BYTES);
+        K::add::<V>(panel, integers.by_16, runs, x, p.x_stride, sums);
+        if K::ADDS_MINS && integers.has_mins {
+            add_mins::<V, K::Values, K::Sums>(integers.by_16, panel, runs, x, p.x_stride, sums);
+        }
+    }
+}
+
+/// Writes the sums of a part, as results if it is the last.
+///
+/// # Safety
+/// As for [`multiply_part`].
+#[inline(always)]
+unsafe fn put_totals(p: &PanelProduct, part: &Part, j: usize, totals: &mut Totals) {
+    // SAFETY: the caller's promise; `each_column` gives rows of the operands.
+    unsafe {
+        each_column(p, part, j, totals, |out, rows, x, totals| {
             if part.is_last {
                 let scale = I16Header::scale_at(x);
                 totals.iter_mut().for_each(|total| *total *= scale);
             }
             out.copy_from_nonoverlapping(totals.as_ptr(), rows);
         });
+    }
+}
+
+/// [`multiply`] for up to [`COLUMNS`] columns, by the same floating-point operations. Each chunk of a panel is multiplied as soon as it is filled, while it is
+/// in the first-level cache.
+///
+/// # Safety
+/// As for [`multiply`].
+#[inline(always)]
+unsafe fn multiply_few<V: IntSimd, K: Kernel>(p: &PanelProduct) {
+    let end = p.w.k.div_ceil(CHUNK);
+    // SAFETY: the caller's promise; the scratch memory holds more panels than one, once aligned.
+    unsafe {
+        let scratch = p.scratch.cast::<u8>();
+        let panel = scratch.add(scratch.align_offset(ALIGN)).cast::<PanelChunk<K::Values>>();
+        for i in (0..p.w.m).step_by(PANEL_ROWS) {
+            let part = Part {
+                i,
+                panels: 1,
+                first: 0,
+                end,
+                is_last: true,
+            };
+            let mut totals = Totals([[[0.0; PANEL_ROWS]; COLUMNS]; PANELS]);
+            for c in 0..end {
+                fill::<V, K::Values>(&p.w, i, c, &mut *panel);
+                add_chunk::<V, K>(p, &*panel, c, p.x, &mut totals.0[0][..p.n]);
+            }
+            put_totals(p, &part, 0, &mut totals);
+        }
     }
 }
 

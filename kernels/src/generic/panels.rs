@@ -2,6 +2,7 @@
 //!
 //! What depends on the type of the weights is one function, which unpacks a chunk of a row; everything else is shared by all types.
 
+use super::groups::FillGroup;
 use super::integers::{CHUNK, RUN, RUNS, Scales, Unpack};
 use crate::simd::{IntSimd, Simd};
 
@@ -73,13 +74,30 @@ pub(crate) type UnpackRow = unsafe fn(*const u8, usize, &mut RowChunk);
 #[derive(Clone, Copy)]
 pub(crate) struct WeightRows {
     pub w: *const u8,
+    /// Bytes of a row. Those of [`LANES`] rows are a group, if rows are interleaved.
     pub row_stride: usize,
     pub m: usize,
     pub k: usize,
     /// Bytes of a chunk of a row.
     pub chunk_bytes: usize,
     pub integers: Integers,
-    pub unpack: UnpackRow,
+    pub layout: RowLayout,
+}
+
+/// How rows lie in memory, and what unpacks them.
+#[derive(Clone, Copy)]
+pub(crate) enum RowLayout {
+    /// One after the other.
+    Rows(UnpackRow),
+    /// In groups.
+    Groups(FillGroups),
+}
+
+/// What fills panels of either form with groups.
+#[derive(Clone, Copy)]
+pub(crate) struct FillGroups {
+    pub bytes: FillGroup<ByteValues>,
+    pub words: FillGroup<WideValues>,
 }
 
 /// A chunk of [`PANEL_ROWS`] rows. `F` holds the integers; those of runs that a row lacks are not set.
@@ -91,7 +109,10 @@ pub(crate) struct PanelChunk<F> {
 }
 
 /// A form of the integers of a panel's chunk.
-pub(crate) trait PanelValues {
+pub(crate) trait PanelValues: Sized {
+    /// What fills panels of this form.
+    fn of(fill: &FillGroups) -> FillGroup<Self>;
+
     /// Puts a run of a group's rows, given the registers that each hold 4 neighbouring weights of all rows.
     ///
     /// # Safety
@@ -104,6 +125,10 @@ pub(crate) trait PanelValues {
 pub(crate) struct ByteValues(pub [[[[u8; 4 * LANES]; HALF / 4]; GROUPS]; HALVES]);
 
 impl PanelValues for ByteValues {
+    fn of(fill: &FillGroups) -> FillGroup<Self> {
+        fill.bytes
+    }
+
     #[inline(always)]
     unsafe fn put<V: IntSimd>(&mut self, run: usize, group: usize, registers: [V; 8], signed: bool) {
         // SAFETY: the caller's promise.
@@ -121,6 +146,10 @@ impl PanelValues for ByteValues {
 pub(crate) struct WideValues(pub [[[[u8; 4 * LANES]; 2]; GROUPS]; CHUNK / 4]);
 
 impl PanelValues for WideValues {
+    fn of(fill: &FillGroups) -> FillGroup<Self> {
+        fill.words
+    }
+
     #[inline(always)]
     unsafe fn put<V: IntSimd>(&mut self, run: usize, group: usize, registers: [V; 8], signed: bool) {
         for (i, register) in registers.into_iter().enumerate() {
@@ -147,22 +176,49 @@ impl PanelValues for WideValues {
 pub(crate) unsafe fn fill<V: IntSimd, F: PanelValues>(w: &WeightRows, i: usize, c: usize, to: &mut PanelChunk<F>) {
     let runs = RUNS.min((w.k - c * CHUNK) / RUN);
     for group in 0..GROUPS {
-        let mut rows: [RowChunk; LANES] = Default::default();
-        for (lane, row) in rows.iter_mut().enumerate() {
-            let i = (i + group * LANES + lane).min(w.m - 1);
-            // SAFETY: a row and a chunk that the operand has.
-            unsafe { (w.unpack)(w.w.add(i * w.row_stride + c * w.chunk_bytes), runs, row) }
-        }
-        put_scales(&w.integers, &rows, group, to);
-        for run in 0..runs {
-            // SAFETY: the caller's promise; a run is 32 bytes.
-            unsafe {
-                let mut registers = [V::splat(0); LANES];
-                for lane in 0..LANES {
-                    registers[lane] = V::load(rows[lane].values[run].as_ptr());
+        let i = i + group * LANES;
+        // SAFETY: the caller's promise; a group and a chunk that the operand has.
+        unsafe {
+            match &w.layout {
+                RowLayout::Rows(unpack) => fill_with_rows::<V, F>(w, *unpack, i, c, runs, group, to),
+                RowLayout::Groups(fill) => {
+                    let p = w.w.add(i.min(w.m - LANES) * w.row_stride + LANES * c * w.chunk_bytes);
+                    F::of(fill)(p, runs, group, to);
                 }
-                to.values.put(run, group, V::transpose(registers), w.integers.signed);
             }
+        }
+    }
+}
+
+/// Fills one group of a panel's chunk with rows from row `i` on.
+///
+/// # Safety
+/// As for [`fill`].
+#[inline(always)]
+unsafe fn fill_with_rows<V: IntSimd, F: PanelValues>(
+    w: &WeightRows,
+    unpack: UnpackRow,
+    i: usize,
+    c: usize,
+    runs: usize,
+    group: usize,
+    to: &mut PanelChunk<F>,
+) {
+    let mut rows: [RowChunk; LANES] = Default::default();
+    for (lane, row) in rows.iter_mut().enumerate() {
+        let i = (i + lane).min(w.m - 1);
+        // SAFETY: a row and a chunk that the operand has.
+        unsafe { unpack(w.w.add(i * w.row_stride + c * w.chunk_bytes), runs, row) }
+    }
+    put_scales(&w.integers, &rows, group, to);
+    for run in 0..runs {
+        // SAFETY: the caller's promise; a run is 32 bytes.
+        unsafe {
+            let mut registers = [V::splat(0); LANES];
+            for lane in 0..LANES {
+                registers[lane] = V::load(rows[lane].values[run].as_ptr());
+            }
+            to.values.put(run, group, V::transpose(registers), w.integers.signed);
         }
     }
 }

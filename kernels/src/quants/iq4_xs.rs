@@ -6,7 +6,9 @@ use super::iq4_nl::{FLOATS, VALUES};
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
+use crate::generic::groups::{GroupScales, UnpackGroup, bytes_of_group, halves_of_group, nibbles_of_group};
 use crate::generic::integers::{Scales, Unpack, set_scales};
+use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
 /// A value of group `g` is `d * (scale[g] - 32) * VALUES[q]` with the table of [`BlockIQ4NL`](super::BlockIQ4NL). The 16 bytes of
@@ -88,5 +90,43 @@ impl<V: IntSimd> Unpack<V> for BlockIQ4XS {
     unsafe fn values(p: *const u8, i: usize) -> V {
         // SAFETY: the caller's promise; offsets are those of the block.
         unsafe { V::load_nibbles(p.add(offset_of!(Self, qs) + i * 16)).lookup(&VALUES) }
+    }
+}
+
+impl Interleaved for BlockIQ4XS {
+    const FIELDS: &'static [Field] = &[
+        field(2, Unit::Two),
+        field(2, Unit::One),
+        field(4, Unit::One),
+        field(128, Unit::Four),
+    ];
+}
+
+impl<V: IntSimd> UnpackGroup<V> for BlockIQ4XS {
+    const RUNS_DIFFER: bool = false;
+
+    #[inline(always)]
+    unsafe fn group_scales(p: *const u8, _: usize, to: *mut GroupScales) {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let d: V::Float = halves_of_group(p, 0);
+            for g in 0..8 {
+                let low = bytes_of_group::<V::Float>(p, offset_of!(Self, scales_l) + g / 2);
+                let high = bytes_of_group::<V::Float>(p, offset_of!(Self, scales_h) + g / 4);
+                let (low, high) = (
+                    V::Float::shr(low, g as u32 % 2 * 4),
+                    V::Float::shr(high, g as u32 % 4 * 2),
+                );
+                let scale = V::Float::or(V::Float::and(low, 15), V::Float::shl(V::Float::and(high, 3), 4));
+                let scale = V::Float::from_int(scale).sub(V::Float::splat(32.0));
+                GroupScales::set(to, g, scale.mul(d), 0.0);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe { nibbles_of_group::<V>(p, offset_of!(Self, qs) + i * 16, j).lookup(&VALUES) }
     }
 }

@@ -83,39 +83,39 @@ pub(crate) trait Quantize: Block {
     fn quantize(x: &[f32]) -> Self;
 }
 
-/// The list of types that can be computed with, handed to the macro `$then`: the block and what else it implements, [`Quantize`] and
-/// [`Unpack`](crate::generic::integers::Unpack).
+/// The list of types that can be computed with, handed to the macro `$then`: the block and what else it implements, [`Quantize`],
+/// [`Unpack`](crate::generic::integers::Unpack), and [`UnpackGroup`](crate::generic::groups::UnpackGroup) with [`Interleaved`](crate::interleaved::Interleaved).
 macro_rules! for_each_block {
     ($then:ident!($($args:tt)*)) => {
         $then! { ($($args)*)
-            BlockF32 [quantize] [];
-            BlockF16 [quantize] [];
-            BlockBF16 [quantize] [];
-            BlockQ4_0 [quantize] [unpack];
-            BlockQ4_1 [quantize] [unpack];
-            BlockQ5_0 [quantize] [unpack];
-            BlockQ5_1 [quantize] [unpack];
-            BlockQ8_0 [quantize] [unpack];
-            BlockQ2K [] [unpack];
-            BlockQ3K [] [unpack];
-            BlockQ4K [] [unpack];
-            BlockQ5K [] [unpack];
-            BlockQ6K [] [unpack];
-            BlockIQ2XXS [] [unpack];
-            BlockIQ2XS [] [unpack];
-            BlockIQ3XXS [] [unpack];
-            BlockIQ1S [] [unpack];
-            BlockIQ4NL [quantize] [unpack];
-            BlockIQ3S [] [unpack];
-            BlockIQ2S [] [unpack];
-            BlockIQ4XS [] [unpack];
-            BlockIQ1M [] [unpack];
-            BlockMXFP4 [] [unpack];
-            BlockTQ1_0 [] [unpack];
-            BlockTQ2_0 [] [unpack];
-            BlockNVFP4 [] [unpack];
-            BlockQ1_0 [] [unpack];
-            BlockQ2_0 [] [unpack];
+            BlockF32 [quantize] [] [];
+            BlockF16 [quantize] [] [];
+            BlockBF16 [quantize] [] [];
+            BlockQ4_0 [quantize] [unpack] [interleave];
+            BlockQ4_1 [quantize] [unpack] [interleave];
+            BlockQ5_0 [quantize] [unpack] [interleave];
+            BlockQ5_1 [quantize] [unpack] [interleave];
+            BlockQ8_0 [quantize] [unpack] [interleave];
+            BlockQ2K [] [unpack] [interleave];
+            BlockQ3K [] [unpack] [interleave];
+            BlockQ4K [] [unpack] [interleave];
+            BlockQ5K [] [unpack] [interleave];
+            BlockQ6K [] [unpack] [interleave];
+            BlockIQ2XXS [] [unpack] [];
+            BlockIQ2XS [] [unpack] [];
+            BlockIQ3XXS [] [unpack] [];
+            BlockIQ1S [] [unpack] [];
+            BlockIQ4NL [quantize] [unpack] [interleave];
+            BlockIQ3S [] [unpack] [];
+            BlockIQ2S [] [unpack] [];
+            BlockIQ4XS [] [unpack] [interleave];
+            BlockIQ1M [] [unpack] [];
+            BlockMXFP4 [] [unpack] [interleave];
+            BlockTQ1_0 [] [unpack] [];
+            BlockTQ2_0 [] [unpack] [interleave];
+            BlockNVFP4 [] [unpack] [];
+            BlockQ1_0 [] [unpack] [];
+            BlockQ2_0 [] [unpack] [];
         }
     };
 }

@@ -5,7 +5,9 @@ use std::mem::offset_of;
 use super::Block;
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
+use crate::generic::groups::{GroupScales, UnpackGroup, nibbles_of_group};
 use crate::generic::integers::{Scales, Unpack};
+use crate::interleaved::{Field, GROUP_ROWS, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
 /// Twice the E2M1 values, so that they are integers.
@@ -75,5 +77,32 @@ impl<V: IntSimd> Unpack<V> for BlockMXFP4 {
     unsafe fn values(p: *const u8, i: usize) -> V {
         // SAFETY: the caller's promise; offsets are those of the block.
         unsafe { V::load_nibbles(p.add(i * size_of::<Self>() + offset_of!(Self, qs))).lookup(&VALUES) }
+    }
+}
+
+impl Interleaved for BlockMXFP4 {
+    const FIELDS: &'static [Field] = &[field(1, Unit::One), field(16, Unit::Four)];
+}
+
+impl<V: IntSimd> UnpackGroup<V> for BlockMXFP4 {
+    #[inline(always)]
+    unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales) {
+        for i in 0..runs {
+            // SAFETY: the caller's promise: there is a block for each run.
+            unsafe {
+                let e = V::Float::load_u8(p.add(i * GROUP_ROWS * size_of::<Self>()));
+                let n = V::Float::from_int(e).sub(V::Float::splat(128.0));
+                GroupScales::set(to, i, V::Float::splat(1.0).mul_pow2(n), 0.0);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let p = p.add(i * GROUP_ROWS * size_of::<Self>());
+            nibbles_of_group::<V>(p, offset_of!(Self, qs), j).lookup(&VALUES)
+        }
     }
 }

@@ -5,7 +5,9 @@ use std::mem::offset_of;
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
+use crate::generic::groups::{GroupScales, RunBytes, UnpackGroup, bytes_of_group, halves_of_group};
 use crate::generic::integers::{Scales, Unpack, set_halves};
+use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
 /// A value of group `g` is `d * (scales[g] & 15) * q - dmin * (scales[g] >> 4)`. Each half of 128 values has 32 bytes of `qs`;
@@ -91,18 +93,49 @@ impl<V: IntSimd> Unpack<V> for BlockQ2K {
     #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
         // SAFETY: the caller's promise; offsets are those of the block.
-        unsafe { bit_pairs(p.add(offset_of!(Self, qs)), i) }
+        unsafe { bit_pairs(RunBytes::of_row(p), offset_of!(Self, qs), i) }
     }
 }
 
-/// The 32 values of 2 bits of run `i`: 32 bytes hold four runs.
+impl Interleaved for BlockQ2K {
+    const FIELDS: &'static [Field] = &[
+        field(16, Unit::One),
+        field(64, Unit::Four),
+        field(2, Unit::Two),
+        field(2, Unit::Two),
+    ];
+}
+
+impl<V: IntSimd> UnpackGroup<V> for BlockQ2K {
+    #[inline(always)]
+    unsafe fn group_scales(p: *const u8, _: usize, to: *mut GroupScales) {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let d: V::Float = halves_of_group(p, offset_of!(Self, d));
+            let dmin = V::Float::splat(0.0).sub(halves_of_group(p, offset_of!(Self, dmin)));
+            for half in 0..16 {
+                let packed = bytes_of_group::<V::Float>(p, offset_of!(Self, scales) + half);
+                GroupScales::set(to, half, V::Float::from_int(V::Float::and(packed, 15)).mul(d), 0.0);
+                GroupScales::set_min(to, half, V::Float::from_int(V::Float::shr(packed, 4)).mul(dmin));
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { bit_pairs(RunBytes::of_group(p, j), offset_of!(Self, qs), i) }
+    }
+}
+
+/// The values of 2 bits of run `i`: 32 bytes hold four runs. `qs` is the offset of all.
 ///
 /// # Safety
 /// As for [`Unpack`].
 #[inline(always)]
-pub(super) unsafe fn bit_pairs<V: IntSimd>(qs: *const u8, i: usize) -> V {
+pub(super) unsafe fn bit_pairs<V: IntSimd>(bytes: RunBytes, qs: usize, i: usize) -> V {
     // SAFETY: the caller's promise.
-    unsafe { V::load(qs.add(i / 4 * 32)).shr(i as u32 % 4 * 2).and(V::splat(3)) }
+    unsafe { bytes.load::<V>(qs + i / 4 * 32).shr(i as u32 % 4 * 2).and(V::splat(3)) }
 }
 
 /// What the values of each group are multiplied with if their bits are not shifted down but taken where they are: exact.

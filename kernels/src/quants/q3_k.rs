@@ -6,7 +6,9 @@ use super::q2_k::{IN_PLACE, bit_pairs};
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
+use crate::generic::groups::{GroupScales, RunBytes, UnpackGroup, bytes_of_group, halves_of_group};
 use crate::generic::integers::{Scales, Unpack, move_bits, set_halves};
+use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
 /// A value of group `g` is `d * (scale[g] - 32) * (q - 4)`. The low two bits of q lie in `qs` as in [`BlockQ2K`](super::BlockQ2K);
@@ -106,11 +108,56 @@ impl<V: IntSimd> Unpack<V> for BlockQ3K {
 
     #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { values_of_run(RunBytes::of_row(p), i) }
+    }
+}
+
+/// The values of run `i`, as many as `bytes` gives at a time.
+///
+/// # Safety
+/// As for [`Unpack`].
+#[inline(always)]
+unsafe fn values_of_run<V: IntSimd>(bytes: RunBytes, i: usize) -> V {
+    // SAFETY: the caller's promise; offsets are those of the block.
+    unsafe {
+        let third: V = bytes.load(offset_of!(BlockQ3K, hmask));
+        let low: V = bit_pairs(bytes, offset_of!(BlockQ3K, qs), i);
+        low.or(move_bits(third, i, 2).and(V::splat(4)))
+    }
+}
+
+impl Interleaved for BlockQ3K {
+    const FIELDS: &'static [Field] = &[
+        field(32, Unit::Four),
+        field(64, Unit::Four),
+        field(12, Unit::One),
+        field(2, Unit::Two),
+    ];
+}
+
+impl<V: IntSimd> UnpackGroup<V> for BlockQ3K {
+    #[inline(always)]
+    unsafe fn group_scales(p: *const u8, _: usize, to: *mut GroupScales) {
         // SAFETY: the caller's promise; offsets are those of the block.
         unsafe {
-            let third = V::load(p.add(offset_of!(Self, hmask)));
-            let low: V = bit_pairs(p.add(offset_of!(Self, qs)), i);
-            low.or(move_bits(third, i, 2).and(V::splat(4)))
+            let d: V::Float = halves_of_group(p, offset_of!(Self, d));
+            let scales = offset_of!(Self, scales);
+            for half in 0..16 {
+                // Low 4 bits in nibbles of 8 bytes, then high 2 bits of four scales in each of 4 bytes.
+                let low = bytes_of_group::<V::Float>(p, scales + half % 8);
+                let high = bytes_of_group::<V::Float>(p, scales + 8 + half % 4);
+                let low = V::Float::and(V::Float::shr(low, half as u32 / 8 * 4), 15);
+                let high = V::Float::and(V::Float::shr(high, half as u32 / 4 * 2), 3);
+                let scale = V::Float::from_int(V::Float::or(low, V::Float::shl(high, 4)));
+                GroupScales::set(to, half, scale.sub(V::Float::splat(32.0)).mul(d), 4.0);
+            }
         }
+    }
+
+    #[inline(always)]
+    unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { values_of_run(RunBytes::of_group(p, j), i) }
     }
 }

@@ -5,7 +5,9 @@ use std::mem::offset_of;
 use super::{Block, Half, Quantize, best_scale, inverse, round_to};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Encode, Sink};
-use crate::generic::integers::{Scales, Unpack, halves_of_blocks, set_scales};
+use crate::generic::groups::{GroupScales, RunBytes, UnpackGroup, halves_of_group, nibbles_of_group};
+use crate::generic::integers::{Scales, Unpack, halves_of_blocks, move_bits, set_scales};
+use crate::interleaved::{Field, GROUP_ROWS, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
 /// Value `j` is `d * (q - 16)`; byte `j` of `qs` holds the low 4 bits of values `j` (low) and `j + 16` (high), bit `j` of `qh`
@@ -66,6 +68,32 @@ impl<V: IntSimd> Unpack<V> for BlockQ5_0 {
     }
 }
 
+impl Interleaved for BlockQ5_0 {
+    const FIELDS: &'static [Field] = &[field(2, Unit::Two), field(4, Unit::Bits), field(16, Unit::Four)];
+}
+
+impl<V: IntSimd> UnpackGroup<V> for BlockQ5_0 {
+    #[inline(always)]
+    unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales) {
+        for i in 0..runs {
+            // SAFETY: the caller's promise: there is a block for each run.
+            unsafe {
+                let d: V::Float = halves_of_group(p.add(i * GROUP_ROWS * size_of::<Self>()), 0);
+                GroupScales::set(to, i, d, 16.0);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let p = p.add(i * GROUP_ROWS * size_of::<Self>());
+            five_bits_of_group(p, offset_of!(Self, qh), offset_of!(Self, qs), j)
+        }
+    }
+}
+
 /// The 32 values of 5 bits of a block, given the addresses of `qh` and `qs`.
 ///
 /// # Safety
@@ -76,6 +104,19 @@ pub(super) unsafe fn five_bits<V: IntSimd>(qh: *const u8, qs: *const u8) -> V {
     unsafe {
         let fifth = u32::from_le_bytes(qh.cast::<[u8; 4]>().read());
         V::load_nibbles(qs).or(V::from_bits(fifth).and(V::splat(16)))
+    }
+}
+
+/// Values `4 j` to `4 j + 3` of 5 bits of each row of a group, given the offsets of `qh` and `qs`.
+///
+/// # Safety
+/// As for [`UnpackGroup`].
+#[inline(always)]
+pub(super) unsafe fn five_bits_of_group<V: IntSimd>(p: *const u8, qh: usize, qs: usize, j: usize) -> V {
+    // SAFETY: the caller's promise. Bit `j` of each byte is the fifth of its value.
+    unsafe {
+        let fifth: V = RunBytes::of_group(p, 0).load(qh);
+        nibbles_of_group::<V>(p, qs, j).or(move_bits(fifth, j, 4).and(V::splat(16)))
     }
 }
 

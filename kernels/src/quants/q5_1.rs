@@ -2,11 +2,13 @@
 
 use std::mem::offset_of;
 
-use super::q5_0::{five_bits, join, split};
+use super::q5_0::{five_bits, five_bits_of_group, join, split};
 use super::{Block, Half, Quantize, best_line, inverse, round_to};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Encode, Sink};
+use crate::generic::groups::{GroupScales, UnpackGroup, halves_of_group};
 use crate::generic::integers::{Scales, Unpack, halves_of_blocks};
+use crate::interleaved::{Field, GROUP_ROWS, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
 /// Value `j` is `d * q + m`; the bits of q lie as in [`BlockQ5_0`](super::BlockQ5_0).
@@ -65,6 +67,38 @@ impl<V: IntSimd> Unpack<V> for BlockQ5_1 {
         unsafe {
             let p = p.add(i * size_of::<Self>());
             five_bits(p.add(offset_of!(Self, qh)), p.add(offset_of!(Self, qs)))
+        }
+    }
+}
+
+impl Interleaved for BlockQ5_1 {
+    const FIELDS: &'static [Field] = &[
+        field(2, Unit::Two),
+        field(2, Unit::Two),
+        field(4, Unit::Bits),
+        field(16, Unit::Four),
+    ];
+}
+
+impl<V: IntSimd> UnpackGroup<V> for BlockQ5_1 {
+    #[inline(always)]
+    unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales) {
+        for i in 0..runs {
+            // SAFETY: the caller's promise: there is a block for each run.
+            unsafe {
+                let p = p.add(i * GROUP_ROWS * size_of::<Self>());
+                GroupScales::set(to, i, halves_of_group::<V::Float>(p, 0), 0.0);
+                GroupScales::set_min(to, i, halves_of_group::<V::Float>(p, offset_of!(Self, m)));
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let p = p.add(i * GROUP_ROWS * size_of::<Self>());
+            five_bits_of_group(p, offset_of!(Self, qh), offset_of!(Self, qs), j)
         }
     }
 }

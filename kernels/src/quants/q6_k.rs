@@ -5,7 +5,9 @@ use std::mem::offset_of;
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
+use crate::generic::groups::{GroupScales, RunBytes, UnpackGroup, halves_of_group};
 use crate::generic::integers::{Scales, Unpack, move_bits, set_halves};
+use crate::interleaved::{Field, GROUP_ROWS, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
 /// A value of group `g` is `d * scales[g] * (q - 32)`. Each half of 128 values has 64 bytes of `ql` and 32 of `qh`: value
@@ -89,14 +91,53 @@ impl<V: IntSimd> Unpack<V> for BlockQ6K {
 
     #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { values_of_run(RunBytes::of_row(p), i) }
+    }
+}
+
+/// The values of run `i`, as many as `bytes` gives at a time.
+///
+/// # Safety
+/// As for [`Unpack`].
+#[inline(always)]
+unsafe fn values_of_run<V: IntSimd>(bytes: RunBytes, i: usize) -> V {
+    // SAFETY: the caller's promise; offsets are those of the block.
+    unsafe {
+        let (half, j) = (i / 4, i % 4);
+        let low: V = bytes.load(offset_of!(BlockQ6K, ql) + half * 64 + j % 2 * 32);
+        let high: V = bytes.load(offset_of!(BlockQ6K, qh) + half * 32);
+        let low = if j < 2 { low } else { low.shr(4) };
+        let high = move_bits(high, 2 * j, 4);
+        low.and(V::splat(15)).or(high.and(V::splat(0x30)))
+    }
+}
+
+impl Interleaved for BlockQ6K {
+    const FIELDS: &'static [Field] = &[
+        field(128, Unit::Four),
+        field(64, Unit::Four),
+        field(16, Unit::One),
+        field(2, Unit::Two),
+    ];
+}
+
+impl<V: IntSimd> UnpackGroup<V> for BlockQ6K {
+    #[inline(always)]
+    unsafe fn group_scales(p: *const u8, _: usize, to: *mut GroupScales) {
         // SAFETY: the caller's promise; offsets are those of the block.
         unsafe {
-            let (half, j) = (i / 4, i % 4);
-            let low = V::load(p.add(offset_of!(Self, ql) + half * 64 + j % 2 * 32));
-            let high = V::load(p.add(offset_of!(Self, qh) + half * 32));
-            let low = if j < 2 { low } else { low.shr(4) };
-            let high = move_bits(high, 2 * j, 4);
-            low.and(V::splat(15)).or(high.and(V::splat(0x30)))
+            let d: V::Float = halves_of_group(p, offset_of!(Self, d));
+            for half in 0..16 {
+                let scale = V::Float::load_i8(p.add(GROUP_ROWS * (offset_of!(Self, scales) + half)));
+                GroupScales::set(to, half, V::Float::from_int(scale).mul(d), 32.0);
+            }
         }
+    }
+
+    #[inline(always)]
+    unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { values_of_run(RunBytes::of_group(p, j), i) }
     }
 }

@@ -5,7 +5,9 @@ use std::mem::offset_of;
 use super::{Block, Half, Quantize, inverse, signed_max};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Encode, Sink};
+use crate::generic::groups::{GroupScales, RunBytes, UnpackGroup, halves_of_group};
 use crate::generic::integers::{Scales, Unpack, halves_of_blocks, set_scales};
+use crate::interleaved::{Field, GROUP_ROWS, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
 /// Value `j` is `d * q`.
@@ -55,6 +57,32 @@ impl<V: IntSimd> Unpack<V> for BlockQ8_0 {
     unsafe fn values(p: *const u8, i: usize) -> V {
         // SAFETY: the caller's promise; offsets are those of the block.
         unsafe { V::load(p.add(i * size_of::<Self>() + offset_of!(Self, qs))) }
+    }
+}
+
+impl Interleaved for BlockQ8_0 {
+    const FIELDS: &'static [Field] = &[field(2, Unit::Two), field(32, Unit::Four)];
+}
+
+impl<V: IntSimd> UnpackGroup<V> for BlockQ8_0 {
+    #[inline(always)]
+    unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales) {
+        for i in 0..runs {
+            // SAFETY: the caller's promise: there is a block for each run.
+            unsafe {
+                let d: V::Float = halves_of_group(p.add(i * GROUP_ROWS * size_of::<Self>()), 0);
+                GroupScales::set(to, i, d, 0.0);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let p = p.add(i * GROUP_ROWS * size_of::<Self>());
+            RunBytes::of_group(p, j).load(offset_of!(Self, qs))
+        }
     }
 }
 

@@ -29,7 +29,7 @@ pub(crate) fn scalar_decoders() -> Vec<(GgmlType, DequantizeRow)> {
         }
     }
     macro_rules! decoders {
-        (() $( $block:ident $quantize:tt $unpack:tt; )*) => { vec![ $( ($block::TYPE, dequantize::<$block> as DequantizeRow) ),* ] };
+        (() $( $block:ident $quantize:tt $unpack:tt $interleave:tt; )*) => { vec![ $( ($block::TYPE, dequantize::<$block> as DequantizeRow) ),* ] };
     }
     for_each_block!(decoders!())
 }
@@ -45,7 +45,7 @@ pub(crate) fn scalar_encoders() -> Vec<(GgmlType, QuantizeRow)> {
         }
     }
     macro_rules! encoders {
-        (() $( $block:ident [$($can:ident)?] $unpack:tt; )*) => {
+        (() $( $block:ident [$($can:ident)?] $unpack:tt $interleave:tt; )*) => {
             [$( encoders!($block $($can)?) ),*].into_iter().flatten().collect()
         };
         ($block:ident quantize) => { Some(($block::TYPE, quantize::<$block> as QuantizeRow)) };

@@ -14,6 +14,10 @@ pub(crate) trait IntSimd: Copy {
     /// 8 floats.
     type Float: Simd;
 
+    /// Whether loops over the runs and registers of a chunk are to be unrolled, so that their numbers are constants. The portable form gains little and
+    /// takes long to compile.
+    const UNROLLED: bool = true;
+
     /// Reads 32 bytes.
     unsafe fn load(p: *const u8) -> Self;
 

@@ -36,6 +36,7 @@ impl PortableInt {
 
 impl IntSimd for PortableInt {
     type Float = Portable;
+    const UNROLLED: bool = false;
 
     #[inline(always)]
     unsafe fn load(p: *const u8) -> Self {

@@ -70,7 +70,7 @@ fn product(kernels: &'static Kernels, weights: &Weights, m: usize, x: &Rows, row
         let args = MatMul {
             ty: weights.ty,
             w: &weights.blocks[i * row_bytes..],
-            row_stride: row_bytes,
+            layout: WeightLayout::Rows { stride: row_bytes },
             m: rows.min(m - i),
             k,
             x: Activations::Quantized {

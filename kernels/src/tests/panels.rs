@@ -8,7 +8,7 @@ use crate::{ActivationForm, activation_bytes};
 const FORMS: [ActivationForm; 2] = [ActivationForm::I16Row, ActivationForm::I8Block16];
 
 /// Rows of activations of a form, with a gap between rows and off any alignment.
-struct Rows {
+pub(super) struct Rows {
     form: ActivationForm,
     k: usize,
     n: usize,
@@ -16,7 +16,7 @@ struct Rows {
 }
 
 impl Rows {
-    fn new(kernels: &'static Kernels, form: ActivationForm, k: usize, x: &[f32]) -> Rows {
+    pub(super) fn new(kernels: &'static Kernels, form: ActivationForm, k: usize, x: &[f32]) -> Rows {
         let stride = Self::stride(form, k);
         let mut bytes = vec![0xAA; x.len() / k * stride + 1];
         for (x, row) in x.chunks(k).zip(bytes[1..].chunks_mut(stride)) {
@@ -85,7 +85,21 @@ fn forms_and_types() -> impl Iterator<Item = (ActivationForm, GgmlType, Vec<u8>,
 
 /// The product of the first `m` rows of weights, computed in chunks of `rows` rows and `columns` columns. Rows of the result have a gap.
 fn product(kernels: &'static Kernels, w: &Weights, m: usize, x: &Rows, rows: usize, columns: usize) -> Vec<f32> {
-    let row_bytes = w.ty.row_bytes(x.k).unwrap();
+    let stride = w.ty.row_bytes(x.k).unwrap();
+    let weights = (w.ty, w.blocks, WeightLayout::Rows { stride });
+    product_of(kernels, weights, m, x, rows, columns)
+}
+
+/// The same, with weights that may be interleaved.
+pub(super) fn product_of(
+    kernels: &'static Kernels,
+    (ty, w, layout): (GgmlType, &[u8], WeightLayout),
+    m: usize,
+    x: &Rows,
+    rows: usize,
+    columns: usize,
+) -> Vec<f32> {
+    let row_bytes = ty.row_bytes(x.k).unwrap();
     let out_stride = m + 2;
     let mut out = vec![f32::NAN; x.n * out_stride];
     let mut scratch = vec![f32::NAN; matmul_scratch(x.k, x.n)];
@@ -94,9 +108,9 @@ fn product(kernels: &'static Kernels, w: &Weights, m: usize, x: &Rows, rows: usi
         .flat_map(|i| (0..x.n).step_by(columns).map(move |j| (i, j)))
     {
         let args = MatMul {
-            ty: w.ty,
-            w: &w.blocks[i * row_bytes..],
-            row_stride: row_bytes,
+            ty,
+            w: &w[i * row_bytes..],
+            layout,
             m: rows.min(m - i),
             k: x.k,
             x: x.from(j),

@@ -1,6 +1,6 @@
 //! Scores of a lightning indexer: of every cell for every token, so that attention can look at the best cells alone.
 
-use kernels::{Activations, MatMul, matmul, matmul_scratch};
+use kernels::{Activations, MatMul, WeightLayout, matmul, matmul_scratch};
 
 use super::visible::Visible;
 use super::{Need, Task};
@@ -58,7 +58,7 @@ pub(super) fn index_scores(task: Task<'_>) {
             let args = MatMul {
                 ty: k.tensor.ty,
                 w: k.span(2, [0, part.start, 0], part.len()),
-                row_stride: k.tensor.nb[2],
+                layout: WeightLayout::Rows { stride: k.tensor.nb[2] },
                 m: part.len(),
                 k: d,
                 x: Activations::F32 { x: queries, stride: d },

@@ -1,6 +1,6 @@
 //! Matrix products, plain and by expert. Threads share the rows of the weights.
 
-use kernels::{Activations, MatMul, matmul, matmul_scratch};
+use kernels::{Activations, MatMul, WeightLayout, matmul, matmul_scratch};
 
 use super::{Fault, Need, Task, row_number};
 use crate::backend::cpu::activations::{QuantizedRows, row_floats};
@@ -115,7 +115,7 @@ fn weights<'a>(w: &Source<'a>, rows: &std::ops::Range<usize>, i2: usize, i3: usi
     MatMul {
         ty: w.tensor.ty,
         w: w.span(1, [rows.start, i2, i3], rows.len()),
-        row_stride: w.tensor.nb[1],
+        layout: WeightLayout::Rows { stride: w.tensor.nb[1] },
         m: rows.len(),
         k: w.tensor.ne[0],
         x: Activations::F32 { x: &[], stride: 0 },

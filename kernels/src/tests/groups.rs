@@ -1,0 +1,161 @@
+//! Interleaved rows: the bits of the products are those of panels of rows as in a file, which [`panels`](super::panels) compares with the definition.
+
+use super::panels::{Rows, product_of};
+use super::*;
+use crate::ActivationForm;
+use crate::interleaved::{GROUP_ROWS, can_interleave, deinterleave, interleave, interleaved_bytes};
+
+/// Lengths of rows: one block, with rests, longer than a panel's part.
+const K: [usize; 7] = [32, 64, 96, 256, 288, 768, 1280];
+
+/// Types that can be interleaved with blocks for [`GROUPS`] groups of rows of each length.
+fn types() -> impl Iterator<Item = (GgmlType, Vec<u8>)> {
+    let can = |ty: &GgmlType| can_interleave(*ty, 256);
+    let types = scalar_decoders().into_iter().map(|(ty, _)| ty).filter(can);
+    types.map(|ty| (ty, blocks(ty).repeat(8)))
+}
+
+const GROUPS: usize = 3;
+
+/// The first rows of `k` weights, plain and interleaved.
+fn both_layouts(ty: GgmlType, blocks: &[u8], k: usize) -> [Vec<u8>; 2] {
+    let bytes = interleaved_bytes(ty, k);
+    let rows = blocks[..GROUPS * bytes].to_vec();
+    let mut groups = vec![0; rows.len()];
+    for (rows, group) in rows.chunks(bytes).zip(groups.chunks_mut(bytes)) {
+        interleave(ty, k, rows, group);
+    }
+    [rows, groups]
+}
+
+fn lengths(ty: GgmlType) -> impl Iterator<Item = usize> {
+    K.into_iter().filter(move |&k| can_interleave(ty, k))
+}
+
+/// Bits of a product, without what lies between rows of the result.
+fn bits(out: &[f32], m: usize) -> Vec<Vec<u32>> {
+    let rows = out.chunks(m + 2);
+    rows.map(|row| row[..m].iter().map(|x| x.to_bits()).collect()).collect()
+}
+
+#[test]
+fn the_types_that_can_be_interleaved() {
+    let names: Vec<String> = types().map(|(ty, _)| ty.name().to_lowercase()).collect();
+    let expected = [
+        "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4",
+        "tq2_0",
+    ];
+    assert_eq!(names, expected);
+    assert!(!can_interleave(GgmlType::Q4_K, 128), "no whole block");
+    assert!(!can_interleave(GgmlType::Q4_0, 0) && !can_interleave(GgmlType::F32, 256));
+}
+
+#[test]
+fn interleaving_can_be_undone() {
+    for (ty, blocks) in types() {
+        for k in lengths(ty) {
+            let [rows, groups] = both_layouts(ty, &blocks, k);
+            assert_ne!(rows, groups, "{ty} {k}");
+            let bytes = interleaved_bytes(ty, k);
+            for (rows, group) in rows.chunks(bytes).zip(groups.chunks(bytes)) {
+                let mut back = vec![0xAA; bytes];
+                deinterleave(ty, k, group, &mut back);
+                assert!(back == rows, "{ty} {k}");
+            }
+        }
+    }
+}
+
+#[test]
+fn groups_are_multiplied_as_panels_of_rows_are() {
+    let m = GROUPS * GROUP_ROWS;
+    for (ty, blocks) in types() {
+        for k in lengths(ty) {
+            let [rows, groups] = both_layouts(ty, &blocks, k);
+            for (kernels, form) in all_kernels()
+                .flat_map(|kernels| [ActivationForm::I16Row, ActivationForm::I8Block16].map(|form| (kernels, form)))
+            {
+                let takes_bytes = kernels.int.find(ty).is_some_and(|of_type| of_type.integers.bits <= 6);
+                if form == ActivationForm::I8Block16 && !takes_bytes {
+                    continue;
+                }
+                let x = Rows::new(kernels, form, k, &noise(51, 9 * k));
+                let stride = ty.row_bytes(k).unwrap();
+                let plain = (ty, &rows[..], WeightLayout::Rows { stride });
+                let expected = bits(&product_of(kernels, plain, m, &x, m, 9), m);
+                // With activations of 16 bits any number of columns gives the bits of 9, which are multiplied by panels.
+                let all: &[_] = if form == ActivationForm::I16Row {
+                    &[1, 2, 3, 4, 5, 8, 9]
+                } else {
+                    &[9]
+                };
+                for &columns in all {
+                    for at_once in [m, GROUP_ROWS] {
+                        let interleaved = (ty, &groups[..], WeightLayout::Interleaved);
+                        let out = bits(&product_of(kernels, interleaved, m, &x, at_once, columns), m);
+                        let what = format!("{:?} {ty} {form:?} k {k}", kernels.isa);
+                        assert!(out == expected, "{what}: {at_once} rows, {columns} columns at a time");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Floats are multiplied with groups, too, by the kernels for rows.
+#[test]
+fn groups_take_activations_that_are_floats() {
+    let m = GROUPS * GROUP_ROWS;
+    for (ty, blocks) in types() {
+        for (k, n) in lengths(ty).flat_map(|k| [1, 5].map(|n| (k, n))) {
+            let [rows, groups] = both_layouts(ty, &blocks, k);
+            let x = noise(52, n * k);
+            let stride = ty.row_bytes(k).unwrap();
+            for kernels in all_kernels() {
+                let [expected, out] = [
+                    (&rows, WeightLayout::Rows { stride }),
+                    (&groups, WeightLayout::Interleaved),
+                ]
+                .map(|(w, layout)| {
+                    let mut out = vec![f32::NAN; n * m];
+                    let mut scratch = vec![f32::NAN; matmul_scratch(k, n)];
+                    let x = Activations::F32 { x: &x, stride: k };
+                    let args = MatMul {
+                        ty,
+                        w,
+                        layout,
+                        m,
+                        k,
+                        x,
+                        n,
+                    };
+                    // SAFETY: `out` holds n rows of m floats; the CPU has the instructions.
+                    unsafe { matmul_with(kernels, &args, out.as_mut_ptr(), m, &mut scratch) };
+                    out
+                });
+                assert!(out == expected, "{:?} {ty} k {k} n {n}", kernels.isa);
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "12 rows are no whole groups")]
+fn rows_must_be_whole_groups() {
+    let w = vec![0; 16 * 18];
+    let args = MatMul {
+        ty: GgmlType::Q4_0,
+        w: &w,
+        layout: WeightLayout::Interleaved,
+        m: 12,
+        k: 32,
+        x: Activations::F32 {
+            x: &[0.0; 32],
+            stride: 32,
+        },
+        n: 1,
+    };
+    let mut out = [0.0; 16];
+    // SAFETY: `out` holds one row.
+    unsafe { crate::matmul(&args, out.as_mut_ptr(), 16, &mut vec![0.0; matmul_scratch(32, 1)]) };
+}
