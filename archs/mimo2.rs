@@ -16,7 +16,7 @@ arch_macros::arch! {
     }
 
     tensors {
-        use own_output, sliding_window(base = 10000.0);
+        use own_output, sliding_window(kind = [bool], base = 10000.0);
         // Recorded results leave these biases out.
         ignore "attn_q.bias", "attn_k.bias", "attn_v.bias", "attn_qkv.bias";
 

@@ -15,7 +15,7 @@ arch_macros::arch! {
     }
 
     tensors {
-        use own_output, sliding_window(base = 10000.0);
+        use own_output, sliding_window(kind = [bool], base = 10000.0);
         rope_freqs?: vector "rope_freqs" [n_rot_swa / 2]; // as many as the layers that rotate most
 
         layer {

@@ -107,7 +107,7 @@ fn speculator(args: &RunArgs, context: &Context) -> Outcome<Option<Speculator>> 
     let drafter: Box<dyn Drafter> = match (&speculation.draft, &speculation.lookup_file) {
         (Some(path), _) => {
             let memory = context_params(&args.context).memory(context.n_ctx());
-            let model = args.load.of_draft().load(path, Some(memory))?;
+            let model = args.load.of_draft().load(path, args.context.precision, Some(memory))?;
             let cannot = |e| Failure::new(format_args!("{}: {e}", path.display()));
             Box::new(DraftModel::new(model, context).map_err(cannot)?)
         }
@@ -166,7 +166,8 @@ impl Session {
             params.n_rollback = params.n_rollback.max(MAX_DRAFTS);
             params.n_outputs_max = MAX_DRAFTS + 1;
         }
-        let model = args.load.load(path, Some(params.memory(params.n_ctx)))?;
+        let memory = params.memory(params.n_ctx);
+        let model = args.load.load(path, args.context.precision, Some(memory))?;
         let mut context = Context::new(model.clone(), &params)?;
         args.adapters.apply(&mut context)?;
         let shift = args.context_shift.then_some(Shift {

@@ -29,8 +29,13 @@ fn values(home: &Home, model: &str, args: &[&str]) -> Vec<f32> {
     Logits::read(home.path("out.logits")).unwrap().values().to_vec()
 }
 
-/// The plan of a real model of 28 layers, from its header.
+/// The plan of a real model of 28 layers, from its header, with weights as they are in the file.
 fn plan(args: &[&str]) -> Ended {
+    best_plan(&[&["--no-repack"], args].concat())
+}
+
+/// The plan that the model would be loaded by.
+fn best_plan(args: &[&str]) -> Ended {
     let header = text(root().join("tests/data/headers/qwen3-1.7b-q4_k_m.header.gguf"));
     ended(Home::new().llama(&[&["inspect", &header, "--plan"], args].concat()))
 }
@@ -117,6 +122,39 @@ fn a_plan_tells_the_memory_of_each_tensor() {
     assert_eq!(bytes(&report["tensors"]), bytes(&report["memory"]));
 }
 
+/// The table of token embeddings, which is also the output's matrix, lies in the file for one use and is repacked for the other.
+#[test]
+fn a_plan_counts_repacked_weights() {
+    let tensors = |plan: Ended| -> Vec<(String, String, u64)> {
+        let report: serde_json::Value = serde_json::from_str(plan.succeeds()).unwrap();
+        let rows = report["tensors"].as_array().unwrap().iter();
+        let text = |row: &serde_json::Value, key: &str| row[key].as_str().unwrap().to_owned();
+        let all: Vec<_> = rows
+            .map(|row| (text(row, "name"), text(row, "layout"), row["bytes"].as_u64().unwrap()))
+            .collect();
+        let sum: u64 = all.iter().map(|(_, _, bytes)| bytes).sum();
+        let tied = if all.iter().all(|(_, layout, _)| layout == "plain") {
+            all.iter().find(|(name, _, _)| name == "token_embd.weight").unwrap().2
+        } else {
+            0
+        };
+        assert_eq!(report["memory"][0]["bytes"].as_u64().unwrap(), sum - tied);
+        all
+    };
+    let json = ["--plan-tensors", "--json"];
+    let (as_in_file, repacked) = (tensors(plan(&json)), tensors(best_plan(&json)));
+    assert!(as_in_file.iter().all(|(_, layout, _)| layout == "plain"));
+    let layouts = |name: &str| -> Vec<&str> {
+        let rows = repacked.iter().filter(|(n, _, _)| n == name);
+        rows.map(|(_, layout, _)| layout.as_str()).collect()
+    };
+    assert_eq!(layouts("blk.3.ffn_up.weight"), ["rows_x8"]);
+    assert_eq!(layouts("blk.3.attn_norm.weight"), ["plain"]);
+    let mut table = layouts("token_embd.weight");
+    table.sort_unstable();
+    assert_eq!(table, ["plain", "rows_x8"]);
+}
+
 #[test]
 fn wrong_placements_are_told() {
     let fails = |args: &[&str], parts: &[&str]| plan(args).fails_saying(parts);
@@ -179,6 +217,8 @@ fn logits_do_not_depend_on_how_a_model_is_loaded() {
     let whole = values(&home, &model, &[]);
     for args in [
         &["--no-mmap"][..],
+        &["--no-repack"],
+        &["--precision", "exact"],
         &["--check-tensors"],
         &["--device", "cpu"],
         &["-ngl", "7"],

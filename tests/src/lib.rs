@@ -10,6 +10,7 @@ pub use engine::gguf::logits::nmse;
 
 use engine::conformance::{CheckParams, Fixture};
 use engine::context::{Batch, Context, ContextParams, SeqSet};
+use engine::gguf::{Gguf, GgufWriter, seeded};
 use engine::model::{DeviceLayers, LoadParams, Model, SplitMode};
 use engine::vocab::Token;
 use kernels::{GgmlType, Precision};
@@ -67,11 +68,13 @@ pub fn in_one_way_each<Way>(ways: &[Way]) -> Runs<'_, Way> {
     runs
 }
 
-/// Exact products and caches and one thread pool of two: what conformance is checked with.
+/// Exact products of weights as they are in the file, exact caches and one thread pool of two: what conformance is checked with.
 pub fn exact() -> CheckParams {
+    let mut load = LoadParams::default();
+    load.placement.repack = false;
     CheckParams {
         seed: 1,
-        load: LoadParams::default(),
+        load,
         context: ContextParams {
             n_threads: 2,
             n_threads_batch: 2,
@@ -104,6 +107,29 @@ pub fn model(name: &str) -> Arc<Model> {
     fixture(name)
         .model(archs::ALL, &exact())
         .expect("the fixture's model loads")
+}
+
+/// The seeded model of a fixture as a file. With `ty` matrices are quantized, all whose rows allow it.
+pub fn seeded_file(name: &str, ty: Option<GgmlType>) -> Vec<u8> {
+    let bytes = seeded::seeded_model(&Gguf::open_header(fixture(name).header).unwrap(), 1).unwrap();
+    let Some(ty) = ty else { return bytes };
+    let header = Gguf::parse_header(&bytes).unwrap();
+    let mut writer = GgufWriter::with_metadata(header.metadata.clone());
+    for t in header.tensors() {
+        let data = &bytes[header.data_offset() + t.offset..][..t.bytes];
+        let is_matrix = t.shape().len() > 1 && t.ne[0].is_multiple_of(ty.block_size()) && t.ty == GgmlType::F32;
+        let (ty, data) = match is_matrix {
+            false => (t.ty, data.to_vec()),
+            true => {
+                let floats: Vec<f32> = data.as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b)).collect();
+                let mut blocks = vec![0; ty.row_bytes(floats.len()).unwrap()];
+                kernels::quantize_row(ty, &floats, &mut blocks);
+                (ty, blocks)
+            }
+        };
+        writer.add_tensor(t.name.as_str(), ty, t.shape(), data).unwrap();
+    }
+    writer.to_bytes().unwrap()
 }
 
 /// [`model`] as it is compared with recorded logits.

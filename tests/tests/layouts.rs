@@ -5,10 +5,10 @@ use std::sync::Arc;
 use engine::adapter::LoraAdapter;
 use engine::backend::reference::ReferenceDevice;
 use engine::context::Context;
-use engine::gguf::{Gguf, GgufFile, GgufWriter, seeded};
+use engine::gguf::{Gguf, GgufFile, GgufWriter};
 use engine::model::{Consumer, DeviceLayers, LoadParams, Model, SplitMode};
 use kernels::GgmlType;
-use tests::{exact, fixture};
+use tests::{exact, fixture, seeded_file};
 
 /// Dense, a tied table, experts, products by head, recurrent layers, an encoder and a decoder, no cache at all.
 const NAMES: &[&str] = &[
@@ -21,29 +21,6 @@ const NAMES: &[&str] = &[
     "t5-dense",
     "bert-dense",
 ];
-
-/// The seeded model of a fixture as a file. With `ty` matrices are quantized, all whose rows allow it.
-fn file(name: &str, ty: Option<GgmlType>) -> Vec<u8> {
-    let bytes = seeded::seeded_model(&Gguf::open_header(fixture(name).header).unwrap(), 1).unwrap();
-    let Some(ty) = ty else { return bytes };
-    let header = Gguf::parse_header(&bytes).unwrap();
-    let mut writer = GgufWriter::with_metadata(header.metadata.clone());
-    for t in header.tensors() {
-        let data = &bytes[header.data_offset() + t.offset..][..t.bytes];
-        let is_matrix = t.shape().len() > 1 && t.ne[0].is_multiple_of(ty.block_size()) && t.ty == GgmlType::F32;
-        let (ty, data) = match is_matrix {
-            false => (t.ty, data.to_vec()),
-            true => {
-                let floats: Vec<f32> = data.as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b)).collect();
-                let mut blocks = vec![0; ty.row_bytes(floats.len()).unwrap()];
-                kernels::quantize_row(ty, &floats, &mut blocks);
-                (ty, blocks)
-            }
-        };
-        writer.add_tensor(t.name.as_str(), ty, t.shape(), data).unwrap();
-    }
-    writer.to_bytes().unwrap()
-}
 
 /// All layers on a device that has weights interleaved if `repack` says so.
 fn on_device(repack: bool) -> LoadParams {
@@ -106,7 +83,7 @@ fn assert_as_in_file(name: &str, bytes: &[u8], model: &Model) {
 fn repacked_weights_give_the_same_bits() {
     for name in NAMES {
         for ty in [None, Some(GgmlType::Q4_0)] {
-            let bytes = file(name, ty);
+            let bytes = seeded_file(name, ty);
             let plain = model(&bytes, &on_device(false));
             assert!(repacked(&plain).is_empty());
             let packed = model(&bytes, &on_device(true));
@@ -132,7 +109,7 @@ fn repacked_weights_give_the_same_bits() {
 #[test]
 fn parts_of_a_matrix_have_layouts_of_their_own() {
     let name = "llama-dense";
-    let bytes = file(name, Some(GgmlType::Q4_0));
+    let bytes = seeded_file(name, Some(GgmlType::Q4_0));
     let packed = model(&bytes, &divided(true));
     let is_mixed = |i: &usize| {
         let parts = &packed.placement().parts[*i];
@@ -146,7 +123,7 @@ fn parts_of_a_matrix_have_layouts_of_their_own() {
 /// A table whose rows are read and that is also the output's matrix is stored twice: plain, and as products like it.
 #[test]
 fn a_tied_table_is_read_plain_and_multiplied_repacked() {
-    let bytes = file("gemma2-dense", None);
+    let bytes = seeded_file("gemma2-dense", None);
     let packed = model(&bytes, &on_device(true));
     let rows = packed.tensors().iter().enumerate();
     let tied: Vec<_> = rows.filter(|(_, row)| row.name == "token_embd.weight").collect();
@@ -166,7 +143,7 @@ fn a_tied_table_is_read_plain_and_multiplied_repacked() {
 fn any_way_of_loading_repacks() {
     let dir = tempfile::tempdir().unwrap();
     let name = "llama-moe";
-    let expected = logits(name, &model(&file(name, None), &on_device(false)));
+    let expected = logits(name, &model(&seeded_file(name, None), &on_device(false)));
     for (n_files, mmap) in [(1, true), (1, false), (3, true), (3, false)] {
         let first = fixture(name).write_files(dir.path(), 1, n_files).unwrap();
         let mut load = on_device(true);
@@ -182,7 +159,7 @@ fn any_way_of_loading_repacks() {
 #[test]
 fn adapters_apply_to_repacked_weights() {
     let name = "llama-dense";
-    let bytes = file(name, None);
+    let bytes = seeded_file(name, None);
     let run = |repack: bool| {
         let model = model(&bytes, &on_device(repack));
         let row = model
@@ -224,7 +201,7 @@ fn lora(weight: &str, ne: [usize; 4], arch: &str) -> Vec<u8> {
 #[test]
 fn a_saved_state_goes_on_with_another_layout() {
     let name = "llama-dense";
-    let bytes = file(name, None);
+    let bytes = seeded_file(name, None);
     let tokens = tests::tokens(name);
     let (first, rest) = tokens.split_at(tokens.len() / 2);
     let mut one = tests::context(&model(&bytes, &on_device(false)), |_| ());

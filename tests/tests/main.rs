@@ -20,6 +20,7 @@ mod next_token_layers;
 mod real_models;
 mod recorded;
 mod recurrent_memory;
+mod repacked;
 mod seeds;
 mod selections;
 mod speculation;

@@ -30,7 +30,7 @@ pub fn run(args: &EmbedArgs) -> Outcome {
         Some(path) => path.clone(),
         None => fetch::default_model()?,
     };
-    let model = args.load.load(&path, None)?;
+    let model = args.load.load(&path, args.precision, None)?;
     let pooling = pooling(args, &model);
     let inputs = inputs(args, &model, &path, &texts)?;
     let vectors = embed(args, &model, pooling, &inputs)?;

@@ -32,7 +32,9 @@ pub fn run(args: &LogitsArgs) -> Outcome {
         type_v: args.ctv,
         ..defaults
     };
-    let model = args.load.load(&args.model, Some(params.memory(tokens.len())))?;
+    let model = args
+        .load
+        .load(&args.model, args.precision, Some(params.memory(tokens.len())))?;
     let mut context = context_for(model, tokens.len(), &params)?;
     args.adapters.apply(&mut context)?;
     let values = logits_of(&mut context, &tokens)?;

@@ -58,17 +58,20 @@ struct Tensor<'a> {
     memory: &'a str,
     #[serde(rename = "type")]
     ty: &'static str,
+    /// How its rows are arranged there.
+    layout: &'a str,
     bytes: usize,
 }
 
 impl<'a> Report<'a> {
     fn new(plan: &'a Plan, with_tensors: bool) -> Report<'a> {
         let memory = |(name, bytes): &'a (String, usize)| Memory { name, bytes: *bytes };
-        let tensors = plan.rows.iter().zip(&plan.memory).map(|(row, memory)| Tensor {
+        let tensors = plan.rows.iter().zip(&plan.places).map(|(row, place)| Tensor {
             name: &row.name,
-            memory,
+            memory: &place.memory,
             ty: row.stored_type().name(),
-            bytes: row.bytes(),
+            layout: &place.layout,
+            bytes: place.bytes,
         });
         let states = plan.specs.states.iter().map(|s| s.row * size_of::<f32>());
         Report {
@@ -96,15 +99,17 @@ fn print(out: &mut dyn Write, report: &Report<'_>) -> Outcome {
     }
     let Some(tensors) = &report.tensors else { return Ok(()) };
     let name_width = tensors.iter().map(|t| t.name.chars().count()).max().unwrap_or(0);
+    let layout_width = tensors.iter().map(|t| t.layout.len()).max().unwrap_or(0);
     writeln!(out)?;
     for t in tensors {
         // Names are those that the architecture declares.
         writeln!(
             out,
-            "{:<name_width$}  {:<width$}  {:<6} {:>13}",
+            "{:<name_width$}  {:<width$}  {:<6} {:<layout_width$} {:>13}",
             t.name,
             t.memory,
             t.ty,
+            t.layout,
             human::mib(t.bytes)
         )?;
     }

@@ -1,20 +1,29 @@
 //! What backends ask of a node beyond the [shape rules](crate::graph): that the types of its operands can be read and written.
 
 use super::BackendError;
-use crate::graph::{Graph, Op, TensorId, rules};
+use crate::graph::{Graph, Layout, Op, Tensor, TensorId, rules};
 use kernels::GgmlType;
 
 /// Why a node cannot be computed.
 pub(super) type Flaw = &'static str;
 
-/// Nothing, or what keeps a backend that reads plain layouts only from computing this node. Views compute nothing and pass.
-pub(super) fn plain_operands(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
+/// Nothing, or what keeps a backend from computing this node whose matrices of products may have the layout `of_matrices`, while everything else
+/// is plain. Views compute nothing and pass.
+pub(super) fn layouts(graph: &Graph, id: TensorId, of_matrices: Layout) -> Result<(), Flaw> {
     let node = graph.tensor(id);
-    let all_plain = node.layout.is_plain() && node.sources().all(|s| graph.tensor(s).layout.is_plain());
-    if all_plain || node.op.is_view() {
+    if node.op.is_view() {
+        return Ok(());
+    }
+    let is_product = matches!(node.op, Op::MulMat | Op::MulMatId);
+    let is_matrix = |t: &Tensor| t.view.is_none() && t.layout == of_matrices && t.layout.accepts(t.ty, t.ne);
+    let can_be_read = |(i, source)| {
+        let t = graph.tensor(source);
+        t.layout.is_plain() || (is_product && i == 0 && is_matrix(t))
+    };
+    if node.layout.is_plain() && node.sources().enumerate().all(can_be_read) {
         Ok(())
     } else {
-        Err("operands that are not repacked")
+        Err("operands in layouts that can be read")
     }
 }
 

@@ -7,7 +7,7 @@ use kernels::GgmlType;
 use rayon::prelude::*;
 
 use super::{BackendError, Buffer, check_range};
-use crate::graph::{Layout, Repack, Tensor};
+use crate::graph::{Layout, Repack, Tensor, dense_bytes};
 
 /// Bytes that one thread moves at a time.
 const PIECE: usize = 1 << 20;
@@ -39,6 +39,11 @@ impl Stored {
     /// Number of rows.
     pub fn n_rows(&self) -> usize {
         self.ne[1..].iter().product()
+    }
+
+    /// Bytes that the tensor takes in the buffer.
+    pub fn nbytes(&self) -> usize {
+        dense_bytes(self.ty, self.ne, self.layout)
     }
 
     /// Where rows lie in the buffer. An error unless they are whole groups of the tensor's, and `file_bytes` what a file has of them.

@@ -19,9 +19,6 @@ pub enum GgufError {
         /// What is wrong with it.
         error: Box<GgufError>,
     },
-    /// The caller asked to stop.
-    #[error("cancelled")]
-    Cancelled,
     /// The operating system refused.
     #[error("cannot {action}: {error}")]
     Io {

@@ -1,11 +1,14 @@
 //! A file in memory, mapped or owned, and its header with all tensors' data present.
 
 use std::fs::{self, File};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
-use memmap2::Mmap;
+use memmap2::{Advice, Mmap, UncheckedAdvice};
+use rayon::prelude::*;
 
 use super::value::FromValue;
 use super::{Gguf, GgufError, Metadata, TensorInfo};
@@ -26,6 +29,9 @@ enum Memory {
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
+/// Bytes that a thread reads at once.
+const PIECE: usize = 1 << 20;
+
 impl Mapping {
     /// Maps a file read-only. Its bytes are read from disk when they are first touched.
     ///
@@ -44,15 +50,10 @@ impl Mapping {
         Ok(Mapping(Memory::Mapped { map, file, path }))
     }
 
-    /// Reads a whole file into memory. `go_on` is told the part that was read, from 0 to 1, and ends it by false.
-    pub fn read(path: &Path, go_on: &dyn Fn(f32) -> bool) -> Result<Mapping, GgufError> {
+    /// Reads a whole file into memory.
+    pub fn read(path: &Path) -> Result<Mapping, GgufError> {
         use std::io::Read;
-        /// Bytes read at once.
-        const PIECE: usize = 16 << 20;
-        let io = |error| GgufError::Io {
-            action: "read the file",
-            error,
-        };
+        let io = read_error;
         let mut file = open_regular(path)?;
         let len = usize::try_from(file.metadata().map_err(io)?.len()).unwrap_or(usize::MAX);
         let mut lines = Vec::new();
@@ -60,13 +61,8 @@ impl Mapping {
             .try_reserve_exact(len.div_ceil(size_of::<Line>()))
             .map_err(|e| io(std::io::Error::new(std::io::ErrorKind::OutOfMemory, e)))?;
         lines.resize(len.div_ceil(size_of::<Line>()), Line::zeroed());
-        let bytes = &mut bytemuck::cast_slice_mut(&mut lines)[..len];
-        for (i, piece) in bytes.chunks_mut(PIECE).enumerate() {
-            if !go_on((i * PIECE) as f32 / len as f32) {
-                return Err(GgufError::Cancelled);
-            }
-            file.read_exact(piece).map_err(io)?;
-        }
+        file.read_exact(&mut bytemuck::cast_slice_mut(&mut lines)[..len])
+            .map_err(io)?;
         Ok(Mapping(Memory::Owned { lines, len }))
     }
 
@@ -86,6 +82,57 @@ impl Mapping {
             Memory::Mapped { map, .. } => map,
             Memory::Owned { lines, len } => &bytemuck::cast_slice(lines)[..*len],
         }
+    }
+
+    /// Some of the bytes. Those of a mapped file are read into `scratch`: its pages do not become the process's, and an error is an error.
+    ///
+    /// Panics if the range ends beyond [`Mapping::bytes`].
+    pub fn read_at<'a>(&'a self, range: Range<usize>, scratch: &'a mut Vec<u8>) -> Result<&'a [u8], GgufError> {
+        let Memory::Mapped { map, file, .. } = &self.0 else {
+            return Ok(&self.bytes()[range]);
+        };
+        assert!(range.start <= range.end && range.end <= map.len());
+        scratch.resize(range.len(), 0);
+        let pieces = scratch.par_chunks_mut(PIECE).enumerate();
+        pieces
+            .try_for_each(|(i, piece)| file.read_exact_at(piece, (range.start + i * PIECE) as u64))
+            .map_err(read_error)?;
+        Ok(scratch)
+    }
+
+    /// Says that these bytes of a mapped file will soon be needed, so that the system reads them from disk meanwhile.
+    pub fn prefetch(&self, range: Range<usize>) {
+        if let Some((map, range)) = self.mapped_part(range) {
+            // A hint: without it bytes are read when they are touched.
+            let _ = map.advise_range(Advice::WillNeed, range.start, range.len());
+        }
+    }
+
+    /// Lets go of the pages of a mapped file that hold these bytes: they no longer count as the process's memory, stay in the system's cache, and
+    /// come back when they are touched.
+    pub fn release(&self, range: Range<usize>) {
+        if let Some((map, range)) = self.mapped_part(range) {
+            // SAFETY: the pages are those of a file and never written here, so what comes back is what was there; the range lies within the map.
+            let released = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, range.start, range.len()) };
+            // Locked pages stay.
+            let _ = released;
+        }
+    }
+
+    /// The map, and the part of the range that lies within it.
+    fn mapped_part(&self, range: Range<usize>) -> Option<(&Mmap, Range<usize>)> {
+        let Memory::Mapped { map, .. } = &self.0 else {
+            return None;
+        };
+        let range = range.start..range.end.min(map.len());
+        (!range.is_empty()).then_some((map, range))
+    }
+}
+
+fn read_error(error: std::io::Error) -> GgufError {
+    GgufError::Io {
+        action: "read the file",
+        error,
     }
 }
 
@@ -143,12 +190,8 @@ impl GgufFile {
 
     /// Like [`GgufFile::open`], but reads the file into memory instead of mapping it.
     pub fn read(path: impl AsRef<Path>) -> Result<GgufFile, GgufError> {
-        Self::read_while(path.as_ref(), &|_| true)
-    }
-
-    /// As [`GgufFile::read`]. `go_on` is told the part that was read, from 0 to 1, and ends it by false.
-    pub fn read_while(path: &Path, go_on: &dyn Fn(f32) -> bool) -> Result<GgufFile, GgufError> {
-        Mapping::read(path, go_on)
+        let path = path.as_ref();
+        Mapping::read(path)
             .and_then(|mapping| Self::from_mapping(path, mapping))
             .map_err(|e| e.in_file(path))
     }

@@ -95,31 +95,8 @@ pub struct GgufSet {
 impl GgufSet {
     /// Maps a model by its only or first file, and the other files that belong to it. Errors name the file.
     pub fn open(first: impl AsRef<Path>) -> Result<GgufSet, GgufError> {
-        Self::open_with(first.as_ref(), |path| GgufFile::open(path))
-    }
-
-    /// Like [`GgufSet::open`], but reads the files into memory instead of mapping them.
-    pub fn read(first: impl AsRef<Path>) -> Result<GgufSet, GgufError> {
-        Self::read_while(first.as_ref(), &|_| true)
-    }
-
-    /// As [`GgufSet::read`]. `go_on` is told the part that was read, from 0 to 1, and ends it by false.
-    pub fn read_while(first: &Path, go_on: &dyn Fn(f32) -> bool) -> Result<GgufSet, GgufError> {
-        // What the name says of the number of files is checked later.
-        Self::open_with(first, |path| {
-            let name = SplitName::parse(path);
-            let (no, count) = name.map_or((0.0, 1.0), |name| (f32::from(name.no), f32::from(name.count)));
-            GgufFile::read_while(path, &|part| go_on((no + part) / count))
-        })
-    }
-
-    /// A model of one file that is open already.
-    pub fn from_file(file: GgufFile) -> Result<GgufSet, GgufError> {
-        Self::from_shards(vec![file])
-    }
-
-    fn open_with(path: &Path, open: impl Fn(&Path) -> Result<GgufFile, GgufError>) -> Result<GgufSet, GgufError> {
-        let first = open(path)?;
+        let path = first.as_ref();
+        let first = GgufFile::open(path)?;
         let Some(split) = SplitInfo::from_metadata(first.metadata()).map_err(|e| e.in_file(path))? else {
             return Self::from_shards(vec![first]);
         };
@@ -135,7 +112,7 @@ impl GgufSet {
         }
         let mut shards = vec![first];
         for no in 1..split.count {
-            let shard = open(&name.part(no))?;
+            let shard = GgufFile::open(name.part(no))?;
             check_part(shard.metadata(), no, split.count).map_err(|e| e.in_file(shard.path()))?;
             shards.push(shard);
         }
@@ -148,6 +125,11 @@ impl GgufSet {
             .in_file(path)),
             _ => Ok(set),
         }
+    }
+
+    /// A model of one file that is open already.
+    pub fn from_file(file: GgufFile) -> Result<GgufSet, GgufError> {
+        Self::from_shards(vec![file])
     }
 
     fn from_shards(shards: Vec<GgufFile>) -> Result<GgufSet, GgufError> {

@@ -32,7 +32,7 @@ impl Fingerprint {
             arch: arch.name,
             hparams: hparams(file, prefix)?,
             tensors: tensors(file),
-            weights: weights(file, rows),
+            weights: weights(file, rows)?,
         })
     }
 }
@@ -56,11 +56,12 @@ fn tensors(file: &GgufSet) -> u64 {
     digest.finish()
 }
 
-fn weights(file: &GgufSet, rows: &[TableRow]) -> u64 {
-    let mut digest = Digest::default();
+fn weights(file: &GgufSet, rows: &[TableRow]) -> Result<u64, GgufError> {
+    let (mut digest, mut scratch) = (Digest::default(), Vec::new());
     for row in rows.iter().filter(|r| r.consumer != Consumer::Elementwise) {
-        let data = row.file_data(file);
-        digest.update(&data[..data.len().min(SAMPLE)]);
+        let range = row.file_range(file);
+        let sample = range.start..range.end.min(range.start + SAMPLE);
+        digest.update(file.shards()[row.shard].mapping().read_at(sample, &mut scratch)?);
     }
-    digest.finish()
+    Ok(digest.finish())
 }

@@ -3,18 +3,19 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::backend::{BackendError, Buffer, Device, Stored};
+use crate::backend::{BackendError, Buffer, Device};
 use crate::build::{
-    BuildError, BuildGraph, BuildParams, Builder, GraphOutput, Inputs, KvSpec, MemorySpecs, WeightLeaf, WeightPart,
+    BuildError, BuildGraph, BuildParams, Builder, GraphOutput, Inputs, KvSpec, MemorySpecs, WeightLeaf,
 };
-use crate::gguf::{Gguf, GgufError, GgufFile, GgufSet, Metadata, Value};
+use crate::gguf::{Gguf, GgufFile, GgufSet, Metadata, Value};
 use crate::graph::{BufferId, Graph, Home, Layout, Name, Op, TensorId, dense_bytes};
 use crate::vocab::{Token, Vocab};
 
+use super::lock::Locked;
 use super::nearest::nearest_names;
 use super::params::LoadParams;
 use super::placement::{Needs, Placement, PlacementError, PlacementParams, PlacementSummary, RowPart};
-use super::upload::{Locked, check_types, check_values, upload};
+use super::upload::{check_types, check_values, stored_parts, upload};
 use super::{Architecture, Base, Fingerprint, HparamReader, ModelError, Registered, TableRow, TensorTable};
 
 /// A model ready to be run by any number of [contexts](crate::context::Context).
@@ -33,7 +34,7 @@ pub struct Model {
     max_positions: Option<usize>,
     fingerprint: Fingerprint,
     warnings: Vec<String>,
-    _locked: Vec<Locked>,
+    _locked: Option<Locked>,
 }
 
 /// What would go where, found out without loading any weight.
@@ -41,12 +42,23 @@ pub struct Model {
 pub struct Plan {
     /// The tensor table.
     pub rows: Vec<TableRow>,
-    /// Name of each row's memory.
-    pub memory: Vec<String>,
+    /// Where each row of it goes.
+    pub places: Vec<Place>,
     /// Layers and bytes.
     pub summary: PlacementSummary,
     /// What attention and recurrences keep.
     pub specs: MemorySpecs,
+}
+
+/// Where a tensor goes. Of one that is divided, memories and layouts are joined by `+`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Name of the memory.
+    pub memory: String,
+    /// Name of the arrangement of its rows there.
+    pub layout: String,
+    /// Bytes that it takes there.
+    pub bytes: usize,
 }
 
 impl std::fmt::Debug for Model {
@@ -58,17 +70,7 @@ impl std::fmt::Debug for Model {
 impl Model {
     /// Loads a file, or the shards that belong to it, with one of the declared architectures.
     pub fn load(path: impl AsRef<Path>, archs: &[Registered], params: &LoadParams) -> Result<Model, ModelError> {
-        let path = path.as_ref();
-        let set = if params.mmap {
-            GgufSet::open(path)?
-        } else {
-            let go_on = |part: f32| params.report(path, part * params.part_of_reading()).is_ok();
-            GgufSet::read_while(path, &go_on).map_err(|e| match e.kind() {
-                GgufError::Cancelled => ModelError::Cancelled { path: path.to_owned() },
-                _ => e.into(),
-            })?
-        };
-        Self::from_set(set, archs, params)
+        Self::from_set(GgufSet::open(path)?, archs, params)
     }
 
     /// Loads an opened file, which may be in memory.
@@ -91,18 +93,17 @@ impl Model {
             source,
         })?;
         if params.check_tensors {
-            check_values(&set, &rows)?;
+            check_values(&set, &rows, params)?;
         }
-        let (leafs, buffers) = upload(&set, &rows, &placement, params)?;
         let mut warnings: Vec<_> = vocab.warnings().iter().map(ToString::to_string).collect();
-        let locked = if params.mlock {
-            Locked::all(&set, &mut warnings)
-        } else {
-            Vec::new()
-        };
+        if params.placement.repack && !placement.repacks() {
+            warnings.push(NO_ROOM.to_owned());
+        }
+        let fingerprint = Fingerprint::of(&set, arch, &prefix, &rows).map_err(|e| e.in_file(&path))?;
+        let (leafs, buffers) = upload(&set, &rows, &placement, params)?;
+        let locked = (params.mlock).then(|| Locked::all(&path, &leafs, &buffers, &mut warnings));
         params.report(&path, 1.0)?;
         let metadata = set.metadata().clone();
-        let fingerprint = Fingerprint::of(&set, arch, &prefix, &rows).map_err(|e| e.in_file(&path))?;
         Ok(Model {
             path,
             arch,
@@ -222,28 +223,19 @@ impl Model {
     /// The bytes of row `index` of the tensor table, read back from where they lie, in the arrangement of a file and in the
     /// [type](TableRow::stored_type) they are stored in.
     pub fn tensor_data(&self, index: usize) -> Result<Vec<u8>, BackendError> {
-        let leaf = &self.leafs[index];
-        let whole = [WeightPart {
-            n_rows: leaf.ne[1],
-            home: leaf.home,
-            layout: leaf.layout,
-        }];
-        let parts = if leaf.parts.is_empty() { &whole[..] } else { &leaf.parts };
         let mut data = Vec::new();
-        for part in parts {
-            let ne = [leaf.ne[0], part.n_rows, leaf.ne[2], leaf.ne[3]];
-            let stored = Stored {
-                ty: leaf.ty,
-                ne,
-                layout: part.layout,
-                offset: part.home.offset,
-            };
+        for (buffer, stored) in stored_parts(&self.leafs[index]) {
             let start = data.len();
-            data.resize(start + dense_bytes(leaf.ty, ne, Layout::Plain), 0);
-            let buffer = &self.buffers[part.home.buffer.0 as usize];
+            data.resize(start + dense_bytes(stored.ty, stored.ne, Layout::Plain), 0);
+            let buffer = &self.buffers[buffer.0 as usize];
             buffer.get_tensor(&stored, 0..stored.n_rows(), &mut data[start..])?;
         }
         Ok(data)
+    }
+    /// Bytes of memory that the weights take beside a mapped file's pages.
+    pub fn own_bytes(&self) -> usize {
+        let own = self.buffers.iter().filter(|buffer| !buffer.is_read_only());
+        own.map(|buffer| buffer.size()).sum()
     }
     pub(crate) fn leafs(&self) -> &[WeightLeaf] {
         &self.leafs
@@ -304,19 +296,25 @@ fn plan_table(
         path: path.to_owned(),
         source,
     })?;
-    let name = |part: &RowPart| placement.types[part.memory].name();
-    let memory_of = |i: usize| {
-        let names: Vec<_> = placement.parts[i].iter().map(name).collect();
-        names.join("+")
-    };
-    let memory = (0..rows.len()).map(memory_of).collect();
+    let places = rows.iter().zip(&placement.parts);
+    let places = places.map(|(row, parts)| place_of(row, parts, &placement)).collect();
     let summary = placement.summary(&rows);
     Ok(Plan {
         rows,
-        memory,
+        places,
         summary,
         specs: needs.memory,
     })
+}
+
+fn place_of(row: &TableRow, parts: &[RowPart], placement: &Placement) -> Place {
+    let memory: Vec<_> = parts.iter().map(|part| placement.types[part.memory].name()).collect();
+    let layout: Vec<_> = parts.iter().map(|part| part.layout.name()).collect();
+    Place {
+        memory: memory.join("+"),
+        layout: layout.join("+"),
+        bytes: parts.iter().map(|part| part.bytes(row)).sum(),
+    }
 }
 
 /// Shared hyper-parameters, the graph and the tensor table.
@@ -402,12 +400,30 @@ fn place(
         // Attention sees the batch itself: nothing is kept.
         memory.n_ctx = 0;
     }
-    let placement = PlacementParams {
+    let mut placement = PlacementParams {
         memory,
         ..params.placement.clone()
     };
+    let best = Placement::new(&placement, rows, base.n_layer(), needs)?;
+    if !params.mmap || best.repacked_bytes(rows) <= free_memory(&best) {
+        return Ok(best);
+    }
+    // The pages of a mapped file need no memory of their own.
+    placement.repack = false;
     Placement::new(&placement, rows, base.n_layer(), needs)
 }
+
+/// Bytes that the CPU has left; any number where that cannot be found out.
+fn free_memory(placement: &Placement) -> usize {
+    match placement.cpu().memory() {
+        (_, 0) => usize::MAX,
+        (free, _) => free,
+    }
+}
+
+/// Said of a model that was not repacked because there is no room for it.
+const NO_ROOM: &str =
+    "there is not enough free memory to repack the weights: they stay as in the file, which is slower to compute with";
 
 /// Builds the graph once without a memory, to learn what it needs and that all shapes agree.
 fn probe(

@@ -5,6 +5,7 @@ mod base;
 mod error;
 mod fingerprint;
 mod load;
+mod lock;
 mod nearest;
 mod params;
 mod placement;
@@ -17,7 +18,7 @@ pub use base::Base;
 pub(crate) use base::{SYMBOL_KEYS, key_of_symbol};
 pub use error::ModelError;
 pub use fingerprint::Fingerprint;
-pub use load::{Declared, Model, Plan, declare_header, plan, plan_set};
+pub use load::{Declared, Model, Place, Plan, declare_header, plan, plan_set};
 pub use nearest::{did_you_mean, nearest_names};
 pub use params::{LoadParams, Progress};
 pub use placement::{

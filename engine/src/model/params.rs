@@ -18,9 +18,10 @@ pub struct LoadParams {
     pub arch: Option<String>,
     /// Where the weights go.
     pub placement: PlacementParams,
-    /// Use the file's pages in place where the device can; else copy.
+    /// Use the file's pages in place where a device reads weights as they are in the file. Else all weights are read into memory of their own, and
+    /// the file is not in use once the model is loaded.
     pub mmap: bool,
-    /// Keep mapped weights in memory for good. A failure is a warning.
+    /// Keep the weights in memory for good. A failure is a warning.
     pub mlock: bool,
     /// Look at every weight for values that are no numbers.
     pub check_tensors: bool,
@@ -45,11 +46,6 @@ impl Default for LoadParams {
 }
 
 impl LoadParams {
-    /// The part of loading that is reading the file.
-    pub(super) fn part_of_reading(&self) -> f32 {
-        if self.mmap { 0.0 } else { 0.5 }
-    }
-
     /// Reports how much is loaded; an error if the answer is to stop.
     pub(super) fn report(&self, path: &Path, done: f32) -> Result<(), ModelError> {
         match &self.progress {

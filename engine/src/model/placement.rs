@@ -285,6 +285,21 @@ impl Placement {
         }
     }
 
+    /// True if weights may be stored in other layouts than the file's.
+    pub fn repacks(&self) -> bool {
+        self.repack
+    }
+
+    /// Bytes of the memory that is the CPU's own which repacked weights take.
+    pub(super) fn repacked_bytes(&self, rows: &[TableRow]) -> usize {
+        let own = self.memory_index(&*self.cpu().buffer_type());
+        let is_repacked = |part: &&RowPart| part.memory == own && !part.layout.is_plain();
+        let of_row = |(row, parts): (&TableRow, &Vec<RowPart>)| -> usize {
+            parts.iter().filter(is_repacked).map(|part| part.bytes(row)).sum()
+        };
+        rows.iter().zip(&self.parts).map(of_row).sum()
+    }
+
     /// The rows of a matrix that each device gets by its share. None if it stays whole: because it is no single matrix, its layer is the
     /// CPU's, it was given a place by name, or some device cannot compute with it.
     fn parts_of(&self, row: &TableRow, shares: &[(usize, f64)], overrides: &[TensorOverride]) -> Vec<RowPart> {
@@ -302,7 +317,7 @@ impl Placement {
         let part = |(device, n_rows): (&Arc<dyn Device>, usize)| {
             let mut part = row.clone();
             part.ne[1] = n_rows;
-            self.place_on(device.as_ref(), &part, true)
+            self.places_on(device.as_ref(), &part, true).next()
         };
         let parts: Option<Vec<_>> = devices.into_iter().map(part).collect();
         parts.unwrap_or_default()
@@ -336,30 +351,35 @@ impl Placement {
     ) -> Result<RowPart, PlacementError> {
         let chosen = overrides.iter().find(|o| o.pattern.is_match(&row.name));
         if let Some(memory) = chosen.and_then(|o| o.memory(&self.types)) {
-            let (n_rows, layout) = (row.ne[1], Layout::Plain);
-            return Ok(RowPart { memory, n_rows, layout });
+            let device = self.device_of_memory(&*self.types[memory]);
+            let mut parts = self.places_on(device.as_ref(), row, is_multiplied);
+            let as_in_file = RowPart {
+                memory,
+                n_rows: row.ne[1],
+                layout: Layout::Plain,
+            };
+            return Ok(parts.find(|part| part.memory == memory).unwrap_or(as_in_file));
         }
         let (device, cpu) = (self.device_of(row), self.devices.len() - 1);
         let devices = [&self.devices[device], &self.devices[cpu]];
         let place = devices
             .iter()
-            .find_map(|d| self.place_on(d.as_ref(), row, is_multiplied));
+            .find_map(|d| self.places_on(d.as_ref(), row, is_multiplied).next());
         place.ok_or_else(|| PlacementError::Unusable {
             tensor: row.name.clone(),
             ty: row.ty,
         })
     }
 
-    /// All of a tensor on a device, in the first storage that the device offers and can compute with. `is_multiplied`: only products
-    /// use the tensor.
-    fn place_on(&self, device: &dyn Device, row: &TableRow, is_multiplied: bool) -> Option<RowPart> {
+    /// All of a tensor on a device, in each storage that the device offers and can compute with, the best first. `is_multiplied`: only
+    /// products use the tensor.
+    fn places_on(&self, device: &dyn Device, row: &TableRow, is_multiplied: bool) -> impl Iterator<Item = RowPart> {
         let may_repack = self.repack && is_multiplied && row.stored_type() == row.ty;
         let storages = device.weight_storage().into_iter();
-        let mut possible = storages
-            .filter(|s| s.layout.is_plain() || (may_repack && s.layout.accepts(row.ty, row.ne)))
-            .filter(|s| computes_with(device, row, s));
-        let WeightStorage { buffer_type, layout } = possible.next()?;
-        Some(RowPart {
+        let possible = storages
+            .filter(move |s| s.layout.is_plain() || (may_repack && s.layout.accepts(row.ty, row.ne)))
+            .filter(move |s| computes_with(device, row, s));
+        possible.map(|WeightStorage { buffer_type, layout }| RowPart {
             memory: self.memory_index(&*buffer_type),
             n_rows: row.ne[1],
             layout,

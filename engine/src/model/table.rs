@@ -63,13 +63,14 @@ impl TableRow {
         dense_bytes(self.ty, [self.ne[0], 1, 1, 1], Layout::Plain)
     }
 
-    /// Its bytes in the file.
-    pub(super) fn file_data<'a>(&self, set: &'a GgufSet) -> &'a [u8] {
+    /// Where its bytes lie in its file, [`TableRow::shard`] of the set.
+    pub(super) fn file_range(&self, set: &GgufSet) -> Range<usize> {
         let file = &set.shards()[self.shard];
         let info = file
             .tensor(&self.name)
             .expect("the table was matched against this file");
-        &file.tensor_data(info)[self.offset..self.offset + self.file_bytes()]
+        let begin = file.tensor_offset(info) + self.offset;
+        begin..begin + self.file_bytes()
     }
 
     /// Tensors used element by element are few and small: they are kept as f32 whatever the file holds.

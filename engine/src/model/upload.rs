@@ -1,4 +1,5 @@
-//! Weights into memory: in place where the file is mapped and the CPU computes, else copied to the device's buffers.
+//! Weights into memory: in place where the file is mapped and the CPU reads them as they are, else copied to the device's buffers. What was
+//! copied does not stay in memory as part of the file.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -10,7 +11,7 @@ use rayon::prelude::*;
 
 use crate::backend::{BackendError, Buffer, BufferType, Stored, Upload};
 use crate::build::{WeightLeaf, WeightPart};
-use crate::gguf::{GgufSet, Mapping};
+use crate::gguf::GgufSet;
 use crate::graph::{BufferId, Home, Layout, Name, dense_bytes};
 
 use super::params::LoadParams;
@@ -44,7 +45,7 @@ pub(super) fn upload(
     placement: &Placement,
     params: &LoadParams,
 ) -> Result<Uploaded, ModelError> {
-    let mut plan = BufferPlan::new(set, placement);
+    let mut plan = BufferPlan::new(set, placement, params);
     let pieces: Vec<Vec<Piece>> = (0..rows.len()).map(|i| plan.place(set, rows, placement, i)).collect();
     let transfer = Transfer::new(set, params, rows.iter().zip(&pieces), plan.n_mapped);
     let buffers = plan.fill(&transfer, placement)?;
@@ -98,6 +99,42 @@ fn leaf(row: &TableRow, pieces: &[Piece]) -> WeightLeaf {
     }
 }
 
+/// The parts of a weight as they are stored, each with its buffer.
+pub(super) fn stored_parts(leaf: &WeightLeaf) -> impl Iterator<Item = (BufferId, Stored)> {
+    let whole = WeightPart {
+        n_rows: leaf.ne[1],
+        home: leaf.home,
+        layout: leaf.layout,
+    };
+    let whole = leaf.parts.is_empty().then_some(whole);
+    let [n, _, n2, n3] = leaf.ne;
+    leaf.parts.iter().copied().chain(whole).map(move |part| {
+        let stored = Stored {
+            ty: leaf.ty,
+            ne: [n, part.n_rows, n2, n3],
+            layout: part.layout,
+            offset: part.home.offset,
+        };
+        (part.home.buffer, stored)
+    })
+}
+
+/// Some bytes of a file: in place if it is to be mapped, else read into `scratch`.
+fn file_bytes<'a>(
+    set: &'a GgufSet,
+    params: &LoadParams,
+    shard: usize,
+    range: Range<usize>,
+    scratch: &'a mut Vec<u8>,
+) -> Result<&'a [u8], ModelError> {
+    let shard = &set.shards()[shard];
+    if params.mmap {
+        return Ok(&shard.mapping().bytes()[range]);
+    }
+    let read = shard.mapping().read_at(range, scratch);
+    read.map_err(|e| e.in_file(shard.path()).into())
+}
+
 /// Mapped shards come first, then the buffers to allocate.
 struct BufferPlan {
     mapped: Vec<Box<dyn Buffer>>,
@@ -111,9 +148,10 @@ struct BufferPlan {
 }
 
 impl BufferPlan {
-    fn new(set: &GgufSet, placement: &Placement) -> BufferPlan {
+    fn new(set: &GgufSet, placement: &Placement, params: &LoadParams) -> BufferPlan {
         let map = |shard: &crate::gguf::GgufFile| placement.cpu().buffer_from_host(shard.mapping().clone());
-        let mapped: Option<Vec<_>> = set.shards().iter().map(map).collect();
+        let shards = set.shards().iter();
+        let mapped: Option<Vec<_>> = if params.mmap { shards.map(map).collect() } else { None };
         let mapped = mapped.unwrap_or_default();
         BufferPlan {
             n_mapped: mapped.len(),
@@ -147,9 +185,7 @@ impl BufferPlan {
             return *home;
         }
         let ty = &placement.types[part.memory];
-        let file = &set.shards()[row.shard];
-        let info = file.tensor(&row.name).expect("the table was matched against this file");
-        let offset = file.tensor_offset(info) + begin;
+        let offset = row.file_range(set).start + first_row * row.row_bytes();
         // Some ops take numbers as lists: those that a file's alignment puts between two places are copied.
         let is_list = matches!(row.ty, kernels::GgmlType::F32 | kernels::GgmlType::I32);
         let lies_well = !is_list || offset.is_multiple_of(align_of::<f32>());
@@ -210,15 +246,20 @@ impl PieceCopy<'_> {
         )
     }
 
-    /// Some rows of the piece in the type they are stored in. `floats` is kept to allocate once.
-    fn data<'b>(&self, set: &'b GgufSet, rows: &Range<usize>, floats: &'b mut Vec<f32>) -> &'b [u8] {
-        let (row, row_bytes) = (self.row, self.row.row_bytes());
-        let begin = (self.piece.first_row + rows.start) * row_bytes;
-        let bytes = &row.file_data(set)[begin..][..rows.len() * row_bytes];
+    /// Where some rows of the piece lie in their file.
+    fn file_range(&self, set: &GgufSet, rows: &Range<usize>) -> Range<usize> {
+        let (start, row_bytes) = (self.row.file_range(set).start, self.row.row_bytes());
+        let at = |i: usize| start + (self.piece.first_row + i) * row_bytes;
+        at(rows.start)..at(rows.end)
+    }
+
+    /// Rows in the type they are stored in. `floats` is kept to allocate once.
+    fn converted<'b>(&self, bytes: &'b [u8], floats: &'b mut Vec<f32>) -> &'b [u8] {
+        let row = self.row;
         if row.stored_type() == row.ty {
             return bytes;
         }
-        floats.resize(rows.len() * row.ne[0], 0.0);
+        floats.resize(bytes.len() / row.row_bytes() * row.ne[0], 0.0);
         kernels::dequantize_row(row.ty, bytes, floats);
         bytemuck::cast_slice(floats)
     }
@@ -226,6 +267,13 @@ impl PieceCopy<'_> {
 
 /// Bytes of a file that are sent at once, between looks at whether the load goes on.
 const CHUNK: usize = 16 << 20;
+
+/// Memory for what is read or converted on its way, kept from piece to piece.
+#[derive(Default)]
+struct Scratch {
+    bytes: Vec<u8>,
+    floats: Vec<f32>,
+}
 
 /// What is copied, and how far it has come. A cancelled or failed load drops all buffers with the caller's error.
 struct Transfer<'a> {
@@ -255,6 +303,8 @@ impl<'a> Transfer<'a> {
                 }
             }
         }
+        // In the order of the file, which is how disks and the system's cache read fastest.
+        copies.sort_by_key(|copy| (copy.row.shard, copy.file_range(set, &(0..0)).start));
         Transfer {
             set,
             params,
@@ -275,30 +325,35 @@ impl<'a> Transfer<'a> {
         let ty = buffer.buffer_type().clone();
         let device = placement.device_of_memory(&*ty);
         let mut upload = device.upload(buffer).map_err(|e| self.failed(e))?;
+        let mut scratch = Scratch::default();
         for copy in self
             .copies
             .iter()
             .filter(|copy| copy.piece.home.buffer.0 as usize == index)
         {
-            self.send(copy, &mut *upload)?;
+            self.send(copy, &mut *upload, &mut scratch)?;
         }
         upload.finish().map_err(|e| self.failed(e))
     }
 
-    fn send(&self, copy: &PieceCopy<'_>, upload: &mut dyn Upload) -> Result<(), ModelError> {
+    fn send(&self, copy: &PieceCopy<'_>, upload: &mut dyn Upload, scratch: &mut Scratch) -> Result<(), ModelError> {
         let stored = copy.piece.stored(copy.row);
         let step = (CHUNK / copy.row.row_bytes().max(1)).max(1);
         let step = step.next_multiple_of(stored.layout.group_rows());
-        let mut floats = Vec::new();
+        let file = self.set.shards()[copy.row.shard].mapping();
         for first in (0..stored.n_rows()).step_by(step) {
             if self.cancelled.load(Ordering::Relaxed) {
                 let path = self.path().to_owned();
                 return Err(ModelError::Cancelled { path });
             }
             let rows = first..(first + step).min(stored.n_rows());
-            let data = copy.data(self.set, &rows, &mut floats);
+            let range = copy.file_range(self.set, &rows);
+            file.prefetch(range.end..range.end + CHUNK);
+            let bytes = file_bytes(self.set, self.params, copy.row.shard, range.clone(), &mut scratch.bytes)?;
+            let data = copy.converted(bytes, &mut scratch.floats);
             let sent = upload.set_tensor(&stored, rows, data);
             sent.map_err(|e| self.failed(e))?;
+            file.release(range);
             self.progress(data.len())?;
         }
         Ok(())
@@ -306,8 +361,7 @@ impl<'a> Transfer<'a> {
 
     fn progress(&self, bytes: usize) -> Result<(), ModelError> {
         let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let before = self.params.part_of_reading();
-        let part = before + (0.99 - before) * done as f32 / self.total as f32;
+        let part = 0.99 * done as f32 / self.total as f32;
         let reported = self.params.report(self.path(), part);
         reported.inspect_err(|_| self.cancelled.store(true, Ordering::Relaxed))
     }
@@ -323,71 +377,33 @@ impl<'a> Transfer<'a> {
 }
 
 /// Looks at every value of every tensor for those that are no finite numbers; damaged scales of quantized blocks show that way too.
-pub(super) fn check_values(set: &GgufSet, rows: &[TableRow]) -> Result<(), ModelError> {
+pub(super) fn check_values(set: &GgufSet, rows: &[TableRow], params: &LoadParams) -> Result<(), ModelError> {
+    let is_checked = |row: &&TableRow| kernels::can_dequantize(row.ty);
     rows.par_iter()
-        .filter(|r| kernels::can_dequantize(r.ty))
-        .try_for_each(|row| {
-            let n = row.ne[0];
-            let mut values = vec![0f32; n];
-            for (i, bytes) in row.file_data(set).chunks_exact(row.row_bytes()).enumerate() {
-                kernels::dequantize_row(row.ty, bytes, &mut values);
-                if let Some(at) = values.iter().position(|v| !v.is_finite()) {
-                    return Err(ModelError::BadValue {
-                        path: set.shards()[row.shard].path().to_owned(),
-                        tensor: row.name.clone(),
-                        index: i * n + at,
-                        value: values[at],
-                    });
-                }
+        .filter(is_checked)
+        .try_for_each(|row| check_row(set, row, params))
+}
+
+/// [`check_values`] of one row of the table.
+fn check_row(set: &GgufSet, row: &TableRow, params: &LoadParams) -> Result<(), ModelError> {
+    let (n, row_bytes) = (row.ne[0], row.row_bytes());
+    let (all, step) = (row.file_range(set), (CHUNK / row_bytes).max(1) * row_bytes);
+    let (mut scratch, mut values) = (Vec::new(), vec![0f32; n]);
+    for start in all.clone().step_by(step) {
+        let range = start..all.end.min(start + step);
+        let bytes = file_bytes(set, params, row.shard, range.clone(), &mut scratch)?;
+        for (i, bytes) in bytes.chunks_exact(row_bytes).enumerate() {
+            kernels::dequantize_row(row.ty, bytes, &mut values);
+            if let Some(at) = values.iter().position(|v| !v.is_finite()) {
+                return Err(ModelError::BadValue {
+                    path: set.shards()[row.shard].path().to_owned(),
+                    tensor: row.name.clone(),
+                    index: ((start - all.start) / row_bytes + i) * n + at,
+                    value: values[at],
+                });
             }
-            Ok(())
-        })
-}
-
-/// Mapped memory that stays resident.
-pub(super) struct Locked(Arc<Mapping>);
-
-impl Locked {
-    /// Locks all shards; what cannot be locked is told in `warnings`.
-    pub fn all(set: &GgufSet, warnings: &mut Vec<String>) -> Vec<Locked> {
-        let lock = |shard: &crate::gguf::GgufFile| {
-            let bytes = shard.mapping().bytes();
-            // SAFETY: the range is a live mapping, which `Locked` keeps alive until it is unlocked.
-            match unsafe { libc::mlock(bytes.as_ptr().cast(), bytes.len()) } {
-                0 => Ok(Locked(shard.mapping().clone())),
-                _ => Err(lock_warning(shard.path(), bytes.len())),
-            }
-        };
-        set.shards()
-            .iter()
-            .filter_map(|s| lock(s).map_err(|w| warnings.push(w)).ok())
-            .collect()
+        }
+        set.shards()[row.shard].mapping().release(range);
     }
-}
-
-impl Drop for Locked {
-    fn drop(&mut self) {
-        let bytes = self.0.bytes();
-        // SAFETY: the mapping is alive and was locked when this value was made.
-        unsafe { libc::munlock(bytes.as_ptr().cast(), bytes.len()) };
-    }
-}
-
-fn lock_warning(path: &Path, size: usize) -> String {
-    let reason = std::io::Error::last_os_error();
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: `limit` is a valid place for the answer.
-    let known = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) } == 0;
-    let limit = if known {
-        format!("; the limit is {} bytes (`ulimit -l` raises it)", limit.rlim_cur)
-    } else {
-        String::new()
-    };
-    format!(
-        "{}: {size} bytes cannot be locked in memory: {reason}{limit}",
-        path.display()
-    )
+    Ok(())
 }

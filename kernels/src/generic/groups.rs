@@ -16,7 +16,7 @@ use crate::simd::{IntSimd, Simd};
 const WORDS: usize = RUN / 4;
 
 /// Bytes by which a group is prefetched: it is read as one stream.
-const AHEAD: usize = 2048;
+const AHEAD: usize = 4096;
 
 const LINE: usize = 64;
 
@@ -179,7 +179,6 @@ pub(crate) unsafe fn multiply<V: IntSimd, D: UnpackGroup<V>, const N: usize>(p: 
             let mut sums = [V::Float::splat(0.0); N];
             for c in (0..p.k).step_by(CHUNK) {
                 let runs = RUNS.min((p.k - c) / RUN);
-                prefetch::<V, D>(w);
                 D::group_scales(w, runs, scales.as_mut_ptr());
                 let x = Columns {
                     first: chunk(p.x, c),
@@ -211,15 +210,16 @@ impl Columns {
     }
 }
 
-/// Prefetches what follows a chunk of a group.
+/// Prefetches what follows run `i` of a chunk by some distance. A run at a time, because more at once than a core has buffers for would hold up other loads.
 ///
 /// # Safety
 /// The CPU has `V`'s instructions.
 #[inline(always)]
-unsafe fn prefetch<V: IntSimd, D: UnpackGroup<V>>(w: *const u8) {
-    for line in 0..(GROUP_ROWS * bytes_of::<D>(CHUNK)).div_ceil(LINE) {
+unsafe fn prefetch<V: IntSimd, D: UnpackGroup<V>>(w: *const u8, i: usize) {
+    let of_run = GROUP_ROWS * bytes_of::<D>(CHUNK) / RUNS;
+    for line in 0..of_run.div_ceil(LINE) {
         // SAFETY: any address may be prefetched.
-        unsafe { V::prefetch(w.wrapping_add(AHEAD + line * LINE)) };
+        unsafe { V::prefetch(w.wrapping_add(AHEAD + i * of_run + line * LINE)) };
     }
 }
 
@@ -269,6 +269,7 @@ unsafe fn add_run<V: IntSimd, D: UnpackGroup<V>, const N: usize>(
 ) {
     // SAFETY: the caller's promise; a type that is `BY_16` has scales for both halves.
     unsafe {
+        prefetch::<V, D>(w, i);
         if D::BY_16 {
             add_words::<V, D, N>(w, i, 0, scales, x, sums, mins);
             add_words::<V, D, N>(w, i, 1, scales, x, sums, mins);

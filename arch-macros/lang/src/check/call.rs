@@ -199,8 +199,10 @@ impl Checker<'_> {
         let (input, output) = (sym.tensor.dims[0].clone(), sym.tensor.dims[1].clone());
         let shape = sym.tensor.shape_text.clone();
         if x.shape.dim(0) != input {
+            let joined = x.shape.rank() == 3 && x.shape.dim(0).mul(&x.shape.dim(1)) == input;
+            let hint = if joined { ": `merge(…)` joins heads" } else { "" };
             let message = format!(
-                "`{name}` takes {input}, got {} (declared {shape}, applied to {})",
+                "`{name}` takes {input}, got {} (declared {shape}, applied to {}){hint}",
                 x.shape.dim(0),
                 x.shape
             );
@@ -375,6 +377,21 @@ impl Checker<'_> {
         Some(())
     }
 
+    /// An argument that is a number or condition. A tensor in its place is mostly one argument too few.
+    fn number(&mut self, op: &OpSpec, param: &Param, expr: &Expr, ty: Ty) -> Option<Scalar> {
+        match self.expr(expr)? {
+            Lowered::Scalar(s) => self.convert(s, ty, expr),
+            Lowered::Tensor(_) => {
+                let (what, signature) = (param.kind.describe(), op.signature());
+                let message = format!(
+                    "`{}` takes {what} as `{}`, got a tensor: `{signature}`",
+                    op.name, param.name
+                );
+                self.fault(expr, message)
+            }
+        }
+    }
+
     /// One argument, as its parameter takes it.
     fn argument(&mut self, op: &OpSpec, param: &Param, expr: &Expr) -> Option<(Arg, Operand)> {
         if let Expr::If(branch) = bare(expr)
@@ -390,12 +407,12 @@ impl Checker<'_> {
                 Arg::Tensor(value)
             }
             ParamKind::Int => {
-                let s = self.scalar_of(expr, Ty::Int)?;
+                let s = self.number(op, param, expr, Ty::Int)?;
                 operand.dim = Some(s.dim.clone());
                 Arg::Scalar(s)
             }
-            ParamKind::Float => Arg::Scalar(self.scalar_of(expr, Ty::Float)?),
-            ParamKind::Bool => Arg::Scalar(self.scalar_of(expr, Ty::Bool)?),
+            ParamKind::Float => Arg::Scalar(self.number(op, param, expr, Ty::Float)?),
+            ParamKind::Bool => Arg::Scalar(self.number(op, param, expr, Ty::Bool)?),
             ParamKind::RmsWeight | ParamKind::NormWeight => {
                 self.declared(op, param, expr, &[Kind::Norm, Kind::Vector], false, &mut operand)?
             }

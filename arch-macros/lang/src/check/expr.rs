@@ -32,7 +32,7 @@ impl Checker<'_> {
         self.convert(s, ty, expr)
     }
 
-    fn convert(&mut self, s: Scalar, ty: Ty, at: &Expr) -> Option<Scalar> {
+    pub fn convert(&mut self, s: Scalar, ty: Ty, at: &Expr) -> Option<Scalar> {
         match (s.ty, ty) {
             (a, b) if a == b => Some(s),
             (Ty::Int, Ty::Float) if drops_remainder(&s) => {
@@ -371,12 +371,16 @@ impl Checker<'_> {
             (a, b)
         };
         if !b.shape.broadcasts_to(&a.shape) {
-            let message = format!(
-                "`{}`: the shapes {} and {} do not agree (the right one may have fewer dimensions, or some of size 1)",
-                op.symbol(),
-                a.shape,
-                b.shape
-            );
+            let (left, right) = (&a.shape, &b.shape);
+            let of_heads = left.rank() == 3 && right.rank() == 2 && left.dim(1) == right.dim(0);
+            let hint = match of_heads {
+                true => format!(
+                    ": `heads(…, {0})` makes one number for each head of the right one, [1, {0}, T]",
+                    right.dim(0)
+                ),
+                false => " (the right one may have fewer dimensions, or some of size 1)".to_owned(),
+            };
+            let message = format!("`{}`: the shapes {left} and {right} do not agree{hint}", op.symbol());
             return self.fault(at, message);
         }
         let shape = a.shape.clone();

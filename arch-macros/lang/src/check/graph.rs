@@ -9,6 +9,7 @@ use super::facts::{self, Fact};
 use super::{Bound, Checker, Place, VarSym};
 use crate::ast;
 use crate::builtins::Ty;
+use crate::diag::nearest;
 use crate::model::{Block, Head, Named, Scalar, ScalarKind, Stmt, VarId};
 use crate::parse::block_of;
 use crate::sym::{Dim, Shape};
@@ -175,7 +176,15 @@ impl Checker<'_> {
                     format!("`{name}` is a tensor of the file and cannot be assigned to"),
                 );
             }
-            let names = self.scopes.iter().flatten().map(|(n, _)| n.clone()).collect();
+            let names: Vec<String> = self.scopes.iter().flatten().map(|(n, _)| n.clone()).collect();
+            let text = name.to_string();
+            if nearest(&text, names.iter().map(String::as_str)).is_none() && !self.unknown_names.contains(&text) {
+                self.unknown_names.push(text);
+                return self.fault(
+                    name,
+                    format!("no value is called `{name}`: a new one is `let {name} = …;`"),
+                );
+            }
             return self.unknown(name, "value", names);
         };
         // Being assigned to is no use of the value, except by the operator.

@@ -12,7 +12,7 @@ use kernels::{GgmlType, Precision};
 use rayon::iter::{ParallelBridge, ParallelIterator};
 
 use super::{check_declaration, check_file};
-use crate::args::CheckArgs;
+use crate::args::{CheckArgs, PrecisionArg};
 use crate::failure::{Failure, Outcome};
 
 /// Checks every declaration, file or configuration that is asked for; fails if one of them does.
@@ -22,7 +22,7 @@ pub fn run(args: &CheckArgs) -> Outcome {
     }
     let params = CheckParams {
         seed: args.seed,
-        load: args.load.params(None)?,
+        load: args.load.params(PrecisionArg::Exact, None)?,
         context: ContextParams {
             n_ubatch: args.ubatch,
             // Configurations are what runs in parallel.

@@ -73,7 +73,7 @@ impl Loaded {
     fn open(path: &Path, args: &BenchArgs) -> Outcome<Loaded> {
         system::reset_peak_memory();
         let start = Instant::now();
-        let model = args.load.load(path, None)?;
+        let model = args.load.load(path, args.precision, None)?;
         if model.bidirectional() || model.arch().encoder {
             return Err(Failure::new(format_args!(
                 "{}: {} computes texts whole; there are no tokens generated one by one to measure",

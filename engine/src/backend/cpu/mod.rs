@@ -5,6 +5,7 @@ mod barriers;
 mod compute;
 mod fuse;
 mod gate;
+mod interleaved;
 mod ops;
 mod plan;
 mod pool;
@@ -14,10 +15,14 @@ mod view;
 use std::sync::Arc;
 
 use self::compute::CpuBackend;
+use self::interleaved::INTERLEAVED;
 pub use self::pool::ThreadPool;
-use super::host::{self, HostBuffer, HostBytes};
-use super::{Backend, BackendError, BackendParams, Buffer, BufferType, Device, DeviceKind, MemoryMap, Registry};
-use crate::graph::{Graph, TensorId};
+use super::host::{self, DirectUpload, HostBuffer, HostBytes};
+use super::{
+    Backend, BackendError, BackendParams, Buffer, BufferType, Device, DeviceKind, MemoryMap, Registry, Upload,
+    WeightStorage,
+};
+use crate::graph::{Graph, Layout, TensorId};
 
 const NAME: &str = "cpu";
 
@@ -83,6 +88,21 @@ impl Device for CpuDevice {
 
     fn supports_buffer_type(&self, buffer_type: &dyn BufferType) -> bool {
         buffer_type.is_host()
+    }
+
+    fn weight_storage(&self) -> Vec<WeightStorage> {
+        let storage = |layout| WeightStorage {
+            buffer_type: self.buffer_type(),
+            layout,
+        };
+        [INTERLEAVED, Layout::Plain].map(storage).to_vec()
+    }
+
+    fn upload(&self, mut buffer: Box<dyn Buffer>) -> Result<Box<dyn Upload>, BackendError> {
+        if let Some(buffer) = buffer.as_any_mut().downcast_mut::<HostBuffer>() {
+            buffer.use_huge_pages();
+        }
+        Ok(Box::new(DirectUpload(buffer)))
     }
 
     fn supports_op(&self, graph: &Graph, node: TensorId, _: &MemoryMap) -> bool {

@@ -377,6 +377,16 @@ impl<'a> Source<'a> {
         unsafe { slice::from_raw_parts(self.at([0, i[0], i[1], i[2]]).as_ptr(), len) }
     }
 
+    /// The bytes of whole groups of rows of a repacked operand, rows counted over all matrices.
+    pub(super) fn groups(&self, rows: Range<usize>) -> &'a [u8] {
+        let t = self.tensor;
+        assert!(!t.layout.is_plain() && rows.end <= t.nrows());
+        let bytes = t.layout.byte_range(t.ty, t.ne[0], rows).expect("work is cut at groups");
+        // SAFETY: the operand is no view of another one (see `rules::layouts`), so all its groups of rows lie within its buffer; nobody writes there
+        // while this node is computed.
+        unsafe { slice::from_raw_parts(self.start.add(bytes.start).as_ptr(), bytes.len()) }
+    }
+
     /// The floats from the start of a dense row to the end of the one `n - 1` further in dimension `d`, and the floats from one row
     /// to the next, if all of them are aligned.
     pub(super) fn float_span(&self, d: usize, i: RowIndex, n: usize) -> Option<(&'a [f32], usize)> {

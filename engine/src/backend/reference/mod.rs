@@ -200,17 +200,10 @@ impl Backend for ReferenceBackend {
     }
 }
 
-/// As [`rules::check`]. The matrix of a product, if it is no view, may also be interleaved.
+/// As [`rules::check`]. The matrix of a product may also be interleaved.
 fn check(graph: &Graph, id: TensorId) -> Result<(), rules::Flaw> {
     rules::check(graph, id)?;
-    let node = graph.tensor(id);
-    let is_product = matches!(node.op, Op::MulMat | Op::MulMatId);
-    let is_matrix = |t: &Tensor| t.view.is_none() && t.layout == INTERLEAVED && t.layout.accepts(t.ty, t.ne);
-    let others_plain = || node.sources().skip(1).all(|s| graph.tensor(s).layout.is_plain());
-    if is_product && is_matrix(graph.tensor(node.source(0))) && others_plain() {
-        return Ok(());
-    }
-    rules::plain_operands(graph, id)
+    rules::layouts(graph, id, INTERLEAVED)
 }
 
 /// Bytes of a tensor as an array or as integers.

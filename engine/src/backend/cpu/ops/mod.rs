@@ -20,6 +20,7 @@ mod wkv;
 use std::fmt;
 
 use super::activations::QuantizedRows;
+use super::interleaved::INTERLEAVED;
 use super::pool::{Abandoned, Worker};
 use super::scratch::Shared;
 use super::view::{PlannedNode, Source, Target, WorkQueue};
@@ -111,10 +112,10 @@ impl Need {
 }
 
 /// Nothing, or why this backend cannot compute the node: beyond the [`rules`], results are dense and the rows of products,
-/// keys and values too.
+/// keys and values too. The matrix of a product may be interleaved.
 pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
     rules::check(graph, id)?;
-    rules::plain_operands(graph, id)?;
+    rules::layouts(graph, id, INTERLEAVED)?;
     let node = graph.tensor(id);
     let dense_rows = |i: usize| node.src[i].is_none_or(|s| graph.tensor(s).has_dense_rows());
     let dense = |i: usize| node.src[i].is_none_or(|s| graph.tensor(s).is_contiguous());

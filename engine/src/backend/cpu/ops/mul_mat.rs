@@ -1,6 +1,6 @@
 //! Matrix products, plain and by expert. Threads share the rows of the weights.
 
-use kernels::{Activations, MatMul, PANEL_ROWS, WeightLayout, matmul, matmul_scratch};
+use kernels::{Activations, MatMul, PANEL_ROWS, WeightLayout, interleaved, matmul, matmul_scratch};
 
 use super::{Fault, Need, Task, row_number};
 use crate::backend::cpu::activations::{QuantizedRows, row_floats};
@@ -12,7 +12,7 @@ use crate::graph::{Graph, Tensor};
 const GATHER: usize = 32;
 
 /// Rows of weights in the smallest piece of work on one column.
-const GROUP: usize = 8;
+const GROUP: usize = interleaved::GROUP_ROWS;
 
 /// Most rows of weights in a piece of work.
 const MAX_PIECE: usize = 64;
@@ -113,10 +113,21 @@ impl Pieces {
 
 /// A product of some rows of weights, without activations yet.
 fn weights<'a>(w: &Source<'a>, rows: &std::ops::Range<usize>, i2: usize, i3: usize) -> MatMul<'a> {
+    let (bytes, layout) = if w.tensor.layout.is_plain() {
+        let stride = w.tensor.nb[1];
+        (
+            w.span(1, [rows.start, i2, i3], rows.len()),
+            WeightLayout::Rows { stride },
+        )
+    } else {
+        let [_, m, n2, _] = w.ne();
+        let first = rows.start + m * (i2 + n2 * i3);
+        (w.groups(first..first + rows.len()), WeightLayout::Interleaved)
+    };
     MatMul {
         ty: w.tensor.ty,
-        w: w.span(1, [rows.start, i2, i3], rows.len()),
-        layout: WeightLayout::Rows { stride: w.tensor.nb[1] },
+        w: bytes,
+        layout,
         m: rows.len(),
         k: w.tensor.ne[0],
         x: Activations::F32 { x: &[], stride: 0 },

@@ -1,0 +1,346 @@
+//! Whole models whose weights the CPU has repacked: nearly the logits of those that it uses in place, the same text, and the same bits however
+//! many threads compute them.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use engine::adapter::LoraAdapter;
+use engine::context::{Context, ContextParams};
+use engine::gguf::{Gguf, GgufFile, GgufWriter};
+use engine::model::{Consumer, LoadParams, Model, TensorOverride};
+use engine::synth::{Mix, Shape, Synth, SynthParams};
+use kernels::GgmlType::{self, Q4_0, Q8_0};
+use kernels::{Precision, interleaved};
+use tests::{decode_last, decode_one, divide_rows, nmse, seeded_file, tokens};
+
+/// Dense, a tied table, experts, products by head, recurrent layers, an encoder and a decoder, no cache at all.
+const NAMES: &[&str] = &[
+    "llama-dense",
+    "gemma2-dense",
+    "llama-moe",
+    "deepseek2-moe",
+    "mamba2-dense",
+    "qwen35moe-moe",
+    "t5-dense",
+    "bert-dense",
+];
+
+/// What the order of sums of products may change.
+const ROUNDING: f64 = 1e-9;
+
+fn loading(repack: bool) -> LoadParams {
+    let mut load = LoadParams::default();
+    load.placement.repack = repack;
+    load
+}
+
+fn model(bytes: &[u8], load: &LoadParams) -> Arc<Model> {
+    let file = GgufFile::from_bytes("model.gguf", bytes).unwrap();
+    Arc::new(Model::from_file(file, archs::ALL, load).unwrap())
+}
+
+fn settings(precision: Precision, n_threads: usize) -> ContextParams {
+    ContextParams {
+        n_threads,
+        n_threads_batch: n_threads,
+        precision,
+        type_k: GgmlType::F32,
+        type_v: GgmlType::F32,
+        ..ContextParams::default()
+    }
+}
+
+fn logits(name: &str, model: &Arc<Model>, precision: Precision, n_threads: usize) -> Vec<f32> {
+    let params = settings(precision, n_threads);
+    let logits = engine::conformance::all_logits(model.clone(), &tokens(name), &params);
+    logits.unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
+/// Rows of the tensor table that are repacked.
+fn repacked(model: &Model) -> Vec<usize> {
+    let is_repacked = |i: &usize| model.placement().parts[*i].iter().any(|p| !p.layout.is_plain());
+    (0..model.tensors().len()).filter(is_repacked).collect()
+}
+
+#[test]
+fn matrices_of_products_are_repacked_and_give_nearly_the_same_logits() {
+    for name in NAMES {
+        for ty in [Q4_0, Q8_0] {
+            let bytes = seeded_file(name, Some(ty));
+            let (plain, packed) = (model(&bytes, &loading(false)), model(&bytes, &loading(true)));
+            assert!(repacked(&plain).is_empty());
+            let rows = repacked(&packed);
+            for (i, row) in packed.tensors().iter().enumerate() {
+                let is_matrix = matches!(row.consumer, Consumer::MulMat | Consumer::MulMatId);
+                let can_be = interleaved::can_interleave(row.ty, row.ne[0]) && row.ne[1].is_multiple_of(8);
+                assert!(is_matrix || !rows.contains(&i), "{name}: {row:?}");
+                assert!(can_be || !rows.contains(&i), "{name}: {row:?}");
+            }
+            assert!(rows.len() > 2, "{name}: {} repacked", rows.len());
+            for precision in [Precision::High, Precision::Fast] {
+                let expected = logits(name, &plain, precision, 2);
+                let found = logits(name, &packed, precision, 2);
+                let error = nmse(&expected, &found);
+                assert!(error <= ROUNDING, "{name}, {ty}, {precision:?}: {error:.2e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn logits_do_not_depend_on_the_number_of_threads() {
+    for name in ["llama-dense", "llama-moe", "deepseek2-moe"] {
+        let packed = model(&seeded_file(name, Some(Q4_0)), &loading(true));
+        for precision in [Precision::High, Precision::Fast, Precision::Exact] {
+            let expected = logits(name, &packed, precision, 1);
+            for n_threads in [2, 3] {
+                let found = logits(name, &packed, precision, n_threads);
+                assert!(found == expected, "{name}, {precision:?}, {n_threads} threads");
+            }
+        }
+    }
+}
+
+/// The mixes of types that published files have; random weights.
+fn synth(dir: &Path, arch: &str, mix: &str, settings: &[(&str, f64)]) -> std::path::PathBuf {
+    let params = SynthParams {
+        shape: *Shape::find("tiny").unwrap(),
+        settings: settings.iter().map(|(name, x)| ((*name).to_owned(), *x)).collect(),
+        mix: Mix::find(mix).unwrap(),
+        output: None,
+        seed: 7,
+    };
+    let path = dir.join(format!("{arch}-{mix}.gguf"));
+    let synth = Synth::new(archs::find(arch).unwrap().arch, archs::ALL, &params).unwrap();
+    synth.write(&path).unwrap();
+    path
+}
+
+/// The likeliest tokens after a prompt.
+fn greedy(model: &Arc<Model>) -> Vec<u32> {
+    let params = ContextParams {
+        n_ctx: 64,
+        ..settings(Precision::High, 2)
+    };
+    let mut ctx = Context::new(model.clone(), &params).unwrap();
+    let prompt: Vec<u32> = (300..320).collect();
+    let mut row = decode_last(&mut ctx, &prompt, 0, 0);
+    let mut text = Vec::new();
+    for pos in prompt.len()..prompt.len() + 32 {
+        let best = (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap();
+        text.push(best as u32);
+        row = decode_one(&mut ctx, best as u32, pos, 0);
+    }
+    text
+}
+
+#[test]
+fn greedy_text_is_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let experts: &[(&str, f64)] = &[("n_expert", 8.0), ("n_expert_used", 2.0)];
+    for (arch, mix, settings) in [
+        ("llama", "q4_k_m", &[][..]),
+        ("llama", "q4_0", experts),
+        ("qwen3", "q8_0", &[]),
+        ("gemma3", "q5_k_m", &[]),
+    ] {
+        let path = synth(dir.path(), arch, mix, settings);
+        let load = |repack| Arc::new(Model::load(&path, archs::ALL, &loading(repack)).unwrap());
+        let packed = load(true);
+        assert!(!repacked(&packed).is_empty(), "{arch}, {mix}");
+        assert_eq!(greedy(&packed), greedy(&load(false)), "{arch}, {mix}");
+    }
+}
+
+/// A table whose rows are looked up and that is also the output's matrix: rows are read from the mapped file, products from the one copy.
+#[test]
+fn a_tied_table_is_looked_up_in_the_file_and_multiplied_repacked() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = synth(dir.path(), "llama", "q4_k_m", &[]);
+    let model = Model::load(&path, archs::ALL, &loading(true)).unwrap();
+    let table = |consumer| {
+        let mut rows = model.tensors().iter();
+        rows.position(|row| row.name == "token_embd.weight" && row.consumer == consumer)
+            .unwrap()
+    };
+    let (read, multiplied) = (table(Consumer::GetRows), table(Consumer::MulMat));
+    let layout = |i: usize| model.placement().parts[i][0].layout;
+    assert!(layout(read).is_plain() && !layout(multiplied).is_plain());
+    assert_eq!(model.tensor_data(read).unwrap(), model.tensor_data(multiplied).unwrap());
+    // What is new in memory is what was repacked, and nothing else.
+    let of_repacked: usize = repacked(&model).iter().map(|&i| model.tensors()[i].file_bytes()).sum();
+    assert_eq!(model.own_bytes(), of_repacked);
+}
+
+/// Mapped or read, in one file or several: without a mapping no byte of the file stays beside the copies.
+#[test]
+fn any_way_of_loading_repacks() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = synth(dir.path(), "llama", "q4_k_m", &[]);
+    let load = |mmap, check_tensors| {
+        let load = LoadParams {
+            mmap,
+            check_tensors,
+            ..loading(true)
+        };
+        Arc::new(Model::load(&path, archs::ALL, &load).unwrap())
+    };
+    let mapped = load(true, false);
+    let text = greedy(&mapped);
+    for (mmap, check_tensors) in [(true, true), (false, false), (false, true)] {
+        let model = load(mmap, check_tensors);
+        assert_eq!(greedy(&model), text, "mapped: {mmap}, checked: {check_tensors}");
+        assert_eq!(model.fingerprint(), mapped.fingerprint());
+        if !mmap {
+            let stored: usize = model.placement_summary().bytes.iter().map(|(_, n)| n).sum();
+            assert!(model.own_bytes() >= stored && model.own_bytes() < stored + 64 * model.tensors().len());
+        }
+    }
+}
+
+/// Bytes of the pages of a mapped file that are in this process's memory; `None` if it is not mapped.
+#[cfg(target_os = "linux")]
+fn resident(path: &Path) -> Option<usize> {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut lines = maps.lines();
+    lines.find(|line| line.ends_with(path.to_str().unwrap()))?;
+    let rss = lines.find_map(|line| line.strip_prefix("Rss:")).unwrap();
+    let kib: usize = rss.trim().strip_suffix("kB").unwrap().trim().parse().unwrap();
+    Some(kib << 10)
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_was_copied_does_not_stay_in_memory_as_part_of_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = synth(dir.path(), "llama", "q4_0", &[("n_ff", 8192.0)]);
+    let size = std::fs::metadata(&path).unwrap().len() as usize;
+    assert!(size > 6 << 20);
+    let load = |repack, mmap, check_tensors| {
+        let load = LoadParams {
+            mmap,
+            check_tensors,
+            ..loading(repack)
+        };
+        Model::load(&path, archs::ALL, &load).unwrap()
+    };
+    for check_tensors in [false, true] {
+        let model = load(true, true, check_tensors);
+        let left = resident(&path).unwrap();
+        assert!(left < size / 8, "{left} of {size} bytes stay");
+        assert!(model.own_bytes() < size);
+        drop(model);
+        let model = load(true, false, check_tensors);
+        assert_eq!(resident(&path), None, "not mapped");
+        assert!(model.own_bytes() < size + size / 8);
+    }
+    let in_place = load(false, true, true);
+    assert_eq!(in_place.own_bytes(), 0);
+}
+
+/// A tensor that is given a place by name is repacked there too; without a layout that fits it stays as it is.
+#[test]
+fn tensors_with_a_place_by_name_are_repacked() {
+    let mut load = loading(true);
+    load.placement.overrides = vec![TensorOverride {
+        pattern: "ffn|token_embd".parse().unwrap(),
+        buffer_type: "CPU".to_owned(),
+    }];
+    let bytes = seeded_file("llama-moe", Some(Q4_0));
+    let (placed, anyhow) = (model(&bytes, &load), model(&bytes, &loading(true)));
+    assert_eq!(repacked(&placed), repacked(&anyhow));
+    let expected = logits("llama-moe", &anyhow, Precision::High, 2);
+    assert!(logits("llama-moe", &placed, Precision::High, 2) == expected);
+}
+
+/// The parts of a matrix whose rows several devices divide have layouts of their own.
+#[test]
+fn divided_matrices_are_repacked_in_part() {
+    let name = "llama-dense";
+    let bytes = seeded_file(name, Some(Q4_0));
+    let divided = |repack| {
+        let mut load = loading(repack);
+        divide_rows(&mut load, usize::MAX, &[1.0, 1.0]);
+        model(&bytes, &load)
+    };
+    let packed = divided(true);
+    let is_divided = |i: &usize| packed.placement().parts[*i].len() == 2;
+    assert!(repacked(&packed).iter().any(is_divided));
+    let expected = logits(name, &divided(false), Precision::High, 2);
+    let error = nmse(&expected, &logits(name, &packed, Precision::High, 2));
+    assert!(error <= ROUNDING, "{error:.2e}");
+}
+
+/// An adapter of rank 2 for one matrix.
+fn lora(weight: &str, ne: [usize; 4], arch: &str) -> Vec<u8> {
+    let mut writer = GgufWriter::new();
+    writer.set("general.architecture", arch).set("general.type", "adapter");
+    writer.set("adapter.type", "lora").set("adapter.lora.alpha", 4.0f32);
+    for (suffix, shape) in [("lora_a", [ne[0], 2]), ("lora_b", [2, ne[1]])] {
+        let values = (0..shape[0] * shape[1]).map(|i| ((i * i) % 13) as f32 / 40.0 - 0.1);
+        let data: Vec<u8> = values.flat_map(f32::to_le_bytes).collect();
+        writer
+            .add_tensor(format!("{weight}.{suffix}"), GgmlType::F32, &shape, data)
+            .unwrap();
+    }
+    writer.to_bytes().unwrap()
+}
+
+/// Adapters apply, and a state goes on, whichever way the weights are stored.
+#[test]
+fn adapters_and_states_do_not_know_of_layouts() {
+    let name = "llama-dense";
+    let bytes = seeded_file(name, Some(Q8_0));
+    let text = tokens(name);
+    let (first, rest) = text.split_at(text.len() / 2);
+    let run = |repack_first: bool, repack_then: bool| {
+        let models = [repack_first, repack_then].map(|repack| model(&bytes, &loading(repack)));
+        let open = |model: &Arc<Model>| {
+            let params = ContextParams {
+                n_ctx: 96,
+                ..settings(Precision::High, 2)
+            };
+            let mut ctx = Context::new(model.clone(), &params).unwrap();
+            let mut rows = model.tensors().iter();
+            let row = rows.find(|row| row.name == "blk.0.attn_q.weight").unwrap();
+            let adapter = lora(&row.name, row.ne, model.arch().name);
+            let adapter = GgufFile::from_bytes("adapter.gguf", &adapter).unwrap();
+            let adapter = LoraAdapter::from_file(&adapter, model).unwrap();
+            ctx.set_adapters(&[(Arc::new(adapter), 1.0)]).unwrap();
+            ctx
+        };
+        let mut ctx = open(&models[0]);
+        let before = decode_last(&mut ctx, first, 0, 0);
+        let mut state = Vec::new();
+        ctx.save_state(&mut state).unwrap();
+        let mut ctx = open(&models[1]);
+        ctx.load_state(&state).unwrap();
+        [before, decode_last(&mut ctx, rest, first.len(), 0)].concat()
+    };
+    let expected = run(false, false);
+    for (first, then) in [(true, true), (false, true), (true, false)] {
+        let error = nmse(&expected, &run(first, then));
+        assert!(error <= ROUNDING, "repacked {first}, then {then}: {error:.2e}");
+    }
+}
+
+/// Every row of the table reads back as the file has it.
+#[test]
+fn repacked_tensors_are_read_back_as_in_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    for mix in [
+        "q4_k_m", "q5_k_m", "q4_0", "q8_0", "q5_0", "iq4_nl", "q3_K", "q2_K", "mxfp4",
+    ] {
+        let path = synth(dir.path(), "llama", mix, &[]);
+        let bytes = std::fs::read(&path).unwrap();
+        let header = Gguf::parse_header(&bytes).unwrap();
+        let model = Model::load(&path, archs::ALL, &loading(true)).unwrap();
+        for (i, row) in model.tensors().iter().enumerate() {
+            let t = header.tensor(&row.name).unwrap();
+            let data = &bytes[header.data_offset() + t.offset + row.offset..][..row.file_bytes()];
+            if row.stored_type() == row.ty {
+                assert!(model.tensor_data(i).unwrap() == data, "{mix}: {}", row.name);
+            }
+        }
+    }
+}
