@@ -6,8 +6,10 @@ mod compute;
 mod fuse;
 mod gate;
 mod ops;
+mod phases;
 mod plan;
 mod pool;
+mod queue;
 mod scratch;
 mod view;
 
