@@ -13,13 +13,20 @@ static NEVER: AtomicBool = AtomicBool::new(false);
 
 #[test]
 fn each_op_is_counted() {
+    // Of several threads the one that is watched may find a phase done before it comes to it.
+    for n_threads in [1, 2] {
+        ops_are_counted(n_threads);
+    }
+}
+
+fn ops_are_counted(n_threads: usize) {
     let cpu = device("cpu").unwrap();
     let (g, mut memory) = layer(3, &*cpu);
     let profile = Profile::new();
     let params = BackendParams {
         precision: Precision::High,
         profile: Some(profile.clone()),
-        ..BackendParams::new(2)
+        ..BackendParams::new(n_threads)
     };
     let mut backend = cpu.backend(&params).unwrap();
     let mut plan = prepare(&mut *backend, &g, &uses_of(&g), &memory, None);
@@ -36,9 +43,15 @@ fn each_op_is_counted() {
             .map(|t| t.n)
             .sum::<u64>()
     };
-    assert_eq!(count(Op::MulMat.name()), 10, "{times:?}");
-    assert_eq!(count(Op::MulMatId.name()), 5, "{times:?}");
-    assert_eq!(count("quantize"), 10, "two products share an operand: {times:?}");
+    for (activity, n) in [
+        (Op::MulMat.name(), 10),
+        (Op::MulMatId.name(), 5),
+        // Two products share an operand.
+        ("quantize", 10),
+    ] {
+        let found = count(activity);
+        assert!(found == n || n_threads > 1 && found < n, "{activity}: {times:?}");
+    }
     assert!(count("wait") > 0, "{times:?}");
     let products = times.iter().filter(|t| t.activity.weights.is_some());
     assert!(products.clone().count() > 0 && products.into_iter().all(|t| t.activity.weights == Some(Q8_0)));

@@ -11,7 +11,7 @@ use crate::GgmlType;
 use crate::generic::attention::{self, Brain, Element, Float, Half, Scores, Softmax, Values};
 use crate::generic::blocks::{self, Decode, Encode};
 use crate::generic::products::{self, Product, Tile, Tiles};
-use crate::generic::rows;
+use crate::generic::rows::{self, Scan};
 use crate::quants::{self, Block, for_each_block};
 use crate::simd::portable::Portable;
 #[cfg(target_arch = "x86_64")]
@@ -131,7 +131,9 @@ macro_rules! row_kernels {
             fn axpy(a: f32, x: *const f32, y: *mut f32, n: usize) -> ();
             fn axpy_rows(a: *const f32, m: usize, x: *const f32, stride: usize, y: *mut f32, n: usize) -> ();
             fn scale_add_outer(c: *const f32, a: *const f32, m: usize, d: *const f32, x: *mut f32, n: usize) -> ();
+            fn scan(args: &Scan) -> ();
             fn scale(scale: f32, bias: f32, x: *const f32, out: *mut f32, n: usize) -> ();
+            fn softcap(cap: f32, x: *const f32, out: *mut f32, n: usize) -> ();
             fn add(a: *const f32, b: *const f32, out: *mut f32, n: usize) -> ();
             fn mul(a: *const f32, b: *const f32, out: *mut f32, n: usize) -> ();
             fn exp(x: *const f32, out: *mut f32, n: usize) -> ();

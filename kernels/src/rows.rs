@@ -5,6 +5,7 @@
 
 use crate::GgmlType;
 use crate::dispatch::kernels;
+use crate::generic::rows::Scan;
 use crate::quants::check_lengths;
 
 /// `sum_i a[i] b[i]`
@@ -86,6 +87,31 @@ pub fn axpy_row(ty: GgmlType, a: f32, row: &[u8], y: &mut [f32]) {
     unsafe { (kernels().of_type(ty).axpy)(a, row.as_ptr(), y.as_mut_ptr(), y.len()) }
 }
 
+/// A token of one head of a state space model, whose state has a row of `b.len()` floats for each element of `x`:
+/// `state[j][i] = decay[i] state[j][i] + scale x[j] b[i]`, then `y[j] = sum_i state[j][i] c[i]`.
+///
+/// # Panics
+/// If lengths disagree.
+pub fn scan(decay: &[f32], scale: f32, x: &[f32], b: &[f32], c: &[f32], state: &mut [f32], y: &mut [f32]) {
+    let (m, n) = (x.len(), b.len());
+    for (a, b) in [(decay.len(), n), (c.len(), n), (y.len(), m), (state.len(), m * n)] {
+        same_length(a, b);
+    }
+    let args = Scan {
+        decay: decay.as_ptr(),
+        x: x.as_ptr(),
+        scale,
+        b: b.as_ptr(),
+        c: c.as_ptr(),
+        state: state.as_mut_ptr(),
+        y: y.as_mut_ptr(),
+        m,
+        n,
+    };
+    // SAFETY: the lengths were just checked; the kernels were chosen for this CPU.
+    unsafe { (kernels().scan)(&args) }
+}
+
 /// `x = softmax(scale x)`. A row of `-inf` only becomes NaN.
 pub fn softmax(x: &mut [f32], scale: f32) {
     // SAFETY: `x` has this length; the kernels were chosen for this CPU.
@@ -122,6 +148,8 @@ element_wise! {
     mul, mul_in_place(a, b);
     /// `out[i] = scale x[i] + bias`
     scale, scale_in_place(x) with scale: f32, bias: f32;
+    /// `out[i] = cap tanh(x[i] / cap)`
+    softcap, softcap_in_place(x) with cap: f32;
     /// `out[i] = e^x[i]`, within 2 units in the last place.
     exp, exp_in_place(x);
     /// `out[i] = 1 / (1 + e^-x[i])`

@@ -16,7 +16,7 @@ impl Function for Exp {
     fn apply<V: Simd>(x: V) -> V {
         // Beyond these the result is infinite or zero anyway. NaN passes: it is the second operand.
         let (p, n) = exp_parts(x.constant(-110.0).max(x.constant(100.0).min(x)));
-        p.mul_pow2(n)
+        p.add(x.constant(1.0)).mul_pow2(n)
     }
 }
 
@@ -28,11 +28,27 @@ impl Function for ExpUpTo0 {
     fn apply<V: Simd>(x: V) -> V {
         // The logarithm of 2^-126. NaN passes: it is the second operand.
         let (p, n) = exp_parts(x.constant(-87.336_54).max(x));
-        p.mul(n.pow2())
+        p.add(x.constant(1.0)).mul(n.pow2())
     }
 }
 
-/// p near 1 and an integer n with e^x = p 2^n.
+/// tanh x
+pub(crate) struct Tanh;
+
+impl Function for Tanh {
+    #[inline(always)]
+    fn apply<V: Simd>(x: V) -> V {
+        // Beyond these the result is 1 or -1. NaN passes: it is the second operand.
+        let x = x.constant(-10.0).max(x.constant(10.0).min(x));
+        let (p, n) = exp_parts(x.add(x));
+        // e^2x - 1, which does not cancel near 0, where n is 0.
+        let power = n.pow2();
+        let e = p.mul_add(power, power.sub(x.constant(1.0)));
+        e.div(e.add(x.constant(2.0)))
+    }
+}
+
+/// A small p and an integer n with e^x = (1 + p) 2^n.
 #[inline(always)]
 fn exp_parts<V: Simd>(x: V) -> (V, V) {
     // x = n ln 2 + r with |r| <= ln 2 / 2. The first part of ln 2 has 15 bits, so that its product with n is exact.
@@ -45,7 +61,7 @@ fn exp_parts<V: Simd>(x: V) -> (V, V) {
     let b = r.mul_add(x.constant(1.0 / 120.0), x.constant(1.0 / 24.0));
     let c = r.mul_add(x.constant(1.0 / 6.0), x.constant(0.5));
     let p = a.mul_add(r2, b).mul_add(r2, c);
-    (p.mul_add(r2, r).add(x.constant(1.0)), n)
+    (p.mul_add(r2, r), n)
 }
 
 /// 1 / (1 + e^-x)

@@ -1,15 +1,14 @@
-//! Activations of matrix products as integers: made once for all products of one operand, by a step of its own before the first of them.
+//! Activations of matrix products as integers: made once for all products of one operand.
 //!
-//! A few rows are quantized by every thread for itself, which takes less time than waiting for others; many rows by all threads together,
-//! in memory that they share, with a barrier before the product.
+//! A few rows are quantized by every thread for itself when it comes to the first product, which takes less time than waiting for others; many
+//! rows by all threads together, in memory that they share, in a step of its own with a barrier before the product.
 
 use kernels::{ActivationForm, Activations, Precision, activation_bytes, activation_form, quantize_activations};
 
-use super::barriers::Access;
 use super::ops::Need;
-use super::pool::Worker;
+use super::queue::WorkQueue;
 use super::scratch::Parts;
-use super::view::{Source, WorkQueue, row_index};
+use super::view::{Source, row_index};
 use crate::graph::{Graph, Op, Tensor, TensorId};
 
 /// Most elements that every thread quantizes for itself: a matter of two microseconds.
@@ -70,64 +69,60 @@ impl Quantized {
         }
     }
 
-    /// What quantizing touches besides the operand (`write`), and what the products touch.
-    pub(super) fn access(&self, write: bool) -> Option<Access> {
-        (self.room == Room::Shared).then(|| Access::shared_activations(write))
-    }
-
     fn stride(&self) -> usize {
         row_bytes(self.form, self.k)
     }
 
-    /// Quantizes this thread's share of the rows of `x`. `scratch` has room for one row of floats.
+    /// Quantizes all rows of `x` to the own memory of thread `ith`. `scratch` has room for one row of floats.
     ///
     /// # Safety
-    /// No product reads the thread's own part, or the shared one, until this returns.
-    pub(super) unsafe fn fill(
+    /// Nobody reads or writes that memory until this returns.
+    pub(super) unsafe fn fill_own(&self, x: Source<'_>, parts: &Parts<'_>, scratch: &mut [f32], ith: usize) {
+        let row = self.stride() / size_of::<f32>();
+        // SAFETY: the caller's promise.
+        let own = unsafe { parts.of_thread(ith) };
+        for (i, out) in own.chunks_exact_mut(row).take(self.n_rows).enumerate() {
+            self.quantize(x, i, scratch, out);
+        }
+    }
+
+    /// Quantizes rows of `x` as the queue has them to the memory that threads share. `scratch` has room for one row of floats.
+    ///
+    /// # Safety
+    /// No product reads the shared memory in this phase.
+    pub(super) unsafe fn fill_shared(
         &self,
         x: Source<'_>,
         parts: &Parts<'_>,
         scratch: &mut [f32],
-        worker: Worker<'_>,
-        queue: WorkQueue<'_>,
+        queue: &WorkQueue<'_>,
     ) {
-        let ne = x.ne();
-        let mut quantize = |i: usize, out: &mut [f32]| {
-            let out: &mut [u8] = bytemuck::cast_slice_mut(out);
-            let out = &mut out[..activation_bytes(self.form, self.k)];
-            quantize_activations(self.form, x.row(row_index(&ne, i), scratch), out);
-        };
-        let row = self.stride() / size_of::<f32>();
-        match self.room {
-            Room::Own => {
-                // SAFETY: the caller promises that nothing reads this thread's part, and only this thread writes it.
-                let own = unsafe { parts.of_thread(worker.ith) };
-                for (i, out) in own.chunks_exact_mut(row).take(self.n_rows).enumerate() {
-                    quantize(i, out);
-                }
-            }
-            Room::Shared => {
-                let shared = parts.shared();
-                while let Some(piece) = queue.take(self.n_rows.div_ceil(PIECE)) {
-                    for i in piece * PIECE..self.n_rows.min((piece + 1) * PIECE) {
-                        // SAFETY: the caller promises that nothing reads the rows, and no other thread takes this piece.
-                        quantize(i, unsafe { shared.write(i * row..(i + 1) * row) });
-                    }
-                }
+        let (row, shared) = (self.stride() / size_of::<f32>(), parts.shared());
+        while let Some(piece) = queue.take(self.n_rows.div_ceil(PIECE)) {
+            for i in piece * PIECE..self.n_rows.min((piece + 1) * PIECE) {
+                // SAFETY: the caller promises that nothing reads the rows, and no other thread takes this piece.
+                let out = unsafe { shared.write(i * row..(i + 1) * row) };
+                self.quantize(x, i, scratch, out);
             }
         }
     }
 
-    /// The rows, after [`fill`](Quantized::fill).
+    fn quantize(&self, x: Source<'_>, i: usize, scratch: &mut [f32], out: &mut [f32]) {
+        let out: &mut [u8] = bytemuck::cast_slice_mut(out);
+        let out = &mut out[..activation_bytes(self.form, self.k)];
+        quantize_activations(self.form, x.row(row_index(&x.ne(), i), scratch), out);
+    }
+
+    /// The rows, as thread `ith` has them, once they are filled in.
     ///
     /// # Safety
-    /// While the rows live nobody quantizes anything to the same room, and there was a barrier since others did.
-    pub(super) unsafe fn rows<'a>(&self, parts: &'a Parts<'_>, worker: Worker<'_>) -> QuantizedRows<'a> {
+    /// While the rows live nobody quantizes anything to the same room, and what others filled in was in an earlier phase.
+    pub(super) unsafe fn rows<'a>(&self, parts: &'a Parts<'_>, ith: usize) -> QuantizedRows<'a> {
         let stride = self.stride();
         let n_floats = self.n_rows * stride / size_of::<f32>();
         let floats: &[f32] = match self.room {
             // SAFETY: only this thread uses its part, and the caller promises that it writes nothing there.
-            Room::Own => unsafe { &parts.of_thread(worker.ith)[..n_floats] },
+            Room::Own => unsafe { &parts.of_thread(ith)[..n_floats] },
             // SAFETY: the caller's promise.
             Room::Shared => unsafe { parts.shared().read(0..n_floats) },
         };
@@ -174,18 +169,18 @@ fn row_bytes(form: ActivationForm, k: usize) -> usize {
     activation_bytes(form, k).next_multiple_of(64)
 }
 
-/// Which activations are in the rooms while a plan runs, as the planner knows it.
+/// Which activations are in the rooms while a plan runs, as the planner knows it. Each has a number.
 #[derive(Default)]
 pub(super) struct Held {
     rooms: [Option<Holding>; 2],
+    last_number: u32,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 struct Holding {
     x: TensorId,
     quantized: Quantized,
-    /// In the own memory of thread 0 only.
-    solo: bool,
+    number: u32,
 }
 
 impl Held {
@@ -194,14 +189,17 @@ impl Held {
         self.rooms = [None; 2];
     }
 
-    /// True if `x` has to be quantized for a product, which is then noted. `solo`: thread 0 alone computes it.
-    pub(super) fn lacks(&mut self, x: TensorId, quantized: Quantized, solo: bool) -> bool {
+    /// The number of the activations `x` of a product, and whether they have to be quantized for it: they are noted then.
+    pub(super) fn number(&mut self, x: TensorId, quantized: Quantized) -> (u32, bool) {
         let room = &mut self.rooms[quantized.room as usize];
-        let serves = |held: &Holding| (held.x, held.quantized) == (x, quantized) && (solo || !held.solo);
-        if room.as_ref().is_some_and(serves) {
-            return false;
+        if let Some(held) = room
+            && (held.x, held.quantized) == (x, quantized)
+        {
+            return (held.number, false);
         }
-        *room = Some(Holding { x, quantized, solo });
-        true
+        self.last_number = self.last_number.wrapping_add(1);
+        let number = self.last_number;
+        *room = Some(Holding { x, quantized, number });
+        (number, true)
     }
 }

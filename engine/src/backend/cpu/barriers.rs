@@ -1,7 +1,7 @@
 //! Which nodes need a barrier before them: only those that write what another touches, or touch what another writes.
 //!
 //! Barriers cost more than small ops do, above all on a busy machine. So threads go on from one node to the next where they
-//! cannot get into each other's way, as with the projections of one input, and small nodes are left to thread 0 alone, which needs
+//! cannot get into each other's way, as with the projections of one input, and small nodes are left to one thread alone, which needs
 //! no barrier to go on with its own results.
 
 /// Bytes that a node reads or writes, by address.
@@ -39,7 +39,7 @@ const MAX_OPEN: usize = 128;
 
 /// What has been touched since the last barrier.
 pub(super) struct Barriers {
-    /// Accesses, and whether thread 0 alone makes them. Never grows.
+    /// Accesses, and whether the one thread makes them that computes small nodes. Never grows.
     open: Vec<(Access, bool)>,
 }
 
@@ -55,7 +55,8 @@ impl Barriers {
         self.open.clear();
     }
 
-    /// Takes the next node's accesses; true if it needs a barrier before it. `solo`: thread 0 alone computes it.
+    /// Takes the next node's accesses; true if it needs a barrier before it. `solo`: one thread alone computes it, as all
+    /// such nodes up to the next barrier.
     pub(super) fn before(&mut self, accesses: &[Access], solo: bool) -> bool {
         let clashes = |new: &Access| {
             self.open

@@ -1,16 +1,21 @@
-//! Computing a plan: all threads compute each node together and wait for each other before the next where they have to.
+//! Computing a plan: threads go through its phases, take what they find to do in each, and wait for each other in between.
 
+use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::activations::Room;
 use super::fuse::Fusion;
 use super::ops::norm::{Sum, add_rms_norm};
 use super::ops::{self, Fault, Stop, Task};
-use super::plan::{CpuPlan, Planner};
+use super::phases::Piece;
+use super::plan::{CpuPlan, Phase, Planner};
 use super::pool::{Abandoned, Stopped, ThreadPool, Worker};
+use super::queue::{Share, WorkQueue};
 use super::scratch::{Parts, Scratch};
-use super::view::PlannedNode;
+use super::view::{PlannedNode, Step};
 use super::{NAME, error};
+use crate::backend::profile::Watch;
 use crate::backend::{Activity, Backend, BackendError, BackendParams, Device, GraphView, MemoryMap, Plan, Profile};
 use crate::graph::{Graph, Op, TensorId};
 
@@ -104,10 +109,10 @@ impl Backend for CpuBackend {
         plan.check_fresh(graph, memory)?;
         // Room is there already unless another backend prepared the plan.
         self.make_room(plan)?;
-        plan.nodes.iter_mut().for_each(PlannedNode::start);
+        plan.start();
         let walk = Walk {
             graph,
-            nodes: &plan.nodes,
+            plan,
             parts: self.scratch.parts(),
             quantized: self.quantized.parts(),
             fault: Mutex::new(None),
@@ -131,7 +136,7 @@ impl Backend for CpuBackend {
 /// What the threads share while they compute.
 struct Walk<'a> {
     graph: &'a Graph,
-    nodes: &'a [PlannedNode],
+    plan: &'a CpuPlan,
     parts: Parts<'a>,
     quantized: Parts<'a>,
     /// The first that was found.
@@ -139,103 +144,205 @@ struct Walk<'a> {
     profile: Option<&'a Profile>,
 }
 
+/// A thread on its way through the phases.
+struct Thread<'a> {
+    worker: Worker<'a>,
+    /// Number of the activations that are in the thread's own memory.
+    activations: Option<u32>,
+    watch: Option<Watch<'a>>,
+}
+
+impl Thread<'_> {
+    fn done(&mut self, activity: Activity) {
+        if let Some(watch) = &mut self.watch {
+            watch.done(activity);
+        }
+    }
+}
+
+/// How a thread comes to the end of what it does in a phase.
+enum End {
+    /// Nothing is left to take.
+    Nothing,
+    /// Its place is another thread's.
+    TakenOver,
+}
+
 impl Walk<'_> {
     fn walk(&self, worker: Worker<'_>) -> Result<(), Abandoned> {
-        let mut watch = self.profile.filter(|_| worker.ith == 0).map(Profile::watch);
-        let mut rest = self.nodes;
-        while let [node, after @ ..] = rest {
-            worker.check()?;
-            if node.barrier {
-                worker.barrier()?;
-                if let Some(watch) = &mut watch {
-                    watch.done(WAIT);
-                }
-            }
-            let (fused, after) = match (node.fusion, after) {
-                (Some(fusion), [second, after @ ..]) => (Some((fusion, second)), after),
-                _ => (None, after),
+        let mut thread = Thread {
+            worker,
+            activations: None,
+            watch: self.profile.filter(|_| worker.ith == 0).map(Profile::watch),
+        };
+        let mut place = worker.enter()?;
+        while let Some(phase) = self.plan.phases.get(place.phase) {
+            let end = self.phase(phase, place.piece, &mut thread)?;
+            place = match end {
+                End::Nothing => worker.next(place.phase)?,
+                End::TakenOver => worker.enter()?,
             };
-            rest = after;
-            if node.solo && worker.ith > 0 {
-                continue;
-            }
-            let worker = if node.solo { worker.alone() } else { worker };
-            match fused {
-                Some((fusion, second)) => self.compute_fused(fusion, node, second, worker),
-                None => self.compute(node, worker)?,
-            }
-            if let Some(watch) = &mut watch {
-                watch.done(self.activity(node));
-            }
+            thread.done(WAIT);
         }
         Ok(())
+    }
+
+    /// Computes what a phase has for this thread, from the start or from a piece on that was taken over.
+    fn phase(&self, phase: &Phase, piece: Option<Piece>, thread: &mut Thread<'_>) -> Result<End, Abandoned> {
+        let mut solo = piece.as_ref().is_some_and(|piece| piece.solo);
+        let mut at = piece.as_ref().map_or(phase.nodes.start, |piece| piece.node);
+        let mut piece = piece.map(|piece| piece.range);
+        while at < phase.nodes.end {
+            thread.worker.check()?;
+            let node = &self.plan.nodes[at];
+            if !node.solo || solo || phase.take_solo() {
+                solo |= node.solo;
+                let queue = self.queue(at, solo, piece.take(), thread.worker);
+                match self.node(at, &queue, thread) {
+                    Ok(()) => {}
+                    Err(Stop::TakenOver) => return Ok(End::TakenOver),
+                    Err(Stop::Abandoned) => return Err(Abandoned),
+                    Err(Stop::Fault(fault)) => {
+                        let mut first = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
+                        first.get_or_insert((node.id, fault));
+                        return Err(thread.worker.abandon());
+                    }
+                }
+                thread.done(self.activity(node));
+            }
+            at += if node.fusion.is_some() { 2 } else { 1 };
+        }
+        Ok(End::Nothing)
+    }
+
+    /// The pieces of work on node `at`, with a piece to begin with. `solo`: this thread computes the small nodes of the phase.
+    fn queue<'a>(
+        &'a self,
+        at: usize,
+        solo: bool,
+        first: Option<std::ops::Range<usize>>,
+        worker: Worker<'a>,
+    ) -> WorkQueue<'a> {
+        let node = &self.plan.nodes[at];
+        let piece = Piece {
+            node: at,
+            range: 0..0,
+            solo,
+        };
+        WorkQueue {
+            taken: &node.taken,
+            worker,
+            nth: if node.solo { 1 } else { worker.nth },
+            offered: (node.offers && worker.nth > 1).then_some(piece),
+            first: Cell::new(first),
+        }
     }
 
     fn activity(&self, node: &PlannedNode) -> Activity {
         let tensor = self.graph.tensor(node.id);
         let is_product = matches!(tensor.op, Op::MulMat | Op::MulMatId);
-        let name = match node.fusion {
-            _ if node.quantizes => return QUANTIZE,
-            Some(Fusion::AddRmsNorm { .. }) => "add + rms_norm",
-            None => tensor.op.name(),
+        let name = match (node.fusion, node.step) {
+            (_, Step::Quantize) => return QUANTIZE,
+            (_, Step::Merge) => "attention merge",
+            (Some(Fusion::AddRmsNorm { .. }), _) => "add + rms_norm",
+            (None, _) => tensor.op.name(),
         };
         let weights = is_product.then(|| self.graph.tensor(tensor.source(0)).ty);
         Activity { name, weights }
     }
 
-    fn compute(&self, node: &PlannedNode, worker: Worker<'_>) -> Result<(), Abandoned> {
-        if node.quantizes {
-            self.quantize(node, worker);
+    /// Computes what of node `at`, and of one that is fused with it, this thread can take.
+    fn node(&self, at: usize, queue: &WorkQueue<'_>, thread: &mut Thread<'_>) -> Result<(), Stop> {
+        let node = &self.plan.nodes[at];
+        if node.step == Step::Quantize {
+            self.quantize(node, queue, thread);
             return Ok(());
         }
-        match ops::run(self.task(node, worker)) {
-            Ok(()) => Ok(()),
-            Err(Stop::Abandoned) => Err(Abandoned),
-            Err(Stop::Fault(fault)) => {
-                let mut first = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
-                first.get_or_insert((node.id, fault));
-                Err(worker.abandon())
-            }
+        self.quantize_own(node, thread);
+        if node.solo {
+            return self.share(at, queue, Share::WHOLE, thread);
         }
+        let nth = thread.worker.nth;
+        if node.step == Step::Merge || ops::takes_pieces(self.graph.tensor(node.id).op) {
+            return self.share(at, queue, Share { ith: 0, nth }, thread);
+        }
+        // Shares are taken as pieces are: a thread that has no core takes none.
+        while let Some(ith) = queue.take(nth) {
+            self.share(at, queue, Share { ith, nth }, thread)?;
+        }
+        Ok(())
     }
 
-    fn quantize(&self, node: &PlannedNode, worker: Worker<'_>) {
+    /// Quantizes rows for all threads.
+    fn quantize(&self, node: &PlannedNode, queue: &WorkQueue<'_>, thread: &Thread<'_>) {
         let Some(quantized) = node.activations else { return };
-        let x = node.source(self.graph, 1);
         // SAFETY: each thread asks for its own part, and the slice of the node before is gone.
-        let scratch = unsafe { self.parts.of_thread(worker.ith) };
-        // SAFETY: rows in a thread's own part live as long as its task, and of that one there is none now. Rows that are shared are read by
-        // products before this step, which a barrier stands behind, and after it.
-        unsafe { quantized.fill(x, &self.quantized, scratch, worker, node.queue(worker)) }
+        let scratch = unsafe { self.parts.of_thread(thread.worker.ith) };
+        // SAFETY: products read the rows in other phases than this one, as the planner saw to it.
+        unsafe { quantized.fill_shared(node.source(self.graph, 1), &self.quantized, scratch, queue) }
     }
 
-    fn compute_fused(&self, fusion: Fusion, first: &PlannedNode, second: &PlannedNode, worker: Worker<'_>) {
-        let Fusion::AddRmsNorm { eps, stores_sum } = fusion;
-        let sum = Sum {
-            a: first.source(self.graph, 0),
-            b: first.source(self.graph, 1),
-            // SAFETY: as in `task`; both results lie apart, as found when the nodes were fused.
-            target: stores_sum.then(|| unsafe { first.target(self.graph, worker) }),
+    /// Quantizes the activations of a product for this thread alone, unless it has them.
+    fn quantize_own(&self, node: &PlannedNode, thread: &mut Thread<'_>) {
+        let number = Some(node.activations_number);
+        let Some(quantized) = node.activations.filter(|q| q.room == Room::Own) else {
+            return;
         };
-        add_rms_norm(self.task(second, worker), &sum, eps);
+        if thread.activations == number {
+            return;
+        }
+        let ith = thread.worker.ith;
+        // SAFETY: each thread asks for its own part, and the slice of the node before is gone.
+        let scratch = unsafe { self.parts.of_thread(ith) };
+        // SAFETY: rows in a thread's own part live as long as its task, and of that one there is none now.
+        unsafe { quantized.fill_own(node.source(self.graph, 1), &self.quantized, scratch, ith) };
+        thread.activations = number;
+        thread.done(QUANTIZE);
     }
 
-    fn task<'a>(&'a self, node: &'a PlannedNode, worker: Worker<'a>) -> Task<'a> {
+    /// Computes a share of a node, and of one that is fused with it.
+    fn share(&self, at: usize, queue: &WorkQueue<'_>, share: Share, thread: &Thread<'_>) -> Result<(), Stop> {
+        let node = &self.plan.nodes[at];
+        let Some(Fusion::AddRmsNorm { eps, stores_sum }) = node.fusion else {
+            return ops::run(self.task(node, queue, share, thread));
+        };
+        let sum = Sum {
+            a: node.source(self.graph, 0),
+            b: node.source(self.graph, 1),
+            // SAFETY: as in `task`; both results lie apart, as found when the nodes were fused.
+            target: stores_sum.then(|| unsafe { node.target(self.graph, share) }),
+        };
+        let norm = &self.plan.nodes[at + 1];
+        add_rms_norm(self.task(norm, queue, share, thread), &sum, eps);
+        Ok(())
+    }
+
+    fn task<'a>(
+        &'a self,
+        node: &'a PlannedNode,
+        queue: &'a WorkQueue<'a>,
+        share: Share,
+        thread: &Thread<'a>,
+    ) -> Task<'a> {
+        let ith = thread.worker.ith;
         Task {
             graph: self.graph,
             node: self.graph.tensor(node.id),
             planned: node,
-            worker,
-            queue: node.queue(worker),
-            // SAFETY: asked once per thread and node. Threads have waited for each other after all nodes whose operands or results
-            // are not to be touched while this one is computed, and will before the next such.
-            target: unsafe { node.target(self.graph, worker) },
-            // SAFETY: each thread asks for its own part, and the slice of the node before is gone.
-            scratch: unsafe { self.parts.of_thread(worker.ith) },
+            share,
+            queue,
+            // SAFETY: asked once per share and node, which one thread takes; or by several threads that share the work on the node by
+            // pieces. All that was to be done with its operands and its result before was done in earlier phases, and what comes after is in
+            // later ones: those begin when nobody is in this phase any more. A thread whose piece was taken over touches neither.
+            target: unsafe { node.target(self.graph, share) },
+            // SAFETY: each thread asks for its own part, and the slice of the task before is gone.
+            scratch: unsafe { self.parts.of_thread(ith) },
             shared: self.parts.shared(),
-            // SAFETY: the next step that quantizes comes after the task, for rows that are shared behind a barrier, and so does the product
-            // after the step that quantized its rows.
-            activations: node.activations.map(|q| unsafe { q.rows(&self.quantized, worker) }),
+            // SAFETY: the thread quantizes rows of its own between tasks only, and rows that are shared are quantized in other phases.
+            activations: node.activations.map(|q| unsafe { q.rows(&self.quantized, ith) }),
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -59,35 +59,59 @@ impl Gate {
         }
     }
 
-    /// Waits until `ready` holds for the value, and returns the value.
-    pub(super) fn wait_until(&self, ready: impl Fn(u64) -> bool) -> u64 {
+    /// Adds to the value (wrapping) and returns what it was. Nobody is woken.
+    pub(super) fn fetch_add(&self, amount: u64) -> u64 {
+        self.word.fetch_add(amount, Ordering::SeqCst)
+    }
+
+    /// Changes the value and returns what it was. Nobody is woken: see [`Gate::notify`].
+    pub(super) fn update(&self, change: impl Fn(u64) -> u64) -> u64 {
+        let change = |value| Some(change(value));
+        let changed = self.word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
+        changed.unwrap_or_else(|value| value)
+    }
+
+    /// Waits until `ready` holds for the value.
+    pub(super) fn wait_until(&self, ready: impl Fn(u64) -> bool) {
+        if !self.spin_until(&ready) {
+            self.sleep_until(ready);
+        }
+    }
+
+    /// Waits a little for `ready` to hold for the value: the first part of [`Gate::wait_until`]. False if it did not come to that.
+    pub(super) fn spin_until(&self, ready: impl Fn(u64) -> bool) -> bool {
         let patience = self
             .patience
             .load(Ordering::Relaxed)
             .clamp(*SPINS.start(), *SPINS.end());
-        for _ in 0..patience {
-            let value = self.word.load(Ordering::Acquire);
-            if ready(value) {
-                self.patience.store(patience + patience / 8, Ordering::Relaxed);
-                return value;
-            }
-            hint::spin_loop();
-        }
-        self.patience.store(patience / 4, Ordering::Relaxed);
-        self.sleep_until(ready)
+        let is_ready = self.spin(patience, ready);
+        let next = if is_ready {
+            patience + patience / 8
+        } else {
+            patience / 4
+        };
+        self.patience.store(next, Ordering::Relaxed);
+        is_ready
     }
 
-    fn sleep_until(&self, ready: impl Fn(u64) -> bool) -> u64 {
+    /// Waits for at most `n` pauses until `ready` holds for the value. False if it did not come to that.
+    pub(super) fn spin(&self, n: u32, ready: impl Fn(u64) -> bool) -> bool {
+        (0..n).any(|_| {
+            let is_ready = ready(self.word.load(Ordering::Acquire));
+            if !is_ready {
+                hint::spin_loop();
+            }
+            is_ready
+        })
+    }
+
+    /// Sleeps until `ready` holds for the value.
+    pub(super) fn sleep_until(&self, ready: impl Fn(u64) -> bool) {
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        let value = loop {
-            let value = self.word.load(Ordering::SeqCst);
-            if ready(value) {
-                break value;
-            }
+        while !ready(self.word.load(Ordering::SeqCst)) {
             guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
-        };
+        }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
-        value
     }
 }

@@ -7,8 +7,10 @@ mod fuse;
 mod gate;
 mod interleaved;
 mod ops;
+mod phases;
 mod plan;
 mod pool;
+mod queue;
 mod scratch;
 mod view;
 

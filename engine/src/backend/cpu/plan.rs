@@ -3,18 +3,23 @@
 use kernels::Precision;
 
 use super::NAME;
-use super::activations::{Held, Quantized};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::activations::{Held, Quantized, Room};
 use super::barriers::{Access, Barriers};
 use super::fuse::fusion;
 use super::ops::{self, Need, norm};
-use super::view::{PlannedNode, locate};
+use super::view::{PlannedNode, Step, locate};
 use crate::backend::{BackendError, GraphView, MemoryMap, Plan, rules};
-use crate::graph::{Graph, MAX_SRC, TensorId};
+use crate::graph::{Graph, MAX_SRC, Op, TensorId};
 
 /// What the CPU computes in a run.
 #[derive(Default)]
 pub(super) struct CpuPlan {
     pub(super) nodes: Vec<PlannedNode>,
+    /// Neighbouring nodes between barriers.
+    pub(super) phases: Vec<Phase>,
     pub(super) need: Need,
     /// Memory for quantized activations.
     pub(super) need_quantized: Need,
@@ -24,7 +29,42 @@ pub(super) struct CpuPlan {
 
 impl Plan for CpuPlan {}
 
+/// Nodes that need no barrier between them.
+pub(super) struct Phase {
+    pub(super) nodes: Range<usize>,
+    /// A thread has come to the first node that one thread alone computes, and so will compute all of these.
+    has_solo: AtomicBool,
+}
+
+impl Phase {
+    /// True for one thread of those that ask in a run.
+    pub(super) fn take_solo(&self) -> bool {
+        !self.has_solo.swap(true, Ordering::Relaxed)
+    }
+}
+
 impl CpuPlan {
+    /// Before a run: nothing is taken.
+    pub(super) fn start(&mut self) {
+        self.nodes.iter_mut().for_each(PlannedNode::start);
+        self.phases
+            .iter_mut()
+            .for_each(|phase| *phase.has_solo.get_mut() = false);
+    }
+
+    /// Adds a node, in a new phase if it needs a barrier before it.
+    fn push(&mut self, node: PlannedNode, barrier: bool) {
+        let at = self.nodes.len();
+        if barrier || self.phases.is_empty() {
+            self.phases.push(Phase {
+                nodes: at..at,
+                has_solo: AtomicBool::new(false),
+            });
+        }
+        self.nodes.push(node);
+        self.phases.iter_mut().next_back().expect("there is one").nodes.end = at + 1;
+    }
+
     /// An error unless graph and memory are what the plan was made for: then all its addresses are good.
     pub(super) fn check_fresh(&self, graph: &Graph, memory: &MemoryMap) -> Result<(), BackendError> {
         if (graph.version(), memory.stamp()) == self.made_for {
@@ -65,6 +105,8 @@ impl Planner {
     ) -> Result<(), BackendError> {
         plan.nodes.clear();
         plan.nodes.reserve(view.nodes.len());
+        plan.phases.clear();
+        plan.phases.reserve(view.nodes.len());
         plan.need = Need::default();
         plan.need_quantized = Need::default();
         plan.made_for = (view.graph.version(), memory.stamp());
@@ -85,45 +127,61 @@ impl Planner {
                 first.solo &= second.solo;
                 plan.need = plan.need.max(norm::add_rms_norm_need(view.graph.tensor(second.id)));
             }
-            if let Some(quantizing) = self.quantizing(plan, view, memory, &first)? {
-                plan.nodes.push(quantizing);
+            self.quantize_before(plan, view, memory, &mut first)?;
+            let barrier = self.barriers.before(&self.accesses, first.solo);
+            let merging = self.merging(view.graph, &first, n_threads);
+            plan.push(first, barrier);
+            if let Some(second) = second {
+                plan.push(second, false);
             }
-            first.barrier = self.barriers.before(&self.accesses, first.solo);
-            plan.nodes.push(first);
-            plan.nodes.extend(second);
+            if let Some(merging) = merging {
+                let barrier = self.barriers.before(&self.accesses, merging.solo);
+                plan.push(merging, barrier);
+            }
         }
         Ok(())
     }
 
-    /// The step that quantizes the activations of a product, if it has any that no earlier product had. Adds what the product itself reads
-    /// to its accesses.
-    fn quantizing(
+    /// Adds the step that quantizes the activations of a product in memory that threads share, if it has any that no earlier product had. Adds
+    /// what the product itself reads to its accesses.
+    fn quantize_before(
         &mut self,
         plan: &mut CpuPlan,
         view: &GraphView<'_>,
         memory: &MemoryMap,
-        node: &PlannedNode,
-    ) -> Result<Option<PlannedNode>, BackendError> {
+        node: &mut PlannedNode,
+    ) -> Result<(), BackendError> {
         let tensor = view.graph.tensor(node.id);
         if tensor.op.state_operand().is_some() {
             self.held.forget();
         }
         let Some(quantized) = node.activations else {
-            return Ok(None);
+            return Ok(());
         };
         plan.need_quantized = plan.need_quantized.max(quantized.need());
-        self.accesses.extend(quantized.access(false));
         let x = tensor.source(1);
-        if !self.held.lacks(x, quantized, node.solo) {
-            return Ok(None);
+        let (number, is_new) = self.held.number(x, quantized);
+        node.activations_number = number;
+        if quantized.room == Room::Own {
+            node.offers =
+                !node.solo && ops::can_offer(view.graph, tensor, &locate(view.graph, memory, tensor.source(0))?);
+            return Ok(());
         }
-        let mut step = node.quantizing();
-        let reads = locate(view.graph, memory, x)?.access(false);
-        let writes = quantized.access(true);
-        let (both, one) = ([reads, writes.unwrap_or(reads)], [reads]);
-        let accesses: &[Access] = if writes.is_some() { &both } else { &one };
-        step.barrier = self.barriers.before(accesses, step.solo);
-        Ok(Some(step))
+        self.accesses.push(Access::shared_activations(false));
+        if is_new {
+            let reads = locate(view.graph, memory, x)?.access(false);
+            let mut step = node.step(Step::Quantize);
+            step.solo = false;
+            let barrier = self.barriers.before(&[reads, Access::shared_activations(true)], false);
+            plan.push(step, barrier);
+        }
+        Ok(())
+    }
+
+    /// The step after attention whose parts threads may share.
+    fn merging(&self, graph: &Graph, node: &PlannedNode, n_threads: usize) -> Option<PlannedNode> {
+        let is_attention = matches!(graph.tensor(node.id).op, Op::Attention(_));
+        (is_attention && !node.solo && n_threads > 1).then(|| node.step(Step::Merge))
     }
 
     /// Checks a node and finds its operands. Adds to the plan's buffers and scratch memory.

@@ -1,17 +1,19 @@
 //! Threads that run one function together, many thousand times a second.
 //!
-//! The caller is worker 0; the others are started once and wait between runs. Workers wait for each other at barriers. Nothing is
-//! allocated and no thread is started per run. A worker that panics, or gives up, ends the run for all, and the pool stays usable.
+//! The caller is worker 0; the others are started once and wait between runs. Workers go through the [phases](super::phases) of the run, those
+//! of them that have a core. Nothing is allocated and no thread is started per run. A worker that panics, or gives up, ends the run for
+//! all, and the pool stays usable.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use super::gate::Gate;
+use super::phases::{Offer, Phases, Piece, Place};
 use crate::backend::BackendError;
 
 /// What a thread knows in a run.
@@ -21,7 +23,9 @@ pub(super) struct Worker<'a> {
     pub(super) ith: usize,
     /// How many take part.
     pub(super) nth: usize,
-    barrier: &'a Barrier,
+    phases: &'a Phases,
+    /// One for each thread that takes part, if pieces may be taken over.
+    offers: &'a [Offer],
     cancel: &'a AtomicBool,
 }
 
@@ -30,12 +34,27 @@ pub(super) struct Worker<'a> {
 pub(super) struct Abandoned;
 
 impl Worker<'_> {
-    /// Waits until all workers are here. What any did before is visible to all after.
-    pub(super) fn barrier(&self) -> Result<(), Abandoned> {
-        if self.nth == 1 {
-            return self.check();
+    /// Enters the phase that is under way. What any worker did in earlier ones is visible from now on.
+    pub(super) fn enter(&self) -> Result<Place, Abandoned> {
+        self.phases.enter()
+    }
+
+    /// Leaves a phase in which nothing is left to take, and waits until a later one is under way or a piece of another worker can be taken over.
+    pub(super) fn next(&self, left: usize) -> Result<Place, Abandoned> {
+        self.check()?;
+        self.phases.next(left, self.ith, self.offers)
+    }
+
+    /// Lets others take over a piece of work while this worker computes it: from memory that is not written in this run, into its own.
+    pub(super) fn offer(&self, piece: &Piece) {
+        if let Some(offer) = self.offers.get(self.ith) {
+            offer.make(piece);
         }
-        self.barrier.wait(self.nth)
+    }
+
+    /// Ends the offer. False if the piece was taken over: then this worker is in no phase any more.
+    pub(super) fn end_offer(&self) -> bool {
+        self.offers.get(self.ith).is_none_or(Offer::end)
     }
 
     /// An error if the run was cancelled or another worker ended it.
@@ -43,29 +62,13 @@ impl Worker<'_> {
         if self.cancel.load(Ordering::Relaxed) {
             return Err(self.abandon());
         }
-        if self.barrier.is_broken() {
-            Err(Abandoned)
-        } else {
-            Ok(())
-        }
+        self.phases.check()
     }
 
-    /// Ends the run for all workers: those at a barrier, and the others when they next come to one or [check](Worker::check).
+    /// Ends the run for all workers: those that wait, and the others when they next leave a phase or [check](Worker::check).
     pub(super) fn abandon(&self) -> Abandoned {
-        self.barrier.break_up();
+        self.phases.break_up();
         Abandoned
-    }
-
-    /// This worker as the only one.
-    pub(super) fn alone(self) -> Self {
-        Worker { ith: 0, nth: 1, ..self }
-    }
-
-    /// This worker's share of `n` equal pieces of work.
-    pub(super) fn share(&self, n: usize) -> std::ops::Range<usize> {
-        let (each, rest) = (n / self.nth, n % self.nth);
-        let start = self.ith * each + self.ith.min(rest);
-        start..start + each + usize::from(self.ith < rest)
     }
 }
 
@@ -87,19 +90,32 @@ pub struct ThreadPool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     callers: TicketLock,
+    /// Cores that the threads may use.
+    n_cores: usize,
 }
 
 struct Shared {
-    /// One per thread; its value goes up by one for each run that the thread takes part in.
-    starts: Vec<Gate>,
+    /// One per started thread.
+    starts: Vec<Start>,
     /// The job, written before the gates of those who take part in it open, and read only by them.
     job: UnsafeCell<Option<Assignment>>,
-    /// Threads that have not finished the job.
+    /// Threads that take part in the job, or may yet, and have not finished it.
     unfinished: Gate,
-    barrier: Barrier,
+    phases: Phases,
+    offers: Vec<Offer>,
     stop: AtomicBool,
     /// What the first worker that panicked said.
     panic: Mutex<Option<String>>,
+}
+
+/// Where a thread waits for a run that it takes part in.
+#[derive(Default)]
+struct Start {
+    /// Goes up by one for each such run.
+    epoch: Gate,
+    /// The thread may take part in the run: it answers to itself by setting this to false, or the caller does when the run is over before the
+    /// thread had a core.
+    invited: AtomicBool,
 }
 
 #[derive(Clone, Copy)]
@@ -107,10 +123,12 @@ struct Assignment {
     run: *const Job<'static>,
     cancel: *const AtomicBool,
     nth: usize,
+    /// Threads that may offer pieces of work: all or none.
+    n_offers: usize,
 }
 
 // SAFETY: `job` is the only part that is not Sync by itself. The caller writes it while it holds the lock of callers and no
-// thread takes part in a job (`unfinished` is 0), and the threads read it after their gate opened, which happens after the write.
+// thread takes part in a job (`unfinished` is 0), and the threads read it after they found themselves invited, which happens after the write.
 unsafe impl Sync for Shared {}
 // SAFETY: the pointers in `job` are used only while what they point to is borrowed by `run`.
 unsafe impl Send for Shared {}
@@ -125,10 +143,11 @@ impl ThreadPool {
     fn start(n_threads: usize) -> std::io::Result<ThreadPool> {
         let n_started = n_threads.max(1) - 1;
         let shared = Arc::new(Shared {
-            starts: (0..n_started).map(|_| Gate::default()).collect(),
+            starts: (0..n_started).map(|_| Start::default()).collect(),
             job: UnsafeCell::new(None),
             unfinished: Gate::default(),
-            barrier: Barrier::default(),
+            phases: Phases::default(),
+            offers: (0..=n_started).map(|_| Offer::default()).collect(),
             stop: AtomicBool::new(false),
             panic: Mutex::new(None),
         });
@@ -136,6 +155,7 @@ impl ThreadPool {
             shared: shared.clone(),
             threads: Vec::with_capacity(n_started),
             callers: TicketLock::default(),
+            n_cores: thread::available_parallelism().map_or(1, usize::from),
         };
         for i in 0..n_started {
             let shared = shared.clone();
@@ -146,35 +166,59 @@ impl ThreadPool {
         Ok(pool)
     }
 
+    /// A pool that takes the machine to have a core for each of its threads.
+    #[cfg(test)]
+    pub(super) fn on_as_many_cores(n_threads: usize) -> ThreadPool {
+        let mut pool = ThreadPool::new(n_threads).unwrap();
+        pool.n_cores = n_threads;
+        pool
+    }
+
     /// Most threads that compute together, the caller included.
     pub fn n_threads(&self) -> usize {
         self.threads.len() + 1
     }
 
-    /// Runs `job` on `n` workers, of which the caller is one, and returns when all are done. Waits until earlier callers are served.
+    /// Runs `job` on up to `n` workers, of which the caller is one, and returns when all are done. A worker that has not begun by the time that
+    /// the caller is done never begins. Waits until earlier callers are served.
     pub(super) fn run(&self, n: usize, cancel: &AtomicBool, job: &Job<'_>) -> Result<(), Stopped> {
         let nth = n.clamp(1, self.n_threads());
         let n_started = nth - 1;
         if n_started == 0 {
-            let (barrier, panic) = (Barrier::default(), Mutex::new(None));
-            take_part(job, Worker::new(0, 1, &barrier, cancel), &panic);
-            return outcome(&barrier, &panic);
+            let (phases, panic) = (Phases::default(), Mutex::new(None));
+            take_part(job, Worker::new(0, 1, &phases, &[], cancel), &panic);
+            return outcome(&phases, &panic);
         }
         let _turn = self.callers.lock();
         let shared = &*self.shared;
-        shared.barrier.reset();
+        shared.phases.reset(&shared.offers);
         // SAFETY: only the lifetime changes. The threads use the pointer before they count `unfinished` down, and this
         // function does not return, nor unwind, before that is 0.
         let run = unsafe { std::mem::transmute::<*const Job<'_>, *const Job<'static>>(job) };
+        let assignment = Assignment {
+            run,
+            cancel,
+            nth,
+            // Where threads are more than cores, a thread without a core gets one as soon as those that wait sleep: that is better than to do its
+            // work once more.
+            n_offers: if nth <= self.n_cores { nth } else { 0 },
+        };
         // SAFETY: no thread takes part in a job now, and no other caller is let in, so nobody else uses the cell.
-        unsafe { *shared.job.get() = Some(Assignment { run, cancel, nth }) };
+        unsafe { *shared.job.get() = Some(assignment) };
         shared.unfinished.reset(n_started as u64);
         for start in &shared.starts[..n_started] {
-            start.add(1);
+            // After all of the above, which the thread sees that reads it.
+            start.invited.store(true, Ordering::Release);
+            start.epoch.add(1);
         }
-        take_part(job, Worker::new(0, nth, &shared.barrier, cancel), &shared.panic);
+        take_part(job, shared.worker(0, &assignment), &shared.panic);
+        for start in &shared.starts[..n_started] {
+            if start.invited.swap(false, Ordering::AcqRel) {
+                shared.unfinished.count_down();
+            }
+        }
         shared.unfinished.wait_until(|n| n == 0);
-        outcome(&shared.barrier, &shared.panic)
+        outcome(&shared.phases, &shared.panic)
     }
 }
 
@@ -194,7 +238,7 @@ impl fmt::Debug for ThreadPool {
 impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        self.shared.starts.iter().for_each(|start| start.add(1));
+        self.shared.starts.iter().for_each(|start| start.epoch.add(1));
         for thread in self.threads.drain(..) {
             // A thread catches the panics of its jobs, so there is nothing to hear here.
             let _ = thread.join();
@@ -205,30 +249,43 @@ impl Drop for ThreadPool {
 impl Shared {
     /// The life of started thread `i`, which is worker `i + 1`.
     fn work(&self, i: usize) {
+        let start = &self.starts[i];
         let mut seen = 0;
         loop {
-            seen = self.starts[i].wait_until(|epoch| epoch != seen);
+            start.epoch.wait_until(|epoch| epoch != seen);
+            seen = start.epoch.get();
             if self.stop.load(Ordering::Acquire) {
                 return;
             }
-            // SAFETY: the gate opened after the cell was written, and it is written next only after `unfinished` is 0.
+            if !start.invited.swap(false, Ordering::AcqRel) {
+                continue;
+            }
+            // SAFETY: the cell was written before the thread was invited, and it is written next only after `unfinished` is 0.
             let assignment = unsafe { *self.job.get() };
-            if let Some(Assignment { run, cancel, nth }) = assignment {
-                // SAFETY: the caller of `run` borrows both until this thread has counted down.
-                let (job, cancel) = unsafe { (&*run, &*cancel) };
-                take_part(job, Worker::new(i + 1, nth, &self.barrier, cancel), &self.panic);
+            if let Some(assignment) = assignment {
+                // SAFETY: the caller of `run` borrows the job until this thread has counted down.
+                let job = unsafe { &*assignment.run };
+                take_part(job, self.worker(i + 1, &assignment), &self.panic);
                 self.unfinished.count_down();
             }
         }
     }
+
+    fn worker<'a>(&'a self, ith: usize, assignment: &'a Assignment) -> Worker<'a> {
+        let offers = &self.offers[..assignment.n_offers];
+        // SAFETY: the caller of `run` borrows the flag until no thread takes part in the job any more.
+        let cancel = unsafe { &*assignment.cancel };
+        Worker::new(ith, assignment.nth, &self.phases, offers, cancel)
+    }
 }
 
 impl<'a> Worker<'a> {
-    fn new(ith: usize, nth: usize, barrier: &'a Barrier, cancel: &'a AtomicBool) -> Worker<'a> {
+    fn new(ith: usize, nth: usize, phases: &'a Phases, offers: &'a [Offer], cancel: &'a AtomicBool) -> Worker<'a> {
         Worker {
             ith,
             nth,
-            barrier,
+            phases,
+            offers,
             cancel,
         }
     }
@@ -237,18 +294,18 @@ impl<'a> Worker<'a> {
 fn take_part(job: &Job<'_>, worker: Worker<'_>, panic: &Mutex<Option<String>>) {
     match catch_unwind(AssertUnwindSafe(|| job(worker))) {
         Ok(Ok(())) => {}
-        Ok(Err(Abandoned)) => worker.barrier.break_up(),
+        Ok(Err(Abandoned)) => worker.phases.break_up(),
         Err(payload) => {
             let mut first = panic.lock().unwrap_or_else(PoisonError::into_inner);
             first.get_or_insert_with(|| panic_message(&*payload));
             drop(first);
-            worker.barrier.break_up();
+            worker.phases.break_up();
         }
     }
 }
 
-fn outcome(barrier: &Barrier, panic: &Mutex<Option<String>>) -> Result<(), Stopped> {
-    if !barrier.is_broken() {
+fn outcome(phases: &Phases, panic: &Mutex<Option<String>>) -> Result<(), Stopped> {
+    if !phases.is_broken() {
         return Ok(());
     }
     let said = panic.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -286,202 +343,5 @@ impl Drop for Ticket<'_> {
     }
 }
 
-/// Where the workers of a run wait for each other.
-#[derive(Default)]
-struct Barrier {
-    arrived: AtomicUsize,
-    /// Goes up by one each time that all have arrived.
-    rounds: Gate,
-    broken: AtomicBool,
-}
-
-impl Barrier {
-    fn wait(&self, nth: usize) -> Result<(), Abandoned> {
-        // Read before arriving: it cannot change until this worker has arrived.
-        let round = self.rounds.get();
-        if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == nth {
-            // Before the gate opens, since the fastest worker may arrive at the next barrier right after.
-            self.arrived.store(0, Ordering::Relaxed);
-            self.rounds.add(1);
-        } else {
-            self.rounds.wait_until(|now| now != round || self.is_broken());
-        }
-        if self.is_broken() { Err(Abandoned) } else { Ok(()) }
-    }
-
-    fn is_broken(&self) -> bool {
-        self.broken.load(Ordering::SeqCst)
-    }
-
-    fn break_up(&self) {
-        self.broken.store(true, Ordering::SeqCst);
-        self.rounds.notify();
-    }
-
-    /// Only between runs.
-    fn reset(&self) {
-        self.arrived.store(0, Ordering::Relaxed);
-        self.broken.store(false, Ordering::Relaxed);
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::BTreeSet;
-
-    static NEVER: AtomicBool = AtomicBool::new(false);
-
-    #[test]
-    fn shares_cover_the_work_once() {
-        let barrier = Barrier::default();
-        for nth in 1..=5 {
-            for n in 0..20 {
-                let parts: Vec<usize> = (0..nth)
-                    .flat_map(|ith| {
-                        let barrier = &barrier;
-                        Worker::new(ith, nth, barrier, &NEVER).share(n)
-                    })
-                    .collect();
-                assert_eq!(parts, (0..n).collect::<Vec<_>>());
-            }
-        }
-    }
-
-    /// Every worker adds to its own cell and, after each barrier, finds the cells of all others as they must be then.
-    #[test]
-    fn workers_wait_for_each_other_thousands_of_times() {
-        for n in 1..=4 {
-            let pool = ThreadPool::new(n).unwrap();
-            let cells: Vec<AtomicU64> = (0..n).map(|_| AtomicU64::new(0)).collect();
-            let wrong = AtomicUsize::new(0);
-            let mut expected = 0;
-            for epoch in 0..3000 {
-                // Jobs of fewer threads than the pool has come in between.
-                let nth = if epoch % 3 == 0 { n.div_ceil(2) } else { n };
-                let base = expected;
-                pool.run(nth, &NEVER, &|m| {
-                    assert_eq!(m.nth, nth);
-                    for step in 1..=4 {
-                        // Relaxed: the barrier has to order these.
-                        cells[m.ith].store(base + step, Ordering::Relaxed);
-                        m.barrier()?;
-                        for cell in &cells[..nth] {
-                            let seen = cell.load(Ordering::Relaxed);
-                            wrong.fetch_add(usize::from(seen != base + step), Ordering::Relaxed);
-                        }
-                        m.barrier()?;
-                    }
-                    Ok(())
-                })
-                .unwrap();
-                expected += 4;
-            }
-            assert_eq!(wrong.load(Ordering::Relaxed), 0);
-        }
-    }
-
-    #[test]
-    fn sleeping_workers_are_woken() {
-        let pool = ThreadPool::new(3).unwrap();
-        let runs = AtomicUsize::new(0);
-        for _ in 0..20 {
-            thread::sleep(std::time::Duration::from_millis(3));
-            let late = |m: Worker<'_>| {
-                if m.ith == 2 {
-                    // The others fall asleep at the barrier.
-                    thread::sleep(std::time::Duration::from_millis(2));
-                }
-                m.barrier()?;
-                runs.fetch_add(1, Ordering::Relaxed);
-                Ok(())
-            };
-            pool.run(3, &NEVER, &late).unwrap();
-        }
-        assert_eq!(runs.load(Ordering::Relaxed), 60);
-    }
-
-    #[test]
-    fn a_panic_ends_the_run_and_not_the_pool() {
-        let pool = ThreadPool::new(3).unwrap();
-        for who in [0, 1, 2, 1] {
-            let error = pool
-                .run(3, &NEVER, &|m| {
-                    assert!(m.ith != who, "worker {who} gives up");
-                    loop {
-                        m.barrier()?;
-                    }
-                })
-                .unwrap_err();
-            let Stopped::Panicked(said) = error else {
-                panic!("{error:?}")
-            };
-            assert!(said.contains(&format!("worker {who} gives up")), "{said}");
-            let runs = AtomicUsize::new(0);
-            let job = |m: Worker<'_>| {
-                runs.fetch_add(1, Ordering::Relaxed);
-                m.barrier()
-            };
-            pool.run(3, &NEVER, &job).unwrap();
-            assert_eq!(runs.load(Ordering::Relaxed), 3);
-        }
-    }
-
-    /// Whoever notices first, workers at a barrier and workers in a long loop all return.
-    #[test]
-    fn a_cancelled_run_ends_for_all() {
-        let pool = ThreadPool::new(3).unwrap();
-        for n in 1..=3 {
-            let (cancel, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
-            let stopped = pool.run(n, &cancel, &|m| {
-                loop {
-                    if m.ith == 0 && rounds.fetch_add(1, Ordering::Relaxed) == 10 {
-                        cancel.store(true, Ordering::Relaxed);
-                    }
-                    m.check()?;
-                    m.barrier()?;
-                }
-            });
-            assert_eq!(stopped, Err(Stopped::Abandoned));
-            assert_eq!(rounds.load(Ordering::Relaxed), 11);
-            pool.run(n, &NEVER, &|m| m.barrier()).unwrap();
-        }
-    }
-
-    /// Callers on threads of their own: never two jobs at once, and each job runs on its caller.
-    #[test]
-    fn callers_take_turns() {
-        let pool = ThreadPool::new(3).unwrap();
-        let (inside, runs) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let started: Mutex<BTreeSet<String>> = Mutex::default();
-        thread::scope(|scope| {
-            for _ in 0..3 {
-                scope.spawn(|| {
-                    let caller = thread::current().id();
-                    for _ in 0..200 {
-                        let job = |m: Worker<'_>| {
-                            if m.ith == 0 {
-                                assert_eq!(thread::current().id(), caller);
-                                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
-                            } else {
-                                let name = thread::current().name().unwrap_or_default().to_owned();
-                                started.lock().unwrap().insert(name);
-                            }
-                            m.barrier()?;
-                            runs.fetch_add(1, Ordering::Relaxed);
-                            m.barrier()?;
-                            if m.ith == 0 {
-                                inside.fetch_sub(1, Ordering::SeqCst);
-                            }
-                            Ok(())
-                        };
-                        pool.run(3, &NEVER, &job).unwrap();
-                    }
-                });
-            }
-        });
-        assert_eq!(runs.load(Ordering::Relaxed), 3 * 3 * 200);
-        let started = started.into_inner().unwrap();
-        assert!(started.iter().eq(["cpu-1", "cpu-2"]), "{started:?}");
-    }
-}
+mod tests;

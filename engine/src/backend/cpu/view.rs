@@ -7,14 +7,14 @@
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::slice;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
 use kernels::GgmlType;
 
 use super::activations::Quantized;
 use super::barriers::Access;
 use super::fuse::Fusion;
-use super::pool::Worker;
+use super::queue::Share;
 use crate::backend::{BackendError, HostRange, MemoryMap};
 use crate::graph::{Graph, MAX_SRC, Op, Tensor, TensorId};
 
@@ -23,59 +23,36 @@ pub(super) struct PlannedNode {
     pub(super) id: TensorId,
     target: NonNull<u8>,
     sources: [Option<NonNull<u8>>; MAX_SRC],
-    /// Threads wait for each other before this node.
-    pub(super) barrier: bool,
-    /// Worker 0 alone computes it.
+    /// One thread alone computes it, the same as all such nodes of a phase.
     pub(super) solo: bool,
     /// How it is computed together with the planned node that follows it.
     pub(super) fusion: Option<Fusion>,
     /// How a product has its activations, if not as they are.
     pub(super) activations: Option<Quantized>,
-    /// Not the product itself, but a step before it: its activations are quantized.
-    pub(super) quantizes: bool,
-    /// Pieces of work that threads took so far.
-    taken: AtomicUsize,
+    /// Tells these activations from others.
+    pub(super) activations_number: u32,
+    pub(super) step: Step,
+    /// The function of the node takes pieces of work, each of which another thread may [take over](super::queue::WorkQueue::finish).
+    pub(super) offers: bool,
+    /// Pieces or shares of the work that threads took so far.
+    pub(super) taken: AtomicUsize,
+}
+
+/// What of a node is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// The node is computed.
+    Compute,
+    /// Before a product: its activations are quantized.
+    Quantize,
+    /// After attention: results of parts are merged.
+    Merge,
 }
 
 // SAFETY: a planned node is addresses and a counter; what may be done with the addresses is decided in `source` and `target`.
 unsafe impl Send for PlannedNode {}
 // SAFETY: as above.
 unsafe impl Sync for PlannedNode {}
-
-/// Pieces of the work on a node, of which each thread takes the next when it is done with one.
-#[derive(Clone, Copy)]
-pub(super) struct WorkQueue<'a> {
-    taken: &'a AtomicUsize,
-    worker: Worker<'a>,
-}
-
-impl WorkQueue<'_> {
-    /// The next of `n` pieces that no thread has taken. None are left once the run was cancelled: the result is then not whole, and
-    /// the worker's next [check](Worker::check) fails.
-    pub(super) fn take(&self, n: usize) -> Option<usize> {
-        self.worker.check().ok()?;
-        // Threads stop asking after the first refusal, so the counter cannot run far beyond `n`.
-        Some(self.taken.fetch_add(1, Ordering::Relaxed)).filter(|&i| i < n)
-    }
-}
-
-impl WorkQueue<'_> {
-    /// The next of `n` pieces of one size that no thread has taken, together with some that follow: at most `most`, and fewer as the work comes
-    /// to its end, so that nobody waits long for the last ones. `None` as for [`take`](WorkQueue::take).
-    pub(super) fn take_some(&self, n: usize, most: usize) -> Option<Range<usize>> {
-        self.worker.check().ok()?;
-        let share = |taken: usize| (n.saturating_sub(taken) / (SHARES * self.worker.nth)).clamp(1, most);
-        let next = |taken: usize| (taken < n).then(|| n.min(taken + share(taken)));
-        let taken = self
-            .taken
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
-            .ok()?;
-        next(taken).map(|end| taken..end)
-    }
-}
-
-/// Parts of what is left per thread, of which a thread takes one: cores may differ in speed, and some may be busy with other things.
-const SHARES: usize = 3;
 
 /// Where a tensor lies.
 pub(super) struct Place {
@@ -92,6 +69,11 @@ impl Place {
             end: start + self.len,
             write,
         }
+    }
+
+    /// True if nobody writes there as long as the memory is used for computing.
+    pub(super) fn is_read_only(&self) -> bool {
+        !self.writable
     }
 
     pub(super) fn overlaps(&self, other: &Place) -> bool {
@@ -151,26 +133,28 @@ impl PlannedNode {
             id,
             target: target.start,
             sources,
-            barrier: true,
             solo: false,
             fusion: None,
             activations: None,
-            quantizes: false,
+            activations_number: 0,
+            step: Step::Compute,
+            offers: false,
             taken: AtomicUsize::new(0),
         })
     }
 
-    /// The step before a product that quantizes its activations.
-    pub(super) fn quantizing(&self) -> PlannedNode {
+    /// Another step of the node.
+    pub(super) fn step(&self, step: Step) -> PlannedNode {
         PlannedNode {
             id: self.id,
             target: self.target,
             sources: self.sources,
-            barrier: true,
             solo: self.solo,
             fusion: None,
             activations: self.activations,
-            quantizes: true,
+            activations_number: self.activations_number,
+            step,
+            offers: false,
             taken: AtomicUsize::new(0),
         }
     }
@@ -187,13 +171,12 @@ impl PlannedNode {
     /// The result.
     ///
     /// # Safety
-    /// Each thread may ask once, and sources and targets of a node may be used only between the barriers before and
-    /// after it.
-    pub(super) unsafe fn target<'a>(&'a self, graph: &'a Graph, worker: Worker<'a>) -> Target<'a> {
+    /// Each share may be asked for once, and sources and targets of a node may be used only in the phase that it belongs to.
+    pub(super) unsafe fn target<'a>(&'a self, graph: &'a Graph, share: Share) -> Target<'a> {
         Target {
             tensor: graph.tensor(self.id),
             start: self.target,
-            worker,
+            share,
         }
     }
 
@@ -203,14 +186,6 @@ impl PlannedNode {
         assert_eq!(node.op.state_operand(), Some(0));
         let Source { tensor, start } = self.source(graph, 0);
         States { tensor, start }
-    }
-
-    /// The pieces of work on this node.
-    pub(super) fn queue<'a>(&'a self, worker: Worker<'a>) -> WorkQueue<'a> {
-        WorkQueue {
-            taken: &self.taken,
-            worker,
-        }
     }
 
     /// Before a run: no piece of work is taken.
@@ -435,42 +410,42 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The result of a node, as one thread sees it. There is one per thread and node (see [`PlannedNode::target`]), so that giving it away for
-/// the thread's own rows gives slices that nobody else has.
+/// The result of a node, as one share of the work on it sees it. There is one per share and node (see [`PlannedNode::target`]), so that
+/// giving it away for the share's own rows gives slices that nobody else has.
 pub(super) struct Target<'a> {
     pub(super) tensor: &'a Tensor,
     start: NonNull<u8>,
-    worker: Worker<'a>,
+    share: Share,
 }
 
 impl<'a> Target<'a> {
-    /// This thread's share of the rows of a dense f32 result, with their indices.
+    /// The share's part of the rows of a dense f32 result, with their indices.
     pub(super) fn rows(self) -> impl Iterator<Item = (RowIndex, &'a mut [f32])> {
         let ne = self.tensor.ne;
         self.pieces::<f32>(GgmlType::F32, ne[0])
             .map(move |(i, row)| (row_index(&ne, i), row))
     }
 
-    /// This thread's share of the rows of a dense i32 result.
+    /// The share's part of the rows of a dense i32 result.
     pub(super) fn int_rows(self) -> impl Iterator<Item = (RowIndex, &'a mut [i32])> {
         let ne = self.tensor.ne;
         self.pieces::<i32>(GgmlType::I32, ne[0])
             .map(move |(i, row)| (row_index(&ne, i), row))
     }
 
-    /// This thread's share of a dense f32 result seen as a list of pieces of `len` elements, of which the last may be shorter.
+    /// The share's part of a dense f32 result seen as a list of pieces of `len` elements, of which the last may be shorter.
     pub(super) fn float_pieces(self, len: usize) -> impl Iterator<Item = (usize, &'a mut [f32])> {
         self.pieces::<f32>(GgmlType::F32, len)
     }
 
     fn pieces<T: bytemuck::Pod>(self, ty: GgmlType, len: usize) -> impl Iterator<Item = (usize, &'a mut [T])> {
-        let Target { tensor, start, worker } = self;
+        let Target { tensor, start, share } = self;
         let n = tensor.nelements();
         assert!(tensor.ty == ty && size_of::<T>() == ty.block_bytes() && tensor.is_contiguous() && len > 0);
-        worker.share(n.div_ceil(len)).map(move |i| {
+        share.of(n.div_ceil(len)).map(move |i| {
             let first = i * len;
-            // SAFETY: the piece lies within the result's buffer, aligned (see `PlannedNode::new`). Pieces do not overlap, shares of
-            // threads are disjoint, and `self` is gone, so this is the only slice of the piece. Operands that overlap it are
+            // SAFETY: the piece lies within the result's buffer, aligned (see `PlannedNode::new`). Pieces do not overlap, shares
+            // are disjoint, and `self` is gone, so this is the only slice of the piece. Operands that overlap it are
             // not read as slices (see `Source::row`).
             let piece = unsafe { slice::from_raw_parts_mut(start.cast::<T>().add(first).as_ptr(), len.min(n - first)) };
             (i, piece)
@@ -547,40 +522,6 @@ impl<'a> States<'a> {
         unsafe {
             let start = self.start.cast::<f32>().add(cell * t.ne[0] + range.start);
             slice::from_raw_parts_mut(start.as_ptr(), range.len())
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Mutex;
-    use std::sync::atomic::AtomicBool;
-
-    use super::*;
-    use crate::backend::ThreadPool;
-
-    #[test]
-    fn pieces_cover_the_work_once_and_the_last_are_small() {
-        let pool = ThreadPool::new(3).unwrap();
-        for (n, most) in [(100, 8), (100, 100), (3, 8), (1, 1), (0, 8)] {
-            let (taken, parts) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-            pool.run(3, &AtomicBool::new(false), &|worker| {
-                let queue = WorkQueue { taken: &taken, worker };
-                while let Some(part) = queue.take_some(n, most) {
-                    parts.lock().unwrap().push(part);
-                }
-                Ok(())
-            })
-            .unwrap();
-            let mut parts = parts.into_inner().unwrap();
-            parts.sort_by_key(|part| part.start);
-            assert!(parts.iter().cloned().flatten().eq(0..n), "{parts:?}");
-            let sizes: Vec<usize> = parts.iter().map(|part| part.len()).collect();
-            assert!(
-                sizes.is_sorted_by(|a, b| a >= b) && sizes.iter().all(|&size| size <= most),
-                "{sizes:?}"
-            );
-            assert!(sizes.last().is_none_or(|&size| size == 1), "{sizes:?}");
         }
     }
 }

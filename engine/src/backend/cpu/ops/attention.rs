@@ -3,19 +3,28 @@
 //! A unit of work is some tokens with one page table and the query heads that share one key head, so that what is read of a cache serves as
 //! many queries as possible. The pages of a unit are cut into parts, and the results of parts are merged in order. The cut follows from the
 //! page table alone, so that results do not depend on who computes which part: where units are many each is computed by one thread, and
-//! where they are few (one token) threads share parts.
+//! where they are few (one token) threads share parts. The heads of a page lie side by side in memory, so a thread that takes a part takes it for all heads, if
+//! parts are plenty.
+
+use std::ops::Range;
 
 use kernels::attention::{self as kernel, CacheRows};
 use kernels::rows;
 
 use super::visible::{Page, Visible};
-use super::{Need, Stop, Task};
+use super::{Need, Task};
 use crate::backend::cpu::scratch::take;
 use crate::backend::cpu::view::{Source, Target};
 use crate::graph::{Attention, AttentionOperands, Buckets, Graph, PAGE, Tensor, Window};
 
 /// Queries (tokens times heads) that a unit has at most, unless more heads share one key head.
 const QUERIES: usize = 48;
+
+/// Queries that a head has at most where a thread takes a part for all heads: for few queries memory is what takes time.
+const FEW_QUERIES: usize = 16;
+
+/// Pieces of work per thread from which on a piece is a part of all heads.
+const MANY_PIECES: usize = 4;
 
 /// Least pages of a part.
 const MIN_PART: usize = 2;
@@ -64,13 +73,18 @@ impl Sizes {
         QUERIES.max(self.group())
     }
 
+    /// Floats of a state of `n` queries: largest score, sum and weighted values of each.
+    fn state_of(&self, n: usize) -> usize {
+        n * (2 + self.dv)
+    }
+
     fn kernel_scratch(&self) -> usize {
         kernel::scratch(self.dk).max(kernel::scratch(self.dv))
     }
 
-    /// Floats of a unit's state: largest score, sum and weighted values of each query.
+    /// Floats of a unit's state.
     fn state(&self) -> usize {
-        self.max_queries() * (2 + self.dv)
+        self.state_of(self.max_queries())
     }
 }
 
@@ -118,8 +132,12 @@ impl<'a> Tiles<'a> {
         }
     }
 
+    fn len(&self) -> usize {
+        self.bounds.len() - 1
+    }
+
     fn n_units(&self) -> usize {
-        (self.bounds.len() - 1) * self.n_head_kv
+        self.len() * self.n_head_kv
     }
 
     fn unit(&self, unit: usize) -> Unit {
@@ -141,7 +159,7 @@ struct Unit {
 }
 
 impl Unit {
-    fn tokens(&self) -> std::ops::Range<usize> {
+    fn tokens(&self) -> Range<usize> {
         self.first..self.end
     }
 }
@@ -160,56 +178,108 @@ pub(super) fn need(graph: &Graph, node: &Tensor, p: &Attention, nth: usize) -> N
     }
 }
 
-pub(super) fn attention(task: Task<'_>, p: &Attention) -> Result<(), Stop> {
+/// How threads share the work on a node, as all of them find it.
+struct Cut<'a> {
+    tiles: Tiles<'a>,
+    n_units: usize,
+    /// Parts of the longest page table: shorter ones leave some empty.
+    n_parts: usize,
+    /// Most queries of a unit.
+    n_queries: usize,
+    /// Floats of a state.
+    state: usize,
+    /// Key heads whose part is one piece of work; `None` if each unit is computed by one thread.
+    heads: Option<usize>,
+}
+
+impl<'a> Cut<'a> {
+    fn new(task: &Task<'_>, job: &Job<'_>, bounds: &'a mut [f32]) -> Cut<'a> {
+        let (s, nth) = (&job.s, task.share.nth);
+        let tiles = Tiles::new(s, &job.visible, bytemuck::cast_slice_mut(bounds));
+        let (n_tiles, n_units) = (tiles.len(), tiles.n_units());
+        let tables = tiles.bounds[..n_tiles].iter();
+        let n_parts = tables.map(|&t| job.parts(t as usize).n).max().unwrap_or(0);
+        let lengths = tiles.bounds.windows(2).map(|tile| (tile[1] - tile[0]) as usize);
+        let n_queries = lengths.max().unwrap_or(0) * s.group();
+        let state = s.state_of(n_queries);
+        let floats = n_units.saturating_mul(n_parts).saturating_mul(state);
+        let all_heads = n_queries <= FEW_QUERIES && n_tiles * n_parts >= MANY_PIECES * nth;
+        let by_parts = n_parts > 1 && (all_heads || n_units < MANY_UNITS * nth);
+        let fits = floats <= task.shared.len().min(MAX_SHARED);
+        Cut {
+            tiles,
+            n_units,
+            n_parts,
+            n_queries,
+            state,
+            heads: (nth > 1 && by_parts && fits).then_some(if all_heads { s.n_head_kv } else { 1 }),
+        }
+    }
+
+    /// Where the state of a part lies in the memory that threads share.
+    fn state_at(&self, unit: usize, part: usize) -> Range<usize> {
+        let at = (unit * self.n_parts + part) * self.state;
+        at..at + self.state
+    }
+}
+
+pub(super) fn attention(mut task: Task<'_>, p: &Attention) {
     let job = Job::new(&task, p);
     let s = job.s;
-    let target = task.target;
-    let mut scratch = task.scratch;
+    let mut scratch = std::mem::take(&mut task.scratch);
+    let cut = Cut::new(&task, &job, take(&mut scratch, s.n_tokens + 1));
     let mut room = Room::new(&mut scratch, &s);
-    let mut whole = State::new(take(&mut scratch, s.state()), s.max_queries());
-    let of_part = take(&mut scratch, s.state());
-    let bounds = bytemuck::cast_slice_mut(take(&mut scratch, s.n_tokens + 1));
-    let tiles = Tiles::new(&s, &job.visible, bounds);
-    let n_units = tiles.n_units();
-    // Parts of the longest page table: shorter ones leave some empty.
-    let tables = tiles.bounds[..tiles.bounds.len() - 1].iter();
-    let n_parts = tables.map(|&t| job.parts(t as usize).n).max().unwrap_or(0);
-    let floats = n_units.saturating_mul(n_parts).saturating_mul(s.state());
-    let many_units = n_units >= MANY_UNITS * task.worker.nth;
-    if task.worker.nth == 1 || n_parts < 2 || many_units || floats > task.shared.len().min(MAX_SHARED) {
-        while let Some(unit) = task.queue.take(n_units) {
-            let unit = tiles.unit(unit);
-            whole.clear();
-            for part in 0..job.parts(unit.first).n {
-                job.attend(&unit, part, &mut State::new(of_part, s.max_queries()), &mut room);
-                whole.merge(of_part);
-            }
-            job.finish(&unit, &mut whole, &target);
-        }
-        return Ok(());
+    if let Some(heads) = cut.heads {
+        return attend_to_parts(&task, &job, &cut, heads, &mut room);
     }
-    let state_at = |unit: usize, part: usize| {
-        let at = (unit * n_parts + part) * s.state();
-        at..at + s.state()
-    };
-    // Heads of a part one after another: what they read lies side by side in memory.
-    while let Some(piece) = task.queue.take(n_units * n_parts) {
-        let (unit, part) = (piece % n_units, piece / n_units);
-        // SAFETY: no other thread takes this piece, and nobody reads it before the barrier.
-        let shared = unsafe { task.shared.write(state_at(unit, part)) };
-        let state = &mut State::new(shared, s.max_queries());
-        job.attend(&tiles.unit(unit), part, state, &mut room);
-    }
-    task.worker.barrier()?;
-    for unit in task.worker.share(n_units) {
+    let mut whole = State::new(take(&mut scratch, cut.state), cut.n_queries);
+    let of_part = take(&mut scratch, cut.state);
+    while let Some(unit) = task.queue.take(cut.n_units) {
+        let unit = cut.tiles.unit(unit);
         whole.clear();
-        for part in 0..n_parts {
-            // SAFETY: the states were written before the barrier, and are not written again in this step.
-            whole.merge(unsafe { task.shared.read(state_at(unit, part)) });
+        for part in 0..job.parts(unit.first).n {
+            let next = job.first_page(unit.first, part + 1).map(|page| (unit.head, page));
+            job.attend(&unit, part, next, &mut State::new(of_part, cut.n_queries), &mut room);
+            whole.merge(of_part);
         }
-        job.finish(&tiles.unit(unit), &mut whole, &target);
+        job.finish(&unit, &mut whole, &task.target);
     }
-    Ok(())
+}
+
+/// The results of parts, each for as many `heads`, to the memory that threads share.
+fn attend_to_parts(task: &Task<'_>, job: &Job<'_>, cut: &Cut<'_>, heads: usize, room: &mut Room<'_>) {
+    let per_part = cut.n_units / heads;
+    while let Some(piece) = task.queue.take(per_part * cut.n_parts) {
+        let (part, first) = (piece / per_part, piece % per_part * heads);
+        for at in first..first + heads {
+            let unit = cut.tiles.unit(at);
+            // The same cells of the next head.
+            let next = (at + 1 < first + heads).then_some(unit.head + 1);
+            let next = next.and_then(|head| Some((head, job.first_page(unit.first, part)?)));
+            // SAFETY: no other thread takes this piece, and nobody reads it in this phase.
+            let shared = unsafe { task.shared.write(cut.state_at(at, part)) };
+            job.attend(&unit, part, next, &mut State::new(shared, cut.n_queries), room);
+        }
+    }
+}
+
+/// Merges the results of parts, in a phase after [`attention`], if threads shared units.
+pub(super) fn merge(mut task: Task<'_>, p: &Attention) {
+    let job = Job::new(&task, p);
+    let s = job.s;
+    let mut scratch = std::mem::take(&mut task.scratch);
+    let cut = Cut::new(&task, &job, take(&mut scratch, s.n_tokens + 1));
+    let mut whole = State::new(take(&mut scratch, cut.state), cut.n_queries);
+    while cut.heads.is_some()
+        && let Some(unit) = task.queue.take(cut.n_units)
+    {
+        whole.clear();
+        for part in 0..cut.n_parts {
+            // SAFETY: the states were written in an earlier phase, and are not written again in this one.
+            whole.merge(unsafe { task.shared.read(cut.state_at(unit, part)) });
+        }
+        job.finish(&cut.tiles.unit(unit), &mut whole, &task.target);
+    }
 }
 
 /// Running results of a unit's queries: the largest score so far, the sum of e^(score - largest), and the values so weighted.
@@ -372,19 +442,36 @@ impl<'a> Job<'a> {
         Parts::new(self.visible.entries(t).len())
     }
 
-    /// Attends the unit's queries to one part of their page table.
-    fn attend(&self, unit: &Unit, part: usize, state: &mut State<'_>, room: &mut Room<'_>) {
+    /// The entries of a part of a token's page table.
+    fn entries(&self, t: usize, part: usize) -> Range<usize> {
+        let entries = self.visible.entries(t);
+        let n_pages = self.parts(t).pages;
+        let first = entries.start.saturating_add(part * n_pages).min(entries.end);
+        first..entries.end.min(first.saturating_add(n_pages))
+    }
+
+    /// The first page of a part, if there is any.
+    fn first_page(&self, t: usize, part: usize) -> Option<Page> {
+        self.entries(t, part).next().map(|entry| self.visible.page(entry))
+    }
+
+    /// Attends the unit's queries to one part of their page table. `next` are the key head and the page that are read after it.
+    fn attend(
+        &self,
+        unit: &Unit,
+        part: usize,
+        next: Option<(usize, Page)>,
+        state: &mut State<'_>,
+        room: &mut Room<'_>,
+    ) {
         state.clear();
         let tokens = unit.tokens();
-        let entries = self.visible.entries(unit.first);
-        let n_pages = self.parts(unit.first).pages;
-        let first = entries.start.saturating_add(part * n_pages).min(entries.end);
-        let of_part = first..entries.end.min(first.saturating_add(n_pages));
+        let of_part = self.entries(unit.first, part);
         if of_part.is_empty() {
             return;
         }
         self.load_queries(unit, room.queries);
-        for entry in of_part {
+        for entry in of_part.clone() {
             let page = self.visible.page(entry);
             let span = self.visible.span(&page);
             let mut seen = [0u64; QUERIES];
@@ -396,18 +483,18 @@ impl<'a> Job<'a> {
                 }
             }
             if seen.iter().any(|&seen| seen != 0) {
-                let next = (entry + 1 < entries.end).then(|| self.visible.page(entry + 1));
-                self.attend_to_page(unit, &page, next.as_ref(), seen, state, room);
+                let of_head = (entry + 1 < of_part.end).then(|| (unit.head, self.visible.page(entry + 1)));
+                self.attend_to_page(unit, &page, of_head.or(next), seen, state, room);
             }
         }
     }
 
-    /// Attends the unit's queries to the cells of a page that their tokens have `seen`; `next` is the page after it.
+    /// Attends the unit's queries to the cells of a page that their tokens have `seen`; `next` are the key head and the page after it.
     fn attend_to_page(
         &self,
         unit: &Unit,
         page: &Page,
-        next: Option<&Page>,
+        next: Option<(usize, Page)>,
         seen: &[u64],
         state: &mut State<'_>,
         room: &mut Room<'_>,
@@ -514,8 +601,7 @@ impl<'a> Job<'a> {
     /// [`Job::adjust`] for one query: scores of the cells from `first` on.
     fn adjust_query(&self, head: usize, t: usize, first: usize, scores: &mut [f32]) {
         if self.p.softcap != 0.0 {
-            let cap = self.p.softcap;
-            scores.iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());
+            rows::softcap_in_place(scores, self.p.softcap);
         }
         if self.p.max_bias != 0.0 {
             let slope = alibi_slope(self.p.max_bias, head, self.s.n_head);
@@ -555,16 +641,16 @@ impl<'a> Job<'a> {
     }
 }
 
-/// The keys or values of a page, of one head; `next` is the page that is read after it.
-fn cache_rows<'a>(source: &Source<'a>, head: usize, page: &Page, next: Option<&Page>) -> CacheRows<'a> {
-    let rows = |page: &Page| source.span(2, [head, page.first, 0], page.len);
+/// The keys or values of a page, of one head; `next` are the head and the page that are read after it.
+fn cache_rows<'a>(source: &Source<'a>, head: usize, page: &Page, next: Option<(usize, Page)>) -> CacheRows<'a> {
+    let rows = |(head, page): (usize, Page)| source.span(2, [head, page.first, 0], page.len);
     CacheRows {
         ty: source.tensor.ty,
-        bytes: rows(page),
+        bytes: rows((head, *page)),
         stride: source.tensor.nb[2],
         n: page.len,
         d: source.tensor.ne[0],
-        next: next.filter(|next| next.len > 0).map_or(&[], rows),
+        next: next.filter(|(_, page)| page.len > 0).map_or(&[], rows),
     }
 }
 

@@ -21,9 +21,10 @@ use std::fmt;
 
 use super::activations::QuantizedRows;
 use super::interleaved::INTERLEAVED;
-use super::pool::{Abandoned, Worker};
+use super::pool::Abandoned;
+use super::queue::{Share, TakenOver, WorkQueue};
 use super::scratch::Shared;
-use super::view::{PlannedNode, Source, Target, WorkQueue};
+use super::view::{Place, PlannedNode, Source, Step, Target};
 use crate::backend::rules::{self, Flaw};
 use crate::graph::{Graph, Op, Tensor, TensorId};
 
@@ -32,8 +33,9 @@ pub(super) struct Task<'a> {
     pub(super) graph: &'a Graph,
     pub(super) node: &'a Tensor,
     pub(super) planned: &'a PlannedNode,
-    pub(super) worker: Worker<'a>,
-    pub(super) queue: WorkQueue<'a>,
+    /// What of the node to compute; of a node whose function [takes pieces](takes_pieces), all that it finds in the queue.
+    pub(super) share: Share,
+    pub(super) queue: &'a WorkQueue<'a>,
     pub(super) target: Target<'a>,
     /// This thread's own; at least [`Need::per_thread`] floats with any content.
     pub(super) scratch: &'a mut [f32],
@@ -56,7 +58,14 @@ impl<'a> Task<'a> {
 /// Why a thread could not finish a node.
 pub(super) enum Stop {
     Abandoned,
+    TakenOver,
     Fault(Fault),
+}
+
+impl From<TakenOver> for Stop {
+    fn from(_: TakenOver) -> Stop {
+        Stop::TakenOver
+    }
 }
 
 impl From<Abandoned> for Stop {
@@ -192,14 +201,25 @@ pub(super) fn is_small(graph: &Graph, id: TensorId) -> bool {
     elements <= SMALL
 }
 
-/// Computes this thread's share of a node.
+/// True if threads share the work on an op piece by piece, so that each computes what it finds in the queue; otherwise by shares.
+pub(super) fn takes_pieces(op: Op) -> bool {
+    matches!(op, Op::MulMat | Op::MulMatId | Op::Attention(_) | Op::Recur(_))
+}
+
+/// True if threads may take over pieces of work on a product whose activations are in each thread's own memory, with these weights.
+pub(super) fn can_offer(graph: &Graph, node: &Tensor, weights: &Place) -> bool {
+    weights.is_read_only() && mul_mat::can_offer(graph, node)
+}
+
+/// Computes a share of a node.
 pub(super) fn run(task: Task<'_>) -> Result<(), Stop> {
     match task.node.op {
+        Op::Attention(p) if task.planned.step == Step::Merge => attention::merge(task, &p),
         Op::None | Op::Reshape | Op::View | Op::Permute => {}
         Op::GetRows => rows::get_rows(task)?,
         Op::SetRows => rows::set_rows(task)?,
         Op::AddId => rows::add_id(task)?,
-        Op::MulMat => mul_mat::mul_mat(task),
+        Op::MulMat => mul_mat::mul_mat(task)?,
         Op::MulMatId => mul_mat::mul_mat_id(task)?,
         Op::Add => elementwise::binary(task, |a, b| a + b),
         Op::Sub => elementwise::binary(task, |a, b| a - b),
@@ -215,7 +235,7 @@ pub(super) fn run(task: Task<'_>) -> Result<(), Stop> {
         Op::Balance { n, iterations, eps } => norm::balance(task, n, iterations, eps),
         Op::SoftMax { scale } => norm::soft_max(task, scale),
         Op::Rope(p) => rope::rope(task, &p),
-        Op::Attention(p) => attention::attention(task, &p)?,
+        Op::Attention(p) => attention::attention(task, &p),
         Op::IndexScores => index_scores::index_scores(task),
         Op::SelectBlocks(blocks) => select::select_blocks(task, &blocks),
         Op::LastCells { n } => select::last_cells(task, n),

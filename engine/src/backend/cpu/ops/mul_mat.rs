@@ -2,11 +2,12 @@
 
 use kernels::{Activations, MatMul, PANEL_ROWS, WeightLayout, interleaved, matmul, matmul_scratch};
 
-use super::{Fault, Need, Task, row_number};
+use super::{Fault, Need, Stop, Task, row_number};
 use crate::backend::cpu::activations::{QuantizedRows, row_floats};
+use crate::backend::cpu::queue::TakenOver;
 use crate::backend::cpu::scratch::take;
 use crate::backend::cpu::view::{RowIndex, Source, Target};
-use crate::graph::{Graph, Tensor};
+use crate::graph::{Graph, Op, Tensor};
 
 /// Activation rows that are gathered at a time where they are not contiguous.
 const GATHER: usize = 32;
@@ -32,7 +33,20 @@ pub(super) fn need(graph: &Graph, node: &Tensor) -> Need {
     }
 }
 
-pub(super) fn mul_mat(task: Task<'_>) {
+/// True if the pieces of a product with quantized activations are computed in a thread's own memory first, if those are there too.
+pub(super) fn can_offer(graph: &Graph, node: &Tensor) -> bool {
+    let x = graph.tensor(node.source(1));
+    match node.op {
+        Op::MulMat => x.nrows() == x.ne[1] && x.ne[1] <= GATHER,
+        Op::MulMatId => node.ne[1] * node.ne[2] <= GATHER,
+        _ => false,
+    }
+}
+
+pub(super) fn mul_mat(task: Task<'_>) -> Result<(), TakenOver> {
+    if task.planned.offers {
+        return mul_mat_offering(task);
+    }
     let (w, x, target) = (task.source(0), Operand::of(&task), task.target);
     let [_, n, c2, c3] = x.ne;
     let (group2, group3) = (c2 / w.ne()[2], c3 / w.ne()[3]);
@@ -57,32 +71,72 @@ pub(super) fn mul_mat(task: Task<'_>) {
             }
         }
     }
+    Ok(())
+}
+
+/// A product with few columns: its pieces are computed in the thread's own memory, so that another thread may take them over.
+fn mul_mat_offering(task: Task<'_>) -> Result<(), TakenOver> {
+    let (w, x, target) = (task.source(0), Operand::of(&task), task.target);
+    let (n, n_rows) = (x.ne[1], w.ne()[1]);
+    let (results, scratch) = task.scratch.split_at_mut(GATHER * MAX_PIECE);
+    let x = x.span([0; 3], n).expect("quantized rows lie side by side");
+    while let Some(groups) = task.queue.take_some(n_rows.div_ceil(GROUP), MAX_PIECE / GROUP) {
+        let rows = groups.start * GROUP..n_rows.min(groups.end * GROUP);
+        let args = MatMul {
+            x,
+            n,
+            ..weights(&w, &rows, 0, 0)
+        };
+        // SAFETY: the results are this thread's own and as many as there are products.
+        unsafe { matmul(&args, results.as_mut_ptr(), rows.len(), scratch) };
+        task.queue.finish()?;
+        for (i, result) in results.chunks_exact(rows.len()).take(n).enumerate() {
+            let out = target.tile(i, 1, rows.clone());
+            // SAFETY: `tile` says that the columns are there; nobody else writes them, since this thread took these rows of weights and
+            // nobody took them over.
+            unsafe { std::ptr::copy_nonoverlapping(result.as_ptr(), out, rows.len()) };
+        }
+    }
+    Ok(())
 }
 
 /// Each expert multiplies all tokens routed to it at once, so that its weights are read once.
-pub(super) fn mul_mat_id(task: Task<'_>) -> Result<(), Fault> {
+pub(super) fn mul_mat_id(task: Task<'_>) -> Result<(), Stop> {
     let (w, x, ids, target) = (task.source(0), Operand::of(&task), task.source(2), task.target);
     let [n_used, n_tokens, ..] = ids.ne();
     let n_expert = w.ne()[2];
     let mut scratch = task.scratch;
     let wanted = Wanted::new(&mut scratch, &ids, n_expert)?;
     let slots_of_x = x.ne[1];
-    let pieces = Pieces::new(w.ne()[1], task.worker.nth);
+    let pieces = Pieces::new(w.ne()[1], task.share.nth);
     let mut results = Scatter::new(&target, take(&mut scratch, GATHER * MAX_PIECE));
     debug_assert_eq!(wanted.list.len(), n_used * n_tokens);
 
     while let Some(piece) = task.queue.take(pieces.len() * n_expert) {
         let (expert, rows) = (piece / pieces.len(), pieces.rows(piece % pieces.len()));
         let by = wanted.by(expert);
+        if by.is_empty() {
+            task.queue.finish()?;
+            continue;
+        }
         let weights = weights(&w, &rows, expert, 0);
         let row_of_x = |i: usize| {
             let (slot, token) = (by[i] as usize % n_used, by[i] as usize / n_used);
             [slot % slots_of_x, token, 0]
         };
+        let mut is_mine = true;
         x.gather_and(by.len(), row_of_x, scratch, &mut |from, n, x, scratch| {
             let args = MatMul { x, n, ..weights };
-            results.multiply(&args, &by[from..from + n], &rows, scratch);
+            results.multiply(&args, scratch);
+            // If the piece may be taken over, all of its products are computed in one go.
+            is_mine &= task.queue.finish().is_ok();
+            if is_mine {
+                results.scatter(&by[from..from + n], &rows);
+            }
         });
+        if !is_mine {
+            return Err(Stop::TakenOver);
+        }
     }
     Ok(())
 }
@@ -261,17 +315,20 @@ impl<'a> Scatter<'a> {
         Scatter { target, results }
     }
 
-    /// Multiplies and writes the results to columns `rows` of the target's rows `to`.
-    fn multiply(&mut self, args: &MatMul<'_>, to: &[u32], rows: &std::ops::Range<usize>, scratch: &mut [f32]) {
-        let m = args.m;
-        let results = &mut self.results[..args.n * m];
+    /// Computes products in the thread's own memory.
+    fn multiply(&mut self, args: &MatMul<'_>, scratch: &mut [f32]) {
+        let results = &mut self.results[..args.n * args.m];
         // SAFETY: the results are this thread's own and as many as there are products.
-        unsafe { matmul(args, results.as_mut_ptr(), m, scratch) };
-        for (&to, result) in to.iter().zip(results.chunks_exact(m)) {
+        unsafe { matmul(args, results.as_mut_ptr(), args.m, scratch) };
+    }
+
+    /// Writes the products to columns `rows` of the target's rows `to`.
+    fn scatter(&self, to: &[u32], rows: &std::ops::Range<usize>) {
+        for (&to, result) in to.iter().zip(self.results.chunks_exact(rows.len())) {
             let out = self.target.tile(to as usize, 1, rows.clone());
-            // SAFETY: `tile` says that the columns are there; nobody else writes them, since no other thread takes these rows of
-            // this expert's weights.
-            unsafe { std::ptr::copy_nonoverlapping(result.as_ptr(), out, m) };
+            // SAFETY: `tile` says that the columns are there; nobody else writes them, since this thread took these rows of
+            // this expert's weights and nobody took them over.
+            unsafe { std::ptr::copy_nonoverlapping(result.as_ptr(), out, rows.len()) };
         }
     }
 }

@@ -95,14 +95,11 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Takes this thread's lanes through the tokens, some lanes at a time, so that their states stay in the cache.
+    /// Takes lanes through the tokens, some at a time, so that their states stay in the cache.
     fn run(&self, task: Task<'_>, step: impl Fn(LaneStep<'_>)) -> Result<(), Fault> {
         let Lanes { n, state, .. } = self.lanes;
         let (target, scratch) = (task.target, task.scratch);
-        let share = task.worker.share(n);
-        let at_once = (BLOCK / state).max(1);
-        for first in share.clone().step_by(at_once) {
-            let lanes = first..share.end.min(first + at_once);
+        while let Some(lanes) = task.queue.take_some(n, (BLOCK / state).max(1)) {
             for t in 0..self.from.len() {
                 self.token(t, lanes.clone(), &target, scratch, &step)?;
             }
@@ -122,7 +119,7 @@ impl Walk<'_> {
         let Lanes { n, state, out, .. } = self.lanes;
         let part = lanes.start * state..lanes.end * state;
         let to = row_number(self.to[t], self.states.n_cells())?;
-        // SAFETY: threads use the states and results of their own lanes only; the slices end with the step, and that of the cell
+        // SAFETY: threads use the states and results of lanes that they took only; the slices end with the step, and that of the cell
         // the state comes from, which is another, before.
         let (now, out) = unsafe {
             let now = self.states.part(to, part.clone());
@@ -231,11 +228,7 @@ impl<'a> SsmScan<'a> {
                 rows::scale_in_place(decays, dt, 0.0);
                 rows::exp_in_place(decays);
             }
-            for ((s, &x), y) in state.chunks_exact_mut(n).zip(x).zip(y) {
-                rows::mul_in_place(s, decays);
-                rows::axpy(dt * x, b, s);
-                *y = rows::dot(s, c);
-            }
+            rows::scan(decays, dt, x, b, c, state, y);
         }
     }
 }

@@ -24,20 +24,20 @@ pub(super) fn get_rows(task: Task<'_>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A row is written by the thread whose number is the row's, modulo the number of threads. So two writes to one row, which make
+/// A row belongs to the share whose number is the row's, modulo the number of shares. So two writes to one row, which make
 /// no sense but may occur, never meet, and the last one stays, as if there were one thread.
 pub(super) fn set_rows(task: Task<'_>) -> Result<(), Fault> {
     let (source, ids) = (task.source(0), task.source(2));
-    let (target, ty, worker) = (task.target, task.node.ty, task.worker);
+    let (target, ty, share) = (task.target, task.node.ty, task.share);
     for (t, &id) in ids.list::<i64>().iter().enumerate() {
         if id == NO_ROW {
             continue;
         }
         let row = row_number(id, task.node.ne[1])?;
-        if row % worker.nth != worker.ith {
+        if row % share.nth != share.ith {
             continue;
         }
-        // SAFETY: no other thread writes this row, and this slice ends with the turn.
+        // SAFETY: no other share writes this row, and this slice ends with the turn.
         let out = unsafe { target.row_bytes(row) };
         kernels::quantize_row(ty, source.row([t, 0, 0], task.scratch), out);
     }

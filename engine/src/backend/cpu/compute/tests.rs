@@ -1,0 +1,183 @@
+use std::sync::Arc;
+
+use kernels::{GgmlType, Precision, quantize_row};
+
+use super::*;
+use crate::backend::cpu::queue::stalls;
+use crate::backend::{Buffer, Usage, device};
+use crate::graph::{Home, Uses};
+use GgmlType::{F32, I32, Q4_0, Q8_0};
+
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+const WIDTH: usize = 256;
+const HIDDEN: usize = 512;
+const LAYERS: usize = 4;
+
+/// Products of few tokens, one behind the other, with weights that nobody writes and results whose memory is used again and again.
+struct Chain {
+    graph: Graph,
+    memory: MemoryMap,
+    result: TensorId,
+}
+
+/// Weights behind one another in memory.
+#[derive(Default)]
+struct Weights {
+    bytes: Vec<u8>,
+    tensors: Vec<(TensorId, usize)>,
+}
+
+impl Weights {
+    fn add(&mut self, g: &mut Graph, ty: GgmlType, ne: [usize; 4]) -> TensorId {
+        let at = self.bytes.len();
+        let row_bytes = ty.row_bytes(ne[0]).unwrap();
+        for row in 0..ne[1] * ne[2] {
+            let value = |i: usize| ((i * 37 + row * 101 + at) % 211) as f32 / 211.0 - 0.5;
+            let floats: Vec<f32> = (0..ne[0]).map(value).collect();
+            let start = self.bytes.len();
+            self.bytes.resize(start + row_bytes, 0);
+            quantize_row(ty, &floats, &mut self.bytes[start..]);
+        }
+        self.bytes.resize(self.bytes.len().next_multiple_of(64), 0);
+        let id = g.input(ty, ne, "weights");
+        self.tensors.push((id, at));
+        id
+    }
+}
+
+impl Chain {
+    fn new(n: usize) -> Chain {
+        let cpu = device("cpu").unwrap().buffer_type();
+        let (mut g, mut weights, mut results) = (Graph::new(), Weights::default(), Vec::new());
+        let x = g.input(F32, [WIDTH, n, 1, 1], "x");
+        let ids = g.input(I32, [2, n, 1, 1], "ids");
+        let mut h = x;
+        for _ in 0..LAYERS {
+            let up = weights.add(&mut g, Q4_0, [WIDTH, HIDDEN, 1, 1]);
+            let down = weights.add(&mut g, Q8_0, [HIDDEN, WIDTH, 1, 1]);
+            let experts = weights.add(&mut g, Q8_0, [WIDTH, WIDTH / 2, 4, 1]);
+            let normed = g.rms_norm(h, None, 1e-5).unwrap();
+            let y = g.mul_mat(up, normed).unwrap();
+            let z = g.mul_mat(down, y).unwrap();
+            let tokens = g.reshape(z, [WIDTH, 1, n, 1]).unwrap();
+            let by_experts = g.mul_mat_id(experts, tokens, ids).unwrap();
+            h = g.reshape(by_experts, [WIDTH, n, 1, 1]).unwrap();
+            results.extend([normed, y, z, tokens, by_experts, h]);
+        }
+        g.expand(h);
+
+        let mut memory = MemoryMap::default();
+        let mut held = cpu.allocate(weights.bytes.len()).unwrap();
+        held.write(0, &weights.bytes).unwrap();
+        let held: Arc<dyn Buffer> = Arc::from(held);
+        let buffer = memory.insert(held, Usage::Weights);
+        for (id, offset) in weights.tensors {
+            g.tensor_mut(id).home = Some(Home { buffer, offset });
+        }
+        let room = 4 * HIDDEN * n;
+        let buffer = memory.insert(cpu.allocate(5 * room).unwrap(), Usage::Any);
+        let mut place = |id: TensorId, slot: usize| {
+            let offset = slot * room;
+            g.tensor_mut(id).home = Some(Home { buffer, offset });
+        };
+        // Each result in the memory of one that is not needed any more; views where their sources are.
+        for layer in results.as_chunks::<6>().0 {
+            for (&id, slot) in layer.iter().zip([1, 0, 2, 2, 0, 0]) {
+                place(id, slot);
+            }
+        }
+        place(x, 3);
+        place(ids, 4);
+        let floats: Vec<f32> = (0..WIDTH * n).map(|i| (i * i % 97) as f32 / 97.0 - 0.4).collect();
+        memory.write(g.home(x).unwrap(), bytemuck::cast_slice(&floats)).unwrap();
+        let chosen: Vec<i32> = (0..2 * n).map(|i| (i * 3 % 4) as i32).collect();
+        memory
+            .write(g.home(ids).unwrap(), bytemuck::cast_slice(&chosen))
+            .unwrap();
+        Chain {
+            graph: g,
+            memory,
+            result: h,
+        }
+    }
+
+    /// Computes it some times; the result, always the same.
+    fn run(&mut self, n_threads: usize, times: usize) -> Vec<u8> {
+        let params = BackendParams {
+            precision: Precision::High,
+            thread_pool: Some(Arc::new(ThreadPool::on_as_many_cores(n_threads))),
+            ..BackendParams::new(n_threads)
+        };
+        let mut backend = device("cpu").unwrap().backend(&params).unwrap();
+        let mut uses = Uses::default();
+        uses.count(&self.graph, []);
+        let view = GraphView {
+            graph: &self.graph,
+            nodes: self.graph.nodes(),
+            uses: &uses,
+        };
+        let mut plan = backend.prepare(&view, &self.memory, None).unwrap();
+        let mut first = None;
+        for _ in 0..times {
+            backend.run(&mut *plan, &self.graph, &mut self.memory, &NEVER).unwrap();
+            let mut out = vec![0; self.graph.tensor(self.result).nbytes()];
+            self.memory
+                .read(self.graph.home(self.result).unwrap(), &mut out)
+                .unwrap();
+            assert_eq!(first.get_or_insert_with(|| out.clone()), &out, "{n_threads} threads");
+        }
+        first.unwrap()
+    }
+}
+
+#[test]
+fn pieces_of_products_that_are_taken_over_leave_the_same_bits() {
+    for n in [1, 3] {
+        let want = Chain::new(n).run(1, 1);
+        assert!(want.as_chunks().0.iter().any(|&x| f32::from_le_bytes(x) != 0.0));
+        for n_threads in [2, 3, 5] {
+            let before = stalls::n_taken_over();
+            stalls::every(11, || {
+                assert_eq!(
+                    Chain::new(n).run(n_threads, 20),
+                    want,
+                    "{n} tokens, {n_threads} threads"
+                );
+            });
+            assert!(
+                stalls::n_taken_over() > before,
+                "{n} tokens, {n_threads} threads: nothing was taken over"
+            );
+        }
+    }
+}
+
+#[test]
+fn nothing_is_offered_whose_weights_may_be_written() {
+    let mut chain = Chain::new(1);
+    let offers = |chain: &Chain| {
+        let mut uses = Uses::default();
+        uses.count(&chain.graph, []);
+        let view = GraphView {
+            graph: &chain.graph,
+            nodes: chain.graph.nodes(),
+            uses: &uses,
+        };
+        let mut plan = CpuPlan::default();
+        Planner::new(Precision::High)
+            .plan(&mut plan, &view, &chain.memory, 2)
+            .unwrap();
+        plan.nodes.iter().filter(|node| node.offers).count()
+    };
+    assert_eq!(offers(&chain), 3 * LAYERS);
+    let cpu = device("cpu").unwrap().buffer_type();
+    let bytes = 1 << 20;
+    let writable = chain.memory.insert(cpu.allocate(bytes).unwrap(), Usage::Any);
+    let up = chain.graph.tensor(chain.graph.nodes()[1]).source(0);
+    chain.graph.tensor_mut(up).home = Some(Home {
+        buffer: writable,
+        offset: 0,
+    });
+    assert_eq!(offers(&chain), 3 * LAYERS - 1);
+}

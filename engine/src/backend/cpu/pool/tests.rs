@@ -1,0 +1,323 @@
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::sync::atomic::AtomicUsize;
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::backend::cpu::queue::{TakenOver, WorkQueue};
+
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+/// Waits until something holds; panics if it takes too long.
+fn wait_for(ready: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !ready() {
+        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain");
+        thread::yield_now();
+    }
+}
+
+/// Takes a worker through as many phases as there are counters, of `n` pieces each. `work` is given the queue, the phase and the piece.
+fn walk(
+    worker: Worker<'_>,
+    counters: &[AtomicUsize],
+    n: usize,
+    offers: bool,
+    work: impl Fn(&WorkQueue<'_>, usize, usize) -> Result<(), TakenOver>,
+) -> Result<(), Abandoned> {
+    let mut place = worker.enter()?;
+    while let Some(taken) = counters.get(place.phase) {
+        let piece = Piece {
+            node: place.phase,
+            range: 0..0,
+            solo: false,
+        };
+        let queue = WorkQueue {
+            taken,
+            worker,
+            nth: worker.nth,
+            offered: offers.then_some(piece),
+            first: Cell::new(place.piece.take().map(|piece| piece.range)),
+        };
+        let mut end = Ok(());
+        while end.is_ok()
+            && let Some(i) = queue.take(n)
+        {
+            end = work(&queue, place.phase, i);
+        }
+        place = match end {
+            Ok(()) => worker.next(place.phase)?,
+            Err(TakenOver) => worker.enter()?,
+        };
+    }
+    worker.check()
+}
+
+fn counters(n: usize) -> Vec<AtomicUsize> {
+    (0..n).map(|_| AtomicUsize::new(0)).collect()
+}
+
+/// Each phase reads what all pieces of the one before have written, and writes what those of that one have read, as the nodes of a graph do
+/// with memory that is used again. Now and then whoever has a piece loses time with it.
+fn phases_in_order(n_threads: usize, offers: bool, stall: Option<Duration>) {
+    const PHASES: usize = 2000;
+    const PIECES: usize = 7;
+    let pool = ThreadPool::on_as_many_cores(n_threads);
+    let (taken, stalled) = (counters(PHASES), counters(PHASES));
+    let written = [counters(PIECES), counters(PIECES)];
+    let (n_written, n_lost) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    pool.run(n_threads, &NEVER, &|worker| {
+        walk(worker, &taken, PIECES, offers, |queue, phase, i| {
+            if (phase * PIECES + i).is_multiple_of(97)
+                && stalled[phase].swap(1, Ordering::Relaxed) == 0
+                && let Some(stall) = stall
+            {
+                thread::sleep(stall);
+            }
+            if queue.finish().is_err() {
+                n_lost.fetch_add(1, Ordering::Relaxed);
+                return Err(TakenOver);
+            }
+            // Relaxed: the phases have to order these.
+            let [from, to] = [&written[phase % 2], &written[(phase + 1) % 2]];
+            for cell in from {
+                assert_eq!(cell.load(Ordering::Relaxed), phase, "in phase {phase}");
+            }
+            n_written.fetch_add(1, Ordering::Relaxed);
+            let before = to[i].swap(phase + 1, Ordering::Relaxed);
+            assert_eq!(
+                before,
+                phase.saturating_sub(1),
+                "piece {i} of phase {phase} is written once"
+            );
+            Ok(())
+        })
+    })
+    .unwrap();
+    let case = format!("{n_threads} threads, offers: {offers}");
+    assert_eq!(n_written.into_inner(), PHASES * PIECES, "{case}");
+    if !offers || n_threads == 1 {
+        assert_eq!(n_lost.into_inner(), 0, "{case}");
+    } else if stall.is_some() {
+        assert!(n_lost.into_inner() > 0, "{case}: nothing was taken over");
+    }
+}
+
+#[test]
+fn a_phase_begins_when_all_of_the_one_before_is_done() {
+    for n_threads in 1..=8 {
+        phases_in_order(n_threads, false, None);
+        phases_in_order(n_threads, true, None);
+    }
+}
+
+#[test]
+fn pieces_that_are_taken_over_are_written_once() {
+    for n_threads in 1..=8 {
+        phases_in_order(n_threads, true, Some(Duration::from_millis(1)));
+    }
+    phases_in_order(3, false, Some(Duration::from_millis(1)));
+}
+
+/// As one that has lost its core until the run is nearly over.
+#[test]
+fn a_worker_that_is_in_no_phase_is_not_waited_for() {
+    let pool = ThreadPool::new(2).unwrap();
+    let (taken, late, done) = (counters(5), AtomicBool::new(false), AtomicUsize::new(0));
+    let work = |_: &WorkQueue<'_>, _, _| {
+        done.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    };
+    pool.run(2, &NEVER, &|worker| {
+        if worker.ith == 0 {
+            wait_for(|| late.load(Ordering::Relaxed));
+            return walk(worker, &taken, 2, false, work);
+        }
+        late.store(true, Ordering::Relaxed);
+        wait_for(|| done.load(Ordering::Relaxed) == 2 * 5);
+        walk(worker, &taken, 2, false, work)
+    })
+    .unwrap();
+    assert_eq!(done.into_inner(), 2 * 5);
+}
+
+/// As one that has lost its core in the middle of a piece.
+#[test]
+fn a_worker_that_is_stuck_in_a_piece_is_not_waited_for() {
+    let pool = ThreadPool::on_as_many_cores(2);
+    let (taken, done) = (counters(5), AtomicUsize::new(0));
+    let (stuck, lost) = (AtomicBool::new(false), AtomicBool::new(false));
+    pool.run(2, &NEVER, &|worker| {
+        walk(worker, &taken, 2, true, |queue, phase, _| {
+            if worker.ith == 1 && phase == 0 {
+                stuck.store(true, Ordering::Relaxed);
+                wait_for(|| done.load(Ordering::Relaxed) == 2 * 5);
+            } else {
+                wait_for(|| stuck.load(Ordering::Relaxed));
+            }
+            let end = queue.finish();
+            match end {
+                Ok(()) => done.fetch_add(1, Ordering::Relaxed),
+                Err(TakenOver) => usize::from(lost.swap(true, Ordering::Relaxed)),
+            };
+            end
+        })
+    })
+    .unwrap();
+    assert_eq!(done.into_inner(), 2 * 5);
+    assert!(lost.into_inner());
+}
+
+/// There those that wait sleep, so that who has work gets a core.
+#[test]
+fn nothing_is_taken_over_where_threads_are_more_than_cores() {
+    let mut pool = ThreadPool::on_as_many_cores(4);
+    pool.n_cores = 3;
+    let (taken, lost) = (counters(200), AtomicUsize::new(0));
+    pool.run(4, &NEVER, &|worker| {
+        walk(worker, &taken, 8, true, |queue, phase, i| {
+            if phase % 20 == 0 && i == 0 {
+                thread::sleep(Duration::from_millis(1));
+            }
+            lost.fetch_add(usize::from(queue.finish().is_err()), Ordering::Relaxed);
+            Ok(())
+        })
+    })
+    .unwrap();
+    assert_eq!(lost.into_inner(), 0);
+}
+
+/// A thread that wakes up after a run is over has nothing to do with it.
+#[test]
+fn no_worker_begins_after_the_end() {
+    let pool = ThreadPool::new(4).unwrap();
+    let (open, taken) = (AtomicBool::new(false), counters(1));
+    for run in 0..20_000 {
+        open.store(true, Ordering::SeqCst);
+        pool.run(1 + run % 4, &NEVER, &|worker| {
+            assert!(open.load(Ordering::SeqCst));
+            let end = walk(worker, &taken, 0, false, |_, _, _| Ok(()));
+            assert!(open.load(Ordering::SeqCst));
+            end
+        })
+        .unwrap();
+        open.store(false, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn sleeping_workers_are_woken() {
+    let pool = ThreadPool::new(3).unwrap();
+    for _ in 0..20 {
+        thread::sleep(Duration::from_millis(3));
+        let (taken, holders, done) = (counters(2), counters(2), AtomicUsize::new(0));
+        pool.run(3, &NEVER, &|worker| {
+            walk(worker, &taken, 3, false, |_, phase, i| {
+                // Each worker has a piece.
+                holders[phase].fetch_add(1, Ordering::Relaxed);
+                wait_for(|| holders[phase].load(Ordering::Relaxed) == 3);
+                if i == 2 {
+                    // The others fall asleep.
+                    thread::sleep(Duration::from_millis(2));
+                }
+                done.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            })
+        })
+        .unwrap();
+        assert_eq!(done.into_inner(), 6);
+    }
+}
+
+/// Goes from phase to phase until the run is ended.
+fn endless(worker: Worker<'_>) -> Result<(), Abandoned> {
+    let mut place = worker.enter()?;
+    loop {
+        place = worker.next(place.phase)?;
+    }
+}
+
+#[test]
+fn a_panic_ends_the_run_and_not_the_pool() {
+    let pool = ThreadPool::new(3).unwrap();
+    for who in [0, 1, 2, 1] {
+        let error = pool
+            .run(3, &NEVER, &|m| {
+                assert!(m.ith != who, "worker {who} gives up");
+                endless(m)
+            })
+            .unwrap_err();
+        let Stopped::Panicked(said) = error else {
+            panic!("{error:?}")
+        };
+        assert!(said.contains(&format!("worker {who} gives up")), "{said}");
+        let begun = AtomicUsize::new(0);
+        let job = |_: Worker<'_>| {
+            begun.fetch_add(1, Ordering::Relaxed);
+            wait_for(|| begun.load(Ordering::Relaxed) == 3);
+            Ok(())
+        };
+        pool.run(3, &NEVER, &job).unwrap();
+    }
+}
+
+/// Whoever notices first, workers that wait and workers in a long loop all return.
+#[test]
+fn a_cancelled_run_ends_for_all() {
+    let pool = ThreadPool::new(3).unwrap();
+    for n in 1..=3 {
+        let (cancel, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let stopped = pool.run(n, &cancel, &|m| {
+            let mut place = m.enter()?;
+            loop {
+                if m.ith == 0 && rounds.fetch_add(1, Ordering::Relaxed) == 10 {
+                    cancel.store(true, Ordering::Relaxed);
+                }
+                m.check()?;
+                place = m.next(place.phase)?;
+            }
+        });
+        assert_eq!(stopped, Err(Stopped::Abandoned));
+        assert_eq!(rounds.load(Ordering::Relaxed), 11);
+        pool.run(n, &NEVER, &|m| m.enter().map(drop)).unwrap();
+    }
+}
+
+/// Callers on threads of their own: never two jobs at once, and each job runs on its caller.
+#[test]
+fn callers_take_turns() {
+    let pool = ThreadPool::new(3).unwrap();
+    let (inside, runs) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let started: Mutex<BTreeSet<String>> = Mutex::default();
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let caller = thread::current().id();
+                for _ in 0..200 {
+                    let begun = AtomicUsize::new(0);
+                    let job = |m: Worker<'_>| {
+                        if m.ith == 0 {
+                            assert_eq!(thread::current().id(), caller);
+                            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                        } else {
+                            let name = thread::current().name().unwrap_or_default().to_owned();
+                            started.lock().unwrap().insert(name);
+                        }
+                        begun.fetch_add(1, Ordering::Relaxed);
+                        wait_for(|| begun.load(Ordering::Relaxed) == 3);
+                        runs.fetch_add(1, Ordering::Relaxed);
+                        if m.ith == 0 {
+                            wait_for(|| runs.load(Ordering::Relaxed).is_multiple_of(3));
+                            inside.fetch_sub(1, Ordering::SeqCst);
+                        }
+                        Ok(())
+                    };
+                    pool.run(3, &NEVER, &job).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(runs.load(Ordering::Relaxed), 3 * 3 * 200);
+    let started = started.into_inner().unwrap();
+    assert!(started.iter().eq(["cpu-1", "cpu-2"]), "{started:?}");
+}
