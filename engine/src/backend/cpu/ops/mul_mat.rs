@@ -12,14 +12,23 @@ use crate::graph::{Graph, Op, Tensor};
 /// Activation rows that are gathered at a time where they are not contiguous.
 const GATHER: usize = 32;
 
-/// Rows of weights in the smallest piece of work on one column.
-const GROUP: usize = interleaved::GROUP_ROWS;
-
 /// Most rows of weights in a piece of work.
 const MAX_PIECE: usize = 64;
 
 /// Pieces of work per thread and expert: enough that nobody waits long for the last one, also where cores differ in speed.
 const PIECES: usize = 6;
+
+/// Most columns that are multiplied with single rows or groups of them; more are multiplied with panels.
+const FEW_COLUMNS: usize = 8;
+
+/// Rows of weights in the smallest piece of work on `n` columns.
+fn least_rows(n: usize) -> usize {
+    if n > FEW_COLUMNS {
+        PANEL_ROWS
+    } else {
+        interleaved::GROUP_ROWS
+    }
+}
 
 /// Gathered activations, results to be scattered, the kernel's own, and the list of who wants which expert.
 pub(super) fn need(graph: &Graph, node: &Tensor) -> Need {
@@ -51,7 +60,7 @@ pub(super) fn mul_mat(task: Task<'_>) -> Result<(), TakenOver> {
     let [_, n, c2, c3] = x.ne;
     let (group2, group3) = (c2 / w.ne()[2], c3 / w.ne()[3]);
     let n_rows = w.ne()[1];
-    let least = if n > 1 { PANEL_ROWS } else { GROUP };
+    let least = least_rows(n);
     while let Some(parts) = task.queue.take_some(n_rows.div_ceil(least), MAX_PIECE / least) {
         let rows = parts.start * least..n_rows.min(parts.end * least);
         for (i2, i3) in (0..c3).flat_map(|i3| (0..c2).map(move |i2| (i2, i3))) {
@@ -80,8 +89,9 @@ fn mul_mat_offering(task: Task<'_>) -> Result<(), TakenOver> {
     let (n, n_rows) = (x.ne[1], w.ne()[1]);
     let (results, scratch) = task.scratch.split_at_mut(GATHER * MAX_PIECE);
     let x = x.span([0; 3], n).expect("quantized rows lie side by side");
-    while let Some(groups) = task.queue.take_some(n_rows.div_ceil(GROUP), MAX_PIECE / GROUP) {
-        let rows = groups.start * GROUP..n_rows.min(groups.end * GROUP);
+    let least = least_rows(n);
+    while let Some(parts) = task.queue.take_some(n_rows.div_ceil(least), MAX_PIECE / least) {
+        let rows = parts.start * least..n_rows.min(parts.end * least);
         let args = MatMul {
             x,
             n,
