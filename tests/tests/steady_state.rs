@@ -10,10 +10,10 @@ use counting::ALLOCATIONS;
 use engine::adapter::{ControlVector, LoraAdapter};
 use engine::context::{Batch, Context, SeqSet};
 use engine::gguf::{GgufFile, GgufWriter};
-use engine::model::Model;
+use engine::model::{LoadParams, Model};
 use engine::vocab::Token;
-use kernels::GgmlType;
-use tests::{context, decode_last, divide_rows, exact, fixture, model, place_on};
+use kernels::{GgmlType, Precision};
+use tests::{context, decode_last, divide_rows, exact, fixture, model, place_on, seeded_file};
 
 /// An adapter for one matrix of a model.
 fn adapter(model: &Arc<Model>) -> LoraAdapter {
@@ -115,6 +115,14 @@ fn decoding_single_tokens_allocates_nothing() {
         let divided = fixture(name).model(archs::ALL, &params).unwrap();
         let mut ctx = context(&divided, |p| p.n_ctx = 1024);
         assert_allocates_nothing(&format!("{name}, rows divided"), &mut ctx, &tokens, 183);
+
+        let file = GgufFile::from_bytes("model.gguf", &seeded_file(name, Some(GgmlType::Q8_0))).unwrap();
+        let repacked = Arc::new(Model::from_file(file, archs::ALL, &LoadParams::default()).unwrap());
+        assert!((repacked.placement().parts.iter()).any(|parts| !parts[0].layout.is_plain()));
+        for precision in [Precision::Fast, Precision::Exact] {
+            let mut ctx = context(&repacked, |p| (p.n_ctx, p.precision) = (1024, precision));
+            assert_allocates_nothing(&format!("{name} repacked, {precision:?}"), &mut ctx, &tokens, 183);
+        }
     }
     // Every kind of memory, beyond the places where graphs are built anew because more cells are in use.
     for name in [

@@ -405,20 +405,12 @@ fn place(
         ..params.placement.clone()
     };
     let best = Placement::new(&placement, rows, base.n_layer(), needs)?;
-    if !params.mmap || best.repacked_bytes(rows) <= free_memory(&best) {
+    if !params.mmap || best.has_room_to_repack(rows, best.cpu().memory()) {
         return Ok(best);
     }
     // The pages of a mapped file need no memory of their own.
     placement.repack = false;
     Placement::new(&placement, rows, base.n_layer(), needs)
-}
-
-/// Bytes that the CPU has left; any number where that cannot be found out.
-fn free_memory(placement: &Placement) -> usize {
-    match placement.cpu().memory() {
-        (_, 0) => usize::MAX,
-        (free, _) => free,
-    }
 }
 
 /// Said of a model that was not repacked because there is no room for it.

@@ -290,14 +290,15 @@ impl Placement {
         self.repack
     }
 
-    /// Bytes of the memory that is the CPU's own which repacked weights take.
-    pub(super) fn repacked_bytes(&self, rows: &[TableRow]) -> usize {
+    /// True if what is repacked in the CPU's memory fits into its free bytes, of so many in all: 0 where that cannot be found out.
+    pub(super) fn has_room_to_repack(&self, rows: &[TableRow], (free, total): (usize, usize)) -> bool {
         let own = self.memory_index(&*self.cpu().buffer_type());
         let is_repacked = |part: &&RowPart| part.memory == own && !part.layout.is_plain();
         let of_row = |(row, parts): (&TableRow, &Vec<RowPart>)| -> usize {
             parts.iter().filter(is_repacked).map(|part| part.bytes(row)).sum()
         };
-        rows.iter().zip(&self.parts).map(of_row).sum()
+        let needed: usize = rows.iter().zip(&self.parts).map(of_row).sum();
+        total == 0 || needed <= free
     }
 
     /// The rows of a matrix that each device gets by its share. None if it stays whole: because it is no single matrix, its layer is the
@@ -698,6 +699,39 @@ mod tests {
             ..memory
         };
         assert_eq!(fitting(far, recurrent), 4);
+    }
+
+    #[test]
+    fn only_repacked_weights_need_room() {
+        let row = TableRow {
+            name: "w".to_owned(),
+            base: "w",
+            layer: None,
+            ne: [256, 64, 1, 1],
+            ty: GgmlType::Q4_0,
+            consumer: Consumer::MulMat,
+            shard: 0,
+            file_index: 0,
+            offset: 0,
+        };
+        let needs = Needs {
+            multiplied: vec![true],
+            ..Needs::default()
+        };
+        let placed = |repack| {
+            let params = PlacementParams {
+                repack,
+                ..PlacementParams::default()
+            };
+            Placement::new(&params, std::slice::from_ref(&row), 1, &needs).unwrap()
+        };
+        let bytes = row.bytes();
+        let (repacked, plain) = (placed(true), placed(false));
+        assert!(!repacked.parts[0][0].layout.is_plain());
+        let has_room = |placement: &Placement, memory| placement.has_room_to_repack(std::slice::from_ref(&row), memory);
+        assert!(has_room(&repacked, (bytes, 1 << 40)) && !has_room(&repacked, (bytes - 1, 1 << 40)));
+        assert!(has_room(&repacked, (0, 0)), "nobody knows");
+        assert!(has_room(&plain, (0, 1 << 40)));
     }
 
     #[test]

@@ -104,9 +104,10 @@ impl Planner {
         n_threads: usize,
     ) -> Result<(), BackendError> {
         plan.nodes.clear();
-        plan.nodes.reserve(view.nodes.len());
+        // A node may have a step before it or after it.
+        plan.nodes.reserve(2 * view.nodes.len());
         plan.phases.clear();
-        plan.phases.reserve(view.nodes.len());
+        plan.phases.reserve(2 * view.nodes.len());
         plan.need = Need::default();
         plan.need_quantized = Need::default();
         plan.made_for = (view.graph.version(), memory.stamp());

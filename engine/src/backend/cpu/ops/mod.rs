@@ -203,7 +203,10 @@ pub(super) fn is_small(graph: &Graph, id: TensorId) -> bool {
 
 /// True if threads share the work on an op piece by piece, so that each computes what it finds in the queue; otherwise by shares.
 pub(super) fn takes_pieces(op: Op) -> bool {
-    matches!(op, Op::MulMat | Op::MulMatId | Op::Attention(_) | Op::Recur(_))
+    matches!(
+        op,
+        Op::MulMat | Op::MulMatId | Op::Attention(_) | Op::Recur(_) | Op::IndexScores
+    )
 }
 
 /// True if threads may take over pieces of work on a product whose activations are in each thread's own memory, with these weights.
