@@ -36,16 +36,22 @@ pub fn items(arch: &Arch) -> TokenStream {
     quote! { #structs #load #build #functions #arch_static #tracked }
 }
 
-/// The names of functions, which are put in where they are called: what a call refers to.
+/// The names of functions and their options: what calls refer to, in whose place the bodies stand.
 fn functions(arch: &Arch) -> TokenStream {
-    let (module, names) = (own("functions"), &arch.functions);
-    if names.is_empty() {
+    if arch.functions.is_empty() {
         return TokenStream::new();
     }
+    let names = arch.functions.iter().map(|f| {
+        let (name, options, uses) = (&f.name, &f.options, &f.uses);
+        let of_function = shared(&name.to_string());
+        let options = (!options.is_empty()).then(|| quote!(pub mod #of_function { #(pub fn #options() {})* }));
+        quote!(pub fn #name() { #(let _ = #of_function::#uses;)* } #options)
+    });
+    let module = own("functions");
     quote! {
         #[allow(dead_code)]
         mod #module {
-            #(pub fn #names() {})*
+            #(#names)*
         }
     }
 }
