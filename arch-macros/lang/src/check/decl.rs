@@ -623,7 +623,7 @@ fn derived(decl: &Decl, name: &str) -> Option<String> {
         .hparams
         .iter()
         .any(|item| matches!(item, HparamItem::Let { name: n, .. } if n == name));
-    let computed = builtins::builtin(name).is_some_and(|b| b.computed);
+    let computed = builtins::builtin(name).is_some_and(|b| b.key.is_none());
     (lets || computed).then(|| format!("a test model has no value of its own for `{name}`: give what it follows from"))
 }
 
