@@ -121,6 +121,18 @@ fn joined(name: &str) -> Vec<u8> {
     writer.to_bytes().expect("a sound file")
 }
 
+/// Heads all of which rotates cannot have their projection split: that of keys would be empty.
+#[test]
+fn a_projection_that_would_be_empty_is_refused_with_a_sentence() {
+    let mut params = exact();
+    let all_rotates = ("deepseek2.rope.dimension_count".to_owned(), Value::U32(192));
+    params.load.overrides.push(all_rotates);
+    let refused = fixture("deepseek2-moe").model(archs::ALL, &params).err();
+    let sentence = refused.expect("its heads are 192 wide").to_string();
+    let expected = "tensor `blk.0.attn_k_b.weight` has shape [128, 512], but by the sizes of the metadata it would be empty: [0, 512, 1]";
+    assert!(sentence.contains(expected), "{sentence}");
+}
+
 #[test]
 fn keys_and_values_of_heads_say_the_same_as_latent_ones() {
     for name in ["kimi-linear-moe", "bailingmoe3-moe"] {

@@ -55,6 +55,11 @@ fn sequences_in_lockstep_are_as_each_alone() {
         ("llama-dense", 200, 20),
         ("llama-dense", MAX_SEQUENCES, 3),
         ("gemma3-dense", 20, 200),
+        ("gpt-oss-moe", 9, 150),
+        ("mamba2-dense", 9, 40),
+        ("falcon-h1-dense", 9, 70),
+        ("deepseek2-moe", 9, 70),
+        ("qwen3moe-moe", 9, 70),
     ] {
         let m = model(name);
         let mut ctx = context_for(&m, n_seqs, n_seqs * n_tokens.next_multiple_of(64));
@@ -68,10 +73,10 @@ fn sequences_in_lockstep_are_as_each_alone() {
     }
 }
 
-/// Others say something else, and all pages are further up.
+/// Others say something else, and all pages are further up. (What experts compute depends on which tokens they share.)
 #[test]
 fn bits_of_a_sequence_do_not_depend_on_others() {
-    for name in ["llama-dense", "gemma3-dense"] {
+    for name in ["llama-dense", "gemma3-dense", "mamba2-dense", "minicpm3-dense"] {
         let m = model(name);
         let (n_seqs, n_tokens) = (7, 150);
         let texts: Vec<_> = (0..n_seqs).map(|seq| (seq, text(seq, n_tokens))).collect();
@@ -90,7 +95,7 @@ fn bits_of_a_sequence_do_not_depend_on_others() {
 /// Where there are not enough pages for all, sequences share pages: what they see stays the same.
 #[test]
 fn sequences_share_pages_when_there_are_too_few() {
-    for name in ["llama-dense", "gemma3-dense"] {
+    for name in ["llama-dense", "gemma3-dense", "gpt-oss-moe", "falcon-h1-dense", "deepseek2-moe"] {
         let m = model(name);
         // 20 sequences of 16 tokens in 5 pages.
         let mut ctx = context_for(&m, 20, 320);

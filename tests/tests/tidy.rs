@@ -78,7 +78,10 @@ fn fragments() -> String {
 fn documents_are_in_step_with_the_registries() {
     check_part("CONTRIBUTING.md", "operations", &arch_lang::ops::reference());
     check_part("CONTRIBUTING.md", "fragments", &fragments());
-    // The README's table of models is checked beside the command that prints it, in cli/tests.
+    // The table of models is checked beside the command that prints it, in cli/tests.
+    let readme = std::fs::read_to_string(root().join("README.md")).expect("the document is readable");
+    let count = format!("[{} architectures](docs/architectures.md)", archs::ALL.len());
+    assert!(readme.contains(&count), "README.md: there are `{count}`");
 }
 
 #[test]

@@ -41,108 +41,81 @@ pub struct Builtin {
     pub alias_of: Option<&'static str>,
     /// A `test` block need not give it: other sizes or the file format's defaults determine it.
     pub derived: bool,
-    /// A `test` block cannot give it: it follows from other values, or from keys that test models do not have.
-    pub computed: bool,
-    /// Where it comes from, for the documentation.
-    pub doc: &'static str,
+    /// The key that it is read from; a `test` block cannot give what has none, which follows from other values or from keys that test
+    /// models do not have.
+    pub key: Option<&'static str>,
 }
 
-const fn int(name: &'static str, derived: bool, doc: &'static str) -> Builtin {
+/// A size that files may have under `key`.
+const fn read(name: &'static str, key: &'static str) -> Builtin {
+    Builtin {
+        key: Some(key),
+        ..computed(name, Ty::Int)
+    }
+}
+
+const fn computed(name: &'static str, ty: Ty) -> Builtin {
     Builtin {
         name,
-        ty: Ty::Int,
+        ty,
         per_layer: false,
         alias_of: None,
-        derived,
-        computed: false,
-        doc,
+        derived: true,
+        key: None,
     }
 }
 
-const fn per_layer(name: &'static str, derived: bool, doc: &'static str) -> Builtin {
+/// A `test` block gives it.
+const fn given(builtin: Builtin) -> Builtin {
     Builtin {
-        name,
-        ty: Ty::Int,
-        per_layer: true,
-        alias_of: None,
-        derived,
-        computed: false,
-        doc,
-    }
-}
-
-const fn computed(builtin: Builtin) -> Builtin {
-    Builtin {
-        computed: true,
+        derived: false,
         ..builtin
     }
 }
 
-const fn float(name: &'static str, doc: &'static str) -> Builtin {
+const fn per_layer(builtin: Builtin) -> Builtin {
     Builtin {
-        name,
-        ty: Ty::Float,
-        per_layer: false,
-        alias_of: None,
-        derived: true,
-        computed: true,
-        doc,
+        per_layer: true,
+        ..builtin
     }
 }
 
 /// Every builtin. The order is the order of factors when a shape is printed.
 pub static BUILTINS: &[Builtin] = &[
-    int(
-        "n_vocab",
-        false,
-        "`vocab_size`, else the number of the tokenizer's tokens",
-    ),
-    int("n_ctx_train", true, "`context_length`"),
-    int("n_embd", false, "`embedding_length`"),
-    int("n_layer", false, "`block_count` without `nextn_predict_layers`"),
-    computed(int(
-        "n_labels",
-        true,
-        "length of `classifier.output_labels`, 1 when absent",
-    )),
-    int("n_expert", true, "`expert_count`, 0 when absent"),
-    per_layer("n_expert_used", true, "`expert_used_count`, 0 when absent"),
-    per_layer("n_head", false, "`attention.head_count`"),
-    computed(int("n_head_max", true, "the largest `attention.head_count` of a layer")),
-    per_layer("n_head_kv", true, "`attention.head_count_kv`, `n_head` when absent"),
-    per_layer("n_ff", false, "`feed_forward_length`"),
-    int(
-        "head_dim",
-        true,
-        "`attention.key_length`, `n_embd / n_head` when absent",
-    ),
+    // Where the key is absent the number of the tokenizer's tokens.
+    given(read("n_vocab", "vocab_size")),
+    read("n_ctx_train", "context_length"),
+    given(read("n_embd", "embedding_length")),
+    // Without `nextn_predict_layers`.
+    given(read("n_layer", "block_count")),
+    // Length of `classifier.output_labels`, 1 when absent.
+    computed("n_labels", Ty::Int),
+    // 0 when absent, and so is the number of those used.
+    read("n_expert", "expert_count"),
+    per_layer(read("n_expert_used", "expert_used_count")),
+    per_layer(given(read("n_head", "attention.head_count"))),
+    // Of all layers.
+    computed("n_head_max", Ty::Int),
+    // `n_head` when absent.
+    per_layer(read("n_head_kv", "attention.head_count_kv")),
+    per_layer(given(read("n_ff", "feed_forward_length"))),
+    // `n_embd / n_head` when absent, as is `head_dim_v`.
+    read("head_dim", "attention.key_length"),
     Builtin {
-        name: "head_dim_k",
-        ty: Ty::Int,
-        per_layer: false,
         alias_of: Some("head_dim"),
-        derived: true,
-        computed: false,
-        doc: "the same as `head_dim`",
+        ..read("head_dim_k", "attention.key_length")
     },
-    int(
-        "head_dim_v",
-        true,
-        "`attention.value_length`, `n_embd / n_head` when absent",
-    ),
-    int("n_rot", true, "`rope.dimension_count`, `head_dim` when absent"),
-    computed(per_layer("il", true, "number of the layer, from 0")),
-    float("rope_freq_base", "`rope.freq_base`, 10000 when absent"),
-    float("rope_freq_scale", "1 / `rope.scaling.factor`, 1 when absent"),
-    Builtin {
-        name: "rope_yarn",
-        ty: Ty::Bool,
-        per_layer: false,
-        alias_of: None,
-        derived: true,
-        computed: true,
-        doc: "whether positions are extended by YaRN: `rope.scaling.type` or `rope.scaling.yarn_ext_factor` says so",
-    },
+    read("head_dim_v", "attention.value_length"),
+    // `head_dim` when absent.
+    read("n_rot", "rope.dimension_count"),
+    // Number of the layer, from 0.
+    per_layer(computed("il", Ty::Int)),
+    // `rope.freq_base`, 10000 when absent.
+    computed("rope_freq_base", Ty::Float),
+    // 1 / `rope.scaling.factor`, 1 when absent.
+    computed("rope_freq_scale", Ty::Float),
+    // Whether positions are extended by YaRN: `rope.scaling.type` or `rope.scaling.yarn_ext_factor` says so.
+    computed("rope_yarn", Ty::Bool),
 ];
 
 /// The builtin with this name.

@@ -9,7 +9,7 @@ mod scalar;
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::quote;
 
-use crate::builtins::OWN_PREFIX;
+use crate::builtins::{BUILTINS, OWN_PREFIX};
 use crate::flow;
 use crate::model::{Arch, Hparam, Kind, Read, RopeKind, Tensor};
 use crate::paths::runtime;
@@ -36,16 +36,22 @@ pub fn items(arch: &Arch) -> TokenStream {
     quote! { #structs #load #build #functions #arch_static #tracked }
 }
 
-/// The names of functions, which are put in where they are called: what a call refers to.
+/// The names of functions and their options: what calls refer to, in whose place the bodies stand.
 fn functions(arch: &Arch) -> TokenStream {
-    let (module, names) = (own("functions"), &arch.functions);
-    if names.is_empty() {
+    if arch.functions.is_empty() {
         return TokenStream::new();
     }
+    let names = arch.functions.iter().map(|f| {
+        let (name, options, uses) = (&f.name, &f.options, &f.uses);
+        let of_function = shared(&name.to_string());
+        let options = (!options.is_empty()).then(|| quote!(pub mod #of_function { #(pub fn #options() {})* }));
+        quote!(pub fn #name() { #(let _ = #of_function::#uses;)* } #options)
+    });
+    let module = own("functions");
     quote! {
         #[allow(dead_code)]
         mod #module {
-            #(pub fn #names() {})*
+            #(#names)*
         }
     }
 }
@@ -74,6 +80,7 @@ pub fn skeleton(name: &str) -> TokenStream {
             projects: true,
             rank_pooling: ::core::option::Option::None,
             hparams: &[],
+            symbols: &[],
             tensors: &[],
             test: &[],
             flow: &[],
@@ -391,6 +398,10 @@ fn arch_static(arch: &Arch) -> TokenStream {
     let like = arch.ancestors.iter().map(|a| &a.name);
     let encoder = arch.encoder.is_some();
     let hparams = arch.hparams.iter().filter_map(hparam_decl);
+    let symbols = BUILTINS.iter().filter_map(|b| {
+        let (name, key) = (b.name, b.key?);
+        Some(quote!((#name, #key)))
+    });
     let tensors = arch.tensors.iter().map(|t| tensor_decl(arch, t));
     let test = arch.test.iter().map(|(name, size)| {
         let n = proc_macro2::Literal::f64_unsuffixed(size.number());
@@ -426,6 +437,7 @@ fn arch_static(arch: &Arch) -> TokenStream {
             projects: #projects,
             rank_pooling: #rank_pooling,
             hparams: &[#(#hparams),*],
+            symbols: &[#(#symbols),*],
             tensors: &[#(#tensors),*],
             test: &[#(#test),*],
             flow: &[#(#flow),*],

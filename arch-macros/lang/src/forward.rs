@@ -8,7 +8,7 @@
 //! `attend(h, base = 10000.0, window = w)` gives `base` to both calls of `rope` and `window` to `attention`. `scale` goes to
 //! `attention` alone, since the calls of `rope` name it, whether `rope_scale` is given or not.
 
-use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Group, Ident, TokenStream, TokenTree};
 use quote::quote;
 
 use crate::options::Given;
@@ -34,8 +34,9 @@ pub fn names(body: &TokenStream, taken_by: &mut dyn FnMut(&str) -> Vec<String>) 
     all
 }
 
-/// The body with `name = mark` for each given option in the place of `..`; [`marked`] says what stands for the marks.
-pub fn fill(body: TokenStream, given: &Given, taken_by: &dyn Fn(&str) -> Vec<String>) -> TokenStream {
+/// The body with `name = mark` for each given option in the place of `..`; [`marked`] says what stands for the marks. The names keep
+/// the places at which the options are given.
+pub fn fill(body: TokenStream, given: &[(Ident, TokenStream)], taken_by: &dyn Fn(&str) -> Vec<String>) -> TokenStream {
     let mut callee: Option<String> = None;
     let mut out = TokenStream::new();
     for token in body {
@@ -45,9 +46,9 @@ pub fn fill(body: TokenStream, given: &Given, taken_by: &dyn Fn(&str) -> Vec<Str
                 let stream = match (&callee, before_rest(&group)) {
                     (Some(callee), Some(args)) => {
                         let taken = not_named(taken_by(callee), &args);
-                        let passed = given.iter().filter(|(name, _)| taken.contains(name));
-                        let passed = passed.map(|(name, _)| {
-                            let (key, mark) = (Ident::new(name, group.span()), mark(name, group.span()));
+                        let passed = given.iter().filter(|(key, _)| taken.iter().any(|name| key == name));
+                        let passed = passed.map(|(key, _)| {
+                            let mark = Ident::new(&mark(key), group.span());
                             quote!(#key = #mark)
                         });
                         let args = fill(args, given, taken_by);
@@ -68,13 +69,13 @@ pub fn fill(body: TokenStream, given: &Given, taken_by: &dyn Fn(&str) -> Vec<Str
 }
 
 /// The options under their marks, which no name in a body can be taken for.
-pub fn marked(given: &Given) -> Given {
-    let marked = |(name, value): &(String, Option<TokenStream>)| (format!("__{name}"), value.clone());
+pub fn marked(given: &[(Ident, TokenStream)]) -> Given {
+    let marked = |(name, value): &(Ident, TokenStream)| (mark(name), Some(value.clone()));
     given.iter().map(marked).collect()
 }
 
-fn mark(name: &str, span: Span) -> Ident {
-    Ident::new(&format!("__{name}"), span)
+fn mark(name: &Ident) -> String {
+    format!("__{name}")
 }
 
 fn word(token: &TokenTree) -> Option<String> {

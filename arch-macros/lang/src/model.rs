@@ -37,8 +37,8 @@ pub struct Arch {
     pub vars: Vec<Var>,
     /// The graph of the encoder, whose result the graph sees as `encoded`.
     pub encoder: Option<Block>,
-    /// Names of its functions and those of its fragments, where they are defined.
-    pub functions: Vec<Ident>,
+    /// Its functions and those of its fragments.
+    pub functions: Vec<Function>,
     /// The graph.
     pub graph: Block,
     /// What becomes of the pooled rows of an embedding.
@@ -709,13 +709,26 @@ pub enum ValueKind {
     Call(Option<Callee>, Vec<(VarId, Operand)>, Box<Block>),
 }
 
-/// Names of a function.
+/// The names of a function: calls have its body in their place, and refer to these.
+#[derive(Debug)]
+pub struct Function {
+    /// Where it is defined.
+    pub name: Ident,
+    /// Its options, where they are defined.
+    pub options: Vec<Ident>,
+    /// Where its body speaks of its options; empty for functions of other files.
+    pub uses: Vec<Ident>,
+}
+
+/// Names of a function in a call.
 #[derive(Clone, Debug)]
 pub struct Callee {
-    /// In the call.
+    /// The function.
     pub called: Ident,
-    /// Where it is defined.
-    pub defined: Ident,
+    /// The options that are given.
+    pub options: Vec<Ident>,
+    /// The file that defines it, by some place in it, if that is another than the declaration's.
+    pub elsewhere: Option<Span>,
 }
 
 /// What a function is given.

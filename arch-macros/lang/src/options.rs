@@ -33,17 +33,17 @@ pub fn bind(callee: &str, options: &[Opt], args: &[(Ident, TokenStream)], errors
     (errors.len() == before).then(|| options.iter().map(value).collect())
 }
 
-/// How often a name stands in a body, except before a `=`.
-pub fn count(body: &TokenStream, name: &str) -> usize {
+/// Where a body speaks of some names, except before a `=`.
+pub fn uses(body: &TokenStream, is_name: &dyn Fn(&Ident) -> bool) -> Vec<Ident> {
     let tokens: Vec<TokenTree> = body.clone().into_iter().collect();
     let is = |i: usize, c: char| matches!(tokens.get(i), Some(TokenTree::Punct(p)) if p.as_char() == c);
     let is_key = |i: usize| is(i + 1, '=') && !is(i + 2, '=');
     let of_token = |(i, token): (usize, &TokenTree)| match token {
-        TokenTree::Group(g) => count(&g.stream(), name),
-        TokenTree::Ident(word) => usize::from(word == name && !is_key(i)),
-        _ => 0,
+        TokenTree::Group(g) => uses(&g.stream(), is_name),
+        TokenTree::Ident(word) if is_name(word) && !is_key(i) => vec![word.clone()],
+        _ => Vec::new(),
     };
-    tokens.iter().enumerate().map(of_token).sum()
+    tokens.iter().enumerate().flat_map(of_token).collect()
 }
 
 /// The tokens with arguments in the place of options.

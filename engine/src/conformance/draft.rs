@@ -7,7 +7,7 @@ use kernels::GgmlType;
 
 use crate::gguf::{Gguf, GgufError, GgufWriter, Metadata, StringArray, Value, seeded};
 use crate::model::{
-    Architecture, HparamDecl, LoadParams, ModelError, Plan, Registered, TensorDecl, TensorError, key_of_symbol, plan,
+    Architecture, HparamDecl, LoadParams, ModelError, Plan, Registered, TensorDecl, TensorError, plan,
 };
 
 /// Tokens of context of a drafted model.
@@ -223,7 +223,7 @@ fn metadata(arch: &Architecture, sizes: &[(&str, f64)]) -> Metadata {
     };
     m.insert(full("context_length"), N_CTX);
     for &(symbol, n) in sizes {
-        if let Some(key) = key_of_symbol(symbol) {
+        if let Some(key) = arch.key_of_symbol(symbol) {
             m.insert(full(key), n as u32);
         }
     }

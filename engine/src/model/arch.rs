@@ -29,6 +29,8 @@ pub struct Architecture {
     pub rank_pooling: Option<Pooling>,
     /// The declared hyper-parameters.
     pub hparams: &'static [HparamDecl],
+    /// Sizes that every declaration has without declaring them, with the keys that [`Base`] reads them from.
+    pub symbols: &'static [(&'static str, &'static str)],
     /// The declared tensors.
     pub tensors: &'static [TensorDecl],
     /// Sizes and other values of hyper-parameters for a tiny model with random weights, by symbol; switches are 0 and 1.
@@ -43,6 +45,12 @@ impl Architecture {
     /// RoPE kind for a file with these hyper-parameters; `None` for models without RoPE.
     pub fn rope_kind(&self, base: &Base) -> Option<RopeKind> {
         self.rope_with_sections.filter(|_| base.has_sections()).or(self.rope)
+    }
+
+    /// The key, without the architecture's name, that a size is read from which every declaration has.
+    pub(crate) fn key_of_symbol(&self, symbol: &str) -> Option<&'static str> {
+        let mut symbols = self.symbols.iter();
+        symbols.find(|(name, _)| *name == symbol).map(|&(_, key)| key)
     }
 
     /// What its graphs end in.

@@ -34,31 +34,6 @@ pub struct Base {
     pub rope_sections: [usize; ROPE_AXES],
 }
 
-/// Sizes that a declaration's `test { … }` may give, with the keys that [`Base::read`] reads them from.
-pub(crate) const SYMBOL_KEYS: &[(&str, &str)] = &[
-    ("n_vocab", "vocab_size"),
-    ("n_ctx_train", "context_length"),
-    ("n_embd", "embedding_length"),
-    ("n_layer", "block_count"),
-    ("n_expert", "expert_count"),
-    ("n_expert_used", "expert_used_count"),
-    ("n_head", "attention.head_count"),
-    ("n_head_kv", "attention.head_count_kv"),
-    ("n_ff", "feed_forward_length"),
-    ("head_dim", "attention.key_length"),
-    ("head_dim_k", "attention.key_length"),
-    ("head_dim_v", "attention.value_length"),
-    ("n_rot", "rope.dimension_count"),
-];
-
-/// The key, without the architecture's name, that a symbol of the language is read from.
-pub(crate) fn key_of_symbol(symbol: &str) -> Option<&'static str> {
-    SYMBOL_KEYS
-        .iter()
-        .find(|(name, _)| *name == symbol)
-        .map(|(_, key)| *key)
-}
-
 /// More layers than any published model has; a larger count in a file is damage.
 const MAX_LAYERS: usize = 1024;
 /// Upper bound of widths and vocabularies: products of two stay far below 2^64.

@@ -15,7 +15,6 @@ mod upload;
 
 pub use arch::{Architecture, FlowNode, HparamDecl, Registered, TensorDecl};
 pub use base::Base;
-pub(crate) use base::{SYMBOL_KEYS, key_of_symbol};
 pub use error::ModelError;
 pub use fingerprint::Fingerprint;
 pub use load::{Declared, Model, Place, Plan, declare_header, plan, plan_set};

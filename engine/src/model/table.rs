@@ -136,6 +136,15 @@ pub enum TensorError {
 impl fmt::Display for TensorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            // No file has a tensor without elements: it is a size that is wrong.
+            TensorError::Missing { name, shape, .. } if shape.contains(&0) => write!(
+                f,
+                "tensor `{name}` is missing, and by the sizes of the metadata it would be empty: {shape:?}"
+            ),
+            TensorError::WrongShape { name, expected, found } if expected.contains(&0) => write!(
+                f,
+                "tensor `{name}` has shape {found:?}, but by the sizes of the metadata it would be empty: {expected:?}"
+            ),
             TensorError::Missing { name, other, shape } => {
                 write!(f, "tensor `{name}` {shape:?} is missing")?;
                 let Some(other) = other else { return Ok(()) };

@@ -1,6 +1,6 @@
 //! Shapes of published models, as sizes for a declaration.
 
-use crate::model::{Architecture, SYMBOL_KEYS};
+use crate::model::Architecture;
 
 /// Sizes that say most of a model's speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,5 +161,5 @@ const N_CTX_TRAIN: f64 = 131_072.0;
 /// The sizes and hyper-parameters that models of an architecture can have.
 pub(super) fn symbols(arch: &Architecture) -> Vec<&'static str> {
     let declared = arch.hparams.iter().filter(|h| !h.key.is_empty()).map(|h| h.name);
-    SYMBOL_KEYS.iter().map(|(symbol, _)| *symbol).chain(declared).collect()
+    arch.symbols.iter().map(|(symbol, _)| *symbol).chain(declared).collect()
 }

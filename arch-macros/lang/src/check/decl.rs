@@ -52,7 +52,7 @@ impl Checker<'_> {
         let test = self.test_block(decl);
         self.unused(&decl.given_hparams);
         let ignored = ignored.iter().map(|i| (i.name.value(), i.group.is_some())).collect();
-        let vars = self.finished_vars();
+        let (vars, functions) = (self.finished_vars(), self.function_names());
         let tensors = self.tensors.drain(..).map(|t| t.tensor).collect();
         Some(Arch {
             name: name?,
@@ -67,7 +67,7 @@ impl Checker<'_> {
             tensors,
             ignored,
             vars,
-            functions: self.functions.iter().map(|f| f.name.clone()).collect(),
+            functions,
             encoder: encoder.map_or(Some(None), |e| e.map(Some))?,
             graph: graph?,
             embedding: whole(embedding)?,
@@ -623,7 +623,7 @@ fn derived(decl: &Decl, name: &str) -> Option<String> {
         .hparams
         .iter()
         .any(|item| matches!(item, HparamItem::Let { name: n, .. } if n == name));
-    let computed = builtins::builtin(name).is_some_and(|b| b.computed);
+    let computed = builtins::builtin(name).is_some_and(|b| b.key.is_none());
     (lets || computed).then(|| format!("a test model has no value of its own for `{name}`: give what it follows from"))
 }
 

@@ -9,7 +9,7 @@ use super::expr::{Lowered, plural};
 use super::{Bound, Checker, VarSym};
 use crate::ast::{self, Function, Opt};
 use crate::forward;
-use crate::model::{Block, Callee, Operand, SCALAR_FNS, Stmt, Value, ValueKind, VarId};
+use crate::model::{self, Block, Callee, Operand, SCALAR_FNS, Stmt, Value, ValueKind, VarId};
 use crate::ops;
 use crate::options;
 use crate::parse::{plain_name, statements};
@@ -111,9 +111,11 @@ impl Checker<'_> {
             stmts,
             result: Some(result),
         };
+        let is_own = |key: &Ident| f.options.iter().any(|o| o.name == *key);
         let callee = Callee {
             called: name.clone(),
-            defined: f.name.clone(),
+            options: options.into_iter().map(|(key, _)| key).filter(is_own).collect(),
+            elsewhere: f.inherited.then(|| f.name.span()),
         };
         let kind = ValueKind::Call(Some(callee), params, Box::new(block));
         Some(Value { kind, shape })
@@ -168,11 +170,12 @@ impl Checker<'_> {
         };
         known.extend(passed_on.iter().map(opt));
         let given = options::bind(&f.name.to_string(), &known, args, self.errors)?;
-        let (own, rest) = given.split_at(f.options.len());
+        let own = &given[..f.options.len()];
         if !f.forwards {
             return Some(self.put_in(f.body.clone(), given));
         }
-        let rest: options::Given = rest.iter().filter(|(_, value)| value.is_some()).cloned().collect();
+        let given_as = |name: &String| args.iter().find(|(key, _)| key == name).cloned();
+        let rest: Vec<(Ident, TokenStream)> = passed_on.iter().filter_map(given_as).collect();
         let body = forward::fill(f.body.clone(), &rest, &|callee| self.taken_by(callee, &mut Vec::new()));
         Some(self.put_in(body, [own, &forward::marked(&rest)].concat()))
     }
@@ -182,7 +185,9 @@ impl Checker<'_> {
     fn put_in(&self, body: TokenStream, mut given: options::Given) -> TokenStream {
         let mut first = TokenStream::new();
         for (name, value) in &mut given {
-            let Some(tokens) = value.take_if(|v| options::count(&body, name) > 1 && self.computes(v.clone())) else {
+            let Some(tokens) =
+                value.take_if(|v| options::uses(&body, &|word| word == name).len() > 1 && self.computes(v.clone()))
+            else {
                 continue;
             };
             let at = Range::of(&tokens).start;
@@ -263,6 +268,23 @@ impl Checker<'_> {
             scope.push((name.to_string(), var));
         }
         (var, operand)
+    }
+
+    /// The names of all functions.
+    pub(super) fn function_names(&self) -> Vec<model::Function> {
+        let names = |f: &Function| {
+            let options: Vec<Ident> = f.options.iter().map(|o| o.name.clone()).collect();
+            let uses = match f.inherited {
+                true => Vec::new(),
+                false => options::uses(&f.body, &|word| options.contains(word)),
+            };
+            model::Function {
+                name: f.name.clone(),
+                options,
+                uses,
+            }
+        };
+        self.functions.iter().map(names).collect()
     }
 
     /// The caller's values that options speak of; a function sees no others.

@@ -287,7 +287,6 @@ impl Emitter<'_> {
         }
     }
 
-    /// A function's body where it is called. Parameters are bound all at once, since an argument may have a parameter's name.
     /// `x * s`, `x / s` or `x + s`, which `value` is.
     fn by_number(&mut self, value: &Value, x: &Value, s: &Scalar) -> TokenStream {
         let (b, x) = (shared("b"), self.operand(x));
@@ -318,7 +317,8 @@ impl Emitter<'_> {
         quote!(#b.slice(#x, #from, #to))
     }
 
-    /// A function's body in the place of its call. The name of the function leads editors from one to the other.
+    /// A function's body in the place of its call. The names of the function and its options lead editors from one to the other.
+    /// Parameters are bound all at once, since an argument may have a parameter's name.
     fn inlined(&mut self, callee: Option<&Callee>, params: &[(VarId, Operand)], body: &Block) -> TokenStream {
         let (mut names, mut args) = (Vec::new(), Vec::new());
         for (var, operand) in params {
@@ -334,16 +334,26 @@ impl Emitter<'_> {
             ([name], [arg]) => quote!(let #name = #arg;),
             _ => quote!(let (#(#names,)*) = (#(#args,)*);),
         };
-        let Some(Callee { called, defined }) = callee else {
+        let Some(Callee {
+            called,
+            options,
+            elsewhere,
+        }) = callee
+        else {
             return quote!({ #params #body });
         };
-        let functions = own("functions");
-        let inlined = quote!({ let _ = #functions::#called; #params #body });
+        let (functions, of_function) = (own("functions"), shared(&called.to_string()));
+        let inlined = quote!({
+            let _ = #functions::#called;
+            #(let _ = #functions::#of_function::#options;)*
+            #params
+            #body
+        });
         // Another file has no places that rustc knows.
-        let (file, here) = (defined.span().file(), called.span());
-        if file == here.file() {
+        let (Some(elsewhere), here) = (elsewhere, called.span()) else {
             return inlined;
-        }
+        };
+        let file = elsewhere.file();
         spans::moved(inlined, &|span| (span.file() == file).then_some(here))
     }
 
