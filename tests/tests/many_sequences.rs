@@ -95,7 +95,13 @@ fn bits_of_a_sequence_do_not_depend_on_others() {
 /// Where there are not enough pages for all, sequences share pages: what they see stays the same.
 #[test]
 fn sequences_share_pages_when_there_are_too_few() {
-    for name in ["llama-dense", "gemma3-dense", "gpt-oss-moe", "falcon-h1-dense", "deepseek2-moe"] {
+    for name in [
+        "llama-dense",
+        "gemma3-dense",
+        "gpt-oss-moe",
+        "falcon-h1-dense",
+        "deepseek2-moe",
+    ] {
         let m = model(name);
         // 20 sequences of 16 tokens in 5 pages.
         let mut ctx = context_for(&m, 20, 320);

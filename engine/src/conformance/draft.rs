@@ -6,9 +6,7 @@ use std::path::PathBuf;
 use kernels::GgmlType;
 
 use crate::gguf::{Gguf, GgufError, GgufWriter, Metadata, StringArray, Value, seeded};
-use crate::model::{
-    Architecture, HparamDecl, LoadParams, ModelError, Plan, Registered, TensorDecl, TensorError, plan,
-};
+use crate::model::{Architecture, HparamDecl, LoadParams, ModelError, Plan, Registered, TensorDecl, TensorError, plan};
 
 /// Tokens of context of a drafted model.
 const N_CTX: u32 = 256;
