@@ -137,14 +137,7 @@ pub struct ContextArgs {
     #[arg(long, value_name = "N", default_value = "512", value_parser = positive, hide_short_help = true)]
     pub ubatch_size: usize,
     /// Activations in products with quantized weights: exact (f32), high (16-bit integers) or fast (8-bit in prompts)
-    #[arg(
-        long,
-        value_name = "HOW",
-        value_enum,
-        default_value_t,
-        hide_possible_values = true,
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "HOW", default_value = "high", hide_short_help = true)]
     pub precision: PrecisionArg,
     /// Type of the K cache (-ctk): f32, f16, bf16, q8_0 or q4_0
     #[arg(long, value_name = "TYPE", alias = "ctk", default_value = "f16", value_parser = cache_type, hide_short_help = true)]
@@ -161,14 +154,13 @@ pub struct ContextArgs {
 }
 
 /// What matrix products with quantized weights may cost in accuracy.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PrecisionArg {
     /// Activations in f32
     Exact,
     /// Activations as integers of 16 bits: results are the same but for rounding
     High,
     /// As `high`, and of 8 bits in prompts where weights have at most 6
-    #[default]
     Fast,
 }
 
@@ -286,7 +278,7 @@ pub struct EmbedArgs {
     #[command(flatten)]
     pub adapters: AdapterArgs,
     /// Activations in products with quantized weights: exact (f32), high (16-bit integers) or fast (8-bit in prompts)
-    #[arg(long, value_name = "HOW", value_enum, default_value_t, hide_possible_values = true)]
+    #[arg(long, value_name = "HOW", default_value = "high")]
     pub precision: PrecisionArg,
     /// Threads [default: one for each core]
     #[arg(short, long, value_name = "N", value_parser = threads)]
@@ -376,7 +368,7 @@ pub struct LogitsArgs {
     #[command(flatten)]
     pub adapters: AdapterArgs,
     /// Activations in products with quantized weights: exact (f32), high (16-bit integers) or fast (8-bit in prompts)
-    #[arg(long, value_name = "HOW", value_enum, default_value_t, hide_possible_values = true)]
+    #[arg(long, value_name = "HOW", default_value = "high")]
     pub precision: PrecisionArg,
     /// Type of the K cache: f32, f16, bf16, q8_0 or q4_0
     #[arg(long, value_name = "TYPE", alias = "cache-type-k", default_value = "f16", value_parser = cache_type)]
@@ -544,7 +536,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "TYPE", alias = "ctv", default_value = "f16", value_parser = cache_type)]
     pub cache_type_v: GgmlType,
     /// Activations in products with quantized weights: exact (f32), high (16-bit integers) or fast (8-bit in prompts)
-    #[arg(long, value_name = "HOW", value_enum, default_value_t, hide_possible_values = true)]
+    #[arg(long, value_name = "HOW", default_value = "high")]
     pub precision: PrecisionArg,
     /// Print below each test where its time went, op by op
     #[arg(long, conflicts_with = "compare")]
@@ -682,11 +674,6 @@ mod tests {
     #[test]
     fn the_declaration_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn the_default_precision_is_that_of_the_library() {
-        assert_eq!(Precision::from(PrecisionArg::default()), Precision::default());
     }
 
     /// A short form that stands for a flag nobody has would end in a message about a flag nobody typed.

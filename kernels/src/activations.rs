@@ -11,10 +11,10 @@ pub enum Precision {
     /// Activations as they are: f32 arithmetic.
     Exact,
     /// Integers of 16 bits: the fastest form that changes no result of a model to speak of.
+    #[default]
     High,
     /// As [`Precision::High`] for few rows of activations. For many, as in prefill, integers of 8 bits where the weights have at most 6: about
     /// one and a half times as fast.
-    #[default]
     Fast,
 }
 

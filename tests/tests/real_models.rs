@@ -227,8 +227,6 @@ fn continuation(model: &Arc<Model>, prompt: &[Token], way: Way, n: usize) -> Vec
         n_ctx: 512,
         n_ubatch: way.n_ubatch,
         n_seq_max: 2,
-        // With `Fast`, products of many columns have other activations than those of few.
-        precision: Precision::High,
         ..ContextParams::default()
     };
     let context = || Context::new(model.clone(), &params).expect("the context is made");
