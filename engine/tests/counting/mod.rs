@@ -27,6 +27,22 @@ fn give_back(n: usize) {
     LIVE.set(LIVE.get() - n as isize);
 }
 
+/// Waits until the thread that started this test is asleep: on a busy machine it may still have to take note of the test, for which it allocates.
+#[allow(dead_code, reason = "each program has a copy of this file, and only some ask")]
+pub fn wait_for_harness() {
+    let main = format!("/proc/self/task/{}/stat", std::process::id());
+    let is_asleep = |stat: &str| {
+        stat.rsplit_once(')')
+            .is_some_and(|(_, rest)| rest.trim_start().starts_with('S'))
+    };
+    while std::thread::current().name() != Some("main") {
+        match std::fs::read_to_string(&main) {
+            Ok(stat) if !is_asleep(&stat) => std::thread::sleep(std::time::Duration::from_millis(1)),
+            _ => break,
+        }
+    }
+}
+
 /// What `f` returns, and the most bytes that this thread held meanwhile beyond what it held before.
 #[allow(dead_code, reason = "each program has a copy of this file, and only some ask")]
 pub fn peak_of<T>(f: impl FnOnce() -> T) -> (T, usize) {

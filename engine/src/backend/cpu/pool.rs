@@ -157,12 +157,15 @@ impl ThreadPool {
             callers: TicketLock::default(),
             n_cores: thread::available_parallelism().map_or(1, usize::from),
         };
+        shared.unfinished.reset(n_started as u64);
         for i in 0..n_started {
             let shared = shared.clone();
             let builder = thread::Builder::new().name(format!("cpu-{}", i + 1));
             // On failure the pool is dropped, which stops those already started.
             pool.threads.push(builder.spawn(move || shared.work(i))?);
         }
+        // A thread takes memory while it starts, and runs do not wait for threads that are late.
+        shared.unfinished.wait_until(|n| n == 0);
         Ok(pool)
     }
 
@@ -249,6 +252,7 @@ impl Drop for ThreadPool {
 impl Shared {
     /// The life of started thread `i`, which is worker `i + 1`.
     fn work(&self, i: usize) {
+        self.unfinished.count_down();
         let start = &self.starts[i];
         let mut seen = 0;
         loop {
