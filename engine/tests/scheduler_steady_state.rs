@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use counting::ALLOCATIONS;
+use counting::{ALLOCATIONS, wait_for_harness};
 use engine::backend::*;
 use engine::graph::{Flags, Graph, Home, Name, TensorId};
 use engine::sched::{SchedParams, Scheduler};
@@ -229,6 +229,7 @@ fn count(n_devices: usize, pipeline: bool) {
 
 #[test]
 fn nothing_is_allocated_in_steady_state() {
+    wait_for_harness();
     for (n_devices, pipeline) in [(1, false), (2, false), (2, true)] {
         count(n_devices, pipeline);
     }

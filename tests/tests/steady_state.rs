@@ -6,7 +6,7 @@ mod counting;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use counting::ALLOCATIONS;
+use counting::{ALLOCATIONS, wait_for_harness};
 use engine::adapter::{ControlVector, LoraAdapter};
 use engine::context::{Batch, Context, SeqSet};
 use engine::gguf::{GgufFile, GgufWriter};
@@ -79,6 +79,7 @@ fn allocations(ctx: &mut Context, tokens: &[Token], n: usize) -> usize {
 /// One test, since every thread of the process is counted.
 #[test]
 fn decoding_single_tokens_allocates_nothing() {
+    wait_for_harness();
     for name in [
         "mamba-dense",
         "falcon-h1-dense",
