@@ -14,6 +14,7 @@ mod dispatch;
 mod generic;
 pub mod interleaved;
 mod matmul;
+mod prefetch;
 pub mod quants;
 pub mod rows;
 mod simd;
@@ -24,6 +25,7 @@ pub use activations::{
 };
 pub use dispatch::{Isa, isa};
 pub use matmul::{MatMul, WeightLayout, matmul, matmul_scratch};
+pub use prefetch::{CACHE_LINE, prefetch};
 pub use quants::{can_dequantize, can_quantize, dequantize_row, quantize_row};
 pub use types::GgmlType;
 

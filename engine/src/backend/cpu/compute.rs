@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::activations::Room;
+use super::ahead::Cursor;
 use super::fuse::Fusion;
 use super::ops::norm::{Sum, add_rms_norm};
 use super::ops::{self, Fault, Stop, Task};
@@ -149,6 +150,7 @@ struct Thread<'a> {
     worker: Worker<'a>,
     /// Number of the activations that are in the thread's own memory.
     activations: Option<u32>,
+    ahead: Cursor,
     watch: Option<Watch<'a>>,
 }
 
@@ -173,13 +175,21 @@ impl Walk<'_> {
         let mut thread = Thread {
             worker,
             activations: None,
+            ahead: Cursor::default(),
             watch: self.profile.filter(|_| worker.ith == 0).map(Profile::watch),
+        };
+        let share = Share {
+            ith: worker.ith,
+            nth: worker.nth,
         };
         let mut place = worker.enter()?;
         while let Some(phase) = self.plan.phases.get(place.phase) {
             let end = self.phase(phase, place.piece, &mut thread)?;
             place = match end {
-                End::Nothing => worker.next(place.phase)?,
+                End::Nothing => {
+                    let mut ahead = self.plan.ahead.after(place.phase, &mut thread.ahead, share);
+                    worker.next(place.phase, || ahead.fetch_some())?
+                }
                 End::TakenOver => worker.enter()?,
             };
             thread.done(WAIT);
@@ -230,7 +240,7 @@ impl Walk<'_> {
             solo,
         };
         WorkQueue {
-            taken: &node.taken,
+            taken: self.plan.taken.of(at),
             worker,
             nth: if node.solo { 1 } else { worker.nth },
             offered: (node.offers && worker.nth > 1).then_some(piece),

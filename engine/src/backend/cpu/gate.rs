@@ -73,18 +73,19 @@ impl Gate {
 
     /// Waits until `ready` holds for the value.
     pub(super) fn wait_until(&self, ready: impl Fn(u64) -> bool) {
-        if !self.spin_until(&ready) {
+        if !self.spin_until(&ready, hint::spin_loop) {
             self.sleep_until(ready);
         }
     }
 
-    /// Waits a little for `ready` to hold for the value: the first part of [`Gate::wait_until`]. False if it did not come to that.
-    pub(super) fn spin_until(&self, ready: impl Fn(u64) -> bool) -> bool {
+    /// Waits a little for `ready` to hold for the value: the first part of [`Gate::wait_until`]. False if it did not come to that. Each pause is
+    /// a call of `idle`.
+    pub(super) fn spin_until(&self, ready: impl Fn(u64) -> bool, idle: impl FnMut()) -> bool {
         let patience = self
             .patience
             .load(Ordering::Relaxed)
             .clamp(*SPINS.start(), *SPINS.end());
-        let is_ready = self.spin(patience, ready);
+        let is_ready = self.spin(patience, ready, idle);
         let next = if is_ready {
             patience + patience / 8
         } else {
@@ -94,12 +95,12 @@ impl Gate {
         is_ready
     }
 
-    /// Waits for at most `n` pauses until `ready` holds for the value. False if it did not come to that.
-    pub(super) fn spin(&self, n: u32, ready: impl Fn(u64) -> bool) -> bool {
+    /// Waits for at most `n` pauses, calls of `idle`, until `ready` holds for the value. False if it did not come to that.
+    pub(super) fn spin(&self, n: u32, ready: impl Fn(u64) -> bool, mut idle: impl FnMut()) -> bool {
         (0..n).any(|_| {
             let is_ready = ready(self.word.load(Ordering::Acquire));
             if !is_ready {
-                hint::spin_loop();
+                idle();
             }
             is_ready
         })

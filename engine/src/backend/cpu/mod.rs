@@ -1,6 +1,7 @@
 //! The host's processor: a pool of threads that walks a graph together, and the ops it computes, by the `kernels` crate.
 
 mod activations;
+mod ahead;
 mod barriers;
 mod compute;
 mod fuse;

@@ -10,6 +10,7 @@
 //! computed: a thread that has waited in vain takes it over, and with it the other's place in the phase. Only the one who has the piece at its end
 //! writes the result, so that it is written once.
 
+use std::hint;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -137,8 +138,14 @@ impl Phases {
     }
 
     /// Leaves phase `left`, in which nothing is left to take, and waits for those that are in it. The place that the thread has then is in a
-    /// later phase, or that of another thread with what it was doing. `ith` is this thread.
-    pub(super) fn next(&self, left: usize, ith: usize, offers: &[Offer]) -> Result<Place, Abandoned> {
+    /// later phase, or that of another thread with what it was doing. `ith` is this thread, which calls `idle` while it waits.
+    pub(super) fn next(
+        &self,
+        left: usize,
+        ith: usize,
+        offers: &[Offer],
+        idle: impl FnMut(),
+    ) -> Result<Place, Abandoned> {
         let next = |word| match n_inside(word) {
             // Who starts a phase is in it.
             1 => word - 1 + PHASE + 1,
@@ -153,7 +160,7 @@ impl Phases {
             return self.check().map(|()| place);
         }
         let is_over = |word| phase(word) != left || self.is_broken();
-        if !self.word.spin_until(is_over) {
+        if !self.word.spin_until(is_over, idle) {
             if let Some(place) = self.take_over(ith, offers, is_over) {
                 return Ok(place);
             }
@@ -167,7 +174,7 @@ impl Phases {
         let others = (1..offers.len()).map(|i| &offers[(ith + i) % offers.len()]);
         for (offer, seen) in others.filter_map(|offer| Some((offer, offer.seen()?))) {
             let is_done = |word| is_over(word) || !offer.is_still(seen);
-            if self.word.spin(PATIENCE, is_done) {
+            if self.word.spin(PATIENCE, is_done, hint::spin_loop) {
                 continue;
             }
             if let Some(piece) = offer.take(seen) {

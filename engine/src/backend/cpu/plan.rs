@@ -7,9 +7,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::activations::{Held, Quantized, Room};
+use super::ahead::Ahead;
 use super::barriers::{Access, Barriers};
 use super::fuse::fusion;
 use super::ops::{self, Need, norm};
+use super::queue::Counters;
 use super::view::{PlannedNode, Step, locate};
 use crate::backend::{BackendError, GraphView, MemoryMap, Plan, rules};
 use crate::graph::{Graph, MAX_SRC, Op, TensorId};
@@ -20,6 +22,9 @@ pub(super) struct CpuPlan {
     pub(super) nodes: Vec<PlannedNode>,
     /// Neighbouring nodes between barriers.
     pub(super) phases: Vec<Phase>,
+    pub(super) ahead: Ahead,
+    /// Of the nodes.
+    pub(super) taken: Counters,
     pub(super) need: Need,
     /// Memory for quantized activations.
     pub(super) need_quantized: Need,
@@ -46,7 +51,7 @@ impl Phase {
 impl CpuPlan {
     /// Before a run: nothing is taken.
     pub(super) fn start(&mut self) {
-        self.nodes.iter_mut().for_each(PlannedNode::start);
+        self.taken.start();
         self.phases
             .iter_mut()
             .for_each(|phase| *phase.has_solo.get_mut() = false);
@@ -63,6 +68,17 @@ impl CpuPlan {
         }
         self.nodes.push(node);
         self.phases.iter_mut().next_back().expect("there is one").nodes.end = at + 1;
+    }
+
+    /// Notes which weights each phase reads that threads may fetch before it: those of products that are bound by memory.
+    fn look_ahead(&mut self, graph: &Graph) {
+        self.ahead.clear(self.nodes.len());
+        for phase in &self.phases {
+            let products = self.nodes[phase.nodes.clone()].iter().filter(|node| node.offers);
+            let matrices = products.filter(|node| graph.tensor(node.id).op == Op::MulMat);
+            self.ahead
+                .add_phase(matrices.map(|node| ops::weights_ahead(graph, node)));
+        }
     }
 
     /// An error unless graph and memory are what the plan was made for: then all its addresses are good.
@@ -140,6 +156,8 @@ impl Planner {
                 plan.push(merging, barrier);
             }
         }
+        plan.taken.resize(plan.nodes.len(), n_threads);
+        plan.look_ahead(view.graph);
         Ok(())
     }
 

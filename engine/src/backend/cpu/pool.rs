@@ -40,9 +40,10 @@ impl Worker<'_> {
     }
 
     /// Leaves a phase in which nothing is left to take, and waits until a later one is under way or a piece of another worker can be taken over.
-    pub(super) fn next(&self, left: usize) -> Result<Place, Abandoned> {
+    /// While it waits it calls `idle` over and over, which is to take no longer than a pause of the processor does.
+    pub(super) fn next(&self, left: usize, idle: impl FnMut()) -> Result<Place, Abandoned> {
         self.check()?;
-        self.phases.next(left, self.ith, self.offers)
+        self.phases.next(left, self.ith, self.offers, idle)
     }
 
     /// Lets others take over a piece of work while this worker computes it: from memory that is not written in this run, into its own.

@@ -7,8 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::phases::Piece;
 use super::pool::Worker;
 
-/// Parts of what is left per thread, of which a thread takes one: cores may differ in speed, and some may be busy with other things.
+/// Parts of what is left of a range, of which a thread takes one: cores may differ in speed, and some may be busy with other things.
 const PARTS: usize = 3;
+
+/// Counters that share a pair of cache lines.
+const SIDE_BY_SIDE: usize = 16;
 
 /// One of equal shares of the work on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +34,50 @@ impl Share {
     }
 }
 
+/// How much of the work on each node of a plan threads have taken in a run.
+#[derive(Default)]
+pub(super) struct Counters {
+    /// Those of a thread lie side by side, because mostly it alone uses them.
+    all: Vec<AtomicUsize>,
+    /// Counters from one thread to the next.
+    stride: usize,
+}
+
+impl Counters {
+    /// Has counters for so many nodes.
+    pub(super) fn resize(&mut self, n_nodes: usize, n_threads: usize) {
+        self.stride = n_nodes.next_multiple_of(SIDE_BY_SIDE);
+        self.all.resize_with(self.stride * n_threads, AtomicUsize::default);
+    }
+
+    /// Before a run: nothing is taken.
+    pub(super) fn start(&mut self) {
+        self.all.iter_mut().for_each(|taken| *taken.get_mut() = 0);
+    }
+
+    /// Those of a node.
+    pub(super) fn of(&self, node: usize) -> Taken<'_> {
+        Taken {
+            all: &self.all[node..],
+            stride: self.stride,
+        }
+    }
+}
+
+/// How much of the work on a node threads have taken.
+#[derive(Clone, Copy)]
+pub(super) struct Taken<'a> {
+    all: &'a [AtomicUsize],
+    stride: usize,
+}
+
+impl<'a> Taken<'a> {
+    /// Of the range of a thread.
+    fn of(self, ith: usize) -> &'a AtomicUsize {
+        &self.all[ith * self.stride]
+    }
+}
+
 /// Another thread has taken over the piece that this one was working on, and its place in the phase: nothing more may be read or written
 /// there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,8 +85,7 @@ pub(super) struct TakenOver;
 
 /// Pieces of the work on a node, of which each thread takes the next when it is done with one.
 pub(super) struct WorkQueue<'a> {
-    /// Pieces that threads took so far.
-    pub(super) taken: &'a AtomicUsize,
+    pub(super) taken: Taken<'a>,
     pub(super) worker: Worker<'a>,
     /// Threads that take pieces.
     pub(super) nth: usize,
@@ -55,20 +101,26 @@ impl WorkQueue<'_> {
     /// the worker's next [check](Worker::check) fails.
     pub(super) fn take(&self, n: usize) -> Option<usize> {
         // Threads stop asking after the first refusal, so the counter cannot run far beyond `n`.
-        let next = || Some(self.taken.fetch_add(1, Ordering::Relaxed)).filter(|&i| i < n);
+        let next = || Some(self.taken.of(0).fetch_add(1, Ordering::Relaxed)).filter(|&i| i < n);
         self.begin(|| next().map(|i| i..i + 1)).map(|piece| piece.start)
     }
 
-    /// The next of `n` pieces of one size that no thread has taken, together with some that follow: at most `most`, and fewer as the work comes
-    /// to its end, so that nobody waits long for the last ones. `None` as for [`take`](WorkQueue::take).
+    /// Of `n` pieces of one size, the next that no thread has taken, together with some that follow: at most `most`, and fewer as the work comes
+    /// to its end, so that nobody waits long for the last ones. `None` as for [`take`](WorkQueue::take). Each thread has a range of the pieces,
+    /// which it takes in order, so that it reads memory in order; after it those of others.
     pub(super) fn take_some(&self, n: usize, most: usize) -> Option<Range<usize>> {
-        let some = |taken: usize| (n.saturating_sub(taken) / (PARTS * self.nth)).clamp(1, most);
-        let next = |taken: usize| (taken < n).then(|| n.min(taken + some(taken)));
-        self.begin(|| {
-            let taken = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
-            let taken = taken.ok()?;
-            next(taken).map(|end| taken..end)
-        })
+        let nth = self.nth;
+        self.begin(|| (0..nth).find_map(|i| self.take_of((self.worker.ith + i) % nth, n, most)))
+    }
+
+    /// The next of the pieces in the range of a thread.
+    fn take_of(&self, ith: usize, n: usize, most: usize) -> Option<Range<usize>> {
+        let range = Share { ith, nth: self.nth }.of(n);
+        let some = |taken: usize| ((range.len() - taken) / PARTS).clamp(1, most);
+        let next = |taken: usize| (taken < range.len()).then(|| range.len().min(taken + some(taken)));
+        let counter = self.taken.of(ith);
+        let taken = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
+        next(taken).map(|end| range.start + taken..range.start + end)
     }
 
     fn begin(&self, next: impl FnOnce() -> Option<Range<usize>>) -> Option<Range<usize>> {
@@ -159,10 +211,12 @@ mod tests {
     fn pieces_cover_the_work_once_and_the_last_are_small() {
         let pool = ThreadPool::new(3).unwrap();
         for (n, most) in [(100, 8), (100, 100), (3, 8), (1, 1), (0, 8)] {
-            let (taken, parts) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+            let mut counters = Counters::default();
+            counters.resize(2, 3);
+            let parts = Mutex::new(Vec::new());
             pool.run(3, &AtomicBool::new(false), &|worker| {
                 let queue = WorkQueue {
-                    taken: &taken,
+                    taken: counters.of(1),
                     worker,
                     nth: 3,
                     offered: None,
@@ -177,12 +231,16 @@ mod tests {
             let mut parts = parts.into_inner().unwrap();
             parts.sort_by_key(|part| part.start);
             assert!(parts.iter().cloned().flatten().eq(0..n), "{parts:?}");
-            let sizes: Vec<usize> = parts.iter().map(|part| part.len()).collect();
-            assert!(
-                sizes.is_sorted_by(|a, b| a >= b) && sizes.iter().all(|&size| size <= most),
-                "{sizes:?}"
-            );
-            assert!(sizes.last().is_none_or(|&size| size == 1), "{sizes:?}");
+            for ith in 0..3 {
+                let range = Share { ith, nth: 3 }.of(n);
+                let of_range = parts.iter().filter(|part| range.contains(&part.start));
+                let sizes: Vec<usize> = of_range.map(|part| part.len()).collect();
+                assert!(
+                    sizes.is_sorted_by(|a, b| a >= b) && sizes.iter().all(|&size| size <= most),
+                    "{sizes:?}"
+                );
+                assert!(sizes.last().is_none_or(|&size| size == 1), "{sizes:?}");
+            }
         }
     }
 }

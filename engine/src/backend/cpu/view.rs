@@ -7,7 +7,6 @@
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::slice;
-use std::sync::atomic::AtomicUsize;
 
 use kernels::GgmlType;
 
@@ -34,8 +33,6 @@ pub(super) struct PlannedNode {
     pub(super) step: Step,
     /// The function of the node takes pieces of work, each of which another thread may [take over](super::queue::WorkQueue::finish).
     pub(super) offers: bool,
-    /// Pieces or shares of the work that threads took so far.
-    pub(super) taken: AtomicUsize,
 }
 
 /// What of a node is done.
@@ -139,7 +136,6 @@ impl PlannedNode {
             activations_number: 0,
             step: Step::Compute,
             offers: false,
-            taken: AtomicUsize::new(0),
         })
     }
 
@@ -155,7 +151,6 @@ impl PlannedNode {
             activations_number: self.activations_number,
             step,
             offers: false,
-            taken: AtomicUsize::new(0),
         }
     }
 
@@ -186,11 +181,6 @@ impl PlannedNode {
         assert_eq!(node.op.state_operand(), Some(0));
         let Source { tensor, start } = self.source(graph, 0);
         States { tensor, start }
-    }
-
-    /// Before a run: no piece of work is taken.
-    pub(super) fn start(&mut self) {
-        *self.taken.get_mut() = 0;
     }
 }
 
@@ -350,6 +340,11 @@ impl<'a> Source<'a> {
         // SAFETY: the last of the rows lies within the operand's buffer (see `PlannedNode::new`), and so does what is before it.
         // Nobody writes there while this node is computed.
         unsafe { slice::from_raw_parts(self.at([0, i[0], i[1], i[2]]).as_ptr(), len) }
+    }
+
+    /// Where the operand starts.
+    pub(super) fn address(&self) -> usize {
+        self.start.as_ptr() as usize
     }
 
     /// The bytes of whole groups of rows of a repacked operand, rows counted over all matrices.

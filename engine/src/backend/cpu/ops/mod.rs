@@ -20,6 +20,7 @@ mod wkv;
 use std::fmt;
 
 use super::activations::QuantizedRows;
+use super::ahead::Weights;
 use super::interleaved::INTERLEAVED;
 use super::pool::Abandoned;
 use super::queue::{Share, TakenOver, WorkQueue};
@@ -212,6 +213,11 @@ pub(super) fn takes_pieces(op: Op) -> bool {
 /// True if threads may take over pieces of work on a product whose activations are in each thread's own memory, with these weights.
 pub(super) fn can_offer(graph: &Graph, node: &Tensor, weights: &Place) -> bool {
     weights.is_read_only() && mul_mat::can_offer(graph, node)
+}
+
+/// The weights of a product with one matrix, as threads share them.
+pub(super) fn weights_ahead(graph: &Graph, product: &PlannedNode) -> Weights {
+    mul_mat::weights_ahead(graph, product)
 }
 
 /// Computes a share of a node.

@@ -4,9 +4,10 @@ use kernels::{Activations, MatMul, PANEL_ROWS, WeightLayout, interleaved, matmul
 
 use super::{Fault, Need, Stop, Task, row_number};
 use crate::backend::cpu::activations::{QuantizedRows, row_floats};
+use crate::backend::cpu::ahead::Weights;
 use crate::backend::cpu::queue::TakenOver;
 use crate::backend::cpu::scratch::take;
-use crate::backend::cpu::view::{RowIndex, Source, Target};
+use crate::backend::cpu::view::{PlannedNode, RowIndex, Source, Target};
 use crate::graph::{Graph, Op, Tensor};
 
 /// Activation rows that are gathered at a time where they are not contiguous.
@@ -49,6 +50,17 @@ pub(super) fn can_offer(graph: &Graph, node: &Tensor) -> bool {
         Op::MulMat => x.nrows() == x.ne[1] && x.ne[1] <= GATHER,
         Op::MulMatId => node.ne[1] * node.ne[2] <= GATHER,
         _ => false,
+    }
+}
+
+/// The weights of a product with one matrix, in the pieces that threads take.
+pub(super) fn weights_ahead(graph: &Graph, product: &PlannedNode) -> Weights {
+    let w = product.source(graph, 0);
+    let (n_rows, least) = (w.ne()[1], least_rows(graph.tensor(product.id).ne[1]));
+    Weights {
+        start: w.address(),
+        piece: w.tensor.nbytes() / n_rows * least,
+        n_pieces: n_rows.div_ceil(least),
     }
 }
 

@@ -1,10 +1,11 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::hint;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::backend::cpu::queue::{TakenOver, WorkQueue};
+use crate::backend::cpu::queue::{Counters, TakenOver, WorkQueue};
 
 static NEVER: AtomicBool = AtomicBool::new(false);
 
@@ -20,7 +21,7 @@ fn wait_for(ready: impl Fn() -> bool) {
 /// Takes a worker through as many phases as there are counters, of `n` pieces each. `work` is given the queue, the phase and the piece.
 fn walk(
     worker: Worker<'_>,
-    counters: &[AtomicUsize],
+    counters: &[Counters],
     n: usize,
     offers: bool,
     work: impl Fn(&WorkQueue<'_>, usize, usize) -> Result<(), TakenOver>,
@@ -33,7 +34,7 @@ fn walk(
             solo: false,
         };
         let queue = WorkQueue {
-            taken,
+            taken: taken.of(0),
             worker,
             nth: worker.nth,
             offered: offers.then_some(piece),
@@ -46,7 +47,7 @@ fn walk(
             end = work(&queue, place.phase, i);
         }
         place = match end {
-            Ok(()) => worker.next(place.phase)?,
+            Ok(()) => worker.next(place.phase, hint::spin_loop)?,
             Err(TakenOver) => worker.enter()?,
         };
     }
@@ -57,13 +58,23 @@ fn counters(n: usize) -> Vec<AtomicUsize> {
     (0..n).map(|_| AtomicUsize::new(0)).collect()
 }
 
+/// Nothing is taken of the work of `n` phases.
+fn nothing_taken(n: usize) -> Vec<Counters> {
+    let one = |_| {
+        let mut counters = Counters::default();
+        counters.resize(1, 1);
+        counters
+    };
+    (0..n).map(one).collect()
+}
+
 /// Each phase reads what all pieces of the one before have written, and writes what those of that one have read, as the nodes of a graph do
 /// with memory that is used again. Now and then whoever has a piece loses time with it.
 fn phases_in_order(n_threads: usize, offers: bool, stall: Option<Duration>) {
     const PHASES: usize = 2000;
     const PIECES: usize = 7;
     let pool = ThreadPool::on_as_many_cores(n_threads);
-    let (taken, stalled) = (counters(PHASES), counters(PHASES));
+    let (taken, stalled) = (nothing_taken(PHASES), counters(PHASES));
     let written = [counters(PIECES), counters(PIECES)];
     let (n_written, n_lost) = (AtomicUsize::new(0), AtomicUsize::new(0));
     pool.run(n_threads, &NEVER, &|worker| {
@@ -123,7 +134,7 @@ fn pieces_that_are_taken_over_are_written_once() {
 #[test]
 fn a_worker_that_is_in_no_phase_is_not_waited_for() {
     let pool = ThreadPool::new(2).unwrap();
-    let (taken, late, done) = (counters(5), AtomicBool::new(false), AtomicUsize::new(0));
+    let (taken, late, done) = (nothing_taken(5), AtomicBool::new(false), AtomicUsize::new(0));
     let work = |_: &WorkQueue<'_>, _, _| {
         done.fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -145,7 +156,7 @@ fn a_worker_that_is_in_no_phase_is_not_waited_for() {
 #[test]
 fn a_worker_that_is_stuck_in_a_piece_is_not_waited_for() {
     let pool = ThreadPool::on_as_many_cores(2);
-    let (taken, done) = (counters(5), AtomicUsize::new(0));
+    let (taken, done) = (nothing_taken(5), AtomicUsize::new(0));
     let (stuck, lost) = (AtomicBool::new(false), AtomicBool::new(false));
     pool.run(2, &NEVER, &|worker| {
         walk(worker, &taken, 2, true, |queue, phase, _| {
@@ -173,7 +184,7 @@ fn a_worker_that_is_stuck_in_a_piece_is_not_waited_for() {
 fn nothing_is_taken_over_where_threads_are_more_than_cores() {
     let mut pool = ThreadPool::on_as_many_cores(4);
     pool.n_cores = 3;
-    let (taken, lost) = (counters(200), AtomicUsize::new(0));
+    let (taken, lost) = (nothing_taken(200), AtomicUsize::new(0));
     pool.run(4, &NEVER, &|worker| {
         walk(worker, &taken, 8, true, |queue, phase, i| {
             if phase % 20 == 0 && i == 0 {
@@ -191,7 +202,7 @@ fn nothing_is_taken_over_where_threads_are_more_than_cores() {
 #[test]
 fn no_worker_begins_after_the_end() {
     let pool = ThreadPool::new(4).unwrap();
-    let (open, taken) = (AtomicBool::new(false), counters(1));
+    let (open, taken) = (AtomicBool::new(false), nothing_taken(1));
     for run in 0..20_000 {
         open.store(true, Ordering::SeqCst);
         pool.run(1 + run % 4, &NEVER, &|worker| {
@@ -210,7 +221,7 @@ fn sleeping_workers_are_woken() {
     let pool = ThreadPool::new(3).unwrap();
     for _ in 0..20 {
         thread::sleep(Duration::from_millis(3));
-        let (taken, holders, done) = (counters(2), counters(2), AtomicUsize::new(0));
+        let (taken, holders, done) = (nothing_taken(2), counters(2), AtomicUsize::new(0));
         pool.run(3, &NEVER, &|worker| {
             walk(worker, &taken, 3, false, |_, phase, i| {
                 // Each worker has a piece.
@@ -233,7 +244,7 @@ fn sleeping_workers_are_woken() {
 fn endless(worker: Worker<'_>) -> Result<(), Abandoned> {
     let mut place = worker.enter()?;
     loop {
-        place = worker.next(place.phase)?;
+        place = worker.next(place.phase, hint::spin_loop)?;
     }
 }
 
@@ -274,7 +285,7 @@ fn a_cancelled_run_ends_for_all() {
                     cancel.store(true, Ordering::Relaxed);
                 }
                 m.check()?;
-                place = m.next(place.phase)?;
+                place = m.next(place.phase, hint::spin_loop)?;
             }
         });
         assert_eq!(stopped, Err(Stopped::Abandoned));
