@@ -165,6 +165,11 @@ impl ShortConv<'_> {
         let (first, n) = (step.lanes.start, step.lanes.len());
         let x = self.x.floats(step.t * c + first, n);
         let weights = self.weight.floats(first * k, n * k);
+        match (k, self.dilation) {
+            (3, 1) => return convolve::<2>(x, weights, step.state, step.out),
+            (4, 1) => return convolve::<3>(x, weights, step.state, step.out),
+            _ => {}
+        }
         let past = (k - 1) * self.dilation;
         let each = step.state.chunks_exact_mut(past).zip(weights.chunks_exact(k));
         for ((s, w), (&x, y)) in each.zip(x.iter().zip(step.out)) {
@@ -176,6 +181,22 @@ impl ShortConv<'_> {
             s.copy_within(1.., 0);
             s[past - 1] = x;
         }
+    }
+}
+
+/// A step of convolutions over `PAST` earlier tokens and this one, by the same operations as those of any length. With their number known the compiler
+/// keeps a channel in registers.
+fn convolve<const PAST: usize>(x: &[f32], weights: &[f32], state: &mut [f32], out: &mut [f32]) {
+    let (states, _) = state.as_chunks_mut::<PAST>();
+    let each = states.iter_mut().zip(weights.chunks_exact(PAST + 1));
+    for ((s, w), (&x, y)) in each.zip(x.iter().zip(out)) {
+        let mut sum = 0.0;
+        for j in 0..PAST {
+            sum += s[j] * w[j];
+        }
+        *y = sum + x * w[PAST];
+        s.rotate_left(1);
+        s[PAST - 1] = x;
     }
 }
 
