@@ -1,6 +1,6 @@
-//! Speed of the matrix product on one core: `cargo bench -p llama-kernels [-- TYPE... K...]`.
+//! Speed of the matrix product on one core: `cargo bench -p llama-kernels [-- TYPE... FORM... K...]`.
 //!
-//! For one column the weights read per second, from memory and from the third-level cache. For several columns the same from that
+//! For one column the weights read per second, from memory by one thread and by two, and from the second-level cache. For several columns the same from that
 //! cache, or the operations per second. Activations are floats (`f32`) or integers, with rows of weights as in a file (`int`) or interleaved (`group`). A first line says how
 //! fast memory can be read.
 
@@ -12,6 +12,10 @@ use kernels::{
     ActivationForm, Activations, GgmlType, MatMul, Precision, WeightLayout, activation_bytes, activation_form,
     can_dequantize, isa, matmul, matmul_scratch, quantize_activations,
 };
+use memmap2::{Advice, MmapMut};
+
+/// Forms of activations and weights.
+const FORMS: [&str; 3] = ["f32", "int", "group"];
 
 /// Elements of a row where none are asked for.
 const K: usize = 2048;
@@ -19,34 +23,52 @@ const K: usize = 2048;
 /// Rows of weights that are measured together: about what a thread is given at a time.
 const ROWS: usize = 64;
 
-/// Bytes of weights that are beyond any cache, and that are beyond the second level only.
+/// Bytes of weights that are beyond any cache, and that the second level holds.
 const MEMORY: usize = 256 << 20;
-const CACHE: usize = 8 << 20;
+const CACHE: usize = 256 << 10;
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
     let lengths: Vec<usize> = args.iter().filter_map(|arg| arg.parse().ok()).collect();
     let names: Vec<&String> = args.iter().filter(|arg| arg.parse::<usize>().is_err()).collect();
-    let wanted = |ty: GgmlType| names.is_empty() || names.iter().any(|name| name.eq_ignore_ascii_case(ty.name()));
+    let (forms, types): (Vec<&String>, Vec<&String>) =
+        names.into_iter().partition(|name| FORMS.contains(&name.as_str()));
+    let wanted = |ty: GgmlType| types.is_empty() || types.iter().any(|name| name.eq_ignore_ascii_case(ty.name()));
+    let is_asked = |form: &str| forms.is_empty() || forms.iter().any(|name| *name == form);
     let bytes = weights(MEMORY);
     let [one, two] = [1, 2].map(|threads| read_speed(&bytes, threads));
     println!("memory: {one:.1} GB/s with one thread, {two:.1} with two");
     for &k in if lengths.is_empty() { &[K][..] } else { &lengths } {
         println!("one core, {}, rows of {k}", isa().name());
         println!(
-            "{:>8} {:>5} {:>10} {:>9} {:>9} {:>9} {:>9} {:>14}",
-            "type", "x", "memory n=1", "cache n=1", "n=2", "n=4", "n=8 GB/s", "n=128 GFLOP/s"
+            "{:>8} {:>5} {:>10} {:>11} {:>8} {:>8} {:>8} {:>8} {:>8} {:>12} {:>8} {:>8}",
+            "type",
+            "x",
+            "memory n=1",
+            "two threads",
+            "L2 n=1",
+            "n=2",
+            "n=3",
+            "n=4",
+            "n=8 GB/s",
+            "n=16 GFLOP/s",
+            "n=32",
+            "n=128"
         );
         let fits = |ty: GgmlType| can_dequantize(ty) && ty.row_bytes(k).is_some();
         for &ty in GgmlType::ALL.iter().filter(|&&ty| wanted(ty) && fits(ty)) {
             let row_stride = ty.row_bytes(k).expect("rows fit");
             let rows = WeightLayout::Rows { stride: row_stride };
-            print_line(&bytes, ty, k, "f32", Precision::Exact, rows);
-            if activation_form(ty, 1, Precision::High) != ActivationForm::F32 {
-                print_line(&bytes, ty, k, "int", Precision::High, rows);
-            }
-            if can_interleave(ty, k) {
-                print_line(&bytes, ty, k, "group", Precision::High, WeightLayout::Interleaved);
+            let has_integers = activation_form(ty, 1, Precision::High) != ActivationForm::F32;
+            let lines = [
+                (true, Precision::Exact, rows),
+                (has_integers, Precision::High, rows),
+                (can_interleave(ty, k), Precision::High, WeightLayout::Interleaved),
+            ];
+            for (name, (exists, precision, layout)) in FORMS.into_iter().zip(lines) {
+                if exists && is_asked(name) {
+                    print_line(&bytes, ty, k, name, precision, layout);
+                }
             }
         }
     }
@@ -54,28 +76,40 @@ fn main() {
 
 /// One line of the table.
 fn print_line(bytes: &[u8], ty: GgmlType, k: usize, name: &str, precision: Precision, layout: WeightLayout) {
-    let gbps = |size: usize, n: usize| {
-        let case = Case::new(&bytes[..size], ty, k, n, precision, layout);
+    let gbps = |bytes: &[u8], n: usize| {
+        let case = Case::new(bytes, ty, k, n, precision, layout);
         (case.m * case.row_stride) as f64 / case.time().as_secs_f64() / 1e9
     };
-    let memory = gbps(MEMORY, 1);
-    let [one, two, four, eight] = [1, 2, 4, 8].map(|n| gbps(CACHE, n));
+    let memory = gbps(bytes, 1);
+    let both: f64 = std::thread::scope(|scope| {
+        let gbps = &gbps;
+        let parts = bytes.chunks(MEMORY / 2).map(|part| scope.spawn(move || gbps(part, 1)));
+        let parts: Vec<_> = parts.collect();
+        parts.into_iter().map(|part| part.join().expect("a measurement")).sum()
+    });
+    print!("{:>8} {name:>5} {memory:>10.1} {both:>11.1}", ty.name());
+    for n in [1, 2, 3, 4, 8] {
+        print!(" {:>8.1}", gbps(&bytes[..CACHE], n));
+    }
     // A thread's share of a matrix.
     let m = 256;
     let bytes = &bytes[..m * ty.row_bytes(k).expect("rows fit")];
-    let case = Case::new(bytes, ty, k, 128, precision, layout);
-    let gflops = (2 * case.m * k * 128) as f64 / case.time().as_secs_f64() / 1e9;
-    println!(
-        "{:>8} {name:>5} {memory:>10.1} {one:>9.1} {two:>9.1} {four:>9.1} {eight:>9.1} {gflops:>14.1}",
-        ty.name()
-    );
+    for (n, width) in [(16, 12), (32, 8), (128, 8)] {
+        let case = Case::new(bytes, ty, k, n, precision, layout);
+        let flops = (2 * case.m * k * n) as f64 / case.time().as_secs_f64();
+        print!(" {:>width$.1}", flops / 1e9);
+    }
+    println!();
 }
 
-/// Any bytes are blocks. These make no float of any type infinite or subnormal.
-fn weights(n: usize) -> Vec<u8> {
-    (0..n)
-        .map(|i| (i.wrapping_mul(0x9e37_79b9) >> 13) as u8 & 0x37 | 0x30)
-        .collect()
+/// Any bytes are blocks. These make no float of any type infinite or subnormal. In huge pages where the system has them, as a model's weights.
+fn weights(n: usize) -> MmapMut {
+    let mut bytes = MmapMut::map_anon(n).expect("memory");
+    let _ = bytes.advise(Advice::HugePage);
+    for (i, byte) in bytes.iter_mut().enumerate() {
+        *byte = (i.wrapping_mul(0x9e37_79b9) >> 13) as u8 & 0x37 | 0x30;
+    }
+    bytes
 }
 
 /// Bytes read per second, in GB: each thread goes through four parts of its share at once.

@@ -23,7 +23,7 @@ pub enum Precision {
 pub enum ActivationForm {
     /// Floats.
     F32,
-    /// Integers of 16 bits with one scale for the row, and the sums of each 16. An activation is off by at most 1/65534 of the row's largest
+    /// Integers of 16 bits with one scale for the row, and the sums of each 16. An activation is off by at most 1/65278 of the row's largest
     /// magnitude.
     I16Row,
     /// Integers of 8 bits with a multiplier of 15 bits for each 16 and one scale for the row; sums of each 16. Only for weights of at most

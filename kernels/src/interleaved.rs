@@ -2,7 +2,8 @@
 //!
 //! Each block of a group's rows becomes one block of the group, as long as all of them: byte `o` of the blocks goes to byte `8 o`, where a unit of
 //! 1, 2 or 4 bytes of the first row is followed by that of the second, and so on. A register then holds 4 neighbouring bytes of each of 8 rows,
-//! scales of 8 rows lie side by side, and nothing has to be moved between the lanes of a register.
+//! scales of 8 rows lie side by side, and nothing has to be moved between the lanes of a register. Where a byte of a file has bits of several runs of 32
+//! weights, they are sorted first (`Unit::Runs`), so that the same few instructions unpack any run.
 
 use crate::GgmlType;
 use crate::quants::{self, Block, for_each_block};
@@ -30,6 +31,12 @@ pub(crate) enum Unit {
     /// Four bytes with one bit for each of 32 weights, which are transposed: bit `4 j + b` becomes bit `j` of byte `b`, so that each byte has the bits of
     /// the weights that a byte of the other fields has.
     Bits,
+    /// Four bytes, once the weights of each run are brought together: of 32 bytes, each with as many bits of weights of several runs, part `r` of byte
+    /// `4 bits s + b` becomes part `s` of byte `4 bits r + b`. So each run has bytes of its own, in which its weights lie as in blocks of a single run.
+    Runs {
+        /// Bits of a weight: 4, 2 or 1.
+        bits: usize,
+    },
 }
 
 /// A field of `bytes` bytes in units of 1, 2 or 4.
@@ -88,6 +95,7 @@ pub fn interleave(ty: GgmlType, k: usize, rows: &[u8], group: &mut [u8]) {
                 Unit::Two => gather::<2>(from, part, |unit| unit),
                 Unit::Four => gather::<4>(from, part, |unit| unit),
                 Unit::Bits => gather::<4>(from, part, transpose_bits),
+                Unit::Runs { bits } => gather_runs(bits, from, part),
             }
             at += field.bytes;
             to = rest;
@@ -113,6 +121,7 @@ pub fn deinterleave(ty: GgmlType, k: usize, group: &[u8], rows: &mut [u8]) {
                     Unit::Two => scatter::<2>(part, r, to, |unit| unit),
                     Unit::Four => scatter::<4>(part, r, to, |unit| unit),
                     Unit::Bits => scatter::<4>(part, r, to, transpose_back),
+                    Unit::Runs { bits } => scatter_runs(bits, part, r, to),
                 }
             }
             at += field.bytes;
@@ -151,6 +160,52 @@ fn scatter<const N: usize>(from: &[u8], r: usize, to: &mut [u8], f: impl Fn([u8;
     for (to, units) in to.as_chunks_mut::<N>().0.iter_mut().zip(units.chunks_exact(GROUP_ROWS)) {
         *to = f(units[r]);
     }
+}
+
+/// Pieces of a field of each row, once the weights of each run are brought together.
+fn gather_runs<'a>(bits: usize, from: impl Fn(usize) -> &'a [u8], to: &mut [u8]) {
+    for (i, to) in to.chunks_exact_mut(GROUP_ROWS * PIECE).enumerate() {
+        let pieces: [[u8; PIECE]; GROUP_ROWS] = std::array::from_fn(|r| exchange(bits, &from(r).as_chunks().0[i]));
+        gather::<4>(|r| &pieces[r], to, |unit| unit);
+    }
+}
+
+/// The field of row `r`.
+fn scatter_runs(bits: usize, from: &[u8], r: usize, to: &mut [u8]) {
+    let (pieces, _) = to.as_chunks_mut();
+    for (to, from) in pieces.iter_mut().zip(from.chunks_exact(GROUP_ROWS * PIECE)) {
+        let mut piece = [0; PIECE];
+        scatter::<4>(from, r, &mut piece, |unit| unit);
+        *to = exchange(bits, &piece);
+    }
+}
+
+/// Bytes that are brought into another order together: see [`Unit::Runs`].
+const PIECE: usize = 32;
+
+/// [`Unit::Runs`] for one piece. It is its own inverse.
+fn exchange(bits: usize, piece: &[u8; PIECE]) -> [u8; PIECE] {
+    match bits {
+        4 => exchange_parts::<16>(piece),
+        2 => exchange_parts::<8>(piece),
+        _ => exchange_parts::<4>(piece),
+    }
+}
+
+/// Part `r` of the bytes of word `s` becomes part `s` of the bytes of word `r`, given the bytes of a word: four for each bit of a part.
+#[inline(always)]
+fn exchange_parts<const WORD: usize>(piece: &[u8; PIECE]) -> [u8; PIECE] {
+    let (words, bits) = (PIECE / WORD, WORD / 4);
+    let mask = (1u8 << bits) - 1;
+    let mut out = [0; PIECE];
+    for r in 0..words {
+        for s in 0..words {
+            for b in 0..WORD {
+                out[r * WORD + b] |= (piece[s * WORD + b] >> (r * bits) & mask) << (s * bits);
+            }
+        }
+    }
+    out
 }
 
 /// Bit `4 j + b` becomes bit `8 b + j`.

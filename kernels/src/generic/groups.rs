@@ -8,15 +8,15 @@ use std::mem::MaybeUninit;
 use super::blocks::bytes_of;
 use super::int_products::{IntProduct, chunk, each_of_8};
 use super::integers::{CHUNK, I16Chunk, I16Header, RUN, RUNS, Unpack};
-use super::panels::{HALVES, LANES, PanelChunk, PanelValues, Sums};
+use super::panels::{HALVES, Integers, LANES, PanelChunk, PanelValues};
 use crate::interleaved::{GROUP_ROWS, Interleaved};
 use crate::simd::{IntSimd, Simd};
 
 /// Registers of a run.
 const WORDS: usize = RUN / 4;
 
-/// Bytes by which a group is prefetched: it is read as one stream.
-const AHEAD: usize = 4096;
+/// Bytes by which each stream of groups is prefetched.
+const AHEAD: usize = 1024;
 
 const LINE: usize = 64;
 
@@ -27,24 +27,19 @@ const _: () = assert!(GROUP_ROWS == LANES);
 #[repr(C, align(64))]
 pub(crate) struct GroupScales {
     pub scales: [[f32; LANES]; HALVES],
-    /// Not set if the type has none.
+    /// Not set if the type has none but for its [`ZERO`](Unpack::ZERO).
     pub mins: [[f32; LANES]; HALVES],
 }
 
 impl GroupScales {
-    /// Sets scale `i`, and the minimum for integers around `zero`.
+    /// Sets scale `i`.
     ///
     /// # Safety
     /// The CPU has `V`'s instructions and `to` is valid for writes.
     #[inline(always)]
-    pub(crate) unsafe fn set<V: Simd>(to: *mut GroupScales, i: usize, scale: V, zero: f32) {
-        // SAFETY: 8 lanes each.
-        unsafe {
-            scale.store((&raw mut (*to).scales[i]).cast());
-            if zero != 0.0 {
-                Self::set_min(to, i, scale.mul(V::splat(-zero)));
-            }
-        }
+    pub(crate) unsafe fn set<V: Simd>(to: *mut GroupScales, i: usize, scale: V) {
+        // SAFETY: 8 lanes.
+        unsafe { scale.store((&raw mut (*to).scales[i]).cast()) }
     }
 
     /// Sets minimum `i`.
@@ -83,52 +78,25 @@ impl GroupScales {
 /// # Safety
 /// As for [`Unpack`]; `p` is where a chunk of a group starts.
 pub(crate) trait UnpackGroup<V: IntSimd>: Unpack<V> + Interleaved {
-    /// Whether bits of runs lie at different positions, so that code for a run with a known number is faster.
-    const RUNS_DIFFER: bool = Self::TYPE.block_size() > RUN;
-
-    /// Sets the scales and minimums of the first `runs` runs of a chunk.
+    /// Sets the scales of the first `runs` runs of a chunk, and the minimums if there are any but for the type's [`ZERO`](Unpack::ZERO).
     unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales);
 
-    /// Weights `4 j` to `4 j + 3` of run `i` of a chunk, of each row. `i` and `j` are mostly constants once inlined.
+    /// Weights `4 j` to `4 j + 3` of run `i` of a chunk, of each row. `j` is mostly a constant once inlined; `i` is not, so that code for one run serves
+    /// all of them: it stays short enough for a core's cache of decoded instructions.
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V;
 }
 
-/// Where the bytes of a run lie that are in a register together.
-#[derive(Clone, Copy)]
-pub(crate) struct RunBytes {
-    p: *const u8,
-    /// Bytes from one byte of a block to the next.
-    step: usize,
+/// Bytes `at` to `at + 3` of the block of each row of a group.
+///
+/// # Safety
+/// As for [`UnpackGroup`].
+#[inline(always)]
+pub(crate) unsafe fn word_of_group<V: IntSimd>(p: *const u8, at: usize) -> V {
+    // SAFETY: the caller's promise.
+    unsafe { V::load(p.add(GROUP_ROWS * at)) }
 }
 
-impl RunBytes {
-    /// 32 neighbouring bytes of a row's block at `p`.
-    #[inline(always)]
-    pub(crate) fn of_row(p: *const u8) -> RunBytes {
-        RunBytes { p, step: 1 }
-    }
-
-    /// Bytes `4 j` to `4 j + 3` of each row of a group, whose block is at `p`.
-    #[inline(always)]
-    pub(crate) fn of_group(p: *const u8, j: usize) -> RunBytes {
-        RunBytes {
-            p: p.wrapping_add(j * 4 * GROUP_ROWS),
-            step: GROUP_ROWS,
-        }
-    }
-
-    /// Those from byte `at` of the block on.
-    ///
-    /// # Safety
-    /// As for [`Unpack`].
-    #[inline(always)]
-    pub(crate) unsafe fn load<V: IntSimd>(self, at: usize) -> V {
-        // SAFETY: the caller's promise.
-        unsafe { V::load(self.p.add(at * self.step)) }
-    }
-}
-
-/// What 16 bytes hold as low and high nibbles, of each row of a group: the values of `word` j, given the offset of the bytes in the group's block.
+/// What 16 bytes hold as low and high nibbles, of each row of a group: the values of word `j`, given the offset of the bytes in the group's block.
 ///
 /// # Safety
 /// As for [`UnpackGroup`].
@@ -136,9 +104,22 @@ impl RunBytes {
 pub(crate) unsafe fn nibbles_of_group<V: IntSimd>(p: *const u8, at: usize, j: usize) -> V {
     // SAFETY: the caller's promise.
     unsafe {
-        let both: V = RunBytes::of_group(p, j % 4).load(at);
+        let both: V = word_of_group(p, at + j % 4 * 4);
         let nibbles = if j < 4 { both } else { both.shr(4) };
         nibbles.and(V::splat(15))
+    }
+}
+
+/// What 8 bytes hold as pairs of bits, lowest first, of each row of a group: as [`nibbles_of_group`].
+///
+/// # Safety
+/// As for [`UnpackGroup`].
+#[inline(always)]
+pub(crate) unsafe fn pairs_of_group<V: IntSimd>(p: *const u8, at: usize, j: usize) -> V {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let pairs: V = word_of_group(p, at + j % 2 * 4);
+        pairs.shr(j as u32 / 2 * 2).and(V::splat(3))
     }
 }
 
@@ -164,6 +145,12 @@ pub(crate) unsafe fn halves_of_group<V: Simd>(p: *const u8, at: usize) -> V {
 
 const _: () = assert!(WORDS == RUNS);
 
+/// Groups that are multiplied with the same activations, each a stream from memory that goes through neighbouring rows.
+const GROUPS: usize = 2;
+
+/// Most columns for which weights are multiplied as bytes, see [`Narrow`]: with more of them the sums would not fit the registers.
+const NARROW_COLUMNS: usize = 2;
+
 /// `N` columns times groups of rows: `p.m` is a multiple of [`GROUP_ROWS`], `p.row_stride` an eighth of what a group takes. Weights are unpacked in
 /// registers and never stored. An element has the same bits for any `N`.
 ///
@@ -171,42 +158,185 @@ const _: () = assert!(WORDS == RUNS);
 /// The CPU has `V`'s instructions and `p` keeps the contract of [`matmul`](crate::matmul()), with at least `N` columns.
 #[inline(always)]
 pub(crate) unsafe fn multiply<V: IntSimd, D: UnpackGroup<V>, const N: usize>(p: &IntProduct) {
-    let mut scales = MaybeUninit::<GroupScales>::uninit();
-    for i in (0..p.m).step_by(GROUP_ROWS) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if N <= NARROW_COLUMNS && !D::SIGNED && D::BITS <= NARROW_BITS {
+            multiply_with::<V, D, Narrow, N>(p);
+        } else {
+            multiply_with::<V, D, Wide, N>(p);
+        }
+    }
+}
+
+/// [`multiply`] by the instructions of `T`.
+///
+/// # Safety
+/// As for [`multiply`].
+#[inline(always)]
+unsafe fn multiply_with<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize>(p: &IntProduct) {
+    let mut scales = [const { MaybeUninit::<GroupScales>::uninit() }; GROUPS];
+    let groups = p.m / GROUP_ROWS;
+    let turns = groups.div_ceil(GROUPS);
+    for turn in 0..turns {
+        // A stream that has no more groups repeats the last one.
+        let rows: [usize; GROUPS] = std::array::from_fn(|g| (g * turns + turn).min(groups - 1) * GROUP_ROWS);
         // SAFETY: the caller's promise; groups lie below `m`, chunks below `k`. Scales are set before they are read.
         unsafe {
-            let mut w = p.w.add(i * p.row_stride);
-            let mut sums = [V::Float::splat(0.0); N];
+            let mut w = rows.map(|row| p.w.wrapping_add(row * p.row_stride));
+            let mut sums = [[V::Float::splat(0.0); GROUPS]; N];
             for c in (0..p.k).step_by(CHUNK) {
-                let runs = RUNS.min((p.k - c) / RUN);
-                D::group_scales(w, runs, scales.as_mut_ptr());
-                let x = Columns {
-                    first: chunk(p.x, c),
-                    stride: p.x_stride,
+                let part = Part {
+                    w,
+                    runs: RUNS.min((p.k - c) / RUN),
+                    scales: scales.as_ptr().cast(),
+                    x: chunk(p.x, c),
+                    x_stride: p.x_stride,
                 };
-                sums = add_chunk::<V, D, N>(w, runs, scales.as_ptr(), x, sums);
-                w = w.wrapping_add(GROUP_ROWS * bytes_of::<D>(CHUNK));
+                for g in 0..GROUPS {
+                    D::group_scales(w[g], part.runs, scales[g].as_mut_ptr());
+                }
+                add_chunk::<V, D, T, N>(&part, &mut sums);
+                w = w.map(|w| w.wrapping_add(GROUP_ROWS * bytes_of::<D>(CHUNK)));
             }
             for j in 0..N {
                 let scale = V::Float::splat(I16Header::scale_at(p.x.add(j * p.x_stride)));
-                sums[j].mul(scale).store(p.out.add(j * p.out_stride + i));
+                for g in 0..GROUPS {
+                    sums[j][g].mul(scale).store(p.out.add(j * p.out_stride + rows[g]));
+                }
             }
         }
     }
 }
 
-/// A chunk of each of several columns.
+/// A chunk of each of [`GROUPS`] groups and of several columns.
 #[derive(Clone, Copy)]
-struct Columns {
-    first: *const I16Chunk,
-    /// Bytes from one to the next.
-    stride: usize,
+struct Part {
+    w: [*const u8; GROUPS],
+    /// Runs that there are.
+    runs: usize,
+    /// Of each group.
+    scales: *const GroupScales,
+    /// The first column.
+    x: *const I16Chunk,
+    /// Bytes from one column to the next.
+    x_stride: usize,
 }
 
-impl Columns {
+impl Part {
+    /// Column `j`.
     #[inline(always)]
-    fn get(self, j: usize) -> *const I16Chunk {
-        self.first.wrapping_byte_add(j * self.stride)
+    fn column(&self, j: usize) -> *const I16Chunk {
+        self.x.wrapping_byte_add(j * self.x_stride)
+    }
+}
+
+/// Sums of floats, or of integers of 32 bits, for each column and group.
+type ByGroup<T, const N: usize> = [[T; GROUPS]; N];
+
+/// The products of weights and activations of a run, or of half of one, which have one scale: exact sums.
+trait Totals {
+    /// # Safety
+    /// As for [`multiply`].
+    unsafe fn of<V: IntSimd, D: UnpackGroup<V>, const N: usize>(part: &Part, i: usize, half: usize) -> ByGroup<V, N>;
+}
+
+/// Weights of 8 bits and activations of 16 bits, as words.
+struct Wide;
+
+/// Unsigned weights of at most [`NARROW_BITS`] bits and both [parts](I16Chunk::parts) of activations, as bytes. Products are added up in 16 bits as long as
+/// they fit: half the steps for a weight that need not be widened.
+struct Narrow;
+
+const NARROW_BITS: u32 = 6;
+
+/// Words of unsigned weights whose products with bytes fit integers of 16 bits together: each adds two products of up to `2^bits - 1` times 128.
+const fn words_of_sum(bits: u32) -> usize {
+    let most = i16::MAX as usize / (2 * 128 * ((1 << bits) - 1));
+    match most {
+        0 => 1,
+        1..WORDS => most,
+        _ => WORDS,
+    }
+}
+const _: () = assert!(words_of_sum(4) == 8 && words_of_sum(5) == 4 && words_of_sum(6) == 2);
+
+impl Totals for Wide {
+    #[inline(always)]
+    unsafe fn of<V: IntSimd, D: UnpackGroup<V>, const N: usize>(part: &Part, i: usize, half: usize) -> ByGroup<V, N> {
+        // SAFETY: the caller's promise; a run has 8 registers.
+        unsafe {
+            let mut totals = [[V::splat(0); GROUPS]; N];
+            each_of_8!(V, step => {
+                if let Some(word) = word::<V, D>(step, half) {
+                    let mut values = [[V::splat(0); 2]; GROUPS];
+                    for g in 0..GROUPS {
+                        let bytes = D::group_values(part.w[g], i, word);
+                        values[g] = if D::SIGNED { bytes.widen_signed() } else { bytes.widen() };
+                    }
+                    for j in 0..N {
+                        let x = (&raw const (*part.column(j)).values[i]).cast::<u8>();
+                        for odd in 0..2 {
+                            let x = V::broadcast(x.add(RUN * odd + 4 * word));
+                            for g in 0..GROUPS {
+                                totals[j][g] = totals[j][g].add32(values[g][odd].multiply_pairs(x));
+                            }
+                        }
+                    }
+                }
+            });
+            totals
+        }
+    }
+}
+
+impl Totals for Narrow {
+    #[inline(always)]
+    unsafe fn of<V: IntSimd, D: UnpackGroup<V>, const N: usize>(part: &Part, i: usize, half: usize) -> ByGroup<V, N> {
+        let at_once = const { words_of_sum(D::BITS) };
+        // SAFETY: the caller's promise; a run has 8 registers.
+        unsafe {
+            let factors = [V::words(1), V::words(256)];
+            let mut totals = [[V::splat(0); GROUPS]; N];
+            let mut sums = [[[V::splat(0); 2]; GROUPS]; N];
+            each_of_8!(V, step => {
+                if let Some(word) = word::<V, D>(step, half) {
+                    let mut values = [V::splat(0); GROUPS];
+                    for g in 0..GROUPS {
+                        values[g] = D::group_values(part.w[g], i, word);
+                    }
+                    for j in 0..N {
+                        let x = (&raw const (*part.column(j)).parts[i]).cast::<u8>();
+                        for high in 0..2 {
+                            let x = V::broadcast(x.add(RUN * high + 4 * word));
+                            for g in 0..GROUPS {
+                                sums[j][g][high] = sums[j][g][high].add16(values[g].multiply_bytes(x));
+                            }
+                        }
+                    }
+                    if (step + 1) % at_once == 0 || step + 1 == WORDS / 2 * (1 + half) && D::BY_16 {
+                        for j in 0..N {
+                            for g in 0..GROUPS {
+                                for high in 0..2 {
+                                    totals[j][g] = totals[j][g].add32(sums[j][g][high].multiply_pairs(factors[high]));
+                                }
+                                sums[j][g] = [V::splat(0); 2];
+                            }
+                        }
+                    }
+                }
+            });
+            totals
+        }
+    }
+}
+
+/// The word of a run that is multiplied in some step: those of the half if it has a scale of its own, else all, of which `j` and `j + 4` share bytes.
+#[inline(always)]
+fn word<V: IntSimd, D: Unpack<V>>(step: usize, half: usize) -> Option<usize> {
+    if D::BY_16 {
+        (step / (WORDS / 2) == half).then_some(step)
+    } else {
+        Some(step % 2 * (WORDS / 2) + step / 2)
     }
 }
 
@@ -223,104 +353,77 @@ unsafe fn prefetch<V: IntSimd, D: UnpackGroup<V>>(w: *const u8, i: usize) {
     }
 }
 
+/// Whether a type has minimums that are not due to its zero.
+const fn has_mins<V: IntSimd, D: Unpack<V>>() -> bool {
+    D::HAS_MINS && D::ZERO == 0
+}
+
 /// Adds the products of a chunk, by the same floating-point operations as panels: see [`panel_products`](super::panel_products).
 ///
 /// # Safety
 /// As for [`multiply`].
 #[inline(always)]
-unsafe fn add_chunk<V: IntSimd, D: UnpackGroup<V>, const N: usize>(
-    w: *const u8,
-    runs: usize,
-    scales: *const GroupScales,
-    x: Columns,
-    mut sums: [V::Float; N],
-) -> [V::Float; N] {
+unsafe fn add_chunk<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize>(
+    part: &Part,
+    sums: &mut ByGroup<V::Float, N>,
+) {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut mins = [V::Float::splat(0.0); N];
-        if D::RUNS_DIFFER && runs == RUNS {
-            each_of_8!(V, i => { add_run::<V, D, N>(w, i, scales, x, &mut sums, &mut mins) });
-        } else {
-            for i in 0..runs {
-                add_run::<V, D, N>(w, i, scales, x, &mut sums, &mut mins);
+        let mut mins = [[V::Float::splat(0.0); GROUPS]; N];
+        for i in 0..part.runs {
+            for g in 0..GROUPS {
+                prefetch::<V, D>(part.w[g], i);
+            }
+            if D::BY_16 {
+                add_totals::<V, D, T, N>(part, i, 0, sums, &mut mins);
+                add_totals::<V, D, T, N>(part, i, 1, sums, &mut mins);
+            } else {
+                add_totals::<V, D, T, N>(part, i, 0, sums, &mut mins);
             }
         }
-        if D::HAS_MINS {
+        if has_mins::<V, D>() {
             for j in 0..N {
-                sums[j] = sums[j].add(mins[j]);
-            }
-        }
-        sums
-    }
-}
-
-/// Adds the products of run `i` to `sums`, its minimums to `mins`.
-///
-/// # Safety
-/// As for [`multiply`].
-#[inline(always)]
-unsafe fn add_run<V: IntSimd, D: UnpackGroup<V>, const N: usize>(
-    w: *const u8,
-    i: usize,
-    scales: *const GroupScales,
-    x: Columns,
-    sums: &mut [V::Float; N],
-    mins: &mut [V::Float; N],
-) {
-    // SAFETY: the caller's promise; a type that is `BY_16` has scales for both halves.
-    unsafe {
-        prefetch::<V, D>(w, i);
-        if D::BY_16 {
-            add_words::<V, D, N>(w, i, 0, scales, x, sums, mins);
-            add_words::<V, D, N>(w, i, 1, scales, x, sums, mins);
-        } else {
-            add_words::<V, D, N>(w, i, 0, scales, x, sums, mins);
-        }
-    }
-}
-
-/// Adds what belongs to one scale: run `i`, or a half of it.
-///
-/// # Safety
-/// As for [`multiply`].
-#[inline(always)]
-unsafe fn add_words<V: IntSimd, D: UnpackGroup<V>, const N: usize>(
-    w: *const u8,
-    i: usize,
-    half: usize,
-    scales: *const GroupScales,
-    x: Columns,
-    sums: &mut [V::Float; N],
-    mins: &mut [V::Float; N],
-) {
-    let at = if D::BY_16 { 2 * i + half } else { i };
-    // SAFETY: the caller's promise; a run has 8 registers.
-    unsafe {
-        let mut totals = [V::splat(0); N];
-        each_of_8!(V, word => {
-            if !D::BY_16 || word / 4 == half {
-                let values = D::group_values(w, i, word);
-                let [even, odd] = if D::SIGNED { values.widen_signed() } else { values.widen() };
-                for j in 0..N {
-                    let x = (&raw const (*x.get(j)).values[i]).cast::<u8>();
-                    let of_even = even.multiply_pairs(V::broadcast(x.add(4 * word)));
-                    let of_odd = odd.multiply_pairs(V::broadcast(x.add(RUN + 4 * word)));
-                    totals[j] = totals[j].add32(of_even).add32(of_odd);
+                for g in 0..GROUPS {
+                    sums[j][g] = sums[j][g].add(mins[j][g]);
                 }
             }
-        });
-        let scale = GroupScales::scale(scales, at);
+        }
+    }
+}
+
+/// Adds what belongs to one scale, run `i` or half of it, to `sums`, and the minimums to `mins`.
+///
+/// # Safety
+/// As for [`multiply`].
+#[inline(always)]
+unsafe fn add_totals<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize>(
+    part: &Part,
+    i: usize,
+    half: usize,
+    sums: &mut ByGroup<V::Float, N>,
+    mins: &mut ByGroup<V::Float, N>,
+) {
+    let at = if D::BY_16 { 2 * i + half } else { i };
+    // SAFETY: the caller's promise; a type that is `BY_16` has scales for both halves.
+    unsafe {
+        let totals = T::of::<V, D, N>(part, i, half);
+        let row_of_sums = if D::BY_16 { 1 + half } else { 0 };
         for j in 0..N {
-            sums[j] = totals[j].to_floats().mul_add(scale, sums[j]);
-            if D::HAS_MINS {
-                let x = x.get(j).cast();
-                let of_x = if D::BY_16 {
-                    I16Chunk::of_half(x, at)
-                } else {
-                    I16Chunk::of_run(x, i)
-                };
-                let min: V::Float = GroupScales::min(scales, at);
-                mins[j] = min.mul_add(V::Float::splat(of_x), mins[j]);
+            let x = part.column(j);
+            let of_zero = if D::ZERO > 0 {
+                V::broadcast((&raw const (*x).totals[row_of_sums][i]).cast()).shl32(D::ZERO.trailing_zeros())
+            } else {
+                V::splat(0)
+            };
+            let of_x = (&raw const (*x).sums[row_of_sums][i]).read_unaligned();
+            for g in 0..GROUPS {
+                let scales = part.scales.add(g);
+                let total = totals[j][g].sub32(of_zero).to_floats();
+                sums[j][g] = total.mul_add(GroupScales::scale(scales, at), sums[j][g]);
+                if has_mins::<V, D>() {
+                    let min: V::Float = GroupScales::min(scales, at);
+                    mins[j][g] = min.mul_add(V::Float::splat(of_x), mins[j][g]);
+                }
             }
         }
     }
@@ -346,16 +449,16 @@ pub(crate) unsafe fn fill_group<V: IntSimd, D: UnpackGroup<V>, F: PanelValues>(
             let scale: V::Float = GroupScales::scale(scales.as_ptr(), at);
             scale.store(to.scales[half][group].as_mut_ptr());
             if D::HAS_MINS {
-                let min: V::Float = GroupScales::min(scales.as_ptr(), at);
+                let min: V::Float = if D::ZERO > 0 {
+                    scale.mul(V::Float::splat(-f32::from(D::ZERO)))
+                } else {
+                    GroupScales::min(scales.as_ptr(), at)
+                };
                 min.store(to.mins[half][group].as_mut_ptr());
             }
         }
-        if D::RUNS_DIFFER && runs == RUNS {
-            each_of_8!(V, i => { put_run::<V, D, F>(p, i, group, to) });
-        } else {
-            for i in 0..runs {
-                put_run::<V, D, F>(p, i, group, to);
-            }
+        for i in 0..runs {
+            put_run::<V, D, F>(p, i, group, to);
         }
     }
 }
@@ -378,6 +481,6 @@ unsafe fn put_run<V: IntSimd, D: UnpackGroup<V>, F: PanelValues>(
     unsafe {
         let mut words = [V::splat(0); WORDS];
         each_of_8!(V, j => { words[j] = D::group_values(p, i, j) });
-        to.values.put(i, group, words, D::SIGNED);
+        to.values.put(i, group, words, &const { Integers::of::<V, D>() });
     }
 }

@@ -267,7 +267,7 @@ unsafe fn times_mins<V: IntSimd>(has_mins: bool, mins: [&[f32; RUNS]; 2], x: *co
         if !has_mins {
             return V::Float::splat(0.0);
         }
-        let sums = (&raw const (*x).sums).cast::<f32>();
+        let sums = (&raw const (*x).sums[1]).cast::<f32>();
         let first = V::Float::load(sums).mul(V::Float::load(mins[0].as_ptr()));
         V::Float::load(sums.add(RUNS)).mul_add(V::Float::load(mins[1].as_ptr()), first)
     }

@@ -40,8 +40,12 @@ pub(crate) trait Unpack<V: IntSimd>: Block {
     const BITS: u32 = 8;
 
     /// Whether there are minimums; else they are 0 and not set. Types whose unsigned integers stand for values around a constant zero
-    /// have minimums, too: `-zero * scale`.
+    /// have minimums, too: `-ZERO * scale`.
     const HAS_MINS: bool = !Self::SIGNED;
+
+    /// What unsigned integers stand for 0 with, a power of two, if that is all that minimums are for; else 0. Sums of integers are then those of signed
+    /// ones without minimums, once `ZERO` times the sum of the activations is taken from them.
+    const ZERO: u8 = 0;
 
     /// Sets the scales and minimums of the first `runs` runs of a chunk; those of further runs to any finite number.
     unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales);
@@ -140,10 +144,14 @@ impl I16Header {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct I16Chunk {
-    /// Sums of the integers, `[half][run]`: exact, because they have at most 20 bits.
-    pub sums: [[f32; RUNS]; 2],
+    /// Sums of the integers of each run, then of the halves, `[half][run]`: exact, because they have at most 21 bits.
+    pub sums: [[f32; RUNS]; 3],
+    /// The same as integers.
+    pub totals: [[i32; RUNS]; 3],
     /// The integers of each run: those with even index, those with odd index, as [`IntSimd::widen`] leaves weights.
     pub values: [[[i16; RUN / 2]; 2]; RUNS],
+    /// The same integers `256 high + low`: the low parts of each run, then the high parts.
+    pub parts: [[[i8; RUN]; 2]; RUNS],
 }
 
 /// Bytes of a row of `k` activations.
@@ -158,8 +166,8 @@ pub(super) const fn spread(bytes: usize) -> usize {
     (bytes + 4 * LINE).next_multiple_of(8 * LINE) - 4 * LINE
 }
 
-/// The largest integer of a row.
-const I16_MAX: f32 = 32767.0;
+/// The largest magnitude of the integers of a row: both parts are then signed bytes.
+const I16_MAX: f32 = 127.0 * 256.0 + 127.0;
 
 /// Writes `k` activations as a row.
 ///
@@ -180,16 +188,22 @@ pub(crate) unsafe fn quantize_i16<V: IntSimd>(x: *const f32, k: usize, out: *mut
         let inverse = V::Float::splat(if scale.is_nan() { 0.0 } else { 1.0 / scale });
         for at in (0..k).step_by(CHUNK) {
             let chunk = out.add(size_of::<I16Header>() + at / CHUNK * size_of::<I16Chunk>());
-            let mut sums = [[0.0f32; RUNS]; 2];
+            let mut pairs = [V::splat(0); RUNS];
             for i in 0..RUNS {
                 let at = at + i * RUN;
                 let to = chunk.add(std::mem::offset_of!(I16Chunk, values) + i * 2 * RUN);
                 let values = V::from_floats(scaled::<V::Float>(x.wrapping_add(at), k.saturating_sub(at), inverse));
                 values[0].store(to);
                 values[1].store(to.add(RUN));
-                [sums[0][i], sums[1][i]] = sums_of_halves(values);
+                let [low, high] = parts(values);
+                let to = chunk.add(std::mem::offset_of!(I16Chunk, parts) + i * 2 * RUN);
+                low.store(to);
+                high.store(to.add(RUN));
+                pairs[i] = values[0]
+                    .multiply_pairs(V::words(1))
+                    .add32(values[1].multiply_pairs(V::words(1)));
             }
-            chunk.cast::<[[f32; RUNS]; 2]>().write_unaligned(sums);
+            set_sums(pairs, chunk.cast());
         }
     }
 }
@@ -244,23 +258,36 @@ unsafe fn scaled<V: Simd>(x: *const f32, n: usize, inverse: V) -> [V; 4] {
     values
 }
 
-/// Sums of the first and the last 16 of the 32 integers.
+/// The low and the high parts of 32 integers in their order, given those with even and those with odd index.
 ///
 /// # Safety
 /// The CPU has `V`'s instructions.
 #[inline(always)]
-unsafe fn sums_of_halves<V: IntSimd>(values: [V; 2]) -> [f32; 2] {
-    // SAFETY: the caller's promise; 32 bytes are 8 sums.
+unsafe fn parts<V: IntSimd>(values: [V; 2]) -> [V; 2] {
+    // SAFETY: the caller's promise.
     unsafe {
-        // Every other byte 1: integers of 16 bits.
-        let ones = V::splat(1).and(V::from_bits(0x5555_5555));
-        let pairs = values[0].multiply_pairs(ones).add32(values[1].multiply_pairs(ones));
-        let mut sums = [[0i32; 4]; 2];
-        pairs.store(sums.as_mut_ptr().cast());
-        let [low, high] = sums;
+        // Rounded, so that low parts are signed.
+        let rounded = [values[0].add16(V::words(128)), values[1].add16(V::words(128))];
         [
-            (low[0] + low[1] + low[2] + low[3]) as f32,
-            (high[0] + high[1] + high[2] + high[3]) as f32,
+            values[0].and(V::words(0x00ff)).or(values[1].shl(8)),
+            rounded[0].shr(8).or(rounded[1].and(V::words(-0x0100))),
         ]
+    }
+}
+
+/// Sets the sums of a chunk, given 8 sums of each run: four of its first half, then four of its second.
+///
+/// # Safety
+/// The CPU has `V`'s instructions and `to` is valid for writes; it needs no alignment.
+#[inline(always)]
+unsafe fn set_sums<V: IntSimd>(sums: [V; RUNS], to: *mut I16Chunk) {
+    let [a, b, c, d, e, f, g, h] = V::transpose(sums);
+    let (first, second) = (a.add32(b).add32(c.add32(d)), e.add32(f).add32(g.add32(h)));
+    for (i, totals) in [first.add32(second), first, second].into_iter().enumerate() {
+        // SAFETY: the caller's promise; 8 integers and 8 floats.
+        unsafe {
+            totals.store((&raw mut (*to).totals[i]).cast());
+            totals.to_floats().store((&raw mut (*to).sums[i]).cast());
+        }
     }
 }

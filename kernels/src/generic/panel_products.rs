@@ -8,7 +8,8 @@ use std::mem::offset_of;
 use super::i8_blocks::I8Chunk;
 use super::integers::{CHUNK, I16Chunk, I16Header, RUN, RUNS};
 use super::panels::{
-    ByteValues, GROUPS, LANES, PANEL_ROWS, PanelChunk, PanelValues, Sums, WeightRows, WideValues, add_mins, fill,
+    ByteValues, GROUPS, Integers, LANES, PANEL_ROWS, PanelChunk, PanelValues, Sums, WeightRows, WideValues, add_mins,
+    fill,
 };
 use crate::simd::{IntSimd, Simd};
 
@@ -58,8 +59,8 @@ pub(crate) trait Kernel {
     /// Bytes of a chunk of activations.
     const X_BYTES: usize;
 
-    /// Whether minimums are to be multiplied with its sums.
-    const ADDS_MINS: bool;
+    /// Whether minimums of weights of this kind are to be multiplied with sums of activations.
+    fn adds_mins(integers: &Integers) -> bool;
 
     /// The sums of activations.
     type Sums: Sums;
@@ -104,12 +105,17 @@ impl Sums for I16Chunk {
     #[inline(always)]
     unsafe fn of_run(x: *const u8, run: usize) -> f32 {
         // SAFETY: the caller's promise.
-        unsafe { Self::of_half(x, 2 * run) + Self::of_half(x, 2 * run + 1) }
+        unsafe {
+            x.add(offset_of!(I16Chunk, sums))
+                .cast::<f32>()
+                .add(run)
+                .read_unaligned()
+        }
     }
 
     #[inline(always)]
     unsafe fn of_half(x: *const u8, half: usize) -> f32 {
-        let at = half % 2 * RUNS + half / 2;
+        let at = (1 + half % 2) * RUNS + half / 2;
         // SAFETY: the caller's promise.
         unsafe { x.add(offset_of!(I16Chunk, sums)).cast::<f32>().add(at).read_unaligned() }
     }
@@ -118,9 +124,13 @@ impl Sums for I16Chunk {
 impl<const CENTERED: bool> Kernel for Narrow<CENTERED> {
     type Values = ByteValues;
     const X_BYTES: usize = size_of::<I8Chunk>();
-    // A centre is taken out of the sums of integers.
-    const ADDS_MINS: bool = !CENTERED;
     type Sums = I8Chunk;
+
+    #[inline(always)]
+    fn adds_mins(integers: &Integers) -> bool {
+        // A centre is taken out of the sums of integers.
+        integers.has_mins && !CENTERED
+    }
 
     #[inline(always)]
     unsafe fn add<V: IntSimd>(
@@ -139,8 +149,13 @@ impl<const CENTERED: bool> Kernel for Narrow<CENTERED> {
 impl Kernel for Wide {
     type Values = WideValues;
     const X_BYTES: usize = size_of::<I16Chunk>();
-    const ADDS_MINS: bool = true;
     type Sums = I16Chunk;
+
+    #[inline(always)]
+    fn adds_mins(integers: &Integers) -> bool {
+        // Integers around a zero are signed in the panel.
+        integers.has_mins && integers.zero == 0
+    }
 
     #[inline(always)]
     unsafe fn add<V: IntSimd>(
@@ -370,7 +385,7 @@ unsafe fn add_chunk<V: IntSimd, K: Kernel>(
     unsafe {
         let x = x.add(size_of::<I16Header>() + c * K::X_BYTES);
         K::add::<V>(panel, integers.by_16, runs, x, p.x_stride, sums);
-        if K::ADDS_MINS && integers.has_mins {
+        if K::adds_mins(integers) {
             add_mins::<V, K::Values, K::Sums>(integers.by_16, panel, runs, x, p.x_stride, sums);
         }
     }

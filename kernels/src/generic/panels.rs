@@ -21,7 +21,7 @@ pub(crate) const HALVES: usize = 2 * RUNS;
 /// Neighbouring weights that share a scale in a panel.
 const HALF: usize = RUN / 2;
 
-/// What unsigned integers of 6 bits stand for 0 with.
+/// What unsigned integers of 6 bits stand for 0 with in [`ByteValues`].
 pub(crate) const CENTER: u8 = 32;
 
 /// What is known of a type's integers: see [`Unpack`].
@@ -30,6 +30,7 @@ pub(crate) struct Integers {
     pub bits: u32,
     pub by_16: bool,
     signed: bool,
+    pub zero: u8,
     pub has_mins: bool,
 }
 
@@ -38,6 +39,7 @@ impl Integers {
         Integers {
             bits: D::BITS,
             signed: D::SIGNED,
+            zero: D::ZERO,
             by_16: D::BY_16,
             has_mins: D::HAS_MINS,
         }
@@ -117,7 +119,7 @@ pub(crate) trait PanelValues: Sized {
     ///
     /// # Safety
     /// The CPU has `V`'s instructions.
-    unsafe fn put<V: IntSimd>(&mut self, run: usize, group: usize, registers: [V; 8], signed: bool);
+    unsafe fn put<V: IntSimd>(&mut self, run: usize, group: usize, registers: [V; 8], integers: &Integers);
 }
 
 /// Bytes: 4 neighbouring weights of each row in a register, `[half][group][4 weights]`. Signed ones, which have 6 bits, are made unsigned: around 32.
@@ -130,9 +132,9 @@ impl PanelValues for ByteValues {
     }
 
     #[inline(always)]
-    unsafe fn put<V: IntSimd>(&mut self, run: usize, group: usize, registers: [V; 8], signed: bool) {
+    unsafe fn put<V: IntSimd>(&mut self, run: usize, group: usize, registers: [V; 8], integers: &Integers) {
         // SAFETY: the caller's promise.
-        let center = unsafe { V::splat(if signed { CENTER } else { 0 }) };
+        let center = unsafe { V::splat(if integers.signed { CENTER } else { 0 }) };
         for (i, register) in registers.into_iter().enumerate() {
             let to = &mut self.0[2 * run + i / 4][group][i % 4];
             // SAFETY: 32 bytes.
@@ -141,7 +143,8 @@ impl PanelValues for ByteValues {
     }
 }
 
-/// Integers of 16 bits: of 4 neighbouring weights of each row those with even and those with odd index, `[4 weights][group][odd]`.
+/// Integers of 16 bits, around 0 if the type has a [`ZERO`](Unpack::ZERO): of 4 neighbouring weights of each row those with even and those with odd
+/// index, `[4 weights][group][odd]`.
 #[repr(C)]
 pub(crate) struct WideValues(pub [[[[u8; 4 * LANES]; 2]; GROUPS]; CHUNK / 4]);
 
@@ -151,18 +154,19 @@ impl PanelValues for WideValues {
     }
 
     #[inline(always)]
-    unsafe fn put<V: IntSimd>(&mut self, run: usize, group: usize, registers: [V; 8], signed: bool) {
+    unsafe fn put<V: IntSimd>(&mut self, run: usize, group: usize, registers: [V; 8], integers: &Integers) {
         for (i, register) in registers.into_iter().enumerate() {
-            let [even, odd] = if signed {
+            let [even, odd] = if integers.signed {
                 register.widen_signed()
             } else {
                 register.widen()
             };
             let to = &mut self.0[run * (RUN / 4) + i][group];
-            // SAFETY: 32 bytes each.
+            // SAFETY: the caller's promise; 32 bytes each.
             unsafe {
-                even.store(to[0].as_mut_ptr());
-                odd.store(to[1].as_mut_ptr());
+                let zero = V::words(-i16::from(integers.zero));
+                even.add16(zero).store(to[0].as_mut_ptr());
+                odd.add16(zero).store(to[1].as_mut_ptr());
             }
         }
     }
@@ -218,7 +222,7 @@ unsafe fn fill_with_rows<V: IntSimd, F: PanelValues>(
             for lane in 0..LANES {
                 registers[lane] = V::load(rows[lane].values[run].as_ptr());
             }
-            to.values.put(run, group, V::transpose(registers), w.integers.signed);
+            to.values.put(run, group, V::transpose(registers), &w.integers);
         }
     }
 }

@@ -80,7 +80,7 @@ impl<V: IntSimd> UnpackGroup<V> for BlockIQ4NL {
             // SAFETY: the caller's promise: there is a block for each run.
             unsafe {
                 let d: V::Float = halves_of_group(p.add(i * GROUP_ROWS * size_of::<Self>()), 0);
-                GroupScales::set(to, i, d, 0.0);
+                GroupScales::set(to, i, d);
             }
         }
     }

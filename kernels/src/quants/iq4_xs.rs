@@ -103,8 +103,6 @@ impl Interleaved for BlockIQ4XS {
 }
 
 impl<V: IntSimd> UnpackGroup<V> for BlockIQ4XS {
-    const RUNS_DIFFER: bool = false;
-
     #[inline(always)]
     unsafe fn group_scales(p: *const u8, _: usize, to: *mut GroupScales) {
         // SAFETY: the caller's promise; offsets are those of the block.
@@ -119,7 +117,7 @@ impl<V: IntSimd> UnpackGroup<V> for BlockIQ4XS {
                 );
                 let scale = V::Float::or(V::Float::and(low, 15), V::Float::shl(V::Float::and(high, 3), 4));
                 let scale = V::Float::from_int(scale).sub(V::Float::splat(32.0));
-                GroupScales::set(to, g, scale.mul(d), 0.0);
+                GroupScales::set(to, g, scale.mul(d));
             }
         }
     }

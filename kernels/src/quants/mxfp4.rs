@@ -92,7 +92,7 @@ impl<V: IntSimd> UnpackGroup<V> for BlockMXFP4 {
             unsafe {
                 let e = V::Float::load_u8(p.add(i * GROUP_ROWS * size_of::<Self>()));
                 let n = V::Float::from_int(e).sub(V::Float::splat(128.0));
-                GroupScales::set(to, i, V::Float::splat(1.0).mul_pow2(n), 0.0);
+                GroupScales::set(to, i, V::Float::splat(1.0).mul_pow2(n));
             }
         }
     }

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::groups::{GroupScales, RunBytes, UnpackGroup, bytes_of_group, halves_of_group};
+use crate::generic::groups::{GroupScales, UnpackGroup, bytes_of_group, halves_of_group, pairs_of_group};
 use crate::generic::integers::{Scales, Unpack, set_halves};
 use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
@@ -93,14 +93,14 @@ impl<V: IntSimd> Unpack<V> for BlockQ2K {
     #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
         // SAFETY: the caller's promise; offsets are those of the block.
-        unsafe { bit_pairs(RunBytes::of_row(p), offset_of!(Self, qs), i) }
+        unsafe { bit_pairs(p.add(offset_of!(Self, qs)), i) }
     }
 }
 
 impl Interleaved for BlockQ2K {
     const FIELDS: &'static [Field] = &[
         field(16, Unit::One),
-        field(64, Unit::Four),
+        field(64, Unit::Runs { bits: 2 }),
         field(2, Unit::Two),
         field(2, Unit::Two),
     ];
@@ -115,7 +115,7 @@ impl<V: IntSimd> UnpackGroup<V> for BlockQ2K {
             let dmin = V::Float::splat(0.0).sub(halves_of_group(p, offset_of!(Self, dmin)));
             for half in 0..16 {
                 let packed = bytes_of_group::<V::Float>(p, offset_of!(Self, scales) + half);
-                GroupScales::set(to, half, V::Float::from_int(V::Float::and(packed, 15)).mul(d), 0.0);
+                GroupScales::set(to, half, V::Float::from_int(V::Float::and(packed, 15)).mul(d));
                 GroupScales::set_min(to, half, V::Float::from_int(V::Float::shr(packed, 4)).mul(dmin));
             }
         }
@@ -123,19 +123,19 @@ impl<V: IntSimd> UnpackGroup<V> for BlockQ2K {
 
     #[inline(always)]
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
-        // SAFETY: the caller's promise.
-        unsafe { bit_pairs(RunBytes::of_group(p, j), offset_of!(Self, qs), i) }
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe { pairs_of_group(p, offset_of!(Self, qs) + i * 8, j) }
     }
 }
 
-/// The values of 2 bits of run `i`: 32 bytes hold four runs. `qs` is the offset of all.
+/// The values of 2 bits of run `i`: 32 bytes of those at `qs` hold four runs.
 ///
 /// # Safety
 /// As for [`Unpack`].
 #[inline(always)]
-pub(super) unsafe fn bit_pairs<V: IntSimd>(bytes: RunBytes, qs: usize, i: usize) -> V {
+pub(super) unsafe fn bit_pairs<V: IntSimd>(qs: *const u8, i: usize) -> V {
     // SAFETY: the caller's promise.
-    unsafe { bytes.load::<V>(qs + i / 4 * 32).shr(i as u32 % 4 * 2).and(V::splat(3)) }
+    unsafe { V::load(qs.add(i / 4 * 32)).shr(i as u32 % 4 * 2).and(V::splat(3)) }
 }
 
 /// What the values of each group are multiplied with if their bits are not shifted down but taken where they are: exact.

@@ -6,7 +6,9 @@ use super::q2_k::{IN_PLACE, bit_pairs};
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::groups::{GroupScales, RunBytes, UnpackGroup, bytes_of_group, halves_of_group};
+use crate::generic::groups::{
+    GroupScales, UnpackGroup, bytes_of_group, halves_of_group, pairs_of_group, word_of_group,
+};
 use crate::generic::integers::{Scales, Unpack, move_bits, set_halves};
 use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
@@ -94,6 +96,7 @@ impl<V: Simd> Decode<V> for BlockQ3K {
 impl<V: IntSimd> Unpack<V> for BlockQ3K {
     const BITS: u32 = 3;
     const BY_16: bool = true;
+    const ZERO: u8 = 4;
 
     #[inline(always)]
     unsafe fn scales(p: *const u8, _: usize, to: &mut Scales) {
@@ -108,29 +111,19 @@ impl<V: IntSimd> Unpack<V> for BlockQ3K {
 
     #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
-        // SAFETY: the caller's promise.
-        unsafe { values_of_run(RunBytes::of_row(p), i) }
-    }
-}
-
-/// The values of run `i`, as many as `bytes` gives at a time.
-///
-/// # Safety
-/// As for [`Unpack`].
-#[inline(always)]
-unsafe fn values_of_run<V: IntSimd>(bytes: RunBytes, i: usize) -> V {
-    // SAFETY: the caller's promise; offsets are those of the block.
-    unsafe {
-        let third: V = bytes.load(offset_of!(BlockQ3K, hmask));
-        let low: V = bit_pairs(bytes, offset_of!(BlockQ3K, qs), i);
-        low.or(move_bits(third, i, 2).and(V::splat(4)))
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let third = V::load(p.add(offset_of!(Self, hmask)));
+            let low: V = bit_pairs(p.add(offset_of!(Self, qs)), i);
+            low.or(move_bits(third, i, 2).and(V::splat(4)))
+        }
     }
 }
 
 impl Interleaved for BlockQ3K {
     const FIELDS: &'static [Field] = &[
-        field(32, Unit::Four),
-        field(64, Unit::Four),
+        field(32, Unit::Runs { bits: 1 }),
+        field(64, Unit::Runs { bits: 2 }),
         field(12, Unit::One),
         field(2, Unit::Two),
     ];
@@ -150,14 +143,18 @@ impl<V: IntSimd> UnpackGroup<V> for BlockQ3K {
                 let low = V::Float::and(V::Float::shr(low, half as u32 / 8 * 4), 15);
                 let high = V::Float::and(V::Float::shr(high, half as u32 / 4 * 2), 3);
                 let scale = V::Float::from_int(V::Float::or(low, V::Float::shl(high, 4)));
-                GroupScales::set(to, half, scale.sub(V::Float::splat(32.0)).mul(d), 4.0);
+                GroupScales::set(to, half, scale.sub(V::Float::splat(32.0)).mul(d));
             }
         }
     }
 
     #[inline(always)]
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
-        // SAFETY: the caller's promise.
-        unsafe { values_of_run(RunBytes::of_group(p, j), i) }
+        // SAFETY: the caller's promise; offsets are those of the block. Bit `j` of each byte is the third of its value.
+        unsafe {
+            let third: V = word_of_group(p, offset_of!(Self, hmask) + i * 4);
+            let low: V = pairs_of_group(p, offset_of!(Self, qs) + i * 8, j);
+            low.or(move_bits(third, j, 2).and(V::splat(4)))
+        }
     }
 }

@@ -50,6 +50,7 @@ impl<V: Simd> Decode<V> for BlockQ4_0 {
 
 impl<V: IntSimd> Unpack<V> for BlockQ4_0 {
     const BITS: u32 = 4;
+    const ZERO: u8 = 8;
 
     #[inline(always)]
     unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
@@ -75,7 +76,7 @@ impl<V: IntSimd> UnpackGroup<V> for BlockQ4_0 {
             // SAFETY: the caller's promise: there is a block for each run.
             unsafe {
                 let d: V::Float = halves_of_group(p.add(i * GROUP_ROWS * size_of::<Self>()), 0);
-                GroupScales::set(to, i, d, 8.0);
+                GroupScales::set(to, i, d);
             }
         }
     }

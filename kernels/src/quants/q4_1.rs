@@ -78,7 +78,7 @@ impl<V: IntSimd> UnpackGroup<V> for BlockQ4_1 {
             // SAFETY: the caller's promise: there is a block for each run.
             unsafe {
                 let p = p.add(i * GROUP_ROWS * size_of::<Self>());
-                GroupScales::set(to, i, halves_of_group::<V::Float>(p, 0), 0.0);
+                GroupScales::set(to, i, halves_of_group::<V::Float>(p, 0));
                 GroupScales::set_min(to, i, halves_of_group::<V::Float>(p, offset_of!(Self, m)));
             }
         }

@@ -5,9 +5,9 @@ use std::mem::offset_of;
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::groups::{GroupScales, RunBytes, UnpackGroup, bytes_of_group, halves_of_group};
+use crate::generic::groups::{GroupScales, UnpackGroup, halves_of_group, nibbles_of_group};
 use crate::generic::integers::{Scales, Unpack};
-use crate::interleaved::{Field, Interleaved, Unit, field};
+use crate::interleaved::{Field, GROUP_ROWS, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
 /// A value of group `g` is `d * scale[g] * q - dmin * min[g]`. Bytes `32 p ..` of `qs` hold groups `2p` (low) and `2p + 1` (high).
@@ -70,7 +70,7 @@ impl<V: IntSimd> Unpack<V> for BlockQ4K {
     #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
         // SAFETY: the caller's promise; offsets are those of the block.
-        unsafe { nibbles_of_pair(RunBytes::of_row(p), offset_of!(Self, qs), i) }
+        unsafe { nibbles_of_pair(p.add(offset_of!(Self, qs)), i) }
     }
 }
 
@@ -79,7 +79,7 @@ impl Interleaved for BlockQ4K {
         field(2, Unit::Two),
         field(2, Unit::Two),
         field(12, Unit::One),
-        field(128, Unit::Four),
+        field(128, Unit::Runs { bits: 4 }),
     ];
 }
 
@@ -88,14 +88,14 @@ impl<V: IntSimd> UnpackGroup<V> for BlockQ4K {
     unsafe fn group_scales(p: *const u8, _: usize, to: *mut GroupScales) {
         // SAFETY: the caller's promise; offsets are those of the block.
         unsafe {
-            set_group_scales::<V::Float>(p, offset_of!(Self, scales), offset_of!(Self, dmin), to);
+            set_group_scales::<V>(p, offset_of!(Self, scales), offset_of!(Self, dmin), to);
         }
     }
 
     #[inline(always)]
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
-        // SAFETY: the caller's promise.
-        unsafe { nibbles_of_pair(RunBytes::of_group(p, j), offset_of!(Self, qs), i) }
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe { nibbles_of_group(p, offset_of!(Self, qs) + i * 16, j) }
     }
 }
 
@@ -121,35 +121,41 @@ pub(super) unsafe fn set_scales_and_mins<V: Simd>(packed: &[u8; 12], d: *const u
 /// # Safety
 /// As for [`UnpackGroup`].
 #[inline(always)]
-pub(super) unsafe fn set_group_scales<V: Simd>(p: *const u8, packed: usize, dmin: usize, to: *mut GroupScales) {
-    // SAFETY: the caller's promise.
+pub(super) unsafe fn set_group_scales<V: IntSimd>(p: *const u8, packed: usize, dmin: usize, to: *mut GroupScales) {
+    // SAFETY: the caller's promise; 4 bytes of 8 rows are 32.
     unsafe {
-        let (d, dmin) = (
-            halves_of_group::<V>(p, 0),
-            V::splat(0.0).sub(halves_of_group::<V>(p, dmin)),
-        );
-        for g in packed..packed + 4 {
-            // As `scales_and_mins` has them.
-            let (a, b) = (bytes_of_group::<V>(p, g), bytes_of_group::<V>(p, 4 + g));
-            let (c, g) = (bytes_of_group::<V>(p, 8 + g), g - packed);
-            let (top_a, top_b) = (V::and(V::shr(a, 2), 0x30), V::and(V::shr(b, 2), 0x30));
-            GroupScales::set(to, g, V::from_int(V::and(a, 63)).mul(d), 0.0);
-            GroupScales::set_min(to, g, V::from_int(V::and(b, 63)).mul(dmin));
-            GroupScales::set(to, 4 + g, V::from_int(V::or(V::and(c, 15), top_a)).mul(d), 0.0);
-            GroupScales::set_min(to, 4 + g, V::from_int(V::or(V::shr(c, 4), top_b)).mul(dmin));
+        // As `scales_and_mins` has them, 4 of each row at a time.
+        let [a, b, c] = [packed, packed + 4, packed + 8].map(|at| p.add(GROUP_ROWS * at));
+        let (a, b, c) = (V::load(a), V::load(b), V::load(c));
+        let (six, four, top) = (V::splat(0x3f), V::splat(0x0f), V::splat(0x30));
+        let scales = [a.and(six), c.and(four).or(a.shr(2).and(top))];
+        let mins = [b.and(six), c.shr(4).and(four).or(b.shr(2).and(top))];
+        let mut bytes = [[[0u8; GROUP_ROWS]; 8]; 2];
+        for i in 0..2 {
+            scales[i].store((&raw mut bytes[0][4 * i]).cast());
+            mins[i].store((&raw mut bytes[1][4 * i]).cast());
+        }
+        let bytes = super::in_memory(&bytes);
+        let d: V::Float = halves_of_group(p, 0);
+        let dmin = V::Float::splat(0.0).sub(halves_of_group(p, dmin));
+        for g in 0..8 {
+            let scale = V::Float::from_int(V::Float::load_u8(bytes[0][g].as_ptr()));
+            let min = V::Float::from_int(V::Float::load_u8(bytes[1][g].as_ptr()));
+            GroupScales::set(to, g, scale.mul(d));
+            GroupScales::set_min(to, g, min.mul(dmin));
         }
     }
 }
 
-/// The nibbles of group `i`: 32 bytes hold two groups. `qs` is the offset of all.
+/// The nibbles of group `i`: 32 bytes of those at `qs` hold two groups.
 ///
 /// # Safety
 /// As for [`Unpack`].
 #[inline(always)]
-pub(super) unsafe fn nibbles_of_pair<V: IntSimd>(bytes: RunBytes, qs: usize, i: usize) -> V {
+pub(super) unsafe fn nibbles_of_pair<V: IntSimd>(qs: *const u8, i: usize) -> V {
     // SAFETY: the caller's promise.
     unsafe {
-        let pair: V = bytes.load(qs + i / 2 * 32);
+        let pair = V::load(qs.add(i / 2 * 32));
         let group = if i.is_multiple_of(2) { pair } else { pair.shr(4) };
         group.and(V::splat(15))
     }

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use super::{Block, Half, Quantize, best_scale, inverse, round_to};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Encode, Sink};
-use crate::generic::groups::{GroupScales, RunBytes, UnpackGroup, halves_of_group, nibbles_of_group};
+use crate::generic::groups::{GroupScales, UnpackGroup, halves_of_group, nibbles_of_group, word_of_group};
 use crate::generic::integers::{Scales, Unpack, halves_of_blocks, move_bits, set_scales};
 use crate::interleaved::{Field, GROUP_ROWS, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
@@ -51,6 +51,7 @@ impl<V: Simd> Decode<V> for BlockQ5_0 {
 
 impl<V: IntSimd> Unpack<V> for BlockQ5_0 {
     const BITS: u32 = 5;
+    const ZERO: u8 = 16;
 
     #[inline(always)]
     unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
@@ -79,7 +80,7 @@ impl<V: IntSimd> UnpackGroup<V> for BlockQ5_0 {
             // SAFETY: the caller's promise: there is a block for each run.
             unsafe {
                 let d: V::Float = halves_of_group(p.add(i * GROUP_ROWS * size_of::<Self>()), 0);
-                GroupScales::set(to, i, d, 16.0);
+                GroupScales::set(to, i, d);
             }
         }
     }
@@ -115,7 +116,7 @@ pub(super) unsafe fn five_bits<V: IntSimd>(qh: *const u8, qs: *const u8) -> V {
 pub(super) unsafe fn five_bits_of_group<V: IntSimd>(p: *const u8, qh: usize, qs: usize, j: usize) -> V {
     // SAFETY: the caller's promise. Bit `j` of each byte is the fifth of its value.
     unsafe {
-        let fifth: V = RunBytes::of_group(p, 0).load(qh);
+        let fifth: V = word_of_group(p, qh);
         nibbles_of_group::<V>(p, qs, j).or(move_bits(fifth, j, 4).and(V::splat(16)))
     }
 }

@@ -3,10 +3,11 @@
 use std::mem::offset_of;
 
 use super::q4_k::{nibbles_of_pair, scale_groups, scales_and_mins, set_group_scales, set_scales_and_mins};
+use super::q5_0::five_bits_of_group;
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::groups::{GroupScales, RunBytes, UnpackGroup};
+use crate::generic::groups::{GroupScales, UnpackGroup};
 use crate::generic::integers::{Scales, Unpack, move_bits};
 use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
@@ -73,22 +74,12 @@ impl<V: IntSimd> Unpack<V> for BlockQ5K {
 
     #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
-        // SAFETY: the caller's promise.
-        unsafe { values_of_run(RunBytes::of_row(p), i) }
-    }
-}
-
-/// The values of run `i`, as many as `bytes` gives at a time.
-///
-/// # Safety
-/// As for [`Unpack`].
-#[inline(always)]
-unsafe fn values_of_run<V: IntSimd>(bytes: RunBytes, i: usize) -> V {
-    // SAFETY: the caller's promise; offsets are those of the block.
-    unsafe {
-        let fifth: V = bytes.load(offset_of!(BlockQ5K, qh));
-        let nibbles: V = nibbles_of_pair(bytes, offset_of!(BlockQ5K, qs), i);
-        nibbles.or(move_bits(fifth, i, 4).and(V::splat(16)))
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let fifth = V::load(p.add(offset_of!(Self, qh)));
+            let nibbles: V = nibbles_of_pair(p.add(offset_of!(Self, qs)), i);
+            nibbles.or(move_bits(fifth, i, 4).and(V::splat(16)))
+        }
     }
 }
 
@@ -97,8 +88,8 @@ impl Interleaved for BlockQ5K {
         field(2, Unit::Two),
         field(2, Unit::Two),
         field(12, Unit::One),
-        field(32, Unit::Four),
-        field(128, Unit::Four),
+        field(32, Unit::Runs { bits: 1 }),
+        field(128, Unit::Runs { bits: 4 }),
     ];
 }
 
@@ -107,13 +98,13 @@ impl<V: IntSimd> UnpackGroup<V> for BlockQ5K {
     unsafe fn group_scales(p: *const u8, _: usize, to: *mut GroupScales) {
         // SAFETY: the caller's promise; offsets are those of the block.
         unsafe {
-            set_group_scales::<V::Float>(p, offset_of!(Self, scales), offset_of!(Self, dmin), to);
+            set_group_scales::<V>(p, offset_of!(Self, scales), offset_of!(Self, dmin), to);
         }
     }
 
     #[inline(always)]
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
-        // SAFETY: the caller's promise.
-        unsafe { values_of_run(RunBytes::of_group(p, j), i) }
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe { five_bits_of_group(p, offset_of!(Self, qh) + i * 4, offset_of!(Self, qs) + i * 16, j) }
     }
 }

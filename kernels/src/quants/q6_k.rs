@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::groups::{GroupScales, RunBytes, UnpackGroup, halves_of_group};
+use crate::generic::groups::{GroupScales, UnpackGroup, halves_of_group, nibbles_of_group, word_of_group};
 use crate::generic::integers::{Scales, Unpack, move_bits, set_halves};
 use crate::interleaved::{Field, GROUP_ROWS, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
@@ -77,6 +77,7 @@ impl<V: Simd> Decode<V> for BlockQ6K {
 impl<V: IntSimd> Unpack<V> for BlockQ6K {
     const BITS: u32 = 6;
     const BY_16: bool = true;
+    const ZERO: u8 = 32;
 
     #[inline(always)]
     unsafe fn scales(p: *const u8, _: usize, to: &mut Scales) {
@@ -91,32 +92,22 @@ impl<V: IntSimd> Unpack<V> for BlockQ6K {
 
     #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
-        // SAFETY: the caller's promise.
-        unsafe { values_of_run(RunBytes::of_row(p), i) }
-    }
-}
-
-/// The values of run `i`, as many as `bytes` gives at a time.
-///
-/// # Safety
-/// As for [`Unpack`].
-#[inline(always)]
-unsafe fn values_of_run<V: IntSimd>(bytes: RunBytes, i: usize) -> V {
-    // SAFETY: the caller's promise; offsets are those of the block.
-    unsafe {
-        let (half, j) = (i / 4, i % 4);
-        let low: V = bytes.load(offset_of!(BlockQ6K, ql) + half * 64 + j % 2 * 32);
-        let high: V = bytes.load(offset_of!(BlockQ6K, qh) + half * 32);
-        let low = if j < 2 { low } else { low.shr(4) };
-        let high = move_bits(high, 2 * j, 4);
-        low.and(V::splat(15)).or(high.and(V::splat(0x30)))
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let (half, j) = (i / 4, i % 4);
+            let low = V::load(p.add(offset_of!(Self, ql) + half * 64 + j % 2 * 32));
+            let high = V::load(p.add(offset_of!(Self, qh) + half * 32));
+            let low = if j < 2 { low } else { low.shr(4) };
+            let high = move_bits(high, 2 * j, 4);
+            low.and(V::splat(15)).or(high.and(V::splat(0x30)))
+        }
     }
 }
 
 impl Interleaved for BlockQ6K {
     const FIELDS: &'static [Field] = &[
-        field(128, Unit::Four),
-        field(64, Unit::Four),
+        field(128, Unit::Runs { bits: 4 }),
+        field(64, Unit::Runs { bits: 2 }),
         field(16, Unit::One),
         field(2, Unit::Two),
     ];
@@ -130,14 +121,19 @@ impl<V: IntSimd> UnpackGroup<V> for BlockQ6K {
             let d: V::Float = halves_of_group(p, offset_of!(Self, d));
             for half in 0..16 {
                 let scale = V::Float::load_i8(p.add(GROUP_ROWS * (offset_of!(Self, scales) + half)));
-                GroupScales::set(to, half, V::Float::from_int(scale).mul(d), 32.0);
+                GroupScales::set(to, half, V::Float::from_int(scale).mul(d));
             }
         }
     }
 
     #[inline(always)]
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
-        // SAFETY: the caller's promise.
-        unsafe { values_of_run(RunBytes::of_group(p, j), i) }
+        // SAFETY: the caller's promise; offsets are those of the block. Runs 0 and 2 of a half share their bytes in a file, and runs 1 and 3.
+        unsafe {
+            let ql = offset_of!(Self, ql) + i / 4 * 64 + i % 2 * 32 + i / 2 % 2 * 16;
+            let qh = offset_of!(Self, qh) + i * 8;
+            let high: V = word_of_group(p, qh + j % 2 * 4);
+            nibbles_of_group::<V>(p, ql, j).or(move_bits(high, j / 2 * 2, 4).and(V::splat(0x30)))
+        }
     }
 }

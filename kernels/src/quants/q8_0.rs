@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use super::{Block, Half, Quantize, inverse, signed_max};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Encode, Sink};
-use crate::generic::groups::{GroupScales, RunBytes, UnpackGroup, halves_of_group};
+use crate::generic::groups::{GroupScales, UnpackGroup, halves_of_group, word_of_group};
 use crate::generic::integers::{Scales, Unpack, halves_of_blocks, set_scales};
 use crate::interleaved::{Field, GROUP_ROWS, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
@@ -71,7 +71,7 @@ impl<V: IntSimd> UnpackGroup<V> for BlockQ8_0 {
             // SAFETY: the caller's promise: there is a block for each run.
             unsafe {
                 let d: V::Float = halves_of_group(p.add(i * GROUP_ROWS * size_of::<Self>()), 0);
-                GroupScales::set(to, i, d, 0.0);
+                GroupScales::set(to, i, d);
             }
         }
     }
@@ -81,7 +81,7 @@ impl<V: IntSimd> UnpackGroup<V> for BlockQ8_0 {
         // SAFETY: the caller's promise; offsets are those of the block.
         unsafe {
             let p = p.add(i * GROUP_ROWS * size_of::<Self>());
-            RunBytes::of_group(p, j).load(offset_of!(Self, qs))
+            word_of_group(p, offset_of!(Self, qs) + j * 4)
         }
     }
 }

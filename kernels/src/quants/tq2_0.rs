@@ -6,7 +6,7 @@ use super::q2_k::bit_pairs;
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::groups::{GroupScales, RunBytes, UnpackGroup, halves_of_group};
+use crate::generic::groups::{GroupScales, UnpackGroup, halves_of_group, pairs_of_group};
 use crate::generic::integers::{Scales, Unpack, set_scales};
 use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
@@ -52,6 +52,7 @@ impl<V: Simd> Decode<V> for BlockTQ2_0 {
 
 impl<V: IntSimd> Unpack<V> for BlockTQ2_0 {
     const BITS: u32 = 2;
+    const ZERO: u8 = 1;
 
     #[inline(always)]
     unsafe fn scales(p: *const u8, _: usize, to: &mut Scales) {
@@ -62,12 +63,12 @@ impl<V: IntSimd> Unpack<V> for BlockTQ2_0 {
     #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
         // SAFETY: the caller's promise; offsets are those of the block.
-        unsafe { bit_pairs(RunBytes::of_row(p), offset_of!(Self, qs), i) }
+        unsafe { bit_pairs(p.add(offset_of!(Self, qs)), i) }
     }
 }
 
 impl Interleaved for BlockTQ2_0 {
-    const FIELDS: &'static [Field] = &[field(64, Unit::Four), field(2, Unit::Two)];
+    const FIELDS: &'static [Field] = &[field(64, Unit::Runs { bits: 2 }), field(2, Unit::Two)];
 }
 
 impl<V: IntSimd> UnpackGroup<V> for BlockTQ2_0 {
@@ -77,14 +78,14 @@ impl<V: IntSimd> UnpackGroup<V> for BlockTQ2_0 {
         unsafe {
             let d: V::Float = halves_of_group(p, offset_of!(Self, d));
             for i in 0..8 {
-                GroupScales::set(to, i, d, 1.0);
+                GroupScales::set(to, i, d);
             }
         }
     }
 
     #[inline(always)]
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
-        // SAFETY: the caller's promise.
-        unsafe { bit_pairs(RunBytes::of_group(p, j), offset_of!(Self, qs), i) }
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe { pairs_of_group(p, offset_of!(Self, qs) + i * 8, j) }
     }
 }

@@ -36,6 +36,9 @@ pub(crate) trait IntSimd: Copy {
     /// `x` in every byte.
     unsafe fn splat(x: u8) -> Self;
 
+    /// `x` in all 16 integers.
+    unsafe fn words(x: i16) -> Self;
+
     /// Reads 4 bytes, eight times over.
     unsafe fn broadcast(p: *const u8) -> Self;
 
@@ -93,6 +96,10 @@ pub(crate) trait IntSimd: Copy {
     fn transpose(registers: [Self; 8]) -> [Self; 8];
     /// Sums of integers of 32 bits.
     fn add32(self, other: Self) -> Self;
+    /// Differences of integers of 32 bits.
+    fn sub32(self, other: Self) -> Self;
+    /// Integers of 32 bits, shifted up.
+    fn shl32(self, n: u32) -> Self;
     /// Integers of 32 bits as floats, rounded to nearest even.
     fn to_floats(self) -> Self::Float;
 }

@@ -79,6 +79,11 @@ impl IntSimd for PortableInt {
     }
 
     #[inline(always)]
+    unsafe fn words(x: i16) -> Self {
+        Self::from_i16([x; 16])
+    }
+
+    #[inline(always)]
     unsafe fn broadcast(p: *const u8) -> Self {
         // SAFETY: the caller's promise.
         let bytes = unsafe { p.cast::<[u8; 4]>().read_unaligned() };
@@ -217,6 +222,17 @@ impl IntSimd for PortableInt {
     fn add32(self, other: Self) -> Self {
         let (a, b) = (self.to_i32(), other.to_i32());
         Self::from_i32(std::array::from_fn(|i| a[i].wrapping_add(b[i])))
+    }
+
+    #[inline(always)]
+    fn sub32(self, other: Self) -> Self {
+        let (a, b) = (self.to_i32(), other.to_i32());
+        Self::from_i32(std::array::from_fn(|i| a[i].wrapping_sub(b[i])))
+    }
+
+    #[inline(always)]
+    fn shl32(self, n: u32) -> Self {
+        Self::from_i32(self.to_i32().map(|x| x << n))
     }
 
     #[inline(always)]

@@ -1,6 +1,6 @@
 //! Interleaved rows: the bits of the products are those of panels of rows as in a file, which [`panels`](super::panels) compares with the definition.
 
-use super::panels::{Rows, product_of};
+use super::panels::{Rows, filled, product_of};
 use super::*;
 use crate::ActivationForm;
 use crate::interleaved::{GROUP_ROWS, can_interleave, deinterleave, interleave, interleaved_bytes};
@@ -96,6 +96,45 @@ fn groups_are_multiplied_as_panels_of_rows_are() {
                         let what = format!("{:?} {ty} {form:?} k {k}", kernels.isa);
                         assert!(out == expected, "{what}: {at_once} rows, {columns} columns at a time");
                     }
+                }
+            }
+        }
+    }
+}
+
+/// The largest weights times the largest parts of activations: sums of 16 bits hold them. Panels add up in 32 bits.
+#[test]
+fn sums_of_the_largest_parts_do_not_wrap_around() {
+    let (m, k) = (GROUPS * GROUP_ROWS, 512);
+    // A scale of 1: `256 high + low` with parts of -128 to 127. A first one of the largest magnitude makes it so.
+    let integers = [
+        -32639,
+        32639,
+        127 * 256 - 128,
+        -126 * 256 - 128,
+        -128,
+        127,
+        128,
+        -127 * 256 + 1,
+        0,
+    ];
+    let x: Vec<f32> = (0..integers.len() * k)
+        .map(|i| if i % k == 0 { 32639 } else { integers[i / k] } as f32)
+        .collect();
+    for (ty, blocks) in types() {
+        for pattern in [0x00, 0xff, 0xf0, 0x0f, 0x55, 0xaa] {
+            let [_, groups] = both_layouts(ty, &filled(ty, &blocks, pattern), k);
+            let weights = (ty, &groups[..], WeightLayout::Interleaved);
+            for kernels in all_kernels() {
+                let x = Rows::new(kernels, ActivationForm::I16Row, k, &x);
+                let expected = bits(&product_of(kernels, weights, m, &x, m, integers.len()), m);
+                for columns in [1, 2, 3] {
+                    let out = bits(&product_of(kernels, weights, m, &x, m, columns), m);
+                    assert!(
+                        out == expected,
+                        "{:?} {ty} {pattern:#x}: {columns} columns",
+                        kernels.isa
+                    );
                 }
             }
         }

@@ -31,9 +31,9 @@ impl Rows {
         let row = &self.bytes[1 + j * Self::stride(self.k)..];
         let scale = f64::from(f32::from_le_bytes(row[..4].try_into().unwrap()));
         let value = |i: usize| {
-            // A header of 64 bytes; chunks of 256 with 64 bytes of sums; runs of 32, even elements first.
+            // A header of 64 bytes; chunks of 256 with 192 bytes of sums; runs of 32, even elements first.
             let (chunk, run, at) = (i / 256, i % 256 / 32, i % 32);
-            let byte = 64 + chunk * 576 + 64 + run * 64 + at % 2 * 32 + at / 2 * 2;
+            let byte = 64 + chunk * 1216 + 192 + run * 64 + at % 2 * 32 + at / 2 * 2;
             scale * f64::from(i16::from_le_bytes([row[byte], row[byte + 1]]))
         };
         (0..self.k).map(value).collect()
@@ -214,6 +214,34 @@ fn activations_are_rounded_to_the_nearest_integer() {
             for (x, value) in rows.floats.iter().zip(rows.dequantized(0)) {
                 let error = (f64::from(*x) - value).abs();
                 assert!(error <= max / 65000.0, "{:?} k {k}: {x} became {value}", kernels.isa);
+            }
+        }
+    }
+}
+
+/// Parts and sums say the same as the integers.
+#[test]
+fn parts_and_sums_are_those_of_the_integers() {
+    for (kernels, k) in all_kernels().flat_map(|kernels| [1, 33, 256, 1000].map(|k| (kernels, k))) {
+        // A scale of 1, and all kinds of low parts.
+        let mut x: Vec<f32> = (0..k).map(|i| (i as f32 * 129.0 + 1.0) % 65279.0 - 32639.0).collect();
+        x[0] = -32639.0;
+        let rows = Rows::new(kernels, k, x.clone());
+        assert_eq!(rows.dequantized(0), x.iter().map(|&x| f64::from(x)).collect::<Vec<_>>());
+        x.resize(k.next_multiple_of(256), 0.0);
+        for (chunk, x) in rows.bytes[1 + 64..].chunks(1216).zip(x.chunks(256)) {
+            let word = |at: usize| chunk[at..at + 4].try_into().unwrap();
+            for (run, x) in x.chunks(32).enumerate() {
+                let sum = |x: &[f32]| x.iter().sum::<f32>();
+                for (i, sum) in [sum(x), sum(&x[..16]), sum(&x[16..])].into_iter().enumerate() {
+                    let at = (8 * i + run) * 4;
+                    assert_eq!(f32::from_le_bytes(word(at)), sum, "{:?} k {k} run {run}", kernels.isa);
+                    assert_eq!(i32::from_le_bytes(word(96 + at)) as f32, sum);
+                }
+                for (i, x) in x.iter().enumerate() {
+                    let [low, high] = [0, 32].map(|at| f32::from(chunk[192 + 512 + run * 64 + at + i] as i8));
+                    assert_eq!(256.0 * high + low, *x, "{:?} k {k} run {run}", kernels.isa);
+                }
             }
         }
     }

@@ -55,9 +55,9 @@ impl Rows {
                 let multiplier = i64::from(i16_at(chunk + i % 256 / 16 * 4));
                 multiplier * i64::from(row[chunk + 256 + i % 256] as i8)
             }
-            // Chunks of 256 with 64 bytes of sums; runs of 32, even elements first.
+            // Chunks of 256 with 192 bytes of sums; runs of 32, even elements first.
             _ => {
-                let run = 64 + i / 256 * 576 + 64 + i % 256 / 32 * 64;
+                let run = 64 + i / 256 * 1216 + 192 + i % 256 / 32 * 64;
                 i64::from(i16_at(run + i % 2 * 32 + i % 32 / 2 * 2))
             }
         };
@@ -189,6 +189,21 @@ fn products_of_panels_are_those_of_what_they_stand_for() {
     }
 }
 
+/// Blocks whose bytes are a pattern, but for the scales that could become infinite.
+pub(super) fn filled(ty: GgmlType, blocks: &[u8], pattern: u8) -> Vec<u8> {
+    let mut filled = blocks.to_vec();
+    for block in filled.chunks_mut(ty.block_bytes()) {
+        let original = block.to_vec();
+        block.fill(pattern);
+        for &(at, mask) in super::blocks::bits_of_infinity(ty) {
+            let scale = at.saturating_sub(1)..=at;
+            block[scale.clone()].copy_from_slice(&original[scale]);
+            block[at] &= !mask;
+        }
+    }
+    filled
+}
+
 /// The largest integers on both sides: sums of 16 bits hold them. One that does not is off by as much as all products together.
 #[test]
 fn the_largest_sums_do_not_wrap_around() {
@@ -196,17 +211,7 @@ fn the_largest_sums_do_not_wrap_around() {
         let original = magnitude(&floats);
         let (_, dequantize) = scalar_decoders().into_iter().find(|(of, _)| *of == ty).unwrap();
         for pattern in [0x00, 0xff, 0xf0, 0x0f, 0x55, 0xaa] {
-            let mut blocks = blocks.clone();
-            for block in blocks.chunks_mut(ty.block_bytes()) {
-                let original = block.to_vec();
-                block.fill(pattern);
-                // Scales stay finite.
-                for &(at, mask) in super::blocks::bits_of_infinity(ty) {
-                    let scale = at.saturating_sub(1)..=at;
-                    block[scale.clone()].copy_from_slice(&original[scale]);
-                    block[at] &= !mask;
-                }
-            }
+            let blocks = filled(ty, &blocks, pattern);
             let k = 512;
             let mut floats = vec![0.0; blocks.len() / ty.block_bytes() * ty.block_size()];
             dequantize(&blocks, &mut floats);

@@ -52,6 +52,7 @@ impl IntSimd for Avx2Int {
             Avx2Int(_mm256_and_si256(pairs, _mm256_set1_epi8(3)))
         };
         fn splat(x: u8) -> Self = Avx2Int(_mm256_set1_epi8(x as i8));
+        fn words(x: i16) -> Self = Avx2Int(_mm256_set1_epi16(x));
         fn broadcast(p: *const u8) -> Self = Avx2Int(_mm256_set1_epi32(p.cast::<i32>().read_unaligned()));
         fn from_words(words: [u64; 4]) -> Self = {
             let [a, b, c, d] = words;
@@ -161,6 +162,8 @@ impl IntSimd for Avx2Int {
             ]
         };
         fn add32(self, other: Self) -> Self = Avx2Int(_mm256_add_epi32(self.0, other.0));
+        fn sub32(self, other: Self) -> Self = Avx2Int(_mm256_sub_epi32(self.0, other.0));
+        fn shl32(self, n: u32) -> Self = Avx2Int(_mm256_sll_epi32(self.0, _mm_cvtsi32_si128(n as i32)));
         fn to_floats(self) -> Avx2 = Avx2::from(_mm256_cvtepi32_ps(self.0));
     }
 }
