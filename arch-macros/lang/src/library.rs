@@ -20,19 +20,13 @@ pub trait Library {
     fn names(&self) -> Vec<String>;
 
     /// The file of a fragment.
-    fn fragment(&self, _name: &str) -> Option<Source> {
-        None
-    }
+    fn fragment(&self, name: &str) -> Option<Source>;
 
     /// Every fragment's name, for hints.
-    fn fragments(&self) -> Vec<String> {
-        Vec::new()
-    }
+    fn fragments(&self) -> Vec<String>;
 
     /// All files, fragments first, which most names of tensors stand in.
-    fn files(&self) -> Box<dyn Iterator<Item = Source> + '_> {
-        Box::new(std::iter::empty())
-    }
+    fn files(&self) -> Box<dyn Iterator<Item = Source> + '_>;
 }
 
 /// No declarations at all.
@@ -43,6 +37,18 @@ impl Library for () {
 
     fn names(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    fn fragment(&self, _: &str) -> Option<Source> {
+        None
+    }
+
+    fn fragments(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn files(&self) -> Box<dyn Iterator<Item = Source> + '_> {
+        Box::new(std::iter::empty())
     }
 }
 
