@@ -9,6 +9,7 @@ arch_macros::arch! {
         eps: f32 = "attention.layer_norm_rms_epsilon";
         head_dim_swa: usize = "attention.key_length_swa";
         head_dim_v_swa: usize = "attention.value_length_swa";
+        swa_pattern: [bool] = "attention.sliding_window_pattern";
         n_rot_swa: usize = "rope.dimension_count_swa" or n_rot;
         n_pl: usize = "embedding_length_per_layer_input";
         n_ff_exp: [usize] = "expert_feed_forward_length" or 0;

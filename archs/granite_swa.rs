@@ -10,11 +10,12 @@ arch_macros::arch! {
     }
 
     tensors {
-        use sliding_window;
+        use sliding_window(kind = [bool]);
         layer {
             sinks: vector "attn_sinks" [n_head];
             if n_expert > 0 {
-                gate_exps: experts "ffn_gate_exps" [n_embd -> n_ff; n_expert];
+                gate_exps?, up_exps?: experts "ffn_gate_exps", "ffn_up_exps" [n_embd -> n_ff; n_expert];
+                gate_up_exps?: experts "ffn_gate_up_exps" [n_embd -> 2 * n_ff; n_expert];
             }
             if has_shared {
                 up_shexp: linear "ffn_up_shexp" [n_embd -> 2 * n_ff_shexp]; // the gate's rows, then the values'
@@ -32,6 +33,10 @@ arch_macros::arch! {
             x += ffn_and_shared(rms_norm(x, ffn_norm, eps)) * residual_scale;
         }
         output(rms_norm(x, output_norm, eps)) / logit_scale
+    }
+
+    fn ffn_or_experts(h) {
+        if n_expert == 0 { ffn(h) } else { routed(h, gate_up = gate_up_exps) }
     }
 
     fn shared_experts(h) {

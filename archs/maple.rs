@@ -12,7 +12,7 @@ arch_macros::arch! {
     }
 
     tensors {
-        use own_output, sliding_window;
+        use own_output, sliding_window(kind = [bool]);
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];

@@ -1,5 +1,5 @@
-//! Seed-OSS: biased query, key and value projections, grouped-query attention, SwiGLU. The norm before the feed-
-//! forward network is stored as the one after attention.
+//! Seed-OSS: biased query, key and value projections, grouped-query attention, SwiGLU. The norm before the
+//! feed-forward network is stored as the one after attention.
 
 arch_macros::arch! {
     name: "seed_oss";

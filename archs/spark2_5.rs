@@ -1,4 +1,4 @@
-//! Spark 2.5: windowed and full layers by the file, a sigmoid gate per attention head, GELU gates.
+//! Spark 2.5: windowed and full layers by the file, which rotate different parts of heads, a sigmoid gate per attention head, GELU gates.
 
 arch_macros::arch! {
     name: "spark2_5";
@@ -6,10 +6,12 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
+        n_rot_swa: usize = "rope.dimension_count_swa" or n_rot;
+        check n_rot_swa % 2 == 0 && n_rot_swa <= head_dim, "rope.dimension_count_swa is even and at most attention.key_length";
     }
 
     tensors {
-        use tied_output, sliding_window;
+        use tied_output, sliding_window(kind = [bool]);
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
@@ -23,8 +25,8 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            let attn = heads(attend_heads(h, base = rope_base, window = standard(n_swa, is_swa)), n_head);
-            x += wo(merge(attn * heads(sigmoid(head_gate(h)), n_head)));
+            let attn = attend_heads(h, base = rope_base, dims = if is_swa { n_rot_swa }, window = standard(n_swa, is_swa));
+            x += wo(merge(heads(attn, n_head) * heads(sigmoid(head_gate(h)), n_head)));
             x += ffn(rms_norm(x, ffn_norm, eps), act = gelu);
         }
         output(rms_norm(x, output_norm, eps))

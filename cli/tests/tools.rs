@@ -322,6 +322,13 @@ fn declarations_are_checked_without_a_build() {
     for part in ["my.rs:", "`ffn_nrm`", "did you mean `ffn_norm`?", "^^^"] {
         assert!(checked.out.contains(part), "{part:?} in {}", checked.out);
     }
+    let slip = text
+        .replace("\"qwen3\"", "\"mine\"")
+        .replace("\"ffn_norm\"", "\"ffn_nrm\"");
+    std::fs::write(&faulty, slip).unwrap();
+    let checked = llama(&["arch", "check", "--file", faulty.to_str().unwrap()]);
+    let message = "no other architecture has a tensor \"ffn_nrm\"; did you mean \"ffn_norm\"?";
+    assert!(checked.out.contains(message), "{}", checked.out);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Helpers shared by the integration tests.
 
+pub mod layouts;
 pub mod published;
 pub mod variation;
 

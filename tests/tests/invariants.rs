@@ -1,5 +1,6 @@
 //! Invariants of ARCHITECTURE.md that no other test covers, most of them seen only by what is absent from the sources.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -73,6 +74,47 @@ fn crates_depend_downwards_only() {
     assert_eq!(dependencies("archs"), ["arch-macros", "engine"]);
     refuse("kernels/src", &["std::thread", "rayon"]);
     refuse("archs", &["backend"]);
+}
+
+/// The top modules of the engine that each of them uses, by paths that begin with `crate`.
+fn uses_of_engine_modules() -> BTreeMap<String, BTreeSet<String>> {
+    let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let folder = root().join("engine/src");
+    for path in sources("engine/src") {
+        let module = path.strip_prefix(&folder).expect("it lies there").components().next();
+        let module = Path::new(module.expect("it has a name").as_os_str()).file_stem();
+        let module = module.expect("it has a name").to_string_lossy().into_owned();
+        let code = code(&path);
+        let used = code.split("crate::").skip(1);
+        let used = used.map(|rest| {
+            rest.split(|c: char| !c.is_alphanumeric() && c != '_')
+                .next()
+                .unwrap_or("")
+        });
+        uses.entry(module.clone())
+            .or_default()
+            .extend(used.filter(|name| *name != module).map(str::to_owned));
+    }
+    uses.remove("lib");
+    uses
+}
+
+#[test]
+fn modules_of_the_engine_use_each_other_in_one_direction() {
+    let mut uses = uses_of_engine_modules();
+    assert!(uses["context"].contains("model") && uses["model"].contains("gguf"));
+    // Modules that use none of those that are left go, until none is left; what stays is a circle and its users.
+    loop {
+        let left: BTreeSet<String> = uses.keys().cloned().collect();
+        uses.retain(|_, used| !used.is_disjoint(&left));
+        if uses.len() == left.len() {
+            break;
+        }
+    }
+    assert!(
+        uses.is_empty(),
+        "modules in a circle, or users of such, and what they use: {uses:?}"
+    );
 }
 
 #[test]

@@ -2,25 +2,12 @@
 
 use std::sync::Arc;
 
-use engine::adapter::LoraAdapter;
 use engine::backend::reference::ReferenceDevice;
 use engine::context::Context;
-use engine::gguf::{Gguf, GgufFile, GgufWriter};
 use engine::model::{Consumer, DeviceLayers, LoadParams, Model, SplitMode};
 use kernels::GgmlType;
+use tests::layouts::{NAMES, assert_as_in_file, lora, model, repacked};
 use tests::{exact, fixture, seeded_file};
-
-/// Dense, a tied table, experts, products by head, recurrent layers, an encoder and a decoder, no cache at all.
-const NAMES: &[&str] = &[
-    "llama-dense",
-    "gemma2-dense",
-    "llama-moe",
-    "deepseek2-moe",
-    "mamba2-dense",
-    "qwen35moe-moe",
-    "t5-dense",
-    "bert-dense",
-];
 
 /// All layers on a device that has weights interleaved if `repack` says so.
 fn on_device(repack: bool) -> LoadParams {
@@ -42,41 +29,9 @@ fn divided(repack: bool) -> LoadParams {
     load
 }
 
-fn model(bytes: &[u8], load: &LoadParams) -> Arc<Model> {
-    let file = GgufFile::from_bytes("model.gguf", bytes).unwrap();
-    Arc::new(Model::from_file(file, archs::ALL, load).unwrap())
-}
-
-/// Rows of the tensor table of which some part is repacked.
-fn repacked(model: &Model) -> Vec<usize> {
-    let is_repacked = |i: &usize| model.placement().parts[*i].iter().any(|p| !p.layout.is_plain());
-    (0..model.tensors().len()).filter(is_repacked).collect()
-}
-
 fn logits(name: &str, model: &Arc<Model>) -> Vec<f32> {
     let logits = engine::conformance::all_logits(model.clone(), &tests::tokens(name), &exact().context);
     logits.unwrap_or_else(|e| panic!("{name}: {e}"))
-}
-
-/// Every tensor read back is the file's; those that are stored in another type are its values.
-fn assert_as_in_file(name: &str, bytes: &[u8], model: &Model) {
-    let header = Gguf::parse_header(bytes).unwrap();
-    for (i, row) in model.tensors().iter().enumerate() {
-        let t = header.tensor(&row.name).unwrap();
-        let data = &bytes[header.data_offset() + t.offset + row.offset..][..row.file_bytes()];
-        let found = model.tensor_data(i).unwrap();
-        if row.stored_type() == row.ty {
-            assert!(found == data, "{name}: {}", row.name);
-        } else {
-            let mut floats = vec![0f32; data.len() / row.ty.block_bytes() * row.ty.block_size()];
-            kernels::dequantize_row(row.ty, data, &mut floats);
-            assert!(
-                found == floats.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>(),
-                "{name}: {}",
-                row.name
-            );
-        }
-    }
 }
 
 #[test]
@@ -162,39 +117,19 @@ fn adapters_apply_to_repacked_weights() {
     let bytes = seeded_file(name, None);
     let run = |repack: bool| {
         let model = model(&bytes, &on_device(repack));
-        let row = model
-            .tensors()
-            .iter()
-            .find(|row| row.name == "blk.0.attn_q.weight")
-            .unwrap();
-        let adapter = lora(&row.name, row.ne, model.arch().name);
-        let adapter = LoraAdapter::from_file(&GgufFile::from_bytes("adapter.gguf", &adapter).unwrap(), &model).unwrap();
+        let adapter = lora(&model, "blk.0.attn_q.weight");
         let mut params = exact().context;
         params.n_ctx = 96;
         let mut ctx = Context::new(model, &params).unwrap();
         let tokens = tests::tokens(name);
         let without = tests::decode_last(&mut ctx, &tokens, 0, 0);
         ctx.clear();
-        ctx.set_adapters(&[(Arc::new(adapter), 1.0)]).unwrap();
+        ctx.set_adapters(&[(adapter, 1.0)]).unwrap();
         (without, tests::decode_last(&mut ctx, &tokens, 0, 0))
     };
     let (plain, packed) = (run(false), run(true));
     assert_ne!(packed.0, packed.1, "the adapter changes something");
     assert_eq!(plain, packed);
-}
-
-/// An adapter of rank 2 for one matrix.
-fn lora(weight: &str, ne: [usize; 4], arch: &str) -> Vec<u8> {
-    let mut writer = GgufWriter::new();
-    writer.set("general.architecture", arch).set("general.type", "adapter");
-    writer.set("adapter.type", "lora").set("adapter.lora.alpha", 4.0f32);
-    for (suffix, shape) in [("lora_a", [ne[0], 2]), ("lora_b", [2, ne[1]])] {
-        let values = (0..shape[0] * shape[1]).map(|i| ((i * i) % 13) as f32 / 40.0 - 0.1);
-        let data: Vec<u8> = values.flat_map(f32::to_le_bytes).collect();
-        let name = format!("{weight}.{suffix}");
-        writer.add_tensor(name, GgmlType::F32, &shape, data).unwrap();
-    }
-    writer.to_bytes().unwrap()
 }
 
 /// A state is the model's, wherever and however its weights are stored.

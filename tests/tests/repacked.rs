@@ -4,26 +4,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use engine::adapter::LoraAdapter;
 use engine::context::{Context, ContextParams};
-use engine::gguf::{Gguf, GgufFile, GgufWriter};
 use engine::model::{Consumer, LoadParams, Model, TensorOverride};
 use engine::synth::{Mix, Shape, Synth, SynthParams};
 use kernels::GgmlType::{self, Q4_0, Q8_0};
 use kernels::{Precision, interleaved};
+use tests::layouts::{NAMES, assert_as_in_file, lora, model, repacked};
 use tests::{decode_last, decode_one, divide_rows, nmse, seeded_file, tokens};
-
-/// Dense, a tied table, experts, products by head, recurrent layers, an encoder and a decoder, no cache at all.
-const NAMES: &[&str] = &[
-    "llama-dense",
-    "gemma2-dense",
-    "llama-moe",
-    "deepseek2-moe",
-    "mamba2-dense",
-    "qwen35moe-moe",
-    "t5-dense",
-    "bert-dense",
-];
 
 /// What the order of sums of products may change.
 const ROUNDING: f64 = 1e-9;
@@ -32,11 +19,6 @@ fn loading(repack: bool) -> LoadParams {
     let mut load = LoadParams::default();
     load.placement.repack = repack;
     load
-}
-
-fn model(bytes: &[u8], load: &LoadParams) -> Arc<Model> {
-    let file = GgufFile::from_bytes("model.gguf", bytes).unwrap();
-    Arc::new(Model::from_file(file, archs::ALL, load).unwrap())
 }
 
 fn settings(precision: Precision, n_threads: usize) -> ContextParams {
@@ -54,12 +36,6 @@ fn logits(name: &str, model: &Arc<Model>, precision: Precision, n_threads: usize
     let params = settings(precision, n_threads);
     let logits = engine::conformance::all_logits(model.clone(), &tokens(name), &params);
     logits.unwrap_or_else(|e| panic!("{name}: {e}"))
-}
-
-/// Rows of the tensor table that are repacked.
-fn repacked(model: &Model) -> Vec<usize> {
-    let is_repacked = |i: &usize| model.placement().parts[*i].iter().any(|p| !p.layout.is_plain());
-    (0..model.tensors().len()).filter(is_repacked).collect()
 }
 
 #[test]
@@ -271,21 +247,6 @@ fn divided_matrices_are_repacked_in_part() {
     assert!(error <= ROUNDING, "{error:.2e}");
 }
 
-/// An adapter of rank 2 for one matrix.
-fn lora(weight: &str, ne: [usize; 4], arch: &str) -> Vec<u8> {
-    let mut writer = GgufWriter::new();
-    writer.set("general.architecture", arch).set("general.type", "adapter");
-    writer.set("adapter.type", "lora").set("adapter.lora.alpha", 4.0f32);
-    for (suffix, shape) in [("lora_a", [ne[0], 2]), ("lora_b", [2, ne[1]])] {
-        let values = (0..shape[0] * shape[1]).map(|i| ((i * i) % 13) as f32 / 40.0 - 0.1);
-        let data: Vec<u8> = values.flat_map(f32::to_le_bytes).collect();
-        writer
-            .add_tensor(format!("{weight}.{suffix}"), GgmlType::F32, &shape, data)
-            .unwrap();
-    }
-    writer.to_bytes().unwrap()
-}
-
 /// Adapters apply, and a state goes on, whichever way the weights are stored.
 #[test]
 fn adapters_and_states_do_not_know_of_layouts() {
@@ -301,12 +262,7 @@ fn adapters_and_states_do_not_know_of_layouts() {
                 ..settings(Precision::High, 2)
             };
             let mut ctx = Context::new(model.clone(), &params).unwrap();
-            let mut rows = model.tensors().iter();
-            let row = rows.find(|row| row.name == "blk.0.attn_q.weight").unwrap();
-            let adapter = lora(&row.name, row.ne, model.arch().name);
-            let adapter = GgufFile::from_bytes("adapter.gguf", &adapter).unwrap();
-            let adapter = LoraAdapter::from_file(&adapter, model).unwrap();
-            ctx.set_adapters(&[(Arc::new(adapter), 1.0)]).unwrap();
+            ctx.set_adapters(&[(lora(model, "blk.0.attn_q.weight"), 1.0)]).unwrap();
             ctx
         };
         let mut ctx = open(&models[0]);
@@ -333,14 +289,7 @@ fn repacked_tensors_are_read_back_as_in_the_file() {
     ] {
         let path = synth(dir.path(), "llama", mix, &[]);
         let bytes = std::fs::read(&path).unwrap();
-        let header = Gguf::parse_header(&bytes).unwrap();
         let model = Model::load(&path, archs::ALL, &loading(true)).unwrap();
-        for (i, row) in model.tensors().iter().enumerate() {
-            let t = header.tensor(&row.name).unwrap();
-            let data = &bytes[header.data_offset() + t.offset + row.offset..][..row.file_bytes()];
-            if row.stored_type() == row.ty {
-                assert!(model.tensor_data(i).unwrap() == data, "{mix}: {}", row.name);
-            }
-        }
+        assert_as_in_file(mix, &bytes, &model);
     }
 }

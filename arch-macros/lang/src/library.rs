@@ -20,19 +20,13 @@ pub trait Library {
     fn names(&self) -> Vec<String>;
 
     /// The file of a fragment.
-    fn fragment(&self, _name: &str) -> Option<Source> {
-        None
-    }
+    fn fragment(&self, name: &str) -> Option<Source>;
 
     /// Every fragment's name, for hints.
-    fn fragments(&self) -> Vec<String> {
-        Vec::new()
-    }
+    fn fragments(&self) -> Vec<String>;
 
     /// All files, fragments first, which most names of tensors stand in.
-    fn files(&self) -> Box<dyn Iterator<Item = Source> + '_> {
-        Box::new(std::iter::empty())
-    }
+    fn files(&self) -> Box<dyn Iterator<Item = Source> + '_>;
 }
 
 /// No declarations at all.
@@ -43,6 +37,18 @@ impl Library for () {
 
     fn names(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    fn fragment(&self, _: &str) -> Option<Source> {
+        None
+    }
+
+    fn fragments(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn files(&self) -> Box<dyn Iterator<Item = Source> + '_> {
+        Box::new(std::iter::empty())
     }
 }
 
@@ -59,15 +65,16 @@ impl Folder {
         Some(Source { file, text })
     }
 
-    /// All files, sorted by name. What cannot be read declares nothing.
-    fn sources(&self) -> impl Iterator<Item = Source> {
+    /// All files, sorted by name, each read when its turn comes. What cannot be read declares nothing.
+    fn sources(&self) -> impl Iterator<Item = Source> + use<> {
         let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
         let mut files: Vec<String> = entries
             .filter_map(|e| e.file_name().into_string().ok())
             .filter(|f| f.ends_with(".rs"))
             .collect();
         files.sort();
-        files.into_iter().filter_map(|f| self.read(f))
+        let folder = self.clone();
+        files.into_iter().filter_map(move |f| folder.read(f))
     }
 }
 
@@ -100,8 +107,7 @@ impl Library for Folder {
 
     fn files(&self) -> Box<dyn Iterator<Item = Source> + '_> {
         let fragments = Folder(self.0.join(FRAGMENTS));
-        let fragments: Vec<Source> = fragments.sources().collect();
-        Box::new(fragments.into_iter().chain(self.sources()))
+        Box::new(fragments.sources().chain(self.sources()))
     }
 }
 

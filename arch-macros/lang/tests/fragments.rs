@@ -58,6 +58,10 @@ impl Library for Memory {
     fn fragments(&self) -> Vec<String> {
         self.0.keys().map(ToString::to_string).collect()
     }
+
+    fn files(&self) -> Box<dyn Iterator<Item = Source> + '_> {
+        Box::new(self.fragments().into_iter().filter_map(|name| self.fragment(&name)))
+    }
 }
 
 fn library() -> Memory {

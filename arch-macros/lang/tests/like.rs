@@ -70,6 +70,18 @@ impl Library for Memory {
     fn names(&self) -> Vec<String> {
         self.0.keys().map(ToString::to_string).collect()
     }
+
+    fn fragment(&self, _: &str) -> Option<Source> {
+        None
+    }
+
+    fn fragments(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn files(&self) -> Box<dyn Iterator<Item = Source> + '_> {
+        Box::new(self.names().into_iter().filter_map(|name| self.find(&name)))
+    }
 }
 
 fn library() -> Memory {

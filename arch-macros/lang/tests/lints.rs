@@ -111,6 +111,14 @@ impl arch_lang::Library for Beside {
         Vec::new()
     }
 
+    fn fragment(&self, _: &str) -> Option<arch_lang::Source> {
+        None
+    }
+
+    fn fragments(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     fn files(&self) -> Box<dyn Iterator<Item = arch_lang::Source> + '_> {
         let own = BASE.replace("attn_norm", "atn_norm");
         let other = "//! Another.\narch! {\n name: \"other\";\n token_embd: embed [n];\n output?, wq, wk, wo: linear [n];\n attn_norm: vector [n];\n ignore \"up\", \"down\"; }";

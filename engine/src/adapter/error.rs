@@ -6,10 +6,9 @@ use std::path::PathBuf;
 use kernels::GgmlType;
 
 use crate::backend::BackendError;
-use crate::context::ContextError;
 use crate::gguf::GgufError;
 
-/// An adapter that cannot be loaded or applied.
+/// An adapter that cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum AdapterError {
     /// The file is damaged or is no GGUF, or lacks a key.
@@ -61,31 +60,6 @@ pub enum AdapterError {
         /// What failed.
         source: BackendError,
     },
-    /// It was loaded for another model than the context's.
-    #[error("{}: was loaded for another model than the one in use", .path.display())]
-    OtherModel {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A scale that cannot be computed with.
-    #[error("{}: scale is {found}, expected a finite number", .path.display())]
-    Scale {
-        /// The file.
-        path: PathBuf,
-        /// The scale.
-        found: f32,
-    },
-    /// No such sequence.
-    #[error("adapters for sequence {seq}, which is beyond the context's {n_seq_max}")]
-    Sequence {
-        /// The sequence.
-        seq: usize,
-        /// Limit.
-        n_seq_max: usize,
-    },
-    /// The graph with adapters cannot be built or has no room. The context has its old adapters.
-    #[error(transparent)]
-    Context(#[from] ContextError),
 }
 
 /// How a tensor of an adapter does not fit.

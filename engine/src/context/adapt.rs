@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use crate::adapter::{AdapterError, ControlVector, LoraAdapter, PlacedLeaf, ToPlace, place};
+use crate::adapter::{ControlVector, LoraAdapter, PlacedLeaf, ToPlace, place};
 use crate::backend::{BackendError, Buffer, BufferType, Usage};
 use crate::build::{Adaptation, AdapterLeaf, LowRankTerm};
 use crate::digest::Digest;
 use crate::graph::{BufferId, Home};
 use crate::model::Model;
 
+use super::SetAdaptersError;
 use super::batch::SeqSet;
 use super::runner::GraphRunner;
 
@@ -330,11 +331,11 @@ fn digest(adapters: &[ScaledAdapter]) -> Option<u64> {
 }
 
 /// An error unless these adapters are of the model, with factors that can be computed with.
-pub(super) fn check_loras(adapters: &[ScaledAdapter], model: &Arc<Model>) -> Result<(), AdapterError> {
+pub(super) fn check_loras(adapters: &[ScaledAdapter], model: &Arc<Model>) -> Result<(), SetAdaptersError> {
     for (adapter, scale) in adapters {
         let path = || adapter.path().to_owned();
         if !adapter.is_of(model) {
-            return Err(AdapterError::OtherModel { path: path() });
+            return Err(SetAdaptersError::OtherModel { path: path() });
         }
         check_scale(*scale, path)?;
     }
@@ -342,23 +343,23 @@ pub(super) fn check_loras(adapters: &[ScaledAdapter], model: &Arc<Model>) -> Res
 }
 
 /// The same for control vectors.
-pub(super) fn check_vectors(vectors: &[(&ControlVector, f32)], model: &Model) -> Result<(), AdapterError> {
+pub(super) fn check_vectors(vectors: &[(&ControlVector, f32)], model: &Model) -> Result<(), SetAdaptersError> {
     let base = model.base();
     for (vector, scale) in vectors {
         let path = || vector.path().to_owned();
         if (vector.n_embd(), vector.n_layer()) != (base.n_embd(), base.n_layer()) {
-            return Err(AdapterError::OtherModel { path: path() });
+            return Err(SetAdaptersError::OtherModel { path: path() });
         }
         check_scale(*scale, path)?;
     }
     Ok(())
 }
 
-fn check_scale(found: f32, path: impl Fn() -> std::path::PathBuf) -> Result<(), AdapterError> {
+fn check_scale(found: f32, path: impl Fn() -> std::path::PathBuf) -> Result<(), SetAdaptersError> {
     if found.is_finite() {
         return Ok(());
     }
-    Err(AdapterError::Scale { path: path(), found })
+    Err(SetAdaptersError::Scale { path: path(), found })
 }
 
 /// The kind of memory that the weights of a layer lie in.

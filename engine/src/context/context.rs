@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use crate::adapter::AdapterError;
 use crate::backend::Usage;
 use crate::build::{BuildParams, MemorySpecs};
 use crate::model::Model;
@@ -24,7 +23,7 @@ use super::runner::GraphRunner;
 use super::settings::Settings;
 use super::shift::rotate_moved_keys;
 use super::state::StateAccess;
-use super::{ContextError, ContextParams, DecodeError, MemoryError, Perf, StateError};
+use super::{ContextError, ContextParams, DecodeError, MemoryError, Perf, SetAdaptersError, StateError};
 
 /// Memory that a context holds, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -256,7 +255,7 @@ impl Context {
     }
 
     /// Takes other adapters, or, on an error, keeps the ones before.
-    pub(super) fn adapt(&mut self, config: AdapterConfig) -> Result<(), AdapterError> {
+    pub(super) fn adapt(&mut self, config: AdapterConfig) -> Result<(), SetAdaptersError> {
         let n_seq_max = self.settings.params.n_seq_max;
         let Err(config) = self.adapters.rescale(config, n_seq_max) else {
             return Ok(());

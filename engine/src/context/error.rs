@@ -1,5 +1,7 @@
 //! What can go wrong with a context.
 
+use std::path::PathBuf;
+
 use kernels::GgmlType;
 
 use crate::backend::BackendError;
@@ -39,6 +41,36 @@ pub enum ContextError {
     /// The graph could not be placed, most likely for want of memory.
     #[error(transparent)]
     Sched(#[from] SchedError),
+}
+
+/// Adapters or control vectors that a context does not take. It keeps those that it has.
+#[derive(Debug, thiserror::Error)]
+pub enum SetAdaptersError {
+    /// It was loaded for another model than the context's.
+    #[error("{}: was loaded for another model than the one in use", .path.display())]
+    OtherModel {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A scale that cannot be computed with.
+    #[error("{}: scale is {found}, expected a finite number", .path.display())]
+    Scale {
+        /// The file.
+        path: PathBuf,
+        /// The scale.
+        found: f32,
+    },
+    /// No such sequence.
+    #[error("adapters for sequence {seq}, which is beyond the context's {n_seq_max}")]
+    Sequence {
+        /// The sequence.
+        seq: usize,
+        /// Limit.
+        n_seq_max: usize,
+    },
+    /// The graph with adapters cannot be built or has no room.
+    #[error(transparent)]
+    Context(#[from] ContextError),
 }
 
 /// A batch, or some of its sequences, that could not be decoded. Their memory is as it was before.

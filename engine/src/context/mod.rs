@@ -33,7 +33,7 @@ pub use adapt::ScaledAdapter;
 pub use admission::Rejection;
 pub use batch::{Batch, BatchToken, MAX_SEQUENCES, SeqSet};
 pub use context::{Context, Sizes};
-pub use error::{ContextError, DecodeError, MemoryError};
+pub use error::{ContextError, DecodeError, MemoryError, SetAdaptersError};
 pub use memory::KvMemory;
 pub use params::ContextParams;
 pub use perf::Perf;

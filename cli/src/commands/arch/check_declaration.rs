@@ -71,4 +71,8 @@ impl Library for Folders {
     fn fragments(&self) -> Vec<String> {
         [self.0.fragments(), self.1.fragments()].concat()
     }
+
+    fn files(&self) -> Box<dyn Iterator<Item = Source> + '_> {
+        Box::new(self.0.files().chain(self.1.files()))
+    }
 }
