@@ -145,7 +145,7 @@ pub(crate) unsafe fn halves_of_group<V: Simd>(p: *const u8, at: usize) -> V {
 
 const _: () = assert!(WORDS == RUNS);
 
-/// Groups that are multiplied with the same activations, each a stream from memory that goes through neighbouring rows.
+/// Neighbouring groups that are multiplied with the same activations, each a stream from memory.
 const GROUPS: usize = 2;
 
 /// Most columns for which weights are multiplied as bytes, see [`Narrow`]: with more of them the sums would not fit the registers.
@@ -175,11 +175,10 @@ pub(crate) unsafe fn multiply<V: IntSimd, D: UnpackGroup<V>, const N: usize>(p: 
 #[inline(always)]
 unsafe fn multiply_with<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize>(p: &IntProduct) {
     let mut scales = [const { MaybeUninit::<GroupScales>::uninit() }; GROUPS];
-    let groups = p.m / GROUP_ROWS;
-    let turns = groups.div_ceil(GROUPS);
-    for turn in 0..turns {
-        // A stream that has no more groups repeats the last one.
-        let rows: [usize; GROUPS] = std::array::from_fn(|g| (g * turns + turn).min(groups - 1) * GROUP_ROWS);
+    let group_bytes = GROUP_ROWS * p.row_stride;
+    for first in (0..p.m).step_by(GROUPS * GROUP_ROWS) {
+        // Where the last group has no neighbour, it is multiplied twice.
+        let rows: [usize; GROUPS] = std::array::from_fn(|g| (first + g * GROUP_ROWS).min(p.m - GROUP_ROWS));
         // SAFETY: the caller's promise; groups lie below `m`, chunks below `k`. Scales are set before they are read.
         unsafe {
             let mut w = rows.map(|row| p.w.wrapping_add(row * p.row_stride));
@@ -187,6 +186,8 @@ unsafe fn multiply_with<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize
             for c in (0..p.k).step_by(CHUNK) {
                 let part = Part {
                     w,
+                    left: group_bytes - GROUP_ROWS * bytes_of::<D>(c),
+                    group_bytes,
                     runs: RUNS.min((p.k - c) / RUN),
                     scales: scales.as_ptr().cast(),
                     x: chunk(p.x, c),
@@ -212,6 +213,9 @@ unsafe fn multiply_with<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize
 #[derive(Clone, Copy)]
 struct Part {
     w: [*const u8; GROUPS],
+    /// Bytes of a group from the chunk on.
+    left: usize,
+    group_bytes: usize,
     /// Runs that there are.
     runs: usize,
     /// Of each group.
@@ -340,16 +344,25 @@ fn word<V: IntSimd, D: Unpack<V>>(step: usize, half: usize) -> Option<usize> {
     }
 }
 
-/// Prefetches what follows run `i` of a chunk by some distance. A run at a time, because more at once than a core has buffers for would hold up other loads.
+/// Prefetches what follows run `i` of a chunk by some distance in the stream of each group, which goes on behind the other groups. A run at a
+/// time, because more at once than a core has buffers for would hold up other loads.
 ///
 /// # Safety
 /// The CPU has `V`'s instructions.
 #[inline(always)]
-unsafe fn prefetch<V: IntSimd, D: UnpackGroup<V>>(w: *const u8, i: usize) {
+unsafe fn prefetch<V: IntSimd, D: UnpackGroup<V>>(part: &Part, i: usize) {
     let of_run = GROUP_ROWS * bytes_of::<D>(CHUNK) / RUNS;
-    for line in 0..of_run.div_ceil(LINE) {
-        // SAFETY: any address may be prefetched.
-        unsafe { V::prefetch(w.wrapping_add(AHEAD + i * of_run + line * LINE)) };
+    let at = AHEAD + i * of_run;
+    let others = if at < part.left {
+        0
+    } else {
+        (GROUPS - 1) * part.group_bytes
+    };
+    for w in part.w {
+        for line in 0..of_run.div_ceil(LINE) {
+            // SAFETY: any address may be prefetched.
+            unsafe { V::prefetch(w.wrapping_add(at + others + line * LINE)) };
+        }
     }
 }
 
@@ -371,9 +384,7 @@ unsafe fn add_chunk<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize>(
     unsafe {
         let mut mins = [[V::Float::splat(0.0); GROUPS]; N];
         for i in 0..part.runs {
-            for g in 0..GROUPS {
-                prefetch::<V, D>(part.w[g], i);
-            }
+            prefetch::<V, D>(part, i);
             if D::BY_16 {
                 add_totals::<V, D, T, N>(part, i, 0, sums, &mut mins);
                 add_totals::<V, D, T, N>(part, i, 1, sums, &mut mins);

@@ -1,6 +1,6 @@
 //! Matrix products, plain and by expert. Threads share the rows of the weights.
 
-use kernels::{Activations, MatMul, PANEL_ROWS, WeightLayout, interleaved, matmul, matmul_scratch};
+use kernels::{Activations, MatMul, PANEL_ROWS, WeightLayout, matmul, matmul_scratch};
 
 use super::{Fault, Need, Stop, Task, row_number};
 use crate::backend::cpu::activations::{QuantizedRows, row_floats};
@@ -19,17 +19,8 @@ const MAX_PIECE: usize = 64;
 /// Pieces of work per thread and expert: enough that nobody waits long for the last one, also where cores differ in speed.
 const PIECES: usize = 6;
 
-/// Most columns that are multiplied with single rows or groups of them; more are multiplied with panels.
-const FEW_COLUMNS: usize = 8;
-
-/// Rows of weights in the smallest piece of work on `n` columns.
-fn least_rows(n: usize) -> usize {
-    if n > FEW_COLUMNS {
-        PANEL_ROWS
-    } else {
-        interleaved::GROUP_ROWS
-    }
-}
+/// Rows of weights in the smallest piece of work: a panel, or two groups of rows, which take as long as one.
+const LEAST_ROWS: usize = PANEL_ROWS;
 
 /// Gathered activations, results to be scattered, the kernel's own, and the list of who wants which expert.
 pub(super) fn need(graph: &Graph, node: &Tensor) -> Need {
@@ -56,11 +47,11 @@ pub(super) fn can_offer(graph: &Graph, node: &Tensor) -> bool {
 /// The weights of a product with one matrix, in the pieces that threads take.
 pub(super) fn weights_ahead(graph: &Graph, product: &PlannedNode) -> Weights {
     let w = product.source(graph, 0);
-    let (n_rows, least) = (w.ne()[1], least_rows(graph.tensor(product.id).ne[1]));
+    let n_rows = w.ne()[1];
     Weights {
         start: w.address(),
-        piece: w.tensor.nbytes() / n_rows * least,
-        n_pieces: n_rows.div_ceil(least),
+        piece: w.tensor.nbytes() / n_rows * LEAST_ROWS,
+        n_pieces: n_rows.div_ceil(LEAST_ROWS),
     }
 }
 
@@ -72,9 +63,11 @@ pub(super) fn mul_mat(task: Task<'_>) -> Result<(), TakenOver> {
     let [_, n, c2, c3] = x.ne;
     let (group2, group3) = (c2 / w.ne()[2], c3 / w.ne()[3]);
     let n_rows = w.ne()[1];
-    let least = least_rows(n);
-    while let Some(parts) = task.queue.take_some(n_rows.div_ceil(least), MAX_PIECE / least) {
-        let rows = parts.start * least..n_rows.min(parts.end * least);
+    while let Some(parts) = task
+        .queue
+        .take_some(n_rows.div_ceil(LEAST_ROWS), MAX_PIECE / LEAST_ROWS)
+    {
+        let rows = parts.start * LEAST_ROWS..n_rows.min(parts.end * LEAST_ROWS);
         for (i2, i3) in (0..c3).flat_map(|i3| (0..c2).map(move |i2| (i2, i3))) {
             let weights = weights(&w, &rows, i2 / group2, i3 / group3);
             let first = n * (i2 + c2 * i3);
@@ -101,9 +94,11 @@ fn mul_mat_offering(task: Task<'_>) -> Result<(), TakenOver> {
     let (n, n_rows) = (x.ne[1], w.ne()[1]);
     let (results, scratch) = task.scratch.split_at_mut(GATHER * MAX_PIECE);
     let x = x.span([0; 3], n).expect("quantized rows lie side by side");
-    let least = least_rows(n);
-    while let Some(parts) = task.queue.take_some(n_rows.div_ceil(least), MAX_PIECE / least) {
-        let rows = parts.start * least..n_rows.min(parts.end * least);
+    while let Some(parts) = task
+        .queue
+        .take_some(n_rows.div_ceil(LEAST_ROWS), MAX_PIECE / LEAST_ROWS)
+    {
+        let rows = parts.start * LEAST_ROWS..n_rows.min(parts.end * LEAST_ROWS);
         let args = MatMul {
             x,
             n,
