@@ -162,50 +162,57 @@ fn scatter<const N: usize>(from: &[u8], r: usize, to: &mut [u8], f: impl Fn([u8;
     }
 }
 
-/// Pieces of a field of each row, once the weights of each run are brought together.
-fn gather_runs<'a>(bits: usize, from: impl Fn(usize) -> &'a [u8], to: &mut [u8]) {
-    for (i, to) in to.chunks_exact_mut(GROUP_ROWS * PIECE).enumerate() {
-        let pieces: [[u8; PIECE]; GROUP_ROWS] = std::array::from_fn(|r| exchange(bits, &from(r).as_chunks().0[i]));
-        gather::<4>(|r| &pieces[r], to, |unit| unit);
-    }
-}
-
-/// The field of row `r`.
+/// The field of row `r`, sorted by runs.
 fn scatter_runs(bits: usize, from: &[u8], r: usize, to: &mut [u8]) {
-    let (pieces, _) = to.as_chunks_mut();
-    for (to, from) in pieces.iter_mut().zip(from.chunks_exact(GROUP_ROWS * PIECE)) {
-        let mut piece = [0; PIECE];
-        scatter::<4>(from, r, &mut piece, |unit| unit);
-        *to = exchange(bits, &piece);
+    scatter::<4>(from, r, to, |unit| unit);
+    for piece in to.as_chunks_mut::<PIECE>().0 {
+        let mut words: [[u32; 1]; PIECE_WORDS] = bytemuck::cast(*piece);
+        sort_by_runs(bits, &mut words);
+        *piece = bytemuck::cast(words);
     }
 }
 
-/// Bytes that are brought into another order together: see [`Unit::Runs`].
+/// The fields of a group's rows, sorted by runs.
+fn gather_runs<'a>(bits: usize, from: impl Fn(usize) -> &'a [u8], to: &mut [u8]) {
+    gather::<4>(from, to, |unit| unit);
+    for pieces in to.as_chunks_mut::<{ GROUP_ROWS * PIECE }>().0 {
+        let mut words: [[u32; GROUP_ROWS]; PIECE_WORDS] = bytemuck::cast(*pieces);
+        sort_by_runs(bits, &mut words);
+        *pieces = bytemuck::cast(words);
+    }
+}
+
+/// Bytes that are sorted together: see [`Unit::Runs`].
 const PIECE: usize = 32;
+const PIECE_WORDS: usize = PIECE / 4;
 
-/// [`Unit::Runs`] for one piece. It is its own inverse.
-fn exchange(bits: usize, piece: &[u8; PIECE]) -> [u8; PIECE] {
-    match bits {
-        4 => exchange_parts::<16>(piece),
-        2 => exchange_parts::<8>(piece),
-        _ => exchange_parts::<4>(piece),
+/// [`Unit::Runs`] for a piece of each of some rows, given by words: a square of parts of bytes is transposed, so that this is its own inverse.
+#[inline(always)]
+fn sort_by_runs<const ROWS: usize>(bits: usize, words: &mut [[u32; ROWS]; PIECE_WORDS]) {
+    // Halves of bytes that are half of the piece apart change places, then quarters, then eighths.
+    exchange::<4, ROWS>(words);
+    if bits <= 2 {
+        exchange::<2, ROWS>(words);
+    }
+    if bits == 1 {
+        exchange::<1, ROWS>(words);
     }
 }
 
-/// Part `r` of the bytes of word `s` becomes part `s` of the bytes of word `r`, given the bytes of a word: four for each bit of a part.
+/// Bits of bytes that are `SHIFT` apart change places between words that are as many apart.
 #[inline(always)]
-fn exchange_parts<const WORD: usize>(piece: &[u8; PIECE]) -> [u8; PIECE] {
-    let (words, bits) = (PIECE / WORD, WORD / 4);
-    let mask = (1u8 << bits) - 1;
-    let mut out = [0; PIECE];
-    for r in 0..words {
-        for s in 0..words {
-            for b in 0..WORD {
-                out[r * WORD + b] |= (piece[s * WORD + b] >> (r * bits) & mask) << (s * bits);
+fn exchange<const SHIFT: usize, const ROWS: usize>(words: &mut [[u32; ROWS]; PIECE_WORDS]) {
+    let mask = u32::MAX / ((1 << SHIFT) + 1);
+    for i in 0..PIECE_WORDS {
+        if i & SHIFT == 0 {
+            for row in 0..ROWS {
+                let (low, high) = (words[i][row], words[i + SHIFT][row]);
+                let changed = (low >> SHIFT ^ high) & mask;
+                words[i][row] = low ^ changed << SHIFT;
+                words[i + SHIFT][row] = high ^ changed;
             }
         }
     }
-    out
 }
 
 /// Bit `4 j + b` becomes bit `8 b + j`.
