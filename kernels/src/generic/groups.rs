@@ -145,8 +145,9 @@ pub(crate) unsafe fn halves_of_group<V: Simd>(p: *const u8, at: usize) -> V {
 
 const _: () = assert!(WORDS == RUNS);
 
-/// Neighbouring groups that are multiplied with the same activations, each a stream from memory.
-const GROUPS: usize = 2;
+/// Bytes of a group up to which one is read at a time. Of longer ones two neighbours are, each a stream from memory, and multiplied with the same
+/// activations; short ones are read faster as one stream.
+const SHORT: usize = 8 << 10;
 
 /// Most columns for which weights are multiplied as bytes, see [`Narrow`]: with more of them the sums would not fit the registers.
 const NARROW_COLUMNS: usize = 2;
@@ -160,29 +161,31 @@ const NARROW_COLUMNS: usize = 2;
 pub(crate) unsafe fn multiply<V: IntSimd, D: UnpackGroup<V>, const N: usize>(p: &IntProduct) {
     // SAFETY: the caller's promise.
     unsafe {
-        if N <= NARROW_COLUMNS && !D::SIGNED && D::BITS <= NARROW_BITS {
-            multiply_with::<V, D, Narrow, N>(p);
-        } else {
-            multiply_with::<V, D, Wide, N>(p);
+        let is_narrow = const { N <= NARROW_COLUMNS && !D::SIGNED && D::BITS <= NARROW_BITS };
+        match (is_narrow, N == 1 && GROUP_ROWS * p.row_stride <= SHORT) {
+            (true, true) => multiply_with::<V, D, Narrow, N, 1>(p),
+            (true, false) => multiply_with::<V, D, Narrow, N, 2>(p),
+            (false, true) => multiply_with::<V, D, Wide, N, 1>(p),
+            (false, false) => multiply_with::<V, D, Wide, N, 2>(p),
         }
     }
 }
 
-/// [`multiply`] by the instructions of `T`.
+/// [`multiply`] by the instructions of `T`, `G` groups at a time.
 ///
 /// # Safety
 /// As for [`multiply`].
 #[inline(always)]
-unsafe fn multiply_with<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize>(p: &IntProduct) {
-    let mut scales = [const { MaybeUninit::<GroupScales>::uninit() }; GROUPS];
+unsafe fn multiply_with<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize, const G: usize>(p: &IntProduct) {
+    let mut scales = [const { MaybeUninit::<GroupScales>::uninit() }; G];
     let group_bytes = GROUP_ROWS * p.row_stride;
-    for first in (0..p.m).step_by(GROUPS * GROUP_ROWS) {
+    for first in (0..p.m).step_by(G * GROUP_ROWS) {
         // Where the last group has no neighbour, it is multiplied twice.
-        let rows: [usize; GROUPS] = std::array::from_fn(|g| (first + g * GROUP_ROWS).min(p.m - GROUP_ROWS));
+        let rows: [usize; G] = std::array::from_fn(|g| (first + g * GROUP_ROWS).min(p.m - GROUP_ROWS));
         // SAFETY: the caller's promise; groups lie below `m`, chunks below `k`. Scales are set before they are read.
         unsafe {
             let mut w = rows.map(|row| p.w.wrapping_add(row * p.row_stride));
-            let mut sums = [[V::Float::splat(0.0); GROUPS]; N];
+            let mut sums = [[V::Float::splat(0.0); G]; N];
             for c in (0..p.k).step_by(CHUNK) {
                 let part = Part {
                     w,
@@ -193,15 +196,15 @@ unsafe fn multiply_with<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize
                     x: chunk(p.x, c),
                     x_stride: p.x_stride,
                 };
-                for g in 0..GROUPS {
+                for g in 0..G {
                     D::group_scales(w[g], part.runs, scales[g].as_mut_ptr());
                 }
-                add_chunk::<V, D, T, N>(&part, &mut sums);
+                add_chunk::<V, D, T, N, G>(&part, &mut sums);
                 w = w.map(|w| w.wrapping_add(GROUP_ROWS * bytes_of::<D>(CHUNK)));
             }
             for j in 0..N {
                 let scale = V::Float::splat(I16Header::scale_at(p.x.add(j * p.x_stride)));
-                for g in 0..GROUPS {
+                for g in 0..G {
                     sums[j][g].mul(scale).store(p.out.add(j * p.out_stride + rows[g]));
                 }
             }
@@ -209,10 +212,10 @@ unsafe fn multiply_with<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize
     }
 }
 
-/// A chunk of each of [`GROUPS`] groups and of several columns.
+/// A chunk of each of some groups and of several columns.
 #[derive(Clone, Copy)]
-struct Part {
-    w: [*const u8; GROUPS],
+struct Part<const G: usize> {
+    w: [*const u8; G],
     /// Bytes of a group from the chunk on.
     left: usize,
     group_bytes: usize,
@@ -226,7 +229,7 @@ struct Part {
     x_stride: usize,
 }
 
-impl Part {
+impl<const G: usize> Part<G> {
     /// Column `j`.
     #[inline(always)]
     fn column(&self, j: usize) -> *const I16Chunk {
@@ -235,13 +238,17 @@ impl Part {
 }
 
 /// Sums of floats, or of integers of 32 bits, for each column and group.
-type ByGroup<T, const N: usize> = [[T; GROUPS]; N];
+type ByGroup<T, const N: usize, const G: usize> = [[T; G]; N];
 
 /// The products of weights and activations of a run, or of half of one, which have one scale: exact sums.
 trait Totals {
     /// # Safety
     /// As for [`multiply`].
-    unsafe fn of<V: IntSimd, D: UnpackGroup<V>, const N: usize>(part: &Part, i: usize, half: usize) -> ByGroup<V, N>;
+    unsafe fn of<V: IntSimd, D: UnpackGroup<V>, const N: usize, const G: usize>(
+        part: &Part<G>,
+        i: usize,
+        half: usize,
+    ) -> ByGroup<V, N, G>;
 }
 
 /// Weights of 8 bits and activations of 16 bits, as words.
@@ -266,14 +273,18 @@ const _: () = assert!(words_of_sum(4) == 8 && words_of_sum(5) == 4 && words_of_s
 
 impl Totals for Wide {
     #[inline(always)]
-    unsafe fn of<V: IntSimd, D: UnpackGroup<V>, const N: usize>(part: &Part, i: usize, half: usize) -> ByGroup<V, N> {
+    unsafe fn of<V: IntSimd, D: UnpackGroup<V>, const N: usize, const G: usize>(
+        part: &Part<G>,
+        i: usize,
+        half: usize,
+    ) -> ByGroup<V, N, G> {
         // SAFETY: the caller's promise; a run has 8 registers.
         unsafe {
-            let mut totals = [[V::splat(0); GROUPS]; N];
+            let mut totals = [[V::splat(0); G]; N];
             each_of_8!(V, step => {
                 if let Some(word) = word::<V, D>(step, half) {
-                    let mut values = [[V::splat(0); 2]; GROUPS];
-                    for g in 0..GROUPS {
+                    let mut values = [[V::splat(0); 2]; G];
+                    for g in 0..G {
                         let bytes = D::group_values(part.w[g], i, word);
                         values[g] = if D::SIGNED { bytes.widen_signed() } else { bytes.widen() };
                     }
@@ -281,7 +292,7 @@ impl Totals for Wide {
                         let x = (&raw const (*part.column(j)).values[i]).cast::<u8>();
                         for odd in 0..2 {
                             let x = V::broadcast(x.add(RUN * odd + 4 * word));
-                            for g in 0..GROUPS {
+                            for g in 0..G {
                                 totals[j][g] = totals[j][g].add32(values[g][odd].multiply_pairs(x));
                             }
                         }
@@ -295,31 +306,35 @@ impl Totals for Wide {
 
 impl Totals for Narrow {
     #[inline(always)]
-    unsafe fn of<V: IntSimd, D: UnpackGroup<V>, const N: usize>(part: &Part, i: usize, half: usize) -> ByGroup<V, N> {
+    unsafe fn of<V: IntSimd, D: UnpackGroup<V>, const N: usize, const G: usize>(
+        part: &Part<G>,
+        i: usize,
+        half: usize,
+    ) -> ByGroup<V, N, G> {
         let at_once = const { words_of_sum(D::BITS) };
         // SAFETY: the caller's promise; a run has 8 registers.
         unsafe {
             let factors = [V::words(1), V::words(256)];
-            let mut totals = [[V::splat(0); GROUPS]; N];
-            let mut sums = [[[V::splat(0); 2]; GROUPS]; N];
+            let mut totals = [[V::splat(0); G]; N];
+            let mut sums = [[[V::splat(0); 2]; G]; N];
             each_of_8!(V, step => {
                 if let Some(word) = word::<V, D>(step, half) {
-                    let mut values = [V::splat(0); GROUPS];
-                    for g in 0..GROUPS {
+                    let mut values = [V::splat(0); G];
+                    for g in 0..G {
                         values[g] = D::group_values(part.w[g], i, word);
                     }
                     for j in 0..N {
                         let x = (&raw const (*part.column(j)).parts[i]).cast::<u8>();
                         for high in 0..2 {
                             let x = V::broadcast(x.add(RUN * high + 4 * word));
-                            for g in 0..GROUPS {
+                            for g in 0..G {
                                 sums[j][g][high] = sums[j][g][high].add16(values[g].multiply_bytes(x));
                             }
                         }
                     }
                     if (step + 1) % at_once == 0 || step + 1 == WORDS / 2 * (1 + half) && D::BY_16 {
                         for j in 0..N {
-                            for g in 0..GROUPS {
+                            for g in 0..G {
                                 for high in 0..2 {
                                     totals[j][g] = totals[j][g].add32(sums[j][g][high].multiply_pairs(factors[high]));
                                 }
@@ -350,14 +365,10 @@ fn word<V: IntSimd, D: Unpack<V>>(step: usize, half: usize) -> Option<usize> {
 /// # Safety
 /// The CPU has `V`'s instructions.
 #[inline(always)]
-unsafe fn prefetch<V: IntSimd, D: UnpackGroup<V>>(part: &Part, i: usize) {
+unsafe fn prefetch<V: IntSimd, D: UnpackGroup<V>, const G: usize>(part: &Part<G>, i: usize) {
     let of_run = GROUP_ROWS * bytes_of::<D>(CHUNK) / RUNS;
     let at = AHEAD + i * of_run;
-    let others = if at < part.left {
-        0
-    } else {
-        (GROUPS - 1) * part.group_bytes
-    };
+    let others = if at < part.left { 0 } else { (G - 1) * part.group_bytes };
     for w in part.w {
         for line in 0..of_run.div_ceil(LINE) {
             // SAFETY: any address may be prefetched.
@@ -376,25 +387,25 @@ const fn has_mins<V: IntSimd, D: Unpack<V>>() -> bool {
 /// # Safety
 /// As for [`multiply`].
 #[inline(always)]
-unsafe fn add_chunk<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize>(
-    part: &Part,
-    sums: &mut ByGroup<V::Float, N>,
+unsafe fn add_chunk<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize, const G: usize>(
+    part: &Part<G>,
+    sums: &mut ByGroup<V::Float, N, G>,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut mins = [[V::Float::splat(0.0); GROUPS]; N];
+        let mut mins = [[V::Float::splat(0.0); G]; N];
         for i in 0..part.runs {
-            prefetch::<V, D>(part, i);
+            prefetch::<V, D, G>(part, i);
             if D::BY_16 {
-                add_totals::<V, D, T, N>(part, i, 0, sums, &mut mins);
-                add_totals::<V, D, T, N>(part, i, 1, sums, &mut mins);
+                add_totals::<V, D, T, N, G>(part, i, 0, sums, &mut mins);
+                add_totals::<V, D, T, N, G>(part, i, 1, sums, &mut mins);
             } else {
-                add_totals::<V, D, T, N>(part, i, 0, sums, &mut mins);
+                add_totals::<V, D, T, N, G>(part, i, 0, sums, &mut mins);
             }
         }
         if has_mins::<V, D>() {
             for j in 0..N {
-                for g in 0..GROUPS {
+                for g in 0..G {
                     sums[j][g] = sums[j][g].add(mins[j][g]);
                 }
             }
@@ -407,17 +418,17 @@ unsafe fn add_chunk<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize>(
 /// # Safety
 /// As for [`multiply`].
 #[inline(always)]
-unsafe fn add_totals<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize>(
-    part: &Part,
+unsafe fn add_totals<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize, const G: usize>(
+    part: &Part<G>,
     i: usize,
     half: usize,
-    sums: &mut ByGroup<V::Float, N>,
-    mins: &mut ByGroup<V::Float, N>,
+    sums: &mut ByGroup<V::Float, N, G>,
+    mins: &mut ByGroup<V::Float, N, G>,
 ) {
     let at = if D::BY_16 { 2 * i + half } else { i };
     // SAFETY: the caller's promise; a type that is `BY_16` has scales for both halves.
     unsafe {
-        let totals = T::of::<V, D, N>(part, i, half);
+        let totals = T::of::<V, D, N, G>(part, i, half);
         let row_of_sums = if D::BY_16 { 1 + half } else { 0 };
         for j in 0..N {
             let x = part.column(j);
@@ -427,7 +438,7 @@ unsafe fn add_totals<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize>(
                 V::splat(0)
             };
             let of_x = (&raw const (*x).sums[row_of_sums][i]).read_unaligned();
-            for g in 0..GROUPS {
+            for g in 0..G {
                 let scales = part.scales.add(g);
                 let total = totals[j][g].sub32(of_zero).to_floats();
                 sums[j][g] = total.mul_add(GroupScales::scale(scales, at), sums[j][g]);
