@@ -50,7 +50,7 @@ pub fn assert_as_in_file(name: &str, bytes: &[u8], model: &Model) {
 }
 
 /// An adapter of rank 2 for the matrix `weight` of a model.
-pub fn lora(model: &Model, weight: &str) -> Arc<LoraAdapter> {
+pub fn lora(model: &Arc<Model>, weight: &str) -> Arc<LoraAdapter> {
     let ne = model.tensors().iter().find(|row| row.name == weight).unwrap().ne;
     let mut writer = GgufWriter::new();
     writer.set("general.architecture", model.arch().name);
