@@ -119,11 +119,45 @@ fn text_longer_than_the_context_keeps_its_beginning() {
     );
 }
 
+/// Fixtures whose keys cannot move: states, groups of tokens, learned positions, norms with weights behind the rotation.
+const UNMOVABLE: [&str; 30] = [
+    "arwkv7-dense",
+    "bailingmoe3-moe",
+    "deepseek4-moe",
+    "falcon-h1-dense",
+    "glm5-next-moe",
+    "gpt2-dense",
+    "granitehybrid-dense",
+    "hunyuan-dense-dense",
+    "hunyuan-moe-moe",
+    "hunyuan_vl-dense",
+    "jamba-dense",
+    "kimi-k3-moe",
+    "kimi-linear-moe",
+    "lfm2-dense",
+    "lfm2moe-moe",
+    "maincoder-dense",
+    "mamba-dense",
+    "mamba2-dense",
+    "minimax-01-moe",
+    "mpt-dense",
+    "nemotron_h-dense",
+    "nemotron_h_moe-dense",
+    "plamo2-dense",
+    "qwen35-dense",
+    "qwen35moe-moe",
+    "qwen3next-moe",
+    "qwen4exp-moe",
+    "rwkv6-dense",
+    "rwkv7-dense",
+    "starcoder-dense",
+];
+
 /// Keys that say nothing of their positions, keys rotated in part or by axes, and such beside one another: what follows a shift sees the
 /// same distances, so that with nothing removed in between a sequence moved as a whole goes on as before. The rest is refused.
 #[test]
 fn every_configuration_shifts_or_says_why_not() {
-    let (mut n_moved, mut refused) = (0, Vec::new());
+    let mut refused = Vec::new();
     for name in tests::fixture_names() {
         let m = model(&name);
         if m.arch().bidirectional {
@@ -150,10 +184,8 @@ fn every_configuration_shifts_or_says_why_not() {
             let error = nmse(&near, &far);
             assert!(error < 1e-8, "{name}, {what}: {error:.2e}");
         }
-        n_moved += 1;
     }
-    println!("refused: {refused:?}");
-    assert!(n_moved > 3 * refused.len(), "{n_moved} and {}", refused.len());
+    assert_eq!(refused, UNMOVABLE);
 }
 
 #[test]
