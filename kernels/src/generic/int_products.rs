@@ -376,6 +376,7 @@ unsafe fn unpack<V: IntSimd, D: Unpack<V>>(w: *const u8, runs: usize, to: *mut U
         let mut scales = Scales::default();
         if runs == RUNS {
             D::scales(w, RUNS, &mut scales);
+            // Each scale is to be read from memory where it is used: see `quants::in_memory`.
             let scales = std::hint::black_box(&scales);
             each_of_8!(V, i => { unpack_run::<V, D>(w, i, scales, to) });
         } else {

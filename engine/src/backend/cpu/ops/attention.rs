@@ -193,12 +193,12 @@ struct Cut<'a> {
 }
 
 impl<'a> Cut<'a> {
-    fn new(task: &Task<'_>, job: &Job<'_>, bounds: &'a mut [f32]) -> Cut<'a> {
-        let (s, nth) = (&job.s, task.share.nth);
-        let tiles = Tiles::new(s, &job.visible, bytemuck::cast_slice_mut(bounds));
+    fn new(task: &Task<'_>, op: &Operands<'_>, bounds: &'a mut [f32]) -> Cut<'a> {
+        let (s, nth) = (&op.s, task.share.nth);
+        let tiles = Tiles::new(s, &op.visible, bytemuck::cast_slice_mut(bounds));
         let (n_tiles, n_units) = (tiles.len(), tiles.n_units());
         let tables = tiles.bounds[..n_tiles].iter();
-        let n_parts = tables.map(|&t| job.parts(t as usize).n).max().unwrap_or(0);
+        let n_parts = tables.map(|&t| op.parts(t as usize).n).max().unwrap_or(0);
         let lengths = tiles.bounds.windows(2).map(|tile| (tile[1] - tile[0]) as usize);
         let n_queries = lengths.max().unwrap_or(0) * s.group();
         let state = s.state_of(n_queries);
@@ -224,30 +224,30 @@ impl<'a> Cut<'a> {
 }
 
 pub(super) fn attention(mut task: Task<'_>, p: &Attention) {
-    let job = Job::new(&task, p);
-    let s = job.s;
+    let op = Operands::new(&task, p);
+    let s = op.s;
     let mut scratch = std::mem::take(&mut task.scratch);
-    let cut = Cut::new(&task, &job, take(&mut scratch, s.n_tokens + 1));
+    let cut = Cut::new(&task, &op, take(&mut scratch, s.n_tokens + 1));
     let mut room = Room::new(&mut scratch, &s);
     if let Some(heads) = cut.heads {
-        return attend_to_parts(&task, &job, &cut, heads, &mut room);
+        return attend_to_parts(&task, &op, &cut, heads, &mut room);
     }
     let mut whole = State::new(take(&mut scratch, cut.state), cut.n_queries);
     let of_part = take(&mut scratch, cut.state);
     while let Some(unit) = task.queue.take(cut.n_units) {
         let unit = cut.tiles.unit(unit);
         whole.clear();
-        for part in 0..job.parts(unit.first).n {
-            let next = job.first_page(unit.first, part + 1).map(|page| (unit.head, page));
-            job.attend(&unit, part, next, &mut State::new(of_part, cut.n_queries), &mut room);
+        for part in 0..op.parts(unit.first).n {
+            let next = op.first_page(unit.first, part + 1).map(|page| (unit.head, page));
+            op.attend(&unit, part, next, &mut State::new(of_part, cut.n_queries), &mut room);
             whole.merge(of_part);
         }
-        job.finish(&unit, &mut whole, &task.target);
+        op.finish(&unit, &mut whole, &task.target);
     }
 }
 
 /// The results of parts, each for as many `heads`, to the memory that threads share.
-fn attend_to_parts(task: &Task<'_>, job: &Job<'_>, cut: &Cut<'_>, heads: usize, room: &mut Room<'_>) {
+fn attend_to_parts(task: &Task<'_>, op: &Operands<'_>, cut: &Cut<'_>, heads: usize, room: &mut Room<'_>) {
     let per_part = cut.n_units / heads;
     while let Some(piece) = task.queue.take(per_part * cut.n_parts) {
         let (part, first) = (piece / per_part, piece % per_part * heads);
@@ -255,20 +255,20 @@ fn attend_to_parts(task: &Task<'_>, job: &Job<'_>, cut: &Cut<'_>, heads: usize, 
             let unit = cut.tiles.unit(at);
             // The same cells of the next head.
             let next = (at + 1 < first + heads).then_some(unit.head + 1);
-            let next = next.and_then(|head| Some((head, job.first_page(unit.first, part)?)));
+            let next = next.and_then(|head| Some((head, op.first_page(unit.first, part)?)));
             // SAFETY: no other thread takes this piece, and nobody reads it in this phase.
             let shared = unsafe { task.shared.write(cut.state_at(at, part)) };
-            job.attend(&unit, part, next, &mut State::new(shared, cut.n_queries), room);
+            op.attend(&unit, part, next, &mut State::new(shared, cut.n_queries), room);
         }
     }
 }
 
 /// Merges the results of parts, in a phase after [`attention`], if threads shared units.
 pub(super) fn merge(mut task: Task<'_>, p: &Attention) {
-    let job = Job::new(&task, p);
-    let s = job.s;
+    let op = Operands::new(&task, p);
+    let s = op.s;
     let mut scratch = std::mem::take(&mut task.scratch);
-    let cut = Cut::new(&task, &job, take(&mut scratch, s.n_tokens + 1));
+    let cut = Cut::new(&task, &op, take(&mut scratch, s.n_tokens + 1));
     let mut whole = State::new(take(&mut scratch, cut.state), cut.n_queries);
     while cut.heads.is_some()
         && let Some(unit) = task.queue.take(cut.n_units)
@@ -278,7 +278,7 @@ pub(super) fn merge(mut task: Task<'_>, p: &Attention) {
             // SAFETY: the states were written in an earlier phase, and are not written again in this one.
             whole.merge(unsafe { task.shared.read(cut.state_at(unit, part)) });
         }
-        job.finish(&cut.tiles.unit(unit), &mut whole, &task.target);
+        op.finish(&cut.tiles.unit(unit), &mut whole, &task.target);
     }
 }
 
@@ -358,7 +358,7 @@ impl<'a> Room<'a> {
 }
 
 /// The operands.
-struct Job<'a> {
+struct Operands<'a> {
     p: &'a Attention,
     s: Sizes,
     q: Source<'a>,
@@ -416,11 +416,11 @@ impl<'a> Biases<'a> {
     }
 }
 
-impl<'a> Job<'a> {
-    fn new(task: &Task<'a>, p: &'a Attention) -> Job<'a> {
+impl<'a> Operands<'a> {
+    fn new(task: &Task<'a>, p: &'a Attention) -> Operands<'a> {
         let at = p.operands().map(|i| task.source(i));
         let s = Sizes::new(&at.map(|source| source.tensor));
-        Job {
+        Operands {
             p,
             s,
             q: at.q,
@@ -598,7 +598,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// [`Job::adjust`] for one query: scores of the cells from `first` on.
+    /// [`Operands::adjust`] for one query: scores of the cells from `first` on.
     fn adjust_query(&self, head: usize, t: usize, first: usize, scores: &mut [f32]) {
         if self.p.softcap != 0.0 {
             rows::softcap_in_place(scores, self.p.softcap);

@@ -26,10 +26,10 @@ const LEAST_ROWS: usize = PANEL_ROWS;
 pub(super) fn need(graph: &Graph, node: &Tensor) -> Need {
     let x = graph.tensor(node.source(1));
     let k = x.ne[0];
-    let n_wanted = node.ne[1] * node.ne[2];
+    let n_results = node.ne[1] * node.ne[2];
     let scratch = GATHER * row_floats(k) + GATHER * MAX_PIECE + matmul_scratch(k, x.nrows().max(GATHER));
     Need {
-        per_thread: scratch + 2 * n_wanted + graph.tensor(node.source(0)).ne[2] + 1,
+        per_thread: scratch + 2 * n_results + graph.tensor(node.source(0)).ne[2] + 1,
         shared: 0,
     }
 }
@@ -123,15 +123,15 @@ pub(super) fn mul_mat_id(task: Task<'_>) -> Result<(), Stop> {
     let [n_used, n_tokens, ..] = ids.ne();
     let n_expert = w.ne()[2];
     let mut scratch = task.scratch;
-    let wanted = Wanted::new(&mut scratch, &ids, n_expert)?;
+    let by_expert = RowsByExpert::new(&mut scratch, &ids, n_expert)?;
     let slots_of_x = x.ne[1];
     let pieces = Pieces::new(w.ne()[1], task.share.nth);
     let mut results = Scatter::new(&target, take(&mut scratch, GATHER * MAX_PIECE));
-    debug_assert_eq!(wanted.list.len(), n_used * n_tokens);
+    debug_assert_eq!(by_expert.list.len(), n_used * n_tokens);
 
     while let Some(piece) = task.queue.take(pieces.len() * n_expert) {
         let (expert, rows) = (piece / pieces.len(), pieces.rows(piece % pieces.len()));
-        let by = wanted.by(expert);
+        let by = by_expert.of(expert);
         if by.is_empty() {
             task.queue.finish()?;
             continue;
@@ -285,15 +285,15 @@ impl<'a> Operand<'a> {
 }
 
 /// Result rows grouped by expert (counting sort).
-struct Wanted<'a> {
+struct RowsByExpert<'a> {
     /// Where the rows of each expert start in the list, and the end.
     starts: &'a [u32],
     list: &'a [u32],
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> RowsByExpert<'a> {
     /// Sorts by counting.
-    fn new(scratch: &mut &'a mut [f32], ids: &Source<'_>, n_expert: usize) -> Result<Wanted<'a>, Fault> {
+    fn new(scratch: &mut &'a mut [f32], ids: &Source<'_>, n_expert: usize) -> Result<RowsByExpert<'a>, Fault> {
         let [n_used, n_tokens, ..] = ids.ne();
         let starts: &mut [u32] = bytemuck::cast_slice_mut(take(scratch, n_expert + 1));
         let list: &mut [u32] = bytemuck::cast_slice_mut(take(scratch, n_used * n_tokens));
@@ -313,10 +313,10 @@ impl<'a> Wanted<'a> {
             *next -= 1;
             list[*next as usize] = i as u32;
         }
-        Ok(Wanted { starts, list })
+        Ok(RowsByExpert { starts, list })
     }
 
-    fn by(&self, expert: usize) -> &'a [u32] {
+    fn of(&self, expert: usize) -> &'a [u32] {
         &self.list[self.starts[expert] as usize..self.starts[expert + 1] as usize]
     }
 }
