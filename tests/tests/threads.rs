@@ -6,7 +6,7 @@ use engine::context::{Batch, Context, SeqSet};
 use engine::model::Model;
 use tests::{context, encode, fixture_names, model, tokens};
 
-/// Tokens that are held before those that are compared.
+/// Tokens that are held before those that are compared, where the model knows as many positions.
 const HELD: usize = 1000;
 /// Tokens whose logits are compared.
 const COMPARED: usize = 16;
@@ -21,7 +21,7 @@ fn context_on(model: &Arc<Model>, n_threads: usize, n_ubatch: usize) -> Context 
 fn decode(ctx: &mut Context, text: &[u32], from: usize) {
     let mut batch = Batch::new();
     for (pos, &token) in text.iter().enumerate().skip(from) {
-        batch.push(token, pos, SeqSet::one(0), pos >= HELD);
+        batch.push(token, pos, SeqSet::one(0), pos + COMPARED >= text.len());
     }
     ctx.decode(&batch).unwrap();
 }
@@ -29,12 +29,13 @@ fn decode(ctx: &mut Context, text: &[u32], from: usize) {
 /// Logits of the tokens after a long prompt: all of it in large ubatches, or the last tokens of it in small ones.
 fn logits(ctx: &mut Context, text: &[u32], held: &[u8], n_ubatch: usize) -> Vec<f32> {
     encode(ctx, &text[..64]);
-    let from = if n_ubatch < COMPARED { HELD } else { 0 };
+    let n_held = text.len() - COMPARED;
+    let from = if n_ubatch < COMPARED { n_held } else { 0 };
     if from > 0 {
         ctx.load_state(held).unwrap();
     }
     decode(ctx, text, from);
-    (HELD..HELD + COMPARED)
+    (n_held..text.len())
         .flat_map(|pos| ctx.logits(pos - from).unwrap())
         .copied()
         .collect()
@@ -46,11 +47,14 @@ fn same_on_all_numbers_of_threads(name: &str) {
         return;
     }
     let recorded = tokens(name);
-    let text: Vec<u32> = recorded.iter().cycle().take(HELD + COMPARED).copied().collect();
+    let n = m
+        .max_positions()
+        .map_or(HELD + COMPARED, |max| max.min(HELD + COMPARED));
+    let text: Vec<u32> = recorded.iter().cycle().take(n).copied().collect();
     let mut held = Vec::new();
     let mut ctx = context_on(&m, 2, 300);
     encode(&mut ctx, &text[..64]);
-    decode(&mut ctx, &text[..HELD], 0);
+    decode(&mut ctx, &text[..n - COMPARED], 0);
     ctx.save_state(&mut held).unwrap();
     for n_ubatch in [1, 8, 300] {
         let expected = logits(&mut context_on(&m, 1, n_ubatch), &text, &held, n_ubatch);
