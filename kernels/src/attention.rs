@@ -8,6 +8,7 @@ use std::ops::Range;
 use crate::GgmlType;
 use crate::dispatch::{AttentionKernels, Kernels, kernels};
 use crate::generic::attention::{KEYS_OF_TILE, Scores, Softmax, Values};
+use crate::prefetch::CACHE_LINE;
 
 /// Most cells of a page: each is a bit of a word.
 pub const KEYS: usize = 64;
@@ -205,9 +206,6 @@ pub(crate) unsafe fn add_values_with(
     }
 }
 
-/// Bytes that are fetched together.
-const LINE: usize = 64;
-
 /// Asks for memory that will be read soon.
 fn fetch(p: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -316,7 +314,7 @@ impl CacheRows<'_> {
         let row_bytes = self.d / self.ty.block_size() * self.ty.block_bytes();
         for row in self.next.chunks(self.stride.max(1)).skip(chunk.first).take(chunk.n) {
             row[..row_bytes.min(row.len())]
-                .chunks(LINE)
+                .chunks(CACHE_LINE)
                 .for_each(|line| fetch(line.as_ptr()));
         }
     }

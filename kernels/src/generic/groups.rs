@@ -10,6 +10,7 @@ use super::int_products::{IntProduct, chunk, each_of_8};
 use super::integers::{CHUNK, I16Chunk, I16Header, RUN, RUNS, Unpack};
 use super::panels::{HALVES, Integers, LANES, PanelChunk, PanelValues};
 use crate::interleaved::{GROUP_ROWS, Interleaved};
+use crate::prefetch::CACHE_LINE;
 use crate::simd::{IntSimd, Simd};
 
 /// Registers of a run.
@@ -17,8 +18,6 @@ const WORDS: usize = RUN / 4;
 
 /// Bytes by which each stream of groups is prefetched.
 const AHEAD: usize = 1024;
-
-const LINE: usize = 64;
 
 const _: () = assert!(GROUP_ROWS == LANES);
 
@@ -370,9 +369,9 @@ unsafe fn prefetch<V: IntSimd, D: UnpackGroup<V>, const G: usize>(part: &Part<G>
     let at = AHEAD + i * of_run;
     let others = if at < part.left { 0 } else { (G - 1) * part.group_bytes };
     for w in part.w {
-        for line in 0..of_run.div_ceil(LINE) {
+        for line in 0..of_run.div_ceil(CACHE_LINE) {
             // SAFETY: any address may be prefetched.
-            unsafe { V::prefetch(w.wrapping_add(at + others + line * LINE)) };
+            unsafe { V::prefetch(w.wrapping_add(at + others + line * CACHE_LINE)) };
         }
     }
 }
