@@ -137,7 +137,7 @@ pub struct ContextArgs {
     #[arg(long, value_name = "N", default_value = "512", value_parser = positive, hide_short_help = true)]
     pub ubatch_size: usize,
     /// Activations in products with quantized weights: exact (f32), high (16-bit integers) or fast (8-bit in prompts)
-    #[arg(long, value_name = "HOW", default_value = "high", hide_short_help = true)]
+    #[arg(long, value_name = "HOW", default_value = "fast", hide_short_help = true)]
     pub precision: PrecisionArg,
     /// Type of the K cache (-ctk): f32, f16, bf16, q8_0 or q4_0
     #[arg(long, value_name = "TYPE", alias = "ctk", default_value = "f16", value_parser = cache_type, hide_short_help = true)]
@@ -278,7 +278,7 @@ pub struct EmbedArgs {
     #[command(flatten)]
     pub adapters: AdapterArgs,
     /// Activations in products with quantized weights: exact (f32), high (16-bit integers) or fast (8-bit in prompts)
-    #[arg(long, value_name = "HOW", default_value = "high")]
+    #[arg(long, value_name = "HOW", default_value = "fast")]
     pub precision: PrecisionArg,
     /// Threads [default: one for each core]
     #[arg(short, long, value_name = "N", value_parser = threads)]
@@ -368,7 +368,7 @@ pub struct LogitsArgs {
     #[command(flatten)]
     pub adapters: AdapterArgs,
     /// Activations in products with quantized weights: exact (f32), high (16-bit integers) or fast (8-bit in prompts)
-    #[arg(long, value_name = "HOW", default_value = "high")]
+    #[arg(long, value_name = "HOW", default_value = "fast")]
     pub precision: PrecisionArg,
     /// Type of the K cache: f32, f16, bf16, q8_0 or q4_0
     #[arg(long, value_name = "TYPE", alias = "cache-type-k", default_value = "f16", value_parser = cache_type)]
@@ -536,7 +536,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "TYPE", alias = "ctv", default_value = "f16", value_parser = cache_type)]
     pub cache_type_v: GgmlType,
     /// Activations in products with quantized weights: exact (f32), high (16-bit integers) or fast (8-bit in prompts)
-    #[arg(long, value_name = "HOW", default_value = "high")]
+    #[arg(long, value_name = "HOW", default_value = "fast")]
     pub precision: PrecisionArg,
     /// Print below each test where its time went, op by op
     #[arg(long, conflicts_with = "compare")]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::layer::{layer, prepare, uses_of};
 use engine::backend::{BackendParams, Profile, device};
 use engine::graph::Op;
-use kernels::GgmlType::Q8_0;
+use kernels::GgmlType::{Q4_0, Q8_0};
 use kernels::Precision;
 
 static NEVER: AtomicBool = AtomicBool::new(false);
@@ -54,7 +54,12 @@ fn ops_are_counted(n_threads: usize) {
     }
     assert!(count("wait") > 0, "{times:?}");
     let products = times.iter().filter(|t| t.activity.weights.is_some());
-    assert!(products.clone().count() > 0 && products.into_iter().all(|t| t.activity.weights == Some(Q8_0)));
+    assert!(
+        products.clone().count() > 0
+            && products
+                .into_iter()
+                .all(|t| matches!(t.activity.weights, Some(Q4_0 | Q8_0)))
+    );
     assert!(times.iter().map(|t| t.time).sum::<Duration>() <= elapsed);
     assert!(times.is_sorted_by(|a, b| a.time >= b.time));
     profile.clear();

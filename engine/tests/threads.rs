@@ -19,6 +19,8 @@ fn threads_do_not_get_into_each_others_way() {
         (1, Precision::High),
         (3, Precision::High),
         (80, Precision::High),
+        (160, Precision::Exact),
+        (160, Precision::Fast),
     ] {
         let (g, mut memory) = layer(n, &*reference);
         let mut backend = reference.clone().backend(&BackendParams::new(1)).unwrap();
@@ -36,12 +38,17 @@ fn threads_do_not_get_into_each_others_way() {
             };
             let mut backend = cpu.clone().backend(&params).unwrap();
             let mut plan = prepare(&mut *backend, &g, &uses_of(&g), &memory, None);
-            for _ in 0..if n == 80 { 20 } else { 200 } {
+            for _ in 0..if n >= 80 { 20 } else { 200 } {
                 backend.run(&mut *plan, &g, &mut memory, &NEVER).unwrap();
                 let got = result(&g, &memory);
                 let error: f64 = got.iter().zip(&want).map(|(a, b)| f64::from(a - b).powi(2)).sum();
                 let case = format!("{n} tokens on {n_threads} threads, {precision:?}");
-                let limit = if precision == Precision::Exact { 1e-10 } else { 1e-3 };
+                let limit = match precision {
+                    Precision::Exact => 1e-10,
+                    Precision::High => 1e-3,
+                    // A token may go to another expert.
+                    Precision::Fast => 1e-2,
+                };
                 assert!(error / size < limit, "{case}: nmse {:e}", error / size);
                 assert_eq!(first.get_or_insert_with(|| got.clone()), &got, "{case}");
             }

@@ -11,10 +11,10 @@ pub enum Precision {
     /// Activations as they are: f32 arithmetic.
     Exact,
     /// Integers of 16 bits: the fastest form that changes no result of a model to speak of.
-    #[default]
     High,
-    /// As [`Precision::High`] for few rows of activations. For many, as in prefill, integers of 8 bits where the weights have at most 6: about
-    /// one and a half times as fast.
+    /// As [`Precision::High`] for few rows of activations. For [`FAST_COLUMNS`] and more, as in prefill, integers of 8 bits where the weights have at
+    /// most 6: about one and a half times as fast.
+    #[default]
     Fast,
 }
 
@@ -55,12 +55,16 @@ pub enum Activations<'a> {
 /// Columns from which on products of integers go by panels: unpacking and interleaving weights once pays for itself.
 pub(crate) const PANEL_COLUMNS: usize = 9;
 
-/// The form in which a product of weights of type `ty` with `n` rows of activations wants those. The same for all `n` up to 8, so that
-/// tokens that are decoded together have the results that they have one by one.
+/// Rows of activations from which on [`Precision::Fast`] takes integers of 8 bits: more than there are in a batch that verifies drafts, so that a
+/// text is the same with and without them. For 16 rows 8 bits would hardly be faster: most of the time goes into unpacking weights.
+pub const FAST_COLUMNS: usize = 17;
+
+/// The form in which a product of weights of type `ty` with `n` rows of activations wants those. The same for all `n` below [`FAST_COLUMNS`], so that
+/// a few tokens that are decoded together have the results that they have one by one.
 pub fn activation_form(ty: GgmlType, n: usize, precision: Precision) -> ActivationForm {
     match (precision, kernels().int.find(ty)) {
         (Precision::Exact, _) | (_, None) => ActivationForm::F32,
-        (Precision::Fast, Some(of_type)) if n >= PANEL_COLUMNS && of_type.integers.bits <= 6 => {
+        (Precision::Fast, Some(of_type)) if n >= FAST_COLUMNS && of_type.integers.bits <= 6 => {
             ActivationForm::I8Block16
         }
         _ => ActivationForm::I16Row,

@@ -21,7 +21,7 @@ mod simd;
 pub mod types;
 
 pub use activations::{
-    ActivationForm, Activations, Precision, activation_bytes, activation_form, quantize_activations,
+    ActivationForm, Activations, FAST_COLUMNS, Precision, activation_bytes, activation_form, quantize_activations,
 };
 pub use dispatch::{Isa, isa};
 pub use matmul::{MatMul, WeightLayout, matmul, matmul_scratch};

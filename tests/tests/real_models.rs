@@ -227,6 +227,8 @@ fn continuation(model: &Arc<Model>, prompt: &[Token], way: Way, n: usize) -> Vec
         n_ctx: 512,
         n_ubatch: way.n_ubatch,
         n_seq_max: 2,
+        // With `Fast` long prompts are rounded more than short ones.
+        precision: Precision::High,
         ..ContextParams::default()
     };
     let context = || Context::new(model.clone(), &params).expect("the context is made");

@@ -79,7 +79,7 @@ impl Default for ContextParams {
             n_threads: n,
             n_threads_batch: n,
             thread_pool: None,
-            precision: Precision::High,
+            precision: Precision::default(),
             profile: None,
             type_k: GgmlType::F16,
             type_v: GgmlType::F16,

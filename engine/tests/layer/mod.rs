@@ -5,7 +5,7 @@ use engine::graph::{
     Attention, AttentionOperands, Buckets, Graph, Home, PAGE, Rope, RopeKind, TensorId, Unary, Uses, VisibleCells,
     Window,
 };
-use kernels::GgmlType::{self, F16, F32, I32, I64, Q8_0};
+use kernels::GgmlType::{self, F16, F32, I32, I64, Q4_0, Q8_0};
 
 const N_CELLS: usize = 1024;
 const N_PAGES: usize = N_CELLS / PAGE;
@@ -17,7 +17,7 @@ pub fn layer(n: usize, device: &dyn Device) -> (Graph, MemoryMap) {
     let x = leaf(&mut g, F32, [128, n, 1, 1]);
     let norm_weight = leaf(&mut g, F32, [128, 1, 1, 1]);
     let (wq, wv) = (
-        leaf(&mut g, Q8_0, [128, 128, 1, 1]),
+        leaf(&mut g, Q4_0, [128, 128, 1, 1]),
         leaf(&mut g, Q8_0, [128, 64, 1, 1]),
     );
     let (positions, table) = (leaf(&mut g, I32, [n, 1, 1, 1]), leaf(&mut g, I32, [n, 1, 1, 1]));

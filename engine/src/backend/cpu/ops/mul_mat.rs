@@ -1,5 +1,7 @@
 //! Matrix products, plain and by expert. Threads share the rows of the weights.
 
+use std::ops::Range;
+
 use kernels::{Activations, MatMul, PANEL_ROWS, WeightLayout, matmul, matmul_scratch};
 
 use super::{Fault, Need, Stop, Task, row_number};
@@ -21,6 +23,9 @@ const PIECES: usize = 6;
 
 /// Rows of weights in the smallest piece of work: a panel, or two groups of rows, which take as long as one.
 const LEAST_ROWS: usize = PANEL_ROWS;
+
+/// Columns in the smallest piece of work of a product with many: enough to pay for unpacking weights once more.
+const LEAST_COLUMNS: usize = 64;
 
 /// Gathered activations, results to be scattered, the kernel's own, and the list of who wants which expert.
 pub(super) fn need(graph: &Graph, node: &Tensor) -> Need {
@@ -62,30 +67,99 @@ pub(super) fn mul_mat(task: Task<'_>) -> Result<(), TakenOver> {
     let (w, x, target) = (task.source(0), Operand::of(&task), task.target);
     let [_, n, c2, c3] = x.ne;
     let (group2, group3) = (c2 / w.ne()[2], c3 / w.ne()[3]);
-    let n_rows = w.ne()[1];
-    while let Some(parts) = task
-        .queue
-        .take_some(n_rows.div_ceil(LEAST_ROWS), MAX_PIECE / LEAST_ROWS)
-    {
-        let rows = parts.start * LEAST_ROWS..n_rows.min(parts.end * LEAST_ROWS);
-        for (i2, i3) in (0..c3).flat_map(|i3| (0..c2).map(move |i2| (i2, i3))) {
-            let weights = weights(&w, &rows, i2 / group2, i3 / group3);
-            let first = n * (i2 + c2 * i3);
+    let grid = Grid::new(w.ne()[1], n);
+    while let Some(pieces) = task.queue.take_some(grid.len(), grid.most()) {
+        for (tile, (i2, i3)) in grid.tiles(pieces).flat_map(|tile| {
+            let matrices = (0..c3).flat_map(move |i3| (0..c2).map(move |i2| (i2, i3)));
+            matrices.map(move |matrix| (tile.clone(), matrix))
+        }) {
+            let weights = weights(&w, &tile.rows, i2 / group2, i3 / group3);
+            let first = n * (i2 + c2 * i3) + tile.columns.start;
             let mut multiply = |from: usize, n: usize, x: Activations<'_>, scratch: &mut [f32]| {
-                let out = target.tile(first + from, n, rows.clone());
+                let out = target.tile(first + from, n, tile.rows.clone());
                 let args = MatMul { x, n, ..weights };
-                // SAFETY: `tile` says that the part of the result is there. No other thread takes these rows of weights, hence
-                // nobody else writes these columns; operands do not overlap the result (see `PlannedNode::new`).
+                // SAFETY: `tile` says that the part of the result is there. No other thread takes these rows of weights with these columns,
+                // hence nobody else writes it; operands do not overlap the result (see `PlannedNode::new`).
                 unsafe { matmul(&args, out, target.tensor.ne[0], scratch) };
             };
-            if let Some(x) = x.span([0, i2, i3], n) {
-                multiply(0, n, x, task.scratch);
+            let columns = tile.columns.clone();
+            if let Some(x) = x.span([columns.start, i2, i3], columns.len()) {
+                multiply(0, columns.len(), x, task.scratch);
             } else {
-                x.gather_and(n, |i| [i, i2, i3], task.scratch, &mut multiply);
+                x.gather_and(
+                    columns.len(),
+                    |i| [columns.start + i, i2, i3],
+                    task.scratch,
+                    &mut multiply,
+                );
             }
         }
     }
     Ok(())
+}
+
+/// How a result of many columns is cut into pieces of work: blocks of rows of weights, and each of them in blocks of columns, which follow each
+/// other. Few columns are not cut.
+struct Grid {
+    n_rows: usize,
+    n_columns: usize,
+    /// Rows in a block.
+    rows: usize,
+    /// Blocks of columns.
+    n_blocks: usize,
+}
+
+/// A part of a result.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Tile {
+    rows: Range<usize>,
+    columns: Range<usize>,
+}
+
+impl Grid {
+    fn new(n_rows: usize, n_columns: usize) -> Grid {
+        let n_blocks = (n_columns / LEAST_COLUMNS).max(1);
+        Grid {
+            n_rows,
+            n_columns,
+            rows: if n_blocks > 1 { MAX_PIECE } else { LEAST_ROWS },
+            n_blocks,
+        }
+    }
+
+    /// Pieces that there are.
+    fn len(&self) -> usize {
+        self.n_rows.div_ceil(self.rows) * self.n_blocks
+    }
+
+    /// Most pieces to be taken at a time: they are as many rows as are multiplied together, with all columns.
+    fn most(&self) -> usize {
+        MAX_PIECE / self.rows * self.n_blocks
+    }
+
+    /// The tiles that pieces are which follow each other.
+    fn tiles(&self, pieces: Range<usize>) -> impl Iterator<Item = Tile> {
+        let n_blocks = self.n_blocks;
+        // Blocks of rows that are not cut make one tile.
+        let step = if n_blocks > 1 { 1 } else { pieces.len() };
+        let blocks = pieces.start / n_blocks..pieces.end.div_ceil(n_blocks);
+        blocks.step_by(step).map(move |block| {
+            let column = |piece: usize| self.column(piece.saturating_sub(block * n_blocks).min(n_blocks));
+            Tile {
+                rows: block * self.rows..self.n_rows.min((block + step) * self.rows),
+                columns: column(pieces.start)..column(pieces.end),
+            }
+        })
+    }
+
+    /// Where a block of columns begins. The last one has what is left over, so that none has too few columns for panels.
+    fn column(&self, block: usize) -> usize {
+        if block < self.n_blocks {
+            block * LEAST_COLUMNS
+        } else {
+            self.n_columns
+        }
+    }
 }
 
 /// A product with few columns: its pieces are computed in the thread's own memory, so that another thread may take them over.
@@ -177,13 +251,13 @@ impl Pieces {
         self.n_rows.div_ceil(self.each)
     }
 
-    fn rows(&self, piece: usize) -> std::ops::Range<usize> {
+    fn rows(&self, piece: usize) -> Range<usize> {
         piece * self.each..self.n_rows.min((piece + 1) * self.each)
     }
 }
 
 /// A product of some rows of weights, without activations yet.
-fn weights<'a>(w: &Source<'a>, rows: &std::ops::Range<usize>, i2: usize, i3: usize) -> MatMul<'a> {
+fn weights<'a>(w: &Source<'a>, rows: &Range<usize>, i2: usize, i3: usize) -> MatMul<'a> {
     let (bytes, layout) = if w.tensor.layout.is_plain() {
         let stride = w.tensor.nb[1];
         (
@@ -340,12 +414,48 @@ impl<'a> Scatter<'a> {
     }
 
     /// Writes the products to columns `rows` of the target's rows `to`.
-    fn scatter(&self, to: &[u32], rows: &std::ops::Range<usize>) {
+    fn scatter(&self, to: &[u32], rows: &Range<usize>) {
         for (&to, result) in to.iter().zip(self.results.chunks_exact(rows.len())) {
             let out = self.target.tile(to as usize, 1, rows.clone());
             // SAFETY: `tile` says that the columns are there; nobody else writes them, since this thread took these rows of
             // this expert's weights and nobody took them over.
             unsafe { std::ptr::copy_nonoverlapping(result.as_ptr(), out, rows.len()) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_cover_a_result_once_and_none_has_few_columns() {
+        for (n_rows, n_columns) in [
+            (1, 1),
+            (40, 8),
+            (200, 63),
+            (200, 127),
+            (200, 128),
+            (576, 517),
+            (64, 200),
+        ] {
+            let grid = Grid::new(n_rows, n_columns);
+            for most in 1..=grid.most() {
+                let mut covered = vec![0; n_rows * n_columns];
+                for start in (0..grid.len()).step_by(most) {
+                    for tile in grid.tiles(start..grid.len().min(start + most)) {
+                        assert!(tile.rows.len() <= MAX_PIECE && tile.columns.len() >= LEAST_COLUMNS.min(n_columns));
+                        for row in tile.rows {
+                            let cells = &mut covered[row * n_columns..][tile.columns.clone()];
+                            cells.iter_mut().for_each(|n| *n += 1);
+                        }
+                    }
+                }
+                assert!(
+                    covered.iter().all(|&n| n == 1),
+                    "{n_rows} x {n_columns}, {most} pieces at a time"
+                );
+            }
         }
     }
 }
