@@ -77,28 +77,41 @@ macro_rules! type_table {
     };
 }
 
+/// Instantiates the products of a register type that are made of sums of 4 neighbouring bytes or words, in functions with its instructions enabled.
+macro_rules! products {
+    ($V:ty, $attribute:meta) => {
+        #[$attribute]
+        unsafe fn panels<K: Kernel>(product: &PanelProduct) {
+            // SAFETY: the caller's promise.
+            unsafe { panel_products::multiply::<$V, K>(product) }
+        }
+
+        #[$attribute]
+        unsafe fn columns<D: UnpackGroup<$V>, const N: usize>(product: &IntProduct) {
+            // SAFETY: the caller's promise.
+            unsafe { groups::multiply::<$V, D, N>(product) }
+        }
+    };
+}
+
 /// Instantiates the generic kernels for a register type, in functions with its instructions enabled.
 macro_rules! instantiate {
     ($module:ident, $V:ty, [$($n:literal)*], $attribute:meta) => {
         pub(super) mod $module {
             use super::*;
 
+            products!($V, $attribute);
+
             #[$attribute]
-            unsafe fn quantize_i16(x: *const f32, k: usize, out: *mut u8) {
+            pub(super) unsafe fn quantize_i16(x: *const f32, k: usize, out: *mut u8) {
                 // SAFETY: the caller's promise.
                 unsafe { integers::quantize_i16::<$V>(x, k, out) }
             }
 
             #[$attribute]
-            unsafe fn quantize_i8(x: *const f32, k: usize, out: *mut u8) {
+            pub(super) unsafe fn quantize_i8(x: *const f32, k: usize, out: *mut u8) {
                 // SAFETY: the caller's promise.
                 unsafe { i8_blocks::quantize_i8::<$V>(x, k, out) }
-            }
-
-            #[$attribute]
-            unsafe fn panels<K: Kernel>(product: &PanelProduct) {
-                // SAFETY: the caller's promise.
-                unsafe { panel_products::multiply::<$V, K>(product) }
             }
 
             #[$attribute]
@@ -127,12 +140,6 @@ macro_rules! instantiate {
             }
 
             #[$attribute]
-            unsafe fn columns<D: UnpackGroup<$V>, const N: usize>(product: &IntProduct) {
-                // SAFETY: the caller's promise.
-                unsafe { groups::multiply::<$V, D, N>(product) }
-            }
-
-            #[$attribute]
             unsafe fn fill_group<D: UnpackGroup<$V>, F: PanelValues>(
                 p: *const u8,
                 runs: usize,
@@ -143,7 +150,7 @@ macro_rules! instantiate {
                 unsafe { groups::fill_group::<$V, D, F>(p, runs, group, to) }
             }
 
-            const fn group_kernels<D: UnpackGroup<$V>>() -> GroupKernels {
+            pub(super) const fn group_kernels<D: UnpackGroup<$V>>() -> GroupKernels {
                 GroupKernels {
                     columns: [columns::<D, 1>, columns::<D, 2>, columns::<D, 3>, columns::<D, 4>],
                     fill: FillGroups {
@@ -153,7 +160,7 @@ macro_rules! instantiate {
                 }
             }
 
-            const fn type_kernels<D: Unpack<$V>>(groups: Option<GroupKernels>) -> IntTypeKernels {
+            pub(super) const fn type_kernels<D: Unpack<$V>>(groups: Option<GroupKernels>) -> IntTypeKernels {
                 IntTypeKernels {
                     matvec: matvec::<D>,
                     matmul: matmul::<D>,
@@ -175,17 +182,45 @@ macro_rules! instantiate {
     };
 }
 
+/// Instantiates what VNNI is for. Unpacking and all that is bound by it is the same as with AVX2.
+#[cfg(target_arch = "x86_64")]
+macro_rules! instantiate_vnni {
+    ($module:ident, $V:ty, $attribute:meta) => {
+        pub(super) mod $module {
+            use super::avx2::{quantize_i8, quantize_i16, type_kernels};
+            use super::*;
+
+            products!($V, $attribute);
+
+            const fn group_kernels<D: UnpackGroup<$V> + UnpackGroup<Avx2Int>>() -> GroupKernels {
+                GroupKernels {
+                    columns: [columns::<D, 1>, columns::<D, 2>, columns::<D, 3>, columns::<D, 4>],
+                    ..avx2::group_kernels::<D>()
+                }
+            }
+
+            pub(in crate::dispatch) static KERNELS: IntKernels = IntKernels {
+                types: for_each_block!(type_table!()),
+                quantize_i16,
+                quantize_i8,
+                panels_i16: panels::<Wide>,
+                panels_i8: panels::<Narrow<false>>,
+                panels_i8_centered: panels::<Narrow<true>>,
+            };
+        }
+    };
+}
+
 instantiate!(scalar, PortableInt, [1 2], inline(never));
 #[cfg(target_arch = "x86_64")]
 instantiate!(avx2, Avx2Int, [1 2 3 4], target_feature(enable = "avx2,fma,f16c"));
 #[cfg(target_arch = "x86_64")]
-instantiate!(avx_vnni, AvxVnniInt, [1 2 3 4], target_feature(enable = "avx2,fma,f16c,avxvnni"));
+instantiate_vnni!(avx_vnni, AvxVnniInt, target_feature(enable = "avx2,fma,f16c,avxvnni"));
 #[cfg(target_arch = "x86_64")]
-instantiate!(
+instantiate_vnni!(
     avx512_vnni,
     Avx512VnniInt,
-    [1 2 3 4],
     target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
 );
 #[cfg(all(test, target_arch = "x86_64"))]
-instantiate!(vnni_model, VnniModelInt, [1 2 3 4], target_feature(enable = "avx2,fma,f16c"));
+instantiate_vnni!(vnni_model, VnniModelInt, target_feature(enable = "avx2,fma,f16c"));
