@@ -24,20 +24,26 @@ pub enum Isa {
     Scalar,
     /// AVX2 with FMA and F16C.
     Avx2,
+    /// The same with AVX-VNNI.
+    AvxVnni,
     /// AVX-512 F, BW, DQ and VL.
     Avx512,
+    /// The same with AVX512-VNNI.
+    Avx512Vnni,
 }
 
 impl Isa {
     /// All of them, weakest first.
-    pub const ALL: [Isa; 3] = [Isa::Scalar, Isa::Avx2, Isa::Avx512];
+    pub const ALL: [Isa; 5] = [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512, Isa::Avx512Vnni];
 
     /// Lower-case name, as `LLAMA_CPU_ISA` takes it.
     pub const fn name(self) -> &'static str {
         match self {
             Isa::Scalar => "scalar",
             Isa::Avx2 => "avx2",
+            Isa::AvxVnni => "avx-vnni",
             Isa::Avx512 => "avx512",
+            Isa::Avx512Vnni => "avx512-vnni",
         }
     }
 
@@ -50,6 +56,8 @@ impl Isa {
                 is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
             }
             #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni => Isa::Avx2.is_available() && is_x86_feature_detected!("avxvnni"),
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => {
                 Isa::Avx2.is_available()
                     && is_x86_feature_detected!("avx512f")
@@ -57,14 +65,16 @@ impl Isa {
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
             }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni => Isa::Avx512.is_available() && is_x86_feature_detected!("avx512vnni"),
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 | Isa::Avx512 => false,
+            _ => false,
         }
     }
 }
 
-/// The instruction set in use: the strongest that the CPU has, capped by `LLAMA_CPU_ISA` (`scalar`, `avx2` or `avx512`; anything
-/// else is ignored).
+/// The instruction set in use: the strongest that the CPU has, capped by `LLAMA_CPU_ISA` (the [name](Isa::name) of one;
+/// anything else is ignored).
 pub fn isa() -> Isa {
     kernels().isa
 }
@@ -88,7 +98,11 @@ pub(crate) fn kernels_of(isa: Isa) -> &'static Kernels {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => &avx2::KERNELS,
         #[cfg(target_arch = "x86_64")]
+        Isa::AvxVnni => &AVX_VNNI,
+        #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => &avx512::KERNELS,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Vnni => &AVX512_VNNI,
         _ => &scalar::KERNELS,
     }
 }
@@ -298,7 +312,7 @@ macro_rules! instantiate {
                 }
             }
 
-            pub(super) static KERNELS: Kernels = Kernels {
+            pub(super) const KERNELS: Kernels = Kernels {
                 isa: Isa::$isa,
                 types: for_each_block!(type_table!()),
                 attention: AttentionTable {
@@ -326,3 +340,25 @@ row_kernels!(instantiate!(
     [1 2 3 4 5 6],
     target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")
 ));
+
+/// VNNI is about integers: floats are those of the instruction set below it.
+#[cfg(target_arch = "x86_64")]
+static AVX_VNNI: Kernels = Kernels {
+    isa: Isa::AvxVnni,
+    int: &integers::avx_vnni::KERNELS,
+    ..avx2::KERNELS
+};
+#[cfg(target_arch = "x86_64")]
+static AVX512_VNNI: Kernels = Kernels {
+    isa: Isa::Avx512Vnni,
+    int: &integers::avx512_vnni::KERNELS,
+    ..avx512::KERNELS
+};
+
+/// The kernels for VNNI in a form that CPUs with AVX2 can run.
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(crate) static VNNI_MODEL: Kernels = Kernels {
+    isa: Isa::AvxVnni,
+    int: &integers::vnni_model::KERNELS,
+    ..avx2::KERNELS
+};

@@ -11,7 +11,16 @@ use crate::{Activations, GgmlType, Isa, MatMul, WeightLayout, matmul_scratch};
 const LENGTHS: [usize; 18] = [0, 1, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 129, 577, 1023];
 
 fn all_kernels() -> impl Iterator<Item = &'static Kernels> {
-    Isa::ALL.into_iter().filter(|isa| isa.is_available()).map(kernels_of)
+    let available = Isa::ALL.into_iter().filter(|isa| isa.is_available()).map(kernels_of);
+    available.chain(vnni_model())
+}
+
+/// The kernels for VNNI, which are to be tested where the CPU lacks it, too.
+fn vnni_model() -> Option<&'static Kernels> {
+    #[cfg(target_arch = "x86_64")]
+    return Isa::Avx2.is_available().then_some(&crate::dispatch::VNNI_MODEL);
+    #[cfg(not(target_arch = "x86_64"))]
+    None
 }
 
 fn fixture(name: &str) -> Vec<u8> {
@@ -256,6 +265,7 @@ fn nothing_times_something() {
 mod attention;
 mod blocks;
 mod groups;
+mod instruction_sets;
 mod integers;
 mod panels;
 mod rows;

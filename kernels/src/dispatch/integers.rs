@@ -1,4 +1,4 @@
-//! Kernels over integers: those of AVX2 also serve CPUs with AVX-512.
+//! Kernels over integers: for CPUs with AVX2, which also serve those with AVX-512, and with VNNI.
 
 use super::N_TYPES;
 use crate::GgmlType;
@@ -12,8 +12,10 @@ use crate::generic::panels::{
 };
 use crate::quants::{self, Block, for_each_block};
 use crate::simd::portable_int::PortableInt;
+#[cfg(all(test, target_arch = "x86_64"))]
+use crate::simd::x86_64::int256::VnniModelInt;
 #[cfg(target_arch = "x86_64")]
-use crate::simd::x86_64::avx2_int::Avx2Int;
+use crate::simd::x86_64::int256::{Avx2Int, Avx512VnniInt, AvxVnniInt};
 
 /// All integer kernels of an instruction set.
 pub(crate) struct IntKernels {
@@ -176,3 +178,14 @@ macro_rules! instantiate {
 instantiate!(scalar, PortableInt, [1 2], inline(never));
 #[cfg(target_arch = "x86_64")]
 instantiate!(avx2, Avx2Int, [1 2 3 4], target_feature(enable = "avx2,fma,f16c"));
+#[cfg(target_arch = "x86_64")]
+instantiate!(avx_vnni, AvxVnniInt, [1 2 3 4], target_feature(enable = "avx2,fma,f16c,avxvnni"));
+#[cfg(target_arch = "x86_64")]
+instantiate!(
+    avx512_vnni,
+    Avx512VnniInt,
+    [1 2 3 4],
+    target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
+);
+#[cfg(all(test, target_arch = "x86_64"))]
+instantiate!(vnni_model, VnniModelInt, [1 2 3 4], target_feature(enable = "avx2,fma,f16c"));

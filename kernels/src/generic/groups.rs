@@ -150,6 +150,17 @@ const SHORT: usize = 8 << 10;
 /// Most columns for which weights are multiplied as bytes, see [`Narrow`]: with more of them the sums would not fit the registers.
 const NARROW_COLUMNS: usize = 2;
 
+/// Whether [`Fours`] is the way to multiply with `n` columns: its sums fit the registers.
+const fn takes_fours<V: IntSimd>(n: usize) -> bool {
+    const GROUPS: usize = 2;
+    V::HAS_FOURS && 2 * GROUPS * n + GROUPS < V::REGISTERS
+}
+
+/// Whether [`Narrow`] is, where the instruction set does not have what [`Fours`] needs.
+const fn takes_narrow<V: IntSimd, D: Unpack<V>>(n: usize) -> bool {
+    !V::HAS_FOURS && n <= NARROW_COLUMNS && !D::SIGNED && D::BITS <= NARROW_BITS
+}
+
 /// `N` columns times groups of rows: `p.m` is a multiple of [`GROUP_ROWS`], `p.row_stride` an eighth of what a group takes. Weights are unpacked in
 /// registers and never stored. An element has the same bits for any `N`.
 ///
@@ -159,12 +170,28 @@ const NARROW_COLUMNS: usize = 2;
 pub(crate) unsafe fn multiply<V: IntSimd, D: UnpackGroup<V>, const N: usize>(p: &IntProduct) {
     // SAFETY: the caller's promise.
     unsafe {
-        let is_narrow = const { N <= NARROW_COLUMNS && !D::SIGNED && D::BITS <= NARROW_BITS };
-        match (is_narrow, N == 1 && GROUP_ROWS * p.row_stride <= SHORT) {
-            (true, true) => multiply_with::<V, D, Narrow, N, 1>(p),
-            (true, false) => multiply_with::<V, D, Narrow, N, 2>(p),
-            (false, true) => multiply_with::<V, D, Wide, N, 1>(p),
-            (false, false) => multiply_with::<V, D, Wide, N, 2>(p),
+        if const { takes_fours::<V>(N) } {
+            multiply_by::<V, D, Fours, N>(p);
+        } else if const { takes_narrow::<V, D>(N) } {
+            multiply_by::<V, D, Narrow, N>(p);
+        } else {
+            multiply_by::<V, D, Wide, N>(p);
+        }
+    }
+}
+
+/// [`multiply`] by the instructions of `T`.
+///
+/// # Safety
+/// As for [`multiply`].
+#[inline(always)]
+unsafe fn multiply_by<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize>(p: &IntProduct) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if N == 1 && GROUP_ROWS * p.row_stride <= SHORT {
+            multiply_with::<V, D, T, N, 1>(p);
+        } else {
+            multiply_with::<V, D, T, N, 2>(p);
         }
     }
 }
@@ -252,6 +279,9 @@ trait Totals {
 /// Weights of 8 bits and activations of 16 bits, as words.
 struct Wide;
 
+/// Any weights and both [parts](I16Chunk::parts) of activations, as bytes that are added up in 32 bits at once.
+struct Fours;
+
 /// Unsigned weights of at most [`NARROW_BITS`] bits and both [parts](I16Chunk::parts) of activations, as bytes. Products are added up in 16 bits as long as
 /// they fit: half the steps for a weight that need not be widened.
 struct Narrow;
@@ -291,7 +321,7 @@ impl Totals for Wide {
                         for odd in 0..2 {
                             let x = V::broadcast(x.add(RUN * odd + 4 * word));
                             for g in 0..G {
-                                totals[j][g] = totals[j][g].add32(values[g][odd].multiply_pairs(x));
+                                totals[j][g] = totals[j][g].add_pairs(values[g][odd], x);
                             }
                         }
                     }
@@ -334,7 +364,7 @@ impl Totals for Narrow {
                         for j in 0..N {
                             for g in 0..G {
                                 for high in 0..2 {
-                                    totals[j][g] = totals[j][g].add32(sums[j][g][high].multiply_pairs(factors[high]));
+                                    totals[j][g] = totals[j][g].add_pairs(sums[j][g][high], factors[high]);
                                 }
                                 sums[j][g] = [V::splat(0); 2];
                             }
@@ -345,6 +375,79 @@ impl Totals for Narrow {
             totals
         }
     }
+}
+
+impl Totals for Fours {
+    #[inline(always)]
+    unsafe fn of<V: IntSimd, D: UnpackGroup<V>, const N: usize, const G: usize>(
+        part: &Part<G>,
+        i: usize,
+        half: usize,
+    ) -> ByGroup<V, N, G> {
+        // SAFETY: the caller's promise; a run has 8 registers.
+        unsafe {
+            let mut sums = [[[V::splat(0); 2]; G]; N];
+            each_of_8!(V, step => {
+                if let Some(word) = word::<V, D>(step, half) {
+                    let mut values = [V::splat(0); G];
+                    for g in 0..G {
+                        let bytes = D::group_values(part.w[g], i, word);
+                        values[g] = if D::SIGNED { bytes.xor(V::splat(SIGN)) } else { bytes };
+                    }
+                    for j in 0..N {
+                        let x = (&raw const (*part.column(j)).parts[i]).cast::<u8>();
+                        for high in 0..2 {
+                            let x = V::broadcast(x.add(RUN * high + 4 * word));
+                            for g in 0..G {
+                                sums[j][g][high] = sums[j][g][high].add_fours(values[g], x);
+                            }
+                        }
+                    }
+                }
+            });
+            let mut totals = [[V::splat(0); G]; N];
+            for j in 0..N {
+                let of_sign = if D::SIGNED {
+                    of_zero::<V, D, G>(part, i, half, j, SIGN)
+                } else {
+                    V::splat(0)
+                };
+                for g in 0..G {
+                    let [low, high] = sums[j][g];
+                    totals[j][g] = low.add32(high.shl32(8)).sub32(of_sign);
+                }
+            }
+            totals
+        }
+    }
+}
+
+/// What signed bytes stand for 0 with once their sign is flipped, so that they are unsigned.
+const SIGN: u8 = 128;
+
+/// What `zero`, a power of two, adds to the products of weights and column `j` if it stands for 0 in the weights.
+///
+/// # Safety
+/// As for [`multiply`].
+#[inline(always)]
+unsafe fn of_zero<V: IntSimd, D: Unpack<V>, const G: usize>(
+    part: &Part<G>,
+    i: usize,
+    half: usize,
+    j: usize,
+    zero: u8,
+) -> V {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let totals = &raw const (*part.column(j)).totals[row_of_sums::<V, D>(half)][i];
+        V::broadcast(totals.cast()).shl32(zero.trailing_zeros())
+    }
+}
+
+/// The row of [`I16Chunk::totals`] and [`I16Chunk::sums`] that belongs to a scale.
+#[inline(always)]
+fn row_of_sums<V: IntSimd, D: Unpack<V>>(half: usize) -> usize {
+    if D::BY_16 { 1 + half } else { 0 }
 }
 
 /// The word of a run that is multiplied in some step: those of the half if it has a scale of its own, else all, of which `j` and `j + 4` share bytes.
@@ -427,15 +530,13 @@ unsafe fn add_totals<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize, c
     // SAFETY: the caller's promise; a type that is `BY_16` has scales for both halves.
     unsafe {
         let totals = T::of::<V, D, N, G>(part, i, half);
-        let row_of_sums = if D::BY_16 { 1 + half } else { 0 };
         for j in 0..N {
-            let x = part.column(j);
             let of_zero = if D::ZERO > 0 {
-                V::broadcast((&raw const (*x).totals[row_of_sums][i]).cast()).shl32(D::ZERO.trailing_zeros())
+                of_zero::<V, D, G>(part, i, half, j, D::ZERO)
             } else {
                 V::splat(0)
             };
-            let of_x = (&raw const (*x).sums[row_of_sums][i]).read_unaligned();
+            let of_x = (&raw const (*part.column(j)).sums[row_of_sums::<V, D>(half)][i]).read_unaligned();
             for g in 0..G {
                 let scales = part.scales.add(g);
                 let total = totals[j][g].sub32(of_zero).to_floats();

@@ -246,7 +246,7 @@ unsafe fn activations<V: IntSimd>(x: *const I16Chunk, i: usize) -> [V; 2] {
 /// Adds the product of a run: the sums in the low half of the lanes are those of the run's first 16 elements.
 #[inline(always)]
 fn add_run<V: IntSimd>(w: [V; 2], x: [V; 2], scale: V::Float, sum: V::Float) -> V::Float {
-    let products = w[0].multiply_pairs(x[0]).add32(w[1].multiply_pairs(x[1]));
+    let products = w[0].multiply_pairs(x[0]).add_pairs(w[1], x[1]);
     products.to_floats().mul_add(scale, sum)
 }
 

@@ -18,6 +18,12 @@ pub(crate) trait IntSimd: Copy {
     /// takes long to compile.
     const UNROLLED: bool = true;
 
+    /// Registers that there are.
+    const REGISTERS: usize = 16;
+
+    /// Whether [`add_fours`](IntSimd::add_fours) is one instruction (VNNI), and the fastest way to multiply bytes.
+    const HAS_FOURS: bool = false;
+
     /// Reads 32 bytes.
     unsafe fn load(p: *const u8) -> Self;
 
@@ -90,6 +96,17 @@ pub(crate) trait IntSimd: Copy {
     fn multiply_pairs(self, other: Self) -> Self;
     /// Products of unsigned bytes with the signed bytes of `other`, those of neighbours added: 16 integers of 16 bits. The sums must fit.
     fn multiply_bytes(self, other: Self) -> Self;
+    /// Sums of 32 bits, to which products of integers of 16 bits are added, those of neighbours: `self + a.multiply_pairs(b)`. They wrap around.
+    #[inline(always)]
+    fn add_pairs(self, a: Self, b: Self) -> Self {
+        self.add32(a.multiply_pairs(b))
+    }
+    /// Sums of 32 bits, to which products of the unsigned bytes of `a` with the signed bytes of `b` are added, those of 4 neighbours. They wrap around.
+    #[inline(always)]
+    fn add_fours(self, a: Self, b: Self) -> Self {
+        let (a, b) = (a.widen(), b.widen_signed());
+        self.add_pairs(a[0], b[0]).add_pairs(a[1], b[1])
+    }
     /// Sums of integers of 16 bits, which wrap around.
     fn add16(self, other: Self) -> Self;
     /// The square of groups of 4 bytes, transposed: group `i` of register `j` becomes group `j` of register `i`.
@@ -98,8 +115,12 @@ pub(crate) trait IntSimd: Copy {
     fn add32(self, other: Self) -> Self;
     /// Differences of integers of 32 bits.
     fn sub32(self, other: Self) -> Self;
+    /// Products of integers of 32 bits, which wrap around.
+    fn multiply32(self, other: Self) -> Self;
     /// Integers of 32 bits, shifted up.
     fn shl32(self, n: u32) -> Self;
+    /// Integers of 32 bits, shifted down with zeros.
+    fn shr32(self, n: u32) -> Self;
     /// Integers of 32 bits as floats, rounded to nearest even.
     fn to_floats(self) -> Self::Float;
 }

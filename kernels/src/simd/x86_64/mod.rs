@@ -1,10 +1,10 @@
 //! Registers of x86-64.
 
 pub(crate) mod avx2;
-pub(crate) mod avx2_int;
 pub(crate) mod avx512;
+pub(crate) mod int256;
 
-/// Implements methods of [`Simd`](super::Simd) and [`IntSimd`](super::IntSimd) by expressions over intrinsics.
+/// Implements methods of [`Simd`](super::Simd), [`IntSimd`](super::IntSimd) and [`Products`](int256::Products) by expressions over intrinsics.
 macro_rules! methods {
     ($( $(#[$doc:meta])* fn $name:ident ($($arg:ident $(: $ty:ty)?),*) -> $ret:ty = $body:expr; )*) => { $(
         $(#[$doc])*
