@@ -60,8 +60,12 @@ fragment! {
         let c_kv = rms_norm(kv[..kv_rank], kv_a_norm, eps);
         if has(kv_b) {
             let kv_heads = heads(kv_b(c_kv), n_head);
-            let k_rot = repeat_heads(rotated_keys(kv, rotated = rotated, ..), n_head);
-            let k = if n_nope > 0 { concat(kv_heads[..n_nope], k_rot) } else { k_rot[..mla_head_dim_k] };
+            let k = if n_rot > 0 {
+                let k_rot = repeat_heads(rotated_keys(kv, rotated = rotated, ..), n_head);
+                if n_nope > 0 { concat(kv_heads[..n_nope], k_rot) } else { k_rot[..mla_head_dim_k] }
+            } else {
+                kv_heads[..mla_head_dim_k]
+            };
             heads(attention(q, k, kv_heads[n_nope..], scale = scale, ..), n_head)
         } else {
             let absorbed = k_b(q[..n_nope]);

@@ -7,7 +7,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use kernels::interleaved::can_interleave;
+use kernels::interleaved::{GROUP_ROWS, can_interleave, interleaved_bytes};
 use kernels::{
     ActivationForm, Activations, GgmlType, MatMul, Precision, WeightLayout, activation_bytes, activation_form,
     can_dequantize, isa, matmul, matmul_scratch, quantize_activations,
@@ -157,7 +157,10 @@ struct Case<'a> {
 
 impl<'a> Case<'a> {
     fn new(w: &'a [u8], ty: GgmlType, k: usize, n: usize, precision: Precision, layout: WeightLayout) -> Case<'a> {
-        let row_stride = ty.row_bytes(k).expect("rows fit");
+        let row_stride = match layout {
+            WeightLayout::Rows { stride } => stride,
+            WeightLayout::Interleaved => interleaved_bytes(ty, k) / GROUP_ROWS,
+        };
         let floats: Vec<f32> = (0..n * k).map(|i| (i % 17) as f32 - 8.0).collect();
         let form = activation_form(ty, n, precision);
         let row = activation_bytes(form, k);

@@ -8,7 +8,7 @@ use std::ops::Range;
 use crate::GgmlType;
 use crate::dispatch::{AttentionKernels, Kernels, kernels};
 use crate::generic::attention::{KEYS_OF_TILE, Scores, Softmax, Values};
-use crate::prefetch::CACHE_LINE;
+use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
 
 /// Most cells of a page: each is a bit of a word.
 pub const KEYS: usize = 64;
@@ -206,17 +206,6 @@ pub(crate) unsafe fn add_values_with(
     }
 }
 
-/// Asks for memory that will be read soon.
-fn fetch(p: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: any address may be asked for; the instruction is part of x86-64.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = p;
-}
-
 /// Cuts a range into parts of at most `most`, as equal as possible: first index and length of each.
 fn split(range: Range<usize>, most: usize) -> impl Iterator<Item = (usize, usize)> {
     let n_parts = range.len().div_ceil(most);
@@ -310,12 +299,12 @@ impl CacheRows<'_> {
     }
 
     /// Fetches as many of the rows that are read next.
-    fn prefetch(&self, chunk: &Chunk) {
+    fn prefetch_next(&self, chunk: &Chunk) {
         let row_bytes = self.d / self.ty.block_size() * self.ty.block_bytes();
         for row in self.next.chunks(self.stride.max(1)).skip(chunk.first).take(chunk.n) {
             row[..row_bytes.min(row.len())]
                 .chunks(CACHE_LINE)
-                .for_each(|line| fetch(line.as_ptr()));
+                .for_each(|line| prefetch(line.as_ptr(), CacheLevel::First));
         }
     }
 
@@ -337,7 +326,7 @@ impl CacheRows<'_> {
             _ => Some(&table.f32),
         };
         let start = self.bytes[chunk.first * self.stride..].as_ptr();
-        self.prefetch(chunk);
+        self.prefetch_next(chunk);
         if let Some(kernels) = in_place {
             return Readable {
                 start,

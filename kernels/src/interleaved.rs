@@ -3,7 +3,8 @@
 //! Each block of a group's rows becomes one block of the group, as long as all of them: byte `o` of the blocks goes to byte `8 o`, where a unit of
 //! 1, 2 or 4 bytes of the first row is followed by that of the second, and so on. A register then holds 4 neighbouring bytes of each of 8 rows,
 //! scales of 8 rows lie side by side, and nothing has to be moved between the lanes of a register. Where a byte of a file has bits of several runs of 32
-//! weights, they are sorted first (`Unit::Runs`), so that the same few instructions unpack any run.
+//! weights, they are sorted first (`Unit::Runs`), so that the same few instructions unpack any run. Blocks that hold indices of a grid are rewritten first, with
+//! what the grid has there: only such groups take more bytes than the rows.
 
 use crate::GgmlType;
 use crate::quants::{self, Block, for_each_block};
@@ -46,12 +47,53 @@ pub(crate) const fn field(bytes: usize, unit: Unit) -> Field {
 
 /// A block whose rows can be interleaved.
 pub(crate) trait Interleaved: Block {
-    /// Its parts in order, all of it.
+    /// Its parts in order, all of it; or those of what it is rewritten to.
     const FIELDS: &'static [Field];
+
+    /// How blocks are rewritten before they are interleaved, if they are.
+    const REWRITE: Option<Rewrite> = None;
+
+    /// Bytes of a block in a group.
+    const BLOCK_BYTES: usize = {
+        let (mut bytes, mut i) = (0, 0);
+        while i < Self::FIELDS.len() {
+            bytes += Self::FIELDS[i].bytes;
+            i += 1;
+        }
+        assert!(bytes <= MAX_BLOCK && (Self::REWRITE.is_some() || bytes == size_of::<Self>()));
+        bytes
+    };
 }
 
-/// The parts of a type's blocks, if it can be interleaved.
-fn fields(ty: GgmlType) -> Option<&'static [Field]> {
+/// Bytes of `n` weights of each of a group's rows: whole blocks.
+#[inline(always)]
+pub(crate) const fn bytes_in_group<B: Interleaved>(n: usize) -> usize {
+    GROUP_ROWS * (n / B::TYPE.block_size() * B::BLOCK_BYTES)
+}
+
+/// Most bytes of a block in a group.
+const MAX_BLOCK: usize = 256;
+
+/// How the blocks of a type are written in another way, and back: without loss.
+#[derive(Clone, Copy)]
+pub(crate) struct Rewrite {
+    /// From a block of a file.
+    pub forth: fn(&[u8], &mut [u8]),
+    /// To a block of a file.
+    pub back: fn(&[u8], &mut [u8]),
+}
+
+/// How a type is interleaved.
+#[derive(Clone, Copy)]
+struct Form {
+    fields: &'static [Field],
+    rewrite: Option<Rewrite>,
+    /// Bytes of a block in a group.
+    block_bytes: usize,
+}
+
+/// How a type is interleaved, if it can be.
+fn form(ty: GgmlType) -> Option<Form> {
     macro_rules! find {
         (() $( $block:ident $quantize:tt $unpack:tt [$($interleave:ident)?]; )*) => {
             match ty {
@@ -59,86 +101,121 @@ fn fields(ty: GgmlType) -> Option<&'static [Field]> {
                 _ => None,
             }
         };
-        (@ interleave $block:ident) => { Some(<quants::$block as Interleaved>::FIELDS) };
+        (@ interleave $block:ident) => { Some(Form {
+            fields: <quants::$block as Interleaved>::FIELDS,
+            rewrite: <quants::$block as Interleaved>::REWRITE,
+            block_bytes: <quants::$block as Interleaved>::BLOCK_BYTES,
+        }) };
     }
     for_each_block!(find!())
 }
 
 /// True if rows of `k` weights of this type can be interleaved.
 pub fn can_interleave(ty: GgmlType, k: usize) -> bool {
-    k > 0 && ty.row_bytes(k).is_some() && fields(ty).is_some()
+    k > 0 && ty.row_bytes(k).is_some() && form(ty).is_some()
 }
 
-/// Bytes of a group of [`GROUP_ROWS`] rows of `k` weights: as many as those of the rows.
+/// Bytes of a group of [`GROUP_ROWS`] rows of `k` weights: as many as those of the rows, but for types with grids.
 ///
 /// # Panics
 /// If such rows [cannot be interleaved](can_interleave).
 pub fn interleaved_bytes(ty: GgmlType, k: usize) -> usize {
     assert!(can_interleave(ty, k), "{ty}: rows of {k} cannot be interleaved");
-    GROUP_ROWS * ty.row_bytes(k).unwrap_or_default()
+    let block_bytes = form(ty).map_or(0, |form| form.block_bytes);
+    GROUP_ROWS * (k / ty.block_size() * block_bytes)
 }
 
 /// Interleaves a group of rows of `k` weights.
 ///
 /// # Panics
-/// If `rows` or `group` is not [`interleaved_bytes`] long.
+/// If `rows` is not as long as such rows are in a file, or `group` not [`interleaved_bytes`] long.
 pub fn interleave(ty: GgmlType, k: usize, rows: &[u8], group: &mut [u8]) {
-    let (fields, row, block) = checked(ty, k, rows.len(), group.len());
-    for (b, to) in group.chunks_exact_mut(GROUP_ROWS * block).enumerate() {
-        let mut at = b * block;
-        let mut to = to;
-        for field in fields {
-            let (part, rest) = to.split_at_mut(GROUP_ROWS * field.bytes);
-            let from = |r: usize| &rows[r * row + at..][..field.bytes];
-            match field.unit {
-                Unit::One => gather::<1>(from, part, |unit| unit),
-                Unit::Two => gather::<2>(from, part, |unit| unit),
-                Unit::Four => gather::<4>(from, part, |unit| unit),
-                Unit::Bits => gather::<4>(from, part, transpose_bits),
-                Unit::Runs { bits } => gather_runs(bits, from, part),
+    let form = checked(ty, k, rows.len(), group.len());
+    let (row, block) = (rows.len() / GROUP_ROWS, ty.block_bytes());
+    let mut rewritten = [[0; MAX_BLOCK]; GROUP_ROWS];
+    for (b, to) in group.chunks_exact_mut(GROUP_ROWS * form.block_bytes).enumerate() {
+        let of_row = |r: usize| &rows[r * row + b * block..][..block];
+        if let Some(rewrite) = form.rewrite {
+            for (r, to) in rewritten.iter_mut().enumerate() {
+                (rewrite.forth)(of_row(r), &mut to[..form.block_bytes]);
             }
-            at += field.bytes;
-            to = rest;
+            interleave_blocks(form.fields, |r| &rewritten[r], to);
+        } else {
+            interleave_blocks(form.fields, of_row, to);
         }
+    }
+}
+
+/// Interleaves a block of each row.
+#[inline(always)]
+fn interleave_blocks<'a>(fields: &[Field], of_row: impl Fn(usize) -> &'a [u8], mut to: &mut [u8]) {
+    let mut at = 0;
+    for field in fields {
+        let (part, rest) = to.split_at_mut(GROUP_ROWS * field.bytes);
+        let from = |r: usize| &of_row(r)[at..][..field.bytes];
+        match field.unit {
+            Unit::One => gather::<1>(from, part, |unit| unit),
+            Unit::Two => gather::<2>(from, part, |unit| unit),
+            Unit::Four => gather::<4>(from, part, |unit| unit),
+            Unit::Bits => gather::<4>(from, part, transpose_bits),
+            Unit::Runs { bits } => gather_runs(bits, from, part),
+        }
+        at += field.bytes;
+        to = rest;
     }
 }
 
 /// The inverse of [`interleave`].
 ///
 /// # Panics
-/// If `rows` or `group` is not [`interleaved_bytes`] long.
+/// As for [`interleave`].
 pub fn deinterleave(ty: GgmlType, k: usize, group: &[u8], rows: &mut [u8]) {
-    let (fields, row, block) = checked(ty, k, rows.len(), group.len());
-    for (b, from) in group.chunks_exact(GROUP_ROWS * block).enumerate() {
-        let mut at = b * block;
-        let mut from = from;
-        for field in fields {
-            let (part, rest) = from.split_at(GROUP_ROWS * field.bytes);
-            for r in 0..GROUP_ROWS {
-                let to = &mut rows[r * row + at..][..field.bytes];
-                match field.unit {
-                    Unit::One => scatter::<1>(part, r, to, |unit| unit),
-                    Unit::Two => scatter::<2>(part, r, to, |unit| unit),
-                    Unit::Four => scatter::<4>(part, r, to, |unit| unit),
-                    Unit::Bits => scatter::<4>(part, r, to, transpose_back),
-                    Unit::Runs { bits } => scatter_runs(bits, part, r, to),
-                }
+    let form = checked(ty, k, rows.len(), group.len());
+    let (row, block) = (rows.len() / GROUP_ROWS, ty.block_bytes());
+    let mut rewritten = [0; MAX_BLOCK];
+    for (b, from) in group.chunks_exact(GROUP_ROWS * form.block_bytes).enumerate() {
+        for r in 0..GROUP_ROWS {
+            let to = &mut rows[r * row + b * block..][..block];
+            if let Some(rewrite) = form.rewrite {
+                let rewritten = &mut rewritten[..form.block_bytes];
+                deinterleave_block(form.fields, from, r, rewritten);
+                (rewrite.back)(rewritten, to);
+            } else {
+                deinterleave_block(form.fields, from, r, to);
             }
-            at += field.bytes;
-            from = rest;
         }
     }
 }
 
-/// The parts of a block, and the bytes of a row and of a block.
-fn checked(ty: GgmlType, k: usize, rows: usize, group: usize) -> (&'static [Field], usize, usize) {
-    let needed = interleaved_bytes(ty, k);
-    assert!(
-        rows == needed && group == needed,
-        "{ty}: {rows} bytes of rows and {group} of a group, not {needed}"
+/// The block of row `r`.
+fn deinterleave_block(fields: &[Field], mut from: &[u8], r: usize, to: &mut [u8]) {
+    let mut at = 0;
+    for field in fields {
+        let (part, rest) = from.split_at(GROUP_ROWS * field.bytes);
+        let to = &mut to[at..][..field.bytes];
+        match field.unit {
+            Unit::One => scatter::<1>(part, r, to, |unit| unit),
+            Unit::Two => scatter::<2>(part, r, to, |unit| unit),
+            Unit::Four => scatter::<4>(part, r, to, |unit| unit),
+            Unit::Bits => scatter::<4>(part, r, to, transpose_back),
+            Unit::Runs { bits } => scatter_runs(bits, part, r, to),
+        }
+        at += field.bytes;
+        from = rest;
+    }
+}
+
+/// How the type is interleaved.
+fn checked(ty: GgmlType, k: usize, rows: usize, group: usize) -> Form {
+    let (of_group, of_rows) = (
+        interleaved_bytes(ty, k),
+        GROUP_ROWS * ty.row_bytes(k).unwrap_or_default(),
     );
-    let fields = fields(ty).unwrap_or_default();
-    (fields, needed / GROUP_ROWS, ty.block_bytes())
+    assert!(
+        rows == of_rows && group == of_group,
+        "{ty}: {rows} bytes of rows and {group} of a group, not {of_rows} and {of_group}"
+    );
+    form(ty).unwrap_or_else(|| panic!("{ty} cannot be interleaved"))
 }
 
 /// Units of `N` bytes of a field of each row, side by side.
@@ -218,8 +295,13 @@ fn exchange<const SHIFT: usize, const ROWS: usize>(words: &mut [[u32; ROWS]; PIE
 /// Bit `4 j + b` becomes bit `8 b + j`.
 fn transpose_bits(bytes: [u8; 4]) -> [u8; 4] {
     let bits = u32::from_le_bytes(bytes);
-    let moved = (0..32).map(|i| (bits >> i & 1) << (i % 4 * 8 + i / 4));
-    moved.sum::<u32>().to_le_bytes()
+    std::array::from_fn(|b| {
+        // Every fourth bit, brought together.
+        let bits = bits >> b & 0x1111_1111;
+        let bits = (bits | bits >> 3) & 0x0303_0303;
+        let bits = (bits | bits >> 6) & 0x000f_000f;
+        (bits | bits >> 12) as u8
+    })
 }
 
 /// The inverse of [`transpose_bits`].

@@ -25,7 +25,7 @@ pub use activations::{
 };
 pub use dispatch::{Isa, isa};
 pub use matmul::{MatMul, WeightLayout, matmul, matmul_scratch};
-pub use prefetch::{CACHE_LINE, prefetch};
+pub use prefetch::{CACHE_LINE, CacheLevel, prefetch};
 pub use quants::{can_dequantize, can_quantize, dequantize_row, quantize_row};
 pub use types::GgmlType;
 

@@ -34,7 +34,7 @@ impl MatMul<'_> {
     fn row_stride(&self) -> usize {
         match self.layout {
             WeightLayout::Rows { stride } => stride,
-            WeightLayout::Interleaved => self.ty.row_bytes(self.k).unwrap_or_default(),
+            WeightLayout::Interleaved => interleaved_bytes(self.ty, self.k) / GROUP_ROWS,
         }
     }
 }
@@ -58,7 +58,7 @@ pub fn matmul_scratch(k: usize, n: usize) -> usize {
     (floats + group_floats(k)).max(panel_scratch(k, n))
 }
 
-/// Floats that hold a group of rows of any type that can be interleaved: none takes more than 34 bytes for 32 weights.
+/// Floats that hold a group's rows of any type that can be interleaved: none takes more than 34 bytes for 32 weights.
 const fn group_floats(k: usize) -> usize {
     GROUP_ROWS * k.div_ceil(32) * 34 / size_of::<f32>() + 1
 }
@@ -104,7 +104,7 @@ pub(crate) unsafe fn matmul_with(
     }
     let needed = match args.layout {
         WeightLayout::Rows { stride } => (m - 1) * stride + row_bytes,
-        WeightLayout::Interleaved => m.next_multiple_of(GROUP_ROWS) * row_bytes,
+        WeightLayout::Interleaved => m.div_ceil(GROUP_ROWS) * interleaved_bytes(ty, k),
     };
     assert!(needed <= args.w.len(), "{} bytes of weights for {m} rows", args.w.len());
     let is_interleaved = args.layout == WeightLayout::Interleaved;
@@ -151,14 +151,13 @@ unsafe fn multiply_groups_of_floats(
 ) {
     let group_bytes = interleaved_bytes(args.ty, args.k);
     let (rows, scratch) = scratch.split_at_mut(group_floats(args.k));
-    let rows = &mut bytemuck::cast_slice_mut(rows)[..group_bytes];
+    let stride = args.ty.row_bytes(args.k).unwrap_or_default();
+    let rows = &mut bytemuck::cast_slice_mut(rows)[..GROUP_ROWS * stride];
     for (i, group) in args.w.chunks_exact(group_bytes).take(args.m / GROUP_ROWS).enumerate() {
         deinterleave(args.ty, args.k, group, rows);
         let args = MatMul {
             w: rows,
-            layout: WeightLayout::Rows {
-                stride: group_bytes / GROUP_ROWS,
-            },
+            layout: WeightLayout::Rows { stride },
             m: GROUP_ROWS,
             ..*args
         };
@@ -310,7 +309,10 @@ unsafe fn multiply_panels(
             row_stride: args.row_stride(),
             m: args.m,
             k: args.k,
-            chunk_bytes: CHUNK / ty.block_size() * ty.block_bytes(),
+            chunk_bytes: match args.layout {
+                WeightLayout::Rows { .. } => CHUNK / ty.block_size() * ty.block_bytes(),
+                WeightLayout::Interleaved => interleaved_bytes(ty, CHUNK) / GROUP_ROWS,
+            },
             integers: of_type.integers,
             layout: match args.layout {
                 WeightLayout::Rows { .. } => RowLayout::Rows(of_type.unpack),

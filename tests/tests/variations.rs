@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use engine::conformance::all_logits;
 use engine::context::ContextParams;
-use engine::gguf::{Gguf, GgufFile};
+use engine::gguf::{Gguf, GgufFile, Value};
 use engine::model::{LoadParams, Model};
 use engine::vocab::Token;
 use tests::variation::{Configuration, Variation};
-use tests::{data_dir, exact, nmse};
+use tests::{data_dir, exact, fixture, fixture_names, nmse};
 
 const N_TOKENS: usize = 40;
 
@@ -31,6 +31,25 @@ fn other_configurations_load_and_decode() {
     }
     println!("{n} configurations; not possible: {refused:?}");
     assert!(faults.is_empty(), "{} of {n}:\n{}", faults.len(), faults.join("\n"));
+}
+
+#[test]
+fn models_whose_heads_do_not_rotate_load_and_decode() {
+    let (mut faults, mut n) = (Vec::new(), 0);
+    for name in fixture_names() {
+        let plain = Configuration::of(&Gguf::open_header(fixture(&name).header).expect("the fixture is readable"));
+        let Some(unrotated) = plain.small().changed(0, &[("rope.dimension_count", Value::U32(0))]) else {
+            continue;
+        };
+        n += 1;
+        faults.extend(run(&unrotated, 1e-9).err().map(|e| format!("{name}: {e}")));
+    }
+    assert!(
+        faults.is_empty() && n > 100,
+        "{} of {n}:\n{}",
+        faults.len(),
+        faults.join("\n")
+    );
 }
 
 /// Writes every configuration as a file with seeded weights, `NAME.gguf`, and its header as a fixture has it, for an engine that records

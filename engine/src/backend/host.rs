@@ -182,22 +182,6 @@ impl Upload for DirectUpload {
     }
 }
 
-/// Free and total bytes of the machine's memory, (0, 0) where they cannot be found out.
-pub fn machine_memory() -> (usize, usize) {
-    std::fs::read_to_string("/proc/meminfo").map_or((0, 0), |text| parse_meminfo(&text))
-}
-
-fn parse_meminfo(text: &str) -> (usize, usize) {
-    let field = |name: &str| {
-        let line = text.lines().find(|l| l.split(':').next() == Some(name))?;
-        let kib: usize = line.split_whitespace().nth(1)?.parse().ok()?;
-        kib.checked_mul(1024)
-    };
-    let total = field("MemTotal").unwrap_or(0);
-    let free = field("MemAvailable").or_else(|| field("MemFree")).unwrap_or(0);
-    (free, total)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -246,15 +230,5 @@ mod tests {
         assert_eq!(out, [254, 255]);
         let message = buffer.write(0, &[1]).unwrap_err().to_string();
         assert!(message.contains("read-only"), "{message}");
-    }
-
-    #[test]
-    fn meminfo_is_read_in_bytes() {
-        assert_eq!(
-            parse_meminfo("MemTotal:  10 kB\nMemFree: 3 kB\nMemAvailable:  4 kB\n"),
-            (4096, 10240)
-        );
-        assert_eq!(parse_meminfo("MemTotal: 10 kB\nMemFree: 3 kB\n"), (3072, 10240));
-        assert_eq!(parse_meminfo("nonsense"), (0, 0));
     }
 }

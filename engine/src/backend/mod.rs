@@ -5,6 +5,7 @@
 
 pub mod cpu;
 pub mod host;
+mod machine;
 mod memory;
 mod plan;
 mod profile;
@@ -322,7 +323,7 @@ pub trait Device: Send + Sync {
     /// What it is.
     fn kind(&self) -> DeviceKind;
 
-    /// Free and total bytes of memory.
+    /// Free and total bytes of memory, (0, 0) where they cannot be found out.
     fn memory(&self) -> (usize, usize);
 
     /// Memory that the device prefers for weights, caches and intermediate results.

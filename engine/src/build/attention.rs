@@ -96,7 +96,7 @@ pub struct RopeArgs {
     pub base: Option<f32>,
     /// Factor on positions (`freq_scale` in ggml).
     pub scale: Option<f32>,
-    /// Rotated elements of a head.
+    /// Rotated elements of a head; none are left as they are.
     pub dims: Option<usize>,
     /// Elements of a head before the rotated ones.
     pub offset: usize,
@@ -214,6 +214,11 @@ impl Builder<'_> {
             self.fail_no_rope();
             return x;
         };
+        let n_dims = args.dims.unwrap_or(self.params.n_rot);
+        // A view of no elements behind the offset does not exist.
+        if n_dims == 0 {
+            return self.dense(x);
+        }
         let mut scaling = self.params.rope;
         if args.yarn == Some(false) {
             (scaling.ext_factor, scaling.attn_factor) = (0.0, 1.0);
@@ -221,7 +226,7 @@ impl Builder<'_> {
         let rope = Rope {
             kind: if args.halves { RopeKind::Neox } else { kind },
             sections: self.params.rope_sections,
-            n_dims: args.dims.unwrap_or(self.params.n_rot),
+            n_dims,
             freq_base: args.base.unwrap_or(scaling.freq_base),
             freq_scale: args.scale.unwrap_or(scaling.freq_scale),
             ext_factor: scaling.ext_factor,

@@ -5,11 +5,10 @@
 
 use std::mem::MaybeUninit;
 
-use super::blocks::bytes_of;
 use super::int_products::{IntProduct, chunk, each_of_8};
 use super::integers::{CHUNK, I16Chunk, I16Header, RUN, RUNS, Unpack};
 use super::panels::{HALVES, Integers, LANES, PanelChunk, PanelValues};
-use crate::interleaved::{GROUP_ROWS, Interleaved};
+use crate::interleaved::{GROUP_ROWS, Interleaved, bytes_in_group};
 use crate::prefetch::CACHE_LINE;
 use crate::simd::{IntSimd, Simd};
 
@@ -215,7 +214,7 @@ unsafe fn multiply_with<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize
             for c in (0..p.k).step_by(CHUNK) {
                 let part = Part {
                     w,
-                    left: group_bytes - GROUP_ROWS * bytes_of::<D>(c),
+                    left: group_bytes - bytes_in_group::<D>(c),
                     group_bytes,
                     runs: RUNS.min((p.k - c) / RUN),
                     scales: scales.as_ptr().cast(),
@@ -226,7 +225,7 @@ unsafe fn multiply_with<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize
                     D::group_scales(w[g], part.runs, scales[g].as_mut_ptr());
                 }
                 add_chunk::<V, D, T, N, G>(&part, &mut sums);
-                w = w.map(|w| w.wrapping_add(GROUP_ROWS * bytes_of::<D>(CHUNK)));
+                w = w.map(|w| w.wrapping_add(bytes_in_group::<D>(CHUNK)));
             }
             for j in 0..N {
                 let scale = V::Float::splat(I16Header::scale_at(p.x.add(j * p.x_stride)));
@@ -468,7 +467,7 @@ fn word<V: IntSimd, D: Unpack<V>>(step: usize, half: usize) -> Option<usize> {
 /// The CPU has `V`'s instructions.
 #[inline(always)]
 unsafe fn prefetch<V: IntSimd, D: UnpackGroup<V>, const G: usize>(part: &Part<G>, i: usize) {
-    let of_run = GROUP_ROWS * bytes_of::<D>(CHUNK) / RUNS;
+    let of_run = bytes_in_group::<D>(CHUNK) / RUNS;
     let at = AHEAD + i * of_run;
     let others = if at < part.left { 0 } else { (G - 1) * part.group_bytes };
     for w in part.w {

@@ -11,10 +11,10 @@ use crate::generic::integers::{RUNS, Scales};
 use crate::simd::{IntSimd, Simd};
 
 /// Levels of the IQ1 grid, 1 above what they stand for.
-const IQ1_LEVELS: [u8; 3] = [0, 1, 2];
-const IQ2_LEVELS: [u8; 3] = [8, 25, 43];
-const IQ3_XXS_LEVELS: [u8; 8] = [4, 12, 20, 28, 36, 44, 52, 62];
-const IQ3_S_LEVELS: [u8; 8] = [1, 3, 5, 7, 9, 11, 13, 15];
+pub(super) const IQ1_LEVELS: [u8; 3] = [0, 1, 2];
+pub(super) const IQ2_LEVELS: [u8; 3] = [8, 25, 43];
+pub(super) const IQ3_XXS_LEVELS: [u8; 8] = [4, 12, 20, 28, 36, 44, 52, 62];
+pub(super) const IQ3_S_LEVELS: [u8; 8] = [1, 3, 5, 7, 9, 11, 13, 15];
 
 pub(super) static IQ1: [u64; 2048] = points(&IQ1_SET, IQ1_LEVELS);
 pub(super) static IQ2_XXS: [u64; 256] = points(&IQ2_XXS_SET, IQ2_LEVELS);
@@ -95,11 +95,19 @@ pub(super) fn nibbles<const N: usize>(bytes: [u8; N]) -> [[u8; 2]; N] {
     bytes.map(|byte| [byte & 15, byte >> 4])
 }
 
-/// A scale and a half, by four, for each 16 elements of a group: the nibbles of its byte.
-#[inline(always)]
-pub(super) fn quarter_scales(groups: [u8; 8]) -> [f32; 16] {
-    let scales = nibbles(groups);
-    std::array::from_fn(|i| (f32::from(scales[i / 2][i % 2]) + 0.5) * 0.25)
+/// The inverse of [`nibbles`].
+pub(super) fn from_nibbles<const N: usize>(nibbles: [[u8; 2]; N]) -> [u8; N] {
+    nibbles.map(|[low, high]| low | high << 4)
+}
+
+/// The index of a point that belongs to the grid.
+pub(super) fn index<T: Ord>(grid: &[T], point: T) -> u32 {
+    grid.binary_search(&point).unwrap_or_default() as u32
+}
+
+/// The inverse of [`even_signs`].
+pub(super) fn without_eighth_signs(signs: u32) -> u32 {
+    signs & 0x7f | signs >> 1 & 0x3f80 | signs >> 2 & 0x1f_c000 | signs >> 3 & 0x0fe0_0000
 }
 
 /// How the values of a type come from its [`GridBlock`]. All of this is exact in f32.
@@ -114,8 +122,21 @@ pub(super) enum Form {
 pub(super) trait GridBlock: Block {
     const FORM: Form;
 
-    /// Bits of the integers: see [`Unpack`](crate::generic::integers::Unpack).
+    /// Bits of the integers, and what they stand for 0 with if they are unsigned: see [`Unpack`](crate::generic::integers::Unpack).
     const BITS: u32 = 8;
+    const ZERO: u8 = 0;
+
+    /// Whether the halves of a group have scales of their own.
+    const BY_16: bool;
+
+    /// What elements may be, in rising order: 3 levels or 8.
+    const LEVELS: &'static [u8];
+
+    /// Bits by which an element is shifted down to become the number of its level.
+    const LEVEL_SHIFT: u32;
+
+    /// What a scale and a half is multiplied with.
+    const FACTOR: f32;
 
     /// What is worth computing for all groups at once in order to find elements: `()` for nothing.
     type Indices: Default;
@@ -123,8 +144,14 @@ pub(super) trait GridBlock: Block {
     /// The scale of the block.
     fn d(&self) -> Half;
 
+    /// The scale of each 16 elements, of at most 4 bits.
+    fn scales(&self) -> [u8; 16];
+
     /// The factor of each 16 elements.
-    fn scales(&self) -> [f32; 16];
+    #[inline(always)]
+    fn factors(&self) -> [f32; 16] {
+        self.scales().map(|scale| (f32::from(scale) + 0.5) * Self::FACTOR)
+    }
 
     /// One bit for each element, 32 to a word: see [`Form`].
     fn bits(&self) -> [u32; 8];
@@ -136,11 +163,42 @@ pub(super) trait GridBlock: Block {
 
     /// The 32 elements of group `g` in the bytes of four words, lowest first.
     fn elements(&self, indices: &Self::Indices, g: usize) -> [u64; 4];
+
+    /// The block that has these parts.
+    fn from_parts(parts: &Parts) -> Self;
+}
+
+/// All that a block holds.
+pub(super) struct Parts {
+    pub d: Half,
+    /// See [`GridBlock::scales`].
+    pub scales: [u8; 16],
+    /// The elements of each group: see [`GridBlock::elements`].
+    pub elements: [[u64; 4]; 8],
+    /// See [`GridBlock::bits`].
+    pub bits: [u32; 8],
+}
+
+impl Parts {
+    pub fn of<B: GridBlock>(block: &B) -> Parts {
+        let indices = block.indices();
+        Parts {
+            d: block.d(),
+            scales: block.scales(),
+            elements: std::array::from_fn(|g| block.elements(&indices, g)),
+            bits: block.bits(),
+        }
+    }
+
+    /// The index of each four elements of group `g`.
+    pub fn half_indices(&self, g: usize, grid: &[u32]) -> [u32; 8] {
+        std::array::from_fn(|i| index(grid, (self.elements[g][i / 2] >> (32 * (i % 2))) as u32))
+    }
 }
 
 /// [`Block::dequantize`] of such a block.
 pub(super) fn dequantize<B: GridBlock>(block: &B, out: &mut [f32]) {
-    let (d, scales, bits, indices) = (block.d().get(), block.scales(), block.bits(), block.indices());
+    let (d, scales, bits, indices) = (block.d().get(), block.factors(), block.bits(), block.indices());
     for (g, out) in out.chunks_exact_mut(32).enumerate() {
         let elements = block.elements(&indices, g);
         for (i, v) in out.iter_mut().enumerate() {
@@ -166,7 +224,7 @@ pub(super) unsafe fn decode<V: Simd, B: GridBlock, S: Sink<V>>(p: *const u8, sin
         let block = &*p.cast::<B>();
         let d = block.d();
         let d = V::splat_f16((&raw const d).cast());
-        let (mut scales, bits, indices) = (block.scales(), block.bits(), block.indices());
+        let (mut scales, bits, indices) = (block.factors(), block.bits(), block.indices());
         for at in (0..16).step_by(V::LANES) {
             let scale = V::load(scales.as_ptr().add(at)).mul(d);
             scale.store(scales.as_mut_ptr().add(at));
@@ -197,7 +255,7 @@ pub(super) unsafe fn integer_scales<V: Simd, B: GridBlock>(p: *const u8, to: &mu
     // SAFETY: the caller's promise; blocks have alignment 1, registers 8 lanes.
     unsafe {
         let block = &*p.cast::<B>();
-        let (d, scales) = (block.d(), block.scales());
+        let (d, scales) = (block.d(), block.factors());
         let factor = match B::FORM {
             Form::Signed => 1.0,
             Form::Shifted => 0.125,
@@ -205,7 +263,12 @@ pub(super) unsafe fn integer_scales<V: Simd, B: GridBlock>(p: *const u8, to: &mu
         let d = V::splat_f16((&raw const d).cast()).mul(V::splat(factor));
         for half in 0..2 {
             let scales: [f32; RUNS] = std::array::from_fn(|i| scales[2 * i + half]);
-            V::load(scales.as_ptr()).mul(d).store(to.scales[half].as_mut_ptr());
+            let scales = V::load(scales.as_ptr()).mul(d);
+            scales.store(to.scales[half].as_mut_ptr());
+            if B::ZERO > 0 {
+                let zero = V::splat(-f32::from(B::ZERO));
+                scales.mul(zero).store(to.mins[half].as_mut_ptr());
+            }
         }
     }
 }
@@ -222,9 +285,12 @@ pub(super) unsafe fn integers<V: IntSimd, B: GridBlock>(p: *const u8, i: usize) 
         let elements = V::from_words(block.elements(&block.indices(), i));
         let mask = V::from_bits(block.bits()[i]);
         match B::FORM {
-            Form::Signed => elements.xor(mask).sub(mask),
+            Form::Signed => elements.xor(mask).sub(mask).add(V::splat(B::ZERO)),
             // Elements are so small that no bit moves to another byte.
-            Form::Shifted => elements.shl(3).sub(V::splat(7)).sub(mask.and(V::splat(2))),
+            Form::Shifted => elements
+                .shl(3)
+                .add(V::splat(B::ZERO.wrapping_sub(7)))
+                .sub(mask.and(V::splat(2))),
         }
     }
 }
@@ -250,8 +316,9 @@ macro_rules! grid_block {
 
         impl<V: $crate::simd::IntSimd> $crate::generic::integers::Unpack<V> for $block {
             const BITS: u32 = <Self as $crate::quants::grids::GridBlock>::BITS;
-            const BY_16: bool = true;
-            const SIGNED: bool = true;
+            const BY_16: bool = <Self as $crate::quants::grids::GridBlock>::BY_16;
+            const SIGNED: bool = <Self as $crate::quants::grids::GridBlock>::ZERO == 0;
+            const ZERO: u8 = <Self as $crate::quants::grids::GridBlock>::ZERO;
 
             #[inline(always)]
             unsafe fn scales(p: *const u8, _: usize, to: &mut $crate::generic::integers::Scales) {
@@ -263,6 +330,25 @@ macro_rules! grid_block {
             unsafe fn values(p: *const u8, i: usize) -> V {
                 // SAFETY: the caller's promise.
                 unsafe { $crate::quants::grids::integers::<V, Self>(p, i) }
+            }
+        }
+
+        impl $crate::interleaved::Interleaved for $block {
+            const FIELDS: &'static [$crate::interleaved::Field] = $crate::quants::levels::fields::<Self>();
+            const REWRITE: Option<$crate::interleaved::Rewrite> = Some($crate::quants::levels::rewrite::<Self>());
+        }
+
+        impl<V: $crate::simd::IntSimd> $crate::generic::groups::UnpackGroup<V> for $block {
+            #[inline(always)]
+            unsafe fn group_scales(p: *const u8, _: usize, to: *mut $crate::generic::groups::GroupScales) {
+                // SAFETY: the caller's promise.
+                unsafe { $crate::quants::levels::group_scales::<V::Float, Self>(p, to) }
+            }
+
+            #[inline(always)]
+            unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
+                // SAFETY: the caller's promise.
+                unsafe { $crate::quants::levels::group_values::<V, Self>(p, i, j) }
             }
         }
     };

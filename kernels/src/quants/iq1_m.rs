@@ -1,7 +1,7 @@
 //! IQ1_M: 256 values as 32 points of a grid of 2048, a shift for each 8, a 3-bit scale for each 16.
 
 use super::Half;
-use super::grids::{self, Form, GridBlock, grid_block};
+use super::grids::{self, Form, GridBlock, Parts, grid_block, index};
 
 /// A value is `d * (2 scale + 1) * (element +- 1/8)` with elements -1, 0 and 1. A nibble of `qh` is the high three bits of an index and
 /// the sign of its shift. Each two bytes of `scales` are four scales and, in the top four bits, a part of `d`, lowest first.
@@ -16,7 +16,12 @@ const _: () = assert!(size_of::<BlockIQ1M>() == 56);
 
 impl GridBlock for BlockIQ1M {
     const FORM: Form = Form::Shifted;
-    const BITS: u32 = 6;
+    const BITS: u32 = 5;
+    const ZERO: u8 = 16;
+    const BY_16: bool = true;
+    const LEVELS: &'static [u8] = &grids::IQ1_LEVELS;
+    const LEVEL_SHIFT: u32 = 0;
+    const FACTOR: f32 = 2.0;
     type Indices = ();
 
     #[inline(always)]
@@ -26,9 +31,9 @@ impl GridBlock for BlockIQ1M {
     }
 
     #[inline(always)]
-    fn scales(&self) -> [f32; 16] {
+    fn scales(&self) -> [u8; 16] {
         let packed = self.scales.map(u16::from_le_bytes);
-        std::array::from_fn(|i| f32::from(2 * (packed[i / 4] >> (3 * (i % 4)) & 7) + 1))
+        std::array::from_fn(|i| (packed[i / 4] >> (3 * (i % 4)) & 7) as u8)
     }
 
     #[inline(always)]
@@ -45,6 +50,26 @@ impl GridBlock for BlockIQ1M {
     fn elements(&self, (): &(), g: usize) -> [u64; 4] {
         let (qs, high) = (self.qs[g], usize::from(u16::from_le_bytes(self.qh[g])));
         std::array::from_fn(|l| grids::IQ1[usize::from(qs[l]) | (high >> (4 * l) & 7) << 8])
+    }
+
+    fn from_parts(parts: &Parts) -> Self {
+        let indices = parts
+            .elements
+            .map(|points| points.map(|point| index(&grids::IQ1, point)));
+        let qh = |g: usize| {
+            let nibble = |l: usize| indices[g][l] >> 8 | (parts.bits[g] >> (8 * l) & 1) << 3;
+            (0..4).map(|l| nibble(l) << (4 * l)).sum::<u32>() as u16
+        };
+        let d = u16::from_le_bytes(parts.d.0);
+        let scales = |i: usize| {
+            let scales: u16 = (0..4).map(|j| u16::from(parts.scales[4 * i + j]) << (3 * j)).sum();
+            scales | (d >> (4 * i) & 15) << 12
+        };
+        BlockIQ1M {
+            qs: indices.map(|group| group.map(|i| i as u8)),
+            qh: std::array::from_fn(|g| qh(g).to_le_bytes()),
+            scales: std::array::from_fn(|i| scales(i).to_le_bytes()),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! IQ1_S: 256 values as 32 points of a grid of 2048, a 3-bit scale and a shift for each 32.
 
 use super::Half;
-use super::grids::{self, Form, GridBlock, grid_block};
+use super::grids::{self, Form, GridBlock, Parts, grid_block, index};
 
 /// A value is `d * (2 scale + 1) * (element +- 1/8)` with elements -1, 0 and 1. The two bytes of `qh` of a group of 32 are: the high
 /// three bits of each of its four indices, the scale, and the sign of the shift.
@@ -24,7 +24,12 @@ impl BlockIQ1S {
 
 impl GridBlock for BlockIQ1S {
     const FORM: Form = Form::Shifted;
-    const BITS: u32 = 6;
+    const BITS: u32 = 5;
+    const ZERO: u8 = 16;
+    const BY_16: bool = false;
+    const LEVELS: &'static [u8] = &grids::IQ1_LEVELS;
+    const LEVEL_SHIFT: u32 = 0;
+    const FACTOR: f32 = 2.0;
     type Indices = ();
 
     #[inline(always)]
@@ -33,8 +38,8 @@ impl GridBlock for BlockIQ1S {
     }
 
     #[inline(always)]
-    fn scales(&self) -> [f32; 16] {
-        std::array::from_fn(|i| f32::from(2 * (self.high(i / 2) >> 12 & 7) + 1))
+    fn scales(&self) -> [u8; 16] {
+        std::array::from_fn(|i| (self.high(i / 2) >> 12 & 7) as u8)
     }
 
     #[inline(always)]
@@ -47,6 +52,21 @@ impl GridBlock for BlockIQ1S {
     fn elements(&self, (): &(), g: usize) -> [u64; 4] {
         let (qs, high) = (self.qs[g], usize::from(self.high(g)));
         std::array::from_fn(|l| grids::IQ1[usize::from(qs[l]) | (high >> (3 * l) & 7) << 8])
+    }
+
+    fn from_parts(parts: &Parts) -> Self {
+        let indices = parts
+            .elements
+            .map(|points| points.map(|point| index(&grids::IQ1, point)));
+        let qh = |g: usize| {
+            let high: u32 = (0..4).map(|l| indices[g][l] >> 8 << (3 * l)).sum();
+            (high | u32::from(parts.scales[2 * g]) << 12 | (parts.bits[g] & 1) << 15) as u16
+        };
+        BlockIQ1S {
+            d: parts.d,
+            qs: indices.map(|group| group.map(|i| i as u8)),
+            qh: std::array::from_fn(|g| qh(g).to_le_bytes()),
+        }
     }
 }
 

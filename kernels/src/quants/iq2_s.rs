@@ -1,7 +1,7 @@
 //! IQ2_S: 256 values as 32 points of a grid of 1024, all signs, a 4-bit scale for each 16.
 
 use super::Half;
-use super::grids::{self, Form, GridBlock, grid_block, quarter_scales};
+use super::grids::{self, Form, GridBlock, Parts, from_nibbles, grid_block, index, nibbles};
 
 /// A value is `d * (scale + 1/2) / 4 * (+-element)`. Indices have their low eight bits in `qs` and two more in the byte of `qh` that
 /// belongs to the group of 32. Scales of a group are the nibbles of a byte.
@@ -18,6 +18,10 @@ const _: () = assert!(size_of::<BlockIQ2S>() == 82);
 
 impl GridBlock for BlockIQ2S {
     const FORM: Form = Form::Signed;
+    const BY_16: bool = true;
+    const LEVELS: &'static [u8] = &grids::IQ2_LEVELS;
+    const LEVEL_SHIFT: u32 = 4;
+    const FACTOR: f32 = 0.25;
     type Indices = ();
 
     #[inline(always)]
@@ -26,8 +30,8 @@ impl GridBlock for BlockIQ2S {
     }
 
     #[inline(always)]
-    fn scales(&self) -> [f32; 16] {
-        quarter_scales(self.scales)
+    fn scales(&self) -> [u8; 16] {
+        bytemuck::cast(nibbles(self.scales))
     }
 
     #[inline(always)]
@@ -39,6 +43,19 @@ impl GridBlock for BlockIQ2S {
     fn elements(&self, (): &(), g: usize) -> [u64; 4] {
         let (qs, high) = (self.qs[g], usize::from(self.qh[g]));
         std::array::from_fn(|l| grids::IQ2_S[usize::from(qs[l]) | (high >> (2 * l) & 3) << 8])
+    }
+
+    fn from_parts(parts: &Parts) -> Self {
+        let indices = parts
+            .elements
+            .map(|points| points.map(|point| index(&grids::IQ2_S, point)));
+        BlockIQ2S {
+            d: parts.d,
+            qs: indices.map(|group| group.map(|i| i as u8)),
+            signs: parts.bits.map(u32::to_le_bytes),
+            qh: indices.map(|group| (0..4).map(|l| ((group[l] >> 8) as u8) << (2 * l)).sum()),
+            scales: from_nibbles(bytemuck::cast(parts.scales)),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! IQ2_XS: 256 values as 32 points of a grid of 512, signs of even number, a 4-bit scale for each 16.
 
 use super::Half;
-use super::grids::{self, Form, GridBlock, eighth_signs, grid_block, quarter_scales};
+use super::grids::{self, Form, GridBlock, Parts, eighth_signs, from_nibbles, grid_block, index, nibbles};
 
 /// A value is `d * (scale + 1/2) / 4 * (+-element)`. Eight values have two bytes of `qs`: nine bits of index, seven of signs. Scales of
 /// a group of 32 are the nibbles of a byte.
@@ -16,6 +16,10 @@ const _: () = assert!(size_of::<BlockIQ2XS>() == 74);
 
 impl GridBlock for BlockIQ2XS {
     const FORM: Form = Form::Signed;
+    const BY_16: bool = true;
+    const LEVELS: &'static [u8] = &grids::IQ2_LEVELS;
+    const LEVEL_SHIFT: u32 = 4;
+    const FACTOR: f32 = 0.25;
     type Indices = ();
 
     #[inline(always)]
@@ -24,8 +28,8 @@ impl GridBlock for BlockIQ2XS {
     }
 
     #[inline(always)]
-    fn scales(&self) -> [f32; 16] {
-        quarter_scales(self.scales)
+    fn scales(&self) -> [u8; 16] {
+        bytemuck::cast(nibbles(self.scales))
     }
 
     #[inline(always)]
@@ -42,6 +46,21 @@ impl GridBlock for BlockIQ2XS {
     #[inline(always)]
     fn elements(&self, (): &(), g: usize) -> [u64; 4] {
         self.qs[g].map(|q| grids::IQ2_XS[usize::from(u16::from_le_bytes(q) & 511)])
+    }
+
+    fn from_parts(parts: &Parts) -> Self {
+        let qs = std::array::from_fn(|g| {
+            std::array::from_fn(|l| {
+                let index = index(&grids::IQ2_XS, parts.elements[g][l]) as u16;
+                let signs = (parts.bits[g] >> (8 * l) & 0x7f) as u16;
+                (index | signs << 9).to_le_bytes()
+            })
+        });
+        BlockIQ2XS {
+            d: parts.d,
+            qs,
+            scales: from_nibbles(bytemuck::cast(parts.scales)),
+        }
     }
 }
 

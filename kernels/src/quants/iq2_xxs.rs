@@ -1,7 +1,7 @@
 //! IQ2_XXS: 256 values as 32 points of a grid of 256, signs of even number, a 4-bit scale for each 32.
 
 use super::Half;
-use super::grids::{self, Form, GridBlock, even_signs, grid_block};
+use super::grids::{self, Form, GridBlock, Parts, even_signs, grid_block, index, without_eighth_signs};
 
 /// A value is `d * (scale + 1/2) / 4 * (+-element)`. A group of 32 has eight bytes of `qs`: four indices, then 28 bits of signs and the
 /// scale in the top four.
@@ -23,6 +23,10 @@ impl BlockIQ2XXS {
 
 impl GridBlock for BlockIQ2XXS {
     const FORM: Form = Form::Signed;
+    const BY_16: bool = false;
+    const LEVELS: &'static [u8] = &grids::IQ2_LEVELS;
+    const LEVEL_SHIFT: u32 = 4;
+    const FACTOR: f32 = 0.25;
     type Indices = ();
 
     #[inline(always)]
@@ -31,8 +35,8 @@ impl GridBlock for BlockIQ2XXS {
     }
 
     #[inline(always)]
-    fn scales(&self) -> [f32; 16] {
-        std::array::from_fn(|i| ((self.rest(i / 2) >> 28) as f32 + 0.5) * 0.25)
+    fn scales(&self) -> [u8; 16] {
+        std::array::from_fn(|i| (self.rest(i / 2) >> 28) as u8)
     }
 
     #[inline(always)]
@@ -43,6 +47,15 @@ impl GridBlock for BlockIQ2XXS {
     #[inline(always)]
     fn elements(&self, (): &(), g: usize) -> [u64; 4] {
         self.qs[g][0].map(|i| grids::IQ2_XXS[usize::from(i)])
+    }
+
+    fn from_parts(parts: &Parts) -> Self {
+        let qs = std::array::from_fn(|g| {
+            let rest = without_eighth_signs(parts.bits[g]) | u32::from(parts.scales[2 * g]) << 28;
+            let indices = parts.elements[g].map(|point| index(&grids::IQ2_XXS, point) as u8);
+            [indices, rest.to_le_bytes()]
+        });
+        BlockIQ2XXS { d: parts.d, qs }
     }
 }
 

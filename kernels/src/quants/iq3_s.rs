@@ -1,7 +1,7 @@
 //! IQ3_S: 256 values as 64 points of a grid of 512, all signs, a 4-bit scale for each 32.
 
 use super::Half;
-use super::grids::{self, Form, GridBlock, grid_block, nibbles, pair};
+use super::grids::{self, Form, GridBlock, Parts, from_nibbles, grid_block, nibbles, pair};
 
 /// A value is `d * (2 scale + 1) * (+-element)`. Indices have their low eight bits in `qs`, the ninth of index `i` of a group of 32 is
 /// bit `i` of the group's byte of `qh`. Scales are the nibbles of `scales`.
@@ -18,7 +18,12 @@ const _: () = assert!(size_of::<BlockIQ3S>() == 110);
 
 impl GridBlock for BlockIQ3S {
     const FORM: Form = Form::Signed;
-    const BITS: u32 = 6;
+    const BITS: u32 = 5;
+    const ZERO: u8 = 16;
+    const BY_16: bool = false;
+    const LEVELS: &'static [u8] = &grids::IQ3_S_LEVELS;
+    const LEVEL_SHIFT: u32 = 1;
+    const FACTOR: f32 = 2.0;
     type Indices = [[u16; 8]; 8];
 
     #[inline(always)]
@@ -27,9 +32,9 @@ impl GridBlock for BlockIQ3S {
     }
 
     #[inline(always)]
-    fn scales(&self) -> [f32; 16] {
+    fn scales(&self) -> [u8; 16] {
         let scales = nibbles(self.scales);
-        std::array::from_fn(|i| f32::from(2 * scales[i / 4][i / 2 % 2] + 1))
+        std::array::from_fn(|i| scales[i / 4][i / 2 % 2])
     }
 
     #[inline(always)]
@@ -49,6 +54,18 @@ impl GridBlock for BlockIQ3S {
     fn elements(&self, indices: &[[u16; 8]; 8], g: usize) -> [u64; 4] {
         let point = |i: usize| grids::IQ3_S[usize::from(indices[g][i] & 511)];
         std::array::from_fn(|l| pair(point(2 * l), point(2 * l + 1)))
+    }
+
+    fn from_parts(parts: &Parts) -> Self {
+        let indices: [_; 8] = std::array::from_fn(|g| parts.half_indices(g, &grids::IQ3_S));
+        let scales = |i: usize| [parts.scales[4 * i], parts.scales[4 * i + 2]];
+        BlockIQ3S {
+            d: parts.d,
+            qs: indices.map(|group| group.map(|i| i as u8)),
+            qh: indices.map(|group| (0..8).map(|i| ((group[i] >> 8) as u8) << i).sum()),
+            signs: parts.bits.map(u32::to_le_bytes),
+            scales: from_nibbles(std::array::from_fn(scales)),
+        }
     }
 }
 

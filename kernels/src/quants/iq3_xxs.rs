@@ -1,7 +1,7 @@
 //! IQ3_XXS: 256 values as 64 points of a grid of 256, signs of even number, a 4-bit scale for each 32.
 
 use super::Half;
-use super::grids::{self, Form, GridBlock, even_signs, grid_block, pair};
+use super::grids::{self, Form, GridBlock, Parts, even_signs, grid_block, pair, without_eighth_signs};
 
 /// A value is `d * (scale + 1/2) / 2 * (+-element)`. `rest` of a group of 32 is 28 bits of signs and the scale in the top four.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -15,6 +15,10 @@ const _: () = assert!(size_of::<BlockIQ3XXS>() == 98);
 
 impl GridBlock for BlockIQ3XXS {
     const FORM: Form = Form::Signed;
+    const BY_16: bool = false;
+    const LEVELS: &'static [u8] = &grids::IQ3_XXS_LEVELS;
+    const LEVEL_SHIFT: u32 = 3;
+    const FACTOR: f32 = 0.5;
     type Indices = ();
 
     #[inline(always)]
@@ -23,8 +27,8 @@ impl GridBlock for BlockIQ3XXS {
     }
 
     #[inline(always)]
-    fn scales(&self) -> [f32; 16] {
-        std::array::from_fn(|i| ((u32::from_le_bytes(self.rest[i / 2]) >> 28) as f32 + 0.5) * 0.5)
+    fn scales(&self) -> [u8; 16] {
+        std::array::from_fn(|i| (u32::from_le_bytes(self.rest[i / 2]) >> 28) as u8)
     }
 
     #[inline(always)]
@@ -36,6 +40,15 @@ impl GridBlock for BlockIQ3XXS {
     fn elements(&self, (): &(), g: usize) -> [u64; 4] {
         let point = |i: usize| grids::IQ3_XXS[usize::from(self.qs[g][i])];
         std::array::from_fn(|l| pair(point(2 * l), point(2 * l + 1)))
+    }
+
+    fn from_parts(parts: &Parts) -> Self {
+        let rest = |g: usize| without_eighth_signs(parts.bits[g]) | u32::from(parts.scales[2 * g]) << 28;
+        BlockIQ3XXS {
+            d: parts.d,
+            qs: std::array::from_fn(|g| parts.half_indices(g, &grids::IQ3_XXS).map(|i| i as u8)),
+            rest: std::array::from_fn(|g| rest(g).to_le_bytes()),
+        }
     }
 }
 

@@ -19,10 +19,10 @@ const GROUPS: usize = 3;
 
 /// The first rows of `k` weights, plain and interleaved.
 fn both_layouts(ty: GgmlType, blocks: &[u8], k: usize) -> [Vec<u8>; 2] {
-    let bytes = interleaved_bytes(ty, k);
-    let rows = blocks[..GROUPS * bytes].to_vec();
-    let mut groups = vec![0; rows.len()];
-    for (rows, group) in rows.chunks(bytes).zip(groups.chunks_mut(bytes)) {
+    let (bytes, of_rows) = (interleaved_bytes(ty, k), GROUP_ROWS * ty.row_bytes(k).unwrap());
+    let rows = blocks[..GROUPS * of_rows].to_vec();
+    let mut groups = vec![0; GROUPS * bytes];
+    for (rows, group) in rows.chunks(of_rows).zip(groups.chunks_mut(bytes)) {
         interleave(ty, k, rows, group);
     }
     [rows, groups]
@@ -42,8 +42,8 @@ fn bits(out: &[f32], m: usize) -> Vec<Vec<u32>> {
 fn the_types_that_can_be_interleaved() {
     let names: Vec<String> = types().map(|(ty, _)| ty.name().to_lowercase()).collect();
     let expected = [
-        "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4",
-        "tq2_0",
+        "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq2_xxs", "iq2_xs", "iq3_xxs",
+        "iq1_s", "iq4_nl", "iq3_s", "iq2_s", "iq4_xs", "iq1_m", "mxfp4", "tq2_0",
     ];
     assert_eq!(names, expected);
     assert!(!can_interleave(GgmlType::Q4_K, 128), "no whole block");
@@ -56,9 +56,9 @@ fn interleaving_can_be_undone() {
         for k in lengths(ty) {
             let [rows, groups] = both_layouts(ty, &blocks, k);
             assert_ne!(rows, groups, "{ty} {k}");
-            let bytes = interleaved_bytes(ty, k);
-            for (rows, group) in rows.chunks(bytes).zip(groups.chunks(bytes)) {
-                let mut back = vec![0xAA; bytes];
+            let (bytes, of_rows) = (interleaved_bytes(ty, k), GROUP_ROWS * ty.row_bytes(k).unwrap());
+            for (rows, group) in rows.chunks(of_rows).zip(groups.chunks(bytes)) {
+                let mut back = vec![0xAA; of_rows];
                 deinterleave(ty, k, group, &mut back);
                 assert!(back == rows, "{ty} {k}");
             }

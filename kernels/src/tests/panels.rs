@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::activations::{PANEL_COLUMNS, quantize_with};
+use crate::interleaved::{GROUP_ROWS, interleaved_bytes};
 use crate::{ActivationForm, activation_bytes};
 
 /// A form that panels are multiplied with, and the types that take it.
@@ -99,7 +100,10 @@ pub(super) fn product_of(
     rows: usize,
     columns: usize,
 ) -> Vec<f32> {
-    let row_bytes = ty.row_bytes(x.k).unwrap();
+    let row_bytes = match layout {
+        WeightLayout::Rows { stride } => stride,
+        WeightLayout::Interleaved => interleaved_bytes(ty, x.k) / GROUP_ROWS,
+    };
     let out_stride = m + 2;
     let mut out = vec![f32::NAN; x.n * out_stride];
     let mut scratch = vec![f32::NAN; matmul_scratch(x.k, x.n)];

@@ -6,7 +6,7 @@
 use std::hint;
 use std::ops::Range;
 
-use kernels::{CACHE_LINE, prefetch};
+use kernels::{CACHE_LINE, CacheLevel, prefetch};
 
 use super::queue::Share;
 
@@ -96,7 +96,7 @@ impl Fetch<'_> {
     /// Asks for a little more, and pauses.
     pub(super) fn fetch_some(&mut self) {
         for line in self.next_bytes().step_by(CACHE_LINE) {
-            prefetch(std::ptr::without_provenance(line));
+            prefetch(std::ptr::without_provenance(line), CacheLevel::Second);
         }
         hint::spin_loop();
     }

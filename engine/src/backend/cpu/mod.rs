@@ -21,6 +21,7 @@ use self::compute::CpuBackend;
 use self::interleaved::INTERLEAVED;
 pub use self::pool::ThreadPool;
 use super::host::{self, DirectUpload, HostBuffer, HostBytes};
+use super::machine::machine_memory;
 use super::{
     Backend, BackendError, BackendParams, Buffer, BufferType, Device, DeviceKind, MemoryMap, Registry, Upload,
     WeightStorage,
@@ -78,7 +79,7 @@ impl Device for CpuDevice {
     }
 
     fn memory(&self) -> (usize, usize) {
-        host::machine_memory()
+        machine_memory()
     }
 
     fn buffer_type(&self) -> Arc<dyn BufferType> {

@@ -26,7 +26,7 @@ use self::interleave::INTERLEAVED;
 use self::memory::{Budget, ReferenceBuffer, ReferenceBufferType};
 use self::scratch::Scratch;
 use self::upload::LateUpload;
-use super::host::machine_memory;
+use super::machine::machine_memory;
 use super::{
     Backend, BackendError, BackendParams, Buffer, BufferType, Device, DeviceKind, GraphView, MemoryMap, NodePlan, Plan,
     Registry, Stored, Upload, WeightStorage, rules,
