@@ -108,24 +108,32 @@ pub fn interleave(ty: GgmlType, k: usize, rows: &[u8], group: &mut [u8]) {
 /// # Panics
 /// If `rows` or `group` is not [`interleaved_bytes`] long.
 pub fn deinterleave(ty: GgmlType, k: usize, group: &[u8], rows: &mut [u8]) {
-    let (fields, row, block) = checked(ty, k, rows.len(), group.len());
-    for (b, from) in group.chunks_exact(GROUP_ROWS * block).enumerate() {
-        let mut at = b * block;
-        let mut from = from;
+    let (_, row, _) = checked(ty, k, rows.len(), group.len());
+    for (r, row) in rows.chunks_exact_mut(row).enumerate() {
+        deinterleave_row(ty, k, group, r, row);
+    }
+}
+
+/// Row `r` of a group.
+///
+/// # Panics
+/// If `group` is not [`interleaved_bytes`] long or `row` no row of it.
+pub fn deinterleave_row(ty: GgmlType, k: usize, group: &[u8], r: usize, row: &mut [u8]) {
+    let (fields, _, block) = checked(ty, k, GROUP_ROWS * row.len(), group.len());
+    assert!(r < GROUP_ROWS, "row {r} of {GROUP_ROWS}");
+    for (from, to) in group.chunks_exact(GROUP_ROWS * block).zip(row.chunks_exact_mut(block)) {
+        let (mut from, mut to) = (from, to);
         for field in fields {
-            let (part, rest) = from.split_at(GROUP_ROWS * field.bytes);
-            for r in 0..GROUP_ROWS {
-                let to = &mut rows[r * row + at..][..field.bytes];
-                match field.unit {
-                    Unit::One => scatter::<1>(part, r, to, |unit| unit),
-                    Unit::Two => scatter::<2>(part, r, to, |unit| unit),
-                    Unit::Four => scatter::<4>(part, r, to, |unit| unit),
-                    Unit::Bits => scatter::<4>(part, r, to, transpose_back),
-                    Unit::Runs { bits } => scatter_runs(bits, part, r, to),
-                }
+            let (part, other_parts) = from.split_at(GROUP_ROWS * field.bytes);
+            let (of_row, rest) = to.split_at_mut(field.bytes);
+            match field.unit {
+                Unit::One => scatter::<1>(part, r, of_row, |unit| unit),
+                Unit::Two => scatter::<2>(part, r, of_row, |unit| unit),
+                Unit::Four => scatter::<4>(part, r, of_row, |unit| unit),
+                Unit::Bits => scatter::<4>(part, r, of_row, transpose_back),
+                Unit::Runs { bits } => scatter_runs(bits, part, r, of_row),
             }
-            at += field.bytes;
-            from = rest;
+            (from, to) = (other_parts, rest);
         }
     }
 }
