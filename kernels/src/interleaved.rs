@@ -170,19 +170,29 @@ fn interleave_blocks<'a>(fields: &[Field], of_row: impl Fn(usize) -> &'a [u8], m
 /// # Panics
 /// As for [`interleave`].
 pub fn deinterleave(ty: GgmlType, k: usize, group: &[u8], rows: &mut [u8]) {
-    let form = checked(ty, k, rows.len(), group.len());
-    let (row, block) = (rows.len() / GROUP_ROWS, ty.block_bytes());
+    checked(ty, k, rows.len(), group.len());
+    let row_bytes = rows.len() / GROUP_ROWS;
+    for (r, row) in rows.chunks_exact_mut(row_bytes).enumerate() {
+        deinterleave_row(ty, k, group, r, row);
+    }
+}
+
+/// Row `r` of a group.
+///
+/// # Panics
+/// If `group` is not [`interleaved_bytes`] long or `row` no row of it.
+pub fn deinterleave_row(ty: GgmlType, k: usize, group: &[u8], r: usize, row: &mut [u8]) {
+    let form = checked(ty, k, GROUP_ROWS * row.len(), group.len());
+    assert!(r < GROUP_ROWS, "row {r} of {GROUP_ROWS}");
     let mut rewritten = [0; MAX_BLOCK];
-    for (b, from) in group.chunks_exact(GROUP_ROWS * form.block_bytes).enumerate() {
-        for r in 0..GROUP_ROWS {
-            let to = &mut rows[r * row + b * block..][..block];
-            if let Some(rewrite) = form.rewrite {
-                let rewritten = &mut rewritten[..form.block_bytes];
-                deinterleave_block(form.fields, from, r, rewritten);
-                (rewrite.back)(rewritten, to);
-            } else {
-                deinterleave_block(form.fields, from, r, to);
-            }
+    let groups = group.chunks_exact(GROUP_ROWS * form.block_bytes);
+    for (from, to) in groups.zip(row.chunks_exact_mut(ty.block_bytes())) {
+        if let Some(rewrite) = form.rewrite {
+            let rewritten = &mut rewritten[..form.block_bytes];
+            deinterleave_block(form.fields, from, r, rewritten);
+            (rewrite.back)(rewritten, to);
+        } else {
+            deinterleave_block(form.fields, from, r, to);
         }
     }
 }

@@ -148,6 +148,36 @@ fn a_tied_table_is_looked_up_in_the_file_and_multiplied_repacked() {
     assert_eq!(model.own_bytes(), of_repacked);
 }
 
+/// Without a mapping there is no file to look rows up in: the one copy, of any type and layout, gives them too.
+#[test]
+fn without_a_mapping_a_tied_table_is_in_memory_once() {
+    let dir = tempfile::tempdir().unwrap();
+    for mix in ["q4_k_m", "q8_0", "q4_0"] {
+        let path = synth(dir.path(), "llama", mix, &[]);
+        let load = |mmap, repack| {
+            let load = LoadParams {
+                mmap,
+                ..loading(repack)
+            };
+            Arc::new(Model::load(&path, archs::ALL, &load).unwrap())
+        };
+        let (mapped, read) = (load(true, true), load(false, true));
+        let is_table = |i: &usize| read.tensors()[*i].name == "token_embd.weight";
+        let tables: Vec<usize> = repacked(&read).into_iter().filter(is_table).collect();
+        assert_eq!(tables.len(), 2, "{mix}: looked up and multiplied");
+        assert_eq!(
+            read.tensor_data(tables[0]).unwrap(),
+            read.tensor_data(tables[1]).unwrap()
+        );
+        let slack = 64 * read.tensors().len();
+        assert!(read.own_bytes() < read.n_bytes() + slack, "{mix}: {}", read.own_bytes());
+        let plain = load(false, false);
+        assert!(plain.own_bytes() < plain.n_bytes() + slack);
+        assert_eq!(greedy(&read), greedy(&mapped), "{mix}");
+        assert_eq!(greedy(&plain), greedy(&mapped), "{mix}, as in the file");
+    }
+}
+
 /// Mapped or read, in one file or several: without a mapping no byte of the file stays beside the copies.
 #[test]
 fn any_way_of_loading_repacks() {

@@ -7,18 +7,18 @@ use kernels::GgmlType;
 /// Why a node cannot be computed.
 pub(super) type Flaw = &'static str;
 
-/// Nothing, or what keeps a backend from computing this node whose matrices of products may have the layout `of_matrices`, while everything else
-/// is plain. Views compute nothing and pass.
+/// Nothing, or what keeps a backend from computing this node whose matrices of products and tables of look-ups may have the layout `of_matrices`,
+/// while everything else is plain. Views compute nothing and pass.
 pub(super) fn layouts(graph: &Graph, id: TensorId, of_matrices: Layout) -> Result<(), Flaw> {
     let node = graph.tensor(id);
     if node.op.is_view() {
         return Ok(());
     }
-    let is_product = matches!(node.op, Op::MulMat | Op::MulMatId);
+    let reads_rows = matches!(node.op, Op::MulMat | Op::MulMatId | Op::GetRows);
     let is_matrix = |t: &Tensor| t.view.is_none() && t.layout == of_matrices && t.layout.accepts(t.ty, t.ne);
     let can_be_read = |(i, source)| {
         let t = graph.tensor(source);
-        t.layout.is_plain() || (is_product && i == 0 && is_matrix(t))
+        t.layout.is_plain() || (reads_rows && i == 0 && is_matrix(t))
     };
     if node.layout.is_plain() && node.sources().enumerate().all(can_be_read) {
         Ok(())

@@ -24,8 +24,16 @@ pub trait Repack: Send + Sync {
     /// Arranges the rows of one group, as they are in a file, into `group`.
     fn pack(&self, ty: GgmlType, n: usize, rows: &[u8], group: &mut [u8]);
 
+    /// Row `i` of a group, as it is in a file.
+    fn unpack_row(&self, ty: GgmlType, n: usize, group: &[u8], i: usize, row: &mut [u8]);
+
     /// The inverse of [`pack`](Repack::pack).
-    fn unpack(&self, ty: GgmlType, n: usize, group: &[u8], rows: &mut [u8]);
+    fn unpack(&self, ty: GgmlType, n: usize, group: &[u8], rows: &mut [u8]) {
+        let row_bytes = rows.len() / self.group_rows();
+        for (i, row) in rows.chunks_exact_mut(row_bytes).enumerate() {
+            self.unpack_row(ty, n, group, i, row);
+        }
+    }
 }
 
 /// The arrangement of a tensor's rows.

@@ -404,8 +404,12 @@ fn place(
         memory,
         ..params.placement.clone()
     };
-    let best = Placement::new(&placement, rows, base.n_layer(), needs)?;
-    if !params.mmap || best.has_room_to_repack(rows, best.cpu().memory()) {
+    let mut best = Placement::new(&placement, rows, base.n_layer(), needs)?;
+    if !params.mmap {
+        best.share_tied_tables(rows, needs);
+        return Ok(best);
+    }
+    if best.has_room_to_repack(rows, best.cpu().memory()) {
         return Ok(best);
     }
     // The pages of a mapped file need no memory of their own.
@@ -494,7 +498,7 @@ fn needs(
     b.finish()?;
     // Products have leafs of their own in a probe.
     let mut divisible: Vec<bool> = nodes.iter().map(Option::is_none).collect();
-    let mut multiplied = only_multiplied(&g, &nodes);
+    let mut by_rows = read_by_rows(&g, &nodes);
     let of_decoder = inputs.max_positions;
     // An encoder keeps nothing, but uses weights too.
     let params = BuildParams {
@@ -512,24 +516,24 @@ fn needs(
             .iter_mut()
             .zip(&nodes)
             .for_each(|(d, node)| *d &= node.is_none());
-        let in_encoder = only_multiplied(&g, &nodes);
-        multiplied.iter_mut().zip(in_encoder).for_each(|(m, also)| *m &= also);
+        let in_encoder = read_by_rows(&g, &nodes);
+        by_rows.iter_mut().zip(in_encoder).for_each(|(b, also)| *b &= also);
     }
     Ok(Needs {
         memory,
         max_positions: of_decoder.into_iter().chain(of_encoder).min(),
         divisible,
-        multiplied,
+        read_by_rows: by_rows,
     })
 }
 
-/// By weight: nothing but products use it, as their matrix, whole. `leafs` are those of the weights that have other uses than plain
-/// products, which have leafs of their own.
-fn only_multiplied(g: &Graph, leafs: &[Option<TensorId>]) -> Vec<bool> {
+/// By weight: nothing but products and look-ups use it, as their matrix or table, whole. `leafs` are those of the weights that have other uses
+/// than plain products, which have leafs of their own.
+fn read_by_rows(g: &Graph, leafs: &[Option<TensorId>]) -> Vec<bool> {
     let mut otherwise = vec![false; g.len()];
     for id in g.ids() {
         let t = g.tensor(id);
-        let matrix = matches!(t.op, Op::MulMat | Op::MulMatId).then_some(0);
+        let matrix = matches!(t.op, Op::MulMat | Op::MulMatId | Op::GetRows).then_some(0);
         for (i, source) in t.sources().enumerate() {
             otherwise[source.index()] |= matrix != Some(i);
         }

@@ -166,8 +166,15 @@ pub struct Needs {
     pub max_positions: Option<usize>,
     /// By row of the tensor table: only products use the tensor, and they can be computed part by part.
     pub divisible: Vec<bool>,
-    /// By row of the tensor table: only products use the tensor, as their matrix, whole. Then any layout that those read will do.
-    pub multiplied: Vec<bool>,
+    /// By row of the tensor table: only products and look-ups use the tensor, as their matrix or table, whole. Then any layout that those read
+    /// will do.
+    pub read_by_rows: Vec<bool>,
+}
+
+impl Needs {
+    fn is_read_by_rows(&self, row: usize) -> bool {
+        self.read_by_rows.get(row).is_some_and(|&by_rows| by_rows)
+    }
 }
 
 /// Summary of a placement.
@@ -232,7 +239,8 @@ impl Placement {
                 Vec::new()
             };
             if parts.is_empty() {
-                let is_multiplied = needs.multiplied.get(i).is_some_and(|&m| m);
+                // Look-ups read few rows: for them alone no layout is worth its making.
+                let is_multiplied = row.consumer != Consumer::GetRows && needs.is_read_by_rows(i);
                 parts.push(placement.place(row, is_multiplied, &params.overrides)?);
             }
             placement.parts.push(parts);
@@ -299,6 +307,36 @@ impl Placement {
         };
         let needed: usize = rows.iter().zip(&self.parts).map(of_row).sum();
         total == 0 || needed <= free
+    }
+
+    /// Lets look-ups in a table read the repacked copy that products have of it (a tied output), where the device can, so that no other copy is in
+    /// the same memory.
+    pub(super) fn share_tied_tables(&mut self, rows: &[TableRow], needs: &Needs) {
+        for (i, row) in rows.iter().enumerate() {
+            let is_tied = |other: &TableRow| (other.file_index, other.offset) == (row.file_index, row.offset);
+            let is_shared = |&(j, other): &(usize, &TableRow)| j != i && is_tied(other) && !self.is_plain(j);
+            if row.consumer != Consumer::GetRows || !needs.is_read_by_rows(i) {
+                continue;
+            }
+            let Some((j, _)) = rows.iter().enumerate().find(is_shared) else {
+                continue;
+            };
+            if let ([table], [copy]) = (&self.parts[i][..], &self.parts[j][..]) {
+                let storage = WeightStorage {
+                    buffer_type: self.types[copy.memory].clone(),
+                    layout: copy.layout,
+                };
+                let device = self.device_of_memory(&*storage.buffer_type);
+                if table.memory == copy.memory && computes_with(device.as_ref(), row, &storage) {
+                    self.parts[i] = vec![*copy];
+                }
+            }
+        }
+    }
+
+    /// True if a row of the tensor table is stored as in the file.
+    fn is_plain(&self, row: usize) -> bool {
+        self.parts[row].iter().all(|part| part.layout.is_plain())
     }
 
     /// The rows of a matrix that each device gets by its share. None if it stays whole: because it is no single matrix, its layer is the
@@ -715,7 +753,7 @@ mod tests {
             offset: 0,
         };
         let needs = Needs {
-            multiplied: vec![true],
+            read_by_rows: vec![true],
             ..Needs::default()
         };
         let placed = |repack| {

@@ -3,7 +3,7 @@
 use super::panels::{Rows, filled, product_of};
 use super::*;
 use crate::ActivationForm;
-use crate::interleaved::{GROUP_ROWS, can_interleave, deinterleave, interleave, interleaved_bytes};
+use crate::interleaved::{GROUP_ROWS, can_interleave, deinterleave, deinterleave_row, interleave, interleaved_bytes};
 
 /// Lengths of rows: one block, with rests, longer than a panel's part.
 const K: [usize; 7] = [32, 64, 96, 256, 288, 768, 1280];
@@ -60,6 +60,10 @@ fn interleaving_can_be_undone() {
             for (rows, group) in rows.chunks(of_rows).zip(groups.chunks(bytes)) {
                 let mut back = vec![0xAA; of_rows];
                 deinterleave(ty, k, group, &mut back);
+                let last = GROUP_ROWS - 1;
+                let mut row = vec![0; of_rows / GROUP_ROWS];
+                deinterleave_row(ty, k, group, last, &mut row);
+                assert_eq!(row, back[last * row.len()..], "{ty}, {k}");
                 assert!(back == rows, "{ty} {k}");
             }
         }

@@ -30,7 +30,7 @@ impl Repack for RowsOfEight {
         interleaved::interleave(ty, k, rows, group);
     }
 
-    fn unpack(&self, ty: GgmlType, k: usize, group: &[u8], rows: &mut [u8]) {
-        interleaved::deinterleave(ty, k, group, rows);
+    fn unpack_row(&self, ty: GgmlType, k: usize, group: &[u8], i: usize, row: &mut [u8]) {
+        interleaved::deinterleave_row(ty, k, group, i, row);
     }
 }

@@ -15,7 +15,7 @@ use super::barriers::Access;
 use super::fuse::Fusion;
 use super::queue::Share;
 use crate::backend::{BackendError, HostRange, MemoryMap};
-use crate::graph::{Graph, MAX_SRC, Op, Tensor, TensorId};
+use crate::graph::{Graph, MAX_SRC, Op, Repack, Tensor, TensorId};
 
 /// A node whose operands have been found in memory.
 pub(super) struct PlannedNode {
@@ -355,6 +355,18 @@ impl<'a> Source<'a> {
         // SAFETY: the operand is no view of another one (see `rules::layouts`), so all its groups of rows lie within its buffer; nobody writes there
         // while this node is computed.
         unsafe { slice::from_raw_parts(self.start.add(bytes.start).as_ptr(), bytes.len()) }
+    }
+
+    /// Copies a row of a repacked operand as floats. `scratch` has [`Source::row_scratch`] floats, which are as long as a row of any type.
+    pub(super) fn copy_repacked_row(&self, i: RowIndex, repack: &dyn Repack, scratch: &mut [f32], out: &mut [f32]) {
+        let t = self.tensor;
+        let row = i[0] + t.ne[1] * (i[1] + t.ne[2] * i[2]);
+        let (first, at) = (row - row % repack.group_rows(), row % repack.group_rows());
+        let group = self.groups(first..first + repack.group_rows());
+        let row_bytes = t.ty.row_bytes(t.ne[0]).expect("rows are of whole blocks");
+        let bytes = &mut bytemuck::cast_slice_mut(scratch)[..row_bytes];
+        repack.unpack_row(t.ty, t.ne[0], group, at, bytes);
+        kernels::dequantize_row(t.ty, bytes, out);
     }
 
     /// The floats from the start of a dense row to the end of the one `n - 1` further in dimension `d`, and the floats from one row

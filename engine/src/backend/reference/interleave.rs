@@ -1,5 +1,5 @@
 //! A layout like those of fast kernels, in its simplest form: four rows, block by block. A device with it shows that nothing but products
-//! touches a repacked weight, on any machine.
+//! and look-ups touches a repacked weight, on any machine.
 
 use kernels::GgmlType;
 
@@ -36,10 +36,10 @@ impl Repack for RowsOfFour {
         }
     }
 
-    fn unpack(&self, ty: GgmlType, _: usize, group: &[u8], rows: &mut [u8]) {
-        let (block, row) = (ty.block_bytes(), rows.len() / GROUP);
-        for (i, from) in group.chunks_exact(block).enumerate() {
-            rows[i % GROUP * row + i / GROUP * block..][..block].copy_from_slice(from);
+    fn unpack_row(&self, ty: GgmlType, _: usize, group: &[u8], i: usize, row: &mut [u8]) {
+        let block = ty.block_bytes();
+        for (to, blocks) in row.chunks_exact_mut(block).zip(group.chunks_exact(GROUP * block)) {
+            to.copy_from_slice(&blocks[i * block..][..block]);
         }
     }
 }

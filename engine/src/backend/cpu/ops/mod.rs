@@ -122,7 +122,7 @@ impl Need {
 }
 
 /// Nothing, or why this backend cannot compute the node: beyond the [`rules`], results are dense and the rows of products,
-/// keys and values too. The matrix of a product may be interleaved.
+/// keys and values too. The matrix of a product and the table of a look-up may be interleaved.
 pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
     rules::check(graph, id)?;
     rules::layouts(graph, id, INTERLEAVED)?;

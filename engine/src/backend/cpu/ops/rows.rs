@@ -4,7 +4,7 @@ use kernels::GgmlType;
 
 use super::{Fault, Task, row_number};
 use crate::backend::cpu::view::RowIndex;
-use crate::graph::{NO_ROW, NgramHash};
+use crate::graph::{Layout, NO_ROW, NgramHash};
 
 pub(super) fn get_rows(task: Task<'_>) -> Result<(), Fault> {
     let (table, ids) = (task.source(0), task.source(1));
@@ -19,7 +19,10 @@ pub(super) fn get_rows(task: Task<'_>) -> Result<(), Fault> {
     }
     for ([t, i2, i3], out) in task.target.rows() {
         let row = row_number(ids.i32([t, i2, i3, 0]), table.ne()[1])?;
-        table.copy_row([row, i2, i3], out);
+        match table.tensor.layout {
+            Layout::Plain => table.copy_row([row, i2, i3], out),
+            Layout::Repacked(repack) => table.copy_repacked_row([row, i2, i3], repack, task.scratch, out),
+        }
     }
     Ok(())
 }
