@@ -125,27 +125,10 @@ fn attend(g: &mut Graph, b: &Built, w: &Layer, il: usize, x: TensorId, n_tokens:
         g.reshape(cache, [HEAD_DIM, N_HEAD, N_KV, 1]).unwrap()
     };
     let (k, v) = (remember(w.k_cache, k, "k_cache"), remember(w.v_cache, v, "v_cache"));
-    let params = Attention {
-        scale: 1.0 / (HEAD_DIM as f32).sqrt(),
-        softcap: 0.0,
-        max_bias: 0.0,
-        causal: true,
-        window: Window::None,
-        buckets: Buckets::None,
-        sinks: false,
-        selects: false,
-        compressed_from: None,
-    };
-    let operands = AttentionOperands {
-        q,
-        k,
-        v,
-        visible: b.visible,
-        biases: None,
-        sinks: None,
-        selection: None,
-    };
-    let a = g.attention(params, operands).unwrap();
+    let operands = AttentionOperands::new([q, k, v], b.visible);
+    let a = g
+        .attention(Attention::causal(1.0 / (HEAD_DIM as f32).sqrt()), operands)
+        .unwrap();
     let a = g.reshape(a, [N_EMBD, n_tokens, 1, 1]).unwrap();
     let o = external(g, w.o, [N_EMBD, N_EMBD], "o", il);
     g.mul_mat(o, a).unwrap()

@@ -48,6 +48,19 @@ pub struct AttentionOperands<T> {
 }
 
 impl<T> AttentionOperands<T> {
+    /// Those that every attention has.
+    pub fn new([q, k, v]: [T; 3], visible: VisibleCells<T>) -> AttentionOperands<T> {
+        AttentionOperands {
+            q,
+            k,
+            v,
+            visible,
+            biases: None,
+            sinks: None,
+            selection: None,
+        }
+    }
+
     /// The operands in the order in which they stand among the sources of a node.
     pub fn list(self) -> impl Iterator<Item = T> {
         let rest = [self.biases, self.sinks, self.selection].into_iter().flatten();
@@ -72,6 +85,21 @@ impl<T> AttentionOperands<T> {
 }
 
 impl Attention {
+    /// Causal attention to every cell that is visible: no soft cap, biases, sinks or selection.
+    pub const fn causal(scale: f32) -> Attention {
+        Attention {
+            scale,
+            softcap: 0.0,
+            max_bias: 0.0,
+            causal: true,
+            window: Window::None,
+            buckets: Buckets::None,
+            sinks: false,
+            selects: false,
+            compressed_from: None,
+        }
+    }
+
     /// Where each operand stands among the sources.
     pub fn operands(&self) -> AttentionOperands<usize> {
         const FIRST: usize = 3;

@@ -2,8 +2,7 @@
 
 use engine::backend::{Backend, Device, GraphView, MemoryMap, Plan, Usage};
 use engine::graph::{
-    Attention, AttentionOperands, Buckets, Graph, Home, PAGE, Rope, RopeKind, TensorId, Unary, Uses, VisibleCells,
-    Window,
+    Attention, AttentionOperands, Graph, Home, PAGE, Rope, RopeKind, TensorId, Unary, Uses, VisibleCells,
 };
 use kernels::GgmlType::{self, F16, F32, I32, I64, Q4_0, Q8_0};
 
@@ -43,17 +42,6 @@ pub fn layer(n: usize, device: &dyn Device) -> (Graph, MemoryMap) {
         every: 1,
         inverse: false,
     };
-    let attention = Attention {
-        scale: 0.2,
-        softcap: 0.0,
-        max_bias: 0.0,
-        causal: true,
-        window: Window::None,
-        buckets: Buckets::None,
-        sinks: false,
-        selects: false,
-        compressed_from: None,
-    };
 
     let normed = g.rms_norm(x, Some(norm_weight), 1e-5).unwrap();
     let q = g.mul_mat(wq, normed).unwrap();
@@ -64,23 +52,16 @@ pub fn layer(n: usize, device: &dyn Device) -> (Graph, MemoryMap) {
     let kv = g
         .view(written, [32, 2, N_CELLS, 1], [2, 64, 128, 128 * N_CELLS], 0)
         .unwrap();
-    let operands = AttentionOperands {
-        q,
-        k: kv,
-        v: kv,
-        visible: VisibleCells {
-            cell_pos,
-            pos: positions,
-            table,
-            starts,
-            pages,
-            masks,
-        },
-        biases: None,
-        sinks: None,
-        selection: None,
+    let visible = VisibleCells {
+        cell_pos,
+        pos: positions,
+        table,
+        starts,
+        pages,
+        masks,
     };
-    let y = g.attention(attention, operands).unwrap();
+    let operands = AttentionOperands::new([q, kv, kv], visible);
+    let y = g.attention(Attention::causal(0.2), operands).unwrap();
     let y = g.reshape(y, [128, n, 1, 1]).unwrap();
     let sum = g.add(y, x).unwrap();
     let y = g.rms_norm(sum, Some(norm_weight), 1e-5).unwrap();

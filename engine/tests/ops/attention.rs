@@ -83,17 +83,7 @@ fn attend_with_sinks(p: Attention, [q, k, v]: [Operand; 3], scene: Scene, more: 
     case
 }
 
-pub const PLAIN: Attention = Attention {
-    scale: 0.125,
-    softcap: 0.0,
-    max_bias: 0.0,
-    causal: true,
-    window: Window::None,
-    buckets: Buckets::None,
-    sinks: false,
-    selects: false,
-    compressed_from: None,
-};
+pub const PLAIN: Attention = Attention::causal(0.125);
 
 /// Queries, keys and values as a cache stores them: `[d, heads, cells]` side by side.
 pub fn qkv(ty: GgmlType, d: [usize; 2], heads: [usize; 2], n_tokens: usize, n_kv: usize) -> [Operand; 3] {

@@ -24,9 +24,17 @@ pub(super) struct Ints {
 
 /// Every index of a shape in the order of a dense array.
 pub(super) fn indices(ne: [usize; 4]) -> impl Iterator<Item = Index> {
-    let [n0, n1, n2, n3] = ne;
-    (0..n3).flat_map(move |i3| {
-        (0..n2).flat_map(move |i2| (0..n1).flat_map(move |i1| (0..n0).map(move |i0| [i0, i1, i2, i3])))
+    let mut next = [0; 4];
+    (0..ne.iter().product()).map(move |_| {
+        let index = next;
+        for (i, n) in next.iter_mut().zip(ne) {
+            *i += 1;
+            if *i < n {
+                break;
+            }
+            *i = 0;
+        }
+        index
     })
 }
 

@@ -6,7 +6,7 @@ use super::ops;
 use super::rope::rope;
 use super::scratch::{Piece, Scratch};
 use super::visible::Visible;
-use crate::graph::{Attention, Buckets, Rope, RopeKind, Unary, Window};
+use crate::graph::{Attention, Rope, RopeKind, Unary, Window};
 
 fn piece<T: bytemuck::Pod>(data: &[T]) -> Piece<T> {
     let mut piece = Scratch::default().take(data.len());
@@ -274,18 +274,7 @@ fn two_tokens() -> (Operands, Attention) {
         biases: None,
         selection: None,
     };
-    let params = Attention {
-        scale: 1.0,
-        softcap: 0.0,
-        max_bias: 0.0,
-        causal: true,
-        window: Window::None,
-        buckets: Buckets::None,
-        sinks: false,
-        selects: false,
-        compressed_from: None,
-    };
-    (operands, params)
+    (operands, Attention::causal(1.0))
 }
 
 /// The weight of the second of two scores.

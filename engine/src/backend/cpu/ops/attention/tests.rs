@@ -3,7 +3,7 @@ use std::cell::Cell;
 use kernels::GgmlType::{F32, I32, I64};
 
 use crate::backend::{BackendParams, MemoryMap, device};
-use crate::graph::{Attention, AttentionOperands, Buckets, Graph, PAGE, TensorId, VisibleCells, Window};
+use crate::graph::{Attention, AttentionOperands, Graph, PAGE, TensorId, VisibleCells};
 use crate::sched::{SchedParams, Scheduler};
 
 thread_local! {
@@ -36,27 +36,9 @@ fn n_pages_read(tables: &[&[usize]]) -> usize {
         masks: list(I64, pages.len()),
     };
     let mut heads = |n_head: usize, n: usize| g.input(F32, [8, n_head, n, 1], "heads");
-    let operands = AttentionOperands {
-        q: heads(2 * N_HEAD_KV, table.len()),
-        k: heads(N_HEAD_KV, n_kv),
-        v: heads(N_HEAD_KV, n_kv),
-        visible,
-        biases: None,
-        sinks: None,
-        selection: None,
-    };
-    let params = Attention {
-        scale: 1.0,
-        softcap: 0.0,
-        max_bias: 0.0,
-        causal: true,
-        window: Window::None,
-        buckets: Buckets::None,
-        sinks: false,
-        selects: false,
-        compressed_from: None,
-    };
-    let y = g.attention(params, operands).unwrap();
+    let qkv = [(2 * N_HEAD_KV, table.len()), (N_HEAD_KV, n_kv), (N_HEAD_KV, n_kv)].map(|(h, n)| heads(h, n));
+    let operands = AttentionOperands::new(qkv, visible);
+    let y = g.attention(Attention::causal(1.0), operands).unwrap();
     g.tensor_mut(y).flags.output = true;
     g.expand(y);
 
