@@ -39,9 +39,9 @@ fn layouts(ty: GgmlType, k: usize, blocks: &[u8]) -> Vec<(Vec<u8>, WeightLayout)
     let rows = blocks[..ROWS * stride].to_vec();
     let mut layouts = Vec::new();
     if can_interleave(ty, k) {
-        let mut groups = vec![0; rows.len()];
         let bytes = interleaved_bytes(ty, k);
-        for (rows, group) in rows.chunks(bytes).zip(groups.chunks_mut(bytes)) {
+        let mut groups = vec![0; ROWS / GROUP_ROWS * bytes];
+        for (rows, group) in rows.chunks(GROUP_ROWS * stride).zip(groups.chunks_mut(bytes)) {
             interleave(ty, k, rows, group);
         }
         layouts.push((groups, WeightLayout::Interleaved));
