@@ -1,7 +1,7 @@
 //! Groups of rows of the types that have grids: what kernels look up one by one in rows of a file is looked up once, when rows are interleaved.
 //!
 //! Instead of the index of a point a group holds the level of each element, of 2 bits or 3, and its [bit](GridBlock::bits): a few instructions unpack
-//! 32 bytes of them, where each point of 4 or 8 elements takes a load of its own. Weights take up to twice as much memory as in a file.
+//! 32 bytes of them, where each point of 4 or 8 elements takes a load of its own. Weights take 1.2 to 2.1 times as much memory as in a file.
 
 use super::Half;
 use super::grids::{Form, GridBlock, Parts, from_nibbles, nibbles};
