@@ -3,6 +3,8 @@
 //! Instead of the index of a point a group holds the level of each element, of 2 bits or 3, and its [bit](GridBlock::bits): a few instructions unpack
 //! 32 bytes of them, where each point of 4 or 8 elements takes a load of its own. Weights take 1.2 to 2.1 times as much memory as in a file.
 
+use std::mem::offset_of;
+
 use super::Half;
 use super::grids::{Form, GridBlock, Parts, from_nibbles, nibbles};
 use crate::generic::groups::{
@@ -36,9 +38,7 @@ struct Nibbles {
     levels: [[[u8; 8]; 2]; 8],
 }
 
-/// Where levels begin in a block of either kind.
-const LEVELS: usize = 10;
-const BITS: usize = LEVELS + 64;
+const _: () = assert!(offset_of!(Pairs, scales) == offset_of!(Nibbles, scales));
 
 /// Bits of a level.
 const fn level_bits<B: GridBlock>() -> usize {
@@ -170,7 +170,7 @@ pub(super) unsafe fn group_scales<V: Simd, B: GridBlock>(p: *const u8, to: *mut 
         };
         let d: V = halves_of_group::<V>(p, 0).mul(V::splat(factor));
         for g in 0..8 {
-            let packed = bytes_of_group::<V>(p, 2 + g);
+            let packed = bytes_of_group::<V>(p, offset_of!(Pairs, scales) + g);
             let scale = |bits: V::Int| {
                 let scale = V::from_int(bits).add(V::splat(0.5));
                 scale.mul(V::splat(B::FACTOR)).mul(d)
@@ -194,10 +194,10 @@ pub(super) unsafe fn group_values<V: IntSimd, B: GridBlock>(p: *const u8, i: usi
     // SAFETY: the caller's promise; offsets are those of a block with levels.
     unsafe {
         let codes = if level_bits::<B>() == 2 {
-            let bits = move_bits(word_of_group::<V>(p, BITS + 4 * i), j, 2).and(V::splat(4));
-            pairs_of_group::<V>(p, LEVELS + 8 * i, j).or(bits)
+            let bits = move_bits(word_of_group::<V>(p, offset_of!(Pairs, bits) + 4 * i), j, 2).and(V::splat(4));
+            pairs_of_group::<V>(p, offset_of!(Pairs, levels) + 8 * i, j).or(bits)
         } else {
-            nibbles_of_group::<V>(p, LEVELS + 16 * i, j)
+            nibbles_of_group::<V>(p, offset_of!(Nibbles, levels) + 16 * i, j)
         };
         codes.lookup(&const { values::<B>() })
     }

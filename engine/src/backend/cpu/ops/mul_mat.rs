@@ -98,8 +98,8 @@ pub(super) fn mul_mat(task: Task<'_>) -> Result<(), TakenOver> {
     Ok(())
 }
 
-/// How a result of many columns is cut into pieces of work: blocks of rows of weights, and each of them in blocks of columns, which follow each
-/// other. Few columns are not cut.
+/// How a result is cut into pieces of work: blocks of rows of weights, and each of them, if columns are many, in blocks of columns, which follow
+/// each other.
 struct Grid {
     n_rows: usize,
     n_columns: usize,
