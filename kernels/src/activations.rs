@@ -55,9 +55,9 @@ pub enum Activations<'a> {
 /// Columns from which on products of integers go by panels: unpacking and interleaving weights once pays for itself.
 pub(crate) const PANEL_COLUMNS: usize = 9;
 
-/// Rows of activations from which on [`Precision::Fast`] takes integers of 8 bits: more than there are in a batch that verifies drafts, so that a
-/// text is the same with and without them. For 16 rows 8 bits would hardly be faster: most of the time goes into unpacking weights.
-pub const FAST_COLUMNS: usize = 17;
+/// Rows of activations from which on [`Precision::Fast`] takes integers of 8 bits. Fewer take little time anyway: short questions, sequences that are decoded
+/// together and batches that verify drafts have the results of [`Precision::High`].
+pub const FAST_COLUMNS: usize = 64;
 
 /// The form in which a product of weights of type `ty` with `n` rows of activations wants those. The same for all `n` below [`FAST_COLUMNS`], so that
 /// a few tokens that are decoded together have the results that they have one by one.

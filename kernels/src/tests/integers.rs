@@ -9,13 +9,13 @@ const FORM: ActivationForm = ActivationForm::I16Row;
 #[test]
 fn only_many_columns_take_8_bits() {
     let form = |n, precision| activation_form(GgmlType::Q4_0, n, precision);
-    for n in [1, 2, 8, 9, 16] {
+    for n in [1, 2, 8, 9, 16, 63] {
         assert_eq!(form(n, Precision::Fast), ActivationForm::I16Row);
     }
-    assert_eq!(form(17, Precision::Fast), ActivationForm::I8Block16);
-    assert_eq!(form(17, Precision::High), ActivationForm::I16Row);
+    assert_eq!(form(64, Precision::Fast), ActivationForm::I8Block16);
+    assert_eq!(form(64, Precision::High), ActivationForm::I16Row);
     assert_eq!(
-        activation_form(GgmlType::Q8_0, 17, Precision::Fast),
+        activation_form(GgmlType::Q8_0, 64, Precision::Fast),
         ActivationForm::I16Row
     );
 }
