@@ -46,7 +46,7 @@ fn threads_do_not_get_into_each_others_way() {
                 let limit = match precision {
                     Precision::Exact => 1e-10,
                     Precision::High => 1e-3,
-                    // A token may go to another expert.
+                    // One token of 160 may go to another expert: its part of the result then differs altogether.
                     Precision::Fast => 1e-2,
                 };
                 assert!(error / size < limit, "{case}: nmse {:e}", error / size);
