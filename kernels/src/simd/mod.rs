@@ -137,6 +137,10 @@ pub(crate) trait Simd: Copy {
     fn shr(bits: Self::Int, n: u32) -> Self::Int;
     /// The lanes that have a bit in common with `bit`, which is a single bit.
     fn has_bit(bits: Self::Int, bit: u32) -> Self::Mask;
+    /// Lanes as integers plus 1.
+    fn plus_one(bits: Self::Int) -> Self::Int;
+    /// The floats that lanes are the bits of.
+    fn from_bits(bits: Self::Int) -> Self;
     /// Signed integers as floats.
     fn from_int(bits: Self::Int) -> Self;
 

@@ -265,6 +265,16 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn plus_one(bits: Self::Int) -> Self::Int {
+        bits.map(|bits| bits.wrapping_add(1))
+    }
+
+    #[inline(always)]
+    fn from_bits(bits: Self::Int) -> Self {
+        Portable(bits.map(f32::from_bits))
+    }
+
+    #[inline(always)]
     fn from_int(bits: Self::Int) -> Self {
         Portable(bits.map(|bits| bits as i32 as f32))
     }

@@ -182,6 +182,8 @@ impl Simd for Avx2 {
             let bit = _mm256_set1_epi32(bit as i32);
             _mm256_cmpeq_epi32(_mm256_and_si256(bits, bit), bit)
         };
+        fn plus_one(bits: __m256i) -> __m256i = _mm256_add_epi32(bits, _mm256_set1_epi32(1));
+        fn from_bits(bits: __m256i) -> Self = Avx2(_mm256_castsi256_ps(bits));
         fn from_int(bits: __m256i) -> Self = Avx2(_mm256_cvtepi32_ps(bits));
         fn table(values: &[f32; 16], scale: Self) -> [__m256; 2] = [
             _mm256_mul_ps(_mm256_loadu_ps(values.as_ptr()), scale.0),

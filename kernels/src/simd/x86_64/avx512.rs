@@ -125,6 +125,8 @@ impl Simd for Avx512 {
         fn has_bit(bits: __m512i, bit: u32) -> __mmask16 = {
             _mm512_test_epi32_mask(bits, _mm512_set1_epi32(bit as i32))
         };
+        fn plus_one(bits: __m512i) -> __m512i = _mm512_add_epi32(bits, _mm512_set1_epi32(1));
+        fn from_bits(bits: __m512i) -> Self = Avx512(_mm512_castsi512_ps(bits));
         fn from_int(bits: __m512i) -> Self = Avx512(_mm512_cvtepi32_ps(bits));
         fn table(values: &[f32; 16], scale: Self) -> Self = {
             Avx512(_mm512_mul_ps(_mm512_loadu_ps(values.as_ptr()), scale.0))
