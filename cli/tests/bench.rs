@@ -181,3 +181,21 @@ fn bench_tells_what_cannot_be_measured() {
         assert_eq!(bench(&home, &model, &wrong).status, 2, "{wrong:?}");
     }
 }
+
+/// Models that embed texts compute prompts whole; what they cannot do is left out, or said where nothing is left.
+#[test]
+fn bench_measures_prompts_of_models_that_embed_texts() {
+    let home = Home::new();
+    let model = home.model("bert-dense", None);
+    let found = rows(&bench(&home, &model, &["-np", "1,3", "-b", "8", "-o", "json"]));
+    let prompts: Vec<_> = found
+        .iter()
+        .map(|row| (&row["n_prompt"], &row["n_gen"], &row["n_parallel"]))
+        .collect();
+    assert_eq!(
+        format!("{prompts:?}"),
+        "[(Number(16), Number(0), Number(1)), (Number(16), Number(0), Number(3))]"
+    );
+    bench(&home, &model, &["-p", "0"]).fails_saying(&["bert", "-p"]);
+    bench(&home, &model, &["-p", "100000"]).fails_saying(&["100000"]);
+}
