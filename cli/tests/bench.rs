@@ -175,8 +175,8 @@ fn bench_tells_what_cannot_be_measured() {
     let model = tiny(&home);
     let nothing = ["bench", "-m", &model, "-p", "0", "-n", "0"];
     ended(home.llama(&nothing)).fails_saying(&["-p and -n are both 0"]);
-    let bert = home.model("bert-dense", None);
-    bench(&home, &bert, &["-o", "json"]).fails_saying(&["bert"]);
+    let t5 = home.model("t5-dense", None);
+    bench(&home, &t5, &["-o", "json"]).fails_saying(&["t5", "encoder"]);
     for wrong in [["-np", "0"], ["-p", "x"], ["-r", "0"], ["-o", "xml"]] {
         assert_eq!(bench(&home, &model, &wrong).status, 2, "{wrong:?}");
     }
@@ -196,6 +196,8 @@ fn bench_measures_prompts_of_models_that_embed_texts() {
         format!("{prompts:?}"),
         "[(Number(16), Number(0), Number(1)), (Number(16), Number(0), Number(3))]"
     );
-    bench(&home, &model, &["-p", "0"]).fails_saying(&["bert", "-p"]);
-    bench(&home, &model, &["-p", "100000"]).fails_saying(&["100000"]);
+    let alone = |test: &[&str]| ended(home.llama(&[&["bench", "-m", &model, "-o", "json"], test].concat()));
+    alone(&["-p", "0", "-n", "4"]).fails_saying(&["bert", "-p"]);
+    alone(&["-p", "16", "-d", "64"]).fails_saying(&["bert", "-d"]);
+    alone(&["-p", "100000"]).fails_saying(&["position"]);
 }
