@@ -44,7 +44,7 @@ const BLOCK_K: usize = 1024;
 const ROWS: usize = 4;
 
 /// Bytes by which each of these streams is prefetched.
-const AHEAD: usize = 1024;
+const AHEAD: usize = 2048;
 
 /// One column: weights are decoded in registers and never stored.
 ///
