@@ -209,7 +209,6 @@ struct Setup<'a> {
     keep_all: bool,
     /// Nodes that are put on a backend by hand.
     by_hand: fn(&Graph, TensorId) -> Option<BackendId>,
-    pipeline: bool,
 }
 
 impl Default for Setup<'_> {
@@ -219,7 +218,6 @@ impl Default for Setup<'_> {
             device_of: |_| 0,
             keep_all: false,
             by_hand: |_, _| None,
-            pipeline: false,
         }
     }
 }
@@ -229,10 +227,7 @@ fn run(setup: &Setup<'_>) -> (Vec<f32>, usize) {
     let devices: Vec<Arc<dyn Device>> = setup.devices.iter().map(|name| device(name).unwrap()).collect();
     let params = BackendParams::new(2);
     let backends = devices.iter().map(|d| d.clone().backend(&params).unwrap()).collect();
-    let sched_params = SchedParams {
-        pipeline: setup.pipeline,
-        op_offload: false,
-    };
+    let sched_params = SchedParams { op_offload: false };
     let mut s = Scheduler::new(backends, MemoryMap::default(), sched_params).unwrap();
     let layers: Vec<Layer> = (0..N_LAYER)
         .map(|il| layer(&mut s, &*devices[(setup.device_of)(il)], il))
@@ -280,25 +275,22 @@ fn reused_memory_and_ops_in_place_change_nothing() {
 #[test]
 fn layers_on_two_devices_give_the_result_of_one() {
     let (truth, _) = run(&Setup::default());
-    for pipeline in [false, true] {
-        let halves = Setup {
-            devices: &["reference", "cpu"],
-            device_of: |il| il / 2,
-            pipeline,
-            ..Setup::default()
-        };
-        let (found, n_splits) = run(&halves);
-        assert_eq!(n_splits, 2);
-        assert!(nmse(&truth, &found) < 1e-10, "{}", nmse(&truth, &found));
-        assert_eq!(run(&halves).0, found, "from run to run");
+    let halves = Setup {
+        devices: &["reference", "cpu"],
+        device_of: |il| il / 2,
+        ..Setup::default()
+    };
+    let (found, n_splits) = run(&halves);
+    assert_eq!(n_splits, 2);
+    assert!(nmse(&truth, &found) < 1e-10, "{}", nmse(&truth, &found));
+    assert_eq!(run(&halves).0, found, "from run to run");
 
-        let (found, n_splits) = run(&Setup {
-            device_of: |il| il % 2,
-            ..halves
-        });
-        assert_eq!(n_splits, N_LAYER);
-        assert!(nmse(&truth, &found) < 1e-10, "{}", nmse(&truth, &found));
-    }
+    let (found, n_splits) = run(&Setup {
+        device_of: |il| il % 2,
+        ..halves
+    });
+    assert_eq!(n_splits, N_LAYER);
+    assert!(nmse(&truth, &found) < 1e-10, "{}", nmse(&truth, &found));
 }
 
 #[test]

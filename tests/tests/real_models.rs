@@ -184,7 +184,7 @@ struct Way {
 
 #[test]
 #[ignore = "fetches two models, 340 MB, and takes some minutes"]
-fn greedy_text_does_not_depend_on_batches_restored_states_or_company() {
+fn greedy_text_does_not_depend_on_batches_restored_states_or_other_sequences() {
     let plain = Way {
         n_ubatch: 512,
         restore_at: None,
@@ -233,14 +233,14 @@ fn continuation(model: &Arc<Model>, prompt: &[Token], way: Way, n: usize) -> Vec
     };
     let context = || Context::new(model.clone(), &params).expect("the context is made");
     let mut ctx = context();
-    // The company reads the prompt backwards, and goes on so again and again.
-    let mut company = prompt.iter().rev().cycle();
+    // The other sequence reads the prompt backwards, and goes on so again and again.
+    let mut others = prompt.iter().rev().cycle();
     let (mut batch, mut text, mut pos) = (Batch::new(), Vec::new(), 0);
     let mut next: Vec<Token> = prompt.to_vec();
     while text.len() < n {
         batch.clear();
         for (i, &token) in next.iter().enumerate() {
-            if let Some(&other) = company.next().filter(|_| way.with_second) {
+            if let Some(&other) = others.next().filter(|_| way.with_second) {
                 batch.push(other, pos, SeqSet::one(1), false);
             }
             batch.push(token, pos, SeqSet::one(0), i + 1 == next.len());

@@ -80,6 +80,11 @@ fn names_of_functions(tokens: TokenStream) -> Vec<Ident> {
     functions.flat_map(names).collect()
 }
 
+fn place(name: &Ident) -> (String, usize, usize) {
+    let span = name.span();
+    (span.file(), span.start().line, span.start().column)
+}
+
 /// The names of graph and functions that do not stand in the expansion at their places, and the number of all.
 fn lost(name: &str) -> (usize, Vec<Ident>) {
     let tokens = declaration(name);
@@ -88,10 +93,6 @@ fn lost(name: &str) -> (usize, Vec<Ident>) {
     let items = arch_lang::expand_with(tokens, &arch_lang::Folder(archs_folder()));
     let mut found = Vec::new();
     idents(items, &mut found);
-    let place = |n: &Ident| {
-        let span = n.span();
-        (span.file(), span.start().line, span.start().column)
-    };
     let places: BTreeSet<_> = found.iter().map(place).collect();
     let n = names.len();
     (n, names.into_iter().filter(|n| !places.contains(&place(n))).collect())
@@ -162,4 +163,62 @@ fn inlined_operations_stand_at_the_call() {
     );
     let attention = found.iter().find(|n| *n == "attention").unwrap();
     assert_eq!(attention.span().start(), call.span().start());
+}
+
+/// The hyper-parameters that a declaration names itself: `name: type` and `let name`.
+fn hparams_of(tokens: &[TokenTree]) -> BTreeSet<String> {
+    let group = tokens.windows(2).find_map(|pair| match pair {
+        [TokenTree::Ident(word), TokenTree::Group(g)] if word == "hparams" => Some(g.stream()),
+        _ => None,
+    });
+    let inside: Vec<TokenTree> = group.into_iter().flatten().collect();
+    let declared = inside.windows(2).filter_map(|pair| match pair {
+        [TokenTree::Ident(name), TokenTree::Punct(p)] if p.as_char() == ':' => Some(name.to_string()),
+        [TokenTree::Ident(word), TokenTree::Ident(name)] if word == "let" => Some(name.to_string()),
+        _ => None,
+    });
+    declared.collect()
+}
+
+/// Where these names stand for values: not the names of options, as in `f(name = value)`, nor sizes of the `test`.
+fn uses(tokens: TokenStream, names: &BTreeSet<String>, out: &mut Vec<Ident>) {
+    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    let is = |i: Option<usize>, text: &str| i.and_then(|i| tokens.get(i)).is_some_and(|t| t.to_string() == text);
+    for (i, token) in tokens.iter().enumerate() {
+        let before = i.checked_sub(1);
+        match token {
+            TokenTree::Group(_) if is(before, "test") => {}
+            TokenTree::Group(g) => uses(g.stream(), names, out),
+            TokenTree::Ident(name) if names.contains(&name.to_string()) => {
+                let is_option = is(Some(i + 1), "=") && !is(Some(i + 2), "=") && !is(before, "let");
+                out.extend((!is_option).then(|| name.clone()));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// In formulas, checks, sizes and conditions of tensors, and what `use` passes on, too.
+#[test]
+fn no_use_of_a_hyper_parameter_is_lost() {
+    let mut n_uses = 0;
+    for entry in std::fs::read_dir(archs_folder()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|e| e != "rs") {
+            continue;
+        }
+        let tokens = declaration(path.file_stem().unwrap().to_str().unwrap());
+        let names = hparams_of(&tokens.clone().into_iter().collect::<Vec<_>>());
+        let (mut wanted, mut found) = (Vec::new(), Vec::new());
+        uses(computing(tokens.clone()), &names, &mut wanted);
+        idents(
+            arch_lang::expand_with(tokens, &arch_lang::Folder(archs_folder())),
+            &mut found,
+        );
+        let places: BTreeSet<_> = found.iter().map(place).collect();
+        n_uses += wanted.len();
+        wanted.retain(|n| !places.contains(&place(n)));
+        assert_eq!(wanted, Vec::<Ident>::new(), "{}", path.display());
+    }
+    assert!(n_uses > 1000, "{n_uses} uses");
 }

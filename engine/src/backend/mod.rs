@@ -419,23 +419,6 @@ pub trait Backend: Send {
         Ok(())
     }
 
-    /// An event of this backend, recorded nowhere yet (waiting for it returns at once). `None`, the default, for backends
-    /// that compute before they return; the scheduler then synchronizes instead.
-    fn new_event(&self) -> Result<Option<Box<dyn Event>>, BackendError> {
-        Ok(None)
-    }
-
-    /// Moves one of its own events to the end of what is queued now.
-    fn record_event(&mut self, event: &dyn Event) -> Result<(), BackendError> {
-        let _ = event;
-        Ok(())
-    }
-
-    /// Makes everything queued from now on wait for an event, possibly of another backend. By default the caller waits.
-    fn wait_event(&mut self, event: &dyn Event) -> Result<(), BackendError> {
-        event.synchronize()
-    }
-
     /// Queues writing `data` to byte `offset` of a buffer of this backend, after all that is queued; later work sees it. `data` may change as
     /// soon as this returns. False, the default, if it cannot: the caller then waits and writes directly.
     fn write_async(&mut self, to: &mut dyn Buffer, offset: usize, data: &[u8]) -> Result<bool, BackendError> {
@@ -488,15 +471,6 @@ pub trait Upload: Send {
 pub trait PendingRead: Send {
     /// Waits for them. `out` has as many bytes as were asked for.
     fn wait(self: Box<Self>, out: &mut [u8]) -> Result<(), BackendError>;
-}
-
-/// A point in the queue of an asynchronous backend.
-pub trait Event: Send {
-    /// Blocks until everything queued before the point is done.
-    fn synchronize(&self) -> Result<(), BackendError>;
-
-    /// For a backend to recognize its own events.
-    fn as_any(&self) -> &dyn Any;
 }
 
 /// Devices that come from one library.

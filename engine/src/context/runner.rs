@@ -36,8 +36,6 @@ impl GraphRunner {
             .iter()
             .map(|d| d.clone().backend(&backend_params))
             .collect::<Result<_, _>>()?;
-        // Not pipelined: no backend here queues work, so slots of inputs would cost memory and overlap nothing. One that does needs a built
-        // graph for each slot as well, since a graph that stays prepared keeps its slot.
         let mut sched = Scheduler::new(backends, MemoryMap::default(), SchedParams::default())?;
         for (i, buffer) in model.buffers().iter().enumerate() {
             let id = sched.register_buffer(buffer.clone(), Usage::Weights);

@@ -71,7 +71,7 @@ impl Scheduler {
                 .map(BackendId)
                 .filter(|&b| waits_for & bit(b) != 0)
             {
-                self.wait_on_host(b, schedule.slot)?;
+                self.backends[b.index()].synchronize()?;
             }
             busy &= !waits_for;
             for input in split.inputs.clone() {
@@ -84,7 +84,6 @@ impl Scheduler {
                 let cancel = self.cancel.as_deref().unwrap_or(&NEVER);
                 self.backends[split.backend.index()].run(plan, graph, &mut self.memory, cancel)?;
             }
-            self.record(split.backend, schedule.slot)?;
             busy |= bit(split.backend);
         }
         Ok(())
@@ -145,13 +144,12 @@ impl Scheduler {
     }
 
     fn copy_input(&mut self, graph: &Graph, schedule: &Schedule, split: &Split, input: SplitInput) -> Result<()> {
-        let copy = input.copy(schedule.slot);
-        let (from, to) = (home_of(graph, input.from)?, home_of(graph, copy)?);
-        let len = graph.tensor(copy).nbytes();
+        let (from, to) = (home_of(graph, input.from)?, home_of(graph, input.to)?);
+        let len = graph.tensor(input.to).nbytes();
         if schedule.splits.is_input(graph, input.from) {
-            return self.copy_graph_input(schedule, split, from, to, len);
+            return self.copy_graph_input(split, from, to, len);
         }
-        self.wait_on_device(split.backend, schedule.slot)?;
+        self.backends[split.backend.index()].synchronize()?;
         let source = schedule.backend_of(input.from).unwrap_or(split.backend);
         if self.copy_used_experts(graph, schedule, split, input, source)? {
             return Ok(());
@@ -160,28 +158,21 @@ impl Scheduler {
             return Ok(());
         }
         self.backends[source.index()].synchronize()?;
-        self.wait_on_host(split.backend, schedule.slot)?;
         Ok(self.memory.copy(from, to, len, &mut self.scratch.stage)?)
     }
 
     /// Copies what changed of a graph input.
-    fn copy_graph_input(&mut self, schedule: &Schedule, split: &Split, from: Home, to: Home, len: usize) -> Result<()> {
+    fn copy_graph_input(&mut self, split: &Split, from: Home, to: Home, len: usize) -> Result<()> {
         match self.inputs.n_changed(from).filter(|_| self.scratch.only_changed) {
-            None => self.copy_input_range(schedule, split, (from, to), 0..len),
+            None => self.copy_input_range(split, (from, to), 0..len),
             Some(n) => (0..n).try_for_each(|i| {
                 let range = self.inputs.changed(from, i).unwrap_or(0..len);
-                self.copy_input_range(schedule, split, (from, to), range)
+                self.copy_input_range(split, (from, to), range)
             }),
         }
     }
 
-    fn copy_input_range(
-        &mut self,
-        schedule: &Schedule,
-        split: &Split,
-        (from, to): (Home, Home),
-        range: Range<usize>,
-    ) -> Result<()> {
+    fn copy_input_range(&mut self, split: &Split, (from, to): (Home, Home), range: Range<usize>) -> Result<()> {
         let at = |home: Home| Home {
             offset: home.offset + range.start,
             ..home
@@ -193,7 +184,7 @@ impl Scheduler {
             }
         }
         // The caller may overwrite it as soon as this returns, so the copy cannot be left for later.
-        self.wait_on_host(split.backend, schedule.slot)?;
+        self.backends[split.backend.index()].synchronize()?;
         Ok(self
             .memory
             .copy(at(from), at(to), range.len(), &mut self.scratch.stage)?)
@@ -217,14 +208,13 @@ impl Scheduler {
         input: SplitInput,
         source: BackendId,
     ) -> Result<bool> {
-        let copy = input.copy(schedule.slot);
         let first_node = first_computing(graph, &graph.nodes()[split.nodes.clone()]);
-        let (from, to) = (home_of(graph, input.from)?, home_of(graph, copy)?);
+        let (from, to) = (home_of(graph, input.from)?, home_of(graph, input.to)?);
         let in_host_memory = self.memory.get(from.buffer)?.buffer_type().is_host();
         let is_weight = in_host_memory && self.memory.usage(from.buffer) == Usage::Weights;
         let is_plain = graph.tensor(input.from).layout.is_plain();
         let Some(ids) = first_node
-            .and_then(|node| expert_ids(graph, node, copy))
+            .and_then(|node| expert_ids(graph, node, input.to))
             .filter(|_| is_weight && is_plain)
         else {
             return Ok(false);
@@ -232,11 +222,10 @@ impl Scheduler {
         self.backends[source.index()].synchronize()?;
         // The ids themselves may be an input of this split that was not copied yet: then the original is read.
         let inputs = &schedule.splits.inputs[split.inputs.clone()];
-        let original = inputs.iter().find(|i| i.copy(schedule.slot) == ids).map(|i| i.from);
+        let original = inputs.iter().find(|i| i.to == ids).map(|i| i.from);
         let ids = original.unwrap_or(ids);
         let ids_backend = schedule.backend_of(ids).unwrap_or(split.backend);
         self.backends[ids_backend.index()].synchronize()?;
-        self.wait_on_host(split.backend, schedule.slot)?;
 
         let tensor = graph.tensor(input.from);
         let (n_expert, expert_bytes) = (tensor.ne[2], tensor.nb[2]);
@@ -252,33 +241,6 @@ impl Scheduler {
         }
         Ok(true)
     }
-
-    /// Blocks until a backend is done with the last use of a slot.
-    fn wait_on_host(&mut self, backend: BackendId, slot: usize) -> Result<()> {
-        match &self.events[event_index(backend, self.n_copies, slot)] {
-            Some(event) => Ok(event.synchronize()?),
-            None => Ok(self.backends[backend.index()].synchronize()?),
-        }
-    }
-
-    /// Makes what is queued on a backend from now on wait for the last use of a slot.
-    fn wait_on_device(&mut self, backend: BackendId, slot: usize) -> Result<()> {
-        match &self.events[event_index(backend, self.n_copies, slot)] {
-            Some(event) => Ok(self.backends[backend.index()].wait_event(&**event)?),
-            None => Ok(self.backends[backend.index()].synchronize()?),
-        }
-    }
-
-    fn record(&mut self, backend: BackendId, slot: usize) -> Result<()> {
-        if let Some(event) = &self.events[event_index(backend, self.n_copies, slot)] {
-            self.backends[backend.index()].record_event(&**event)?;
-        }
-        Ok(())
-    }
-}
-
-fn event_index(backend: BackendId, n_copies: usize, slot: usize) -> usize {
-    backend.index() * n_copies + slot
 }
 
 fn first_computing(graph: &Graph, nodes: &[TensorId]) -> Option<TensorId> {

@@ -8,7 +8,7 @@ use super::Scheduler;
 
 impl Scheduler {
     /// The splits of the graph prepared last: backend, inputs copied at the start, nodes with their operands. Views, which
-    /// compute nothing, are left out. Copies appear as `backend#name#slot`.
+    /// compute nothing, are left out. Copies appear as `backend#name`.
     pub fn describe(&self, graph: &Graph) -> String {
         let mut text = String::new();
         let splits = &self.schedules.last().splits;
@@ -44,12 +44,9 @@ impl Scheduler {
         let splits = &self.schedules.last().splits;
         for split in &splits.splits {
             for input in &splits.inputs[split.inputs.clone()] {
-                if let Some(slot) =
-                    id.0.checked_sub(input.first_copy.0)
-                        .filter(|&s| (s as usize) < self.n_copies)
-                {
+                if id == input.to {
                     let device = self.sites[split.backend.index()].device.name();
-                    return format!("{device}#{}#{slot}", graph.tensor(id).name);
+                    return format!("{device}#{}", graph.tensor(id).name);
                 }
             }
         }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::alloc::{AllocError, GraphAllocator};
-use crate::backend::{Backend, BackendError, BufferType, Event, Held, MemoryMap, PendingRead, Usage};
+use crate::backend::{Backend, BackendError, BufferType, Held, MemoryMap, PendingRead, Usage};
 use crate::graph::{BufferId, Graph, Home, TensorId, Uses};
 
 pub use compute::Observer;
@@ -32,9 +32,6 @@ use schedule::{Prepared, Schedule, Schedules};
 
 /// More backends than this are refused: assignments are bytes, and no machine has so many.
 pub const MAX_BACKENDS: usize = 16;
-
-/// Graphs in flight when pipelining.
-pub const PIPELINE_COPIES: usize = 4;
 
 /// Why a graph could not be prepared or computed.
 #[derive(Debug, thiserror::Error)]
@@ -103,18 +100,13 @@ impl BackendId {
 /// Settings of a [`Scheduler`].
 #[derive(Clone, Copy, Debug)]
 pub struct SchedParams {
-    /// Lets several graphs be in flight: inputs and copies at the borders of splits exist [`PIPELINE_COPIES`] times.
-    pub pipeline: bool,
     /// Lets a device take large ops although their weights lie in host memory; they are copied for each.
     pub op_offload: bool,
 }
 
 impl Default for SchedParams {
     fn default() -> SchedParams {
-        SchedParams {
-            pipeline: false,
-            op_offload: true,
-        }
+        SchedParams { op_offload: true }
     }
 }
 
@@ -136,10 +128,6 @@ pub struct Scheduler {
     uses: Uses,
     /// Number of changes of `user`.
     assignments: u64,
-    n_copies: usize,
-    next_slot: usize,
-    /// By backend and slot; `None` for those that are synchronous or not pipelined.
-    events: Vec<Option<Box<dyn Event>>>,
     observer: Option<Box<dyn Observer>>,
     cancel: Option<Arc<AtomicBool>>,
     scratch: compute::Scratch,
@@ -159,13 +147,6 @@ impl Scheduler {
             })
             .collect();
         let types: Vec<Arc<dyn BufferType>> = sites.iter().map(|s| s.memory.clone()).collect();
-        let n_copies = if params.pipeline { PIPELINE_COPIES } else { 1 };
-        let mut events = Vec::new();
-        for backend in &backends {
-            for _ in 0..n_copies {
-                events.push(if params.pipeline { backend.new_event()? } else { None });
-            }
-        }
         Ok(Scheduler {
             memory,
             backends,
@@ -177,9 +158,6 @@ impl Scheduler {
             inputs: InputContents::default(),
             uses: Uses::default(),
             assignments: 0,
-            n_copies,
-            next_slot: 0,
-            events,
             observer: None,
             cancel: None,
             scratch: compute::Scratch::default(),
@@ -267,21 +245,16 @@ impl Scheduler {
 
     /// Assigns, splits, places and prepares a graph. Does nothing if that was done and the graph was not changed since. Other graphs
     /// stay prepared, but share the memory of intermediate results: their inputs have to be written again.
-    ///
-    /// With [`SchedParams::pipeline`], each newly prepared graph takes the next slot of copies; one that stays prepared
-    /// keeps its slot, and its inputs must not be written before [`synchronize`](Scheduler::synchronize).
     pub fn alloc_graph(&mut self, graph: &mut Graph) -> Result<()> {
         if self.is_prepared(graph) {
             return Ok(());
         }
         self.with_schedule(graph, |s, graph, schedule| {
-            schedule.slot = s.next_slot;
-            s.next_slot = (s.next_slot + 1) % s.n_copies;
             s.split(graph, schedule)?;
             let fits = s.allocator.fits(graph, schedule.splits.order(), schedule.type_of());
             if !fits || s.allocator.must_grow() {
                 // Buffers may be replaced, and copies move, under a graph still in flight.
-                s.synchronize_backends()?;
+                s.synchronize()?;
                 s.reserve_memory(graph, schedule)?;
             }
             s.finish(graph, schedule)
@@ -316,7 +289,7 @@ impl Scheduler {
         let home = part(graph, id, offset, out.len())?;
         match self.schedules.find(graph).and_then(|s| s.backend_of(id)) {
             Some(b) => self.backends[b.index()].synchronize()?,
-            None => self.synchronize_backends()?,
+            None => self.synchronize()?,
         }
         Ok(self.memory.read(home, out)?)
     }
@@ -339,15 +312,6 @@ impl Scheduler {
 
     /// Waits until everything queued is done.
     pub fn synchronize(&mut self) -> Result<()> {
-        self.synchronize_backends()?;
-        if !self.schedules.any_prepared(self.assignments) {
-            // Nothing is in flight: starting over makes graphs of single tokens always use the same memory.
-            self.next_slot = 0;
-        }
-        Ok(())
-    }
-
-    fn synchronize_backends(&mut self) -> Result<()> {
         for backend in &mut self.backends {
             backend.synchronize()?;
         }
@@ -382,7 +346,7 @@ impl Scheduler {
 
     fn split(&mut self, graph: &mut Graph, schedule: &mut Schedule) -> Result<()> {
         graph.undo_edits();
-        let Schedule { of, splits, slot, .. } = schedule;
+        let Schedule { of, splits, .. } = schedule;
         of.clear();
         of.extend(self.user.iter().copied().take(graph.len()));
         of.resize(graph.len(), None);
@@ -394,9 +358,8 @@ impl Scheduler {
             user: &self.user,
             of,
         })?;
-        splits.begin(graph, self.sites.len(), self.n_copies);
-        split::cut(graph, &self.memory, &self.sites, of, splits, *slot);
-        split::copy_graph_inputs(graph, of, splits);
+        splits.begin(graph, self.sites.len());
+        split::cut(graph, &self.memory, &self.sites, of, splits);
         split::order_steps(graph, splits);
         Ok(())
     }
@@ -409,15 +372,12 @@ impl Scheduler {
             .reserve(graph, order, schedule.type_of(), &mut self.memory)?)
     }
 
-    /// Takes memory to note what the inputs of a graph hold, in whichever slot they will be written.
+    /// Takes memory to note what the inputs of a graph hold.
     fn reserve_inputs(&mut self, graph: &Graph, schedule: &Schedule) {
         self.inputs.follow(schedule.inputs_at(graph, &self.memory));
         let splits = &schedule.splits;
         let leafs = graph.leafs().iter().copied();
-        for input in leafs
-            .filter(|&id| splits.is_input(graph, id))
-            .chain(splits.other_copies())
-        {
+        for input in leafs.filter(|&id| splits.is_input(graph, id)) {
             if let Some(home) = graph.home(input) {
                 self.inputs.reserve(home, graph.tensor(input).nbytes());
             }
@@ -429,7 +389,6 @@ impl Scheduler {
         self.allocator.write_homes(graph, schedule.splits.order());
         schedule.memory_plan = self.allocator.plan_number();
         self.reserve_inputs(graph, schedule);
-        schedule.choose_graph_inputs(graph);
         schedule.count_uses(graph, &mut self.uses);
         schedule.prepare(graph, &self.uses, &self.memory, &mut self.backends)?;
         schedule.set_prepared(Some(self.prepared_now(graph)));

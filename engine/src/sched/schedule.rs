@@ -31,7 +31,6 @@ pub(super) struct Schedule {
     pub splits: Splits,
     /// By split, and the backend whose plan it is. Those beyond the last split are kept for graphs with more.
     plans: Vec<(BackendId, Option<Box<dyn Plan>>)>,
-    pub slot: usize,
     /// [`GraphAllocator::plan_number`](crate::alloc::GraphAllocator::plan_number) of the homes of its tensors.
     pub memory_plan: u64,
 }
@@ -64,19 +63,6 @@ impl Schedule {
     /// Notes what the graph is prepared for; `None`: it is not any more.
     pub fn set_prepared(&mut self, now: Option<Prepared>) {
         self.prepared = now;
-    }
-
-    /// Graph inputs stand for the current slot's copy: they take its home.
-    pub fn choose_graph_inputs(&self, graph: &mut Graph) {
-        if self.slot == 0 {
-            return;
-        }
-        for input in &self.splits.graph_inputs {
-            let current = TensorId(input.others.0 + self.slot as u32 - 1);
-            if let Some(home) = graph.tensor(current).home {
-                graph.place(input.original, home);
-            }
-        }
     }
 
     /// Counts the readers of all tensors, copies to other backends among them.
@@ -140,12 +126,6 @@ impl Schedules {
     /// The schedule taken out last.
     pub fn last(&self) -> &Schedule {
         &self.all[self.last]
-    }
-
-    /// True if some graph is prepared under these assignments.
-    pub fn any_prepared(&self, assignments: u64) -> bool {
-        let under = |p: Prepared| p.assignments == assignments;
-        self.all.iter().any(|s| s.prepared.is_some_and(under))
     }
 
     /// Takes the schedule of a graph out, a new one if there is none, and makes it the last one.

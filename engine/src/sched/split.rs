@@ -27,8 +27,7 @@ pub(super) struct Split {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SplitInput {
     pub from: TensorId,
-    /// The copy for slot 0; those for other slots have the ids that follow.
-    pub first_copy: TensorId,
+    pub to: TensorId,
 }
 
 /// The bit of a backend in [`Split::after`].
@@ -37,37 +36,20 @@ pub(super) fn bit(backend: BackendId) -> u16 {
     1 << backend.index()
 }
 
-impl SplitInput {
-    /// The copy for a slot.
-    pub fn copy(&self, slot: usize) -> TensorId {
-        TensorId(self.first_copy.0 + slot as u32)
-    }
-}
-
-/// An input of the graph that has several copies: itself for slot 0, `others` for the rest.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct GraphInput {
-    pub original: TensorId,
-    /// The first of `n_copies - 1` consecutive tensors.
-    pub others: TensorId,
-}
-
 /// The result of cutting. All tables are kept from graph to graph.
 #[derive(Default)]
 pub(super) struct Splits {
     pub splits: Vec<Split>,
     pub inputs: Vec<SplitInput>,
-    pub graph_inputs: Vec<GraphInput>,
     /// Tensors in the allocator's memory that nodes write to.
     written: Vec<TensorId>,
     leafs: Vec<TensorId>,
     steps: Vec<Step>,
-    /// First copy by original and backend.
+    /// By original and backend.
     copies: Vec<Option<TensorId>>,
     /// What has a copy: original and backend.
     copied: Vec<(TensorId, BackendId)>,
     n_backends: usize,
-    n_copies: usize,
 }
 
 impl Splits {
@@ -80,16 +62,14 @@ impl Splits {
     }
 
     /// Empties the tables for a graph.
-    pub fn begin(&mut self, graph: &Graph, n_backends: usize, n_copies: usize) {
+    pub fn begin(&mut self, graph: &Graph, n_backends: usize) {
         self.splits.clear();
         self.inputs.clear();
-        self.graph_inputs.clear();
         self.written.clear();
         self.copied.clear();
         self.copies.clear();
         self.copies.resize(graph.len() * n_backends, None);
         self.n_backends = n_backends;
-        self.n_copies = n_copies;
     }
 
     /// True for a leaf that is filled by the caller alone and whose memory is the allocator's: it holds what was last written to it.
@@ -97,13 +77,6 @@ impl Splits {
         let tensor = graph.tensor(id);
         let is_leaf = tensor.op == Op::None && tensor.view.is_none();
         is_leaf && !graph.is_external(id) && !self.written.contains(&id)
-    }
-
-    /// The copies of graph inputs for slots other than 0.
-    pub fn other_copies(&self) -> impl Iterator<Item = TensorId> + '_ {
-        let n = self.n_copies.saturating_sub(1) as u32;
-        let of_input = move |input: &GraphInput| (input.others.0..input.others.0 + n).map(TensorId);
-        self.graph_inputs.iter().flat_map(of_input)
     }
 
     /// True if there are leafs that both the caller and nodes may write to.
@@ -120,14 +93,13 @@ impl Splits {
     }
 }
 
-/// Pass 5. Redirects operands to their copies for `slot`, and assigns each copy to the backend it is for.
+/// Pass 5. Redirects operands to their copies, and assigns each copy to the backend it is for.
 pub(super) fn cut(
     graph: &mut Graph,
     memory: &MemoryMap,
     sites: &[Site],
     of: &mut Vec<Option<BackendId>>,
     splits: &mut Splits,
-    slot: usize,
 ) {
     for position in 0..graph.nodes().len() {
         let node = graph.nodes()[position];
@@ -147,11 +119,11 @@ pub(super) fn cut(
                 }
                 continue;
             }
-            let first = match splits.copy_of(source, backend) {
-                Some(first) => first,
+            let copy = match splits.copy_of(source, backend) {
+                Some(copy) => copy,
                 None => splits.add_input(graph, of, source, backend),
             };
-            graph.redirect(node, i, TensorId(first.0 + slot as u32));
+            graph.redirect(node, i, copy);
         }
         if let Some((owner, _)) = graph.tensor(node).view {
             if !graph.is_external(owner) {
@@ -194,37 +166,15 @@ fn starts_split(
     !current.inputs.is_empty() && graph.tensor(node).sources().any(brings_weight)
 }
 
-/// Pass 6, with several copies only: every input of the graph, read or not, gets one for each slot, so that a graph can
-/// be filled while the one before is still computed.
-pub(super) fn copy_graph_inputs(graph: &mut Graph, of: &mut Vec<Option<BackendId>>, splits: &mut Splits) {
-    if splits.n_copies < 2 {
-        return;
-    }
-    for i in 0..graph.leafs().len() {
-        let original = graph.leafs()[i];
-        if graph.is_external(original) || graph.tensor(original).view.is_some() {
-            continue;
-        }
-        let others = insert_copies(graph, of, original, of[original.index()], splits.n_copies - 1);
-        splits.graph_inputs.push(GraphInput { original, others });
-    }
-}
-
-/// The order of computing and copying. With several copies all of them are placed first, so that they are never overlapped
-/// by another graph in flight; which slot is current makes no difference to the order, and so none to the plan.
+/// Pass 6: the order of computing and copying.
 pub(super) fn order_steps(graph: &Graph, splits: &mut Splits) {
-    let n_copies = splits.n_copies;
     splits.leafs.clear();
     splits.steps.clear();
-    let consecutive = |first: TensorId, n: usize| (first.0..first.0 + n as u32).map(TensorId);
-    for input in splits.graph_inputs.iter().filter(|_| n_copies > 1) {
-        splits.leafs.extend(consecutive(input.others, n_copies - 1));
-    }
     for i in 0..splits.inputs.len() {
         let input = splits.inputs[i];
         // Copies of graph inputs stay, so that the next run copies only what changed.
-        if n_copies > 1 || splits.is_input(graph, input.from) {
-            splits.leafs.extend(consecutive(input.first_copy, n_copies));
+        if splits.is_input(graph, input.from) {
+            splits.leafs.push(input.to);
         }
     }
     splits.leafs.extend_from_slice(graph.leafs());
@@ -232,7 +182,7 @@ pub(super) fn order_steps(graph: &Graph, splits: &mut Splits) {
         for input in &splits.inputs[split.inputs.clone()] {
             splits.steps.push(Step::Copy {
                 from: input.from,
-                to: input.first_copy,
+                to: input.to,
             });
         }
         let nodes = &graph.nodes()[split.nodes.clone()];
@@ -276,14 +226,15 @@ impl Splits {
         from: TensorId,
         backend: BackendId,
     ) -> TensorId {
-        let first_copy = insert_copies(graph, of, from, Some(backend), self.n_copies);
-        self.set_copy(from, backend, Some(first_copy));
+        let to = graph.insert_copy(from);
+        of.resize(graph.len(), Some(backend));
+        self.set_copy(from, backend, Some(to));
         self.copied.push((from, backend));
-        self.inputs.push(SplitInput { from, first_copy });
+        self.inputs.push(SplitInput { from, to });
         if let Some(split) = self.splits.last_mut() {
             split.inputs.end = self.inputs.len();
         }
-        first_copy
+        to
     }
 
     /// A node wrote into the memory of `owner`: copies made before are out of date.
@@ -299,20 +250,4 @@ impl Splits {
             }
         }
     }
-}
-
-/// `n` consecutive copies of a tensor, for one backend.
-fn insert_copies(
-    graph: &mut Graph,
-    of: &mut Vec<Option<BackendId>>,
-    original: TensorId,
-    backend: Option<BackendId>,
-    n: usize,
-) -> TensorId {
-    let first = graph.insert_copy(original);
-    for _ in 1..n {
-        graph.insert_copy(original);
-    }
-    of.resize(graph.len(), backend);
-    first
 }

@@ -210,7 +210,6 @@ impl Lab {
 
     pub fn scheduler(&self) -> Scheduler {
         self.scheduler_with(SchedParams {
-            pipeline: false,
             op_offload: self.op_offload,
         })
     }

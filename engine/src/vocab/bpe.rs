@@ -41,7 +41,7 @@ impl Bpe {
         pre: &'static PreTokenizer,
         tokens: &mut Tokens,
     ) -> Result<Self, VocabError> {
-        let splitter = Splitter::new(pre.steps).map_err(|reason| VocabError::PreTokenizer {
+        let splitter = Splitter::new(pre.rules).map_err(|reason| VocabError::PreTokenizer {
             name: name.to_owned(),
             reason,
         })?;

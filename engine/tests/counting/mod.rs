@@ -1,14 +1,17 @@
 //! An allocator that counts: how often the program takes something from the heap, for tests that are alone in their programs, and the
-//! live bytes of each thread.
+//! live bytes of each thread. The thread of the harness that started a test is not counted: it has a say whenever it has a core.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 struct Counting;
 
 /// How often the program has taken something from the heap.
 pub static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+/// The process' first thread runs the harness and not a test.
+static HARNESS_IS_FIRST: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// Bytes that the thread has taken and not given back; negative if it gives back what others took.
@@ -17,7 +20,9 @@ thread_local! {
 }
 
 fn take(n: usize) {
-    ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+    if !(HARNESS_IS_FIRST.load(Ordering::Relaxed) && is_first_thread()) {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+    }
     let live = LIVE.get() + n as isize;
     LIVE.set(live);
     PEAK.set(PEAK.get().max(live));
@@ -27,20 +32,23 @@ fn give_back(n: usize) {
     LIVE.set(LIVE.get() - n as isize);
 }
 
-/// Waits until the thread that started this test is asleep: on a busy machine it may still have to take note of the test, for which it allocates.
+/// Leaves out the thread of the harness from now on, which takes notes of a test while it starts and when it takes long. With one thread for all
+/// tests the harness runs them itself and does nothing meanwhile.
 #[allow(dead_code, reason = "each program has a copy of this file, and only some ask")]
-pub fn wait_for_harness() {
-    let main = format!("/proc/self/task/{}/stat", std::process::id());
-    let is_asleep = |stat: &str| {
-        stat.rsplit_once(')')
-            .is_some_and(|(_, rest)| rest.trim_start().starts_with('S'))
-    };
-    while std::thread::current().name() != Some("main") {
-        match std::fs::read_to_string(&main) {
-            Ok(stat) if !is_asleep(&stat) => std::thread::sleep(std::time::Duration::from_millis(1)),
-            _ => break,
-        }
-    }
+pub fn ignore_harness() {
+    HARNESS_IS_FIRST.store(!is_first_thread(), Ordering::Relaxed);
+}
+
+/// Takes nothing from the heap.
+#[cfg(target_os = "linux")]
+fn is_first_thread() -> bool {
+    // SAFETY: both calls take nothing and cannot fail.
+    unsafe { libc::gettid() == libc::getpid() }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_first_thread() -> bool {
+    false
 }
 
 /// What `f` returns, and the most bytes that this thread held meanwhile beyond what it held before.

@@ -334,8 +334,8 @@ pub(crate) unsafe fn scan<V: Simd>(args: &Scan) {
     }
 }
 
-/// [`scan`] of `R` rows from row `j` on: what they share is read once, and their sums need not wait for each other. A row's bits are the same
-/// in any company.
+/// [`scan`] of `R` rows from row `j` on: what they share is read once, and their sums need not wait for each other. A row's bits are the
+/// same whatever rows are computed with it.
 ///
 /// # Safety
 /// As for [`scan`], with the rows below `m`.

@@ -176,7 +176,7 @@ fn products_of_integers_are_those_of_what_they_stand_for() {
 }
 
 #[test]
-fn products_of_integers_are_the_same_in_any_company() {
+fn an_element_has_the_same_bits_whatever_is_computed_with_it() {
     for (ty, blocks, floats) in integer_types() {
         let weights = Weights {
             ty,

@@ -243,7 +243,7 @@ fn the_largest_sums_do_not_wrap_around() {
 }
 
 #[test]
-fn products_of_panels_are_the_same_in_any_company() {
+fn an_element_has_the_same_bits_whatever_is_computed_with_it() {
     for (form, ty, blocks, floats) in forms_and_types() {
         let weights = Weights {
             ty,

@@ -14,7 +14,7 @@ use super::plan::{CpuPlan, Phase, Planner};
 use super::pool::{Abandoned, Stopped, ThreadPool, Worker};
 use super::queue::{Share, WorkQueue};
 use super::scratch::{Parts, Scratch};
-use super::view::{PlannedNode, Step};
+use super::view::{NodePart, PlannedNode};
 use super::{NAME, error};
 use crate::backend::profile::Watch;
 use crate::backend::{Activity, Backend, BackendError, BackendParams, Device, GraphView, MemoryMap, Plan, Profile};
@@ -251,9 +251,9 @@ impl Walk<'_> {
     fn activity(&self, node: &PlannedNode) -> Activity {
         let tensor = self.graph.tensor(node.id);
         let is_product = matches!(tensor.op, Op::MulMat | Op::MulMatId);
-        let name = match (node.fusion, node.step) {
-            (_, Step::Quantize) => return QUANTIZE,
-            (_, Step::Merge) => "attention merge",
+        let name = match (node.fusion, node.part) {
+            (_, NodePart::Quantize) => return QUANTIZE,
+            (_, NodePart::Merge) => "attention merge",
             (Some(Fusion::AddRmsNorm { .. }), _) => "add + rms_norm",
             (None, _) => tensor.op.name(),
         };
@@ -264,7 +264,7 @@ impl Walk<'_> {
     /// Computes what of node `at`, and of one that is fused with it, this thread can take.
     fn node(&self, at: usize, queue: &WorkQueue<'_>, thread: &mut Thread<'_>) -> Result<(), Stop> {
         let node = &self.plan.nodes[at];
-        if node.step == Step::Quantize {
+        if node.part == NodePart::Quantize {
             self.quantize(node, queue, thread);
             return Ok(());
         }
@@ -273,7 +273,7 @@ impl Walk<'_> {
             return self.share(at, queue, Share::WHOLE, thread);
         }
         let nth = thread.worker.nth;
-        if node.step == Step::Merge || ops::takes_pieces(self.graph.tensor(node.id).op) {
+        if node.part == NodePart::Merge || ops::takes_pieces(self.graph.tensor(node.id).op) {
             return self.share(at, queue, Share { ith: 0, nth }, thread);
         }
         // Shares are taken as pieces are: a thread that has no core takes none.

@@ -12,7 +12,7 @@ use super::barriers::{Access, Barriers};
 use super::fuse::fusion;
 use super::ops::{self, Need, norm};
 use super::queue::Counters;
-use super::view::{PlannedNode, Step, locate};
+use super::view::{NodePart, PlannedNode, locate};
 use crate::backend::{BackendError, GraphView, MemoryMap, Plan, rules};
 use crate::graph::{Graph, MAX_SRC, Op, TensorId};
 
@@ -189,18 +189,18 @@ impl Planner {
         self.accesses.push(Access::shared_activations(false));
         if is_new {
             let reads = locate(view.graph, memory, x)?.access(false);
-            let mut step = node.step(Step::Quantize);
-            step.solo = false;
+            let mut part = node.part(NodePart::Quantize);
+            part.solo = false;
             let barrier = self.barriers.before(&[reads, Access::shared_activations(true)], false);
-            plan.push(step, barrier);
+            plan.push(part, barrier);
         }
         Ok(())
     }
 
-    /// The step after attention whose parts threads may share.
+    /// What is left of attention whose parts threads may share.
     fn merging(&self, graph: &Graph, node: &PlannedNode, n_threads: usize) -> Option<PlannedNode> {
         let is_attention = matches!(graph.tensor(node.id).op, Op::Attention(_));
-        (is_attention && !node.solo && n_threads > 1).then(|| node.step(Step::Merge))
+        (is_attention && !node.solo && n_threads > 1).then(|| node.part(NodePart::Merge))
     }
 
     /// Checks a node and finds its operands. Adds to the plan's buffers and scratch memory.

@@ -30,14 +30,14 @@ pub(super) struct PlannedNode {
     pub(super) activations: Option<Quantized>,
     /// Tells these activations from others.
     pub(super) activations_number: u32,
-    pub(super) step: Step,
+    pub(super) part: NodePart,
     /// The function of the node takes pieces of work, each of which another thread may [take over](super::queue::WorkQueue::finish).
     pub(super) offers: bool,
 }
 
 /// What of a node is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum NodePart {
     /// The node is computed.
     Compute,
     /// Before a product: its activations are quantized.
@@ -134,13 +134,13 @@ impl PlannedNode {
             fusion: None,
             activations: None,
             activations_number: 0,
-            step: Step::Compute,
+            part: NodePart::Compute,
             offers: false,
         })
     }
 
-    /// Another step of the node.
-    pub(super) fn step(&self, step: Step) -> PlannedNode {
+    /// Another part of the node.
+    pub(super) fn part(&self, part: NodePart) -> PlannedNode {
         PlannedNode {
             id: self.id,
             target: self.target,
@@ -149,7 +149,7 @@ impl PlannedNode {
             fusion: None,
             activations: self.activations,
             activations_number: self.activations_number,
-            step,
+            part,
             offers: false,
         }
     }

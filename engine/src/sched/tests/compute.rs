@@ -1,6 +1,5 @@
-//! Computing: results, observers, cancelling, events, errors.
+//! Computing: results, observers, cancelling, queues, errors.
 
-use std::any::Any;
 use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -336,19 +335,6 @@ struct Queueing {
     accepts_copies: bool,
 }
 
-struct Note(Arc<Mutex<Vec<String>>>, &'static str);
-
-impl Event for Note {
-    fn synchronize(&self) -> std::result::Result<(), BackendError> {
-        self.0.lock().unwrap().push(format!("host waits for {}", self.1));
-        Ok(())
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-}
-
 impl Queueing {
     fn name(&self) -> &'static str {
         if self.inner.device().name() == "gpu" {
@@ -393,22 +379,6 @@ impl Backend for Queueing {
         Ok(())
     }
 
-    fn new_event(&self) -> std::result::Result<Option<Box<dyn Event>>, BackendError> {
-        Ok(Some(Box::new(Note(self.notes.clone(), self.name()))))
-    }
-
-    fn record_event(&mut self, event: &dyn Event) -> std::result::Result<(), BackendError> {
-        assert_eq!(event.as_any().downcast_ref::<Note>().unwrap().1, self.name());
-        self.note("records");
-        Ok(())
-    }
-
-    fn wait_event(&mut self, event: &dyn Event) -> std::result::Result<(), BackendError> {
-        let of = event.as_any().downcast_ref::<Note>().unwrap().1;
-        self.note(&format!("queues a wait for {of}"));
-        Ok(())
-    }
-
     fn copy_from_async(
         &mut self,
         source: &mut dyn Backend,
@@ -427,11 +397,11 @@ impl Backend for Queueing {
 }
 
 #[test]
-fn asynchronous_backends_wait_for_events_and_copy_in_their_queues() {
+fn asynchronous_backends_are_waited_for_and_copy_in_their_queues() {
     let (mut expected_lab, out) = three_steps(CPU, CPU);
     let mut s = expected_lab.scheduler();
     let expected = expected_lab.compute(&mut s, out);
-    for (pipeline, accepts_copies) in [(false, false), (true, false), (true, true)] {
+    for accepts_copies in [false, true] {
         let (mut lab, out) = three_steps(GPU, CPU);
         let notes = Arc::new(Mutex::new(Vec::new()));
         let backends = lab.devices.iter().map(|d| {
@@ -441,10 +411,7 @@ fn asynchronous_backends_wait_for_events_and_copy_in_their_queues() {
                 accepts_copies,
             }) as Box<dyn Backend>
         });
-        let params = SchedParams {
-            pipeline,
-            op_offload: false,
-        };
+        let params = SchedParams { op_offload: false };
         let mut s = Scheduler::new(backends.collect(), lab.memory(), params).unwrap();
         s.alloc_graph(&mut lab.graph).unwrap();
         fill_inputs(&mut s, &lab.graph);
@@ -452,46 +419,26 @@ fn asynchronous_backends_wait_for_events_and_copy_in_their_queues() {
         s.compute(&lab.graph).unwrap();
         let text = notes.lock().unwrap().join("\n");
         assert_eq!(read(&mut s, &lab.graph, out), expected);
-        match (pipeline, accepts_copies) {
-            (false, _) => insta::assert_snapshot!(text, @r"
+        match accepts_copies {
+            false => insta::assert_snapshot!(text, @r"
             gpu synchronizes
             gpu computes
             cpu synchronizes
             gpu synchronizes
-            cpu synchronizes
             cpu computes
             gpu synchronizes
             cpu synchronizes
-            gpu synchronizes
             gpu computes
             "),
-            (true, false) => insta::assert_snapshot!(text, @r"
-            host waits for gpu
-            gpu computes
-            gpu records
-            cpu queues a wait for cpu
+            true => insta::assert_snapshot!(text, @r"
             gpu synchronizes
-            host waits for cpu
-            cpu computes
-            cpu records
-            gpu queues a wait for gpu
+            gpu computes
             cpu synchronizes
-            host waits for gpu
-            gpu computes
-            gpu records
-            "),
-            (true, true) => insta::assert_snapshot!(text, @r"
-            host waits for gpu
-            gpu computes
-            gpu records
-            cpu queues a wait for cpu
             cpu queues a copy from gpu
             cpu computes
-            cpu records
-            gpu queues a wait for gpu
+            gpu synchronizes
             gpu queues a copy from cpu
             gpu computes
-            gpu records
             "),
         }
     }

@@ -6,7 +6,7 @@ mod dfa;
 mod split;
 
 pub(crate) use split::Splitter;
-use split::{DigitGroups, Step};
+use split::{DigitGroups, SplitRule};
 
 /// How words become symbols and what surrounds the cuts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(crate) struct PreTokenizer {
     /// Accepted values of `tokenizer.ggml.pre`.
     pub names: &'static [&'static str],
     /// The cuts, in order.
-    pub steps: &'static [Step],
+    pub rules: &'static [SplitRule],
     /// Symbols.
     pub alphabet: Alphabet,
     /// A word that is a token as a whole is that token, whatever the merges say.
@@ -47,10 +47,10 @@ pub(crate) struct PreTokenizer {
 }
 
 impl PreTokenizer {
-    const fn new(names: &'static [&'static str], steps: &'static [Step]) -> Self {
+    const fn new(names: &'static [&'static str], rules: &'static [SplitRule]) -> Self {
         Self {
             names,
-            steps,
+            rules,
             alphabet: Alphabet::Bytes,
             ignore_merges: false,
             whole_line_feeds: false,
@@ -135,57 +135,57 @@ fn edit_distance(a: &[char], b: &[char]) -> usize {
     row[b.len()]
 }
 
-const GPT2: Step = Step::Regex(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+");
-const LLAMA3: Step = Step::Regex(
+const GPT2: SplitRule = SplitRule::Regex(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+");
+const LLAMA3: SplitRule = SplitRule::Regex(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
-const QWEN2: Step = Step::Regex(
+const QWEN2: SplitRule = SplitRule::Regex(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
-const QWEN35: Step = Step::Regex(
+const QWEN35: SplitRule = SplitRule::Regex(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
 /// As `QWEN2` without the English contractions.
-const UFAKZEKA: Step =
-    Step::Regex(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+");
-const MINICPM5: Step = Step::Regex(
+const UFAKZEKA: SplitRule =
+    SplitRule::Regex(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+");
+const MINICPM5: SplitRule = SplitRule::Regex(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
 /// As `LLAMA3` with blanks taken in powers of two.
-const JAIS2: Step = Step::Regex(
+const JAIS2: SplitRule = SplitRule::Regex(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}",
 );
-const BAILING: Step = Step::Regex(
+const BAILING: SplitRule = SplitRule::Regex(
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
 );
-const SEED_CODER: Step = Step::Regex(
+const SEED_CODER: SplitRule = SplitRule::Regex(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
-const EXAONE_MOE: Step = Step::Regex(
+const EXAONE_MOE: SplitRule = SplitRule::Regex(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",
 );
 /// Words split where a lower-case letter is followed by an upper-case one, contractions attached.
-const GPT4O: Step = Step::Regex(
+const GPT4O: SplitRule = SplitRule::Regex(
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
-const YOUTU: Step = Step::Regex(
+const YOUTU: SplitRule = SplitRule::Regex(
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
-const TEKKEN: Step = Step::Regex(
+const TEKKEN: SplitRule = SplitRule::Regex(
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
 /// As `GPT4O`, with Chinese characters kept apart from other letters.
-const KIMI_K2: Step = Step::Regex(
+const KIMI_K2: SplitRule = SplitRule::Regex(
     r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
-const DEEPSEEK3: Step = Step::Regex(
+const DEEPSEEK3: SplitRule = SplitRule::Regex(
     r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##,
 );
-const SPARK: Step = Step::Regex(
+const SPARK: SplitRule = SplitRule::Regex(
     r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+"##,
 );
 /// Latin, Greek, Cyrillic, Armenian and a few more alphabets; what else is a letter stays apart.
-const DEEPSEEK_LETTERS: Step = Step::Regex(concat!(
+const DEEPSEEK_LETTERS: SplitRule = SplitRule::Regex(concat!(
     r"\s?[",
     r"A-Za-z\x{B5}\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{1BA}\x{1BC}-\x{1BF}\x{1C4}-\x{293}\x{295}-\x{2AF}",
     r"\x{370}-\x{373}\x{376}\x{377}\x{37B}-\x{37D}\x{37F}\x{386}\x{388}-\x{38A}\x{38C}\x{38E}-\x{3A1}",
@@ -203,23 +203,23 @@ const DEEPSEEK_LETTERS: Step = Step::Regex(concat!(
     r"]+",
 ));
 /// Chinese characters and syllables, as the first models of that family cut them.
-const DEEPSEEK_CJK: Step = Step::Regex(r"[\x{4E00}-\x{9FA5}\x{800}-\x{4E00}\x{AC00}-\x{D7FF}]+");
-const CJK_KANA: Step = Step::Regex(r"[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+");
-const LINE_ENDS: Step = Step::Regex(r"[\r\n]");
+const DEEPSEEK_CJK: SplitRule = SplitRule::Regex(r"[\x{4E00}-\x{9FA5}\x{800}-\x{4E00}\x{AC00}-\x{D7FF}]+");
+const CJK_KANA: SplitRule = SplitRule::Regex(r"[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+");
+const LINE_ENDS: SplitRule = SplitRule::Regex(r"[\r\n]");
 /// Lines and runs of line feeds: no word spans both.
-const LINES: Step = Step::Regex(r"[^\n]+|[\n]+");
-const DIGIT: Step = Step::Regex(r"\p{N}");
-const NUMBER: Step = Step::Regex(r"\p{N}+");
-const THREE_DIGITS: Step = Step::Regex(r"\p{N}{1,3}");
-const THREE_ASCII_DIGITS: Step = Step::Regex("[0-9][0-9][0-9]");
-const BLOOM: Step = Step::Regex(r" ?[^(\s|.,!?\x{2026}\x{3002}\x{FF0C}\x{3001}\x{964}\x{6D4}\x{60C})]+");
+const LINES: SplitRule = SplitRule::Regex(r"[^\n]+|[\n]+");
+const DIGIT: SplitRule = SplitRule::Regex(r"\p{N}");
+const NUMBER: SplitRule = SplitRule::Regex(r"\p{N}+");
+const THREE_DIGITS: SplitRule = SplitRule::Regex(r"\p{N}{1,3}");
+const THREE_ASCII_DIGITS: SplitRule = SplitRule::Regex("[0-9][0-9][0-9]");
+const BLOOM: SplitRule = SplitRule::Regex(r" ?[^(\s|.,!?\x{2026}\x{3002}\x{FF0C}\x{3001}\x{964}\x{6D4}\x{60C})]+");
 /// Chinese, Japanese, Korean and the scripts of South-East Asia that write without spaces.
-const AFMOE_SCRIPTS: Step = Step::Regex(concat!(
+const AFMOE_SCRIPTS: SplitRule = SplitRule::Regex(concat!(
     r"[\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{F900}-\x{FAFF}\x{3040}-\x{309F}\x{30A0}-\x{30FF}\x{FF65}-\x{FF9F}",
     r"\x{2F00}-\x{2FDF}\x{E40}-\x{E7F}\x{E80}-\x{EFF}\x{1780}-\x{17FF}\x{1000}-\x{109F}\x{AA60}-\x{AA7F}",
     r"\x{A9E0}-\x{A9FF}\x{AC00}-\x{D7AF}\x{1100}-\x{11FF}]+",
 ));
-const YOUTU_SCRIPTS: Step = Step::Regex(concat!(
+const YOUTU_SCRIPTS: SplitRule = SplitRule::Regex(concat!(
     r"[\x{AC00}-\x{D7A3}\x{3131}-\x{318E}]+|[\x{FF01}\x{2026}\x{201C}\x{201D}\x{2018}\x{2019}\x{2014}\x{FF1A}",
     r"\x{FF1B}\x{FF0C}\x{3001}-\x{303F}\x{FE30}-\x{FE4F}]+|[\x{3105}-\x{312F}]+|",
     r"[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+",
@@ -229,7 +229,12 @@ const YOUTU_SCRIPTS: Step = Step::Regex(concat!(
 pub(crate) const PRE_TOKENIZERS: &[PreTokenizer] = &[
     PreTokenizer::new(
         &["default"],
-        &[Step::Regex(r"[\p{P}\$\+<=>\^~\|]+"), GPT2, NUMBER, THREE_ASCII_DIGITS],
+        &[
+            SplitRule::Regex(r"[\p{P}\$\+<=>\^~\|]+"),
+            GPT2,
+            NUMBER,
+            THREE_ASCII_DIGITS,
+        ],
     ),
     PreTokenizer::new(
         &[
@@ -256,8 +261,8 @@ pub(crate) const PRE_TOKENIZERS: &[PreTokenizer] = &[
         &[
             LINE_ENDS,
             DEEPSEEK_LETTERS,
-            Step::Regex(r"\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}]+"),
-            Step::Regex(r"\s+$"),
+            SplitRule::Regex(r"\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}]+"),
+            SplitRule::Regex(r"\s+$"),
             DEEPSEEK_CJK,
             NUMBER,
         ],
@@ -267,8 +272,8 @@ pub(crate) const PRE_TOKENIZERS: &[PreTokenizer] = &[
         &["deepseek-coder"],
         &[
             LINE_ENDS,
-            Step::Regex(r"\s?\p{L}+"),
-            Step::Regex(r"\s?\p{P}+"),
+            SplitRule::Regex(r"\s?\p{L}+"),
+            SplitRule::Regex(r"\s?\p{P}+"),
             DEEPSEEK_CJK,
             DIGIT,
         ],
@@ -285,7 +290,7 @@ pub(crate) const PRE_TOKENIZERS: &[PreTokenizer] = &[
         .ignore_merges(),
     PreTokenizer::new(
         &["falcon"],
-        &[Step::Regex(r"[\p{P}\$\+<=>\^~\|`]+"), GPT2, THREE_ASCII_DIGITS],
+        &[SplitRule::Regex(r"[\p{P}\$\+<=>\^~\|`]+"), GPT2, THREE_ASCII_DIGITS],
     ),
     PreTokenizer::new(
         &["starcoder", "refact", "codeshell", "exaone", "minerva-7b", "mellum2"],
@@ -344,11 +349,11 @@ pub(crate) const PRE_TOKENIZERS: &[PreTokenizer] = &[
     PreTokenizer::new(
         &["chameleon"],
         &[
-            Step::Regex("<sentinel:[0-9]+>"),
-            Step::Regex("(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z"),
-            Step::Regex(r"([\t\n]|    |  )"),
+            SplitRule::Regex("<sentinel:[0-9]+>"),
+            SplitRule::Regex("(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z"),
+            SplitRule::Regex(r"([\t\n]|    |  )"),
             DIGIT,
-            Step::Regex(r"[\p{P}!-/:-@\[-`{-~]"),
+            SplitRule::Regex(r"[\p{P}!-/:-@\[-`{-~]"),
             GPT2,
         ],
     )
@@ -358,12 +363,16 @@ pub(crate) const PRE_TOKENIZERS: &[PreTokenizer] = &[
     PreTokenizer::new(&["granite-embed-multi-97m"], &[GPT4O])
         .keep_spaces()
         .ignore_merges(),
-    PreTokenizer::new(&["tiny_aya", "cohere2moe"], &[Step::Digits(DigitGroups::Words), GPT4O]).keep_spaces(),
+    PreTokenizer::new(
+        &["tiny_aya", "cohere2moe"],
+        &[SplitRule::Digits(DigitGroups::Words), GPT4O],
+    )
+    .keep_spaces(),
     PreTokenizer::new(&["kimi-k2"], &[KIMI_K2]).keep_spaces(),
-    PreTokenizer::new(&["superbpe"], &[NUMBER, Step::Digits(DigitGroups::Boundaries)]).keep_spaces(),
+    PreTokenizer::new(&["superbpe"], &[NUMBER, SplitRule::Digits(DigitGroups::Boundaries)]).keep_spaces(),
     PreTokenizer::new(
         &["afmoe"],
-        &[Step::Digits(DigitGroups::Numbers), AFMOE_SCRIPTS, DEEPSEEK3],
+        &[SplitRule::Digits(DigitGroups::Numbers), AFMOE_SCRIPTS, DEEPSEEK3],
     )
     .keep_spaces(),
     PreTokenizer::new(&["gemma4", "granite-embed-multi-311m"], &[LINES])
@@ -376,7 +385,7 @@ pub(crate) const PRE_TOKENIZERS: &[PreTokenizer] = &[
     PreTokenizer::new(&["mmbert"], &[LINES])
         .alphabet(Alphabet::Metaspace)
         .whole_line_feeds(),
-    PreTokenizer::new(&["whitespace"], &[Step::Regex(r"\S+")]).alphabet(Alphabet::Chars),
+    PreTokenizer::new(&["whitespace"], &[SplitRule::Regex(r"\S+")]).alphabet(Alphabet::Chars),
 ];
 
 #[cfg(test)]
@@ -388,7 +397,7 @@ mod tests {
 
     fn words<'t>(name: &str, text: &'t str) -> Vec<&'t str> {
         let mut found = Vec::new();
-        Splitter::new(by_name(name).unwrap().steps)
+        Splitter::new(by_name(name).unwrap().rules)
             .unwrap()
             .split(text, &mut |word| found.push(word));
         found
@@ -400,7 +409,7 @@ mod tests {
         assert_eq!(names.len(), 92);
         assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len());
         for row in PRE_TOKENIZERS {
-            Splitter::new(row.steps).unwrap_or_else(|e| panic!("{:?}: {e}", row.names));
+            Splitter::new(row.rules).unwrap_or_else(|e| panic!("{:?}: {e}", row.names));
         }
     }
 
@@ -462,7 +471,7 @@ mod tests {
             "IMGIMGA",
         ];
         for row in PRE_TOKENIZERS {
-            let splitter = Splitter::new(row.steps).unwrap();
+            let splitter = Splitter::new(row.rules).unwrap();
             for run in runs {
                 let text = run.repeat(n / run.len()) + "x";
                 let (started, mut total) = (Instant::now(), 0);

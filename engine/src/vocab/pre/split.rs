@@ -4,7 +4,7 @@ use super::dfa::Dfa;
 
 /// One cut. Every matched stretch is a piece of its own, and so is everything between two of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum SplitRule {
     /// Matches of an expression, see [`Dfa`] for its language.
     Regex(&'static str),
     /// Groups of three digits counted from the right.
@@ -26,7 +26,7 @@ pub(crate) enum DigitGroups {
 /// The cuts of one pre-tokenizer.
 #[derive(Debug)]
 pub(crate) struct Splitter {
-    steps: Vec<Cut>,
+    rules: Vec<Cut>,
 }
 
 #[derive(Debug)]
@@ -37,29 +37,29 @@ enum Cut {
 
 impl Splitter {
     /// Compiles the expressions.
-    pub fn new(steps: &[Step]) -> Result<Self, String> {
-        let cut = |step: &Step| match step {
-            Step::Regex(pattern) => Dfa::new(pattern)
+    pub fn new(rules: &[SplitRule]) -> Result<Self, String> {
+        let cut = |rule: &SplitRule| match rule {
+            SplitRule::Regex(pattern) => Dfa::new(pattern)
                 .map(Cut::Regex)
                 .map_err(|e| format!("`{pattern}`: {e}")),
-            Step::Digits(groups) => Ok(Cut::Digits(*groups)),
+            SplitRule::Digits(groups) => Ok(Cut::Digits(*groups)),
         };
         Ok(Self {
-            steps: steps.iter().map(cut).collect::<Result<_, _>>()?,
+            rules: rules.iter().map(cut).collect::<Result<_, _>>()?,
         })
     }
 
     /// Calls `word` with every piece of `text`, in order. The pieces are not empty and together they are the text.
     pub fn split<'t>(&self, text: &'t str, word: &mut dyn FnMut(&'t str)) {
-        apply(&self.steps, text, word);
+        apply(&self.rules, text, word);
     }
 }
 
-fn apply<'t>(steps: &[Cut], text: &'t str, word: &mut dyn FnMut(&'t str)) {
+fn apply<'t>(rules: &[Cut], text: &'t str, word: &mut dyn FnMut(&'t str)) {
     if text.is_empty() {
         return;
     }
-    match steps {
+    match rules {
         [] => word(text),
         // The last expression does most of the work: no call through another closure.
         [Cut::Regex(dfa)] => matches(dfa, text, word),
@@ -143,9 +143,9 @@ fn is_word(c: char) -> bool {
 mod tests {
     use super::*;
 
-    fn pieces<'t>(steps: &[Step], text: &'t str) -> Vec<&'t str> {
+    fn pieces<'t>(rules: &[SplitRule], text: &'t str) -> Vec<&'t str> {
         let mut found = Vec::new();
-        Splitter::new(steps)
+        Splitter::new(rules)
             .unwrap()
             .split(text, &mut |piece| found.push(piece));
         assert_eq!(found.concat(), text);
@@ -154,31 +154,31 @@ mod tests {
     }
 
     #[test]
-    fn later_steps_cut_the_pieces_of_earlier_ones() {
-        let steps = [Step::Regex(r"\p{N}"), Step::Regex(r" ?\p{L}+")];
-        assert_eq!(pieces(&steps, "a12 b!c"), ["a", "1", "2", " b", "!", "c"]);
+    fn later_rules_cut_the_pieces_of_earlier_ones() {
+        let rules = [SplitRule::Regex(r"\p{N}"), SplitRule::Regex(r" ?\p{L}+")];
+        assert_eq!(pieces(&rules, "a12 b!c"), ["a", "1", "2", " b", "!", "c"]);
         assert_eq!(pieces(&[], "a b"), ["a b"]);
-        assert_eq!(pieces(&steps, ""), [""; 0]);
+        assert_eq!(pieces(&rules, ""), [""; 0]);
         // A look-ahead ends with the piece, not with the text.
         assert_eq!(
-            pieces(&[Step::Regex("x"), Step::Regex(r"\s+$")], "a  x  "),
+            pieces(&[SplitRule::Regex("x"), SplitRule::Regex(r"\s+$")], "a  x  "),
             ["a", "  ", "x", "  "]
         );
     }
 
     #[test]
     fn digits_are_grouped_from_the_right() {
-        let numbers = [Step::Digits(DigitGroups::Numbers)];
+        let numbers = [SplitRule::Digits(DigitGroups::Numbers)];
         assert_eq!(
             pieces(&numbers, "a1234567 12b123"),
             ["a", "1", "234", "567", " ", "12", "b", "123"]
         );
-        let words = [Step::Digits(DigitGroups::Words)];
+        let words = [SplitRule::Digits(DigitGroups::Words)];
         assert_eq!(
             pieces(&words, "1234, 1234x 12345_ 99"),
             ["1", "234", ", 1234x 12345_ ", "99"]
         );
-        let boundaries = [Step::Regex(r"\p{N}+"), Step::Digits(DigitGroups::Boundaries)];
+        let boundaries = [SplitRule::Regex(r"\p{N}+"), SplitRule::Digits(DigitGroups::Boundaries)];
         assert_eq!(
             pieces(&boundaries, "x1234567 123"),
             ["x", "1", "234", "567", " ", "123"]

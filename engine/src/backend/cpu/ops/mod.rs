@@ -25,7 +25,7 @@ use super::interleaved::INTERLEAVED;
 use super::pool::Abandoned;
 use super::queue::{Share, TakenOver, WorkQueue};
 use super::scratch::Shared;
-use super::view::{Place, PlannedNode, Source, Step, Target};
+use super::view::{NodePart, Place, PlannedNode, Source, Target};
 use crate::backend::rules::{self, Flaw};
 use crate::graph::{Graph, Op, Tensor, TensorId};
 
@@ -223,7 +223,7 @@ pub(super) fn weights_ahead(graph: &Graph, product: &PlannedNode) -> Weights {
 /// Computes a share of a node.
 pub(super) fn run(task: Task<'_>) -> Result<(), Stop> {
     match task.node.op {
-        Op::Attention(p) if task.planned.step == Step::Merge => attention::merge(task, &p),
+        Op::Attention(p) if task.planned.part == NodePart::Merge => attention::merge(task, &p),
         Op::None | Op::Reshape | Op::View | Op::Permute => {}
         Op::GetRows => rows::get_rows(task)?,
         Op::SetRows => rows::set_rows(task)?,
