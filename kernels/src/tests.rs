@@ -269,3 +269,4 @@ mod instruction_sets;
 mod integers;
 mod panels;
 mod rows;
+mod tiles;

@@ -1,0 +1,86 @@
+//! Kernels over tiles of bfloat16.
+
+use crate::ActivationForm;
+use crate::generic::panel_products::PanelProduct;
+use crate::generic::tiles;
+use crate::simd::TileUnit;
+#[cfg(test)]
+use crate::simd::portable::Portable;
+#[cfg(test)]
+use crate::simd::portable_int::PortableInt;
+#[cfg(test)]
+use crate::simd::tile_model::TileModel;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::x86_64::amx::Amx;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::x86_64::int256::Avx512VnniInt;
+
+/// All kernels over tiles of an instruction set.
+pub(crate) struct TileKernels {
+    /// Numbers are one bfloat16 each.
+    row: TileForm,
+    /// Numbers are two bfloat16 each.
+    pair: TileForm,
+}
+
+/// Kernels that depend on the form of the activations.
+pub(crate) struct TileForm {
+    /// Writes a row of activations.
+    pub quantize: unsafe fn(*const f32, usize, *mut u8),
+    /// Multiplies with weights of any type that has integers.
+    pub multiply: unsafe fn(&PanelProduct),
+}
+
+impl TileKernels {
+    /// The kernels for a form, if it is one of tiles.
+    pub(crate) fn find(&'static self, form: ActivationForm) -> Option<&'static TileForm> {
+        match form {
+            ActivationForm::Bf16Row => Some(&self.row),
+            ActivationForm::Bf16Pair => Some(&self.pair),
+            _ => None,
+        }
+    }
+}
+
+/// Instantiates the generic kernels for a unit and a register type, in functions with their instructions enabled.
+macro_rules! instantiate {
+    ($module:ident, $V:ty, $U:ty, $attribute:meta) => {
+        pub(super) mod $module {
+            use super::*;
+
+            #[$attribute]
+            unsafe fn quantize<U: TileUnit, const PARTS: usize>(x: *const f32, k: usize, out: *mut u8) {
+                // SAFETY: the caller's promise.
+                unsafe { tiles::quantize_bf16::<U, PARTS>(x, k, out) }
+            }
+
+            #[$attribute]
+            unsafe fn multiply<U: TileUnit, const PARTS: usize>(product: &PanelProduct) {
+                // SAFETY: the caller's promise.
+                unsafe { tiles::multiply::<$V, U, PARTS>(product) }
+            }
+
+            const fn form<const PARTS: usize>() -> TileForm {
+                TileForm {
+                    quantize: quantize::<$U, PARTS>,
+                    multiply: multiply::<$U, PARTS>,
+                }
+            }
+
+            pub(in crate::dispatch) static KERNELS: TileKernels = TileKernels {
+                row: form::<1>(),
+                pair: form::<2>(),
+            };
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+instantiate!(
+    amx,
+    Avx512VnniInt,
+    Amx,
+    target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16")
+);
+#[cfg(test)]
+instantiate!(model, PortableInt, TileModel<Portable>, inline(never));
