@@ -158,7 +158,7 @@ pub struct ContextArgs {
 pub enum PrecisionArg {
     /// Activations in f32
     Exact,
-    /// Activations as integers of 16 bits, with AMX in prompts as two bfloat16: results are the same but for rounding
+    /// Activations as integers of 16 bits: results are the same but for rounding
     High,
     /// As `high`, and of 8 bits in prompts where weights have at most 6, or as bfloat16 with AMX
     Fast,

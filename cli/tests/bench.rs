@@ -175,9 +175,29 @@ fn bench_tells_what_cannot_be_measured() {
     let model = tiny(&home);
     let nothing = ["bench", "-m", &model, "-p", "0", "-n", "0"];
     ended(home.llama(&nothing)).fails_saying(&["-p and -n are both 0"]);
-    let bert = home.model("bert-dense", None);
-    bench(&home, &bert, &["-o", "json"]).fails_saying(&["bert"]);
+    let t5 = home.model("t5-dense", None);
+    bench(&home, &t5, &["-o", "json"]).fails_saying(&["t5", "encoder"]);
     for wrong in [["-np", "0"], ["-p", "x"], ["-r", "0"], ["-o", "xml"]] {
         assert_eq!(bench(&home, &model, &wrong).status, 2, "{wrong:?}");
     }
+}
+
+/// Models that embed texts compute prompts whole; what they cannot do is left out, or said where nothing is left.
+#[test]
+fn bench_measures_prompts_of_models_that_embed_texts() {
+    let home = Home::new();
+    let model = home.model("bert-dense", None);
+    let found = rows(&bench(&home, &model, &["-np", "1,3", "-b", "8", "-o", "json"]));
+    let prompts: Vec<_> = found
+        .iter()
+        .map(|row| (&row["n_prompt"], &row["n_gen"], &row["n_parallel"]))
+        .collect();
+    assert_eq!(
+        format!("{prompts:?}"),
+        "[(Number(16), Number(0), Number(1)), (Number(16), Number(0), Number(3))]"
+    );
+    let alone = |test: &[&str]| ended(home.llama(&[&["bench", "-m", &model, "-o", "json"], test].concat()));
+    alone(&["-p", "0", "-n", "4"]).fails_saying(&["bert", "-p"]);
+    alone(&["-p", "16", "-d", "64"]).fails_saying(&["bert", "-d"]);
+    alone(&["-p", "100000"]).fails_saying(&["position"]);
 }

@@ -11,11 +11,10 @@ use crate::generic::tiles::bf16_row_bytes;
 pub enum Precision {
     /// Activations as they are: f32 arithmetic.
     Exact,
-    /// Integers of 16 bits, or with AMX, for many rows, two bfloat16 for each activation and each weight: the fastest form that changes no result of a model to
-    /// speak of.
+    /// Integers of 16 bits: the fastest form that changes no result of a model to speak of.
     High,
     /// As [`Precision::High`] for few rows of activations. For [`FAST_COLUMNS`] and more, as in prefill, integers of 8 bits where the weights have at
-    /// most 6: about one and a half times as fast. With AMX bfloat16 for all weights, which are rounded to it as well.
+    /// most 6: about one and a half times as fast. With AMX bfloat16 instead, whatever the weights, which are rounded to it as well.
     #[default]
     Fast,
 }
@@ -33,9 +32,6 @@ pub enum ActivationForm {
     I8Block16,
     /// bfloat16, for CPUs with AMX, which multiplies them with weights rounded to bfloat16. An activation is off by at most 1/256 of itself.
     Bf16Row,
-    /// Two bfloat16 for each activation, for CPUs with AMX, which multiplies them with weights that are two bfloat16, too. An activation is off by at
-    /// most 1/65536 of itself.
-    Bf16Pair,
 }
 
 /// Rows of activations, the right operand of [`matmul`](crate::matmul()).
@@ -74,13 +70,12 @@ pub fn activation_form(ty: GgmlType, n: usize, precision: Precision) -> Activati
 
 /// [`activation_form`] with given kernels.
 pub(crate) fn form_with(kernels: &'static Kernels, ty: GgmlType, n: usize, precision: Precision) -> ActivationForm {
-    let (is_few, has_tiles) = (n < FAST_COLUMNS, kernels.tiles.is_some());
     match (precision, kernels.int.find(ty)) {
         (Precision::Exact, _) | (_, None) => ActivationForm::F32,
-        (_, Some(_)) if is_few => ActivationForm::I16Row,
-        (Precision::Fast, Some(_)) if has_tiles => ActivationForm::Bf16Row,
-        (Precision::High, Some(_)) if has_tiles => ActivationForm::Bf16Pair,
-        (Precision::Fast, Some(of_type)) if of_type.integers.bits <= 6 => ActivationForm::I8Block16,
+        (Precision::Fast, Some(_)) if n >= FAST_COLUMNS && kernels.tile_unit.is_some() => ActivationForm::Bf16Row,
+        (Precision::Fast, Some(of_type)) if n >= FAST_COLUMNS && of_type.integers.bits <= 6 => {
+            ActivationForm::I8Block16
+        }
         _ => ActivationForm::I16Row,
     }
 }
@@ -91,8 +86,7 @@ pub const fn activation_bytes(form: ActivationForm, k: usize) -> usize {
         ActivationForm::F32 => k * size_of::<f32>(),
         ActivationForm::I16Row => i16_row_bytes(k),
         ActivationForm::I8Block16 => i8_row_bytes(k),
-        ActivationForm::Bf16Row => bf16_row_bytes(k, 1),
-        ActivationForm::Bf16Pair => bf16_row_bytes(k, 2),
+        ActivationForm::Bf16Row => bf16_row_bytes(k),
     }
 }
 
@@ -115,8 +109,8 @@ pub(crate) fn quantize_with(kernels: &'static Kernels, form: ActivationForm, x: 
         // SAFETY: as above.
         ActivationForm::I8Block16 => unsafe { (kernels.int.quantize_i8)(x.as_ptr(), x.len(), out.as_mut_ptr()) },
         // SAFETY: as above.
-        ActivationForm::Bf16Row | ActivationForm::Bf16Pair => unsafe {
-            (kernels.over_tiles(form).quantize)(x.as_ptr(), x.len(), out.as_mut_ptr());
+        ActivationForm::Bf16Row => unsafe {
+            (kernels.over_tiles().quantize)(x.as_ptr(), x.len(), out.as_mut_ptr());
         },
     }
 }

@@ -7,17 +7,18 @@ use std::sync::OnceLock;
 
 use integers::IntKernels;
 pub(crate) use integers::{GroupKernels, IntTypeKernels};
-use tiles::{TileForm, TileKernels};
+use tiles::TileKernels;
 
+use crate::GgmlType;
 use crate::generic::attention::{self, Brain, Element, Float, Half, Scores, Softmax, Values};
 use crate::generic::blocks::{self, Decode, Encode};
+use crate::generic::float_panels::{self, FLOAT_PANEL_COLUMNS, PanelTile, PanelTiles};
 use crate::generic::products::{self, Product, Tile, Tiles};
 use crate::generic::rows::{self, Scan};
 use crate::quants::{self, Block, for_each_block};
 use crate::simd::portable::Portable;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::x86_64::{amx, avx2::Avx2, avx512::Avx512};
-use crate::{ActivationForm, GgmlType};
 
 /// An instruction set for which there are kernels, weakest first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -189,8 +190,8 @@ macro_rules! define_kernels {
             pub types: [Option<TypeKernels>; N_TYPES],
             pub attention: AttentionTable,
             pub int: &'static IntKernels,
-            /// Those over tiles, which need a unit of their own.
-            pub tiles: Option<&'static TileKernels>,
+            /// Those over tiles, if there is a unit for them.
+            pub tile_unit: Option<&'static TileKernels>,
             $( pub $name: unsafe fn($($ty),*) -> $ret, )*
         }
     };
@@ -213,13 +214,13 @@ impl Kernels {
         self.types[ty.id() as usize].as_ref()
     }
 
-    /// The kernels over tiles for a form of activations.
+    /// The kernels over tiles.
     ///
     /// # Panics
     /// If there are none.
-    pub(crate) fn over_tiles(&'static self, form: ActivationForm) -> &'static TileForm {
-        let of_form = self.tiles.and_then(|tiles| tiles.find(form));
-        of_form.unwrap_or_else(|| panic!("{:?}: no kernels for {form:?}", self.isa))
+    pub(crate) fn over_tiles(&'static self) -> &'static TileKernels {
+        self.tile_unit
+            .unwrap_or_else(|| panic!("{:?}: no unit for tiles", self.isa))
     }
 }
 
@@ -242,7 +243,7 @@ macro_rules! type_table {
 
 /// Instantiates the generic kernels for a register type, in functions with its instructions enabled.
 macro_rules! instantiate {
-    (($isa:ident, $module:ident, $V:ty, $integers:ident, [$($tile:literal)*], $attribute:meta)
+    (($isa:ident, $module:ident, $V:ty, $integers:ident, [$($tile:literal)*], [$($panel_tile:literal)*], $attribute:meta)
         $( fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty; )*) => {
         mod $module {
             use super::*;
@@ -263,6 +264,13 @@ macro_rules! instantiate {
             const TILES: &Tiles = &[$( tile::<$tile> ),*];
 
             #[$attribute]
+            unsafe fn panel_tile<const N: usize>(tile: &PanelTile) {
+                // SAFETY: the caller's promise.
+                unsafe { float_panels::tile::<$V, N>(tile) }
+            }
+            const PANEL_TILES: &PanelTiles = &[$( panel_tile::<$panel_tile> ),*];
+
+            #[$attribute]
             unsafe fn matvec<D: Decode<$V>>(product: &Product) {
                 // SAFETY: the caller's promise.
                 unsafe { products::matvec::<$V, D>(product) }
@@ -271,7 +279,13 @@ macro_rules! instantiate {
             #[$attribute]
             unsafe fn matmul<D: Decode<$V>>(product: &Product) {
                 // SAFETY: the caller's promise.
-                unsafe { products::matmul::<$V, D>(product, TILES) }
+                unsafe {
+                    if product.n < FLOAT_PANEL_COLUMNS {
+                        products::matmul::<$V, D>(product, TILES)
+                    } else {
+                        float_panels::multiply::<$V, D>(product, PANEL_TILES)
+                    }
+                }
             }
 
             #[$attribute]
@@ -351,16 +365,16 @@ macro_rules! instantiate {
                     softmax_step,
                 },
                 int: &integers::$integers::KERNELS,
-                tiles: None,
+                tile_unit: None,
                 $( $name, )*
             };
         }
     };
 }
 
-row_kernels!(instantiate!(Scalar, scalar, Portable, scalar, [1 2], inline(never)));
+row_kernels!(instantiate!(Scalar, scalar, Portable, scalar, [1 2], [1 2], inline(never)));
 #[cfg(target_arch = "x86_64")]
-row_kernels!(instantiate!(Avx2, avx2, Avx2, avx2, [1 2 3], target_feature(enable = "avx2,fma,f16c")));
+row_kernels!(instantiate!(Avx2, avx2, Avx2, avx2, [1 2 3], [1 2 3 4 5 6], target_feature(enable = "avx2,fma,f16c")));
 #[cfg(target_arch = "x86_64")]
 row_kernels!(instantiate!(
     Avx512,
@@ -368,6 +382,7 @@ row_kernels!(instantiate!(
     Avx512,
     avx2,
     [1 2 3 4 5 6],
+    [1 2 3 4 5 6 7 8 9 10 11 12],
     target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")
 ));
 
@@ -384,12 +399,13 @@ static AVX512_VNNI: Kernels = Kernels {
     int: &integers::avx512_vnni::KERNELS,
     ..avx512::KERNELS
 };
+
 /// Tiles are for many columns; all else is as with VNNI.
 #[cfg(target_arch = "x86_64")]
 static AMX_BF16: Kernels = Kernels {
     isa: Isa::AmxBf16,
     int: &integers::avx512_vnni::KERNELS,
-    tiles: Some(&tiles::amx::KERNELS),
+    tile_unit: Some(&tiles::amx::KERNELS),
     ..avx512::KERNELS
 };
 
@@ -397,7 +413,7 @@ static AMX_BF16: Kernels = Kernels {
 #[cfg(test)]
 pub(crate) static TILE_MODEL: Kernels = Kernels {
     isa: Isa::AmxBf16,
-    tiles: Some(&tiles::model::KERNELS),
+    tile_unit: Some(&tiles::model::KERNELS),
     ..scalar::KERNELS
 };
 

@@ -1,6 +1,7 @@
 //! Contexts that share a pool of threads. Alone in its program, because the threads of the process are counted.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use engine::backend::ThreadPool;
 use tests::{context, decode_last, decode_one, model, tokens};
@@ -10,6 +11,16 @@ fn pool_threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").expect("threads are listed");
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
     names.filter(|name| name.starts_with("cpu-")).count()
+}
+
+/// Waits until there are `n` threads of pools. Linux wakes who joins a thread a moment before it takes the thread off the list, and a
+/// thread that was just started has no name yet.
+fn assert_pool_threads(n: usize) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while pool_threads() != n && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(pool_threads(), n);
 }
 
 /// Two contexts on threads of their own decode at the same time, on three threads of which each brings one: what they compute is what
@@ -30,7 +41,8 @@ fn two_contexts_share_a_pool() {
     };
     let alone = [0, 1].map(|first| decode(None, first));
     assert_ne!(alone[0], alone[1]);
-    assert_eq!(pool_threads(), 0, "the threads of a context end with it");
+    // The threads of a context end with it.
+    assert_pool_threads(0);
 
     let pool = Arc::new(ThreadPool::new(3).expect("threads are started"));
     for _ in 0..4 {
@@ -42,9 +54,9 @@ fn two_contexts_share_a_pool() {
             });
             running.map(|thread| thread.join().expect("it decodes"))
         });
-        assert_eq!(pool_threads(), 2);
+        assert_pool_threads(2);
         assert!(together == alone);
     }
     drop(pool);
-    assert_eq!(pool_threads(), 0);
+    assert_pool_threads(0);
 }

@@ -1,9 +1,7 @@
 //! Kernels over tiles of bfloat16.
 
-use crate::ActivationForm;
 use crate::generic::panel_products::PanelProduct;
 use crate::generic::tiles;
-use crate::simd::TileUnit;
 #[cfg(test)]
 use crate::simd::portable::Portable;
 #[cfg(test)]
@@ -17,29 +15,10 @@ use crate::simd::x86_64::int256::Avx512VnniInt;
 
 /// All kernels over tiles of an instruction set.
 pub(crate) struct TileKernels {
-    /// Numbers are one bfloat16 each.
-    row: TileForm,
-    /// Numbers are two bfloat16 each.
-    pair: TileForm,
-}
-
-/// Kernels that depend on the form of the activations.
-pub(crate) struct TileForm {
     /// Writes a row of activations.
     pub quantize: unsafe fn(*const f32, usize, *mut u8),
     /// Multiplies with weights of any type that has integers.
     pub multiply: unsafe fn(&PanelProduct),
-}
-
-impl TileKernels {
-    /// The kernels for a form, if it is one of tiles.
-    pub(crate) fn find(&'static self, form: ActivationForm) -> Option<&'static TileForm> {
-        match form {
-            ActivationForm::Bf16Row => Some(&self.row),
-            ActivationForm::Bf16Pair => Some(&self.pair),
-            _ => None,
-        }
-    }
 }
 
 /// Instantiates the generic kernels for a unit and a register type, in functions with their instructions enabled.
@@ -49,28 +28,18 @@ macro_rules! instantiate {
             use super::*;
 
             #[$attribute]
-            unsafe fn quantize<U: TileUnit, const PARTS: usize>(x: *const f32, k: usize, out: *mut u8) {
+            unsafe fn quantize(x: *const f32, k: usize, out: *mut u8) {
                 // SAFETY: the caller's promise.
-                unsafe { tiles::quantize_bf16::<U, PARTS>(x, k, out) }
+                unsafe { tiles::quantize_bf16::<$U>(x, k, out) }
             }
 
             #[$attribute]
-            unsafe fn multiply<U: TileUnit, const PARTS: usize>(product: &PanelProduct) {
+            unsafe fn multiply(product: &PanelProduct) {
                 // SAFETY: the caller's promise.
-                unsafe { tiles::multiply::<$V, U, PARTS>(product) }
+                unsafe { tiles::multiply::<$V, $U>(product) }
             }
 
-            const fn form<const PARTS: usize>() -> TileForm {
-                TileForm {
-                    quantize: quantize::<$U, PARTS>,
-                    multiply: multiply::<$U, PARTS>,
-                }
-            }
-
-            pub(in crate::dispatch) static KERNELS: TileKernels = TileKernels {
-                row: form::<1>(),
-                pair: form::<2>(),
-            };
+            pub(in crate::dispatch) static KERNELS: TileKernels = TileKernels { quantize, multiply };
         }
     };
 }

@@ -141,6 +141,40 @@ pub(crate) unsafe fn halves_of_group<V: Simd>(p: *const u8, at: usize) -> V {
     unsafe { V::load_f16(p.add(GROUP_ROWS * at)) }
 }
 
+/// The group's block that has run `i` of a chunk.
+///
+/// # Safety
+/// As for [`UnpackGroup`].
+#[inline(always)]
+pub(crate) unsafe fn block_of_run<B: Interleaved>(p: *const u8, i: usize) -> *const u8 {
+    let block_size = B::TYPE.block_size();
+    // SAFETY: the caller's promise.
+    unsafe { p.add(bytes_in_group::<B>(i * RUN / block_size * block_size)) }
+}
+
+/// Sets the scales of runs to what blocks have as a half float at byte `at`.
+///
+/// # Safety
+/// As for [`UnpackGroup::group_scales`].
+#[inline(always)]
+pub(crate) unsafe fn set_group_scales<V: Simd, B: Interleaved>(
+    p: *const u8,
+    at: usize,
+    runs: usize,
+    to: *mut GroupScales,
+) {
+    let runs_of_block = B::TYPE.block_size() / RUN;
+    for first in (0..runs).step_by(runs_of_block) {
+        // SAFETY: the caller's promise: runs make up whole blocks.
+        unsafe {
+            let scale: V = halves_of_group(block_of_run::<B>(p, first), at);
+            for i in first..first + runs_of_block {
+                GroupScales::set(to, i, scale);
+            }
+        }
+    }
+}
+
 const _: () = assert!(WORDS == RUNS);
 
 /// Bytes of a group up to which one is read at a time. Of longer ones two neighbours are, each a stream from memory, and multiplied with the same

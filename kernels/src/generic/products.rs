@@ -5,6 +5,7 @@
 
 use super::blocks::{Decode, Dot, bytes_of, dequantize};
 use crate::GgmlType;
+use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
 use crate::simd::Simd;
 
 /// A chunk of a product with all it needs. See [`matmul`](crate::matmul()) for the meaning.
@@ -19,7 +20,7 @@ pub(crate) struct Product {
     pub n: usize,
     pub out: *mut f32,
     pub out_stride: usize,
-    /// The floats of [`panel_size`] if `n > 1`.
+    /// If `n > 1` the floats of [`panel_size`], or for many columns of [`float_panels`](super::float_panels).
     pub panel: *mut f32,
 }
 
@@ -41,6 +42,9 @@ const BLOCK_K: usize = 1024;
 
 /// Rows that are multiplied at a time with one column: as many streams from memory.
 const ROWS: usize = 4;
+
+/// Bytes by which each of these streams is prefetched.
+const AHEAD: usize = 1024;
 
 /// One column: weights are decoded in registers and never stored.
 ///
@@ -72,6 +76,7 @@ unsafe fn dot_rows<V: Simd, D: Decode<V>>(
     k: usize,
 ) -> [f32; ROWS] {
     let turn = 256usize.next_multiple_of(D::STEP);
+    let row_bytes = bytes_of::<D>(k);
     // SAFETY: the caller's promise.
     unsafe {
         let mut sums = [Dot::<V>::new(x); ROWS];
@@ -79,7 +84,17 @@ unsafe fn dot_rows<V: Simd, D: Decode<V>>(
             let n = turn.min(k - c);
             for (r, sums) in sums.iter_mut().enumerate().take(rows) {
                 let mut sink = *sums;
-                let mut p = w.add(r * row_stride + bytes_of::<D>(c));
+                let at = bytes_of::<D>(c);
+                let mut p = w.add(r * row_stride + at);
+                // Behind its row a stream goes on behind the other rows.
+                let others = if at + AHEAD < row_bytes {
+                    0
+                } else {
+                    (ROWS - 1) * row_stride
+                };
+                for line in 0..bytes_of::<D>(n).div_ceil(CACHE_LINE) {
+                    prefetch(p.wrapping_add(AHEAD + others + line * CACHE_LINE), CacheLevel::First);
+                }
                 for _ in 0..n / D::STEP {
                     D::decode(p, &mut sink);
                     sink.advance(D::STEP);

@@ -1,19 +1,18 @@
 //! Products of weights with many rows of activations, both as bfloat16, by a unit that multiplies tiles.
 //!
 //! Weights of any type and layout become the integers and scales of a [`PanelChunk`] first, and those bfloat16, with scales and minimums multiplied in: sums
-//! stay in tiles over many elements. A number may also be two bfloat16 (`PARTS`), the second of which is what the first lacks. Products of parts are
-//! then added up, but for that of both second parts, which is no more than what two parts still lack.
+//! stay in tiles over many elements.
 //!
 //! The order in which an element of the result is added up only depends on the length of a row.
 
 use super::integers::{CHUNK, RUN, RUNS, spread};
 use super::panel_products::{Kernel, PanelProduct, Wide};
 use super::panels::{GROUPS, Integers, LANES, PANEL_ROWS, PanelChunk, WideValues, fill};
-use crate::simd::tiles::{COLUMNS, ROWS, STEP, TILE_BYTES, TILE_ROWS, TILE_WIDTH, Term, TileBlock, TileSums};
+use crate::simd::tiles::{COLUMNS, ROWS, STEP, TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileBlock, TileSums};
 use crate::simd::{IntSimd, Simd, TileUnit};
 
-/// Elements of a row that are multiplied at a time, as one part; with two parts half as many. Weights of a block then take 32 KiB, which
-/// the first-level cache holds while all columns are multiplied with them.
+/// Elements of a row that are multiplied at a time. Weights of [`ROWS`] rows then take 32 KiB, which the first-level cache holds while all columns are multiplied
+/// with them.
 const BLOCK: usize = 512;
 
 /// Blocks of [`ROWS`] rows that are multiplied with the same elements of the columns, which stay in the second-level cache.
@@ -28,59 +27,32 @@ const REST_STRIDE: usize = spread(BLOCK * BF16);
 /// Bytes of a bfloat16.
 const BF16: usize = 2;
 
-/// The parts of activations and weights that are multiplied.
-const TERMS: [(usize, usize); 3] = [(0, 0), (0, 1), (1, 0)];
+const _: () = assert!(STEP == RUN && PANEL_ROWS == TILE_ROWS && BLOCK.is_multiple_of(CHUNK));
 
-const _: () = assert!(STEP == RUN && PANEL_ROWS == TILE_ROWS && BLOCK.is_multiple_of(2 * CHUNK));
-
-/// Bytes of a row of `k` activations.
-pub(crate) const fn bf16_row_bytes(k: usize, parts: usize) -> usize {
-    spread(parts * part_bytes(k))
+/// Bytes of a row of `k` activations, as long as whole tiles.
+pub(crate) const fn bf16_row_bytes(k: usize) -> usize {
+    spread(k.next_multiple_of(STEP) * BF16)
 }
 
-/// Bytes of a part of a row of `k` activations, each as long as whole tiles.
-const fn part_bytes(k: usize) -> usize {
-    k.next_multiple_of(STEP) * BF16
-}
-
-/// Writes `k` activations as a row: the parts, one after the other. Of 4 neighbours the second and third change places, as [`WideValues`] has the weights.
+/// Writes `k` activations as a row. Of 4 neighbours the second and third change places, as [`WideValues`] has the weights.
 ///
 /// # Safety
 /// The CPU has the unit, `x` is valid for `k` floats and `out` for [`bf16_row_bytes`].
 #[inline(always)]
-pub(crate) unsafe fn quantize_bf16<U: TileUnit, const PARTS: usize>(x: *const f32, k: usize, out: *mut u8) {
+pub(crate) unsafe fn quantize_bf16<U: TileUnit>(x: *const f32, k: usize, out: *mut u8) {
     for at in (0..k).step_by(STEP) {
-        let mut floats = [0.0f32; STEP];
-        // SAFETY: the caller's promise; all accesses lie below `k`, those of `out` within the parts.
+        let (mut floats, mut fours) = ([0.0f32; STEP], [0u64; STEP / 4]);
+        // SAFETY: the caller's promise; all reads lie below `k`, what is written within the row.
         unsafe {
             x.add(at).copy_to_nonoverlapping(floats.as_mut_ptr(), STEP.min(k - at));
-            for part in 0..PARTS {
-                let fours = next_part::<U>(&mut floats);
-                let to = out.add(part * part_bytes(k) + at * BF16).cast::<[u64; STEP / 4]>();
-                to.write_unaligned(fours.map(exchange_middle));
+            for i in (0..STEP).step_by(U::Float::LANES) {
+                let to = fours.as_mut_ptr().cast::<u8>().add(i * BF16);
+                U::store_bf16(U::Float::load(floats.as_ptr().add(i)), to);
             }
+            let to = out.add(at * BF16).cast::<[u64; STEP / 4]>();
+            to.write_unaligned(fours.map(exchange_middle));
         }
     }
-}
-
-/// Floats as bfloat16, 4 in a word, which are taken from the floats.
-///
-/// # Safety
-/// The CPU has the unit.
-#[inline(always)]
-unsafe fn next_part<U: TileUnit>(floats: &mut [f32; STEP]) -> [u64; STEP / 4] {
-    let mut words = [0; STEP / 4];
-    let to = words.as_mut_ptr().cast::<u8>();
-    for at in (0..STEP).step_by(U::Float::LANES) {
-        // SAFETY: the caller's promise; both arrays have as many elements.
-        unsafe {
-            let x = U::Float::load(floats.as_ptr().add(at));
-            U::store_bf16(x, to.add(at * BF16));
-            let lacking = x.sub(U::Float::load_bf16(to.add(at * BF16)));
-            lacking.store(floats.as_mut_ptr().add(at));
-        }
-    }
-    words
 }
 
 /// The second and the third of 4 integers of 16 bits exchanged.
@@ -90,21 +62,21 @@ fn exchange_middle(four: u64) -> u64 {
     four & 0xffff_0000_0000_ffff | second << 16 | third >> 16
 }
 
-/// Floats of scratch memory for rows of `k` elements in either number of parts and `n` columns.
+/// Floats of scratch memory for rows of `k` elements and `n` columns.
 pub(crate) const fn tile_scratch(k: usize, n: usize) -> usize {
-    let bytes = Scratch::WEIGHTS + Scratch::CHUNK + Scratch::REST + n_sums(k, n, BLOCK / 2) * size_of::<TileSums>();
+    let bytes = Scratch::WEIGHTS + Scratch::CHUNK + Scratch::REST + n_sums(k, n) * size_of::<TileSums>();
     (bytes + ALIGN) / size_of::<f32>()
 }
 
-/// Sums that are kept for `n` columns: of all if rows have several blocks of `block` elements, of which each adds to them.
-const fn n_sums(k: usize, n: usize, block: usize) -> usize {
-    if k <= block { 1 } else { PAIRS * n.div_ceil(COLUMNS) }
+/// Sums that are kept for `n` columns: of all if rows have several blocks of elements, of which each adds to them.
+const fn n_sums(k: usize, n: usize) -> usize {
+    if k <= BLOCK { 1 } else { PAIRS * n.div_ceil(COLUMNS) }
 }
 
 /// Scratch memory.
 #[derive(Clone, Copy)]
 struct Scratch {
-    /// All parts of [`ROWS`] rows of a block.
+    /// [`ROWS`] rows of a block.
     weights: *mut u8,
     chunk: *mut PanelChunk<WideValues>,
     /// The last columns of a block, if they are fewer than [`COLUMNS`].
@@ -142,27 +114,27 @@ impl Scratch {
 /// # Safety
 /// The CPU has the unit and `V`'s instructions, no other unit is in use in this thread, and `p` keeps the contract of [`matmul`](crate::matmul()).
 #[inline(always)]
-pub(crate) unsafe fn multiply<V: IntSimd, U: TileUnit, const PARTS: usize>(p: &PanelProduct) {
+pub(crate) unsafe fn multiply<V: IntSimd, U: TileUnit>(p: &PanelProduct) {
     let k = p.w.k;
-    let is_one = k <= BLOCK / PARTS;
+    let is_one = k <= BLOCK;
     // SAFETY: the caller's promise; rows, columns and elements lie within the operands.
     unsafe {
         let mut unit = U::new();
         let scratch = Scratch::new(p.scratch);
         for i in (0..p.w.m).step_by(PAIRS * ROWS) {
-            for first in (0..k).step_by(BLOCK / PARTS) {
+            for first in (0..k).step_by(BLOCK) {
                 let part = Part {
                     first,
-                    end: k.min(first + BLOCK / PARTS),
+                    end: k.min(first + BLOCK),
                 };
-                copy_rest::<PARTS>(p, &part, scratch.rest);
+                copy_rest(p, &part, scratch.rest);
                 for (pair, i) in (i..p.w.m).step_by(ROWS).take(PAIRS).enumerate() {
-                    pack::<V, U, PARTS>(p, &part, i, &scratch);
+                    pack::<V, U>(p, &part, i, &scratch);
                     let all_columns = (0..p.n).step_by(COLUMNS).enumerate();
                     for (block, j) in all_columns {
                         let n_blocks = p.n.div_ceil(COLUMNS);
                         let sums = scratch.sums.add(if is_one { 0 } else { pair * n_blocks + block });
-                        add::<U, PARTS>(&mut unit, p, &part, j, &scratch, sums);
+                        add::<U>(&mut unit, p, &part, j, &scratch, sums);
                         if part.end == k {
                             put(p, i, j, &*sums);
                         }
@@ -185,16 +157,13 @@ struct Part {
 /// # Safety
 /// As for [`multiply`].
 #[inline(always)]
-unsafe fn copy_rest<const PARTS: usize>(p: &PanelProduct, part: &Part, rest: *mut u8) {
+unsafe fn copy_rest(p: &PanelProduct, part: &Part, rest: *mut u8) {
     let bytes = (part.end - part.first) * BF16;
     for (column, j) in (p.n / COLUMNS * COLUMNS..p.n).enumerate() {
-        for of_x in 0..PARTS {
-            // SAFETY: the caller's promise; the columns and the copies of a block's elements are there.
-            unsafe {
-                let from = p.x.add(j * p.x_stride + of_x * part_bytes(p.w.k) + part.first * BF16);
-                let to = rest.add(column * REST_STRIDE + of_x * (BLOCK / PARTS * BF16));
-                to.copy_from_nonoverlapping(from, bytes);
-            }
+        // SAFETY: the caller's promise; the columns and the copies of a block's elements are there.
+        unsafe {
+            let from = p.x.add(j * p.x_stride + part.first * BF16);
+            from.copy_to_nonoverlapping(rest.add(column * REST_STRIDE), bytes);
         }
     }
 }
@@ -204,7 +173,7 @@ unsafe fn copy_rest<const PARTS: usize>(p: &PanelProduct, part: &Part, rest: *mu
 /// # Safety
 /// As for [`multiply`]; the weights of the part are packed.
 #[inline(always)]
-unsafe fn add<U: TileUnit, const PARTS: usize>(
+unsafe fn add<U: TileUnit>(
     unit: &mut U,
     p: &PanelProduct,
     part: &Part,
@@ -214,19 +183,15 @@ unsafe fn add<U: TileUnit, const PARTS: usize>(
 ) {
     // SAFETY: the caller's promise; there are as many columns, or as many copies.
     unsafe {
-        let (x, x_stride, x_part) = if j + COLUMNS <= p.n {
-            let x = p.x.add(j * p.x_stride + part.first * BF16);
-            (x, p.x_stride, part_bytes(p.w.k))
+        let (x, x_stride) = if j + COLUMNS <= p.n {
+            (p.x.add(j * p.x_stride + part.first * BF16), p.x_stride)
         } else {
-            (scratch.rest.cast_const(), REST_STRIDE, BLOCK / PARTS * BF16)
+            (scratch.rest.cast_const(), REST_STRIDE)
         };
-        let terms = TERMS.map(|(of_x, of_w)| Term {
-            x: x.wrapping_add(of_x * x_part),
-            w: scratch.weights.wrapping_add(of_w * (Scratch::WEIGHTS / PARTS)),
-        });
         unit.add(&TileBlock {
-            terms: if PARTS == 1 { &terms[..1] } else { &terms },
+            x,
             x_stride,
+            w: scratch.weights,
             steps: (part.end - part.first) / STEP,
             sums,
             is_first: part.first == 0,
@@ -239,12 +204,7 @@ unsafe fn add<U: TileUnit, const PARTS: usize>(
 /// # Safety
 /// As for [`multiply`].
 #[inline(always)]
-unsafe fn pack<V: IntSimd, U: TileUnit, const PARTS: usize>(
-    p: &PanelProduct,
-    part: &Part,
-    i: usize,
-    scratch: &Scratch,
-) {
+unsafe fn pack<V: IntSimd, U: TileUnit>(p: &PanelProduct, part: &Part, i: usize, scratch: &Scratch) {
     for at in (part.first..part.end).step_by(CHUNK) {
         for half in 0..ROWS / PANEL_ROWS {
             // SAFETY: the caller's promise; the chunk and its tiles lie within the scratch memory.
@@ -253,7 +213,7 @@ unsafe fn pack<V: IntSimd, U: TileUnit, const PARTS: usize>(
                 let step = (at - part.first) / STEP;
                 let to = scratch.weights.add((2 * step + half) * TILE_BYTES);
                 let runs = RUNS.min((part.end - at) / RUN);
-                pack_chunk::<U, PARTS>(&*scratch.chunk, &p.w.integers, runs, to);
+                pack_chunk::<U>(&*scratch.chunk, &p.w.integers, runs, to);
             }
         }
     }
@@ -264,12 +224,7 @@ unsafe fn pack<V: IntSimd, U: TileUnit, const PARTS: usize>(
 /// # Safety
 /// The CPU has the unit; `to` is valid for the tiles.
 #[inline(always)]
-unsafe fn pack_chunk<U: TileUnit, const PARTS: usize>(
-    from: &PanelChunk<WideValues>,
-    integers: &Integers,
-    runs: usize,
-    to: *mut u8,
-) {
+unsafe fn pack_chunk<U: TileUnit>(from: &PanelChunk<WideValues>, integers: &Integers, runs: usize, to: *mut u8) {
     const FOURS: usize = RUN / 4;
     let has_mins = Wide::adds_mins(integers);
     for half in 0..2 * runs {
@@ -290,12 +245,7 @@ unsafe fn pack_chunk<U: TileUnit, const PARTS: usize>(
                         let q = U::Float::from_int(U::Float::load_i16(words.as_ptr()));
                         let scale = U::Float::load(scales.as_ptr().add(at));
                         let w = q.mul_add(scale, U::Float::load(mins.as_ptr().add(at)));
-                        let to = to.add(row + at * BF16);
-                        U::store_bf16(w, to);
-                        if PARTS == 2 {
-                            let lacking = w.sub(U::Float::load_bf16(to));
-                            U::store_bf16(lacking, to.add(Scratch::WEIGHTS / PARTS));
-                        }
+                        U::store_bf16(w, to.add(row + at * BF16));
                     }
                 }
             }

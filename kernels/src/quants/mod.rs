@@ -112,11 +112,11 @@ macro_rules! for_each_block {
             BlockIQ4XS [] [unpack] [interleave];
             BlockIQ1M [] [unpack] [interleave];
             BlockMXFP4 [] [unpack] [interleave];
-            BlockTQ1_0 [] [unpack] [];
+            BlockTQ1_0 [] [unpack] [interleave];
             BlockTQ2_0 [] [unpack] [interleave];
-            BlockNVFP4 [] [unpack] [];
-            BlockQ1_0 [] [unpack] [];
-            BlockQ2_0 [] [unpack] [];
+            BlockNVFP4 [] [unpack] [interleave];
+            BlockQ1_0 [] [unpack] [interleave];
+            BlockQ2_0 [] [unpack] [interleave];
         }
     };
 }

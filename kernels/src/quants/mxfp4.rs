@@ -5,15 +5,29 @@ use std::mem::offset_of;
 use super::Block;
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::groups::{GroupScales, UnpackGroup, nibbles_of_group};
+use crate::generic::groups::{GroupScales, UnpackGroup, block_of_run, nibbles_of_group};
 use crate::generic::integers::{Scales, Unpack};
-use crate::interleaved::{Field, GROUP_ROWS, Interleaved, Unit, field};
+use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
 /// Twice the E2M1 values, so that they are integers.
 pub(super) const VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// The same as floats.
+/// What the integers of [`SHIFTED`] stand for 0 with.
+pub(super) const ZERO: u8 = 16;
+
+/// The values as unsigned integers of 5 bits.
+pub(super) const SHIFTED: [i8; 16] = {
+    let mut shifted = VALUES;
+    let mut i = 0;
+    while i < shifted.len() {
+        shifted[i] += ZERO as i8;
+        i += 1;
+    }
+    shifted
+};
+
+/// The values as floats.
 pub(super) static FLOATS: [f32; 16] = super::to_floats(VALUES);
 
 /// Value `j` is `2^(e - 128) * VALUES[q]`; byte `j` holds the q of values `j` (low) and `j + 16` (high).
@@ -62,21 +76,23 @@ impl<V: Simd> Decode<V> for BlockMXFP4 {
 }
 
 impl<V: IntSimd> Unpack<V> for BlockMXFP4 {
-    const BITS: u32 = 6;
-    const SIGNED: bool = true;
+    const BITS: u32 = 5;
+    const ZERO: u8 = ZERO;
 
     #[inline(always)]
     unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
-        for (i, scale) in to.scales[0].iter_mut().enumerate().take(runs) {
+        for i in 0..runs {
             // SAFETY: the caller's promise; blocks have alignment 1.
-            *scale = unsafe { (*p.cast::<Self>().add(i)).half_scale() };
+            let scale = unsafe { (*p.cast::<Self>().add(i)).half_scale() };
+            to.scales[0][i] = scale;
+            to.mins[0][i] = scale * -f32::from(ZERO);
         }
     }
 
     #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
         // SAFETY: the caller's promise; offsets are those of the block.
-        unsafe { V::load_nibbles(p.add(i * size_of::<Self>() + offset_of!(Self, qs))).lookup(&VALUES) }
+        unsafe { V::load_nibbles(p.add(i * size_of::<Self>() + offset_of!(Self, qs))).lookup(&SHIFTED) }
     }
 }
 
@@ -90,7 +106,7 @@ impl<V: IntSimd> UnpackGroup<V> for BlockMXFP4 {
         for i in 0..runs {
             // SAFETY: the caller's promise: there is a block for each run.
             unsafe {
-                let e = V::Float::load_u8(p.add(i * GROUP_ROWS * size_of::<Self>()));
+                let e = V::Float::load_u8(block_of_run::<Self>(p, i));
                 let n = V::Float::from_int(e).sub(V::Float::splat(128.0));
                 GroupScales::set(to, i, V::Float::splat(1.0).mul_pow2(n));
             }
@@ -101,8 +117,8 @@ impl<V: IntSimd> UnpackGroup<V> for BlockMXFP4 {
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
         // SAFETY: the caller's promise; offsets are those of the block.
         unsafe {
-            let p = p.add(i * GROUP_ROWS * size_of::<Self>());
-            nibbles_of_group::<V>(p, offset_of!(Self, qs), j).lookup(&VALUES)
+            let p = block_of_run::<Self>(p, i);
+            nibbles_of_group::<V>(p, offset_of!(Self, qs), j).lookup(&SHIFTED)
         }
     }
 }

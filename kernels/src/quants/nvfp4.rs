@@ -3,10 +3,12 @@
 use std::mem::offset_of;
 
 use super::Block;
-use super::mxfp4::{FLOATS, VALUES};
+use super::mxfp4::{FLOATS, SHIFTED, VALUES, ZERO};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
+use crate::generic::groups::{GroupScales, UnpackGroup, block_of_run, bytes_of_group, word_of_group};
 use crate::generic::integers::{Scales, Unpack};
+use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
 /// A value of group `g` is `d[g] / 2 * VALUES[q]` with the doubled table of [`BlockMXFP4`](super::BlockMXFP4). Of the 8 bytes of a group,
@@ -42,6 +44,16 @@ fn half_scale(d: u8) -> f32 {
     if d == 0x7f { 0.0 } else { scale }
 }
 
+/// [`half_scale`] of each lane.
+#[inline(always)]
+fn half_scales<V: Simd>(d: V::Int) -> V {
+    let d = V::and(d, 0x7f);
+    let scale = V::from_bits(V::shl(d, 20));
+    let scale = scale.mul(scale.constant(f32::from_bits((127 + 119) << 23)));
+    // Only the NaN and one make a number of 8 bits.
+    V::select(V::has_bit(V::plus_one(d), 0x80), scale.constant(0.0), scale)
+}
+
 impl<V: Simd> Decode<V> for BlockNVFP4 {
     #[inline(always)]
     unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
@@ -63,17 +75,20 @@ impl<V: Simd> Decode<V> for BlockNVFP4 {
 }
 
 impl<V: IntSimd> Unpack<V> for BlockNVFP4 {
-    const BITS: u32 = 6;
+    const BITS: u32 = 5;
     const BY_16: bool = true;
-    const SIGNED: bool = true;
+    const ZERO: u8 = ZERO;
 
     #[inline(always)]
     unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
         for i in 0..runs {
             // SAFETY: the caller's promise; blocks have alignment 1 and two runs each.
             let d = unsafe { (*p.cast::<Self>().add(i / 2)).d };
-            to.scales[0][i] = half_scale(d[i % 2 * 2]);
-            to.scales[1][i] = half_scale(d[i % 2 * 2 + 1]);
+            for second in 0..2 {
+                let scale = half_scale(d[i % 2 * 2 + second]);
+                to.scales[second][i] = scale;
+                to.mins[second][i] = scale * -f32::from(ZERO);
+            }
         }
     }
 
@@ -82,7 +97,39 @@ impl<V: IntSimd> Unpack<V> for BlockNVFP4 {
         // SAFETY: the caller's promise; offsets are those of the block.
         unsafe {
             let qs = p.add(i / 2 * size_of::<Self>() + offset_of!(Self, qs));
-            V::load_nibbles_by_8(qs.add(i % 2 * 16)).lookup(&VALUES)
+            V::load_nibbles_by_8(qs.add(i % 2 * 16)).lookup(&SHIFTED)
+        }
+    }
+}
+
+impl Interleaved for BlockNVFP4 {
+    const FIELDS: &'static [Field] = &[field(4, Unit::One), field(32, Unit::Four)];
+}
+
+impl<V: IntSimd> UnpackGroup<V> for BlockNVFP4 {
+    #[inline(always)]
+    unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales) {
+        for half in 0..2 * runs {
+            // SAFETY: the caller's promise: there is a block for every two runs.
+            unsafe {
+                let block = block_of_run::<Self>(p, half / 2);
+                GroupScales::set(
+                    to,
+                    half,
+                    half_scales::<V::Float>(bytes_of_group::<V::Float>(block, half % 4)),
+                );
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let block = block_of_run::<Self>(p, i);
+            let both: V = word_of_group(block, offset_of!(Self, qs) + i % 2 * 16 + j / 4 * 8 + j % 2 * 4);
+            let nibbles = if j % 4 < 2 { both } else { both.shr(4) };
+            nibbles.and(V::splat(15)).lookup(&SHIFTED)
         }
     }
 }

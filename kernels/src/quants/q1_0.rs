@@ -1,9 +1,13 @@
 //! Q1_0: 128 signs, one scale.
 
+use std::mem::offset_of;
+
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::integers::{Scales, Unpack, halves_of_blocks, set_scales};
+use crate::generic::groups::{GroupScales, UnpackGroup, block_of_run, set_group_scales, word_of_group};
+use crate::generic::integers::{Scales, Unpack, halves_of_blocks, move_bits, set_scales};
+use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
 /// Value `j` is `d` where bit `j % 8` of byte `j / 8` is set, else `-d`.
@@ -47,22 +51,44 @@ impl<V: Simd> Decode<V> for BlockQ1_0 {
 }
 
 impl<V: IntSimd> Unpack<V> for BlockQ1_0 {
-    const BITS: u32 = 6;
-    const SIGNED: bool = true;
+    const BITS: u32 = 2;
+    const ZERO: u8 = 1;
 
     #[inline(always)]
     unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
         // SAFETY: the caller's promise.
-        unsafe { set_scales(halves_of_blocks::<V, Self>(p, 0, runs), 0.0, to) }
+        unsafe { set_scales(halves_of_blocks::<V, Self>(p, 0, runs), 1.0, to) }
     }
 
     #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
         // SAFETY: the caller's promise; blocks have alignment 1.
         unsafe {
-            // -1 where the bit is clear, else 0 and then 1.
+            // 2 where the bit is set, else 0.
             let bits = u32::from_le_bytes((*p.cast::<Self>().add(i / 4)).qs[i % 4]);
-            V::from_bits(!bits).or(V::splat(1))
+            V::from_bits(bits).and(V::splat(2))
+        }
+    }
+}
+
+impl Interleaved for BlockQ1_0 {
+    const FIELDS: &'static [Field] = &[field(2, Unit::Two), field(16, Unit::Bits)];
+}
+
+impl<V: IntSimd> UnpackGroup<V> for BlockQ1_0 {
+    #[inline(always)]
+    unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales) {
+        // SAFETY: the caller's promise.
+        unsafe { set_group_scales::<V::Float, Self>(p, offset_of!(Self, d), runs, to) }
+    }
+
+    #[inline(always)]
+    unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let block = block_of_run::<Self>(p, i);
+            let bits: V = word_of_group(block, offset_of!(Self, qs) + i % 4 * 4);
+            move_bits(bits, j, 1).and(V::splat(2))
         }
     }
 }

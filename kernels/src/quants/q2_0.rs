@@ -5,7 +5,9 @@ use std::mem::offset_of;
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
+use crate::generic::groups::{GroupScales, UnpackGroup, block_of_run, pairs_of_group, set_group_scales};
 use crate::generic::integers::{Scales, Unpack, halves_of_blocks, set_scales};
+use crate::interleaved::{Field, Interleaved, Rewrite, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
 /// Value `j` is `d * (q - 1)` with q in bits `2 (j % 4)` and up of byte `j / 4`.
@@ -46,6 +48,7 @@ impl<V: Simd> Decode<V> for BlockQ2_0 {
 
 impl<V: IntSimd> Unpack<V> for BlockQ2_0 {
     const BITS: u32 = 2;
+    const ZERO: u8 = 1;
 
     #[inline(always)]
     unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
@@ -60,10 +63,57 @@ impl<V: IntSimd> Unpack<V> for BlockQ2_0 {
     }
 }
 
+impl Interleaved for BlockQ2_0 {
+    const FIELDS: &'static [Field] = &[field(2, Unit::Two), field(16, Unit::Four)];
+
+    /// Each 8 bytes hold a run's values as [`pairs_of_group`] wants them.
+    const REWRITE: Option<Rewrite> = Some(Rewrite {
+        forth: |block, to| {
+            to.copy_from_slice(block);
+            for run in to[offset_of!(Self, qs)..].as_chunks_mut::<8>().0 {
+                let [a, b, c, d] = bytemuck::cast::<_, [[u8; 2]; 4]>(*run).map(spread);
+                *run = (a | b << 2 | c << 4 | d << 6).to_le_bytes();
+            }
+        },
+        back: |block, to| {
+            to.copy_from_slice(block);
+            for run in to[offset_of!(Self, qs)..].as_chunks_mut::<8>().0 {
+                let pairs = u64::from_le_bytes(*run);
+                *run = bytemuck::cast([0, 2, 4, 6].map(|at| unspread(pairs >> at)));
+            }
+        },
+    });
+}
+
+impl<V: IntSimd> UnpackGroup<V> for BlockQ2_0 {
+    #[inline(always)]
+    unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales) {
+        // SAFETY: the caller's promise.
+        unsafe { set_group_scales::<V::Float, Self>(p, offset_of!(Self, d), runs, to) }
+    }
+
+    #[inline(always)]
+    unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
+        // SAFETY: the caller's promise; offsets are those of the block.
+        unsafe {
+            let block = block_of_run::<Self>(p, i);
+            pairs_of_group(block, offset_of!(Self, qs) + i % 2 * 8, j)
+        }
+    }
+}
+
 /// Each two bits in a byte of their own.
 #[inline(always)]
 fn spread(qs: [u8; 2]) -> u64 {
     let [low, high] = qs.map(u64::from);
     let q = low | high << 32;
     (q | q << 6 | q << 12 | q << 18) & 0x0303_0303_0303_0303
+}
+
+/// The inverse of [`spread`]; further bits of the bytes do not matter.
+fn unspread(pairs: u64) -> [u8; 2] {
+    let q = pairs & 0x0303_0303_0303_0303;
+    let q = (q | q >> 6) & 0x000f_000f_000f_000f;
+    let q = q | q >> 12;
+    [q as u8, (q >> 32) as u8]
 }

@@ -7,10 +7,10 @@ use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
 use crate::generic::groups::{
-    GroupScales, UnpackGroup, bytes_of_group, halves_of_group, pairs_of_group, word_of_group,
+    GroupScales, UnpackGroup, halves_of_group, nibbles_of_group, pairs_of_group, word_of_group,
 };
 use crate::generic::integers::{Scales, Unpack, move_bits, set_halves};
-use crate::interleaved::{Field, Interleaved, Unit, field};
+use crate::interleaved::{Field, GROUP_ROWS, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
 /// A value of group `g` is `d * (scale[g] - 32) * (q - 4)`. The low two bits of q lie in `qs` as in [`BlockQ2K`](super::BlockQ2K);
@@ -135,15 +135,18 @@ impl<V: IntSimd> UnpackGroup<V> for BlockQ3K {
         // SAFETY: the caller's promise; offsets are those of the block.
         unsafe {
             let d: V::Float = halves_of_group(p, offset_of!(Self, d));
+            // A register holds four scales of each row: low 4 bits in nibbles of 8 bytes, then high 2 bits of four scales in each of 4 bytes.
             let scales = offset_of!(Self, scales);
-            for half in 0..16 {
-                // Low 4 bits in nibbles of 8 bytes, then high 2 bits of four scales in each of 4 bytes.
-                let low = bytes_of_group::<V::Float>(p, scales + half % 8);
-                let high = bytes_of_group::<V::Float>(p, scales + 8 + half % 4);
-                let low = V::Float::and(V::Float::shr(low, half as u32 / 8 * 4), 15);
-                let high = V::Float::and(V::Float::shr(high, half as u32 / 4 * 2), 3);
-                let scale = V::Float::from_int(V::Float::or(low, V::Float::shl(high, 4)));
-                GroupScales::set(to, half, scale.sub(V::Float::splat(32.0)).mul(d));
+            let high: V = word_of_group(p, scales + 8);
+            let mut bytes = [[0i8; 4 * GROUP_ROWS]; 4];
+            for (four, bytes) in bytes.iter_mut().enumerate() {
+                let low: V = nibbles_of_group(p, scales, four % 2 + four / 2 * 4);
+                let high = move_bits(high, 2 * four, 4).and(V::splat(0x30));
+                low.or(high).sub(V::splat(32)).store(bytes.as_mut_ptr().cast());
+            }
+            for (half, bytes) in bytes.as_flattened().chunks_exact(GROUP_ROWS).enumerate() {
+                let scale = V::Float::from_int(V::Float::load_i8(bytes.as_ptr().cast()));
+                GroupScales::set(to, half, scale.mul(d));
             }
         }
     }

@@ -5,9 +5,9 @@ use std::mem::offset_of;
 use super::{Block, Half, Quantize, best_line, inverse, round_to};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Encode, Sink};
-use crate::generic::groups::{GroupScales, UnpackGroup, halves_of_group, nibbles_of_group};
+use crate::generic::groups::{GroupScales, UnpackGroup, block_of_run, halves_of_group, nibbles_of_group};
 use crate::generic::integers::{Scales, Unpack, halves_of_blocks};
-use crate::interleaved::{Field, GROUP_ROWS, Interleaved, Unit, field};
+use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
 /// Value `j` is `d * q + m`; byte `j` holds the q of values `j` (low) and `j + 16` (high).
@@ -77,7 +77,7 @@ impl<V: IntSimd> UnpackGroup<V> for BlockQ4_1 {
         for i in 0..runs {
             // SAFETY: the caller's promise: there is a block for each run.
             unsafe {
-                let p = p.add(i * GROUP_ROWS * size_of::<Self>());
+                let p = block_of_run::<Self>(p, i);
                 GroupScales::set(to, i, halves_of_group::<V::Float>(p, 0));
                 GroupScales::set_min(to, i, halves_of_group::<V::Float>(p, offset_of!(Self, m)));
             }
@@ -88,7 +88,7 @@ impl<V: IntSimd> UnpackGroup<V> for BlockQ4_1 {
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
         // SAFETY: the caller's promise; offsets are those of the block.
         unsafe {
-            let p = p.add(i * GROUP_ROWS * size_of::<Self>());
+            let p = block_of_run::<Self>(p, i);
             nibbles_of_group::<V>(p, offset_of!(Self, qs), j)
         }
     }

@@ -5,9 +5,11 @@ use std::mem::offset_of;
 use super::{Block, Half, Quantize, best_scale, inverse, round_to};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Encode, Sink};
-use crate::generic::groups::{GroupScales, UnpackGroup, halves_of_group, nibbles_of_group, word_of_group};
+use crate::generic::groups::{
+    GroupScales, UnpackGroup, block_of_run, nibbles_of_group, set_group_scales, word_of_group,
+};
 use crate::generic::integers::{Scales, Unpack, halves_of_blocks, move_bits, set_scales};
-use crate::interleaved::{Field, GROUP_ROWS, Interleaved, Unit, field};
+use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
 /// Value `j` is `d * (q - 16)`; byte `j` of `qs` holds the low 4 bits of values `j` (low) and `j + 16` (high), bit `j` of `qh`
@@ -76,20 +78,15 @@ impl Interleaved for BlockQ5_0 {
 impl<V: IntSimd> UnpackGroup<V> for BlockQ5_0 {
     #[inline(always)]
     unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales) {
-        for i in 0..runs {
-            // SAFETY: the caller's promise: there is a block for each run.
-            unsafe {
-                let d: V::Float = halves_of_group(p.add(i * GROUP_ROWS * size_of::<Self>()), 0);
-                GroupScales::set(to, i, d);
-            }
-        }
+        // SAFETY: the caller's promise.
+        unsafe { set_group_scales::<V::Float, Self>(p, offset_of!(Self, d), runs, to) }
     }
 
     #[inline(always)]
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
         // SAFETY: the caller's promise; offsets are those of the block.
         unsafe {
-            let p = p.add(i * GROUP_ROWS * size_of::<Self>());
+            let p = block_of_run::<Self>(p, i);
             five_bits_of_group(p, offset_of!(Self, qh), offset_of!(Self, qs), j)
         }
     }

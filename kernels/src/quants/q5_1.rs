@@ -6,9 +6,9 @@ use super::q5_0::{five_bits, five_bits_of_group, join, split};
 use super::{Block, Half, Quantize, best_line, inverse, round_to};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Encode, Sink};
-use crate::generic::groups::{GroupScales, UnpackGroup, halves_of_group};
+use crate::generic::groups::{GroupScales, UnpackGroup, block_of_run, halves_of_group};
 use crate::generic::integers::{Scales, Unpack, halves_of_blocks};
-use crate::interleaved::{Field, GROUP_ROWS, Interleaved, Unit, field};
+use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
 /// Value `j` is `d * q + m`; the bits of q lie as in [`BlockQ5_0`](super::BlockQ5_0).
@@ -86,7 +86,7 @@ impl<V: IntSimd> UnpackGroup<V> for BlockQ5_1 {
         for i in 0..runs {
             // SAFETY: the caller's promise: there is a block for each run.
             unsafe {
-                let p = p.add(i * GROUP_ROWS * size_of::<Self>());
+                let p = block_of_run::<Self>(p, i);
                 GroupScales::set(to, i, halves_of_group::<V::Float>(p, 0));
                 GroupScales::set_min(to, i, halves_of_group::<V::Float>(p, offset_of!(Self, m)));
             }
@@ -97,7 +97,7 @@ impl<V: IntSimd> UnpackGroup<V> for BlockQ5_1 {
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
         // SAFETY: the caller's promise; offsets are those of the block.
         unsafe {
-            let p = p.add(i * GROUP_ROWS * size_of::<Self>());
+            let p = block_of_run::<Self>(p, i);
             five_bits_of_group(p, offset_of!(Self, qh), offset_of!(Self, qs), j)
         }
     }

@@ -5,7 +5,9 @@ use std::mem::offset_of;
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
+use crate::generic::groups::{GroupScales, UnpackGroup, pairs_of_group, set_group_scales};
 use crate::generic::integers::{Scales, Unpack, set_scales};
+use crate::interleaved::{Field, Interleaved, Rewrite, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
 /// A byte `b` stands for the number 0.t0t1t2t3t4 to base 3, rounded up to 1/256; a value is `d * (t - 1)`. Digit `t` of byte `j` of
@@ -18,6 +20,12 @@ pub struct BlockTQ1_0 {
     d: Half,
 }
 const _: () = assert!(size_of::<BlockTQ1_0>() == 54);
+
+/// Digits of a byte.
+const DIGITS: usize = 5;
+
+/// 3 to the number of digits.
+const POWER: u32 = 243;
 
 impl Block for BlockTQ1_0 {
     const TYPE: GgmlType = GgmlType::TQ1_0;
@@ -40,7 +48,69 @@ impl Block for BlockTQ1_0 {
     }
 }
 
+/// A block with 2 bits for each value, which take a few instructions to unpack where digits to base 3 take many: as many bytes as one of TQ2_0.
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+struct Pairs {
+    d: Half,
+    /// Of each 32 values, as [`pairs_of_group`] wants them.
+    digits: [[u8; 8]; 8],
+}
+
 impl BlockTQ1_0 {
+    /// The bytes whose digits are parts of a block, each with the first of its values.
+    fn parts(&self) -> [(&[u8], usize); 3] {
+        [(&self.qs[..32], 0), (&self.qs[32..], 160), (&self.qh, 240)]
+    }
+
+    fn to_pairs(self) -> Pairs {
+        let mut digits = [0u8; 256];
+        for (bytes, first) in self.parts() {
+            let mut rest = [0; 32];
+            let rest = &mut rest[..bytes.len()];
+            rest.copy_from_slice(bytes);
+            for digits in digits[first..].chunks_exact_mut(bytes.len()).take(DIGITS) {
+                for (digit, rest) in digits.iter_mut().zip(rest.iter_mut()) {
+                    let three = u16::from(*rest) * 3;
+                    (*digit, *rest) = ((three >> 8) as u8, three as u8);
+                }
+            }
+        }
+        let words: [[u64; 4]; 8] = bytemuck::cast(digits);
+        Pairs {
+            d: self.d,
+            digits: words.map(|[a, b, c, d]| (a | b << 2 | c << 4 | d << 6).to_le_bytes()),
+        }
+    }
+
+    /// The inverse of [`to_pairs`](BlockTQ1_0::to_pairs). Where several bytes stand for the same digits, the one that encoders write.
+    fn from_pairs(pairs: &Pairs) -> BlockTQ1_0 {
+        let words = pairs.digits.map(|run| {
+            let pairs = u64::from_le_bytes(run);
+            [0, 2, 4, 6].map(|at| pairs >> at & 0x0303_0303_0303_0303)
+        });
+        let digits: [u8; 256] = bytemuck::cast(words);
+        let mut block = BlockTQ1_0 {
+            qs: [0; 48],
+            qh: [0; 4],
+            d: pairs.d,
+        };
+        let (first, second) = block.qs.split_at_mut(32);
+        for (bytes, digits) in [
+            (first, &digits[..160]),
+            (second, &digits[160..240]),
+            (&mut block.qh, &digits[240..]),
+        ] {
+            let n = bytes.len();
+            for (j, byte) in bytes.iter_mut().enumerate() {
+                let digit = |t: usize| digits.get(t * n + j).map_or(0, |&digit| u32::from(digit));
+                let number = (0..DIGITS).fold(0, |number, t| 3 * number + digit(t));
+                *byte = (number * 256).div_ceil(POWER) as u8;
+            }
+        }
+        block
+    }
+
     /// Of the last 96 values the bytes whose first digits are values `32 i ..`: five times 16 bytes of `qs`, then four times `qh`.
     #[inline(always)]
     fn last_digits(&self, i: usize) -> [u64; 4] {
@@ -99,6 +169,7 @@ impl<V: Simd> Decode<V> for BlockTQ1_0 {
 
 impl<V: IntSimd> Unpack<V> for BlockTQ1_0 {
     const BITS: u32 = 2;
+    const ZERO: u8 = 1;
 
     #[inline(always)]
     unsafe fn scales(p: *const u8, _: usize, to: &mut Scales) {
@@ -120,5 +191,34 @@ impl<V: IntSimd> Unpack<V> for BlockTQ1_0 {
             let digits = V::splat(0).sub(bytes.at_least(V::splat(86)));
             digits.sub(bytes.at_least(V::splat(171)))
         }
+    }
+}
+
+impl Interleaved for BlockTQ1_0 {
+    const FIELDS: &'static [Field] = &[field(2, Unit::Two), field(64, Unit::Four)];
+
+    const REWRITE: Option<Rewrite> = Some(Rewrite {
+        forth: |block, to| {
+            let pairs = bytemuck::from_bytes::<Self>(block).to_pairs();
+            to.copy_from_slice(bytemuck::bytes_of(&pairs));
+        },
+        back: |block, to| {
+            let block = Self::from_pairs(bytemuck::from_bytes(block));
+            to.copy_from_slice(bytemuck::bytes_of(&block));
+        },
+    });
+}
+
+impl<V: IntSimd> UnpackGroup<V> for BlockTQ1_0 {
+    #[inline(always)]
+    unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales) {
+        // SAFETY: the caller's promise.
+        unsafe { set_group_scales::<V::Float, Self>(p, offset_of!(Pairs, d), runs, to) }
+    }
+
+    #[inline(always)]
+    unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
+        // SAFETY: the caller's promise; offsets are those of a block of pairs.
+        unsafe { pairs_of_group(p, offset_of!(Pairs, digits) + i * 8, j) }
     }
 }

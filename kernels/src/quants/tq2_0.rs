@@ -6,7 +6,7 @@ use super::q2_k::bit_pairs;
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::groups::{GroupScales, UnpackGroup, halves_of_group, pairs_of_group};
+use crate::generic::groups::{GroupScales, UnpackGroup, pairs_of_group, set_group_scales};
 use crate::generic::integers::{Scales, Unpack, set_scales};
 use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
@@ -73,14 +73,9 @@ impl Interleaved for BlockTQ2_0 {
 
 impl<V: IntSimd> UnpackGroup<V> for BlockTQ2_0 {
     #[inline(always)]
-    unsafe fn group_scales(p: *const u8, _: usize, to: *mut GroupScales) {
-        // SAFETY: the caller's promise; offsets are those of the block.
-        unsafe {
-            let d: V::Float = halves_of_group(p, offset_of!(Self, d));
-            for i in 0..8 {
-                GroupScales::set(to, i, d);
-            }
-        }
+    unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales) {
+        // SAFETY: the caller's promise.
+        unsafe { set_group_scales::<V::Float, Self>(p, offset_of!(Self, d), runs, to) }
     }
 
     #[inline(always)]

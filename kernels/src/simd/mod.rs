@@ -88,6 +88,9 @@ pub(crate) trait Simd: Copy {
     /// The mask whose lane `i` is bit `at + i`. `at` is a multiple of `LANES` and, once inlined, a constant.
     unsafe fn mask(bits: u32, at: usize) -> Self::Mask;
 
+    /// Reads 8 rows of 8 floats, `from_stride` floats apart, and writes their columns as rows.
+    unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize);
+
     /// `x` in every lane. `self` only proves that this may be done.
     #[inline(always)]
     fn constant(self, x: f32) -> Self {
@@ -144,6 +147,10 @@ pub(crate) trait Simd: Copy {
     fn shr(bits: Self::Int, n: u32) -> Self::Int;
     /// The lanes that have a bit in common with `bit`, which is a single bit.
     fn has_bit(bits: Self::Int, bit: u32) -> Self::Mask;
+    /// Lanes as integers plus 1.
+    fn plus_one(bits: Self::Int) -> Self::Int;
+    /// The floats that lanes are the bits of.
+    fn from_bits(bits: Self::Int) -> Self;
     /// Signed integers as floats.
     fn from_int(bits: Self::Int) -> Self;
 

@@ -271,6 +271,29 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+        for row in 0..8 {
+            for column in 0..8 {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    to.add(column * to_stride + row)
+                        .write(*from.add(row * from_stride + column))
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn plus_one(bits: Self::Int) -> Self::Int {
+        bits.map(|bits| bits.wrapping_add(1))
+    }
+
+    #[inline(always)]
+    fn from_bits(bits: Self::Int) -> Self {
+        Portable(bits.map(f32::from_bits))
+    }
+
+    #[inline(always)]
     fn from_int(bits: Self::Int) -> Self {
         Portable(bits.map(|bits| bits as i32 as f32))
     }

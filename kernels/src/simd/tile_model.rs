@@ -83,16 +83,14 @@ impl<F: Simd> TileUnit for TileModel<F> {
                     self.load(i, sums.add(i * TILE_BYTES), TILE_WIDTH);
                 }
             }
-            for term in block.terms {
-                for step in 0..block.steps {
-                    let (x, w) = (term.x.add(step * TILE_WIDTH), term.w.add(step * 2 * TILE_BYTES));
-                    for half in 0..2 {
-                        self.load(4 + half, x.add(half * TILE_ROWS * block.x_stride), block.x_stride);
-                        self.load(6 + half, w.add(half * TILE_BYTES), TILE_WIDTH);
-                    }
-                    for i in 0..SUMS {
-                        self.dot(i, 4 + i / 2, 6 + i % 2);
-                    }
+            for step in 0..block.steps {
+                let (x, w) = (block.x.add(step * TILE_WIDTH), block.w.add(step * 2 * TILE_BYTES));
+                for half in 0..2 {
+                    self.load(4 + half, x.add(half * TILE_ROWS * block.x_stride), block.x_stride);
+                    self.load(6 + half, w.add(half * TILE_BYTES), TILE_WIDTH);
+                }
+                for i in 0..SUMS {
+                    self.dot(i, 4 + i / 2, 6 + i % 2);
                 }
             }
             for i in 0..SUMS {

@@ -26,25 +26,17 @@ pub(crate) const ROWS: usize = 2 * TILE_ROWS;
 pub(crate) struct TileSums(pub [[[[f32; TILE_ROWS]; TILE_ROWS]; 2]; 2]);
 const _: () = assert!(size_of::<TileSums>() == SUMS * TILE_BYTES);
 
-/// Two operands whose product is added.
+/// A block of a product: some elements of the rows.
 #[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct Term {
+pub(crate) struct TileBlock {
     /// The first of [`COLUMNS`] rows of activations, bfloat16.
     pub x: *const u8,
+    /// Bytes from one row of activations to the next.
+    pub x_stride: usize,
     /// Weights, aligned to 64 bytes: for each [`STEP`] elements a tile of the first half of the rows, then one of the second. Row `p` of a tile holds
     /// elements `2 p` and `2 p + 1` of each row of weights.
     pub w: *const u8,
-}
-
-/// A block of a product: some elements of the rows.
-#[derive(Clone, Copy)]
-pub(crate) struct TileBlock<'a> {
-    /// What is added, in this order: one product at least.
-    pub terms: &'a [Term],
-    /// Bytes from one row of activations to the next.
-    pub x_stride: usize,
-    /// Elements of each operand, in [`STEP`]s: one at least.
+    /// Elements, in [`STEP`]s: one at least.
     pub steps: usize,
     /// What is added to.
     pub sums: *mut TileSums,
@@ -54,7 +46,7 @@ pub(crate) struct TileBlock<'a> {
 
 /// A unit that multiplies tiles, ready for it in this thread from [`new`](TileUnit::new) until it is dropped.
 ///
-/// Each sum is that of the terms in their order, [`STEP`] elements at a time: neighbours of it make no difference.
+/// A sum is added up in the order of the elements, [`STEP`] of them at a time. What other sums there are makes no difference.
 ///
 /// # Safety
 /// The unsafe functions may be called only on a CPU that has the unit and the instructions of `Float`, in a process that may use it, and with at

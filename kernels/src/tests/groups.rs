@@ -43,7 +43,7 @@ fn the_types_that_can_be_interleaved() {
     let names: Vec<String> = types().map(|(ty, _)| ty.name().to_lowercase()).collect();
     let expected = [
         "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq2_xxs", "iq2_xs", "iq3_xxs",
-        "iq1_s", "iq4_nl", "iq3_s", "iq2_s", "iq4_xs", "iq1_m", "mxfp4", "tq2_0",
+        "iq1_s", "iq4_nl", "iq3_s", "iq2_s", "iq4_xs", "iq1_m", "mxfp4", "tq1_0", "tq2_0", "nvfp4", "q1_0", "q2_0",
     ];
     assert_eq!(names, expected);
     assert!(!can_interleave(GgmlType::Q4_K, 128), "no whole block");

@@ -1,8 +1,7 @@
 //! Products over tiles of bfloat16, with a model of the unit and, where the CPU has it, with the unit itself.
 //!
-//! A bfloat16 has 8 significant bits: a number that becomes one is off by at most u = 2^-8 of itself, one that becomes two by u^2. So a sum of products of single ones is off by at
-//! most 2 u + u^2 of the sum of the products' magnitudes. Of pairs, where the product of both second parts, u^2, is missing, it is 3 u^2 and what
-//! is of higher order. Additions in f32 round, too.
+//! A bfloat16 has 8 significant bits: a number is off by at most u = 2^-8 of itself. So a sum of products is off by at most 2 u + u^2 of the sum of their
+//! magnitudes, and by what additions in f32 round.
 
 use super::panels::{Rows, product_of};
 use super::*;
@@ -11,24 +10,14 @@ use crate::dispatch::TILE_MODEL;
 use crate::interleaved::{GROUP_ROWS, can_interleave, interleave, interleaved_bytes};
 use crate::{ActivationForm, FAST_COLUMNS, Precision, activation_bytes};
 
-const FORMS: [ActivationForm; 2] = [ActivationForm::Bf16Row, ActivationForm::Bf16Pair];
+const FORM: ActivationForm = ActivationForm::Bf16Row;
+
+/// By how much a number may be off, relative to itself.
+const U: f64 = 1.0 / 256.0;
 
 fn tile_kernels() -> impl Iterator<Item = &'static Kernels> {
     let unit = Isa::AmxBf16.is_available().then(|| kernels_of(Isa::AmxBf16));
     [&TILE_MODEL].into_iter().chain(unit)
-}
-
-fn kernels_and_forms() -> impl Iterator<Item = (&'static Kernels, ActivationForm)> {
-    tile_kernels().flat_map(|kernels| FORMS.map(|form| (kernels, form)))
-}
-
-/// By how much a number may be off in a form, relative to itself, and a product.
-fn bounds(form: ActivationForm) -> (f64, f64) {
-    let u = 2f64.powi(-8);
-    match form {
-        ActivationForm::Bf16Row => (u, 2.0 * u + u.powi(2)),
-        _ => (u.powi(2), 3.0 * u.powi(2) + 3.0 * u.powi(3)),
-    }
 }
 
 /// Rows of weights in some layout, and what they mean.
@@ -93,17 +82,14 @@ fn every_weight_is_in_its_place() {
         let mut x = vec![0.0; ones.len() * k];
         ones.iter().enumerate().for_each(|(j, at)| x[j * k + at] = 1.0);
         for weights in all_weights(m, k) {
-            for (kernels, form) in kernels_and_forms() {
-                let x = Rows::new(kernels, form, k, &x);
+            for kernels in tile_kernels() {
+                let x = Rows::new(kernels, FORM, k, &x);
                 let out = weights.product(kernels, m, &x, m, ones.len());
                 for ((j, &at), i) in ones.iter().enumerate().flat_map(|one| (0..m).map(move |i| (one, i))) {
                     let (w, got) = (f64::from(weights.row(i)[at]), f64::from(out[j * (m + 2) + i]));
-                    let bound = bounds(form).0 * w.abs() + weights.rounding();
+                    let bound = U * w.abs() + weights.rounding();
                     let Weights { ty, layout, .. } = weights;
-                    assert!(
-                        (got - w).abs() <= bound,
-                        "{ty} {layout:?} {form:?} k {k}: {got} is not {w}"
-                    );
+                    assert!((got - w).abs() <= bound, "{ty} {layout:?} k {k}: {got} is not {w}");
                 }
             }
         }
@@ -111,9 +97,9 @@ fn every_weight_is_in_its_place() {
 }
 
 /// Compares with the products of the weights and `x`, rows of as many activations as weights.
-fn check(kernels: &'static Kernels, weights: &Weights, form: ActivationForm, m: usize, x: &[f32]) {
+fn check(kernels: &'static Kernels, weights: &Weights, m: usize, x: &[f32]) {
     let (k, n) = (weights.k, x.len() / weights.k);
-    let out = weights.product(kernels, m, &Rows::new(kernels, form, k, x), m, n);
+    let out = weights.product(kernels, m, &Rows::new(kernels, FORM, k, x), m, n);
     for (j, x) in x.chunks(k).enumerate() {
         for i in 0..m {
             let products = weights.row(i).iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x));
@@ -121,9 +107,9 @@ fn check(kernels: &'static Kernels, weights: &Weights, form: ActivationForm, m: 
             let of_weights = weights.rounding() * x.iter().map(|x| f64::from(x.abs())).sum::<f64>();
             // 32 elements are added up in two sums of 16, which are added to the total.
             let additions = (18 + k / 32) as f64 * 3.0 * 2f64.powi(-24);
-            let bound = (bounds(form).1 + additions) * magnitude + of_weights + 1e-37;
+            let bound = (2.0 * U + U * U + additions) * magnitude + of_weights + 1e-37;
             let (got, expected) = (f64::from(out[j * (m + 2) + i]), products.sum::<f64>());
-            let what = format!("{:?} {} {:?} {form:?}", kernels.isa, weights.ty, weights.layout);
+            let what = format!("{:?} {} {:?}", kernels.isa, weights.ty, weights.layout);
             assert!(
                 (got - expected).abs() <= bound,
                 "{what} m {m} k {k} n {n}, row {i} column {j}: {got} is not {expected} within {bound}"
@@ -151,8 +137,8 @@ fn products_of_tiles_are_close_to_those_of_the_weights() {
             } else {
                 m
             };
-            for (kernels, form) in kernels_and_forms() {
-                check(kernels, &weights, form, m, &x);
+            for kernels in tile_kernels() {
+                check(kernels, &weights, m, &x);
             }
         }
     }
@@ -166,13 +152,13 @@ fn products_of_tiles_are_the_same_in_any_company() {
         let x = noise(72, n * k);
         let types = [GgmlType::Q4_1, GgmlType::Q8_0, GgmlType::NVFP4];
         for weights in all_weights(m, k).filter(|weights| types.contains(&weights.ty)) {
-            for (kernels, form) in kernels_and_forms() {
+            for kernels in tile_kernels() {
                 let bits = |out: Vec<f32>| out.into_iter().map(f32::to_bits).collect::<Vec<_>>();
-                let x = Rows::new(kernels, form, k, &x);
+                let x = Rows::new(kernels, FORM, k, &x);
                 let expected = bits(weights.product(kernels, m, &x, m, n));
                 for (rows, columns) in [(8, n), (m, 9), (32, 33), (64, 15)] {
                     let split = bits(weights.product(kernels, m, &x, rows, columns));
-                    let what = format!("{:?} {} {:?} {form:?} k {k}", kernels.isa, weights.ty, weights.layout);
+                    let what = format!("{:?} {} {:?} k {k}", kernels.isa, weights.ty, weights.layout);
                     assert!(split == expected, "{what}: {rows} rows, {columns} columns at a time");
                 }
             }
@@ -184,15 +170,15 @@ fn products_of_tiles_are_the_same_in_any_company() {
 fn what_is_not_finite_stays_in_its_column() {
     let (m, n, k) = (8, 35, 544);
     for weights in all_weights(m, k).filter(|weights| weights.ty == GgmlType::Q4_0) {
-        for (kernels, form) in kernels_and_forms() {
+        for kernels in tile_kernels() {
             let bad = [(3, 0, f32::NAN), (17, 31, f32::INFINITY), (34, 543, f32::NEG_INFINITY)];
             let mut x = noise(73, n * k);
             bad.iter().for_each(|(j, at, bad)| x[j * k + at] = *bad);
-            let out = weights.product(kernels, m, &Rows::new(kernels, form, k, &x), m, n);
+            let out = weights.product(kernels, m, &Rows::new(kernels, FORM, k, &x), m, n);
             for (j, row) in out.chunks(m + 2).enumerate() {
                 let is_bad = bad.iter().any(|&(column, _, _)| column == j);
                 let as_expected = row[..m].iter().all(|x| x.is_finite() != is_bad);
-                assert!(as_expected, "{:?} {form:?}, column {j}: {row:?}", kernels.isa);
+                assert!(as_expected, "{:?}, column {j}: {row:?}", kernels.isa);
             }
         }
     }
@@ -202,10 +188,10 @@ fn what_is_not_finite_stays_in_its_column() {
 fn small_and_large_activations() {
     let (m, k) = (8, 64);
     for weights in all_weights(m, k) {
-        for (kernels, form) in kernels_and_forms() {
+        for kernels in tile_kernels() {
             for factor in [0.0, 1e-40, 1e-20, 1e20, 1e34] {
                 let x: Vec<f32> = noise(74, 2 * k).into_iter().map(|x| x * factor).collect();
-                check(kernels, &weights, form, m, &x);
+                check(kernels, &weights, m, &x);
             }
         }
     }
@@ -213,26 +199,22 @@ fn small_and_large_activations() {
 
 #[test]
 fn activations_become_bfloat16() {
-    for (kernels, form) in kernels_and_forms() {
+    for kernels in tile_kernels() {
         for k in [1, 5, 31, 32, 33, 255, 1000] {
             let x = noise(75, k);
-            let mut row = vec![0xAA; activation_bytes(form, k)];
-            crate::activations::quantize_with(kernels, form, &x, &mut row);
+            let mut row = vec![0xAA; activation_bytes(FORM, k)];
+            crate::activations::quantize_with(kernels, FORM, &x, &mut row);
             let n = k.next_multiple_of(32);
-            let value = |part: usize, i: usize| {
+            let value = |i: usize| {
                 // Of 4 neighbours the second and third have changed places.
-                let at = 2 * (part * n + i / 4 * 4 + [0, 2, 1, 3][i % 4]);
+                let at = 2 * (i / 4 * 4 + [0, 2, 1, 3][i % 4]);
                 f64::from(half::bf16::from_le_bytes([row[at], row[at + 1]]).to_f32())
             };
-            let parts = if form == ActivationForm::Bf16Row { 1 } else { 2 };
             for i in 0..n {
                 let expected = f64::from(*x.get(i).unwrap_or(&0.0));
-                let got: f64 = (0..parts).map(|part| value(part, i)).sum();
+                let got = value(i);
                 let error = (got - expected).abs();
-                assert!(
-                    error <= bounds(form).0 * expected.abs(),
-                    "{form:?} k {k}: {expected} became {got}"
-                );
+                assert!(error <= U * expected.abs(), "k {k}: {expected} became {got}");
             }
         }
     }
@@ -242,11 +224,9 @@ fn activations_become_bfloat16() {
 fn only_many_columns_take_tiles() {
     for ty in [GgmlType::Q4_0, GgmlType::Q8_0] {
         let form = |n, precision| form_with(&TILE_MODEL, ty, n, precision);
-        for precision in [Precision::High, Precision::Fast] {
-            assert_eq!(form(FAST_COLUMNS - 1, precision), ActivationForm::I16Row);
-        }
+        assert_eq!(form(FAST_COLUMNS - 1, Precision::Fast), ActivationForm::I16Row);
         assert_eq!(form(FAST_COLUMNS, Precision::Fast), ActivationForm::Bf16Row);
-        assert_eq!(form(FAST_COLUMNS, Precision::High), ActivationForm::Bf16Pair);
+        assert_eq!(form(FAST_COLUMNS, Precision::High), ActivationForm::I16Row);
         assert_eq!(form(FAST_COLUMNS, Precision::Exact), ActivationForm::F32);
     }
     assert_eq!(
@@ -259,11 +239,9 @@ fn only_many_columns_take_tiles() {
 #[test]
 fn rows_of_bfloat16_are_no_longer_than_others() {
     for k in (1..=64).chain([255, 256, 576, 1024, 2048, 4096, 8192, 11008]) {
-        for form in FORMS {
-            let bytes = activation_bytes(form, k);
-            assert!(bytes <= activation_bytes(ActivationForm::I16Row, k), "{form:?} {k}");
-            assert!(bytes.is_multiple_of(64) && !bytes.is_multiple_of(4096), "{form:?} {k}");
-        }
+        let bytes = activation_bytes(FORM, k);
+        assert!(bytes <= activation_bytes(ActivationForm::I16Row, k), "{k}");
+        assert!(bytes.is_multiple_of(64) && !bytes.is_multiple_of(4096), "{k}");
     }
 }
 
@@ -274,50 +252,47 @@ fn the_model_is_that_of_the_unit() {
     use crate::simd::TileUnit;
     use crate::simd::portable::Portable;
     use crate::simd::tile_model::TileModel;
-    use crate::simd::tiles::{TILE_BYTES, Term, TileBlock, TileSums};
+    use crate::simd::tiles::{TILE_BYTES, TileBlock, TileSums};
     use crate::simd::x86_64::amx::Amx;
 
-    fn sums_of<U: TileUnit>(terms: &[Term], x_stride: usize, steps: usize, is_first: bool) -> TileSums {
+    fn sums_of<U: TileUnit>(block: &TileBlock) -> Vec<f32> {
         let mut sums = TileSums([[[[0.25; 16]; 16]; 2]; 2]);
         let block = TileBlock {
-            terms,
-            x_stride,
-            steps,
             sums: &raw mut sums,
-            is_first,
+            ..*block
         };
         // SAFETY: operands are large enough for the largest block. The CPU has the unit, or `U` is its model.
         unsafe { U::new().add(&block) };
-        sums
+        sums.0.as_flattened().as_flattened().as_flattened().to_vec()
     }
 
     if !Isa::AmxBf16.is_available() {
         return;
     }
     let bf16 = |seed, n| -> Vec<half::bf16> { noise(seed, n).into_iter().map(half::bf16::from_f32).collect() };
-    let (steps, x_stride) = (9, 9 * 64 + 64);
-    let x = bf16(76, 2 * 32 * x_stride);
+    let (steps, x_stride) = (8, 8 * 64 + 6);
+    let x = bf16(76, 32 * x_stride / 2);
     // Room to align them.
-    let w = bf16(77, steps * 2 * TILE_BYTES + 32);
-    let aligned = w.as_ptr().cast::<u8>();
-    let aligned = aligned.wrapping_add(aligned.align_offset(64));
-    let terms = [(0, 0), (64, 0), (32 * x_stride, 2 * TILE_BYTES)].map(|(at_x, at_w)| Term {
-        x: x.as_ptr().cast::<u8>().wrapping_add(at_x),
-        w: aligned.wrapping_add(at_w),
-    });
-    for (n_terms, steps, is_first) in [(1, 1, true), (1, 8, false), (3, 1, false), (3, 8, true)] {
-        let terms = &terms[..n_terms];
-        let got = sums_of::<Amx>(terms, x_stride, steps, is_first);
-        let expected = sums_of::<TileModel<Portable>>(terms, x_stride, steps, is_first);
-        let both = got.0.as_flattened().as_flattened().as_flattened().iter();
-        let both = both.zip(expected.0.as_flattened().as_flattened().as_flattened());
-        let differing = both.clone().filter(|(a, b)| a.to_bits() != b.to_bits()).count();
-        println!("{n_terms} terms of {steps} steps: {differing} sums with other bits");
-        for (got, expected) in both {
-            let bound = 1e-6 * (1 + 32 * steps * n_terms) as f32;
+    let w = bf16(77, steps * TILE_BYTES + 32);
+    let w = w.as_ptr().cast::<u8>();
+    for (steps, is_first) in [(1, true), (1, false), (steps, false), (steps, true)] {
+        let block = TileBlock {
+            x: x.as_ptr().cast(),
+            x_stride,
+            w: w.wrapping_add(w.align_offset(64)),
+            steps,
+            sums: std::ptr::null_mut(),
+            is_first,
+        };
+        let [got, expected] = [sums_of::<Amx>(&block), sums_of::<TileModel<Portable>>(&block)];
+        let differing = got.iter().zip(&expected).filter(|(a, b)| a != b).count();
+        println!("{steps} steps: {differing} sums differ by rounding");
+        for (got, expected) in got.iter().zip(&expected) {
+            // An addition in a lane for every other element.
+            let bound = 1e-6 * (1 + 16 * steps) as f32;
             assert!(
                 (got - expected).abs() <= bound,
-                "{n_terms} terms of {steps} steps: {got} is not {expected}"
+                "{steps} steps: {got} is not {expected}"
             );
         }
     }

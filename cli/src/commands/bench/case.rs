@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use engine::build::Pooling;
 use engine::context::{Batch, Context, ContextParams, DecodeError, SeqSet};
 use engine::model::Model;
 use engine::random::SplitMix64;
@@ -73,13 +74,19 @@ impl Case {
     /// Makes the context.
     pub fn open(model: &Arc<Model>, test: Test, params: &ContextParams) -> Outcome<Case> {
         let n_tokens = test.n_depth + test.n_prompt + test.n_gen;
-        let params = ContextParams {
+        let mut params = ContextParams {
             n_ctx: test.n_parallel * (n_tokens.next_multiple_of(PAGE) + PAGE),
             n_seq_max: test.n_parallel,
             n_threads: test.n_threads,
             n_threads_batch: test.n_threads,
             ..params.clone()
         };
+        if model.bidirectional() {
+            // Texts are computed whole, and come to a vector each.
+            params.n_batch = test.n_tokens();
+            params.n_ubatch = test.n_tokens();
+            params.pooling = Some(model.base().pooling.unwrap_or(Pooling::Mean));
+        }
         let mut random = SplitMix64(1);
         let n_vocab = model.base().n_vocab().max(1);
         Ok(Case {
@@ -144,13 +151,14 @@ impl Case {
         Ok(())
     }
 
-    /// Processes `n` tokens of each sequence from a position on, with output for the last of each.
+    /// Processes `n` tokens of each sequence from a position on, with output for the last of each, or for all if texts come to vectors.
     fn prompt(&mut self, pos: usize, n: usize) -> Outcome {
         self.batch.clear();
+        let pools = self.context.params().pooling.is_some();
         for seq in 0..self.test.n_parallel {
             for i in 0..n {
                 let token = self.tokens[pos + i];
-                self.batch.push(token, pos + i, SeqSet::one(seq), i + 1 == n);
+                self.batch.push(token, pos + i, SeqSet::one(seq), pools || i + 1 == n);
                 if self.batch.len() == self.context.params().n_batch {
                     self.decode()?;
                 }
@@ -179,7 +187,10 @@ impl Case {
         let decoded = self.context.decode(&self.batch);
         self.batch.clear();
         match decoded {
-            Ok(()) => Ok(()),
+            Ok(()) => match self.context.rejected().first() {
+                None => Ok(()),
+                Some(rejected) => Err(Failure::new(&rejected.error)),
+            },
             Err(DecodeError::Cancelled) => Err(Failure::Interrupted),
             Err(e) => Err(e.into()),
         }

@@ -13,6 +13,8 @@ pub struct Limits {
     pub f32: f64,
     /// Multiply-adds of 16-bit integers; `None` where there is no instruction for them.
     pub i16: Option<f64>,
+    /// Multiply-adds of 8-bit integers, those of neighbours added to integers of 16 bits; `None` as above.
+    pub i8: Option<f64>,
 }
 
 /// Larger than any cache near a core.
@@ -28,6 +30,7 @@ impl Limits {
             read: read_limit(n_threads),
             f32: arithmetic::f32_limit(n_threads),
             i16: arithmetic::i16_limit(n_threads),
+            i8: arithmetic::i8_limit(n_threads),
         }
     }
 }
@@ -111,6 +114,15 @@ mod arithmetic {
         Some((n_threads * ROUNDS * CHAINS * 16) as f64 / seconds)
     }
 
+    pub fn i8_limit(n_threads: usize) -> Option<f64> {
+        if !is_x86_feature_detected!("avx2") {
+            return None;
+        }
+        // SAFETY: the CPU has these instructions.
+        let seconds = best_time(n_threads, |_| unsafe { maddubs_loop() });
+        Some((n_threads * ROUNDS * CHAINS * 32) as f64 / seconds)
+    }
+
     #[target_feature(enable = "avx2,fma")]
     fn fma_loop() {
         let (x, y) = (_mm256_set1_ps(black_box(0.5)), _mm256_set1_ps(black_box(1.0)));
@@ -130,6 +142,18 @@ mod arithmetic {
         for _ in 0..ROUNDS {
             for sum in &mut sums {
                 *sum = _mm256_madd_epi16(*sum, x);
+            }
+        }
+        black_box(sums);
+    }
+
+    #[target_feature(enable = "avx2")]
+    fn maddubs_loop() {
+        let x = _mm256_set1_epi8(black_box(3));
+        let mut sums = [x; CHAINS];
+        for _ in 0..ROUNDS {
+            for sum in &mut sums {
+                *sum = _mm256_maddubs_epi16(*sum, x);
             }
         }
         black_box(sums);
@@ -161,6 +185,10 @@ mod portable {
     pub fn i16_limit(_n_threads: usize) -> Option<f64> {
         None
     }
+
+    pub fn i8_limit(_n_threads: usize) -> Option<f64> {
+        None
+    }
 }
 
 #[cfg(test)]
@@ -179,5 +207,6 @@ mod tests {
         assert!((1e8..1e13).contains(&limits.read), "{limits:?}");
         assert!((1e8..1e13).contains(&limits.f32), "{limits:?}");
         assert!(limits.i16.is_none_or(|n| (1e8..1e13).contains(&n)), "{limits:?}");
+        assert!(limits.i8.is_none_or(|n| (1e8..1e13).contains(&n)), "{limits:?}");
     }
 }

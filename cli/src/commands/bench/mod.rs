@@ -51,6 +51,7 @@ pub fn run(args: &BenchArgs) -> Outcome {
     for path in &models {
         let loaded = Loaded::open(path, args)?;
         report.model(&loaded)?;
+        let tests = loaded.tests(&tests)?;
         match &rival {
             None => alone(&loaded, &tests, args, &mut report)?,
             Some(rival) => compared(&loaded, &tests, args, rival, &mut report)?,
@@ -61,6 +62,7 @@ pub fn run(args: &BenchArgs) -> Outcome {
 
 /// A loaded model, and what loading took.
 struct Loaded {
+    path: PathBuf,
     model: Arc<Model>,
     t_load: Duration,
     /// From opening the file to the first token's logits.
@@ -74,27 +76,42 @@ impl Loaded {
         system::reset_peak_memory();
         let start = Instant::now();
         let model = args.load.load(path, args.precision, None)?;
-        if model.bidirectional() || model.arch().encoder {
+        if model.arch().encoder {
             return Err(Failure::new(format_args!(
-                "{}: {} computes texts whole; there are no tokens generated one by one to measure",
+                "{}: {} reads a text with an encoder and writes another with a decoder, which this does not measure",
                 path.display(),
                 model.arch().name
             )));
         }
         let t_load = start.elapsed();
         let first = Test {
-            n_gen: 1,
+            n_prompt: 1,
             n_threads: args.threads.first().copied().unwrap_or_else(default_threads),
             n_parallel: 1,
             ..Test::default()
         };
         Case::open(&model, first, &params(args))?.run()?;
         Ok(Loaded {
+            path: path.to_owned(),
             model,
             t_load,
             t_first: start.elapsed(),
             peak_bytes: system::peak_memory(),
         })
+    }
+
+    /// Those of the tests that suit the model: of one that embeds texts, whose tokens see those behind them, only whole prompts.
+    fn tests(&self, tests: &[Test]) -> Outcome<Vec<Test>> {
+        let suits = |test: &Test| !self.model.bidirectional() || test.n_gen == 0 && test.n_depth == 0;
+        let suitable: Vec<Test> = tests.iter().copied().filter(suits).collect();
+        if suitable.is_empty() {
+            return Err(Failure::new(format_args!(
+                "{}: {} embeds whole texts and generates none: measure prompts (-p) without depth (-d)",
+                self.path.display(),
+                self.model.arch().name
+            )));
+        }
+        Ok(suitable)
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::arch::x86_64::*;
 
+use super::int256::Avx2Int;
 use super::methods;
-use crate::simd::Simd;
+use crate::simd::{IntSimd, Simd};
 
 /// Eight floats in a register.
 #[derive(Clone, Copy)]
@@ -137,6 +138,12 @@ impl Simd for Avx2 {
             let lanes = _mm256_sll_epi32(lanes, _mm_cvtsi32_si128(at as i32));
             _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(bits as i32), lanes), lanes)
         };
+        fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) -> () = {
+            let rows = std::array::from_fn(|i| Avx2Int::load(from.add(i * from_stride).cast()));
+            for (i, column) in Avx2Int::transpose(rows).into_iter().enumerate() {
+                column.store(to.add(i * to_stride).cast());
+            }
+        };
     }
 
     methods! {
@@ -183,6 +190,8 @@ impl Simd for Avx2 {
             let bit = _mm256_set1_epi32(bit as i32);
             _mm256_cmpeq_epi32(_mm256_and_si256(bits, bit), bit)
         };
+        fn plus_one(bits: __m256i) -> __m256i = _mm256_add_epi32(bits, _mm256_set1_epi32(1));
+        fn from_bits(bits: __m256i) -> Self = Avx2(_mm256_castsi256_ps(bits));
         fn from_int(bits: __m256i) -> Self = Avx2(_mm256_cvtepi32_ps(bits));
         fn table(values: &[f32; 16], scale: Self) -> [__m256; 2] = [
             _mm256_mul_ps(_mm256_loadu_ps(values.as_ptr()), scale.0),

@@ -2,7 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use super::{avx2, methods};
+use super::avx2::{self, Avx2};
+use super::methods;
 use crate::simd::Simd;
 
 /// Sixteen floats in a register.
@@ -96,6 +97,9 @@ impl Simd for Avx512 {
             _mm512_cvtepu8_epi32(_mm_set_epi64x(words[1] as i64, words[0] as i64))
         };
         fn mask(bits: u32, at: usize) -> __mmask16 = (bits >> at) as __mmask16;
+        fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) -> () = {
+            Avx2::transpose(from, from_stride, to, to_stride)
+        };
     }
 
     methods! {
@@ -133,6 +137,8 @@ impl Simd for Avx512 {
         fn has_bit(bits: __m512i, bit: u32) -> __mmask16 = {
             _mm512_test_epi32_mask(bits, _mm512_set1_epi32(bit as i32))
         };
+        fn plus_one(bits: __m512i) -> __m512i = _mm512_add_epi32(bits, _mm512_set1_epi32(1));
+        fn from_bits(bits: __m512i) -> Self = Avx512(_mm512_castsi512_ps(bits));
         fn from_int(bits: __m512i) -> Self = Avx512(_mm512_cvtepi32_ps(bits));
         fn table(values: &[f32; 16], scale: Self) -> Self = {
             Avx512(_mm512_mul_ps(_mm512_loadu_ps(values.as_ptr()), scale.0))
