@@ -4,7 +4,7 @@
 //! 1, 2 or 4 bytes of the first row is followed by that of the second, and so on. A register then holds 4 neighbouring bytes of each of 8 rows,
 //! scales of 8 rows lie side by side, and nothing has to be moved between the lanes of a register. Where a byte of a file has bits of several runs of 32
 //! weights, they are sorted first (`Unit::Runs`), so that the same few instructions unpack any run. Blocks that hold indices of a grid are rewritten first, with
-//! what the grid has there: only such groups take more bytes than the rows.
+//! what the grid has there, and digits to base 3 as two bits each: only such groups take more bytes than the rows.
 
 use crate::GgmlType;
 use crate::quants::{self, Block, for_each_block};
@@ -74,7 +74,7 @@ pub(crate) const fn bytes_in_group<B: Interleaved>(n: usize) -> usize {
 /// Most bytes of a block in a group.
 const MAX_BLOCK: usize = 256;
 
-/// How the blocks of a type are written in another way, and back: without loss.
+/// How the blocks of a type are written in another way, and back: with the same weights, and the bytes that encoders of the type write for them.
 #[derive(Clone, Copy)]
 pub(crate) struct Rewrite {
     /// From a block of a file.
@@ -115,7 +115,7 @@ pub fn can_interleave(ty: GgmlType, k: usize) -> bool {
     k > 0 && ty.row_bytes(k).is_some() && form(ty).is_some()
 }
 
-/// Bytes of a group of [`GROUP_ROWS`] rows of `k` weights: as many as those of the rows, but for types with grids.
+/// Bytes of a group of [`GROUP_ROWS`] rows of `k` weights: as many as those of the rows, but for TQ1_0 and the types with grids.
 ///
 /// # Panics
 /// If such rows [cannot be interleaved](can_interleave).

@@ -3,6 +3,7 @@
 
 use super::blocks::{Decode, bytes_of, dequantize};
 use super::products::Product;
+use crate::GgmlType;
 use crate::simd::Simd;
 
 /// Columns from which on transposing the weights pays for itself.
@@ -55,12 +56,19 @@ pub(crate) unsafe fn multiply<V: Simd, D: Decode<V>>(p: &Product, tiles: &PanelT
             // SAFETY: the caller's promise; rows `i..i + m` lie below `p.m`, elements `c..c + k` below `p.k`. What a panel has beyond them are
             // floats of the scratch memory, whose products are not stored.
             unsafe {
-                for r in 0..m {
-                    let w = p.w.add((i + r) * p.row_stride + bytes_of::<D>(c));
-                    dequantize::<V, D>(w, decoded.add(r * BLOCK), k);
-                }
+                let w = p.w.add(i * p.row_stride + bytes_of::<D>(c));
+                let is_plain = D::TYPE == GgmlType::F32 && p.row_stride.is_multiple_of(size_of::<f32>());
+                // Transposing reads squares of 8 x 8.
+                let (from, stride) = if is_plain && m.is_multiple_of(8) && k.is_multiple_of(8) {
+                    (w.cast(), p.row_stride / size_of::<f32>())
+                } else {
+                    for r in 0..m {
+                        dequantize::<V, D>(w.add(r * p.row_stride), decoded.add(r * BLOCK), k);
+                    }
+                    (decoded.cast_const(), BLOCK)
+                };
                 for (r, at) in (0..m).step_by(8).flat_map(|r| (0..k).step_by(8).map(move |at| (r, at))) {
-                    V::transpose(decoded.add(r * BLOCK + at), BLOCK, panel.add(at * rows + r), rows);
+                    V::transpose(from.add(r * stride + at), stride, panel.add(at * rows + r), rows);
                 }
                 let tile = PanelTile {
                     w: panel,

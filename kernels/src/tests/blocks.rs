@@ -2,6 +2,7 @@
 //! as the definition does.
 
 use super::*;
+use crate::interleaved::{GROUP_ROWS, can_interleave, deinterleave, interleave, interleaved_bytes};
 
 /// Random bytes (SplitMix64 by way of [`noise`]).
 fn random_bytes(seed: u64, n: usize) -> Vec<u8> {
@@ -94,6 +95,35 @@ fn any_bytes_are_blocks() {
                 let differing = out.iter().zip(&expected).position(|pair| !same(pair));
                 assert_eq!(differing, None, "{:?} {ty}: first difference", kernels.isa);
             }
+        }
+    }
+}
+
+#[test]
+fn any_bytes_keep_their_weights_in_groups() {
+    const K: usize = 512;
+    for (ty, dequantize) in scalar_decoders() {
+        if !can_interleave(ty, K) {
+            continue;
+        }
+        let rows = random_blocks(ty, 13, GROUP_ROWS * K);
+        let mut group = vec![0; interleaved_bytes(ty, K)];
+        interleave(ty, K, &rows, &mut group);
+        let mut back = vec![0; rows.len()];
+        deinterleave(ty, K, &group, &mut back);
+        let weights = |rows: &[u8]| {
+            let mut out = vec![f32::NAN; GROUP_ROWS * K];
+            dequantize(rows, &mut out);
+            out
+        };
+        assert!(weights(&back) == weights(&rows), "{ty}");
+        // Several bytes of TQ1_0 stand for the same digits.
+        if ty == GgmlType::TQ1_0 {
+            let mut again = group.clone();
+            interleave(ty, K, &back, &mut again);
+            assert!(again == group, "{ty}");
+        } else {
+            assert!(back == rows, "{ty}");
         }
     }
 }
