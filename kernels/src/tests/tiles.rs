@@ -144,6 +144,21 @@ fn products_of_tiles_are_close_to_those_of_the_weights() {
     }
 }
 
+/// Interleaved rows and those of a file.
+#[test]
+fn both_layouts_have_the_same_products() {
+    let (m, k) = (3 * GROUP_ROWS, 256);
+    let all: Vec<Weights> = all_weights(m, k).collect();
+    for (interleaved, rows) in all.iter().zip(&all[1..]).filter(|(a, b)| a.ty == b.ty) {
+        for kernels in tile_kernels() {
+            let x = Rows::new(kernels, FORM, k, &noise(78, 3 * k));
+            let [a, b] = [interleaved, rows].map(|weights| weights.product(kernels, m, &x, m, 3));
+            let is_same = a.iter().zip(&b).all(|(a, b)| a.to_bits() == b.to_bits());
+            assert!(is_same, "{:?} {}", kernels.isa, rows.ty);
+        }
+    }
+}
+
 /// However rows and columns are split, which is what threads do.
 #[test]
 fn products_of_tiles_are_the_same_in_any_company() {
