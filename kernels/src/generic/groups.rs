@@ -16,7 +16,7 @@ use crate::simd::{IntSimd, Simd};
 const WORDS: usize = RUN / 4;
 
 /// Bytes by which each stream of groups is prefetched.
-const AHEAD: usize = 1024;
+const AHEAD: usize = 4096;
 
 const _: () = assert!(GROUP_ROWS == LANES);
 

@@ -87,7 +87,9 @@ impl Gate {
             .clamp(*SPINS.start(), *SPINS.end());
         let is_ready = self.spin(patience, ready, idle);
         let next = if is_ready {
-            patience + patience / 8
+            // Three or four of these make up for one in vain: chains of small nodes, which one thread computes, are to be waited for awake although some
+            // other waits are long.
+            patience + patience / 2
         } else {
             patience / 4
         };
