@@ -4,6 +4,7 @@ use crate::GgmlType;
 use crate::dispatch::{Kernels, kernels};
 use crate::generic::i8_blocks::i8_row_bytes;
 use crate::generic::integers::i16_row_bytes;
+use crate::generic::tiles::bf16_row_bytes;
 
 /// What products may cost in accuracy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -13,7 +14,7 @@ pub enum Precision {
     /// Integers of 16 bits: the fastest form that changes no result of a model to speak of.
     High,
     /// As [`Precision::High`] for few rows of activations. For [`FAST_COLUMNS`] and more, as in prefill, integers of 8 bits where the weights have at
-    /// most 6: about one and a half times as fast.
+    /// most 6: about one and a half times as fast. With AMX bfloat16 instead, whatever the weights, which are rounded to it as well.
     #[default]
     Fast,
 }
@@ -29,6 +30,8 @@ pub enum ActivationForm {
     /// Integers of 8 bits with a multiplier of 15 bits for each 16 and one scale for the row; sums of each 16. Only for weights of at most
     /// 6 bits. An activation is off by at most 1/252 of the largest magnitude of its 16.
     I8Block16,
+    /// bfloat16, for CPUs with AMX, which multiplies them with weights rounded to bfloat16. An activation is off by at most 1/256 of itself.
+    Bf16Row,
 }
 
 /// Rows of activations, the right operand of [`matmul`](crate::matmul()).
@@ -62,8 +65,14 @@ pub const FAST_COLUMNS: usize = 64;
 /// The form in which a product of weights of type `ty` with `n` rows of activations wants those. The same for all `n` below [`FAST_COLUMNS`], so that
 /// a few tokens that are decoded together have the results that they have one by one.
 pub fn activation_form(ty: GgmlType, n: usize, precision: Precision) -> ActivationForm {
-    match (precision, kernels().int.find(ty)) {
+    form_with(kernels(), ty, n, precision)
+}
+
+/// [`activation_form`] with given kernels.
+pub(crate) fn form_with(kernels: &'static Kernels, ty: GgmlType, n: usize, precision: Precision) -> ActivationForm {
+    match (precision, kernels.int.find(ty)) {
         (Precision::Exact, _) | (_, None) => ActivationForm::F32,
+        (Precision::Fast, Some(_)) if n >= FAST_COLUMNS && kernels.tile_unit.is_some() => ActivationForm::Bf16Row,
         (Precision::Fast, Some(of_type)) if n >= FAST_COLUMNS && of_type.integers.bits <= 6 => {
             ActivationForm::I8Block16
         }
@@ -77,13 +86,14 @@ pub const fn activation_bytes(form: ActivationForm, k: usize) -> usize {
         ActivationForm::F32 => k * size_of::<f32>(),
         ActivationForm::I16Row => i16_row_bytes(k),
         ActivationForm::I8Block16 => i8_row_bytes(k),
+        ActivationForm::Bf16Row => bf16_row_bytes(k),
     }
 }
 
 /// Writes a row of activations in a form. If one of them is not finite, no product with the row is.
 ///
 /// # Panics
-/// If `out` is not [`activation_bytes`] long.
+/// If `out` is not [`activation_bytes`] long, or the form is not one of those that [`activation_form`] says on this CPU.
 pub fn quantize_activations(form: ActivationForm, x: &[f32], out: &mut [u8]) {
     quantize_with(kernels(), form, x, out);
 }
@@ -98,5 +108,9 @@ pub(crate) fn quantize_with(kernels: &'static Kernels, form: ActivationForm, x: 
         ActivationForm::I16Row => unsafe { (kernels.int.quantize_i16)(x.as_ptr(), x.len(), out.as_mut_ptr()) },
         // SAFETY: as above.
         ActivationForm::I8Block16 => unsafe { (kernels.int.quantize_i8)(x.as_ptr(), x.len(), out.as_mut_ptr()) },
+        // SAFETY: as above.
+        ActivationForm::Bf16Row => unsafe {
+            (kernels.over_tiles().quantize)(x.as_ptr(), x.len(), out.as_mut_ptr());
+        },
     }
 }

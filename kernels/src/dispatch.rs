@@ -1,11 +1,13 @@
 //! Which instructions the kernels use: decided once, from the CPU and the environment variable `LLAMA_CPU_ISA`.
 
 mod integers;
+mod tiles;
 
 use std::sync::OnceLock;
 
 use integers::IntKernels;
 pub(crate) use integers::{GroupKernels, IntTypeKernels};
+use tiles::TileKernels;
 
 use crate::GgmlType;
 use crate::generic::attention::{self, Brain, Element, Float, Half, Scores, Softmax, Values};
@@ -16,7 +18,7 @@ use crate::generic::rows::{self, Scan};
 use crate::quants::{self, Block, for_each_block};
 use crate::simd::portable::Portable;
 #[cfg(target_arch = "x86_64")]
-use crate::simd::x86_64::{avx2::Avx2, avx512::Avx512};
+use crate::simd::x86_64::{amx, avx2::Avx2, avx512::Avx512};
 
 /// An instruction set for which there are kernels, weakest first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -31,11 +33,20 @@ pub enum Isa {
     Avx512,
     /// The same with AVX512-VNNI.
     Avx512Vnni,
+    /// The same with AVX512-BF16, and AMX with tiles of bfloat16, if the system lets the process use it.
+    AmxBf16,
 }
 
 impl Isa {
     /// All of them, weakest first.
-    pub const ALL: [Isa; 5] = [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512, Isa::Avx512Vnni];
+    pub const ALL: [Isa; 6] = [
+        Isa::Scalar,
+        Isa::Avx2,
+        Isa::AvxVnni,
+        Isa::Avx512,
+        Isa::Avx512Vnni,
+        Isa::AmxBf16,
+    ];
 
     /// Lower-case name, as `LLAMA_CPU_ISA` takes it.
     pub const fn name(self) -> &'static str {
@@ -45,10 +56,11 @@ impl Isa {
             Isa::AvxVnni => "avx-vnni",
             Isa::Avx512 => "avx512",
             Isa::Avx512Vnni => "avx512-vnni",
+            Isa::AmxBf16 => "amx-bf16",
         }
     }
 
-    /// True if this CPU can run the kernels.
+    /// True if this CPU can run the kernels. For AMX the process asks the system for permission.
     pub fn is_available(self) -> bool {
         match self {
             Isa::Scalar => true,
@@ -68,6 +80,10 @@ impl Isa {
             }
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Vnni => Isa::Avx512.is_available() && is_x86_feature_detected!("avx512vnni"),
+            #[cfg(target_arch = "x86_64")]
+            Isa::AmxBf16 => {
+                Isa::Avx512Vnni.is_available() && is_x86_feature_detected!("avx512bf16") && amx::is_available()
+            }
             #[cfg(not(target_arch = "x86_64"))]
             _ => false,
         }
@@ -87,7 +103,7 @@ pub(crate) fn kernels() -> &'static Kernels {
     CHOSEN.get_or_init(|| {
         let cap = std::env::var("LLAMA_CPU_ISA").unwrap_or_default();
         let cap = Isa::ALL.into_iter().find(|isa| isa.name().eq_ignore_ascii_case(&cap));
-        let usable = |isa: &Isa| isa.is_available() && cap.is_none_or(|cap| *isa <= cap);
+        let usable = |isa: &Isa| cap.is_none_or(|cap| *isa <= cap) && isa.is_available();
         let best = Isa::ALL.into_iter().rfind(usable).unwrap_or(Isa::Scalar);
         kernels_of(best)
     })
@@ -104,6 +120,8 @@ pub(crate) fn kernels_of(isa: Isa) -> &'static Kernels {
         Isa::Avx512 => &avx512::KERNELS,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Vnni => &AVX512_VNNI,
+        #[cfg(target_arch = "x86_64")]
+        Isa::AmxBf16 => &AMX_BF16,
         _ => &scalar::KERNELS,
     }
 }
@@ -172,6 +190,8 @@ macro_rules! define_kernels {
             pub types: [Option<TypeKernels>; N_TYPES],
             pub attention: AttentionTable,
             pub int: &'static IntKernels,
+            /// Those over tiles, if there is a unit for them.
+            pub tile_unit: Option<&'static TileKernels>,
             $( pub $name: unsafe fn($($ty),*) -> $ret, )*
         }
     };
@@ -192,6 +212,15 @@ impl Kernels {
     #[inline]
     pub(crate) fn find(&'static self, ty: GgmlType) -> Option<&'static TypeKernels> {
         self.types[ty.id() as usize].as_ref()
+    }
+
+    /// The kernels over tiles.
+    ///
+    /// # Panics
+    /// If there are none.
+    pub(crate) fn over_tiles(&'static self) -> &'static TileKernels {
+        self.tile_unit
+            .unwrap_or_else(|| panic!("{:?}: no unit for tiles", self.isa))
     }
 }
 
@@ -336,6 +365,7 @@ macro_rules! instantiate {
                     softmax_step,
                 },
                 int: &integers::$integers::KERNELS,
+                tile_unit: None,
                 $( $name, )*
             };
         }
@@ -368,6 +398,23 @@ static AVX512_VNNI: Kernels = Kernels {
     isa: Isa::Avx512Vnni,
     int: &integers::avx512_vnni::KERNELS,
     ..avx512::KERNELS
+};
+
+/// Tiles are for many columns; all else is as with VNNI.
+#[cfg(target_arch = "x86_64")]
+static AMX_BF16: Kernels = Kernels {
+    isa: Isa::AmxBf16,
+    int: &integers::avx512_vnni::KERNELS,
+    tile_unit: Some(&tiles::amx::KERNELS),
+    ..avx512::KERNELS
+};
+
+/// The kernels for tiles with a model of the unit, which any CPU can run.
+#[cfg(test)]
+pub(crate) static TILE_MODEL: Kernels = Kernels {
+    isa: Isa::AmxBf16,
+    tile_unit: Some(&tiles::model::KERNELS),
+    ..scalar::KERNELS
 };
 
 /// The kernels for VNNI in a form that CPUs with AVX2 can run.

@@ -8,6 +8,7 @@ use crate::generic::integers::CHUNK;
 use crate::generic::panel_products::{PanelProduct, panel_scratch};
 use crate::generic::panels::{RowLayout, WeightRows};
 use crate::generic::products::{Product, panel_size};
+use crate::generic::tiles::tile_scratch;
 use crate::interleaved::{GROUP_ROWS, deinterleave, interleaved_bytes};
 use crate::{ActivationForm, Activations, GgmlType, activation_bytes};
 
@@ -61,7 +62,8 @@ pub fn matmul_scratch(k: usize, n: usize) -> usize {
         // At least as much as for fewer columns.
         _ => FLOAT_PANEL_SCRATCH.max(rows * stride),
     };
-    (floats + group_floats(k)).max(panel_scratch(k, n))
+    let of_floats = floats + group_floats(k);
+    of_floats.max(panel_scratch(k, n)).max(tile_scratch(k, n))
 }
 
 /// Floats that hold a group's rows of any type that can be interleaved: none takes more than 34 bytes for 32 weights.
@@ -77,6 +79,9 @@ const fn group_floats(k: usize) -> usize {
 /// With quantized activations, which only types take that [`activation_form`](crate::activation_form) says it of, sums of products of integers
 /// are exact within 16 or 32 elements, then added up in f32. An element of the result does not depend on how rows were split, nor on `n` among
 /// those up to 8, nor among those above. Of interleaved rows and [`ActivationForm::I16Row`] it does not depend on `n` at all.
+///
+/// With activations as bfloat16, weights are rounded to bfloat16 as well, and added up in f32 by a unit that multiplies tiles. An element of the result does
+/// not depend on how rows were split, nor on `n`.
 ///
 /// # Panics
 /// If the type cannot be dequantized or does not take the form of the activations, `k` is not whole blocks, a slice is too short, or the
@@ -301,9 +306,10 @@ unsafe fn multiply_panels(
         (ActivationForm::I16Row, _) => kernels.int.panels_i16,
         (ActivationForm::I8Block16, ..=5) => kernels.int.panels_i8,
         (ActivationForm::I8Block16, 6) => kernels.int.panels_i8_centered,
+        (ActivationForm::Bf16Row, _) => kernels.over_tiles().multiply,
         _ => panic!("{ty}: activations cannot be {form:?}"),
     };
-    let needed = panel_scratch(args.k, args.n);
+    let needed = panel_scratch(args.k, args.n).max(tile_scratch(args.k, args.n));
     assert!(
         needed <= scratch.len(),
         "scratch memory of {} floats, {needed} needed",

@@ -273,3 +273,4 @@ mod instruction_sets;
 mod integers;
 mod panels;
 mod rows;
+mod tiles;

@@ -13,3 +13,4 @@ pub(crate) mod panel_products;
 pub(crate) mod panels;
 pub(crate) mod products;
 pub(crate) mod rows;
+pub(crate) mod tiles;

@@ -1,14 +1,18 @@
 //! What the kernels ask of an instruction set: a register of floats, and the integers that floats are decoded from.
 //!
-//! Algorithms are written once over [`Simd`] (floats) or [`IntSimd`] (sums of products of integers); an instruction set is one thin file that implements it.
+//! Algorithms are written once over [`Simd`] (floats), [`IntSimd`] (sums of products of integers) or [`TileUnit`] (products of tiles); an instruction set is one thin file that implements it.
 
 mod int;
 pub(crate) mod portable;
 pub(crate) mod portable_int;
+#[cfg(test)]
+pub(crate) mod tile_model;
+pub(crate) mod tiles;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86_64;
 
 pub(crate) use int::IntSimd;
+pub(crate) use tiles::TileUnit;
 
 /// `LANES` floats.
 ///
@@ -71,6 +75,9 @@ pub(crate) trait Simd: Copy {
 
     /// Reads `LANES` signed bytes.
     unsafe fn load_i8(p: *const u8) -> Self::Int;
+
+    /// Reads `LANES` signed integers of 16 bits.
+    unsafe fn load_i16(p: *const u8) -> Self::Int;
 
     /// Writes the lanes, integers in -128..=127, as `LANES` signed bytes.
     unsafe fn store_i8(self, p: *mut u8);

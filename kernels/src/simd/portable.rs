@@ -123,6 +123,12 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    unsafe fn load_i16(p: *const u8) -> Self::Int {
+        // SAFETY: the caller's promise.
+        unsafe { p.cast::<[i16; LANES]>().read_unaligned() }.map(|x| i32::from(x) as u32)
+    }
+
+    #[inline(always)]
     unsafe fn store_i8(self, p: *mut u8) {
         // SAFETY: the caller's promise.
         unsafe { p.cast::<[i8; LANES]>().write_unaligned(self.0.map(|x| x as i8)) }

@@ -1,21 +1,22 @@
 //! Products of integers, of every instruction set, against their definition: dequantized weights times dequantized activations.
 
 use super::*;
-use crate::activations::quantize_with;
-use crate::{ActivationForm, Precision, activation_bytes, activation_form};
+use crate::activations::{form_with, quantize_with};
+use crate::{ActivationForm, Precision, activation_bytes};
 
 const FORM: ActivationForm = ActivationForm::I16Row;
 
 #[test]
 fn only_many_columns_take_8_bits() {
-    let form = |n, precision| activation_form(GgmlType::Q4_0, n, precision);
+    let kernels = kernels_of(Isa::Scalar);
+    let form = |n, precision| form_with(kernels, GgmlType::Q4_0, n, precision);
     for n in [1, 2, 8, 9, 16, 63] {
         assert_eq!(form(n, Precision::Fast), ActivationForm::I16Row);
     }
     assert_eq!(form(64, Precision::Fast), ActivationForm::I8Block16);
     assert_eq!(form(64, Precision::High), ActivationForm::I16Row);
     assert_eq!(
-        activation_form(GgmlType::Q8_0, 64, Precision::Fast),
+        form_with(kernels, GgmlType::Q8_0, 64, Precision::Fast),
         ActivationForm::I16Row
     );
 }

@@ -10,6 +10,13 @@ use crate::simd::Simd;
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(__m512);
 
+impl Avx512 {
+    #[inline(always)]
+    pub(super) fn register(self) -> __m512 {
+        self.0
+    }
+}
+
 /// The numbers 0 to 31.
 static COUNT: [f32; 32] = {
     let mut count = [0.0; 32];
@@ -82,6 +89,7 @@ impl Simd for Avx512 {
         fn store_bf16(self, p: *mut u8) -> () = _mm256_storeu_si256(p.cast(), to_bf16(self.0));
         fn load_u8(p: *const u8) -> __m512i = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
         fn load_i8(p: *const u8) -> __m512i = _mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()));
+        fn load_i16(p: *const u8) -> __m512i = _mm512_cvtepi16_epi32(_mm256_loadu_si256(p.cast()));
         fn store_i8(self, p: *mut u8) -> () = {
             _mm_storeu_si128(p.cast(), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(self.0)))
         };

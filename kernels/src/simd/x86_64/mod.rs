@@ -1,5 +1,6 @@
 //! Registers of x86-64.
 
+pub(crate) mod amx;
 pub(crate) mod avx2;
 pub(crate) mod avx512;
 pub(crate) mod int256;

@@ -1,0 +1,55 @@
+//! Kernels over tiles of bfloat16.
+
+use crate::generic::panel_products::PanelProduct;
+use crate::generic::tiles;
+#[cfg(test)]
+use crate::simd::portable::Portable;
+#[cfg(test)]
+use crate::simd::portable_int::PortableInt;
+#[cfg(test)]
+use crate::simd::tile_model::TileModel;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::x86_64::amx::Amx;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::x86_64::int256::Avx512VnniInt;
+
+/// All kernels over tiles of an instruction set.
+pub(crate) struct TileKernels {
+    /// Writes a row of activations.
+    pub quantize: unsafe fn(*const f32, usize, *mut u8),
+    /// Multiplies with weights of any type that has integers.
+    pub multiply: unsafe fn(&PanelProduct),
+}
+
+/// Instantiates the generic kernels for a unit and a register type, in functions with their instructions enabled.
+macro_rules! instantiate {
+    ($module:ident, $V:ty, $U:ty, $attribute:meta) => {
+        pub(super) mod $module {
+            use super::*;
+
+            #[$attribute]
+            unsafe fn quantize(x: *const f32, k: usize, out: *mut u8) {
+                // SAFETY: the caller's promise.
+                unsafe { tiles::quantize_bf16::<$U>(x, k, out) }
+            }
+
+            #[$attribute]
+            unsafe fn multiply(product: &PanelProduct) {
+                // SAFETY: the caller's promise.
+                unsafe { tiles::multiply::<$V, $U>(product) }
+            }
+
+            pub(in crate::dispatch) static KERNELS: TileKernels = TileKernels { quantize, multiply };
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+instantiate!(
+    amx,
+    Avx512VnniInt,
+    Amx,
+    target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16")
+);
+#[cfg(test)]
+instantiate!(model, PortableInt, TileModel<Portable>, inline(never));

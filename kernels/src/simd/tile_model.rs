@@ -1,0 +1,101 @@
+//! A model of AMX in plain Rust, so that what is built on tiles can be tested on any CPU.
+
+use std::marker::PhantomData;
+
+use super::Simd;
+use super::tiles::{SUMS, TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileBlock, TileUnit};
+
+/// Eight tiles.
+pub(crate) struct TileModel<F> {
+    tiles: [Tile; 8],
+    float: PhantomData<F>,
+}
+
+/// Rows of words, which are floats or pairs of bfloat16.
+type Tile = [[u32; TILE_ROWS]; TILE_ROWS];
+
+impl<F> TileModel<F> {
+    /// `TILELOADD`
+    ///
+    /// # Safety
+    /// 16 rows of 64 bytes, `stride` bytes apart, are valid for reads.
+    unsafe fn load(&mut self, tile: usize, p: *const u8, stride: usize) {
+        for (i, row) in self.tiles[tile].iter_mut().enumerate() {
+            // SAFETY: the caller's promise.
+            *row = unsafe { p.add(i * stride).cast::<[u32; TILE_ROWS]>().read_unaligned() };
+        }
+    }
+
+    /// `TILESTORED`
+    ///
+    /// # Safety
+    /// 16 rows of 64 bytes, one after the other, are valid for writes.
+    unsafe fn store(&self, tile: usize, p: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { p.cast::<Tile>().write_unaligned(self.tiles[tile]) }
+    }
+
+    /// `TDPBF16PS`: even and odd elements are added up apart, then both to the sum. A product of two bfloat16 is exact in f32, so that fused or not makes no
+    /// difference unless it is subnormal.
+    fn dot(&mut self, sums: usize, a: usize, b: usize) {
+        let even = self.tiles[b].map(|row| row.map(|pair| flushed(f32::from_bits(pair << 16))));
+        let odd = self.tiles[b].map(|row| row.map(|pair| flushed(f32::from_bits(pair & 0xffff_0000))));
+        for i in 0..TILE_ROWS {
+            let mut totals = [[0.0f32; TILE_ROWS]; 2];
+            for (p, pair) in self.tiles[a][i].into_iter().enumerate() {
+                let a = [pair << 16, pair & 0xffff_0000].map(|bits| flushed(f32::from_bits(bits)));
+                for j in 0..TILE_ROWS {
+                    totals[0][j] = flushed(totals[0][j] + a[0] * even[p][j]);
+                    totals[1][j] = flushed(totals[1][j] + a[1] * odd[p][j]);
+                }
+            }
+            for (j, sum) in self.tiles[sums][i].iter_mut().enumerate() {
+                let total = flushed(totals[0][j] + totals[1][j]);
+                *sum = flushed(flushed(f32::from_bits(*sum)) + total).to_bits();
+            }
+        }
+    }
+}
+
+/// Zero in the place of what is subnormal.
+fn flushed(x: f32) -> f32 {
+    if x.abs() < f32::MIN_POSITIVE { 0.0 } else { x }
+}
+
+impl<F: Simd> TileUnit for TileModel<F> {
+    type Float = F;
+
+    unsafe fn new() -> TileModel<F> {
+        TileModel {
+            tiles: [[[0; TILE_ROWS]; TILE_ROWS]; 8],
+            float: PhantomData,
+        }
+    }
+
+    unsafe fn add(&mut self, block: &TileBlock) {
+        let sums = block.sums.cast::<u8>();
+        // SAFETY: the caller's promise; all offsets lie within the operands.
+        unsafe {
+            for i in 0..SUMS {
+                if block.is_first {
+                    self.tiles[i] = Default::default();
+                } else {
+                    self.load(i, sums.add(i * TILE_BYTES), TILE_WIDTH);
+                }
+            }
+            for step in 0..block.steps {
+                let (x, w) = (block.x.add(step * TILE_WIDTH), block.w.add(step * 2 * TILE_BYTES));
+                for half in 0..2 {
+                    self.load(4 + half, x.add(half * TILE_ROWS * block.x_stride), block.x_stride);
+                    self.load(6 + half, w.add(half * TILE_BYTES), TILE_WIDTH);
+                }
+                for i in 0..SUMS {
+                    self.dot(i, 4 + i / 2, 6 + i % 2);
+                }
+            }
+            for i in 0..SUMS {
+                self.store(i, sums.add(i * TILE_BYTES));
+            }
+        }
+    }
+}

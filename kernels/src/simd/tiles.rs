@@ -1,0 +1,70 @@
+//! What products ask of a unit that multiplies tiles of bfloat16, such as AMX.
+
+use super::Simd;
+
+/// Rows of a tile.
+pub(crate) const TILE_ROWS: usize = 16;
+
+/// Bytes of a row of a tile.
+pub(crate) const TILE_WIDTH: usize = 64;
+
+/// Bytes of a tile.
+pub(crate) const TILE_BYTES: usize = TILE_ROWS * TILE_WIDTH;
+
+/// Elements of a row of activations that a tile holds.
+pub(crate) const STEP: usize = TILE_WIDTH / 2;
+
+/// Tiles of sums that are added to at a time, and columns and rows of weights that these are: as many tiles as hide the unit's latency, from half as many
+/// operands.
+pub(crate) const SUMS: usize = 4;
+pub(crate) const COLUMNS: usize = 2 * TILE_ROWS;
+pub(crate) const ROWS: usize = 2 * TILE_ROWS;
+
+/// Sums of [`ROWS`] rows of weights and [`COLUMNS`] columns: `[half of the columns][half of the rows][column][row]`.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct TileSums(pub [[[[f32; TILE_ROWS]; TILE_ROWS]; 2]; 2]);
+const _: () = assert!(size_of::<TileSums>() == SUMS * TILE_BYTES);
+
+/// A block of a product: some elements of the rows.
+#[derive(Clone, Copy)]
+pub(crate) struct TileBlock {
+    /// The first of [`COLUMNS`] rows of activations, bfloat16.
+    pub x: *const u8,
+    /// Bytes from one row of activations to the next.
+    pub x_stride: usize,
+    /// Weights, aligned to 64 bytes: for each [`STEP`] elements a tile of the first half of the rows, then one of the second. Row `p` of a tile holds
+    /// elements `2 p` and `2 p + 1` of each row of weights.
+    pub w: *const u8,
+    /// Elements, in [`STEP`]s: one at least.
+    pub steps: usize,
+    /// What is added to.
+    pub sums: *mut TileSums,
+    /// Whether sums begin with zero; else they are read.
+    pub is_first: bool,
+}
+
+/// A unit that multiplies tiles, ready for it in this thread from [`new`](TileUnit::new) until it is dropped.
+///
+/// A sum is added up in the order of the elements, [`STEP`] of them at a time. What other sums there are makes no difference.
+///
+/// # Safety
+/// The unsafe functions may be called only on a CPU that has the unit and the instructions of `Float`, in a process that may use it, and with at
+/// most one value in a thread.
+pub(crate) trait TileUnit {
+    /// Floats that become operands.
+    type Float: Simd;
+
+    /// Prepares the unit.
+    unsafe fn new() -> Self;
+
+    /// Writes floats as bfloat16, rounded to nearest even. What is subnormal may become zero: the unit takes it for that anyway.
+    #[inline(always)]
+    unsafe fn store_bf16(x: Self::Float, to: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { x.store_bf16(to) }
+    }
+
+    /// Adds a block to its sums. Operands and sums are as large as it says.
+    unsafe fn add(&mut self, block: &TileBlock);
+}

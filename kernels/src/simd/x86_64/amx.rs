@@ -1,0 +1,175 @@
+//! AMX with bfloat16: a unit of eight tiles.
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+
+use super::avx512::Avx512;
+use crate::simd::tiles::{TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileBlock, TileUnit};
+
+/// True if the CPU has the unit and the system lets this process use it. The system is asked once; it may say no.
+pub(crate) fn is_available() -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        static AVAILABLE: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+        *AVAILABLE.get_or_init(|| has_unit() && permit())
+    }
+    #[cfg(not(target_os = "linux"))]
+    false
+}
+
+/// True if the CPU has tiles and products of bfloat16 in them, and the system keeps tiles apart for each thread.
+#[cfg(target_os = "linux")]
+fn has_unit() -> bool {
+    const FEATURES_EDX: u32 = 1 << 22 | 1 << 24;
+    const STATES: u64 = 1 << 17 | 1 << 18;
+    if __cpuid(0).eax < 7 || __cpuid_count(7, 0).edx & FEATURES_EDX != FEATURES_EDX {
+        return false;
+    }
+    // SAFETY: the CPU has the instruction, and the system has enabled it, if Rust says so.
+    is_x86_feature_detected!("xsave") && unsafe { enabled_states() } & STATES == STATES
+}
+
+/// The states of registers that the system keeps.
+///
+/// # Safety
+/// The CPU has XSAVE.
+#[cfg(target_os = "linux")]
+#[target_feature(enable = "xsave")]
+unsafe fn enabled_states() -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { _xgetbv(_XCR_XFEATURE_ENABLED_MASK) }
+}
+
+/// Asks for permission to use the data of tiles, for all threads of the process: without it the first use is a fault. Linux before 5.16 knows no such
+/// request, and sandboxes may refuse it.
+#[cfg(target_os = "linux")]
+fn permit() -> bool {
+    const ARCH_PRCTL: usize = 158;
+    const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
+    const TILE_DATA: usize = 18;
+    let result: isize;
+    // SAFETY: a system call that touches no memory of the process; the kernel clobbers rcx and r11.
+    unsafe {
+        asm!(
+            "syscall",
+            inout("rax") ARCH_PRCTL => result,
+            in("rdi") ARCH_REQ_XCOMP_PERM,
+            in("rsi") TILE_DATA,
+            out("rcx") _,
+            out("r11") _,
+            options(nostack),
+        );
+    }
+    result == 0
+}
+
+/// What the unit is told of its tiles: all are of full size.
+#[repr(C, align(64))]
+struct Config {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 8],
+    reserved_too: [u8; 16],
+    rows: [u8; 8],
+    and_too: [u8; 8],
+}
+const _: () = assert!(size_of::<Config>() == 64);
+
+static CONFIG: Config = Config {
+    palette: 1,
+    start_row: 0,
+    reserved: [0; 14],
+    row_bytes: [TILE_WIDTH as u16; 8],
+    reserved_too: [0; 16],
+    rows: [TILE_ROWS as u8; 8],
+    and_too: [0; 8],
+};
+
+/// The tiles of this thread, configured. Nothing else in this crate uses the unit, so that the configuration is only changed here; other threads have
+/// their own.
+pub(crate) struct Amx(());
+
+impl Drop for Amx {
+    fn drop(&mut self) {
+        // SAFETY: a value is proof that the CPU has the unit. Tiles hold nothing between blocks.
+        unsafe { asm!("tilerelease", options(nostack, nomem)) }
+    }
+}
+
+impl TileUnit for Amx {
+    type Float = Avx512;
+
+    #[inline(always)]
+    unsafe fn new() -> Amx {
+        // SAFETY: the caller's promise.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &CONFIG, options(nostack, readonly)) };
+        Amx(())
+    }
+
+    #[inline(always)]
+    unsafe fn store_bf16(x: Avx512, to: *mut u8) {
+        // SAFETY: the caller's promise. CPUs with AMX have the instruction of AVX512-BF16.
+        unsafe { to.cast::<__m256bh>().write_unaligned(_mm512_cvtneps_pbh(x.register())) }
+    }
+
+    /// All in one piece, because the compiler knows no values that are tiles. A product takes 16 cycles and a load of a tile 8, two of which
+    /// go on at a time: four products for four loads keep the unit busy.
+    #[inline(always)]
+    unsafe fn add(&mut self, block: &TileBlock) {
+        const { assert!(TILE_BYTES == 1024 && TILE_WIDTH == 64 && TILE_ROWS == 16) };
+        // SAFETY: the caller's promise; tiles are configured as long as there is a value, and clobbered here. What is read and written are the
+        // block's operands and sums.
+        unsafe {
+            asm!(
+                "test {is_first:e}, {is_first:e}",
+                "jz 2f",
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                "jmp 3f",
+                "2:",
+                "tileloadd tmm0, [{sums} + 1*{width}]",
+                "tileloadd tmm1, [{sums} + 1*{width} + 1024]",
+                "tileloadd tmm2, [{sums} + 1*{width} + 2048]",
+                "tileloadd tmm3, [{sums} + 1*{width} + 3072]",
+                "3:",
+                "tileloadd tmm4, [{first} + 1*{x_stride}]",
+                "tileloadd tmm6, [{w} + 1*{width}]",
+                "tileloadd tmm7, [{w} + 1*{width} + 1024]",
+                "tileloadd tmm5, [{second} + 1*{x_stride}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "add {first}, 64",
+                "add {second}, 64",
+                "add {w}, 2048",
+                "dec {steps}",
+                "jnz 3b",
+                "tilestored [{sums} + 1*{width}], tmm0",
+                "tilestored [{sums} + 1*{width} + 1024], tmm1",
+                "tilestored [{sums} + 1*{width} + 2048], tmm2",
+                "tilestored [{sums} + 1*{width} + 3072], tmm3",
+                is_first = in(reg) u32::from(block.is_first),
+                sums = in(reg) block.sums,
+                width = in(reg) TILE_WIDTH,
+                x_stride = in(reg) block.x_stride,
+                first = inout(reg) block.x => _,
+                second = inout(reg) block.x.add(TILE_ROWS * block.x_stride) => _,
+                w = inout(reg) block.w => _,
+                steps = inout(reg) block.steps => _,
+                out("tmm0") _,
+                out("tmm1") _,
+                out("tmm2") _,
+                out("tmm3") _,
+                out("tmm4") _,
+                out("tmm5") _,
+                out("tmm6") _,
+                out("tmm7") _,
+                options(nostack),
+            );
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! Products over tiles of bfloat16, with a model of the unit and, where the CPU has it, with the unit itself.
+//!
+//! A bfloat16 has 8 significant bits: a number is off by at most u = 2^-8 of itself. So a sum of products is off by at most 2 u + u^2 of the sum of their
+//! magnitudes, and by what additions in f32 round.
+
+use super::panels::{Rows, product_of};
+use super::*;
+use crate::activations::form_with;
+use crate::dispatch::TILE_MODEL;
+use crate::interleaved::{GROUP_ROWS, can_interleave, interleave, interleaved_bytes};
+use crate::{ActivationForm, FAST_COLUMNS, Precision, activation_bytes};
+
+const FORM: ActivationForm = ActivationForm::Bf16Row;
+
+/// By how much a number may be off, relative to itself.
+const U: f64 = 1.0 / 256.0;
+
+fn tile_kernels() -> impl Iterator<Item = &'static Kernels> {
+    let unit = Isa::AmxBf16.is_available().then(|| kernels_of(Isa::AmxBf16));
+    [&TILE_MODEL].into_iter().chain(unit)
+}
+
+/// Rows of weights in some layout, and what they mean.
+struct Weights {
+    ty: GgmlType,
+    layout: WeightLayout,
+    k: usize,
+    bytes: Vec<u8>,
+    floats: Vec<f32>,
+}
+
+impl Weights {
+    fn product(&self, kernels: &'static Kernels, m: usize, x: &Rows, rows: usize, columns: usize) -> Vec<f32> {
+        product_of(kernels, (self.ty, &self.bytes, self.layout), m, x, rows, columns)
+    }
+
+    fn row(&self, i: usize) -> &[f32] {
+        &self.floats[i * self.k..(i + 1) * self.k]
+    }
+
+    /// What f32 may round in a weight: relative to integers and minimums, which can be larger.
+    fn rounding(&self) -> f64 {
+        1e-6 * f64::from(self.floats.iter().fold(0.0f32, |max, w| max.max(w.abs())))
+    }
+}
+
+/// At least `m` rows of `k` weights of each type, in each layout that it has.
+fn all_weights(m: usize, k: usize) -> impl Iterator<Item = Weights> {
+    let decoders = scalar_decoders().into_iter();
+    let types = decoders.filter(move |(ty, _)| TILE_MODEL.int.find(*ty).is_some() && k.is_multiple_of(ty.block_size()));
+    types.flat_map(move |(ty, dequantize)| {
+        let m = m.next_multiple_of(GROUP_ROWS);
+        let stride = ty.row_bytes(k).unwrap();
+        let bytes: Vec<u8> = blocks(ty).into_iter().cycle().take(m * stride).collect();
+        let mut floats = vec![0.0; m * k];
+        dequantize(&bytes, &mut floats);
+        let groups = can_interleave(ty, k).then(|| {
+            let mut groups = vec![0; m / GROUP_ROWS * interleaved_bytes(ty, k)];
+            let rows = bytes.chunks(GROUP_ROWS * stride);
+            for (rows, group) in rows.zip(groups.chunks_mut(interleaved_bytes(ty, k))) {
+                interleave(ty, k, rows, group);
+            }
+            (groups, WeightLayout::Interleaved)
+        });
+        let layouts = groups.into_iter().chain([(bytes, WeightLayout::Rows { stride })]);
+        layouts.map(move |(bytes, layout)| Weights {
+            ty,
+            layout,
+            k,
+            bytes,
+            floats: floats.clone(),
+        })
+    })
+}
+
+/// Products with columns that have a single one are the weights: each must be in its place.
+#[test]
+fn every_weight_is_in_its_place() {
+    let m = 3 * GROUP_ROWS;
+    for (k, step) in [(32, 1), (288, 5), (768, 29)] {
+        let ones: Vec<usize> = (0..k).step_by(step).collect();
+        let mut x = vec![0.0; ones.len() * k];
+        ones.iter().enumerate().for_each(|(j, at)| x[j * k + at] = 1.0);
+        for weights in all_weights(m, k) {
+            for kernels in tile_kernels() {
+                let x = Rows::new(kernels, FORM, k, &x);
+                let out = weights.product(kernels, m, &x, m, ones.len());
+                for ((j, &at), i) in ones.iter().enumerate().flat_map(|one| (0..m).map(move |i| (one, i))) {
+                    let (w, got) = (f64::from(weights.row(i)[at]), f64::from(out[j * (m + 2) + i]));
+                    let bound = U * w.abs() + weights.rounding();
+                    let Weights { ty, layout, .. } = weights;
+                    assert!((got - w).abs() <= bound, "{ty} {layout:?} k {k}: {got} is not {w}");
+                }
+            }
+        }
+    }
+}
+
+/// Compares with the products of the weights and `x`, rows of as many activations as weights.
+fn check(kernels: &'static Kernels, weights: &Weights, m: usize, x: &[f32]) {
+    let (k, n) = (weights.k, x.len() / weights.k);
+    let out = weights.product(kernels, m, &Rows::new(kernels, FORM, k, x), m, n);
+    for (j, x) in x.chunks(k).enumerate() {
+        for i in 0..m {
+            let products = weights.row(i).iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x));
+            let magnitude: f64 = products.clone().map(f64::abs).sum();
+            let of_weights = weights.rounding() * x.iter().map(|x| f64::from(x.abs())).sum::<f64>();
+            // 32 elements are added up in two sums of 16, which are added to the total.
+            let additions = (18 + k / 32) as f64 * 3.0 * 2f64.powi(-24);
+            let bound = (2.0 * U + U * U + additions) * magnitude + of_weights + 1e-37;
+            let (got, expected) = (f64::from(out[j * (m + 2) + i]), products.sum::<f64>());
+            let what = format!("{:?} {} {:?}", kernels.isa, weights.ty, weights.layout);
+            assert!(
+                (got - expected).abs() <= bound,
+                "{what} m {m} k {k} n {n}, row {i} column {j}: {got} is not {expected} within {bound}"
+            );
+        }
+    }
+}
+
+#[test]
+fn products_of_tiles_are_close_to_those_of_the_weights() {
+    // Rows and columns around tiles and pairs of them; elements of one step, with rests, of several blocks.
+    let sizes = [
+        (1, 32, 1),
+        (15, 64, 17),
+        (31, 288, 33),
+        (33, 256, 16),
+        (65, 544, 35),
+        (8, 1280, 32),
+    ];
+    for (m, k, n) in sizes {
+        let x = noise(71, n * k);
+        for weights in all_weights(m, k) {
+            let m = if weights.layout == WeightLayout::Interleaved {
+                m.next_multiple_of(GROUP_ROWS)
+            } else {
+                m
+            };
+            for kernels in tile_kernels() {
+                check(kernels, &weights, m, &x);
+            }
+        }
+    }
+}
+
+/// Interleaved rows and those of a file.
+#[test]
+fn both_layouts_have_the_same_products() {
+    let (m, k) = (3 * GROUP_ROWS, 256);
+    let all: Vec<Weights> = all_weights(m, k).collect();
+    for (interleaved, rows) in all.iter().zip(&all[1..]).filter(|(a, b)| a.ty == b.ty) {
+        for kernels in tile_kernels() {
+            let x = Rows::new(kernels, FORM, k, &noise(78, 3 * k));
+            let [a, b] = [interleaved, rows].map(|weights| weights.product(kernels, m, &x, m, 3));
+            let is_same = a.iter().zip(&b).all(|(a, b)| a.to_bits() == b.to_bits());
+            assert!(is_same, "{:?} {}", kernels.isa, rows.ty);
+        }
+    }
+}
+
+/// However rows and columns are split, which is what threads do.
+#[test]
+fn products_of_tiles_are_the_same_in_any_company() {
+    let (m, n) = (72, 35);
+    for k in [64, 576] {
+        let x = noise(72, n * k);
+        let types = [GgmlType::Q4_1, GgmlType::Q8_0, GgmlType::NVFP4];
+        for weights in all_weights(m, k).filter(|weights| types.contains(&weights.ty)) {
+            for kernels in tile_kernels() {
+                let bits = |out: Vec<f32>| out.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+                let x = Rows::new(kernels, FORM, k, &x);
+                let expected = bits(weights.product(kernels, m, &x, m, n));
+                for (rows, columns) in [(8, n), (m, 9), (32, 33), (64, 15)] {
+                    let split = bits(weights.product(kernels, m, &x, rows, columns));
+                    let what = format!("{:?} {} {:?} k {k}", kernels.isa, weights.ty, weights.layout);
+                    assert!(split == expected, "{what}: {rows} rows, {columns} columns at a time");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_not_finite_stays_in_its_column() {
+    let (m, n, k) = (8, 35, 544);
+    for weights in all_weights(m, k).filter(|weights| weights.ty == GgmlType::Q4_0) {
+        for kernels in tile_kernels() {
+            let bad = [(3, 0, f32::NAN), (17, 31, f32::INFINITY), (34, 543, f32::NEG_INFINITY)];
+            let mut x = noise(73, n * k);
+            bad.iter().for_each(|(j, at, bad)| x[j * k + at] = *bad);
+            let out = weights.product(kernels, m, &Rows::new(kernels, FORM, k, &x), m, n);
+            for (j, row) in out.chunks(m + 2).enumerate() {
+                let is_bad = bad.iter().any(|&(column, _, _)| column == j);
+                let as_expected = row[..m].iter().all(|x| x.is_finite() != is_bad);
+                assert!(as_expected, "{:?}, column {j}: {row:?}", kernels.isa);
+            }
+        }
+    }
+}
+
+#[test]
+fn small_and_large_activations() {
+    let (m, k) = (8, 64);
+    for weights in all_weights(m, k) {
+        for kernels in tile_kernels() {
+            for factor in [0.0, 1e-40, 1e-20, 1e20, 1e34] {
+                let x: Vec<f32> = noise(74, 2 * k).into_iter().map(|x| x * factor).collect();
+                check(kernels, &weights, m, &x);
+            }
+        }
+    }
+}
+
+#[test]
+fn activations_become_bfloat16() {
+    for kernels in tile_kernels() {
+        for k in [1, 5, 31, 32, 33, 255, 1000] {
+            let x = noise(75, k);
+            let mut row = vec![0xAA; activation_bytes(FORM, k)];
+            crate::activations::quantize_with(kernels, FORM, &x, &mut row);
+            let n = k.next_multiple_of(32);
+            let value = |i: usize| {
+                // Of 4 neighbours the second and third have changed places.
+                let at = 2 * (i / 4 * 4 + [0, 2, 1, 3][i % 4]);
+                f64::from(half::bf16::from_le_bytes([row[at], row[at + 1]]).to_f32())
+            };
+            for i in 0..n {
+                let expected = f64::from(*x.get(i).unwrap_or(&0.0));
+                let got = value(i);
+                let error = (got - expected).abs();
+                assert!(error <= U * expected.abs(), "k {k}: {expected} became {got}");
+            }
+        }
+    }
+}
+
+#[test]
+fn only_many_columns_take_tiles() {
+    for ty in [GgmlType::Q4_0, GgmlType::Q8_0] {
+        let form = |n, precision| form_with(&TILE_MODEL, ty, n, precision);
+        assert_eq!(form(FAST_COLUMNS - 1, Precision::Fast), ActivationForm::I16Row);
+        assert_eq!(form(FAST_COLUMNS, Precision::Fast), ActivationForm::Bf16Row);
+        assert_eq!(form(FAST_COLUMNS, Precision::High), ActivationForm::I16Row);
+        assert_eq!(form(FAST_COLUMNS, Precision::Exact), ActivationForm::F32);
+    }
+    assert_eq!(
+        form_with(&TILE_MODEL, GgmlType::F16, FAST_COLUMNS, Precision::Fast),
+        ActivationForm::F32
+    );
+}
+
+/// What is reserved for 16 bits is enough. Rows that lay a multiple of 4096 bytes apart would take the same place in a cache.
+#[test]
+fn rows_of_bfloat16_are_no_longer_than_others() {
+    for k in (1..=64).chain([255, 256, 576, 1024, 2048, 4096, 8192, 11008]) {
+        let bytes = activation_bytes(FORM, k);
+        assert!(bytes <= activation_bytes(ActivationForm::I16Row, k), "{k}");
+        assert!(bytes.is_multiple_of(64) && !bytes.is_multiple_of(4096), "{k}");
+    }
+}
+
+/// The unit itself computes what its model does.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn the_model_is_that_of_the_unit() {
+    use crate::simd::TileUnit;
+    use crate::simd::portable::Portable;
+    use crate::simd::tile_model::TileModel;
+    use crate::simd::tiles::{TILE_BYTES, TileBlock, TileSums};
+    use crate::simd::x86_64::amx::Amx;
+
+    fn sums_of<U: TileUnit>(block: &TileBlock) -> Vec<f32> {
+        let mut sums = TileSums([[[[0.25; 16]; 16]; 2]; 2]);
+        let block = TileBlock {
+            sums: &raw mut sums,
+            ..*block
+        };
+        // SAFETY: operands are large enough for the largest block. The CPU has the unit, or `U` is its model.
+        unsafe { U::new().add(&block) };
+        sums.0.as_flattened().as_flattened().as_flattened().to_vec()
+    }
+
+    if !Isa::AmxBf16.is_available() {
+        return;
+    }
+    let bf16 = |seed, n| -> Vec<half::bf16> { noise(seed, n).into_iter().map(half::bf16::from_f32).collect() };
+    let (steps, x_stride) = (8, 8 * 64 + 6);
+    let x = bf16(76, 32 * x_stride / 2);
+    // Room to align them.
+    let w = bf16(77, steps * TILE_BYTES + 32);
+    let w = w.as_ptr().cast::<u8>();
+    for (steps, is_first) in [(1, true), (1, false), (steps, false), (steps, true)] {
+        let block = TileBlock {
+            x: x.as_ptr().cast(),
+            x_stride,
+            w: w.wrapping_add(w.align_offset(64)),
+            steps,
+            sums: std::ptr::null_mut(),
+            is_first,
+        };
+        let [got, expected] = [sums_of::<Amx>(&block), sums_of::<TileModel<Portable>>(&block)];
+        let differing = got.iter().zip(&expected).filter(|(a, b)| a != b).count();
+        println!("{steps} steps: {differing} sums differ by rounding");
+        for (got, expected) in got.iter().zip(&expected) {
+            // An addition in a lane for every other element.
+            let bound = 1e-6 * (1 + 16 * steps) as f32;
+            assert!(
+                (got - expected).abs() <= bound,
+                "{steps} steps: {got} is not {expected}"
+            );
+        }
+    }
+}
