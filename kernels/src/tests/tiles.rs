@@ -161,7 +161,7 @@ fn both_layouts_have_the_same_products() {
 
 /// However rows and columns are split, which is what threads do.
 #[test]
-fn products_of_tiles_are_the_same_in_any_company() {
+fn products_of_tiles_are_the_same_whatever_is_computed_with_them() {
     let (m, n) = (72, 35);
     for k in [64, 576] {
         let x = noise(72, n * k);
