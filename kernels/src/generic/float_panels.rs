@@ -15,6 +15,9 @@ const GROUPS: usize = 2;
 /// Weights of a row in a panel, whole blocks of any type. A panel of 16 rows then takes half of a first-level cache, and stays there for all columns.
 const BLOCK: usize = 256;
 
+/// Products that are added up one after the other: longer sums are sums of such sums, which rounds less.
+const CHAIN: usize = 64;
+
 /// Most rows of a panel, those of the widest registers.
 const MOST_ROWS: usize = GROUPS * 16;
 
@@ -116,30 +119,45 @@ unsafe fn multiply_panel(all: PanelTile, n: usize, tiles: &PanelTiles) {
 pub(crate) unsafe fn tile<V: Simd, const N: usize>(t: &PanelTile) {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut sums = [[V::splat(0.0); GROUPS]; N];
         let mut w = t.w;
-        for c in 0..t.k {
-            let weights = [V::load(w), V::load(w.add(V::LANES))];
-            for (j, sums) in sums.iter_mut().enumerate() {
-                let x = V::splat(*t.x.add(j * t.x_stride + c));
-                for (sum, weights) in sums.iter_mut().zip(weights) {
-                    *sum = weights.mul_add(x, *sum);
+        for first in (0..t.k.max(1)).step_by(CHAIN) {
+            let mut sums = [[V::splat(0.0); GROUPS]; N];
+            for c in first..t.k.min(first + CHAIN) {
+                let weights = [V::load(w), V::load(w.add(V::LANES))];
+                for (j, sums) in sums.iter_mut().enumerate() {
+                    let x = V::splat(*t.x.add(j * t.x_stride + c));
+                    for (sum, weights) in sums.iter_mut().zip(weights) {
+                        *sum = weights.mul_add(x, *sum);
+                    }
+                }
+                w = w.add(GROUPS * V::LANES);
+            }
+            let accumulate = t.accumulate || first > 0;
+            for (j, sums) in sums.into_iter().enumerate() {
+                for (group, sum) in sums.into_iter().enumerate() {
+                    let at = group * V::LANES;
+                    if at < t.m {
+                        put(t.out.add(j * t.out_stride + at), t.m - at, accumulate, sum);
+                    }
                 }
             }
-            w = w.add(GROUPS * V::LANES);
         }
-        for (j, sums) in sums.into_iter().enumerate() {
-            for (group, sum) in sums.into_iter().enumerate() {
-                let at = group * V::LANES;
-                let out = t.out.add(j * t.out_stride + at);
-                match t.m.saturating_sub(at) {
-                    0 => {}
-                    n if n < V::LANES && t.accumulate => V::load_partial(out, n).add(sum).store_partial(out, n),
-                    n if n < V::LANES => sum.store_partial(out, n),
-                    _ if t.accumulate => V::load(out).add(sum).store(out),
-                    _ => sum.store(out),
-                }
-            }
+    }
+}
+
+/// Writes the first `n` lanes of sums, or adds them to what is there.
+///
+/// # Safety
+/// `out` is valid for as many floats.
+#[inline(always)]
+unsafe fn put<V: Simd>(out: *mut f32, n: usize, accumulate: bool, sum: V) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (n < V::LANES, accumulate) {
+            (false, false) => sum.store(out),
+            (false, true) => V::load(out).add(sum).store(out),
+            (true, false) => sum.store_partial(out, n),
+            (true, true) => V::load_partial(out, n).add(sum).store_partial(out, n),
         }
     }
 }
