@@ -12,7 +12,6 @@ use tiles::TileKernels;
 use crate::GgmlType;
 use crate::generic::attention::{self, Brain, Element, Float, Half, Scores, Softmax, Values};
 use crate::generic::blocks::{self, Decode, Encode};
-use crate::generic::float_panels::{self, FLOAT_PANEL_COLUMNS, PanelTile, PanelTiles};
 use crate::generic::products::{self, Product, Tile, Tiles};
 use crate::generic::rows::{self, Scan};
 use crate::quants::{self, Block, for_each_block};
@@ -243,7 +242,7 @@ macro_rules! type_table {
 
 /// Instantiates the generic kernels for a register type, in functions with its instructions enabled.
 macro_rules! instantiate {
-    (($isa:ident, $module:ident, $V:ty, $integers:ident, [$($tile:literal)*], [$($panel_tile:literal)*], $attribute:meta)
+    (($isa:ident, $module:ident, $V:ty, $integers:ident, [$($tile:literal)*], $attribute:meta)
         $( fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty; )*) => {
         mod $module {
             use super::*;
@@ -264,13 +263,6 @@ macro_rules! instantiate {
             const TILES: &Tiles = &[$( tile::<$tile> ),*];
 
             #[$attribute]
-            unsafe fn panel_tile<const N: usize>(tile: &PanelTile) {
-                // SAFETY: the caller's promise.
-                unsafe { float_panels::tile::<$V, N>(tile) }
-            }
-            const PANEL_TILES: &PanelTiles = &[$( panel_tile::<$panel_tile> ),*];
-
-            #[$attribute]
             unsafe fn matvec<D: Decode<$V>>(product: &Product) {
                 // SAFETY: the caller's promise.
                 unsafe { products::matvec::<$V, D>(product) }
@@ -279,13 +271,7 @@ macro_rules! instantiate {
             #[$attribute]
             unsafe fn matmul<D: Decode<$V>>(product: &Product) {
                 // SAFETY: the caller's promise.
-                unsafe {
-                    if product.n < FLOAT_PANEL_COLUMNS {
-                        products::matmul::<$V, D>(product, TILES)
-                    } else {
-                        float_panels::multiply::<$V, D>(product, PANEL_TILES)
-                    }
-                }
+                unsafe { products::matmul::<$V, D>(product, TILES) }
             }
 
             #[$attribute]
@@ -372,9 +358,9 @@ macro_rules! instantiate {
     };
 }
 
-row_kernels!(instantiate!(Scalar, scalar, Portable, scalar, [1 2], [1 2], inline(never)));
+row_kernels!(instantiate!(Scalar, scalar, Portable, scalar, [1 2], inline(never)));
 #[cfg(target_arch = "x86_64")]
-row_kernels!(instantiate!(Avx2, avx2, Avx2, avx2, [1 2 3], [1 2 3 4 5 6], target_feature(enable = "avx2,fma,f16c")));
+row_kernels!(instantiate!(Avx2, avx2, Avx2, avx2, [1 2 3], target_feature(enable = "avx2,fma,f16c")));
 #[cfg(target_arch = "x86_64")]
 row_kernels!(instantiate!(
     Avx512,
@@ -382,7 +368,6 @@ row_kernels!(instantiate!(
     Avx512,
     avx2,
     [1 2 3 4 5 6],
-    [1 2 3 4 5 6 7 8 9 10 11 12],
     target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")
 ));
 

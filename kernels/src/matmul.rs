@@ -2,7 +2,6 @@
 
 use crate::activations::PANEL_COLUMNS;
 use crate::dispatch::{GroupKernels, IntTypeKernels, Kernels, kernels};
-use crate::generic::float_panels::{FLOAT_PANEL_COLUMNS, FLOAT_PANEL_SCRATCH};
 use crate::generic::int_products::IntProduct;
 use crate::generic::integers::CHUNK;
 use crate::generic::panel_products::{PanelProduct, panel_scratch};
@@ -56,12 +55,7 @@ pub enum WeightLayout {
 /// Floats of scratch memory that [`matmul`] needs for these sizes, with activations of any form.
 pub fn matmul_scratch(k: usize, n: usize) -> usize {
     let (rows, stride) = panel_size(k);
-    let floats = match n {
-        0..=1 => 0,
-        2..FLOAT_PANEL_COLUMNS => rows * stride,
-        // At least as much as for fewer columns.
-        _ => FLOAT_PANEL_SCRATCH.max(rows * stride),
-    };
+    let floats = if n > 1 { rows * stride } else { 0 };
     let of_floats = floats + group_floats(k);
     of_floats.max(panel_scratch(k, n)).max(tile_scratch(k, n))
 }
@@ -74,7 +68,7 @@ const fn group_floats(k: usize) -> usize {
 /// Multiplies. To share the work, split the rows of `w` between threads, each with its part of `out` and scratch memory of its own.
 ///
 /// With activations as floats, weights are decoded exactly, multiplied with them, and added up in f32. An element of the result does not
-/// depend on how rows were split. It may depend on `n` by rounding: one column is computed in another way than several, and those in another way than many.
+/// depend on how rows were split. It may depend on `n` by rounding: one column is computed in another way than several.
 ///
 /// With quantized activations, which only types take that [`activation_form`](crate::activation_form) says it of, sums of products of integers
 /// are exact within 16 or 32 elements, then added up in f32. An element of the result does not depend on how rows were split, nor on `n` among
