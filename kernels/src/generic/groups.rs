@@ -15,7 +15,7 @@ use crate::simd::{IntSimd, Simd};
 /// Registers of a run.
 const WORDS: usize = RUN / 4;
 
-/// Bytes by which each stream of groups is prefetched.
+/// Bytes by which each stream of groups is prefetched: fewer do not cover the latency of memory.
 const AHEAD: usize = 4096;
 
 const _: () = assert!(GROUP_ROWS == LANES);

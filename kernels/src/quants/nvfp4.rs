@@ -50,7 +50,7 @@ fn half_scales<V: Simd>(d: V::Int) -> V {
     let d = V::and(d, 0x7f);
     let scale = V::from_bits(V::shl(d, 20));
     let scale = scale.mul(scale.constant(f32::from_bits((127 + 119) << 23)));
-    // Only the NaN and one make a number of 8 bits.
+    // 0x7f is the NaN, and the only scale of 7 bits that has bit 7 set once 1 is added.
     V::select(V::has_bit(V::plus_one(d), 0x80), scale.constant(0.0), scale)
 }
 
