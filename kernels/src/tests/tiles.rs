@@ -8,6 +8,10 @@ use super::*;
 use crate::activations::form_with;
 use crate::dispatch::TILE_MODEL;
 use crate::interleaved::{GROUP_ROWS, can_interleave, interleave, interleaved_bytes};
+use crate::simd::TileUnit;
+use crate::simd::portable::Portable;
+use crate::simd::tile_model::TileModel;
+use crate::simd::tiles::{TILE_BYTES, TileBlock, TileSums};
 use crate::{ActivationForm, FAST_COLUMNS, Precision, activation_bytes};
 
 const FORM: ActivationForm = ActivationForm::Bf16Row;
@@ -260,55 +264,61 @@ fn rows_of_bfloat16_are_no_longer_than_others() {
     }
 }
 
-/// The unit itself computes what its model does.
-#[cfg(target_arch = "x86_64")]
+/// The model of the unit, and the unit itself where the CPU has one, compute sums of products.
 #[test]
-fn the_model_is_that_of_the_unit() {
-    use crate::simd::TileUnit;
-    use crate::simd::portable::Portable;
-    use crate::simd::tile_model::TileModel;
-    use crate::simd::tiles::{TILE_BYTES, TileBlock, TileSums};
-    use crate::simd::x86_64::amx::Amx;
-
-    fn sums_of<U: TileUnit>(block: &TileBlock) -> Vec<f32> {
-        let mut sums = TileSums([[[[0.25; 16]; 16]; 2]; 2]);
-        let block = TileBlock {
-            sums: &raw mut sums,
-            ..*block
-        };
-        // SAFETY: operands are large enough for the largest block. The CPU has the unit, or `U` is its model.
-        unsafe { U::new().add(&block) };
-        sums.0.as_flattened().as_flattened().as_flattened().to_vec()
-    }
-
-    if !Isa::AmxBf16.is_available() {
-        return;
-    }
-    let bf16 = |seed, n| -> Vec<half::bf16> { noise(seed, n).into_iter().map(half::bf16::from_f32).collect() };
+fn units_add_products_up() {
     let (steps, x_stride) = (8, 8 * 64 + 6);
+    let bf16 = |seed, n| -> Vec<half::bf16> { noise(seed, n).into_iter().map(half::bf16::from_f32).collect() };
     let x = bf16(76, 32 * x_stride / 2);
     // Room to align them.
     let w = bf16(77, steps * TILE_BYTES + 32);
-    let w = w.as_ptr().cast::<u8>();
+    let w = &w[w.as_ptr().cast::<u8>().align_offset(64) / 2..];
     for (steps, is_first) in [(1, true), (1, false), (steps, false), (steps, true)] {
         let block = TileBlock {
             x: x.as_ptr().cast(),
             x_stride,
-            w: w.wrapping_add(w.align_offset(64)),
+            w: w.as_ptr().cast(),
             steps,
             sums: std::ptr::null_mut(),
             is_first,
         };
-        let [got, expected] = [sums_of::<Amx>(&block), sums_of::<TileModel<Portable>>(&block)];
-        let differing = got.iter().zip(&expected).filter(|(a, b)| a != b).count();
-        println!("{steps} steps: {differing} sums differ by rounding");
-        for (got, expected) in got.iter().zip(&expected) {
-            // An addition in a lane for every other element.
-            let bound = 1e-6 * (1 + 16 * steps) as f32;
-            assert!(
-                (got - expected).abs() <= bound,
-                "{steps} steps: {got} is not {expected}"
-            );
+        let product = |column: usize, row: usize, e: usize| {
+            let tile = 2 * (e / 32) + row / 16;
+            let weight = w[tile * TILE_BYTES / 2 + e % 32 / 2 * 32 + row % 16 * 2 + e % 2];
+            weight.to_f64() * x[column * x_stride / 2 + e].to_f64()
+        };
+        let check = |what: &str, sums: TileSums| {
+            for (column, row) in (0..32).flat_map(|column| (0..32).map(move |row| (column, row))) {
+                let products: f64 = (0..32 * steps).map(|e| product(column, row, e)).sum();
+                let expected = products + if is_first { 0.0 } else { BEFORE.into() };
+                let got = f64::from(sums.0[column / 16][row / 16][column % 16][row % 16]);
+                // An addition in a lane for every other element.
+                let bound = 1e-6 * (1 + 16 * steps) as f64;
+                assert!(
+                    (got - expected).abs() <= bound,
+                    "{what}, {steps} steps: {got} is not {expected}"
+                );
+            }
+        };
+        check("model", sums_of::<TileModel<Portable>>(&block));
+        #[cfg(target_arch = "x86_64")]
+        if Isa::AmxBf16.is_available() {
+            check("unit", sums_of::<crate::simd::x86_64::amx::Amx>(&block));
         }
     }
+}
+
+/// What sums are before a block is added.
+const BEFORE: f32 = 0.25;
+
+/// What a unit makes of a block, which is large enough, given that the CPU has it.
+fn sums_of<U: TileUnit>(block: &TileBlock) -> TileSums {
+    let mut sums = TileSums([[[[BEFORE; 16]; 16]; 2]; 2]);
+    let block = TileBlock {
+        sums: &raw mut sums,
+        ..*block
+    };
+    // SAFETY: operands are large enough for the largest block. The CPU has the unit, or `U` is its model.
+    unsafe { U::new().add(&block) };
+    sums
 }
