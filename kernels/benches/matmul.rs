@@ -213,6 +213,7 @@ impl<'a> Case<'a> {
                     k: self.k,
                     x: self.operand(),
                     n: self.n,
+                    any_order: true,
                 };
                 let run = Instant::now();
                 // SAFETY: `out` holds n rows of `ROWS` floats.

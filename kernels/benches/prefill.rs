@@ -97,6 +97,7 @@ fn giga_per_second(ty: GgmlType, k: usize, n: usize, precision: Precision) -> f6
         k,
         x,
         n,
+        any_order: true,
     };
     let mut out = vec![0.0; n * ROWS];
     let mut scratch = vec![0.0; matmul_scratch(k, n)];

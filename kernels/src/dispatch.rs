@@ -12,6 +12,7 @@ use tiles::TileKernels;
 use crate::GgmlType;
 use crate::generic::attention::{self, Brain, Element, Float, Half, Scores, Softmax, Values};
 use crate::generic::blocks::{self, Decode, Encode};
+use crate::generic::float_panels::{self, PanelTile, PanelTiles};
 use crate::generic::products::{self, Product, Tile, Tiles};
 use crate::generic::rows::{self, Scan};
 use crate::quants::{self, Block, for_each_block};
@@ -131,6 +132,8 @@ pub(crate) struct TypeKernels {
     pub matvec: unsafe fn(&Product),
     /// Product with several columns.
     pub matmul: unsafe fn(&Product),
+    /// The same for many columns, whose sums have an order of their own.
+    pub panels: unsafe fn(&Product),
     pub dequantize: unsafe fn(*const u8, *mut f32, usize),
     pub dot: unsafe fn(*const u8, *const f32, usize) -> f32,
     pub axpy: unsafe fn(f32, *const u8, *mut f32, usize),
@@ -242,7 +245,7 @@ macro_rules! type_table {
 
 /// Instantiates the generic kernels for a register type, in functions with its instructions enabled.
 macro_rules! instantiate {
-    (($isa:ident, $module:ident, $V:ty, $integers:ident, [$($tile:literal)*], $attribute:meta)
+    (($isa:ident, $module:ident, $V:ty, $integers:ident, [$($tile:literal)*], [$($panel_tile:literal)*], $attribute:meta)
         $( fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty; )*) => {
         mod $module {
             use super::*;
@@ -263,6 +266,13 @@ macro_rules! instantiate {
             const TILES: &Tiles = &[$( tile::<$tile> ),*];
 
             #[$attribute]
+            unsafe fn panel_tile<const N: usize>(tile: &PanelTile) {
+                // SAFETY: the caller's promise.
+                unsafe { float_panels::tile::<$V, N>(tile) }
+            }
+            const PANEL_TILES: &PanelTiles = &[$( panel_tile::<$panel_tile> ),*];
+
+            #[$attribute]
             unsafe fn matvec<D: Decode<$V>>(product: &Product) {
                 // SAFETY: the caller's promise.
                 unsafe { products::matvec::<$V, D>(product) }
@@ -272,6 +282,18 @@ macro_rules! instantiate {
             unsafe fn matmul<D: Decode<$V>>(product: &Product) {
                 // SAFETY: the caller's promise.
                 unsafe { products::matmul::<$V, D>(product, TILES) }
+            }
+
+            #[$attribute]
+            unsafe fn panels<D: Decode<$V>>(product: &Product) {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    if const { float_panels::is_for(D::TYPE) } {
+                        float_panels::multiply::<$V, D>(product, PANEL_TILES)
+                    } else {
+                        matmul::<D>(product)
+                    }
+                }
             }
 
             #[$attribute]
@@ -302,6 +324,7 @@ macro_rules! instantiate {
                 TypeKernels {
                     matvec: matvec::<D>,
                     matmul: matmul::<D>,
+                    panels: panels::<D>,
                     dequantize: dequantize_type::<D>,
                     dot: dot_type::<D>,
                     axpy: axpy_type::<D>,
@@ -358,9 +381,9 @@ macro_rules! instantiate {
     };
 }
 
-row_kernels!(instantiate!(Scalar, scalar, Portable, scalar, [1 2], inline(never)));
+row_kernels!(instantiate!(Scalar, scalar, Portable, scalar, [1 2], [1 2], inline(never)));
 #[cfg(target_arch = "x86_64")]
-row_kernels!(instantiate!(Avx2, avx2, Avx2, avx2, [1 2 3], target_feature(enable = "avx2,fma,f16c")));
+row_kernels!(instantiate!(Avx2, avx2, Avx2, avx2, [1 2 3], [1 2 3 4 5 6], target_feature(enable = "avx2,fma,f16c")));
 #[cfg(target_arch = "x86_64")]
 row_kernels!(instantiate!(
     Avx512,
@@ -368,6 +391,7 @@ row_kernels!(instantiate!(
     Avx512,
     avx2,
     [1 2 3 4 5 6],
+    [1 2 3 4 5 6 7 8 9 10 11 12],
     target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")
 ));
 

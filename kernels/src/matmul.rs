@@ -2,6 +2,7 @@
 
 use crate::activations::PANEL_COLUMNS;
 use crate::dispatch::{GroupKernels, IntTypeKernels, Kernels, kernels};
+use crate::generic::float_panels::{FLOAT_PANEL_COLUMNS, FLOAT_PANEL_SCRATCH};
 use crate::generic::int_products::IntProduct;
 use crate::generic::integers::CHUNK;
 use crate::generic::panel_products::{PanelProduct, panel_scratch};
@@ -28,6 +29,8 @@ pub struct MatMul<'a> {
     pub x: Activations<'a>,
     /// Rows of activations.
     pub n: usize,
+    /// Sums of floats may have another order with many columns than with few, which is faster.
+    pub any_order: bool,
 }
 
 impl MatMul<'_> {
@@ -55,7 +58,12 @@ pub enum WeightLayout {
 /// Floats of scratch memory that [`matmul`] needs for these sizes, with activations of any form.
 pub fn matmul_scratch(k: usize, n: usize) -> usize {
     let (rows, stride) = panel_size(k);
-    let floats = if n > 1 { rows * stride } else { 0 };
+    let floats = match n {
+        0..=1 => 0,
+        2..FLOAT_PANEL_COLUMNS => rows * stride,
+        // At least as much as for fewer columns.
+        _ => FLOAT_PANEL_SCRATCH.max(rows * stride),
+    };
     let of_floats = floats + group_floats(k);
     of_floats.max(panel_scratch(k, n)).max(tile_scratch(k, n))
 }
@@ -68,7 +76,8 @@ const fn group_floats(k: usize) -> usize {
 /// Multiplies. To share the work, split the rows of `w` between threads, each with its part of `out` and scratch memory of its own.
 ///
 /// With activations as floats, weights are decoded exactly, multiplied with them, and added up in f32. An element of the result does not
-/// depend on how rows were split. It may depend on `n` by rounding: one column is computed in another way than several.
+/// depend on how rows were split. It may depend on `n` by rounding: one column is computed in another way than several, and with [`MatMul::any_order`] those in another
+/// way than many.
 ///
 /// With quantized activations, which only types take that [`activation_form`](crate::activation_form) says it of, sums of products of integers
 /// are exact within 16 or 32 elements, then added up in f32. An element of the result does not depend on how rows were split, nor on `n` among
@@ -187,7 +196,15 @@ unsafe fn multiply_floats(
     out_stride: usize,
     scratch: &mut [f32],
 ) {
-    let &MatMul { ty, w, m, k, n, .. } = args;
+    let &MatMul {
+        ty,
+        w,
+        m,
+        k,
+        n,
+        any_order,
+        ..
+    } = args;
     let kernels = kernels.of_type(ty);
     check_activations((n - 1) * x_stride + k, x.len(), n);
     let needed = matmul_scratch(k, n) - group_floats(k);
@@ -208,7 +225,11 @@ unsafe fn multiply_floats(
         out_stride,
         panel: scratch.as_mut_ptr(),
     };
-    let kernel = if n == 1 { kernels.matvec } else { kernels.matmul };
+    let kernel = match n {
+        0..=1 => kernels.matvec,
+        FLOAT_PANEL_COLUMNS.. if any_order => kernels.panels,
+        _ => kernels.matmul,
+    };
     // SAFETY: the operands are large enough as just asserted, the output as the caller promises, and so are the instructions.
     unsafe { kernel(&product) }
 }

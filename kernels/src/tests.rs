@@ -149,7 +149,15 @@ struct Weights<'a> {
 }
 
 /// The product of the first `m` rows of weights with noise, computed in chunks of `rows`.
-fn product(kernels: &'static Kernels, w: &Weights, m: usize, k: usize, n: usize, rows: usize) -> Vec<f32> {
+fn product(
+    kernels: &'static Kernels,
+    w: &Weights,
+    m: usize,
+    k: usize,
+    n: usize,
+    any_order: bool,
+    rows: usize,
+) -> Vec<f32> {
     let &Weights { ty, blocks, .. } = w;
     let row_bytes = ty.row_bytes(k).unwrap();
     // Rows apart and off any alignment.
@@ -174,6 +182,7 @@ fn product(kernels: &'static Kernels, w: &Weights, m: usize, k: usize, n: usize,
                 stride: x_stride,
             },
             n,
+            any_order,
         };
         // SAFETY: `out` holds n rows of m floats from row i on; the CPU has the instructions.
         unsafe { matmul_with(kernels, &args, out.as_mut_ptr().add(i), out_stride, &mut scratch) };
@@ -185,9 +194,9 @@ fn product(kernels: &'static Kernels, w: &Weights, m: usize, k: usize, n: usize,
 }
 
 /// The product of the first `m` rows of weights with noise in `n` columns: right, and the same in whatever chunks.
-fn check_product(kernels: &'static Kernels, weights: &Weights, m: usize, k: usize, n: usize) {
+fn check_product(kernels: &'static Kernels, weights: &Weights, m: usize, k: usize, n: usize, any_order: bool) {
     let &Weights { ty, floats, .. } = weights;
-    let out = product(kernels, weights, m, k, n, m);
+    let out = product(kernels, weights, m, k, n, any_order, m);
     let x = noise(3, n * (k + 5));
     for j in 0..n {
         for i in 0..m {
@@ -199,7 +208,7 @@ fn check_product(kernels: &'static Kernels, weights: &Weights, m: usize, k: usiz
         }
     }
     for rows in [1, 3, 4, 6] {
-        let split = product(kernels, weights, m, k, n, rows);
+        let split = product(kernels, weights, m, k, n, any_order, rows);
         let same = out.iter().zip(&split).all(|(a, b)| a.to_bits() == b.to_bits());
         assert!(
             same,
@@ -224,7 +233,11 @@ fn products_are_right_and_independent_of_the_split() {
             .filter(|k| k % ty.block_size() == 0);
         for (k, kernels) in lengths.flat_map(|k| all_kernels().map(move |kernels| (k, kernels))) {
             for n in 1..=17 {
-                check_product(kernels, &weights, (4096 / k).min(1 + n % 13), k, n);
+                check_product(kernels, &weights, (4096 / k).min(1 + n % 13), k, n, false);
+            }
+            // Whole panels of rows and rests, and tiles of all widths.
+            for (m, n) in [(16, 32), (31, 33), (32, 38), (33, 41), (40, 64)] {
+                check_product(kernels, &weights, (4096 / k).min(m), k, n, true);
             }
         }
     }
@@ -241,8 +254,8 @@ fn long_rows_and_many_columns() {
             floats: &floats,
         };
         for kernels in all_kernels() {
-            check_product(kernels, &weights, 1, 4096, 3);
-            check_product(kernels, &weights, 3, 1280, 40);
+            check_product(kernels, &weights, 1, 4096, 3, false);
+            check_product(kernels, &weights, 3, 1280, 40, false);
         }
     }
 }
@@ -257,6 +270,7 @@ fn nothing_times_something() {
         k: 32,
         x: Activations::F32 { x: &[], stride: 32 },
         n: 0,
+        any_order: false,
     };
     // SAFETY: there is nothing to write.
     unsafe { crate::matmul(&args, std::ptr::NonNull::dangling().as_ptr(), 0, &mut []) };

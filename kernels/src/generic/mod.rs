@@ -3,6 +3,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod blocks;
+pub(crate) mod float_panels;
 pub(crate) mod functions;
 pub(crate) mod groups;
 pub(crate) mod i8_blocks;

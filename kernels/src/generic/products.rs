@@ -20,7 +20,7 @@ pub(crate) struct Product {
     pub n: usize,
     pub out: *mut f32,
     pub out_stride: usize,
-    /// The floats of [`panel_size`] if `n > 1`.
+    /// If `n > 1` the floats of [`panel_size`], or for many columns of [`float_panels`](super::float_panels).
     pub panel: *mut f32,
 }
 

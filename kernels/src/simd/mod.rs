@@ -88,6 +88,9 @@ pub(crate) trait Simd: Copy {
     /// The mask whose lane `i` is bit `at + i`. `at` is a multiple of `LANES` and, once inlined, a constant.
     unsafe fn mask(bits: u32, at: usize) -> Self::Mask;
 
+    /// Reads 8 rows of 8 floats, `from_stride` floats apart, and writes their columns as rows.
+    unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize);
+
     /// `x` in every lane. `self` only proves that this may be done.
     #[inline(always)]
     fn constant(self, x: f32) -> Self {

@@ -271,6 +271,19 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+        for row in 0..8 {
+            for column in 0..8 {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    to.add(column * to_stride + row)
+                        .write(*from.add(row * from_stride + column))
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
     fn plus_one(bits: Self::Int) -> Self::Int {
         bits.map(|bits| bits.wrapping_add(1))
     }

@@ -142,8 +142,8 @@ fn products_of_random_blocks() {
                 floats: &weights,
             };
             for kernels in all_kernels() {
-                check_product(kernels, &weights, 7, K, 1);
-                check_product(kernels, &weights, 8, K, 5);
+                check_product(kernels, &weights, 7, K, 1, false);
+                check_product(kernels, &weights, 8, K, 5, false);
             }
         }
     }

@@ -206,6 +206,7 @@ fn groups_take_activations_that_are_floats() {
                         k,
                         x,
                         n,
+                        any_order: false,
                     };
                     // SAFETY: `out` holds n rows of m floats; the CPU has the instructions.
                     unsafe { matmul_with(kernels, &args, out.as_mut_ptr(), m, &mut scratch) };
@@ -232,6 +233,7 @@ fn rows_must_be_whole_groups() {
             stride: 32,
         },
         n: 1,
+        any_order: false,
     };
     let mut out = [0.0; 16];
     // SAFETY: `out` holds one row.

@@ -94,6 +94,7 @@ fn product(kernels: &'static Kernels, weights: &Weights, m: usize, x: &Rows, row
                 stride,
             },
             n: columns.min(n - j),
+            any_order: false,
         };
         // SAFETY: `out` holds n rows of m floats; the CPU has the instructions.
         unsafe {

@@ -119,6 +119,7 @@ pub(super) fn product_of(
             k: x.k,
             x: x.from(j),
             n: columns.min(x.n - j),
+            any_order: false,
         };
         let to = j * out_stride + i;
         // SAFETY: `out` holds n rows of m floats; the CPU has the instructions.

@@ -222,6 +222,7 @@ impl Planner {
         }
         node.solo = ops::is_small(graph, id);
         node.activations = Quantized::for_product(graph, graph.tensor(id), self.precision);
+        node.any_order = self.precision == Precision::Fast;
         Ok(node)
     }
 }

@@ -28,6 +28,8 @@ pub(super) struct PlannedNode {
     pub(super) fusion: Option<Fusion>,
     /// How a product has its activations, if not as they are.
     pub(super) activations: Option<Quantized>,
+    /// A product of floats may add up in [any order](kernels::MatMul::any_order).
+    pub(super) any_order: bool,
     /// Tells these activations from others.
     pub(super) activations_number: u32,
     pub(super) part: NodePart,
@@ -133,6 +135,7 @@ impl PlannedNode {
             solo: false,
             fusion: None,
             activations: None,
+            any_order: false,
             activations_number: 0,
             part: NodePart::Compute,
             offers: false,
@@ -148,6 +151,7 @@ impl PlannedNode {
             solo: self.solo,
             fusion: None,
             activations: self.activations,
+            any_order: self.any_order,
             activations_number: self.activations_number,
             part,
             offers: false,

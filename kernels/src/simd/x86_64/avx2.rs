@@ -2,8 +2,9 @@
 
 use std::arch::x86_64::*;
 
+use super::int256::Avx2Int;
 use super::methods;
-use crate::simd::Simd;
+use crate::simd::{IntSimd, Simd};
 
 /// Eight floats in a register.
 #[derive(Clone, Copy)]
@@ -136,6 +137,12 @@ impl Simd for Avx2 {
             let lanes = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
             let lanes = _mm256_sll_epi32(lanes, _mm_cvtsi32_si128(at as i32));
             _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(bits as i32), lanes), lanes)
+        };
+        fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) -> () = {
+            let rows = std::array::from_fn(|i| Avx2Int::load(from.add(i * from_stride).cast()));
+            for (i, column) in Avx2Int::transpose(rows).into_iter().enumerate() {
+                column.store(to.add(i * to_stride).cast());
+            }
         };
     }
 

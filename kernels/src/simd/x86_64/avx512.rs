@@ -2,7 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use super::{avx2, methods};
+use super::avx2::{self, Avx2};
+use super::methods;
 use crate::simd::Simd;
 
 /// Sixteen floats in a register.
@@ -96,6 +97,9 @@ impl Simd for Avx512 {
             _mm512_cvtepu8_epi32(_mm_set_epi64x(words[1] as i64, words[0] as i64))
         };
         fn mask(bits: u32, at: usize) -> __mmask16 = (bits >> at) as __mmask16;
+        fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) -> () = {
+            Avx2::transpose(from, from_stride, to, to_stride)
+        };
     }
 
     methods! {

@@ -63,6 +63,7 @@ pub(super) fn index_scores(task: Task<'_>) {
                 k: d,
                 x: Activations::F32 { x: queries, stride: d },
                 n: n_head,
+                any_order: false,
             };
             // SAFETY: the products are this thread's own, [`CELLS`] for each head.
             unsafe { matmul(&args, products.as_mut_ptr(), CELLS, scratch) };

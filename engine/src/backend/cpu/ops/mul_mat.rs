@@ -69,6 +69,7 @@ pub(super) fn mul_mat(task: Task<'_>) -> Result<(), TakenOver> {
     }
     let (w, x, target) = (task.source(0), Operand::of(&task), task.target);
     let [_, n, c2, c3] = x.ne;
+    let any_order = task.planned.any_order;
     let (group2, group3) = (c2 / w.ne()[2], c3 / w.ne()[3]);
     let grid = Grid::new(w.ne()[1], n);
     while let Some(pieces) = task.queue.take_some(grid.len(), grid.most()) {
@@ -80,7 +81,12 @@ pub(super) fn mul_mat(task: Task<'_>) -> Result<(), TakenOver> {
             let first = n * (i2 + c2 * i3) + tile.columns.start;
             let mut multiply = |from: usize, n: usize, x: Activations<'_>, scratch: &mut [f32]| {
                 let out = target.tile(first + from, n, tile.rows.clone());
-                let args = MatMul { x, n, ..weights };
+                let args = MatMul {
+                    x,
+                    n,
+                    any_order,
+                    ..weights
+                };
                 // SAFETY: `tile` says that the part of the result is there. No other thread takes these rows of weights with these columns,
                 // hence nobody else writes it; operands do not overlap the result (see `PlannedNode::new`).
                 unsafe { matmul(&args, out, target.tensor.ne[0], scratch) };
@@ -199,6 +205,7 @@ fn mul_mat_offering(task: Task<'_>) -> Result<(), TakenOver> {
 pub(super) fn mul_mat_id(task: Task<'_>) -> Result<(), Stop> {
     let (w, x, ids, target) = (task.source(0), Operand::of(&task), task.source(2), task.target);
     let [n_used, n_tokens, ..] = ids.ne();
+    let any_order = task.planned.any_order;
     let n_expert = w.ne()[2];
     let mut scratch = task.scratch;
     let by_expert = RowsByExpert::new(&mut scratch, &ids, n_expert)?;
@@ -221,7 +228,12 @@ pub(super) fn mul_mat_id(task: Task<'_>) -> Result<(), Stop> {
         };
         let mut is_mine = true;
         x.gather_and(by.len(), row_of_x, scratch, &mut |from, n, x, scratch| {
-            let args = MatMul { x, n, ..weights };
+            let args = MatMul {
+                x,
+                n,
+                any_order,
+                ..weights
+            };
             results.multiply(&args, scratch);
             // If the piece may be taken over, all of its products are computed in one go.
             is_mine &= task.queue.finish().is_ok();
@@ -281,6 +293,7 @@ fn weights<'a>(w: &Source<'a>, rows: &Range<usize>, i2: usize, i3: usize) -> Mat
         k: w.tensor.ne[0],
         x: Activations::F32 { x: &[], stride: 0 },
         n: 0,
+        any_order: false,
     }
 }
 
