@@ -58,9 +58,9 @@ pub enum Activations<'a> {
 /// Columns from which on products of integers go by panels: unpacking and interleaving weights once pays for itself.
 pub(crate) const PANEL_COLUMNS: usize = 9;
 
-/// Rows of activations from which on [`Precision::Fast`] takes integers of 8 bits. Fewer take little time anyway: short questions, sequences that are decoded
+/// Rows of activations from which on [`Precision::Fast`] takes integers of 8 bits. Short questions, a few sequences that are decoded
 /// together and batches that verify drafts have the results of [`Precision::High`].
-pub const FAST_COLUMNS: usize = 64;
+pub const FAST_COLUMNS: usize = 32;
 
 /// The form in which a product of weights of type `ty` with `n` rows of activations wants those. The same for all `n` below [`FAST_COLUMNS`], so that
 /// a few tokens that are decoded together have the results that they have one by one.

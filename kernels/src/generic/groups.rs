@@ -16,7 +16,7 @@ use crate::simd::{IntSimd, Simd};
 const WORDS: usize = RUN / 4;
 
 /// Bytes by which each stream of groups is prefetched: fewer do not cover the latency of memory.
-const AHEAD: usize = 4096;
+const AHEAD: usize = 2048;
 
 const _: () = assert!(GROUP_ROWS == LANES);
 
@@ -177,8 +177,13 @@ pub(crate) unsafe fn set_group_scales<V: Simd, B: Interleaved>(
 
 const _: () = assert!(WORDS == RUNS);
 
-/// Bytes of a group up to which one is read at a time. Of longer ones two neighbours are, each a stream from memory, and multiplied with the same
-/// activations; short ones are read faster as one stream.
+/// Groups that are multiplied with the same activations at a time, each read as a stream: two streams come faster from memory than one.
+const STREAMS: usize = 2;
+
+/// Bytes from which half of the rows is a stream of its own. Of fewer rows neighbouring groups are read in turn.
+const LONG: usize = 32 << 10;
+
+/// Bytes of a group up to which neighbours are read one after the other: as two streams they come no faster.
 const SHORT: usize = 8 << 10;
 
 /// Most columns for which weights are multiplied as bytes, see [`Narrow`]: with more of them the sums would not fit the registers.
@@ -186,8 +191,7 @@ const NARROW_COLUMNS: usize = 2;
 
 /// Whether [`Fours`] is the way to multiply with `n` columns: its sums fit the registers.
 const fn takes_fours<V: IntSimd>(n: usize) -> bool {
-    const GROUPS: usize = 2;
-    V::HAS_FOURS && 2 * GROUPS * n + GROUPS < V::REGISTERS
+    V::HAS_FOURS && 2 * STREAMS * n + STREAMS < V::REGISTERS
 }
 
 /// Whether [`Narrow`] is, where the instruction set does not have what [`Fours`] needs.
@@ -220,27 +224,37 @@ pub(crate) unsafe fn multiply<V: IntSimd, D: UnpackGroup<V>, const N: usize>(p: 
 /// As for [`multiply`].
 #[inline(always)]
 unsafe fn multiply_by<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize>(p: &IntProduct) {
+    let group_bytes = GROUP_ROWS * p.row_stride;
+    let half = (p.m / GROUP_ROWS).div_ceil(STREAMS);
+    let is_long = half * group_bytes >= LONG;
     // SAFETY: the caller's promise.
     unsafe {
-        if N == 1 && GROUP_ROWS * p.row_stride <= SHORT {
-            multiply_with::<V, D, T, N, 1>(p);
+        if N == 1 && group_bytes <= SHORT && !is_long {
+            multiply_with::<V, D, T, N, 1>(p, 1);
         } else {
-            multiply_with::<V, D, T, N, 2>(p);
+            multiply_with::<V, D, T, N, STREAMS>(p, if is_long { half } else { 1 });
         }
     }
 }
 
-/// [`multiply`] by the instructions of `T`, `G` groups at a time.
+/// [`multiply`] by the instructions of `T`, with `G` streams. Each reads so many `neighbours` among the groups, then goes on behind those of
+/// the others.
 ///
 /// # Safety
 /// As for [`multiply`].
 #[inline(always)]
-unsafe fn multiply_with<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize, const G: usize>(p: &IntProduct) {
+unsafe fn multiply_with<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize, const G: usize>(
+    p: &IntProduct,
+    neighbours: usize,
+) {
     let mut scales = [const { MaybeUninit::<GroupScales>::uninit() }; G];
     let group_bytes = GROUP_ROWS * p.row_stride;
-    for first in (0..p.m).step_by(G * GROUP_ROWS) {
-        // Where the last group has no neighbour, it is multiplied twice.
-        let rows: [usize; G] = std::array::from_fn(|g| (first + g * GROUP_ROWS).min(p.m - GROUP_ROWS));
+    let n_groups = p.m / GROUP_ROWS;
+    for step in 0..n_groups.div_ceil(G) {
+        let (before, at) = (step / neighbours * neighbours, step % neighbours);
+        // Where a stream has no group left, the last one is multiplied once more.
+        let groups: [usize; G] = std::array::from_fn(|g| (G * before + g * neighbours + at).min(n_groups - 1));
+        let rows = groups.map(|group| group * GROUP_ROWS);
         // SAFETY: the caller's promise; groups lie below `m`, chunks below `k`. Scales are set before they are read.
         unsafe {
             let mut w = rows.map(|row| p.w.wrapping_add(row * p.row_stride));
@@ -248,8 +262,8 @@ unsafe fn multiply_with<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize
             for c in (0..p.k).step_by(CHUNK) {
                 let part = Part {
                     w,
-                    left: group_bytes - bytes_in_group::<D>(c),
-                    group_bytes,
+                    left: (neighbours - at) * group_bytes - bytes_in_group::<D>(c),
+                    others: (G - 1) * neighbours * group_bytes,
                     runs: RUNS.min((p.k - c) / RUN),
                     scales: scales.as_ptr().cast(),
                     x: chunk(p.x, c),
@@ -275,9 +289,10 @@ unsafe fn multiply_with<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize
 #[derive(Clone, Copy)]
 struct Part<const G: usize> {
     w: [*const u8; G],
-    /// Bytes of a group from the chunk on.
+    /// Bytes of a stream from the chunk on, until it goes on behind the others.
     left: usize,
-    group_bytes: usize,
+    /// Bytes of the others in between.
+    others: usize,
     /// Runs that there are.
     runs: usize,
     /// Of each group.
@@ -494,7 +509,7 @@ fn word<V: IntSimd, D: Unpack<V>>(step: usize, half: usize) -> Option<usize> {
     }
 }
 
-/// Prefetches what follows run `i` of a chunk by some distance in the stream of each group, which goes on behind the other groups. A run at a
+/// Prefetches what follows run `i` of a chunk by some distance in the stream of each group, which goes on behind the others. A run at a
 /// time, because more at once than a core has buffers for would hold up other loads.
 ///
 /// # Safety
@@ -503,7 +518,7 @@ fn word<V: IntSimd, D: Unpack<V>>(step: usize, half: usize) -> Option<usize> {
 unsafe fn prefetch<V: IntSimd, D: UnpackGroup<V>, const G: usize>(part: &Part<G>, i: usize) {
     let of_run = bytes_in_group::<D>(CHUNK) / RUNS;
     let at = AHEAD + i * of_run;
-    let others = if at < part.left { 0 } else { (G - 1) * part.group_bytes };
+    let others = if at < part.left { 0 } else { part.others };
     for w in part.w {
         for line in 0..of_run.div_ceil(CACHE_LINE) {
             // SAFETY: any address may be prefetched.

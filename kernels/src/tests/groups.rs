@@ -19,13 +19,20 @@ const GROUPS: usize = 3;
 
 /// The first rows of `k` weights, plain and interleaved.
 fn both_layouts(ty: GgmlType, blocks: &[u8], k: usize) -> [Vec<u8>; 2] {
-    let (bytes, of_rows) = (interleaved_bytes(ty, k), GROUP_ROWS * ty.row_bytes(k).unwrap());
+    let of_rows = GROUP_ROWS * ty.row_bytes(k).unwrap();
     let rows = blocks[..GROUPS * of_rows].to_vec();
-    let mut groups = vec![0; GROUPS * bytes];
+    let groups = interleaved(ty, &rows, k);
+    [rows, groups]
+}
+
+/// Rows of `k` weights, interleaved.
+fn interleaved(ty: GgmlType, rows: &[u8], k: usize) -> Vec<u8> {
+    let (bytes, of_rows) = (interleaved_bytes(ty, k), GROUP_ROWS * ty.row_bytes(k).unwrap());
+    let mut groups = vec![0; rows.len() / of_rows * bytes];
     for (rows, group) in rows.chunks(of_rows).zip(groups.chunks_mut(bytes)) {
         interleave(ty, k, rows, group);
     }
-    [rows, groups]
+    groups
 }
 
 fn lengths(ty: GgmlType) -> impl Iterator<Item = usize> {
@@ -100,6 +107,34 @@ fn groups_are_multiplied_as_panels_of_rows_are() {
                         let what = format!("{:?} {ty} {form:?} k {k}", kernels.isa);
                         assert!(out == expected, "{what}: {at_once} rows, {columns} columns at a time");
                     }
+                }
+            }
+        }
+    }
+}
+
+/// Rows are read as one stream, as two of neighbouring groups, or as two halves: it depends on how many there are and how long they are.
+#[test]
+fn rows_have_the_same_bits_in_any_order_of_reading() {
+    let ty = GgmlType::Q8_0;
+    // Groups of 1 to 140 KiB.
+    for k in [128, 1024, 4096, 16384] {
+        for n_groups in [1, 2, 3, 4, 7, 12] {
+            let m = n_groups * GROUP_ROWS;
+            let n_bytes = m * ty.row_bytes(k).unwrap();
+            let rows: Vec<u8> = blocks(ty).into_iter().cycle().take(n_bytes).collect();
+            let groups = interleaved(ty, &rows, k);
+            let weights = (ty, &groups[..], WeightLayout::Interleaved);
+            for kernels in all_kernels() {
+                let x = Rows::new(kernels, ActivationForm::I16Row, k, &noise(53, 3 * k));
+                for columns in [1, 3] {
+                    let [one_by_one, together] =
+                        [GROUP_ROWS, m].map(|at_once| bits(&product_of(kernels, weights, m, &x, at_once, columns), m));
+                    assert!(
+                        together == one_by_one,
+                        "{:?}, k {k}, {n_groups} groups, {columns} columns",
+                        kernels.isa
+                    );
                 }
             }
         }

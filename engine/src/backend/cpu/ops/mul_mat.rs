@@ -18,6 +18,9 @@ const GATHER: usize = 32;
 /// Most rows of weights in a piece of work.
 const MAX_PIECE: usize = 64;
 
+/// The same of a product with few columns, whose results need little memory: the kernel reads long pieces as two streams, faster than one.
+const MAX_PIECE_OF_FEW: usize = 256;
+
 /// Pieces of work per thread and expert: enough that nobody waits long for the last one, also where cores differ in speed.
 const PIECES: usize = 6;
 
@@ -168,9 +171,10 @@ fn mul_mat_offering(task: Task<'_>) -> Result<(), TakenOver> {
     let (n, n_rows) = (x.ne[1], w.ne()[1]);
     let (results, scratch) = task.scratch.split_at_mut(GATHER * MAX_PIECE);
     let x = x.span([0; 3], n).expect("quantized rows lie side by side");
+    let most_rows = MAX_PIECE_OF_FEW.min(GATHER * MAX_PIECE / n.max(1));
     while let Some(parts) = task
         .queue
-        .take_some(n_rows.div_ceil(LEAST_ROWS), MAX_PIECE / LEAST_ROWS)
+        .take_some(n_rows.div_ceil(LEAST_ROWS), most_rows / LEAST_ROWS)
     {
         let rows = parts.start * LEAST_ROWS..n_rows.min(parts.end * LEAST_ROWS);
         let args = MatMul {
