@@ -11,10 +11,8 @@ use engine::adapter::{ControlVector, LoraAdapter};
 use engine::context::{Batch, Context, SeqSet};
 use engine::gguf::{GgufFile, GgufWriter};
 use engine::model::{LoadParams, Model};
-use engine::speculate::{Mtp, Pace, Speculator};
 use engine::vocab::Token;
 use kernels::{GgmlType, Precision};
-use tests::mtp::{ModelFile, follower, speculating};
 use tests::{context, decode_last, divide_rows, encode, exact, fixture, model, place_on, seeded_file};
 
 /// An adapter for one matrix of a model.
@@ -131,7 +129,6 @@ fn decoding_single_tokens_allocates_nothing() {
         }
     }
     every_kind_of_memory_allocates_nothing();
-    drafts_of_the_model_itself_allocate_nothing();
 }
 
 /// Beyond the places where graphs are built anew because more cells are in use.
@@ -156,29 +153,5 @@ fn every_kind_of_memory_allocates_nothing() {
             ctx
         };
         assert_allocates_nothing(name, open, &tokens, 2000);
-    }
-}
-
-/// A layer of multi-token prediction, whatever number of its drafts is right.
-fn drafts_of_the_model_itself_allocate_nothing() {
-    for registered in tests::mtp::architectures() {
-        for from_hidden in [false, true] {
-            let file = ModelFile::predictable(registered, from_hidden);
-            let mut ctx = speculating(&file.load(true), |p| p.n_ctx = 1024);
-            let mut speculator = Speculator::new(Box::new(Mtp::new(&ctx).unwrap()), Pace::fixed(7));
-            let mut text: Vec<Token> = Vec::with_capacity(1024);
-            let mut token = 1;
-            let mut step = |text: &mut Vec<Token>| {
-                speculator.advance(&mut ctx, 0, text, token).unwrap();
-                text.push(token);
-                token = follower(file.n_vocab(), token);
-            };
-            // Drafts begin with the second token; batches have had all their sizes soon after.
-            (0..64).for_each(|_| step(&mut text));
-            let before = ALLOCATIONS.load(Ordering::Relaxed);
-            (0..800).for_each(|_| step(&mut text));
-            let n = ALLOCATIONS.load(Ordering::Relaxed) - before;
-            assert_eq!(n, 0, "{}: allocations in 800 tokens", registered.arch.name);
-        }
     }
 }
