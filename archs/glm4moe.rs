@@ -15,7 +15,7 @@ arch_macros::arch! {
 
         layer {
             attn_norm, post_norm: vector "attn_norm", "post_attention_norm" [n_embd];
-            use optional_qk_norm_attention, leading_dense(usual_gating = 2);
+            use optional_qk_norm_attention, leading_dense(usual_gating = 2), mtp_layer;
         }
     }
 
@@ -26,6 +26,10 @@ arch_macros::arch! {
             x += ffn_or_experts(rms_norm(x, post_norm, eps));
         }
         output(rms_norm(x, output_norm, eps))
+    }
+
+    mtp {
+        mtp_logits(layer(mtp_input()))
     }
 
     test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2, n_shared: 1 }

@@ -8,7 +8,8 @@ arch_macros::arch! {
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
         interval: usize = "full_attention_interval" or 4;
-        is_recurrent: [bool] = "attention.recurrent_layers" or (il + 1) % interval != 0;
+        recurrent_layers: [bool] = "attention.recurrent_layers" or (il + 1) % interval != 0;
+        let is_recurrent = recurrent_layers && !is_mtp;
         n_ff_exp: [usize] = "expert_feed_forward_length" or n_ff / n_expert_used;
         n_ff_shexp: [usize] = "expert_shared_feed_forward_length" or n_ff;
     }
@@ -29,6 +30,7 @@ arch_macros::arch! {
             } else {
                 use gated_ffn;
             }
+            use mtp_layer;
         }
     }
 
@@ -45,6 +47,10 @@ arch_macros::arch! {
             x += if n_expert > 0 { experts(h) } else { ffn(h) };
         }
         output(rms_norm(x, output_norm, eps))
+    }
+
+    mtp {
+        mtp_logits(layer(mtp_input()))
     }
 
     test {

@@ -53,7 +53,7 @@ arch_macros::arch! {
         }
 
         layer {
-            without attn_norm, ffn_norm, gate, up, down;
+            without attn_norm, ffn_norm, gate, up, down, eh_proj, enorm, hnorm, mtp_embd, mtp_norm, mtp_output;
             mixer_norm, ffn_norm: vector "hc_attn_norm", "hc_ffn_norm" [n_embd, n_stream];
             mixer_down, ffn_down: linear "hc_attn_down", "hc_ffn_down" [n_stream * n_embd -> n_low];
             mixer_up, ffn_up: linear "hc_attn_up", "hc_ffn_up" [n_low -> n_stream * n_embd];

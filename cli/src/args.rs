@@ -198,6 +198,9 @@ pub struct SpeculationArgs {
     /// Guess tokens by a smaller model with the same vocabulary
     #[arg(long, value_name = "FILE", conflicts_with_all = ["lookup", "lookup_file"], hide_short_help = true)]
     pub draft: Option<PathBuf>,
+    /// Guess tokens by the model's own layer of multi-token prediction, which files have that say nextn_predict_layers
+    #[arg(long, conflicts_with_all = ["lookup", "lookup_file", "draft"])]
+    pub mtp: bool,
     /// Most tokens guessed at once; fewer, or none, are where they would not pay
     #[arg(long, value_name = "N", default_value_t = MAX_DRAFTS as u8, hide_short_help = true, value_parser = clap::value_parser!(u8).range(3..=MAX_DRAFTS as i64))]
     pub draft_max: u8,
@@ -206,7 +209,7 @@ pub struct SpeculationArgs {
 impl SpeculationArgs {
     /// True if tokens are to be guessed.
     pub fn is_wanted(&self) -> bool {
-        self.lookup || self.lookup_file.is_some() || self.draft.is_some()
+        self.mtp || self.lookup || self.lookup_file.is_some() || self.draft.is_some()
     }
 }
 

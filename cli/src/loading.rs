@@ -68,6 +68,9 @@ pub struct LoadArgs {
     /// Look at every weight, and refuse a file with values that are no finite numbers
     #[arg(long, hide_short_help = true, help_heading = LOADING)]
     pub check_tensors: bool,
+    /// The layer of multi-token prediction too
+    #[arg(skip)]
+    pub mtp: bool,
 }
 
 /// What is added to a loaded model.
@@ -160,6 +163,7 @@ impl LoadArgs {
             mmap: !self.no_mmap,
             mlock: self.mlock,
             check_tensors: self.check_tensors,
+            mtp: self.mtp,
             ..self.placement.params(memory)?
         };
         // Products with activations as floats read weights faster as they are in the file.
@@ -170,6 +174,7 @@ impl LoadArgs {
     /// The same for a second model, of which what is said of the file does not hold.
     pub fn of_draft(&self) -> LoadArgs {
         let mut args = self.clone();
+        args.mtp = false;
         args.placement.arch = "auto".to_owned();
         args.placement.override_kv.clear();
         args

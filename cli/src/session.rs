@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 use engine::context::{Batch, Context, ContextParams, DecodeError, MemoryError};
 use engine::model::Model;
 use engine::sample::{Chain, LogitBias, SamplerParams, Token};
-use engine::speculate::{DraftModel, Drafted, Drafter, Lookup, MAX_DRAFTS, Pace, Speculator};
+use engine::speculate::{Decoded, DraftModel, Drafted, Drafter, Lookup, MAX_DRAFTS, Mtp, Pace, Speculator};
 use engine::vocab::{Utf8Stream, Vocab};
 
 use crate::args::{ContextArgs, RunArgs};
 use crate::commands::input;
 use crate::failure::{Failure, Outcome};
+use crate::loading::LoadArgs;
 use crate::{human, interrupt};
 
 /// A loaded model, its context, and what the context holds.
@@ -105,6 +106,15 @@ fn context_params(args: &ContextArgs) -> ContextParams {
 fn speculator(args: &RunArgs, context: &Context) -> Outcome<Option<Speculator>> {
     let speculation = &args.speculation;
     let drafter: Box<dyn Drafter> = match (&speculation.draft, &speculation.lookup_file) {
+        _ if speculation.mtp => {
+            let cannot = |e| {
+                Failure::new(format_args!(
+                    "--mtp cannot be used with {}: {e}",
+                    context.model().path().display()
+                ))
+            };
+            Box::new(Mtp::new(context).map_err(cannot)?)
+        }
         (Some(path), _) => {
             let memory = context_params(&args.context).memory(context.n_ctx());
             let model = args.load.of_draft().load(path, args.context.precision, Some(memory))?;
@@ -165,9 +175,14 @@ impl Session {
         if args.speculation.is_wanted() {
             params.n_rollback = params.n_rollback.max(MAX_DRAFTS);
             params.n_outputs_max = MAX_DRAFTS + 1;
+            params.hidden = args.speculation.mtp;
         }
         let memory = params.memory(params.n_ctx);
-        let model = args.load.load(path, args.context.precision, Some(memory))?;
+        let load = LoadArgs {
+            mtp: args.speculation.mtp,
+            ..args.load.clone()
+        };
+        let model = load.load(path, args.context.precision, Some(memory))?;
         let mut context = Context::new(model.clone(), &params)?;
         args.adapters.apply(&mut context)?;
         let shift = args.context_shift.then_some(Shift {
@@ -514,6 +529,14 @@ impl Session {
                 Err(e) => return Err(e.into()),
             }
             self.last = chunk.len() - 1;
+            if let Some(speculator) = &mut self.speculator {
+                speculator.follow(Decoded {
+                    context: &self.context,
+                    first: 0,
+                    n_before: self.held.len() - chunk.len(),
+                    tokens: chunk,
+                })?;
+            }
         }
         Ok(true)
     }

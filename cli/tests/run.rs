@@ -240,6 +240,27 @@ fn a_python_that_gives_another_file_is_not_believed() {
     assert_eq!(std::fs::read_dir(home.path(".cache/llama")).unwrap().count(), 0);
 }
 
+/// A model of random weights with a layer of multi-token prediction says the same with drafts of that layer.
+#[test]
+fn drafts_of_the_model_itself_change_no_answer() {
+    let home = Home::new();
+    let path = home.path("mtp.gguf");
+    let path = path.to_str().unwrap();
+    let shape = [
+        "synth", "--arch", "glm4moe", "--shape", "tiny", "--type", "q8_0", "--set", "n_mtp=1", "-o", path,
+    ];
+    ended(home.llama(&shape)).succeeds();
+    let answer = |more: &[&str]| {
+        let args = [
+            "run", path, "--raw", "abc abc", "-n", "40", "--seed", "3", "-c", "64", "--temp", "0",
+        ];
+        ended(home.llama(&[&args[..], more].concat()))
+    };
+    let found = answer(&["--mtp"]);
+    assert_eq!(found.succeeds(), answer(&[]).succeeds());
+    assert!(found.err.contains(" right"), "{}", found.err);
+}
+
 /// Guessing tokens changes how fast an answer comes, never what it says; not at the end of the context either, nor in a file of the session.
 #[test]
 fn guessed_tokens_change_no_answer() {
@@ -266,6 +287,11 @@ fn guessed_tokens_change_no_answer() {
     ended(home.llama(&["run", &model, "abc", "--draft", &other])).fails_saying(&["bert-dense.gguf", "one by one"]);
     assert_eq!(
         ended(home.llama(&["run", &model, "abc", "--draft", &other, "--lookup"])).status,
+        2
+    );
+    ended(home.llama(&["run", &model, "abc", "--mtp"])).fails_saying(&["--mtp", "not declared"]);
+    assert_eq!(
+        ended(home.llama(&["run", &model, "abc", "--mtp", "--lookup"])).status,
         2
     );
 }

@@ -1,6 +1,7 @@
 //! Helpers shared by the integration tests.
 
 pub mod layouts;
+pub mod mtp;
 pub mod published;
 pub mod variation;
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use engine::build::BuildGraph;
-use engine::build::{BuildParams, Builder, GraphOutput, Inputs, MemorySpecs, WeightLeaf};
+use engine::build::{BuildParams, Builder, GraphOutput, GraphPart, HiddenRows, Inputs, MemorySpecs, WeightLeaf};
 use engine::gguf::{Gguf, GgufWriter};
 use engine::graph::{BufferId, Graph, Home, Name, TensorId};
 use engine::model::{Base, TableRow, declare_header};
@@ -306,7 +306,8 @@ fn graph(header: &Gguf, encoder: bool) -> Graph {
         n_tokens: N_TOKENS,
         n_seq_max: 1,
         n_outputs: N_TOKENS,
-        encoder: false,
+        part: GraphPart::Graph,
+        hidden: HiddenRows::None,
         n_encoded: 3,
         n_embd: base.n_embd(),
         rope_sections: base.rope_sections,

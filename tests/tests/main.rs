@@ -16,6 +16,7 @@ mod kv_memory;
 mod latent_attention;
 mod layouts;
 mod many_sequences;
+mod mtp;
 mod next_token_layers;
 mod real_models;
 mod recorded;

@@ -26,6 +26,8 @@ pub struct Decl {
     pub encoder: Option<Graph>,
     /// `graph { … }`
     pub graph: Option<Graph>,
+    /// `mtp { … }`
+    pub mtp: Option<Graph>,
     /// `embedding { … }`
     pub embedding: Option<Graph>,
     /// `rank { … }`
@@ -122,7 +124,7 @@ pub struct Use {
     pub args: Vec<(Ident, TokenStream)>,
 }
 
-/// `graph { … }` or `encoder { … }`
+/// `graph { … }`, `encoder { … }` or `mtp { … }`
 pub struct Graph {
     /// Its first word.
     pub span: Span,
@@ -339,4 +341,6 @@ pub struct For {
     pub range: Option<(Expr, Expr)>,
     /// Done once per layer or number.
     pub body: Block,
+    /// The same as it stands there, without braces.
+    pub tokens: TokenStream,
 }

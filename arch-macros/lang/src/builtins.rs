@@ -88,6 +88,8 @@ pub static BUILTINS: &[Builtin] = &[
     given(read("n_embd", "embedding_length")),
     // Without `nextn_predict_layers`.
     given(read("n_layer", "block_count")),
+    // Layers of multi-token prediction behind those, 0 when absent.
+    read("n_mtp", "nextn_predict_layers"),
     // Length of `classifier.output_labels`, 1 when absent.
     computed("n_labels", Ty::Int),
     // 0 when absent, and so is the number of those used.
@@ -110,6 +112,8 @@ pub static BUILTINS: &[Builtin] = &[
     read("n_rot", "rope.dimension_count"),
     // Number of the layer, from 0.
     per_layer(computed("il", Ty::Int)),
+    // The layer is one of multi-token prediction (MTP): it predicts tokens beyond the next, in `mtp` and no other graph.
+    per_layer(computed("is_mtp", Ty::Bool)),
     // `rope.freq_base`, 10000 when absent.
     computed("rope_freq_base", Ty::Float),
     // 1 / `rope.scaling.factor`, 1 when absent.
@@ -140,6 +144,7 @@ pub static RESERVED: &[(&str, &str)] = &[
     ("pooled", "the rows of sequences in `embedding` and `rank`"),
     ("positions", "the input positions"),
     ("encoded", "the encoder's result"),
+    ("hidden", "the hidden rows before the tokens in `mtp`"),
     ("T", "the number of tokens in shapes"),
     ("T_encoded", "the number of encoded tokens in shapes"),
     ("layer", "the layer block"),

@@ -76,6 +76,7 @@ pub fn skeleton(name: &str) -> TokenStream {
             rope_with_sections: ::core::option::Option::None,
             bidirectional: false,
             encoder: false,
+            mtp: false,
             embeddings: false,
             projects: true,
             rank_pooling: ::core::option::Option::None,
@@ -253,7 +254,7 @@ fn read_hparam(h: &Hparam, r: &Ident) -> TokenStream {
             let expr = emit(value, Place::Load);
             let ty = scalar::rust_type(value.ty, value.per_layer);
             if value.per_layer {
-                quote!(let #name: #ty = (0..#base.n_layer()).map(|#il| #expr).collect();)
+                quote!(let #name: #ty = (0..#base.n_layer_loaded()).map(|#il| #expr).collect();)
             } else {
                 quote!(let #name: #ty = #expr;)
             }
@@ -261,7 +262,7 @@ fn read_hparam(h: &Hparam, r: &Ident) -> TokenStream {
         Hparam::Check { cond, text } => {
             let expr = emit(cond, Place::Load);
             if cond.per_layer {
-                quote!(#r.check((0..#base.n_layer()).all(|#il| #expr), #text);)
+                quote!(#r.check((0..#base.n_layer_loaded()).all(|#il| #expr), #text);)
             } else {
                 quote!(#r.check(#expr, #text);)
             }
@@ -306,7 +307,7 @@ fn weights(arch: &Arch, t: &Ident) -> TokenStream {
         let ((list, ty), group) = (group_names(arch, g), &arch.groups[g]);
         let prefix = &group.prefix;
         let count = match &group.count {
-            None => quote!(#base.n_layer()),
+            None => quote!(#base.n_layer_loaded()),
             Some(count) => {
                 let count = emit(count, Place::Load);
                 quote!(#t.n_layers(#count))
@@ -396,7 +397,7 @@ fn arch_static(arch: &Arch) -> TokenStream {
     let rope = rope_kind(Some(arch.rope));
     let rope_with_sections = rope_kind(arch.rope_with_sections);
     let like = arch.ancestors.iter().map(|a| &a.name);
-    let encoder = arch.encoder.is_some();
+    let (encoder, mtp) = (arch.encoder.is_some(), arch.mtp.is_some());
     let hparams = arch.hparams.iter().filter_map(hparam_decl);
     let symbols = BUILTINS.iter().filter_map(|b| {
         let (name, key) = (b.name, b.key?);
@@ -410,14 +411,14 @@ fn arch_static(arch: &Arch) -> TokenStream {
     let flow = flow::flow(arch).into_iter().map(|node| {
         let ty = runtime("FlowNode");
         let (label, shape, condition) = (node.label, node.shape, node.condition);
-        let (in_layer, in_encoder) = (node.in_layer, node.in_encoder);
+        let (in_layer, part) = (node.in_layer, graph_part(node.part));
         let inputs = node.inputs.into_iter().map(proc_macro2::Literal::usize_unsuffixed);
         quote! {
             #ty {
                 label: #label,
                 shape: #shape,
                 in_layer: #in_layer,
-                in_encoder: #in_encoder,
+                part: #part,
                 condition: #condition,
                 inputs: &[#(#inputs),*]
             }
@@ -433,6 +434,7 @@ fn arch_static(arch: &Arch) -> TokenStream {
             rope_with_sections: #rope_with_sections,
             bidirectional: #bidirectional,
             encoder: #encoder,
+            mtp: #mtp,
             embeddings: #embeddings,
             projects: #projects,
             rank_pooling: #rank_pooling,
@@ -444,6 +446,12 @@ fn arch_static(arch: &Arch) -> TokenStream {
             load,
         };
     }
+}
+
+/// The engine's name of a graph.
+fn graph_part(part: flow::Part) -> TokenStream {
+    let (ty, variant) = (runtime("GraphPart"), shared(&format!("{part:?}")));
+    quote!(#ty::#variant)
 }
 
 /// The engine's name of a kind; `None` without rotary positions.

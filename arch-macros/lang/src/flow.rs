@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use crate::model::{Arch, Arg, Block, Operand, Scalar, ScalarKind, ScalarOp, Stmt, Value, ValueKind, VarId};
 use crate::ops::{Given, OpSpec};
+use crate::sym::Shape;
 
 /// One value of the graph.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -14,12 +15,23 @@ pub struct FlowNode {
     pub shape: String,
     /// Inside the layer loop.
     pub in_layer: bool,
-    /// Of the encoder's graph.
-    pub in_encoder: bool,
+    /// The graph that it is a value of.
+    pub part: Part,
     /// What must hold for it to be computed: the conditions of the branches that it stands in, empty outside of any.
     pub condition: String,
     /// Indices of the nodes it is computed from. The entry of the layer loop also names the value that the previous layer handed on.
     pub inputs: Vec<usize>,
+}
+
+/// The graphs of a declaration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// `encoder { … }`
+    Encoder,
+    /// `graph { … }`
+    Graph,
+    /// `mtp { … }`
+    Mtp,
 }
 
 /// The nodes of a declaration's graph, in the order of computation.
@@ -29,24 +41,27 @@ pub fn flow(arch: &Arch) -> Vec<FlowNode> {
         nodes: Vec::new(),
         of_var: vec![None; arch.vars.len()],
         in_layer: false,
-        in_encoder: false,
+        part: Part::Graph,
         conditions: Vec::new(),
         scalars: HashMap::new(),
         encoded: None,
+        hidden: None,
     };
     if let Some(encoder) = &arch.encoder {
-        f.in_encoder = true;
+        f.part = Part::Encoder;
         f.encoded = f.block(encoder);
-        f.in_encoder = false;
+        f.part = Part::Graph;
         if let Some(node) = f.encoded {
             f.nodes[node].label = format!("encoded = {}", f.nodes[node].label);
         }
     }
     f.block(&arch.graph);
-    if let Some(last) = f.nodes.last_mut()
-        && !last.label.contains(" = ")
-    {
-        last.label = format!("result = {}", last.label);
+    f.name_result();
+    if let Some(graph) = &arch.mtp {
+        f.part = Part::Mtp;
+        f.hidden = Some(f.push("hidden".to_owned(), Shape::embeddings().to_string(), Vec::new()));
+        f.block(graph);
+        f.name_result();
     }
     f.nodes
 }
@@ -56,13 +71,15 @@ struct Flow<'a> {
     nodes: Vec<FlowNode>,
     of_var: Vec<Option<usize>>,
     in_layer: bool,
-    in_encoder: bool,
+    part: Part,
     /// Of the branches around the current value, outermost first.
     conditions: Vec<String>,
     /// Texts of the numbers that functions were called with, by parameter.
     scalars: HashMap<String, String>,
     /// The encoder's result.
     encoded: Option<usize>,
+    /// The hidden rows that a layer of multi-token prediction sees.
+    hidden: Option<usize>,
 }
 
 impl Flow<'_> {
@@ -71,11 +88,20 @@ impl Flow<'_> {
             label,
             shape,
             in_layer: self.in_layer,
-            in_encoder: self.in_encoder,
+            part: self.part,
             condition: self.conditions.join(" && "),
             inputs,
         });
         self.nodes.len() - 1
+    }
+
+    /// The last node is the result, unless it has a name.
+    fn name_result(&mut self) {
+        if let Some(last) = self.nodes.last_mut()
+            && !last.label.contains(" = ")
+        {
+            last.label = format!("result = {}", last.label);
+        }
     }
 
     fn name(&self, var: VarId) -> String {
@@ -165,6 +191,7 @@ impl Flow<'_> {
         let (label, inputs) = match &value.kind {
             ValueKind::Var(var) => return self.of_var[var.0],
             ValueKind::Encoded(_) => return self.encoded,
+            ValueKind::Hidden(_) => return self.hidden,
             ValueKind::Embed(w, by) => (format!("{}[{}]", self.weight(w.it), by.name()), vec![]),
             ValueKind::Linear(w, x) => (format!("linear {}", self.weight(w.it)), vec![self.value(x)]),
             ValueKind::Weight(w) => (self.weight(w.it), vec![]),

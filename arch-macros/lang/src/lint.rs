@@ -103,7 +103,7 @@ impl<'a> Graph<'a> {
             .into_iter()
             .flatten()
             .map(|head| &head.block);
-        for block in arch.encoder.iter().chain([&arch.graph]).chain(heads) {
+        for block in arch.encoder.iter().chain([&arch.graph]).chain(&arch.mtp).chain(heads) {
             graph.block(block);
         }
         graph

@@ -10,6 +10,8 @@ pub fn merge(parent: Decl, child: Decl, errors: &mut Errors) -> Decl {
     let own = |name: &String| child.hparams.iter().any(|item| item.name().is_some_and(|n| n == name));
     let mut given_hparams: Vec<String> = parent.given_hparams.into_iter().filter(|n| !own(n)).collect();
     given_hparams.extend(child.given_hparams);
+    // A layer of multi-token prediction is one of the graph that it stands beside.
+    let mtp = child.mtp.or(parent.mtp.filter(|_| child.graph.is_none()));
     Decl {
         given_hparams,
         needs: child.needs.into_iter().chain(parent.needs).collect(),
@@ -23,6 +25,7 @@ pub fn merge(parent: Decl, child: Decl, errors: &mut Errors) -> Decl {
         tensors: merge_tensors(parent.tensors, child.tensors, errors),
         encoder: child.encoder.or(parent.encoder),
         graph: child.graph.or(parent.graph),
+        mtp,
         embedding: child.embedding.or(parent.embedding),
         rank: child.rank.or(parent.rank),
         test: child.test.or(parent.test),

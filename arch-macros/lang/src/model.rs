@@ -41,6 +41,8 @@ pub struct Arch {
     pub functions: Vec<Function>,
     /// The graph.
     pub graph: Block,
+    /// The graph of a layer of multi-token prediction, which sees the model's hidden rows as `hidden`.
+    pub mtp: Option<Block>,
     /// What becomes of the pooled rows of an embedding.
     pub embedding: Option<Head>,
     /// Scores of the pooled rows.
@@ -54,8 +56,10 @@ pub struct Arch {
 impl Arch {
     /// True if the graph ends in logits.
     pub fn projects(&self) -> bool {
-        let logits = Shape(vec![Dim::symbol("n_vocab"), Dim::n_tokens()]);
-        self.graph.result.as_ref().is_some_and(|v| v.shape.same(&logits))
+        self.graph
+            .result
+            .as_ref()
+            .is_some_and(|v| v.shape.same(&Shape::logits()))
     }
 }
 
@@ -683,6 +687,8 @@ pub enum ValueKind {
     Embed(Named<usize>, Named<RowsBy>),
     /// `encoded`, the encoder's result.
     Encoded(Span),
+    /// `hidden`, the hidden rows before the tokens.
+    Hidden(Span),
     /// `w(x)`
     Linear(Named<usize>, Box<Value>),
     /// A vector as an operand.

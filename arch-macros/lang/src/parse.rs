@@ -13,6 +13,7 @@
 //!           | "hparams" "{" { hparam } "}"
 //!           | "tensors" "{" { tensor | without | group | layers } "}"
 //!           | ( "graph" | "encoder" ) "{" { stmt | loop } [ EXPR ] "}"
+//!           | "mtp" "{" { stmt } EXPR "}"                           (* of the layers that predict tokens beyond the next *)
 //!           | "embedding" "{" { stmt } EXPR "}"                     (* of the rows `pooled` *)
 //!           | "rank" [ "(" pooling ")" ] "{" { stmt } EXPR "}"
 //!           | function                                              (* see `fragment` *)
@@ -155,6 +156,7 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
         "tensors" => decl.tensors = tensor_items(input, true, errors)?,
         "encoder" => decl.encoder = Some(graph(span, input, errors)?),
         "graph" => decl.graph = Some(graph(span, input, errors)?),
+        "mtp" => decl.mtp = Some(graph(span, input, errors)?),
         "embedding" => decl.embedding = Some(graph(span, input, errors)?),
         "rank" => decl.rank = Some(rank_head(span, input, errors)?),
         "test" => decl.test = Some(test(span, input)?),
@@ -180,6 +182,7 @@ fn is_there(decl: &Decl, section: &str) -> bool {
         "tensors" => !decl.tensors.is_empty(),
         "encoder" => decl.encoder.is_some(),
         "graph" => decl.graph.is_some(),
+        "mtp" => decl.mtp.is_some(),
         "embedding" => decl.embedding.is_some(),
         "rank" => decl.rank.is_some(),
         "test" => decl.test.is_some(),

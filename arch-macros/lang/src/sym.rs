@@ -185,6 +185,16 @@ impl fmt::Display for Dim {
 pub struct Shape(pub Vec<Dim>);
 
 impl Shape {
+    /// `[n_embd, T]`
+    pub fn embeddings() -> Shape {
+        Shape(vec![Dim::symbol("n_embd"), Dim::n_tokens()])
+    }
+
+    /// `[n_vocab, T]`
+    pub fn logits() -> Shape {
+        Shape(vec![Dim::symbol("n_vocab"), Dim::n_tokens()])
+    }
+
     /// Number of dimensions written down.
     pub fn rank(&self) -> usize {
         self.0.len()

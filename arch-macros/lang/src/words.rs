@@ -2,7 +2,7 @@
 //! [`Kind::ALL`](crate::model::Kind::ALL), [`RopeKind::ALL`](crate::model::RopeKind::ALL), [`LINTS`](crate::lint::LINTS)).
 
 /// What the parts of an `arch!` begin with, beside `fn`.
-pub const SECTIONS: [&str; 13] = [
+pub const SECTIONS: [&str; 14] = [
     "name",
     "like",
     "rope",
@@ -13,6 +13,7 @@ pub const SECTIONS: [&str; 13] = [
     "tensors",
     "encoder",
     "graph",
+    "mtp",
     "embedding",
     "rank",
     "test",

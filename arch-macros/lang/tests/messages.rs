@@ -118,6 +118,34 @@ fn every_slip_gives_its_messages() {
     assert_eq!(text.lines().count(), now.lines().count());
 }
 
+/// In `mtp` tensors of such layers are there, and `layer` does what the loop does.
+#[test]
+fn the_layer_loop_is_a_function_of_multi_token_prediction() {
+    let source = BASE
+        .replace("let h = layer_norm", "x += 0.5 * x; let h = layer_norm")
+        .replace(
+            "ffn_norm: norm",
+            "if is_mtp { eh_proj: linear \"nextn.eh_proj\" [2 * n_embd -> n_embd]; } ffn_norm: norm",
+        );
+    let with_mtp = |statements: &str| format!("{source} mtp {{ {statements} }}");
+    let sound = with_mtp("let x = eh_proj(concat(token_embd[tokens], hidden)); output(layer(x))");
+    assert_eq!(faults(&sound), Vec::<String>::new());
+    let arch = arch_lang::compile(TokenStream::from_str(&sound).unwrap()).unwrap();
+    let flow = arch_lang::describe(&arch).flow;
+    let halved = |n: &&arch_lang::FlowNode| n.label.starts_with("scale by 0.5");
+    assert_eq!(flow.iter().filter(halved).count(), 2, "in the loop and in the function");
+    // Several loops are no function.
+    let twice = sound.replace(
+        "output(rms_norm(x, output_norm, eps))",
+        "for layer { x += wo(wq(x)); } output(x)",
+    );
+    assert!(
+        faults(&twice).iter().any(|f| f.starts_with("layer: ")),
+        "{:?}",
+        faults(&twice)
+    );
+}
+
 #[test]
 fn all_faults_are_reported_at_once_in_the_order_of_the_source() {
     let source = BASE

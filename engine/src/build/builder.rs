@@ -9,11 +9,11 @@ use crate::graph::{Flags, Graph, Home, Layout, Name, ROPE_AXES, RopeKind, ShapeE
 
 use super::adapt::Adaptation;
 use super::attention::{CacheView, MemorySpecs};
-use super::contract::RopeScaling;
+use super::contract::{GraphPart, RopeScaling};
 use super::error::{BuildError, MAX_ROUNDS};
 use super::handles::{Embed, Linear, Norm, PerHead, Placeholder, Vector, WeightId};
 use super::inputs::Inputs;
-use super::pool::GraphOutput;
+use super::pool::{GraphOutput, HiddenRows};
 
 /// A weight as a graph sees it.
 #[derive(Clone, Debug)]
@@ -52,8 +52,10 @@ pub struct BuildParams {
     pub n_outputs: usize,
     /// Most sequences.
     pub n_seq_max: usize,
-    /// The graph is that of the encoder.
-    pub encoder: bool,
+    /// Which of the architecture's graphs it is.
+    pub part: GraphPart,
+    /// Hidden rows that are computed beside the result.
+    pub hidden: HiddenRows,
     /// Rows of the encoder's output; 0 in graphs without cross attention.
     pub n_encoded: usize,
     /// Width of the residual stream and of the encoder's output.
@@ -308,6 +310,16 @@ impl<'a> Builder<'a> {
             .encoded
             .rows
             .get_or_insert_with(|| g.input(GgmlType::F32, ne, "encoded"))
+    }
+
+    /// The hidden rows before the tokens, f32 `[n_embd, T]`.
+    pub fn hidden_rows(&mut self) -> TensorId {
+        let ne = [self.params.n_embd, self.params.n_tokens, 1, 1];
+        let g = &mut *self.g;
+        *self
+            .inputs
+            .hidden
+            .get_or_insert_with(|| g.input(GgmlType::F32, ne, "hidden"))
     }
 
     /// Positions along all axes, i32 `[T, axes]`.
@@ -613,13 +625,18 @@ impl<'a> Builder<'a> {
 
     /// `x` `[n, T]` computed for tokens whose output is wanted only: `[n, n_outputs]`.
     pub(super) fn wanted_rows(&mut self, x: TensorId) -> TensorId {
+        self.wanted_rows_beside(x, None)
+    }
+
+    /// The same where `whole`, if `x` is computed from it, is computed for all tokens.
+    pub(super) fn wanted_rows_beside(&mut self, x: TensorId, whole: Option<TensorId>) -> TensorId {
         let n = self.params.n_outputs;
         if n >= self.params.n_tokens {
             return x;
         }
         let ids = self.g.input(GgmlType::I32, [n, 1, 1, 1], "out_ids");
         self.inputs.out_ids = Some(ids);
-        let kept = super::keep_output_rows(self.g, x, ids, self.params.n_tokens);
+        let kept = super::keep_output_rows(self.g, x, ids, self.params.n_tokens, whole);
         self.ok(kept, x)
     }
 

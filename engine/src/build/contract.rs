@@ -14,6 +14,12 @@ pub trait BuildGraph: Send + Sync {
         None
     }
 
+    /// Adds the graph of the layer of multi-token prediction, if one is loaded, and returns its result: the logits `[n_vocab, T]` behind tokens,
+    /// each computed with the hidden row before it.
+    fn mtp(&self, _: &mut Builder<'_>) -> Option<TensorId> {
+        None
+    }
+
     /// Adds the projection after pooling: `pooled` `[n_embd, S]` becomes embeddings `[n, S]`. `None`: there is none.
     fn embedding(&self, _b: &mut Builder<'_>, _pooled: TensorId) -> Option<TensorId> {
         None
@@ -23,6 +29,18 @@ pub trait BuildGraph: Send + Sync {
     fn rank(&self, _b: &mut Builder<'_>, _pooled: TensorId) -> Option<TensorId> {
         None
     }
+}
+
+/// The graphs of an architecture.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GraphPart {
+    /// That of the encoder.
+    Encoder,
+    /// That of the model, or of the decoder where there is an encoder.
+    #[default]
+    Graph,
+    /// That of a layer of multi-token prediction.
+    Mtp,
 }
 
 /// What an architecture's graphs end in.

@@ -77,6 +77,9 @@ pub enum BuildError {
         "the graph of this architecture does not end in a projection: it has no hidden states to take embeddings from"
     )]
     NoHidden,
+    /// The graph of a layer of multi-token prediction that is not loaded.
+    #[error("no layer of multi-token prediction is loaded")]
+    NoMtp,
     /// Scores of a model without a classifier.
     #[error("the model has no classifier to rank with (tensor `cls.output`)")]
     NoClassifier,

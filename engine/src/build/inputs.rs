@@ -19,6 +19,8 @@ pub struct Inputs {
     pub table_of_token: Option<TensorId>,
     /// Rows whose output is wanted, i32 `[n_outputs]`.
     pub out_ids: Option<TensorId>,
+    /// The hidden rows before the tokens, f32 `[n_embd, T]`.
+    pub hidden: Option<TensorId>,
     /// What was encoded.
     pub encoded: EncodedInputs,
     /// Share of each token in the mean of each sequence, f32 `[T, S]`.
@@ -91,6 +93,7 @@ impl Inputs {
         self.axes = None;
         self.table_of_token = None;
         self.out_ids = None;
+        self.hidden = None;
         self.encoded = EncodedInputs::default();
         self.shares = None;
         self.adapter_scales.clear();

@@ -28,7 +28,7 @@ pub use attention::{
     AttentionArgs, CacheView, KvSlot, KvSpec, MemorySpecs, PoolView, RopeArgs, chunked, standard, symmetric,
 };
 pub use builder::{BuildParams, Builder, WeightLeaf, WeightPart};
-pub use contract::{BuildGraph, Results, RopeScaling};
+pub use contract::{BuildGraph, GraphPart, Results, RopeScaling};
 pub use error::BuildError;
 pub use handles::{Embed, Experts, Linear, Norm, PerHead, Placeholder, Vector, WeightId};
 pub use inputs::{EncodedInputs, Inputs, JoinedInputs, PoolInputs, TableInputs};
@@ -36,7 +36,7 @@ pub use linear_attention::LinearAttentionArgs;
 pub use memory_size::{CELL_STEP, MemoryParams};
 pub use moe::{Gating, MoeArgs};
 pub use ngram::NgramArgs;
-pub use pool::{GraphOutput, Pooling};
+pub use pool::{Built, GraphOutput, HiddenRows, Pooling};
 pub use position::KeyPosition;
 pub use prune::keep_output_rows;
 pub use recur::{Mamba2Args, StateSlot, StateSpec};

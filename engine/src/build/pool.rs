@@ -5,7 +5,7 @@ use kernels::GgmlType;
 use crate::graph::{Op, TensorId};
 
 use super::error::BuildError;
-use super::{BuildGraph, Builder, Results};
+use super::{BuildGraph, Builder, GraphPart, Results};
 
 /// How token embeddings become one embedding per sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -59,10 +59,76 @@ pub enum GraphOutput {
     },
 }
 
+/// Which hidden rows a graph gives beside its result: operands of its last projection, `[n_embd, n]`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum HiddenRows {
+    /// None.
+    #[default]
+    None,
+    /// Those of all tokens.
+    All,
+    /// Those of tokens whose output is wanted.
+    Wanted,
+}
+
+/// What a whole graph ends in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Built {
+    /// The result that was asked for.
+    pub result: TensorId,
+    /// The hidden rows, if any were asked for.
+    pub hidden: Option<TensorId>,
+}
+
 impl Builder<'_> {
-    /// Builds an architecture's graph up to the result that the parameters ask for, and its evaluation order.
-    pub fn whole(&mut self, results: Results, graph: &dyn BuildGraph) -> TensorId {
-        let result = graph.build(self);
+    /// Builds an architecture's graph, or that of its layer of multi-token prediction, up to the result that the parameters ask for, and its
+    /// evaluation order.
+    pub fn whole(&mut self, results: Results, graph: &dyn BuildGraph) -> Built {
+        let result = match self.params.part {
+            GraphPart::Mtp => self.mtp(graph),
+            _ => graph.build(self),
+        };
+        match self.params.hidden {
+            HiddenRows::None => Built {
+                result: self.asked(results, graph, result),
+                hidden: None,
+            },
+            HiddenRows::All => {
+                let hidden = self.hidden_states(results, result);
+                self.name(result, "result");
+                let result = self.wanted_rows_beside(result, Some(hidden));
+                let result = self.close(result);
+                Built {
+                    result,
+                    hidden: Some(self.close(hidden)),
+                }
+            }
+            HiddenRows::Wanted => {
+                let result = self.output(result);
+                let hidden = self.hidden_states(results, result);
+                Built {
+                    result,
+                    hidden: Some(self.close(hidden)),
+                }
+            }
+        }
+    }
+
+    /// The logits of the layer of multi-token prediction. Without one, after noting the error, those of the model.
+    fn mtp(&mut self, graph: &dyn BuildGraph) -> TensorId {
+        let logits = graph.mtp(self);
+        self.layer = None;
+        match logits {
+            Some(logits) => logits,
+            None => {
+                self.fail(BuildError::NoMtp);
+                graph.build(self)
+            }
+        }
+    }
+
+    /// What the parameters ask for, made of an architecture's own result.
+    fn asked(&mut self, results: Results, graph: &dyn BuildGraph, result: TensorId) -> TensorId {
         match self.params.output {
             GraphOutput::Result if results.embeddings => {
                 let hidden = self.hidden_states(results, result);

@@ -7,16 +7,17 @@ use kernels::GgmlType;
 
 use crate::graph::{Graph, Op, ShapeError, Tensor, TensorId, contiguous_strides};
 
-/// Rewrites the graph so that `result` `[n, n_tokens]` has only the rows `ids` (i32 `[n_outputs]`); returns the new result.
-/// Nodes that are no longer needed stay in the arena but are not reachable from it.
+/// Rewrites the graph so that `result` `[n, n_tokens]` has only the rows `ids` (i32 `[n_outputs]`); returns the new result. `whole`, if any, stays
+/// computed for all tokens. Nodes that are no longer needed stay in the arena but are not reachable from it.
 pub fn keep_output_rows(
     g: &mut Graph,
     result: TensorId,
     ids: TensorId,
     n_tokens: usize,
+    whole: Option<TensorId>,
 ) -> Result<TensorId, ShapeError> {
     let n_outputs = g.tensor(ids).ne[0];
-    let token_dims = row_wise_tail(g, result, n_tokens);
+    let token_dims = row_wise_tail(g, result, n_tokens, whole);
     let mut renamed: Vec<Option<TensorId>> = vec![None; g.len()];
     for index in 0..token_dims.len() {
         let id = TensorId(index as u32);
@@ -58,7 +59,7 @@ struct TokenDim {
 }
 
 /// Finds, from the result backwards, the nodes from which only row-wise ops lead to the result.
-fn row_wise_tail(g: &Graph, result: TensorId, n_tokens: usize) -> Vec<TokenDim> {
+fn row_wise_tail(g: &Graph, result: TensorId, n_tokens: usize, whole: Option<TensorId>) -> Vec<TokenDim> {
     let n = result.index() + 1;
     let mut consumers = vec![0u32; n];
     for index in 0..n {
@@ -70,6 +71,8 @@ fn row_wise_tail(g: &Graph, result: TensorId, n_tokens: usize) -> Vec<TokenDim> 
     let mut known = vec![TokenDim::default(); n];
     known[result.index()].dim = Some(1);
     consumers[result.index()] = 0;
+    // One more reader, which wants all rows.
+    whole.iter().for_each(|whole| consumers[whole.index()] += 1);
     for index in (0..n).rev() {
         let Some(dim) = known[index].dim else { continue };
         if rewritten_consumers[index] != consumers[index] {
@@ -256,7 +259,7 @@ mod tests {
         let norm = g.rms_norm(sum, None, 1e-5).unwrap();
         let result = g.mul_mat(w, norm).unwrap();
         let ids = g.input(GgmlType::I32, [2, 1, 1, 1], "ids");
-        let kept = keep_output_rows(&mut g, result, ids, 5).unwrap();
+        let kept = keep_output_rows(&mut g, result, ids, 5, None).unwrap();
         g.expand(kept);
         let ops: Vec<_> = g
             .nodes()
@@ -285,7 +288,7 @@ mod tests {
         let stored = g.set_rows(cache, a, cells).unwrap();
         let b = g.scale(a, 2.0, 0.0).unwrap();
         let ids = g.input(GgmlType::I32, [1, 1, 1, 1], "ids");
-        let kept = keep_output_rows(&mut g, b, ids, 5).unwrap();
+        let kept = keep_output_rows(&mut g, b, ids, 5, None).unwrap();
         g.expand(stored);
         g.expand(kept);
         let ops: Vec<_> = g
@@ -306,7 +309,7 @@ mod tests {
         let y = g.reshape(y, [2, 2, 5, 1]).unwrap();
         let y = g.reshape(y, [4, 5, 1, 1]).unwrap();
         let ids = g.input(GgmlType::I32, [2, 1, 1, 1], "ids");
-        let kept = keep_output_rows(&mut g, y, ids, 5).unwrap();
+        let kept = keep_output_rows(&mut g, y, ids, 5, None).unwrap();
         g.expand(kept);
         assert_eq!(g.tensor(kept).ne, [4, 2, 1, 1]);
         let view = g

@@ -84,7 +84,11 @@ impl Draft {
     /// What would go where if the model were loaded, or how it differs from what its architecture declares.
     pub fn plan(&self, archs: &[Registered]) -> Result<Plan, ModelError> {
         let path = PathBuf::from(format!("{}.header.gguf", self.arch()));
-        plan(&self.header()?, &path, archs, &LoadParams::default())
+        let all = LoadParams {
+            mtp: true,
+            ..LoadParams::default()
+        };
+        plan(&self.header()?, &path, archs, &all)
     }
 
     /// Gives tensors the declared shapes, adds missing ones and takes out what is not declared.
@@ -225,6 +229,9 @@ fn metadata(arch: &Architecture, sizes: &[(&str, f64)]) -> Metadata {
             m.insert(full(key), n as u32);
         }
     }
+    // The file counts layers of multi-token prediction along with the others.
+    let n_layers = size(sizes, "n_layer") + size(sizes, "n_mtp");
+    m.insert(full("block_count"), n_layers as u32);
     let mut n_lists = 0;
     for h in arch.hparams.iter().filter(|h| !h.key.is_empty()) {
         let given = sizes.iter().find(|(name, _)| *name == h.name);

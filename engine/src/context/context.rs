@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::backend::Usage;
-use crate::build::{BuildParams, MemorySpecs};
+use crate::build::{BuildParams, GraphPart, HiddenRows, MemorySpecs};
 use crate::model::Model;
 use crate::sched::Observer;
 
@@ -15,6 +15,7 @@ use super::admission::{Admission, Rejection, Validator, to_blame};
 use super::batch::{Batch, BatchToken, ubatch_end};
 use super::encoded::Encoded;
 use super::graphs::GraphSource;
+use super::hidden::Hidden;
 use super::hybrid::{Memory, PlaceError};
 use super::inputs::Ubatch;
 use super::memory::Span;
@@ -51,6 +52,8 @@ pub struct Context {
     adapters: Adapters,
     /// What the last batch asked for.
     outputs: Outputs,
+    /// Hidden rows of the last batch.
+    hidden: Hidden,
     /// Which tokens of it were computed.
     admission: Admission,
     perf: Perf,
@@ -75,6 +78,7 @@ impl Context {
         )?;
         let mut context = Context {
             outputs: Outputs::new(&model, &settings),
+            hidden: Hidden::new(&model, &settings),
             model,
             settings,
             runner,
@@ -158,11 +162,18 @@ impl Context {
     /// The others are computed. On an error nothing was: the memory is as before. Where all sequences are rejected, it is the
     /// first one's error.
     pub fn decode(&mut self, batch: &Batch) -> Result<(), DecodeError> {
+        self.decode_after(batch, &[])
+    }
+
+    /// As [`Context::decode`], in a context that runs a layer of multi-token prediction: each token comes with the hidden row before it, in the
+    /// order of the batch, `hidden` `[n_tokens, n_embd]`.
+    pub fn decode_after(&mut self, batch: &Batch, hidden: &[f32]) -> Result<(), DecodeError> {
         let mut admission = std::mem::take(&mut self.admission);
-        let decoded = self.decode_admitted(batch.tokens(), &mut admission);
+        let decoded = self.decode_admitted(batch.tokens(), hidden, &mut admission);
         if decoded.is_err() {
             admission.clear();
             self.outputs.clear();
+            self.hidden.clear();
         }
         self.admission = admission;
         decoded
@@ -191,6 +202,11 @@ impl Context {
     /// Logits `[n_vocab]` (or an embedding) of the token at `index` of the last batch, if its output was wanted.
     pub fn logits(&self, index: usize) -> Option<&[f32]> {
         self.outputs.of_token(index)
+    }
+
+    /// The hidden row `[n_embd]` of the token at `index` of the last batch, which the last projection made its logits of, if such rows are kept of it.
+    pub fn hidden(&self, index: usize) -> Option<&[f32]> {
+        self.hidden.of_token(index)
     }
 
     /// The embedding of a sequence of the last batch, or its scores, in a context with pooling.
@@ -312,13 +328,20 @@ impl Context {
     }
 
     /// Decodes what can be of a batch.
-    fn decode_admitted(&mut self, batch: &[BatchToken], admission: &mut Admission) -> Result<(), DecodeError> {
+    fn decode_admitted(
+        &mut self,
+        batch: &[BatchToken],
+        hidden: &[f32],
+        admission: &mut Admission,
+    ) -> Result<(), DecodeError> {
+        self.hidden.check(batch.len(), hidden)?;
         admission.admit(batch, self.validator(), &self.memory, &self.encoded)?;
         self.check_weights()?;
         self.rotate_moved_keys()?;
         loop {
             let tokens = admission.tokens();
             self.outputs.start(batch, admission.admitted(), tokens);
+            self.hidden.start(batch, admission.admitted(), hidden);
             self.memory.begin(tokens);
             let Err(error) = self.decode_ubatches(tokens) else {
                 self.memory.commit();
@@ -366,7 +389,8 @@ impl Context {
             self.perf.record(to - from, start.elapsed());
             from = to;
         }
-        Ok(self.outputs.complete()?)
+        self.hidden.found.complete()?;
+        Ok(self.outputs.found.complete()?)
     }
 
     fn decode_ubatch(&mut self, tokens: &[BatchToken]) -> Result<(), DecodeError> {
@@ -378,10 +402,17 @@ impl Context {
         let n_rows = self.outputs.n_rows(tokens);
         self.prepare(self.decoder_params(tokens.len(), n_rows))?;
         self.run(tokens, has_memory, self.settings.n_threads(tokens.len()))?;
+        let n_hidden = self.hidden.computed(tokens.len(), n_rows);
+        if n_hidden > 0 {
+            let read = self.runner.read_hidden(self.hidden.append(n_hidden))?;
+            read.into_iter()
+                .for_each(|read| self.hidden.found.await_rows(n_hidden, read));
+        }
         match self.runner.result_width() {
             Some(width) if n_rows > 0 => {
-                let read = self.runner.read_result(self.outputs.append(n_rows, width))?;
-                read.into_iter().for_each(|read| self.outputs.await_rows(n_rows, read));
+                let read = self.runner.read_result(self.outputs.found.append(n_rows, width))?;
+                read.into_iter()
+                    .for_each(|read| self.outputs.found.await_rows(n_rows, read));
                 Ok(())
             }
             _ => Ok(()),
@@ -422,6 +453,7 @@ impl Context {
             outputs: &self.outputs,
             adapters: &self.adapters,
             encoded: &self.encoded,
+            hidden: self.hidden.given(tokens.len()),
         };
         Ok(self.runner.run(ubatch, n_threads)?)
     }
@@ -439,7 +471,8 @@ impl Context {
 
     fn encoder_params(&self, n_tokens: usize) -> BuildParams {
         BuildParams {
-            encoder: true,
+            part: GraphPart::Encoder,
+            hidden: HiddenRows::None,
             causal: false,
             n_encoded: 0,
             ..self.decoder_params(n_tokens, n_tokens)
@@ -471,6 +504,7 @@ impl Context {
         };
         self.runner.reserve(source, &sizes)?;
         self.outputs.reserve(&model, &self.settings);
+        self.hidden.reserve(&self.settings);
         self.admission.reserve(self.settings.params.n_batch);
         let n_cells = self.memory.kv.longest_list().max(n_encoded);
         self.runner

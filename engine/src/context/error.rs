@@ -76,6 +76,14 @@ pub enum SetAdaptersError {
 /// A batch, or some of its sequences, that could not be decoded. Their memory is as it was before.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
+    /// Each token of a layer of multi-token prediction comes with a hidden row, and no other does.
+    #[error("the batch comes with {found} elements of hidden rows, expected {expected}")]
+    Hidden {
+        /// Elements given.
+        found: usize,
+        /// Elements of a row for each token.
+        expected: usize,
+    },
     /// Nothing to do.
     #[error("the batch is empty")]
     EmptyBatch,

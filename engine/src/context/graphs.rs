@@ -1,7 +1,7 @@
 //! A small cache of built graphs, so that prompt processing and decode steps that alternate, or several numbers of tokens that do,
 //! build nothing.
 
-use crate::build::{Adaptation, BuildError, BuildParams, Builder, CacheView, Inputs, PoolView};
+use crate::build::{Adaptation, BuildError, BuildParams, Builder, CacheView, GraphPart, Inputs, PoolView};
 use crate::graph::{Graph, TensorId};
 use crate::model::Model;
 
@@ -22,6 +22,7 @@ pub(super) struct BuiltGraph {
     pub graph: Graph,
     pub inputs: Inputs,
     pub result: Option<TensorId>,
+    pub hidden: Option<TensorId>,
     /// Leafs of weights, for building.
     leafs: Vec<Option<TensorId>>,
     /// What it was built for, along with `pools`; `None` if it is stale.
@@ -87,16 +88,18 @@ impl BuiltGraph {
         self.params = None;
         let (model, view) = (source.model, source.view);
         let (graph, leafs, inputs) = (&mut self.graph, &mut self.leafs, &mut self.inputs);
-        let b = if params.encoder || model.bidirectional() {
+        let is_encoder = params.part == GraphPart::Encoder;
+        let b = if is_encoder || model.bidirectional() {
             Builder::over_batch(graph, model.leafs(), leafs, inputs, params)
         } else {
             Builder::over_cells(graph, model.leafs(), leafs, inputs, params, view)
         };
         let mut b = b.adapted(source.adaptation);
-        self.result = if params.encoder {
-            model.encode(&mut b).map(|result| b.output(result))
+        (self.result, self.hidden) = if is_encoder {
+            (model.encode(&mut b).map(|result| b.output(result)), None)
         } else {
-            Some(model.build(&mut b))
+            let built = model.build(&mut b);
+            (Some(built.result), built.hidden)
         };
         b.finish()?;
         self.params = Some(params);

@@ -20,6 +20,8 @@ pub(super) struct Ubatch<'a> {
     pub outputs: &'a Outputs,
     pub adapters: &'a Adapters,
     pub encoded: &'a Encoded,
+    /// The hidden row before each token, where graphs take them.
+    pub hidden: &'a [f32],
 }
 
 /// Input values on their way to the devices; kept to allocate once.
@@ -59,6 +61,7 @@ impl InputWriter<'_> {
         self.write_outputs(inputs, ubatch.tokens, ubatch.outputs)?;
         self.write_adapter_scales(inputs, ubatch.tokens, ubatch.adapters)?;
         self.write_encoded(&inputs.encoded, ubatch.encoded)?;
+        self.set(inputs.hidden, ubatch.hidden)?;
         let Some(memory) = ubatch.memory else {
             let mut pools = inputs.pools.iter();
             return pools.try_for_each(|pool| self.write_batch_as_pool(pool, ubatch.tokens));

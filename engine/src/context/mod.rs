@@ -1,7 +1,7 @@
 //! Contexts: batches in, logits out. Everything that decoding needs is reserved for the worst case before the first token.
 //!
 //! [`Context`] is made of parts that do not know it: what runs graphs (`runner`, `graphs`, `inputs`), what is remembered (`hybrid` over `memory` and
-//! `recurrent`, `encoded`), and what a batch asks for (`outputs`, `pooled`). `settings` and `admission` check what comes from outside; `shift`,
+//! `recurrent`, `encoded`), and what a batch asks for (`outputs`, `pooled`, `hidden`). `settings` and `admission` check what comes from outside; `shift`,
 //! `state` and `adapt` work on the parts.
 
 mod adapt;
@@ -13,6 +13,7 @@ mod context;
 mod encoded;
 mod error;
 mod graphs;
+mod hidden;
 mod hybrid;
 mod inputs;
 mod memory;
@@ -22,6 +23,7 @@ mod params;
 mod perf;
 mod pooled;
 mod recurrent;
+mod result_rows;
 mod runner;
 mod sessions;
 mod set_adapters;

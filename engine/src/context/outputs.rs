@@ -1,25 +1,19 @@
 //! What a batch was asked for: logits of tokens, or embeddings of sequences, and where each is found.
 
-use std::ops::Range;
-
-use crate::backend::{BackendError, PendingRead};
 use crate::build::GraphOutput;
 use crate::model::Model;
 
 use super::batch::BatchToken;
 use super::pooled::Pooled;
+use super::result_rows::ResultRows;
 use super::settings::Settings;
 
 /// Results of the last batch, and which of them each ubatch computes.
 pub(super) struct Outputs {
-    /// `[n_outputs, width]`
-    values: Vec<f32>,
+    /// `[n_outputs, width]`: as wide as the vocabulary, or an embedding.
+    pub found: ResultRows,
     /// Row of each token of the batch that has one.
     rows: Vec<Option<u32>>,
-    /// Elements of a row: the vocabulary, or an embedding.
-    width: usize,
-    /// Elements of `values` that are on their way.
-    pending: Vec<(Range<usize>, Box<dyn PendingRead>)>,
     pooled: Pooled,
 }
 
@@ -27,10 +21,8 @@ impl Outputs {
     pub fn new(model: &Model, settings: &Settings) -> Outputs {
         let p = &settings.params;
         Outputs {
-            values: Vec::new(),
+            found: ResultRows::default(),
             rows: Vec::new(),
-            width: 0,
-            pending: Vec::new(),
             pooled: Pooled::new(model, p.pooling, p.n_seq_max, p.n_batch),
         }
     }
@@ -38,15 +30,14 @@ impl Outputs {
     /// Takes memory for the largest batch.
     pub fn reserve(&mut self, model: &Model, settings: &Settings) {
         let p = &settings.params;
-        self.values.reserve(p.n_outputs_max * model.base().n_vocab());
+        self.found.reserve(p.n_outputs_max * model.base().n_vocab());
         self.rows.reserve(p.n_batch);
     }
 
     /// Forgets the results of the batch before and looks at what the next one asks for: `admitted` says which of its tokens are
     /// computed.
     pub fn start(&mut self, batch: &[BatchToken], admitted: &[bool], computed: &[BatchToken]) {
-        self.values.clear();
-        self.pending.clear();
+        self.found.clear();
         self.rows.clear();
         let mut n = 0;
         self.rows.extend(batch.iter().zip(admitted).map(|(t, &admitted)| {
@@ -90,39 +81,13 @@ impl Outputs {
         self.pooled.shares()
     }
 
-    /// Room for `n` more rows.
-    pub fn append(&mut self, n: usize, width: usize) -> &mut [f32] {
-        self.width = width;
-        let start = self.values.len();
-        self.values.resize(start + n * width, 0.0);
-        &mut self.values[start..]
-    }
-
-    /// The `n` rows appended last are on their way.
-    pub fn await_rows(&mut self, n: usize, read: Box<dyn PendingRead>) {
-        let end = self.values.len();
-        self.pending.push((end - n * self.width..end, read));
-    }
-
-    /// Waits for all rows that are on their way.
-    pub fn complete(&mut self) -> Result<(), BackendError> {
-        for (range, read) in self.pending.drain(..) {
-            read.wait(bytemuck::cast_slice_mut(&mut self.values[range]))?;
-        }
-        Ok(())
-    }
-
     /// The row of the token at `index` of the batch.
     pub fn of_token(&self, index: usize) -> Option<&[f32]> {
-        self.row((*self.rows.get(index)?)? as usize)
+        self.found.get((*self.rows.get(index)?)? as usize)
     }
 
     /// The row of a sequence.
     pub fn of_sequence(&self, seq: usize) -> Option<&[f32]> {
-        self.row(self.pooled.row_of(seq)?)
-    }
-
-    fn row(&self, row: usize) -> Option<&[f32]> {
-        self.values.get(row * self.width..(row + 1) * self.width)
+        self.found.get(self.pooled.row_of(seq)?)
     }
 }

@@ -49,6 +49,11 @@ pub struct ContextParams {
     /// Embeddings pooled this way instead of the architecture's result; read by [`Context::embedding`](super::Context::embedding).
     /// Batches are then computed whole: `n_ubatch` is raised to `n_batch`.
     pub pooling: Option<Pooling>,
+    /// Keep the hidden rows of all tokens of a batch, read by [`Context::hidden`](super::Context::hidden).
+    pub hidden: bool,
+    /// Run the model's layer of multi-token prediction instead of the model: decoded by
+    /// [`Context::decode_after`](super::Context::decode_after), with hidden rows of tokens whose output is wanted.
+    pub mtp: bool,
 }
 
 impl ContextParams {
@@ -88,6 +93,8 @@ impl Default for ContextParams {
             yarn_ext_factor: None,
             yarn_orig_ctx: None,
             pooling: None,
+            hidden: false,
+            mtp: false,
         }
     }
 }

@@ -128,12 +128,21 @@ impl GraphRunner {
 
     /// Reads the first rows of the result, or has them on their way when this returns.
     pub fn read_result(&mut self, rows: &mut [f32]) -> Result<Option<Box<dyn PendingRead>>, SchedError> {
-        let BuiltGraph { graph, result, .. } = self.graphs.current();
-        let Some(result) = *result else { return Ok(None) };
+        self.read(self.graphs.current().result, rows)
+    }
+
+    /// The same for hidden rows.
+    pub fn read_hidden(&mut self, rows: &mut [f32]) -> Result<Option<Box<dyn PendingRead>>, SchedError> {
+        self.read(self.graphs.current().hidden, rows)
+    }
+
+    fn read(&mut self, from: Option<TensorId>, rows: &mut [f32]) -> Result<Option<Box<dyn PendingRead>>, SchedError> {
+        let Some(from) = from else { return Ok(None) };
+        let graph = &self.graphs.current().graph;
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(rows);
-        let pending = self.sched.read_tensor_async(graph, result, bytes.len())?;
+        let pending = self.sched.read_tensor_async(graph, from, bytes.len())?;
         if pending.is_none() {
-            self.sched.read_tensor(graph, result, 0, bytes)?;
+            self.sched.read_tensor(graph, from, 0, bytes)?;
         }
         Ok(pending)
     }

@@ -1,6 +1,6 @@
 //! The settings of a context with all defaults filled in, checked against the model.
 
-use crate::build::{BuildParams, GraphOutput, Pooling, RopeScaling};
+use crate::build::{BuildParams, GraphOutput, GraphPart, HiddenRows, Pooling, RopeScaling};
 use crate::model::Model;
 
 use super::batch::MAX_SEQUENCES;
@@ -28,6 +28,7 @@ impl Settings {
         check_counts(params)?;
         check_n_ctx(n_ctx)?;
         check_rope(params)?;
+        check_hidden(params)?;
         let is_whole = model.bidirectional() || params.pooling.is_some_and(|p| p != Pooling::None);
         Ok(Settings {
             params: with_defaults(params, n_ctx, is_whole),
@@ -43,7 +44,12 @@ impl Settings {
             n_tokens: 1,
             n_outputs: 1,
             n_seq_max: self.params.n_seq_max,
-            encoder: false,
+            part: if self.params.mtp {
+                GraphPart::Mtp
+            } else {
+                GraphPart::Graph
+            },
+            hidden: self.hidden_rows(),
             // The number of rows makes no difference to what memory a graph needs.
             n_encoded: 1,
             n_embd: model.base().n_embd(),
@@ -54,6 +60,15 @@ impl Settings {
             n_rot: model.base().n_rot(),
             causal: !model.bidirectional(),
             output: GraphOutput::Result,
+        }
+    }
+
+    /// Which hidden rows graphs give.
+    pub fn hidden_rows(&self) -> HiddenRows {
+        match (self.params.mtp, self.params.hidden) {
+            (true, _) => HiddenRows::Wanted,
+            (false, true) => HiddenRows::All,
+            (false, false) => HiddenRows::None,
         }
     }
 
@@ -138,6 +153,18 @@ fn check_rope(p: &ContextParams) -> Result<(), ContextError> {
         }
     }
     Ok(())
+}
+
+/// Embeddings are hidden rows themselves.
+fn check_hidden(p: &ContextParams) -> Result<(), ContextError> {
+    match p.pooling {
+        Some(pooling) if p.hidden || p.mtp => Err(ContextError::Param {
+            name: "pooling",
+            expected: "no pooling where hidden rows are kept".to_owned(),
+            found: pooling.name().to_owned(),
+        }),
+        _ => Ok(()),
+    }
 }
 
 fn rope_scaling(model: &Model, params: &ContextParams) -> RopeScaling {

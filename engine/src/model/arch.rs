@@ -1,6 +1,6 @@
 //! What an architecture file becomes: static descriptions, and the function that declares its tensors.
 
-use crate::build::{BuildGraph, Pooling, Results};
+use crate::build::{BuildGraph, GraphPart, Pooling, Results};
 use crate::graph::RopeKind;
 
 use super::{Base, HparamReader, TensorTable};
@@ -21,6 +21,8 @@ pub struct Architecture {
     pub bidirectional: bool,
     /// There is an encoder, whose result the graph attends to: a sequence is encoded before it is decoded.
     pub encoder: bool,
+    /// There is a graph for layers of multi-token prediction.
+    pub mtp: bool,
     /// The result is the hidden state before the graph's last projection: an embedding model that shares the graph of a language model.
     pub embeddings: bool,
     /// The graph ends in logits `[n_vocab, T]`, not in embeddings `[n_embd, T]`.
@@ -121,8 +123,8 @@ pub struct FlowNode {
     pub shape: &'static str,
     /// Inside the layer loop.
     pub in_layer: bool,
-    /// Of the encoder's graph.
-    pub in_encoder: bool,
+    /// The graph that it is a value of.
+    pub part: GraphPart,
     /// What must hold for it to be computed; empty where nothing must.
     pub condition: &'static str,
     /// Indices of the nodes it is computed from.

@@ -12,6 +12,7 @@ pub struct Base {
     n_ctx_train: usize,
     n_embd: usize,
     n_layer: usize,
+    n_layer_loaded: usize,
     n_layer_file: usize,
     n_head: Vec<usize>,
     n_head_kv: Vec<usize>,
@@ -43,13 +44,14 @@ const MAX_SIZE: usize = 1 << 28;
 const MAX_EXPERTS: usize = 1 << 14;
 
 impl Base {
-    /// Reads all of them, noting errors in the reader.
-    pub(super) fn read(r: &mut HparamReader<'_>) -> Base {
+    /// Reads all of them, noting errors in the reader. `mtp`: the first layer of multi-token prediction is loaded, if there is one.
+    pub(super) fn read(r: &mut HparamReader<'_>, mtp: bool) -> Base {
         let n_layer_file = r.in_range("block_count", None, 1..=MAX_LAYERS);
         let n_nextn = r.in_range("nextn_predict_layers", Some(0), 0..=n_layer_file.saturating_sub(1));
         let n_layer = n_layer_file - n_nextn;
+        let n_layer_loaded = n_layer + n_nextn.min(usize::from(mtp));
         let n_embd = r.in_range("embedding_length", None, 1..=MAX_SIZE);
-        r.set_layers(n_layer, n_layer_file);
+        r.set_layers(n_layer, n_layer_loaded);
         let n_head = r.usizes("attention.head_count", Some(0));
         let n_head_kv = r.usizes_with("attention.head_count_kv", |il| n_head[il]);
         let n_ff = r.usizes("feed_forward_length", Some(0));
@@ -61,6 +63,7 @@ impl Base {
             n_ctx_train: r.in_range("context_length", None, 1..=usize::MAX >> 1),
             n_embd,
             n_layer,
+            n_layer_loaded,
             n_layer_file,
             head_dim_k,
             head_dim_v,
@@ -137,10 +140,22 @@ impl Base {
     pub fn n_layer(&self) -> usize {
         self.n_layer
     }
-    /// Number of layers in the file. The last `nextn_predict_layers` of them guess tokens beyond the next (multi-token prediction,
+    /// Number of layers in the file. The last `nextn_predict_layers` of them guess tokens beyond the next (multi-token prediction, MTP,
     /// arXiv 2412.19437) from a finished pass: no part of the graph.
     pub fn n_layer_file(&self) -> usize {
         self.n_layer_file
+    }
+    /// Number of layers whose tensors are loaded: those of the graph, and the first of multi-token prediction if it was asked for.
+    pub fn n_layer_loaded(&self) -> usize {
+        self.n_layer_loaded
+    }
+    /// Number of layers of multi-token prediction in the file.
+    pub fn n_mtp(&self) -> usize {
+        self.n_layer_file - self.n_layer
+    }
+    /// Whether a layer is one of multi-token prediction.
+    pub fn is_mtp(&self, il: usize) -> bool {
+        il >= self.n_layer
     }
     /// Query heads.
     pub fn n_head(&self, il: usize) -> usize {

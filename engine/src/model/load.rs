@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::backend::{BackendError, Buffer, Device};
 use crate::build::{
-    BuildError, BuildGraph, BuildParams, Builder, GraphOutput, Inputs, KvSpec, MemorySpecs, WeightLeaf,
+    BuildError, BuildGraph, BuildParams, Builder, Built, GraphOutput, GraphPart, HiddenRows, Inputs, KvSpec,
+    MemorySpecs, WeightLeaf,
 };
 use crate::gguf::{Gguf, GgufFile, GgufSet, Metadata, Value};
 use crate::graph::{BufferId, Graph, Home, Layout, Name, Op, TensorId, dense_bytes};
@@ -84,7 +85,8 @@ impl Model {
         apply_overrides(set.metadata_mut(), &params.overrides);
         params.report(&path, 0.0)?;
         let (arch, prefix) = load_arch(set.metadata(), &path, archs, params.arch.as_deref())?;
-        let (base, graph, rows) = declare(set.metadata(), TensorTable::of_set(&set), &path, arch, &prefix)?;
+        let table = TensorTable::of_set(&set);
+        let (base, graph, rows) = declare(set.metadata(), table, &path, arch, &prefix, params.mtp)?;
         let vocab = load_vocab(set.first().header(), &path)?;
         check_types(&path, &rows)?;
         let needs = probe(arch, &base, graph.as_ref(), &rows, &path)?;
@@ -191,8 +193,12 @@ impl Model {
     pub fn bidirectional(&self) -> bool {
         self.arch.bidirectional || !self.base.causal
     }
-    /// Builds the model's whole graph, with the result that the builder's parameters ask for.
-    pub fn build(&self, b: &mut Builder<'_>) -> crate::graph::TensorId {
+    /// The layer of multi-token prediction is loaded.
+    pub fn has_mtp(&self) -> bool {
+        self.base.n_layer_loaded() > self.base.n_layer()
+    }
+    /// Builds the model's whole graph, or that of its layer of multi-token prediction, with the result that the builder's parameters ask for.
+    pub fn build(&self, b: &mut Builder<'_>) -> Built {
         b.whole(self.arch.results(), self.graph.as_ref())
     }
     /// The token that decoding starts with after a prompt was encoded: what the file says, else the one that begins texts.
@@ -266,7 +272,7 @@ pub fn declare_header(
     arch: &'static Architecture,
     prefix: &str,
 ) -> Result<Declared, ModelError> {
-    declare(&header.metadata, TensorTable::new(header), path, arch, prefix)
+    declare(&header.metadata, TensorTable::new(header), path, arch, prefix, false)
 }
 
 /// What would go where if the file were loaded. The tensors' data need not be there.
@@ -290,7 +296,7 @@ fn plan_table(
     let mut metadata = metadata.clone();
     apply_overrides(&mut metadata, &params.overrides);
     let (arch, prefix) = load_arch(&metadata, path, archs, params.arch.as_deref())?;
-    let (base, graph, rows) = declare(&metadata, table, path, arch, &prefix)?;
+    let (base, graph, rows) = declare(&metadata, table, path, arch, &prefix, params.mtp)?;
     let needs = probe(arch, &base, graph.as_ref(), &rows, path)?;
     let placement = place(params, arch, &base, &rows, &needs).map_err(|source| ModelError::Placement {
         path: path.to_owned(),
@@ -326,13 +332,14 @@ fn declare(
     path: &Path,
     arch: &'static Architecture,
     prefix: &str,
+    mtp: bool,
 ) -> Result<Declared, ModelError> {
-    let mut reader = HparamReader::new(metadata, prefix);
+    let mut reader = HparamReader::with_mtp(metadata, prefix, mtp && arch.mtp);
     let base = reader.base();
     if arch.needs_sections() || (arch.rope_with_sections.is_some() && base.has_sections()) {
         reader.check_sections(base.head_dim());
     }
-    table.ignore_layers(base.n_layer()..base.n_layer_file());
+    table.ignore_layers(base.n_layer_loaded()..base.n_layer_file());
     // Tensors cannot be declared from hyper-parameters that are dummies.
     let graph = if reader.failed() {
         None
@@ -450,7 +457,8 @@ fn probe(
         n_tokens: 1,
         n_outputs: 1,
         n_seq_max: 1,
-        encoder: false,
+        part: GraphPart::Graph,
+        hidden: HiddenRows::None,
         n_encoded: 1,
         n_embd: base.n_embd(),
         n_ctx: 0,
@@ -482,9 +490,35 @@ fn probe(
         output: GraphOutput::Result,
         ..params
     };
-    needs(arch, graph, &leafs, params).map_err(fault)
+    let has_mtp = base.n_layer_loaded() > base.n_layer();
+    needs_of_all(arch, graph, &leafs, params, has_mtp).map_err(fault)
 }
 
+/// What the graph of these parameters needs, where the architecture's other graphs use the same weights.
+fn needs_of_all(
+    arch: &Architecture,
+    graph: &dyn BuildGraph,
+    leafs: &[WeightLeaf],
+    params: BuildParams,
+    has_mtp: bool,
+) -> Result<Needs, BuildError> {
+    let mut all = needs(arch, graph, leafs, params)?;
+    // An encoder keeps nothing, but uses weights too.
+    let encoder = BuildParams {
+        part: GraphPart::Encoder,
+        causal: false,
+        ..params
+    };
+    all.use_also(&needs(arch, graph, leafs, encoder)?);
+    // What a layer of multi-token prediction keeps lies in a context of its own.
+    if has_mtp {
+        let part = GraphPart::Mtp;
+        all.use_also(&needs(arch, graph, leafs, BuildParams { part, ..params })?);
+    }
+    Ok(all)
+}
+
+/// What the graph of these parameters needs. An encoder that is not there needs nothing.
 fn needs(
     arch: &Architecture,
     graph: &dyn BuildGraph,
@@ -494,36 +528,17 @@ fn needs(
     let mut g = Graph::new();
     let (mut nodes, mut inputs, mut memory) = (Vec::new(), Inputs::default(), MemorySpecs::default());
     let mut b = Builder::probe(&mut g, leafs, &mut nodes, &mut inputs, params, &mut memory);
-    b.whole(arch.results(), graph);
-    b.finish()?;
-    // Products have leafs of their own in a probe.
-    let mut divisible: Vec<bool> = nodes.iter().map(Option::is_none).collect();
-    let mut by_rows = read_by_rows(&g, &nodes);
-    let of_decoder = inputs.max_positions;
-    // An encoder keeps nothing, but uses weights too.
-    let params = BuildParams {
-        encoder: true,
-        causal: false,
-        ..params
-    };
-    let mut nothing = MemorySpecs::default();
-    let mut b = Builder::probe(&mut g, leafs, &mut nodes, &mut inputs, params, &mut nothing);
-    let mut of_encoder = None;
-    if graph.encode(&mut b).is_some() {
-        b.finish()?;
-        of_encoder = inputs.max_positions;
-        divisible
-            .iter_mut()
-            .zip(&nodes)
-            .for_each(|(d, node)| *d &= node.is_none());
-        let in_encoder = read_by_rows(&g, &nodes);
-        by_rows.iter_mut().zip(in_encoder).for_each(|(b, also)| *b &= also);
+    match params.part {
+        GraphPart::Encoder => _ = graph.encode(&mut b),
+        GraphPart::Graph | GraphPart::Mtp => _ = b.whole(arch.results(), graph),
     }
+    b.finish()?;
     Ok(Needs {
         memory,
-        max_positions: of_decoder.into_iter().chain(of_encoder).min(),
-        divisible,
-        read_by_rows: by_rows,
+        max_positions: inputs.max_positions,
+        // Products have leafs of their own in a probe.
+        divisible: nodes.iter().map(Option::is_none).collect(),
+        read_by_rows: read_by_rows(&g, &nodes),
     })
 }
 

@@ -23,6 +23,8 @@ pub struct LoadParams {
     pub mmap: bool,
     /// Keep the weights in memory for good. A failure is a warning.
     pub mlock: bool,
+    /// Load the first layer of multi-token prediction too, if the architecture declares what such layers compute and the file has any.
+    pub mtp: bool,
     /// Look at every weight for values that are no numbers.
     pub check_tensors: bool,
     /// Metadata that replaces the file's.
@@ -38,6 +40,7 @@ impl Default for LoadParams {
             placement: PlacementParams::default(),
             mmap: true,
             mlock: false,
+            mtp: false,
             check_tensors: false,
             overrides: Vec::new(),
             progress: None,

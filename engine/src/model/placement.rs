@@ -172,6 +172,14 @@ pub struct Needs {
 }
 
 impl Needs {
+    /// Takes account of another graph that uses the same weights, with a memory of its own.
+    pub(super) fn use_also(&mut self, other: &Needs) {
+        self.max_positions = self.max_positions.into_iter().chain(other.max_positions).min();
+        let and = |all: &mut [bool], also: &[bool]| all.iter_mut().zip(also).for_each(|(a, b)| *a &= b);
+        and(&mut self.divisible, &other.divisible);
+        and(&mut self.read_by_rows, &other.read_by_rows);
+    }
+
     fn is_read_by_rows(&self, row: usize) -> bool {
         self.read_by_rows.get(row).is_some_and(|&by_rows| by_rows)
     }
@@ -569,7 +577,8 @@ fn layers_that_fit(
     let mut divided = vec![0usize; n_layer + 1];
     for (i, row) in rows.iter().enumerate() {
         let layer = match row.layer {
-            Some(il) if (il as usize) < n_layer => il as usize,
+            // The layer of multi-token prediction goes where the output does.
+            Some(il) if (il as usize) <= n_layer => il as usize,
             None if row.consumer != Consumer::GetRows => n_layer,
             _ => continue,
         };

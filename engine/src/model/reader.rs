@@ -52,24 +52,30 @@ pub struct HparamReader<'a> {
     metadata: &'a Metadata,
     prefix: &'a str,
     base: Option<Base>,
+    /// Layers of the graph: per-layer arrays have at least so many entries.
     n_layer: usize,
-    /// Extra entries that per-layer arrays may have, for layers outside the graph; they come last.
-    n_layer_file: usize,
+    /// Layers that are loaded.
+    n_layer_loaded: usize,
     errors: Vec<HparamError>,
 }
 
 impl<'a> HparamReader<'a> {
     /// A reader of the keys `prefix.*` (the architecture's name in the file). The shared hyper-parameters are read at once.
     pub fn new(metadata: &'a Metadata, prefix: &'a str) -> HparamReader<'a> {
+        Self::with_mtp(metadata, prefix, false)
+    }
+
+    /// The same where the first layer of multi-token prediction is loaded too, if `mtp` says so and there is one.
+    pub fn with_mtp(metadata: &'a Metadata, prefix: &'a str, mtp: bool) -> HparamReader<'a> {
         let mut r = HparamReader {
             metadata,
             prefix,
             base: None,
             n_layer: 0,
-            n_layer_file: 0,
+            n_layer_loaded: 0,
             errors: Vec::new(),
         };
-        let base = Base::read(&mut r);
+        let base = Base::read(&mut r, mtp);
         r.base = Some(base);
         r
     }
@@ -191,13 +197,14 @@ impl<'a> HparamReader<'a> {
             return self.bools(key, None);
         }
         let period = self.usize(key, default);
-        (0..self.n_layer)
+        (0..self.n_layer_loaded)
             .map(|il| period == 0 || follows(il % period, period))
             .collect()
     }
 
-    pub(super) fn set_layers(&mut self, n_layer: usize, n_layer_file: usize) {
-        (self.n_layer, self.n_layer_file) = (n_layer, n_layer_file);
+    pub(super) fn set_layers(&mut self, n_layer: usize, n_layer_loaded: usize) {
+        self.n_layer = n_layer;
+        self.n_layer_loaded = n_layer_loaded;
     }
 
     pub(super) fn contradiction(&mut self, text: String) {
@@ -343,7 +350,7 @@ impl<'a> HparamReader<'a> {
         expected: &'static str,
         convert: impl Fn(&Value) -> Option<T>,
     ) -> Vec<T> {
-        let n = self.n_layer;
+        let (n_least, n) = (self.n_layer, self.n_layer_loaded);
         let key = self.full(key);
         let values = match (self.metadata.get(&key), default) {
             (None, Some(default)) => return (0..n).map(default).collect(),
@@ -356,9 +363,9 @@ impl<'a> HparamReader<'a> {
                 };
                 match value.as_array() {
                     None => convert(value).map(|v| vec![v; n]).ok_or_else(wrong),
-                    // Layers outside the graph follow the others, also those that the file leaves out.
-                    Some(a) if a.len() >= n => (0..n)
-                        .map(|i| a.get(i).as_ref().and_then(&convert))
+                    // Layers outside the graph follow the others, also those that the file leaves out; those without an entry are like the last.
+                    Some(a) if a.len() >= n_least && !a.is_empty() => (0..n)
+                        .map(|i| a.get(i.min(a.len() - 1)).as_ref().and_then(&convert))
                         .collect::<Option<_>>()
                         .ok_or_else(wrong),
                     Some(_) => Err(wrong()),

@@ -2,13 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Drafter, MAX_DRAFTS};
+use super::{Drafter, MAX_DRAFTS, most_likely};
 use crate::context::{Batch, Context, ContextError, ContextParams, DecodeError};
 use crate::model::Model;
 use crate::vocab::Token;
-
-/// A draft is given up where the model itself thinks it less likely than this: it would hardly be right.
-const LEAST_PROBABILITY: f32 = 0.4;
 
 /// A model whose most likely tokens are the drafts.
 pub struct DraftModel {
@@ -96,10 +93,7 @@ impl DraftModel {
 
     /// The most likely next token, if it is likely enough.
     fn next(&self) -> Option<Token> {
-        let logits = self.context.logits(self.batch.len().checked_sub(1)?)?;
-        let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]))?;
-        let sum: f32 = logits.iter().map(|x| (x - logits[best]).exp()).sum();
-        (1.0 / sum >= LEAST_PROBABILITY).then_some(best as Token)
+        most_likely(self.context.logits(self.batch.len().checked_sub(1)?)?)
     }
 }
 

@@ -5,24 +5,47 @@
 //! decode is needed. So texts have the distribution of those without drafts, for any sampler; with a seed, or greedily, they are the same texts
 //! as far as the logits of several columns are those of single ones, bit for bit or within rounding that no sampler sees.
 //!
-//! - [`Lookup`], [`DraftModel`]: where drafts come from
+//! - [`Lookup`], [`DraftModel`], [`Mtp`]: where drafts come from
 //! - [`Pace`]: how many of them pay
 
 mod draft_model;
 mod lookup;
+mod mtp;
 mod pace;
 
 use std::time::Instant;
 
-use crate::context::{Batch, Context, DecodeError, MemoryError, SeqSet};
+use crate::context::{Batch, Context, DecodeError, SeqSet};
 use crate::vocab::Token;
 
 pub use draft_model::{DraftModel, DraftModelError};
 pub use lookup::Lookup;
+pub use mtp::{Mtp, MtpError};
 pub use pace::{MAX_DRAFTS, Pace};
+
+/// A draft is given up where the model that makes it thinks it less likely than this: it would hardly be right.
+const LEAST_PROBABILITY: f32 = 0.4;
+
+/// Tokens of a text that a context has just decoded.
+#[derive(Clone, Copy)]
+pub struct Decoded<'a> {
+    /// The context.
+    pub context: &'a Context,
+    /// Where the first of them stands in the batch that was decoded last; the others follow it there.
+    pub first: usize,
+    /// Tokens of the text before them.
+    pub n_before: usize,
+    /// They are.
+    pub tokens: &'a [Token],
+}
 
 /// Guesses how a text goes on.
 pub trait Drafter: Send {
+    /// Is shown the tokens of a text as they are decoded, in order, for what the model itself knows of them ([`Context::hidden`]).
+    fn follow(&mut self, _: Decoded<'_>) -> Result<(), DecodeError> {
+        Ok(())
+    }
+
     /// Adds at most `n` tokens to `drafts`, which is empty, that may follow `text` and then `token`.
     fn draft(&mut self, text: &[Token], token: Token, n: usize, drafts: &mut Vec<Token>) -> Result<(), DecodeError>;
 
@@ -52,6 +75,10 @@ pub struct Speculator {
     n_made: usize,
     /// How many of them turned out to be right.
     n_right: usize,
+    /// The drafter has not been shown yet what became of the batch, which followed so many tokens.
+    unseen: Option<usize>,
+    /// Tokens that it is shown.
+    seen: Vec<Token>,
     /// What would have been drafted where nothing was.
     shadow: Vec<Token>,
     batch: Batch,
@@ -67,6 +94,8 @@ impl Speculator {
             drafts: Vec::with_capacity(MAX_DRAFTS),
             n_made: 0,
             n_right: 0,
+            unseen: None,
+            seen: Vec::with_capacity(MAX_DRAFTS + 1),
             shadow: Vec::with_capacity(MAX_DRAFTS),
             batch: Batch::new(),
             drafted: Drafted::default(),
@@ -114,13 +143,36 @@ impl Speculator {
             self.drafts.clear();
         }
         decoded?;
+        self.unseen = Some(text.len());
         self.pace.decoded(self.drafts.len(), start.elapsed().as_secs_f64());
         self.drafted.n_drafts += self.drafts.len();
         Ok(0)
     }
 
+    /// Shows the drafter tokens that were decoded otherwise than by [`Speculator::advance`], as those of a prompt are.
+    pub fn follow(&mut self, decoded: Decoded<'_>) -> Result<(), DecodeError> {
+        self.drafter.follow(decoded)
+    }
+
+    /// Shows the drafter what of the batch has become part of the text of `n_text` tokens.
+    fn show(&mut self, context: &Context, n_text: usize) -> Result<(), DecodeError> {
+        let Some(n_before) = self.unseen.take() else {
+            return Ok(());
+        };
+        let n = n_text.saturating_sub(n_before).min(1 + self.n_right);
+        self.seen.clear();
+        self.seen.extend(self.batch.tokens()[..n].iter().map(|t| t.token));
+        self.drafter.follow(Decoded {
+            context,
+            first: 0,
+            n_before,
+            tokens: &self.seen,
+        })
+    }
+
     /// Removes drafts from the memory that did not become part of the text of `n_text` tokens.
-    pub fn forget_drafts(&mut self, context: &mut Context, seq: usize, n_text: usize) -> Result<(), MemoryError> {
+    pub fn forget_drafts(&mut self, context: &mut Context, seq: usize, n_text: usize) -> Result<(), DecodeError> {
+        let shown = self.show(context, n_text);
         self.shadow.clear();
         self.n_made = 0;
         self.n_right = 0;
@@ -128,7 +180,7 @@ impl Speculator {
         if context.n_past(seq) > n_text {
             context.seq_rm(seq, n_text..)?;
         }
-        Ok(())
+        shown
     }
 
     /// Makes drafts, as many as pay.
@@ -156,4 +208,11 @@ impl Speculator {
         self.drafts.resize(size, token);
         Ok(())
     }
+}
+
+/// The most likely token, if it is likely enough to be a draft.
+fn most_likely(logits: &[f32]) -> Option<Token> {
+    let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]))?;
+    let sum: f32 = logits.iter().map(|x| (x - logits[best]).exp()).sum();
+    (1.0 / sum >= LEAST_PROBABILITY).then_some(best as Token)
 }

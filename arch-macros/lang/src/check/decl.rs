@@ -12,7 +12,7 @@ use crate::builtins::{self, BUILTINS, Ty};
 use crate::diag::{did_you_mean, one_of};
 use crate::model::{Arch, Block, Group, Hparam, Kind, Named, Read, RopeKind, Scalar, Tensor, TestSize};
 use crate::ops;
-use crate::sym::Dim;
+use crate::sym::{Dim, Shape};
 use crate::words;
 
 /// A name after `ignore`.
@@ -45,6 +45,8 @@ impl Checker<'_> {
         let encoder = decl.encoder.as_ref().map(|graph| self.graph(graph, true));
         self.encoded = encoder.is_some();
         let graph = self.main_graph(decl, embeddings);
+        self.layer_function(decl);
+        let mtp = decl.mtp.as_ref().map(|g| self.mtp(g));
         let embedding = decl.embedding.as_ref().map(|g| self.embedding_head(g));
         let rank = decl.rank.as_ref();
         let rank = rank.map(|r| (self.rank_head(&r.graph), self.rank_pooling(r)));
@@ -70,6 +72,7 @@ impl Checker<'_> {
             functions,
             encoder: encoder.map_or(Some(None), |e| e.map(Some))?,
             graph: graph?,
+            mtp: whole(mtp)?,
             embedding: whole(embedding)?,
             rank: whole(rank)?,
             rank_pooling: whole(rank_pooling)?.flatten(),
@@ -87,7 +90,7 @@ impl Checker<'_> {
         let graph = self.graph(graph, false);
         if let (Some(block), Some(word), Some(true)) = (&graph, &decl.result, embeddings)
             && let Some(result) = &block.result
-            && result.shape.same(&super::graph::embeddings())
+            && result.shape.same(&Shape::embeddings())
         {
             self.errors.at(
                 word,

@@ -145,6 +145,9 @@ impl Checker<'_> {
         if text == "encoded" && self.place.is_graph() {
             return self.encoded(name).map(Lowered::Tensor);
         }
+        if text == "hidden" && self.place.is_graph() {
+            return self.hidden(name).map(Lowered::Tensor);
+        }
         if text == "tokens" || text == "positions" {
             return self.fault(
                 name,
@@ -209,6 +212,16 @@ impl Checker<'_> {
         }
         let shape = Shape(vec![Dim::symbol("n_embd"), Dim::symbol("T_encoded")]);
         let kind = ValueKind::Encoded(name.span());
+        Some(Value { kind, shape })
+    }
+
+    fn hidden(&mut self, name: &Ident) -> Option<Value> {
+        if !self.in_mtp {
+            let message = "`hidden` is what `mtp { … }` is given of a finished pass of `graph { … }`";
+            return self.fault(name, message);
+        }
+        let kind = ValueKind::Hidden(name.span());
+        let shape = Shape::embeddings();
         Some(Value { kind, shape })
     }
 

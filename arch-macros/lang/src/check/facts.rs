@@ -28,6 +28,11 @@ pub fn anything() -> Fact {
     (String::new(), true)
 }
 
+/// The fact that a layer is one of multi-token prediction, or not.
+pub fn mtp(truth: bool) -> Fact {
+    ("is_mtp".to_owned(), truth)
+}
+
 /// The fact that an optional tensor is there.
 pub fn presence(tensor: &Ident) -> Fact {
     (format!("has({tensor})"), true)

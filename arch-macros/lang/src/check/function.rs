@@ -2,17 +2,18 @@
 
 use proc_macro2::{Delimiter, Ident, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
-use syn::Expr;
+use syn::{Expr, ExprIf};
 
 use super::blame::Given;
 use super::expr::{Lowered, plural};
 use super::{Bound, Checker, VarSym};
 use crate::ast::{self, Function, Opt};
+use crate::diag::Errors;
 use crate::forward;
 use crate::model::{self, Block, Callee, Operand, SCALAR_FNS, Stmt, Value, ValueKind, VarId};
 use crate::ops;
 use crate::options;
-use crate::parse::{plain_name, statements};
+use crate::parse::{block_of, plain_name, statements};
 use crate::source::Range;
 
 /// Parameters with their arguments.
@@ -43,6 +44,33 @@ impl Checker<'_> {
                 self.functions.push(f.clone());
             }
         }
+    }
+
+    /// Adds the function `layer(x)`, which does what the graph's loop over layers does, for `mtp { … }`. Graphs with several such loops, or
+    /// layers that hand several values on, have none.
+    pub(super) fn layer_function(&mut self, decl: &ast::Decl) {
+        let (Some(_), Some(graph)) = (&decl.mtp, &decl.graph) else {
+            return;
+        };
+        let mut loops = graph.body.stmts.iter().filter_map(|stmt| match stmt {
+            ast::Stmt::For(each) if each.name.as_ref().is_some_and(|name| name == "layer") => Some(each),
+            _ => None,
+        });
+        let (Some(each), None) = (loops.next(), loops.next()) else {
+            return;
+        };
+        let mut carried = Vec::new();
+        assigned(&each.body.stmts, &mut carried, self.errors);
+        let [x] = &carried[..] else { return };
+        let tokens = &each.tokens;
+        self.functions.push(Function {
+            name: Ident::new("layer", each.span),
+            params: vec![x.clone()],
+            options: Vec::new(),
+            forwards: false,
+            body: quote!(#tokens #x),
+            inherited: true,
+        });
     }
 
     /// `swiglu(h, act = gelu)`.
@@ -293,6 +321,36 @@ impl Checker<'_> {
         options.iter().for_each(|(_, value)| words(value.clone(), &mut names));
         let found = names.into_iter().filter_map(|n| self.find_var(&n).map(|id| (n, id)));
         found.collect()
+    }
+}
+
+/// Names that statements assign to without binding them.
+fn assigned(stmts: &[ast::Stmt], names: &mut Vec<Ident>, errors: &mut Errors) {
+    let mut bound: Vec<&Ident> = Vec::new();
+    for stmt in stmts {
+        match stmt {
+            ast::Stmt::Let { name, .. } => bound.push(name),
+            ast::Stmt::Assign { name, .. } if !bound.contains(&name) && !names.contains(name) => {
+                names.push(name.clone());
+            }
+            ast::Stmt::Assign { .. } => {}
+            ast::Stmt::If(branch) => {
+                let mut inner = Vec::new();
+                assigned_in_if(branch, &mut inner, errors);
+                inner.retain(|name| !bound.contains(&name) && !names.contains(name));
+                names.extend(inner);
+            }
+            ast::Stmt::For(each) => assigned(&each.body.stmts, names, errors),
+        }
+    }
+}
+
+fn assigned_in_if(branch: &ExprIf, names: &mut Vec<Ident>, errors: &mut Errors) {
+    assigned(&block_of(&branch.then_branch, errors).stmts, names, errors);
+    match branch.else_branch.as_ref().map(|(_, e)| &**e) {
+        Some(Expr::Block(b)) => assigned(&block_of(&b.block, errors).stmts, names, errors),
+        Some(Expr::If(nested)) => assigned_in_if(nested, names, errors),
+        _ => {}
     }
 }
 

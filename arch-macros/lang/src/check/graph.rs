@@ -14,11 +14,6 @@ use crate::model::{Block, Head, Named, Scalar, ScalarKind, Stmt, VarId};
 use crate::parse::block_of;
 use crate::sym::{Dim, Shape};
 
-/// `[n_embd, T]`
-pub(super) fn embeddings() -> Shape {
-    Shape(vec![Dim::symbol("n_embd"), Dim::n_tokens()])
-}
-
 impl Checker<'_> {
     /// The whole graph, or that of the encoder.
     pub(super) fn graph(&mut self, graph: &ast::Graph, encoder: bool) -> Option<Block> {
@@ -71,50 +66,78 @@ impl Checker<'_> {
         name: &str,
         expected: fn(&Shape) -> Result<(), &'static str>,
     ) -> Option<Head> {
-        if let Some(each) = head.body.stmts.iter().find_map(|s| match s {
-            ast::Stmt::For(each) => Some(each),
-            _ => None,
-        }) {
-            return self.fault_at(each.span, &format!("`{name}` has no loops: they stand in `graph`"));
-        }
+        self.refuse_loops(head, name)?;
         self.place = Place::Graph;
         let pooled = VarId(self.vars.len());
         self.vars.push(VarSym {
             name: Ident::new("pooled", head.span),
-            bound: Bound::Tensor(embeddings()),
+            bound: Bound::Tensor(Shape::embeddings()),
             used: false,
             assigned: false,
         });
         self.scopes.push(vec![("pooled".to_owned(), pooled)]);
-        let block = self.with_facts(vec![facts::anything()], |c| {
-            let stmts = c.stmts(&head.body.stmts);
-            let Some(expr) = &head.body.result else {
-                c.errors.at_span(
-                    head.body.end,
-                    format!("`{name}` ends without its result: an expression without `;`"),
-                );
-                return None;
-            };
-            let value = c.tensor(expr)?;
-            if let Err(form) = expected(&value.shape) {
-                return c.fault(
-                    expr,
-                    format!("the result of `{name}` must be {form}, got {}", value.shape),
-                );
-            }
-            Some(Block {
-                stmts: stmts?,
-                result: Some(value),
-            })
-        });
+        let block = self.with_facts(vec![facts::anything()], |c| c.with_result(head, name, expected));
         self.leave_scope();
         Some(Head { pooled, block: block? })
     }
 
+    /// `mtp { … }`: the logits behind the next token, of one layer that only files with multi-token prediction have.
+    pub(super) fn mtp(&mut self, graph: &ast::Graph) -> Option<Block> {
+        self.refuse_loops(graph, "mtp")?;
+        (self.place, self.group, self.in_mtp) = (Place::Loop, Some(0), true);
+        self.scopes.push(Vec::new());
+        let block = self.with_facts(vec![facts::mtp(true)], |c| {
+            c.with_result(graph, "mtp", |shape| {
+                shape.same(&Shape::logits()).then_some(()).ok_or("[n_vocab, T]")
+            })
+        });
+        self.leave_scope();
+        (self.place, self.group, self.in_mtp) = (Place::Graph, None, false);
+        block
+    }
+
+    fn refuse_loops(&mut self, graph: &ast::Graph, name: &str) -> Option<()> {
+        let each = graph.body.stmts.iter().find_map(|s| match s {
+            ast::Stmt::For(each) => Some(each),
+            _ => None,
+        });
+        match each {
+            Some(each) => self.fault_at(each.span, &format!("`{name}` has no loops: they stand in `graph`")),
+            None => Some(()),
+        }
+    }
+
+    /// Statements that end in a tensor of a form.
+    fn with_result(
+        &mut self,
+        graph: &ast::Graph,
+        name: &str,
+        expected: fn(&Shape) -> Result<(), &'static str>,
+    ) -> Option<Block> {
+        let stmts = self.stmts(&graph.body.stmts);
+        let Some(expr) = &graph.body.result else {
+            self.errors.at_span(
+                graph.body.end,
+                format!("`{name}` ends without its result: an expression without `;`"),
+            );
+            return None;
+        };
+        let value = self.tensor(expr)?;
+        if let Err(form) = expected(&value.shape) {
+            return self.fault(
+                expr,
+                format!("the result of `{name}` must be {form}, got {}", value.shape),
+            );
+        }
+        Some(Block {
+            stmts: stmts?,
+            result: Some(value),
+        })
+    }
+
     fn result(&mut self, expr: &Expr, encoder: bool) -> Option<crate::model::Value> {
         let value = self.tensor(expr)?;
-        let logits = Shape(vec![Dim::symbol("n_vocab"), Dim::n_tokens()]);
-        let embeddings = embeddings();
+        let (logits, embeddings) = (Shape::logits(), Shape::embeddings());
         if encoder && !value.shape.same(&embeddings) {
             let message = format!("the encoder's result must be {embeddings}, got {}", value.shape);
             return self.fault(expr, message);
@@ -337,10 +360,14 @@ impl Checker<'_> {
         }
         self.place = Place::Loop;
         self.group = Some(group);
+        let known = (group == 0).then(|| facts::mtp(false));
+        let before = self.facts.len();
+        self.facts.extend(known);
         let (stmts, assigned) = self.loop_body(&each.body, None);
+        self.facts.truncate(before);
         self.group = None;
         self.place = Place::Graph;
-        let carried = embeddings();
+        let carried = Shape::embeddings();
         let shape_of = |v: &VarId| match &self.vars[v.0].bound {
             Bound::Tensor(s) => Some(s.clone()),
             _ => None,

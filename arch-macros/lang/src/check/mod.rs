@@ -100,6 +100,8 @@ struct Checker<'e> {
     scopes: Vec<Vec<(String, VarId)>>,
     /// The declaration has an encoder, whose result is known here.
     encoded: bool,
+    /// The graph under way is that of a layer of multi-token prediction.
+    in_mtp: bool,
     /// Conditions known to hold where the checker is.
     facts: Vec<Fact>,
     place: Place,
@@ -134,6 +136,7 @@ impl<'e> Checker<'e> {
             vars: Vec::new(),
             scopes: Vec::new(),
             encoded: false,
+            in_mtp: false,
             facts: Vec::new(),
             place: Place::Hparams,
             wrong_ifs: Vec::new(),

@@ -32,6 +32,18 @@ pub fn implementation(arch: &Arch) -> TokenStream {
         }
     });
     let result = emitter().block(&arch.graph);
+    let mtp = arch.mtp.as_ref().map(|graph| {
+        let (l, il, result) = (shared("l"), shared("il"), emitter().block(graph));
+        quote! {
+            fn mtp(&self, #b: &mut #builder_ty<'_>) -> ::core::option::Option<#id_ty> {
+                let #m = self;
+                let #il = #m.base.n_layer();
+                let #l = #m.w.layers.get(#il)?;
+                #b.begin_layer(#il);
+                ::core::option::Option::Some({ #result })
+            }
+        }
+    });
     let head = |name: &str, head: &Option<Head>| {
         let head = head.as_ref()?;
         let (pooled, block) = (&arch.vars[head.pooled.0].name, emitter().block(&head.block));
@@ -52,6 +64,7 @@ pub fn implementation(arch: &Arch) -> TokenStream {
                 let #m = self;
                 #result
             }
+            #mtp
             #embedding
             #rank
         }
@@ -259,6 +272,10 @@ impl Emitter<'_> {
             }
             ValueKind::Encoded(at) => {
                 let method = Ident::new("encoded", *at);
+                quote!(#b.#method())
+            }
+            ValueKind::Hidden(at) => {
+                let method = Ident::new("hidden_rows", *at);
                 quote!(#b.#method())
             }
             ValueKind::Weight(w) => {

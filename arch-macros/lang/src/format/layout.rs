@@ -10,13 +10,14 @@ use super::tokens::{Gap, Kind, Tree};
 const INDENT: usize = 4;
 
 /// Words that begin something with a block, which ends it.
-const BLOCKS: [&str; 11] = [
+const BLOCKS: [&str; 12] = [
     "if",
     "test",
     "hparams",
     "tensors",
     "encoder",
     "graph",
+    "mtp",
     "embedding",
     "rank",
     "layer",

@@ -32,12 +32,14 @@ fn for_loop(input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<For> {
     } else {
         None
     };
+    let tokens = input.fork().parse::<proc_macro2::Group>()?.stream();
     let body = graph_block(input, errors)?;
     Ok(For {
         span: span.join(end).unwrap_or(span),
         name,
         range,
         body,
+        tokens,
     })
 }
 

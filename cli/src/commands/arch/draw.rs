@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use engine::build::GraphPart;
 use engine::model::{Architecture, FlowNode};
 
 use crate::args::Drawing;
@@ -28,20 +29,27 @@ enum Item<'a> {
     End(usize),
 }
 
-/// Values in their frames: the layer loop, and around it, where there are both, encoder and decoder.
+/// Values in their frames: the layer loop, and around it, where there are several graphs, each of them.
 fn items(arch: &Architecture) -> Vec<Item<'_>> {
     let mut items = Vec::new();
-    let parts = [("encoder", "encoder_layer", true), ("decoder", "layer", false)];
-    let depth = if arch.encoder { 2 } else { 1 };
-    for (title, layer, in_encoder) in parts {
+    let parts = [
+        ("encoder", "encoder_layer", GraphPart::Encoder),
+        (
+            if arch.encoder { "decoder" } else { "graph" },
+            "layer",
+            GraphPart::Graph,
+        ),
+        ("mtp", "mtp_layer", GraphPart::Mtp),
+    ];
+    let has = |part| arch.flow.iter().any(|n| n.part == part);
+    let is_one = !has(GraphPart::Encoder) && !has(GraphPart::Mtp);
+    let depth = if is_one { 1 } else { 2 };
+    for (title, layer, part) in parts.into_iter().filter(|&(_, _, part)| has(part)) {
         let nodes = |in_layer| {
             let all = arch.flow.iter().enumerate();
-            all.filter(move |(_, n)| (n.in_encoder, n.in_layer) == (in_encoder, in_layer))
+            all.filter(move |(_, n)| (n.part, n.in_layer) == (part, in_layer))
         };
-        if in_encoder && !arch.encoder {
-            continue;
-        }
-        if arch.encoder {
+        if !is_one {
             items.push(Item::Begin(Frame {
                 title,
                 id: title,
@@ -49,14 +57,16 @@ fn items(arch: &Architecture) -> Vec<Item<'_>> {
             }));
         }
         items.extend(nodes(false).map(|(i, n)| Item::Node(depth, i, n)));
-        items.push(Item::Begin(Frame {
-            title: "each layer",
-            id: layer,
-            depth,
-        }));
-        items.extend(nodes(true).map(|(i, n)| Item::Node(depth + 1, i, n)));
-        items.push(Item::End(depth));
-        if arch.encoder {
+        if nodes(true).next().is_some() {
+            items.push(Item::Begin(Frame {
+                title: "each layer",
+                id: layer,
+                depth,
+            }));
+            items.extend(nodes(true).map(|(i, n)| Item::Node(depth + 1, i, n)));
+            items.push(Item::End(depth));
+        }
+        if !is_one {
             items.push(Item::End(1));
         }
     }

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use engine::build::GraphPart;
 use engine::model::{Architecture, FlowNode, HparamDecl, Registered, TensorDecl};
 
 use super::about;
@@ -24,11 +25,15 @@ pub fn show(out: &mut dyn Write, registered: &Registered) -> Outcome {
         let here = arch.tensors.iter().filter(|t| t.group.is_some() == in_layer);
         table(out, here.map(tensor))?;
     }
-    for (title, in_encoder) in [
-        ("encoder", true),
-        (if arch.encoder { "decoder" } else { "graph" }, false),
+    for (title, part) in [
+        ("encoder", GraphPart::Encoder),
+        (if arch.encoder { "decoder" } else { "graph" }, GraphPart::Graph),
+        (
+            "multi-token prediction, in a layer behind those of the graph",
+            GraphPart::Mtp,
+        ),
     ] {
-        let nodes = || arch.flow.iter().enumerate().filter(|(_, n)| n.in_encoder == in_encoder);
+        let nodes = || arch.flow.iter().enumerate().filter(|(_, n)| n.part == part);
         if nodes().next().is_some() {
             writeln!(out, "\n{title}")?;
             table(out, nodes().map(|(i, node)| value(arch.flow, i, node)))?;

@@ -1,0 +1,121 @@
+//! Hidden rows, the operands of a graph's last projection: those that a context gives beside logits, and those that a layer of multi-token
+//! prediction is given with its tokens.
+
+use crate::build::HiddenRows;
+use crate::model::Model;
+
+use super::DecodeError;
+use super::batch::BatchToken;
+use super::result_rows::ResultRows;
+use super::settings::Settings;
+
+/// Hidden rows of the last batch, and those that came with it.
+pub(super) struct Hidden {
+    /// Which rows graphs give.
+    kept: HiddenRows,
+    /// The graphs take a row for each token.
+    takes: bool,
+    n_embd: usize,
+    /// `[n, n_embd]`
+    pub found: ResultRows,
+    /// Row of each token of the batch that has one.
+    rows: Vec<Option<u32>>,
+    /// The row before each token that is computed, `[n, n_embd]`.
+    given: Vec<f32>,
+    /// Tokens computed so far.
+    n_done: usize,
+}
+
+impl Hidden {
+    pub fn new(model: &Model, settings: &Settings) -> Hidden {
+        Hidden {
+            kept: settings.hidden_rows(),
+            takes: settings.params.mtp,
+            n_embd: model.base().n_embd(),
+            found: ResultRows::default(),
+            rows: Vec::new(),
+            given: Vec::new(),
+            n_done: 0,
+        }
+    }
+
+    /// Takes memory for the largest batch.
+    pub fn reserve(&mut self, settings: &Settings) {
+        let p = &settings.params;
+        let n_found = match self.kept {
+            HiddenRows::None => 0,
+            HiddenRows::All => p.n_batch,
+            HiddenRows::Wanted => p.n_outputs_max,
+        };
+        self.found.reserve(n_found * self.n_embd);
+        if n_found > 0 {
+            self.rows.reserve(p.n_batch);
+        }
+        if self.takes {
+            self.given.reserve(p.n_batch * self.n_embd);
+        }
+    }
+
+    /// An error unless each token of a batch of `n_tokens` comes with a row where graphs take one.
+    pub fn check(&self, n_tokens: usize, given: &[f32]) -> Result<(), DecodeError> {
+        let expected = if self.takes { n_tokens * self.n_embd } else { 0 };
+        match given.len() {
+            found if found == expected => Ok(()),
+            found => Err(DecodeError::Hidden { found, expected }),
+        }
+    }
+
+    /// Forgets the rows of the batch before, and takes those given with the next one: `admitted` says which of its tokens are computed.
+    pub fn start(&mut self, batch: &[BatchToken], admitted: &[bool], given: &[f32]) {
+        self.found.clear();
+        self.rows.clear();
+        self.given.clear();
+        self.n_done = 0;
+        let mut n = 0;
+        let has_row = |t: &BatchToken| match self.kept {
+            HiddenRows::None => false,
+            HiddenRows::All => true,
+            HiddenRows::Wanted => t.output,
+        };
+        self.rows.extend(batch.iter().zip(admitted).map(|(t, &admitted)| {
+            (admitted && has_row(t)).then(|| {
+                n += 1;
+                n - 1
+            })
+        }));
+        let rows = given.chunks_exact(self.n_embd).zip(admitted);
+        rows.filter(|(_, admitted)| **admitted)
+            .for_each(|(row, _)| self.given.extend_from_slice(row));
+    }
+
+    /// There are no rows.
+    pub fn clear(&mut self) {
+        self.start(&[], &[], &[]);
+    }
+
+    /// The rows given with the next `n_tokens` that are computed; empty where graphs take none.
+    pub fn given(&self, n_tokens: usize) -> &[f32] {
+        let from = self.n_done * self.n_embd;
+        self.given.get(from..from + n_tokens * self.n_embd).unwrap_or_default()
+    }
+
+    /// The next `n_tokens` have been computed, of which `n_outputs` are wanted. How many rows the graph gave.
+    pub fn computed(&mut self, n_tokens: usize, n_outputs: usize) -> usize {
+        self.n_done += n_tokens;
+        match self.kept {
+            HiddenRows::None => 0,
+            HiddenRows::All => n_tokens,
+            HiddenRows::Wanted => n_outputs,
+        }
+    }
+
+    /// Room for `n` more rows.
+    pub fn append(&mut self, n: usize) -> &mut [f32] {
+        self.found.append(n, self.n_embd)
+    }
+
+    /// The row of the token at `index` of the batch.
+    pub fn of_token(&self, index: usize) -> Option<&[f32]> {
+        self.found.get((*self.rows.get(index)?)? as usize)
+    }
+}
