@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use engine::build::Pooling;
-use engine::context::MAX_SEQUENCES;
+use engine::context::{ContextParams, MAX_SEQUENCES};
 use engine::speculate::MAX_DRAFTS;
 use engine::synth::{Mix, SHAPES, Shape};
 use kernels::{GgmlType, Precision};
@@ -41,9 +41,31 @@ pub enum Command {
     Bench(BenchArgs),
     /// Write a file of random weights in a known shape, for benches
     Synth(SynthArgs),
+    /// List what computes here, and why something does not
+    Devices(crate::commands::devices::DevicesArgs),
+    /// Print completions of commands and flags for a shell
+    Completions(CompletionsArgs),
+    /// Write man pages
+    #[command(hide = true)]
+    Man(ManArgs),
     /// Print the reference of all commands as markdown
     #[command(hide = true)]
     Reference,
+}
+
+/// `llama completions`
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}
+
+/// `llama man`
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Folder for llama.1, llama-run.1 and so on
+    #[arg(short, long, value_name = "DIR", default_value = ".")]
+    pub output: PathBuf,
 }
 
 /// `llama run`
@@ -79,17 +101,35 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, hide_short_help = true,
           value_parser = clap::value_parser!(i64).range(-1..))]
     pub keep: i64,
+    /// Go on where an answer does nothing but repeat itself
+    #[arg(long, hide_short_help = true)]
+    pub allow_loops: bool,
     /// Instructions before the conversation
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
-    /// Complete the prompt as it stands, without the model's chat template
-    #[arg(long)]
+    /// Complete the prompt as it stands, without the model's chat template (-no-cnv)
+    #[arg(long, alias = "no-conversation")]
     pub raw: bool,
+    /// Go on as a chat after the answer (-cnv)
+    #[arg(long, hide_short_help = true)]
+    pub conversation: bool,
+    /// End after one answer (-st), a chat too
+    #[arg(long, conflicts_with = "conversation", hide_short_help = true)]
+    pub single_turn: bool,
+    /// Read \n, \r, \t, \", \', \\ and \xHH in -p and --system as the characters that they stand for
+    #[arg(short, long, overrides_with = "no_escape", hide_short_help = true)]
+    pub escape: bool,
+    /// Read them as they are: the default
+    #[arg(long, hide_short_help = true)]
+    pub no_escape: bool,
+    /// Models cannot be had by name
+    #[arg(long, value_name = "REPO", value_parser = no_repository, hide = true)]
+    pub hf_repo: Option<String>,
     /// Checkpoints of recurrent states: how many tokens a recurrent model can be cut back, as where the next turn of a chat begins a little
     /// before the last one ended. Each costs the memory of a state; without them the whole prompt is processed anew
     #[arg(long, value_name = "N", default_value_t = 0, hide_short_help = true, value_parser = clap::value_parser!(u16).range(..=1024))]
     pub rollback: u16,
-    /// File that keeps what was computed: read if it is there, written at the end
+    /// File that keeps what was computed: read if it is there, written at the end. A chat goes on from the messages in FILE.messages.json
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub session: Option<PathBuf>,
     /// Hide the line of statistics
@@ -115,20 +155,20 @@ pub struct RunArgs {
     pub sampler: SamplerArgs,
 }
 
-const RUN_NOTES: &str = "A single argument is a model if it is a file or ends in .gguf, else a prompt.";
+const RUN_NOTES: &str = "The first argument is a model if it is a file, has a path or ends in .gguf, else a prompt.";
 
 /// How a context is made.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Context")]
 pub struct ContextArgs {
-    /// Size of the context in tokens; 0 takes as many as the model was trained for
-    #[arg(short = 'c', long, value_name = "N", default_value_t = 4096)]
-    pub ctx_size: usize,
-    /// Threads for single tokens [default: one for each core]
-    #[arg(short, long, value_name = "N", value_parser = threads)]
+    /// Size of the context in tokens; 0 takes as many as the model was trained for [default: 4096]
+    #[arg(short = 'c', long, value_name = "N", value_parser = context_size, allow_negative_numbers = true)]
+    pub ctx_size: Option<usize>,
+    /// Threads for single tokens; -1: one for each core [default: -1]
+    #[arg(short, long, value_name = "N", value_parser = threads, allow_negative_numbers = true)]
     pub threads: Option<usize>,
     /// Threads for prompts (-tb) [default: those of -t]
-    #[arg(long, value_name = "N", value_parser = threads, hide_short_help = true)]
+    #[arg(long, value_name = "N", value_parser = threads, allow_negative_numbers = true, hide_short_help = true)]
     pub threads_batch: Option<usize>,
     /// Logical batch size: most tokens decoded in one call
     #[arg(short, long, value_name = "N", default_value = "2048", value_parser = positive, hide_short_help = true)]
@@ -151,6 +191,9 @@ pub struct ContextArgs {
     /// RoPE frequency scale [default: the model's]
     #[arg(long, value_name = "FACTOR", value_parser = positive_float, hide_short_help = true)]
     pub rope_freq_scale: Option<f32>,
+    /// Attention that stores no scores (-fa), as other engines call it: on, off or auto. There is no other here
+    #[arg(long, value_name = "HOW", value_parser = ["on", "off", "auto", "1", "0"], default_value = "auto", hide = true)]
+    pub flash_attn: String,
 }
 
 /// What matrix products with quantized weights may cost in accuracy.
@@ -231,6 +274,18 @@ pub struct InspectArgs {
     /// The same for each tensor
     #[arg(long)]
     pub plan_tensors: bool,
+    /// Tokens of the context that is planned for; 0 takes as many as the model was trained for [default: 4096]
+    #[arg(short = 'c', long, value_name = "N", value_parser = context_size, allow_negative_numbers = true)]
+    pub ctx_size: Option<usize>,
+    /// Sequences (-np) of the context that is planned for
+    #[arg(long, value_name = "N", default_value = "1", value_parser = sequences)]
+    pub n_parallel: usize,
+    /// Type of its K cache (-ctk): f32, f16, bf16, q8_0 or q4_0
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = cache_type)]
+    pub cache_type_k: GgmlType,
+    /// Type of its V cache (-ctv): f32, f16, bf16, q8_0 or q4_0
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = cache_type)]
+    pub cache_type_v: GgmlType,
     /// What would be loaded, and where it would go
     #[command(flatten)]
     pub placement: PlacementArgs,
@@ -241,11 +296,11 @@ pub struct InspectArgs {
 #[command(args_override_self = true)]
 pub struct EmbedArgs {
     /// GGUF file [default: the default model]
-    #[arg(value_name = "MODEL")]
+    #[arg(short, long, value_name = "FILE")]
     pub model: Option<PathBuf>,
-    /// Texts; without any, standard input
-    #[arg(value_name = "TEXT")]
-    pub texts: Vec<String>,
+    /// GGUF file, in place of -m, and texts; without any, standard input
+    #[arg(value_name = "MODEL|TEXT")]
+    pub words: Vec<String>,
     /// Another text (may be repeated)
     #[arg(short, long, value_name = "TEXT")]
     pub prompt: Vec<String>,
@@ -331,9 +386,15 @@ pub struct TokenizeArgs {
     /// GGUF file; only its metadata is read [default: the default model]
     #[arg(short, long, value_name = "FILE")]
     pub model: Option<PathBuf>,
+    /// GGUF file, as its only word or before the text
+    #[arg(value_name = "MODEL", allow_hyphen_values = true)]
+    pub first: Option<String>,
     /// What to tokenize; without it, standard input
-    #[arg(allow_hyphen_values = true)]
-    pub text: Option<String>,
+    #[arg(value_name = "TEXT", allow_hyphen_values = true)]
+    pub second: Option<String>,
+    /// What to tokenize, in place of the argument
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub prompt: Option<String>,
     /// Print the ids only, separated by commas
     #[arg(long)]
     pub ids: bool,
@@ -353,8 +414,11 @@ pub struct TokenizeArgs {
 #[command(args_override_self = true, group = clap::ArgGroup::new("sequence").required(true))]
 pub struct LogitsArgs {
     /// GGUF file
+    #[arg(value_name = "MODEL", required_unless_present = "model", conflicts_with = "model")]
+    pub first: Option<PathBuf>,
+    /// GGUF file, in place of the argument
     #[arg(short, long, value_name = "FILE")]
-    pub model: PathBuf,
+    pub model: Option<PathBuf>,
     /// Token ids, separated by commas or white space
     #[arg(long, value_name = "IDS", group = "sequence")]
     pub tokens: Option<String>,
@@ -373,15 +437,15 @@ pub struct LogitsArgs {
     /// Activations in products with quantized weights: exact (f32), high (16-bit integers) or fast (from 32 tokens in a batch on 8-bit, bfloat16 with AMX)
     #[arg(long, value_name = "HOW", default_value = "fast")]
     pub precision: PrecisionArg,
-    /// Type of the K cache: f32, f16, bf16, q8_0 or q4_0
-    #[arg(long, value_name = "TYPE", alias = "cache-type-k", default_value = "f16", value_parser = cache_type)]
-    pub ctk: GgmlType,
-    /// Type of the V cache: f32, f16, bf16, q8_0 or q4_0
-    #[arg(long, value_name = "TYPE", alias = "cache-type-v", default_value = "f16", value_parser = cache_type)]
-    pub ctv: GgmlType,
-    /// Most tokens in one ubatch
-    #[arg(long, value_name = "N", alias = "ubatch-size", default_value = "512", value_parser = positive)]
-    pub ubatch: usize,
+    /// Type of the K cache (-ctk): f32, f16, bf16, q8_0 or q4_0
+    #[arg(long, value_name = "TYPE", alias = "ctk", default_value = "f16", value_parser = cache_type)]
+    pub cache_type_k: GgmlType,
+    /// Type of the V cache (-ctv): f32, f16, bf16, q8_0 or q4_0
+    #[arg(long, value_name = "TYPE", alias = "ctv", default_value = "f16", value_parser = cache_type)]
+    pub cache_type_v: GgmlType,
+    /// Physical batch size (-ub): most tokens in one ubatch
+    #[arg(long, value_name = "N", alias = "ubatch", default_value = "512", value_parser = positive)]
+    pub ubatch_size: usize,
     /// Threads [default: one for each core]
     #[arg(short, long, value_name = "N", value_parser = threads)]
     pub threads: Option<usize>,
@@ -478,15 +542,15 @@ pub struct CheckArgs {
     /// Leave out architectures that are not declared, which otherwise fail
     #[arg(long)]
     pub known: bool,
-    /// Type of the K cache: f32, f16, bf16, q8_0 or q4_0
-    #[arg(long, value_name = "TYPE", alias = "cache-type-k", default_value = "f32", value_parser = cache_type)]
-    pub ctk: GgmlType,
-    /// Type of the V cache: f32, f16, bf16, q8_0 or q4_0
-    #[arg(long, value_name = "TYPE", alias = "cache-type-v", default_value = "f32", value_parser = cache_type)]
-    pub ctv: GgmlType,
-    /// Most tokens in one ubatch
-    #[arg(long, value_name = "N", alias = "ubatch-size", default_value = "512", value_parser = positive)]
-    pub ubatch: usize,
+    /// Type of the K cache (-ctk): f32, f16, bf16, q8_0 or q4_0
+    #[arg(long, value_name = "TYPE", alias = "ctk", default_value = "f32", value_parser = cache_type)]
+    pub cache_type_k: GgmlType,
+    /// Type of the V cache (-ctv): f32, f16, bf16, q8_0 or q4_0
+    #[arg(long, value_name = "TYPE", alias = "ctv", default_value = "f32", value_parser = cache_type)]
+    pub cache_type_v: GgmlType,
+    /// Physical batch size (-ub): most tokens in one ubatch
+    #[arg(long, value_name = "N", alias = "ubatch", default_value = "512", value_parser = positive)]
+    pub ubatch_size: usize,
     /// Largest normalized mean squared error that passes [default: 1e-8 with an f32 cache, else 1e-4]
     #[arg(long, value_name = "X", value_parser = positive_float_64)]
     pub limit: Option<f64>,
@@ -653,8 +717,21 @@ fn positive(text: &str) -> Result<usize, String> {
 const MAX_THREADS: usize = 1024;
 
 fn threads(text: &str) -> Result<usize, String> {
+    if text == "-1" {
+        return Ok(ContextParams::default().n_threads);
+    }
     let n = text.parse().ok().filter(|n| (1..=MAX_THREADS).contains(n));
-    n.ok_or_else(|| format!("expected a whole number from 1 to {MAX_THREADS}"))
+    n.ok_or_else(|| format!("expected a whole number from 1 to {MAX_THREADS}, or -1 for one for each core"))
+}
+
+/// -1 is what the model was trained for, as 0 is.
+fn context_size(text: &str) -> Result<usize, String> {
+    let n = if text == "-1" { Some(0) } else { text.parse().ok() };
+    n.ok_or_else(|| "expected a whole number of tokens, or 0 for as many as the model was trained for".to_owned())
+}
+
+fn no_repository(_: &str) -> Result<String, String> {
+    Err("models cannot be fetched by name: download the GGUF file, and give its path".to_owned())
 }
 
 fn positive_float(text: &str) -> Result<f32, String> {

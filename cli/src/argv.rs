@@ -1,5 +1,5 @@
-//! Short flags of several letters (`-ub`, `-ctk`), which hands know from other engines and clap cannot declare:
-//! they become their long forms before parsing.
+//! What hands know from other engines and clap cannot declare: short flags of several letters (`-ub`, `-ctk`) become their long forms before
+//! parsing, and flags or a model without a command are those of `run`.
 
 use std::ffi::OsString;
 
@@ -18,17 +18,39 @@ pub const SHORT_FORMS: &[(&str, &str)] = &[
     ("-ot", "--override-tensor"),
     ("-nkvo", "--no-kv-offload"),
     ("-np", "--n-parallel"),
+    ("-cmoe", "--cpu-moe"),
+    ("-ncmoe", "--n-cpu-moe"),
+    ("-fa", "--flash-attn"),
+    ("-cnv", "--conversation"),
+    ("-no-cnv", "--raw"),
+    ("-st", "--single-turn"),
+    ("-hf", "--hf-repo"),
+    ("-hfr", "--hf-repo"),
 ];
 
-/// The arguments with short forms replaced, up to a `--`; `-ub=64` works as `-ub 64` does.
+/// What the program answers itself.
+const OWN_FLAGS: &[&str] = &["-h", "--help", "-V", "--version"];
+
+/// The arguments with short forms replaced, up to a `--`; `-ub=64` works as `-ub 64` does. Without a command it is `run`, if flags or a model come
+/// first.
 pub fn normalize(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut rest_is_text = false;
-    args.into_iter()
+    let mut args: Vec<OsString> = args
+        .into_iter()
         .map(|arg| {
             rest_is_text |= arg == "--";
             if rest_is_text { arg } else { long_form(arg) }
         })
-        .collect()
+        .collect();
+    if args.get(1).and_then(|arg| arg.to_str()).is_some_and(is_for_run) {
+        args.insert(1, "run".into());
+    }
+    args
+}
+
+fn is_for_run(first: &str) -> bool {
+    let is_flag = first.starts_with('-') && !OWN_FLAGS.contains(&first);
+    is_flag || first.to_ascii_lowercase().ends_with(".gguf")
 }
 
 fn long_form(arg: OsString) -> OsString {
@@ -63,5 +85,22 @@ mod tests {
             normalized(&["llama", "what does -ub do?", "--", "-ub"]),
             ["llama", "what does -ub do?", "--", "-ub"]
         );
+    }
+
+    #[test]
+    fn without_a_command_it_is_run() {
+        assert_eq!(
+            normalized(&["llama", "-hf", "user/repo"]),
+            ["llama", "run", "--hf-repo", "user/repo"]
+        );
+        assert_eq!(normalized(&["llama", "model.gguf"]), ["llama", "run", "model.gguf"]);
+        for own in [
+            &["llama"][..],
+            &["llama", "-h"],
+            &["llama", "--version"],
+            &["llama", "rnu"],
+        ] {
+            assert_eq!(normalized(own), own);
+        }
     }
 }

@@ -1,10 +1,16 @@
 //! Messages so far, and the prompt they make.
 
+use std::borrow::Cow;
+use std::fmt::Display;
+use std::io;
+use std::path::Path;
+
 use engine::chat::{ChatError, ChatTemplate, Message};
 use engine::gguf::Value;
 use engine::model::Model;
 use engine::sample::Token;
 use engine::vocab::Vocab;
+use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, Outcome};
 
@@ -62,6 +68,29 @@ impl Conversation {
         self.messages.pop_if(|m| m.role == role).is_some()
     }
 
+    /// Writes what was said to a file.
+    pub fn save(&self, file: &Path) -> Outcome {
+        let said: Vec<Said<'_>> = self.messages.iter().map(Said::of).collect();
+        let json = serde_json::to_vec_pretty(&said)?;
+        std::fs::write(file, json).map_err(|e| Failure::new(format_args!("{}: {e}", file.display())))
+    }
+
+    /// Goes on from what [`Conversation::save`] wrote. The number of messages; 0 if there is no file. Instructions that were given anew stay.
+    pub fn restore(&mut self, file: &Path) -> Outcome<usize> {
+        let cannot = |e: &dyn Display| Failure::new(format_args!("{}: {e}", file.display()));
+        let json = match std::fs::read(file) {
+            Ok(json) => json,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(0),
+            Err(e) => return Err(cannot(&e)),
+        };
+        let said: Vec<Said<'_>> = serde_json::from_slice(&json).map_err(|e| cannot(&e))?;
+        let has_system = !self.messages.is_empty();
+        for said in said.into_iter().filter(|said| !(has_system && said.role == "system")) {
+            self.messages.push(said.message());
+        }
+        Ok(self.messages.len())
+    }
+
     /// Forgets all but the instructions.
     pub fn clear(&mut self) {
         self.messages.retain(|m| m.role == "system");
@@ -75,6 +104,26 @@ impl Conversation {
         };
         let text = template.render(&self.messages, true, &Default::default())?;
         Ok(vocab.tokenize(&text, !template.has_bos(&text), true))
+    }
+}
+
+/// A message in a file.
+#[derive(Serialize, Deserialize)]
+struct Said<'a> {
+    role: Cow<'a, str>,
+    content: Cow<'a, str>,
+}
+
+impl Said<'_> {
+    fn of(message: &Message) -> Said<'_> {
+        Said {
+            role: Cow::Borrowed(&message.role),
+            content: Cow::Borrowed(&message.content),
+        }
+    }
+
+    fn message(self) -> Message {
+        Message::new(self.role, self.content)
     }
 }
 

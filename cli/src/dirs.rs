@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-/// Downloads: `$LLAMA_CACHE`, else `llama` in the user's cache folder. `None` if no variable says where that is.
+/// Downloads, beside what the engine keeps. `None` if no variable says where that is.
 pub fn cache() -> Option<PathBuf> {
-    variable("LLAMA_CACHE").or_else(|| ours("XDG_CACHE_HOME", ".cache"))
+    engine::backend::cuda::user_cache()
 }
 
 /// What a program remembers between runs: `llama` in the user's state folder.

@@ -27,7 +27,7 @@ pub struct PlacementArgs {
     /// Metadata in place of the file's; TYPE is int, float, bool or str (may be repeated)
     #[arg(long, value_name = "KEY=TYPE:VALUE", value_parser = override_kv, hide_short_help = true, help_heading = LOADING)]
     pub override_kv: Vec<(String, Value)>,
-    /// Devices (-dev) that hold layers, separated by commas; `cpu` is always there beside them, `reference:MIB` has so much memory [default: all GPUs]
+    /// Devices (-dev) that hold layers, separated by commas; `cpu` is always there beside them, `cuda` are all cards, `reference:MIB` has so much memory [default: all GPUs]
     #[arg(long, value_name = "LIST", value_parser = device_list, hide_short_help = true, help_heading = LOADING)]
     pub device: Option<DeviceList>,
     /// Layers (-ngl) on the devices, the output being one and the last layers first: a number, `all`, or `auto`, as many as fit [default: all on named devices, auto with `cpu` among them]
@@ -45,6 +45,12 @@ pub struct PlacementArgs {
     /// Memory (-ot) for the tensors whose names match; the first match counts (may be repeated)
     #[arg(long, value_name = "REGEX=MEMORY", value_parser = override_tensor, hide_short_help = true, help_heading = LOADING)]
     pub override_tensor: Vec<TensorOverride>,
+    /// Keep the experts of all layers (-cmoe) in the memory of the CPU
+    #[arg(long, hide_short_help = true, help_heading = LOADING)]
+    pub cpu_moe: bool,
+    /// Keep the experts of the first N layers (-ncmoe) in the memory of the CPU
+    #[arg(long, value_name = "N", hide_short_help = true, help_heading = LOADING)]
+    pub n_cpu_moe: Option<usize>,
     /// Keep the KV cache (-nkvo) in the memory of the CPU
     #[arg(long, hide_short_help = true, help_heading = LOADING)]
     pub no_kv_offload: bool,
@@ -116,6 +122,22 @@ pub struct ScaledFile {
 }
 
 impl PlacementArgs {
+    /// Memory for tensors by name; what was named itself comes before experts in general.
+    fn overrides(&self) -> Vec<TensorOverride> {
+        let mut overrides = self.override_tensor.clone();
+        let layers = match (self.cpu_moe, self.n_cpu_moe) {
+            (true, _) => Some(r"\d+".to_owned()),
+            (false, Some(n)) if n > 0 => Some((0..n).map(|i| i.to_string()).collect::<Vec<_>>().join("|")),
+            (false, _) => None,
+        };
+        let experts = layers.map(|layers| Regex::new(&format!(r"^blk\.({layers})\.ffn_\w*exps\b")));
+        overrides.extend(experts.and_then(Result::ok).map(|pattern| TensorOverride {
+            pattern,
+            buffer_type: "CPU".to_owned(),
+        }));
+        overrides
+    }
+
     /// The engine's settings. `memory`: what an automatic placement leaves room for.
     pub fn params(&self, memory: Option<MemoryParams>) -> Outcome<LoadParams> {
         let devices = match &self.device {
@@ -140,7 +162,7 @@ impl PlacementArgs {
                 Split::Row => SplitMode::Row,
             },
             main_device: self.main_gpu,
-            overrides: self.override_tensor.clone(),
+            overrides: self.overrides(),
             offload_kv: !self.no_kv_offload,
             repack: !self.no_repack,
             memory: memory.unwrap_or(defaults.memory),
@@ -213,7 +235,19 @@ impl LoadArgs {
         for warning in model.warnings() {
             say::line(format_args!("warning: {warning}"));
         }
+        warn_of_another_arch(&model);
         Ok(Arc::new(model))
+    }
+}
+
+/// Says so where `--arch` is not what the file says: what comes out may mean nothing.
+fn warn_of_another_arch(model: &Model) {
+    let of_file = model.metadata().get("general.architecture").and_then(Value::as_str);
+    let taken_for = model.arch().name;
+    if let Some(of_file) = of_file.filter(|name| *name != taken_for) {
+        say::line(format_args!(
+            "warning: the file says that its architecture is {of_file}, and is loaded as {taken_for}: answers may mean nothing"
+        ));
     }
 }
 
@@ -269,13 +303,24 @@ impl DeviceList {
     fn devices(&self) -> Outcome<Vec<Arc<dyn Device>>> {
         let mut devices: Vec<Arc<dyn Device>> = Vec::new();
         for name in &self.0 {
-            let device = device(name)?;
-            if devices.iter().any(|d| d.name() == device.name()) {
-                return Err(Failure::new(format_args!("--device names `{}` twice", device.name())));
+            for device in devices_of(name)? {
+                if devices.iter().any(|d| d.name() == device.name()) {
+                    return Err(Failure::new(format_args!("--device names `{}` twice", device.name())));
+                }
+                devices.push(device);
             }
-            devices.push(device);
         }
         Ok(devices)
+    }
+}
+
+/// The device of this name, or all of the family of this name.
+fn devices_of(name: &str) -> Outcome<Vec<Arc<dyn Device>>> {
+    let family = backend::registries().iter().find(|r| r.name() == name);
+    match family.map(|r| r.devices()) {
+        None => Ok(vec![device(name)?]),
+        Some(devices) if devices.is_empty() => Err(no_device(name)),
+        Some(devices) => Ok(devices),
     }
 }
 
@@ -287,13 +332,21 @@ fn device(name: &str) -> Outcome<Arc<dyn Device>> {
             bytes.ok_or_else(|| Failure::new(format_args!("device `{name}`: {size:?} is not a number of MiB")))?;
         return Ok(Arc::new(ReferenceDevice::with_memory(bytes)));
     }
-    backend::device(name).ok_or_else(|| {
-        let names: Vec<_> = backend::devices().iter().map(|d| d.name().to_owned()).collect();
-        Failure::new(format_args!(
-            "there is no device `{name}` here; there is {}",
-            names.join(", ")
-        ))
-    })
+    backend::device(name).ok_or_else(|| no_device(name))
+}
+
+/// The error for a name of no device, with what is wrong with those of its family.
+fn no_device(name: &str) -> Failure {
+    let names: Vec<_> = backend::devices().iter().map(|d| d.name().to_owned()).collect();
+    let family = backend::registries().iter().filter(|r| name.starts_with(r.name()));
+    let flaws: String = family
+        .flat_map(|r| r.flaws())
+        .map(|flaw| format!(" ({flaw})"))
+        .collect();
+    let names = names.join(", ");
+    Failure::new(format_args!(
+        "there is no device `{name}` here; there is {names}{flaws}"
+    ))
 }
 
 /// Positions of the bar.

@@ -1,7 +1,7 @@
 //! The `llama` command line. Nothing below this package prints, exits, or knows terminals, HTTP or JSON. Modules stand
 //! in the order the data flows:
 //!
-//! - [`argv`], [`args`], [`loading`], [`sampling`]: the command line, one declaration
+//! - [`argv`], [`args`], [`loading`], [`sampling`], [`naming`], [`environment`], [`suggest`]: the command line, one declaration
 //! - [`commands`]: what each command does
 //! - [`fetch`]: the default model
 //! - [`conversation`], [`session`]: messages to prompts, prompts to text
@@ -12,28 +12,38 @@ mod argv;
 mod commands;
 mod conversation;
 mod dirs;
+mod environment;
 mod failure;
 mod fetch;
 mod human;
 mod interrupt;
 mod loading;
+mod naming;
 mod sampling;
 mod say;
 mod session;
+mod suggest;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 
 use args::{Cli, Command};
 use failure::Outcome;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse_from(argv::normalize(std::env::args_os()));
+    let cli = parse().unwrap_or_else(|e| suggest::commands(e).exit());
     match dispatch(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
+}
+
+/// The command line and what the environment adds to it.
+fn parse() -> Result<Cli, clap::Error> {
+    let mut command = environment::with_variables(Cli::command());
+    let matches = command.try_get_matches_from_mut(argv::normalize(std::env::args_os()))?;
+    Cli::from_arg_matches(&matches).map_err(|e| e.format(&mut command))
 }
 
 fn dispatch(command: Command) -> Outcome {
@@ -41,11 +51,14 @@ fn dispatch(command: Command) -> Outcome {
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Arch(args) => commands::arch::run(&args),
         Command::Reference => commands::reference::run(),
+        Command::Completions(args) => commands::generate::completions(&args),
+        Command::Man(args) => commands::generate::man(&args),
         Command::Run(args) => commands::run::run(&args),
         Command::Tokenize(args) => commands::tokenize::run(&args),
         Command::Embed(args) => commands::embed::run(&args),
         Command::Logits(args) => commands::logits::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
+        Command::Devices(args) => commands::devices::run(&args),
         Command::Synth(args) => commands::synth::run(&args),
     }
 }

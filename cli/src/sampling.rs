@@ -3,14 +3,30 @@
 use clap::builder::{Str, StyledStr};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use engine::sample::{Allowed, PARAMS, ParamDef, SamplerParams};
+use engine::sample::{Allowed, PARAMS, ParamDef, SampleError, SamplerParams};
 
 /// Shown by `-h`; the rest only by `--help`.
 const COMMON: &[&str] = &["seed", "temp", "top-k", "top-p", "min-p", "repeat-penalty"];
 
-/// Sampler parameters as given on the command line.
+/// Sampler parameters as given on the command line: names and values, which were checked.
 #[derive(Clone, Debug, Default)]
-pub struct SamplerArgs(pub SamplerParams);
+pub struct SamplerArgs(Vec<(&'static str, Vec<String>)>);
+
+impl SamplerArgs {
+    /// The most likely token was asked for.
+    pub fn is_greedy(&self) -> bool {
+        let mut params = SamplerParams::default();
+        self.apply(&mut params).is_ok() && params.temp <= 0.0
+    }
+
+    /// Sets what was given; the rest stays.
+    pub fn apply(&self, params: &mut SamplerParams) -> Result<(), SampleError> {
+        self.0.iter().try_for_each(|(name, values)| {
+            let values: Vec<&str> = values.iter().map(String::as_str).collect();
+            params.set(name, &values)
+        })
+    }
+}
 
 impl clap::Args for SamplerArgs {
     fn augment_args(command: Command) -> Command {
@@ -59,10 +75,11 @@ impl clap::FromArgMatches for SamplerArgs {
             let Some(values) = matches.get_many::<String>(def.flag) else {
                 continue;
             };
-            let texts: Vec<&str> = values.map(String::as_str).collect();
-            self.0
-                .set(def.name, &texts)
-                .map_err(|e| clap::Error::raw(ErrorKind::ValueValidation, format!("--{}: {e}", def.flag)))?;
+            let given = SamplerArgs(vec![(def.name, values.cloned().collect())]);
+            given
+                .apply(&mut SamplerParams::default())
+                .map_err(|e| clap::Error::raw(ErrorKind::ValueValidation, format!("--{}: {e}\n", def.flag)))?;
+            self.0.extend(given.0);
         }
         Ok(())
     }
@@ -82,7 +99,10 @@ mod tests {
     }
 
     fn parse(args: &[&str]) -> Result<SamplerParams, clap::Error> {
-        Line::try_parse_from(std::iter::once(&"llama").chain(args)).map(|line| line.sampler.0)
+        let line = Line::try_parse_from(std::iter::once(&"llama").chain(args))?;
+        let mut params = SamplerParams::default();
+        line.sampler.apply(&mut params).expect("they were checked");
+        Ok(params)
     }
 
     #[test]

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::context::{Batch, Context, ContextParams, DecodeError, MemoryError};
+use engine::context::{Batch, Context, ContextError, ContextParams, DecodeError, MemoryError};
 use engine::model::Model;
-use engine::sample::{Chain, LogitBias, SamplerParams, Token};
+use engine::sample::{Chain, LogitBias, Recommended, RepetitionWatch, SamplerParams, Token};
 use engine::speculate::{Decoded, DraftModel, Drafted, Drafter, Lookup, MAX_DRAFTS, Mtp, Pace, Speculator};
 use engine::vocab::{Utf8Stream, Vocab};
 
@@ -16,7 +16,7 @@ use crate::args::{ContextArgs, RunArgs};
 use crate::commands::input;
 use crate::failure::{Failure, Outcome};
 use crate::loading::LoadArgs;
-use crate::{human, interrupt};
+use crate::{human, interrupt, say};
 
 /// A loaded model, its context, and what the context holds.
 pub struct Session {
@@ -32,6 +32,8 @@ pub struct Session {
     speculator: Option<Speculator>,
     /// How tokens are chosen; may be changed between turns.
     pub sampler: SamplerParams,
+    /// Whether an answer may go on that repeats itself.
+    allow_loops: bool,
     n_turns: u64,
     /// From opening the file to being ready.
     pub t_load: Duration,
@@ -49,7 +51,7 @@ struct Shift {
 }
 
 /// What became of a prompt.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Generation {
     /// Why there is no more text.
     pub end: End,
@@ -72,23 +74,29 @@ pub struct Generation {
 }
 
 /// Why generating ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum End {
     /// The model was done.
     Model,
     /// As many tokens as asked for.
+    #[default]
     Limit,
     /// No room for another token.
     ContextFull,
     /// The user pressed Ctrl-C.
     Interrupted,
+    /// It did nothing but repeat so many tokens.
+    Loop(usize),
 }
+
+/// Tokens of a context of which nothing is said.
+const DEFAULT_CONTEXT: usize = 4096;
 
 fn context_params(args: &ContextArgs) -> ContextParams {
     let defaults = ContextParams::default();
     let n_threads = args.threads.unwrap_or(defaults.n_threads);
     ContextParams {
-        n_ctx: args.ctx_size,
+        n_ctx: args.ctx_size.unwrap_or(DEFAULT_CONTEXT),
         n_batch: args.batch_size,
         n_ubatch: args.ubatch_size.min(args.batch_size),
         n_threads,
@@ -129,7 +137,9 @@ fn speculator(args: &RunArgs, context: &Context) -> Outcome<Option<Speculator>> 
         (None, None) if speculation.lookup => Box::new(Lookup::new(&[], context.n_ctx())),
         (None, None) => return Ok(None),
     };
-    Ok(Some(Speculator::new(drafter, Pace::new(speculation.draft_max.into()))))
+    Ok(Some(
+        Speculator::new(Pace::new(speculation.draft_max.into())).with(0, drafter),
+    ))
 }
 
 /// An answer that cannot be kept should not be waited for.
@@ -161,6 +171,54 @@ fn restored(context: &mut Context, file: &Path) -> Outcome<Vec<Token>> {
     Ok(tokens)
 }
 
+/// Says what would not fit, and what to do.
+fn no_context(model: &Model, error: ContextError) -> Failure {
+    let ContextError::KvMemory { n_ctx, bytes, .. } = error else {
+        return error.into();
+    };
+    let free = match model.device().memory() {
+        (_, 0) => String::new(),
+        (free, _) => format!("; {} are free", human::bytes(free)),
+    };
+    Failure::new(format_args!(
+        "the KV cache of {n_ctx} tokens takes {}, which cannot be had{free}. -c makes the context smaller, and -ctk q8_0 -ctv q8_0 halves the cache",
+        human::bytes(bytes)
+    ))
+}
+
+/// How tokens are chosen: as the model's authors recommend, but for what was asked for.
+fn sampler(args: &RunArgs, model: &Model) -> Outcome<SamplerParams> {
+    let recommended = Recommended::of(model.metadata(), args.sampler.is_greedy());
+    for key in &recommended.refused {
+        say::line(format_args!(
+            "warning: the file's {key} is left out: no setting has that value"
+        ));
+    }
+    let mut params = recommended.params;
+    args.sampler.apply(&mut params)?;
+    Ok(params)
+}
+
+/// An error unless the context can forget its older half.
+fn check_shift(context: &Context) -> Result<(), String> {
+    let name = context.model().arch().name;
+    context
+        .check_shift()
+        .map_err(|e| format!("cannot be used with {name}: {e}"))
+}
+
+/// Models say little of sense beyond what they were trained for.
+fn warn_of_length(context: &Context) {
+    let (n_ctx, trained) = (context.n_ctx(), context.model().base().n_ctx_train());
+    let params = context.params();
+    let is_stretched = params.rope_freq_base.is_some() || params.rope_freq_scale.is_some();
+    if context.is_limited() && trained > 0 && n_ctx > trained && !is_stretched {
+        say::line(format_args!(
+            "warning: the context has {n_ctx} tokens, but the model was trained for {trained}: beyond those answers may mean nothing"
+        ));
+    }
+}
+
 impl Session {
     /// Loads a model, makes a context for it, and restores what the session file holds.
     pub fn open(path: &Path, args: &RunArgs) -> Outcome<Session> {
@@ -183,7 +241,13 @@ impl Session {
             ..args.load.clone()
         };
         let model = load.load(path, args.context.precision, Some(memory))?;
-        let mut context = Context::new(model.clone(), &params)?;
+        let mut context = Context::new(model.clone(), &params).map_err(|e| no_context(&model, e))?;
+        if matches!(args.context.flash_attn.as_str(), "off" | "0") {
+            say::line("warning: -fa off changes nothing: attention never stores scores here");
+        }
+        if args.context.ctx_size.is_some() {
+            warn_of_length(&context);
+        }
         args.adapters.apply(&mut context)?;
         let shift = args.context_shift.then_some(Shift {
             keep: args.keep,
@@ -191,19 +255,15 @@ impl Session {
             n_gone: 0,
         });
         if shift.is_some() {
-            let cannot = |e| {
-                Failure::new(format_args!(
-                    "--context-shift cannot be used with {}: {e}",
-                    model.arch().name
-                ))
-            };
-            context.check_shift().map_err(cannot)?;
+            let cannot = |e| Failure::new(format_args!("--context-shift {e}"));
+            check_shift(&context).map_err(cannot)?;
         }
         let held = match &args.session {
             Some(file) => restored(&mut context, file)?,
             None => Vec::new(),
         };
         let speculator = speculator(args, &context)?;
+        let sampler = sampler(args, &model)?;
         let t_load = start.elapsed();
         Ok(Session {
             model,
@@ -212,10 +272,23 @@ impl Session {
             shift,
             last: 0,
             speculator,
-            sampler: args.sampler.0.clone(),
+            sampler,
+            allow_loops: args.allow_loops,
             n_turns: 0,
             t_load,
         })
+    }
+
+    /// From now on a full context forgets the older half of what follows the token that marks a beginning.
+    pub fn allow_shift(&mut self) -> Outcome {
+        check_shift(&self.context).map_err(|e| Failure::new(format_args!("/shift {e}")))?;
+        let bos = self.vocab().bos().filter(|bos| self.held.first() == Some(bos));
+        self.shift.get_or_insert(Shift {
+            keep: 0,
+            n_keep: usize::from(bos.is_some()),
+            n_gone: 0,
+        });
+        Ok(())
     }
 
     /// The model.
@@ -282,15 +355,9 @@ impl Session {
         let n_forgotten = self.forget_for(&mut prompt)?;
         let n_reused = self.reuse(&prompt)?;
         let mut generation = Generation {
-            end: End::Limit,
-            text: String::new(),
-            n_prompt: 0,
             n_reused,
-            t_prompt: Duration::ZERO,
-            n_generated: 0,
-            t_generated: Duration::ZERO,
             n_forgotten,
-            drafted: None,
+            ..Generation::default()
         };
         let is_done = self.decode(&prompt[n_reused..])?;
         generation.n_prompt = encoded + self.held.len() - n_reused;
@@ -302,6 +369,7 @@ impl Session {
         let mut first = None;
         let mut characters = Utf8Stream::new();
         let mut piece = String::new();
+        let mut watch = RepetitionWatch::new();
         while limit.is_none_or(|limit| generation.n_generated < limit) {
             let token = chain.sample(self.context.logits(self.last).unwrap_or_default())?;
             chain.accept(token);
@@ -314,6 +382,10 @@ impl Session {
             generation.t_generated = first.get_or_insert_with(Instant::now).elapsed();
             Self::say(&mut piece, &mut generation.text, emit)?;
             if limit == Some(generation.n_generated) {
+                break;
+            }
+            if let Some(n) = watch.push(token).filter(|_| !self.allow_loops) {
+                generation.end = End::Loop(n);
                 break;
             }
             if self.held.len() >= self.room() {
@@ -437,7 +509,7 @@ impl Session {
         }
         if prompt.len() > n_ctx {
             return Err(Failure::new(format_args!(
-                "the prompt has {} tokens, but the context has room for {n_ctx}; -c sets its size",
+                "the prompt has {} tokens, but the context has room for {n_ctx}; -c sets its size, --context-shift (/shift in a chat) forgets the older half",
                 prompt.len()
             )));
         }
@@ -530,12 +602,15 @@ impl Session {
             }
             self.last = chunk.len() - 1;
             if let Some(speculator) = &mut self.speculator {
-                speculator.follow(Decoded {
-                    context: &self.context,
-                    first: 0,
-                    n_before: self.held.len() - chunk.len(),
-                    tokens: chunk,
-                })?;
+                speculator.follow(
+                    0,
+                    Decoded {
+                        context: &self.context,
+                        first: 0,
+                        n_before: self.held.len() - chunk.len(),
+                        tokens: chunk,
+                    },
+                )?;
             }
         }
         Ok(true)

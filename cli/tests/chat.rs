@@ -52,6 +52,53 @@ fn a_conversation_goes_on_from_what_was_computed() {
 }
 
 #[test]
+fn a_chat_with_a_session_goes_on_in_the_next_one() {
+    let home = Home::new();
+    let file = home.path("session");
+    let args = ["-n", "4", "--session", file.to_str().unwrap()];
+    let mut t = chat(&home, Some(TEMPLATE), &args);
+    say(&mut t, "hello", "generated 4 tokens");
+    t.press("/exit\r");
+    assert!(t.end().success());
+    let model = home.model("llama-dense", Some(TEMPLATE));
+    let mut t = Terminal::start(home.llama(&[&["run", &model, "--temp", "0"], &args[..]].concat()));
+    t.wait_for("goes on behind 2 messages");
+    t.wait_for(PROMPT);
+    let second = say(&mut t, "and on", "generated 4 tokens");
+    assert!(second.contains("reused"), "{second}");
+    t.press("/exit\r");
+    assert!(t.end().success());
+    let messages = std::fs::read_to_string(home.path("session.messages.json")).unwrap();
+    assert_eq!(messages.matches("\"user\"").count(), 2, "{messages}");
+    std::fs::write(home.path("session.messages.json"), "[{}").unwrap();
+    let mut t = Terminal::start(home.llama(&[&["run", &model], &args[..]].concat()));
+    t.wait_for("session.messages.json: ");
+    assert!(!t.end().success());
+}
+
+#[test]
+fn a_full_context_can_be_shifted_from_within_the_chat() {
+    let home = Home::new();
+    let mut t = chat(&home, Some(TEMPLATE), &["-n", "6", "-c", "48"]);
+    let mut turns = (0..8).map(|i| {
+        t.press(&format!("question {i}\r"));
+        t.wait_for(PROMPT)
+    });
+    let full = turns.find(|turn| turn.contains("/shift"));
+    assert!(full.is_some(), "it says what to do");
+    drop(turns);
+    say(&mut t, "/shift", "is forgotten");
+    t.press("one more question\r");
+    let went_on = t.wait_for(PROMPT);
+    assert!(
+        went_on.contains("generated 6 tokens") && went_on.contains("forgotten"),
+        "{went_on}"
+    );
+    t.press("/exit\r");
+    assert!(t.end().success());
+}
+
+#[test]
 fn a_long_conversation_forgets_its_beginning_if_asked_to() {
     let home = Home::new();
     let mut t = chat(
@@ -122,12 +169,12 @@ fn what_goes_wrong_ends_a_turn_and_not_the_chat() {
 }
 
 #[test]
-fn an_interrupted_answer_to_one_prompt_is_an_answer_all_the_same() {
+fn an_interrupted_answer_to_one_prompt_is_told_by_the_exit_status() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
     let mut t = Terminal::start(home.llama(&["run", &model, "go on and on", "-c", "100000"]));
     t.wait_for("tok_");
     t.press(CTRL_C);
     t.wait_for("generated ");
-    assert!(t.end().success());
+    assert_eq!(t.end().code(), Some(130), "as shells count an end by SIGINT");
 }

@@ -4,7 +4,9 @@ mod common;
 
 mod bench;
 mod chat;
+mod cuda;
 mod embed;
+mod habits;
 mod loading;
 mod run;
 mod tools;

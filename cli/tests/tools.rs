@@ -68,10 +68,7 @@ fn tokenize_prints_tokens_and_ids() {
         .collect();
     assert!(!from_pieces.is_empty());
     assert_eq!(ids.succeeds().trim(), from_pieces.join(","));
-    let piped = ended_with_input(
-        home.llama(&["tokenize", "-m", &model, "--no-special", "--ids"]),
-        "abc\n",
-    );
+    let piped = ended_with_input(home.llama(&["tokenize", "-m", &model, "--no-special", "--ids"]), "abc");
     assert_eq!(piped.succeeds(), ids.out);
 }
 
@@ -362,5 +359,26 @@ fn help_is_short_and_the_long_help_is_complete() {
     }
     for flag in ["--ubatch-size", "--cache-type-k", "--typical", "--logit-bias"] {
         assert!(long.out.contains(flag), "{flag}");
+    }
+}
+
+#[test]
+fn shells_and_man_know_all_commands() {
+    let home = Home::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = ended(home.llama(&["completions", shell]));
+        for part in ["tokenize", "temp", "ctx-size"] {
+            assert!(script.succeeds().contains(part), "{part} for {shell}");
+        }
+    }
+    let folder = home.path("");
+    ended(home.llama(&["man", "-o", folder.to_str().unwrap()])).succeeds();
+    for (page, part) in [
+        ("llama.1", "tokenize"),
+        ("llama-run.1", "repeat\\-penalty"),
+        ("llama-arch-check.1", "fixtures"),
+    ] {
+        let text = std::fs::read_to_string(home.path(page)).unwrap();
+        assert!(text.contains(part), "{part} in {page}");
     }
 }

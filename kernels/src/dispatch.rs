@@ -14,7 +14,8 @@ use crate::generic::attention::{self, Brain, Element, Float, Half, Scores, Softm
 use crate::generic::blocks::{self, Decode, Encode};
 use crate::generic::float_panels::{self, PanelTile, PanelTiles};
 use crate::generic::products::{self, Product, Tile, Tiles};
-use crate::generic::rows::{self, Scan};
+use crate::generic::recurrent::{self, ChannelScan, Scan, Wkv6, Wkv7};
+use crate::generic::rows;
 use crate::quants::{self, Block, for_each_block};
 use crate::simd::portable::Portable;
 #[cfg(target_arch = "x86_64")]
@@ -160,32 +161,36 @@ type QuantizeRow = unsafe fn(*const f32, *mut u8, usize);
 macro_rules! row_kernels {
     ($then:ident!($($args:tt)*)) => {
         $then! { ($($args)*)
-            fn dot(a: *const f32, b: *const f32, n: usize) -> f32;
-            fn sum(x: *const f32, n: usize) -> f32;
-            fn sum_of_squares(x: *const f32, n: usize) -> f32;
-            fn axpy(a: f32, x: *const f32, y: *mut f32, n: usize) -> ();
-            fn axpy_rows(a: *const f32, m: usize, x: *const f32, stride: usize, y: *mut f32, n: usize) -> ();
-            fn scale_add_outer(c: *const f32, a: *const f32, m: usize, d: *const f32, x: *mut f32, n: usize) -> ();
-            fn scan(args: &Scan) -> ();
-            fn scale(scale: f32, bias: f32, x: *const f32, out: *mut f32, n: usize) -> ();
-            fn softcap(cap: f32, x: *const f32, out: *mut f32, n: usize) -> ();
-            fn add(a: *const f32, b: *const f32, out: *mut f32, n: usize) -> ();
-            fn mul(a: *const f32, b: *const f32, out: *mut f32, n: usize) -> ();
-            fn exp(x: *const f32, out: *mut f32, n: usize) -> ();
-            fn sigmoid(x: *const f32, out: *mut f32, n: usize) -> ();
-            fn silu(x: *const f32, out: *mut f32, n: usize) -> ();
-            fn gelu(x: *const f32, out: *mut f32, n: usize) -> ();
-            fn silu_mul(gate: *const f32, up: *const f32, out: *mut f32, n: usize) -> ();
-            fn gelu_mul(gate: *const f32, up: *const f32, out: *mut f32, n: usize) -> ();
-            fn rms_norm(x: *const f32, weight: *const f32, eps: f32, out: *mut f32, n: usize) -> ();
-            fn norm(x: *const f32, eps: f32, out: *mut f32, n: usize) -> ();
-            fn softmax(x: *mut f32, factor: f32, n: usize) -> ();
+            fn rows::dot(a: *const f32, b: *const f32, n: usize) -> f32;
+            fn rows::sum(x: *const f32, n: usize) -> f32;
+            fn rows::sum_of_squares(x: *const f32, n: usize) -> f32;
+            fn rows::axpy(a: f32, x: *const f32, y: *mut f32, n: usize) -> ();
+            fn rows::axpy_rows(a: *const f32, m: usize, x: *const f32, stride: usize, y: *mut f32, n: usize) -> ();
+            fn rows::scale_add_outer(c: *const f32, a: *const f32, m: usize, d: *const f32, x: *mut f32, n: usize) -> ();
+            fn recurrent::scan(args: &Scan) -> ();
+            fn recurrent::scan_channels(args: &ChannelScan) -> ();
+            fn recurrent::wkv6(args: &Wkv6) -> ();
+            fn recurrent::wkv7(args: &Wkv7) -> ();
+            fn rows::scale(scale: f32, bias: f32, x: *const f32, out: *mut f32, n: usize) -> ();
+            fn rows::softcap(cap: f32, x: *const f32, out: *mut f32, n: usize) -> ();
+            fn rows::add(a: *const f32, b: *const f32, out: *mut f32, n: usize) -> ();
+            fn rows::mul(a: *const f32, b: *const f32, out: *mut f32, n: usize) -> ();
+            fn rows::exp(x: *const f32, out: *mut f32, n: usize) -> ();
+            fn rows::sigmoid(x: *const f32, out: *mut f32, n: usize) -> ();
+            fn rows::silu(x: *const f32, out: *mut f32, n: usize) -> ();
+            fn rows::softplus(x: *const f32, out: *mut f32, n: usize) -> ();
+            fn rows::gelu(x: *const f32, out: *mut f32, n: usize) -> ();
+            fn rows::silu_mul(gate: *const f32, up: *const f32, out: *mut f32, n: usize) -> ();
+            fn rows::gelu_mul(gate: *const f32, up: *const f32, out: *mut f32, n: usize) -> ();
+            fn rows::rms_norm(x: *const f32, weight: *const f32, eps: f32, out: *mut f32, n: usize) -> ();
+            fn rows::norm(x: *const f32, eps: f32, out: *mut f32, n: usize) -> ();
+            fn rows::softmax(x: *mut f32, factor: f32, n: usize) -> ();
         }
     };
 }
 
 macro_rules! define_kernels {
-    (() $( fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty; )*) => {
+    (() $( fn $from:ident::$name:ident($($arg:ident: $ty:ty),*) -> $ret:ty; )*) => {
         /// All kernels of an instruction set.
         pub(crate) struct Kernels {
             pub isa: Isa,
@@ -246,7 +251,7 @@ macro_rules! type_table {
 /// Instantiates the generic kernels for a register type, in functions with its instructions enabled.
 macro_rules! instantiate {
     (($isa:ident, $module:ident, $V:ty, $integers:ident, [$($tile:literal)*], [$($panel_tile:literal)*], $attribute:meta)
-        $( fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty; )*) => {
+        $( fn $from:ident::$name:ident($($arg:ident: $ty:ty),*) -> $ret:ty; )*) => {
         mod $module {
             use super::*;
 
@@ -254,7 +259,7 @@ macro_rules! instantiate {
                 #[$attribute]
                 unsafe fn $name($($arg: $ty),*) -> $ret {
                     // SAFETY: the caller's promise.
-                    unsafe { rows::$name::<$V>($($arg),*) }
+                    unsafe { $from::$name::<$V>($($arg),*) }
                 }
             )*
 

@@ -5,7 +5,6 @@
 
 use crate::GgmlType;
 use crate::dispatch::kernels;
-use crate::generic::rows::Scan;
 use crate::quants::check_lengths;
 
 /// `sum_i a[i] b[i]`
@@ -87,31 +86,6 @@ pub fn axpy_row(ty: GgmlType, a: f32, row: &[u8], y: &mut [f32]) {
     unsafe { (kernels().of_type(ty).axpy)(a, row.as_ptr(), y.as_mut_ptr(), y.len()) }
 }
 
-/// A token of one head of a state space model, whose state has a row of `b.len()` floats for each element of `x`:
-/// `state[j][i] = decay[i] state[j][i] + scale x[j] b[i]`, then `y[j] = sum_i state[j][i] c[i]`.
-///
-/// # Panics
-/// If lengths disagree.
-pub fn scan(decay: &[f32], scale: f32, x: &[f32], b: &[f32], c: &[f32], state: &mut [f32], y: &mut [f32]) {
-    let (m, n) = (x.len(), b.len());
-    for (a, b) in [(decay.len(), n), (c.len(), n), (y.len(), m), (state.len(), m * n)] {
-        same_length(a, b);
-    }
-    let args = Scan {
-        decay: decay.as_ptr(),
-        x: x.as_ptr(),
-        scale,
-        b: b.as_ptr(),
-        c: c.as_ptr(),
-        state: state.as_mut_ptr(),
-        y: y.as_mut_ptr(),
-        m,
-        n,
-    };
-    // SAFETY: the lengths were just checked; the kernels were chosen for this CPU.
-    unsafe { (kernels().scan)(&args) }
-}
-
 /// `x = softmax(scale x)`. A row of `-inf` only becomes NaN.
 pub fn softmax(x: &mut [f32], scale: f32) {
     // SAFETY: `x` has this length; the kernels were chosen for this CPU.
@@ -156,6 +130,8 @@ element_wise! {
     sigmoid, sigmoid_in_place(x);
     /// `out[i] = x[i] sigmoid(x[i])`
     silu, silu_in_place(x);
+    /// `out[i] = ln(1 + e^x[i])`
+    softplus, softplus_in_place(x);
     /// `out[i] = x[i]/2 (1 + tanh(sqrt(2/pi) (x[i] + 0.044715 x[i]^3)))`
     gelu, gelu_in_place(x);
     /// `out[i] = silu(gate[i]) up[i]`
@@ -201,6 +177,6 @@ fn weight_ptr(weight: Option<&[f32]>, n: usize) -> *const f32 {
     })
 }
 
-fn same_length(a: usize, b: usize) {
+pub(crate) fn same_length(a: usize, b: usize) {
     assert!(a == b, "rows of {a} and {b} elements");
 }

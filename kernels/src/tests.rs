@@ -51,6 +51,11 @@ fn noise(seed: u64, n: usize) -> Vec<f32> {
     (0..n).map(|_| next()).collect()
 }
 
+/// The same numbers in double precision.
+fn wide(x: &[f32]) -> impl Iterator<Item = f64> + Clone + '_ {
+    x.iter().map(|&x| f64::from(x))
+}
+
 #[track_caller]
 fn assert_close(what: &str, got: f32, expected: f64, magnitude: f64) {
     let error = (f64::from(got) - expected).abs();
@@ -282,5 +287,6 @@ mod groups;
 mod instruction_sets;
 mod integers;
 mod panels;
+mod recurrent;
 mod rows;
 mod tiles;

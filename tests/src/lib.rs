@@ -1,5 +1,6 @@
 //! Helpers shared by the integration tests.
 
+pub mod emulator;
 pub mod layouts;
 pub mod mtp;
 pub mod published;

@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use engine::build::BuildGraph;
-use engine::build::{BuildParams, Builder, GraphOutput, GraphPart, HiddenRows, Inputs, MemorySpecs, WeightLeaf};
+use engine::build::{
+    BuildParams, BuildTables, Builder, GraphOutput, GraphPart, HiddenRows, Inputs, MemorySpecs, WeightLeaf,
+};
 use engine::gguf::{Gguf, GgufWriter};
 use engine::graph::{BufferId, Graph, Home, Name, TensorId};
 use engine::model::{Base, TableRow, declare_header};
@@ -301,7 +303,7 @@ fn graph(header: &Gguf, encoder: bool) -> Graph {
     };
     let leafs: Vec<_> = rows.iter().map(leaf).collect();
     let mut g = Graph::new();
-    let (mut nodes, mut inputs, mut specs) = (Vec::new(), Inputs::default(), MemorySpecs::default());
+    let (mut tables, mut inputs, mut specs) = (BuildTables::default(), Inputs::default(), MemorySpecs::default());
     let params = BuildParams {
         n_tokens: N_TOKENS,
         n_seq_max: 1,
@@ -318,7 +320,7 @@ fn graph(header: &Gguf, encoder: bool) -> Graph {
         causal: true,
         output: GraphOutput::Result,
     };
-    let mut b = Builder::probe(&mut g, &leafs, &mut nodes, &mut inputs, params, &mut specs);
+    let mut b = Builder::probe(&mut g, &leafs, &mut tables, &mut inputs, params, &mut specs);
     let result = if encoder {
         model.encode(&mut b).expect("it has an encoder")
     } else {

@@ -76,6 +76,23 @@ fn crates_depend_downwards_only() {
     refuse("archs", &["backend"]);
 }
 
+/// What stands in for a card in tests is in no binary.
+#[test]
+fn nothing_depends_on_the_emulated_driver() {
+    for package in [
+        "kernels",
+        "engine",
+        "arch-macros",
+        "arch-macros/lang",
+        "archs",
+        "cli",
+        "tests",
+    ] {
+        let manifest = text(&root().join(package).join("Cargo.toml"));
+        assert!(!manifest.contains("cuda-driver"), "{package} names the emulated driver");
+    }
+}
+
 /// The top modules of the engine that each of them uses, by paths that begin with `crate`.
 fn uses_of_engine_modules() -> BTreeMap<String, BTreeSet<String>> {
     let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();

@@ -8,6 +8,8 @@ mod batches;
 mod cancel;
 mod compressed_keys;
 mod conformance;
+mod cuda;
+mod cuda_kernels;
 mod devices;
 mod embeddings;
 mod failed_decode;

@@ -191,7 +191,7 @@ fn hidden_rows_are_what_the_last_projection_is_applied_to() {
 /// A prompt and what is generated after it, with drafts of the layer of MTP if `mtp`.
 fn generate(context: &mut Context, params: &SamplerParams, prompt: &[Token], mtp: bool) -> (Vec<Token>, Drafted) {
     let drafter = mtp.then(|| Mtp::new(context).unwrap());
-    let mut speculator = drafter.map(|drafter| Speculator::new(Box::new(drafter), Pace::fixed(7)));
+    let mut speculator = drafter.map(|drafter| Speculator::new(Pace::fixed(7)).with(0, Box::new(drafter)));
     context.clear();
     let mut text = Vec::new();
     let row = follow_prompt(context, speculator.as_mut(), prompt, &mut text);
@@ -219,7 +219,7 @@ fn follow_prompt(
                 n_before: text.len(),
                 tokens,
             };
-            speculator.follow(decoded).unwrap();
+            speculator.follow(0, decoded).unwrap();
         }
         text.extend_from_slice(tokens);
     }
@@ -402,7 +402,7 @@ fn a_cancelled_decode_changes_nothing() {
         let mut context = speculating(&file.load(true), |_| {});
         let (plain, _) = generate(&mut context, &SamplerParams::greedy(), &prompt, false);
         context.clear();
-        let mut speculator = Speculator::new(Box::new(Mtp::new(&context).unwrap()), Pace::fixed(7));
+        let mut speculator = Speculator::new(Pace::fixed(7)).with(0, Box::new(Mtp::new(&context).unwrap()));
         let mut text = Vec::new();
         follow_prompt(&mut context, Some(&mut speculator), &prompt, &mut text);
         let mut n_failed = 0;
@@ -439,7 +439,7 @@ fn drafts_are_made_again_behind_a_text_that_changed() {
     let file = ModelFile::predictable(registered, false);
     let prompt = tokens(N_PROMPT, file.n_vocab());
     let mut context = speculating(&file.load(true), |_| {});
-    let mut speculator = Speculator::new(Box::new(Mtp::new(&context).unwrap()), Pace::fixed(7));
+    let mut speculator = Speculator::new(Pace::fixed(7)).with(0, Box::new(Mtp::new(&context).unwrap()));
     let chain = || Chain::new(&SamplerParams::greedy(), file.n_vocab(), None).unwrap();
     for keep in [0, 4, 40] {
         let mut text: Vec<Token> = Vec::new();

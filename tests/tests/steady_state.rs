@@ -11,8 +11,10 @@ use engine::adapter::{ControlVector, LoraAdapter};
 use engine::context::{Batch, Context, SeqSet};
 use engine::gguf::{GgufFile, GgufWriter};
 use engine::model::{LoadParams, Model};
+use engine::speculate::{Lookup, MAX_DRAFTS, Mtp, Pace, Speculator, Step};
 use engine::vocab::Token;
 use kernels::{GgmlType, Precision};
+use tests::mtp::{ModelFile, follower, speculating};
 use tests::{context, decode_last, divide_rows, encode, exact, fixture, model, place_on, seeded_file};
 
 /// An adapter for one matrix of a model.
@@ -129,6 +131,8 @@ fn decoding_single_tokens_allocates_nothing() {
         }
     }
     every_kind_of_memory_allocates_nothing();
+    drafts_of_a_layer_of_the_model_allocate_nothing();
+    drafts_of_many_sequences_allocate_nothing();
 }
 
 /// Beyond the places where graphs are built anew because more cells are in use.
@@ -154,4 +158,64 @@ fn every_kind_of_memory_allocates_nothing() {
         };
         assert_allocates_nothing(name, open, &tokens, 2000);
     }
+}
+
+/// A layer of multi-token prediction, whose drafts are right more or less often.
+fn drafts_of_a_layer_of_the_model_allocate_nothing() {
+    for registered in tests::mtp::architectures() {
+        for from_hidden in [false, true] {
+            let file = ModelFile::predictable(registered, from_hidden);
+            let mut ctx = speculating(&file.load(true), |p| p.n_ctx = 1024);
+            let mut speculator = Speculator::new(Pace::fixed(7)).with(0, Box::new(Mtp::new(&ctx).unwrap()));
+            let mut text: Vec<Token> = Vec::with_capacity(1024);
+            let mut token = 1;
+            let mut step = |text: &mut Vec<Token>| {
+                speculator.advance(&mut ctx, 0, text, token).unwrap();
+                text.push(token);
+                token = follower(file.n_vocab(), token);
+            };
+            // Drafts begin with the second token.
+            (0..64).for_each(|_| step(&mut text));
+            let before = ALLOCATIONS.load(Ordering::Relaxed);
+            (0..800).for_each(|_| step(&mut text));
+            let n = ALLOCATIONS.load(Ordering::Relaxed) - before;
+            assert_eq!(n, 0, "{}: allocations in 800 tokens", registered.arch.name);
+            assert!(speculator.drafted().n_right > 100);
+        }
+    }
+}
+
+/// Texts of several sequences that repeat themselves, for a while each.
+fn drafts_of_many_sequences_allocate_nothing() {
+    let model = model("llama-dense");
+    let mut ctx = context(&model, |p| {
+        (p.n_ctx, p.n_seq_max, p.n_rollback) = (4 * 512, 4, MAX_DRAFTS);
+        (p.n_outputs_max, p.n_batch, p.n_ubatch) = (64, 64, 64);
+    });
+    let mut speculator = Speculator::new(Pace::fixed(7));
+    let mut texts: [Vec<Token>; 4] = std::array::from_fn(|_| Vec::with_capacity(512));
+    for seq in 0..texts.len() {
+        speculator.insert(seq, Box::new(Lookup::new(&[], 512)));
+    }
+    let next = |seq: usize, at: usize| ((at % (11 + seq) + at / 100) % 64) as Token;
+    let mut run = |texts: &mut [Vec<Token>; 4], n: usize| {
+        while texts.iter().any(|text| text.len() < n) {
+            for (seq, text) in texts.iter_mut().enumerate() {
+                while speculator.accept(seq, next(seq, text.len())).is_some() {
+                    text.push(next(seq, text.len()));
+                }
+            }
+            let token = |seq: usize| next(seq, texts[seq].len());
+            let mut steps: [Step<'_>; 4] = std::array::from_fn(|seq| Step::new(seq, &texts[seq], token(seq)));
+            speculator.decode(&mut ctx, &mut steps).unwrap();
+            let tokens = steps.map(|step| step.token);
+            texts.iter_mut().zip(tokens).for_each(|(text, token)| text.push(token));
+        }
+    };
+    run(&mut texts, 40);
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    run(&mut texts, 400);
+    let n = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    assert_eq!(n, 0, "allocations in 4 x 360 tokens");
+    assert!(speculator.drafted().n_right > 800, "{:?}", speculator.drafted());
 }

@@ -26,6 +26,12 @@ pub fn report(session: &Session, generation: &Generation, args: &RunArgs) {
             "stopped: the context of {n_ctx} tokens is full; -c sets its size, --context-shift forgets the oldest and goes on"
         ));
     }
+    if let End::Loop(n) = generation.end {
+        say::line(format_args!(
+            "stopped: the answer repeats its last {} again and again; --allow-loops goes on, --repeat-penalty 1.1 may help",
+            human::plural(n, "token")
+        ));
+    }
     if !args.no_stats {
         say::aside(statistics(session, generation));
     }

@@ -2,14 +2,16 @@
 
 mod editor;
 
+use std::path::{Path, PathBuf};
+
 use engine::sample::PARAMS;
 
 use super::answer::{limit, print_piece, report};
 use crate::args::RunArgs;
 use crate::conversation::Conversation;
 use crate::failure::{Failure, Outcome};
-use crate::say;
 use crate::session::{End, Session};
+use crate::{human, say};
 use editor::{Editor, Input};
 
 /// What can be said to the program instead of the model: name, argument, what it does.
@@ -21,6 +23,11 @@ const COMMANDS: &[(&str, &str, &str)] = &[
         "/system",
         "TEXT",
         "begin anew with these instructions; none without TEXT",
+    ),
+    (
+        "/shift",
+        "",
+        "whenever the context is full, forget the older half of what was said",
     ),
     (
         "/set",
@@ -38,8 +45,9 @@ struct Chat<'a> {
     args: &'a RunArgs,
 }
 
-/// Goes on until the user leaves.
-pub fn run(session: &mut Session, conversation: Conversation, args: &RunArgs) -> Outcome {
+/// Goes on until the user leaves; `first` is what is asked first, if that is known.
+pub fn run(session: &mut Session, mut conversation: Conversation, first: Option<String>, args: &RunArgs) -> Outcome {
+    let messages = args.session.as_deref().map(messages_of);
     let mut editor = Editor::new(COMMANDS.iter().map(|(name, ..)| *name).collect())?;
     let arch = session.model().arch().name;
     if conversation.is_raw() {
@@ -49,11 +57,23 @@ pub fn run(session: &mut Session, conversation: Conversation, args: &RunArgs) ->
     } else {
         say::line(format_args!("Chat with {}. /help lists the commands.", name(session)));
     }
+    if let Some(file) = &messages {
+        let n = conversation.restore(file)?;
+        if n > 0 {
+            say::line(format_args!(
+                "The conversation goes on behind {}.",
+                human::plural(n, "message")
+            ));
+        }
+    }
     let mut chat = Chat {
         session,
         conversation,
         args,
     };
+    if let Some(first) = first {
+        chat.ask(&first)?;
+    }
     let mut n_interrupts = 0;
     loop {
         match editor.read()? {
@@ -74,7 +94,17 @@ pub fn run(session: &mut Session, conversation: Conversation, args: &RunArgs) ->
         }
         n_interrupts = 0;
     }
-    Ok(())
+    match &messages {
+        Some(file) => chat.conversation.save(file),
+        None => Ok(()),
+    }
+}
+
+/// Where the messages of a session's chat are: beside what was computed of them.
+fn messages_of(session: &Path) -> PathBuf {
+    let mut name = session.as_os_str().to_owned();
+    name.push(".messages.json");
+    name.into()
 }
 
 /// The model's name as its file gives it, else the file's.
@@ -107,6 +137,7 @@ impl Chat<'_> {
                 Ok(()) => self.conversation.clear(),
                 Err(e) => tell(e)?,
             },
+            "/shift" => self.shift()?,
             "/set" => self.set(rest),
             "/regen" if self.conversation.take_back("assistant") => self.answer()?,
             "/regen" => say::line("There is no answer yet."),
@@ -114,11 +145,16 @@ impl Chat<'_> {
                 say::line(format_args!("There is no {first}; /help lists the commands."))
             }
             _ => {
-                self.conversation.ask(text);
-                self.answer()?;
+                self.ask(text)?;
+                return Ok(!self.args.single_turn);
             }
         }
         Ok(true)
+    }
+
+    fn ask(&mut self, text: &str) -> Outcome {
+        self.conversation.ask(text);
+        self.answer()
     }
 
     /// The model's words to what was asked last. What goes wrong ends this turn, not the chat.
@@ -138,6 +174,9 @@ impl Chat<'_> {
                     self.conversation.answered(&turn.text);
                 }
                 report(self.session, &turn, self.args);
+                if turn.end == End::ContextFull {
+                    say::line("/shift forgets the older half of the conversation; /clear begins anew.");
+                }
                 Ok(())
             }
             Err(e) => {
@@ -145,6 +184,15 @@ impl Chat<'_> {
                 tell(e)
             }
         }
+    }
+
+    /// From now on a full context forgets its older half.
+    fn shift(&mut self) -> Outcome {
+        match self.session.allow_shift() {
+            Ok(()) => say::line("Whenever the context is full, the older half of the conversation is forgotten."),
+            Err(e) => tell(e)?,
+        }
+        Ok(())
     }
 
     fn set(&mut self, rest: &str) {

@@ -12,6 +12,7 @@ use engine::sample::Token;
 use crate::args::{EmbedArgs, EmbedFormat};
 use crate::commands::{input, stdout};
 use crate::failure::{Failure, Outcome};
+use crate::naming::model_and_texts;
 use crate::{fetch, human, interrupt};
 
 /// Most texts computed at once.
@@ -25,9 +26,10 @@ struct Embedded {
 
 /// Prints what becomes of the texts.
 pub fn run(args: &EmbedArgs) -> Outcome {
-    let texts = texts(args)?;
-    let path = match &args.model {
-        Some(path) => path.clone(),
+    let (model, words) = model_and_texts(args.model.as_deref(), args.words.clone())?;
+    let texts = texts(args, words)?;
+    let path = match model {
+        Some(path) => path,
         None => fetch::default_model()?,
     };
     let model = args.load.load(&path, args.precision, None)?;
@@ -68,8 +70,9 @@ fn pooling(args: &EmbedArgs, model: &Model) -> Pooling {
 }
 
 /// The texts of the arguments, of `-p`, `-f` or standard input.
-fn texts(args: &EmbedArgs) -> Outcome<Vec<String>> {
-    let mut texts: Vec<String> = args.texts.iter().chain(&args.prompt).cloned().collect();
+fn texts(args: &EmbedArgs, words: Vec<String>) -> Outcome<Vec<String>> {
+    let mut texts = words;
+    texts.extend_from_slice(&args.prompt);
     let from = match &args.file {
         Some(path) => Some(input::read(path)?),
         None if texts.is_empty() => Some(input::standard_input()?),

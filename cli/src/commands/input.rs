@@ -9,6 +9,11 @@ use crate::failure::{Failure, Outcome};
 
 /// All of standard input, without the line feed that ends it.
 pub fn standard_input() -> Outcome<String> {
+    whole_standard_input().map(without_line_feed)
+}
+
+/// All of standard input as it is.
+pub fn whole_standard_input() -> Outcome<String> {
     let mut bytes = Vec::new();
     io::stdin()
         .lock()
@@ -23,14 +28,15 @@ pub fn read(path: &Path) -> Outcome<String> {
         return standard_input();
     }
     let bytes = fs::read(path).map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))?;
-    text_of(bytes, &path.display())
+    text_of(bytes, &path.display()).map(without_line_feed)
 }
 
 fn text_of(bytes: Vec<u8>, name: &dyn Display) -> Outcome<String> {
-    let text = String::from_utf8(bytes).map_err(|_| Failure::new(format_args!("{name}: not UTF-8 text")))?;
-    let end = text
-        .strip_suffix("\r\n")
-        .or_else(|| text.strip_suffix('\n'))
-        .map_or(text.len(), str::len);
-    Ok(text[..end].to_owned())
+    String::from_utf8(bytes).map_err(|_| Failure::new(format_args!("{name}: not UTF-8 text")))
+}
+
+fn without_line_feed(mut text: String) -> String {
+    let end = text.strip_suffix("\r\n").or_else(|| text.strip_suffix('\n'));
+    text.truncate(end.map_or(text.len(), str::len));
+    text
 }

@@ -24,17 +24,19 @@ pub fn run(args: &LogitsArgs) -> Outcome {
     let defaults = ContextParams::default();
     let n_threads = args.threads.unwrap_or(defaults.n_threads);
     let params = ContextParams {
-        n_ubatch: args.ubatch,
+        n_ubatch: args.ubatch_size,
         n_threads,
         n_threads_batch: n_threads,
         precision: args.precision.into(),
-        type_k: args.ctk,
-        type_v: args.ctv,
+        type_k: args.cache_type_k,
+        type_v: args.cache_type_v,
         ..defaults
     };
+    let model = args.first.iter().chain(&args.model).next();
+    let model = model.ok_or_else(|| Failure::new("no model is given"))?;
     let model = args
         .load
-        .load(&args.model, args.precision, Some(params.memory(tokens.len())))?;
+        .load(model, args.precision, Some(params.memory(tokens.len())))?;
     let mut context = context_for(model, tokens.len(), &params)?;
     args.adapters.apply(&mut context)?;
     let values = logits_of(&mut context, &tokens)?;

@@ -1,7 +1,10 @@
 //! `llama inspect --plan`: what would go where if a file were loaded, for people or as JSON.
 
 use std::io::Write;
+use std::sync::Arc;
 
+use engine::backend::{self, Device};
+use engine::build::MemoryParams;
 use engine::gguf::split::SplitInfo;
 use engine::gguf::{Gguf, GgufSet};
 use engine::model::{self, Plan};
@@ -14,7 +17,15 @@ use crate::human;
 
 /// Prints the plan for a file, whose tensors' data may be missing, or for all parts of a model.
 pub fn run(args: &InspectArgs, header: &Gguf) -> Outcome {
-    let params = args.placement.params(None)?;
+    let defaults = MemoryParams::default();
+    let memory = MemoryParams {
+        n_ctx: args.ctx_size.unwrap_or(defaults.n_ctx),
+        n_seq_max: args.n_parallel,
+        type_k: args.cache_type_k,
+        type_v: args.cache_type_v,
+        ..defaults
+    };
+    let params = args.placement.params(Some(memory))?;
     let split = SplitInfo::from_metadata(&header.metadata).map_err(|e| e.in_file(&args.file))?;
     let plan = match split {
         None => model::plan(header, &args.file, archs::ALL, &params)?,
@@ -27,6 +38,7 @@ pub fn run(args: &InspectArgs, header: &Gguf) -> Outcome {
         writeln!(out)?;
     } else {
         print(&mut out, &report)?;
+        print_room(&mut out, &report, &params.placement.devices)?;
     }
     Ok(out.flush()?)
 }
@@ -39,6 +51,12 @@ struct Report<'a> {
     /// Layers in all, the output being one.
     layers: usize,
     memory: Vec<Memory<'a>>,
+    /// Tokens of the context.
+    context: usize,
+    /// Its keys and values.
+    kv: Vec<Memory<'a>>,
+    /// Its recurrent states.
+    states: Vec<Memory<'a>>,
     /// Bytes of the states of all recurrent layers, once; a context keeps two of them for each sequence.
     #[serde(skip_serializing_if = "Option::is_none")]
     state_bytes: Option<usize>,
@@ -78,17 +96,66 @@ impl<'a> Report<'a> {
             device_layers: plan.summary.n_offloaded,
             layers: plan.summary.n_layers,
             memory: plan.summary.bytes.iter().map(memory).collect(),
+            context: plan.n_ctx,
+            kv: plan.kv_bytes.iter().map(memory).collect(),
+            states: plan.state_bytes.iter().map(memory).collect(),
             state_bytes: (!plan.specs.states.is_empty()).then(|| states.sum()),
             tensors: with_tensors.then(|| tensors.collect()),
         }
     }
 }
 
+/// Says what each memory would have to hold beside what is free of it, and where not all layers went to devices that could have them, why.
+fn print_room(out: &mut dyn Write, report: &Report<'_>, devices: &[Arc<dyn Device>]) -> Outcome {
+    let cpu = backend::default_device();
+    for device in devices.iter().chain([&cpu]) {
+        let ty = device.buffer_type();
+        let its = |m: &&Memory<'_>| m.name == ty.name();
+        let needed = total(report.memory.iter().chain(&report.kv).chain(&report.states).filter(its));
+        let (free, all) = device.memory();
+        if all > 0 {
+            let fits = if needed > free { ": too much" } else { "" };
+            writeln!(
+                out,
+                "{} takes {} of {} that are free{fits}",
+                ty.name(),
+                human::mib(needed),
+                human::bytes(free)
+            )?;
+        }
+    }
+    if report.device_layers < report.layers && !devices.is_empty() {
+        let bytes = total(report.memory.iter().chain(&report.kv).chain(&report.states));
+        writeln!(
+            out,
+            "a layer takes {} on average, with what it keeps; fewer layers (-ngl), a smaller context (-c) or cache (-ctk q8_0 -ctv q8_0) take less",
+            human::mib(bytes / report.layers.max(1))
+        )?;
+    }
+    Ok(())
+}
+
+fn total<'a>(memory: impl Iterator<Item = &'a Memory<'a>>) -> usize {
+    memory.fold(0, |sum, m| sum.saturating_add(m.bytes))
+}
+
 fn print(out: &mut dyn Write, report: &Report<'_>) -> Outcome {
     writeln!(out, "{}/{} layers on devices", report.device_layers, report.layers)?;
     let width = report.memory.iter().map(|m| m.name.len()).max().unwrap_or(0);
-    for m in &report.memory {
-        writeln!(out, "{:<width$}  {:>13}", m.name, human::mib(m.bytes))?;
+    let list = |out: &mut dyn Write, memory: &[Memory<'_>]| -> Outcome {
+        for m in memory {
+            writeln!(out, "{:<width$}  {:>13}", m.name, human::mib(m.bytes))?;
+        }
+        Ok(())
+    };
+    list(out, &report.memory)?;
+    if !report.kv.is_empty() {
+        writeln!(out, "keys and values of {} tokens", report.context)?;
+        list(out, &report.kv)?;
+    }
+    if !report.states.is_empty() {
+        writeln!(out, "recurrent states")?;
+        list(out, &report.states)?;
     }
     if let Some(bytes) = report.state_bytes {
         writeln!(

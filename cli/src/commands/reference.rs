@@ -16,7 +16,7 @@ pub fn run() -> Outcome {
     root.build();
     writeln!(
         out,
-        "# Command line\n\nPrinted by `llama reference`; a test keeps this page and the program in step."
+        "# Command line\n\nPrinted by `llama reference`; a test keeps this page and the program in step.\n\nWhat a flag says can also come from the environment: `LLAMA_ARG_CTX_SIZE=8192` is `--ctx-size 8192` where that is not given."
     )?;
     for command in visible(&root) {
         print(&mut out, command)?;

@@ -2,14 +2,17 @@
 
 use std::fs;
 use std::io::{self, IsTerminal};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+use engine::sample::{ParamDef, Recommended};
 
 use crate::args::RunArgs;
 use crate::commands::answer::{limit, print_piece, report};
 use crate::commands::{chat, input};
 use crate::conversation::Conversation;
 use crate::failure::{Failure, Outcome};
-use crate::session::Session;
+use crate::naming::model_and_texts;
+use crate::session::{End, Session};
 use crate::{fetch, human, say};
 
 /// Runs the model once, or as long as the user goes on.
@@ -25,21 +28,30 @@ pub fn run(args: &RunArgs) -> Outcome {
         None => fetch::default_model()?,
     };
     let mut session = Session::open(&path, args)?;
-    let conversation = Conversation::new(session.model(), args.raw, args.system.as_deref())?;
+    let system = args.system.as_deref();
+    let system = system.map(|text| if args.escape { unescaped(text) } else { text.to_owned() });
+    let conversation = Conversation::new(session.model(), args.raw, system.as_deref())?;
     if args.verbose {
-        describe(&session, &conversation);
+        describe(&session, &conversation, args.sampler.is_greedy());
     }
-    match prompt {
-        Some(prompt) => answer(&mut session, conversation, &prompt, args)?,
-        None => chat::run(&mut session, conversation, args)?,
+    let end = match prompt {
+        Some(prompt) if !args.conversation => Some(answer(&mut session, conversation, &prompt, args)?),
+        first => {
+            chat::run(&mut session, conversation, first, args)?;
+            None
+        }
+    };
+    if let Some(file) = &args.session {
+        session.save(file)?;
     }
-    match &args.session {
-        Some(file) => session.save(file),
-        None => Ok(()),
+    match end {
+        Some(End::Interrupted) => Err(Failure::Interrupted),
+        _ => Ok(()),
     }
 }
 
-fn answer(session: &mut Session, mut conversation: Conversation, prompt: &str, args: &RunArgs) -> Outcome {
+/// Prints the answer to a prompt, and tells how it ended.
+fn answer(session: &mut Session, mut conversation: Conversation, prompt: &str, args: &RunArgs) -> Outcome<End> {
     conversation.ask(prompt);
     let tokens = conversation.prompt(session.vocab())?;
     let turn = session.complete(&tokens, limit(args), &mut print_piece)?;
@@ -47,10 +59,18 @@ fn answer(session: &mut Session, mut conversation: Conversation, prompt: &str, a
         print_piece("\n")?;
     }
     report(session, &turn, args);
-    Ok(())
+    Ok(turn.end)
 }
 
-fn describe(session: &Session, conversation: &Conversation) {
+fn describe(session: &Session, conversation: &Conversation, greedy: bool) {
+    for warning in session
+        .vocab()
+        .warnings()
+        .iter()
+        .filter(|warning| warning.is_put_right())
+    {
+        say::line(format_args!("file     {warning}"));
+    }
     let (model, context) = (session.model(), session.context());
     let (params, sizes) = (context.params(), context.sizes());
     let device = model.device();
@@ -67,6 +87,16 @@ fn describe(session: &Session, conversation: &Conversation) {
         session.vocab().n_tokens()
     ));
     say::line(format_args!("device   {}: {}", device.name(), device.description()));
+    let recommended = Recommended::of(model.metadata(), greedy);
+    if !recommended.names.is_empty() {
+        let shown =
+            |name: &&str| ParamDef::find(name).map(|def| format!("{} {}", def.flag, (def.get)(&session.sampler)));
+        let shown: Vec<_> = recommended.names.iter().filter_map(shown).collect();
+        say::line(format_args!(
+            "sampling as recommended for the model: {}",
+            shown.join(", ")
+        ));
+    }
     let placement = model.placement_summary();
     let (n, all) = (placement.n_offloaded, placement.n_layers);
     let bytes = |(name, n): &(String, usize)| format!("{name} {}", human::mib(*n));
@@ -95,36 +125,31 @@ fn describe(session: &Session, conversation: &Conversation) {
     ));
 }
 
-/// What the arguments name: a single one can be either.
+/// What the arguments name: a first one can be either.
 fn model_and_prompt(args: &RunArgs) -> Outcome<(Option<PathBuf>, Option<String>)> {
-    let (model, prompt) = match (&args.model, &args.first, &args.second) {
-        (Some(_), Some(_), Some(second)) => {
-            return Err(Failure::new(format_args!(
-                "unexpected argument {second:?}: the model is given by -m"
-            )));
-        }
-        (Some(model), prompt, None) => (Some(model.clone()), prompt.clone()),
-        (None, Some(model), Some(prompt)) => (Some(model.into()), Some(prompt.clone())),
-        (None, Some(only), None) if names_a_model(only) => (Some(only.into()), None),
-        (None, prompt, None) => (None, prompt.clone()),
-        (_, None, Some(_)) => return Err(Failure::new("there is a second argument without a first one")),
-    };
-    match (prompt, &args.prompt) {
+    let words = args.first.iter().chain(&args.second).cloned().collect();
+    let (model, mut texts) = model_and_texts(args.model.as_deref(), words)?;
+    if let [_, second] = &texts[..] {
+        let why = match args.model {
+            Some(_) => "the model is given by -m",
+            None => "the first one is a prompt, since there is no file of that name",
+        };
+        return Err(Failure::new(format_args!("unexpected argument {second:?}: {why}")));
+    }
+    match (texts.pop(), &args.prompt) {
         (Some(_), Some(_)) => Err(Failure::new("the prompt is given twice: as an argument and by -p")),
         (given, by_flag) => Ok((model, given.or_else(|| by_flag.clone()))),
     }
 }
 
-/// Is a single argument a model? A file that is not there must not be taken for a question.
-fn names_a_model(text: &str) -> bool {
-    let looks_like_a_path = !text.contains(char::is_whitespace) && text.contains(std::path::MAIN_SEPARATOR);
-    Path::new(text).is_file() || looks_like_a_path || text.to_ascii_lowercase().ends_with(".gguf")
-}
-
-/// The prompt with what `-f` adds; without either, standard input. `None` on a terminal: that is a chat.
+/// The prompt with what `-f` and standard input, where it is no terminal, add. `None` on a terminal: that is a chat.
 fn whole_prompt(args: &RunArgs, prompt: Option<String>) -> Outcome<Option<String>> {
+    let prompt = prompt.map(|prompt| if args.escape { unescaped(&prompt) } else { prompt });
     let file = match &args.file {
         Some(path) => Some(input::read(path)?),
+        None if prompt.is_some() && !io::stdin().is_terminal() => {
+            Some(input::standard_input()?).filter(|text| !text.trim().is_empty())
+        }
         None => None,
     };
     let prompt = match (prompt, file) {
@@ -139,4 +164,40 @@ fn whole_prompt(args: &RunArgs, prompt: Option<String>) -> Outcome<Option<String
         ));
     }
     Ok(Some(prompt))
+}
+
+/// The characters that `\\n`, `\\r`, `\\t`, `\\'`, `\\"`, `\\\\` and `\\xHH` stand for; other backslashes stay. What is not UTF-8 then is replaced.
+fn unescaped(text: &str) -> String {
+    let (mut out, mut rest) = (Vec::with_capacity(text.len()), text);
+    while let Some(at) = rest.find('\\') {
+        out.extend_from_slice(&rest.as_bytes()[..at]);
+        let after = &rest[at + 1..];
+        let (byte, n) = match after.chars().next() {
+            Some('n') => (b'\n', 1),
+            Some('r') => (b'\r', 1),
+            Some('t') => (b'\t', 1),
+            Some(c @ ('\'' | '"' | '\\')) => (c as u8, 1),
+            Some('x') => match after.get(1..3).and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+                Some(byte) => (byte, 3),
+                None => (b'\\', 0),
+            },
+            _ => (b'\\', 0),
+        };
+        out.push(byte);
+        rest = &after[n..];
+    }
+    out.extend_from_slice(rest.as_bytes());
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_stand_for_characters() {
+        assert_eq!(unescaped(r#"a\nb\tc\\d\"e\'"#), "a\nb\tc\\d\"e'");
+        assert_eq!(unescaped(r"\xc3\xa9 \x4"), "é \\x4");
+        assert_eq!(unescaped(r"\q\"), r"\q\");
+    }
 }

@@ -10,18 +10,28 @@ use crate::args::TokenizeArgs;
 use crate::commands::{input, stdout};
 use crate::failure::{Failure, Outcome};
 use crate::fetch;
+use crate::naming::model_and_texts;
 
 /// Prints the tokens of a text.
 pub fn run(args: &TokenizeArgs) -> Outcome {
-    let path = match &args.model {
-        Some(path) => path.clone(),
+    let words = args.first.iter().chain(&args.second).cloned().collect();
+    let (model, texts) = model_and_texts(args.model.as_deref(), words)?;
+    let mut texts = texts.into_iter().chain(args.prompt.clone());
+    let text = texts.next();
+    if let Some(second) = texts.next() {
+        return Err(Failure::new(format_args!(
+            "unexpected text {second:?}: there is one already"
+        )));
+    }
+    let path = match model {
+        Some(path) => path,
         None => fetch::default_model()?,
     };
     let header = Gguf::open_header(&path)?;
     let vocab = Vocab::load(&header).map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))?;
-    let text = match &args.text {
-        Some(text) => text.clone(),
-        None => input::standard_input()?,
+    let text = match text {
+        Some(text) => text,
+        None => input::whole_standard_input()?,
     };
     let add_special = !(args.no_bos || args.no_special);
     let parse_special = !(args.no_parse_special || args.no_special);

@@ -135,6 +135,11 @@ impl MemoryMap {
         self.buffers.get(id.0 as usize).map_or(Usage::Any, |(_, usage)| *usage)
     }
 
+    /// True if there is a buffer with this id that may be written.
+    pub fn is_writable(&self, id: BufferId) -> bool {
+        self.held(id).is_ok_and(Held::is_writable)
+    }
+
     /// Reads from a buffer into `out`.
     pub fn read(&self, from: Home, out: &mut [u8]) -> Result<(), BackendError> {
         self.get(from.buffer)?.read(from.offset, out)

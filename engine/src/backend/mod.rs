@@ -4,6 +4,7 @@
 //! [`registries`], the one list of compiled-in backends.
 
 pub mod cpu;
+pub mod cuda;
 pub mod host;
 mod machine;
 mod memory;
@@ -480,6 +481,11 @@ pub trait Registry: Send + Sync {
 
     /// Its devices; empty if there is none on this machine.
     fn devices(&self) -> Vec<Arc<dyn Device>>;
+
+    /// Why there is no device, or why some that are there cannot be used. By default there is nothing to say.
+    fn flaws(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// Same kind of memory?
@@ -492,6 +498,7 @@ pub fn registries() -> &'static [Arc<dyn Registry>] {
     static ALL: LazyLock<Vec<Arc<dyn Registry>>> = LazyLock::new(|| {
         vec![
             Arc::new(cpu::CpuRegistry::new()),
+            Arc::new(cuda::CudaRegistry::new()),
             Arc::new(reference::ReferenceRegistry::new()),
         ]
     });
@@ -500,15 +507,20 @@ pub fn registries() -> &'static [Arc<dyn Registry>] {
 
 /// Every device of this machine, in the order of preference.
 pub fn devices() -> Vec<Arc<dyn Device>> {
-    registries().iter().flat_map(|r| r.devices()).collect()
+    all_devices().collect()
+}
+
+/// Every device, those of a registry looked for when they are come to: a driver takes its time to start.
+fn all_devices() -> impl Iterator<Item = Arc<dyn Device>> {
+    registries().iter().flat_map(|r| r.devices())
 }
 
 /// The device with this name.
 pub fn device(name: &str) -> Option<Arc<dyn Device>> {
-    devices().into_iter().find(|d| d.name() == name)
+    all_devices().find(|d| d.name() == name)
 }
 
 /// The most preferred device: the first of [`devices`].
 pub fn default_device() -> Arc<dyn Device> {
-    devices().into_iter().next().expect("the CPU is always there")
+    all_devices().next().expect("the CPU is always there")
 }

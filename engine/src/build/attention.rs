@@ -426,7 +426,7 @@ impl Builder<'_> {
                 [self.inputs.positions, self.inputs.axes],
                 k,
                 v.map_or(Values::InKeys(args.v_in_k.unwrap_or(0)), Values::Stored),
-                self.leafs,
+                &self.tables.leafs,
             )
         };
         KvSpec {

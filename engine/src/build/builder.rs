@@ -14,6 +14,7 @@ use super::error::{BuildError, MAX_ROUNDS};
 use super::handles::{Embed, Linear, Norm, PerHead, Placeholder, Vector, WeightId};
 use super::inputs::Inputs;
 use super::pool::{GraphOutput, HiddenRows};
+use super::prune::Pruning;
 
 /// A weight as a graph sees it.
 #[derive(Clone, Debug)]
@@ -92,11 +93,19 @@ pub(super) enum Cache<'a> {
     Batch,
 }
 
+/// Tables that builders keep while they build a graph. They keep their memory from graph to graph.
+#[derive(Clone, Default, Debug)]
+pub struct BuildTables {
+    /// The leaf of each weight that was asked for, by [`WeightId`].
+    pub leafs: Vec<Option<TensorId>>,
+    pruning: Pruning,
+}
+
 /// Builds one graph. Its methods never fail; see the module.
 pub struct Builder<'a> {
     pub(super) g: &'a mut Graph,
     pub(super) weights: &'a [WeightLeaf],
-    pub(super) leafs: &'a mut Vec<Option<TensorId>>,
+    pub(super) tables: &'a mut BuildTables,
     pub(super) inputs: &'a mut Inputs,
     pub(super) params: BuildParams,
     pub(super) cache: Cache<'a>,
@@ -120,61 +129,61 @@ pub struct Builder<'a> {
 type UnaryReplacement = fn(&mut Builder<'_>, TensorId) -> TensorId;
 
 impl<'a> Builder<'a> {
-    /// A builder for graphs over the cells of a KV memory. `graph`, `leafs` and `inputs` are cleared; their memory is reused.
+    /// A builder for graphs over the cells of a KV memory. `graph`, `tables` and `inputs` are cleared; their memory is reused.
     pub fn over_cells(
         graph: &'a mut Graph,
         weights: &'a [WeightLeaf],
-        leafs: &'a mut Vec<Option<TensorId>>,
+        tables: &'a mut BuildTables,
         inputs: &'a mut Inputs,
         params: BuildParams,
         cells: &'a CacheView,
     ) -> Builder<'a> {
         let n_pools = cells.pools.len();
-        Self::new(graph, weights, leafs, inputs, params, Cache::Cells(cells), n_pools)
+        Self::new(graph, weights, tables, inputs, params, Cache::Cells(cells), n_pools)
     }
 
-    /// A builder for graphs whose attention sees the batch and nothing else. `graph`, `leafs` and `inputs` are cleared.
+    /// A builder for graphs whose attention sees the batch and nothing else. `graph`, `tables` and `inputs` are cleared.
     pub fn over_batch(
         graph: &'a mut Graph,
         weights: &'a [WeightLeaf],
-        leafs: &'a mut Vec<Option<TensorId>>,
+        tables: &'a mut BuildTables,
         inputs: &'a mut Inputs,
         params: BuildParams,
     ) -> Builder<'a> {
-        Self::new(graph, weights, leafs, inputs, params, Cache::Batch, 1)
+        Self::new(graph, weights, tables, inputs, params, Cache::Batch, 1)
     }
 
     /// A builder that records in `specs` what the graph needs from a memory.
     pub fn probe(
         graph: &'a mut Graph,
         weights: &'a [WeightLeaf],
-        leafs: &'a mut Vec<Option<TensorId>>,
+        tables: &'a mut BuildTables,
         inputs: &'a mut Inputs,
         params: BuildParams,
         specs: &'a mut MemorySpecs,
     ) -> Builder<'a> {
         specs.kv.clear();
         specs.states.clear();
-        Self::new(graph, weights, leafs, inputs, params, Cache::Probe(specs), 1)
+        Self::new(graph, weights, tables, inputs, params, Cache::Probe(specs), 1)
     }
 
     fn new(
         graph: &'a mut Graph,
         weights: &'a [WeightLeaf],
-        leafs: &'a mut Vec<Option<TensorId>>,
+        tables: &'a mut BuildTables,
         inputs: &'a mut Inputs,
         params: BuildParams,
         cache: Cache<'a>,
         n_pools: usize,
     ) -> Builder<'a> {
         graph.clear();
-        leafs.clear();
-        leafs.resize(weights.len(), None);
+        tables.leafs.clear();
+        tables.leafs.resize(weights.len(), None);
         inputs.clear(n_pools);
         Builder {
             g: graph,
             weights,
-            leafs,
+            tables,
             inputs,
             params,
             cache,
@@ -636,7 +645,7 @@ impl<'a> Builder<'a> {
         }
         let ids = self.g.input(GgmlType::I32, [n, 1, 1, 1], "out_ids");
         self.inputs.out_ids = Some(ids);
-        let kept = super::keep_output_rows(self.g, x, ids, self.params.n_tokens, whole);
+        let kept = super::keep_output_rows(&mut self.tables.pruning, self.g, x, ids, self.params.n_tokens, whole);
         self.ok(kept, x)
     }
 
@@ -660,7 +669,7 @@ impl<'a> Builder<'a> {
 
     pub(super) fn leaf(&mut self, id: WeightId) -> TensorId {
         let index = id.0 as usize;
-        if let Some(t) = self.leafs[index] {
+        if let Some(t) = self.tables.leafs[index] {
             return t;
         }
         let weights = self.weights;
@@ -670,7 +679,7 @@ impl<'a> Builder<'a> {
             self.fail(BuildError::Divided { value, weight });
         }
         let t = self.stored(w, w.ne, (w.home, w.layout));
-        self.leafs[index] = Some(t);
+        self.tables.leafs[index] = Some(t);
         t
     }
 

@@ -27,7 +27,7 @@ pub use adapt::{Adaptation, AdaptedUse, AdapterLeaf, LowRankTerm};
 pub use attention::{
     AttentionArgs, CacheView, KvSlot, KvSpec, MemorySpecs, PoolView, RopeArgs, chunked, standard, symmetric,
 };
-pub use builder::{BuildParams, Builder, WeightLeaf, WeightPart};
+pub use builder::{BuildParams, BuildTables, Builder, WeightLeaf, WeightPart};
 pub use contract::{BuildGraph, GraphPart, Results, RopeScaling};
 pub use error::BuildError;
 pub use handles::{Embed, Experts, Linear, Norm, PerHead, Placeholder, Vector, WeightId};
@@ -38,5 +38,5 @@ pub use moe::{Gating, MoeArgs};
 pub use ngram::NgramArgs;
 pub use pool::{Built, GraphOutput, HiddenRows, Pooling};
 pub use position::KeyPosition;
-pub use prune::keep_output_rows;
+pub use prune::{Pruning, keep_output_rows};
 pub use recur::{Mamba2Args, StateSlot, StateSpec};

@@ -7,9 +7,28 @@ use kernels::GgmlType;
 
 use crate::graph::{Graph, Op, ShapeError, Tensor, TensorId, contiguous_strides};
 
+/// Tables about the tensors of a graph, by id. They keep their memory from graph to graph.
+#[derive(Clone, Default, Debug)]
+pub struct Pruning {
+    /// Readers of each tensor; those of them that are computed for the output tokens only.
+    n_readers: Vec<u32>,
+    n_rewritten: Vec<u32>,
+    token_dims: Vec<TokenDim>,
+    /// What takes the place of each tensor.
+    renamed: Vec<Option<TensorId>>,
+}
+
+/// `n` default values, whatever was there before.
+fn anew<T: Clone + Default>(table: &mut Vec<T>, n: usize) -> &mut [T] {
+    table.clear();
+    table.resize(n, T::default());
+    table
+}
+
 /// Rewrites the graph so that `result` `[n, n_tokens]` has only the rows `ids` (i32 `[n_outputs]`); returns the new result. `whole`, if any, stays
 /// computed for all tokens. Nodes that are no longer needed stay in the arena but are not reachable from it.
 pub fn keep_output_rows(
+    tables: &mut Pruning,
     g: &mut Graph,
     result: TensorId,
     ids: TensorId,
@@ -17,8 +36,11 @@ pub fn keep_output_rows(
     whole: Option<TensorId>,
 ) -> Result<TensorId, ShapeError> {
     let n_outputs = g.tensor(ids).ne[0];
-    let token_dims = row_wise_tail(g, result, n_tokens, whole);
-    let mut renamed: Vec<Option<TensorId>> = vec![None; g.len()];
+    row_wise_tail(tables, g, result, n_tokens, whole);
+    let Pruning {
+        token_dims, renamed, ..
+    } = tables;
+    let renamed = anew(renamed, g.len());
     for index in 0..token_dims.len() {
         let id = TensorId(index as u32);
         let (Some(dim), Some(_)) = (token_dims[index].dim, token_dims[index].rewrite) else {
@@ -52,30 +74,30 @@ pub fn keep_output_rows(
 }
 
 /// Which dimension of a tensor counts tokens, and whether its node is computed for the output tokens only.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, Debug)]
 struct TokenDim {
     dim: Option<usize>,
     rewrite: Option<()>,
 }
 
 /// Finds, from the result backwards, the nodes from which only row-wise ops lead to the result.
-fn row_wise_tail(g: &Graph, result: TensorId, n_tokens: usize, whole: Option<TensorId>) -> Vec<TokenDim> {
+fn row_wise_tail(tables: &mut Pruning, g: &Graph, result: TensorId, n_tokens: usize, whole: Option<TensorId>) {
     let n = result.index() + 1;
-    let mut consumers = vec![0u32; n];
+    let n_readers = anew(&mut tables.n_readers, n);
+    let n_rewritten = anew(&mut tables.n_rewritten, n);
+    let known = anew(&mut tables.token_dims, n);
     for index in 0..n {
         for src in g.tensor(TensorId(index as u32)).sources() {
-            consumers[src.index()] += 1;
+            n_readers[src.index()] += 1;
         }
     }
-    let mut rewritten_consumers = vec![0u32; n];
-    let mut known = vec![TokenDim::default(); n];
     known[result.index()].dim = Some(1);
-    consumers[result.index()] = 0;
+    n_readers[result.index()] = 0;
     // One more reader, which wants all rows.
-    whole.iter().for_each(|whole| consumers[whole.index()] += 1);
+    whole.iter().for_each(|whole| n_readers[whole.index()] += 1);
     for index in (0..n).rev() {
         let Some(dim) = known[index].dim else { continue };
-        if rewritten_consumers[index] != consumers[index] {
+        if n_rewritten[index] != n_readers[index] {
             continue;
         }
         let t = g.tensor(TensorId(index as u32));
@@ -91,13 +113,12 @@ fn row_wise_tail(g: &Graph, result: TensorId, n_tokens: usize, whole: Option<Ten
         }
         known[index].rewrite = Some(());
         for (src, d) in t.sources().zip(source_dims) {
-            rewritten_consumers[src.index()] += 1;
+            n_rewritten[src.index()] += 1;
             if d.is_some() {
                 known[src.index()].dim = d;
             }
         }
     }
-    known
 }
 
 /// For a row-wise op whose result counts tokens in dimension `dim`: the token dimension of each of its first operands (`None`: no tokens).
@@ -259,7 +280,7 @@ mod tests {
         let norm = g.rms_norm(sum, None, 1e-5).unwrap();
         let result = g.mul_mat(w, norm).unwrap();
         let ids = g.input(GgmlType::I32, [2, 1, 1, 1], "ids");
-        let kept = keep_output_rows(&mut g, result, ids, 5, None).unwrap();
+        let kept = keep_output_rows(&mut Pruning::default(), &mut g, result, ids, 5, None).unwrap();
         g.expand(kept);
         let ops: Vec<_> = g
             .nodes()
@@ -288,7 +309,7 @@ mod tests {
         let stored = g.set_rows(cache, a, cells).unwrap();
         let b = g.scale(a, 2.0, 0.0).unwrap();
         let ids = g.input(GgmlType::I32, [1, 1, 1, 1], "ids");
-        let kept = keep_output_rows(&mut g, b, ids, 5, None).unwrap();
+        let kept = keep_output_rows(&mut Pruning::default(), &mut g, b, ids, 5, None).unwrap();
         g.expand(stored);
         g.expand(kept);
         let ops: Vec<_> = g
@@ -309,7 +330,7 @@ mod tests {
         let y = g.reshape(y, [2, 2, 5, 1]).unwrap();
         let y = g.reshape(y, [4, 5, 1, 1]).unwrap();
         let ids = g.input(GgmlType::I32, [2, 1, 1, 1], "ids");
-        let kept = keep_output_rows(&mut g, y, ids, 5, None).unwrap();
+        let kept = keep_output_rows(&mut Pruning::default(), &mut g, y, ids, 5, None).unwrap();
         g.expand(kept);
         assert_eq!(g.tensor(kept).ne, [4, 2, 1, 1]);
         let view = g

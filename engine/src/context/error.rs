@@ -32,6 +32,16 @@ pub enum ContextError {
         /// Why not.
         reason: &'static str,
     },
+    /// There is no memory for keys and values.
+    #[error("the KV cache of {n_ctx} tokens takes {bytes} bytes, for which {buffer_type} has no room")]
+    KvMemory {
+        /// Tokens that the context was to have.
+        n_ctx: usize,
+        /// Bytes that it would take in that memory.
+        bytes: usize,
+        /// Name of the memory.
+        buffer_type: String,
+    },
     /// The graph does not fit.
     #[error(transparent)]
     Build(#[from] BuildError),

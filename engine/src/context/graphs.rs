@@ -1,7 +1,7 @@
 //! A small cache of built graphs, so that prompt processing and decode steps that alternate, or several numbers of tokens that do,
 //! build nothing.
 
-use crate::build::{Adaptation, BuildError, BuildParams, Builder, CacheView, GraphPart, Inputs, PoolView};
+use crate::build::{Adaptation, BuildError, BuildParams, BuildTables, Builder, CacheView, GraphPart, Inputs, PoolView};
 use crate::graph::{Graph, TensorId};
 use crate::model::Model;
 
@@ -23,8 +23,8 @@ pub(super) struct BuiltGraph {
     pub inputs: Inputs,
     pub result: Option<TensorId>,
     pub hidden: Option<TensorId>,
-    /// Leafs of weights, for building.
-    leafs: Vec<Option<TensorId>>,
+    /// For building.
+    tables: BuildTables,
     /// What it was built for, along with `pools`; `None` if it is stale.
     params: Option<BuildParams>,
     pools: Vec<PoolView>,
@@ -87,12 +87,12 @@ impl BuiltGraph {
     pub fn build(&mut self, source: GraphSource<'_>, params: BuildParams) -> Result<(), BuildError> {
         self.params = None;
         let (model, view) = (source.model, source.view);
-        let (graph, leafs, inputs) = (&mut self.graph, &mut self.leafs, &mut self.inputs);
+        let (graph, tables, inputs) = (&mut self.graph, &mut self.tables, &mut self.inputs);
         let is_encoder = params.part == GraphPart::Encoder;
         let b = if is_encoder || model.bidirectional() {
-            Builder::over_batch(graph, model.leafs(), leafs, inputs, params)
+            Builder::over_batch(graph, model.leafs(), tables, inputs, params)
         } else {
-            Builder::over_cells(graph, model.leafs(), leafs, inputs, params, view)
+            Builder::over_cells(graph, model.leafs(), tables, inputs, params, view)
         };
         let mut b = b.adapted(source.adaptation);
         (self.result, self.hidden) = if is_encoder {

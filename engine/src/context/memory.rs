@@ -28,6 +28,8 @@ pub struct KvMemory {
     /// Cell of each token of the present ubatch, by pool.
     cells: Vec<Vec<i64>>,
     n_seq_max: usize,
+    /// Tokens asked for, which an error tells.
+    n_ctx: usize,
     n_bytes: usize,
 }
 
@@ -116,6 +118,7 @@ impl KvMemory {
             journal: Vec::with_capacity(n_pools * params.n_batch),
             undo: Vec::with_capacity(params.n_ubatch),
             n_seq_max: params.n_seq_max,
+            n_ctx,
             n_bytes: 0,
         })
     }
@@ -132,8 +135,11 @@ impl KvMemory {
         // After the keys and values, of which there are far more: what is too much fails there, before a page is touched.
         for pool in &mut self.pools {
             if !pool.allocate() {
-                let (buffer_type, bytes) = ("cells of the KV memory".to_owned(), pool.n_bytes());
-                return Err(BackendError::OutOfMemory { buffer_type, bytes }.into());
+                return Err(ContextError::KvMemory {
+                    n_ctx: self.n_ctx,
+                    bytes: pool.n_bytes(),
+                    buffer_type: "the host".to_owned(),
+                });
             }
         }
         Ok(())
@@ -164,7 +170,15 @@ impl KvMemory {
         if size == 0 {
             return Ok(());
         }
-        let id = register(buffer_type.allocate(size)?);
+        let no_room = |e| match e {
+            BackendError::OutOfMemory { buffer_type, bytes } => ContextError::KvMemory {
+                n_ctx: self.n_ctx,
+                bytes,
+                buffer_type,
+            },
+            e => e.into(),
+        };
+        let id = register(buffer_type.allocate(size).map_err(no_room)?);
         self.n_bytes += size;
         for (&i, (k, v)) in slots.iter().zip(offsets) {
             self.view.slots[i].k = Home { buffer: id, offset: k };

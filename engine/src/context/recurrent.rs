@@ -377,10 +377,11 @@ impl StateMemory {
     /// An error unless a sequence can be cut so that it continues at `pos`.
     fn check_checkpoint(&self, seq: usize, pos: i32) -> Result<(), MemoryError> {
         let own = self.cells.iter().filter(|c| c.seqs.contains(seq));
-        let mut available: Vec<usize> = own.map(|c| c.pos as usize + 1).collect();
-        if available.contains(&(pos as usize)) {
+        let positions = own.map(|c| c.pos as usize + 1);
+        if positions.clone().any(|at| at == pos as usize) {
             return Ok(());
         }
+        let mut available: Vec<usize> = positions.collect();
         available.sort_unstable();
         Err(MemoryError::StateForgotten { seq, pos, available })
     }

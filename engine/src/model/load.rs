@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::backend::{BackendError, Buffer, Device};
 use crate::build::{
-    BuildError, BuildGraph, BuildParams, Builder, Built, GraphOutput, GraphPart, HiddenRows, Inputs, KvSpec,
-    MemorySpecs, WeightLeaf,
+    BuildError, BuildGraph, BuildParams, BuildTables, Builder, Built, GraphOutput, GraphPart, HiddenRows, Inputs,
+    KvSpec, MemorySpecs, WeightLeaf,
 };
 use crate::gguf::{Gguf, GgufFile, GgufSet, Metadata, Value};
 use crate::graph::{BufferId, Graph, Home, Layout, Name, Op, TensorId, dense_bytes};
@@ -49,6 +49,12 @@ pub struct Plan {
     pub summary: PlacementSummary,
     /// What attention and recurrences keep.
     pub specs: MemorySpecs,
+    /// Tokens of the context that the model was planned with.
+    pub n_ctx: usize,
+    /// Bytes of its keys and values by memory, those that have any.
+    pub kv_bytes: Vec<(String, usize)>,
+    /// Bytes of its recurrent states by memory, those that have any.
+    pub state_bytes: Vec<(String, usize)>,
 }
 
 /// Where a tensor goes. Of one that is divided, memories and layouts are joined by `+`.
@@ -97,7 +103,8 @@ impl Model {
         if params.check_tensors {
             check_values(&set, &rows, params)?;
         }
-        let mut warnings: Vec<_> = vocab.warnings().iter().map(ToString::to_string).collect();
+        let of_vocab = vocab.warnings().iter().filter(|warning| !warning.is_put_right());
+        let mut warnings: Vec<_> = of_vocab.map(ToString::to_string).collect();
         if params.placement.repack && !placement.repacks() {
             warnings.push(NO_ROOM.to_owned());
         }
@@ -169,7 +176,7 @@ impl Model {
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.placement.devices[0]
     }
-    /// What was unusual about the file, in sentences.
+    /// What may make answers worse, in sentences. Of the vocabulary, what was put right is left out ([`Vocab::warnings`] has it).
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -305,12 +312,32 @@ fn plan_table(
     let places = rows.iter().zip(&placement.parts);
     let places = places.map(|(row, parts)| place_of(row, parts, &placement)).collect();
     let summary = placement.summary(&rows);
+    let memory = params.placement.memory.resolved(base.n_ctx_train());
+    let kv = (needs.memory.kv.iter()).map(|spec| (spec.layer, memory.kv_bytes(spec)));
+    let states = (needs.memory.states.iter()).map(|spec| (spec.layer, memory.state_bytes(spec)));
+    let (kv_bytes, state_bytes) = (by_memory(&placement, kv), by_memory(&placement, states));
     Ok(Plan {
         rows,
         places,
         summary,
+        n_ctx: memory.n_ctx,
+        kv_bytes,
+        state_bytes,
         specs: needs.memory,
     })
+}
+
+/// Adds up what layers keep, by the memory that they keep it in.
+fn by_memory(placement: &Placement, kept: impl Iterator<Item = (usize, usize)>) -> Vec<(String, usize)> {
+    let mut sums: Vec<(String, usize)> = Vec::new();
+    for (layer, bytes) in kept {
+        let ty = placement.kv_device(layer).buffer_type();
+        match sums.iter_mut().find(|(name, _)| name == ty.name()) {
+            Some((_, sum)) => *sum = sum.saturating_add(bytes),
+            None => sums.push((ty.name().to_owned(), bytes)),
+        }
+    }
+    sums
 }
 
 fn place_of(row: &TableRow, parts: &[RowPart], placement: &Placement) -> Place {
@@ -526,8 +553,8 @@ fn needs(
     params: BuildParams,
 ) -> Result<Needs, BuildError> {
     let mut g = Graph::new();
-    let (mut nodes, mut inputs, mut memory) = (Vec::new(), Inputs::default(), MemorySpecs::default());
-    let mut b = Builder::probe(&mut g, leafs, &mut nodes, &mut inputs, params, &mut memory);
+    let (mut tables, mut inputs, mut memory) = (BuildTables::default(), Inputs::default(), MemorySpecs::default());
+    let mut b = Builder::probe(&mut g, leafs, &mut tables, &mut inputs, params, &mut memory);
     match params.part {
         GraphPart::Encoder => _ = graph.encode(&mut b),
         GraphPart::Graph | GraphPart::Mtp => _ = b.whole(arch.results(), graph),
@@ -537,8 +564,8 @@ fn needs(
         memory,
         max_positions: inputs.max_positions,
         // Products have leafs of their own in a probe.
-        divisible: nodes.iter().map(Option::is_none).collect(),
-        read_by_rows: read_by_rows(&g, &nodes),
+        divisible: tables.leafs.iter().map(Option::is_none).collect(),
+        read_by_rows: read_by_rows(&g, &tables.leafs),
     })
 }
 

@@ -21,6 +21,8 @@ pub struct ParamDef {
     pub allowed: Allowed,
     /// May be given several times (the values are collected).
     pub repeatable: bool,
+    /// A number without a fraction.
+    pub is_whole: bool,
     /// Its value, as text that [`ParamDef::set`] takes.
     pub get: fn(&SamplerParams) -> String,
     parse: fn(&mut SamplerParams, &[&str]) -> bool,
@@ -123,6 +125,7 @@ macro_rules! sampler_table {
             sampler: $sampler,
             allowed: $allowed,
             repeatable: <$ty as ParamType>::REPEATABLE,
+            is_whole: <$ty as ParamType>::WHOLE,
             get: |params| params.$name.show(),
             parse: |params, texts| match <$ty as ParamType>::parse(texts) {
                 Some(value) => { params.$name = value; true }
@@ -310,10 +313,14 @@ impl ParamDef {
         let form = match self.name {
             "samplers" => " of ".to_string() + &SAMPLERS.iter().map(|s| s.name).collect::<Vec<_>>().join(", "),
             "logit_bias" => " of the form TOKEN+BIAS or TOKEN-BIAS, for example 42-1.5 or 42-inf".into(),
-            "seed" => " (an integer from 0 to 2^64 - 1, or -1)".into(),
             _ => String::new(),
         };
-        let allowed = format!("{}{form}", self.allowed);
+        let allowed = match (self.name, self.allowed) {
+            ("seed", _) => "a whole number from 0 to 2^64 - 1, or -1 for a new one each time".to_owned(),
+            (_, Any) if self.is_whole => "a whole number".to_owned(),
+            (_, allowed) if self.is_whole => format!("a whole number, {allowed}"),
+            (_, allowed) => format!("{allowed}{form}"),
+        };
         SampleError::Param {
             name: self.name,
             value,
@@ -348,6 +355,9 @@ impl std::fmt::Display for Allowed {
 trait ParamType: Sized {
     const REPEATABLE: bool = false;
 
+    /// Numbers have no fraction.
+    const WHOLE: bool = false;
+
     fn parse(texts: &[&str]) -> Option<Self>;
     fn show(&self) -> String;
 
@@ -358,8 +368,10 @@ trait ParamType: Sized {
 }
 
 macro_rules! number_param {
-    ($($ty:ty),*) => {$(
+    ($($ty:ty: $whole:literal),*) => {$(
         impl ParamType for $ty {
+            const WHOLE: bool = $whole;
+
             fn parse(texts: &[&str]) -> Option<Self> {
                 only(texts)?.parse().ok()
             }
@@ -374,7 +386,7 @@ macro_rules! number_param {
         }
     )*};
 }
-number_param!(f32, i32, u32, usize);
+number_param!(f32: false, i32: true, u32: true, usize: true);
 
 impl ParamType for Option<u64> {
     fn parse(texts: &[&str]) -> Option<Self> {

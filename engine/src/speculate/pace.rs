@@ -1,9 +1,10 @@
-//! How many drafts to verify: as many as pay, by what verifying has cost and how many drafts were right; none where they do not.
+//! How many drafts to verify: as many as pay, by what decodes have cost and how many drafts were right; none where they do not.
 
-/// Numbers of drafts to choose from. A batch of each is a graph of its own, and a context keeps four: these and the one without drafts.
+/// Numbers of drafts of a sequence to choose from. For one sequence a batch of each is a graph of its own, and a context keeps four: these
+/// and the one without drafts.
 const SIZES: [usize; 3] = [3, 7, 15];
 
-/// Most drafts of a batch.
+/// Most drafts of a sequence in a batch.
 pub const MAX_DRAFTS: usize = SIZES[SIZES.len() - 1];
 
 /// Share of a new figure in a running mean.
@@ -18,43 +19,82 @@ const LEAST_GAIN: f64 = 1.05;
 /// Steps without drafts after which some are tried all the same, in case they pay by now: a thousandth of the time.
 const PATIENCE: usize = 400;
 
-/// Decodes without drafts before any are verified, to know their time.
+/// Decodes without drafts before any are verified, to know their time. The first of a size may build a graph.
 const PLAIN_FIRST: usize = 2;
 
-/// What is known of costs and of luck.
+/// What a draft adds to the time of a decode as long as that is not known: little, so that it is found out.
+const UNTRIED: f64 = 0.1;
+
+/// What decodes cost, of the sequences that are decoded together, and how many drafts of each that pays for.
 #[derive(Clone, Debug)]
 pub struct Pace {
     n_max: usize,
     /// As many as there is room for, whatever they cost.
     is_fixed: bool,
-    /// Mean time of a decode without drafts, and how many there were.
-    plain: (f64, usize),
-    /// Mean times of decodes with each of [`SIZES`], once measured.
-    verify: [Option<f64>; SIZES.len()],
+    times: Times,
     /// Mean time of making a draft.
     draft: f64,
+    /// Steps since drafts were verified.
+    n_idle: usize,
+}
+
+/// How right the drafts of a sequence were.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Luck {
     /// The share of drafts that are right where those before them are.
     acceptance: f64,
     /// Mean tokens that a decode with each of [`SIZES`] yielded: fewer than acceptance promises where right drafts do not come in runs.
     yields: [Option<f64>; SIZES.len()],
     /// The latest decode with drafts, as an index of [`SIZES`], and how many of them were right so far.
     latest: Option<(usize, usize)>,
-    /// Steps since drafts were verified.
-    n_idle: usize,
+}
+
+/// A sequence that may have drafts in the next batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Choice {
+    luck: Luck,
+    /// Drafts that there is room for.
+    n_room: usize,
+    /// How many of [`SIZES`] were tried on it: it gets none, or the size before.
+    level: usize,
+}
+
+impl Choice {
+    /// A sequence with room for so many drafts.
+    pub fn new(luck: Luck, n_room: usize) -> Choice {
+        Choice { luck, n_room, level: 0 }
+    }
+
+    /// The drafts chosen.
+    pub fn n_drafts(&self) -> usize {
+        match self.level {
+            0 => 0,
+            level => SIZES[level - 1],
+        }
+    }
+
+    /// Drafts that the next level adds, if it exists.
+    fn n_more(&self) -> Option<usize> {
+        let next = SIZES.get(self.level).filter(|&&n| n <= self.n_room)?;
+        Some(next - self.n_drafts())
+    }
+
+    /// Tokens that the next level is expected to add, for each of its drafts.
+    fn gain(&self) -> Option<f64> {
+        let n_more = self.n_more()?;
+        let more = self.luck.tokens(self.level + 1) - self.luck.tokens(self.level);
+        Some(more / n_more as f64)
+    }
 }
 
 impl Pace {
-    /// At most `n_max` drafts.
+    /// At most `n_max` drafts of a sequence.
     pub fn new(n_max: usize) -> Pace {
         Pace {
             n_max: n_max.min(MAX_DRAFTS),
             is_fixed: false,
-            plain: (0.0, 0),
-            verify: [None; SIZES.len()],
+            times: Times::default(),
             draft: 0.0,
-            acceptance: 0.7,
-            yields: [None; SIZES.len()],
-            latest: None,
             n_idle: 0,
         }
     }
@@ -67,59 +107,120 @@ impl Pace {
         }
     }
 
-    /// Drafts to ask for, where there is room for `n_room`; 0 if none would pay.
-    pub fn choose(&mut self, n_room: usize) -> usize {
+    /// Chooses the drafts to ask for of each sequence, no more than there is room for in all; none where they would not pay.
+    pub(super) fn choose(&mut self, choices: &mut [Choice], n_room: usize) {
+        for choice in choices.iter_mut() {
+            (choice.level, choice.n_room) = (0, choice.n_room.min(self.n_max));
+        }
         if self.is_fixed {
-            return SIZES.into_iter().rfind(|&n| n <= n_room.min(self.n_max)).unwrap_or(0);
+            raise_times(choices, n_room, usize::MAX);
+        } else if self.times.is_known(choices.len()) {
+            self.choose_by_gain(choices, n_room);
         }
-        if self.plain.1 < PLAIN_FIRST {
-            return 0;
+    }
+
+    /// Raises levels in the order of what they are expected to bring, as often as gives the most tokens per second.
+    fn choose_by_gain(&mut self, choices: &mut [Choice], n_room: usize) {
+        let plain = self.speed(choices);
+        let (mut best, mut best_times, mut times, mut n_used) = (plain * LEAST_GAIN, 0, 0, 0);
+        while let Some(n_more) = raise(choices, n_room - n_used) {
+            (times, n_used) = (times + 1, n_used + n_more);
+            let speed = self.speed(choices);
+            if speed >= best {
+                (best, best_times) = (speed, times);
+            }
         }
-        let sizes = SIZES.iter().enumerate().filter(|&(_, &n)| n <= n_room.min(self.n_max));
-        let gains = sizes.clone().map(|(i, &n)| (self.gain(i), n));
-        let best = gains.max_by(|a, b| a.0.total_cmp(&b.0));
-        if let Some((_, n)) = best.filter(|&(gain, _)| gain >= LEAST_GAIN) {
-            return n;
+        choices.iter_mut().for_each(|choice| choice.level = 0);
+        raise_times(choices, n_room, best_times);
+        if best_times > 0 {
+            return;
         }
         self.n_idle += 1;
-        match sizes.map(|(_, &n)| n).next() {
-            Some(smallest) if self.n_idle >= PATIENCE => smallest,
-            _ => 0,
+        if self.n_idle >= PATIENCE {
+            raise_times(choices, n_room, choices.len());
         }
     }
 
-    /// The size of a batch for `n` drafts that were made: sizes in between would be graphs of their own.
-    pub fn batch_size(&self, n: usize) -> usize {
-        let fits = SIZES.iter().rev().find(|&&size| size <= n);
-        fits.copied().unwrap_or(if n == 0 { 0 } else { SIZES[0] })
+    /// Tokens per second with the drafts chosen.
+    fn speed(&self, choices: &[Choice]) -> f64 {
+        let n_drafts: usize = choices.iter().map(Choice::n_drafts).sum();
+        let tokens: f64 = choices.iter().map(|choice| choice.luck.tokens(choice.level)).sum();
+        let seconds = self.times.estimate(choices.len(), choices.len() + n_drafts);
+        tokens / (seconds + n_drafts as f64 * self.draft)
     }
 
-    /// A decode with as many drafts as a batch has took so long.
-    pub fn decoded(&mut self, n: usize, seconds: f64) {
-        self.count_latest();
-        self.latest = SIZES.iter().position(|&size| size == n).map(|i| (i, 0));
-        match SIZES.iter().position(|&size| size == n) {
-            Some(i) => {
-                self.n_idle = 0;
-                let mean = self.verify[i].get_or_insert(seconds);
-                *mean += 2.0 * NEW * (seconds - *mean);
-            }
-            None => {
-                let (mean, count) = &mut self.plain;
-                // The first decode may build a graph.
-                let share = if *count < PLAIN_FIRST { 1.0 } else { 2.0 * NEW };
-                *mean += share * (seconds - *mean);
-                *count += 1;
-                self.forget_yields();
-            }
+    /// A decode of so many tokens, drafts among them, took so long.
+    pub(super) fn decoded(&mut self, n_tokens: usize, n_drafts: usize, seconds: f64) {
+        if n_drafts > 0 {
+            self.n_idle = 0;
+        }
+        self.times.add(n_tokens, seconds);
+    }
+
+    /// Making `n` drafts took so long.
+    pub(super) fn drafted(&mut self, n: usize, seconds: f64) {
+        self.draft += NEW * (seconds / n.max(1) as f64 - self.draft);
+    }
+}
+
+/// The drafts of a lone sequence's batch where `n` were made: sizes in between would be graphs of their own.
+pub(super) fn batch_size(n: usize) -> usize {
+    let fits = SIZES.iter().rev().find(|&&size| size <= n);
+    fits.copied().unwrap_or(if n == 0 { 0 } else { SIZES[0] })
+}
+
+/// Raises the level that is expected to bring the most for each draft, where there is room for it; the drafts that this adds.
+fn raise(choices: &mut [Choice], n_room: usize) -> Option<usize> {
+    let fits = |choice: &&mut Choice| choice.n_more().is_some_and(|n| n <= n_room);
+    let gain = |choice: &Choice| choice.gain().unwrap_or(0.0);
+    let best = choices
+        .iter_mut()
+        .filter(fits)
+        .max_by(|a, b| gain(a).total_cmp(&gain(b)))?;
+    let n_more = best.n_more();
+    best.level += 1;
+    n_more
+}
+
+fn raise_times(choices: &mut [Choice], n_room: usize, times: usize) {
+    let mut n_used = 0;
+    for _ in 0..times {
+        match raise(choices, n_room - n_used) {
+            Some(n_more) => n_used += n_more,
+            None => break,
+        }
+    }
+}
+
+impl Default for Luck {
+    fn default() -> Luck {
+        Luck {
+            acceptance: 0.7,
+            yields: [None; SIZES.len()],
+            latest: None,
+        }
+    }
+}
+
+impl Luck {
+    /// A draft was right, or wrong.
+    pub fn judged(&mut self, is_right: bool) {
+        self.acceptance += NEW * (f64::from(u8::from(is_right)) - self.acceptance);
+        if let (true, Some((_, n_right))) = (is_right, &mut self.latest) {
+            *n_right += 1;
         }
     }
 
-    /// Takes account of what the latest decode with drafts yielded.
-    fn count_latest(&mut self) {
+    /// The sequence was decoded with so many drafts.
+    pub fn decoded(&mut self, n_drafts: usize) {
         if let Some((i, n_right)) = self.latest.take() {
             let mean = self.yields[i].get_or_insert(expected(self.acceptance, SIZES[i]));
             *mean += NEW * (1.0 + n_right as f64 - *mean);
+        }
+        if n_drafts > 0 {
+            self.latest = SIZES.iter().position(|&size| size >= n_drafts).map(|i| (i, 0));
+        } else {
+            self.forget_yields();
         }
     }
 
@@ -132,30 +233,11 @@ impl Pace {
         }
     }
 
-    /// Making `n` drafts took so long.
-    pub fn drafted(&mut self, n: usize, seconds: f64) {
-        self.draft += NEW * (seconds / n.max(1) as f64 - self.draft);
-    }
-
-    /// A draft was right, or wrong.
-    pub fn judged(&mut self, is_right: bool) {
-        self.acceptance += NEW * (f64::from(u8::from(is_right)) - self.acceptance);
-        if let (true, Some((_, n_right))) = (is_right, &mut self.latest) {
-            *n_right += 1;
-        }
-    }
-
-    /// Tokens per second with so many drafts over those without.
-    fn gain(&self, size: usize) -> f64 {
-        let (n, plain) = (SIZES[size], self.plain.0);
-        let measured = (0..=size)
-            .rev()
-            .find_map(|i| Some(self.verify[i]? * SIZES[size] as f64 / SIZES[i] as f64));
-        // What was never tried looks cheap, and is found out by one try.
-        let cost = self.verify[size].or(measured).unwrap_or(plain * (1.0 + 0.1 * n as f64));
-        let promised = expected(self.acceptance, n);
-        let tokens = self.yields[size].map_or(promised, |mean| mean.min(promised));
-        tokens * plain / (cost + n as f64 * self.draft)
+    /// Tokens that a decode with drafts of a level is expected to yield.
+    fn tokens(&self, level: usize) -> f64 {
+        let Some(i) = level.checked_sub(1) else { return 1.0 };
+        let promised = expected(self.acceptance, SIZES[i]);
+        self.yields[i].map_or(promised, |mean| mean.min(promised))
     }
 }
 
@@ -164,28 +246,99 @@ fn expected(acceptance: f64, n: usize) -> f64 {
     (0..=n as i32).map(|i| acceptance.powi(i)).sum()
 }
 
+/// Mean times of decodes, by numbers of tokens: one for each power of two.
+#[derive(Clone, Debug, Default)]
+struct Times {
+    points: [Option<Point>; 12],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Point {
+    tokens: f64,
+    seconds: f64,
+    count: usize,
+}
+
+impl Times {
+    fn place(&self, n_tokens: usize) -> usize {
+        let power = n_tokens.max(1).next_power_of_two().trailing_zeros() as usize;
+        power.min(self.points.len() - 1)
+    }
+
+    fn add(&mut self, n_tokens: usize, seconds: f64) {
+        let place = self.place(n_tokens);
+        let tokens = n_tokens as f64;
+        let point = self.points[place].get_or_insert(Point {
+            tokens,
+            seconds,
+            count: 0,
+        });
+        let share = if point.count < PLAIN_FIRST { 1.0 } else { 2.0 * NEW };
+        point.tokens += share * (tokens - point.tokens);
+        point.seconds += share * (seconds - point.seconds);
+        point.count += 1;
+    }
+
+    /// Decodes of about so many tokens were measured.
+    fn is_known(&self, n_tokens: usize) -> bool {
+        self.points[self.place(n_tokens)].is_some_and(|point| point.count >= PLAIN_FIRST)
+    }
+
+    /// The time of a decode of `n_tokens`, where one without drafts has `n_plain`: on the line between the nearest times that were measured.
+    /// Beyond them tokens cost as much as those before, but are taken for cheap as long as no drafts were tried.
+    fn estimate(&self, n_plain: usize, n_tokens: usize) -> f64 {
+        let n = n_tokens as f64;
+        let known = || self.points.iter().flatten();
+        let below = known().rfind(|point| point.tokens <= n);
+        let above = known().find(|point| point.tokens > n);
+        match (below, above) {
+            (Some(a), Some(b)) => a.seconds + (b.seconds - a.seconds) * (n - a.tokens) / (b.tokens - a.tokens),
+            (Some(a), None) if a.tokens <= n_plain as f64 => a.seconds * (1.0 + UNTRIED * (n - a.tokens)),
+            (Some(a), None) => a.seconds * n / a.tokens,
+            (None, Some(b)) => b.seconds,
+            (None, None) => 0.0,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Tokens per unit of time of a thousand steps, where a decode of n drafts costs `1 + n * cost` and a draft is right `rightly` of 10 times.
-    fn speed(cost: f64, rightly: usize) -> f64 {
+    /// Drafts of a lone sequence.
+    fn choose_one(pace: &mut Pace, luck: Luck, n_room: usize) -> usize {
+        let mut choices = [Choice::new(luck, n_room)];
+        pace.choose(&mut choices, n_room);
+        choices[0].n_drafts()
+    }
+
+    /// Tokens per unit of time of a thousand steps of some sequences, where a decode costs 1, and each draft `cost`, and a draft of a sequence
+    /// is right as many of 10 times as given.
+    fn speed(cost: f64, rightly: &[usize]) -> f64 {
         let mut pace = Pace::new(MAX_DRAFTS);
+        let mut lucks = vec![Luck::default(); rightly.len()];
         let (mut tokens, mut time, mut turn) = (0.0, 0.0, 0);
         for _ in 0..1000 {
-            let n = pace.choose(100);
-            let seconds = 1.0 + n as f64 * cost;
-            pace.decoded(n, seconds);
-            (tokens, time) = (tokens + 1.0, time + seconds);
-            for _ in 0..n.max(1) {
-                turn += 1;
-                let is_right = turn * 7 % 10 < rightly;
-                pace.judged(is_right);
-                // Without drafts the next token only shows whether a draft would have been right.
-                if !is_right || n == 0 {
-                    break;
-                }
+            let mut choices: Vec<Choice> = lucks.iter().map(|&luck| Choice::new(luck, 100)).collect();
+            pace.choose(&mut choices, 200);
+            let n_drafts: usize = choices.iter().map(Choice::n_drafts).sum();
+            let seconds = 1.0 + n_drafts as f64 * cost;
+            pace.decoded(rightly.len() + n_drafts, n_drafts, seconds);
+            time += seconds;
+            for ((luck, choice), rightly) in lucks.iter_mut().zip(&choices).zip(rightly) {
+                let n = choice.n_drafts();
+                luck.decoded(n);
                 tokens += 1.0;
+                for _ in 0..n.max(1) {
+                    turn += 1;
+                    let is_right = turn * 7 % 10 < *rightly;
+                    luck.judged(is_right);
+                    // Without drafts the next token only shows whether a draft would have been right.
+                    if !is_right || n == 0 {
+                        break;
+                    }
+                    tokens += 1.0;
+                }
             }
         }
         tokens / time
@@ -193,36 +346,62 @@ mod tests {
 
     #[test]
     fn drafts_that_pay_are_verified() {
-        assert!(speed(0.05, 10) > 4.0, "{}", speed(0.05, 10));
-        assert!(speed(0.2, 10) > 2.5, "{}", speed(0.2, 10));
-        assert!(speed(0.1, 7) > 1.3, "{}", speed(0.1, 7));
+        assert!(speed(0.05, &[10]) > 4.0, "{}", speed(0.05, &[10]));
+        assert!(speed(0.2, &[10]) > 2.5, "{}", speed(0.2, &[10]));
+        assert!(speed(0.1, &[7]) > 1.3, "{}", speed(0.1, &[7]));
     }
 
     #[test]
     fn drafts_that_do_not_pay_cost_almost_nothing() {
         for cost in [0.0, 0.1, 0.3, 1.0, 2.0] {
             for rightly in 0..=10 {
-                let speed = speed(cost, rightly);
+                let speed = speed(cost, &[rightly]);
                 assert!(speed > 0.95, "{speed} at cost {cost}, {rightly} of 10");
+            }
+        }
+    }
+
+    /// Of sequences that are decoded together, those have drafts whose drafts are right.
+    #[test]
+    fn drafts_go_where_they_are_right() {
+        let mut pace = Pace::new(MAX_DRAFTS);
+        (0..4).for_each(|_| pace.decoded(2, 0, 1.0));
+        let mut lucks = [Luck::default(); 2];
+        (0..60).for_each(|_| lucks[0].judged(false));
+        (0..60).for_each(|_| lucks[1].judged(true));
+        let mut choices = lucks.map(|luck| Choice::new(luck, 100));
+        pace.choose(&mut choices, 100);
+        assert_eq!(choices.map(|choice| choice.n_drafts()), [0, 15]);
+        // What there is room for in all.
+        pace.choose(&mut choices, 10);
+        assert_eq!(choices.map(|choice| choice.n_drafts()), [0, 7]);
+        // Fifteen drafts and four tokens in the time of 2.5 decodes.
+        let best = (15.0 + 4.0) / (1.0 + 15.0 * 0.1);
+        let found = speed(0.1, &[10, 0, 0, 0]);
+        assert!(found > 0.98 * best, "{found} of {best}");
+    }
+
+    #[test]
+    fn several_sequences_lose_nothing_by_drafts_that_do_not_pay() {
+        for cost in [0.0, 0.1, 0.3, 1.0] {
+            for rightly in 0..=10 {
+                let speed = speed(cost, &[rightly, 0, 10 - rightly, rightly]);
+                assert!(speed > 0.95 * 4.0, "{speed} at cost {cost}, {rightly} of 10");
             }
         }
     }
 
     #[test]
     fn batches_have_few_sizes() {
-        let pace = Pace::new(MAX_DRAFTS);
-        assert_eq!(
-            [0, 1, 2, 3, 6, 7, 14, 15].map(|n| pace.batch_size(n)),
-            [0, 3, 3, 3, 3, 7, 7, 15]
-        );
+        assert_eq!([0, 1, 2, 3, 6, 7, 14, 15].map(batch_size), [0, 3, 3, 3, 3, 7, 7, 15]);
     }
 
     #[test]
     fn there_must_be_room() {
-        let mut pace = Pace::new(7);
-        assert_eq!(pace.choose(100), 0, "nothing is known yet");
-        (0..4).for_each(|_| pace.decoded(0, 1.0));
-        (0..40).for_each(|_| pace.judged(true));
-        assert_eq!((pace.choose(100), pace.choose(6), pace.choose(2)), (7, 3, 0));
+        let (mut pace, mut luck) = (Pace::new(7), Luck::default());
+        assert_eq!(choose_one(&mut pace, luck, 100), 0, "nothing is known yet");
+        (0..4).for_each(|_| pace.decoded(1, 0, 1.0));
+        (0..40).for_each(|_| luck.judged(true));
+        assert_eq!([100, 6, 2].map(|n_room| choose_one(&mut pace, luck, n_room)), [7, 3, 0]);
     }
 }

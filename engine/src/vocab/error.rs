@@ -135,6 +135,13 @@ pub enum VocabWarning {
     BosForced,
 }
 
+impl VocabWarning {
+    /// Nothing is worse for it: what the file says was put right.
+    pub fn is_put_right(&self) -> bool {
+        matches!(self, Self::ControlLooking { .. } | Self::BosForced)
+    }
+}
+
 impl fmt::Display for VocabWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -85,6 +85,35 @@ impl Function for Silu {
     }
 }
 
+/// ln(1 + e^x)
+pub(crate) struct Softplus;
+
+impl Function for Softplus {
+    #[inline(always)]
+    fn apply<V: Simd>(x: V) -> V {
+        // max(x, 0) + ln(1 + t) with t = e^-|x|, which neither overflows nor cancels. NaN passes: it is the second operand.
+        let t = Exp::apply(x.constant(0.0).sub(x.abs()));
+        x.constant(0.0).max(x).add(ln_1p(t))
+    }
+}
+
+/// ln(1 + t) for t from 0 to 1: 2 artanh(t / (2 + t)), whose series in z = t / (2 + t) up to 1/3 ends where terms are below 2^-26 of the first.
+#[inline(always)]
+fn ln_1p<V: Simd>(t: V) -> V {
+    let z = t.div(t.add(t.constant(2.0)));
+    let z2 = z.mul(z);
+    let z4 = z2.mul(z2);
+    // Even and odd terms need not wait for each other.
+    let a = z4.mul_add(z.constant(2.0 / 13.0), z.constant(2.0 / 9.0));
+    let b = z4.mul_add(z.constant(2.0 / 15.0), z.constant(2.0 / 11.0));
+    let (a, b) = (
+        a.mul_add(z4, z.constant(2.0 / 5.0)),
+        b.mul_add(z4, z.constant(2.0 / 7.0)),
+    );
+    let (a, b) = (a.mul_add(z4, z.constant(2.0)), b.mul_add(z4, z.constant(2.0 / 3.0)));
+    b.mul_add(z2, a).mul(z)
+}
+
 /// x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
 pub(crate) struct Gelu;
 

@@ -12,5 +12,6 @@ pub(crate) mod integers;
 pub(crate) mod panel_products;
 pub(crate) mod panels;
 pub(crate) mod products;
+pub(crate) mod recurrent;
 pub(crate) mod rows;
 pub(crate) mod tiles;

@@ -143,7 +143,7 @@ macro_rules! element_wise {
     )* };
 }
 
-use super::functions::{Add, Gated, Gelu, Mul, Sigmoid, Silu};
+use super::functions::{Add, Gated, Gelu, Mul, Sigmoid, Silu, Softplus};
 
 element_wise! {
     /// out[i] = e^x[i]
@@ -152,6 +152,8 @@ element_wise! {
     sigmoid(x) = map Sigmoid;
     /// out[i] = x[i] sigmoid(x[i])
     silu(x) = map Silu;
+    /// out[i] = ln(1 + e^x[i])
+    softplus(x) = map Softplus;
     /// out[i] = gelu(x[i]), tanh form
     gelu(x) = map Gelu;
     /// out[i] = a[i] + b[i]
@@ -291,89 +293,6 @@ pub(crate) unsafe fn scale<V: Simd>(scale: f32, bias: f32, x: *const f32, out: *
             V::load_partial(x.add(i), n - i)
                 .mul_add(scale, bias)
                 .store_partial(out.add(i), n - i);
-        }
-    }
-}
-
-/// A token of one head of a state space model.
-pub(crate) struct Scan {
-    /// `[n]`
-    pub decay: *const f32,
-    /// `[m]`
-    pub x: *const f32,
-    pub scale: f32,
-    /// `[n]`
-    pub b: *const f32,
-    /// `[n]`
-    pub c: *const f32,
-    /// `[m, n]`, `n` floats of each row side by side.
-    pub state: *mut f32,
-    /// `[m]`
-    pub y: *mut f32,
-    pub m: usize,
-    pub n: usize,
-}
-
-/// state[j][i] = decay[i] state[j][i] + scale x[j] b[i], y[j] = sum_i state[j][i] c[i]
-///
-/// # Safety
-/// The pointers are valid for as many floats as the fields say, and the CPU has `V`'s instructions.
-#[inline(always)]
-pub(crate) unsafe fn scan<V: Simd>(args: &Scan) {
-    // SAFETY: rows lie below `m`; the rest is the caller's promise.
-    unsafe {
-        let mut j = 0;
-        while j + CHAINS <= args.m {
-            scan_rows::<V, CHAINS>(args, j);
-            j += CHAINS;
-        }
-        while j < args.m {
-            scan_rows::<V, 1>(args, j);
-            j += 1;
-        }
-    }
-}
-
-/// [`scan`] of `R` rows from row `j` on: what they share is read once, and their sums need not wait for each other. A row's bits are the
-/// same whatever rows are computed with it.
-///
-/// # Safety
-/// As for [`scan`], with the rows below `m`.
-#[inline(always)]
-unsafe fn scan_rows<V: Simd, const R: usize>(args: &Scan, j: usize) {
-    let &Scan { decay, b, c, n, .. } = args;
-    // SAFETY: columns lie below `n`; the rest is the caller's promise.
-    unsafe {
-        let (x, state) = (args.x.add(j), args.state.add(j * n));
-        let mut factors = [V::splat(0.0); R];
-        for (r, factor) in factors.iter_mut().enumerate() {
-            *factor = V::splat(args.scale * *x.add(r));
-        }
-        let mut sums = [V::splat(0.0); R];
-        let mut i = 0;
-        while i + V::LANES <= n {
-            let (decay, b, c) = (V::load(decay.add(i)), V::load(b.add(i)), V::load(c.add(i)));
-            for (r, sum) in sums.iter_mut().enumerate() {
-                let at = state.add(r * n + i);
-                let s = b.mul_add(factors[r], V::load(at).mul(decay));
-                s.store(at);
-                *sum = s.mul_add(c, *sum);
-            }
-            i += V::LANES;
-        }
-        if i < n {
-            let rest = n - i;
-            let decay = V::load_partial(decay.add(i), rest);
-            let (b, c) = (V::load_partial(b.add(i), rest), V::load_partial(c.add(i), rest));
-            for (r, sum) in sums.iter_mut().enumerate() {
-                let at = state.add(r * n + i);
-                let s = b.mul_add(factors[r], V::load_partial(at, rest).mul(decay));
-                s.store_partial(at, rest);
-                *sum = s.mul_add(c, *sum);
-            }
-        }
-        for (r, sum) in sums.into_iter().enumerate() {
-            *args.y.add(j + r) = sum.sum();
         }
     }
 }

@@ -165,6 +165,28 @@ pub(crate) fn check_lengths(ty: GgmlType, n_bytes: usize, n: usize) {
     );
 }
 
+/// The points of a type's grid: what its indices stand for. Elements are bytes, the first in the lowest.
+#[derive(Clone, Copy, Debug)]
+pub enum Points {
+    /// Vectors of 8 elements.
+    OfEight(&'static [u64]),
+    /// Vectors of 4 elements.
+    OfFour(&'static [u32]),
+}
+
+/// The grid of a type that stores points of one.
+pub fn points_of(ty: GgmlType) -> Option<Points> {
+    match ty {
+        GgmlType::IQ1_S | GgmlType::IQ1_M => Some(Points::OfEight(&grids::IQ1)),
+        GgmlType::IQ2_XXS => Some(Points::OfEight(&grids::IQ2_XXS)),
+        GgmlType::IQ2_XS => Some(Points::OfEight(&grids::IQ2_XS)),
+        GgmlType::IQ2_S => Some(Points::OfEight(&grids::IQ2_S)),
+        GgmlType::IQ3_XXS => Some(Points::OfFour(&grids::IQ3_XXS)),
+        GgmlType::IQ3_S => Some(Points::OfFour(&grids::IQ3_S)),
+        _ => None,
+    }
+}
+
 /// An IEEE half float as stored: two little-endian bytes without alignment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(transparent)]

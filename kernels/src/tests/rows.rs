@@ -1,11 +1,6 @@
 //! Row operations.
 
 use super::*;
-use crate::generic::rows::Scan;
-
-fn wide(x: &[f32]) -> impl Iterator<Item = f64> + Clone + '_ {
-    x.iter().map(|&x| f64::from(x))
-}
 
 #[test]
 fn reductions() {
@@ -81,6 +76,8 @@ fn element_wise() {
                 check_map(k.isa, "exp", &a, |x, out| (k.exp)(x, out, n), |_, x| x.exp());
                 check_map(k.isa, "sigmoid", &a, |x, out| (k.sigmoid)(x, out, n), |_, x| sigmoid(x));
                 check_map(k.isa, "silu", &a, |x, out| (k.silu)(x, out, n), |_, x| x * sigmoid(x));
+                let softplus = |_, x: f64| x.max(0.0) + (-x.abs()).exp().ln_1p();
+                check_map(k.isa, "softplus", &a, |x, out| (k.softplus)(x, out, n), softplus);
                 check_map(k.isa, "gelu", &a, |x, out| (k.gelu)(x, out, n), |_, x| gelu(x));
                 check_map(
                     k.isa,
@@ -174,43 +171,6 @@ fn outer_products_on_decayed_rows() {
                     let (j, i) = (at / n, at % n);
                     let want = f64::from(c[j]) * x + f64::from(a[j]) * f64::from(d[i]);
                     assert_close("scale_add_outer", *got, want, 1.0);
-                }
-            }
-        }
-    }
-}
-
-#[test]
-fn steps_of_a_scan() {
-    for kernels in all_kernels() {
-        for n in LENGTHS {
-            for m in [0, 1, 2, 5] {
-                let [decay, b, c] = [1, 2, 3].map(|seed| noise(seed, n));
-                let (x, state) = (noise(4, m), noise(5, m * n));
-                let (mut got, mut y) = (state.clone(), vec![f32::NAN; m]);
-                let args = Scan {
-                    decay: decay.as_ptr(),
-                    x: x.as_ptr(),
-                    scale: 0.3,
-                    b: b.as_ptr(),
-                    c: c.as_ptr(),
-                    state: got.as_mut_ptr(),
-                    y: y.as_mut_ptr(),
-                    m,
-                    n,
-                };
-                // SAFETY: the lengths are those of the state's rows and columns, the CPU has the instructions.
-                unsafe { (kernels.scan)(&args) };
-                let mut sums = vec![0.0; m];
-                for (at, (got, s)) in got.iter().zip(wide(&state)).enumerate() {
-                    let (j, i) = (at / n, at % n);
-                    let input = f64::from(0.3f32) * f64::from(x[j]) * f64::from(b[i]);
-                    let want = f64::from(decay[i]) * s + input;
-                    assert_close("scan", *got, want, 1.0);
-                    sums[j] += want * f64::from(c[i]);
-                }
-                for (y, want) in y.iter().zip(sums) {
-                    assert_close("scan", *y, want, (n as f64).sqrt().max(1.0));
                 }
             }
         }

@@ -24,17 +24,17 @@ pub fn run(args: &CheckArgs) -> Outcome {
         seed: args.seed,
         load: args.load.params(PrecisionArg::Exact, None)?,
         context: ContextParams {
-            n_ubatch: args.ubatch,
+            n_ubatch: args.ubatch_size,
             // Configurations are what runs in parallel.
             n_threads: 1,
             n_threads_batch: 1,
             precision: Precision::Exact,
-            type_k: args.ctk,
-            type_v: args.ctv,
+            type_k: args.cache_type_k,
+            type_v: args.cache_type_v,
             ..ContextParams::default()
         },
     };
-    let is_exact = (args.ctk, args.ctv) == (GgmlType::F32, GgmlType::F32);
+    let is_exact = (args.cache_type_k, args.cache_type_v) == (GgmlType::F32, GgmlType::F32);
     let limit = args.limit.unwrap_or(if is_exact { 1e-8 } else { 1e-4 });
     let Some(dir) = &args.fixtures else {
         return check_files(args, &params, limit);

@@ -47,11 +47,16 @@ pub(super) fn glu(task: Task<'_>, f: Unary) {
 /// are as many or, where those repeat along rows, a divisor of as many.
 fn for_pieces(task: Task<'_>, a: &Source<'_>, b: &Source<'_>, f: impl Fn(&mut [f32], &[f32])) {
     let target = task.target;
-    if a.ne() == b.ne() && a.is_float_list() && b.is_float_list() {
+    if let Some(period) = repeats_after(a, b) {
         for (i, out) in target.float_pieces(PIECE) {
-            let at = i * PIECE;
-            a.copy_floats(at, out);
-            f(out, b.floats(at, out.len()));
+            a.copy_floats(i * PIECE, out);
+            let (mut at, mut out) = (i * PIECE % period, out);
+            while !out.is_empty() {
+                let n = out.len().min(period - at);
+                let (now, later) = out.split_at_mut(n);
+                f(now, b.floats(at, n));
+                (at, out) = (0, later);
+            }
         }
         return;
     }
@@ -60,6 +65,14 @@ fn for_pieces(task: Task<'_>, a: &Source<'_>, b: &Source<'_>, f: impl Fn(&mut [f
         a.copy_row(i, out);
         f(out, b.row([i[0] % ne[1], i[1] % ne[2], i[2] % ne[3]], task.scratch));
     }
+}
+
+/// If the elements of `b`, in a row, are repeated over those of `a` as they lie in memory, in whole rows of `a`: how many there are.
+fn repeats_after(a: &Source<'_>, b: &Source<'_>) -> Option<usize> {
+    let (ne_a, ne_b) = (a.ne(), b.ne());
+    let same = ne_a.iter().zip(&ne_b).take_while(|(a, b)| a == b).count();
+    let is_repeated = same > 0 && ne_b[same..].iter().all(|&n| n == 1);
+    (is_repeated && a.is_float_list() && b.is_float_list()).then(|| ne_b.iter().product())
 }
 
 /// Applies `f` to pieces of the operand.
@@ -98,8 +111,7 @@ pub(super) fn function(f: Unary) -> fn(&mut [f32]) {
         Unary::Gelu => rows::gelu_in_place,
         Unary::GeluErf => |row| each(row, gelu_erf),
         Unary::GeluQuick => |row| each(row, |x| x / (1.0 + (-1.702 * x).exp())),
-        // ln(1 + e^x) without overflow.
-        Unary::Softplus => |row| each(row, |x| x.max(0.0) + (-x.abs()).exp().ln_1p()),
+        Unary::Softplus => rows::softplus_in_place,
     }
 }
 

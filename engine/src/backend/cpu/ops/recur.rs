@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use kernels::rows;
+use kernels::{recurrent, rows};
 
 use super::compress::Compress;
 use super::lane_step::LaneStep;
@@ -231,6 +231,22 @@ impl<'a> SsmScan<'a> {
     }
 
     fn step(&self, step: LaneStep<'_>) {
+        match self.p == 1 && self.g == 1 && self.a.ne()[0] == self.n {
+            true => self.channels(step),
+            false => self.heads(step),
+        }
+    }
+
+    /// Heads of one element, with a decay for each element of their states.
+    fn channels(&self, step: LaneStep<'_>) {
+        let (h, n, first, m) = (self.h, self.n, step.lanes.start, step.lanes.len());
+        let [x, dt] = [self.x, self.dt].map(|s| s.floats(step.t * h + first, m));
+        let [b, c] = [self.b, self.c].map(|s| s.floats(step.t * n, n));
+        let a = self.a.floats(first * n, m * n);
+        recurrent::scan_channels(dt, a, x, b, c, step.state, step.out);
+    }
+
+    fn heads(&self, step: LaneStep<'_>) {
         let &SsmScan { p, h, n, g, .. } = self;
         let (t, n_a) = (step.t, self.a.ne()[0]);
         let mut scratch = step.scratch;
@@ -249,7 +265,7 @@ impl<'a> SsmScan<'a> {
                 rows::scale_in_place(decays, dt, 0.0);
                 rows::exp_in_place(decays);
             }
-            rows::scan(decays, dt, x, b, c, state, y);
+            recurrent::scan(decays, dt, x, b, c, state, y);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Time mixing of RWKV: a lane is a head, whose state has a row of keys per channel of the value.
 
-use kernels::rows;
+use kernels::recurrent;
 
 use super::lane_step::LaneStep;
 use crate::backend::cpu::view::Source;
@@ -18,11 +18,7 @@ impl Wkv6<'_> {
             let [r, k, v, w] = [r, k, v, w].map(|x| x.floats(at, d));
             let u = u.floats(head * d, d);
             let bonus: f32 = r.iter().zip(u).zip(k).map(|((r, u), k)| r * u * k).sum();
-            for ((s, v), y) in state.chunks_exact_mut(d).zip(v).zip(y) {
-                *y = rows::dot(s, r) + bonus * v;
-                rows::mul_in_place(s, w);
-                rows::axpy(*v, k, s);
-            }
+            recurrent::wkv6([r, w, k, v], bonus, state, y);
         }
     }
 }
@@ -36,14 +32,7 @@ impl Wkv7<'_> {
         let heads = step.state.chunks_exact_mut(d * d).zip(step.out.chunks_exact_mut(d));
         for ((state, y), head) in heads.zip(step.lanes) {
             let at = (step.t * h + head) * d;
-            let [r, w, k, v, a, b] = self.0.each_ref().map(|x| x.floats(at, d));
-            for ((s, v), y) in state.chunks_exact_mut(d).zip(v).zip(y) {
-                let held = rows::dot(s, a);
-                rows::mul_in_place(s, w);
-                rows::axpy(*v, k, s);
-                rows::axpy(held, b, s);
-                *y = rows::dot(s, r);
-            }
+            recurrent::wkv7(self.0.each_ref().map(|x| x.floats(at, d)), state, y);
         }
     }
 }

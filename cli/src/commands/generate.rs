@@ -1,0 +1,44 @@
+//! `llama completions` and `llama man`: what shells and `man` read, from the same declaration as the help.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use clap::{Command, CommandFactory};
+
+use crate::args::{Cli, CompletionsArgs, ManArgs};
+use crate::commands::stdout;
+use crate::failure::{Failure, Outcome};
+
+/// Prints the completions for a shell.
+pub fn completions(args: &CompletionsArgs) -> Outcome {
+    let mut out = stdout();
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "llama", &mut script);
+    out.write_all(&script)?;
+    Ok(out.flush()?)
+}
+
+/// Writes a page for the program and for each command.
+pub fn man(args: &ManArgs) -> Outcome {
+    let mut root = Cli::command();
+    root.build();
+    page(&root, "llama", &args.output)?;
+    pages_of_commands(&root, "llama", &args.output)
+}
+
+fn pages_of_commands(command: &Command, name: &str, folder: &Path) -> Outcome {
+    for nested in command.get_subcommands().filter(|c| !c.is_hide_set()) {
+        let name = format!("{name}-{}", nested.get_name());
+        page(nested, &name, folder)?;
+        pages_of_commands(nested, &name, folder)?;
+    }
+    Ok(())
+}
+
+fn page(command: &Command, name: &str, folder: &Path) -> Outcome {
+    let path = folder.join(format!("{name}.1"));
+    let mut text = Vec::new();
+    clap_mangen::Man::new(command.clone()).title(name).render(&mut text)?;
+    fs::write(&path, text).map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))
+}

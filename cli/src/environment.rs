@@ -1,0 +1,33 @@
+//! Flags that are given by the environment: `--ctx-size` is also `LLAMA_ARG_CTX_SIZE`, where it is not on the command line.
+
+use clap::builder::BoolishValueParser;
+use clap::{Arg, ArgAction, Command};
+
+/// Before the name of each flag.
+const PREFIX: &str = "LLAMA_ARG_";
+
+/// The command, whose flags and those of its commands are looked for in the environment.
+pub fn with_variables(command: Command) -> Command {
+    command
+        .mut_args(|arg| match arg.get_long().map(variable) {
+            Some(name) => with_variable(arg, name),
+            None => arg,
+        })
+        .mut_subcommands(with_variables)
+}
+
+fn with_variable(arg: Arg, name: String) -> Arg {
+    match arg.get_long() {
+        // What asks about the program itself.
+        Some("help" | "version") => arg,
+        _ if matches!(arg.get_action(), ArgAction::SetTrue) => {
+            // In the environment a flag without a value has one: 1, on, yes, true or their opposites.
+            arg.value_parser(BoolishValueParser::new()).env(name).hide_env(true)
+        }
+        _ => arg.env(name).hide_env(true),
+    }
+}
+
+fn variable(flag: &str) -> String {
+    format!("{PREFIX}{}", flag.to_ascii_uppercase().replace('-', "_"))
+}

@@ -1,0 +1,69 @@
+//! What words on a command line name: a model, or what is to be done with one. The same for all commands.
+
+use std::path::{MAIN_SEPARATOR, Path, PathBuf};
+
+use crate::failure::{Failure, Outcome};
+
+/// The model, given by `-m` or as the first word, and the other words, which are texts.
+pub fn model_and_texts(model: Option<&Path>, words: Vec<String>) -> Outcome<(Option<PathBuf>, Vec<String>)> {
+    if let Some(model) = model {
+        return Ok((Some(model.to_owned()), words));
+    }
+    let mut words = words.into_iter();
+    match words.next() {
+        Some(first) if names_a_model(&first) => Ok((Some(first.into()), words.collect())),
+        Some(first) if looks_like_a_name(&first) => Err(Failure::new(format_args!(
+            "{first:?} looks like the name of a model, and there is no such file: models are given as files, such as model.gguf; \
+             -p {first:?} takes it as text"
+        ))),
+        first => Ok((None, first.into_iter().chain(words).collect())),
+    }
+}
+
+/// A file that is not there must not be taken for a question.
+fn names_a_model(text: &str) -> bool {
+    let looks_like_a_path = !text.contains(char::is_whitespace) && text.contains(MAIN_SEPARATOR);
+    Path::new(text).is_file() || looks_like_a_path || text.to_ascii_lowercase().ends_with(".gguf")
+}
+
+/// One word with a digit or a colon, as in qwen3:0.6b: a question is hardly ever one.
+fn looks_like_a_name(text: &str) -> bool {
+    let is_of_names = |c: char| c.is_ascii_alphanumeric() || "._-:".contains(c);
+    let tells = |c: char| c.is_ascii_digit() || c == ':';
+    text.starts_with(|c: char| c.is_ascii_alphabetic()) && text.chars().all(is_of_names) && text.contains(tells)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(model: Option<&str>, words: &[&str]) -> Option<(Option<String>, Vec<String>)> {
+        let words = words.iter().map(ToString::to_string).collect();
+        let (model, texts) = model_and_texts(model.map(Path::new), words).ok()?;
+        Some((model.map(|path| path.display().to_string()), texts))
+    }
+
+    #[test]
+    fn the_first_word_is_a_model_if_it_looks_like_a_file() {
+        let of = |model: Option<&str>, texts: &[&str]| {
+            let texts = texts.iter().map(ToString::to_string).collect();
+            Some((model.map(str::to_owned), texts))
+        };
+        assert_eq!(split(None, &["a.gguf", "b", "c"]), of(Some("a.gguf"), &["b", "c"]));
+        assert_eq!(split(None, &["/no/such"]), of(Some("/no/such"), &[]));
+        assert_eq!(split(None, &["why is it so?", "b"]), of(None, &["why is it so?", "b"]));
+        assert_eq!(split(Some("m"), &["a.gguf"]), of(Some("m"), &["a.gguf"]));
+        assert_eq!(split(None, &[]), of(None, &[]));
+        assert_eq!(split(None, &["qwen3:0.6b", "hi"]), None);
+    }
+
+    #[test]
+    fn names_of_models_are_told_from_questions() {
+        for name in ["smollm2:135m", "qwen3", "gemma-3-1b-it", "Llama-3.2"] {
+            assert!(looks_like_a_name(name), "{name}");
+        }
+        for question in ["hi", "why?", "2+2=", "42", "what is qwen3?", "C++17?"] {
+            assert!(!looks_like_a_name(question), "{question}");
+        }
+    }
+}

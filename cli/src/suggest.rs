@@ -1,0 +1,36 @@
+//! The nearest command to one that does not exist.
+
+use clap::CommandFactory;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use engine::model::nearest_names;
+
+use crate::args::Cli;
+
+/// Adds commands that may have been meant to an error about one that does not exist.
+pub fn commands(mut error: clap::Error) -> clap::Error {
+    let typed = match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(typed)) if error.kind() == ErrorKind::InvalidSubcommand => typed.clone(),
+        _ => return error,
+    };
+    let program = Cli::command();
+    let known: Vec<&str> = program
+        .get_subcommands()
+        .filter(|c| !c.is_hide_set())
+        .map(|c| c.get_name())
+        .collect();
+    let mut near = nearest_names(&typed, known.iter().copied());
+    if near.is_empty() {
+        // Letters that changed places count twice.
+        let sorted = |name: &str| {
+            let mut letters: Vec<char> = name.chars().collect();
+            letters.sort_unstable();
+            letters
+        };
+        let same = known.iter().filter(|name| sorted(name) == sorted(&typed));
+        near = same.map(|name| (*name).to_owned()).collect();
+    }
+    if !near.is_empty() {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(near));
+    }
+    error
+}

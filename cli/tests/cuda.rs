@@ -1,0 +1,122 @@
+//! Cards that are missing, old, too small or lost: what is said, and that nothing is left behind. The emulated driver does these things on
+//! request. `LLAMA_CUDA=skip` leaves that out where the compiler of kernels cannot be fetched.
+
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::common::{Ended, Home, ended, root};
+
+/// What the emulated card is called.
+const EMULATED: &str = "Emulated CUDA device";
+
+/// The loader's path with the emulated driver and the compiler of kernels.
+fn library_path() -> &'static str {
+    static PATH: OnceLock<String> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let output = Command::new("bash")
+            .args([
+                "-c",
+                r#"set -e; env=$(bash "$0" --env); eval "$env"; printf %s "$LD_LIBRARY_PATH""#,
+            ])
+            .arg(root().join("tests/cuda.sh"))
+            .output()
+            .expect("bash runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let hint = "LLAMA_CUDA=skip leaves this out where NVRTC cannot be fetched";
+        assert!(output.status.success(), "{}({hint})", text(&output.stderr));
+        text(&output.stdout)
+    })
+}
+
+/// Runs `llama` with these settings of the emulated driver, kernels compiled once for all runs.
+fn llama(home: &Home, settings: &str, args: &[&str]) -> Ended {
+    let mut command = home.llama(args);
+    command
+        .env("LD_LIBRARY_PATH", library_path())
+        .env("LLAMA_CACHE", home.path("cache"))
+        .env("LLAMA_CUDA_EMU", settings)
+        .env_remove("LLAMA_CUDA_EMU_REPORT");
+    ended(command)
+}
+
+/// True if the emulated driver is to be left out; else it must be there.
+fn is_left_out(home: &Home) -> bool {
+    if std::env::var("LLAMA_CUDA").is_ok_and(|value| value == "skip") {
+        eprintln!("left out, since LLAMA_CUDA=skip");
+        return true;
+    }
+    let listed = llama(home, "", &["devices"]);
+    assert!(listed.succeeds().contains(EMULATED), "{}", listed.out);
+    false
+}
+
+#[test]
+fn devices_are_listed_with_what_is_missing() {
+    let home = Home::new();
+    let listed = ended(home.llama(&["devices"]));
+    let listed = listed.succeeds();
+    assert!(listed.starts_with("cpu"), "{listed}");
+    assert!(
+        listed.contains("cuda0") || listed.contains("not usable: cuda: "),
+        "{listed}"
+    );
+    let json = ended(home.llama(&["devices", "--json"]));
+    assert!(json.succeeds().contains("\"flaws\""), "{}", json.out);
+}
+
+#[test]
+fn a_card_that_cannot_be_used_is_an_error_that_says_why() {
+    let home = Home::new();
+    if is_left_out(&home) {
+        return;
+    }
+    let model = home.model("llama-dense", None);
+    let (model, out) = (
+        model.as_str(),
+        home.path("logits").into_os_string().into_string().expect("UTF-8"),
+    );
+    let args = [
+        "logits", "--device", "cuda", "-m", model, "--tokens", "1,2,3", "-o", &out,
+    ];
+    for (settings, reason) in [
+        ("driver=11000", "the driver supports CUDA 11.0, and 11.2 is needed"),
+        ("devices=0", "cuInit"),
+        ("sm=75", "compute capability 7.5"),
+        ("used=8G", "cuda0: cannot allocate"),
+        ("fail_alloc=2", "CUDA_ERROR_OUT_OF_MEMORY"),
+        ("fail_launch=3", "cuLaunchKernel"),
+        ("lost_at=5", "CUDA_ERROR"),
+    ] {
+        let failed = llama(&home, settings, &args);
+        assert_eq!(failed.status, 1, "{settings}: {}{}", failed.out, failed.err);
+        assert!(failed.err.contains(reason), "{settings}: {}", failed.err);
+        assert!(!failed.err.contains("leak"), "{settings}: {}", failed.err);
+        assert!(!failed.err.contains("panicked"), "{settings}: {}", failed.err);
+    }
+}
+
+#[test]
+fn what_fails_at_any_allocation_leaves_nothing_behind() {
+    let home = Home::new();
+    if is_left_out(&home) {
+        return;
+    }
+    let model = home.model("llama-dense", None);
+    let (model, out) = (
+        model.as_str(),
+        home.path("logits").into_os_string().into_string().expect("UTF-8"),
+    );
+    let args = [
+        "logits", "--device", "cuda", "-m", model, "--tokens", "1,2,3", "-o", &out,
+    ];
+    for n in 1..40 {
+        let ended = llama(&home, &format!("fail_alloc={n}"), &args);
+        assert!(!ended.err.contains("leak"), "allocation {n}: {}", ended.err);
+        assert!(!ended.err.contains("panicked"), "allocation {n}: {}", ended.err);
+        if ended.status == 0 {
+            assert!(n > 3, "only {n} allocations were made");
+            return;
+        }
+    }
+    panic!("there is no end of allocations");
+}

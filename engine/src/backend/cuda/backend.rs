@@ -1,0 +1,337 @@
+//! The backend: one stream, to which plans, inputs and results are queued in order.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytemuck::{Pod, Zeroable};
+
+use super::CudaDevice;
+use super::buffer::{CudaBuffer, foreign};
+use super::context::{Context, DeviceMemory, Staging, Stream, device_error};
+use super::device::Ready;
+use super::driver::CudaError;
+use super::ops::{self, Refusal};
+use super::plan::{CudaPlan, Launch, Planner};
+use crate::backend::{
+    Backend, BackendError, Buffer, Device, GraphView, MemoryMap, PendingRead, Plan, check_range, rules,
+};
+use crate::graph::{Graph, Name};
+
+/// Staging memory that nobody uses, kept to be used again: pinning memory takes longer than copying through it.
+type Idle = Arc<Mutex<Vec<Staging>>>;
+
+/// Runs of a plan before its kernels are recorded: most graphs of prompts are computed once.
+const RUNS_BEFORE_RECORDING: u32 = 2;
+
+/// Pieces of staging memory that are kept.
+const MAX_IDLE: usize = 64;
+
+/// As kernels note a fault: see `common.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Fault {
+    /// Number of the node's name, counted from 1; 0 if there was none.
+    node: u32,
+    rows: u32,
+    row: i64,
+}
+
+/// What kernels noted: on the device, and as it was copied from there last.
+struct Faults {
+    memory: DeviceMemory,
+    copied: Staging,
+    /// Names by number, less 1.
+    names: Vec<Name>,
+    numbers: HashMap<Name, u32>,
+}
+
+impl Faults {
+    fn new(context: &Arc<Context>, stream: &Stream) -> Result<Faults, CudaError> {
+        let memory = DeviceMemory::new(context, size_of::<Fault>())?;
+        stream.zero(&memory, 0, memory.len())?;
+        Ok(Faults {
+            copied: Staging::new(context, memory.len())?,
+            memory,
+            names: Vec::new(),
+            numbers: HashMap::new(),
+        })
+    }
+
+    /// The number of a name.
+    fn number(&mut self, name: Name) -> u32 {
+        let names = &mut self.names;
+        *self.numbers.entry(name).or_insert_with(|| {
+            names.push(name);
+            names.len() as u32
+        })
+    }
+
+    /// Queues the copy, once for each run that may have noted something.
+    fn fetch(&mut self, stream: &Stream) -> Result<(), CudaError> {
+        stream.queue_read(&self.memory, 0, &mut self.copied, size_of::<Fault>())
+    }
+
+    /// The first fault of the runs so far, which is then forgotten.
+    fn take(&mut self, device: &str, stream: &Stream) -> Result<(), BackendError> {
+        let failed = |error| device_error(device, &error);
+        let bytes = self.copied.wait().map_err(failed)?;
+        let fault: Fault = bytemuck::pod_read_unaligned(bytes);
+        let Some(name) = (fault.node as usize).checked_sub(1).and_then(|i| self.names.get(i)) else {
+            return Ok(());
+        };
+        bytes.fill(0);
+        stream.zero(&self.memory, 0, size_of::<Fault>()).map_err(failed)?;
+        Err(BackendError::Device {
+            device: device.to_owned(),
+            message: format!("{name}: row {} of {}", fault.row, fault.rows),
+        })
+    }
+}
+
+/// Computes graphs on a device.
+pub(super) struct CudaBackend {
+    device: Arc<dyn Device>,
+    ready: Arc<Ready>,
+    stream: Arc<Stream>,
+    scratch: Arc<DeviceMemory>,
+    faults: Arc<Mutex<Faults>>,
+    idle: Idle,
+}
+
+impl CudaBackend {
+    pub(super) fn new(device: Arc<CudaDevice>, ready: Arc<Ready>) -> Result<CudaBackend, BackendError> {
+        let failed = |error| device_error(device.name(), &error);
+        let stream = Stream::new(&ready.context).map_err(failed)?;
+        Ok(CudaBackend {
+            scratch: Arc::new(DeviceMemory::new(&ready.context, 0).map_err(failed)?),
+            faults: Arc::new(Mutex::new(Faults::new(&ready.context, &stream).map_err(failed)?)),
+            stream: Arc::new(stream),
+            idle: Idle::default(),
+            device,
+            ready,
+        })
+    }
+
+    fn failed(&self, error: CudaError) -> BackendError {
+        device_error(self.device.name(), &error)
+    }
+
+    /// Sees to it that every node finds as much scratch memory as it needs.
+    fn set_scratch_aside(&mut self, view: &GraphView<'_>) -> Result<(), BackendError> {
+        let mut most = 0;
+        for id in view.computing() {
+            let need = ops::check(view.graph, id).map_err(|_| rules::unsupported(view.graph, id))?;
+            most = most.max(need.scratch);
+        }
+        if most > self.scratch.len() {
+            let memory = DeviceMemory::new(&self.ready.context, most);
+            self.scratch = Arc::new(memory.map_err(|error| match error.is_out_of_memory() {
+                true => BackendError::OutOfMemory {
+                    buffer_type: self.device.name().to_owned(),
+                    bytes: most,
+                },
+                false => self.failed(error),
+            })?);
+        }
+        Ok(())
+    }
+
+    /// Queues the kernels of a plan: one by one at first, then as one.
+    fn queue(&self, plan: &mut CudaPlan, cancel: &AtomicBool) -> Result<(), BackendError> {
+        let failed = |error| device_error(self.device.name(), &error);
+        if plan.recording.is_none() && plan.n_runs >= RUNS_BEFORE_RECORDING && plan.launches.len() > 1 {
+            // SAFETY: see `launch`. A recording is dropped with the addresses that it holds, when its plan is prepared anew.
+            let recording = unsafe {
+                self.stream
+                    .record(|| plan.launches.iter().try_for_each(|l| self.launch(plan, l)))
+            };
+            plan.recording = Some(recording.map_err(failed)?);
+        }
+        if let Some(recording) = &plan.recording {
+            // SAFETY: see `launch`.
+            return unsafe { self.stream.replay(recording) }.map_err(failed);
+        }
+        for launch in &plan.launches {
+            if cancel.load(Ordering::Relaxed) {
+                return Err(BackendError::Cancelled);
+            }
+            self.launch(plan, launch).map_err(failed)?;
+        }
+        plan.n_runs += 1;
+        Ok(())
+    }
+
+    /// Queues a kernel of a plan whose graph and memory are those that it was prepared for.
+    fn launch(&self, plan: &CudaPlan, launch: &Launch) -> Result<(), CudaError> {
+        let parameters = plan.words[launch.parameters..].as_ptr().cast();
+        // SAFETY: the words are what the op made for this kernel. Addresses are those of tensors within buffers that the map, whose
+        // stamp is the same, still holds, and who holds it by `&mut` touches them in the order of this stream or waits for it; a buffer is
+        // freed only when its context is idle. What is written lies in buffers of the map's own, or in the plan's scratch memory.
+        unsafe { self.stream.launch(&launch.function, launch.shape, parameters) }
+    }
+
+    /// Staging memory of at least `len` bytes, new unless the copy of some that is kept is done.
+    fn staging(&self, len: usize) -> Result<Staging, BackendError> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        for i in 0..idle.len() {
+            if idle[i].len() >= len && idle[i].is_done().map_err(|error| self.failed(error))? {
+                return Ok(idle.remove(i));
+            }
+        }
+        drop(idle);
+        Staging::new(&self.ready.context, len.next_power_of_two()).map_err(|error| self.failed(error))
+    }
+}
+
+impl Backend for CudaBackend {
+    fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    fn prepare(
+        &mut self,
+        view: &GraphView<'_>,
+        memory: &MemoryMap,
+        old: Option<Box<dyn Plan>>,
+    ) -> Result<Box<dyn Plan>, BackendError> {
+        let mut plan = <dyn Plan>::recycle::<CudaPlan>(old);
+        plan.clear();
+        (plan.version, plan.stamp) = (view.graph.version(), memory.stamp());
+        self.set_scratch_aside(view)?;
+        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        for id in view.computing() {
+            let mut planner = Planner {
+                device: self.device.name(),
+                graph: view.graph,
+                memory,
+                library: &self.ready.library,
+                fault: (faults.memory.address(), faults.number(view.graph.tensor(id).name)),
+                scratch: &self.scratch,
+                plan: &mut plan,
+            };
+            ops::plan(view.graph, id, &mut planner).map_err(|refusal| match refusal {
+                Refusal::Flaw(_) => rules::unsupported(view.graph, id),
+                Refusal::Error(error) => error,
+            })?;
+        }
+        Ok(plan)
+    }
+
+    fn run(
+        &mut self,
+        plan: &mut dyn Plan,
+        graph: &Graph,
+        memory: &mut MemoryMap,
+        cancel: &AtomicBool,
+    ) -> Result<(), BackendError> {
+        let plan = plan.downcast_mut::<CudaPlan>(self.device.name())?;
+        if (plan.version, plan.stamp) != (graph.version(), memory.stamp()) {
+            return Err(BackendError::StalePlan {
+                device: self.device.name().to_owned(),
+            });
+        }
+        if cancel.load(Ordering::Relaxed) {
+            return Err(BackendError::Cancelled);
+        }
+        self.queue(plan, cancel)?;
+        if plan.has_faults {
+            let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+            faults.fetch(&self.stream).map_err(|error| self.failed(error))?;
+        }
+        Ok(())
+    }
+
+    fn synchronize(&mut self) -> Result<(), BackendError> {
+        self.stream.synchronize().map_err(|error| self.failed(error))?;
+        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        faults.take(self.device.name(), &self.stream)
+    }
+
+    fn write_async(&mut self, to: &mut dyn Buffer, offset: usize, data: &[u8]) -> Result<bool, BackendError> {
+        check_range(to, offset, data.len())?;
+        let buffer = to.as_any().downcast_ref::<CudaBuffer>().ok_or_else(|| foreign(to))?;
+        if data.is_empty() {
+            return Ok(true);
+        }
+        let mut staging = self.staging(data.len())?;
+        staging.wait().map_err(|error| self.failed(error))?[..data.len()].copy_from_slice(data);
+        let queued = self
+            .stream
+            .queue_write(buffer.memory(), offset, &mut staging, data.len());
+        queued.map_err(|error| self.failed(error))?;
+        give_back(&self.idle, staging);
+        Ok(true)
+    }
+
+    fn read_async(
+        &mut self,
+        from: &dyn Buffer,
+        offset: usize,
+        len: usize,
+    ) -> Result<Option<Box<dyn PendingRead>>, BackendError> {
+        check_range(from, offset, len)?;
+        let buffer = from
+            .as_any()
+            .downcast_ref::<CudaBuffer>()
+            .ok_or_else(|| foreign(from))?;
+        let mut staging = self.staging(len.max(1))?;
+        if len > 0 {
+            let queued = self.stream.queue_read(buffer.memory(), offset, &mut staging, len);
+            queued.map_err(|error| self.failed(error))?;
+        }
+        Ok(Some(Box::new(Pending {
+            device: self.device.clone(),
+            stream: self.stream.clone(),
+            faults: self.faults.clone(),
+            idle: self.idle.clone(),
+            staging,
+        })))
+    }
+
+    fn copy_from_async(
+        &mut self,
+        source: &mut dyn Backend,
+        from: (&dyn Buffer, usize),
+        to: (&mut dyn Buffer, usize),
+        len: usize,
+    ) -> Result<bool, BackendError> {
+        let (from, start) = from;
+        check_range(from, start, len)?;
+        if from.host_ptr().is_none() {
+            return Ok(false);
+        }
+        source.synchronize()?;
+        let bytes = from.bytes().unwrap_or_default();
+        self.write_async(to.0, to.1, &bytes[start..][..len])
+    }
+}
+
+/// Bytes on their way from the device.
+struct Pending {
+    device: Arc<dyn Device>,
+    stream: Arc<Stream>,
+    faults: Arc<Mutex<Faults>>,
+    idle: Idle,
+    staging: Staging,
+}
+
+impl PendingRead for Pending {
+    fn wait(mut self: Box<Self>, out: &mut [u8]) -> Result<(), BackendError> {
+        let device = self.device.name();
+        let bytes = self.staging.wait().map_err(|error| device_error(device, &error))?;
+        out.copy_from_slice(&bytes[..out.len()]);
+        give_back(&self.idle, self.staging);
+        // What was computed from a number beyond its table is not to be used.
+        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        faults.take(device, &self.stream)
+    }
+}
+
+/// Keeps staging memory to be used again.
+fn give_back(idle: &Idle, staging: Staging) {
+    let mut idle = idle.lock().unwrap_or_else(PoisonError::into_inner);
+    if idle.len() < MAX_IDLE {
+        idle.push(staging);
+    }
+}

@@ -1,0 +1,198 @@
+//! Device memory as buffers of the engine, and how they are filled from host memory.
+
+use std::any::Any;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::context::{Context, DeviceMemory, Staging, Stream, device_error};
+use super::driver::CudaError;
+use crate::backend::{BackendError, Buffer, BufferType, Stored, Upload, check_range};
+
+/// Every tensor starts at a multiple of this: what the widest loads of a warp ask for.
+const ALIGNMENT: usize = 256;
+
+/// The memory of a device.
+#[derive(Clone)]
+pub(super) struct CudaBufferType {
+    /// Name of the device.
+    name: Arc<str>,
+    context: Arc<Context>,
+    /// For copies that the host waits for.
+    stream: Arc<Stream>,
+    total: usize,
+}
+
+impl CudaBufferType {
+    /// The memory of a device of this name, `total` bytes.
+    pub(super) fn new(name: &str, context: &Arc<Context>, total: usize) -> Result<CudaBufferType, CudaError> {
+        Ok(CudaBufferType {
+            name: name.into(),
+            context: context.clone(),
+            stream: Arc::new(Stream::new(context)?),
+            total,
+        })
+    }
+}
+
+impl BufferType for CudaBufferType {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn alignment(&self) -> usize {
+        ALIGNMENT
+    }
+
+    fn max_size(&self) -> usize {
+        self.total
+    }
+
+    fn is_host(&self) -> bool {
+        false
+    }
+
+    fn allocate(&self, size: usize) -> Result<Box<dyn Buffer>, BackendError> {
+        let failed = |error: CudaError| match error.is_out_of_memory() {
+            true => BackendError::OutOfMemory {
+                buffer_type: self.name.to_string(),
+                bytes: size,
+            },
+            false => device_error(&self.name, &error),
+        };
+        let memory = DeviceMemory::new(&self.context, size).map_err(failed)?;
+        if size > 0 {
+            self.stream.zero(&memory, 0, size).map_err(failed)?;
+            self.stream.synchronize().map_err(failed)?;
+        }
+        Ok(Box::new(CudaBuffer {
+            buffer_type: Arc::new(self.clone()),
+            name: self.name.clone(),
+            stream: self.stream.clone(),
+            memory,
+        }))
+    }
+}
+
+/// A piece of a device's memory.
+pub(super) struct CudaBuffer {
+    buffer_type: Arc<dyn BufferType>,
+    name: Arc<str>,
+    stream: Arc<Stream>,
+    memory: DeviceMemory,
+}
+
+impl CudaBuffer {
+    /// The memory.
+    pub(super) fn memory(&self) -> &DeviceMemory {
+        &self.memory
+    }
+
+    fn failed(&self, error: CudaError) -> BackendError {
+        device_error(&self.name, &error)
+    }
+}
+
+// SAFETY: it gives no address of host memory.
+unsafe impl Buffer for CudaBuffer {
+    fn buffer_type(&self) -> &Arc<dyn BufferType> {
+        &self.buffer_type
+    }
+
+    fn size(&self) -> usize {
+        self.memory.len()
+    }
+
+    fn host_ptr(&self) -> Option<NonNull<u8>> {
+        None
+    }
+
+    fn write(&mut self, offset: usize, data: &[u8]) -> Result<(), BackendError> {
+        check_range(self, offset, data.len())?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        let written = self.stream.write(&self.memory, offset, data);
+        written.map_err(|error| self.failed(error))
+    }
+
+    fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), BackendError> {
+        check_range(self, offset, out.len())?;
+        if out.is_empty() {
+            return Ok(());
+        }
+        let read = self.stream.read(&self.memory, offset, out);
+        read.map_err(|error| self.failed(error))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+/// Bytes of a slot of an upload: large enough that the start of a transfer does not count.
+const SLOT: usize = 4 << 20;
+/// Slots: one that is filled, one that the device fetches, and one between them.
+const N_SLOTS: usize = 3;
+
+/// An upload through a ring of pinned memory: while the device fetches one slot, the host fills the next, so that reading a file and the transfer
+/// overlap.
+pub(super) struct CudaUpload {
+    buffer: Box<dyn Buffer>,
+    stream: Stream,
+    slots: Vec<Staging>,
+    next: usize,
+}
+
+impl CudaUpload {
+    /// An upload into a buffer of this device's.
+    pub(super) fn new(buffer: Box<dyn Buffer>, context: &Arc<Context>) -> Result<CudaUpload, CudaError> {
+        let slots = (0..N_SLOTS).map(|_| Staging::new(context, SLOT));
+        Ok(CudaUpload {
+            slots: slots.collect::<Result<_, _>>()?,
+            stream: Stream::new(context)?,
+            buffer,
+            next: 0,
+        })
+    }
+
+    fn write(&mut self, mut offset: usize, data: &[u8]) -> Result<(), BackendError> {
+        check_range(&*self.buffer, offset, data.len())?;
+        let ours = self.buffer.as_any().downcast_ref::<CudaBuffer>();
+        let ours = ours.ok_or_else(|| foreign(&*self.buffer))?;
+        for piece in data.chunks(SLOT) {
+            let slot = &mut self.slots[self.next];
+            slot.wait().map_err(|error| ours.failed(error))?[..piece.len()].copy_from_slice(piece);
+            let queued = self.stream.queue_write(&ours.memory, offset, slot, piece.len());
+            queued.map_err(|error| ours.failed(error))?;
+            offset += piece.len();
+            self.next = (self.next + 1) % N_SLOTS;
+        }
+        Ok(())
+    }
+}
+
+impl Upload for CudaUpload {
+    fn set_tensor(&mut self, tensor: &Stored, rows: Range<usize>, data: &[u8]) -> Result<(), BackendError> {
+        let (offset, stored) = tensor.pack(&rows, data)?;
+        self.write(offset, &stored)
+    }
+
+    fn finish(self: Box<Self>) -> Result<Box<dyn Buffer>, BackendError> {
+        let name = self.buffer.buffer_type().name();
+        self.stream.synchronize().map_err(|error| device_error(name, &error))?;
+        Ok(self.buffer)
+    }
+}
+
+/// The error for memory that is not of the device.
+pub(super) fn foreign(buffer: &dyn Buffer) -> BackendError {
+    BackendError::Device {
+        device: "cuda".to_owned(),
+        message: format!("an operand lies in {:?}", buffer.buffer_type()),
+    }
+}

@@ -1,0 +1,152 @@
+//! CUDA C++ to PTX by NVRTC, at run time: the binary is the same for machines with and without CUDA.
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::ptr;
+
+use super::raw::{Compiler, nvrtc};
+
+/// Why a kernel could not be compiled.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum CompileError {
+    /// A call of the compiler that has nothing to do with the text.
+    #[error("{call}: {text}")]
+    Call {
+        /// The function.
+        call: &'static str,
+        /// What the compiler says.
+        text: String,
+    },
+    /// The text does not compile.
+    #[error("{what} does not compile:\n{log}")]
+    Text {
+        /// The kernel with its specialization.
+        what: String,
+        /// What the compiler says.
+        log: String,
+    },
+}
+
+/// A text that others include by name.
+#[derive(Clone, Copy)]
+pub(super) struct Header<'a> {
+    /// As in `#include`.
+    pub(super) name: &'a str,
+    /// Its contents.
+    pub(super) text: &'a str,
+}
+
+/// A program of the compiler.
+struct Program {
+    compiler: Compiler,
+    handle: nvrtc::nvrtcProgram,
+}
+
+impl Compiler {
+    fn check(self, call: &'static str, code: nvrtc::nvrtcResult) -> Result<(), CompileError> {
+        if code == nvrtc::nvrtcResult::NVRTC_SUCCESS {
+            return Ok(());
+        }
+        // SAFETY: the compiler gives a text that is never freed, for any code.
+        let text = unsafe { CStr::from_ptr(nvrtc::nvrtcGetErrorString(code)) };
+        let text = text.to_string_lossy().into_owned();
+        Err(CompileError::Call { call, text })
+    }
+
+    /// Major and minor version.
+    pub(super) fn version(self) -> Result<(i32, i32), CompileError> {
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: the numbers are written to `major` and `minor`.
+        self.check("nvrtcVersion", unsafe { nvrtc::nvrtcVersion(&mut major, &mut minor) })?;
+        Ok((major, minor))
+    }
+
+    /// Compute capabilities that it makes code for, 10 times the major plus the minor number, ascending.
+    pub(super) fn architectures(self) -> Result<Vec<i32>, CompileError> {
+        let mut n = 0;
+        // SAFETY: the number is written to `n`.
+        let code = unsafe { nvrtc::nvrtcGetNumSupportedArchs(&mut n) };
+        self.check("nvrtcGetNumSupportedArchs", code)?;
+        let mut all = vec![0; usize::try_from(n).unwrap_or(0)];
+        // SAFETY: there is room for as many numbers as it said.
+        let code = unsafe { nvrtc::nvrtcGetSupportedArchs(all.as_mut_ptr()) };
+        self.check("nvrtcGetSupportedArchs", code)?;
+        all.sort_unstable();
+        Ok(all)
+    }
+
+    /// The PTX of a text. `what` is it called in messages.
+    pub(super) fn compile(
+        self,
+        what: &str,
+        text: &str,
+        headers: &[Header<'_>],
+        options: &[String],
+    ) -> Result<CString, CompileError> {
+        let program = Program::new(self, what, text, headers)?;
+        let options: Vec<CString> = options.iter().map(|option| c_string(option)).collect();
+        let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
+        // SAFETY: the program is alive; there are as many texts as told, each with a zero at its end.
+        let code = unsafe { nvrtc::nvrtcCompileProgram(program.handle, options.len() as c_int, options.as_ptr()) };
+        match code {
+            nvrtc::nvrtcResult::NVRTC_ERROR_COMPILATION | nvrtc::nvrtcResult::NVRTC_ERROR_INVALID_OPTION => {
+                let (what, log) = (what.to_owned(), program.log()?);
+                return Err(CompileError::Text { what, log });
+            }
+            code => self.check("nvrtcCompileProgram", code)?,
+        }
+        program.ptx()
+    }
+}
+
+impl Program {
+    fn new(compiler: Compiler, what: &str, text: &str, headers: &[Header<'_>]) -> Result<Program, CompileError> {
+        let (text, what) = (c_string(text), c_string(what));
+        let texts: Vec<CString> = headers.iter().map(|header| c_string(header.text)).collect();
+        let names: Vec<CString> = headers.iter().map(|header| c_string(header.name)).collect();
+        let texts: Vec<*const c_char> = texts.iter().map(|text| text.as_ptr()).collect();
+        let names: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
+        let (n, texts, names) = (headers.len() as c_int, texts.as_ptr(), names.as_ptr());
+        let mut handle = ptr::null_mut();
+        // SAFETY: all texts end with a zero and are copied by the call; there are as many as told. The handle is written to `handle`.
+        let code = unsafe { nvrtc::nvrtcCreateProgram(&mut handle, text.as_ptr(), what.as_ptr(), n, texts, names) };
+        compiler.check("nvrtcCreateProgram", code)?;
+        Ok(Program { compiler, handle })
+    }
+
+    fn log(&self) -> Result<String, CompileError> {
+        let mut len = 0;
+        // SAFETY: the program is alive; the number is written to `len`.
+        let code = unsafe { nvrtc::nvrtcGetProgramLogSize(self.handle, &mut len) };
+        self.compiler.check("nvrtcGetProgramLogSize", code)?;
+        let mut log = vec![0u8; len.max(1)];
+        // SAFETY: the program is alive; there is room for the log, its zero included.
+        let code = unsafe { nvrtc::nvrtcGetProgramLog(self.handle, log.as_mut_ptr().cast()) };
+        self.compiler.check("nvrtcGetProgramLog", code)?;
+        let text = CStr::from_bytes_until_nul(&log).unwrap_or_default();
+        Ok(text.to_string_lossy().trim_end().to_owned())
+    }
+
+    fn ptx(&self) -> Result<CString, CompileError> {
+        let mut len = 0;
+        // SAFETY: the program is alive; the number is written to `len`.
+        let code = unsafe { nvrtc::nvrtcGetPTXSize(self.handle, &mut len) };
+        self.compiler.check("nvrtcGetPTXSize", code)?;
+        let mut ptx = vec![0u8; len.max(1)];
+        // SAFETY: the program is alive; there is room for the text, its zero included.
+        let code = unsafe { nvrtc::nvrtcGetPTX(self.handle, ptx.as_mut_ptr().cast()) };
+        self.compiler.check("nvrtcGetPTX", code)?;
+        Ok(CStr::from_bytes_until_nul(&ptx).unwrap_or_default().to_owned())
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: the program is alive, and nobody has the handle any more.
+        let _ = unsafe { nvrtc::nvrtcDestroyProgram(&mut self.handle) };
+    }
+}
+
+/// The text with a zero at its end. Sources and options are this crate's own and hold none.
+fn c_string(text: &str) -> CString {
+    CString::new(text).unwrap_or_default()
+}

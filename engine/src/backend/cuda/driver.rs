@@ -1,0 +1,439 @@
+//! The middle floor: calls of the driver as results. Nothing here knows who owns what.
+
+use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::ptr;
+
+use super::raw::{Driver, cu};
+
+/// What a call of the driver failed with.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{call}: {name}: {text}")]
+pub(super) struct CudaError {
+    /// The function.
+    pub(super) call: &'static str,
+    /// The code.
+    pub(super) code: cu::CUresult,
+    /// Name of the code, such as `CUDA_ERROR_OUT_OF_MEMORY`.
+    pub(super) name: String,
+    /// The driver's description.
+    pub(super) text: String,
+}
+
+impl CudaError {
+    /// True if there was not enough memory.
+    pub(super) fn is_out_of_memory(&self) -> bool {
+        self.code == cu::CUresult::CUDA_ERROR_OUT_OF_MEMORY
+    }
+}
+
+pub(super) type Result<T> = std::result::Result<T, CudaError>;
+
+/// What can be asked about a device.
+#[derive(Clone, Copy)]
+pub(super) enum Attribute {
+    ComputeMajor,
+    ComputeMinor,
+    Multiprocessors,
+}
+
+impl Driver {
+    /// The error of a call, if it is one.
+    fn check(self, call: &'static str, code: cu::CUresult) -> Result<()> {
+        if code == cu::CUresult::CUDA_SUCCESS {
+            return Ok(());
+        }
+        let text = |describe: unsafe fn(cu::CUresult, *mut *const std::ffi::c_char) -> cu::CUresult| {
+            let mut text = ptr::null();
+            // SAFETY: the driver stores the address of a text that it never frees, or none.
+            let known = unsafe { describe(code, &mut text) } == cu::CUresult::CUDA_SUCCESS && !text.is_null();
+            if !known {
+                return "unknown".to_owned();
+            }
+            // SAFETY: see above; the text ends with a zero.
+            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        };
+        Err(CudaError {
+            call,
+            code,
+            name: text(cu::cuGetErrorName),
+            text: text(cu::cuGetErrorString),
+        })
+    }
+
+    /// Starts the driver. To be called before all else; calling it again does nothing.
+    pub(super) fn init(self) -> Result<()> {
+        // SAFETY: no memory is involved.
+        self.check("cuInit", unsafe { cu::cuInit(0) })
+    }
+
+    /// Version of CUDA that the driver supports: 1000 times the major and 10 times the minor number.
+    pub(super) fn version(self) -> Result<i32> {
+        let mut version = 0;
+        // SAFETY: the number is written to `version`.
+        self.check("cuDriverGetVersion", unsafe { cu::cuDriverGetVersion(&mut version) })?;
+        Ok(version)
+    }
+
+    /// Number of devices.
+    pub(super) fn device_count(self) -> Result<i32> {
+        let mut n = 0;
+        // SAFETY: the number is written to `n`.
+        self.check("cuDeviceGetCount", unsafe { cu::cuDeviceGetCount(&mut n) })?;
+        Ok(n)
+    }
+
+    /// The device of this number.
+    pub(super) fn device(self, ordinal: i32) -> Result<cu::CUdevice> {
+        let mut device = 0;
+        // SAFETY: the handle is written to `device`.
+        self.check("cuDeviceGet", unsafe { cu::cuDeviceGet(&mut device, ordinal) })?;
+        Ok(device)
+    }
+
+    /// Name of a device.
+    pub(super) fn device_name(self, device: cu::CUdevice) -> Result<String> {
+        let mut name = [0u8; 256];
+        // SAFETY: at most as many bytes as there are in `name` are written.
+        let code = unsafe { cu::cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as c_int, device) };
+        self.check("cuDeviceGetName", code)?;
+        let text = CStr::from_bytes_until_nul(&name).unwrap_or_default();
+        Ok(text.to_string_lossy().into_owned())
+    }
+
+    /// Bytes of memory of a device.
+    pub(super) fn device_memory(self, device: cu::CUdevice) -> Result<usize> {
+        let mut bytes = 0;
+        // SAFETY: the number is written to `bytes`.
+        self.check("cuDeviceTotalMem", unsafe {
+            cu::cuDeviceTotalMem_v2(&mut bytes, device)
+        })?;
+        Ok(bytes)
+    }
+
+    /// What a device says about itself.
+    pub(super) fn attribute(self, device: cu::CUdevice, attribute: Attribute) -> Result<i32> {
+        use cu::CUdevice_attribute::*;
+        let attribute = match attribute {
+            Attribute::ComputeMajor => CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+            Attribute::ComputeMinor => CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+            Attribute::Multiprocessors => CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+        };
+        let mut value = 0;
+        // SAFETY: the number is written to `value`.
+        let code = unsafe { cu::cuDeviceGetAttribute(&mut value, attribute, device) };
+        self.check("cuDeviceGetAttribute", code)?;
+        Ok(value)
+    }
+
+    /// The context that all users of a device in this process share, to be released as often as it is retained.
+    pub(super) fn retain_context(self, device: cu::CUdevice) -> Result<cu::CUcontext> {
+        let mut context = ptr::null_mut();
+        // SAFETY: the handle is written to `context`.
+        let code = unsafe { cu::cuDevicePrimaryCtxRetain(&mut context, device) };
+        self.check("cuDevicePrimaryCtxRetain", code)?;
+        Ok(context)
+    }
+
+    /// # Safety
+    /// The context was retained, and the caller uses nothing of it any more.
+    pub(super) unsafe fn release_context(self, device: cu::CUdevice) -> Result<()> {
+        // SAFETY: the caller's promise.
+        let code = unsafe { cu::cuDevicePrimaryCtxRelease_v2(device) };
+        self.check("cuDevicePrimaryCtxRelease", code)
+    }
+
+    /// Makes a context the one that this thread's calls are about.
+    ///
+    /// # Safety
+    /// The context is retained.
+    pub(super) unsafe fn set_context(self, context: cu::CUcontext) -> Result<()> {
+        // SAFETY: the caller's promise.
+        self.check("cuCtxSetCurrent", unsafe { cu::cuCtxSetCurrent(context) })
+    }
+
+    /// Waits for everything that the thread's context has queued.
+    pub(super) fn synchronize_context(self) -> Result<()> {
+        // SAFETY: no memory is involved.
+        self.check("cuCtxSynchronize", unsafe { cu::cuCtxSynchronize() })
+    }
+
+    /// Free and total bytes of the memory of the thread's context.
+    pub(super) fn memory_info(self) -> Result<(usize, usize)> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the numbers are written to `free` and `total`.
+        self.check("cuMemGetInfo", unsafe { cu::cuMemGetInfo_v2(&mut free, &mut total) })?;
+        Ok((free, total))
+    }
+
+    /// Memory of the device, not initialized. `bytes` is not 0.
+    pub(super) fn allocate(self, bytes: usize) -> Result<cu::CUdeviceptr> {
+        let mut address = 0;
+        // SAFETY: the address is written to `address`.
+        self.check("cuMemAlloc", unsafe { cu::cuMemAlloc_v2(&mut address, bytes) })?;
+        Ok(address)
+    }
+
+    /// # Safety
+    /// The address is from [`allocate`](Driver::allocate), and nothing uses the memory any more.
+    pub(super) unsafe fn free(self, address: cu::CUdeviceptr) -> Result<()> {
+        // SAFETY: the caller's promise.
+        self.check("cuMemFree", unsafe { cu::cuMemFree_v2(address) })
+    }
+
+    /// Host memory that stays where it is, so that the device reads and writes it by itself. Not initialized. `bytes` is not 0.
+    pub(super) fn allocate_pinned(self, bytes: usize) -> Result<*mut c_void> {
+        let mut address = ptr::null_mut();
+        // SAFETY: the address is written to `address`.
+        let code = unsafe { cu::cuMemHostAlloc(&mut address, bytes, cu::CU_MEMHOSTALLOC_PORTABLE) };
+        self.check("cuMemHostAlloc", code)?;
+        Ok(address)
+    }
+
+    /// # Safety
+    /// The address is from [`allocate_pinned`](Driver::allocate_pinned), and nothing uses the memory any more.
+    pub(super) unsafe fn free_pinned(self, address: *mut c_void) -> Result<()> {
+        // SAFETY: the caller's promise.
+        self.check("cuMemFreeHost", unsafe { cu::cuMemFreeHost(address) })
+    }
+
+    /// Queues a copy of `bytes` bytes to the device.
+    ///
+    /// # Safety
+    /// Both sides have as many bytes, until the copy is done.
+    pub(super) unsafe fn copy_to_device(
+        self,
+        to: cu::CUdeviceptr,
+        from: *const c_void,
+        bytes: usize,
+        stream: cu::CUstream,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        let code = unsafe { cu::cuMemcpyHtoDAsync_v2(to, from, bytes, stream) };
+        self.check("cuMemcpyHtoDAsync", code)
+    }
+
+    /// Queues a copy of `bytes` bytes from the device.
+    ///
+    /// # Safety
+    /// Both sides have as many bytes, until the copy is done.
+    pub(super) unsafe fn copy_to_host(
+        self,
+        to: *mut c_void,
+        from: cu::CUdeviceptr,
+        bytes: usize,
+        stream: cu::CUstream,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        let code = unsafe { cu::cuMemcpyDtoHAsync_v2(to, from, bytes, stream) };
+        self.check("cuMemcpyDtoHAsync", code)
+    }
+
+    /// Queues setting `bytes` bytes of the device to 0.
+    ///
+    /// # Safety
+    /// So many bytes are there, until this is done.
+    pub(super) unsafe fn zero(self, at: cu::CUdeviceptr, bytes: usize, stream: cu::CUstream) -> Result<()> {
+        // SAFETY: the caller's promise.
+        self.check("cuMemsetD8Async", unsafe { cu::cuMemsetD8Async(at, 0, bytes, stream) })
+    }
+
+    /// A stream that does not wait for the context's default stream.
+    pub(super) fn create_stream(self) -> Result<cu::CUstream> {
+        let mut stream = ptr::null_mut();
+        let flags = cu::CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint;
+        // SAFETY: the handle is written to `stream`.
+        self.check("cuStreamCreate", unsafe { cu::cuStreamCreate(&mut stream, flags) })?;
+        Ok(stream)
+    }
+
+    /// # Safety
+    /// The stream is alive; nobody uses the handle any more.
+    pub(super) unsafe fn destroy_stream(self, stream: cu::CUstream) -> Result<()> {
+        // SAFETY: the caller's promise.
+        self.check("cuStreamDestroy", unsafe { cu::cuStreamDestroy_v2(stream) })
+    }
+
+    /// Waits until everything queued on a stream is done.
+    ///
+    /// # Safety
+    /// The stream is alive.
+    pub(super) unsafe fn synchronize_stream(self, stream: cu::CUstream) -> Result<()> {
+        // SAFETY: the caller's promise.
+        self.check("cuStreamSynchronize", unsafe { cu::cuStreamSynchronize(stream) })
+    }
+
+    /// An event without a time.
+    pub(super) fn create_event(self) -> Result<cu::CUevent> {
+        let mut event = ptr::null_mut();
+        let flags = cu::CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint;
+        // SAFETY: the handle is written to `event`.
+        self.check("cuEventCreate", unsafe { cu::cuEventCreate(&mut event, flags) })?;
+        Ok(event)
+    }
+
+    /// # Safety
+    /// The event is alive; nobody uses the handle any more.
+    pub(super) unsafe fn destroy_event(self, event: cu::CUevent) -> Result<()> {
+        // SAFETY: the caller's promise.
+        self.check("cuEventDestroy", unsafe { cu::cuEventDestroy_v2(event) })
+    }
+
+    /// Puts an event behind what is queued on a stream.
+    ///
+    /// # Safety
+    /// Both are alive.
+    pub(super) unsafe fn record_event(self, event: cu::CUevent, stream: cu::CUstream) -> Result<()> {
+        // SAFETY: the caller's promise.
+        self.check("cuEventRecord", unsafe { cu::cuEventRecord(event, stream) })
+    }
+
+    /// Waits until what is before the event is done.
+    ///
+    /// # Safety
+    /// The event is alive.
+    pub(super) unsafe fn synchronize_event(self, event: cu::CUevent) -> Result<()> {
+        // SAFETY: the caller's promise.
+        self.check("cuEventSynchronize", unsafe { cu::cuEventSynchronize(event) })
+    }
+
+    /// True if what is before the event is done.
+    ///
+    /// # Safety
+    /// The event is alive.
+    pub(super) unsafe fn event_is_done(self, event: cu::CUevent) -> Result<bool> {
+        // SAFETY: the caller's promise.
+        match unsafe { cu::cuEventQuery(event) } {
+            cu::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            code => self.check("cuEventQuery", code).map(|()| true),
+        }
+    }
+
+    /// A module of PTX.
+    pub(super) fn load_module(self, ptx: &CStr) -> Result<cu::CUmodule> {
+        let mut module = ptr::null_mut();
+        // SAFETY: the text ends with a zero; the handle is written to `module`.
+        let code = unsafe { cu::cuModuleLoadData(&mut module, ptx.as_ptr().cast()) };
+        self.check("cuModuleLoadData", code)?;
+        Ok(module)
+    }
+
+    /// # Safety
+    /// The module is alive; nobody uses it or its functions any more.
+    pub(super) unsafe fn unload_module(self, module: cu::CUmodule) -> Result<()> {
+        // SAFETY: the caller's promise.
+        self.check("cuModuleUnload", unsafe { cu::cuModuleUnload(module) })
+    }
+
+    /// A kernel of a module.
+    ///
+    /// # Safety
+    /// The module is alive.
+    pub(super) unsafe fn function(self, module: cu::CUmodule, name: &CStr) -> Result<cu::CUfunction> {
+        let mut function = ptr::null_mut();
+        // SAFETY: the caller's promise; the handle is written to `function`.
+        let code = unsafe { cu::cuModuleGetFunction(&mut function, module, name.as_ptr()) };
+        self.check("cuModuleGetFunction", code)?;
+        Ok(function)
+    }
+
+    /// Lets a kernel use so much dynamic shared memory.
+    ///
+    /// # Safety
+    /// The function's module is alive.
+    pub(super) unsafe fn allow_shared_memory(self, function: cu::CUfunction, bytes: u32) -> Result<()> {
+        let attribute = cu::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: the caller's promise.
+        let code = unsafe { cu::cuFuncSetAttribute(function, attribute, bytes as c_int) };
+        self.check("cuFuncSetAttribute", code)
+    }
+
+    /// Queues a kernel that has one parameter.
+    ///
+    /// # Safety
+    /// Function and stream are alive; `parameter` points to what the kernel takes, and whatever memory the kernel uses is there until it is
+    /// done and used by nobody else.
+    pub(super) unsafe fn launch(
+        self,
+        function: cu::CUfunction,
+        grid: [u32; 3],
+        block: u32,
+        shared: u32,
+        stream: cu::CUstream,
+        parameter: *const c_void,
+    ) -> Result<()> {
+        let mut parameters = [parameter.cast_mut()];
+        // SAFETY: the caller's promise; the driver copies the parameter before it returns.
+        let code = unsafe {
+            let [x, y, z] = grid;
+            let parameters = parameters.as_mut_ptr();
+            cu::cuLaunchKernel(
+                function,
+                x,
+                y,
+                z,
+                block,
+                1,
+                1,
+                shared,
+                stream,
+                parameters,
+                ptr::null_mut(),
+            )
+        };
+        self.check("cuLaunchKernel", code)
+    }
+
+    /// From now on, what this thread queues on a stream is recorded and not done.
+    ///
+    /// # Safety
+    /// The stream is alive.
+    pub(super) unsafe fn begin_capture(self, stream: cu::CUstream) -> Result<()> {
+        let mode = cu::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the caller's promise.
+        self.check("cuStreamBeginCapture", unsafe {
+            cu::cuStreamBeginCapture_v2(stream, mode)
+        })
+    }
+
+    /// Ends a capture. What was recorded.
+    ///
+    /// # Safety
+    /// The stream is alive.
+    pub(super) unsafe fn end_capture(self, stream: cu::CUstream) -> Result<cu::CUgraph> {
+        let mut graph = ptr::null_mut();
+        // SAFETY: the caller's promise; the handle is written to `graph`.
+        let code = unsafe { cu::cuStreamEndCapture(stream, &mut graph) };
+        self.check("cuStreamEndCapture", code)?;
+        Ok(graph)
+    }
+
+    /// What was recorded in a form that can be queued; the record itself is gone.
+    ///
+    /// # Safety
+    /// The graph is alive; nobody uses the handle any more.
+    pub(super) unsafe fn instantiate(self, graph: cu::CUgraph) -> Result<cu::CUgraphExec> {
+        let mut exec = ptr::null_mut();
+        // SAFETY: the caller's promise; the handle is written to `exec`.
+        let code = unsafe { cu::cuGraphInstantiateWithFlags(&mut exec, graph, 0) };
+        // SAFETY: the caller's promise.
+        let _ = unsafe { cu::cuGraphDestroy(graph) };
+        self.check("cuGraphInstantiate", code)?;
+        Ok(exec)
+    }
+
+    /// Queues what was recorded.
+    ///
+    /// # Safety
+    /// Both are alive. What holds of each recorded kernel (see [`launch`](Driver::launch)) holds again.
+    pub(super) unsafe fn launch_graph(self, exec: cu::CUgraphExec, stream: cu::CUstream) -> Result<()> {
+        // SAFETY: the caller's promise.
+        self.check("cuGraphLaunch", unsafe { cu::cuGraphLaunch(exec, stream) })
+    }
+
+    /// # Safety
+    /// The record is alive; nobody uses the handle any more.
+    pub(super) unsafe fn destroy_exec(self, exec: cu::CUgraphExec) -> Result<()> {
+        // SAFETY: the caller's promise.
+        self.check("cuGraphExecDestroy", unsafe { cu::cuGraphExecDestroy(exec) })
+    }
+}

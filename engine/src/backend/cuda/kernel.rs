@@ -1,0 +1,235 @@
+//! Kernels: their sources, which are part of the binary, and what they are specialized by.
+
+use std::fmt::Write;
+
+use kernels::GgmlType;
+use kernels::quants::{Points, points_of};
+
+use super::compile::Header;
+
+/// A text of kernels.
+#[derive(Debug)]
+pub(super) struct Source {
+    /// Name of its file.
+    pub(super) name: &'static str,
+    text: &'static str,
+    /// Decoding spends its time in these kernels.
+    pub(super) is_hot: bool,
+    /// Options of the compiler besides the specialization.
+    options: &'static [&'static str],
+}
+
+impl PartialEq for Source {
+    fn eq(&self, other: &Source) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Source {}
+
+impl std::hash::Hash for Source {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
+}
+
+macro_rules! sources {
+    ($( $constant:ident = $file:literal $is_hot:literal $options:expr; )*) => {
+        $(
+            pub(super) static $constant: Source = Source {
+                name: $file,
+                text: include_str!(concat!("../../../../kernels/cuda/", $file)),
+                is_hot: $is_hot,
+                options: &$options,
+            };
+        )*
+    };
+}
+
+// Sources: file, whether its kernels are hot, and options of their own.
+sources! {
+    ATTENTION = "attention.cu" true [];
+    COPIES = "copies.cu" false [];
+    ELEMENTWISE = "elementwise.cu" false [];
+    GROUP = "group.cu" false [];
+    MUL_MAT = "mul_mat.cu" true [];
+    MUL_VEC = "mul_vec.cu" true [];
+    NGRAM = "ngram.cu" false [];
+    // Quantizers decide by sums of floats: as on the CPU these are products and sums, each rounded.
+    QUANTIZE = "quantize.cu" false ["--fmad=false"];
+    RECUR = "recur.cu" false [];
+    ROPE = "rope.cu" false [];
+    ROWS = "rows.cu" false [];
+    SELECT = "select.cu" false [];
+    TOP = "top.cu" false [];
+}
+
+const HEADERS: [Header<'static>; 4] = [
+    Header {
+        name: "common.cuh",
+        text: include_str!("../../../../kernels/cuda/common.cuh"),
+    },
+    Header {
+        name: "blocks.cuh",
+        text: include_str!("../../../../kernels/cuda/blocks.cuh"),
+    },
+    Header {
+        name: "select.cuh",
+        text: include_str!("../../../../kernels/cuda/select.cuh"),
+    },
+    Header {
+        name: "visible.cuh",
+        text: include_str!("../../../../kernels/cuda/visible.cuh"),
+    },
+];
+
+/// What stands for a name in a text.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Value {
+    Int(i64),
+    Word(&'static str),
+    /// A type of `blocks.cuh`.
+    Type(GgmlType),
+}
+
+/// Most names that a text has values for.
+const MAX_DEFINES: usize = 8;
+
+/// A kernel and what it is specialized by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Kernel {
+    pub(super) source: &'static Source,
+    /// Name of the function.
+    pub(super) name: &'static str,
+    defines: [Option<(&'static str, Value)>; MAX_DEFINES],
+}
+
+impl Kernel {
+    pub(super) fn new(source: &'static Source, name: &'static str) -> Kernel {
+        Kernel {
+            source,
+            name,
+            defines: [None; MAX_DEFINES],
+        }
+    }
+
+    /// With a value for a name of the text.
+    pub(super) fn with(mut self, name: &'static str, value: Value) -> Kernel {
+        let free = self.defines.iter_mut().find(|define| define.is_none());
+        *free.expect("a text has no more names than there is room for") = Some((name, value));
+        self
+    }
+
+    /// With a type for a name of the text.
+    pub(super) fn with_type(self, name: &'static str, ty: GgmlType) -> Kernel {
+        self.with(name, Value::Type(ty))
+    }
+
+    /// With a number for a name of the text.
+    pub(super) fn with_int(self, name: &'static str, value: i64) -> Kernel {
+        self.with(name, Value::Int(value))
+    }
+
+    fn defines(&self) -> impl Iterator<Item = (&'static str, Value)> {
+        self.defines.into_iter().map_while(|define| define)
+    }
+
+    /// Source, name and values, for messages.
+    pub(super) fn describe(&self) -> String {
+        let mut text = format!("{} ({}", self.name, self.source.name);
+        for (name, value) in self.defines() {
+            let _ = write!(text, ", {name}={}", value.text());
+        }
+        text + ")"
+    }
+
+    /// The text that is compiled.
+    pub(super) fn text(&self) -> &'static str {
+        self.source.text
+    }
+
+    /// What the text includes.
+    pub(super) fn with_headers<R>(&self, f: impl FnOnce(&[Header<'_>]) -> R) -> R {
+        let tables = self.defines().find_map(|(_, value)| match value {
+            Value::Type(ty) => points_of(ty),
+            _ => None,
+        });
+        let text = tables.map_or_else(String::new, points_text);
+        let points = Header {
+            name: "codebooks.cuh",
+            text: &text,
+        };
+        let [common, blocks, select, visible] = HEADERS;
+        f(&[common, blocks, select, visible, points])
+    }
+
+    /// Options of the compiler.
+    pub(super) fn options(&self, architecture: i32) -> Vec<String> {
+        let mut options = vec![
+            format!("--gpu-architecture=compute_{architecture}"),
+            "--std=c++17".to_owned(),
+        ];
+        options.extend(self.source.options.iter().map(|&option| option.to_owned()));
+        options.extend(self.defines().map(|(name, value)| format!("-D{name}={}", value.text())));
+        options
+    }
+}
+
+impl Value {
+    fn text(self) -> String {
+        match self {
+            Value::Int(value) => value.to_string(),
+            Value::Word(word) => word.to_owned(),
+            Value::Type(ty) => ty.name().to_owned(),
+        }
+    }
+}
+
+/// The grid of a type as a table of the device's memory.
+fn points_text(points: Points) -> String {
+    let (bits, ty, n, values): (u32, &str, usize, Vec<u64>) = match points {
+        Points::OfEight(table) => (64, "u64", table.len(), table.to_vec()),
+        Points::OfFour(table) => (32, "u32", table.len(), table.iter().map(|&x| x.into()).collect()),
+    };
+    let mut text =
+        format!("#define POINTS points\n#define POINTS_BITS {bits}\n__device__ const {ty} points[{n}] = {{\n");
+    for value in values {
+        let _ = writeln!(text, "{value:#x},");
+    }
+    text + "};\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_specialization_is_described_with_its_values() {
+        let kernel = Kernel::new(&MUL_VEC, "mul_vec")
+            .with_type("TYPE", GgmlType::Q4_K)
+            .with_int("COLS", 2);
+        assert_eq!(kernel.describe(), "mul_vec (mul_vec.cu, TYPE=q4_K, COLS=2)");
+        let options = kernel.options(90);
+        assert_eq!(
+            options,
+            [
+                "--gpu-architecture=compute_90",
+                "--std=c++17",
+                "-DTYPE=q4_K",
+                "-DCOLS=2"
+            ]
+        );
+    }
+
+    #[test]
+    fn types_with_grids_come_with_them() {
+        let points = |ty| {
+            Kernel::new(&COPIES, "get_rows")
+                .with_type("A", ty)
+                .with_headers(|h| h[4].text.to_owned())
+        };
+        assert_eq!(points(GgmlType::Q4_K), "");
+        assert!(points(GgmlType::IQ3_S).contains("u32 points[512]"));
+        assert!(points(GgmlType::IQ1_M).contains("u64 points[2048]"));
+    }
+}

@@ -1,0 +1,88 @@
+//! Kernels of one device, compiled when they are first asked for.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::cache::{Cache, Hash};
+use super::compile::CompileError;
+use super::context::{Context, Function};
+use super::driver::CudaError;
+use super::kernel::Kernel;
+use super::raw::Compiler;
+
+/// Why a kernel cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum KernelError {
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    #[error("{kernel}: {error}")]
+    Load { kernel: String, error: CudaError },
+}
+
+/// Dynamic shared memory that any kernel may have.
+const COMMON_SHARED: u32 = 48 << 10;
+
+/// The kernels of a device.
+pub(super) struct Library {
+    context: Arc<Context>,
+    compiler: Compiler,
+    /// Compute capability that kernels are made for, as in `compute_90`.
+    architecture: i32,
+    cache: Cache,
+    functions: Mutex<HashMap<Kernel, Arc<Function>>>,
+}
+
+impl Library {
+    /// No kernels yet. `capability` is the device's; a compiler that does not know it makes code for the next lower one that it knows, which
+    /// the driver translates.
+    pub(super) fn new(context: &Arc<Context>, compiler: Compiler, capability: i32) -> Result<Library, CompileError> {
+        let known = compiler.architectures()?;
+        let architecture = known.into_iter().filter(|&known| known <= capability).max();
+        Ok(Library {
+            context: context.clone(),
+            compiler,
+            architecture: architecture.unwrap_or(capability),
+            cache: Cache::of_user(),
+            functions: Mutex::default(),
+        })
+    }
+
+    /// A kernel that will be launched with so much dynamic shared memory.
+    pub(super) fn get(&self, kernel: &Kernel, shared: u32) -> Result<Arc<Function>, KernelError> {
+        let failed = |error| KernelError::Load {
+            kernel: kernel.describe(),
+            error,
+        };
+        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        let function = match functions.get(kernel) {
+            Some(function) => function.clone(),
+            None => {
+                let ptx = self.ptx(kernel)?;
+                let name = CString::new(kernel.name).unwrap_or_default();
+                let function = Arc::new(Function::load(&self.context, &ptx, &name).map_err(failed)?);
+                functions.insert(*kernel, function.clone());
+                function
+            }
+        };
+        if shared > COMMON_SHARED {
+            function.allow_shared_memory(shared).map_err(failed)?;
+        }
+        Ok(function)
+    }
+
+    /// The kernel's PTX, from the disk or from the compiler.
+    fn ptx(&self, kernel: &Kernel) -> Result<CString, CompileError> {
+        let (major, minor) = self.compiler.version()?;
+        let (version, options) = (format!("{major}.{minor}"), kernel.options(self.architecture));
+        kernel.with_headers(|headers| {
+            let texts = headers.iter().map(|header| header.text);
+            let parts = [version.as_str(), kernel.text()].into_iter().chain(texts);
+            let key = Hash::of(parts.chain(options.iter().map(String::as_str)));
+            self.cache.get(key, || {
+                self.compiler
+                    .compile(&kernel.describe(), kernel.text(), headers, &options)
+            })
+        })
+    }
+}

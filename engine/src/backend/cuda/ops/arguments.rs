@@ -1,0 +1,96 @@
+//! What kernels take as parameters: the structures of `common.cuh`.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::{Refusal, Task, size};
+use crate::graph::Tensor;
+
+/// A tensor.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Debug, Pod, Zeroable)]
+pub(super) struct TensorArg {
+    /// Address of the first byte; 0 for no tensor.
+    pub(super) data: u64,
+    pub(super) nb: [i64; 4],
+    pub(super) ne: [i32; 4],
+}
+
+impl TensorArg {
+    /// Stands for an operand that a node does not have.
+    pub(super) const NONE: TensorArg = TensorArg {
+        data: 0,
+        nb: [0; 4],
+        ne: [1; 4],
+    };
+
+    pub(super) fn new(t: &Tensor, data: u64) -> Result<TensorArg, Refusal> {
+        let mut arg = TensorArg {
+            data,
+            ..TensorArg::NONE
+        };
+        for d in 0..4 {
+            arg.ne[d] = size(t.ne[d])? as i32;
+            arg.nb[d] = i64::try_from(t.nb[d]).map_err(|_| "strides that fit a pointer")?;
+        }
+        Ok(arg)
+    }
+
+    /// True if rows may be read in vectors of `bytes` bytes: elements of `element` bytes follow one another, and every row begins at a multiple.
+    pub(super) fn has_vectors(&self, element: usize, bytes: usize) -> bool {
+        let dense = self.nb[0] == element as i64 && (self.ne[0] as usize * element).is_multiple_of(bytes);
+        let apart = (1..4).all(|d| self.ne[d] == 1 || self.nb[d] % bytes as i64 == 0);
+        dense && apart && self.data.is_multiple_of(bytes as u64)
+    }
+}
+
+/// Where a kernel notes that a number is beyond its table.
+#[derive(Clone, Copy)]
+pub(super) struct FaultArg {
+    pub(super) record: u64,
+    pub(super) node: u32,
+}
+
+/// What tokens see: the structure of `visible.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(super) struct VisibleArg {
+    cell_pos: u64,
+    pos: u64,
+    table: u64,
+    starts: u64,
+    pages: u64,
+    masks: u64,
+    n_kv: i32,
+    n_starts: i32,
+    n_entries: i32,
+    padding: i32,
+}
+
+impl VisibleArg {
+    /// Of a node that has such operands, which must be lists without gaps.
+    pub(super) fn new(task: &mut Task<'_>) -> Result<VisibleArg, Refusal> {
+        let at = task.node.op.visible_cells().ok_or("an op that looks at cells")?;
+        if !at.list().iter().all(|&i| task.operand(i).is_contiguous()) {
+            return Err("lists of cells without gaps".into());
+        }
+        let list = at.map(|i| task.source(i));
+        let (starts, pages) = (list.starts?, list.pages?);
+        Ok(VisibleArg {
+            n_kv: task.operand(at.cell_pos).ne[0] as i32,
+            n_starts: starts.ne[0],
+            n_entries: pages.ne[0],
+            cell_pos: list.cell_pos?.data,
+            pos: list.pos?.data,
+            table: list.table?.data,
+            starts: starts.data,
+            pages: pages.data,
+            masks: list.masks?.data,
+            padding: 0,
+        })
+    }
+
+    /// Cells, listed or not.
+    pub(super) fn n_cells(&self) -> usize {
+        self.n_kv as usize
+    }
+}

@@ -1,0 +1,166 @@
+//! Attention over page tables.
+
+use bytemuck::{Pod, Zeroable};
+use kernels::GgmlType;
+
+use super::super::kernel::{ATTENTION, Kernel, Value};
+use super::arguments::{TensorArg, VisibleArg};
+use super::{Refusal, Task, size};
+use crate::graph::{Attention, Buckets, Tensor, Window};
+
+/// Warps of a block.
+const WARPS: usize = 4;
+
+/// Most heads of a block, and most floats that a lane keeps of queries and results for all of them.
+const MAX_HEADS: usize = 8;
+const MAX_FLOATS: usize = 80;
+
+/// Shared memory that every block may have.
+const SHARED: usize = 48 << 10;
+
+/// Rows of the table of biases by distance, eight to a word: the distances that have rows of their own, and a few more.
+type Near = [[u8; 8]; 17];
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Params {
+    q: TensorArg,
+    k: TensorArg,
+    v: TensorArg,
+    y: TensorArg,
+    biases: TensorArg,
+    sinks: TensorArg,
+    selection: TensorArg,
+    visible: VisibleArg,
+    scale: f32,
+    softcap: f32,
+    max_bias: f32,
+    causal: i32,
+    window: i32,
+    window_size: i32,
+    compressed_from: i32,
+    side: i32,
+    near: Near,
+}
+
+/// As in `attention.cu`.
+fn window(window: Window) -> (i32, i32) {
+    let size = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+    match window {
+        // Not 0: kernels divide by it.
+        Window::None | Window::Compressed(_) => (0, 1),
+        Window::Standard(n) => (1, size(n)),
+        Window::Chunked(n) => (2, size(n)),
+        Window::Symmetric(n) => (3, size(n)),
+    }
+}
+
+/// The type by which keys or values are decoded: neighbouring floats of 16 bits together where they lie so.
+fn decoder(t: &Tensor, arg: &TensorArg) -> Result<Value, Refusal> {
+    if t.ty.is_quantized() && !t.ne[0].is_multiple_of(t.ty.block_size()) {
+        return Err("heads of whole blocks".into());
+    }
+    if !t.has_dense_rows() {
+        return Err("heads whose elements follow one another".into());
+    }
+    Ok(match t.ty {
+        GgmlType::F16 if arg.has_vectors(2, 4) => Value::Word("f16x2"),
+        GgmlType::BF16 if arg.has_vectors(2, 4) => Value::Word("bf16x2"),
+        ty => Value::Type(ty),
+    })
+}
+
+/// Query heads that a block computes together.
+fn heads_of_block(group: usize, dk: usize, dv: usize) -> usize {
+    let floats = (dk.div_ceil(32) + dv.div_ceil(32)).max(1);
+    let fits = |&heads: &usize| heads == 1 || (heads <= group && heads * floats <= MAX_FLOATS);
+    [MAX_HEADS, 4, 2, 1].into_iter().find(fits).unwrap_or(1)
+}
+
+/// Rows of a table of biases: where those of keys behind the query start, 0 if nowhere, and the row of each distance.
+fn buckets(buckets: Buckets, n: usize) -> (i32, Near) {
+    let side = buckets.side(n);
+    let near = |distance: usize| Buckets::near(side, distance.min(Buckets::FAR)) as u8;
+    let behind = if buckets == Buckets::Around { side as i32 } else { 0 };
+    (
+        behind,
+        std::array::from_fn(|i| std::array::from_fn(|j| near(8 * i + j))),
+    )
+}
+
+pub(super) fn plan(task: &mut Task<'_>, p: &Attention) -> Result<(), Refusal> {
+    let at = p.operands();
+    let (q, k, v) = (task.operand(at.q), task.operand(at.k), task.operand(at.v));
+    let [dk, n_head, n_tokens, _] = q.ne;
+    let (dv, n_head_kv) = (v.ne[0], k.ne[1]);
+    let (k_arg, v_arg, visible) = (task.source(at.k)?, task.source(at.v)?, VisibleArg::new(task)?);
+    let (window, window_size) = window(p.window);
+    let n_buckets = at.biases.map_or(0, |i| task.operand(i).ne[1]);
+    let (side, near) = buckets(p.buckets, n_buckets);
+    let params = Params {
+        q: task.source(at.q)?,
+        k: k_arg,
+        v: v_arg,
+        y: task.result()?,
+        biases: task.optional(at.biases)?,
+        sinks: task.optional(at.sinks)?,
+        selection: task.optional(at.selection)?,
+        visible,
+        scale: p.scale,
+        softcap: p.softcap,
+        max_bias: p.max_bias,
+        causal: p.causal.into(),
+        window,
+        window_size,
+        compressed_from: p.compressed_from.map_or(Ok(-1), |n| size(n).map(|n| n as i32))?,
+        side,
+        near,
+    };
+    let group = n_head / n_head_kv;
+    let heads = heads_of_block(group, dk, dv);
+    let selected = if p.selects {
+        4 * visible.n_cells().div_ceil(32)
+    } else {
+        0
+    };
+    if selected + 4 * WARPS * heads * (dv + 2) > SHARED {
+        return Err("sums and selections that fit in shared memory".into());
+    }
+    let kernel = Kernel::new(&ATTENTION, "attention")
+        .with("K", decoder(k, &k_arg)?)
+        .with("V", decoder(v, &v_arg)?)
+        .with_int("DK", dk as i64)
+        .with_int("DV", dv as i64)
+        .with_int("HEADS", heads as i64)
+        .with_int("SELECTS", p.selects.into())
+        .with_int("BIASES", at.biases.is_some().into())
+        .with_int("SINKS", p.sinks.into());
+    let grid = [size(n_tokens)?, size(n_head_kv * group.div_ceil(heads))?, 1];
+    task.launch_with(kernel, grid, 32 * WARPS as u32, size(selected)?, &params)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_have_as_many_heads_as_fit() {
+        let found = [
+            (1, 128, 128),
+            (3, 128, 128),
+            (4, 128, 128),
+            (16, 128, 128),
+            (16, 576, 512),
+            (8, 4, 4),
+        ];
+        let heads = found.map(|(group, dk, dv)| heads_of_block(group, dk, dv));
+        assert_eq!(heads, [1, 2, 4, 8, 2, 8]);
+    }
+
+    #[test]
+    fn far_keys_share_the_last_row_of_their_side() {
+        let (side, near) = buckets(Buckets::Around, 32);
+        assert_eq!((side, near[0][..2].to_vec(), near[16]), (16, vec![0, 1], [15; 8]));
+        assert_eq!(buckets(Buckets::Past, 32).0, 0);
+    }
+}

@@ -1,0 +1,258 @@
+//! From a node to the kernels that compute it: one function for each family of ops says both whether a node can be computed and how.
+
+mod arguments;
+mod attention;
+mod elementwise;
+mod moves;
+mod products;
+mod recur;
+mod rope;
+mod rows;
+mod select;
+
+use bytemuck::{Pod, bytes_of};
+use kernels::GgmlType;
+
+use self::arguments::{FaultArg, TensorArg};
+use super::context::Shape;
+use super::kernel::Kernel;
+use crate::backend::BackendError;
+use crate::backend::rules::{self, Flaw};
+use crate::graph::{Graph, Layout, Op, Tensor, TensorId};
+
+/// Threads of a block of kernels that have one for each element.
+const THREADS: u32 = 256;
+
+/// Most blocks in the second and third dimension of a grid.
+const MAX_BLOCKS: u32 = 65535;
+
+/// Why a node is not planned.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// There is no kernel for it.
+    Flaw(Flaw),
+    /// Something failed.
+    Error(BackendError),
+}
+
+impl From<Flaw> for Refusal {
+    fn from(flaw: Flaw) -> Refusal {
+        Refusal::Flaw(flaw)
+    }
+}
+
+impl From<BackendError> for Refusal {
+    fn from(error: BackendError) -> Refusal {
+        Refusal::Error(error)
+    }
+}
+
+/// Where operands lie, and where launches go.
+pub(super) trait Target {
+    /// Address of a tensor's first byte, all of whose bytes are there, and may be `written`.
+    fn address(&mut self, id: TensorId, written: bool) -> Result<u64, Refusal>;
+
+    /// Address of memory that is the node's as long as its kernels run.
+    fn scratch(&mut self, bytes: usize) -> Result<u64, Refusal>;
+
+    /// Address of the record of faults, and the node's number in it.
+    fn fault(&mut self) -> (u64, u32);
+
+    /// Appends a kernel.
+    fn launch(&mut self, kernel: Kernel, shape: Shape, parameters: &[u8]) -> Result<(), Refusal>;
+}
+
+/// What a node needs beside its operands.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Need {
+    /// Bytes of scratch memory.
+    pub(super) scratch: usize,
+}
+
+/// Looks at a node as if it were planned.
+struct DryRun(Need);
+
+impl Target for DryRun {
+    fn address(&mut self, _: TensorId, _: bool) -> Result<u64, Refusal> {
+        Ok(0)
+    }
+
+    fn scratch(&mut self, bytes: usize) -> Result<u64, Refusal> {
+        self.0.scratch = bytes;
+        Ok(0)
+    }
+
+    fn fault(&mut self) -> (u64, u32) {
+        (0, 0)
+    }
+
+    fn launch(&mut self, _: Kernel, _: Shape, _: &[u8]) -> Result<(), Refusal> {
+        Ok(())
+    }
+}
+
+/// What a node needs, or why it cannot be computed. Views compute nothing and pass.
+pub(super) fn check(graph: &Graph, id: TensorId) -> Result<Need, Flaw> {
+    rules::check(graph, id)?;
+    rules::layouts(graph, id, Layout::Plain)?;
+    let node = graph.tensor(id);
+    if !node.op.computes() {
+        return Ok(Need::default());
+    }
+    let operands = node.sources().map(|s| graph.tensor(s));
+    if !operands.chain([node]).all(is_readable) {
+        return Err("strides that are multiples of what is read at a time, and rows of blocks without gaps");
+    }
+    let mut dry = DryRun(Need::default());
+    match plan(graph, id, &mut dry) {
+        Ok(()) => Ok(dry.0),
+        Err(Refusal::Flaw(flaw)) => Err(flaw),
+        Err(Refusal::Error(_)) => Err("operands that can be reached"),
+    }
+}
+
+/// What kernels read of a type at a time: addresses of rows are multiples of it.
+pub(super) fn alignment_of(ty: GgmlType) -> usize {
+    match ty.block_size() {
+        1 => ty.block_bytes(),
+        // The largest power of two that divides a block, up to a word.
+        _ => 1 << ty.block_bytes().trailing_zeros().min(2),
+    }
+}
+
+/// Kernels read blocks where they expect them, at addresses that are multiples of what they read.
+fn is_readable(t: &Tensor) -> bool {
+    let alignment = alignment_of(t.ty);
+    let aligned = (0..4).all(|d| t.ne[d] <= 1 || t.nb[d].is_multiple_of(alignment));
+    aligned && (!t.ty.is_quantized() || t.has_dense_rows())
+}
+
+/// Appends the kernels that compute a checked node.
+pub(super) fn plan(graph: &Graph, id: TensorId, target: &mut dyn Target) -> Result<(), Refusal> {
+    let node = graph.tensor(id);
+    let mut task = Task {
+        graph,
+        id,
+        node,
+        target,
+    };
+    if node.nelements() == 0 {
+        return Ok(());
+    }
+    match node.op {
+        Op::None | Op::Reshape | Op::View | Op::Permute => Ok(()),
+        Op::Add
+        | Op::Sub
+        | Op::Mul
+        | Op::Div
+        | Op::Glu(_)
+        | Op::Unary(_)
+        | Op::Scale { .. }
+        | Op::Clamp { .. }
+        | Op::Repeat => elementwise::plan(&mut task),
+        Op::Cont
+        | Op::Concat { .. }
+        | Op::AddId
+        | Op::GetRows
+        | Op::SetRows
+        | Op::DivIds { .. }
+        | Op::ToFloats
+        | Op::EarlierPositions { .. }
+        | Op::AttentionTemperature { .. }
+        | Op::NgramHash(_) => moves::plan(&mut task),
+        Op::RmsNorm { .. }
+        | Op::Norm { .. }
+        | Op::L2Norm { .. }
+        | Op::SoftMax { .. }
+        | Op::SumRows
+        | Op::Balance { .. } => rows::plan(&mut task),
+        Op::Rope(p) => rope::plan(&mut task, &p),
+        Op::MulMat => products::mul_mat(&mut task),
+        Op::MulMatId => products::mul_mat_id(&mut task),
+        Op::Attention(p) => attention::plan(&mut task, &p),
+        Op::Recur(recurrence) => recur::plan(&mut task, recurrence),
+        Op::TopK { .. } | Op::TopMask { .. } | Op::IndexScores | Op::SelectBlocks(_) | Op::LastCells { .. } => {
+            select::plan(&mut task)
+        }
+    }
+}
+
+/// A node that is being planned.
+struct Task<'a> {
+    graph: &'a Graph,
+    id: TensorId,
+    node: &'a Tensor,
+    target: &'a mut dyn Target,
+}
+
+impl<'a> Task<'a> {
+    /// Operand `i`.
+    fn operand(&self, i: usize) -> &'a Tensor {
+        self.graph.tensor(self.node.source(i))
+    }
+
+    fn has(&self, i: usize) -> bool {
+        self.node.src[i].is_some()
+    }
+
+    /// Operand `i`, as kernels take it.
+    fn source(&mut self, i: usize) -> Result<TensorArg, Refusal> {
+        let id = self.node.source(i);
+        TensorArg::new(self.graph.tensor(id), self.target.address(id, false)?)
+    }
+
+    /// Operand `i`, or what stands for none.
+    fn optional(&mut self, i: Option<usize>) -> Result<TensorArg, Refusal> {
+        i.map_or(Ok(TensorArg::NONE), |i| self.source(i))
+    }
+
+    /// Operand `i`, which the op writes.
+    fn state(&mut self, i: usize) -> Result<TensorArg, Refusal> {
+        let id = self.node.source(i);
+        TensorArg::new(self.graph.tensor(id), self.target.address(id, true)?)
+    }
+
+    /// The result.
+    fn result(&mut self) -> Result<TensorArg, Refusal> {
+        TensorArg::new(self.node, self.target.address(self.id, true)?)
+    }
+
+    fn fault(&mut self) -> FaultArg {
+        let (record, node) = self.target.fault();
+        FaultArg { record, node }
+    }
+
+    /// A kernel with a thread for each of `n` elements.
+    fn for_each(&mut self, kernel: Kernel, n: u32, parameters: &impl Pod) -> Result<(), Refusal> {
+        self.launch(kernel, [n.div_ceil(THREADS), 1, 1], THREADS, parameters)
+    }
+
+    /// A kernel without dynamic shared memory.
+    fn launch(&mut self, kernel: Kernel, grid: [u32; 3], block: u32, parameters: &impl Pod) -> Result<(), Refusal> {
+        self.launch_with(kernel, grid, block, 0, parameters)
+    }
+
+    /// A kernel whose blocks have `shared` bytes of dynamic shared memory.
+    fn launch_with(
+        &mut self,
+        kernel: Kernel,
+        grid: [u32; 3],
+        block: u32,
+        shared: u32,
+        parameters: &impl Pod,
+    ) -> Result<(), Refusal> {
+        if grid[1] > MAX_BLOCKS || grid[2] > MAX_BLOCKS {
+            return Err("sizes that fit a grid".into());
+        }
+        self.target
+            .launch(kernel, Shape { grid, block, shared }, bytes_of(parameters))
+    }
+}
+
+/// A size or a count as kernels take it.
+fn size(n: usize) -> Result<u32, Refusal> {
+    match i32::try_from(n) {
+        Ok(n) => Ok(n.unsigned_abs()),
+        Err(_) => Err("sizes below 2^31".into()),
+    }
+}

@@ -1,0 +1,177 @@
+//! Matrix products: of few columns by rows, of many by tiles.
+
+use bytemuck::{Pod, Zeroable};
+use kernels::GgmlType;
+
+use super::super::kernel::{GROUP, Kernel, MUL_MAT, MUL_VEC, Value};
+use super::arguments::TensorArg;
+use super::{Refusal, Task, size};
+
+/// Columns up to which a warp computes all elements of a row.
+const FEW_COLUMNS: usize = 8;
+
+/// Rows of a block of `mul_vec.cu`, one to a warp.
+const WARPS: u32 = 4;
+
+/// Rows, columns and threads of a tile of `mul_mat.cu`.
+const TILE: [u32; 2] = [32, 32];
+const TILE_THREADS: u32 = 128;
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct VecParams {
+    w: TensorArg,
+    x: TensorArg,
+    y: TensorArg,
+    ids: TensorArg,
+    fault: u64,
+    node: u32,
+    padding: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct MatParams {
+    w: TensorArg,
+    x: TensorArg,
+    y: TensorArg,
+    tiles: u64,
+    order: u64,
+    n_used: i32,
+    padding: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct GroupParams {
+    ids: TensorArg,
+    fault: u64,
+    tiles: u64,
+    order: u64,
+    node: u32,
+    n_matrices: i32,
+    tile: i32,
+    n_tiles: i32,
+}
+
+/// Threads of the block that groups columns.
+const GROUP_THREADS: u32 = 256;
+
+/// Matrices whose counts fit in the shared memory of a block.
+const MAX_GROUPS: usize = 8192;
+
+/// The type by which weights are decoded: floats several at a time where they lie so.
+fn decoder(ty: GgmlType, w: &TensorArg) -> Value {
+    match ty {
+        GgmlType::F32 if w.has_vectors(4, 16) => Value::Word("f32x4"),
+        GgmlType::F16 if w.has_vectors(2, 16) => Value::Word("f16x8"),
+        GgmlType::BF16 if w.has_vectors(2, 16) => Value::Word("bf16x8"),
+        _ => Value::Type(ty),
+    }
+}
+
+/// A kernel of `mul_vec.cu` for these operands.
+fn vec_kernel(ty: GgmlType, w: &TensorArg, x: &TensorArg, columns: usize, by_ids: bool) -> Kernel {
+    let decoder = decoder(ty, w);
+    let has_runs = ty.is_quantized() || matches!(decoder, Value::Word(_));
+    Kernel::new(&MUL_VEC, "mul_vec")
+        .with("TYPE", decoder)
+        .with_int("COLS", columns as i64)
+        .with_int("X4", (has_runs && x.has_vectors(4, 16)).into())
+        .with_int("IDS", by_ids.into())
+}
+
+pub(super) fn mul_mat(task: &mut Task<'_>) -> Result<(), Refusal> {
+    let ty = task.operand(0).ty;
+    let (w, x, y) = (task.source(0)?, task.source(1)?, task.result()?);
+    let [m, n, n2, n3] = task.node.ne;
+    let outer = size(n2 * n3)?;
+    if n <= FEW_COLUMNS {
+        let columns = n.next_power_of_two();
+        let kernel = vec_kernel(ty, &w, &x, columns, false);
+        let grid = [size(m)?.div_ceil(WARPS), 1, outer];
+        let params = VecParams {
+            w,
+            x,
+            y,
+            ids: TensorArg::NONE,
+            fault: 0,
+            node: 0,
+            padding: 0,
+        };
+        return task.launch(kernel, grid, 32 * WARPS, &params);
+    }
+    let grid = [size(m)?.div_ceil(TILE[0]), size(n)?.div_ceil(TILE[1]), outer];
+    let params = MatParams {
+        w,
+        x,
+        y,
+        ..MatParams::zeroed()
+    };
+    task.launch(mat_kernel(ty, &w, false), grid, TILE_THREADS, &params)
+}
+
+/// A kernel of `mul_mat.cu` for these weights.
+fn mat_kernel(ty: GgmlType, w: &TensorArg, by_ids: bool) -> Kernel {
+    let kernel = Kernel::new(&MUL_MAT, "mul_mat").with("TYPE", decoder(ty, w));
+    kernel.with_int("IDS", by_ids.into())
+}
+
+pub(super) fn mul_mat_id(task: &mut Task<'_>) -> Result<(), Refusal> {
+    let ty = task.operand(0).ty;
+    let (w, x, y, ids) = (task.source(0)?, task.source(1)?, task.result()?, task.source(2)?);
+    let [m, n_used, n_tokens, _] = task.node.ne;
+    if n_tokens > FEW_COLUMNS && task.operand(0).ne[2] <= MAX_GROUPS {
+        return mul_mat_by_groups(task);
+    }
+    let fault = task.fault();
+    let params = VecParams {
+        w,
+        x,
+        y,
+        ids,
+        fault: fault.record,
+        node: fault.node,
+        padding: 0,
+    };
+    let kernel = vec_kernel(ty, &w, &x, 1, true);
+    let grid = [size(m)?.div_ceil(WARPS), size(n_used)?, size(n_tokens)?];
+    task.launch(kernel, grid, 32 * WARPS, &params)
+}
+
+/// Groups columns by matrix on the device, then computes each group by tiles: each matrix is read once for a tile of columns.
+fn mul_mat_by_groups(task: &mut Task<'_>) -> Result<(), Refusal> {
+    let ty = task.operand(0).ty;
+    let (w, x, y, ids) = (task.source(0)?, task.source(1)?, task.result()?, task.source(2)?);
+    let [m, n_used, n_tokens, _] = task.node.ne;
+    let (n_pairs, n_matrices) = (n_used * n_tokens, task.operand(0).ne[2]);
+    // A tile of each matrix may be partly filled.
+    let n_tiles = n_pairs / TILE[1] as usize + n_matrices.min(n_pairs);
+    let tiles = task.target.scratch(size_of::<i32>() * (3 * n_tiles + n_pairs))?;
+    let order = tiles + (3 * size_of::<i32>() * n_tiles) as u64;
+    let fault = task.fault();
+    let groups = GroupParams {
+        ids,
+        fault: fault.record,
+        node: fault.node,
+        tiles,
+        order,
+        n_matrices: size(n_matrices)? as i32,
+        tile: TILE[1] as i32,
+        n_tiles: size(n_tiles)? as i32,
+    };
+    size(n_pairs)?;
+    let shared = size(size_of::<i32>() * n_matrices)?;
+    task.launch_with(Kernel::new(&GROUP, "group"), [1, 1, 1], GROUP_THREADS, shared, &groups)?;
+    let params = MatParams {
+        w,
+        x,
+        y,
+        tiles,
+        order,
+        n_used: size(n_used)? as i32,
+        padding: 0,
+    };
+    let grid = [size(m)?.div_ceil(TILE[0]), size(n_tiles)?, 1];
+    task.launch(mat_kernel(ty, &w, true), grid, TILE_THREADS, &params)
+}

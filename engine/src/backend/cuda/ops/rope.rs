@@ -1,0 +1,86 @@
+//! Rotary positions.
+
+use std::f64::consts::PI;
+
+use bytemuck::{Pod, Zeroable};
+
+use super::super::kernel::{Kernel, ROPE};
+use super::arguments::TensorArg;
+use super::{Refusal, Task, size};
+use crate::graph::{ROPE_AXES, Rope, RopeKind};
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Params {
+    x: TensorArg,
+    positions: TensorArg,
+    factors: TensorArg,
+    y: TensorArg,
+    step: f32,
+    freq_scale: f32,
+    ext_factor: f32,
+    magnitude: f32,
+    low: f32,
+    high: f32,
+    n_dims: i32,
+    n_axes: i32,
+    every: i32,
+    inverse: i32,
+    sections: [i32; ROPE_AXES],
+    interleaved: i32,
+    padding: i32,
+}
+
+pub(super) fn plan(task: &mut Task<'_>, p: &Rope) -> Result<(), Refusal> {
+    let (low, high) = ramp(p);
+    let has_factors = task.has(2);
+    let mut sections = [0; ROPE_AXES];
+    for (to, from) in sections.iter_mut().zip(p.sections) {
+        *to = size(from)? as i32;
+    }
+    let params = Params {
+        x: task.source(0)?,
+        positions: task.source(1)?,
+        factors: task.optional(has_factors.then_some(2))?,
+        y: task.result()?,
+        step: p.freq_base.powf(-2.0 / p.n_dims as f32),
+        freq_scale: p.freq_scale,
+        ext_factor: p.ext_factor,
+        magnitude: magnitude(p),
+        low,
+        high,
+        n_dims: size(p.n_dims)? as i32,
+        n_axes: p.kind.n_axes() as i32,
+        every: i32::try_from(p.every).unwrap_or(i32::MAX),
+        inverse: p.inverse.into(),
+        sections,
+        interleaved: (p.kind == RopeKind::Imrope).into(),
+        padding: 0,
+    };
+    let [n, n_head, n_tokens, _] = task.node.ne;
+    let kernel = Kernel::new(&ROPE, "rope").with_int("NEIGHBOURS", (p.kind == RopeKind::Norm).into());
+    let work = (p.n_dims / 2).max((n - p.n_dims) * n_head);
+    let threads = size(work.next_multiple_of(32).clamp(32, 256))?;
+    task.launch(kernel, [size(n_tokens)?, 1, 1], threads, &params)
+}
+
+/// The magnitude of rotated pairs.
+fn magnitude(p: &Rope) -> f32 {
+    let scaled = match p.ext_factor {
+        0.0 => 1.0,
+        _ => 1.0 + 0.1 * (1.0 / f64::from(p.freq_scale)).ln(),
+    };
+    (f64::from(p.attn_factor) * scaled) as f32
+}
+
+/// Pairs between which YaRN goes from extrapolated to interpolated angles.
+fn ramp(p: &Rope) -> (f32, f32) {
+    // The pair with this many rotations over the original context.
+    let pair_turning = |rotations: f32| {
+        let wave = p.n_ctx_orig as f64 / (f64::from(rotations) * 2.0 * PI);
+        p.n_dims as f64 * wave.ln() / (2.0 * f64::from(p.freq_base).ln())
+    };
+    let low = pair_turning(p.beta_fast).floor().max(0.0);
+    let high = pair_turning(p.beta_slow).ceil().min(p.n_dims as f64 - 1.0);
+    (low as f32, high as f32)
+}

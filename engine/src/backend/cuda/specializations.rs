@@ -1,0 +1,69 @@
+//! Which kernels a node needs, and their PTX without any card: what tests look at.
+
+use super::context::Shape;
+use super::kernel::Kernel;
+use super::ops::{self, Refusal, Target};
+use super::raw::Compiler;
+use crate::graph::{Graph, TensorId};
+
+/// A kernel with what it is specialized by.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Specialization(Kernel);
+
+impl Specialization {
+    /// Name, source and values.
+    pub fn describe(&self) -> String {
+        self.0.describe()
+    }
+
+    /// True if decoding spends its time here: such a kernel keeps everything in registers.
+    pub fn is_hot(&self) -> bool {
+        self.0.source.is_hot
+    }
+
+    /// Its PTX for a compute capability, 10 times the major plus the minor number. An error with the compiler's words, or if there is no compiler.
+    pub fn ptx(&self, capability: i32) -> Result<String, String> {
+        let compiler = Compiler::find().map_err(|missing| missing.to_string())?;
+        let options = self.0.options(capability);
+        let ptx = self
+            .0
+            .with_headers(|headers| compiler.compile(&self.describe(), self.0.text(), headers, &options));
+        Ok(ptx.map_err(|error| error.to_string())?.to_string_lossy().into_owned())
+    }
+}
+
+/// Why kernels cannot be compiled here, if they cannot.
+pub fn compiler_flaw() -> Option<String> {
+    Compiler::find().err().map(|missing| missing.to_string())
+}
+
+/// The kernels that compute a node; none if there are none for it.
+pub fn specializations(graph: &Graph, node: TensorId) -> Vec<Specialization> {
+    let mut kernels = Kernels(Vec::new());
+    match ops::check(graph, node).map(|_| ops::plan(graph, node, &mut kernels)) {
+        Ok(Ok(())) => kernels.0,
+        _ => Vec::new(),
+    }
+}
+
+/// Notes kernels, with operands at addresses that suit them.
+struct Kernels(Vec<Specialization>);
+
+impl Target for Kernels {
+    fn address(&mut self, _: TensorId, _: bool) -> Result<u64, Refusal> {
+        Ok(0)
+    }
+
+    fn scratch(&mut self, _: usize) -> Result<u64, Refusal> {
+        Ok(0)
+    }
+
+    fn fault(&mut self) -> (u64, u32) {
+        (0, 0)
+    }
+
+    fn launch(&mut self, kernel: Kernel, _: Shape, _: &[u8]) -> Result<(), Refusal> {
+        self.0.push(Specialization(kernel));
+        Ok(())
+    }
+}

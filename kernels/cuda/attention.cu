@@ -1,0 +1,247 @@
+// Attention without stored scores: online softmax over the cells that a token's page table lists.
+//
+// A block has a token and HEADS query heads of one key head. Each of its warps takes every WARPSth page; lanes have parts of keys and values. The
+// warps' sums are added up in order, so that bits follow from the page table alone.
+//
+// K, V: types of keys and values. DK, DV: their sizes. HEADS. SELECTS, BIASES, SINKS: there are such operands.
+#include "blocks.cuh"
+#include "visible.cuh"
+
+using Keys = types::K;
+using Values = types::V;
+
+const int WARPS = 4;
+
+enum Window { NO_WINDOW, STANDARD, CHUNKED, SYMMETRIC };
+
+struct Params {
+    Tensor q, k, v, y, biases, sinks, selection;
+    Visible visible;
+    float scale, softcap, max_bias;
+    int causal, window, window_size;
+    // Cells from this number on stand for groups of tokens.
+    int compressed_from;
+    // Rows of the table of biases for keys behind the query start here; 0 if they have none of their own.
+    int side;
+    // Row of the table for each distance.
+    u8 near[136];
+};
+
+// The chunks of a row of SIZE values that a lane has.
+template <class T, int SIZE> struct Part {
+    static const int CHUNKS = SIZE / T::N, PER_LANE = (CHUNKS + 31) / 32;
+    // Chunk `i` of a lane, if there is one.
+    static DEVICE bool has(int i) { return i * 32 + threadIdx.x % 32 < CHUNKS; }
+    static DEVICE int chunk(int i) { return i * 32 + threadIdx.x % 32; }
+    // The first value of the chunk in its row.
+    static DEVICE int first(int i) {
+        return chunk(i) / T::CHUNKS * T::QK + chunk_start<T>(chunk(i) % T::CHUNKS);
+    }
+    static DEVICE void load(const char *row, int i, float (&v)[T::N]) {
+        const u8 *block = (const u8 *)row + (i64)(chunk(i) / T::CHUNKS) * T::BYTES;
+        T::chunk(block, chunk(i) % T::CHUNKS, v);
+    }
+};
+
+using KeyPart = Part<Keys, DK>;
+using ValuePart = Part<Values, DV>;
+
+// Place of value `n` of a chunk behind the chunk's first.
+template <class T> DEVICE int place_of(int n) {
+    return n / T::RUN * T::GAP + n % T::RUN;
+}
+
+#if SELECTS
+extern __shared__ u32 selected[];
+#endif
+
+// Marks the selected cells, one bit for each.
+DEVICE void mark_selected(const Params &p, int token, int head_kv) {
+#if SELECTS
+    const Tensor &s = p.selection;
+    int n_bits = p.visible.n_kv;
+    for (int i = threadIdx.x; i < (n_bits + 31) / 32; i += blockDim.x) selected[i] = 0;
+    __syncthreads();
+    bool by_head = s.ne[2] == p.q.ne[2];
+    const char *list = s.data + (by_head ? head_kv % s.ne[1] * s.nb[1] + token * s.nb[2] : token * s.nb[1]);
+    for (int i = threadIdx.x; i < s.ne[0]; i += blockDim.x) {
+        int cell = *(const int *)(list + i * s.nb[0]);
+        if (cell >= 0 && cell < n_bits) atomicOr(&selected[cell / 32], 1u << cell % 32);
+    }
+    __syncthreads();
+#endif
+}
+
+// Does a query at `q_pos` see a cell at `k_pos`, which its page table lists?
+DEVICE bool sees(const Params &p, int cell, int q_pos, int k_pos) {
+    bool compressed = p.compressed_from >= 0 && cell >= p.compressed_from;
+    // First and last position of the window; without branches, since lanes have cells of their own.
+    i64 first = p.window == STANDARD    ? (i64)q_pos - p.window_size + 1
+                : p.window == CHUNKED   ? (i64)(q_pos / p.window_size * p.window_size)
+                : p.window == SYMMETRIC ? (i64)q_pos - p.window_size / 2
+                                        : -1;
+    i64 last = p.window == SYMMETRIC ? (i64)q_pos + p.window_size / 2 : 0x7fffffff;
+    bool in_window = compressed | ((k_pos >= first) & (k_pos <= last));
+    bool seen = in_window & !(p.causal && k_pos > q_pos);
+#if SELECTS
+    bool chosen_from = p.compressed_from < 0 | compressed;
+    int entry = compressed ? cell - p.compressed_from : cell;
+    seen &= !chosen_from || (selected[entry / 32] >> entry % 32 & 1);
+#endif
+    return seen;
+}
+
+// The cells of a page that a query sees, each lane of a warp having looked at two.
+DEVICE u64 seen_of(const Params &p, const Page &page, int q_pos) {
+    u32 halves[2];
+    for (int half = 0; half < 2; half++) {
+        int i = 32 * half + threadIdx.x % 32, k_pos = 0;
+        bool is_seen = lists(p.visible, page, i, k_pos) && sees(p, page.first + i, q_pos, k_pos);
+        halves[half] = __ballot_sync(ALL_LANES, is_seen);
+    }
+    return halves[0] | (u64)halves[1] << 32;
+}
+
+// ALiBi's slope of a head: a geometric series over the largest power of two of heads, the rest in between.
+DEVICE float slope_of(const Params &p, int head) {
+    if (p.max_bias == 0.0f) return 0.0f;
+    int power = 1 << (31 - __clz(p.q.ne[1]));
+    float share = head < power ? (float)(head + 1) : 0.5f * (float)(2 * (head - power) + 1);
+    return exp2f(-p.max_bias * share / (float)power);
+}
+
+// A raw product as a score.
+DEVICE float score_of(const Params &p, float product, int head, float slope, int ahead) {
+    float score = product * p.scale;
+    if (p.softcap != 0.0f) score = p.softcap * tanhf(score / p.softcap);
+#if BIASES
+    int distance = min(abs(ahead), 128), behind = ahead > 0;
+    int row = behind ? (p.side ? p.side + p.near[distance] : p.near[0]) : p.near[distance];
+    score += *(const float *)(p.biases.data + head * p.biases.nb[0] + row * p.biases.nb[1]);
+#endif
+    return score - slope * fabsf((float)ahead);
+}
+
+// What a warp has summed up for a head.
+struct Sums {
+    float largest, weights;
+    float values[ValuePart::PER_LANE][Values::N];
+
+    DEVICE void scale_by(float factor) {
+        weights *= factor;
+        for (int i = 0; i < ValuePart::PER_LANE; i++) {
+            for (int n = 0; n < Values::N; n++) values[i][n] *= factor;
+        }
+    }
+
+    // Makes `score` the largest if it is larger. The weight of a key with this score; a score of minus infinity weighs nothing.
+    DEVICE float take(float score) {
+        float before = largest;
+        largest = fmaxf(largest, score);
+        float factor = before == largest ? 1.0f : expf(before - largest), weight = score == -INF ? 0.0f : expf(score - largest);
+        scale_by(factor);
+        weights += weight;
+        return weight;
+    }
+};
+
+__shared__ float warp_values[WARPS][HEADS][DV];
+__shared__ float warp_largest[WARPS][HEADS], warp_weights[WARPS][HEADS];
+
+// Adds up the warps' sums and stores the result.
+DEVICE void combine(const Params &p, const Sums (&sums)[HEADS], int first_head, int n_heads, int token) {
+    int warp = threadIdx.x / 32;
+    for (int h = 0; h < HEADS; h++) {
+        for (int i = 0; i < ValuePart::PER_LANE; i++) {
+            if (!ValuePart::has(i)) continue;
+            float *to = warp_values[warp][h] + ValuePart::first(i);
+            for (int n = 0; n < Values::N; n++) to[place_of<Values>(n)] = sums[h].values[i][n];
+        }
+        if (threadIdx.x % 32 == 0) {
+            warp_largest[warp][h] = sums[h].largest;
+            warp_weights[warp][h] = sums[h].weights;
+        }
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < n_heads * DV; i += blockDim.x) {
+        int h = i / DV, d = i % DV;
+        float largest = -INF, weights = 0.0f, sum = 0.0f;
+#if SINKS
+        float sink = *(const float *)(p.sinks.data + (first_head + h) * p.sinks.nb[0]);
+        largest = sink;
+#endif
+        for (int w = 0; w < WARPS; w++) largest = fmaxf(largest, warp_largest[w][h]);
+        for (int w = 0; w < WARPS; w++) {
+            if (warp_weights[w][h] == 0.0f) continue;
+            float factor = expf(warp_largest[w][h] - largest);
+            weights += warp_weights[w][h] * factor;
+            sum += warp_values[w][h][d] * factor;
+        }
+#if SINKS
+        weights += expf(sink - largest);
+#endif
+        char *to = p.y.data + d * p.y.nb[0] + (first_head + h) * p.y.nb[1] + token * p.y.nb[2];
+        *(float *)to = sum == 0.0f && weights == 0.0f ? 0.0f : sum / weights;
+    }
+}
+
+// Grid: tokens; key heads, each as often as its query heads are divided by HEADS.
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) attention(const __grid_constant__ Params p) {
+    const Visible &visible = p.visible;
+    int token = blockIdx.x, group = p.q.ne[1] / p.k.ne[1], per_group = (group + HEADS - 1) / HEADS;
+    int head_kv = blockIdx.y / per_group, in_group = blockIdx.y % per_group * HEADS;
+    int first_head = head_kv * group + in_group, n_heads = min(HEADS, group - in_group);
+    mark_selected(p, token, head_kv);
+
+    float q[HEADS][KeyPart::PER_LANE][Keys::N], slopes[HEADS];
+    Sums sums[HEADS];
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+        // Heads beyond the group do what its last one does, and are not stored.
+        int head = first_head + min(h, n_heads - 1);
+        const char *from = p.q.data + head * p.q.nb[1] + token * p.q.nb[2];
+        for (int i = 0; i < KeyPart::PER_LANE; i++) {
+            for (int n = 0; n < Keys::N; n++) {
+                int at = KeyPart::first(i) + place_of<Keys>(n);
+                q[h][i][n] = KeyPart::has(i) ? *(const float *)(from + at * p.q.nb[0]) : 0.0f;
+            }
+        }
+        slopes[h] = slope_of(p, head);
+        sums[h] = {};
+        sums[h].largest = -INF;
+    }
+
+    int q_pos = visible.pos[token];
+    int2 entries = entries_of(visible, token);
+    for (int entry = entries.x + threadIdx.x / 32; entry < entries.y; entry += WARPS) {
+        Page page = page_of(visible, entry);
+        for (u64 left = seen_of(p, page, q_pos); left; left &= left - 1) {
+            int cell = page.first + __ffsll(left) - 1, k_pos = visible.cell_pos[cell];
+            const char *key = p.k.data + head_kv * p.k.nb[1] + cell * p.k.nb[2];
+            const char *value = p.v.data + head_kv * p.v.nb[1] + cell * p.v.nb[2];
+            float products[HEADS] = {}, weights[HEADS];
+#pragma unroll
+            for (int c = 0; c < KeyPart::PER_LANE; c++) {
+                float k[Keys::N] = {};
+                if (KeyPart::has(c)) KeyPart::load(key, c, k);
+                for (int h = 0; h < HEADS; h++) {
+                    for (int n = 0; n < Keys::N; n++) products[h] += q[h][c][n] * k[n];
+                }
+            }
+#pragma unroll
+            for (int h = 0; h < HEADS; h++) {
+                int head = first_head + min(h, n_heads - 1);
+                weights[h] = sums[h].take(score_of(p, warp_sum(products[h]), head, slopes[h], k_pos - q_pos));
+            }
+#pragma unroll
+            for (int c = 0; c < ValuePart::PER_LANE; c++) {
+                float v[Values::N] = {};
+                if (ValuePart::has(c)) ValuePart::load(value, c, v);
+                for (int h = 0; h < HEADS; h++) {
+                    for (int n = 0; n < Values::N; n++) sums[h].values[c][n] += weights[h] * v[n];
+                }
+            }
+        }
+    }
+    combine(p, sums, first_head, n_heads, token);
+}

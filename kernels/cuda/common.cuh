@@ -1,0 +1,125 @@
+// What all kernels share: tensors as the host describes them, sums over warps and blocks, numbers of 16 bits, the record of faults.
+#pragma once
+
+typedef signed char i8;
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef long long i64;
+typedef unsigned long long u64;
+
+#define DEVICE __device__ __forceinline__
+#define INF __int_as_float(0x7f800000)
+
+// A tensor: address of its first byte, strides in bytes, sizes, innermost first.
+struct Tensor {
+    char *data;
+    i64 nb[4];
+    int ne[4];
+};
+
+// The first number that a kernel found to lie beyond its table: `node` tells the op, counted from 1; 0 if there was none.
+struct Fault {
+    u32 node;
+    u32 rows;
+    i64 row;
+};
+
+// Notes that `row` is none of `rows` rows.
+DEVICE void report(Fault *fault, u32 node, i64 row, int rows) {
+    if (atomicCAS(&fault->node, 0u, node) == 0u) {
+        fault->row = row;
+        fault->rows = rows;
+    }
+}
+
+// Indices of an element, innermost first.
+struct Index {
+    u32 i[4];
+};
+
+// The indices of the element with number `n` of a shape.
+DEVICE Index unravel(u32 n, const int (&ne)[4]) {
+    Index at;
+    for (int d = 0; d < 3; d++) {
+        u32 size = ne[d], next = n / size;
+        at.i[d] = n - next * size;
+        n = next;
+    }
+    at.i[3] = n;
+    return at;
+}
+
+// Bytes from the first element to the one at these indices, its own index in dimension 0 left out.
+DEVICE i64 row_offset(const Tensor &t, const Index &at) {
+    return at.i[1] * t.nb[1] + at.i[2] * t.nb[2] + at.i[3] * t.nb[3];
+}
+
+// The indices of the element that stands there when the tensor is repeated.
+DEVICE Index repeated(const Tensor &t, Index at) {
+    for (int d = 0; d < 4; d++) at.i[d] = t.ne[d] == 1 ? 0 : at.i[d] % (u32)t.ne[d];
+    return at;
+}
+
+// The number of this thread among all of a grid of one dimension.
+DEVICE u32 thread_number() {
+    return blockIdx.x * blockDim.x + threadIdx.x;
+}
+
+DEVICE float half_to_float(u16 bits) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+    return x;
+}
+
+DEVICE u16 float_to_half(float x) {
+    u16 bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
+
+DEVICE float bfloat_to_float(u16 bits) {
+    return __uint_as_float((u32)bits << 16);
+}
+
+// Rounded to nearest, ties to even; NaN stays one.
+DEVICE u16 float_to_bfloat(float x) {
+    u32 bits = __float_as_uint(x);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (u16)(bits >> 16 | 0x40);
+    return (u16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+const u32 ALL_LANES = 0xffffffffu;
+
+// The sum over the lanes of a warp, in each of them.
+DEVICE float warp_sum(float x) {
+    for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(ALL_LANES, x, step);
+    return x;
+}
+
+// The largest over the lanes of a warp, in each of them.
+DEVICE float warp_max(float x) {
+    for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, step));
+    return x;
+}
+
+// Combines a value of each thread of a block, in each of them. `shared` has 32 elements, which nobody uses.
+template <float (*OF_WARP)(float)> DEVICE float block_reduce(float x, float none, float *shared) {
+    x = OF_WARP(x);
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    if (lane == 0) shared[warp] = x;
+    __syncthreads();
+    x = OF_WARP(lane < blockDim.x / 32 ? shared[lane] : none);
+    __syncthreads();
+    return x;
+}
+
+// The sum over the threads of a block, whose number is a multiple of 32.
+DEVICE float block_sum(float x, float *shared) {
+    return block_reduce<warp_sum>(x, 0.0f, shared);
+}
+
+// The largest over the threads of a block.
+DEVICE float block_max(float x, float *shared) {
+    return block_reduce<warp_max>(x, -INF, shared);
+}

@@ -1,0 +1,110 @@
+// Ops over dimension 0: a block of threads has a row.
+//
+// W: type of a weight that multiplies the result of `rms_norm`, which has none otherwise.
+#include "blocks.cuh"
+
+struct Params {
+    Tensor x, w, y;
+    float c0;
+    int i0, i1;
+};
+
+__shared__ float shared[32];
+
+// Where the block's row begins.
+DEVICE char *row_of(const Tensor &t) {
+    u32 n = blockIdx.x, i1 = n % t.ne[1], rest = n / t.ne[1];
+    return t.data + i1 * t.nb[1] + rest % t.ne[2] * t.nb[2] + rest / t.ne[2] * t.nb[3];
+}
+
+DEVICE float x_at(const Params &p, const char *row, int i) {
+    return *(const float *)(row + i * p.x.nb[0]);
+}
+
+DEVICE void store(const Params &p, int i, float y) {
+    *(float *)(row_of(p.y) + i * p.y.nb[0]) = y;
+}
+
+// The sum over the row of what `f` makes of an element.
+template <class F> DEVICE float sum_of(const Params &p, const char *row, F f) {
+    float sum = 0.0f;
+    for (int i = threadIdx.x; i < p.x.ne[0]; i += blockDim.x) sum += f(x_at(p, row, i));
+    return block_sum(sum, shared);
+}
+
+DEVICE float sum_of_squares(const Params &p, const char *row) {
+    return sum_of(p, row, [](float x) { return x * x; });
+}
+
+extern "C" __global__ void rms_norm(const __grid_constant__ Params p) {
+    const char *row = row_of(p.x);
+    float factor = 1.0f / sqrtf(sum_of_squares(p, row) / (float)p.x.ne[0] + p.c0);
+    for (int i = threadIdx.x; i < p.x.ne[0]; i += blockDim.x) {
+#ifdef W
+        store(p, i, x_at(p, row, i) * factor * element<types::W>(p.w, p.w.data, i));
+#else
+        store(p, i, x_at(p, row, i) * factor);
+#endif
+    }
+}
+
+extern "C" __global__ void layer_norm(const __grid_constant__ Params p) {
+    const char *row = row_of(p.x);
+    float n = (float)p.x.ne[0], mean = sum_of(p, row, [](float x) { return x; }) / n;
+    float variance = sum_of(p, row, [=](float x) { return (x - mean) * (x - mean); }) / n;
+    float factor = 1.0f / sqrtf(variance + p.c0);
+    for (int i = threadIdx.x; i < p.x.ne[0]; i += blockDim.x) store(p, i, (x_at(p, row, i) - mean) * factor);
+}
+
+extern "C" __global__ void l2_norm(const __grid_constant__ Params p) {
+    const char *row = row_of(p.x);
+    float length = fmaxf(sqrtf(sum_of_squares(p, row)), p.c0);
+    for (int i = threadIdx.x; i < p.x.ne[0]; i += blockDim.x) store(p, i, x_at(p, row, i) / length);
+}
+
+extern "C" __global__ void soft_max(const __grid_constant__ Params p) {
+    const char *row = row_of(p.x);
+    float largest = -INF;
+    for (int i = threadIdx.x; i < p.x.ne[0]; i += blockDim.x) largest = fmaxf(largest, x_at(p, row, i) * p.c0);
+    largest = block_max(largest, shared);
+    float sum = sum_of(p, row, [=](float x) { return expf(x * p.c0 - largest); });
+    for (int i = threadIdx.x; i < p.x.ne[0]; i += blockDim.x) store(p, i, expf(x_at(p, row, i) * p.c0 - largest) / sum);
+}
+
+extern "C" __global__ void sum_rows(const __grid_constant__ Params p) {
+    float sum = sum_of(p, row_of(p.x), [](float x) { return x; });
+    if (threadIdx.x == 0) store(p, 0, sum);
+}
+
+extern __shared__ float matrix[];
+
+// Divides each element by the sum of its row or column, plus a little. `sums` has room for as many.
+DEVICE void divide(int n, bool columns, float eps, float *sums) {
+    for (int a = threadIdx.x; a < n; a += blockDim.x) {
+        float sum = 0.0f;
+        for (int b = 0; b < n; b++) sum += matrix[columns ? b * n + a : a * n + b];
+        sums[a] = sum + eps;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < n * n; i += blockDim.x) matrix[i] /= sums[columns ? i % n : i / n];
+    __syncthreads();
+}
+
+// The block's row as a matrix of `i0` by `i0`, whose columns are normalized `i1` times.
+extern "C" __global__ void balance(const __grid_constant__ Params p) {
+    const char *row = row_of(p.x);
+    int n = p.i0;
+    float *sums = matrix + n * n;
+    for (int a = threadIdx.x; a < n; a += blockDim.x) {
+        float largest = -INF, sum = 0.0f;
+        for (int b = 0; b < n; b++) largest = fmaxf(largest, x_at(p, row, a * n + b));
+        for (int b = 0; b < n; b++) sum += matrix[a * n + b] = expf(x_at(p, row, a * n + b) - largest);
+        for (int b = 0; b < n; b++) matrix[a * n + b] = matrix[a * n + b] / sum + p.c0;
+    }
+    __syncthreads();
+    for (int i = 0; i < p.i1; i++) {
+        if (i > 0) divide(n, false, p.c0, sums);
+        divide(n, true, p.c0, sums);
+    }
+    for (int i = threadIdx.x; i < n * n; i += blockDim.x) store(p, i, matrix[i]);
+}

@@ -1,0 +1,392 @@
+//! Modules, their kernels and variables, and launches.
+
+use super::device::SHARED_DEFAULT;
+use super::error::Error;
+use super::report;
+use super::state::{Driver, Function, Handle, Module, Outcome};
+use super::work::{LaunchWork, Work};
+use super::{driver_functions, put};
+use crate::decode;
+use crate::exec::inst::Kernel;
+use crate::ptx::{self, Space};
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::Arc;
+
+/// Options of `cuModuleLoadDataEx`: where the compiler's complaints go.
+const ERROR_LOG: c_uint = 5;
+const ERROR_LOG_BYTES: c_uint = 6;
+
+/// Attributes of functions.
+const DYNAMIC_SHARED_MAX: c_uint = 8;
+
+impl Driver {
+    /// Loads PTX text, up to its 0. The complaint is a sentence.
+    fn load(&mut self, image: *const c_char) -> Result<u64, (Error, String)> {
+        let device = self.current().map_err(|e| (e, String::new()))?;
+        self.refuse_in_capture(device).map_err(|e| (e, String::new()))?;
+        if image.is_null() {
+            return Err((Error::INVALID_VALUE, String::new()));
+        }
+        // SAFETY: the program gave text that ends with 0, or a binary that begins with its mark.
+        let bytes = unsafe { CStr::from_ptr(image) }.to_bytes();
+        if bytes.starts_with(b"\x7fELF") {
+            return Err((Error::NO_BINARY_FOR_GPU, "the emulated device runs PTX only".into()));
+        }
+        let invalid = |message: String| (Error::INVALID_PTX, message);
+        let text = std::str::from_utf8(bytes).map_err(|e| invalid(format!("the PTX is no text: {e}")))?;
+        let parsed = ptx::parse(text).map_err(|e| invalid(e.to_string()))?;
+        if parsed.target > self.config.sm {
+            let message = format!(
+                "the module is for sm_{}, the device is sm_{}",
+                parsed.target, self.config.sm
+            );
+            return Err((Error::NO_BINARY_FOR_GPU, message));
+        }
+        let variables = self.place_variables(device, &parsed).map_err(|e| (e, String::new()))?;
+        let addresses: HashMap<_, _> = variables.iter().map(|(name, at, _)| (name.clone(), *at)).collect();
+        let entries = parsed.functions.iter().filter(|f| f.is_entry);
+        let kernels = entries
+            .map(|f| decode::decode(&parsed, f, &addresses))
+            .collect::<Result<Vec<_>, _>>();
+        match kernels {
+            Ok(kernels) => Ok(self.add_module(device, variables, kernels)),
+            Err(error) => {
+                self.free_variables(device, &variables);
+                Err(invalid(error.to_string()))
+            }
+        }
+    }
+
+    /// Allocates and fills a module's global and constant variables: name, address and size of each.
+    fn place_variables(&mut self, device: u32, module: &ptx::Module) -> Outcome<Vec<(String, u64, u32)>> {
+        let mut placed = Vec::new();
+        let memory = &mut self.devices[device as usize].memory;
+        for variable in &module.variables {
+            if !matches!(variable.space, Space::Global | Space::Const) || variable.size == 0 {
+                continue;
+            }
+            let at = memory.allocate(variable.size.into(), &format!("variable `{}`,", variable.name));
+            let at = at.ok_or(Error::OUT_OF_MEMORY)?;
+            if let Ok((i, _)) = memory.find(at, 1) {
+                let region = memory.region_mut(i);
+                // SAFETY: values are not more than the variable has room for; the rest is 0.
+                unsafe { region.data(0).copy_from(variable.init.as_ptr(), variable.init.len()) };
+                region.mark(0, variable.size.into());
+                region.read_only = variable.space == Space::Const;
+            }
+            placed.push((variable.name.clone(), at, variable.size));
+        }
+        Ok(placed)
+    }
+
+    fn free_variables(&mut self, device: u32, variables: &[(String, u64, u32)]) {
+        for (_, at, _) in variables {
+            self.devices[device as usize].memory.free(*at);
+            self.forget_accesses(*at);
+        }
+    }
+
+    fn add_module(&mut self, device: u32, variables: Vec<(String, u64, u32)>, kernels: Vec<Kernel>) -> u64 {
+        let module = self.handle();
+        let mut functions = Vec::new();
+        for kernel in kernels {
+            let handle = self.handle();
+            functions.push((kernel.name.clone(), handle));
+            // Without asking, blocks have so much less what the kernel's own variables take.
+            let dynamic_shared_max = SHARED_DEFAULT.saturating_sub(kernel.shared_bytes);
+            let kernel = Arc::new(kernel);
+            let function = Function {
+                device,
+                kernel,
+                module,
+                dynamic_shared_max,
+                attributes: HashMap::new(),
+            };
+            self.functions.insert(handle, function);
+        }
+        self.modules.insert(
+            module,
+            Module {
+                device,
+                variables,
+                functions,
+            },
+        );
+        module
+    }
+
+    fn unload(&mut self, module: Handle) -> Outcome {
+        self.initialized()?;
+        let key = module as u64;
+        let module = self.modules.remove(&key).ok_or(Error::INVALID_HANDLE)?;
+        self.functions.retain(|_, f| f.module != key);
+        self.free_variables(module.device, &module.variables);
+        self.working(module.device)
+    }
+
+    /// A function that works, by handle.
+    pub fn function(&mut self, function: Handle) -> Outcome<&mut Function> {
+        self.current()?;
+        self.functions.get_mut(&(function as u64)).ok_or(Error::INVALID_HANDLE)
+    }
+
+    fn set_attribute(&mut self, function: Handle, attribute: c_uint, value: c_int) -> Outcome {
+        let shared_max = self.shared_max();
+        let function = self.function(function)?;
+        match attribute {
+            DYNAMIC_SHARED_MAX => {
+                let value = u32::try_from(value).map_err(|_| Error::INVALID_VALUE)?;
+                if value + function.kernel.shared_bytes > shared_max {
+                    return Err(Error::INVALID_VALUE);
+                }
+                function.dynamic_shared_max = value;
+            }
+            9..=15 => drop(function.attributes.insert(attribute, value)),
+            _ => return Err(Error::INVALID_VALUE),
+        }
+        Ok(())
+    }
+
+    fn get_attribute(&mut self, function: Handle, attribute: c_uint) -> Outcome<c_int> {
+        let sm = self.config.sm as c_int;
+        let function = self.function(function)?;
+        Ok(match attribute {
+            0 => function.kernel.max_threads.unwrap_or(1024) as c_int,
+            1 => function.kernel.shared_bytes as c_int,
+            2 => 0,
+            3 => function.kernel.local_bytes as c_int,
+            // Registers are given by a compiler that is not here.
+            4 => 32,
+            5 | 6 => sm,
+            7 => 0,
+            DYNAMIC_SHARED_MAX => function.dynamic_shared_max as c_int,
+            9..=15 => function.attributes.get(&attribute).copied().unwrap_or(0),
+            _ => return Err(Error::INVALID_VALUE),
+        })
+    }
+
+    /// Blocks of so many threads that fit on a multiprocessor at once, as far as threads and shared memory limit them.
+    fn occupancy(&mut self, function: Handle, threads: c_int, dynamic_shared: usize) -> Outcome<c_int> {
+        let per_processor = self.shared_max() as usize + 1024;
+        let own = self.function(function)?.kernel.shared_bytes as usize;
+        let threads = usize::try_from(threads)
+            .ok()
+            .filter(|t| (1..=1024).contains(t))
+            .ok_or(Error::INVALID_VALUE)?;
+        let by_threads = 2048 / threads.next_multiple_of(32);
+        let by_shared = per_processor / (own + dynamic_shared + 1024);
+        Ok(by_threads.min(by_shared).min(32) as c_int)
+    }
+
+    fn prepare(&mut self, function: Handle, blocks: [u32; 3], threads: [u32; 3], shared: u32) -> Outcome<LaunchWork> {
+        let function = self.function(function)?;
+        let kernel = function.kernel.clone();
+        let n_threads: u64 = threads.iter().map(|t| u64::from(*t)).product();
+        let max = kernel.max_threads.unwrap_or(1024);
+        let [bx, by, bz] = blocks;
+        let is_empty = blocks.contains(&0) || threads.contains(&0);
+        let is_too_large = bx > i32::MAX as u32 || by > 65535 || bz > 65535 || threads[2] > 64 || n_threads > 1024;
+        if is_empty || is_too_large || shared > function.dynamic_shared_max {
+            return Err(Error::INVALID_VALUE);
+        }
+        if n_threads > max.into() || kernel.exact_threads && n_threads != u64::from(max) {
+            return Err(Error::INVALID_VALUE);
+        }
+        Ok(LaunchWork {
+            device: function.device,
+            kernel,
+            blocks,
+            threads,
+            dynamic_shared: shared,
+            params: Vec::new(),
+        })
+    }
+}
+
+/// The arguments behind one another, each at the place of its parameter.
+///
+/// # Safety
+/// `arguments` points to as many pointers as the kernel has parameters, or `extra` to a list with a buffer and its size.
+unsafe fn gather(kernel: &Kernel, arguments: *const *const u8, extra: *const *const c_void) -> Outcome<Vec<u8>> {
+    let mut bytes = vec![0; kernel.param_bytes as usize];
+    if !arguments.is_null() {
+        for (i, (at, size)) in kernel.params.iter().enumerate() {
+            // SAFETY: the caller says so.
+            let argument = unsafe { *arguments.add(i) };
+            if argument.is_null() {
+                return Err(Error::INVALID_VALUE);
+            }
+            // SAFETY: the program gave a value of the parameter's type.
+            let value = unsafe { std::slice::from_raw_parts(argument, *size as usize) };
+            bytes[*at as usize..][..*size as usize].copy_from_slice(value);
+        }
+        return Ok(bytes);
+    }
+    if extra.is_null() {
+        return if kernel.params.is_empty() {
+            Ok(bytes)
+        } else {
+            Err(Error::INVALID_VALUE)
+        };
+    }
+    // SAFETY: as above: mark 1, buffer, mark 2, pointer to its size.
+    let (buffer, size) = unsafe { (*extra.add(1), *(*extra.add(3)).cast::<usize>()) };
+    if size < bytes.len() {
+        return Err(Error::INVALID_VALUE);
+    }
+    // SAFETY: the buffer has that size.
+    Ok(unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), bytes.len()) }.to_vec())
+}
+
+/// Writes a complaint where the options of `cuModuleLoadDataEx` want it.
+///
+/// # Safety
+/// The arrays have `n` elements.
+unsafe fn write_log(n: c_uint, options: *const c_uint, values: *const *mut c_void, message: &str) {
+    let (mut buffer, mut size) = (std::ptr::null_mut::<u8>(), 0);
+    for i in 0..n as usize {
+        // SAFETY: the caller says so.
+        let (option, value) = unsafe { (*options.add(i), *values.add(i)) };
+        match option {
+            ERROR_LOG => buffer = value.cast(),
+            ERROR_LOG_BYTES => size = value as usize,
+            _ => {}
+        }
+    }
+    if !buffer.is_null() && size > 0 {
+        let len = message.len().min(size - 1);
+        // SAFETY: the program gave a buffer of that size.
+        unsafe {
+            buffer.copy_from(message.as_ptr(), len);
+            buffer.add(len).write(0);
+        }
+    }
+}
+
+/// The text of a name.
+fn name_of(name: *const c_char) -> Outcome<String> {
+    if name.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    // SAFETY: the program gave text that ends with 0.
+    Ok(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
+}
+
+driver_functions! {
+    /// Loads PTX.
+    fn cuModuleLoadData(module: *mut Handle, image: *const c_char) |driver| {
+        let loaded = driver.load(image).map_err(|(error, message)| {
+            report::say(&format!("a module was refused: {message}"));
+            error
+        })?;
+        put(module, loaded as Handle)
+    }
+
+    /// Loads PTX; complaints go to a buffer.
+    fn cuModuleLoadDataEx(
+        module: *mut Handle,
+        image: *const c_char,
+        n: c_uint,
+        options: *const c_uint,
+        values: *const *mut c_void,
+    ) |driver| {
+        let loaded = driver.load(image).map_err(|(error, message)| {
+            // SAFETY: the program says how many options there are.
+            unsafe { write_log(n, options, values, &message) };
+            error
+        })?;
+        put(module, loaded as Handle)
+    }
+
+    /// The end of a module.
+    fn cuModuleUnload(module: Handle) |driver| {
+        driver.unload(module)
+    }
+
+    /// A kernel by name.
+    fn cuModuleGetFunction(function: *mut Handle, module: Handle, name: *const c_char) |driver| {
+        driver.current()?;
+        let name = name_of(name)?;
+        let module = driver.modules.get(&(module as u64)).ok_or(Error::INVALID_HANDLE)?;
+        let found = module.functions.iter().find(|(n, _)| *n == name).ok_or(Error::NOT_FOUND)?;
+        put(function, found.1 as Handle)
+    }
+
+    /// A variable by name: its address and size.
+    fn cuModuleGetGlobal_v2(address: *mut u64, size: *mut usize, module: Handle, name: *const c_char) |driver| {
+        driver.current()?;
+        let name = name_of(name)?;
+        let module = driver.modules.get(&(module as u64)).ok_or(Error::INVALID_HANDLE)?;
+        let (_, at, bytes) = module.variables.iter().find(|(n, ..)| *n == name).ok_or(Error::NOT_FOUND)?;
+        if !address.is_null() {
+            put(address, *at)?;
+        }
+        if size.is_null() { Ok(()) } else { put(size, *bytes as usize) }
+    }
+
+    /// A property of a kernel.
+    fn cuFuncGetAttribute(value: *mut c_int, attribute: c_uint, function: Handle) |driver| {
+        let found = driver.get_attribute(function, attribute)?;
+        put(value, found)
+    }
+
+    /// Sets a property of a kernel.
+    fn cuFuncSetAttribute(function: Handle, attribute: c_uint, value: c_int) |driver| {
+        driver.set_attribute(function, attribute, value)
+    }
+
+    /// Where caches and shared memory have their border changes nothing here.
+    fn cuFuncSetCacheConfig(function: Handle, _config: c_uint) |driver| {
+        driver.function(function).map(drop)
+    }
+
+    /// A kernel's module.
+    fn cuFuncGetModule(module: *mut Handle, function: Handle) |driver| {
+        let found = driver.function(function)?.module;
+        put(module, found as Handle)
+    }
+
+    /// Blocks that fit on a multiprocessor.
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(n: *mut c_int, function: Handle, threads: c_int, shared: usize) |driver| {
+        let blocks = driver.occupancy(function, threads, shared)?;
+        put(n, blocks)
+    }
+
+    /// Blocks that fit on a multiprocessor.
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+        n: *mut c_int,
+        function: Handle,
+        threads: c_int,
+        shared: usize,
+        _flags: c_uint,
+    ) |driver| {
+        let blocks = driver.occupancy(function, threads, shared)?;
+        put(n, blocks)
+    }
+
+    /// Runs a kernel.
+    fn cuLaunchKernel(
+        function: Handle,
+        blocks_x: c_uint,
+        blocks_y: c_uint,
+        blocks_z: c_uint,
+        threads_x: c_uint,
+        threads_y: c_uint,
+        threads_z: c_uint,
+        shared: c_uint,
+        stream: Handle,
+        arguments: *const *const u8,
+        extra: *const *const c_void,
+    ) |driver| {
+        let (key, device) = driver.stream_key(stream)?;
+        let (blocks, threads) = ([blocks_x, blocks_y, blocks_z], [threads_x, threads_y, threads_z]);
+        let mut work = driver.prepare(function, blocks, threads, shared)?;
+        if work.device != device {
+            return Err(Error::INVALID_HANDLE);
+        }
+        // SAFETY: the program gave arguments for this kernel.
+        work.params = unsafe { gather(&work.kernel, arguments, extra) }?;
+        driver.submit(key, device, Work::Launch(work))
+    }
+}

@@ -1,0 +1,100 @@
+//! Faults and leaks as text, counters as JSON.
+
+use super::state::Driver;
+use super::work::KernelCounts;
+use crate::exec::env::Count;
+use std::fmt::Write;
+
+/// Says a line on standard error, and appends it to the file that `LLAMA_CUDA_EMU_REPORT` names.
+pub fn say(line: &str) {
+    eprintln!("emulated CUDA device: {line}");
+    let Some(path) = std::env::var_os("LLAMA_CUDA_EMU_REPORT") else {
+        return;
+    };
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    if let Ok(mut file) = file {
+        use std::io::Write;
+        // A report that cannot be written is on standard error all the same.
+        let _ = writeln!(file, "{line}");
+    }
+}
+
+impl Driver {
+    /// All counters as a JSON object.
+    pub fn counters(&self) -> String {
+        let [to, from, within] = self.counts.copied;
+        let mut json = String::from("{\n");
+        let alive: usize = self.devices.iter().map(|d| d.memory.regions().len()).sum();
+        let modules: usize = self.modules.values().map(|m| m.variables.len()).sum();
+        let _ = writeln!(
+            json,
+            "  \"faults\": {}, \"leaks\": {},",
+            self.counts.faults, self.counts.leaks
+        );
+        let _ = writeln!(
+            json,
+            "  \"allocations\": {}, \"pinned\": {},",
+            alive - modules,
+            self.hosts.len()
+        );
+        let _ = writeln!(
+            json,
+            "  \"streams\": {}, \"events\": {},",
+            self.streams.len(),
+            self.events.len()
+        );
+        let _ = writeln!(
+            json,
+            "  \"modules\": {}, \"graphs\": {},",
+            self.modules.len(),
+            self.executables.len()
+        );
+        let _ = writeln!(
+            json,
+            "  \"launches\": {}, \"graph_launches\": {},",
+            self.launches, self.counts.graph_launches
+        );
+        let _ = writeln!(
+            json,
+            "  \"copied_to\": {to}, \"copied_from\": {from}, \"copied_within\": {within},"
+        );
+        let kernels = self
+            .counts
+            .kernels
+            .iter()
+            .map(|(name, counts)| format!("    {name:?}: {}", kernel(counts)));
+        let _ = write!(
+            json,
+            "  \"kernels\": {{\n{}\n  }}\n}}\n",
+            kernels.collect::<Vec<_>>().join(",\n")
+        );
+        json
+    }
+}
+
+fn kernel(counts: &KernelCounts) -> String {
+    let classes = counts.classes.iter().map(|(class, c)| {
+        let name = format!("{class:?}").to_lowercase();
+        format!(
+            "{name:?}: {{\"warps\": {}, \"lanes\": {}, \"bytes\": {}, \"moved\": {}, \"diverged\": {}}}",
+            c.warps, c.lanes, c.bytes, c.moved, c.diverged
+        )
+    });
+    let traffic = |c: &Count| {
+        format!(
+            "{{\"bytes\": {}, \"sectors\": {}, \"warps\": {}}}",
+            c.bytes, c.moved, c.warps
+        )
+    };
+    format!(
+        "{{\"launches\": {}, \"blocks\": {}, \"threads\": {}, \"shared\": {}, \"matrix_operations\": {}, \"loads\": {}, \"stores\": {}, \"instructions\": {{{}}}}}",
+        counts.launches,
+        counts.blocks,
+        counts.threads,
+        counts.shared_max,
+        counts.matrix_operations,
+        traffic(&counts.loads),
+        traffic(&counts.stores),
+        classes.collect::<Vec<_>>().join(", ")
+    )
+}

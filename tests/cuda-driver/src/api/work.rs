@@ -1,0 +1,321 @@
+//! What streams do: launches, copies, fills. Work is done when it is submitted, or recorded where its stream is captured.
+
+use super::error::Error;
+use super::report;
+use super::state::{Driver, Outcome};
+use crate::device::memory::{Memory, View};
+use crate::device::order::Range;
+use crate::exec::env::{Count, Reach};
+use crate::exec::fault::{Fault, Kind};
+use crate::exec::grid::{self, Launch};
+use crate::exec::inst::{Action, Class, Kernel};
+use crate::exec::matrix::Matrix;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A piece of work. Addresses are of devices or of this process.
+#[derive(Clone)]
+pub enum Work {
+    /// A kernel.
+    Launch(LaunchWork),
+    /// Bytes from one place to another.
+    Copy { to: u64, from: u64, len: u64 },
+    /// `count` values of `width` bytes.
+    Fill {
+        to: u64,
+        value: u32,
+        width: u32,
+        count: u64,
+    },
+    /// A function of the program, with its argument.
+    Call(unsafe extern "C" fn(*mut std::ffi::c_void), u64),
+}
+
+/// A launch.
+#[derive(Clone)]
+pub struct LaunchWork {
+    pub device: u32,
+    pub kernel: Arc<Kernel>,
+    pub blocks: [u32; 3],
+    pub threads: [u32; 3],
+    pub dynamic_shared: u32,
+    pub params: Vec<u8>,
+}
+
+/// What is counted, by the kernels' names.
+#[derive(Default)]
+pub struct Counts {
+    pub kernels: BTreeMap<String, KernelCounts>,
+    /// Bytes to, from and within devices.
+    pub copied: [u64; 3],
+    pub graph_launches: u64,
+    pub faults: u64,
+    pub leaks: u64,
+}
+
+/// What a kernel did in all of its launches.
+#[derive(Default)]
+pub struct KernelCounts {
+    pub launches: u64,
+    pub blocks: u64,
+    pub threads: u64,
+    pub classes: BTreeMap<Class, Count>,
+    /// Loads from and stores to global memory, apart.
+    pub loads: Count,
+    pub stores: Count,
+    /// Multiplications and additions of `mma`.
+    pub matrix_operations: u64,
+    /// Most shared memory of a block.
+    pub shared_max: u32,
+}
+
+impl KernelCounts {
+    fn add(&mut self, launch: &LaunchWork, counts: &[Count]) {
+        self.launches += 1;
+        let product = |sizes: [u32; 3]| sizes.iter().map(|s| u64::from(*s)).product::<u64>();
+        self.blocks += product(launch.blocks);
+        self.threads += product(launch.blocks) * product(launch.threads);
+        self.shared_max = self.shared_max.max(launch.kernel.shared_bytes + launch.dynamic_shared);
+        for (inst, count) in launch.kernel.code.iter().zip(counts).filter(|(_, c)| c.warps > 0) {
+            self.classes.entry(inst.class).or_default().add(count);
+            match &inst.action {
+                Action::Load(_) if inst.class == Class::Global => self.loads.add(count),
+                Action::AsyncCopy(_) => self.loads.add(count),
+                Action::Store(_) if inst.class == Class::Global => self.stores.add(count),
+                Action::Matrix(Matrix::Multiply(m)) => self.matrix_operations += count.warps * m.operations(),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Driver {
+    /// Does work on a stream's device.
+    pub fn execute(&mut self, stream: u64, device: u32, work: &Work) -> Outcome {
+        match work {
+            Work::Launch(launch) => self.launch(stream, launch),
+            Work::Copy { to, from, len } => self.copy(stream, device, *to, *from, *len),
+            Work::Fill {
+                to,
+                value,
+                width,
+                count,
+            } => self.fill_now(stream, device, *to, *value, *width, *count),
+            Work::Call(function, argument) => {
+                // SAFETY: the program gave both for this call.
+                unsafe { function(*argument as *mut std::ffi::c_void) };
+                Ok(())
+            }
+        }
+    }
+
+    /// A launch, which may be one that is to go wrong. Errors within a kernel show in later calls.
+    fn launch(&mut self, stream: u64, work: &LaunchWork) -> Outcome {
+        self.launches += 1;
+        let is_now = |n: Option<u64>| n == Some(self.launches);
+        if is_now(self.config.fail_launch) {
+            return Err(Error::LAUNCH_OUT_OF_RESOURCES);
+        }
+        if is_now(self.config.lost_at) {
+            self.devices[work.device as usize].failed = Some(Error::UNKNOWN);
+            return Err(Error::UNKNOWN);
+        }
+        if is_now(self.config.fault_at) {
+            self.devices[work.device as usize].failed = Some(Error::ILLEGAL_ADDRESS);
+            return Ok(());
+        }
+        let mapped = self.hosts.iter().filter(|h| h.is_mapped);
+        let views: Vec<View> = mapped.map(|h| h.view).collect();
+        let (own, peers) = (work.device as usize, &self.devices[work.device as usize].peers);
+        let memories = self.devices.iter().enumerate();
+        let memories = memories
+            .map(|(i, d)| (i == own || peers[i]).then_some(&d.memory))
+            .collect();
+        let launch = Launch {
+            kernel: &work.kernel,
+            params: &work.params,
+            blocks: work.blocks,
+            threads: work.threads,
+            dynamic_shared: work.dynamic_shared,
+            reach: Reach {
+                memories,
+                hosts: &views,
+            },
+            watch_races: self.config.races,
+            watch_order: self.is_order_watched(),
+            branches_max: self.config.branches,
+        };
+        match grid::run(&launch, &mut self.workers) {
+            Ok(done) => {
+                let name = work.kernel.name.clone();
+                self.watch_order(stream, work.device, &done.ranges, &format!("kernel `{name}`"));
+                self.counts.kernels.entry(name).or_default().add(work, &done.counts);
+                self.workers[0].give_back(done.counts);
+            }
+            Err(fault) => {
+                let text = describe(&work.kernel, &fault);
+                self.fault(work.device, fault.kind, &text);
+            }
+        }
+        Ok(())
+    }
+
+    /// With one stream, all work is ordered.
+    fn is_order_watched(&self) -> bool {
+        self.config.order && self.streams.len() > 1
+    }
+
+    /// Checks that work of other streams that touched these bytes comes before.
+    fn watch_order(&mut self, stream: u64, device: u32, ranges: &[Range], what: &str) {
+        if !self.is_order_watched() {
+            return;
+        }
+        for range in ranges {
+            if let Err(text) = self.order.touch(stream, *range, what) {
+                self.fault(device, Kind::Order, &text);
+                return;
+            }
+        }
+    }
+
+    /// A place of a copy as a range; pinned memory has one, other memory of this process has none.
+    fn range(&self, place: Option<(usize, usize, u64)>, address: u64, len: u64, writes: bool) -> Option<Range> {
+        let base = match place {
+            Some((device, region, _)) => self.devices[device].memory.regions()[region].base,
+            None => {
+                self.hosts
+                    .iter()
+                    .find(|h| h.view.offset(address, len).is_some())?
+                    .view
+                    .base
+            }
+        };
+        Some(Range {
+            base,
+            from: address,
+            to: address + len,
+            writes,
+        })
+    }
+
+    /// Reports what a kernel or copy did wrong; its device fails from now on.
+    pub fn fault(&mut self, device: u32, kind: Kind, text: &str) {
+        self.counts.faults += 1;
+        report::say(text);
+        self.devices[device as usize].failed.get_or_insert(Error::of(kind));
+    }
+
+    fn copy(&mut self, stream: u64, device: u32, to: u64, from: u64, len: u64) -> Outcome {
+        self.copies += 1;
+        if self.config.fail_copy == Some(self.copies) {
+            return Err(Error::UNKNOWN);
+        }
+        if len == 0 {
+            return Ok(());
+        }
+        self.deliver_for(from, len);
+        let source = self.find(from, len)?;
+        let target = self.find(to, len)?;
+        let direction = match (&source, &target) {
+            (None, _) => 0,
+            (_, None) => 1,
+            _ => 2,
+        };
+        self.counts.copied[direction] += len;
+        let address = |found: &Option<(usize, usize, u64)>, host: u64| match found {
+            Some((device, region, offset)) => self.devices[*device].memory.regions()[*region].data(*offset),
+            None => host as *mut u8,
+        };
+        let (source_data, target_data) = (address(&source, from), address(&target, to));
+        if let (Some((d, region, offset)), None) = (source, target)
+            && let Some(at) = self.devices[d].memory.regions()[region].first_unwritten(offset, len)
+        {
+            let name = &self.devices[d].memory.regions()[region].name;
+            let text = format!("a copy of {len} bytes to the host: byte {at} of {name} was never written");
+            self.fault(device, Kind::Uninitialized, &text);
+            return Err(Error::ILLEGAL_ADDRESS);
+        }
+        if target.is_none() {
+            // SAFETY: places on devices are checked, those of this process are the program's word.
+            let bytes = unsafe { std::slice::from_raw_parts(source_data, len as usize) };
+            self.deliver(stream, to, bytes);
+        } else {
+            // SAFETY: as above; both may be parts of one allocation.
+            unsafe { target_data.copy_from(source_data, len as usize) };
+        }
+        self.mark_copied(source, target, len);
+        let ranges = [self.range(source, from, len, false), self.range(target, to, len, true)];
+        let ranges: Vec<Range> = ranges.into_iter().flatten().collect();
+        self.watch_order(stream, device, &ranges, "a copy");
+        Ok(())
+    }
+
+    /// Copied bytes are written if their source is.
+    fn mark_copied(&mut self, source: Option<(usize, usize, u64)>, target: Option<(usize, usize, u64)>, len: u64) {
+        let Some((device, region, offset)) = target else { return };
+        let marks = source.and_then(|(d, r, o)| self.devices[d].memory.regions()[r].marks(o, len));
+        let region = self.devices[device].memory.region_mut(region);
+        match marks {
+            Some(marks) => region.set_marks(offset, &marks),
+            None => region.mark(offset, len),
+        }
+    }
+
+    fn fill_now(&mut self, stream: u64, on: u32, to: u64, value: u32, width: u32, count: u64) -> Outcome {
+        let len = count * u64::from(width);
+        if len == 0 {
+            return Ok(());
+        }
+        let bytes = &value.to_le_bytes()[..width as usize];
+        let Some((device, region, offset)) = self.find(to, len)? else {
+            return Err(Error::INVALID_VALUE);
+        };
+        let region = self.devices[device].memory.region_mut(region);
+        let data = region.data(offset);
+        for i in 0..count as usize {
+            // SAFETY: the place is checked.
+            unsafe { data.add(i * width as usize).copy_from(bytes.as_ptr(), width as usize) };
+        }
+        region.mark(offset, len);
+        let range = Range {
+            base: region.base,
+            from: to,
+            to: to + len,
+            writes: true,
+        };
+        self.watch_order(stream, on, &[range], "a fill");
+        Ok(())
+    }
+
+    /// Device, region and offset of bytes on a device; `None`: they are of this process.
+    pub fn find(&self, address: u64, len: u64) -> Outcome<Option<(usize, usize, u64)>> {
+        let Some(device) = Memory::device_of(address) else {
+            return if address == 0 {
+                Err(Error::INVALID_VALUE)
+            } else {
+                Ok(None)
+            };
+        };
+        let device = device as usize;
+        let memory = &self.devices.get(device).ok_or(Error::INVALID_VALUE)?.memory;
+        match memory.find(address, len) {
+            Ok((region, offset)) => Ok(Some((device, region, offset))),
+            Err(missing) => {
+                report::say(&format!(
+                    "a copy or fill of {len} bytes at {address:#x}: {}",
+                    missing.what
+                ));
+                Err(Error::INVALID_VALUE)
+            }
+        }
+    }
+}
+
+fn describe(kernel: &Kernel, fault: &Fault) -> String {
+    let [x, y, z] = fault.block;
+    let thread = fault.thread.map_or(String::new(), |t| format!(", thread {t}"));
+    format!(
+        "kernel `{}`, line {} of its PTX, block ({x}, {y}, {z}){thread}: {}",
+        kernel.name, fault.line, fault.what
+    )
+}

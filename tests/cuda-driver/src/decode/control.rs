@@ -1,0 +1,163 @@
+//! Jumps, calls and ends.
+
+use super::opcode::Opcode;
+use super::{Binding, CALLS_MAX, Decoder, Result};
+use crate::exec::inst::{Action, Class};
+use crate::exec::lanes::TRUE;
+use crate::ptx::{Function, Operand, Variable};
+use std::collections::HashMap;
+
+impl Decoder<'_> {
+    /// Whether the instruction is one of these.
+    pub fn control(&mut self, op: &mut Opcode) -> Result<bool> {
+        match op.name {
+            "bra" => {
+                op.take("uni");
+                op.expect(1..=1)?;
+                let label = self.label(op.operand(0)?)?;
+                self.emit(Class::Control, Action::Branch(label));
+            }
+            "brx" => self.branch_indexed(op)?,
+            "call" => self.call(op)?,
+            "ret" => {
+                op.take("uni");
+                match self.calls.last() {
+                    None => self.emit(Class::Control, Action::Exit),
+                    Some((_, end)) => {
+                        let end = *end as u32;
+                        self.emit(Class::Control, Action::Branch(end));
+                    }
+                }
+            }
+            "exit" => self.emit(Class::Control, Action::Exit),
+            "trap" | "brkpt" => self.emit(Class::Control, Action::Trap),
+            "membar" | "fence" => {
+                let words = [
+                    "sc", "acq_rel", "acquire", "release", "cta", "cluster", "gpu", "sys", "gl", "proxy", "async",
+                    "alias",
+                ];
+                op.ignore(&words);
+                self.emit(Class::Synchronize, Action::Nothing);
+            }
+            "nanosleep" => {
+                op.kind()?;
+                self.emit(Class::Synchronize, Action::Nothing);
+            }
+            "griddepcontrol" => {
+                op.ignore(&["wait", "launch_dependents"]);
+                self.emit(Class::Synchronize, Action::Nothing);
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn label(&self, operand: &Operand) -> Result<u32> {
+        if let Operand::Name(name) = operand
+            && let Binding::Label(label) = self.lookup(name)?
+        {
+            return Ok(label as u32);
+        }
+        self.error(format!("{operand:?} is no label"))
+    }
+
+    fn branch_indexed(&mut self, op: &mut Opcode) -> Result<()> {
+        op.ignore(&["idx", "uni"]);
+        op.expect(2..=2)?;
+        let index = self.source(op.operand(0)?, 4)?;
+        let Operand::Name(name) = op.operand(1)? else {
+            return self.error("`brx.idx` takes the name of a list of targets");
+        };
+        let Some(targets) = self.tables.get(name).cloned() else {
+            return self.error(format!("there are no targets `{name}`"));
+        };
+        let labels = targets.into_iter().map(|target| self.label(&Operand::Name(target)));
+        let labels = labels.collect::<Result<_>>()?;
+        self.emit(Class::Control, Action::BranchIndexed(index, labels));
+        Ok(())
+    }
+
+    /// `call (results), function, (arguments)`: the function's body is written here, its parameters are the caller's variables.
+    fn call(&mut self, op: &mut Opcode) -> Result<()> {
+        op.take("uni");
+        let mut lists = Vec::new();
+        let mut name = None;
+        for i in 0..op.len() {
+            match op.operand(i)? {
+                Operand::List(list) => lists.push((name.is_some(), list)),
+                Operand::Name(n) if name.is_none() => name = Some(n.as_str()),
+                other => return self.error(format!("{other:?} in a call is not supported")),
+            }
+        }
+        let name = name.unwrap_or_default();
+        let list = |is_after| {
+            lists
+                .iter()
+                .find(|(after, _)| *after == is_after)
+                .map_or(&[][..], |(_, l)| l.as_slice())
+        };
+        let (results, arguments) = (list(false), list(true));
+        let module = self.module;
+        let Some(function) = module.functions.iter().find(|f| f.name == name && !f.is_entry) else {
+            return self.call_builtin(name);
+        };
+        if self.calls.len() == CALLS_MAX || self.calls.iter().any(|(caller, _)| caller == name) {
+            return self.error(format!("`{name}` calls itself, or calls are too deep"));
+        }
+        let mut scope = HashMap::new();
+        self.bind_arguments(&function.returns, results, &mut scope)?;
+        self.bind_arguments(&function.params, arguments, &mut scope)?;
+        self.write_body(function, scope)
+    }
+
+    fn bind_arguments(
+        &self,
+        params: &[Variable],
+        given: &[Operand],
+        scope: &mut HashMap<String, Binding>,
+    ) -> Result<()> {
+        if params.len() != given.len() {
+            return self.error(format!(
+                "a call with {} arguments or results of {}",
+                given.len(),
+                params.len()
+            ));
+        }
+        for (param, operand) in params.iter().zip(given) {
+            let Operand::Name(name) = operand else {
+                return self.error(format!("{operand:?} as an argument is not supported"));
+            };
+            scope.insert(param.name.clone(), self.lookup(name)?);
+        }
+        Ok(())
+    }
+
+    fn write_body(&mut self, function: &Function, scope: HashMap<String, Binding>) -> Result<()> {
+        let (line, guard) = (self.line, self.guard);
+        let end = self.new_label();
+        let skip = (guard != (TRUE, 0)).then_some(());
+        if skip.is_some() {
+            // Lanes that do not call go on behind.
+            self.guard = (guard.0, !guard.1);
+            self.emit(Class::Control, Action::Branch(end as u32));
+        }
+        // A function sees no names of its caller.
+        let outer = std::mem::replace(&mut self.scopes, vec![scope]);
+        self.calls.push((function.name.clone(), end));
+        self.items(&function.body)?;
+        self.calls.pop();
+        self.scopes = outer;
+        self.labels[end] = Some(self.code.len() as u32);
+        (self.line, self.guard) = (line, guard);
+        Ok(())
+    }
+
+    /// Functions that the system has.
+    fn call_builtin(&mut self, name: &str) -> Result<()> {
+        match name {
+            "__assertfail" => self.emit(Class::Control, Action::Trap),
+            _ => return self.error(format!("the function `{name}` is unknown")),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,20 @@
+//! The interpreter: grids of blocks of warps of 32 lanes.
+
+pub mod access;
+pub mod block;
+pub mod compare;
+pub mod convert;
+pub mod env;
+pub mod exchange;
+pub mod fault;
+pub mod float;
+pub mod grid;
+pub mod half;
+pub mod inst;
+pub mod int;
+pub mod lanes;
+pub mod matrix;
+pub mod scalar;
+pub mod shared;
+pub mod touched;
+pub mod warp;

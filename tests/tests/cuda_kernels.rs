@@ -1,0 +1,122 @@
+//! Kernels for cards are compiled for every architecture that they are written for, without a card: by the compiler of CUDA C++ and by
+//! `ptxas`, which tells what spills.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use engine::backend::cuda::{Specialization, compiler_flaw, specializations};
+use engine::graph::{Graph, TensorId};
+use engine::sched::Observer;
+use rayon::prelude::*;
+use tests::emulator::with_device;
+use tests::{CORE, context, decode_last, fixture_names, model, tokens};
+
+/// Ampere, Hopper, Blackwell.
+const CAPABILITIES: [i32; 3] = [80, 90, 120];
+
+type Found = Arc<Mutex<BTreeMap<String, Specialization>>>;
+
+/// Notes the kernels of every node that is computed.
+struct Look(Found);
+
+impl Observer for Look {
+    fn wants(&mut self, graph: &Graph, node: TensorId) -> bool {
+        let mut found = self.0.lock().expect("nobody panics with it");
+        let all = specializations(graph, node);
+        assert!(
+            !all.is_empty() || !graph.tensor(node).op.computes() || graph.tensor(node).nelements() == 0,
+            "no kernel computes {:?}",
+            graph.tensor(node)
+        );
+        found.extend(all.into_iter().map(|kernel| (kernel.describe(), kernel)));
+        false
+    }
+
+    fn show(&mut self, _: &Graph, _: TensorId, _: &[u8]) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
+/// The kernels of a prompt and of a single token of each fixture.
+fn kernels_of<'a>(fixtures: impl IntoIterator<Item = &'a str>) -> Vec<Specialization> {
+    let found = Found::default();
+    for name in fixtures {
+        let (model, tokens) = (model(name), tokens(name));
+        let mut ctx = context(&model, |p| p.n_ubatch = 16);
+        ctx.set_observer(Some(Box::new(Look(found.clone()))));
+        let n = tokens.len().min(17);
+        decode_last(&mut ctx, &tokens[..n], 0, 0);
+    }
+    let found = std::mem::take(&mut *found.lock().expect("nobody panics with it"));
+    found.into_values().collect()
+}
+
+/// What `ptxas` says of spills.
+fn spills(ptx: &str, capability: i32) -> String {
+    let mut ptxas = Command::new("ptxas");
+    ptxas.args(["-v", &format!("-arch=sm_{capability}"), "-o", "/dev/null", "-"]);
+    let mut child = (ptxas
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn())
+    .expect("ptxas runs");
+    let mut stdin = child.stdin.take().expect("it is a pipe");
+    stdin.write_all(ptx.as_bytes()).expect("ptxas reads");
+    drop(stdin);
+    let output = child.wait_with_output().expect("ptxas ends");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "sm_{capability}: {text}");
+    let lines = text
+        .lines()
+        .filter(|line| line.contains("spill") && !line.contains(" 0 bytes spill stores"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn check(kernels: &[Specialization], capabilities: &[i32]) {
+    assert_eq!(compiler_flaw(), None, "kernels cannot be compiled");
+    let all: Vec<_> = kernels
+        .iter()
+        .flat_map(|k| capabilities.iter().map(move |&c| (k, c)))
+        .collect();
+    all.par_iter().for_each(|&(kernel, capability)| {
+        let ptx = kernel
+            .ptx(capability)
+            .unwrap_or_else(|error| panic!("compute_{capability}: {error}"));
+        assert!(ptx.contains(".entry"), "{} has no kernel", kernel.describe());
+        let spills = spills(&ptx, capability);
+        let what = kernel.describe();
+        assert!(
+            !kernel.is_hot() || spills.is_empty(),
+            "{what}, sm_{capability}: {spills}"
+        );
+    });
+}
+
+#[test]
+fn every_node_of_common_models_has_kernels_that_compile() {
+    with_device(
+        "cuda_kernels::every_node_of_common_models_has_kernels_that_compile",
+        || {
+            let kernels = kernels_of(CORE);
+            assert!(kernels.len() > 20, "{} kernels", kernels.len());
+            check(&kernels, &CAPABILITIES[..1]);
+        },
+    );
+}
+
+#[test]
+#[ignore = "compiles the kernels of every fixture for three architectures"]
+fn every_node_of_every_model_has_kernels_that_compile() {
+    with_device(
+        "cuda_kernels::every_node_of_every_model_has_kernels_that_compile",
+        || {
+            let names = fixture_names();
+            let kernels = kernels_of(names.iter().map(String::as_str));
+            check(&kernels, &CAPABILITIES);
+        },
+    );
+}
