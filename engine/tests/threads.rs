@@ -6,6 +6,9 @@ use crate::layer::{layer, prepare, result, uses_of};
 use engine::backend::{BackendParams, device};
 use kernels::Precision;
 
+/// The most that rounding to F16 moves a number by, as a part of it, to either side.
+const F16_ROUNDING: f64 = 1.0 / 1024.0;
+
 static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// Many times over, since what is tested is that no thread is ever too early.
@@ -44,7 +47,8 @@ fn threads_do_not_get_into_each_others_way() {
                 let error: f64 = got.iter().zip(&want).map(|(a, b)| f64::from(a - b).powi(2)).sum();
                 let case = format!("{n} tokens on {n_threads} threads, {precision:?}");
                 let limit = match precision {
-                    Precision::Exact => 1e-10,
+                    // Of 80 tokens, one may have a value that rounds to the other neighbour when the cache takes it as F16.
+                    Precision::Exact => 1e-10 + (n / 80) as f64 * F16_ROUNDING.powi(2) / n as f64,
                     Precision::High => 1e-3,
                     // One token of 160 may go to another expert: its part of the result then differs altogether.
                     Precision::Fast => 1e-2,
