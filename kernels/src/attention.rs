@@ -3,6 +3,8 @@
 //! Keys and values are read as the cache holds them, once for all queries. Everything is computed in f32. The result for a query does not
 //! depend on which other queries are computed with it.
 
+pub mod tiles;
+
 use std::ops::Range;
 
 use crate::GgmlType;
@@ -306,6 +308,11 @@ impl CacheRows<'_> {
                 .chunks(CACHE_LINE)
                 .for_each(|line| prefetch(line.as_ptr(), CacheLevel::First));
         }
+    }
+
+    /// Fetches the rows that are read next.
+    fn prefetch_all(&self) {
+        self.prefetch_next(&Chunk { first: 0, n: self.n });
     }
 
     /// True if the rows are read as they are.

@@ -25,12 +25,13 @@ pub use activations::{
     ActivationForm, Activations, FAST_COLUMNS, Precision, activation_bytes, activation_form, quantize_activations,
 };
 pub use dispatch::{Isa, isa};
-pub use matmul::{MatMul, WeightLayout, matmul, matmul_scratch};
+pub use matmul::{MatMul, WeightLayout, matmul, matmul_scratch, multiply_tiles_in_cache};
 pub use prefetch::{CACHE_LINE, CacheLevel, prefetch};
 pub use quants::{can_dequantize, can_quantize, dequantize_row, quantize_row};
 pub use types::GgmlType;
 
 pub use generic::panels::PANEL_ROWS;
+pub use generic::tiles::{LEAST_TILE_ROWS, MOST_TILE_ROWS};
 
 #[cfg(test)]
 mod tests;

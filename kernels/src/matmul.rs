@@ -150,6 +150,15 @@ pub(crate) unsafe fn matmul_with(
     }
 }
 
+/// Multiplies tiles of bfloat16 that stay in the cache for some `rounds`, if the CPU has a unit for them: the multiply-adds that were done. For benchmarks, as
+/// what the unit does at most.
+pub fn multiply_tiles_in_cache(rounds: usize) -> Option<usize> {
+    // SAFETY: these kernels were chosen for this CPU, and no other call is under way in this thread.
+    kernels()
+        .tile_unit
+        .map(|unit| unsafe { (unit.multiply_in_cache)(rounds) })
+}
+
 /// The product of interleaved rows with rows of floats: each group is brought into the order of a file first.
 ///
 /// # Safety

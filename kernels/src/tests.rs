@@ -289,4 +289,5 @@ mod integers;
 mod panels;
 mod recurrent;
 mod rows;
+mod tile_attention;
 mod tiles;

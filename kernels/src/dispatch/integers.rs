@@ -8,7 +8,7 @@ use crate::generic::int_products::{self, AllColumns, IntProduct, Sum, Unpacked};
 use crate::generic::integers::{self, I16Chunk, Unpack};
 use crate::generic::panel_products::{self, Kernel, Narrow, PanelProduct, Wide};
 use crate::generic::panels::{
-    self, ByteValues, FillGroups, Integers, PanelChunk, PanelValues, RowChunk, UnpackRow, WideValues,
+    self, ByteValues, FillGroups, Integers, PanelChunk, PanelValues, RawValues, RowChunk, UnpackRow, WideValues,
 };
 use crate::quants::{self, Block, for_each_block};
 use crate::simd::portable_int::PortableInt;
@@ -156,6 +156,7 @@ macro_rules! instantiate {
                     fill: FillGroups {
                         bytes: fill_group::<D, ByteValues>,
                         words: fill_group::<D, WideValues>,
+                        raw: fill_group::<D, RawValues>,
                     },
                 }
             }

@@ -1,6 +1,7 @@
 //! Kernels over tiles of bfloat16.
 
 use crate::generic::panel_products::PanelProduct;
+use crate::generic::tile_attention::{self, TileScores, TileValues};
 use crate::generic::tiles;
 #[cfg(test)]
 use crate::simd::portable::Portable;
@@ -19,6 +20,14 @@ pub(crate) struct TileKernels {
     pub quantize: unsafe fn(*const f32, usize, *mut u8),
     /// Multiplies with weights of any type that has integers.
     pub multiply: unsafe fn(&PanelProduct),
+    /// See [`tiles::multiply_in_cache`].
+    pub multiply_in_cache: unsafe fn(usize) -> usize,
+    /// Writes a query of attention.
+    pub put_query: unsafe fn(*const f32, usize, *mut u8),
+    /// Products of queries with keys.
+    pub scores: unsafe fn(&TileScores),
+    /// Weighted sums of values.
+    pub values: unsafe fn(&TileValues) -> bool,
 }
 
 /// Instantiates the generic kernels for a unit and a register type, in functions with their instructions enabled.
@@ -39,7 +48,38 @@ macro_rules! instantiate {
                 unsafe { tiles::multiply::<$V, $U>(product) }
             }
 
-            pub(in crate::dispatch) static KERNELS: TileKernels = TileKernels { quantize, multiply };
+            #[$attribute]
+            unsafe fn multiply_in_cache(rounds: usize) -> usize {
+                // SAFETY: the caller's promise.
+                unsafe { tiles::multiply_in_cache::<$U>(rounds) }
+            }
+
+            #[$attribute]
+            unsafe fn put_query(x: *const f32, d: usize, out: *mut u8) {
+                // SAFETY: the caller's promise.
+                unsafe { tile_attention::put_query::<$U>(x, d, out) }
+            }
+
+            #[$attribute]
+            unsafe fn scores(args: &TileScores) {
+                // SAFETY: the caller's promise.
+                unsafe { tile_attention::scores::<$U>(args) }
+            }
+
+            #[$attribute]
+            unsafe fn values(args: &TileValues) -> bool {
+                // SAFETY: the caller's promise.
+                unsafe { tile_attention::values::<$U>(args) }
+            }
+
+            pub(in crate::dispatch) static KERNELS: TileKernels = TileKernels {
+                quantize,
+                multiply,
+                multiply_in_cache,
+                put_query,
+                scores,
+                values,
+            };
         }
     };
 }

@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 
 use super::int_products::{IntProduct, chunk, each_of_8};
 use super::integers::{CHUNK, I16Chunk, I16Header, RUN, RUNS, Unpack};
-use super::panels::{HALVES, Integers, LANES, PanelChunk, PanelValues};
+use super::panels::{HALVES, Integers, LANES, PanelChunk, PanelValues, SIGN};
 use crate::interleaved::{GROUP_ROWS, Interleaved, bytes_in_group};
 use crate::prefetch::CACHE_LINE;
 use crate::simd::{IntSimd, Simd};
@@ -470,9 +470,6 @@ impl Totals for Fours {
         }
     }
 }
-
-/// What signed bytes stand for 0 with once their sign is flipped, so that they are unsigned.
-const SIGN: u8 = 128;
 
 /// What `zero`, a power of two, adds to the products of weights and column `j` if it stands for 0 in the weights.
 ///

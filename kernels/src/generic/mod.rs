@@ -14,4 +14,5 @@ pub(crate) mod panels;
 pub(crate) mod products;
 pub(crate) mod recurrent;
 pub(crate) mod rows;
+pub(crate) mod tile_attention;
 pub(crate) mod tiles;

@@ -24,12 +24,15 @@ const HALF: usize = RUN / 2;
 /// What unsigned integers of 6 bits stand for 0 with in [`ByteValues`].
 pub(crate) const CENTER: u8 = 32;
 
+/// What signed bytes stand for 0 with once their sign is flipped, so that they are unsigned.
+pub(crate) const SIGN: u8 = 128;
+
 /// What is known of a type's integers: see [`Unpack`].
 #[derive(Clone, Copy)]
 pub(crate) struct Integers {
     pub bits: u32,
     pub by_16: bool,
-    signed: bool,
+    pub signed: bool,
     pub zero: u8,
     pub has_mins: bool,
 }
@@ -100,6 +103,7 @@ pub(crate) enum RowLayout {
 pub(crate) struct FillGroups {
     pub bytes: FillGroup<ByteValues>,
     pub words: FillGroup<WideValues>,
+    pub raw: FillGroup<RawValues>,
 }
 
 /// A chunk of [`PANEL_ROWS`] rows. `F` holds the integers; those of runs that a row lacks are not set.
@@ -167,6 +171,28 @@ impl PanelValues for WideValues {
                 let zero = V::words(-i16::from(integers.zero));
                 even.add16(zero).store(to[0].as_mut_ptr());
                 odd.add16(zero).store(to[1].as_mut_ptr());
+            }
+        }
+    }
+}
+
+/// Bytes as they are unpacked, 4 neighbouring weights of each row: `[4 weights][group]`. The sign of signed ones is flipped.
+#[repr(C)]
+pub(crate) struct RawValues(pub [[[u8; 4 * LANES]; GROUPS]; CHUNK / 4]);
+
+impl PanelValues for RawValues {
+    fn of(fill: &FillGroups) -> FillGroup<Self> {
+        fill.raw
+    }
+
+    #[inline(always)]
+    unsafe fn put<V: IntSimd>(&mut self, run: usize, group: usize, registers: [V; 8], integers: &Integers) {
+        for (i, register) in registers.into_iter().enumerate() {
+            let to = &mut self.0[run * (RUN / 4) + i][group];
+            // SAFETY: the caller's promise; 32 bytes.
+            unsafe {
+                let sign = V::splat(if integers.signed { SIGN } else { 0 });
+                register.xor(sign).store(to.as_mut_ptr());
             }
         }
     }

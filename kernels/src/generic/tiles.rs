@@ -5,24 +5,36 @@
 //!
 //! The order in which an element of the result is added up only depends on the length of a row.
 
+use std::ops::Range;
+
 use super::integers::{CHUNK, RUN, RUNS, spread};
-use super::panel_products::{Kernel, PanelProduct, Wide};
-use super::panels::{GROUPS, Integers, LANES, PANEL_ROWS, PanelChunk, WideValues, fill};
+use super::panel_products::PanelProduct;
+use super::panels::{Integers, PANEL_ROWS, PanelChunk, RawValues, SIGN, fill};
 use crate::simd::tiles::{COLUMNS, ROWS, STEP, TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileBlock, TileSums};
 use crate::simd::{IntSimd, Simd, TileUnit};
 
-/// Elements of a row that are multiplied at a time. Weights of [`ROWS`] rows then take 32 KiB, which the first-level cache holds while all columns are multiplied
-/// with them.
-const BLOCK: usize = 512;
+/// Elements of a row that are multiplied at a time, but for the last ones. Weights of [`ROWS`] rows then take 16 KiB and so do [`COLUMNS`] columns: the first-level
+/// cache holds both, so that the weights stay there while all columns are multiplied with them.
+const BLOCK: usize = 256;
 
-/// Blocks of [`ROWS`] rows that are multiplied with the same elements of the columns, which stay in the second-level cache.
-const PAIRS: usize = 2;
+/// Most elements of the last block: fewer left over would be a block of their own that hardly pays for reading and writing the sums.
+const LAST_BLOCK: usize = BLOCK + BLOCK / 4;
+
+/// Rows of weights that the unit multiplies at a time: a product of fewer takes as long, so work is to be split in multiples of them.
+pub const LEAST_TILE_ROWS: usize = ROWS;
+
+/// Rows of weights that are multiplied with the same elements of the columns, which stay in the second-level cache meanwhile, together with the sums.
+/// The columns are read from beyond that cache once for so many rows.
+pub const MOST_TILE_ROWS: usize = 256;
+
+/// Most columns that are multiplied at a time, for the same reason.
+const MAX_COLUMNS: usize = 512;
 
 /// Bytes to whose multiples operands are aligned.
 const ALIGN: usize = 64;
 
 /// Bytes from one of the last columns to the next, where those are copied.
-const REST_STRIDE: usize = spread(BLOCK * BF16);
+const REST_STRIDE: usize = spread(LAST_BLOCK * BF16);
 
 /// Bytes of a bfloat16.
 const BF16: usize = 2;
@@ -34,32 +46,26 @@ pub(crate) const fn bf16_row_bytes(k: usize) -> usize {
     spread(k.next_multiple_of(STEP) * BF16)
 }
 
-/// Writes `k` activations as a row. Of 4 neighbours the second and third change places, as [`WideValues`] has the weights.
+/// Writes `k` activations as a row.
 ///
 /// # Safety
 /// The CPU has the unit, `x` is valid for `k` floats and `out` for [`bf16_row_bytes`].
 #[inline(always)]
 pub(crate) unsafe fn quantize_bf16<U: TileUnit>(x: *const f32, k: usize, out: *mut u8) {
-    for at in (0..k).step_by(STEP) {
-        let (mut floats, mut fours) = ([0.0f32; STEP], [0u64; STEP / 4]);
-        // SAFETY: the caller's promise; all reads lie below `k`, what is written within the row.
-        unsafe {
-            x.add(at).copy_to_nonoverlapping(floats.as_mut_ptr(), STEP.min(k - at));
+    let whole = k / STEP * STEP;
+    let mut rest = [0.0f32; STEP];
+    // SAFETY: the caller's promise; all reads lie below `k`, what is written within the row.
+    unsafe {
+        for i in (0..whole).step_by(U::Float::LANES) {
+            U::store_bf16(U::Float::load(x.add(i)), out.add(i * BF16));
+        }
+        if whole < k {
+            x.add(whole).copy_to_nonoverlapping(rest.as_mut_ptr(), k - whole);
             for i in (0..STEP).step_by(U::Float::LANES) {
-                let to = fours.as_mut_ptr().cast::<u8>().add(i * BF16);
-                U::store_bf16(U::Float::load(floats.as_ptr().add(i)), to);
+                U::store_bf16(U::Float::load(rest.as_ptr().add(i)), out.add((whole + i) * BF16));
             }
-            let to = out.add(at * BF16).cast::<[u64; STEP / 4]>();
-            to.write_unaligned(fours.map(exchange_middle));
         }
     }
-}
-
-/// The second and the third of 4 integers of 16 bits exchanged.
-#[inline(always)]
-fn exchange_middle(four: u64) -> u64 {
-    let (second, third) = (four & 0xffff_0000, four & 0xffff_0000_0000);
-    four & 0xffff_0000_0000_ffff | second << 16 | third >> 16
 }
 
 /// Floats of scratch memory for rows of `k` elements and `n` columns.
@@ -70,7 +76,18 @@ pub(crate) const fn tile_scratch(k: usize, n: usize) -> usize {
 
 /// Sums that are kept for `n` columns: of all if rows have several blocks of elements, of which each adds to them.
 const fn n_sums(k: usize, n: usize) -> usize {
-    if k <= BLOCK { 1 } else { PAIRS * n.div_ceil(COLUMNS) }
+    let n = if n < MAX_COLUMNS { n } else { MAX_COLUMNS };
+    if n_blocks(k) == 1 {
+        1
+    } else {
+        MOST_TILE_ROWS / ROWS * n.div_ceil(COLUMNS)
+    }
+}
+
+/// Blocks of a row of `k` elements.
+const fn n_blocks(k: usize) -> usize {
+    let n = k.saturating_sub(LAST_BLOCK - BLOCK).div_ceil(BLOCK);
+    if n > 1 { n } else { 1 }
 }
 
 /// Scratch memory.
@@ -78,15 +95,15 @@ const fn n_sums(k: usize, n: usize) -> usize {
 struct Scratch {
     /// [`ROWS`] rows of a block.
     weights: *mut u8,
-    chunk: *mut PanelChunk<WideValues>,
+    chunk: *mut PanelChunk<RawValues>,
     /// The last columns of a block, if they are fewer than [`COLUMNS`].
     rest: *mut u8,
     sums: *mut TileSums,
 }
 
 impl Scratch {
-    const WEIGHTS: usize = ROWS * BLOCK * BF16;
-    const CHUNK: usize = size_of::<PanelChunk<WideValues>>();
+    const WEIGHTS: usize = ROWS * LAST_BLOCK * BF16;
+    const CHUNK: usize = size_of::<PanelChunk<RawValues>>();
     const REST: usize = COLUMNS * REST_STRIDE;
 
     /// # Safety
@@ -115,29 +132,57 @@ impl Scratch {
 /// The CPU has the unit and `V`'s instructions, no other unit is in use in this thread, and `p` keeps the contract of [`matmul`](crate::matmul()).
 #[inline(always)]
 pub(crate) unsafe fn multiply<V: IntSimd, U: TileUnit>(p: &PanelProduct) {
-    let k = p.w.k;
-    let is_one = k <= BLOCK;
     // SAFETY: the caller's promise; rows, columns and elements lie within the operands.
     unsafe {
         let mut unit = U::new();
         let scratch = Scratch::new(p.scratch);
-        for i in (0..p.w.m).step_by(PAIRS * ROWS) {
-            for first in (0..k).step_by(BLOCK) {
-                let part = Part {
-                    first,
-                    end: k.min(first + BLOCK),
-                };
-                copy_rest(p, &part, scratch.rest);
-                for (pair, i) in (i..p.w.m).step_by(ROWS).take(PAIRS).enumerate() {
-                    pack::<V, U>(p, &part, i, &scratch);
-                    let all_columns = (0..p.n).step_by(COLUMNS).enumerate();
-                    for (block, j) in all_columns {
-                        let n_blocks = p.n.div_ceil(COLUMNS);
-                        let sums = scratch.sums.add(if is_one { 0 } else { pair * n_blocks + block });
-                        add::<U>(&mut unit, p, &part, j, &scratch, sums);
-                        if part.end == k {
-                            put(p, i, j, &*sums);
-                        }
+        let n_parts = p.n.div_ceil(MAX_COLUMNS);
+        let columns_of_part = p.n.div_ceil(n_parts).next_multiple_of(COLUMNS);
+        for j in (0..p.n).step_by(columns_of_part) {
+            let p = PanelProduct {
+                x: p.x.add(j * p.x_stride),
+                n: columns_of_part.min(p.n - j),
+                out: p.out.add(j * p.out_stride),
+                ..*p
+            };
+            for i in (0..p.w.m).step_by(MOST_TILE_ROWS) {
+                let rows = i..p.w.m.min(i + MOST_TILE_ROWS);
+                multiply_rows::<V, U>(&mut unit, &p, rows, &scratch);
+            }
+        }
+    }
+}
+
+/// [`multiply`] for at most [`MOST_TILE_ROWS`] rows and [`MAX_COLUMNS`] columns.
+///
+/// # Safety
+/// As for [`multiply`].
+#[inline(always)]
+unsafe fn multiply_rows<V: IntSimd, U: TileUnit>(
+    unit: &mut U,
+    p: &PanelProduct,
+    rows: Range<usize>,
+    scratch: &Scratch,
+) {
+    let n_blocks = n_blocks(p.w.k);
+    for block in 0..n_blocks {
+        let is_last = block + 1 == n_blocks;
+        let first = block * BLOCK;
+        let end = if is_last { p.w.k } else { first + BLOCK };
+        let part = Part { first, end };
+        // SAFETY: the caller's promise; sums are kept for as many rows and columns.
+        unsafe {
+            copy_rest(p, &part, scratch.rest);
+            let mut sums = scratch.sums;
+            for i in rows.clone().step_by(ROWS) {
+                pack::<V, U>(p, &part, i, scratch);
+                for j in (0..p.n).step_by(COLUMNS) {
+                    add::<U>(unit, p, &part, j, scratch, sums);
+                    if is_last {
+                        put(p, i, j, &*sums);
+                    }
+                    if n_blocks > 1 {
+                        sums = sums.add(1);
                     }
                 }
             }
@@ -149,6 +194,42 @@ pub(crate) unsafe fn multiply<V: IntSimd, U: TileUnit>(p: &PanelProduct) {
 struct Part {
     first: usize,
     end: usize,
+}
+
+/// Multiplies operands that the first-level cache holds, for some `rounds`: what the unit does at most. Returns the multiply-adds. Operands are not zeros, with which
+/// it takes less power and is faster.
+///
+/// # Safety
+/// The CPU has the unit and no other is in use in this thread.
+#[inline(always)]
+pub(crate) unsafe fn multiply_in_cache<U: TileUnit>(rounds: usize) -> usize {
+    const STEPS: usize = BLOCK / STEP;
+    const WORDS: usize = COLUMNS * BLOCK;
+    let mut state = 1u32;
+    let operands: Vec<u16> = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        // Numbers of about 1 of either sign.
+        0x3f80 ^ (state >> 16) as u16 & 0x80ff
+    })
+    .take(2 * WORDS)
+    .collect();
+    let mut sums = TileSums([[[[0.0; TILE_ROWS]; TILE_ROWS]; 2]; 2]);
+    // SAFETY: the caller's promise; the operands are as large as the block says.
+    unsafe {
+        let mut unit = U::new();
+        for _ in 0..rounds {
+            unit.add(&TileBlock {
+                x: operands.as_ptr().cast(),
+                x_stride: BLOCK * BF16,
+                w: operands.as_ptr().add(WORDS).cast(),
+                steps: STEPS,
+                sums: &mut sums,
+                is_first: true,
+            });
+        }
+    }
+    std::hint::black_box(&sums);
+    rounds * ROWS * COLUMNS * BLOCK
 }
 
 /// Copies the columns that are fewer than [`COLUMNS`], as the unit reads that many. What it reads beyond are numbers of no account, whose sums are
@@ -209,7 +290,7 @@ unsafe fn pack<V: IntSimd, U: TileUnit>(p: &PanelProduct, part: &Part, i: usize,
         for half in 0..ROWS / PANEL_ROWS {
             // SAFETY: the caller's promise; the chunk and its tiles lie within the scratch memory.
             unsafe {
-                fill::<V, WideValues>(&p.w, i + half * PANEL_ROWS, at / CHUNK, &mut *scratch.chunk);
+                fill::<V, RawValues>(&p.w, i + half * PANEL_ROWS, at / CHUNK, &mut *scratch.chunk);
                 let step = (at - part.first) / STEP;
                 let to = scratch.weights.add((2 * step + half) * TILE_BYTES);
                 let runs = RUNS.min((part.end - at) / RUN);
@@ -224,43 +305,36 @@ unsafe fn pack<V: IntSimd, U: TileUnit>(p: &PanelProduct, part: &Part, i: usize,
 /// # Safety
 /// The CPU has the unit; `to` is valid for the tiles.
 #[inline(always)]
-unsafe fn pack_chunk<U: TileUnit>(from: &PanelChunk<WideValues>, integers: &Integers, runs: usize, to: *mut u8) {
-    const FOURS: usize = RUN / 4;
-    let has_mins = Wide::adds_mins(integers);
+unsafe fn pack_chunk<U: TileUnit>(from: &PanelChunk<RawValues>, integers: &Integers, runs: usize, to: *mut u8) {
+    const FOURS_OF_HALF: usize = RUN / 8;
     for half in 0..2 * runs {
-        let scales = twice(&from.scales[half]);
-        let mins = if has_mins {
-            twice(&from.mins[half])
-        } else {
-            [0.0; 2 * PANEL_ROWS]
-        };
-        for four in half * FOURS / 2..(half + 1) * FOURS / 2 {
-            let values = &from.values.0[four];
-            for odd in 0..2 {
-                for at in (0..2 * PANEL_ROWS).step_by(U::Float::LANES) {
-                    let words = &values[at / (2 * LANES)][odd][at % (2 * LANES) * BF16..];
-                    let row = four / FOURS * 2 * TILE_BYTES + (four % FOURS * 2 + odd) * TILE_WIDTH;
-                    // SAFETY: the caller's promise; registers, scales and minimums are those of the same rows.
-                    unsafe {
-                        let q = U::Float::from_int(U::Float::load_i16(words.as_ptr()));
-                        let scale = U::Float::load(scales.as_ptr().add(at));
-                        let w = q.mul_add(scale, U::Float::load(mins.as_ptr().add(at)));
-                        U::store_bf16(w, to.add(row + at * BF16));
+        let tile = to.wrapping_add(half / 2 * 2 * TILE_BYTES + half % 2 * FOURS_OF_HALF * 2 * TILE_WIDTH);
+        for lane in (0..PANEL_ROWS).step_by(U::Float::LANES) {
+            // SAFETY: the caller's promise; registers, scales and minimums are those of the same rows.
+            unsafe {
+                let scale = U::Float::load(from.scales[half].as_flattened().as_ptr().add(lane));
+                let mut min = scale.constant(0.0);
+                if integers.has_mins {
+                    min = U::Float::load(from.mins[half].as_flattened().as_ptr().add(lane));
+                }
+                if integers.signed {
+                    min = scale.mul_add(scale.constant(-f32::from(SIGN)), min);
+                }
+                for four in 0..FOURS_OF_HALF {
+                    let words = from.values.0[half * FOURS_OF_HALF + four].as_flattened();
+                    let words = U::Float::load_words(words.as_ptr().add(4 * lane));
+                    let mut w = [scale; 4];
+                    for i in 0..4 {
+                        let byte = U::Float::and(U::Float::shr(words, 8 * i as u32), 0xff);
+                        w[i] = U::Float::from_int(byte).mul_add(scale, min);
                     }
+                    let to = tile.add(four * 2 * TILE_WIDTH + lane * 2 * BF16);
+                    U::store_bf16_pairs(w[0], w[1], to);
+                    U::store_bf16_pairs(w[2], w[3], to.add(TILE_WIDTH));
                 }
             }
         }
     }
-}
-
-/// Each row's number twice, for two neighbouring weights.
-#[inline(always)]
-fn twice(of_rows: &[[f32; LANES]; GROUPS]) -> [f32; 2 * PANEL_ROWS] {
-    let mut pairs = [0.0; 2 * PANEL_ROWS];
-    for (pair, x) in pairs.chunks_exact_mut(2).zip(of_rows.as_flattened()) {
-        pair.fill(*x);
-    }
-    pairs
 }
 
 /// Writes the sums of rows from `i` on with columns from `j` on as results.
@@ -275,7 +349,12 @@ unsafe fn put(p: &PanelProduct, i: usize, j: usize, TileSums(sums): &TileSums) {
             // SAFETY: the caller's promise; rows and columns lie within the result.
             unsafe {
                 let out = p.out.add(j * p.out_stride + i);
-                of_column.as_ptr().copy_to_nonoverlapping(out, TILE_ROWS.min(p.w.m - i));
+                // Of known length it is no call.
+                if i + TILE_ROWS <= p.w.m {
+                    out.cast::<[f32; TILE_ROWS]>().write_unaligned(*of_column);
+                } else {
+                    of_column.as_ptr().copy_to_nonoverlapping(out, p.w.m - i);
+                }
             }
         }
     }

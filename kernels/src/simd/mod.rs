@@ -76,8 +76,8 @@ pub(crate) trait Simd: Copy {
     /// Reads `LANES` signed bytes.
     unsafe fn load_i8(p: *const u8) -> Self::Int;
 
-    /// Reads `LANES` signed integers of 16 bits.
-    unsafe fn load_i16(p: *const u8) -> Self::Int;
+    /// Reads `LANES` integers of 32 bits.
+    unsafe fn load_words(p: *const u8) -> Self::Int;
 
     /// Writes the lanes, integers in -128..=127, as `LANES` signed bytes.
     unsafe fn store_i8(self, p: *mut u8);

@@ -123,9 +123,9 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    unsafe fn load_i16(p: *const u8) -> Self::Int {
+    unsafe fn load_words(p: *const u8) -> Self::Int {
         // SAFETY: the caller's promise.
-        unsafe { p.cast::<[i16; LANES]>().read_unaligned() }.map(|x| i32::from(x) as u32)
+        unsafe { p.cast::<[u32; LANES]>().read_unaligned() }
     }
 
     #[inline(always)]

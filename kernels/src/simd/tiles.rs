@@ -8,6 +8,9 @@ pub(crate) const TILE_ROWS: usize = 16;
 /// Bytes of a row of a tile.
 pub(crate) const TILE_WIDTH: usize = 64;
 
+/// Most floats in a register.
+const MAX_LANES: usize = 16;
+
 /// Bytes of a tile.
 pub(crate) const TILE_BYTES: usize = TILE_ROWS * TILE_WIDTH;
 
@@ -63,6 +66,26 @@ pub(crate) trait TileUnit {
     unsafe fn store_bf16(x: Self::Float, to: *mut u8) {
         // SAFETY: the caller's promise.
         unsafe { x.store_bf16(to) }
+    }
+
+    /// Writes pairs of floats as bfloat16: a lane of `even`, then that of `odd`.
+    #[inline(always)]
+    unsafe fn store_bf16_pairs(even: Self::Float, odd: Self::Float, to: *mut u8) {
+        let mut pairs = [[0u8; 2 * MAX_LANES]; 2];
+        // SAFETY: the caller's promise; the arrays hold registers.
+        unsafe {
+            Self::store_bf16(even, pairs[0].as_mut_ptr());
+            Self::store_bf16(odd, pairs[1].as_mut_ptr());
+            for i in 0..Self::Float::LANES {
+                let pair = [
+                    pairs[0][2 * i],
+                    pairs[0][2 * i + 1],
+                    pairs[1][2 * i],
+                    pairs[1][2 * i + 1],
+                ];
+                to.add(4 * i).cast::<[u8; 4]>().write_unaligned(pair);
+            }
+        }
     }
 
     /// Adds a block to its sums. Operands and sums are as large as it says.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::attention::{CacheRows, KEYS, add_values_with, scores_with, scratch, softmax_step_with};
 
-const TYPES: [GgmlType; 5] = [
+pub(super) const TYPES: [GgmlType; 5] = [
     GgmlType::F32,
     GgmlType::F16,
     GgmlType::BF16,
@@ -15,7 +15,7 @@ const TYPES: [GgmlType; 5] = [
 const SEEN: [u64; 7] = [u64::MAX, 0x1ff, 0xf0f0_0000_8001_0ff0, 1, 1 << 63, 0, u64::MAX >> 3];
 
 /// A page of noise, and what it means.
-struct Page {
+pub(super) struct Page {
     ty: GgmlType,
     bytes: Vec<u8>,
     stride: usize,
@@ -25,7 +25,7 @@ struct Page {
 }
 
 impl Page {
-    fn new(ty: GgmlType, n: usize, d: usize, seed: u64) -> Page {
+    pub(super) fn new(ty: GgmlType, n: usize, d: usize, seed: u64) -> Page {
         let row_bytes = ty.row_bytes(d).unwrap();
         // Rows apart and off any alignment.
         let stride = row_bytes + 3;
@@ -45,7 +45,7 @@ impl Page {
         }
     }
 
-    fn rows(&self) -> CacheRows<'_> {
+    pub(super) fn rows(&self) -> CacheRows<'_> {
         CacheRows {
             ty: self.ty,
             bytes: &self.bytes,
@@ -57,7 +57,7 @@ impl Page {
     }
 
     /// Bytes that are no number in any type, in the rows that no token has seen.
-    fn spoil(&mut self, seen: &[u64]) {
+    pub(super) fn spoil(&mut self, seen: &[u64]) {
         let any = seen.iter().fold(0, |any, seen| any | seen);
         for (i, row) in self.bytes.chunks_exact_mut(self.stride).enumerate() {
             if any >> i & 1 == 0 {
@@ -66,7 +66,7 @@ impl Page {
         }
     }
 
-    fn row(&self, i: usize) -> &[f32] {
+    pub(super) fn row(&self, i: usize) -> &[f32] {
         &self.floats[i * self.d..(i + 1) * self.d]
     }
 }

@@ -13,8 +13,10 @@ pub struct Limits {
     pub f32: f64,
     /// Multiply-adds of 16-bit integers; `None` where there is no instruction for them.
     pub i16: Option<f64>,
-    /// Multiply-adds of 8-bit integers, those of neighbours added to integers of 16 bits; `None` as above.
+    /// Multiply-adds of 8-bit integers, those of neighbours added to integers of 16 bits, or of 32 with VNNI; `None` as above.
     pub i8: Option<f64>,
+    /// Multiply-adds of bfloat16 in tiles; `None` where there is no unit for them.
+    pub bf16: Option<f64>,
 }
 
 /// Larger than any cache near a core.
@@ -31,6 +33,7 @@ impl Limits {
             f32: arithmetic::f32_limit(n_threads),
             i16: arithmetic::i16_limit(n_threads),
             i8: arithmetic::i8_limit(n_threads),
+            bf16: bf16_limit(n_threads),
         }
     }
 }
@@ -47,16 +50,61 @@ fn read_limit(n_threads: usize) -> f64 {
     BUFFER as f64 / seconds
 }
 
-/// Several sums, so that none waits for another.
+/// Rounds of multiplying tiles: some milliseconds.
+const TILE_ROUNDS: usize = 1 << 14;
+
+fn bf16_limit(n_threads: usize) -> Option<f64> {
+    let done = kernels::multiply_tiles_in_cache(1)?;
+    let seconds = best_time(n_threads, |_| {
+        kernels::multiply_tiles_in_cache(TILE_ROUNDS);
+    });
+    Some((n_threads * TILE_ROUNDS * done) as f64 / seconds)
+}
+
+/// Parts of a thread's memory that are read in turn: memory gives several streams faster than one.
+const STREAMS: usize = 4;
+
+/// Bytes by which each stream is fetched ahead.
+const AHEAD: usize = 4096;
+
+/// The sum of words, read as fast as can be.
 fn sum(words: &[u64]) -> u64 {
-    let (lines, rest) = words.as_chunks::<16>();
-    let mut sums = [0u64; 16];
-    for line in lines {
-        for (sum, word) in sums.iter_mut().zip(line) {
-            *sum = sum.wrapping_add(*word);
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: the CPU has the instructions.
+        return unsafe { sum_by_avx2(words) };
+    }
+    sum_of_streams(words)
+}
+
+/// [`sum`] with wider registers.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn sum_by_avx2(words: &[u64]) -> u64 {
+    sum_of_streams(words)
+}
+
+/// Several sums, so that none waits for another.
+#[inline(always)]
+fn sum_of_streams(words: &[u64]) -> u64 {
+    const LINE: usize = kernels::CACHE_LINE / size_of::<u64>();
+    let (lines, rest) = words.as_chunks::<LINE>();
+    let length = lines.len() / STREAMS;
+    let mut sums = [[0u64; LINE]; STREAMS];
+    for i in 0..length {
+        for stream in 0..STREAMS {
+            let line = &lines[stream * length + i];
+            kernels::prefetch(
+                line.as_ptr().wrapping_byte_add(AHEAD).cast(),
+                kernels::CacheLevel::First,
+            );
+            for (sum, word) in sums[stream].iter_mut().zip(line) {
+                *sum = sum.wrapping_add(*word);
+            }
         }
     }
-    rest.iter().chain(&sums).fold(0, |a, &b| a.wrapping_add(b))
+    let left_over = lines[STREAMS * length..].as_flattened().iter().chain(rest);
+    left_over.chain(sums.as_flattened()).fold(0, |a, &b| a.wrapping_add(b))
 }
 
 /// The shortest time that all threads together take for their parts, given by their numbers.
@@ -100,6 +148,11 @@ mod arithmetic {
         if !is_x86_feature_detected!("avx2") || !is_x86_feature_detected!("fma") {
             return portable::f32_limit(n_threads);
         }
+        if is_x86_feature_detected!("avx512f") {
+            // SAFETY: the CPU has these instructions.
+            let seconds = best_time(n_threads, |_| unsafe { fma_loop_of_512() });
+            return (n_threads * ROUNDS * CHAINS * 16) as f64 / seconds;
+        }
         // SAFETY: the CPU has these instructions.
         let seconds = best_time(n_threads, |_| unsafe { fma_loop() });
         (n_threads * ROUNDS * CHAINS * 8) as f64 / seconds
@@ -108,6 +161,11 @@ mod arithmetic {
     pub fn i16_limit(n_threads: usize) -> Option<f64> {
         if !is_x86_feature_detected!("avx2") {
             return None;
+        }
+        if has_vnni() {
+            // SAFETY: the CPU has these instructions.
+            let seconds = best_time(n_threads, |_| unsafe { dpwssd_loop() });
+            return Some((n_threads * ROUNDS * CHAINS * 32) as f64 / seconds);
         }
         // SAFETY: the CPU has these instructions.
         let seconds = best_time(n_threads, |_| unsafe { madd_loop() });
@@ -118,9 +176,55 @@ mod arithmetic {
         if !is_x86_feature_detected!("avx2") {
             return None;
         }
+        if has_vnni() {
+            // SAFETY: the CPU has these instructions.
+            let seconds = best_time(n_threads, |_| unsafe { dpbusd_loop() });
+            return Some((n_threads * ROUNDS * CHAINS * 64) as f64 / seconds);
+        }
         // SAFETY: the CPU has these instructions.
         let seconds = best_time(n_threads, |_| unsafe { maddubs_loop() });
         Some((n_threads * ROUNDS * CHAINS * 32) as f64 / seconds)
+    }
+
+    /// Whether the CPU adds up products of integers in registers of 512 bits.
+    fn has_vnni() -> bool {
+        is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni")
+    }
+
+    #[target_feature(enable = "avx512f")]
+    fn fma_loop_of_512() {
+        let (x, y) = (_mm512_set1_ps(black_box(0.5)), _mm512_set1_ps(black_box(1.0)));
+        let mut sums = [y; CHAINS];
+        for _ in 0..ROUNDS {
+            for sum in &mut sums {
+                *sum = _mm512_fmadd_ps(*sum, x, y);
+            }
+        }
+        black_box(sums);
+    }
+
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    fn dpwssd_loop() {
+        let x = _mm512_set1_epi16(black_box(3));
+        let mut sums = [x; CHAINS];
+        for _ in 0..ROUNDS {
+            for sum in &mut sums {
+                *sum = _mm512_dpwssd_epi32(*sum, x, x);
+            }
+        }
+        black_box(sums);
+    }
+
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    fn dpbusd_loop() {
+        let x = _mm512_set1_epi8(black_box(3));
+        let mut sums = [x; CHAINS];
+        for _ in 0..ROUNDS {
+            for sum in &mut sums {
+                *sum = _mm512_dpbusd_epi32(*sum, x, x);
+            }
+        }
+        black_box(sums);
     }
 
     #[target_feature(enable = "avx2,fma")]
@@ -208,5 +312,6 @@ mod tests {
         assert!((1e8..1e13).contains(&limits.f32), "{limits:?}");
         assert!(limits.i16.is_none_or(|n| (1e8..1e13).contains(&n)), "{limits:?}");
         assert!(limits.i8.is_none_or(|n| (1e8..1e13).contains(&n)), "{limits:?}");
+        assert!(limits.bf16.is_none_or(|n| (1e9..1e14).contains(&n)), "{limits:?}");
     }
 }

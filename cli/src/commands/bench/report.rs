@@ -47,6 +47,7 @@ pub struct Row {
     f32_limit: f64,
     i16_limit: Option<f64>,
     i8_limit: Option<f64>,
+    bf16_limit: Option<f64>,
     load_ms: f64,
     first_token_ms: f64,
     /// Most memory held while loading and computing the first token.
@@ -99,6 +100,7 @@ impl Row {
             f32_limit: limits.f32,
             i16_limit: limits.i16,
             i8_limit: limits.i8,
+            bf16_limit: limits.bf16,
             load_ms: loaded.t_load.as_secs_f64() * 1e3,
             first_token_ms: loaded.t_first.as_secs_f64() * 1e3,
             load_peak_bytes: loaded.peak_bytes,
@@ -132,6 +134,7 @@ const COLUMNS: &[Column] = &[
     ("of f32", 6, |r| share(Some(r.multiply_adds_per_s), Some(r.f32_limit))),
     ("of i16", 6, |r| share(Some(r.multiply_adds_per_s), r.i16_limit)),
     ("of i8", 5, |r| share(Some(r.multiply_adds_per_s), r.i8_limit)),
+    ("of bf16", 7, |r| share(Some(r.multiply_adds_per_s), r.bf16_limit)),
     ("peak", 10, |r| r.peak_bytes.map_or("-".into(), human::bytes)),
     ("J/token", 7, |r| {
         r.joules_per_token.map_or("-".into(), |x| format!("{x:.3}"))

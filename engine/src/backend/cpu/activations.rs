@@ -137,7 +137,7 @@ impl Quantized {
 /// Quantized rows of activations, counted as if the rows of the operand were dense.
 #[derive(Clone, Copy)]
 pub(super) struct QuantizedRows<'a> {
-    form: ActivationForm,
+    pub(super) form: ActivationForm,
     bytes: &'a [u8],
     /// Bytes from one row to the next.
     pub(super) stride: usize,

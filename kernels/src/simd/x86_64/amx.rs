@@ -86,6 +86,17 @@ static CONFIG: Config = Config {
     and_too: [0; 8],
 };
 
+/// The numbers 0 to 15 and 16 to 31 in turn.
+static IN_TURN: [u16; 32] = {
+    let mut order = [0; 32];
+    let mut i = 0;
+    while i < 32 {
+        order[i] = (i / 2 + i % 2 * 16) as u16;
+        i += 1;
+    }
+    order
+};
+
 /// The tiles of this thread, configured. Nothing else in this crate uses the unit, so that the configuration is only changed here; other threads have
 /// their own.
 pub(crate) struct Amx(());
@@ -111,6 +122,17 @@ impl TileUnit for Amx {
     unsafe fn store_bf16(x: Avx512, to: *mut u8) {
         // SAFETY: the caller's promise. CPUs with AMX have the instruction of AVX512-BF16.
         unsafe { to.cast::<__m256bh>().write_unaligned(_mm512_cvtneps_pbh(x.register())) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_bf16_pairs(even: Avx512, odd: Avx512, to: *mut u8) {
+        // SAFETY: the caller's promise. Both in one register, then lanes of the halves in turn.
+        unsafe {
+            let halves = _mm512_cvtne2ps_pbh(odd.register(), even.register());
+            let order = _mm512_loadu_si512(IN_TURN.as_ptr().cast());
+            let pairs = _mm512_permutexvar_epi16(order, std::mem::transmute::<__m512bh, __m512i>(halves));
+            _mm512_storeu_si512(to.cast(), pairs);
+        }
     }
 
     /// All in one piece, because the compiler knows no values that are tiles. A product takes 16 cycles and a load of a tile 8, two of which

@@ -125,7 +125,7 @@ impl Simd for Avx2 {
         };
         fn load_u8(p: *const u8) -> __m256i = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
         fn load_i8(p: *const u8) -> __m256i = _mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast()));
-        fn load_i16(p: *const u8) -> __m256i = _mm256_cvtepi16_epi32(_mm_loadu_si128(p.cast()));
+        fn load_words(p: *const u8) -> __m256i = _mm256_loadu_si256(p.cast());
         fn store_i8(self, p: *mut u8) -> () = {
             let x = _mm256_cvtps_epi32(self.0);
             let words = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));

@@ -89,7 +89,7 @@ impl Simd for Avx512 {
         fn store_bf16(self, p: *mut u8) -> () = _mm256_storeu_si256(p.cast(), to_bf16(self.0));
         fn load_u8(p: *const u8) -> __m512i = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
         fn load_i8(p: *const u8) -> __m512i = _mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()));
-        fn load_i16(p: *const u8) -> __m512i = _mm512_cvtepi16_epi32(_mm256_loadu_si256(p.cast()));
+        fn load_words(p: *const u8) -> __m512i = _mm512_loadu_si512(p.cast());
         fn store_i8(self, p: *mut u8) -> () = {
             _mm_storeu_si128(p.cast(), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(self.0)))
         };

@@ -8,8 +8,8 @@
 
 use std::ops::Range;
 
-use kernels::attention::{self as kernel, CacheRows};
-use kernels::rows;
+use kernels::attention::{self as kernel, CacheRows, tiles};
+use kernels::{FAST_COLUMNS, rows};
 
 use super::visible::{Page, Visible};
 use super::{Need, Task};
@@ -20,6 +20,9 @@ use crate::graph::{Attention, AttentionOperands, Buckets, Graph, PAGE, Tensor, W
 /// Queries (tokens times heads) that a unit has at most, unless more heads share one key head.
 const QUERIES: usize = 48;
 
+/// The same where a unit for tiles multiplies them: it has to prepare what it reads.
+const TILE_QUERIES: usize = 96;
+
 /// Queries that a head has at most where a thread takes a part for all heads: for few queries memory is what takes time.
 const FEW_QUERIES: usize = 16;
 
@@ -28,6 +31,9 @@ const MANY_PIECES: usize = 4;
 
 /// Least pages of a part.
 const MIN_PART: usize = 2;
+
+/// The same where a unit for tiles multiplies: a part takes little time.
+const MIN_TILE_PART: usize = 8;
 
 /// Most parts of a unit.
 const MAX_PARTS: usize = 32;
@@ -49,11 +55,15 @@ struct Sizes {
     n_head_kv: usize,
     n_tokens: usize,
     n_kv: usize,
+    /// A unit for tiles multiplies.
+    by_tiles: bool,
 }
 
 impl Sizes {
-    fn new(at: &AttentionOperands<&Tensor>) -> Sizes {
+    /// A unit for tiles, if the CPU has one, is for batches of as many tokens as products take fewer bits for (`any_order`).
+    fn new(at: &AttentionOperands<&Tensor>, any_order: bool) -> Sizes {
         Sizes {
+            by_tiles: any_order && at.q.ne[2] >= FAST_COLUMNS && tiles::has_tiles(),
             dk: at.q.ne[0],
             dv: at.v.ne[0],
             n_head: at.q.ne[1],
@@ -68,9 +78,14 @@ impl Sizes {
         self.n_head / self.n_head_kv
     }
 
+    /// Queries that a unit has at most, unless more heads share one key head.
+    fn queries(&self) -> usize {
+        if self.by_tiles { TILE_QUERIES } else { QUERIES }
+    }
+
     /// Most queries of a unit, whatever the number of tokens.
     fn max_queries(&self) -> usize {
-        QUERIES.max(self.group())
+        self.queries().max(self.group())
     }
 
     /// Floats of a state of `n` queries: largest score, sum and weighted values of each.
@@ -79,7 +94,17 @@ impl Sizes {
     }
 
     fn kernel_scratch(&self) -> usize {
-        kernel::scratch(self.dk).max(kernel::scratch(self.dv))
+        let floats = |d| kernel::scratch(d).max(tiles::scratch(d, self.max_queries()));
+        floats(self.dk).max(floats(self.dv))
+    }
+
+    /// Floats of the queries as a unit for tiles takes them.
+    fn tile_queries(&self) -> usize {
+        if self.by_tiles {
+            tiles::bytes_of_queries(self.max_queries(), self.dk).div_ceil(size_of::<f32>())
+        } else {
+            0
+        }
     }
 
     /// Floats of a unit's state.
@@ -97,8 +122,9 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(n_pages: usize) -> Parts {
-        let pages = MIN_PART.max(n_pages.div_ceil(MAX_PARTS));
+    fn new(n_pages: usize, s: &Sizes) -> Parts {
+        let least = if s.by_tiles { MIN_TILE_PART } else { MIN_PART };
+        let pages = least.max(n_pages.div_ceil(MAX_PARTS));
         Parts {
             n: n_pages.div_ceil(pages),
             pages,
@@ -116,7 +142,7 @@ struct Tiles<'a> {
 impl<'a> Tiles<'a> {
     /// Finds the tiles; `bounds` has room for the bounds of as many as there are tokens.
     fn new(s: &Sizes, visible: &Visible<'_>, bounds: &'a mut [u32]) -> Tiles<'a> {
-        let most = (QUERIES / s.group()).max(1);
+        let most = (s.queries() / s.group()).max(1);
         let mut n = 0;
         for t in 0..s.n_tokens {
             let goes_on = n > 0 && t - (bounds[n - 1] as usize) < most && visible.table(t) == visible.table(t - 1);
@@ -168,12 +194,13 @@ impl Unit {
 /// Shared: the states of all parts, if threads share units.
 pub(super) fn need(graph: &Graph, node: &Tensor, p: &Attention, nth: usize) -> Need {
     let at = p.operands().map(|i| graph.tensor(node.source(i)));
-    let s = Sizes::new(&at);
+    // Enough for any precision.
+    let s = Sizes::new(&at, true);
     let n = s.max_queries();
     let parts = s.n_kv.div_ceil(PAGE).div_ceil(MIN_PART).min(MAX_PARTS);
     let shared = (MANY_UNITS * nth).saturating_mul(parts).saturating_mul(s.state());
     Need {
-        per_thread: n * (s.dk + PAGE + 1) + s.kernel_scratch() + 2 * s.state() + s.n_tokens + 1,
+        per_thread: n * (s.dk + PAGE + 1) + s.tile_queries() + s.kernel_scratch() + 2 * s.state() + s.n_tokens + 1,
         shared: if nth == 1 { 0 } else { shared.min(MAX_SHARED) },
     }
 }
@@ -237,6 +264,7 @@ pub(super) fn attention(mut task: Task<'_>, p: &Attention) {
     while let Some(unit) = task.queue.take(cut.n_units) {
         let unit = cut.tiles.unit(unit);
         whole.clear();
+        op.load_queries(&unit, &mut room);
         for part in 0..op.parts(unit.first).n {
             let next = op.first_page(unit.first, part + 1).map(|page| (unit.head, page));
             op.attend(&unit, part, next, &mut State::new(of_part, cut.n_queries), &mut room);
@@ -258,6 +286,7 @@ fn attend_to_parts(task: &Task<'_>, op: &Operands<'_>, cut: &Cut<'_>, heads: usi
             let next = next.and_then(|head| Some((head, op.first_page(unit.first, part)?)));
             // SAFETY: no other thread takes this piece, and nobody reads it in this phase.
             let shared = unsafe { task.shared.write(cut.state_at(at, part)) };
+            op.load_queries(&unit, room);
             op.attend(&unit, part, next, &mut State::new(shared, cut.n_queries), room);
         }
     }
@@ -338,6 +367,8 @@ impl<'a> State<'a> {
 struct Room<'a> {
     /// Queries times the scale, one after another.
     queries: &'a mut [f32],
+    /// The same as a unit for tiles takes them.
+    tile_queries: &'a mut [u8],
     /// Scores of a page, [`PAGE`] to a query.
     scores: &'a mut [f32],
     /// For each query the factor for what was summed up before a page.
@@ -350,6 +381,7 @@ impl<'a> Room<'a> {
     fn new(scratch: &mut &'a mut [f32], s: &Sizes) -> Room<'a> {
         Room {
             queries: take(scratch, s.max_queries() * s.dk),
+            tile_queries: bytemuck::cast_slice_mut(take(scratch, s.tile_queries())),
             scores: take(scratch, s.max_queries() * PAGE),
             factors: take(scratch, s.max_queries()),
             kernel: take(scratch, s.kernel_scratch()),
@@ -419,7 +451,7 @@ impl<'a> Biases<'a> {
 impl<'a> Operands<'a> {
     fn new(task: &Task<'a>, p: &'a Attention) -> Operands<'a> {
         let at = p.operands().map(|i| task.source(i));
-        let s = Sizes::new(&at.map(|source| source.tensor));
+        let s = Sizes::new(&at.map(|source| source.tensor), task.planned.any_order);
         Operands {
             p,
             s,
@@ -439,7 +471,7 @@ impl<'a> Operands<'a> {
 
     /// How the page table of a token is cut.
     fn parts(&self, t: usize) -> Parts {
-        Parts::new(self.visible.entries(t).len())
+        Parts::new(self.visible.entries(t).len(), &self.s)
     }
 
     /// The entries of a part of a token's page table.
@@ -455,7 +487,7 @@ impl<'a> Operands<'a> {
         self.entries(t, part).next().map(|entry| self.visible.page(entry))
     }
 
-    /// Attends the unit's queries to one part of their page table. `next` are the key head and the page that are read after it.
+    /// Attends the unit's queries, which were loaded, to one part of their page table. `next` are the key head and the page that are read after it.
     fn attend(
         &self,
         unit: &Unit,
@@ -470,11 +502,10 @@ impl<'a> Operands<'a> {
         if of_part.is_empty() {
             return;
         }
-        self.load_queries(unit, room.queries);
         for entry in of_part.clone() {
             let page = self.visible.page(entry);
             let span = self.visible.span(&page);
-            let mut seen = [0u64; QUERIES];
+            let mut seen = [0u64; TILE_QUERIES];
             let seen = &mut seen[..tokens.len()];
             for (seen, t) in seen.iter_mut().zip(tokens.clone()) {
                 *seen = self.seen(t, &page, span);
@@ -506,25 +537,35 @@ impl<'a> Operands<'a> {
         let any = seen.iter().fold(0, |any, seen| any | seen);
         let (queries, scores) = (&room.queries[..n * s.dk], &mut room.scores[..n * PAGE]);
         let keys = cache_rows(&self.k, unit.head, page, next);
-        kernel::scores(&keys, any, queries, scores, room.kernel);
+        if s.by_tiles {
+            tiles::scores(&keys, any, room.tile_queries, n, scores, room.kernel);
+        } else {
+            kernel::scores(&keys, any, queries, scores, room.kernel);
+        }
         self.adjust(unit, page, scores);
         let (max, sum, factors) = (&mut state.max[..n], &mut state.sum[..n], &mut room.factors[..n]);
         kernel::softmax_step(scores, seen, max, sum, factors);
         // What is not seen is not touched: whatever other sequences left there, not even infinities get out.
         let values = cache_rows(&self.v, unit.head, page, next);
         let sums = &mut state.values[..n * s.dv];
-        kernel::add_values(&values, seen, scores, factors, sums, room.kernel);
+        if !(s.by_tiles && tiles::add_values(&values, seen, scores, factors, sums, room.kernel)) {
+            kernel::add_values(&values, seen, scores, factors, sums, room.kernel);
+        }
     }
 
     /// The unit's queries, token by token, times the scale.
-    fn load_queries(&self, unit: &Unit, out: &mut [f32]) {
+    fn load_queries(&self, unit: &Unit, room: &mut Room<'_>) {
         let (group, head) = (self.s.group(), unit.head);
+        let out = &mut room.queries[..unit.tokens().len() * group * self.s.dk];
         let queries = unit
             .tokens()
             .flat_map(|t| (0..group).map(move |g| [head * group + g, t, 0]));
         for (i, out) in queries.zip(out.chunks_exact_mut(self.s.dk)) {
             self.q.copy_row(i, out);
             rows::scale_in_place(out, self.p.scale, 0.0);
+        }
+        if self.s.by_tiles {
+            tiles::put_queries(out, self.s.dk, room.tile_queries);
         }
     }
 

@@ -2,7 +2,10 @@
 
 use std::ops::Range;
 
-use kernels::{Activations, MatMul, PANEL_ROWS, WeightLayout, matmul, matmul_scratch};
+use kernels::{
+    ActivationForm, Activations, LEAST_TILE_ROWS, MOST_TILE_ROWS, MatMul, PANEL_ROWS, WeightLayout, matmul,
+    matmul_scratch,
+};
 
 use super::{Fault, Need, Stop, Task, row_number};
 use crate::backend::cpu::activations::{QuantizedRows, row_floats};
@@ -71,7 +74,7 @@ pub(super) fn mul_mat(task: Task<'_>) -> Result<(), TakenOver> {
     let [_, n, c2, c3] = x.ne;
     let any_order = task.planned.any_order;
     let (group2, group3) = (c2 / w.ne()[2], c3 / w.ne()[3]);
-    let grid = Grid::new(w.ne()[1], n);
+    let grid = Grid::new(w.ne()[1], n, x.is_for_tiles());
     while let Some(pieces) = task.queue.take_some(grid.len(), grid.most()) {
         for (tile, (i2, i3)) in grid.tiles(pieces).flat_map(|tile| {
             let matrices = (0..c3).flat_map(move |i3| (0..c2).map(move |i2| (i2, i3)));
@@ -116,6 +119,8 @@ struct Grid {
     rows: usize,
     /// Blocks of columns.
     n_blocks: usize,
+    /// Most rows that a thread takes at a time.
+    most_rows: usize,
 }
 
 /// A part of a result.
@@ -126,13 +131,24 @@ struct Tile {
 }
 
 impl Grid {
-    fn new(n_rows: usize, n_columns: usize) -> Grid {
-        let n_blocks = (n_columns / LEAST_COLUMNS).max(1);
+    /// With activations `for_tiles`, columns are not cut: preparing weights takes too large a part of the time.
+    fn new(n_rows: usize, n_columns: usize, for_tiles: bool) -> Grid {
+        let n_blocks = if for_tiles {
+            1
+        } else {
+            (n_columns / LEAST_COLUMNS).max(1)
+        };
+        let (rows, most_rows) = match n_blocks {
+            1 if for_tiles => (LEAST_TILE_ROWS, MOST_TILE_ROWS),
+            1 => (LEAST_ROWS, MAX_PIECE),
+            _ => (MAX_PIECE, MAX_PIECE),
+        };
         Grid {
             n_rows,
             n_columns,
-            rows: if n_blocks > 1 { MAX_PIECE } else { LEAST_ROWS },
+            rows,
             n_blocks,
+            most_rows,
         }
     }
 
@@ -143,7 +159,7 @@ impl Grid {
 
     /// Most pieces to be taken at a time: they are as many rows as are multiplied together, with all columns.
     fn most(&self) -> usize {
-        MAX_PIECE / self.rows * self.n_blocks
+        self.most_rows / self.rows * self.n_blocks
     }
 
     /// The tiles that pieces are which follow each other.
@@ -318,6 +334,11 @@ impl<'a> Operand<'a> {
         }
     }
 
+    /// Whether they are multiplied by a unit for tiles.
+    fn is_for_tiles(&self) -> bool {
+        matches!(&self.rows, Rows::Quantized(rows) if rows.form == ActivationForm::Bf16Row)
+    }
+
     /// `n` rows of dimension 1 from `i` on, if they can be used where they are.
     fn span(&self, i: RowIndex, n: usize) -> Option<Activations<'a>> {
         match &self.rows {
@@ -447,21 +468,24 @@ mod tests {
 
     #[test]
     fn tiles_cover_a_result_once_and_none_has_few_columns() {
-        for (n_rows, n_columns) in [
-            (1, 1),
-            (40, 8),
-            (200, 63),
-            (200, 127),
-            (200, 128),
-            (576, 517),
-            (64, 200),
+        for (n_rows, n_columns, for_tiles) in [
+            (1, 1, false),
+            (40, 8, false),
+            (200, 63, false),
+            (200, 127, false),
+            (200, 128, false),
+            (576, 517, false),
+            (64, 200, false),
+            (16, 32, true),
+            (600, 517, true),
         ] {
-            let grid = Grid::new(n_rows, n_columns);
+            let grid = Grid::new(n_rows, n_columns, for_tiles);
             for most in 1..=grid.most() {
                 let mut covered = vec![0; n_rows * n_columns];
                 for start in (0..grid.len()).step_by(most) {
                     for tile in grid.tiles(start..grid.len().min(start + most)) {
-                        assert!(tile.rows.len() <= MAX_PIECE && tile.columns.len() >= LEAST_COLUMNS.min(n_columns));
+                        assert!(tile.rows.len() <= grid.most_rows);
+                        assert!(tile.columns.len() >= LEAST_COLUMNS.min(n_columns));
                         for row in tile.rows {
                             let cells = &mut covered[row * n_columns..][tile.columns.clone()];
                             cells.iter_mut().for_each(|n| *n += 1);
