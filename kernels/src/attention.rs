@@ -1,6 +1,6 @@
 //! Attention of some queries to a page of cells: products with its keys, a step of the online softmax, and the weighted sum of its values.
 //!
-//! Keys and values are read as the cache holds them, once for all queries. Everything is computed in f32. The result for a query does not
+//! Keys and values are read as the cache holds them, once for all queries. Everything is computed in f32, but for [`tiles`]. The result for a query does not
 //! depend on which other queries are computed with it.
 
 pub mod tiles;

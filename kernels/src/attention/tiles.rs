@@ -3,6 +3,7 @@
 use super::{CacheRows, KEYS};
 use crate::dispatch::{Kernels, kernels};
 use crate::generic::tile_attention::{PageRows, TileScores, TileValues, query_bytes, tile_scratch};
+use crate::prefetch::CACHE_LINE;
 use crate::simd::tiles::COLUMNS;
 
 /// True if the CPU has a unit for tiles.
@@ -12,7 +13,12 @@ pub fn has_tiles() -> bool {
 
 /// Bytes of the operand that [`put_queries`] writes for `n` queries of `d` elements.
 pub fn bytes_of_queries(n: usize, d: usize) -> usize {
-    n.next_multiple_of(COLUMNS) * query_bytes(d)
+    n.next_multiple_of(COLUMNS) * query_bytes(d) + CACHE_LINE
+}
+
+/// Where the operand begins in the memory for it: the unit reads whole cache lines.
+fn start(operand: &[u8]) -> usize {
+    operand.as_ptr().align_offset(CACHE_LINE).min(CACHE_LINE)
 }
 
 /// Floats of scratch memory that [`scores`] and [`add_values`] need for rows of `d` elements and up to `n` queries.
@@ -42,7 +48,11 @@ pub(crate) unsafe fn put_queries_with(kernels: &'static Kernels, queries: &[f32]
         out.len()
     );
     let put = kernels.over_tiles().put_query;
-    for (x, out) in queries.chunks_exact(d).zip(out.chunks_exact_mut(query_bytes(d))) {
+    let start = start(out);
+    for (x, out) in queries
+        .chunks_exact(d)
+        .zip(out[start..].chunks_exact_mut(query_bytes(d)))
+    {
         // SAFETY: the caller's promise, and slices of a query.
         unsafe { put(x.as_ptr(), d, out.as_mut_ptr()) }
     }
@@ -76,7 +86,7 @@ pub(crate) unsafe fn scores_with(
     let args = TileScores {
         keys: rows,
         wanted,
-        queries: queries.as_ptr(),
+        queries: queries[start(queries)..].as_ptr(),
         n_queries: n,
         out: out.as_mut_ptr(),
         scratch: scratch.as_mut_ptr(),

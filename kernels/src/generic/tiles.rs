@@ -203,26 +203,25 @@ struct Part {
 /// The CPU has the unit and no other is in use in this thread.
 #[inline(always)]
 pub(crate) unsafe fn multiply_in_cache<U: TileUnit>(rounds: usize) -> usize {
-    const STEPS: usize = BLOCK / STEP;
-    const WORDS: usize = COLUMNS * BLOCK;
+    #[repr(C, align(64))]
+    struct Operands([[u16; COLUMNS * BLOCK]; 2]);
+    let mut operands = Box::new(Operands([[0; COLUMNS * BLOCK]; 2]));
     let mut state = 1u32;
-    let operands: Vec<u16> = std::iter::repeat_with(|| {
+    for x in operands.0.as_flattened_mut() {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         // Numbers of about 1 of either sign.
-        0x3f80 ^ (state >> 16) as u16 & 0x80ff
-    })
-    .take(2 * WORDS)
-    .collect();
+        *x = 0x3f80 ^ (state >> 16) as u16 & 0x80ff;
+    }
     let mut sums = TileSums([[[[0.0; TILE_ROWS]; TILE_ROWS]; 2]; 2]);
     // SAFETY: the caller's promise; the operands are as large as the block says.
     unsafe {
         let mut unit = U::new();
         for _ in 0..rounds {
             unit.add(&TileBlock {
-                x: operands.as_ptr().cast(),
+                x: operands.0[0].as_ptr().cast(),
                 x_stride: BLOCK * BF16,
-                w: operands.as_ptr().add(WORDS).cast(),
-                steps: STEPS,
+                w: operands.0[1].as_ptr().cast(),
+                steps: BLOCK / STEP,
                 sums: &mut sums,
                 is_first: true,
             });
