@@ -9,13 +9,13 @@ mod linear_attention;
 mod select;
 
 use case::Case;
-use engine::backend::BackendParams;
+use engine::backend::{BackendParams, DeviceKind};
 use engine::gguf::logits::nmse;
 use engine::graph::Op;
 use exec::{Prepared, devices_under_test};
 use kernels::Precision;
 
-/// Runs the cases on each device with 1, 2 and 3 threads, in place too where the op allows it.
+/// Runs the cases on each device, on the CPU with 1, 2 and 3 threads, in place too where the op allows it.
 #[track_caller]
 fn compare(cases: Vec<Case>) {
     let reference = engine::backend::device("reference").unwrap();
@@ -28,8 +28,10 @@ fn compare(cases: Vec<Case>) {
             "{case:?} gives {want:?}"
         );
         for device in devices_under_test() {
+            // Threads of the host matter to the CPU alone.
+            let most_threads = if device.kind() == DeviceKind::Cpu { 3 } else { 1 };
             for in_place in [false, true] {
-                for n_threads in 1..=3 {
+                for n_threads in 1..=most_threads {
                     let prepared = Prepared::new(case, device.clone(), false);
                     if in_place && !prepared.can_run_in_place() {
                         continue;

@@ -203,8 +203,10 @@ impl Drop for Recording {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        // Whoever reads what it computed, by another stream, finds it done.
+        let _ = self.synchronize();
         if let Ok(driver) = self.context.bind() {
-            // SAFETY: nobody has the handle any more. The driver ends what is queued before it lets go of the stream.
+            // SAFETY: nobody has the handle any more.
             let _ = unsafe { driver.destroy_stream(self.handle) };
         }
     }

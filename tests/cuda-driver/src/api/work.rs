@@ -160,9 +160,9 @@ impl Driver {
         Ok(())
     }
 
-    /// With one stream, all work is ordered.
+    /// Even with one stream: what it leaves behind may meet the work of the next one.
     fn is_order_watched(&self) -> bool {
-        self.config.order && self.streams.len() > 1
+        self.config.order
     }
 
     /// Checks that work of other streams that touched these bytes comes before.
