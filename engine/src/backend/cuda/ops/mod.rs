@@ -3,6 +3,7 @@
 mod arguments;
 mod attention;
 mod elementwise;
+mod integers;
 mod moves;
 mod products;
 mod recur;
@@ -11,7 +12,7 @@ mod rows;
 mod select;
 
 use bytemuck::{Pod, bytes_of};
-use kernels::GgmlType;
+use kernels::{GgmlType, Precision};
 
 use self::arguments::{FaultArg, TensorArg};
 use super::context::Shape;
@@ -55,6 +56,12 @@ pub(super) trait Target {
     /// Address of memory that is the node's as long as its kernels run.
     fn scratch(&mut self, bytes: usize) -> Result<u64, Refusal>;
 
+    /// What products may cost in accuracy.
+    fn precision(&self) -> Precision;
+
+    /// Address of scratch memory for the columns of a tensor as integers, and whether they are not there yet, since no product before needed them.
+    fn columns(&mut self, of: TensorId, bytes: usize) -> Result<(u64, bool), Refusal>;
+
     /// Address of the record of faults, and the node's number in it.
     fn fault(&mut self) -> (u64, u32);
 
@@ -70,7 +77,10 @@ pub(super) struct Need {
 }
 
 /// Looks at a node as if it were planned.
-struct DryRun(Need);
+struct DryRun {
+    need: Need,
+    precision: Precision,
+}
 
 impl Target for DryRun {
     fn address(&mut self, _: TensorId, _: bool) -> Result<u64, Refusal> {
@@ -78,8 +88,16 @@ impl Target for DryRun {
     }
 
     fn scratch(&mut self, bytes: usize) -> Result<u64, Refusal> {
-        self.0.scratch = bytes;
+        self.need.scratch = bytes;
         Ok(0)
+    }
+
+    fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    fn columns(&mut self, _: TensorId, bytes: usize) -> Result<(u64, bool), Refusal> {
+        Ok((self.scratch(bytes)?, true))
     }
 
     fn fault(&mut self) -> (u64, u32) {
@@ -91,8 +109,8 @@ impl Target for DryRun {
     }
 }
 
-/// What a node needs, or why it cannot be computed. Views compute nothing and pass.
-pub(super) fn check(graph: &Graph, id: TensorId) -> Result<Need, Flaw> {
+/// What a node needs, or why it cannot be computed, which no precision changes. Views compute nothing and pass.
+pub(super) fn check(graph: &Graph, id: TensorId, precision: Precision) -> Result<Need, Flaw> {
     rules::check(graph, id)?;
     rules::layouts(graph, id, Layout::Plain)?;
     let node = graph.tensor(id);
@@ -103,9 +121,12 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<Need, Flaw> {
     if !operands.chain([node]).all(is_readable) {
         return Err("strides that are multiples of what is read at a time, and rows of blocks without gaps");
     }
-    let mut dry = DryRun(Need::default());
+    let mut dry = DryRun {
+        need: Need::default(),
+        precision,
+    };
     match plan(graph, id, &mut dry) {
-        Ok(()) => Ok(dry.0),
+        Ok(()) => Ok(dry.need),
         Err(Refusal::Flaw(flaw)) => Err(flaw),
         Err(Refusal::Error(_)) => Err("operands that can be reached"),
     }

@@ -5,6 +5,7 @@ use kernels::GgmlType;
 
 use super::super::kernel::{GROUP, Kernel, MUL_MAT, MUL_VEC, Value};
 use super::arguments::TensorArg;
+use super::integers::{self, Product};
 use super::{Refusal, Task, size};
 
 /// Columns up to which a warp computes all elements of a row.
@@ -88,6 +89,17 @@ pub(super) fn mul_mat(task: &mut Task<'_>) -> Result<(), Refusal> {
     let outer = size(n2 * n3)?;
     if n <= FEW_COLUMNS {
         let columns = n.next_power_of_two();
+        let product = Product {
+            w,
+            x,
+            y,
+            ids: None,
+            columns,
+            grid: [1, outer],
+        };
+        if integers::plan(task, &product)? {
+            return Ok(());
+        }
         let kernel = vec_kernel(ty, &w, &x, columns, false);
         let grid = [size(m)?.div_ceil(WARPS), 1, outer];
         let params = VecParams {
@@ -124,7 +136,18 @@ pub(super) fn mul_mat_id(task: &mut Task<'_>) -> Result<(), Refusal> {
     if n_tokens > FEW_COLUMNS && task.operand(0).ne[2] <= MAX_GROUPS {
         return mul_mat_by_groups(task);
     }
-    let fault = task.fault();
+    let (fault, columns) = (task.fault(), [size(n_used)?, size(n_tokens)?]);
+    let product = Product {
+        w,
+        x,
+        y,
+        ids: Some((ids, fault)),
+        columns: 1,
+        grid: columns,
+    };
+    if integers::plan(task, &product)? {
+        return Ok(());
+    }
     let params = VecParams {
         w,
         x,
@@ -135,7 +158,7 @@ pub(super) fn mul_mat_id(task: &mut Task<'_>) -> Result<(), Refusal> {
         padding: 0,
     };
     let kernel = vec_kernel(ty, &w, &x, 1, true);
-    let grid = [size(m)?.div_ceil(WARPS), size(n_used)?, size(n_tokens)?];
+    let grid = [size(m)?.div_ceil(WARPS), columns[0], columns[1]];
     task.launch(kernel, grid, 32 * WARPS, &params)
 }
 
