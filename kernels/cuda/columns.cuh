@@ -1,21 +1,9 @@
-// Where the parts of a column of integers lie: see `quantize_columns.cu`.
+// Columns as integers of 16 bits in two parts of 8: see `quantize_columns.cu`.
 #pragma once
 #include "common.cuh"
 
-struct Column {
-    i8 *high, *low;
-    // Of each 32 values.
-    float *scales;
-    // Sums of each 16 values, as they are rounded.
-    float *sums;
+// 32 values of a column: each is `scale * (254 * high + low)`. `sums` has those of 16 values each, as they are rounded.
+struct __align__(16) Group {
+    i8 high[32], low[32];
+    float scale, sums[2], padding;
 };
-
-// A column of `n` values.
-DEVICE Column column_at(u8 *bytes, int n) {
-    Column c;
-    c.high = (i8 *)bytes;
-    c.low = c.high + n;
-    c.scales = (float *)(c.low + n);
-    c.sums = c.scales + n / 32;
-    return c;
-}

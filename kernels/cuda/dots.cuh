@@ -169,7 +169,7 @@ struct q3_K : types::q3_K {
     }
 };
 
-// Scales and minimums of a pair of groups of Q4_K and Q5_K.
+// Scales and minimums of a pair of groups of Q4_K and Q5_K, each of two runs.
 template <class UNIT> DEVICE void scales_of_pair(const u8 *s, int b, int pair, UNIT &to) {
     u32 w[4];
     words<16>(s, b, w);
@@ -179,36 +179,36 @@ template <class UNIT> DEVICE void scales_of_pair(const u8 *s, int b, int pair, U
     u32 low = w[1] >> shift, mid = w[2] >> shift, high = w[3] >> shift;
     u32 scales = pair < 2 ? low & 0x3f3fu : (high & 0x0f0fu) | (low & 0xc0c0u) >> 2;
     u32 mins = pair < 2 ? mid & 0x3f3fu : (high >> 4 & 0x0f0fu) | (mid & 0xc0c0u) >> 2;
-    for (int r = 0; r < 2; r++) {
-        to.scale[r] = d * (float)byte_of(scales, r);
-        to.min[r] = -dmin * (float)byte_of(mins, r);
+    for (int r = 0; r < 4; r++) {
+        to.scale[r] = d * (float)byte_of(scales, r / 2);
+        to.min[r] = -dmin * (float)byte_of(mins, r / 2);
     }
 }
 
 struct q4_K : types::q4_K {
-    DOTS(8, 2, 32, true)
-    static DEVICE int first(int u) { return u / 2 * 64 + u % 2 * 16; }
+    DOTS(4, 4, 16, true)
+    static DEVICE int first(int u) { return 64 * u; }
     static DEVICE void unit(const u8 *s, int b, int u, Unit &to) {
-        u32 w[4];
-        words<16>(s, b + 16 + 16 * u, w);
-        for (int i = 0; i < 4; i++) to.q[0][i] = w[i] & 0x0f0f0f0fu, to.q[1][i] = w[i] >> 4 & 0x0f0f0f0fu;
-        scales_of_pair(s, b, u / 2, to);
+        u32 w[8];
+        words<16>(s, b + 16 + 32 * u, w);
+        for (int i = 0; i < 8; i++) to.q[i / 4][i % 4] = w[i] & 0x0f0f0f0fu, to.q[2 + i / 4][i % 4] = w[i] >> 4 & 0x0f0f0f0fu;
+        scales_of_pair(s, b, u, to);
     }
 };
 
 struct q5_K : types::q5_K {
-    DOTS(8, 2, 32, true)
-    static DEVICE int first(int u) { return u / 2 * 64 + u % 2 * 16; }
+    DOTS(4, 4, 16, true)
+    static DEVICE int first(int u) { return 64 * u; }
     static DEVICE void unit(const u8 *s, int b, int u, Unit &to) {
-        u32 w[4], high[4];
-        words<16>(s, b + 48 + 16 * u, w);
-        words<16>(s, b + 16 + u % 2 * 16, high);
-        int bit = u / 2 * 2;
-        for (int i = 0; i < 4; i++) {
-            to.q[0][i] = (w[i] & 0x0f0f0f0fu) | (high[i] >> bit & 0x01010101u) << 4;
-            to.q[1][i] = (w[i] >> 4 & 0x0f0f0f0fu) | (high[i] >> bit + 1 & 0x01010101u) << 4;
+        u32 w[8], high[8];
+        words<16>(s, b + 48 + 32 * u, w);
+        words<16>(s, b + 16, high);
+        for (int i = 0; i < 8; i++) {
+            u32 bits = high[i] >> 2 * u;
+            to.q[i / 4][i % 4] = (w[i] & 0x0f0f0f0fu) | (bits & 0x01010101u) << 4;
+            to.q[2 + i / 4][i % 4] = (w[i] >> 4 & 0x0f0f0f0fu) | (bits & 0x02020202u) << 3;
         }
-        scales_of_pair(s, b, u / 2, to);
+        scales_of_pair(s, b, u, to);
     }
 };
 

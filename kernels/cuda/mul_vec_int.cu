@@ -17,58 +17,82 @@ const int STAGES = WARPS * ROWS * PIECE * 4 <= 40 << 10 ? 4 : 3;
 
 struct Params {
     Tensor w, x, y, ids;
-    // Columns of integers, and bytes from one to the next.
-    u8 *columns;
+    // Columns of integers, one behind the other.
+    const Group *groups;
     Fault *fault;
     u32 node;
-    int stride;
+    int padding;
 };
 
 __shared__ __align__(16) u8 stages[WARPS][STAGES][ROWS][PIECE];
 
-DEVICE void fetch_16(u8 *to, const char *from) {
-    u32 address = (u32)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+DEVICE void fetch_16(u32 to, const char *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
-DEVICE void end_of_stage() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
+// What a lane fetches of each piece: pieces of 16 bytes of the rows. There is one place more in a row than there are such pieces, so that places with
+// even numbers are at multiples of 32 bytes, which memory moves at once.
+struct Fetcher {
+    static const int PLACES = PIECE / 16 + 1, N = (ROWS * PLACES + 31) / 32;
+    // Of each place the row, the byte within its piece, and where it goes in a stage.
+    const char *rows[N];
+    int bytes[N], to[N];
+    u32 stages;
 
-// Begins to fetch piece `i` of the rows. There is a stage for each, even for those behind the last piece.
-DEVICE void fetch(const Params &p, const char *w, int n_rows, int i) {
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int per_row = PIECE / 16;
-    int bytes = p.w.ne[0] / W::QK * W::BYTES - i * PIECE;
-    for (int at = lane; at < ROWS * per_row; at += 32) {
-        int row = at / per_row, byte = at % per_row * 16;
-        if (row < n_rows && byte < bytes) {
-            fetch_16(stages[warp][i % STAGES][row] + byte, w + row * p.w.nb[1] + (i64)i * PIECE + byte);
+    DEVICE Fetcher(const Params &p, const char *w, int n_rows, const void *memory) {
+        stages = (u32)__cvta_generic_to_shared(memory);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            int at = j * 32 + threadIdx.x % 32, row = at / PLACES;
+            rows[j] = w + row * p.w.nb[1];
+            // A piece of an odd number of 16 bytes is followed by one that begins between two multiples of 32.
+            int skew = (int)((u64)rows[j] / 16 + row * PLACES) & 1;
+            bytes[j] = row < n_rows && row < ROWS ? (at % PLACES - skew) * 16 : -(1 << 28);
+            to[j] = row * PIECE + bytes[j];
         }
     }
-    end_of_stage();
-}
 
-// The columns of a warp: the first, how many there are, and bytes from one to the next.
+    // Begins to fetch piece `i`, of which there are `n` bytes. There is a stage for each, even for those behind the last piece.
+    DEVICE void fetch(int i, int n) const {
+        u32 stage = stages + i % STAGES * (ROWS * PIECE);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            int turned = 0;
+            if (PIECE / 16 % 2 && i % 2) {
+                // The skew is the other one: even numbers of places stay even.
+                int skew = (int)((u64)rows[j] / 16 + (j * 32 + threadIdx.x % 32) / PLACES * PLACES) & 1;
+                turned = skew ? 16 : -16;
+            }
+            if ((u32)(bytes[j] + turned) < (u32)min(n, PIECE) && n > 0) {
+                fetch_16(stage + to[j] + turned, rows[j] + (i64)i * PIECE + bytes[j] + turned);
+            }
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    }
+};
+
+// The columns of a warp: groups of the first, how many columns there are, and groups of each.
 struct Columns {
-    Column first;
-    int n, stride;
-    // Bytes from the first to column `c`, the last standing for those that are not there.
-    DEVICE i64 offset(int c) const { return (i64)min(c, n - 1) * stride; }
+    const Group *first;
+    int n, n_groups;
+    // Column `c`, the last standing for those that are not there.
+    DEVICE const Group *column(int c) const { return first + (i64)min(c, n - 1) * n_groups; }
 };
 
 // Adds the products of a unit of each row with the columns. `first`: its first value.
 DEVICE void add_unit(const W::Unit (&units)[ROWS], const Columns &columns, int first, float (&sums)[ROWS][COLS]) {
+    int half = first / 16 % 2;
 #pragma unroll
     for (int c = 0; c < COLS; c++) {
-        const Column &x = columns.first;
-        i64 offset = columns.offset(c);
+        const Group *x = columns.column(c) + first / 32;
 #pragma unroll
         for (int r = 0; r < W::RUNS; r++) {
-            int at = first + r * W::GAP;
-            int4 high = *(const int4 *)(x.high + offset + at), low = *(const int4 *)(x.low + offset + at);
+            // Runs next to each other are the halves of a group; else each is of a group of its own.
+            const Group &group = x[r * W::GAP / 32];
+            int part = W::GAP == 16 ? r % 2 : half;
+            int4 high = *(const int4 *)(group.high + 16 * part), low = *(const int4 *)(group.low + 16 * part);
             const int h[4] = {high.x, high.y, high.z, high.w}, l[4] = {low.x, low.y, low.z, low.w};
-            float scale = x.scales[offset / 4 + at / 32], sum = W::HAS_MIN ? x.sums[offset / 4 + at / 16] : 0.0f;
+            float scale = group.scale, sum = W::HAS_MIN ? group.sums[part] : 0.0f;
 #pragma unroll
             for (int row = 0; row < ROWS; row++) {
                 int highs = 0, lows = 0;
@@ -87,19 +111,20 @@ DEVICE void add_unit(const W::Unit (&units)[ROWS], const Columns &columns, int f
 
 // The products of rows of weights with columns, in every lane.
 DEVICE void dot(const Params &p, const char *w, int n_rows, const Columns &columns, float (&sums)[ROWS][COLS]) {
-    int n_blocks = p.w.ne[0] / W::QK, n_pieces = (n_blocks + BLOCKS - 1) / BLOCKS;
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    for (int i = 0; i < STAGES - 1; i++) fetch(p, w, n_rows, i);
-    int block = lane / W::UNITS, in = lane % W::UNITS;
-    for (int i = 0; i < n_pieces; i++) {
+    int lane = threadIdx.x % 32, block = lane / W::UNITS, in = lane % W::UNITS, n_blocks = p.w.ne[0] / W::QK;
+    const u8 *memory = stages[threadIdx.x / 32][0][0];
+    Fetcher fetcher(p, w, n_rows, memory);
+    int left = n_blocks * W::BYTES;
+    for (int i = 0; i < STAGES - 1; i++) fetcher.fetch(i, left - i * PIECE);
+    for (int i = 0; i * BLOCKS < n_blocks; i++) {
         asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
         // Now all lanes have what each of them fetched, and none reads the stage any more that is filled next.
         __syncwarp();
-        fetch(p, w, n_rows, i + STAGES - 1);
+        fetcher.fetch(i + STAGES - 1, left - (i + STAGES - 1) * PIECE);
         if (i * BLOCKS + block >= n_blocks) continue;
         W::Unit units[ROWS] = {};
         for (int row = 0; row < ROWS; row++) {
-            if (row < n_rows) W::unit(stages[warp][i % STAGES][row], block * W::BYTES, in, units[row]);
+            if (row < n_rows) W::unit(memory + (i % STAGES * ROWS + row) * PIECE, block * W::BYTES, in, units[row]);
         }
         add_unit(units, columns, (i * BLOCKS + block) * W::QK + W::first(in), sums);
     }
@@ -110,7 +135,8 @@ DEVICE void dot(const Params &p, const char *w, int n_rows, const Columns &colum
 // The columns from that with number `i1` on of those with outer indices `i2` and `i3`.
 DEVICE Columns columns_of(const Params &p, int i1, int i2, int i3, int n) {
     i64 number = ((i64)i3 * p.x.ne[2] + i2) * p.x.ne[1] + i1;
-    return {column_at(p.columns + number * p.stride, p.x.ne[0]), n, p.stride};
+    int n_groups = p.x.ne[0] / 32;
+    return {p.groups + number * n_groups, n, n_groups};
 }
 
 // Grid: rows by WARPS * ROWS; 1, or places of `ids`; outer dimensions, or tokens.

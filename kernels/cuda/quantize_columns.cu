@@ -5,9 +5,9 @@
 
 struct Params {
     Tensor x;
-    // Where the columns go, and bytes from one to the next.
-    u8 *columns;
-    int stride, n_groups;
+    // Those of all columns.
+    Group *groups;
+    int n_groups, padding;
 };
 
 // Grid: groups of 32 values of all columns, one to a warp.
@@ -23,10 +23,10 @@ extern "C" __global__ void __launch_bounds__(256) quantize_columns(const __grid_
     float high = rintf(steps), low = rintf((steps - high) * 254.0f);
     int value = 254 * (int)high + (int)low;
     for (int step = 8; step > 0; step /= 2) value += __shfl_xor_sync(ALL_LANES, value, step);
-    Column to = column_at(p.columns + (i64)column * p.stride, p.x.ne[0]);
+    Group &to = p.groups[group];
     float scale = (x == x ? largest : x) * (1.0f / (127.0f * 254.0f));
-    to.high[at] = (i8)(int)high;
-    to.low[at] = (i8)(int)low;
-    if (lane == 0) to.scales[at / 32] = scale;
-    if (lane % 16 == 0) to.sums[at / 16] = (float)value * scale;
+    to.high[lane] = (i8)(int)high;
+    to.low[lane] = (i8)(int)low;
+    if (lane == 0) to.scale = scale;
+    if (lane % 16 == 0) to.sums[lane / 16] = (float)value * scale;
 }

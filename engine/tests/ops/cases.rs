@@ -6,7 +6,7 @@ use kernels::GgmlType::{BF16, F16, F32, Q4_0, Q8_0};
 
 use super::case::{Case, Data, Operand, floats, floats_in, i32s, i64s, ids, weights};
 
-fn readable_types() -> impl Iterator<Item = GgmlType> {
+pub fn readable_types() -> impl Iterator<Item = GgmlType> {
     GgmlType::ALL.iter().copied().filter(|&ty| kernels::can_dequantize(ty))
 }
 

@@ -53,6 +53,7 @@ sources! {
     ELEMENTWISE = "elementwise.cu" false [];
     GROUP = "group.cu" false [];
     MUL_MAT = "mul_mat.cu" true [];
+    MUL_MAT_TENSOR = "mul_mat_tensor.cu" true [];
     MUL_VEC = "mul_vec.cu" true [];
     MUL_VEC_INT = "mul_vec_int.cu" true [];
     NGRAM = "ngram.cu" false [];
@@ -61,6 +62,7 @@ sources! {
     QUANTIZE_COLUMNS = "quantize_columns.cu" false [];
     RECUR = "recur.cu" false [];
     ROPE = "rope.cu" false [];
+    ROUND_COLUMNS = "round_columns.cu" false [];
     ROWS = "rows.cu" false [];
     SELECT = "select.cu" false [];
     TOP = "top.cu" false [];

@@ -9,7 +9,7 @@ use super::buffer::{CudaBuffer, foreign};
 use super::context::{DeviceMemory, Function, Recording, Shape};
 use super::kernel::Kernel;
 use super::library::Library;
-use super::ops::{Refusal, Target};
+use super::ops::{ColumnForm, Refusal, Target};
 use crate::backend::{BackendError, MemoryMap, Plan};
 use crate::graph::{Graph, TensorId};
 
@@ -31,8 +31,8 @@ pub(super) struct CudaPlan {
     pub(super) words: Vec<u64>,
     /// Memory that kernels use between them.
     pub(super) scratch: Option<Arc<DeviceMemory>>,
-    /// The tensor whose columns are there as integers, and its addresses, as long as neither is written.
-    pub(super) columns: Option<(TensorId, Range<u64>)>,
+    /// The tensor whose columns are there in a form, and its addresses, as long as neither is written.
+    pub(super) columns: Option<(TensorId, ColumnForm, Range<u64>)>,
     /// Some kernel may find a number that is beyond its table.
     pub(super) has_faults: bool,
     /// Times that the kernels were queued one by one.
@@ -103,7 +103,7 @@ impl Target for Planner<'_> {
         }
         let written = written.then(|| address..address + tensor.nbytes() as u64);
         let overlaps = |a: &Range<u64>, b: &Range<u64>| a.start < b.end && b.start < a.end;
-        if let (Some(written), Some((_, read))) = (&written, &self.plan.columns)
+        if let (Some(written), Some((_, _, read))) = (&written, &self.plan.columns)
             && overlaps(written, read)
         {
             self.plan.columns = None;
@@ -125,13 +125,14 @@ impl Target for Planner<'_> {
         self.precision
     }
 
-    fn columns(&mut self, of: TensorId, bytes: usize) -> Result<(u64, bool), Refusal> {
-        if self.plan.columns.as_ref().is_some_and(|(id, _)| *id == of) {
+    fn columns(&mut self, of: TensorId, form: ColumnForm, bytes: usize) -> Result<(u64, bool), Refusal> {
+        let known = self.plan.columns.as_ref();
+        if known.is_some_and(|(id, known, _)| (*id, *known) == (of, form)) {
             return Ok((self.scratch.address(), false));
         }
         let start = self.address(of, false)?;
         let scratch = self.scratch(bytes)?;
-        self.plan.columns = Some((of, start..start + self.graph.tensor(of).nbytes() as u64));
+        self.plan.columns = Some((of, form, start..start + self.graph.tensor(of).nbytes() as u64));
         Ok((scratch, true))
     }
 

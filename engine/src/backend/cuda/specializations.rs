@@ -4,7 +4,7 @@ use kernels::Precision;
 
 use super::context::Shape;
 use super::kernel::Kernel;
-use super::ops::{self, Refusal, Target};
+use super::ops::{self, ColumnForm, Refusal, Target};
 use super::raw::Compiler;
 use crate::graph::{Graph, TensorId};
 
@@ -70,7 +70,7 @@ impl Target for Kernels {
         self.precision
     }
 
-    fn columns(&mut self, _: TensorId, _: usize) -> Result<(u64, bool), Refusal> {
+    fn columns(&mut self, _: TensorId, _: ColumnForm, _: usize) -> Result<(u64, bool), Refusal> {
         Ok((0, true))
     }
 

@@ -97,6 +97,8 @@ pub struct Function {
     pub module: u64,
     pub dynamic_shared_max: u32,
     pub attributes: HashMap<u32, i32>,
+    /// What it is called among the counters.
+    pub title: Arc<str>,
 }
 
 /// Handles of streams that are always there.

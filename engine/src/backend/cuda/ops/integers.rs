@@ -5,7 +5,7 @@ use kernels::{GgmlType, Precision};
 
 use super::super::kernel::{Kernel, MUL_VEC_INT, QUANTIZE_COLUMNS};
 use super::arguments::{FaultArg, TensorArg};
-use super::{Refusal, Task, size};
+use super::{ColumnForm, Refusal, Task, size};
 use crate::graph::Tensor;
 
 /// Types that `dots.cuh` knows as integers.
@@ -32,16 +32,17 @@ const ROWS: u32 = 2;
 /// Bytes that a lane fetches at a time: rows begin at multiples of it.
 const FETCH: usize = 16;
 
-/// Values that share a scale.
+/// Values that share a scale, and their bytes: the structure of `columns.cuh`.
 const GROUP: usize = 32;
+const GROUP_BYTES: usize = 80;
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct QuantizeParams {
     x: TensorArg,
-    columns: u64,
-    stride: i32,
+    groups: u64,
     n_groups: i32,
+    padding: i32,
 }
 
 #[repr(C)]
@@ -51,10 +52,10 @@ struct Params {
     x: TensorArg,
     y: TensorArg,
     ids: TensorArg,
-    columns: u64,
+    groups: u64,
     fault: u64,
     node: u32,
-    stride: i32,
+    padding: i32,
 }
 
 /// Operands of a product of few columns.
@@ -76,11 +77,6 @@ fn has_whole_rows(w: &Tensor, arg: &TensorArg) -> bool {
     row_bytes.is_multiple_of(FETCH) && apart && arg.data.is_multiple_of(FETCH as u64)
 }
 
-/// Bytes from one column of integers to the next: two parts of 8 bits, a scale for each group and a sum for each half of one.
-fn column_bytes(n: usize) -> usize {
-    (2 * n + 3 * size_of::<f32>() * (n / GROUP)).next_multiple_of(FETCH)
-}
-
 /// Plans a product in integers, if its precision allows that and its weights suit. True if it did.
 pub(super) fn plan(task: &mut Task<'_>, product: &Product) -> Result<bool, Refusal> {
     let (weights, x) = (task.operand(0), task.operand(1));
@@ -88,19 +84,18 @@ pub(super) fn plan(task: &mut Task<'_>, product: &Product) -> Result<bool, Refus
     if !allowed || !has_whole_rows(weights, &product.w) || !x.ne[0].is_multiple_of(GROUP) {
         return Ok(false);
     }
-    let (stride, n_columns) = (column_bytes(x.ne[0]), x.nrows());
-    let (columns, is_new) = task.target.columns(task.node.source(1), stride * n_columns)?;
-    let stride = size(stride)? as i32;
+    let n_groups = x.nelements() / GROUP;
+    let (of, bytes) = (task.node.source(1), GROUP_BYTES * n_groups);
+    let (groups, is_new) = task.target.columns(of, ColumnForm::Integers, bytes)?;
     if is_new {
-        let n_groups = size(n_columns * (x.ne[0] / GROUP))?;
         let params = QuantizeParams {
             x: product.x,
-            columns,
-            stride,
-            n_groups: n_groups as i32,
+            groups,
+            n_groups: size(n_groups)? as i32,
+            padding: 0,
         };
         let kernel = Kernel::new(&QUANTIZE_COLUMNS, "quantize_columns");
-        task.for_each(kernel, size(GROUP * n_groups as usize)?, &params)?;
+        task.for_each(kernel, size(GROUP * n_groups)?, &params)?;
     }
     let (ids, fault) = product
         .ids
@@ -110,10 +105,10 @@ pub(super) fn plan(task: &mut Task<'_>, product: &Product) -> Result<bool, Refus
         x: product.x,
         y: product.y,
         ids,
-        columns,
+        groups,
         fault: fault.record,
         node: fault.node,
-        stride,
+        padding: 0,
     };
     let kernel = Kernel::new(&MUL_VEC_INT, "mul_vec_int")
         .with_type("TYPE", weights.ty)
@@ -123,15 +118,4 @@ pub(super) fn plan(task: &mut Task<'_>, product: &Product) -> Result<bool, Refus
     let grid = [size(weights.ne[1])?.div_ceil(WARPS * ROWS), y, z];
     task.launch(kernel, grid, 32 * WARPS, &params)?;
     Ok(true)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn columns_have_room_for_both_parts_scales_and_sums() {
-        assert_eq!(column_bytes(32), 80);
-        assert_eq!(column_bytes(4096), 2 * 4096 + 4 * 128 + 4 * 256);
-    }
 }

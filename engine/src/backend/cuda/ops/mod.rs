@@ -10,6 +10,7 @@ mod recur;
 mod rope;
 mod rows;
 mod select;
+mod tensor;
 
 use bytemuck::{Pod, bytes_of};
 use kernels::{GgmlType, Precision};
@@ -48,6 +49,15 @@ impl From<BackendError> for Refusal {
     }
 }
 
+/// What columns are rounded to for products.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ColumnForm {
+    /// Integers of 16 bits in two parts, with scales and sums.
+    Integers,
+    /// bf16.
+    Bfloats,
+}
+
 /// Where operands lie, and where launches go.
 pub(super) trait Target {
     /// Address of a tensor's first byte, all of whose bytes are there, and may be `written`.
@@ -59,8 +69,8 @@ pub(super) trait Target {
     /// What products may cost in accuracy.
     fn precision(&self) -> Precision;
 
-    /// Address of scratch memory for the columns of a tensor as integers, and whether they are not there yet, since no product before needed them.
-    fn columns(&mut self, of: TensorId, bytes: usize) -> Result<(u64, bool), Refusal>;
+    /// Address of scratch memory for the columns of a tensor in a form, and whether they are not there yet, since no product before needed them.
+    fn columns(&mut self, of: TensorId, form: ColumnForm, bytes: usize) -> Result<(u64, bool), Refusal>;
 
     /// Address of the record of faults, and the node's number in it.
     fn fault(&mut self) -> (u64, u32);
@@ -96,7 +106,7 @@ impl Target for DryRun {
         self.precision
     }
 
-    fn columns(&mut self, _: TensorId, bytes: usize) -> Result<(u64, bool), Refusal> {
+    fn columns(&mut self, _: TensorId, _: ColumnForm, bytes: usize) -> Result<(u64, bool), Refusal> {
         Ok((self.scratch(bytes)?, true))
     }
 
