@@ -1,8 +1,8 @@
 // Products of a matrix with many columns on tensor cores: weights and columns rounded to bf16, sums of f32. Weights are decoded to shared memory,
 // columns lie in memory as bf16 already. A warp computes WARP_ROWS rows by 32 columns of a tile.
 //
-// TYPE: type of the weights. STEP: values of a row that are decoded at a time. COLUMNS: columns of a tile, 32 or 128. IDS: columns were grouped by the matrix that their numbers choose (see `group.cu`),
-// and a tile has columns of one group.
+// TYPE: type of the weights. STEP: values of a row that are decoded at a time. COLUMNS: columns of a tile, 32 or 128. IDS: columns were grouped by
+// the matrix that their numbers choose (see `group.cu`), and a tile has columns of one group.
 #include "blocks.cuh"
 
 using W = types::TYPE;

@@ -1,5 +1,5 @@
-//! Tests of the CUDA backend set themselves up (those of the engine include this file): each runs in a process of its own, with the emulated driver and the real compiler of kernels on the
-//! loader's path, so that all other tests see the machine as it is.
+//! Tests of the CUDA backend set themselves up (those of the engine include this file): each runs in a process of its own, with the emulated driver
+//! and the real compiler of kernels on the loader's path, so that all other tests see the machine as it is.
 //!
 //! `LLAMA_CUDA=here` runs them in the process as it is: with a card, or in a shell that has what `tests/cuda.sh --env` prints. `LLAMA_CUDA=skip` leaves
 //! them out where the compiler cannot be fetched.

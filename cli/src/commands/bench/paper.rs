@@ -3,7 +3,8 @@
 //!
 //! A kernel takes as long as the slowest of what it needs, and [`START`] for each launch:
 //! - memory: bytes that it touches at least once, by [`MEMORY_SHARE`] of the card's bandwidth;
-//! - caches: sectors that its loads and stores ask for, [`CACHE_BYTES`] a clock in each multiprocessor that has a block;
+//! - caches: sectors that its loads and stores ask for, [`OWN_CACHE_BYTES`] a clock in each multiprocessor that has a block, of which stores and copies
+//!   to shared memory come from farther, [`CACHE_BYTES`] a clock; what several warps of a block load is taken to stay in its multiprocessor;
 //! - instructions: one a clock in each of a multiprocessor's four parts, and those of each kind by their own rate;
 //! - shared memory: 128 bytes a clock, and a clock for each way of a conflict;
 //! - products of matrices: by the card's rate of `mma.sync`.
@@ -63,7 +64,8 @@ const CARDS: [Card; 3] = [
 
 /// Part of a memory's bandwidth that long reads reach. An assumption.
 const MEMORY_SHARE: f64 = 0.92;
-/// Bytes that a multiprocessor gets from the caches behind its own in a clock.
+/// Bytes that a multiprocessor gets from its own cache in a clock, and from those behind it.
+const OWN_CACHE_BYTES: f64 = 128.0;
 const CACHE_BYTES: f64 = 64.0;
 /// Seconds from the end of a kernel of a recorded graph to the work of the next. An assumption.
 const START: f64 = 1.5e-6;
@@ -97,6 +99,8 @@ struct Counted {
     matrix_operations: u64,
     loads: Traffic,
     stores: Traffic,
+    /// Of the loads, those that copy to shared memory.
+    copies: Traffic,
     footprint: [u64; 2],
     instructions: BTreeMap<String, Instructions>,
 }
@@ -126,7 +130,8 @@ impl Counted {
         let kinds = RATES.map(|(class, rate)| self.of(class).warps as f64 / rate / busy);
         let needs = [
             touched as f64 / (MEMORY_SHARE * card.memory),
-            32.0 * sectors as f64 / CACHE_BYTES / busy,
+            32.0 * sectors as f64 / OWN_CACHE_BYTES / busy,
+            32.0 * (self.copies.sectors + self.stores.sectors) as f64 / CACHE_BYTES / busy,
             self.n_instructions() as f64 / ISSUES / busy,
             (shared.bytes as f64 / 128.0).max((shared.warps + shared.moved) as f64) / busy,
             self.matrix_operations as f64 / card.matrix,
@@ -372,6 +377,7 @@ mod tests {
             matrix_operations: 0,
             loads: Traffic::default(),
             stores: Traffic::default(),
+            copies: Traffic::default(),
             footprint: [touched, 0],
             instructions: [("integer".to_owned(), integers)].into(),
         }

@@ -105,7 +105,7 @@ pub(super) enum Value {
 }
 
 /// Most names that a text has values for.
-const MAX_DEFINES: usize = 8;
+const MAX_DEFINES: usize = 9;
 
 /// A kernel and what it is specialized by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
