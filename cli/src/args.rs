@@ -176,7 +176,7 @@ pub struct ContextArgs {
     /// Physical batch size (-ub): most tokens in one ubatch
     #[arg(long, value_name = "N", default_value = "512", value_parser = positive, hide_short_help = true)]
     pub ubatch_size: usize,
-    /// Activations in products with quantized weights: exact (f32), high (16-bit integers) or fast (from 32 tokens in a batch on 8-bit, bfloat16 with AMX)
+    /// Activations in products with quantized weights: exact (f32), high (16-bit integers) or fast (from 32 tokens in a batch on 8-bit, bfloat16 with AMX; on cards bfloat16 from 9 tokens on)
     #[arg(long, value_name = "HOW", default_value = "fast", hide_short_help = true)]
     pub precision: PrecisionArg,
     /// Type of the K cache (-ctk): f32, f16, bf16, q8_0 or q4_0
@@ -335,7 +335,7 @@ pub struct EmbedArgs {
     /// What to add to the model
     #[command(flatten)]
     pub adapters: AdapterArgs,
-    /// Activations in products with quantized weights: exact (f32), high (16-bit integers) or fast (from 32 tokens in a batch on 8-bit, bfloat16 with AMX)
+    /// Activations in products with quantized weights: exact (f32), high (16-bit integers) or fast (from 32 tokens in a batch on 8-bit, bfloat16 with AMX; on cards bfloat16 from 9 tokens on)
     #[arg(long, value_name = "HOW", default_value = "fast")]
     pub precision: PrecisionArg,
     /// Threads [default: one for each core]
@@ -434,7 +434,7 @@ pub struct LogitsArgs {
     /// What to add to the model
     #[command(flatten)]
     pub adapters: AdapterArgs,
-    /// Activations in products with quantized weights: exact (f32), high (16-bit integers) or fast (from 32 tokens in a batch on 8-bit, bfloat16 with AMX)
+    /// Activations in products with quantized weights: exact (f32), high (16-bit integers) or fast (from 32 tokens in a batch on 8-bit, bfloat16 with AMX; on cards bfloat16 from 9 tokens on)
     #[arg(long, value_name = "HOW", default_value = "fast")]
     pub precision: PrecisionArg,
     /// Type of the K cache (-ctk): f32, f16, bf16, q8_0 or q4_0
@@ -602,7 +602,7 @@ pub struct BenchArgs {
     /// Type of the V cache (-ctv): f32, f16, bf16, q8_0 or q4_0
     #[arg(long, value_name = "TYPE", alias = "ctv", default_value = "f16", value_parser = cache_type)]
     pub cache_type_v: GgmlType,
-    /// Activations in products with quantized weights: exact (f32), high (16-bit integers) or fast (from 32 tokens in a batch on 8-bit, bfloat16 with AMX)
+    /// Activations in products with quantized weights: exact (f32), high (16-bit integers) or fast (from 32 tokens in a batch on 8-bit, bfloat16 with AMX; on cards bfloat16 from 9 tokens on)
     #[arg(long, value_name = "HOW", default_value = "fast")]
     pub precision: PrecisionArg,
     /// Print below each test where its time went, op by op

@@ -4,6 +4,7 @@
 
 mod chat_templates;
 mod counting;
+mod cuda;
 mod gguf_memory;
 mod layer;
 mod layouts;
@@ -14,5 +15,7 @@ mod soundness;
 mod threads;
 mod vocab_conformance;
 
+#[path = "../../tests/src/emulator.rs"]
+mod emulator;
 #[path = "ops/main.rs"]
 mod ops;

@@ -3,7 +3,9 @@
 // A block has a token and HEADS query heads of one key head. Each of its warps takes every WARPSth page; lanes have parts of keys and values. The
 // warps' sums are added up in order, so that bits follow from the page table alone.
 //
-// K, V: types of keys and values. DK, DV: their sizes. HEADS. SELECTS, BIASES, SINKS: there are such operands.
+// Where there are few tokens, several blocks share the pages of a token (SPLIT), and `merge` adds up what they found, in order as well.
+//
+// K, V: types of keys and values. DK, DV: their sizes. HEADS. SELECTS, BIASES, SINKS: there are such operands. SPLIT.
 #include "blocks.cuh"
 #include "visible.cuh"
 
@@ -25,7 +27,15 @@ struct Params {
     int side;
     // Row of the table for each distance.
     u8 near[136];
+    // What blocks that share a token found: of each token, head and block DV sums, the largest score, and the weights.
+    float *parts;
+    int n_parts, padding;
 };
+
+// What one of these blocks found.
+DEVICE float *part_of(const Params &p, int token, int head, int part) {
+    return p.parts + (((i64)token * p.q.ne[1] + head) * p.n_parts + part) * (DV + 2);
+}
 
 // The chunks of a row of SIZE values that a lane has.
 template <class T, int SIZE> struct Part {
@@ -148,7 +158,7 @@ struct Sums {
 __shared__ float warp_values[WARPS][HEADS][DV];
 __shared__ float warp_largest[WARPS][HEADS], warp_weights[WARPS][HEADS];
 
-// Adds up the warps' sums and stores the result.
+// Adds up the warps' sums and stores the result, or this block's part of it.
 DEVICE void combine(const Params &p, const Sums (&sums)[HEADS], int first_head, int n_heads, int token) {
     int warp = threadIdx.x / 32;
     for (int h = 0; h < HEADS; h++) {
@@ -166,7 +176,7 @@ DEVICE void combine(const Params &p, const Sums (&sums)[HEADS], int first_head, 
     for (int i = threadIdx.x; i < n_heads * DV; i += blockDim.x) {
         int h = i / DV, d = i % DV;
         float largest = -INF, weights = 0.0f, sum = 0.0f;
-#if SINKS
+#if SINKS && !SPLIT
         float sink = *(const float *)(p.sinks.data + (first_head + h) * p.sinks.nb[0]);
         largest = sink;
 #endif
@@ -177,15 +187,47 @@ DEVICE void combine(const Params &p, const Sums (&sums)[HEADS], int first_head, 
             weights += warp_weights[w][h] * factor;
             sum += warp_values[w][h][d] * factor;
         }
+#if SPLIT
+        float *to = part_of(p, token, first_head + h, blockIdx.z);
+        to[d] = sum;
+        if (d == 0) to[DV] = largest, to[DV + 1] = weights;
+#else
 #if SINKS
         weights += expf(sink - largest);
 #endif
         char *to = p.y.data + d * p.y.nb[0] + (first_head + h) * p.y.nb[1] + token * p.y.nb[2];
         *(float *)to = sum == 0.0f && weights == 0.0f ? 0.0f : sum / weights;
+#endif
     }
 }
 
-// Grid: tokens; key heads, each as often as its query heads are divided by HEADS.
+// Adds up what the blocks of a token found. Grid: tokens; heads.
+extern "C" __global__ void __launch_bounds__(32 * WARPS) merge(const __grid_constant__ Params p) {
+    int token = blockIdx.x, head = blockIdx.y;
+    float largest = -INF;
+#if SINKS
+    float sink = *(const float *)(p.sinks.data + head * p.sinks.nb[0]);
+    largest = sink;
+#endif
+    for (int i = 0; i < p.n_parts; i++) largest = fmaxf(largest, part_of(p, token, head, i)[DV]);
+    for (int d = threadIdx.x; d < DV; d += blockDim.x) {
+        float weights = 0.0f, sum = 0.0f;
+        for (int i = 0; i < p.n_parts; i++) {
+            const float *part = part_of(p, token, head, i);
+            if (part[DV + 1] == 0.0f) continue;
+            float factor = expf(part[DV] - largest);
+            weights += part[DV + 1] * factor;
+            sum += part[d] * factor;
+        }
+#if SINKS
+        weights += expf(sink - largest);
+#endif
+        char *to = p.y.data + d * p.y.nb[0] + head * p.y.nb[1] + token * p.y.nb[2];
+        *(float *)to = sum == 0.0f && weights == 0.0f ? 0.0f : sum / weights;
+    }
+}
+
+// Grid: tokens; key heads, each as often as its query heads are divided by HEADS; blocks that share a token.
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) attention(const __grid_constant__ Params p) {
     const Visible &visible = p.visible;
     int token = blockIdx.x, group = p.q.ne[1] / p.k.ne[1], per_group = (group + HEADS - 1) / HEADS;
@@ -213,6 +255,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) attention(const __gr
 
     int q_pos = visible.pos[token];
     int2 entries = entries_of(visible, token);
+#if SPLIT
+    int share = (entries.y - entries.x + p.n_parts - 1) / p.n_parts;
+    entries.x = min(entries.x + (int)blockIdx.z * share, entries.y);
+    entries.y = min(entries.x + share, entries.y);
+#endif
     for (int entry = entries.x + threadIdx.x / 32; entry < entries.y; entry += WARPS) {
         Page page = page_of(visible, entry);
         for (u64 left = seen_of(p, page, q_pos); left; left &= left - 1) {

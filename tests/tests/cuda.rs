@@ -1,7 +1,12 @@
 //! Models on the emulated driver, or with `LLAMA_CUDA=here` on a card.
 
-use engine::backend::registries;
+use std::sync::atomic::AtomicBool;
+
+use engine::backend::cuda::Counters;
+use engine::backend::{BackendParams, GraphView, MemoryMap, Usage, registries};
 use engine::conformance::CheckParams;
+use engine::graph::{Graph, Home, Name, Uses};
+use kernels::{GgmlType, Precision};
 use tests::emulator::with_device;
 use tests::{CORE, context, decode_last, exact, fixture, fixture_names, nmse, place_on, tokens};
 
@@ -106,4 +111,82 @@ fn tokens_one_by_one() {
         let error = nmse(want, got);
         assert!(error < 1e-6, "token {pos}: NMSE {error:.3e}");
     }
+}
+
+/// A vector of weights times activations on a card. Counters of the product's kernel, and bytes of the weights.
+fn counted_product(counters: Counters, ty: GgmlType, k: usize, m: usize) -> (serde_json::Value, usize) {
+    let device = engine::backend::device(&card()).expect("it was just there");
+    let mut memory = MemoryMap::default();
+    let mut graph = Graph::new();
+    let mut leaf = |ty: GgmlType, ne: [usize; 4]| {
+        let bytes = ty.row_bytes(ne[0]).expect("rows are whole") * ne[1];
+        let buffer = device.buffer_type().allocate(bytes).expect("there is memory");
+        let home = Home {
+            buffer: memory.insert(buffer, Usage::Any),
+            offset: 0,
+        };
+        (bytes, graph.external(ty, ne, Name::default(), home, Default::default()))
+    };
+    let ((n_bytes, w), (_, x), (_, y)) = (
+        leaf(ty, [k, m, 1, 1]),
+        leaf(GgmlType::F32, [k, 1, 1, 1]),
+        leaf(GgmlType::F32, [m, 1, 1, 1]),
+    );
+    let product = graph.mul_mat(w, x).expect("the shapes fit");
+    graph.tensor_mut(product).home = graph.home(y);
+    graph.expand(product);
+    let params = BackendParams {
+        precision: Precision::Fast,
+        ..BackendParams::new(1)
+    };
+    let mut backend = device.backend(&params).expect("it is there");
+    let mut uses = Uses::default();
+    uses.count(&graph, []);
+    let view = GraphView {
+        graph: &graph,
+        nodes: graph.nodes(),
+        uses: &uses,
+    };
+    counters.reset();
+    let mut plan = backend.prepare(&view, &memory, None).expect("there are kernels");
+    let cancel = AtomicBool::new(false);
+    backend.run(&mut *plan, &graph, &mut memory, &cancel).expect("it runs");
+    backend.synchronize().expect("nothing fails");
+    let mut all: serde_json::Value = serde_json::from_str(&counters.json()).expect("it is JSON");
+    let kernels = all["kernels"].as_object_mut().expect("kernels were launched");
+    let name = kernels.keys().find(|name| name.starts_with("mul_vec")).cloned();
+    let found = kernels.remove(&name.expect("there is a product"));
+    (found.expect("its name was just there"), n_bytes)
+}
+
+/// Decoding is as fast as its weights are read. So they are moved once, in whole sectors, and beside them only the activations.
+#[test]
+fn products_of_one_token_move_the_weights_and_nothing_else() {
+    let name = "cuda::products_of_one_token_move_the_weights_and_nothing_else";
+    with_device(name, || {
+        use GgmlType::*;
+        let Some(counters) = Counters::find() else {
+            eprintln!("left out: a card counts nothing");
+            return;
+        };
+        let (k, m) = (6144, 67);
+        for ty in [
+            Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4,
+        ] {
+            let (counts, n_bytes) = counted_product(counters, ty, k, m);
+            let number = |value: &serde_json::Value| value.as_u64().expect("a counter") as usize;
+            let moved = 32 * number(&counts["copies"]["sectors"]);
+            assert!(
+                (n_bytes..=n_bytes + n_bytes / 50).contains(&moved),
+                "{ty}: {moved} bytes moved for {n_bytes} of weights: {counts}"
+            );
+            // Two parts of 8 bits, and 16 bytes for 32 values.
+            let columns = 2 * k + k / 2;
+            let (read, written) = (number(&counts["footprint"][0]), number(&counts["footprint"][1]));
+            assert!(
+                (n_bytes..=n_bytes + columns).contains(&read) && written == 4 * m,
+                "{ty}: {read} bytes read and {written} written: {counts}"
+            );
+        }
+    });
 }

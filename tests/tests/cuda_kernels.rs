@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use engine::backend::cuda::{Specialization, compiler_flaw, specializations};
 use engine::graph::{Graph, TensorId};
 use engine::sched::Observer;
+use kernels::Precision;
 use rayon::prelude::*;
 use tests::emulator::with_device;
 use tests::{CORE, context, decode_last, fixture_names, model, tokens};
@@ -25,7 +26,10 @@ struct Look(Found);
 impl Observer for Look {
     fn wants(&mut self, graph: &Graph, node: TensorId) -> bool {
         let mut found = self.0.lock().expect("nobody panics with it");
-        let all = specializations(graph, node);
+        let all: Vec<_> = [Precision::Exact, Precision::Fast]
+            .into_iter()
+            .flat_map(|precision| specializations(graph, node, precision))
+            .collect();
         assert!(
             !all.is_empty() || !graph.tensor(node).op.computes() || graph.tensor(node).nelements() == 0,
             "no kernel computes {:?}",

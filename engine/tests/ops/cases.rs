@@ -6,7 +6,7 @@ use kernels::GgmlType::{BF16, F16, F32, Q4_0, Q8_0};
 
 use super::case::{Case, Data, Operand, floats, floats_in, i32s, i64s, ids, weights};
 
-fn readable_types() -> impl Iterator<Item = GgmlType> {
+pub fn readable_types() -> impl Iterator<Item = GgmlType> {
     GgmlType::ALL.iter().copied().filter(|&ty| kernels::can_dequantize(ty))
 }
 
@@ -363,6 +363,22 @@ pub fn matrix_products_of_all_types() -> Vec<Case> {
                 &[weights(ty, [512, 37, 1, 1]), floats([512, n, 1, 1])],
             ));
         }
+    }
+    all
+}
+
+/// Rows of several pieces, as kernels for cards fetch them, whole and not: few rows, since elements take their time.
+pub fn matrix_products_of_long_rows() -> Vec<Case> {
+    let mut all = Vec::new();
+    for ty in readable_types().filter(|ty| ty.is_quantized()) {
+        for (k, n) in [(1280, 1), (3072, 3), (6144, 8)] {
+            all.push(Case::new(
+                Op::MulMat,
+                &[weights(ty, [k, 7, 1, 1]), floats([k, n, 1, 1])],
+            ));
+        }
+        let (chosen, x) = (ids(3, [2, 2, 1, 1]), floats([1280, 2, 2, 1]).permuted([0, 2, 1, 3]));
+        all.push(Case::new(Op::MulMatId, &[weights(ty, [1280, 9, 3, 1]), x, chosen]));
     }
     all
 }

@@ -188,10 +188,13 @@ fn random_block(ty: GgmlType, block: &mut [u8], random: &mut SplitMix64) {
     panic!("{ty}: no ordinary block found");
 }
 
-/// All devices that are compared with the reference.
+/// All devices that are compared with the reference; with `LLAMA_CUDA=here` the cards alone, since the others are in the run without.
 pub fn devices_under_test() -> Vec<Arc<dyn Device>> {
-    engine::backend::devices()
+    let cards_alone = std::env::var_os("LLAMA_CUDA").is_some_and(|value| value == "here");
+    let found: Vec<_> = engine::backend::devices()
         .into_iter()
-        .filter(|d| d.name() != "reference")
-        .collect()
+        .filter(|d| d.name() != "reference" && (!cards_alone || d.name().starts_with("cuda")))
+        .collect();
+    assert!(!found.is_empty(), "there is no device to test");
+    found
 }

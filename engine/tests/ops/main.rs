@@ -8,14 +8,17 @@ mod faults;
 mod linear_attention;
 mod select;
 
+use std::sync::Arc;
+
 use case::Case;
-use engine::backend::BackendParams;
+
+use engine::backend::{BackendParams, Device, DeviceKind};
 use engine::gguf::logits::nmse;
 use engine::graph::Op;
 use exec::{Prepared, devices_under_test};
 use kernels::Precision;
 
-/// Runs the cases on each device with 1, 2 and 3 threads, in place too where the op allows it.
+/// Runs the cases on each device, on the CPU with 1, 2 and 3 threads, in place too where the op allows it.
 #[track_caller]
 fn compare(cases: Vec<Case>) {
     let reference = engine::backend::device("reference").unwrap();
@@ -28,8 +31,10 @@ fn compare(cases: Vec<Case>) {
             "{case:?} gives {want:?}"
         );
         for device in devices_under_test() {
+            // Threads of the host matter to the CPU alone.
+            let most_threads = if device.kind() == DeviceKind::Cpu { 3 } else { 1 };
             for in_place in [false, true] {
-                for n_threads in 1..=3 {
+                for n_threads in 1..=most_threads {
                     let prepared = Prepared::new(case, device.clone(), false);
                     if in_place && !prepared.can_run_in_place() {
                         continue;
@@ -59,32 +64,56 @@ fn compare(cases: Vec<Case>) {
 /// Largest error of products of activations that were rounded to 16 bits, and to 8.
 const ROUNDED_TO_16: f64 = 1e-8;
 const ROUNDED_TO_8: f64 = 1e-4;
+/// And of both operands rounded to bf16.
+const ROUNDED_TO_BF16: f64 = 1e-5;
 
-/// The same bits with 1, 2 and 3 threads, near those of the reference, where activations may be quantized.
+/// The same bits with 1, 2 and 3 threads, near those of the reference, where activations may be quantized, as they are in some cases on the CPU and in
+/// `on_cards` on each other device.
 #[track_caller]
-fn compare_quantized(cases: Vec<Case>) {
-    let reference = engine::backend::device("reference").unwrap();
-    let cpu = engine::backend::device("cpu").unwrap();
-    let mut differs = false;
-    for case in &cases {
-        let want = Prepared::new(case, reference.clone(), false).compute(1).unwrap();
-        let exact = Prepared::new(case, cpu.clone(), false).compute(1).unwrap();
-        for (precision, limit) in [(Precision::High, ROUNDED_TO_16), (Precision::Fast, ROUNDED_TO_8)] {
-            let results = (1..=3).map(|n_threads| {
-                let params = BackendParams {
-                    precision,
-                    ..BackendParams::new(n_threads)
-                };
-                Prepared::new(case, cpu.clone(), false).compute_with(&params).unwrap()
-            });
-            let results: Vec<_> = results.collect();
-            let error = nmse(&want, &results[0]);
-            assert!(error <= limit, "{precision:?}: nmse {error:.3e} of {case:?}");
-            assert!(results.iter().all(|r| *r == results[0]), "threads matter: {case:?}");
-            differs |= results[0] != exact;
+fn compare_quantized(cases: &[Case], on_cards: usize) {
+    for device in devices_under_test() {
+        let n_rounded = cases.iter().filter(|case| is_rounded(case, &device)).count();
+        match device.kind() {
+            DeviceKind::Cpu => assert!(n_rounded > 0, "no activations are quantized"),
+            _ => assert_eq!(
+                n_rounded,
+                on_cards,
+                "cases with activations that {} quantizes",
+                device.name()
+            ),
         }
     }
-    assert!(differs, "no activations are quantized");
+}
+
+/// Compares a case on a device. True if its activations were quantized.
+#[track_caller]
+fn is_rounded(case: &Case, device: &Arc<dyn Device>) -> bool {
+    let reference = engine::backend::device("reference").unwrap();
+    let want = Prepared::new(case, reference, false).compute(1).unwrap();
+    let exact = Prepared::new(case, device.clone(), false).compute(1).unwrap();
+    // Cards round to 16 bits, and with `fast` many columns and their weights to bf16.
+    let (most_threads, fast) = match device.kind() {
+        DeviceKind::Cpu => (3, ROUNDED_TO_8),
+        _ => (1, ROUNDED_TO_BF16),
+    };
+    let mut differs = false;
+    for (precision, limit) in [(Precision::High, ROUNDED_TO_16), (Precision::Fast, fast)] {
+        let results = (1..=most_threads).map(|n_threads| {
+            let params = BackendParams {
+                precision,
+                ..BackendParams::new(n_threads)
+            };
+            Prepared::new(case, device.clone(), false)
+                .compute_with(&params)
+                .unwrap()
+        });
+        let results: Vec<_> = results.collect();
+        let (name, error) = (device.name(), nmse(&want, &results[0]));
+        assert!(error <= limit, "{name}, {precision:?}: nmse {error:.3e} of {case:?}");
+        assert!(results.iter().all(|r| *r == results[0]), "threads matter: {case:?}");
+        differs |= results[0] != exact;
+    }
+    differs
 }
 
 /// The error where scores are expected; infinite unless the same ones are hidden.
@@ -102,13 +131,27 @@ fn nmse_of_seen(got: &[f32], want: &[f32]) -> f64 {
 
 #[test]
 fn products_of_quantized_activations() {
-    compare_quantized(cases::matrix_products());
-    compare_quantized(cases::matrix_products_of_all_types());
+    // Four products of more than 8 columns with weights of F16, and with those of Q8_0.
+    compare_quantized(&cases::matrix_products(), 2 * 4);
+    // Of the 13 types that cards multiply in integers all but Q2_K, Q3_K and Q6_K have rows of 512 values at multiples of 16 bytes; 17 columns of all types but
+    // F32 are rounded to bf16.
+    compare_quantized(
+        &cases::matrix_products_of_all_types(),
+        2 * 10 + cases::readable_types().count() - 1,
+    );
+}
+
+#[test]
+fn products_of_quantized_activations_with_long_rows() {
+    // Rows of 6144 values of all 13 types begin at multiples of 16 bytes, of 3072 values all but those of Q3_K and Q6_K, of 1280 values also not those of
+    // Q2_K, IQ4_XS and MXFP4.
+    compare_quantized(&cases::matrix_products_of_long_rows(), 13 + 11 + 2 * 8);
 }
 
 #[test]
 fn products_of_quantized_activations_by_expert() {
-    compare_quantized(cases::matrix_products_by_expert());
+    // Of Q8_0 and Q4_0, those of 9 tokens and more.
+    compare_quantized(&cases::matrix_products_by_expert(), 2 * 3 * 4);
 }
 
 macro_rules! suites {

@@ -329,6 +329,68 @@ fn inner_streams_without_events_are_told() {
     launch(false).expect_err("there is no event");
 }
 
+/// A stream that is gone still does what it was given: waiting for the device waits for that, and nothing else does.
+#[test]
+fn work_of_a_stream_that_is_gone_is_waited_for_with_its_device() {
+    let test = "work_of_a_stream_that_is_gone_is_waited_for_with_its_device";
+    says(
+        on_the_driver(test, "", &[], inner_stream_is_gone),
+        &["a copy reads bytes 0..256", "a fill writes in another stream"],
+    );
+}
+
+fn inner_stream_is_gone() {
+    let context = context();
+    // SAFETY: nothing is freed while it is used.
+    unsafe { context.disable_event_tracking() };
+    let other = context.new_stream().expect("a stream");
+    let x = other.alloc_zeros::<f32>(64).expect("there is memory");
+    let read_after = |wait: bool| {
+        context.synchronize().expect("it works");
+        let mut stream = std::ptr::null_mut();
+        let (at, _guard) = x.device_ptr(&other);
+        // SAFETY: the memory is there, and the handle is used until the stream is destroyed.
+        unsafe {
+            sys::cuStreamCreate(&mut stream, 1).result().expect("a stream");
+            sys::cuMemsetD8Async(at, 1, 256, stream).result().expect("it is filled");
+            sys::cuStreamDestroy_v2(stream).result().expect("it was there");
+        }
+        if wait {
+            context.synchronize().expect("it works");
+        }
+        other.clone_dtoh(&x)
+    };
+    assert_eq!(read_after(true).expect("the device was waited for").len(), 64);
+    let _ = read_after(false);
+    context.synchronize().expect_err("nobody waited");
+}
+
+/// What a thread captures keeps others from nothing, if it says so.
+#[test]
+fn captures_of_one_thread_let_others_allocate() {
+    let test = "captures_of_one_thread_let_others_allocate";
+    on_the_driver(test, "", &[], || {
+        let context = context();
+        let stream = context.new_stream().expect("a stream");
+        let allocates = || {
+            context.bind_to_thread().expect("there is a context");
+            // SAFETY: nobody uses the memory.
+            unsafe { cudarc::driver::result::malloc_sync(16) }.is_ok()
+        };
+        for (mode, others_may) in [
+            (sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL, false),
+            (sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, true),
+        ] {
+            stream.begin_capture(mode).expect("nothing is captured");
+            let elsewhere = std::thread::scope(|scope| scope.spawn(allocates).join().expect("no panic"));
+            assert_eq!(elsewhere, others_may, "{mode:?}");
+            // SAFETY: the stream is alive, and nobody wants the graph.
+            let ended = unsafe { sys::cuStreamEndCapture(stream.cu_stream(), &mut std::ptr::null_mut()) };
+            assert_eq!(ended.result().is_ok(), others_may);
+        }
+    });
+}
+
 #[test]
 fn allocations_fail() {
     on_the_driver("allocations_fail", "fail_alloc=2", &[], inner_allocations_fail);

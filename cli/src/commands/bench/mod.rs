@@ -5,11 +5,13 @@
 //! - [`limits`], [`system`]: what this machine reads and multiplies in a second; its memory and energy counters
 //! - [`compare`]: another engine's figures for the same tests
 //! - [`profile`]: where the time goes
+//! - [`paper`]: on the emulated driver of tests, what kernels would take on a card
 //! - [`report`]: the figures, and how they are printed
 
 mod case;
 mod compare;
 mod limits;
+mod paper;
 mod profile;
 mod report;
 mod samples;
@@ -32,6 +34,7 @@ use crate::{fetch, interrupt};
 use case::{Case, Test};
 use compare::Rival;
 use limits::Limits;
+use paper::Paper;
 use report::{Report, Row};
 use samples::Samples;
 
@@ -47,6 +50,9 @@ pub fn run(args: &BenchArgs) -> Outcome {
     }
     let rival = args.compare.as_deref().map(Rival::new);
     let mut out = stdout();
+    if let Some(paper) = Paper::start(&mut out, args.output, args.precision.into())? {
+        return on_paper(&models, &tests, args, paper);
+    }
     let mut report = Report::start(&mut out, args.output)?;
     for path in &models {
         let loaded = Loaded::open(path, args)?;
@@ -154,6 +160,25 @@ fn tests(args: &BenchArgs) -> Vec<Test> {
         }
     }
     tests
+}
+
+/// Every test with every model once, on a device that counts and takes no time.
+fn on_paper(models: &[PathBuf], tests: &[Test], args: &BenchArgs, mut paper: Paper<'_>) -> Outcome {
+    if args.compare.is_some() {
+        return Err(Failure::new(
+            "nothing is timed on the emulated device, so there is nothing to compare (--compare)",
+        ));
+    }
+    let stop = interrupt::listen();
+    for path in models {
+        let loaded = Loaded::open(path, args)?;
+        for test in loaded.tests(tests)? {
+            let mut case = Case::open(&loaded.model, test, &params(args))?;
+            case.set_cancel(stop.flag());
+            paper.test(&mut case)?;
+        }
+    }
+    paper.end()
 }
 
 /// One test after the other, each with all its repetitions.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytemuck::{Pod, Zeroable};
+use kernels::Precision;
 
 use super::CudaDevice;
 use super::buffer::{CudaBuffer, foreign};
@@ -93,6 +94,7 @@ impl Faults {
 pub(super) struct CudaBackend {
     device: Arc<dyn Device>,
     ready: Arc<Ready>,
+    precision: Precision,
     stream: Arc<Stream>,
     scratch: Arc<DeviceMemory>,
     faults: Arc<Mutex<Faults>>,
@@ -100,7 +102,11 @@ pub(super) struct CudaBackend {
 }
 
 impl CudaBackend {
-    pub(super) fn new(device: Arc<CudaDevice>, ready: Arc<Ready>) -> Result<CudaBackend, BackendError> {
+    pub(super) fn new(
+        device: Arc<CudaDevice>,
+        ready: Arc<Ready>,
+        precision: Precision,
+    ) -> Result<CudaBackend, BackendError> {
         let failed = |error| device_error(device.name(), &error);
         let stream = Stream::new(&ready.context).map_err(failed)?;
         Ok(CudaBackend {
@@ -110,6 +116,7 @@ impl CudaBackend {
             idle: Idle::default(),
             device,
             ready,
+            precision,
         })
     }
 
@@ -121,8 +128,8 @@ impl CudaBackend {
     fn set_scratch_aside(&mut self, view: &GraphView<'_>) -> Result<(), BackendError> {
         let mut most = 0;
         for id in view.computing() {
-            let need = ops::check(view.graph, id).map_err(|_| rules::unsupported(view.graph, id))?;
-            most = most.max(need.scratch);
+            let need = ops::check(view.graph, id, self.precision);
+            most = most.max(need.map_err(|_| rules::unsupported(view.graph, id))?.scratch);
         }
         if most > self.scratch.len() {
             let memory = DeviceMemory::new(&self.ready.context, most);
@@ -208,6 +215,7 @@ impl Backend for CudaBackend {
                 library: &self.ready.library,
                 fault: (faults.memory.address(), faults.number(view.graph.tensor(id).name)),
                 scratch: &self.scratch,
+                precision: self.precision,
                 plan: &mut plan,
             };
             ops::plan(view.graph, id, &mut planner).map_err(|refusal| match refusal {

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
 
-use super::raw::{Compiler, nvrtc};
+use super::raw::{self, Compiler, compiler, nvrtc};
 
 /// Why a kernel could not be compiled.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -26,6 +26,13 @@ pub(super) enum CompileError {
     },
 }
 
+const SUCCESS: u32 = nvrtc::nvrtcResult::NVRTC_SUCCESS as u32;
+const COMPILATION: u32 = nvrtc::nvrtcResult::NVRTC_ERROR_COMPILATION as u32;
+const INVALID_OPTION: u32 = nvrtc::nvrtcResult::NVRTC_ERROR_INVALID_OPTION as u32;
+
+/// A function that describes a code.
+type DescribeFn = unsafe extern "C" fn(u32) -> *const c_char;
+
 /// A text that others include by name.
 #[derive(Clone, Copy)]
 pub(super) struct Header<'a> {
@@ -42,12 +49,15 @@ struct Program {
 }
 
 impl Compiler {
-    fn check(self, call: &'static str, code: nvrtc::nvrtcResult) -> Result<(), CompileError> {
-        if code == nvrtc::nvrtcResult::NVRTC_SUCCESS {
+    fn check(self, call: &'static str, code: u32) -> Result<(), CompileError> {
+        if code == SUCCESS {
             return Ok(());
         }
         // SAFETY: the compiler gives a text that is never freed, for any code.
-        let text = unsafe { CStr::from_ptr(nvrtc::nvrtcGetErrorString(code)) };
+        let text = unsafe {
+            let describe: DescribeFn = raw::at(raw::compiler_function(self, c"nvrtcGetErrorString"));
+            CStr::from_ptr(describe(code))
+        };
         let text = text.to_string_lossy().into_owned();
         Err(CompileError::Call { call, text })
     }
@@ -56,7 +66,9 @@ impl Compiler {
     pub(super) fn version(self) -> Result<(i32, i32), CompileError> {
         let (mut major, mut minor) = (0, 0);
         // SAFETY: the numbers are written to `major` and `minor`.
-        self.check("nvrtcVersion", unsafe { nvrtc::nvrtcVersion(&mut major, &mut minor) })?;
+        self.check("nvrtcVersion", unsafe {
+            compiler!(self, nvrtcVersion(&mut major, &mut minor))
+        })?;
         Ok((major, minor))
     }
 
@@ -64,11 +76,11 @@ impl Compiler {
     pub(super) fn architectures(self) -> Result<Vec<i32>, CompileError> {
         let mut n = 0;
         // SAFETY: the number is written to `n`.
-        let code = unsafe { nvrtc::nvrtcGetNumSupportedArchs(&mut n) };
+        let code = unsafe { compiler!(self, nvrtcGetNumSupportedArchs(&mut n)) };
         self.check("nvrtcGetNumSupportedArchs", code)?;
         let mut all = vec![0; usize::try_from(n).unwrap_or(0)];
         // SAFETY: there is room for as many numbers as it said.
-        let code = unsafe { nvrtc::nvrtcGetSupportedArchs(all.as_mut_ptr()) };
+        let code = unsafe { compiler!(self, nvrtcGetSupportedArchs(all.as_mut_ptr())) };
         self.check("nvrtcGetSupportedArchs", code)?;
         all.sort_unstable();
         Ok(all)
@@ -86,9 +98,14 @@ impl Compiler {
         let options: Vec<CString> = options.iter().map(|option| c_string(option)).collect();
         let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
         // SAFETY: the program is alive; there are as many texts as told, each with a zero at its end.
-        let code = unsafe { nvrtc::nvrtcCompileProgram(program.handle, options.len() as c_int, options.as_ptr()) };
+        let code = unsafe {
+            compiler!(
+                self,
+                nvrtcCompileProgram(program.handle, options.len() as c_int, options.as_ptr())
+            )
+        };
         match code {
-            nvrtc::nvrtcResult::NVRTC_ERROR_COMPILATION | nvrtc::nvrtcResult::NVRTC_ERROR_INVALID_OPTION => {
+            COMPILATION | INVALID_OPTION => {
                 let (what, log) = (what.to_owned(), program.log()?);
                 return Err(CompileError::Text { what, log });
             }
@@ -108,7 +125,12 @@ impl Program {
         let (n, texts, names) = (headers.len() as c_int, texts.as_ptr(), names.as_ptr());
         let mut handle = ptr::null_mut();
         // SAFETY: all texts end with a zero and are copied by the call; there are as many as told. The handle is written to `handle`.
-        let code = unsafe { nvrtc::nvrtcCreateProgram(&mut handle, text.as_ptr(), what.as_ptr(), n, texts, names) };
+        let code = unsafe {
+            compiler!(
+                compiler,
+                nvrtcCreateProgram(&mut handle, text.as_ptr(), what.as_ptr(), n, texts, names)
+            )
+        };
         compiler.check("nvrtcCreateProgram", code)?;
         Ok(Program { compiler, handle })
     }
@@ -116,11 +138,11 @@ impl Program {
     fn log(&self) -> Result<String, CompileError> {
         let mut len = 0;
         // SAFETY: the program is alive; the number is written to `len`.
-        let code = unsafe { nvrtc::nvrtcGetProgramLogSize(self.handle, &mut len) };
+        let code = unsafe { compiler!(self.compiler, nvrtcGetProgramLogSize(self.handle, &mut len)) };
         self.compiler.check("nvrtcGetProgramLogSize", code)?;
         let mut log = vec![0u8; len.max(1)];
         // SAFETY: the program is alive; there is room for the log, its zero included.
-        let code = unsafe { nvrtc::nvrtcGetProgramLog(self.handle, log.as_mut_ptr().cast()) };
+        let code = unsafe { compiler!(self.compiler, nvrtcGetProgramLog(self.handle, log.as_mut_ptr().cast())) };
         self.compiler.check("nvrtcGetProgramLog", code)?;
         let text = CStr::from_bytes_until_nul(&log).unwrap_or_default();
         Ok(text.to_string_lossy().trim_end().to_owned())
@@ -129,11 +151,11 @@ impl Program {
     fn ptx(&self) -> Result<CString, CompileError> {
         let mut len = 0;
         // SAFETY: the program is alive; the number is written to `len`.
-        let code = unsafe { nvrtc::nvrtcGetPTXSize(self.handle, &mut len) };
+        let code = unsafe { compiler!(self.compiler, nvrtcGetPTXSize(self.handle, &mut len)) };
         self.compiler.check("nvrtcGetPTXSize", code)?;
         let mut ptx = vec![0u8; len.max(1)];
         // SAFETY: the program is alive; there is room for the text, its zero included.
-        let code = unsafe { nvrtc::nvrtcGetPTX(self.handle, ptx.as_mut_ptr().cast()) };
+        let code = unsafe { compiler!(self.compiler, nvrtcGetPTX(self.handle, ptx.as_mut_ptr().cast())) };
         self.compiler.check("nvrtcGetPTX", code)?;
         Ok(CStr::from_bytes_until_nul(&ptx).unwrap_or_default().to_owned())
     }
@@ -142,7 +164,7 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         // SAFETY: the program is alive, and nobody has the handle any more.
-        let _ = unsafe { nvrtc::nvrtcDestroyProgram(&mut self.handle) };
+        let _ = unsafe { compiler!(self.compiler, nvrtcDestroyProgram(&mut self.handle)) };
     }
 }
 

@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
+use super::counters::Counters;
 use super::driver::{CudaError, Result};
 use super::raw::{Driver, cu};
 
@@ -203,8 +204,10 @@ impl Drop for Recording {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        // Whoever reads what it computed, by another stream, finds it done.
+        let _ = self.synchronize();
         if let Ok(driver) = self.context.bind() {
-            // SAFETY: nobody has the handle any more. The driver ends what is queued before it lets go of the stream.
+            // SAFETY: nobody has the handle any more.
             let _ = unsafe { driver.destroy_stream(self.handle) };
         }
     }
@@ -411,14 +414,18 @@ unsafe impl Send for Function {}
 unsafe impl Sync for Function {}
 
 impl Function {
-    /// The kernel of this name in PTX.
-    pub(super) fn load(context: &Arc<Context>, ptx: &CStr, name: &CStr) -> Result<Function> {
+    /// The kernel of this name in PTX. Among counters, where there are any, it is called `title`.
+    pub(super) fn load(context: &Arc<Context>, ptx: &CStr, name: &CStr, title: &CStr) -> Result<Function> {
         let module = Module {
             context: context.clone(),
             handle: context.bind()?.load_module(ptx)?,
         };
         // SAFETY: the module is alive, and stays so as long as the function.
         let handle = unsafe { context.bind()?.function(module.handle, name) }?;
+        if let Some(counters) = Counters::of(context.driver) {
+            // SAFETY: the module is alive.
+            unsafe { counters.entitle(handle, title) };
+        }
         Ok(Function { module, handle })
     }
 

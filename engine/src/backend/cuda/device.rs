@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, OnceLock};
 
+use kernels::Precision;
+
 use super::backend::CudaBackend;
 use super::buffer::{CudaBufferType, CudaUpload};
 use super::context::{Context, device_error};
@@ -141,7 +143,7 @@ impl Device for CudaDevice {
     }
 
     fn supports_op(&self, graph: &Graph, node: TensorId, _: &MemoryMap) -> bool {
-        ops::check(graph, node).is_ok()
+        ops::check(graph, node, Precision::Exact).is_ok()
     }
 
     fn upload(&self, buffer: Box<dyn Buffer>) -> Result<Box<dyn Upload>, BackendError> {
@@ -149,9 +151,9 @@ impl Device for CudaDevice {
         Ok(Box::new(upload.map_err(|error| device_error(&self.name, &error))?))
     }
 
-    fn backend(self: Arc<Self>, _params: &BackendParams) -> Result<Box<dyn Backend>, BackendError> {
+    fn backend(self: Arc<Self>, params: &BackendParams) -> Result<Box<dyn Backend>, BackendError> {
         let ready = self.ready()?.clone();
-        Ok(Box::new(CudaBackend::new(self, ready)?))
+        Ok(Box::new(CudaBackend::new(self, ready, params.precision)?))
     }
 }
 

@@ -1,9 +1,9 @@
 //! The middle floor: calls of the driver as results. Nothing here knows who owns what.
 
-use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
 
-use super::raw::{Driver, cu};
+use super::raw::{self, Driver, cu, driver};
 
 /// What a call of the driver failed with.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -12,7 +12,7 @@ pub(super) struct CudaError {
     /// The function.
     pub(super) call: &'static str,
     /// The code.
-    pub(super) code: cu::CUresult,
+    pub(super) code: u32,
     /// Name of the code, such as `CUDA_ERROR_OUT_OF_MEMORY`.
     pub(super) name: String,
     /// The driver's description.
@@ -22,9 +22,17 @@ pub(super) struct CudaError {
 impl CudaError {
     /// True if there was not enough memory.
     pub(super) fn is_out_of_memory(&self) -> bool {
-        self.code == cu::CUresult::CUDA_ERROR_OUT_OF_MEMORY
+        self.code == cu::CUresult::CUDA_ERROR_OUT_OF_MEMORY as u32
     }
 }
+
+/// The code of a call that did what it was asked.
+const SUCCESS: u32 = cu::CUresult::CUDA_SUCCESS as u32;
+/// The code of a question about what is not done yet.
+const NOT_READY: u32 = cu::CUresult::CUDA_ERROR_NOT_READY as u32;
+
+/// A function that gives the name or the description of a code.
+type DescribeFn = unsafe extern "C" fn(u32, *mut *const c_char) -> u32;
 
 pub(super) type Result<T> = std::result::Result<T, CudaError>;
 
@@ -38,14 +46,14 @@ pub(super) enum Attribute {
 
 impl Driver {
     /// The error of a call, if it is one.
-    fn check(self, call: &'static str, code: cu::CUresult) -> Result<()> {
-        if code == cu::CUresult::CUDA_SUCCESS {
+    fn check(self, call: &'static str, code: u32) -> Result<()> {
+        if code == SUCCESS {
             return Ok(());
         }
-        let text = |describe: unsafe fn(cu::CUresult, *mut *const std::ffi::c_char) -> cu::CUresult| {
+        let text = |describe: DescribeFn| {
             let mut text = ptr::null();
             // SAFETY: the driver stores the address of a text that it never frees, or none.
-            let known = unsafe { describe(code, &mut text) } == cu::CUresult::CUDA_SUCCESS && !text.is_null();
+            let known = unsafe { describe(code, &mut text) } == SUCCESS && !text.is_null();
             if !known {
                 return "unknown".to_owned();
             }
@@ -55,22 +63,26 @@ impl Driver {
         Err(CudaError {
             call,
             code,
-            name: text(cu::cuGetErrorName),
-            text: text(cu::cuGetErrorString),
+            // SAFETY: this is the function's type.
+            name: text(unsafe { raw::at(raw::driver_function(self, c"cuGetErrorName")) }),
+            // SAFETY: as above.
+            text: text(unsafe { raw::at(raw::driver_function(self, c"cuGetErrorString")) }),
         })
     }
 
     /// Starts the driver. To be called before all else; calling it again does nothing.
     pub(super) fn init(self) -> Result<()> {
         // SAFETY: no memory is involved.
-        self.check("cuInit", unsafe { cu::cuInit(0) })
+        self.check("cuInit", unsafe { driver!(self, cuInit(0)) })
     }
 
     /// Version of CUDA that the driver supports: 1000 times the major and 10 times the minor number.
     pub(super) fn version(self) -> Result<i32> {
         let mut version = 0;
         // SAFETY: the number is written to `version`.
-        self.check("cuDriverGetVersion", unsafe { cu::cuDriverGetVersion(&mut version) })?;
+        self.check("cuDriverGetVersion", unsafe {
+            driver!(self, cuDriverGetVersion(&mut version))
+        })?;
         Ok(version)
     }
 
@@ -78,7 +90,7 @@ impl Driver {
     pub(super) fn device_count(self) -> Result<i32> {
         let mut n = 0;
         // SAFETY: the number is written to `n`.
-        self.check("cuDeviceGetCount", unsafe { cu::cuDeviceGetCount(&mut n) })?;
+        self.check("cuDeviceGetCount", unsafe { driver!(self, cuDeviceGetCount(&mut n)) })?;
         Ok(n)
     }
 
@@ -86,7 +98,9 @@ impl Driver {
     pub(super) fn device(self, ordinal: i32) -> Result<cu::CUdevice> {
         let mut device = 0;
         // SAFETY: the handle is written to `device`.
-        self.check("cuDeviceGet", unsafe { cu::cuDeviceGet(&mut device, ordinal) })?;
+        self.check("cuDeviceGet", unsafe {
+            driver!(self, cuDeviceGet(&mut device, ordinal))
+        })?;
         Ok(device)
     }
 
@@ -94,7 +108,12 @@ impl Driver {
     pub(super) fn device_name(self, device: cu::CUdevice) -> Result<String> {
         let mut name = [0u8; 256];
         // SAFETY: at most as many bytes as there are in `name` are written.
-        let code = unsafe { cu::cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as c_int, device) };
+        let code = unsafe {
+            driver!(
+                self,
+                cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as c_int, device)
+            )
+        };
         self.check("cuDeviceGetName", code)?;
         let text = CStr::from_bytes_until_nul(&name).unwrap_or_default();
         Ok(text.to_string_lossy().into_owned())
@@ -105,7 +124,7 @@ impl Driver {
         let mut bytes = 0;
         // SAFETY: the number is written to `bytes`.
         self.check("cuDeviceTotalMem", unsafe {
-            cu::cuDeviceTotalMem_v2(&mut bytes, device)
+            driver!(self, cuDeviceTotalMem_v2(&mut bytes, device))
         })?;
         Ok(bytes)
     }
@@ -120,7 +139,7 @@ impl Driver {
         };
         let mut value = 0;
         // SAFETY: the number is written to `value`.
-        let code = unsafe { cu::cuDeviceGetAttribute(&mut value, attribute, device) };
+        let code = unsafe { driver!(self, cuDeviceGetAttribute(&mut value, attribute, device)) };
         self.check("cuDeviceGetAttribute", code)?;
         Ok(value)
     }
@@ -129,7 +148,7 @@ impl Driver {
     pub(super) fn retain_context(self, device: cu::CUdevice) -> Result<cu::CUcontext> {
         let mut context = ptr::null_mut();
         // SAFETY: the handle is written to `context`.
-        let code = unsafe { cu::cuDevicePrimaryCtxRetain(&mut context, device) };
+        let code = unsafe { driver!(self, cuDevicePrimaryCtxRetain(&mut context, device)) };
         self.check("cuDevicePrimaryCtxRetain", code)?;
         Ok(context)
     }
@@ -138,7 +157,7 @@ impl Driver {
     /// The context was retained, and the caller uses nothing of it any more.
     pub(super) unsafe fn release_context(self, device: cu::CUdevice) -> Result<()> {
         // SAFETY: the caller's promise.
-        let code = unsafe { cu::cuDevicePrimaryCtxRelease_v2(device) };
+        let code = unsafe { driver!(self, cuDevicePrimaryCtxRelease_v2(device)) };
         self.check("cuDevicePrimaryCtxRelease", code)
     }
 
@@ -148,20 +167,22 @@ impl Driver {
     /// The context is retained.
     pub(super) unsafe fn set_context(self, context: cu::CUcontext) -> Result<()> {
         // SAFETY: the caller's promise.
-        self.check("cuCtxSetCurrent", unsafe { cu::cuCtxSetCurrent(context) })
+        self.check("cuCtxSetCurrent", unsafe { driver!(self, cuCtxSetCurrent(context)) })
     }
 
     /// Waits for everything that the thread's context has queued.
     pub(super) fn synchronize_context(self) -> Result<()> {
         // SAFETY: no memory is involved.
-        self.check("cuCtxSynchronize", unsafe { cu::cuCtxSynchronize() })
+        self.check("cuCtxSynchronize", unsafe { driver!(self, cuCtxSynchronize()) })
     }
 
     /// Free and total bytes of the memory of the thread's context.
     pub(super) fn memory_info(self) -> Result<(usize, usize)> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: the numbers are written to `free` and `total`.
-        self.check("cuMemGetInfo", unsafe { cu::cuMemGetInfo_v2(&mut free, &mut total) })?;
+        self.check("cuMemGetInfo", unsafe {
+            driver!(self, cuMemGetInfo_v2(&mut free, &mut total))
+        })?;
         Ok((free, total))
     }
 
@@ -169,7 +190,9 @@ impl Driver {
     pub(super) fn allocate(self, bytes: usize) -> Result<cu::CUdeviceptr> {
         let mut address = 0;
         // SAFETY: the address is written to `address`.
-        self.check("cuMemAlloc", unsafe { cu::cuMemAlloc_v2(&mut address, bytes) })?;
+        self.check("cuMemAlloc", unsafe {
+            driver!(self, cuMemAlloc_v2(&mut address, bytes))
+        })?;
         Ok(address)
     }
 
@@ -177,14 +200,14 @@ impl Driver {
     /// The address is from [`allocate`](Driver::allocate), and nothing uses the memory any more.
     pub(super) unsafe fn free(self, address: cu::CUdeviceptr) -> Result<()> {
         // SAFETY: the caller's promise.
-        self.check("cuMemFree", unsafe { cu::cuMemFree_v2(address) })
+        self.check("cuMemFree", unsafe { driver!(self, cuMemFree_v2(address)) })
     }
 
     /// Host memory that stays where it is, so that the device reads and writes it by itself. Not initialized. `bytes` is not 0.
     pub(super) fn allocate_pinned(self, bytes: usize) -> Result<*mut c_void> {
         let mut address = ptr::null_mut();
         // SAFETY: the address is written to `address`.
-        let code = unsafe { cu::cuMemHostAlloc(&mut address, bytes, cu::CU_MEMHOSTALLOC_PORTABLE) };
+        let code = unsafe { driver!(self, cuMemHostAlloc(&mut address, bytes, cu::CU_MEMHOSTALLOC_PORTABLE)) };
         self.check("cuMemHostAlloc", code)?;
         Ok(address)
     }
@@ -193,7 +216,7 @@ impl Driver {
     /// The address is from [`allocate_pinned`](Driver::allocate_pinned), and nothing uses the memory any more.
     pub(super) unsafe fn free_pinned(self, address: *mut c_void) -> Result<()> {
         // SAFETY: the caller's promise.
-        self.check("cuMemFreeHost", unsafe { cu::cuMemFreeHost(address) })
+        self.check("cuMemFreeHost", unsafe { driver!(self, cuMemFreeHost(address)) })
     }
 
     /// Queues a copy of `bytes` bytes to the device.
@@ -208,7 +231,7 @@ impl Driver {
         stream: cu::CUstream,
     ) -> Result<()> {
         // SAFETY: the caller's promise.
-        let code = unsafe { cu::cuMemcpyHtoDAsync_v2(to, from, bytes, stream) };
+        let code = unsafe { driver!(self, cuMemcpyHtoDAsync_v2(to, from, bytes, stream)) };
         self.check("cuMemcpyHtoDAsync", code)
     }
 
@@ -224,7 +247,7 @@ impl Driver {
         stream: cu::CUstream,
     ) -> Result<()> {
         // SAFETY: the caller's promise.
-        let code = unsafe { cu::cuMemcpyDtoHAsync_v2(to, from, bytes, stream) };
+        let code = unsafe { driver!(self, cuMemcpyDtoHAsync_v2(to, from, bytes, stream)) };
         self.check("cuMemcpyDtoHAsync", code)
     }
 
@@ -234,7 +257,9 @@ impl Driver {
     /// So many bytes are there, until this is done.
     pub(super) unsafe fn zero(self, at: cu::CUdeviceptr, bytes: usize, stream: cu::CUstream) -> Result<()> {
         // SAFETY: the caller's promise.
-        self.check("cuMemsetD8Async", unsafe { cu::cuMemsetD8Async(at, 0, bytes, stream) })
+        self.check("cuMemsetD8Async", unsafe {
+            driver!(self, cuMemsetD8Async(at, 0, bytes, stream))
+        })
     }
 
     /// A stream that does not wait for the context's default stream.
@@ -242,7 +267,9 @@ impl Driver {
         let mut stream = ptr::null_mut();
         let flags = cu::CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint;
         // SAFETY: the handle is written to `stream`.
-        self.check("cuStreamCreate", unsafe { cu::cuStreamCreate(&mut stream, flags) })?;
+        self.check("cuStreamCreate", unsafe {
+            driver!(self, cuStreamCreate(&mut stream, flags))
+        })?;
         Ok(stream)
     }
 
@@ -250,7 +277,7 @@ impl Driver {
     /// The stream is alive; nobody uses the handle any more.
     pub(super) unsafe fn destroy_stream(self, stream: cu::CUstream) -> Result<()> {
         // SAFETY: the caller's promise.
-        self.check("cuStreamDestroy", unsafe { cu::cuStreamDestroy_v2(stream) })
+        self.check("cuStreamDestroy", unsafe { driver!(self, cuStreamDestroy_v2(stream)) })
     }
 
     /// Waits until everything queued on a stream is done.
@@ -259,7 +286,9 @@ impl Driver {
     /// The stream is alive.
     pub(super) unsafe fn synchronize_stream(self, stream: cu::CUstream) -> Result<()> {
         // SAFETY: the caller's promise.
-        self.check("cuStreamSynchronize", unsafe { cu::cuStreamSynchronize(stream) })
+        self.check("cuStreamSynchronize", unsafe {
+            driver!(self, cuStreamSynchronize(stream))
+        })
     }
 
     /// An event without a time.
@@ -267,7 +296,9 @@ impl Driver {
         let mut event = ptr::null_mut();
         let flags = cu::CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint;
         // SAFETY: the handle is written to `event`.
-        self.check("cuEventCreate", unsafe { cu::cuEventCreate(&mut event, flags) })?;
+        self.check("cuEventCreate", unsafe {
+            driver!(self, cuEventCreate(&mut event, flags))
+        })?;
         Ok(event)
     }
 
@@ -275,7 +306,7 @@ impl Driver {
     /// The event is alive; nobody uses the handle any more.
     pub(super) unsafe fn destroy_event(self, event: cu::CUevent) -> Result<()> {
         // SAFETY: the caller's promise.
-        self.check("cuEventDestroy", unsafe { cu::cuEventDestroy_v2(event) })
+        self.check("cuEventDestroy", unsafe { driver!(self, cuEventDestroy_v2(event)) })
     }
 
     /// Puts an event behind what is queued on a stream.
@@ -284,7 +315,7 @@ impl Driver {
     /// Both are alive.
     pub(super) unsafe fn record_event(self, event: cu::CUevent, stream: cu::CUstream) -> Result<()> {
         // SAFETY: the caller's promise.
-        self.check("cuEventRecord", unsafe { cu::cuEventRecord(event, stream) })
+        self.check("cuEventRecord", unsafe { driver!(self, cuEventRecord(event, stream)) })
     }
 
     /// Waits until what is before the event is done.
@@ -293,7 +324,9 @@ impl Driver {
     /// The event is alive.
     pub(super) unsafe fn synchronize_event(self, event: cu::CUevent) -> Result<()> {
         // SAFETY: the caller's promise.
-        self.check("cuEventSynchronize", unsafe { cu::cuEventSynchronize(event) })
+        self.check("cuEventSynchronize", unsafe {
+            driver!(self, cuEventSynchronize(event))
+        })
     }
 
     /// True if what is before the event is done.
@@ -302,8 +335,8 @@ impl Driver {
     /// The event is alive.
     pub(super) unsafe fn event_is_done(self, event: cu::CUevent) -> Result<bool> {
         // SAFETY: the caller's promise.
-        match unsafe { cu::cuEventQuery(event) } {
-            cu::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+        match unsafe { driver!(self, cuEventQuery(event)) } {
+            NOT_READY => Ok(false),
             code => self.check("cuEventQuery", code).map(|()| true),
         }
     }
@@ -312,7 +345,7 @@ impl Driver {
     pub(super) fn load_module(self, ptx: &CStr) -> Result<cu::CUmodule> {
         let mut module = ptr::null_mut();
         // SAFETY: the text ends with a zero; the handle is written to `module`.
-        let code = unsafe { cu::cuModuleLoadData(&mut module, ptx.as_ptr().cast()) };
+        let code = unsafe { driver!(self, cuModuleLoadData(&mut module, ptx.as_ptr().cast())) };
         self.check("cuModuleLoadData", code)?;
         Ok(module)
     }
@@ -321,7 +354,7 @@ impl Driver {
     /// The module is alive; nobody uses it or its functions any more.
     pub(super) unsafe fn unload_module(self, module: cu::CUmodule) -> Result<()> {
         // SAFETY: the caller's promise.
-        self.check("cuModuleUnload", unsafe { cu::cuModuleUnload(module) })
+        self.check("cuModuleUnload", unsafe { driver!(self, cuModuleUnload(module)) })
     }
 
     /// A kernel of a module.
@@ -331,7 +364,7 @@ impl Driver {
     pub(super) unsafe fn function(self, module: cu::CUmodule, name: &CStr) -> Result<cu::CUfunction> {
         let mut function = ptr::null_mut();
         // SAFETY: the caller's promise; the handle is written to `function`.
-        let code = unsafe { cu::cuModuleGetFunction(&mut function, module, name.as_ptr()) };
+        let code = unsafe { driver!(self, cuModuleGetFunction(&mut function, module, name.as_ptr())) };
         self.check("cuModuleGetFunction", code)?;
         Ok(function)
     }
@@ -343,7 +376,7 @@ impl Driver {
     pub(super) unsafe fn allow_shared_memory(self, function: cu::CUfunction, bytes: u32) -> Result<()> {
         let attribute = cu::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: the caller's promise.
-        let code = unsafe { cu::cuFuncSetAttribute(function, attribute, bytes as c_int) };
+        let code = unsafe { driver!(self, cuFuncSetAttribute(function, attribute, bytes as c_int)) };
         self.check("cuFuncSetAttribute", code)
     }
 
@@ -366,18 +399,21 @@ impl Driver {
         let code = unsafe {
             let [x, y, z] = grid;
             let parameters = parameters.as_mut_ptr();
-            cu::cuLaunchKernel(
-                function,
-                x,
-                y,
-                z,
-                block,
-                1,
-                1,
-                shared,
-                stream,
-                parameters,
-                ptr::null_mut(),
+            driver!(
+                self,
+                cuLaunchKernel(
+                    function,
+                    x,
+                    y,
+                    z,
+                    block,
+                    1,
+                    1,
+                    shared,
+                    stream,
+                    parameters,
+                    ptr::null_mut(),
+                )
             )
         };
         self.check("cuLaunchKernel", code)
@@ -391,7 +427,7 @@ impl Driver {
         let mode = cu::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the caller's promise.
         self.check("cuStreamBeginCapture", unsafe {
-            cu::cuStreamBeginCapture_v2(stream, mode)
+            driver!(self, cuStreamBeginCapture_v2(stream, mode))
         })
     }
 
@@ -402,7 +438,7 @@ impl Driver {
     pub(super) unsafe fn end_capture(self, stream: cu::CUstream) -> Result<cu::CUgraph> {
         let mut graph = ptr::null_mut();
         // SAFETY: the caller's promise; the handle is written to `graph`.
-        let code = unsafe { cu::cuStreamEndCapture(stream, &mut graph) };
+        let code = unsafe { driver!(self, cuStreamEndCapture(stream, &mut graph)) };
         self.check("cuStreamEndCapture", code)?;
         Ok(graph)
     }
@@ -414,9 +450,9 @@ impl Driver {
     pub(super) unsafe fn instantiate(self, graph: cu::CUgraph) -> Result<cu::CUgraphExec> {
         let mut exec = ptr::null_mut();
         // SAFETY: the caller's promise; the handle is written to `exec`.
-        let code = unsafe { cu::cuGraphInstantiateWithFlags(&mut exec, graph, 0) };
+        let code = unsafe { driver!(self, cuGraphInstantiateWithFlags(&mut exec, graph, 0)) };
         // SAFETY: the caller's promise.
-        let _ = unsafe { cu::cuGraphDestroy(graph) };
+        let _ = unsafe { driver!(self, cuGraphDestroy(graph)) };
         self.check("cuGraphInstantiate", code)?;
         Ok(exec)
     }
@@ -427,13 +463,13 @@ impl Driver {
     /// Both are alive. What holds of each recorded kernel (see [`launch`](Driver::launch)) holds again.
     pub(super) unsafe fn launch_graph(self, exec: cu::CUgraphExec, stream: cu::CUstream) -> Result<()> {
         // SAFETY: the caller's promise.
-        self.check("cuGraphLaunch", unsafe { cu::cuGraphLaunch(exec, stream) })
+        self.check("cuGraphLaunch", unsafe { driver!(self, cuGraphLaunch(exec, stream)) })
     }
 
     /// # Safety
     /// The record is alive; nobody uses the handle any more.
     pub(super) unsafe fn destroy_exec(self, exec: cu::CUgraphExec) -> Result<()> {
         // SAFETY: the caller's promise.
-        self.check("cuGraphExecDestroy", unsafe { cu::cuGraphExecDestroy(exec) })
+        self.check("cuGraphExecDestroy", unsafe { driver!(self, cuGraphExecDestroy(exec)) })
     }
 }

@@ -53,18 +53,22 @@ sources! {
     ELEMENTWISE = "elementwise.cu" false [];
     GROUP = "group.cu" false [];
     MUL_MAT = "mul_mat.cu" true [];
+    MUL_MAT_TENSOR = "mul_mat_tensor.cu" true [];
     MUL_VEC = "mul_vec.cu" true [];
+    MUL_VEC_INT = "mul_vec_int.cu" true [];
     NGRAM = "ngram.cu" false [];
     // Quantizers decide by sums of floats: as on the CPU these are products and sums, each rounded.
     QUANTIZE = "quantize.cu" false ["--fmad=false"];
+    QUANTIZE_COLUMNS = "quantize_columns.cu" false [];
     RECUR = "recur.cu" false [];
     ROPE = "rope.cu" false [];
+    ROUND_COLUMNS = "round_columns.cu" false [];
     ROWS = "rows.cu" false [];
     SELECT = "select.cu" false [];
     TOP = "top.cu" false [];
 }
 
-const HEADERS: [Header<'static>; 4] = [
+const HEADERS: [Header<'static>; 6] = [
     Header {
         name: "common.cuh",
         text: include_str!("../../../../kernels/cuda/common.cuh"),
@@ -72,6 +76,14 @@ const HEADERS: [Header<'static>; 4] = [
     Header {
         name: "blocks.cuh",
         text: include_str!("../../../../kernels/cuda/blocks.cuh"),
+    },
+    Header {
+        name: "columns.cuh",
+        text: include_str!("../../../../kernels/cuda/columns.cuh"),
+    },
+    Header {
+        name: "dots.cuh",
+        text: include_str!("../../../../kernels/cuda/dots.cuh"),
     },
     Header {
         name: "select.cuh",
@@ -93,7 +105,7 @@ pub(super) enum Value {
 }
 
 /// Most names that a text has values for.
-const MAX_DEFINES: usize = 8;
+const MAX_DEFINES: usize = 9;
 
 /// A kernel and what it is specialized by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -159,8 +171,8 @@ impl Kernel {
             name: "codebooks.cuh",
             text: &text,
         };
-        let [common, blocks, select, visible] = HEADERS;
-        f(&[common, blocks, select, visible, points])
+        let [common, blocks, columns, dots, select, visible] = HEADERS;
+        f(&[common, blocks, columns, dots, select, visible, points])
     }
 
     /// Options of the compiler.
@@ -226,7 +238,7 @@ mod tests {
         let points = |ty| {
             Kernel::new(&COPIES, "get_rows")
                 .with_type("A", ty)
-                .with_headers(|h| h[4].text.to_owned())
+                .with_headers(|h| h[HEADERS.len()].text.to_owned())
         };
         assert_eq!(points(GgmlType::Q4_K), "");
         assert!(points(GgmlType::IQ3_S).contains("u32 points[512]"));

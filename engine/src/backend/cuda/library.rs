@@ -60,7 +60,8 @@ impl Library {
             None => {
                 let ptx = self.ptx(kernel)?;
                 let name = CString::new(kernel.name).unwrap_or_default();
-                let function = Arc::new(Function::load(&self.context, &ptx, &name).map_err(failed)?);
+                let title = CString::new(kernel.describe()).unwrap_or_default();
+                let function = Arc::new(Function::load(&self.context, &ptx, &name, &title).map_err(failed)?);
                 functions.insert(*kernel, function.clone());
                 function
             }

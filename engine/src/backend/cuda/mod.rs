@@ -5,6 +5,7 @@
 //! - [`raw`] (which functions there are), [`driver`] (calls as results), [`compile`] (CUDA C++ to PTX),
 //! - [`context`] (what is owned: streams, memory, kernels),
 //! - [`kernel`] (sources and specializations), [`cache`], [`library`] (kernels of a device, compiled when first asked for),
+//! - [`counters`] (what the emulated driver of tests counts),
 //! - [`buffer`], [`ops`] (from a node to the kernels that compute it), [`plan`], [`backend`], [`device`].
 
 mod backend;
@@ -12,6 +13,7 @@ mod buffer;
 mod cache;
 mod compile;
 mod context;
+mod counters;
 mod device;
 mod driver;
 mod kernel;
@@ -29,6 +31,7 @@ use raw::{Compiler, Driver};
 use super::{Device, Registry};
 
 pub use cache::user_cache;
+pub use counters::Counters;
 pub use specializations::{Specialization, compiler_flaw, specializations};
 
 /// The oldest version of CUDA that a driver must support: 11.2, which streams and modules of today need.

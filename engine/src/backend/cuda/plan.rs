@@ -1,12 +1,15 @@
 //! Plans: the kernels of a split with their parameters, addresses included.
 
+use std::ops::Range;
 use std::sync::Arc;
+
+use kernels::Precision;
 
 use super::buffer::{CudaBuffer, foreign};
 use super::context::{DeviceMemory, Function, Recording, Shape};
 use super::kernel::Kernel;
 use super::library::Library;
-use super::ops::{Refusal, Target};
+use super::ops::{ColumnForm, Refusal, Target};
 use crate::backend::{BackendError, MemoryMap, Plan};
 use crate::graph::{Graph, TensorId};
 
@@ -28,6 +31,8 @@ pub(super) struct CudaPlan {
     pub(super) words: Vec<u64>,
     /// Memory that kernels use between them.
     pub(super) scratch: Option<Arc<DeviceMemory>>,
+    /// The tensor whose columns are there in a form, and its addresses, as long as neither is written.
+    pub(super) columns: Option<(TensorId, ColumnForm, Range<u64>)>,
     /// Some kernel may find a number that is beyond its table.
     pub(super) has_faults: bool,
     /// Times that the kernels were queued one by one.
@@ -44,6 +49,7 @@ impl CudaPlan {
         self.launches.clear();
         self.words.clear();
         self.scratch = None;
+        self.columns = None;
         self.has_faults = false;
         self.n_runs = 0;
         self.recording = None;
@@ -60,6 +66,7 @@ pub(super) struct Planner<'a> {
     pub(super) fault: (u64, u32),
     /// Memory that each node may use as it likes.
     pub(super) scratch: &'a Arc<DeviceMemory>,
+    pub(super) precision: Precision,
     pub(super) plan: &'a mut CudaPlan,
 }
 
@@ -94,6 +101,13 @@ impl Target for Planner<'_> {
         if !address.is_multiple_of(alignment) {
             return Err(self.error(format!("{name} is not aligned to {alignment} bytes")));
         }
+        let written = written.then(|| address..address + tensor.nbytes() as u64);
+        let overlaps = |a: &Range<u64>, b: &Range<u64>| a.start < b.end && b.start < a.end;
+        if let (Some(written), Some((_, _, read))) = (&written, &self.plan.columns)
+            && overlaps(written, read)
+        {
+            self.plan.columns = None;
+        }
         Ok(address)
     }
 
@@ -103,7 +117,23 @@ impl Target for Planner<'_> {
             "scratch memory was set aside for every node"
         );
         self.plan.scratch = Some(self.scratch.clone());
+        self.plan.columns = None;
         Ok(self.scratch.address())
+    }
+
+    fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    fn columns(&mut self, of: TensorId, form: ColumnForm, bytes: usize) -> Result<(u64, bool), Refusal> {
+        let known = self.plan.columns.as_ref();
+        if known.is_some_and(|(id, known, _)| (*id, *known) == (of, form)) {
+            return Ok((self.scratch.address(), false));
+        }
+        let start = self.address(of, false)?;
+        let scratch = self.scratch(bytes)?;
+        self.plan.columns = Some((of, form, start..start + self.graph.tensor(of).nbytes() as u64));
+        Ok((scratch, true))
     }
 
     fn fault(&mut self) -> (u64, u32) {

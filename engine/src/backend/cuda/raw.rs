@@ -2,7 +2,11 @@
 //!
 //! `cudarc` looks a function up when it is first called and panics if the library or the function is missing. So nothing above calls it
 //! without a [`Driver`] or a [`Compiler`], which exist only where all functions that are called were found.
+//!
+//! `cudarc` declares that functions return an enum, and a library newer than it may return a code that the enum lacks, which is undefined
+//! behaviour. So `driver!` and `compiler!` call the functions themselves, with codes as numbers; of `cudarc` they take the parameters' types.
 
+use std::ffi::CStr;
 use std::sync::OnceLock;
 
 pub(super) use cudarc::driver::sys as cu;
@@ -88,6 +92,97 @@ const COMPILER: &[&str] = &[
     "nvrtcGetErrorString",
 ];
 
+/// A function as `cudarc` declares it.
+pub(super) trait Declared {
+    /// The function itself, whose result is a number.
+    type Coded;
+}
+
+macro_rules! declared {
+    ($( ($($parameter:ident)*) )*) => { $(
+        impl<$($parameter,)* Enum> Declared for unsafe fn($($parameter),*) -> Enum {
+            type Coded = unsafe extern "C" fn($($parameter),*) -> u32;
+        }
+    )* };
+}
+
+declared! {
+    () (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E F) (A B C D E F G H I J K)
+}
+
+/// The function at an address, as the type that its use asks for.
+///
+/// # Safety
+/// The function at the address is of this type.
+pub(super) unsafe fn at<F: Copy>(address: usize) -> F {
+    const { assert!(size_of::<F>() == size_of::<usize>()) };
+    // SAFETY: the caller's promise; both are the size of a pointer.
+    unsafe { std::mem::transmute_copy(&address) }
+}
+
+/// As [`at`], with the types of the parameters that `cudarc` declares.
+///
+/// # Safety
+/// The declaration is that of the function at the address, but for its result.
+pub(super) unsafe fn coded<D: Declared<Coded: Copy>>(_declared: D, address: usize) -> D::Coded {
+    // SAFETY: the caller's promise.
+    unsafe { at(address) }
+}
+
+/// Address of a function of the driver in [`DRIVER`].
+pub(super) fn driver_function(_: Driver, name: &CStr) -> usize {
+    // SAFETY: whoever has a `Driver` knows that the library is there. Nothing is called.
+    let found = unsafe { cu::culib().get::<*const ()>(name.to_bytes_with_nul()) };
+    found.map_or(0, |function| (*function).addr())
+}
+
+/// Address of a function of the compiler in [`COMPILER`].
+pub(super) fn compiler_function(_: Compiler, name: &CStr) -> usize {
+    // SAFETY: as in `driver_function`.
+    let found = unsafe { nvrtc::culib().get::<*const ()>(name.to_bytes_with_nul()) };
+    found.map_or(0, |function| (*function).addr())
+}
+
+/// Stands for the type of an argument.
+macro_rules! inferred {
+    ($argument:expr) => {
+        _
+    };
+}
+
+/// A call of a function of a library, whose address is looked up once.
+macro_rules! call {
+    ($find:ident($library:expr), $declarations:ident::$function:ident($($argument:expr),*)) => {{
+        static ADDRESS: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+        let name = const {
+            match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($function), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => panic!("a name holds no zero"),
+            }
+        };
+        let address = *ADDRESS.get_or_init(|| $crate::backend::cuda::raw::$find($library, name));
+        assert!(address != 0, "every function that is called was found");
+        let declared: unsafe fn($($crate::backend::cuda::raw::inferred!($argument)),*) -> _ = $declarations::$function;
+        $crate::backend::cuda::raw::coded(declared, address)($($argument),*)
+    }};
+}
+
+/// Calls a function of the driver. Its code, as a number.
+macro_rules! driver {
+    ($driver:expr, $function:ident($($argument:expr),* $(,)?)) => {
+        $crate::backend::cuda::raw::call!(driver_function($driver), cu::$function($($argument),*))
+    };
+}
+
+/// Calls a function of the compiler of kernels. Its code, as a number.
+macro_rules! compiler {
+    ($compiler:expr, $function:ident($($argument:expr),* $(,)?)) => {
+        $crate::backend::cuda::raw::call!(compiler_function($compiler), nvrtc::$function($($argument),*))
+    };
+}
+
+pub(super) use {call, compiler, driver, inferred};
+
 /// Says that every function in [`DRIVER`] can be called.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Driver(());
@@ -155,6 +250,17 @@ mod tests {
         assert_eq!(all_there("libcuda", DRIVER, |_| true), Ok(()));
         let error = all_there("libcuda", DRIVER, |name| name != "cuMemsetD8Async").unwrap_err();
         assert_eq!(error.to_string(), "libcuda is too old: it has no cuMemsetD8Async");
+    }
+
+    #[test]
+    fn a_code_that_is_not_declared_is_a_number() {
+        extern "C" fn unknown(_: *mut i32, _: i32) -> u32 {
+            123_456
+        }
+        let declared: unsafe fn(_, _) -> _ = cu::cuDeviceGet;
+        // SAFETY: the function is of this type, and touches nothing.
+        let code = unsafe { coded(declared, unknown as *const () as usize)(std::ptr::null_mut(), 0) };
+        assert_eq!(code, 123_456);
     }
 
     #[test]

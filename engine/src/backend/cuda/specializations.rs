@@ -1,8 +1,10 @@
 //! Which kernels a node needs, and their PTX without any card: what tests look at.
 
+use kernels::Precision;
+
 use super::context::Shape;
 use super::kernel::Kernel;
-use super::ops::{self, Refusal, Target};
+use super::ops::{self, ColumnForm, Refusal, Target};
 use super::raw::Compiler;
 use crate::graph::{Graph, TensorId};
 
@@ -38,16 +40,22 @@ pub fn compiler_flaw() -> Option<String> {
 }
 
 /// The kernels that compute a node; none if there are none for it.
-pub fn specializations(graph: &Graph, node: TensorId) -> Vec<Specialization> {
-    let mut kernels = Kernels(Vec::new());
-    match ops::check(graph, node).map(|_| ops::plan(graph, node, &mut kernels)) {
-        Ok(Ok(())) => kernels.0,
+pub fn specializations(graph: &Graph, node: TensorId, precision: Precision) -> Vec<Specialization> {
+    let mut kernels = Kernels {
+        found: Vec::new(),
+        precision,
+    };
+    match ops::check(graph, node, precision).map(|_| ops::plan(graph, node, &mut kernels)) {
+        Ok(Ok(())) => kernels.found,
         _ => Vec::new(),
     }
 }
 
 /// Notes kernels, with operands at addresses that suit them.
-struct Kernels(Vec<Specialization>);
+struct Kernels {
+    found: Vec<Specialization>,
+    precision: Precision,
+}
 
 impl Target for Kernels {
     fn address(&mut self, _: TensorId, _: bool) -> Result<u64, Refusal> {
@@ -58,12 +66,20 @@ impl Target for Kernels {
         Ok(0)
     }
 
+    fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    fn columns(&mut self, _: TensorId, _: ColumnForm, _: usize) -> Result<(u64, bool), Refusal> {
+        Ok((0, true))
+    }
+
     fn fault(&mut self) -> (u64, u32) {
         (0, 0)
     }
 
     fn launch(&mut self, kernel: Kernel, _: Shape, _: &[u8]) -> Result<(), Refusal> {
-        self.0.push(Specialization(kernel));
+        self.found.push(Specialization(kernel));
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use super::error::Error;
 use super::report;
-use super::state::{Driver, enter};
+use super::state::{Driver, Handle, enter};
 use crate::device::config::Config;
 use std::ffi::{CStr, c_char};
 use std::sync::Once;
@@ -81,6 +81,24 @@ pub extern "C" fn llamaEmuResetCounters() {
         driver.counts = super::work::Counts::default();
         Ok(())
     });
+}
+
+/// Calls a kernel something else among the counters: what a program knows of it that its name does not say. The number of an error, or 0.
+///
+/// # Safety
+/// `title` points to text that ends with 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn llamaEmuTitle(function: Handle, title: *const c_char) -> u32 {
+    // SAFETY: the caller says so.
+    let text = unsafe { CStr::from_ptr(title) }.to_string_lossy();
+    enter(|driver| {
+        let found = driver
+            .functions
+            .get_mut(&(function as u64))
+            .ok_or(Error::INVALID_HANDLE)?;
+        found.title = text.as_ref().into();
+        Ok(())
+    })
 }
 
 /// Gives the driver other settings, as in `LLAMA_CUDA_EMU`: it begins anew, with nothing allocated. The number of an error, or 0.

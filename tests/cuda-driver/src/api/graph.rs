@@ -8,6 +8,7 @@ use crate::device::order::Order;
 use std::collections::BTreeSet;
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
+use std::thread::ThreadId;
 
 /// A capture while it goes on.
 pub struct Capture {
@@ -21,7 +22,15 @@ pub struct Capture {
     /// The clocks of the captured streams.
     pub order: Order,
     nodes: Vec<Work>,
+    /// Which threads may not call what cannot be captured, and the one that the capture began in.
+    mode: u32,
+    thread: ThreadId,
 }
+
+/// Only the thread that captures is watched.
+const THREAD_LOCAL: u32 = 1;
+/// No thread is.
+const RELAXED: u32 = 2;
 
 /// Recorded work, in an order in which it can be done.
 pub struct Graph {
@@ -30,8 +39,8 @@ pub struct Graph {
 }
 
 impl Capture {
-    /// Of a stream, in which it begins.
-    pub fn new(origin: u64, device: u32) -> Self {
+    /// Of a stream, in which it begins, by the calling thread.
+    pub fn new(origin: u64, device: u32, mode: u32) -> Self {
         let (unjoined, order, nodes) = (BTreeSet::new(), Order::default(), Vec::new());
         Self {
             origin,
@@ -40,6 +49,17 @@ impl Capture {
             unjoined,
             order,
             nodes,
+            mode,
+            thread: std::thread::current().id(),
+        }
+    }
+
+    /// Whether the calling thread may not call what cannot be captured.
+    pub fn covers_this_thread(&self) -> bool {
+        match self.mode {
+            RELAXED => false,
+            THREAD_LOCAL => self.thread == std::thread::current().id(),
+            _ => true,
         }
     }
 }

@@ -95,6 +95,7 @@ impl Driver {
             functions.push((kernel.name.clone(), handle));
             // Without asking, blocks have so much less what the kernel's own variables take.
             let dynamic_shared_max = SHARED_DEFAULT.saturating_sub(kernel.shared_bytes);
+            let kernel_name = kernel.name.clone();
             let kernel = Arc::new(kernel);
             let function = Function {
                 device,
@@ -102,6 +103,7 @@ impl Driver {
                 module,
                 dynamic_shared_max,
                 attributes: HashMap::new(),
+                title: kernel_name.into(),
             };
             self.functions.insert(handle, function);
         }
@@ -195,6 +197,7 @@ impl Driver {
         }
         Ok(LaunchWork {
             device: function.device,
+            title: function.title.clone(),
             kernel,
             blocks,
             threads,

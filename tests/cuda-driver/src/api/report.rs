@@ -87,7 +87,7 @@ fn kernel(counts: &KernelCounts) -> String {
         )
     };
     format!(
-        "{{\"launches\": {}, \"blocks\": {}, \"threads\": {}, \"shared\": {}, \"matrix_operations\": {}, \"loads\": {}, \"stores\": {}, \"instructions\": {{{}}}}}",
+        "{{\"launches\": {}, \"blocks\": {}, \"threads\": {}, \"shared\": {}, \"matrix_operations\": {}, \"loads\": {}, \"stores\": {}, \"copies\": {}, \"footprint\": [{}, {}], \"instructions\": {{{}}}}}",
         counts.launches,
         counts.blocks,
         counts.threads,
@@ -95,6 +95,9 @@ fn kernel(counts: &KernelCounts) -> String {
         counts.matrix_operations,
         traffic(&counts.loads),
         traffic(&counts.stores),
+        traffic(&counts.copies),
+        counts.footprint[0],
+        counts.footprint[1],
         classes.collect::<Vec<_>>().join(", ")
     )
 }

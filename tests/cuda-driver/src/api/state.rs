@@ -29,6 +29,8 @@ pub struct Driver {
     pub hosts: Vec<Pinned>,
     pub deliveries: Vec<Delivery>,
     pub streams: BTreeMap<u64, Stream>,
+    /// Streams that were destroyed, whose work the host may not have waited for, with their devices.
+    pub gone: Vec<(u64, u32)>,
     pub events: HashMap<u64, Event>,
     pub modules: HashMap<u64, Module>,
     pub functions: HashMap<u64, Function>,
@@ -95,6 +97,8 @@ pub struct Function {
     pub module: u64,
     pub dynamic_shared_max: u32,
     pub attributes: HashMap<u32, i32>,
+    /// What it is called among the counters.
+    pub title: Arc<str>,
 }
 
 /// Handles of streams that are always there.
@@ -153,6 +157,7 @@ impl Driver {
             hosts: Vec::new(),
             deliveries: Vec::new(),
             streams: BTreeMap::new(),
+            gone: Vec::new(),
             events: HashMap::new(),
             modules: HashMap::new(),
             functions: HashMap::new(),

@@ -74,7 +74,8 @@ impl Driver {
             .filter(|(_, s)| s.device == device)
             .map(|(key, _)| *key);
         let always = [1, 2].map(|key| key | u64::from(device) << 40);
-        let streams: Vec<u64> = own.chain(always).collect();
+        let gone = self.gone.extract_if(.., |(_, of)| *of == device).map(|(key, _)| key);
+        let streams: Vec<u64> = own.chain(always).chain(gone).collect();
         streams
             .into_iter()
             .for_each(|stream| self.host_waits_for_stream(stream));
@@ -85,13 +86,14 @@ impl Driver {
         self.order.forget(base);
     }
 
-    /// A call that is not allowed while a stream of the device is captured makes the capture invalid.
+    /// A call that is not allowed while a stream of the device is captured makes the capture invalid, if its mode covers the calling thread.
     pub fn refuse_in_capture(&mut self, device: u32) -> Outcome {
         let captures: Vec<u64> = self
             .streams
             .values()
             .filter(|s| s.device == device)
             .filter_map(|s| s.capture)
+            .filter(|key| self.captures.get(key).is_some_and(Capture::covers_this_thread))
             .collect();
         for key in &captures {
             if let Some(capture) = self.captures.get_mut(key) {
@@ -174,7 +176,7 @@ impl Driver {
         Ok(())
     }
 
-    fn begin_capture(&mut self, stream: Handle) -> Outcome {
+    fn begin_capture(&mut self, stream: Handle, mode: u32) -> Outcome {
         let (key, _) = self.stream_key(stream)?;
         let capture = self.handle();
         let stream = self.streams.get_mut(&key).ok_or(Error::CAPTURE_UNSUPPORTED)?;
@@ -182,7 +184,7 @@ impl Driver {
             return Err(Error::CAPTURE_UNSUPPORTED);
         }
         stream.capture = Some(capture);
-        self.captures.insert(capture, Capture::new(key, stream.device));
+        self.captures.insert(capture, Capture::new(key, stream.device, mode));
         Ok(())
     }
 
@@ -257,7 +259,10 @@ driver_functions! {
     /// The end of a stream.
     fn cuStreamDestroy_v2(stream: Handle) |driver| {
         driver.initialized()?;
-        let stream = driver.streams.remove(&(stream as u64)).ok_or(Error::INVALID_HANDLE)?;
+        let key = stream as u64;
+        let stream = driver.streams.remove(&key).ok_or(Error::INVALID_HANDLE)?;
+        // What it was given is still done: only who waits for the device knows when.
+        driver.gone.push((key, stream.device));
         driver.working(stream.device)
     }
 
@@ -289,8 +294,8 @@ driver_functions! {
     }
 
     /// Records a stream's work instead of doing it.
-    fn cuStreamBeginCapture_v2(stream: Handle, _mode: c_uint) |driver| {
-        driver.begin_capture(stream)
+    fn cuStreamBeginCapture_v2(stream: Handle, mode: c_uint) |driver| {
+        driver.begin_capture(stream, mode)
     }
 
     /// The recorded work as a graph.

@@ -36,13 +36,15 @@ pub enum Work {
 pub struct LaunchWork {
     pub device: u32,
     pub kernel: Arc<Kernel>,
+    /// What it is called among the counters.
+    pub title: Arc<str>,
     pub blocks: [u32; 3],
     pub threads: [u32; 3],
     pub dynamic_shared: u32,
     pub params: Vec<u8>,
 }
 
-/// What is counted, by the kernels' names.
+/// What is counted, by the kernels' names, or what a program calls them.
 #[derive(Default)]
 pub struct Counts {
     pub kernels: BTreeMap<String, KernelCounts>,
@@ -63,6 +65,10 @@ pub struct KernelCounts {
     /// Loads from and stores to global memory, apart.
     pub loads: Count,
     pub stores: Count,
+    /// Of the loads, those that copy to shared memory by themselves.
+    pub copies: Count,
+    /// Bytes that were read and written, each counted once in a launch, if order is watched; what lies within 64 bytes of others may count, too.
+    pub footprint: [u64; 2],
     /// Multiplications and additions of `mma`.
     pub matrix_operations: u64,
     /// Most shared memory of a block.
@@ -70,23 +76,43 @@ pub struct KernelCounts {
 }
 
 impl KernelCounts {
-    fn add(&mut self, launch: &LaunchWork, counts: &[Count]) {
+    fn add(&mut self, launch: &LaunchWork, counts: &[Count], touched: &[Range]) {
         self.launches += 1;
         let product = |sizes: [u32; 3]| sizes.iter().map(|s| u64::from(*s)).product::<u64>();
         self.blocks += product(launch.blocks);
         self.threads += product(launch.blocks) * product(launch.threads);
+        for (sum, writes) in self.footprint.iter_mut().zip([false, true]) {
+            *sum += footprint(touched, writes);
+        }
         self.shared_max = self.shared_max.max(launch.kernel.shared_bytes + launch.dynamic_shared);
         for (inst, count) in launch.kernel.code.iter().zip(counts).filter(|(_, c)| c.warps > 0) {
             self.classes.entry(inst.class).or_default().add(count);
             match &inst.action {
                 Action::Load(_) if inst.class == Class::Global => self.loads.add(count),
-                Action::AsyncCopy(_) => self.loads.add(count),
+                Action::AsyncCopy(_) => {
+                    self.loads.add(count);
+                    self.copies.add(count);
+                }
                 Action::Store(_) if inst.class == Class::Global => self.stores.add(count),
                 Action::Matrix(Matrix::Multiply(m)) => self.matrix_operations += count.warps * m.operations(),
                 _ => {}
             }
         }
     }
+}
+
+/// Bytes of ranges that are written, or read, each counted once.
+fn footprint(ranges: &[Range], writes: bool) -> u64 {
+    let chosen = ranges.iter().filter(|range| range.writes == writes);
+    let mut ends: Vec<(u64, u64)> = chosen.map(|range| (range.from, range.to)).collect();
+    ends.sort_unstable();
+    let mut behind = 0;
+    let new = ends.into_iter().map(|(from, to)| {
+        let new = to.saturating_sub(from.max(behind));
+        behind = behind.max(to);
+        new
+    });
+    new.sum()
 }
 
 impl Driver {
@@ -147,9 +173,10 @@ impl Driver {
         };
         match grid::run(&launch, &mut self.workers) {
             Ok(done) => {
-                let name = work.kernel.name.clone();
+                let name = &work.kernel.name;
                 self.watch_order(stream, work.device, &done.ranges, &format!("kernel `{name}`"));
-                self.counts.kernels.entry(name).or_default().add(work, &done.counts);
+                let counts = self.counts.kernels.entry(work.title.to_string()).or_default();
+                counts.add(work, &done.counts, &done.ranges);
                 self.workers[0].give_back(done.counts);
             }
             Err(fault) => {
@@ -160,9 +187,9 @@ impl Driver {
         Ok(())
     }
 
-    /// With one stream, all work is ordered.
+    /// Even with one stream: what it leaves behind may meet the work of the next one.
     fn is_order_watched(&self) -> bool {
-        self.config.order && self.streams.len() > 1
+        self.config.order
     }
 
     /// Checks that work of other streams that touched these bytes comes before.

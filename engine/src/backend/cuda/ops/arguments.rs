@@ -89,6 +89,11 @@ impl VisibleArg {
         })
     }
 
+    /// Entries of all page tables.
+    pub(super) fn n_pages(&self) -> usize {
+        self.n_entries as usize
+    }
+
     /// Cells, listed or not.
     pub(super) fn n_cells(&self) -> usize {
         self.n_kv as usize

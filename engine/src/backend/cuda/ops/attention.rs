@@ -41,6 +41,18 @@ struct Params {
     compressed_from: i32,
     side: i32,
     near: Near,
+    parts: u64,
+    n_parts: i32,
+    padding: i32,
+}
+
+/// Blocks with which a card is busy, and pages that are worth a block.
+const BUSY: usize = 264;
+const PAGES_OF_BLOCK: usize = 2 * WARPS;
+
+/// Blocks that share a token's pages, if there are so many blocks otherwise.
+fn n_parts(n_blocks: usize, n_pages: usize) -> usize {
+    (BUSY / n_blocks.max(1)).min(n_pages.div_ceil(PAGES_OF_BLOCK)).max(1)
 }
 
 /// As in `attention.cu`.
@@ -97,6 +109,14 @@ pub(super) fn plan(task: &mut Task<'_>, p: &Attention) -> Result<(), Refusal> {
     let (window, window_size) = window(p.window);
     let n_buckets = at.biases.map_or(0, |i| task.operand(i).ne[1]);
     let (side, near) = buckets(p.buckets, n_buckets);
+    let group = n_head / n_head_kv;
+    let heads = heads_of_block(group, dk, dv);
+    let y_blocks = n_head_kv * group.div_ceil(heads);
+    let n_parts = n_parts(n_tokens * y_blocks, visible.n_pages());
+    let parts = match n_parts {
+        1 => 0,
+        _ => (task.target).scratch(size_of::<f32>() * n_tokens * n_head * n_parts * (dv + 2))?,
+    };
     let params = Params {
         q: task.source(at.q)?,
         k: k_arg,
@@ -115,9 +135,10 @@ pub(super) fn plan(task: &mut Task<'_>, p: &Attention) -> Result<(), Refusal> {
         compressed_from: p.compressed_from.map_or(Ok(-1), |n| size(n).map(|n| n as i32))?,
         side,
         near,
+        parts,
+        n_parts: size(n_parts)? as i32,
+        padding: 0,
     };
-    let group = n_head / n_head_kv;
-    let heads = heads_of_block(group, dk, dv);
     let selected = if p.selects {
         4 * visible.n_cells().div_ceil(32)
     } else {
@@ -126,17 +147,26 @@ pub(super) fn plan(task: &mut Task<'_>, p: &Attention) -> Result<(), Refusal> {
     if selected + 4 * WARPS * heads * (dv + 2) > SHARED {
         return Err("sums and selections that fit in shared memory".into());
     }
-    let kernel = Kernel::new(&ATTENTION, "attention")
-        .with("K", decoder(k, &k_arg)?)
-        .with("V", decoder(v, &v_arg)?)
-        .with_int("DK", dk as i64)
-        .with_int("DV", dv as i64)
-        .with_int("HEADS", heads as i64)
-        .with_int("SELECTS", p.selects.into())
-        .with_int("BIASES", at.biases.is_some().into())
-        .with_int("SINKS", p.sinks.into());
-    let grid = [size(n_tokens)?, size(n_head_kv * group.div_ceil(heads))?, 1];
-    task.launch_with(kernel, grid, 32 * WARPS as u32, size(selected)?, &params)
+    let (k_decoder, v_decoder) = (decoder(k, &k_arg)?, decoder(v, &v_arg)?);
+    let kernel = |name| {
+        Kernel::new(&ATTENTION, name)
+            .with("K", k_decoder)
+            .with("V", v_decoder)
+            .with_int("DK", dk as i64)
+            .with_int("DV", dv as i64)
+            .with_int("HEADS", heads as i64)
+            .with_int("SELECTS", p.selects.into())
+            .with_int("BIASES", at.biases.is_some().into())
+            .with_int("SINKS", p.sinks.into())
+            .with_int("SPLIT", (n_parts > 1).into())
+    };
+    let (threads, grid) = (32 * WARPS as u32, [size(n_tokens)?, size(y_blocks)?, size(n_parts)?]);
+    task.launch_with(kernel("attention"), grid, threads, size(selected)?, &params)?;
+    if n_parts > 1 {
+        let grid = [size(n_tokens)?, size(n_head)?, 1];
+        task.launch(kernel("merge"), grid, threads, &params)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -155,6 +185,13 @@ mod tests {
         ];
         let heads = found.map(|(group, dk, dv)| heads_of_block(group, dk, dv));
         assert_eq!(heads, [1, 2, 4, 8, 2, 8]);
+    }
+
+    #[test]
+    fn blocks_share_a_token_only_where_there_are_few_and_its_context_is_long() {
+        let found =
+            [(8, 1), (8, 64), (8, 1024), (300, 1024), (1, 1 << 20)].map(|(blocks, pages)| n_parts(blocks, pages));
+        assert_eq!(found, [1, 8, 33, 1, 264]);
     }
 
     #[test]

@@ -3,15 +3,17 @@
 mod arguments;
 mod attention;
 mod elementwise;
+mod integers;
 mod moves;
 mod products;
 mod recur;
 mod rope;
 mod rows;
 mod select;
+mod tensor;
 
 use bytemuck::{Pod, bytes_of};
-use kernels::GgmlType;
+use kernels::{GgmlType, Precision};
 
 use self::arguments::{FaultArg, TensorArg};
 use super::context::Shape;
@@ -47,6 +49,15 @@ impl From<BackendError> for Refusal {
     }
 }
 
+/// What columns are rounded to for products.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ColumnForm {
+    /// Integers of 16 bits in two parts, with scales and sums.
+    Integers,
+    /// bf16.
+    Bfloats,
+}
+
 /// Where operands lie, and where launches go.
 pub(super) trait Target {
     /// Address of a tensor's first byte, all of whose bytes are there, and may be `written`.
@@ -54,6 +65,12 @@ pub(super) trait Target {
 
     /// Address of memory that is the node's as long as its kernels run.
     fn scratch(&mut self, bytes: usize) -> Result<u64, Refusal>;
+
+    /// What products may cost in accuracy.
+    fn precision(&self) -> Precision;
+
+    /// Address of scratch memory for the columns of a tensor in a form, and whether they are not there yet, since no product before needed them.
+    fn columns(&mut self, of: TensorId, form: ColumnForm, bytes: usize) -> Result<(u64, bool), Refusal>;
 
     /// Address of the record of faults, and the node's number in it.
     fn fault(&mut self) -> (u64, u32);
@@ -70,7 +87,10 @@ pub(super) struct Need {
 }
 
 /// Looks at a node as if it were planned.
-struct DryRun(Need);
+struct DryRun {
+    need: Need,
+    precision: Precision,
+}
 
 impl Target for DryRun {
     fn address(&mut self, _: TensorId, _: bool) -> Result<u64, Refusal> {
@@ -78,8 +98,16 @@ impl Target for DryRun {
     }
 
     fn scratch(&mut self, bytes: usize) -> Result<u64, Refusal> {
-        self.0.scratch = bytes;
+        self.need.scratch = bytes;
         Ok(0)
+    }
+
+    fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    fn columns(&mut self, _: TensorId, _: ColumnForm, bytes: usize) -> Result<(u64, bool), Refusal> {
+        Ok((self.scratch(bytes)?, true))
     }
 
     fn fault(&mut self) -> (u64, u32) {
@@ -91,8 +119,8 @@ impl Target for DryRun {
     }
 }
 
-/// What a node needs, or why it cannot be computed. Views compute nothing and pass.
-pub(super) fn check(graph: &Graph, id: TensorId) -> Result<Need, Flaw> {
+/// What a node needs, or why it cannot be computed, which no precision changes. Views compute nothing and pass.
+pub(super) fn check(graph: &Graph, id: TensorId, precision: Precision) -> Result<Need, Flaw> {
     rules::check(graph, id)?;
     rules::layouts(graph, id, Layout::Plain)?;
     let node = graph.tensor(id);
@@ -103,9 +131,12 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<Need, Flaw> {
     if !operands.chain([node]).all(is_readable) {
         return Err("strides that are multiples of what is read at a time, and rows of blocks without gaps");
     }
-    let mut dry = DryRun(Need::default());
+    let mut dry = DryRun {
+        need: Need::default(),
+        precision,
+    };
     match plan(graph, id, &mut dry) {
-        Ok(()) => Ok(dry.0),
+        Ok(()) => Ok(dry.need),
         Err(Refusal::Flaw(flaw)) => Err(flaw),
         Err(Refusal::Error(_)) => Err("operands that can be reached"),
     }

@@ -5,6 +5,8 @@ use kernels::GgmlType;
 
 use super::super::kernel::{GROUP, Kernel, MUL_MAT, MUL_VEC, Value};
 use super::arguments::TensorArg;
+use super::integers::{self, Product};
+use super::tensor::{self, Groups};
 use super::{Refusal, Task, size};
 
 /// Columns up to which a warp computes all elements of a row.
@@ -60,8 +62,11 @@ const GROUP_THREADS: u32 = 256;
 /// Matrices whose counts fit in the shared memory of a block.
 const MAX_GROUPS: usize = 8192;
 
+/// Columns in scratch memory begin at a multiple of this.
+const ALIGNMENT: usize = 256;
+
 /// The type by which weights are decoded: floats several at a time where they lie so.
-fn decoder(ty: GgmlType, w: &TensorArg) -> Value {
+pub(super) fn decoder(ty: GgmlType, w: &TensorArg) -> Value {
     match ty {
         GgmlType::F32 if w.has_vectors(4, 16) => Value::Word("f32x4"),
         GgmlType::F16 if w.has_vectors(2, 16) => Value::Word("f16x8"),
@@ -88,6 +93,17 @@ pub(super) fn mul_mat(task: &mut Task<'_>) -> Result<(), Refusal> {
     let outer = size(n2 * n3)?;
     if n <= FEW_COLUMNS {
         let columns = n.next_power_of_two();
+        let product = Product {
+            w,
+            x,
+            y,
+            ids: None,
+            columns,
+            grid: [1, outer],
+        };
+        if integers::plan(task, &product)? {
+            return Ok(());
+        }
         let kernel = vec_kernel(ty, &w, &x, columns, false);
         let grid = [size(m)?.div_ceil(WARPS), 1, outer];
         let params = VecParams {
@@ -100,6 +116,9 @@ pub(super) fn mul_mat(task: &mut Task<'_>) -> Result<(), Refusal> {
             padding: 0,
         };
         return task.launch(kernel, grid, 32 * WARPS, &params);
+    }
+    if tensor::suits(task.target.precision(), task.operand(0)) {
+        return tensor::plan(task, [w, x, y], None);
     }
     let grid = [size(m)?.div_ceil(TILE[0]), size(n)?.div_ceil(TILE[1]), outer];
     let params = MatParams {
@@ -124,7 +143,18 @@ pub(super) fn mul_mat_id(task: &mut Task<'_>) -> Result<(), Refusal> {
     if n_tokens > FEW_COLUMNS && task.operand(0).ne[2] <= MAX_GROUPS {
         return mul_mat_by_groups(task);
     }
-    let fault = task.fault();
+    let (fault, columns) = (task.fault(), [size(n_used)?, size(n_tokens)?]);
+    let product = Product {
+        w,
+        x,
+        y,
+        ids: Some((ids, fault)),
+        columns: 1,
+        grid: columns,
+    };
+    if integers::plan(task, &product)? {
+        return Ok(());
+    }
     let params = VecParams {
         w,
         x,
@@ -135,7 +165,7 @@ pub(super) fn mul_mat_id(task: &mut Task<'_>) -> Result<(), Refusal> {
         padding: 0,
     };
     let kernel = vec_kernel(ty, &w, &x, 1, true);
-    let grid = [size(m)?.div_ceil(WARPS), size(n_used)?, size(n_tokens)?];
+    let grid = [size(m)?.div_ceil(WARPS), columns[0], columns[1]];
     task.launch(kernel, grid, 32 * WARPS, &params)
 }
 
@@ -145,9 +175,21 @@ fn mul_mat_by_groups(task: &mut Task<'_>) -> Result<(), Refusal> {
     let (w, x, y, ids) = (task.source(0)?, task.source(1)?, task.result()?, task.source(2)?);
     let [m, n_used, n_tokens, _] = task.node.ne;
     let (n_pairs, n_matrices) = (n_used * n_tokens, task.operand(0).ne[2]);
+    let on_tensor_cores = tensor::suits(task.target.precision(), task.operand(0));
+    let tile = if on_tensor_cores {
+        tensor::GROUP_COLUMNS
+    } else {
+        TILE[1]
+    };
     // A tile of each matrix may be partly filled.
-    let n_tiles = n_pairs / TILE[1] as usize + n_matrices.min(n_pairs);
-    let tiles = task.target.scratch(size_of::<i32>() * (3 * n_tiles + n_pairs))?;
+    let n_tiles = n_pairs / tile as usize + n_matrices.min(n_pairs);
+    let list_bytes = (size_of::<i32>() * (3 * n_tiles + n_pairs)).next_multiple_of(ALIGNMENT);
+    let column_bytes = if on_tensor_cores {
+        tensor::column_bytes(task.operand(1))
+    } else {
+        0
+    };
+    let tiles = task.target.scratch(list_bytes + column_bytes)?;
     let order = tiles + (3 * size_of::<i32>() * n_tiles) as u64;
     let fault = task.fault();
     let groups = GroupParams {
@@ -157,12 +199,22 @@ fn mul_mat_by_groups(task: &mut Task<'_>) -> Result<(), Refusal> {
         tiles,
         order,
         n_matrices: size(n_matrices)? as i32,
-        tile: TILE[1] as i32,
+        tile: tile as i32,
         n_tiles: size(n_tiles)? as i32,
     };
     size(n_pairs)?;
     let shared = size(size_of::<i32>() * n_matrices)?;
     task.launch_with(Kernel::new(&GROUP, "group"), [1, 1, 1], GROUP_THREADS, shared, &groups)?;
+    if on_tensor_cores {
+        let groups = Groups {
+            tiles,
+            order,
+            n_tiles,
+            n_used,
+            columns: tiles + list_bytes as u64,
+        };
+        return tensor::plan(task, [w, x, y], Some(groups));
+    }
     let params = MatParams {
         w,
         x,

@@ -1,0 +1,172 @@
+// Products of a matrix of quantized weights with a few columns, in integers. A warp computes ROWS rows: it fetches pieces of them as they lie, 16 bytes
+// a lane, several pieces ahead of what it computes, so that every byte of the weights is moved once and the memory always has work.
+//
+// TYPE: type of the weights, whose rows begin at multiples of 16 bytes and are as long. COLS: columns of a warp. IDS: the matrix of each column is
+// chosen by a list of numbers.
+#include "dots.cuh"
+#include "columns.cuh"
+
+using W = dots::TYPE;
+
+const int WARPS = 4, ROWS = 2;
+// Blocks of a piece: a unit for each lane.
+const int BLOCKS = 32 / W::UNITS, PIECE = BLOCKS * W::BYTES;
+static_assert(PIECE % 16 == 0, "pieces are fetched by 16 bytes");
+// Pieces under way, as far as shared memory goes.
+const int STAGES = WARPS * ROWS * PIECE * 4 <= 40 << 10 ? 4 : 3;
+
+struct Params {
+    Tensor w, x, y, ids;
+    // Columns of integers, one behind the other.
+    const Group *groups;
+    Fault *fault;
+    u32 node;
+    int padding;
+};
+
+__shared__ __align__(16) u8 stages[WARPS][STAGES][ROWS][PIECE];
+
+DEVICE void fetch_16(u32 to, const char *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+// What a lane fetches of each piece: pieces of 16 bytes of the rows. There is one place more in a row than there are such pieces, so that places with
+// even numbers are at multiples of 32 bytes, which memory moves at once.
+struct Fetcher {
+    static const int PLACES = PIECE / 16 + 1, N = (ROWS * PLACES + 31) / 32;
+    // Of each place the row, the byte within its piece, and where it goes in a stage.
+    const char *rows[N];
+    int bytes[N], to[N];
+    u32 stages;
+
+    DEVICE Fetcher(const Params &p, const char *w, int n_rows, const void *memory) {
+        stages = (u32)__cvta_generic_to_shared(memory);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            int at = j * 32 + threadIdx.x % 32, row = at / PLACES;
+            rows[j] = w + row * p.w.nb[1];
+            // A piece of an odd number of 16 bytes is followed by one that begins between two multiples of 32.
+            int skew = (int)((u64)rows[j] / 16 + row * PLACES) & 1;
+            bytes[j] = row < n_rows && row < ROWS ? (at % PLACES - skew) * 16 : -(1 << 28);
+            to[j] = row * PIECE + bytes[j];
+        }
+    }
+
+    // Begins to fetch piece `i`, of which there are `n` bytes. There is a stage for each, even for those behind the last piece.
+    DEVICE void fetch(int i, int n) const {
+        u32 stage = stages + i % STAGES * (ROWS * PIECE);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            int turned = 0;
+            if (PIECE / 16 % 2 && i % 2) {
+                // The skew is the other one: even numbers of places stay even.
+                int skew = (int)((u64)rows[j] / 16 + (j * 32 + threadIdx.x % 32) / PLACES * PLACES) & 1;
+                turned = skew ? 16 : -16;
+            }
+            if ((u32)(bytes[j] + turned) < (u32)min(n, PIECE) && n > 0) {
+                fetch_16(stage + to[j] + turned, rows[j] + (i64)i * PIECE + bytes[j] + turned);
+            }
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    }
+};
+
+// The columns of a warp: groups of the first, how many columns there are, and groups of each.
+struct Columns {
+    const Group *first;
+    int n, n_groups;
+    // Column `c`, the last standing for those that are not there.
+    DEVICE const Group *column(int c) const { return first + (i64)min(c, n - 1) * n_groups; }
+};
+
+// Adds the products of a unit of each row with the columns. `first`: its first value.
+DEVICE void add_unit(const W::Unit (&units)[ROWS], const Columns &columns, int first, float (&sums)[ROWS][COLS]) {
+    int half = first / 16 % 2;
+#pragma unroll
+    for (int c = 0; c < COLS; c++) {
+        const Group *x = columns.column(c) + first / 32;
+#pragma unroll
+        for (int r = 0; r < W::RUNS; r++) {
+            // Runs next to each other are the halves of a group; else each is of a group of its own.
+            const Group &group = x[r * W::GAP / 32];
+            int part = W::GAP == 16 ? r % 2 : half;
+            int4 high = *(const int4 *)(group.high + 16 * part), low = *(const int4 *)(group.low + 16 * part);
+            const int h[4] = {high.x, high.y, high.z, high.w}, l[4] = {low.x, low.y, low.z, low.w};
+            float scale = group.scale, sum = W::HAS_MIN ? group.sums[part] : 0.0f;
+#pragma unroll
+            for (int row = 0; row < ROWS; row++) {
+                int highs = 0, lows = 0;
+                for (int i = 0; i < 4; i++) {
+                    highs = __dp4a((int)units[row].q[r][i], h[i], highs);
+                    lows = __dp4a((int)units[row].q[r][i], l[i], lows);
+                }
+                sums[row][c] += units[row].scale[r] * (scale * (float)(254 * highs + lows));
+                if (W::HAS_MIN) sums[row][c] += units[row].min[r] * sum;
+            }
+        }
+        // Columns are loaded one after the other: there are no registers for all of them.
+        if (COLS > 2) asm volatile("" ::: "memory");
+    }
+}
+
+// The products of rows of weights with columns, in every lane.
+DEVICE void dot(const Params &p, const char *w, int n_rows, const Columns &columns, float (&sums)[ROWS][COLS]) {
+    int lane = threadIdx.x % 32, block = lane / W::UNITS, in = lane % W::UNITS, n_blocks = p.w.ne[0] / W::QK;
+    const u8 *memory = stages[threadIdx.x / 32][0][0];
+    Fetcher fetcher(p, w, n_rows, memory);
+    int left = n_blocks * W::BYTES;
+    for (int i = 0; i < STAGES - 1; i++) fetcher.fetch(i, left - i * PIECE);
+    for (int i = 0; i * BLOCKS < n_blocks; i++) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+        // Now all lanes have what each of them fetched, and none reads the stage any more that is filled next.
+        __syncwarp();
+        fetcher.fetch(i + STAGES - 1, left - (i + STAGES - 1) * PIECE);
+        if (i * BLOCKS + block >= n_blocks) continue;
+        W::Unit units[ROWS] = {};
+        for (int row = 0; row < ROWS; row++) {
+            if (row < n_rows) W::unit(memory + (i % STAGES * ROWS + row) * PIECE, block * W::BYTES, in, units[row]);
+        }
+        add_unit(units, columns, (i * BLOCKS + block) * W::QK + W::first(in), sums);
+    }
+#pragma unroll
+    for (int n = 0; n < ROWS * COLS; n++) sums[n / COLS][n % COLS] = warp_sum(sums[n / COLS][n % COLS]);
+}
+
+// The columns from that with number `i1` on of those with outer indices `i2` and `i3`.
+DEVICE Columns columns_of(const Params &p, int i1, int i2, int i3, int n) {
+    i64 number = ((i64)i3 * p.x.ne[2] + i2) * p.x.ne[1] + i1;
+    int n_groups = p.x.ne[0] / 32;
+    return {p.groups + number * n_groups, n, n_groups};
+}
+
+// Grid: rows by WARPS * ROWS; 1, or places of `ids`; outer dimensions, or tokens.
+extern "C" __global__ void __launch_bounds__(32 * WARPS) mul_vec_int(const __grid_constant__ Params p) {
+    int first_row = (blockIdx.x * WARPS + threadIdx.x / 32) * ROWS, n_rows = min(ROWS, p.w.ne[1] - first_row);
+    if (n_rows <= 0) return;
+    const char *w = p.w.data + first_row * p.w.nb[1];
+    char *y = p.y.data + first_row * p.y.nb[0];
+    float sums[ROWS][COLS] = {};
+#if IDS
+    int place = blockIdx.y, token = blockIdx.z;
+    int id = *(const int *)(p.ids.data + place * p.ids.nb[0] + token * p.ids.nb[1]);
+    if ((u32)id >= (u32)p.w.ne[2]) {
+        report(p.fault, p.node, id, p.w.ne[2]);
+        return;
+    }
+    w += id * p.w.nb[2];
+    y += place * p.y.nb[1] + token * p.y.nb[2];
+    Columns columns = columns_of(p, place % p.x.ne[1], token, 0, 1);
+#else
+    int i2 = blockIdx.z % p.x.ne[2], i3 = blockIdx.z / p.x.ne[2];
+    w += i2 / (p.x.ne[2] / p.w.ne[2]) * p.w.nb[2] + i3 / (p.x.ne[3] / p.w.ne[3]) * p.w.nb[3];
+    y += i2 * p.y.nb[2] + i3 * p.y.nb[3];
+    Columns columns = columns_of(p, 0, i2, i3, p.x.ne[1]);
+#endif
+    dot(p, w, n_rows, columns, sums);
+    // A lane for each element.
+#pragma unroll
+    for (int i = 0; i < ROWS * COLS; i++) {
+        int row = i / COLS, c = i % COLS;
+        if (threadIdx.x % 32 == i && row < n_rows && c < columns.n) *(float *)(y + row * p.y.nb[0] + c * p.y.nb[1]) = sums[row][c];
+    }
+}
