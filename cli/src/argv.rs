@@ -26,6 +26,9 @@ pub const SHORT_FORMS: &[(&str, &str)] = &[
     ("-st", "--single-turn"),
     ("-hf", "--hf-repo"),
     ("-hfr", "--hf-repo"),
+    ("-hff", "--hf-file"),
+    ("-hft", "--hf-token"),
+    ("-mu", "--model-url"),
 ];
 
 /// What the program answers itself.

@@ -3,7 +3,7 @@
 //!
 //! - [`argv`], [`args`], [`loading`], [`sampling`], [`naming`], [`environment`], [`suggest`]: the command line, one declaration
 //! - [`commands`]: what each command does
-//! - [`fetch`]: the default model
+//! - [`hub`]: models by name; [`fetch`]: the default model
 //! - [`conversation`], [`session`]: messages to prompts, prompts to text
 //! - [`interrupt`], [`failure`], [`say`], [`dirs`], [`human`]: Ctrl-C, errors, stderr, folders, numbers for people
 
@@ -15,6 +15,7 @@ mod dirs;
 mod environment;
 mod failure;
 mod fetch;
+mod hub;
 mod human;
 mod interrupt;
 mod loading;
@@ -58,6 +59,10 @@ fn dispatch(command: Command) -> Outcome {
         Command::Embed(args) => commands::embed::run(&args),
         Command::Logits(args) => commands::logits::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
+        Command::Pull(args) => commands::models::pull(&args),
+        Command::List(args) => commands::models::list(&args),
+        Command::Rm(args) => commands::models::rm(&args),
+        Command::Ps(args) => commands::models::ps(&args),
         Command::Devices(args) => commands::devices::run(&args),
         Command::Synth(args) => commands::synth::run(&args),
     }

@@ -125,6 +125,7 @@ fn speculator(args: &RunArgs, context: &Context) -> Outcome<Option<Speculator>> 
         }
         (Some(path), _) => {
             let memory = context_params(&args.context).memory(context.n_ctx());
+            let path = &args.hub.file_of(path)?;
             let model = args.load.of_draft().load(path, args.context.precision, Some(memory))?;
             let cannot = |e| Failure::new(format_args!("{}: {e}", path.display()));
             Box::new(DraftModel::new(model, context).map_err(cannot)?)

@@ -7,6 +7,7 @@ mod chat;
 mod cuda;
 mod embed;
 mod habits;
+mod hub;
 mod loading;
 mod run;
 mod tools;

@@ -19,13 +19,14 @@ use crate::{fetch, human, say};
 pub fn run(args: &RunArgs) -> Outcome {
     let (model, prompt) = model_and_prompt(args)?;
     // Before waiting for standard input.
-    if let Some(path) = &model {
+    let path = args.hub.file(model.as_deref())?;
+    if let Some(path) = &path {
         fs::metadata(path).map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))?;
     }
     let prompt = whole_prompt(args, prompt)?;
-    let path = match model {
+    let path = match path {
         Some(path) => path,
-        None => fetch::default_model()?,
+        None => fetch::default_model(&args.hub)?,
     };
     let mut session = Session::open(&path, args)?;
     let system = args.system.as_deref();
@@ -128,10 +129,11 @@ fn describe(session: &Session, conversation: &Conversation, greedy: bool) {
 /// What the arguments name: a first one can be either.
 fn model_and_prompt(args: &RunArgs) -> Outcome<(Option<PathBuf>, Option<String>)> {
     let words = args.first.iter().chain(&args.second).cloned().collect();
-    let (model, mut texts) = model_and_texts(args.model.as_deref(), words)?;
+    let (model, mut texts) = model_and_texts(args.model.as_deref(), &args.hub, words)?;
     if let [_, second] = &texts[..] {
         let why = match args.model {
             Some(_) => "the model is given by -m",
+            None if args.hub.names_a_model() => "the model is given by -hf or -mu",
             None => "the first one is a prompt, since there is no file of that name",
         };
         return Err(Failure::new(format_args!("unexpected argument {second:?}: {why}")));

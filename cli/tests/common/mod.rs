@@ -1,5 +1,7 @@
 //! Helpers of the tests of the binary: running it, tiny models, a terminal.
 
+#[allow(dead_code, reason = "the tests of hubs in the crate use the rest")]
+pub mod server;
 #[cfg(unix)]
 pub mod terminal;
 
@@ -45,6 +47,13 @@ impl Home {
             "LLAMA_CACHE",
             "XDG_CACHE_HOME",
             "XDG_STATE_HOME",
+            "HF_HOME",
+            "HF_HUB_CACHE",
+            "HF_HUB_OFFLINE",
+            "HF_TOKEN",
+            "HF_TOKEN_PATH",
+            "HF_ENDPOINT",
+            "SSL_CERT_FILE",
             "NO_PROXY",
             "no_proxy",
         ] {
