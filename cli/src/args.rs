@@ -12,6 +12,7 @@ use engine::synth::{Mix, SHAPES, Shape};
 use kernels::{GgmlType, Precision};
 
 use crate::commands::models::{ListArgs, PsArgs, PullArgs, RmArgs};
+use crate::grammar::GrammarArgs;
 use crate::hub::HubArgs;
 use crate::loading::{AdapterArgs, LoadArgs, PlacementArgs};
 use crate::sampling::SamplerArgs;
@@ -121,8 +122,26 @@ pub struct RunArgs {
     #[arg(long, hide_short_help = true)]
     pub allow_loops: bool,
     /// Instructions before the conversation
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", alias = "system-prompt")]
     pub system: Option<String>,
+    /// The same (-sysf), read from a file
+    #[arg(
+        long,
+        value_name = "FILE",
+        alias = "system-prompt-file",
+        conflicts_with = "system",
+        hide_short_help = true
+    )]
+    pub system_file: Option<PathBuf>,
+    /// End an answer before this text (may be repeated)
+    #[arg(short, long, value_name = "TEXT", hide_short_help = true)]
+    pub reverse_prompt: Vec<String>,
+    /// Never end an answer by itself: tokens that would are not chosen
+    #[arg(long, conflicts_with = "grammar_flags", hide_short_help = true)]
+    pub ignore_eos: bool,
+    /// How conversations become prompts
+    #[command(flatten)]
+    pub template: TemplateArgs,
     /// Complete the prompt as it stands, without the model's chat template (-no-cnv)
     #[arg(long, alias = "no-conversation")]
     pub raw: bool,
@@ -166,12 +185,48 @@ pub struct RunArgs {
     /// How to guess tokens
     #[command(flatten)]
     pub speculation: SpeculationArgs,
+    /// What answers have to be
+    #[command(flatten)]
+    pub grammar: GrammarArgs,
     /// How to choose tokens
     #[command(flatten)]
     pub sampler: SamplerArgs,
 }
 
 const RUN_NOTES: &str = "The first argument is a model if it is a file, has a path, ends in .gguf or is a name that `llama pull` takes, else a prompt.";
+
+/// How conversations become prompts.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Chat template")]
+pub struct TemplateArgs {
+    /// Chat template in place of the model's, in Jinja
+    #[arg(long, value_name = "JINJA", conflicts_with_all = ["chat_template_file", "raw"], hide_short_help = true)]
+    pub chat_template: Option<String>,
+    /// The same, read from a file
+    #[arg(long, value_name = "FILE", conflicts_with = "raw", hide_short_help = true)]
+    pub chat_template_file: Option<PathBuf>,
+    /// Further variables of the template, as a JSON object: {"enable_thinking": false}
+    #[arg(long, value_name = "JSON", value_parser = variables, hide_short_help = true)]
+    pub chat_template_kwargs: Option<serde_json::Map<String, serde_json::Value>>,
+    /// Whether the model is to think before it answers, where its template lets one choose: on, off or auto, as the template has it
+    #[arg(long, value_name = "HOW", value_parser = ["on", "off", "auto"], default_value = "auto", alias = "think", hide_short_help = true)]
+    pub reasoning: String,
+}
+
+impl TemplateArgs {
+    /// The variables of the template.
+    pub fn variables(&self) -> serde_json::Map<String, serde_json::Value> {
+        let mut variables = self.chat_template_kwargs.clone().unwrap_or_default();
+        if self.reasoning != "auto" {
+            variables.insert("enable_thinking".to_owned(), (self.reasoning == "on").into());
+        }
+        variables
+    }
+}
+
+fn variables(text: &str) -> Result<serde_json::Map<String, serde_json::Value>, String> {
+    serde_json::from_str(text).map_err(|e| format!("expected a JSON object: {e}"))
+}
 
 /// How a context is made.
 #[derive(Clone, Debug, Args)]

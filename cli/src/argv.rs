@@ -29,6 +29,8 @@ pub const SHORT_FORMS: &[(&str, &str)] = &[
     ("-hff", "--hf-file"),
     ("-hft", "--hf-token"),
     ("-mu", "--model-url"),
+    ("-jf", "--json-schema-file"),
+    ("-sysf", "--system-file"),
 ];
 
 /// What the program answers itself.

@@ -247,3 +247,17 @@ fn the_environment_gives_flags_that_the_command_line_does_not() {
     let wrong = run(&[("LLAMA_ARG_CTX_SIZE", "much")], &[]);
     assert!(wrong.status == 2 && wrong.err.contains("much"), "{}", wrong.err);
 }
+
+#[test]
+fn the_version_tells_the_commit_and_what_there_is() {
+    let home = Home::new();
+    let short = ended(home.llama(&["-V"])).succeeds().to_owned();
+    assert!(
+        short.starts_with("llama 0.1.0 (commit ") && short.lines().count() == 1,
+        "{short}"
+    );
+    let long = ended(home.llama(&["--version"]));
+    for part in [short.trim(), "architectures", "device cpu: "] {
+        assert!(long.succeeds().contains(part), "{part:?} in {}", long.out);
+    }
+}

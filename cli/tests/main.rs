@@ -10,4 +10,5 @@ mod habits;
 mod hub;
 mod loading;
 mod run;
+mod structured;
 mod tools;
