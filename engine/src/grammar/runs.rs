@@ -80,7 +80,7 @@ pub fn split_doubtful(rules: &mut Rules) {
     };
     let mut next = 0;
     for body in &mut rules.bodies {
-        split(body, &mut next, &safe.as_deref().unwrap_or_default());
+        split(body, &mut next, safe.as_deref().unwrap_or_default());
     }
 }
 

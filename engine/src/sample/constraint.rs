@@ -34,7 +34,10 @@ impl Sampler for Constrained {
 
     fn apply(&mut self, candidates: &mut Candidates) {
         let kept = match &self.fault {
-            Some(_) => Ok(candidates.truncate(0)),
+            Some(_) => {
+                candidates.truncate(0);
+                Ok(())
+            }
             None => self
                 .constraint
                 .with_allowed(|is_allowed| candidates.retain_tokens(is_allowed)),
