@@ -1,5 +1,7 @@
 //! The command line: one declaration from which parsing, help and the reference in `docs/` come.
 
+mod arch;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -9,8 +11,13 @@ use engine::speculate::MAX_DRAFTS;
 use engine::synth::{Mix, SHAPES, Shape};
 use kernels::{GgmlType, Precision};
 
+use crate::commands::models::{ListArgs, PsArgs, PullArgs, RmArgs};
+use crate::grammar::GrammarArgs;
+use crate::hub::HubArgs;
 use crate::loading::{AdapterArgs, LoadArgs, PlacementArgs};
 use crate::sampling::SamplerArgs;
+
+pub use arch::{ArchArgs, ArchCommand, CheckArgs, Drawing, FmtArgs, SeedArgs};
 
 /// Runs language models from GGUF files.
 #[derive(Debug, Parser)]
@@ -28,6 +35,7 @@ pub enum Command {
     /// Answer a prompt, or chat when there is none
     Run(RunArgs),
     /// Show what a GGUF file holds
+    #[command(visible_alias = "show")]
     Inspect(InspectArgs),
     /// Turn texts into vectors, compare them, or rank documents
     Embed(EmbedArgs),
@@ -41,6 +49,15 @@ pub enum Command {
     Bench(BenchArgs),
     /// Write a file of random weights in a known shape, for benches
     Synth(SynthArgs),
+    /// Fetch models by name
+    Pull(PullArgs),
+    /// List the models that are there
+    #[command(visible_alias = "ls")]
+    List(ListArgs),
+    /// Remove models
+    Rm(RmArgs),
+    /// List the programs of this name that run, and their models
+    Ps(PsArgs),
     /// List what computes here, and why something does not
     Devices(crate::commands::devices::DevicesArgs),
     /// Print completions of commands and flags for a shell
@@ -72,14 +89,14 @@ pub struct ManArgs {
 #[derive(Debug, Args)]
 #[command(args_override_self = true, after_help = RUN_NOTES)]
 pub struct RunArgs {
-    /// GGUF file; without one, the default model is used (and fetched once)
+    /// GGUF file, or a model by name, such as qwen3:0.6b or user/repo:Q4_K_M; without one, the default model is used (and fetched once)
     #[arg(value_name = "MODEL")]
     pub first: Option<String>,
     /// What to answer; without it, standard input is read, or a chat begins on a terminal
     #[arg(value_name = "PROMPT")]
     pub second: Option<String>,
-    /// GGUF file, in place of the first argument
-    #[arg(short, long, value_name = "FILE")]
+    /// GGUF file or name of a model, in place of the first argument
+    #[arg(short, long, value_name = "FILE|NAME")]
     pub model: Option<PathBuf>,
     /// What to answer, in place of the argument
     #[arg(short, long, value_name = "TEXT")]
@@ -105,8 +122,26 @@ pub struct RunArgs {
     #[arg(long, hide_short_help = true)]
     pub allow_loops: bool,
     /// Instructions before the conversation
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", alias = "system-prompt")]
     pub system: Option<String>,
+    /// The same (-sysf), read from a file
+    #[arg(
+        long,
+        value_name = "FILE",
+        alias = "system-prompt-file",
+        conflicts_with = "system",
+        hide_short_help = true
+    )]
+    pub system_file: Option<PathBuf>,
+    /// End an answer before this text (may be repeated)
+    #[arg(short, long, value_name = "TEXT", hide_short_help = true)]
+    pub reverse_prompt: Vec<String>,
+    /// Never end an answer by itself: tokens that would are not chosen
+    #[arg(long, conflicts_with = "grammar_flags", hide_short_help = true)]
+    pub ignore_eos: bool,
+    /// How conversations become prompts
+    #[command(flatten)]
+    pub template: TemplateArgs,
     /// Complete the prompt as it stands, without the model's chat template (-no-cnv)
     #[arg(long, alias = "no-conversation")]
     pub raw: bool,
@@ -122,9 +157,6 @@ pub struct RunArgs {
     /// Read them as they are: the default
     #[arg(long, hide_short_help = true)]
     pub no_escape: bool,
-    /// Models cannot be had by name
-    #[arg(long, value_name = "REPO", value_parser = no_repository, hide = true)]
-    pub hf_repo: Option<String>,
     /// Checkpoints of recurrent states: how many tokens a recurrent model can be cut back, as where the next turn of a chat begins a little
     /// before the last one ended. Each costs the memory of a state; without them the whole prompt is processed anew
     #[arg(long, value_name = "N", default_value_t = 0, hide_short_help = true, value_parser = clap::value_parser!(u16).range(..=1024))]
@@ -138,6 +170,9 @@ pub struct RunArgs {
     /// Tell on stderr what is loaded and how
     #[arg(short, long)]
     pub verbose: bool,
+    /// Where the model comes from
+    #[command(flatten)]
+    pub hub: HubArgs,
     /// How to load
     #[command(flatten)]
     pub load: LoadArgs,
@@ -150,12 +185,48 @@ pub struct RunArgs {
     /// How to guess tokens
     #[command(flatten)]
     pub speculation: SpeculationArgs,
+    /// What answers have to be
+    #[command(flatten)]
+    pub grammar: GrammarArgs,
     /// How to choose tokens
     #[command(flatten)]
     pub sampler: SamplerArgs,
 }
 
-const RUN_NOTES: &str = "The first argument is a model if it is a file, has a path or ends in .gguf, else a prompt.";
+const RUN_NOTES: &str = "The first argument is a model if it is a file, has a path, ends in .gguf or is a name that `llama pull` takes, else a prompt.";
+
+/// How conversations become prompts.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Chat template")]
+pub struct TemplateArgs {
+    /// Chat template in place of the model's, in Jinja
+    #[arg(long, value_name = "JINJA", conflicts_with_all = ["chat_template_file", "raw"], hide_short_help = true)]
+    pub chat_template: Option<String>,
+    /// The same, read from a file
+    #[arg(long, value_name = "FILE", conflicts_with = "raw", hide_short_help = true)]
+    pub chat_template_file: Option<PathBuf>,
+    /// Further variables of the template, as a JSON object: {"enable_thinking": false}
+    #[arg(long, value_name = "JSON", value_parser = variables, hide_short_help = true)]
+    pub chat_template_kwargs: Option<serde_json::Map<String, serde_json::Value>>,
+    /// Whether the model is to think before it answers, where its template lets one choose: on, off or auto, as the template has it
+    #[arg(long, value_name = "HOW", value_parser = ["on", "off", "auto"], default_value = "auto", alias = "think", hide_short_help = true)]
+    pub reasoning: String,
+}
+
+impl TemplateArgs {
+    /// The variables of the template.
+    pub fn variables(&self) -> serde_json::Map<String, serde_json::Value> {
+        let mut variables = self.chat_template_kwargs.clone().unwrap_or_default();
+        if self.reasoning != "auto" {
+            variables.insert("enable_thinking".to_owned(), (self.reasoning == "on").into());
+        }
+        variables
+    }
+}
+
+fn variables(text: &str) -> Result<serde_json::Map<String, serde_json::Value>, String> {
+    serde_json::from_str(text).map_err(|e| format!("expected a JSON object: {e}"))
+}
 
 /// How a context is made.
 #[derive(Clone, Debug, Args)]
@@ -260,8 +331,9 @@ impl SpeculationArgs {
 #[derive(Debug, Args)]
 #[command(args_override_self = true)]
 pub struct InspectArgs {
-    /// GGUF file; its tensors' data may be missing
-    pub file: PathBuf,
+    /// GGUF file, whose tensors' data may be missing, or a model by name
+    #[arg(value_name = "MODEL", required_unless_present_any = ["hf_repo", "model_url"])]
+    pub file: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -286,6 +358,9 @@ pub struct InspectArgs {
     /// Type of its V cache (-ctv): f32, f16, bf16, q8_0 or q4_0
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = cache_type)]
     pub cache_type_v: GgmlType,
+    /// Where the model comes from
+    #[command(flatten)]
+    pub hub: HubArgs,
     /// What would be loaded, and where it would go
     #[command(flatten)]
     pub placement: PlacementArgs,
@@ -329,6 +404,9 @@ pub struct EmbedArgs {
     /// Cut texts that are too long for the model
     #[arg(long)]
     pub truncate: bool,
+    /// Where the model comes from
+    #[command(flatten)]
+    pub hub: HubArgs,
     /// How to load
     #[command(flatten)]
     pub load: LoadArgs,
@@ -407,6 +485,9 @@ pub struct TokenizeArgs {
     /// Both: add no special tokens and parse none
     #[arg(long)]
     pub no_special: bool,
+    /// Where the model comes from
+    #[command(flatten)]
+    pub hub: HubArgs,
 }
 
 /// `llama logits`
@@ -414,7 +495,7 @@ pub struct TokenizeArgs {
 #[command(args_override_self = true, group = clap::ArgGroup::new("sequence").required(true))]
 pub struct LogitsArgs {
     /// GGUF file
-    #[arg(value_name = "MODEL", required_unless_present = "model", conflicts_with = "model")]
+    #[arg(value_name = "MODEL", required_unless_present_any = ["model", "hf_repo", "model_url"], conflicts_with = "model")]
     pub first: Option<PathBuf>,
     /// GGUF file, in place of the argument
     #[arg(short, long, value_name = "FILE")]
@@ -428,6 +509,9 @@ pub struct LogitsArgs {
     /// Where to write: u32 n_tokens, u32 n_vocab, i32 tokens, f32 logits of each token in turn, little-endian
     #[arg(short, long, value_name = "OUT")]
     pub output: PathBuf,
+    /// Where the model comes from
+    #[command(flatten)]
+    pub hub: HubArgs,
     /// How to load
     #[command(flatten)]
     pub load: LoadArgs,
@@ -447,120 +531,6 @@ pub struct LogitsArgs {
     #[arg(long, value_name = "N", alias = "ubatch", default_value = "512", value_parser = positive)]
     pub ubatch_size: usize,
     /// Threads [default: one for each core]
-    #[arg(short, long, value_name = "N", value_parser = threads)]
-    pub threads: Option<usize>,
-}
-
-/// `llama arch`
-#[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
-pub struct ArchArgs {
-    /// What to do; without a command or name, the architectures are listed
-    #[command(subcommand)]
-    pub command: Option<ArchCommand>,
-    /// Architecture whose hyper-parameters, tensors and graph to print
-    pub name: Option<String>,
-    /// Print the graph only, as a drawing
-    #[arg(long, value_name = "FORMAT", requires = "name")]
-    pub draw: Option<Drawing>,
-}
-
-/// Languages of drawings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Drawing {
-    /// As GitHub and many editors render it in markdown
-    Mermaid,
-    /// As Graphviz renders it
-    Dot,
-}
-
-/// The commands of `llama arch`.
-#[derive(Debug, Subcommand)]
-#[allow(clippy::large_enum_variant, reason = "there is one, made once")]
-pub enum ArchCommand {
-    /// List the architectures
-    List {
-        /// Print the page docs/architectures.md
-        #[arg(long)]
-        markdown: bool,
-    },
-    /// Compare seeded models with recorded logits, or look at what can be said of a model without any
-    Check(CheckArgs),
-    /// Write the tiny models of declarations, with weights that follow from the names of their tensors
-    Seed(SeedArgs),
-    /// Lay out the files of declarations and fragments
-    Fmt(FmtArgs),
-}
-
-/// `llama arch fmt`
-#[derive(Debug, Args)]
-pub struct FmtArgs {
-    /// Files to lay out [default: all in archs and archs/fragments]
-    #[arg(value_name = "FILE.rs")]
-    pub files: Vec<PathBuf>,
-    /// Change nothing; name the files that would change, and fail if there are any
-    #[arg(long)]
-    pub check: bool,
-}
-
-/// `llama arch seed`
-#[derive(Debug, Args)]
-#[command(args_override_self = true)]
-pub struct SeedArgs {
-    /// Architectures [default: all]
-    pub names: Vec<String>,
-    /// Folder for NAME.gguf and NAME.header.gguf
-    #[arg(short, long, value_name = "DIR", default_value = ".")]
-    pub output: PathBuf,
-    /// Leave out the tensors that files may lack
-    #[arg(long)]
-    pub bare: bool,
-    /// Seed of the weights
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
-    /// Factor on all weights, below 1 for graphs that magnify rounding
-    #[arg(long, value_name = "X", value_parser = positive_float)]
-    pub weight_scale: Option<f32>,
-}
-
-/// `llama arch check`
-#[derive(Debug, Args)]
-#[command(args_override_self = true)]
-pub struct CheckArgs {
-    /// Model files, beside which NAME.logits may lie; with --fixtures configurations (`llama-moe`) or architectures (`llama`) [default: all]
-    #[arg(value_name = "FILE", required_unless_present_any = ["fixtures", "file"])]
-    pub names: Vec<String>,
-    /// Declaration or fragment (`archs/my.rs`) whose faults to tell, without building it (may be repeated)
-    #[arg(long, value_name = "FILE.rs", conflicts_with_all = ["fixtures", "names"])]
-    pub file: Vec<PathBuf>,
-    /// Folder of NAME.header.gguf and NAME.logits files
-    #[arg(long, value_name = "DIR")]
-    pub fixtures: Option<PathBuf>,
-    /// Seed of the weights
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
-    /// Leave out architectures that are not declared, which otherwise fail
-    #[arg(long)]
-    pub known: bool,
-    /// Type of the K cache (-ctk): f32, f16, bf16, q8_0 or q4_0
-    #[arg(long, value_name = "TYPE", alias = "ctk", default_value = "f32", value_parser = cache_type)]
-    pub cache_type_k: GgmlType,
-    /// Type of the V cache (-ctv): f32, f16, bf16, q8_0 or q4_0
-    #[arg(long, value_name = "TYPE", alias = "ctv", default_value = "f32", value_parser = cache_type)]
-    pub cache_type_v: GgmlType,
-    /// Physical batch size (-ub): most tokens in one ubatch
-    #[arg(long, value_name = "N", alias = "ubatch", default_value = "512", value_parser = positive)]
-    pub ubatch_size: usize,
-    /// Largest normalized mean squared error that passes [default: 1e-8 with an f32 cache, else 1e-4]
-    #[arg(long, value_name = "X", value_parser = positive_float_64)]
-    pub limit: Option<f64>,
-    /// Write each model to this many files and load those
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub shards: Option<u16>,
-    /// How to load
-    #[command(flatten)]
-    pub load: LoadArgs,
-    /// Configurations checked at once [default: one for each core]
     #[arg(short, long, value_name = "N", value_parser = threads)]
     pub threads: Option<usize>,
 }
@@ -615,6 +585,9 @@ pub struct BenchArgs {
     /// repetition, and speeds are compared round by round
     #[arg(long, value_name = "COMMAND")]
     pub compare: Option<String>,
+    /// Where the model comes from
+    #[command(flatten)]
+    pub hub: HubArgs,
     /// How to load
     #[command(flatten)]
     pub load: LoadArgs,
@@ -728,10 +701,6 @@ fn threads(text: &str) -> Result<usize, String> {
 fn context_size(text: &str) -> Result<usize, String> {
     let n = if text == "-1" { Some(0) } else { text.parse().ok() };
     n.ok_or_else(|| "expected a whole number of tokens, or 0 for as many as the model was trained for".to_owned())
-}
-
-fn no_repository(_: &str) -> Result<String, String> {
-    Err("models cannot be fetched by name: download the GGUF file, and give its path".to_owned())
 }
 
 fn positive_float(text: &str) -> Result<f32, String> {

@@ -26,6 +26,11 @@ pub const SHORT_FORMS: &[(&str, &str)] = &[
     ("-st", "--single-turn"),
     ("-hf", "--hf-repo"),
     ("-hfr", "--hf-repo"),
+    ("-hff", "--hf-file"),
+    ("-hft", "--hf-token"),
+    ("-mu", "--model-url"),
+    ("-jf", "--json-schema-file"),
+    ("-sysf", "--system-file"),
 ];
 
 /// What the program answers itself.

@@ -11,21 +11,27 @@ use engine::model::Model;
 use engine::sample::Token;
 use engine::vocab::Vocab;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value as Json};
 
+use crate::args::TemplateArgs;
+use crate::commands::input;
 use crate::failure::{Failure, Outcome};
 
 /// A conversation with a model, or, with a model that has no chat template, a text that both continue.
 pub struct Conversation {
     template: Option<ChatTemplate>,
+    /// What the template is told besides the messages.
+    variables: Map<String, Json>,
     messages: Vec<Message>,
 }
 
 impl Conversation {
-    /// An empty conversation. `raw`: do without the model's template.
-    pub fn new(model: &Model, raw: bool, system: Option<&str>) -> Outcome<Conversation> {
-        let template = if raw { None } else { template(model)? };
+    /// An empty conversation. `raw`: do without a template.
+    pub fn new(model: &Model, raw: bool, system: Option<&str>, args: &TemplateArgs) -> Outcome<Conversation> {
+        let template = if raw { None } else { template(model, args)? };
         let mut conversation = Conversation {
             template,
+            variables: args.variables(),
             messages: Vec::new(),
         };
         if let Some(system) = system {
@@ -102,7 +108,7 @@ impl Conversation {
             let text: String = self.messages.iter().map(|m| m.content.as_str()).collect();
             return Ok(vocab.tokenize(&text, true, true));
         };
-        let text = template.render(&self.messages, true, &Default::default())?;
+        let text = template.render(&self.messages, true, &self.variables)?;
         Ok(vocab.tokenize(&text, !template.has_bos(&text), true))
     }
 }
@@ -127,9 +133,14 @@ impl Said<'_> {
     }
 }
 
-/// The template in the model's file; `None` if it has none.
-fn template(model: &Model) -> Outcome<Option<ChatTemplate>> {
-    let source = model.metadata().get("tokenizer.chat_template").and_then(Value::as_str);
+/// The template that is given, else that in the model's file; `None` if there is none.
+fn template(model: &Model, args: &TemplateArgs) -> Outcome<Option<ChatTemplate>> {
+    let given = match &args.chat_template_file {
+        Some(path) => Some(input::read(path)?),
+        None => args.chat_template.clone(),
+    };
+    let of_file = model.metadata().get("tokenizer.chat_template").and_then(Value::as_str);
+    let source = given.as_deref().or(of_file);
     let vocab = model.vocab();
     let text = |token: Option<Token>| token.map_or_else(String::new, |t| vocab.text(t).into_owned());
     match ChatTemplate::new(source.unwrap_or_default(), &text(vocab.bos()), &text(vocab.eos())) {

@@ -18,6 +18,6 @@ fn ours(name: &str, below_home: &str) -> Option<PathBuf> {
 }
 
 /// The path in an environment variable that is set and not empty.
-fn variable(name: &str) -> Option<PathBuf> {
+pub fn variable(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from)
 }

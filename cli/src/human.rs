@@ -29,6 +29,17 @@ fn scaled(mut n: f64, step: f64, units: &[&str]) -> String {
     }
 }
 
+/// A time that has passed: `3 days ago`.
+pub fn ago(seconds: u64) -> String {
+    let (n, unit) = match seconds {
+        0..60 => return "just now".to_owned(),
+        60..3600 => (seconds / 60, "minute"),
+        3600..86_400 => (seconds / 3600, "hour"),
+        _ => (seconds / 86_400, "day"),
+    };
+    format!("{} ago", plural(n as usize, unit))
+}
+
 /// A shape, innermost first: `576 x 49152`.
 pub fn shape(dims: &[usize]) -> String {
     dims.iter().map(ToString::to_string).collect::<Vec<_>>().join(" x ")
@@ -50,6 +61,10 @@ mod tests {
         assert_eq!(bytes(1536 * 1024), "1.50 MiB");
         assert_eq!(bytes(usize::MAX), "16777216.00 TiB");
         assert_eq!(count(134_515_008), "134.52 M");
+        assert_eq!(
+            (ago(59), ago(60), ago(90_000)),
+            ("just now".into(), "1 minute ago".into(), "1 day ago".into())
+        );
         assert_eq!((plural(1, "key"), plural(0, "key")), ("1 key".into(), "0 keys".into()));
     }
 }

@@ -1,11 +1,11 @@
 //! The `llama` command line. Nothing below this package prints, exits, or knows terminals, HTTP or JSON. Modules stand
 //! in the order the data flows:
 //!
-//! - [`argv`], [`args`], [`loading`], [`sampling`], [`naming`], [`environment`], [`suggest`]: the command line, one declaration
+//! - [`argv`], [`args`], [`loading`], [`sampling`], [`grammar`], [`naming`], [`environment`], [`suggest`]: the command line, one declaration
 //! - [`commands`]: what each command does
-//! - [`fetch`]: the default model
-//! - [`conversation`], [`session`]: messages to prompts, prompts to text
-//! - [`interrupt`], [`failure`], [`say`], [`dirs`], [`human`]: Ctrl-C, errors, stderr, folders, numbers for people
+//! - [`hub`]: models by name; [`fetch`]: the default model
+//! - [`conversation`], [`session`], [`output`]: messages to prompts, prompts to text
+//! - [`interrupt`], [`failure`], [`say`], [`dirs`], [`human`], [`version`]: Ctrl-C, errors, stderr, folders, numbers for people, the program itself
 
 mod args;
 mod argv;
@@ -15,14 +15,18 @@ mod dirs;
 mod environment;
 mod failure;
 mod fetch;
+mod grammar;
+mod hub;
 mod human;
 mod interrupt;
 mod loading;
 mod naming;
+mod output;
 mod sampling;
 mod say;
 mod session;
 mod suggest;
+mod version;
 
 use std::process::ExitCode;
 
@@ -41,7 +45,11 @@ fn main() -> ExitCode {
 
 /// The command line and what the environment adds to it.
 fn parse() -> Result<Cli, clap::Error> {
-    let mut command = environment::with_variables(Cli::command());
+    let mut command = environment::with_variables(Cli::command()).version(version::short());
+    // Devices are looked for only where they are asked for.
+    if std::env::args_os().nth(1).is_some_and(|arg| arg == "--version") {
+        command = command.long_version(version::long());
+    }
     let matches = command.try_get_matches_from_mut(argv::normalize(std::env::args_os()))?;
     Cli::from_arg_matches(&matches).map_err(|e| e.format(&mut command))
 }
@@ -58,6 +66,10 @@ fn dispatch(command: Command) -> Outcome {
         Command::Embed(args) => commands::embed::run(&args),
         Command::Logits(args) => commands::logits::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
+        Command::Pull(args) => commands::models::pull(&args),
+        Command::List(args) => commands::models::list(&args),
+        Command::Rm(args) => commands::models::rm(&args),
+        Command::Ps(args) => commands::models::ps(&args),
         Command::Devices(args) => commands::devices::run(&args),
         Command::Synth(args) => commands::synth::run(&args),
     }

@@ -3,19 +3,25 @@
 use std::path::{MAIN_SEPARATOR, Path, PathBuf};
 
 use crate::failure::{Failure, Outcome};
+use crate::hub::name::Name;
+use crate::hub::{HubArgs, no_name};
 
-/// The model, given by `-m` or as the first word, and the other words, which are texts.
-pub fn model_and_texts(model: Option<&Path>, words: Vec<String>) -> Outcome<(Option<PathBuf>, Vec<String>)> {
-    if let Some(model) = model {
-        return Ok((Some(model.to_owned()), words));
+/// The model, given by `-m` or as the first word unless `hub` names it, and the other words, which are texts.
+pub fn model_and_texts(
+    model: Option<&Path>,
+    hub: &HubArgs,
+    words: Vec<String>,
+) -> Outcome<(Option<PathBuf>, Vec<String>)> {
+    if model.is_some() || hub.names_a_model() {
+        return Ok((model.map(Path::to_owned), words));
     }
     let mut words = words.into_iter();
     match words.next() {
         Some(first) if names_a_model(&first) => Ok((Some(first.into()), words.collect())),
-        Some(first) if looks_like_a_name(&first) => Err(Failure::new(format_args!(
-            "{first:?} looks like the name of a model, and there is no such file: models are given as files, such as model.gguf; \
-             -p {first:?} takes it as text"
-        ))),
+        Some(first) if looks_like_a_name(&first) => {
+            let why = no_name(&first);
+            Err(Failure::new(format_args!("{why}; -p {first:?} takes it as text")))
+        }
         first => Ok((None, first.into_iter().chain(words).collect())),
     }
 }
@@ -23,7 +29,10 @@ pub fn model_and_texts(model: Option<&Path>, words: Vec<String>) -> Outcome<(Opt
 /// A file that is not there must not be taken for a question.
 fn names_a_model(text: &str) -> bool {
     let looks_like_a_path = !text.contains(char::is_whitespace) && text.contains(MAIN_SEPARATOR);
-    Path::new(text).is_file() || looks_like_a_path || text.to_ascii_lowercase().ends_with(".gguf")
+    Path::new(text).is_file()
+        || Name::meant(text).is_some()
+        || looks_like_a_path
+        || text.to_ascii_lowercase().ends_with(".gguf")
 }
 
 /// One word with a digit or a colon, as in qwen3:0.6b: a question is hardly ever one.
@@ -39,7 +48,7 @@ mod tests {
 
     fn split(model: Option<&str>, words: &[&str]) -> Option<(Option<String>, Vec<String>)> {
         let words = words.iter().map(ToString::to_string).collect();
-        let (model, texts) = model_and_texts(model.map(Path::new), words).ok()?;
+        let (model, texts) = model_and_texts(model.map(Path::new), &HubArgs::default(), words).ok()?;
         Some((model.map(|path| path.display().to_string()), texts))
     }
 
@@ -54,7 +63,12 @@ mod tests {
         assert_eq!(split(None, &["why is it so?", "b"]), of(None, &["why is it so?", "b"]));
         assert_eq!(split(Some("m"), &["a.gguf"]), of(Some("m"), &["a.gguf"]));
         assert_eq!(split(None, &[]), of(None, &[]));
-        assert_eq!(split(None, &["qwen3:0.6b", "hi"]), None);
+        assert_eq!(split(None, &["qwen3:0.6b", "hi"]), of(Some("qwen3:0.6b"), &["hi"]));
+        assert_eq!(
+            split(None, &["user/repo:Q4_0", "hi"]),
+            of(Some("user/repo:Q4_0"), &["hi"])
+        );
+        assert_eq!(split(None, &["qwem3:0.6b", "hi"]), None);
     }
 
     #[test]

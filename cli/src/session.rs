@@ -7,15 +7,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engine::context::{Batch, Context, ContextError, ContextParams, DecodeError, MemoryError};
+use engine::grammar::Constraint;
 use engine::model::Model;
 use engine::sample::{Chain, LogitBias, Recommended, RepetitionWatch, SamplerParams, Token};
 use engine::speculate::{Decoded, DraftModel, Drafted, Drafter, Lookup, MAX_DRAFTS, Mtp, Pace, Speculator};
-use engine::vocab::{Utf8Stream, Vocab};
+use engine::vocab::Vocab;
 
 use crate::args::{ContextArgs, RunArgs};
 use crate::commands::input;
 use crate::failure::{Failure, Outcome};
 use crate::loading::LoadArgs;
+use crate::output::Output;
 use crate::{human, interrupt, say};
 
 /// A loaded model, its context, and what the context holds.
@@ -32,6 +34,12 @@ pub struct Session {
     speculator: Option<Speculator>,
     /// How tokens are chosen; may be changed between turns.
     pub sampler: SamplerParams,
+    /// What every answer has to keep to.
+    constraint: Option<Constraint>,
+    /// Texts that end an answer.
+    stops: Vec<String>,
+    /// Whether an answer ends by itself.
+    ignore_eos: bool,
     /// Whether an answer may go on that repeats itself.
     allow_loops: bool,
     n_turns: u64,
@@ -81,6 +89,8 @@ pub enum End {
     /// As many tokens as asked for.
     #[default]
     Limit,
+    /// A text came that ends answers.
+    Stop,
     /// No room for another token.
     ContextFull,
     /// The user pressed Ctrl-C.
@@ -125,6 +135,7 @@ fn speculator(args: &RunArgs, context: &Context) -> Outcome<Option<Speculator>> 
         }
         (Some(path), _) => {
             let memory = context_params(&args.context).memory(context.n_ctx());
+            let path = &args.hub.file_of(path)?;
             let model = args.load.of_draft().load(path, args.context.precision, Some(memory))?;
             let cannot = |e| Failure::new(format_args!("{}: {e}", path.display()));
             Box::new(DraftModel::new(model, context).map_err(cannot)?)
@@ -199,6 +210,19 @@ fn sampler(args: &RunArgs, model: &Model) -> Outcome<SamplerParams> {
     Ok(params)
 }
 
+/// Texts that end an answer. One that is empty would end all.
+fn stops(args: &RunArgs) -> Outcome<Vec<String>> {
+    let stops = args.reverse_prompt.iter().map(|text| match args.escape {
+        true => input::unescaped(text),
+        false => text.clone(),
+    });
+    let stops: Vec<String> = stops.collect();
+    match stops.iter().any(String::is_empty) {
+        true => Err(Failure::new("-r is empty: it would end every answer before it begins")),
+        false => Ok(stops),
+    }
+}
+
 /// An error unless the context can forget its older half.
 fn check_shift(context: &Context) -> Result<(), String> {
     let name = context.model().arch().name;
@@ -264,6 +288,7 @@ impl Session {
         };
         let speculator = speculator(args, &context)?;
         let sampler = sampler(args, &model)?;
+        let constraint = args.grammar.constraint(&model)?;
         let t_load = start.elapsed();
         Ok(Session {
             model,
@@ -273,6 +298,9 @@ impl Session {
             last: 0,
             speculator,
             sampler,
+            constraint,
+            stops: stops(args)?,
+            ignore_eos: args.ignore_eos,
             allow_loops: args.allow_loops,
             n_turns: 0,
             t_load,
@@ -345,7 +373,7 @@ impl Session {
         stop: &interrupt::Guard,
     ) -> Outcome<Generation> {
         let mut chain = self.chain()?;
-        prompt.iter().for_each(|&token| chain.accept(token));
+        prompt.iter().for_each(|&token| chain.accept_prompt(token));
         let start = Instant::now();
         let encoded = if self.model.arch().encoder { prompt.len() } else { 0 };
         let mut prompt = match encoded {
@@ -367,8 +395,7 @@ impl Session {
             return Ok(generation);
         }
         let mut first = None;
-        let mut characters = Utf8Stream::new();
-        let mut piece = String::new();
+        let mut output = Output::new(self.stops.clone());
         let mut watch = RepetitionWatch::new();
         while limit.is_none_or(|limit| generation.n_generated < limit) {
             let token = chain.sample(self.context.logits(self.last).unwrap_or_default())?;
@@ -378,9 +405,11 @@ impl Session {
                 break;
             }
             generation.n_generated += 1;
-            characters.push(self.vocab().token_to_piece(token, false), &mut piece);
             generation.t_generated = first.get_or_insert_with(Instant::now).elapsed();
-            Self::say(&mut piece, &mut generation.text, emit)?;
+            if output.push(self.vocab().token_to_piece(token, false), emit)? {
+                generation.end = End::Stop;
+                break;
+            }
             if limit == Some(generation.n_generated) {
                 break;
             }
@@ -388,32 +417,22 @@ impl Session {
                 generation.end = End::Loop(n);
                 break;
             }
-            if self.held.len() >= self.room() {
-                let n_gone = self.forget_half()?;
-                if n_gone == 0 {
-                    generation.end = End::ContextFull;
-                    break;
-                }
-                generation.n_forgotten += n_gone;
-            }
+            let Some(n_gone) = self.make_room()? else {
+                generation.end = End::ContextFull;
+                break;
+            };
+            generation.n_forgotten += n_gone;
             if stop.is_set() || !self.advance(token)? {
                 generation.end = End::Interrupted;
                 break;
             }
         }
         generation.drafted = self.settle()?;
-        characters.flush(&mut piece);
-        Self::say(&mut piece, &mut generation.text, emit)?;
-        Ok(generation)
-    }
-
-    fn say(piece: &mut String, text: &mut String, emit: &mut dyn FnMut(&str) -> io::Result<()>) -> io::Result<()> {
-        if !piece.is_empty() {
-            emit(piece)?;
-            text.push_str(piece);
-            piece.clear();
+        if generation.end != End::Stop {
+            output.finish(emit)?;
         }
-        Ok(())
+        generation.text = output.text;
+        Ok(generation)
     }
 
     /// A new chain for each generation: with a seed given, a conversation can be repeated, and yet no generation repeats another's
@@ -428,8 +447,23 @@ impl Session {
         params
             .logit_bias
             .extend(self.vocab().suppressed_tokens().iter().map(ban));
+        if self.ignore_eos {
+            params.logit_bias.extend(self.vocab().eog_tokens().iter().map(ban));
+        }
         self.n_turns += 1;
-        Ok(Chain::new(&params, self.model.base().n_vocab(), Some(self.vocab()))?)
+        let chain = Chain::new(&params, self.model.base().n_vocab(), Some(self.vocab()))?;
+        Ok(match &self.constraint {
+            Some(constraint) => chain.constrained(constraint.clone()),
+            None => chain,
+        })
+    }
+
+    /// Makes room for a token. The number of tokens forgotten for it; `None` if there is none to be had.
+    fn make_room(&mut self) -> Outcome<Option<usize>> {
+        if self.held.len() < self.room() {
+            return Ok(Some(0));
+        }
+        Ok(Some(self.forget_half()?).filter(|&n_gone| n_gone > 0))
     }
 
     /// Makes room in a full context. The number of tokens forgotten; 0 if it may not, or if there is nothing to forget.

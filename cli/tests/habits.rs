@@ -50,17 +50,13 @@ fn flags_of_several_letters_are_never_bundles_of_others() {
 }
 
 #[test]
-fn models_by_name_are_refused_in_words() {
+fn what_looks_like_a_name_is_never_a_prompt() {
     let home = Home::new();
-    for args in [
-        &["-hf", "user/repo", "-p", "hi"][..],
-        &["run", "-hf", "user/repo:Q4_K_M"],
-    ] {
-        let refused = ended(home.llama(args));
-        assert_eq!((refused.status, refused.out.as_str()), (2, ""), "{args:?}");
-        assert!(refused.err.contains("download the GGUF file"), "{}", refused.err);
-    }
-    ended(home.llama(&["run", "smollm2:135m"])).fails_saying(&["smollm2:135m", "looks like the name of a model", "-p"]);
+    ended(home.llama(&["run", "smollm2:136m"])).fails_saying(&[
+        "neither a file nor the name of a model",
+        "smollm2:135m",
+        "-p",
+    ]);
 }
 
 #[test]
@@ -250,4 +246,18 @@ fn the_environment_gives_flags_that_the_command_line_does_not() {
     assert_eq!((quiet.status, quiet.err.as_str()), (0, ""));
     let wrong = run(&[("LLAMA_ARG_CTX_SIZE", "much")], &[]);
     assert!(wrong.status == 2 && wrong.err.contains("much"), "{}", wrong.err);
+}
+
+#[test]
+fn the_version_tells_the_commit_and_what_there_is() {
+    let home = Home::new();
+    let short = ended(home.llama(&["-V"])).succeeds().to_owned();
+    assert!(
+        short.starts_with("llama 0.1.0 (commit ") && short.lines().count() == 1,
+        "{short}"
+    );
+    let long = ended(home.llama(&["--version"]));
+    for part in [short.trim(), "architectures", "device cpu: "] {
+        assert!(long.succeeds().contains(part), "{part:?} in {}", long.out);
+    }
 }

@@ -7,6 +7,8 @@ mod chat;
 mod cuda;
 mod embed;
 mod habits;
+mod hub;
 mod loading;
 mod run;
+mod structured;
 mod tools;

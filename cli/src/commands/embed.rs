@@ -26,12 +26,9 @@ struct Embedded {
 
 /// Prints what becomes of the texts.
 pub fn run(args: &EmbedArgs) -> Outcome {
-    let (model, words) = model_and_texts(args.model.as_deref(), args.words.clone())?;
+    let (model, words) = model_and_texts(args.model.as_deref(), &args.hub, args.words.clone())?;
     let texts = texts(args, words)?;
-    let path = match model {
-        Some(path) => path,
-        None => fetch::default_model()?,
-    };
+    let path = fetch::model(model.as_deref(), &args.hub)?;
     let model = args.load.load(&path, args.precision, None)?;
     let pooling = pooling(args, &model);
     let inputs = inputs(args, &model, &path, &texts)?;

@@ -40,3 +40,39 @@ fn without_line_feed(mut text: String) -> String {
     text.truncate(end.map_or(text.len(), str::len));
     text
 }
+
+/// The characters that `\\n`, `\\r`, `\\t`, `\\'`, `\\"`, `\\\\` and `\\xHH` stand for; other backslashes stay. What is not UTF-8 then is replaced.
+pub fn unescaped(text: &str) -> String {
+    let (mut out, mut rest) = (Vec::with_capacity(text.len()), text);
+    while let Some(at) = rest.find('\\') {
+        out.extend_from_slice(&rest.as_bytes()[..at]);
+        let after = &rest[at + 1..];
+        let (byte, n) = match after.chars().next() {
+            Some('n') => (b'\n', 1),
+            Some('r') => (b'\r', 1),
+            Some('t') => (b'\t', 1),
+            Some(c @ ('\'' | '"' | '\\')) => (c as u8, 1),
+            Some('x') => match after.get(1..3).and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+                Some(byte) => (byte, 3),
+                None => (b'\\', 0),
+            },
+            _ => (b'\\', 0),
+        };
+        out.push(byte);
+        rest = &after[n..];
+    }
+    out.extend_from_slice(rest.as_bytes());
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_stand_for_characters() {
+        assert_eq!(unescaped(r#"a\nb\tc\\d\"e\'"#), "a\nb\tc\\d\"e'");
+        assert_eq!(unescaped(r"\xc3\xa9 \x4"), "é \\x4");
+        assert_eq!(unescaped(r"\q\"), r"\q\");
+    }
+}

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
+use std::path::Path;
 
 use engine::gguf::split::SplitInfo;
 use engine::gguf::{Array, Gguf, Metadata, Value};
@@ -11,7 +12,7 @@ use serde_json::{Map, json};
 
 use crate::args::InspectArgs;
 use crate::commands::{plan, stdout};
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::human;
 
 /// Arrays up to this length are printed in full.
@@ -19,11 +20,13 @@ const SHORT_ARRAY: usize = 16;
 
 /// Prints one file's header.
 pub fn run(args: &InspectArgs) -> Outcome {
-    let header = Gguf::open_header(&args.file)?;
+    let file = args.hub.file(args.file.as_deref())?;
+    let file = &file.ok_or_else(|| Failure::new("no model is given"))?;
+    let header = Gguf::open_header(file)?;
     if args.plan || args.plan_tensors {
-        return plan::run(args, &header);
+        return plan::run(args, file, &header);
     }
-    let report = Report::new(&header, args)?;
+    let report = Report::new(&header, file, args)?;
     let mut out = stdout();
     if args.json {
         serde_json::to_writer_pretty(&mut out, &report)?;
@@ -117,12 +120,12 @@ struct Tensor<'a> {
 }
 
 impl<'a> Report<'a> {
-    fn new(header: &'a Gguf, args: &InspectArgs) -> Outcome<Report<'a>> {
+    fn new(header: &'a Gguf, file: &Path, args: &InspectArgs) -> Outcome<Report<'a>> {
         let metadata = &header.metadata;
-        let file_bytes = fs::metadata(&args.file)?.len();
+        let file_bytes = fs::metadata(file)?.len();
         let needed = header.required_len().map_or(0, |(_, len)| len as u64);
         let architecture = text(metadata, "general.architecture");
-        let split = SplitInfo::from_metadata(metadata).map_err(|e| e.in_file(&args.file))?;
+        let split = SplitInfo::from_metadata(metadata).map_err(|e| e.in_file(file))?;
         let mut types = BTreeMap::<_, TypeTotal>::new();
         for t in header.tensors() {
             let total = types.entry(t.ty.name()).or_default();
@@ -139,13 +142,13 @@ impl<'a> Report<'a> {
             offset: t.offset,
         };
         Ok(Report {
-            file: args.file.display().to_string(),
+            file: file.display().to_string(),
             file_bytes,
             gguf_version: header.version,
             alignment: header.alignment(),
             data_offset: header.data_offset(),
             missing_bytes: needed.saturating_sub(file_bytes),
-            declaration: declaration(header, args, architecture, split.is_some()),
+            declaration: declaration(header, file, architecture, split.is_some()),
             split: split.map(|s| Split {
                 part: u32::from(s.no) + 1,
                 parts: s.count.into(),
@@ -166,7 +169,7 @@ impl<'a> Report<'a> {
     }
 }
 
-fn declaration(header: &Gguf, args: &InspectArgs, architecture: Option<&str>, is_split: bool) -> Declaration {
+fn declaration(header: &Gguf, file: &Path, architecture: Option<&str>, is_split: bool) -> Declaration {
     let Some(name) = architecture else {
         return Declaration::None;
     };
@@ -179,7 +182,7 @@ fn declaration(header: &Gguf, args: &InspectArgs, architecture: Option<&str>, is
     if header.tensors().is_empty() {
         return Declaration::NoTensors;
     }
-    match engine::model::declare_header(header, &args.file, registered.arch, name) {
+    match engine::model::declare_header(header, file, registered.arch, name) {
         Ok(_) => Declaration::Matches,
         Err(e) => Declaration::Differs(e.to_string()),
     }

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use engine::conformance::{context_for, logits_of};
 use engine::context::ContextParams;
@@ -33,10 +33,11 @@ pub fn run(args: &LogitsArgs) -> Outcome {
         ..defaults
     };
     let model = args.first.iter().chain(&args.model).next();
+    let model = args.hub.file(model.map(PathBuf::as_path))?;
     let model = model.ok_or_else(|| Failure::new("no model is given"))?;
     let model = args
         .load
-        .load(model, args.precision, Some(params.memory(tokens.len())))?;
+        .load(&model, args.precision, Some(params.memory(tokens.len())))?;
     let mut context = context_for(model, tokens.len(), &params)?;
     args.adapters.apply(&mut context)?;
     let values = logits_of(&mut context, &tokens)?;

@@ -10,6 +10,7 @@ pub mod generate;
 pub mod input;
 pub mod inspect;
 pub mod logits;
+pub mod models;
 mod plan;
 pub mod reference;
 pub mod run;

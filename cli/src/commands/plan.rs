@@ -1,6 +1,7 @@
 //! `llama inspect --plan`: what would go where if a file were loaded, for people or as JSON.
 
 use std::io::Write;
+use std::path::Path;
 use std::sync::Arc;
 
 use engine::backend::{self, Device};
@@ -16,7 +17,7 @@ use crate::failure::Outcome;
 use crate::human;
 
 /// Prints the plan for a file, whose tensors' data may be missing, or for all parts of a model.
-pub fn run(args: &InspectArgs, header: &Gguf) -> Outcome {
+pub fn run(args: &InspectArgs, file: &Path, header: &Gguf) -> Outcome {
     let defaults = MemoryParams::default();
     let memory = MemoryParams {
         n_ctx: args.ctx_size.unwrap_or(defaults.n_ctx),
@@ -26,10 +27,10 @@ pub fn run(args: &InspectArgs, header: &Gguf) -> Outcome {
         ..defaults
     };
     let params = args.placement.params(Some(memory))?;
-    let split = SplitInfo::from_metadata(&header.metadata).map_err(|e| e.in_file(&args.file))?;
+    let split = SplitInfo::from_metadata(&header.metadata).map_err(|e| e.in_file(file))?;
     let plan = match split {
-        None => model::plan(header, &args.file, archs::ALL, &params)?,
-        Some(_) => model::plan_set(&GgufSet::open(&args.file)?, archs::ALL, &params)?,
+        None => model::plan(header, file, archs::ALL, &params)?,
+        Some(_) => model::plan_set(&GgufSet::open(file)?, archs::ALL, &params)?,
     };
     let report = Report::new(&plan, args.plan_tensors);
     let mut out = stdout();

@@ -19,18 +19,17 @@ use crate::{fetch, human, say};
 pub fn run(args: &RunArgs) -> Outcome {
     let (model, prompt) = model_and_prompt(args)?;
     // Before waiting for standard input.
-    if let Some(path) = &model {
+    let path = args.hub.file(model.as_deref())?;
+    if let Some(path) = &path {
         fs::metadata(path).map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))?;
     }
     let prompt = whole_prompt(args, prompt)?;
-    let path = match model {
+    let path = match path {
         Some(path) => path,
-        None => fetch::default_model()?,
+        None => fetch::default_model(&args.hub)?,
     };
     let mut session = Session::open(&path, args)?;
-    let system = args.system.as_deref();
-    let system = system.map(|text| if args.escape { unescaped(text) } else { text.to_owned() });
-    let conversation = Conversation::new(session.model(), args.raw, system.as_deref())?;
+    let conversation = Conversation::new(session.model(), args.raw, system(args)?.as_deref(), &args.template)?;
     if args.verbose {
         describe(&session, &conversation, args.sampler.is_greedy());
     }
@@ -48,6 +47,15 @@ pub fn run(args: &RunArgs) -> Outcome {
         Some(End::Interrupted) => Err(Failure::Interrupted),
         _ => Ok(()),
     }
+}
+
+/// Instructions, as a flag gives them or a file.
+fn system(args: &RunArgs) -> Outcome<Option<String>> {
+    let text = match &args.system_file {
+        Some(path) => Some(input::read(path)?),
+        None => args.system.clone(),
+    };
+    Ok(text.map(|text| if args.escape { input::unescaped(&text) } else { text }))
 }
 
 /// Prints the answer to a prompt, and tells how it ended.
@@ -128,10 +136,11 @@ fn describe(session: &Session, conversation: &Conversation, greedy: bool) {
 /// What the arguments name: a first one can be either.
 fn model_and_prompt(args: &RunArgs) -> Outcome<(Option<PathBuf>, Option<String>)> {
     let words = args.first.iter().chain(&args.second).cloned().collect();
-    let (model, mut texts) = model_and_texts(args.model.as_deref(), words)?;
+    let (model, mut texts) = model_and_texts(args.model.as_deref(), &args.hub, words)?;
     if let [_, second] = &texts[..] {
         let why = match args.model {
             Some(_) => "the model is given by -m",
+            None if args.hub.names_a_model() => "the model is given by -hf or -mu",
             None => "the first one is a prompt, since there is no file of that name",
         };
         return Err(Failure::new(format_args!("unexpected argument {second:?}: {why}")));
@@ -144,7 +153,7 @@ fn model_and_prompt(args: &RunArgs) -> Outcome<(Option<PathBuf>, Option<String>)
 
 /// The prompt with what `-f` and standard input, where it is no terminal, add. `None` on a terminal: that is a chat.
 fn whole_prompt(args: &RunArgs, prompt: Option<String>) -> Outcome<Option<String>> {
-    let prompt = prompt.map(|prompt| if args.escape { unescaped(&prompt) } else { prompt });
+    let prompt = prompt.map(|prompt| if args.escape { input::unescaped(&prompt) } else { prompt });
     let file = match &args.file {
         Some(path) => Some(input::read(path)?),
         None if prompt.is_some() && !io::stdin().is_terminal() => {
@@ -164,40 +173,4 @@ fn whole_prompt(args: &RunArgs, prompt: Option<String>) -> Outcome<Option<String
         ));
     }
     Ok(Some(prompt))
-}
-
-/// The characters that `\\n`, `\\r`, `\\t`, `\\'`, `\\"`, `\\\\` and `\\xHH` stand for; other backslashes stay. What is not UTF-8 then is replaced.
-fn unescaped(text: &str) -> String {
-    let (mut out, mut rest) = (Vec::with_capacity(text.len()), text);
-    while let Some(at) = rest.find('\\') {
-        out.extend_from_slice(&rest.as_bytes()[..at]);
-        let after = &rest[at + 1..];
-        let (byte, n) = match after.chars().next() {
-            Some('n') => (b'\n', 1),
-            Some('r') => (b'\r', 1),
-            Some('t') => (b'\t', 1),
-            Some(c @ ('\'' | '"' | '\\')) => (c as u8, 1),
-            Some('x') => match after.get(1..3).and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
-                Some(byte) => (byte, 3),
-                None => (b'\\', 0),
-            },
-            _ => (b'\\', 0),
-        };
-        out.push(byte);
-        rest = &after[n..];
-    }
-    out.extend_from_slice(rest.as_bytes());
-    String::from_utf8_lossy(&out).into_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn escapes_stand_for_characters() {
-        assert_eq!(unescaped(r#"a\nb\tc\\d\"e\'"#), "a\nb\tc\\d\"e'");
-        assert_eq!(unescaped(r"\xc3\xa9 \x4"), "é \\x4");
-        assert_eq!(unescaped(r"\q\"), r"\q\");
-    }
 }

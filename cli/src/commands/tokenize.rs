@@ -15,7 +15,7 @@ use crate::naming::model_and_texts;
 /// Prints the tokens of a text.
 pub fn run(args: &TokenizeArgs) -> Outcome {
     let words = args.first.iter().chain(&args.second).cloned().collect();
-    let (model, texts) = model_and_texts(args.model.as_deref(), words)?;
+    let (model, texts) = model_and_texts(args.model.as_deref(), &args.hub, words)?;
     let mut texts = texts.into_iter().chain(args.prompt.clone());
     let text = texts.next();
     if let Some(second) = texts.next() {
@@ -23,10 +23,7 @@ pub fn run(args: &TokenizeArgs) -> Outcome {
             "unexpected text {second:?}: there is one already"
         )));
     }
-    let path = match model {
-        Some(path) => path,
-        None => fetch::default_model()?,
-    };
+    let path = fetch::model(model.as_deref(), &args.hub)?;
     let header = Gguf::open_header(&path)?;
     let vocab = Vocab::load(&header).map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))?;
     let text = match text {

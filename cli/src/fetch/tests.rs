@@ -9,7 +9,7 @@ const REMOTE: Remote = Remote {
     file: "tiny.gguf",
     len: CONTENT.len() as u64,
     sha256: "863b6d863272dd16002458f78ae64e5613adc6f6ee953d268884443d918fd0dc",
-    url: "https://localhost/tiny.gguf",
+    path: "/tiny.gguf",
     package: Package {
         requirement: "tiny==1",
         wheel_len: 1,

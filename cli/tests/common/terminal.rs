@@ -64,6 +64,11 @@ impl Terminal {
         }
     }
 
+    /// The id of the program's process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Presses keys.
     pub fn press(&mut self, keys: &str) {
         self.keys.write_all(keys.as_bytes()).expect("the terminal is open");

@@ -199,6 +199,14 @@ impl Candidates {
         self.n_sorted = in_order;
     }
 
+    /// Keeps the candidates whose tokens pass a test. The order stays.
+    pub fn retain_tokens(&mut self, is_kept: impl Fn(Token) -> bool) {
+        let n_sorted = self.data[..self.n_sorted].iter().filter(|c| is_kept(c.token)).count();
+        self.data.retain(|c| is_kept(c.token));
+        self.n_sorted = n_sorted;
+        self.selected = None;
+    }
+
     /// Changes every logit by a function that keeps their order (as a division by a temperature does).
     pub fn map_monotone(&mut self, f: impl Fn(f32) -> f32) {
         for c in &mut self.data {

@@ -1,12 +1,26 @@
 //! The chain of samplers that turns logits into a token.
 
+use super::penalties::BIAS;
 use super::rng::{Rng, random_seed};
-use super::{Bias, Candidates, Dist, LogitBias, Mirostat, MirostatV2, SampleError, SamplerParams, Token};
+use super::{Bias, Candidates, Constrained, Dist, LogitBias, Mirostat, MirostatV2, SampleError, SamplerParams, Token};
+use crate::grammar::Constraint;
 use crate::vocab::Vocab;
 use std::borrow::Cow;
 
+/// What can be copied without knowing what it is: every sampler that is `Clone`.
+pub trait CopySampler {
+    /// Another one in the same state.
+    fn copy(&self) -> Box<dyn Sampler>;
+}
+
+impl<S: Sampler + Clone + 'static> CopySampler for S {
+    fn copy(&self) -> Box<dyn Sampler> {
+        Box::new(self.clone())
+    }
+}
+
 /// One step of a chain.
-pub trait Sampler: Send {
+pub trait Sampler: CopySampler + Send {
     /// Its name in the tables, parameters and logs.
     fn name(&self) -> &'static str;
 
@@ -15,6 +29,16 @@ pub trait Sampler: Send {
 
     /// Takes note of a token that has become part of the text.
     fn accept(&mut self, _token: Token) {}
+
+    /// Takes note of a token of the prompt, which is not for every sampler like one of the text that follows.
+    fn accept_prompt(&mut self, token: Token) {
+        self.accept(token);
+    }
+
+    /// Why no candidate is left, if this sampler cannot go on.
+    fn fault(&self) -> Option<SampleError> {
+        None
+    }
 
     /// Forgets all accepted tokens and restarts the random numbers.
     fn reset(&mut self) {}
@@ -52,7 +76,7 @@ impl Pieces for Vocab {
     }
 }
 
-/// Samplers in order, and the candidates they work on.
+/// Samplers in order, and the candidates they work on. A copy goes on as the original would, with the same random numbers.
 pub struct Chain {
     samplers: Vec<Box<dyn Sampler>>,
     candidates: Candidates,
@@ -143,6 +167,14 @@ impl Chain {
         Chain::new(&params, n_vocab, Some(vocab))
     }
 
+    /// The chain with only those tokens that a constraint allows. What is banned by a bias stays banned.
+    #[must_use]
+    pub fn constrained(mut self, constraint: Constraint) -> Chain {
+        let at = usize::from(self.names().next() == Some(BIAS));
+        self.samplers.insert(at, Box::new(Constrained::new(constraint)));
+        self
+    }
+
     /// A chain of given samplers. Where none of them selects, the most likely candidate is taken.
     pub fn from_samplers(samplers: Vec<Box<dyn Sampler>>, n_vocab: usize) -> Chain {
         Chain {
@@ -181,11 +213,19 @@ impl Chain {
         }
         match candidates.selected() {
             Some(c) if c.logit > f32::NEG_INFINITY => Ok(c.token),
-            _ => Err(SampleError::NoCandidate { n_vocab: self.n_vocab }),
+            _ => {
+                let fault = self.samplers.iter().find_map(|s| s.fault());
+                Err(fault.unwrap_or(SampleError::NoCandidate { n_vocab: self.n_vocab }))
+            }
         }
     }
 
-    /// Tells every sampler that a token has become part of the text: tokens of the prompt, then each one sampled.
+    /// Tells every sampler of a token of the prompt.
+    pub fn accept_prompt(&mut self, token: Token) {
+        self.samplers.iter_mut().for_each(|s| s.accept_prompt(token));
+    }
+
+    /// Tells every sampler that a token has become part of the text: each one sampled.
     pub fn accept(&mut self, token: Token) {
         self.samplers.iter_mut().for_each(|s| s.accept(token));
     }
@@ -213,6 +253,17 @@ impl Chain {
     /// The names of the samplers, in order.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.samplers.iter().map(|s| s.name())
+    }
+}
+
+impl Clone for Chain {
+    fn clone(&self) -> Chain {
+        Chain {
+            samplers: self.samplers.iter().map(|s| s.copy()).collect(),
+            candidates: self.candidates.clone(),
+            n_vocab: self.n_vocab,
+            seed: self.seed,
+        }
     }
 }
 

@@ -14,6 +14,7 @@
 
 mod candidates;
 mod chain;
+mod constraint;
 mod dry;
 mod mirostat;
 mod params;
@@ -28,7 +29,8 @@ mod tests;
 mod truncate;
 
 pub use candidates::{Candidate, Candidates};
-pub use chain::{Chain, Pieces, Sampler};
+pub use chain::{Chain, CopySampler, Pieces, Sampler};
+pub use constraint::Constrained;
 pub use dry::Dry;
 pub use mirostat::{Mirostat, MirostatV2};
 pub use params::{Allowed, LogitBias, PARAMS, ParamDef, SAMPLERS, SamplerDef, SamplerKind, SamplerParams};
@@ -80,6 +82,9 @@ pub enum SampleError {
         /// Logits given.
         found: usize,
     },
+    /// A text cannot go on as its grammar wants.
+    #[error("the grammar cannot be kept to: {0}")]
+    Grammar(#[source] crate::grammar::GrammarError),
     /// Every logit is NaN or minus infinity (or was masked by the samplers).
     #[error("no token can be sampled: all of the {n_vocab} logits are NaN, minus infinity or masked")]
     NoCandidate {

@@ -3,6 +3,9 @@
 use super::{Candidates, LogitBias, Sampler, Token};
 use std::collections::VecDeque;
 
+/// Name of [`Bias`].
+pub(super) const BIAS: &str = "logit_bias";
+
 /// Adds a bias to the logits of given tokens. Minus infinity bans a token.
 #[derive(Debug, Clone)]
 pub struct Bias {
@@ -28,7 +31,7 @@ impl Bias {
 
 impl Sampler for Bias {
     fn name(&self) -> &'static str {
-        "logit_bias"
+        BIAS
     }
 
     fn apply(&mut self, candidates: &mut Candidates) {

@@ -41,8 +41,11 @@ use samples::Samples;
 /// Measures every test with every model, and prints a row for each.
 pub fn run(args: &BenchArgs) -> Outcome {
     let models: Vec<PathBuf> = match args.model.as_slice() {
-        [] => vec![fetch::default_model()?],
-        models => models.to_vec(),
+        [] => vec![fetch::model(None, &args.hub)?],
+        models => models
+            .iter()
+            .map(|m| fetch::model(Some(m), &args.hub))
+            .collect::<Outcome<_>>()?,
     };
     let tests = tests(args);
     if tests.is_empty() {

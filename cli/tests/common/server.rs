@@ -1,0 +1,153 @@
+//! A web server for tests that does what it is told to, well or badly.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+/// What was asked for.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub path: String,
+    /// Names in small letters.
+    pub headers: BTreeMap<String, String>,
+    /// How often this path was asked for before.
+    pub n_before: usize,
+}
+
+/// What is answered.
+pub enum Reply {
+    /// These bytes, then the connection ends.
+    Bytes(Vec<u8>),
+    /// These bytes, then silence until the other side gives up.
+    Silence(Vec<u8>),
+}
+
+/// A server that lives as long as the test process.
+pub struct Server {
+    pub address: String,
+    seen: Arc<Mutex<Vec<Request>>>,
+}
+
+impl Server {
+    pub fn start(answer: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = format!("http://{}", listener.local_addr().expect("an address"));
+        let seen: Arc<Mutex<Vec<Request>>> = Arc::default();
+        let (answer, noted) = (Arc::new(answer), seen.clone());
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (answer, noted) = (answer.clone(), noted.clone());
+                std::thread::spawn(move || serve(stream, &*answer, &noted));
+            }
+        });
+        Server { address, seen }
+    }
+
+    /// All requests so far whose paths contain this.
+    pub fn requests(&self, part: &str) -> Vec<Request> {
+        let seen = self.seen.lock().expect("no panic");
+        seen.iter().filter(|r| r.path.contains(part)).cloned().collect()
+    }
+}
+
+fn serve(mut stream: TcpStream, answer: &dyn Fn(&Request) -> Reply, seen: &Mutex<Vec<Request>>) {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut byte) {
+            Ok(1) => head.push(byte[0]),
+            _ => return,
+        }
+    }
+    let head = String::from_utf8(head).expect("text");
+    let mut lines = head.lines();
+    let path = lines
+        .next()
+        .and_then(|l| l.split(' ').nth(1))
+        .expect("a path")
+        .to_owned();
+    let headers = lines.filter_map(|l| l.split_once(": "));
+    let headers = headers.map(|(n, v)| (n.to_ascii_lowercase(), v.to_owned())).collect();
+    let request = {
+        let mut seen = seen.lock().expect("no panic");
+        let n_before = seen.iter().filter(|r| r.path == path).count();
+        seen.push(Request {
+            path,
+            headers,
+            n_before,
+        });
+        seen.last().cloned().expect("just pushed")
+    };
+    // The other side may have had enough.
+    match answer(&request) {
+        Reply::Bytes(bytes) => {
+            let _ = stream.write_all(&bytes);
+        }
+        Reply::Silence(bytes) => {
+            let _ = stream.write_all(&bytes);
+            let _ = stream.read(&mut byte);
+        }
+    }
+}
+
+/// A whole answer.
+pub fn response(status: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+    let mut bytes = format!(
+        "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {}\r\n",
+        body.len()
+    );
+    for (name, value) in headers {
+        bytes += &format!("{name}: {value}\r\n");
+    }
+    let mut bytes = (bytes + "\r\n").into_bytes();
+    bytes.extend(body);
+    bytes
+}
+
+/// A redirection.
+pub fn redirection(to: &str) -> Vec<u8> {
+    response("302 Found", &[("Location", to)], b"")
+}
+
+/// Where the range of a request begins.
+pub fn range_start(request: &Request) -> Option<usize> {
+    request
+        .headers
+        .get("range")?
+        .strip_prefix("bytes=")?
+        .split('-')
+        .next()?
+        .parse()
+        .ok()
+}
+
+/// A file, or the part of it that was asked for.
+pub fn file(request: &Request, content: &[u8]) -> Vec<u8> {
+    match range_start(request) {
+        Some(start) if start < content.len() => {
+            let range = format!("bytes {start}-{}/{}", content.len() - 1, content.len());
+            response("206 Partial Content", &[("Content-Range", &range)], &content[start..])
+        }
+        Some(_) => response("416 Range Not Satisfiable", &[], b""),
+        None => response("200 OK", &[], content),
+    }
+}
+
+/// What a hub says of a repository.
+pub fn listing(files: &[(&str, &[u8], &str)]) -> Vec<u8> {
+    let siblings: Vec<_> = files
+        .iter()
+        .map(|(path, content, sha256)| {
+            format!(
+                r#"{{"rfilename": "{path}", "lfs": {{"sha256": "{sha256}", "size": {}}}}}"#,
+                content.len()
+            )
+        })
+        .collect();
+    let json = format!(r#"{{"sha": "{COMMIT}", "siblings": [{}]}}"#, siblings.join(","));
+    response("200 OK", &[("Content-Type", "application/json")], json.as_bytes())
+}
+
+/// The commit of all listings.
+pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";

@@ -1,0 +1,170 @@
+//! Answers that have to be something: grammars, schemas, expressions, choices, ends and templates, with models whose weights mean nothing.
+
+use crate::common::{Ended, Home, ended};
+
+fn run(home: &Home, model: &str, args: &[&str]) -> Ended {
+    ended(home.llama(&[&["run", model, "abc", "--no-stats"], args].concat()))
+}
+
+/// An answer without the line feed that ends it.
+fn answer(home: &Home, model: &str, args: &[&str]) -> String {
+    let ended = run(home, model, args);
+    ended.succeeds().strip_suffix('\n').unwrap_or_default().to_owned()
+}
+
+#[test]
+fn answers_keep_to_what_was_asked_for() {
+    let home = Home::new();
+    for kind in ["llama", "gpt2"] {
+        let model = home.model_with_text(kind, None);
+        let of = |args: &[&str]| answer(&home, &model, &[args, &["-n", "60"]].concat());
+        for seed in ["1", "2", "3"] {
+            let digits = of(&["--regex", "[0-9]{3}-[0-9]", "-s", seed]);
+            assert!(digits.len() == 5 && digits.as_bytes()[3] == b'-', "{digits}");
+            assert!(["yes", "no"].contains(&of(&["--choice", "yes", "--choice", "no", "-s", seed]).as_str()));
+            assert_eq!(
+                of(&["--grammar", "root ::= \"x\" y\ny ::= \"z\"{2}", "-s", seed]),
+                "xzz"
+            );
+            let schema = r#"{"type": "object", "properties": {"a": {"type": "boolean"}, "b": {"enum": [1, "c"]}}, "required": ["a", "b"], "additionalProperties": false}"#;
+            let json: serde_json::Value = serde_json::from_str(&of(&["-j", schema, "-s", seed])).unwrap();
+            assert!(json["a"].is_boolean() && (json["b"] == 1 || json["b"] == "c"), "{json}");
+        }
+    }
+}
+
+#[test]
+fn files_say_the_same_and_guessed_tokens_change_nothing() {
+    let home = Home::new();
+    let model = home.model_with_text("llama", None);
+    let write = |name: &str, text: &str| {
+        let path = home.path(name);
+        std::fs::write(&path, text).unwrap();
+        path.into_os_string().into_string().unwrap()
+    };
+    let grammar = "root ::= (\"ab\" | [c-f])+ \".\"";
+    let file = write("a.gbnf", grammar);
+    let base = ["-n", "40", "--temp", "0"];
+    let plain = answer(&home, &model, &[&base[..], &["--grammar", grammar]].concat());
+    assert_eq!(
+        answer(&home, &model, &[&base[..], &["--grammar-file", &file]].concat()),
+        plain
+    );
+    assert_eq!(
+        answer(
+            &home,
+            &model,
+            &[&base[..], &["--grammar", grammar, "--lookup"]].concat()
+        ),
+        plain
+    );
+    assert!(
+        plain.chars().all(|c| ('a'..='f').contains(&c) || c == '.') && !plain.is_empty(),
+        "{plain}"
+    );
+    let schema = write("a.json", r#"{"const": [1]}"#);
+    let json: serde_json::Value = serde_json::from_str(&answer(&home, &model, &["-jf", &schema])).unwrap();
+    assert_eq!(json, serde_json::json!([1]));
+}
+
+#[test]
+fn what_cannot_be_kept_is_refused_before_an_answer() {
+    let home = Home::new();
+    let model = home.model_with_text("llama", None);
+    for (args, told) in [
+        (["--grammar", "root ::= \"a"], &["--grammar: line 1, column 10"][..]),
+        (
+            ["--json-schema", r#"{"items": {"not": {}}}"#],
+            &["#/items", "\"not\" is not supported"],
+        ),
+        (["--json-schema", "{"], &["--json-schema: line 1"]),
+        (["--regex", "a("], &["--regex", "unclosed"]),
+        (["--grammar-file", "/no/such"], &["/no/such"]),
+        (["-r", ""], &["-r is empty"]),
+        (["--chat-template", "{% if %}"], &["--raw"]),
+    ] {
+        let refused = run(&home, &model, &args);
+        assert_eq!((refused.status, refused.out.as_str()), (1, ""), "{args:?}");
+        for part in told {
+            assert!(refused.err.contains(part), "{part:?} in {}", refused.err);
+        }
+    }
+    for args in [
+        &["--regex", "a", "--choice", "b"][..],
+        &["--ignore-eos", "--regex", "a"],
+        &["--chat-template-kwargs", "[]"],
+    ] {
+        assert_eq!(run(&home, &model, args).status, 2, "{args:?}");
+    }
+}
+
+#[test]
+fn answers_end_where_they_are_told_to() {
+    let home = Home::new();
+    let model = home.model_with_text("llama", None);
+    let base = [
+        "--grammar",
+        "root ::= \"one two three four\" [a-z]*",
+        "-n",
+        "30",
+        "-s",
+        "1",
+    ];
+    let of = |args: &[&str]| answer(&home, &model, &[&base[..], args].concat());
+    assert_eq!(of(&["-r", "three"]), "one two ");
+    assert_eq!(of(&["-r", "wo t", "-r", "e t"]), "on");
+    assert_eq!(of(&["-e", "-r", "\\x20t"]), "one");
+    assert!(of(&[]).starts_with("one two three four"));
+    // The bias wants nothing but an end.
+    let ends = ["--logit-bias", "2+inf", "--temp", "0", "-n", "5"];
+    let count = |args: &[&str]| {
+        let told = ended(home.llama(&[&["run", &model, "abc"], &ends[..], args].concat()));
+        told.succeeds();
+        told.err
+    };
+    assert!(count(&["--ignore-eos"]).contains("generated 5 tokens"));
+}
+
+#[test]
+fn templates_and_their_variables_can_be_given() {
+    let home = Home::new();
+    let model = home.model_with_text("gpt2", Some("{{ messages[0].content }}"));
+    let file = |name: &str, text: &str| {
+        let path = home.path(name);
+        std::fs::write(&path, text).unwrap();
+        path.into_os_string().into_string().unwrap()
+    };
+    let base = ["-n", "5", "--temp", "0"];
+    let of = |args: &[&str]| answer(&home, &model, &[&base[..], args].concat());
+    let jinja =
+        "{{ messages[-1].content }}{{ 'x' if enable_thinking is defined and enable_thinking else 'y' }}{{ more }}";
+    let path = file("t.jinja", jinja);
+    let raw = |prompt: &str| {
+        let args = ["run", &model, prompt, "--no-stats", "--raw"];
+        let ended = ended(home.llama(&[&args, &base[..]].concat()));
+        ended.succeeds().strip_suffix('\n').unwrap_or_default().to_owned()
+    };
+    assert_eq!(of(&[]), raw("abc"));
+    assert_eq!(of(&["--chat-template", jinja]), raw("abcy"));
+    assert_eq!(of(&["--chat-template-file", &path, "--reasoning", "on"]), raw("abcx"));
+    assert_eq!(of(&["--chat-template-file", &path, "--reasoning", "off"]), raw("abcy"));
+    assert_eq!(
+        of(&[
+            "--chat-template",
+            jinja,
+            "--chat-template-kwargs",
+            r#"{"more": 12, "enable_thinking": true}"#
+        ]),
+        raw("abcx12")
+    );
+    let system = file("s.txt", "be\\nkind\n");
+    let with_system = "{% for m in messages %}{{ m.content }};{% endfor %}";
+    assert_eq!(
+        of(&["--chat-template", with_system, "-sysf", &system]),
+        raw("be\\nkind;abc;")
+    );
+    assert_eq!(
+        of(&["--chat-template", with_system, "-sysf", &system, "-e"]),
+        raw("be\nkind;abc;")
+    );
+}

@@ -1,0 +1,227 @@
+//! Grammars that a text has to keep to: what tokens may come next.
+//!
+//! - [`gbnf`], [`chars`]: llama.cpp's notation, parsed to rules over characters
+//! - [`runs`], [`lark`]: rules to the notation of llguidance, which computes the masks
+//! - [`schema`]: what JSON schemas must not ask for
+//! - [`tokens`]: a model's vocabulary as llguidance wants it
+//!
+//! A grammar that cannot be kept in full is an error, never left out. Sizes, depths and work are bounded, so that a grammar may come from anybody.
+
+mod chars;
+mod error;
+mod gbnf;
+mod lark;
+mod runs;
+mod schema;
+#[cfg(test)]
+mod tests;
+mod tokens;
+
+use llguidance::api::TopLevelGrammar;
+use llguidance::{Matcher, ParserFactory, panic_utils};
+use serde_json::json;
+
+use crate::vocab::{Token, Vocab};
+pub use error::GrammarError;
+
+/// Longest grammar that is taken, in bytes.
+pub const MAX_LEN: usize = 1 << 20;
+/// Parsers of grammars call themselves; this is enough for the depths that are allowed.
+const STACK: usize = 64 << 20;
+/// Groups within each other in notations that are parsed elsewhere.
+const MAX_DEPTH: usize = 200;
+/// Parser states that one mask may take: a bound on time, some 50 ms.
+const STEP_ITEMS: usize = 1_000_000;
+const STEP_FUEL: u64 = 1_000_000;
+
+/// What a text has to be.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Grammar {
+    /// Matched by the rule `root`, in the notation of llama.cpp's grammars; one that begins with `%llguidance` is taken as llguidance's own.
+    Gbnf(String),
+    /// A document that a JSON schema allows.
+    JsonSchema(String),
+    /// Matched by a regular expression as a whole.
+    Regex(String),
+    /// One of these texts.
+    Choice(Vec<String>),
+}
+
+/// Makes constraints for the texts of a model.
+pub struct Compiler {
+    factory: ParserFactory,
+    n_tokens: usize,
+}
+
+impl Compiler {
+    /// For a vocabulary, of which a model has logits for `n_logits` tokens.
+    pub fn new(vocab: &Vocab, n_logits: usize) -> Result<Compiler, GrammarError> {
+        let env = tokens::environment(vocab, n_logits)?;
+        let slices = llguidance::earley::SlicedBiasComputer::general_slices();
+        let made = ParserFactory::new(&env, Default::default(), &slices);
+        let mut factory = made.map_err(|e| GrammarError::Vocabulary(e.to_string()))?;
+        factory.quiet();
+        let limits = factory.limits_mut();
+        limits.step_max_items = STEP_ITEMS;
+        limits.step_lexer_fuel = STEP_FUEL;
+        limits.verbose_errors = false;
+        Ok(Compiler {
+            factory,
+            n_tokens: n_logits,
+        })
+    }
+
+    /// The constraint of a grammar, at the beginning of a text.
+    pub fn compile(&self, grammar: &Grammar, vocab: &Vocab) -> Result<Constraint, GrammarError> {
+        let found = length(grammar);
+        if found > MAX_LEN {
+            return Err(GrammarError::TooLong {
+                found,
+                allowed: MAX_LEN,
+            });
+        }
+        let compile = || {
+            let top = self.translate(grammar, vocab)?;
+            let parser = panic_utils::catch_unwind(std::panic::AssertUnwindSafe(|| self.factory.create_parser(top)));
+            let mut matcher = Matcher::new(parser);
+            match matcher.get_error() {
+                Some(message) => Err(refused(&message)),
+                None => match matcher.compute_mask_or_eos() {
+                    Ok(mask) if mask.is_zero() => Err(GrammarError::Refused("no text matches it".to_owned())),
+                    Ok(_) => Ok(matcher),
+                    Err(e) => Err(refused(&e.to_string())),
+                },
+            }
+        };
+        let matcher = std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new()
+                .stack_size(STACK)
+                .spawn_scoped(scope, compile);
+            let no_thread = |e: std::io::Error| GrammarError::Refused(format!("there is no thread to compile it: {e}"));
+            let failed = |_| GrammarError::Refused("compiling it failed".to_owned());
+            thread.map_err(no_thread)?.join().map_err(failed)?
+        })?;
+        Ok(Constraint {
+            matcher,
+            n_tokens: self.n_tokens,
+        })
+    }
+
+    fn translate(&self, grammar: &Grammar, vocab: &Vocab) -> Result<TopLevelGrammar, GrammarError> {
+        match grammar {
+            Grammar::Gbnf(text) if text.trim_start().starts_with("%llguidance") => {
+                check_depth(text)?;
+                Ok(TopLevelGrammar::from_lark(text.clone()))
+            }
+            Grammar::Gbnf(text) => Ok(TopLevelGrammar::from_lark(lark_of(text, vocab)?)),
+            Grammar::JsonSchema(text) => {
+                let mut schema = schema::parse(text)?;
+                if let Some(fields) = schema.as_object_mut() {
+                    // Without a bound a model may write blanks for ever.
+                    fields.insert(
+                        "x-guidance".to_owned(),
+                        json!({"whitespace_flexible": true, "whitespace_pattern": WHITE_SPACE}),
+                    );
+                }
+                Ok(TopLevelGrammar::from_json_schema(schema))
+            }
+            Grammar::Regex(text) => {
+                check_depth(text)?;
+                regex_syntax::parse(text).map_err(|e| GrammarError::Refused(e.to_string()))?;
+                Ok(TopLevelGrammar::from_regex(text))
+            }
+            Grammar::Choice(texts) if texts.is_empty() => {
+                Err(GrammarError::Refused("there is nothing to choose from".to_owned()))
+            }
+            Grammar::Choice(texts) => {
+                let texts: Vec<String> = texts.iter().map(|text| regex_syntax::escape(text)).collect();
+                Ok(TopLevelGrammar::from_regex(&format!("(?:{})", texts.join("|"))))
+            }
+        }
+    }
+}
+
+/// Between parts of a JSON document.
+const WHITE_SPACE: &str = r"[ ]|\n[ \t]{0,20}";
+
+/// A grammar of llama.cpp's in the notation of llguidance.
+fn lark_of(text: &str, vocab: &Vocab) -> Result<String, GrammarError> {
+    let token = |name: &str| vocab.find(name);
+    let mut rules = gbnf::parse(text, &token)?;
+    runs::find(&mut rules);
+    runs::split_doubtful(&mut rules);
+    Ok(lark::text_of(&rules))
+}
+
+fn length(grammar: &Grammar) -> usize {
+    match grammar {
+        Grammar::Gbnf(text) | Grammar::JsonSchema(text) | Grammar::Regex(text) => text.len(),
+        Grammar::Choice(texts) => texts.iter().map(String::len).sum(),
+    }
+}
+
+/// Bounds the depth of a notation that others parse.
+fn check_depth(text: &str) -> Result<(), GrammarError> {
+    let mut depth = 0_usize;
+    for (at, c) in text.char_indices() {
+        match c {
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > MAX_DEPTH {
+            return Err(GrammarError::at(
+                text,
+                at,
+                format!("more than {MAX_DEPTH} groups within each other"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The first line of what llguidance says: the rest is about its own state.
+fn refused(message: &str) -> GrammarError {
+    let line = message
+        .lines()
+        .find(|line| !line.trim().is_empty())
+        .unwrap_or("it cannot be used");
+    GrammarError::Refused(line.trim().to_owned())
+}
+
+/// Which tokens may come next in a text that keeps to a grammar. A copy goes on by itself.
+#[derive(Clone)]
+pub struct Constraint {
+    matcher: Matcher,
+    n_tokens: usize,
+}
+
+impl Constraint {
+    /// Gives `allow` a test for tokens that may come next; where the text is complete, those that end it. An error leaves nothing allowed.
+    pub fn with_allowed<T>(&mut self, allow: impl FnOnce(&dyn Fn(Token) -> bool) -> T) -> Result<T, GrammarError> {
+        let mask = self
+            .matcher
+            .compute_mask_or_eos()
+            .map_err(|e| refused(&e.to_string()))?;
+        let n_tokens = self.n_tokens;
+        Ok(allow(&|token| (token as usize) < n_tokens && mask.is_allowed(token)))
+    }
+
+    /// Takes note of a token that has become part of the text.
+    pub fn accept(&mut self, token: Token) -> Result<(), GrammarError> {
+        if self.matcher.is_stopped() && !self.matcher.is_error() {
+            return Ok(());
+        }
+        self.matcher.consume_token(token).map_err(|e| refused(&e.to_string()))
+    }
+
+    /// True if the text may end here.
+    pub fn is_complete(&mut self) -> bool {
+        self.matcher.is_accepting().unwrap_or(false) || (self.matcher.is_stopped() && !self.matcher.is_error())
+    }
+
+    /// Back to the beginning of the text.
+    pub fn reset(&mut self) -> Result<(), GrammarError> {
+        self.matcher.reset().map_err(|e| refused(&e.to_string()))
+    }
+}
