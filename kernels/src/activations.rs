@@ -4,7 +4,7 @@ use crate::GgmlType;
 use crate::dispatch::{Kernels, kernels};
 use crate::generic::i8_blocks::i8_row_bytes;
 use crate::generic::integers::i16_row_bytes;
-use crate::generic::tiles::bf16_row_bytes;
+use crate::generic::tiles::{bf16_row_bytes, rounds_floats};
 
 /// What products may cost in accuracy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -14,7 +14,7 @@ pub enum Precision {
     /// Integers of 16 bits: the fastest form that changes no result of a model to speak of.
     High,
     /// As [`Precision::High`] for few rows of activations. For [`FAST_COLUMNS`] and more, as in prefill, integers of 8 bits where the weights have at
-    /// most 6: about one and a half times as fast. With AMX bfloat16 instead, whatever the weights, which are rounded to it as well.
+    /// most 6: about one and a half times as fast. With AMX bfloat16 instead, whatever the weights but those of F32, which are rounded to it as well.
     #[default]
     Fast,
 }
@@ -70,9 +70,11 @@ pub fn activation_form(ty: GgmlType, n: usize, precision: Precision) -> Activati
 
 /// [`activation_form`] with given kernels.
 pub(crate) fn form_with(kernels: &'static Kernels, ty: GgmlType, n: usize, precision: Precision) -> ActivationForm {
+    let by_tiles = precision == Precision::Fast && n >= FAST_COLUMNS && kernels.tile_unit.is_some();
     match (precision, kernels.int.find(ty)) {
+        (_, Some(_)) if by_tiles => ActivationForm::Bf16Row,
+        (_, None) if by_tiles && rounds_floats(ty) => ActivationForm::Bf16Row,
         (Precision::Exact, _) | (_, None) => ActivationForm::F32,
-        (Precision::Fast, Some(_)) if n >= FAST_COLUMNS && kernels.tile_unit.is_some() => ActivationForm::Bf16Row,
         (Precision::Fast, Some(of_type)) if n >= FAST_COLUMNS && of_type.integers.bits <= 6 => {
             ActivationForm::I8Block16
         }

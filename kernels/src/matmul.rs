@@ -8,7 +8,7 @@ use crate::generic::integers::CHUNK;
 use crate::generic::panel_products::{PanelProduct, panel_scratch};
 use crate::generic::panels::{RowLayout, WeightRows};
 use crate::generic::products::{Product, panel_size};
-use crate::generic::tiles::tile_scratch;
+use crate::generic::tiles::{FloatRows, TileProduct, rounds_floats, tile_scratch};
 use crate::interleaved::{GROUP_ROWS, deinterleave, interleaved_bytes};
 use crate::{ActivationForm, Activations, GgmlType, activation_bytes};
 
@@ -133,6 +133,12 @@ pub(crate) unsafe fn matmul_with(
                 multiply_groups_of_floats(kernels, args, x, stride, out, out_stride, scratch);
             }
             Activations::F32 { x, stride } => multiply_floats(kernels, args, x, stride, out, out_stride, scratch),
+            Activations::Quantized { form, rows, stride }
+                if form == ActivationForm::Bf16Row && rounds_floats(ty) && !is_interleaved =>
+            {
+                check_activations((n - 1) * stride + activation_bytes(form, k), rows.len(), n);
+                multiply_floats_by_tiles(kernels, args, rows, stride, out, out_stride, scratch);
+            }
             Activations::Quantized { form, rows, stride } => {
                 let of_type = kernels.int.find(ty);
                 let of_type = of_type.unwrap_or_else(|| panic!("{ty}: no integer kernels"));
@@ -302,6 +308,45 @@ unsafe fn multiply_groups(
             columns[n - 1](&product);
         }
     }
+}
+
+/// The product of rows of floats with rows of bfloat16.
+///
+/// # Safety
+/// As for [`multiply_rows`].
+unsafe fn multiply_floats_by_tiles(
+    kernels: &'static Kernels,
+    args: &MatMul,
+    x: &[u8],
+    x_stride: usize,
+    out: *mut f32,
+    out_stride: usize,
+    scratch: &mut [f32],
+) {
+    let needed = tile_scratch(args.k, args.n);
+    assert!(
+        needed <= scratch.len(),
+        "scratch memory of {} floats, {needed} needed",
+        scratch.len()
+    );
+    let product = TileProduct {
+        w: FloatRows {
+            w: args.w.as_ptr(),
+            stride: args.row_stride(),
+            float_bytes: args.ty.block_bytes(),
+            m: args.m,
+            k: args.k,
+            dequantize: kernels.of_type(args.ty).dequantize,
+        },
+        x: x.as_ptr(),
+        x_stride,
+        n: args.n,
+        out,
+        out_stride,
+        scratch: scratch.as_mut_ptr(),
+    };
+    // SAFETY: the caller's promise; the scratch memory is large enough as just asserted.
+    unsafe { (kernels.over_tiles().multiply_floats)(&product) }
 }
 
 /// The kernels for groups.

@@ -2,7 +2,7 @@
 
 use crate::generic::panel_products::PanelProduct;
 use crate::generic::tile_attention::{self, TileScores, TileValues};
-use crate::generic::tiles;
+use crate::generic::tiles::{self, FloatRows, TileProduct};
 #[cfg(test)]
 use crate::simd::portable::Portable;
 #[cfg(test)]
@@ -20,6 +20,8 @@ pub(crate) struct TileKernels {
     pub quantize: unsafe fn(*const f32, usize, *mut u8),
     /// Multiplies with weights of any type that has integers.
     pub multiply: unsafe fn(&PanelProduct),
+    /// Multiplies with weights of floats.
+    pub multiply_floats: unsafe fn(&TileProduct<FloatRows>),
     /// See [`tiles::multiply_in_cache`].
     pub multiply_in_cache: unsafe fn(usize) -> usize,
     /// Writes a query of attention.
@@ -45,7 +47,13 @@ macro_rules! instantiate {
             #[$attribute]
             unsafe fn multiply(product: &PanelProduct) {
                 // SAFETY: the caller's promise.
-                unsafe { tiles::multiply::<$V, $U>(product) }
+                unsafe { tiles::multiply_integers::<$V, $U>(product) }
+            }
+
+            #[$attribute]
+            unsafe fn multiply_floats(product: &TileProduct<FloatRows>) {
+                // SAFETY: the caller's promise.
+                unsafe { tiles::multiply::<FloatRows, $U>(product) }
             }
 
             #[$attribute]
@@ -75,6 +83,7 @@ macro_rules! instantiate {
             pub(in crate::dispatch) static KERNELS: TileKernels = TileKernels {
                 quantize,
                 multiply,
+                multiply_floats,
                 multiply_in_cache,
                 put_query,
                 scores,

@@ -4,6 +4,7 @@
 //! Weights and values are one bfloat16.
 
 use super::integers::spread;
+use super::tiles::{Dequantize, transpose};
 use crate::attention::KEYS;
 use crate::simd::tiles::{COLUMNS, ROWS, STEP, TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileBlock, TileSums};
 use crate::simd::{Simd, TileUnit};
@@ -40,9 +41,6 @@ pub(crate) const fn tile_scratch(d: usize, n: usize) -> usize {
     let packed = if keys > values { keys } else { values };
     rows + (packed + size_of::<TileSums>() + 2 * ALIGN) / size_of::<f32>()
 }
-
-/// Reads rows of a cache as floats: see [`dequantize_row`](crate::dequantize_row()).
-pub(crate) type Dequantize = unsafe fn(*const u8, *mut f32, usize);
 
 /// The keys or values of a page.
 #[derive(Clone, Copy)]
@@ -225,24 +223,6 @@ unsafe fn pack_keys<U: TileUnit>(keys: &PageRows, first: usize, scratch: &Scratc
                     let to = scratch.packed.add(((part * steps + step) * 2 + half) * TILE_BYTES);
                     transpose::<U::Float>(parts[from].as_ptr().cast(), to.cast());
                 }
-            }
-        }
-    }
-}
-
-/// A tile of words, transposed.
-///
-/// # Safety
-/// The CPU has `V`'s instructions, and both are valid for a tile.
-#[inline(always)]
-unsafe fn transpose<V: Simd>(from: *const f32, to: *mut f32) {
-    const N: usize = 8;
-    for i in (0..TILE_ROWS).step_by(N) {
-        for j in (0..TILE_ROWS).step_by(N) {
-            // SAFETY: the caller's promise: squares of the tile.
-            unsafe {
-                let (from, to) = (from.add(i * TILE_ROWS + j), to.add(j * TILE_ROWS + i));
-                V::transpose(from, TILE_ROWS, to, TILE_ROWS);
             }
         }
     }

@@ -1,15 +1,17 @@
 //! Products of weights with many rows of activations, both as bfloat16, by a unit that multiplies tiles.
 //!
-//! Weights of any type and layout become the integers and scales of a [`PanelChunk`] first, and those bfloat16, with scales and minimums multiplied in: sums
-//! stay in tiles over many elements.
+//! Weights of integers, in either layout, become the bytes and scales of a [`PanelChunk`] first, and those bfloat16, with scales and minimums multiplied in;
+//! weights of floats are rounded. So sums stay in tiles over many elements.
 //!
 //! The order in which an element of the result is added up only depends on the length of a row.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::integers::{CHUNK, RUN, RUNS, spread};
 use super::panel_products::PanelProduct;
-use super::panels::{Integers, PANEL_ROWS, PanelChunk, RawValues, SIGN, fill};
+use super::panels::{Integers, PANEL_ROWS, PanelChunk, RawValues, SIGN, WeightRows, fill};
+use crate::GgmlType;
 use crate::simd::tiles::{COLUMNS, ROWS, STEP, TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileBlock, TileSums};
 use crate::simd::{IntSimd, Simd, TileUnit};
 
@@ -68,6 +70,11 @@ pub(crate) unsafe fn quantize_bf16<U: TileUnit>(x: *const f32, k: usize, out: *m
     }
 }
 
+/// Whether weights of a type without integers are rounded to bfloat16, too: those of 16 bits, which have not many more than it has.
+pub(crate) const fn rounds_floats(ty: GgmlType) -> bool {
+    matches!(ty, GgmlType::F16 | GgmlType::BF16)
+}
+
 /// Floats of scratch memory for rows of `k` elements and `n` columns.
 pub(crate) const fn tile_scratch(k: usize, n: usize) -> usize {
     let bytes = Scratch::WEIGHTS + Scratch::CHUNK + Scratch::REST + n_sums(k, n) * size_of::<TileSums>();
@@ -90,9 +97,12 @@ const fn n_blocks(k: usize) -> usize {
     if n > 1 { n } else { 1 }
 }
 
+/// Reads elements of a row as floats: see [`dequantize_row`](crate::dequantize_row()).
+pub(crate) type Dequantize = unsafe fn(*const u8, *mut f32, usize);
+
 /// Scratch memory.
 #[derive(Clone, Copy)]
-struct Scratch {
+pub(crate) struct Scratch {
     /// [`ROWS`] rows of a block.
     weights: *mut u8,
     chunk: *mut PanelChunk<RawValues>,
@@ -126,12 +136,85 @@ impl Scratch {
     }
 }
 
-/// Multiplies. Blocks of some rows are packed, then multiplied with all columns. Sums of rows that are longer wait in scratch memory.
+/// Rows of weights, which are packed in one way or another.
+pub(crate) trait TileRows: Copy {
+    /// Rows.
+    fn m(&self) -> usize;
+    /// Elements of a row.
+    fn k(&self) -> usize;
+    /// Packs the part of [`ROWS`] rows from row `i` on. Rows beyond the last are copies of it, elements beyond it zero.
+    ///
+    /// # Safety
+    /// As for [`multiply`].
+    unsafe fn pack<U: TileUnit>(&self, part: &Part, i: usize, scratch: &Scratch);
+}
+
+/// Rows of integers, unpacked by `V`.
+struct IntegerRows<V> {
+    rows: WeightRows,
+    by: PhantomData<V>,
+}
+
+impl<V> Clone for IntegerRows<V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<V> Copy for IntegerRows<V> {}
+
+/// Rows of floats, one after the other.
+#[derive(Clone, Copy)]
+pub(crate) struct FloatRows {
+    pub w: *const u8,
+    /// Bytes from one row to the next.
+    pub stride: usize,
+    /// Bytes of a float.
+    pub float_bytes: usize,
+    pub m: usize,
+    pub k: usize,
+    pub dequantize: Dequantize,
+}
+
+/// A product of some rows: see [`PanelProduct`].
+pub(crate) struct TileProduct<R> {
+    pub w: R,
+    pub x: *const u8,
+    pub x_stride: usize,
+    pub n: usize,
+    pub out: *mut f32,
+    pub out_stride: usize,
+    /// [`tile_scratch`] floats.
+    pub scratch: *mut f32,
+}
+
+/// Multiplies weights of integers.
 ///
 /// # Safety
 /// The CPU has the unit and `V`'s instructions, no other unit is in use in this thread, and `p` keeps the contract of [`matmul`](crate::matmul()).
 #[inline(always)]
-pub(crate) unsafe fn multiply<V: IntSimd, U: TileUnit>(p: &PanelProduct) {
+pub(crate) unsafe fn multiply_integers<V: IntSimd, U: TileUnit>(p: &PanelProduct) {
+    let product = TileProduct {
+        w: IntegerRows::<V> {
+            rows: p.w,
+            by: PhantomData,
+        },
+        x: p.x,
+        x_stride: p.x_stride,
+        n: p.n,
+        out: p.out,
+        out_stride: p.out_stride,
+        scratch: p.scratch,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { multiply::<_, U>(&product) }
+}
+
+/// Multiplies. Blocks of some rows are packed, then multiplied with all columns. Sums of rows that are longer wait in scratch memory.
+///
+/// # Safety
+/// The CPU has the unit and the instructions for the rows, no other unit is in use in this thread, and `p` keeps the contract of [`matmul`](crate::matmul()).
+#[inline(always)]
+pub(crate) unsafe fn multiply<R: TileRows, U: TileUnit>(p: &TileProduct<R>) {
     // SAFETY: the caller's promise; rows, columns and elements lie within the operands.
     unsafe {
         let mut unit = U::new();
@@ -139,15 +222,15 @@ pub(crate) unsafe fn multiply<V: IntSimd, U: TileUnit>(p: &PanelProduct) {
         let n_parts = p.n.div_ceil(MAX_COLUMNS);
         let columns_of_part = p.n.div_ceil(n_parts).next_multiple_of(COLUMNS);
         for j in (0..p.n).step_by(columns_of_part) {
-            let p = PanelProduct {
+            let p = TileProduct {
                 x: p.x.add(j * p.x_stride),
                 n: columns_of_part.min(p.n - j),
                 out: p.out.add(j * p.out_stride),
                 ..*p
             };
-            for i in (0..p.w.m).step_by(MOST_TILE_ROWS) {
-                let rows = i..p.w.m.min(i + MOST_TILE_ROWS);
-                multiply_rows::<V, U>(&mut unit, &p, rows, &scratch);
+            for i in (0..p.w.m()).step_by(MOST_TILE_ROWS) {
+                let rows = i..p.w.m().min(i + MOST_TILE_ROWS);
+                multiply_rows::<R, U>(&mut unit, &p, rows, &scratch);
             }
         }
     }
@@ -158,26 +241,26 @@ pub(crate) unsafe fn multiply<V: IntSimd, U: TileUnit>(p: &PanelProduct) {
 /// # Safety
 /// As for [`multiply`].
 #[inline(always)]
-unsafe fn multiply_rows<V: IntSimd, U: TileUnit>(
+unsafe fn multiply_rows<R: TileRows, U: TileUnit>(
     unit: &mut U,
-    p: &PanelProduct,
+    p: &TileProduct<R>,
     rows: Range<usize>,
     scratch: &Scratch,
 ) {
-    let n_blocks = n_blocks(p.w.k);
+    let n_blocks = n_blocks(p.w.k());
     for block in 0..n_blocks {
         let is_last = block + 1 == n_blocks;
         let first = block * BLOCK;
-        let end = if is_last { p.w.k } else { first + BLOCK };
+        let end = if is_last { p.w.k() } else { first + BLOCK };
         let part = Part { first, end };
         // SAFETY: the caller's promise; sums are kept for as many rows and columns.
         unsafe {
             copy_rest(p, &part, scratch.rest);
             let mut sums = scratch.sums;
             for i in rows.clone().step_by(ROWS) {
-                pack::<V, U>(p, &part, i, scratch);
+                p.w.pack::<U>(&part, i, scratch);
                 for j in (0..p.n).step_by(COLUMNS) {
-                    add::<U>(unit, p, &part, j, scratch, sums);
+                    add::<R, U>(unit, p, &part, j, scratch, sums);
                     if is_last {
                         put(p, i, j, &*sums);
                     }
@@ -191,9 +274,16 @@ unsafe fn multiply_rows<V: IntSimd, U: TileUnit>(
 }
 
 /// Elements `first..end` of the rows.
-struct Part {
+pub(crate) struct Part {
     first: usize,
     end: usize,
+}
+
+impl Part {
+    /// Tiles that the elements fill.
+    fn steps(&self) -> usize {
+        (self.end - self.first).div_ceil(STEP)
+    }
 }
 
 /// Multiplies operands that the first-level cache holds, for some `rounds`: what the unit does at most. Returns the multiply-adds. Operands are not zeros, with which
@@ -237,8 +327,8 @@ pub(crate) unsafe fn multiply_in_cache<U: TileUnit>(rounds: usize) -> usize {
 /// # Safety
 /// As for [`multiply`].
 #[inline(always)]
-unsafe fn copy_rest(p: &PanelProduct, part: &Part, rest: *mut u8) {
-    let bytes = (part.end - part.first) * BF16;
+unsafe fn copy_rest<R>(p: &TileProduct<R>, part: &Part, rest: *mut u8) {
+    let bytes = part.steps() * TILE_WIDTH;
     for (column, j) in (p.n / COLUMNS * COLUMNS..p.n).enumerate() {
         // SAFETY: the caller's promise; the columns and the copies of a block's elements are there.
         unsafe {
@@ -253,9 +343,9 @@ unsafe fn copy_rest(p: &PanelProduct, part: &Part, rest: *mut u8) {
 /// # Safety
 /// As for [`multiply`]; the weights of the part are packed.
 #[inline(always)]
-unsafe fn add<U: TileUnit>(
+unsafe fn add<R, U: TileUnit>(
     unit: &mut U,
-    p: &PanelProduct,
+    p: &TileProduct<R>,
     part: &Part,
     j: usize,
     scratch: &Scratch,
@@ -272,28 +362,89 @@ unsafe fn add<U: TileUnit>(
             x,
             x_stride,
             w: scratch.weights,
-            steps: (part.end - part.first) / STEP,
+            steps: part.steps(),
             sums,
             is_first: part.first == 0,
         });
     }
 }
 
-/// Packs the part of [`ROWS`] rows from row `i` on. Rows beyond the last are copies of it.
+impl<V: IntSimd> TileRows for IntegerRows<V> {
+    fn m(&self) -> usize {
+        self.rows.m
+    }
+
+    fn k(&self) -> usize {
+        self.rows.k
+    }
+
+    #[inline(always)]
+    unsafe fn pack<U: TileUnit>(&self, part: &Part, i: usize, scratch: &Scratch) {
+        for at in (part.first..part.end).step_by(CHUNK) {
+            for half in 0..ROWS / PANEL_ROWS {
+                // SAFETY: the caller's promise; the chunk and its tiles lie within the scratch memory.
+                unsafe {
+                    fill::<V, RawValues>(&self.rows, i + half * PANEL_ROWS, at / CHUNK, &mut *scratch.chunk);
+                    let step = (at - part.first) / STEP;
+                    let to = scratch.weights.add((2 * step + half) * TILE_BYTES);
+                    let runs = RUNS.min((part.end - at) / RUN);
+                    pack_chunk::<U>(&*scratch.chunk, &self.rows.integers, runs, to);
+                }
+            }
+        }
+    }
+}
+
+impl TileRows for FloatRows {
+    fn m(&self) -> usize {
+        self.m
+    }
+
+    fn k(&self) -> usize {
+        self.k
+    }
+
+    #[inline(always)]
+    unsafe fn pack<U: TileUnit>(&self, part: &Part, i: usize, scratch: &Scratch) {
+        let (n, mut floats) = (part.end - part.first, [0.0f32; LAST_BLOCK]);
+        for half in 0..ROWS / TILE_ROWS {
+            let mut rows = [[[0u8; TILE_WIDTH]; TILE_ROWS]; LAST_BLOCK / STEP];
+            for row in 0..TILE_ROWS {
+                let i = (i + half * TILE_ROWS + row).min(self.m - 1);
+                // SAFETY: the caller's promise; the part lies within the row, and within the arrays.
+                unsafe {
+                    let from = self.w.add(i * self.stride + part.first * self.float_bytes);
+                    (self.dequantize)(from, floats.as_mut_ptr(), n);
+                    for at in (0..part.steps() * STEP).step_by(U::Float::LANES) {
+                        let to = rows[at / STEP][row].as_mut_ptr().add(at % STEP * BF16);
+                        U::store_bf16(U::Float::load(floats.as_ptr().add(at)), to);
+                    }
+                }
+            }
+            for (step, rows) in rows.iter().enumerate().take(part.steps()) {
+                // SAFETY: the caller's promise: tiles within the scratch memory.
+                unsafe {
+                    let to = scratch.weights.add((2 * step + half) * TILE_BYTES);
+                    transpose::<U::Float>(rows.as_ptr().cast(), to.cast());
+                }
+            }
+        }
+    }
+}
+
+/// A tile of words, transposed.
 ///
 /// # Safety
-/// As for [`multiply`].
+/// The CPU has `V`'s instructions, and both are valid for a tile.
 #[inline(always)]
-unsafe fn pack<V: IntSimd, U: TileUnit>(p: &PanelProduct, part: &Part, i: usize, scratch: &Scratch) {
-    for at in (part.first..part.end).step_by(CHUNK) {
-        for half in 0..ROWS / PANEL_ROWS {
-            // SAFETY: the caller's promise; the chunk and its tiles lie within the scratch memory.
+pub(super) unsafe fn transpose<V: Simd>(from: *const f32, to: *mut f32) {
+    const N: usize = 8;
+    for i in (0..TILE_ROWS).step_by(N) {
+        for j in (0..TILE_ROWS).step_by(N) {
+            // SAFETY: the caller's promise: squares of the tile.
             unsafe {
-                fill::<V, RawValues>(&p.w, i + half * PANEL_ROWS, at / CHUNK, &mut *scratch.chunk);
-                let step = (at - part.first) / STEP;
-                let to = scratch.weights.add((2 * step + half) * TILE_BYTES);
-                let runs = RUNS.min((part.end - at) / RUN);
-                pack_chunk::<U>(&*scratch.chunk, &p.w.integers, runs, to);
+                let (from, to) = (from.add(i * TILE_ROWS + j), to.add(j * TILE_ROWS + i));
+                V::transpose(from, TILE_ROWS, to, TILE_ROWS);
             }
         }
     }
@@ -341,18 +492,18 @@ unsafe fn pack_chunk<U: TileUnit>(from: &PanelChunk<RawValues>, integers: &Integ
 /// # Safety
 /// As for [`multiply`].
 #[inline(always)]
-unsafe fn put(p: &PanelProduct, i: usize, j: usize, TileSums(sums): &TileSums) {
+unsafe fn put<R: TileRows>(p: &TileProduct<R>, i: usize, j: usize, TileSums(sums): &TileSums) {
     for (column, j) in (j..p.n).take(COLUMNS).enumerate() {
-        for (half, i) in (i..p.w.m).step_by(TILE_ROWS).take(ROWS / TILE_ROWS).enumerate() {
+        for (half, i) in (i..p.w.m()).step_by(TILE_ROWS).take(ROWS / TILE_ROWS).enumerate() {
             let of_column = &sums[column / TILE_ROWS][half][column % TILE_ROWS];
             // SAFETY: the caller's promise; rows and columns lie within the result.
             unsafe {
                 let out = p.out.add(j * p.out_stride + i);
                 // Of known length it is no call.
-                if i + TILE_ROWS <= p.w.m {
+                if i + TILE_ROWS <= p.w.m() {
                     out.cast::<[f32; TILE_ROWS]>().write_unaligned(*of_column);
                 } else {
-                    of_column.as_ptr().copy_to_nonoverlapping(out, p.w.m - i);
+                    of_column.as_ptr().copy_to_nonoverlapping(out, p.w.m() - i);
                 }
             }
         }

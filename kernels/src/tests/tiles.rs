@@ -48,10 +48,14 @@ impl Weights {
     }
 }
 
+fn is_for_tiles(ty: GgmlType) -> bool {
+    form_with(&TILE_MODEL, ty, FAST_COLUMNS, Precision::Fast) == FORM
+}
+
 /// At least `m` rows of `k` weights of each type, in each layout that it has.
 fn all_weights(m: usize, k: usize) -> impl Iterator<Item = Weights> {
     let decoders = scalar_decoders().into_iter();
-    let types = decoders.filter(move |(ty, _)| TILE_MODEL.int.find(*ty).is_some() && k.is_multiple_of(ty.block_size()));
+    let types = decoders.filter(move |(ty, _)| is_for_tiles(*ty) && k.is_multiple_of(ty.block_size()));
     types.flat_map(move |(ty, dequantize)| {
         let m = m.next_multiple_of(GROUP_ROWS);
         let stride = ty.row_bytes(k).unwrap();
@@ -244,10 +248,27 @@ fn only_many_columns_take_tiles() {
         assert_eq!(form(FAST_COLUMNS, Precision::High), ActivationForm::I16Row);
         assert_eq!(form(FAST_COLUMNS, Precision::Exact), ActivationForm::F32);
     }
-    assert_eq!(
-        form_with(&TILE_MODEL, GgmlType::F16, FAST_COLUMNS, Precision::Fast),
-        ActivationForm::F32
-    );
+    for ty in [GgmlType::F16, GgmlType::BF16] {
+        let form = |n, precision| form_with(&TILE_MODEL, ty, n, precision);
+        assert_eq!(form(FAST_COLUMNS - 1, Precision::Fast), ActivationForm::F32);
+        assert_eq!(form(FAST_COLUMNS, Precision::Fast), ActivationForm::Bf16Row);
+        assert_eq!(form(FAST_COLUMNS, Precision::High), ActivationForm::F32);
+    }
+    let of_floats = form_with(&TILE_MODEL, GgmlType::F32, FAST_COLUMNS, Precision::Fast);
+    assert_eq!(of_floats, ActivationForm::F32);
+}
+
+/// Rows of floats need not be whole tiles.
+#[test]
+fn rows_of_floats_of_any_length() {
+    for k in [1, 7, 33, 250, 257, 330, 583] {
+        let weights = all_weights(40, k).filter(|weights| weights.ty.block_size() == 1);
+        for weights in weights {
+            for kernels in tile_kernels() {
+                check(kernels, &weights, 39, &noise(76, 35 * k));
+            }
+        }
+    }
 }
 
 /// What is reserved for 16 bits is enough. Rows that lay a multiple of 4096 bytes apart would take the same place in a cache.
