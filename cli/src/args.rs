@@ -60,6 +60,8 @@ pub enum Command {
     Ps(PsArgs),
     /// List what computes here, and why something does not
     Devices(crate::commands::devices::DevicesArgs),
+    /// Tell what this machine can do, and how a model would run on it
+    Doctor(crate::commands::doctor::DoctorArgs),
     /// Print completions of commands and flags for a shell
     Completions(CompletionsArgs),
     /// Write man pages
@@ -346,6 +348,14 @@ pub struct InspectArgs {
     /// The same for each tensor
     #[arg(long)]
     pub plan_tensors: bool,
+    /// What is planned for
+    #[command(flatten)]
+    pub planned: PlanArgs,
+}
+
+/// What a plan is made for: a model, its context, and where it may go.
+#[derive(Clone, Debug, Args)]
+pub struct PlanArgs {
     /// Tokens of the context that is planned for; 0 takes as many as the model was trained for [default: 4096]
     #[arg(short = 'c', long, value_name = "N", value_parser = context_size, allow_negative_numbers = true)]
     pub ctx_size: Option<usize>,

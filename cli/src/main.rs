@@ -71,6 +71,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Rm(args) => commands::models::rm(&args),
         Command::Ps(args) => commands::models::ps(&args),
         Command::Devices(args) => commands::devices::run(&args),
+        Command::Doctor(args) => commands::doctor::run(&args),
         Command::Synth(args) => commands::synth::run(&args),
     }
 }
