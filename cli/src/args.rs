@@ -15,7 +15,7 @@ use crate::commands::models::{ListArgs, PsArgs, PullArgs, RmArgs};
 use crate::grammar::GrammarArgs;
 use crate::hub::HubArgs;
 use crate::loading::{AdapterArgs, LoadArgs, PlacementArgs};
-use crate::sampling::SamplerArgs;
+use crate::sampling::{SamplerArgs, TextBiasArgs};
 
 pub use arch::{ArchArgs, ArchCommand, CheckArgs, Drawing, FmtArgs, SeedArgs};
 
@@ -193,6 +193,9 @@ pub struct RunArgs {
     /// How to choose tokens
     #[command(flatten)]
     pub sampler: SamplerArgs,
+    /// Which tokens to favour
+    #[command(flatten)]
+    pub text_bias: TextBiasArgs,
 }
 
 const RUN_NOTES: &str = "The first argument is a model if it is a file, has a path, ends in .gguf or is a name that `llama pull` takes, else a prompt.";

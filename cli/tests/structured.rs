@@ -168,3 +168,32 @@ fn templates_and_their_variables_can_be_given() {
         raw("be\nkind;abc;")
     );
 }
+
+/// A model whose weights mean nothing says what is favoured, and never what is banned.
+#[test]
+fn tokens_are_favoured_and_banned_by_their_text() {
+    let home = Home::new();
+    for kind in ["llama", "gpt2"] {
+        let model = home.model_with_text(kind, None);
+        let of = |args: &[&str]| {
+            answer(
+                &home,
+                &model,
+                &[&["-n", "3", "--temp", "0", "--allow-loops"], args].concat(),
+            )
+        };
+        assert_eq!(of(&["--logit-bias-text", "yes=1000"]), "yesyesyes");
+        assert_eq!(of(&["--logit-bias-text", "==1000"]), "===");
+        assert_eq!(of(&["--logit-bias-text", " =1000", "--regex", "[x ]{3}"]), "   ");
+        let both = ["--logit-bias-text", "yes=1000", "--logit-bias-text", "yes=-inf"];
+        assert!(!of(&both).contains("yes"));
+        assert_eq!(of(&["-e", "--logit-bias-text", "\\x6eo=1000"]), "nonono");
+        let several = run(&home, &model, &["--logit-bias-text", "yes no=1"]);
+        several.fails_saying(&[
+            "--logit-bias-text",
+            "no token of this model is \"yes no\"",
+            "\"y\", \"e\", \"s\"",
+        ]);
+        assert_eq!(run(&home, &model, &["--logit-bias-text", "yes=much"]).status, 2);
+    }
+}
