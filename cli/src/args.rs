@@ -216,6 +216,9 @@ pub struct TemplateArgs {
     /// Whether the model is to think before it answers, where its template lets one choose: on, off or auto, as the template has it
     #[arg(long, value_name = "HOW", value_parser = ["on", "off", "auto"], default_value = "auto", alias = "think", hide_short_help = true)]
     pub reasoning: String,
+    /// Leave out what the model thinks before it answers, between the tags that its template names; on terminals it is dimmed otherwise
+    #[arg(long, alias = "hidethinking", hide_short_help = true)]
+    pub hide_reasoning: bool,
 }
 
 impl TemplateArgs {
