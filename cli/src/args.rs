@@ -15,7 +15,7 @@ use crate::commands::models::{ListArgs, PsArgs, PullArgs, RmArgs};
 use crate::grammar::GrammarArgs;
 use crate::hub::HubArgs;
 use crate::loading::{AdapterArgs, LoadArgs, PlacementArgs};
-use crate::sampling::SamplerArgs;
+use crate::sampling::{SamplerArgs, TextBiasArgs};
 
 pub use arch::{ArchArgs, ArchCommand, CheckArgs, Drawing, FmtArgs, SeedArgs};
 
@@ -60,6 +60,8 @@ pub enum Command {
     Ps(PsArgs),
     /// List what computes here, and why something does not
     Devices(crate::commands::devices::DevicesArgs),
+    /// Tell what this machine can do, and how a model would run on it
+    Doctor(crate::commands::doctor::DoctorArgs),
     /// Print completions of commands and flags for a shell
     Completions(CompletionsArgs),
     /// Write man pages
@@ -191,6 +193,9 @@ pub struct RunArgs {
     /// How to choose tokens
     #[command(flatten)]
     pub sampler: SamplerArgs,
+    /// Which tokens to favour
+    #[command(flatten)]
+    pub text_bias: TextBiasArgs,
 }
 
 const RUN_NOTES: &str = "The first argument is a model if it is a file, has a path, ends in .gguf or is a name that `llama pull` takes, else a prompt.";
@@ -211,6 +216,9 @@ pub struct TemplateArgs {
     /// Whether the model is to think before it answers, where its template lets one choose: on, off or auto, as the template has it
     #[arg(long, value_name = "HOW", value_parser = ["on", "off", "auto"], default_value = "auto", alias = "think", hide_short_help = true)]
     pub reasoning: String,
+    /// Leave out what the model thinks before it answers, between the tags that its template names; on terminals it is dimmed otherwise
+    #[arg(long, alias = "hidethinking", hide_short_help = true)]
+    pub hide_reasoning: bool,
 }
 
 impl TemplateArgs {
@@ -346,6 +354,14 @@ pub struct InspectArgs {
     /// The same for each tensor
     #[arg(long)]
     pub plan_tensors: bool,
+    /// What is planned for
+    #[command(flatten)]
+    pub planned: PlanArgs,
+}
+
+/// What a plan is made for: a model, its context, and where it may go.
+#[derive(Clone, Debug, Args)]
+pub struct PlanArgs {
     /// Tokens of the context that is planned for; 0 takes as many as the model was trained for [default: 4096]
     #[arg(short = 'c', long, value_name = "N", value_parser = context_size, allow_negative_numbers = true)]
     pub ctx_size: Option<usize>,

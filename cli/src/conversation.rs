@@ -16,10 +16,13 @@ use serde_json::{Map, Value as Json};
 use crate::args::TemplateArgs;
 use crate::commands::input;
 use crate::failure::{Failure, Outcome};
+use crate::reasoning::{self, Tags};
 
 /// A conversation with a model, or, with a model that has no chat template, a text that both continue.
 pub struct Conversation {
     template: Option<ChatTemplate>,
+    /// What reasoning stands between.
+    tags: Option<Tags>,
     /// What the template is told besides the messages.
     variables: Map<String, Json>,
     messages: Vec<Message>,
@@ -28,8 +31,13 @@ pub struct Conversation {
 impl Conversation {
     /// An empty conversation. `raw`: do without a template.
     pub fn new(model: &Model, raw: bool, system: Option<&str>, args: &TemplateArgs) -> Outcome<Conversation> {
-        let template = if raw { None } else { template(model, args)? };
+        let source = if raw { None } else { template_source(model, args)? };
+        let template = template(model, source.as_deref().unwrap_or_default())?;
         let mut conversation = Conversation {
+            tags: source
+                .as_deref()
+                .filter(|_| template.is_some())
+                .and_then(reasoning::tags_of),
             template,
             variables: args.variables(),
             messages: Vec::new(),
@@ -102,14 +110,21 @@ impl Conversation {
         self.messages.retain(|m| m.role == "system");
     }
 
-    /// The tokens after which the model's next words follow.
-    pub fn prompt(&self, vocab: &Vocab) -> Outcome<Vec<Token>> {
+    /// The tags that reasoning stands between, if the template names some.
+    pub fn tags(&self) -> Option<Tags> {
+        self.tags
+    }
+
+    /// What the model's next words follow, as text and as tokens.
+    pub fn prompt(&self, vocab: &Vocab) -> Outcome<(String, Vec<Token>)> {
         let Some(template) = &self.template else {
             let text: String = self.messages.iter().map(|m| m.content.as_str()).collect();
-            return Ok(vocab.tokenize(&text, true, true));
+            let tokens = vocab.tokenize(&text, true, true);
+            return Ok((text, tokens));
         };
         let text = template.render(&self.messages, true, &self.variables)?;
-        Ok(vocab.tokenize(&text, !template.has_bos(&text), true))
+        let tokens = vocab.tokenize(&text, !template.has_bos(&text), true);
+        Ok((text, tokens))
     }
 }
 
@@ -133,17 +148,21 @@ impl Said<'_> {
     }
 }
 
-/// The template that is given, else that in the model's file; `None` if there is none.
-fn template(model: &Model, args: &TemplateArgs) -> Outcome<Option<ChatTemplate>> {
+/// The template that is given, else that in the model's file, in Jinja.
+fn template_source(model: &Model, args: &TemplateArgs) -> Outcome<Option<String>> {
     let given = match &args.chat_template_file {
         Some(path) => Some(input::read(path)?),
         None => args.chat_template.clone(),
     };
     let of_file = model.metadata().get("tokenizer.chat_template").and_then(Value::as_str);
-    let source = given.as_deref().or(of_file);
+    Ok(given.or(of_file.map(str::to_owned)))
+}
+
+/// The template; `None` if there is none.
+fn template(model: &Model, source: &str) -> Outcome<Option<ChatTemplate>> {
     let vocab = model.vocab();
     let text = |token: Option<Token>| token.map_or_else(String::new, |t| vocab.text(t).into_owned());
-    match ChatTemplate::new(source.unwrap_or_default(), &text(vocab.bos()), &text(vocab.eos())) {
+    match ChatTemplate::new(source, &text(vocab.bos()), &text(vocab.eos())) {
         Ok(template) => Ok(Some(template)),
         Err(ChatError::NoTemplate) => Ok(None),
         Err(e) => Err(Failure::new(format_args!("{e}; --raw does without it"))),

@@ -4,7 +4,7 @@
 //! - [`argv`], [`args`], [`loading`], [`sampling`], [`grammar`], [`naming`], [`environment`], [`suggest`]: the command line, one declaration
 //! - [`commands`]: what each command does
 //! - [`hub`]: models by name; [`fetch`]: the default model
-//! - [`conversation`], [`session`], [`output`]: messages to prompts, prompts to text
+//! - [`conversation`], [`session`], [`output`], [`reasoning`]: messages to prompts, prompts to text, and what of it is thought
 //! - [`interrupt`], [`failure`], [`say`], [`dirs`], [`human`], [`version`]: Ctrl-C, errors, stderr, folders, numbers for people, the program itself
 
 mod args;
@@ -22,6 +22,7 @@ mod interrupt;
 mod loading;
 mod naming;
 mod output;
+mod reasoning;
 mod sampling;
 mod say;
 mod session;
@@ -71,6 +72,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Rm(args) => commands::models::rm(&args),
         Command::Ps(args) => commands::models::ps(&args),
         Command::Devices(args) => commands::devices::run(&args),
+        Command::Doctor(args) => commands::doctor::run(&args),
         Command::Synth(args) => commands::synth::run(&args),
     }
 }

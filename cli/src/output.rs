@@ -65,7 +65,7 @@ impl Output {
 }
 
 /// Bytes at the end of a text with which a stop text begins.
-fn n_begun(text: &str, stop: &str) -> usize {
+pub fn n_begun(text: &str, stop: &str) -> usize {
     let most = text.len().min(stop.len() - 1);
     let is_begun = |n: &usize| stop.is_char_boundary(*n) && text.ends_with(&stop[..*n]);
     (1..=most).rev().find(is_begun).unwrap_or(0)

@@ -1,9 +1,12 @@
-//! The flags of the sampler chain, from the engine's one table of its parameters.
+//! The flags of the sampler chain, from the engine's one table of its parameters, and biases of tokens by their text.
 
 use clap::builder::{Str, StyledStr};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use engine::sample::{Allowed, PARAMS, ParamDef, SampleError, SamplerParams};
+use engine::sample::{Allowed, LogitBias, PARAMS, ParamDef, SampleError, SamplerParams, Token};
+use engine::vocab::Vocab;
+
+use crate::failure::{Failure, Outcome};
 
 /// Shown by `-h`; the rest only by `--help`.
 const COMMON: &[&str] = &["seed", "temp", "top-k", "top-p", "min-p", "repeat-penalty"];
@@ -85,6 +88,70 @@ impl clap::FromArgMatches for SamplerArgs {
     }
 }
 
+/// Biases of tokens that are named by what they look like.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Sampling")]
+pub struct TextBiasArgs {
+    /// Added to the logit of the token that is this text: " yes=5", "no=-inf" (may be repeated). Spaces count, and a text of several tokens is an error
+    #[arg(long, value_name = "TEXT=BIAS", value_parser = text_bias, hide_short_help = true)]
+    logit_bias_text: Vec<TextBias>,
+}
+
+/// What looks like this, and what is added to its logit.
+#[derive(Clone, Debug, PartialEq)]
+struct TextBias {
+    text: String,
+    bias: f32,
+}
+
+impl TextBiasArgs {
+    /// The same for the tokens of a vocabulary. `read`: what a text stands for.
+    pub fn biases(&self, vocab: &Vocab, read: impl Fn(&str) -> String) -> Outcome<Vec<LogitBias>> {
+        let mut biases = Vec::new();
+        for TextBias { text, bias } in &self.logit_bias_text {
+            let text = read(text);
+            let ids = 0..Token::try_from(vocab.n_tokens()).unwrap_or(Token::MAX);
+            // Some vocabularies have a character twice: as itself and as a byte.
+            let tokens = ids.filter(|&token| vocab.token_to_piece(token, true) == text.as_bytes());
+            let before = biases.len();
+            biases.extend(tokens.map(|token| LogitBias { token, bias: *bias }));
+            if biases.len() == before {
+                return Err(no_token(vocab, &text));
+            }
+        }
+        Ok(biases)
+    }
+}
+
+/// The error for a text that is no token, with the tokens that it consists of.
+fn no_token(vocab: &Vocab, text: &str) -> Failure {
+    let piece = |&token: &Token| format!("{:?}", String::from_utf8_lossy(vocab.token_to_piece(token, true)));
+    let pieces: Vec<_> = vocab.tokenize(text, false, true).iter().map(piece).collect();
+    Failure::new(format_args!(
+        "--logit-bias-text: no token of this model is {text:?}, which becomes {}; each of those can have a bias",
+        pieces.join(", ")
+    ))
+}
+
+/// Texts may hold a `=`, numbers do not.
+fn text_bias(given: &str) -> Result<TextBias, String> {
+    let form = "expected TEXT=BIAS with a number, inf or -inf";
+    let (text, bias) = given.rsplit_once('=').ok_or(form)?;
+    let bias = bias
+        .trim()
+        .parse()
+        .ok()
+        .filter(|bias: &f32| !bias.is_nan())
+        .ok_or(form)?;
+    match text {
+        "" => Err("the text is empty: it is no token".to_owned()),
+        text => Ok(TextBias {
+            text: text.to_owned(),
+            bias,
+        }),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -115,6 +182,21 @@ mod tests {
         for def in PARAMS.iter().filter(|def| !def.repeatable) {
             let flag = format!("--{}={}", def.flag, def.default());
             assert_eq!(parse(&[&flag]).unwrap(), SamplerParams::default(), "{flag}");
+        }
+    }
+
+    #[test]
+    fn a_bias_follows_the_last_equals_sign() {
+        let of = |text: &str, bias| {
+            Ok(TextBias {
+                text: text.to_owned(),
+                bias,
+            })
+        };
+        assert_eq!(text_bias(" yes=-1.5"), of(" yes", -1.5));
+        assert_eq!(text_bias("==inf"), of("=", f32::INFINITY));
+        for bad in ["", "yes", "=1", "yes=", "yes=nan", "yes=x"] {
+            assert!(text_bias(bad).is_err(), "{bad:?}");
         }
     }
 

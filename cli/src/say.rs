@@ -8,10 +8,14 @@ pub fn line(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
+/// True where nothing but text is wanted: no terminal, or one without colours.
+pub fn is_plain(stream: &impl IsTerminal) -> bool {
+    std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty()) || !stream.is_terminal()
+}
+
 /// A line beside the matter: dimmed on a terminal.
 pub fn aside(text: impl Display) {
-    let is_plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty()) || !io::stderr().is_terminal();
-    if is_plain {
+    if is_plain(&io::stderr()) {
         line(text)
     } else {
         line(format_args!("\x1b[2m{text}\x1b[0m"))

@@ -207,6 +207,11 @@ fn sampler(args: &RunArgs, model: &Model) -> Outcome<SamplerParams> {
     }
     let mut params = recommended.params;
     args.sampler.apply(&mut params)?;
+    let read = |text: &str| match args.escape {
+        true => input::unescaped(text),
+        false => text.to_owned(),
+    };
+    params.logit_bias.extend(args.text_bias.biases(model.vocab(), read)?);
     Ok(params)
 }
 

@@ -5,6 +5,7 @@ mod common;
 mod bench;
 mod chat;
 mod cuda;
+mod doctor;
 mod embed;
 mod habits;
 mod hub;

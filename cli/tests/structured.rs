@@ -168,3 +168,65 @@ fn templates_and_their_variables_can_be_given() {
         raw("be\nkind;abc;")
     );
 }
+
+/// A model whose weights mean nothing says what is favoured, and never what is banned.
+#[test]
+fn tokens_are_favoured_and_banned_by_their_text() {
+    let home = Home::new();
+    for kind in ["llama", "gpt2"] {
+        let model = home.model_with_text(kind, None);
+        let of = |args: &[&str]| {
+            answer(
+                &home,
+                &model,
+                &[&["-n", "3", "--temp", "0", "--allow-loops"], args].concat(),
+            )
+        };
+        assert_eq!(of(&["--logit-bias-text", "yes=1000"]), "yesyesyes");
+        assert_eq!(of(&["--logit-bias-text", "==1000"]), "===");
+        assert_eq!(of(&["--logit-bias-text", " =1000", "--regex", "[x ]{3}"]), "   ");
+        let both = ["--logit-bias-text", "yes=1000", "--logit-bias-text", "yes=-inf"];
+        assert!(!of(&both).contains("yes"));
+        assert_eq!(of(&["-e", "--logit-bias-text", "\\x6eo=1000"]), "nonono");
+        let several = run(&home, &model, &["--logit-bias-text", "yes no=1"]);
+        several.fails_saying(&[
+            "--logit-bias-text",
+            "no token of this model is \"yes no\"",
+            "\"y\", \"e\", \"s\"",
+        ]);
+        assert_eq!(run(&home, &model, &["--logit-bias-text", "yes=much"]).status, 2);
+    }
+}
+
+/// What a template's model thinks is dimmed on terminals, left out with a flag, and text like any other elsewhere.
+#[test]
+fn reasoning_is_dimmed_on_terminals_and_hidden_with_a_flag() {
+    let home = Home::new();
+    let template = "{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}";
+    let grammar = ["--grammar", "root ::= \"<think>ab</think>\\nyes\""];
+    let model = home.model_with_text("llama", Some(template));
+    let thought = "<think>ab</think>\nyes";
+    assert_eq!(answer(&home, &model, &grammar), thought);
+    assert_eq!(
+        answer(&home, &model, &[&grammar[..], &["--hide-reasoning"]].concat()),
+        "yes"
+    );
+    // Without a template that names tags they are text.
+    let raw = answer(&home, &model, &[&grammar[..], &["--hide-reasoning", "--raw"]].concat());
+    assert_eq!(raw, thought);
+    #[cfg(unix)]
+    for (no_color, seen) in [
+        (None, "\x1b[2m<think>ab</think>\x1b[0m\r\nyes\r\n"),
+        (Some("1"), "<think>ab</think>\r\nyes\r\n"),
+    ] {
+        let mut command = home.llama(&[&["run", &model, "abc", "--no-stats"], &grammar[..]].concat());
+        command
+            .env_remove("NO_COLOR")
+            .envs(no_color.map(|value| ("NO_COLOR", value)));
+        let mut terminal = crate::common::terminal::Terminal::start(command);
+        let all = terminal.wait_for("yes\r\n");
+        assert!(all.ends_with(seen), "{all:?}");
+        assert_eq!(all.contains("\x1b[2m"), no_color.is_none(), "{all:?}");
+        assert!(terminal.end().success());
+    }
+}

@@ -3,11 +3,14 @@
 use std::io::{self, Write};
 
 use crate::args::RunArgs;
+use crate::conversation::Conversation;
+use crate::failure::Outcome;
+use crate::reasoning::{Show, Shown};
 use crate::session::{End, Generation, Session};
 use crate::{human, say};
 
 /// Most tokens to generate.
-pub fn limit(args: &RunArgs) -> Option<usize> {
+fn limit(args: &RunArgs) -> Option<usize> {
     usize::try_from(args.predict).ok()
 }
 
@@ -16,6 +19,21 @@ pub fn print_piece(piece: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(piece.as_bytes())?;
     out.flush()
+}
+
+/// The model's words to what was said last, printed as they come; what it thinks before is shown as the flags say.
+pub fn speak(session: &mut Session, conversation: &Conversation, args: &RunArgs) -> Outcome<Generation> {
+    let (text, tokens) = conversation.prompt(session.vocab())?;
+    let show = Show::on_stdout(args.template.hide_reasoning);
+    let mut emit = print_piece;
+    let mut shown = Shown::new(show, conversation.tags(), &text, &mut emit);
+    let turn = session.complete(&tokens, limit(args), &mut |piece| shown.push(piece));
+    // Whatever became of it, the terminal is not left dimmed.
+    shown.finish()?;
+    if shown.ends_line == Some(false) {
+        print_piece("\n")?;
+    }
+    turn
 }
 
 /// Says why text is cut off where that is not what was asked for, and how fast it came.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use engine::sample::PARAMS;
 
-use super::answer::{limit, print_piece, report};
+use super::answer::{report, speak};
 use crate::args::RunArgs;
 use crate::conversation::Conversation;
 use crate::failure::{Failure, Outcome};
@@ -159,15 +159,8 @@ impl Chat<'_> {
 
     /// The model's words to what was asked last. What goes wrong ends this turn, not the chat.
     fn answer(&mut self) -> Outcome {
-        let result = self.conversation.prompt(self.session.vocab()).and_then(|tokens| {
-            let limit = limit(self.args);
-            self.session.complete(&tokens, limit, &mut print_piece)
-        });
-        match result {
+        match speak(self.session, &self.conversation, self.args) {
             Ok(turn) => {
-                if !turn.text.is_empty() && !turn.text.ends_with('\n') {
-                    print_piece("\n")?;
-                }
                 if turn.end == End::Interrupted && turn.text.is_empty() {
                     self.conversation.take_back("user");
                 } else {

@@ -21,7 +21,7 @@ pub struct DevicesArgs {
 
 /// All that is printed; the JSON is exactly this.
 #[derive(Serialize)]
-struct Report {
+pub struct Report {
     devices: Vec<Row>,
     /// Why there are no devices of a family, or fewer than there are cards.
     flaws: Vec<String>,
@@ -54,34 +54,42 @@ impl Row {
     }
 }
 
+impl Report {
+    /// What is there now.
+    pub fn look() -> Report {
+        let flaws = backend::registries().iter().flat_map(|registry| {
+            let name = registry.name().to_owned();
+            registry.flaws().into_iter().map(move |flaw| format!("{name}: {flaw}"))
+        });
+        Report {
+            devices: backend::devices().iter().map(|device| Row::new(&**device)).collect(),
+            flaws: flaws.collect(),
+        }
+    }
+
+    /// A line for each device, and for each that is not usable.
+    pub fn print(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        let width = self.devices.iter().map(|row| row.name.len()).max().unwrap_or(0);
+        for row in &self.devices {
+            let (free, total) = (human::bytes(row.free_bytes), human::bytes(row.total_bytes));
+            writeln!(out, "{:width$}  {}, {free} of {total} free", row.name, row.description)?;
+        }
+        for flaw in &self.flaws {
+            writeln!(out, "not usable: {flaw}")?;
+        }
+        Ok(())
+    }
+}
+
 /// Lists the devices.
 pub fn run(args: &DevicesArgs) -> Outcome {
-    let flaws = backend::registries().iter().flat_map(|registry| {
-        let name = registry.name().to_owned();
-        registry.flaws().into_iter().map(move |flaw| format!("{name}: {flaw}"))
-    });
-    let report = Report {
-        devices: backend::devices().iter().map(|device| Row::new(&**device)).collect(),
-        flaws: flaws.collect(),
-    };
+    let report = Report::look();
     let mut out = stdout();
     if args.json {
         serde_json::to_writer_pretty(&mut out, &report)?;
         writeln!(out)?;
     } else {
-        print(&mut out, &report)?;
+        report.print(&mut out)?;
     }
     Ok(out.flush()?)
-}
-
-fn print(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
-    let width = report.devices.iter().map(|row| row.name.len()).max().unwrap_or(0);
-    for row in &report.devices {
-        let (free, total) = (human::bytes(row.free_bytes), human::bytes(row.total_bytes));
-        writeln!(out, "{:width$}  {}, {free} of {total} free", row.name, row.description)?;
-    }
-    for flaw in &report.flaws {
-        writeln!(out, "not usable: {flaw}")?;
-    }
-    Ok(())
 }

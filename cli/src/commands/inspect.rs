@@ -20,7 +20,7 @@ const SHORT_ARRAY: usize = 16;
 
 /// Prints one file's header.
 pub fn run(args: &InspectArgs) -> Outcome {
-    let file = args.hub.file(args.file.as_deref())?;
+    let file = args.planned.hub.file(args.file.as_deref())?;
     let file = &file.ok_or_else(|| Failure::new("no model is given"))?;
     let header = Gguf::open_header(file)?;
     if args.plan || args.plan_tensors {

@@ -5,6 +5,7 @@ pub mod arch;
 pub mod bench;
 mod chat;
 pub mod devices;
+pub mod doctor;
 pub mod embed;
 pub mod generate;
 pub mod input;

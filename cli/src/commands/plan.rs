@@ -8,30 +8,18 @@ use engine::backend::{self, Device};
 use engine::build::MemoryParams;
 use engine::gguf::split::SplitInfo;
 use engine::gguf::{Gguf, GgufSet};
-use engine::model::{self, Plan};
+use engine::model::{self, LoadParams, Plan};
 use serde::Serialize;
 
-use crate::args::InspectArgs;
+use crate::args::{InspectArgs, PlanArgs};
 use crate::commands::stdout;
 use crate::failure::Outcome;
 use crate::human;
 
 /// Prints the plan for a file, whose tensors' data may be missing, or for all parts of a model.
 pub fn run(args: &InspectArgs, file: &Path, header: &Gguf) -> Outcome {
-    let defaults = MemoryParams::default();
-    let memory = MemoryParams {
-        n_ctx: args.ctx_size.unwrap_or(defaults.n_ctx),
-        n_seq_max: args.n_parallel,
-        type_k: args.cache_type_k,
-        type_v: args.cache_type_v,
-        ..defaults
-    };
-    let params = args.placement.params(Some(memory))?;
-    let split = SplitInfo::from_metadata(&header.metadata).map_err(|e| e.in_file(file))?;
-    let plan = match split {
-        None => model::plan(header, file, archs::ALL, &params)?,
-        Some(_) => model::plan_set(&GgufSet::open(file)?, archs::ALL, &params)?,
-    };
+    let params = args.planned.params()?;
+    let plan = plan(file, header, &params)?;
     let report = Report::new(&plan, args.plan_tensors);
     let mut out = stdout();
     if args.json {
@@ -39,9 +27,79 @@ pub fn run(args: &InspectArgs, file: &Path, header: &Gguf) -> Outcome {
         writeln!(out)?;
     } else {
         print(&mut out, &report)?;
-        print_room(&mut out, &report, &params.placement.devices)?;
+        let devices = &params.placement.devices;
+        print_room(&mut out, &report, &rooms(&plan, devices), !devices.is_empty())?;
     }
     Ok(out.flush()?)
+}
+
+/// The plan for a file or for all parts of a model.
+pub fn plan(file: &Path, header: &Gguf, params: &LoadParams) -> Outcome<Plan> {
+    let split = SplitInfo::from_metadata(&header.metadata).map_err(|e| e.in_file(file))?;
+    Ok(match split {
+        None => model::plan(header, file, archs::ALL, params)?,
+        Some(_) => model::plan_set(&GgufSet::open(file)?, archs::ALL, params)?,
+    })
+}
+
+impl PlanArgs {
+    /// The engine's settings.
+    pub fn params(&self) -> Outcome<LoadParams> {
+        let defaults = MemoryParams::default();
+        let memory = MemoryParams {
+            n_ctx: self.ctx_size.unwrap_or(defaults.n_ctx),
+            n_seq_max: self.n_parallel,
+            type_k: self.cache_type_k,
+            type_v: self.cache_type_v,
+            ..defaults
+        };
+        self.placement.params(Some(memory))
+    }
+}
+
+/// What a memory would have to hold, beside what is free of it.
+#[derive(Serialize)]
+pub struct Room {
+    name: String,
+    needed_bytes: usize,
+    free_bytes: usize,
+}
+
+impl Room {
+    /// True if there is enough.
+    pub fn fits(&self) -> bool {
+        self.needed_bytes <= self.free_bytes
+    }
+
+    /// A line of it.
+    pub fn print(&self, out: &mut dyn Write) -> Outcome {
+        let fits = if self.fits() { "" } else { ": too much" };
+        let (needed, free) = (human::mib(self.needed_bytes), human::bytes(self.free_bytes));
+        Ok(writeln!(
+            out,
+            "{} takes {needed} of {free} that are free{fits}",
+            self.name
+        )?)
+    }
+}
+
+/// Weights, keys, values and states in the memory of these devices and of the CPU, those of known size.
+pub fn rooms(plan: &Plan, devices: &[Arc<dyn Device>]) -> Vec<Room> {
+    let cpu = backend::default_device();
+    let room = |device: &Arc<dyn Device>| {
+        let ty = device.buffer_type();
+        let held = plan.summary.bytes.iter().chain(&plan.kv_bytes).chain(&plan.state_bytes);
+        let its = held.filter(|(name, _)| name == ty.name());
+        let needed_bytes = its.fold(0, |sum: usize, (_, bytes)| sum.saturating_add(*bytes));
+        let (free_bytes, all) = device.memory();
+        (all > 0).then(|| Room {
+            name: ty.name().to_owned(),
+            needed_bytes,
+            free_bytes,
+        })
+    };
+    let others = devices.iter().filter(|device| device.name() != cpu.name());
+    others.chain([&cpu]).filter_map(room).collect()
 }
 
 /// All that is printed; the JSON is exactly this.
@@ -106,26 +164,10 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Says what each memory would have to hold beside what is free of it, and where not all layers went to devices that could have them, why.
-fn print_room(out: &mut dyn Write, report: &Report<'_>, devices: &[Arc<dyn Device>]) -> Outcome {
-    let cpu = backend::default_device();
-    for device in devices.iter().chain([&cpu]) {
-        let ty = device.buffer_type();
-        let its = |m: &&Memory<'_>| m.name == ty.name();
-        let needed = total(report.memory.iter().chain(&report.kv).chain(&report.states).filter(its));
-        let (free, all) = device.memory();
-        if all > 0 {
-            let fits = if needed > free { ": too much" } else { "" };
-            writeln!(
-                out,
-                "{} takes {} of {} that are free{fits}",
-                ty.name(),
-                human::mib(needed),
-                human::bytes(free)
-            )?;
-        }
-    }
-    if report.device_layers < report.layers && !devices.is_empty() {
+/// Says what each memory would have to hold, and where not all layers went to devices that could have them, why.
+fn print_room(out: &mut dyn Write, report: &Report<'_>, rooms: &[Room], has_devices: bool) -> Outcome {
+    rooms.iter().try_for_each(|room| room.print(out))?;
+    if report.device_layers < report.layers && has_devices {
         let bytes = total(report.memory.iter().chain(&report.kv).chain(&report.states));
         writeln!(
             out,

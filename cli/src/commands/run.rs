@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use engine::sample::{ParamDef, Recommended};
 
 use crate::args::RunArgs;
-use crate::commands::answer::{limit, print_piece, report};
+use crate::commands::answer::{print_piece, report, speak};
 use crate::commands::{chat, input};
 use crate::conversation::Conversation;
 use crate::failure::{Failure, Outcome};
@@ -61,9 +61,8 @@ fn system(args: &RunArgs) -> Outcome<Option<String>> {
 /// Prints the answer to a prompt, and tells how it ended.
 fn answer(session: &mut Session, mut conversation: Conversation, prompt: &str, args: &RunArgs) -> Outcome<End> {
     conversation.ask(prompt);
-    let tokens = conversation.prompt(session.vocab())?;
-    let turn = session.complete(&tokens, limit(args), &mut print_piece)?;
-    if !turn.text.ends_with('\n') {
+    let turn = speak(session, &conversation, args)?;
+    if turn.text.is_empty() {
         print_piece("\n")?;
     }
     report(session, &turn, args);

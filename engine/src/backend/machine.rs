@@ -7,6 +7,11 @@ pub fn machine_memory() -> (usize, usize) {
     memory_in(Path::new("/"))
 }
 
+/// Bytes of the machine's memory, whatever control groups leave of it; 0 where they cannot be found out.
+pub fn installed_memory() -> usize {
+    parse_meminfo(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default()).1
+}
+
 /// [`machine_memory`] as the files below `root` tell it.
 fn memory_in(root: &Path) -> (usize, usize) {
     let meminfo = std::fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();

@@ -29,6 +29,7 @@ use crate::graph::{BufferId, Graph, Layout, Tensor, TensorId};
 pub use cpu::ThreadPool;
 use host::HostBytes;
 pub use host::HostMemory;
+pub use machine::installed_memory;
 pub use memory::{Held, HostRange, MemoryMap};
 pub(crate) use plan::NodePlan;
 pub use plan::{GraphView, Plan};

@@ -41,6 +41,10 @@ pub struct Model {
 /// What would go where, found out without loading any weight.
 #[derive(Clone, Debug)]
 pub struct Plan {
+    /// The architecture that the file is loaded with.
+    pub arch: &'static Architecture,
+    /// Its shared hyper-parameters.
+    pub base: Base,
     /// The tensor table.
     pub rows: Vec<TableRow>,
     /// Where each row of it goes.
@@ -317,6 +321,8 @@ fn plan_table(
     let states = (needs.memory.states.iter()).map(|spec| (spec.layer, memory.state_bytes(spec)));
     let (kv_bytes, state_bytes) = (by_memory(&placement, kv), by_memory(&placement, states));
     Ok(Plan {
+        arch,
+        base,
         rows,
         places,
         summary,

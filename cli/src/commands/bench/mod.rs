@@ -10,13 +10,13 @@
 
 mod case;
 mod compare;
-mod limits;
+pub mod limits;
 mod paper;
 mod profile;
 mod report;
 mod samples;
 mod system;
-mod work;
+pub mod work;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
