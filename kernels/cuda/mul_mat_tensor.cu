@@ -59,17 +59,33 @@ DEVICE u32 pair_of(float low, float high) {
     return pair;
 }
 
+// The row that the `n`-th `STEP / W::N` threads decode: rows whose threads store together are so far apart that one's runs lie between the other's gaps in
+// other banks.
+DEVICE int row_of(int n) {
+    const int APART = W::RUN == 4 && W::GAP > 8 ? W::GAP / 8 : 1;
+    return n - n % (2 * APART) + n % 2 * APART + n % (2 * APART) / 2;
+}
+
 // Decodes values `k` to `k + STEP - 1` of the tile's rows; zeros where there are none.
 DEVICE void load_weights(const Params &p, const char *w, int first_row, int k) {
     const i64 block_bytes = W::QK == 1 ? p.w.nb[0] : (i64)W::BYTES;
     const int n_chunks = p.w.ne[0] / W::QK * W::CHUNKS, per_row = STEP / W::N;
+    // A chunk whose values lie together is stored at once. More than two chunks at a time would spill.
+    const bool is_whole = W::GAP == W::RUN && W::N == 8;
+#pragma unroll 2
     for (int i = threadIdx.x; i < ROWS * per_row; i += THREADS) {
-        int row = i / per_row, c = k / W::N + i % per_row, block = c / W::CHUNKS, in = c % W::CHUNKS;
+        int row = row_of(i / per_row), c = k / W::N + i % per_row, block = c / W::CHUNKS, in = c % W::CHUNKS;
         float v[W::N] = {};
         if (c < n_chunks && first_row + row < p.w.ne[1]) {
             W::chunk((const u8 *)w + (first_row + row) * p.w.nb[1] + block * block_bytes, in, v);
         }
         u16 *at = shared + row * STRIDE + block * W::QK + chunk_start<W>(in) - k;
+        if (is_whole) {
+            u32 x[4];
+            for (int n = 0; n < 4; n++) x[n] = pair_of(v[2 * n % W::N], v[(2 * n + 1) % W::N]);
+            *(uint4 *)at = make_uint4(x[0], x[1], x[2], x[3]);
+            continue;
+        }
         for (int r = 0; r < W::RUNS; r++) {
             if (W::RUN % 4 == 0) {
                 for (int n = 0; n < W::RUN; n += 4) {

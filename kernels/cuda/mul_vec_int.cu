@@ -18,7 +18,7 @@ const int STAGES = WARPS * ROWS * PIECE * 4 <= 40 << 10 ? 4 : 3;
 struct Params {
     Tensor w, x, y, ids;
     // Columns of integers, one behind the other.
-    const Group *groups;
+    const Tile *tiles;
     Fault *fault;
     u32 node;
     int padding;
@@ -71,28 +71,49 @@ struct Fetcher {
     }
 };
 
-// The columns of a warp: groups of the first, how many columns there are, and groups of each.
+// The columns of a warp: tiles of the first, how many columns there are, and tiles of each.
 struct Columns {
-    const Group *first;
-    int n, n_groups;
+    const Tile *first;
+    int n, n_tiles;
     // Column `c`, the last standing for those that are not there.
-    DEVICE const Group *column(int c) const { return first + (i64)min(c, n - 1) * n_groups; }
+    DEVICE const Tile *column(int c) const { return first + (i64)min(c, n - 1) * n_tiles; }
 };
+
+// N floats that lie at a multiple of their bytes.
+template <int N> DEVICE void load(const float *from, float (&to)[N]) {
+    if (N == 4) {
+        float4 x = *(const float4 *)from;
+        to[0] = x.x, to[1 % N] = x.y, to[2 % N] = x.z, to[3 % N] = x.w;
+    } else if (N == 2) {
+        float2 x = *(const float2 *)from;
+        to[0] = x.x, to[1 % N] = x.y;
+    } else {
+        to[0] = from[0];
+    }
+}
 
 // Adds the products of a unit of each row with the columns. `first`: its first value.
 DEVICE void add_unit(const W::Unit (&units)[ROWS], const Columns &columns, int first, float (&sums)[ROWS][COLS]) {
-    int half = first / 16 % 2;
+    // Runs next to each other are the halves of a group; else each is the same half of a group of its own.
+    const bool has_halves = W::GAP == 16;
+    const int GROUPS = W::RUNS * W::GAP / 32;
+    int run = first % Tile::N / 16, place = place_of(run), group = run / 2;
 #pragma unroll
     for (int c = 0; c < COLS; c++) {
-        const Group *x = columns.column(c) + first / 32;
+        const Tile &x = columns.column(c)[first / Tile::N];
+        float scales[GROUPS], of_halves[2][GROUPS] = {};
+        load(x.scale + group, scales);
+        if (W::HAS_MIN) {
+            load(x.sums[has_halves ? 0 : run % 2] + group, of_halves[0]);
+            if (has_halves) load(x.sums[1] + group, of_halves[1]);
+        }
 #pragma unroll
         for (int r = 0; r < W::RUNS; r++) {
-            // Runs next to each other are the halves of a group; else each is of a group of its own.
-            const Group &group = x[r * W::GAP / 32];
-            int part = W::GAP == 16 ? r % 2 : half;
-            int4 high = *(const int4 *)(group.high + 16 * part), low = *(const int4 *)(group.low + 16 * part);
+            // The next run is in the next 8 places.
+            int at = place + r * (W::GAP / 16) * 128, g = r * W::GAP / 32;
+            int4 high = *(const int4 *)(x.high + at), low = *(const int4 *)(x.low + at);
             const int h[4] = {high.x, high.y, high.z, high.w}, l[4] = {low.x, low.y, low.z, low.w};
-            float scale = group.scale, sum = W::HAS_MIN ? group.sums[part] : 0.0f;
+            float sum = of_halves[has_halves ? r % 2 : 0][g];
 #pragma unroll
             for (int row = 0; row < ROWS; row++) {
                 int highs = 0, lows = 0;
@@ -100,7 +121,7 @@ DEVICE void add_unit(const W::Unit (&units)[ROWS], const Columns &columns, int f
                     highs = __dp4a((int)units[row].q[r][i], h[i], highs);
                     lows = __dp4a((int)units[row].q[r][i], l[i], lows);
                 }
-                sums[row][c] += units[row].scale[r] * (scale * (float)(254 * highs + lows));
+                sums[row][c] += units[row].scale[r] * (scales[g] * (float)(254 * highs + lows));
                 if (W::HAS_MIN) sums[row][c] += units[row].min[r] * sum;
             }
         }
@@ -135,8 +156,8 @@ DEVICE void dot(const Params &p, const char *w, int n_rows, const Columns &colum
 // The columns from that with number `i1` on of those with outer indices `i2` and `i3`.
 DEVICE Columns columns_of(const Params &p, int i1, int i2, int i3, int n) {
     i64 number = ((i64)i3 * p.x.ne[2] + i2) * p.x.ne[1] + i1;
-    int n_groups = p.x.ne[0] / 32;
-    return {p.groups + number * n_groups, n, n_groups};
+    int n_tiles = (p.x.ne[0] + Tile::N - 1) / Tile::N;
+    return {p.tiles + number * n_tiles, n, n_tiles};
 }
 
 // Grid: rows by WARPS * ROWS; 1, or places of `ids`; outer dimensions, or tokens.

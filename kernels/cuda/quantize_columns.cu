@@ -6,7 +6,7 @@
 struct Params {
     Tensor x;
     // Those of all columns.
-    Group *groups;
+    Tile *tiles;
     int n_groups, padding;
 };
 
@@ -23,10 +23,12 @@ extern "C" __global__ void __launch_bounds__(256) quantize_columns(const __grid_
     float high = rintf(steps), low = rintf((steps - high) * 254.0f);
     int value = 254 * (int)high + (int)low;
     for (int step = 8; step > 0; step /= 2) value += __shfl_xor_sync(ALL_LANES, value, step);
-    Group &to = p.groups[group];
+    int n_tiles = (p.x.ne[0] + Tile::N - 1) / Tile::N, in = at / 32 % (Tile::N / 32);
+    Tile &to = p.tiles[(i64)column * n_tiles + at / Tile::N];
     float scale = (x == x ? largest : x) * (1.0f / (127.0f * 254.0f));
-    to.high[lane] = (i8)(int)high;
-    to.low[lane] = (i8)(int)low;
-    if (lane == 0) to.scale = scale;
-    if (lane % 16 == 0) to.sums[lane / 16] = (float)value * scale;
+    int place = place_of(2 * in + lane / 16) + lane % 16;
+    to.high[place] = (i8)(int)high;
+    to.low[place] = (i8)(int)low;
+    if (lane == 0) to.scale[in] = scale;
+    if (lane % 16 == 0) to.sums[lane / 16][in] = (float)value * scale;
 }

@@ -180,12 +180,19 @@ fn products_of_one_token_move_the_weights_and_nothing_else() {
                 (n_bytes..=n_bytes + n_bytes / 50).contains(&moved),
                 "{ty}: {moved} bytes moved for {n_bytes} of weights: {counts}"
             );
-            // Two parts of 8 bits, and 16 bytes for 32 values.
-            let columns = 2 * k + k / 2;
+            // Two parts of 8 bits, and a scale and two sums for 32 values.
+            let columns = 2 * k + 3 * k / 8;
             let (read, written) = (number(&counts["footprint"][0]), number(&counts["footprint"][1]));
             assert!(
                 (n_bytes..=n_bytes + columns).contains(&read) && written == 4 * m,
                 "{ty}: {read} bytes read and {written} written: {counts}"
+            );
+            // A warp of two rows moves the column once: what it loads at a time lies together.
+            let from_caches = 32 * number(&counts["loads"]["sectors"]) - moved;
+            assert!(
+                from_caches <= m.div_ceil(2) * columns,
+                "{ty}: {from_caches} bytes of columns moved by {} warps: {counts}",
+                m.div_ceil(2)
             );
         }
     });

@@ -32,15 +32,18 @@ const ROWS: u32 = 2;
 /// Bytes that a lane fetches at a time: rows begin at multiples of it.
 const FETCH: usize = 16;
 
-/// Values that share a scale, and their bytes: the structure of `columns.cuh`.
+/// Values that share a scale.
 const GROUP: usize = 32;
-const GROUP_BYTES: usize = 80;
+
+/// Values of a tile of a column, and its bytes: the structure of `columns.cuh`.
+const TILE: usize = 1024;
+const TILE_BYTES: usize = 2 * TILE + 3 * size_of::<f32>() * (TILE / GROUP);
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct QuantizeParams {
     x: TensorArg,
-    groups: u64,
+    tiles: u64,
     n_groups: i32,
     padding: i32,
 }
@@ -52,7 +55,7 @@ struct Params {
     x: TensorArg,
     y: TensorArg,
     ids: TensorArg,
-    groups: u64,
+    tiles: u64,
     fault: u64,
     node: u32,
     padding: i32,
@@ -85,12 +88,12 @@ pub(super) fn plan(task: &mut Task<'_>, product: &Product) -> Result<bool, Refus
         return Ok(false);
     }
     let n_groups = x.nelements() / GROUP;
-    let (of, bytes) = (task.node.source(1), GROUP_BYTES * n_groups);
-    let (groups, is_new) = task.target.columns(of, ColumnForm::Integers, bytes)?;
+    let (of, bytes) = (task.node.source(1), TILE_BYTES * x.ne[0].div_ceil(TILE) * x.nrows());
+    let (tiles, is_new) = task.target.columns(of, ColumnForm::Integers, bytes)?;
     if is_new {
         let params = QuantizeParams {
             x: product.x,
-            groups,
+            tiles,
             n_groups: size(n_groups)? as i32,
             padding: 0,
         };
@@ -105,7 +108,7 @@ pub(super) fn plan(task: &mut Task<'_>, product: &Product) -> Result<bool, Refus
         x: product.x,
         y: product.y,
         ids,
-        groups,
+        tiles,
         fault: fault.record,
         node: fault.node,
         padding: 0,
