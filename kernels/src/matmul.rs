@@ -2,6 +2,7 @@
 
 use crate::activations::PANEL_COLUMNS;
 use crate::dispatch::{GroupKernels, IntTypeKernels, Kernels, kernels};
+use crate::generic::dots::dot_scratch;
 use crate::generic::float_panels::{FLOAT_PANEL_COLUMNS, FLOAT_PANEL_SCRATCH};
 use crate::generic::int_products::IntProduct;
 use crate::generic::integers::CHUNK;
@@ -65,7 +66,12 @@ pub fn matmul_scratch(k: usize, n: usize) -> usize {
         _ => FLOAT_PANEL_SCRATCH.max(rows * stride),
     };
     let of_floats = floats + group_floats(k);
-    of_floats.max(panel_scratch(k, n)).max(tile_scratch(k, n))
+    of_floats.max(integer_scratch(k, n))
+}
+
+/// Floats of scratch memory for quantized activations.
+fn integer_scratch(k: usize, n: usize) -> usize {
+    panel_scratch(k, n).max(tile_scratch(k, n)).max(dot_scratch(n))
 }
 
 /// Floats that hold a group's rows of any type that can be interleaved: none takes more than 34 bytes for 32 weights.
@@ -375,10 +381,11 @@ unsafe fn multiply_panels(
         (ActivationForm::I16Row, _) => kernels.int.panels_i16,
         (ActivationForm::I8Block16, ..=5) => kernels.int.panels_i8,
         (ActivationForm::I8Block16, 6) => kernels.int.panels_i8_centered,
+        (ActivationForm::U8Block32, _) => kernels.int.dots,
         (ActivationForm::Bf16Row, _) => kernels.over_tiles().multiply,
         _ => panic!("{ty}: activations cannot be {form:?}"),
     };
-    let needed = panel_scratch(args.k, args.n).max(tile_scratch(args.k, args.n));
+    let needed = integer_scratch(args.k, args.n);
     assert!(
         needed <= scratch.len(),
         "scratch memory of {} floats, {needed} needed",

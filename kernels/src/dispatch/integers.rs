@@ -2,16 +2,21 @@
 
 use super::N_TYPES;
 use crate::GgmlType;
+use crate::generic::dots;
 use crate::generic::groups::{self, UnpackGroup};
 use crate::generic::i8_blocks;
 use crate::generic::int_products::{self, AllColumns, IntProduct, Sum, Unpacked};
 use crate::generic::integers::{self, I16Chunk, Unpack};
 use crate::generic::panel_products::{self, Kernel, Narrow, PanelProduct, Wide};
 use crate::generic::panels::{
-    self, ByteValues, FillGroups, Integers, PanelChunk, PanelValues, RawValues, RowChunk, UnpackRow, WideValues,
+    self, ByteValues, FillGroups, Integers, PanelChunk, PanelValues, RowChunk, SignedValues, UnpackRow, WideValues,
 };
+use crate::generic::u8_blocks;
 use crate::quants::{self, Block, for_each_block};
+use crate::simd::IntSimd;
 use crate::simd::portable_int::PortableInt;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::x86_64::dots512::Dots512;
 #[cfg(all(test, target_arch = "x86_64"))]
 use crate::simd::x86_64::int256::VnniModelInt;
 #[cfg(target_arch = "x86_64")]
@@ -24,6 +29,12 @@ pub(crate) struct IntKernels {
     pub quantize_i16: unsafe fn(*const f32, usize, *mut u8),
     /// Writes a row of activations as integers of 8 bits.
     pub quantize_i8: unsafe fn(*const f32, usize, *mut u8),
+    /// Writes a row of activations as unsigned integers of 8 bits.
+    pub quantize_u8: unsafe fn(*const f32, usize, *mut u8),
+    /// Whether products of bytes with many columns are fastest by [`dots`](IntKernels::dots).
+    pub prefers_dots: bool,
+    /// Products of weights of any type, with unsigned activations of 8 bits.
+    pub dots: unsafe fn(&PanelProduct),
     /// Products of panels, with activations of 16 bits.
     pub panels_i16: unsafe fn(&PanelProduct),
     /// Products of panels of weights of at most 5 bits, with activations of 8 bits.
@@ -79,9 +90,15 @@ macro_rules! type_table {
 
 /// Instantiates the products of a register type that are made of sums of 4 neighbouring bytes or words, in functions with its instructions enabled.
 macro_rules! products {
-    ($V:ty, $attribute:meta) => {
+    ($V:ty, $D:ty, $attribute:meta) => {
         #[$attribute]
-        unsafe fn panels<K: Kernel>(product: &PanelProduct) {
+        unsafe fn dots(product: &PanelProduct) {
+            // SAFETY: the caller's promise.
+            unsafe { dots::multiply::<$V, $D>(product) }
+        }
+
+        #[$attribute]
+        pub(super) unsafe fn panels<K: Kernel>(product: &PanelProduct) {
             // SAFETY: the caller's promise.
             unsafe { panel_products::multiply::<$V, K>(product) }
         }
@@ -100,7 +117,7 @@ macro_rules! instantiate {
         pub(super) mod $module {
             use super::*;
 
-            products!($V, $attribute);
+            products!($V, $V, $attribute);
 
             #[$attribute]
             pub(super) unsafe fn quantize_i16(x: *const f32, k: usize, out: *mut u8) {
@@ -112,6 +129,12 @@ macro_rules! instantiate {
             pub(super) unsafe fn quantize_i8(x: *const f32, k: usize, out: *mut u8) {
                 // SAFETY: the caller's promise.
                 unsafe { i8_blocks::quantize_i8::<$V>(x, k, out) }
+            }
+
+            #[$attribute]
+            pub(super) unsafe fn quantize_u8(x: *const f32, k: usize, out: *mut u8) {
+                // SAFETY: the caller's promise.
+                unsafe { u8_blocks::quantize_u8::<$V>(x, k, out) }
             }
 
             #[$attribute]
@@ -156,7 +179,7 @@ macro_rules! instantiate {
                     fill: FillGroups {
                         bytes: fill_group::<D, ByteValues>,
                         words: fill_group::<D, WideValues>,
-                        raw: fill_group::<D, RawValues>,
+                        signed: fill_group::<D, SignedValues>,
                     },
                 }
             }
@@ -175,6 +198,9 @@ macro_rules! instantiate {
                 types: for_each_block!(type_table!()),
                 quantize_i16,
                 quantize_i8,
+                quantize_u8,
+                prefers_dots: <$V>::HAS_FOURS,
+                dots,
                 panels_i16: panels::<Wide>,
                 panels_i8: panels::<Narrow<false>>,
                 panels_i8_centered: panels::<Narrow<true>>,
@@ -186,12 +212,12 @@ macro_rules! instantiate {
 /// Instantiates what VNNI is for. Unpacking and all that is bound by it is the same as with AVX2.
 #[cfg(target_arch = "x86_64")]
 macro_rules! instantiate_vnni {
-    ($module:ident, $V:ty, $attribute:meta) => {
+    ($module:ident, $V:ty, $D:ty, $attribute:meta) => {
         pub(super) mod $module {
-            use super::avx2::{quantize_i8, quantize_i16, type_kernels};
+            use super::avx2::{quantize_i8, quantize_i16, quantize_u8, type_kernels};
             use super::*;
 
-            products!($V, $attribute);
+            products!($V, $D, $attribute);
 
             const fn group_kernels<D: UnpackGroup<$V> + UnpackGroup<Avx2Int>>() -> GroupKernels {
                 GroupKernels {
@@ -204,9 +230,12 @@ macro_rules! instantiate_vnni {
                 types: for_each_block!(type_table!()),
                 quantize_i16,
                 quantize_i8,
+                quantize_u8,
+                prefers_dots: <$V>::HAS_FOURS,
+                dots,
                 panels_i16: panels::<Wide>,
-                panels_i8: panels::<Narrow<false>>,
-                panels_i8_centered: panels::<Narrow<true>>,
+                panels_i8: avx2::panels::<Narrow<false>>,
+                panels_i8_centered: avx2::panels::<Narrow<true>>,
             };
         }
     };
@@ -216,12 +245,23 @@ instantiate!(scalar, PortableInt, [1 2], inline(never));
 #[cfg(target_arch = "x86_64")]
 instantiate!(avx2, Avx2Int, [1 2 3 4], target_feature(enable = "avx2,fma,f16c"));
 #[cfg(target_arch = "x86_64")]
-instantiate_vnni!(avx_vnni, AvxVnniInt, target_feature(enable = "avx2,fma,f16c,avxvnni"));
+instantiate_vnni!(
+    avx_vnni,
+    AvxVnniInt,
+    AvxVnniInt,
+    target_feature(enable = "avx2,fma,f16c,avxvnni")
+);
 #[cfg(target_arch = "x86_64")]
 instantiate_vnni!(
     avx512_vnni,
     Avx512VnniInt,
+    Dots512,
     target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
 );
 #[cfg(all(test, target_arch = "x86_64"))]
-instantiate_vnni!(vnni_model, VnniModelInt, target_feature(enable = "avx2,fma,f16c"));
+instantiate_vnni!(
+    vnni_model,
+    VnniModelInt,
+    VnniModelInt,
+    target_feature(enable = "avx2,fma,f16c")
+);

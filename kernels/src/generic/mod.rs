@@ -3,6 +3,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod blocks;
+pub(crate) mod dots;
 pub(crate) mod float_panels;
 pub(crate) mod functions;
 pub(crate) mod groups;
@@ -16,3 +17,4 @@ pub(crate) mod recurrent;
 pub(crate) mod rows;
 pub(crate) mod tile_attention;
 pub(crate) mod tiles;
+pub(crate) mod u8_blocks;

@@ -154,7 +154,7 @@ impl Kernel for Wide {
     #[inline(always)]
     fn adds_mins(integers: &Integers) -> bool {
         // Integers around a zero are signed in the panel.
-        integers.has_mins && integers.zero == 0
+        integers.has_own_mins()
     }
 
     #[inline(always)]
@@ -183,7 +183,7 @@ impl Kernel for Wide {
 }
 
 /// A half of a run at a time: its weights stay in registers while all columns are multiplied with them. The products of 16 weights of at
-/// most 5 bits fit into sums of 16 bits, two for each row, where there are no [others](ByteSums). Those of 6 bits (`CENTERED`) do once the centre is taken out: sums wrap around
+/// most 5 bits fit into sums of 16 bits, two for each row. Those of 6 bits (`CENTERED`) do once the centre is taken out: sums wrap around
 /// until then.
 ///
 /// # Safety
@@ -210,65 +210,21 @@ unsafe fn add_bytes<V: IntSimd, const CENTERED: bool>(
             let mut x = x;
             for sums in sums.iter_mut() {
                 let center = V::broadcast(x.add(offset_of!(I8Chunk, centers) + 4 * half));
-                let start = if CENTERED {
-                    ByteSums::new(center)
-                } else {
-                    ByteSums(V::splat(0))
-                };
-                let mut totals = [start; GROUPS];
+                let mut totals = [if CENTERED { center } else { V::splat(0) }; GROUPS];
                 for i in 0..4 {
                     let q = V::broadcast(x.add(offset_of!(I8Chunk, values) + 16 * half + 4 * i));
                     for group in 0..GROUPS {
-                        totals[group] = totals[group].add(w[group][i], q);
+                        totals[group] = totals[group].add16(w[group][i].multiply_bytes(q));
                     }
                 }
                 let multiplier = V::broadcast(x.add(offset_of!(I8Chunk, multipliers) + 4 * half));
                 for group in 0..GROUPS {
                     let to = sums.as_mut_ptr().add(group * LANES);
-                    let total = totals[group].times(multiplier).to_floats();
+                    let total = totals[group].multiply_pairs(multiplier).to_floats();
                     total.mul_add(scales[group], V::Float::load(to)).store(to);
                 }
                 x = x.add(x_stride);
             }
-        }
-    }
-}
-
-/// Sums of products of 4 neighbouring bytes in each lane of 32 bits: one integer where the instruction set [adds them up](IntSimd::HAS_FOURS) itself, else
-/// two of 16 bits, which wrap around.
-#[derive(Clone, Copy)]
-struct ByteSums<V>(V);
-
-impl<V: IntSimd> ByteSums<V> {
-    /// Sums that start with two integers of 16 bits in each lane.
-    #[inline(always)]
-    fn new(pairs: V) -> ByteSums<V> {
-        // SAFETY: a value is proof of the instruction set.
-        let ones = unsafe { V::words(1) };
-        ByteSums(if V::HAS_FOURS {
-            pairs.multiply_pairs(ones)
-        } else {
-            pairs
-        })
-    }
-
-    /// With the products of unsigned and signed bytes added.
-    #[inline(always)]
-    fn add(self, unsigned: V, signed: V) -> ByteSums<V> {
-        ByteSums(if V::HAS_FOURS {
-            self.0.add_fours(unsigned, signed)
-        } else {
-            self.0.add16(unsigned.multiply_bytes(signed))
-        })
-    }
-
-    /// Integers of 32 bits: the sums times a multiplier, which is not negative and stands in both halves of each lane.
-    #[inline(always)]
-    fn times(self, multiplier: V) -> V {
-        if V::HAS_FOURS {
-            self.0.multiply32(multiplier.shr32(16))
-        } else {
-            self.0.multiply_pairs(multiplier)
         }
     }
 }

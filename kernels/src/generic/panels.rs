@@ -24,7 +24,7 @@ const HALF: usize = RUN / 2;
 /// What unsigned integers of 6 bits stand for 0 with in [`ByteValues`].
 pub(crate) const CENTER: u8 = 32;
 
-/// What signed bytes stand for 0 with once their sign is flipped, so that they are unsigned.
+/// Flips the sign of a byte: signed bytes then are unsigned, with this for 0.
 pub(crate) const SIGN: u8 = 128;
 
 /// What is known of a type's integers: see [`Unpack`].
@@ -35,6 +35,13 @@ pub(crate) struct Integers {
     pub signed: bool,
     pub zero: u8,
     pub has_mins: bool,
+}
+
+impl Integers {
+    /// Whether there are minimums besides those that stand for a zero.
+    pub(crate) const fn has_own_mins(&self) -> bool {
+        self.has_mins && self.zero == 0
+    }
 }
 
 impl Integers {
@@ -103,7 +110,7 @@ pub(crate) enum RowLayout {
 pub(crate) struct FillGroups {
     pub bytes: FillGroup<ByteValues>,
     pub words: FillGroup<WideValues>,
-    pub raw: FillGroup<RawValues>,
+    pub signed: FillGroup<SignedValues>,
 }
 
 /// A chunk of [`PANEL_ROWS`] rows. `F` holds the integers; those of runs that a row lacks are not set.
@@ -176,13 +183,13 @@ impl PanelValues for WideValues {
     }
 }
 
-/// Bytes as they are unpacked, 4 neighbouring weights of each row: `[4 weights][group]`. The sign of signed ones is flipped.
+/// Signed bytes, 4 neighbouring weights of each row: `[4 weights][group]`. Around 0 if the type has a [`ZERO`](Unpack::ZERO).
 #[repr(C)]
-pub(crate) struct RawValues(pub [[[u8; 4 * LANES]; GROUPS]; CHUNK / 4]);
+pub(crate) struct SignedValues(pub [[[u8; 4 * LANES]; GROUPS]; CHUNK / 4]);
 
-impl PanelValues for RawValues {
+impl PanelValues for SignedValues {
     fn of(fill: &FillGroups) -> FillGroup<Self> {
-        fill.raw
+        fill.signed
     }
 
     #[inline(always)]
@@ -191,8 +198,7 @@ impl PanelValues for RawValues {
             let to = &mut self.0[run * (RUN / 4) + i][group];
             // SAFETY: the caller's promise; 32 bytes.
             unsafe {
-                let sign = V::splat(if integers.signed { SIGN } else { 0 });
-                register.xor(sign).store(to.as_mut_ptr());
+                register.sub(V::splat(integers.zero)).store(to.as_mut_ptr());
             }
         }
     }

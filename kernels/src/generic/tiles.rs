@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::integers::{CHUNK, RUN, RUNS, spread};
 use super::panel_products::PanelProduct;
-use super::panels::{Integers, PANEL_ROWS, PanelChunk, RawValues, SIGN, WeightRows, fill};
+use super::panels::{Integers, PANEL_ROWS, PanelChunk, SIGN, SignedValues, WeightRows, fill};
 use crate::GgmlType;
 use crate::simd::tiles::{COLUMNS, ROWS, STEP, TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileBlock, TileSums};
 use crate::simd::{IntSimd, Simd, TileUnit};
@@ -105,7 +105,7 @@ pub(crate) type Dequantize = unsafe fn(*const u8, *mut f32, usize);
 pub(crate) struct Scratch {
     /// [`ROWS`] rows of a block.
     weights: *mut u8,
-    chunk: *mut PanelChunk<RawValues>,
+    chunk: *mut PanelChunk<SignedValues>,
     /// The last columns of a block, if they are fewer than [`COLUMNS`].
     rest: *mut u8,
     sums: *mut TileSums,
@@ -113,7 +113,7 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     const WEIGHTS: usize = ROWS * LAST_BLOCK * BF16;
-    const CHUNK: usize = size_of::<PanelChunk<RawValues>>();
+    const CHUNK: usize = size_of::<PanelChunk<SignedValues>>();
     const REST: usize = COLUMNS * REST_STRIDE;
 
     /// # Safety
@@ -384,7 +384,7 @@ impl<V: IntSimd> TileRows for IntegerRows<V> {
             for half in 0..ROWS / PANEL_ROWS {
                 // SAFETY: the caller's promise; the chunk and its tiles lie within the scratch memory.
                 unsafe {
-                    fill::<V, RawValues>(&self.rows, i + half * PANEL_ROWS, at / CHUNK, &mut *scratch.chunk);
+                    fill::<V, SignedValues>(&self.rows, i + half * PANEL_ROWS, at / CHUNK, &mut *scratch.chunk);
                     let step = (at - part.first) / STEP;
                     let to = scratch.weights.add((2 * step + half) * TILE_BYTES);
                     let runs = RUNS.min((part.end - at) / RUN);
@@ -455,24 +455,25 @@ pub(super) unsafe fn transpose<V: Simd>(from: *const f32, to: *mut f32) {
 /// # Safety
 /// The CPU has the unit; `to` is valid for the tiles.
 #[inline(always)]
-unsafe fn pack_chunk<U: TileUnit>(from: &PanelChunk<RawValues>, integers: &Integers, runs: usize, to: *mut u8) {
+unsafe fn pack_chunk<U: TileUnit>(from: &PanelChunk<SignedValues>, integers: &Integers, runs: usize, to: *mut u8) {
     const FOURS_OF_HALF: usize = RUN / 8;
+    // Bytes are made unsigned, so that they become floats without their neighbours; those of a type with minimums are.
+    let sign = if integers.has_own_mins() { 0 } else { SIGN };
     for half in 0..2 * runs {
         let tile = to.wrapping_add(half / 2 * 2 * TILE_BYTES + half % 2 * FOURS_OF_HALF * 2 * TILE_WIDTH);
         for lane in (0..PANEL_ROWS).step_by(U::Float::LANES) {
             // SAFETY: the caller's promise; registers, scales and minimums are those of the same rows.
             unsafe {
                 let scale = U::Float::load(from.scales[half].as_flattened().as_ptr().add(lane));
-                let mut min = scale.constant(0.0);
-                if integers.has_mins {
-                    min = U::Float::load(from.mins[half].as_flattened().as_ptr().add(lane));
-                }
-                if integers.signed {
-                    min = scale.mul_add(scale.constant(-f32::from(SIGN)), min);
-                }
+                let min = if integers.has_own_mins() {
+                    U::Float::load(from.mins[half].as_flattened().as_ptr().add(lane))
+                } else {
+                    scale.mul(scale.constant(-f32::from(SIGN)))
+                };
                 for four in 0..FOURS_OF_HALF {
                     let words = from.values.0[half * FOURS_OF_HALF + four].as_flattened();
                     let words = U::Float::load_words(words.as_ptr().add(4 * lane));
+                    let words = U::Float::xor(words, u32::from_ne_bytes([sign; 4]));
                     let mut w = [scale; 4];
                     for i in 0..4 {
                         let byte = U::Float::and(U::Float::shr(words, 8 * i as u32), 0xff);

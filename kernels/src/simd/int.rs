@@ -115,12 +115,8 @@ pub(crate) trait IntSimd: Copy {
     fn add32(self, other: Self) -> Self;
     /// Differences of integers of 32 bits.
     fn sub32(self, other: Self) -> Self;
-    /// Products of integers of 32 bits, which wrap around.
-    fn multiply32(self, other: Self) -> Self;
     /// Integers of 32 bits, shifted up.
     fn shl32(self, n: u32) -> Self;
-    /// Integers of 32 bits, shifted down with zeros.
-    fn shr32(self, n: u32) -> Self;
     /// Integers of 32 bits as floats, rounded to nearest even.
     fn to_floats(self) -> Self::Float;
 }

@@ -1,7 +1,8 @@
 //! What the kernels ask of an instruction set: a register of floats, and the integers that floats are decoded from.
 //!
-//! Algorithms are written once over [`Simd`] (floats), [`IntSimd`] (sums of products of integers) or [`TileUnit`] (products of tiles); an instruction set is one thin file that implements it.
+//! Algorithms are written once over [`Simd`] (floats), [`IntSimd`] (sums of products of integers), [`ByteDots`](dots::ByteDots) (the same of bytes, for many columns) or [`TileUnit`] (products of tiles); an instruction set is one thin file that implements it.
 
+pub(crate) mod dots;
 mod int;
 pub(crate) mod portable;
 pub(crate) mod portable_int;
@@ -139,6 +140,8 @@ pub(crate) trait Simd: Copy {
     fn and(bits: Self::Int, x: u32) -> Self::Int;
     /// Lanes as bits `a | b`.
     fn or(a: Self::Int, b: Self::Int) -> Self::Int;
+    /// Lanes as bits `bits ^ x`.
+    fn xor(bits: Self::Int, x: u32) -> Self::Int;
     /// Lanes as integers `a + b`, which wrap around.
     fn plus(a: Self::Int, b: Self::Int) -> Self::Int;
     /// Lanes shifted up.

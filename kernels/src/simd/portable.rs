@@ -251,6 +251,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn xor(bits: Self::Int, x: u32) -> Self::Int {
+        bits.map(|bits| bits ^ x)
+    }
+
+    #[inline(always)]
     fn plus(a: Self::Int, b: Self::Int) -> Self::Int {
         std::array::from_fn(|i| a[i].wrapping_add(b[i]))
     }

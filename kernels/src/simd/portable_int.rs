@@ -231,19 +231,8 @@ impl IntSimd for PortableInt {
     }
 
     #[inline(always)]
-    fn multiply32(self, other: Self) -> Self {
-        let (a, b) = (self.to_i32(), other.to_i32());
-        Self::from_i32(std::array::from_fn(|i| a[i].wrapping_mul(b[i])))
-    }
-
-    #[inline(always)]
     fn shl32(self, n: u32) -> Self {
         Self::from_i32(self.to_i32().map(|x| x << n))
-    }
-
-    #[inline(always)]
-    fn shr32(self, n: u32) -> Self {
-        Self::from_i32(self.to_i32().map(|x| (x as u32 >> n) as i32))
     }
 
     #[inline(always)]

@@ -83,9 +83,14 @@ fn groups_are_multiplied_as_panels_of_rows_are() {
     for (ty, blocks) in types() {
         for k in lengths(ty) {
             let [rows, groups] = both_layouts(ty, &blocks, k);
-            for (kernels, form) in all_kernels()
-                .flat_map(|kernels| [ActivationForm::I16Row, ActivationForm::I8Block16].map(|form| (kernels, form)))
-            {
+            for (kernels, form) in all_kernels().flat_map(|kernels| {
+                [
+                    ActivationForm::I16Row,
+                    ActivationForm::I8Block16,
+                    ActivationForm::U8Block32,
+                ]
+                .map(|form| (kernels, form))
+            }) {
                 let takes_bytes = kernels.int.find(ty).is_some_and(|of_type| of_type.integers.bits <= 6);
                 if form == ActivationForm::I8Block16 && !takes_bytes {
                     continue;

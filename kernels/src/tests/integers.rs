@@ -21,6 +21,23 @@ fn only_many_columns_take_8_bits() {
     );
 }
 
+/// CPUs with VNNI multiply all weights as bytes.
+#[test]
+fn with_vnni_many_columns_take_unsigned_integers() {
+    for kernels in all_kernels().filter(|kernels| kernels.int.prefers_dots) {
+        for ty in [GgmlType::Q4_0, GgmlType::Q8_0, GgmlType::Q6_K] {
+            let form = |n, precision| form_with(kernels, ty, n, precision);
+            assert_eq!(form(31, Precision::Fast), ActivationForm::I16Row);
+            assert_eq!(form(32, Precision::High), ActivationForm::I16Row);
+            let expected = match kernels.tile_unit {
+                Some(_) => ActivationForm::Bf16Row,
+                None => ActivationForm::U8Block32,
+            };
+            assert_eq!(form(32, Precision::Fast), expected, "{:?} {ty}", kernels.isa);
+        }
+    }
+}
+
 /// Rows of activations: as floats, and as integers, with a gap between rows and off any alignment.
 struct Rows {
     k: usize,

@@ -5,8 +5,12 @@ use crate::activations::{PANEL_COLUMNS, quantize_with};
 use crate::interleaved::{GROUP_ROWS, interleaved_bytes};
 use crate::{ActivationForm, activation_bytes};
 
-/// A form that panels are multiplied with, and the types that take it.
-const FORMS: [ActivationForm; 2] = [ActivationForm::I16Row, ActivationForm::I8Block16];
+/// The forms that integers are multiplied in with many columns.
+const FORMS: [ActivationForm; 3] = [
+    ActivationForm::I16Row,
+    ActivationForm::I8Block16,
+    ActivationForm::U8Block32,
+];
 
 /// Rows of activations of a form, with a gap between rows and off any alignment.
 pub(super) struct Rows {
@@ -48,6 +52,16 @@ impl Rows {
     /// What the integers of row `j` stand for.
     fn dequantized(&self, j: usize) -> Vec<f64> {
         let row = &self.bytes[1 + j * Self::stride(self.form, self.k)..];
+        let f32_at = |at: usize| f64::from(f32::from_le_bytes(row[at..at + 4].try_into().unwrap()));
+        if self.form == ActivationForm::U8Block32 {
+            // Chunks of 256: a scale and a minimum for each 32, sums and gap of 128 bytes, then integers.
+            let value = |i: usize| {
+                let (chunk, run) = (i / 256 * 448, i % 256 / 32);
+                let q = row[chunk + 192 + i % 256];
+                f32_at(chunk + run * 4) * f64::from(q) + f32_at(chunk + 32 + run * 4)
+            };
+            return (0..self.k).map(value).collect();
+        }
         let i16_at = |at: usize| i16::from_le_bytes([row[at], row[at + 1]]);
         let integer = |i: usize| match self.form {
             // A header of 64 bytes; chunks of 256 with 256 bytes of multipliers and sums.
@@ -62,7 +76,7 @@ impl Rows {
                 i64::from(i16_at(run + i % 2 * 32 + i % 32 / 2 * 2))
             }
         };
-        let scale = f64::from(f32::from_le_bytes(row[..4].try_into().unwrap()));
+        let scale = f32_at(0);
         (0..self.k).map(|i| scale * integer(i) as f64).collect()
     }
 }
@@ -73,7 +87,7 @@ fn types(form: ActivationForm) -> impl Iterator<Item = (GgmlType, Vec<u8>, Vec<f
         let of_type = kernels_of(Isa::Scalar).int.find(ty)?;
         let (blocks, mut floats) = (blocks(ty), vec![0.0; 4096]);
         dequantize(&blocks, &mut floats);
-        let takes = form == ActivationForm::I16Row || of_type.integers.bits <= 6;
+        let takes = form != ActivationForm::I8Block16 || of_type.integers.bits <= 6;
         takes.then(|| (ty, blocks.repeat(8), floats.repeat(8)))
     })
 }
@@ -267,6 +281,29 @@ fn an_element_has_the_same_bits_whatever_is_computed_with_it() {
     }
 }
 
+/// More rows and columns than are multiplied at a time.
+#[test]
+fn products_that_are_cut_have_the_same_bits() {
+    let (m, k, n) = (270, 288, 530);
+    let form = ActivationForm::U8Block32;
+    for (ty, blocks, floats) in types(form).filter(|(ty, ..)| [GgmlType::Q4_0, GgmlType::Q5_1].contains(ty)) {
+        let blocks = blocks.repeat(3);
+        let weights = Weights {
+            ty,
+            blocks: &blocks,
+            floats: &floats,
+        };
+        for kernels in all_kernels() {
+            let x = Rows::new(kernels, form, k, &noise(47, n * k));
+            let bits = |rows, columns| {
+                let out = product(kernels, &weights, m, &x, rows, columns);
+                out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+            };
+            assert!(bits(m, n) == bits(40, 77), "{:?} {ty}", kernels.isa);
+        }
+    }
+}
+
 #[test]
 fn what_is_not_finite_stays_so_in_its_column() {
     for (form, ty, blocks, floats) in forms_and_types() {
@@ -316,6 +353,37 @@ fn activations_of_8_bits_are_rounded_within_their_16() {
     }
 }
 
+/// A scale and a minimum for each 32, also where these lie on one side of zero or far from it.
+#[test]
+fn unsigned_activations_are_rounded_within_the_range_of_their_32() {
+    for kernels in all_kernels() {
+        for (k, factor) in [1, 5, 31, 32, 33, 255, 256, 257, 1000]
+            .into_iter()
+            .flat_map(|k| [(k, 1.0), (k, 1e37), (k, 3e38), (k, 1e-30)])
+        {
+            let of_run = |i: usize| [(0.0, 1.0), (0.5, 0.01), (-0.7, 0.3), (0.25, 0.0)][i / 32 % 4];
+            let line = |(i, x): (usize, &f32)| factor * (of_run(i).0 + x * of_run(i).1);
+            let x: Vec<f32> = noise(46, k).iter().enumerate().map(line).collect();
+            let values = Rows::new(kernels, ActivationForm::U8Block32, k, &x).dequantized(0);
+            for (run, values) in x.chunks(32).zip(values.chunks(32)) {
+                // What a run lacks counts as zeros.
+                let rest = (run.len() < 32).then_some(0.0);
+                let of = |f: fn(f32, f32) -> f32| run.iter().copied().chain(rest).reduce(f).unwrap();
+                let range = f64::from(of(f32::max)) - f64::from(of(f32::min));
+                for (x, value) in run.iter().map(|&x| f64::from(x)).zip(values) {
+                    // And two roundings of floats.
+                    let bound = range / 509.0 + 2e-7 * x.abs();
+                    assert!(
+                        (x - value).abs() <= bound,
+                        "{:?} k {k}: {x} became {value}",
+                        kernels.isa
+                    );
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn zeros_and_subnormal_activations() {
     for (form, ty, blocks, floats) in forms_and_types() {
@@ -346,13 +414,17 @@ fn zeros_and_subnormal_activations() {
 /// Integers are the same on every instruction set.
 #[test]
 fn instruction_sets_quantize_to_8_bits_alike() {
+    for form in [ActivationForm::I8Block16, ActivationForm::U8Block32] {
+        quantize_alike(form);
+    }
+}
+
+fn quantize_alike(form: ActivationForm) {
     for k in LENGTHS.into_iter().filter(|&k| k > 0).chain([256, 4096]) {
         let mut x = noise(45, 3 * k);
         x[..k].iter_mut().for_each(|x| *x *= 1e-39);
         x[k..2 * k].iter_mut().for_each(|x| *x *= 3e38);
-        let all: Vec<Rows> = all_kernels()
-            .map(|kernels| Rows::new(kernels, ActivationForm::I8Block16, k, &x))
-            .collect();
-        assert!(all.iter().all(|rows| rows.bytes == all[0].bytes), "k {k}");
+        let all: Vec<Rows> = all_kernels().map(|kernels| Rows::new(kernels, form, k, &x)).collect();
+        assert!(all.iter().all(|rows| rows.bytes == all[0].bytes), "{form:?} k {k}");
     }
 }

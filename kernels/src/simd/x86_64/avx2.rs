@@ -182,6 +182,7 @@ impl Simd for Avx2 {
         fn sum4(values: [Self; 4]) -> [f32; 4] = sum4([values[0].0, values[1].0, values[2].0, values[3].0]);
         fn and(bits: __m256i, x: u32) -> __m256i = _mm256_and_si256(bits, _mm256_set1_epi32(x as i32));
         fn or(a: __m256i, b: __m256i) -> __m256i = _mm256_or_si256(a, b);
+        fn xor(bits: __m256i, x: u32) -> __m256i = _mm256_xor_si256(bits, _mm256_set1_epi32(x as i32));
         fn plus(a: __m256i, b: __m256i) -> __m256i = _mm256_add_epi32(a, b);
         // By a count in a register, which the compiler turns into the immediate form: counts are constants once inlined.
         fn shl(bits: __m256i, n: u32) -> __m256i = _mm256_sll_epi32(bits, _mm_cvtsi32_si128(n as i32));

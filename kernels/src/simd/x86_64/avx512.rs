@@ -17,6 +17,13 @@ impl Avx512 {
     }
 }
 
+impl From<__m512> for Avx512 {
+    #[inline(always)]
+    fn from(register: __m512) -> Self {
+        Avx512(register)
+    }
+}
+
 /// The numbers 0 to 31.
 static COUNT: [f32; 32] = {
     let mut count = [0.0; 32];
@@ -130,6 +137,7 @@ impl Simd for Avx512 {
         };
         fn and(bits: __m512i, x: u32) -> __m512i = _mm512_and_si512(bits, _mm512_set1_epi32(x as i32));
         fn or(a: __m512i, b: __m512i) -> __m512i = _mm512_or_si512(a, b);
+        fn xor(bits: __m512i, x: u32) -> __m512i = _mm512_xor_si512(bits, _mm512_set1_epi32(x as i32));
         fn plus(a: __m512i, b: __m512i) -> __m512i = _mm512_add_epi32(a, b);
         // By a count in a register, which the compiler turns into the immediate form: counts are constants once inlined.
         fn shl(bits: __m512i, n: u32) -> __m512i = _mm512_sll_epi32(bits, _mm_cvtsi32_si128(n as i32));

@@ -258,9 +258,7 @@ impl<P: Products> IntSimd for Int256<P> {
         };
         fn add32(self, other: Self) -> Self = Self::new(_mm256_add_epi32(self.0, other.0));
         fn sub32(self, other: Self) -> Self = Self::new(_mm256_sub_epi32(self.0, other.0));
-        fn multiply32(self, other: Self) -> Self = Self::new(_mm256_mullo_epi32(self.0, other.0));
         fn shl32(self, n: u32) -> Self = Self::new(_mm256_sll_epi32(self.0, _mm_cvtsi32_si128(n as i32)));
-        fn shr32(self, n: u32) -> Self = Self::new(_mm256_srl_epi32(self.0, _mm_cvtsi32_si128(n as i32)));
         fn to_floats(self) -> Avx2 = Avx2::from(_mm256_cvtepi32_ps(self.0));
     }
 }

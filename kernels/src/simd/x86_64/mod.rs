@@ -3,6 +3,7 @@
 pub(crate) mod amx;
 pub(crate) mod avx2;
 pub(crate) mod avx512;
+pub(crate) mod dots512;
 pub(crate) mod int256;
 
 /// Implements methods of [`Simd`](super::Simd), [`IntSimd`](super::IntSimd) and [`Products`](int256::Products) by expressions over intrinsics.

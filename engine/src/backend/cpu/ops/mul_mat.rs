@@ -336,7 +336,10 @@ impl<'a> Operand<'a> {
 
     /// Whether they are multiplied by a unit for tiles.
     fn is_for_tiles(&self) -> bool {
-        matches!(&self.rows, Rows::Quantized(rows) if rows.form == ActivationForm::Bf16Row)
+        let Rows::Quantized(rows) = &self.rows else {
+            return false;
+        };
+        matches!(rows.form, ActivationForm::Bf16Row | ActivationForm::U8Block32)
     }
 
     /// `n` rows of dimension 1 from `i` on, if they can be used where they are.

@@ -1,0 +1,67 @@
+//! What products of bytes with many columns ask of an instruction set: a register of sums, a lane for each row of weights.
+
+use super::{IntSimd, Simd};
+
+/// A register of bytes, 4 neighbours in each lane, or of their sums, an integer of 32 bits in each lane.
+///
+/// A value is proof that the CPU has the instructions, as with [`Simd`].
+///
+/// # Safety
+/// The unsafe functions may be called only on a CPU with the instruction set. Pointers need no alignment and must be valid for
+/// the bytes that the function says it reads.
+pub(crate) trait ByteDots: Copy {
+    /// As many floats as there are lanes.
+    type Float: Simd;
+
+    /// Columns whose sums fit the registers, for two registers of rows: integers and floats of each.
+    const COLUMNS: usize;
+
+    /// Zero in each lane.
+    unsafe fn zero() -> Self;
+
+    /// Reads 4 bytes for each lane.
+    unsafe fn load(p: *const u8) -> Self;
+
+    /// Reads 4 bytes, which all lanes have.
+    unsafe fn broadcast(p: *const u8) -> Self;
+
+    /// Sums, to which the products of unsigned and signed bytes of each lane are added.
+    fn add_dots(self, unsigned: Self, signed: Self) -> Self;
+
+    /// Sums as floats, rounded to nearest even.
+    fn floats(self) -> Self::Float;
+}
+
+impl<V: IntSimd> ByteDots for V {
+    type Float = V::Float;
+
+    const COLUMNS: usize = if V::REGISTERS > 16 { 6 } else { 4 };
+
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { V::splat(0) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: *const u8) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { V::load(p) }
+    }
+
+    #[inline(always)]
+    unsafe fn broadcast(p: *const u8) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { V::broadcast(p) }
+    }
+
+    #[inline(always)]
+    fn add_dots(self, unsigned: Self, signed: Self) -> Self {
+        self.add_fours(unsigned, signed)
+    }
+
+    #[inline(always)]
+    fn floats(self) -> Self::Float {
+        self.to_floats()
+    }
+}
