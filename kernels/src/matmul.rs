@@ -149,10 +149,10 @@ pub(crate) unsafe fn matmul_with(
                 let of_type = kernels.int.find(ty);
                 let of_type = of_type.unwrap_or_else(|| panic!("{ty}: no integer kernels"));
                 check_activations((n - 1) * stride + activation_bytes(form, k), rows.len(), n);
-                let is_few = form == ActivationForm::I16Row && n < PANEL_COLUMNS;
-                if is_few && is_interleaved {
+                let is_16 = form == ActivationForm::I16Row;
+                if is_16 && is_interleaved && n <= kernels.int.group_columns {
                     multiply_groups(of_type, args, rows, stride, out, out_stride);
-                } else if is_few {
+                } else if is_16 && !is_interleaved && n < PANEL_COLUMNS {
                     multiply_rows(of_type, args, rows, stride, out, out_stride);
                 } else {
                     multiply_panels(kernels, of_type, args, form, rows, stride, out, out_stride, scratch);
@@ -295,9 +295,11 @@ unsafe fn multiply_groups(
     out: *mut f32,
     out_stride: usize,
 ) {
-    let columns = &of_groups(kernels, args.ty).columns;
-    for j in (0..args.n).step_by(columns.len()) {
-        let n = columns.len().min(args.n - j);
+    let columns = of_groups(kernels, args.ty).columns;
+    // As many each time, not many and then a few.
+    let most = args.n.div_ceil(args.n.div_ceil(columns.len()));
+    for j in (0..args.n).step_by(most) {
+        let n = most.min(args.n - j);
         // SAFETY: the caller's promise, for columns below `n`.
         unsafe {
             let product = IntProduct {

@@ -2,6 +2,7 @@
 
 use super::N_TYPES;
 use crate::GgmlType;
+use crate::activations::{FAST_COLUMNS, PANEL_COLUMNS};
 use crate::generic::dots;
 use crate::generic::groups::{self, UnpackGroup};
 use crate::generic::i8_blocks;
@@ -25,6 +26,8 @@ use crate::simd::x86_64::int256::{Avx2Int, Avx512VnniInt, AvxVnniInt};
 /// All integer kernels of an instruction set.
 pub(crate) struct IntKernels {
     types: [Option<IntTypeKernels>; N_TYPES],
+    /// Most columns that are fastest by the kernels of [groups](GroupKernels), a few at a time; more take panels.
+    pub group_columns: usize,
     /// Writes a row of activations as integers of 16 bits.
     pub quantize_i16: unsafe fn(*const f32, usize, *mut u8),
     /// Writes a row of activations as integers of 8 bits.
@@ -58,8 +61,8 @@ pub(crate) struct IntTypeKernels {
 
 /// Integer kernels for groups of interleaved rows.
 pub(crate) struct GroupKernels {
-    /// Products with 1, 2, 3 and 4 columns; the same bits as those of panels.
-    pub columns: [unsafe fn(&IntProduct); 4],
+    /// Products with 1, 2 and so on columns; the same bits as those of panels.
+    pub columns: &'static [unsafe fn(&IntProduct)],
     pub fill: FillGroups,
 }
 
@@ -175,7 +178,7 @@ macro_rules! instantiate {
 
             pub(super) const fn group_kernels<D: UnpackGroup<$V>>() -> GroupKernels {
                 GroupKernels {
-                    columns: [columns::<D, 1>, columns::<D, 2>, columns::<D, 3>, columns::<D, 4>],
+                    columns: &const { [columns::<D, 1>, columns::<D, 2>, columns::<D, 3>, columns::<D, 4>] },
                     fill: FillGroups {
                         bytes: fill_group::<D, ByteValues>,
                         words: fill_group::<D, WideValues>,
@@ -196,6 +199,7 @@ macro_rules! instantiate {
 
             pub(in crate::dispatch) static KERNELS: IntKernels = IntKernels {
                 types: for_each_block!(type_table!()),
+                group_columns: PANEL_COLUMNS - 1,
                 quantize_i16,
                 quantize_i8,
                 quantize_u8,
@@ -212,22 +216,31 @@ macro_rules! instantiate {
 /// Instantiates what VNNI is for. Unpacking and all that is bound by it is the same as with AVX2.
 #[cfg(target_arch = "x86_64")]
 macro_rules! instantiate_vnni {
-    ($module:ident, $V:ty, $D:ty, $attribute:meta) => {
+    ($module:ident, $V:ty, $D:ty, [$($columns:ident $n:literal)*], [$($W:ty)?], $most:expr, $attribute:meta) => {
         pub(super) mod $module {
             use super::avx2::{quantize_i8, quantize_i16, quantize_u8, type_kernels};
             use super::*;
 
             products!($V, $D, $attribute);
 
+            $(
+                #[$attribute]
+                unsafe fn twins<D: UnpackGroup<$V>, const N: usize>(product: &IntProduct) {
+                    // SAFETY: the caller's promise.
+                    unsafe { groups::multiply_twins::<$V, $W, D, N>(product) }
+                }
+            )?
+
             const fn group_kernels<D: UnpackGroup<$V> + UnpackGroup<Avx2Int>>() -> GroupKernels {
                 GroupKernels {
-                    columns: [columns::<D, 1>, columns::<D, 2>, columns::<D, 3>, columns::<D, 4>],
+                    columns: &const { [$( $columns::<D, $n> ),*] },
                     ..avx2::group_kernels::<D>()
                 }
             }
 
             pub(in crate::dispatch) static KERNELS: IntKernels = IntKernels {
                 types: for_each_block!(type_table!()),
+                group_columns: $most,
                 quantize_i16,
                 quantize_i8,
                 quantize_u8,
@@ -249,6 +262,9 @@ instantiate_vnni!(
     avx_vnni,
     AvxVnniInt,
     AvxVnniInt,
+    [columns 1 columns 2 columns 3 columns 4],
+    [],
+    PANEL_COLUMNS - 1,
     target_feature(enable = "avx2,fma,f16c,avxvnni")
 );
 #[cfg(target_arch = "x86_64")]
@@ -256,6 +272,9 @@ instantiate_vnni!(
     avx512_vnni,
     Avx512VnniInt,
     Dots512,
+    [columns 1 columns 2 twins 3 twins 4 twins 5 twins 6 twins 7 twins 8],
+    [Dots512],
+    FAST_COLUMNS,
     target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
 );
 #[cfg(all(test, target_arch = "x86_64"))]
@@ -263,5 +282,8 @@ instantiate_vnni!(
     vnni_model,
     VnniModelInt,
     VnniModelInt,
+    [columns 1 columns 2 columns 3 columns 4],
+    [],
+    PANEL_COLUMNS - 1,
     target_feature(enable = "avx2,fma,f16c")
 );

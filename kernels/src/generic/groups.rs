@@ -3,13 +3,16 @@
 //! A register holds 4 neighbouring weights of each row, so that a lane of 32 bits belongs to one row: sums need not be added up across lanes, and the scales
 //! of the rows are the lanes of a register, too.
 
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 use super::int_products::{IntProduct, chunk, each_of_8};
 use super::integers::{CHUNK, I16Chunk, I16Header, RUN, RUNS, Unpack};
 use super::panels::{HALVES, Integers, LANES, PanelChunk, PanelValues, SIGN};
+use super::twins::TwinSums;
 use crate::interleaved::{GROUP_ROWS, Interleaved, bytes_in_group};
 use crate::prefetch::CACHE_LINE;
+use crate::simd::dots::TwinDots;
 use crate::simd::{IntSimd, Simd};
 
 /// Registers of a run.
@@ -55,7 +58,7 @@ impl GroupScales {
     /// # Safety
     /// The CPU has `V`'s instructions, and the scale was set.
     #[inline(always)]
-    unsafe fn scale<V: Simd>(from: *const GroupScales, i: usize) -> V {
+    pub(super) unsafe fn scale<V: Simd>(from: *const GroupScales, i: usize) -> V {
         // SAFETY: 8 lanes.
         unsafe { V::load((&raw const (*from).scales[i]).cast()) }
     }
@@ -65,7 +68,7 @@ impl GroupScales {
     /// # Safety
     /// The CPU has `V`'s instructions, and the minimum was set.
     #[inline(always)]
-    unsafe fn min<V: Simd>(from: *const GroupScales, i: usize) -> V {
+    pub(super) unsafe fn min<V: Simd>(from: *const GroupScales, i: usize) -> V {
         // SAFETY: 8 lanes.
         unsafe { V::load((&raw const (*from).mins[i]).cast()) }
     }
@@ -218,6 +221,18 @@ pub(crate) unsafe fn multiply<V: IntSimd, D: UnpackGroup<V>, const N: usize>(p: 
     }
 }
 
+/// [`multiply`] with both groups in one register `W`.
+///
+/// # Safety
+/// As for [`multiply`], and the CPU has `W`'s instructions.
+#[inline(always)]
+pub(crate) unsafe fn multiply_twins<V: IntSimd, W: TwinDots<V>, D: UnpackGroup<V>, const N: usize>(p: &IntProduct) {
+    let half = (p.m / GROUP_ROWS).div_ceil(2);
+    let is_long = half * GROUP_ROWS * p.row_stride >= LONG;
+    // SAFETY: the caller's promise.
+    unsafe { multiply_with::<V, D, TwinSums<V, W, D, N>, 2>(p, if is_long { half } else { 1 }) }
+}
+
 /// [`multiply`] by the instructions of `T`.
 ///
 /// # Safety
@@ -230,20 +245,40 @@ unsafe fn multiply_by<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize>(
     // SAFETY: the caller's promise.
     unsafe {
         if N == 1 && group_bytes <= SHORT && !is_long {
-            multiply_with::<V, D, T, N, 1>(p, 1);
+            multiply_with::<V, D, SumsByGroup<V, D, T, N, 1>, 1>(p, 1);
         } else {
-            multiply_with::<V, D, T, N, STREAMS>(p, if is_long { half } else { 1 });
+            multiply_with::<V, D, SumsByGroup<V, D, T, N, STREAMS>, STREAMS>(p, if is_long { half } else { 1 });
         }
     }
 }
 
-/// [`multiply`] by the instructions of `T`, with `G` streams. Each reads so many `neighbours` among the groups, then goes on behind those of
-/// the others.
+/// The sums of `G` groups of rows with some columns.
+pub(super) trait GroupSums<const G: usize> {
+    /// Sums of nothing.
+    ///
+    /// # Safety
+    /// As for [`multiply`].
+    unsafe fn new() -> Self;
+
+    /// Adds the products of a chunk.
+    ///
+    /// # Safety
+    /// As for [`multiply`].
+    unsafe fn add_chunk(&mut self, part: &Part<G>);
+
+    /// Writes them as results, given the first row of each group.
+    ///
+    /// # Safety
+    /// As for [`multiply`].
+    unsafe fn put(&self, p: &IntProduct, rows: [usize; G]);
+}
+
+/// [`multiply`] with `G` streams. Each reads so many `neighbours` among the groups, then goes on behind those of the others.
 ///
 /// # Safety
 /// As for [`multiply`].
 #[inline(always)]
-unsafe fn multiply_with<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize, const G: usize>(
+unsafe fn multiply_with<V: IntSimd, D: UnpackGroup<V>, S: GroupSums<G>, const G: usize>(
     p: &IntProduct,
     neighbours: usize,
 ) {
@@ -258,7 +293,7 @@ unsafe fn multiply_with<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize
         // SAFETY: the caller's promise; groups lie below `m`, chunks below `k`. Scales are set before they are read.
         unsafe {
             let mut w = rows.map(|row| p.w.wrapping_add(row * p.row_stride));
-            let mut sums = [[V::Float::splat(0.0); G]; N];
+            let mut sums = S::new();
             for c in (0..p.k).step_by(CHUNK) {
                 let part = Part {
                     w,
@@ -272,31 +307,26 @@ unsafe fn multiply_with<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize
                 for g in 0..G {
                     D::group_scales(w[g], part.runs, scales[g].as_mut_ptr());
                 }
-                add_chunk::<V, D, T, N, G>(&part, &mut sums);
+                sums.add_chunk(&part);
                 w = w.map(|w| w.wrapping_add(bytes_in_group::<D>(CHUNK)));
             }
-            for j in 0..N {
-                let scale = V::Float::splat(I16Header::scale_at(p.x.add(j * p.x_stride)));
-                for g in 0..G {
-                    sums[j][g].mul(scale).store(p.out.add(j * p.out_stride + rows[g]));
-                }
-            }
+            sums.put(p, rows);
         }
     }
 }
 
 /// A chunk of each of some groups and of several columns.
 #[derive(Clone, Copy)]
-struct Part<const G: usize> {
-    w: [*const u8; G],
+pub(super) struct Part<const G: usize> {
+    pub w: [*const u8; G],
     /// Bytes of a stream from the chunk on, until it goes on behind the others.
     left: usize,
     /// Bytes of the others in between.
     others: usize,
     /// Runs that there are.
-    runs: usize,
+    pub runs: usize,
     /// Of each group.
-    scales: *const GroupScales,
+    pub scales: *const GroupScales,
     /// The first column.
     x: *const I16Chunk,
     /// Bytes from one column to the next.
@@ -306,7 +336,7 @@ struct Part<const G: usize> {
 impl<const G: usize> Part<G> {
     /// Column `j`.
     #[inline(always)]
-    fn column(&self, j: usize) -> *const I16Chunk {
+    pub fn column(&self, j: usize) -> *const I16Chunk {
         self.x.wrapping_byte_add(j * self.x_stride)
     }
 }
@@ -492,13 +522,13 @@ unsafe fn of_zero<V: IntSimd, D: Unpack<V>, const G: usize>(
 
 /// The row of [`I16Chunk::totals`] and [`I16Chunk::sums`] that belongs to a scale.
 #[inline(always)]
-fn row_of_sums<V: IntSimd, D: Unpack<V>>(half: usize) -> usize {
+pub(super) fn row_of_sums<V: IntSimd, D: Unpack<V>>(half: usize) -> usize {
     if D::BY_16 { 1 + half } else { 0 }
 }
 
 /// The word of a run that is multiplied in some step: those of the half if it has a scale of its own, else all, of which `j` and `j + 4` share bytes.
 #[inline(always)]
-fn word<V: IntSimd, D: Unpack<V>>(step: usize, half: usize) -> Option<usize> {
+pub(super) fn word<V: IntSimd, D: Unpack<V>>(step: usize, half: usize) -> Option<usize> {
     if D::BY_16 {
         (step / (WORDS / 2) == half).then_some(step)
     } else {
@@ -512,7 +542,7 @@ fn word<V: IntSimd, D: Unpack<V>>(step: usize, half: usize) -> Option<usize> {
 /// # Safety
 /// The CPU has `V`'s instructions.
 #[inline(always)]
-unsafe fn prefetch<V: IntSimd, D: UnpackGroup<V>, const G: usize>(part: &Part<G>, i: usize) {
+pub(super) unsafe fn prefetch<V: IntSimd, D: UnpackGroup<V>, const G: usize>(part: &Part<G>, i: usize) {
     let of_run = bytes_in_group::<D>(CHUNK) / RUNS;
     let at = AHEAD + i * of_run;
     let others = if at < part.left { 0 } else { part.others };
@@ -525,35 +555,62 @@ unsafe fn prefetch<V: IntSimd, D: UnpackGroup<V>, const G: usize>(part: &Part<G>
 }
 
 /// Whether a type has minimums that are not due to its zero.
-const fn has_mins<V: IntSimd, D: Unpack<V>>() -> bool {
+pub(super) const fn has_mins<V: IntSimd, D: Unpack<V>>() -> bool {
     D::HAS_MINS && D::ZERO == 0
 }
 
-/// Adds the products of a chunk, by the same floating-point operations as panels: see [`panel_products`](super::panel_products).
-///
-/// # Safety
-/// As for [`multiply`].
-#[inline(always)]
-unsafe fn add_chunk<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize, const G: usize>(
-    part: &Part<G>,
-    sums: &mut ByGroup<V::Float, N, G>,
-) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let mut mins = [[V::Float::splat(0.0); G]; N];
-        for i in 0..part.runs {
-            prefetch::<V, D, G>(part, i);
-            if D::BY_16 {
-                add_totals::<V, D, T, N, G>(part, i, 0, sums, &mut mins);
-                add_totals::<V, D, T, N, G>(part, i, 1, sums, &mut mins);
-            } else {
-                add_totals::<V, D, T, N, G>(part, i, 0, sums, &mut mins);
+/// Sums that have a register for each group, multiplied by the instructions of `T`.
+struct SumsByGroup<V: IntSimd, D, T, const N: usize, const G: usize> {
+    sums: ByGroup<V::Float, N, G>,
+    by: PhantomData<(D, T)>,
+}
+
+impl<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize, const G: usize> GroupSums<G>
+    for SumsByGroup<V, D, T, N, G>
+{
+    #[inline(always)]
+    unsafe fn new() -> Self {
+        SumsByGroup {
+            // SAFETY: the caller's promise.
+            sums: unsafe { [[V::Float::splat(0.0); G]; N] },
+            by: PhantomData,
+        }
+    }
+
+    /// By the same floating-point operations as panels: see [`panel_products`](super::panel_products).
+    #[inline(always)]
+    unsafe fn add_chunk(&mut self, part: &Part<G>) {
+        let sums = &mut self.sums;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut mins = [[V::Float::splat(0.0); G]; N];
+            for i in 0..part.runs {
+                prefetch::<V, D, G>(part, i);
+                if D::BY_16 {
+                    add_totals::<V, D, T, N, G>(part, i, 0, sums, &mut mins);
+                    add_totals::<V, D, T, N, G>(part, i, 1, sums, &mut mins);
+                } else {
+                    add_totals::<V, D, T, N, G>(part, i, 0, sums, &mut mins);
+                }
+            }
+            if has_mins::<V, D>() {
+                for j in 0..N {
+                    for g in 0..G {
+                        sums[j][g] = sums[j][g].add(mins[j][g]);
+                    }
+                }
             }
         }
-        if has_mins::<V, D>() {
-            for j in 0..N {
+    }
+
+    #[inline(always)]
+    unsafe fn put(&self, p: &IntProduct, rows: [usize; G]) {
+        for j in 0..N {
+            // SAFETY: the caller's promise: rows of groups that the result has.
+            unsafe {
+                let scale = V::Float::splat(I16Header::scale_at(p.x.add(j * p.x_stride)));
                 for g in 0..G {
-                    sums[j][g] = sums[j][g].add(mins[j][g]);
+                    self.sums[j][g].mul(scale).store(p.out.add(j * p.out_stride + rows[g]));
                 }
             }
         }

@@ -17,4 +17,5 @@ pub(crate) mod recurrent;
 pub(crate) mod rows;
 pub(crate) mod tile_attention;
 pub(crate) mod tiles;
+mod twins;
 pub(crate) mod u8_blocks;

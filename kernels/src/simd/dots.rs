@@ -32,6 +32,23 @@ pub(crate) trait ByteDots: Copy {
     fn floats(self) -> Self::Float;
 }
 
+/// Registers that hold two of `V`'s, one after the other.
+///
+/// # Safety
+/// As for [`ByteDots`].
+pub(crate) trait TwinDots<V: IntSimd>: ByteDots {
+    /// The lanes of both.
+    fn join(first: V, second: V) -> Self;
+    /// The lanes of both.
+    fn join_floats(first: V::Float, second: V::Float) -> Self::Float;
+    /// Sums of integers of 32 bits.
+    fn add32(self, other: Self) -> Self;
+    /// Differences of integers of 32 bits.
+    fn sub32(self, other: Self) -> Self;
+    /// Integers of 32 bits, shifted up.
+    fn shl32(self, n: u32) -> Self;
+}
+
 impl<V: IntSimd> ByteDots for V {
     type Float = V::Float;
 

@@ -58,7 +58,7 @@ fn integer_kernels() -> Vec<&'static Kernels> {
 fn check(ty: GgmlType, form: ActivationForm, k: usize) {
     for blocks in kinds_of_blocks(ty) {
         for (w, layout) in layouts(ty, k, &blocks) {
-            for columns in [1, 2, 3, 4, 9] {
+            for columns in [1, 2, 3, 4, 8, 9] {
                 let bits = |kernels: &'static Kernels| {
                     let x = Rows::new(kernels, form, k, &activations(k));
                     let out = product_of(kernels, (ty, &w, layout), ROWS, &x, ROWS, columns);

@@ -2,9 +2,11 @@
 
 use std::arch::x86_64::*;
 
+use super::avx2::Avx2;
 use super::avx512::Avx512;
+use super::int256::Avx512VnniInt;
 use super::methods;
-use crate::simd::dots::ByteDots;
+use crate::simd::dots::{ByteDots, TwinDots};
 
 /// 64 bytes, or 16 sums.
 #[derive(Clone, Copy)]
@@ -25,5 +27,21 @@ impl ByteDots for Dots512 {
             Dots512(_mm512_dpbusd_epi32(self.0, unsigned.0, signed.0))
         };
         fn floats(self) -> Avx512 = Avx512::from(_mm512_cvtepi32_ps(self.0));
+    }
+}
+
+impl TwinDots<Avx512VnniInt> for Dots512 {
+    methods! {
+        fn join(first: Avx512VnniInt, second: Avx512VnniInt) -> Self = {
+            Dots512(_mm512_inserti64x4::<1>(_mm512_castsi256_si512(first.register()), second.register()))
+        };
+        fn join_floats(first: Avx2, second: Avx2) -> Avx512 = {
+            let first = _mm512_castps256_ps512(first.register());
+            Avx512::from(_mm512_insertf32x8::<1>(first, second.register()))
+        };
+        fn add32(self, other: Self) -> Self = Dots512(_mm512_add_epi32(self.0, other.0));
+        fn sub32(self, other: Self) -> Self = Dots512(_mm512_sub_epi32(self.0, other.0));
+        // By a count in a register, which the compiler turns into the immediate form.
+        fn shl32(self, n: u32) -> Self = Dots512(_mm512_sll_epi32(self.0, _mm_cvtsi32_si128(n as i32)));
     }
 }

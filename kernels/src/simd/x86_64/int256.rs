@@ -99,6 +99,11 @@ impl<P> Int256<P> {
     fn new(register: __m256i) -> Self {
         Int256(register, PhantomData)
     }
+
+    #[inline(always)]
+    pub(super) fn register(self) -> __m256i {
+        self.0
+    }
 }
 
 /// Two bytes at each of `p + i stride` for `i` in `0..4`.

@@ -1,0 +1,138 @@
+//! Two groups of interleaved rows in registers twice as long as theirs, times several columns: the same bits as one group after the other.
+//!
+//! Weights are unpacked for each group, in its registers, and joined. With a few columns that costs little, as their products take several instructions.
+
+use std::marker::PhantomData;
+
+use super::groups::{GroupScales, GroupSums, Part, UnpackGroup, has_mins, prefetch, row_of_sums, word};
+use super::int_products::{IntProduct, each_of_8};
+use super::integers::{I16Header, RUN};
+use super::panels::{LANES, SIGN};
+use crate::simd::dots::{ByteDots, TwinDots};
+use crate::simd::{IntSimd, Simd};
+
+/// The sums of both groups with `N` columns.
+pub(super) struct TwinSums<V: IntSimd, W: TwinDots<V>, D, const N: usize> {
+    sums: [W::Float; N],
+    by: PhantomData<(V, D)>,
+}
+
+impl<V: IntSimd, W: TwinDots<V>, D: UnpackGroup<V>, const N: usize> GroupSums<2> for TwinSums<V, W, D, N> {
+    #[inline(always)]
+    unsafe fn new() -> Self {
+        const { assert!(<<W as ByteDots>::Float as Simd>::LANES == 2 * LANES) };
+        TwinSums {
+            // SAFETY: the caller's promise.
+            sums: unsafe { [W::Float::splat(0.0); N] },
+            by: PhantomData,
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_chunk(&mut self, part: &Part<2>) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut mins = [W::Float::splat(0.0); N];
+            for i in 0..part.runs {
+                prefetch::<V, D, 2>(part, i);
+                if D::BY_16 {
+                    self.add_totals(part, i, 0, &mut mins);
+                    self.add_totals(part, i, 1, &mut mins);
+                } else {
+                    self.add_totals(part, i, 0, &mut mins);
+                }
+            }
+            if has_mins::<V, D>() {
+                for j in 0..N {
+                    self.sums[j] = self.sums[j].add(mins[j]);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn put(&self, p: &IntProduct, rows: [usize; 2]) {
+        for j in 0..N {
+            let mut sums = [[0.0f32; LANES]; 2];
+            // SAFETY: the caller's promise: rows of groups that the result has.
+            unsafe {
+                let scale = W::Float::splat(I16Header::scale_at(p.x.add(j * p.x_stride)));
+                self.sums[j].mul(scale).store(sums.as_flattened_mut().as_mut_ptr());
+                for g in 0..2 {
+                    let out = p.out.add(j * p.out_stride + rows[g]);
+                    out.cast::<[f32; LANES]>().write_unaligned(sums[g]);
+                }
+            }
+        }
+    }
+}
+
+impl<V: IntSimd, W: TwinDots<V>, D: UnpackGroup<V>, const N: usize> TwinSums<V, W, D, N> {
+    /// Adds what belongs to one scale, run `i` or half of it, and the minimums to `mins`.
+    ///
+    /// # Safety
+    /// As for [`groups::multiply`](super::groups::multiply).
+    #[inline(always)]
+    unsafe fn add_totals(&mut self, part: &Part<2>, i: usize, half: usize, mins: &mut [W::Float; N]) {
+        let at = if D::BY_16 { 2 * i + half } else { i };
+        let sums_at = row_of_sums::<V, D>(half);
+        // What stands for 0 in the bytes that are multiplied, a power of two.
+        const { assert!(!(D::SIGNED && D::ZERO > 0)) };
+        let zero = if D::SIGNED { SIGN } else { D::ZERO };
+        // SAFETY: the caller's promise; a type that is `BY_16` has scales for both halves.
+        unsafe {
+            let totals = Self::totals(part, i, half);
+            let (first, second) = (part.scales, part.scales.add(1));
+            let scale = W::join_floats(GroupScales::scale(first, at), GroupScales::scale(second, at));
+            for j in 0..N {
+                let column = part.column(j);
+                let mut total = totals[j];
+                if zero > 0 {
+                    let of_zero = W::broadcast((&raw const (*column).totals[sums_at][i]).cast());
+                    total = total.sub32(of_zero.shl32(zero.trailing_zeros()));
+                }
+                self.sums[j] = total.floats().mul_add(scale, self.sums[j]);
+                if has_mins::<V, D>() {
+                    let min = W::join_floats(GroupScales::min(first, at), GroupScales::min(second, at));
+                    let of_x = (&raw const (*column).sums[sums_at][i]).read_unaligned();
+                    mins[j] = min.mul_add(W::Float::splat(of_x), mins[j]);
+                }
+            }
+        }
+    }
+
+    /// The products of weights and activations that have one scale: exact sums.
+    ///
+    /// # Safety
+    /// As for [`groups::multiply`](super::groups::multiply).
+    #[inline(always)]
+    unsafe fn totals(part: &Part<2>, i: usize, half: usize) -> [W; N] {
+        // SAFETY: the caller's promise; a run has 8 registers.
+        unsafe {
+            let mut sums = [[W::zero(); 2]; N];
+            each_of_8!(V, step => {
+                if let Some(word) = word::<V, D>(step, half) {
+                    let mut values = [V::splat(0); 2];
+                    for g in 0..2 {
+                        let bytes = D::group_values(part.w[g], i, word);
+                        values[g] = if D::SIGNED { bytes.xor(V::splat(SIGN)) } else { bytes };
+                    }
+                    let values = W::join(values[0], values[1]);
+                    for j in 0..N {
+                        let x = (&raw const (*part.column(j)).parts[i]).cast::<u8>();
+                        for high in 0..2 {
+                            let x = W::broadcast(x.add(RUN * high + 4 * word));
+                            sums[j][high] = sums[j][high].add_dots(values, x);
+                        }
+                    }
+                }
+            });
+            let mut totals = [W::zero(); N];
+            for j in 0..N {
+                let [low, high] = sums[j];
+                totals[j] = low.add32(high.shl32(8));
+            }
+            totals
+        }
+    }
+}
