@@ -15,7 +15,8 @@ pub enum Precision {
     /// Integers of 16 bits: the fastest form that changes no result of a model to speak of.
     High,
     /// As [`Precision::High`] for few rows of activations. For [`FAST_COLUMNS`] and more, as in prefill, integers of 8 bits where the weights have at
-    /// most 6: about one and a half times as fast. With AMX bfloat16 instead, to which weights of all types but F32 are rounded, too.
+    /// most 6: about one and a half times as fast. With VNNI those are unsigned, and for weights of all types that have integers; with AMX bfloat16 instead, to which weights of all types but
+    /// F32 are rounded, too.
     #[default]
     Fast,
 }
