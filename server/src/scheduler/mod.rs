@@ -232,6 +232,11 @@ impl Scheduler {
         self.inbox.is_open()
     }
 
+    /// True as long as there is somebody who does the work.
+    pub fn is_running(&self) -> bool {
+        !self.inbox.is_over()
+    }
+
     /// Takes no more requests; those that it has are done.
     pub fn close(&self) {
         self.inbox.close();

@@ -130,6 +130,11 @@ impl Inbox {
         !state.is_closed && !state.is_over
     }
 
+    /// True once the thread has ended or is to end.
+    pub fn is_over(&self) -> bool {
+        self.lock().is_over
+    }
+
     fn lock(&self) -> MutexGuard<'_, InboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

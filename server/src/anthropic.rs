@@ -1,0 +1,350 @@
+//! The interface of Anthropic: `/v1/messages` and `/v1/messages/count_tokens`.
+
+use axum::Extension;
+use axum::extract::State;
+use engine::chat::Message;
+use serde_json::{Map, Value as Json, json};
+
+use crate::answer::{Answer, Piece, Usage};
+use crate::api::{
+    ApiError, ApiResult, Field, Fields, Form, GENERATING, STRUCTURE, generating, max_tokens, structure, text_of,
+};
+use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream, unique};
+use crate::messages;
+use crate::openai::refuse_tools;
+use crate::scheduler::Finish;
+use crate::served::Conversation;
+
+/// The fields of both.
+pub const FIELDS: &[Field] = &[
+    Field {
+        name: "messages",
+        form: Form::List,
+        doc: "What was said, oldest first: objects with `role` and `content`, a text or a list of blocks that are text. A last one of the assistant's is the beginning of the answer.",
+    },
+    Field {
+        name: "system",
+        form: Form::Any,
+        doc: "Instructions: a text, or a list of blocks that are text.",
+    },
+    Field {
+        name: "model",
+        form: Form::Text,
+        doc: "The model; there is one, which answers whatever name is given.",
+    },
+    Field {
+        name: "max_tokens",
+        form: Form::Integer,
+        doc: "Most tokens of the answer, what is thought included.",
+    },
+    Field {
+        name: "stop_sequences",
+        form: Form::List,
+        doc: "Texts that end an answer before them.",
+    },
+    Field {
+        name: "stream",
+        form: Form::Flag,
+        doc: "Tell the answer as it comes, as events.",
+    },
+    Field {
+        name: "thinking",
+        form: Form::Object,
+        doc: "`{\"type\": \"disabled\"}` where the template lets one choose; budgets are not kept to.",
+    },
+    Field {
+        name: "tools",
+        form: Form::List,
+        doc: "Must be empty, or `tool_choice` be `{\"type\": \"none\"}`.",
+    },
+    Field {
+        name: "tool_choice",
+        form: Form::Object,
+        doc: "`{\"type\": \"none\"}`.",
+    },
+    Field {
+        name: "metadata",
+        form: Form::Ignored,
+        doc: "Who asks.",
+    },
+    Field {
+        name: "service_tier",
+        form: Form::Ignored,
+        doc: "There is one.",
+    },
+    Field {
+        name: "cache_control",
+        form: Form::Ignored,
+        doc: "Whatever was computed is found.",
+    },
+];
+
+struct Told {
+    id: String,
+}
+
+/// Answers a conversation.
+pub async fn messages(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
+    let of_app = app.clone();
+    let (mut answer, is_stream) = blocking(move || ask(&of_app, client, body)).await?;
+    let told = Told { id: unique("msg_") };
+    if is_stream {
+        return Ok(stream(
+            answer,
+            Stream {
+                app,
+                told,
+                block: None,
+                n_blocks: 0,
+                finish: None,
+            },
+        ));
+    }
+    let (mut choices, _) = answer.whole().await?;
+    let choice = choices.pop().unwrap_or_default();
+    let mut content = Vec::new();
+    if !choice.reasoning.is_empty() {
+        content.push(json!({ "type": "thinking", "thinking": choice.reasoning, "signature": "" }));
+    }
+    if !choice.content.is_empty() || content.is_empty() {
+        content.push(json!({ "type": "text", "text": choice.content }));
+    }
+    let (reason, sequence) = stopped(choice.finish.as_ref());
+    let mut message = head(&app, &told, content, &answer.usage);
+    message["stop_reason"] = reason;
+    message["stop_sequence"] = sequence;
+    Ok(json(&message))
+}
+
+/// Tells how many tokens a conversation's prompt has.
+pub async fn count_tokens(State(app): State<Shared>, Body(body): Body) -> ApiResult {
+    blocking(move || {
+        let mut fields = Fields::new(body, &[FIELDS], false)?;
+        let conversation = conversation(&mut fields)?;
+        for name in ["max_tokens", "stop_sequences", "stream"] {
+            fields.take(name);
+        }
+        fields.finish();
+        let n = app.served.prompt(&conversation)?.tokens.len();
+        Ok(json(&json!({ "input_tokens": n })))
+    })
+    .await
+}
+
+fn ask(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult<(Answer, bool)> {
+    let served = &app.served;
+    let mut fields = Fields::new(body, &[FIELDS, GENERATING, STRUCTURE], true)?;
+    let stops = fields.texts("stop_sequences")?;
+    let mut request = generating(&mut fields, &served.params.sampler)?;
+    request.client = client;
+    request.stop.extend(stops);
+    let max = max_tokens(&mut fields, &["max_tokens"], 1)?;
+    request.max_tokens = Some(max.ok_or_else(|| ApiError::field("max_tokens", "there is none"))?);
+    let is_stream = fields.flag("stream")?.unwrap_or(false);
+    let grammar = structure(&mut fields)?;
+    let conversation = conversation(&mut fields)?;
+    fields.finish();
+    let answer = served.answer(conversation, request, grammar.as_ref(), true)?;
+    Ok((answer, is_stream))
+}
+
+/// What was said, with the instructions as the first message.
+fn conversation(fields: &mut Fields) -> ApiResult<Conversation> {
+    fields.text("model")?;
+    let list = fields
+        .list("messages")?
+        .ok_or_else(|| ApiError::field("messages", "there are none"))?;
+    let list: Vec<Json> = list.into_iter().map(plain).collect();
+    let mut said = messages::messages(list)?;
+    if let Some(system) = fields.take("system") {
+        let text = messages::text(instructions(system)).map_err(|what| ApiError::field("system", what))?;
+        if !text.is_empty() {
+            said.insert(0, Message::system(text));
+        }
+    }
+    let mut variables = Map::new();
+    if let Some(thinking) = fields.object("thinking")? {
+        match thinking.get("type").and_then(Json::as_str) {
+            Some("enabled" | "adaptive") => variables.insert("enable_thinking".to_owned(), true.into()),
+            Some("disabled") => variables.insert("enable_thinking".to_owned(), false.into()),
+            _ => {
+                return Err(ApiError::field(
+                    "thinking",
+                    "expected a type of enabled, adaptive or disabled",
+                ));
+            }
+        };
+    }
+    refuse_tools(fields)?;
+    Ok(Conversation {
+        goes_on: said.last().is_some_and(|last| last.role == "assistant"),
+        messages: said,
+        variables,
+        without_reasoning: false,
+    })
+}
+
+/// Instructions without the block that counts requests: it is different each time, and would let nothing be found that was computed before.
+fn instructions(system: Json) -> Json {
+    let is_count = |block: &Json| {
+        let text = block.get("text").and_then(Json::as_str);
+        text.is_some_and(|text| text.starts_with("x-anthropic-billing-header"))
+    };
+    match system {
+        Json::Array(mut blocks) => {
+            blocks.retain(|block| !is_count(block));
+            Json::Array(blocks)
+        }
+        other => other,
+    }
+}
+
+/// A message without blocks of what was thought before, which templates leave out in any case.
+fn plain(mut message: Json) -> Json {
+    if let Some(Json::Array(blocks)) = message.get_mut("content") {
+        let is_thought = |block: &Json| {
+            let kind = block.get("type").cloned().and_then(text_of);
+            matches!(kind.as_deref(), Some("thinking" | "redacted_thinking"))
+        };
+        blocks.retain(|block| !is_thought(block));
+    }
+    message
+}
+
+/// Anthropic's words for why an answer ended, and the text that ended it.
+fn stopped(finish: Option<&Finish>) -> (Json, Json) {
+    match finish {
+        None => (Json::Null, Json::Null),
+        Some(Finish::Model(_)) => ("end_turn".into(), Json::Null),
+        Some(Finish::Stop(text)) => ("stop_sequence".into(), text.as_str().into()),
+        Some(Finish::Limit) => ("max_tokens".into(), Json::Null),
+        Some(Finish::ContextFull) => ("model_context_window_exceeded".into(), Json::Null),
+    }
+}
+
+fn usage_json(usage: &Usage) -> Json {
+    json!({
+        "input_tokens": usage.n_prompt - usage.n_cached,
+        "cache_read_input_tokens": usage.n_cached,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": usage.n_generated,
+    })
+}
+
+fn head(app: &App, told: &Told, content: Vec<Json>, usage: &Usage) -> Json {
+    json!({
+        "id": told.id,
+        "type": "message",
+        "role": "assistant",
+        "model": app.served.params.name,
+        "content": content,
+        "stop_reason": null,
+        "stop_sequence": null,
+        "usage": usage_json(usage),
+    })
+}
+
+/// An error in Anthropic's form.
+pub fn error_json(error: &ApiError, request_id: &str) -> Json {
+    let kind = match (error.status.as_u16(), error.kind) {
+        (413, _) => "request_too_large",
+        (500 | 501, _) => "api_error",
+        (503, _) => "overloaded_error",
+        (_, kind) => kind,
+    };
+    json!({ "type": "error", "error": { "type": kind, "message": error.message }, "request_id": request_id })
+}
+
+fn event(data: &Json) -> String {
+    let name = data["type"].as_str().unwrap_or_default();
+    format!("event: {name}\ndata: {data}\n\n")
+}
+
+struct Stream {
+    app: Shared,
+    told: Told,
+    /// The kind of the block that is open.
+    block: Option<&'static str>,
+    n_blocks: usize,
+    finish: Option<Finish>,
+}
+
+impl Stream {
+    /// A piece of a block, which is opened first where another is open, or none.
+    fn delta(&mut self, kind: &'static str, text: &str) -> String {
+        if text.is_empty() {
+            return String::new();
+        }
+        let mut said = String::new();
+        if self.block != Some(kind) {
+            said += &self.close();
+            let block = match kind {
+                "thinking" => json!({ "type": kind, "thinking": "", "signature": "" }),
+                _ => json!({ "type": kind, "text": "" }),
+            };
+            said += &event(&json!({ "type": "content_block_start", "index": self.n_blocks, "content_block": block }));
+            self.block = Some(kind);
+        }
+        let delta = match kind {
+            "thinking" => json!({ "type": "thinking_delta", "thinking": text }),
+            _ => json!({ "type": "text_delta", "text": text }),
+        };
+        said + &event(&json!({ "type": "content_block_delta", "index": self.n_blocks, "delta": delta }))
+    }
+
+    fn close(&mut self) -> String {
+        if self.block.take().is_none() {
+            return String::new();
+        }
+        self.n_blocks += 1;
+        event(&json!({ "type": "content_block_stop", "index": self.n_blocks - 1 }))
+    }
+}
+
+impl Teller for Stream {
+    fn pause(&self) -> &'static str {
+        "event: ping\ndata: {\"type\": \"ping\"}\n\n"
+    }
+
+    fn piece(&mut self, piece: Piece, usage: &Usage) -> String {
+        match piece {
+            // Before it is computed nobody knows how much of it was known.
+            Piece::Prompt { .. } => {
+                event(&json!({ "type": "message_start", "message": head(&self.app, &self.told, Vec::new(), usage) }))
+            }
+            Piece::Text { reasoning, content, .. } => {
+                self.delta("thinking", &reasoning) + &self.delta("text", &content)
+            }
+            Piece::End { finish, .. } => {
+                self.finish = Some(finish);
+                self.close()
+            }
+            Piece::Failed(text) => event(&error_json(&ApiError::server(text), "")),
+        }
+    }
+
+    fn end(&mut self, usage: &Usage) -> String {
+        if self.finish.is_none() {
+            return String::new();
+        }
+        let (reason, sequence) = stopped(self.finish.as_ref());
+        let delta = json!({ "stop_reason": reason, "stop_sequence": sequence });
+        event(&json!({ "type": "message_delta", "delta": delta, "usage": usage_json(usage) }))
+            + &event(&json!({ "type": "message_stop" }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_of_requests_is_left_out_of_the_instructions() {
+        let counted = json!([
+            {"type": "text", "text": "x-anthropic-billing-header: cch=1234;"},
+            {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}},
+        ]);
+        assert_eq!(messages::text(instructions(counted)).unwrap(), "Be brief.");
+        assert_eq!(messages::text(instructions(json!("Be brief."))).unwrap(), "Be brief.");
+    }
+}
