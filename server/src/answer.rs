@@ -9,11 +9,14 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::api::{ApiError, ApiResult};
 use crate::scheduler::{Event, Finish, PromptDone, TokenLogprob};
+use crate::tools::{Call, Said, ToolSplit};
 
 /// One or several prompts under way, told one after the other.
 pub struct Answer {
     prompts: VecDeque<Asked>,
     splits: Vec<ReasoningSplit>,
+    /// By choice, if functions may be called.
+    calls: Vec<ToolSplit>,
     pieces: VecDeque<Piece>,
     /// The number of the first choice of the prompt that is told.
     first: usize,
@@ -48,12 +51,23 @@ pub enum Piece {
         /// The token that it came with, if probabilities were asked for.
         logprob: Option<TokenLogprob>,
     },
+    /// A function is called.
+    Call {
+        /// In which choice.
+        choice: usize,
+        /// The number of the call in its choice.
+        index: usize,
+        /// The call.
+        call: Call,
+    },
     /// A choice is over.
     End {
         /// Which.
         choice: usize,
         /// Why.
         finish: Finish,
+        /// Functions that it called.
+        n_calls: usize,
     },
     /// It failed: one sentence. Nothing follows.
     Failed(String),
@@ -81,6 +95,8 @@ pub struct Choice {
     pub reasoning: String,
     /// What was said.
     pub content: String,
+    /// Functions that were called.
+    pub calls: Vec<Call>,
     /// How likely its tokens were, if that was asked for, each with where it begins in `content`.
     pub logprobs: Vec<(TokenLogprob, usize)>,
     /// Why it ended.
@@ -88,13 +104,18 @@ pub struct Choice {
 }
 
 impl Answer {
-    /// The answer to prompts under way, each with its number of choices. `split`: what reasoning stands between.
-    pub fn new(asked: Vec<(UnboundedReceiver<Event>, usize)>, split: &ReasoningSplit) -> Answer {
+    /// The answer to prompts under way, each with its number of choices. `split`, `calls`: what tells reasoning and calls of functions from the rest.
+    pub fn new(
+        asked: Vec<(UnboundedReceiver<Event>, usize)>,
+        split: &ReasoningSplit,
+        calls: Option<&ToolSplit>,
+    ) -> Answer {
         let n_open = asked.first().map_or(0, |(_, n)| *n);
         let n_choices = asked.iter().map(|(_, n)| n).sum();
         Answer {
             prompts: asked.into_iter().map(|(events, n)| Asked { events, n }).collect(),
             splits: vec![split.clone(); n_choices],
+            calls: calls.map_or(Vec::new(), |calls| vec![calls.clone(); n_choices]),
             pieces: VecDeque::new(),
             first: 0,
             n_open,
@@ -142,7 +163,8 @@ impl Answer {
                     choice.reasoning += &reasoning;
                     choice.content += &content;
                 }
-                Piece::End { choice, finish } => choices[choice].finish = Some(finish),
+                Piece::Call { choice, call, .. } => choices[choice].calls.push(call),
+                Piece::End { choice, finish, .. } => choices[choice].finish = Some(finish),
                 Piece::Failed(text) => return Err(ApiError::server(text)),
             }
         }
@@ -172,7 +194,12 @@ impl Answer {
                 self.say(choice, &text, None, true);
                 self.usage.n_generated += n_generated;
                 self.usage.t_generated = self.usage.t_generated.max(t_generated);
-                self.pieces.push_back(Piece::End { choice, finish });
+                let n_calls = self.calls.get(choice).map_or(0, ToolSplit::n_calls);
+                self.pieces.push_back(Piece::End {
+                    choice,
+                    finish,
+                    n_calls,
+                });
                 self.n_open -= 1;
                 if self.n_open == 0 {
                     self.go_on();
@@ -211,13 +238,60 @@ impl Answer {
         if is_last {
             let Ok(()) = split.finish(&mut take);
         }
-        if !reasoning.is_empty() || !content.is_empty() || logprob.is_some() {
-            self.pieces.push_back(Piece::Text {
-                choice,
-                reasoning,
-                content,
-                logprob,
-            });
+        let n_before = self.calls.get(choice).map_or(0, ToolSplit::n_calls);
+        let said = match self.calls.get_mut(choice) {
+            None => vec![Said::Text(content)],
+            Some(calls) => {
+                let mut said = Vec::new();
+                calls.push(&content, &mut said);
+                if is_last {
+                    calls.finish(&mut said);
+                }
+                said
+            }
+        };
+        self.tell(choice, reasoning, said, logprob, n_before);
+    }
+
+    /// Makes pieces of what was said; the first has what was thought and how likely its token was.
+    fn tell(
+        &mut self,
+        choice: usize,
+        reasoning: String,
+        said: Vec<Said>,
+        logprob: Option<TokenLogprob>,
+        n_before: usize,
+    ) {
+        let mut text = |reasoning: String, content: String, logprob: Option<TokenLogprob>| {
+            if !reasoning.is_empty() || !content.is_empty() || logprob.is_some() {
+                self.pieces.push_back(Piece::Text {
+                    choice,
+                    reasoning,
+                    content,
+                    logprob,
+                });
+            }
+        };
+        let mut said = said.into_iter().peekable();
+        let first = said.next_if(|said| matches!(said, Said::Text(_)));
+        match first {
+            Some(Said::Text(content)) => text(reasoning, content, logprob),
+            _ => text(reasoning, String::new(), logprob),
+        }
+        let mut index = n_before;
+        for said in said {
+            match said {
+                Said::Text(content) => self.pieces.push_back(Piece::Text {
+                    choice,
+                    reasoning: String::new(),
+                    content,
+                    logprob: None,
+                }),
+                Said::Call(call) => {
+                    self.pieces.push_back(Piece::Call { choice, index, call });
+                    index += 1;
+                }
+            }
         }
     }
 }
@@ -255,7 +329,7 @@ mod tests {
             (answer, n)
         });
         let split = ReasoningSplit::new(Some(("<think>", "</think>")), "");
-        let mut answer = Answer::new(asked.collect(), &split);
+        let mut answer = Answer::new(asked.collect(), &split, None);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .expect("a runtime");

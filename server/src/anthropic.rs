@@ -6,14 +6,12 @@ use engine::chat::Message;
 use serde_json::{Map, Value as Json, json};
 
 use crate::answer::{Answer, Piece, Usage};
-use crate::api::{
-    ApiError, ApiResult, Field, Fields, Form, GENERATING, STRUCTURE, generating, max_tokens, structure, text_of,
-};
+use crate::api::{ApiError, ApiResult, Field, Fields, Form, GENERATING, STRUCTURE, generating, max_tokens, structure};
 use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream, unique};
 use crate::messages;
-use crate::openai::refuse_tools;
 use crate::scheduler::Finish;
 use crate::served::Conversation;
+use crate::tools::{Call, ToolChoice, Tools, checked};
 
 /// The fields of both.
 pub const FIELDS: &[Field] = &[
@@ -55,12 +53,12 @@ pub const FIELDS: &[Field] = &[
     Field {
         name: "tools",
         form: Form::List,
-        doc: "Must be empty, or `tool_choice` be `{\"type\": \"none\"}`.",
+        doc: "Functions that may be called, where the model's template writes calls as objects of JSON.",
     },
     Field {
         name: "tool_choice",
         form: Form::Object,
-        doc: "`{\"type\": \"none\"}`.",
+        doc: "`{\"type\": …}` of `auto` (default), `none`, `any`, or `tool` with a `name`; arguments then keep to its schema.",
     },
     Field {
         name: "metadata",
@@ -97,6 +95,7 @@ pub async fn messages(State(app): State<Shared>, Extension(client): Extension<Cl
                 block: None,
                 n_blocks: 0,
                 finish: None,
+                n_calls: 0,
             },
         ));
     }
@@ -106,10 +105,11 @@ pub async fn messages(State(app): State<Shared>, Extension(client): Extension<Cl
     if !choice.reasoning.is_empty() {
         content.push(json!({ "type": "thinking", "thinking": choice.reasoning, "signature": "" }));
     }
-    if !choice.content.is_empty() || content.is_empty() {
+    if !choice.content.is_empty() || (content.is_empty() && choice.calls.is_empty()) {
         content.push(json!({ "type": "text", "text": choice.content }));
     }
-    let (reason, sequence) = stopped(choice.finish.as_ref());
+    content.extend(choice.calls.iter().map(call_json));
+    let (reason, sequence) = stopped(choice.finish.as_ref(), choice.calls.len());
     let mut message = head(&app, &told, content, &answer.usage);
     message["stop_reason"] = reason;
     message["stop_sequence"] = sequence;
@@ -154,8 +154,7 @@ fn conversation(fields: &mut Fields) -> ApiResult<Conversation> {
     let list = fields
         .list("messages")?
         .ok_or_else(|| ApiError::field("messages", "there are none"))?;
-    let list: Vec<Json> = list.into_iter().map(plain).collect();
-    let mut said = messages::messages(list)?;
+    let mut said = messages::messages(list.into_iter().flat_map(plain).collect())?;
     if let Some(system) = fields.take("system") {
         let text = messages::text(instructions(system)).map_err(|what| ApiError::field("system", what))?;
         if !text.is_empty() {
@@ -175,8 +174,9 @@ fn conversation(fields: &mut Fields) -> ApiResult<Conversation> {
             }
         };
     }
-    refuse_tools(fields)?;
+    let tools = functions(fields)?;
     Ok(Conversation {
+        tools,
         goes_on: said.last().is_some_and(|last| last.role == "assistant"),
         messages: said,
         variables,
@@ -199,22 +199,91 @@ fn instructions(system: Json) -> Json {
     }
 }
 
-/// A message without blocks of what was thought before, which templates leave out in any case.
-fn plain(mut message: Json) -> Json {
-    if let Some(Json::Array(blocks)) = message.get_mut("content") {
-        let is_thought = |block: &Json| {
-            let kind = block.get("type").cloned().and_then(text_of);
-            matches!(kind.as_deref(), Some("thinking" | "redacted_thinking"))
-        };
-        blocks.retain(|block| !is_thought(block));
+/// A message as OpenAI has it: calls beside the text, and results as messages of their own before it. Blocks of what was thought before are left out, as
+/// templates leave them out in any case.
+fn plain(mut message: Json) -> Vec<Json> {
+    let blocks = match message.get_mut("content") {
+        Some(Json::Array(blocks)) => std::mem::take(blocks),
+        _ => return vec![message],
+    };
+    let (mut texts, mut calls, mut all) = (Vec::new(), Vec::new(), Vec::new());
+    for block in blocks {
+        match block["type"].as_str() {
+            Some("thinking" | "redacted_thinking") => {}
+            Some("tool_use") => calls.push(json!({
+                "id": block["id"],
+                "type": "function",
+                "function": { "name": block["name"], "arguments": block["input"] },
+            })),
+            Some("tool_result") => {
+                let content = match &block["content"] {
+                    Json::Null => "".into(),
+                    content => content.clone(),
+                };
+                all.push(json!({ "role": "tool", "tool_call_id": block["tool_use_id"], "content": content }));
+            }
+            _ => texts.push(block),
+        }
     }
-    message
+    if !texts.is_empty() || !calls.is_empty() || all.is_empty() {
+        message["content"] = texts.into();
+        if !calls.is_empty() {
+            message["tool_calls"] = calls.into();
+        }
+        all.push(message);
+    }
+    all
+}
+
+/// Functions that may be called.
+fn functions(fields: &mut Fields) -> ApiResult<Option<Tools>> {
+    let list = fields.list("tools")?.unwrap_or_default();
+    let choice = fields.object("tool_choice")?.unwrap_or_default();
+    let wrong = || ApiError::field("tool_choice", "expected a type of auto, none, any, or tool with a name");
+    let is_single = choice
+        .get("disable_parallel_tool_use")
+        .and_then(Json::as_bool)
+        .unwrap_or(false);
+    let wanted = match (
+        choice.get("type").and_then(Json::as_str),
+        choice.get("name").and_then(Json::as_str),
+    ) {
+        (None, None) if choice.is_empty() => ToolChoice::Auto,
+        (Some("auto"), _) => ToolChoice::Auto,
+        (Some("any"), _) => ToolChoice::Required,
+        (Some("tool"), Some(name)) => ToolChoice::Named(name.to_owned()),
+        (Some("none"), _) => return Ok(None),
+        _ => return Err(wrong()),
+    };
+    let function = |tool: Json| match tool.get("type").and_then(Json::as_str) {
+        None | Some("custom") => {
+            let fields = [
+                ("name", "name"),
+                ("description", "description"),
+                ("input_schema", "parameters"),
+            ];
+            let given = fields
+                .iter()
+                .filter_map(|(from, to)| Some(((*to).to_owned(), tool.get(*from)?.clone())));
+            json!({ "type": "function", "function": given.collect::<Map<String, Json>>() })
+        }
+        // Those of Anthropic's own, which are refused.
+        Some(_) => tool,
+    };
+    checked(list.into_iter().map(function).collect(), wanted, !is_single)
+}
+
+/// A call as a block.
+fn call_json(call: &Call) -> Json {
+    let input = serde_json::from_str::<Json>(&call.arguments).unwrap_or_else(|_| json!({}));
+    json!({ "type": "tool_use", "id": unique("toolu_"), "name": call.name, "input": input })
 }
 
 /// Anthropic's words for why an answer ended, and the text that ended it.
-fn stopped(finish: Option<&Finish>) -> (Json, Json) {
+fn stopped(finish: Option<&Finish>, n_calls: usize) -> (Json, Json) {
     match finish {
         None => (Json::Null, Json::Null),
+        Some(Finish::Model(_) | Finish::Stop(_)) if n_calls > 0 => ("tool_use".into(), Json::Null),
         Some(Finish::Model(_)) => ("end_turn".into(), Json::Null),
         Some(Finish::Stop(text)) => ("stop_sequence".into(), text.as_str().into()),
         Some(Finish::Limit) => ("max_tokens".into(), Json::Null),
@@ -267,9 +336,23 @@ struct Stream {
     block: Option<&'static str>,
     n_blocks: usize,
     finish: Option<Finish>,
+    n_calls: usize,
 }
 
 impl Stream {
+    /// A call is a block of its own.
+    fn call(&mut self, call: &Call) -> String {
+        let mut block = call_json(call);
+        block["input"] = json!({});
+        let index = self.n_blocks + usize::from(self.block.is_some());
+        let delta = json!({ "type": "input_json_delta", "partial_json": call.arguments });
+        let said = self.close()
+            + &event(&json!({ "type": "content_block_start", "index": index, "content_block": block }))
+            + &event(&json!({ "type": "content_block_delta", "index": index, "delta": delta }));
+        self.block = Some("tool_use");
+        said + &self.close()
+    }
+
     /// A piece of a block, which is opened first where another is open, or none.
     fn delta(&mut self, kind: &'static str, text: &str) -> String {
         if text.is_empty() {
@@ -315,8 +398,9 @@ impl Teller for Stream {
             Piece::Text { reasoning, content, .. } => {
                 self.delta("thinking", &reasoning) + &self.delta("text", &content)
             }
-            Piece::End { finish, .. } => {
-                self.finish = Some(finish);
+            Piece::Call { call, .. } => self.call(&call),
+            Piece::End { finish, n_calls, .. } => {
+                (self.finish, self.n_calls) = (Some(finish), n_calls);
                 self.close()
             }
             Piece::Failed(text) => event(&error_json(&ApiError::server(text), "")),
@@ -327,7 +411,7 @@ impl Teller for Stream {
         if self.finish.is_none() {
             return String::new();
         }
-        let (reason, sequence) = stopped(self.finish.as_ref());
+        let (reason, sequence) = stopped(self.finish.as_ref(), self.n_calls);
         let delta = json!({ "stop_reason": reason, "stop_sequence": sequence });
         event(&json!({ "type": "message_delta", "delta": delta, "usage": usage_json(usage) }))
             + &event(&json!({ "type": "message_stop" }))

@@ -4,6 +4,7 @@
 //! - [`embedder`]: texts to vectors
 //! - [`api`]: fields of requests, and what is wrong with them
 //! - [`messages`], [`served`]: messages to prompts, for the model as it is served
+//! - [`tools`]: functions that a model may call, and calls of them
 //! - [`answer`]: what is told of a request, piece by piece
 //! - [`openai`], [`anthropic`], [`ollama`], [`native`]: the interfaces of OpenAI, Anthropic, Ollama and llama-server
 //! - [`http`], [`routes`]: connections, and what can be asked for
@@ -21,3 +22,4 @@ pub mod openai;
 pub mod routes;
 pub mod scheduler;
 pub mod served;
+pub mod tools;

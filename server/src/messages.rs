@@ -49,6 +49,10 @@ fn message(i: usize, value: Json) -> ApiResult<Message> {
             "reasoning" | "reasoning_content" => {
                 message.fields.insert("reasoning_content".to_owned(), value);
             }
+            // As Ollama calls it.
+            "tool_name" => {
+                message.fields.insert("name".to_owned(), value);
+            }
             "name" | "tool_call_id" => {
                 message.fields.insert(name, value);
             }

@@ -15,6 +15,7 @@ use crate::answer::Answer;
 use crate::api::{ApiError, ApiResult, Constraints};
 use crate::embedder::Embedder;
 use crate::scheduler::{Request, Scheduler};
+use crate::tools::{ToolFormat, ToolSplit, Tools};
 
 /// How a model is served.
 #[derive(Clone, Debug)]
@@ -48,6 +49,8 @@ pub struct Served {
     template: Option<ChatTemplate>,
     tags: Option<ReasoningTags>,
     source: Option<String>,
+    /// How calls of functions are written, if the template takes some.
+    calls: Option<ToolFormat>,
     /// Seconds since 1970 at the start.
     pub created: u64,
 }
@@ -74,6 +77,8 @@ pub struct Conversation {
     pub goes_on: bool,
     /// The answer begins at once: what it has to be holds for reasoning, too.
     pub without_reasoning: bool,
+    /// Functions that may be called.
+    pub tools: Option<Tools>,
 }
 
 impl Served {
@@ -99,6 +104,7 @@ impl Served {
             .as_deref()
             .filter(|_| template.is_some())
             .and_then(reasoning_tags);
+        let calls = template.as_ref().and_then(ToolFormat::of);
         Ok(Served {
             params,
             embedder: Embedder::new(model, embedding),
@@ -107,6 +113,7 @@ impl Served {
             template,
             tags,
             source,
+            calls,
             created: seconds(),
         })
     }
@@ -137,6 +144,11 @@ impl Served {
         }
     }
 
+    /// True if calls of functions are told from what the model writes.
+    pub fn calls(&self) -> bool {
+        self.calls.is_some()
+    }
+
     /// True if the template names tags of reasoning.
     pub fn thinks(&self) -> bool {
         self.tags.is_some()
@@ -156,6 +168,17 @@ impl Served {
         };
         let mut variables = self.params.variables.clone();
         variables.extend(conversation.variables.clone());
+        if let Some(tools) = &conversation.tools {
+            if self.calls.is_none() {
+                return Err(ApiError {
+                    param: Some("tools".to_owned()),
+                    ..ApiError::unsupported(
+                        "tools: this model's template takes none, or calls of functions are not told from what it writes; tool_choice \"none\" leaves them out",
+                    )
+                });
+            }
+            variables.insert("tools".to_owned(), tools.list.clone().into());
+        }
         if conversation.without_reasoning && self.tags.is_some() && !variables.contains_key("enable_thinking") {
             variables.insert("enable_thinking".to_owned(), false.into());
         }
@@ -189,15 +212,40 @@ impl Served {
         grammar: Option<&Grammar>,
         splits: bool,
     ) -> ApiResult<Answer> {
-        if let Some(grammar) = grammar {
+        let called = self.called(conversation.tools.as_ref())?;
+        if called.is_some() && grammar.is_some() {
+            return Err(ApiError::field(
+                "tool_choice",
+                "the answer is told what to be by a grammar, too",
+            ));
+        }
+        if let Some(grammar) = called.as_ref().or(grammar) {
             conversation.without_reasoning = true;
             request.constraint = Some(self.constraints.constraint(grammar, self.model())?);
         }
         let prompt = self.prompt(&conversation)?;
         request.prompt = prompt.tokens;
+        let calls = self.calls.as_ref().zip(conversation.tools.as_ref());
+        let calls = calls.map(|(format, tools)| ToolSplit::new(format.clone(), tools.names(), tools.parallel));
+        // What opens a call may be a control token, which is no text otherwise.
+        request.special |= calls.is_some();
         let split = ReasoningSplit::new(prompt.tags.filter(|_| splits), &prompt.text);
         let (n, events) = (request.n, self.scheduler.submit(request)?);
-        Ok(Answer::new(vec![(events, n)], &split))
+        Ok(Answer::new(vec![(events, n)], &split, calls.as_ref()))
+    }
+
+    /// What the answer has to be, if a function has to be called. Schemas of arguments that cannot be kept to are refused.
+    fn called(&self, tools: Option<&Tools>) -> ApiResult<Option<Grammar>> {
+        let Some((format, tools)) = self.calls.as_ref().zip(tools) else {
+            return Ok(None);
+        };
+        let Some((grammar, schemas)) = tools.grammar(format, self.vocab())? else {
+            return Ok(None);
+        };
+        for schema in schemas {
+            self.constraints.constraint(&schema, self.model())?;
+        }
+        Ok(Some(grammar))
     }
 
     /// The tokens of a text that is continued as it stands.

@@ -9,3 +9,4 @@ mod hostile;
 mod ollama;
 mod operations;
 mod structured;
+mod tools;

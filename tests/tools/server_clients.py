@@ -136,7 +136,7 @@ def check_anthropic(base):
     asked = {
         "model": "any",
         "max_tokens": 32,
-        "temperature": 0,
+        "extra_body": {"temperature": 0},
         "messages": [{"role": "user", "content": "What is the capital of France? Answer in one sentence."}],
     }
     answer = client.messages.create(**asked)

@@ -128,7 +128,7 @@ fn ask(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult<
         ..e.into()
     })?;
     Ok((
-        Answer::new(vec![(events, 1)], &ReasoningSplit::new(None, "")),
+        Answer::new(vec![(events, 1)], &ReasoningSplit::new(None, ""), None),
         told,
         is_stream,
     ))
@@ -171,7 +171,7 @@ struct Stream {
 impl Teller for Stream {
     fn piece(&mut self, piece: Piece, _: &Usage) -> String {
         match piece {
-            Piece::Prompt { .. } => String::new(),
+            Piece::Prompt { .. } | Piece::Call { .. } => String::new(),
             Piece::Text { content, logprob, .. } => {
                 let mut told = json!({ "index": 0, "content": content, "stop": false });
                 if let Some(logprob) = &logprob {

@@ -62,6 +62,11 @@ pub const TEMPLATE_FIELDS: &[Field] = &[
         doc: "The last message is the beginning of the answer.",
     },
     Field {
+        name: "tools",
+        form: Form::List,
+        doc: "Functions that may be called.",
+    },
+    Field {
         name: "model",
         form: Form::Ignored,
         doc: "The model, of which there is one.",

@@ -13,9 +13,10 @@ use crate::answer::{Answer, Choice, Piece, Usage};
 use crate::api::{ApiError, ApiResult, Field, Fields, Form, GENERATING, generating};
 use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream};
 use crate::messages::messages;
-use crate::openai::{finish_reason, refuse_tools};
+use crate::openai::finish_reason;
 use crate::scheduler::{Finish, Request};
 use crate::served::{Conversation, Served};
+use crate::tools::{Call, ToolChoice, checked};
 
 /// The fields of `/api/chat`.
 pub const CHAT_FIELDS: &[Field] = &[
@@ -27,7 +28,7 @@ pub const CHAT_FIELDS: &[Field] = &[
     Field {
         name: "tools",
         form: Form::List,
-        doc: "Must be empty: calls of functions are not told from texts yet.",
+        doc: "Functions that may be called, where the model's template writes calls as objects of JSON.",
     },
     MODEL,
     STREAM,
@@ -174,10 +175,14 @@ async fn tell(app: Shared, interface: Interface, (answer, is_stream): Asked) -> 
     let Choice {
         content,
         reasoning,
+        calls,
         finish,
         ..
     } = choices.pop().unwrap_or_default();
     let mut whole = piece(&app, &told, &content, &reasoning);
+    if !calls.is_empty() {
+        whole["message"]["tool_calls"] = calls.iter().map(call_json).collect::<Vec<_>>().into();
+    }
     finished(&mut whole, &told, finish.as_ref(), &answer.usage);
     Ok(json(&whole))
 }
@@ -188,7 +193,7 @@ fn ask_chat(app: &App, client: Client, body: Map<String, Json>) -> ApiResult<Ask
     let (mut request, grammar, is_stream) = common(&mut fields, served)?;
     request.client = client.0;
     let variables = thinking(&mut fields)?;
-    refuse_tools(&mut fields)?;
+    let tools = checked(fields.list("tools")?.unwrap_or_default(), ToolChoice::Auto, true)?;
     let mut list = fields.list("messages")?.unwrap_or_default();
     fields.finish();
     if list.is_empty() {
@@ -202,6 +207,7 @@ fn ask_chat(app: &App, client: Client, body: Map<String, Json>) -> ApiResult<Ask
     let conversation = Conversation {
         messages: messages(list)?,
         variables,
+        tools,
         ..Conversation::default()
     };
     let answer = served.answer(conversation, request, grammar.as_ref(), true)?;
@@ -226,7 +232,7 @@ fn ask_generate(app: &App, client: Client, body: Map<String, Json>) -> ApiResult
         }
         request.prompt = served.tokens(&prompt);
         let events = served.scheduler.submit(request)?;
-        let answer = Answer::new(vec![(events, 1)], &ReasoningSplit::new(None, ""));
+        let answer = Answer::new(vec![(events, 1)], &ReasoningSplit::new(None, ""), None);
         return Ok((Some(answer), is_stream));
     }
     let mut said: Vec<Message> = system
@@ -302,6 +308,12 @@ fn piece(app: &App, told: &Told, content: &str, reasoning: &str) -> Json {
     piece
 }
 
+/// A call, whose arguments are an object.
+fn call_json(call: &Call) -> Json {
+    let arguments = serde_json::from_str::<Json>(&call.arguments).unwrap_or_else(|_| json!({}));
+    json!({ "function": { "name": call.name, "arguments": arguments } })
+}
+
 /// What the last piece tells besides; times are in nanoseconds.
 fn finished(piece: &mut Json, told: &Told, finish: Option<&Finish>, usage: &Usage) {
     let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -338,6 +350,11 @@ impl Teller for Stream {
         match told {
             Piece::Prompt { .. } => String::new(),
             Piece::Text { content, reasoning, .. } => line(&piece(&self.app, &self.told, &content, &reasoning)),
+            Piece::Call { call, .. } => {
+                let mut told = piece(&self.app, &self.told, "", "");
+                told["message"]["tool_calls"] = vec![call_json(&call)].into();
+                line(&told)
+            }
             Piece::End { finish, .. } => {
                 self.finish = Some(finish);
                 String::new()

@@ -95,6 +95,7 @@ pub async fn show(State(app): State<Shared>, Body(body): Body) -> ApiResult {
         .filter_map(|(key, value)| Some((key.to_owned(), plain(value)?)))
         .collect();
     let mut capabilities = vec!["completion", "embedding"];
+    capabilities.extend(served.calls().then_some("tools"));
     capabilities.extend(served.thinks().then_some("thinking"));
     Ok(json(&json!({
         "modelfile": "",

@@ -13,8 +13,9 @@ use crate::api::{
 };
 use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream, unique};
 use crate::messages::messages;
-use crate::scheduler::TokenLogprob;
+use crate::scheduler::{Finish, TokenLogprob};
 use crate::served::Conversation;
+use crate::tools::{Call, tools};
 
 /// The fields.
 pub const FIELDS: &[Field] = &[
@@ -86,17 +87,17 @@ pub const FIELDS: &[Field] = &[
     Field {
         name: "tools",
         form: Form::List,
-        doc: "Must be empty, or `tool_choice` be `none`: calls of functions are not told from texts yet.",
+        doc: "Functions that may be called, where the model's template writes calls as objects of JSON (as Qwen's, Hermes' and Llama 3's do).",
     },
     Field {
         name: "tool_choice",
         form: Form::Any,
-        doc: "`none`.",
+        doc: "`auto` (default), `none`, `required`, or a function that has to be called; arguments then keep to its schema.",
     },
     Field {
         name: "parallel_tool_calls",
-        form: Form::Ignored,
-        doc: "Whether several functions may be called at once.",
+        form: Form::Flag,
+        doc: "Several functions may be called in an answer (true).",
     },
     Field {
         name: "user",
@@ -154,6 +155,14 @@ pub async fn chat(State(app): State<Shared>, Extension(client): Extension<Client
     let (choices, _) = answer.whole().await?;
     let choice = |(index, choice): (usize, Choice)| {
         let mut message = json!({ "role": "assistant", "content": choice.content });
+        let n_calls = choice.calls.len();
+        if n_calls > 0 {
+            let calls = choice.calls.iter().map(call_json);
+            message["tool_calls"] = calls.collect::<Vec<_>>().into();
+            if choice.content.is_empty() {
+                message["content"] = Json::Null;
+            }
+        }
         if !choice.reasoning.is_empty() {
             message["reasoning_content"] = choice.reasoning.into();
         }
@@ -162,7 +171,7 @@ pub async fn chat(State(app): State<Shared>, Extension(client): Extension<Client
             "index": index,
             "message": message,
             "logprobs": logprobs_json(&app, &told, logprobs),
-            "finish_reason": choice.finish.as_ref().map(finish_reason),
+            "finish_reason": choice.finish.as_ref().map(|finish| reason(finish, n_calls)),
         })
     };
     let choices: Vec<Json> = choices.into_iter().enumerate().map(choice).collect();
@@ -182,6 +191,23 @@ fn head(app: &App, told: &Told, object: &str, choices: Vec<Json>) -> Json {
         "system_fingerprint": app.served.params.build,
         "choices": choices,
     })
+}
+
+/// A call, with an id that no other has.
+fn call_json(call: &Call) -> Json {
+    json!({
+        "id": unique("call_"),
+        "type": "function",
+        "function": { "name": call.name, "arguments": call.arguments },
+    })
+}
+
+/// Why an answer ended: for its calls, unless it was cut off.
+pub fn reason(finish: &Finish, n_calls: usize) -> &'static str {
+    match finish_reason(finish) {
+        "stop" if n_calls > 0 => "tool_calls",
+        reason => reason,
+    }
 }
 
 fn logprobs_json<'a>(app: &App, told: &Told, logprobs: impl Iterator<Item = &'a TokenLogprob>) -> Json {
@@ -209,7 +235,9 @@ pub fn conversation(fields: &mut Fields) -> ApiResult<(Conversation, bool)> {
         Some("none") => false,
         Some(_) => return Err(ApiError::field("reasoning_format", "expected auto, deepseek or none")),
     };
+    let tools = tools(fields)?;
     let conversation = Conversation {
+        tools,
         messages: messages(list)?,
         variables,
         goes_on: fields.flag("continue_final_message")?.unwrap_or(false),
@@ -221,25 +249,7 @@ pub fn conversation(fields: &mut Fields) -> ApiResult<(Conversation, bool)> {
             "the last message is not the assistant's",
         ));
     }
-    refuse_tools(fields)?;
     Ok((conversation, splits))
-}
-
-/// Tools that would be left out change the answer.
-pub fn refuse_tools(fields: &mut Fields) -> ApiResult<()> {
-    let tools = fields.list("tools")?.unwrap_or_default();
-    let choice = fields.take("tool_choice");
-    // OpenAI has a word, Anthropic an object with one.
-    let choice = choice.as_ref().map(|choice| choice.get("type").unwrap_or(choice));
-    if tools.is_empty() || choice.and_then(Json::as_str) == Some("none") {
-        return Ok(());
-    }
-    Err(ApiError {
-        param: Some("tools".to_owned()),
-        ..ApiError::unsupported(
-            "tools: calls of functions are not told from texts yet; tool_choice \"none\" leaves them out",
-        )
-    })
 }
 
 fn ask(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult<(Answer, Told, bool)> {
@@ -319,7 +329,16 @@ impl Teller for Stream {
                 };
                 self.chunk(choice, delta, logprobs, None)
             }
-            Piece::End { choice, finish } => self.chunk(choice, json!({}), Json::Null, Some(finish_reason(&finish))),
+            Piece::Call { choice, index, call } => {
+                let mut told = call_json(&call);
+                told["index"] = index.into();
+                self.chunk(choice, json!({ "tool_calls": [told] }), Json::Null, None)
+            }
+            Piece::End {
+                choice,
+                finish,
+                n_calls,
+            } => self.chunk(choice, json!({}), Json::Null, Some(reason(&finish, n_calls))),
             Piece::Failed(text) => failed(&text),
         }
     }

@@ -210,7 +210,11 @@ fn ask(app: &App, Client(client): Client, body: serde_json::Map<String, Json>) -
         echo: echo.then_some(prompts),
         n: request.n,
     };
-    Ok((Answer::new(asked, &ReasoningSplit::new(None, "")), told, is_stream))
+    Ok((
+        Answer::new(asked, &ReasoningSplit::new(None, ""), None),
+        told,
+        is_stream,
+    ))
 }
 
 /// Prompts as texts or as tokens.
@@ -303,7 +307,8 @@ impl Teller for Stream {
                 });
                 self.chunk(choice, &content, lists, None)
             }
-            Piece::End { choice, finish } => self.chunk(choice, "", None, Some(finish_reason(&finish))),
+            Piece::Call { .. } => String::new(),
+            Piece::End { choice, finish, .. } => self.chunk(choice, "", None, Some(finish_reason(&finish))),
             Piece::Failed(text) => failed(&text),
         }
     }

@@ -6,7 +6,7 @@ mod embeddings;
 mod logprobs;
 mod models;
 
-pub use chat::{FIELDS as CHAT_FIELDS, chat, conversation, refuse_tools};
+pub use chat::{FIELDS as CHAT_FIELDS, chat, conversation};
 pub use completions::{FIELDS as COMPLETION_FIELDS, completions, prompts};
 pub use embeddings::{FIELDS as EMBEDDING_FIELDS, embeddings};
 pub use logprobs::of_chat;
