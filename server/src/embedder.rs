@@ -11,6 +11,8 @@ use crate::api::{ApiError, ApiResult};
 
 /// Most texts computed at once.
 const MAX_TEXTS: usize = 64;
+/// Most tokens of several texts computed at once: answers under way wait for them.
+const MAX_TOKENS: usize = 512;
 
 /// Makes vectors.
 pub struct Embedder {
@@ -18,6 +20,7 @@ pub struct Embedder {
     params: ContextParams,
     /// One caller at a time computes.
     context: Mutex<Option<Context>>,
+    turn: tokio::sync::Mutex<()>,
 }
 
 impl Embedder {
@@ -44,12 +47,18 @@ impl Embedder {
             model,
             params,
             context: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
         }
     }
 
     /// Most tokens of a text.
     pub fn n_max(&self) -> usize {
         self.params.n_batch
+    }
+
+    /// Waits for a turn to [`Embedder::embed`]: callers who do not would each keep a thread waiting.
+    pub async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.turn.lock().await
     }
 
     /// A vector of length one for each text. Takes as long as computing does.
@@ -69,7 +78,7 @@ impl Embedder {
         let mut vectors = Vec::with_capacity(texts.len());
         let mut rest = texts;
         while !rest.is_empty() {
-            let (now, later) = rest.split_at(n_fitting(rest, self.n_max()));
+            let (now, later) = rest.split_at(n_fitting(rest, self.n_max().min(MAX_TOKENS)));
             let mut batch = Batch::new();
             for (seq, text) in now.iter().enumerate() {
                 for (pos, &token) in text.iter().enumerate() {

@@ -48,6 +48,8 @@ const MAX_TEXTS: usize = 2048;
 
 /// A vector for each text.
 pub async fn embed(State(app): State<Shared>, Body(body): Body) -> ApiResult {
+    let of_app = app.clone();
+    let _turn = of_app.served.embedder.turn().await;
     blocking(move || {
         let (start, served) = (Instant::now(), &app.served);
         let mut fields = Fields::new(body, &[EMBED_FIELDS], false)?;

@@ -1,6 +1,5 @@
 //! `/v1/embeddings`: texts to vectors.
 
-use axum::Extension;
 use axum::extract::State;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -8,7 +7,7 @@ use engine::sample::Token;
 use serde_json::{Value as Json, json};
 
 use crate::api::{ApiError, ApiResult, Field, Fields, Form};
-use crate::http::{App, Body, Client, Shared, blocking, json};
+use crate::http::{App, Body, Shared, blocking, json};
 use crate::openai::prompts;
 
 /// The fields.
@@ -44,7 +43,9 @@ pub const FIELDS: &[Field] = &[
 const MAX_TEXTS: usize = 2048;
 
 /// A vector for each text.
-pub async fn embeddings(State(app): State<Shared>, Extension(_): Extension<Client>, Body(body): Body) -> ApiResult {
+pub async fn embeddings(State(app): State<Shared>, Body(body): Body) -> ApiResult {
+    let served = app.clone();
+    let _turn = served.served.embedder.turn().await;
     blocking(move || embed(&app, Fields::new(body, &[FIELDS], false)?)).await
 }
 

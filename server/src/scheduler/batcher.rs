@@ -1,5 +1,6 @@
 //! The thread that computes: texts under way first, then parts of prompts, in one context.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -84,9 +85,30 @@ impl Batcher {
         }
     }
 
-    /// Works until the inbox is over.
+    /// Works until the inbox is over. A panic is the end of what is under way, and of nothing else.
     pub fn run(mut self) {
-        while self.step(true) {}
+        loop {
+            match catch_unwind(AssertUnwindSafe(|| self.step(true))) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(_) => self.begin_anew(),
+            }
+        }
+    }
+
+    /// Fails what is under way and forgets all that was computed: after a panic nobody knows what is right of it.
+    pub fn begin_anew(&mut self) {
+        for running in self.running.drain(..) {
+            let text = "the model could not be computed: the program has failed at it".to_owned();
+            running
+                .work
+                .generations
+                .iter()
+                .for_each(|g| g.say(Event::Failed(text.clone())));
+        }
+        self.batch.clear();
+        self.context.clear();
+        self.sequences = Sequences::new(self.context.params().n_seq_max);
     }
 
     /// Looks at what has come, and computes once. Where there is nothing to do it waits, if it `may_wait`. False once the inbox is over.

@@ -172,7 +172,7 @@ impl Scheduler {
         }
         let (events, told) = unbounded_channel();
         let limits = Limits {
-            max_tokens: request.max_tokens,
+            max_tokens: self.max_tokens(request.max_tokens),
             t_max: request.t_max,
             logprobs: request.logprobs,
             special: request.special,
@@ -240,6 +240,17 @@ impl Scheduler {
     /// Takes no more requests; those that it has are done.
     pub fn close(&self) {
         self.inbox.close();
+    }
+
+    /// Where no context ends a text, the length that the model was trained for does.
+    fn max_tokens(&self, asked: Option<usize>) -> Option<usize> {
+        match self.n_ctx {
+            usize::MAX => {
+                let most = self.model.base().n_ctx_train().max(1);
+                Some(asked.map_or(most, |n| n.min(most)))
+            }
+            _ => asked,
+        }
     }
 
     fn check(&self, request: &Request) -> Result<(), SubmitError> {

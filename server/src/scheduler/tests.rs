@@ -426,6 +426,69 @@ fn nothing_is_left_of_clients_that_go() {
     }
 }
 
+/// Panics once, at a node in the middle of a step.
+struct Panics(usize);
+
+impl engine::sched::Observer for Panics {
+    fn wants(&mut self, _: &engine::graph::Graph, _: engine::graph::TensorId) -> bool {
+        self.0 = self.0.wrapping_sub(1);
+        assert!(self.0 != 0, "as told");
+        false
+    }
+
+    fn show(&mut self, _: &engine::graph::Graph, _: engine::graph::TensorId, _: &[u8]) -> std::ops::ControlFlow<()> {
+        std::ops::ControlFlow::Continue(())
+    }
+}
+
+/// What fails takes with it what is under way, and the next request is answered as ever.
+#[test]
+fn a_panic_ends_what_is_under_way_and_nothing_else() {
+    let change = |p: &mut ContextParams| (p.n_ctx, p.n_seq_max, p.n_batch) = (512, 4, 64);
+    let mut ctx = context(&model("llama-dense"), change);
+    ctx.set_observer(Some(Box::new(Panics(500))));
+    let settings = Settings {
+        n_parallel: 2,
+        ..Settings::default()
+    };
+    let scheduler = Scheduler::start(ctx, settings).unwrap();
+    let ask = || {
+        let mut events = scheduler.submit(greedy(prompt(1, 40), 20)).unwrap();
+        let mut all = Vec::new();
+        while let Some(event) = events.blocking_recv() {
+            all.push(event);
+        }
+        all
+    };
+    let failed = ask();
+    assert!(matches!(failed.last(), Some(Event::Failed(_))), "{failed:?}");
+    let (one, two) = (ask(), ask());
+    let tokens = |events: &[Event]| {
+        events
+            .iter()
+            .filter(|event| matches!(event, Event::Token { .. }))
+            .count()
+    };
+    assert_eq!((tokens(&one), tokens(&two)), (20, 20));
+    assert!(scheduler.is_running() && scheduler.is_open());
+}
+
+/// A recurrent model has room for any text: one for which nobody says how long it may be ends where the model's training did.
+#[test]
+fn texts_end_where_nothing_else_ends_them() {
+    let (scheduler, mut batcher) = scheduler("mamba2-dense", 1, 512);
+    let n_train = scheduler.model().base().n_ctx_train();
+    let request = Request {
+        max_tokens: None,
+        ..greedy(prompt(1, 5), 0)
+    };
+    let told = answer(&scheduler, &mut batcher, request);
+    assert_eq!(
+        (told.tokens[0].len(), &told.ends[..]),
+        (n_train, &[(0, Finish::Limit)][..])
+    );
+}
+
 /// The same by a thread of its own, with clients on threads of theirs.
 #[test]
 fn a_thread_works_for_many_clients() {
