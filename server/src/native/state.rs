@@ -11,7 +11,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::api::{ApiError, ApiResult, name_of};
 use crate::http::{Shared, json};
-use crate::metrics::{Histogram, Metrics};
+use crate::metrics::{Counter, Gauges, Histogram, Metrics};
 use crate::scheduler::Scheduler;
 
 /// A step that takes longer than this is taken for one that never ends.
@@ -87,103 +87,183 @@ pub async fn metrics(State(app): State<Shared>) -> Response {
         .into_response()
 }
 
+/// What the page is made of.
+struct Now<'a> {
+    metrics: &'a Metrics,
+    gauges: Gauges,
+}
+
+impl Now<'_> {
+    /// Share of the cells in use.
+    fn usage(&self) -> f64 {
+        match self.gauges.is_limited {
+            true => self.gauges.n_used as f64 / self.gauges.n_ctx.max(1) as f64,
+            false => 0.0,
+        }
+    }
+}
+
+/// A number on the page.
+struct Metric {
+    name: &'static str,
+    kind: &'static str,
+    help: &'static str,
+    value: fn(&Now<'_>) -> f64,
+}
+
+const fn counter(name: &'static str, help: &'static str, value: fn(&Now<'_>) -> f64) -> Metric {
+    let kind = "counter";
+    Metric {
+        name,
+        kind,
+        help,
+        value,
+    }
+}
+
+const fn gauge(name: &'static str, help: &'static str, value: fn(&Now<'_>) -> f64) -> Metric {
+    let kind = "gauge";
+    Metric {
+        name,
+        kind,
+        help,
+        value,
+    }
+}
+
+/// Under the names of llama-server.
+const LLAMACPP: &[Metric] = &[
+    counter("llamacpp:prompt_tokens_total", "Prompt tokens computed.", |n| {
+        count(&n.metrics.n_prompt)
+    }),
+    counter(
+        "llamacpp:prompt_tokens_cached_total",
+        "Prompt tokens computed before.",
+        |n| count(&n.metrics.n_cached),
+    ),
+    counter("llamacpp:prompt_seconds_total", "Time of steps with prompts.", |n| {
+        seconds(&n.metrics.t_prompt)
+    }),
+    counter("llamacpp:tokens_predicted_total", "Tokens generated.", |n| {
+        count(&n.metrics.n_generated)
+    }),
+    counter(
+        "llamacpp:tokens_predicted_seconds_total",
+        "Time of steps that generate.",
+        |n| seconds(&n.metrics.t_decode),
+    ),
+    counter("llamacpp:n_decode_total", "Calls of decode.", |n| {
+        count(&n.metrics.n_decode)
+    }),
+    counter("llamacpp:n_tokens_max", "Most tokens of a sequence.", |n| {
+        count(&n.metrics.n_tokens_max)
+    }),
+    gauge(
+        "llamacpp:n_busy_slots_per_decode",
+        "Sequences that generate, on average over calls of decode.",
+        |n| count(&n.metrics.n_decoded_sequences) / count(&n.metrics.n_decode).max(1.0),
+    ),
+    gauge("llamacpp:prompt_tokens_seconds", "Prompt tokens in a second.", |n| {
+        rate(&n.metrics.n_prompt, &n.metrics.t_prompt)
+    }),
+    gauge(
+        "llamacpp:predicted_tokens_seconds",
+        "Tokens generated in a second.",
+        |n| rate(&n.metrics.n_generated, &n.metrics.t_decode),
+    ),
+    gauge("llamacpp:kv_cache_usage_ratio", "Share of the cells in use.", |n| {
+        n.usage()
+    }),
+    gauge("llamacpp:requests_processing", "Sequences that are worked on.", |n| {
+        n.gauges.n_running as f64
+    }),
+    gauge("llamacpp:requests_deferred", "Requests that wait.", |n| {
+        n.gauges.n_waiting as f64
+    }),
+];
+
+/// Under the names of vLLM, with the model's name as a label.
+const VLLM: &[Metric] = &[
+    gauge("vllm:num_requests_running", "Sequences that are worked on.", |n| {
+        n.gauges.n_running as f64
+    }),
+    gauge("vllm:num_requests_waiting", "Requests that wait.", |n| {
+        n.gauges.n_waiting as f64
+    }),
+    gauge(
+        "vllm:kv_cache_usage_perc",
+        "Share of the cells in use, 1 being all.",
+        |n| n.usage(),
+    ),
+    counter("vllm:num_preemptions_total", "Sequences that had to give way.", |n| {
+        count(&n.metrics.n_preempted)
+    }),
+    counter("vllm:prompt_tokens_total", "Tokens of prompts.", |n| {
+        count(&n.metrics.n_queried)
+    }),
+    counter("vllm:generation_tokens_total", "Tokens generated.", |n| {
+        count(&n.metrics.n_generated)
+    }),
+    counter("vllm:prefix_cache_queries_total", "Tokens that were looked for.", |n| {
+        count(&n.metrics.n_queried)
+    }),
+    counter("vllm:prefix_cache_hits_total", "Tokens that were found.", |n| {
+        count(&n.metrics.n_cached)
+    }),
+];
+
+fn count(counter: &Counter) -> f64 {
+    counter.get() as f64
+}
+
+fn seconds(micros: &Counter) -> f64 {
+    count(micros) / 1e6
+}
+
+fn rate(n: &Counter, micros: &Counter) -> f64 {
+    match micros.get() {
+        0 => 0.0,
+        _ => count(n) / seconds(micros),
+    }
+}
+
 fn exposition(scheduler: &Scheduler, name: &str) -> String {
-    let (m, gauges) = (scheduler.metrics(), scheduler.gauges());
+    let now = Now {
+        metrics: scheduler.metrics(),
+        gauges: scheduler.gauges(),
+    };
     let name = name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     let mut page = Page {
         text: String::new(),
         label: format!("model_name=\"{name}\""),
     };
-    let usage = match gauges.is_limited {
-        true => gauges.n_used as f64 / gauges.n_ctx.max(1) as f64,
-        false => 0.0,
-    };
-    let seconds = |micros: u64| micros as f64 / 1e6;
-    let rate = |n: u64, micros: u64| if micros == 0 { 0.0 } else { n as f64 / seconds(micros) };
-    let per_decode = m.n_decoded_sequences.get() as f64 / m.n_decode.get().max(1) as f64;
-    for (name, kind, value, help) in [
-        (
-            "llamacpp:prompt_tokens_total",
-            "counter",
-            m.n_prompt.get() as f64,
-            "Prompt tokens computed.",
-        ),
-        (
-            "llamacpp:prompt_tokens_cached_total",
-            "counter",
-            m.n_cached.get() as f64,
-            "Prompt tokens computed before.",
-        ),
-        (
-            "llamacpp:prompt_seconds_total",
-            "counter",
-            seconds(m.t_prompt.get()),
-            "Time of steps with prompts.",
-        ),
-        (
-            "llamacpp:tokens_predicted_total",
-            "counter",
-            m.n_generated.get() as f64,
-            "Tokens generated.",
-        ),
-        (
-            "llamacpp:tokens_predicted_seconds_total",
-            "counter",
-            seconds(m.t_decode.get()),
-            "Time of steps that generate.",
-        ),
-        (
-            "llamacpp:n_decode_total",
-            "counter",
-            m.n_decode.get() as f64,
-            "Calls of decode.",
-        ),
-        (
-            "llamacpp:n_tokens_max",
-            "counter",
-            m.n_tokens_max.get() as f64,
-            "Most tokens of a sequence.",
-        ),
-        (
-            "llamacpp:n_busy_slots_per_decode",
-            "gauge",
-            per_decode,
-            "Sequences that generate, on average over calls of decode.",
-        ),
-        (
-            "llamacpp:prompt_tokens_seconds",
-            "gauge",
-            rate(m.n_prompt.get(), m.t_prompt.get()),
-            "Prompt tokens in a second.",
-        ),
-        (
-            "llamacpp:predicted_tokens_seconds",
-            "gauge",
-            rate(m.n_generated.get(), m.t_decode.get()),
-            "Tokens generated in a second.",
-        ),
-        (
-            "llamacpp:kv_cache_usage_ratio",
-            "gauge",
-            usage,
-            "Share of the cells in use.",
-        ),
-        (
-            "llamacpp:requests_processing",
-            "gauge",
-            gauges.n_running as f64,
-            "Sequences that are worked on.",
-        ),
-        (
-            "llamacpp:requests_deferred",
-            "gauge",
-            gauges.n_waiting as f64,
-            "Requests that wait.",
-        ),
-    ] {
-        page.plain(name, kind, value, help);
+    for metric in LLAMACPP {
+        page.head(metric.name, metric.kind, metric.help);
+        page.line(metric.name, "", (metric.value)(&now));
     }
-    page.vllm(m, usage, (gauges.n_running, gauges.n_waiting), gauges.n_ctx);
+    for metric in VLLM {
+        page.head(metric.name, metric.kind, metric.help);
+        let label = format!("{{{}}}", page.label);
+        page.line(metric.name, &label, (metric.value)(&now));
+    }
+    page.ends(now.metrics);
+    page.layout(now.gauges.n_ctx);
+    let m = now.metrics;
+    page.histogram(
+        "vllm:time_to_first_token_seconds",
+        &m.to_first_token,
+        "From a request to its first token.",
+    );
+    page.histogram(
+        "vllm:inter_token_latency_seconds",
+        &m.between_tokens,
+        "From a token to the next.",
+    );
+    page.histogram(
+        "vllm:request_queue_time_seconds",
+        &m.queued,
+        "From a request to the beginning of its work.",
+    );
     page.text
 }
 
@@ -198,71 +278,12 @@ impl Page {
         let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
-    fn plain(&mut self, name: &str, kind: &str, value: f64, help: &str) {
-        self.head(name, kind, help);
-        let _ = writeln!(self.text, "{name} {value}");
+    fn line(&mut self, name: &str, labels: &str, value: f64) {
+        let _ = writeln!(self.text, "{name}{labels} {value}");
     }
 
-    fn labelled(&mut self, name: &str, kind: &str, value: f64, help: &str) {
-        self.head(name, kind, help);
-        let _ = writeln!(self.text, "{name}{{{}}} {value}", self.label);
-    }
-
-    fn vllm(&mut self, m: &Metrics, usage: f64, (n_running, n_waiting): (usize, usize), n_ctx: usize) {
-        /// Cells of a page, as the engine has them.
-        const PAGE: usize = 64;
-        for (name, kind, value, help) in [
-            (
-                "vllm:num_requests_running",
-                "gauge",
-                n_running as f64,
-                "Sequences that are worked on.",
-            ),
-            (
-                "vllm:num_requests_waiting",
-                "gauge",
-                n_waiting as f64,
-                "Requests that wait.",
-            ),
-            (
-                "vllm:kv_cache_usage_perc",
-                "gauge",
-                usage,
-                "Share of the cells in use, 1 being all.",
-            ),
-            (
-                "vllm:num_preemptions_total",
-                "counter",
-                m.n_preempted.get() as f64,
-                "Sequences that had to give way.",
-            ),
-            (
-                "vllm:prompt_tokens_total",
-                "counter",
-                m.n_queried.get() as f64,
-                "Tokens of prompts.",
-            ),
-            (
-                "vllm:generation_tokens_total",
-                "counter",
-                m.n_generated.get() as f64,
-                "Tokens generated.",
-            ),
-            (
-                "vllm:prefix_cache_queries_total",
-                "counter",
-                m.n_queried.get() as f64,
-                "Tokens that were looked for.",
-            ),
-            (
-                "vllm:prefix_cache_hits_total",
-                "counter",
-                m.n_cached.get() as f64,
-                "Tokens that were found.",
-            ),
-        ] {
-            self.labelled(name, kind, value, help);
-        }
+    /// Answers by why they ended.
+    fn ends(&mut self, m: &Metrics) {
         let name = "vllm:request_success_total";
         self.head(name, "counter", "Answers by why they ended.");
         for (reason, n) in [
@@ -270,35 +291,20 @@ impl Page {
             ("length", &m.n_limited),
             ("abort", &m.n_abandoned),
         ] {
-            let _ = writeln!(
-                self.text,
-                "{name}{{{},finished_reason=\"{reason}\"}} {}",
-                self.label,
-                n.get()
-            );
+            let labels = format!("{{{},finished_reason=\"{reason}\"}}", self.label);
+            self.line(name, &labels, count(n));
         }
-        self.head("vllm:cache_config_info", "gauge", "How the cells are laid out.");
-        let _ = writeln!(
-            self.text,
-            "vllm:cache_config_info{{{},block_size=\"{PAGE}\",num_gpu_blocks=\"{}\"}} 1",
-            self.label,
-            n_ctx / PAGE
-        );
-        self.histogram(
-            "vllm:time_to_first_token_seconds",
-            &m.to_first_token,
-            "From a request to its first token.",
-        );
-        self.histogram(
-            "vllm:inter_token_latency_seconds",
-            &m.between_tokens,
-            "From a token to the next.",
-        );
-        self.histogram(
-            "vllm:request_queue_time_seconds",
-            &m.queued,
-            "From a request to the beginning of its work.",
-        );
+    }
+
+    /// How cells are laid out.
+    fn layout(&mut self, n_ctx: usize) {
+        /// Cells of a page, as the engine has them.
+        const PAGE: usize = 64;
+        let name = "vllm:cache_config_info";
+        self.head(name, "gauge", "How the cells are laid out.");
+        let n_pages = n_ctx / PAGE;
+        let labels = format!("{{{},block_size=\"{PAGE}\",num_gpu_blocks=\"{n_pages}\"}}", self.label);
+        self.line(name, &labels, 1.0);
     }
 
     fn histogram(&mut self, name: &str, histogram: &Histogram, help: &str) {
