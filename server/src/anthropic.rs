@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json, json};
 use crate::answer::{Answer, Piece, Usage};
 use crate::api::{ApiError, ApiResult, Field, Fields, Form, GENERATING, STRUCTURE, generating, max_tokens, structure};
 use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream, unique};
-use crate::messages;
+use crate::messages::{self, is_begun};
 use crate::scheduler::Finish;
 use crate::served::Conversation;
 use crate::tools::{Call, ToolChoice, Tools, checked};
@@ -124,7 +124,7 @@ pub async fn count_tokens(State(app): State<Shared>, Body(body): Body) -> ApiRes
         for name in ["max_tokens", "stop_sequences", "stream"] {
             fields.take(name);
         }
-        fields.finish();
+        fields.finish()?;
         let n = app.served.prompt(&conversation)?.tokens.len();
         Ok(json(&json!({ "input_tokens": n })))
     })
@@ -143,7 +143,7 @@ fn ask(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult<
     let is_stream = fields.flag("stream")?.unwrap_or(false);
     let grammar = structure(&mut fields)?;
     let conversation = conversation(&mut fields)?;
-    fields.finish();
+    fields.finish()?;
     let answer = served.answer(conversation, request, grammar.as_ref(), true)?;
     Ok((answer, is_stream))
 }
@@ -177,7 +177,7 @@ fn conversation(fields: &mut Fields) -> ApiResult<Conversation> {
     let tools = functions(fields)?;
     Ok(Conversation {
         tools,
-        goes_on: said.last().is_some_and(|last| last.role == "assistant"),
+        goes_on: said.last().is_some_and(is_begun),
         messages: said,
         variables,
         without_reasoning: false,

@@ -16,6 +16,11 @@ pub fn messages(list: Vec<Json>) -> ApiResult<Vec<Message>> {
         .collect()
 }
 
+/// True if a message can be the beginning of an answer: text of the assistant's.
+pub fn is_begun(message: &Message) -> bool {
+    message.role == "assistant" && !message.fields.contains_key("tool_calls")
+}
+
 fn message(i: usize, value: Json) -> ApiResult<Message> {
     let place = |field: &str| format!("messages[{i}]{field}");
     let wrong = |field: &str, what: &str| ApiError::field(&place(field), what);
@@ -132,6 +137,7 @@ mod tests {
             said,
             [("system", "x"), ("user", "ab"), ("assistant", ""), ("tool", "7")]
         );
+        assert!(!is_begun(&all[2]) && is_begun(&Message::assistant("a")) && !is_begun(&all[1]));
         assert_eq!(all[1].fields["name"], "me");
         assert_eq!(all[2].fields["tool_calls"][0]["function"]["arguments"]["n"], 1);
     }

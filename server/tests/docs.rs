@@ -4,8 +4,11 @@ use std::fmt::Write;
 use std::path::Path;
 
 use engine::sample::PARAMS;
+use serde_json::json;
 use server::api::{Field, Form, name_of};
 use server::routes::{ROUTES, Route};
+
+use crate::common::Server;
 
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
@@ -100,5 +103,45 @@ fn fields_have_a_sentence_and_one_meaning_in_a_route() {
             "{}",
             route.paths[0]
         );
+    }
+}
+
+/// A field that is listed is read wherever it is listed, or has no effect: none is an error of the server.
+#[test]
+fn every_field_of_every_route_is_read() {
+    let server = Server::new();
+    for route in ROUTES.iter().filter(|route| !route.fields.is_empty()) {
+        let fields = route.fields.iter().flat_map(|table| table.iter());
+        let sampling = PARAMS
+            .iter()
+            .filter(|_| route.sampling)
+            .map(|def| (name_of(def), Form::Number));
+        for (name, form) in fields.map(|field| (field.name, field.form)).chain(sampling) {
+            let mut body = json!({"messages": [{"role": "user", "content": "a"}], "prompt": "a", "input": "a", "content": "a", "tokens": [5],
+                "max_tokens": 1, "options": {"num_predict": 1}, "stream": false});
+            let known = |name: &str| {
+                route
+                    .fields
+                    .iter()
+                    .any(|table| table.iter().any(|field| field.name == name))
+            };
+            body.as_object_mut().unwrap().retain(|name, _| known(name));
+            body[name] = match form {
+                Form::Text => "a".into(),
+                Form::Flag => false.into(),
+                Form::Integer | Form::Number => 1.into(),
+                Form::Object | Form::Ignored => json!({}),
+                Form::List => json!([]),
+                Form::Any => "a".into(),
+            };
+            let response = server.post(route.paths[0], &body);
+            assert!(
+                response.status == 200 || (400..500).contains(&response.status),
+                "{body}: {}",
+                response.body
+            );
+            let told = response.body.contains("there is no such field");
+            assert!(!told, "{}: {name}: {}", route.paths[0], response.body);
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use engine::context::MAX_SEQUENCES;
 
-use super::{ContextArgs, TemplateArgs};
+use super::{ContextArgs, TemplateArgs, positive};
 use crate::hub::HubArgs;
 use crate::loading::{AdapterArgs, LoadArgs};
 use crate::sampling::SamplerArgs;
@@ -42,7 +42,7 @@ pub struct ServeArgs {
     #[arg(long, alias = "parallel", value_name = "N", default_value_t = 4, value_parser = parallel)]
     pub n_parallel: usize,
     /// Requests that may wait; further ones are told to come back later
-    #[arg(long, value_name = "N", default_value_t = 256)]
+    #[arg(long, value_name = "N", default_value = "256", value_parser = positive)]
     pub max_waiting: usize,
     /// Milliseconds of computing prompts for which answers under way wait at most, about
     #[arg(long, value_name = "MS", default_value_t = 100, hide_short_help = true)]

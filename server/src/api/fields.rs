@@ -162,9 +162,14 @@ impl Fields {
         read(value).ok_or_else(wrong).map(Some)
     }
 
-    /// All have been read: a field of the tables that nothing reads would be dropped in silence.
-    pub fn finish(self) {
-        debug_assert!(self.given.is_empty(), "fields that nothing reads: {:?}", self.given);
+    /// All have been read: a field of the tables that nothing reads would be dropped in silence, and is an error.
+    pub fn finish(self) -> ApiResult<()> {
+        match self.given.keys().next() {
+            None => Ok(()),
+            Some(name) => Err(ApiError::server(format!(
+                "{name}: the field is known, and nothing reads it"
+            ))),
+        }
     }
 }
 
@@ -243,7 +248,7 @@ mod tests {
         assert_eq!(error.param.as_deref(), Some("strem"));
         assert!(error.message.contains("stream"), "{}", error.message);
         for fine in [json!({"user": {}}), json!({"stream": null}), json!({"unheard": null})] {
-            fields(fine).unwrap().finish();
+            fields(fine).unwrap().finish().unwrap();
         }
         assert!(fields(json!({"top_k": 3, "temperature": 1, "repeat_penalty": 1})).is_ok());
         assert!(fields(json!({"temp": 3})).is_err());

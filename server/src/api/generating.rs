@@ -166,11 +166,9 @@ mod tests {
     fn read(body: Json) -> ApiResult<Request> {
         let Json::Object(body) = body else { unreachable!() };
         let mut fields = Fields::new(body, &[GENERATING], true)?;
-        let request = generating(&mut fields, &SamplerParams::default());
-        if request.is_ok() {
-            fields.finish();
-        }
-        request
+        let request = generating(&mut fields, &SamplerParams::default())?;
+        fields.finish()?;
+        Ok(request)
     }
 
     /// Every parameter of the chain has a field that takes its default.

@@ -116,7 +116,7 @@ fn ask(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult<
     if let Some(grammar) = structure(&mut fields)? {
         request.constraint = Some(served.constraints.constraint(&grammar, served.model())?);
     }
-    fields.finish();
+    fields.finish()?;
     let told = Told {
         prompt,
         tokens: request.prompt.clone(),

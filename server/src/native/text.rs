@@ -83,7 +83,7 @@ pub async fn tokenize(State(app): State<Shared>, Body(body): Body) -> ApiResult 
         let add_special = fields.flag("add_special")?.unwrap_or(false);
         let parse_special = fields.flag("parse_special")?.unwrap_or(true);
         let with_pieces = fields.flag("with_pieces")?.unwrap_or(false);
-        fields.finish();
+        fields.finish()?;
         let vocab = app.served.vocab();
         let tokens = vocab.tokenize(&text, add_special, parse_special);
         let piece = |&token: &Token| -> Json {
@@ -110,7 +110,7 @@ pub async fn detokenize(State(app): State<Shared>, Body(body): Body) -> ApiResul
     let list = fields
         .list("tokens")?
         .ok_or_else(|| ApiError::field("tokens", "there are none"))?;
-    fields.finish();
+    fields.finish()?;
     let token = |value: &Json| {
         integer_of(value)
             .filter(|id| (0..n_tokens).contains(id))
@@ -127,7 +127,7 @@ pub async fn apply_template(State(app): State<Shared>, Body(body): Body) -> ApiR
     blocking(move || {
         let mut fields = Fields::new(body, &[TEMPLATE_FIELDS], false)?;
         let (conversation, _) = conversation(&mut fields)?;
-        fields.finish();
+        fields.finish()?;
         let prompt = app.served.prompt(&conversation)?;
         Ok(json(&json!({ "prompt": prompt.text })))
     })

@@ -195,7 +195,7 @@ fn ask_chat(app: &App, client: Client, body: Map<String, Json>) -> ApiResult<Ask
     let variables = thinking(&mut fields)?;
     let tools = checked(fields.list("tools")?.unwrap_or_default(), ToolChoice::Auto, true)?;
     let mut list = fields.list("messages")?.unwrap_or_default();
-    fields.finish();
+    fields.finish()?;
     if list.is_empty() {
         return Ok((None, false));
     }
@@ -222,7 +222,7 @@ fn ask_generate(app: &App, client: Client, body: Map<String, Json>) -> ApiResult
     let variables = thinking(&mut fields)?;
     let (prompt, system) = (fields.text("prompt")?.unwrap_or_default(), fields.text("system")?);
     let is_raw = fields.flag("raw")?.unwrap_or(false);
-    fields.finish();
+    fields.finish()?;
     if prompt.is_empty() {
         return Ok((None, false));
     }
@@ -268,7 +268,7 @@ fn common(fields: &mut Fields, served: &Served) -> ApiResult<(Request, Option<Gr
         None => served.params.max_tokens,
         Some(n) => usize::try_from(n).ok(),
     };
-    options.finish();
+    options.finish()?;
     Ok((request, grammar, is_stream))
 }
 

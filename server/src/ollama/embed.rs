@@ -66,7 +66,7 @@ pub async fn embed(State(app): State<Shared>, Body(body): Body) -> ApiResult {
         }
         let truncate = fields.flag("truncate")?.unwrap_or(true);
         let mut texts = prompts(&mut fields, "input", MAX_TEXTS, served)?;
-        fields.finish();
+        fields.finish()?;
         if truncate {
             texts.iter_mut().for_each(|text| text.truncate(served.embedder.n_max()));
         }

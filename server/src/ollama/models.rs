@@ -74,7 +74,7 @@ pub async fn show(State(app): State<Shared>, Body(body): Body) -> ApiResult {
     let mut fields = Fields::new(body, &[SHOW_FIELDS], false)?;
     fields.text("model")?;
     fields.text("name")?;
-    fields.finish();
+    fields.finish()?;
     let served = &app.served;
     let model = served.model();
     let plain = |value: &Value| -> Option<Json> {

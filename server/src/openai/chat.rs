@@ -12,7 +12,7 @@ use crate::api::{
     ApiError, ApiResult, Field, Fields, Form, GENERATING, STRUCTURE, between, generating, max_tokens, structure,
 };
 use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream, unique};
-use crate::messages::messages;
+use crate::messages::{is_begun, messages};
 use crate::scheduler::{Finish, TokenLogprob};
 use crate::served::Conversation;
 use crate::tools::{Call, tools};
@@ -243,7 +243,7 @@ pub fn conversation(fields: &mut Fields) -> ApiResult<(Conversation, bool)> {
         goes_on: fields.flag("continue_final_message")?.unwrap_or(false),
         without_reasoning: false,
     };
-    if conversation.goes_on && conversation.messages.last().is_none_or(|last| last.role != "assistant") {
+    if conversation.goes_on && !conversation.messages.last().is_some_and(is_begun) {
         return Err(ApiError::field(
             "continue_final_message",
             "the last message is not the assistant's",
@@ -272,7 +272,7 @@ fn ask(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult<
     let include_usage = includes_usage(fields.object("stream_options")?)?;
     let grammar = structure(&mut fields)?;
     let (conversation, splits) = conversation(&mut fields)?;
-    fields.finish();
+    fields.finish()?;
     let told = Told {
         id: unique("chatcmpl-"),
         created: served.now(),

@@ -189,7 +189,7 @@ fn ask(app: &App, Client(client): Client, body: serde_json::Map<String, Json>) -
     if let Some(grammar) = structure(&mut fields)? {
         request.constraint = Some(served.constraints.constraint(&grammar, served.model())?);
     }
-    fields.finish();
+    fields.finish()?;
     let asked = |prompt: &Vec<Token>| -> ApiResult<_> {
         let request = Request {
             prompt: prompt.clone(),

@@ -68,7 +68,7 @@ fn embed(app: &App, mut fields: Fields) -> ApiResult {
         Some(_) => return Err(ApiError::field("encoding_format", "expected float or base64")),
     };
     let texts: Vec<Vec<Token>> = prompts(&mut fields, "input", MAX_TEXTS, served)?;
-    fields.finish();
+    fields.finish()?;
     let vectors = served.embedder.embed(&texts)?;
     let data = vectors.iter().enumerate().map(|(index, vector)| {
         let embedding: Json = match is_base64 {

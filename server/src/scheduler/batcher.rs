@@ -351,6 +351,10 @@ impl Batcher {
             }
             self.metrics.n_preempted.add(1);
             self.empty(gone.seq);
+            // It begins at its first token again.
+            if let Some((_, rated)) = &mut gone.work.prompt_logprobs {
+                rated.clear();
+            }
             self.waiting.push(gone.work);
         }
     }
