@@ -1,6 +1,7 @@
 //! The command line: one declaration from which parsing, help and the reference in `docs/` come.
 
 mod arch;
+mod serve;
 
 use std::path::PathBuf;
 
@@ -18,6 +19,7 @@ use crate::loading::{AdapterArgs, LoadArgs, PlacementArgs};
 use crate::sampling::{SamplerArgs, TextBiasArgs};
 
 pub use arch::{ArchArgs, ArchCommand, CheckArgs, Drawing, FmtArgs, SeedArgs};
+pub use serve::ServeArgs;
 
 /// Runs language models from GGUF files.
 #[derive(Debug, Parser)]
@@ -34,6 +36,9 @@ pub struct Cli {
 pub enum Command {
     /// Answer a prompt, or chat when there is none
     Run(RunArgs),
+    /// Serve a model to many clients, by the interfaces of OpenAI, Anthropic, Ollama and llama-server
+    #[command(visible_alias = "server")]
+    Serve(ServeArgs),
     /// Show what a GGUF file holds
     #[command(visible_alias = "show")]
     Inspect(InspectArgs),
@@ -145,7 +150,7 @@ pub struct RunArgs {
     #[command(flatten)]
     pub template: TemplateArgs,
     /// Complete the prompt as it stands, without the model's chat template (-no-cnv)
-    #[arg(long, alias = "no-conversation")]
+    #[arg(long, alias = "no-conversation", conflicts_with_all = ["chat_template", "chat_template_file"])]
     pub raw: bool,
     /// Go on as a chat after the answer (-cnv)
     #[arg(long, hide_short_help = true)]
@@ -205,10 +210,15 @@ const RUN_NOTES: &str = "The first argument is a model if it is a file, has a pa
 #[command(next_help_heading = "Chat template")]
 pub struct TemplateArgs {
     /// Chat template in place of the model's, in Jinja
-    #[arg(long, value_name = "JINJA", conflicts_with_all = ["chat_template_file", "raw"], hide_short_help = true)]
+    #[arg(
+        long,
+        value_name = "JINJA",
+        conflicts_with = "chat_template_file",
+        hide_short_help = true
+    )]
     pub chat_template: Option<String>,
     /// The same, read from a file
-    #[arg(long, value_name = "FILE", conflicts_with = "raw", hide_short_help = true)]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub chat_template_file: Option<PathBuf>,
     /// Further variables of the template, as a JSON object: {"enable_thinking": false}
     #[arg(long, value_name = "JSON", value_parser = variables, hide_short_help = true)]
@@ -240,7 +250,7 @@ fn variables(text: &str) -> Result<serde_json::Map<String, serde_json::Value>, S
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Context")]
 pub struct ContextArgs {
-    /// Size of the context in tokens; 0 takes as many as the model was trained for [default: 4096]
+    /// Size of the context in tokens; 0 takes as many as the model was trained for [default: 4096; with `llama serve` 8192, or what the model was trained for if that is less]
     #[arg(short = 'c', long, value_name = "N", value_parser = context_size, allow_negative_numbers = true)]
     pub ctx_size: Option<usize>,
     /// Threads for single tokens; -1: one for each core [default: -1]
@@ -362,7 +372,7 @@ pub struct InspectArgs {
 /// What a plan is made for: a model, its context, and where it may go.
 #[derive(Clone, Debug, Args)]
 pub struct PlanArgs {
-    /// Tokens of the context that is planned for; 0 takes as many as the model was trained for [default: 4096]
+    /// Tokens of the context that is planned for; 0 takes as many as the model was trained for [default: 4096; with `llama serve` 8192, or what the model was trained for if that is less]
     #[arg(short = 'c', long, value_name = "N", value_parser = context_size, allow_negative_numbers = true)]
     pub ctx_size: Option<usize>,
     /// Sequences (-np) of the context that is planned for

@@ -31,6 +31,9 @@ pub const SHORT_FORMS: &[(&str, &str)] = &[
     ("-mu", "--model-url"),
     ("-jf", "--json-schema-file"),
     ("-sysf", "--system-file"),
+    ("-cb", "--cont-batching"),
+    ("-kvu", "--kv-unified"),
+    ("-to", "--timeout"),
 ];
 
 /// What the program answers itself.

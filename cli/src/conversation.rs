@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
-use engine::chat::{ChatError, ChatTemplate, Message};
+use engine::chat::{ChatError, ChatTemplate, Message, ReasoningTags, reasoning_tags};
 use engine::gguf::Value;
 use engine::model::Model;
 use engine::sample::Token;
@@ -16,13 +16,12 @@ use serde_json::{Map, Value as Json};
 use crate::args::TemplateArgs;
 use crate::commands::input;
 use crate::failure::{Failure, Outcome};
-use crate::reasoning::{self, Tags};
 
 /// A conversation with a model, or, with a model that has no chat template, a text that both continue.
 pub struct Conversation {
     template: Option<ChatTemplate>,
     /// What reasoning stands between.
-    tags: Option<Tags>,
+    tags: Option<ReasoningTags>,
     /// What the template is told besides the messages.
     variables: Map<String, Json>,
     messages: Vec<Message>,
@@ -37,7 +36,7 @@ impl Conversation {
             tags: source
                 .as_deref()
                 .filter(|_| template.is_some())
-                .and_then(reasoning::tags_of),
+                .and_then(reasoning_tags),
             template,
             variables: args.variables(),
             messages: Vec::new(),
@@ -111,7 +110,7 @@ impl Conversation {
     }
 
     /// The tags that reasoning stands between, if the template names some.
-    pub fn tags(&self) -> Option<Tags> {
+    pub fn tags(&self) -> Option<ReasoningTags> {
         self.tags
     }
 

@@ -1,4 +1,4 @@
-//! The `llama` command line. Nothing below this package prints, exits, or knows terminals, HTTP or JSON. Modules stand
+//! The `llama` command line. Nothing below this package prints, exits or knows terminals, and nothing but `server` knows HTTP. Modules stand
 //! in the order the data flows:
 //!
 //! - [`argv`], [`args`], [`loading`], [`sampling`], [`grammar`], [`naming`], [`environment`], [`suggest`]: the command line, one declaration
@@ -63,6 +63,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Completions(args) => commands::generate::completions(&args),
         Command::Man(args) => commands::generate::man(&args),
         Command::Run(args) => commands::run::run(&args),
+        Command::Serve(args) => commands::serve::run(&args),
         Command::Tokenize(args) => commands::tokenize::run(&args),
         Command::Embed(args) => commands::embed::run(&args),
         Command::Logits(args) => commands::logits::run(&args),

@@ -1,24 +1,11 @@
-//! The model's reasoning, told from its answer: between the tags of its template, at the beginning of what it says.
+//! How a model's reasoning is shown beside its answer.
 
 use std::io;
 
-use crate::output::{Emit, n_begun};
+use engine::chat::{ReasoningSplit, ReasoningTags, Spoken};
+
+use crate::output::Emit;
 use crate::say;
-
-/// What comes before reasoning and behind it, in the families of models that reason.
-const TAGS: &[(&str, &str)] = &[
-    ("<think>", "</think>"),
-    ("<thinking>", "</thinking>"),
-    ("<seed:think>", "</seed:think>"),
-];
-
-/// The tags of a template that names some.
-pub fn tags_of(template: &str) -> Option<Tags> {
-    TAGS.iter().copied().find(|(_, close)| template.contains(close))
-}
-
-/// Before reasoning, and behind it.
-pub type Tags = (&'static str, &'static str);
 
 /// How reasoning is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,103 +31,59 @@ impl Show {
 
 /// Text of an answer on its way out.
 pub struct Shown<'a> {
-    emit: &'a mut Emit<'a>,
-    show: Show,
-    part: Part,
-    /// What may be the beginning of a tag.
-    held: String,
-    is_dimmed: bool,
-    /// Whether the text that went out ends a line; `None` if none did.
-    pub ends_line: Option<bool>,
+    out: Out<'a>,
+    split: ReasoningSplit,
 }
 
-/// Where the text is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
-    /// Nothing but white space has come.
-    Start(Tags),
-    Reasoning(Tags),
-    /// White space behind reasoning that is hidden.
-    Gap,
-    Answer,
+/// Where it goes.
+struct Out<'a> {
+    emit: &'a mut Emit<'a>,
+    show: Show,
+    is_dimmed: bool,
+    ends_line: Option<bool>,
 }
 
 impl<'a> Shown<'a> {
     /// An answer to this prompt, whose end may have opened reasoning already.
-    pub fn new(show: Show, tags: Option<Tags>, prompt: &str, emit: &'a mut Emit<'a>) -> Shown<'a> {
-        let part = match tags.filter(|_| show != Show::Plain) {
-            None => Part::Answer,
-            Some(tags) if prompt.trim_end().ends_with(tags.0) => Part::Reasoning(tags),
-            Some(tags) => Part::Start(tags),
-        };
+    pub fn new(show: Show, tags: Option<ReasoningTags>, prompt: &str, emit: &'a mut Emit<'a>) -> Shown<'a> {
+        let tags = tags.filter(|_| show != Show::Plain);
         Shown {
-            emit,
-            show,
-            part,
-            held: String::new(),
-            is_dimmed: false,
-            ends_line: None,
+            split: ReasoningSplit::new(tags, prompt),
+            out: Out {
+                emit,
+                show,
+                is_dimmed: false,
+                ends_line: None,
+            },
         }
     }
 
     /// Takes text.
     pub fn push(&mut self, text: &str) -> io::Result<()> {
-        self.held.push_str(text);
-        loop {
-            let part = self.part;
-            match part {
-                Part::Start((open, _)) => {
-                    let begun = self.held.trim_start();
-                    if open.starts_with(begun) && begun != open {
-                        return Ok(());
-                    }
-                    self.part = match (part, begun.starts_with(open)) {
-                        (Part::Start(tags), true) => Part::Reasoning(tags),
-                        _ => Part::Answer,
-                    };
-                }
-                Part::Reasoning((_, close)) => {
-                    let Some(at) = self.held.find(close) else {
-                        return self.say(self.held.len() - n_begun(&self.held, close), true);
-                    };
-                    self.say(at + close.len(), true)?;
-                    self.part = if self.show == Show::Hidden {
-                        Part::Gap
-                    } else {
-                        Part::Answer
-                    };
-                }
-                Part::Gap => {
-                    let n = self.held.len() - self.held.trim_start().len();
-                    self.held.drain(..n);
-                    if self.held.is_empty() {
-                        return Ok(());
-                    }
-                    self.part = Part::Answer;
-                }
-                Part::Answer => return self.say(self.held.len(), false),
-            }
-        }
+        self.split.push(text, |spoken, text| self.out.say(spoken, text))
     }
 
     /// Lets out what is left, and ends what is dimmed.
     pub fn finish(&mut self) -> io::Result<()> {
-        self.say(self.held.len(), matches!(self.part, Part::Reasoning(_)))?;
-        self.dim(false)
+        self.split.finish(|spoken, text| self.out.say(spoken, text))?;
+        self.out.dim(false)
     }
 
-    /// Lets out the first `n` bytes of what is held.
-    fn say(&mut self, n: usize, is_reasoning: bool) -> io::Result<()> {
-        if n == 0 {
+    /// Whether the text that went out ends a line; `None` if none did.
+    pub fn ends_line(&self) -> Option<bool> {
+        self.out.ends_line
+    }
+}
+
+impl Out<'_> {
+    fn say(&mut self, spoken: Spoken, text: &str) -> io::Result<()> {
+        if self.show == Show::Hidden && spoken != Spoken::Answer {
             return Ok(());
         }
-        if !is_reasoning || self.show != Show::Hidden {
-            self.dim(is_reasoning && self.show == Show::Dimmed)?;
-            self.ends_line = Some(self.held[..n].ends_with('\n'));
-            (self.emit)(&self.held[..n])?;
-        }
-        self.held.drain(..n);
-        Ok(())
+        let is_thought = matches!(spoken, Spoken::Tag | Spoken::Reasoning);
+        self.dim(is_thought && self.show == Show::Dimmed)?;
+        self.ends_line = Some(text.ends_with('\n'));
+        (self.emit)(text)
     }
 
     fn dim(&mut self, wanted: bool) -> io::Result<()> {
@@ -156,7 +99,7 @@ impl<'a> Shown<'a> {
 mod tests {
     use super::*;
 
-    const THINK: Option<Tags> = Some(("<think>", "</think>"));
+    const THINK: Option<ReasoningTags> = Some(("<think>", "</think>"));
 
     /// What goes out, the same whether text comes whole or by characters.
     #[track_caller]
@@ -206,11 +149,5 @@ mod tests {
         }
         assert_eq!(shown(Show::Dimmed, "", "<think>a</thi"), "\x1b[2m<think>a</thi\x1b[0m");
         assert_eq!(shown(Show::Hidden, "", "<think>a</thi"), "");
-    }
-
-    #[test]
-    fn tags_are_those_of_the_template() {
-        assert_eq!(tags_of("{{ '</think>' }}"), THINK);
-        assert_eq!(tags_of("<thought>"), None);
     }
 }

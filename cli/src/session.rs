@@ -102,7 +102,8 @@ pub enum End {
 /// Tokens of a context of which nothing is said.
 const DEFAULT_CONTEXT: usize = 4096;
 
-fn context_params(args: &ContextArgs) -> ContextParams {
+/// What the flags say of a context.
+pub fn context_params(args: &ContextArgs) -> ContextParams {
     let defaults = ContextParams::default();
     let n_threads = args.threads.unwrap_or(defaults.n_threads);
     ContextParams {
@@ -183,7 +184,7 @@ fn restored(context: &mut Context, file: &Path) -> Outcome<Vec<Token>> {
 }
 
 /// Says what would not fit, and what to do.
-fn no_context(model: &Model, error: ContextError) -> Failure {
+pub fn no_context(model: &Model, error: ContextError) -> Failure {
     let ContextError::KvMemory { n_ctx, bytes, .. } = error else {
         return error.into();
     };

@@ -11,5 +11,7 @@ mod habits;
 mod hub;
 mod loading;
 mod run;
+#[cfg(unix)]
+mod serve;
 mod structured;
 mod tools;

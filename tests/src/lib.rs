@@ -4,12 +4,14 @@ pub mod emulator;
 pub mod layouts;
 pub mod mtp;
 pub mod published;
+mod text;
 pub mod variation;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use engine::gguf::logits::nmse;
+pub use text::text_model;
 
 use engine::conformance::{CheckParams, Fixture};
 use engine::context::{Batch, Context, ContextParams, SeqSet};

@@ -188,7 +188,7 @@ fn functions_fit_a_screen() {
 /// Test files are not found by cargo where they share a binary: each needs a line in `main.rs` or a `[[test]]` of its own.
 #[test]
 fn every_test_file_belongs_to_a_binary() {
-    for package in ["tests", "engine", "cli"] {
+    for package in ["tests", "engine", "server", "cli"] {
         let folder = root().join(package);
         let read = |path: &str| std::fs::read_to_string(folder.join(path)).expect("the file is readable");
         let (main, manifest) = (read("tests/main.rs"), read("Cargo.toml"));

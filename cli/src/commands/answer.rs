@@ -30,7 +30,7 @@ pub fn speak(session: &mut Session, conversation: &Conversation, args: &RunArgs)
     let turn = session.complete(&tokens, limit(args), &mut |piece| shown.push(piece));
     // Whatever became of it, the terminal is not left dimmed.
     shown.finish()?;
-    if shown.ends_line == Some(false) {
+    if shown.ends_line() == Some(false) {
         print_piece("\n")?;
     }
     turn

@@ -15,6 +15,7 @@ pub mod models;
 mod plan;
 pub mod reference;
 pub mod run;
+pub mod serve;
 pub mod synth;
 pub mod tokenize;
 

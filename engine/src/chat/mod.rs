@@ -9,12 +9,14 @@ mod json;
 mod meter;
 mod methods;
 mod ops;
+mod reasoning;
 mod runtime;
 mod template;
 #[cfg(test)]
 mod tests;
 mod time;
 
+pub use reasoning::{ReasoningSplit, ReasoningTags, Spoken, reasoning_tags};
 pub use template::{ChatTemplate, Delta};
 
 use serde_json::{Map, Value as Json};

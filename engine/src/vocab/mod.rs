@@ -7,7 +7,7 @@
 //! - `pre`: the rest is cut into words (byte-pair vocabularies)
 //! - `bpe`, `spm`, `wpm`, `ugm`, `rwkv`, `dummy`: text to tokens, one file for each kind of vocabulary; `merge`, `words` and
 //!   `prefixes` are what they share, `charsmap` is what `ugm` normalizes by
-//! - `detok`, `utf8`: tokens to text, at once or as they come
+//! - `detok`, `utf8`, `text`: tokens to text, at once or as they come
 //!
 //! A new kind of vocabulary is a row of [`MODELS`], a file beside `bpe.rs`, and an arm in `Tokenizer`.
 
@@ -33,6 +33,7 @@ mod rwkv;
 mod source;
 mod special;
 mod spm;
+mod text;
 mod tokens;
 mod ugm;
 mod utf8;
@@ -46,6 +47,7 @@ pub use attr::TokenAttr;
 pub use error::{VocabError, VocabWarning};
 pub use roles::Special;
 pub use source::VocabSource;
+pub use text::{TextStream, n_begun};
 pub use utf8::Utf8Stream;
 
 use bpe::Bpe;

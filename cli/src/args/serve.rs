@@ -1,0 +1,212 @@
+//! `llama serve`, with the names that llama-server has for its options.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use engine::context::MAX_SEQUENCES;
+
+use super::{ContextArgs, TemplateArgs, positive};
+use crate::hub::HubArgs;
+use crate::loading::{AdapterArgs, LoadArgs};
+use crate::sampling::SamplerArgs;
+
+/// `llama serve`
+#[derive(Debug, Args)]
+#[command(args_override_self = true, after_help = NOTES)]
+pub struct ServeArgs {
+    /// GGUF file, or a model by name, such as qwen3:0.6b or user/repo:Q4_K_M; without one, the default model is used (and fetched once)
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    pub first: Option<PathBuf>,
+    /// GGUF file or name of a model, in place of the argument
+    #[arg(short, long, value_name = "FILE|NAME")]
+    pub model: Option<PathBuf>,
+    /// Address to listen on; other than of this machine alone only with --api-key or --insecure
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    pub host: String,
+    /// Port to listen on; 0 is any that is free
+    #[arg(long, value_name = "N", default_value_t = 8080)]
+    pub port: u16,
+    /// Key that requests have to name (may be repeated, or several separated by commas)
+    #[arg(long, value_name = "KEY", value_delimiter = ',', hide_env_values = true)]
+    pub api_key: Vec<String>,
+    /// File of such keys, one on each line
+    #[arg(long, value_name = "FILE")]
+    pub api_key_file: Option<PathBuf>,
+    /// Listen on any address without a key
+    #[arg(long)]
+    pub insecure: bool,
+    /// Name of the model for clients [default: that of its file]
+    #[arg(short, long, value_name = "NAME")]
+    pub alias: Option<String>,
+    /// Answers (-np) that are worked on at once
+    #[arg(long, alias = "parallel", value_name = "N", default_value_t = 4, value_parser = parallel)]
+    pub n_parallel: usize,
+    /// Requests that may wait; further ones are told to come back later
+    #[arg(long, value_name = "N", default_value = "256", value_parser = positive)]
+    pub max_waiting: usize,
+    /// Milliseconds of computing prompts for which answers under way wait at most, about
+    #[arg(long, value_name = "MS", default_value_t = 100, hide_short_help = true)]
+    pub prompt_step: u64,
+    /// Most tokens of an answer for which the request says none; -1 goes on until the model ends or the context is full
+    #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
+          value_parser = clap::value_parser!(i64).range(-1..))]
+    pub predict: i64,
+    /// Most seconds for requests under way once the server is to end
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, hide_short_help = true)]
+    pub drain: u64,
+    /// Connections at once; further ones wait
+    #[arg(long, value_name = "N", default_value_t = 1024, hide_short_help = true, value_parser = clap::value_parser!(u16).range(1..))]
+    pub max_connections: u16,
+    /// Tell on stderr of every request: its id, path, status and time, and nothing of what was said
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// How what a model thinks is told: `auto` and `deepseek` apart from the answer, `none` as part of it
+    #[arg(long, value_name = "HOW", value_parser = ["auto", "deepseek", "none"], default_value = "auto", hide_short_help = true)]
+    pub reasoning_format: String,
+    /// How conversations become prompts
+    #[command(flatten)]
+    pub template: TemplateArgs,
+    /// Where the model comes from
+    #[command(flatten)]
+    pub hub: HubArgs,
+    /// How to load
+    #[command(flatten)]
+    pub load: LoadArgs,
+    /// What to add to the model
+    #[command(flatten)]
+    pub adapters: AdapterArgs,
+    /// How to compute
+    #[command(flatten)]
+    pub context: ContextArgs,
+    /// How tokens are chosen unless a request says otherwise
+    #[command(flatten)]
+    pub sampler: SamplerArgs,
+    /// What others have a choice in
+    #[command(flatten)]
+    pub without_effect: WithoutEffectArgs,
+}
+
+const NOTES: &str = "The context (-c) is shared by all answers, each of which may have as much of it as is free. docs/server.md lists what can be asked for.";
+
+/// Options of llama-server that change nothing here, so that its start scripts go on to work.
+#[derive(Debug, Args)]
+pub struct WithoutEffectArgs {
+    /// Templates are always Jinja here
+    #[arg(long, alias = "no-jinja", hide = true)]
+    pub jinja: bool,
+    /// Batches are always continuous
+    #[arg(long, alias = "no-cont-batching", hide = true)]
+    pub cont_batching: bool,
+    /// The context is always shared by all answers
+    #[arg(long, alias = "no-kv-unified", hide = true)]
+    pub kv_unified: bool,
+    /// What can be counted is always told
+    #[arg(long, hide = true)]
+    pub metrics: bool,
+    /// The same
+    #[arg(long, alias = "no-slots", hide = true)]
+    pub slots: bool,
+    /// The same
+    #[arg(long, hide = true)]
+    pub props: bool,
+    /// Vectors can always be asked for
+    #[arg(long, alias = "embedding", hide = true)]
+    pub embeddings: bool,
+    /// Beginnings are always reused where requests allow it
+    #[arg(long, hide = true)]
+    pub cache_prompt: bool,
+    /// Beginnings are reused of any length
+    #[arg(long, value_name = "N", hide = true)]
+    pub cache_reuse: Option<String>,
+    /// What was computed stays in the context
+    #[arg(long, value_name = "MIB", allow_negative_numbers = true, hide = true)]
+    pub cache_ram: Option<String>,
+    /// Sequences are chosen by what they hold
+    #[arg(long, value_name = "X", hide = true)]
+    pub slot_prompt_similarity: Option<String>,
+    /// Nothing is computed before the first request
+    #[arg(long, alias = "no-warmup", hide = true)]
+    pub warmup: bool,
+    /// There is no page to leave out
+    #[arg(long, alias = "no-ui", hide = true)]
+    pub no_webui: bool,
+    /// Threads of connections need no number
+    #[arg(long, value_name = "N", allow_negative_numbers = true, hide = true)]
+    pub threads_http: Option<String>,
+    /// Connections have limits of their own
+    #[arg(long, value_name = "SECONDS", hide = true)]
+    pub timeout: Option<String>,
+    /// Nothing is told of requests unless it is asked for
+    #[arg(long, hide = true)]
+    pub log_disable: bool,
+}
+
+impl WithoutEffectArgs {
+    /// Those that were given, each with why it has no effect.
+    pub fn given(&self) -> Vec<(&'static str, &'static str)> {
+        let all = [
+            (self.jinja, "--jinja", "templates are always Jinja"),
+            (self.cont_batching, "--cont-batching", "batches are always continuous"),
+            (
+                self.kv_unified,
+                "--kv-unified",
+                "the context is always shared by all answers",
+            ),
+            (self.metrics, "--metrics", "/metrics is always there"),
+            (self.slots, "--slots", "/slots is always there"),
+            (self.props, "--props", "/props is always there, and changes nothing"),
+            (
+                self.embeddings,
+                "--embeddings",
+                "/v1/embeddings is always there, beside the rest",
+            ),
+            (
+                self.cache_prompt,
+                "--cache-prompt",
+                "prompts are reused unless a request forbids it",
+            ),
+            (
+                self.cache_reuse.is_some(),
+                "--cache-reuse",
+                "beginnings of any length are reused, and nothing else",
+            ),
+            (
+                self.cache_ram.is_some(),
+                "--cache-ram",
+                "what was computed is kept in the context",
+            ),
+            (
+                self.slot_prompt_similarity.is_some(),
+                "--slot-prompt-similarity",
+                "the longest common beginning counts",
+            ),
+            (self.warmup, "--warmup", "all memory is reserved at the start"),
+            (self.no_webui, "--no-webui", "there is no page"),
+            (
+                self.threads_http.is_some(),
+                "--threads-http",
+                "connections do not take a thread each",
+            ),
+            (
+                self.timeout.is_some(),
+                "--timeout",
+                "slow clients have limits of their own",
+            ),
+            (self.log_disable, "--log-disable", "requests are told of with -v only"),
+        ];
+        all.into_iter()
+            .filter(|(given, ..)| *given)
+            .map(|(_, name, why)| (name, why))
+            .collect()
+    }
+}
+
+fn parallel(text: &str) -> Result<usize, String> {
+    const MAX: usize = MAX_SEQUENCES;
+    // As many as llama-server takes by itself.
+    if text == "-1" {
+        return Ok(4);
+    }
+    let n = text.parse().ok().filter(|n| (1..=MAX).contains(n));
+    n.ok_or_else(|| format!("expected a whole number from 1 to {MAX}"))
+}

@@ -1,0 +1,245 @@
+//! `llama serve`: a model for many clients, over HTTP.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use engine::backend::ThreadPool;
+use engine::context::{Context, ContextParams, MAX_SEQUENCES};
+use engine::model::Model;
+use engine::sample::Recommended;
+use server::http::{App, ListenParams, Log, Record, Shared, serve};
+use server::routes::router;
+use server::scheduler::{Scheduler, Settings};
+use server::served::{Served, ServedParams};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::args::ServeArgs;
+use crate::commands::input;
+use crate::failure::{Failure, Outcome};
+use crate::session::{context_params, no_context};
+use crate::{fetch, human, say, version};
+
+/// Tokens of a context of which nothing is said, if the model was trained for as many.
+const DEFAULT_CONTEXT: usize = 8192;
+/// Threads that wait for connections; the model has others.
+const N_THREADS: usize = 2;
+/// Threads for what takes a moment, such as grammars and tokens of long texts.
+const N_BLOCKING: usize = 16;
+
+/// Serves until it is told to end.
+pub fn run(args: &ServeArgs) -> Outcome {
+    let start = Instant::now();
+    let keys = keys(args)?;
+    let address = address(args, !keys.is_empty())?;
+    for (name, why) in args.without_effect.given() {
+        say::line(format_args!("{name} has no effect here: {why}"));
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(N_THREADS)
+        .max_blocking_threads(N_BLOCKING)
+        .enable_all()
+        .build()?;
+    // Before the model is loaded: a port that is taken should not be found out later.
+    let listener = runtime.block_on(TcpListener::bind(address)).map_err(|e| {
+        Failure::new(format_args!(
+            "{address} cannot be listened on: {e}; --port chooses another port"
+        ))
+    })?;
+    let path = fetch::model(args.first.as_deref().or(args.model.as_deref()), &args.hub)?;
+    let served = served(args, &path)?;
+    let address = listener.local_addr()?;
+    let (name, n_ctx) = (&served.params.name, served.n_ctx());
+    say::line(format_args!(
+        "{name} at http://{address}/v1: {} for up to {} at once, ready in {:.2} s",
+        human::plural(n_ctx, "token"),
+        human::plural(args.n_parallel, "answer"),
+        start.elapsed().as_secs_f64()
+    ));
+    let log: Option<Log> = args.verbose.then(|| -> Log { Box::new(tell) });
+    let app = Arc::new(App { served, keys, log });
+    let params = ListenParams {
+        max_connections: args.max_connections.into(),
+        t_drain: Duration::from_secs(args.drain),
+        ..ListenParams::default()
+    };
+    let done = runtime.block_on(until_told(listener, app, params));
+    // What is still under way has had its time.
+    runtime.shutdown_background();
+    done
+}
+
+/// Serves until the first signal, then until requests under way are done, their time is over, or a second signal comes.
+async fn until_told(listener: TcpListener, app: Shared, params: ListenParams) -> Outcome {
+    let (told, mut end) = watch::channel(0);
+    let mut signals = Signals::new()?;
+    let of_app = app.clone();
+    tokio::spawn(async move {
+        loop {
+            signals.next().await;
+            of_app.served.scheduler.close();
+            told.send_modify(|n| *n += 1);
+        }
+    });
+    let mut second = end.clone();
+    let first = async move {
+        // An error means that nobody can tell any more.
+        let _ = end.wait_for(|&n| n >= 1).await;
+        say::line("ending: requests under way are finished, new ones are refused; once more ends at once");
+    };
+    let served = serve(listener, router(app), params, first);
+    tokio::select! {
+        all = served => match all? {
+            true => Ok(()),
+            false => Err(Failure::new("some requests were cut off: their time was over")),
+        },
+        _ = second.wait_for(|&n| n >= 2) => Err(Failure::Interrupted),
+    }
+}
+
+/// What tells a server to end.
+#[cfg(unix)]
+struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Signals {
+    fn new() -> Outcome<Signals> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+#[cfg(not(unix))]
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    fn new() -> Outcome<Signals> {
+        Ok(Signals)
+    }
+
+    async fn next(&mut self) {
+        // Where it cannot be listened to, the process ends as usual.
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+fn tell(record: &Record) {
+    let Record {
+        id,
+        method,
+        path,
+        status,
+        time,
+    } = record;
+    let ms = time.as_secs_f64() * 1e3;
+    say::line(format_args!("{id} {method} {path} {} {ms:.1} ms", status.as_u16()));
+}
+
+/// Keys of the command line and of the file.
+fn keys(args: &ServeArgs) -> Outcome<Vec<String>> {
+    let mut keys = args.api_key.clone();
+    if let Some(path) = &args.api_key_file {
+        let text = input::read(path)?;
+        let before = keys.len();
+        keys.extend(
+            text.lines()
+                .map(str::trim)
+                .filter(|line| !line.is_empty())
+                .map(str::to_owned),
+        );
+        if keys.len() == before {
+            return Err(Failure::new(format_args!("{}: there is no key in it", path.display())));
+        }
+    }
+    match keys.iter().any(|key| key.trim().is_empty()) {
+        true => Err(Failure::new("--api-key is empty: it would keep out nobody")),
+        false => Ok(keys),
+    }
+}
+
+/// Where to listen, if that is safe.
+fn address(args: &ServeArgs, has_keys: bool) -> Outcome<SocketAddr> {
+    let (host, port) = (&args.host, args.port);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let wrong = |e: &dyn std::fmt::Display| Failure::new(format_args!("--host {host}: {e}"));
+    let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(|e| wrong(&e))?.collect();
+    let address = *addresses.first().ok_or_else(|| wrong(&"there is no such address"))?;
+    if !address.ip().is_loopback() && !has_keys && !args.insecure {
+        return Err(Failure::new(format_args!(
+            "--host {host} lets others use the model: --api-key says who may, --insecure that all may"
+        )));
+    }
+    Ok(address)
+}
+
+/// The model with everything that it needs.
+fn served(args: &ServeArgs, path: &Path) -> Outcome<Served> {
+    let mut params = context_params(&args.context);
+    params.n_seq_max = (2 * args.n_parallel).min(MAX_SEQUENCES);
+    params.n_batch = params.n_batch.max(args.n_parallel);
+    params.n_outputs_max = params.n_seq_max;
+    let memory = params.memory(args.context.ctx_size.unwrap_or(DEFAULT_CONTEXT));
+    let model = args.load.load(path, args.context.precision, Some(memory))?;
+    let n_train = model.base().n_ctx_train();
+    params.n_ctx = args.context.ctx_size.unwrap_or(DEFAULT_CONTEXT.min(n_train.max(1)));
+    // Contexts for texts and for vectors compute in turns.
+    let n_threads = params.n_threads.max(params.n_threads_batch);
+    params.thread_pool = Some(Arc::new(ThreadPool::new(n_threads)?));
+    let mut context = Context::new(model.clone(), &params).map_err(|e| no_context(&model, e))?;
+    args.adapters.apply(&mut context)?;
+    let settings = Settings {
+        n_parallel: args.n_parallel.min(context.params().n_batch),
+        max_waiting: args.max_waiting,
+        t_step: Duration::from_millis(args.prompt_step),
+    };
+    let scheduler = Scheduler::start(context, settings)?;
+    let served = served_params(args, path, &model)?;
+    let embedding = ContextParams {
+        n_outputs_max: 0,
+        ..params
+    };
+    Served::new(scheduler, served, embedding).map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))
+}
+
+fn served_params(args: &ServeArgs, path: &Path, model: &Model) -> Outcome<ServedParams> {
+    let recommended = Recommended::of(model.metadata(), args.sampler.is_greedy());
+    for key in &recommended.refused {
+        say::line(format_args!(
+            "warning: the file's {key} is left out: no setting has that value"
+        ));
+    }
+    let mut sampler = recommended.params;
+    args.sampler.apply(&mut sampler)?;
+    let template = match &args.template.chat_template_file {
+        Some(path) => Some(input::read(path)?),
+        None => args.template.chat_template.clone(),
+    };
+    let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+    Ok(ServedParams {
+        name: args.alias.clone().or(stem).unwrap_or_else(|| "model".to_owned()),
+        template,
+        variables: args.template.variables(),
+        sampler,
+        max_tokens: usize::try_from(args.predict).ok(),
+        split_reasoning: args.reasoning_format != "none" && !args.template.hide_reasoning,
+        build: version::short(),
+    })
+}

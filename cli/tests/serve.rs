@@ -1,0 +1,197 @@
+//! `llama serve`: where it listens, what it says, that it answers, and how it ends. What it answers is tested in `server/tests`.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::common::{Home, ended, root};
+
+/// A server that is killed with its test.
+struct Serving {
+    child: Child,
+    err: BufReader<std::process::ChildStderr>,
+    /// What it said before it listened.
+    said: String,
+    address: String,
+}
+
+impl Serving {
+    fn start(mut command: Command) -> Serving {
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary runs");
+        let mut err = BufReader::new(child.stderr.take().expect("a pipe"));
+        let mut said = String::new();
+        let address = loop {
+            let mut line = String::new();
+            assert!(err.read_line(&mut line).expect("text") > 0, "it ended: {said}");
+            if let Some((_, rest)) = line.split_once(" at http://") {
+                break rest.split_once("/v1").expect("an address").0.to_owned();
+            }
+            said += &line;
+        };
+        Serving {
+            child,
+            err,
+            said,
+            address,
+        }
+    }
+
+    fn request(&self, head: &str, body: &str) -> String {
+        let mut stream = TcpStream::connect(&self.address).expect("a connection");
+        let length = body.len();
+        write!(
+            stream,
+            "{head} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+        )
+        .expect("it reads");
+        let mut response = String::new();
+        stream.read_to_string(&mut response).expect("text");
+        response
+    }
+
+    fn signal(&self, signal: i32) {
+        let pid = i32::try_from(self.child.id()).expect("a process id");
+        // SAFETY: sending a signal touches no memory; the child is not waited for yet, so the id is its own.
+        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+    }
+
+    /// Its status, and what it said last.
+    fn end(mut self) -> (Option<i32>, String) {
+        let mut rest = String::new();
+        self.err.read_to_string(&mut rest).expect("text");
+        (self.child.wait().expect("it ends").code(), rest)
+    }
+}
+
+#[test]
+fn it_answers_and_ends_when_it_is_told_to() {
+    let home = Home::new();
+    let model = home.model_with_text("llama", None);
+    let prompt = "once upon a time";
+    let run = ended(home.llama(&["run", &model, prompt, "--raw", "--temp", "0", "-n", "12", "--no-stats"]));
+    let server = Serving::start(home.llama(&["serve", &model, "--port", "0", "-c", "256", "--alias", "tiny", "-v"]));
+    assert!(server.request("GET /health", "").contains("{\"status\":\"ok\"}"));
+    let body = format!("{{\"prompt\": \"{prompt}\", \"max_tokens\": 12, \"temperature\": 0, \"seed\": 1}}");
+    let response = server.request("POST /v1/completions", &body);
+    let json = response.split_once("\r\n\r\n").expect("a body").1;
+    let json: serde_json::Value = serde_json::from_str(json).expect("JSON");
+    assert_eq!(json["model"], "tiny");
+    let text = json["choices"][0]["text"].as_str().expect("a text");
+    assert_eq!(
+        run.succeeds().trim_end_matches('\n'),
+        text.trim_end_matches('\n'),
+        "as `llama run` has it"
+    );
+    server.signal(libc::SIGTERM);
+    let (status, said) = server.end();
+    assert_eq!(status, Some(0), "{said}");
+    assert!(
+        said.contains("POST /v1/completions 200") && !said.contains(prompt),
+        "{said}"
+    );
+}
+
+#[test]
+fn scripts_for_llama_server_go_on_to_work() {
+    let home = Home::new();
+    let model = home.model_with_text("llama", None);
+    let args = [
+        "server",
+        "-m",
+        &model,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "-c",
+        "128",
+        "-np",
+        "2",
+        "-t",
+        "1",
+        "-b",
+        "64",
+        "-ub",
+        "32",
+        "-ngl",
+        "0",
+        "-fa",
+        "on",
+        "--jinja",
+        "--metrics",
+        "-cb",
+        "--no-webui",
+        "--temp",
+        "0.5",
+        "-a",
+        "tiny",
+        "-n",
+        "5",
+    ];
+    let server = Serving::start(home.llama(&args));
+    for flag in ["--jinja", "--metrics", "--cont-batching", "--no-webui"] {
+        assert_eq!(
+            server.said.matches(&format!("{flag} has no effect here")).count(),
+            1,
+            "{}",
+            server.said
+        );
+    }
+    let response = server.request("POST /completion", "{\"prompt\": \"a\", \"ignore_eos\": true}");
+    assert!(response.contains("\"tokens_predicted\":5"), "{response}");
+    server.signal(libc::SIGINT);
+    assert_eq!(server.end().0, Some(0));
+    let wrong = ended(home.llama(&["serve", &model, "--paralel", "2"]));
+    assert!(wrong.status == 2 && wrong.err.contains("--parallel"), "{}", wrong.err);
+}
+
+#[test]
+fn what_would_be_unsafe_or_cannot_be_is_said_before_anything_is_loaded() {
+    let home = Home::new();
+    let missing = "no-such-file.gguf";
+    let serve = |args: &[&str]| ended(home.llama(&[&["serve", missing], args].concat()));
+    serve(&["--host", "0.0.0.0"]).fails_saying(&["--api-key", "--insecure"]);
+    serve(&["--api-key", ""]).fails_saying(&["--api-key is empty"]);
+    serve(&["--host", "no host"]).fails_saying(&["--host no host"]);
+    serve(&["--host", "0.0.0.0", "--port", "0", "--insecure"]).fails_saying(&[missing]);
+    serve(&["--host", "0.0.0.0", "--port", "0", "--api-key", "k"]).fails_saying(&[missing]);
+    let file = home.path("keys");
+    std::fs::write(&file, "\n \n").unwrap();
+    let file = file.to_str().unwrap();
+    serve(&["--api-key-file", file]).fails_saying(&["there is no key"]);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    serve(&["--port", &port]).fails_saying(&["cannot be listened on", "--port"]);
+}
+
+#[test]
+fn a_model_that_does_not_continue_texts_is_refused() {
+    let home = Home::new();
+    let model = home.model("bert-dense", None);
+    let refused = ended(home.llama(&["serve", &model, "--port", "0"]));
+    refused.fails_saying(&["does not continue texts"]);
+}
+
+#[test]
+#[ignore = "installs client programs from PyPI and takes a published model: a minute"]
+fn published_clients_are_served() {
+    let home = Home::new();
+    let model = tests::published::path(tests::published::SMOLLM2);
+    let model = model.to_str().expect("UTF-8");
+    let server = Serving::start(home.llama(&["serve", model, "--port", "0", "-c", "8192"]));
+    let script = root().join("tests/tools/server_clients.py");
+    let url = format!("http://{}", server.address);
+    let status = Command::new("python3")
+        .arg(Path::new(&script))
+        .arg(&url)
+        .status()
+        .expect("python3 runs");
+    server.signal(libc::SIGTERM);
+    let (ended, said) = server.end();
+    assert!(status.success() && ended == Some(0), "{said}");
+}

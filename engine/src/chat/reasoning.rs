@@ -1,0 +1,200 @@
+//! The model's reasoning, told from its answer: between the tags of its template, at the beginning of what it says.
+
+use crate::vocab::n_begun;
+
+/// What comes before reasoning and behind it, in the families of models that reason.
+const TAGS: &[ReasoningTags] = &[
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("<seed:think>", "</seed:think>"),
+];
+
+/// Before reasoning, and behind it.
+pub type ReasoningTags = (&'static str, &'static str);
+
+/// The tags of a template that names some.
+pub fn reasoning_tags(template: &str) -> Option<ReasoningTags> {
+    TAGS.iter().copied().find(|(_, close)| template.contains(close))
+}
+
+/// What a piece of text is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spoken {
+    /// A tag, with white space before the first one.
+    Tag,
+    /// What is thought.
+    Reasoning,
+    /// White space between reasoning and answer.
+    Gap,
+    /// What is said.
+    Answer,
+}
+
+/// Tells reasoning from the answer as text comes.
+#[derive(Clone, Debug)]
+pub struct ReasoningSplit {
+    part: Part,
+    /// What may be the beginning of a tag.
+    held: String,
+}
+
+/// Where the text is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// Nothing but white space has come.
+    Start(ReasoningTags),
+    Reasoning(ReasoningTags),
+    /// White space behind reasoning.
+    Gap,
+    Answer,
+}
+
+impl ReasoningSplit {
+    /// An answer to this prompt, whose end may have opened reasoning already. Without tags all is answer.
+    pub fn new(tags: Option<ReasoningTags>, prompt: &str) -> ReasoningSplit {
+        let part = match tags {
+            None => Part::Answer,
+            Some(tags) if prompt.trim_end().ends_with(tags.0) => Part::Reasoning(tags),
+            Some(tags) => Part::Start(tags),
+        };
+        ReasoningSplit {
+            part,
+            held: String::new(),
+        }
+    }
+
+    /// True as long as the answer has not begun and reasoning has.
+    pub fn is_reasoning(&self) -> bool {
+        matches!(self.part, Part::Reasoning(_))
+    }
+
+    /// Takes text, and gives its parts to `emit`, none of them empty.
+    pub fn push<E>(&mut self, text: &str, mut emit: impl FnMut(Spoken, &str) -> Result<(), E>) -> Result<(), E> {
+        self.held.push_str(text);
+        loop {
+            match self.part {
+                Part::Start(tags) => {
+                    let begun = self.held.trim_start();
+                    let n = self.held.len() - begun.len() + tags.0.len();
+                    if begun.starts_with(tags.0) {
+                        self.part = Part::Reasoning(tags);
+                        self.say(n, Spoken::Tag, &mut emit)?;
+                    } else if tags.0.starts_with(begun) {
+                        return Ok(());
+                    } else {
+                        self.part = Part::Answer;
+                    }
+                }
+                Part::Reasoning((_, close)) => {
+                    let Some(at) = self.held.find(close) else {
+                        let n = self.held.len() - n_begun(&self.held, close);
+                        return self.say(n, Spoken::Reasoning, &mut emit);
+                    };
+                    self.part = Part::Gap;
+                    self.say(at, Spoken::Reasoning, &mut emit)?;
+                    self.say(close.len(), Spoken::Tag, &mut emit)?;
+                }
+                Part::Gap => {
+                    let n = self.held.len() - self.held.trim_start().len();
+                    self.say(n, Spoken::Gap, &mut emit)?;
+                    if self.held.is_empty() {
+                        return Ok(());
+                    }
+                    self.part = Part::Answer;
+                }
+                Part::Answer => return self.say(self.held.len(), Spoken::Answer, &mut emit),
+            }
+        }
+    }
+
+    /// Gives what is left to `emit` when no text follows.
+    pub fn finish<E>(&mut self, mut emit: impl FnMut(Spoken, &str) -> Result<(), E>) -> Result<(), E> {
+        let spoken = match self.part {
+            Part::Reasoning(_) => Spoken::Reasoning,
+            _ => Spoken::Answer,
+        };
+        self.say(self.held.len(), spoken, &mut emit)
+    }
+
+    /// Gives away the first `n` bytes of what is held.
+    fn say<E>(
+        &mut self,
+        n: usize,
+        spoken: Spoken,
+        emit: &mut impl FnMut(Spoken, &str) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if n == 0 {
+            return Ok(());
+        }
+        let said = emit(spoken, &self.held[..n]);
+        self.held.drain(..n);
+        said
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+
+    const THINK: Option<ReasoningTags> = Some(("<think>", "</think>"));
+
+    /// Reasoning and answer, the same whether text comes whole or by characters.
+    #[track_caller]
+    fn split(prompt: &str, text: &str) -> (String, String) {
+        let run = |pieces: &[&str]| {
+            let (mut reasoning, mut answer) = (String::new(), String::new());
+            let mut split = ReasoningSplit::new(THINK, prompt);
+            let mut take = |spoken, text: &str| -> Result<(), Infallible> {
+                assert!(!text.is_empty());
+                match spoken {
+                    Spoken::Reasoning => reasoning.push_str(text),
+                    Spoken::Answer => answer.push_str(text),
+                    Spoken::Tag | Spoken::Gap => {}
+                }
+                Ok(())
+            };
+            for piece in pieces {
+                let Ok(()) = split.push(piece, &mut take);
+            }
+            let Ok(()) = split.finish(&mut take);
+            (reasoning, answer)
+        };
+        let characters: Vec<&str> = text.split("").collect();
+        let whole = run(&[text]);
+        assert_eq!(run(&characters), whole);
+        whole
+    }
+
+    fn of(reasoning: &str, answer: &str) -> (String, String) {
+        (reasoning.to_owned(), answer.to_owned())
+    }
+
+    #[test]
+    fn reasoning_is_told_from_the_answer() {
+        let text = "\n<think>\nEasy: a < b.\n</think>\n\nYes é.\n";
+        assert_eq!(split("", text), of("\nEasy: a < b.\n", "Yes é.\n"));
+        assert_eq!(split("", "<think></think>"), of("", ""));
+        assert_eq!(split("", "<think>a</thi"), of("a</thi", ""));
+    }
+
+    #[test]
+    fn a_prompt_may_open_it() {
+        assert_eq!(split("<think>\n", "Easy.</think>Yes."), of("Easy.", "Yes."));
+        assert_eq!(split("<think>\n\n</think>\n\n", "Yes."), of("", "Yes."));
+    }
+
+    #[test]
+    fn tags_within_an_answer_are_text_and_what_ends_early_is_whole() {
+        for text in ["Yes <think>no</think>", " ", "<thin", "<thing>", ""] {
+            assert_eq!(split("", text), of("", text));
+        }
+    }
+
+    #[test]
+    fn tags_are_those_of_the_template() {
+        assert_eq!(reasoning_tags("{{ '</think>' }}"), THINK);
+        assert_eq!(reasoning_tags("<thought>"), None);
+    }
+}

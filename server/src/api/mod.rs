@@ -1,0 +1,11 @@
+//! What interfaces have in common: fields and errors.
+
+mod error;
+mod fields;
+mod generating;
+mod structure;
+
+pub use error::{ApiError, ApiResult};
+pub use fields::{Field, Fields, Form, integer_of, name_of, shown, text_of};
+pub use generating::{GENERATING, between, generating, max_tokens};
+pub use structure::{Constraints, STRUCTURE, structure};

@@ -1,0 +1,46 @@
+//! Bodies of requests: objects of JSON, as long as they are not too large and do not take too long to come.
+
+use std::time::Duration;
+
+use axum::extract::{FromRequest, Request};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde_json::{Map, Value as Json};
+
+use crate::api::{ApiError, ApiResult, shown};
+
+/// Most bytes of a body.
+const MAX_LEN: usize = 16 << 20;
+/// Most time for it to come.
+const MAX_TIME: Duration = Duration::from_secs(30);
+
+/// The fields of a body.
+pub struct Body(pub Map<String, Json>);
+
+impl<S: Send + Sync> FromRequest<S> for Body {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> Result<Body, ApiError> {
+        let limited = Limited::new(request.into_body(), MAX_LEN);
+        let collected = tokio::time::timeout(MAX_TIME, limited.collect()).await;
+        let collected = collected.map_err(|_| ApiError::too_slow())?;
+        let bytes = collected.map_err(|e| match e.is::<LengthLimitError>() {
+            true => ApiError::too_large(MAX_LEN),
+            false => ApiError::invalid("the body did not come to its end"),
+        })?;
+        // Depth is bounded by the parser.
+        let parsed = serde_json::from_slice(&bytes.to_bytes());
+        match parsed.map_err(|e| ApiError::invalid(format!("the body is not JSON: {e}")))? {
+            Json::Object(fields) => Ok(Body(fields)),
+            other => {
+                let found = shown(&other);
+                Err(ApiError::invalid(format!("the body is {found}, expected an object")))
+            }
+        }
+    }
+}
+
+/// Does what takes long on a thread that nobody waits for.
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> ApiResult<T> + Send + 'static) -> ApiResult<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|_| Err(ApiError::server("the request could not be worked on")))
+}

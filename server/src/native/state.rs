@@ -1,0 +1,322 @@
+//! How things stand: `/health`, `/ready`, `/props`, `/slots` and `/metrics`.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use engine::sample::PARAMS;
+use serde_json::{Map, Value as Json, json};
+
+use crate::api::{ApiError, ApiResult, name_of};
+use crate::http::{Shared, json};
+use crate::metrics::{Counter, Gauges, Histogram, Metrics};
+use crate::scheduler::Scheduler;
+
+/// A step that takes longer than this is taken for one that never ends.
+const STUCK: Duration = Duration::from_secs(120);
+
+/// Says whether the model is being computed, or would be.
+pub async fn health(State(app): State<Shared>) -> ApiResult {
+    let scheduler = &app.served.scheduler;
+    if let Some(age) = scheduler.metrics().step_age().filter(|&age| age > STUCK) {
+        let seconds = age.as_secs();
+        return Err(ApiError::unavailable(format!(
+            "the model has been computing one step for {seconds} s"
+        )));
+    }
+    match scheduler.is_running() {
+        true => Ok(json(&json!({ "status": "ok" }))),
+        false => Err(ApiError::unavailable("the model is not computed any more")),
+    }
+}
+
+/// Says whether new requests are taken.
+pub async fn ready(State(app): State<Shared>) -> Response {
+    let is_open = app.served.scheduler.is_open();
+    let status = if is_open { "ready" } else { "draining" };
+    let code = if is_open {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    (code, json(&json!({ "status": status }))).into_response()
+}
+
+/// Settings, and what the model is.
+pub async fn props(State(app): State<Shared>) -> Response {
+    let served = &app.served;
+    let settings = PARAMS.iter().map(|def| {
+        let text = (def.get)(&served.params.sampler);
+        let value = serde_json::from_str::<Json>(&text).ok().filter(Json::is_number);
+        (name_of(def).to_owned(), value.unwrap_or(text.into()))
+    });
+    let text = |token: Option<u32>| token.map(|token| served.vocab().text(token).into_owned());
+    json(&json!({
+        "default_generation_settings": {
+            "n_ctx": served.n_ctx(),
+            "params": settings.collect::<Map<String, Json>>(),
+        },
+        "total_slots": served.scheduler.settings().n_parallel,
+        "model_alias": served.params.name,
+        "chat_template": served.template(),
+        "bos_token": text(served.vocab().bos()),
+        "eos_token": text(served.vocab().eos()),
+        "modalities": { "vision": false, "audio": false },
+        "build_info": served.params.build,
+    }))
+}
+
+/// Sequences in use.
+pub async fn slots(State(app): State<Shared>) -> Response {
+    let scheduler = &app.served.scheduler;
+    let n_busy = scheduler.gauges().n_running;
+    let slot = |id: usize| json!({ "id": id, "n_ctx": app.served.n_ctx(), "is_processing": id < n_busy });
+    let slots: Vec<Json> = (0..scheduler.settings().n_parallel).map(slot).collect();
+    json(&slots.into())
+}
+
+/// Counters for Prometheus, under the names of llama-server, and under those of vLLM that gateways look for.
+pub async fn metrics(State(app): State<Shared>) -> Response {
+    let text = exposition(&app.served.scheduler, &app.served.params.name);
+    (
+        [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
+        text,
+    )
+        .into_response()
+}
+
+/// What the page is made of.
+struct Now<'a> {
+    metrics: &'a Metrics,
+    gauges: Gauges,
+}
+
+impl Now<'_> {
+    /// Share of the cells in use.
+    fn usage(&self) -> f64 {
+        match self.gauges.is_limited {
+            true => self.gauges.n_used as f64 / self.gauges.n_ctx.max(1) as f64,
+            false => 0.0,
+        }
+    }
+}
+
+/// A number on the page.
+struct Metric {
+    name: &'static str,
+    kind: &'static str,
+    help: &'static str,
+    value: fn(&Now<'_>) -> f64,
+}
+
+const fn counter(name: &'static str, help: &'static str, value: fn(&Now<'_>) -> f64) -> Metric {
+    let kind = "counter";
+    Metric {
+        name,
+        kind,
+        help,
+        value,
+    }
+}
+
+const fn gauge(name: &'static str, help: &'static str, value: fn(&Now<'_>) -> f64) -> Metric {
+    let kind = "gauge";
+    Metric {
+        name,
+        kind,
+        help,
+        value,
+    }
+}
+
+/// Under the names of llama-server.
+const LLAMACPP: &[Metric] = &[
+    counter("llamacpp:prompt_tokens_total", "Prompt tokens computed.", |n| {
+        count(&n.metrics.n_prompt)
+    }),
+    counter(
+        "llamacpp:prompt_tokens_cached_total",
+        "Prompt tokens computed before.",
+        |n| count(&n.metrics.n_cached),
+    ),
+    counter("llamacpp:prompt_seconds_total", "Time of steps with prompts.", |n| {
+        seconds(&n.metrics.t_prompt)
+    }),
+    counter("llamacpp:tokens_predicted_total", "Tokens generated.", |n| {
+        count(&n.metrics.n_generated)
+    }),
+    counter(
+        "llamacpp:tokens_predicted_seconds_total",
+        "Time of steps that generate.",
+        |n| seconds(&n.metrics.t_decode),
+    ),
+    counter("llamacpp:n_decode_total", "Calls of decode.", |n| {
+        count(&n.metrics.n_decode)
+    }),
+    counter("llamacpp:n_tokens_max", "Most tokens of a sequence.", |n| {
+        count(&n.metrics.n_tokens_max)
+    }),
+    gauge(
+        "llamacpp:n_busy_slots_per_decode",
+        "Sequences that generate, on average over calls of decode.",
+        |n| count(&n.metrics.n_decoded_sequences) / count(&n.metrics.n_decode).max(1.0),
+    ),
+    gauge("llamacpp:prompt_tokens_seconds", "Prompt tokens in a second.", |n| {
+        rate(&n.metrics.n_prompt, &n.metrics.t_prompt)
+    }),
+    gauge(
+        "llamacpp:predicted_tokens_seconds",
+        "Tokens generated in a second.",
+        |n| rate(&n.metrics.n_generated, &n.metrics.t_decode),
+    ),
+    gauge("llamacpp:kv_cache_usage_ratio", "Share of the cells in use.", |n| {
+        n.usage()
+    }),
+    gauge("llamacpp:requests_processing", "Sequences that are worked on.", |n| {
+        n.gauges.n_running as f64
+    }),
+    gauge("llamacpp:requests_deferred", "Requests that wait.", |n| {
+        n.gauges.n_waiting as f64
+    }),
+];
+
+/// Under the names of vLLM, with the model's name as a label.
+const VLLM: &[Metric] = &[
+    gauge("vllm:num_requests_running", "Sequences that are worked on.", |n| {
+        n.gauges.n_running as f64
+    }),
+    gauge("vllm:num_requests_waiting", "Requests that wait.", |n| {
+        n.gauges.n_waiting as f64
+    }),
+    gauge(
+        "vllm:kv_cache_usage_perc",
+        "Share of the cells in use, 1 being all.",
+        |n| n.usage(),
+    ),
+    counter("vllm:num_preemptions_total", "Sequences that had to give way.", |n| {
+        count(&n.metrics.n_preempted)
+    }),
+    counter("vllm:prompt_tokens_total", "Tokens of prompts.", |n| {
+        count(&n.metrics.n_queried)
+    }),
+    counter("vllm:generation_tokens_total", "Tokens generated.", |n| {
+        count(&n.metrics.n_generated)
+    }),
+    counter("vllm:prefix_cache_queries_total", "Tokens that were looked for.", |n| {
+        count(&n.metrics.n_queried)
+    }),
+    counter("vllm:prefix_cache_hits_total", "Tokens that were found.", |n| {
+        count(&n.metrics.n_cached)
+    }),
+];
+
+fn count(counter: &Counter) -> f64 {
+    counter.get() as f64
+}
+
+fn seconds(micros: &Counter) -> f64 {
+    count(micros) / 1e6
+}
+
+fn rate(n: &Counter, micros: &Counter) -> f64 {
+    match micros.get() {
+        0 => 0.0,
+        _ => count(n) / seconds(micros),
+    }
+}
+
+fn exposition(scheduler: &Scheduler, name: &str) -> String {
+    let now = Now {
+        metrics: scheduler.metrics(),
+        gauges: scheduler.gauges(),
+    };
+    let name = name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let mut page = Page {
+        text: String::new(),
+        label: format!("model_name=\"{name}\""),
+    };
+    for metric in LLAMACPP {
+        page.head(metric.name, metric.kind, metric.help);
+        page.line(metric.name, "", (metric.value)(&now));
+    }
+    for metric in VLLM {
+        page.head(metric.name, metric.kind, metric.help);
+        let label = format!("{{{}}}", page.label);
+        page.line(metric.name, &label, (metric.value)(&now));
+    }
+    page.ends(now.metrics);
+    page.layout(now.gauges.n_ctx);
+    let m = now.metrics;
+    page.histogram(
+        "vllm:time_to_first_token_seconds",
+        &m.to_first_token,
+        "From a request to its first token.",
+    );
+    page.histogram(
+        "vllm:inter_token_latency_seconds",
+        &m.between_tokens,
+        "From a token to the next.",
+    );
+    page.histogram(
+        "vllm:request_queue_time_seconds",
+        &m.queued,
+        "From a request to the beginning of its work.",
+    );
+    page.text
+}
+
+struct Page {
+    text: String,
+    label: String,
+}
+
+impl Page {
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        // Writing to a string does not fail.
+        let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+    }
+
+    fn line(&mut self, name: &str, labels: &str, value: f64) {
+        let _ = writeln!(self.text, "{name}{labels} {value}");
+    }
+
+    /// Answers by why they ended.
+    fn ends(&mut self, m: &Metrics) {
+        let name = "vllm:request_success_total";
+        self.head(name, "counter", "Answers by why they ended.");
+        for (reason, n) in [
+            ("stop", &m.n_stopped),
+            ("length", &m.n_limited),
+            ("abort", &m.n_abandoned),
+        ] {
+            let labels = format!("{{{},finished_reason=\"{reason}\"}}", self.label);
+            self.line(name, &labels, count(n));
+        }
+    }
+
+    /// How cells are laid out.
+    fn layout(&mut self, n_ctx: usize) {
+        /// Cells of a page, as the engine has them.
+        const PAGE: usize = 64;
+        let name = "vllm:cache_config_info";
+        self.head(name, "gauge", "How the cells are laid out.");
+        let n_pages = n_ctx / PAGE;
+        let labels = format!("{{{},block_size=\"{PAGE}\",num_gpu_blocks=\"{n_pages}\"}}", self.label);
+        self.line(name, &labels, 1.0);
+    }
+
+    fn histogram(&mut self, name: &str, histogram: &Histogram, help: &str) {
+        self.head(name, "histogram", help);
+        let (buckets, sum, n) = histogram.cumulative();
+        let label = &self.label;
+        for (bound, count) in buckets {
+            let _ = writeln!(self.text, "{name}_bucket{{{label},le=\"{bound}\"}} {count}");
+        }
+        let _ = write!(
+            self.text,
+            "{name}_bucket{{{label},le=\"+Inf\"}} {n}\n{name}_sum{{{label}}} {sum}\n{name}_count{{{label}}} {n}\n"
+        );
+    }
+}

@@ -1,0 +1,83 @@
+//! `/api/embed`: texts to vectors.
+
+use std::time::Instant;
+
+use axum::extract::State;
+use serde_json::json;
+
+use crate::api::{ApiError, ApiResult, Field, Fields, Form};
+use crate::http::{Body, Shared, blocking, json};
+use crate::openai::prompts;
+
+/// The fields.
+pub const EMBED_FIELDS: &[Field] = &[
+    Field {
+        name: "model",
+        form: Form::Text,
+        doc: "The model; there is one, which answers whatever name is given.",
+    },
+    Field {
+        name: "input",
+        form: Form::Any,
+        doc: "A text, or a list of texts.",
+    },
+    Field {
+        name: "truncate",
+        form: Form::Flag,
+        doc: "Cut texts that are too long for the model (true).",
+    },
+    Field {
+        name: "dimensions",
+        form: Form::Integer,
+        doc: "Elements of a vector: as many as the model has.",
+    },
+    Field {
+        name: "options",
+        form: Form::Ignored,
+        doc: "Nothing is chosen.",
+    },
+    Field {
+        name: "keep_alive",
+        form: Form::Ignored,
+        doc: "The model stays.",
+    },
+];
+
+/// Texts in one request.
+const MAX_TEXTS: usize = 2048;
+
+/// A vector for each text.
+pub async fn embed(State(app): State<Shared>, Body(body): Body) -> ApiResult {
+    let of_app = app.clone();
+    let _turn = of_app.served.embedder.turn().await;
+    blocking(move || {
+        let (start, served) = (Instant::now(), &app.served);
+        let mut fields = Fields::new(body, &[EMBED_FIELDS], false)?;
+        fields.text("model")?;
+        let n_embd = served.model().base().n_embd();
+        if let Some(n) = fields
+            .integer("dimensions")?
+            .filter(|&n| usize::try_from(n) != Ok(n_embd))
+        {
+            return Err(ApiError::field(
+                "dimensions",
+                format_args!("vectors of this model have {n_embd}, found {n}"),
+            ));
+        }
+        let truncate = fields.flag("truncate")?.unwrap_or(true);
+        let mut texts = prompts(&mut fields, "input", MAX_TEXTS, served)?;
+        fields.finish()?;
+        if truncate {
+            texts.iter_mut().for_each(|text| text.truncate(served.embedder.n_max()));
+        }
+        let vectors = served.embedder.embed(&texts)?;
+        Ok(json(&json!({
+            "model": served.params.name,
+            "embeddings": vectors,
+            "total_duration": u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            "load_duration": 0,
+            "prompt_eval_count": texts.iter().map(Vec::len).sum::<usize>(),
+        })))
+    })
+    .await
+}

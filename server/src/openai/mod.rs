@@ -1,0 +1,94 @@
+//! The interface of OpenAI.
+
+mod chat;
+mod completions;
+mod embeddings;
+mod logprobs;
+mod models;
+
+pub use chat::{FIELDS as CHAT_FIELDS, chat, conversation};
+pub use completions::{FIELDS as COMPLETION_FIELDS, completions, prompts};
+pub use embeddings::{FIELDS as EMBEDDING_FIELDS, embeddings};
+pub use logprobs::of_chat;
+pub use models::{model, models};
+
+use serde_json::{Map, Value as Json, json};
+
+use crate::answer::Usage;
+use crate::api::{ApiError, ApiResult};
+use crate::scheduler::Finish;
+
+/// OpenAI's word for why an answer ended.
+pub fn finish_reason(finish: &Finish) -> &'static str {
+    match finish {
+        Finish::Model(_) | Finish::Stop(_) => "stop",
+        Finish::Limit | Finish::ContextFull => "length",
+    }
+}
+
+/// Counts as OpenAI has them.
+pub fn usage_json(usage: &Usage) -> Json {
+    json!({
+        "prompt_tokens": usage.n_prompt,
+        "completion_tokens": usage.n_generated,
+        "total_tokens": usage.n_prompt + usage.n_generated,
+        "prompt_tokens_details": { "cached_tokens": usage.n_cached },
+    })
+}
+
+/// Times as llama-server has them.
+pub fn timings_json(usage: &Usage) -> Json {
+    let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
+    let rate = |n: usize, time: f64| {
+        if n == 0 || time <= 0.0 {
+            0.0
+        } else {
+            n as f64 / time * 1e3
+        }
+    };
+    let n_computed = usage.n_prompt - usage.n_cached;
+    let (t_prompt, t_generated) = (ms(usage.t_prompt), ms(usage.t_generated));
+    // The first token comes with the prompt.
+    let n_timed = usage.n_generated.saturating_sub(1);
+    json!({
+        "cache_n": usage.n_cached,
+        "prompt_n": n_computed,
+        "prompt_ms": t_prompt,
+        "prompt_per_second": rate(n_computed, t_prompt),
+        "predicted_n": usage.n_generated,
+        "predicted_ms": t_generated,
+        "predicted_per_second": rate(n_timed, t_generated),
+    })
+}
+
+/// An event of a stream.
+pub fn event(data: &Json) -> String {
+    format!("data: {data}\n\n")
+}
+
+/// What ends a stream.
+pub const DONE: &str = "data: [DONE]\n\n";
+
+/// An error in the middle of a stream.
+pub fn failed(text: &str) -> String {
+    event(&ApiError::server(text).to_json())
+}
+
+/// True if a last event with counts is asked for.
+fn includes_usage(options: Option<Map<String, Json>>) -> ApiResult<bool> {
+    let mut includes = false;
+    for (name, value) in options.unwrap_or_default() {
+        match (name.as_str(), value.as_bool()) {
+            ("include_usage", Some(wanted)) => includes = wanted,
+            // Padding against eavesdroppers, which loopback has none of.
+            ("include_obfuscation", Some(_)) => {}
+            _ => {
+                return Err(ApiError::field(
+                    "stream_options",
+                    "expected an object with include_usage, true or false",
+                ));
+            }
+        }
+    }
+    Ok(includes)
+}

@@ -1,0 +1,234 @@
+//! All routes: one table, from which the router and `docs/server.md` come.
+
+use axum::Router;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, get, post};
+
+use crate::api::{ApiError, Field, GENERATING, STRUCTURE};
+use crate::http::{Shared, guarded};
+use crate::{anthropic, native, ollama, openai};
+
+/// Something that can be asked for.
+pub struct Route {
+    /// GET or POST.
+    pub method: &'static str,
+    /// Where, the usual path first.
+    pub paths: &'static [&'static str],
+    /// What it does, in one sentence.
+    pub doc: &'static str,
+    /// Tables of the fields that it takes.
+    pub fields: &'static [&'static [Field]],
+    /// The fields of the sampler chain, too.
+    pub sampling: bool,
+    router: fn() -> MethodRouter<Shared>,
+}
+
+/// The routes.
+pub const ROUTES: &[Route] = &[
+    Route {
+        method: "POST",
+        paths: &["/v1/chat/completions", "/chat/completions"],
+        doc: "Answers a conversation, as OpenAI's interface of that name.",
+        fields: &[openai::CHAT_FIELDS, GENERATING, STRUCTURE],
+        sampling: true,
+        router: || post(openai::chat),
+    },
+    Route {
+        method: "POST",
+        paths: &["/v1/completions"],
+        doc: "Continues texts, as OpenAI's interface of that name.",
+        fields: &[openai::COMPLETION_FIELDS, GENERATING, STRUCTURE],
+        sampling: true,
+        router: || post(openai::completions),
+    },
+    Route {
+        method: "POST",
+        paths: &["/v1/embeddings", "/embeddings"],
+        doc: "Turns texts into vectors of length one.",
+        fields: &[openai::EMBEDDING_FIELDS],
+        sampling: false,
+        router: || post(openai::embeddings),
+    },
+    Route {
+        method: "GET",
+        paths: &["/v1/models", "/models"],
+        doc: "Lists the model that is served, with the length of its context.",
+        fields: &[],
+        sampling: false,
+        router: || get(openai::models),
+    },
+    Route {
+        method: "GET",
+        paths: &["/v1/models/{name}"],
+        doc: "The same of one by name.",
+        fields: &[],
+        sampling: false,
+        router: || get(openai::model),
+    },
+    Route {
+        method: "POST",
+        paths: &["/v1/messages"],
+        doc: "Answers a conversation, as Anthropic's interface of that name.",
+        fields: &[anthropic::FIELDS, GENERATING, STRUCTURE],
+        sampling: true,
+        router: || post(anthropic::messages),
+    },
+    Route {
+        method: "POST",
+        paths: &["/v1/messages/count_tokens"],
+        doc: "Tells how many tokens its prompt has; takes the same fields.",
+        fields: &[],
+        sampling: false,
+        router: || post(anthropic::count_tokens),
+    },
+    Route {
+        method: "POST",
+        paths: &["/api/chat"],
+        doc: "Answers a conversation, as Ollama's interface of that name.",
+        fields: &[ollama::CHAT_FIELDS],
+        sampling: false,
+        router: || post(ollama::chat),
+    },
+    Route {
+        method: "POST",
+        paths: &["/api/generate"],
+        doc: "Answers a prompt, as Ollama's interface of that name.",
+        fields: &[ollama::GENERATE_FIELDS],
+        sampling: false,
+        router: || post(ollama::generate),
+    },
+    Route {
+        method: "POST",
+        paths: &["/api/embed"],
+        doc: "Turns texts into vectors, as Ollama's interface of that name.",
+        fields: &[ollama::EMBED_FIELDS],
+        sampling: false,
+        router: || post(ollama::embed),
+    },
+    Route {
+        method: "GET",
+        paths: &["/api/tags"],
+        doc: "Lists the model, as Ollama's interface of that name.",
+        fields: &[],
+        sampling: false,
+        router: || get(ollama::tags),
+    },
+    Route {
+        method: "POST",
+        paths: &["/api/show"],
+        doc: "Tells what the model is, as Ollama's interface of that name.",
+        fields: &[ollama::SHOW_FIELDS],
+        sampling: false,
+        router: || post(ollama::show),
+    },
+    Route {
+        method: "GET",
+        paths: &["/api/ps"],
+        doc: "Lists the model as one that is loaded.",
+        fields: &[],
+        sampling: false,
+        router: || get(ollama::ps),
+    },
+    Route {
+        method: "GET",
+        paths: &["/api/version"],
+        doc: "Tells which version of Ollama's interface this is.",
+        fields: &[],
+        sampling: false,
+        router: || get(ollama::version),
+    },
+    Route {
+        method: "POST",
+        paths: &["/completion", "/completions"],
+        doc: "Continues a text, as llama-server's interface of that name.",
+        fields: &[native::COMPLETION_FIELDS, GENERATING, STRUCTURE],
+        sampling: true,
+        router: || post(native::completion),
+    },
+    Route {
+        method: "POST",
+        paths: &["/tokenize"],
+        doc: "Turns a text into tokens.",
+        fields: &[native::TOKENIZE_FIELDS],
+        sampling: false,
+        router: || post(native::tokenize),
+    },
+    Route {
+        method: "POST",
+        paths: &["/detokenize"],
+        doc: "Turns tokens into a text.",
+        fields: &[native::DETOKENIZE_FIELDS],
+        sampling: false,
+        router: || post(native::detokenize),
+    },
+    Route {
+        method: "POST",
+        paths: &["/apply-template"],
+        doc: "Tells the prompt that messages become.",
+        fields: &[native::TEMPLATE_FIELDS],
+        sampling: false,
+        router: || post(native::apply_template),
+    },
+    Route {
+        method: "GET",
+        paths: &["/health", "/v1/health"],
+        doc: "Status 200 as long as the model is computed where there is something to compute; for everybody.",
+        fields: &[],
+        sampling: false,
+        router: || get(native::health),
+    },
+    Route {
+        method: "GET",
+        paths: &["/ready"],
+        doc: "Status 200 as long as new requests are taken; for everybody.",
+        fields: &[],
+        sampling: false,
+        router: || get(native::ready),
+    },
+    Route {
+        method: "GET",
+        paths: &["/props"],
+        doc: "Tells default settings, the chat template and what the model takes.",
+        fields: &[],
+        sampling: false,
+        router: || get(native::props),
+    },
+    Route {
+        method: "GET",
+        paths: &["/slots"],
+        doc: "Tells how many sequences are worked on.",
+        fields: &[],
+        sampling: false,
+        router: || get(native::slots),
+    },
+    Route {
+        method: "GET",
+        paths: &["/metrics"],
+        doc: "Counters for Prometheus, under the names of llama-server and those of vLLM that gateways look for.",
+        fields: &[],
+        sampling: false,
+        router: || get(native::metrics),
+    },
+];
+
+/// The router over all of them.
+pub fn router(app: Shared) -> Router {
+    let mut router = Router::new();
+    for route in ROUTES {
+        for path in route.paths {
+            router = router.route(path, (route.router)());
+        }
+    }
+    guarded(router, app)
+}
+
+/// An error in the form of the interface that a path belongs to.
+pub fn refusal(path: &str, error: &ApiError, request_id: &str) -> Response {
+    if path.starts_with("/v1/messages") {
+        error.response(&anthropic::error_json(error, request_id))
+    } else if path.starts_with("/api/") {
+        error.response(&ollama::error_json(error))
+    } else {
+        error.clone().into_response()
+    }
+}

@@ -1,0 +1,264 @@
+//! A model as it is served: its name, how prompts are made for it, and who continues them.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use engine::chat::{ChatError, ChatTemplate, Message, ReasoningSplit, ReasoningTags, reasoning_tags};
+use engine::context::ContextParams;
+use engine::grammar::Grammar;
+use engine::model::Model;
+use engine::sample::{SamplerParams, Token};
+use engine::vocab::Vocab;
+use serde_json::{Map, Value as Json};
+
+use crate::answer::Answer;
+use crate::api::{ApiError, ApiResult, Constraints};
+use crate::embedder::Embedder;
+use crate::scheduler::{Request, Scheduler};
+use crate::tools::{ToolFormat, ToolSplit, Tools};
+
+/// How a model is served.
+#[derive(Clone, Debug)]
+pub struct ServedParams {
+    /// The name that clients know it by.
+    pub name: String,
+    /// A chat template in place of the model's.
+    pub template: Option<String>,
+    /// Variables of the template, unless a request has others.
+    pub variables: Map<String, Json>,
+    /// How tokens are chosen, unless a request says otherwise.
+    pub sampler: SamplerParams,
+    /// Most tokens of an answer, unless a request says how many.
+    pub max_tokens: Option<usize>,
+    /// Reasoning is told apart from answers.
+    pub split_reasoning: bool,
+    /// What made the program, such as a version.
+    pub build: String,
+}
+
+/// A model that is served.
+pub struct Served {
+    /// How.
+    pub params: ServedParams,
+    /// Continues prompts.
+    pub scheduler: Scheduler,
+    /// Turns texts into vectors.
+    pub embedder: Embedder,
+    /// What answers have to be.
+    pub constraints: Constraints,
+    template: Option<ChatTemplate>,
+    tags: Option<ReasoningTags>,
+    source: Option<String>,
+    /// How calls of functions are written, if the template takes some.
+    calls: Option<ToolFormat>,
+    /// Seconds since 1970 at the start.
+    pub created: u64,
+}
+
+/// A prompt for the model.
+#[derive(Clone, Debug)]
+pub struct Prompt {
+    /// As text.
+    pub text: String,
+    /// As tokens.
+    pub tokens: Vec<Token>,
+    /// What its answer has reasoning in, if it has some.
+    pub tags: Option<ReasoningTags>,
+}
+
+/// What a conversation's prompt is made of.
+#[derive(Clone, Debug, Default)]
+pub struct Conversation {
+    /// What was said.
+    pub messages: Vec<Message>,
+    /// Variables of the template.
+    pub variables: Map<String, Json>,
+    /// The last message is the beginning of the answer.
+    pub goes_on: bool,
+    /// The answer begins at once: what it has to be holds for reasoning, too.
+    pub without_reasoning: bool,
+    /// Functions that may be called.
+    pub tools: Option<Tools>,
+}
+
+impl Served {
+    /// Serves the model that a scheduler continues texts with. `embedding`: how contexts for vectors are made.
+    pub fn new(scheduler: Scheduler, params: ServedParams, embedding: ContextParams) -> Result<Served, ChatError> {
+        let model = scheduler.model().clone();
+        let of_file = model.metadata().optional::<&str>("tokenizer.chat_template");
+        let of_file = of_file.map_err(|e| ChatError::Key { message: e.to_string() })?;
+        let source = params.template.clone().or(of_file.map(str::to_owned));
+        let (vocab, empty) = (model.vocab(), String::new);
+        let text = |token: Option<Token>| token.map_or_else(empty, |t| vocab.text(t).into_owned());
+        let made = ChatTemplate::new(
+            source.as_deref().unwrap_or_default(),
+            &text(vocab.bos()),
+            &text(vocab.eos()),
+        );
+        let template = match made {
+            Ok(template) => Some(template),
+            Err(ChatError::NoTemplate) => None,
+            Err(error) => return Err(error),
+        };
+        let tags = source
+            .as_deref()
+            .filter(|_| template.is_some())
+            .and_then(reasoning_tags);
+        let calls = template.as_ref().and_then(ToolFormat::of);
+        Ok(Served {
+            params,
+            embedder: Embedder::new(model, embedding),
+            constraints: Constraints::default(),
+            scheduler,
+            template,
+            tags,
+            source,
+            calls,
+            created: seconds(),
+        })
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Arc<Model> {
+        self.scheduler.model()
+    }
+
+    /// Text to tokens and back.
+    pub fn vocab(&self) -> &Vocab {
+        self.model().vocab()
+    }
+
+    /// The chat template in Jinja, empty if there is none.
+    pub fn template(&self) -> &str {
+        self.source
+            .as_deref()
+            .filter(|_| self.template.is_some())
+            .unwrap_or_default()
+    }
+
+    /// Most tokens that prompt and answer can have together.
+    pub fn n_ctx(&self) -> usize {
+        match self.scheduler.n_ctx() {
+            usize::MAX => self.model().base().n_ctx_train(),
+            n => n,
+        }
+    }
+
+    /// True if calls of functions are told from what the model writes.
+    pub fn calls(&self) -> bool {
+        self.calls.is_some()
+    }
+
+    /// True if the template names tags of reasoning.
+    pub fn thinks(&self) -> bool {
+        self.tags.is_some()
+    }
+
+    /// Seconds since 1970.
+    pub fn now(&self) -> u64 {
+        seconds()
+    }
+
+    /// The prompt of a conversation.
+    pub fn prompt(&self, conversation: &Conversation) -> ApiResult<Prompt> {
+        let Some(template) = &self.template else {
+            return Err(ApiError::invalid(
+                "this model has no chat template, so it cannot take messages: /v1/completions continues texts",
+            ));
+        };
+        let mut variables = self.params.variables.clone();
+        variables.extend(conversation.variables.clone());
+        if let Some(tools) = &conversation.tools {
+            if self.calls.is_none() {
+                return Err(ApiError {
+                    param: Some("tools".to_owned()),
+                    ..ApiError::unsupported(
+                        "tools: this model's template takes none, or calls of functions are not told from what it writes; tool_choice \"none\" leaves them out",
+                    )
+                });
+            }
+            variables.insert("tools".to_owned(), tools.list.clone().into());
+        }
+        if conversation.without_reasoning && self.tags.is_some() && !variables.contains_key("enable_thinking") {
+            variables.insert("enable_thinking".to_owned(), false.into());
+        }
+        let messages = &conversation.messages[..];
+        let (messages, begun) = match messages {
+            [before @ .., last] if conversation.goes_on => (before, last.content.as_str()),
+            messages => (messages, ""),
+        };
+        let rendered = template.render(messages, true, &variables);
+        let mut text = rendered.map_err(|e| ApiError::invalid(e.to_string()))?;
+        if let Some((open, close)) = self.tags.filter(|_| conversation.without_reasoning)
+            && text.trim_end().ends_with(open)
+        {
+            text += &format!("\n{close}\n\n");
+        }
+        text += begun;
+        let tokens = self.vocab().tokenize(&text, !template.has_bos(&text), true);
+        let split = self.params.split_reasoning && begun.is_empty();
+        Ok(Prompt {
+            text,
+            tokens,
+            tags: self.tags.filter(|_| split),
+        })
+    }
+
+    /// Begins to answer a conversation: `request` says how, but for the prompt. `grammar`: what the answer has to be. `splits`: what is thought is told apart.
+    pub fn answer(
+        &self,
+        mut conversation: Conversation,
+        mut request: Request,
+        grammar: Option<&Grammar>,
+        splits: bool,
+    ) -> ApiResult<Answer> {
+        let called = self.called(conversation.tools.as_ref())?;
+        if called.is_some() && grammar.is_some() {
+            return Err(ApiError::field(
+                "tool_choice",
+                "the answer is told what to be by a grammar, too",
+            ));
+        }
+        if let Some(grammar) = called.as_ref().or(grammar) {
+            conversation.without_reasoning = true;
+            request.constraint = Some(self.constraints.constraint(grammar, self.model())?);
+        }
+        let prompt = self.prompt(&conversation)?;
+        request.prompt = prompt.tokens;
+        let calls = self.calls.as_ref().zip(conversation.tools.as_ref());
+        let calls = calls.map(|(format, tools)| ToolSplit::new(format.clone(), tools.names(), tools.parallel));
+        // What opens a call may be a control token, which is no text otherwise.
+        request.special |= calls.is_some();
+        let split = ReasoningSplit::new(prompt.tags.filter(|_| splits), &prompt.text);
+        let (n, events) = (request.n, self.scheduler.submit(request)?);
+        Ok(Answer::new(vec![(events, n)], &split, calls.as_ref()))
+    }
+
+    /// What the answer has to be, if a function has to be called. Schemas of arguments that cannot be kept to are refused.
+    fn called(&self, tools: Option<&Tools>) -> ApiResult<Option<Grammar>> {
+        let Some((format, tools)) = self.calls.as_ref().zip(tools) else {
+            return Ok(None);
+        };
+        let Some((grammar, schemas)) = tools.grammar(format, self.vocab())? else {
+            return Ok(None);
+        };
+        for schema in schemas {
+            self.constraints.constraint(&schema, self.model())?;
+        }
+        Ok(Some(grammar))
+    }
+
+    /// The tokens of a text that is continued as it stands.
+    pub fn tokens(&self, text: &str) -> Vec<Token> {
+        self.vocab().tokenize(text, true, true)
+    }
+
+    /// Most tokens of an answer for which the request says none.
+    pub fn max_tokens(&self, asked: Option<usize>) -> Option<usize> {
+        asked.or(self.params.max_tokens)
+    }
+}
+
+fn seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs())
+}

@@ -1,0 +1,160 @@
+//! `/v1/messages`, as Anthropic's clients expect it.
+
+use serde_json::{Value as Json, json};
+
+use crate::common::{Options, Server};
+
+const PATH: &str = "/v1/messages";
+
+fn hello(more: Json) -> Json {
+    let mut body = json!({"model": "m", "max_tokens": 12, "messages": [{"role": "user", "content": "hello"}], "system": "be brief"});
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+#[test]
+fn an_answer_has_what_clients_read() {
+    let server = Server::new();
+    let answer = server.ask(PATH, &hello(json!({})));
+    assert_eq!(
+        (&answer["type"], &answer["role"], &answer["stop_reason"]),
+        (&json!("message"), &json!("assistant"), &json!("max_tokens"))
+    );
+    let text = answer["content"][0]["text"].as_str().unwrap();
+    let counted = server.ask("/v1/messages/count_tokens", &hello(json!({})));
+    assert_eq!(
+        (&answer["usage"]["input_tokens"], &answer["usage"]["output_tokens"]),
+        (&counted["input_tokens"], &json!(12))
+    );
+    let same = json!({"messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}], "max_tokens": 12});
+    let chat = server.ask("/v1/chat/completions", &same);
+    assert_eq!(chat["choices"][0]["message"]["content"], text);
+    let again = server.ask(PATH, &hello(json!({})))["usage"].clone();
+    let n = counted["input_tokens"].as_u64().unwrap();
+    assert_eq!(
+        (&again["input_tokens"], &again["cache_read_input_tokens"]),
+        (&json!(1), &json!(n - 1))
+    );
+    let stop: String = text.chars().skip(3).take(2).collect();
+    let stopped = server.ask(PATH, &hello(json!({"stop_sequences": [stop]})));
+    assert_eq!(
+        (&stopped["stop_reason"], &stopped["stop_sequence"]),
+        (&json!("stop_sequence"), &json!(stop))
+    );
+}
+
+/// The events of a stream, whose names are their types.
+fn events(server: &Server, body: &Json) -> Vec<Json> {
+    let response = server.post(PATH, body);
+    assert_eq!(response.status, 200, "{}", response.body);
+    let event = |text: &str| {
+        let (name, data) = text.split_once('\n').expect("two lines");
+        let data: Json = serde_json::from_str(data.strip_prefix("data: ").expect("data")).unwrap();
+        assert_eq!(name.strip_prefix("event: "), data["type"].as_str());
+        data
+    };
+    response
+        .body
+        .split("\n\n")
+        .filter(|text| !text.is_empty())
+        .map(event)
+        .collect()
+}
+
+fn kinds(events: &[Json]) -> Vec<&str> {
+    let mut kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    kinds.dedup();
+    kinds
+}
+
+#[test]
+fn a_stream_says_the_same_in_blocks() {
+    let server = Server::new();
+    let whole = server.ask(PATH, &hello(json!({})));
+    let told = events(&server, &hello(json!({"stream": true})));
+    let block = ["content_block_start", "content_block_delta", "content_block_stop"];
+    assert_eq!(
+        kinds(&told),
+        [&["message_start"], &block[..], &["message_delta", "message_stop"]].concat()
+    );
+    let text: String = told
+        .iter()
+        .filter_map(|event| event["delta"]["text"].as_str())
+        .collect();
+    assert_eq!(whole["content"][0]["text"], text);
+    assert_eq!(told[0]["message"]["content"], json!([]));
+    let last = &told[told.len() - 2];
+    assert_eq!(
+        (&last["delta"]["stop_reason"], &last["usage"]["output_tokens"]),
+        (&json!("max_tokens"), &json!(12))
+    );
+}
+
+#[test]
+fn what_is_thought_is_a_block_of_its_own() {
+    let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant><think>{% if false %}</think>{% endif %}";
+    let server = Server::with(Options {
+        template: Some(template),
+        ..Options::default()
+    });
+    let whole = server.ask(PATH, &hello(json!({})));
+    assert_eq!(whole["content"][0]["type"], "thinking");
+    let told = events(&server, &hello(json!({"stream": true})));
+    let thought: String = told
+        .iter()
+        .filter_map(|event| event["delta"]["thinking"].as_str())
+        .collect();
+    assert_eq!(whole["content"][0]["thinking"], thought);
+    // It comes back as a block of the next request, and templates do not want it.
+    let messages = json!([{"role": "user", "content": "hello"}, {"role": "assistant", "content": [whole["content"][0], {"type": "text", "text": "hi"}]}, {"role": "user", "content": "so?"}]);
+    server.ask(
+        PATH,
+        &hello(json!({"messages": messages, "thinking": {"type": "enabled", "budget_tokens": 1024}})),
+    );
+}
+
+#[test]
+fn what_is_wrong_is_told_in_anthropics_form() {
+    let server = Server::with(Options {
+        keys: vec!["k".to_owned()],
+        ..Options::default()
+    });
+    let ask = |body: &Json, key: &str| server.request("POST", PATH, &[("X-Api-Key", key)], body.to_string().as_bytes());
+    for (body, status, kind) in [
+        (
+            json!({"messages": [{"role": "user", "content": "a"}]}),
+            400,
+            "invalid_request_error",
+        ),
+        (hello(json!({"max_tokens": 0})), 400, "invalid_request_error"),
+        (
+            hello(json!({"thinking": {"type": "much"}})),
+            400,
+            "invalid_request_error",
+        ),
+        (hello(json!({"system": 7})), 400, "invalid_request_error"),
+        (hello(json!({"frobnicate": 7})), 400, "invalid_request_error"),
+        (hello(json!({"tools": [{"name": "f"}]})), 501, "api_error"),
+    ] {
+        let response = ask(&body, "k");
+        let error = response.json();
+        assert_eq!(response.status, status, "{error}");
+        assert_eq!(
+            (&error["type"], &error["error"]["type"]),
+            (&json!("error"), &json!(kind))
+        );
+        assert_eq!(error["request_id"].as_str(), response.header("x-request-id"));
+    }
+    assert_eq!(
+        ask(&hello(json!({})), "wrong").json()["error"]["type"],
+        "authentication_error"
+    );
+    assert_eq!(
+        ask(
+            &hello(json!({"tools": [{"name": "f"}], "tool_choice": {"type": "none"}})),
+            "k"
+        )
+        .status,
+        200
+    );
+}

@@ -1,0 +1,268 @@
+//! A server in this process, and a client that sends what it is told to.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::context::{Context, ContextParams};
+use engine::model::{LoadParams, Model};
+use engine::sample::SamplerParams;
+use serde_json::{Map, Value as Json};
+use server::http::{App, ListenParams, serve};
+use server::routes::router;
+use server::scheduler::{Scheduler, Settings};
+use server::served::{Served, ServedParams};
+use tokio::sync::oneshot;
+
+/// Marks roles; the assistant's answer follows `<assistant>`.
+pub const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+
+/// What can be different about a server.
+pub struct Options {
+    pub n_parallel: usize,
+    pub max_waiting: usize,
+    pub n_ctx: usize,
+    pub keys: Vec<String>,
+    pub template: Option<&'static str>,
+    pub listen: ListenParams,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            n_parallel: 4,
+            max_waiting: 64,
+            n_ctx: 1024,
+            keys: Vec::new(),
+            template: Some(TEMPLATE),
+            listen: ListenParams::default(),
+        }
+    }
+}
+
+/// A server with a tiny model, which ends with it.
+pub struct Server {
+    pub address: SocketAddr,
+    pub app: Arc<App>,
+    end: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<bool>>,
+}
+
+impl Server {
+    pub fn new() -> Server {
+        Server::with(Options::default())
+    }
+
+    pub fn with(options: Options) -> Server {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("tiny.gguf");
+        std::fs::write(&path, tests::text_model("llama", options.template)).expect("writing a model");
+        let model = Arc::new(Model::load(&path, archs::ALL, &LoadParams::default()).expect("a model"));
+        let params = ContextParams {
+            n_ctx: options.n_ctx,
+            n_seq_max: 2 * options.n_parallel,
+            n_batch: 512,
+            n_threads: 1,
+            n_threads_batch: 1,
+            ..ContextParams::default()
+        };
+        let settings = Settings {
+            n_parallel: options.n_parallel,
+            max_waiting: options.max_waiting,
+            ..Settings::default()
+        };
+        let context = Context::new(model, &params).expect("a context");
+        let scheduler = Scheduler::start(context, settings).expect("a scheduler");
+        let served = ServedParams {
+            name: "tiny".to_owned(),
+            template: None,
+            variables: Map::new(),
+            sampler: SamplerParams::greedy(),
+            max_tokens: None,
+            split_reasoning: true,
+            build: "test".to_owned(),
+        };
+        let served = Served::new(scheduler, served, params).expect("a template");
+        let app = Arc::new(App {
+            served,
+            keys: options.keys,
+            log: None,
+        });
+        Server::listening(app, options.listen)
+    }
+
+    fn listening(app: Arc<App>, listen: ListenParams) -> Server {
+        let (end, told) = oneshot::channel();
+        let (bound, address) = std::sync::mpsc::channel();
+        let routes = router(app.clone());
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(2)
+                .enable_all()
+                .build();
+            let runtime = runtime.expect("a runtime");
+            runtime.block_on(async {
+                let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+                bound
+                    .send(listener.local_addr().expect("an address"))
+                    .expect("it waits");
+                let end = async {
+                    // Dropping the sender ends it, too.
+                    let _ = told.await;
+                };
+                serve(listener, routes, listen, end).await.expect("it serves")
+            })
+        });
+        Server {
+            address: address.recv().expect("an address"),
+            app,
+            end: Some(end),
+            thread: Some(thread),
+        }
+    }
+
+    /// Tells it to end, and waits for it. True if all requests were done.
+    pub fn end(&mut self) -> bool {
+        drop(self.end.take());
+        self.thread.take().is_none_or(|thread| thread.join().expect("no panic"))
+    }
+
+    /// A connection.
+    pub fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).expect("a connection");
+        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a limit");
+        stream
+    }
+
+    /// The response to a POST of a value.
+    pub fn post(&self, path: &str, body: &Json) -> Response {
+        self.request("POST", path, &[], body.to_string().as_bytes())
+    }
+
+    /// The body of a successful POST.
+    #[track_caller]
+    pub fn ask(&self, path: &str, body: &Json) -> Json {
+        let response = self.post(path, body);
+        assert_eq!(response.status, 200, "{}", response.body);
+        response.json()
+    }
+
+    /// The error object of a POST that is refused with a status.
+    #[track_caller]
+    pub fn refused(&self, path: &str, body: &Json, status: u16) -> Json {
+        let response = self.post(path, body);
+        assert_eq!(response.status, status, "{body}: {}", response.body);
+        response.json()["error"].clone()
+    }
+
+    /// The events of a successful POST, without what comes before their data.
+    #[track_caller]
+    pub fn events(&self, path: &str, body: &Json) -> Vec<String> {
+        let response = self.post(path, body);
+        assert_eq!(response.status, 200, "{}", response.body);
+        assert_eq!(response.header("content-type"), Some("text/event-stream"));
+        let lines = response.body.split("\n\n").filter(|event| !event.is_empty());
+        lines
+            .map(|line| line.strip_prefix("data: ").expect("data").to_owned())
+            .collect()
+    }
+
+    pub fn get(&self, path: &str) -> Response {
+        self.request("GET", path, &[], b"")
+    }
+
+    pub fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
+        let mut stream = self.connect();
+        stream
+            .write_all(&head(method, path, headers, body.len()))
+            .expect("it is read");
+        // It may be refused before it is read.
+        let _ = stream.write_all(body);
+        Response::read(&mut stream).expect("a response")
+    }
+
+    /// Waits until nothing is worked on and nothing waits.
+    pub fn rest(&self) {
+        for _ in 0..6000 {
+            let gauges = self.app.served.scheduler.gauges();
+            if (gauges.n_running, gauges.n_waiting) == (0, 0) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("it never rests: {:?}", self.app.served.scheduler.gauges());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// The head of a request.
+pub fn head(method: &str, path: &str, headers: &[(&str, &str)], len: usize) -> Vec<u8> {
+    let mut head = format!("{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Length: {len}\r\n");
+    for (name, value) in headers {
+        head += &format!("{name}: {value}\r\n");
+    }
+    (head + "\r\n").into_bytes()
+}
+
+/// A whole response.
+#[derive(Debug)]
+pub struct Response {
+    pub status: u16,
+    headers: Vec<(String, String)>,
+    pub body: String,
+}
+
+impl Response {
+    /// Reads to the end of the connection; `None` if nothing comes.
+    pub fn read(stream: &mut TcpStream) -> Option<Response> {
+        let mut bytes = Vec::new();
+        // A connection that is cut has given what it has.
+        let _ = stream.read_to_end(&mut bytes);
+        let at = bytes.windows(4).position(|four| four == b"\r\n\r\n")?;
+        let (head, body) = (String::from_utf8_lossy(&bytes[..at]).into_owned(), &bytes[at + 4..]);
+        let mut lines = head.lines();
+        let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
+        let pair = |line: &str| {
+            line.split_once(": ")
+                .map(|(n, v)| (n.to_ascii_lowercase(), v.to_owned()))
+        };
+        let headers: Vec<(String, String)> = lines.filter_map(pair).collect();
+        let is_chunked = headers
+            .iter()
+            .any(|(name, value)| name == "transfer-encoding" && value == "chunked");
+        let body = if is_chunked { unchunked(body) } else { body.to_vec() };
+        let body = String::from_utf8(body).expect("text");
+        Some(Response { status, headers, body })
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    #[track_caller]
+    pub fn json(&self) -> Json {
+        serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {}", self.body))
+    }
+}
+
+fn unchunked(mut bytes: &[u8]) -> Vec<u8> {
+    let mut all = Vec::new();
+    while let Some(at) = bytes.windows(2).position(|two| two == b"\r\n") {
+        let size = std::str::from_utf8(&bytes[..at])
+            .ok()
+            .and_then(|text| usize::from_str_radix(text, 16).ok());
+        let Some(size) = size.filter(|&n| n > 0 && bytes.len() >= at + 2 + n) else {
+            break;
+        };
+        all.extend_from_slice(&bytes[at + 2..at + 2 + size]);
+        bytes = bytes.get(at + 4 + size..).unwrap_or_default();
+    }
+    all
+}

@@ -1,0 +1,12 @@
+//! The server over HTTP, with a tiny model: what clients are told, and that nothing they do harms others.
+
+mod anthropic;
+mod chat;
+mod common;
+mod completions;
+mod docs;
+mod hostile;
+mod ollama;
+mod operations;
+mod structured;
+mod tools;

@@ -1,0 +1,141 @@
+//! The interface of Ollama.
+
+use serde_json::{Value as Json, json};
+
+use crate::common::Server;
+
+/// The objects of a stream, one on each line.
+fn lines(server: &Server, path: &str, body: &Json) -> Vec<Json> {
+    let response = server.post(path, body);
+    assert_eq!(
+        (response.status, response.header("content-type")),
+        (200, Some("application/x-ndjson")),
+        "{}",
+        response.body
+    );
+    response
+        .body
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn chats_are_streams_unless_told_otherwise() {
+    let server = Server::new();
+    let body = |more: Json| {
+        let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "hello"}], "options": {"num_predict": 12, "num_ctx": 4096}});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let whole = server.ask("/api/chat", &body(json!({"stream": false})));
+    let told = lines(&server, "/api/chat", &body(json!({})));
+    let text: String = told
+        .iter()
+        .map(|line| line["message"]["content"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        (&whole["message"]["role"], &whole["message"]["content"]),
+        (&json!("assistant"), &json!(text))
+    );
+    let (last, before) = told.split_last().unwrap();
+    assert!(before.len() > 5 && before.iter().all(|line| line["done"] == false));
+    for last in [last, &whole] {
+        assert_eq!(
+            (&last["done"], &last["done_reason"], &last["eval_count"]),
+            (&json!(true), &json!("length"), &json!(12))
+        );
+        assert_eq!(last["prompt_eval_count"], 22);
+    }
+    let chat = server.ask(
+        "/v1/chat/completions",
+        &json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 12}),
+    );
+    assert_eq!(chat["choices"][0]["message"]["content"], text);
+    let schema = json!({"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": false});
+    let bound = server.ask(
+        "/api/chat",
+        &body(json!({"stream": false, "format": schema, "options": {"num_predict": 100}})),
+    );
+    let document: Json = serde_json::from_str(bound["message"]["content"].as_str().unwrap()).unwrap();
+    assert!(document["a"].is_boolean(), "{document}");
+    assert_eq!(server.ask("/api/chat", &json!({"model": "m"}))["done_reason"], "load");
+}
+
+#[test]
+fn prompts_are_answered_or_continued() {
+    let server = Server::new();
+    let body = |raw: bool| json!({"model": "m", "prompt": "hello", "raw": raw, "stream": false, "options": {"num_predict": 8}});
+    let answer = server.ask("/api/generate", &body(false));
+    let chat = server.ask(
+        "/v1/chat/completions",
+        &json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 8}),
+    );
+    assert_eq!(answer["response"], chat["choices"][0]["message"]["content"]);
+    let plain = server.ask("/v1/completions", &json!({"prompt": "hello", "max_tokens": 8}));
+    assert_eq!(
+        server.ask("/api/generate", &body(true))["response"],
+        plain["choices"][0]["text"]
+    );
+    let streamed = lines(
+        &server,
+        "/api/generate",
+        &json!({"model": "m", "prompt": "hello", "options": {"num_predict": 8}}),
+    );
+    let text: String = streamed.iter().map(|line| line["response"].as_str().unwrap()).collect();
+    assert_eq!(answer["response"], text);
+}
+
+#[test]
+fn the_model_is_told_of() {
+    let server = Server::new();
+    let model = server.get("/api/tags").json()["models"][0].clone();
+    assert_eq!(
+        (&model["name"], &model["details"]["family"]),
+        (&json!("tiny"), &json!("llama"))
+    );
+    assert_eq!(server.get("/api/ps").json()["models"][0]["context_length"], 1024);
+    let shown = server.ask("/api/show", &json!({"model": "tiny"}));
+    assert_eq!(
+        (&shown["model_info"]["general.architecture"], &shown["capabilities"][0]),
+        (&json!("llama"), &json!("completion"))
+    );
+    assert!(server.get("/api/version").json()["version"].is_string());
+    let vectors = server.ask("/api/embed", &json!({"model": "m", "input": ["a", "hello"]}));
+    let same = server.ask("/v1/embeddings", &json!({"input": ["a", "hello"]}));
+    assert!(vectors["embeddings"][1] == same["data"][1]["embedding"]);
+    let long = "x".repeat(5000);
+    assert_eq!(
+        server.ask("/api/embed", &json!({"input": long}))["embeddings"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    server.refused("/api/embed", &json!({"input": long, "truncate": false}), 400);
+}
+
+#[test]
+fn what_is_wrong_is_one_sentence() {
+    let server = Server::new();
+    for (path, body) in [
+        (
+            "/api/chat",
+            json!({"messages": [{"role": "user", "content": "a"}], "options": {"temprature": 1}}),
+        ),
+        (
+            "/api/chat",
+            json!({"messages": [{"role": "user", "content": "a"}], "format": "xml"}),
+        ),
+        (
+            "/api/chat",
+            json!({"messages": [{"role": "user", "content": "a", "images": ["x"]}]}),
+        ),
+        ("/api/generate", json!({"prompt": "a", "think": 7})),
+        ("/api/generate", json!({"prompt": "a", "suffix": "b"})),
+        ("/api/embed", json!({})),
+    ] {
+        let error = server.refused(path, &body, 400);
+        assert!(error.is_string(), "{error}");
+    }
+}

@@ -1,0 +1,195 @@
+//! Keys, limits, counters, and the end.
+
+use std::io::{Read, Write};
+use std::time::Duration;
+
+use serde_json::json;
+use server::http::ListenParams;
+
+use crate::common::{Options, Server, head};
+
+#[test]
+fn it_tells_how_it_stands() {
+    let server = Server::new();
+    assert_eq!(server.get("/health").json(), json!({"status": "ok"}));
+    assert_eq!(server.get("/ready").status, 200);
+    let models = server.get("/v1/models").json();
+    assert_eq!(
+        (&models["data"][0]["id"], &models["data"][0]["max_model_len"]),
+        (&json!("tiny"), &json!(1024))
+    );
+    assert_eq!(server.get("/v1/models/tiny").json(), models["data"][0]);
+    assert_eq!(server.get("/v1/models/other").status, 404);
+    let props = server.get("/props").json();
+    assert_eq!(
+        (&props["total_slots"], &props["eos_token"]),
+        (&json!(4), &json!("</s>"))
+    );
+    assert_eq!(props["default_generation_settings"]["params"]["temperature"], 0.0);
+    assert_eq!(server.get("/slots").json().as_array().unwrap().len(), 4);
+    assert_eq!(server.get("/nothing").status, 404);
+    assert_eq!(server.get("/v1/completions").status, 405);
+}
+
+#[test]
+fn it_counts() {
+    let server = Server::new();
+    for _ in 0..2 {
+        server.ask("/v1/completions", &json!({"prompt": "hello", "max_tokens": 5}));
+    }
+    server.rest();
+    let page = server.get("/metrics");
+    assert!(
+        page.header("content-type")
+            .unwrap()
+            .starts_with("text/plain; version=0.0.4")
+    );
+    let value = |name: &str| {
+        let line = page
+            .body
+            .lines()
+            .find(|line| line.starts_with(name))
+            .unwrap_or_else(|| panic!("{name}: {}", page.body));
+        line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    assert_eq!(value("llamacpp:tokens_predicted_total "), 10.0);
+    // The second prompt is known but for its last token.
+    assert_eq!(
+        (
+            value("llamacpp:prompt_tokens_total "),
+            value("llamacpp:prompt_tokens_cached_total ")
+        ),
+        (6.0, 4.0)
+    );
+    assert_eq!(value("llamacpp:requests_processing "), 0.0);
+    for (name, expected) in [
+        ("vllm:num_requests_running{model_name=\"tiny\"}", 0.0),
+        ("vllm:num_requests_waiting{model_name=\"tiny\"}", 0.0),
+        (
+            "vllm:request_success_total{model_name=\"tiny\",finished_reason=\"length\"}",
+            2.0,
+        ),
+        ("vllm:time_to_first_token_seconds_count{", 2.0),
+        ("vllm:inter_token_latency_seconds_count{", 8.0),
+        (
+            "vllm:time_to_first_token_seconds_bucket{model_name=\"tiny\",le=\"+Inf\"}",
+            2.0,
+        ),
+        (
+            "vllm:cache_config_info{model_name=\"tiny\",block_size=\"64\",num_gpu_blocks=\"16\"}",
+            1.0,
+        ),
+    ] {
+        assert_eq!(value(name), expected, "{name}");
+    }
+    assert!(value("vllm:kv_cache_usage_perc{") > 0.0);
+}
+
+#[test]
+fn keys_are_asked_for() {
+    let server = Server::with(Options {
+        keys: vec!["one".to_owned(), "two".to_owned()],
+        ..Options::default()
+    });
+    let status = |headers: &[(&str, &str)]| server.request("GET", "/v1/models", headers, b"").status;
+    assert_eq!(
+        [
+            status(&[]),
+            status(&[("Authorization", "Bearer three")]),
+            status(&[("X-Api-Key", "")])
+        ],
+        [401; 3]
+    );
+    assert_eq!(
+        [
+            status(&[("Authorization", "Bearer two")]),
+            status(&[("X-Api-Key", "one")])
+        ],
+        [200; 2]
+    );
+    assert_eq!([server.get("/health").status, server.get("/ready").status], [200; 2]);
+    let refused = server.get("/metrics").json();
+    assert_eq!(refused["error"]["code"], "invalid_api_key");
+}
+
+#[test]
+fn requests_have_names_and_pages_of_others_are_refused() {
+    let server = Server::new();
+    let named = server.request("GET", "/health", &[("X-Request-Id", "mine-7")], b"");
+    assert_eq!(named.header("x-request-id"), Some("mine-7"));
+    assert!(
+        server
+            .get("/health")
+            .header("x-request-id")
+            .unwrap()
+            .starts_with("req-")
+    );
+    let of_other = server.request("GET", "/v1/models", &[("Origin", "http://evil.example")], b"");
+    assert_eq!(of_other.status, 403);
+}
+
+/// A request that takes until the context is full.
+fn long(server: &Server) -> std::net::TcpStream {
+    let body = json!({"prompt": "hello", "stream": true, "ignore_eos": true}).to_string();
+    let mut stream = server.connect();
+    stream
+        .write_all(&head("POST", "/v1/completions", &[], body.len()))
+        .unwrap();
+    stream.write_all(body.as_bytes()).unwrap();
+    // Its first bytes: it is being worked on.
+    let mut some = [0; 300];
+    assert!(stream.read(&mut some).unwrap() > 0);
+    stream
+}
+
+#[test]
+fn too_many_are_told_to_come_back() {
+    let server = Server::with(Options {
+        n_parallel: 1,
+        max_waiting: 1,
+        n_ctx: 65536,
+        ..Options::default()
+    });
+    let (first, second) = (long(&server), long(&server));
+    let response = server.post("/v1/completions", &json!({"prompt": "hello", "max_tokens": 1}));
+    assert_eq!(response.status, 429, "{}", response.body);
+    assert!(response.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
+    assert_eq!(response.json()["error"]["type"], "rate_limit_error");
+    assert_eq!(server.get("/health").status, 200, "it is busy and well");
+    // Whoever goes makes room, in the queue and at work.
+    drop(second);
+    drop(first);
+    server.rest();
+    server.ask("/v1/completions", &json!({"prompt": "hello", "max_tokens": 1}));
+}
+
+#[test]
+fn what_is_under_way_is_finished_before_the_end() {
+    let mut server = Server::with(Options {
+        n_ctx: 2048,
+        ..Options::default()
+    });
+    let mut under_way = long(&server);
+    server.app.served.scheduler.close();
+    assert_eq!(server.get("/ready").status, 503);
+    assert_eq!(server.post("/v1/completions", &json!({"prompt": "a"})).status, 503);
+    assert!(server.end(), "all was finished");
+    let mut rest = String::new();
+    under_way.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("data: [DONE]"));
+    assert!(std::net::TcpStream::connect(server.address).is_err());
+}
+
+#[test]
+fn the_end_does_not_wait_for_ever() {
+    let mut server = Server::with(Options {
+        n_ctx: 1 << 20,
+        listen: ListenParams {
+            t_drain: Duration::from_millis(50),
+            ..ListenParams::default()
+        },
+        ..Options::default()
+    });
+    let _under_way = long(&server);
+    assert!(!server.end(), "it was cut off");
+}

@@ -1,0 +1,219 @@
+//! Functions that a model may call, through all interfaces that have them. The tiny model calls what it has to, with arguments that mean nothing.
+
+use serde_json::{Value as Json, json};
+
+use crate::common::{Options, Server};
+
+/// Calls between tags, as models of several families write them.
+const TAGGED: &str = "{% if tools %}<s>{% for t in tools %}{{ t | tojson }}\n{% endfor %}</s>{% endif %}\
+    {% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}\n<tool_call>\n\
+    {\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}</s>\n{% endfor %}\
+    {% if add_generation_prompt %}<assistant>{% endif %}";
+
+fn server() -> Server {
+    Server::with(Options {
+        template: Some(TAGGED),
+        n_ctx: 4096,
+        ..Options::default()
+    })
+}
+
+fn tools() -> Json {
+    let weather = json!({"type": "object", "properties": {"day": {"enum": ["today", "tomorrow"]}, "warm": {"$ref": "#/$defs/yes"}},
+        "required": ["day", "warm"], "additionalProperties": false, "$defs": {"yes": {"type": "boolean"}}});
+    json!([
+        {"type": "function", "function": {"name": "weather", "description": "Tells the weather.", "parameters": weather}},
+        {"type": "function", "function": {"name": "stop"}},
+    ])
+}
+
+fn body(more: Json) -> Json {
+    let mut body = json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 200, "tools": tools(), "temperature": 1.0});
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+const PATH: &str = "/v1/chat/completions";
+
+#[test]
+fn a_function_that_has_to_be_called_is() {
+    let server = server();
+    let mut names = Vec::new();
+    for seed in 0..6 {
+        let answer = server.ask(PATH, &body(json!({"tool_choice": "required", "seed": seed})));
+        let choice = &answer["choices"][0];
+        assert_eq!(
+            (&choice["finish_reason"], &choice["message"]["content"]),
+            (&json!("tool_calls"), &Json::Null),
+            "{answer}"
+        );
+        let call = &choice["message"]["tool_calls"][0];
+        assert!(call["id"].as_str().unwrap().starts_with("call_") && call["type"] == "function");
+        let arguments: Json = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+        match call["function"]["name"].as_str().unwrap() {
+            "weather" => assert!(
+                arguments["warm"].is_boolean() && ["today", "tomorrow"].contains(&arguments["day"].as_str().unwrap())
+            ),
+            name => assert_eq!((name, &arguments), ("stop", &json!({}))),
+        }
+        names.push(call["function"]["name"].as_str().unwrap().to_owned());
+    }
+    let named = json!({"type": "function", "function": {"name": "stop"}});
+    let answer = server.ask(PATH, &body(json!({"tool_choice": named})));
+    assert_eq!(
+        answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"],
+        "stop"
+    );
+}
+
+#[test]
+fn a_stream_tells_calls_with_their_number() {
+    let server = server();
+    let more = json!({"tool_choice": "required", "seed": 3, "n": 2});
+    let whole = server.ask(PATH, &body(more.clone()));
+    let mut more = more;
+    more["stream"] = true.into();
+    let events = server.events(PATH, &body(more));
+    let parsed: Vec<Json> = events[..events.len() - 1]
+        .iter()
+        .map(|e| serde_json::from_str(e).unwrap())
+        .collect();
+    for i in 0..2 {
+        let of_choice = || {
+            parsed
+                .iter()
+                .map(|event| &event["choices"][0])
+                .filter(|choice| choice["index"] == i)
+        };
+        let calls: Vec<&Json> = of_choice()
+            .filter_map(|choice| choice["delta"].get("tool_calls"))
+            .collect();
+        let [call] = &calls[..] else {
+            panic!("one call: {calls:?}")
+        };
+        assert_eq!((&call[0]["index"], &call[0]["type"]), (&json!(0), &json!("function")));
+        assert_eq!(
+            call[0]["function"],
+            whole["choices"][i]["message"]["tool_calls"][0]["function"]
+        );
+        assert_eq!(of_choice().next_back().unwrap()["finish_reason"], "tool_calls");
+    }
+}
+
+#[test]
+fn results_go_back_into_the_conversation() {
+    let server = server();
+    let call = json!({"id": "1", "type": "function", "function": {"name": "weather", "arguments": "{\"day\": \"today\", \"warm\": true}"}});
+    let messages = json!([
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": null, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "rain"},
+    ]);
+    let prompt = server.ask("/apply-template", &json!({"messages": messages, "tools": tools()}))["prompt"].clone();
+    let prompt = prompt.as_str().unwrap();
+    assert!(
+        prompt.contains(
+            "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"day\": \"today\", \"warm\": true}}\n</tool_call>"
+        ),
+        "{prompt}"
+    );
+    assert!(
+        prompt.contains("Tells the weather.") && prompt.contains("<tool>rain"),
+        "{prompt}"
+    );
+    // The same by Anthropic's blocks.
+    let blocks = json!([
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "weather", "input": {"day": "today", "warm": true}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "rain"}]}]},
+    ]);
+    let counted = server.ask(
+        "/v1/messages/count_tokens",
+        &json!({"messages": blocks, "tools": anthropic_tools()}),
+    );
+    let tokens = server.ask("/tokenize", &json!({"content": prompt, "add_special": true}));
+    assert_eq!(counted["input_tokens"], tokens["tokens"].as_array().unwrap().len());
+}
+
+fn anthropic_tools() -> Json {
+    let tools = tools();
+    let weather = &tools[0]["function"];
+    json!([
+        {"name": "weather", "description": weather["description"], "input_schema": weather["parameters"]},
+        {"name": "stop"},
+    ])
+}
+
+#[test]
+fn anthropics_clients_get_blocks() {
+    let server = server();
+    let body = |stream: bool| {
+        json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 200, "temperature": 1.0, "seed": 4,
+        "tools": anthropic_tools(), "tool_choice": {"type": "tool", "name": "weather"}, "stream": stream})
+    };
+    let answer = server.ask("/v1/messages", &body(false));
+    assert_eq!(
+        (&answer["stop_reason"], &answer["content"][0]["type"]),
+        (&json!("tool_use"), &json!("tool_use")),
+        "{answer}"
+    );
+    assert!(answer["content"][0]["input"]["warm"].is_boolean());
+    let response = server.post("/v1/messages", &body(true));
+    let events = response
+        .body
+        .split("\n\n")
+        .filter_map(|event| event.split_once("data: "));
+    let events: Vec<Json> = events.map(|(_, data)| serde_json::from_str(data).unwrap()).collect();
+    let input: String = events
+        .iter()
+        .filter_map(|event| event["delta"]["partial_json"].as_str())
+        .collect();
+    assert_eq!(
+        serde_json::from_str::<Json>(&input).unwrap(),
+        answer["content"][0]["input"]
+    );
+    let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert_eq!(
+        kinds,
+        [
+            "message_start",
+            "content_block_start",
+            "content_block_delta",
+            "content_block_stop",
+            "message_delta",
+            "message_stop"
+        ]
+    );
+    assert_eq!(events[4]["delta"]["stop_reason"], "tool_use");
+}
+
+#[test]
+fn tools_that_cannot_be_are_refused() {
+    let server = server();
+    for (more, param) in [
+        (json!({"tools": [{"type": "web_search"}]}), "tools[0]"),
+        (json!({"tools": [{"type": "function", "function": {}}]}), "tools[0]"),
+        (
+            json!({"tools": [{"type": "function", "function": {"name": "f", "parameters": 7}}]}),
+            "tools[0]",
+        ),
+        (json!({"tool_choice": "sometimes"}), "tool_choice"),
+        (
+            json!({"tool_choice": {"type": "function", "function": {"name": "unheard_of"}}}),
+            "tool_choice",
+        ),
+        (json!({"tool_choice": "required", "tools": []}), "tool_choice"),
+        (json!({"tool_choice": "required", "regex": "a"}), "tool_choice"),
+        (json!({"tools": vec![tools()[1].clone(); 257]}), "tools"),
+    ] {
+        let error = server.refused(PATH, &body(more), 400);
+        assert_eq!(error["param"], param, "{error}");
+    }
+    // A schema that cannot be kept to is not left out.
+    let odd = json!([{"type": "function", "function": {"name": "f", "parameters": {"type": "no such type"}}}]);
+    let error = server.refused(PATH, &body(json!({"tools": odd, "tool_choice": "required"})), 400);
+    assert_eq!(error["code"], "invalid_grammar", "{error}");
+    // Where calling is free, the schema only informs.
+    server.ask(PATH, &body(json!({"tools": tools(), "max_tokens": 5})));
+    server.ask("/api/chat", &json!({"messages": [{"role": "user", "content": "hello"}], "tools": tools(), "stream": false, "options": {"num_predict": 5}}));
+}

@@ -1,0 +1,39 @@
+//! A tiny model with a vocabulary of characters, whose weights mean nothing.
+
+use engine::gguf::{Gguf, StringArray, seeded};
+
+use crate::fixture;
+
+/// The model as a file, of 128 tokens, for the kind of vocabulary `model`, "llama" or "gpt2": 0 to 2 are no text, 2 is the end.
+pub fn text_model(model: &str, template: Option<&str>) -> Vec<u8> {
+    let mut header = Gguf::open_header(fixture("llama-dense").header).expect("a header");
+    let space = if model == "llama" { "▁" } else { "Ġ" };
+    let line_feed = if model == "llama" { "\n" } else { "Ċ" };
+    let mut tokens = vec!["<unk>".to_owned(), "<s>".to_owned(), "</s>".to_owned()];
+    tokens.extend([space, line_feed].map(str::to_owned));
+    tokens.extend(('!'..='~').map(String::from));
+    let words = [
+        "ab", "abc", "true", "false", "\":", "{\"", "on", "one", "yes", "no", "th", "tw",
+    ];
+    tokens.extend(words.map(str::to_owned));
+    tokens.extend((tokens.len()..128).map(|i| format!("w{i}")));
+    let kinds: Vec<i32> = (0..128).map(|i| [2, 3, 3].get(i).copied().unwrap_or(1)).collect();
+    let metadata = &mut header.metadata;
+    metadata.insert("tokenizer.ggml.model", model);
+    metadata.insert(
+        "tokenizer.ggml.tokens",
+        tokens.iter().map(String::as_str).collect::<StringArray>(),
+    );
+    metadata.insert("tokenizer.ggml.scores", vec![0.0_f32; 128]);
+    metadata.insert("tokenizer.ggml.token_type", kinds);
+    metadata.insert("tokenizer.ggml.eos_token_id", 2_u32);
+    metadata.insert("tokenizer.ggml.bos_token_id", 1_u32);
+    if model == "gpt2" {
+        metadata.insert("tokenizer.ggml.pre", "gpt-2");
+        metadata.insert("tokenizer.ggml.merges", ["a b"].into_iter().collect::<StringArray>());
+    }
+    if let Some(template) = template {
+        metadata.insert("tokenizer.chat_template", template);
+    }
+    seeded::seeded_model(&header, 1).expect("a tiny model")
+}
