@@ -35,6 +35,13 @@ pub struct GrammarArgs {
 }
 
 impl GrammarArgs {
+    /// True if answers have to be something.
+    pub fn is_given(&self) -> bool {
+        let texts = [&self.grammar, &self.json_schema, &self.regex];
+        let files = [&self.grammar_file, &self.json_schema_file];
+        texts.iter().any(|text| text.is_some()) || files.iter().any(|file| file.is_some()) || !self.choice.is_empty()
+    }
+
     /// The grammar, and what it is called in messages.
     fn grammar(&self) -> Outcome<Option<(String, Grammar)>> {
         let named = |name: &str, grammar| Some((name.to_owned(), grammar));

@@ -9,6 +9,7 @@ mod doctor;
 mod embed;
 mod habits;
 mod hub;
+mod llama_cpp;
 mod loading;
 mod run;
 mod structured;

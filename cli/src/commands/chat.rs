@@ -95,8 +95,8 @@ pub fn run(session: &mut Session, mut conversation: Conversation, first: Option<
         n_interrupts = 0;
     }
     match &messages {
-        Some(file) => chat.conversation.save(file),
-        None => Ok(()),
+        Some(file) if !args.session_read_only => chat.conversation.save(file),
+        _ => Ok(()),
     }
 }
 
