@@ -43,6 +43,7 @@ pub struct Cli {
 #[allow(clippy::large_enum_variant, reason = "there is one, made once")]
 pub enum Command {
     /// Answer a prompt, or chat when there is none
+    #[command(visible_alias = "cli")]
     Run(RunArgs),
     /// Show what a GGUF file holds
     #[command(visible_alias = "show")]

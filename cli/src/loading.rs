@@ -11,12 +11,11 @@ use engine::build::MemoryParams;
 use engine::context::Context;
 use engine::gguf::Value;
 use engine::model::{DeviceLayers, LoadParams, Model, ModelError, PlacementParams, SplitMode, TensorOverride};
-use indicatif::{ProgressBar, ProgressStyle};
 use regex_lite::Regex;
 
 use crate::args::PrecisionArg;
 use crate::failure::{Failure, Outcome};
-use crate::{interrupt, say};
+use crate::{interrupt, progress, say};
 
 /// What a file is taken for, and where its weights go.
 #[derive(Clone, Debug, Args)]
@@ -253,17 +252,19 @@ impl LoadArgs {
         let mut params = self.params(precision, memory)?;
         let has_none = params.placement.devices.is_empty();
         let stop = interrupt::listen();
-        let (bar, flag) = (bar(), stop.flag());
+        let (bar, flag) = (progress::bar("loading", STEPS), stop.flag());
+        let bar = Arc::new(bar);
         let shown = bar.clone();
         params.progress = Some(Arc::new(move |done| {
             // Begin and end are told in any case: without anything between them nothing was copied.
             if done > 0.0 && done < 1.0 {
-                shown.set_position((done * STEPS as f32) as u64);
+                shown.set((done * STEPS as f32) as usize);
             }
             !flag.load(std::sync::atomic::Ordering::Relaxed)
         }));
         let model = Model::load(path, archs::ALL, &params);
-        bar.finish_and_clear();
+        params.progress = None;
+        drop(bar);
         let wants_devices = matches!(self.placement.n_gpu_layers, Some(DeviceLayers::Count(1..)));
         if wants_devices && has_none {
             say::line("warning: there is no device for layers but the CPU; --device names some");
@@ -387,16 +388,7 @@ fn no_device(name: &str) -> Failure {
 }
 
 /// Positions of the bar.
-const STEPS: u64 = 1000;
-
-/// A bar on stderr that appears when it is first moved, and only where that is a terminal.
-fn bar() -> ProgressBar {
-    let bar = ProgressBar::new(STEPS);
-    if let Ok(style) = ProgressStyle::with_template("loading [{bar:40}] {percent}%") {
-        bar.set_style(style.progress_chars("=> "));
-    }
-    bar
-}
+const STEPS: usize = 1000;
 
 fn device_list(text: &str) -> Result<DeviceList, String> {
     let names: Vec<_> = text.split(',').map(|name| name.trim().to_owned()).collect();

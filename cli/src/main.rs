@@ -4,8 +4,8 @@
 //! - [`argv`], [`llama_cpp`], [`args`], [`loading`], [`sampling`], [`grammar`], [`naming`], [`environment`], [`suggest`]: the command line, one declaration
 //! - [`commands`]: what each command does
 //! - [`hub`]: models by name; [`fetch`]: the default model
-//! - [`conversation`], [`session`], [`output`], [`reasoning`]: messages to prompts, prompts to text, and what of it is thought
-//! - [`interrupt`], [`failure`], [`say`], [`dirs`], [`human`], [`version`]: Ctrl-C, errors, stderr, folders, numbers for people, the program itself
+//! - [`conversation`], [`session`], [`output`], [`reasoning`], [`markdown`]: messages to prompts, prompts to text, what of it is thought, and how it looks
+//! - [`interrupt`], [`failure`], [`say`], [`progress`], [`dirs`], [`human`], [`version`]: Ctrl-C, errors, stderr, folders, numbers for people, the program itself
 
 mod args;
 mod argv;
@@ -21,8 +21,10 @@ mod human;
 mod interrupt;
 mod llama_cpp;
 mod loading;
+mod markdown;
 mod naming;
 mod output;
+mod progress;
 mod reasoning;
 mod sampling;
 mod say;

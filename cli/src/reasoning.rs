@@ -2,6 +2,7 @@
 
 use std::io;
 
+use crate::markdown::Markdown;
 use crate::output::{Emit, n_begun};
 use crate::say;
 
@@ -50,6 +51,8 @@ pub struct Shown<'a> {
     /// What may be the beginning of a tag.
     held: String,
     is_dimmed: bool,
+    /// How the answer is shown on a terminal.
+    markdown: Option<Markdown>,
     /// Whether the text that went out ends a line; `None` if none did.
     pub ends_line: Option<bool>,
 }
@@ -79,8 +82,16 @@ impl<'a> Shown<'a> {
             part,
             held: String::new(),
             is_dimmed: false,
+            markdown: None,
             ends_line: None,
         }
+    }
+
+    /// The same, with the markdown of the answer as a terminal shows it.
+    #[must_use]
+    pub fn with_markdown(mut self, markdown: Option<Markdown>) -> Shown<'a> {
+        self.markdown = markdown;
+        self
     }
 
     /// Takes text.
@@ -126,7 +137,9 @@ impl<'a> Shown<'a> {
     /// Lets out what is left, and ends what is dimmed.
     pub fn finish(&mut self) -> io::Result<()> {
         self.say(self.held.len(), matches!(self.part, Part::Reasoning(_)))?;
-        self.dim(false)
+        self.dim(false)?;
+        let left = self.markdown.as_mut().map(Markdown::finish).unwrap_or_default();
+        if left.is_empty() { Ok(()) } else { (self.emit)(&left) }
     }
 
     /// Lets out the first `n` bytes of what is held.
@@ -137,7 +150,11 @@ impl<'a> Shown<'a> {
         if !is_reasoning || self.show != Show::Hidden {
             self.dim(is_reasoning && self.show == Show::Dimmed)?;
             self.ends_line = Some(self.held[..n].ends_with('\n'));
-            (self.emit)(&self.held[..n])?;
+            let text = &self.held[..n];
+            match self.markdown.as_mut().filter(|_| !is_reasoning) {
+                Some(markdown) => (self.emit)(&markdown.push(text))?,
+                None => (self.emit)(text)?,
+            }
         }
         self.held.drain(..n);
         Ok(())

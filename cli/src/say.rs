@@ -23,6 +23,8 @@ pub struct Log {
     pub colors: Option<bool>,
     /// The same of messages.
     pub log_colors: Option<bool>,
+    /// Nothing moves on the screen.
+    pub is_simple: bool,
     /// When the program started.
     pub start: Instant,
 }
@@ -98,6 +100,11 @@ pub fn detail(text: impl Display) {
     write(&text.to_string(), Level::Verbose, false);
 }
 
+/// True if nothing may move on the screen.
+pub fn is_simple() -> bool {
+    LOG.get().is_some_and(|log| log.is_simple)
+}
+
 /// True if such messages are shown.
 pub fn is_shown(level: Level) -> bool {
     LOG.get().is_some_and(|log| log.level >= level)
@@ -168,6 +175,7 @@ mod tests {
             has_timestamps,
             colors: None,
             log_colors: None,
+            is_simple: false,
             start: Instant::now(),
         };
         assert_eq!(log(false, false, false).line("a", Level::Info), "a");

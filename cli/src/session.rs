@@ -20,7 +20,7 @@ use crate::failure::{Failure, Outcome};
 use crate::loading::LoadArgs;
 use crate::output::Output;
 use crate::reasoning::{Budget, Tags};
-use crate::{human, interrupt, say};
+use crate::{human, interrupt, progress, say};
 
 /// A loaded model, its context, and what the context holds.
 pub struct Session {
@@ -659,7 +659,14 @@ impl Session {
 
     /// Computes tokens that follow those held. False if the user interrupted; what was done before stays.
     fn decode(&mut self, tokens: &[Token]) -> Outcome<bool> {
-        let n_batch = self.context.params().n_batch;
+        let params = self.context.params();
+        // Where it takes long, somebody may be watching.
+        let is_long = tokens.len() > params.n_ubatch;
+        let bar = is_long.then(|| progress::bar("reading", tokens.len()));
+        let n_batch = match is_long && !progress::is_hidden() {
+            true => params.n_ubatch,
+            false => params.n_batch,
+        };
         let mut batch = Batch::new();
         for chunk in tokens.chunks(n_batch) {
             batch.clear();
@@ -668,6 +675,9 @@ impl Session {
                 Ok(()) => self.held.extend_from_slice(chunk),
                 Err(DecodeError::Cancelled) => return Ok(false),
                 Err(e) => return Err(e.into()),
+            }
+            if let Some(bar) = &bar {
+                bar.advance(chunk.len());
             }
             self.last = chunk.len() - 1;
             if let Some(speculator) = &mut self.speculator {

@@ -237,9 +237,13 @@ fn thinking_ends_when_its_budget_is_spent() {
     let template = "{{ messages[0].content }}{% if false %}</think>{% endif %}<think>";
     let model = home.model_with_text("gpt2", Some(template));
     let answer = |args: &[&str]| {
-        run(&home, &model, &[&["-n", "48", "--allow-loops"], args].concat())
-            .succeeds()
-            .to_owned()
+        run(
+            &home,
+            &model,
+            &[&["-n", "48", "--allow-loops", "--logit-bias", "127-inf"], args].concat(),
+        )
+        .succeeds()
+        .to_owned()
     };
     let free = answer(&[]);
     assert!(!free.contains("</think>"), "{free}");
@@ -249,6 +253,8 @@ fn thinking_ends_when_its_budget_is_spent() {
         .unwrap_or_else(|| panic!("{cut:?}"));
     assert!(free.starts_with(thought) && !thought.is_empty(), "{free:?} {cut:?}");
     assert!(answer(&["--reasoning-budget", "0"]).starts_with("\n</think>"));
+    // The tag is one token, a special one, and is seen all the same.
+    assert_eq!(answer(&["--reasoning-budget", "0", "-n", "2"]), "\n</think>\n");
     assert_eq!(answer(&["--reasoning-budget", "-1"]), free);
     assert!(!answer(&["--reasoning-budget", "0", "--hide-reasoning"]).contains("think"));
 }

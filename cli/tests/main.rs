@@ -4,6 +4,7 @@ mod common;
 
 mod bench;
 mod chat;
+mod chat_commands;
 mod cuda;
 mod doctor;
 mod embed;

@@ -116,6 +116,7 @@ impl DisplayArgs {
             has_timestamps: self.log_timestamps,
             colors: plain(chosen(&self.color)),
             log_colors: plain(chosen(&self.log_colors)),
+            is_simple: self.simple_io,
             start: Instant::now(),
         })
     }

@@ -7,6 +7,7 @@ use engine::sample::Token;
 use crate::args::RunArgs;
 use crate::conversation::Conversation;
 use crate::failure::Outcome;
+use crate::markdown::Markdown;
 use crate::reasoning::{Budget, Show, Shown};
 use crate::session::{Bounds, End, Generation, Session};
 use crate::{human, say};
@@ -27,6 +28,16 @@ fn bounds(conversation: &Conversation, prompt: &str, args: &RunArgs) -> Bounds {
     }
 }
 
+/// Columns of a terminal that does not say how many it has.
+const DEFAULT_WIDTH: usize = 80;
+
+/// Markdown is for people: programs read it as it is, and so do those who want a text continued.
+fn markdown(conversation: &Conversation, args: &RunArgs) -> Option<Markdown> {
+    let is_wanted = !args.display.no_markdown && !conversation.is_raw() && !say::is_plain(say::Stream::Out);
+    let width = || terminal_size::terminal_size().map_or(DEFAULT_WIDTH, |(width, _)| width.0.into());
+    is_wanted.then(|| Markdown::new(width()))
+}
+
 /// Text goes out at once: people read along, and so do programs.
 pub fn print_piece(piece: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
@@ -45,7 +56,8 @@ pub fn speak(session: &mut Session, conversation: &Conversation, args: &RunArgs)
     }
     let show = Show::on_stdout(args.template.hide_reasoning);
     let mut emit = print_piece;
-    let mut shown = Shown::new(show, conversation.tags(), &text, &mut emit);
+    let markdown = markdown(conversation, args);
+    let mut shown = Shown::new(show, conversation.tags(), &text, &mut emit).with_markdown(markdown);
     let turn = session.complete(&tokens, bounds(conversation, &text, args), &mut |piece| {
         shown.push(piece)
     });

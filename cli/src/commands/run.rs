@@ -165,7 +165,9 @@ fn whole_prompt(args: &RunArgs, prompt: Option<String>) -> Outcome<Option<String
     let prompt = match (prompt, file) {
         (Some(prompt), Some(file)) => format!("{prompt}\n\n{file}"),
         (Some(text), None) | (None, Some(text)) => text,
-        (None, None) if io::stdin().is_terminal() && io::stdout().is_terminal() => return Ok(None),
+        (None, None) if args.display.simple_io || (io::stdin().is_terminal() && io::stdout().is_terminal()) => {
+            return Ok(None);
+        }
         (None, None) => input::standard_input()?,
     };
     if prompt.trim().is_empty() {

@@ -76,7 +76,8 @@ impl Home {
         path.into_os_string().into_string().expect("a UTF-8 path")
     }
 
-    /// The same with a vocabulary of characters, of 128 tokens, for `model` "llama" or "gpt2": 0 to 2 are no text, 2 is the end.
+    /// The same with a vocabulary of characters, of 128 tokens, for `model` "llama" or "gpt2": 0 to 2 are no text, 2 is the end, and the
+    /// last two are tags of reasoning, as control tokens.
     pub fn model_with_text(&self, model: &str, template: Option<&str>) -> String {
         let mut header = Gguf::open_header(fixtures().join("llama-dense.header.gguf")).expect("a header");
         let space = if model == "llama" { "▁" } else { "Ġ" };
@@ -88,8 +89,11 @@ impl Home {
             "ab", "abc", "true", "false", "\":", "{\"", "on", "one", "yes", "no", "th", "tw",
         ];
         tokens.extend(words.map(str::to_owned));
-        tokens.extend((tokens.len()..128).map(|i| format!("w{i}")));
-        let kinds: Vec<i32> = (0..128).map(|i| [2, 3, 3].get(i).copied().unwrap_or(1)).collect();
+        tokens.extend((tokens.len()..126).map(|i| format!("w{i}")));
+        tokens.extend(["<think>", "</think>"].map(str::to_owned));
+        let mut kinds = vec![1_i32; 128];
+        kinds[..3].copy_from_slice(&[2, 3, 3]);
+        kinds[126..].fill(3);
         let metadata = &mut header.metadata;
         metadata.insert("tokenizer.ggml.model", model);
         metadata.insert(
