@@ -80,7 +80,7 @@ mod tests {
         std::fs::write(path(".hidden"), "").unwrap();
         std::fs::create_dir(path("notes")).unwrap();
         let typed = format!("/read {}", path("no"));
-        assert_eq!(of(&typed), (6, vec![path("notes/"), path("notes.txt")]));
+        assert_eq!(of(&typed), (6, vec![path("notes.txt"), path("notes/")]));
         assert_eq!(of(&format!("/save {}/", dir.path().display())).1.len(), 2);
     }
 }
