@@ -17,6 +17,7 @@ use engine::vocab::Vocab;
 use crate::args::{RunArgs, SpeculationArgs};
 use crate::commands::input;
 use crate::failure::{Failure, Outcome};
+use crate::grammar::Prepared;
 use crate::loading::LoadArgs;
 use crate::output::Output;
 use crate::reasoning::{Budget, Tags};
@@ -37,7 +38,7 @@ pub struct Session {
     /// How tokens are chosen; may be changed between turns.
     pub sampler: SamplerParams,
     /// What every answer has to keep to.
-    constraint: Option<Constraint>,
+    constraint: Option<Prepared>,
     /// Texts that end an answer.
     stops: Vec<String>,
     /// Whether an answer ends by itself.
@@ -267,6 +268,8 @@ impl Session {
             ..args.load.clone()
         };
         let model = load.load(path, args.context.precision, Some(memory))?;
+        // Compiled while the context is made and the prompt is read.
+        let constraint = args.grammar.constraint(&model)?;
         let mut context = Context::new(model.clone(), &params).map_err(|e| no_context(&model, e))?;
         if matches!(args.context.flash_attn.as_str(), "off" | "0") {
             say::line("warning: -fa off changes nothing: attention never stores scores here");
@@ -290,7 +293,6 @@ impl Session {
         };
         let speculator = speculator(args, &speculation, &context)?;
         let sampler = sampler(args, &model)?;
-        let constraint = args.grammar.constraint(&model)?;
         let t_load = start.elapsed();
         Ok(Session {
             model,
@@ -390,12 +392,19 @@ impl Session {
             n_forgotten,
             ..Generation::default()
         };
+        // Where the prompt takes long, what is wrong with a grammar is said before.
+        if prompt.len() - n_reused > self.context.params().n_ubatch {
+            self.constraint()?;
+        }
         let is_done = self.decode(&prompt[n_reused..])?;
         generation.n_prompt = encoded + self.held.len() - n_reused;
         generation.t_prompt = start.elapsed();
         if !is_done {
             generation.end = End::Interrupted;
             return Ok(generation);
+        }
+        if let Some(constraint) = self.constraint()? {
+            chain = chain.constrained(constraint);
         }
         let mut text = Output::new(self.stops.clone());
         generation.end = self.generate(&mut chain, bounds, &mut generation, &mut text, emit, stop)?;
@@ -470,6 +479,16 @@ impl Session {
             .collect()
     }
 
+    /// Waits for what is still being prepared; an error if it cannot be used.
+    pub fn ready(&mut self) -> Outcome {
+        self.constraint().map(drop)
+    }
+
+    /// What the answer has to keep to.
+    fn constraint(&mut self) -> Outcome<Option<Constraint>> {
+        self.constraint.as_mut().map(Prepared::get).transpose()
+    }
+
     /// A new chain for each generation: with a seed given, a conversation can be repeated, and yet no generation repeats another's
     /// random numbers.
     fn chain(&mut self) -> Outcome<Chain> {
@@ -486,11 +505,7 @@ impl Session {
             params.logit_bias.extend(self.vocab().eog_tokens().iter().map(ban));
         }
         self.n_turns += 1;
-        let chain = Chain::new(&params, self.model.base().n_vocab(), Some(self.vocab()))?;
-        Ok(match &self.constraint {
-            Some(constraint) => chain.constrained(constraint.clone()),
-            None => chain,
-        })
+        Ok(Chain::new(&params, self.model.base().n_vocab(), Some(self.vocab()))?)
     }
 
     /// Makes room for a token. The number of tokens forgotten for it; `None` if there is none to be had.

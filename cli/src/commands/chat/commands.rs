@@ -301,6 +301,7 @@ fn model(chat: &mut Chat<'_>, given: &str) -> Outcome<Next> {
     let path = chat.args.hub.file_of(Path::new(given))?;
     fs::metadata(&path).map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))?;
     let mut session = Session::open(&path, chat.args)?;
+    session.ready()?;
     let mut conversation = Conversation::new(session.model(), chat.args.raw, None, &chat.args.template)?;
     conversation.take_over(&chat.conversation);
     std::mem::swap(chat.session, &mut session);
