@@ -32,6 +32,12 @@ pub struct PlacementArgs {
     /// Layers (-ngl) on the devices, the output being one and the last layers first: a number, `all`, or `auto`, as many as fit [default: all on named devices, auto with `cpu` among them]
     #[arg(long, value_name = "N", alias = "gpu-layers", value_parser = device_layers, hide_short_help = true, help_heading = LOADING)]
     pub n_gpu_layers: Option<DeviceLayers>,
+    /// Without -ngl, where devices are looked for: as many layers on them as fit in what is free of their memory (on), or all (off)
+    #[arg(long, value_name = "HOW", value_parser = ["on", "off"], default_value = "on", hide_short_help = true, help_heading = LOADING)]
+    pub fit: String,
+    /// MiB of each device (-fitt) that are left free where as many layers are placed as fit [default: 256]
+    #[arg(long, value_name = "MIB", hide_short_help = true, help_heading = LOADING)]
+    pub fit_target: Option<usize>,
     /// Share (-ts) of each device, of the layers or, with `--split-mode row`, of the rows, as in 3,1 [default: by free memory]
     #[arg(long, value_name = "SHARES", value_parser = share, value_delimiter = ',', hide_short_help = true, help_heading = LOADING)]
     pub tensor_split: Vec<f32>,
@@ -181,7 +187,7 @@ impl PlacementArgs {
         let placement = PlacementParams {
             n_layers: match self.n_gpu_layers {
                 Some(n) => n,
-                None if is_auto => DeviceLayers::Auto,
+                None if is_auto && self.fit == "on" => DeviceLayers::Auto,
                 None => DeviceLayers::Count(usize::MAX),
             },
             tensor_split: self.tensor_split.clone(),
@@ -195,8 +201,10 @@ impl PlacementArgs {
             offload_kv: !self.no_kv_offload,
             repack: !self.no_repack,
             memory: memory.unwrap_or(defaults.memory),
+            margin: self
+                .fit_target
+                .map_or(defaults.margin, |mib| mib.saturating_mul(1 << 20)),
             devices,
-            ..defaults
         };
         Ok(LoadParams {
             arch: (self.arch != "auto").then(|| self.arch.clone()),
@@ -251,6 +259,7 @@ impl LoadArgs {
     ) -> Outcome<Arc<Model>> {
         let mut params = self.params(precision, memory)?;
         let has_none = params.placement.devices.is_empty();
+        let is_fitted = params.placement.n_layers == DeviceLayers::Auto;
         let stop = interrupt::listen();
         let (bar, flag) = (progress::bar("loading", STEPS), stop.flag());
         let bar = Arc::new(bar);
@@ -273,6 +282,13 @@ impl LoadArgs {
             Err(ModelError::Cancelled { .. }) => return Err(Failure::Interrupted),
             model => model?,
         };
+        let placed = model.placement_summary();
+        if is_fitted && !has_none && placed.n_offloaded < placed.n_layers {
+            say::aside(format_args!(
+                "{} of {} layers are on devices, as many as fit in what is free there; -ngl says otherwise",
+                placed.n_offloaded, placed.n_layers
+            ));
+        }
         for warning in model.warnings() {
             say::line(format_args!("warning: {warning}"));
         }

@@ -194,6 +194,35 @@ fn no_context(model: &Model, error: ContextError) -> Failure {
     ))
 }
 
+/// A context of the size in `params`, or of half of it and so on where there is no memory for it, down to `n_ctx_min`.
+fn fitting_context(model: &Arc<Model>, params: &mut ContextParams, n_ctx_min: usize) -> Outcome<Context> {
+    let (wanted, mut first) = (params.n_ctx, None);
+    loop {
+        match Context::new(model.clone(), params) {
+            Ok(context) => {
+                if params.n_ctx < wanted {
+                    say::aside(format_args!(
+                        "the context has {} tokens, since there is no memory for {wanted}; -c says otherwise",
+                        params.n_ctx
+                    ));
+                }
+                return Ok(context);
+            }
+            Err(e) => {
+                let is_memory = matches!(
+                    e,
+                    ContextError::KvMemory { .. } | ContextError::Backend(_) | ContextError::Sched(_)
+                );
+                let first = first.get_or_insert_with(|| no_context(model, e));
+                if !is_memory || params.n_ctx / 2 < n_ctx_min {
+                    return Err(std::mem::replace(first, Failure::Reported));
+                }
+                params.n_ctx /= 2;
+            }
+        }
+    }
+}
+
 /// How tokens are chosen: as the model's authors recommend, but for what was asked for.
 fn sampler(args: &RunArgs, model: &Model) -> Outcome<SamplerParams> {
     let recommended = Recommended::of(model.metadata(), args.sampler.is_greedy());
@@ -270,7 +299,9 @@ impl Session {
         let model = load.load(path, args.context.precision, Some(memory))?;
         // Compiled while the context is made and the prompt is read.
         let constraint = args.grammar.constraint(&model)?;
-        let mut context = Context::new(model.clone(), &params).map_err(|e| no_context(&model, e))?;
+        let can_shrink = args.context.ctx_size.is_none() && args.load.placement.fit == "on";
+        let n_ctx_min = if can_shrink { args.context.fit_ctx } else { usize::MAX };
+        let mut context = fitting_context(&model, &mut params, n_ctx_min)?;
         if matches!(args.context.flash_attn.as_str(), "off" | "0") {
             say::line("warning: -fa off changes nothing: attention never stores scores here");
         }

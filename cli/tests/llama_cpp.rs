@@ -289,3 +289,35 @@ fn an_answer_has_a_limit_and_says_so() {
             .contains("is full")
     );
 }
+
+#[test]
+fn layers_and_the_context_are_made_to_fit() {
+    let home = Home::new();
+    let model = home.model("llama-dense", None);
+    let on = |device: &str, args: &[&str]| run(&home, &model, &[&["-dev", device, "-ub", "16"], args].concat());
+    let none = on("cpu,reference:16", &[]);
+    none.succeeds();
+    assert!(
+        none.err.contains("0 of 3 layers are on devices, as many as fit"),
+        "{}",
+        none.err
+    );
+    // What is left free is a setting, and what does not fit at all an error.
+    let some = on("cpu,reference:16", &["-fitt", "4"]);
+    some.succeeds();
+    assert!(!some.err.contains("0 of 3"), "{}", some.err);
+    on("cpu,reference:2", &["-fit", "off"]).fails_saying(&["reference"]);
+    // The cache of 4096 tokens takes 8 MiB, and the weights do half of that.
+    let small = on("reference:10", &["-ngl", "all"]);
+    small.succeeds();
+    let told = "the context has 2048 tokens, since there is no memory for 4096";
+    assert!(
+        small.err.contains(told) && small.err.contains("of 2048"),
+        "{}",
+        small.err
+    );
+    for fixed in [&["-c", "4096"][..], &["-fit", "off"], &["-fitc", "4096"]] {
+        let refused = on("reference:10", &[&["-ngl", "all"], fixed].concat());
+        refused.fails_saying(&["the KV cache of 4096 tokens"]);
+    }
+}

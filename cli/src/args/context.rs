@@ -16,6 +16,9 @@ pub struct ContextArgs {
     /// Size of the context in tokens; 0 takes as many as the model was trained for [default: 4096]
     #[arg(short = 'c', long, value_name = "N", value_parser = context_size, allow_negative_numbers = true)]
     pub ctx_size: Option<usize>,
+    /// Without -c, the least context that will do where the default one does not fit in memory (-fitc)
+    #[arg(long, value_name = "N", default_value = "512", value_parser = positive, hide_short_help = true)]
+    pub fit_ctx: usize,
     /// Threads for single tokens; -1: one for each core [default: -1]
     #[arg(short, long, value_name = "N", value_parser = threads, allow_negative_numbers = true)]
     pub threads: Option<usize>,
