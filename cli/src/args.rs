@@ -1,22 +1,32 @@
 //! The command line: one declaration from which parsing, help and the reference in `docs/` come.
 
 mod arch;
+mod context;
+mod display;
 mod serve;
+mod speculation;
+mod template;
+mod values;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use engine::build::Pooling;
-use engine::context::{ContextParams, MAX_SEQUENCES};
-use engine::speculate::MAX_DRAFTS;
+use engine::context::MAX_SEQUENCES;
 use engine::synth::{Mix, SHAPES, Shape};
-use kernels::{GgmlType, Precision};
+use kernels::GgmlType;
 
 use crate::commands::models::{ListArgs, PsArgs, PullArgs, RmArgs};
 use crate::grammar::GrammarArgs;
 use crate::hub::HubArgs;
 use crate::loading::{AdapterArgs, LoadArgs, PlacementArgs};
 use crate::sampling::{SamplerArgs, TextBiasArgs};
+
+pub use context::{ContextArgs, PrecisionArg};
+pub use display::DisplayArgs;
+pub use speculation::SpeculationArgs;
+pub use template::TemplateArgs;
+use values::{cache_type, context_size, positive, threads};
 
 pub use arch::{ArchArgs, ArchCommand, CheckArgs, Drawing, FmtArgs, SeedArgs};
 pub use serve::ServeArgs;
@@ -35,6 +45,7 @@ pub struct Cli {
 #[allow(clippy::large_enum_variant, reason = "there is one, made once")]
 pub enum Command {
     /// Answer a prompt, or chat when there is none
+    #[command(visible_alias = "cli")]
     Run(RunArgs),
     /// Serve a model to many clients, by the interfaces of OpenAI, Anthropic, Ollama and llama-server
     #[command(visible_alias = "server")]
@@ -109,12 +120,14 @@ pub struct RunArgs {
     #[arg(short, long, value_name = "TEXT")]
     pub prompt: Option<String>,
     /// File added to the prompt; `-` is standard input
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", alias = "prompt-file")]
     pub file: Option<PathBuf>,
-    /// Most tokens to generate; -1 goes on until the model ends or the context is full
-    #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
-          value_parser = clap::value_parser!(i64).range(-1..))]
-    pub predict: i64,
+    /// The same (-bf), with the line feed at its end
+    #[arg(long, value_name = "FILE", conflicts_with = "file", hide_short_help = true)]
+    pub binary_file: Option<PathBuf>,
+    /// Most tokens to generate; -1 has no limit, nor has -2, which ends where the context is full [default: 2048]
+    #[arg(short = 'n', long, value_name = "N", alias = "n-predict", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-2..))]
+    pub predict: Option<i64>,
     /// When the context is full, forget the older half of what it holds and go on
     #[arg(long, overrides_with = "no_context_shift", hide_short_help = true)]
     pub context_shift: bool,
@@ -171,12 +184,12 @@ pub struct RunArgs {
     /// File that keeps what was computed: read if it is there, written at the end. A chat goes on from the messages in FILE.messages.json
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub session: Option<PathBuf>,
-    /// Hide the line of statistics
-    #[arg(long)]
-    pub no_stats: bool,
-    /// Tell on stderr what is loaded and how
-    #[arg(short, long)]
-    pub verbose: bool,
+    /// Leave that file as it is
+    #[arg(long, requires = "session", hide_short_help = true)]
+    pub session_read_only: bool,
+    /// What is shown
+    #[command(flatten)]
+    pub display: DisplayArgs,
     /// Where the model comes from
     #[command(flatten)]
     pub hub: HubArgs,
@@ -204,146 +217,6 @@ pub struct RunArgs {
 }
 
 const RUN_NOTES: &str = "The first argument is a model if it is a file, has a path, ends in .gguf or is a name that `llama pull` takes, else a prompt.";
-
-/// How conversations become prompts.
-#[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Chat template")]
-pub struct TemplateArgs {
-    /// Chat template in place of the model's, in Jinja
-    #[arg(
-        long,
-        value_name = "JINJA",
-        conflicts_with = "chat_template_file",
-        hide_short_help = true
-    )]
-    pub chat_template: Option<String>,
-    /// The same, read from a file
-    #[arg(long, value_name = "FILE", hide_short_help = true)]
-    pub chat_template_file: Option<PathBuf>,
-    /// Further variables of the template, as a JSON object: {"enable_thinking": false}
-    #[arg(long, value_name = "JSON", value_parser = variables, hide_short_help = true)]
-    pub chat_template_kwargs: Option<serde_json::Map<String, serde_json::Value>>,
-    /// Whether the model is to think before it answers, where its template lets one choose: on, off or auto, as the template has it
-    #[arg(long, value_name = "HOW", value_parser = ["on", "off", "auto"], default_value = "auto", alias = "think", hide_short_help = true)]
-    pub reasoning: String,
-    /// Leave out what the model thinks before it answers, between the tags that its template names; on terminals it is dimmed otherwise
-    #[arg(long, alias = "hidethinking", hide_short_help = true)]
-    pub hide_reasoning: bool,
-}
-
-impl TemplateArgs {
-    /// The variables of the template.
-    pub fn variables(&self) -> serde_json::Map<String, serde_json::Value> {
-        let mut variables = self.chat_template_kwargs.clone().unwrap_or_default();
-        if self.reasoning != "auto" {
-            variables.insert("enable_thinking".to_owned(), (self.reasoning == "on").into());
-        }
-        variables
-    }
-}
-
-fn variables(text: &str) -> Result<serde_json::Map<String, serde_json::Value>, String> {
-    serde_json::from_str(text).map_err(|e| format!("expected a JSON object: {e}"))
-}
-
-/// How a context is made.
-#[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Context")]
-pub struct ContextArgs {
-    /// Size of the context in tokens; 0 takes as many as the model was trained for [default: 4096; with `llama serve` 8192, or what the model was trained for if that is less]
-    #[arg(short = 'c', long, value_name = "N", value_parser = context_size, allow_negative_numbers = true)]
-    pub ctx_size: Option<usize>,
-    /// Threads for single tokens; -1: one for each core [default: -1]
-    #[arg(short, long, value_name = "N", value_parser = threads, allow_negative_numbers = true)]
-    pub threads: Option<usize>,
-    /// Threads for prompts (-tb) [default: those of -t]
-    #[arg(long, value_name = "N", value_parser = threads, allow_negative_numbers = true, hide_short_help = true)]
-    pub threads_batch: Option<usize>,
-    /// Logical batch size: most tokens decoded in one call
-    #[arg(short, long, value_name = "N", default_value = "2048", value_parser = positive, hide_short_help = true)]
-    pub batch_size: usize,
-    /// Physical batch size (-ub): most tokens in one ubatch
-    #[arg(long, value_name = "N", default_value = "512", value_parser = positive, hide_short_help = true)]
-    pub ubatch_size: usize,
-    /// Activations in products with quantized weights: exact (f32), high (16-bit integers) or fast (from 32 tokens in a batch on 8-bit, bfloat16 with AMX; on cards bfloat16 from 9 tokens on)
-    #[arg(long, value_name = "HOW", default_value = "fast", hide_short_help = true)]
-    pub precision: PrecisionArg,
-    /// Type of the K cache (-ctk): f32, f16, bf16, q8_0 or q4_0
-    #[arg(long, value_name = "TYPE", alias = "ctk", default_value = "f16", value_parser = cache_type, hide_short_help = true)]
-    pub cache_type_k: GgmlType,
-    /// Type of the V cache (-ctv): f32, f16, bf16, q8_0 or q4_0
-    #[arg(long, value_name = "TYPE", alias = "ctv", default_value = "f16", value_parser = cache_type, hide_short_help = true)]
-    pub cache_type_v: GgmlType,
-    /// RoPE base frequency [default: the model's]
-    #[arg(long, value_name = "BASE", value_parser = positive_float, hide_short_help = true)]
-    pub rope_freq_base: Option<f32>,
-    /// RoPE frequency scale [default: the model's]
-    #[arg(long, value_name = "FACTOR", value_parser = positive_float, hide_short_help = true)]
-    pub rope_freq_scale: Option<f32>,
-    /// Attention that stores no scores (-fa), as other engines call it: on, off or auto. There is no other here
-    #[arg(long, value_name = "HOW", value_parser = ["on", "off", "auto", "1", "0"], default_value = "auto", hide = true)]
-    pub flash_attn: String,
-}
-
-/// What matrix products with quantized weights may cost in accuracy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum PrecisionArg {
-    /// Activations in f32
-    Exact,
-    /// Activations as integers of 16 bits: results are the same but for rounding
-    High,
-    /// As `high`, and of 8 bits in prompts where weights have at most 6, or as bfloat16 with AMX
-    Fast,
-}
-
-impl PrecisionArg {
-    /// As it is typed.
-    pub fn name(self) -> &'static str {
-        match self {
-            PrecisionArg::Exact => "exact",
-            PrecisionArg::High => "high",
-            PrecisionArg::Fast => "fast",
-        }
-    }
-}
-
-impl From<PrecisionArg> for Precision {
-    fn from(precision: PrecisionArg) -> Precision {
-        match precision {
-            PrecisionArg::Exact => Precision::Exact,
-            PrecisionArg::High => Precision::High,
-            PrecisionArg::Fast => Precision::Fast,
-        }
-    }
-}
-
-/// Tokens that are guessed, so that one pass over the weights can verify several. What is generated has the same distribution without.
-#[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Speculation")]
-pub struct SpeculationArgs {
-    /// Guess tokens by what followed the same ones earlier in the text: fast where answers repeat it
-    #[arg(long)]
-    pub lookup: bool,
-    /// The same, and look in this file too
-    #[arg(long, value_name = "FILE", hide_short_help = true)]
-    pub lookup_file: Option<PathBuf>,
-    /// Guess tokens by a smaller model with the same vocabulary
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["lookup", "lookup_file"], hide_short_help = true)]
-    pub draft: Option<PathBuf>,
-    /// Guess tokens by the model's own layer of multi-token prediction, which files have that say nextn_predict_layers
-    #[arg(long, conflicts_with_all = ["lookup", "lookup_file", "draft"])]
-    pub mtp: bool,
-    /// Most tokens guessed at once; fewer, or none, are where they would not pay
-    #[arg(long, value_name = "N", default_value_t = MAX_DRAFTS as u8, hide_short_help = true, value_parser = clap::value_parser!(u8).range(3..=MAX_DRAFTS as i64))]
-    pub draft_max: u8,
-}
-
-impl SpeculationArgs {
-    /// True if tokens are to be guessed.
-    pub fn is_wanted(&self) -> bool {
-        self.mtp || self.lookup || self.lookup_file.is_some() || self.draft.is_some()
-    }
-}
 
 /// `llama inspect`
 #[derive(Debug, Args)]
@@ -378,10 +251,10 @@ pub struct PlanArgs {
     /// Sequences (-np) of the context that is planned for
     #[arg(long, value_name = "N", default_value = "1", value_parser = sequences)]
     pub n_parallel: usize,
-    /// Type of its K cache (-ctk): f32, f16, bf16, q8_0 or q4_0
+    /// Type of its K cache (-ctk): f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = cache_type)]
     pub cache_type_k: GgmlType,
-    /// Type of its V cache (-ctv): f32, f16, bf16, q8_0 or q4_0
+    /// Type of its V cache (-ctv): f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = cache_type)]
     pub cache_type_v: GgmlType,
     /// Where the model comes from
@@ -416,7 +289,7 @@ pub struct EmbedArgs {
     #[arg(long, value_name = "HOW", value_parser = pooling)]
     pub pooling: Option<Pooling>,
     /// Norm that vectors are divided by: l2, l1, max or none
-    #[arg(long, value_name = "NORM", default_value = "l2", value_parser = norm)]
+    #[arg(long, value_name = "NORM", default_value = "l2", value_parser = norm, allow_negative_numbers = true)]
     pub normalize: Norm,
     /// What to print: vectors as lines of numbers, as an array of arrays, or as the list that servers answer with
     #[arg(long, value_name = "FORMAT", default_value = "text")]
@@ -471,7 +344,13 @@ fn norm(text: &str) -> Result<Norm, String> {
         "l1" => Ok(Norm(1.0)),
         "l2" => Ok(Norm(2.0)),
         "max" => Ok(Norm(f32::INFINITY)),
-        _ => Err("expected l2, l1, max or none".to_owned()),
+        // As llama.cpp counts, whose 0 makes 16-bit integers of vectors.
+        "-1" => Ok(Norm(0.0)),
+        _ => {
+            let order = text.parse().ok().filter(|order| (1..=100_u8).contains(order));
+            let wrong = "expected l2, l1, max or none, or the order of the norm as a whole number, -1 for none";
+            order.map(|order| Norm(order.into())).ok_or_else(|| wrong.to_owned())
+        }
     }
 }
 
@@ -547,10 +426,10 @@ pub struct LogitsArgs {
     /// Activations in products with quantized weights: exact (f32), high (16-bit integers) or fast (from 32 tokens in a batch on 8-bit, bfloat16 with AMX; on cards bfloat16 from 9 tokens on)
     #[arg(long, value_name = "HOW", default_value = "fast")]
     pub precision: PrecisionArg,
-    /// Type of the K cache (-ctk): f32, f16, bf16, q8_0 or q4_0
+    /// Type of the K cache (-ctk): f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl
     #[arg(long, value_name = "TYPE", alias = "ctk", default_value = "f16", value_parser = cache_type)]
     pub cache_type_k: GgmlType,
-    /// Type of the V cache (-ctv): f32, f16, bf16, q8_0 or q4_0
+    /// Type of the V cache (-ctv): f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl
     #[arg(long, value_name = "TYPE", alias = "ctv", default_value = "f16", value_parser = cache_type)]
     pub cache_type_v: GgmlType,
     /// Physical batch size (-ub): most tokens in one ubatch
@@ -592,10 +471,10 @@ pub struct BenchArgs {
     /// Physical batch size (-ub): most tokens in one ubatch
     #[arg(long, value_name = "N", default_value = "512", value_parser = positive)]
     pub ubatch_size: usize,
-    /// Type of the K cache (-ctk): f32, f16, bf16, q8_0 or q4_0
+    /// Type of the K cache (-ctk): f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl
     #[arg(long, value_name = "TYPE", alias = "ctk", default_value = "f16", value_parser = cache_type)]
     pub cache_type_k: GgmlType,
-    /// Type of the V cache (-ctv): f32, f16, bf16, q8_0 or q4_0
+    /// Type of the V cache (-ctv): f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl
     #[arg(long, value_name = "TYPE", alias = "ctv", default_value = "f16", value_parser = cache_type)]
     pub cache_type_v: GgmlType,
     /// Activations in products with quantized weights: exact (f32), high (16-bit integers) or fast (from 32 tokens in a batch on 8-bit, bfloat16 with AMX; on cards bfloat16 from 9 tokens on)
@@ -690,84 +569,15 @@ fn setting(text: &str) -> Result<(String, f64), String> {
     Ok((name.to_owned(), number))
 }
 
-/// Types that keys and values can be cached in.
-const CACHE_TYPES: &[GgmlType] = &[
-    GgmlType::F32,
-    GgmlType::F16,
-    GgmlType::BF16,
-    GgmlType::Q8_0,
-    GgmlType::Q4_0,
-];
-
-fn cache_type(text: &str) -> Result<GgmlType, String> {
-    let ty = GgmlType::from_name(text).filter(|ty| CACHE_TYPES.contains(ty));
-    ty.ok_or_else(|| {
-        let names: Vec<_> = CACHE_TYPES.iter().map(|ty| ty.name()).collect();
-        format!("expected one of {}", names.join(", "))
-    })
-}
-
-fn positive(text: &str) -> Result<usize, String> {
-    let n = text.parse().ok().filter(|&n| n > 0);
-    n.ok_or_else(|| "expected a whole number above 0".to_owned())
-}
-
-/// More threads than any machine has; bounds what a slip of the finger can start.
-const MAX_THREADS: usize = 1024;
-
-fn threads(text: &str) -> Result<usize, String> {
-    if text == "-1" {
-        return Ok(ContextParams::default().n_threads);
-    }
-    let n = text.parse().ok().filter(|n| (1..=MAX_THREADS).contains(n));
-    n.ok_or_else(|| format!("expected a whole number from 1 to {MAX_THREADS}, or -1 for one for each core"))
-}
-
-/// -1 is what the model was trained for, as 0 is.
-fn context_size(text: &str) -> Result<usize, String> {
-    let n = if text == "-1" { Some(0) } else { text.parse().ok() };
-    n.ok_or_else(|| "expected a whole number of tokens, or 0 for as many as the model was trained for".to_owned())
-}
-
-fn positive_float(text: &str) -> Result<f32, String> {
-    let x = text.parse().ok().filter(|x: &f32| *x > 0.0 && x.is_finite());
-    x.ok_or_else(|| "expected a number above 0".to_owned())
-}
-
-fn positive_float_64(text: &str) -> Result<f64, String> {
-    let x = text.parse().ok().filter(|x: &f64| *x > 0.0 && x.is_finite());
-    x.ok_or_else(|| "expected a number above 0".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
 
     use super::*;
-    use crate::argv;
 
     #[test]
     fn the_declaration_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    /// A short form that stands for a flag nobody has would end in a message about a flag nobody typed.
-    #[test]
-    fn short_forms_stand_for_flags() {
-        fn flags(command: &clap::Command, found: &mut Vec<String>) {
-            found.extend(
-                command
-                    .get_arguments()
-                    .filter_map(|a| a.get_long())
-                    .map(|l| format!("--{l}")),
-            );
-            command.get_subcommands().for_each(|c| flags(c, found));
-        }
-        let mut found = Vec::new();
-        flags(&Cli::command(), &mut found);
-        for (short, long) in argv::SHORT_FORMS {
-            assert!(found.iter().any(|f| f == long), "{short}");
-        }
     }
 
     #[test]

@@ -1,59 +1,74 @@
-//! What hands know from other engines and clap cannot declare: short flags of several letters (`-ub`, `-ctk`) become their long forms before
-//! parsing, and flags or a model without a command are those of `run`.
+//! What hands know from other engines and clap cannot declare: flags of llama.cpp become those that are declared here, short ones of several
+//! letters among them, and flags or a model without a command are those of `run`.
 
 use std::ffi::OsString;
 
-/// Short form to long form.
-pub const SHORT_FORMS: &[(&str, &str)] = &[
-    ("-tb", "--threads-batch"),
-    ("-ub", "--ubatch-size"),
-    ("-ctk", "--cache-type-k"),
-    ("-ctv", "--cache-type-v"),
-    ("-sys", "--system"),
-    ("-dev", "--device"),
-    ("-ngl", "--n-gpu-layers"),
-    ("-ts", "--tensor-split"),
-    ("-sm", "--split-mode"),
-    ("-mg", "--main-gpu"),
-    ("-ot", "--override-tensor"),
-    ("-nkvo", "--no-kv-offload"),
-    ("-np", "--n-parallel"),
-    ("-cmoe", "--cpu-moe"),
-    ("-ncmoe", "--n-cpu-moe"),
-    ("-fa", "--flash-attn"),
-    ("-cnv", "--conversation"),
-    ("-no-cnv", "--raw"),
-    ("-st", "--single-turn"),
-    ("-hf", "--hf-repo"),
-    ("-hfr", "--hf-repo"),
-    ("-hff", "--hf-file"),
-    ("-hft", "--hf-token"),
-    ("-mu", "--model-url"),
-    ("-jf", "--json-schema-file"),
-    ("-sysf", "--system-file"),
-    ("-cb", "--cont-batching"),
-    ("-kvu", "--kv-unified"),
-    ("-to", "--timeout"),
-];
+use clap::Command;
+use clap::error::ErrorKind;
+
+use crate::llama_cpp::{Foreign, Here, OPTIONS, commands_with, has_flag};
+
+/// The short form of several letters of a flag, as llama.cpp has it: `-ub` of `--ubatch-size`.
+pub fn short_form(long: &str) -> Option<&'static str> {
+    let of_flag = OPTIONS
+        .iter()
+        .filter(|option| matches!(option.here, Here::Is(flag) if flag[2..] == *long));
+    let is_short = |name: &&str| !name.starts_with("--") && name.len() > 2;
+    of_flag.flat_map(|option| option.names()).find(is_short)
+}
 
 /// What the program answers itself.
 const OWN_FLAGS: &[&str] = &["-h", "--help", "-V", "--version"];
 
-/// The arguments with short forms replaced, up to a `--`; `-ub=64` works as `-ub 64` does. Without a command it is `run`, if flags or a model come
-/// first.
-pub fn normalize(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-    let mut rest_is_text = false;
-    let mut args: Vec<OsString> = args
-        .into_iter()
-        .map(|arg| {
-            rest_is_text |= arg == "--";
-            if rest_is_text { arg } else { long_form(arg) }
-        })
-        .collect();
+/// What becomes of an argument.
+enum Taken {
+    /// It stays.
+    AsIs,
+    /// It is this.
+    Is(OsString),
+    /// It is left out, with its value.
+    Nothing { has_value: bool },
+    /// The whole line is this command.
+    Command(&'static str),
+}
+
+/// The arguments with llama.cpp's flags translated, up to a `--`; `-ub=64` works as `-ub 64` does. Without a command it is `run`, if flags or a
+/// model come first.
+pub fn normalize(args: impl IntoIterator<Item = OsString>, program: &Command) -> Result<Vec<OsString>, clap::Error> {
+    let mut args: Vec<OsString> = args.into_iter().collect();
     if args.get(1).and_then(|arg| arg.to_str()).is_some_and(is_for_run) {
         args.insert(1, "run".into());
     }
-    args
+    let command = command_of(program, &args);
+    let mut out = Vec::with_capacity(args.len());
+    let mut args = args.into_iter();
+    let mut is_value = false;
+    while let Some(arg) = args.next() {
+        if arg == "--" {
+            out.push(arg);
+            out.extend(args);
+            break;
+        }
+        let taken = match (arg.to_str(), is_value) {
+            (Some(text), false) => translated(text, command, program)?,
+            _ => Taken::AsIs,
+        };
+        is_value = arg
+            .to_str()
+            .is_some_and(|text| !is_value && takes_any_text(command, text));
+        match taken {
+            Taken::AsIs => out.push(arg),
+            Taken::Is(arg) => out.push(arg),
+            Taken::Nothing { has_value } if has_value => drop(args.next()),
+            Taken::Nothing { .. } => {}
+            Taken::Command(words) => {
+                out.truncate(1);
+                out.extend(words.split(' ').map(OsString::from));
+                break;
+            }
+        }
+    }
+    Ok(out)
 }
 
 fn is_for_run(first: &str) -> bool {
@@ -61,22 +76,81 @@ fn is_for_run(first: &str) -> bool {
     is_flag || first.to_ascii_lowercase().ends_with(".gguf")
 }
 
-fn long_form(arg: OsString) -> OsString {
-    let Some(text) = arg.to_str() else { return arg };
-    let (flag, value) = text.split_once('=').map_or((text, None), |(f, v)| (f, Some(v)));
-    match (SHORT_FORMS.iter().find(|(short, _)| *short == flag), value) {
-        (Some((_, long)), None) => long.into(),
-        (Some((_, long)), Some(value)) => format!("{long}={value}").into(),
-        (None, _) => arg,
+/// The command that a line names, or the program.
+fn command_of<'a>(program: &'a Command, args: &[OsString]) -> &'a Command {
+    let words = args.iter().skip(1).map_while(|arg| arg.to_str());
+    let mut command = program;
+    for word in words {
+        match command.find_subcommand(word) {
+            Some(nested) => command = nested,
+            None => break,
+        }
     }
+    command
+}
+
+/// True if this is a flag that takes values which look like flags.
+fn takes_any_text(command: &Command, text: &str) -> bool {
+    command.get_arguments().any(|arg| {
+        let is_it = match text.strip_prefix("--") {
+            Some(long) => arg.get_long() == Some(long),
+            None => text.len() == 2 && arg.get_short() == text.chars().nth(1),
+        };
+        is_it && arg.is_allow_hyphen_values_set()
+    })
+}
+
+fn translated(text: &str, command: &Command, program: &Command) -> Result<Taken, clap::Error> {
+    let (given, value) = text.split_once('=').map_or((text, None), |(f, v)| (f, Some(v)));
+    // As llama.cpp takes them, too.
+    let spelled = match given.strip_prefix("--") {
+        Some(long) => format!("--{}", long.replace('_', "-")),
+        None => given.to_owned(),
+    };
+    if !given.starts_with('-') || has_flag(command, given) || ["-h", "--help"].contains(&given) {
+        return Ok(Taken::AsIs);
+    }
+    let with_value = |flag: &str| value.map_or_else(|| flag.into(), |value| format!("{flag}={value}").into());
+    if has_flag(command, &spelled) {
+        return Ok(Taken::Is(with_value(&spelled)));
+    }
+    // Words of a command that takes any text may be one.
+    let is_text = command.get_positionals().any(clap::Arg::is_allow_hyphen_values_set);
+    let Some(option) = Foreign::find(&spelled).filter(|option| !is_text || matches!(option.here, Here::Is(_))) else {
+        return Ok(Taken::AsIs);
+    };
+    match option.here {
+        Here::Is(flag) if OWN_FLAGS.contains(&flag) || has_flag(command, flag) => Ok(Taken::Is(with_value(flag))),
+        Here::Is(_) if is_text => Ok(Taken::AsIs),
+        Here::Is(flag) => Err(refused(
+            &spelled,
+            &format!("it is an option of {}", commands_with(program, flag).join(", ")),
+        )),
+        Here::Command(words) => Ok(Taken::Command(words)),
+        Here::Always(_) => Ok(Taken::Nothing {
+            has_value: !option.value.is_empty() && value.is_none(),
+        }),
+        Here::Differs(_) => Ok(Taken::AsIs),
+        Here::No(why) => Err(refused(&spelled, why)),
+    }
+}
+
+fn refused(name: &str, why: &str) -> clap::Error {
+    clap::Error::raw(
+        ErrorKind::UnknownArgument,
+        format!("{name} is an option of llama.cpp that cannot be used here: {why}\n"),
+    )
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
+    use crate::args::Cli;
 
     fn normalized(args: &[&str]) -> Vec<OsString> {
-        normalize(args.iter().map(OsString::from))
+        normalize(args.iter().map(OsString::from), &Cli::command()).expect("nothing is refused")
     }
 
     #[test]
@@ -84,6 +158,22 @@ mod tests {
         assert_eq!(
             normalized(&["llama", "run", "-ub", "64", "-ctk=f32", "-t", "2"]),
             ["llama", "run", "--ubatch-size", "64", "--cache-type-k=f32", "-t", "2"]
+        );
+        assert_eq!(
+            normalized(&["llama", "run", "--ctx_size=8", "--n-predict", "1", "--typical-p", "1"]),
+            ["llama", "run", "--ctx-size=8", "--n-predict", "1", "--typical", "1"]
+        );
+    }
+
+    #[test]
+    fn what_changes_nothing_is_left_out() {
+        assert_eq!(
+            normalized(&["llama", "--jinja", "-dt", "0.1", "hi", "--defrag-thold=2"]),
+            ["llama", "run", "hi"]
+        );
+        assert_eq!(
+            normalized(&["llama", "-m", "a", "--list-devices"]),
+            ["llama", "devices"]
         );
     }
 
@@ -93,6 +183,8 @@ mod tests {
             normalized(&["llama", "what does -ub do?", "--", "-ub"]),
             ["llama", "what does -ub do?", "--", "-ub"]
         );
+        let tokenize = ["llama", "tokenize", "-p", "--numa", "--hellaswag"];
+        assert_eq!(normalized(&tokenize), tokenize);
     }
 
     #[test]

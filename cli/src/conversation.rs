@@ -81,6 +81,40 @@ impl Conversation {
         self.messages.pop_if(|m| m.role == role).is_some()
     }
 
+    /// What somebody of this role said last.
+    pub fn last(&self, role: &str) -> Option<&str> {
+        self.messages
+            .iter()
+            .rfind(|m| m.role == role)
+            .map(|m| m.content.as_str())
+    }
+
+    /// The tokens of what was said so far.
+    pub fn n_tokens(&self, vocab: &Vocab) -> Outcome<usize> {
+        match self.messages.is_empty() {
+            true => Ok(0),
+            false => self.prompt_until(vocab, false).map(|(_, tokens)| tokens.len()),
+        }
+    }
+
+    /// Goes on from what was said to another model. Without a template there are no instructions.
+    pub fn take_over(&mut self, other: &Conversation) {
+        self.messages = other.messages.clone();
+        if self.is_raw() {
+            self.messages.retain(|m| m.role != "system");
+        }
+    }
+
+    /// The messages of a file in place of these. The number of messages.
+    pub fn replace_by(&mut self, file: &Path) -> Outcome<usize> {
+        let before = std::mem::take(&mut self.messages);
+        let restored = self.restore(file);
+        if restored.is_err() {
+            self.messages = before;
+        }
+        restored
+    }
+
     /// Writes what was said to a file.
     pub fn save(&self, file: &Path) -> Outcome {
         let said: Vec<Said<'_>> = self.messages.iter().map(Said::of).collect();
@@ -116,12 +150,17 @@ impl Conversation {
 
     /// What the model's next words follow, as text and as tokens.
     pub fn prompt(&self, vocab: &Vocab) -> Outcome<(String, Vec<Token>)> {
+        self.prompt_until(vocab, true)
+    }
+
+    /// The same, up to where the model's words begin, or to what was said last.
+    fn prompt_until(&self, vocab: &Vocab, generation: bool) -> Outcome<(String, Vec<Token>)> {
         let Some(template) = &self.template else {
             let text: String = self.messages.iter().map(|m| m.content.as_str()).collect();
             let tokens = vocab.tokenize(&text, true, true);
             return Ok((text, tokens));
         };
-        let text = template.render(&self.messages, true, &self.variables)?;
+        let text = template.render(&self.messages, generation, &self.variables)?;
         let tokens = vocab.tokenize(&text, !template.has_bos(&text), true);
         Ok((text, tokens))
     }

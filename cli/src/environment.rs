@@ -1,7 +1,10 @@
-//! Flags that are given by the environment: `--ctx-size` is also `LLAMA_ARG_CTX_SIZE`, where it is not on the command line.
+//! Flags that are given by the environment: `--ctx-size` is also `LLAMA_ARG_CTX_SIZE`, where it is not on the command line. Where llama.cpp has
+//! another name for a variable, such as `LLAMA_ARG_BATCH`, that is looked for if the first one is not set.
 
 use clap::builder::BoolishValueParser;
 use clap::{Arg, ArgAction, Command};
+
+use crate::llama_cpp;
 
 /// Before the name of each flag.
 const PREFIX: &str = "LLAMA_ARG_";
@@ -9,9 +12,15 @@ const PREFIX: &str = "LLAMA_ARG_";
 /// The command, whose flags and those of its commands are looked for in the environment.
 pub fn with_variables(command: Command) -> Command {
     command
-        .mut_args(|arg| match arg.get_long().map(variable) {
-            Some(name) => with_variable(arg, name),
-            None => arg,
+        .mut_args(|arg| {
+            match arg
+                .get_long()
+                .map(|flag| (variable(flag), llama_cpp::variable_of(flag)))
+            {
+                Some((name, Some(other))) if !is_set(&name) && is_set(other) => with_variable(arg, other.to_owned()),
+                Some((name, _)) => with_variable(arg, name),
+                None => arg,
+            }
         })
         .mut_subcommands(with_variables)
 }
@@ -26,6 +35,10 @@ fn with_variable(arg: Arg, name: String) -> Arg {
         }
         _ => arg.env(name).hide_env(true),
     }
+}
+
+fn is_set(name: &str) -> bool {
+    std::env::var_os(name).is_some()
 }
 
 fn variable(flag: &str) -> String {

@@ -1,9 +1,11 @@
 //! The flags of structured output: what an answer has to be.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use clap::Args;
-use engine::grammar::{Compiler, Constraint, Grammar};
+use engine::grammar::{Compiler, Constraint, Grammar, GrammarError};
 use engine::model::Model;
 
 use crate::commands::input;
@@ -35,6 +37,13 @@ pub struct GrammarArgs {
 }
 
 impl GrammarArgs {
+    /// True if answers have to be something.
+    pub fn is_given(&self) -> bool {
+        let texts = [&self.grammar, &self.json_schema, &self.regex];
+        let files = [&self.grammar_file, &self.json_schema_file];
+        texts.iter().any(|text| text.is_some()) || files.iter().any(|file| file.is_some()) || !self.choice.is_empty()
+    }
+
     /// The grammar, and what it is called in messages.
     fn grammar(&self) -> Outcome<Option<(String, Grammar)>> {
         let named = |name: &str, grammar| Some((name.to_owned(), grammar));
@@ -55,13 +64,48 @@ impl GrammarArgs {
         })
     }
 
-    /// What every answer of the model has to keep to; `None` if nothing was asked for.
-    pub fn constraint(&self, model: &Model) -> Outcome<Option<Constraint>> {
+    /// What every answer of the model has to keep to; `None` if nothing was asked for. What can be told at once is wrong with it now, the rest
+    /// when it is first used: for large vocabularies it takes a second, in which a prompt can be read.
+    pub fn constraint(&self, model: &Arc<Model>) -> Outcome<Option<Prepared>> {
         let Some((name, grammar)) = self.grammar()? else {
             return Ok(None);
         };
-        let wrong = |e| Failure::new(format_args!("{name}: {e}"));
-        let compiler = Compiler::new(model.vocab(), model.base().n_vocab()).map_err(wrong)?;
-        compiler.compile(&grammar, model.vocab()).map(Some).map_err(wrong)
+        let of = |name: &str, e: GrammarError| Failure::new(format_args!("{name}: {e}"));
+        grammar.check(model.vocab()).map_err(|e| of(&name, e))?;
+        let model = model.clone();
+        let thread = std::thread::Builder::new().name("grammar".to_owned()).spawn(move || {
+            let compiled = Compiler::new(model.vocab(), model.base().n_vocab());
+            let compiled = compiled.and_then(|compiler| compiler.compile(&grammar, model.vocab()));
+            compiled.map_err(|e| of(&name, e))
+        })?;
+        Ok(Some(Prepared::Waiting(thread)))
+    }
+}
+
+/// What answers have to keep to, or what is being made of it.
+pub enum Prepared {
+    /// It is being compiled.
+    Waiting(JoinHandle<Outcome<Constraint>>),
+    /// It is there.
+    Ready(Box<Constraint>),
+    /// It could not be compiled.
+    Failed,
+}
+
+impl Prepared {
+    /// The constraint, as soon as it is there.
+    pub fn get(&mut self) -> Outcome<Constraint> {
+        match std::mem::replace(self, Prepared::Failed) {
+            Prepared::Ready(constraint) => *self = Prepared::Ready(constraint),
+            Prepared::Waiting(thread) => {
+                let failed = |_| Failure::new("the grammar cannot be used: compiling it failed");
+                *self = Prepared::Ready(Box::new(thread.join().map_err(failed)??));
+            }
+            Prepared::Failed => {}
+        }
+        match self {
+            Prepared::Ready(constraint) => Ok((**constraint).clone()),
+            _ => Err(Failure::new("the grammar cannot be used")),
+        }
     }
 }

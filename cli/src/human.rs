@@ -5,9 +5,13 @@ pub fn bytes(n: usize) -> String {
     scaled(n as f64, 1024.0, &[" B", " KiB", " MiB", " GiB", " TiB"])
 }
 
-/// Bytes in MiB, to be compared and added up: `1050.43 MiB`.
+/// Bytes in MiB, to be compared and added up: `1050.43 MiB`; from a TiB on in the unit that fits.
 pub fn mib(n: usize) -> String {
-    format!("{:.2} MiB", n as f64 / f64::from(1 << 20))
+    const TIB: usize = 1 << 40;
+    match n {
+        TIB.. => bytes(n),
+        _ => format!("{:.2} MiB", n as f64 / f64::from(1 << 20)),
+    }
 }
 
 /// A count with a decimal unit: `134.52 M`.
@@ -60,6 +64,7 @@ mod tests {
         assert_eq!(bytes(1023), "1023 B");
         assert_eq!(bytes(1536 * 1024), "1.50 MiB");
         assert_eq!(bytes(usize::MAX), "16777216.00 TiB");
+        assert_eq!((mib(3 << 19), mib(41 << 40)), ("1.50 MiB".into(), "41.00 TiB".into()));
         assert_eq!(count(134_515_008), "134.52 M");
         assert_eq!(
             (ago(59), ago(60), ago(90_000)),

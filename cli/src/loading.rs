@@ -11,18 +11,17 @@ use engine::build::MemoryParams;
 use engine::context::Context;
 use engine::gguf::Value;
 use engine::model::{DeviceLayers, LoadParams, Model, ModelError, PlacementParams, SplitMode, TensorOverride};
-use indicatif::{ProgressBar, ProgressStyle};
 use regex_lite::Regex;
 
 use crate::args::PrecisionArg;
 use crate::failure::{Failure, Outcome};
-use crate::{interrupt, say};
+use crate::{interrupt, progress, say};
 
 /// What a file is taken for, and where its weights go.
 #[derive(Clone, Debug, Args)]
 pub struct PlacementArgs {
     /// Architecture to load the file as; `auto` is what the file says
-    #[arg(long, value_name = "NAME", default_value = "auto")]
+    #[arg(long, value_name = "NAME", default_value = "auto", help_heading = None)]
     pub arch: String,
     /// Metadata in place of the file's; TYPE is int, float, bool or str (may be repeated)
     #[arg(long, value_name = "KEY=TYPE:VALUE", value_parser = override_kv, hide_short_help = true, help_heading = LOADING)]
@@ -33,6 +32,12 @@ pub struct PlacementArgs {
     /// Layers (-ngl) on the devices, the output being one and the last layers first: a number, `all`, or `auto`, as many as fit [default: all on named devices, auto with `cpu` among them]
     #[arg(long, value_name = "N", alias = "gpu-layers", value_parser = device_layers, hide_short_help = true, help_heading = LOADING)]
     pub n_gpu_layers: Option<DeviceLayers>,
+    /// Without -ngl, where devices are looked for: as many layers on them as fit in what is free of their memory (on), or all (off)
+    #[arg(long, value_name = "HOW", value_parser = ["on", "off"], default_value = "on", hide_short_help = true, help_heading = LOADING)]
+    pub fit: String,
+    /// MiB of each device (-fitt) that are left free where as many layers are placed as fit [default: 256]
+    #[arg(long, value_name = "MIB", hide_short_help = true, help_heading = LOADING)]
+    pub fit_target: Option<usize>,
     /// Share (-ts) of each device, of the layers or, with `--split-mode row`, of the rows, as in 3,1 [default: by free memory]
     #[arg(long, value_name = "SHARES", value_parser = share, value_delimiter = ',', hide_short_help = true, help_heading = LOADING)]
     pub tensor_split: Vec<f32>,
@@ -51,12 +56,21 @@ pub struct PlacementArgs {
     /// Keep the experts of the first N layers (-ncmoe) in the memory of the CPU
     #[arg(long, value_name = "N", hide_short_help = true, help_heading = LOADING)]
     pub n_cpu_moe: Option<usize>,
+    /// Keep the feed-forward matrices of the first N layers (-ncffn) in the memory of the CPU, other than experts
+    #[arg(long, value_name = "N", hide_short_help = true, help_heading = LOADING)]
+    pub n_cpu_ffn: Option<usize>,
     /// Keep the KV cache (-nkvo) in the memory of the CPU
-    #[arg(long, hide_short_help = true, help_heading = LOADING)]
+    #[arg(long, overrides_with = "kv_offload", hide_short_help = true, help_heading = LOADING)]
     pub no_kv_offload: bool,
-    /// Leave weights arranged as in the file, whose pages are then used in place: slower products, a faster start, and memory that programs share
-    #[arg(long, hide_short_help = true, help_heading = LOADING)]
+    /// Keep the KV cache (-kvo) where the layers are: the default
+    #[arg(long, overrides_with = "no_kv_offload", hide_short_help = true, help_heading = LOADING)]
+    pub kv_offload: bool,
+    /// Leave weights arranged as in the file (-nr), whose pages are then used in place: slower products, a faster start, and memory that programs share
+    #[arg(long, overrides_with = "repack", hide_short_help = true, help_heading = LOADING)]
     pub no_repack: bool,
+    /// Arrange weights for fast products: the default
+    #[arg(long, overrides_with = "no_repack", hide_short_help = true, help_heading = LOADING)]
+    pub repack: bool,
 }
 
 /// How a model is loaded.
@@ -71,6 +85,10 @@ pub struct LoadArgs {
     /// Keep the weights in memory for good
     #[arg(long, hide_short_help = true, help_heading = LOADING)]
     pub mlock: bool,
+    /// Both (-lm) as llama.cpp names them: auto or mmap, none (--no-mmap), mlock (--no-mmap --mlock) or mmap+mlock (--mlock)
+    #[arg(long, value_name = "MODE", value_parser = ["auto", "none", "mmap", "mlock", "mmap+mlock"],
+          conflicts_with_all = ["no_mmap", "mlock"], hide_short_help = true, help_heading = LOADING)]
+    pub load_mode: Option<String>,
     /// Look at every weight, and refuse a file with values that are no finite numbers
     #[arg(long, hide_short_help = true, help_heading = LOADING)]
     pub check_tensors: bool,
@@ -79,20 +97,34 @@ pub struct LoadArgs {
     pub mtp: bool,
 }
 
+/// Where a second model goes.
+#[derive(Clone, Debug, Default, Args)]
+pub struct DraftPlacementArgs {
+    /// Devices (-devd) that hold layers of the smaller model [default: those of --device]
+    #[arg(long, value_name = "LIST", value_parser = device_list, requires = "draft", hide_short_help = true)]
+    pub device_draft: Option<DeviceList>,
+    /// Layers of the smaller model (-ngld) on the devices [default: as --n-gpu-layers says]
+    #[arg(long, value_name = "N", alias = "gpu-layers-draft", value_parser = device_layers, requires = "draft", hide_short_help = true)]
+    pub n_gpu_layers_draft: Option<DeviceLayers>,
+}
+
 /// What is added to a loaded model.
 #[derive(Clone, Debug, Default, Args)]
 pub struct AdapterArgs {
-    /// LoRA adapter, and the factor of its effect (may be repeated)
-    #[arg(long, value_name = "FILE[=SCALE]", value_parser = scaled_file, hide_short_help = true, help_heading = ADAPTERS)]
+    /// LoRA adapter, and the factor of its effect (may be repeated, or a list with commas)
+    #[arg(long, value_name = "FILE[=SCALE]", value_parser = scaled_file, value_delimiter = ',', hide_short_help = true, help_heading = ADAPTERS)]
     pub lora: Vec<ScaledFile>,
-    /// The same, with the factor as an argument of its own
-    #[arg(long, num_args = 2, value_names = ["FILE", "SCALE"], allow_negative_numbers = true, hide_short_help = true, help_heading = ADAPTERS)]
-    pub lora_scaled: Vec<String>,
-    /// Control vector, and the factor of its effect (may be repeated; all are added up)
-    #[arg(long, value_name = "FILE[=SCALE]", value_parser = scaled_file, hide_short_help = true, help_heading = ADAPTERS)]
+    /// The same, as llama.cpp has it: the factor stands behind a colon
+    #[arg(long, value_name = "FILE:SCALE", value_parser = file_and_scale, value_delimiter = ',', hide_short_help = true, help_heading = ADAPTERS)]
+    pub lora_scaled: Vec<ScaledFile>,
+    /// Control vector, and the factor of its effect (may be repeated, or a list with commas; all are added up)
+    #[arg(long, value_name = "FILE[=SCALE]", value_parser = scaled_file, value_delimiter = ',', hide_short_help = true, help_heading = ADAPTERS)]
     pub control_vector: Vec<ScaledFile>,
+    /// The same, as llama.cpp has it: the factor stands behind a colon
+    #[arg(long, value_name = "FILE:SCALE", value_parser = file_and_scale, value_delimiter = ',', hide_short_help = true, help_heading = ADAPTERS)]
+    pub control_vector_scaled: Vec<ScaledFile>,
     /// First and last layer that control vectors act on [default: all]
-    #[arg(long, num_args = 2, value_names = ["FIRST", "LAST"], requires = "control_vector", hide_short_help = true, help_heading = ADAPTERS)]
+    #[arg(long, num_args = 2, value_names = ["FIRST", "LAST"], hide_short_help = true, help_heading = ADAPTERS)]
     pub control_vector_layer_range: Option<Vec<usize>>,
 }
 
@@ -125,16 +157,19 @@ impl PlacementArgs {
     /// Memory for tensors by name; what was named itself comes before experts in general.
     fn overrides(&self) -> Vec<TensorOverride> {
         let mut overrides = self.override_tensor.clone();
-        let layers = match (self.cpu_moe, self.n_cpu_moe) {
+        let first = |n: usize| (0..n).map(|i| i.to_string()).collect::<Vec<_>>().join("|");
+        let experts = match (self.cpu_moe, self.n_cpu_moe) {
             (true, _) => Some(r"\d+".to_owned()),
-            (false, Some(n)) if n > 0 => Some((0..n).map(|i| i.to_string()).collect::<Vec<_>>().join("|")),
-            (false, _) => None,
+            (false, n) => n.filter(|&n| n > 0).map(first),
         };
-        let experts = layers.map(|layers| Regex::new(&format!(r"^blk\.({layers})\.ffn_\w*exps\b")));
-        overrides.extend(experts.and_then(Result::ok).map(|pattern| TensorOverride {
+        let experts = experts.map(|layers| Regex::new(&format!(r"^blk\.({layers})\.ffn_\w*exps\b")));
+        let dense = self.n_cpu_ffn.filter(|&n| n > 0).map(first);
+        let dense = dense.map(|layers| Regex::new(&format!(r"^blk\.({layers})\.ffn_(up|gate|down)\.")));
+        let in_memory_of_cpu = |pattern| TensorOverride {
             pattern,
             buffer_type: "CPU".to_owned(),
-        }));
+        };
+        overrides.extend([experts, dense].into_iter().flatten().flatten().map(in_memory_of_cpu));
         overrides
     }
 
@@ -152,7 +187,7 @@ impl PlacementArgs {
         let placement = PlacementParams {
             n_layers: match self.n_gpu_layers {
                 Some(n) => n,
-                None if is_auto => DeviceLayers::Auto,
+                None if is_auto && self.fit == "on" => DeviceLayers::Auto,
                 None => DeviceLayers::Count(usize::MAX),
             },
             tensor_split: self.tensor_split.clone(),
@@ -166,8 +201,10 @@ impl PlacementArgs {
             offload_kv: !self.no_kv_offload,
             repack: !self.no_repack,
             memory: memory.unwrap_or(defaults.memory),
+            margin: self
+                .fit_target
+                .map_or(defaults.margin, |mib| mib.saturating_mul(1 << 20)),
             devices,
-            ..defaults
         };
         Ok(LoadParams {
             arch: (self.arch != "auto").then(|| self.arch.clone()),
@@ -182,8 +219,14 @@ impl LoadArgs {
     /// The engine's settings for contexts that compute with this precision. `memory`: what an automatic placement leaves room for.
     pub fn params(&self, precision: PrecisionArg, memory: Option<MemoryParams>) -> Outcome<LoadParams> {
         let mut params = LoadParams {
-            mmap: !self.no_mmap,
-            mlock: self.mlock,
+            mmap: self
+                .load_mode
+                .as_ref()
+                .map_or(!self.no_mmap, |mode| mode != "none" && mode != "mlock"),
+            mlock: self
+                .load_mode
+                .as_ref()
+                .map_or(self.mlock, |mode| mode.contains("mlock")),
             check_tensors: self.check_tensors,
             mtp: self.mtp,
             ..self.placement.params(memory)?
@@ -194,8 +237,12 @@ impl LoadArgs {
     }
 
     /// The same for a second model, of which what is said of the file does not hold.
-    pub fn of_draft(&self) -> LoadArgs {
+    pub fn of_draft(&self, placement: &DraftPlacementArgs) -> LoadArgs {
         let mut args = self.clone();
+        if placement.device_draft.is_some() {
+            args.placement.device.clone_from(&placement.device_draft);
+        }
+        args.placement.n_gpu_layers = placement.n_gpu_layers_draft.or(args.placement.n_gpu_layers);
         args.mtp = false;
         args.placement.arch = "auto".to_owned();
         args.placement.override_kv.clear();
@@ -212,18 +259,21 @@ impl LoadArgs {
     ) -> Outcome<Arc<Model>> {
         let mut params = self.params(precision, memory)?;
         let has_none = params.placement.devices.is_empty();
+        let is_fitted = params.placement.n_layers == DeviceLayers::Auto;
         let stop = interrupt::listen();
-        let (bar, flag) = (bar(), stop.flag());
+        let (bar, flag) = (progress::bar("loading", STEPS), stop.flag());
+        let bar = Arc::new(bar);
         let shown = bar.clone();
         params.progress = Some(Arc::new(move |done| {
             // Begin and end are told in any case: without anything between them nothing was copied.
             if done > 0.0 && done < 1.0 {
-                shown.set_position((done * STEPS as f32) as u64);
+                shown.set((done * STEPS as f32) as usize);
             }
             !flag.load(std::sync::atomic::Ordering::Relaxed)
         }));
         let model = Model::load(path, archs::ALL, &params);
-        bar.finish_and_clear();
+        params.progress = None;
+        drop(bar);
         let wants_devices = matches!(self.placement.n_gpu_layers, Some(DeviceLayers::Count(1..)));
         if wants_devices && has_none {
             say::line("warning: there is no device for layers but the CPU; --device names some");
@@ -232,6 +282,13 @@ impl LoadArgs {
             Err(ModelError::Cancelled { .. }) => return Err(Failure::Interrupted),
             model => model?,
         };
+        let placed = model.placement_summary();
+        if is_fitted && !has_none && placed.n_offloaded < placed.n_layers {
+            say::aside(format_args!(
+                "{} of {} layers are on devices, as many as fit in what is free there; -ngl says otherwise",
+                placed.n_offloaded, placed.n_layers
+            ));
+        }
         for warning in model.warnings() {
             say::line(format_args!("warning: {warning}"));
         }
@@ -255,17 +312,8 @@ impl AdapterArgs {
     /// Loads the adapters, and applies them to a context.
     pub fn apply(&self, context: &mut Context) -> Outcome {
         let model = context.model().clone();
-        let mut files = self.lora.clone();
-        for pair in self.lora_scaled.as_chunks::<2>().0 {
-            let [path, scale] = pair;
-            let no_scale = || Failure::new(format_args!("--lora-scaled {path}: {scale:?} is not a number"));
-            files.push(ScaledFile {
-                path: path.into(),
-                scale: finite(scale).ok_or_else(no_scale)?,
-            });
-        }
         let mut loras = Vec::new();
-        for file in &files {
+        for file in self.lora.iter().chain(&self.lora_scaled) {
             let adapter = LoraAdapter::load(&file.path, &model)?;
             if !adapter.ignored().is_empty() {
                 let (path, names) = (file.path.display(), adapter.ignored().join(", "));
@@ -276,8 +324,14 @@ impl AdapterArgs {
         context.set_adapters(&loras)?;
 
         let load = |file: &ScaledFile| ControlVector::load(&file.path, &model);
-        let vectors = self.control_vector.iter().map(load).collect::<Result<Vec<_>, _>>()?;
-        let scales = self.control_vector.iter().map(|file| file.scale);
+        let files = || self.control_vector.iter().chain(&self.control_vector_scaled);
+        if self.control_vector_layer_range.is_some() && files().next().is_none() {
+            return Err(Failure::new(
+                "--control-vector-layer-range says where control vectors act: give one by --control-vector",
+            ));
+        }
+        let vectors = files().map(load).collect::<Result<Vec<_>, _>>()?;
+        let scales = files().map(|file| file.scale);
         let vectors: Vec<_> = vectors.iter().zip(scales).collect();
         context.set_control_vectors(&vectors, self.layers(model.base().n_layer())?)?;
         Ok(())
@@ -350,16 +404,7 @@ fn no_device(name: &str) -> Failure {
 }
 
 /// Positions of the bar.
-const STEPS: u64 = 1000;
-
-/// A bar on stderr that appears when it is first moved, and only where that is a terminal.
-fn bar() -> ProgressBar {
-    let bar = ProgressBar::new(STEPS);
-    if let Ok(style) = ProgressStyle::with_template("loading [{bar:40}] {percent}%") {
-        bar.set_style(style.progress_chars("=> "));
-    }
-    bar
-}
+const STEPS: usize = 1000;
 
 fn device_list(text: &str) -> Result<DeviceList, String> {
     let names: Vec<_> = text.split(',').map(|name| name.trim().to_owned()).collect();
@@ -415,6 +460,16 @@ fn override_kv(text: &str) -> Result<(String, Value), String> {
         _ => return Err(form.to_owned()),
     };
     Ok((key.to_owned(), value))
+}
+
+/// `FILE:SCALE`.
+fn file_and_scale(text: &str) -> Result<ScaledFile, String> {
+    let parts = text.rsplit_once(':').filter(|(path, _)| !path.is_empty());
+    let (path, scale) = parts.ok_or("expected FILE:SCALE")?;
+    Ok(ScaledFile {
+        path: path.into(),
+        scale: finite(scale).ok_or_else(|| format!("expected FILE:SCALE, where {scale:?} is not a number"))?,
+    })
 }
 
 /// `FILE=SCALE` if what follows the last `=` is a number, else all of it is a file.

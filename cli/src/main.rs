@@ -1,11 +1,11 @@
 //! The `llama` command line. Nothing below this package prints, exits or knows terminals, and nothing but `server` knows HTTP. Modules stand
 //! in the order the data flows:
 //!
-//! - [`argv`], [`args`], [`loading`], [`sampling`], [`grammar`], [`naming`], [`environment`], [`suggest`]: the command line, one declaration
+//! - [`argv`], [`llama_cpp`], [`args`], [`loading`], [`sampling`], [`grammar`], [`naming`], [`environment`], [`suggest`]: the command line, one declaration
 //! - [`commands`]: what each command does
 //! - [`hub`]: models by name; [`fetch`]: the default model
-//! - [`conversation`], [`session`], [`output`], [`reasoning`]: messages to prompts, prompts to text, and what of it is thought
-//! - [`interrupt`], [`failure`], [`say`], [`dirs`], [`human`], [`version`]: Ctrl-C, errors, stderr, folders, numbers for people, the program itself
+//! - [`conversation`], [`session`], [`output`], [`reasoning`], [`markdown`]: messages to prompts, prompts to text, what of it is thought, and how it looks
+//! - [`interrupt`], [`failure`], [`say`], [`progress`], [`dirs`], [`human`], [`version`]: Ctrl-C, errors, stderr, folders, numbers for people, the program itself
 
 mod args;
 mod argv;
@@ -19,9 +19,12 @@ mod grammar;
 mod hub;
 mod human;
 mod interrupt;
+mod llama_cpp;
 mod loading;
+mod markdown;
 mod naming;
 mod output;
+mod progress;
 mod reasoning;
 mod sampling;
 mod say;
@@ -51,7 +54,8 @@ fn parse() -> Result<Cli, clap::Error> {
     if std::env::args_os().nth(1).is_some_and(|arg| arg == "--version") {
         command = command.long_version(version::long());
     }
-    let matches = command.try_get_matches_from_mut(argv::normalize(std::env::args_os()))?;
+    let args = argv::normalize(std::env::args_os(), &command)?;
+    let matches = command.try_get_matches_from_mut(args)?;
     Cli::from_arg_matches(&matches).map_err(|e| e.format(&mut command))
 }
 

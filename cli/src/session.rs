@@ -1,11 +1,13 @@
 //! A model at work for one conversation: prompts in, text out as it comes.
 
+use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use engine::chat::ReasoningTags;
 use engine::context::{Batch, Context, ContextError, ContextParams, DecodeError, MemoryError};
 use engine::grammar::Constraint;
 use engine::model::Model;
@@ -13,12 +15,14 @@ use engine::sample::{Chain, LogitBias, Recommended, RepetitionWatch, SamplerPara
 use engine::speculate::{Decoded, DraftModel, Drafted, Drafter, Lookup, MAX_DRAFTS, Mtp, Pace, Speculator};
 use engine::vocab::Vocab;
 
-use crate::args::{ContextArgs, RunArgs};
+use crate::args::{RunArgs, SpeculationArgs};
 use crate::commands::input;
 use crate::failure::{Failure, Outcome};
+use crate::grammar::Prepared;
 use crate::loading::LoadArgs;
 use crate::output::Output;
-use crate::{human, interrupt, say};
+use crate::reasoning::Budget;
+use crate::{human, interrupt, progress, say};
 
 /// A loaded model, its context, and what the context holds.
 pub struct Session {
@@ -35,11 +39,13 @@ pub struct Session {
     /// How tokens are chosen; may be changed between turns.
     pub sampler: SamplerParams,
     /// What every answer has to keep to.
-    constraint: Option<Constraint>,
+    constraint: Option<Prepared>,
     /// Texts that end an answer.
     stops: Vec<String>,
     /// Whether an answer ends by itself.
     ignore_eos: bool,
+    /// Whether special tokens become text, as their names.
+    names_special: bool,
     /// Whether an answer may go on that repeats itself.
     allow_loops: bool,
     n_turns: u64,
@@ -81,6 +87,19 @@ pub struct Generation {
     pub drafted: Option<Drafted>,
 }
 
+/// As the most tokens to generate: until the context is full, and no further.
+const UNTIL_FULL: i64 = -2;
+
+/// How far a generation goes.
+pub struct Bounds {
+    /// Most tokens.
+    pub limit: Option<usize>,
+    /// Tags of reasoning, which are text though their tokens may be special.
+    pub tags: Option<ReasoningTags>,
+    /// Most tokens of reasoning.
+    pub budget: Option<Budget>,
+}
+
 /// Why generating ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum End {
@@ -99,31 +118,8 @@ pub enum End {
     Loop(usize),
 }
 
-/// Tokens of a context of which nothing is said.
-const DEFAULT_CONTEXT: usize = 4096;
-
-/// What the flags say of a context.
-pub fn context_params(args: &ContextArgs) -> ContextParams {
-    let defaults = ContextParams::default();
-    let n_threads = args.threads.unwrap_or(defaults.n_threads);
-    ContextParams {
-        n_ctx: args.ctx_size.unwrap_or(DEFAULT_CONTEXT),
-        n_batch: args.batch_size,
-        n_ubatch: args.ubatch_size.min(args.batch_size),
-        n_threads,
-        n_threads_batch: args.threads_batch.or(args.threads).unwrap_or(defaults.n_threads_batch),
-        precision: args.precision.into(),
-        type_k: args.cache_type_k,
-        type_v: args.cache_type_v,
-        rope_freq_base: args.rope_freq_base,
-        rope_freq_scale: args.rope_freq_scale,
-        ..defaults
-    }
-}
-
 /// What guesses tokens, if that was asked for.
-fn speculator(args: &RunArgs, context: &Context) -> Outcome<Option<Speculator>> {
-    let speculation = &args.speculation;
+fn speculator(args: &RunArgs, speculation: &SpeculationArgs, context: &Context) -> Outcome<Option<Speculator>> {
     let drafter: Box<dyn Drafter> = match (&speculation.draft, &speculation.lookup_file) {
         _ if speculation.mtp => {
             let cannot = |e| {
@@ -135,9 +131,10 @@ fn speculator(args: &RunArgs, context: &Context) -> Outcome<Option<Speculator>> 
             Box::new(Mtp::new(context).map_err(cannot)?)
         }
         (Some(path), _) => {
-            let memory = context_params(&args.context).memory(context.n_ctx());
+            let memory = args.context.params().memory(context.n_ctx());
             let path = &args.hub.file_of(path)?;
-            let model = args.load.of_draft().load(path, args.context.precision, Some(memory))?;
+            let load = args.load.of_draft(&speculation.placement);
+            let model = load.load(path, args.context.precision, Some(memory))?;
             let cannot = |e| Failure::new(format_args!("{}: {e}", path.display()));
             Box::new(DraftModel::new(model, context).map_err(cannot)?)
         }
@@ -198,6 +195,35 @@ pub fn no_context(model: &Model, error: ContextError) -> Failure {
     ))
 }
 
+/// A context of the size in `params`, or of half of it and so on where there is no memory for it, down to `n_ctx_min`.
+fn fitting_context(model: &Arc<Model>, params: &mut ContextParams, n_ctx_min: usize) -> Outcome<Context> {
+    let (wanted, mut first) = (params.n_ctx, None);
+    loop {
+        match Context::new(model.clone(), params) {
+            Ok(context) => {
+                if params.n_ctx < wanted {
+                    say::aside(format_args!(
+                        "the context has {} tokens, since there is no memory for {wanted}; -c says otherwise",
+                        params.n_ctx
+                    ));
+                }
+                return Ok(context);
+            }
+            Err(e) => {
+                let is_memory = matches!(
+                    e,
+                    ContextError::KvMemory { .. } | ContextError::Backend(_) | ContextError::Sched(_)
+                );
+                let first = first.get_or_insert_with(|| no_context(model, e));
+                if !is_memory || params.n_ctx / 2 < n_ctx_min {
+                    return Err(std::mem::replace(first, Failure::Reported));
+                }
+                params.n_ctx /= 2;
+            }
+        }
+    }
+}
+
 /// How tokens are chosen: as the model's authors recommend, but for what was asked for.
 fn sampler(args: &RunArgs, model: &Model) -> Outcome<SamplerParams> {
     let recommended = Recommended::of(model.metadata(), args.sampler.is_greedy());
@@ -256,22 +282,27 @@ impl Session {
         if let Some(file) = &args.session {
             check_place(file)?;
         }
+        let speculation = args.speculation.resolved()?;
         let mut params = ContextParams {
             n_rollback: args.rollback.into(),
-            ..context_params(&args.context)
+            ..args.context.params()
         };
-        if args.speculation.is_wanted() {
+        if speculation.is_wanted() {
             params.n_rollback = params.n_rollback.max(MAX_DRAFTS);
             params.n_outputs_max = MAX_DRAFTS + 1;
-            params.hidden = args.speculation.mtp;
+            params.hidden = speculation.mtp;
         }
         let memory = params.memory(params.n_ctx);
         let load = LoadArgs {
-            mtp: args.speculation.mtp,
+            mtp: speculation.mtp,
             ..args.load.clone()
         };
         let model = load.load(path, args.context.precision, Some(memory))?;
-        let mut context = Context::new(model.clone(), &params).map_err(|e| no_context(&model, e))?;
+        // Compiled while the context is made and the prompt is read.
+        let constraint = args.grammar.constraint(&model)?;
+        let can_shrink = args.context.ctx_size.is_none() && args.load.placement.fit == "on";
+        let n_ctx_min = if can_shrink { args.context.fit_ctx } else { usize::MAX };
+        let mut context = fitting_context(&model, &mut params, n_ctx_min)?;
         if matches!(args.context.flash_attn.as_str(), "off" | "0") {
             say::line("warning: -fa off changes nothing: attention never stores scores here");
         }
@@ -279,7 +310,7 @@ impl Session {
             warn_of_length(&context);
         }
         args.adapters.apply(&mut context)?;
-        let shift = args.context_shift.then_some(Shift {
+        let shift = (args.context_shift && args.predict != Some(UNTIL_FULL)).then_some(Shift {
             keep: args.keep,
             n_keep: 0,
             n_gone: 0,
@@ -292,9 +323,8 @@ impl Session {
             Some(file) => restored(&mut context, file)?,
             None => Vec::new(),
         };
-        let speculator = speculator(args, &context)?;
+        let speculator = speculator(args, &speculation, &context)?;
         let sampler = sampler(args, &model)?;
-        let constraint = args.grammar.constraint(&model)?;
         let t_load = start.elapsed();
         Ok(Session {
             model,
@@ -307,6 +337,7 @@ impl Session {
             constraint,
             stops: stops(args)?,
             ignore_eos: args.ignore_eos,
+            names_special: args.display.special,
             allow_loops: args.allow_loops,
             n_turns: 0,
             t_load,
@@ -356,17 +387,17 @@ impl Session {
         self.held.clear();
     }
 
-    /// Generates at most `limit` tokens after `prompt`, giving their text to `emit` in pieces of whole characters. What
-    /// the memory holds of the prompt already is not computed again.
+    /// Generates tokens after `prompt`, giving their text to `emit` in pieces of whole characters. What the memory holds of the prompt
+    /// already is not computed again.
     pub fn complete(
         &mut self,
         prompt: &[Token],
-        limit: Option<usize>,
+        bounds: Bounds,
         emit: &mut dyn FnMut(&str) -> io::Result<()>,
     ) -> Outcome<Generation> {
         let stop = interrupt::listen();
         self.context.set_cancel(Some(stop.flag()));
-        let result = self.complete_until(prompt, limit, emit, &stop);
+        let result = self.complete_until(prompt, bounds, emit, &stop);
         self.context.set_cancel(None);
         result
     }
@@ -374,7 +405,7 @@ impl Session {
     fn complete_until(
         &mut self,
         prompt: &[Token],
-        limit: Option<usize>,
+        bounds: Bounds,
         emit: &mut dyn FnMut(&str) -> io::Result<()>,
         stop: &interrupt::Guard,
     ) -> Outcome<Generation> {
@@ -393,6 +424,10 @@ impl Session {
             n_forgotten,
             ..Generation::default()
         };
+        // Where the prompt takes long, what is wrong with a grammar is said before.
+        if prompt.len() - n_reused > self.context.params().n_ubatch {
+            self.constraint()?;
+        }
         let is_done = self.decode(&prompt[n_reused..])?;
         generation.n_prompt = encoded + self.held.len() - n_reused;
         generation.t_prompt = start.elapsed();
@@ -400,45 +435,90 @@ impl Session {
             generation.end = End::Interrupted;
             return Ok(generation);
         }
-        let mut first = None;
-        let mut output = Output::new(self.stops.clone());
-        let mut watch = RepetitionWatch::new();
-        while limit.is_none_or(|limit| generation.n_generated < limit) {
-            let token = chain.sample(self.context.logits(self.last).unwrap_or_default())?;
+        if let Some(constraint) = self.constraint()? {
+            chain = chain.constrained(constraint);
+        }
+        let mut text = Output::new(self.stops.clone());
+        generation.end = self.generate(&mut chain, bounds, &mut generation, &mut text, emit, stop)?;
+        generation.drafted = self.settle()?;
+        if generation.end != End::Stop {
+            text.finish(emit)?;
+        }
+        generation.text = text.text;
+        Ok(generation)
+    }
+
+    /// Token after token behind what is held. Why there is no other.
+    fn generate(
+        &mut self,
+        chain: &mut Chain,
+        mut bounds: Bounds,
+        generation: &mut Generation,
+        text: &mut Output,
+        emit: &mut dyn FnMut(&str) -> io::Result<()>,
+        stop: &interrupt::Guard,
+    ) -> Outcome<End> {
+        let (mut watch, mut first) = (RepetitionWatch::new(), None);
+        let tags = self.tokens_of(bounds.tags);
+        // What the model is made to say.
+        let mut forced = VecDeque::new();
+        while bounds.limit.is_none_or(|limit| generation.n_generated < limit) {
+            if let Some(end) = bounds.budget.as_mut().and_then(Budget::end) {
+                forced.extend(self.vocab().tokenize(&end, false, true));
+            }
+            let token = match forced.pop_front() {
+                Some(token) => token,
+                None => chain.sample(self.context.logits(self.last).unwrap_or_default())?,
+            };
             chain.accept(token);
             if self.vocab().is_eog(token) {
-                generation.end = End::Model;
-                break;
+                return Ok(End::Model);
             }
             generation.n_generated += 1;
             generation.t_generated = first.get_or_insert_with(Instant::now).elapsed();
-            if output.push(self.vocab().token_to_piece(token, false), emit)? {
-                generation.end = End::Stop;
-                break;
+            let is_named = self.names_special || tags.contains(&token);
+            let piece = self.vocab().token_to_piece(token, is_named);
+            if let Some(budget) = &mut bounds.budget {
+                budget.push(piece);
             }
-            if limit == Some(generation.n_generated) {
-                break;
+            if text.push(piece, emit)? {
+                return Ok(End::Stop);
+            }
+            if bounds.limit == Some(generation.n_generated) {
+                return Ok(End::Limit);
             }
             if let Some(n) = watch.push(token).filter(|_| !self.allow_loops) {
-                generation.end = End::Loop(n);
-                break;
+                return Ok(End::Loop(n));
             }
             let Some(n_gone) = self.make_room()? else {
-                generation.end = End::ContextFull;
-                break;
+                return Ok(End::ContextFull);
             };
             generation.n_forgotten += n_gone;
             if stop.is_set() || !self.advance(token)? {
-                generation.end = End::Interrupted;
-                break;
+                return Ok(End::Interrupted);
             }
         }
-        generation.drafted = self.settle()?;
-        if generation.end != End::Stop {
-            output.finish(emit)?;
-        }
-        generation.text = output.text;
-        Ok(generation)
+        Ok(End::Limit)
+    }
+
+    /// The tokens that are tags of reasoning.
+    fn tokens_of(&self, tags: Option<ReasoningTags>) -> Vec<Token> {
+        let texts = tags.into_iter().flat_map(|(open, close)| [open, close]);
+        let tokens = texts.map(|text| self.vocab().tokenize(text, false, true));
+        tokens
+            .filter_map(|tokens| <[Token; 1]>::try_from(tokens).ok())
+            .flatten()
+            .collect()
+    }
+
+    /// Waits for what is still being prepared; an error if it cannot be used.
+    pub fn ready(&mut self) -> Outcome {
+        self.constraint().map(drop)
+    }
+
+    /// What the answer has to keep to.
+    fn constraint(&mut self) -> Outcome<Option<Constraint>> {
+        self.constraint.as_mut().map(Prepared::get).transpose()
     }
 
     /// A new chain for each generation: with a seed given, a conversation can be repeated, and yet no generation repeats another's
@@ -457,11 +537,7 @@ impl Session {
             params.logit_bias.extend(self.vocab().eog_tokens().iter().map(ban));
         }
         self.n_turns += 1;
-        let chain = Chain::new(&params, self.model.base().n_vocab(), Some(self.vocab()))?;
-        Ok(match &self.constraint {
-            Some(constraint) => chain.constrained(constraint.clone()),
-            None => chain,
-        })
+        Ok(Chain::new(&params, self.model.base().n_vocab(), Some(self.vocab()))?)
     }
 
     /// Makes room for a token. The number of tokens forgotten for it; `None` if there is none to be had.
@@ -630,7 +706,14 @@ impl Session {
 
     /// Computes tokens that follow those held. False if the user interrupted; what was done before stays.
     fn decode(&mut self, tokens: &[Token]) -> Outcome<bool> {
-        let n_batch = self.context.params().n_batch;
+        let params = self.context.params();
+        // Where it takes long, somebody may be watching.
+        let is_long = tokens.len() > params.n_ubatch;
+        let bar = is_long.then(|| progress::bar("reading", tokens.len()));
+        let n_batch = match is_long && !progress::is_hidden() {
+            true => params.n_ubatch,
+            false => params.n_batch,
+        };
         let mut batch = Batch::new();
         for chunk in tokens.chunks(n_batch) {
             batch.clear();
@@ -639,6 +722,9 @@ impl Session {
                 Ok(()) => self.held.extend_from_slice(chunk),
                 Err(DecodeError::Cancelled) => return Ok(false),
                 Err(e) => return Err(e.into()),
+            }
+            if let Some(bar) = &bar {
+                bar.advance(chunk.len());
             }
             self.last = chunk.len() - 1;
             if let Some(speculator) = &mut self.speculator {

@@ -124,7 +124,7 @@ fn a_long_conversation_forgets_its_beginning_if_asked_to() {
 #[test]
 fn ctrl_c_stops_the_answer_and_not_the_chat() {
     let home = Home::new();
-    let mut t = chat(&home, None, &["-c", "100000"]);
+    let mut t = chat(&home, None, &["-c", "100000", "-n", "-1"]);
     t.press("go on and on\r");
     t.wait_for("tok_");
     t.press(CTRL_C);
@@ -172,7 +172,7 @@ fn what_goes_wrong_ends_a_turn_and_not_the_chat() {
 fn an_interrupted_answer_to_one_prompt_is_told_by_the_exit_status() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
-    let mut t = Terminal::start(home.llama(&["run", &model, "go on and on", "-c", "100000"]));
+    let mut t = Terminal::start(home.llama(&["run", &model, "go on and on", "-c", "100000", "-n", "-1"]));
     t.wait_for("tok_");
     t.press(CTRL_C);
     t.wait_for("generated ");

@@ -402,17 +402,24 @@ fn lora_adapters_act_by_their_scale() {
     let same = |args: &[&str]| assert!(nmse(&adapted, &values(&home, &model, args)) < 1e-9, "{args:?}");
     same(&["--lora", &format!("{one}=2")]);
     same(&["--lora", &one, "--lora", &one]);
-    same(&["--lora-scaled", &one, "2.0"]);
-    same(&["--lora-scaled", &two, "-1", "--lora", &two, "--lora-scaled", &two, "1"]);
+    same(&["--lora", &format!("{one},{one}")]);
+    same(&["--lora-scaled", &format!("{one}:2.0")]);
+    same(&["--lora-scaled", &format!("{two}:-1,{two}:1"), "--lora", &two]);
     same(&["--lora", &two, "--device", "reference"]);
     assert_eq!(values(&home, &model, &["--lora", &format!("{one}=0")]), plain);
     let fails = |args: &[&str], parts: &[&str]| logits(&home, &model, args).fails_saying(parts);
     fails(&["--lora", "missing.gguf"], &["missing.gguf"]);
     fails(&["--lora", &model], &["general.type"]);
-    fails(&["--lora-scaled", &one, "much"], &["--lora-scaled", "much"]);
+    for bad in [format!("{one}:much"), one.clone()] {
+        let refused = logits(&home, &model, &["--lora-scaled", &bad]);
+        assert!(
+            refused.status == 2 && refused.err.contains("FILE:SCALE"),
+            "{}",
+            refused.err
+        );
+    }
     let other = home.model("qwen2-dense", None);
     logits(&home, &other, &["--lora", &one]).fails_saying(&["general.architecture", "qwen2"]);
-    assert_eq!(logits(&home, &model, &["--lora-scaled", &one]).status, 2);
     assert_eq!(logits(&home, &model, &["--lora", ""]).status, 2);
     // A session knows its adapters.
     let file = text(home.path("adapted"));
@@ -448,6 +455,7 @@ fn control_vectors_act_on_their_layers() {
         with(&["--control-vector", &scaled, "--control-vector", &scaled]),
         acting
     );
+    assert_eq!(with(&["--control-vector-scaled", &format!("{path}:1.0")]), acting);
     let range = "--control-vector-layer-range";
     assert_eq!(with(&["--control-vector", &path, range, "1", "1"]), acting);
     assert_eq!(with(&["--control-vector", &path, range, "0", "0"]), plain);
@@ -456,7 +464,7 @@ fn control_vectors_act_on_their_layers() {
     fails(&["--control-vector", &path, range, "99", "99"], &[range]);
     fails(&["--control-vector", "missing.gguf"], &["missing.gguf"]);
     fails(&["--control-vector", &model], &["direction"]);
-    assert_eq!(logits(&home, &model, &[range, "1", "1"]).status, 2);
+    fails(&[range, "1", "1"], &[range, "--control-vector"]);
     assert_eq!(
         logits(&home, &model, &["--control-vector", &path, range, "1"]).status,
         2

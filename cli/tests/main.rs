@@ -4,11 +4,13 @@ mod common;
 
 mod bench;
 mod chat;
+mod chat_commands;
 mod cuda;
 mod doctor;
 mod embed;
 mod habits;
 mod hub;
+mod llama_cpp;
 mod loading;
 mod run;
 #[cfg(unix)]

@@ -3,7 +3,9 @@
 use std::io::Read;
 use std::process::Stdio;
 
-use crate::common::{Home, ended, ended_with_input};
+use engine::gguf::{Gguf, GgufWriter, StringArray, seeded};
+
+use crate::common::{Home, ended, ended_with_input, fixtures};
 
 const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
 
@@ -294,4 +296,73 @@ fn guessed_tokens_change_no_answer() {
         ended(home.llama(&["run", &model, "abc", "--mtp", "--lookup"])).status,
         2
     );
+}
+
+/// A tiny model of a recorded configuration with a vocabulary of PLaMo-2: four special tokens, some words, all bytes.
+fn plamo2_model(home: &Home, config: &str) -> String {
+    const WORDS: [&str; 4] = [" the", "th", "e", "語"];
+    let mut header = Gguf::open_header(fixtures().join(format!("{config}.header.gguf"))).expect("a header");
+    let special = ["unk", "bos", "eos", "pad"].map(|name| format!("<|plamo:{name}|>"));
+    let bytes = (0..=255_u8).map(|byte| format!("<0x{byte:02X}>"));
+    let texts: Vec<String> = special
+        .into_iter()
+        .chain(WORDS.map(str::to_owned))
+        .chain(bytes)
+        .collect();
+    let n = texts.len();
+    let mut kinds = vec![6_i32; n];
+    kinds[..8].copy_from_slice(&[2, 3, 3, 3, 1, 1, 1, 1]);
+    let texts: StringArray = texts.iter().map(String::as_str).collect();
+    let arch = header
+        .require::<&str>("general.architecture")
+        .expect("it has one")
+        .to_owned();
+    header.metadata.insert("tokenizer.ggml.model", "plamo2");
+    header.metadata.insert("tokenizer.ggml.tokens", texts);
+    header.metadata.insert("tokenizer.ggml.scores", vec![-1.0_f32; n]);
+    header.metadata.insert("tokenizer.ggml.token_type", kinds);
+    header.metadata.insert(format!("{arch}.vocab_size"), n as u32);
+    let mut writer = GgufWriter::with_metadata(header.metadata.clone());
+    for tensor in header.tensors() {
+        let mut shape = tensor.shape().to_vec();
+        if ["token_embd.weight", "output.weight"].contains(&tensor.name.as_str()) {
+            shape[1] = n;
+        }
+        let values = seeded::weights_of(&header.metadata, &tensor.name, shape.iter().product(), 1).expect("weights");
+        let data = values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+        writer
+            .add_tensor(tensor.name.clone(), tensor.ty, &shape, data)
+            .expect("a tensor");
+    }
+    let path = home.path(&format!("{config}-text.gguf"));
+    writer.write_file(&path).expect("writing a model");
+    path.into_os_string().into_string().expect("a UTF-8 path")
+}
+
+#[test]
+fn models_of_plamo_run_with_text() {
+    let home = Home::new();
+    for config in ["plamo2-dense", "plamo3-dense"] {
+        let model = plamo2_model(&home, config);
+        let ids = ended(home.llama(&["tokenize", &model, "é the語", "--ids"]))
+            .succeeds()
+            .to_owned();
+        assert_eq!(ids.trim(), "203,177,4,7", "{config}");
+        let args = [
+            "run",
+            &model,
+            "é the語",
+            "-n",
+            "8",
+            "--temp",
+            "0",
+            "--no-stats",
+            "--display-prompt",
+        ];
+        let answer = ended(home.llama(&args)).succeeds().to_owned();
+        assert!(
+            answer.starts_with("é the語") && answer.chars().count() > 10,
+            "{config}: {answer:?}"
+        );
+    }
 }

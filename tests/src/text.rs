@@ -4,7 +4,8 @@ use engine::gguf::{Gguf, StringArray, seeded};
 
 use crate::fixture;
 
-/// The model as a file, of 128 tokens, for the kind of vocabulary `model`, "llama" or "gpt2": 0 to 2 are no text, 2 is the end.
+/// The model as a file, of 128 tokens, for the kind of vocabulary `model`, "llama" or "gpt2": 0 to 2 are no text, 2 is the end, and the
+/// last two are tags of reasoning, as control tokens.
 pub fn text_model(model: &str, template: Option<&str>) -> Vec<u8> {
     let mut header = Gguf::open_header(fixture("llama-dense").header).expect("a header");
     let space = if model == "llama" { "▁" } else { "Ġ" };
@@ -16,8 +17,11 @@ pub fn text_model(model: &str, template: Option<&str>) -> Vec<u8> {
         "ab", "abc", "true", "false", "\":", "{\"", "on", "one", "yes", "no", "th", "tw",
     ];
     tokens.extend(words.map(str::to_owned));
-    tokens.extend((tokens.len()..128).map(|i| format!("w{i}")));
-    let kinds: Vec<i32> = (0..128).map(|i| [2, 3, 3].get(i).copied().unwrap_or(1)).collect();
+    tokens.extend((tokens.len()..126).map(|i| format!("w{i}")));
+    tokens.extend(["<think>", "</think>"].map(str::to_owned));
+    let mut kinds = vec![1_i32; 128];
+    kinds[..3].copy_from_slice(&[2, 3, 3]);
+    kinds[126..].fill(3);
     let metadata = &mut header.metadata;
     metadata.insert("tokenizer.ggml.model", model);
     metadata.insert(

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use kernels::GgmlType;
 
-use super::{cache_type, positive, positive_float, positive_float_64, threads};
+use super::values::{cache_type, positive, positive_float, positive_float_64, threads};
 use crate::loading::LoadArgs;
 
 /// `llama arch`
@@ -99,10 +99,10 @@ pub struct CheckArgs {
     /// Leave out architectures that are not declared, which otherwise fail
     #[arg(long)]
     pub known: bool,
-    /// Type of the K cache (-ctk): f32, f16, bf16, q8_0 or q4_0
+    /// Type of the K cache (-ctk): f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl
     #[arg(long, value_name = "TYPE", alias = "ctk", default_value = "f32", value_parser = cache_type)]
     pub cache_type_k: GgmlType,
-    /// Type of the V cache (-ctv): f32, f16, bf16, q8_0 or q4_0
+    /// Type of the V cache (-ctv): f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl
     #[arg(long, value_name = "TYPE", alias = "ctv", default_value = "f32", value_parser = cache_type)]
     pub cache_type_v: GgmlType,
     /// Physical batch size (-ub): most tokens in one ubatch

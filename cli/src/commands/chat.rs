@@ -1,54 +1,39 @@
 //! A chat on the terminal: `llama run` without a prompt.
 
+mod commands;
+mod complete;
 mod editor;
+mod outside;
 
 use std::path::{Path, PathBuf};
-
-use engine::sample::PARAMS;
 
 use super::answer::{report, speak};
 use crate::args::RunArgs;
 use crate::conversation::Conversation;
 use crate::failure::{Failure, Outcome};
+use crate::hub::SHORT_NAMES;
+use crate::hub::cache::Cache;
 use crate::session::{End, Session};
 use crate::{human, say};
+use commands::Next;
 use editor::{Editor, Input};
 
-/// What can be said to the program instead of the model: name, argument, what it does.
-const COMMANDS: &[(&str, &str, &str)] = &[
-    ("/help", "", "this list"),
-    ("/clear", "", "begin anew; the instructions stay"),
-    ("/regen", "", "another answer to the last question"),
-    (
-        "/system",
-        "TEXT",
-        "begin anew with these instructions; none without TEXT",
-    ),
-    (
-        "/shift",
-        "",
-        "whenever the context is full, forget the older half of what was said",
-    ),
-    (
-        "/set",
-        "NAME VALUE",
-        "change a sampling parameter; without arguments, show all",
-    ),
-    ("/exit", "", "leave, as /quit, /bye and Ctrl-D do"),
-    ("/quit", "", ""),
-    ("/bye", "", ""),
-];
-
+/// A chat under way.
 struct Chat<'a> {
     session: &'a mut Session,
     conversation: Conversation,
     args: &'a RunArgs,
+    /// Texts that come before the next question.
+    read: Vec<String>,
 }
 
 /// Goes on until the user leaves; `first` is what is asked first, if that is known.
 pub fn run(session: &mut Session, mut conversation: Conversation, first: Option<String>, args: &RunArgs) -> Outcome {
     let messages = args.session.as_deref().map(messages_of);
-    let mut editor = Editor::new(COMMANDS.iter().map(|(name, ..)| *name).collect())?;
+    let mut editor = match args.display.simple_io {
+        true => Editor::simple(),
+        false => Editor::new(models())?,
+    };
     let arch = session.model().arch().name;
     if conversation.is_raw() {
         say::line(format_args!(
@@ -70,6 +55,7 @@ pub fn run(session: &mut Session, mut conversation: Conversation, first: Option<
         session,
         conversation,
         args,
+        read: Vec::new(),
     };
     if let Some(first) = first {
         chat.ask(&first)?;
@@ -95,8 +81,8 @@ pub fn run(session: &mut Session, mut conversation: Conversation, first: Option<
         n_interrupts = 0;
     }
     match &messages {
-        Some(file) => chat.conversation.save(file),
-        None => Ok(()),
+        Some(file) if !args.session_read_only => chat.conversation.save(file),
+        _ => Ok(()),
     }
 }
 
@@ -105,6 +91,14 @@ fn messages_of(session: &Path) -> PathBuf {
     let mut name = session.as_os_str().to_owned();
     name.push(".messages.json");
     name.into()
+}
+
+/// Models that can be named: those in the cache, and the short names.
+fn models() -> Vec<String> {
+    let there = Cache::of_user().map(|cache| cache.list()).unwrap_or_default();
+    let mut names: Vec<String> = there.iter().map(|entry| entry.name.to_string()).collect();
+    names.extend(SHORT_NAMES.iter().map(|short| short.name.to_owned()));
+    names
 }
 
 /// The model's name as its file gives it, else the file's.
@@ -127,33 +121,21 @@ fn name(session: &Session) -> String {
 impl Chat<'_> {
     /// A line from the user; false if it is the last one.
     fn take(&mut self, text: &str) -> Outcome<bool> {
-        let (first, rest) = text.trim().split_once(char::is_whitespace).unwrap_or((text.trim(), ""));
-        let rest = rest.trim();
-        match first {
-            "/exit" | "/quit" | "/bye" => return Ok(false),
-            "/help" => help(),
-            "/clear" => self.conversation.clear(),
-            "/system" => match self.conversation.set_system(rest) {
-                Ok(()) => self.conversation.clear(),
-                Err(e) => tell(e)?,
-            },
-            "/shift" => self.shift()?,
-            "/set" => self.set(rest),
-            "/regen" if self.conversation.take_back("assistant") => self.answer()?,
-            "/regen" => say::line("There is no answer yet."),
-            _ if looks_like_a_command(first) => {
-                say::line(format_args!("There is no {first}; /help lists the commands."))
-            }
-            _ => {
-                self.ask(text)?;
-                return Ok(!self.args.single_turn);
-            }
-        }
-        Ok(true)
+        let text = match commands::take(self, text)? {
+            Some(Next::Leave) => return Ok(false),
+            Some(Next::Read) => return Ok(true),
+            Some(Next::Answer) => return self.answer().map(|()| true),
+            Some(Next::Ask(text)) => text,
+            None => text.to_owned(),
+        };
+        self.ask(&text)?;
+        Ok(!self.args.single_turn)
     }
 
     fn ask(&mut self, text: &str) -> Outcome {
-        self.conversation.ask(text);
+        self.read.push(text.to_owned());
+        let text = std::mem::take(&mut self.read).join("\n\n");
+        self.conversation.ask(&text);
         self.answer()
     }
 
@@ -178,37 +160,6 @@ impl Chat<'_> {
             }
         }
     }
-
-    /// From now on a full context forgets its older half.
-    fn shift(&mut self) -> Outcome {
-        match self.session.allow_shift() {
-            Ok(()) => say::line("Whenever the context is full, the older half of the conversation is forgotten."),
-            Err(e) => tell(e)?,
-        }
-        Ok(())
-    }
-
-    fn set(&mut self, rest: &str) {
-        let Some((name, value)) = rest.split_once(char::is_whitespace) else {
-            let shown = |flag: &str| rest.is_empty() || rest == flag;
-            let rows: Vec<_> = PARAMS.iter().filter(|p| shown(p.flag) || shown(p.name)).collect();
-            if rows.is_empty() {
-                say::line(format_args!("There is no parameter {rest}; /set lists them."));
-            }
-            for p in rows {
-                say::line(format_args!(
-                    "  {:<20} {:<8} {}",
-                    p.flag,
-                    (p.get)(&self.session.sampler),
-                    p.doc
-                ));
-            }
-            return;
-        };
-        if let Err(e) = self.session.sampler.set(name.trim_start_matches('-'), &[value.trim()]) {
-            say::line(format_args!("{e}"));
-        }
-    }
 }
 
 /// Prints what failed; what ends the program is passed on.
@@ -220,18 +171,4 @@ fn tell(failure: Failure) -> Outcome {
         }
         other => Err(other),
     }
-}
-
-/// A path such as `/etc/hosts` is none.
-fn looks_like_a_command(word: &str) -> bool {
-    word.strip_prefix('/')
-        .is_some_and(|w| !w.is_empty() && w.chars().all(|c| c.is_ascii_lowercase()))
-}
-
-fn help() {
-    for (name, argument, what) in COMMANDS.iter().filter(|(.., what)| !what.is_empty()) {
-        say::line(format_args!("  {:<20} {what}", format!("{name} {argument}")));
-    }
-    say::line("  \"\"\"                  begins and ends text of several lines; so does \\ at the end of a line");
-    say::line("  Ctrl-C               stops the answer");
 }

@@ -24,11 +24,16 @@ pub fn whole_standard_input() -> Outcome<String> {
 
 /// All of a file, without the line feed that ends it; `-` is standard input.
 pub fn read(path: &Path) -> Outcome<String> {
+    read_whole(path).map(without_line_feed)
+}
+
+/// All of a file as it is; `-` is standard input.
+pub fn read_whole(path: &Path) -> Outcome<String> {
     if path.as_os_str() == "-" {
-        return standard_input();
+        return whole_standard_input();
     }
     let bytes = fs::read(path).map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))?;
-    text_of(bytes, &path.display()).map(without_line_feed)
+    text_of(bytes, &path.display())
 }
 
 fn text_of(bytes: Vec<u8>, name: &dyn Display) -> Outcome<String> {

@@ -5,9 +5,10 @@ use std::io::Write;
 use clap::{Arg, ArgAction, Command, CommandFactory};
 
 use crate::args::Cli;
-use crate::argv::SHORT_FORMS;
+use crate::argv;
 use crate::commands::stdout;
 use crate::failure::Outcome;
+use crate::llama_cpp;
 
 /// Prints it.
 pub fn run() -> Outcome {
@@ -21,6 +22,11 @@ pub fn run() -> Outcome {
     for command in visible(&root) {
         print(&mut out, command)?;
     }
+    writeln!(
+        out,
+        "\n## Options of llama.cpp\n\nAll options of its programs (b11434): under what name they are here, or why they are not.\n\n{}",
+        llama_cpp::table(&Cli::command()).trim_end()
+    )?;
     Ok(out.flush()?)
 }
 
@@ -118,9 +124,5 @@ fn spelling(arg: &Arg) -> String {
 
 /// The short form of several letters.
 fn short_form(arg: &Arg) -> Option<&'static str> {
-    let long = arg.get_long()?;
-    SHORT_FORMS
-        .iter()
-        .find(|(_, form)| form.strip_prefix("--") == Some(long))
-        .map(|(short, _)| *short)
+    argv::short_form(arg.get_long()?)
 }

@@ -17,6 +17,7 @@ use crate::{fetch, human, say};
 
 /// Runs the model once, or as long as the user goes on.
 pub fn run(args: &RunArgs) -> Outcome {
+    say::set_log(args.display.log()?);
     let (model, prompt) = model_and_prompt(args)?;
     // Before waiting for standard input.
     let path = args.hub.file(model.as_deref())?;
@@ -30,7 +31,7 @@ pub fn run(args: &RunArgs) -> Outcome {
     };
     let mut session = Session::open(&path, args)?;
     let conversation = Conversation::new(session.model(), args.raw, system(args)?.as_deref(), &args.template)?;
-    if args.verbose {
+    if say::is_shown(say::Level::Verbose) {
         describe(&session, &conversation, args.sampler.is_greedy());
     }
     let end = match prompt {
@@ -40,7 +41,7 @@ pub fn run(args: &RunArgs) -> Outcome {
             None
         }
     };
-    if let Some(file) = &args.session {
+    if let Some(file) = args.session.as_ref().filter(|_| !args.session_read_only) {
         session.save(file)?;
     }
     match end {
@@ -76,30 +77,30 @@ fn describe(session: &Session, conversation: &Conversation, greedy: bool) {
         .iter()
         .filter(|warning| warning.is_put_right())
     {
-        say::line(format_args!("file     {warning}"));
+        say::detail(format_args!("file     {warning}"));
     }
     let (model, context) = (session.model(), session.context());
     let (params, sizes) = (context.params(), context.sizes());
     let device = model.device();
-    say::line(format_args!("model    {}", model.path().display()));
+    say::detail(format_args!("model    {}", model.path().display()));
     let (n, size) = (human::count(model.n_params()), human::bytes(model.n_bytes()));
-    say::line(format_args!("         {}, {n} parameters, {size}", model.arch().name));
+    say::detail(format_args!("         {}, {n} parameters, {size}", model.arch().name));
     let template = if conversation.is_raw() {
         "no chat template in use"
     } else {
         "with its chat template"
     };
-    say::line(format_args!(
+    say::detail(format_args!(
         "vocab    {} tokens, {template}",
         session.vocab().n_tokens()
     ));
-    say::line(format_args!("device   {}: {}", device.name(), device.description()));
+    say::detail(format_args!("device   {}: {}", device.name(), device.description()));
     let recommended = Recommended::of(model.metadata(), greedy);
     if !recommended.names.is_empty() {
         let shown =
             |name: &&str| ParamDef::find(name).map(|def| format!("{} {}", def.flag, (def.get)(&session.sampler)));
         let shown: Vec<_> = recommended.names.iter().filter_map(shown).collect();
-        say::line(format_args!(
+        say::detail(format_args!(
             "sampling as recommended for the model: {}",
             shown.join(", ")
         ));
@@ -108,11 +109,11 @@ fn describe(session: &Session, conversation: &Conversation, greedy: bool) {
     let (n, all) = (placement.n_offloaded, placement.n_layers);
     let bytes = |(name, n): &(String, usize)| format!("{name} {}", human::mib(*n));
     let by_memory: Vec<_> = placement.bytes.iter().map(bytes).collect();
-    say::line(format_args!(
+    say::detail(format_args!(
         "weights  {n}/{all} layers on devices; {}",
         by_memory.join(", ")
     ));
-    say::line(format_args!(
+    say::detail(format_args!(
         "context  {} tokens (trained for {}), ubatches of {}, {} and {} threads, cache {} and {}",
         context.n_ctx(),
         model.base().n_ctx_train(),
@@ -127,7 +128,7 @@ fn describe(session: &Session, conversation: &Conversation, greedy: bool) {
         human::bytes(sizes.kv + sizes.states),
         human::bytes(sizes.compute),
     );
-    say::line(format_args!(
+    say::detail(format_args!(
         "memory   weights {weights}, cache {kv}, intermediate results {compute}"
     ));
 }
@@ -153,17 +154,20 @@ fn model_and_prompt(args: &RunArgs) -> Outcome<(Option<PathBuf>, Option<String>)
 /// The prompt with what `-f` and standard input, where it is no terminal, add. `None` on a terminal: that is a chat.
 fn whole_prompt(args: &RunArgs, prompt: Option<String>) -> Outcome<Option<String>> {
     let prompt = prompt.map(|prompt| if args.escape { input::unescaped(&prompt) } else { prompt });
-    let file = match &args.file {
-        Some(path) => Some(input::read(path)?),
-        None if prompt.is_some() && !io::stdin().is_terminal() => {
+    let file = match (&args.file, &args.binary_file) {
+        (Some(path), _) => Some(input::read(path)?),
+        (None, Some(path)) => Some(input::read_whole(path)?),
+        (None, None) if prompt.is_some() && !io::stdin().is_terminal() => {
             Some(input::standard_input()?).filter(|text| !text.trim().is_empty())
         }
-        None => None,
+        (None, None) => None,
     };
     let prompt = match (prompt, file) {
         (Some(prompt), Some(file)) => format!("{prompt}\n\n{file}"),
         (Some(text), None) | (None, Some(text)) => text,
-        (None, None) if io::stdin().is_terminal() && io::stdout().is_terminal() => return Ok(None),
+        (None, None) if args.display.simple_io || (io::stdin().is_terminal() && io::stdout().is_terminal()) => {
+            return Ok(None);
+        }
         (None, None) => input::standard_input()?,
     };
     if prompt.trim().is_empty() {

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use crate::args::ServeArgs;
 use crate::commands::input;
 use crate::failure::{Failure, Outcome};
-use crate::session::{context_params, no_context};
+use crate::session::no_context;
 use crate::{fetch, human, say, version};
 
 /// Tokens of a context of which nothing is said, if the model was trained for as many.
@@ -192,7 +192,7 @@ fn address(args: &ServeArgs, has_keys: bool) -> Outcome<SocketAddr> {
 
 /// The model with everything that it needs.
 fn served(args: &ServeArgs, path: &Path) -> Outcome<Served> {
-    let mut params = context_params(&args.context);
+    let mut params = args.context.params();
     params.n_seq_max = (2 * args.n_parallel).min(MAX_SEQUENCES);
     params.n_batch = params.n_batch.max(args.n_parallel);
     params.n_outputs_max = params.n_seq_max;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::SystemTime;
 
 use super::blob::Blob;
@@ -319,8 +320,11 @@ fn remove_empty(folder: &Path, depth: usize) {
 
 /// Lets something new take the place of a file at once, for programs that look at the same time.
 fn replace(path: &Path, make: impl FnOnce(&Path) -> std::io::Result<()>) -> std::io::Result<()> {
+    // Threads of a program write at the same time, too.
+    static N_REPLACED: AtomicUsize = AtomicUsize::new(0);
+    let n = N_REPLACED.fetch_add(1, Ordering::Relaxed);
     let mut new = path.as_os_str().to_owned();
-    new.push(format!(".{}.new", std::process::id()));
+    new.push(format!(".{}.{n}.new", std::process::id()));
     let new = PathBuf::from(new);
     let _ = fs::remove_file(&new);
     make(&new)?;

@@ -76,7 +76,8 @@ impl Home {
         path.into_os_string().into_string().expect("a UTF-8 path")
     }
 
-    /// The same with a vocabulary of characters, of 128 tokens, for `model` "llama" or "gpt2": 0 to 2 are no text, 2 is the end.
+    /// The same with a vocabulary of characters, of 128 tokens, for `model` "llama" or "gpt2": 0 to 2 are no text, 2 is the end, and the
+    /// last two are tags of reasoning, as control tokens.
     pub fn model_with_text(&self, model: &str, template: Option<&str>) -> String {
         let path = self.path(&format!("{model}-text.gguf"));
         std::fs::write(&path, ::tests::text_model(model, template)).expect("writing a model");

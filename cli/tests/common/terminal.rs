@@ -2,12 +2,15 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::num::NonZero;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
+const ROWS: u16 = 24;
+const COLUMNS: u16 = 120;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The near end of a pseudo-terminal, and the program at its far end.
@@ -16,14 +19,15 @@ pub struct Terminal {
     keys: File,
     screen: Receiver<Vec<u8>>,
     seen: String,
+    shown: vt100::Parser,
 }
 
 impl Terminal {
     /// Starts a program whose standard streams are a terminal of its own.
     pub fn start(mut command: Command) -> Terminal {
         let size = libc::winsize {
-            ws_row: 24,
-            ws_col: 120,
+            ws_row: ROWS,
+            ws_col: COLUMNS,
             ws_xpixel: 0,
             ws_ypixel: 0,
         };
@@ -61,7 +65,41 @@ impl Terminal {
             keys: near.into(),
             screen,
             seen: String::new(),
+            shown: vt100::Parser::new(
+                NonZero::new(ROWS).expect("rows"),
+                NonZero::new(COLUMNS).expect("columns"),
+                0,
+            ),
         }
+    }
+
+    /// The screen as it is, without what is empty at its end: `«b:` to `»` around what is bold, `i` italic, `d` dim, `c` cyan, `m` magenta.
+    pub fn screen(&self) -> String {
+        let screen = self.shown.screen();
+        let mut text = String::new();
+        for row in 0..ROWS {
+            let (mut style, mut line) = (String::new(), String::new());
+            for column in 0..COLUMNS {
+                let cell = screen.cell(row, column).expect("a cell of the screen");
+                let now = style_of(cell);
+                if now != style {
+                    line += if style.is_empty() { "" } else { "»" };
+                    line += &if now.is_empty() {
+                        String::new()
+                    } else {
+                        format!("«{now}:")
+                    };
+                    style = now;
+                }
+                if !cell.is_wide_continuation() {
+                    line += if cell.has_contents() { cell.contents() } else { " " };
+                }
+            }
+            text += line.trim_end();
+            text += if style.is_empty() { "\n" } else { "»\n" };
+        }
+        text.truncate(text.trim_end().len());
+        text
     }
 
     /// The id of the program's process.
@@ -85,7 +123,10 @@ impl Terminal {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             match self.screen.recv_timeout(left) {
-                Ok(bytes) => self.seen.push_str(&String::from_utf8_lossy(&bytes)),
+                Ok(bytes) => {
+                    self.shown.process(&bytes);
+                    self.seen.push_str(&String::from_utf8_lossy(&bytes));
+                }
                 Err(_) => panic!("{text:?} never came; there is {:?}", self.seen),
             }
         }
@@ -106,4 +147,15 @@ impl Terminal {
             }
         }
     }
+}
+
+fn style_of(cell: &vt100::Cell) -> String {
+    let marks = [
+        (cell.bold(), 'b'),
+        (cell.italic(), 'i'),
+        (cell.dim(), 'd'),
+        (cell.fgcolor() == vt100::Color::Idx(6), 'c'),
+        (cell.fgcolor() == vt100::Color::Idx(5), 'm'),
+    ];
+    marks.iter().filter(|(is, _)| *is).map(|(_, mark)| mark).collect()
 }

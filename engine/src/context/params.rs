@@ -46,6 +46,12 @@ pub struct ContextParams {
     pub yarn_ext_factor: Option<f32>,
     /// Context length of the first training, for YaRN; `None` takes the model's.
     pub yarn_orig_ctx: Option<usize>,
+    /// Factor on what YaRN makes of the lengths of rotated vectors; `None` takes the model's.
+    pub yarn_attn_factor: Option<f32>,
+    /// Rotations within the first training's context from which YaRN leaves wave lengths as they are; `None` takes the model's.
+    pub yarn_beta_fast: Option<f32>,
+    /// Rotations up to which YaRN stretches wave lengths by the whole factor; `None` takes the model's.
+    pub yarn_beta_slow: Option<f32>,
     /// Embeddings pooled this way instead of the architecture's result; read by [`Context::embedding`](super::Context::embedding).
     /// Batches are then computed whole: `n_ubatch` is raised to `n_batch`.
     pub pooling: Option<Pooling>,
@@ -92,6 +98,9 @@ impl Default for ContextParams {
             rope_freq_scale: None,
             yarn_ext_factor: None,
             yarn_orig_ctx: None,
+            yarn_attn_factor: None,
+            yarn_beta_fast: None,
+            yarn_beta_slow: None,
             pooling: None,
             hidden: false,
             mtp: false,

@@ -140,19 +140,28 @@ fn check_n_ctx(n_ctx: usize) -> Result<(), ContextError> {
 }
 
 fn check_rope(p: &ContextParams) -> Result<(), ContextError> {
+    let is_positive = |v: f32| v.is_finite() && v > 0.0;
+    let is_not_negative = |v: f32| v.is_finite() && v >= 0.0;
+    let wrong = |name, expected: &str, found: f32| ContextError::Param {
+        name,
+        expected: expected.to_owned(),
+        found: found.to_string(),
+    };
     for (name, value) in [
         ("rope_freq_base", p.rope_freq_base),
         ("rope_freq_scale", p.rope_freq_scale),
+        ("yarn_attn_factor", p.yarn_attn_factor),
+        ("yarn_beta_fast", p.yarn_beta_fast),
+        ("yarn_beta_slow", p.yarn_beta_slow),
     ] {
-        if let Some(v) = value.filter(|v| !(v.is_finite() && *v > 0.0)) {
-            return Err(ContextError::Param {
-                name,
-                expected: "a positive number".to_owned(),
-                found: v.to_string(),
-            });
+        if let Some(v) = value.filter(|v| !is_positive(*v)) {
+            return Err(wrong(name, "a positive number", v));
         }
     }
-    Ok(())
+    match p.yarn_ext_factor.filter(|v| !is_not_negative(*v)) {
+        Some(v) => Err(wrong("yarn_ext_factor", "a number of at least 0", v)),
+        None => Ok(()),
+    }
 }
 
 /// Embeddings are hidden rows themselves.
@@ -174,6 +183,8 @@ fn rope_scaling(model: &Model, params: &ContextParams) -> RopeScaling {
         freq_scale: params.rope_freq_scale.unwrap_or(trained.freq_scale),
         ext_factor: params.yarn_ext_factor.unwrap_or(trained.ext_factor),
         n_ctx_orig: params.yarn_orig_ctx.unwrap_or(trained.n_ctx_orig),
-        ..trained
+        attn_factor: params.yarn_attn_factor.unwrap_or(trained.attn_factor),
+        beta_fast: params.yarn_beta_fast.unwrap_or(trained.beta_fast),
+        beta_slow: params.yarn_beta_slow.unwrap_or(trained.beta_slow),
     }
 }

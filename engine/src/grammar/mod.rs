@@ -73,15 +73,9 @@ impl Compiler {
 
     /// The constraint of a grammar, at the beginning of a text.
     pub fn compile(&self, grammar: &Grammar, vocab: &Vocab) -> Result<Constraint, GrammarError> {
-        let found = length(grammar);
-        if found > MAX_LEN {
-            return Err(GrammarError::TooLong {
-                found,
-                allowed: MAX_LEN,
-            });
-        }
+        check_length(grammar)?;
         let compile = || {
-            let top = self.translate(grammar, vocab)?;
+            let top = translate(grammar, vocab)?;
             let parser = panic_utils::catch_unwind(std::panic::AssertUnwindSafe(|| self.factory.create_parser(top)));
             let mut matcher = Matcher::new(parser);
             match matcher.get_error() {
@@ -93,50 +87,51 @@ impl Compiler {
                 },
             }
         };
-        let matcher = std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new()
-                .stack_size(STACK)
-                .spawn_scoped(scope, compile);
-            let no_thread = |e: std::io::Error| GrammarError::Refused(format!("there is no thread to compile it: {e}"));
-            let failed = |_| GrammarError::Refused("compiling it failed".to_owned());
-            thread.map_err(no_thread)?.join().map_err(failed)?
-        })?;
+        let matcher = on_a_large_stack(compile)?;
         Ok(Constraint {
             matcher,
             n_tokens: self.n_tokens,
         })
     }
+}
 
-    fn translate(&self, grammar: &Grammar, vocab: &Vocab) -> Result<TopLevelGrammar, GrammarError> {
-        match grammar {
-            Grammar::Gbnf(text) if text.trim_start().starts_with("%llguidance") => {
-                check_depth(text)?;
-                Ok(TopLevelGrammar::from_lark(text.clone()))
+impl Grammar {
+    /// What can be told of it before it is compiled, which takes a while for large vocabularies: its notation, and what it names.
+    pub fn check(&self, vocab: &Vocab) -> Result<(), GrammarError> {
+        check_length(self)?;
+        on_a_large_stack(|| translate(self, vocab).map(drop))
+    }
+}
+
+fn translate(grammar: &Grammar, vocab: &Vocab) -> Result<TopLevelGrammar, GrammarError> {
+    match grammar {
+        Grammar::Gbnf(text) if text.trim_start().starts_with("%llguidance") => {
+            check_depth(text)?;
+            Ok(TopLevelGrammar::from_lark(text.clone()))
+        }
+        Grammar::Gbnf(text) => Ok(TopLevelGrammar::from_lark(lark_of(text, vocab)?)),
+        Grammar::JsonSchema(text) => {
+            let mut schema = schema::parse(text)?;
+            if let Some(fields) = schema.as_object_mut() {
+                // Without a bound a model may write blanks for ever.
+                fields.insert(
+                    "x-guidance".to_owned(),
+                    json!({"whitespace_flexible": true, "whitespace_pattern": WHITE_SPACE}),
+                );
             }
-            Grammar::Gbnf(text) => Ok(TopLevelGrammar::from_lark(lark_of(text, vocab)?)),
-            Grammar::JsonSchema(text) => {
-                let mut schema = schema::parse(text)?;
-                if let Some(fields) = schema.as_object_mut() {
-                    // Without a bound a model may write blanks for ever.
-                    fields.insert(
-                        "x-guidance".to_owned(),
-                        json!({"whitespace_flexible": true, "whitespace_pattern": WHITE_SPACE}),
-                    );
-                }
-                Ok(TopLevelGrammar::from_json_schema(schema))
-            }
-            Grammar::Regex(text) => {
-                check_depth(text)?;
-                regex_syntax::parse(text).map_err(|e| GrammarError::Refused(e.to_string()))?;
-                Ok(TopLevelGrammar::from_regex(text))
-            }
-            Grammar::Choice(texts) if texts.is_empty() => {
-                Err(GrammarError::Refused("there is nothing to choose from".to_owned()))
-            }
-            Grammar::Choice(texts) => {
-                let texts: Vec<String> = texts.iter().map(|text| regex_syntax::escape(text)).collect();
-                Ok(TopLevelGrammar::from_regex(&format!("(?:{})", texts.join("|"))))
-            }
+            Ok(TopLevelGrammar::from_json_schema(schema))
+        }
+        Grammar::Regex(text) => {
+            check_depth(text)?;
+            regex_syntax::parse(text).map_err(|e| GrammarError::Refused(e.to_string()))?;
+            Ok(TopLevelGrammar::from_regex(text))
+        }
+        Grammar::Choice(texts) if texts.is_empty() => {
+            Err(GrammarError::Refused("there is nothing to choose from".to_owned()))
+        }
+        Grammar::Choice(texts) => {
+            let texts: Vec<String> = texts.iter().map(|text| regex_syntax::escape(text)).collect();
+            Ok(TopLevelGrammar::from_regex(&format!("(?:{})", texts.join("|"))))
         }
     }
 }
@@ -153,10 +148,27 @@ fn lark_of(text: &str, vocab: &Vocab) -> Result<String, GrammarError> {
     Ok(lark::text_of(&rules))
 }
 
-fn length(grammar: &Grammar) -> usize {
-    match grammar {
+/// Runs what may call itself often.
+fn on_a_large_stack<T: Send>(run: impl FnOnce() -> Result<T, GrammarError> + Send) -> Result<T, GrammarError> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, run);
+        let no_thread = |e: std::io::Error| GrammarError::Refused(format!("there is no thread to compile it: {e}"));
+        let failed = |_| GrammarError::Refused("compiling it failed".to_owned());
+        thread.map_err(no_thread)?.join().map_err(failed)?
+    })
+}
+
+fn check_length(grammar: &Grammar) -> Result<(), GrammarError> {
+    let found = match grammar {
         Grammar::Gbnf(text) | Grammar::JsonSchema(text) | Grammar::Regex(text) => text.len(),
         Grammar::Choice(texts) => texts.iter().map(String::len).sum(),
+    };
+    match found > MAX_LEN {
+        true => Err(GrammarError::TooLong {
+            found,
+            allowed: MAX_LEN,
+        }),
+        false => Ok(()),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Grammars against texts that keep to them and texts that do not, against a matcher that tries everything, and against hostile ones.
 
+mod peer;
+
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;

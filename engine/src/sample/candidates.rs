@@ -98,6 +98,11 @@ impl Candidates {
         self.selected.and_then(|i| self.data.get(i))
     }
 
+    /// Its index.
+    pub(super) fn selected_index(&self) -> Option<usize> {
+        self.selected
+    }
+
     /// Selects the candidate at an index.
     pub fn select(&mut self, index: usize) {
         debug_assert!(index < self.data.len());

@@ -2,7 +2,9 @@
 
 use super::penalties::BIAS;
 use super::rng::{Rng, random_seed};
-use super::{Bias, Candidates, Constrained, Dist, LogitBias, Mirostat, MirostatV2, SampleError, SamplerParams, Token};
+use super::{
+    AdaptiveP, Bias, Candidates, Constrained, Dist, LogitBias, Mirostat, MirostatV2, SampleError, SamplerParams, Token,
+};
 use crate::grammar::Constraint;
 use crate::vocab::Vocab;
 use std::borrow::Cow;
@@ -127,7 +129,10 @@ impl Chain {
         match params.mirostat {
             0 => {
                 samplers.extend(params.samplers.iter().filter_map(|kind| kind.def().build(&build)));
-                samplers.push(Box::new(Dist::new(rng)));
+                samplers.push(match params.adaptive_target {
+                    target if target < 0.0 => Box::new(Dist::new(rng)),
+                    target => Box::new(AdaptiveP::new(target, params.adaptive_decay, rng)),
+                });
             }
             version => {
                 samplers.extend(super::SamplerKind::Temperature.def().build(&build));

@@ -3,8 +3,8 @@
 //!
 //! [`SamplerParams`] holds every setting; [`PARAMS`] and [`SAMPLERS`] are the tables it comes from, and command-line
 //! flags, help and documentation can be derived from them. [`Chain::new`] builds the chain in the field's order:
-//! logit bias, then the samplers named in [`SamplerParams::samplers`], then the seeded draw (mirostat replaces all but
-//! the bias and the temperature).
+//! logit bias, then the samplers named in [`SamplerParams::samplers`], then the seeded draw, or adaptive-p in its
+//! place (mirostat replaces all but the bias and the temperature).
 //!
 //! Sampling allocates nothing per token: the candidates and all work space live in the chain. When the first sampler
 //! is top-k, the candidates are taken straight from the logits in one pass instead of being listed all first.
@@ -12,6 +12,7 @@
 //! Logits that are NaN count as minus infinity. Where no candidate is left with a probability (every logit NaN or
 //! minus infinity), [`Chain::sample`] returns [`SampleError::NoCandidate`].
 
+mod adaptive;
 mod candidates;
 mod chain;
 mod constraint;
@@ -28,6 +29,7 @@ mod temperature;
 mod tests;
 mod truncate;
 
+pub use adaptive::AdaptiveP;
 pub use candidates::{Candidate, Candidates};
 pub use chain::{Chain, CopySampler, Pieces, Sampler};
 pub use constraint::Constrained;

@@ -154,6 +154,9 @@ sampler_table! {
             "Mirostat 1 or 2 in place of all samplers but the temperature; 0 is off";
         mirostat_tau: f32 = 5.0, "mirostat-ent", Between(0.0, 1e4), "Target surprise of mirostat, in bits";
         mirostat_eta: f32 = 0.1, "mirostat-lr", UNIT, "Learning rate of mirostat";
+        adaptive_target: f32 = -1.0, "adaptive-target", Between(-1.0, 1.0),
+            "Adaptive-p selects tokens near this probability, on average; below 0 is off";
+        adaptive_decay: f32 = 0.9, "adaptive-decay", Between(0.0, 0.99), "How long adaptive-p remembers what it selected";
     }
     samplers {
         Penalties("penalties", 'e'): "Lowers the logits of tokens among the last ones" = |b| {

@@ -46,6 +46,11 @@ fn assert_near(found: &[f32], expected: &[f32]) {
     );
 }
 
+fn softmax(logits: &[f32]) -> Vec<f32> {
+    let sum: f32 = logits.iter().map(|l| l.exp()).sum();
+    logits.iter().map(|l| l.exp() / sum).collect()
+}
+
 impl Candidates {
     /// A sampler that does nothing leaves `p` at 0.
     fn softmax_if_needed(&mut self) {
@@ -281,6 +286,44 @@ fn mirostat_survives_degenerate_distributions() {
     }
 }
 
+/// A draw would give a mean of 0.3; drawn with a target, it is near that.
+#[test]
+fn adaptive_p_keeps_probabilities_near_its_target() {
+    for target in [0.15, 0.2, 0.3, 0.35] {
+        let mut sampler = AdaptiveP::new(target, 0.9, rng());
+        let mut mean = 0.0;
+        for _ in 0..3000 {
+            let mut candidates = candidates(&FOUR);
+            sampler.apply(&mut candidates);
+            let token = candidates.selected().unwrap().token;
+            sampler.accept(token);
+            mean += FOUR[token as usize] / 3000.0;
+        }
+        assert!((mean - target).abs() < 0.03, "{target}: {mean}");
+    }
+}
+
+#[test]
+fn adaptive_p_bends_logits_around_its_target() {
+    let logit = |distance: f32| 5.0 - 10.0 * distance * distance / (1.0 + distance);
+    let expected = softmax(&[logit(0.2 / 0.3), logit(0.1 / 0.3), logit(0.0), logit(0.1 / 0.3)]);
+    check(&FOUR, AdaptiveP::new(0.3, 0.9, rng()), &expected);
+    let mut sampler = AdaptiveP::new(0.3, 0.5, rng());
+    // Twice the target less the mean of 0.3 (counting 1, the past) and 0.4 (counting 1).
+    let mut first = candidates(&FOUR);
+    loop {
+        sampler.apply(&mut first);
+        match first.selected().unwrap().token {
+            3 => break,
+            _ => first = candidates(&FOUR),
+        }
+    }
+    sampler.accept(3);
+    let wanted: f32 = 0.6 - (0.4 + 0.5 * 0.6) / (1.0 + 0.5 * 2.0);
+    let expected: Vec<f32> = FOUR.iter().map(|p| logit((p - wanted).abs() / 0.3)).collect();
+    check(&FOUR, sampler, &softmax(&expected));
+}
+
 #[test]
 fn draws_follow_the_distribution() {
     let mut dist = Dist::new(rng());
@@ -443,6 +486,11 @@ fn chains_survive_what_is_not_a_number() {
         everything,
         mirostat(1),
         mirostat(2),
+        SamplerParams {
+            adaptive_target: 0.5,
+            seed: Some(1),
+            ..SamplerParams::default()
+        },
     ];
     for params in all {
         let sample = |logits: &[f32]| Chain::new(&params, logits.len(), None).unwrap().sample(logits);

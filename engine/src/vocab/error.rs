@@ -36,6 +36,12 @@ pub enum VocabError {
         /// Known names that look like it, nearest first.
         close: Vec<&'static str>,
     },
+    /// A byte that no token stands for, in a vocabulary that needs one for each.
+    #[error("key \"tokenizer.ggml.tokens\": expected a token <0x{byte:02X}> for that byte, found none")]
+    MissingByte {
+        /// The byte.
+        byte: u8,
+    },
     /// A pre-tokenizer's expressions do not compile.
     #[error("pre-tokenizer \"{name}\": {reason}")]
     PreTokenizer {

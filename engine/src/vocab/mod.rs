@@ -5,7 +5,7 @@
 //! - `special`: tokens with a role, and which of them end a generation
 //! - `partition`: special tokens are taken out of a text
 //! - `pre`: the rest is cut into words (byte-pair vocabularies)
-//! - `bpe`, `spm`, `wpm`, `ugm`, `rwkv`, `dummy`: text to tokens, one file for each kind of vocabulary; `merge`, `words` and
+//! - `bpe`, `spm`, `wpm`, `ugm`, `rwkv`, `plamo2`, `dummy`: text to tokens, one file for each kind of vocabulary; `merge`, `words` and
 //!   `prefixes` are what they share, `charsmap` is what `ugm` normalizes by
 //! - `detok`, `utf8`, `text`: tokens to text, at once or as they come
 //!
@@ -26,6 +26,7 @@ mod error;
 mod hash;
 mod merge;
 mod partition;
+mod plamo2;
 mod pre;
 mod prefixes;
 mod roles;
@@ -54,6 +55,7 @@ use bpe::Bpe;
 use detok::Spelling;
 use hash::Texts;
 use partition::{Fragment, Partition};
+use plamo2::Plamo2;
 use pre::Alphabet;
 use rwkv::Rwkv;
 use source::key;
@@ -166,6 +168,7 @@ enum Tokenizer {
     Wpm(Box<Wpm>),
     Ugm(Box<Ugm>),
     Rwkv(Box<Rwkv>),
+    Plamo2(Box<Plamo2>),
 }
 
 impl Vocab {
@@ -185,7 +188,7 @@ impl Vocab {
             })?;
         match *kind {
             (_, VocabKind::None) => Self::without_texts(source),
-            (model, kind @ (VocabKind::Plamo2 | VocabKind::HybridDna | VocabKind::Whitespace)) => {
+            (model, kind @ (VocabKind::HybridDna | VocabKind::Whitespace)) => {
                 Err(VocabError::UnsupportedModel { model, kind })
             }
             (_, kind) => Self::with_texts(source, kind),
@@ -335,6 +338,7 @@ impl Vocab {
             Tokenizer::Wpm(wpm) => wpm.tokenize(&self.tokens, text, out),
             Tokenizer::Ugm(ugm) => ugm.tokenize(&self.tokens, text, space_prefix, out),
             Tokenizer::Rwkv(rwkv) => rwkv.tokenize(text, out),
+            Tokenizer::Plamo2(plamo2) => plamo2.tokenize(text, out),
         }
     }
 
@@ -533,6 +537,7 @@ fn tokenizer(
         ))),
         (VocabKind::Ugm, _) => Tokenizer::Ugm(Box::new(Ugm::new(source, tokens, unknown)?)),
         (VocabKind::Rwkv, _) => Tokenizer::Rwkv(Box::new(Rwkv::new(tokens, unknown))),
+        (VocabKind::Plamo2, _) => Tokenizer::Plamo2(Box::new(Plamo2::new(tokens)?)),
         (_, Some((name, pre))) => Tokenizer::Bpe(Box::new(Bpe::new(source, name, pre, tokens)?)),
         _ => Tokenizer::Dummy,
     })

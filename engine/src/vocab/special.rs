@@ -109,6 +109,12 @@ impl SpecialIds {
                 (Special::Pad, 0),
                 (Special::Mask, 103),
             ],
+            VocabKind::Plamo2 => &[
+                (Special::Bos, 1),
+                (Special::Eos, 2),
+                (Special::Unk, 0),
+                (Special::Pad, 3),
+            ],
             VocabKind::Ugm => &[(Special::Eos, 1), (Special::Unk, 2), (Special::Pad, 0)],
             VocabKind::Bpe if source.model != "gemma4" => &[(Special::Bos, 11), (Special::Eos, 11)],
             _ => &[],

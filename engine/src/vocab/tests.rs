@@ -440,10 +440,10 @@ fn errors_name_key_expected_and_found() {
     let fails = |source: VocabSource| Vocab::from_source(&source).unwrap_err().to_string();
     assert_eq!(
         fails(VocabSource {
-            model: "plamo2",
+            model: "whitespace",
             ..spm_source()
         }),
-        "key \"tokenizer.ggml.model\": \"plamo2\" (PLaMo-2) is not supported yet"
+        "key \"tokenizer.ggml.model\": \"whitespace\" (whitespace BPE) is not supported yet"
     );
     let error = fails(VocabSource {
         model: "lama",

@@ -1,5 +1,6 @@
-//! The line editor: history, text of several lines, completion of commands.
+//! The line editor: history, text of several lines, completion; or lines as they come.
 
+use std::io::BufRead;
 use std::path::PathBuf;
 
 use rustyline::completion::Completer;
@@ -10,6 +11,8 @@ use rustyline::history::FileHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{Config, Context, Helper};
 
+use super::complete;
+use crate::commands::answer::print_piece;
 use crate::dirs;
 use crate::failure::Outcome;
 
@@ -28,34 +31,57 @@ pub enum Input {
     End,
 }
 
-/// Reads from the terminal and remembers.
-pub struct Editor {
-    editor: rustyline::Editor<Assistant, FileHistory>,
-    history: Option<PathBuf>,
+/// Reads what the user says.
+pub enum Editor {
+    /// From a terminal, and remembers.
+    Lines {
+        /// The editor.
+        editor: Box<rustyline::Editor<Assistant, FileHistory>>,
+        /// The file of its history.
+        history: Option<PathBuf>,
+    },
+    /// From standard input, line by line.
+    Simple,
 }
 
 impl Editor {
-    /// An editor that completes these commands, with the history of earlier chats.
-    pub fn new(commands: Vec<&'static str>) -> Outcome<Editor> {
+    /// Lines as they come.
+    pub fn simple() -> Editor {
+        Editor::Simple
+    }
+
+    /// An editor that completes commands and these models, with the history of earlier chats.
+    pub fn new(models: Vec<String>) -> Outcome<Editor> {
         let config = Config::builder()
             .max_history_size(MAX_HISTORY)?
             .history_ignore_dups(true)?
             .auto_add_history(true);
         let mut editor = rustyline::Editor::with_config(config.build())?;
-        editor.set_helper(Some(Assistant { commands }));
+        editor.set_helper(Some(Assistant { models }));
         let history = dirs::state().map(|dir| dir.join("chat_history"));
         if let Some(path) = &history {
             // There is none before the first chat; one that cannot be read is no reason not to chat.
             let _ = editor.load_history(path);
         }
-        Ok(Editor { editor, history })
+        Ok(Editor::Lines {
+            editor: Box::new(editor),
+            history,
+        })
     }
 
     /// The next input.
     pub fn read(&mut self) -> Outcome<Input> {
-        match self.editor.readline(PROMPT) {
+        let (editor, history) = match self {
+            Editor::Simple => return read_simple(),
+            Editor::Lines { editor, history } => (editor, history),
+        };
+        match editor.readline(PROMPT) {
             Ok(text) => {
-                self.remember();
+                // Adds what is new to the file, which other chats may be adding to. Not being able to is no reason to fail.
+                if let Some(path) = history {
+                    let _ = path.parent().map(std::fs::create_dir_all);
+                    let _ = editor.append_history(path);
+                }
                 Ok(Input::Text(plain(&text)))
             }
             Err(ReadlineError::Interrupted) => Ok(Input::Interrupt),
@@ -63,12 +89,21 @@ impl Editor {
             Err(e) => Err(e.into()),
         }
     }
+}
 
-    /// Adds what is new to the file, which other chats may be adding to. Not being able to is no reason to fail.
-    fn remember(&mut self) {
-        if let Some(path) = &self.history {
-            let _ = path.parent().map(std::fs::create_dir_all);
-            let _ = self.editor.append_history(path);
+fn read_simple() -> Outcome<Input> {
+    print_piece(PROMPT)?;
+    let mut text = String::new();
+    loop {
+        if std::io::stdin().lock().read_line(&mut text)? == 0 {
+            return Ok(match text.is_empty() {
+                true => Input::End,
+                false => Input::Text(plain(&text)),
+            });
+        }
+        let line = text.trim_end_matches(['\r', '\n']);
+        if !is_open(line) {
+            return Ok(Input::Text(plain(line)));
         }
     }
 }
@@ -94,8 +129,9 @@ fn plain(text: &str) -> String {
     }
 }
 
-struct Assistant {
-    commands: Vec<&'static str>,
+/// What the editor asks while somebody types.
+pub struct Assistant {
+    models: Vec<String>,
 }
 
 impl Validator for Assistant {
@@ -112,9 +148,7 @@ impl Completer for Assistant {
     type Candidate = String;
 
     fn complete(&self, line: &str, pos: usize, _ctx: &Context<'_>) -> rustyline::Result<(usize, Vec<String>)> {
-        let typed = &line[..pos];
-        let fits = |command: &&&str| typed.starts_with('/') && command.starts_with(typed);
-        Ok((0, self.commands.iter().filter(fits).map(|c| (*c).to_owned()).collect()))
+        Ok(complete::candidates(&line[..pos], &self.models))
     }
 }
 

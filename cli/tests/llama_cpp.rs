@@ -1,0 +1,323 @@
+//! Options of llama.cpp that are taken: they do what they do there. The list of all of them is tested beside it, in `cli/src/llama_cpp`.
+
+use crate::common::{Ended, Home, ended};
+
+const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+
+/// Greedy and short, so that answers can be compared.
+const SHORT: [&str; 4] = ["--temp", "0", "-n", "6"];
+
+fn run(home: &Home, model: &str, args: &[&str]) -> Ended {
+    ended(home.llama(&[&["-m", model, "-p", "abc"], &SHORT[..], args].concat()))
+}
+
+#[test]
+fn a_prompt_and_its_tokens_are_shown_if_asked_for() {
+    let home = Home::new();
+    let model = home.model("llama-dense", Some(TEMPLATE));
+    let plain = run(&home, &model, &["--no-show-timings"]);
+    assert_eq!(plain.err, "");
+    let shown = run(&home, &model, &["--no-perf", "--display-prompt"]);
+    assert_eq!(shown.succeeds(), format!("<user>abc<assistant>{}", plain.succeeds()));
+    let hidden = run(
+        &home,
+        &model,
+        &["--display-prompt", "--no-display-prompt", "--show-timings"],
+    );
+    assert_eq!(hidden.succeeds(), plain.out);
+    assert!(hidden.err.contains("tok/s"));
+    let tokens = run(&home, &model, &["--no-stats", "--verbose-prompt"]);
+    let (head, rows) = tokens.err.split_once('\n').expect("lines");
+    let n: usize = head.split(' ').nth(3).and_then(|n| n.parse().ok()).expect("a number");
+    assert!(
+        head.starts_with("the prompt has ") && rows.lines().count() == n,
+        "{}",
+        tokens.err
+    );
+}
+
+#[test]
+fn special_tokens_are_named_if_asked_for() {
+    let home = Home::new();
+    let model = home.model_with_text("llama", None);
+    // The bias makes each token the one that marks a beginning.
+    let answer = |args: &[&str]| {
+        let args = [&["--logit-bias", "1+inf", "--allow-loops", "--raw"], args].concat();
+        run(&home, &model, &args).succeeds().trim_end().to_owned()
+    };
+    assert_eq!(answer(&[]), "");
+    assert_eq!(answer(&["--special"]), "<s>".repeat(6));
+}
+
+#[test]
+fn messages_go_where_they_are_asked_to() {
+    let home = Home::new();
+    let model = home.model("llama-dense", None);
+    let file = home.path("log.txt");
+    let file = file.to_str().unwrap();
+    let read = || std::fs::read_to_string(file).unwrap_or_default();
+    let silent = run(&home, &model, &["--log-disable", "-c", "100000", "--log-file", file]);
+    assert_eq!((silent.status, silent.err.as_str()), (0, ""));
+    assert!(
+        read().contains("was trained for") && read().contains("tok/s"),
+        "{}",
+        read()
+    );
+    let warned = run(&home, &model, &["-lv", "2", "-c", "100000", "--log-prefix"]);
+    assert!(
+        warned.err.starts_with("W warning: ") && warned.err.lines().count() == 1,
+        "{}",
+        warned.err
+    );
+    let all = run(&home, &model, &["-lv", "4"]);
+    assert!(
+        all.err.contains("memory   weights") && all.err.contains("tok/s"),
+        "{}",
+        all.err
+    );
+    let json = run(&home, &model, &["--log-jsonl", "--log-timestamps"]);
+    let line: serde_json::Value = serde_json::from_str(json.err.trim()).expect("an object in a line");
+    assert!(
+        line["message"].as_str().is_some_and(|text| text.contains("tok/s")),
+        "{line}"
+    );
+    assert!(line["level"] == "info" && line["seconds"].is_f64(), "{line}");
+    run(&home, &model, &["--log-file", "/no/such/folder/log"]).fails_saying(&["--log-file", "/no/such/folder/log"]);
+}
+
+#[test]
+fn variables_have_their_names_there_too() {
+    let home = Home::new();
+    let model = home.model("llama-dense", None);
+    let said = |variables: &[(&str, &str)], args: &[&str]| {
+        let mut command = home.llama(&[&["-m", &model, "-p", "abc", "-v"], args].concat());
+        command.envs(variables.iter().copied());
+        let ended = ended(command);
+        ended.succeeds();
+        ended.err
+    };
+    let theirs = [("LLAMA_ARG_UBATCH", "16"), ("LLAMA_ARG_N_PREDICT", "3")];
+    let by_theirs = said(&theirs, &[]);
+    assert!(
+        by_theirs.contains("ubatches of 16") && by_theirs.contains("generated 3"),
+        "{by_theirs}"
+    );
+    let both = [theirs[0], ("LLAMA_ARG_UBATCH_SIZE", "8"), ("LLAMA_ARG_PREDICT", "1")];
+    assert!(said(&both, &[]).contains("ubatches of 8"));
+    assert!(said(&theirs, &["-ub", "4"]).contains("ubatches of 4"));
+}
+
+#[test]
+fn a_cache_of_any_type_serves() {
+    let home = Home::new();
+    let model = home.model("llama-dense", None);
+    let exact = run(&home, &model, &["-ctk", "f32", "-ctv", "f32"]);
+    for ty in ["f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"] {
+        let answer = run(&home, &model, &["-ctk", ty, "-ctv", ty, "-v"]);
+        answer.succeeds();
+        assert!(answer.err.contains(&format!("cache {ty} and {ty}")), "{}", answer.err);
+    }
+    assert_eq!(
+        run(&home, &model, &["-ctk", "f16", "-ctv", "f16"]).succeeds(),
+        exact.succeeds()
+    );
+    let refused = run(&home, &model, &["-ctk", "q4_K"]);
+    assert!(refused.status == 2 && refused.err.contains("iq4_nl"), "{}", refused.err);
+}
+
+#[test]
+fn positions_are_stretched_in_each_way() {
+    let home = Home::new();
+    let model = home.model("llama-dense", None);
+    let logits = |args: &[&str]| {
+        let text = format!("abc {}", "de fg ".repeat(12));
+        let args = [
+            &["-m", &model, "-p", &text, "-n", "24", "--temp", "0", "--no-stats"],
+            args,
+        ]
+        .concat();
+        ended(home.llama(&args)).succeeds().to_owned()
+    };
+    let plain = logits(&[]);
+    let stretched = logits(&["--rope-scale", "8"]);
+    assert_ne!(plain, stretched);
+    assert_eq!(logits(&["--rope-freq-scale", "0.125"]), stretched);
+    assert_eq!(logits(&["--rope-scale", "8", "--rope-scaling", "linear"]), stretched);
+    assert_eq!(logits(&["--rope-scale", "8", "--rope-scaling", "none"]), plain);
+    let yarn = logits(&["--rope-scale", "8", "--rope-scaling", "yarn", "--yarn-orig-ctx", "64"]);
+    assert!(yarn != plain && yarn != stretched);
+    let by_factor = ["--rope-scale", "8", "--yarn-ext-factor", "1", "--yarn-orig-ctx", "64"];
+    assert_eq!(logits(&by_factor), yarn);
+    for more in [
+        ["--yarn-beta-slow", "8"],
+        ["--yarn-attn-factor", "3"],
+        ["--yarn-ext-factor", "0.2"],
+    ] {
+        let args = [
+            &["--rope-scale", "8", "--rope-scaling", "yarn", "--yarn-orig-ctx", "64"],
+            &more[..],
+        ]
+        .concat();
+        assert_ne!(logits(&args), yarn, "{more:?}");
+    }
+}
+
+#[test]
+fn matrices_of_the_first_layers_stay_with_the_cpu() {
+    let home = Home::new();
+    let (dense, experts) = (home.model("llama-dense", None), home.model("llama-moe", None));
+    let on_device = |model: &str, args: &[&str]| {
+        let args = [
+            &["inspect", model, "--plan-tensors", "-dev", "reference", "-ngl", "all"],
+            args,
+        ]
+        .concat();
+        let plan = ended(home.llama(&args)).succeeds().to_owned();
+        let of_ffn = plan
+            .lines()
+            .filter(|line| line.contains(".ffn_") && line.contains("reference"));
+        of_ffn
+            .map(|line| line.split_whitespace().next().unwrap_or_default().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let has = |names: &[String], part: &str| names.iter().any(|name| name.contains(part));
+    let all = on_device(&dense, &[]);
+    assert!(has(&all, "blk.0.ffn_up") && has(&all, "blk.1.ffn_up"), "{all:?}");
+    let rest = on_device(&dense, &["-ncffn", "1"]);
+    assert!(
+        !has(&rest, "blk.0.ffn_up") && has(&rest, "blk.0.ffn_norm") && has(&rest, "blk.1.ffn_up"),
+        "{rest:?}"
+    );
+    let kept = on_device(&experts, &["-ncffn", "1"]);
+    assert!(has(&kept, "blk.0.ffn_up_exps"), "{kept:?}");
+}
+
+#[test]
+fn ways_to_guess_have_their_names_there() {
+    let home = Home::new();
+    let model = home.model("llama-dense", None);
+    let plain = run(&home, &model, &[]).succeeds().to_owned();
+    for kind in ["ngram-simple", "ngram-mod"] {
+        let guessed = run(&home, &model, &["--spec-type", kind]);
+        assert_eq!(guessed.succeeds(), plain);
+        assert!(guessed.err.contains("draft"), "{}", guessed.err);
+    }
+    let none = run(&home, &model, &["--lookup", "--spec-type", "none"]);
+    assert!(none.status == 0 && !none.err.contains("draft"), "{}", none.err);
+    let smaller = run(
+        &home,
+        &model,
+        &["--spec-type", "draft-simple", "-md", &model, "-ngld", "0"],
+    );
+    assert_eq!(smaller.succeeds(), plain);
+    run(&home, &model, &["--spec-type", "draft-simple"]).fails_saying(&["--spec-type", "--draft"]);
+    run(&home, &model, &["--spec-type", "ngram-mod", "-md", &model]).fails_saying(&["another way"]);
+    run(&home, &model, &["--spec-type", "draft-mtp"]).fails_saying(&["--mtp"]);
+}
+
+#[test]
+fn a_session_can_be_read_and_not_written() {
+    let home = Home::new();
+    let model = home.model("llama-dense", None);
+    let file = home.path("session");
+    let file = file.to_str().unwrap();
+    let long = ["-p", "once upon a time there was", "--prompt-cache", file];
+    run(&home, &model, &long).succeeds();
+    let before = std::fs::read(file).unwrap();
+    let only_read = ["--prompt-cache-ro", "--prompt-cache-all", "-n", "9"];
+    let read = run(&home, &model, &[&long[..], &only_read].concat());
+    read.succeeds();
+    assert!(read.err.contains("reused"), "{}", read.err);
+    assert_eq!(std::fs::read(file).unwrap(), before);
+}
+
+#[test]
+fn thinking_ends_when_its_budget_is_spent() {
+    let home = Home::new();
+    let template = "{{ messages[0].content }}{% if false %}</think>{% endif %}<think>";
+    let model = home.model_with_text("gpt2", Some(template));
+    let answer = |args: &[&str]| {
+        run(
+            &home,
+            &model,
+            &[&["-n", "48", "--allow-loops", "--logit-bias", "127-inf"], args].concat(),
+        )
+        .succeeds()
+        .to_owned()
+    };
+    let free = answer(&[]);
+    assert!(!free.contains("</think>"), "{free}");
+    let cut = answer(&["--reasoning-budget", "3", "--reasoning-budget-message", "enough"]);
+    let (thought, _) = cut
+        .split_once("\nenough\n</think>")
+        .unwrap_or_else(|| panic!("{cut:?}"));
+    assert!(free.starts_with(thought) && !thought.is_empty(), "{free:?} {cut:?}");
+    assert!(answer(&["--reasoning-budget", "0"]).starts_with("\n</think>"));
+    // The tag is one token, a special one, and is seen all the same.
+    assert_eq!(answer(&["--reasoning-budget", "0", "-n", "2"]), "\n</think>\n");
+    assert_eq!(answer(&["--reasoning-budget", "-1"]), free);
+    assert!(!answer(&["--reasoning-budget", "0", "--hide-reasoning"]).contains("think"));
+}
+
+#[test]
+fn an_answer_has_a_limit_and_says_so() {
+    let home = Home::new();
+    let model = home.model("llama-dense", None);
+    let run = |args: &[&str]| {
+        let args = [
+            &["run", &model, "abc", "-c", "4096", "--allow-loops", "--ignore-eos"],
+            args,
+        ]
+        .concat();
+        ended(home.llama(&args))
+    };
+    let stopped = run(&[]);
+    stopped.succeeds();
+    for part in ["generated 2048 tokens", "as many as it may have", "-n -1"] {
+        assert!(stopped.err.contains(part), "{part}: {}", stopped.err);
+    }
+    let asked = run(&["-n", "20"]);
+    assert!(
+        asked.err.contains("generated 20 tokens") && !asked.err.contains("may have"),
+        "{}",
+        asked.err
+    );
+    assert!(run(&["-n", "-1"]).err.contains("is full"));
+    assert!(
+        run(&["-n", "-2", "--context-shift", "-c", "64"])
+            .err
+            .contains("is full")
+    );
+}
+
+#[test]
+fn layers_and_the_context_are_made_to_fit() {
+    let home = Home::new();
+    let model = home.model("llama-dense", None);
+    let on = |device: &str, args: &[&str]| run(&home, &model, &[&["-dev", device, "-ub", "16"], args].concat());
+    let none = on("cpu,reference:16", &[]);
+    none.succeeds();
+    assert!(
+        none.err.contains("0 of 3 layers are on devices, as many as fit"),
+        "{}",
+        none.err
+    );
+    // What is left free is a setting, and what does not fit at all an error.
+    let some = on("cpu,reference:16", &["-fitt", "4"]);
+    some.succeeds();
+    assert!(!some.err.contains("0 of 3"), "{}", some.err);
+    on("cpu,reference:2", &["-fit", "off"]).fails_saying(&["reference"]);
+    // The cache of 4096 tokens takes 8 MiB, and the weights do half of that.
+    let small = on("reference:10", &["-ngl", "all"]);
+    small.succeeds();
+    let told = "the context has 2048 tokens, since there is no memory for 4096";
+    assert!(
+        small.err.contains(told) && small.err.contains("of 2048"),
+        "{}",
+        small.err
+    );
+    for fixed in [&["-c", "4096"][..], &["-fit", "off"], &["-fitc", "4096"]] {
+        let refused = on("reference:10", &[&["-ngl", "all"], fixed].concat());
+        refused.fails_saying(&["the KV cache of 4096 tokens"]);
+    }
+}
