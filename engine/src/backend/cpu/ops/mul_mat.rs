@@ -334,7 +334,7 @@ impl<'a> Operand<'a> {
         }
     }
 
-    /// Whether they are multiplied by a unit for tiles.
+    /// Whether they are multiplied with many rows of weights at a time: by a unit for tiles, or by VNNI with sums in registers.
     fn is_for_tiles(&self) -> bool {
         let Rows::Quantized(rows) = &self.rows else {
             return false;
