@@ -225,9 +225,9 @@ macro_rules! instantiate_vnni {
 
             $(
                 #[$attribute]
-                unsafe fn twins<D: UnpackGroup<$V>, const N: usize>(product: &IntProduct) {
+                unsafe fn double_width<D: UnpackGroup<$V>, const N: usize>(product: &IntProduct) {
                     // SAFETY: the caller's promise.
-                    unsafe { groups::multiply_twins::<$V, $W, D, N>(product) }
+                    unsafe { groups::multiply_double_width::<$V, $W, D, N>(product) }
                 }
             )?
 
@@ -272,7 +272,7 @@ instantiate_vnni!(
     avx512_vnni,
     Avx512VnniInt,
     Dots512,
-    [columns 1 columns 2 twins 3 twins 4 twins 5 twins 6 twins 7 twins 8],
+    [columns 1 columns 2 double_width 3 double_width 4 double_width 5 double_width 6 double_width 7 double_width 8],
     [Dots512],
     FAST_COLUMNS,
     target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")

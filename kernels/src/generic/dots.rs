@@ -258,12 +258,12 @@ unsafe fn add<D: ByteDots, const BY_16: bool, const MINS: bool, const C: usize>(
                     let mins = of_rows::<D>(chunk, offset_of!(PanelChunk<SignedValues>, mins), half);
                     let row = if BY_16 { 1 + part } else { 0 };
                     let at = offset_of!(U8Chunk, sums) + row * RUNS * size_of::<f32>();
-                    add_lines::<D, C>(mins, x.wrapping_add(at), chunk.x_stride, run, &mut sums);
+                    add_outer::<D, C>(mins, x.wrapping_add(at), chunk.x_stride, run, &mut sums);
                 }
             }
             let of_weights = of_rows::<D>(chunk, offset_of!(DotPanel, sums), run);
             let mins = x.wrapping_add(offset_of!(U8Chunk, mins));
-            add_lines::<D, C>(of_weights, mins, chunk.x_stride, run, &mut sums);
+            add_outer::<D, C>(of_weights, mins, chunk.x_stride, run, &mut sums);
         }
         for c in 0..C {
             for r in 0..REGISTERS {
@@ -328,12 +328,12 @@ unsafe fn of_column<D: ByteDots>(x: *const u8, offset: usize, i: usize) -> D::Fl
     unsafe { D::Float::splat(x.add(offset).cast::<f32>().add(i).read_unaligned()) }
 }
 
-/// Adds what rows have times what each column has as float `i` at `x`.
+/// Adds the outer product of a number of each row and one of each column, float `i` at `x`.
 ///
 /// # Safety
 /// As for [`multiply`].
 #[inline(always)]
-unsafe fn add_lines<D: ByteDots, const C: usize>(
+unsafe fn add_outer<D: ByteDots, const C: usize>(
     of_rows: [D::Float; REGISTERS],
     x: *const u8,
     x_stride: usize,

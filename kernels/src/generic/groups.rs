@@ -6,13 +6,13 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
+use super::double_width::DoubleWidthSums;
 use super::int_products::{IntProduct, chunk, each_of_8};
 use super::integers::{CHUNK, I16Chunk, I16Header, RUN, RUNS, Unpack};
 use super::panels::{HALVES, Integers, LANES, PanelChunk, PanelValues, SIGN};
-use super::twins::TwinSums;
 use crate::interleaved::{GROUP_ROWS, Interleaved, bytes_in_group};
 use crate::prefetch::CACHE_LINE;
-use crate::simd::dots::TwinDots;
+use crate::simd::dots::DoubleWidth;
 use crate::simd::{IntSimd, Simd};
 
 /// Registers of a run.
@@ -221,16 +221,18 @@ pub(crate) unsafe fn multiply<V: IntSimd, D: UnpackGroup<V>, const N: usize>(p: 
     }
 }
 
-/// [`multiply`] with both groups in one register `W`.
+/// [`multiply`] with two groups in one register `W` of twice the width.
 ///
 /// # Safety
 /// As for [`multiply`], and the CPU has `W`'s instructions.
 #[inline(always)]
-pub(crate) unsafe fn multiply_twins<V: IntSimd, W: TwinDots<V>, D: UnpackGroup<V>, const N: usize>(p: &IntProduct) {
+pub(crate) unsafe fn multiply_double_width<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize>(
+    p: &IntProduct,
+) {
     let half = (p.m / GROUP_ROWS).div_ceil(2);
     let is_long = half * GROUP_ROWS * p.row_stride >= LONG;
     // SAFETY: the caller's promise.
-    unsafe { multiply_with::<V, D, TwinSums<V, W, D, N>, 2>(p, if is_long { half } else { 1 }) }
+    unsafe { multiply_with::<V, D, DoubleWidthSums<V, W, D, N>, 2>(p, if is_long { half } else { 1 }) }
 }
 
 /// [`multiply`] by the instructions of `T`.

@@ -4,6 +4,7 @@
 pub(crate) mod attention;
 pub(crate) mod blocks;
 pub(crate) mod dots;
+mod double_width;
 pub(crate) mod float_panels;
 pub(crate) mod functions;
 pub(crate) mod groups;
@@ -17,5 +18,4 @@ pub(crate) mod recurrent;
 pub(crate) mod rows;
 pub(crate) mod tile_attention;
 pub(crate) mod tiles;
-mod twins;
 pub(crate) mod u8_blocks;

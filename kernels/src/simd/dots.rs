@@ -36,7 +36,7 @@ pub(crate) trait ByteDots: Copy {
 ///
 /// # Safety
 /// As for [`ByteDots`].
-pub(crate) trait TwinDots<V: IntSimd>: ByteDots {
+pub(crate) trait DoubleWidth<V: IntSimd>: ByteDots {
     /// The lanes of both.
     fn join(first: V, second: V) -> Self;
     /// The lanes of both.

@@ -5,9 +5,9 @@ use std::time::Instant;
 use axum::extract::State;
 use serde_json::json;
 
-use crate::api::{ApiError, ApiResult, Field, Fields, Form};
+use crate::api::{ApiResult, Field, Fields, Form};
 use crate::http::{Body, Shared, blocking, json};
-use crate::openai::prompts;
+use crate::openai::{MAX_TEXTS, check_dimensions, prompts};
 
 /// The fields.
 pub const EMBED_FIELDS: &[Field] = &[
@@ -43,9 +43,6 @@ pub const EMBED_FIELDS: &[Field] = &[
     },
 ];
 
-/// Texts in one request.
-const MAX_TEXTS: usize = 2048;
-
 /// A vector for each text.
 pub async fn embed(State(app): State<Shared>, Body(body): Body) -> ApiResult {
     let of_app = app.clone();
@@ -54,16 +51,7 @@ pub async fn embed(State(app): State<Shared>, Body(body): Body) -> ApiResult {
         let (start, served) = (Instant::now(), &app.served);
         let mut fields = Fields::new(body, &[EMBED_FIELDS], false)?;
         fields.text("model")?;
-        let n_embd = served.model().base().n_embd();
-        if let Some(n) = fields
-            .integer("dimensions")?
-            .filter(|&n| usize::try_from(n) != Ok(n_embd))
-        {
-            return Err(ApiError::field(
-                "dimensions",
-                format_args!("vectors of this model have {n_embd}, found {n}"),
-            ));
-        }
+        check_dimensions(&mut fields, served.model().base().n_embd())?;
         let truncate = fields.flag("truncate")?.unwrap_or(true);
         let mut texts = prompts(&mut fields, "input", MAX_TEXTS, served)?;
         fields.finish()?;

@@ -40,7 +40,21 @@ pub const FIELDS: &[Field] = &[
 ];
 
 /// Texts in one request.
-const MAX_TEXTS: usize = 2048;
+pub const MAX_TEXTS: usize = 2048;
+
+/// Takes the field `dimensions`: vectors have as many elements as the model gives, and are never cut.
+///
+/// # Errors
+/// If another number is asked for.
+pub fn check_dimensions(fields: &mut Fields, n_embd: usize) -> Result<(), ApiError> {
+    let other = fields
+        .integer("dimensions")?
+        .filter(|&n| usize::try_from(n) != Ok(n_embd));
+    other.map_or(Ok(()), |n| {
+        let why = format_args!("vectors of this model have {n_embd}, found {n}");
+        Err(ApiError::field("dimensions", why))
+    })
+}
 
 /// A vector for each text.
 pub async fn embeddings(State(app): State<Shared>, Body(body): Body) -> ApiResult {
@@ -52,16 +66,7 @@ pub async fn embeddings(State(app): State<Shared>, Body(body): Body) -> ApiResul
 fn embed(app: &App, mut fields: Fields) -> ApiResult {
     let served = &app.served;
     fields.text("model")?;
-    let n_embd = served.model().base().n_embd();
-    if let Some(n) = fields
-        .integer("dimensions")?
-        .filter(|&n| usize::try_from(n) != Ok(n_embd))
-    {
-        return Err(ApiError::field(
-            "dimensions",
-            format_args!("vectors of this model have {n_embd}, found {n}"),
-        ));
-    }
+    check_dimensions(&mut fields, served.model().base().n_embd())?;
     let is_base64 = match fields.text("encoding_format")?.as_deref() {
         None | Some("float") => false,
         Some("base64") => true,

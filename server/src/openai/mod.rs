@@ -8,7 +8,7 @@ mod models;
 
 pub use chat::{FIELDS as CHAT_FIELDS, chat, conversation};
 pub use completions::{FIELDS as COMPLETION_FIELDS, completions, prompts};
-pub use embeddings::{FIELDS as EMBEDDING_FIELDS, embeddings};
+pub use embeddings::{FIELDS as EMBEDDING_FIELDS, MAX_TEXTS, check_dimensions, embeddings};
 pub use logprobs::of_chat;
 pub use models::{model, models};
 

@@ -6,7 +6,7 @@ use super::avx2::Avx2;
 use super::avx512::Avx512;
 use super::int256::Avx512VnniInt;
 use super::methods;
-use crate::simd::dots::{ByteDots, TwinDots};
+use crate::simd::dots::{ByteDots, DoubleWidth};
 
 /// 64 bytes, or 16 sums.
 #[derive(Clone, Copy)]
@@ -30,7 +30,7 @@ impl ByteDots for Dots512 {
     }
 }
 
-impl TwinDots<Avx512VnniInt> for Dots512 {
+impl DoubleWidth<Avx512VnniInt> for Dots512 {
     methods! {
         fn join(first: Avx512VnniInt, second: Avx512VnniInt) -> Self = {
             Dots512(_mm512_inserti64x4::<1>(_mm512_castsi256_si512(first.register()), second.register()))

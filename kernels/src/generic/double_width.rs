@@ -8,20 +8,20 @@ use super::groups::{GroupScales, GroupSums, Part, UnpackGroup, has_mins, prefetc
 use super::int_products::{IntProduct, each_of_8};
 use super::integers::{I16Header, RUN};
 use super::panels::{LANES, SIGN};
-use crate::simd::dots::{ByteDots, TwinDots};
+use crate::simd::dots::{ByteDots, DoubleWidth};
 use crate::simd::{IntSimd, Simd};
 
 /// The sums of both groups with `N` columns.
-pub(super) struct TwinSums<V: IntSimd, W: TwinDots<V>, D, const N: usize> {
+pub(super) struct DoubleWidthSums<V: IntSimd, W: DoubleWidth<V>, D, const N: usize> {
     sums: [W::Float; N],
     by: PhantomData<(V, D)>,
 }
 
-impl<V: IntSimd, W: TwinDots<V>, D: UnpackGroup<V>, const N: usize> GroupSums<2> for TwinSums<V, W, D, N> {
+impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> GroupSums<2> for DoubleWidthSums<V, W, D, N> {
     #[inline(always)]
     unsafe fn new() -> Self {
         const { assert!(<<W as ByteDots>::Float as Simd>::LANES == 2 * LANES) };
-        TwinSums {
+        DoubleWidthSums {
             // SAFETY: the caller's promise.
             sums: unsafe { [W::Float::splat(0.0); N] },
             by: PhantomData,
@@ -67,7 +67,7 @@ impl<V: IntSimd, W: TwinDots<V>, D: UnpackGroup<V>, const N: usize> GroupSums<2>
     }
 }
 
-impl<V: IntSimd, W: TwinDots<V>, D: UnpackGroup<V>, const N: usize> TwinSums<V, W, D, N> {
+impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> DoubleWidthSums<V, W, D, N> {
     /// Adds what belongs to one scale, run `i` or half of it, and the minimums to `mins`.
     ///
     /// # Safety
