@@ -19,7 +19,7 @@ pub struct GraphView<'a> {
 
 impl<'a> GraphView<'a> {
     /// The nodes that are neither leafs nor views.
-    pub fn computing(&self) -> impl Iterator<Item = TensorId> + use<'a> {
+    pub fn computing(&self) -> impl Iterator<Item = TensorId> + Clone + use<'a> {
         let graph = self.graph;
         let computes = move |id: &TensorId| graph.tensor(*id).op.computes();
         self.nodes.iter().copied().filter(computes)

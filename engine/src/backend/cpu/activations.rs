@@ -137,13 +137,18 @@ impl Quantized {
 /// Quantized rows of activations, counted as if the rows of the operand were dense.
 #[derive(Clone, Copy)]
 pub(super) struct QuantizedRows<'a> {
-    pub(super) form: ActivationForm,
+    form: ActivationForm,
     bytes: &'a [u8],
     /// Bytes from one row to the next.
     pub(super) stride: usize,
 }
 
 impl<'a> QuantizedRows<'a> {
+    /// Whether they are multiplied with many rows of weights at a time: by a unit for tiles, or by VNNI with sums in registers.
+    pub(super) fn is_for_tiles(&self) -> bool {
+        matches!(self.form, ActivationForm::Bf16Row | ActivationForm::U8Block32)
+    }
+
     /// `n` rows from row `i` on.
     pub(super) fn span(&self, i: usize, n: usize) -> &'a [u8] {
         &self.bytes[i * self.stride..(i + n) * self.stride]

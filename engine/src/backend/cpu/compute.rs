@@ -4,9 +4,10 @@ use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::activations::Room;
+use super::activations::{QuantizedRows, Room};
 use super::ahead::Cursor;
 use super::fuse::Fusion;
+use super::ops::gated::{Products, products_glu};
 use super::ops::norm::{Sum, add_rms_norm};
 use super::ops::{self, Fault, Stop, Task};
 use super::phases::Piece;
@@ -220,7 +221,7 @@ impl Walk<'_> {
                 }
                 thread.done(self.activity(node));
             }
-            at += if node.fusion.is_some() { 2 } else { 1 };
+            at += node.fusion.map_or(1, |fusion| fusion.n_nodes());
         }
         Ok(End::Nothing)
     }
@@ -255,6 +256,7 @@ impl Walk<'_> {
             (_, NodePart::Quantize) => return QUANTIZE,
             (_, NodePart::Merge) => "attention merge",
             (Some(Fusion::AddRmsNorm { .. }), _) => "add + rms_norm",
+            (Some(Fusion::ProductsGlu { .. }), _) => "mul_mat + glu",
             (None, _) => tensor.op.name(),
         };
         let weights = is_product.then(|| self.graph.tensor(tensor.source(0)).ty);
@@ -313,18 +315,39 @@ impl Walk<'_> {
     /// Computes a share of a node, and of one that is fused with it.
     fn share(&self, at: usize, queue: &WorkQueue<'_>, share: Share, thread: &Thread<'_>) -> Result<(), Stop> {
         let node = &self.plan.nodes[at];
-        let Some(Fusion::AddRmsNorm { eps, stores_sum }) = node.fusion else {
-            return ops::run(self.task(node, queue, share, thread));
-        };
-        let sum = Sum {
-            a: node.source(self.graph, 0),
-            b: node.source(self.graph, 1),
-            // SAFETY: as in `task`; both results lie apart, as found when the nodes were fused.
-            target: stores_sum.then(|| unsafe { node.target(self.graph, share) }),
-        };
-        let norm = &self.plan.nodes[at + 1];
-        add_rms_norm(self.task(norm, queue, share, thread), &sum, eps);
+        match node.fusion {
+            None => return ops::run(self.task(node, queue, share, thread)),
+            Some(Fusion::AddRmsNorm { eps, stores_sum }) => {
+                let sum = Sum {
+                    a: node.source(self.graph, 0),
+                    b: node.source(self.graph, 1),
+                    // SAFETY: as in `task`; both results lie apart, as found when the nodes were fused.
+                    target: stores_sum.then(|| unsafe { node.target(self.graph, share) }),
+                };
+                let norm = &self.plan.nodes[at + 1];
+                add_rms_norm(self.task(norm, queue, share, thread), &sum, eps);
+            }
+            Some(Fusion::ProductsGlu { f, gate_is_first }) => {
+                let [gate, up] = if gate_is_first { [0, 1] } else { [1, 0] };
+                let weights = |i: usize| self.plan.nodes[at + i].source(self.graph, 0);
+                let products = Products {
+                    gate: weights(gate),
+                    up: weights(up),
+                    x: self
+                        .activations(node, thread)
+                        .expect("products are fused whose activations are quantized"),
+                };
+                products_glu(self.task(&self.plan.nodes[at + 2], queue, share, thread), &products, f);
+            }
+        }
         Ok(())
+    }
+
+    /// The activations of a product, if it has them in another form than f32.
+    fn activations<'a>(&'a self, node: &PlannedNode, thread: &Thread<'a>) -> Option<QuantizedRows<'a>> {
+        // SAFETY: the thread quantizes rows of its own between tasks only, and rows that are shared are quantized in other phases.
+        node.activations
+            .map(|q| unsafe { q.rows(&self.quantized, thread.worker.ith) })
     }
 
     fn task<'a>(
@@ -348,8 +371,7 @@ impl Walk<'_> {
             // SAFETY: each thread asks for its own part, and the slice of the task before is gone.
             scratch: unsafe { self.parts.of_thread(ith) },
             shared: self.parts.shared(),
-            // SAFETY: the thread quantizes rows of its own between tasks only, and rows that are shared are quantized in other phases.
-            activations: node.activations.map(|q| unsafe { q.rows(&self.quantized, ith) }),
+            activations: self.activations(node, thread),
         }
     }
 }

@@ -1,11 +1,14 @@
-//! Which nodes are computed together with the one that follows them, so that a row is still in the cache when it is read, and
+//! Which nodes are computed together with those that follow them, so that a row is still in the cache when it is read, and
 //! threads do not wait for each other in between.
 
+use kernels::Precision;
+
+use super::activations::{Quantized, Room};
 use super::view::{locate, may_overlap};
 use crate::backend::{GraphView, MemoryMap};
-use crate::graph::{Op, TensorId};
+use crate::graph::{Op, TensorId, Unary};
 
-/// How a node is computed together with the next one.
+/// How a node is computed together with the next ones.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Fusion {
     /// A sum and its norm.
@@ -15,15 +18,48 @@ pub(super) enum Fusion {
         /// The sum has other readers.
         stores_sum: bool,
     },
+    /// Two products of the same activations, and `f` of one of them times the other. Neither product is stored.
+    ProductsGlu {
+        f: Unary,
+        /// The first product is what `f` is taken of.
+        gate_is_first: bool,
+    },
 }
 
-/// The fusion of `first` and `second`, if one is possible. Both were checked and planned.
-///
+/// Most nodes that are computed together.
+pub(super) const MAX_FUSED: usize = 3;
+
+impl Fusion {
+    /// Nodes that are computed together.
+    pub(super) fn n_nodes(&self) -> usize {
+        match self {
+            Fusion::AddRmsNorm { .. } => 2,
+            Fusion::ProductsGlu { .. } => 3,
+        }
+    }
+}
+
+/// The fusion of `first` and some of those that come `after` it, if one is possible. All were checked.
+pub(super) fn fusion(
+    view: &GraphView<'_>,
+    memory: &MemoryMap,
+    precision: Precision,
+    first: TensorId,
+    mut after: impl Iterator<Item = TensorId>,
+) -> Option<Fusion> {
+    let second = after.next()?;
+    match view.graph.tensor(first).op {
+        Op::Add => add_rms_norm(view, memory, first, second),
+        Op::MulMat => products_glu(view, precision, [first, second, after.next()?]),
+        _ => None,
+    }
+}
+
 /// Each thread computes whole rows of both results, while others are at other rows. So the second result must not lie where other
 /// rows of what the first one reads or writes do.
-pub(super) fn fusion(view: &GraphView<'_>, memory: &MemoryMap, first: TensorId, second: TensorId) -> Option<Fusion> {
+fn add_rms_norm(view: &GraphView<'_>, memory: &MemoryMap, first: TensorId, second: TensorId) -> Option<Fusion> {
     let (sum, norm) = (view.graph.tensor(first), view.graph.tensor(second));
-    let (Op::Add, Op::RmsNorm { eps }) = (sum.op, norm.op) else {
+    let Op::RmsNorm { eps } = norm.op else {
         return None;
     };
     if norm.src[0] != Some(first) || norm.src[1] == Some(first) {
@@ -45,254 +81,28 @@ pub(super) fn fusion(view: &GraphView<'_>, memory: &MemoryMap, first: TensorId, 
     (!stores_sum || !at_norm.overlaps(&at_sum)).then_some(Fusion::AddRmsNorm { eps, stores_sum })
 }
 
-#[cfg(test)]
-mod tests {
-    use std::ops::ControlFlow;
-    use std::sync::atomic::AtomicBool;
-    use std::sync::{Arc, Mutex};
-
-    use kernels::GgmlType::F32;
-
-    use super::*;
-    use crate::backend::cpu::plan::{CpuPlan, Planner};
-    use crate::backend::{BackendError, BackendParams, Usage, device};
-    use crate::graph::{Graph, Home, Uses};
-    use crate::sched::{Observer, SchedParams, Scheduler};
-
-    static NEVER: AtomicBool = AtomicBool::new(false);
-
-    /// Where the norm of a sum lies.
-    #[derive(Clone, Copy, Debug, PartialEq)]
-    enum At {
-        OwnMemory,
-        Sum,
-        A,
-        B,
-        /// Half a row behind the start of `a`.
-        Shifted,
-    }
-
-    /// `norm(a + b)`, and, if the sum is read twice, `2 (a + b)`.
-    struct Sketch {
-        graph: Graph,
-        memory: MemoryMap,
-        a: TensorId,
-        b: TensorId,
-        weight: TensorId,
-        sum: TensorId,
-        norm: TensorId,
-    }
-
-    impl Sketch {
-        fn new(ne: [usize; 2], b_rows: usize, read_twice: bool, at: At) -> Sketch {
-            let mut g = Graph::new();
-            let a = g.input(F32, [ne[0], ne[1], 1, 1], "a");
-            let b = g.input(F32, [ne[0], b_rows, 1, 1], "b");
-            let weight = g.input(F32, [ne[0], 1, 1, 1], "weight");
-            let sum = g.add(a, b).unwrap();
-            let norm = g.rms_norm(sum, Some(weight), 1e-5).unwrap();
-            g.expand(norm);
-            let twice = g.scale(sum, 2.0, 0.0).unwrap();
-            if read_twice {
-                g.expand(twice);
-            }
-            let mut memory = MemoryMap::default();
-            let room = 4 * ne[0] * (ne[1] + 1);
-            let cpu = device("cpu").unwrap().buffer_type();
-            let buffer = memory.insert(cpu.allocate(6 * room).unwrap(), Usage::Any);
-            let mut place = |id: TensorId, offset: usize| g.tensor_mut(id).home = Some(Home { buffer, offset });
-            for (i, id) in [a, b, weight, sum, twice].into_iter().enumerate() {
-                place(id, i * room);
-            }
-            let offset = match at {
-                At::OwnMemory => 5 * room,
-                At::Sum => 3 * room,
-                At::A => 0,
-                At::B => room,
-                At::Shifted => 4 * (ne[0] / 2),
-            };
-            place(norm, offset);
-            Sketch {
-                graph: g,
-                memory,
-                a,
-                b,
-                weight,
-                sum,
-                norm,
-            }
-        }
-
-        fn fusion(&self) -> Option<Fusion> {
-            let uses = uses_of(&self.graph);
-            let view = GraphView {
-                graph: &self.graph,
-                nodes: self.graph.nodes(),
-                uses: &uses,
-            };
-            let mut plan = CpuPlan::default();
-            Planner::new(kernels::Precision::Exact)
-                .plan(&mut plan, &view, &self.memory, 2)
-                .unwrap();
-            plan.nodes[0].fusion
-        }
-
-        /// Computes the nodes in these pieces, and returns sum and norm.
-        fn run(&mut self, pieces: &[&[TensorId]], n_threads: usize) -> [Vec<u8>; 2] {
-            for (id, seed) in [self.a, self.b, self.weight].into_iter().zip(1..) {
-                let value = |i: usize| ((i * i + 7 * i * seed) % 101) as f32 / 50.0 - 0.9;
-                let floats: Vec<f32> = (0..self.graph.tensor(id).nelements()).map(value).collect();
-                let home = self.graph.home(id).unwrap();
-                self.memory.write(home, bytemuck::cast_slice(&floats)).unwrap();
-            }
-            let uses = uses_of(&self.graph);
-            let cpu = device("cpu").unwrap();
-            let mut backend = cpu.backend(&BackendParams::new(n_threads)).unwrap();
-            for nodes in pieces {
-                let view = GraphView {
-                    graph: &self.graph,
-                    nodes,
-                    uses: &uses,
-                };
-                let mut plan = backend.prepare(&view, &self.memory, None).unwrap();
-                backend.run(&mut *plan, &self.graph, &mut self.memory, &NEVER).unwrap();
-            }
-            [self.sum, self.norm].map(|id| {
-                let home = self.graph.home(id).unwrap();
-                let mut bytes = vec![0; self.graph.tensor(id).nbytes()];
-                self.memory.read(home, &mut bytes).unwrap();
-                bytes
-            })
-        }
-    }
-
-    fn uses_of(graph: &Graph) -> Uses {
-        let mut uses = Uses::default();
-        uses.count(graph, []);
-        uses
-    }
-
-    #[test]
-    fn a_sum_and_its_norm_give_the_same_bits_together_and_apart() {
-        for (ne, b_rows) in [
-            ([96, 5], 5),
-            ([96, 5], 1),
-            ([512, 40], 40),
-            ([512, 40], 1),
-            ([5000, 1], 1),
-        ] {
-            for (read_twice, at, stores_sum) in [
-                (false, At::OwnMemory, Some(false)),
-                (true, At::OwnMemory, Some(true)),
-                (false, At::Sum, Some(false)),
-                (false, At::A, Some(false)),
-                (true, At::A, Some(true)),
-                (false, At::B, None),
-                (true, At::B, None),
-                (true, At::Shifted, None),
-            ] {
-                let mut sketch = Sketch::new(ne, b_rows, read_twice, at);
-                let case = format!("{ne:?}, {b_rows} rows, read twice {read_twice}, norm at {at:?}");
-                let expected = stores_sum.map(|stores_sum| Fusion::AddRmsNorm { eps: 1e-5, stores_sum });
-                assert_eq!(sketch.fusion(), expected, "{case}");
-                let (sum, norm) = (sketch.sum, sketch.norm);
-                let apart = sketch.run(&[&[sum], &[norm]], 1);
-                for n_threads in 1..=3 {
-                    let together = sketch.run(&[&[sum, norm]], n_threads);
-                    assert!(together[1] == apart[1], "{case}, {n_threads} threads");
-                    if stores_sum == Some(true) {
-                        assert!(together[0] == apart[0], "{case}, {n_threads} threads");
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_norm_over_a_sum_that_others_read_is_not_fused() {
-        assert_eq!(Sketch::new([96, 5], 5, true, At::Sum).fusion(), None);
-    }
-
-    /// Wants the sum alone.
-    struct Watch {
-        sum: TensorId,
-        seen: Arc<Mutex<Vec<u8>>>,
-    }
-
-    impl Observer for Watch {
-        fn wants(&mut self, _: &Graph, node: TensorId) -> bool {
-            node == self.sum
-        }
-
-        fn show(&mut self, _: &Graph, _: TensorId, data: &[u8]) -> ControlFlow<()> {
-            *self.seen.lock().unwrap() = data.to_vec();
-            ControlFlow::Continue(())
-        }
-    }
-
-    #[test]
-    fn an_observer_sees_a_sum_that_is_not_stored_otherwise() {
-        let backend = device("cpu").unwrap().backend(&BackendParams::new(2)).unwrap();
-        let mut sched = Scheduler::new(vec![backend], MemoryMap::default(), SchedParams::default()).unwrap();
-        let mut g = Graph::new();
-        let (a, b) = (g.input(F32, [8, 2, 1, 1], "a"), g.input(F32, [8, 2, 1, 1], "b"));
-        let sum = g.add(a, b).unwrap();
-        let norm = g.rms_norm(sum, None, 1e-5).unwrap();
-        g.tensor_mut(norm).flags.output = true;
-        g.expand(norm);
-        sched.alloc_graph(&mut g).unwrap();
-        let floats: Vec<f32> = (0..16).map(|i| i as f32 - 7.5).collect();
-        let run = |sched: &mut Scheduler| {
-            for id in [a, b] {
-                sched.set_input(&g, id, bytemuck::cast_slice(&floats)).unwrap();
-            }
-            sched.compute(&g).unwrap();
-            let mut out = [0f32; 16];
-            sched
-                .read_tensor(&g, norm, 0, bytemuck::cast_slice_mut(&mut out))
-                .unwrap();
-            out
-        };
-        let plain = run(&mut sched);
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let watch = Watch {
-            sum,
-            seen: seen.clone(),
-        };
-        sched.set_observer(Some(Box::new(watch)));
-        assert_eq!(run(&mut sched), plain);
-        let doubled: Vec<f32> = floats.iter().map(|x| 2.0 * x).collect();
-        assert_eq!(*seen.lock().unwrap(), bytemuck::cast_slice::<f32, u8>(&doubled));
-    }
-
-    #[test]
-    fn a_plan_is_refused_once_its_graph_or_memory_changed() {
-        let mut sketch = Sketch::new([96, 5], 5, false, At::OwnMemory);
-        let mut backend = device("cpu").unwrap().backend(&BackendParams::new(2)).unwrap();
-        let uses = uses_of(&sketch.graph);
-        let view = GraphView {
-            graph: &sketch.graph,
-            nodes: sketch.graph.nodes(),
-            uses: &uses,
-        };
-        let mut plan = backend.prepare(&view, &sketch.memory, None).unwrap();
-        let mut run = |graph: &Graph, memory: &mut MemoryMap, cancelled: bool| {
-            backend.run(&mut *plan, graph, memory, &AtomicBool::new(cancelled))
-        };
-        run(&sketch.graph, &mut sketch.memory, false).unwrap();
-        // The same description in a graph of its own is as good.
-        run(&sketch.graph.clone(), &mut sketch.memory, false).unwrap();
-        let cancelled = run(&sketch.graph, &mut sketch.memory, true);
-        assert!(matches!(cancelled, Err(BackendError::Cancelled)));
-
-        let mut changed = sketch.graph.clone();
-        changed.tensor_mut(sketch.sum).ne = [96, 500, 1, 1];
-        let stale = |result: Result<(), BackendError>| matches!(result, Err(BackendError::StalePlan { .. }));
-        assert!(stale(run(&changed, &mut sketch.memory, false)));
-        assert!(stale(run(&sketch.graph, &mut MemoryMap::default(), false)));
-        let other = device("cpu").unwrap().buffer_type().allocate(1 << 20).unwrap();
-        let buffer = sketch.graph.home(sketch.sum).unwrap().buffer;
-        sketch.memory.replace(buffer, other);
-        assert!(stale(run(&sketch.graph, &mut sketch.memory, false)));
-    }
+/// Each thread computes the same rows of both products in its own memory. They read weights and the activations that threads share, so it does not matter
+/// where the result lies.
+fn products_glu(view: &GraphView<'_>, precision: Precision, [first, second, last]: [TensorId; 3]) -> Option<Fusion> {
+    let graph = view.graph;
+    let (a, b, glu) = (graph.tensor(first), graph.tensor(second), graph.tensor(last));
+    let (Op::MulMat, Op::Glu(f)) = (b.op, glu.op) else {
+        return None;
+    };
+    let gate_is_first = glu.src[0] == Some(first);
+    let operands = if gate_is_first {
+        [first, second]
+    } else {
+        [second, first]
+    };
+    let is_of_both =
+        glu.src[..2] == operands.map(Some) && [first, second].iter().all(|&id| view.uses.n_readers(id) == 1);
+    let are_alike = a.src[1] == b.src[1] && a.ne == b.ne && a.ne[2..] == [1, 1];
+    let activations = Quantized::for_product(graph, a, precision)?;
+    let share_activations =
+        activations.room == Room::Shared && Quantized::for_product(graph, b, precision) == Some(activations);
+    (is_of_both && are_alike && share_activations).then_some(Fusion::ProductsGlu { f, gate_is_first })
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::activations::{Held, Quantized, Room};
 use super::ahead::Ahead;
 use super::barriers::{Access, Barriers};
-use super::fuse::fusion;
-use super::ops::{self, Need, norm};
+use super::fuse::{MAX_FUSED, fusion};
+use super::ops::{self, Need};
 use super::queue::Counters;
 use super::view::{NodePart, PlannedNode, locate};
 use crate::backend::{BackendError, GraphView, MemoryMap, Plan, rules};
@@ -106,8 +106,8 @@ impl Planner {
             precision,
             held: Held::default(),
             barriers: Barriers::new(),
-            // Results, operands and shared scratch memory of two fused nodes.
-            accesses: Vec::with_capacity(2 * (MAX_SRC + 2)),
+            // Results, operands and shared scratch memory of fused nodes.
+            accesses: Vec::with_capacity(MAX_FUSED * (MAX_SRC + 2)),
         }
     }
 
@@ -130,26 +130,29 @@ impl Planner {
         self.barriers.start();
         self.held.forget();
         let not_empty = |id: &TensorId| !view.graph.tensor(*id).ne.contains(&0);
-        let mut nodes = view.computing().filter(not_empty).peekable();
+        let mut nodes = view.computing().filter(not_empty);
         while let Some(id) = nodes.next() {
             self.accesses.clear();
             let mut first = self.plan_node(plan, view, memory, id, n_threads)?;
-            let second = nodes.next_if(|&next| {
-                first.fusion = fusion(view, memory, id, next).filter(|_| ops::check(view.graph, next).is_ok());
-                first.fusion.is_some()
-            });
-            let second = second.map(|next| self.plan_node(plan, view, memory, next, n_threads));
-            let second = second.transpose()?;
-            if let Some(second) = &second {
-                first.solo &= second.solo;
-                plan.need = plan.need.max(norm::add_rms_norm_need(view.graph.tensor(second.id)));
+            let after = nodes.clone().take_while(|&next| ops::check(view.graph, next).is_ok());
+            first.fusion = fusion(view, memory, self.precision, id, after);
+            let mut others = [const { None }; MAX_FUSED - 1];
+            for other in others
+                .iter_mut()
+                .take(first.fusion.map_or(0, |fusion| fusion.n_nodes() - 1))
+            {
+                let next = nodes.next().expect("what was fused is there");
+                let node = self.plan_node(plan, view, memory, next, n_threads)?;
+                first.solo &= node.solo;
+                plan.need = plan.need.max(ops::fused_need(view.graph, first.fusion, next));
+                *other = Some(node);
             }
             self.quantize_before(plan, view, memory, &mut first)?;
             let barrier = self.barriers.before(&self.accesses, first.solo);
             let merging = self.merging(view.graph, &first, n_threads);
             plan.push(first, barrier);
-            if let Some(second) = second {
-                plan.push(second, false);
+            for other in others.into_iter().flatten() {
+                plan.push(other, false);
             }
             if let Some(merging) = merging {
                 let barrier = self.barriers.before(&self.accesses, merging.solo);

@@ -30,15 +30,17 @@ pub(super) fn combine(out: &mut [f32], b: &[f32], f: impl Fn(f32, f32) -> f32 + 
 /// `f(gate) up`
 pub(super) fn glu(task: Task<'_>, f: Unary) {
     let (gate, up) = (task.source(0), task.source(1));
+    for_pieces(task, &gate, &up, |gate, up| glu_in_place(f, gate, up));
+}
+
+/// `gate = f(gate) up`
+pub(super) fn glu_in_place(f: Unary, gate: &mut [f32], up: &[f32]) {
     match f {
-        Unary::Silu => for_pieces(task, &gate, &up, rows::silu_mul_in_place),
-        Unary::Gelu => for_pieces(task, &gate, &up, rows::gelu_mul_in_place),
+        Unary::Silu => rows::silu_mul_in_place(gate, up),
+        Unary::Gelu => rows::gelu_mul_in_place(gate, up),
         _ => {
-            let f = function(f);
-            for_pieces(task, &gate, &up, |gate, up| {
-                f(gate);
-                rows::mul_in_place(gate, up);
-            });
+            function(f)(gate);
+            rows::mul_in_place(gate, up);
         }
     }
 }

@@ -3,6 +3,7 @@
 mod attention;
 mod compress;
 mod elementwise;
+pub(super) mod gated;
 mod index_scores;
 mod lane_step;
 mod layout;
@@ -21,6 +22,7 @@ use std::fmt;
 
 use super::activations::QuantizedRows;
 use super::ahead::Weights;
+use super::fuse::Fusion;
 use super::interleaved::INTERLEAVED;
 use super::pool::Abandoned;
 use super::queue::{Share, TakenOver, WorkQueue};
@@ -176,6 +178,16 @@ pub(super) fn need(graph: &Graph, id: TensorId, n_threads: usize) -> Need {
             per_thread: longest_row,
             shared: 0,
         },
+    }
+}
+
+/// Scratch memory for nodes that are computed together, of which this is one.
+pub(super) fn fused_need(graph: &Graph, fusion: Option<Fusion>, id: TensorId) -> Need {
+    let node = graph.tensor(id);
+    match (fusion, node.op) {
+        (Some(Fusion::AddRmsNorm { .. }), _) => norm::add_rms_norm_need(node),
+        (Some(Fusion::ProductsGlu { .. }), Op::MulMat) => gated::need(graph, node),
+        _ => Need::default(),
     }
 }
 

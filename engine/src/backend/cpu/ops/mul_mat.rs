@@ -2,10 +2,7 @@
 
 use std::ops::Range;
 
-use kernels::{
-    ActivationForm, Activations, LEAST_TILE_ROWS, MOST_TILE_ROWS, MatMul, PANEL_ROWS, WeightLayout, matmul,
-    matmul_scratch,
-};
+use kernels::{Activations, LEAST_TILE_ROWS, MOST_TILE_ROWS, MatMul, PANEL_ROWS, WeightLayout, matmul, matmul_scratch};
 
 use super::{Fault, Need, Stop, Task, row_number};
 use crate::backend::cpu::activations::{QuantizedRows, row_floats};
@@ -112,7 +109,7 @@ pub(super) fn mul_mat(task: Task<'_>) -> Result<(), TakenOver> {
 
 /// How a result is cut into pieces of work: blocks of rows of weights, and each of them, if columns are many, in blocks of columns, which follow
 /// each other.
-struct Grid {
+pub(super) struct Grid {
     n_rows: usize,
     n_columns: usize,
     /// Rows in a block.
@@ -125,14 +122,14 @@ struct Grid {
 
 /// A part of a result.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Tile {
-    rows: Range<usize>,
-    columns: Range<usize>,
+pub(super) struct Tile {
+    pub(super) rows: Range<usize>,
+    pub(super) columns: Range<usize>,
 }
 
 impl Grid {
     /// With activations `for_tiles`, columns are not cut: preparing weights takes too large a part of the time.
-    fn new(n_rows: usize, n_columns: usize, for_tiles: bool) -> Grid {
+    pub(super) fn new(n_rows: usize, n_columns: usize, for_tiles: bool) -> Grid {
         let n_blocks = if for_tiles {
             1
         } else {
@@ -152,18 +149,24 @@ impl Grid {
         }
     }
 
+    /// The same with fewer rows at a time, at least one block.
+    pub(super) fn with_most_rows(self, most: usize) -> Grid {
+        let most_rows = self.most_rows.min(most).max(self.rows);
+        Grid { most_rows, ..self }
+    }
+
     /// Pieces that there are.
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.n_rows.div_ceil(self.rows) * self.n_blocks
     }
 
     /// Most pieces to be taken at a time: they are as many rows as are multiplied together, with all columns.
-    fn most(&self) -> usize {
+    pub(super) fn most(&self) -> usize {
         self.most_rows / self.rows * self.n_blocks
     }
 
     /// The tiles that pieces are which follow each other.
-    fn tiles(&self, pieces: Range<usize>) -> impl Iterator<Item = Tile> {
+    pub(super) fn tiles(&self, pieces: Range<usize>) -> impl Iterator<Item = Tile> {
         let n_blocks = self.n_blocks;
         // Blocks of rows that are not cut make one tile.
         let step = if n_blocks > 1 { 1 } else { pieces.len() };
@@ -289,7 +292,7 @@ impl Pieces {
 }
 
 /// A product of some rows of weights, without activations yet.
-fn weights<'a>(w: &Source<'a>, rows: &Range<usize>, i2: usize, i3: usize) -> MatMul<'a> {
+pub(super) fn weights<'a>(w: &Source<'a>, rows: &Range<usize>, i2: usize, i3: usize) -> MatMul<'a> {
     let (bytes, layout) = if w.tensor.layout.is_plain() {
         let stride = w.tensor.nb[1];
         (
@@ -334,12 +337,8 @@ impl<'a> Operand<'a> {
         }
     }
 
-    /// Whether they are multiplied with many rows of weights at a time: by a unit for tiles, or by VNNI with sums in registers.
     fn is_for_tiles(&self) -> bool {
-        let Rows::Quantized(rows) = &self.rows else {
-            return false;
-        };
-        matches!(rows.form, ActivationForm::Bf16Row | ActivationForm::U8Block32)
+        matches!(&self.rows, Rows::Quantized(rows) if rows.is_for_tiles())
     }
 
     /// `n` rows of dimension 1 from `i` on, if they can be used where they are.

@@ -1,0 +1,364 @@
+//! Whether nodes that are computed together give what they give apart, and are left apart where they must be.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+
+use kernels::GgmlType::{F32, Q4_0};
+use kernels::quantize_row;
+
+use super::*;
+use crate::backend::cpu::plan::{CpuPlan, Planner};
+use crate::backend::{BackendError, BackendParams, Usage, device};
+use crate::graph::{Graph, Home, Uses};
+use crate::sched::{Observer, SchedParams, Scheduler};
+
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+/// Where the norm of a sum lies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum At {
+    OwnMemory,
+    Sum,
+    A,
+    B,
+    /// Half a row behind the start of `a`.
+    Shifted,
+}
+
+/// `norm(a + b)`, and, if the sum is read twice, `2 (a + b)`.
+struct Sketch {
+    graph: Graph,
+    memory: MemoryMap,
+    a: TensorId,
+    b: TensorId,
+    weight: TensorId,
+    sum: TensorId,
+    norm: TensorId,
+}
+
+impl Sketch {
+    fn new(ne: [usize; 2], b_rows: usize, read_twice: bool, at: At) -> Sketch {
+        let mut g = Graph::new();
+        let a = g.input(F32, [ne[0], ne[1], 1, 1], "a");
+        let b = g.input(F32, [ne[0], b_rows, 1, 1], "b");
+        let weight = g.input(F32, [ne[0], 1, 1, 1], "weight");
+        let sum = g.add(a, b).unwrap();
+        let norm = g.rms_norm(sum, Some(weight), 1e-5).unwrap();
+        g.expand(norm);
+        let twice = g.scale(sum, 2.0, 0.0).unwrap();
+        if read_twice {
+            g.expand(twice);
+        }
+        let mut memory = MemoryMap::default();
+        let room = 4 * ne[0] * (ne[1] + 1);
+        let cpu = device("cpu").unwrap().buffer_type();
+        let buffer = memory.insert(cpu.allocate(6 * room).unwrap(), Usage::Any);
+        let mut place = |id: TensorId, offset: usize| g.tensor_mut(id).home = Some(Home { buffer, offset });
+        for (i, id) in [a, b, weight, sum, twice].into_iter().enumerate() {
+            place(id, i * room);
+        }
+        let offset = match at {
+            At::OwnMemory => 5 * room,
+            At::Sum => 3 * room,
+            At::A => 0,
+            At::B => room,
+            At::Shifted => 4 * (ne[0] / 2),
+        };
+        place(norm, offset);
+        Sketch {
+            graph: g,
+            memory,
+            a,
+            b,
+            weight,
+            sum,
+            norm,
+        }
+    }
+
+    fn fusion(&self) -> Option<Fusion> {
+        let uses = uses_of(&self.graph);
+        let view = GraphView {
+            graph: &self.graph,
+            nodes: self.graph.nodes(),
+            uses: &uses,
+        };
+        let mut plan = CpuPlan::default();
+        Planner::new(kernels::Precision::Exact)
+            .plan(&mut plan, &view, &self.memory, 2)
+            .unwrap();
+        plan.nodes[0].fusion
+    }
+
+    /// Computes the nodes in these pieces, and returns sum and norm.
+    fn run(&mut self, pieces: &[&[TensorId]], n_threads: usize) -> [Vec<u8>; 2] {
+        for (id, seed) in [self.a, self.b, self.weight].into_iter().zip(1..) {
+            let value = |i: usize| ((i * i + 7 * i * seed) % 101) as f32 / 50.0 - 0.9;
+            let floats: Vec<f32> = (0..self.graph.tensor(id).nelements()).map(value).collect();
+            let home = self.graph.home(id).unwrap();
+            self.memory.write(home, bytemuck::cast_slice(&floats)).unwrap();
+        }
+        let uses = uses_of(&self.graph);
+        let cpu = device("cpu").unwrap();
+        let mut backend = cpu.backend(&BackendParams::new(n_threads)).unwrap();
+        for nodes in pieces {
+            let view = GraphView {
+                graph: &self.graph,
+                nodes,
+                uses: &uses,
+            };
+            let mut plan = backend.prepare(&view, &self.memory, None).unwrap();
+            backend.run(&mut *plan, &self.graph, &mut self.memory, &NEVER).unwrap();
+        }
+        [self.sum, self.norm].map(|id| {
+            let home = self.graph.home(id).unwrap();
+            let mut bytes = vec![0; self.graph.tensor(id).nbytes()];
+            self.memory.read(home, &mut bytes).unwrap();
+            bytes
+        })
+    }
+}
+
+fn uses_of(graph: &Graph) -> Uses {
+    let mut uses = Uses::default();
+    uses.count(graph, []);
+    uses
+}
+
+#[test]
+fn a_sum_and_its_norm_give_the_same_bits_together_and_apart() {
+    for (ne, b_rows) in [
+        ([96, 5], 5),
+        ([96, 5], 1),
+        ([512, 40], 40),
+        ([512, 40], 1),
+        ([5000, 1], 1),
+    ] {
+        for (read_twice, at, stores_sum) in [
+            (false, At::OwnMemory, Some(false)),
+            (true, At::OwnMemory, Some(true)),
+            (false, At::Sum, Some(false)),
+            (false, At::A, Some(false)),
+            (true, At::A, Some(true)),
+            (false, At::B, None),
+            (true, At::B, None),
+            (true, At::Shifted, None),
+        ] {
+            let mut sketch = Sketch::new(ne, b_rows, read_twice, at);
+            let case = format!("{ne:?}, {b_rows} rows, read twice {read_twice}, norm at {at:?}");
+            let expected = stores_sum.map(|stores_sum| Fusion::AddRmsNorm { eps: 1e-5, stores_sum });
+            assert_eq!(sketch.fusion(), expected, "{case}");
+            let (sum, norm) = (sketch.sum, sketch.norm);
+            let apart = sketch.run(&[&[sum], &[norm]], 1);
+            for n_threads in 1..=3 {
+                let together = sketch.run(&[&[sum, norm]], n_threads);
+                assert!(together[1] == apart[1], "{case}, {n_threads} threads");
+                if stores_sum == Some(true) {
+                    assert!(together[0] == apart[0], "{case}, {n_threads} threads");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_norm_over_a_sum_that_others_read_is_not_fused() {
+    assert_eq!(Sketch::new([96, 5], 5, true, At::Sum).fusion(), None);
+}
+
+/// Wants the sum alone.
+struct Watch {
+    sum: TensorId,
+    seen: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Observer for Watch {
+    fn wants(&mut self, _: &Graph, node: TensorId) -> bool {
+        node == self.sum
+    }
+
+    fn show(&mut self, _: &Graph, _: TensorId, data: &[u8]) -> ControlFlow<()> {
+        *self.seen.lock().unwrap() = data.to_vec();
+        ControlFlow::Continue(())
+    }
+}
+
+#[test]
+fn an_observer_sees_a_sum_that_is_not_stored_otherwise() {
+    let backend = device("cpu").unwrap().backend(&BackendParams::new(2)).unwrap();
+    let mut sched = Scheduler::new(vec![backend], MemoryMap::default(), SchedParams::default()).unwrap();
+    let mut g = Graph::new();
+    let (a, b) = (g.input(F32, [8, 2, 1, 1], "a"), g.input(F32, [8, 2, 1, 1], "b"));
+    let sum = g.add(a, b).unwrap();
+    let norm = g.rms_norm(sum, None, 1e-5).unwrap();
+    g.tensor_mut(norm).flags.output = true;
+    g.expand(norm);
+    sched.alloc_graph(&mut g).unwrap();
+    let floats: Vec<f32> = (0..16).map(|i| i as f32 - 7.5).collect();
+    let run = |sched: &mut Scheduler| {
+        for id in [a, b] {
+            sched.set_input(&g, id, bytemuck::cast_slice(&floats)).unwrap();
+        }
+        sched.compute(&g).unwrap();
+        let mut out = [0f32; 16];
+        sched
+            .read_tensor(&g, norm, 0, bytemuck::cast_slice_mut(&mut out))
+            .unwrap();
+        out
+    };
+    let plain = run(&mut sched);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let watch = Watch {
+        sum,
+        seen: seen.clone(),
+    };
+    sched.set_observer(Some(Box::new(watch)));
+    assert_eq!(run(&mut sched), plain);
+    let doubled: Vec<f32> = floats.iter().map(|x| 2.0 * x).collect();
+    assert_eq!(*seen.lock().unwrap(), bytemuck::cast_slice::<f32, u8>(&doubled));
+}
+
+#[test]
+fn a_plan_is_refused_once_its_graph_or_memory_changed() {
+    let mut sketch = Sketch::new([96, 5], 5, false, At::OwnMemory);
+    let mut backend = device("cpu").unwrap().backend(&BackendParams::new(2)).unwrap();
+    let uses = uses_of(&sketch.graph);
+    let view = GraphView {
+        graph: &sketch.graph,
+        nodes: sketch.graph.nodes(),
+        uses: &uses,
+    };
+    let mut plan = backend.prepare(&view, &sketch.memory, None).unwrap();
+    let mut run = |graph: &Graph, memory: &mut MemoryMap, cancelled: bool| {
+        backend.run(&mut *plan, graph, memory, &AtomicBool::new(cancelled))
+    };
+    run(&sketch.graph, &mut sketch.memory, false).unwrap();
+    // The same description in a graph of its own is as good.
+    run(&sketch.graph.clone(), &mut sketch.memory, false).unwrap();
+    let cancelled = run(&sketch.graph, &mut sketch.memory, true);
+    assert!(matches!(cancelled, Err(BackendError::Cancelled)));
+
+    let mut changed = sketch.graph.clone();
+    changed.tensor_mut(sketch.sum).ne = [96, 500, 1, 1];
+    let stale = |result: Result<(), BackendError>| matches!(result, Err(BackendError::StalePlan { .. }));
+    assert!(stale(run(&changed, &mut sketch.memory, false)));
+    assert!(stale(run(&sketch.graph, &mut MemoryMap::default(), false)));
+    let other = device("cpu").unwrap().buffer_type().allocate(1 << 20).unwrap();
+    let buffer = sketch.graph.home(sketch.sum).unwrap().buffer;
+    sketch.memory.replace(buffer, other);
+    assert!(stale(run(&sketch.graph, &mut sketch.memory, false)));
+}
+
+/// `silu(gate x) * (up x)`, and whatever a test adds to it.
+struct Gated {
+    graph: Graph,
+    memory: MemoryMap,
+    products: [TensorId; 2],
+    glu: TensorId,
+}
+
+impl Gated {
+    /// `k` elements, `m` rows of weights, `n` tokens; the gate's product is the `gate`th.
+    fn new([k, m, n]: [usize; 3], gate: usize) -> Gated {
+        let mut g = Graph::new();
+        let x = g.input(F32, [k, n, 1, 1], "x");
+        let weights = ["a", "b"].map(|name| g.input(Q4_0, [k, m, 1, 1], name));
+        let products = weights.map(|w| g.mul_mat(w, x).unwrap());
+        let glu = g.glu(Unary::Silu, products[gate], products[1 - gate]).unwrap();
+        g.expand(products[0]);
+        g.expand(glu);
+        let mut memory = MemoryMap::default();
+        let cpu = device("cpu").unwrap().buffer_type();
+        for id in [x, weights[0], weights[1], products[0], products[1], glu] {
+            let buffer = memory.insert(cpu.allocate(g.tensor(id).nbytes()).unwrap(), Usage::Any);
+            g.tensor_mut(id).home = Some(Home { buffer, offset: 0 });
+        }
+        for (id, seed) in [x, weights[0], weights[1]].into_iter().zip(1..) {
+            let t = g.tensor(id);
+            let value = |i: usize| ((i * i + 7 * i * seed) % 103) as f32 / 50.0 - 0.9;
+            let floats: Vec<f32> = (0..t.nelements()).map(value).collect();
+            let mut bytes = vec![0; t.nbytes()];
+            match t.ty {
+                F32 => bytes.copy_from_slice(bytemuck::cast_slice(&floats)),
+                ty => quantize_row(ty, &floats, &mut bytes),
+            }
+            memory.write(g.home(id).unwrap(), &bytes).unwrap();
+        }
+        Gated {
+            graph: g,
+            memory,
+            products,
+            glu,
+        }
+    }
+
+    fn fusion(&self, precision: Precision) -> Option<Fusion> {
+        let uses = uses_of(&self.graph);
+        let view = GraphView {
+            graph: &self.graph,
+            nodes: self.graph.nodes(),
+            uses: &uses,
+        };
+        let mut plan = CpuPlan::default();
+        Planner::new(precision).plan(&mut plan, &view, &self.memory, 2).unwrap();
+        plan.nodes.iter().find_map(|node| node.fusion)
+    }
+
+    /// The result, after computing the nodes in these pieces.
+    fn run(&mut self, pieces: &[&[TensorId]], precision: Precision, n_threads: usize) -> Vec<u8> {
+        let uses = uses_of(&self.graph);
+        let params = BackendParams {
+            precision,
+            ..BackendParams::new(n_threads)
+        };
+        let mut backend = device("cpu").unwrap().backend(&params).unwrap();
+        let home = self.graph.home(self.glu).unwrap();
+        let mut bytes = vec![0xFF; self.graph.tensor(self.glu).nbytes()];
+        self.memory.write(home, &bytes).unwrap();
+        for nodes in pieces {
+            let view = GraphView {
+                graph: &self.graph,
+                nodes,
+                uses: &uses,
+            };
+            let mut plan = backend.prepare(&view, &self.memory, None).unwrap();
+            backend.run(&mut *plan, &self.graph, &mut self.memory, &NEVER).unwrap();
+        }
+        self.memory.read(home, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+#[test]
+fn gated_products_give_the_same_bits_together_and_apart() {
+    for precision in [Precision::High, Precision::Fast] {
+        for shape in [[256, 160, 40], [320, 72, 33], [96, 300, 530], [288, 31, 64]] {
+            for gate in [0, 1] {
+                let mut gated = Gated::new(shape, gate);
+                let expected = Fusion::ProductsGlu {
+                    f: Unary::Silu,
+                    gate_is_first: gate == 0,
+                };
+                let case = format!("{precision:?}, {shape:?}, gate {gate}");
+                assert_eq!(gated.fusion(precision), Some(expected), "{case}");
+                let ([a, b], glu) = (gated.products, gated.glu);
+                let apart = gated.run(&[&[a], &[b], &[glu]], precision, 1);
+                for n_threads in 1..=3 {
+                    let together = gated.run(&[&[a, b, glu]], precision, n_threads);
+                    assert!(together == apart, "{case}, {n_threads} threads");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn products_that_others_read_or_that_threads_quantize_for_themselves_are_not_fused() {
+    let mut gated = Gated::new([256, 160, 40], 0);
+    assert_eq!(gated.fusion(Precision::Exact), None);
+    let product = gated.products[1];
+    gated.graph.tensor_mut(product).flags.output = true;
+    assert_eq!(gated.fusion(Precision::Fast), None);
+    assert_eq!(Gated::new([256, 160, 4], 0).fusion(Precision::Fast), None);
+}
