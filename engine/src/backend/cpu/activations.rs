@@ -169,6 +169,12 @@ pub(super) fn row_floats(k: usize) -> usize {
     k.max(row_bytes(ActivationForm::I16Row, k) / size_of::<f32>())
 }
 
+/// Most floats that a row of `k` activations takes up in a form [for tiles](QuantizedRows::is_for_tiles).
+pub(super) fn tile_row_floats(k: usize) -> usize {
+    let bytes = [ActivationForm::Bf16Row, ActivationForm::U8Block32].map(|form| row_bytes(form, k));
+    bytes[0].max(bytes[1]) / size_of::<f32>()
+}
+
 /// Bytes from one row of `k` activations to the next, a multiple of a cache line.
 fn row_bytes(form: ActivationForm, k: usize) -> usize {
     activation_bytes(form, k).next_multiple_of(64)

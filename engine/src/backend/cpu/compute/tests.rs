@@ -181,3 +181,72 @@ fn nothing_is_offered_whose_weights_may_be_written() {
     });
     assert_eq!(offers(&chain), 3 * LAYERS - 1);
 }
+
+/// As many tokens to one expert as are gathered in two goes, and some to the others: the bits of products of all tokens with each expert's matrix.
+#[test]
+fn experts_of_many_tokens_give_what_their_matrices_give() {
+    const M: usize = 200;
+    const N: usize = 300;
+    for ty in [Q4_0, Q8_0, GgmlType::F16] {
+        let (mut g, mut weights) = (Graph::new(), Weights::default());
+        let experts = weights.add(&mut g, ty, [WIDTH, M, 3, 1]);
+        let x = g.input(F32, [WIDTH, N, 1, 1], "x");
+        let ids = g.input(I32, [2, N, 1, 1], "ids");
+        let tokens = g.reshape(x, [WIDTH, 1, N, 1]).unwrap();
+        let routed = g.mul_mat_id(experts, tokens, ids).unwrap();
+        g.expand(routed);
+        let bytes_of_expert = M * ty.row_bytes(WIDTH).unwrap();
+        let of_experts: Vec<TensorId> = (0..3)
+            .map(|expert| {
+                let w = g.input(ty, [WIDTH, M, 1, 1], "expert");
+                weights.tensors.push((w, expert * bytes_of_expert));
+                let product = g.mul_mat(w, x).unwrap();
+                g.expand(product);
+                product
+            })
+            .collect();
+        let cpu = device("cpu").unwrap().buffer_type();
+        let mut memory = MemoryMap::default();
+        let mut held = cpu.allocate(weights.bytes.len()).unwrap();
+        held.write(0, &weights.bytes).unwrap();
+        let buffer = memory.insert(Arc::<dyn Buffer>::from(held), Usage::Weights);
+        for (id, offset) in weights.tensors {
+            g.tensor_mut(id).home = Some(Home { buffer, offset });
+        }
+        for id in [x, ids, routed].into_iter().chain(of_experts.iter().copied()) {
+            let buffer = memory.insert(cpu.allocate(g.tensor(id).nbytes()).unwrap(), Usage::Any);
+            g.tensor_mut(id).home = Some(Home { buffer, offset: 0 });
+        }
+        g.tensor_mut(tokens).home = g.home(x);
+        let expert = |slot: usize, token: usize| if slot == 0 { 0 } else { 1 + token % 2 };
+        let floats: Vec<f32> = (0..WIDTH * N).map(|i| (i * i % 97) as f32 / 97.0 - 0.4).collect();
+        let chosen: Vec<i32> = (0..2 * N).map(|i| expert(i % 2, i / 2) as i32).collect();
+        memory.write(g.home(x).unwrap(), bytemuck::cast_slice(&floats)).unwrap();
+        memory
+            .write(g.home(ids).unwrap(), bytemuck::cast_slice(&chosen))
+            .unwrap();
+        let mut uses = Uses::default();
+        uses.count(&g, []);
+        let view = GraphView {
+            graph: &g,
+            nodes: g.nodes(),
+            uses: &uses,
+        };
+        for n_threads in 1..=3 {
+            let params = BackendParams::new(n_threads);
+            let mut backend = device("cpu").unwrap().backend(&params).unwrap();
+            let mut plan = backend.prepare(&view, &memory, None).unwrap();
+            backend.run(&mut *plan, &g, &mut memory, &NEVER).unwrap();
+            let read = |id: TensorId| {
+                let mut bytes = vec![0; g.tensor(id).nbytes()];
+                memory.read(g.home(id).unwrap(), &mut bytes).unwrap();
+                bytes
+            };
+            let (got, expected) = (read(routed), of_experts.iter().map(|&id| read(id)).collect::<Vec<_>>());
+            for (i, row) in got.chunks(4 * M).enumerate() {
+                let of_expert = &expected[expert(i % 2, i / 2)][i / 2 * 4 * M..][..4 * M];
+                assert!(row == of_expert, "{ty}, {n_threads} threads, token {}", i / 2);
+            }
+        }
+    }
+}

@@ -5,7 +5,7 @@ use std::ops::Range;
 use kernels::{Activations, LEAST_TILE_ROWS, MOST_TILE_ROWS, MatMul, PANEL_ROWS, WeightLayout, matmul, matmul_scratch};
 
 use super::{Fault, Need, Stop, Task, row_number};
-use crate::backend::cpu::activations::{QuantizedRows, row_floats};
+use crate::backend::cpu::activations::{QuantizedRows, row_floats, tile_row_floats};
 use crate::backend::cpu::ahead::Weights;
 use crate::backend::cpu::queue::TakenOver;
 use crate::backend::cpu::scratch::take;
@@ -14,6 +14,9 @@ use crate::graph::{Graph, Op, Tensor};
 
 /// Activation rows that are gathered at a time where they are not contiguous.
 const GATHER: usize = 32;
+
+/// The same of rows for tiles: preparing weights for 32 of them would take longer than multiplying.
+const GATHER_FOR_TILES: usize = 256;
 
 /// Most rows of weights in a piece of work.
 const MAX_PIECE: usize = 64;
@@ -35,7 +38,12 @@ pub(super) fn need(graph: &Graph, node: &Tensor) -> Need {
     let x = graph.tensor(node.source(1));
     let k = x.ne[0];
     let n_results = node.ne[1] * node.ne[2];
-    let scratch = GATHER * row_floats(k) + GATHER * MAX_PIECE + matmul_scratch(k, x.nrows().max(GATHER));
+    let few = GATHER * (row_floats(k) + MAX_PIECE);
+    let for_tiles = match node.op {
+        Op::MulMatId => node.ne[2].min(GATHER_FOR_TILES) * (tile_row_floats(k) + MOST_TILE_ROWS),
+        _ => 0,
+    };
+    let scratch = few.max(for_tiles) + matmul_scratch(k, x.nrows().max(GATHER));
     Need {
         per_thread: scratch + 2 * n_results + graph.tensor(node.source(0)).ne[2] + 1,
         shared: 0,
@@ -97,6 +105,7 @@ pub(super) fn mul_mat(task: Task<'_>) -> Result<(), TakenOver> {
             } else {
                 x.gather_and(
                     columns.len(),
+                    GATHER,
                     |i| [columns.start + i, i2, i3],
                     task.scratch,
                     &mut multiply,
@@ -229,8 +238,14 @@ pub(super) fn mul_mat_id(task: Task<'_>) -> Result<(), Stop> {
     let mut scratch = task.scratch;
     let by_expert = RowsByExpert::new(&mut scratch, &ids, n_expert)?;
     let slots_of_x = x.ne[1];
-    let pieces = Pieces::new(w.ne()[1], task.share.nth);
-    let mut results = Scatter::new(&target, take(&mut scratch, GATHER * MAX_PIECE));
+    let most_columns = x.most_gathered(n_tokens);
+    let pieces = if x.is_for_tiles() {
+        let n_active = n_expert.min(n_used * n_tokens);
+        Pieces::for_tiles(w.ne()[1], n_active, task.share.nth)
+    } else {
+        Pieces::new(w.ne()[1], task.share.nth)
+    };
+    let mut results = Scatter::new(&target, take(&mut scratch, most_columns * pieces.each));
     debug_assert_eq!(by_expert.list.len(), n_used * n_tokens);
 
     while let Some(piece) = task.queue.take(pieces.len() * n_expert) {
@@ -246,7 +261,7 @@ pub(super) fn mul_mat_id(task: Task<'_>) -> Result<(), Stop> {
             [slot % slots_of_x, token, 0]
         };
         let mut is_mine = true;
-        x.gather_and(by.len(), row_of_x, scratch, &mut |from, n, x, scratch| {
+        x.gather_and(by.len(), most_columns, row_of_x, scratch, &mut |from, n, x, scratch| {
             let args = MatMul {
                 x,
                 n,
@@ -279,6 +294,18 @@ impl Pieces {
         Pieces {
             n_rows,
             each: fair.clamp(PANEL_ROWS, MAX_PIECE),
+        }
+    }
+
+    /// Of each of `n_active` matrices, for products whose weights are prepared for many columns: as many rows as are multiplied together, if that leaves
+    /// enough pieces.
+    fn for_tiles(n_rows: usize, n_active: usize, nth: usize) -> Pieces {
+        let fair = (n_rows * n_active).div_ceil(nth * PIECES);
+        Pieces {
+            n_rows,
+            each: fair
+                .next_multiple_of(LEAST_TILE_ROWS)
+                .clamp(LEAST_TILE_ROWS, MOST_TILE_ROWS),
         }
     }
 
@@ -341,6 +368,15 @@ impl<'a> Operand<'a> {
         matches!(&self.rows, Rows::Quantized(rows) if rows.is_for_tiles())
     }
 
+    /// Rows that are gathered at a time, of which no expert has more than `most`.
+    fn most_gathered(&self, most: usize) -> usize {
+        if self.is_for_tiles() {
+            most.min(GATHER_FOR_TILES)
+        } else {
+            GATHER
+        }
+    }
+
     /// `n` rows of dimension 1 from `i` on, if they can be used where they are.
     fn span(&self, i: RowIndex, n: usize) -> Option<Activations<'a>> {
         match &self.rows {
@@ -352,11 +388,12 @@ impl<'a> Operand<'a> {
         }
     }
 
-    /// Calls `f` with copies of `n` rows that lie one after the other, some at a time: the first and the number of them, the rows, and
+    /// Calls `f` with copies of `n` rows that lie one after the other, `most` at a time: the first and the number of them, the rows, and
     /// scratch memory. A single row is not copied if it can be used where it is.
     fn gather_and(
         &self,
         n: usize,
+        most: usize,
         row: impl Fn(usize) -> RowIndex,
         scratch: &mut [f32],
         f: &mut impl FnMut(usize, usize, Activations<'_>, &mut [f32]),
@@ -371,9 +408,9 @@ impl<'a> Operand<'a> {
             Rows::Floats(_) => k,
             Rows::Quantized(rows) => rows.stride / size_of::<f32>(),
         };
-        let (gathered, rest) = scratch.split_at_mut(GATHER * floats);
-        for from in (0..n).step_by(GATHER) {
-            let n = GATHER.min(n - from);
+        let (gathered, rest) = scratch.split_at_mut(most * floats);
+        for from in (0..n).step_by(most) {
+            let n = most.min(n - from);
             for (i, out) in gathered.chunks_exact_mut(floats).take(n).enumerate() {
                 let i = row(from + i);
                 match &self.rows {
