@@ -172,10 +172,12 @@ impl PlannedNode {
     /// # Safety
     /// Each share may be asked for once, and sources and targets of a node may be used only in the phase that it belongs to.
     pub(super) unsafe fn target<'a>(&'a self, graph: &'a Graph, share: Share) -> Target<'a> {
+        let tensor = graph.tensor(self.id);
         Target {
-            tensor: graph.tensor(self.id),
+            tensor,
             start: self.target,
             share,
+            is_float_list: tensor.ty == GgmlType::F32 && tensor.is_contiguous(),
         }
     }
 
@@ -427,6 +429,8 @@ pub(super) struct Target<'a> {
     pub(super) tensor: &'a Tensor,
     start: NonNull<u8>,
     share: Share,
+    /// The result is floats without gaps.
+    is_float_list: bool,
 }
 
 impl<'a> Target<'a> {
@@ -450,7 +454,9 @@ impl<'a> Target<'a> {
     }
 
     fn pieces<T: bytemuck::Pod>(self, ty: GgmlType, len: usize) -> impl Iterator<Item = (usize, &'a mut [T])> {
-        let Target { tensor, start, share } = self;
+        let Target {
+            tensor, start, share, ..
+        } = self;
         let n = tensor.nelements();
         assert!(tensor.ty == ty && size_of::<T>() == ty.block_bytes() && tensor.is_contiguous() && len > 0);
         share.of(n.div_ceil(len)).map(move |i| {
@@ -469,7 +475,7 @@ impl<'a> Target<'a> {
     /// While the slice lives no other slice of this row may be taken, by this thread or another.
     pub(super) unsafe fn row(&self, i: usize) -> &'a mut [f32] {
         let t = self.tensor;
-        assert!(t.ty == GgmlType::F32 && t.is_contiguous() && i < t.nrows());
+        assert!(self.is_float_list && i < t.nrows());
         // SAFETY: as in `pieces`; the caller promises that the slice is the only one.
         unsafe { slice::from_raw_parts_mut(self.start.cast::<f32>().add(i * t.ne[0]).as_ptr(), t.ne[0]) }
     }
@@ -480,7 +486,7 @@ impl<'a> Target<'a> {
     /// While the slice lives no other slice of these elements may be taken, by this thread or another.
     pub(super) unsafe fn part(&self, range: Range<usize>) -> &'a mut [f32] {
         let t = self.tensor;
-        assert!(t.ty == GgmlType::F32 && t.is_contiguous() && range.start <= range.end && range.end <= t.nelements());
+        assert!(self.is_float_list && range.start <= range.end && range.end <= t.nelements());
         // SAFETY: as in `pieces`; the caller promises that the slice is the only one.
         unsafe { slice::from_raw_parts_mut(self.start.cast::<f32>().add(range.start).as_ptr(), range.len()) }
     }
@@ -501,7 +507,7 @@ impl<'a> Target<'a> {
     /// follow, are within the result.
     pub(super) fn tile(&self, i: usize, n_rows: usize, columns: Range<usize>) -> *mut f32 {
         let t = self.tensor;
-        assert!(t.ty == GgmlType::F32 && t.is_contiguous());
+        assert!(self.is_float_list);
         assert!(n_rows > 0 && i + n_rows <= t.nrows() && columns.end <= t.ne[0] && columns.start < columns.end);
         // SAFETY: the offset lies within the result.
         unsafe { self.start.cast::<f32>().add(i * t.ne[0] + columns.start).as_ptr() }

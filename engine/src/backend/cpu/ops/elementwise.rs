@@ -33,8 +33,20 @@ pub(super) fn glu(task: Task<'_>, f: Unary) {
     for_pieces(task, &gate, &up, |gate, up| glu_in_place(f, gate, up));
 }
 
+/// `out = f(gate) up`
+pub(super) fn glu_of(f: Unary, gate: &[f32], up: &[f32], out: &mut [f32]) {
+    match f {
+        Unary::Silu => rows::silu_mul(gate, up, out),
+        Unary::Gelu => rows::gelu_mul(gate, up, out),
+        _ => {
+            out.copy_from_slice(gate);
+            glu_in_place(f, out, up);
+        }
+    }
+}
+
 /// `gate = f(gate) up`
-pub(super) fn glu_in_place(f: Unary, gate: &mut [f32], up: &[f32]) {
+fn glu_in_place(f: Unary, gate: &mut [f32], up: &[f32]) {
     match f {
         Unary::Silu => rows::silu_mul_in_place(gate, up),
         Unary::Gelu => rows::gelu_mul_in_place(gate, up),

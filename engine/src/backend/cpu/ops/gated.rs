@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use kernels::{MatMul, matmul, matmul_scratch};
 
-use super::elementwise::glu_in_place;
+use super::elementwise::glu_of;
 use super::mul_mat::{Grid, Tile, weights};
 use super::{Need, Task};
 use crate::backend::cpu::activations::QuantizedRows;
@@ -53,13 +53,11 @@ pub(in crate::backend::cpu) fn products_glu(task: Task<'_>, products: &Products<
                 let columns = first..columns.end.min(first + MOST_COLUMNS);
                 multiply(&products.gate, &products.x, &rows, &columns, gate, scratch);
                 multiply(&products.up, &products.x, &rows, &columns, up, scratch);
-                let results = gate.chunks_exact_mut(rows.len()).zip(up.chunks_exact(rows.len()));
+                let results = gate.chunks_exact(rows.len()).zip(up.chunks_exact(rows.len()));
                 for ((gate, up), column) in results.zip(columns) {
-                    glu_in_place(f, gate, up);
-                    let out = task.target.tile(column, 1, rows.clone());
-                    // SAFETY: `tile` says that the rows are there; nobody else writes them, since this thread took these rows of weights with
-                    // this column.
-                    unsafe { std::ptr::copy_nonoverlapping(gate.as_ptr(), out, rows.len()) };
+                    // SAFETY: nobody else writes these results, since this thread took these rows of weights with this column.
+                    let out = unsafe { task.target.part(column * m + rows.start..column * m + rows.end) };
+                    glu_of(f, gate, up, out);
                 }
             }
         }
