@@ -6,6 +6,7 @@ use crate::generic::i8_blocks::i8_row_bytes;
 use crate::generic::integers::i16_row_bytes;
 use crate::generic::tiles::{bf16_row_bytes, rounds_floats};
 use crate::generic::u8_blocks::u8_row_bytes;
+use crate::simd::tiles::STEP;
 
 /// What products may cost in accuracy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -105,6 +106,20 @@ pub const fn activation_bytes(form: ActivationForm, k: usize) -> usize {
 /// If `out` is not [`activation_bytes`] long, or the form is not one of those that [`activation_form`] says on this CPU.
 pub fn quantize_activations(form: ActivationForm, x: &[f32], out: &mut [u8]) {
     quantize_with(kernels(), form, x, out);
+}
+
+/// Elements of a row of bfloat16 that are written together.
+pub const BF16_STEP: usize = STEP;
+
+/// Writes activations as they lie in a row of [`ActivationForm::Bf16Row`], with zeros up to a multiple of [`BF16_STEP`].
+///
+/// # Panics
+/// If `out` is not two bytes for each of so many, or the CPU has no unit for tiles.
+pub fn round_to_bf16(x: &[f32], out: &mut [u8]) {
+    let needed = x.len().next_multiple_of(BF16_STEP) * size_of::<u16>();
+    assert!(out.len() == needed, "{} bytes for {needed}", out.len());
+    // SAFETY: the lengths agree, and these kernels are for this CPU.
+    unsafe { (kernels().over_tiles().quantize)(x.as_ptr(), x.len(), out.as_mut_ptr()) }
 }
 
 /// [`quantize_activations`] with given kernels, whose instructions the CPU has.

@@ -22,7 +22,8 @@ mod simd;
 pub mod types;
 
 pub use activations::{
-    ActivationForm, Activations, FAST_COLUMNS, Precision, activation_bytes, activation_form, quantize_activations,
+    ActivationForm, Activations, BF16_STEP, FAST_COLUMNS, Precision, activation_bytes, activation_form,
+    quantize_activations, round_to_bf16,
 };
 pub use dispatch::{Isa, isa};
 pub use matmul::{MatMul, WeightLayout, matmul, matmul_scratch, multiply_tiles_in_cache};

@@ -1,14 +1,18 @@
 //! Activations of matrix products as integers: made once for all products of one operand.
 //!
 //! A few rows are quantized by every thread for itself when it comes to the first product, which takes less time than waiting for others; many
-//! rows by all threads together, in memory that they share, in a step of its own with a barrier before the product.
+//! rows by all threads together, in memory that they share, in a step of its own with a barrier before the product. Where nothing but such products read
+//! a result, the op that makes it stores it in their form at once, in the place of the floats.
 
-use kernels::{ActivationForm, Activations, Precision, activation_bytes, activation_form, quantize_activations};
+use kernels::{
+    ActivationForm, Activations, BF16_STEP, Precision, activation_bytes, activation_form, quantize_activations,
+    round_to_bf16,
+};
 
 use super::ops::Need;
 use super::queue::WorkQueue;
 use super::scratch::Parts;
-use super::view::{Source, row_index};
+use super::view::{Place, Source, Target, row_index};
 use crate::graph::{Graph, Op, Tensor, TensorId};
 
 /// Most elements that every thread quantizes for itself: a matter of two microseconds.
@@ -17,6 +21,9 @@ const FEW: usize = 8192;
 /// Rows that a thread quantizes at a time where threads share the work.
 const PIECE: usize = 8;
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 /// Where quantized rows are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Room {
@@ -24,6 +31,8 @@ pub(super) enum Room {
     Own,
     /// In memory that threads share.
     Shared,
+    /// Where the operand itself is, which was [stored in this form](Quantized::can_be_stored) by the op that made it.
+    Operand,
 }
 
 /// Rows of activations in a form other than f32.
@@ -60,7 +69,7 @@ impl Quantized {
     pub(super) fn need(&self) -> Need {
         let row = self.stride() / size_of::<f32>();
         let shared = match self.room {
-            Room::Own => 0,
+            Room::Own | Room::Operand => 0,
             Room::Shared => row * self.n_rows,
         };
         Need {
@@ -71,6 +80,49 @@ impl Quantized {
 
     fn stride(&self) -> usize {
         row_bytes(self.form, self.k)
+    }
+
+    /// The same rows, stored as the operand.
+    pub(super) fn as_operand(self) -> Quantized {
+        Quantized {
+            room: Room::Operand,
+            ..self
+        }
+    }
+
+    /// True if the rows can take the place of a result of floats.
+    pub(super) fn can_be_stored(&self, result: &Tensor, at: &Place) -> bool {
+        let is_result = result.is_contiguous() && result.ne[0] == self.k && result.nrows() == self.n_rows;
+        is_result && at.is_aligned_to(LINE) && self.n_rows * self.stride() <= result.nbytes()
+    }
+
+    /// True if parts of a row can be stored one by one, by different threads: then no number of it depends on others than its neighbours.
+    pub(super) fn can_be_stored_in_parts(&self) -> bool {
+        self.form == ActivationForm::Bf16Row
+    }
+
+    /// Stores row `i` in the place of a result of floats.
+    ///
+    /// # Safety
+    /// Nobody else reads or writes the row meanwhile, which lies where [`rows`](Quantized::rows) says.
+    pub(super) unsafe fn store(&self, i: usize, x: &[f32], target: &Target<'_>) {
+        let start = i * self.stride();
+        // SAFETY: the caller's promise.
+        let out = unsafe { target.bytes(start..start + activation_bytes(self.form, self.k)) };
+        quantize_activations(self.form, x, out);
+    }
+
+    /// Stores elements of row `i` from `first` on, a multiple of [`BF16_STEP`], up to the end of the row or such a multiple.
+    ///
+    /// # Safety
+    /// As for [`store`](Quantized::store), of these elements.
+    pub(super) unsafe fn store_part(&self, i: usize, first: usize, x: &[f32], target: &Target<'_>) {
+        assert!(self.can_be_stored_in_parts() && first.is_multiple_of(BF16_STEP));
+        let start = i * self.stride() + first * size_of::<u16>();
+        let len = x.len().next_multiple_of(BF16_STEP) * size_of::<u16>();
+        // SAFETY: the caller's promise.
+        let out = unsafe { target.bytes(start..start + len) };
+        round_to_bf16(x, out);
     }
 
     /// Quantizes all rows of `x` to the own memory of thread `ith`. `scratch` has room for one row of floats.
@@ -117,18 +169,19 @@ impl Quantized {
     ///
     /// # Safety
     /// While the rows live nobody quantizes anything to the same room, and what others filled in was in an earlier phase.
-    pub(super) unsafe fn rows<'a>(&self, parts: &'a Parts<'_>, ith: usize) -> QuantizedRows<'a> {
+    pub(super) unsafe fn rows<'a>(&self, x: &Source<'a>, parts: &'a Parts<'_>, ith: usize) -> QuantizedRows<'a> {
         let stride = self.stride();
         let n_floats = self.n_rows * stride / size_of::<f32>();
-        let floats: &[f32] = match self.room {
+        let bytes = match self.room {
             // SAFETY: only this thread uses its part, and the caller promises that it writes nothing there.
-            Room::Own => unsafe { &parts.of_thread(ith)[..n_floats] },
+            Room::Own => bytemuck::cast_slice(unsafe { &parts.of_thread(ith)[..n_floats] }),
             // SAFETY: the caller's promise.
-            Room::Shared => unsafe { parts.shared().read(0..n_floats) },
+            Room::Shared => bytemuck::cast_slice(unsafe { parts.shared().read(0..n_floats) }),
+            Room::Operand => x.bytes(self.n_rows * stride),
         };
         QuantizedRows {
             form: self.form,
-            bytes: bytemuck::cast_slice(floats),
+            bytes,
             stride,
         }
     }
@@ -177,7 +230,7 @@ pub(super) fn tile_row_floats(k: usize) -> usize {
 
 /// Bytes from one row of `k` activations to the next, a multiple of a cache line.
 fn row_bytes(form: ActivationForm, k: usize) -> usize {
-    activation_bytes(form, k).next_multiple_of(64)
+    activation_bytes(form, k).next_multiple_of(LINE)
 }
 
 /// Which activations are in the rooms while a plan runs, as the planner knows it. Each has a number.
@@ -185,6 +238,8 @@ fn row_bytes(form: ActivationForm, k: usize) -> usize {
 pub(super) struct Held {
     rooms: [Option<Holding>; 2],
     last_number: u32,
+    /// Results that are stored in this form.
+    stored: Vec<(TensorId, Quantized)>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -195,9 +250,27 @@ struct Holding {
 }
 
 impl Held {
-    /// Nothing is known: at the start of a plan, or when an operand may have been written.
+    /// At the start of a plan for so many nodes nothing is known.
+    pub(super) fn start(&mut self, n_nodes: usize) {
+        self.forget();
+        self.stored.clear();
+        self.stored.reserve(n_nodes);
+    }
+
+    /// Nothing is known of the rooms: an operand may have been written.
     pub(super) fn forget(&mut self) {
         self.rooms = [None; 2];
+    }
+
+    /// Result `id` is stored in this form.
+    pub(super) fn store(&mut self, id: TensorId, quantized: Quantized) {
+        self.stored.push((id, quantized));
+    }
+
+    /// The form in which a result is stored, if not as floats.
+    pub(super) fn stored(&self, id: TensorId) -> Option<Quantized> {
+        let of_id = self.stored.iter().rev().find(|(stored, _)| *stored == id);
+        of_id.map(|(_, quantized)| *quantized)
     }
 
     /// The number of the activations `x` of a product, and whether they have to be quantized for it: they are noted then.

@@ -344,10 +344,11 @@ impl Walk<'_> {
     }
 
     /// The activations of a product, if it has them in another form than f32.
-    fn activations<'a>(&'a self, node: &PlannedNode, thread: &Thread<'a>) -> Option<QuantizedRows<'a>> {
-        // SAFETY: the thread quantizes rows of its own between tasks only, and rows that are shared are quantized in other phases.
-        node.activations
-            .map(|q| unsafe { q.rows(&self.quantized, thread.worker.ith) })
+    fn activations<'a>(&'a self, node: &'a PlannedNode, thread: &Thread<'a>) -> Option<QuantizedRows<'a>> {
+        let quantized = node.activations?;
+        let x = node.source(self.graph, 1);
+        // SAFETY: the thread quantizes rows of its own between tasks only, and rows that are shared, or stored as the operand, are written in other phases.
+        Some(unsafe { quantized.rows(&x, &self.quantized, thread.worker.ith) })
     }
 
     fn task<'a>(

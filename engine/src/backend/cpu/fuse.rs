@@ -3,8 +3,8 @@
 
 use kernels::Precision;
 
-use super::activations::{Quantized, Room};
-use super::view::{locate, may_overlap};
+use super::activations::{Held, Quantized, Room};
+use super::view::{Place, locate, may_overlap};
 use crate::backend::{GraphView, MemoryMap};
 use crate::graph::{Op, TensorId, Unary};
 
@@ -39,69 +39,120 @@ impl Fusion {
     }
 }
 
-/// The fusion of `first` and some of those that come `after` it, if one is possible. All were checked.
-pub(super) fn fusion(
-    view: &GraphView<'_>,
-    memory: &MemoryMap,
-    precision: Precision,
-    first: TensorId,
-    mut after: impl Iterator<Item = TensorId>,
-) -> Option<Fusion> {
-    let second = after.next()?;
-    match view.graph.tensor(first).op {
-        Op::Add => add_rms_norm(view, memory, first, second),
-        Op::MulMat => products_glu(view, precision, [first, second, after.next()?]),
-        _ => None,
-    }
+/// Most nodes that are looked at for the readers of a result.
+const NEAR: usize = 16;
+
+/// What is known when a node is planned.
+#[derive(Clone, Copy)]
+pub(super) struct Outlook<'a> {
+    pub(super) view: &'a GraphView<'a>,
+    pub(super) memory: &'a MemoryMap,
+    pub(super) precision: Precision,
+    pub(super) held: &'a Held,
 }
 
-/// Each thread computes whole rows of both results, while others are at other rows. So the second result must not lie where other
-/// rows of what the first one reads or writes do.
-fn add_rms_norm(view: &GraphView<'_>, memory: &MemoryMap, first: TensorId, second: TensorId) -> Option<Fusion> {
-    let (sum, norm) = (view.graph.tensor(first), view.graph.tensor(second));
-    let Op::RmsNorm { eps } = norm.op else {
-        return None;
-    };
-    if norm.src[0] != Some(first) || norm.src[1] == Some(first) {
-        return None;
+impl Outlook<'_> {
+    /// The fusion of `first` and some of those that come `after` it, if one is possible. All were checked.
+    pub(super) fn fusion(&self, first: TensorId, mut after: impl Iterator<Item = TensorId>) -> Option<Fusion> {
+        let second = after.next()?;
+        match self.view.graph.tensor(first).op {
+            Op::Add => self.add_rms_norm(first, second),
+            Op::MulMat => self.products_glu([first, second, after.next()?]),
+            _ => None,
+        }
     }
-    let find = |id: TensorId| locate(view.graph, memory, id).ok();
-    let (at_sum, at_norm) = (find(first)?, find(second)?);
-    let (at_a, at_b) = (find(sum.source(0))?, find(sum.source(1))?);
-    let a = view.graph.tensor(sum.source(0));
-    if at_norm.overlaps(&at_b) || (at_norm.overlaps(&at_a) && !may_overlap(norm, a, 0, &at_a, &at_norm)) {
-        return None;
-    }
-    if let Some(weight) = norm.src[1]
-        && find(weight)?.overlaps(&at_sum)
-    {
-        return None;
-    }
-    let stores_sum = view.uses.n_readers(first) > 1;
-    (!stores_sum || !at_norm.overlaps(&at_sum)).then_some(Fusion::AddRmsNorm { eps, stores_sum })
-}
 
-/// Each thread computes the same rows of both products in its own memory. They read weights and the activations that threads share, so it does not matter
-/// where the result lies.
-fn products_glu(view: &GraphView<'_>, precision: Precision, [first, second, last]: [TensorId; 3]) -> Option<Fusion> {
-    let graph = view.graph;
-    let (a, b, glu) = (graph.tensor(first), graph.tensor(second), graph.tensor(last));
-    let (Op::MulMat, Op::Glu(f)) = (b.op, glu.op) else {
-        return None;
-    };
-    let gate_is_first = glu.src[0] == Some(first);
-    let operands = if gate_is_first {
-        [first, second]
-    } else {
-        [second, first]
-    };
-    let is_of_both =
-        glu.src[..2] == operands.map(Some) && [first, second].iter().all(|&id| view.uses.n_readers(id) == 1);
-    let are_alike = a.src[1] == b.src[1] && a.ne == b.ne && a.ne[2..] == [1, 1];
-    let activations = Quantized::for_product(graph, a, precision)?;
-    let share_activations =
-        activations.room == Room::Shared && Quantized::for_product(graph, b, precision) == Some(activations);
-    (is_of_both && are_alike && share_activations).then_some(Fusion::ProductsGlu { f, gate_is_first })
+    /// Each thread computes whole rows of both results, while others are at other rows. So the second result must not lie where other
+    /// rows of what the first one reads or writes do.
+    fn add_rms_norm(&self, first: TensorId, second: TensorId) -> Option<Fusion> {
+        let graph = self.view.graph;
+        let (sum, norm) = (graph.tensor(first), graph.tensor(second));
+        let Op::RmsNorm { eps } = norm.op else {
+            return None;
+        };
+        if norm.src[0] != Some(first) || norm.src[1] == Some(first) {
+            return None;
+        }
+        let (at_sum, at_norm) = (self.find(first)?, self.find(second)?);
+        let (at_a, at_b) = (self.find(sum.source(0))?, self.find(sum.source(1))?);
+        let a = graph.tensor(sum.source(0));
+        if at_norm.overlaps(&at_b) || (at_norm.overlaps(&at_a) && !may_overlap(norm, a, 0, &at_a, &at_norm)) {
+            return None;
+        }
+        if let Some(weight) = norm.src[1]
+            && self.find(weight)?.overlaps(&at_sum)
+        {
+            return None;
+        }
+        let stores_sum = self.view.uses.n_readers(first) > 1;
+        (!stores_sum || !at_norm.overlaps(&at_sum)).then_some(Fusion::AddRmsNorm { eps, stores_sum })
+    }
+
+    /// Each thread computes the same rows of both products in its own memory. They read weights and the activations that threads share, so it does not matter
+    /// where the result lies, unless these were stored as the operand.
+    fn products_glu(&self, [first, second, last]: [TensorId; 3]) -> Option<Fusion> {
+        let graph = self.view.graph;
+        let (a, b, glu) = (graph.tensor(first), graph.tensor(second), graph.tensor(last));
+        let (Op::MulMat, Op::Glu(f)) = (b.op, glu.op) else {
+            return None;
+        };
+        let gate_is_first = glu.src[0] == Some(first);
+        let operands = if gate_is_first {
+            [first, second]
+        } else {
+            [second, first]
+        };
+        let are_read_once = [first, second].iter().all(|&id| self.view.uses.n_readers(id) == 1);
+        let is_of_both = glu.src[..2] == operands.map(Some) && are_read_once;
+        let are_alike = a.src[1] == b.src[1] && a.ne == b.ne && a.ne[2..] == [1, 1];
+        let activations = Quantized::for_product(graph, a, self.precision)?;
+        let share_activations =
+            activations.room == Room::Shared && Quantized::for_product(graph, b, self.precision) == Some(activations);
+        let x = a.source(1);
+        let is_apart = self.held.stored(x).is_none() || !self.find(x)?.overlaps(&self.find(last)?);
+        (is_of_both && are_alike && share_activations && is_apart).then_some(Fusion::ProductsGlu { f, gate_is_first })
+    }
+
+    /// The form in which the result of `last` is stored if not as floats: that of the products that come soon `after` it, if nothing else reads it. `last` is
+    /// `first`, or computed together with it.
+    pub(super) fn stored_form(
+        &self,
+        first: TensorId,
+        fusion: Option<Fusion>,
+        last: TensorId,
+        after: impl Iterator<Item = TensorId>,
+    ) -> Option<Quantized> {
+        let graph = self.view.graph;
+        let result = graph.tensor(last);
+        let in_parts = match (fusion, result.op) {
+            (None, Op::RmsNorm { .. }) | (Some(Fusion::AddRmsNorm { .. }), _) => false,
+            (Some(Fusion::ProductsGlu { .. }), _) => true,
+            _ => return None,
+        };
+        let products = after.take(NEAR).filter(|&id| {
+            let node = graph.tensor(id);
+            node.op == Op::MulMat && node.src[1] == Some(last)
+        });
+        let mut forms = products.map(|id| Quantized::for_product(graph, graph.tensor(id), self.precision));
+        let form = forms.next()??;
+        let n_alike = 1 + forms.filter(|&other| other == Some(form)).count();
+        let at = self.find(last)?;
+        // A row in another form lies where other rows of floats would.
+        let is_apart = |id: TensorId| self.find(id).is_some_and(|place| !place.overlaps(&at));
+        let are_apart = match fusion {
+            Some(Fusion::ProductsGlu { .. }) => is_apart(graph.tensor(first).source(1)),
+            _ => [first, last]
+                .iter()
+                .all(|&id| (id == last || is_apart(id)) && graph.tensor(id).sources().all(is_apart)),
+        };
+        let can_be_stored = form.can_be_stored(result, &at) && (!in_parts || form.can_be_stored_in_parts());
+        let is_read_so = form.room == Room::Shared && n_alike == self.view.uses.n_readers(last);
+        (is_read_so && are_apart && can_be_stored).then_some(form)
+    }
+
+    fn find(&self, id: TensorId) -> Option<Place> {
+        locate(self.view.graph, self.memory, id).ok()
+    }
 }
 
 #[cfg(test)]

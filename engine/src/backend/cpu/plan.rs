@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::activations::{Held, Quantized, Room};
 use super::ahead::Ahead;
 use super::barriers::{Access, Barriers};
-use super::fuse::{MAX_FUSED, fusion};
+use super::fuse::{MAX_FUSED, Outlook};
 use super::ops::{self, Need};
 use super::queue::Counters;
 use super::view::{NodePart, PlannedNode, locate};
@@ -128,14 +128,20 @@ impl Planner {
         plan.need_quantized = Need::default();
         plan.made_for = (view.graph.version(), memory.stamp());
         self.barriers.start();
-        self.held.forget();
+        self.held.start(view.nodes.len());
         let not_empty = |id: &TensorId| !view.graph.tensor(*id).ne.contains(&0);
         let mut nodes = view.computing().filter(not_empty);
         while let Some(id) = nodes.next() {
             self.accesses.clear();
             let mut first = self.plan_node(plan, view, memory, id, n_threads)?;
             let after = nodes.clone().take_while(|&next| ops::check(view.graph, next).is_ok());
-            first.fusion = fusion(view, memory, self.precision, id, after);
+            let outlook = Outlook {
+                view,
+                memory,
+                precision: self.precision,
+                held: &self.held,
+            };
+            first.fusion = outlook.fusion(id, after);
             let mut others = [const { None }; MAX_FUSED - 1];
             for other in others
                 .iter_mut()
@@ -146,6 +152,18 @@ impl Planner {
                 first.solo &= node.solo;
                 plan.need = plan.need.max(ops::fused_need(view.graph, first.fusion, next));
                 *other = Some(node);
+            }
+            let outlook = Outlook {
+                view,
+                memory,
+                precision: self.precision,
+                held: &self.held,
+            };
+            let fusion = first.fusion;
+            let last = others.iter_mut().flatten().next_back().unwrap_or(&mut first);
+            last.stores = outlook.stored_form(id, fusion, last.id, nodes.clone());
+            if let Some(stored) = last.stores {
+                self.held.store(last.id, stored.as_operand());
             }
             self.quantize_before(plan, view, memory, &mut first)?;
             let barrier = self.barriers.before(&self.accesses, first.solo);
@@ -182,6 +200,11 @@ impl Planner {
         };
         plan.need_quantized = plan.need_quantized.max(quantized.need());
         let x = tensor.source(1);
+        if let Some(stored) = self.held.stored(x) {
+            debug_assert_eq!(stored, quantized.as_operand());
+            node.activations = Some(stored);
+            return Ok(());
+        }
         let (number, is_new) = self.held.number(x, quantized);
         node.activations_number = number;
         if quantized.room == Room::Own {

@@ -26,6 +26,8 @@ pub(super) struct PlannedNode {
     pub(super) solo: bool,
     /// How it is computed together with the planned node that follows it.
     pub(super) fusion: Option<Fusion>,
+    /// The form in which the result is stored, if not as floats.
+    pub(super) stores: Option<Quantized>,
     /// How a product has its activations, if not as they are.
     pub(super) activations: Option<Quantized>,
     /// A product of floats may add up in [any order](kernels::MatMul::any_order).
@@ -68,6 +70,10 @@ impl Place {
             end: start + self.len,
             write,
         }
+    }
+
+    pub(super) fn is_aligned_to(&self, bytes: usize) -> bool {
+        (self.start.as_ptr() as usize).is_multiple_of(bytes)
     }
 
     /// True if nobody writes there as long as the memory is used for computing.
@@ -134,6 +140,7 @@ impl PlannedNode {
             sources,
             solo: false,
             fusion: None,
+            stores: None,
             activations: None,
             any_order: false,
             activations_number: 0,
@@ -150,6 +157,7 @@ impl PlannedNode {
             sources: self.sources,
             solo: self.solo,
             fusion: None,
+            stores: None,
             activations: self.activations,
             any_order: self.any_order,
             activations_number: self.activations_number,
@@ -298,6 +306,13 @@ impl<'a> Source<'a> {
             let element = unsafe { slice::from_raw_parts(at.add(i0 * t.nb[0]).as_ptr(), t.ty.block_bytes()) };
             kernels::dequantize_row(t.ty, element, slice::from_mut(x));
         }
+    }
+
+    /// The first `n` bytes of a dense operand.
+    pub(super) fn bytes(&self, n: usize) -> &'a [u8] {
+        assert!(self.tensor.is_contiguous() && n <= self.tensor.nbytes());
+        // SAFETY: as in `row_bytes`.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), n) }
     }
 
     /// True if the operand's elements are one list of aligned floats.
@@ -489,6 +504,21 @@ impl<'a> Target<'a> {
         assert!(self.is_float_list && range.start <= range.end && range.end <= t.nelements());
         // SAFETY: as in `pieces`; the caller promises that the slice is the only one.
         unsafe { slice::from_raw_parts_mut(self.start.cast::<f32>().add(range.start).as_ptr(), range.len()) }
+    }
+
+    /// Bytes of a dense result.
+    ///
+    /// # Safety
+    /// While the slice lives no other slice of these bytes may be taken, by this thread or another.
+    pub(super) unsafe fn bytes(&self, range: Range<usize>) -> &'a mut [u8] {
+        assert!(self.is_float_list && range.start <= range.end && range.end <= self.tensor.nbytes());
+        // SAFETY: as in `pieces`; the caller promises that the slice is the only one.
+        unsafe { slice::from_raw_parts_mut(self.start.add(range.start).as_ptr(), range.len()) }
+    }
+
+    /// The rows of the share, by number.
+    pub(super) fn row_numbers(&self) -> Range<usize> {
+        self.share.of(self.tensor.nrows())
     }
 
     /// The bytes of row `i` of dimension 1 of any 2-dimensional result with dense rows.

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use kernels::GgmlType::{F32, Q4_0};
-use kernels::quantize_row;
+use kernels::{ActivationForm, activation_form, quantize_row};
 
 use super::*;
 use crate::backend::cpu::plan::{CpuPlan, Planner};
@@ -250,31 +250,38 @@ fn a_plan_is_refused_once_its_graph_or_memory_changed() {
     assert!(stale(run(&sketch.graph, &mut sketch.memory, false)));
 }
 
-/// `silu(gate x) * (up x)`, and whatever a test adds to it.
+/// `down (silu(gate h) * (up h))` with `h = norm(x)` or `norm(x + y)`.
 struct Gated {
     graph: Graph,
     memory: MemoryMap,
+    norm: TensorId,
     products: [TensorId; 2],
-    glu: TensorId,
+    result: TensorId,
 }
 
 impl Gated {
     /// `k` elements, `m` rows of weights, `n` tokens; the gate's product is the `gate`th.
-    fn new([k, m, n]: [usize; 3], gate: usize) -> Gated {
+    fn new([k, m, n]: [usize; 3], gate: usize, is_sum: bool) -> Gated {
         let mut g = Graph::new();
-        let x = g.input(F32, [k, n, 1, 1], "x");
+        let [x, y] = ["x", "y"].map(|name| g.input(F32, [k, n, 1, 1], name));
         let weights = ["a", "b"].map(|name| g.input(Q4_0, [k, m, 1, 1], name));
-        let products = weights.map(|w| g.mul_mat(w, x).unwrap());
-        let glu = g.glu(Unary::Silu, products[gate], products[1 - gate]).unwrap();
+        let down = g.input(Q4_0, [m, k, 1, 1], "down");
+        let h = if is_sum { g.add(x, y).unwrap() } else { x };
+        let norm = g.rms_norm(h, None, 1e-5).unwrap();
+        let products = weights.map(|w| g.mul_mat(w, norm).unwrap());
         g.expand(products[0]);
-        g.expand(glu);
+        let glu = g.glu(Unary::Silu, products[gate], products[1 - gate]).unwrap();
+        let result = g.mul_mat(down, glu).unwrap();
+        g.expand(result);
         let mut memory = MemoryMap::default();
         let cpu = device("cpu").unwrap().buffer_type();
-        for id in [x, weights[0], weights[1], products[0], products[1], glu] {
+        let inputs = [x, y, weights[0], weights[1], down];
+        let all: Vec<TensorId> = inputs.into_iter().chain(g.nodes().iter().copied()).collect();
+        for id in all {
             let buffer = memory.insert(cpu.allocate(g.tensor(id).nbytes()).unwrap(), Usage::Any);
             g.tensor_mut(id).home = Some(Home { buffer, offset: 0 });
         }
-        for (id, seed) in [x, weights[0], weights[1]].into_iter().zip(1..) {
+        for (id, seed) in inputs.into_iter().zip(1..) {
             let t = g.tensor(id);
             let value = |i: usize| ((i * i + 7 * i * seed) % 103) as f32 / 50.0 - 0.9;
             let floats: Vec<f32> = (0..t.nelements()).map(value).collect();
@@ -288,12 +295,13 @@ impl Gated {
         Gated {
             graph: g,
             memory,
+            norm,
             products,
-            glu,
+            result,
         }
     }
 
-    fn fusion(&self, precision: Precision) -> Option<Fusion> {
+    fn plan(&self, precision: Precision) -> CpuPlan {
         let uses = uses_of(&self.graph);
         let view = GraphView {
             graph: &self.graph,
@@ -302,21 +310,30 @@ impl Gated {
         };
         let mut plan = CpuPlan::default();
         Planner::new(precision).plan(&mut plan, &view, &self.memory, 2).unwrap();
-        plan.nodes.iter().find_map(|node| node.fusion)
+        plan
     }
 
-    /// The result, after computing the nodes in these pieces.
-    fn run(&mut self, pieces: &[&[TensorId]], precision: Precision, n_threads: usize) -> Vec<u8> {
+    fn fusion_of_products(&self, precision: Precision) -> Option<Fusion> {
+        let plan = self.plan(precision);
+        let is_first = |id: TensorId| self.products.contains(&id);
+        plan.nodes
+            .iter()
+            .find_map(|node| node.fusion.filter(|_| is_first(node.id)))
+    }
+
+    /// The result, after computing the nodes in one go or one by one.
+    fn run(&mut self, together: bool, precision: Precision, n_threads: usize) -> Vec<u8> {
         let uses = uses_of(&self.graph);
         let params = BackendParams {
             precision,
             ..BackendParams::new(n_threads)
         };
         let mut backend = device("cpu").unwrap().backend(&params).unwrap();
-        let home = self.graph.home(self.glu).unwrap();
-        let mut bytes = vec![0xFF; self.graph.tensor(self.glu).nbytes()];
+        let home = self.graph.home(self.result).unwrap();
+        let mut bytes = vec![0xFF; self.graph.tensor(self.result).nbytes()];
         self.memory.write(home, &bytes).unwrap();
-        for nodes in pieces {
+        let nodes = self.graph.nodes();
+        for nodes in nodes.chunks(if together { nodes.len() } else { 1 }) {
             let view = GraphView {
                 graph: &self.graph,
                 nodes,
@@ -333,19 +350,18 @@ impl Gated {
 #[test]
 fn gated_products_give_the_same_bits_together_and_apart() {
     for precision in [Precision::High, Precision::Fast] {
-        for shape in [[256, 160, 40], [320, 72, 33], [96, 300, 530], [288, 31, 64]] {
-            for gate in [0, 1] {
-                let mut gated = Gated::new(shape, gate);
+        for shape in [[256, 160, 40], [320, 96, 133], [96, 320, 530], [288, 256, 64]] {
+            for (gate, is_sum) in [(0, false), (1, true), (0, true)] {
+                let mut gated = Gated::new(shape, gate, is_sum);
                 let expected = Fusion::ProductsGlu {
                     f: Unary::Silu,
                     gate_is_first: gate == 0,
                 };
-                let case = format!("{precision:?}, {shape:?}, gate {gate}");
-                assert_eq!(gated.fusion(precision), Some(expected), "{case}");
-                let ([a, b], glu) = (gated.products, gated.glu);
-                let apart = gated.run(&[&[a], &[b], &[glu]], precision, 1);
+                let case = format!("{precision:?}, {shape:?}, gate {gate}, sum {is_sum}");
+                assert_eq!(gated.fusion_of_products(precision), Some(expected), "{case}");
+                let apart = gated.run(false, precision, 1);
                 for n_threads in 1..=3 {
-                    let together = gated.run(&[&[a, b, glu]], precision, n_threads);
+                    let together = gated.run(true, precision, n_threads);
                     assert!(together == apart, "{case}, {n_threads} threads");
                 }
             }
@@ -353,12 +369,34 @@ fn gated_products_give_the_same_bits_together_and_apart() {
     }
 }
 
+/// Results that only products read are stored as these want them: norms, and gated products where parts of a row can be stored one by one. Rows of 16 bits, with
+/// what belongs to them, are longer than floats.
+#[test]
+fn what_only_products_read_is_stored_in_their_form() {
+    let n_stored = |gated: &Gated, precision: Precision| {
+        let plan = gated.plan(precision);
+        plan.nodes.iter().filter(|node| node.stores.is_some()).count()
+    };
+    let in_parts = usize::from(activation_form(Q4_0, 64, Precision::Fast) == ActivationForm::Bf16Row);
+    for is_sum in [false, true] {
+        let mut gated = Gated::new([256, 512, 64], 0, is_sum);
+        assert_eq!(n_stored(&gated, Precision::Exact), 0);
+        assert_eq!(n_stored(&gated, Precision::High), 0);
+        assert_eq!(n_stored(&gated, Precision::Fast), 1 + in_parts);
+        gated.graph.tensor_mut(gated.norm).flags.output = true;
+        assert_eq!(n_stored(&gated, Precision::Fast), in_parts);
+    }
+}
+
 #[test]
 fn products_that_others_read_or_that_threads_quantize_for_themselves_are_not_fused() {
-    let mut gated = Gated::new([256, 160, 40], 0);
-    assert_eq!(gated.fusion(Precision::Exact), None);
+    let mut gated = Gated::new([256, 160, 40], 0, true);
+    assert_eq!(gated.fusion_of_products(Precision::Exact), None);
     let product = gated.products[1];
     gated.graph.tensor_mut(product).flags.output = true;
-    assert_eq!(gated.fusion(Precision::Fast), None);
-    assert_eq!(Gated::new([256, 160, 4], 0).fusion(Precision::Fast), None);
+    assert_eq!(gated.fusion_of_products(Precision::Fast), None);
+    assert_eq!(
+        Gated::new([256, 160, 4], 0, true).fusion_of_products(Precision::Fast),
+        None
+    );
 }

@@ -46,7 +46,7 @@ pub(super) fn glu_of(f: Unary, gate: &[f32], up: &[f32], out: &mut [f32]) {
 }
 
 /// `gate = f(gate) up`
-fn glu_in_place(f: Unary, gate: &mut [f32], up: &[f32]) {
+pub(super) fn glu_in_place(f: Unary, gate: &mut [f32], up: &[f32]) {
     match f {
         Unary::Silu => rows::silu_mul_in_place(gate, up),
         Unary::Gelu => rows::gelu_mul_in_place(gate, up),

@@ -7,12 +7,12 @@ use std::ops::Range;
 
 use kernels::{MatMul, matmul, matmul_scratch};
 
-use super::elementwise::glu_of;
+use super::elementwise::{glu_in_place, glu_of};
 use super::mul_mat::{Grid, Tile, weights};
 use super::{Need, Task};
-use crate::backend::cpu::activations::QuantizedRows;
+use crate::backend::cpu::activations::{Quantized, QuantizedRows};
 use crate::backend::cpu::scratch::take;
-use crate::backend::cpu::view::Source;
+use crate::backend::cpu::view::{Source, Target};
 use crate::graph::{Graph, Tensor, Unary};
 
 /// Most rows of weights whose products wait in a thread's own memory.
@@ -44,6 +44,10 @@ pub(super) fn need(graph: &Graph, product: &Tensor) -> Need {
 pub(in crate::backend::cpu) fn products_glu(task: Task<'_>, products: &Products<'_>, f: Unary) {
     let [m, n, ..] = task.node.ne;
     let grid = Grid::new(m, n, products.x.is_for_tiles()).with_most_rows(MOST_ROWS);
+    let out = Results {
+        target: task.target,
+        stores: task.planned.stores,
+    };
     let mut scratch = task.scratch;
     let room = MOST_ROWS * n.min(MOST_COLUMNS);
     let (gate, up) = (take(&mut scratch, room), take(&mut scratch, room));
@@ -53,12 +57,33 @@ pub(in crate::backend::cpu) fn products_glu(task: Task<'_>, products: &Products<
                 let columns = first..columns.end.min(first + MOST_COLUMNS);
                 multiply(&products.gate, &products.x, &rows, &columns, gate, scratch);
                 multiply(&products.up, &products.x, &rows, &columns, up, scratch);
-                let results = gate.chunks_exact(rows.len()).zip(up.chunks_exact(rows.len()));
+                let results = gate.chunks_exact_mut(rows.len()).zip(up.chunks_exact(rows.len()));
                 for ((gate, up), column) in results.zip(columns) {
-                    // SAFETY: nobody else writes these results, since this thread took these rows of weights with this column.
-                    let out = unsafe { task.target.part(column * m + rows.start..column * m + rows.end) };
-                    glu_of(f, gate, up, out);
+                    out.put(f, gate, up, column, &rows);
                 }
+            }
+        }
+    }
+}
+
+/// Where results go, and in which form if not as floats.
+struct Results<'a> {
+    target: Target<'a>,
+    stores: Option<Quantized>,
+}
+
+impl Results<'_> {
+    /// Makes those of some rows of weights with a column.
+    fn put(&self, f: Unary, gate: &mut [f32], up: &[f32], column: usize, rows: &Range<usize>) {
+        let first = column * self.target.tensor.ne[0];
+        // SAFETY: nobody else writes these results, since this thread took these rows of weights with this column.
+        unsafe {
+            if let Some(quantized) = self.stores {
+                glu_in_place(f, gate, up);
+                quantized.store_part(column, rows.start, gate, &self.target);
+            } else {
+                let out = self.target.part(first + rows.start..first + rows.end);
+                glu_of(f, gate, up, out);
             }
         }
     }

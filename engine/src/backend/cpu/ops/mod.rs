@@ -169,6 +169,7 @@ pub(super) fn need(graph: &Graph, id: TensorId, n_threads: usize) -> Need {
     match node.op {
         Op::MulMat | Op::MulMatId => mul_mat::need(graph, node),
         Op::Rope(_) => rope::need(node),
+        Op::RmsNorm { .. } => norm::rms_norm_need(node),
         Op::Attention(p) => attention::need(graph, node, &p, n_threads),
         Op::IndexScores => index_scores::need(graph, node),
         Op::SelectBlocks(_) => select::blocks_need(graph, node),
@@ -185,7 +186,7 @@ pub(super) fn need(graph: &Graph, id: TensorId, n_threads: usize) -> Need {
 pub(super) fn fused_need(graph: &Graph, fusion: Option<Fusion>, id: TensorId) -> Need {
     let node = graph.tensor(id);
     match (fusion, node.op) {
-        (Some(Fusion::AddRmsNorm { .. }), _) => norm::add_rms_norm_need(node),
+        (Some(Fusion::AddRmsNorm { .. }), _) => norm::rms_norm_need(node),
         (Some(Fusion::ProductsGlu { .. }), Op::MulMat) => gated::need(graph, node),
         _ => Need::default(),
     }

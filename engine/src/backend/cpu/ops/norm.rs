@@ -4,15 +4,31 @@ use kernels::rows;
 
 use super::elementwise::combine;
 use super::{Need, Task};
-use crate::backend::cpu::view::{RowIndex, Source, Target};
+use crate::backend::cpu::activations::Quantized;
+use crate::backend::cpu::view::{RowIndex, Source, Target, row_index};
 use crate::graph::Tensor;
 
 pub(super) fn rms_norm(task: Task<'_>, eps: f32) {
-    let (x, weight, target) = (task.source(0), task.optional(1), task.target);
-    let weight = weight.map(|w| w.row([0; 3], task.scratch));
-    for (i, out) in target.rows() {
+    let (x, weight) = (task.source(0), task.optional(1));
+    let (weight_row, row) = task.scratch.split_at_mut(task.node.ne[0]);
+    let weight = weight.map(|w| w.row([0; 3], weight_row));
+    put_rows(task.target, task.planned.stores, row, |i, out| {
         x.copy_row(i, out);
         rows::rms_norm_in_place(out, weight, eps);
+    });
+}
+
+/// Makes the rows of a share, each with `f`: in their place or, where they are stored in another form, in `row` first.
+fn put_rows(target: Target<'_>, stores: Option<Quantized>, row: &mut [f32], mut f: impl FnMut(RowIndex, &mut [f32])) {
+    let Some(quantized) = stores else {
+        return target.rows().for_each(|(i, out)| f(i, out));
+    };
+    let ne = target.tensor.ne;
+    let row = &mut row[..ne[0]];
+    for i in target.row_numbers() {
+        f(row_index(&ne, i), row);
+        // SAFETY: the row is of this thread's share; nobody reads it in this phase.
+        unsafe { quantized.store(i, row, &target) };
     }
 }
 
@@ -24,10 +40,10 @@ pub(in crate::backend::cpu) struct Sum<'a> {
     pub(in crate::backend::cpu) target: Option<Target<'a>>,
 }
 
-/// A row of the weight and one of the second operand of the sum.
-pub(in crate::backend::cpu) fn add_rms_norm_need(norm: &Tensor) -> Need {
+/// A row of the weight, one of the second operand of a sum, and one of the result.
+pub(in crate::backend::cpu) fn rms_norm_need(norm: &Tensor) -> Need {
     Need {
-        per_thread: 2 * norm.ne[0],
+        per_thread: 3 * norm.ne[0],
         shared: 0,
     }
 }
@@ -36,7 +52,8 @@ pub(in crate::backend::cpu) fn add_rms_norm_need(norm: &Tensor) -> Need {
 pub(in crate::backend::cpu) fn add_rms_norm(task: Task<'_>, sum: &Sum<'_>, eps: f32) {
     let weight = task.optional(1);
     let ne = task.node.ne;
-    let (weight_row, b_row) = task.scratch.split_at_mut(ne[0]);
+    let (weight_row, rest) = task.scratch.split_at_mut(ne[0]);
+    let (b_row, row) = rest.split_at_mut(ne[0]);
     let weight = weight.map(|w| w.row([0; 3], weight_row));
     let repeats = sum.b.ne();
     let mut add = |i: RowIndex, out: &mut [f32]| {
@@ -44,7 +61,7 @@ pub(in crate::backend::cpu) fn add_rms_norm(task: Task<'_>, sum: &Sum<'_>, eps: 
         let i = [i[0] % repeats[1], i[1] % repeats[2], i[2] % repeats[3]];
         combine(out, sum.b.row(i, b_row), |a, b| a + b);
     };
-    for (i, out) in task.target.rows() {
+    put_rows(task.target, task.planned.stores, row, |i, out| {
         if let Some(target) = &sum.target {
             let row = i[0] + ne[1] * (i[1] + ne[2] * i[2]);
             // SAFETY: the sum has the shape of the norm, so the row is this thread's own as that of the norm is; they do not
@@ -56,7 +73,7 @@ pub(in crate::backend::cpu) fn add_rms_norm(task: Task<'_>, sum: &Sum<'_>, eps: 
             add(i, out);
         }
         rows::rms_norm_in_place(out, weight, eps);
-    }
+    });
 }
 
 pub(super) fn norm(task: Task<'_>, eps: f32) {
