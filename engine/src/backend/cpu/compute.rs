@@ -336,8 +336,10 @@ impl Walk<'_> {
                     x: self
                         .activations(node, thread)
                         .expect("products are fused whose activations are quantized"),
+                    x_ne: node.source(self.graph, 1).ne(),
+                    ids: (self.graph.tensor(node.id).op == Op::MulMatId).then(|| node.source(self.graph, 2)),
                 };
-                products_glu(self.task(&self.plan.nodes[at + 2], queue, share, thread), &products, f);
+                return products_glu(self.task(&self.plan.nodes[at + 2], queue, share, thread), &products, f);
             }
         }
         Ok(())

@@ -57,7 +57,7 @@ impl Outlook<'_> {
         let second = after.next()?;
         match self.view.graph.tensor(first).op {
             Op::Add => self.add_rms_norm(first, second),
-            Op::MulMat => self.products_glu([first, second, after.next()?]),
+            Op::MulMat | Op::MulMatId => self.products_glu([first, second, after.next()?]),
             _ => None,
         }
     }
@@ -93,7 +93,7 @@ impl Outlook<'_> {
     fn products_glu(&self, [first, second, last]: [TensorId; 3]) -> Option<Fusion> {
         let graph = self.view.graph;
         let (a, b, glu) = (graph.tensor(first), graph.tensor(second), graph.tensor(last));
-        let (Op::MulMat, Op::Glu(f)) = (b.op, glu.op) else {
+        let Op::Glu(f) = glu.op else {
             return None;
         };
         let gate_is_first = glu.src[0] == Some(first);
@@ -104,7 +104,9 @@ impl Outlook<'_> {
         };
         let are_read_once = [first, second].iter().all(|&id| self.view.uses.n_readers(id) == 1);
         let is_of_both = glu.src[..2] == operands.map(Some) && are_read_once;
-        let are_alike = a.src[1] == b.src[1] && a.ne == b.ne && a.ne[2..] == [1, 1];
+        // The activations, and which experts.
+        let are_alike = a.op == b.op && a.src[1..] == b.src[1..] && a.ne == b.ne;
+        let are_alike = are_alike && (a.op == Op::MulMatId || a.ne[2..] == [1, 1]);
         let activations = Quantized::for_product(graph, a, self.precision)?;
         let share_activations =
             activations.room == Room::Shared && Quantized::for_product(graph, b, self.precision) == Some(activations);
@@ -131,7 +133,7 @@ impl Outlook<'_> {
         };
         let products = after.take(NEAR).filter(|&id| {
             let node = graph.tensor(id);
-            node.op == Op::MulMat && node.src[1] == Some(last)
+            matches!(node.op, Op::MulMat | Op::MulMatId) && node.src[1] == Some(last)
         });
         let mut forms = products.map(|id| Quantized::for_product(graph, graph.tensor(id), self.precision));
         let form = forms.next()??;

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use kernels::GgmlType::{F32, Q4_0};
+use kernels::GgmlType::{F32, I32, Q4_0};
 use kernels::{ActivationForm, activation_form, quantize_row};
 
 use super::*;
@@ -259,27 +259,51 @@ struct Gated {
     result: TensorId,
 }
 
+/// Experts, of which each token wants two: the first of all, and one that is another's turn with each token.
+const N_EXPERTS: usize = 3;
+
 impl Gated {
     /// `k` elements, `m` rows of weights, `n` tokens; the gate's product is the `gate`th.
     fn new([k, m, n]: [usize; 3], gate: usize, is_sum: bool) -> Gated {
+        Gated::build([k, m, n], gate, is_sum, 0)
+    }
+
+    /// The same with matrices of `n_experts`, or plain ones.
+    fn build([k, m, n]: [usize; 3], gate: usize, is_sum: bool, n_experts: usize) -> Gated {
         let mut g = Graph::new();
+        let n_matrices = n_experts.max(1);
         let [x, y] = ["x", "y"].map(|name| g.input(F32, [k, n, 1, 1], name));
-        let weights = ["a", "b"].map(|name| g.input(Q4_0, [k, m, 1, 1], name));
-        let down = g.input(Q4_0, [m, k, 1, 1], "down");
+        let weights = ["a", "b"].map(|name| g.input(Q4_0, [k, m, n_matrices, 1], name));
+        let down = g.input(Q4_0, [m, k, n_matrices, 1], "down");
+        let ids = g.input(I32, [2, n, 1, 1], "ids");
         let h = if is_sum { g.add(x, y).unwrap() } else { x };
         let norm = g.rms_norm(h, None, 1e-5).unwrap();
-        let products = weights.map(|w| g.mul_mat(w, norm).unwrap());
+        let tokens = if n_experts > 0 {
+            g.reshape(norm, [k, 1, n, 1]).unwrap()
+        } else {
+            norm
+        };
+        let mut product = |w: TensorId, x: TensorId| match n_experts {
+            0 => g.mul_mat(w, x).unwrap(),
+            _ => g.mul_mat_id(w, x, ids).unwrap(),
+        };
+        let products = weights.map(|w| product(w, tokens));
         g.expand(products[0]);
         let glu = g.glu(Unary::Silu, products[gate], products[1 - gate]).unwrap();
-        let result = g.mul_mat(down, glu).unwrap();
+        let result = match n_experts {
+            0 => g.mul_mat(down, glu).unwrap(),
+            _ => g.mul_mat_id(down, glu, ids).unwrap(),
+        };
         g.expand(result);
         let mut memory = MemoryMap::default();
         let cpu = device("cpu").unwrap().buffer_type();
-        let inputs = [x, y, weights[0], weights[1], down];
+        let inputs = [x, y, weights[0], weights[1], down, ids];
         let all: Vec<TensorId> = inputs.into_iter().chain(g.nodes().iter().copied()).collect();
         for id in all {
-            let buffer = memory.insert(cpu.allocate(g.tensor(id).nbytes()).unwrap(), Usage::Any);
-            g.tensor_mut(id).home = Some(Home { buffer, offset: 0 });
+            if g.tensor(id).view.is_none() {
+                let buffer = memory.insert(cpu.allocate(g.tensor(id).nbytes()).unwrap(), Usage::Any);
+                g.tensor_mut(id).home = Some(Home { buffer, offset: 0 });
+            }
         }
         for (id, seed) in inputs.into_iter().zip(1..) {
             let t = g.tensor(id);
@@ -288,6 +312,17 @@ impl Gated {
             let mut bytes = vec![0; t.nbytes()];
             match t.ty {
                 F32 => bytes.copy_from_slice(bytemuck::cast_slice(&floats)),
+                I32 => {
+                    let expert = |i: usize| {
+                        if i.is_multiple_of(2) {
+                            0
+                        } else {
+                            (i / 2 % N_EXPERTS) as i32
+                        }
+                    };
+                    let experts: Vec<i32> = (0..2 * n).map(expert).collect();
+                    bytes.copy_from_slice(bytemuck::cast_slice(&experts));
+                }
                 ty => quantize_row(ty, &floats, &mut bytes),
             }
             memory.write(g.home(id).unwrap(), &bytes).unwrap();
@@ -364,6 +399,22 @@ fn gated_products_give_the_same_bits_together_and_apart() {
                     let together = gated.run(true, precision, n_threads);
                     assert!(together == apart, "{case}, {n_threads} threads");
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn gated_products_of_experts_give_the_same_bits_together_and_apart() {
+    for precision in [Precision::High, Precision::Fast] {
+        for shape in [[256, 160, 300], [160, 288, 70]] {
+            let mut gated = Gated::build(shape, 0, true, N_EXPERTS);
+            let case = format!("{precision:?}, {shape:?}");
+            assert!(gated.fusion_of_products(precision).is_some(), "{case}");
+            let apart = gated.run(false, precision, 1);
+            for n_threads in 1..=3 {
+                let together = gated.run(true, precision, n_threads);
+                assert!(together == apart, "{case}, {n_threads} threads");
             }
         }
     }

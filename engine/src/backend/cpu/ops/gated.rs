@@ -1,19 +1,20 @@
 //! The gated half of a feed-forward layer: two products of the same activations, and the activation function of one times the other.
 //!
 //! Of a model of a billion weights with a ubatch of 512 tokens each product has 16 MiB of results. Here they are used where they are computed, in a thread's own memory, some rows of the
-//! weights at a time, so that caches need not fetch 32 MiB to write them, and again to read them.
+//! weights at a time, so that caches need not fetch 32 MiB to write them, and again to read them. Tokens of an expert are gathered once for both.
 
 use std::ops::Range;
 
 use kernels::{MatMul, matmul, matmul_scratch};
 
 use super::elementwise::{glu_in_place, glu_of};
-use super::mul_mat::{Grid, Tile, weights};
-use super::{Need, Task};
+use super::mul_mat::{self, Experts, Grid, Operand, Tile, weights};
+use super::{Need, Stop, Task};
 use crate::backend::cpu::activations::{Quantized, QuantizedRows};
+use crate::backend::cpu::queue::WorkQueue;
 use crate::backend::cpu::scratch::take;
 use crate::backend::cpu::view::{Source, Target};
-use crate::graph::{Graph, Tensor, Unary};
+use crate::graph::{Graph, Op, Tensor, Unary};
 
 /// Most rows of weights whose products wait in a thread's own memory.
 const MOST_ROWS: usize = 128;
@@ -23,16 +24,27 @@ const MOST_COLUMNS: usize = 512;
 
 /// The products of the same activations.
 pub(in crate::backend::cpu) struct Products<'a> {
-    /// Weights `[k, m]`.
+    /// Weights `[k, m]`, or of experts `[k, m, n_expert]`.
     pub(in crate::backend::cpu) gate: Source<'a>,
-    /// Weights `[k, m]`.
+    /// Weights as large.
     pub(in crate::backend::cpu) up: Source<'a>,
     /// Rows of `k` activations.
     pub(in crate::backend::cpu) x: QuantizedRows<'a>,
+    /// Sizes of the activations.
+    pub(in crate::backend::cpu) x_ne: [usize; 4],
+    /// Which experts each token wants, if there are any.
+    pub(in crate::backend::cpu) ids: Option<Source<'a>>,
 }
 
 /// Two pieces of results, and what products need, of which `product` is one.
 pub(super) fn need(graph: &Graph, product: &Tensor) -> Need {
+    if product.op == Op::MulMatId {
+        let of_one = mul_mat::need(graph, product);
+        return Need {
+            per_thread: of_one.per_thread + mul_mat::results_by_experts(product),
+            ..of_one
+        };
+    }
     let (k, n) = (graph.tensor(product.source(1)).ne[0], product.ne[1]);
     Need {
         per_thread: 2 * MOST_ROWS * n.min(MOST_COLUMNS) + matmul_scratch(k, n.min(MOST_COLUMNS)),
@@ -41,13 +53,16 @@ pub(super) fn need(graph: &Graph, product: &Tensor) -> Need {
 }
 
 /// `f(gate x) (up x)`, by pieces.
-pub(in crate::backend::cpu) fn products_glu(task: Task<'_>, products: &Products<'_>, f: Unary) {
+pub(in crate::backend::cpu) fn products_glu(task: Task<'_>, products: &Products<'_>, f: Unary) -> Result<(), Stop> {
     let [m, n, ..] = task.node.ne;
-    let grid = Grid::new(m, n, products.x.is_for_tiles()).with_most_rows(MOST_ROWS);
     let out = Results {
         target: task.target,
         stores: task.planned.stores,
     };
+    if let Some(ids) = products.ids {
+        return experts_glu(task.queue, task.scratch, products, ids, f, &out);
+    }
+    let grid = Grid::new(m, n, products.x.is_for_tiles()).with_most_rows(MOST_ROWS);
     let mut scratch = task.scratch;
     let room = MOST_ROWS * n.min(MOST_COLUMNS);
     let (gate, up) = (take(&mut scratch, room), take(&mut scratch, room));
@@ -64,6 +79,39 @@ pub(in crate::backend::cpu) fn products_glu(task: Task<'_>, products: &Products<
             }
         }
     }
+    Ok(())
+}
+
+/// [`products_glu`] with experts.
+fn experts_glu(
+    queue: &WorkQueue<'_>,
+    scratch: &mut [f32],
+    products: &Products<'_>,
+    ids: Source<'_>,
+    f: Unary,
+    out: &Results<'_>,
+) -> Result<(), Stop> {
+    let experts = Experts {
+        x: Operand::quantized(products.x_ne, products.x),
+        ids,
+        w: products.gate.ne(),
+        n_results: 2,
+    };
+    experts.for_each_piece(queue, scratch, &mut |piece, x, results, scratch| {
+        let (gate, up) = results.split_at_mut(results.len() / 2);
+        let m = piece.rows.len();
+        for (w, out) in [(&products.gate, &mut *gate), (&products.up, &mut *up)] {
+            let args = piece.product(w, x);
+            let out = &mut out[..args.n * m];
+            // SAFETY: the results are this thread's own and as many as there are products.
+            unsafe { matmul(&args, out.as_mut_ptr(), m, scratch) };
+        }
+        let results = gate.chunks_exact_mut(m).zip(up.chunks_exact(m));
+        for ((gate, up), &row) in results.zip(piece.by) {
+            out.put(f, gate, up, row as usize, &piece.rows);
+        }
+        queue.finish()
+    })
 }
 
 /// Where results go, and in which form if not as floats.
@@ -73,10 +121,10 @@ struct Results<'a> {
 }
 
 impl Results<'_> {
-    /// Makes those of some rows of weights with a column.
+    /// Makes those of some rows of weights with a column, which no other thread does.
     fn put(&self, f: Unary, gate: &mut [f32], up: &[f32], column: usize, rows: &Range<usize>) {
         let first = column * self.target.tensor.ne[0];
-        // SAFETY: nobody else writes these results, since this thread took these rows of weights with this column.
+        // SAFETY: nobody else writes these results, since this thread took these rows of weights with this column, or this token's expert.
         unsafe {
             if let Some(quantized) = self.stores {
                 glu_in_place(f, gate, up);

@@ -187,7 +187,7 @@ pub(super) fn fused_need(graph: &Graph, fusion: Option<Fusion>, id: TensorId) ->
     let node = graph.tensor(id);
     match (fusion, node.op) {
         (Some(Fusion::AddRmsNorm { .. }), _) => norm::rms_norm_need(node),
-        (Some(Fusion::ProductsGlu { .. }), Op::MulMat) => gated::need(graph, node),
+        (Some(Fusion::ProductsGlu { .. }), Op::MulMat | Op::MulMatId) => gated::need(graph, node),
         _ => Need::default(),
     }
 }

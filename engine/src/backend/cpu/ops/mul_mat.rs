@@ -7,9 +7,9 @@ use kernels::{Activations, LEAST_TILE_ROWS, MOST_TILE_ROWS, MatMul, PANEL_ROWS, 
 use super::{Fault, Need, Stop, Task, row_number};
 use crate::backend::cpu::activations::{QuantizedRows, row_floats, tile_row_floats};
 use crate::backend::cpu::ahead::Weights;
-use crate::backend::cpu::queue::TakenOver;
+use crate::backend::cpu::queue::{TakenOver, WorkQueue};
 use crate::backend::cpu::scratch::take;
-use crate::backend::cpu::view::{PlannedNode, RowIndex, Source, Target};
+use crate::backend::cpu::view::{PlannedNode, RowIndex, Source};
 use crate::graph::{Graph, Op, Tensor};
 
 /// Activation rows that are gathered at a time where they are not contiguous.
@@ -40,7 +40,7 @@ pub(super) fn need(graph: &Graph, node: &Tensor) -> Need {
     let n_results = node.ne[1] * node.ne[2];
     let few = GATHER * (row_floats(k) + MAX_PIECE);
     let for_tiles = match node.op {
-        Op::MulMatId => node.ne[2].min(GATHER_FOR_TILES) * (tile_row_floats(k) + MOST_TILE_ROWS),
+        Op::MulMatId => node.ne[2].min(GATHER_FOR_TILES) * tile_row_floats(k) + results_by_experts(node),
         _ => 0,
     };
     let scratch = few.max(for_tiles) + matmul_scratch(k, x.nrows().max(GATHER));
@@ -48,6 +48,11 @@ pub(super) fn need(graph: &Graph, node: &Tensor) -> Need {
         per_thread: scratch + 2 * n_results + graph.tensor(node.source(0)).ne[2] + 1,
         shared: 0,
     }
+}
+
+/// Results of one piece of a product by experts, in any form.
+pub(super) fn results_by_experts(node: &Tensor) -> usize {
+    (node.ne[2].min(GATHER_FOR_TILES) * MOST_TILE_ROWS).max(GATHER * MAX_PIECE)
 }
 
 /// True if the pieces of a product with quantized activations are computed in a thread's own memory first, if those are there too.
@@ -231,55 +236,110 @@ fn mul_mat_offering(task: Task<'_>) -> Result<(), TakenOver> {
 
 /// Each expert multiplies all tokens routed to it at once, so that its weights are read once.
 pub(super) fn mul_mat_id(task: Task<'_>) -> Result<(), Stop> {
-    let (w, x, ids, target) = (task.source(0), Operand::of(&task), task.source(2), task.target);
-    let [n_used, n_tokens, ..] = ids.ne();
-    let any_order = task.planned.any_order;
-    let n_expert = w.ne()[2];
-    let mut scratch = task.scratch;
-    let by_expert = RowsByExpert::new(&mut scratch, &ids, n_expert)?;
-    let slots_of_x = x.ne[1];
-    let most_columns = x.most_gathered(n_tokens);
-    let pieces = if x.is_for_tiles() {
-        let n_active = n_expert.min(n_used * n_tokens);
-        Pieces::for_tiles(w.ne()[1], n_active, task.share.nth)
-    } else {
-        Pieces::new(w.ne()[1], task.share.nth)
+    let w = task.source(0);
+    let experts = Experts {
+        x: Operand::of(&task),
+        ids: task.source(2),
+        w: w.ne(),
+        n_results: 1,
     };
-    let mut results = Scatter::new(&target, take(&mut scratch, most_columns * pieces.each));
-    debug_assert_eq!(by_expert.list.len(), n_used * n_tokens);
-
-    while let Some(piece) = task.queue.take(pieces.len() * n_expert) {
-        let (expert, rows) = (piece / pieces.len(), pieces.rows(piece % pieces.len()));
-        let by = by_expert.of(expert);
-        if by.is_empty() {
-            task.queue.finish()?;
-            continue;
-        }
-        let weights = weights(&w, &rows, expert, 0);
-        let row_of_x = |i: usize| {
-            let (slot, token) = (by[i] as usize % n_used, by[i] as usize / n_used);
-            [slot % slots_of_x, token, 0]
+    let (any_order, target) = (task.planned.any_order, task.target);
+    experts.for_each_piece(task.queue, task.scratch, &mut |piece, x, results, scratch| {
+        let args = MatMul {
+            any_order,
+            ..piece.product(&w, x)
         };
-        let mut is_mine = true;
-        x.gather_and(by.len(), most_columns, row_of_x, scratch, &mut |from, n, x, scratch| {
-            let args = MatMul {
-                x,
-                n,
-                any_order,
-                ..weights
-            };
-            results.multiply(&args, scratch);
-            // If the piece may be taken over, all of its products are computed in one go.
-            is_mine &= task.queue.finish().is_ok();
-            if is_mine {
-                results.scatter(&by[from..from + n], &rows);
-            }
-        });
-        if !is_mine {
-            return Err(Stop::TakenOver);
+        let results = &mut results[..args.n * args.m];
+        // SAFETY: the results are this thread's own and as many as there are products.
+        unsafe { matmul(&args, results.as_mut_ptr(), args.m, scratch) };
+        // If the piece may be taken over, all of its products are computed in one go.
+        task.queue.finish()?;
+        for (&to, result) in piece.by.iter().zip(results.chunks_exact(args.m)) {
+            let out = target.tile(to as usize, 1, piece.rows.clone());
+            // SAFETY: `tile` says that the columns are there; nobody else writes them, since this thread took these rows of
+            // this expert's weights and nobody took them over.
+            unsafe { std::ptr::copy_nonoverlapping(result.as_ptr(), out, args.m) };
+        }
+        Ok(())
+    })
+}
+
+/// Products of activations with the matrices of experts.
+pub(super) struct Experts<'a> {
+    pub(super) x: Operand<'a>,
+    /// Which experts each token wants.
+    pub(super) ids: Source<'a>,
+    /// Sizes of the weights.
+    pub(super) w: [usize; 4],
+    /// How many results the function for pieces makes of each activation.
+    pub(super) n_results: usize,
+}
+
+/// Some rows of an expert's weights, and some of those who want it.
+pub(super) struct ExpertPiece<'a> {
+    expert: usize,
+    pub(super) rows: Range<usize>,
+    /// Rows of the result.
+    pub(super) by: &'a [u32],
+}
+
+impl ExpertPiece<'_> {
+    /// The product with the weights of all experts of which one is meant.
+    pub(super) fn product<'a>(&self, w: &Source<'a>, x: Activations<'a>) -> MatMul<'a> {
+        MatMul {
+            x,
+            n: self.by.len(),
+            ..weights(w, &self.rows, self.expert, 0)
         }
     }
-    Ok(())
+}
+
+/// What is done with a piece, its activations, memory for results and scratch memory.
+type ForPiece<'f> = dyn FnMut(&ExpertPiece<'_>, Activations<'_>, &mut [f32], &mut [f32]) -> Result<(), TakenOver> + 'f;
+
+impl Experts<'_> {
+    /// Calls `f` with the pieces that this thread takes.
+    pub(super) fn for_each_piece(
+        &self,
+        queue: &WorkQueue<'_>,
+        mut scratch: &mut [f32],
+        f: &mut ForPiece<'_>,
+    ) -> Result<(), Stop> {
+        let ([_, n_rows, n_expert, _], [n_used, n_tokens, ..]) = (self.w, self.ids.ne());
+        let by_expert = RowsByExpert::new(&mut scratch, &self.ids, n_expert)?;
+        debug_assert_eq!(by_expert.list.len(), n_used * n_tokens);
+        let most_columns = self.x.most_gathered(n_tokens);
+        let pieces = if self.x.is_for_tiles() {
+            Pieces::for_tiles(n_rows, n_expert.min(n_used * n_tokens), queue.nth)
+        } else {
+            Pieces::new(n_rows, queue.nth)
+        };
+        let results = take(&mut scratch, self.n_results * most_columns * pieces.each);
+        while let Some(piece) = queue.take(pieces.len() * n_expert) {
+            let (expert, rows) = (piece / pieces.len(), pieces.rows(piece % pieces.len()));
+            let by = by_expert.of(expert);
+            if by.is_empty() {
+                queue.finish()?;
+                continue;
+            }
+            let row_of_x = |i: usize| {
+                let (slot, token) = (by[i] as usize % n_used, by[i] as usize / n_used);
+                [slot % self.x.ne[1], token, 0]
+            };
+            let mut done = Ok(());
+            let gathered = &mut |from: usize, n: usize, x: Activations<'_>, scratch: &mut [f32]| {
+                let piece = ExpertPiece {
+                    expert,
+                    rows: rows.clone(),
+                    by: &by[from..from + n],
+                };
+                done = done.and_then(|()| f(&piece, x, results, scratch));
+            };
+            self.x.gather_and(by.len(), most_columns, row_of_x, scratch, gathered);
+            done?;
+        }
+        Ok(())
+    }
 }
 
 /// The rows of weights in pieces of work.
@@ -344,7 +404,7 @@ pub(super) fn weights<'a>(w: &Source<'a>, rows: &Range<usize>, i2: usize, i3: us
 }
 
 /// The activations of a product.
-struct Operand<'a> {
+pub(super) struct Operand<'a> {
     ne: [usize; 4],
     rows: Rows<'a>,
 }
@@ -361,6 +421,14 @@ impl<'a> Operand<'a> {
         Operand {
             ne: x.ne(),
             rows: task.activations.map_or(Rows::Floats(x), Rows::Quantized),
+        }
+    }
+
+    /// Quantized rows of an operand with these sizes.
+    pub(super) fn quantized(ne: [usize; 4], rows: QuantizedRows<'a>) -> Operand<'a> {
+        Operand {
+            ne,
+            rows: Rows::Quantized(rows),
         }
     }
 
@@ -469,35 +537,6 @@ impl<'a> RowsByExpert<'a> {
 
     fn of(&self, expert: usize) -> &'a [u32] {
         &self.list[self.starts[expert] as usize..self.starts[expert + 1] as usize]
-    }
-}
-
-/// Products whose result rows are not contiguous.
-struct Scatter<'a> {
-    target: &'a Target<'a>,
-    results: &'a mut [f32],
-}
-
-impl<'a> Scatter<'a> {
-    fn new(target: &'a Target<'a>, results: &'a mut [f32]) -> Scatter<'a> {
-        Scatter { target, results }
-    }
-
-    /// Computes products in the thread's own memory.
-    fn multiply(&mut self, args: &MatMul<'_>, scratch: &mut [f32]) {
-        let results = &mut self.results[..args.n * args.m];
-        // SAFETY: the results are this thread's own and as many as there are products.
-        unsafe { matmul(args, results.as_mut_ptr(), args.m, scratch) };
-    }
-
-    /// Writes the products to columns `rows` of the target's rows `to`.
-    fn scatter(&self, to: &[u32], rows: &Range<usize>) {
-        for (&to, result) in to.iter().zip(self.results.chunks_exact(rows.len())) {
-            let out = self.target.tile(to as usize, 1, rows.clone());
-            // SAFETY: `tile` says that the columns are there; nobody else writes them, since this thread took these rows of
-            // this expert's weights and nobody took them over.
-            unsafe { std::ptr::copy_nonoverlapping(result.as_ptr(), out, rows.len()) };
-        }
     }
 }
 
