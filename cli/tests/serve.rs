@@ -134,7 +134,7 @@ fn scripts_for_llama_server_go_on_to_work() {
         "5",
     ];
     let server = Serving::start(home.llama(&args));
-    for flag in ["--jinja", "--metrics", "--cont-batching", "--no-webui"] {
+    for flag in ["--jinja", "--metrics", "--cont-batching"] {
         assert_eq!(
             server.said.matches(&format!("{flag} has no effect here")).count(),
             1,

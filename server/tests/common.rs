@@ -25,6 +25,7 @@ pub struct Options {
     pub n_ctx: usize,
     pub keys: Vec<String>,
     pub template: Option<&'static str>,
+    pub page: bool,
     pub listen: ListenParams,
 }
 
@@ -36,6 +37,7 @@ impl Default for Options {
             n_ctx: 1024,
             keys: Vec::new(),
             template: Some(TEMPLATE),
+            page: true,
             listen: ListenParams::default(),
         }
     }
@@ -87,6 +89,7 @@ impl Server {
         let app = Arc::new(App {
             served,
             keys: options.keys,
+            page: options.page,
             log: None,
         });
         Server::listening(app, options.listen)

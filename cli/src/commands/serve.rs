@@ -58,8 +58,17 @@ pub fn run(args: &ServeArgs) -> Outcome {
         human::plural(args.n_parallel, "answer"),
         start.elapsed().as_secs_f64()
     ));
+    let page = !args.no_webui;
     let log: Option<Log> = args.verbose.then(|| -> Log { Box::new(tell) });
-    let app = Arc::new(App { served, keys, log });
+    if page {
+        say::line(format_args!("a page to chat with it: http://{address}"));
+    }
+    let app = Arc::new(App {
+        served,
+        keys,
+        page,
+        log,
+    });
     let params = ListenParams {
         max_connections: args.max_connections.into(),
         t_drain: Duration::from_secs(args.drain),

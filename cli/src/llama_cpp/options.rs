@@ -247,7 +247,7 @@ pub const OPTIONS: &[Foreign] = &[
     no("--mcp-servers-json", "a part of llama-server that is not here"),
     no("-ag --agent", "a part of llama-server that is not here"),
     no("-no-ag --no-agent", "a part of llama-server that is not here"),
-    no("--ui --webui", "a part of llama-server that is not here"),
+    always("--ui --webui", "", "there is a page for browsers unless --no-webui"),
     is("--no-ui --no-webui", "", "", "--no-webui"),
     is("--embedding --embeddings", "", "", "--embeddings"),
     no("--rerank --reranking", "a part of llama-server that is not here"),

@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use super::unique;
 use crate::api::ApiError;
 use crate::served::Served;
+use crate::web::File;
 
 /// What handlers share.
 pub struct App {
@@ -19,6 +20,8 @@ pub struct App {
     pub served: Served,
     /// Keys of which requests have to name one; without any, all requests are taken.
     pub keys: Vec<String>,
+    /// The page for browsers is served.
+    pub page: bool,
     /// Is told of each request that was answered, or whose answer was begun.
     pub log: Option<Log>,
 }
@@ -52,7 +55,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// Paths that everybody may ask for.
-const PUBLIC: [&str; 4] = ["/", "/health", "/v1/health", "/ready"];
+const PUBLIC: [&str; 3] = ["/health", "/v1/health", "/ready"];
 
 /// The routes, behind what is asked of every request.
 pub fn guarded(routes: Router<Shared>, app: Shared) -> Router {
@@ -104,7 +107,7 @@ fn request_id(headers: &HeaderMap) -> String {
 /// Who it is, if it may ask for that.
 fn admitted(app: &App, headers: &HeaderMap, path: &str) -> Result<Client, ApiError> {
     check_origin(headers)?;
-    if app.keys.is_empty() || PUBLIC.contains(&path) {
+    if app.keys.is_empty() || PUBLIC.contains(&path) || File::at(path).is_some() {
         return Ok(Client::default());
     }
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
