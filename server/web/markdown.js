@@ -44,9 +44,7 @@ const renderer = {
   image({ href, text }) {
     return link(href, `Image: ${escape(text || href)}`);
   },
-  heading({ depth, tokens }) {
-    // The page has headings of its own above those of messages.
-    const level = Math.min(depth + 2, 6);
+  heading({ depth, level = 6, tokens }) {
     return `<h${level} class="h${depth}">${this.parser.parseInline(tokens)}</h${level}>`;
   },
   code({ text, lang }) {
@@ -120,10 +118,20 @@ export function blocks(text) {
   try {
     const tokens = marked.lexer(text);
     const links = JSON.stringify(tokens.links);
+    nestHeadings(tokens);
     const shown = tokens.filter((token) => token.type !== 'space' && token.type !== 'def');
-    return shown.map((token) => ({ key: `${token.raw}\n${links}`, html: () => html(token) }));
+    return shown.map((token) => ({ key: `${token.raw}\n${token.level}${links}`, html: () => html(token) }));
   } catch {
     return [{ key: text, html: () => verbatim(text) }];
+  }
+}
+
+/** The page has two levels of headings above those of a message, and none of them may be left out, as texts like to do. */
+function nestHeadings(tokens) {
+  let before = 2;
+  for (const token of tokens.filter(({ type }) => type === 'heading')) {
+    token.level = Math.min(token.depth + 2, before + 1, 6);
+    before = token.level;
   }
 }
 

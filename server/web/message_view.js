@@ -25,7 +25,7 @@ export class MessageView {
     this.#node = node;
     const isUser = node.role === 'user';
     const name = h('h2', { class: 'visually-hidden' }, isUser ? 'You said' : 'The model answered');
-    this.element = h('article', { class: `message ${node.role}`, 'data-id': node.id }, name, this.#details, this.#text, this.#note, this.#actions);
+    this.element = h('article', { class: `message ${node.role}`, 'data-id': node.id }, name, isUser ? null : this.#details, this.#text, this.#note, this.#actions);
     this.#details.addEventListener('toggle', () => this.update());
     this.update();
   }

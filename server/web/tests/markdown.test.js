@@ -23,6 +23,11 @@ test('markdown is markdown', () => {
   assert.match(html('[a](https://example.org/?a=1&b=2)'), /<a href="https:\/\/example.org\/\?a=1&amp;b=2">a<\/a>/);
 });
 
+test('headings leave out no level', () => {
+  const levels = (text) => html(text).match(/<h\d class="h\d"/g).map((tag) => [tag[2], tag.at(-2)].join(':'));
+  assert.deepEqual(levels('## a\n\n#### b\n\n# c\n\n###### d\n\n###### e'), ['3:2', '4:4', '3:1', '4:6', '5:6']);
+});
+
 test('a block of code without an end is one', () => {
   assert.equal(html('```\na\nb'), '<pre class="in-"><code>a\nb</code></pre>');
 });
