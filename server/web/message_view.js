@@ -10,6 +10,22 @@ export function plural(n, noun) {
   return `${n.toLocaleString('en')} ${noun}${n === 1 ? '' : 's'}`;
 }
 
+/** What the server says as a sentence, beside those of the page. */
+function sentence(text) {
+  const whole = text.charAt(0).toUpperCase() + text.slice(1);
+  return /[.!?…]$/.test(whole) ? whole : `${whole}.`;
+}
+
+/** What is known of an answer's speed, and of its prompt's. */
+function speedLabel(stats) {
+  const speed = rate(stats);
+  if (speed === null) {
+    return null;
+  }
+  const prompt = stats.prompt === undefined ? null : `Prompt: ${plural(stats.prompt, 'token')}, of which ${(stats.cached ?? 0).toLocaleString('en')} were known`;
+  return h('span', { class: 'speed', title: prompt }, `${plural(stats.generated, 'token')}, ${speed.toFixed(1)} per second`);
+}
+
 export class MessageView {
   #app;
   #node;
@@ -85,7 +101,7 @@ export class MessageView {
       this.#note.append(...(waits ? [h('span', { class: 'muted' }, waits)] : content === '' && !reasoning ? [dots()] : []));
     } else if (error) {
       const retry = h('button', { type: 'button', class: 'small-button', onclick: () => this.#app.retry(this.#node) }, 'Try again');
-      this.#note.append(h('div', { class: 'error', role: 'alert' }, h('span', {}, error), retry));
+      this.#note.append(h('div', { class: 'error', role: 'alert' }, h('span', {}, sentence(error)), retry));
     } else if (finish !== 'stop' && finish !== 'edited') {
       const why = finish === 'length' ? 'The answer has reached its greatest length.' : finish === 'stopped' ? 'Stopped.' : 'This answer was cut off.';
       const goOn = h('button', { type: 'button', class: 'small-button', onclick: () => this.#app.goOn(this.#node) }, 'Continue');
@@ -105,17 +121,14 @@ export class MessageView {
       return;
     }
     const isUser = this.#node.role === 'user';
+    const isEmpty = this.#node.content === '';
     this.#actions.append(
-      copyButton('Copy message', () => this.#node.content),
-      iconButton('edit', 'Edit', () => this.#edit()),
+      ...(isEmpty ? [] : [copyButton('Copy message', () => this.#node.content), iconButton('edit', 'Edit', () => this.#edit())]),
       ...(isUser ? [] : [iconButton('redo', 'Answer anew', () => this.#app.retry(this.#node))]),
       ...(ids.length > 1 ? [this.#versions(ids, at)] : []),
     );
-    const speed = rate(this.#node.stats);
-    if (!isUser && speed !== null) {
-      const { generated } = this.#node.stats;
-      this.#actions.append(h('span', { class: 'speed' }, `${plural(generated, 'token')}, ${speed.toFixed(1)} per second`));
-    }
+    const speed = isUser ? null : speedLabel(this.#node.stats);
+    this.#actions.append(...(speed ? [speed] : []));
   }
 
   #versions(ids, at) {
