@@ -54,7 +54,8 @@ export class ChatView {
     byId('title').textContent = this.#app.title();
     document.title = nodes.length > 0 ? `${this.#app.title()} · llama` : 'llama';
     if (isOther || this.#app.running()) {
-      this.#told = 0;
+      // What is there already was read out before, or is read by whoever opens the chat.
+      this.#told = Math.max(0, (this.#views.at(-1)?.blocks.length ?? 0) - 1);
       this.toEnd();
     }
   }

@@ -93,14 +93,25 @@ function keys(app, sidebar) {
 
 /** The address names the chat, so that back, forward and bookmarks work. */
 function address(app) {
-  const follow = () => app.open(location.hash.slice(1) || null);
-  addEventListener('hashchange', follow);
-  app.addEventListener('list', () => {
-    if (app.begun() && location.hash.slice(1) !== app.current.id) {
-      history.pushState(null, '', `#${app.current.id}`);
+  const plain = location.pathname + location.search;
+  let follows = false;
+  const follow = () => {
+    follows = true;
+    app.open(location.hash.slice(1) || null);
+    follows = false;
+    if (!app.begun() && location.hash !== '') {
+      history.replaceState(null, '', plain);
     }
-  });
-  if (location.hash.length > 1) {
+  };
+  const lead = () => {
+    const wanted = app.begun() ? `#${app.current.id}` : '';
+    if (!follows && location.hash !== wanted) {
+      history.pushState(null, '', wanted || plain);
+    }
+  };
+  addEventListener('hashchange', follow);
+  app.addEventListener('chat', lead);
+  if (location.hash !== '') {
     follow();
   }
 }

@@ -68,7 +68,6 @@ export class Sidebar {
   }
 
   newChat() {
-    location.hash = '';
     this.#app.open(null);
     this.setOpen(false, false);
     byId('question').focus();
