@@ -160,6 +160,9 @@ fn what_would_be_unsafe_or_cannot_be_is_said_before_anything_is_loaded() {
     serve(&["--host", "no host"]).fails_saying(&["--host no host"]);
     serve(&["--host", "0.0.0.0", "--port", "0", "--insecure"]).fails_saying(&[missing]);
     serve(&["--host", "0.0.0.0", "--port", "0", "--api-key", "k"]).fails_saying(&[missing]);
+    serve(&["--cors-origins", "*"]).fails_saying(&["--cors-origins", "--api-key", "--insecure"]);
+    serve(&["--cors-origins", "example.org"]).fails_saying(&["--cors-origins example.org: expected"]);
+    serve(&["--cors-origins", "https://example.org,http://a:3000"]).fails_saying(&[missing]);
     let file = home.path("keys");
     std::fs::write(&file, "\n \n").unwrap();
     let file = file.to_str().unwrap();

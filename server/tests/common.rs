@@ -26,6 +26,7 @@ pub struct Options {
     pub keys: Vec<String>,
     pub template: Option<&'static str>,
     pub page: bool,
+    pub origins: Vec<String>,
     pub listen: ListenParams,
 }
 
@@ -38,6 +39,7 @@ impl Default for Options {
             keys: Vec::new(),
             template: Some(TEMPLATE),
             page: true,
+            origins: Vec::new(),
             listen: ListenParams::default(),
         }
     }
@@ -90,6 +92,7 @@ impl Server {
             served,
             keys: options.keys,
             page: options.page,
+            origins: options.origins,
             log: None,
         });
         Server::listening(app, options.listen)

@@ -35,6 +35,9 @@ pub struct ServeArgs {
     /// Listen on any address without a key
     #[arg(long)]
     pub insecure: bool,
+    /// Origins of web pages that may use the model in a browser, separated by commas; '*' is any [default: the server's own page]
+    #[arg(long, value_name = "ORIGIN", value_delimiter = ',', hide_short_help = true)]
+    pub cors_origins: Vec<String>,
     /// Name of the model for clients [default: that of its file]
     #[arg(short, long, value_name = "NAME")]
     pub alias: Option<String>,

@@ -231,7 +231,7 @@ pub const OPTIONS: &[Foreign] = &[
     is("--port", "8080", "LLAMA_ARG_PORT", "--port"),
     no("--reuse-port", "a part of llama-server that is not here"),
     no("--path", "a part of llama-server that is not here"),
-    no("--cors-origins", "a part of llama-server that is not here"),
+    is("--cors-origins", "http://127.0.0.1:3000", "", "--cors-origins"),
     no("--cors-methods", "a part of llama-server that is not here"),
     no("--cors-headers", "a part of llama-server that is not here"),
     no("--cors-credentials", "a part of llama-server that is not here"),
