@@ -134,7 +134,7 @@ fn scripts_for_llama_server_go_on_to_work() {
         "5",
     ];
     let server = Serving::start(home.llama(&args));
-    for flag in ["--jinja", "--metrics", "--cont-batching", "--no-webui"] {
+    for flag in ["--jinja", "--metrics", "--cont-batching"] {
         assert_eq!(
             server.said.matches(&format!("{flag} has no effect here")).count(),
             1,
@@ -160,6 +160,9 @@ fn what_would_be_unsafe_or_cannot_be_is_said_before_anything_is_loaded() {
     serve(&["--host", "no host"]).fails_saying(&["--host no host"]);
     serve(&["--host", "0.0.0.0", "--port", "0", "--insecure"]).fails_saying(&[missing]);
     serve(&["--host", "0.0.0.0", "--port", "0", "--api-key", "k"]).fails_saying(&[missing]);
+    serve(&["--cors-origins", "*"]).fails_saying(&["--cors-origins", "--api-key", "--insecure"]);
+    serve(&["--cors-origins", "example.org"]).fails_saying(&["--cors-origins example.org: expected"]);
+    serve(&["--cors-origins", "https://example.org,http://a:3000"]).fails_saying(&[missing]);
     let file = home.path("keys");
     std::fs::write(&file, "\n \n").unwrap();
     let file = file.to_str().unwrap();
@@ -175,6 +178,57 @@ fn a_model_that_does_not_continue_texts_is_refused() {
     let model = home.model("bert-dense", None);
     let refused = ended(home.llama(&["serve", &model, "--port", "0"]));
     refused.fails_saying(&["does not continue texts"]);
+}
+
+#[test]
+fn the_page_is_there_unless_it_is_left_out() {
+    let home = Home::new();
+    let model = home.model_with_text("llama", None);
+    for (args, is_there) in [
+        (&["--webui"][..], true),
+        (&[], true),
+        (&["--no-webui"], false),
+        (&["--no-ui"], false),
+    ] {
+        let base = ["serve", &model, "--port", "0", "-c", "128", "-np", "1"];
+        let server = Serving::start(home.llama(&[&base, args].concat()));
+        let response = server.request("GET /", "");
+        assert_eq!(response.contains("<!doctype html>"), is_there, "{args:?}: {response}");
+        server.signal(libc::SIGTERM);
+        let (_, said) = server.end();
+        assert_eq!(
+            said.contains("a page to chat with it: http://127.0.0.1:"),
+            is_there,
+            "{said}"
+        );
+    }
+}
+
+#[test]
+#[ignore = "needs Chromium, its driver, npm and PyPI, and takes a published model: a minute"]
+fn the_page_works_in_a_browser() {
+    let home = Home::new();
+    let model = tests::published::path(tests::published::SMOLLM2);
+    let model = model.to_str().expect("UTF-8");
+    // Small models now and then find no end.
+    let serve = |more: &[&str]| {
+        let base = ["serve", model, "--port", "0", "-c", "8192", "-n", "600"];
+        Serving::start(home.llama(&[&base, more].concat()))
+    };
+    let (open, closed) = (serve(&[]), serve(&["--api-key", "sesame"]));
+    let urls = [&open, &closed].map(|server| format!("http://{}", server.address));
+    let status = Command::new("python3")
+        .arg(root().join("tests/tools/web_page.py"))
+        .args(&urls)
+        .arg("sesame")
+        .status()
+        .expect("python3 runs");
+    for server in [open, closed] {
+        server.signal(libc::SIGTERM);
+        let (ended, said) = server.end();
+        assert_eq!(ended, Some(0), "{said}");
+    }
+    assert!(status.success());
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! - [`tools`]: functions that a model may call, and calls of them
 //! - [`answer`]: what is told of a request, piece by piece
 //! - [`openai`], [`anthropic`], [`ollama`], [`native`]: the interfaces of OpenAI, Anthropic, Ollama and llama-server
+//! - [`web`]: the page for browsers
 //! - [`http`], [`routes`]: connections, and what can be asked for
 
 pub mod answer;
@@ -23,3 +24,4 @@ pub mod routes;
 pub mod scheduler;
 pub mod served;
 pub mod tools;
+pub mod web;

@@ -6,7 +6,7 @@ use axum::routing::{MethodRouter, get, post};
 
 use crate::api::{ApiError, Field, GENERATING, STRUCTURE};
 use crate::http::{Shared, guarded};
-use crate::{anthropic, native, ollama, openai};
+use crate::{anthropic, native, ollama, openai, web};
 
 /// Something that can be asked for.
 pub struct Route {
@@ -211,10 +211,31 @@ pub const ROUTES: &[Route] = &[
     },
 ];
 
+/// The page for browsers, which can be left out.
+pub const PAGE: &[Route] = &[
+    Route {
+        method: "GET",
+        paths: &["/", "/index.html"],
+        doc: "A page to chat with the model in a browser; for everybody, and `--no-webui` leaves it out.",
+        fields: &[],
+        sampling: false,
+        router: || get(web::file),
+    },
+    Route {
+        method: "GET",
+        paths: &["/web/{*file}"],
+        doc: "What the page is made of; for everybody.",
+        fields: &[],
+        sampling: false,
+        router: || get(web::file),
+    },
+];
+
 /// The router over all of them.
 pub fn router(app: Shared) -> Router {
     let mut router = Router::new();
-    for route in ROUTES {
+    let page = if app.page { PAGE } else { &[] };
+    for route in ROUTES.iter().chain(page) {
         for path in route.paths {
             router = router.route(path, (route.router)());
         }

@@ -25,6 +25,8 @@ pub struct Options {
     pub n_ctx: usize,
     pub keys: Vec<String>,
     pub template: Option<&'static str>,
+    pub page: bool,
+    pub origins: Vec<String>,
     pub listen: ListenParams,
 }
 
@@ -36,6 +38,8 @@ impl Default for Options {
             n_ctx: 1024,
             keys: Vec::new(),
             template: Some(TEMPLATE),
+            page: true,
+            origins: Vec::new(),
             listen: ListenParams::default(),
         }
     }
@@ -87,6 +91,8 @@ impl Server {
         let app = Arc::new(App {
             served,
             keys: options.keys,
+            page: options.page,
+            origins: options.origins,
             log: None,
         });
         Server::listening(app, options.listen)

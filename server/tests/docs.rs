@@ -6,7 +6,7 @@ use std::path::Path;
 use engine::sample::PARAMS;
 use serde_json::json;
 use server::api::{Field, Form, name_of};
-use server::routes::{ROUTES, Route};
+use server::routes::{PAGE, ROUTES, Route};
 
 use crate::common::Server;
 
@@ -27,7 +27,7 @@ fn reference() -> String {
     let has = |route: &Route, table: &[Field]| route.fields.iter().any(|of_route| is_same(of_route, table));
     let shared = |table: &&&[Field]| ROUTES.iter().filter(|route| has(route, table)).count() > 2;
     let mut text = String::from("| request | what it does |\n|---|---|\n");
-    for route in ROUTES {
+    for route in ROUTES.iter().chain(PAGE) {
         let paths: Vec<String> = route
             .paths
             .iter()

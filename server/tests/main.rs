@@ -10,3 +10,4 @@ mod ollama;
 mod operations;
 mod structured;
 mod tools;
+mod web;

@@ -128,6 +128,51 @@ fn requests_have_names_and_pages_of_others_are_refused() {
     assert_eq!(of_other.status, 403);
 }
 
+#[test]
+fn pages_of_listed_origins_may_ask() {
+    const PAGE: &str = "https://app.example";
+    let server = Server::with(Options {
+        keys: vec!["one".to_owned()],
+        origins: vec![PAGE.to_owned()],
+        ..Options::default()
+    });
+    let asked = |origin: &str| {
+        let headers = [
+            ("Origin", origin),
+            ("Access-Control-Request-Method", "POST"),
+            ("Access-Control-Request-Headers", "authorization,content-type"),
+        ];
+        server.request("OPTIONS", "/v1/chat/completions", &headers, b"")
+    };
+    let may = asked(PAGE);
+    assert_eq!(may.status, 204);
+    for (name, value) in [
+        ("access-control-allow-origin", PAGE),
+        ("access-control-allow-methods", "POST"),
+        ("access-control-allow-headers", "authorization,content-type"),
+    ] {
+        assert_eq!(may.header(name), Some(value), "{may:?}");
+    }
+    let must_not = asked("https://evil.example");
+    assert_eq!(
+        (must_not.status, must_not.header("access-control-allow-origin")),
+        (403, None)
+    );
+    // Pages read what is refused, too, and need the key.
+    for (key, status) in [("Bearer one", 200), ("Bearer two", 401)] {
+        let headers = [("Origin", PAGE), ("Authorization", key)];
+        let response = server.request("GET", "/v1/models", &headers, b"");
+        assert_eq!(response.status, status);
+        assert_eq!(response.header("access-control-allow-origin"), Some(PAGE));
+        assert_eq!(response.header("vary"), Some("origin"));
+    }
+    let of_program = server.request("GET", "/v1/models", &[("Authorization", "Bearer one")], b"");
+    assert_eq!(
+        (of_program.status, of_program.header("access-control-allow-origin")),
+        (200, None)
+    );
+}
+
 /// A request that takes until the context is full.
 fn long(server: &Server) -> std::net::TcpStream {
     let body = json!({"prompt": "hello", "stream": true, "ignore_eos": true}).to_string();

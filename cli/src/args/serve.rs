@@ -35,6 +35,9 @@ pub struct ServeArgs {
     /// Listen on any address without a key
     #[arg(long)]
     pub insecure: bool,
+    /// Origins of web pages that may use the model in a browser, separated by commas; '*' is any [default: the server's own page]
+    #[arg(long, value_name = "ORIGIN", value_delimiter = ',', hide_short_help = true)]
+    pub cors_origins: Vec<String>,
     /// Name of the model for clients [default: that of its file]
     #[arg(short, long, value_name = "NAME")]
     pub alias: Option<String>,
@@ -57,6 +60,9 @@ pub struct ServeArgs {
     /// Connections at once; further ones wait
     #[arg(long, value_name = "N", default_value_t = 1024, hide_short_help = true, value_parser = clap::value_parser!(u16).range(1..))]
     pub max_connections: u16,
+    /// Serve no page for browsers
+    #[arg(long, alias = "no-ui", hide_short_help = true)]
+    pub no_webui: bool,
     /// Tell on stderr of every request: its id, path, status and time, and nothing of what was said
     #[arg(short, long)]
     pub verbose: bool,
@@ -127,9 +133,6 @@ pub struct WithoutEffectArgs {
     /// Nothing is computed before the first request
     #[arg(long, alias = "no-warmup", hide = true)]
     pub warmup: bool,
-    /// There is no page to leave out
-    #[arg(long, alias = "no-ui", hide = true)]
-    pub no_webui: bool,
     /// Threads of connections need no number
     #[arg(long, value_name = "N", allow_negative_numbers = true, hide = true)]
     pub threads_http: Option<String>,
@@ -181,7 +184,6 @@ impl WithoutEffectArgs {
                 "the longest common beginning counts",
             ),
             (self.warmup, "--warmup", "all memory is reserved at the start"),
-            (self.no_webui, "--no-webui", "there is no page"),
             (
                 self.threads_http.is_some(),
                 "--threads-http",

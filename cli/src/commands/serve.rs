@@ -9,7 +9,7 @@ use engine::backend::ThreadPool;
 use engine::context::{Context, ContextParams, MAX_SEQUENCES};
 use engine::model::Model;
 use engine::sample::Recommended;
-use server::http::{App, ListenParams, Log, Record, Shared, serve};
+use server::http::{ANY_ORIGIN, App, ListenParams, Log, Record, Shared, serve};
 use server::routes::router;
 use server::scheduler::{Scheduler, Settings};
 use server::served::{Served, ServedParams};
@@ -34,6 +34,7 @@ pub fn run(args: &ServeArgs) -> Outcome {
     let start = Instant::now();
     let keys = keys(args)?;
     let address = address(args, !keys.is_empty())?;
+    check_origins(args, !keys.is_empty())?;
     for (name, why) in args.without_effect.given() {
         say::line(format_args!("{name} has no effect here: {why}"));
     }
@@ -58,8 +59,18 @@ pub fn run(args: &ServeArgs) -> Outcome {
         human::plural(args.n_parallel, "answer"),
         start.elapsed().as_secs_f64()
     ));
+    let page = !args.no_webui;
     let log: Option<Log> = args.verbose.then(|| -> Log { Box::new(tell) });
-    let app = Arc::new(App { served, keys, log });
+    if page {
+        say::line(format_args!("a page to chat with it: http://{address}"));
+    }
+    let app = Arc::new(App {
+        served,
+        keys,
+        page,
+        origins: args.cors_origins.clone(),
+        log,
+    });
     let params = ListenParams {
         max_connections: args.max_connections.into(),
         t_drain: Duration::from_secs(args.drain),
@@ -173,6 +184,24 @@ fn keys(args: &ServeArgs) -> Outcome<Vec<String>> {
         true => Err(Failure::new("--api-key is empty: it would keep out nobody")),
         false => Ok(keys),
     }
+}
+
+/// Pages of others may ask where their origins are named, or where they need a key.
+fn check_origins(args: &ServeArgs, has_keys: bool) -> Outcome {
+    for origin in &args.cors_origins {
+        if origin == ANY_ORIGIN && !has_keys && !args.insecure {
+            return Err(Failure::new(
+                "--cors-origins '*' lets every page that is open in a browser use the model: --api-key says who may, --insecure that all may",
+            ));
+        }
+        let is_origin = |(form, host): (&str, &str)| !form.is_empty() && !host.is_empty() && !host.contains('/');
+        if origin != ANY_ORIGIN && !origin.split_once("://").is_some_and(is_origin) {
+            return Err(Failure::new(format_args!(
+                "--cors-origins {origin}: expected an origin such as https://example.org or http://127.0.0.1:3000, without a path, or '*'"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Where to listen, if that is safe.

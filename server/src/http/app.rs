@@ -9,9 +9,10 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 
-use super::unique;
+use super::{cors, unique};
 use crate::api::ApiError;
 use crate::served::Served;
+use crate::web::File;
 
 /// What handlers share.
 pub struct App {
@@ -19,6 +20,10 @@ pub struct App {
     pub served: Served,
     /// Keys of which requests have to name one; without any, all requests are taken.
     pub keys: Vec<String>,
+    /// The page for browsers is served.
+    pub page: bool,
+    /// Origins of pages that may ask, besides the server's own; `*` is any.
+    pub origins: Vec<String>,
     /// Is told of each request that was answered, or whose answer was begun.
     pub log: Option<Log>,
 }
@@ -52,7 +57,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// Paths that everybody may ask for.
-const PUBLIC: [&str; 4] = ["/", "/health", "/v1/health", "/ready"];
+const PUBLIC: [&str; 3] = ["/health", "/v1/health", "/ready"];
 
 /// The routes, behind what is asked of every request.
 pub fn guarded(routes: Router<Shared>, app: Shared) -> Router {
@@ -69,18 +74,29 @@ async fn guard(State(app): State<Shared>, mut request: Request, next: Next) -> R
     let start = Instant::now();
     let id = request_id(request.headers());
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let mut response = match admitted(&app, request.headers(), &path) {
-        Ok(client) => {
+    let origin = cors::origin(request.headers(), &app.origins);
+    // Browsers ask without a key whether they may ask with one.
+    let asks = match &origin {
+        Ok(Some(_)) => cors::preflight(&method, request.headers()),
+        _ => None,
+    };
+    let admitted = origin.clone().and_then(|_| admitted(&app, request.headers(), &path));
+    let mut response = match (asks, admitted) {
+        (Some(response), _) => response,
+        (None, Ok(client)) => {
             request.extensions_mut().insert(client);
             next.run(request).await
         }
-        Err(error) => error.into_response(),
+        (None, Err(error)) => error.into_response(),
     };
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
         response = crate::routes::refusal(&path, &error, &id);
     }
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, value);
+    }
+    if let Ok(Some(origin)) = origin {
+        cors::allow(&mut response, origin);
     }
     if let Some(log) = &app.log {
         log(&Record {
@@ -103,8 +119,7 @@ fn request_id(headers: &HeaderMap) -> String {
 
 /// Who it is, if it may ask for that.
 fn admitted(app: &App, headers: &HeaderMap, path: &str) -> Result<Client, ApiError> {
-    check_origin(headers)?;
-    if app.keys.is_empty() || PUBLIC.contains(&path) {
+    if app.keys.is_empty() || PUBLIC.contains(&path) || File::at(path).is_some() {
         return Ok(Client::default());
     }
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
@@ -122,22 +137,6 @@ fn admitted(app: &App, headers: &HeaderMap, path: &str) -> Result<Client, ApiErr
     found.map(|i| Client(i as u64 + 1)).ok_or_else(ApiError::unauthorized)
 }
 
-/// Web pages of others must not ask a server on the reader's machine.
-fn check_origin(headers: &HeaderMap) -> Result<(), ApiError> {
-    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let Some(origin) = text(header::ORIGIN) else {
-        return Ok(());
-    };
-    let host = origin.split_once("://").map(|(_, host)| host);
-    match host.is_some() && host == text(header::HOST) {
-        true => Ok(()),
-        false => Err(ApiError {
-            status: StatusCode::FORBIDDEN,
-            ..ApiError::invalid("requests from pages of another origin are not taken")
-        }),
-    }
-}
-
 fn is_same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }
@@ -151,19 +150,6 @@ mod tests {
             (HeaderName::from_static(name), HeaderValue::from_static(value))
         };
         pairs.iter().map(pair).collect()
-    }
-
-    #[test]
-    fn pages_of_others_are_refused() {
-        let check = |pairs| check_origin(&headers(pairs)).is_ok();
-        assert!(check(&[("host", "127.0.0.1:8080")]));
-        assert!(check(&[
-            ("host", "127.0.0.1:8080"),
-            ("origin", "http://127.0.0.1:8080")
-        ]));
-        for origin in ["http://evil.example", "null", "http://127.0.0.1:9090"] {
-            assert!(check_origin(&headers(&[("host", "127.0.0.1:8080"), ("origin", origin)])).is_err());
-        }
     }
 
     #[test]

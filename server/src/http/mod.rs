@@ -2,11 +2,13 @@
 
 mod app;
 mod body;
+mod cors;
 mod listen;
 mod stream;
 
 pub use app::{App, Client, Log, Record, Shared, guarded};
 pub use body::{Body, blocking};
+pub use cors::ANY as ANY_ORIGIN;
 pub use listen::{ListenParams, serve};
 pub use stream::{Teller, stream};
 

@@ -1,0 +1,91 @@
+//! Pages of other origins in browsers: refused, unless their origin is listed.
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+
+use crate::api::ApiError;
+
+/// What lists every origin.
+pub const ANY: &str = "*";
+
+/// The origin of a request, if it is that of a page of another server.
+///
+/// # Errors
+///
+/// If it is not listed: web pages of others must not ask a server on the reader's machine.
+pub fn origin(headers: &HeaderMap, listed: &[String]) -> Result<Option<HeaderValue>, ApiError> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let Some(value) = headers.get(header::ORIGIN) else {
+        return Ok(None);
+    };
+    let name = value.to_str().unwrap_or_default();
+    let host = name.split_once("://").map(|(_, host)| host);
+    if host.is_some() && host == text(header::HOST) {
+        return Ok(None);
+    }
+    if listed.iter().any(|known| known == ANY || known == name) {
+        return Ok(Some(value.clone()));
+    }
+    Err(ApiError {
+        status: StatusCode::FORBIDDEN,
+        ..ApiError::invalid("requests from pages of another origin are not taken unless it is listed")
+    })
+}
+
+/// What a browser is told that asks whether a page may send a request; `None` if the request is another one.
+pub fn preflight(method: &Method, headers: &HeaderMap) -> Option<Response> {
+    let wanted = headers.get(header::ACCESS_CONTROL_REQUEST_METHOD)?;
+    if method != Method::OPTIONS {
+        return None;
+    }
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    let of_response = response.headers_mut();
+    of_response.insert(header::ACCESS_CONTROL_ALLOW_METHODS, wanted.clone());
+    // Any header: requests are judged by their key, not by what else they say.
+    if let Some(names) = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
+        of_response.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, names.clone());
+    }
+    of_response.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
+    Some(response)
+}
+
+/// Lets a page of a listed origin read a response.
+pub fn allow(response: &mut Response, origin: HeaderValue) {
+    let headers = response.headers_mut();
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    headers.append(header::VARY, HeaderValue::from_static("origin"));
+    let exposed = HeaderValue::from_static("x-request-id, retry-after");
+    headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
+    headers.remove(HeaderName::from_static("cross-origin-resource-policy"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(host: &str, of_page: Option<&str>, listed: &[&str]) -> Option<bool> {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::HOST, HeaderValue::from_str(host).unwrap());
+        if let Some(of_page) = of_page {
+            headers.insert(header::ORIGIN, HeaderValue::from_str(of_page).unwrap());
+        }
+        let listed: Vec<String> = listed.iter().map(|&name| name.to_owned()).collect();
+        origin(&headers, &listed).ok().map(|other| other.is_some())
+    }
+
+    #[test]
+    fn pages_of_others_are_refused_unless_they_are_listed() {
+        const HOST: &str = "127.0.0.1:8080";
+        assert_eq!(taken(HOST, None, &[]), Some(false));
+        assert_eq!(taken(HOST, Some("http://127.0.0.1:8080"), &[]), Some(false));
+        for of_page in ["http://evil.example", "null", "http://127.0.0.1:9090"] {
+            assert_eq!(taken(HOST, Some(of_page), &[]), None, "{of_page}");
+            assert_eq!(
+                taken(HOST, Some(of_page), &["https://evil.example", "http://evil"]),
+                None
+            );
+            assert_eq!(taken(HOST, Some(of_page), &["x", of_page]), Some(true));
+            assert_eq!(taken(HOST, Some(of_page), &[ANY]), Some(true));
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The page for browsers at `/`. Its sources stand in `server/web`, are part of the binary as they are, and ask for nothing from elsewhere.
+
+use std::hash::{DefaultHasher, Hasher};
+use std::sync::LazyLock;
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+
+use crate::api::ApiError;
+
+/// A file of the page.
+pub struct File {
+    /// Its path below `server/web`; it is served below `/web/`, and `index.html` also at `/`.
+    pub path: &'static str,
+    /// What is in it.
+    pub bytes: &'static [u8],
+}
+
+macro_rules! files {
+    ($($path:literal),* $(,)?) => {
+        &[$(File { path: $path, bytes: include_bytes!(concat!("../web/", $path)) }),*]
+    };
+}
+
+/// The files, those of others with their licenses.
+pub const FILES: &[File] = files![
+    "index.html",
+    "icon.svg",
+    "base.css",
+    "layout.css",
+    "message.css",
+    "theme.js",
+    "main.js",
+    "app.js",
+    "answer.js",
+    "api.js",
+    "chat_view.js",
+    "composer.js",
+    "dialog.js",
+    "dom.js",
+    "files.js",
+    "highlight.js",
+    "markdown.js",
+    "message_view.js",
+    "notices.js",
+    "rich.js",
+    "settings.js",
+    "settings_view.js",
+    "sidebar.js",
+    "sse.js",
+    "store.js",
+    "tree.js",
+    "vendor/Temml-Local.css",
+    "vendor/Temml.woff2",
+    "vendor/marked.esm.js",
+    "vendor/marked.LICENSE",
+    "vendor/purify.min.js",
+    "vendor/purify.LICENSE",
+    "vendor/temml.min.js",
+    "vendor/temml.LICENSE",
+];
+
+/// What the page may do: run its own scripts, speak to this server, and parse HTML only through DOMPurify. What a model writes cannot make a
+/// browser ask others for anything.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; \
+     base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types dompurify";
+
+impl File {
+    /// The file that a request's path names.
+    pub fn at(path: &str) -> Option<&'static File> {
+        let name = match path {
+            "/" | "/index.html" => "index.html",
+            _ => path.strip_prefix("/web/")?,
+        };
+        FILES.iter().find(|file| file.path == name)
+    }
+
+    fn content_type(&self) -> &'static str {
+        match self.path.rsplit_once('.').map_or("", |(_, ending)| ending) {
+            "html" => "text/html; charset=utf-8",
+            "css" => "text/css; charset=utf-8",
+            "js" => "text/javascript; charset=utf-8",
+            "svg" => "image/svg+xml",
+            "woff2" => "font/woff2",
+            _ => "text/plain; charset=utf-8",
+        }
+    }
+
+    /// A name of this state of the file.
+    fn tag(&self) -> HeaderValue {
+        // Keys are fixed, unlike those of a map.
+        let mut hasher = DefaultHasher::new();
+        hasher.write(self.bytes);
+        let tag = format!("\"{:016x}\"", hasher.finish());
+        HeaderValue::from_str(&tag).expect("digits and quotation marks")
+    }
+}
+
+static TAGS: LazyLock<Vec<HeaderValue>> = LazyLock::new(|| FILES.iter().map(File::tag).collect());
+
+/// Gives a file, or says that the one that the browser has is as it was.
+pub async fn file(uri: Uri, headers: HeaderMap) -> Response {
+    let Some(i) = File::at(uri.path()).and_then(|file| FILES.iter().position(|f| f.path == file.path)) else {
+        return ApiError::not_found("there is no such file of the page").into_response();
+    };
+    let (file, tag) = (&FILES[i], &TAGS[i]);
+    let of_browser = headers.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
+    let is_same = |given: &str| given == "*" || given.trim_start_matches("W/") == tag;
+    let mut response = match of_browser.is_some_and(|tags| tags.split(',').map(str::trim).any(is_same)) {
+        true => StatusCode::NOT_MODIFIED.into_response(),
+        false => ([(header::CONTENT_TYPE, file.content_type())], file.bytes).into_response(),
+    };
+    let headers = response.headers_mut();
+    headers.insert(header::ETAG, tag.clone());
+    let fixed: [(HeaderName, &str); 6] = [
+        // Another version of the program has another page at the same place.
+        (header::CACHE_CONTROL, "no-cache"),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ];
+    for (name, value) in fixed {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
+}

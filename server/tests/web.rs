@@ -1,0 +1,211 @@
+//! The page for browsers: its files and how they are served. What it does is tested by `server/web/tests` and, in a browser, by `cli/tests/serve.rs`.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use server::web::{FILES, File};
+use sha2::{Digest, Sha256};
+
+use crate::common::{Options, Server, head};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("web")
+}
+
+/// The text of a file that is ours.
+fn ours() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let text = |file: &'static File| (file.path, std::str::from_utf8(file.bytes).expect("UTF-8"));
+    FILES.iter().filter(|file| !file.path.starts_with("vendor/")).map(text)
+}
+
+#[test]
+fn files_are_served_as_they_are() {
+    let server = Server::new();
+    let served = |path: &str| {
+        let mut stream = server.connect();
+        stream.write_all(&head("GET", path, &[], 0)).unwrap();
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        let at = bytes.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
+        let (head, body) = (
+            String::from_utf8(bytes[..at].to_vec()).unwrap(),
+            bytes[at + 4..].to_vec(),
+        );
+        (head.to_ascii_lowercase(), body)
+    };
+    for file in FILES {
+        let (head, body) = served(&format!("/web/{}", file.path));
+        assert!(head.starts_with("http/1.1 200"), "{}: {head}", file.path);
+        assert_eq!(body, file.bytes, "{}", file.path);
+        let content_type = match file.path.rsplit_once('.').unwrap().1 {
+            "html" => "text/html",
+            "css" => "text/css",
+            "js" => "text/javascript",
+            "svg" => "image/svg+xml",
+            "woff2" => "font/woff2",
+            _ => "text/plain",
+        };
+        assert!(head.contains(&format!("content-type: {content_type}")), "{head}");
+        for header in [
+            "content-security-policy: default-src 'none'; script-src 'self'; style-src 'self';",
+            "x-content-type-options: nosniff",
+            "referrer-policy: no-referrer",
+            "cache-control: no-cache",
+        ] {
+            assert!(head.contains(header), "{}: {header}: {head}", file.path);
+        }
+        assert!(!head.contains("unsafe"), "{head}");
+    }
+    let index = server.get("/web/index.html").body;
+    assert_eq!(
+        [server.get("/").body, server.get("/index.html").body],
+        [index.clone(), index]
+    );
+    for missing in [
+        "/web/",
+        "/web/no.js",
+        "/web/vendor",
+        "/web/../Cargo.toml",
+        "/web/vendor%2Fmarked.esm.js",
+    ] {
+        assert_eq!(server.get(missing).status, 404, "{missing}");
+    }
+    assert_eq!(server.request("POST", "/", &[], b"").status, 405);
+}
+
+#[test]
+fn what_a_browser_has_is_not_sent_again() {
+    let server = Server::new();
+    let get = |path: &str, tag: &str| server.request("GET", path, &[("If-None-Match", tag)], b"");
+    let tag = server.get("/").header("etag").expect("a tag").to_owned();
+    for same in [tag.clone(), format!("\"x\", W/{tag}"), "*".to_owned()] {
+        let response = get("/", &same);
+        assert_eq!((response.status, response.body.len()), (304, 0), "{same}");
+        assert_eq!(response.header("etag"), Some(tag.as_str()));
+    }
+    assert_eq!(get("/", "\"x\"").status, 200);
+    assert_eq!(get("/web/main.js", &tag).status, 200, "files have tags of their own");
+}
+
+#[test]
+fn the_page_can_be_left_out() {
+    let server = Server::with(Options {
+        page: false,
+        ..Options::default()
+    });
+    for path in ["/", "/index.html", "/web/main.js"] {
+        assert_eq!(server.get(path).status, 404, "{path}");
+    }
+    assert_eq!(server.get("/v1/models").status, 200);
+}
+
+#[test]
+fn the_page_needs_no_key_and_what_it_asks_for_does() {
+    let server = Server::with(Options {
+        keys: vec!["one".to_owned()],
+        ..Options::default()
+    });
+    assert_eq!(["/", "/web/main.js"].map(|path| server.get(path).status), [200; 2]);
+    for path in ["/v1/models", "/props", "/web/no.js", "/web/../props", "//"] {
+        assert_eq!(server.get(path).status, 401, "{path}");
+    }
+}
+
+#[test]
+fn every_file_of_the_page_is_listed() {
+    let mut found = BTreeSet::new();
+    for of in ["", "vendor"] {
+        for entry in std::fs::read_dir(folder().join(of)).unwrap().flatten() {
+            let name = Path::new(of).join(entry.file_name());
+            if entry.path().is_file() && entry.file_name() != "README.md" && entry.file_name() != "package.json" {
+                found.insert(name.to_str().unwrap().replace('\\', "/"));
+            }
+        }
+    }
+    let listed: BTreeSet<String> = FILES.iter().map(|file| file.path.to_owned()).collect();
+    assert_eq!(listed, found);
+    assert_eq!(listed.len(), FILES.len(), "a file is listed twice");
+}
+
+#[test]
+fn the_page_asks_nobody_else_and_has_no_scripts_in_its_markup() {
+    for (path, text) in ours() {
+        // Names of forms of documents, which nobody asks for.
+        let text = text
+            .replace("http://www.w3.org/2000/svg", "")
+            .replace("http://www.w3.org/1998/Math/MathML", "");
+        assert!(!text.contains("://"), "{path} names an address");
+        for mark in [
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "new Function",
+        ] {
+            assert!(!text.contains(mark), "{path}: {mark}");
+        }
+    }
+    let index = File::at("/").unwrap();
+    let index = std::str::from_utf8(index.bytes).unwrap();
+    for mark in ["<style", "style=", " onclick", " onload", "javascript:"] {
+        assert!(!index.contains(mark), "{mark}");
+    }
+    assert!(
+        index.matches("<script").count() == index.matches("></script>").count(),
+        "scripts are files"
+    );
+    let names = index.split(['"', '\'']).filter_map(|part| part.strip_prefix("web/"));
+    for name in names {
+        assert!(File::at(&format!("/web/{name}")).is_some(), "{name}");
+    }
+}
+
+#[test]
+fn the_page_is_small() {
+    let size = |files: &mut dyn Iterator<Item = usize>| files.sum::<usize>();
+    let all = size(&mut FILES.iter().map(|file| file.bytes.len()));
+    let of_ours = size(&mut ours().map(|(_, text)| text.len()));
+    assert!(
+        all < 450_000 && of_ours < 130_000,
+        "{all} bytes, of which {of_ours} are ours"
+    );
+    for (path, text) in ours() {
+        let n = text.lines().count();
+        assert!(n <= 800, "{path} has {n} lines");
+    }
+}
+
+#[test]
+fn files_of_others_are_as_they_were_published() {
+    let table = std::fs::read_to_string(folder().join("vendor/README.md")).unwrap();
+    for file in FILES {
+        let Some(name) = file.path.strip_prefix("vendor/") else {
+            continue;
+        };
+        let digest = Sha256::digest(file.bytes);
+        let sum: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let row = table.lines().find(|line| line.starts_with(&format!("| `{name}` |")));
+        let row = row.unwrap_or_else(|| panic!("vendor/README.md has no {name}"));
+        assert!(row.contains(&sum), "{name} is not what vendor/README.md says: {sum}");
+    }
+}
+
+#[test]
+fn modules_of_the_page_pass_their_own_tests() {
+    let tests = std::fs::read_dir(folder().join("tests")).unwrap().flatten();
+    let output = Command::new("node")
+        .arg("--test")
+        .args(tests.map(|entry| entry.path()))
+        .output()
+        .expect("Node.js, version 20 or later, runs the tests of the page");
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{told}");
+    // A version that finds no tests succeeds, too.
+    let passed = told
+        .lines()
+        .find_map(|line| line.rsplit_once("pass ")?.1.parse::<usize>().ok());
+    assert!(passed.is_some_and(|n| n >= 29), "{told}");
+}

@@ -1,0 +1,293 @@
+// The state of the page, and what can be done to it. Views listen to its events and change nothing by themselves:
+// `list` (chats or their names), `chat` (which messages are shown), `node` (a message grows), `server` (models, reachable or not),
+// `problem` (a sentence for the reader).
+
+import { begin, pause, take } from './answer.js';
+import { get, stream } from './api.js';
+import { requestBody } from './settings.js';
+import { keep, kept } from './store.js';
+import { addMessage, children, newChat, path, show, title } from './tree.js';
+
+/** Milliseconds between states of an answer that are kept while it comes. */
+const KEEP_EVERY = 1000;
+
+export class App extends EventTarget {
+  chats = new Map();
+  /** The chat that is shown; it is kept once it has a message. */
+  current = newChat(kept('defaults', {}));
+  models = [];
+  /** Settings of the server that hold where a chat says nothing. */
+  defaults = {};
+  reachable = true;
+  needsKey = false;
+  #store;
+  /** Answers under way, by chat: what stops them, and their message. */
+  #runs = new Map();
+  #kept = new Map();
+
+  constructor(store) {
+    super();
+    this.#store = store;
+    store.onOthers((id) => this.#reload(id));
+  }
+
+  #tell(type, detail) {
+    this.dispatchEvent(new CustomEvent(type, { detail }));
+  }
+
+  /** Loads what the browser has kept. */
+  async load() {
+    for (const chat of await this.#store.all()) {
+      this.chats.set(chat.id, chat);
+    }
+    this.#tell('list');
+  }
+
+  async #reload(id) {
+    if (this.#runs.has(id)) {
+      return;
+    }
+    const chat = await this.#store.one(id);
+    if (chat) {
+      this.chats.set(id, chat);
+    } else {
+      this.chats.delete(id);
+    }
+    if (this.current.id === id) {
+      this.current = chat ?? newChat(kept('defaults', {}));
+      this.#tell('chat');
+    }
+    this.#tell('list');
+  }
+
+  async #keep(chat) {
+    this.#kept.set(chat.id, Date.now());
+    try {
+      await this.#store.put(chat);
+    } catch (error) {
+      this.#tell('problem', `This chat cannot be kept in the browser: ${error.message}`);
+    }
+  }
+
+  /** Chats, the one changed last first. */
+  list() {
+    return [...this.chats.values()].sort((a, b) => b.updated - a.updated);
+  }
+
+  /** Shows a chat, or a new one if there is none of that id. */
+  open(id) {
+    if (id === this.current.id) {
+      return;
+    }
+    this.current = this.chats.get(id) ?? newChat(kept('defaults', {}));
+    this.#tell('chat', { opened: true });
+    this.#tell('list');
+  }
+
+  /** What the server says of itself. */
+  async ask() {
+    try {
+      const [{ data }, props] = await Promise.all([get('v1/models'), get('props').catch(() => ({}))]);
+      this.models = data;
+      this.defaults = props.default_generation_settings?.params ?? {};
+      Object.assign(this, { reachable: true, needsKey: false });
+    } catch (error) {
+      this.needsKey = error.status === 401;
+      this.reachable = error.status !== 0;
+    }
+    this.#tell('server');
+    return this.reachable;
+  }
+
+  /** The model that answers in the shown chat. */
+  model() {
+    const find = (id) => this.models.find((model) => model.id === id);
+    return find(this.current.model) ?? find(kept('model', null)) ?? this.models[0] ?? null;
+  }
+
+  /** Chooses a model for this chat and for new ones. */
+  setModel(id) {
+    keep('model', id);
+    this.#change(this.current, () => (this.current.model = id));
+    this.#tell('server');
+  }
+
+  /** Changes the settings of the shown chat. */
+  setSettings(settings) {
+    this.#change(this.current, () => (this.current.settings = settings));
+    this.#tell('server');
+  }
+
+  rename(chat, name) {
+    this.#change(chat, () => (chat.title = name.trim()));
+    this.#tell('list');
+  }
+
+  #change(chat, change) {
+    change();
+    if (this.chats.has(chat.id)) {
+      this.#keep(chat);
+    }
+  }
+
+  /** Forgets chats. */
+  async remove(chats) {
+    for (const { id } of chats) {
+      this.#runs.get(id)?.controller.abort();
+      this.chats.delete(id);
+      await this.#store.remove(id);
+    }
+    if (chats.includes(this.current)) {
+      this.open(null);
+    }
+    this.#tell('list');
+  }
+
+  /** Keeps chats that were imported, or forgotten by mistake. */
+  async add(chats) {
+    for (const chat of chats) {
+      this.chats.set(chat.id, chat);
+      await this.#keep(chat);
+    }
+    this.#tell('list');
+  }
+
+  /** The answer under way in a chat, or `null`. */
+  running(chat = this.current) {
+    return this.#runs.get(chat.id)?.node ?? null;
+  }
+
+  stop() {
+    this.#runs.get(this.current.id)?.controller.abort();
+  }
+
+  /** Says something and asks for an answer. */
+  send(content) {
+    const { current } = this;
+    const said = addMessage(current, current.leaf, { role: 'user', content });
+    return this.#answer(current, said.id);
+  }
+
+  /** Says something else in place of a message, beside it; an answer of the user's own wording is only kept. */
+  edit(node, content) {
+    const { current } = this;
+    const { id } = addMessage(current, node.parent, { role: node.role, content, ...(node.role === 'assistant' ? { finish: 'edited' } : {}) });
+    if (node.role === 'user') {
+      return this.#answer(current, id);
+    }
+    this.#keep(current);
+    this.#tell('chat');
+  }
+
+  /** Another answer beside one, or the first to a message. */
+  retry(node) {
+    const { current } = this;
+    if (node.role === 'assistant' && node.error && node.content === '' && children(current, node.id).length === 0) {
+      // There is nothing in it to keep.
+      show(current, node.parent);
+      delete current.nodes[node.id];
+      current.leaf = node.parent;
+    }
+    return this.#answer(current, node.role === 'user' ? node.id : node.parent);
+  }
+
+  /** Goes on with an answer that was cut off. */
+  goOn(node) {
+    return this.#run(this.current, node);
+  }
+
+  show(id) {
+    show(this.current, id);
+    this.#keep(this.current);
+    this.#tell('chat');
+  }
+
+  #answer(chat, parent) {
+    const node = addMessage(chat, parent, { role: 'assistant' });
+    return this.#run(chat, node);
+  }
+
+  async #run(chat, node) {
+    const model = this.model()?.id ?? null;
+    const before = path(chat, node.id).filter((said) => said !== node || node.content !== '');
+    const body = requestBody(model, chat.settings, before);
+    const controller = new AbortController();
+    begin(node, Date.now());
+    this.#runs.set(chat.id, { controller, node });
+    Object.assign(chat, { model, updated: Date.now() });
+    this.chats.set(chat.id, chat);
+    this.#keep(chat);
+    this.#tell('chat');
+    this.#tell('list');
+    try {
+      await this.#attempts(chat, node, body, controller.signal);
+    } catch (error) {
+      this.#failed(node, error, controller.signal);
+    }
+    this.#runs.delete(chat.id);
+    delete node.waits;
+    if (this.chats.has(chat.id)) {
+      this.#keep(chat);
+    }
+    this.#tell('node', { chat, node, done: true });
+    this.#tell('list');
+  }
+
+  async #attempts(chat, node, body, signal) {
+    for (let attempt = 1; ; attempt += 1) {
+      try {
+        for await (const chunk of stream('v1/chat/completions', body, signal)) {
+          take(node, chunk, Date.now());
+          this.#tell('node', { chat, node });
+          if (Date.now() - this.#kept.get(chat.id) > KEEP_EVERY) {
+            this.#keep(chat);
+          }
+        }
+        return;
+      } catch (error) {
+        const ms = node.stats.first ? null : pause(error, attempt);
+        if (signal.aborted || ms === null) {
+          throw error;
+        }
+        node.waits = `${error.message} Trying again…`;
+        this.#tell('node', { chat, node });
+        await sleep(ms, signal);
+      }
+    }
+  }
+
+  #failed(node, error, signal) {
+    if (signal.aborted) {
+      node.finish = 'stopped';
+      return;
+    }
+    node.error = error.message;
+    node.code = error.code;
+    if (error.status === 401) {
+      this.needsKey = true;
+      this.#tell('server');
+    } else if (error.status === 0) {
+      // Finds out whether it is there again.
+      this.ask();
+    }
+  }
+
+  /** True if a chat has messages. */
+  begun(chat = this.current) {
+    return children(chat, null).length > 0;
+  }
+
+  title(chat = this.current) {
+    return title(chat);
+  }
+}
+
+function sleep(ms, signal) {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, ms);
+    signal.addEventListener('abort', () => {
+      clearTimeout(timer);
+      reject(signal.reason);
+    });
+  });
+}

@@ -1,0 +1,160 @@
+// Where messages are written, with the figures below: how fast the model is and how full its context.
+
+import { filled, rate } from './answer.js';
+import { byId, h, icon } from './dom.js';
+import { notice } from './notices.js';
+import { keep, kept } from './store.js';
+import { path } from './tree.js';
+
+/** Bytes of a file that can be said in a message. */
+const MAX_FILE = 1 << 20;
+
+export class Composer {
+  #app;
+  #area = byId('question');
+  #send = byId('send');
+  #figures = byId('figures');
+  #chat;
+
+  constructor(app) {
+    this.#app = app;
+    const files = byId('files');
+    byId('attach').append(icon('file'));
+    byId('attach').addEventListener('click', () => files.click());
+    files.addEventListener('change', () => this.#addFiles([...files.files]).then(() => (files.value = '')));
+    byId('composer').addEventListener('submit', (event) => {
+      event.preventDefault();
+      this.#pressed();
+    });
+    this.#area.addEventListener('keydown', (event) => this.#key(event));
+    this.#area.addEventListener('input', () => this.#changed());
+    this.#area.addEventListener('paste', (event) => this.#take(event, event.clipboardData));
+    document.addEventListener('dragover', (event) => event.preventDefault());
+    document.addEventListener('drop', (event) => this.#take(event, event.dataTransfer));
+    app.addEventListener('chat', () => this.#opened());
+    for (const type of ['node', 'server']) {
+      app.addEventListener(type, () => this.#show());
+    }
+    this.#opened();
+  }
+
+  focus() {
+    this.#area.focus();
+  }
+
+  #draft(chat) {
+    return this.#app.begun(chat) ? `draft.${chat.id}` : 'draft';
+  }
+
+  #opened() {
+    const { current } = this.#app;
+    if (this.#chat !== current.id) {
+      this.#chat = current.id;
+      this.#area.value = kept(this.#draft(current), '');
+      this.#grow();
+    }
+    this.#show();
+  }
+
+  #changed() {
+    keep(this.#draft(this.#app.current), this.#area.value || null);
+    this.#grow();
+    this.#show();
+  }
+
+  /** As high as its text, up to a limit that the style sets. */
+  #grow() {
+    this.#area.style.height = 'auto';
+    this.#area.style.height = `${this.#area.scrollHeight}px`;
+  }
+
+  #key(event) {
+    // Enter also ends what an input method composes, and on a phone begins a line.
+    const isTouch = matchMedia('(pointer: coarse)').matches;
+    if (event.key === 'Enter' && !event.shiftKey && !event.isComposing && !isTouch) {
+      event.preventDefault();
+      if (!this.#app.running()) {
+        this.#pressed();
+      }
+    }
+  }
+
+  #pressed() {
+    if (this.#app.running()) {
+      this.#app.stop();
+      return;
+    }
+    const text = this.#area.value.trim();
+    if (text === '') {
+      return;
+    }
+    keep(this.#draft(this.#app.current), null);
+    this.#area.value = '';
+    this.#grow();
+    this.#app.send(text);
+    this.focus();
+  }
+
+  #take(event, data) {
+    const files = [...(data?.files ?? [])];
+    if (files.length > 0) {
+      event.preventDefault();
+      this.#addFiles(files);
+    }
+  }
+
+  async #addFiles(files) {
+    for (const file of files) {
+      const text = file.size > MAX_FILE ? null : await file.text();
+      if (text === null) {
+        notice(`${file.name} has more than 1 MiB.`);
+      } else if (/[\0\uFFFD]/.test(text)) {
+        notice(`${file.name} is no text.`);
+      } else {
+        this.#insert(file.name, text);
+      }
+    }
+    this.focus();
+  }
+
+  #insert(name, text) {
+    // Longer than any fence within.
+    const ticks = Math.max(2, ...(text.match(/`+/g) ?? []).map((run) => run.length));
+    const fence = '`'.repeat(ticks + 1);
+    const before = this.#area.value.trimEnd();
+    this.#area.value = `${before}${before && '\n\n'}${name}:\n${fence}\n${text.trimEnd()}\n${fence}\n`;
+    this.#changed();
+  }
+
+  #show() {
+    const running = this.#app.running();
+    const label = running ? 'Stop' : 'Send';
+    if (this.#send.getAttribute('aria-label') !== label) {
+      this.#send.setAttribute('aria-label', label);
+      this.#send.title = running ? 'Stop (Esc)' : 'Send (Enter)';
+    }
+    if (this.#send.dataset.icon !== label) {
+      this.#send.dataset.icon = label;
+      this.#send.replaceChildren(icon(running ? 'stop' : 'send'));
+    }
+    this.#send.disabled = !running && this.#area.value.trim() === '';
+    this.#showFigures(running);
+  }
+
+  #showFigures(running) {
+    const answers = path(this.#app.current).filter((node) => node.role === 'assistant' && filled(node.stats) !== null);
+    const n = filled(answers.at(-1)?.stats);
+    const size = this.#app.model()?.max_model_len;
+    const speed = running ? rate(running.stats) : null;
+    const parts = [];
+    if (n !== null && n !== undefined && size) {
+      const words = `${n.toLocaleString('en')} of ${size.toLocaleString('en')} tokens`;
+      const meter = h('meter', { min: 0, max: size, high: size * 0.85, value: n, 'aria-label': 'Context in use', title: `${words} of the context are in use` }, words);
+      parts.push(meter, h('span', {}, words));
+    }
+    if (speed !== null) {
+      parts.push(h('span', { class: 'live' }, `${speed.toFixed(1)} tokens per second`));
+    }
+    this.#figures.replaceChildren(...parts);
+  }
+}

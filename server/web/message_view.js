@@ -1,0 +1,187 @@
+// A message: what it says, and what can be done with it.
+
+import { rate } from './answer.js';
+import { h, iconButton } from './dom.js';
+import { copyButton, showRich } from './rich.js';
+import { place } from './tree.js';
+
+/** `1 token`, `1,234 tokens`. */
+export function plural(n, noun) {
+  return `${n.toLocaleString('en')} ${noun}${n === 1 ? '' : 's'}`;
+}
+
+/** What the server says as a sentence, beside those of the page. */
+function sentence(text) {
+  const whole = text.charAt(0).toUpperCase() + text.slice(1);
+  return /[.!?…]$/.test(whole) ? whole : `${whole}.`;
+}
+
+/** What is known of an answer's speed, and of its prompt's. */
+function speedLabel(stats) {
+  const speed = rate(stats);
+  if (speed === null) {
+    return null;
+  }
+  const prompt = stats.prompt === undefined ? null : `Prompt: ${plural(stats.prompt, 'token')}, of which ${(stats.cached ?? 0).toLocaleString('en')} were known`;
+  return h('span', { class: 'speed', title: prompt }, `${plural(stats.generated, 'token')}, ${speed.toFixed(1)} per second`);
+}
+
+export class MessageView {
+  #app;
+  #node;
+  #text = h('div', { class: 'text' });
+  #thought = h('div', { class: 'thought-text' });
+  #summary = h('summary');
+  #details = h('details', { class: 'thought', hidden: true }, this.#summary, this.#thought);
+  #note = h('div', { class: 'note' });
+  #actions = h('div', { class: 'actions' });
+
+  constructor(app, node) {
+    this.#app = app;
+    this.#node = node;
+    const isUser = node.role === 'user';
+    const name = h('h2', { class: 'visually-hidden' }, isUser ? 'You said' : 'The model answered');
+    this.element = h('article', { class: `message ${node.role}`, 'data-id': node.id }, name, isUser ? null : this.#details, this.#text, this.#note, this.#actions);
+    this.#details.addEventListener('toggle', () => this.update());
+    this.update();
+  }
+
+  get node() {
+    return this.#node;
+  }
+
+  /** Blocks of an answer, of which all but the last stay as they are. */
+  get blocks() {
+    return [...this.#text.children];
+  }
+
+  /** Shows the message as it is now. A chat that another tab has changed has another object for it. */
+  update(node = this.#node) {
+    this.#node = node;
+    const isRunning = this.#app.running() === node;
+    this.element.classList.toggle('running', isRunning);
+    this.element.setAttribute('aria-busy', isRunning);
+    if (node.role === 'user') {
+      this.#text.textContent = node.content;
+    } else {
+      showRich(this.#text, node.content);
+      this.#showThought(isRunning);
+    }
+    this.#showNote(isRunning);
+    this.#showActions(isRunning);
+  }
+
+  #showThought(isRunning) {
+    const { reasoning, stats, content } = this.#node;
+    this.#details.hidden = !reasoning;
+    if (!reasoning) {
+      return;
+    }
+    const seconds = Math.max(1, Math.round((stats?.thinking ?? 0) / 1000));
+    const words = isRunning && content === '' ? 'Thinking…' : stats?.thinking === undefined ? 'Thoughts' : `Thought for ${plural(seconds, 'second')}`;
+    if (this.#summary.textContent !== words) {
+      this.#summary.textContent = words;
+    }
+    // It is long, and mostly not looked at.
+    if (this.#details.open) {
+      showRich(this.#thought, reasoning);
+    }
+  }
+
+  #showNote(isRunning) {
+    const { error, waits, content, reasoning, finish, role } = this.#node;
+    const key = JSON.stringify([error, waits, isRunning, content === '' && !reasoning, finish]);
+    if (role === 'user' || this.#note.dataset.key === key) {
+      return;
+    }
+    this.#note.dataset.key = key;
+    this.#note.replaceChildren();
+    if (isRunning) {
+      const dots = () => h('span', { class: 'waiting' }, h('span', { class: 'visually-hidden' }, 'Waiting for the answer'), h('i'), h('i'), h('i'));
+      this.#note.append(...(waits ? [h('span', { class: 'muted' }, waits)] : content === '' && !reasoning ? [dots()] : []));
+    } else if (error) {
+      const retry = h('button', { type: 'button', class: 'small-button', onclick: () => this.#app.retry(this.#node) }, 'Try again');
+      this.#note.append(h('div', { class: 'error', role: 'alert' }, h('span', {}, sentence(error)), retry));
+    } else if (finish !== 'stop' && finish !== 'edited') {
+      const why = finish === 'length' ? 'The answer has reached its greatest length.' : finish === 'stopped' ? 'Stopped.' : 'This answer was cut off.';
+      const goOn = h('button', { type: 'button', class: 'small-button', onclick: () => this.#app.goOn(this.#node) }, 'Continue');
+      this.#note.append(h('div', { class: 'cut' }, h('span', {}, why), content === '' ? null : goOn));
+    }
+  }
+
+  #showActions(isRunning) {
+    const { ids, at } = place(this.#app.current, this.#node.id);
+    const key = JSON.stringify([isRunning, ids, at, this.#node.stats?.rate]);
+    if (this.#actions.dataset.key === key) {
+      return;
+    }
+    this.#actions.dataset.key = key;
+    this.#actions.replaceChildren();
+    if (isRunning) {
+      return;
+    }
+    const isUser = this.#node.role === 'user';
+    const isEmpty = this.#node.content === '';
+    this.#actions.append(
+      ...(isEmpty ? [] : [copyButton('Copy message', () => this.#node.content), iconButton('edit', 'Edit', () => this.#edit())]),
+      ...(isUser ? [] : [iconButton('redo', 'Answer anew', () => this.#app.retry(this.#node))]),
+      ...(ids.length > 1 ? [this.#versions(ids, at)] : []),
+    );
+    const speed = isUser ? null : speedLabel(this.#node.stats);
+    this.#actions.append(...(speed ? [speed] : []));
+  }
+
+  #versions(ids, at) {
+    const to = (step, name, label) =>
+      iconButton(name, label, () => this.#app.dispatchEvent(new CustomEvent('version', { detail: { id: ids[at + step], label } })), {
+        disabled: ids[at + step] === undefined,
+      });
+    const words = h('span', {}, `${at + 1}/${ids.length}`);
+    return h('span', { class: 'versions', role: 'group', 'aria-label': `Version ${at + 1} of ${ids.length}` }, to(-1, 'left', 'Version before'), words, to(1, 'right', 'Next version'));
+  }
+
+  /** Focuses the button with a label, if there is one that can be pressed, or else another of the same group. */
+  focus(label) {
+    const buttons = [...this.#actions.querySelectorAll('.versions button:not(:disabled)')];
+    (buttons.find((button) => button.getAttribute('aria-label') === label) ?? buttons[0])?.focus();
+  }
+
+  #edit() {
+    const isUser = this.#node.role === 'user';
+    const area = h('textarea', { 'aria-label': 'New wording', rows: Math.min(16, this.#node.content.split('\n').length + 1) });
+    area.value = this.#node.content;
+    const close = () => {
+      form.replaceWith(this.#text);
+      this.#actions.hidden = false;
+      this.#actions.querySelector('[aria-label="Edit"]')?.focus();
+    };
+    const save = () => {
+      const text = area.value;
+      close();
+      if (text.trim() !== '' && text !== this.#node.content) {
+        this.#app.edit(this.#node, text);
+      }
+    };
+    const onkeydown = (event) => {
+      if (event.key === 'Escape') {
+        event.stopPropagation();
+        close();
+      } else if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) {
+        save();
+      }
+    };
+    const onsubmit = (event) => {
+      event.preventDefault();
+      save();
+    };
+    const form = h(
+      'form',
+      { class: 'edit', onkeydown, onsubmit },
+      area,
+      h('div', { class: 'buttons' }, h('button', { type: 'button', class: 'small-button', onclick: close }, 'Cancel'), h('button', { class: 'small-button primary' }, isUser ? 'Send' : 'Keep')),
+    );
+    this.#text.replaceWith(form);
+    this.#actions.hidden = true;
+    area.focus();
+  }
+}

@@ -1,0 +1,117 @@
+import assert from 'node:assert/strict';
+import test from 'node:test';
+import { blocks, target } from '../markdown.js';
+
+const html = (text) => blocks(text).map((block) => block.html()).join('');
+
+/** The tags that markdown may become, with their attributes. */
+const TAG =
+  /^<(?:\/?(?:p|strong|em|del|code|pre|ul|li|blockquote|table|thead|tbody|tr|th|td|h3|h4|h5|h6|ol|a|span)|br|hr|p class="verbatim"|h[3-6] class="h[1-6]"|ol start="\d+"|t[hd] align="(?:left|right|center)"|span class="tex(?: display)?"|pre class="in-[\w+#.-]*"|a href="(?:https?:\/\/|mailto:)[^"<>]*")>$/;
+
+function isHarmless(text) {
+  const made = html(text);
+  for (const tag of made.match(/<[^>]*>?/g) ?? []) {
+    assert.match(tag, TAG, `${JSON.stringify(text)}\nbecomes ${made}`);
+  }
+}
+
+test('markdown is markdown', () => {
+  assert.equal(html('**a** and `<b>`'), '<p><strong>a</strong> and <code>&lt;b&gt;</code></p>\n');
+  assert.equal(html('# A'), '<h3 class="h1">A</h3>');
+  assert.equal(html('```rust\nfn main() {}\n```'), '<pre class="in-rust"><code>fn main() {}</code></pre>');
+  assert.match(html('| a |\n|--:|\n| 1 |'), /<td align="right">1<\/td>/);
+  assert.match(html('[a](https://example.org/?a=1&b=2)'), /<a href="https:\/\/example.org\/\?a=1&amp;b=2">a<\/a>/);
+});
+
+test('headings leave out no level', () => {
+  const levels = (text) => html(text).match(/<h\d class="h\d"/g).map((tag) => [tag[2], tag.at(-2)].join(':'));
+  assert.deepEqual(levels('## a\n\n#### b\n\n# c\n\n###### d\n\n###### e'), ['3:2', '4:4', '3:1', '4:6', '5:6']);
+});
+
+test('a block of code without an end is one', () => {
+  assert.equal(html('```\na\nb'), '<pre class="in-"><code>a\nb</code></pre>');
+});
+
+test('formulas are told from text', () => {
+  const inline = '<span class="tex">a_1 b_2</span>';
+  assert.equal(html('$a_1 b_2$ and \\(a_1 b_2\\)'), `<p>${inline} and ${inline}</p>\n`);
+  const display = '<span class="tex display">x &lt; *y*</span>';
+  assert.equal(html('$$\nx < *y*\n$$'), display);
+  assert.equal(html('\\[x < *y*\\]\n'), display);
+  assert.equal(html('so \\[x < *y*\\]'), `<p>so ${display}</p>\n`);
+  for (const text of ['$5 and $6', 'a $ b $', '`$x$`', '\\$x\\$', '$$ without an end', 'US$100 or A$150']) {
+    assert.doesNotMatch(html(text), /tex/, text);
+  }
+});
+
+test('tags stand there as they were written', () => {
+  assert.equal(html('a <img src=x onerror=alert(1)> b'), '<p>a &lt;img src=x onerror=alert(1)&gt; b</p>\n');
+  assert.equal(html('<script>alert(1)</script>'), '<p class="verbatim">&lt;script&gt;alert(1)&lt;/script&gt;</p>');
+});
+
+test('links lead to pages and mail only, and pictures are links', () => {
+  for (const href of ['javascript:alert(1)', 'JaVaScRiPt:alert(1)', 'java\nscript:alert(1)', 'data:text/html,x', 'vbscript:x', 'file:///etc/passwd', '/v1/models', 'blob:x', '//evil.example']) {
+    assert.equal(target(href), null, href);
+    assert.doesNotMatch(html(`[a](<${href}>)`), /<a /, href);
+  }
+  assert.equal(target('https://example.org'), 'https://example.org/');
+  assert.equal(html('![p](http://e.org/x.png)'), '<p><a href="http://e.org/x.png">Image: p</a></p>\n');
+});
+
+const HOSTILE = [
+  '<img src=x onerror=alert(1)>',
+  '<svg><script>alert(1)</script></svg>',
+  '[a](javascript:alert(1))',
+  '[a](https://e.org/"onmouseover="alert(1))',
+  '![x](https://e.org/a"b<c>.png "t\'<i>")',
+  '<a href="https://e.org" onclick=alert(1)>',
+  '<https://e.org/?"onload=x>',
+  '[r]: javascript:alert(1) "x"\n\n[r]',
+  '```"><img src=x>\ncode\n```',
+  '`<b>`',
+  '$</span><img src=x>$',
+  '$$\n</span><script>\n$$',
+  '\\(\\href{javascript:alert(1)}{x}\\)',
+  '| <b> | `|` |\n|--|--|\n| <i onclick=x> | $<u>$ |',
+  '&lt;script&gt;&#60;img&#62;',
+  '<!-- --!><img src=x>',
+  '<![CDATA[<img>]]>',
+  '- [x] <input autofocus onfocus=alert(1)>',
+  '> # <style>*{}</style>',
+  '1. <iframe srcdoc="<b>">',
+  '[^1]: <b>',
+  '\n\n',
+  '    ',
+  '\u0000<b>\uFFFF',
+];
+
+test('nothing becomes HTML that markdown has not', () => {
+  HOSTILE.forEach(isHarmless);
+  let seed = 1;
+  const random = (n) => {
+    seed = (seed * 1103515245 + 12345) % 2147483648;
+    return Math.floor((seed / 2147483648) * n);
+  };
+  for (let i = 0; i < 3000; i += 1) {
+    const pieces = Array.from({ length: 1 + random(5) }, () => HOSTILE[random(HOSTILE.length)]);
+    const text = pieces.join(['', ' ', '\n', '*', '`', '['][random(6)]);
+    isHarmless(text.slice(random(4), text.length - random(4)));
+  }
+});
+
+test('texts that are made to take long or to nest deeply become something', () => {
+  for (const text of ['> '.repeat(5000) + 'x', '- '.repeat(5000) + 'x', '['.repeat(5000), '$'.repeat(20001), '\\('.repeat(10000), '\\['.repeat(10000), '*a '.repeat(5000), '`'.repeat(9999), '<'.repeat(9999)]) {
+    isHarmless(text);
+  }
+});
+
+test('blocks that are complete keep their keys while a text grows', () => {
+  const text = '# A\n\nfirst\n\n- a\n- b\n\n```js\nlet x;\n```\n\nlast words';
+  const all = blocks(text);
+  const before = blocks(text.slice(0, -6));
+  assert.deepEqual(
+    before.slice(0, -1).map(({ key }) => key),
+    all.slice(0, -1).map(({ key }) => key),
+  );
+  assert.notEqual(before.at(-1).key, all.at(-1).key);
+});

@@ -1,0 +1,92 @@
+import assert from 'node:assert/strict';
+import test from 'node:test';
+import { addMessage, children, exported, imported, matches, newChat, path, place, show, title } from '../tree.js';
+
+/** Two questions, of which the second has two wordings, and the first answer a second version. */
+function grown() {
+  const chat = newChat({ temperature: 0.5 }, 1);
+  const say = (parent, role, content) => addMessage(chat, parent, { role, content }, 2);
+  const q = say(null, 'user', 'first   question');
+  const a = say(q.id, 'assistant', 'answer');
+  const q2 = say(a.id, 'user', 'second');
+  const a2 = say(q2.id, 'assistant', 'yes');
+  const q3 = say(a.id, 'user', 'other second');
+  const other = say(q.id, 'assistant', 'other answer');
+  return { chat, q, a, q2, a2, q3, other };
+}
+
+const said = (chat) => path(chat).map(({ content }) => content);
+
+test('other wordings and answers are siblings', () => {
+  const { chat, q, a, q2, q3, other } = grown();
+  assert.deepEqual(said(chat), ['first   question', 'other answer']);
+  assert.deepEqual(place(chat, other.id), { ids: [a.id, other.id], at: 1 });
+  assert.deepEqual(place(chat, q2.id), { ids: [q2.id, q3.id], at: 0 });
+  assert.deepEqual(children(chat, null), [q]);
+});
+
+test('what was shown below a message is shown again', () => {
+  const { chat, a, q2, other } = grown();
+  show(chat, a.id);
+  assert.deepEqual(said(chat), ['first   question', 'answer', 'other second']);
+  show(chat, q2.id);
+  assert.deepEqual(said(chat), ['first   question', 'answer', 'second', 'yes']);
+  show(chat, other.id);
+  show(chat, a.id);
+  assert.deepEqual(said(chat), ['first   question', 'answer', 'second', 'yes']);
+});
+
+test('a chat is called as it begins, or as it is named', () => {
+  const { chat } = grown();
+  assert.equal(title(chat), 'first question');
+  chat.title = 'x'.repeat(100);
+  assert.equal(title(chat).length, 60);
+  assert.equal(title(newChat()), 'New chat');
+});
+
+test('words are looked for in all versions', () => {
+  const { chat } = grown();
+  assert.ok(matches(chat, 'OTHER yes'));
+  assert.ok(!matches(chat, 'yes no'));
+});
+
+test('a file of chats gives the same chats with new ids', () => {
+  const { chat } = grown();
+  chat.title = 'name';
+  const [back] = imported(JSON.stringify(exported([chat])));
+  assert.notEqual(back.id, chat.id);
+  assert.deepEqual(said(back), said(chat));
+  assert.deepEqual([back.title, back.settings, back.created], ['name', { temperature: 0.5 }, 1]);
+  assert.equal(Object.keys(back.nodes).length, Object.keys(chat.nodes).length);
+  const ids = Object.keys(chat.nodes);
+  assert.ok(Object.keys(back.nodes).every((id) => !ids.includes(id)));
+});
+
+test('what is no file of chats is refused with a sentence', () => {
+  const file = (nodes) => JSON.stringify({ format: 'llama-chats', version: 1, chats: [{ nodes }] });
+  const node = { parent: null, role: 'user', content: 'a' };
+  for (const [text, words] of [
+    ['{', /not a file of JSON/],
+    ['[]', /exported here/],
+    ['{"format":"llama-chats","version":2,"chats":[]}', /exported here/],
+    [file(null), /no messages/],
+    [file({ a: { ...node, role: 'system' } }), /no text or no role/],
+    [file({ a: { ...node, content: 1 } }), /no text or no role/],
+    [file({ a: { ...node, parent: 'a' } }), /not there/],
+    [file({ a: { ...node, parent: 'b' }, b: { ...node, parent: 'a' } }), /not there/],
+  ]) {
+    assert.throws(() => imported(text), words, text);
+  }
+});
+
+test('fields that a file should not have are left out', () => {
+  const text = `{"format":"llama-chats","version":1,"chats":[{"title":{},"created":"x","settings":{"__proto__":{"a":1},"seed":7},
+    "nodes":{"__proto__":{"parent":null,"role":"user","content":"a","html":"<b>","stats":{"rate":"x","generated":3}}},"leaf":"nowhere"}]}`;
+  const [chat] = imported(text);
+  const [node] = path(chat);
+  assert.equal(chat.title, '');
+  assert.deepEqual(Object.keys(node).sort(), ['content', 'id', 'parent', 'role', 'stats', 'time']);
+  assert.deepEqual(node.stats, { generated: 3 });
+  assert.deepEqual(chat.settings, { seed: 7 });
+  assert.equal({}.a, undefined);
+});

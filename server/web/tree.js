@@ -1,0 +1,153 @@
+// A chat is a tree of messages: another wording or another answer is a sibling, and nothing is lost by either.
+
+const ROLES = ['user', 'assistant'];
+
+/** An id that no other has. */
+export function newId() {
+  // `crypto.randomUUID` is only there with TLS or on this machine.
+  const bytes = crypto.getRandomValues(new Uint8Array(12));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, '0')).join('');
+}
+
+/** A chat without messages. `settings`: those that it begins with. */
+export function newChat(settings = {}, now = Date.now()) {
+  return {
+    id: newId(),
+    title: '',
+    created: now,
+    updated: now,
+    model: null,
+    settings: { ...settings },
+    nodes: {},
+    leaf: null,
+    chosen: {},
+  };
+}
+
+/** Adds a message below `parent` (`null`: at the beginning), and shows it. */
+export function addMessage(chat, parent, fields, now = Date.now()) {
+  // A letter first: objects list keys that are numbers before all others, and the order is that of siblings.
+  const node = { id: `m${newId()}`, parent, time: now, content: '', ...fields };
+  chat.nodes[node.id] = node;
+  show(chat, node.id);
+  chat.updated = now;
+  return node;
+}
+
+/** Messages that follow one (`null`: that begin the chat), oldest first. */
+export function children(chat, parent) {
+  return Object.values(chat.nodes).filter((node) => node.parent === parent);
+}
+
+/** The messages that are shown, first to last. */
+export function path(chat, leaf = chat.leaf) {
+  const nodes = [];
+  for (let node = chat.nodes[leaf]; node; node = chat.nodes[node.parent]) {
+    nodes.push(node);
+  }
+  return nodes.reverse();
+}
+
+/** Shows a message, and below it what was shown there last. */
+export function show(chat, id) {
+  for (let node = chat.nodes[id]; node; node = chat.nodes[node.parent]) {
+    chat.chosen[node.parent ?? ''] = node.id;
+  }
+  let leaf = id;
+  for (;;) {
+    const next = children(chat, leaf);
+    if (next.length === 0) {
+      break;
+    }
+    leaf = (next.find((node) => node.id === chat.chosen[leaf]) ?? next.at(-1)).id;
+  }
+  chat.leaf = leaf;
+}
+
+/** Which of its siblings a message is: `{ ids, at }`. */
+export function place(chat, id) {
+  const ids = children(chat, chat.nodes[id].parent).map((node) => node.id);
+  return { ids, at: ids.indexOf(id) };
+}
+
+/** The name of a chat: its own, or how it begins. */
+export function title(chat) {
+  const [first] = children(chat, null);
+  const words = (chat.title || first?.content || 'New chat').trim().replace(/\s+/g, ' ');
+  return words.length > 60 ? `${words.slice(0, 59).trimEnd()}…` : words;
+}
+
+/** True if all words stand in a chat's name or messages. */
+export function matches(chat, words) {
+  const texts = [chat.title, ...Object.values(chat.nodes).map((node) => node.content)];
+  const text = texts.join('\n').toLowerCase();
+  return words.toLowerCase().split(/\s+/).every((word) => text.includes(word));
+}
+
+/** What is kept of chats outside of the browser. */
+export function exported(chats) {
+  return { format: 'llama-chats', version: 1, chats };
+}
+
+/** The chats of a file. Everything in it is checked, and ids are new; throws an `Error` with a sentence. */
+export function imported(text) {
+  let file;
+  try {
+    file = JSON.parse(text);
+  } catch {
+    throw new Error('This is not a file of JSON.');
+  }
+  if (file?.format !== 'llama-chats' || file.version !== 1 || !Array.isArray(file.chats)) {
+    throw new Error('This is not a file of chats that was exported here.');
+  }
+  return file.chats.map((chat, i) => {
+    try {
+      return importedChat(chat);
+    } catch (error) {
+      throw new Error(`Chat ${i + 1} of the file is damaged: ${error.message}.`);
+    }
+  });
+}
+
+function importedChat(from) {
+  const chat = newChat();
+  const text = (value) => (typeof value === 'string' ? value : '');
+  const number = (value, otherwise) => (Number.isFinite(value) ? value : otherwise);
+  const ids = new Map();
+  if (typeof from?.nodes !== 'object' || from.nodes === null) {
+    throw new Error('it has no messages');
+  }
+  for (const [id, node] of Object.entries(from.nodes)) {
+    if (typeof node?.content !== 'string' || !ROLES.includes(node.role)) {
+      throw new Error('a message has no text or no role');
+    }
+    const parent = node.parent === null ? null : ids.get(node.parent);
+    // Messages stand after those that they answer, so there are no circles.
+    if (parent === undefined) {
+      throw new Error('a message answers one that is not there');
+    }
+    const time = number(node.time, chat.created);
+    const added = addMessage(chat, parent, { role: node.role, content: node.content }, time);
+    for (const name of ['reasoning', 'model', 'finish'].filter((name) => typeof node[name] === 'string')) {
+      added[name] = node[name];
+    }
+    if (typeof node.stats === 'object' && node.stats !== null) {
+      const stats = Object.entries(node.stats).filter(([, value]) => Number.isFinite(value));
+      added.stats = Object.fromEntries(stats);
+    }
+    ids.set(id, added.id);
+  }
+  if (ids.has(from.leaf)) {
+    show(chat, ids.get(from.leaf));
+  }
+  const plain = ([, value]) => ['string', 'number', 'boolean'].includes(typeof value) || Array.isArray(value);
+  const settings = Object.entries(from.settings ?? {}).filter(plain);
+  return {
+    ...chat,
+    title: text(from.title),
+    model: text(from.model) || null,
+    settings: Object.fromEntries(settings),
+    created: number(from.created, chat.created),
+    updated: number(from.updated, chat.updated),
+  };
+}
