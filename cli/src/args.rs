@@ -251,6 +251,12 @@ pub struct PlanArgs {
     /// Sequences (-np) of the context that is planned for
     #[arg(long, value_name = "N", default_value = "1", value_parser = sequences)]
     pub n_parallel: usize,
+    /// Logical batch size that is planned for: most tokens decoded in one call
+    #[arg(short, long, value_name = "N", default_value = "2048", value_parser = positive)]
+    pub batch_size: usize,
+    /// Physical batch size (-ub) that is planned for: most tokens in one ubatch
+    #[arg(long, value_name = "N", default_value = "512", value_parser = positive)]
+    pub ubatch_size: usize,
     /// Type of its K cache (-ctk): f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = cache_type)]
     pub cache_type_k: GgmlType,

@@ -33,11 +33,15 @@ enum Taken {
 }
 
 /// The arguments with llama.cpp's flags translated, up to a `--`; `-ub=64` works as `-ub 64` does. Without a command it is `run`, if flags or a
-/// model come first.
+/// model come first; `help COMMAND` is `COMMAND --help`.
 pub fn normalize(args: impl IntoIterator<Item = OsString>, program: &Command) -> Result<Vec<OsString>, clap::Error> {
     let mut args: Vec<OsString> = args.into_iter().collect();
     if args.get(1).and_then(|arg| arg.to_str()).is_some_and(is_for_run) {
         args.insert(1, "run".into());
+    }
+    if args.get(1).is_some_and(|arg| arg == "help") {
+        args.remove(1);
+        args.push("--help".into());
     }
     let command = command_of(program, &args);
     let mut out = Vec::with_capacity(args.len());

@@ -1,12 +1,13 @@
 //! The flags of structured output: what an answer has to be.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::Args;
 use engine::grammar::{Compiler, Constraint, Grammar, GrammarError};
-use engine::model::Model;
+use engine::model::VocabHook;
+use engine::vocab::Vocab;
 
 use crate::commands::input;
 use crate::failure::{Failure, Outcome};
@@ -64,28 +65,76 @@ impl GrammarArgs {
         })
     }
 
-    /// What every answer of the model has to keep to; `None` if nothing was asked for. What can be told at once is wrong with it now, the rest
-    /// when it is first used: for large vocabularies it takes a second, in which a prompt can be read.
-    pub fn constraint(&self, model: &Arc<Model>) -> Outcome<Option<Prepared>> {
-        let Some((name, grammar)) = self.grammar()? else {
-            return Ok(None);
-        };
-        let of = |name: &str, e: GrammarError| Failure::new(format_args!("{name}: {e}"));
-        grammar.check(model.vocab()).map_err(|e| of(&name, e))?;
-        let model = model.clone();
-        let thread = std::thread::Builder::new().name("grammar".to_owned()).spawn(move || {
-            let compiled = Compiler::new(model.vocab(), model.base().n_vocab());
-            let compiled = compiled.and_then(|compiler| compiler.compile(&grammar, model.vocab()));
-            compiled.map_err(|e| of(&name, e))
-        })?;
-        Ok(Some(Prepared::Waiting(thread)))
+    /// What every answer has to keep to, to be begun as soon as a vocabulary is there; `None` if nothing was asked for.
+    pub fn pending(&self) -> Outcome<Option<Pending>> {
+        let asked = self.grammar()?;
+        Ok(asked.map(|(name, grammar)| Pending {
+            name,
+            grammar,
+            begun: Arc::new(Mutex::new(None)),
+        }))
     }
+}
+
+/// A grammar whose compilation begins while the weights of a model are loaded.
+pub struct Pending {
+    name: String,
+    grammar: Grammar,
+    begun: Arc<Mutex<Option<Outcome<Prepared>>>>,
+}
+
+impl Pending {
+    /// What begins it.
+    pub fn hook(&self) -> VocabHook {
+        let (name, grammar, begun) = (self.name.clone(), self.grammar.clone(), self.begun.clone());
+        Arc::new(move |vocab: &Arc<Vocab>, n_logits| {
+            let prepared = begin(&name, &grammar, vocab, n_logits);
+            *begun.lock().unwrap_or_else(PoisonError::into_inner) = Some(prepared);
+        })
+    }
+
+    /// What was begun; what can be told at once is wrong with the grammar now, and the rest when it is first used.
+    pub fn begun(self) -> Outcome<Prepared> {
+        let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner).take();
+        begun.unwrap_or(Ok(Prepared::Failed))
+    }
+}
+
+fn fault(name: &str, error: GrammarError) -> Failure {
+    Failure::new(format_args!("{name}: {error}"))
+}
+
+/// Compiles in the background, first in the way that takes less time, for the first tokens, then in the one whose masks do.
+fn begin(name: &str, grammar: &Grammar, vocab: &Arc<Vocab>, n_logits: usize) -> Outcome<Prepared> {
+    grammar.check(vocab).map_err(|e| fault(name, e))?;
+    let (name, grammar, vocab) = (name.to_owned(), grammar.clone(), vocab.clone());
+    let (sender, receiver) = mpsc::channel();
+    let compile = move || -> Result<(), GrammarError> {
+        let quick = Compiler::unsliced(&vocab, n_logits).and_then(|c| Ok((c.compile(&grammar, &vocab)?, c)));
+        let (constraint, compiler) = match quick {
+            Ok((constraint, compiler)) => (constraint, compiler),
+            Err(e) => {
+                // Nobody may wait for it any more.
+                let _ = sender.send(Err(fault(&name, e)));
+                return Ok(());
+            }
+        };
+        let (constraint, faster) = constraint.until_faster();
+        if sender.send(Ok(constraint)).is_ok() {
+            faster.put(compiler.sliced()?.compile(&grammar, &vocab)?);
+        }
+        Ok(())
+    };
+    // Without the second form all goes on with the first.
+    let thread = std::thread::Builder::new().name("grammar".to_owned());
+    thread.spawn(move || compile().unwrap_or_default())?;
+    Ok(Prepared::Waiting(receiver))
 }
 
 /// What answers have to keep to, or what is being made of it.
 pub enum Prepared {
     /// It is being compiled.
-    Waiting(JoinHandle<Outcome<Constraint>>),
+    Waiting(Receiver<Outcome<Constraint>>),
     /// It is there.
     Ready(Box<Constraint>),
     /// It could not be compiled.
@@ -97,9 +146,9 @@ impl Prepared {
     pub fn get(&mut self) -> Outcome<Constraint> {
         match std::mem::replace(self, Prepared::Failed) {
             Prepared::Ready(constraint) => *self = Prepared::Ready(constraint),
-            Prepared::Waiting(thread) => {
+            Prepared::Waiting(receiver) => {
                 let failed = |_| Failure::new("the grammar cannot be used: compiling it failed");
-                *self = Prepared::Ready(Box::new(thread.join().map_err(failed)??));
+                *self = Prepared::Ready(Box::new(receiver.recv().map_err(failed)??));
             }
             Prepared::Failed => {}
         }

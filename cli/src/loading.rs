@@ -10,7 +10,9 @@ use engine::backend::{self, Device, DeviceKind};
 use engine::build::MemoryParams;
 use engine::context::Context;
 use engine::gguf::Value;
-use engine::model::{DeviceLayers, LoadParams, Model, ModelError, PlacementParams, SplitMode, TensorOverride};
+use engine::model::{
+    DeviceLayers, LoadParams, Model, ModelError, PlacementParams, SplitMode, TensorOverride, VocabHook,
+};
 use regex_lite::Regex;
 
 use crate::args::PrecisionArg;
@@ -29,10 +31,10 @@ pub struct PlacementArgs {
     /// Devices (-dev) that hold layers, separated by commas; `cpu` is always there beside them, `cuda` are all cards, `reference:MIB` has so much memory [default: all GPUs]
     #[arg(long, value_name = "LIST", value_parser = device_list, hide_short_help = true, help_heading = LOADING)]
     pub device: Option<DeviceList>,
-    /// Layers (-ngl) on the devices, the output being one and the last layers first: a number, `all`, or `auto`, as many as fit [default: all on named devices, auto with `cpu` among them]
+    /// Layers (-ngl) on the devices, the output being one and the last layers first: a number, `all`, or `auto`, as many as fit, and an error if none does on devices named without `cpu` [default: auto]
     #[arg(long, value_name = "N", alias = "gpu-layers", value_parser = device_layers, hide_short_help = true, help_heading = LOADING)]
     pub n_gpu_layers: Option<DeviceLayers>,
-    /// Without -ngl, where devices are looked for: as many layers on them as fit in what is free of their memory (on), or all (off)
+    /// Without -ngl: as many layers on the devices as fit in what is free of their memory, and a smaller context where the default one does not fit (on), or all (off)
     #[arg(long, value_name = "HOW", value_parser = ["on", "off"], default_value = "on", hide_short_help = true, help_heading = LOADING)]
     pub fit: String,
     /// MiB of each device (-fitt) that are left free where as many layers are placed as fit [default: 256]
@@ -182,12 +184,11 @@ impl PlacementArgs {
                 .filter(|d| d.kind() == DeviceKind::Gpu)
                 .collect(),
         };
-        let is_auto = self.device.as_ref().is_none_or(DeviceList::has_cpu);
         let defaults = PlacementParams::default();
         let placement = PlacementParams {
             n_layers: match self.n_gpu_layers {
                 Some(n) => n,
-                None if is_auto && self.fit == "on" => DeviceLayers::Auto,
+                None if self.fit == "on" => DeviceLayers::Auto,
                 None => DeviceLayers::Count(usize::MAX),
             },
             tensor_split: self.tensor_split.clone(),
@@ -204,6 +205,8 @@ impl PlacementArgs {
             margin: self
                 .fit_target
                 .map_or(defaults.margin, |mib| mib.saturating_mul(1 << 20)),
+            // Whoever names devices and not `cpu` wants them to compute.
+            needs_layer: self.device.as_ref().is_some_and(|list| !list.has_cpu()),
             devices,
         };
         Ok(LoadParams {
@@ -257,7 +260,19 @@ impl LoadArgs {
         precision: PrecisionArg,
         memory: Option<MemoryParams>,
     ) -> Outcome<Arc<Model>> {
+        self.load_and(path, precision, memory, None)
+    }
+
+    /// The same, with something that is begun as soon as the vocabulary is there.
+    pub fn load_and(
+        &self,
+        path: &std::path::Path,
+        precision: PrecisionArg,
+        memory: Option<MemoryParams>,
+        on_vocab: Option<VocabHook>,
+    ) -> Outcome<Arc<Model>> {
         let mut params = self.params(precision, memory)?;
+        params.on_vocab = on_vocab;
         let has_none = params.placement.devices.is_empty();
         let is_fitted = params.placement.n_layers == DeviceLayers::Auto;
         let stop = interrupt::listen();
@@ -272,7 +287,7 @@ impl LoadArgs {
             !flag.load(std::sync::atomic::Ordering::Relaxed)
         }));
         let model = Model::load(path, archs::ALL, &params);
-        params.progress = None;
+        (params.progress, params.on_vocab) = (None, None);
         drop(bar);
         let wants_devices = matches!(self.placement.n_gpu_layers, Some(DeviceLayers::Count(1..)));
         if wants_devices && has_none {

@@ -18,7 +18,7 @@ use engine::vocab::Vocab;
 use crate::args::{RunArgs, SpeculationArgs};
 use crate::commands::input;
 use crate::failure::{Failure, Outcome};
-use crate::grammar::Prepared;
+use crate::grammar::{Pending, Prepared};
 use crate::loading::LoadArgs;
 use crate::output::Output;
 use crate::reasoning::Budget;
@@ -297,9 +297,11 @@ impl Session {
             mtp: speculation.mtp,
             ..args.load.clone()
         };
-        let model = load.load(path, args.context.precision, Some(memory))?;
-        // Compiled while the context is made and the prompt is read.
-        let constraint = args.grammar.constraint(&model)?;
+        // Compiled while weights are loaded and the prompt is read.
+        let pending = args.grammar.pending()?;
+        let hook = pending.as_ref().map(Pending::hook);
+        let model = load.load_and(path, args.context.precision, Some(memory), hook)?;
+        let constraint = pending.map(Pending::begun).transpose()?;
         let can_shrink = args.context.ctx_size.is_none() && args.load.placement.fit == "on";
         let n_ctx_min = if can_shrink { args.context.fit_ctx } else { usize::MAX };
         let mut context = fitting_context(&model, &mut params, n_ctx_min)?;

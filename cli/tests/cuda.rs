@@ -82,7 +82,7 @@ fn a_card_that_cannot_be_used_is_an_error_that_says_why() {
         ("driver=11000", "the driver supports CUDA 11.0, and 11.2 is needed"),
         ("devices=0", "cuInit"),
         ("sm=75", "compute capability 7.5"),
-        ("used=8G", "cuda0: cannot allocate"),
+        ("used=8G", "no layer fits into what is free of cuda0"),
         ("fail_alloc=2", "CUDA_ERROR_OUT_OF_MEMORY"),
         ("fail_launch=3", "cuLaunchKernel"),
         ("lost_at=5", "CUDA_ERROR"),
@@ -93,6 +93,46 @@ fn a_card_that_cannot_be_used_is_an_error_that_says_why() {
         assert!(!failed.err.contains("leak"), "{settings}: {}", failed.err);
         assert!(!failed.err.contains("panicked"), "{settings}: {}", failed.err);
     }
+}
+
+/// A card that has room for some layers gets those, with their caches and intermediate results; a plan says the same.
+#[test]
+fn as_many_layers_go_to_a_card_as_fit() {
+    let home = Home::new();
+    if is_left_out(&home) {
+        return;
+    }
+    let model = home.model("llama-dense", None);
+    let fitted = ["-dev", "cuda", "-fitt", "4", "-ub", "16"];
+    let run = |settings: &str, more: &[&str]| {
+        let args = [
+            &["run", &model, "abc", "-n", "2", "--temp", "0", "--no-stats"],
+            &fitted[..],
+            more,
+        ]
+        .concat();
+        llama(&home, settings, &args)
+    };
+    let planned = |settings: &str| {
+        let args = [&["inspect", &model, "--plan", "--json"], &fitted[..]].concat();
+        let plan = llama(&home, settings, &args);
+        let plan: serde_json::Value = serde_json::from_str(plan.succeeds()).expect("JSON");
+        plan["device_layers"].as_u64().expect("a number")
+    };
+    let (all, some) = (run("", &[]), run("memory=12M", &[]));
+    assert_eq!(all.succeeds(), some.succeeds());
+    assert_eq!(planned(""), 3);
+    let n = planned("memory=12M");
+    assert!((1..3).contains(&n), "{n}");
+    let told = format!("{n} of 3 layers are on devices, as many as fit");
+    assert!(
+        some.err.contains(&told) && !all.err.contains("layers are on"),
+        "{}{}",
+        some.err,
+        all.err
+    );
+    let none = run("memory=4M", &[]);
+    none.fails_saying(&["no layer fits into what is free of cuda0"]);
 }
 
 #[test]

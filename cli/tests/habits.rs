@@ -82,6 +82,17 @@ fn the_nearest_command_is_suggested() {
     }
     let refused = ended(home.llama(&["xyzzy"]));
     assert!(!refused.err.contains("similar"), "{}", refused.err);
+    for (asked, same) in [
+        (&["help"][..], &["--help"][..]),
+        (&["help", "arch", "check"], &["arch", "check", "--help"]),
+    ] {
+        assert_eq!(ended(home.llama(asked)).succeeds(), ended(home.llama(same)).succeeds());
+    }
+    ended(home.llama(&["arch", "qwem3"])).fails_saying(&["did you mean qwen3"]);
+    let flag = ended(home.llama(&["run", "--tempp", "1", "abc"]));
+    assert!(flag.status == 2 && flag.err.contains("'--temp'"), "{}", flag.err);
+    let model = home.model("llama-dense", None);
+    ended(home.llama(&["run", &model, "abc", "--arch", "lama"])).fails_saying(&["did you mean llama"]);
 }
 
 #[test]
@@ -194,6 +205,27 @@ fn an_answer_that_repeats_itself_ends() {
     let on = ended(home.llama(&[&looping[..], &["--allow-loops"]].concat()));
     on.succeeds();
     assert!(on.err.contains("generated 400 tokens"), "{}", on.err);
+}
+
+/// The model that answers where no hub can be reached, at defaults: it comes to an end of its own, without the limit or the detector of loops.
+#[test]
+#[ignore = "fetches a model, 94 MB, and answers twenty questions: a minute"]
+fn answers_of_the_fallback_end_by_themselves() {
+    let home = Home::new();
+    let model = ::tests::published::path(::tests::published::SMOLLM2);
+    let model = model.to_str().expect("a UTF-8 path");
+    for question in ["Why is the sky blue?", "haiku", "Who are you?", "hi"] {
+        for seed in ["1", "2", "3", "4", "5"] {
+            let answer = ended(home.llama(&["run", model, question, "-s", seed]));
+            assert!(!answer.succeeds().trim().is_empty(), "{question} {seed}");
+            let stats: Vec<_> = answer.err.lines().collect();
+            assert!(
+                stats.len() == 1 && stats[0].starts_with("prompt "),
+                "{question:?} with seed {seed} is not ended by the model: {}",
+                answer.err
+            );
+        }
+    }
 }
 
 #[test]

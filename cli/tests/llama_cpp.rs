@@ -302,6 +302,15 @@ fn layers_and_the_context_are_made_to_fit() {
         "{}",
         none.err
     );
+    // Without `cpu` in the list, too; but then a device without any layer is an error.
+    let named = on("reference:16", &["-fitt", "4"]);
+    named.succeeds();
+    assert!(!named.err.contains("0 of 3"), "{}", named.err);
+    let some = on("reference:12", &["-fitt", "4"]);
+    some.succeeds();
+    assert!(some.err.contains("of 3 layers are on devices"), "{}", some.err);
+    on("reference:16", &[]).fails_saying(&["no layer fits into what is free of reference"]);
+    on("reference:2", &["-ngl", "all"]).fails_saying(&["reference"]);
     // What is left free is a setting, and what does not fit at all an error.
     let some = on("cpu,reference:16", &["-fitt", "4"]);
     some.succeeds();

@@ -64,7 +64,7 @@ fn a_plan_tells_layers_and_bytes() {
         &["--device", "reference", "-ngl", "1"],
         "1/29 layers on devices reference 243.44 MiB CPU 973.92 MiB",
     );
-    // 644 MiB beyond the margin: 243.44 for the output, 27 to 30 for a layer, 16 for its keys and values of 4096 tokens.
+    // 644 MiB beyond the margin: 243.44 for the output, 27 to 30 for a layer, 16 for its keys and values of 4096 tokens, and 32.02 for compute buffers.
     for args in [
         &["--device", "cpu,reference:900"][..],
         &["--device", "reference:900", "-ngl", "auto"],
@@ -72,7 +72,7 @@ fn a_plan_tells_layers_and_bytes() {
         assert!(line(args).starts_with("9/29 layers on devices reference 481.22 MiB"));
     }
     assert!(
-        line(&["--device", "cpu,reference:900", "-nkvo"]).starts_with("14/29 layers on devices reference 619.92 MiB")
+        line(&["--device", "cpu,reference:900", "-nkvo"]).starts_with("13/29 layers on devices reference 592.90 MiB")
     );
     assert!(line(&["--device", "cpu,reference:100"]).starts_with("0/29 layers"));
 }
@@ -116,9 +116,39 @@ fn a_plan_tells_the_cache_of_a_context() {
     says(&["-dev", "reference", "-ngl", "9"], "4096 tokens", &divided);
     let little = plan(&["-dev", "reference:900", "-ngl", "auto"]);
     assert!(little.succeeds().contains("that are free"), "{}", little.out);
-    assert!(little.out.contains("a layer takes"), "{}", little.out);
+    assert!(
+        little.out.contains("with 10 layers reference would take"),
+        "{}",
+        little.out
+    );
+    let none = plan(&["-dev", "reference:300"]);
+    let why = "with 1 layer reference would take 244.02 MiB of 300.00 MiB that are free, of which 256.00 MiB are to stay free";
+    assert!(none.succeeds().contains(why), "{}", none.out);
     let absurd = plan(&["-c", "9000000000000000000"]);
     assert!(absurd.succeeds().contains("too much"), "{}", absurd.out);
+}
+
+/// Of a ubatch of 512 tokens, with keys and values of 4096, the device holds some rows of 2048 and 6144 floats at once.
+#[test]
+fn a_plan_tells_the_compute_buffers() {
+    let buffers = |args: &[&str]| -> Vec<(String, u64)> {
+        let result = plan(&[&["--json"], args].concat());
+        let json: serde_json::Value = serde_json::from_str(result.succeeds()).unwrap();
+        let all = json["compute"].as_array().unwrap().clone();
+        let pair = |m: &serde_json::Value| (m["name"].as_str().unwrap().to_owned(), m["bytes"].as_u64().unwrap());
+        all.iter().map(pair).collect()
+    };
+    let of = |args: &[&str]| buffers(args).iter().map(|(_, bytes)| bytes).sum::<u64>();
+    let row = 4 * 512 * 6144;
+    assert!((row..8 * row).contains(&of(&[])), "{}", of(&[]));
+    let names: Vec<String> = buffers(&["-dev", "reference", "-ngl", "9"])
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect();
+    assert_eq!(names, ["reference", "CPU"]);
+    assert!(of(&["-ub", "64"]) < of(&[]) / 4 && of(&["-np", "64"]) > of(&[]));
+    let text = plan(&["-ub", "64", "-b", "64"]);
+    assert!(text.succeeds().contains("compute buffers\nCPU"), "{}", text.out);
 }
 
 /// A layer of this Mamba 2 keeps 3 tokens of the 1024 channels of its convolution, and 128 numbers for each of 512 channels of its scan.

@@ -20,6 +20,7 @@ mod layouts;
 mod many_sequences;
 mod mtp;
 mod next_token_layers;
+mod plan;
 mod real_models;
 mod recorded;
 mod recurrent_memory;

@@ -8,7 +8,8 @@ use engine::backend::{self, Device};
 use engine::build::MemoryParams;
 use engine::gguf::split::SplitInfo;
 use engine::gguf::{Gguf, GgufSet};
-use engine::model::{self, LoadParams, Plan};
+use engine::model::{self, DeviceLayers, LoadParams, PlacementParams, Plan};
+use kernels::GgmlType;
 use serde::Serialize;
 
 use crate::args::{InspectArgs, PlanArgs};
@@ -28,7 +29,10 @@ pub fn run(args: &InspectArgs, file: &Path, header: &Gguf) -> Outcome {
     } else {
         print(&mut out, &report)?;
         let devices = &params.placement.devices;
-        print_room(&mut out, &report, &rooms(&plan, devices), !devices.is_empty())?;
+        rooms(&plan, devices).iter().try_for_each(|room| room.print(&mut out))?;
+        if let Some(advice) = advice(args, file, header, &params, &plan)? {
+            writeln!(out, "{advice}")?;
+        }
     }
     Ok(out.flush()?)
 }
@@ -48,12 +52,17 @@ impl PlanArgs {
         let defaults = MemoryParams::default();
         let memory = MemoryParams {
             n_ctx: self.ctx_size.unwrap_or(defaults.n_ctx),
+            n_batch: self.batch_size,
+            n_ubatch: self.ubatch_size.min(self.batch_size),
             n_seq_max: self.n_parallel,
             type_k: self.cache_type_k,
             type_v: self.cache_type_v,
             ..defaults
         };
-        self.placement.params(Some(memory))
+        let mut params = self.placement.params(Some(memory))?;
+        // A plan says why no layer fits.
+        params.placement.needs_layer = false;
+        Ok(params)
     }
 }
 
@@ -83,13 +92,13 @@ impl Room {
     }
 }
 
-/// Weights, keys, values and states in the memory of these devices and of the CPU, those of known size.
+/// Weights, keys, values, states and intermediate results in the memory of these devices and of the CPU, those of known size.
 pub fn rooms(plan: &Plan, devices: &[Arc<dyn Device>]) -> Vec<Room> {
     let cpu = backend::default_device();
     let room = |device: &Arc<dyn Device>| {
         let ty = device.buffer_type();
         let held = plan.summary.bytes.iter().chain(&plan.kv_bytes).chain(&plan.state_bytes);
-        let its = held.filter(|(name, _)| name == ty.name());
+        let its = held.chain(&plan.compute_bytes).filter(|(name, _)| name == ty.name());
         let needed_bytes = its.fold(0, |sum: usize, (_, bytes)| sum.saturating_add(*bytes));
         let (free_bytes, all) = device.memory();
         (all > 0).then(|| Room {
@@ -116,6 +125,8 @@ struct Report<'a> {
     kv: Vec<Memory<'a>>,
     /// Its recurrent states.
     states: Vec<Memory<'a>>,
+    /// What its intermediate results take.
+    compute: Vec<Memory<'a>>,
     /// Bytes of the states of all recurrent layers, once; a context keeps two of them for each sequence.
     #[serde(skip_serializing_if = "Option::is_none")]
     state_bytes: Option<usize>,
@@ -158,29 +169,86 @@ impl<'a> Report<'a> {
             context: plan.n_ctx,
             kv: plan.kv_bytes.iter().map(memory).collect(),
             states: plan.state_bytes.iter().map(memory).collect(),
+            compute: plan.compute_bytes.iter().map(memory).collect(),
             state_bytes: (!plan.specs.states.is_empty()).then(|| states.sum()),
             tensors: with_tensors.then(|| tensors.collect()),
         }
     }
 }
 
-/// Says what each memory would have to hold, and where not all layers went to devices that could have them, why.
-fn print_room(out: &mut dyn Write, report: &Report<'_>, rooms: &[Room], has_devices: bool) -> Outcome {
-    rooms.iter().try_for_each(|room| room.print(out))?;
-    if report.device_layers < report.layers && has_devices {
-        let bytes = total(report.memory.iter().chain(&report.kv).chain(&report.states));
-        writeln!(
-            out,
-            "a layer takes {} on average, with what it keeps; fewer layers (-ngl), a smaller context (-c) or cache (-ctk q8_0 -ctv q8_0) take less",
-            human::mib(bytes / report.layers.max(1))
-        )?;
+/// What keeps layers from devices, or else what would make fit what does not.
+fn advice(
+    args: &InspectArgs,
+    file: &Path,
+    header: &Gguf,
+    params: &LoadParams,
+    planned: &Plan,
+) -> Outcome<Option<String>> {
+    let PlacementParams { devices, margin, .. } = &params.placement;
+    if params.placement.n_layers == DeviceLayers::Auto && planned.summary.n_offloaded < planned.summary.n_layers {
+        let n = planned.summary.n_offloaded + 1;
+        let mut more = params.clone();
+        more.placement.n_layers = DeviceLayers::Count(n);
+        let rooms = rooms(&plan(file, header, &more)?, devices);
+        let full = rooms
+            .iter()
+            .find(|room| room.needed_bytes.saturating_add(*margin) > room.free_bytes);
+        if let Some(full) = full.filter(|_| !devices.is_empty()) {
+            return Ok(Some(format!(
+                "with {} {} would take {} of {} that are free, of which {} are to stay free (-fitt); a smaller context (-c), cache (-ctk q8_0 -ctv q8_0) or batch (-ub) takes less",
+                human::plural(n, "layer"),
+                full.name,
+                human::mib(full.needed_bytes),
+                human::bytes(full.free_bytes),
+                human::mib(*margin)
+            )));
+        }
     }
-    Ok(())
+    match self::rooms(planned, devices).iter().all(Room::fits) {
+        true => Ok(None),
+        false => change(file, header, &args.planned, planned).map(Some),
+    }
 }
 
-fn total<'a>(memory: impl Iterator<Item = &'a Memory<'a>>) -> usize {
-    memory.fold(0, |sum, m| sum.saturating_add(m.bytes))
+/// The least change with which a model fits that does not: a smaller cache, a smaller context, smaller weights.
+pub fn change(file: &Path, header: &Gguf, args: &PlanArgs, planned: &Plan) -> Outcome<String> {
+    let fits = |args: &PlanArgs| -> Outcome<bool> {
+        let params = args.params()?;
+        let plan = plan(file, header, &params)?;
+        Ok(rooms(&plan, &params.placement.devices).iter().all(Room::fits))
+    };
+    let mut args = args.clone();
+    let mut flags = String::new();
+    let caches = [("-ctk", &mut args.cache_type_k), ("-ctv", &mut args.cache_type_v)];
+    for (flag, ty) in caches.into_iter().filter(|(_, ty)| is_above_q8_0(**ty)) {
+        *ty = GgmlType::Q8_0;
+        flags += &format!(" {flag} q8_0");
+    }
+    if !flags.is_empty() && fits(&args)? {
+        return Ok(format!("it fits with{flags}"));
+    }
+    // Beyond what the model was trained for no context is worth a try.
+    let mut n_ctx = match planned.base.n_ctx_train() {
+        trained if trained > 0 && trained < planned.n_ctx => trained,
+        _ => 1 << (planned.n_ctx.max(2) - 1).ilog2(),
+    };
+    while n_ctx >= SMALLEST_CONTEXT {
+        args.ctx_size = Some(n_ctx);
+        if fits(&args)? {
+            return Ok(format!("it fits with{flags} -c {n_ctx}"));
+        }
+        n_ctx = 1 << (n_ctx - 1).ilog2();
+    }
+    Ok("no context is small enough: take a smaller model or one quantized to fewer bits, or free memory".to_owned())
 }
+
+fn is_above_q8_0(ty: GgmlType) -> bool {
+    // Of as many elements as a block of any type has.
+    ty.row_bytes(256) > GgmlType::Q8_0.row_bytes(256)
+}
+
+/// Tokens of a context that is still of use.
+const SMALLEST_CONTEXT: usize = 256;
 
 fn print(out: &mut dyn Write, report: &Report<'_>) -> Outcome {
     writeln!(out, "{}/{} layers on devices", report.device_layers, report.layers)?;
@@ -200,6 +268,8 @@ fn print(out: &mut dyn Write, report: &Report<'_>) -> Outcome {
         writeln!(out, "recurrent states")?;
         list(out, &report.states)?;
     }
+    writeln!(out, "compute buffers")?;
+    list(out, &report.compute)?;
     if let Some(bytes) = report.state_bytes {
         writeln!(
             out,

@@ -62,6 +62,10 @@ struct Slot {
     size: usize,
 }
 
+/// What several plans need, see [`GraphAllocator::note_plan`].
+#[derive(Clone, Debug, Default)]
+pub struct PlannedChunks(Vec<Vec<usize>>);
+
 /// Places the tensors of graphs in memory of one or several buffer types.
 ///
 /// Types are given by position, one per backend for instance; equal types share memory. Tables are indexed by tensor and
@@ -192,6 +196,28 @@ impl GraphAllocator {
     /// As [`sizes`](GraphAllocator::sizes), but what the last plan needs, whether or not it was reserved.
     pub fn planned_sizes(&self) -> Vec<usize> {
         self.by_type(|memory| self.plan.chunk_sizes(memory).fold(0, usize::saturating_add))
+    }
+
+    /// Notes what the last plan needs: bytes by memory and chunk, the largest of all plans noted.
+    pub fn note_plan(&self, noted: &mut PlannedChunks) {
+        noted.0.resize(self.types.len(), Vec::new());
+        for (memory, chunks) in noted.0.iter_mut().enumerate() {
+            for (chunk, size) in self.plan.chunk_sizes(memory).enumerate() {
+                match chunks.get_mut(chunk) {
+                    Some(largest) => *largest = size.max(*largest),
+                    None => chunks.push(size),
+                }
+            }
+        }
+    }
+
+    /// Bytes of each memory that reserving all plans noted would take, by its name.
+    pub fn noted_bytes(&self, noted: &PlannedChunks) -> Vec<(String, usize)> {
+        let sum = |chunks: &Vec<usize>| chunks.iter().copied().fold(0, usize::saturating_add);
+        let memories = self.types.iter().zip(&noted.0);
+        memories
+            .map(|(ty, chunks)| (ty.name().to_owned(), sum(chunks)))
+            .collect()
     }
 
     /// The last plan of this graph in readable form.

@@ -2,12 +2,18 @@
 
 use kernels::GgmlType;
 
-use crate::graph::{PAGE, Window};
+use crate::graph::{BufferId, Home, PAGE, Window};
 
-use super::{KvSpec, StateSpec};
+use super::{CacheView, KvSlot, KvSpec, MemorySpecs, PoolView, StateSlot, StateSpec};
 
 /// Cells that a graph looks at are rounded up to this many, so that it can be reused while a sequence grows.
 pub const CELL_STEP: usize = 256;
+
+/// The home of what has none yet.
+const NOWHERE: Home = Home {
+    buffer: BufferId(0),
+    offset: 0,
+};
 
 /// The settings of a context that decide on the size of its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +26,10 @@ pub struct MemoryParams {
     pub n_ubatch: usize,
     /// Most sequences.
     pub n_seq_max: usize,
+    /// Most outputs computed at once; 0 takes `n_seq_max`.
+    pub n_outputs_max: usize,
+    /// Graphs give the hidden rows of all tokens, too.
+    pub hidden: bool,
     /// Recurrent states kept for cutting a sequence back.
     pub n_rollback: usize,
     /// Type of cached keys.
@@ -35,6 +45,8 @@ impl Default for MemoryParams {
             n_batch: 2048,
             n_ubatch: 512,
             n_seq_max: 1,
+            n_outputs_max: 0,
+            hidden: false,
             n_rollback: 0,
             type_k: GgmlType::F16,
             type_v: GgmlType::F16,
@@ -47,12 +59,66 @@ impl MemoryParams {
     pub fn resolved(self, n_ctx_train: usize) -> MemoryParams {
         let n_ctx = if self.n_ctx == 0 { n_ctx_train } else { self.n_ctx };
         let n_batch = self.n_batch.min(n_ctx);
+        let n_outputs = if self.n_outputs_max == 0 {
+            self.n_seq_max
+        } else {
+            self.n_outputs_max
+        };
         MemoryParams {
             n_ctx,
             n_batch,
             n_ubatch: self.n_ubatch.min(n_batch),
+            n_outputs_max: n_outputs,
             ..self
         }
+    }
+
+    /// What graphs are built over, all cells in view, and the window of each pool. Slots and states have no homes yet.
+    pub fn cache_view(&self, specs: &MemorySpecs) -> (CacheView, Vec<Window>) {
+        let mut windows: Vec<Window> = Vec::new();
+        let mut pool_of = |window: Window| {
+            windows.iter().position(|w| *w == window).unwrap_or_else(|| {
+                windows.push(window);
+                windows.len() - 1
+            })
+        };
+        let slot = |spec: &KvSpec| KvSlot {
+            pool: pool_of(spec.window),
+            compressed: spec.compressed.map(|n| pool_of(Window::Compressed(n))),
+            type_k: self.type_k,
+            type_v: self.type_v,
+            k: NOWHERE,
+            v: NOWHERE,
+        };
+        let slots = specs.kv.iter().map(slot).collect();
+        let pool = |window: &Window| {
+            let n_cells = self.n_cells(*window);
+            PoolView { n_cells, n_kv: n_cells }
+        };
+        let states = specs.states.iter().map(|s| StateSlot {
+            row: s.row,
+            home: NOWHERE,
+        });
+        let n_state_cells = if specs.states.is_empty() {
+            0
+        } else {
+            self.n_state_cells()
+        };
+        let view = CacheView {
+            slots,
+            pools: windows.iter().map(pool).collect(),
+            states: states.collect(),
+            n_state_cells,
+        };
+        (view, windows)
+    }
+
+    /// Tokens and outputs of the largest graphs, which memory is reserved for: a whole ubatch with as many outputs as there can be, a single
+    /// token, and a whole ubatch with one output.
+    pub fn largest_graphs(&self) -> [(usize, usize); 3] {
+        let n_tokens = self.n_ubatch.min(self.n_ctx);
+        let n_outputs = self.n_outputs_max.min(n_tokens);
+        [(n_tokens, n_outputs), (1, 1), (n_tokens, 1)]
     }
 
     /// Cells of the pool of a window: all positions, or, with a causal window, what a decode needs at most.

@@ -482,9 +482,9 @@ impl Context {
     /// Reserves memory for the largest graphs, so that decoding takes none: the encoder's, a full ubatch with and without many outputs
     /// over all cells, and a single token.
     fn reserve(&mut self) -> Result<(), ContextError> {
-        let (model, p) = (self.model.clone(), &self.settings.params);
-        let n_tokens = p.n_ubatch.min(self.settings.n_ctx);
-        let n_outputs = p.n_outputs_max.min(n_tokens);
+        let model = self.model.clone();
+        let largest = self.settings.params.memory(self.settings.n_ctx).largest_graphs();
+        let n_tokens = largest[0].0;
         self.memory.set_view(true);
         let mut sizes = Vec::new();
         let mut n_encoded = 0;
@@ -493,7 +493,7 @@ impl Context {
             sizes.push(self.encoder_params(n_encoded));
             self.encoded.reserve(model.base().n_embd(), n_encoded);
         }
-        for (n_tokens, n_outputs) in [(n_tokens, n_outputs), (1, 1), (n_tokens, 1)] {
+        for (n_tokens, n_outputs) in largest {
             let params = self.decoder_params(n_tokens, n_outputs);
             sizes.push(BuildParams { n_encoded, ..params });
         }

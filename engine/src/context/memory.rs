@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kernels::GgmlType;
 
 use crate::backend::{BackendError, Buffer, BufferType, Device};
-use crate::build::{CELL_STEP, CacheView, KeyPosition, KvSlot, KvSpec, PoolView};
+use crate::build::{CELL_STEP, CacheView, KeyPosition, KvSpec, MemorySpecs};
 use crate::graph::{BufferId, Home, PAGE, Window};
 
 use super::batch::{BatchToken, MAX_SEQUENCES, SeqSet};
@@ -68,51 +68,26 @@ pub(super) struct FreeCells {
 impl KvMemory {
     /// Lays out the memory for a model's attention calls. Nothing is allocated until [`KvMemory::allocate`].
     pub(super) fn new(specs: &[KvSpec], n_ctx: usize, params: &ContextParams) -> Result<KvMemory, ContextError> {
-        let size = params.memory(n_ctx);
-        let mut pools: Vec<Cells> = Vec::new();
-        let mut slots = Vec::new();
         for spec in specs {
             check_type(params.type_k, spec.k_row / spec.n_head_kv.max(1))?;
             check_type(params.type_k, spec.v_in_k)?;
             check_type(params.type_v, spec.v_row / spec.n_head_kv.max(1))?;
-            let mut pool_of = |window: Window| {
-                pools.iter().position(|p| p.window == window).unwrap_or_else(|| {
-                    pools.push(Cells::new(size.n_cells(window), params.n_seq_max, window));
-                    pools.len() - 1
-                })
-            };
-            let pool = pool_of(spec.window);
-            let compressed = spec.compressed.map(|n| pool_of(Window::Compressed(n)));
-            let nowhere = Home {
-                buffer: BufferId(0),
-                offset: 0,
-            };
-            slots.push(KvSlot {
-                pool,
-                compressed,
-                type_k: params.type_k,
-                type_v: params.type_v,
-                k: nowhere,
-                v: nowhere,
-            });
         }
-        let views = pools
-            .iter()
-            .map(|p| PoolView {
-                n_cells: p.len(),
-                n_kv: p.len(),
-            })
+        let kept = MemorySpecs {
+            kv: specs.to_vec(),
+            states: Vec::new(),
+        };
+        let (view, windows) = params.memory(n_ctx).cache_view(&kept);
+        let pools = view.pools.iter().zip(windows);
+        let pools: Vec<Cells> = pools
+            .map(|(pool, window)| Cells::new(pool.n_cells, params.n_seq_max, window))
             .collect();
         let n_pools = pools.len();
         Ok(KvMemory {
             cells: pools.iter().map(|_| Vec::with_capacity(params.n_ubatch)).collect(),
             pools,
-            specs: specs.to_vec(),
-            view: CacheView {
-                slots,
-                pools: views,
-                ..CacheView::default()
-            },
+            specs: kept.kv,
+            view,
             next_pos: [0; MAX_SEQUENCES],
             before: [0; MAX_SEQUENCES],
             journal: Vec::with_capacity(n_pools * params.n_batch),

@@ -70,6 +70,8 @@ impl ContextParams {
             n_batch: self.n_batch,
             n_ubatch: self.n_ubatch,
             n_seq_max: self.n_seq_max,
+            n_outputs_max: self.n_outputs_max,
+            hidden: self.hidden,
             n_rollback: self.n_rollback,
             type_k: self.type_k,
             type_v: self.type_v,

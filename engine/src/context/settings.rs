@@ -1,6 +1,6 @@
 //! The settings of a context with all defaults filled in, checked against the model.
 
-use crate::build::{BuildParams, GraphOutput, GraphPart, HiddenRows, Pooling, RopeScaling};
+use crate::build::{BuildParams, GraphPart, HiddenRows, Pooling, RopeScaling};
 use crate::model::Model;
 
 use super::batch::MAX_SEQUENCES;
@@ -41,8 +41,6 @@ impl Settings {
     /// What the graphs of the context are built for: a single token here.
     pub fn build_params(&self, model: &Model) -> BuildParams {
         BuildParams {
-            n_tokens: 1,
-            n_outputs: 1,
             n_seq_max: self.params.n_seq_max,
             part: if self.params.mtp {
                 GraphPart::Mtp
@@ -50,16 +48,9 @@ impl Settings {
                 GraphPart::Graph
             },
             hidden: self.hidden_rows(),
-            // The number of rows makes no difference to what memory a graph needs.
-            n_encoded: 1,
-            n_embd: model.base().n_embd(),
             n_ctx: self.n_ctx,
-            rope_kind: model.arch().rope_kind(model.base()),
             rope: self.rope,
-            rope_sections: model.base().rope_sections,
-            n_rot: model.base().n_rot(),
-            causal: !model.bidirectional(),
-            output: GraphOutput::Result,
+            ..model.build_params()
         }
     }
 

@@ -14,6 +14,8 @@ use super::gbnf::{Node, Rules};
 const MAX_POSITIONS: usize = 1024;
 /// Most steps from pairs of positions to others.
 const MAX_STEPS: usize = 4_000_000;
+/// Characters of a fixed number that are written out one by one.
+const MAX_WRITTEN_OUT: u32 = 16;
 /// Rules within rules that are written out where they are repeated.
 const MAX_INLINED: usize = 8;
 
@@ -43,7 +45,11 @@ fn with_runs(node: Node, rules: &[Node]) -> Node {
                 }
             }
             if !set.is_empty() && rest.is_empty() {
-                return Node::Run(set, min, max);
+                // As many positions as characters: what follows a fixed number of them is in no doubt.
+                return match max {
+                    Some(n) if n == min && n <= MAX_WRITTEN_OUT => Node::Seq(vec![Node::Char(set); n as usize]),
+                    _ => Node::Run(set, min, max),
+                };
             }
             if set.is_empty() || min > 1 || max.is_some() {
                 return Node::Repeat(Box::new(with_runs(*inner, rules)), min, max);

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use super::gbnf::{Node, Rules};
 use super::*;
 use crate::random::SplitMix64;
-use crate::vocab::{Special, VocabSource};
+use crate::vocab::{Special, Token, VocabSource};
 
 const END: Token = 2;
 const TOOL: Token = 3;
@@ -47,7 +47,7 @@ fn gbnf(text: &str) -> Constraint {
 }
 
 fn allows(constraint: &mut Constraint, token: Token) -> bool {
-    constraint.with_allowed(|is_allowed| is_allowed(token)).unwrap()
+    constraint.allowed().unwrap().has(token)
 }
 
 /// For each beginning of a text, up to the first that cannot go on: whether it may end there.
@@ -154,6 +154,16 @@ fn texts_keep_to_grammars_of_characters() {
     assert_takes(&gbnf("root ::= root \"x\" | \"y\""), &["y", "yxxx"], &["x"]);
 }
 
+/// A string of JSON is one piece up to what ends it: as single characters it takes hundreds of times as long.
+#[test]
+fn free_text_within_quotes_is_one_piece() {
+    let lark = lark_of(JSON, &VOCAB).unwrap();
+    assert!(
+        lark.contains(r"/[\x{20}-\x{21}\x{23}-\x{5b}\x{5d}-\x{7e}\x{80}-\x{10ffff}]+/"),
+        "{lark}"
+    );
+}
+
 #[test]
 fn special_tokens_are_no_text() {
     let mut any = gbnf("root ::= .*");
@@ -189,7 +199,44 @@ fn copies_go_on_by_themselves_and_an_end_is_an_end() {
     one.reset().unwrap();
     assert!(allows(&mut one, byte(b'a')) && !allows(&mut one, END));
     assert!(two.accept(byte(b'a')).is_err(), "it was not allowed");
-    assert!(two.with_allowed(|_| ()).is_err(), "and nothing is right after it");
+    assert!(two.allowed().is_err(), "and nothing is right after it");
+}
+
+#[test]
+fn a_constraint_goes_on_as_its_faster_form_from_where_it_is() {
+    let quick = Compiler::unsliced(&VOCAB, VOCAB.n_tokens() as usize).unwrap();
+    let grammar = Grammar::Gbnf(JSON.to_owned());
+    let text = r#"{"ab": [1, "cd\u00e9"], "x": true}"#;
+    let mut sliced = compile(grammar.clone()).unwrap();
+    let whole = walk(&sliced, text);
+    for n_before in [0, 1, 9, text.len()] {
+        let (mut constraint, faster) = quick.compile(&grammar, &VOCAB).unwrap().until_faster();
+        let mut copy = constraint.clone();
+        for b in text.bytes().take(n_before) {
+            assert!(allows(&mut constraint, byte(b)));
+            constraint.accept(byte(b)).unwrap();
+        }
+        faster.put(quick.sliced().unwrap().compile(&grammar, &VOCAB).unwrap());
+        assert_eq!(
+            walk(&constraint, &text[n_before..]),
+            whole[n_before..],
+            "after {n_before}"
+        );
+        assert_eq!(walk(&copy, text), whole, "a copy from before");
+        copy.accept(byte(b'{')).unwrap();
+        copy.reset().unwrap();
+        assert_eq!(walk(&copy, text), whole);
+    }
+    let all = |c: &mut Constraint| -> Vec<bool> {
+        let allowed = c.allowed().unwrap();
+        (0..VOCAB.n_tokens()).map(|token| allowed.has(token)).collect()
+    };
+    let mut unsliced = quick.compile(&grammar, &VOCAB).unwrap();
+    for b in text.bytes() {
+        assert_eq!(all(&mut unsliced), all(&mut sliced));
+        unsliced.accept(byte(b)).unwrap();
+        sliced.accept(byte(b)).unwrap();
+    }
 }
 
 #[test]

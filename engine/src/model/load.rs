@@ -12,10 +12,11 @@ use crate::gguf::{Gguf, GgufFile, GgufSet, Metadata, Value};
 use crate::graph::{BufferId, Graph, Home, Layout, Name, Op, TensorId, dense_bytes};
 use crate::vocab::{Token, Vocab};
 
+use super::fit::Outline;
 use super::lock::Locked;
 use super::nearest::nearest_names;
 use super::params::LoadParams;
-use super::placement::{Needs, Placement, PlacementError, PlacementParams, PlacementSummary, RowPart};
+use super::placement::{Needs, Placement, PlacementSummary, RowPart};
 use super::upload::{check_types, check_values, stored_parts, upload};
 use super::{Architecture, Base, Fingerprint, HparamReader, ModelError, Registered, TableRow, TensorTable};
 
@@ -25,7 +26,7 @@ pub struct Model {
     arch: &'static Architecture,
     metadata: Metadata,
     base: Base,
-    vocab: Vocab,
+    vocab: Arc<Vocab>,
     graph: Box<dyn BuildGraph>,
     rows: Vec<TableRow>,
     leafs: Vec<WeightLeaf>,
@@ -59,6 +60,8 @@ pub struct Plan {
     pub kv_bytes: Vec<(String, usize)>,
     /// Bytes of its recurrent states by memory, those that have any.
     pub state_bytes: Vec<(String, usize)>,
+    /// Bytes of its intermediate results by memory: what a context reserves for its largest graphs.
+    pub compute_bytes: Vec<(String, usize)>,
 }
 
 /// Where a tensor goes. Of one that is divided, memories and layouts are joined by `+`.
@@ -97,10 +100,20 @@ impl Model {
         let (arch, prefix) = load_arch(set.metadata(), &path, archs, params.arch.as_deref())?;
         let table = TensorTable::of_set(&set);
         let (base, graph, rows) = declare(set.metadata(), table, &path, arch, &prefix, params.mtp)?;
-        let vocab = load_vocab(set.first().header(), &path)?;
+        let vocab = Arc::new(load_vocab(set.first().header(), &path)?);
+        if let Some(hook) = &params.on_vocab {
+            hook(&vocab, base.n_vocab());
+        }
         check_types(&path, &rows)?;
         let needs = probe(arch, &base, graph.as_ref(), &rows, &path)?;
-        let placement = place(params, arch, &base, &rows, &needs).map_err(|source| ModelError::Placement {
+        let outline = Outline {
+            arch,
+            base: &base,
+            graph: graph.as_ref(),
+            rows: &rows,
+            needs: &needs,
+        };
+        let placement = outline.place(params).map_err(|source| ModelError::Placement {
             path: path.clone(),
             source,
         })?;
@@ -208,6 +221,10 @@ impl Model {
     pub fn has_mtp(&self) -> bool {
         self.base.n_layer_loaded() > self.base.n_layer()
     }
+    /// What the graph of one token of one sequence is built for.
+    pub(crate) fn build_params(&self) -> BuildParams {
+        build_params(self.arch, &self.base)
+    }
     /// Builds the model's whole graph, or that of its layer of multi-token prediction, with the result that the builder's parameters ask for.
     pub fn build(&self, b: &mut Builder<'_>) -> Built {
         b.whole(self.arch.results(), self.graph.as_ref())
@@ -309,16 +326,26 @@ fn plan_table(
     let (arch, prefix) = load_arch(&metadata, path, archs, params.arch.as_deref())?;
     let (base, graph, rows) = declare(&metadata, table, path, arch, &prefix, params.mtp)?;
     let needs = probe(arch, &base, graph.as_ref(), &rows, path)?;
-    let placement = place(params, arch, &base, &rows, &needs).map_err(|source| ModelError::Placement {
+    let outline = Outline {
+        arch,
+        base: &base,
+        graph: graph.as_ref(),
+        rows: &rows,
+        needs: &needs,
+    };
+    let impossible = |source| ModelError::Placement {
         path: path.to_owned(),
         source,
-    })?;
+    };
+    let placement = outline.place(params).map_err(impossible)?;
+    let memory = outline.memory(&params.placement);
+    let compute_bytes = outline.compute_bytes(&placement, memory).map_err(impossible)?;
     let places = rows.iter().zip(&placement.parts);
     let places = places.map(|(row, parts)| place_of(row, parts, &placement)).collect();
     let summary = placement.summary(&rows);
-    let memory = params.placement.memory.resolved(base.n_ctx_train());
-    let kv = (needs.memory.kv.iter()).map(|spec| (spec.layer, memory.kv_bytes(spec)));
-    let states = (needs.memory.states.iter()).map(|spec| (spec.layer, memory.state_bytes(spec)));
+    let kept = outline.kept();
+    let kv = kept.kv.iter().map(|spec| (spec.layer, memory.kv_bytes(spec)));
+    let states = kept.states.iter().map(|spec| (spec.layer, memory.state_bytes(spec)));
     let (kv_bytes, state_bytes) = (by_memory(&placement, kv), by_memory(&placement, states));
     Ok(Plan {
         arch,
@@ -329,6 +356,7 @@ fn plan_table(
         n_ctx: memory.n_ctx,
         kv_bytes,
         state_bytes,
+        compute_bytes,
         specs: needs.memory,
     })
 }
@@ -428,35 +456,6 @@ fn load_vocab(header: &Gguf, path: &Path) -> Result<Vocab, ModelError> {
     })
 }
 
-fn place(
-    params: &LoadParams,
-    arch: &Architecture,
-    base: &Base,
-    rows: &[TableRow],
-    needs: &Needs,
-) -> Result<Placement, PlacementError> {
-    let mut memory = params.placement.memory.resolved(base.n_ctx_train());
-    if arch.bidirectional || !base.causal {
-        // Attention sees the batch itself: nothing is kept.
-        memory.n_ctx = 0;
-    }
-    let mut placement = PlacementParams {
-        memory,
-        ..params.placement.clone()
-    };
-    let mut best = Placement::new(&placement, rows, base.n_layer(), needs)?;
-    if !params.mmap {
-        best.share_tied_tables(rows, needs);
-        return Ok(best);
-    }
-    if best.has_room_to_repack(rows, best.cpu().memory()) {
-        return Ok(best);
-    }
-    // The pages of a mapped file need no memory of their own.
-    placement.repack = false;
-    Placement::new(&placement, rows, base.n_layer(), needs)
-}
-
 /// Said of a model that was not repacked because there is no room for it.
 const NO_ROOM: &str =
     "there is not enough free memory to repack the weights: they stay as in the file, which is slower to compute with";
@@ -487,20 +486,8 @@ fn probe(
     };
     let leafs: Vec<_> = rows.iter().map(leaf).collect();
     let params = BuildParams {
-        n_tokens: 1,
-        n_outputs: 1,
-        n_seq_max: 1,
-        part: GraphPart::Graph,
-        hidden: HiddenRows::None,
-        n_encoded: 1,
-        n_embd: base.n_embd(),
-        n_ctx: 0,
-        rope_kind: arch.rope_kind(base),
-        rope: base.rope,
-        rope_sections: base.rope_sections,
-        n_rot: base.n_rot(),
         causal: !arch.bidirectional,
-        output: GraphOutput::Result,
+        ..build_params(arch, base)
     };
     let fault = |source| ModelError::Graph {
         path: path.to_owned(),
@@ -525,6 +512,27 @@ fn probe(
     };
     let has_mtp = base.n_layer_loaded() > base.n_layer();
     needs_of_all(arch, graph, &leafs, params, has_mtp).map_err(fault)
+}
+
+/// What the graph of one token of one sequence is built for.
+pub(super) fn build_params(arch: &Architecture, base: &Base) -> BuildParams {
+    BuildParams {
+        n_tokens: 1,
+        n_outputs: 1,
+        n_seq_max: 1,
+        part: GraphPart::Graph,
+        hidden: HiddenRows::None,
+        // The number of rows makes no difference to what memory a graph needs.
+        n_encoded: 1,
+        n_embd: base.n_embd(),
+        n_ctx: 0,
+        rope_kind: arch.rope_kind(base),
+        rope: base.rope,
+        rope_sections: base.rope_sections,
+        n_rot: base.n_rot(),
+        causal: !arch.bidirectional && base.causal,
+        output: GraphOutput::Result,
+    }
 }
 
 /// What the graph of these parameters needs, where the architecture's other graphs use the same weights.

@@ -4,6 +4,7 @@ mod arch;
 mod base;
 mod error;
 mod fingerprint;
+mod fit;
 mod load;
 mod lock;
 mod nearest;
@@ -19,7 +20,7 @@ pub use error::ModelError;
 pub use fingerprint::Fingerprint;
 pub use load::{Declared, Model, Place, Plan, declare_header, plan, plan_set};
 pub use nearest::{did_you_mean, nearest_names};
-pub use params::{LoadParams, Progress};
+pub use params::{LoadParams, Progress, VocabHook};
 pub use placement::{
     DeviceLayers, Needs, Placement, PlacementError, PlacementParams, PlacementSummary, RowPart, SplitMode,
     TensorOverride,

@@ -4,12 +4,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::gguf::Value;
+use crate::vocab::Vocab;
 
 use super::ModelError;
 use super::placement::PlacementParams;
 
 /// Told how much is loaded, from 0 to 1; false cancels.
 pub type Progress = Arc<dyn Fn(f32) -> bool + Send + Sync>;
+
+/// Given the vocabulary and the number of logits of a model.
+pub type VocabHook = Arc<dyn Fn(&Arc<Vocab>, usize) + Send + Sync>;
 
 /// How to load a model.
 #[derive(Clone)]
@@ -31,6 +35,8 @@ pub struct LoadParams {
     pub overrides: Vec<(String, Value)>,
     /// Called while loading.
     pub progress: Option<Progress>,
+    /// Called once the vocabulary is there, before any weight is, for what can be made of it meanwhile.
+    pub on_vocab: Option<VocabHook>,
 }
 
 impl Default for LoadParams {
@@ -44,6 +50,7 @@ impl Default for LoadParams {
             check_tensors: false,
             overrides: Vec::new(),
             progress: None,
+            on_vocab: None,
         }
     }
 }

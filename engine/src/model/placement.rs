@@ -10,6 +10,7 @@ use crate::backend::{self, BufferType, Device, MemoryMap, Usage, WeightStorage};
 use crate::build::{MemoryParams, MemorySpecs};
 use crate::graph::{Flags, Graph, Home, Layout, Name, ShapeError, TensorId, dense_bytes};
 
+use super::fit::layers_that_fit;
 use super::{Consumer, TableRow};
 
 /// How weights are split over several devices.
@@ -75,6 +76,8 @@ pub struct PlacementParams {
     pub memory: MemoryParams,
     /// Bytes of each device that [`DeviceLayers::Auto`] leaves free.
     pub margin: usize,
+    /// If [`DeviceLayers::Auto`] finds that no layer fits, that is an error.
+    pub needs_layer: bool,
 }
 
 impl Default for PlacementParams {
@@ -90,6 +93,7 @@ impl Default for PlacementParams {
             repack: true,
             memory: MemoryParams::default(),
             margin: 256 << 20,
+            needs_layer: false,
         }
     }
 }
@@ -120,6 +124,26 @@ pub enum PlacementError {
         found: String,
         /// Names there are.
         known: Vec<String>,
+    },
+    /// Devices have no room for a single layer.
+    #[error(
+        "no layer fits into what is free of {device}: one takes {needed} bytes with its intermediate results, {free} are free, and {margin} of them are to stay so"
+    )]
+    NoLayerFits {
+        /// Name of the memory.
+        device: String,
+        /// Bytes that a layer takes there.
+        needed: usize,
+        /// Bytes that are free.
+        free: usize,
+        /// Bytes that are to stay free.
+        margin: usize,
+    },
+    /// What graphs need could not be found out.
+    #[error("the memory of intermediate results cannot be planned: {fault}")]
+    Unplanned {
+        /// What is in the way.
+        fault: String,
     },
     /// No memory in which a backend can use the tensor.
     #[error("no device computes with tensor `{tensor}` of type {ty}")]
@@ -227,7 +251,7 @@ impl Placement {
         let n_offloaded = match params.n_layers {
             _ if n_devices == 0 => 0,
             DeviceLayers::Count(n) => n.min(n_layer + 1),
-            DeviceLayers::Auto => layers_that_fit(params, &devices[..n_devices], rows, n_layer, needs),
+            DeviceLayers::Auto => layers_that_fit(params, &devices[..n_devices], rows, n_layer, needs, &[]),
         };
         let layers = assign_layers(params, &devices[..n_devices], n_layer, n_offloaded);
         let mut placement = Placement {
@@ -483,7 +507,7 @@ fn check(params: &PlacementParams, devices: &[Arc<dyn Device>]) -> Result<(), Pl
 }
 
 /// Gives the last `n_offloaded` of all layers and the output to the devices by their shares, the rest to the CPU.
-fn assign_layers(
+pub(super) fn assign_layers(
     params: &PlacementParams,
     devices: &[Arc<dyn Device>],
     n_layer: usize,
@@ -524,7 +548,7 @@ fn shares(params: &PlacementParams, devices: &[Arc<dyn Device>]) -> Vec<f64> {
 }
 
 /// With [`SplitMode::Row`], the devices that divide the rows of matrices, by index, with their shares.
-fn row_shares(params: &PlacementParams, devices: &[Arc<dyn Device>]) -> Vec<(usize, f64)> {
+pub(super) fn row_shares(params: &PlacementParams, devices: &[Arc<dyn Device>]) -> Vec<(usize, f64)> {
     if params.split_mode != SplitMode::Row {
         return Vec::new();
     }
@@ -560,53 +584,6 @@ fn divide(n: usize, shares: impl ExactSizeIterator<Item = f64> + Clone) -> Vec<u
         begin = end;
     }
     counts
-}
-
-/// How many layers, from the last down, fit into the free memory of the devices with their keys and values.
-fn layers_that_fit(
-    params: &PlacementParams,
-    devices: &[Arc<dyn Device>],
-    rows: &[TableRow],
-    n_layer: usize,
-    needs: &Needs,
-) -> usize {
-    let shares = row_shares(params, devices);
-    // `devices` does not contain the CPU.
-    let all: f64 = row_shares(params, &params.devices).iter().map(|(_, s)| s).sum();
-    let mut sizes = vec![0usize; n_layer + 1];
-    let mut divided = vec![0usize; n_layer + 1];
-    for (i, row) in rows.iter().enumerate() {
-        let layer = match row.layer {
-            // The layer of multi-token prediction goes where the output does.
-            Some(il) if (il as usize) <= n_layer => il as usize,
-            None if row.consumer != Consumer::GetRows => n_layer,
-            _ => continue,
-        };
-        let is_divided = !shares.is_empty() && needs.divisible.get(i) == Some(&true);
-        let sum = if is_divided { &mut divided } else { &mut sizes };
-        sum[layer] += row.bytes();
-    }
-    if params.offload_kv {
-        let states = (needs.memory.states.iter()).map(|s| (s.layer, params.memory.state_bytes(s)));
-        let kv = (needs.memory.kv.iter()).map(|s| (s.layer, params.memory.kv_bytes(s)));
-        for (layer, bytes) in kv.chain(states).filter(|&(layer, _)| layer < n_layer) {
-            sizes[layer] = sizes[layer].saturating_add(bytes);
-        }
-    }
-    let fits = |n: usize| {
-        let mut used = vec![0usize; devices.len() + 1];
-        for (il, d) in assign_layers(params, devices, n_layer, n).into_iter().enumerate() {
-            used[d] = used[d].saturating_add(sizes[il]);
-            for &(device, share) in shares.iter().filter(|_| d < devices.len()) {
-                used[device] = used[device].saturating_add((share / all * divided[il] as f64) as usize);
-            }
-        }
-        devices
-            .iter()
-            .zip(used)
-            .all(|(d, used)| used.saturating_add(params.margin) <= d.memory().0 || used == 0)
-    };
-    (0..=n_layer + 1).rev().find(|&n| fits(n)).unwrap_or(0)
 }
 
 /// Asks the device about the op that will consume the tensor in this storage, on a graph made for the question.
@@ -660,93 +637,7 @@ fn probe_op(g: &mut Graph, w: TensorId, row: &TableRow) -> Result<TensorId, Shap
 
 #[cfg(test)]
 mod tests {
-    use crate::backend::DeviceKind;
-    use crate::build::{KeyPosition, KvSpec, StateSpec};
-    use crate::graph::Window;
-    use crate::sched::fake::FakeDevice;
-
     use super::*;
-
-    const N_LAYER: usize = 8;
-
-    /// Layers without weights that fit into the gigabyte of a device, the output being one more.
-    fn fitting(memory: MemoryParams, layer: impl Fn(usize) -> (Option<KvSpec>, Option<StateSpec>)) -> usize {
-        let gpu: Arc<dyn Device> = Arc::new(FakeDevice::new("gpu", DeviceKind::Gpu));
-        assert_eq!(gpu.memory().0, 1 << 30);
-        let params = PlacementParams {
-            devices: vec![gpu.clone()],
-            margin: 0,
-            memory,
-            ..PlacementParams::default()
-        };
-        let (kv, states): (Vec<_>, Vec<_>) = (0..N_LAYER).map(layer).unzip();
-        let needs = Needs {
-            memory: MemorySpecs {
-                kv: kv.into_iter().flatten().collect(),
-                states: states.into_iter().flatten().collect(),
-            },
-            ..Needs::default()
-        };
-        layers_that_fit(&params, &[gpu], &[], N_LAYER, &needs) - 1
-    }
-
-    fn attention(layer: usize, window: Window) -> KvSpec {
-        KvSpec {
-            layer,
-            k_row: 1024,
-            v_row: 1024,
-            v_in_k: 0,
-            n_head_kv: 8,
-            window,
-            compressed: None,
-            key_position: KeyPosition::Free,
-        }
-    }
-
-    #[test]
-    fn layers_fit_with_keys_and_values_of_their_types() {
-        // 256 MiB of elements in each layer.
-        let with = |type_k, type_v| {
-            let memory = MemoryParams {
-                n_ctx: 1 << 17,
-                type_k,
-                type_v,
-                ..MemoryParams::default()
-            };
-            fitting(memory, |il| (Some(attention(il, Window::None)), None))
-        };
-        assert_eq!(with(GgmlType::F16, GgmlType::F16), 2);
-        assert_eq!(with(GgmlType::F32, GgmlType::F32), 1);
-        assert_eq!(with(GgmlType::Q8_0, GgmlType::Q8_0), 3);
-        assert_eq!(with(GgmlType::Q4_0, GgmlType::Q8_0), 4, "208 MiB each");
-    }
-
-    #[test]
-    fn layers_fit_with_as_much_as_windows_and_states_keep() {
-        let memory = MemoryParams {
-            n_ctx: 1 << 17,
-            ..MemoryParams::default()
-        };
-        let windowed = |il| (Some(attention(il, Window::Standard(512))), None);
-        assert_eq!(fitting(memory, windowed), N_LAYER);
-        let one_in_four = |il: usize| match il % 4 {
-            3 => (Some(attention(il, Window::None)), None),
-            _ => windowed(il),
-        };
-        // A layer that sees everything takes half of the memory, those between two of them take a little.
-        assert_eq!(fitting(memory, one_in_four), 4);
-        let state = |layer| StateSpec { layer, row: 1 << 24 };
-        let recurrent = |il| (None, Some(state(il)));
-        // Two cells of 64 MiB for each sequence.
-        assert_eq!(fitting(memory, recurrent), N_LAYER);
-        let many = MemoryParams { n_seq_max: 4, ..memory };
-        assert_eq!(fitting(many, recurrent), 2);
-        let far = MemoryParams {
-            n_rollback: 2,
-            ..memory
-        };
-        assert_eq!(fitting(far, recurrent), 4);
-    }
 
     #[test]
     fn only_repacked_weights_need_room() {

@@ -99,6 +99,19 @@ fn leaf(row: &TableRow, pieces: &[Piece]) -> WeightLeaf {
     }
 }
 
+/// A weight without data, of which each part has the buffer of its memory by position.
+pub(super) fn leaf_without_data(row: &TableRow, parts: &[RowPart]) -> WeightLeaf {
+    let piece = |&part: &RowPart| Piece {
+        first_row: 0,
+        part,
+        home: Home {
+            buffer: BufferId(part.memory as u32),
+            offset: 0,
+        },
+    };
+    leaf(row, &parts.iter().map(piece).collect::<Vec<_>>())
+}
+
 /// The parts of a weight as they are stored, each with its buffer.
 pub(super) fn stored_parts(leaf: &WeightLeaf) -> impl Iterator<Item = (BufferId, Stored)> {
     let whole = WeightPart {

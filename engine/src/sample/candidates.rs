@@ -42,6 +42,24 @@ impl Candidates {
         self.selected = None;
     }
 
+    /// What `fill` and `retain_tokens` give, without listing the others, and with `top_k` what [`Candidates::top_k`] leaves of that.
+    pub fn fill_allowed(&mut self, logits: &[f32], top_k: Option<usize>, is_allowed: impl Fn(Token) -> bool) {
+        match top_k {
+            Some(k) if k > 0 && k.saturating_mul(SCAN_FACTOR) <= logits.len() => self.fill_best(logits, k, is_allowed),
+            _ => {
+                self.scratch.clear();
+                self.scratch.reserve(Best::capacity(logits.len() / SCAN_FACTOR));
+                self.data.clear();
+                self.data.reserve(logits.len());
+                let all = logits.iter().enumerate().map(|(i, &logit)| candidate(i, logit));
+                self.data.extend(all.filter(|c| is_allowed(c.token)));
+                self.n_sorted = 0;
+                self.selected = None;
+                self.top_k(top_k.unwrap_or(0));
+            }
+        }
+    }
+
     /// The `k` most likely tokens, best first: what `fill` and `top_k` give, without listing the others.
     /// Tokens whose logit is NaN are left out.
     pub fn fill_top_k(&mut self, logits: &[f32], k: usize) {
@@ -50,6 +68,11 @@ impl Candidates {
             self.top_k(k);
             return;
         }
+        self.fill_best(logits, k, |_| true);
+    }
+
+    /// The `k` most likely of the tokens that are allowed, best first.
+    fn fill_best(&mut self, logits: &[f32], k: usize, is_allowed: impl Fn(Token) -> bool) {
         let mut best = Best::new(&mut self.data, k);
         for (c, chunk) in logits.chunks(SCAN_CHUNK).enumerate() {
             // One branch for the whole chunk: almost none holds a candidate once the threshold has risen.
@@ -57,8 +80,9 @@ impl Candidates {
                 continue;
             }
             for (i, &logit) in chunk.iter().enumerate() {
-                if logit >= best.threshold {
-                    best.offer(candidate(c * SCAN_CHUNK + i, logit));
+                let token = c * SCAN_CHUNK + i;
+                if logit >= best.threshold && is_allowed(token as Token) {
+                    best.offer(candidate(token, logit));
                 }
             }
         }

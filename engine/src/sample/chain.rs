@@ -45,6 +45,12 @@ pub trait Sampler: CopySampler + Send {
     /// Forgets all accepted tokens and restarts the random numbers.
     fn reset(&mut self) {}
 
+    /// Where this sampler, being the first one, lists the candidates itself: those that it would leave, of which the next sampler only looks at the
+    /// `top_k` most likely. False if the chain has to list all of them and apply it.
+    fn list(&mut self, _logits: &[f32], _top_k: Option<usize>, _candidates: &mut Candidates) -> bool {
+        false
+    }
+
     /// `Some(k)` where this sampler, being the first one, only looks at the `k` most likely tokens (0: at all): the
     /// chain then need not list the others.
     fn leading_top_k(&self) -> Option<usize> {
@@ -198,7 +204,14 @@ impl Chain {
                 found: logits.len(),
             });
         }
-        match self.samplers.first().and_then(|s| s.leading_top_k()) {
+        let leading = |samplers: &[Box<dyn Sampler>]| samplers.first().and_then(|s| s.leading_top_k());
+        let top_k = leading(&self.samplers);
+        if let [first, rest @ ..] = &mut self.samplers[..]
+            && first.list(logits, leading(rest), &mut self.candidates)
+        {
+            return self.apply_from(1);
+        }
+        match top_k {
             Some(k) => self.candidates.fill_top_k(logits, k),
             None => self.candidates.fill(logits),
         }
@@ -207,8 +220,13 @@ impl Chain {
 
     /// The same for candidates the caller has set up with [`Chain::candidates_mut`].
     pub fn apply(&mut self) -> Result<Token, SampleError> {
+        self.apply_from(0)
+    }
+
+    /// The same with all samplers but the first `n_done`.
+    fn apply_from(&mut self, n_done: usize) -> Result<Token, SampleError> {
         let candidates = &mut self.candidates;
-        for sampler in &mut self.samplers {
+        for sampler in &mut self.samplers[n_done..] {
             sampler.apply(candidates);
         }
         if candidates.selected().is_none()

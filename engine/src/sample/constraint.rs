@@ -1,7 +1,7 @@
 //! Only tokens with which a text keeps to its grammar.
 
 use super::{Candidates, SampleError, Sampler, Token};
-use crate::grammar::{Constraint, GrammarError};
+use crate::grammar::{Allowed, Constraint, GrammarError};
 
 /// Removes the candidates that a grammar does not allow. Tokens of a prompt are no part of the text that it is about.
 #[derive(Clone)]
@@ -25,6 +25,20 @@ impl Constrained {
             self.fault.get_or_insert(error);
         }
     }
+
+    /// The tokens that may come next; none after an error.
+    fn allowed(&mut self) -> Option<Allowed> {
+        if self.fault.is_some() {
+            return None;
+        }
+        match self.constraint.allowed() {
+            Ok(allowed) => Some(allowed),
+            Err(error) => {
+                self.note(Err(error));
+                None
+            }
+        }
+    }
 }
 
 impl Sampler for Constrained {
@@ -33,19 +47,18 @@ impl Sampler for Constrained {
     }
 
     fn apply(&mut self, candidates: &mut Candidates) {
-        let kept = match &self.fault {
-            Some(_) => {
-                candidates.truncate(0);
-                Ok(())
-            }
-            None => self
-                .constraint
-                .with_allowed(|is_allowed| candidates.retain_tokens(is_allowed)),
-        };
-        if kept.is_err() {
-            candidates.truncate(0);
+        match self.allowed() {
+            Some(allowed) => candidates.retain_tokens(|token| allowed.has(token)),
+            None => candidates.truncate(0),
         }
-        self.note(kept);
+    }
+
+    fn list(&mut self, logits: &[f32], top_k: Option<usize>, candidates: &mut Candidates) -> bool {
+        match self.allowed() {
+            Some(allowed) => candidates.fill_allowed(logits, top_k, |token| allowed.has(token)),
+            None => candidates.fill_allowed(logits, Some(1), |_| false),
+        }
+        true
     }
 
     fn accept(&mut self, token: Token) {

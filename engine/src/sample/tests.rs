@@ -430,6 +430,26 @@ fn noise(n: usize) -> Vec<f32> {
 }
 
 #[test]
+fn listing_what_is_allowed_leaves_what_is_left_of_all() {
+    for n in [1, 32, 1000, 20_000] {
+        for logits in [noise(n), (0..n).map(|i| i as f32).collect(), vec![1.0; n]] {
+            let tests: [fn(Token) -> bool; 4] = [|_| true, |_| false, |t| t % 3 == 0, |t| t == 5 || t == 700];
+            for is_allowed in tests {
+                for top_k in [None, Some(0), Some(1), Some(40), Some(700)] {
+                    let (mut listed, mut left) = (Candidates::default(), Candidates::default());
+                    listed.fill_allowed(&logits, top_k, is_allowed);
+                    left.fill(&logits);
+                    left.retain_tokens(is_allowed);
+                    left.top_k(top_k.unwrap_or(0));
+                    assert_eq!(listed.as_slice(), left.as_slice(), "{top_k:?} of {n}");
+                    assert_eq!(listed.n_sorted(), left.n_sorted(), "{top_k:?} of {n}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn partial_orders_equal_full_ones() {
     for n in [1, 31, 32, 33, 1000, 20_000] {
         for logits in [noise(n), (0..n).map(|i| i as f32).collect(), vec![1.0; n]] {

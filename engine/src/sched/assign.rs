@@ -16,6 +16,15 @@ pub(super) struct Site {
     pub memory: Arc<dyn BufferType>,
 }
 
+impl Site {
+    pub fn of(device: &Arc<dyn Device>) -> Site {
+        Site {
+            device: device.clone(),
+            memory: device.buffer_type(),
+        }
+    }
+}
+
 /// The input of the passes, and the assignment they work on.
 pub(super) struct Assigner<'a> {
     pub graph: &'a Graph,

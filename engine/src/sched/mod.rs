@@ -12,6 +12,7 @@ mod describe;
 #[cfg(test)]
 pub(crate) mod fake;
 mod inputs;
+mod measure;
 mod schedule;
 mod split;
 #[cfg(test)]
@@ -25,6 +26,7 @@ use crate::backend::{Backend, BackendError, BufferType, Held, MemoryMap, Pending
 use crate::graph::{BufferId, Graph, Home, TensorId, Uses};
 
 pub use compute::Observer;
+pub use measure::Measure;
 
 use assign::{Assigner, Site};
 use inputs::InputContents;
@@ -140,14 +142,13 @@ impl Scheduler {
         if backends.is_empty() || backends.len() > MAX_BACKENDS {
             return Err(SchedError::BackendCount(backends.len()));
         }
-        let sites: Vec<Site> = (backends.iter().map(|b| b.device()))
-            .map(|device| Site {
-                device: device.clone(),
-                memory: device.buffer_type(),
-            })
-            .collect();
+        let sites = backends.iter().map(|b| Site::of(b.device())).collect();
+        Ok(Scheduler::over(sites, backends, memory, params))
+    }
+
+    fn over(sites: Vec<Site>, backends: Vec<Box<dyn Backend>>, memory: MemoryMap, params: SchedParams) -> Scheduler {
         let types: Vec<Arc<dyn BufferType>> = sites.iter().map(|s| s.memory.clone()).collect();
-        Ok(Scheduler {
+        Scheduler {
             memory,
             backends,
             sites,
@@ -161,7 +162,7 @@ impl Scheduler {
             observer: None,
             cancel: None,
             scratch: compute::Scratch::default(),
-        })
+        }
     }
 
     /// Makes a buffer known, so that tensors can have homes in it: a `Box` of the scheduler's own, or an `Arc` that is only read.

@@ -11,8 +11,6 @@ const PER_ONE: f64 = 1e4;
 const UNKNOWN_COST: i64 = 10_000_000;
 /// Tokens that cost as much or more are never taken.
 const MAX_COST: i64 = 20_000_000;
-/// Begins files, and is no text.
-const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// The tokenizer.
 #[derive(Debug)]
@@ -69,7 +67,6 @@ impl Plamo2 {
 
     /// Appends the tokens of `text`.
     pub fn tokenize(&self, text: &str, out: &mut Vec<Token>) {
-        let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
         let mut best = vec![
             Best {
                 cost: 0,
@@ -252,8 +249,9 @@ mod tests {
         let tokens = |text: &str| vocab.tokenize(text, false, false);
         assert_eq!(tokens("aé"), [4, byte(0xc3), byte(0xa9)]);
         assert_eq!(tokens("\0\u{10ffff}"), [0, 0xf4, 0x8f, 0xbf, 0xbf].map(byte));
-        // A mark that begins a text is none of it, others are.
-        assert_eq!(tokens("\u{feff}a\u{feff}"), [4, byte(0xef), byte(0xbb), byte(0xbf)]);
+        // A byte order mark is text as any other character, at the beginning, too.
+        let mark = [0xef, 0xbb, 0xbf].map(byte);
+        assert_eq!(tokens("\u{feff}a\u{feff}"), [&mark[..], &[4], &mark].concat());
         assert!(tokens("").is_empty());
         for text in ["e\u{301}\u{200d}👩\u{200d}👧 a", "\r\n\t \u{85}", "aaa\u{fffd}"] {
             assert_eq!(vocab.detokenize(&tokens(text), false, false), text);

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use engine::gguf::Gguf;
 use engine::model::Plan;
-use kernels::GgmlType;
 use serde::Serialize;
 
 use super::machine::Machine;
@@ -26,6 +25,8 @@ pub struct Fit {
     /// Tokens of the context.
     context: usize,
     kv_bytes: usize,
+    /// Of intermediate results.
+    compute_bytes: usize,
     memory: Vec<Room>,
     fits: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,7 +57,7 @@ impl Fit {
         let estimate = Estimate::new(&plan, machine.speed.read_bytes);
         let advice = match fits {
             true => Vec::new(),
-            false => vec![change(file, header, args, &plan)?],
+            false => vec![plan::change(file, header, args, &plan)?],
         };
         Ok(Fit {
             file: file.display().to_string(),
@@ -65,6 +66,7 @@ impl Fit {
             layers: plan.summary.n_layers,
             context: plan.n_ctx,
             kv_bytes: total(&plan.kv_bytes),
+            compute_bytes: total(&plan.compute_bytes),
             memory,
             fits,
             estimate,
@@ -82,6 +84,7 @@ impl Fit {
             let kv = human::mib(self.kv_bytes);
             writeln!(out, "keys and values of {} tokens take {kv}", self.context)?;
         }
+        writeln!(out, "compute buffers take {}", human::mib(self.compute_bytes))?;
         self.memory.iter().try_for_each(|room| room.print(out))?;
         let verdict = if self.fits { "it fits" } else { "it does not fit" };
         match &self.estimate {
@@ -116,46 +119,6 @@ impl Estimate {
         })
     }
 }
-
-/// The least change with which a model fits that does not: a smaller cache, a smaller context, smaller weights.
-fn change(file: &Path, header: &Gguf, args: &PlanArgs, planned: &Plan) -> Outcome<String> {
-    let fits = |args: &PlanArgs| -> Outcome<bool> {
-        let params = args.params()?;
-        let plan = plan::plan(file, header, &params)?;
-        Ok(plan::rooms(&plan, &params.placement.devices).iter().all(Room::fits))
-    };
-    let mut args = args.clone();
-    let mut flags = String::new();
-    let caches = [("-ctk", &mut args.cache_type_k), ("-ctv", &mut args.cache_type_v)];
-    for (flag, ty) in caches.into_iter().filter(|(_, ty)| is_above_q8_0(**ty)) {
-        *ty = GgmlType::Q8_0;
-        flags += &format!(" {flag} q8_0");
-    }
-    if !flags.is_empty() && fits(&args)? {
-        return Ok(format!("it fits with{flags}"));
-    }
-    // Beyond what the model was trained for no context is worth a try.
-    let mut n_ctx = match planned.base.n_ctx_train() {
-        trained if trained > 0 && trained < planned.n_ctx => trained,
-        _ => 1 << (planned.n_ctx.max(2) - 1).ilog2(),
-    };
-    while n_ctx >= SMALLEST_CONTEXT {
-        args.ctx_size = Some(n_ctx);
-        if fits(&args)? {
-            return Ok(format!("it fits with{flags} -c {n_ctx}"));
-        }
-        n_ctx = 1 << (n_ctx - 1).ilog2();
-    }
-    Ok("no context is small enough: take a smaller model or one quantized to fewer bits, or free memory".to_owned())
-}
-
-fn is_above_q8_0(ty: GgmlType) -> bool {
-    // Of as many elements as a block of any type has.
-    ty.row_bytes(256) > GgmlType::Q8_0.row_bytes(256)
-}
-
-/// Tokens of a context that is still of use.
-const SMALLEST_CONTEXT: usize = 256;
 
 fn total(memory: &[(String, usize)]) -> usize {
     memory.iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))

@@ -1,0 +1,402 @@
+//! What fits: how many layers go to devices, and what a model needs there beside its weights, found out before any of it is loaded.
+
+use std::sync::Arc;
+
+use crate::backend::{Device, Usage};
+use crate::build::{
+    Adaptation, BuildError, BuildGraph, BuildParams, BuildTables, Builder, CacheView, GraphPart, HiddenRows, Inputs,
+    MemoryParams, MemorySpecs, WeightLeaf,
+};
+use crate::graph::{Graph, Home};
+use crate::sched::{Measure, SchedError};
+
+use super::load::build_params;
+use super::params::LoadParams;
+use super::placement::{DeviceLayers, Needs, Placement, PlacementError, PlacementParams, assign_layers, row_shares};
+use super::upload::leaf_without_data;
+use super::{Architecture, Base, Consumer, TableRow};
+
+/// A declared model whose weights have no places yet.
+#[derive(Clone, Copy)]
+pub(super) struct Outline<'a> {
+    pub arch: &'static Architecture,
+    pub base: &'a Base,
+    pub graph: &'a dyn BuildGraph,
+    pub rows: &'a [TableRow],
+    pub needs: &'a Needs,
+}
+
+impl Outline<'_> {
+    /// What a context keeps: nothing where attention sees the batch itself.
+    pub fn kept(&self) -> MemorySpecs {
+        match self.is_bidirectional() {
+            true => MemorySpecs::default(),
+            false => self.needs.memory.clone(),
+        }
+    }
+
+    /// The settings of the context that the placement leaves room for. Batches without a memory are computed whole.
+    pub fn memory(&self, params: &PlacementParams) -> MemoryParams {
+        let memory = params.memory.resolved(self.base.n_ctx_train());
+        match self.is_bidirectional() {
+            true => MemoryParams {
+                n_ubatch: memory.n_batch,
+                ..memory
+            },
+            false => memory,
+        }
+    }
+
+    fn is_bidirectional(&self) -> bool {
+        self.arch.bidirectional || !self.base.causal
+    }
+
+    /// Decides where everything goes.
+    pub fn place(&self, params: &LoadParams) -> Result<Placement, PlacementError> {
+        let mut placed = params.placement.clone();
+        let memory = self.memory(&placed);
+        placed.memory = memory;
+        let n_layer = self.base.n_layer();
+        let kept = Needs {
+            memory: self.kept(),
+            ..self.needs.clone()
+        };
+        let mut best = self.place_as(&placed, params.mmap, &kept)?;
+        let n_devices = best.devices.len() - 1;
+        if placed.n_layers != DeviceLayers::Auto || n_devices == 0 {
+            return Ok(best);
+        }
+        // Intermediate results depend on which layers a device has: where they do not fit either, fewer layers are tried.
+        let mut compute = vec![0; n_devices];
+        loop {
+            let devices = best.devices[..n_devices].to_vec();
+            let n = layers_that_fit(&placed, &devices, self.rows, n_layer, &kept, &compute);
+            let counted = PlacementParams {
+                n_layers: DeviceLayers::Count(n),
+                ..placed.clone()
+            };
+            best = self.place_as(&counted, params.mmap, &kept)?;
+            let needed = self.compute_bytes(&best, memory)?;
+            let of_device = |device: &Arc<dyn Device>| {
+                let its = needed.iter().find(|(name, _)| name == device.buffer_type().name());
+                its.map_or(0, |(_, bytes)| *bytes)
+            };
+            let needed: Vec<usize> = devices.iter().map(of_device).collect();
+            if n == 0 && placed.needs_layer {
+                return Err(self.no_layer_fits(&counted, params.mmap, &kept)?);
+            }
+            if n == 0 || needed.iter().zip(&compute).all(|(needed, room)| needed <= room) {
+                return Ok(best);
+            }
+            compute
+                .iter_mut()
+                .zip(needed)
+                .for_each(|(room, needed)| *room = needed.max(*room));
+        }
+    }
+
+    /// What a single layer would take of the first device.
+    fn no_layer_fits(
+        &self,
+        params: &PlacementParams,
+        mmap: bool,
+        needs: &Needs,
+    ) -> Result<PlacementError, PlacementError> {
+        let one = PlacementParams {
+            n_layers: DeviceLayers::Count(1),
+            ..params.clone()
+        };
+        let placement = self.place_as(&one, mmap, needs)?;
+        let device = &placement.devices[placement.layers.last().copied().unwrap_or(0)];
+        let name = device.buffer_type().name().to_owned();
+        let held = placement.summary(self.rows).bytes.into_iter();
+        let held = held.chain(self.compute_bytes(&placement, params.memory)?);
+        Ok(PlacementError::NoLayerFits {
+            needed: held.filter(|(memory, _)| *memory == name).map(|(_, bytes)| bytes).sum(),
+            free: device.memory().0,
+            margin: params.margin,
+            device: name,
+        })
+    }
+
+    /// A placement of so many layers, in the file's arrangement where there is no room for another.
+    fn place_as(&self, params: &PlacementParams, mmap: bool, needs: &Needs) -> Result<Placement, PlacementError> {
+        let mut best = Placement::new(params, self.rows, self.base.n_layer(), needs)?;
+        if !mmap {
+            best.share_tied_tables(self.rows, needs);
+            return Ok(best);
+        }
+        if best.has_room_to_repack(self.rows, best.cpu().memory()) {
+            return Ok(best);
+        }
+        // The pages of a mapped file need no memory of their own.
+        let plain = PlacementParams {
+            repack: false,
+            ..params.clone()
+        };
+        Placement::new(&plain, self.rows, self.base.n_layer(), needs)
+    }
+
+    /// Bytes of intermediate results by memory that a context of these settings reserves for its largest graphs.
+    pub fn compute_bytes(
+        &self,
+        placement: &Placement,
+        memory: MemoryParams,
+    ) -> Result<Vec<(String, usize)>, PlacementError> {
+        let measured = self.measured(placement, memory);
+        measured.map_err(|fault| PlacementError::Unplanned { fault })
+    }
+
+    fn measured(&self, placement: &Placement, memory: MemoryParams) -> Result<Vec<(String, usize)>, String> {
+        let text = |e: SchedError| e.to_string();
+        // No context has more positions than that, and shapes have to be numbers.
+        let memory = MemoryParams {
+            n_ctx: memory.n_ctx.min(i32::MAX as usize),
+            ..memory
+        };
+        let mut measure = Measure::new(&placement.devices);
+        // The first buffers stand for the memories of weights, in the order of the placement.
+        for ty in &placement.types {
+            measure.register(&**ty, Usage::Weights).map_err(text)?;
+        }
+        let leafs = self.rows.iter().zip(&placement.parts);
+        let leafs: Vec<WeightLeaf> = leafs.map(|(row, parts)| leaf_without_data(row, parts)).collect();
+        let view = self.view(placement, memory, &mut measure).map_err(text)?;
+        let (mut graph, mut tables, mut inputs) = (Graph::new(), BuildTables::default(), Inputs::default());
+        for params in self.largest_graphs(memory) {
+            let in_memory = (!self.is_bidirectional() && params.part != GraphPart::Encoder).then_some(&view);
+            let places = (&mut graph, &mut tables, &mut inputs);
+            self.build(places, &leafs, params, in_memory)
+                .map_err(|e| e.to_string())?;
+            measure.add(&mut graph).map_err(text)?;
+        }
+        Ok(measure.bytes())
+    }
+
+    /// What graphs are built over, with homes in buffers that hold nothing.
+    fn view(
+        &self,
+        placement: &Placement,
+        memory: MemoryParams,
+        measure: &mut Measure,
+    ) -> Result<CacheView, SchedError> {
+        let kept = self.kept();
+        let (mut view, _) = memory.cache_view(&kept);
+        let mut home = |layer: usize| -> Result<Home, SchedError> {
+            let ty = placement.kv_device(layer).buffer_type();
+            let buffer = measure.register(&*ty, Usage::Any)?;
+            Ok(Home { buffer, offset: 0 })
+        };
+        for (slot, spec) in view.slots.iter_mut().zip(&kept.kv) {
+            slot.k = home(spec.layer)?;
+            slot.v = slot.k;
+        }
+        for (slot, spec) in view.states.iter_mut().zip(&kept.states) {
+            slot.home = home(spec.layer)?;
+        }
+        Ok(view)
+    }
+
+    /// The graphs that a context reserves memory for.
+    fn largest_graphs(&self, memory: MemoryParams) -> Vec<BuildParams> {
+        let n_encoded = if self.arch.encoder {
+            memory.n_batch.min(memory.n_ctx)
+        } else {
+            0
+        };
+        let decoder = BuildParams {
+            n_seq_max: memory.n_seq_max,
+            hidden: if memory.hidden {
+                HiddenRows::All
+            } else {
+                HiddenRows::None
+            },
+            n_encoded,
+            n_ctx: memory.n_ctx,
+            ..build_params(self.arch, self.base)
+        };
+        let encoder = BuildParams {
+            n_tokens: n_encoded,
+            n_outputs: n_encoded,
+            part: GraphPart::Encoder,
+            hidden: HiddenRows::None,
+            causal: false,
+            n_encoded: 0,
+            ..decoder
+        };
+        let mut graphs = Vec::new();
+        if self.arch.encoder {
+            graphs.push(encoder);
+        }
+        for (n_tokens, n_outputs) in memory.largest_graphs() {
+            graphs.push(BuildParams {
+                n_tokens,
+                n_outputs: n_outputs.max(1),
+                ..decoder
+            });
+        }
+        graphs
+    }
+
+    fn build(
+        &self,
+        (graph, tables, inputs): (&mut Graph, &mut BuildTables, &mut Inputs),
+        leafs: &[WeightLeaf],
+        params: BuildParams,
+        view: Option<&CacheView>,
+    ) -> Result<(), BuildError> {
+        let unadapted = Adaptation::default();
+        let b = match view {
+            Some(view) => Builder::over_cells(graph, leafs, tables, inputs, params, view),
+            None => Builder::over_batch(graph, leafs, tables, inputs, params),
+        };
+        let mut b = b.adapted(&unadapted);
+        match params.part {
+            GraphPart::Encoder => _ = self.graph.encode(&mut b).map(|result| b.output(result)),
+            GraphPart::Graph | GraphPart::Mtp => _ = b.whole(self.arch.results(), self.graph),
+        }
+        b.finish()
+    }
+}
+
+/// How many layers, from the last down, fit into the free memory of the devices with their keys and values, and `compute` bytes of each device
+/// for intermediate results.
+pub(super) fn layers_that_fit(
+    params: &PlacementParams,
+    devices: &[Arc<dyn Device>],
+    rows: &[TableRow],
+    n_layer: usize,
+    needs: &Needs,
+    compute: &[usize],
+) -> usize {
+    let shares = row_shares(params, devices);
+    // `devices` does not contain the CPU.
+    let all: f64 = row_shares(params, &params.devices).iter().map(|(_, s)| s).sum();
+    let mut sizes = vec![0usize; n_layer + 1];
+    let mut divided = vec![0usize; n_layer + 1];
+    for (i, row) in rows.iter().enumerate() {
+        let layer = match row.layer {
+            // The layer of multi-token prediction goes where the output does.
+            Some(il) if (il as usize) <= n_layer => il as usize,
+            None if row.consumer != Consumer::GetRows => n_layer,
+            _ => continue,
+        };
+        let is_divided = !shares.is_empty() && needs.divisible.get(i) == Some(&true);
+        let sum = if is_divided { &mut divided } else { &mut sizes };
+        sum[layer] += row.bytes();
+    }
+    if params.offload_kv {
+        let states = (needs.memory.states.iter()).map(|s| (s.layer, params.memory.state_bytes(s)));
+        let kv = (needs.memory.kv.iter()).map(|s| (s.layer, params.memory.kv_bytes(s)));
+        for (layer, bytes) in kv.chain(states).filter(|&(layer, _)| layer < n_layer) {
+            sizes[layer] = sizes[layer].saturating_add(bytes);
+        }
+    }
+    let fits = |n: usize| {
+        let mut used = vec![0usize; devices.len() + 1];
+        for (il, d) in assign_layers(params, devices, n_layer, n).into_iter().enumerate() {
+            used[d] = used[d].saturating_add(sizes[il]);
+            for &(device, share) in shares.iter().filter(|_| d < devices.len()) {
+                used[device] = used[device].saturating_add((share / all * divided[il] as f64) as usize);
+            }
+        }
+        devices.iter().zip(used).enumerate().all(|(i, (device, used))| {
+            let beside = params.margin.saturating_add(compute.get(i).copied().unwrap_or(0));
+            used.saturating_add(beside) <= device.memory().0 || used == 0
+        })
+    };
+    (0..=n_layer + 1).rev().find(|&n| fits(n)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use kernels::GgmlType;
+
+    use crate::backend::DeviceKind;
+    use crate::build::{KeyPosition, KvSpec, StateSpec};
+    use crate::graph::Window;
+    use crate::sched::fake::FakeDevice;
+
+    use super::*;
+
+    const N_LAYER: usize = 8;
+
+    /// Layers without weights that fit into the gigabyte of a device, the output being one more.
+    fn fitting(memory: MemoryParams, layer: impl Fn(usize) -> (Option<KvSpec>, Option<StateSpec>)) -> usize {
+        let gpu: Arc<dyn Device> = Arc::new(FakeDevice::new("gpu", DeviceKind::Gpu));
+        assert_eq!(gpu.memory().0, 1 << 30);
+        let params = PlacementParams {
+            devices: vec![gpu.clone()],
+            margin: 0,
+            memory,
+            ..PlacementParams::default()
+        };
+        let (kv, states): (Vec<_>, Vec<_>) = (0..N_LAYER).map(layer).unzip();
+        let needs = Needs {
+            memory: MemorySpecs {
+                kv: kv.into_iter().flatten().collect(),
+                states: states.into_iter().flatten().collect(),
+            },
+            ..Needs::default()
+        };
+        layers_that_fit(&params, &[gpu], &[], N_LAYER, &needs, &[]) - 1
+    }
+
+    fn attention(layer: usize, window: Window) -> KvSpec {
+        KvSpec {
+            layer,
+            k_row: 1024,
+            v_row: 1024,
+            v_in_k: 0,
+            n_head_kv: 8,
+            window,
+            compressed: None,
+            key_position: KeyPosition::Free,
+        }
+    }
+
+    #[test]
+    fn layers_fit_with_keys_and_values_of_their_types() {
+        // 256 MiB of elements in each layer.
+        let with = |type_k, type_v| {
+            let memory = MemoryParams {
+                n_ctx: 1 << 17,
+                type_k,
+                type_v,
+                ..MemoryParams::default()
+            };
+            fitting(memory, |il| (Some(attention(il, Window::None)), None))
+        };
+        assert_eq!(with(GgmlType::F16, GgmlType::F16), 2);
+        assert_eq!(with(GgmlType::F32, GgmlType::F32), 1);
+        assert_eq!(with(GgmlType::Q8_0, GgmlType::Q8_0), 3);
+        assert_eq!(with(GgmlType::Q4_0, GgmlType::Q8_0), 4, "208 MiB each");
+    }
+
+    #[test]
+    fn layers_fit_with_as_much_as_windows_and_states_keep() {
+        let memory = MemoryParams {
+            n_ctx: 1 << 17,
+            ..MemoryParams::default()
+        };
+        let windowed = |il| (Some(attention(il, Window::Standard(512))), None);
+        assert_eq!(fitting(memory, windowed), N_LAYER);
+        let one_in_four = |il: usize| match il % 4 {
+            3 => (Some(attention(il, Window::None)), None),
+            _ => windowed(il),
+        };
+        // A layer that sees everything takes half of the memory, those between two of them take a little.
+        assert_eq!(fitting(memory, one_in_four), 4);
+        let state = |layer| StateSpec { layer, row: 1 << 24 };
+        let recurrent = |il| (None, Some(state(il)));
+        // Two cells of 64 MiB for each sequence.
+        assert_eq!(fitting(memory, recurrent), N_LAYER);
+        let many = MemoryParams { n_seq_max: 4, ..memory };
+        assert_eq!(fitting(many, recurrent), 2);
+        let far = MemoryParams {
+            n_rollback: 2,
+            ..memory
+        };
+        assert_eq!(fitting(far, recurrent), 4);
+    }
+}
