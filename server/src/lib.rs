@@ -5,7 +5,7 @@
 //! - [`api`]: fields of requests, and what is wrong with them
 //! - [`messages`], [`served`]: messages to prompts, for the model as it is served
 //! - [`tools`]: functions that a model may call, and calls of them
-//! - [`answer`]: what is told of a request, piece by piece
+//! - [`parser`]: reasoning and calls, told from answers; [`answer`]: what is told of a request, piece by piece
 //! - [`openai`], [`anthropic`], [`ollama`], [`native`]: the interfaces of OpenAI, Anthropic, Ollama and llama-server
 //! - [`http`], [`routes`]: connections, and what can be asked for
 
@@ -19,6 +19,7 @@ pub mod metrics;
 pub mod native;
 pub mod ollama;
 pub mod openai;
+pub mod parser;
 pub mod routes;
 pub mod scheduler;
 pub mod served;

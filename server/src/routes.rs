@@ -2,7 +2,7 @@
 
 use axum::Router;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, delete, get, post};
 
 use crate::api::{ApiError, Field, GENERATING, STRUCTURE};
 use crate::http::{Shared, guarded};
@@ -10,7 +10,7 @@ use crate::{anthropic, native, ollama, openai};
 
 /// Something that can be asked for.
 pub struct Route {
-    /// GET or POST.
+    /// GET, POST or DELETE.
     pub method: &'static str,
     /// Where, the usual path first.
     pub paths: &'static [&'static str],
@@ -40,6 +40,30 @@ pub const ROUTES: &[Route] = &[
         fields: &[openai::COMPLETION_FIELDS, GENERATING, STRUCTURE],
         sampling: true,
         router: || post(openai::completions),
+    },
+    Route {
+        method: "POST",
+        paths: &["/v1/responses", "/responses"],
+        doc: "Answers a conversation, as OpenAI's interface of that name.",
+        fields: &[openai::RESPONSE_FIELDS, GENERATING],
+        sampling: true,
+        router: || post(openai::responses),
+    },
+    Route {
+        method: "GET",
+        paths: &["/v1/responses/{id}"],
+        doc: "Tells a response again that is kept.",
+        fields: &[],
+        sampling: false,
+        router: || get(openai::response),
+    },
+    Route {
+        method: "DELETE",
+        paths: &["/v1/responses/{id}"],
+        doc: "Forgets it.",
+        fields: &[],
+        sampling: false,
+        router: || delete(openai::forget),
     },
     Route {
         method: "POST",

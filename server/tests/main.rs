@@ -8,5 +8,6 @@ mod docs;
 mod hostile;
 mod ollama;
 mod operations;
+mod responses;
 mod structured;
 mod tools;

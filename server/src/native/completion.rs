@@ -2,7 +2,6 @@
 
 use axum::Extension;
 use axum::extract::State;
-use engine::chat::ReasoningSplit;
 use engine::sample::Token;
 use serde_json::{Map, Value as Json, json};
 
@@ -10,6 +9,7 @@ use crate::answer::{Answer, Choice, Piece, Usage};
 use crate::api::{ApiError, ApiResult, Field, Fields, Form, GENERATING, STRUCTURE, between, generating, structure};
 use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream};
 use crate::openai::{event, failed, of_chat, prompts, timings_json};
+use crate::parser::OutputParser;
 use crate::scheduler::{Finish, TokenLogprob};
 
 /// The fields.
@@ -127,11 +127,7 @@ fn ask(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult<
         param: Some("prompt".to_owned()),
         ..e.into()
     })?;
-    Ok((
-        Answer::new(vec![(events, 1)], &ReasoningSplit::new(None, ""), None),
-        told,
-        is_stream,
-    ))
+    Ok((Answer::new(vec![(events, 1)], &OutputParser::none()), told, is_stream))
 }
 
 /// What is told when all is done.
@@ -171,7 +167,7 @@ struct Stream {
 impl Teller for Stream {
     fn piece(&mut self, piece: Piece, _: &Usage) -> String {
         match piece {
-            Piece::Prompt { .. } | Piece::Call { .. } => String::new(),
+            Piece::Prompt { .. } | Piece::Call { .. } | Piece::Arguments { .. } => String::new(),
             Piece::Text { content, logprob, .. } => {
                 let mut told = json!({ "index": 0, "content": content, "stop": false });
                 if let Some(logprob) = &logprob {

@@ -2,7 +2,6 @@
 
 use axum::Extension;
 use axum::extract::State;
-use engine::chat::ReasoningSplit;
 use engine::sample::Token;
 use serde_json::{Value as Json, json};
 
@@ -14,6 +13,7 @@ use crate::api::{
     structure, text_of,
 };
 use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream, unique};
+use crate::parser::OutputParser;
 use crate::scheduler::{PromptDone, Request, TokenLogprob};
 use crate::served::Served;
 
@@ -210,11 +210,7 @@ fn ask(app: &App, Client(client): Client, body: serde_json::Map<String, Json>) -
         echo: echo.then_some(prompts),
         n: request.n,
     };
-    Ok((
-        Answer::new(asked, &ReasoningSplit::new(None, ""), None),
-        told,
-        is_stream,
-    ))
+    Ok((Answer::new(asked, &OutputParser::none()), told, is_stream))
 }
 
 /// Prompts as texts or as tokens.
@@ -307,7 +303,7 @@ impl Teller for Stream {
                 });
                 self.chunk(choice, &content, lists, None)
             }
-            Piece::Call { .. } => String::new(),
+            Piece::Call { .. } | Piece::Arguments { .. } => String::new(),
             Piece::End { choice, finish, .. } => self.chunk(choice, "", None, Some(finish_reason(&finish))),
             Piece::Failed(text) => failed(&text),
         }

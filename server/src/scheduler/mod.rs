@@ -175,7 +175,6 @@ impl Scheduler {
             max_tokens: self.max_tokens(request.max_tokens),
             t_max: request.t_max,
             logprobs: request.logprobs,
-            special: request.special,
         };
         let first = self.chain(&request)?;
         let generation = |choice: usize| -> Result<Generation, SubmitError> {
@@ -188,7 +187,7 @@ impl Scheduler {
                 choice,
                 chain,
                 stop,
-                limits,
+                (limits, request.shown.clone()),
                 events,
                 self.metrics.clone(),
             ))
