@@ -170,11 +170,106 @@ fn what_would_be_unsafe_or_cannot_be_is_said_before_anything_is_loaded() {
 }
 
 #[test]
-fn a_model_that_does_not_continue_texts_is_refused() {
+fn a_model_that_encodes_texts_is_served_for_that() {
     let home = Home::new();
     let model = home.model("bert-dense", None);
-    let refused = ended(home.llama(&["serve", &model, "--port", "0"]));
-    refused.fails_saying(&["does not continue texts"]);
+    let server = Serving::start(home.llama(&["serve", &model, "--port", "0"]));
+    let ranked = server.request("POST /v1/rerank", "{\"query\": \"a\", \"documents\": [\"b\", \"c\"]}");
+    assert!(ranked.contains("relevance_score"), "{ranked}");
+    assert!(
+        server
+            .request("POST /v1/embeddings", "{\"input\": \"a\"}")
+            .contains("\"embedding\"")
+    );
+    let refused = server.request("POST /v1/completions", "{\"prompt\": \"a\"}");
+    assert!(refused.contains("does not continue texts"), "{refused}");
+}
+
+#[test]
+#[cfg(unix)]
+fn a_socket_is_listened_on_and_taken_from_a_server_that_was_killed() {
+    use std::os::unix::net::UnixStream;
+    let home = Home::new();
+    let model = home.model_with_text("llama", None);
+    let path = home.path("llama.sock");
+    let start = || {
+        let mut child = home.llama(&["serve", &model, "-c", "128", "--host", path.to_str().unwrap()]);
+        child
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary runs")
+    };
+    let answers = |child: &mut Child| {
+        let mut err = BufReader::new(child.stderr.take().expect("a pipe"));
+        let mut line = String::new();
+        while !line.contains("the socket ") {
+            line.clear();
+            assert!(err.read_line(&mut line).expect("text") > 0, "it ended");
+        }
+        let mut stream = UnixStream::connect(&path).expect("a connection");
+        write!(
+            stream,
+            "GET /health HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"
+        )
+        .expect("it reads");
+        let mut said = String::new();
+        stream.read_to_string(&mut said).expect("text");
+        assert!(said.starts_with("HTTP/1.1 200"), "{said}");
+    };
+    let mut first = start();
+    answers(&mut first);
+    ended(home.llama(&["serve", &model, "--host", path.to_str().unwrap()])).fails_saying(&["cannot be listened on"]);
+    first.kill().expect("it runs");
+    first.wait().expect("it ends");
+    let mut second = start();
+    answers(&mut second);
+    second.kill().expect("it runs");
+    second.wait().expect("it ends");
+}
+
+#[test]
+fn a_batch_goes_on_after_it_was_killed() {
+    let home = Home::new();
+    let model = home.model_with_text("llama", None);
+    let (from, to) = (home.path("in.jsonl"), home.path("out.jsonl"));
+    let line = |i: usize| {
+        format!(
+            "{{\"custom_id\": \"c{i}\", \"method\": \"POST\", \"url\": \"/v1/completions\", \"body\": {{\"prompt\": \"once\", \"max_tokens\": 60, \"ignore_eos\": true}}}}\n"
+        )
+    };
+    std::fs::write(&from, (0..60).map(line).collect::<String>()).unwrap();
+    let args = [
+        "batch",
+        from.to_str().unwrap(),
+        to.to_str().unwrap(),
+        "-m",
+        &model,
+        "-c",
+        "512",
+    ];
+    let n_lines = || std::fs::read_to_string(&to).map_or(0, |text| text.lines().count());
+    let mut child = home
+        .llama(&args)
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the binary runs");
+    while n_lines() < 3 && child.try_wait().expect("a status").is_none() {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    // SIGKILL: nothing is told to it.
+    child.kill().expect("a child");
+    child.wait().expect("it ends");
+    ended(home.llama(&args)).succeeds();
+    let text = std::fs::read_to_string(&to).unwrap();
+    let ids: std::collections::BTreeSet<String> = text
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON")["custom_id"].to_string())
+        .collect();
+    assert_eq!((text.lines().count(), ids.len()), (60, 60));
+    let again = ended(home.llama(&args));
+    assert!(again.err.contains("nothing is left to be done"), "{}", again.err);
+    ended(home.llama(&["batch", "no-such.jsonl", to.to_str().unwrap()])).fails_saying(&["no-such.jsonl"]);
 }
 
 #[test]

@@ -7,11 +7,13 @@
 //! - [`tools`]: functions that a model may call, and calls of them
 //! - [`parser`]: reasoning and calls, told from answers; [`answer`]: what is told of a request, piece by piece
 //! - [`openai`], [`anthropic`], [`ollama`], [`native`]: the interfaces of OpenAI, Anthropic, Ollama and llama-server
-//! - [`http`], [`routes`]: connections, and what can be asked for
+//! - [`http`], [`routes`], [`openapi`]: connections, and what can be asked for
+//! - [`batch`]: the same from lines of a file
 
 pub mod answer;
 pub mod anthropic;
 pub mod api;
+pub mod batch;
 pub mod embedder;
 pub mod http;
 pub mod messages;
@@ -19,6 +21,7 @@ pub mod metrics;
 pub mod native;
 pub mod ollama;
 pub mod openai;
+pub mod openapi;
 pub mod parser;
 pub mod routes;
 pub mod scheduler;

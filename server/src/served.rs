@@ -1,8 +1,10 @@
 //! A model as it is served: its name, how prompts are made for it, and who continues them.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use engine::build::Pooling;
 use engine::chat::{ChatError, ChatTemplate, Message, ReasoningSplit, ReasoningTags, reasoning_tags};
 use engine::context::ContextParams;
 use engine::grammar::Grammar;
@@ -34,6 +36,10 @@ pub struct ServedParams {
     pub max_tokens: Option<usize>,
     /// Reasoning is told apart from answers.
     pub split_reasoning: bool,
+    /// Where slots are saved, if that is allowed.
+    pub slot_save_path: Option<PathBuf>,
+    /// The files of the context's adapters.
+    pub adapters: Vec<String>,
     /// What made the program, such as a version.
     pub build: String,
 }
@@ -46,6 +52,8 @@ pub struct Served {
     pub scheduler: Scheduler,
     /// Turns texts into vectors.
     pub embedder: Embedder,
+    /// Rates pairs of texts.
+    pub ranker: Embedder,
     /// What answers have to be.
     pub constraints: Constraints,
     /// Responses of late.
@@ -122,6 +130,13 @@ impl Served {
             .collect();
         Ok(Served {
             params,
+            ranker: Embedder::new(
+                model.clone(),
+                ContextParams {
+                    pooling: Some(Pooling::Rank),
+                    ..embedding.clone()
+                },
+            ),
             embedder: Embedder::new(model, embedding),
             constraints: Constraints::default(),
             responses: Kept::default(),

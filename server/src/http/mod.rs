@@ -4,11 +4,13 @@ mod app;
 mod body;
 mod listen;
 mod stream;
+mod tls;
 
 pub use app::{App, Client, Log, Record, Shared, guarded};
-pub use body::{Body, blocking};
-pub use listen::{ListenParams, serve};
+pub use body::{AnyBody, Body, blocking};
+pub use listen::{ListenParams, Listener, serve};
 pub use stream::{Teller, stream};
+pub use tls::{TlsError, tls};
 
 use axum::http::header;
 use axum::response::{IntoResponse, Response};

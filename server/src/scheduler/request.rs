@@ -174,6 +174,12 @@ pub enum SubmitError {
         /// When it may be worth another attempt.
         retry_after: Duration,
     },
+    /// The model does not continue texts.
+    #[error("the architecture {arch} does not continue texts: it encodes them, for /v1/embeddings and /v1/rerank")]
+    Encoder {
+        /// The architecture.
+        arch: &'static str,
+    },
     /// No more requests are taken: the scheduler is ending, or has failed.
     #[error("no requests are taken any more: the server is going down")]
     Closed,

@@ -423,5 +423,5 @@ fn written(template: &ChatTemplate) -> Option<(String, String, Json)> {
         .trim_start_matches("</think>")
         .trim_start()
         .to_owned();
-    text.contains("7").then(|| (prompt, text, arguments))
+    text.contains("7").then_some((prompt, text, arguments))
 }
