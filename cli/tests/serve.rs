@@ -272,13 +272,28 @@ fn a_batch_goes_on_after_it_was_killed() {
     ended(home.llama(&["batch", "no-such.jsonl", to.to_str().unwrap()])).fails_saying(&["no-such.jsonl"]);
 }
 
+/// The form of the model's own template, which takes no functions, with functions and calls as models have them that were trained for some.
+const WITH_TOOLS: &str = "{% if messages[0].role != 'system' %}<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{% endif %}\
+    {% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}\
+    {% for c in m.tool_calls or [] %}<tool_call>\n{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}\
+    <|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
 #[test]
 #[ignore = "installs client programs from PyPI and takes a published model: a minute"]
 fn published_clients_are_served() {
     let home = Home::new();
     let model = tests::published::path(tests::published::SMOLLM2);
     let model = model.to_str().expect("UTF-8");
-    let server = Serving::start(home.llama(&["serve", model, "--port", "0", "-c", "8192"]));
+    let server = Serving::start(home.llama(&[
+        "serve",
+        model,
+        "--port",
+        "0",
+        "-c",
+        "8192",
+        "--chat-template",
+        WITH_TOOLS,
+    ]));
     let script = root().join("tests/tools/server_clients.py");
     let url = format!("http://{}", server.address);
     let status = Command::new("python3")
@@ -289,4 +304,42 @@ fn published_clients_are_served() {
     server.signal(libc::SIGTERM);
     let (ended, said) = server.end();
     assert!(status.success() && ended == Some(0), "{said}");
+}
+
+#[test]
+#[ignore = "sends thousands of hostile requests, with a package of PyPI"]
+fn hostile_requests_are_answered() {
+    let home = Home::new();
+    let model = home.model_with_text("llama", None);
+    let slots = home.path("slots");
+    std::fs::create_dir(&slots).expect("a folder");
+    let slots = slots.to_str().expect("UTF-8");
+    let server = Serving::start(home.llama(&["serve", &model, "--port", "0", "-c", "96", "--slot-save-path", slots]));
+    let resident = || {
+        let text = std::fs::read_to_string(format!("/proc/{}/statm", server.child.id())).unwrap_or_default();
+        text.split(' ')
+            .nth(1)
+            .and_then(|n| n.parse::<usize>().ok())
+            .unwrap_or(0)
+            * 4096
+    };
+    let url = format!("http://{}", server.address);
+    let fuzz = |n: &str| {
+        let script = root().join("tests/tools/server_fuzz.py");
+        let status = Command::new("python3")
+            .arg(script)
+            .args([&url, n])
+            .status()
+            .expect("python3 runs");
+        assert!(status.success());
+    };
+    fuzz("20");
+    let before = resident();
+    fuzz("300");
+    let after = resident();
+    assert!(
+        after < before + (64 << 20),
+        "memory grew from {before} to {after} bytes"
+    );
+    assert!(server.request("GET /health", "").contains("{\"status\":\"ok\"}"));
 }

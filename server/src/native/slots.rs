@@ -21,11 +21,13 @@ pub const SLOT_FIELDS: &[Field] = &[Field {
 /// Tells of sequences.
 pub async fn slots(State(app): State<Shared>) -> ApiResult {
     let n_ctx = app.served.n_ctx();
-    let slots = match app.served.scheduler.ask(|batcher| Ok(batcher.slots())).await {
-        Ok(slots) => slots,
-        // A model that continues no texts has none.
-        Err(_) => Vec::new(),
-    };
+    // A model that continues no texts has none.
+    let slots = app
+        .served
+        .scheduler
+        .ask(|batcher| Ok(batcher.slots()))
+        .await
+        .unwrap_or_default();
     let slot = |(id, slot): (usize, &Slot)| json!({ "id": id, "n_ctx": n_ctx, "is_processing": slot.is_busy, "n_held": slot.n_held });
     let slots: Vec<Json> = slots.iter().enumerate().map(slot).collect();
     Ok(json(&slots.into()))
