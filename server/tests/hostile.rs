@@ -230,11 +230,11 @@ fn nothing_is_left_of_a_storm_of_clients_that_vanish() {
         // A sequence of numbers that looks random and is the same each time.
         let random = (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
         let prompt: Vec<u64> = (0..random % 400 + 1).map(|n| (n * 7 + random) % 100 + 5).collect();
-        let body = json!({"prompt": prompt, "max_tokens": 300, "stream": random % 2 == 0, "ignore_eos": true, "n": random % 3 + 1});
+        let body = json!({"prompt": prompt, "max_tokens": 300, "stream": random.is_multiple_of(2), "ignore_eos": true, "n": random % 3 + 1});
         let body = body.to_string();
         let mut stream = server.connect();
         let whole = [head("POST", "/v1/completions", &[], body.len()), body.into_bytes()].concat();
-        let n = if random % 5 == 0 {
+        let n = if random.is_multiple_of(5) {
             whole.len() * (random as usize % 97) / 97
         } else {
             whole.len()
