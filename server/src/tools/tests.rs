@@ -54,7 +54,7 @@ const VALUE: &str = "{{ v if v is string else v | tojson }}";
 fn families() -> Vec<(&'static str, String, &'static str)> {
     let end = "{% endfor %}";
     let name = "{{ c.function.name }}";
-    vec![
+    let mut all = vec![
         (
             "Hermes, Qwen 2.5 and 3, Granite 4",
             format!("{EACH}\n<tool_call>\n{{\"name\": \"{name}\", \"arguments\": {JSON}}}\n</tool_call>{end}"),
@@ -76,34 +76,6 @@ fn families() -> Vec<(&'static str, String, &'static str)> {
             "Mistral",
             format!("{EACH}[TOOL_CALLS]{name}[CALL_ID]{{{{ c.id }}}}[ARGS]{JSON}{end}"),
             "[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{ARGS}[TOOL_CALLS]g[CALL_ID]x[ARGS]{}",
-        ),
-        (
-            "Qwen 3 Coder, Nemotron",
-            format!(
-                "{EACH}\n<tool_call>\n<function={name}>\n{ITEMS}<parameter={{{{ k }}}}>\n{VALUE}\n</parameter>\n{end}</function>\n</tool_call>{end}"
-            ),
-            "<tool_call>\n<function=f>\n<parameter=t>\nTEXT\n</parameter>\n<parameter=a>\n7\n</parameter>\n<parameter=l>\n[1, \"x\"]\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=g>\n</function>\n</tool_call>",
-        ),
-        (
-            "GLM",
-            format!(
-                "{EACH}\n<tool_call>{name}\n{ITEMS}<arg_key>{{{{ k }}}}</arg_key>\n<arg_value>{VALUE}</arg_value>\n{end}</tool_call>{end}"
-            ),
-            "\n<tool_call>f\n<arg_key>t</arg_key>\n<arg_value>TEXT</arg_value>\n<arg_key>a</arg_key>\n<arg_value>7</arg_value>\n<arg_key>l</arg_key>\n<arg_value>[1, \"x\"]</arg_value>\n</tool_call>\n<tool_call>g\n</tool_call>",
-        ),
-        (
-            "MiniMax",
-            format!(
-                "\n<mm:tool_call>\n{EACH}<invoke name=\"{name}\">\n{ITEMS}<parameter name=\"{{{{ k }}}}\">{VALUE}</parameter>\n{end}</invoke>\n{end}</mm:tool_call>"
-            ),
-            "<mm:tool_call>\n<invoke name=\"f\">\n<parameter name=\"t\">TEXT</parameter>\n<parameter name=\"a\">7</parameter><parameter name=\"l\">[1, \"x\"]</parameter>\n</invoke>\n<invoke name=\"g\">\n</invoke>\n</mm:tool_call>",
-        ),
-        (
-            "DeepSeek V3.2",
-            format!(
-                "\n\n<|DSML|calls>\n{EACH}<|DSML|invoke name=\"{name}\">\n{ITEMS}<|DSML|parameter name=\"{{{{ k }}}}\" string=\"{{{{ 'true' if v is string else 'false' }}}}\">{VALUE}</|DSML|parameter>\n{end}</|DSML|invoke>\n{end}</|DSML|calls>"
-            ),
-            "<|DSML|calls>\n<|DSML|invoke name=\"f\">\n<|DSML|parameter name=\"t\" string=\"true\">TEXT</|DSML|parameter>\n<|DSML|parameter name=\"a\" string=\"false\">7</|DSML|parameter>\n<|DSML|parameter name=\"l\" string=\"false\">[1, \"x\"]</|DSML|parameter>\n</|DSML|invoke>\n<|DSML|invoke name=\"g\">\n</|DSML|invoke>\n</|DSML|calls>",
         ),
         (
             "DeepSeek R1",
@@ -146,6 +118,44 @@ fn families() -> Vec<(&'static str, String, &'static str)> {
                 "<|tools_prefix|>[{EACH}{{\"{name}\": {JSON}}}{{% if not loop.last %}}, {{% endif %}}{end}]<|tools_suffix|>"
             ),
             "<|tools_prefix|>[{\"f\": {ARGS}}, {\"g\": {}}]<|tools_suffix|>",
+        ),
+    ];
+    all.extend(tagged_families());
+    all
+}
+
+/// Those that write arguments one by one.
+fn tagged_families() -> Vec<(&'static str, String, &'static str)> {
+    let end = "{% endfor %}";
+    let name = "{{ c.function.name }}";
+    vec![
+        (
+            "Qwen 3 Coder, Nemotron",
+            format!(
+                "{EACH}\n<tool_call>\n<function={name}>\n{ITEMS}<parameter={{{{ k }}}}>\n{VALUE}\n</parameter>\n{end}</function>\n</tool_call>{end}"
+            ),
+            "<tool_call>\n<function=f>\n<parameter=t>\nTEXT\n</parameter>\n<parameter=a>\n7\n</parameter>\n<parameter=l>\n[1, \"x\"]\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=g>\n</function>\n</tool_call>",
+        ),
+        (
+            "GLM",
+            format!(
+                "{EACH}\n<tool_call>{name}\n{ITEMS}<arg_key>{{{{ k }}}}</arg_key>\n<arg_value>{VALUE}</arg_value>\n{end}</tool_call>{end}"
+            ),
+            "\n<tool_call>f\n<arg_key>t</arg_key>\n<arg_value>TEXT</arg_value>\n<arg_key>a</arg_key>\n<arg_value>7</arg_value>\n<arg_key>l</arg_key>\n<arg_value>[1, \"x\"]</arg_value>\n</tool_call>\n<tool_call>g\n</tool_call>",
+        ),
+        (
+            "MiniMax",
+            format!(
+                "\n<mm:tool_call>\n{EACH}<invoke name=\"{name}\">\n{ITEMS}<parameter name=\"{{{{ k }}}}\">{VALUE}</parameter>\n{end}</invoke>\n{end}</mm:tool_call>"
+            ),
+            "<mm:tool_call>\n<invoke name=\"f\">\n<parameter name=\"t\">TEXT</parameter>\n<parameter name=\"a\">7</parameter><parameter name=\"l\">[1, \"x\"]</parameter>\n</invoke>\n<invoke name=\"g\">\n</invoke>\n</mm:tool_call>",
+        ),
+        (
+            "DeepSeek V3.2",
+            format!(
+                "\n\n<|DSML|calls>\n{EACH}<|DSML|invoke name=\"{name}\">\n{ITEMS}<|DSML|parameter name=\"{{{{ k }}}}\" string=\"{{{{ 'true' if v is string else 'false' }}}}\">{VALUE}</|DSML|parameter>\n{end}</|DSML|invoke>\n{end}</|DSML|calls>"
+            ),
+            "<|DSML|calls>\n<|DSML|invoke name=\"f\">\n<|DSML|parameter name=\"t\" string=\"true\">TEXT</|DSML|parameter>\n<|DSML|parameter name=\"a\" string=\"false\">7</|DSML|parameter>\n<|DSML|parameter name=\"l\" string=\"false\">[1, \"x\"]</|DSML|parameter>\n</|DSML|invoke>\n<|DSML|invoke name=\"g\">\n</|DSML|invoke>\n</|DSML|calls>",
         ),
     ]
 }
@@ -292,7 +302,7 @@ fn calls_may_be_written_carelessly() {
         [("g".to_owned(), json!({}))]
     );
     // As Qwen 3 Coder does at times.
-    let coder = template(&families()[4].1);
+    let coder = template(&tagged_families()[0].1);
     let bare = "<function=f>\n<parameter=t>\nx\n\n</parameter>\n</function>\n</tool_call>";
     assert_eq!(
         calls(&split(&coder, bare, true)),
