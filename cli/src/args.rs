@@ -29,7 +29,7 @@ pub use template::TemplateArgs;
 use values::{cache_type, context_size, positive, threads};
 
 pub use arch::{ArchArgs, ArchCommand, CheckArgs, Drawing, FmtArgs, SeedArgs};
-pub use serve::ServeArgs;
+pub use serve::{BatchArgs, ServeArgs, ServingArgs};
 
 /// Runs language models from GGUF files.
 #[derive(Debug, Parser)]
@@ -50,6 +50,8 @@ pub enum Command {
     /// Serve a model to many clients, by the interfaces of OpenAI, Anthropic, Ollama and llama-server
     #[command(visible_alias = "server")]
     Serve(ServeArgs),
+    /// Answer the requests of a file, many at a time
+    Batch(BatchArgs),
     /// Show what a GGUF file holds
     #[command(visible_alias = "show")]
     Inspect(InspectArgs),

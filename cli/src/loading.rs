@@ -324,6 +324,12 @@ fn warn_of_another_arch(model: &Model) {
 }
 
 impl AdapterArgs {
+    /// The files of the adapters, in the order in which a context has them.
+    pub fn names(&self) -> Vec<String> {
+        let files = self.lora.iter().chain(&self.lora_scaled);
+        files.map(|file| file.path.display().to_string()).collect()
+    }
+
     /// Loads the adapters, and applies them to a context.
     pub fn apply(&self, context: &mut Context) -> Outcome {
         let model = context.model().clone();

@@ -1,22 +1,21 @@
 //! What becomes of requests, as interfaces tell it: pieces of text by choice, reasoning told from answers, and counts.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::time::Duration;
 
-use engine::chat::{ReasoningSplit, Spoken};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::api::{ApiError, ApiResult};
+use crate::parser::OutputParser;
 use crate::scheduler::{Event, Finish, PromptDone, TokenLogprob};
-use crate::tools::{Call, Said, ToolSplit};
+use crate::tools::{Call, Said};
 
 /// One or several prompts under way, told one after the other.
 pub struct Answer {
     prompts: VecDeque<Asked>,
-    splits: Vec<ReasoningSplit>,
-    /// By choice, if functions may be called.
-    calls: Vec<ToolSplit>,
+    parsers: Vec<OutputParser>,
+    /// By choice.
+    n_calls: Vec<usize>,
     pieces: VecDeque<Piece>,
     /// The number of the first choice of the prompt that is told.
     first: usize,
@@ -51,14 +50,23 @@ pub enum Piece {
         /// The token that it came with, if probabilities were asked for.
         logprob: Option<TokenLogprob>,
     },
-    /// A function is called.
+    /// A function is called, whose arguments follow.
     Call {
         /// In which choice.
         choice: usize,
         /// The number of the call in its choice.
         index: usize,
-        /// The call.
-        call: Call,
+        /// The function.
+        name: String,
+    },
+    /// A piece of the arguments of a call.
+    Arguments {
+        /// In which choice.
+        choice: usize,
+        /// The number of the call in its choice.
+        index: usize,
+        /// What is added to them.
+        text: String,
     },
     /// A choice is over.
     End {
@@ -82,6 +90,8 @@ pub struct Usage {
     pub n_cached: usize,
     /// Tokens generated.
     pub n_generated: usize,
+    /// Those of them with which something was thought.
+    pub n_reasoning: usize,
     /// Time of prompts.
     pub t_prompt: Duration,
     /// Time from the first token to the last, of the choice that took longest.
@@ -104,18 +114,14 @@ pub struct Choice {
 }
 
 impl Answer {
-    /// The answer to prompts under way, each with its number of choices. `split`, `calls`: what tells reasoning and calls of functions from the rest.
-    pub fn new(
-        asked: Vec<(UnboundedReceiver<Event>, usize)>,
-        split: &ReasoningSplit,
-        calls: Option<&ToolSplit>,
-    ) -> Answer {
+    /// The answer to prompts under way, each with its number of choices. `parser`: what tells reasoning and calls of functions from the rest.
+    pub fn new(asked: Vec<(UnboundedReceiver<Event>, usize)>, parser: &OutputParser) -> Answer {
         let n_open = asked.first().map_or(0, |(_, n)| *n);
         let n_choices = asked.iter().map(|(_, n)| n).sum();
         Answer {
             prompts: asked.into_iter().map(|(events, n)| Asked { events, n }).collect(),
-            splits: vec![split.clone(); n_choices],
-            calls: calls.map_or(Vec::new(), |calls| vec![calls.clone(); n_choices]),
+            parsers: vec![parser.clone(); n_choices],
+            n_calls: vec![0; n_choices],
             pieces: VecDeque::new(),
             first: 0,
             n_open,
@@ -125,7 +131,7 @@ impl Answer {
 
     /// How many choices there are.
     pub fn n_choices(&self) -> usize {
-        self.splits.len()
+        self.parsers.len()
     }
 
     /// The next piece; `None` when all is told.
@@ -163,7 +169,15 @@ impl Answer {
                     choice.reasoning += &reasoning;
                     choice.content += &content;
                 }
-                Piece::Call { choice, call, .. } => choices[choice].calls.push(call),
+                Piece::Call { choice, name, .. } => {
+                    let arguments = String::new();
+                    choices[choice].calls.push(Call { name, arguments });
+                }
+                Piece::Arguments { choice, index, text } => {
+                    if let Some(call) = choices[choice].calls.get_mut(index) {
+                        call.arguments += &text;
+                    }
+                }
                 Piece::End { choice, finish, .. } => choices[choice].finish = Some(finish),
                 Piece::Failed(text) => return Err(ApiError::server(text)),
             }
@@ -194,7 +208,7 @@ impl Answer {
                 self.say(choice, &text, None, true);
                 self.usage.n_generated += n_generated;
                 self.usage.t_generated = self.usage.t_generated.max(t_generated);
-                let n_calls = self.calls.get(choice).map_or(0, ToolSplit::n_calls);
+                let n_calls = self.n_calls[choice];
                 self.pieces.push_back(Piece::End {
                     choice,
                     finish,
@@ -223,81 +237,66 @@ impl Answer {
         self.prompts.clear();
     }
 
+    /// Makes pieces of what was said; the first has how likely its token was.
     fn say(&mut self, choice: usize, text: &str, logprob: Option<TokenLogprob>, is_last: bool) {
-        let (mut reasoning, mut content) = (String::new(), String::new());
-        let mut take = |spoken: Spoken, text: &str| -> Result<(), Infallible> {
-            match spoken {
-                Spoken::Reasoning => reasoning.push_str(text),
-                Spoken::Answer => content.push_str(text),
-                Spoken::Tag | Spoken::Gap => {}
-            }
-            Ok(())
-        };
-        let split = &mut self.splits[choice];
-        let Ok(()) = split.push(text, &mut take);
-        if is_last {
-            let Ok(()) = split.finish(&mut take);
-        }
-        let n_before = self.calls.get(choice).map_or(0, ToolSplit::n_calls);
-        let said = match self.calls.get_mut(choice) {
-            None => vec![Said::Text(content)],
-            Some(calls) => {
-                let mut said = Vec::new();
-                calls.push(&content, &mut said);
-                if is_last {
-                    calls.finish(&mut said);
+        let said = self.parsers[choice].push(text, is_last);
+        let is_thought = said.iter().any(|said| matches!(said, Said::Reasoning(_)));
+        self.usage.n_reasoning += usize::from(is_thought && !is_last);
+        let mut logprob = logprob;
+        let mut first = None;
+        for said in said {
+            // Of what was thought and said at once one piece is made.
+            let (reasoning, content) = match (said, first.take()) {
+                (Said::Reasoning(text), None) => {
+                    first = Some(text);
+                    continue;
                 }
-                said
-            }
-        };
-        self.tell(choice, reasoning, said, logprob, n_before);
+                (Said::Reasoning(text), Some(before)) => {
+                    first = Some(before + &text);
+                    continue;
+                }
+                (Said::Text(text), before) => (before.unwrap_or_default(), text),
+                (call, before) => {
+                    self.text(choice, before.unwrap_or_default(), String::new(), logprob.take());
+                    self.call(choice, call);
+                    continue;
+                }
+            };
+            self.text(choice, reasoning, content, logprob.take());
+        }
+        self.text(choice, first.unwrap_or_default(), String::new(), logprob);
     }
 
-    /// Makes pieces of what was said; the first has what was thought and how likely its token was.
-    fn tell(
-        &mut self,
-        choice: usize,
-        reasoning: String,
-        said: Vec<Said>,
-        logprob: Option<TokenLogprob>,
-        n_before: usize,
-    ) {
-        let mut text = |reasoning: String, content: String, logprob: Option<TokenLogprob>| {
-            if !reasoning.is_empty() || !content.is_empty() || logprob.is_some() {
-                self.pieces.push_back(Piece::Text {
-                    choice,
-                    reasoning,
-                    content,
-                    logprob,
-                });
-            }
-        };
-        let mut said = said.into_iter().peekable();
-        let first = said.next_if(|said| matches!(said, Said::Text(_)));
-        match first {
-            Some(Said::Text(content)) => text(reasoning, content, logprob),
-            _ => text(reasoning, String::new(), logprob),
+    fn text(&mut self, choice: usize, reasoning: String, content: String, logprob: Option<TokenLogprob>) {
+        if !reasoning.is_empty() || !content.is_empty() || logprob.is_some() {
+            self.pieces.push_back(Piece::Text {
+                choice,
+                reasoning,
+                content,
+                logprob,
+            });
         }
-        let mut index = n_before;
-        for said in said {
-            match said {
-                Said::Text(content) => self.pieces.push_back(Piece::Text {
-                    choice,
-                    reasoning: String::new(),
-                    content,
-                    logprob: None,
-                }),
-                Said::Call(call) => {
-                    self.pieces.push_back(Piece::Call { choice, index, call });
-                    index += 1;
-                }
+    }
+
+    fn call(&mut self, choice: usize, said: Said) {
+        match said {
+            Said::Call(name) => {
+                let index = self.n_calls[choice];
+                self.n_calls[choice] += 1;
+                self.pieces.push_back(Piece::Call { choice, index, name });
             }
+            Said::Arguments(text) => {
+                let index = self.n_calls[choice].saturating_sub(1);
+                self.pieces.push_back(Piece::Arguments { choice, index, text });
+            }
+            Said::Reasoning(_) | Said::Text(_) => {}
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use engine::chat::ReasoningSplit;
     use tokio::sync::mpsc::unbounded_channel;
 
     use super::*;
@@ -328,8 +327,9 @@ mod tests {
                 .for_each(|event| events.send(event).expect("it is listened to"));
             (answer, n)
         });
-        let split = ReasoningSplit::new(Some(("<think>", "</think>")), "");
-        let mut answer = Answer::new(asked.collect(), &split, None);
+        let reasoning = ReasoningSplit::new(Some(("<think>", "</think>")), "");
+        let parser = OutputParser::Tags { reasoning, calls: None };
+        let mut answer = Answer::new(asked.collect(), &parser);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .expect("a runtime");

@@ -53,7 +53,7 @@ pub const FIELDS: &[Field] = &[
     Field {
         name: "tools",
         form: Form::List,
-        doc: "Functions that may be called, where the model's template writes calls as objects of JSON.",
+        doc: "Functions that may be called, in the form that the model's template writes calls in.",
     },
     Field {
         name: "tool_choice",
@@ -341,16 +341,19 @@ struct Stream {
 
 impl Stream {
     /// A call is a block of its own.
-    fn call(&mut self, call: &Call) -> String {
-        let mut block = call_json(call);
-        block["input"] = json!({});
-        let index = self.n_blocks + usize::from(self.block.is_some());
-        let delta = json!({ "type": "input_json_delta", "partial_json": call.arguments });
-        let said = self.close()
-            + &event(&json!({ "type": "content_block_start", "index": index, "content_block": block }))
-            + &event(&json!({ "type": "content_block_delta", "index": index, "delta": delta }));
+    fn call(&mut self, name: &str) -> String {
+        let said = self.close();
+        let block = call_json(&Call {
+            name: name.to_owned(),
+            arguments: String::new(),
+        });
         self.block = Some("tool_use");
-        said + &self.close()
+        said + &event(&json!({ "type": "content_block_start", "index": self.n_blocks, "content_block": block }))
+    }
+
+    fn arguments(&self, text: &str) -> String {
+        let delta = json!({ "type": "input_json_delta", "partial_json": text });
+        event(&json!({ "type": "content_block_delta", "index": self.n_blocks, "delta": delta }))
     }
 
     /// A piece of a block, which is opened first where another is open, or none.
@@ -398,7 +401,8 @@ impl Teller for Stream {
             Piece::Text { reasoning, content, .. } => {
                 self.delta("thinking", &reasoning) + &self.delta("text", &content)
             }
-            Piece::Call { call, .. } => self.call(&call),
+            Piece::Call { name, .. } => self.call(&name),
+            Piece::Arguments { text, .. } => self.arguments(&text),
             Piece::End { finish, n_calls, .. } => {
                 (self.finish, self.n_calls) = (Some(finish), n_calls);
                 self.close()

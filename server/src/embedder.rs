@@ -66,11 +66,26 @@ impl Embedder {
         if matches!(self.params.pooling, Some(Pooling::None | Pooling::Rank)) {
             return Err(ApiError::unsupported("this model does not make one vector of a text"));
         }
-        self.check(texts)?;
+        let vectors = self.compute(texts, "input")?;
+        Ok(vectors.iter().map(|vector| normalized(vector)).collect())
+    }
+
+    /// How well each text, a question and a document together, was rated by a classifier.
+    pub fn rank(&self, texts: &[Vec<Token>]) -> ApiResult<Vec<f32>> {
+        let vectors = self.compute(texts, "documents")?;
+        Ok(vectors.iter().filter_map(|vector| vector.first().copied()).collect())
+    }
+
+    /// What the model makes of each text. `name`: the field that they are from.
+    fn compute(&self, texts: &[Vec<Token>], name: &str) -> ApiResult<Vec<Vec<f32>>> {
+        self.check(texts, name)?;
         let mut place = self.context.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = |e: &dyn std::fmt::Display| ApiError::server(format!("the texts could not be computed: {e}"));
         if place.is_none() {
-            *place = Some(Context::new(self.model.clone(), &self.params).map_err(|e| failed(&e))?);
+            let made = Context::new(self.model.clone(), &self.params);
+            // The one thing that a model may lack for it.
+            let refused = |e| ApiError::unsupported(format!("this model does not make that of texts: {e}"));
+            *place = Some(made.map_err(refused)?);
         }
         let Some(context) = place.as_mut() else {
             return Ok(Vec::new());
@@ -90,22 +105,26 @@ impl Embedder {
             if let Some(rejected) = context.rejected().first() {
                 return Err(failed(&rejected.error));
             }
-            vectors.extend((0..now.len()).filter_map(|seq| context.embedding(seq)).map(normalized));
+            vectors.extend(
+                (0..now.len())
+                    .filter_map(|seq| context.embedding(seq))
+                    .map(<[f32]>::to_vec),
+            );
             rest = later;
         }
         Ok(vectors)
     }
 
-    fn check(&self, texts: &[Vec<Token>]) -> ApiResult<()> {
+    fn check(&self, texts: &[Vec<Token>], name: &str) -> ApiResult<()> {
         let (n_max, n_vocab) = (self.n_max(), self.model.base().n_vocab());
         for (i, text) in texts.iter().enumerate() {
             if text.is_empty() {
-                return Err(ApiError::field("input", format_args!("text {i} has no tokens")));
+                return Err(ApiError::field(name, format_args!("text {i} has no tokens")));
             }
             if text.len() > n_max {
                 let n = text.len();
                 let mut error = ApiError::field(
-                    "input",
+                    name,
                     format_args!("text {i} has {n} tokens, the model takes at most {n_max}"),
                 );
                 error.code = Some("context_length_exceeded");
@@ -113,7 +132,7 @@ impl Embedder {
             }
             if let Some(token) = text.iter().find(|&&token| token as usize >= n_vocab) {
                 return Err(ApiError::field(
-                    "input",
+                    name,
                     format_args!("text {i} has the token {token}, the vocabulary has {n_vocab}"),
                 ));
             }

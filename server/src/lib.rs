@@ -5,14 +5,16 @@
 //! - [`api`]: fields of requests, and what is wrong with them
 //! - [`messages`], [`served`]: messages to prompts, for the model as it is served
 //! - [`tools`]: functions that a model may call, and calls of them
-//! - [`answer`]: what is told of a request, piece by piece
+//! - [`parser`]: reasoning and calls, told from answers; [`answer`]: what is told of a request, piece by piece
 //! - [`openai`], [`anthropic`], [`ollama`], [`native`]: the interfaces of OpenAI, Anthropic, Ollama and llama-server
 //! - [`web`]: the page for browsers
-//! - [`http`], [`routes`]: connections, and what can be asked for
+//! - [`http`], [`routes`], [`openapi`]: connections, and what can be asked for
+//! - [`batch`]: the same from lines of a file
 
 pub mod answer;
 pub mod anthropic;
 pub mod api;
+pub mod batch;
 pub mod embedder;
 pub mod http;
 pub mod messages;
@@ -20,6 +22,8 @@ pub mod metrics;
 pub mod native;
 pub mod ollama;
 pub mod openai;
+pub mod openapi;
+pub mod parser;
 pub mod routes;
 pub mod scheduler;
 pub mod served;

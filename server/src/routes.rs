@@ -2,15 +2,16 @@
 
 use axum::Router;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, delete, get, post};
 
 use crate::api::{ApiError, Field, GENERATING, STRUCTURE};
 use crate::http::{Shared, guarded};
+use crate::openapi::openapi;
 use crate::{anthropic, native, ollama, openai, web};
 
 /// Something that can be asked for.
 pub struct Route {
-    /// GET or POST.
+    /// GET, POST or DELETE.
     pub method: &'static str,
     /// Where, the usual path first.
     pub paths: &'static [&'static str],
@@ -20,6 +21,8 @@ pub struct Route {
     pub fields: &'static [&'static [Field]],
     /// The fields of the sampler chain, too.
     pub sampling: bool,
+    /// Parameters of the query: the name, what each may be, and what it does.
+    pub query: &'static [(&'static str, &'static [&'static str], &'static str)],
     router: fn() -> MethodRouter<Shared>,
 }
 
@@ -31,6 +34,7 @@ pub const ROUTES: &[Route] = &[
         doc: "Answers a conversation, as OpenAI's interface of that name.",
         fields: &[openai::CHAT_FIELDS, GENERATING, STRUCTURE],
         sampling: true,
+        query: &[],
         router: || post(openai::chat),
     },
     Route {
@@ -39,7 +43,35 @@ pub const ROUTES: &[Route] = &[
         doc: "Continues texts, as OpenAI's interface of that name.",
         fields: &[openai::COMPLETION_FIELDS, GENERATING, STRUCTURE],
         sampling: true,
+        query: &[],
         router: || post(openai::completions),
+    },
+    Route {
+        method: "POST",
+        paths: &["/v1/responses", "/responses"],
+        doc: "Answers a conversation, as OpenAI's interface of that name.",
+        fields: &[openai::RESPONSE_FIELDS, GENERATING],
+        sampling: true,
+        query: &[],
+        router: || post(openai::responses),
+    },
+    Route {
+        method: "GET",
+        paths: &["/v1/responses/{id}"],
+        doc: "Tells a response again that is kept.",
+        fields: &[],
+        sampling: false,
+        query: &[],
+        router: || get(openai::response),
+    },
+    Route {
+        method: "DELETE",
+        paths: &["/v1/responses/{id}"],
+        doc: "Forgets it.",
+        fields: &[],
+        sampling: false,
+        query: &[],
+        router: || delete(openai::forget),
     },
     Route {
         method: "POST",
@@ -47,6 +79,7 @@ pub const ROUTES: &[Route] = &[
         doc: "Turns texts into vectors of length one.",
         fields: &[openai::EMBEDDING_FIELDS],
         sampling: false,
+        query: &[],
         router: || post(openai::embeddings),
     },
     Route {
@@ -55,6 +88,7 @@ pub const ROUTES: &[Route] = &[
         doc: "Lists the model that is served, with the length of its context.",
         fields: &[],
         sampling: false,
+        query: &[],
         router: || get(openai::models),
     },
     Route {
@@ -63,6 +97,7 @@ pub const ROUTES: &[Route] = &[
         doc: "The same of one by name.",
         fields: &[],
         sampling: false,
+        query: &[],
         router: || get(openai::model),
     },
     Route {
@@ -71,6 +106,7 @@ pub const ROUTES: &[Route] = &[
         doc: "Answers a conversation, as Anthropic's interface of that name.",
         fields: &[anthropic::FIELDS, GENERATING, STRUCTURE],
         sampling: true,
+        query: &[],
         router: || post(anthropic::messages),
     },
     Route {
@@ -79,6 +115,7 @@ pub const ROUTES: &[Route] = &[
         doc: "Tells how many tokens its prompt has; takes the same fields.",
         fields: &[],
         sampling: false,
+        query: &[],
         router: || post(anthropic::count_tokens),
     },
     Route {
@@ -87,6 +124,7 @@ pub const ROUTES: &[Route] = &[
         doc: "Answers a conversation, as Ollama's interface of that name.",
         fields: &[ollama::CHAT_FIELDS],
         sampling: false,
+        query: &[],
         router: || post(ollama::chat),
     },
     Route {
@@ -95,6 +133,7 @@ pub const ROUTES: &[Route] = &[
         doc: "Answers a prompt, as Ollama's interface of that name.",
         fields: &[ollama::GENERATE_FIELDS],
         sampling: false,
+        query: &[],
         router: || post(ollama::generate),
     },
     Route {
@@ -103,6 +142,7 @@ pub const ROUTES: &[Route] = &[
         doc: "Turns texts into vectors, as Ollama's interface of that name.",
         fields: &[ollama::EMBED_FIELDS],
         sampling: false,
+        query: &[],
         router: || post(ollama::embed),
     },
     Route {
@@ -111,6 +151,7 @@ pub const ROUTES: &[Route] = &[
         doc: "Lists the model, as Ollama's interface of that name.",
         fields: &[],
         sampling: false,
+        query: &[],
         router: || get(ollama::tags),
     },
     Route {
@@ -119,6 +160,7 @@ pub const ROUTES: &[Route] = &[
         doc: "Tells what the model is, as Ollama's interface of that name.",
         fields: &[ollama::SHOW_FIELDS],
         sampling: false,
+        query: &[],
         router: || post(ollama::show),
     },
     Route {
@@ -127,6 +169,7 @@ pub const ROUTES: &[Route] = &[
         doc: "Lists the model as one that is loaded.",
         fields: &[],
         sampling: false,
+        query: &[],
         router: || get(ollama::ps),
     },
     Route {
@@ -135,6 +178,7 @@ pub const ROUTES: &[Route] = &[
         doc: "Tells which version of Ollama's interface this is.",
         fields: &[],
         sampling: false,
+        query: &[],
         router: || get(ollama::version),
     },
     Route {
@@ -143,7 +187,26 @@ pub const ROUTES: &[Route] = &[
         doc: "Continues a text, as llama-server's interface of that name.",
         fields: &[native::COMPLETION_FIELDS, GENERATING, STRUCTURE],
         sampling: true,
+        query: &[],
         router: || post(native::completion),
+    },
+    Route {
+        method: "POST",
+        paths: &["/infill"],
+        doc: "Fills a gap between two texts, as llama-server's interface of that name; `prompt` is the beginning of what fills it.",
+        fields: &[native::COMPLETION_FIELDS, native::INFILL_FIELDS, GENERATING, STRUCTURE],
+        sampling: true,
+        query: &[],
+        router: || post(native::infill),
+    },
+    Route {
+        method: "POST",
+        paths: &["/v1/rerank", "/rerank", "/v1/reranking", "/reranking"],
+        doc: "Rates documents by a question, with a model that does.",
+        fields: &[native::RERANK_FIELDS],
+        sampling: false,
+        query: &[],
+        router: || post(native::rerank),
     },
     Route {
         method: "POST",
@@ -151,6 +214,7 @@ pub const ROUTES: &[Route] = &[
         doc: "Turns a text into tokens.",
         fields: &[native::TOKENIZE_FIELDS],
         sampling: false,
+        query: &[],
         router: || post(native::tokenize),
     },
     Route {
@@ -159,6 +223,7 @@ pub const ROUTES: &[Route] = &[
         doc: "Turns tokens into a text.",
         fields: &[native::DETOKENIZE_FIELDS],
         sampling: false,
+        query: &[],
         router: || post(native::detokenize),
     },
     Route {
@@ -167,6 +232,7 @@ pub const ROUTES: &[Route] = &[
         doc: "Tells the prompt that messages become.",
         fields: &[native::TEMPLATE_FIELDS],
         sampling: false,
+        query: &[],
         router: || post(native::apply_template),
     },
     Route {
@@ -175,6 +241,7 @@ pub const ROUTES: &[Route] = &[
         doc: "Status 200 as long as the model is computed where there is something to compute; for everybody.",
         fields: &[],
         sampling: false,
+        query: &[],
         router: || get(native::health),
     },
     Route {
@@ -183,6 +250,7 @@ pub const ROUTES: &[Route] = &[
         doc: "Status 200 as long as new requests are taken; for everybody.",
         fields: &[],
         sampling: false,
+        query: &[],
         router: || get(native::ready),
     },
     Route {
@@ -191,15 +259,53 @@ pub const ROUTES: &[Route] = &[
         doc: "Tells default settings, the chat template and what the model takes.",
         fields: &[],
         sampling: false,
+        query: &[],
         router: || get(native::props),
     },
     Route {
         method: "GET",
         paths: &["/slots"],
-        doc: "Tells how many sequences are worked on.",
+        doc: "Tells of sequences: which are worked on, and how many tokens each holds.",
         fields: &[],
         sampling: false,
+        query: &[],
         router: || get(native::slots),
+    },
+    Route {
+        method: "POST",
+        paths: &["/slots/{id}"],
+        doc: "With `?action=save`, `restore` or `erase`: writes what a sequence holds to a file, reads it, or forgets it.",
+        fields: &[native::SLOT_FIELDS],
+        sampling: false,
+        query: &[("action", &["save", "restore", "erase"], "What is to be done.")],
+        router: || post(native::slot),
+    },
+    Route {
+        method: "GET",
+        paths: &["/lora-adapters"],
+        doc: "Lists the adapters of `--lora` and their factors.",
+        fields: &[],
+        sampling: false,
+        query: &[],
+        router: || get(native::adapters),
+    },
+    Route {
+        method: "POST",
+        paths: &["/lora-adapters"],
+        doc: "Changes factors: a list of objects with `id` and `scale`; adapters that are not named get 0. Answers under way keep theirs.",
+        fields: &[],
+        sampling: false,
+        query: &[],
+        router: || post(native::rescale),
+    },
+    Route {
+        method: "GET",
+        paths: &["/openapi.json"],
+        doc: "Describes all of this for programs, as OpenAPI 3.1 has it.",
+        fields: &[],
+        sampling: false,
+        query: &[],
+        router: || get(openapi),
     },
     Route {
         method: "GET",
@@ -207,6 +313,7 @@ pub const ROUTES: &[Route] = &[
         doc: "Counters for Prometheus, under the names of llama-server and those of vLLM that gateways look for.",
         fields: &[],
         sampling: false,
+        query: &[],
         router: || get(native::metrics),
     },
 ];
@@ -219,6 +326,7 @@ pub const PAGE: &[Route] = &[
         doc: "A page to chat with the model in a browser; for everybody, and `--no-webui` leaves it out.",
         fields: &[],
         sampling: false,
+        query: &[],
         router: || get(web::file),
     },
     Route {
@@ -227,6 +335,7 @@ pub const PAGE: &[Route] = &[
         doc: "What the page is made of; for everybody.",
         fields: &[],
         sampling: false,
+        query: &[],
         router: || get(web::file),
     },
 ];

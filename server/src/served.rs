@@ -1,21 +1,25 @@
 //! A model as it is served: its name, how prompts are made for it, and who continues them.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use engine::build::Pooling;
 use engine::chat::{ChatError, ChatTemplate, Message, ReasoningSplit, ReasoningTags, reasoning_tags};
 use engine::context::ContextParams;
 use engine::grammar::Grammar;
 use engine::model::Model;
 use engine::sample::{SamplerParams, Token};
-use engine::vocab::Vocab;
+use engine::vocab::{TokenAttr, Vocab};
 use serde_json::{Map, Value as Json};
 
 use crate::answer::Answer;
 use crate::api::{ApiError, ApiResult, Constraints};
 use crate::embedder::Embedder;
+use crate::openai::Kept;
+use crate::parser::OutputParser;
 use crate::scheduler::{Request, Scheduler};
-use crate::tools::{ToolFormat, ToolSplit, Tools};
+use crate::tools::{Form, HARMONY_FINAL, Harmony, ToolFormat, ToolSplit, Tools};
 
 /// How a model is served.
 #[derive(Clone, Debug)]
@@ -32,6 +36,10 @@ pub struct ServedParams {
     pub max_tokens: Option<usize>,
     /// Reasoning is told apart from answers.
     pub split_reasoning: bool,
+    /// Where slots are saved, if that is allowed.
+    pub slot_save_path: Option<PathBuf>,
+    /// The files of the context's adapters.
+    pub adapters: Vec<String>,
     /// What made the program, such as a version.
     pub build: String,
 }
@@ -44,13 +52,19 @@ pub struct Served {
     pub scheduler: Scheduler,
     /// Turns texts into vectors.
     pub embedder: Embedder,
+    /// Rates pairs of texts.
+    pub ranker: Embedder,
     /// What answers have to be.
     pub constraints: Constraints,
+    /// Responses of late.
+    pub responses: Kept,
     template: Option<ChatTemplate>,
     tags: Option<ReasoningTags>,
     source: Option<String>,
     /// How calls of functions are written, if the template takes some.
-    calls: Option<ToolFormat>,
+    calls: Option<Arc<ToolFormat>>,
+    /// Control tokens that calls are told by, and those that reasoning is.
+    shown: Arc<[Token]>,
     /// Seconds since 1970 at the start.
     pub created: u64,
 }
@@ -104,16 +118,34 @@ impl Served {
             .as_deref()
             .filter(|_| template.is_some())
             .and_then(reasoning_tags);
-        let calls = template.as_ref().and_then(ToolFormat::of);
+        let calls = template.as_ref().zip(source.as_deref());
+        let calls = calls.and_then(|(template, source)| ToolFormat::of(template, source));
+        let marks = calls.as_ref().map(ToolFormat::marks).unwrap_or_default();
+        let marks = tags.map_or(marks.clone(), |(open, close)| format!("{marks}{open}{close}"));
+        let is_control = |token: &Token| vocab.attr(*token).intersects(TokenAttr::CONTROL) && !vocab.is_eog(*token);
+        let shown = vocab
+            .tokenize(&marks, false, true)
+            .into_iter()
+            .filter(is_control)
+            .collect();
         Ok(Served {
             params,
+            ranker: Embedder::new(
+                model.clone(),
+                ContextParams {
+                    pooling: Some(Pooling::Rank),
+                    ..embedding.clone()
+                },
+            ),
             embedder: Embedder::new(model, embedding),
             constraints: Constraints::default(),
+            responses: Kept::default(),
             scheduler,
             template,
             tags,
             source,
-            calls,
+            calls: calls.map(Arc::new),
+            shown,
             created: seconds(),
         })
     }
@@ -189,6 +221,9 @@ impl Served {
         };
         let rendered = template.render(messages, true, &variables);
         let mut text = rendered.map_err(|e| ApiError::invalid(e.to_string()))?;
+        if conversation.without_reasoning && conversation.tools.is_none() && self.is_harmony() {
+            text += HARMONY_FINAL;
+        }
         if let Some((open, close)) = self.tags.filter(|_| conversation.without_reasoning)
             && text.trim_end().ends_with(open)
         {
@@ -219,19 +254,42 @@ impl Served {
                 "the answer is told what to be by a grammar, too",
             ));
         }
+        if called.is_none() && grammar.is_some() {
+            // A grammar leaves no room for calls.
+            conversation.tools = conversation.tools.filter(|_| !self.is_harmony());
+        }
         if let Some(grammar) = called.as_ref().or(grammar) {
             conversation.without_reasoning = true;
             request.constraint = Some(self.constraints.constraint(grammar, self.model())?);
         }
         let prompt = self.prompt(&conversation)?;
-        request.prompt = prompt.tokens;
-        let calls = self.calls.as_ref().zip(conversation.tools.as_ref());
-        let calls = calls.map(|(format, tools)| ToolSplit::new(format.clone(), tools.names(), tools.parallel));
+        let parser = self.parser(&prompt, conversation.tools.as_ref(), splits);
         // What opens a call may be a control token, which is no text otherwise.
-        request.special |= calls.is_some();
-        let split = ReasoningSplit::new(prompt.tags.filter(|_| splits), &prompt.text);
+        if self.is_harmony() || conversation.tools.is_some() || prompt.tags.is_some() {
+            request.shown = self.shown.clone();
+        }
+        request.prompt = prompt.tokens;
         let (n, events) = (request.n, self.scheduler.submit(request)?);
-        Ok(Answer::new(vec![(events, n)], &split, calls.as_ref()))
+        Ok(Answer::new(vec![(events, n)], &parser))
+    }
+
+    /// What tells parts of the answer to a prompt from each other.
+    fn parser(&self, prompt: &Prompt, tools: Option<&Tools>, splits: bool) -> OutputParser {
+        if self.is_harmony() {
+            let functions = tools.map_or_else(|| Arc::new([]) as Arc<[_]>, Tools::functions);
+            let parallel = tools.is_none_or(|tools| tools.parallel);
+            return OutputParser::Harmony(Harmony::new(functions, parallel, &prompt.text));
+        }
+        let calls = self.calls.as_ref().zip(tools);
+        OutputParser::Tags {
+            reasoning: ReasoningSplit::new(prompt.tags.filter(|_| splits), &prompt.text),
+            calls: calls.map(|(format, tools)| ToolSplit::new(format.clone(), tools.functions(), tools.parallel)),
+        }
+    }
+
+    /// True if answers come as messages in channels.
+    fn is_harmony(&self) -> bool {
+        self.calls.as_ref().is_some_and(|format| format.form == Form::Harmony)
     }
 
     /// What the answer has to be, if a function has to be called. Schemas of arguments that cannot be kept to are refused.

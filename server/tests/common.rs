@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,10 +10,11 @@ use engine::context::{Context, ContextParams};
 use engine::model::{LoadParams, Model};
 use engine::sample::SamplerParams;
 use serde_json::{Map, Value as Json};
-use server::http::{App, ListenParams, serve};
+use server::http::{App, ListenParams, Listener, serve};
 use server::routes::router;
 use server::scheduler::{Scheduler, Settings};
 use server::served::{Served, ServedParams};
+use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 /// Marks roles; the assistant's answer follows `<assistant>`.
@@ -28,6 +30,9 @@ pub struct Options {
     pub page: bool,
     pub origins: Vec<String>,
     pub listen: ListenParams,
+    pub slot_save_path: Option<PathBuf>,
+    /// A model in place of the one with words.
+    pub model: Option<Vec<u8>>,
 }
 
 impl Default for Options {
@@ -41,6 +46,8 @@ impl Default for Options {
             page: true,
             origins: Vec::new(),
             listen: ListenParams::default(),
+            slot_save_path: None,
+            model: None,
         }
     }
 }
@@ -59,9 +66,20 @@ impl Server {
     }
 
     pub fn with(options: Options) -> Server {
+        Server::on(options, Listener::Tcp)
+    }
+
+    /// One that listens in a way of its own, given a free port.
+    pub fn on(options: Options, listener: impl FnOnce(TcpListener) -> Listener) -> Server {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("tiny.gguf");
-        std::fs::write(&path, tests::text_model("llama", options.template)).expect("writing a model");
+        std::fs::write(
+            &path,
+            options
+                .model
+                .unwrap_or_else(|| tests::text_model("llama", options.template)),
+        )
+        .expect("writing a model");
         let model = Arc::new(Model::load(&path, archs::ALL, &LoadParams::default()).expect("a model"));
         let params = ContextParams {
             n_ctx: options.n_ctx,
@@ -76,8 +94,13 @@ impl Server {
             max_waiting: options.max_waiting,
             ..Settings::default()
         };
-        let context = Context::new(model, &params).expect("a context");
-        let scheduler = Scheduler::start(context, settings).expect("a scheduler");
+        let scheduler = match Scheduler::encodes(&model) {
+            true => Scheduler::idle(model, settings),
+            false => {
+                let context = Context::new(model, &params).expect("a context");
+                Scheduler::start(context, settings).expect("a scheduler")
+            }
+        };
         let served = ServedParams {
             name: "tiny".to_owned(),
             template: None,
@@ -85,6 +108,8 @@ impl Server {
             sampler: SamplerParams::greedy(),
             max_tokens: None,
             split_reasoning: true,
+            slot_save_path: options.slot_save_path,
+            adapters: Vec::new(),
             build: "test".to_owned(),
         };
         let served = Served::new(scheduler, served, params).expect("a template");
@@ -95,24 +120,23 @@ impl Server {
             origins: options.origins,
             log: None,
         });
-        Server::listening(app, options.listen)
+        Server::listening(app, options.listen, listener)
     }
 
-    fn listening(app: Arc<App>, listen: ListenParams) -> Server {
+    fn listening(app: Arc<App>, listen: ListenParams, listener: impl FnOnce(TcpListener) -> Listener) -> Server {
         let (end, told) = oneshot::channel();
-        let (bound, address) = std::sync::mpsc::channel();
         let routes = router(app.clone());
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build();
+        let runtime = runtime.expect("a runtime");
+        let (address, listener) = runtime.block_on(async {
+            let bound = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+            (bound.local_addr().expect("an address"), listener(bound))
+        });
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_multi_thread()
-                .worker_threads(2)
-                .enable_all()
-                .build();
-            let runtime = runtime.expect("a runtime");
             runtime.block_on(async {
-                let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-                bound
-                    .send(listener.local_addr().expect("an address"))
-                    .expect("it waits");
                 let end = async {
                     // Dropping the sender ends it, too.
                     let _ = told.await;
@@ -121,7 +145,7 @@ impl Server {
             })
         });
         Server {
-            address: address.recv().expect("an address"),
+            address,
             app,
             end: Some(end),
             thread: Some(thread),

@@ -88,7 +88,13 @@ fn prompts_are_rated() {
     let near = |a: &Json, b: &Json| (a.as_f64().unwrap() - b.as_f64().unwrap()).abs() < 1e-3;
     assert!((1..n).all(|i| near(&all[i], &list("token_logprobs")[i])));
     server.refused("/v1/completions", &json!({"prompt": "a", "max_tokens": 0}), 400);
-    server.refused("/v1/completions", &json!({"prompt": "a", "best_of": 3}), 400);
+    server.refused("/v1/completions", &json!({"prompt": "a", "best_of": 99}), 400);
+    server.refused(
+        "/v1/completions",
+        &json!({"prompt": "a", "best_of": 3, "stream": true}),
+        400,
+    );
+    server.refused("/v1/completions", &json!({"prompt": "a", "n": 3, "best_of": 2}), 400);
     server.refused("/v1/completions", &json!({"prompt": "a", "suffix": "b"}), 400);
 }
 
@@ -190,4 +196,27 @@ fn vectors_come_as_numbers_and_as_base64() {
         let error = server.refused("/v1/embeddings", &body, 400);
         assert_eq!(error["param"], name, "{error}");
     }
+}
+
+#[test]
+fn the_best_of_several_are_told() {
+    let server = Server::new();
+    let body =
+        json!({"prompt": "hello", "max_tokens": 6, "temperature": 1.5, "seed": 9, "logprobs": 0, "ignore_eos": true});
+    let ask = |n: usize, best_of: usize| {
+        let mut body = body.clone();
+        (body["n"], body["best_of"]) = (n.into(), best_of.into());
+        server.ask("/v1/completions", &body)
+    };
+    let mean = |choice: &Json| {
+        let all = choice["logprobs"]["token_logprobs"].as_array().unwrap();
+        all.iter().map(|l| l.as_f64().unwrap()).sum::<f64>() / all.len() as f64
+    };
+    let all = ask(4, 4);
+    let all = all["choices"].as_array().unwrap();
+    let best = all.iter().max_by(|a, b| mean(a).total_cmp(&mean(b))).unwrap();
+    let told = ask(1, 4);
+    assert_eq!(told["choices"].as_array().unwrap().len(), 1);
+    assert_eq!(told["choices"][0]["text"], best["text"]);
+    assert_eq!(told["usage"]["completion_tokens"], 24);
 }

@@ -213,3 +213,62 @@ fn hundreds_of_streams_at_once() {
         assert_eq!(*text, alone[i % 8], "stream {i}");
     }
 }
+
+/// Clients that vanish: before anything is sent, in the middle of a request, in the queue, in the middle of a prompt or of an answer.
+#[test]
+fn nothing_is_left_of_a_storm_of_clients_that_vanish() {
+    const N_CLIENTS: usize = 1000;
+    const N_AT_ONCE: usize = 40;
+    let server = Server::with(Options {
+        max_waiting: 32,
+        ..Options::default()
+    });
+    let asked = json!({"prompt": "once upon a time", "max_tokens": 12, "temperature": 0, "ignore_eos": true});
+    let text = |server: &Server| server.ask("/v1/completions", &asked)["choices"][0]["text"].clone();
+    let before = text(&server);
+    let client = |i: usize| {
+        // A sequence of numbers that looks random and is the same each time.
+        let random = (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
+        let prompt: Vec<u64> = (0..random % 400 + 1).map(|n| (n * 7 + random) % 100 + 5).collect();
+        let body = json!({"prompt": prompt, "max_tokens": 300, "stream": random.is_multiple_of(2), "ignore_eos": true, "n": random % 3 + 1});
+        let body = body.to_string();
+        let mut stream = server.connect();
+        let whole = [head("POST", "/v1/completions", &[], body.len()), body.into_bytes()].concat();
+        let n = if random.is_multiple_of(5) {
+            whole.len() * (random as usize % 97) / 97
+        } else {
+            whole.len()
+        };
+        // A server that has enough of a client may cut it off first.
+        let _ = stream.write_all(&whole[..n]);
+        std::thread::sleep(Duration::from_micros(random % 20_000));
+        if random % 4 == 1 {
+            let _ = stream.set_read_timeout(Some(Duration::from_millis(random % 30 + 1)));
+            let _ = stream.read(&mut [0; 64]);
+        }
+    };
+    std::thread::scope(|scope| {
+        for first in 0..N_AT_ONCE {
+            scope.spawn(move || (first..N_CLIENTS).step_by(N_AT_ONCE).for_each(client));
+        }
+    });
+    server.rest();
+    assert_eq!(text(&server), before);
+    server.rest();
+    // All cells come back once what is kept goes.
+    let slots = server.get("/slots").json();
+    for id in 0..slots.as_array().expect("a list").len() {
+        assert_eq!(
+            server.post(&format!("/slots/{id}?action=erase"), &json!({})).status,
+            200,
+            "nobody works on it"
+        );
+    }
+    let gauges = server.app.served.scheduler.gauges();
+    assert_eq!(
+        (gauges.n_running, gauges.n_waiting, gauges.n_kept, gauges.n_used),
+        (0, 0, 0, 0),
+        "{gauges:?}"
+    );
+    assert_eq!(text(&server), before);
+}

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::time::Duration;
 
 use serde_json::json;
-use server::http::ListenParams;
+use server::http::{ListenParams, Listener, tls};
 
 use crate::common::{Options, Server, head};
 
@@ -26,7 +26,14 @@ fn it_tells_how_it_stands() {
         (&json!(4), &json!("</s>"))
     );
     assert_eq!(props["default_generation_settings"]["params"]["temperature"], 0.0);
-    assert_eq!(server.get("/slots").json().as_array().unwrap().len(), 4);
+    let slots = server.get("/slots").json();
+    let slots = slots.as_array().unwrap();
+    assert!(
+        slots.len() == 8
+            && slots
+                .iter()
+                .all(|slot| slot["is_processing"] == false && slot["n_held"] == 0)
+    );
     assert_eq!(server.get("/nothing").status, 404);
     assert_eq!(server.get("/v1/completions").status, 405);
 }
@@ -187,6 +194,18 @@ fn long(server: &Server) -> std::net::TcpStream {
     stream
 }
 
+/// Waits until so many are worked on and so many wait.
+fn until(server: &Server, n_running: usize, n_waiting: usize) {
+    for _ in 0..6000 {
+        let gauges = server.app.served.scheduler.gauges();
+        if (gauges.n_running, gauges.n_waiting) == (n_running, n_waiting) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("it never comes to that: {:?}", server.app.served.scheduler.gauges());
+}
+
 #[test]
 fn too_many_are_told_to_come_back() {
     let server = Server::with(Options {
@@ -195,7 +214,11 @@ fn too_many_are_told_to_come_back() {
         n_ctx: 65536,
         ..Options::default()
     });
-    let (first, second) = (long(&server), long(&server));
+    // The second is to find the queue empty, and the third is not to overtake it on its way there.
+    let first = long(&server);
+    until(&server, 1, 0);
+    let second = long(&server);
+    until(&server, 1, 1);
     let response = server.post("/v1/completions", &json!({"prompt": "hello", "max_tokens": 1}));
     assert_eq!(response.status, 429, "{}", response.body);
     assert!(response.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
@@ -237,4 +260,52 @@ fn the_end_does_not_wait_for_ever() {
     });
     let _under_way = long(&server);
     assert!(!server.end(), "it was cut off");
+}
+
+/// What a connection tells that is asked whether the server is well.
+fn health(mut stream: impl std::io::Read + std::io::Write) -> String {
+    stream.write_all(&head("GET", "/health", &[], 0)).expect("it is read");
+    let mut said = Vec::new();
+    // A connection that is cut has said what it has.
+    let _ = stream.read_to_end(&mut said);
+    String::from_utf8_lossy(&said).into_owned()
+}
+
+#[test]
+#[cfg(unix)]
+fn a_socket_in_the_file_system_is_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("llama.sock");
+    let server = Server::on(Options::default(), |_| {
+        Listener::Unix(tokio::net::UnixListener::bind(&path).expect("a socket"))
+    });
+    let stream = std::os::unix::net::UnixStream::connect(&path).expect("a connection");
+    assert!(health(stream).starts_with("HTTP/1.1 200"));
+    drop(server);
+}
+
+#[test]
+fn connections_are_encrypted_where_there_is_a_certificate() {
+    use tokio_rustls::rustls::{self, pki_types::ServerName};
+    let folder = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let (certificate, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
+    std::fs::write(&certificate, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    assert!(tls(&key, &key).is_err() && tls(&certificate, &certificate).is_err());
+    assert!(tls(&folder.path().join("none"), &key).is_err());
+    let acceptor = tls(&certificate, &key).unwrap();
+    let server = Server::on(Options::default(), |listener| Listener::Tls(listener, acceptor));
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(made.cert.der().clone()).unwrap();
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap();
+    let config = config.with_root_certificates(roots).with_no_client_auth();
+    let name = ServerName::try_from("localhost").unwrap();
+    let client = rustls::ClientConnection::new(std::sync::Arc::new(config), name).unwrap();
+    assert!(health(rustls::StreamOwned::new(client, server.connect())).starts_with("HTTP/1.1 200"));
+    // Who speaks plainly is not answered plainly, and harms nobody.
+    assert!(!health(server.connect()).contains("200"));
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use engine::gguf::logits::nmse;
-pub use text::text_model;
+pub use text::{text_model, text_model_with};
 
 use engine::conformance::{CheckParams, Fixture};
 use engine::context::{Batch, Context, ContextParams, SeqSet};

@@ -1,12 +1,17 @@
 //! A tiny model with a vocabulary of characters, whose weights mean nothing.
 
-use engine::gguf::{Gguf, StringArray, seeded};
+use engine::gguf::{Gguf, Metadata, StringArray, seeded};
 
 use crate::fixture;
 
 /// The model as a file, of 128 tokens, for the kind of vocabulary `model`, "llama" or "gpt2": 0 to 2 are no text, 2 is the end, and the
 /// last two are tags of reasoning, as control tokens.
 pub fn text_model(model: &str, template: Option<&str>) -> Vec<u8> {
+    text_model_with(model, template, |_| {})
+}
+
+/// The same with more metadata.
+pub fn text_model_with(model: &str, template: Option<&str>, more: impl FnOnce(&mut Metadata)) -> Vec<u8> {
     let mut header = Gguf::open_header(fixture("llama-dense").header).expect("a header");
     let space = if model == "llama" { "▁" } else { "Ġ" };
     let line_feed = if model == "llama" { "\n" } else { "Ċ" };
@@ -39,5 +44,6 @@ pub fn text_model(model: &str, template: Option<&str>) -> Vec<u8> {
     if let Some(template) = template {
         metadata.insert("tokenizer.chat_template", template);
     }
+    more(metadata);
     seeded::seeded_model(&header, 1).expect("a tiny model")
 }

@@ -20,7 +20,7 @@ pub struct ServeArgs {
     /// GGUF file or name of a model, in place of the argument
     #[arg(short, long, value_name = "FILE|NAME")]
     pub model: Option<PathBuf>,
-    /// Address to listen on; other than of this machine alone only with --api-key or --insecure
+    /// Address to listen on; other than of this machine alone only with --api-key or --insecure. A name that ends in .sock is a socket in the file system
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     pub host: String,
     /// Port to listen on; 0 is any that is free
@@ -35,9 +35,41 @@ pub struct ServeArgs {
     /// Listen on any address without a key
     #[arg(long)]
     pub insecure: bool,
+    /// File of the key for TLS, in PEM; connections are encrypted then
+    #[arg(long, value_name = "FILE", requires = "ssl_cert_file", hide_short_help = true)]
+    pub ssl_key_file: Option<PathBuf>,
+    /// File of its certificate and of those that vouch for it, in PEM
+    #[arg(long, value_name = "FILE", requires = "ssl_key_file", hide_short_help = true)]
+    pub ssl_cert_file: Option<PathBuf>,
+    /// Folder in which requests may save what sequences hold (POST /slots/N?action=save) [default: none]
+    #[arg(long, value_name = "FOLDER", hide_short_help = true)]
+    pub slot_save_path: Option<PathBuf>,
     /// Origins of web pages that may use the model in a browser, separated by commas; '*' is any [default: the server's own page]
     #[arg(long, value_name = "ORIGIN", value_delimiter = ',', hide_short_help = true)]
     pub cors_origins: Vec<String>,
+    /// Most seconds for requests under way once the server is to end
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, hide_short_help = true)]
+    pub drain: u64,
+    /// Connections at once; further ones wait
+    #[arg(long, value_name = "N", default_value_t = 1024, hide_short_help = true, value_parser = clap::value_parser!(u16).range(1..))]
+    pub max_connections: u16,
+    /// Serve no page for browsers
+    #[arg(long, alias = "no-ui", hide_short_help = true)]
+    pub no_webui: bool,
+    /// Tell on stderr of every request: its id, path, status and time, and nothing of what was said
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// How answers are made
+    #[command(flatten)]
+    pub serving: ServingArgs,
+    /// What others have a choice in
+    #[command(flatten)]
+    pub without_effect: WithoutEffectArgs,
+}
+
+/// How answers are made, for clients and for files.
+#[derive(Debug, Args)]
+pub struct ServingArgs {
     /// Name of the model for clients [default: that of its file]
     #[arg(short, long, value_name = "NAME")]
     pub alias: Option<String>,
@@ -54,18 +86,6 @@ pub struct ServeArgs {
     #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
           value_parser = clap::value_parser!(i64).range(-1..))]
     pub predict: i64,
-    /// Most seconds for requests under way once the server is to end
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, hide_short_help = true)]
-    pub drain: u64,
-    /// Connections at once; further ones wait
-    #[arg(long, value_name = "N", default_value_t = 1024, hide_short_help = true, value_parser = clap::value_parser!(u16).range(1..))]
-    pub max_connections: u16,
-    /// Serve no page for browsers
-    #[arg(long, alias = "no-ui", hide_short_help = true)]
-    pub no_webui: bool,
-    /// Tell on stderr of every request: its id, path, status and time, and nothing of what was said
-    #[arg(short, long)]
-    pub verbose: bool,
     /// How what a model thinks is told: `auto` and `deepseek` apart from the answer, `none` as part of it
     #[arg(long, value_name = "HOW", value_parser = ["auto", "deepseek", "none"], default_value = "auto", hide_short_help = true)]
     pub reasoning_format: String,
@@ -87,10 +107,27 @@ pub struct ServeArgs {
     /// How tokens are chosen unless a request says otherwise
     #[command(flatten)]
     pub sampler: SamplerArgs,
-    /// What others have a choice in
-    #[command(flatten)]
-    pub without_effect: WithoutEffectArgs,
 }
+
+/// `llama batch`
+#[derive(Debug, Args)]
+#[command(args_override_self = true, after_help = BATCH_NOTES)]
+pub struct BatchArgs {
+    /// File of requests, a line each: {"custom_id": …, "method": "POST", "url": "/v1/chat/completions", "body": {…}}
+    #[arg(value_name = "IN.JSONL")]
+    pub input: PathBuf,
+    /// File for the answers, a line each; lines that are there are not done again
+    #[arg(value_name = "OUT.JSONL")]
+    pub output: PathBuf,
+    /// GGUF file or name of a model; without one, the default model is used (and fetched once)
+    #[arg(short, long, value_name = "FILE|NAME")]
+    pub model: Option<PathBuf>,
+    /// How answers are made
+    #[command(flatten)]
+    pub serving: ServingArgs,
+}
+
+const BATCH_NOTES: &str = "Files are those of OpenAI's batches. However the program ends, whole lines of the answers stay, and the same command goes on from there.";
 
 const NOTES: &str = "The context (-c) is shared by all answers, each of which may have as much of it as is free. docs/server.md lists what can be asked for.";
 

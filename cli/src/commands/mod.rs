@@ -2,6 +2,7 @@
 
 mod answer;
 pub mod arch;
+pub mod batch;
 pub mod bench;
 mod chat;
 pub mod devices;
@@ -10,6 +11,7 @@ pub mod embed;
 pub mod generate;
 pub mod input;
 pub mod inspect;
+pub mod listen;
 pub mod logits;
 pub mod models;
 mod plan;

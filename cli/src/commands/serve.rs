@@ -1,6 +1,5 @@
 //! `llama serve`: a model for many clients, over HTTP.
 
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,15 +8,14 @@ use engine::backend::ThreadPool;
 use engine::context::{Context, ContextParams, MAX_SEQUENCES};
 use engine::model::Model;
 use engine::sample::Recommended;
-use server::http::{ANY_ORIGIN, App, ListenParams, Log, Record, Shared, serve};
+use server::http::{ANY_ORIGIN, App, ListenParams, Listener, Log, Record, Shared, serve};
 use server::routes::router;
 use server::scheduler::{Scheduler, Settings};
 use server::served::{Served, ServedParams};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::args::ServeArgs;
-use crate::commands::input;
+use crate::args::{ServeArgs, ServingArgs};
+use crate::commands::{input, listen};
 use crate::failure::{Failure, Outcome};
 use crate::session::no_context;
 use crate::{fetch, human, say, version};
@@ -33,7 +31,6 @@ const N_BLOCKING: usize = 16;
 pub fn run(args: &ServeArgs) -> Outcome {
     let start = Instant::now();
     let keys = keys(args)?;
-    let address = address(args, !keys.is_empty())?;
     check_origins(args, !keys.is_empty())?;
     for (name, why) in args.without_effect.given() {
         say::line(format_args!("{name} has no effect here: {why}"));
@@ -44,25 +41,21 @@ pub fn run(args: &ServeArgs) -> Outcome {
         .enable_all()
         .build()?;
     // Before the model is loaded: a port that is taken should not be found out later.
-    let listener = runtime.block_on(TcpListener::bind(address)).map_err(|e| {
-        Failure::new(format_args!(
-            "{address} cannot be listened on: {e}; --port chooses another port"
-        ))
-    })?;
-    let path = fetch::model(args.first.as_deref().or(args.model.as_deref()), &args.hub)?;
-    let served = served(args, &path)?;
-    let address = listener.local_addr()?;
+    let (listener, place) = listen::listen(args, !keys.is_empty(), &runtime)?;
+    let path = fetch::model(args.first.as_deref().or(args.model.as_deref()), &args.serving.hub)?;
+    let mut served = served(&args.serving, &path)?;
+    served.params.slot_save_path = args.slot_save_path.clone();
     let (name, n_ctx) = (&served.params.name, served.n_ctx());
     say::line(format_args!(
-        "{name} at http://{address}/v1: {} for up to {} at once, ready in {:.2} s",
+        "{name} at {place}: {} for up to {} at once, ready in {:.2} s",
         human::plural(n_ctx, "token"),
-        human::plural(args.n_parallel, "answer"),
+        human::plural(args.serving.n_parallel, "answer"),
         start.elapsed().as_secs_f64()
     ));
     let page = !args.no_webui;
     let log: Option<Log> = args.verbose.then(|| -> Log { Box::new(tell) });
-    if page {
-        say::line(format_args!("a page to chat with it: http://{address}"));
+    if let Some(address) = place.strip_suffix("/v1").filter(|_| page) {
+        say::line(format_args!("a page to chat with it: {address}"));
     }
     let app = Arc::new(App {
         served,
@@ -79,11 +72,15 @@ pub fn run(args: &ServeArgs) -> Outcome {
     let done = runtime.block_on(until_told(listener, app, params));
     // What is still under way has had its time.
     runtime.shutdown_background();
+    if args.host.ends_with(".sock") {
+        // Another server may have taken its place, or somebody may have removed it.
+        let _ = std::fs::remove_file(&args.host);
+    }
     done
 }
 
 /// Serves until the first signal, then until requests under way are done, their time is over, or a second signal comes.
-async fn until_told(listener: TcpListener, app: Shared, params: ListenParams) -> Outcome {
+async fn until_told(listener: Listener, app: Shared, params: ListenParams) -> Outcome {
     let (told, mut end) = watch::channel(0);
     let mut signals = Signals::new()?;
     let of_app = app.clone();
@@ -204,23 +201,8 @@ fn check_origins(args: &ServeArgs, has_keys: bool) -> Outcome {
     Ok(())
 }
 
-/// Where to listen, if that is safe.
-fn address(args: &ServeArgs, has_keys: bool) -> Outcome<SocketAddr> {
-    let (host, port) = (&args.host, args.port);
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let wrong = |e: &dyn std::fmt::Display| Failure::new(format_args!("--host {host}: {e}"));
-    let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(|e| wrong(&e))?.collect();
-    let address = *addresses.first().ok_or_else(|| wrong(&"there is no such address"))?;
-    if !address.ip().is_loopback() && !has_keys && !args.insecure {
-        return Err(Failure::new(format_args!(
-            "--host {host} lets others use the model: --api-key says who may, --insecure that all may"
-        )));
-    }
-    Ok(address)
-}
-
 /// The model with everything that it needs.
-fn served(args: &ServeArgs, path: &Path) -> Outcome<Served> {
+pub fn served(args: &ServingArgs, path: &Path) -> Outcome<Served> {
     let mut params = args.context.params();
     params.n_seq_max = (2 * args.n_parallel).min(MAX_SEQUENCES);
     params.n_batch = params.n_batch.max(args.n_parallel);
@@ -232,14 +214,18 @@ fn served(args: &ServeArgs, path: &Path) -> Outcome<Served> {
     // Contexts for texts and for vectors compute in turns.
     let n_threads = params.n_threads.max(params.n_threads_batch);
     params.thread_pool = Some(Arc::new(ThreadPool::new(n_threads)?));
-    let mut context = Context::new(model.clone(), &params).map_err(|e| no_context(&model, e))?;
-    args.adapters.apply(&mut context)?;
     let settings = Settings {
-        n_parallel: args.n_parallel.min(context.params().n_batch),
+        n_parallel: args.n_parallel.min(params.n_batch),
         max_waiting: args.max_waiting,
         t_step: Duration::from_millis(args.prompt_step),
     };
-    let scheduler = Scheduler::start(context, settings)?;
+    let scheduler = if Scheduler::encodes(&model) {
+        Scheduler::idle(model.clone(), settings)
+    } else {
+        let mut context = Context::new(model.clone(), &params).map_err(|e| no_context(&model, e))?;
+        args.adapters.apply(&mut context)?;
+        Scheduler::start(context, settings)?
+    };
     let served = served_params(args, path, &model)?;
     let embedding = ContextParams {
         n_outputs_max: 0,
@@ -248,7 +234,7 @@ fn served(args: &ServeArgs, path: &Path) -> Outcome<Served> {
     Served::new(scheduler, served, embedding).map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))
 }
 
-fn served_params(args: &ServeArgs, path: &Path, model: &Model) -> Outcome<ServedParams> {
+fn served_params(args: &ServingArgs, path: &Path, model: &Model) -> Outcome<ServedParams> {
     let recommended = Recommended::of(model.metadata(), args.sampler.is_greedy());
     for key in &recommended.refused {
         say::line(format_args!(
@@ -269,6 +255,8 @@ fn served_params(args: &ServeArgs, path: &Path, model: &Model) -> Outcome<Served
         sampler,
         max_tokens: usize::try_from(args.predict).ok(),
         split_reasoning: args.reasoning_format != "none" && !args.template.hide_reasoning,
+        slot_save_path: None,
+        adapters: args.adapters.names(),
         build: version::short(),
     })
 }

@@ -4,7 +4,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value as Json, json};
 
-use crate::scheduler::SubmitError;
+use crate::scheduler::{CommandError, SubmitError};
 
 /// A request that is not answered, and why.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,6 +85,11 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_supported_error", message)
     }
 
+    /// It is understood, and cannot be done with what is there.
+    pub fn unprocessable(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_request_error", message)
+    }
+
     /// Something failed that is not the client's fault.
     pub fn server(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
@@ -127,6 +132,22 @@ impl IntoResponse for ApiError {
     }
 }
 
+impl From<CommandError> for ApiError {
+    fn from(error: CommandError) -> ApiError {
+        let message = error.to_string();
+        match error {
+            CommandError::NoSlot { .. } | CommandError::NoAdapter { .. } => ApiError::not_found(message),
+            CommandError::Busy { .. } => ApiError {
+                status: StatusCode::CONFLICT,
+                ..ApiError::invalid(message)
+            },
+            CommandError::Empty { .. } => ApiError::invalid(message),
+            CommandError::State(_) => ApiError::unprocessable(message),
+            CommandError::Over => ApiError::unavailable(message),
+        }
+    }
+}
+
 impl From<SubmitError> for ApiError {
     fn from(error: SubmitError) -> ApiError {
         let message = error.to_string();
@@ -145,6 +166,7 @@ impl From<SubmitError> for ApiError {
                 retry_after: Some(retry_after.as_secs().max(1)),
                 ..ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
             },
+            SubmitError::Encoder { .. } => ApiError::unsupported(message),
             SubmitError::Closed => ApiError::unavailable(message),
         }
     }

@@ -19,7 +19,24 @@ pub struct Body(pub Map<String, Json>);
 impl<S: Send + Sync> FromRequest<S> for Body {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, _: &S) -> Result<Body, ApiError> {
+    async fn from_request(request: Request, state: &S) -> Result<Body, ApiError> {
+        match AnyBody::from_request(request, state).await?.0 {
+            Json::Object(fields) => Ok(Body(fields)),
+            other => {
+                let found = shown(&other);
+                Err(ApiError::invalid(format!("the body is {found}, expected an object")))
+            }
+        }
+    }
+}
+
+/// A body of any form; nothing at all is null.
+pub struct AnyBody(pub Json);
+
+impl<S: Send + Sync> FromRequest<S> for AnyBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> Result<AnyBody, ApiError> {
         let limited = Limited::new(request.into_body(), MAX_LEN);
         let collected = tokio::time::timeout(MAX_TIME, limited.collect()).await;
         let collected = collected.map_err(|_| ApiError::too_slow())?;
@@ -27,15 +44,14 @@ impl<S: Send + Sync> FromRequest<S> for Body {
             true => ApiError::too_large(MAX_LEN),
             false => ApiError::invalid("the body did not come to its end"),
         })?;
-        // Depth is bounded by the parser.
-        let parsed = serde_json::from_slice(&bytes.to_bytes());
-        match parsed.map_err(|e| ApiError::invalid(format!("the body is not JSON: {e}")))? {
-            Json::Object(fields) => Ok(Body(fields)),
-            other => {
-                let found = shown(&other);
-                Err(ApiError::invalid(format!("the body is {found}, expected an object")))
-            }
+        let bytes = bytes.to_bytes();
+        if bytes.is_empty() {
+            return Ok(AnyBody(Json::Null));
         }
+        // Depth is bounded by the parser.
+        let parsed = serde_json::from_slice(&bytes);
+        let wrong = |e| ApiError::invalid(format!("the body is not JSON: {e}"));
+        parsed.map_err(wrong).map(AnyBody)
     }
 }
 

@@ -9,10 +9,12 @@ use std::time::Duration;
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
 
 /// Limits of connections.
 #[derive(Clone, Debug)]
@@ -38,9 +40,44 @@ impl Default for ListenParams {
 /// Bytes of a connection that are read ahead, which bounds the head of a request.
 const MAX_HEAD: usize = 64 << 10;
 
+/// Where connections come from.
+pub enum Listener {
+    /// A port.
+    Tcp(TcpListener),
+    /// The same, with TLS.
+    Tls(TcpListener, TlsAcceptor),
+    /// A socket in the file system.
+    #[cfg(unix)]
+    Unix(tokio::net::UnixListener),
+}
+
+/// A connection before anything was said.
+enum Accepted {
+    Tcp(TcpStream),
+    Tls(TcpStream, TlsAcceptor),
+    #[cfg(unix)]
+    Unix(tokio::net::UnixStream),
+}
+
+impl Listener {
+    async fn accept(&self) -> io::Result<Accepted> {
+        // Small pieces are to go out at once; where that cannot be set they go out a little later.
+        let without_delay = |stream: TcpStream| {
+            let _ = stream.set_nodelay(true);
+            stream
+        };
+        Ok(match self {
+            Listener::Tcp(listener) => Accepted::Tcp(without_delay(listener.accept().await?.0)),
+            Listener::Tls(listener, tls) => Accepted::Tls(without_delay(listener.accept().await?.0), tls.clone()),
+            #[cfg(unix)]
+            Listener::Unix(listener) => Accepted::Unix(listener.accept().await?.0),
+        })
+    }
+}
+
 /// Serves until `end`, and then until requests under way are done, or no longer than agreed. True if all were done.
 pub async fn serve(
-    listener: TcpListener,
+    listener: Listener,
     routes: Router,
     params: ListenParams,
     end: impl Future<Output = ()>,
@@ -62,24 +99,39 @@ pub async fn serve(
             next = next => next,
             () = &mut end => break,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
-            // The client has gone, or there are no more files: others may come.
-            Err(_) => {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-                continue;
-            }
+        // The client has gone, or there are no more files: others may come.
+        let Ok(accepted) = accepted else {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
         };
-        // Small pieces are to go out at once; where that cannot be set they go out a little later.
-        let _ = stream.set_nodelay(true);
-        let service = TowerToHyperService::new(routes.clone());
-        let connection = graceful.watch(builder.serve_connection(TokioIo::new(stream), service));
+        let (builder, routes, watcher, t_head) = (builder.clone(), routes.clone(), graceful.watcher(), params.t_head);
         tokio::spawn(async move {
-            // Whatever becomes of a connection is its client's affair.
-            let _ = connection.await;
+            match accepted {
+                Accepted::Tcp(stream) => converse(stream, &builder, routes, watcher).await,
+                Accepted::Tls(stream, tls) => {
+                    // Who does not agree on keys in time is no client.
+                    if let Ok(Ok(stream)) = tokio::time::timeout(t_head, tls.accept(stream)).await {
+                        converse(stream, &builder, routes, watcher).await;
+                    }
+                }
+                #[cfg(unix)]
+                Accepted::Unix(stream) => converse(stream, &builder, routes, watcher).await,
+            }
             drop(place);
         });
     }
     drop(listener);
     Ok(tokio::time::timeout(params.t_drain, graceful.shutdown()).await.is_ok())
+}
+
+/// Answers the requests of a connection.
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    builder: &http1::Builder,
+    routes: Router,
+    watcher: Watcher,
+) {
+    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
+    // Whatever becomes of a connection is its client's affair.
+    let _ = watcher.watch(connection).await;
 }

@@ -5,12 +5,14 @@ mod body;
 mod cors;
 mod listen;
 mod stream;
+mod tls;
 
 pub use app::{App, Client, Log, Record, Shared, guarded};
-pub use body::{Body, blocking};
+pub use body::{AnyBody, Body, blocking};
 pub use cors::ANY as ANY_ORIGIN;
-pub use listen::{ListenParams, serve};
+pub use listen::{ListenParams, Listener, serve};
 pub use stream::{Teller, stream};
+pub use tls::{TlsError, tls};
 
 use axum::http::header;
 use axum::response::{IntoResponse, Response};

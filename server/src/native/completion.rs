@@ -2,15 +2,17 @@
 
 use axum::Extension;
 use axum::extract::State;
-use engine::chat::ReasoningSplit;
 use engine::sample::Token;
+use engine::vocab::Special;
 use serde_json::{Map, Value as Json, json};
 
 use crate::answer::{Answer, Choice, Piece, Usage};
 use crate::api::{ApiError, ApiResult, Field, Fields, Form, GENERATING, STRUCTURE, between, generating, structure};
 use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream};
 use crate::openai::{event, failed, of_chat, prompts, timings_json};
+use crate::parser::OutputParser;
 use crate::scheduler::{Finish, TokenLogprob};
+use crate::served::Served;
 
 /// The fields.
 pub const FIELDS: &[Field] = &[
@@ -51,6 +53,32 @@ pub const FIELDS: &[Field] = &[
     },
 ];
 
+/// The fields of what fills a gap, besides those of completions.
+pub const INFILL_FIELDS: &[Field] = &[
+    Field {
+        name: "input_prefix",
+        form: Form::Text,
+        doc: "What stands before the gap.",
+    },
+    Field {
+        name: "input_suffix",
+        form: Form::Text,
+        doc: "What stands behind it.",
+    },
+    Field {
+        name: "input_extra",
+        form: Form::List,
+        doc: "Other files: objects with `filename` and `text`.",
+    },
+];
+
+/// What a request asks for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Continuation,
+    Gap,
+}
+
 struct Told {
     prompt: Json,
     tokens: Vec<Token>,
@@ -63,8 +91,17 @@ pub async fn completion(
     Extension(client): Extension<Client>,
     Body(body): Body,
 ) -> ApiResult {
+    tell(app, client, body, Wanted::Continuation).await
+}
+
+/// Fills a gap in a text.
+pub async fn infill(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
+    tell(app, client, body, Wanted::Gap).await
+}
+
+async fn tell(app: Shared, client: Client, body: Map<String, Json>, wanted: Wanted) -> ApiResult {
     let of_app = app.clone();
-    let (mut answer, told, is_stream) = blocking(move || ask(&of_app, client, body)).await?;
+    let (mut answer, told, is_stream) = blocking(move || ask(&of_app, client, body, wanted)).await?;
     if is_stream {
         return Ok(stream(
             answer,
@@ -94,15 +131,22 @@ pub async fn completion(
     Ok(json(&body))
 }
 
-fn ask(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult<(Answer, Told, bool)> {
+fn ask(app: &App, Client(client): Client, body: Map<String, Json>, wanted: Wanted) -> ApiResult<(Answer, Told, bool)> {
     let served = &app.served;
-    let mut fields = Fields::new(body, &[FIELDS, GENERATING, STRUCTURE], true)?;
+    let known: &[&[Field]] = match wanted {
+        Wanted::Continuation => &[FIELDS, GENERATING, STRUCTURE],
+        Wanted::Gap => &[FIELDS, INFILL_FIELDS, GENERATING, STRUCTURE],
+    };
+    let mut fields = Fields::new(body, known, true)?;
     let prompt = fields.given("prompt").cloned().unwrap_or_default();
     let mut request = generating(&mut fields, &served.params.sampler)?;
     request.client = client;
-    request.prompt = match &mut prompts(&mut fields, "prompt", 1, served)?[..] {
-        [prompt] => std::mem::take(prompt),
-        _ => return Err(ApiError::field("prompt", "expected one text or one list of tokens")),
+    request.prompt = match wanted {
+        Wanted::Gap => gap(&mut fields, served)?,
+        Wanted::Continuation => match &mut prompts(&mut fields, "prompt", 1, served)?[..] {
+            [prompt] => std::mem::take(prompt),
+            _ => return Err(ApiError::field("prompt", "expected one text or one list of tokens")),
+        },
     };
     let (n_predict, max_tokens) = (fields.integer("n_predict")?, fields.integer("max_tokens")?);
     // Less than nothing is no limit, as in llama-server.
@@ -127,11 +171,45 @@ fn ask(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult<
         param: Some("prompt".to_owned()),
         ..e.into()
     })?;
-    Ok((
-        Answer::new(vec![(events, 1)], &ReasoningSplit::new(None, ""), None),
-        told,
-        is_stream,
-    ))
+    Ok((Answer::new(vec![(events, 1)], &OutputParser::none()), told, is_stream))
+}
+
+/// The prompt that asks for what is missing between two texts, by the tokens that the model was trained with for it.
+fn gap(fields: &mut Fields, served: &Served) -> ApiResult<Vec<Token>> {
+    let vocab = served.vocab();
+    let mark = |special: Special| {
+        let refused =
+            || ApiError::unsupported("this model was not trained to fill gaps: its vocabulary has no tokens for them");
+        vocab.special(special).ok_or_else(refused)
+    };
+    let (before, behind, between) = (mark(Special::FimPre)?, mark(Special::FimSuf)?, mark(Special::FimMid)?);
+    let tokens = |text: &str| vocab.tokenize(text, false, false);
+    let mut prompt = Vec::new();
+    if vocab.add_bos() {
+        prompt.extend(vocab.bos());
+    }
+    for (i, extra) in fields.list("input_extra")?.unwrap_or_default().iter().enumerate() {
+        let (Some(name), Some(text)) = (extra["filename"].as_str(), extra["text"].as_str()) else {
+            return Err(ApiError::field(
+                &format!("input_extra[{i}]"),
+                "expected an object with filename and text",
+            ));
+        };
+        match vocab.special(Special::FimSep) {
+            Some(separator) => {
+                prompt.push(separator);
+                prompt.extend(tokens(&format!("{name}\n{text}\n")));
+            }
+            None => prompt.extend(tokens(&format!("{name}:\n{text}\n\n"))),
+        }
+    }
+    prompt.push(before);
+    prompt.extend(tokens(&fields.text("input_prefix")?.unwrap_or_default()));
+    prompt.push(behind);
+    prompt.extend(tokens(&fields.text("input_suffix")?.unwrap_or_default()));
+    prompt.push(between);
+    prompt.extend(tokens(&fields.text("prompt")?.unwrap_or_default()));
+    Ok(prompt)
 }
 
 /// What is told when all is done.
@@ -171,7 +249,7 @@ struct Stream {
 impl Teller for Stream {
     fn piece(&mut self, piece: Piece, _: &Usage) -> String {
         match piece {
-            Piece::Prompt { .. } | Piece::Call { .. } => String::new(),
+            Piece::Prompt { .. } | Piece::Call { .. } | Piece::Arguments { .. } => String::new(),
             Piece::Text { content, logprob, .. } => {
                 let mut told = json!({ "index": 0, "content": content, "stop": false });
                 if let Some(logprob) = &logprob {

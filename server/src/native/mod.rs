@@ -1,9 +1,13 @@
-//! The interface of llama-server: completions, tokens, templates, and how things stand.
+//! The interface of llama-server: completions, gaps in code, ranks, tokens, templates, slots, and how things stand.
 
 mod completion;
+mod rerank;
+mod slots;
 mod state;
 mod text;
 
-pub use completion::{FIELDS as COMPLETION_FIELDS, completion};
-pub use state::{health, metrics, props, ready, slots};
+pub use completion::{FIELDS as COMPLETION_FIELDS, INFILL_FIELDS, completion, infill};
+pub use rerank::{FIELDS as RERANK_FIELDS, rerank};
+pub use slots::{SLOT_FIELDS, adapters, rescale, slot, slots};
+pub use state::{health, metrics, props, ready};
 pub use text::{DETOKENIZE_FIELDS, TEMPLATE_FIELDS, TOKENIZE_FIELDS, apply_template, detokenize, tokenize};

@@ -68,15 +68,6 @@ pub async fn props(State(app): State<Shared>) -> Response {
     }))
 }
 
-/// Sequences in use.
-pub async fn slots(State(app): State<Shared>) -> Response {
-    let scheduler = &app.served.scheduler;
-    let n_busy = scheduler.gauges().n_running;
-    let slot = |id: usize| json!({ "id": id, "n_ctx": app.served.n_ctx(), "is_processing": id < n_busy });
-    let slots: Vec<Json> = (0..scheduler.settings().n_parallel).map(slot).collect();
-    json(&slots.into())
-}
-
 /// Counters for Prometheus, under the names of llama-server, and under those of vLLM that gateways look for.
 pub async fn metrics(State(app): State<Shared>) -> Response {
     let text = exposition(&app.served.scheduler, &app.served.params.name);

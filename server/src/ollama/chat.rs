@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use axum::Extension;
 use axum::extract::State;
-use engine::chat::{Message, ReasoningSplit};
+use engine::chat::Message;
 use engine::grammar::Grammar;
 use serde_json::{Map, Value as Json, json};
 
@@ -14,6 +14,7 @@ use crate::api::{ApiError, ApiResult, Field, Fields, Form, GENERATING, generatin
 use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream};
 use crate::messages::messages;
 use crate::openai::finish_reason;
+use crate::parser::OutputParser;
 use crate::scheduler::{Finish, Request};
 use crate::served::{Conversation, Served};
 use crate::tools::{Call, ToolChoice, checked};
@@ -28,7 +29,7 @@ pub const CHAT_FIELDS: &[Field] = &[
     Field {
         name: "tools",
         form: Form::List,
-        doc: "Functions that may be called, where the model's template writes calls as objects of JSON.",
+        doc: "Functions that may be called, in the form that the model's template writes calls in.",
     },
     MODEL,
     STREAM,
@@ -167,6 +168,7 @@ async fn tell(app: Shared, interface: Interface, (answer, is_stream): Asked) -> 
             Stream {
                 app,
                 told,
+                call: None,
                 finish: None,
             },
         ));
@@ -232,7 +234,7 @@ fn ask_generate(app: &App, client: Client, body: Map<String, Json>) -> ApiResult
         }
         request.prompt = served.tokens(&prompt);
         let events = served.scheduler.submit(request)?;
-        let answer = Answer::new(vec![(events, 1)], &ReasoningSplit::new(None, ""), None);
+        let answer = Answer::new(vec![(events, 1)], &OutputParser::none());
         return Ok((Some(answer), is_stream));
     }
     let mut said: Vec<Message> = system
@@ -334,7 +336,20 @@ fn line(value: &Json) -> String {
 struct Stream {
     app: Shared,
     told: Told,
+    /// The call whose arguments come: it is told whole.
+    call: Option<Call>,
     finish: Option<Finish>,
+}
+
+impl Stream {
+    fn called(&mut self) -> String {
+        let Some(call) = self.call.take() else {
+            return String::new();
+        };
+        let mut told = piece(&self.app, &self.told, "", "");
+        told["message"]["tool_calls"] = vec![call_json(&call)].into();
+        line(&told)
+    }
 }
 
 impl Teller for Stream {
@@ -349,15 +364,24 @@ impl Teller for Stream {
     fn piece(&mut self, told: Piece, _: &Usage) -> String {
         match told {
             Piece::Prompt { .. } => String::new(),
-            Piece::Text { content, reasoning, .. } => line(&piece(&self.app, &self.told, &content, &reasoning)),
-            Piece::Call { call, .. } => {
-                let mut told = piece(&self.app, &self.told, "", "");
-                told["message"]["tool_calls"] = vec![call_json(&call)].into();
-                line(&told)
+            Piece::Text { content, reasoning, .. } => {
+                self.called() + &line(&piece(&self.app, &self.told, &content, &reasoning))
+            }
+            Piece::Call { name, .. } => {
+                let before = self.called();
+                self.call = Some(Call {
+                    name,
+                    arguments: String::new(),
+                });
+                before
+            }
+            Piece::Arguments { text, .. } => {
+                self.call.iter_mut().for_each(|call| call.arguments += &text);
+                String::new()
             }
             Piece::End { finish, .. } => {
                 self.finish = Some(finish);
-                String::new()
+                self.called()
             }
             Piece::Failed(text) => line(&error_json(&ApiError::server(text))),
         }

@@ -15,7 +15,7 @@ use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream, uni
 use crate::messages::{is_begun, messages};
 use crate::scheduler::{Finish, TokenLogprob};
 use crate::served::Conversation;
-use crate::tools::{Call, tools};
+use crate::tools::tools;
 
 /// The fields.
 pub const FIELDS: &[Field] = &[
@@ -87,7 +87,7 @@ pub const FIELDS: &[Field] = &[
     Field {
         name: "tools",
         form: Form::List,
-        doc: "Functions that may be called, where the model's template writes calls as objects of JSON (as Qwen's, Hermes' and Llama 3's do).",
+        doc: "Functions that may be called, in the form that the model's template writes calls in.",
     },
     Field {
         name: "tool_choice",
@@ -157,7 +157,7 @@ pub async fn chat(State(app): State<Shared>, Extension(client): Extension<Client
         let mut message = json!({ "role": "assistant", "content": choice.content });
         let n_calls = choice.calls.len();
         if n_calls > 0 {
-            let calls = choice.calls.iter().map(call_json);
+            let calls = choice.calls.iter().map(|call| call_json(&call.name, &call.arguments));
             message["tool_calls"] = calls.collect::<Vec<_>>().into();
             if choice.content.is_empty() {
                 message["content"] = Json::Null;
@@ -194,11 +194,11 @@ fn head(app: &App, told: &Told, object: &str, choices: Vec<Json>) -> Json {
 }
 
 /// A call, with an id that no other has.
-fn call_json(call: &Call) -> Json {
+fn call_json(name: &str, arguments: &str) -> Json {
     json!({
         "id": unique("call_"),
         "type": "function",
-        "function": { "name": call.name, "arguments": call.arguments },
+        "function": { "name": name, "arguments": arguments },
     })
 }
 
@@ -329,9 +329,13 @@ impl Teller for Stream {
                 };
                 self.chunk(choice, delta, logprobs, None)
             }
-            Piece::Call { choice, index, call } => {
-                let mut told = call_json(&call);
+            Piece::Call { choice, index, name } => {
+                let mut told = call_json(&name, "");
                 told["index"] = index.into();
+                self.chunk(choice, json!({ "tool_calls": [told] }), Json::Null, None)
+            }
+            Piece::Arguments { choice, index, text } => {
+                let told = json!({ "index": index, "function": { "arguments": text } });
                 self.chunk(choice, json!({ "tool_calls": [told] }), Json::Null, None)
             }
             Piece::End {

@@ -2,7 +2,6 @@
 
 use axum::Extension;
 use axum::extract::State;
-use engine::chat::ReasoningSplit;
 use engine::sample::Token;
 use serde_json::{Value as Json, json};
 
@@ -14,6 +13,7 @@ use crate::api::{
     structure, text_of,
 };
 use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream, unique};
+use crate::parser::OutputParser;
 use crate::scheduler::{PromptDone, Request, TokenLogprob};
 use crate::served::Served;
 
@@ -42,7 +42,7 @@ pub const FIELDS: &[Field] = &[
     Field {
         name: "best_of",
         form: Form::Integer,
-        doc: "As many as `n`: no others are made to choose from.",
+        doc: "Texts that are made for each prompt, of which the `n` likeliest by the token are told (as many as `n`); not in a stream.",
     },
     Field {
         name: "stream",
@@ -90,6 +90,8 @@ struct Told {
     /// The prompts, if they are told too.
     echo: Option<Vec<Vec<Token>>>,
     n: usize,
+    /// Texts that are made of each prompt.
+    n_made: usize,
 }
 
 /// Continues texts.
@@ -111,6 +113,10 @@ pub async fn completions(
         ));
     }
     let (choices, prompts) = answer.whole().await?;
+    let choices: Vec<Choice> = choices
+        .chunks(told.n_made)
+        .flat_map(|made| best(made, told.n))
+        .collect();
     let choice = |(index, choice): (usize, &Choice)| {
         let prompt = index / told.n;
         let finish = choice.finish.as_ref().map(finish_reason);
@@ -129,6 +135,24 @@ pub async fn completions(
     body["usage"] = usage_json(&answer.usage);
     body["timings"] = timings_json(&answer.usage);
     Ok(json(&body))
+}
+
+/// The likeliest by the token of some texts, best first; all of them as they are.
+fn best(made: &[Choice], n: usize) -> Vec<Choice> {
+    if made.len() == n {
+        return made.to_vec();
+    }
+    let mean = |choice: &Choice| {
+        let sum: f64 = choice
+            .logprobs
+            .iter()
+            .map(|(logprob, _)| f64::from(logprob.logprob))
+            .sum();
+        sum / choice.logprobs.len().max(1) as f64
+    };
+    let mut ranked: Vec<&Choice> = made.iter().collect();
+    ranked.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
+    ranked.into_iter().take(n).cloned().collect()
 }
 
 /// What every object begins with.
@@ -168,15 +192,9 @@ fn ask(app: &App, Client(client): Client, body: serde_json::Map<String, Json>) -
     let prompts = prompts(&mut fields, "prompt", MAX_PROMPTS, served)?;
     let n_parallel = served.scheduler.settings().n_parallel;
     request.n = between("n", fields.integer("n")?, 1, n_parallel as i64)?.unwrap_or(1);
-    if fields
-        .integer("best_of")?
-        .is_some_and(|best| usize::try_from(best) != Ok(request.n))
-    {
-        return Err(ApiError::field(
-            "best_of",
-            "no other texts are made to choose from: expected as many as n",
-        ));
-    }
+    let n_told = request.n;
+    let best_of = between("best_of", fields.integer("best_of")?, n_told as i64, n_parallel as i64)?;
+    request.n = best_of.unwrap_or(n_told);
     if fields.text("suffix")?.is_some_and(|suffix| !suffix.is_empty()) {
         return Err(ApiError::field("suffix", "models are not asked to fill gaps here"));
     }
@@ -184,7 +202,18 @@ fn ask(app: &App, Client(client): Client, body: serde_json::Map<String, Json>) -
     request.max_tokens = served.max_tokens(max_tokens(&mut fields, &["max_tokens"], i64::from(!echo))?);
     request.logprobs = between("logprobs", fields.integer("logprobs")?, 0, MAX_TOP)?;
     request.prompt_logprobs = echo && request.logprobs.is_some();
+    let logprobs = request.logprobs.is_some();
+    if request.n > n_told {
+        // Texts are chosen by them.
+        request.logprobs = request.logprobs.or(Some(0));
+    }
     let is_stream = fields.flag("stream")?.unwrap_or(false);
+    if is_stream && request.n > n_told {
+        return Err(ApiError::field(
+            "best_of",
+            "texts that come piece by piece cannot be chosen from",
+        ));
+    }
     let include_usage = includes_usage(fields.object("stream_options")?)?;
     if let Some(grammar) = structure(&mut fields)? {
         request.constraint = Some(served.constraints.constraint(&grammar, served.model())?);
@@ -206,15 +235,12 @@ fn ask(app: &App, Client(client): Client, body: serde_json::Map<String, Json>) -
         id: unique("cmpl-"),
         created: served.now(),
         include_usage,
-        logprobs: request.logprobs.is_some(),
+        logprobs,
         echo: echo.then_some(prompts),
-        n: request.n,
+        n: n_told,
+        n_made: request.n,
     };
-    Ok((
-        Answer::new(asked, &ReasoningSplit::new(None, ""), None),
-        told,
-        is_stream,
-    ))
+    Ok((Answer::new(asked, &OutputParser::none()), told, is_stream))
 }
 
 /// Prompts as texts or as tokens.
@@ -307,7 +333,7 @@ impl Teller for Stream {
                 });
                 self.chunk(choice, &content, lists, None)
             }
-            Piece::Call { .. } => String::new(),
+            Piece::Call { .. } | Piece::Arguments { .. } => String::new(),
             Piece::End { choice, finish, .. } => self.chunk(choice, "", None, Some(finish_reason(&finish))),
             Piece::Failed(text) => failed(&text),
         }

@@ -5,12 +5,14 @@ mod completions;
 mod embeddings;
 mod logprobs;
 mod models;
+mod responses;
 
 pub use chat::{FIELDS as CHAT_FIELDS, chat, conversation};
 pub use completions::{FIELDS as COMPLETION_FIELDS, completions, prompts};
 pub use embeddings::{FIELDS as EMBEDDING_FIELDS, MAX_TEXTS, check_dimensions, embeddings};
 pub use logprobs::of_chat;
 pub use models::{model, models};
+pub use responses::{FIELDS as RESPONSE_FIELDS, Kept, forget, response, responses};
 
 use serde_json::{Map, Value as Json, json};
 
@@ -33,6 +35,7 @@ pub fn usage_json(usage: &Usage) -> Json {
         "completion_tokens": usage.n_generated,
         "total_tokens": usage.n_prompt + usage.n_generated,
         "prompt_tokens_details": { "cached_tokens": usage.n_cached },
+        "completion_tokens_details": { "reasoning_tokens": usage.n_reasoning },
     })
 }
 

@@ -9,6 +9,7 @@ use engine::model::Model;
 use engine::sample::{Candidates, Token};
 
 use super::Settings;
+use super::commands::Rescaling;
 use super::generation::Step;
 use super::logprobs::logprob;
 use super::request::{Event, Finish, PromptDone};
@@ -29,21 +30,23 @@ const MAX_ROWS: usize = 32;
 /// Everything that the thread works with.
 pub struct Batcher {
     model: Arc<Model>,
-    context: Context,
+    pub(super) context: Context,
     settings: Settings,
     inbox: Arc<Inbox>,
     metrics: Arc<Metrics>,
     gauges: Arc<Mutex<Gauges>>,
-    sequences: Sequences,
+    pub(super) sequences: Sequences,
     waiting: Vec<Work>,
-    running: Vec<Running>,
+    pub(super) running: Vec<Running>,
+    /// Changes of adapters that wait for the end of what is under way; nothing is begun before them.
+    pub(super) rescalings: Vec<Rescaling>,
     batch: Batch,
     candidates: Candidates,
     pace: Pace,
 }
 
 /// Work that has a sequence.
-struct Running {
+pub struct Running {
     work: Work,
     seq: usize,
     n_cached: usize,
@@ -62,7 +65,7 @@ struct Part {
 }
 
 impl Batcher {
-    pub fn new(
+    pub(super) fn new(
         context: Context,
         settings: Settings,
         inbox: Arc<Inbox>,
@@ -80,6 +83,7 @@ impl Batcher {
             gauges,
             waiting: Vec::new(),
             running: Vec::new(),
+            rescalings: Vec::new(),
             batch: Batch::new(),
             candidates: Candidates::default(),
         }
@@ -122,7 +126,13 @@ impl Batcher {
         }
         self.metrics.begin_step();
         self.forget_abandoned();
-        self.begin_works();
+        for command in self.inbox.commands() {
+            command(self);
+        }
+        self.apply_rescalings();
+        if self.rescalings.is_empty() {
+            self.begin_works();
+        }
         self.inbox.set_waiting(self.waiting.len());
         self.decode_step();
         self.prompt_step();
@@ -284,7 +294,7 @@ impl Batcher {
     }
 
     /// Removes all that a sequence holds.
-    fn empty(&mut self, seq: usize) {
+    pub(super) fn empty(&mut self, seq: usize) {
         let removed = self.context.seq_rm(seq, ..);
         debug_assert!(removed.is_ok(), "a whole sequence can always go: {removed:?}");
         self.sequences.clear(seq);
@@ -315,7 +325,7 @@ impl Batcher {
     }
 
     /// Lets kept sequences go until so many cells are free. False if they never are.
-    fn free_cells(&mut self, n: usize) -> bool {
+    pub(super) fn free_cells(&mut self, n: usize) -> bool {
         while self.n_free() < n {
             let Some(seq) = self.sequences.oldest_idle(None) else {
                 return false;

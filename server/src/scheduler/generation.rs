@@ -19,6 +19,8 @@ pub struct Generation {
     text: TextStream,
     events: UnboundedSender<Event>,
     limits: Limits,
+    /// Control tokens that have a text.
+    shown: Arc<[Token]>,
     n_generated: usize,
     first: Option<Instant>,
     last: Option<Instant>,
@@ -34,8 +36,6 @@ pub struct Limits {
     pub t_max: Option<Duration>,
     /// Log probabilities wanted, and of how many most likely tokens.
     pub logprobs: Option<usize>,
-    /// Special tokens have a text.
-    pub special: bool,
 }
 
 /// Whether a continuation goes on.
@@ -52,7 +52,7 @@ impl Generation {
         choice: usize,
         chain: Chain,
         stop: Vec<String>,
-        limits: Limits,
+        (limits, shown): (Limits, Arc<[Token]>),
         events: UnboundedSender<Event>,
         metrics: Arc<Metrics>,
     ) -> Generation {
@@ -62,6 +62,7 @@ impl Generation {
             text: TextStream::new(stop),
             events,
             limits,
+            shown,
             n_generated: 0,
             first: None,
             last: None,
@@ -95,7 +96,7 @@ impl Generation {
         let is_end = vocab.is_eog(token);
         let bytes: &[u8] = match is_end {
             true => &[],
-            false => vocab.token_to_piece(token, self.limits.special),
+            false => vocab.token_to_piece(token, self.shown.contains(&token)),
         };
         let mut text = String::new();
         let stop = self.text.push(bytes, &mut text).map(str::to_owned);

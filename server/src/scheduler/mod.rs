@@ -6,9 +6,11 @@
 //! - [`sequences`]: what sequences hold, and which can be used again
 //! - [`share`]: how much of which prompt is computed in a step
 //! - [`batcher`]: the thread that computes
+//! - [`commands`]: what it does besides
 //! - [`generation`], [`logprobs`]: logits to tokens, and how likely those are
 
 mod batcher;
+mod commands;
 mod generation;
 mod logprobs;
 mod request;
@@ -26,9 +28,11 @@ use engine::context::Context;
 use engine::model::Model;
 use engine::sample::{Chain, LogitBias, Token};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::oneshot;
 
 use crate::metrics::{Gauges, Metrics};
-use batcher::Batcher;
+pub use batcher::Batcher;
+pub use commands::{CommandError, Reply, Slot};
 use generation::{Generation, Limits};
 pub use request::{Event, Finish, PromptDone, Request, SubmitError, TokenLogprob};
 use work::{Inbox, Work};
@@ -69,12 +73,6 @@ pub enum StartError {
         /// Tokens of a batch.
         n_batch: usize,
     },
-    /// Texts are continued by models that decode, from a prompt in their memory.
-    #[error("the architecture {arch} does not continue texts: it encodes them")]
-    Encoder {
-        /// The architecture.
-        arch: &'static str,
-    },
     /// There is no thread to be had.
     #[error("the thread of the scheduler cannot be started")]
     Thread(#[source] std::io::Error),
@@ -106,6 +104,48 @@ impl Scheduler {
         Ok(scheduler)
     }
 
+    /// True of models that encode texts and do not continue them: [`Scheduler::idle`] is for these.
+    pub fn encodes(model: &Model) -> bool {
+        model.arch().encoder || model.bidirectional()
+    }
+
+    /// A scheduler of a model that does not continue texts: all requests are refused.
+    pub fn idle(model: Arc<Model>, settings: Settings) -> Scheduler {
+        Scheduler {
+            n_ctx: model.base().n_ctx_train(),
+            model,
+            inbox: Arc::default(),
+            metrics: Arc::default(),
+            gauges: Arc::default(),
+            settings,
+            thread: None,
+        }
+    }
+
+    /// Has the thread do something between two steps.
+    pub async fn ask<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Batcher) -> Reply<T> + Send + 'static,
+    ) -> Reply<T> {
+        self.ask_later(|batcher, done| {
+            // Whoever asked may have gone.
+            let _ = done.send(work(batcher));
+        })
+        .await
+    }
+
+    /// The same, for what is answered later.
+    pub async fn ask_later<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Batcher, oneshot::Sender<Reply<T>>) + Send + 'static,
+    ) -> Reply<T> {
+        let (done, told) = oneshot::channel();
+        if self.thread.is_none() || !self.inbox.command(Box::new(|batcher| work(batcher, done))) {
+            return Err(CommandError::Over);
+        }
+        told.await.unwrap_or(Err(CommandError::Over))
+    }
+
     /// A scheduler whose work is yet to be done by somebody.
     fn with_batcher(context: Context, settings: Settings) -> Result<(Scheduler, Batcher), StartError> {
         let model = context.model().clone();
@@ -117,10 +157,6 @@ impl Scheduler {
                 n_seq_max,
                 n_batch,
             });
-        }
-        if model.arch().encoder || model.bidirectional() {
-            let arch = model.arch().name;
-            return Err(StartError::Encoder { arch });
         }
         let (inbox, metrics, gauges): (Arc<Inbox>, Arc<Metrics>, Arc<Mutex<Gauges>>) = Default::default();
         let n_ctx = match context.is_limited() {
@@ -175,7 +211,6 @@ impl Scheduler {
             max_tokens: self.max_tokens(request.max_tokens),
             t_max: request.t_max,
             logprobs: request.logprobs,
-            special: request.special,
         };
         let first = self.chain(&request)?;
         let generation = |choice: usize| -> Result<Generation, SubmitError> {
@@ -188,7 +223,7 @@ impl Scheduler {
                 choice,
                 chain,
                 stop,
-                limits,
+                (limits, request.shown.clone()),
                 events,
                 self.metrics.clone(),
             ))
@@ -254,6 +289,10 @@ impl Scheduler {
     }
 
     fn check(&self, request: &Request) -> Result<(), SubmitError> {
+        if Scheduler::encodes(&self.model) {
+            let arch = self.model.arch().name;
+            return Err(SubmitError::Encoder { arch });
+        }
         let (n_prompt, n_vocab) = (request.prompt.len(), self.model.base().n_vocab());
         let max = self.settings.n_parallel;
         if n_prompt == 0 {

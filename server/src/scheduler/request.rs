@@ -1,5 +1,6 @@
 //! What is asked of a scheduler, and what it says while it works on it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use engine::grammar::Constraint;
@@ -22,8 +23,8 @@ pub struct Request {
     pub stop: Vec<String>,
     /// Tokens that would end a continuation are never chosen.
     pub ignore_eos: bool,
-    /// Special tokens are shown in the text.
-    pub special: bool,
+    /// Control tokens that are shown in the text.
+    pub shown: Arc<[Token]>,
     /// Tell each token's log probability, and those of so many most likely ones.
     pub logprobs: Option<usize>,
     /// Tell them for the tokens of the prompt, too.
@@ -49,7 +50,7 @@ impl Request {
             constraint: None,
             stop: Vec::new(),
             ignore_eos: false,
-            special: false,
+            shown: Arc::new([]),
             logprobs: None,
             prompt_logprobs: false,
             reuse: true,
@@ -172,6 +173,12 @@ pub enum SubmitError {
         n_waiting: usize,
         /// When it may be worth another attempt.
         retry_after: Duration,
+    },
+    /// The model does not continue texts.
+    #[error("the architecture {arch} does not continue texts: it encodes them, for /v1/embeddings and /v1/rerank")]
+    Encoder {
+        /// The architecture.
+        arch: &'static str,
     },
     /// No more requests are taken: the scheduler is ending, or has failed.
     #[error("no requests are taken any more: the server is going down")]

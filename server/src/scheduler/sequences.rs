@@ -49,6 +49,16 @@ impl Sequences {
         }
     }
 
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// True if a request works on it.
+    pub fn is_busy(&self, seq: usize) -> bool {
+        self.all[seq].state == State::Busy
+    }
+
     /// The tokens that a sequence holds.
     pub fn held(&self, seq: usize) -> &[Token] {
         &self.all[seq].tokens

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use engine::sample::Token;
 
+use super::commands::Command;
 use super::generation::Generation;
 use super::request::{SubmitError, TokenLogprob};
 
@@ -62,6 +63,7 @@ pub struct Inbox {
 #[derive(Default)]
 struct InboxState {
     new: Vec<Work>,
+    commands: Vec<Command>,
     /// Works that wait, here or with the thread.
     n_waiting: usize,
     n_arrived: u64,
@@ -91,12 +93,28 @@ impl Inbox {
     /// Takes what has come, and says how many wait now. With `is_idle` waits until something comes. False once all is over.
     pub fn take(&self, waiting: &mut Vec<Work>, is_idle: bool) -> bool {
         let mut state = self.lock();
-        while is_idle && waiting.is_empty() && state.new.is_empty() && !state.is_over {
+        let nothing = |state: &InboxState| state.new.is_empty() && state.commands.is_empty() && !state.is_over;
+        while is_idle && waiting.is_empty() && nothing(&state) {
             state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         waiting.append(&mut state.new);
         state.n_waiting = waiting.len();
         !state.is_over
+    }
+
+    /// Leaves a command; false if nobody does it any more.
+    pub fn command(&self, command: Command) -> bool {
+        let mut state = self.lock();
+        if !state.is_over {
+            state.commands.push(command);
+            self.arrived.notify_one();
+        }
+        !state.is_over
+    }
+
+    /// Takes the commands that have come.
+    pub fn commands(&self) -> Vec<Command> {
+        std::mem::take(&mut self.lock().commands)
     }
 
     /// Says how many of those taken still wait.
@@ -115,6 +133,7 @@ impl Inbox {
         let mut state = self.lock();
         state.is_over = true;
         state.new.clear();
+        state.commands.clear();
         state.n_waiting = 0;
         self.arrived.notify_all();
     }

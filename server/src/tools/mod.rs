@@ -1,14 +1,22 @@
 //! Functions that a model may call: what is told of them, how calls are told from text, and what an answer has to be where one must be called.
 
 mod format;
+mod grammar;
+mod harmony;
+mod header;
+mod literal;
+mod marks;
 mod split;
+#[cfg(test)]
+mod tests;
 
-pub use format::ToolFormat;
-pub use split::{Call, Said, ToolSplit};
+pub use format::{Form, ToolFormat};
+pub use harmony::{FINAL as HARMONY_FINAL, Harmony};
+pub use split::{Said, ToolSplit};
 
-use engine::grammar::Grammar;
-use engine::vocab::{TokenAttr, Vocab};
-use serde_json::{Map, Value as Json, json};
+use std::sync::Arc;
+
+use serde_json::{Value as Json, json};
 
 use crate::api::{ApiError, ApiResult, Fields, text_of};
 
@@ -21,6 +29,24 @@ pub struct Tools {
     pub choice: ToolChoice,
     /// Several may be called at once.
     pub parallel: bool,
+}
+
+/// A function that may be called.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Function {
+    /// Its name.
+    pub name: String,
+    /// The schema of its arguments.
+    pub parameters: Json,
+}
+
+/// A call of a function.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Call {
+    /// The function.
+    pub name: String,
+    /// An object of JSON, unless the answer was cut off.
+    pub arguments: String,
 }
 
 /// Which function has to be called.
@@ -106,115 +132,38 @@ pub fn checked(list: Vec<Json>, choice: ToolChoice, parallel: bool) -> ApiResult
 }
 
 impl Tools {
+    /// Them, as calls are read by.
+    pub fn functions(&self) -> Arc<[Function]> {
+        let function = |tool: &Json| Function {
+            name: text_of(tool["function"]["name"].clone()).unwrap_or_default(),
+            parameters: tool["function"]["parameters"].clone(),
+        };
+        self.list.iter().map(function).collect()
+    }
+
     /// Their names.
     pub fn names(&self) -> Vec<String> {
         let name = |tool: &Json| text_of(tool["function"]["name"].clone());
         self.list.iter().filter_map(name).collect()
     }
 
-    /// What the answer has to be, if a function has to be called; the schemas of arguments, which have to be possible by themselves.
-    pub fn grammar(&self, format: &ToolFormat, vocab: &Vocab) -> ApiResult<Option<(Grammar, Vec<Grammar>)>> {
-        let is_wanted = |tool: &&Json| match &self.choice {
+    /// Those of which one has to be called.
+    fn wanted(&self) -> Vec<Function> {
+        let is_wanted = |f: &&Function| match &self.choice {
             ToolChoice::Auto => false,
             ToolChoice::Required => true,
-            ToolChoice::Named(name) => tool["function"]["name"] == name.as_str(),
+            ToolChoice::Named(name) => f.name == *name,
         };
-        let wanted: Vec<&Json> = self.list.iter().filter(is_wanted).collect();
-        if wanted.is_empty() {
-            return Ok(None);
-        }
-        let schemas = wanted
-            .iter()
-            .map(|tool| Grammar::JsonSchema(Json::Object(parameters(tool)).to_string()))
-            .collect();
-        let mut definitions = Definitions::default();
-        let mut calls = Vec::with_capacity(wanted.len());
-        for tool in &wanted {
-            let properties = Map::from_iter([
-                (format.name.clone(), json!({ "const": tool["function"]["name"] })),
-                (format.arguments.clone(), definitions.without(parameters(tool))?),
-            ]);
-            calls.push(json!({ "type": "object", "properties": properties, "required": [format.name, format.arguments], "additionalProperties": false }));
-        }
-        let mut schema = match calls.len() {
-            1 => calls.remove(0),
-            _ => json!({ "anyOf": calls }),
-        };
-        for (key, definitions) in definitions.0 {
-            schema[key] = definitions;
-        }
-        schema["x-guidance"] = json!({ "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": " });
-        let (open, close) = (literal(&format.open, vocab), literal(&format.close, vocab));
-        let text = format!("%llguidance {{}}\nstart: {open} call {close}\ncall: %json {schema}\n");
-        Ok(Some((Grammar::Gbnf(text), schemas)))
+        self.functions().iter().filter(is_wanted).cloned().collect()
     }
 }
 
-/// The schema of a function's arguments.
-fn parameters(tool: &Json) -> Map<String, Json> {
-    match &tool["function"]["parameters"] {
-        Json::Object(schema) => schema.clone(),
-        _ => Map::from_iter([
-            ("type".to_owned(), "object".into()),
-            ("additionalProperties".to_owned(), false.into()),
-        ]),
-    }
-}
-
-/// Definitions that schemas refer to from their root, which is another one within a call.
-#[derive(Default)]
-struct Definitions(Map<String, Json>);
-
-impl Definitions {
-    /// A schema without its definitions, which are kept here. An error if another schema has another one of that name.
-    fn without(&mut self, mut schema: Map<String, Json>) -> ApiResult<Json> {
-        for key in ["$defs", "definitions"] {
-            let Some(Json::Object(found)) = schema.remove(key) else {
-                continue;
-            };
-            let known = self.0.entry(key).or_insert_with(|| Map::new().into());
-            for (name, definition) in found {
-                if known.get(&name).is_some_and(|other| *other != definition) {
-                    return Err(ApiError::field(
-                        "tools",
-                        format_args!("two schemas define {name:?} in different ways"),
-                    ));
-                }
-                known[&name] = definition;
-            }
+impl Function {
+    /// The schema of its arguments, which are none where it has none.
+    fn schema(&self) -> Json {
+        match &self.parameters {
+            Json::Object(_) => self.parameters.clone(),
+            _ => json!({ "type": "object", "additionalProperties": false }),
         }
-        Ok(Json::Object(schema))
     }
-}
-
-/// A text in llguidance's notation, in which control tokens stand by their names and not for what those look like.
-fn literal(text: &str, vocab: &Vocab) -> String {
-    let mut parts = Vec::new();
-    let mut plain = String::new();
-    let mut rest = text;
-    let names: Vec<_> = vocab
-        .tokenize(text, false, true)
-        .into_iter()
-        .filter(|&t| vocab.attr(t).intersects(TokenAttr::CONTROL))
-        .collect();
-    for token in names {
-        let name = vocab.text(token).into_owned();
-        let Some((before, behind)) = rest
-            .split_once(name.as_str())
-            .filter(|_| name.starts_with('<') && name.ends_with('>'))
-        else {
-            continue;
-        };
-        plain.push_str(before);
-        if !plain.is_empty() {
-            parts.push(Json::from(std::mem::take(&mut plain)).to_string());
-        }
-        parts.push(name);
-        rest = behind;
-    }
-    plain.push_str(rest);
-    if !plain.is_empty() {
-        parts.push(Json::from(plain).to_string());
-    }
-    parts.join(" ")
 }

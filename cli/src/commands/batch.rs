@@ -1,0 +1,139 @@
+//! `llama batch`: requests of a file, answered many at a time.
+
+use std::fs::{File, TryLockError};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use server::batch::{Progress, batch, finished};
+use server::http::App;
+use server::routes::router;
+
+use crate::args::BatchArgs;
+use crate::commands::serve::served;
+use crate::failure::{Failure, Outcome};
+use crate::{fetch, human, say};
+
+/// Time between two messages of how far it is.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// Answers what is not answered yet.
+pub fn run(args: &BatchArgs) -> Outcome {
+    let wrong = |path: &Path, e: &dyn std::fmt::Display| Failure::new(format_args!("{}: {e}", path.display()));
+    let (from, to) = (&args.input, &args.output);
+    let n_lines = n_lines(from).map_err(|e| wrong(from, &e))?;
+    let input = BufReader::new(File::open(from).map_err(|e| wrong(from, &e))?);
+    let open = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(to);
+    let mut output = open.map_err(|e| wrong(to, &e))?;
+    match output.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(wrong(to, &"another program writes to it")),
+        Err(TryLockError::Error(e)) => return Err(wrong(to, &e)),
+    }
+    let done = finished(&mut output).map_err(|e| wrong(to, &e))?;
+    if done.len() >= n_lines {
+        say::line(format_args!("{}: nothing is left to be done", to.display()));
+        return Ok(());
+    }
+    let path = fetch::model(args.model.as_deref(), &args.serving.hub)?;
+    let served = served(&args.serving, &path)?;
+    let n_at_once = 2 * served.scheduler.settings().n_parallel;
+    let app = Arc::new(App {
+        served,
+        keys: Vec::new(),
+        page: false,
+        origins: Vec::new(),
+        log: None,
+    });
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    let (start, mut last, n_left) = (Instant::now(), Instant::now(), n_lines - done.len());
+    let tell = |progress: Progress| {
+        if last.elapsed() >= PAUSE {
+            last = Instant::now();
+            say::line(so_far(progress, done.len(), n_lines, n_left, start.elapsed()));
+        }
+    };
+    let ended = runtime.block_on(batch(router(app), input, &mut output, &done, n_at_once, tell));
+    let Progress {
+        n_before,
+        n_done,
+        n_failed,
+    } = ended.map_err(|e| wrong(to, &e))?;
+    let seconds = start.elapsed().as_secs_f64();
+    let before = if n_before > 0 {
+        format!(", {n_before} before")
+    } else {
+        String::new()
+    };
+    say::line(format_args!(
+        "{}: {} answered in {seconds:.1} s{before}, {n_failed} with an error",
+        to.display(),
+        human::plural(n_done, "line")
+    ));
+    Ok(())
+}
+
+/// How far it is, how fast, and how long it may take.
+fn so_far(progress: Progress, n_before: usize, n_lines: usize, n_left: usize, time: Duration) -> String {
+    let n_done = progress.n_done;
+    let speed = n_done as f64 / time.as_secs_f64().max(1e-3);
+    let left = n_left.saturating_sub(n_done) as f64 / speed.max(1e-9);
+    let left = match left {
+        s if s < 100.0 => format!("{s:.0} s"),
+        s if s < 6000.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    };
+    let n_failed = progress.n_failed;
+    format!(
+        "{} of {n_lines} lines, {speed:.2} a second, about {left} left, {n_failed} with an error",
+        n_before + n_done
+    )
+}
+
+/// Lines of a file that are not empty.
+fn n_lines(path: &Path) -> std::io::Result<usize> {
+    let mut reader = BufReader::new(File::open(path)?);
+    let (mut n, mut is_empty) = (0, true);
+    loop {
+        let part = reader.fill_buf()?;
+        if part.is_empty() {
+            return Ok(n + usize::from(!is_empty));
+        }
+        for &byte in part {
+            match byte {
+                b'\n' => {
+                    n += usize::from(!is_empty);
+                    is_empty = true;
+                }
+                byte => is_empty &= byte.is_ascii_whitespace(),
+            }
+        }
+        let len = part.len();
+        reader.consume(len);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_tells_the_time_left() {
+        let progress = Progress {
+            n_before: 10,
+            n_done: 20,
+            n_failed: 1,
+        };
+        let text = so_far(progress, 10, 90, 80, Duration::from_secs(10));
+        assert_eq!(text, "30 of 90 lines, 2.00 a second, about 30 s left, 1 with an error");
+    }
+}

@@ -1,0 +1,70 @@
+//! Where a server listens: a port of this machine unless somebody may know better, with TLS if there is a certificate, or a socket in the file system.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use server::http::{Listener, tls};
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+
+use crate::args::ServeArgs;
+use crate::failure::{Failure, Outcome};
+
+/// Begins to listen; and where that is, for people.
+pub fn listen(args: &ServeArgs, has_keys: bool, runtime: &Runtime) -> Outcome<(Listener, String)> {
+    if args.host.ends_with(".sock") {
+        return socket(args, runtime);
+    }
+    let address = address(args, has_keys)?;
+    let certificate = args.ssl_cert_file.as_ref().zip(args.ssl_key_file.as_ref());
+    let acceptor = certificate
+        .map(|(certificate, key)| tls(certificate, key))
+        .transpose()?;
+    let listener = runtime.block_on(TcpListener::bind(address)).map_err(|e| {
+        Failure::new(format_args!(
+            "{address} cannot be listened on: {e}; --port chooses another port"
+        ))
+    })?;
+    let address = listener.local_addr()?;
+    Ok(match acceptor {
+        None => (Listener::Tcp(listener), format!("http://{address}/v1")),
+        Some(acceptor) => (Listener::Tls(listener, acceptor), format!("https://{address}/v1")),
+    })
+}
+
+/// Where to listen, if that is safe.
+fn address(args: &ServeArgs, has_keys: bool) -> Outcome<SocketAddr> {
+    let (host, port) = (&args.host, args.port);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let wrong = |e: &dyn std::fmt::Display| Failure::new(format_args!("--host {host}: {e}"));
+    let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(|e| wrong(&e))?.collect();
+    let address = *addresses.first().ok_or_else(|| wrong(&"there is no such address"))?;
+    if !address.ip().is_loopback() && !has_keys && !args.insecure {
+        return Err(Failure::new(format_args!(
+            "--host {host} lets others use the model: --api-key says who may, --insecure that all may"
+        )));
+    }
+    Ok(address)
+}
+
+#[cfg(unix)]
+fn socket(args: &ServeArgs, runtime: &Runtime) -> Outcome<(Listener, String)> {
+    let path = &args.host;
+    // A socket that nobody listens on is what a server leaves that was killed.
+    let is_socket =
+        std::fs::symlink_metadata(path).is_ok_and(|file| std::os::unix::fs::FileTypeExt::is_socket(&file.file_type()));
+    if is_socket && std::os::unix::net::UnixStream::connect(path).is_err() {
+        std::fs::remove_file(path)?;
+    }
+    let bind = async { tokio::net::UnixListener::bind(path) };
+    let listener = runtime.block_on(bind);
+    let listener = listener.map_err(|e| Failure::new(format_args!("{path} cannot be listened on: {e}")))?;
+    Ok((Listener::Unix(listener), format!("the socket {path}")))
+}
+
+#[cfg(not(unix))]
+fn socket(args: &ServeArgs, _: &Runtime) -> Outcome<(Listener, String)> {
+    let path = &args.host;
+    Err(Failure::new(format_args!(
+        "--host {path}: there are no such sockets on this system"
+    )))
+}

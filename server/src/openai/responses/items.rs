@@ -1,0 +1,248 @@
+//! What a response consists of, and the events that tell of it as it comes.
+
+use serde_json::{Value as Json, json};
+
+use crate::http::unique;
+
+/// A piece of a response.
+#[derive(Clone, Debug)]
+pub enum Item {
+    /// What is thought.
+    Reasoning {
+        /// Its id.
+        id: String,
+        /// The thought.
+        text: String,
+    },
+    /// What is said.
+    Message {
+        /// Its id.
+        id: String,
+        /// The text.
+        text: String,
+    },
+    /// A function that is called.
+    Call {
+        /// Its id.
+        id: String,
+        /// The id by which its result comes back.
+        call_id: String,
+        /// The function.
+        name: String,
+        /// An object of JSON.
+        arguments: String,
+    },
+}
+
+type Event = (&'static str, Json);
+
+impl Item {
+    /// As the interface has it, once it is whole.
+    pub fn json(&self) -> Json {
+        self.with("completed")
+    }
+
+    fn with(&self, status: &str) -> Json {
+        match self {
+            Item::Reasoning { id, text } => {
+                let content = if text.is_empty() {
+                    json!([])
+                } else {
+                    json!([{ "type": "reasoning_text", "text": text }])
+                };
+                json!({ "id": id, "type": "reasoning", "summary": [], "content": content, "status": status })
+            }
+            Item::Message { id, text } => {
+                let content = if status == "completed" {
+                    json!([part(text)])
+                } else {
+                    json!([])
+                };
+                json!({ "id": id, "type": "message", "role": "assistant", "status": status, "content": content })
+            }
+            Item::Call {
+                id,
+                call_id,
+                name,
+                arguments,
+            } => json!({
+                "id": id, "type": "function_call", "call_id": call_id, "name": name, "arguments": arguments, "status": status,
+            }),
+        }
+    }
+
+    fn id(&self) -> &str {
+        match self {
+            Item::Reasoning { id, .. } | Item::Message { id, .. } | Item::Call { id, .. } => id,
+        }
+    }
+}
+
+/// A part of a message.
+fn part(text: &str) -> Json {
+    json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] })
+}
+
+/// The items of a response so far.
+#[derive(Debug, Default)]
+pub struct Items {
+    /// All of them; the last may be open.
+    pub all: Vec<Item>,
+    is_open: bool,
+}
+
+impl Items {
+    /// More is thought.
+    pub fn reasoning(&mut self, delta: &str) -> Vec<Event> {
+        if delta.is_empty() {
+            return Vec::new();
+        }
+        let is_open = self.is_open && matches!(self.all.last(), Some(Item::Reasoning { .. }));
+        let item = || Item::Reasoning {
+            id: unique("rs_"),
+            text: String::new(),
+        };
+        let mut events = if is_open { Vec::new() } else { self.open(item()) };
+        if let Some(Item::Reasoning { text, .. }) = self.all.last_mut() {
+            *text += delta;
+        }
+        events.push((
+            "response.reasoning_text.delta",
+            self.at(json!({ "content_index": 0, "delta": delta })),
+        ));
+        events
+    }
+
+    /// More is said.
+    pub fn text(&mut self, delta: &str) -> Vec<Event> {
+        if delta.is_empty() {
+            return Vec::new();
+        }
+        let mut events = Vec::new();
+        if !(self.is_open && matches!(self.all.last(), Some(Item::Message { .. }))) {
+            events = self.open_message();
+        }
+        if let Some(Item::Message { text, .. }) = self.all.last_mut() {
+            *text += delta;
+        }
+        let data = self.at(json!({ "content_index": 0, "delta": delta, "logprobs": [] }));
+        events.push(("response.output_text.delta", data));
+        events
+    }
+
+    fn open_message(&mut self) -> Vec<Event> {
+        let mut events = self.open(Item::Message {
+            id: unique("msg_"),
+            text: String::new(),
+        });
+        let data = self.at(json!({ "content_index": 0, "part": part("") }));
+        events.push(("response.content_part.added", data));
+        events
+    }
+
+    /// A function is called.
+    pub fn call(&mut self, name: String) -> Vec<Event> {
+        let (id, call_id) = (unique("fc_"), unique("call_"));
+        self.open(Item::Call {
+            id,
+            call_id,
+            name,
+            arguments: String::new(),
+        })
+    }
+
+    /// With more arguments.
+    pub fn arguments(&mut self, delta: &str) -> Vec<Event> {
+        if let Some(Item::Call { arguments, .. }) = self.all.last_mut() {
+            *arguments += delta;
+        }
+        vec![(
+            "response.function_call_arguments.delta",
+            self.at(json!({ "delta": delta })),
+        )]
+    }
+
+    /// Nothing follows. A response has an item at least.
+    pub fn end(&mut self) -> Vec<Event> {
+        let mut events = if self.all.is_empty() {
+            self.open_message()
+        } else {
+            Vec::new()
+        };
+        events.extend(self.close());
+        events
+    }
+
+    /// What was said as a message of a conversation.
+    pub fn message(&self) -> Option<Json> {
+        let (mut content, mut calls) = (String::new(), Vec::new());
+        for item in &self.all {
+            match item {
+                Item::Reasoning { .. } => {}
+                Item::Message { text, .. } => content += text,
+                Item::Call {
+                    call_id,
+                    name,
+                    arguments,
+                    ..
+                } => {
+                    let function = json!({ "name": name, "arguments": arguments });
+                    calls.push(json!({ "id": call_id, "type": "function", "function": function }));
+                }
+            }
+        }
+        let mut message = json!({ "role": "assistant", "content": content });
+        if !calls.is_empty() {
+            message["tool_calls"] = calls.into();
+        }
+        (!self.all.is_empty()).then_some(message)
+    }
+
+    fn open(&mut self, item: Item) -> Vec<Event> {
+        let mut events = self.close();
+        let data = json!({ "output_index": self.all.len(), "item": item.with("in_progress") });
+        events.push(("response.output_item.added", data));
+        self.all.push(item);
+        self.is_open = true;
+        events
+    }
+
+    fn close(&mut self) -> Vec<Event> {
+        let Some(item) = self.all.last().filter(|_| self.is_open) else {
+            return Vec::new();
+        };
+        let mut events = match item {
+            Item::Reasoning { text, .. } => {
+                vec![(
+                    "response.reasoning_text.done",
+                    self.at(json!({ "content_index": 0, "text": text })),
+                )]
+            }
+            Item::Message { text, .. } => vec![
+                (
+                    "response.output_text.done",
+                    self.at(json!({ "content_index": 0, "text": text, "logprobs": [] })),
+                ),
+                (
+                    "response.content_part.done",
+                    self.at(json!({ "content_index": 0, "part": part(text) })),
+                ),
+            ],
+            Item::Call { name, arguments, .. } => {
+                let data = self.at(json!({ "name": name, "arguments": arguments }));
+                vec![("response.function_call_arguments.done", data)]
+            }
+        };
+        let data = json!({ "output_index": self.all.len() - 1, "item": item.json() });
+        events.push(("response.output_item.done", data));
+        self.is_open = false;
+        events
+    }
+
+    /// Data of an event about the last item.
+    fn at(&self, mut data: Json) -> Json {
+        data["output_index"] = self.all.len().saturating_sub(1).into();
+        data["item_id"] = self.all.last().map_or("", Item::id).into();
+        data
+    }
+}

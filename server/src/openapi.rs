@@ -1,0 +1,98 @@
+//! `/openapi.json`: all routes and fields for programs, from the same tables as `docs/server.md`.
+
+use axum::extract::State;
+use engine::sample::PARAMS;
+use serde_json::{Map, Value as Json, json};
+
+use crate::api::{ApiResult, Field, Form, name_of};
+use crate::http::{Shared, json};
+use crate::routes::{ROUTES, Route};
+
+/// The document.
+pub async fn openapi(State(app): State<Shared>) -> ApiResult {
+    Ok(json(&document(&app.served.params.build)))
+}
+
+/// The document of all routes.
+pub fn document(version: &str) -> Json {
+    let mut paths = Map::new();
+    for route in ROUTES {
+        for path in route.paths {
+            let entry = paths.entry(*path).or_insert_with(|| json!({}));
+            entry[route.method.to_ascii_lowercase()] = operation(route, path);
+        }
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": { "title": "llama serve", "version": version },
+        "components": { "securitySchemes": { "key": { "type": "http", "scheme": "bearer" } } },
+        // The key is asked for only if the server has some.
+        "security": [{}, { "key": [] }],
+        "paths": paths,
+    })
+}
+
+fn operation(route: &Route, path: &str) -> Json {
+    let mut operation = json!({
+        "summary": route.doc,
+        "responses": {
+            "200": { "description": "The answer." },
+            "default": { "description": "An error: an object with the sentence and the field that it is about." },
+        },
+    });
+    let in_path = path
+        .split('/')
+        .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    let parameter =
+        |name: &str| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } });
+    let mut parameters: Vec<Json> = in_path.map(parameter).collect();
+    let query = |(name, values, doc): &(&str, &[&str], &str)| {
+        let schema = json!({ "type": "string", "enum": values });
+        json!({ "name": name, "in": "query", "required": true, "description": doc, "schema": schema })
+    };
+    parameters.extend(route.query.iter().map(query));
+    if !parameters.is_empty() {
+        operation["parameters"] = parameters.into();
+    }
+    if route.method == "POST" {
+        operation["requestBody"] =
+            json!({ "required": true, "content": { "application/json": { "schema": body(route) } } });
+    }
+    operation
+}
+
+fn body(route: &Route) -> Json {
+    if route.fields.is_empty() {
+        return json!({});
+    }
+    let fields = route.fields.iter().flat_map(|table| table.iter());
+    let mut properties: Map<String, Json> = fields.map(property).collect();
+    let sampling = PARAMS.iter().filter(|_| route.sampling).map(|def| {
+        let schema = match (def.is_whole, def.repeatable || def.name == "samplers") {
+            (_, true) => json!({}),
+            (true, _) => json!({ "type": "integer" }),
+            (false, _) => json!({ "type": "number" }),
+        };
+        (name_of(def).to_owned(), described(schema, def.doc))
+    });
+    properties.extend(sampling);
+    json!({ "type": "object", "properties": properties, "additionalProperties": false })
+}
+
+fn property(field: &Field) -> (String, Json) {
+    let schema = match field.form {
+        Form::Text => json!({ "type": "string" }),
+        Form::Flag => json!({ "type": "boolean" }),
+        Form::Integer => json!({ "type": "integer" }),
+        Form::Number => json!({ "type": "number" }),
+        Form::Object => json!({ "type": "object" }),
+        Form::List => json!({ "type": "array", "items": {} }),
+        Form::Any | Form::Ignored => json!({}),
+    };
+    (field.name.to_owned(), described(schema, field.doc))
+}
+
+fn described(mut schema: Json, doc: &str) -> Json {
+    schema["description"] = doc.into();
+    schema
+}

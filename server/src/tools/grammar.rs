@@ -1,0 +1,317 @@
+//! What an answer has to be where a function has to be called: a grammar of the form of calls and the schemas of arguments.
+
+use std::fmt::Write;
+
+use engine::grammar::Grammar;
+use engine::vocab::{TokenAttr, Vocab};
+use serde_json::{Map, Value as Json, json};
+
+use super::format::{Form, Gap, ToolFormat};
+use super::{Function, Tools};
+use crate::api::{ApiError, ApiResult};
+
+/// Depth of schemas that are kept to where values are not JSON.
+const MAX_DEPTH: usize = 8;
+
+impl Tools {
+    /// What the answer has to be, if a function has to be called; the schemas of arguments, which have to be possible by themselves.
+    pub fn grammar(&self, format: &ToolFormat, vocab: &Vocab) -> ApiResult<Option<(Grammar, Vec<Grammar>)>> {
+        let wanted = self.wanted();
+        if wanted.is_empty() {
+            return Ok(None);
+        }
+        let schemas = wanted
+            .iter()
+            .map(|f| Grammar::JsonSchema(f.schema().to_string()))
+            .collect();
+        let mut rules = Rules {
+            vocab,
+            text: String::new(),
+            n: 0,
+        };
+        let mut calls = Vec::with_capacity(wanted.len());
+        for function in &wanted {
+            calls.push(rules.call(function, format)?);
+        }
+        let (open, close) = (rules.literal(&format.open), rules.literal(&format.close));
+        let text = format!(
+            "%llguidance {{}}\nstart: {open} call {close}\ncall: {}\n{}",
+            calls.join(" | "),
+            rules.text
+        );
+        Ok(Some((Grammar::Gbnf(text), schemas)))
+    }
+}
+
+/// Rules in llguidance's notation.
+struct Rules<'a> {
+    vocab: &'a Vocab,
+    text: String,
+    n: usize,
+}
+
+impl Rules<'_> {
+    /// Adds a rule, and gives its name.
+    fn rule(&mut self, attributes: &str, body: &str) -> String {
+        let name = format!("r{}", self.n);
+        self.n += 1;
+        // Writing to a text cannot fail.
+        let _ = writeln!(self.text, "{name}{attributes}: {body}");
+        name
+    }
+
+    /// A text in which control tokens stand by their numbers and not for what they look like; empty for none.
+    fn literal(&self, text: &str) -> String {
+        let (mut parts, mut plain, mut rest) = (Vec::new(), String::new(), text);
+        let tokens = self.vocab.tokenize(text, false, true).into_iter();
+        for token in tokens.filter(|&t| self.vocab.attr(t).intersects(TokenAttr::CONTROL)) {
+            let name = self.vocab.text(token);
+            let Some((before, behind)) = rest.split_once(name.as_ref()) else {
+                continue;
+            };
+            plain.push_str(before);
+            if !plain.is_empty() {
+                parts.push(Json::from(std::mem::take(&mut plain)).to_string());
+            }
+            parts.push(format!("<[{token}]>"));
+            rest = behind;
+        }
+        plain.push_str(rest);
+        if !plain.is_empty() {
+            parts.push(Json::from(plain).to_string());
+        }
+        parts.join(" ")
+    }
+
+    fn gap(&self, gap: &Gap) -> String {
+        match &gap.after {
+            None => self.literal(&gap.before),
+            Some(after) => format!(
+                "{} /[A-Za-z0-9]{{1,9}}/ {}",
+                self.literal(&gap.before),
+                self.literal(after)
+            ),
+        }
+    }
+
+    /// A document of a schema.
+    fn json(&mut self, mut schema: Json) -> String {
+        schema["x-guidance"] = json!({ "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": " });
+        self.rule("", &format!("%json {schema}"))
+    }
+
+    /// A call with its marks.
+    fn call(&mut self, function: &Function, format: &ToolFormat) -> ApiResult<String> {
+        let name = self.literal(&function.name);
+        let body = match &format.form {
+            Form::Object { name, arguments, ids } => {
+                let schema = object(function, name.as_deref(), arguments, ids);
+                self.json(schema)
+            }
+            Form::Named { middle } => format!("{name} {} {}", self.gap(middle), self.json(function.schema())),
+            Form::Harmony => {
+                let head = format!(
+                    "<|channel|>commentary to=functions.{} <|constrain|>json<|message|>",
+                    function.name
+                );
+                format!("{} {}", self.literal(&head), self.json(function.schema()))
+            }
+            Form::Tagged { begin, key, value, end } => {
+                let mut body = format!("{name} {}", self.gap(begin));
+                for property in properties(function)? {
+                    let value = format!("{} {}", self.gap(value), self.tagged(&property, end));
+                    let pair = format!("{} {} {value}", self.literal(key), self.literal(&property.name));
+                    let pair = self.rule("", &pair);
+                    let mark = if property.is_required { "" } else { "?" };
+                    let _ = write!(body, " {pair}{mark}");
+                }
+                body
+            }
+            Form::Bare { quote } => format!("{name} {}", self.bare_object(&function.schema(), quote, 0)),
+            Form::Python => {
+                let mut items = Vec::new();
+                for property in properties(function)? {
+                    let value = self.json(property.schema);
+                    items.push((
+                        format!("{} \"=\" {value}", self.literal(&property.name)),
+                        property.is_required,
+                    ));
+                }
+                format!("{name} \"(\" {} \")\"", listed(&items, ", "))
+            }
+        };
+        let (head, tail) = (self.literal(&format.head), self.literal(&format.tail));
+        Ok(self.rule("", &format!("{head} {body} {tail}")))
+    }
+
+    /// A value and the mark behind it: texts stand as they are.
+    fn tagged(&mut self, property: &Property, end: &str) -> String {
+        let mark = self.literal(end);
+        if let Some(texts) = texts(&property.schema) {
+            let texts: Vec<String> = texts.iter().map(|text| self.literal(text)).collect();
+            return format!("({}) {mark}", texts.join(" | "));
+        }
+        if property.schema["type"] != "string" {
+            let value = self.json(property.schema.clone());
+            return format!("{value} {mark}");
+        }
+        match mark.starts_with('"') && !mark.contains("<[") {
+            true => self.rule(&format!("[suffix={mark}]"), "/(?s:.*)/"),
+            false => {
+                let text = self.rule("", "/(?s:.*)/");
+                format!("{text} {mark}")
+            }
+        }
+    }
+
+    /// A value with bare keys and marks for quotes.
+    fn bare(&mut self, schema: &Json, quote: &str, depth: usize) -> String {
+        let mark = self.literal(quote);
+        if let Some(texts) = texts(schema) {
+            let texts: Vec<String> = texts.iter().map(|text| self.literal(text)).collect();
+            return format!("({mark} ({}) {mark})", texts.join(" | "));
+        }
+        match schema["type"].as_str() {
+            Some("string") => {
+                let text = self.rule("", "/[^<]*/");
+                format!("({mark} {text} {mark})")
+            }
+            Some("array") if depth < MAX_DEPTH => {
+                let item = self.bare(&schema["items"], quote, depth + 1);
+                format!("(\"[\" ({item} (\",\" {item})*)? \"]\")")
+            }
+            Some("object") if depth < MAX_DEPTH => self.bare_object(schema, quote, depth + 1),
+            Some("integer" | "number" | "boolean" | "null") => self.json(schema.clone()),
+            _ => {
+                let text = self.rule("", "/[^<]*/");
+                format!("({mark} {text} {mark} | /-?[0-9]+(\\.[0-9]+)?/ | \"true\" | \"false\" | \"null\")")
+            }
+        }
+    }
+
+    fn bare_object(&mut self, schema: &Json, quote: &str, depth: usize) -> String {
+        let mut items = Vec::new();
+        for property in properties_of(schema).unwrap_or_default() {
+            let value = self.bare(&property.schema, quote, depth);
+            items.push((
+                format!("{} {value}", self.literal(&format!("{}:", property.name))),
+                property.is_required,
+            ));
+        }
+        let body = format!("\"{{\" {} \"}}\"", listed(&items, ","));
+        self.rule("", &body)
+    }
+}
+
+/// Items with commas between them, those that have to be first.
+fn listed(items: &[(String, bool)], comma: &str) -> String {
+    let mut items: Vec<_> = items.iter().collect();
+    items.sort_by_key(|(_, is_required)| !is_required);
+    let behind = |from: usize| {
+        let rest = items[from..].iter();
+        let rest = rest.map(|(item, is_required)| format!("({comma:?} {item}){}", if *is_required { "" } else { "?" }));
+        rest.collect::<Vec<_>>().join(" ")
+    };
+    match items.first() {
+        None => String::new(),
+        Some((first, true)) => format!("{first} {}", behind(1)),
+        Some(_) => {
+            let begin = |i: usize| format!("{} {}", items[i].0, behind(i + 1));
+            let all: Vec<String> = (0..items.len()).map(begin).collect();
+            format!("({})?", all.join(" | "))
+        }
+    }
+}
+
+/// The texts that a value has to be one of.
+fn texts(schema: &Json) -> Option<Vec<&str>> {
+    if let Some(text) = schema["const"].as_str() {
+        return Some(vec![text]);
+    }
+    let list = schema["enum"].as_array()?;
+    list.iter()
+        .map(Json::as_str)
+        .collect::<Option<Vec<_>>>()
+        .filter(|list| !list.is_empty())
+}
+
+/// The schema of an object that is a call. Definitions that arguments refer to stand at the root.
+fn object(function: &Function, name: Option<&str>, arguments: &str, ids: &[String]) -> Json {
+    let mut schema = function.schema();
+    let mut call = json!({});
+    for key in ["$defs", "definitions"] {
+        if let Some(found) = schema.as_object_mut().and_then(|schema| schema.remove(key)) {
+            call[key] = found;
+        }
+    }
+    let id = json!({ "type": "string", "pattern": "^[A-Za-z0-9]{1,9}$" });
+    let mut properties = Map::new();
+    properties.extend(ids.iter().map(|key| (key.clone(), id.clone())));
+    match name {
+        Some(key) => {
+            properties.insert(key.to_owned(), json!({ "const": function.name }));
+            properties.insert(arguments.to_owned(), schema);
+        }
+        None => _ = properties.insert(function.name.clone(), schema),
+    }
+    call["type"] = "object".into();
+    call["required"] = properties.keys().cloned().collect::<Vec<_>>().into();
+    call["properties"] = properties.into();
+    call["additionalProperties"] = false.into();
+    call
+}
+
+/// An argument of a function.
+struct Property {
+    name: String,
+    schema: Json,
+    is_required: bool,
+}
+
+fn properties(function: &Function) -> ApiResult<Vec<Property>> {
+    let refused = || {
+        let what = format!(
+            "the arguments of {:?}: this model writes them one by one, so their schema has to list properties",
+            function.name
+        );
+        ApiError::field("tools", what)
+    };
+    properties_of(&function.schema()).ok_or_else(refused)
+}
+
+/// The properties of an object's schema, each with the definitions that it may refer to; `None` if it says what they are in another way.
+fn properties_of(schema: &Json) -> Option<Vec<Property>> {
+    if ["$ref", "anyOf", "oneOf", "allOf"]
+        .iter()
+        .any(|key| schema.get(key).is_some())
+    {
+        return None;
+    }
+    let Some(listed) = schema.get("properties") else {
+        return Some(Vec::new());
+    };
+    let is_required = |name: &String| {
+        schema["required"]
+            .as_array()
+            .is_some_and(|all| all.iter().any(|n| n == name))
+    };
+    let property = |(name, property): (&String, &Json)| {
+        // True stands for anything.
+        let mut property = if property.is_object() {
+            property.clone()
+        } else {
+            json!({})
+        };
+        for key in ["$defs", "definitions"] {
+            if let Some(found) = schema.get(key) {
+                property[key] = found.clone();
+            }
+        }
+        Property {
+            name: name.clone(),
+            schema: property,
+            is_required: is_required(name),
+        }
+    };
+    Some(listed.as_object()?.iter().map(property).collect())
+}

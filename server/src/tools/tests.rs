@@ -1,0 +1,437 @@
+//! Forms of calls of the common families, each by a short template of our own that writes them so: found, told from text, and kept to.
+
+use std::sync::Arc;
+
+use engine::chat::ChatTemplate;
+use serde_json::{Value as Json, json};
+
+use super::*;
+
+/// The functions of all tests: `f` and `g`, with an argument of each kind.
+pub fn functions() -> Arc<[Function]> {
+    let parameters = json!({"type": "object", "properties": {"a": {"type": "integer"}, "t": {"type": "string"}, "l": {"type": "array"}}});
+    ["f", "g"]
+        .into_iter()
+        .map(|name| Function {
+            name: name.to_owned(),
+            parameters: parameters.clone(),
+        })
+        .collect()
+}
+
+/// What was said in pieces, in as few pieces as there can be.
+pub fn joined(said: Vec<Said>) -> Vec<Said> {
+    let mut all: Vec<Said> = Vec::new();
+    for said in said {
+        match (all.last_mut(), said) {
+            (Some(Said::Text(before)), Said::Text(text)) => before.push_str(&text),
+            (Some(Said::Reasoning(before)), Said::Reasoning(text)) => before.push_str(&text),
+            (Some(Said::Arguments(before)), Said::Arguments(text)) => before.push_str(&text),
+            (_, said) => all.push(said),
+        }
+    }
+    all
+}
+
+/// A template whose answers are `<|assistant|>`, text, calls as `calls` writes them, and `<|end|>`.
+fn template(calls: &str) -> String {
+    format!(
+        "{{% if tools %}}{{{{ tools | tojson }}}}{{% endif %}}{{% for m in messages %}}<|{{{{ m.role }}}}|>{{{{ m.content }}}}\
+         {{% if m.tool_calls %}}{calls}{{% endif %}}<|end|>{{% endfor %}}{{% if add_generation_prompt %}}<|assistant|>{{% endif %}}"
+    )
+}
+
+fn format(source: &str) -> Option<ToolFormat> {
+    ToolFormat::of(&ChatTemplate::new(source, "", "<|end|>").unwrap(), source)
+}
+
+const EACH: &str = "{% for c in m.tool_calls %}";
+const ITEMS: &str = "{% for k, v in c.function.arguments.items() %}";
+const JSON: &str = "{{ c.function.arguments | tojson }}";
+const VALUE: &str = "{{ v if v is string else v | tojson }}";
+
+/// Families, how they write calls, and what a model says that calls `f` with a text, a number and a list, and then `g` with nothing.
+fn families() -> Vec<(&'static str, String, &'static str)> {
+    let end = "{% endfor %}";
+    let name = "{{ c.function.name }}";
+    let mut all = vec![
+        (
+            "Hermes, Qwen 2.5 and 3, Granite 4",
+            format!("{EACH}\n<tool_call>\n{{\"name\": \"{name}\", \"arguments\": {JSON}}}\n</tool_call>{end}"),
+            "<tool_call>\n{\"name\": \"f\", \"arguments\": {ARGS}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>",
+        ),
+        (
+            "Llama 3",
+            format!("{EACH}{{\"name\": \"{name}\", \"parameters\": {JSON}}}{end}"),
+            "{\"name\": \"f\", \"parameters\": {ARGS}}; {\"name\": \"g\", \"parameters\": {}}",
+        ),
+        (
+            "Mistral before 2025",
+            format!(
+                "[TOOL_CALLS][{EACH}{{\"name\": \"{name}\", \"arguments\": {JSON}, \"id\": \"{{{{ c.id }}}}\"}}{{% if not loop.last %}}, {{% endif %}}{end}]"
+            ),
+            "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {ARGS}, \"id\": \"abcdefghi\"}, {\"name\": \"g\", \"arguments\": {}}]",
+        ),
+        (
+            "Mistral",
+            format!("{EACH}[TOOL_CALLS]{name}[CALL_ID]{{{{ c.id }}}}[ARGS]{JSON}{end}"),
+            "[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{ARGS}[TOOL_CALLS]g[CALL_ID]x[ARGS]{}",
+        ),
+        (
+            "DeepSeek R1",
+            format!(
+                "<|calls▁begin|>{EACH}<|call▁begin|>function<|sep|>{name}\n```json\n{JSON}\n```<|call▁end|>{{% if not loop.last %}}\n{{% endif %}}{end}<|calls▁end|>"
+            ),
+            "<|calls▁begin|><|call▁begin|>function<|sep|>f\n```json\n{ARGS}\n```<|call▁end|>\n<|call▁begin|>function<|sep|>g\n```json\n{}\n```<|call▁end|><|calls▁end|>",
+        ),
+        (
+            "Kimi K2",
+            format!(
+                "<|calls_begin|>{EACH}<|call_begin|>functions.{name}:{{{{ loop.index0 }}}}<|argument_begin|>{JSON}<|call_end|>{end}<|calls_end|>"
+            ),
+            "<|calls_begin|><|call_begin|>functions.f:0<|argument_begin|>{ARGS}<|call_end|><|call_begin|>functions.g:1<|argument_begin|>{}<|call_end|><|calls_end|>",
+        ),
+        (
+            "Command R",
+            format!(
+                "<|START_ACTION|>[\n{EACH}    {{\"tool_call_id\": \"{{{{ loop.index0 }}}}\", \"tool_name\": \"{name}\", \"parameters\": {JSON}}}{{% if not loop.last %}},\n{{% endif %}}{end}\n]<|END_ACTION|>"
+            ),
+            "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"f\", \"parameters\": {ARGS}},\n    {\"tool_call_id\": \"1\", \"tool_name\": \"g\", \"parameters\": {}}\n]<|END_ACTION|>",
+        ),
+        (
+            "Gemma 4",
+            format!(
+                "{EACH}<|tool_call>call:{name}{{{{ '{{' }}}}{ITEMS}{{{{ k }}}}:{{% if v is string %}}<|\"|>{{{{ v }}}}<|\"|>{{% else %}}{{{{ v | tojson }}}}{{% endif %}}{{% if not loop.last %}},{{% endif %}}{end}{{{{ '}}' }}}}<tool_call|>{end}"
+            ),
+            "<|tool_call>call:f{t:<|\"|>TEXT<|\"|>,a:7,l:[1,<|\"|>x<|\"|>]}<tool_call|><|tool_call>call:g{}<tool_call|>",
+        ),
+        (
+            "LFM 2.5",
+            format!(
+                "<|tool_call_start|>[{EACH}{name}({ITEMS}{{{{ k }}}}={{% if v is string %}}'{{{{ v }}}}'{{% else %}}{{{{ v }}}}{{% endif %}}{{% if not loop.last %}}, {{% endif %}}{end}){{% if not loop.last %}}, {{% endif %}}{end}]<|tool_call_end|>"
+            ),
+            "<|tool_call_start|>[f(t='PYTHON', a=7, l=[1, 'x']), g()]<|tool_call_end|>",
+        ),
+        (
+            "Apertus",
+            format!(
+                "<|tools_prefix|>[{EACH}{{\"{name}\": {JSON}}}{{% if not loop.last %}}, {{% endif %}}{end}]<|tools_suffix|>"
+            ),
+            "<|tools_prefix|>[{\"f\": {ARGS}}, {\"g\": {}}]<|tools_suffix|>",
+        ),
+    ];
+    all.extend(tagged_families());
+    all
+}
+
+/// Those that write arguments one by one.
+fn tagged_families() -> Vec<(&'static str, String, &'static str)> {
+    let end = "{% endfor %}";
+    let name = "{{ c.function.name }}";
+    vec![
+        (
+            "Qwen 3 Coder, Nemotron",
+            format!(
+                "{EACH}\n<tool_call>\n<function={name}>\n{ITEMS}<parameter={{{{ k }}}}>\n{VALUE}\n</parameter>\n{end}</function>\n</tool_call>{end}"
+            ),
+            "<tool_call>\n<function=f>\n<parameter=t>\nTEXT\n</parameter>\n<parameter=a>\n7\n</parameter>\n<parameter=l>\n[1, \"x\"]\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=g>\n</function>\n</tool_call>",
+        ),
+        (
+            "GLM",
+            format!(
+                "{EACH}\n<tool_call>{name}\n{ITEMS}<arg_key>{{{{ k }}}}</arg_key>\n<arg_value>{VALUE}</arg_value>\n{end}</tool_call>{end}"
+            ),
+            "\n<tool_call>f\n<arg_key>t</arg_key>\n<arg_value>TEXT</arg_value>\n<arg_key>a</arg_key>\n<arg_value>7</arg_value>\n<arg_key>l</arg_key>\n<arg_value>[1, \"x\"]</arg_value>\n</tool_call>\n<tool_call>g\n</tool_call>",
+        ),
+        (
+            "MiniMax",
+            format!(
+                "\n<mm:tool_call>\n{EACH}<invoke name=\"{name}\">\n{ITEMS}<parameter name=\"{{{{ k }}}}\">{VALUE}</parameter>\n{end}</invoke>\n{end}</mm:tool_call>"
+            ),
+            "<mm:tool_call>\n<invoke name=\"f\">\n<parameter name=\"t\">TEXT</parameter>\n<parameter name=\"a\">7</parameter><parameter name=\"l\">[1, \"x\"]</parameter>\n</invoke>\n<invoke name=\"g\">\n</invoke>\n</mm:tool_call>",
+        ),
+        (
+            "DeepSeek V3.2",
+            format!(
+                "\n\n<|DSML|calls>\n{EACH}<|DSML|invoke name=\"{name}\">\n{ITEMS}<|DSML|parameter name=\"{{{{ k }}}}\" string=\"{{{{ 'true' if v is string else 'false' }}}}\">{VALUE}</|DSML|parameter>\n{end}</|DSML|invoke>\n{end}</|DSML|calls>"
+            ),
+            "<|DSML|calls>\n<|DSML|invoke name=\"f\">\n<|DSML|parameter name=\"t\" string=\"true\">TEXT</|DSML|parameter>\n<|DSML|parameter name=\"a\" string=\"false\">7</|DSML|parameter>\n<|DSML|parameter name=\"l\" string=\"false\">[1, \"x\"]</|DSML|parameter>\n</|DSML|invoke>\n<|DSML|invoke name=\"g\">\n</|DSML|invoke>\n</|DSML|calls>",
+        ),
+    ]
+}
+
+/// A text that has everything in it that may be taken for something else.
+const TEXT: &str = "a \"<b>\"\n {c}, </d> é";
+
+fn filled(said: &str) -> String {
+    let arguments = json!({"t": TEXT, "a": 7, "l": [1, "x"]}).to_string();
+    let python = TEXT.replace('\n', "\\n");
+    said.replace("{ARGS}", &arguments)
+        .replace("TEXT", TEXT)
+        .replace("PYTHON", &python)
+}
+
+/// What is said, the same whether text comes whole or by characters.
+#[track_caller]
+fn split(source: &str, text: &str, parallel: bool) -> Vec<Said> {
+    let format = Arc::new(format(source).unwrap_or_else(|| panic!("no form: {source}")));
+    let run = |pieces: &[&str]| {
+        let mut split = ToolSplit::new(format.clone(), functions(), parallel);
+        let mut said = Vec::new();
+        pieces.iter().for_each(|piece| split.push(piece, &mut said));
+        split.finish(&mut said);
+        joined(said)
+    };
+    let characters: Vec<&str> = text.split("").collect();
+    let whole = run(&[text]);
+    assert_eq!(run(&characters), whole, "{text:?} in {format:?}");
+    whole
+}
+
+fn text(text: &str) -> Said {
+    Said::Text(text.to_owned())
+}
+
+/// Calls with their arguments read.
+#[track_caller]
+fn calls(said: &[Said]) -> Vec<(String, Json)> {
+    let mut all: Vec<(String, Json)> = Vec::new();
+    for said in said {
+        match said {
+            Said::Call(name) => all.push((name.clone(), Json::Null)),
+            Said::Arguments(text) => {
+                all.last_mut().unwrap().1 = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
+#[test]
+fn calls_of_every_family_are_told_from_text() {
+    for (family, written, said) in families() {
+        let source = template(&written);
+        let wanted = [
+            ("f".to_owned(), json!({"t": TEXT, "a": 7, "l": [1, "x"]})),
+            ("g".to_owned(), json!({})),
+        ];
+        let found = split(&source, &filled(said), true);
+        assert_eq!(calls(&found), wanted, "{family}: {:?}", format(&source));
+        assert!(
+            !found.iter().any(|said| matches!(said, Said::Text(_))),
+            "{family}: {found:?}"
+        );
+        let first = split(&source, &filled(said), false);
+        assert_eq!(calls(&first), wanted[..1], "{family}");
+        // What the template writes itself is what is read.
+        if family != "Llama 3" {
+            let found = split(&source, &format!("Let me see.\n{}", filled(said)), true);
+            assert_eq!(
+                (&found[0], calls(&found).len()),
+                (&text("Let me see."), 2),
+                "{family}: {found:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_no_call_is_text_in_every_family() {
+    for (family, written, said) in families() {
+        let source = template(&written);
+        let unknown = filled(said)
+            .replace("\"f\"", "\"unheard_of\"")
+            .replace("f(", "unheard_of(");
+        let unknown = unknown
+            .replace("=f>", "=unheard_of>")
+            .replace(">f\n", ">unheard_of\n")
+            .replace("]f[", "]unheard_of[");
+        let unknown = unknown
+            .replace("functions.f", "functions.unheard_of")
+            .replace("call:f{", "call:unheard_of{");
+        for other in ["Nothing.", "a < b [c] {d", &filled(said)[..6], "", &unknown] {
+            let found = split(&source, other, true);
+            let is_first_text = found
+                .iter()
+                .all(|said| !matches!(said, Said::Call(name) if name == "f"));
+            assert!(is_first_text, "{family}: {other:?}: {found:?}");
+            if other != unknown {
+                let all: String = found
+                    .iter()
+                    .map(|said| if let Said::Text(text) = said { text.as_str() } else { "" })
+                    .collect();
+                assert_eq!(all.trim(), other.trim(), "{family}");
+            }
+        }
+    }
+}
+
+#[test]
+fn templates_without_tools_have_none() {
+    for source in [
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}",
+        "{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}",
+        "{{ raise_exception('no') }}",
+    ] {
+        assert_eq!(format(source), None, "{source}");
+    }
+    // Told of, but never written: known by a mark of the family's.
+    let granite = "{{ tools | tojson }}<|tool_call|>{% for m in messages %}{{ m.content }}{% endfor %}";
+    let said = split(
+        granite,
+        "<|tool_call|>[{\"arguments\": {\"a\": 1}, \"name\": \"f\"}]",
+        true,
+    );
+    assert_eq!(calls(&said), [("f".to_owned(), json!({"a": 1}))]);
+}
+
+#[test]
+fn calls_may_be_written_carelessly() {
+    let hermes = template(&families()[0].1);
+    let one = "<tool_call>{\"arguments\": {\"a\": 1}, \"name\": \"g\"}</tool_call>";
+    assert_eq!(calls(&split(&hermes, one, true)), [("g".to_owned(), json!({"a": 1}))]);
+    let said = split(&hermes, &format!("{one} Done."), true);
+    assert_eq!(said.last(), Some(&text("Done.")));
+    assert_eq!(
+        calls(&split(&hermes, one.trim_end_matches("</tool_call>"), true)).len(),
+        1
+    );
+    assert_eq!(
+        calls(&split(&hermes, "<tool_call>{\"name\": \"g\"}</tool_call>", true)),
+        [("g".to_owned(), json!({}))]
+    );
+    // As Qwen 3 Coder does at times.
+    let coder = template(&tagged_families()[0].1);
+    let bare = "<function=f>\n<parameter=t>\nx\n\n</parameter>\n</function>\n</tool_call>";
+    assert_eq!(
+        calls(&split(&coder, bare, true)),
+        [("f".to_owned(), json!({"t": "x\n"}))]
+    );
+    let cut = split(
+        &coder,
+        "<tool_call>\n<function=f>\n<parameter=t>\nx\n</parameter>",
+        true,
+    );
+    assert_eq!(calls(&cut), [("f".to_owned(), json!({"t": "x"}))]);
+    // As Llama 3.1 does for tools of its own.
+    let llama = format!("{{# <|python_tag|> #}}{}", template(&families()[1].1));
+    let tagged = "<|python_tag|>{\"name\": \"f\", \"parameters\": {\"a\": 1}}";
+    assert_eq!(calls(&split(&llama, tagged, true)), [("f".to_owned(), json!({"a": 1}))]);
+}
+
+/// Published templates, by the beginnings of their files' names, and the forms of their calls.
+const PUBLISHED: &[(&str, &str)] = &[
+    ("Apertus", "object"),
+    ("ByteDance-Seed-OSS", "tagged"),
+    ("Cohere2MoE", "object"),
+    ("CohereForAI-c4ai-command-r7b", "object"),
+    ("GLM-4.6", "tagged"),
+    ("GLM-4.7", "tagged"),
+    ("Kimi-K3", "tagged"),
+    ("LFM2-", "python"),
+    ("LFM2.5-8B", "python"),
+    ("MiMo-VL", "object"),
+    ("MiniMax-M1", "object"),
+    ("MiniMax-M2", "tagged"),
+    ("Ministral", "named"),
+    ("mistralai-Ministral", "named"),
+    ("Mistral-Small-3.2", "named"),
+    ("NVIDIA-Nemotron-3", "tagged"),
+    ("NVIDIA-Nemotron-Nano-v2", "object"),
+    ("NousResearch-Hermes", "object"),
+    ("Qwen-Q", "object"),
+    ("Qwen3-Coder", "tagged"),
+    ("Qwen3.5", "tagged"),
+    ("deepseek-ai-DeepSeek-V3.2", "tagged"),
+    ("deepseek-ai-DeepSeek-V4", "tagged"),
+    ("google-gemma-4", "bare"),
+    ("ibm-granite", "object"),
+    ("llama-cpp-deepseek-r1", "named"),
+    ("meetkai-functionary-medium-v3.1", "named"),
+    ("meta-llama-Llama-3", "object"),
+    ("mistralai-Mistral-Nemo", "object"),
+    ("moonshotai-Kimi-K2", "named"),
+    ("openai-gpt-oss", "harmony"),
+    ("llm-jp", "harmony"),
+    ("poolside", "tagged"),
+    ("unsloth-mistral-Devstral", "named"),
+];
+
+/// What a published template writes of calls is read as these calls.
+#[test]
+#[ignore = "reads published chat templates (files of the name *.jinja) from the folder that LLAMA_TEMPLATES names"]
+fn published_templates_calls_are_read() {
+    let folder = std::env::var_os("LLAMA_TEMPLATES").expect("LLAMA_TEMPLATES names a folder");
+    let (mut n_read, mut wrong) = (0, Vec::new());
+    for entry in std::fs::read_dir(folder).expect("the folder is readable") {
+        let path = entry.expect("the folder is readable").path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let Some((_, kind)) = PUBLISHED.iter().find(|(start, _)| name.starts_with(start)) else {
+            continue;
+        };
+        let source = std::fs::read_to_string(&path).expect("a template");
+        let template = ChatTemplate::new(&source, "<s>", "</s>").expect("a template");
+        n_read += 1;
+        let Some(format) = ToolFormat::of(&template, &source) else {
+            wrong.push(format!("{name}: no form"));
+            continue;
+        };
+        let found = match format.form {
+            Form::Object { .. } => "object",
+            Form::Named { .. } => "named",
+            Form::Tagged { .. } => "tagged",
+            Form::Bare { .. } => "bare",
+            Form::Python => "python",
+            Form::Harmony => "harmony",
+        };
+        let Some((prompt, text, wanted)) = written(&template) else {
+            continue;
+        };
+        let said = match format.form {
+            Form::Harmony => {
+                let mut said = Vec::new();
+                let mut harmony = Harmony::new(functions(), true, &prompt);
+                harmony.push(&text, &mut said);
+                harmony.finish(&mut said);
+                joined(said)
+            }
+            _ => split(&source, &text, true),
+        };
+        if found != *kind || calls(&said) != [("f".to_owned(), wanted)] {
+            wrong.push(format!("{name}: expected {kind}: {format:?} of {text:?}: {said:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(n_read >= 40, "{n_read} templates are known");
+}
+
+/// A prompt, what a template writes of a call behind it, and the arguments; `None` if the template refuses or leaves it out.
+fn written(template: &ChatTemplate) -> Option<(String, String, Json)> {
+    use engine::chat::Message;
+    let arguments = json!({"t": "a <b> c", "a": 7});
+    let tools: Vec<Json> = functions()
+        .iter()
+        .map(|f| json!({"type": "function", "function": {"name": f.name, "description": "-", "parameters": {
+            "type": "object", "properties": {"t": {"type": "string", "description": "-"}, "a": {"type": "integer", "description": "-"}}}}}))
+        .collect();
+    let with = serde_json::Map::from_iter([("tools".to_owned(), tools.into())]);
+    let mut calling = Message::assistant("");
+    let call = json!([{"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": arguments}}]);
+    calling.fields.insert("tool_calls".to_owned(), call);
+    let prompt = template.render(&[Message::user("U")], true, &with).ok()?;
+    let all = template.render(&[Message::user("U"), calling], false, &with).ok()?;
+    let n = prompt.bytes().zip(all.bytes()).take_while(|(a, b)| a == b).count();
+    // A mark that both begin alike is not cut.
+    let n = all[..all.floor_char_boundary(n)]
+        .rfind(['>', ']', '\n', ':'])
+        .map_or(0, |at| at + 1);
+    let text = all[n..].trim_start_matches(['\n', ' ']).to_owned();
+    let text = text
+        .trim_start_matches("<think>")
+        .trim_start()
+        .trim_start_matches("</think>")
+        .trim_start()
+        .to_owned();
+    text.contains("7").then_some((prompt, text, arguments))
+}

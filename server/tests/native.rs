@@ -1,0 +1,210 @@
+//! What llama-server has besides answers: slots that are saved, ranks, gaps.
+
+use serde_json::{Value as Json, json};
+
+use crate::common::{Options, Server};
+
+fn with_folder(folder: &tempfile::TempDir) -> Server {
+    Server::with(Options {
+        slot_save_path: Some(folder.path().to_owned()),
+        ..Options::default()
+    })
+}
+
+/// Asks for a text that is long enough to be worth keeping.
+fn continued(server: &Server) -> Json {
+    server.ask(
+        "/completion",
+        &json!({"prompt": "once upon a time there was a lion", "n_predict": 8, "temperature": 0, "ignore_eos": true}),
+    )
+}
+
+fn slot(server: &Server, id: usize, action: &str, name: &str, status: u16) -> Json {
+    let response = server.post(&format!("/slots/{id}?action={action}"), &json!({ "filename": name }));
+    assert_eq!(response.status, status, "{action} {name}: {}", response.body);
+    response.json()
+}
+
+#[test]
+fn what_a_slot_holds_outlives_the_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = with_folder(&folder);
+    let said = continued(&server);
+    let slots = server.get("/slots").json();
+    let id = slots
+        .as_array()
+        .unwrap()
+        .iter()
+        .position(|slot| slot["n_held"].as_u64() > Some(0))
+        .expect("one holds it");
+    let n_held = slots[id]["n_held"].clone();
+    let saved = slot(&server, id, "save", "lion.bin", 200);
+    assert_eq!((&saved["n_saved"], &saved["filename"]), (&n_held, &json!("lion.bin")));
+    let path = folder.path().join("lion.bin");
+    assert_eq!(saved["n_written"], std::fs::metadata(&path).unwrap().len());
+    drop(server);
+    let server = with_folder(&folder);
+    let restored = slot(&server, 3, "restore", "lion.bin", 200);
+    assert_eq!(restored["n_restored"], n_held);
+    let again = continued(&server);
+    assert_eq!(again["content"], said["content"]);
+    assert!(again["tokens_cached"].as_u64() > Some(3), "{again}");
+    assert_eq!(slot(&server, 3, "erase", "", 200)["id_slot"], 3);
+    // A file that was cut off is named, and what the slot held is gone, not mixed with it.
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+    let error = slot(&server, 3, "restore", "lion.bin", 422);
+    assert!(
+        error["error"]["message"].as_str().unwrap().contains("lion.bin"),
+        "{error}"
+    );
+    assert_eq!(continued(&server)["content"], said["content"]);
+}
+
+#[test]
+fn files_stay_in_their_folder_and_slots_in_their_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = with_folder(&folder);
+    for name in ["../x", "a/b", ".hidden", "", "a\u{0}b"] {
+        slot(&server, 0, "save", name, 400);
+    }
+    slot(&server, 0, "save", "empty.bin", 400);
+    slot(&server, 0, "restore", "missing.bin", 422);
+    slot(&server, 99, "save", "x.bin", 404);
+    slot(&server, 0, "dance", "x.bin", 400);
+    assert_eq!(server.post("/slots/a?action=save", &json!({})).status, 404);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    // A folder that cannot be written to is an error of the request and not the server's end.
+    drop(folder);
+    continued(&server);
+    let slots = server.get("/slots").json();
+    let id = slots
+        .as_array()
+        .unwrap()
+        .iter()
+        .position(|slot| slot["n_held"].as_u64() > Some(0))
+        .expect("one holds it");
+    slot(&server, id, "save", "x.bin", 422);
+    slot(&Server::new(), 0, "save", "x.bin", 501);
+}
+
+#[test]
+fn adapters_are_told_of_and_changed_only_where_there_are_some() {
+    let server = Server::new();
+    assert_eq!(server.get("/lora-adapters").json(), json!([]));
+    assert_eq!(server.post("/lora-adapters", &json!([])).json()["success"], true);
+    assert_eq!(
+        server.post("/lora-adapters", &json!([{"id": 0, "scale": 1}])).status,
+        404
+    );
+    for body in [
+        json!({}),
+        json!([{"id": -1, "scale": 1}]),
+        json!([{"id": 0}]),
+        json!([7]),
+    ] {
+        assert_eq!(server.post("/lora-adapters", &body).status, 400, "{body}");
+    }
+}
+
+#[test]
+fn a_model_that_fills_no_gaps_or_rates_no_pairs_says_so() {
+    let server = Server::new();
+    let error = server.refused(
+        "/infill",
+        &json!({"input_prefix": "a", "input_suffix": "b", "n_predict": 4}),
+        501,
+    );
+    assert!(error["message"].as_str().unwrap().contains("gaps"), "{error}");
+    let error = server.refused("/v1/rerank", &json!({"query": "a", "documents": ["b"]}), 501);
+    assert!(
+        error["message"].as_str().unwrap().contains("this model does not"),
+        "{error}"
+    );
+    for (body, param) in [
+        (json!({"documents": ["a"]}), "query"),
+        (json!({"query": "a"}), "documents"),
+        (json!({"query": "a", "documents": []}), "documents"),
+        (json!({"query": "a", "documents": [7]}), "documents"),
+        (json!({"query": "a", "documents": ["a"], "top_n": 0}), "top_n"),
+    ] {
+        assert_eq!(server.refused("/rerank", &body, 400)["param"], param);
+    }
+}
+
+#[test]
+fn an_encoder_rates_pairs_and_makes_vectors_and_continues_nothing() {
+    let server = Server::with(Options {
+        model: Some(tests::seeded_file("bert-dense", None)),
+        ..Options::default()
+    });
+    let documents = json!(["a", {"text": "b c"}, "d"]);
+    let ranked = server.ask(
+        "/v1/rerank",
+        &json!({"query": "q", "documents": documents, "return_documents": true}),
+    );
+    let results = ranked["results"].as_array().unwrap();
+    let scores: Vec<f64> = results.iter().map(|r| r["relevance_score"].as_f64().unwrap()).collect();
+    assert!(scores.len() == 3 && scores.is_sorted_by(|a, b| a >= b), "{scores:?}");
+    let second = results.iter().find(|r| r["index"] == 1).unwrap();
+    assert_eq!(second["document"]["text"], "b c");
+    let best = server.ask("/rerank", &json!({"query": "q", "documents": documents, "top_n": 1}));
+    assert_eq!(best["results"][0]["index"], results[0]["index"]);
+    assert_eq!(
+        (
+            best["results"].as_array().unwrap().len(),
+            best["results"][0].get("document")
+        ),
+        (1, None)
+    );
+    assert!(server.ask("/v1/embeddings", &json!({"input": "a"}))["data"][0]["embedding"].is_array());
+    let error = server.refused("/v1/completions", &json!({"prompt": "a"}), 501);
+    assert!(
+        error["message"].as_str().unwrap().contains("does not continue texts"),
+        "{error}"
+    );
+    assert_eq!(
+        (server.get("/health").status, server.get("/slots").json()),
+        (200, json!([]))
+    );
+}
+
+#[test]
+fn a_gap_is_filled_between_its_marks() {
+    // Words of the vocabulary stand for the marks, and their numbers tell the prompt.
+    let ids = [("fim_pre", 5_u32), ("fim_suf", 6), ("fim_mid", 7), ("fim_sep", 8)];
+    let model = tests::text_model_with("llama", None, |metadata| {
+        for (name, id) in ids {
+            metadata.insert(format!("tokenizer.ggml.{name}_token_id"), id);
+        }
+    });
+    let server = Server::with(Options {
+        model: Some(model),
+        ..Options::default()
+    });
+    let body = json!({"input_prefix": "ab", "input_suffix": "no", "prompt": "on", "n_predict": 4, "temperature": 0,
+        "input_extra": [{"filename": "x", "text": "yes"}]});
+    let filled = server.ask("/infill", &body);
+    let tokens = |text: &str| {
+        server.ask("/tokenize", &json!({"content": text}))["tokens"]
+            .as_array()
+            .unwrap()
+            .clone()
+    };
+    let begin = server.ask("/tokenize", &json!({"content": "", "add_special": true}));
+    let mut prompt = begin["tokens"].as_array().unwrap().clone();
+    prompt.push(json!(8));
+    for (text, mark) in [("x\nyes\n", Some(5)), ("ab", Some(6)), ("no", Some(7)), ("on", None)] {
+        prompt.extend(tokens(text));
+        prompt.extend(mark.map(Json::from));
+    }
+    let plain = server.ask(
+        "/completion",
+        &json!({"prompt": prompt, "n_predict": 4, "temperature": 0}),
+    );
+    assert_eq!(
+        (&filled["content"], &filled["tokens_evaluated"]),
+        (&plain["content"], &plain["tokens_evaluated"])
+    );
+    server.refused("/infill", &json!({"input_extra": [{"text": "a"}]}), 400);
+}

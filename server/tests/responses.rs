@@ -1,0 +1,223 @@
+//! `/v1/responses`: items in, items out, events in their order, and responses that are kept.
+
+use serde_json::{Value as Json, json};
+
+use crate::common::{Options, Server};
+
+const PATH: &str = "/v1/responses";
+/// Thinks between tags, and writes calls between others.
+const TEMPLATE: &str = "{% if tools %}<s>{% for t in tools %}{{ t | tojson }}\n{% endfor %}</s>{% endif %}\
+    {% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}\n<tool_call>\n\
+    {\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}</s>\n{% endfor %}\
+    {% if add_generation_prompt %}<assistant>{% endif %}";
+
+fn server() -> Server {
+    Server::with(Options {
+        template: Some(TEMPLATE),
+        n_ctx: 4096,
+        ..Options::default()
+    })
+}
+
+/// Data of the events of a stream.
+fn events(server: &Server, body: &Json) -> Vec<Json> {
+    let response = server.post(PATH, body);
+    assert_eq!(response.status, 200, "{}", response.body);
+    let events = response.body.split("\n\n").filter(|event| !event.is_empty());
+    let read = |event: &str| {
+        let (name, data) = event.split_once("\ndata: ").expect("a name and data");
+        let data: Json = serde_json::from_str(data).expect("JSON");
+        assert_eq!(name.strip_prefix("event: "), data["type"].as_str());
+        data
+    };
+    events.map(read).collect()
+}
+
+#[test]
+fn a_text_is_answered_by_a_message() {
+    let server = server();
+    let body = json!({"input": "hello", "max_output_tokens": 12, "ignore_eos": true, "temperature": 0, "metadata": {"a": "b"}});
+    let response = server.ask(PATH, &body);
+    assert_eq!(
+        (&response["object"], &response["status"]),
+        (&json!("response"), &json!("incomplete")),
+        "{response}"
+    );
+    assert_eq!(response["incomplete_details"]["reason"], "max_output_tokens");
+    assert_eq!(
+        (&response["usage"]["output_tokens"], &response["metadata"]["a"]),
+        (&json!(12), &json!("b"))
+    );
+    let text = response["output"][0]["content"][0]["text"].as_str().unwrap();
+    let chat = server.ask("/v1/chat/completions", &json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 12, "ignore_eos": true, "temperature": 0}));
+    assert_eq!(chat["choices"][0]["message"]["content"], text);
+    // As a list of items, with instructions.
+    let listed = json!({"input": [{"role": "user", "content": [{"type": "input_text", "text": "hello"}]}], "max_output_tokens": 12, "ignore_eos": true, "temperature": 0});
+    assert_eq!(server.ask(PATH, &listed)["output"][0]["content"][0]["text"], text);
+    let mut instructed = listed;
+    instructed["instructions"] = "Be brief.".into();
+    let n_input = |response: &Json| response["usage"]["input_tokens"].as_u64().unwrap();
+    assert!(n_input(&server.ask(PATH, &instructed)) > n_input(&response));
+}
+
+#[test]
+fn a_stream_tells_the_same_in_the_order_of_the_interface() {
+    let server = server();
+    let mut body = json!({"input": "hello", "max_output_tokens": 12, "ignore_eos": true, "temperature": 0});
+    let whole = server.ask(PATH, &body);
+    body["stream"] = true.into();
+    let events = events(&server, &body);
+    let mut kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    kinds.dedup();
+    assert_eq!(
+        kinds,
+        [
+            "response.created",
+            "response.in_progress",
+            "response.output_item.added",
+            "response.content_part.added",
+            "response.output_text.delta",
+            "response.output_text.done",
+            "response.content_part.done",
+            "response.output_item.done",
+            "response.incomplete"
+        ]
+    );
+    assert!(
+        events
+            .iter()
+            .enumerate()
+            .all(|(i, event)| event["sequence_number"] == i)
+    );
+    let text: String = events
+        .iter()
+        .filter(|e| e["type"] == "response.output_text.delta")
+        .map(|e| e["delta"].as_str().unwrap())
+        .collect();
+    assert_eq!(whole["output"][0]["content"][0]["text"], text);
+    let last = &events.last().unwrap()["response"];
+    assert_eq!(
+        (&last["usage"], &last["output"][0]["content"]),
+        (&whole_usage(&whole, last), &whole["output"][0]["content"])
+    );
+    let id = events[2]["item"]["id"].as_str().unwrap();
+    assert!(
+        events[3..events.len() - 2]
+            .iter()
+            .all(|event| event["item_id"] == id && event["output_index"] == 0)
+    );
+}
+
+/// The usage of a response, but for what was known before.
+fn whole_usage(whole: &Json, other: &Json) -> Json {
+    let mut usage = whole["usage"].clone();
+    usage["input_tokens_details"] = other["usage"]["input_tokens_details"].clone();
+    usage
+}
+
+#[test]
+fn functions_are_called_and_their_results_taken() {
+    let server = server();
+    let tools = json!([
+        {"type": "function", "name": "weather", "description": "-", "strict": true, "parameters": {"type": "object", "properties": {"warm": {"type": "boolean"}}, "required": ["warm"], "additionalProperties": false}},
+        {"type": "web_search"},
+    ]);
+    let body = json!({"input": "hello", "tools": tools, "tool_choice": "required", "temperature": 1, "seed": 3, "max_output_tokens": 200});
+    let told = server.post(PATH, &body);
+    assert!(
+        told.header("warning").is_some_and(|text| text.contains("websearch")),
+        "{told:?}"
+    );
+    let response = told.json();
+    let call = &response["output"][0];
+    assert_eq!(
+        (&call["type"], &call["name"], &response["status"]),
+        (&json!("function_call"), &json!("weather"), &json!("completed"))
+    );
+    let arguments: Json = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
+    assert!(arguments["warm"].is_boolean());
+    let mut streamed = body.clone();
+    streamed["stream"] = true.into();
+    let events = events(&server, &streamed);
+    let deltas = events
+        .iter()
+        .filter(|e| e["type"] == "response.function_call_arguments.delta");
+    let deltas: String = deltas.map(|e| e["delta"].as_str().unwrap()).collect();
+    assert_eq!(call["arguments"], deltas);
+    assert!(
+        events
+            .iter()
+            .any(|e| e["type"] == "response.function_call_arguments.done" && e["arguments"] == call["arguments"])
+    );
+    // The result goes with the call, or behind the response that is kept: the prompt is the same.
+    let result = json!({"type": "function_call_output", "call_id": call["call_id"], "output": "yes"});
+    let after =
+        json!({"previous_response_id": response["id"], "input": [result], "tools": tools, "max_output_tokens": 1});
+    let listed =
+        json!({"input": [{"role": "user", "content": "hello"}, call, result], "tools": tools, "max_output_tokens": 1});
+    let (after, listed) = (server.ask(PATH, &after), server.ask(PATH, &listed));
+    assert_eq!(after["usage"]["input_tokens"], listed["usage"]["input_tokens"]);
+    assert_eq!(after["output"][0]["content"], listed["output"][0]["content"]);
+}
+
+#[test]
+fn responses_are_kept_unless_they_are_not_to_be() {
+    let server = server();
+    let body = |store: bool| json!({"input": "hello", "max_output_tokens": 2, "store": store});
+    let response = server.ask(PATH, &body(true));
+    let path = format!("{PATH}/{}", response["id"].as_str().unwrap());
+    assert_eq!(server.get(&path).json(), response);
+    assert_eq!(server.request("DELETE", &path, &[], b"").json()["deleted"], true);
+    assert_eq!(
+        (
+            server.get(&path).status,
+            server.request("DELETE", &path, &[], b"").status
+        ),
+        (404, 404)
+    );
+    let error = server.refused(
+        PATH,
+        &json!({"input": "a", "previous_response_id": response["id"]}),
+        400,
+    );
+    assert_eq!(error["code"], "previous_response_not_found");
+    let unkept = server.ask(PATH, &body(false));
+    assert_eq!(
+        server.get(&format!("{PATH}/{}", unkept["id"].as_str().unwrap())).status,
+        404
+    );
+}
+
+#[test]
+fn answers_keep_to_a_format_and_what_is_wrong_is_named() {
+    let server = server();
+    let schema = json!({"type": "object", "properties": {"yes": {"type": "boolean"}}, "required": ["yes"], "additionalProperties": false});
+    let format = json!({"format": {"type": "json_schema", "name": "x", "strict": true, "schema": schema}});
+    let response = server.ask(
+        PATH,
+        &json!({"input": "hello", "text": format, "temperature": 1, "max_output_tokens": 50}),
+    );
+    let text = response["output"][0]["content"][0]["text"].as_str().unwrap();
+    assert!(serde_json::from_str::<Json>(text).unwrap()["yes"].is_boolean());
+    for (body, param) in [
+        (json!({}), "input"),
+        (json!({"input": 7}), "input"),
+        (json!({"input": []}), "messages"),
+        (json!({"input": [{"type": "computer_call"}]}), "input[0]"),
+        (json!({"input": [{"type": "function_call", "name": "f"}]}), "input[0]"),
+        (json!({"input": [{"type": "message"}]}), "input[0]"),
+        (json!({"input": "a", "background": true}), "background"),
+        (json!({"input": "a", "text": {"format": {"type": "xml"}}}), "text"),
+        (json!({"input": "a", "tools": [{}]}), "tools"),
+        (
+            json!({"input": "a", "tool_choice": {"type": "allowed_tools"}}),
+            "tool_choice",
+        ),
+        (json!({"input": "a", "reasoning": {"effort": 3}}), "reasoning"),
+        (json!({"input": "a", "conversation": "c"}), "conversation"),
+        (json!({"input": "a", "max_output_tokens": 0}), "max_output_tokens"),
+    ] {
+        let error = server.refused(PATH, &body, 400);
+        assert_eq!(error["param"], param, "{error}");
+    }
+}

@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""Sends requests to a server that its own document allows, and such that it does not: the package schemathesis makes them up.
+
+    python3 tests/tools/server_fuzz.py http://127.0.0.1:8080 [requests for each operation]
+
+No answer may be an error of the server (501 tells what a model cannot do), take longer than a minute, or be missing.
+"""
+
+import hashlib
+import os
+import pathlib
+import subprocess
+import sys
+
+PACKAGES = ["schemathesis==4.*", "hypothesis==6.*"]
+
+
+def environment():
+    """The interpreter of the environment, which is made whole or not at all."""
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "llama-tests"
+    name = hashlib.sha256(" ".join(PACKAGES).encode()).hexdigest()[:12]
+    folder = cache / f"fuzz-{name}"
+    python = folder / "bin" / "python"
+    if not (folder / "complete").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PACKAGES], check=True)
+        (folder / "complete").touch()
+    return python
+
+
+def fuzz(base, n):
+    import schemathesis
+    from hypothesis import HealthCheck, given, settings
+
+    document = schemathesis.openapi.from_url(f"{base}/openapi.json")
+    total, kinds = 0, {}
+    for found in document.get_all_operations():
+        operation = found.ok()
+        for mode in [schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE]:
+            count = 0
+
+            @settings(max_examples=n // 2, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+            @given(case=operation.as_strategy(generation_mode=mode))
+            def check(case):
+                nonlocal count
+                response = case.call(base_url=base, timeout=60)
+                count += 1
+                kinds[response.status_code] = kinds.get(response.status_code, 0) + 1
+                assert response.status_code < 500 or response.status_code == 501, (case.as_curl_command(), response.text)
+
+            try:
+                check()
+            except Exception as error:
+                # Some operations have nothing that their document does not allow.
+                if type(error).__name__ not in ("Unsatisfiable", "SkipTest"):
+                    raise
+            total += count
+    print(total, "requests:", ", ".join(f"{n} of status {status}" for status, n in sorted(kinds.items())))
+
+
+def main():
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__)
+    if os.environ.get("LLAMA_FUZZ") != "here":
+        python = environment()
+        env = {**os.environ, "LLAMA_FUZZ": "here", "NO_PROXY": "127.0.0.1,localhost"}
+        sys.exit(subprocess.run([python, __file__, *sys.argv[1:]], env=env).returncode)
+    fuzz(sys.argv[1].rstrip("/"), int(sys.argv[2]) if len(sys.argv) == 3 else 100)
+
+
+main()
