@@ -173,6 +173,8 @@ mod tests {
         // What some need beside them.
         match flag {
             "--hf-file" => line.extend(["--hf-repo", "user/repo"]),
+            "--ssl-key-file" => line.extend(["--ssl-cert-file", "cert.pem"]),
+            "--ssl-cert-file" => line.extend(["--ssl-key-file", "key.pem"]),
             "--session-read-only" => line.extend(["--session", "a"]),
             "--device-draft" | "--n-gpu-layers-draft" => line.extend(["--draft", "a.gguf"]),
             _ => {}
