@@ -8,13 +8,14 @@
 //! - [`parser`]: reasoning and calls, told from answers; [`answer`]: what is told of a request, piece by piece
 //! - [`openai`], [`anthropic`], [`ollama`], [`native`]: the interfaces of OpenAI, Anthropic, Ollama and llama-server
 //! - [`http`], [`routes`], [`openapi`]: connections, and what can be asked for
-//! - [`batch`]: the same from lines of a file
+//! - [`fleet`]: several models behind one address; [`batch`]: requests from lines of a file
 
 pub mod answer;
 pub mod anthropic;
 pub mod api;
 pub mod batch;
 pub mod embedder;
+pub mod fleet;
 pub mod http;
 pub mod messages;
 pub mod metrics;

@@ -73,42 +73,11 @@ impl Server {
             &path,
             options
                 .model
+                .clone()
                 .unwrap_or_else(|| tests::text_model("llama", options.template)),
         )
         .expect("writing a model");
-        let model = Arc::new(Model::load(&path, archs::ALL, &LoadParams::default()).expect("a model"));
-        let params = ContextParams {
-            n_ctx: options.n_ctx,
-            n_seq_max: 2 * options.n_parallel,
-            n_batch: 512,
-            n_threads: 1,
-            n_threads_batch: 1,
-            ..ContextParams::default()
-        };
-        let settings = Settings {
-            n_parallel: options.n_parallel,
-            max_waiting: options.max_waiting,
-            ..Settings::default()
-        };
-        let scheduler = match Scheduler::encodes(&model) {
-            true => Scheduler::idle(model, settings),
-            false => {
-                let context = Context::new(model, &params).expect("a context");
-                Scheduler::start(context, settings).expect("a scheduler")
-            }
-        };
-        let served = ServedParams {
-            name: "tiny".to_owned(),
-            template: None,
-            variables: Map::new(),
-            sampler: SamplerParams::greedy(),
-            max_tokens: None,
-            split_reasoning: true,
-            slot_save_path: options.slot_save_path,
-            adapters: Vec::new(),
-            build: "test".to_owned(),
-        };
-        let served = Served::new(scheduler, served, params).expect("a template");
+        let served = served(&options, &path, "tiny").expect("a model");
         let app = Arc::new(App {
             served,
             keys: options.keys,
@@ -217,6 +186,43 @@ impl Server {
         }
         panic!("it never rests: {:?}", self.app.served.scheduler.gauges());
     }
+}
+
+/// A model of a file with everything that it needs, or why that cannot be.
+pub fn served(options: &Options, path: &std::path::Path, name: &str) -> Result<Served, String> {
+    let model = Arc::new(Model::load(path, archs::ALL, &LoadParams::default()).map_err(|e| e.to_string())?);
+    let params = ContextParams {
+        n_ctx: options.n_ctx,
+        n_seq_max: 2 * options.n_parallel,
+        n_batch: 512,
+        n_threads: 1,
+        n_threads_batch: 1,
+        ..ContextParams::default()
+    };
+    let settings = Settings {
+        n_parallel: options.n_parallel,
+        max_waiting: options.max_waiting,
+        ..Settings::default()
+    };
+    let scheduler = match Scheduler::encodes(&model) {
+        true => Scheduler::idle(model, settings),
+        false => {
+            let context = Context::new(model, &params).expect("a context");
+            Scheduler::start(context, settings).expect("a scheduler")
+        }
+    };
+    let served = ServedParams {
+        name: name.to_owned(),
+        template: None,
+        variables: Map::new(),
+        sampler: SamplerParams::greedy(),
+        max_tokens: None,
+        split_reasoning: true,
+        slot_save_path: options.slot_save_path.clone(),
+        adapters: Vec::new(),
+        build: "test".to_owned(),
+    };
+    Served::new(scheduler, served, params).map_err(|e| e.to_string())
 }
 
 impl Drop for Server {

@@ -103,8 +103,13 @@ fn request_id(headers: &HeaderMap) -> String {
 
 /// Who it is, if it may ask for that.
 fn admitted(app: &App, headers: &HeaderMap, path: &str) -> Result<Client, ApiError> {
+    check_keys(&app.keys, headers, path)
+}
+
+/// Who asks for a path, if one of these keys is named, or none is needed.
+pub fn check_keys(keys: &[String], headers: &HeaderMap, path: &str) -> Result<Client, ApiError> {
     check_origin(headers)?;
-    if app.keys.is_empty() || PUBLIC.contains(&path) {
+    if keys.is_empty() || PUBLIC.contains(&path) {
         return Ok(Client::default());
     }
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
@@ -118,7 +123,7 @@ fn admitted(app: &App, headers: &HeaderMap, path: &str) -> Result<Client, ApiErr
         true => Some(i),
         false => found,
     };
-    let found = app.keys.iter().enumerate().fold(None, find);
+    let found = keys.iter().enumerate().fold(None, find);
     found.map(|i| Client(i as u64 + 1)).ok_or_else(ApiError::unauthorized)
 }
 

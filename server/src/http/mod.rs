@@ -6,7 +6,7 @@ mod listen;
 mod stream;
 mod tls;
 
-pub use app::{App, Client, Log, Record, Shared, guarded};
+pub use app::{App, Client, Log, Record, Shared, check_keys, guarded};
 pub use body::{AnyBody, Body, blocking};
 pub use listen::{ListenParams, Listener, serve};
 pub use stream::{Teller, stream};
