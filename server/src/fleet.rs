@@ -112,6 +112,11 @@ impl Fleet {
         Router::new().fallback(any(answer)).with_state(self.clone())
     }
 
+    /// How many models there are.
+    pub fn n_models(&self) -> usize {
+        self.params.cards.len()
+    }
+
     /// Loads a model before somebody asks for it.
     pub async fn preload(self: &Arc<Fleet>, name: &str) -> ApiResult<()> {
         self.get(name).await.map(drop)

@@ -1,6 +1,6 @@
 //! All routes: one table, from which the router and `docs/server.md` come.
 
-use axum::Router;
+pub use axum::Router;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, post};
 

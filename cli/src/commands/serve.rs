@@ -8,14 +8,14 @@ use engine::backend::ThreadPool;
 use engine::context::{Context, ContextParams, MAX_SEQUENCES};
 use engine::model::Model;
 use engine::sample::Recommended;
-use server::http::{App, ListenParams, Listener, Log, Record, Shared, serve};
-use server::routes::router;
+use server::http::{App, ListenParams, Listener, Log, Record, serve};
+use server::routes::{Router, router};
 use server::scheduler::{Scheduler, Settings};
 use server::served::{Served, ServedParams};
 use tokio::sync::watch;
 
 use crate::args::{ServeArgs, ServingArgs};
-use crate::commands::{input, listen};
+use crate::commands::{fleet, input, listen};
 use crate::failure::{Failure, Outcome};
 use crate::session::no_context;
 use crate::{fetch, human, say, version};
@@ -27,8 +27,13 @@ const N_THREADS: usize = 2;
 /// Threads for what takes a moment, such as grammars and tokens of long texts.
 const N_BLOCKING: usize = 16;
 
+/// Ends taking requests.
+type Close = Box<dyn Fn() + Send + Sync>;
+
 /// Serves until it is told to end.
-pub fn run(args: &ServeArgs) -> Outcome {
+pub fn run(args: ServeArgs) -> Outcome {
+    // Models are loaded by it as long as the program runs.
+    let args: &'static ServeArgs = Box::leak(Box::new(args));
     let start = Instant::now();
     let keys = keys(args)?;
     for (name, why) in args.without_effect.given() {
@@ -41,24 +46,40 @@ pub fn run(args: &ServeArgs) -> Outcome {
         .build()?;
     // Before the model is loaded: a port that is taken should not be found out later.
     let (listener, place) = listen::listen(args, !keys.is_empty(), &runtime)?;
-    let path = fetch::model(args.first.as_deref().or(args.model.as_deref()), &args.serving.hub)?;
-    let mut served = served(&args.serving, &path)?;
-    served.params.slot_save_path = args.slot_save_path.clone();
-    let (name, n_ctx) = (&served.params.name, served.n_ctx());
-    say::line(format_args!(
-        "{name} at {place}: {} for up to {} at once, ready in {:.2} s",
-        human::plural(n_ctx, "token"),
-        human::plural(args.serving.n_parallel, "answer"),
-        start.elapsed().as_secs_f64()
-    ));
-    let log: Option<Log> = args.verbose.then(|| -> Log { Box::new(tell) });
-    let app = Arc::new(App { served, keys, log });
+    let log = args.verbose.then_some(tell as fn(&Record));
+    let (routes, close): (Router, Close) = if let Some(folder) = &args.models_dir {
+        let fleet = fleet::fleet(args, folder, keys, log)?;
+        for name in &args.models_pin {
+            let loaded = runtime.block_on(fleet.preload(name));
+            loaded.map_err(|e| Failure::new(e.message))?;
+        }
+        say::line(format_args!(
+            "{} at {place}, ready in {:.2} s",
+            human::plural(fleet.n_models(), "model"),
+            start.elapsed().as_secs_f64()
+        ));
+        (fleet.routes(), Box::new(move || fleet.close()))
+    } else {
+        let path = fetch::model(args.first.as_deref().or(args.model.as_deref()), &args.serving.hub)?;
+        let mut served = served(&args.serving, &path)?;
+        served.params.slot_save_path = args.slot_save_path.clone();
+        let (name, n_ctx) = (&served.params.name, served.n_ctx());
+        say::line(format_args!(
+            "{name} at {place}: {} for up to {} at once, ready in {:.2} s",
+            human::plural(n_ctx, "token"),
+            human::plural(args.serving.n_parallel, "answer"),
+            start.elapsed().as_secs_f64()
+        ));
+        let log = log.map(|tell| -> Log { Box::new(tell) });
+        let app = Arc::new(App { served, keys, log });
+        (router(app.clone()), Box::new(move || app.served.scheduler.close()))
+    };
     let params = ListenParams {
         max_connections: args.max_connections.into(),
         t_drain: Duration::from_secs(args.drain),
         ..ListenParams::default()
     };
-    let done = runtime.block_on(until_told(listener, app, params));
+    let done = runtime.block_on(until_told(listener, routes, close, params));
     // What is still under way has had its time.
     runtime.shutdown_background();
     if args.host.ends_with(".sock") {
@@ -69,14 +90,13 @@ pub fn run(args: &ServeArgs) -> Outcome {
 }
 
 /// Serves until the first signal, then until requests under way are done, their time is over, or a second signal comes.
-async fn until_told(listener: Listener, app: Shared, params: ListenParams) -> Outcome {
+async fn until_told(listener: Listener, routes: Router, close: Close, params: ListenParams) -> Outcome {
     let (told, mut end) = watch::channel(0);
     let mut signals = Signals::new()?;
-    let of_app = app.clone();
     tokio::spawn(async move {
         loop {
             signals.next().await;
-            of_app.served.scheduler.close();
+            close();
             told.send_modify(|n| *n += 1);
         }
     });
@@ -86,7 +106,7 @@ async fn until_told(listener: Listener, app: Shared, params: ListenParams) -> Ou
         let _ = end.wait_for(|&n| n >= 1).await;
         say::line("ending: requests under way are finished, new ones are refused; once more ends at once");
     };
-    let served = serve(listener, router(app), params, first);
+    let served = serve(listener, routes, params, first);
     tokio::select! {
         all = served => match all? {
             true => Ok(()),
