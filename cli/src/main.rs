@@ -67,7 +67,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Completions(args) => commands::generate::completions(&args),
         Command::Man(args) => commands::generate::man(&args),
         Command::Run(args) => commands::run::run(&args),
-        Command::Serve(args) => commands::serve::run(&args),
+        Command::Serve(args) => commands::serve::run(args),
         Command::Batch(args) => commands::batch::run(&args),
         Command::Tokenize(args) => commands::tokenize::run(&args),
         Command::Embed(args) => commands::embed::run(&args),

@@ -213,6 +213,67 @@ fn the_page_is_there_unless_it_is_left_out() {
 }
 
 #[test]
+fn models_of_a_folder_are_served_by_name() {
+    let home = Home::new();
+    let model = home.model_with_text("llama", None);
+    let folder = home.path("models");
+    std::fs::create_dir(&folder).expect("a folder");
+    for name in ["one", "two"] {
+        std::fs::copy(&model, folder.join(format!("{name}.gguf"))).expect("a copy");
+    }
+    std::fs::write(folder.join("broken.gguf"), "no model").expect("a file");
+    let folder = folder.to_str().expect("UTF-8");
+    let args = [
+        "serve",
+        "--models-dir",
+        folder,
+        "--models-pin",
+        "two",
+        "--port",
+        "0",
+        "-c",
+        "128",
+        "-np",
+        "1",
+    ];
+    let server = Serving::start(home.llama(&args));
+    let ask = |name: &str| {
+        let body = format!("{{\"model\": \"{name}\", \"prompt\": \"a\", \"max_tokens\": 2}}");
+        server.request("POST /v1/completions", &body)
+    };
+    assert!(server.request("GET /", "").contains("<!doctype html>"));
+    let listed = server.request("GET /v1/models", "");
+    for part in [
+        "\"one\"",
+        "\"two\"",
+        "\"broken\"",
+        "unloaded",
+        "failed",
+        "max_model_len",
+    ] {
+        assert!(listed.contains(part), "{part}: {listed}");
+    }
+    for name in ["one", "two", "one"] {
+        assert!(ask(name).contains(&format!("\"model\":\"{name}\"")), "{}", ask(name));
+    }
+    let unknown = ask("three");
+    assert!(
+        unknown.starts_with("HTTP/1.1 404") && unknown.contains("broken, one, two"),
+        "{unknown}"
+    );
+    let broken = ask("broken");
+    assert!(
+        broken.starts_with("HTTP/1.1 422") && broken.contains("cannot be loaded"),
+        "{broken}"
+    );
+    assert!(ask("two").starts_with("HTTP/1.1 200"));
+    server.signal(libc::SIGTERM);
+    assert_eq!(server.end().0, Some(0));
+    let wrong = |pin: &str| ended(home.llama(&["serve", "--models-dir", folder, "--models-pin", pin]));
+    wrong("nobody").fails_saying(&["--models-pin nobody"]);
+}
+
+#[test]
 #[ignore = "needs Chromium, its driver, npm and PyPI, and takes a published model: a minute"]
 fn the_page_works_in_a_browser() {
     let home = Home::new();

@@ -9,13 +9,14 @@
 //! - [`openai`], [`anthropic`], [`ollama`], [`native`]: the interfaces of OpenAI, Anthropic, Ollama and llama-server
 //! - [`web`]: the page for browsers
 //! - [`http`], [`routes`], [`openapi`]: connections, and what can be asked for
-//! - [`batch`]: the same from lines of a file
+//! - [`fleet`]: several models behind one address; [`batch`]: requests from lines of a file
 
 pub mod answer;
 pub mod anthropic;
 pub mod api;
 pub mod batch;
 pub mod embedder;
+pub mod fleet;
 pub mod http;
 pub mod messages;
 pub mod metrics;

@@ -1,16 +1,16 @@
 //! All routes: one table, from which the router and `docs/server.md` come.
 
-use axum::Router;
+pub use axum::Router;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, post};
 
 use crate::api::{ApiError, Field, GENERATING, STRUCTURE};
-use crate::http::{Shared, guarded};
+use crate::http::{Gate, Shared, guarded};
 use crate::openapi::openapi;
 use crate::{anthropic, native, ollama, openai, web};
 
-/// Something that can be asked for.
-pub struct Route {
+/// Something that can be asked for. `S`: what its handler shares with others.
+pub struct Route<S: 'static = Shared> {
     /// GET, POST or DELETE.
     pub method: &'static str,
     /// Where, the usual path first.
@@ -23,7 +23,7 @@ pub struct Route {
     pub sampling: bool,
     /// Parameters of the query: the name, what each may be, and what it does.
     pub query: &'static [(&'static str, &'static [&'static str], &'static str)],
-    router: fn() -> MethodRouter<Shared>,
+    router: fn() -> MethodRouter<S>,
 }
 
 /// The routes.
@@ -85,7 +85,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "GET",
         paths: &["/v1/models", "/models"],
-        doc: "Lists the model that is served, with the length of its context.",
+        doc: "Lists the model that is served, or all models of `--models-dir`, with the length of the context of each that is loaded.",
         fields: &[],
         sampling: false,
         query: &[],
@@ -319,7 +319,7 @@ pub const ROUTES: &[Route] = &[
 ];
 
 /// The page for browsers, which can be left out.
-pub const PAGE: &[Route] = &[
+pub const PAGE: &[Route<()>] = &[
     Route {
         method: "GET",
         paths: &["/", "/index.html"],
@@ -340,16 +340,26 @@ pub const PAGE: &[Route] = &[
     },
 ];
 
-/// The router over all of them.
-pub fn router(app: Shared) -> Router {
-    let mut router = Router::new();
-    let page = if app.page { PAGE } else { &[] };
-    for route in ROUTES.iter().chain(page) {
-        for path in route.paths {
-            router = router.route(path, (route.router)());
-        }
-    }
-    guarded(router, app)
+/// The router of a model.
+pub fn router(app: Shared, gate: Gate) -> Router {
+    guarded(with_page(of_model(app), &gate), gate)
+}
+
+/// The same without what is asked of every request.
+pub fn of_model(app: Shared) -> Router {
+    with(Router::new(), ROUTES).with_state(app)
+}
+
+/// Adds the page, unless it is left out.
+pub fn with_page(routes: Router, gate: &Gate) -> Router {
+    with(routes, if gate.page { PAGE } else { &[] })
+}
+
+fn with<S: Clone + Send + Sync + 'static>(router: Router<S>, routes: &[Route<S>]) -> Router<S> {
+    let paths = routes
+        .iter()
+        .flat_map(|route| route.paths.iter().map(|path| (path, route.router)));
+    paths.fold(router, |router, (path, handler)| router.route(path, handler()))
 }
 
 /// An error in the form of the interface that a path belongs to.

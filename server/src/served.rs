@@ -186,6 +186,17 @@ impl Served {
         self.tags.is_some()
     }
 
+    /// What it can be asked for, in Ollama's words.
+    pub fn capabilities(&self) -> Vec<&'static str> {
+        let mut all = vec!["embedding"];
+        if !Scheduler::encodes(self.model()) {
+            all.insert(0, "completion");
+        }
+        all.extend(self.calls().then_some("tools"));
+        all.extend(self.thinks().then_some("thinking"));
+        all
+    }
+
     /// Seconds since 1970.
     pub fn now(&self) -> u64 {
         seconds()

@@ -6,6 +6,7 @@ use std::io::Write;
 
 use serde_json::{Value as Json, json};
 use server::batch::{BatchError, Progress, batch, finished};
+use server::http::Gate;
 use server::routes::router;
 
 use crate::common::Server;
@@ -23,7 +24,7 @@ fn run(server: &Server, input: &str, output: &mut File) -> Result<Progress, Batc
         .unwrap();
     let mut last = 0;
     runtime.block_on(batch(
-        router(server.app.clone()),
+        router(server.app.clone(), Gate::default()),
         input.as_bytes(),
         output,
         &done,

@@ -10,7 +10,7 @@ use engine::context::{Context, ContextParams};
 use engine::model::{LoadParams, Model};
 use engine::sample::SamplerParams;
 use serde_json::{Map, Value as Json};
-use server::http::{App, ListenParams, Listener, serve};
+use server::http::{App, Gate, ListenParams, Listener, serve};
 use server::routes::router;
 use server::scheduler::{Scheduler, Settings};
 use server::served::{Served, ServedParams};
@@ -77,55 +77,28 @@ impl Server {
             &path,
             options
                 .model
+                .clone()
                 .unwrap_or_else(|| tests::text_model("llama", options.template)),
         )
         .expect("writing a model");
-        let model = Arc::new(Model::load(&path, archs::ALL, &LoadParams::default()).expect("a model"));
-        let params = ContextParams {
-            n_ctx: options.n_ctx,
-            n_seq_max: 2 * options.n_parallel,
-            n_batch: 512,
-            n_threads: 1,
-            n_threads_batch: 1,
-            ..ContextParams::default()
-        };
-        let settings = Settings {
-            n_parallel: options.n_parallel,
-            max_waiting: options.max_waiting,
-            ..Settings::default()
-        };
-        let scheduler = match Scheduler::encodes(&model) {
-            true => Scheduler::idle(model, settings),
-            false => {
-                let context = Context::new(model, &params).expect("a context");
-                Scheduler::start(context, settings).expect("a scheduler")
-            }
-        };
-        let served = ServedParams {
-            name: "tiny".to_owned(),
-            template: None,
-            variables: Map::new(),
-            sampler: SamplerParams::greedy(),
-            max_tokens: None,
-            split_reasoning: true,
-            slot_save_path: options.slot_save_path,
-            adapters: Vec::new(),
-            build: "test".to_owned(),
-        };
-        let served = Served::new(scheduler, served, params).expect("a template");
-        let app = Arc::new(App {
-            served,
+        let served = served(&options, &path, "tiny").expect("a model");
+        let gate = Gate {
             keys: options.keys,
             page: options.page,
             origins: options.origins,
             log: None,
-        });
-        Server::listening(app, options.listen, listener)
+        };
+        Server::listening(Arc::new(App { served }), gate, options.listen, listener)
     }
 
-    fn listening(app: Arc<App>, listen: ListenParams, listener: impl FnOnce(TcpListener) -> Listener) -> Server {
+    fn listening(
+        app: Arc<App>,
+        gate: Gate,
+        listen: ListenParams,
+        listener: impl FnOnce(TcpListener) -> Listener,
+    ) -> Server {
         let (end, told) = oneshot::channel();
-        let routes = router(app.clone());
+        let routes = router(app.clone(), gate);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
@@ -223,6 +196,43 @@ impl Server {
         }
         panic!("it never rests: {:?}", self.app.served.scheduler.gauges());
     }
+}
+
+/// A model of a file with everything that it needs, or why that cannot be.
+pub fn served(options: &Options, path: &std::path::Path, name: &str) -> Result<Served, String> {
+    let model = Arc::new(Model::load(path, archs::ALL, &LoadParams::default()).map_err(|e| e.to_string())?);
+    let params = ContextParams {
+        n_ctx: options.n_ctx,
+        n_seq_max: 2 * options.n_parallel,
+        n_batch: 512,
+        n_threads: 1,
+        n_threads_batch: 1,
+        ..ContextParams::default()
+    };
+    let settings = Settings {
+        n_parallel: options.n_parallel,
+        max_waiting: options.max_waiting,
+        ..Settings::default()
+    };
+    let scheduler = match Scheduler::encodes(&model) {
+        true => Scheduler::idle(model, settings),
+        false => {
+            let context = Context::new(model, &params).expect("a context");
+            Scheduler::start(context, settings).expect("a scheduler")
+        }
+    };
+    let served = ServedParams {
+        name: name.to_owned(),
+        template: None,
+        variables: Map::new(),
+        sampler: SamplerParams::greedy(),
+        max_tokens: None,
+        split_reasoning: true,
+        slot_save_path: options.slot_save_path.clone(),
+        adapters: Vec::new(),
+        build: "test".to_owned(),
+    };
+    Served::new(scheduler, served, params).map_err(|e| e.to_string())
 }
 
 impl Drop for Server {

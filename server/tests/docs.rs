@@ -21,20 +21,24 @@ fn rows(text: &mut String, fields: &[Field]) {
     }
 }
 
+/// What a route is, in a table.
+fn row<S>(route: &Route<S>) -> String {
+    let paths: Vec<String> = route
+        .paths
+        .iter()
+        .map(|path| format!("`{} {path}`", route.method))
+        .collect();
+    format!("| {} | {} |\n", paths.join(", "), cell(route.doc))
+}
+
 /// The routes, and the fields of each; tables that several have in common stand once.
 fn reference() -> String {
     let is_same = |a: &[Field], b: &[Field]| a.iter().map(|field| field.name).eq(b.iter().map(|field| field.name));
     let has = |route: &Route, table: &[Field]| route.fields.iter().any(|of_route| is_same(of_route, table));
     let shared = |table: &&&[Field]| ROUTES.iter().filter(|route| has(route, table)).count() > 2;
     let mut text = String::from("| request | what it does |\n|---|---|\n");
-    for route in ROUTES.iter().chain(PAGE) {
-        let paths: Vec<String> = route
-            .paths
-            .iter()
-            .map(|path| format!("`{} {path}`", route.method))
-            .collect();
-        writeln!(text, "| {} | {} |", paths.join(", "), cell(route.doc)).unwrap();
-    }
+    text.extend(ROUTES.iter().map(row));
+    text.extend(PAGE.iter().map(row));
     let head = "\n\n| field | form | what it does |\n|---|---|---|\n";
     for route in ROUTES.iter().filter(|route| !route.fields.is_empty()) {
         write!(text, "\n### `{}`{head}", route.paths[0]).unwrap();

@@ -6,6 +6,7 @@ mod chat;
 mod common;
 mod completions;
 mod docs;
+mod fleet;
 mod hostile;
 mod native;
 mod ollama;

@@ -87,8 +87,10 @@ export class App extends EventTarget {
   /** What the server says of itself. */
   async ask() {
     try {
-      const [{ data }, props] = await Promise.all([get('v1/models'), get('props').catch(() => ({}))]);
-      this.models = data;
+      this.models = (await get('v1/models')).data;
+      const model = this.model();
+      // Of a model that is not loaded yet there is nothing to know.
+      const props = isLoaded(model) ? await get(`props?model=${encodeURIComponent(model.id)}`).catch(() => ({})) : {};
       this.defaults = props.default_generation_settings?.params ?? {};
       Object.assign(this, { reachable: true, needsKey: false });
     } catch (error) {
@@ -102,7 +104,7 @@ export class App extends EventTarget {
   /** The model that answers in the shown chat. */
   model() {
     const find = (id) => this.models.find((model) => model.id === id);
-    return find(this.current.model) ?? find(kept('model', null)) ?? this.models[0] ?? null;
+    return find(this.current.model) ?? find(kept('model', null)) ?? this.models.find(isLoaded) ?? this.models[0] ?? null;
   }
 
   /** Chooses a model for this chat and for new ones. */
@@ -110,6 +112,7 @@ export class App extends EventTarget {
     keep('model', id);
     this.#change(this.current, () => (this.current.model = id));
     this.#tell('server');
+    this.ask();
   }
 
   /** Changes the settings of the shown chat. */
@@ -230,6 +233,10 @@ export class App extends EventTarget {
       this.#keep(chat);
     }
     this.#tell('node', { chat, node, done: true });
+    if (!isLoaded(this.models.find(({ id }) => id === model))) {
+      // It was loaded for the answer: its context has a size now.
+      this.ask();
+    }
     this.#tell('list');
   }
 
@@ -280,6 +287,11 @@ export class App extends EventTarget {
   title(chat = this.current) {
     return title(chat);
   }
+}
+
+/** True for the model of a server with one, and for those of several that are loaded. */
+function isLoaded(model) {
+  return Boolean(model) && (model.status?.value ?? 'loaded') === 'loaded';
 }
 
 function sleep(ms, signal) {

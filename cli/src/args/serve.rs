@@ -20,6 +20,21 @@ pub struct ServeArgs {
     /// GGUF file or name of a model, in place of the argument
     #[arg(short, long, value_name = "FILE|NAME")]
     pub model: Option<PathBuf>,
+    /// Serve all GGUF files of this folder and all models that were fetched, each by its name, in place of one model: a request's `model` says which, and it is loaded when it is first asked for
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["first", "model", "alias"])]
+    pub models_dir: Option<PathBuf>,
+    /// Most models of --models-dir that are loaded at once; the one that was not asked for longest goes for another
+    #[arg(long, value_name = "N", default_value = "4", value_parser = positive, hide_short_help = true)]
+    pub models_max: usize,
+    /// Model of --models-dir to load at the start, which then stays (may be repeated, or several separated by commas)
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_delimiter = ',',
+        requires = "models_dir",
+        hide_short_help = true
+    )]
+    pub models_pin: Vec<String>,
     /// Address to listen on; other than of this machine alone only with --api-key or --insecure. A name that ends in .sock is a socket in the file system
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     pub host: String,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use server::batch::{Progress, batch, finished};
-use server::http::App;
+use server::http::{App, Gate};
 use server::routes::router;
 
 use crate::args::BatchArgs;
@@ -44,13 +44,7 @@ pub fn run(args: &BatchArgs) -> Outcome {
     let path = fetch::model(args.model.as_deref(), &args.serving.hub)?;
     let served = served(&args.serving, &path)?;
     let n_at_once = 2 * served.scheduler.settings().n_parallel;
-    let app = Arc::new(App {
-        served,
-        keys: Vec::new(),
-        page: false,
-        origins: Vec::new(),
-        log: None,
-    });
+    let routes = router(Arc::new(App { served }), Gate::default());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -62,7 +56,7 @@ pub fn run(args: &BatchArgs) -> Outcome {
             say::line(so_far(progress, done.len(), n_lines, n_left, start.elapsed()));
         }
     };
-    let ended = runtime.block_on(batch(router(app), input, &mut output, &done, n_at_once, tell));
+    let ended = runtime.block_on(batch(routes, input, &mut output, &done, n_at_once, tell));
     let Progress {
         n_before,
         n_done,

@@ -8,6 +8,7 @@ mod chat;
 pub mod devices;
 pub mod doctor;
 pub mod embed;
+mod fleet;
 pub mod generate;
 pub mod input;
 pub mod inspect;

@@ -8,14 +8,14 @@ use engine::backend::ThreadPool;
 use engine::context::{Context, ContextParams, MAX_SEQUENCES};
 use engine::model::Model;
 use engine::sample::Recommended;
-use server::http::{ANY_ORIGIN, App, ListenParams, Listener, Log, Record, Shared, serve};
-use server::routes::router;
+use server::http::{ANY_ORIGIN, App, Gate, ListenParams, Listener, Log, Record, serve};
+use server::routes::{Router, router};
 use server::scheduler::{Scheduler, Settings};
 use server::served::{Served, ServedParams};
 use tokio::sync::watch;
 
 use crate::args::{ServeArgs, ServingArgs};
-use crate::commands::{input, listen};
+use crate::commands::{fleet, input, listen};
 use crate::failure::{Failure, Outcome};
 use crate::session::no_context;
 use crate::{fetch, human, say, version};
@@ -27,8 +27,13 @@ const N_THREADS: usize = 2;
 /// Threads for what takes a moment, such as grammars and tokens of long texts.
 const N_BLOCKING: usize = 16;
 
+/// Ends taking requests.
+type Close = Box<dyn Fn() + Send + Sync>;
+
 /// Serves until it is told to end.
-pub fn run(args: &ServeArgs) -> Outcome {
+pub fn run(args: ServeArgs) -> Outcome {
+    // Models are loaded by it as long as the program runs.
+    let args: &'static ServeArgs = Box::leak(Box::new(args));
     let start = Instant::now();
     let keys = keys(args)?;
     check_origins(args, !keys.is_empty())?;
@@ -42,6 +47,58 @@ pub fn run(args: &ServeArgs) -> Outcome {
         .build()?;
     // Before the model is loaded: a port that is taken should not be found out later.
     let (listener, place) = listen::listen(args, !keys.is_empty(), &runtime)?;
+    let gate = Gate {
+        keys,
+        page: !args.no_webui,
+        origins: args.cors_origins.clone(),
+        log: args.verbose.then(|| -> Log { Box::new(tell) }),
+    };
+    let (routes, close) = match &args.models_dir {
+        Some(folder) => of_folder(args, folder, gate, &runtime, &place, start)?,
+        None => of_model(args, gate, &place, start)?,
+    };
+    if let Some(address) = place.strip_suffix("/v1").filter(|_| !args.no_webui) {
+        say::line(format_args!("a page to chat with it: {address}"));
+    }
+    let params = ListenParams {
+        max_connections: args.max_connections.into(),
+        t_drain: Duration::from_secs(args.drain),
+        ..ListenParams::default()
+    };
+    let done = runtime.block_on(until_told(listener, routes, close, params));
+    // What is still under way has had its time.
+    runtime.shutdown_background();
+    if args.host.ends_with(".sock") {
+        // Another server may have taken its place, or somebody may have removed it.
+        let _ = std::fs::remove_file(&args.host);
+    }
+    done
+}
+
+/// The routes of the models of a folder.
+fn of_folder(
+    args: &'static ServeArgs,
+    folder: &Path,
+    gate: Gate,
+    runtime: &tokio::runtime::Runtime,
+    place: &str,
+    start: Instant,
+) -> Outcome<(Router, Close)> {
+    let fleet = fleet::fleet(args, folder)?;
+    for name in &args.models_pin {
+        let loaded = runtime.block_on(fleet.preload(name));
+        loaded.map_err(|e| Failure::new(e.message))?;
+    }
+    say::line(format_args!(
+        "{} at {place}, ready in {:.2} s",
+        human::plural(fleet.n_models(), "model"),
+        start.elapsed().as_secs_f64()
+    ));
+    Ok((fleet.routes(gate), Box::new(move || fleet.close())))
+}
+
+/// The routes of one model.
+fn of_model(args: &ServeArgs, gate: Gate, place: &str, start: Instant) -> Outcome<(Router, Close)> {
     let path = fetch::model(args.first.as_deref().or(args.model.as_deref()), &args.serving.hub)?;
     let mut served = served(&args.serving, &path)?;
     served.params.slot_save_path = args.slot_save_path.clone();
@@ -52,42 +109,21 @@ pub fn run(args: &ServeArgs) -> Outcome {
         human::plural(args.serving.n_parallel, "answer"),
         start.elapsed().as_secs_f64()
     ));
-    let page = !args.no_webui;
-    let log: Option<Log> = args.verbose.then(|| -> Log { Box::new(tell) });
-    if let Some(address) = place.strip_suffix("/v1").filter(|_| page) {
-        say::line(format_args!("a page to chat with it: {address}"));
-    }
-    let app = Arc::new(App {
-        served,
-        keys,
-        page,
-        origins: args.cors_origins.clone(),
-        log,
-    });
-    let params = ListenParams {
-        max_connections: args.max_connections.into(),
-        t_drain: Duration::from_secs(args.drain),
-        ..ListenParams::default()
-    };
-    let done = runtime.block_on(until_told(listener, app, params));
-    // What is still under way has had its time.
-    runtime.shutdown_background();
-    if args.host.ends_with(".sock") {
-        // Another server may have taken its place, or somebody may have removed it.
-        let _ = std::fs::remove_file(&args.host);
-    }
-    done
+    let app = Arc::new(App { served });
+    Ok((
+        router(app.clone(), gate),
+        Box::new(move || app.served.scheduler.close()),
+    ))
 }
 
 /// Serves until the first signal, then until requests under way are done, their time is over, or a second signal comes.
-async fn until_told(listener: Listener, app: Shared, params: ListenParams) -> Outcome {
+async fn until_told(listener: Listener, routes: Router, close: Close, params: ListenParams) -> Outcome {
     let (told, mut end) = watch::channel(0);
     let mut signals = Signals::new()?;
-    let of_app = app.clone();
     tokio::spawn(async move {
         loop {
             signals.next().await;
-            of_app.served.scheduler.close();
+            close();
             told.send_modify(|n| *n += 1);
         }
     });
@@ -97,7 +133,7 @@ async fn until_told(listener: Listener, app: Shared, params: ListenParams) -> Ou
         let _ = end.wait_for(|&n| n >= 1).await;
         say::line("ending: requests under way are finished, new ones are refused; once more ends at once");
     };
-    let served = serve(listener, router(app), params, first);
+    let served = serve(listener, routes, params, first);
     tokio::select! {
         all = served => match all? {
             true => Ok(()),

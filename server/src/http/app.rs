@@ -18,6 +18,11 @@ use crate::web::File;
 pub struct App {
     /// The model.
     pub served: Served,
+}
+
+/// What is asked of every request before it is answered, and who is told of it.
+#[derive(Default)]
+pub struct Gate {
     /// Keys of which requests have to name one; without any, all requests are taken.
     pub keys: Vec<String>,
     /// The page for browsers is served.
@@ -60,9 +65,9 @@ const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const PUBLIC: [&str; 3] = ["/health", "/v1/health", "/ready"];
 
 /// The routes, behind what is asked of every request.
-pub fn guarded(routes: Router<Shared>, app: Shared) -> Router {
-    let guard = from_fn_with_state(app.clone(), guard);
-    routes.fallback(nothing).layer(guard).with_state(app)
+pub fn guarded(routes: Router, gate: Gate) -> Router {
+    let guard = from_fn_with_state(Arc::new(gate), guard);
+    routes.fallback(nothing).layer(guard)
 }
 
 async fn nothing(request: Request) -> ApiError {
@@ -70,17 +75,19 @@ async fn nothing(request: Request) -> ApiError {
     ApiError::not_found(format!("there is nothing at {} {path}", request.method()))
 }
 
-async fn guard(State(app): State<Shared>, mut request: Request, next: Next) -> Response {
+async fn guard(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) -> Response {
     let start = Instant::now();
     let id = request_id(request.headers());
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let origin = cors::origin(request.headers(), &app.origins);
+    let origin = cors::origin(request.headers(), &gate.origins);
     // Browsers ask without a key whether they may ask with one.
     let asks = match &origin {
         Ok(Some(_)) => cors::preflight(&method, request.headers()),
         _ => None,
     };
-    let admitted = origin.clone().and_then(|_| admitted(&app, request.headers(), &path));
+    let admitted = origin
+        .clone()
+        .and_then(|_| admitted(&gate.keys, request.headers(), &path));
     let mut response = match (asks, admitted) {
         (Some(response), _) => response,
         (None, Ok(client)) => {
@@ -98,7 +105,7 @@ async fn guard(State(app): State<Shared>, mut request: Request, next: Next) -> R
     if let Ok(Some(origin)) = origin {
         cors::allow(&mut response, origin);
     }
-    if let Some(log) = &app.log {
+    if let Some(log) = &gate.log {
         log(&Record {
             id,
             method,
@@ -118,8 +125,8 @@ fn request_id(headers: &HeaderMap) -> String {
 }
 
 /// Who it is, if it may ask for that.
-fn admitted(app: &App, headers: &HeaderMap, path: &str) -> Result<Client, ApiError> {
-    if app.keys.is_empty() || PUBLIC.contains(&path) || File::at(path).is_some() {
+fn admitted(keys: &[String], headers: &HeaderMap, path: &str) -> Result<Client, ApiError> {
+    if keys.is_empty() || PUBLIC.contains(&path) || File::at(path).is_some() {
         return Ok(Client::default());
     }
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
@@ -133,7 +140,7 @@ fn admitted(app: &App, headers: &HeaderMap, path: &str) -> Result<Client, ApiErr
         true => Some(i),
         false => found,
     };
-    let found = app.keys.iter().enumerate().fold(None, find);
+    let found = keys.iter().enumerate().fold(None, find);
     found.map(|i| Client(i as u64 + 1)).ok_or_else(ApiError::unauthorized)
 }
 

@@ -30,13 +30,13 @@ impl<S: Send + Sync> FromRequest<S> for Body {
     }
 }
 
-/// A body of any form; nothing at all is null.
-pub struct AnyBody(pub Json);
+/// A body as it came.
+pub struct Bytes(pub axum::body::Bytes);
 
-impl<S: Send + Sync> FromRequest<S> for AnyBody {
+impl<S: Send + Sync> FromRequest<S> for Bytes {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, _: &S) -> Result<AnyBody, ApiError> {
+    async fn from_request(request: Request, _: &S) -> Result<Bytes, ApiError> {
         let limited = Limited::new(request.into_body(), MAX_LEN);
         let collected = tokio::time::timeout(MAX_TIME, limited.collect()).await;
         let collected = collected.map_err(|_| ApiError::too_slow())?;
@@ -44,7 +44,18 @@ impl<S: Send + Sync> FromRequest<S> for AnyBody {
             true => ApiError::too_large(MAX_LEN),
             false => ApiError::invalid("the body did not come to its end"),
         })?;
-        let bytes = bytes.to_bytes();
+        Ok(Bytes(bytes.to_bytes()))
+    }
+}
+
+/// A body of any form; nothing at all is null.
+pub struct AnyBody(pub Json);
+
+impl<S: Send + Sync> FromRequest<S> for AnyBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<AnyBody, ApiError> {
+        let Bytes(bytes) = Bytes::from_request(request, state).await?;
         if bytes.is_empty() {
             return Ok(AnyBody(Json::Null));
         }

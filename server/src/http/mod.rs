@@ -7,8 +7,8 @@ mod listen;
 mod stream;
 mod tls;
 
-pub use app::{App, Client, Log, Record, Shared, guarded};
-pub use body::{AnyBody, Body, blocking};
+pub use app::{App, Client, Gate, Log, Record, Shared, guarded};
+pub use body::{AnyBody, Body, Bytes, blocking};
 pub use cors::ANY as ANY_ORIGIN;
 pub use listen::{ListenParams, Listener, serve};
 pub use stream::{Teller, stream};

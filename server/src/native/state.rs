@@ -19,7 +19,12 @@ const STUCK: Duration = Duration::from_secs(120);
 
 /// Says whether the model is being computed, or would be.
 pub async fn health(State(app): State<Shared>) -> ApiResult {
-    let scheduler = &app.served.scheduler;
+    check_health(&app.served.scheduler)?;
+    Ok(json(&json!({ "status": "ok" })))
+}
+
+/// Why a model is not being computed.
+pub fn check_health(scheduler: &Scheduler) -> ApiResult<()> {
     if let Some(age) = scheduler.metrics().step_age().filter(|&age| age > STUCK) {
         let seconds = age.as_secs();
         return Err(ApiError::unavailable(format!(
@@ -27,14 +32,18 @@ pub async fn health(State(app): State<Shared>) -> ApiResult {
         )));
     }
     match scheduler.is_running() {
-        true => Ok(json(&json!({ "status": "ok" }))),
+        true => Ok(()),
         false => Err(ApiError::unavailable("the model is not computed any more")),
     }
 }
 
 /// Says whether new requests are taken.
 pub async fn ready(State(app): State<Shared>) -> Response {
-    let is_open = app.served.scheduler.is_open();
+    readiness(app.served.scheduler.is_open())
+}
+
+/// What is said of that.
+pub fn readiness(is_open: bool) -> Response {
     let status = if is_open { "ready" } else { "draining" };
     let code = if is_open {
         StatusCode::OK

@@ -94,9 +94,7 @@ pub async fn show(State(app): State<Shared>, Body(body): Body) -> ApiResult {
     let info: Map<String, Json> = keys
         .filter_map(|(key, value)| Some((key.to_owned(), plain(value)?)))
         .collect();
-    let mut capabilities = vec!["completion", "embedding"];
-    capabilities.extend(served.calls().then_some("tools"));
-    capabilities.extend(served.thinks().then_some("thinking"));
+    let capabilities = served.capabilities();
     Ok(json(&json!({
         "modelfile": "",
         "parameters": format!("num_ctx {}", served.n_ctx()),

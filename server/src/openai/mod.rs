@@ -11,7 +11,7 @@ pub use chat::{FIELDS as CHAT_FIELDS, chat, conversation};
 pub use completions::{FIELDS as COMPLETION_FIELDS, completions, prompts};
 pub use embeddings::{FIELDS as EMBEDDING_FIELDS, MAX_TEXTS, check_dimensions, embeddings};
 pub use logprobs::of_chat;
-pub use models::{model, models};
+pub use models::{model, model_json, models};
 pub use responses::{FIELDS as RESPONSE_FIELDS, Kept, forget, response, responses};
 
 use serde_json::{Map, Value as Json, json};

@@ -10,13 +10,13 @@ use crate::served::Served;
 
 /// All models, of which there is one.
 pub async fn models(State(app): State<Shared>) -> Response {
-    json(&json!({ "object": "list", "data": [of(&app.served)] }))
+    json(&json!({ "object": "list", "data": [model_json(&app.served)] }))
 }
 
 /// One by name.
 pub async fn model(State(app): State<Shared>, Path(name): Path<String>) -> ApiResult {
     if name == app.served.params.name {
-        return Ok(json(&of(&app.served)));
+        return Ok(json(&model_json(&app.served)));
     }
     let name: String = name.chars().take(128).collect();
     let served = &app.served.params.name;
@@ -25,7 +25,8 @@ pub async fn model(State(app): State<Shared>, Path(name): Path<String>) -> ApiRe
     )))
 }
 
-fn of(served: &Served) -> Json {
+/// What is told of a model.
+pub fn model_json(served: &Served) -> Json {
     let model = served.model();
     json!({
         "id": served.params.name,
@@ -33,6 +34,7 @@ fn of(served: &Served) -> Json {
         "created": served.created,
         "owned_by": "llama",
         "max_model_len": served.n_ctx(),
+        "capabilities": served.capabilities(),
         "meta": {
             "architecture": model.arch().name,
             "vocab_type": model.vocab().kind().to_string(),

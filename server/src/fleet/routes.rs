@@ -1,0 +1,177 @@
+//! Requests to several models: what is told of all, and whom the rest is for.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{FromRequest, Path, Request, State};
+use axum::http::Method;
+use axum::response::Response;
+use axum::routing::{MethodFilter, get, on};
+use futures_util::StreamExt;
+use percent_encoding::percent_decode_str;
+use serde_json::{Value as Json, json};
+use tower::ServiceExt;
+
+use super::{Busy, Fleet, Loaded};
+use crate::api::{ApiError, ApiResult};
+use crate::http::{Bytes, Client, Gate, blocking, guarded, json};
+use crate::native::{check_health, readiness};
+use crate::ollama;
+use crate::openapi::document;
+use crate::routes::{ROUTES, with_page};
+
+/// Paths that are answered for all models, whether or not one is loaded.
+const OF_ALL: [&str; 9] = [
+    "/v1/models",
+    "/models",
+    "/v1/models/{name}",
+    "/health",
+    "/v1/health",
+    "/ready",
+    "/api/tags",
+    "/api/ps",
+    "/openapi.json",
+];
+
+impl Fleet {
+    /// The routes of all models, behind what is asked of every request.
+    pub fn routes(self: &Arc<Fleet>, gate: Gate) -> Router {
+        let mut routes: Router<Arc<Fleet>> = Router::new()
+            .route("/v1/models", get(models))
+            .route("/models", get(models))
+            .route("/v1/models/{name}", get(model))
+            .route("/health", get(health))
+            .route("/v1/health", get(health))
+            .route("/ready", get(ready))
+            .route("/api/tags", get(tags))
+            .route("/api/ps", get(ps))
+            .route("/openapi.json", get(openapi));
+        for route in ROUTES {
+            let method = match route.method {
+                "POST" => MethodFilter::POST,
+                "DELETE" => MethodFilter::DELETE,
+                _ => MethodFilter::GET,
+            };
+            for path in route.paths.iter().filter(|path| !OF_ALL.contains(path)) {
+                routes = match *path {
+                    "/api/version" => routes.route(path, get(ollama::version)),
+                    path => routes.route(path, on(method, forward)),
+                };
+            }
+        }
+        guarded(with_page(routes.with_state(self.clone()), &gate), gate)
+    }
+
+    /// The name of the model for requests that name none: the only one, the first that is pinned, or the one that was asked for last.
+    fn default_name(&self) -> ApiResult<String> {
+        let cards = &self.params.cards;
+        let only = cards.first().filter(|_| cards.len() == 1);
+        let card = only.or_else(|| cards.iter().find(|card| card.is_pinned));
+        let last = || {
+            self.all()
+                .into_iter()
+                .max_by_key(|loaded| loaded.used)
+                .map(|loaded| loaded.name)
+        };
+        let name = card.map(|card| card.name.clone()).or_else(last);
+        name.ok_or_else(|| ApiError::field("model", "there is none, and several models are served"))
+    }
+
+    /// A model as it is. Only requests that compute something have one loaded: who looks how things are changes nothing.
+    fn get_loaded(&self, name: &str) -> ApiResult<(Loaded, Busy)> {
+        self.card(name)?;
+        self.find(name, false).ok_or_else(|| ApiError {
+            code: Some("model_not_loaded"),
+            ..ApiError::unavailable(format!(
+                "the model {name:?} is not loaded; a request for an answer of it loads it"
+            ))
+        })
+    }
+}
+
+async fn models(State(fleet): State<Arc<Fleet>>) -> ApiResult {
+    let all = blocking(move || Ok(fleet.list())).await?;
+    Ok(json(&json!({ "object": "list", "data": all })))
+}
+
+async fn model(State(fleet): State<Arc<Fleet>>, Path(name): Path<String>) -> ApiResult {
+    fleet.card(&name)?;
+    let all = blocking(move || Ok(fleet.list())).await?;
+    let found = all.into_iter().find(|entry| entry["id"] == name);
+    found
+        .map(|entry| json(&entry))
+        .ok_or_else(|| ApiError::not_found("there is no such model"))
+}
+
+async fn health(State(fleet): State<Arc<Fleet>>) -> ApiResult {
+    for loaded in fleet.all() {
+        check_health(&loaded.app.served.scheduler)?;
+    }
+    Ok(json(&json!({ "status": "ok" })))
+}
+
+async fn ready(State(fleet): State<Arc<Fleet>>) -> Response {
+    readiness(fleet.is_open())
+}
+
+async fn tags(State(fleet): State<Arc<Fleet>>) -> Response {
+    names(fleet.params.cards.iter().map(|card| card.name.clone()))
+}
+
+async fn ps(State(fleet): State<Arc<Fleet>>) -> Response {
+    names(fleet.all().into_iter().map(|loaded| loaded.name))
+}
+
+/// Models in Ollama's form.
+fn names(names: impl Iterator<Item = String>) -> Response {
+    let models: Vec<Json> = names.map(|name| json!({ "name": name, "model": name })).collect();
+    json(&json!({ "models": models }))
+}
+
+async fn openapi(State(fleet): State<Arc<Fleet>>) -> Response {
+    json(&document(&fleet.params.build))
+}
+
+/// Has the model that is named answer.
+async fn forward(State(fleet): State<Arc<Fleet>>, request: Request) -> ApiResult {
+    let (mut parts, body) = request.into_parts();
+    let Bytes(bytes) = Bytes::from_request(Request::new(body), &()).await?;
+    let mut pairs = parts.uri.query().unwrap_or_default().split('&');
+    let in_query = pairs
+        .find_map(|pair| pair.strip_prefix("model="))
+        .map(|name| percent_decode_str(name).decode_utf8_lossy().into_owned());
+    let name = match name_of(&bytes).or(in_query) {
+        Some(name) => name,
+        None => fleet.default_name()?,
+    };
+    let (loaded, busy) = match parts.method == Method::POST {
+        true => fleet.get(&name).await?,
+        false => fleet.get_loaded(&name)?,
+    };
+    // Parts of the path would stand there twice.
+    let client = parts.extensions.remove::<Client>().unwrap_or_default();
+    parts.extensions.clear();
+    parts.extensions.insert(client);
+    let request = Request::from_parts(parts, Body::from(bytes));
+    let Ok(response) = loaded.routes.oneshot(request).await as Result<Response, Infallible>;
+    let (head, body) = response.into_parts();
+    // The model stays as long as its answer is told.
+    let told = body.into_data_stream().map(move |piece| {
+        let _ = &busy;
+        piece
+    });
+    Ok(Response::from_parts(head, Body::from_stream(told)))
+}
+
+/// The model that a body names; nothing else of it is kept.
+fn name_of(body: &[u8]) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Named {
+        model: Option<String>,
+        name: Option<String>,
+    }
+    let named: Named = serde_json::from_slice(body).ok()?;
+    named.model.or(named.name).filter(|name| !name.is_empty())
+}

@@ -1,0 +1,251 @@
+//! Several models behind one address.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use axum::body::Body;
+use axum::http::Request;
+use http_body_util::BodyExt;
+use serde_json::{Value as Json, json};
+use server::fleet::{Card, Fleet, FleetParams};
+use server::http::Gate;
+use tower::ServiceExt;
+
+use crate::common::{Options, served};
+
+/// A page that may ask.
+const ORIGIN: &str = "https://app.example";
+
+/// Three models and a file that is none.
+struct Models {
+    fleet: Arc<Fleet>,
+    runtime: tokio::runtime::Runtime,
+    n_loads: Arc<AtomicUsize>,
+    order: Arc<Mutex<Vec<String>>>,
+    keys: Vec<String>,
+    _folder: tempfile::TempDir,
+}
+
+impl Models {
+    fn new(max_loaded: usize, keys: &[&str]) -> Models {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = |name: &str| folder.path().join(format!("{name}.gguf"));
+        for name in ["a", "b", "c"] {
+            std::fs::write(path(name), tests::text_model("llama", Some(crate::common::TEMPLATE)))
+                .expect("writing a model");
+        }
+        std::fs::write(path("bad"), b"no model").expect("writing a file");
+        let cards = ["a", "b", "c", "bad"].map(|name| Card {
+            name: name.to_owned(),
+            path: path(name),
+            n_bytes: std::fs::metadata(path(name)).expect("a file").len(),
+            is_pinned: name == "a",
+        });
+        let (n_loads, order): (Arc<AtomicUsize>, Arc<Mutex<Vec<String>>>) = Default::default();
+        let (n, loaded) = (n_loads.clone(), order.clone());
+        let load = move |card: &Card| {
+            n.fetch_add(1, Ordering::Relaxed);
+            loaded.lock().unwrap().push(card.name.clone());
+            served(&Options::default(), Path::new(&card.path), &card.name)
+        };
+        let params = FleetParams {
+            cards: cards.to_vec(),
+            max_loaded,
+            max_bytes: u64::MAX,
+            build: "test".to_owned(),
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        Models {
+            fleet: Fleet::new(params, Box::new(load)),
+            runtime,
+            n_loads,
+            order,
+            keys: keys.iter().map(|&key| key.to_owned()).collect(),
+            _folder: folder,
+        }
+    }
+
+    fn gate(&self) -> Gate {
+        Gate {
+            keys: self.keys.clone(),
+            page: true,
+            origins: vec![ORIGIN.to_owned()],
+            log: None,
+        }
+    }
+
+    fn send(&self, method: &str, path: &str, body: &str) -> (u16, Json) {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .body(Body::from(body.to_owned()))
+            .unwrap();
+        let routes = self.fleet.routes(self.gate());
+        self.runtime.block_on(async {
+            let response = routes.oneshot(request).await.unwrap();
+            let status = response.status().as_u16();
+            let bytes = response.into_body().collect().await.unwrap().to_bytes();
+            (status, serde_json::from_slice(&bytes).unwrap_or(Json::Null))
+        })
+    }
+
+    fn ask(&self, model: &str) -> (u16, Json) {
+        self.send(
+            "POST",
+            "/v1/completions",
+            &json!({"model": model, "prompt": "hello", "max_tokens": 3}).to_string(),
+        )
+    }
+}
+
+#[test]
+fn a_model_is_loaded_when_it_is_asked_for_and_the_oldest_goes() {
+    let models = Models::new(2, &[]);
+    for (name, n_loads) in [("a", 1), ("a", 1), ("b", 2), ("a", 2), ("c", 3), ("a", 3), ("b", 4)] {
+        let (status, answer) = models.ask(name);
+        assert_eq!((status, &answer["model"]), (200, &json!(name)), "{answer}");
+        assert_eq!(models.n_loads.load(Ordering::Relaxed), n_loads, "{name}");
+    }
+    // The pinned one has stayed.
+    assert_eq!(*models.order.lock().unwrap(), ["a", "b", "c", "b"]);
+    let (_, list) = models.send("GET", "/v1/models", "");
+    let status = |name: &str| {
+        list["data"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|m| m["id"] == name)
+            .unwrap()["status"]["value"]
+            .clone()
+    };
+    assert_eq!(
+        ["a", "b", "c", "bad"].map(status),
+        ["loaded", "loaded", "unloaded", "failed"]
+    );
+    let of = |name: &str| models.send("GET", &format!("/v1/models/{name}"), "").1;
+    assert_eq!(of("a")["capabilities"], json!(["completion", "embedding"]));
+    assert!(of("a")["max_model_len"].is_number() && of("c")["meta"]["n_ctx_train"].is_number());
+}
+
+#[test]
+fn one_bad_file_is_an_error_of_its_requests_alone() {
+    let models = Models::new(2, &[]);
+    assert_eq!(models.ask("a").0, 200);
+    let (status, error) = models.ask("bad");
+    assert_eq!(status, 422);
+    assert!(
+        error["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("\"bad\" cannot be loaded"),
+        "{error}"
+    );
+    let (status, error) = models.ask("unheard-of");
+    assert_eq!((status, &error["error"]["code"]), (404, &json!("model_not_found")));
+    assert_eq!((models.ask("a").0, models.send("GET", "/health", "").0), (200, 200));
+    // Without a name the pinned one answers.
+    assert_eq!(
+        models
+            .send("POST", "/v1/completions", "{\"prompt\": \"a\", \"max_tokens\": 1}")
+            .1["model"],
+        "a"
+    );
+    assert_eq!(models.send("POST", "/v1/completions", "no JSON").0, 400);
+    assert_eq!(models.send("GET", "/props?model=a", "").1["model_alias"], "a");
+    // Looking loads nothing.
+    let n_loads = models.n_loads.load(Ordering::Relaxed);
+    let (status, error) = models.send("GET", "/props?model=b", "");
+    assert_eq!((status, &error["error"]["code"]), (503, &json!("model_not_loaded")));
+    assert_eq!(models.send("GET", "/slots?model=nobody", "").0, 404);
+    for path in [
+        "/",
+        "/web/main.js",
+        "/v1/models",
+        "/ready",
+        "/api/tags",
+        "/api/version",
+        "/openapi.json",
+    ] {
+        assert_eq!(models.send("GET", path, "").0, 200, "{path}");
+    }
+    assert_eq!(models.send("POST", "/no-such-route", "{\"model\": \"b\"}").0, 404);
+    assert_eq!(models.n_loads.load(Ordering::Relaxed), n_loads);
+}
+
+#[test]
+fn what_answers_is_not_unloaded() {
+    let models = Models::new(1, &[]);
+    let body =
+        json!({"model": "b", "prompt": "hello", "stream": true, "ignore_eos": true, "max_tokens": 900}).to_string();
+    let request = Request::builder()
+        .method("POST")
+        .uri("/v1/completions")
+        .body(Body::from(body))
+        .unwrap();
+    let response = models
+        .runtime
+        .block_on(models.fleet.routes(models.gate()).oneshot(request))
+        .unwrap();
+    let mut told = response.into_body();
+    models
+        .runtime
+        .block_on(told.frame())
+        .expect("a piece")
+        .expect("of the answer");
+    let (status, error) = models.ask("c");
+    assert_eq!(status, 503, "{error}");
+    drop(told);
+    assert_eq!(models.ask("c").1["model"], "c");
+}
+
+#[test]
+fn nothing_is_loaded_for_who_has_no_key() {
+    let models = Models::new(2, &["secret"]);
+    assert_eq!(models.ask("b").0, 401);
+    assert_eq!(models.n_loads.load(Ordering::Relaxed), 0);
+    assert_eq!(
+        (
+            models.send("GET", "/v1/models", "").0,
+            models.send("GET", "/health", "").0
+        ),
+        (401, 200)
+    );
+}
+
+#[test]
+fn what_is_asked_of_requests_is_as_with_one_model() {
+    let models = Models::new(2, &["secret"]);
+    assert_eq!(
+        ["/", "/web/main.js"].map(|path| models.send("GET", path, "").0),
+        [200; 2]
+    );
+    let sent = |method: &str, headers: &[(&str, &str)]| {
+        let mut request = Request::builder().method(method).uri("/v1/models");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let routes = models.fleet.routes(models.gate());
+        let response = routes.oneshot(request.body(Body::empty()).unwrap());
+        models.runtime.block_on(response).unwrap()
+    };
+    let key = ("Authorization", "Bearer secret");
+    let response = sent("GET", &[key, ("Origin", ORIGIN), ("X-Request-Id", "mine")]);
+    assert_eq!(response.status(), 200);
+    assert_eq!(response.headers()["access-control-allow-origin"], ORIGIN);
+    assert_eq!(response.headers()["x-request-id"], "mine");
+    assert_eq!(sent("GET", &[key, ("Origin", "https://evil.example")]).status(), 403);
+    let preflight = [("Origin", ORIGIN), ("Access-Control-Request-Method", "POST")];
+    assert_eq!(sent("OPTIONS", &preflight).status(), 204);
+    // A slot's number is one part of the path, also behind two routers.
+    let asked = json!({"model": "b", "prompt": "hello", "max_tokens": 1}).to_string();
+    let open = Models::new(2, &[]);
+    assert_eq!(open.send("POST", "/v1/completions", &asked).0, 200);
+    assert_eq!(open.send("POST", "/slots/0?action=erase&model=b", "").0, 200);
+    open.fleet.close();
+    assert_eq!((open.send("GET", "/ready", "").0, open.ask("c").0), (503, 503));
+}
