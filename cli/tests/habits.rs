@@ -293,3 +293,24 @@ fn the_version_tells_the_commit_and_what_there_is() {
         assert!(long.succeeds().contains(part), "{part:?} in {}", long.out);
     }
 }
+
+/// What a vocabulary has odd does not concern who only wants an answer.
+#[test]
+fn oddities_of_a_vocabulary_are_told_to_who_asks() {
+    let home = Home::new();
+    let mut kinds = vec![1_i32; 128];
+    kinds[..2].copy_from_slice(&[2, 3]);
+    let bytes = tests::text_model_with("llama", None, |metadata| {
+        metadata.insert("tokenizer.ggml.token_type", kinds);
+    });
+    let path = home.path("odd.gguf");
+    std::fs::write(&path, bytes).unwrap();
+    let args = ["run", path.to_str().unwrap(), "-p", "abc", "--temp", "0", "-n", "2"];
+    let told = "\"</s>\" is treated as a control token";
+    let plain = ended(home.llama(&args));
+    plain.succeeds();
+    assert!(!plain.err.contains(told), "{}", plain.err);
+    let verbose = ended(home.llama(&[&args[..], &["-v"]].concat()));
+    verbose.succeeds();
+    assert_eq!(verbose.err.matches(told).count(), 1, "{}", verbose.err);
+}

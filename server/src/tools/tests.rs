@@ -50,72 +50,73 @@ const ITEMS: &str = "{% for k, v in c.function.arguments.items() %}";
 const JSON: &str = "{{ c.function.arguments | tojson }}";
 const VALUE: &str = "{{ v if v is string else v | tojson }}";
 
+const END: &str = "{% endfor %}";
+const NAME: &str = "{{ c.function.name }}";
+
 /// Families, how they write calls, and what a model says that calls `f` with a text, a number and a list, and then `g` with nothing.
 fn families() -> Vec<(&'static str, String, &'static str)> {
-    let end = "{% endfor %}";
-    let name = "{{ c.function.name }}";
     let mut all = vec![
         (
             "Hermes, Qwen 2.5 and 3, Granite 4",
-            format!("{EACH}\n<tool_call>\n{{\"name\": \"{name}\", \"arguments\": {JSON}}}\n</tool_call>{end}"),
+            format!("{EACH}\n<tool_call>\n{{\"name\": \"{NAME}\", \"arguments\": {JSON}}}\n</tool_call>{END}"),
             "<tool_call>\n{\"name\": \"f\", \"arguments\": {ARGS}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>",
         ),
         (
             "Llama 3",
-            format!("{EACH}{{\"name\": \"{name}\", \"parameters\": {JSON}}}{end}"),
+            format!("{EACH}{{\"name\": \"{NAME}\", \"parameters\": {JSON}}}{END}"),
             "{\"name\": \"f\", \"parameters\": {ARGS}}; {\"name\": \"g\", \"parameters\": {}}",
         ),
         (
             "Mistral before 2025",
             format!(
-                "[TOOL_CALLS][{EACH}{{\"name\": \"{name}\", \"arguments\": {JSON}, \"id\": \"{{{{ c.id }}}}\"}}{{% if not loop.last %}}, {{% endif %}}{end}]"
+                "[TOOL_CALLS][{EACH}{{\"name\": \"{NAME}\", \"arguments\": {JSON}, \"id\": \"{{{{ c.id }}}}\"}}{{% if not loop.last %}}, {{% endif %}}{END}]"
             ),
             "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {ARGS}, \"id\": \"abcdefghi\"}, {\"name\": \"g\", \"arguments\": {}}]",
         ),
         (
             "Mistral",
-            format!("{EACH}[TOOL_CALLS]{name}[CALL_ID]{{{{ c.id }}}}[ARGS]{JSON}{end}"),
+            format!("{EACH}[TOOL_CALLS]{NAME}[CALL_ID]{{{{ c.id }}}}[ARGS]{JSON}{END}"),
             "[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{ARGS}[TOOL_CALLS]g[CALL_ID]x[ARGS]{}",
         ),
         (
             "DeepSeek R1",
             format!(
-                "<|calls▁begin|>{EACH}<|call▁begin|>function<|sep|>{name}\n```json\n{JSON}\n```<|call▁end|>{{% if not loop.last %}}\n{{% endif %}}{end}<|calls▁end|>"
+                "<|calls▁begin|>{EACH}<|call▁begin|>function<|sep|>{NAME}\n```json\n{JSON}\n```<|call▁end|>{{% if not loop.last %}}\n{{% endif %}}{END}<|calls▁end|>"
             ),
             "<|calls▁begin|><|call▁begin|>function<|sep|>f\n```json\n{ARGS}\n```<|call▁end|>\n<|call▁begin|>function<|sep|>g\n```json\n{}\n```<|call▁end|><|calls▁end|>",
         ),
         (
             "Kimi K2",
             format!(
-                "<|calls_begin|>{EACH}<|call_begin|>functions.{name}:{{{{ loop.index0 }}}}<|argument_begin|>{JSON}<|call_end|>{end}<|calls_end|>"
+                "<|calls_begin|>{EACH}<|call_begin|>functions.{NAME}:{{{{ loop.index0 }}}}<|argument_begin|>{JSON}<|call_end|>{END}<|calls_end|>"
             ),
             "<|calls_begin|><|call_begin|>functions.f:0<|argument_begin|>{ARGS}<|call_end|><|call_begin|>functions.g:1<|argument_begin|>{}<|call_end|><|calls_end|>",
         ),
         (
             "Command R",
             format!(
-                "<|START_ACTION|>[\n{EACH}    {{\"tool_call_id\": \"{{{{ loop.index0 }}}}\", \"tool_name\": \"{name}\", \"parameters\": {JSON}}}{{% if not loop.last %}},\n{{% endif %}}{end}\n]<|END_ACTION|>"
+                "<|START_ACTION|>[\n{EACH}    {{\"tool_call_id\": \"{{{{ loop.index0 }}}}\", \"tool_name\": \"{NAME}\", \"parameters\": {JSON}}}{{% if not loop.last %}},\n{{% endif %}}{END}\n]<|END_ACTION|>"
             ),
             "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"f\", \"parameters\": {ARGS}},\n    {\"tool_call_id\": \"1\", \"tool_name\": \"g\", \"parameters\": {}}\n]<|END_ACTION|>",
         ),
         (
             "Gemma 4",
             format!(
-                "{EACH}<|tool_call>call:{name}{{{{ '{{' }}}}{ITEMS}{{{{ k }}}}:{{% if v is string %}}<|\"|>{{{{ v }}}}<|\"|>{{% else %}}{{{{ v | tojson }}}}{{% endif %}}{{% if not loop.last %}},{{% endif %}}{end}{{{{ '}}' }}}}<tool_call|>{end}"
+                "{EACH}<|tool_call>call:{NAME}{{{{ '{{' }}}}{ITEMS}{{{{ k }}}}:{{% if v is string %}}<|\"|>{{{{ v }}}}<|\"|>{{% else %}}{{{{ v | tojson }}}}{{% endif %}}{{% if not loop.last %}},{{% endif %}}{END}{{{{ '}}' }}}}<tool_call|>{END}"
             ),
             "<|tool_call>call:f{t:<|\"|>TEXT<|\"|>,a:7,l:[1,<|\"|>x<|\"|>]}<tool_call|><|tool_call>call:g{}<tool_call|>",
         ),
         (
             "LFM 2.5",
             format!(
-                "<|tool_call_start|>[{EACH}{name}({ITEMS}{{{{ k }}}}={{% if v is string %}}'{{{{ v }}}}'{{% else %}}{{{{ v }}}}{{% endif %}}{{% if not loop.last %}}, {{% endif %}}{end}){{% if not loop.last %}}, {{% endif %}}{end}]<|tool_call_end|>"
+                "<|tool_call_start|>[{EACH}{NAME}({ITEMS}{{{{ k }}}}={{% if v is string %}}'{{{{ v }}}}'{{% else %}}{{{{ v }}}}{{% endif %}}{{% if not loop.last %}}, {{% endif %}}{END}){{% if not loop.last %}}, {{% endif %}}{END}]<|tool_call_end|>"
             ),
             "<|tool_call_start|>[f(t='PYTHON', a=7, l=[1, 'x']), g()]<|tool_call_end|>",
         ),
         (
             "Apertus",
             format!(
-                "<|tools_prefix|>[{EACH}{{\"{name}\": {JSON}}}{{% if not loop.last %}}, {{% endif %}}{end}]<|tools_suffix|>"
+                "<|tools_prefix|>[{EACH}{{\"{NAME}\": {JSON}}}{{% if not loop.last %}}, {{% endif %}}{END}]<|tools_suffix|>"
             ),
             "<|tools_prefix|>[{\"f\": {ARGS}}, {\"g\": {}}]<|tools_suffix|>",
         ),
@@ -126,34 +127,32 @@ fn families() -> Vec<(&'static str, String, &'static str)> {
 
 /// Those that write arguments one by one.
 fn tagged_families() -> Vec<(&'static str, String, &'static str)> {
-    let end = "{% endfor %}";
-    let name = "{{ c.function.name }}";
     vec![
         (
             "Qwen 3 Coder, Nemotron",
             format!(
-                "{EACH}\n<tool_call>\n<function={name}>\n{ITEMS}<parameter={{{{ k }}}}>\n{VALUE}\n</parameter>\n{end}</function>\n</tool_call>{end}"
+                "{EACH}\n<tool_call>\n<function={NAME}>\n{ITEMS}<parameter={{{{ k }}}}>\n{VALUE}\n</parameter>\n{END}</function>\n</tool_call>{END}"
             ),
             "<tool_call>\n<function=f>\n<parameter=t>\nTEXT\n</parameter>\n<parameter=a>\n7\n</parameter>\n<parameter=l>\n[1, \"x\"]\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=g>\n</function>\n</tool_call>",
         ),
         (
             "GLM",
             format!(
-                "{EACH}\n<tool_call>{name}\n{ITEMS}<arg_key>{{{{ k }}}}</arg_key>\n<arg_value>{VALUE}</arg_value>\n{end}</tool_call>{end}"
+                "{EACH}\n<tool_call>{NAME}\n{ITEMS}<arg_key>{{{{ k }}}}</arg_key>\n<arg_value>{VALUE}</arg_value>\n{END}</tool_call>{END}"
             ),
             "\n<tool_call>f\n<arg_key>t</arg_key>\n<arg_value>TEXT</arg_value>\n<arg_key>a</arg_key>\n<arg_value>7</arg_value>\n<arg_key>l</arg_key>\n<arg_value>[1, \"x\"]</arg_value>\n</tool_call>\n<tool_call>g\n</tool_call>",
         ),
         (
             "MiniMax",
             format!(
-                "\n<mm:tool_call>\n{EACH}<invoke name=\"{name}\">\n{ITEMS}<parameter name=\"{{{{ k }}}}\">{VALUE}</parameter>\n{end}</invoke>\n{end}</mm:tool_call>"
+                "\n<mm:tool_call>\n{EACH}<invoke name=\"{NAME}\">\n{ITEMS}<parameter name=\"{{{{ k }}}}\">{VALUE}</parameter>\n{END}</invoke>\n{END}</mm:tool_call>"
             ),
             "<mm:tool_call>\n<invoke name=\"f\">\n<parameter name=\"t\">TEXT</parameter>\n<parameter name=\"a\">7</parameter><parameter name=\"l\">[1, \"x\"]</parameter>\n</invoke>\n<invoke name=\"g\">\n</invoke>\n</mm:tool_call>",
         ),
         (
             "DeepSeek V3.2",
             format!(
-                "\n\n<|DSML|calls>\n{EACH}<|DSML|invoke name=\"{name}\">\n{ITEMS}<|DSML|parameter name=\"{{{{ k }}}}\" string=\"{{{{ 'true' if v is string else 'false' }}}}\">{VALUE}</|DSML|parameter>\n{end}</|DSML|invoke>\n{end}</|DSML|calls>"
+                "\n\n<|DSML|calls>\n{EACH}<|DSML|invoke name=\"{NAME}\">\n{ITEMS}<|DSML|parameter name=\"{{{{ k }}}}\" string=\"{{{{ 'true' if v is string else 'false' }}}}\">{VALUE}</|DSML|parameter>\n{END}</|DSML|invoke>\n{END}</|DSML|calls>"
             ),
             "<|DSML|calls>\n<|DSML|invoke name=\"f\">\n<|DSML|parameter name=\"t\" string=\"true\">TEXT</|DSML|parameter>\n<|DSML|parameter name=\"a\" string=\"false\">7</|DSML|parameter>\n<|DSML|parameter name=\"l\" string=\"false\">[1, \"x\"]</|DSML|parameter>\n</|DSML|invoke>\n<|DSML|invoke name=\"g\">\n</|DSML|invoke>\n</|DSML|calls>",
         ),
