@@ -8,7 +8,7 @@ use std::ops::Range;
 use kernels::{MatMul, matmul, matmul_scratch};
 
 use super::elementwise::{glu_in_place, glu_of};
-use super::mul_mat::{self, Experts, Grid, Operand, Tile, weights};
+use super::mul_mat::{self, Experts, Grid, LEAST_COLUMNS, Operand, Tile, weights};
 use super::{Need, Stop, Task};
 use crate::backend::cpu::activations::{Quantized, QuantizedRows};
 use crate::backend::cpu::queue::WorkQueue;
@@ -19,8 +19,12 @@ use crate::graph::{Graph, Op, Tensor, Unary};
 /// Most rows of weights whose products wait in a thread's own memory.
 const MOST_ROWS: usize = 128;
 
+/// Columns of these, where there are as many and enough for another time: a few columns are multiplied in another way than many, and how they are must not depend on
+/// the piece that a thread has taken.
+const COLUMNS: usize = 512;
+
 /// Most columns of these.
-const MOST_COLUMNS: usize = 512;
+const MOST_COLUMNS: usize = COLUMNS + LEAST_COLUMNS - 1;
 
 /// The products of the same activations.
 pub(in crate::backend::cpu) struct Products<'a> {
@@ -68,8 +72,7 @@ pub(in crate::backend::cpu) fn products_glu(task: Task<'_>, products: &Products<
     let (gate, up) = (take(&mut scratch, room), take(&mut scratch, room));
     while let Some(pieces) = task.queue.take_some(grid.len(), grid.most()) {
         for Tile { rows, columns } in grid.tiles(pieces) {
-            for first in columns.clone().step_by(MOST_COLUMNS) {
-                let columns = first..columns.end.min(first + MOST_COLUMNS);
+            for columns in some_at_a_time(columns) {
                 multiply(&products.gate, &products.x, &rows, &columns, gate, scratch);
                 multiply(&products.up, &products.x, &rows, &columns, up, scratch);
                 let results = gate.chunks_exact_mut(rows.len()).zip(up.chunks_exact(rows.len()));
@@ -80,6 +83,20 @@ pub(in crate::backend::cpu) fn products_glu(task: Task<'_>, products: &Products<
         }
     }
     Ok(())
+}
+
+/// The columns of a piece, at most [`MOST_COLUMNS`] and no few at a time.
+fn some_at_a_time(columns: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let mut next = columns.start;
+    std::iter::from_fn(move || {
+        let (first, multiple) = (next, (next / COLUMNS + 1) * COLUMNS);
+        next = if multiple + LEAST_COLUMNS <= columns.end {
+            multiple
+        } else {
+            columns.end
+        };
+        (first < next).then_some(first..next)
+    })
 }
 
 /// [`products_glu`] with experts.
@@ -154,4 +171,25 @@ fn multiply(
     let out = &mut out[..rows.len() * columns.len()];
     // SAFETY: the results are this thread's own and as many as there are products.
     unsafe { matmul(&args, out.as_mut_ptr(), rows.len(), scratch) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_few_columns_are_multiplied_at_a_time() {
+        for end in 1..2000 {
+            for start in (0..end).step_by(LEAST_COLUMNS) {
+                let mut next = start;
+                for some in some_at_a_time(start..end) {
+                    assert_eq!(some.start, next);
+                    assert!(some.len() <= MOST_COLUMNS, "{start}..{end}: {some:?}");
+                    assert!(some.len() >= LEAST_COLUMNS.min(end - start), "{start}..{end}: {some:?}");
+                    next = some.end;
+                }
+                assert_eq!(next, end);
+            }
+        }
+    }
 }

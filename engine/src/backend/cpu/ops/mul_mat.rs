@@ -31,7 +31,7 @@ const PIECES: usize = 6;
 const LEAST_ROWS: usize = PANEL_ROWS;
 
 /// Columns in the smallest piece of work of a product with many: enough to pay for unpacking weights once more.
-const LEAST_COLUMNS: usize = 64;
+pub(super) const LEAST_COLUMNS: usize = 64;
 
 /// Gathered activations, results to be scattered, the kernel's own, and the list of who wants which expert.
 pub(super) fn need(graph: &Graph, node: &Tensor) -> Need {
