@@ -89,7 +89,7 @@ impl Outlook<'_> {
     }
 
     /// Each thread computes the same rows of both products in its own memory. They read weights and the activations that threads share, so it does not matter
-    /// where the result lies, unless these were stored as the operand.
+    /// where the result lies, unless these were stored as the operand or tokens choose experts, whose numbers are read meanwhile.
     fn products_glu(&self, [first, second, last]: [TensorId; 3]) -> Option<Fusion> {
         let graph = self.view.graph;
         let (a, b, glu) = (graph.tensor(first), graph.tensor(second), graph.tensor(last));
@@ -110,9 +110,12 @@ impl Outlook<'_> {
         let activations = Quantized::for_product(graph, a, self.precision)?;
         let share_activations =
             activations.room == Room::Shared && Quantized::for_product(graph, b, self.precision) == Some(activations);
+        let at = self.find(last)?;
+        let is_apart = |id: TensorId| self.find(id).is_some_and(|place| !place.overlaps(&at));
         let x = a.source(1);
-        let is_apart = self.held.stored(x).is_none() || !self.find(x)?.overlaps(&self.find(last)?);
-        (is_of_both && are_alike && share_activations && is_apart).then_some(Fusion::ProductsGlu { f, gate_is_first })
+        // What is read while results are written: rows that are stored as the operand, and which experts are wanted.
+        let are_apart = (self.held.stored(x).is_none() || is_apart(x)) && a.src[2].is_none_or(is_apart);
+        (is_of_both && are_alike && share_activations && are_apart).then_some(Fusion::ProductsGlu { f, gate_is_first })
     }
 
     /// The form in which the result of `last` is stored if not as floats: that of the products that come soon `after` it, if nothing else reads it. `last` is
