@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use crate::backend::BufferType;
-use crate::graph::{Graph, MAX_SRC, Tensor, TensorId};
+use crate::graph::{Graph, MAX_SRC, Op, Tensor, TensorId};
 
 use super::AllocError;
 use super::arena::{Arena, Block};
@@ -123,6 +123,16 @@ pub(super) struct Memories<'a> {
     pub of: &'a dyn Fn(TensorId) -> usize,
 }
 
+/// True if the first of these steps is a sum and the second its norm. A backend that computes both row by row may store a row of the norm in another form, over
+/// other rows of whatever lies there: so operands of the sum are kept until the norm has its memory.
+fn is_normed_next(graph: &Graph, steps: &[Step]) -> bool {
+    let &[Step::Compute(sum), Step::Compute(norm), ..] = steps else {
+        return false;
+    };
+    let (a, b) = (graph.tensor(sum), graph.tensor(norm));
+    a.op == Op::Add && matches!(b.op, Op::RmsNorm { .. }) && b.src[0] == Some(sum)
+}
+
 impl Plan {
     pub(super) fn new<'a>(types: impl Iterator<Item = &'a dyn BufferType>) -> Plan {
         Plan {
@@ -166,8 +176,17 @@ impl Plan {
                 self.place_early(graph, node, memories)?;
             }
         }
-        for &step in order.steps {
+        let mut held = None;
+        for (i, &step) in order.steps.iter().enumerate() {
             self.play(graph, step, memories)?;
+            if let Some(held) = held.take() {
+                self.reads_done(graph, held);
+            }
+            if is_normed_next(graph, &order.steps[i..]) {
+                held = Some(step);
+            } else {
+                self.reads_done(graph, step);
+            }
         }
         self.note_assumptions(graph, order, memories);
         Ok(())
@@ -242,8 +261,12 @@ impl Plan {
                 None => self.allocate(graph, id, memory, memories.types)?,
             }
         }
-        for_each_read(graph, step, |read| self.read_done(graph.memory_owner(read)));
         Ok(())
+    }
+
+    /// What the step reads may be overwritten by others, if nobody else needs it.
+    fn reads_done(&mut self, graph: &Graph, step: Step) {
+        for_each_read(graph, step, |read| self.read_done(graph.memory_owner(read)));
     }
 
     fn allocate(

@@ -653,6 +653,7 @@ impl<'a> Builder<'a> {
     pub(super) fn close(&mut self, result: TensorId) -> TensorId {
         self.g.tensor_mut(result).flags.output = true;
         self.g.expand(result);
+        self.g.gather();
         result
     }
 

@@ -15,10 +15,12 @@ use super::{Flags, Home, MAX_SRC, Name, Op, Tensor, TensorId};
 #[derive(Clone, Default, Debug)]
 pub struct Graph {
     tensors: Vec<Tensor>,
-    nodes: Vec<TensorId>,
+    pub(super) nodes: Vec<TensorId>,
     leafs: Vec<TensorId>,
     visited: Vec<bool>,
     stack: Vec<(TensorId, usize)>,
+    /// Room for another order of the nodes, and for which of them it has.
+    pub(super) ordering: (Vec<TensorId>, Vec<bool>),
     pub(super) edits: Edits,
     version: u64,
     identity: Identity,
@@ -60,7 +62,7 @@ impl Graph {
         Arc::downgrade(&self.identity.0)
     }
 
-    fn touch(&mut self) {
+    pub(super) fn touch(&mut self) {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         self.version = NEXT.fetch_add(1, Ordering::Relaxed);
     }

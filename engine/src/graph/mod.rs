@@ -9,6 +9,7 @@ mod linear_attention;
 mod ngram;
 mod op;
 mod ops;
+mod order;
 mod recur;
 pub(crate) mod rules;
 mod select;

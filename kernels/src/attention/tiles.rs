@@ -2,7 +2,9 @@
 
 use super::{CacheRows, KEYS};
 use crate::dispatch::{Kernels, kernels};
-use crate::generic::tile_attention::{PageRows, TileScores, TileValues, query_bytes, tile_scratch};
+use crate::generic::tile_attention::{
+    PageRows, TileScores, TileValues, key_bytes, query_bytes, tile_scratch, value_bytes,
+};
 use crate::prefetch::CACHE_LINE;
 use crate::simd::tiles::COLUMNS;
 
@@ -21,7 +23,17 @@ fn start(operand: &[u8]) -> usize {
     operand.as_ptr().align_offset(CACHE_LINE).min(CACHE_LINE)
 }
 
-/// Floats of scratch memory that [`scores`] and [`add_values`] need for rows of `d` elements and up to `n` queries.
+/// Bytes of the operand that [`put_keys`] writes.
+pub fn bytes_of_keys(d: usize) -> usize {
+    key_bytes(d)
+}
+
+/// Bytes of the operand that [`put_values`] writes.
+pub fn bytes_of_values(d: usize) -> usize {
+    value_bytes(d)
+}
+
+/// Floats of scratch memory that these functions need for rows of `d` elements and up to `n` queries.
 pub fn scratch(d: usize, n: usize) -> usize {
     tile_scratch(d, n)
 }
@@ -58,13 +70,85 @@ pub(crate) unsafe fn put_queries_with(kernels: &'static Kernels, queries: &[f32]
     }
 }
 
-/// [`scores`](super::scores()) of `n` queries as [`put_queries`] wrote them, with some 16 bits of their products. Keys that are not `wanted` may be left out.
+/// Writes the keys that are `wanted`, by bits, as an operand of [`scores`], each in two parts.
 ///
 /// # Panics
 /// If the type cannot be dequantized, a slice is too short, there are more than [`KEYS`] rows, or the CPU has no unit for tiles.
-pub fn scores(keys: &CacheRows<'_>, wanted: u64, queries: &[u8], n: usize, out: &mut [f32], scratch: &mut [f32]) {
+pub fn put_keys(keys: &CacheRows<'_>, wanted: u64, out: &mut [u8], scratch: &mut [f32]) {
     // SAFETY: these kernels were chosen for this CPU.
-    unsafe { scores_with(kernels(), keys, wanted, queries, n, out, scratch) }
+    unsafe { put_keys_with(kernels(), keys, wanted, out, scratch) }
+}
+
+/// [`put_keys`] with given kernels.
+///
+/// # Safety
+/// The CPU has the kernels' instructions.
+pub(crate) unsafe fn put_keys_with(
+    kernels: &'static Kernels,
+    keys: &CacheRows<'_>,
+    wanted: u64,
+    out: &mut [u8],
+    scratch: &mut [f32],
+) {
+    assert!(bytes_of_keys(keys.d) <= out.len(), "{} bytes for keys", out.len());
+    let rows = page_rows(kernels, keys, wanted, out, scratch);
+    keys.prefetch_all();
+    // SAFETY: the caller's promise; all operands are as large as just asserted.
+    unsafe { (kernels.over_tiles().put_keys)(&rows) }
+}
+
+/// Writes the values that are `wanted`, by bits, as an operand of [`add_values`], rounded to bfloat16. Others are not read. False if one of them is
+/// not finite: what sees it and what does not cannot be told apart then.
+///
+/// # Panics
+/// As for [`put_keys`].
+pub fn put_values(values: &CacheRows<'_>, wanted: u64, out: &mut [u8], scratch: &mut [f32]) -> bool {
+    // SAFETY: these kernels were chosen for this CPU.
+    unsafe { put_values_with(kernels(), values, wanted, out, scratch) }
+}
+
+/// [`put_values`] with given kernels.
+///
+/// # Safety
+/// The CPU has the kernels' instructions.
+pub(crate) unsafe fn put_values_with(
+    kernels: &'static Kernels,
+    values: &CacheRows<'_>,
+    wanted: u64,
+    out: &mut [u8],
+    scratch: &mut [f32],
+) -> bool {
+    assert!(bytes_of_values(values.d) <= out.len(), "{} bytes for values", out.len());
+    let rows = page_rows(kernels, values, wanted, out, scratch);
+    values.prefetch_all();
+    // SAFETY: the caller's promise; all operands are as large as just asserted.
+    unsafe { (kernels.over_tiles().put_values)(&rows) }
+}
+
+/// Operands of [`scores`].
+#[derive(Clone, Copy, Debug)]
+pub struct ScoreOperands<'a> {
+    /// As [`put_keys`] wrote them.
+    pub keys: &'a [u8],
+    /// Elements of a key.
+    pub d: usize,
+    /// The keys that are wanted, by bits; they were when the operand was written.
+    pub wanted: u64,
+    /// As [`put_queries`] wrote them.
+    pub queries: &'a [u8],
+    /// The first query.
+    pub first: usize,
+    /// Queries from there on; memory that lies behind them up to a multiple of 32 queries is read.
+    pub n: usize,
+}
+
+/// [`scores`](super::scores()), with some 16 bits of their products. Keys that are not wanted may be left out.
+///
+/// # Panics
+/// If a slice is too short, or the CPU has no unit for tiles.
+pub fn scores(operands: &ScoreOperands<'_>, out: &mut [f32], scratch: &mut [f32]) {
+    // SAFETY: these kernels were chosen for this CPU.
+    unsafe { scores_with(kernels(), operands, out, scratch) }
 }
 
 /// [`scores`] with given kernels.
@@ -73,44 +157,46 @@ pub fn scores(keys: &CacheRows<'_>, wanted: u64, queries: &[u8], n: usize, out: 
 /// The CPU has the kernels' instructions.
 pub(crate) unsafe fn scores_with(
     kernels: &'static Kernels,
-    keys: &CacheRows<'_>,
-    wanted: u64,
-    queries: &[u8],
-    n: usize,
+    operands: &ScoreOperands<'_>,
     out: &mut [f32],
     scratch: &mut [f32],
 ) {
-    let rows = page_rows(kernels, keys, n, scratch);
-    assert!(bytes_of_queries(n, keys.d) <= queries.len(), "{} bytes", queries.len());
+    let &ScoreOperands {
+        keys,
+        d,
+        queries,
+        first,
+        n,
+        ..
+    } = operands;
+    check_scratch(d, n, scratch);
+    assert!(bytes_of_keys(d) <= keys.len(), "{} bytes of keys", keys.len());
+    // What is read are whole tiles of queries.
+    let end = first + n.next_multiple_of(COLUMNS);
+    let queries = &queries[start(queries)..];
+    assert!(end * query_bytes(d) <= queries.len(), "{} bytes", queries.len());
     assert!(n * KEYS <= out.len(), "{} scores for {n} queries", out.len());
     let args = TileScores {
-        keys: rows,
-        wanted,
-        queries: queries[start(queries)..].as_ptr(),
+        keys: keys[start(keys)..].as_ptr(),
+        d,
+        wanted: operands.wanted,
+        queries: queries[first * query_bytes(d)..].as_ptr(),
         n_queries: n,
         out: out.as_mut_ptr(),
         scratch: scratch.as_mut_ptr(),
     };
-    keys.prefetch_all();
     // SAFETY: the caller's promise; all operands are as large as just asserted.
     unsafe { (kernels.over_tiles().scores)(&args) }
 }
 
-/// [`add_values`](super::add_values()), with weights and values rounded to bfloat16. False, with nothing changed, if a value that somebody has
-/// seen is not finite: see there.
+/// [`add_values`](super::add_values()) of values of `d` elements as [`put_values`] wrote them, with weights rounded to bfloat16; the weights of what is not seen
+/// are zero or next to it.
 ///
 /// # Panics
 /// As for [`scores`].
-pub fn add_values(
-    values: &CacheRows<'_>,
-    seen: &[u64],
-    weights: &[f32],
-    factors: &[f32],
-    out: &mut [f32],
-    scratch: &mut [f32],
-) -> bool {
+pub fn add_values(values: &[u8], d: usize, weights: &[f32], factors: &[f32], out: &mut [f32], scratch: &mut [f32]) {
     // SAFETY: these kernels were chosen for this CPU.
-    unsafe { add_values_with(kernels(), values, seen, weights, factors, out, scratch) }
+    unsafe { add_values_with(kernels(), values, d, weights, factors, out, scratch) }
 }
 
 /// [`add_values`] with given kernels.
@@ -119,46 +205,57 @@ pub fn add_values(
 /// The CPU has the kernels' instructions.
 pub(crate) unsafe fn add_values_with(
     kernels: &'static Kernels,
-    values: &CacheRows<'_>,
-    seen: &[u64],
+    values: &[u8],
+    d: usize,
     weights: &[f32],
     factors: &[f32],
     out: &mut [f32],
     scratch: &mut [f32],
-) -> bool {
+) {
     let n = factors.len();
-    let rows = page_rows(kernels, values, n, scratch);
-    assert!(out.len() == n * values.d, "{} sums for {n} queries", out.len());
+    check_scratch(d, n, scratch);
+    assert!(bytes_of_values(d) <= values.len(), "{} bytes of values", values.len());
+    assert!(out.len() == n * d, "{} sums for {n} queries", out.len());
     assert!(weights.len() >= n * KEYS, "{} weights for {n} queries", weights.len());
-    let there = if values.n < KEYS { (1 << values.n) - 1 } else { u64::MAX };
     let args = TileValues {
-        values: rows,
-        seen: seen.iter().fold(0, |any, seen| any | seen) & there,
+        values: values[start(values)..].as_ptr(),
+        d,
         weights: weights.as_ptr(),
         factors: factors.as_ptr(),
         n_queries: n,
         out: out.as_mut_ptr(),
         scratch: scratch.as_mut_ptr(),
     };
-    values.prefetch_all();
     // SAFETY: the caller's promise; all operands are as large as just asserted.
     unsafe { (kernels.over_tiles().values)(&args) }
 }
 
-/// The rows as an operand of the kernels, and checks of their sizes and the scratch memory's.
-fn page_rows(kernels: &'static Kernels, rows: &CacheRows<'_>, n_queries: usize, scratch: &[f32]) -> PageRows {
+/// The rows as the kernels take them, and checks of their sizes and the scratch memory's.
+fn page_rows(
+    kernels: &'static Kernels,
+    rows: &CacheRows<'_>,
+    wanted: u64,
+    out: &mut [u8],
+    scratch: &mut [f32],
+) -> PageRows {
     rows.check(kernels, 0, usize::MAX);
-    let needed = tile_scratch(rows.d, n_queries);
-    assert!(
-        needed <= scratch.len(),
-        "scratch memory of {} floats, {needed} needed",
-        scratch.len()
-    );
+    check_scratch(rows.d, 0, scratch);
+    let there = if rows.n < KEYS { (1 << rows.n) - 1 } else { u64::MAX };
+    let start = start(out);
     PageRows {
         rows: rows.bytes.as_ptr(),
         stride: rows.stride,
         n: rows.n,
         d: rows.d,
         dequantize: kernels.of_type(rows.ty).dequantize,
+        wanted: wanted & there,
+        out: out[start..].as_mut_ptr(),
+        scratch: scratch.as_mut_ptr(),
     }
+}
+
+fn check_scratch(d: usize, n: usize, scratch: &[f32]) {
+    let needed = tile_scratch(d, n);
+    let given = scratch.len();
+    assert!(needed <= given, "scratch memory of {given} floats, {needed} needed");
 }

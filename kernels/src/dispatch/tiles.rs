@@ -1,7 +1,7 @@
 //! Kernels over tiles of bfloat16.
 
 use crate::generic::panel_products::PanelProduct;
-use crate::generic::tile_attention::{self, TileScores, TileValues};
+use crate::generic::tile_attention::{self, PageRows, TileScores, TileValues};
 use crate::generic::tiles::{self, FloatRows, TileProduct};
 #[cfg(test)]
 use crate::simd::portable::Portable;
@@ -26,10 +26,14 @@ pub(crate) struct TileKernels {
     pub multiply_in_cache: unsafe fn(usize) -> usize,
     /// Writes a query of attention.
     pub put_query: unsafe fn(*const f32, usize, *mut u8),
+    /// Packs the keys of a page.
+    pub put_keys: unsafe fn(&PageRows),
     /// Products of queries with keys.
     pub scores: unsafe fn(&TileScores),
+    /// Packs the values of a page, unless one is not finite.
+    pub put_values: unsafe fn(&PageRows) -> bool,
     /// Weighted sums of values.
-    pub values: unsafe fn(&TileValues) -> bool,
+    pub values: unsafe fn(&TileValues),
 }
 
 /// Instantiates the generic kernels for a unit and a register type, in functions with their instructions enabled.
@@ -69,13 +73,25 @@ macro_rules! instantiate {
             }
 
             #[$attribute]
+            unsafe fn put_keys(keys: &PageRows) {
+                // SAFETY: the caller's promise.
+                unsafe { tile_attention::put_keys::<$U>(keys) }
+            }
+
+            #[$attribute]
+            unsafe fn put_values(values: &PageRows) -> bool {
+                // SAFETY: the caller's promise.
+                unsafe { tile_attention::put_values::<$U>(values) }
+            }
+
+            #[$attribute]
             unsafe fn scores(args: &TileScores) {
                 // SAFETY: the caller's promise.
                 unsafe { tile_attention::scores::<$U>(args) }
             }
 
             #[$attribute]
-            unsafe fn values(args: &TileValues) -> bool {
+            unsafe fn values(args: &TileValues) {
                 // SAFETY: the caller's promise.
                 unsafe { tile_attention::values::<$U>(args) }
             }
@@ -86,7 +102,9 @@ macro_rules! instantiate {
                 multiply_floats,
                 multiply_in_cache,
                 put_query,
+                put_keys,
                 scores,
+                put_values,
                 values,
             };
         }

@@ -167,6 +167,12 @@ pub(crate) struct Softmax {
     pub factors: *mut f32,
 }
 
+/// Queries whose largest scores and sums are found side by side.
+const SIDE_BY_SIDE: usize = 4;
+
+/// More than [`ExpUpTo0`] gives for what is far below 0.
+const NEXT_TO_NOTHING: f32 = 1.2e-38;
+
 /// Turns the scores that are seen into weights e^(score - largest); the others weigh next to nothing. The largest scores are found for all
 /// queries first, so that the exponential functions of a query need not wait for them.
 ///
@@ -174,53 +180,107 @@ pub(crate) struct Softmax {
 /// The CPU has `V`'s instructions, and the pointers are valid for what the fields say.
 #[inline(always)]
 pub(crate) unsafe fn softmax_step<V: Simd>(s: &Softmax) {
-    for q in 0..s.n_queries {
+    for first in (0..s.n_queries).step_by(SIDE_BY_SIDE) {
+        // SAFETY: the caller's promise.
+        unsafe { raise::<V>(s, first, SIDE_BY_SIDE.min(s.n_queries - first)) }
+    }
+    for q in (0..s.n_queries).step_by(V::LANES) {
         // SAFETY: the caller's promise.
         unsafe {
-            let before = *s.max.add(q);
-            let max = largest::<V>(s.scores.add(q * KEYS), *s.seen.add(q / s.group)).max(before);
-            *s.max.add(q) = max;
-            *s.factors.add(q) = if max == before { 1.0 } else { (before - max).exp() };
+            let (factors, n) = (s.factors.add(q), s.n_queries - q);
+            if n >= V::LANES {
+                ExpUpTo0::apply(V::load(factors)).store(factors);
+            } else {
+                ExpUpTo0::apply(V::load_partial(factors, n)).store_partial(factors, n);
+            }
         }
     }
-    for q in 0..s.n_queries {
-        // SAFETY: the caller's promise: `at` stays below KEYS, a multiple of `LANES`.
+    for first in (0..s.n_queries).step_by(SIDE_BY_SIDE) {
+        let n = SIDE_BY_SIDE.min(s.n_queries - first);
+        // SAFETY: the caller's promise.
         unsafe {
-            let (scores, max) = (s.scores.add(q * KEYS), *s.max.add(q));
-            if max == f32::NEG_INFINITY {
-                scores.write_bytes(0, KEYS);
-                continue;
+            let mut sums = [V::splat(0.0); SIDE_BY_SIDE];
+            for i in 0..n {
+                sums[i] = weights::<V>(s.scores.add((first + i) * KEYS), *s.max.add(first + i));
             }
-            let (mut sum, max) = (V::splat(0.0), V::splat(max));
-            for at in (0..KEYS).step_by(V::LANES) {
-                let weight = ExpUpTo0::apply(V::load(scores.add(at)).sub(max));
-                weight.store(scores.add(at));
-                sum = sum.add(weight);
+            let sums = V::sum4(sums);
+            for i in 0..n {
+                let (sum, factor) = (s.sum.add(first + i), s.factors.add(first + i));
+                // What is left of very large values then would not be next to nothing.
+                *factor = if *factor < NEXT_TO_NOTHING { 0.0 } else { *factor };
+                *sum = *sum * *factor + sums[i];
             }
-            *s.sum.add(q) = *s.sum.add(q) * *s.factors.add(q) + sum.sum();
         }
     }
 }
 
-/// The largest of the scores that are seen; the others are set to minus infinity.
+/// Finds the largest scores of `n` queries from `first` on. Their factors become what these exceed the largest so far by, negated.
+///
+/// # Safety
+/// As for [`softmax_step`].
+#[inline(always)]
+unsafe fn raise<V: Simd>(s: &Softmax, first: usize, n: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut largest = [V::splat(f32::NEG_INFINITY); SIDE_BY_SIDE];
+        for i in 0..n {
+            let q = first + i;
+            largest[i] = larger::<V>(s.scores.add(q * KEYS), *s.seen.add(q / s.group));
+        }
+        let largest = V::largest4(largest);
+        for i in 0..n {
+            let q = first + i;
+            let before = *s.max.add(q);
+            let max = largest[i].max(before);
+            *s.max.add(q) = max;
+            // Nothing may have been seen so far: minus infinity.
+            *s.factors.add(q) = if max == before { 0.0 } else { before - max };
+        }
+    }
+}
+
+/// The scores that are seen, the larger ones in each lane; the others are set to minus infinity.
 ///
 /// # Safety
 /// As for [`softmax_step`], for one query.
 #[inline(always)]
-unsafe fn largest<V: Simd>(scores: *mut f32, seen: u64) -> f32 {
+unsafe fn larger<V: Simd>(scores: *mut f32, seen: u64) -> V {
     // SAFETY: the caller's promise: `at` stays below KEYS, a multiple of `LANES`.
     unsafe {
         let hidden = V::splat(f32::NEG_INFINITY);
-        let mut largest = hidden;
+        let mut larger = hidden;
         for at in (0..KEYS).step_by(V::LANES) {
             let mut x = V::load(scores.add(at));
             if seen != u64::MAX {
                 x = V::select(V::mask((seen >> at) as u32, 0), x, hidden);
                 x.store(scores.add(at));
             }
-            largest = x.max(largest);
+            larger = x.max(larger);
         }
-        largest.largest()
+        larger
+    }
+}
+
+/// Makes weights of the scores of a query; returns their sums in lanes.
+///
+/// # Safety
+/// As for [`softmax_step`], for one query.
+#[inline(always)]
+unsafe fn weights<V: Simd>(scores: *mut f32, max: f32) -> V {
+    // SAFETY: the caller's promise: `at` stays below KEYS, a multiple of `LANES`.
+    unsafe {
+        let mut sum = V::splat(0.0);
+        if max == f32::NEG_INFINITY {
+            scores.write_bytes(0, KEYS);
+            return sum;
+        }
+        let max = V::splat(max);
+        for at in (0..KEYS).step_by(V::LANES) {
+            let weight = ExpUpTo0::apply(V::load(scores.add(at)).sub(max));
+            weight.store(scores.add(at));
+            sum = sum.add(weight);
+        }
+        sum
     }
 }
 

@@ -33,13 +33,28 @@ pub(crate) const fn query_bytes(d: usize) -> usize {
     spread(PARTS * steps(d) * STEP * BF16)
 }
 
+/// Bytes of the keys of a page as an operand, with room to align it: of each [`ROWS`] keys what [`PARTS`] need.
+pub(crate) const fn key_bytes(d: usize) -> usize {
+    KEYS / ROWS * bytes_of_keys(d) + ALIGN
+}
+
+/// Bytes of [`ROWS`] keys as an operand.
+const fn bytes_of_keys(d: usize) -> usize {
+    PARTS * steps(d) * 2 * TILE_BYTES
+}
+
+/// Bytes of the values of a page as an operand, with room to align it.
+pub(crate) const fn value_bytes(d: usize) -> usize {
+    d.div_ceil(ROWS) * BYTES_OF_VALUES + ALIGN
+}
+
+/// Bytes of [`ROWS`] columns of the values as an operand.
+const BYTES_OF_VALUES: usize = KEYS / STEP * 2 * TILE_BYTES;
+
 /// Floats of scratch memory for rows of `d` elements and up to `n` queries.
 pub(crate) const fn tile_scratch(d: usize, n: usize) -> usize {
-    let rows = KEYS * d;
-    let keys = PARTS * steps(d) * 2 * TILE_BYTES;
-    let values = KEYS / STEP * 2 * TILE_BYTES + n.next_multiple_of(COLUMNS) * WEIGHTS;
-    let packed = if keys > values { keys } else { values };
-    rows + (packed + size_of::<TileSums>() + 2 * ALIGN) / size_of::<f32>()
+    let weights = n.next_multiple_of(COLUMNS) * WEIGHTS;
+    KEYS * d + (weights + size_of::<TileSums>() + ALIGN) / size_of::<f32>()
 }
 
 /// The keys or values of a page.
@@ -53,11 +68,20 @@ pub(crate) struct PageRows {
     /// Elements of a row.
     pub d: usize,
     pub dequantize: Dequantize,
+    /// The rows that are wanted, by bits. Of keys further ones may be read, of values none.
+    pub wanted: u64,
+    /// The operand to write, aligned to 64 bytes: [`key_bytes`] or [`value_bytes`].
+    pub out: *mut u8,
+    /// [`tile_scratch`] floats.
+    pub scratch: *mut f32,
 }
 
 /// Products of queries with the keys of a page.
 pub(crate) struct TileScores {
-    pub keys: PageRows,
+    /// As [`put_keys`] writes them.
+    pub keys: *const u8,
+    /// Elements of a key.
+    pub d: usize,
     /// The keys that are wanted, by bits.
     pub wanted: u64,
     /// Rows as [`put_query`] writes them, a multiple of [`COLUMNS`] of them.
@@ -71,9 +95,10 @@ pub(crate) struct TileScores {
 
 /// Weighted sums of the values of a page.
 pub(crate) struct TileValues {
-    pub values: PageRows,
-    /// The values that any query has seen, by bits; the others are not read.
-    pub seen: u64,
+    /// As [`put_values`] writes them.
+    pub values: *const u8,
+    /// Elements of a value.
+    pub d: usize,
     /// [`KEYS`] floats to a query.
     pub weights: *const f32,
     /// A factor for the sums of each query so far.
@@ -85,27 +110,26 @@ pub(crate) struct TileValues {
     pub scratch: *mut f32,
 }
 
-/// Scratch memory: rows as floats, packed operands, and sums.
+/// Scratch memory: sums, weights as an operand, and rows as floats.
 struct Scratch {
-    rows: *mut f32,
-    packed: *mut u8,
     sums: *mut TileSums,
+    weights: *mut u8,
+    rows: *mut f32,
 }
 
 impl Scratch {
     /// # Safety
-    /// `p` is valid for [`tile_scratch`] floats.
-    unsafe fn new(p: *mut f32, d: usize) -> Scratch {
+    /// `p` is valid for [`tile_scratch`] floats of `n` queries.
+    unsafe fn new(p: *mut f32, n: usize) -> Scratch {
         // SAFETY: the caller's promise.
         unsafe {
             let sums = p.cast::<u8>();
             let sums = sums.add(sums.align_offset(ALIGN));
-            let rows = sums.add(size_of::<TileSums>()).cast::<f32>();
-            let packed = rows.add(KEYS * d).cast::<u8>();
+            let weights = sums.add(size_of::<TileSums>());
             Scratch {
-                rows,
-                packed: packed.add(packed.align_offset(ALIGN)),
                 sums: sums.cast(),
+                weights,
+                rows: weights.add(n.next_multiple_of(COLUMNS) * WEIGHTS).cast(),
             }
         }
     }
@@ -157,38 +181,61 @@ pub(crate) unsafe fn put_query<U: TileUnit>(x: *const f32, d: usize, out: *mut u
     }
 }
 
+/// Packs the keys of a page that are wanted, whole [`ROWS`] of them.
+///
+/// # Safety
+/// The CPU has the unit, and the pointers are valid for what the fields say.
+#[inline(always)]
+pub(crate) unsafe fn put_keys<U: TileUnit>(keys: &PageRows) {
+    // SAFETY: the caller's promise; keys lie below `n`.
+    unsafe {
+        let scratch = Scratch::new(keys.scratch, 0);
+        for first in (0..keys.n).step_by(ROWS) {
+            if of_rows(keys.wanted, first) != 0 {
+                let to = keys.out.add(first / ROWS * bytes_of_keys(keys.d));
+                pack_keys::<U>(keys, first, scratch.rows, to);
+            }
+        }
+    }
+}
+
+/// The bits of [`ROWS`] keys from `first` on.
+fn of_rows(bits: u64, first: usize) -> u64 {
+    bits >> first & ((1 << ROWS) - 1)
+}
+
 /// Products of queries with keys.
 ///
 /// # Safety
 /// The CPU has the unit, no other is in use in this thread, and the pointers are valid for what the fields say.
 #[inline(always)]
 pub(crate) unsafe fn scores<U: TileUnit>(s: &TileScores) {
-    let steps = steps(s.keys.d);
-    let x_stride = query_bytes(s.keys.d);
-    // SAFETY: the caller's promise; keys lie below `n`, queries below `n_queries` rounded up.
+    let x_stride = query_bytes(s.d);
+    // SAFETY: the caller's promise; keys lie below `KEYS`, queries below `n_queries` rounded up.
     unsafe {
         let mut unit = U::new();
-        let scratch = Scratch::new(s.scratch, s.keys.d);
-        for first in (0..s.keys.n).step_by(ROWS) {
-            if s.wanted >> first & ((1 << ROWS) - 1) == 0 {
-                continue;
-            }
-            pack_keys::<U>(&s.keys, first, &scratch);
+        let sums = Scratch::new(s.scratch, 0).sums;
+        for first in (0..KEYS).step_by(ROWS).filter(|&first| of_rows(s.wanted, first) != 0) {
             for q in (0..s.n_queries).step_by(COLUMNS) {
+                let out = s.out.add(q * KEYS + first);
+                let is_whole = q + COLUMNS <= s.n_queries;
                 unit.add(&TileBlock {
                     x: s.queries.add(q * x_stride),
                     x_stride,
-                    w: scratch.packed,
-                    steps: PARTS * steps,
-                    sums: scratch.sums,
-                    is_first: true,
+                    w: s.keys.add(first / ROWS * bytes_of_keys(s.d)),
+                    steps: PARTS * steps(s.d),
+                    sums: std::ptr::null(),
+                    to: if is_whole { out } else { sums.cast() },
+                    to_stride: if is_whole {
+                        KEYS * size_of::<f32>()
+                    } else {
+                        TileSums::STRIDE
+                    },
                 });
-                let TileSums(sums) = &*scratch.sums;
-                for column in 0..COLUMNS.min(s.n_queries - q) {
-                    for half in 0..ROWS / TILE_ROWS {
-                        let to = s.out.add((q + column) * KEYS + first + half * TILE_ROWS);
-                        let sums = sums[column / TILE_ROWS][half][column % TILE_ROWS];
-                        to.cast::<[f32; TILE_ROWS]>().write_unaligned(sums);
+                if !is_whole {
+                    let TileSums(sums) = &*sums;
+                    for (column, sums) in sums.iter().enumerate().take(s.n_queries - q) {
+                        out.add(column * KEYS).cast::<[f32; ROWS]>().write_unaligned(*sums);
                     }
                 }
             }
@@ -196,12 +243,12 @@ pub(crate) unsafe fn scores<U: TileUnit>(s: &TileScores) {
     }
 }
 
-/// Packs [`ROWS`] keys from key `first` on. Those that there are not are zero.
+/// Packs [`ROWS`] keys from key `first` on. Those that there are not are zero. `rows` are [`TILE_ROWS`] rows of scratch memory.
 ///
 /// # Safety
-/// As for [`scores`].
+/// As for [`put_keys`].
 #[inline(always)]
-unsafe fn pack_keys<U: TileUnit>(keys: &PageRows, first: usize, scratch: &Scratch) {
+unsafe fn pack_keys<U: TileUnit>(keys: &PageRows, first: usize, rows: *mut f32, to: *mut u8) {
     let (d, steps) = (keys.d, steps(keys.d));
     // SAFETY: the caller's promise; rows, steps and tiles lie within the operands.
     unsafe {
@@ -209,65 +256,79 @@ unsafe fn pack_keys<U: TileUnit>(keys: &PageRows, first: usize, scratch: &Scratc
             let first = first + half * TILE_ROWS;
             let n = TILE_ROWS.min(keys.n.saturating_sub(first));
             for i in 0..n {
-                (keys.dequantize)(keys.rows.add((first + i) * keys.stride), scratch.rows.add(i * d), d);
+                (keys.dequantize)(keys.rows.add((first + i) * keys.stride), rows.add(i * d), d);
             }
             for step in 0..steps {
                 let mut parts = [[[0u8; TILE_WIDTH]; TILE_ROWS]; 2];
                 for i in 0..n {
-                    let row = scratch.rows.add(i * d + step * STEP);
+                    let row = rows.add(i * d + step * STEP);
                     let [high, low] = split::<U>(row, STEP.min(d - step * STEP));
                     parts[0][i] = high;
                     parts[1][i] = low;
                 }
-                for (part, from) in [0, 1, 0].into_iter().enumerate() {
-                    let to = scratch.packed.add(((part * steps + step) * 2 + half) * TILE_BYTES);
-                    transpose::<U::Float>(parts[from].as_ptr().cast(), to.cast());
+                let tile = |part: usize| to.add(((part * steps + step) * 2 + half) * TILE_BYTES);
+                for (part, rows) in parts.iter().enumerate() {
+                    transpose::<U::Float>(rows.as_ptr().cast(), tile(part).cast());
                 }
+                tile(2).copy_from_nonoverlapping(tile(0), TILE_BYTES);
             }
         }
     }
 }
 
-/// Adds weighted values to the sums of queries: `out[q] = factor[q] out[q] + sum_i weight[q][i] values[i]`. False, with the sums as they were, if a value is not
-/// finite: times a weight of zero it would not be zero.
+/// Packs the values of a page, zeros for those that are not wanted. False if one is not finite: times a weight of zero it would not be zero.
 ///
 /// # Safety
-/// As for [`scores`].
+/// As for [`put_keys`].
 #[inline(always)]
-pub(crate) unsafe fn values<U: TileUnit>(v: &TileValues) -> bool {
-    // SAFETY: the caller's promise; columns lie below `d`, queries below `n_queries` or, of weights, below that rounded up.
+pub(crate) unsafe fn put_values<U: TileUnit>(values: &PageRows) -> bool {
+    // SAFETY: the caller's promise; columns lie below `d`.
     unsafe {
-        let scratch = Scratch::new(v.scratch, v.values.d);
-        if !read_values::<U::Float>(&v.values, v.seen, scratch.rows) {
+        let rows = Scratch::new(values.scratch, 0).rows;
+        if !read_values::<U::Float>(values, rows) {
             return false;
         }
-        let mut unit = U::new();
-        let weights = scratch.packed.add(KEYS / STEP * 2 * TILE_BYTES);
-        put_weights::<U>(v, weights);
-        for c in (0..v.values.d).step_by(ROWS) {
-            pack_values::<U>(&v.values, c, &scratch);
-            for q in (0..v.n_queries).step_by(COLUMNS) {
-                unit.add(&TileBlock {
-                    x: weights.add(q * WEIGHTS),
-                    x_stride: WEIGHTS,
-                    w: scratch.packed,
-                    steps: KEYS / STEP,
-                    sums: scratch.sums,
-                    is_first: true,
-                });
-                add_sums::<U::Float>(v, c, q, &*scratch.sums);
-            }
+        for c in (0..values.d).step_by(ROWS) {
+            pack_values::<U>(rows, values.d, c, values.out.add(c / ROWS * BYTES_OF_VALUES));
         }
     }
     true
 }
 
-/// Reads the values that are seen as floats, the others as zero. False if one is not finite.
+/// Adds weighted values to the sums of queries: `out[q] = factor[q] out[q] + sum_i weight[q][i] values[i]`.
 ///
 /// # Safety
-/// As for [`values`]; `to` is valid for [`KEYS`] rows.
+/// As for [`scores`].
 #[inline(always)]
-unsafe fn read_values<V: Simd>(values: &PageRows, seen: u64, to: *mut f32) -> bool {
+pub(crate) unsafe fn values<U: TileUnit>(v: &TileValues) {
+    // SAFETY: the caller's promise; columns lie below `d`, queries below `n_queries` or, of weights, below that rounded up.
+    unsafe {
+        let scratch = Scratch::new(v.scratch, v.n_queries);
+        let mut unit = U::new();
+        put_weights::<U>(v, scratch.weights);
+        for c in (0..v.d).step_by(ROWS) {
+            for q in (0..v.n_queries).step_by(COLUMNS) {
+                unit.add(&TileBlock {
+                    x: scratch.weights.add(q * WEIGHTS),
+                    x_stride: WEIGHTS,
+                    w: v.values.add(c / ROWS * BYTES_OF_VALUES),
+                    steps: KEYS / STEP,
+                    sums: std::ptr::null(),
+                    to: scratch.sums.cast(),
+                    to_stride: TileSums::STRIDE,
+                });
+                add_sums::<U::Float>(v, c, q, &*scratch.sums);
+            }
+        }
+    }
+}
+
+/// Reads the values that are wanted as floats, the others as zero. False if one is not finite.
+///
+/// # Safety
+/// As for [`put_values`]; `to` is valid for [`KEYS`] rows.
+#[inline(always)]
+unsafe fn read_values<V: Simd>(values: &PageRows, to: *mut f32) -> bool {
     let d = values.d;
     // SAFETY: the caller's promise.
     unsafe {
@@ -275,7 +336,7 @@ unsafe fn read_values<V: Simd>(values: &PageRows, seen: u64, to: *mut f32) -> bo
         let mut zeros = V::splat(0.0);
         for i in 0..KEYS {
             let row = to.add(i * d);
-            if seen >> i & 1 == 0 {
+            if values.wanted >> i & 1 == 0 {
                 row.write_bytes(0, d);
                 continue;
             }
@@ -305,19 +366,18 @@ unsafe fn put_weights<U: TileUnit>(v: &TileValues, to: *mut u8) {
     }
 }
 
-/// Packs [`ROWS`] columns of the values from column `c` on. Columns that there are not are zero.
+/// Packs [`ROWS`] columns of the rows of values, of `d` floats, from column `c` on. Columns that there are not are zero.
 ///
 /// # Safety
-/// As for [`values`]; the values were read.
+/// As for [`put_values`].
 #[inline(always)]
-unsafe fn pack_values<U: TileUnit>(values: &PageRows, c: usize, scratch: &Scratch) {
-    let d = values.d;
+unsafe fn pack_values<U: TileUnit>(values: *const f32, d: usize, c: usize, out: *mut u8) {
     for pair in 0..KEYS / 2 {
         let mut rows = [[0.0f32; ROWS]; 2];
         for (odd, row) in rows.iter_mut().enumerate() {
             // SAFETY: the caller's promise: columns below `d`.
             unsafe {
-                let from = scratch.rows.add((2 * pair + odd) * d + c);
+                let from = values.add((2 * pair + odd) * d + c);
                 if c + ROWS <= d {
                     *row = from.cast::<[f32; ROWS]>().read_unaligned();
                 } else {
@@ -335,7 +395,7 @@ unsafe fn pack_values<U: TileUnit>(values: &PageRows, c: usize, scratch: &Scratc
                     U::Float::load(rows[0].as_ptr().add(at)),
                     U::Float::load(rows[1].as_ptr().add(at)),
                 );
-                U::store_bf16_pairs(even, odd, scratch.packed.add(to));
+                U::store_bf16_pairs(even, odd, out.add(to));
             }
         }
     }
@@ -347,14 +407,13 @@ unsafe fn pack_values<U: TileUnit>(values: &PageRows, c: usize, scratch: &Scratc
 /// As for [`values`].
 #[inline(always)]
 unsafe fn add_sums<V: Simd>(v: &TileValues, c: usize, q: usize, TileSums(sums): &TileSums) {
-    let d = v.values.d;
+    let d = v.d;
     for column in 0..COLUMNS.min(v.n_queries - q) {
         // SAFETY: the caller's promise; columns lie below `d`.
         unsafe {
             let factor = V::splat(*v.factors.add(q + column));
             for at in (0..ROWS.min(d - c)).step_by(V::LANES) {
-                let sums = &sums[column / TILE_ROWS][at / TILE_ROWS][column % TILE_ROWS];
-                let sum = V::load(sums.as_ptr().add(at % TILE_ROWS));
+                let sum = V::load(sums[column].as_ptr().add(at));
                 let out = v.out.add((q + column) * d + c + at);
                 let n = d - c - at;
                 if n >= V::LANES {

@@ -260,9 +260,15 @@ unsafe fn multiply_rows<R: TileRows, U: TileUnit>(
             for i in rows.clone().step_by(ROWS) {
                 p.w.pack::<U>(&part, i, scratch);
                 for j in (0..p.n).step_by(COLUMNS) {
-                    add::<R, U>(unit, p, &part, j, scratch, sums);
-                    if is_last {
-                        put(p, i, j, &*sums);
+                    // Whole results go where they belong at once.
+                    if is_last && i + ROWS <= p.w.m() && j + COLUMNS <= p.n {
+                        let to = p.out.add(j * p.out_stride + i);
+                        add::<R, U>(unit, p, &part, j, scratch, sums, (to, p.out_stride * size_of::<f32>()));
+                    } else {
+                        add::<R, U>(unit, p, &part, j, scratch, sums, (sums.cast(), TileSums::STRIDE));
+                        if is_last {
+                            put(p, i, j, &*sums);
+                        }
                     }
                     if n_blocks > 1 {
                         sums = sums.add(1);
@@ -302,7 +308,7 @@ pub(crate) unsafe fn multiply_in_cache<U: TileUnit>(rounds: usize) -> usize {
         // Numbers of about 1 of either sign.
         *x = 0x3f80 ^ (state >> 16) as u16 & 0x80ff;
     }
-    let mut sums = TileSums([[[[0.0; TILE_ROWS]; TILE_ROWS]; 2]; 2]);
+    let mut sums = TileSums([[0.0; ROWS]; COLUMNS]);
     // SAFETY: the caller's promise; the operands are as large as the block says.
     unsafe {
         let mut unit = U::new();
@@ -312,8 +318,9 @@ pub(crate) unsafe fn multiply_in_cache<U: TileUnit>(rounds: usize) -> usize {
                 x_stride: BLOCK * BF16,
                 w: operands.0[1].as_ptr().cast(),
                 steps: BLOCK / STEP,
-                sums: &mut sums,
-                is_first: true,
+                sums: std::ptr::null(),
+                to: sums.0.as_flattened_mut().as_mut_ptr(),
+                to_stride: TileSums::STRIDE,
             });
         }
     }
@@ -349,7 +356,8 @@ unsafe fn add<R, U: TileUnit>(
     part: &Part,
     j: usize,
     scratch: &Scratch,
-    sums: *mut TileSums,
+    sums: *const TileSums,
+    (to, to_stride): (*mut f32, usize),
 ) {
     // SAFETY: the caller's promise; there are as many columns, or as many copies.
     unsafe {
@@ -363,8 +371,9 @@ unsafe fn add<R, U: TileUnit>(
             x_stride,
             w: scratch.weights,
             steps: part.steps(),
-            sums,
-            is_first: part.first == 0,
+            sums: if part.first == 0 { std::ptr::null() } else { sums },
+            to,
+            to_stride,
         });
     }
 }
@@ -494,19 +503,11 @@ unsafe fn pack_chunk<U: TileUnit>(from: &PanelChunk<SignedValues>, integers: &In
 /// As for [`multiply`].
 #[inline(always)]
 unsafe fn put<R: TileRows>(p: &TileProduct<R>, i: usize, j: usize, TileSums(sums): &TileSums) {
-    for (column, j) in (j..p.n).take(COLUMNS).enumerate() {
-        for (half, i) in (i..p.w.m()).step_by(TILE_ROWS).take(ROWS / TILE_ROWS).enumerate() {
-            let of_column = &sums[column / TILE_ROWS][half][column % TILE_ROWS];
-            // SAFETY: the caller's promise; rows and columns lie within the result.
-            unsafe {
-                let out = p.out.add(j * p.out_stride + i);
-                // Of known length it is no call.
-                if i + TILE_ROWS <= p.w.m() {
-                    out.cast::<[f32; TILE_ROWS]>().write_unaligned(*of_column);
-                } else {
-                    of_column.as_ptr().copy_to_nonoverlapping(out, p.w.m() - i);
-                }
-            }
+    for (of_column, j) in sums.iter().zip(j..p.n) {
+        // SAFETY: the caller's promise; rows and columns lie within the result.
+        unsafe {
+            let out = p.out.add(j * p.out_stride + i);
+            of_column.as_ptr().copy_to_nonoverlapping(out, ROWS.min(p.w.m() - i));
         }
     }
 }

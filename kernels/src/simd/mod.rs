@@ -135,6 +135,8 @@ pub(crate) trait Simd: Copy {
     fn largest(self) -> f32;
     /// The four sums of lanes, each in the order of [`Simd::sum`].
     fn sum4(values: [Self; 4]) -> [f32; 4];
+    /// The four largest lanes.
+    fn largest4(values: [Self; 4]) -> [f32; 4];
 
     /// Lanes as bits `bits & x`.
     fn and(bits: Self::Int, x: u32) -> Self::Int;

@@ -236,6 +236,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn largest4(values: [Self; 4]) -> [f32; 4] {
+        values.map(Simd::largest)
+    }
+
+    #[inline(always)]
     fn sum4(values: [Self; 4]) -> [f32; 4] {
         values.map(Self::sum)
     }

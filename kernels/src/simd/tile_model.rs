@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::Simd;
-use super::tiles::{SUMS, TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileBlock, TileUnit};
+use super::tiles::{SUMS, TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileBlock, TileSums, TileUnit};
 
 /// Eight tiles.
 pub(crate) struct TileModel<F> {
@@ -29,10 +29,12 @@ impl<F> TileModel<F> {
     /// `TILESTORED`
     ///
     /// # Safety
-    /// 16 rows of 64 bytes, one after the other, are valid for writes.
-    unsafe fn store(&self, tile: usize, p: *mut u8) {
-        // SAFETY: the caller's promise.
-        unsafe { p.cast::<Tile>().write_unaligned(self.tiles[tile]) }
+    /// 16 rows of 64 bytes, `stride` bytes apart, are valid for writes.
+    unsafe fn store(&self, tile: usize, p: *mut u8, stride: usize) {
+        for (i, row) in self.tiles[tile].iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { p.add(i * stride).cast::<[u32; TILE_ROWS]>().write_unaligned(*row) }
+        }
     }
 
     /// `TDPBF16PS`: even and odd elements are added up apart, then both to the sum. A product of two bfloat16 is exact in f32, so that fused or not makes no
@@ -73,14 +75,16 @@ impl<F: Simd> TileUnit for TileModel<F> {
     }
 
     unsafe fn add(&mut self, block: &TileBlock) {
-        let sums = block.sums.cast::<u8>();
+        // Of a tile of sums: two of columns, each of two of rows.
+        let place = |i: usize, stride: usize| i / 2 * TILE_ROWS * stride + i % 2 * TILE_WIDTH;
         // SAFETY: the caller's promise; all offsets lie within the operands.
         unsafe {
             for i in 0..SUMS {
-                if block.is_first {
+                if block.sums.is_null() {
                     self.tiles[i] = Default::default();
                 } else {
-                    self.load(i, sums.add(i * TILE_BYTES), TILE_WIDTH);
+                    let sums = block.sums.cast::<u8>().add(place(i, TileSums::STRIDE));
+                    self.load(i, sums, TileSums::STRIDE);
                 }
             }
             for step in 0..block.steps {
@@ -94,7 +98,8 @@ impl<F: Simd> TileUnit for TileModel<F> {
                 }
             }
             for i in 0..SUMS {
-                self.store(i, sums.add(i * TILE_BYTES));
+                let to = block.to.cast::<u8>().add(place(i, block.to_stride));
+                self.store(i, to, block.to_stride);
             }
         }
     }

@@ -23,10 +23,10 @@ pub(crate) const SUMS: usize = 4;
 pub(crate) const COLUMNS: usize = 2 * TILE_ROWS;
 pub(crate) const ROWS: usize = 2 * TILE_ROWS;
 
-/// Sums of [`ROWS`] rows of weights and [`COLUMNS`] columns: `[half of the columns][half of the rows][column][row]`.
+/// Sums of [`ROWS`] rows of weights with [`COLUMNS`] columns, column by column.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(crate) struct TileSums(pub [[[[f32; TILE_ROWS]; TILE_ROWS]; 2]; 2]);
+pub(crate) struct TileSums(pub [[f32; ROWS]; COLUMNS]);
 const _: () = assert!(size_of::<TileSums>() == SUMS * TILE_BYTES);
 
 /// A block of a product: some elements of the rows.
@@ -41,10 +41,17 @@ pub(crate) struct TileBlock {
     pub w: *const u8,
     /// Elements, in [`STEP`]s: one at least.
     pub steps: usize,
-    /// What is added to.
-    pub sums: *mut TileSums,
-    /// Whether sums begin with zero; else they are read.
-    pub is_first: bool,
+    /// What is added to; null for zeros.
+    pub sums: *const TileSums,
+    /// Where the sums go, [`ROWS`] floats for each column.
+    pub to: *mut f32,
+    /// Bytes from one column to the next there.
+    pub to_stride: usize,
+}
+
+impl TileSums {
+    /// Bytes of the sums of a column.
+    pub(crate) const STRIDE: usize = ROWS * size_of::<f32>();
 }
 
 /// A unit that multiplies tiles, ready for it in this thread from [`new`](TileUnit::new) until it is dropped.

@@ -4,7 +4,10 @@ use super::attention::{Page, TYPES};
 use super::tiles::{U, tile_kernels};
 use super::*;
 use crate::attention::KEYS;
-use crate::attention::tiles::{add_values_with, bytes_of_queries, put_queries_with, scores_with, scratch};
+use crate::attention::tiles::{
+    ScoreOperands, add_values_with, bytes_of_keys, bytes_of_queries, bytes_of_values, put_keys_with, put_queries_with,
+    put_values_with, scores_with, scratch,
+};
 
 /// Queries, keys, and elements of a row: tiles that are full and such that are not.
 const SIZES: [(usize, usize, usize); 6] = [
@@ -19,14 +22,28 @@ const SIZES: [(usize, usize, usize); 6] = [
 /// Elements of rows for types without blocks.
 const ODD: [usize; 3] = [1, 40, 80];
 
-fn products(kernels: &'static Kernels, page: &Page, wanted: u64, queries: &[f32], d: usize) -> Vec<f32> {
-    let n = queries.len() / d;
-    let (mut operand, mut out) = (vec![0xff; bytes_of_queries(n, d)], vec![f32::NAN; n * KEYS]);
-    let mut memory = vec![f32::NAN; scratch(d, n)];
+/// Products of the queries from query `first` on with the keys of a page.
+fn products(kernels: &'static Kernels, page: &Page, first: usize, queries: &[f32], d: usize) -> Vec<f32> {
+    let all = queries.len() / d;
+    let n = all - first;
+    let (mut operand, mut out) = (
+        vec![0xff; bytes_of_queries(first + n.next_multiple_of(32), d)],
+        vec![f32::NAN; n * KEYS],
+    );
+    let (mut keys, mut memory) = (vec![0xff; bytes_of_keys(d)], vec![f32::NAN; scratch(d, n)]);
     // SAFETY: the CPU has the instructions.
     unsafe {
         put_queries_with(kernels, queries, d, &mut operand);
-        scores_with(kernels, &page.rows(), wanted, &operand, n, &mut out, &mut memory);
+        put_keys_with(kernels, &page.rows(), u64::MAX, &mut keys, &mut memory);
+        let operands = ScoreOperands {
+            keys: &keys,
+            d,
+            wanted: u64::MAX,
+            queries: &operand,
+            first,
+            n,
+        };
+        scores_with(kernels, &operands, &mut out, &mut memory);
     }
     out
 }
@@ -34,7 +51,7 @@ fn products(kernels: &'static Kernels, page: &Page, wanted: u64, queries: &[f32]
 fn check_scores(kernels: &'static Kernels, ty: GgmlType, n: usize, n_keys: usize, d: usize) {
     let page = Page::new(ty, n_keys, d, 3);
     let queries = noise(4, n * d);
-    let got = products(kernels, &page, u64::MAX, &queries, d);
+    let got = products(kernels, &page, 0, &queries, d);
     for (q, query) in queries.chunks_exact(d).enumerate() {
         for i in 0..n_keys {
             let products = query
@@ -102,23 +119,17 @@ impl Sums {
 
     fn add(&self, kernels: &'static Kernels) -> Option<Vec<f32>> {
         let (mut out, mut memory) = (self.before.clone(), vec![f32::NAN; scratch(self.d, self.seen.len())]);
-        let (rows, weights) = (self.page.rows(), &self.weights);
+        let seen = self.seen.iter().fold(0, |any, seen| any | seen);
+        let mut values = vec![0xff; bytes_of_values(self.d)];
         // SAFETY: the CPU has the instructions.
-        let added = unsafe {
-            add_values_with(
-                kernels,
-                &rows,
-                &self.seen,
-                weights,
-                &self.factors,
-                &mut out,
-                &mut memory,
-            )
-        };
-        if !added {
-            assert_eq!(out, self.before);
+        unsafe {
+            if !put_values_with(kernels, &self.page.rows(), seen, &mut values, &mut memory) {
+                return None;
+            }
+            let (weights, factors) = (&self.weights, &self.factors);
+            add_values_with(kernels, &values, self.d, weights, factors, &mut out, &mut memory);
         }
-        added.then_some(out)
+        Some(out)
     }
 
     /// The sum of query `q` at column `c`, and the magnitudes of the products.
@@ -171,17 +182,18 @@ fn values_that_are_not_finite_are_refused() {
     }
 }
 
-/// What queries there are beside makes no difference to a query.
+/// What queries there are beside makes no difference to a query, and neither does where it lies in the operand.
 #[test]
 fn a_query_has_the_same_bits_alone_and_among_others() {
     let (n, d) = (70, 80);
     for kernels in tile_kernels() {
         let page = Page::new(GgmlType::F16, KEYS, d, 9);
         let queries = noise(10, n * d);
-        let all = products(kernels, &page, u64::MAX, &queries, d);
+        let all = products(kernels, &page, 0, &queries, d);
         for q in [0, 31, 32, 69] {
-            let alone = products(kernels, &page, u64::MAX, &queries[q * d..(q + 1) * d], d);
+            let alone = products(kernels, &page, 0, &queries[q * d..(q + 1) * d], d);
             assert_eq!(alone, all[q * KEYS..(q + 1) * KEYS]);
+            assert_eq!(products(kernels, &page, q, &queries, d), all[q * KEYS..]);
         }
     }
 }

@@ -296,19 +296,20 @@ fn units_add_products_up() {
             x_stride,
             w: w.as_ptr().cast(),
             steps,
-            sums: std::ptr::null_mut(),
-            is_first,
+            sums: std::ptr::null(),
+            to: std::ptr::null_mut(),
+            to_stride: TO_STRIDE,
         };
         let product = |column: usize, row: usize, e: usize| {
             let tile = 2 * (e / 32) + row / 16;
             let weight = w[tile * TILE_BYTES / 2 + e % 32 / 2 * 32 + row % 16 * 2 + e % 2];
             weight.to_f64() * x[column * x_stride / 2 + e].to_f64()
         };
-        let check = |what: &str, sums: TileSums| {
+        let check = |what: &str, sums: Vec<f32>| {
             for (column, row) in (0..32).flat_map(|column| (0..32).map(move |row| (column, row))) {
                 let products: f64 = (0..32 * steps).map(|e| product(column, row, e)).sum();
                 let expected = products + if is_first { 0.0 } else { BEFORE.into() };
-                let got = f64::from(sums.0[column / 16][row / 16][column % 16][row % 16]);
+                let got = f64::from(sums[column * TO_STRIDE / 4 + row]);
                 // An addition in a lane for every other element.
                 let bound = 1e-6 * (1 + 16 * steps) as f64;
                 assert!(
@@ -317,10 +318,10 @@ fn units_add_products_up() {
                 );
             }
         };
-        check("model", sums_of::<TileModel<Portable>>(&block));
+        check("model", sums_of::<TileModel<Portable>>(&block, is_first));
         #[cfg(target_arch = "x86_64")]
         if Isa::AmxBf16.is_available() {
-            check("unit", sums_of::<crate::simd::x86_64::amx::Amx>(&block));
+            check("unit", sums_of::<crate::simd::x86_64::amx::Amx>(&block, is_first));
         }
     }
 }
@@ -328,14 +329,24 @@ fn units_add_products_up() {
 /// What sums are before a block is added.
 const BEFORE: f32 = 0.25;
 
+/// Bytes from the sums of one column to those of the next, which are not aligned.
+const TO_STRIDE: usize = 32 * 4 + 20;
+
 /// What a unit makes of a block, which is large enough, given that the CPU has it.
-fn sums_of<U: TileUnit>(block: &TileBlock) -> TileSums {
-    let mut sums = TileSums([[[[BEFORE; 16]; 16]; 2]; 2]);
+fn sums_of<U: TileUnit>(block: &TileBlock, is_first: bool) -> Vec<f32> {
+    let before = TileSums([[BEFORE; 32]; 32]);
+    let mut to = vec![f32::NAN; 32 * TO_STRIDE / 4];
     let block = TileBlock {
-        sums: &raw mut sums,
+        sums: if is_first { std::ptr::null() } else { &raw const before },
+        to: to.as_mut_ptr(),
         ..*block
     };
     // SAFETY: operands are large enough for the largest block. The CPU has the unit, or `U` is its model.
     unsafe { U::new().add(&block) };
-    sums
+    // Nothing is written between columns.
+    assert!(
+        to.chunks(TO_STRIDE / 4)
+            .all(|column| column[32..].iter().all(|x| x.is_nan()))
+    );
+    to
 }

@@ -51,6 +51,30 @@ fn a_tensor_read_again_later_is_not_written_over() {
     ");
 }
 
+/// Rows of a norm may be stored in another form, and so over other rows of an operand of its sum.
+#[test]
+fn the_norm_of_a_sum_lies_apart_from_the_operands() {
+    for apart in [true, false] {
+        let mut s = Sketch::default();
+        let a = s.input(16);
+        let (x, y) = (s.neg(a), s.neg(a));
+        let sum = s.add(x, y);
+        let op = if apart { Op::RmsNorm { eps: 1e-5 } } else { Op::Repeat };
+        let norm = s.op(op, 16, &[sum]);
+        let both = s.add(norm, sum);
+        s.expand(both);
+        let text = s.plan_text(&memory(usize::MAX), |_| 0);
+        let place_of = |name: &str| {
+            text.lines()
+                .find(|line| line.contains(name))
+                .map(|line| line.contains("[32..48)"))
+        };
+        // The second operand, and the norm or another op.
+        assert_eq!(place_of("x2"), Some(true), "{text}");
+        assert_eq!(place_of("x4"), Some(!apart), "{text}");
+    }
+}
+
 #[test]
 fn outputs_keep_their_memory() {
     let mut s = Sketch::default();

@@ -96,9 +96,9 @@ impl Quantized {
         is_result && at.is_aligned_to(LINE) && self.n_rows * self.stride() <= result.nbytes()
     }
 
-    /// True if parts of a row can be stored one by one, by different threads: then no number of it depends on others than its neighbours.
-    pub(super) fn can_be_stored_in_parts(&self) -> bool {
-        self.form == ActivationForm::Bf16Row
+    /// True if parts of a row of `n` elements can be stored one by one, by different threads: then no number of it depends on others than its neighbours.
+    pub(super) fn can_be_stored_in_parts(&self, n: usize) -> bool {
+        self.form == ActivationForm::Bf16Row && n.is_multiple_of(BF16_STEP)
     }
 
     /// Stores row `i` in the place of a result of floats.
@@ -117,7 +117,7 @@ impl Quantized {
     /// # Safety
     /// As for [`store`](Quantized::store), of these elements.
     pub(super) unsafe fn store_part(&self, i: usize, first: usize, x: &[f32], target: &Target<'_>) {
-        assert!(self.can_be_stored_in_parts() && first.is_multiple_of(BF16_STEP));
+        assert!(self.can_be_stored_in_parts(first));
         let start = i * self.stride() + first * size_of::<u16>();
         let len = x.len().next_multiple_of(BF16_STEP) * size_of::<u16>();
         // SAFETY: the caller's promise.

@@ -1,7 +1,7 @@
 //! Which nodes are computed together with those that follow them, so that a row is still in the cache when it is read, and
 //! threads do not wait for each other in between.
 
-use kernels::Precision;
+use kernels::{BF16_STEP, Precision};
 
 use super::activations::{Held, Quantized, Room};
 use super::view::{Place, locate, may_overlap};
@@ -119,25 +119,30 @@ impl Outlook<'_> {
     }
 
     /// The form in which the result of `last` is stored if not as floats: that of the products that come soon `after` it, if nothing else reads it. `last` is
-    /// `first`, or computed together with it.
+    /// `first`, or computed together with it. Returned with what the products read: the result or a view of all of it.
     pub(super) fn stored_form(
         &self,
         first: TensorId,
         fusion: Option<Fusion>,
         last: TensorId,
-        after: impl Iterator<Item = TensorId>,
-    ) -> Option<Quantized> {
+        after: impl Iterator<Item = TensorId> + Clone,
+    ) -> Option<(TensorId, Quantized)> {
         let graph = self.view.graph;
-        let result = graph.tensor(last);
-        let in_parts = match (fusion, result.op) {
-            (None, Op::RmsNorm { .. }) | (Some(Fusion::AddRmsNorm { .. }), _) => false,
-            (Some(Fusion::ProductsGlu { .. }), _) => true,
+        // Elements that are stored at a time.
+        let part = match (fusion, graph.tensor(last).op) {
+            (None, Op::RmsNorm { .. }) | (Some(Fusion::AddRmsNorm { .. }), _) => None,
+            (Some(Fusion::ProductsGlu { .. }), _) => Some(BF16_STEP),
+            (None, Op::Attention(_)) => Some(graph.tensor(last).ne[0]),
             _ => return None,
         };
-        let products = after.take(NEAR).filter(|&id| {
-            let node = graph.tensor(id);
-            matches!(node.op, Op::MulMat | Op::MulMatId) && node.src[1] == Some(last)
-        });
+        let products = after
+            .take(NEAR)
+            .filter(|&id| matches!(graph.tensor(id).op, Op::MulMat | Op::MulMatId));
+        let read = products
+            .clone()
+            .find_map(|id| self.whole_of(last, graph.tensor(id).source(1)))?;
+        let result = graph.tensor(read);
+        let products = products.filter(|&id| graph.tensor(id).source(1) == read);
         let mut forms = products.map(|id| Quantized::for_product(graph, graph.tensor(id), self.precision));
         let form = forms.next()??;
         let n_alike = 1 + forms.filter(|&other| other == Some(form)).count();
@@ -150,9 +155,18 @@ impl Outlook<'_> {
                 .iter()
                 .all(|&id| (id == last || is_apart(id)) && graph.tensor(id).sources().all(is_apart)),
         };
-        let can_be_stored = form.can_be_stored(result, &at) && (!in_parts || form.can_be_stored_in_parts());
-        let is_read_so = form.room == Room::Shared && n_alike == self.view.uses.n_readers(last);
-        (is_read_so && are_apart && can_be_stored).then_some(form)
+        let can_be_stored = form.can_be_stored(result, &at) && part.is_none_or(|n| form.can_be_stored_in_parts(n));
+        let uses = self.view.uses;
+        let is_read_so = n_alike == uses.n_readers(read) && (read == last || uses.n_readers(last) == 1);
+        (form.room == Room::Shared && is_read_so && are_apart && can_be_stored).then_some((read, form))
+    }
+
+    /// `read`, if it is `result` or all of it in another shape.
+    fn whole_of(&self, result: TensorId, read: TensorId) -> Option<TensorId> {
+        let graph = self.view.graph;
+        let (of, view) = (graph.tensor(result), graph.tensor(read));
+        let is_reshaped = view.view == Some((result, 0)) && view.is_contiguous() && view.nelements() == of.nelements();
+        (read == result || is_reshaped).then_some(read)
     }
 
     fn find(&self, id: TensorId) -> Option<Place> {

@@ -8,10 +8,10 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Pauses before a waiting thread sleeps: at most some forty microseconds, longer than the next op of a graph usually takes to become
-/// ready, and at least the time that falling asleep takes. In between it is a matter of experience: where spinning was in vain, since the
-/// thread that is waited for has no core or shares one, the next waits spin less.
-const SPINS: RangeInclusive<u32> = 64..=2048;
+/// Pauses before a waiting thread sleeps: at most some three hundred microseconds, longer than the other threads of a prompt usually take for their last pieces
+/// (to be woken takes 50), and at least the time that falling asleep takes. In between it is a matter of experience: where spinning was in vain, since the thread
+/// that is waited for has no core or shares one, the next waits spin less.
+const SPINS: RangeInclusive<u32> = 64..=16384;
 
 /// A number that threads wait on to change. Aligned to two cache lines, since processors fetch them in pairs.
 #[repr(align(128))]

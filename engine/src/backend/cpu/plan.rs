@@ -161,9 +161,9 @@ impl Planner {
             };
             let fusion = first.fusion;
             let last = others.iter_mut().flatten().next_back().unwrap_or(&mut first);
-            last.stores = outlook.stored_form(id, fusion, last.id, nodes.clone());
-            if let Some(stored) = last.stores {
-                self.held.store(last.id, stored.as_operand());
+            if let Some((read, form)) = outlook.stored_form(id, fusion, last.id, nodes.clone()) {
+                last.stores = Some(form);
+                self.held.store(read, form.as_operand());
             }
             self.quantize_before(plan, view, memory, &mut first)?;
             let barrier = self.barriers.before(&self.accesses, first.solo);

@@ -157,7 +157,7 @@ impl PlannedNode {
             sources: self.sources,
             solo: self.solo,
             fusion: None,
-            stores: None,
+            stores: self.stores,
             activations: self.activations,
             any_order: self.any_order,
             activations_number: self.activations_number,

@@ -4,7 +4,7 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::avx512::Avx512;
-use crate::simd::tiles::{TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileBlock, TileUnit};
+use crate::simd::tiles::{TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileBlock, TileSums, TileUnit};
 
 /// True if the CPU has the unit and the system lets this process use it. The system is asked once; it may say no.
 pub(crate) fn is_available() -> bool {
@@ -139,23 +139,23 @@ impl TileUnit for Amx {
     /// go on at a time: four products for four loads keep the unit busy.
     #[inline(always)]
     unsafe fn add(&mut self, block: &TileBlock) {
-        const { assert!(TILE_BYTES == 1024 && TILE_WIDTH == 64 && TILE_ROWS == 16) };
+        const { assert!(TILE_BYTES == 1024 && TILE_WIDTH == 64 && TILE_ROWS == 16 && TileSums::STRIDE == 128) };
         // SAFETY: the caller's promise; tiles are configured as long as there is a value, and clobbered here. What is read and written are the
         // block's operands and sums.
         unsafe {
             asm!(
-                "test {is_first:e}, {is_first:e}",
-                "jz 2f",
+                "test {sums}, {sums}",
+                "jnz 2f",
                 "tilezero tmm0",
                 "tilezero tmm1",
                 "tilezero tmm2",
                 "tilezero tmm3",
                 "jmp 3f",
                 "2:",
-                "tileloadd tmm0, [{sums} + 1*{width}]",
-                "tileloadd tmm1, [{sums} + 1*{width} + 1024]",
-                "tileloadd tmm2, [{sums} + 1*{width} + 2048]",
-                "tileloadd tmm3, [{sums} + 1*{width} + 3072]",
+                "tileloadd tmm0, [{sums} + 2*{width}]",
+                "tileloadd tmm1, [{sums} + 2*{width} + 64]",
+                "tileloadd tmm2, [{sums} + 2*{width} + 2048]",
+                "tileloadd tmm3, [{sums} + 2*{width} + 2112]",
                 "3:",
                 "tileloadd tmm4, [{first} + 1*{x_stride}]",
                 "tileloadd tmm6, [{w} + 1*{width}]",
@@ -170,12 +170,14 @@ impl TileUnit for Amx {
                 "add {w}, 2048",
                 "dec {steps}",
                 "jnz 3b",
-                "tilestored [{sums} + 1*{width}], tmm0",
-                "tilestored [{sums} + 1*{width} + 1024], tmm1",
-                "tilestored [{sums} + 1*{width} + 2048], tmm2",
-                "tilestored [{sums} + 1*{width} + 3072], tmm3",
-                is_first = in(reg) u32::from(block.is_first),
+                "tilestored [{to} + 1*{to_stride}], tmm0",
+                "tilestored [{to} + 1*{to_stride} + 64], tmm1",
+                "tilestored [{to_second} + 1*{to_stride}], tmm2",
+                "tilestored [{to_second} + 1*{to_stride} + 64], tmm3",
                 sums = in(reg) block.sums,
+                to = in(reg) block.to,
+                to_second = in(reg) block.to.byte_add(TILE_ROWS * block.to_stride),
+                to_stride = in(reg) block.to_stride,
                 width = in(reg) TILE_WIDTH,
                 x_stride = in(reg) block.x_stride,
                 first = inout(reg) block.x => _,

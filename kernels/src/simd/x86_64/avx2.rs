@@ -94,6 +94,24 @@ pub(super) unsafe fn sum4(v: [__m256; 4]) -> [f32; 4] {
     }
 }
 
+/// The four largest lanes: of pairs of lanes first, so that lanes of two values lie side by side.
+///
+/// # Safety
+/// The CPU has AVX2.
+#[inline(always)]
+pub(super) unsafe fn largest4(v: [__m256; 4]) -> [f32; 4] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let ab = _mm256_max_ps(_mm256_unpacklo_ps(v[0], v[1]), _mm256_unpackhi_ps(v[0], v[1]));
+        let cd = _mm256_max_ps(_mm256_unpacklo_ps(v[2], v[3]), _mm256_unpackhi_ps(v[2], v[3]));
+        let abcd = _mm256_max_ps(_mm256_shuffle_ps::<0x44>(ab, cd), _mm256_shuffle_ps::<0xee>(ab, cd));
+        let mut largest = [0.0; 4];
+        let (low, high) = (_mm256_castps256_ps128(abcd), _mm256_extractf128_ps::<1>(abcd));
+        _mm_storeu_ps(largest.as_mut_ptr(), _mm_max_ps(low, high));
+        largest
+    }
+}
+
 impl Simd for Avx2 {
     const LANES: usize = 8;
     type Int = __m256i;
@@ -180,6 +198,9 @@ impl Simd for Avx2 {
             _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)))
         };
         fn sum4(values: [Self; 4]) -> [f32; 4] = sum4([values[0].0, values[1].0, values[2].0, values[3].0]);
+        fn largest4(values: [Self; 4]) -> [f32; 4] = {
+            largest4([values[0].0, values[1].0, values[2].0, values[3].0])
+        };
         fn and(bits: __m256i, x: u32) -> __m256i = _mm256_and_si256(bits, _mm256_set1_epi32(x as i32));
         fn or(a: __m256i, b: __m256i) -> __m256i = _mm256_or_si256(a, b);
         fn xor(bits: __m256i, x: u32) -> __m256i = _mm256_xor_si256(bits, _mm256_set1_epi32(x as i32));

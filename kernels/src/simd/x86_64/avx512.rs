@@ -52,6 +52,16 @@ unsafe fn fold(x: __m512) -> __m256 {
     unsafe { _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x)) }
 }
 
+/// The larger lanes of both halves.
+///
+/// # Safety
+/// The CPU has AVX-512.
+#[inline(always)]
+unsafe fn larger_half(x: __m512) -> __m256 {
+    // SAFETY: the caller's promise.
+    unsafe { _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x)) }
+}
+
 /// Floats to bfloat16, rounded to nearest even; NaNs stay NaNs.
 ///
 /// # Safety
@@ -135,6 +145,12 @@ impl Simd for Avx512 {
         fn sum4(values: [Self; 4]) -> [f32; 4] = {
             avx2::sum4([fold(values[0].0), fold(values[1].0), fold(values[2].0), fold(values[3].0)])
         };
+        fn largest4(values: [Self; 4]) -> [f32; 4] = avx2::largest4([
+            larger_half(values[0].0),
+            larger_half(values[1].0),
+            larger_half(values[2].0),
+            larger_half(values[3].0),
+        ]);
         fn and(bits: __m512i, x: u32) -> __m512i = _mm512_and_si512(bits, _mm512_set1_epi32(x as i32));
         fn or(a: __m512i, b: __m512i) -> __m512i = _mm512_or_si512(a, b);
         fn xor(bits: __m512i, x: u32) -> __m512i = _mm512_xor_si512(bits, _mm512_set1_epi32(x as i32));

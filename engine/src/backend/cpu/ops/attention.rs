@@ -14,14 +14,20 @@ use kernels::{FAST_COLUMNS, rows};
 use super::visible::{Page, Visible};
 use super::{Need, Task};
 use crate::backend::cpu::scratch::take;
-use crate::backend::cpu::view::{Source, Target};
+use crate::backend::cpu::view::Source;
 use crate::graph::{Attention, AttentionOperands, Buckets, Graph, PAGE, Tensor, Window};
 
 /// Queries (tokens times heads) that a unit has at most, unless more heads share one key head.
 const QUERIES: usize = 48;
 
-/// The same where a unit for tiles multiplies them: it has to prepare what it reads.
+/// The same where a unit for tiles multiplies them, as many at a time.
 const TILE_QUERIES: usize = 96;
+
+/// As many times that the queries of a unit may be, since keys and values have to be prepared for tiles, once for all of them.
+const MAX_BLOCKS: usize = 4;
+
+/// Units per thread that have to be left then.
+const UNITS_FOR_BLOCKS: usize = 6;
 
 /// Queries that a head has at most where a thread takes a part for all heads: for few queries memory is what takes time.
 const FEW_QUERIES: usize = 16;
@@ -57,19 +63,31 @@ struct Sizes {
     n_kv: usize,
     /// A unit for tiles multiplies.
     by_tiles: bool,
+    /// Tokens that are computed together, unless there is none.
+    block: usize,
+    /// Blocks that a unit has at most.
+    n_blocks: usize,
 }
 
 impl Sizes {
     /// A unit for tiles, if the CPU has one, is for batches of as many tokens as products take fewer bits for (`any_order`).
-    fn new(at: &AttentionOperands<&Tensor>, any_order: bool) -> Sizes {
+    fn new(at: &AttentionOperands<&Tensor>, any_order: bool, nth: usize) -> Sizes {
+        let by_tiles = any_order && at.q.ne[2] >= FAST_COLUMNS && tiles::has_tiles();
+        let (n_head, n_head_kv, n_tokens) = (at.q.ne[1], at.k.ne[1], at.q.ne[2]);
+        let queries = if by_tiles { TILE_QUERIES } else { QUERIES };
+        let block = (queries / (n_head / n_head_kv)).max(1);
+        // Tokens with page tables of their own only make more units.
+        let most = n_tokens.div_ceil(block) * n_head_kv / (UNITS_FOR_BLOCKS * nth);
         Sizes {
-            by_tiles: any_order && at.q.ne[2] >= FAST_COLUMNS && tiles::has_tiles(),
             dk: at.q.ne[0],
             dv: at.v.ne[0],
-            n_head: at.q.ne[1],
-            n_head_kv: at.k.ne[1],
-            n_tokens: at.q.ne[2],
+            n_head,
+            n_head_kv,
+            n_tokens,
             n_kv: at.k.ne[2],
+            by_tiles,
+            block,
+            n_blocks: if by_tiles { most.clamp(1, MAX_BLOCKS) } else { 1 },
         }
     }
 
@@ -78,14 +96,19 @@ impl Sizes {
         self.n_head / self.n_head_kv
     }
 
-    /// Queries that a unit has at most, unless more heads share one key head.
-    fn queries(&self) -> usize {
-        if self.by_tiles { TILE_QUERIES } else { QUERIES }
+    /// Most tokens of a unit.
+    fn tokens(&self) -> usize {
+        self.block * self.n_blocks
     }
 
     /// Most queries of a unit, whatever the number of tokens.
     fn max_queries(&self) -> usize {
-        self.queries().max(self.group())
+        self.tokens() * self.group()
+    }
+
+    /// Most queries that are computed together.
+    fn together(&self) -> usize {
+        self.block * self.group()
     }
 
     /// Floats of a state of `n` queries: largest score, sum and weighted values of each.
@@ -94,17 +117,20 @@ impl Sizes {
     }
 
     fn kernel_scratch(&self) -> usize {
-        let floats = |d| kernel::scratch(d).max(tiles::scratch(d, self.max_queries()));
+        let floats = |d| kernel::scratch(d).max(tiles::scratch(d, self.together()));
         floats(self.dk).max(floats(self.dv))
     }
 
-    /// Floats of the queries as a unit for tiles takes them.
-    fn tile_queries(&self) -> usize {
-        if self.by_tiles {
-            tiles::bytes_of_queries(self.max_queries(), self.dk).div_ceil(size_of::<f32>())
+    /// Floats of queries, keys and values as a unit for tiles takes them.
+    fn operands(&self) -> [usize; 3] {
+        let bytes = if self.by_tiles {
+            // Blocks that do not fill their tiles are read beyond their end.
+            let queries = tiles::bytes_of_queries(self.max_queries() + self.together(), self.dk);
+            [queries, tiles::bytes_of_keys(self.dk), tiles::bytes_of_values(self.dv)]
         } else {
-            0
-        }
+            [0; 3]
+        };
+        bytes.map(|bytes| bytes.div_ceil(size_of::<f32>()))
     }
 
     /// Floats of a unit's state.
@@ -142,7 +168,7 @@ struct Tiles<'a> {
 impl<'a> Tiles<'a> {
     /// Finds the tiles; `bounds` has room for the bounds of as many as there are tokens.
     fn new(s: &Sizes, visible: &Visible<'_>, bounds: &'a mut [u32]) -> Tiles<'a> {
-        let most = (s.queries() / s.group()).max(1);
+        let most = s.tokens();
         let mut n = 0;
         for t in 0..s.n_tokens {
             let goes_on = n > 0 && t - (bounds[n - 1] as usize) < most && visible.table(t) == visible.table(t - 1);
@@ -166,8 +192,9 @@ impl<'a> Tiles<'a> {
         self.len() * self.n_head_kv
     }
 
+    /// The last ones come first: later tokens see more, and what takes longest is begun first.
     fn unit(&self, unit: usize) -> Unit {
-        let tile = unit / self.n_head_kv;
+        let tile = self.len() - 1 - unit / self.n_head_kv;
         Unit {
             head: unit % self.n_head_kv,
             first: self.bounds[tile] as usize,
@@ -195,12 +222,13 @@ impl Unit {
 pub(super) fn need(graph: &Graph, node: &Tensor, p: &Attention, nth: usize) -> Need {
     let at = p.operands().map(|i| graph.tensor(node.source(i)));
     // Enough for any precision.
-    let s = Sizes::new(&at, true);
+    let s = Sizes::new(&at, true, nth);
     let n = s.max_queries();
+    let own = n * s.dk + s.together() * (PAGE + 1) + s.operands().iter().sum::<usize>() + s.kernel_scratch();
     let parts = s.n_kv.div_ceil(PAGE).div_ceil(MIN_PART).min(MAX_PARTS);
     let shared = (MANY_UNITS * nth).saturating_mul(parts).saturating_mul(s.state());
     Need {
-        per_thread: n * (s.dk + PAGE + 1) + s.tile_queries() + s.kernel_scratch() + 2 * s.state() + s.n_tokens + 1,
+        per_thread: own + 2 * s.state() + s.n_tokens + 1,
         shared: if nth == 1 { 0 } else { shared.min(MAX_SHARED) },
     }
 }
@@ -270,7 +298,7 @@ pub(super) fn attention(mut task: Task<'_>, p: &Attention) {
             op.attend(&unit, part, next, &mut State::new(of_part, cut.n_queries), &mut room);
             whole.merge(of_part);
         }
-        op.finish(&unit, &mut whole, &task.target);
+        op.finish(&unit, &mut whole, &task);
     }
 }
 
@@ -307,7 +335,7 @@ pub(super) fn merge(mut task: Task<'_>, p: &Attention) {
             // SAFETY: the states were written in an earlier phase, and are not written again in this one.
             whole.merge(unsafe { task.shared.read(cut.state_at(unit, part)) });
         }
-        op.finish(&cut.tiles.unit(unit), &mut whole, &task.target);
+        op.finish(&cut.tiles.unit(unit), &mut whole, &task);
     }
 }
 
@@ -363,15 +391,25 @@ impl<'a> State<'a> {
     }
 }
 
+/// Queries of a unit that are computed together.
+struct Block {
+    first: usize,
+    n: usize,
+    /// Cells of a page that any of them sees, by bits.
+    wanted: u64,
+}
+
 /// A thread's scratch memory.
 struct Room<'a> {
     /// Queries times the scale, one after another.
     queries: &'a mut [f32],
-    /// The same as a unit for tiles takes them.
+    /// The same as a unit for tiles takes them, and so the keys and values of a page.
     tile_queries: &'a mut [u8],
-    /// Scores of a page, [`PAGE`] to a query.
+    tile_keys: &'a mut [u8],
+    tile_values: &'a mut [u8],
+    /// Scores of a page and a block of queries, [`PAGE`] to each.
     scores: &'a mut [f32],
-    /// For each query the factor for what was summed up before a page.
+    /// For each query of a block the factor for what was summed up before a page.
     factors: &'a mut [f32],
     /// The kernel's own.
     kernel: &'a mut [f32],
@@ -379,11 +417,14 @@ struct Room<'a> {
 
 impl<'a> Room<'a> {
     fn new(scratch: &mut &'a mut [f32], s: &Sizes) -> Room<'a> {
+        let [queries, keys, values] = s.operands();
         Room {
             queries: take(scratch, s.max_queries() * s.dk),
-            tile_queries: bytemuck::cast_slice_mut(take(scratch, s.tile_queries())),
-            scores: take(scratch, s.max_queries() * PAGE),
-            factors: take(scratch, s.max_queries()),
+            tile_queries: bytemuck::cast_slice_mut(take(scratch, queries)),
+            tile_keys: bytemuck::cast_slice_mut(take(scratch, keys)),
+            tile_values: bytemuck::cast_slice_mut(take(scratch, values)),
+            scores: take(scratch, s.together() * PAGE),
+            factors: take(scratch, s.together()),
             kernel: take(scratch, s.kernel_scratch()),
         }
     }
@@ -451,7 +492,7 @@ impl<'a> Biases<'a> {
 impl<'a> Operands<'a> {
     fn new(task: &Task<'a>, p: &'a Attention) -> Operands<'a> {
         let at = p.operands().map(|i| task.source(i));
-        let s = Sizes::new(&at.map(|source| source.tensor), task.planned.any_order);
+        let s = Sizes::new(&at.map(|source| source.tensor), task.planned.any_order, task.share.nth);
         Operands {
             p,
             s,
@@ -505,7 +546,7 @@ impl<'a> Operands<'a> {
         for entry in of_part.clone() {
             let page = self.visible.page(entry);
             let span = self.visible.span(&page);
-            let mut seen = [0u64; TILE_QUERIES];
+            let mut seen = [0u64; MAX_BLOCKS * TILE_QUERIES];
             let seen = &mut seen[..tokens.len()];
             for (seen, t) in seen.iter_mut().zip(tokens.clone()) {
                 *seen = self.seen(t, &page, span);
@@ -533,24 +574,57 @@ impl<'a> Operands<'a> {
         #[cfg(test)]
         tests::N_SCORED.set(tests::N_SCORED.get() + 1);
         let s = &self.s;
-        let n = seen.len() * s.group();
         let any = seen.iter().fold(0, |any, seen| any | seen);
-        let (queries, scores) = (&room.queries[..n * s.dk], &mut room.scores[..n * PAGE]);
         let keys = cache_rows(&self.k, unit.head, page, next);
-        if s.by_tiles {
-            tiles::scores(&keys, any, room.tile_queries, n, scores, room.kernel);
-        } else {
-            kernel::scores(&keys, any, queries, scores, room.kernel);
-        }
-        self.adjust(unit, page, scores);
-        let (max, sum, factors) = (&mut state.max[..n], &mut state.sum[..n], &mut room.factors[..n]);
-        kernel::softmax_step(scores, seen, max, sum, factors);
-        // What is not seen is not touched: whatever other sequences left there, not even infinities get out.
         let values = cache_rows(&self.v, unit.head, page, next);
-        let sums = &mut state.values[..n * s.dv];
-        if !(s.by_tiles && tiles::add_values(&values, seen, scores, factors, sums, room.kernel)) {
-            kernel::add_values(&values, seen, scores, factors, sums, room.kernel);
+        // What is not seen is not touched: whatever other sequences left there, not even infinities get out.
+        let mut values_by_tiles = false;
+        if s.by_tiles {
+            tiles::put_keys(&keys, any, room.tile_keys, room.kernel);
+            values_by_tiles = tiles::put_values(&values, any, room.tile_values, room.kernel);
         }
+        for (i, seen) in seen.chunks(s.block).enumerate() {
+            let block = Block {
+                first: i * s.together(),
+                n: seen.len() * s.group(),
+                wanted: seen.iter().fold(0, |any, seen| any | seen),
+            };
+            if block.wanted == 0 {
+                continue;
+            }
+            self.score(unit, &block, page, &keys, room);
+            let queries = block.first..block.first + block.n;
+            let (scores, factors) = (&mut room.scores[..block.n * PAGE], &mut room.factors[..block.n]);
+            let (max, sum) = (&mut state.max[queries.clone()], &mut state.sum[queries.clone()]);
+            kernel::softmax_step(scores, seen, max, sum, factors);
+            let sums = &mut state.values[queries.start * s.dv..queries.end * s.dv];
+            if values_by_tiles {
+                tiles::add_values(room.tile_values, s.dv, scores, factors, sums, room.kernel);
+            } else {
+                kernel::add_values(&values, seen, scores, factors, sums, room.kernel);
+            }
+        }
+    }
+
+    /// The scores of a block of the unit's queries with the keys of a page, which are prepared if a unit for tiles multiplies.
+    fn score(&self, unit: &Unit, block: &Block, page: &Page, keys: &CacheRows<'_>, room: &mut Room<'_>) {
+        let (dk, &Block { first, n, wanted }) = (self.s.dk, block);
+        let scores = &mut room.scores[..n * PAGE];
+        if self.s.by_tiles {
+            let operands = tiles::ScoreOperands {
+                keys: room.tile_keys,
+                d: dk,
+                wanted,
+                queries: room.tile_queries,
+                first,
+                n,
+            };
+            tiles::scores(&operands, scores, room.kernel);
+        } else {
+            let queries = &room.queries[first * dk..(first + n) * dk];
+            kernel::scores(keys, wanted, queries, scores, room.kernel);
+        }
+        self.adjust(unit, first, page, scores);
     }
 
     /// The unit's queries, token by token, times the scale.
@@ -627,13 +701,13 @@ impl<'a> Operands<'a> {
         (from.clamp(0, limit) as i32, to.clamp(-1, limit) as i32)
     }
 
-    /// Turns the products of the unit's queries with a page into scores: soft cap, ALiBi, biases by relative position.
-    fn adjust(&self, unit: &Unit, page: &Page, scores: &mut [f32]) {
+    /// Turns the products of the unit's queries from query `first` on with a page into scores: soft cap, ALiBi, biases by relative position.
+    fn adjust(&self, unit: &Unit, first: usize, page: &Page, scores: &mut [f32]) {
         if self.p.softcap == 0.0 && self.p.max_bias == 0.0 && self.biases.is_none() {
             return;
         }
         let group = self.s.group();
-        for (i, scores) in scores.chunks_exact_mut(PAGE).enumerate() {
+        for (i, scores) in (first..).zip(scores.chunks_exact_mut(PAGE)) {
             let (head, t) = (unit.head * group + i % group, unit.first + i / group);
             self.adjust_query(head, t, page.first, &mut scores[..page.len]);
         }
@@ -659,25 +733,33 @@ impl<'a> Operands<'a> {
     }
 
     /// Divides by the sums, sinks included, and writes the results.
-    fn finish(&self, unit: &Unit, state: &mut State<'_>, target: &Target<'_>) {
+    fn finish(&self, unit: &Unit, state: &mut State<'_>, task: &Task<'_>) {
         let (s, first_head) = (&self.s, unit.head * self.s.group());
         let queries = unit
             .tokens()
             .flat_map(|t| (first_head..first_head + s.group()).map(move |h| (h, t)));
         for (i, (head, t)) in queries.enumerate() {
-            // SAFETY: a head and token belong to one unit, and a unit is finished once, by one thread.
-            let out = unsafe { target.row(head + s.n_head * t) };
-            if state.sum[i] == 0.0 {
-                out.fill(0.0);
-                continue;
-            }
-            if let Some(sinks) = &self.sinks {
+            if let Some(sinks) = &self.sinks
+                && state.sum[i] != 0.0
+            {
                 let sink = sinks.float([head, 0, 0, 0]);
                 state.raise(i, state.max[i].max(sink));
                 state.sum[i] += (sink - state.max[i]).exp();
             }
-            let factor = 1.0 / state.sum[i];
-            rows::scale(state.values_of(i), factor, 0.0, out);
+            let sum = state.sum[i];
+            let values = state.values_of(i);
+            if sum != 0.0 {
+                rows::scale_in_place(values, 1.0 / sum, 0.0);
+            } else {
+                values.fill(0.0);
+            }
+            // SAFETY: a head and token belong to one unit, and a unit is finished once, by one thread.
+            unsafe {
+                match task.planned.stores {
+                    Some(form) => form.store_part(t, head * s.dv, values, &task.target),
+                    None => task.target.row(head + s.n_head * t).copy_from_slice(values),
+                }
+            }
         }
     }
 }

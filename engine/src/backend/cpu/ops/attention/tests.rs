@@ -1,10 +1,12 @@
 use std::cell::Cell;
+use std::ops::ControlFlow;
 
-use kernels::GgmlType::{F32, I32, I64};
+use kernels::GgmlType::{F32, I32, I64, Q4_0};
+use kernels::{Precision, quantize_row};
 
 use crate::backend::{BackendParams, MemoryMap, device};
-use crate::graph::{Attention, AttentionOperands, Graph, PAGE, TensorId, VisibleCells};
-use crate::sched::{SchedParams, Scheduler};
+use crate::graph::{Attention, AttentionOperands, Graph, PAGE, Tensor, TensorId, VisibleCells};
+use crate::sched::{Observer, SchedParams, Scheduler};
 
 thread_local! {
     /// Pages whose keys this thread has multiplied with queries.
@@ -82,4 +84,99 @@ fn tokens_of_one_sequence_read_pages_together() {
         2 * 2 * N_HEAD_KV,
         "48 queries at a time, of two heads each"
     );
+}
+
+/// Wants what attention gives, so that it is stored as floats.
+struct Watch;
+
+impl Observer for Watch {
+    fn wants(&mut self, graph: &Graph, node: TensorId) -> bool {
+        matches!(graph.tensor(node).op, crate::graph::Op::Attention(_))
+    }
+
+    fn show(&mut self, _: &Graph, _: TensorId, _: &[u8]) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
+/// Values for a tensor.
+fn noise(t: &Tensor, seed: usize) -> Vec<u8> {
+    let floats: Vec<f32> = (0..t.nelements())
+        .map(|i| ((i * i % 977 + 7 * i * seed) % 103) as f32 / 50.0 - 0.9)
+        .collect();
+    let mut bytes = vec![0; t.nbytes()];
+    match t.ty {
+        F32 => bytes.copy_from_slice(bytemuck::cast_slice(&floats)),
+        ty => quantize_row(ty, &floats, &mut bytes),
+    }
+    bytes
+}
+
+/// A product of what `n` tokens of a sequence attend to, on some threads; `apart`: attention's result is stored as floats.
+fn product_of_attention(n: usize, [dk, n_head]: [usize; 2], n_threads: usize, apart: bool) -> Vec<u8> {
+    let mut g = Graph::new();
+    let mut list = |ty, n: usize| g.input(ty, [n, 1, 1, 1], "list");
+    let n_pages = n.div_ceil(PAGE);
+    let visible = VisibleCells {
+        cell_pos: list(I32, n),
+        pos: list(I32, n),
+        table: list(I32, n),
+        starts: list(I32, 2),
+        pages: list(I32, n_pages),
+        masks: list(I64, n_pages),
+    };
+    let qkv = [n_head, N_HEAD_KV, N_HEAD_KV].map(|heads| g.input(F32, [dk, heads, n, 1], "heads"));
+    let operands = AttentionOperands::new(qkv, visible);
+    let attention = g.attention(Attention::causal(0.1), operands).unwrap();
+    let merged = g.reshape(attention, [dk * n_head, n, 1, 1]).unwrap();
+    let weights = g.input(Q4_0, [dk * n_head, 40, 1, 1], "weights");
+    let y = g.mul_mat(weights, merged).unwrap();
+    g.tensor_mut(y).flags.output = true;
+    g.expand(y);
+
+    let params = BackendParams {
+        precision: Precision::Fast,
+        ..BackendParams::new(n_threads)
+    };
+    let backend = device("cpu").unwrap().backend(&params).unwrap();
+    let mut sched = Scheduler::new(vec![backend], MemoryMap::default(), SchedParams::default()).unwrap();
+    sched.alloc_graph(&mut g).unwrap();
+    let count: Vec<i32> = (0..n as i32).collect();
+    let pages: Vec<i32> = (0..n_pages).map(|page| (page * PAGE) as i32).collect();
+    let (one_table, all) = ([0, n_pages as i32], vec![-1i64; n_pages]);
+    let lists = [
+        (visible.cell_pos, &count[..]),
+        (visible.pos, &count),
+        (visible.table, &vec![0; n]),
+        (visible.starts, &one_table),
+        (visible.pages, &pages),
+    ];
+    for (id, values) in lists {
+        sched.set_input(&g, id, bytemuck::cast_slice(values)).unwrap();
+    }
+    sched.set_input(&g, visible.masks, bytemuck::cast_slice(&all)).unwrap();
+    for (id, seed) in qkv.into_iter().chain([weights]).zip(1..) {
+        let bytes = noise(g.tensor(id), seed);
+        sched.set_input(&g, id, &bytes).unwrap();
+    }
+    if apart {
+        sched.set_observer(Some(Box::new(Watch)));
+    }
+    sched.compute(&g).unwrap();
+    let mut out = vec![0; g.tensor(y).nbytes()];
+    sched.read_tensor(&g, y, 0, &mut out).unwrap();
+    out
+}
+
+/// How many queries share what is prepared for tiles depends on the number of threads, and results are stored in the form of the product or as floats.
+#[test]
+fn the_product_of_attention_has_the_same_bits_on_any_number_of_threads() {
+    for (n, heads) in [(700, [64, 6]), (200, [32, 2]), (130, [48, 10]), (31, [64, 4])] {
+        let expected = product_of_attention(n, heads, 1, true);
+        assert!(expected.iter().any(|&byte| byte != 0));
+        for n_threads in 1..=3 {
+            let got = product_of_attention(n, heads, n_threads, false);
+            assert!(got == expected, "{n} tokens, heads {heads:?}, {n_threads} threads");
+        }
+    }
 }
