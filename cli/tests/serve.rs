@@ -394,7 +394,7 @@ const WITH_TOOLS: &str = "{% if messages[0].role != 'system' %}<|im_start|>syste
     <|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
 #[test]
-#[ignore = "installs client programs from PyPI and takes a published model: a minute"]
+#[ignore = "installs client programs from PyPI and npm and takes a published model: some minutes"]
 fn published_clients_are_served() {
     let home = Home::new();
     let model = tests::published::path(tests::published::SMOLLM2);

@@ -1,0 +1,91 @@
+"""Users of a server, all at once: the part of load.py that the package locust runs, in its environment.
+
+    python load_users.py URL N_USERS WARM_S MEASURED_S PROMPTS.json
+
+Each user asks, reads the answer as it comes, and asks again at once. Prints what came within the measured seconds, as JSON.
+"""
+
+import json
+import sys
+import time
+
+from locust import FastHttpUser, constant, task
+from locust.env import Environment
+
+import gevent
+
+SETTINGS = {"temperature": 0, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
+
+
+class Record:
+    """What came, by the seconds in which it came."""
+
+    def __init__(self, begin, end):
+        self.begin, self.end = begin, end
+        self.first, self.between, self.whole, self.failed = [], [], [], []
+        self.n_tokens = self.n_prompt = self.n_cached = 0
+
+    def covers(self, at):
+        return self.begin <= at < self.end
+
+    def answer(self, asked, times, usage):
+        """Notes an answer of which pieces came at these times."""
+        inside = [at for at in times if self.covers(at)]
+        self.n_tokens += usage["completion_tokens"] * len(inside) / len(times)
+        self.between += [b - a for a, b in zip(times, times[1:]) if self.covers(b)]
+        if self.covers(times[0]):
+            self.first.append(times[0] - asked)
+            self.n_prompt += usage["prompt_tokens"]
+            self.n_cached += usage["prompt_tokens_details"]["cached_tokens"]
+        if self.covers(times[-1]):
+            self.whole.append(times[-1] - asked)
+
+
+class Asker(FastHttpUser):
+    wait_time = constant(0)
+    network_timeout = connection_timeout = 300
+    record, prompts, n_predict = None, None, 0
+
+    @task
+    def ask(self):
+        asked, times, usage = time.monotonic(), [], None
+        body = {"model": "any", "prompt": self.prompts.pop(), "max_tokens": self.n_predict, **SETTINGS}
+        # A connection for each answer: servers differ in how long they keep one that is not used.
+        sent = {"json": body, "headers": {"Connection": "close"}}
+        with self.client.post("/v1/completions", **sent, stream=True, catch_response=True) as response:
+            if response.status_code != 200:
+                self.record.failed.append(response.text or str(response.error))
+                return
+            while line := response.stream.readline(b"\n"):
+                if not line.startswith(b"data: {"):
+                    continue
+                chunk = json.loads(line[6:])
+                usage = chunk.get("usage") or usage
+                if any(choice["text"] for choice in chunk["choices"]):
+                    times.append(time.monotonic())
+            response.success()
+        if not times or usage is None or usage["completion_tokens"] != self.n_predict:
+            self.record.failed.append(f"an answer of {len(times)} pieces, usage {usage}")
+            return
+        self.record.answer(asked, times, usage)
+
+
+def main():
+    url, n_users, warm, measured, prompts = sys.argv[1:]
+    begin = time.monotonic() + float(warm)
+    with open(prompts, encoding="utf-8") as file:
+        asked = json.load(file)
+    Asker.prompts, Asker.n_predict = asked["prompts"][::-1], asked["n_predict"]
+    Asker.record = record = Record(begin, begin + float(measured))
+    environment = Environment(user_classes=[Asker], host=url)
+    runner = environment.create_local_runner()
+    runner.start(int(n_users), spawn_rate=int(n_users))
+    gevent.sleep(record.end - time.monotonic())
+    # Answers under way at the end count as far as they had come: they are read to their end.
+    runner.stop_timeout = environment.stop_timeout = 120
+    environment.runner.stop()
+    told = {name: getattr(record, name) for name in ("first", "between", "whole", "failed", "n_tokens", "n_prompt", "n_cached")}
+    print(json.dumps({**told, "seconds": record.end - record.begin}))
+
+
+main()
