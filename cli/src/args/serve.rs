@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use engine::context::MAX_SEQUENCES;
 
-use super::{ContextArgs, TemplateArgs, positive};
+use super::{ContextArgs, SpeculationArgs, TemplateArgs, positive};
 use crate::hub::HubArgs;
 use crate::loading::{AdapterArgs, LoadArgs};
 use crate::sampling::SamplerArgs;
@@ -119,6 +119,9 @@ pub struct ServingArgs {
     /// How to compute
     #[command(flatten)]
     pub context: ContextArgs,
+    /// How to guess tokens
+    #[command(flatten)]
+    pub speculation: SpeculationArgs,
     /// How tokens are chosen unless a request says otherwise
     #[command(flatten)]
     pub sampler: SamplerArgs,

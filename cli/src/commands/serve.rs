@@ -8,15 +8,18 @@ use engine::backend::ThreadPool;
 use engine::context::{Context, ContextParams, MAX_SEQUENCES};
 use engine::model::Model;
 use engine::sample::Recommended;
+use engine::speculate::Pace;
 use server::http::{ANY_ORIGIN, App, Gate, ListenParams, Listener, Log, Record, serve};
 use server::routes::{Router, router};
-use server::scheduler::{Scheduler, Settings};
+use server::scheduler::{Scheduler, Settings, Speculation};
 use server::served::{Served, ServedParams};
 use tokio::sync::watch;
 
 use crate::args::{ServeArgs, ServingArgs};
 use crate::commands::{fleet, input, listen};
+use crate::drafting::{self, Source};
 use crate::failure::{Failure, Outcome};
+use crate::loading::LoadArgs;
 use crate::session::no_context;
 use crate::{fetch, human, say, version};
 
@@ -26,6 +29,9 @@ const DEFAULT_CONTEXT: usize = 8192;
 const N_THREADS: usize = 2;
 /// Threads for what takes a moment, such as grammars and tokens of long texts.
 const N_BLOCKING: usize = 16;
+
+/// Most answers at once that have drafts by a model or a layer, which needs memory for each.
+const MAX_DRAFTED: usize = 8;
 
 /// Ends taking requests.
 type Close = Box<dyn Fn() + Send + Sync>;
@@ -243,8 +249,17 @@ pub fn served(args: &ServingArgs, path: &Path) -> Outcome<Served> {
     params.n_seq_max = (2 * args.n_parallel).min(MAX_SEQUENCES);
     params.n_batch = params.n_batch.max(args.n_parallel);
     params.n_outputs_max = params.n_seq_max;
+    let plain = params.clone();
+    let speculation = args.speculation.resolved()?;
+    if speculation.is_wanted() {
+        drafting::prepare(&mut params, &speculation, args.n_parallel);
+    }
     let memory = params.memory(args.context.ctx_size.unwrap_or(DEFAULT_CONTEXT));
-    let model = args.load.load(path, args.context.precision, Some(memory))?;
+    let load = LoadArgs {
+        mtp: speculation.mtp,
+        ..args.load.clone()
+    };
+    let model = load.load(path, args.context.precision, Some(memory))?;
     let n_train = model.base().n_ctx_train();
     params.n_ctx = args.context.ctx_size.unwrap_or(DEFAULT_CONTEXT.min(n_train.max(1)));
     // Contexts for texts and for vectors compute in turns.
@@ -260,12 +275,25 @@ pub fn served(args: &ServingArgs, path: &Path) -> Outcome<Served> {
     } else {
         let mut context = Context::new(model.clone(), &params).map_err(|e| no_context(&model, e))?;
         args.adapters.apply(&mut context)?;
-        Scheduler::start(context, settings)?
+        let source = Source {
+            speculation: &speculation,
+            hub: &args.hub,
+            load: &args.load,
+            context: &args.context,
+        };
+        let drafters = source.drafters(&context, settings.n_parallel.min(MAX_DRAFTED))?;
+        let speculation = drafters.map(|drafters| Speculation {
+            pace: Pace::new(speculation.draft_max.into()),
+            drafters,
+        });
+        Scheduler::speculating(context, settings, speculation)?
     };
     let served = served_params(args, path, &model)?;
     let embedding = ContextParams {
         n_outputs_max: 0,
-        ..params
+        n_ctx: params.n_ctx,
+        thread_pool: params.thread_pool,
+        ..plain
     };
     Served::new(scheduler, served, embedding).map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))
 }

@@ -210,6 +210,16 @@ const VLLM: &[Metric] = &[
     counter("vllm:prefix_cache_hits_total", "Tokens that were found.", |n| {
         count(&n.metrics.n_cached)
     }),
+    counter(
+        "vllm:spec_decode_num_draft_tokens_total",
+        "Tokens guessed and verified.",
+        |n| count(&n.metrics.n_drafts),
+    ),
+    counter(
+        "vllm:spec_decode_num_accepted_tokens_total",
+        "Tokens guessed that were right.",
+        |n| count(&n.metrics.n_right),
+    ),
 ];
 
 fn count(counter: &Counter) -> f64 {
