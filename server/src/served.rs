@@ -26,6 +26,8 @@ use crate::tools::{Form, HARMONY_FINAL, Harmony, ToolFormat, ToolSplit, Tools};
 pub struct ServedParams {
     /// The name that clients know it by.
     pub name: String,
+    /// Further names of it.
+    pub aliases: Vec<String>,
     /// A chat template in place of the model's.
     pub template: Option<String>,
     /// Variables of the template, unless a request has others.

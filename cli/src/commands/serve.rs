@@ -51,19 +51,31 @@ pub fn run(args: ServeArgs) -> Outcome {
         .max_blocking_threads(N_BLOCKING)
         .enable_all()
         .build()?;
+    check_models(args)?;
+    if let Some(folder) = args.path.as_ref().filter(|folder| !folder.is_dir()) {
+        return Err(Failure::new(format_args!(
+            "--path {}: there is no such folder",
+            folder.display()
+        )));
+    }
     // Before the model is loaded: a port that is taken should not be found out later.
     let (listener, place) = listen::listen(args, !keys.is_empty(), &runtime)?;
     let gate = Gate {
         keys,
-        page: !args.no_webui,
+        page: !args.no_webui && args.path.is_none(),
+        folder: args.path.clone(),
+        prefix: args.api_prefix.clone(),
         origins: args.cors_origins.clone(),
         log: args.verbose.then(|| -> Log { Box::new(tell) }),
     };
-    let (routes, close) = match &args.models_dir {
-        Some(folder) => of_folder(args, folder, gate, &runtime, &place, start)?,
-        None => of_model(args, gate, &place, start)?,
+    let (routes, close) = match args.serves_several() {
+        true => of_several(args, gate, &runtime, &place, start)?,
+        false => of_model(args, gate, &place, start)?,
     };
-    if let Some(address) = place.strip_suffix("/v1").filter(|_| !args.no_webui) {
+    if let Some(address) = place
+        .strip_suffix("/v1")
+        .filter(|_| !args.no_webui && args.path.is_none())
+    {
         say::line(format_args!("a page to chat with it: {address}"));
     }
     let params = ListenParams {
@@ -81,17 +93,16 @@ pub fn run(args: ServeArgs) -> Outcome {
     done
 }
 
-/// The routes of the models of a folder.
-fn of_folder(
+/// The routes of several models.
+fn of_several(
     args: &'static ServeArgs,
-    folder: &Path,
     gate: Gate,
     runtime: &tokio::runtime::Runtime,
     place: &str,
     start: Instant,
 ) -> Outcome<(Router, Close)> {
-    let fleet = fleet::fleet(args, folder)?;
-    for name in &args.models_pin {
+    let (fleet, first) = fleet::fleet(args)?;
+    for name in &first {
         let loaded = runtime.block_on(fleet.preload(name));
         loaded.map_err(|e| Failure::new(e.message))?;
     }
@@ -203,6 +214,30 @@ fn tell(record: &Record) {
     say::line(format_args!("{id} {method} {path} {} {ms:.1} ms", status.as_u16()));
 }
 
+/// One model is named, or there are several; and what is said of several has some.
+fn check_models(args: &ServeArgs) -> Outcome {
+    let serving = &args.serving;
+    let named = [
+        (args.first.is_some(), "MODEL"),
+        (args.model.is_some(), "-m"),
+        (serving.hub.names_a_model(), "-hf and -mu"),
+        (!serving.alias.is_empty(), "--alias"),
+        (serving.speculation.draft.is_some(), "--draft"),
+    ];
+    let of_one = named.into_iter().find(|(given, _)| *given && args.serves_several());
+    if let Some((_, what)) = of_one {
+        return Err(Failure::new(format_args!(
+            "--models-dir and --models-preset serve several models, each by its name: {what} is for one model"
+        )));
+    }
+    match args.models_pin.is_empty() || args.serves_several() {
+        true => Ok(()),
+        false => Err(Failure::new(
+            "--models-pin names one of several models: --models-dir or --models-preset says which there are",
+        )),
+    }
+}
+
 /// Keys of the command line and of the file.
 fn keys(args: &ServeArgs) -> Outcome<Vec<String>> {
     let mut keys = args.api_key.clone();
@@ -312,8 +347,11 @@ fn served_params(args: &ServingArgs, path: &Path, model: &Model) -> Outcome<Serv
         None => args.template.chat_template.clone(),
     };
     let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+    let mut names = args.alias.iter().map(|name| name.trim().to_owned());
+    let first = names.next().filter(|name| !name.is_empty()).or(stem);
     Ok(ServedParams {
-        name: args.alias.clone().or(stem).unwrap_or_else(|| "model".to_owned()),
+        name: first.unwrap_or_else(|| "model".to_owned()),
+        aliases: names.filter(|name| !name.is_empty()).collect(),
         template,
         variables: args.template.variables(),
         sampler,
