@@ -6,26 +6,13 @@
 No answer may be an error of the server (501 tells what a model cannot do), take longer than a minute, or be missing.
 """
 
-import hashlib
 import os
-import pathlib
 import subprocess
 import sys
 
+from packages import environment
+
 PACKAGES = ["schemathesis==4.*", "hypothesis==6.*"]
-
-
-def environment():
-    """The interpreter of the environment, which is made whole or not at all."""
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "llama-tests"
-    name = hashlib.sha256(" ".join(PACKAGES).encode()).hexdigest()[:12]
-    folder = cache / f"fuzz-{name}"
-    python = folder / "bin" / "python"
-    if not (folder / "complete").exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PACKAGES], check=True)
-        (folder / "complete").touch()
-    return python
 
 
 def fuzz(base, n):
@@ -62,7 +49,7 @@ def main():
     if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
     if os.environ.get("LLAMA_FUZZ") != "here":
-        python = environment()
+        python = environment("fuzz", PACKAGES)
         env = {**os.environ, "LLAMA_FUZZ": "here", "NO_PROXY": "127.0.0.1,localhost"}
         sys.exit(subprocess.run([python, __file__, *sys.argv[1:]], env=env).returncode)
     fuzz(sys.argv[1].rstrip("/"), int(sys.argv[2]) if len(sys.argv) == 3 else 100)

@@ -8,7 +8,6 @@ The first server takes anybody, the second only who has the key; both have to se
 line for each check; any that fails ends it with a status other than 0. Screenshots go to FOLDER.
 """
 
-import hashlib
 import json
 import os
 import pathlib
@@ -19,27 +18,13 @@ import tarfile
 import tempfile
 import time
 
+from packages import cache, environment
+
 PACKAGES = ["selenium==4.51.0"]
 AXE = "axe-core@4.14.1"
 PATIENCE = 120
 
 DESKTOP, PHONE = (1280, 860), (390, 844)
-
-
-def cache():
-    return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "llama-tests"
-
-
-def environment():
-    """The interpreter of the environment, which is made whole or not at all."""
-    name = hashlib.sha256(" ".join(PACKAGES).encode()).hexdigest()[:12]
-    folder = cache() / f"browser-{name}"
-    python = folder / "bin" / "python"
-    if not (folder / "complete").exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PACKAGES], check=True)
-        (folder / "complete").touch()
-    return python
 
 
 def axe():
@@ -582,6 +567,6 @@ if __name__ == "__main__":
     try:
         import selenium  # noqa: F401
     except ImportError:
-        python = environment()
+        python = environment("browser", PACKAGES)
         os.execv(python, [python, *sys.argv])
     main()
