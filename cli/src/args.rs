@@ -3,6 +3,7 @@
 mod arch;
 mod context;
 mod display;
+mod preset;
 mod serve;
 mod speculation;
 mod template;
@@ -24,6 +25,7 @@ use crate::sampling::{SamplerArgs, TextBiasArgs};
 
 pub use context::{ContextArgs, PrecisionArg};
 pub use display::DisplayArgs;
+pub use preset::{Preset, Presets};
 pub use speculation::SpeculationArgs;
 pub use template::TemplateArgs;
 use values::{cache_type, context_size, positive, threads};

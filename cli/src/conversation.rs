@@ -33,10 +33,8 @@ impl Conversation {
         let source = if raw { None } else { template_source(model, args)? };
         let template = template(model, source.as_deref().unwrap_or_default())?;
         let mut conversation = Conversation {
-            tags: source
-                .as_deref()
-                .filter(|_| template.is_some())
-                .and_then(reasoning_tags),
+            tags: (template.as_ref().zip(source.as_deref()))
+                .and_then(|(template, source)| reasoning_tags(template, source)),
             template,
             variables: args.variables(),
             messages: Vec::new(),

@@ -4,7 +4,8 @@
 //! - [`argv`], [`llama_cpp`], [`args`], [`loading`], [`sampling`], [`grammar`], [`naming`], [`environment`], [`suggest`]: the command line, one declaration
 //! - [`commands`]: what each command does
 //! - [`hub`]: models by name; [`fetch`]: the default model
-//! - [`conversation`], [`session`], [`output`], [`reasoning`], [`markdown`]: messages to prompts, prompts to text, what of it is thought, and how it looks
+//! - [`conversation`], [`drafting`], [`session`], [`output`], [`reasoning`], [`markdown`]: messages to prompts, tokens that are guessed, prompts to text,
+//!   what of it is thought, and how it looks
 //! - [`interrupt`], [`failure`], [`say`], [`progress`], [`dirs`], [`human`], [`version`]: Ctrl-C, errors, stderr, folders, numbers for people, the program itself
 
 mod args;
@@ -12,6 +13,7 @@ mod argv;
 mod commands;
 mod conversation;
 mod dirs;
+mod drafting;
 mod environment;
 mod failure;
 mod fetch;

@@ -12,11 +12,12 @@ use engine::context::{Batch, Context, ContextError, ContextParams, DecodeError, 
 use engine::grammar::Constraint;
 use engine::model::Model;
 use engine::sample::{Chain, LogitBias, Recommended, RepetitionWatch, SamplerParams, Token};
-use engine::speculate::{Decoded, DraftModel, Drafted, Drafter, Lookup, MAX_DRAFTS, Mtp, Pace, Speculator};
+use engine::speculate::{Decoded, Drafted, Pace, Speculator};
 use engine::vocab::Vocab;
 
 use crate::args::{RunArgs, SpeculationArgs};
 use crate::commands::input;
+use crate::drafting::{self, Source};
 use crate::failure::{Failure, Outcome};
 use crate::grammar::{Pending, Prepared};
 use crate::loading::LoadArgs;
@@ -120,35 +121,15 @@ pub enum End {
 
 /// What guesses tokens, if that was asked for.
 fn speculator(args: &RunArgs, speculation: &SpeculationArgs, context: &Context) -> Outcome<Option<Speculator>> {
-    let drafter: Box<dyn Drafter> = match (&speculation.draft, &speculation.lookup_file) {
-        _ if speculation.mtp => {
-            let cannot = |e| {
-                Failure::new(format_args!(
-                    "--mtp cannot be used with {}: {e}",
-                    context.model().path().display()
-                ))
-            };
-            Box::new(Mtp::new(context).map_err(cannot)?)
-        }
-        (Some(path), _) => {
-            let memory = args.context.params().memory(context.n_ctx());
-            let path = &args.hub.file_of(path)?;
-            let load = args.load.of_draft(&speculation.placement);
-            let model = load.load(path, args.context.precision, Some(memory))?;
-            let cannot = |e| Failure::new(format_args!("{}: {e}", path.display()));
-            Box::new(DraftModel::new(model, context).map_err(cannot)?)
-        }
-        (None, Some(path)) => {
-            let text = input::read(path)?;
-            let corpus = context.model().vocab().tokenize(&text, false, false);
-            Box::new(Lookup::new(&corpus, context.n_ctx()))
-        }
-        (None, None) if speculation.lookup => Box::new(Lookup::new(&[], context.n_ctx())),
-        (None, None) => return Ok(None),
+    let source = Source {
+        speculation,
+        hub: &args.hub,
+        load: &args.load,
+        context: &args.context,
     };
-    Ok(Some(
-        Speculator::new(Pace::new(speculation.draft_max.into())).with(0, drafter),
-    ))
+    let drafter = source.drafters(context, 1)?.and_then(|mut drafters| drafters.next());
+    let speculator = |drafter| Speculator::new(Pace::new(speculation.draft_max.into())).with(0, drafter);
+    Ok(drafter.map(speculator))
 }
 
 /// An answer that cannot be kept should not be waited for.
@@ -288,9 +269,7 @@ impl Session {
             ..args.context.params()
         };
         if speculation.is_wanted() {
-            params.n_rollback = params.n_rollback.max(MAX_DRAFTS);
-            params.n_outputs_max = MAX_DRAFTS + 1;
-            params.hidden = speculation.mtp;
+            drafting::prepare(&mut params, &speculation, 1);
         }
         let memory = params.memory(params.n_ctx);
         let load = LoadArgs {

@@ -8,6 +8,8 @@ mod chat_commands;
 mod cuda;
 mod doctor;
 mod embed;
+#[cfg(unix)]
+mod faults;
 mod habits;
 mod hub;
 mod llama_cpp;

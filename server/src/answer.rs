@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use engine::speculate::Drafted;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::api::{ApiError, ApiResult};
@@ -90,7 +91,9 @@ pub struct Usage {
     pub n_cached: usize,
     /// Tokens generated.
     pub n_generated: usize,
-    /// Those of them with which something was thought.
+    /// Tokens that were guessed, and those of them that were right.
+    pub drafted: Drafted,
+    /// Those of the tokens generated with which something was thought.
     pub n_reasoning: usize,
     /// Time of prompts.
     pub t_prompt: Duration,
@@ -202,11 +205,14 @@ impl Answer {
                 finish,
                 text,
                 n_generated,
+                drafted,
                 t_generated,
             } => {
                 let choice = first + choice;
                 self.say(choice, &text, None, true);
                 self.usage.n_generated += n_generated;
+                self.usage.drafted.n_drafts += drafted.n_drafts;
+                self.usage.drafted.n_right += drafted.n_right;
                 self.usage.t_generated = self.usage.t_generated.max(t_generated);
                 let n_calls = self.n_calls[choice];
                 self.pieces.push_back(Piece::End {
@@ -316,6 +322,7 @@ mod tests {
             finish: Finish::Limit,
             text: text.to_owned(),
             n_generated: 2,
+            drafted: Drafted::default(),
             t_generated: Duration::ZERO,
         }
     }

@@ -18,6 +18,10 @@ pub struct Metrics {
     pub n_queried: Counter,
     /// Tokens generated.
     pub n_generated: Counter,
+    /// Tokens guessed and verified.
+    pub n_drafts: Counter,
+    /// Those of them that were right.
+    pub n_right: Counter,
     /// Time of steps with prompts, in microseconds.
     pub t_prompt: Counter,
     /// Time of steps with single tokens, in microseconds.
@@ -143,6 +147,8 @@ impl Default for Metrics {
             n_cached: Counter::default(),
             n_queried: Counter::default(),
             n_generated: Counter::default(),
+            n_drafts: Counter::default(),
+            n_right: Counter::default(),
             t_prompt: Counter::default(),
             t_decode: Counter::default(),
             n_decode: Counter::default(),

@@ -5,6 +5,7 @@ use engine::sample::PARAMS;
 use serde_json::{Map, Value as Json, json};
 
 use crate::api::{ApiResult, Field, Form, name_of};
+use crate::fleet::FLEET;
 use crate::http::{Shared, json};
 use crate::routes::{ROUTES, Route};
 
@@ -16,12 +17,8 @@ pub async fn openapi(State(app): State<Shared>) -> ApiResult {
 /// The document of all routes.
 pub fn document(version: &str) -> Json {
     let mut paths = Map::new();
-    for route in ROUTES {
-        for path in route.paths {
-            let entry = paths.entry(*path).or_insert_with(|| json!({}));
-            entry[route.method.to_ascii_lowercase()] = operation(route, path);
-        }
-    }
+    ROUTES.iter().for_each(|route| add(&mut paths, route));
+    FLEET.iter().for_each(|route| add(&mut paths, route));
     json!({
         "openapi": "3.1.0",
         "info": { "title": "llama serve", "version": version },
@@ -32,7 +29,14 @@ pub fn document(version: &str) -> Json {
     })
 }
 
-fn operation(route: &Route, path: &str) -> Json {
+fn add<S>(paths: &mut Map<String, Json>, route: &Route<S>) {
+    for path in route.paths {
+        let entry = paths.entry(*path).or_insert_with(|| json!({}));
+        entry[route.method.to_ascii_lowercase()] = operation(route, path);
+    }
+}
+
+fn operation<S>(route: &Route<S>, path: &str) -> Json {
     let mut operation = json!({
         "summary": route.doc,
         "responses": {
@@ -61,7 +65,7 @@ fn operation(route: &Route, path: &str) -> Json {
     operation
 }
 
-fn body(route: &Route) -> Json {
+fn body<S>(route: &Route<S>) -> Json {
     if route.fields.is_empty() {
         return json!({});
     }

@@ -23,7 +23,8 @@ pub struct Route<S: 'static = Shared> {
     pub sampling: bool,
     /// Parameters of the query: the name, what each may be, and what it does.
     pub query: &'static [(&'static str, &'static [&'static str], &'static str)],
-    router: fn() -> MethodRouter<S>,
+    /// What answers.
+    pub(crate) router: fn() -> MethodRouter<S>,
 }
 
 /// The routes.
@@ -85,7 +86,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "GET",
         paths: &["/v1/models", "/models"],
-        doc: "Lists the model that is served, or all models of `--models-dir`, with the length of the context of each that is loaded.",
+        doc: "Lists the model that is served, or all of several, with the length of the context of each that is loaded.",
         fields: &[],
         sampling: false,
         query: &[],
@@ -148,7 +149,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "GET",
         paths: &["/api/tags"],
-        doc: "Lists the model, as Ollama's interface of that name.",
+        doc: "Lists the model or models, as Ollama's interface of that name.",
         fields: &[],
         sampling: false,
         query: &[],
@@ -166,7 +167,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "GET",
         paths: &["/api/ps"],
-        doc: "Lists the model as one that is loaded.",
+        doc: "Lists those that are loaded.",
         fields: &[],
         sampling: false,
         query: &[],

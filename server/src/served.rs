@@ -19,13 +19,15 @@ use crate::embedder::Embedder;
 use crate::openai::Kept;
 use crate::parser::OutputParser;
 use crate::scheduler::{Request, Scheduler};
-use crate::tools::{Form, HARMONY_FINAL, Harmony, ToolFormat, ToolSplit, Tools};
+use crate::tools::{Form, HARMONY_FINAL, Harmony, ToolFormat, ToolSplit, Tools, as_text, generic_format};
 
 /// How a model is served.
 #[derive(Clone, Debug)]
 pub struct ServedParams {
     /// The name that clients know it by.
     pub name: String,
+    /// Further names of it.
+    pub aliases: Vec<String>,
     /// A chat template in place of the model's.
     pub template: Option<String>,
     /// Variables of the template, unless a request has others.
@@ -61,8 +63,10 @@ pub struct Served {
     template: Option<ChatTemplate>,
     tags: Option<ReasoningTags>,
     source: Option<String>,
-    /// How calls of functions are written, if the template takes some.
+    /// How calls of functions are written.
     calls: Option<Arc<ToolFormat>>,
+    /// The template tells of functions; otherwise a text does.
+    tells_of_functions: bool,
     /// Control tokens that calls are told by, and those that reasoning is.
     shown: Arc<[Token]>,
     /// Seconds since 1970 at the start.
@@ -114,12 +118,12 @@ impl Served {
             Err(ChatError::NoTemplate) => None,
             Err(error) => return Err(error),
         };
-        let tags = source
-            .as_deref()
-            .filter(|_| template.is_some())
-            .and_then(reasoning_tags);
+        let tags = template.as_ref().zip(source.as_deref());
+        let tags = tags.and_then(|(template, source)| reasoning_tags(template, source));
         let calls = template.as_ref().zip(source.as_deref());
         let calls = calls.and_then(|(template, source)| ToolFormat::of(template, source));
+        let tells_of_functions = calls.is_some();
+        let calls = calls.or_else(|| template.as_ref().map(|_| generic_format()));
         let marks = calls.as_ref().map(ToolFormat::marks).unwrap_or_default();
         let marks = tags.map_or(marks.clone(), |(open, close)| format!("{marks}{open}{close}"));
         let is_control = |token: &Token| vocab.attr(*token).intersects(TokenAttr::CONTROL) && !vocab.is_eog(*token);
@@ -145,6 +149,7 @@ impl Served {
             tags,
             source,
             calls: calls.map(Arc::new),
+            tells_of_functions,
             shown,
             created: seconds(),
         })
@@ -176,9 +181,9 @@ impl Served {
         }
     }
 
-    /// True if calls of functions are told from what the model writes.
+    /// True if the template tells of functions, and calls are told from what the model writes.
     pub fn calls(&self) -> bool {
-        self.calls.is_some()
+        self.tells_of_functions
     }
 
     /// True if the template names tags of reasoning.
@@ -211,15 +216,8 @@ impl Served {
         };
         let mut variables = self.params.variables.clone();
         variables.extend(conversation.variables.clone());
-        if let Some(tools) = &conversation.tools {
-            if self.calls.is_none() {
-                return Err(ApiError {
-                    param: Some("tools".to_owned()),
-                    ..ApiError::unsupported(
-                        "tools: this model's template takes none, or calls of functions are not told from what it writes; tool_choice \"none\" leaves them out",
-                    )
-                });
-            }
+        let tools = conversation.tools.as_ref();
+        if let Some(tools) = tools.filter(|_| self.tells_of_functions) {
             variables.insert("tools".to_owned(), tools.list.clone().into());
         }
         if conversation.without_reasoning && self.tags.is_some() && !variables.contains_key("enable_thinking") {
@@ -230,7 +228,11 @@ impl Served {
             [before @ .., last] if conversation.goes_on => (before, last.content.as_str()),
             messages => (messages, ""),
         };
-        let rendered = template.render(messages, true, &variables);
+        let as_text = match self.tells_of_functions {
+            true => None,
+            false => as_text(messages, tools),
+        };
+        let rendered = template.render(as_text.as_deref().unwrap_or(messages), true, &variables);
         let mut text = rendered.map_err(|e| ApiError::invalid(e.to_string()))?;
         if conversation.without_reasoning && conversation.tools.is_none() && self.is_harmony() {
             text += HARMONY_FINAL;

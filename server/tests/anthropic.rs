@@ -134,7 +134,7 @@ fn what_is_wrong_is_told_in_anthropics_form() {
         ),
         (hello(json!({"system": 7})), 400, "invalid_request_error"),
         (hello(json!({"frobnicate": 7})), 400, "invalid_request_error"),
-        (hello(json!({"tools": [{"name": "f"}]})), 501, "api_error"),
+        (hello(json!({"tools": [{"name": ""}]})), 400, "invalid_request_error"),
     ] {
         let response = ask(&body, "k");
         let error = response.json();

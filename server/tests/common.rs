@@ -28,6 +28,8 @@ pub struct Options {
     pub keys: Vec<String>,
     pub template: Option<&'static str>,
     pub page: bool,
+    pub folder: Option<PathBuf>,
+    pub prefix: String,
     pub origins: Vec<String>,
     pub listen: ListenParams,
     pub slot_save_path: Option<PathBuf>,
@@ -44,6 +46,8 @@ impl Default for Options {
             keys: Vec::new(),
             template: Some(TEMPLATE),
             page: true,
+            folder: None,
+            prefix: String::new(),
             origins: Vec::new(),
             listen: ListenParams::default(),
             slot_save_path: None,
@@ -85,6 +89,8 @@ impl Server {
         let gate = Gate {
             keys: options.keys,
             page: options.page,
+            folder: options.folder,
+            prefix: options.prefix,
             origins: options.origins,
             log: None,
         };
@@ -223,6 +229,7 @@ pub fn served(options: &Options, path: &std::path::Path, name: &str) -> Result<S
     };
     let served = ServedParams {
         name: name.to_owned(),
+        aliases: vec![format!("{name}-again")],
         template: None,
         variables: Map::new(),
         sampler: SamplerParams::greedy(),

@@ -6,6 +6,7 @@ use std::path::Path;
 use engine::sample::PARAMS;
 use serde_json::json;
 use server::api::{Field, Form, name_of};
+use server::fleet::FLEET;
 use server::routes::{PAGE, ROUTES, Route};
 
 use crate::common::Server;
@@ -38,6 +39,7 @@ fn reference() -> String {
     let shared = |table: &&&[Field]| ROUTES.iter().filter(|route| has(route, table)).count() > 2;
     let mut text = String::from("| request | what it does |\n|---|---|\n");
     text.extend(ROUTES.iter().map(row));
+    text.extend(FLEET.iter().map(row));
     text.extend(PAGE.iter().map(row));
     let head = "\n\n| field | form | what it does |\n|---|---|---|\n";
     for route in ROUTES.iter().filter(|route| !route.fields.is_empty()) {

@@ -29,6 +29,10 @@ struct Models {
 
 impl Models {
     fn new(max_loaded: usize, keys: &[&str]) -> Models {
+        Models::with(max_loaded, keys, true)
+    }
+
+    fn with(max_loaded: usize, keys: &[&str], autoload: bool) -> Models {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = |name: &str| folder.path().join(format!("{name}.gguf"));
         for name in ["a", "b", "c"] {
@@ -38,6 +42,7 @@ impl Models {
         std::fs::write(path("bad"), b"no model").expect("writing a file");
         let cards = ["a", "b", "c", "bad"].map(|name| Card {
             name: name.to_owned(),
+            aliases: vec![format!("{name}:latest")],
             path: path(name),
             n_bytes: std::fs::metadata(path(name)).expect("a file").len(),
             is_pinned: name == "a",
@@ -53,6 +58,7 @@ impl Models {
             cards: cards.to_vec(),
             max_loaded,
             max_bytes: u64::MAX,
+            autoload,
             build: "test".to_owned(),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -76,6 +82,7 @@ impl Models {
             page: true,
             origins: vec![ORIGIN.to_owned()],
             log: None,
+            ..Gate::default()
         }
     }
 
@@ -248,4 +255,119 @@ fn what_is_asked_of_requests_is_as_with_one_model() {
     assert_eq!(open.send("POST", "/slots/0?action=erase&model=b", "").0, 200);
     open.fleet.close();
     assert_eq!((open.send("GET", "/ready", "").0, open.ask("c").0), (503, 503));
+}
+
+#[test]
+fn models_have_further_names() {
+    let models = Models::new(2, &[]);
+    for name in ["b", "b:latest"] {
+        assert_eq!(models.ask(name).1["model"], "b", "{name}");
+        assert_eq!(models.send("GET", &format!("/v1/models/{name}"), "").1["id"], "b");
+        assert_eq!(models.send("GET", &format!("/props?model={name}"), "").0, 200);
+    }
+    assert_eq!(models.n_loads.load(Ordering::Relaxed), 1);
+    assert_eq!(models.send("GET", "/v1/models/a", "").1["aliases"], json!(["a:latest"]));
+}
+
+#[test]
+fn models_are_loaded_and_unloaded_when_that_is_asked_for() {
+    let models = Models::with(3, &[], false);
+    let (status, error) = models.ask("b");
+    assert_eq!((status, &error["error"]["code"]), (503, &json!("model_not_loaded")));
+    let of = |path: &str, name: &str| models.send("POST", path, &json!({ "model": name }).to_string()).0;
+    assert_eq!((of("/models/load", "b:latest"), models.ask("b").0), (200, 200));
+    assert_eq!((of("/models/unload", "b"), models.ask("b").0), (200, 503));
+    assert_eq!(of("/models/unload", "b"), 400, "it is not loaded");
+    assert_eq!([of("/models/load", "nobody"), of("/models/unload", "nobody")], [404; 2]);
+    assert_eq!(of("/models/load", "bad"), 422);
+    assert_eq!(models.send("POST", "/models/load", "{\"modell\": \"b\"}").0, 400);
+    // A request can say otherwise for itself.
+    let asked = json!({"model": "c", "prompt": "hello", "max_tokens": 1}).to_string();
+    assert_eq!(models.send("POST", "/v1/completions?autoload=true", &asked).0, 200);
+    assert_eq!(
+        Models::new(1, &[])
+            .send("POST", "/v1/completions?autoload=false", &asked)
+            .0,
+        503
+    );
+}
+
+#[test]
+fn a_model_in_use_is_not_unloaded_for_the_asking() {
+    let models = Models::new(2, &[]);
+    let body =
+        json!({"model": "b", "prompt": "hello", "stream": true, "ignore_eos": true, "max_tokens": 900}).to_string();
+    let request = Request::builder().method("POST").uri("/v1/completions");
+    let response = models
+        .runtime
+        .block_on(
+            models
+                .fleet
+                .routes(models.gate())
+                .oneshot(request.body(Body::from(body)).unwrap()),
+        )
+        .unwrap();
+    assert_eq!(models.send("POST", "/models/unload", "{\"model\": \"b\"}").0, 409);
+    drop(response);
+    assert_eq!(models.send("POST", "/models/unload", "{\"model\": \"b\"}").0, 200);
+}
+
+/// Numbers of all models that are loaded stand on one page, each with its model.
+#[test]
+fn counters_tell_of_which_model() {
+    let models = Models::new(2, &[]);
+    models.ask("a");
+    models.ask("b");
+    models.ask("b");
+    let page = |path: &str| {
+        let request = Request::builder().uri(path).body(Body::empty()).unwrap();
+        let routes = models.fleet.routes(models.gate());
+        models.runtime.block_on(async {
+            let response = routes.oneshot(request).await.unwrap();
+            let bytes = response.into_body().collect().await.unwrap().to_bytes();
+            String::from_utf8(bytes.to_vec()).unwrap()
+        })
+    };
+    let all = page("/metrics");
+    for line in [
+        "llamacpp:tokens_predicted_total{model=\"a\"} 3",
+        "llamacpp:tokens_predicted_total{model=\"b\"} 6",
+        "vllm:generation_tokens_total{model=\"b\",model_name=\"b\"} 6",
+        "vllm:request_success_total{model=\"a\",model_name=\"a\",finished_reason=\"length\"} 1",
+    ] {
+        assert!(all.lines().any(|l| l == line), "{line}: {all}");
+    }
+    let n_types = |text: &str| text.lines().filter(|l| l.starts_with("# TYPE")).count();
+    let mut types: Vec<&str> = all.lines().filter(|l| l.starts_with("# TYPE")).collect();
+    types.dedup();
+    assert_eq!(types.len(), n_types(&all), "each is said once");
+    let one = page("/metrics?model=b:latest");
+    assert!(one.contains("llamacpp:tokens_predicted_total 6"), "{one}");
+    assert_eq!(n_types(&one), n_types(&all));
+}
+
+/// Ollama's lists have all that they have of one model, whether or not it is loaded.
+#[test]
+fn lists_of_ollama_are_whole() {
+    let models = Models::new(2, &[]);
+    let list = |path: &str| models.send("GET", path, "").1["models"].as_array().unwrap().clone();
+    let before = list("/api/tags");
+    assert_eq!(before.len(), 4);
+    let of = |all: &[Json], name: &str| all.iter().find(|m| m["name"] == name).unwrap().clone();
+    let b = of(&before, "b");
+    assert_eq!(
+        (&b["model"], &b["details"]["family"], &b["details"]["format"]),
+        (&json!("b"), &json!("llama"), &json!("gguf"))
+    );
+    assert!(
+        b["size"].as_u64().unwrap() > 0 && b["digest"].as_str().unwrap().len() == 48,
+        "{b}"
+    );
+    assert!(b["modified_at"].as_str().unwrap().ends_with('Z') && b["details"]["parameter_size"].is_string());
+    assert!(list("/api/ps").is_empty());
+    models.ask("b");
+    assert_eq!(of(&list("/api/tags"), "b"), b, "the same when it is loaded");
+    let loaded = list("/api/ps");
+    assert_eq!((loaded.len(), &loaded[0]["digest"]), (1, &b["digest"]));
+    assert_eq!(loaded[0]["context_length"], 1024);
 }

@@ -261,3 +261,58 @@ fn calls_of_every_form_keep_to_their_schema() {
         }
     }
 }
+
+/// A template that knows of no functions: instructions tell of them, calls are objects of JSON, and what was called is text.
+#[test]
+fn functions_are_told_of_where_the_template_does_not() {
+    let server = Server::with(Options {
+        n_ctx: 4096,
+        ..Options::default()
+    });
+    let answer = server.ask(PATH, &body(json!({"tool_choice": "required", "seed": 1})));
+    let choice = &answer["choices"][0];
+    assert_eq!(
+        (&choice["finish_reason"], &choice["message"]["content"]),
+        (&json!("tool_calls"), &Json::Null)
+    );
+    let call = choice["message"]["tool_calls"][0].clone();
+    let arguments: Json = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+    assert!(arguments.is_object());
+    let prompt = |body: &Json| {
+        server.ask("/apply-template", body)["prompt"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    let messages = json!([
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": null, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "content": "rain"},
+    ]);
+    let text = prompt(&json!({"messages": messages, "tools": tools()}));
+    let called = json!({"name": call["function"]["name"], "arguments": arguments}).to_string();
+    assert!(
+        text.starts_with("<system>You can call these functions") && text.contains("Tells the weather."),
+        "{text}"
+    );
+    assert!(
+        text.ends_with(&format!(
+            "<user>hello<assistant>{called}<user>{{\"result\":\"rain\"}}<assistant>"
+        )),
+        "{text}"
+    );
+    // Without functions nothing is told of any, and what was called is still there.
+    let text = prompt(&json!({ "messages": messages }));
+    assert!(text.starts_with("<user>hello<assistant>{\"name\""), "{text}");
+    assert_eq!(
+        prompt(&json!({"messages": [{"role": "user", "content": "hello"}]})),
+        "<user>hello<assistant>"
+    );
+    assert!(
+        !server.get("/v1/models").body.contains("\"tools\""),
+        "it is no ability of the model's own"
+    );
+    // What is no call stays text.
+    let free = server.ask(PATH, &body(json!({"max_tokens": 20})));
+    assert!(free["choices"][0]["message"]["content"].is_string(), "{free}");
+}

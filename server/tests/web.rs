@@ -209,3 +209,93 @@ fn modules_of_the_page_pass_their_own_tests() {
         .find_map(|line| line.rsplit_once("pass ")?.1.parse::<usize>().ok());
     assert!(passed.is_some_and(|n| n >= 29), "{told}");
 }
+
+/// Files of a folder in place of the page: for everybody, and nothing of what lies beside the folder or belongs to a route.
+#[test]
+fn files_of_a_folder_take_the_place_of_the_page() {
+    let outside = tempfile::tempdir().expect("a temporary folder");
+    let folder = outside.path().join("public");
+    std::fs::create_dir_all(folder.join("sub dir")).expect("a folder");
+    std::fs::create_dir_all(folder.join("v1")).expect("a folder");
+    let write = |path: std::path::PathBuf, text: &str| std::fs::write(path, text).expect("a file");
+    write(outside.path().join("secret"), "secret");
+    write(folder.join("index.html"), "<p>home");
+    write(folder.join("sub dir/a.js"), "let a;");
+    write(folder.join("v1/models"), "not a list");
+    let server = Server::with(Options {
+        page: false,
+        folder: Some(folder),
+        keys: vec!["key".to_owned()],
+        ..Options::default()
+    });
+    for (path, text, kind) in [
+        ("/", "<p>home", "text/html"),
+        ("/index.html", "<p>home", "text/html"),
+        ("/sub%20dir/a.js", "let a;", "text/javascript"),
+    ] {
+        let response = server.get(path);
+        assert_eq!((response.status, response.body.as_str()), (200, text), "{path}");
+        assert_eq!(response.header("content-type"), Some(kind), "{path}");
+    }
+    for path in [
+        "/../secret",
+        "/%2e%2e/secret",
+        "/sub%20dir/../../secret",
+        "/sub%20dir/%2e%2e%2fsecret",
+        "/none",
+    ] {
+        let response = server.get(path);
+        assert!(
+            response.status == 401 && !response.body.contains("secret"),
+            "{path}: {}",
+            response.body
+        );
+        let with_key = server.request("GET", path, &[("Authorization", "Bearer key")], b"");
+        assert!(
+            with_key.status == 404 && with_key.json()["error"].is_object(),
+            "{path}: {}",
+            with_key.body
+        );
+    }
+    assert_eq!(server.get("/v1/models").status, 401, "a file opens no route");
+    let models = server.request("GET", "/v1/models", &[("Authorization", "Bearer key")], b"");
+    assert_eq!(models.json()["data"][0]["id"], "tiny");
+    assert_eq!(server.request("POST", "/sub%20dir/a.js", &[], b"{}").status, 401);
+}
+
+#[test]
+fn everything_stands_below_a_prefix() {
+    let server = Server::with(Options {
+        prefix: "/a/llama".to_owned(),
+        keys: vec!["key".to_owned()],
+        ..Options::default()
+    });
+    let key = [("Authorization", "Bearer key")];
+    let ask = |method: &str, path: &str, body: &str| server.request(method, path, &key, body.as_bytes());
+    let body = r#"{"prompt": "once", "max_tokens": 2}"#;
+    assert_eq!(ask("POST", "/a/llama/v1/completions", body).status, 200);
+    assert_eq!(ask("GET", "/a/llama/v1/models?x=1", "").json()["data"][0]["id"], "tiny");
+    assert_eq!(
+        ask("POST", "/a/llama/slots/0?action=erase", "").status,
+        200,
+        "a query goes along"
+    );
+    assert_eq!(
+        [
+            server.get("/a/llama/health").status,
+            server.get("/a/llama/v1/models").status
+        ],
+        [200, 401]
+    );
+    assert!(server.get("/a/llama/").body.contains("<!doctype html>"));
+    assert_eq!(server.get("/a/llama/web/main.js").status, 200);
+    let moved = server.get("/a/llama");
+    assert_eq!((moved.status, moved.header("location")), (307, Some("/a/llama/")));
+    for path in ["/v1/models", "/", "/a/llamas/v1/models", "/a", "/health"] {
+        assert_eq!(ask("GET", path, "").status, 404, "{path}");
+    }
+    assert!(
+        ask("GET", "/a/llama/api/nothing", "").json()["error"].is_string(),
+        "as that interface has it"
+    );
+}

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use engine::context::MAX_SEQUENCES;
 
-use super::{ContextArgs, TemplateArgs, positive};
+use super::{ContextArgs, SpeculationArgs, TemplateArgs, positive};
 use crate::hub::HubArgs;
 use crate::loading::{AdapterArgs, LoadArgs};
 use crate::sampling::SamplerArgs;
@@ -21,20 +21,23 @@ pub struct ServeArgs {
     #[arg(short, long, value_name = "FILE|NAME")]
     pub model: Option<PathBuf>,
     /// Serve all GGUF files of this folder and all models that were fetched, each by its name, in place of one model: a request's `model` says which, and it is loaded when it is first asked for
-    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["first", "model", "alias"])]
+    #[arg(long, value_name = "FOLDER")]
     pub models_dir: Option<PathBuf>,
-    /// Most models of --models-dir that are loaded at once; the one that was not asked for longest goes for another
+    /// Serve the models of this file, too, with options for each: sections [NAME] of lines OPTION = VALUE, and [*] for all (docs/server.md)
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    pub models_preset: Option<PathBuf>,
+    /// Most of several models that are loaded at once; the one that was not asked for longest goes for another
     #[arg(long, value_name = "N", default_value = "4", value_parser = positive, hide_short_help = true)]
     pub models_max: usize,
-    /// Model of --models-dir to load at the start, which then stays (may be repeated, or several separated by commas)
-    #[arg(
-        long,
-        value_name = "NAME",
-        value_delimiter = ',',
-        requires = "models_dir",
-        hide_short_help = true
-    )]
+    /// One of several models to load at the start, which then stays (may be repeated, or several separated by commas)
+    #[arg(long, value_name = "NAME", value_delimiter = ',', hide_short_help = true)]
     pub models_pin: Vec<String>,
+    /// Load one of several models only when POST /models/load says so, and not when it is asked for
+    #[arg(long, overrides_with = "models_autoload", hide_short_help = true)]
+    pub no_models_autoload: bool,
+    /// Load it when it is asked for, which is the default
+    #[arg(long, overrides_with = "no_models_autoload", hide = true)]
+    pub models_autoload: bool,
     /// Address to listen on; other than of this machine alone only with --api-key or --insecure. A name that ends in .sock is a socket in the file system
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     pub host: String,
@@ -68,6 +71,12 @@ pub struct ServeArgs {
     /// Connections at once; further ones wait
     #[arg(long, value_name = "N", default_value_t = 1024, hide_short_help = true, value_parser = clap::value_parser!(u16).range(1..))]
     pub max_connections: u16,
+    /// Serve the files of this folder in place of the page for browsers
+    #[arg(long, value_name = "FOLDER", hide_short_help = true)]
+    pub path: Option<PathBuf>,
+    /// What all paths begin with, such as /llama, for servers that pass on what they are asked for
+    #[arg(long, value_name = "PATH", default_value = "", value_parser = prefix, hide_short_help = true)]
+    pub api_prefix: String,
     /// Serve no page for browsers
     #[arg(long, alias = "no-ui", hide_short_help = true)]
     pub no_webui: bool,
@@ -82,12 +91,19 @@ pub struct ServeArgs {
     pub without_effect: WithoutEffectArgs,
 }
 
+impl ServeArgs {
+    /// True if requests say which model answers.
+    pub fn serves_several(&self) -> bool {
+        self.models_dir.is_some() || self.models_preset.is_some()
+    }
+}
+
 /// How answers are made, for clients and for files.
 #[derive(Debug, Args)]
 pub struct ServingArgs {
-    /// Name of the model for clients [default: that of its file]
-    #[arg(short, long, value_name = "NAME")]
-    pub alias: Option<String>,
+    /// Name of the model for clients (or several separated by commas, the first of which answers have) [default: that of its file]
+    #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
+    pub alias: Vec<String>,
     /// Answers (-np) that are worked on at once
     #[arg(long, alias = "parallel", value_name = "N", default_value_t = 4, value_parser = parallel)]
     pub n_parallel: usize,
@@ -119,6 +135,9 @@ pub struct ServingArgs {
     /// How to compute
     #[command(flatten)]
     pub context: ContextArgs,
+    /// How to guess tokens
+    #[command(flatten)]
+    pub speculation: SpeculationArgs,
     /// How tokens are chosen unless a request says otherwise
     #[command(flatten)]
     pub sampler: SamplerArgs,
@@ -252,6 +271,20 @@ impl WithoutEffectArgs {
             .filter(|(given, ..)| *given)
             .map(|(_, name, why)| (name, why))
             .collect()
+    }
+}
+
+/// Parts of a path without what has another meaning in one; a slash at the end means nothing.
+fn prefix(text: &str) -> Result<String, String> {
+    let path = text.trim_end_matches('/');
+    let is_part = |part: &str| {
+        let is_letter = |c: char| c.is_ascii_alphanumeric() || "-._~".contains(c);
+        !part.is_empty() && part.chars().all(is_letter) && part != "." && part != ".."
+    };
+    match path.strip_prefix('/') {
+        None if path.is_empty() => Ok(String::new()),
+        Some(rest) if rest.split('/').all(is_part) => Ok(path.to_owned()),
+        _ => Err("expected a path such as /llama or /models/llama".to_owned()),
     }
 }
 

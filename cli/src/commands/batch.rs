@@ -31,6 +31,10 @@ pub fn run(args: &BatchArgs) -> Outcome {
         .truncate(false)
         .open(to);
     let mut output = open.map_err(|e| wrong(to, &e))?;
+    // Devices have no lines to go on from, and some have no end.
+    if !output.metadata().is_ok_and(|file| file.is_file()) {
+        return Err(wrong(to, &"there is something that is no file"));
+    }
     match output.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Err(wrong(to, &"another program writes to it")),

@@ -26,8 +26,14 @@ pub fn listen(args: &ServeArgs, has_keys: bool, runtime: &Runtime) -> Outcome<(L
     })?;
     let address = listener.local_addr()?;
     Ok(match acceptor {
-        None => (Listener::Tcp(listener), format!("http://{address}/v1")),
-        Some(acceptor) => (Listener::Tls(listener, acceptor), format!("https://{address}/v1")),
+        None => (
+            Listener::Tcp(listener),
+            format!("http://{address}{}/v1", args.api_prefix),
+        ),
+        Some(acceptor) => (
+            Listener::Tls(listener, acceptor),
+            format!("https://{address}{}/v1", args.api_prefix),
+        ),
     })
 }
 

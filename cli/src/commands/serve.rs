@@ -8,15 +8,18 @@ use engine::backend::ThreadPool;
 use engine::context::{Context, ContextParams, MAX_SEQUENCES};
 use engine::model::Model;
 use engine::sample::Recommended;
+use engine::speculate::Pace;
 use server::http::{ANY_ORIGIN, App, Gate, ListenParams, Listener, Log, Record, serve};
 use server::routes::{Router, router};
-use server::scheduler::{Scheduler, Settings};
+use server::scheduler::{Scheduler, Settings, Speculation};
 use server::served::{Served, ServedParams};
 use tokio::sync::watch;
 
 use crate::args::{ServeArgs, ServingArgs};
 use crate::commands::{fleet, input, listen};
+use crate::drafting::{self, Source};
 use crate::failure::{Failure, Outcome};
+use crate::loading::LoadArgs;
 use crate::session::no_context;
 use crate::{fetch, human, say, version};
 
@@ -26,6 +29,9 @@ const DEFAULT_CONTEXT: usize = 8192;
 const N_THREADS: usize = 2;
 /// Threads for what takes a moment, such as grammars and tokens of long texts.
 const N_BLOCKING: usize = 16;
+
+/// Most answers at once that have drafts by a model or a layer, which needs memory for each.
+const MAX_DRAFTED: usize = 8;
 
 /// Ends taking requests.
 type Close = Box<dyn Fn() + Send + Sync>;
@@ -45,19 +51,31 @@ pub fn run(args: ServeArgs) -> Outcome {
         .max_blocking_threads(N_BLOCKING)
         .enable_all()
         .build()?;
+    check_models(args)?;
+    if let Some(folder) = args.path.as_ref().filter(|folder| !folder.is_dir()) {
+        return Err(Failure::new(format_args!(
+            "--path {}: there is no such folder",
+            folder.display()
+        )));
+    }
     // Before the model is loaded: a port that is taken should not be found out later.
     let (listener, place) = listen::listen(args, !keys.is_empty(), &runtime)?;
     let gate = Gate {
         keys,
-        page: !args.no_webui,
+        page: !args.no_webui && args.path.is_none(),
+        folder: args.path.clone(),
+        prefix: args.api_prefix.clone(),
         origins: args.cors_origins.clone(),
         log: args.verbose.then(|| -> Log { Box::new(tell) }),
     };
-    let (routes, close) = match &args.models_dir {
-        Some(folder) => of_folder(args, folder, gate, &runtime, &place, start)?,
-        None => of_model(args, gate, &place, start)?,
+    let (routes, close) = match args.serves_several() {
+        true => of_several(args, gate, &runtime, &place, start)?,
+        false => of_model(args, gate, &place, start)?,
     };
-    if let Some(address) = place.strip_suffix("/v1").filter(|_| !args.no_webui) {
+    if let Some(address) = place
+        .strip_suffix("/v1")
+        .filter(|_| !args.no_webui && args.path.is_none())
+    {
         say::line(format_args!("a page to chat with it: {address}"));
     }
     let params = ListenParams {
@@ -75,17 +93,16 @@ pub fn run(args: ServeArgs) -> Outcome {
     done
 }
 
-/// The routes of the models of a folder.
-fn of_folder(
+/// The routes of several models.
+fn of_several(
     args: &'static ServeArgs,
-    folder: &Path,
     gate: Gate,
     runtime: &tokio::runtime::Runtime,
     place: &str,
     start: Instant,
 ) -> Outcome<(Router, Close)> {
-    let fleet = fleet::fleet(args, folder)?;
-    for name in &args.models_pin {
+    let (fleet, first) = fleet::fleet(args)?;
+    for name in &first {
         let loaded = runtime.block_on(fleet.preload(name));
         loaded.map_err(|e| Failure::new(e.message))?;
     }
@@ -197,6 +214,30 @@ fn tell(record: &Record) {
     say::line(format_args!("{id} {method} {path} {} {ms:.1} ms", status.as_u16()));
 }
 
+/// One model is named, or there are several; and what is said of several has some.
+fn check_models(args: &ServeArgs) -> Outcome {
+    let serving = &args.serving;
+    let named = [
+        (args.first.is_some(), "MODEL"),
+        (args.model.is_some(), "-m"),
+        (serving.hub.names_a_model(), "-hf and -mu"),
+        (!serving.alias.is_empty(), "--alias"),
+        (serving.speculation.draft.is_some(), "--draft"),
+    ];
+    let of_one = named.into_iter().find(|(given, _)| *given && args.serves_several());
+    if let Some((_, what)) = of_one {
+        return Err(Failure::new(format_args!(
+            "--models-dir and --models-preset serve several models, each by its name: {what} is for one model"
+        )));
+    }
+    match args.models_pin.is_empty() || args.serves_several() {
+        true => Ok(()),
+        false => Err(Failure::new(
+            "--models-pin names one of several models: --models-dir or --models-preset says which there are",
+        )),
+    }
+}
+
 /// Keys of the command line and of the file.
 fn keys(args: &ServeArgs) -> Outcome<Vec<String>> {
     let mut keys = args.api_key.clone();
@@ -243,8 +284,17 @@ pub fn served(args: &ServingArgs, path: &Path) -> Outcome<Served> {
     params.n_seq_max = (2 * args.n_parallel).min(MAX_SEQUENCES);
     params.n_batch = params.n_batch.max(args.n_parallel);
     params.n_outputs_max = params.n_seq_max;
+    let plain = params.clone();
+    let speculation = args.speculation.resolved()?;
+    if speculation.is_wanted() {
+        drafting::prepare(&mut params, &speculation, args.n_parallel);
+    }
     let memory = params.memory(args.context.ctx_size.unwrap_or(DEFAULT_CONTEXT));
-    let model = args.load.load(path, args.context.precision, Some(memory))?;
+    let load = LoadArgs {
+        mtp: speculation.mtp,
+        ..args.load.clone()
+    };
+    let model = load.load(path, args.context.precision, Some(memory))?;
     let n_train = model.base().n_ctx_train();
     params.n_ctx = args.context.ctx_size.unwrap_or(DEFAULT_CONTEXT.min(n_train.max(1)));
     // Contexts for texts and for vectors compute in turns.
@@ -260,12 +310,25 @@ pub fn served(args: &ServingArgs, path: &Path) -> Outcome<Served> {
     } else {
         let mut context = Context::new(model.clone(), &params).map_err(|e| no_context(&model, e))?;
         args.adapters.apply(&mut context)?;
-        Scheduler::start(context, settings)?
+        let source = Source {
+            speculation: &speculation,
+            hub: &args.hub,
+            load: &args.load,
+            context: &args.context,
+        };
+        let drafters = source.drafters(&context, settings.n_parallel.min(MAX_DRAFTED))?;
+        let speculation = drafters.map(|drafters| Speculation {
+            pace: Pace::new(speculation.draft_max.into()),
+            drafters,
+        });
+        Scheduler::speculating(context, settings, speculation)?
     };
     let served = served_params(args, path, &model)?;
     let embedding = ContextParams {
         n_outputs_max: 0,
-        ..params
+        n_ctx: params.n_ctx,
+        thread_pool: params.thread_pool,
+        ..plain
     };
     Served::new(scheduler, served, embedding).map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))
 }
@@ -284,8 +347,11 @@ fn served_params(args: &ServingArgs, path: &Path, model: &Model) -> Outcome<Serv
         None => args.template.chat_template.clone(),
     };
     let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+    let mut names = args.alias.iter().map(|name| name.trim().to_owned());
+    let first = names.next().filter(|name| !name.is_empty()).or(stem);
     Ok(ServedParams {
-        name: args.alias.clone().or(stem).unwrap_or_else(|| "model".to_owned()),
+        name: first.unwrap_or_else(|| "model".to_owned()),
+        aliases: names.filter(|name| !name.is_empty()).collect(),
         template,
         variables: args.template.variables(),
         sampler,

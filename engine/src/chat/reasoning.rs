@@ -1,5 +1,11 @@
 //! The model's reasoning, told from its answer: between the tags of its template, at the beginning of what it says.
 
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+use serde_json::Value as Json;
+
+use super::{ChatTemplate, Message};
 use crate::vocab::n_begun;
 
 /// What comes before reasoning and behind it, in the families of models that reason.
@@ -12,9 +18,70 @@ const TAGS: &[ReasoningTags] = &[
 /// Before reasoning, and behind it.
 pub type ReasoningTags = (&'static str, &'static str);
 
-/// The tags of a template that names some.
-pub fn reasoning_tags(template: &str) -> Option<ReasoningTags> {
-    TAGS.iter().copied().find(|(_, close)| template.contains(close))
+/// The tags of a template: those of the common families that its source names, or what it puts around a thought that it is given.
+pub fn reasoning_tags(template: &ChatTemplate, source: &str) -> Option<ReasoningTags> {
+    let common = TAGS.iter().copied().find(|(_, close)| source.contains(close));
+    common.or_else(|| rendered_tags(template))
+}
+
+/// What a template puts around a thought. `None` if that is nothing, or no tags with nothing but tags between thought and answer.
+fn rendered_tags(template: &ChatTemplate) -> Option<ReasoningTags> {
+    const THOUGHT: &str = "~T-40c2~";
+    const ANSWER: &str = "~A-9b13~";
+    // The names that templates have for what is thought.
+    let fields = ["reasoning_content", "reasoning", "thinking"].map(|name| (name.to_owned(), THOUGHT.into()));
+    let render = |fields: &[(String, Json)]| {
+        let mut answer = Message::assistant(ANSWER);
+        answer.fields.extend(fields.iter().cloned());
+        let thinks = ["enable_thinking", "thinking"].map(|name| (name.to_owned(), true.into()));
+        let variables = thinks.into_iter().collect();
+        template
+            .render(&[Message::user("~U-5a0e~"), answer], false, &variables)
+            .ok()
+    };
+    let (with, without) = (render(&fields)?, render(&[])?);
+    let (before, rest) = with.split_once(THOUGHT)?;
+    let (between, _) = rest.split_once(ANSWER)?;
+    let (plain, _) = without.split_once(ANSWER)?;
+    let n = before.chars().zip(plain.chars()).take_while(|(a, b)| a == b);
+    let n: usize = n.map(|(c, _)| c.len_utf8()).sum();
+    // Not a part of a tag that both begin alike.
+    let n = before[..n]
+        .rfind(['<', '['])
+        .filter(|&at| !before[at..n].contains(['>', ']']))
+        .unwrap_or(n);
+    let (open, close) = (before[n..].trim(), between.trim());
+    let close = &close[..tag_end(close)?];
+    let is_tag = tag_end(open) == Some(open.len());
+    let mut behind = between.trim()[close.len()..].trim_start();
+    while let Some(end) = tag_end(behind) {
+        behind = behind[end..].trim_start();
+    }
+    (is_tag && behind.is_empty()).then(|| (kept(open), kept(close)))
+}
+
+/// Where the tag ends that a text begins with: `<…>` or `[…]`.
+fn tag_end(text: &str) -> Option<usize> {
+    let last = match text.chars().next()? {
+        '<' => '>',
+        '[' => ']',
+        _ => return None,
+    };
+    text.find(last).map(|at| at + 1).filter(|&end| end > 2)
+}
+
+/// A text for as long as the program runs: there are as many as kinds of templates.
+fn kept(text: &str) -> &'static str {
+    static ALL: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    match all.get(text) {
+        Some(known) => known,
+        None => {
+            let text: &'static str = String::leak(text.to_owned());
+            all.insert(text);
+            text
+        }
+    }
 }
 
 /// What a piece of text is.
@@ -192,9 +259,52 @@ mod tests {
         }
     }
 
+    #[track_caller]
+    fn tags(source: &str) -> Option<ReasoningTags> {
+        reasoning_tags(&ChatTemplate::new(source, "", "").unwrap(), source)
+    }
+
     #[test]
     fn tags_are_those_of_the_template() {
-        assert_eq!(reasoning_tags("{{ '</think>' }}"), THINK);
-        assert_eq!(reasoning_tags("<thought>"), None);
+        assert_eq!(tags("{{ '</think>' }}"), THINK);
+        assert_eq!(tags("<thought>{{ messages[0].content }}"), None);
+    }
+
+    /// Whatever a template calls what is thought, and whatever it puts around it.
+    #[test]
+    fn tags_are_found_by_rendering() {
+        let around = |field: &str, open: &str, close: &str, before: &str| {
+            let source = format!(
+                "{{% for m in messages %}}<|{{{{ m.role }}}}|>{{% if m.{field} %}}{open}{{{{ m.{field} }}}}{close}{{% endif %}}{before}{{{{ m.content }}}}<|end|>{{% endfor %}}"
+            );
+            tags(&source)
+        };
+        assert_eq!(
+            around("reasoning_content", "<thought>\n", "\n</thought>\n\n", ""),
+            Some(("<thought>", "</thought>"))
+        );
+        assert_eq!(
+            around("reasoning", "[THINK]", "[/THINK]", ""),
+            Some(("[THINK]", "[/THINK]"))
+        );
+        let found = around(
+            "thinking",
+            "<|START_THINKING|>",
+            "<|END_THINKING|>",
+            "<|START_RESPONSE|>",
+        );
+        assert_eq!(found, Some(("<|START_THINKING|>", "<|END_THINKING|>")));
+        // Words are no tags, and channels are more than tags.
+        assert_eq!(around("thinking", "I think: ", ". I say: ", ""), None);
+        assert_eq!(
+            around(
+                "thinking",
+                "<|channel|>analysis<|message|>",
+                "<|end|>",
+                "<|start|>assistant<|channel|>final<|message|>"
+            ),
+            None
+        );
+        assert_eq!(around("thoughts", "<thought>", "</thought>", ""), None);
     }
 }

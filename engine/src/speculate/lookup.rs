@@ -13,7 +13,8 @@ const LENGTHS: [usize; 4] = [6, 4, 3, 2];
 /// Drafts by looking up runs of tokens (n-grams) in a text, and in one that was given before it.
 ///
 /// Guesses need not be right, so the table holds hashes, and nothing is taken back when a text is cut.
-#[derive(Debug, Default)]
+/// A copy looks in what the original has at the time.
+#[derive(Clone, Debug, Default)]
 pub struct Lookup {
     tokens: Vec<Token>,
     /// Where the token after a run stands, by the hash of the run; the last place counts.

@@ -51,6 +51,11 @@ impl Sequence {
         self.drafter.is_some()
     }
 
+    /// Its drafter.
+    pub fn into_drafter(self) -> Option<Box<dyn Drafter>> {
+        self.drafter
+    }
+
     /// Takes note that `token` came next. Where its logits stand, if it is the next draft.
     pub fn accept(&mut self, token: Token) -> Option<usize> {
         let Some(&draft) = self.drafts.get(self.n_right) else {

@@ -21,6 +21,8 @@ pub struct Step<'a> {
     /// Set by [`Speculator::decode`]: the index by which [`Context::logits`] has the logits after the token; `None` if the sequence was
     /// rejected, for which [`Context::rejected`] has the reason.
     pub row: Option<usize>,
+    /// Set by [`Speculator::decode`]: drafts that were decoded behind the token.
+    pub n_drafts: usize,
 }
 
 impl<'a> Step<'a> {
@@ -31,6 +33,7 @@ impl<'a> Step<'a> {
             text,
             token,
             row: None,
+            n_drafts: 0,
         }
     }
 }
@@ -48,6 +51,8 @@ pub struct Speculator {
     /// Sequences of the batch that is being made.
     choices: Vec<Choice>,
     batch: Batch,
+    /// Most tokens of it where it has drafts.
+    n_most: usize,
     drafted: Drafted,
 }
 
@@ -59,8 +64,16 @@ impl Speculator {
             sequences: BTreeMap::new(),
             choices: Vec::new(),
             batch: Batch::new(),
+            n_most: usize::MAX,
             drafted: Drafted::default(),
         }
+    }
+
+    /// Batches with drafts have at most `n` tokens.
+    #[must_use]
+    pub fn within(mut self, n: usize) -> Speculator {
+        self.n_most = n;
+        self
     }
 
     /// A sequence's drafts come from `drafter`.
@@ -80,6 +93,11 @@ impl Speculator {
         let forgotten = self.forget_drafts(context, seq, n_text);
         self.sequences.remove(&seq);
         forgotten
+    }
+
+    /// Knows of a sequence no more, and gives back its drafter; the memory must hold no drafts of it.
+    pub fn take(&mut self, seq: usize) -> Option<Box<dyn Drafter>> {
+        self.sequences.remove(&seq)?.into_drafter()
     }
 
     /// What became of drafts so far, those of all sequences.
@@ -153,6 +171,7 @@ impl Speculator {
     fn choose(&mut self, context: &Context, steps: &[Step<'_>]) {
         let params = context.params();
         let most = params.n_outputs_max.min(params.n_ubatch).min(params.n_batch);
+        let most = most.min(self.n_most);
         let n_left = |used: usize| match context.is_limited() {
             true => context.n_ctx().saturating_sub(used),
             false => usize::MAX,
@@ -199,7 +218,8 @@ impl Speculator {
             sequence.reset();
             return;
         }
-        self.drafted.n_drafts += sequence.decoded(first, step.text.len());
+        step.n_drafts = sequence.decoded(first, step.text.len());
+        self.drafted.n_drafts += step.n_drafts;
     }
 
     /// Shows a sequence's drafter tokens that were decoded otherwise than with drafts, as those of a prompt are.

@@ -1,19 +1,32 @@
 //! What is told of models: of those that are loaded in full, of others what their files say.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::fs::File;
+use std::hash::{DefaultHasher, Hasher};
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use engine::gguf::Gguf;
 use serde_json::{Value as Json, json};
 
-use super::{Card, Fleet};
+use super::{Card, Fleet, Loaded};
+use crate::ollama::{About, loaded_json};
 use crate::openai::model_json;
 
 /// What headers of files say, as long as the files are as they were.
 #[derive(Default)]
-pub struct Headers(Mutex<HashMap<PathBuf, (State, Json)>>);
+pub struct Headers(Mutex<HashMap<PathBuf, (State, Told)>>);
+
+/// What is told of a model by its file.
+#[derive(Clone)]
+struct Told {
+    /// As OpenAI's list has it.
+    entry: Json,
+    /// As Ollama's list has it.
+    tag: Json,
+}
 
 /// What changes with a file: its time, and its length.
 #[derive(Clone, Copy, PartialEq)]
@@ -32,38 +45,61 @@ impl Fleet {
                 entry["status"] = json!({ "value": "loaded" });
                 entry
             }
-            None => self.headers.entry(card),
+            None => self.headers.told(card).entry,
         };
-        self.params.cards.iter().map(entry).collect()
+        let named = |card: &Card| {
+            let mut entry = entry(card);
+            entry["aliases"] = card.aliases.clone().into();
+            entry
+        };
+        self.params.cards.iter().map(named).collect()
+    }
+
+    /// All models as Ollama's list has them.
+    pub(super) fn tags(&self) -> Vec<Json> {
+        self.params
+            .cards
+            .iter()
+            .map(|card| self.headers.told(card).tag)
+            .collect()
+    }
+
+    /// Those that are loaded, as Ollama's list of such has them.
+    pub(super) fn running(&self) -> Vec<Json> {
+        let of = |loaded: &Loaded| {
+            let card = self.params.cards.iter().find(|card| card.name == loaded.name)?;
+            Some(loaded_json(self.headers.told(card).tag, &loaded.app.served))
+        };
+        self.all().iter().filter_map(of).collect()
     }
 }
 
 impl Headers {
     /// What a file says of a model without its being loaded.
-    fn entry(&self, card: &Card) -> Json {
+    fn told(&self, card: &Card) -> Told {
         let state = std::fs::metadata(&card.path).map(|file| State {
             modified: file.modified().unwrap_or(UNIX_EPOCH),
             len: file.len(),
         });
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match (state, all.get(&card.path)) {
-            (Ok(state), Some((known, entry))) if *known == state => entry.clone(),
+            (Ok(state), Some((known, told))) if *known == state => told.clone(),
             (Ok(state), _) => {
-                let entry = of_file(card, state.modified);
-                all.insert(card.path.clone(), (state, entry.clone()));
-                entry
+                let told = of_file(card, state.modified);
+                all.insert(card.path.clone(), (state, told.clone()));
+                told
             }
             (Err(_), _) => of_file(card, UNIX_EPOCH),
         }
     }
 }
 
-fn of_file(card: &Card, modified: SystemTime) -> Json {
-    let created = modified.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+fn of_file(card: &Card, modified: SystemTime) -> Told {
+    let modified = modified.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     let mut entry = json!({
         "id": card.name,
         "object": "model",
-        "created": created,
+        "created": modified,
         "owned_by": "llama",
         "status": { "value": "unloaded" },
         "meta": { "size": card.n_bytes },
@@ -72,7 +108,15 @@ fn of_file(card: &Card, modified: SystemTime) -> Json {
         Ok(header) => header,
         Err(error) => {
             entry["status"] = json!({ "value": "failed", "error": error.to_string() });
-            return entry;
+            let tag = About {
+                n_bytes: card.n_bytes,
+                modified,
+                ..About::default()
+            };
+            return Told {
+                entry,
+                tag: tag.entry(&card.name),
+            };
         }
     };
     let arch = header.metadata.optional::<&str>("general.architecture").ok().flatten();
@@ -80,5 +124,33 @@ fn of_file(card: &Card, modified: SystemTime) -> Json {
     entry["meta"]["architecture"] = arch.into();
     entry["meta"]["n_ctx_train"] = header.metadata.optional::<u32>(&n_ctx).ok().flatten().into();
     entry["meta"]["has_chat_template"] = header.metadata.contains("tokenizer.chat_template").into();
-    entry
+    // A file that has just gone has no digest.
+    let digest = digest(&card.path, header.data_offset()).unwrap_or_default();
+    let tag = About::of_header(&header, card.n_bytes, digest, modified);
+    Told {
+        entry,
+        tag: tag.entry(&card.name),
+    }
+}
+
+/// A name for a model: of the header of its file, of the first weights, and of how long it is.
+fn digest(path: &Path, n_header: usize) -> std::io::Result<String> {
+    /// Bytes of weights that enter it.
+    const SAMPLE: u64 = 1 << 20;
+    let mut file = File::open(path)?;
+    let mut hashes = [0; 2];
+    for (hash, n) in hashes.iter_mut().zip([n_header as u64, SAMPLE]) {
+        let mut bytes = Vec::new();
+        (&mut file).take(n).read_to_end(&mut bytes)?;
+        // Keys are fixed, unlike those of a map.
+        let mut hasher = DefaultHasher::new();
+        hasher.write(&bytes);
+        *hash = hasher.finish();
+    }
+    Ok(format!(
+        "{:016x}{:016x}{:016x}",
+        hashes[0],
+        hashes[1],
+        file.metadata()?.len()
+    ))
 }

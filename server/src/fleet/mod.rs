@@ -4,11 +4,14 @@
 mod list;
 mod routes;
 
+pub use routes::FLEET;
+
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Router;
+use axum::http::StatusCode;
 use tokio::sync::OwnedMutexGuard;
 
 use self::list::Headers;
@@ -21,6 +24,8 @@ use crate::served::Served;
 pub struct Card {
     /// Its name.
     pub name: String,
+    /// Further names that it answers to.
+    pub aliases: Vec<String>,
     /// Its first file.
     pub path: PathBuf,
     /// Bytes of its files.
@@ -40,6 +45,8 @@ pub struct FleetParams {
     pub max_loaded: usize,
     /// Most bytes of their files together; one that is larger is loaded alone.
     pub max_bytes: u64,
+    /// A request for an answer loads its model; otherwise only `/models/load` does.
+    pub autoload: bool,
     /// What made the program, such as a version.
     pub build: String,
 }
@@ -107,7 +114,28 @@ impl Fleet {
     ///
     /// If there is none of that name, or it cannot be loaded.
     pub async fn preload(self: &Arc<Fleet>, name: &str) -> ApiResult<()> {
-        self.get(name).await.map(drop)
+        self.get(name, true).await.map(drop)
+    }
+
+    /// Unloads a model; false if it is not loaded.
+    async fn unload(&self, name: &str) -> ApiResult<bool> {
+        let card = self.card(name)?;
+        let gone = {
+            let mut all = self.lock();
+            let Some(i) = all.iter().position(|loaded| loaded.name == card.name) else {
+                return Ok(false);
+            };
+            if all[i].n_busy.load(Ordering::Acquire) > 0 {
+                return Err(ApiError {
+                    status: StatusCode::CONFLICT,
+                    retry_after: Some(5),
+                    ..ApiError::invalid(format!("the model {:?} is in use", card.name))
+                });
+            }
+            all.swap_remove(i)
+        };
+        drop_later(gone).await;
+        Ok(true)
     }
 
     /// No model takes new requests, and none is loaded any more.
@@ -141,30 +169,38 @@ impl Fleet {
         Some((found.clone(), Busy::new(&found.n_busy)))
     }
 
-    /// The model of a name.
+    /// The model of a name, or of another that it answers to.
     fn card(&self, name: &str) -> ApiResult<&Card> {
         let cards = &self.params.cards;
-        cards.iter().find(|card| card.name == name).ok_or_else(|| {
-            let known: Vec<&str> = cards.iter().map(|card| card.name.as_str()).take(20).collect();
-            let more = if cards.len() > known.len() { " and more" } else { "" };
-            let name: String = name.chars().take(128).collect();
-            let message = format!("there is no model {name:?} here; there are {}{more}", known.join(", "));
-            ApiError {
-                code: Some("model_not_found"),
-                param: Some("model".to_owned()),
-                ..ApiError::not_found(message)
-            }
-        })
+        let by_alias = || cards.iter().find(|card| card.aliases.iter().any(|alias| alias == name));
+        cards
+            .iter()
+            .find(|card| card.name == name)
+            .or_else(by_alias)
+            .ok_or_else(|| {
+                let known: Vec<&str> = cards.iter().map(|card| card.name.as_str()).take(20).collect();
+                let more = if cards.len() > known.len() { " and more" } else { "" };
+                let name: String = name.chars().take(128).collect();
+                let message = format!("there is no model {name:?} here; there are {}{more}", known.join(", "));
+                ApiError {
+                    code: Some("model_not_found"),
+                    param: Some("model".to_owned()),
+                    ..ApiError::not_found(message)
+                }
+            })
     }
 
-    /// A model, which is loaded if it is not.
-    async fn get(self: &Arc<Fleet>, name: &str) -> ApiResult<(Loaded, Busy)> {
-        if let Some(found) = self.find(name, true) {
+    /// A model, which is loaded if it is not and that `may_load`.
+    async fn get(self: &Arc<Fleet>, name: &str, may_load: bool) -> ApiResult<(Loaded, Busy)> {
+        let card = self.card(name)?.clone();
+        if let Some(found) = self.find(&card.name, true) {
             return Ok(found);
         }
-        let card = self.card(name)?.clone();
+        if !may_load {
+            return Err(not_loaded(&card.name, "POST /models/load loads it"));
+        }
         let turn = self.turn.clone().lock_owned().await;
-        if let Some(found) = self.find(name, true) {
+        if let Some(found) = self.find(&card.name, true) {
             return Ok(found);
         }
         // Whoever waits may go: what is being loaded keeps its turn until it is.
@@ -229,8 +265,20 @@ impl Fleet {
                     ..ApiError::unavailable(message)
                 });
             };
-            // Its thread is waited for.
-            let _ = tokio::task::spawn_blocking(move || drop(gone)).await;
+            drop_later(gone).await;
         }
+    }
+}
+
+/// Its thread is waited for.
+async fn drop_later(gone: Loaded) {
+    let _ = tokio::task::spawn_blocking(move || drop(gone)).await;
+}
+
+/// A model that is asked something before it is there.
+fn not_loaded(name: &str, how: &str) -> ApiError {
+    ApiError {
+        code: Some("model_not_loaded"),
+        ..ApiError::unavailable(format!("the model {name:?} is not loaded; {how}"))
     }
 }

@@ -8,22 +8,22 @@ use axum::body::Body;
 use axum::extract::{FromRequest, Path, Request, State};
 use axum::http::Method;
 use axum::response::Response;
-use axum::routing::{MethodFilter, get, on};
+use axum::routing::{MethodFilter, get, on, post};
 use futures_util::StreamExt;
 use percent_encoding::percent_decode_str;
-use serde_json::{Value as Json, json};
+use serde_json::{Map, Value as Json, json};
 use tower::ServiceExt;
 
-use super::{Busy, Fleet, Loaded};
-use crate::api::{ApiError, ApiResult};
-use crate::http::{Bytes, Client, Gate, blocking, guarded, json};
-use crate::native::{check_health, readiness};
+use super::{Busy, Fleet, Loaded, not_loaded};
+use crate::api::{ApiError, ApiResult, Field, Fields, Form};
+use crate::http::{Body as HttpBody, Bytes, Client, Gate, blocking, guarded, json};
+use crate::native::{check_health, exposition, readiness};
 use crate::ollama;
 use crate::openapi::document;
-use crate::routes::{ROUTES, with_page};
+use crate::routes::{ROUTES, Route, with_page};
 
 /// Paths that are answered for all models, whether or not one is loaded.
-const OF_ALL: [&str; 9] = [
+const OF_ALL: [&str; 10] = [
     "/v1/models",
     "/models",
     "/v1/models/{name}",
@@ -33,6 +33,36 @@ const OF_ALL: [&str; 9] = [
     "/api/tags",
     "/api/ps",
     "/openapi.json",
+    "/metrics",
+];
+
+/// The fields of `/models/load` and `/models/unload`.
+const LOAD_FIELDS: &[Field] = &[Field {
+    name: "model",
+    form: Form::Text,
+    doc: "Its name.",
+}];
+
+/// What can be asked for only where there are several models.
+pub const FLEET: &[Route<Arc<Fleet>>] = &[
+    Route {
+        method: "POST",
+        paths: &["/models/load"],
+        doc: "Loads a model of several, and answers once it is there.",
+        fields: &[LOAD_FIELDS],
+        sampling: false,
+        query: &[],
+        router: || post(load),
+    },
+    Route {
+        method: "POST",
+        paths: &["/models/unload"],
+        doc: "Unloads a model of several; one that is in use has status 409.",
+        fields: &[LOAD_FIELDS],
+        sampling: false,
+        query: &[],
+        router: || post(unload),
+    },
 ];
 
 impl Fleet {
@@ -47,7 +77,13 @@ impl Fleet {
             .route("/ready", get(ready))
             .route("/api/tags", get(tags))
             .route("/api/ps", get(ps))
-            .route("/openapi.json", get(openapi));
+            .route("/openapi.json", get(openapi))
+            .route("/metrics", get(metrics));
+        for route in FLEET {
+            for path in route.paths {
+                routes = routes.route(path, (route.router)());
+            }
+        }
         for route in ROUTES {
             let method = match route.method {
                 "POST" => MethodFilter::POST,
@@ -81,13 +117,12 @@ impl Fleet {
 
     /// A model as it is. Only requests that compute something have one loaded: who looks how things are changes nothing.
     fn get_loaded(&self, name: &str) -> ApiResult<(Loaded, Busy)> {
-        self.card(name)?;
-        self.find(name, false).ok_or_else(|| ApiError {
-            code: Some("model_not_loaded"),
-            ..ApiError::unavailable(format!(
-                "the model {name:?} is not loaded; a request for an answer of it loads it"
-            ))
-        })
+        let name = &self.card(name)?.name;
+        let how = match self.params.autoload {
+            true => "a request for an answer of it loads it",
+            false => "POST /models/load loads it",
+        };
+        self.find(name, false).ok_or_else(|| not_loaded(name, how))
     }
 }
 
@@ -97,12 +132,46 @@ async fn models(State(fleet): State<Arc<Fleet>>) -> ApiResult {
 }
 
 async fn model(State(fleet): State<Arc<Fleet>>, Path(name): Path<String>) -> ApiResult {
-    fleet.card(&name)?;
+    let name = fleet.card(&name)?.name.clone();
     let all = blocking(move || Ok(fleet.list())).await?;
     let found = all.into_iter().find(|entry| entry["id"] == name);
     found
         .map(|entry| json(&entry))
         .ok_or_else(|| ApiError::not_found("there is no such model"))
+}
+
+async fn load(State(fleet): State<Arc<Fleet>>, HttpBody(body): HttpBody) -> ApiResult {
+    let name = named(body)?;
+    fleet.get(&name, true).await?;
+    Ok(json(&json!({ "success": true })))
+}
+
+async fn unload(State(fleet): State<Arc<Fleet>>, HttpBody(body): HttpBody) -> ApiResult {
+    let name = named(body)?;
+    match fleet.unload(&name).await? {
+        true => Ok(json(&json!({ "success": true }))),
+        false => Err(ApiError::invalid(format!("the model {name:?} is not loaded"))),
+    }
+}
+
+/// The model that a body of [`LOAD_FIELDS`] names.
+fn named(body: Map<String, Json>) -> ApiResult<String> {
+    let mut fields = Fields::new(body, &[LOAD_FIELDS], false)?;
+    let name = fields.text("model")?;
+    fields.finish()?;
+    name.ok_or_else(|| ApiError::field("model", "it is missing"))
+}
+
+/// What is counted of all models that are loaded, or of the one that is named.
+async fn metrics(State(fleet): State<Arc<Fleet>>, request: Request) -> ApiResult {
+    if in_query(&request, "model").is_some() {
+        return forward(State(fleet), request).await;
+    }
+    let all = fleet.all();
+    let schedulers = all
+        .iter()
+        .map(|loaded| (&loaded.app.served.scheduler, loaded.name.as_str()));
+    Ok(exposition(&schedulers.collect::<Vec<_>>()))
 }
 
 async fn health(State(fleet): State<Arc<Fleet>>) -> ApiResult {
@@ -116,18 +185,14 @@ async fn ready(State(fleet): State<Arc<Fleet>>) -> Response {
     readiness(fleet.is_open())
 }
 
-async fn tags(State(fleet): State<Arc<Fleet>>) -> Response {
-    names(fleet.params.cards.iter().map(|card| card.name.clone()))
+async fn tags(State(fleet): State<Arc<Fleet>>) -> ApiResult {
+    let models = blocking(move || Ok(fleet.tags())).await?;
+    Ok(json(&json!({ "models": models })))
 }
 
-async fn ps(State(fleet): State<Arc<Fleet>>) -> Response {
-    names(fleet.all().into_iter().map(|loaded| loaded.name))
-}
-
-/// Models in Ollama's form.
-fn names(names: impl Iterator<Item = String>) -> Response {
-    let models: Vec<Json> = names.map(|name| json!({ "name": name, "model": name })).collect();
-    json(&json!({ "models": models }))
+async fn ps(State(fleet): State<Arc<Fleet>>) -> ApiResult {
+    let models = blocking(move || Ok(fleet.running())).await?;
+    Ok(json(&json!({ "models": models })))
 }
 
 async fn openapi(State(fleet): State<Arc<Fleet>>) -> Response {
@@ -136,18 +201,20 @@ async fn openapi(State(fleet): State<Arc<Fleet>>) -> Response {
 
 /// Has the model that is named answer.
 async fn forward(State(fleet): State<Arc<Fleet>>, request: Request) -> ApiResult {
+    let named_in_query = in_query(&request, "model");
+    let may_load = match in_query(&request, "autoload").as_deref() {
+        Some("true" | "1") => true,
+        Some("false" | "0") => false,
+        _ => fleet.params.autoload,
+    };
     let (mut parts, body) = request.into_parts();
     let Bytes(bytes) = Bytes::from_request(Request::new(body), &()).await?;
-    let mut pairs = parts.uri.query().unwrap_or_default().split('&');
-    let in_query = pairs
-        .find_map(|pair| pair.strip_prefix("model="))
-        .map(|name| percent_decode_str(name).decode_utf8_lossy().into_owned());
-    let name = match name_of(&bytes).or(in_query) {
+    let name = match name_of(&bytes).or(named_in_query) {
         Some(name) => name,
         None => fleet.default_name()?,
     };
     let (loaded, busy) = match parts.method == Method::POST {
-        true => fleet.get(&name).await?,
+        true => fleet.get(&name, may_load).await?,
         false => fleet.get_loaded(&name)?,
     };
     // Parts of the path would stand there twice.
@@ -163,6 +230,17 @@ async fn forward(State(fleet): State<Arc<Fleet>>, request: Request) -> ApiResult
         piece
     });
     Ok(Response::from_parts(head, Body::from_stream(told)))
+}
+
+/// A parameter of the query.
+fn in_query(request: &Request, name: &str) -> Option<String> {
+    let mut pairs = request
+        .uri()
+        .query()?
+        .split('&')
+        .filter_map(|pair| pair.split_once('='));
+    let (_, value) = pairs.find(|(key, _)| *key == name)?;
+    Some(percent_decode_str(value).decode_utf8_lossy().into_owned())
 }
 
 /// The model that a body names; nothing else of it is kept.

@@ -1,16 +1,23 @@
 //! What handlers share, and what is asked of every request: who sends it, and what it is called.
 
+use std::convert::Infallible;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::handler::HandlerWithoutStateExt;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
+use axum::response::{IntoResponse, Redirect, Response};
+use percent_encoding::percent_decode_str;
+use tower::ServiceExt;
+use tower_http::services::ServeDir;
 
 use super::{cors, unique};
 use crate::api::ApiError;
+use crate::routes::ROUTES;
 use crate::served::Served;
 use crate::web::File;
 
@@ -27,10 +34,39 @@ pub struct Gate {
     pub keys: Vec<String>,
     /// The page for browsers is served.
     pub page: bool,
+    /// Files of this folder are served where there is no route.
+    pub folder: Option<PathBuf>,
+    /// All paths begin with this; it is empty, or begins with a slash and ends with none.
+    pub prefix: String,
     /// Origins of pages that may ask, besides the server's own; `*` is any.
     pub origins: Vec<String>,
     /// Is told of each request that was answered, or whose answer was begun.
     pub log: Option<Log>,
+}
+
+impl Gate {
+    /// True of files of the folder: like the page they are for everybody. What routes may answer never is.
+    fn is_file(&self, method: &Method, path: &str) -> bool {
+        let Some(folder) = self
+            .folder
+            .as_ref()
+            .filter(|_| method == Method::GET || method == Method::HEAD)
+        else {
+            return false;
+        };
+        let first = |path: &str| path.split('/').nth(1).unwrap_or_default().to_owned();
+        let names: Vec<String> = ROUTES
+            .iter()
+            .flat_map(|route| route.paths.iter().map(|path| first(path)))
+            .collect();
+        let decoded = percent_decode_str(path).decode_utf8_lossy();
+        let is_plain = |part: &str| !part.contains(['\\', '\0']) && part != "..";
+        if names.contains(&first(&decoded)) || !decoded.split('/').all(is_plain) {
+            return false;
+        }
+        let file = folder.join(decoded.trim_start_matches('/'));
+        file.is_file() || file.join("index.html").is_file()
+    }
 }
 
 /// Is told of requests.
@@ -66,8 +102,39 @@ const PUBLIC: [&str; 3] = ["/health", "/v1/health", "/ready"];
 
 /// The routes, behind what is asked of every request.
 pub fn guarded(routes: Router, gate: Gate) -> Router {
-    let guard = from_fn_with_state(Arc::new(gate), guard);
-    routes.fallback(nothing).layer(guard)
+    let prefix = gate.prefix.clone();
+    let routes = match &gate.folder {
+        Some(folder) => {
+            let files = ServeDir::new(folder).call_fallback_on_method_not_allowed(true);
+            routes.fallback_service(files.fallback(nothing.into_service()))
+        }
+        None => routes.fallback(nothing),
+    };
+    let routes = routes.layer(from_fn_with_state(Arc::new(gate), guard));
+    match prefix.is_empty() {
+        true => routes,
+        false => Router::new().fallback(below).with_state((prefix.into(), routes)),
+    }
+}
+
+/// Answers what is asked for below a prefix as it is without.
+async fn below(State((prefix, routes)): State<(Arc<str>, Router)>, mut request: Request) -> Response {
+    let uri = request.uri();
+    let rest = uri.path().strip_prefix(&*prefix);
+    let query = uri.query().map_or_else(String::new, |query| format!("?{query}"));
+    match rest {
+        // What the page asks for is relative to where it stands.
+        Some("") => Redirect::temporary(&format!("{prefix}/{query}")).into_response(),
+        Some(rest) if rest.starts_with('/') => match Uri::try_from(format!("{rest}{query}")) {
+            Ok(uri) => {
+                *request.uri_mut() = uri;
+                let Ok(response) = routes.oneshot(request).await as Result<Response, Infallible>;
+                response
+            }
+            Err(_) => ApiError::invalid("the path is none").into_response(),
+        },
+        _ => ApiError::not_found(format!("there is nothing here: all paths begin with {prefix}/")).into_response(),
+    }
 }
 
 async fn nothing(request: Request) -> ApiError {
@@ -85,9 +152,10 @@ async fn guard(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) 
         Ok(Some(_)) => cors::preflight(&method, request.headers()),
         _ => None,
     };
-    let admitted = origin
-        .clone()
-        .and_then(|_| admitted(&gate.keys, request.headers(), &path));
+    let admitted = origin.clone().and_then(|_| match gate.is_file(&method, &path) {
+        true => Ok(Client::default()),
+        false => admitted(&gate.keys, request.headers(), &path),
+    });
     let mut response = match (asks, admitted) {
         (Some(response), _) => response,
         (None, Ok(client)) => {

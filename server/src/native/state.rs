@@ -79,16 +79,18 @@ pub async fn props(State(app): State<Shared>) -> Response {
 
 /// Counters for Prometheus, under the names of llama-server, and under those of vLLM that gateways look for.
 pub async fn metrics(State(app): State<Shared>) -> Response {
-    let text = exposition(&app.served.scheduler, &app.served.params.name);
-    (
-        [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
-        text,
-    )
-        .into_response()
+    page(&[(&app.served.scheduler, &app.served.params.name)], false)
+}
+
+/// The same of several models: each line tells of which.
+pub fn exposition(models: &[(&Scheduler, &str)]) -> Response {
+    page(models, true)
 }
 
 /// What the page is made of.
 struct Now<'a> {
+    /// Labels of the model, those of lines under the names of llama-server and those of the others.
+    labels: [String; 2],
     metrics: &'a Metrics,
     gauges: Gauges,
 }
@@ -210,6 +212,16 @@ const VLLM: &[Metric] = &[
     counter("vllm:prefix_cache_hits_total", "Tokens that were found.", |n| {
         count(&n.metrics.n_cached)
     }),
+    counter(
+        "vllm:spec_decode_num_draft_tokens_total",
+        "Tokens guessed and verified.",
+        |n| count(&n.metrics.n_drafts),
+    ),
+    counter(
+        "vllm:spec_decode_num_accepted_tokens_total",
+        "Tokens guessed that were right.",
+        |n| count(&n.metrics.n_right),
+    ),
 ];
 
 fn count(counter: &Counter) -> f64 {
@@ -227,96 +239,120 @@ fn rate(n: &Counter, micros: &Counter) -> f64 {
     }
 }
 
-fn exposition(scheduler: &Scheduler, name: &str) -> String {
-    let now = Now {
+/// The labels of a model's lines.
+fn labels(name: &str, is_named: bool) -> [String; 2] {
+    let name = name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    match is_named {
+        true => [
+            format!("model=\"{name}\""),
+            format!("model=\"{name}\",model_name=\"{name}\""),
+        ],
+        false => [String::new(), format!("model_name=\"{name}\"")],
+    }
+}
+
+fn page(models: &[(&Scheduler, &str)], are_named: bool) -> Response {
+    let models = models.iter().map(|&(scheduler, name)| Now {
+        labels: labels(name, are_named),
         metrics: scheduler.metrics(),
         gauges: scheduler.gauges(),
-    };
-    let name = name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    });
     let mut page = Page {
         text: String::new(),
-        label: format!("model_name=\"{name}\""),
+        models: models.collect(),
     };
-    for metric in LLAMACPP {
-        page.head(metric.name, metric.kind, metric.help);
-        page.line(metric.name, "", (metric.value)(&now));
+    for (i, metrics) in [LLAMACPP, VLLM].into_iter().enumerate() {
+        for metric in metrics {
+            page.head(metric.name, metric.kind, metric.help);
+            page.lines(metric.name, |now| vec![(now.labels[i].clone(), (metric.value)(now))]);
+        }
     }
-    for metric in VLLM {
-        page.head(metric.name, metric.kind, metric.help);
-        let label = format!("{{{}}}", page.label);
-        page.line(metric.name, &label, (metric.value)(&now));
-    }
-    page.ends(now.metrics);
-    page.layout(now.gauges.n_ctx);
-    let m = now.metrics;
+    page.ends();
+    page.layout();
     page.histogram(
         "vllm:time_to_first_token_seconds",
-        &m.to_first_token,
+        |m| &m.to_first_token,
         "From a request to its first token.",
     );
     page.histogram(
         "vllm:inter_token_latency_seconds",
-        &m.between_tokens,
+        |m| &m.between_tokens,
         "From a token to the next.",
     );
     page.histogram(
         "vllm:request_queue_time_seconds",
-        &m.queued,
+        |m| &m.queued,
         "From a request to the beginning of its work.",
     );
-    page.text
+    let content = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+    (content, page.text).into_response()
 }
 
-struct Page {
+struct Page<'a> {
     text: String,
-    label: String,
+    models: Vec<Now<'a>>,
 }
 
-impl Page {
+impl Page<'_> {
     fn head(&mut self, name: &str, kind: &str, help: &str) {
         // Writing to a string does not fail.
         let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
-    fn line(&mut self, name: &str, labels: &str, value: f64) {
-        let _ = writeln!(self.text, "{name}{labels} {value}");
-    }
-
-    /// Answers by why they ended.
-    fn ends(&mut self, m: &Metrics) {
-        let name = "vllm:request_success_total";
-        self.head(name, "counter", "Answers by why they ended.");
-        for (reason, n) in [
-            ("stop", &m.n_stopped),
-            ("length", &m.n_limited),
-            ("abort", &m.n_abandoned),
-        ] {
-            let labels = format!("{{{},finished_reason=\"{reason}\"}}", self.label);
-            self.line(name, &labels, count(n));
+    /// Lines of all models: labels and values.
+    fn lines(&mut self, name: &str, of: impl Fn(&Now<'_>) -> Vec<(String, f64)>) {
+        for (labels, value) in self.models.iter().flat_map(of) {
+            let _ = match labels.is_empty() {
+                true => writeln!(self.text, "{name} {value}"),
+                false => writeln!(self.text, "{name}{{{labels}}} {value}"),
+            };
         }
     }
 
+    /// Answers by why they ended.
+    fn ends(&mut self) {
+        let name = "vllm:request_success_total";
+        self.head(name, "counter", "Answers by why they ended.");
+        self.lines(name, |now| {
+            let m = now.metrics;
+            let all = [
+                ("stop", &m.n_stopped),
+                ("length", &m.n_limited),
+                ("abort", &m.n_abandoned),
+            ];
+            let line =
+                |(reason, n): (&str, &Counter)| (format!("{},finished_reason=\"{reason}\"", now.labels[1]), count(n));
+            all.map(line).into()
+        });
+    }
+
     /// How cells are laid out.
-    fn layout(&mut self, n_ctx: usize) {
+    fn layout(&mut self) {
         /// Cells of a page, as the engine has them.
         const PAGE: usize = 64;
         let name = "vllm:cache_config_info";
         self.head(name, "gauge", "How the cells are laid out.");
-        let n_pages = n_ctx / PAGE;
-        let labels = format!("{{{},block_size=\"{PAGE}\",num_gpu_blocks=\"{n_pages}\"}}", self.label);
-        self.line(name, &labels, 1.0);
+        self.lines(name, |now| {
+            let (label, n_pages) = (&now.labels[1], now.gauges.n_ctx / PAGE);
+            vec![(
+                format!("{label},block_size=\"{PAGE}\",num_gpu_blocks=\"{n_pages}\""),
+                1.0,
+            )]
+        });
     }
 
-    fn histogram(&mut self, name: &str, histogram: &Histogram, help: &str) {
+    fn histogram(&mut self, name: &str, of: fn(&Metrics) -> &Histogram, help: &str) {
         self.head(name, "histogram", help);
-        let (buckets, sum, n) = histogram.cumulative();
-        let label = &self.label;
-        for (bound, count) in buckets {
-            let _ = writeln!(self.text, "{name}_bucket{{{label},le=\"{bound}\"}} {count}");
+        for now in &self.models {
+            let (buckets, sum, n) = of(now.metrics).cumulative();
+            let label = &now.labels[1];
+            for (bound, count) in buckets {
+                let _ = writeln!(self.text, "{name}_bucket{{{label},le=\"{bound}\"}} {count}");
+            }
+            let _ = write!(
+                self.text,
+                "{name}_bucket{{{label},le=\"+Inf\"}} {n}\n{name}_sum{{{label}}} {sum}\n{name}_count{{{label}}} {n}\n"
+            );
         }
-        let _ = write!(
-            self.text,
-            "{name}_bucket{{{label},le=\"+Inf\"}} {n}\n{name}_sum{{{label}}} {sum}\n{name}_count{{{label}}} {n}\n"
-        );
     }
 }

@@ -2,7 +2,7 @@
 
 use axum::extract::State;
 use axum::response::Response;
-use engine::gguf::Value;
+use engine::gguf::{Gguf, Metadata, TensorInfo, Value};
 use engine::model::{Fingerprint, Model};
 use serde_json::{Map, Value as Json, json};
 
@@ -56,12 +56,16 @@ pub async fn tags(State(app): State<Shared>) -> Response {
 /// Lists it as one that is loaded, which it always is.
 pub async fn ps(State(app): State<Shared>) -> Response {
     let served = &app.served;
-    let mut entry = entry(served);
+    json(&json!({ "models": [loaded_json(entry(served), served)] }))
+}
+
+/// The entry of a model that is loaded.
+pub fn loaded_json(mut entry: Json, served: &Served) -> Json {
     entry["size_vram"] = 0.into();
     entry["context_length"] = served.n_ctx().into();
     // It stays: a time that is far away.
     entry["expires_at"] = time_text(served.created + 100 * 365 * 86_400, 0).into();
-    json(&json!({ "models": [entry] }))
+    entry
 }
 
 /// The version of the interface.
@@ -99,7 +103,7 @@ pub async fn show(State(app): State<Shared>, Body(body): Body) -> ApiResult {
         "modelfile": "",
         "parameters": format!("num_ctx {}", served.n_ctx()),
         "template": served.template(),
-        "details": details(served),
+        "details": about(served).details(),
         "model_info": info,
         "capabilities": capabilities,
         "modified_at": time_text(served.created, 0),
@@ -107,15 +111,125 @@ pub async fn show(State(app): State<Shared>, Body(body): Body) -> ApiResult {
 }
 
 fn entry(served: &Served) -> Json {
-    let name = &served.params.name;
-    json!({
-        "name": name,
-        "model": name,
-        "modified_at": time_text(served.created, 0),
-        "size": served.model().n_bytes(),
-        "digest": digest(served.model()),
-        "details": details(served),
-    })
+    about(served).entry(&served.params.name)
+}
+
+fn about(served: &Served) -> About {
+    let model = served.model();
+    About {
+        family: model.arch().name.to_owned(),
+        n_params: model.n_params(),
+        quantization: quantization(model.metadata()),
+        n_bytes: model.n_bytes() as u64,
+        digest: digest(model),
+        modified: served.created,
+    }
+}
+
+/// What lists tell of a model.
+#[derive(Debug, Default)]
+pub struct About {
+    /// Its architecture.
+    pub family: String,
+    /// Its weights.
+    pub n_params: usize,
+    /// How most of them are quantized.
+    pub quantization: &'static str,
+    /// Bytes of its files.
+    pub n_bytes: u64,
+    /// A name for this very model.
+    pub digest: String,
+    /// Seconds since 1970 of its last change.
+    pub modified: u64,
+}
+
+impl About {
+    /// What the header of a file says.
+    pub fn of_header(header: &Gguf, n_bytes: u64, digest: String, modified: u64) -> About {
+        let family = header.metadata.optional::<&str>("general.architecture").ok().flatten();
+        let n = |tensor: &TensorInfo| tensor.ne.iter().fold(1_usize, |all, &n| all.saturating_mul(n));
+        About {
+            family: family.unwrap_or_default().to_owned(),
+            n_params: header.tensors().iter().map(n).fold(0, usize::saturating_add),
+            quantization: quantization(&header.metadata),
+            n_bytes,
+            digest,
+            modified,
+        }
+    }
+
+    /// An entry of a list.
+    pub fn entry(&self, name: &str) -> Json {
+        json!({
+            "name": name,
+            "model": name,
+            "modified_at": time_text(self.modified, 0),
+            "size": self.n_bytes,
+            "digest": self.digest,
+            "details": self.details(),
+        })
+    }
+
+    fn details(&self) -> Json {
+        let millions = self.n_params as f64 / 1e6;
+        let size = match millions >= 1e3 {
+            true => format!("{:.1}B", millions / 1e3),
+            false => format!("{millions:.0}M"),
+        };
+        json!({
+            "parent_model": "",
+            "format": "gguf",
+            "family": self.family,
+            "families": [self.family],
+            "parameter_size": size,
+            "quantization_level": self.quantization,
+        })
+    }
+}
+
+/// Names of mixes of types, by the number that `general.file_type` has for each.
+const MIXES: [(u32, &str); 34] = [
+    (0, "F32"),
+    (1, "F16"),
+    (2, "Q4_0"),
+    (3, "Q4_1"),
+    (7, "Q8_0"),
+    (8, "Q5_0"),
+    (9, "Q5_1"),
+    (10, "Q2_K"),
+    (11, "Q3_K_S"),
+    (12, "Q3_K_M"),
+    (13, "Q3_K_L"),
+    (14, "Q4_K_S"),
+    (15, "Q4_K_M"),
+    (16, "Q5_K_S"),
+    (17, "Q5_K_M"),
+    (18, "Q6_K"),
+    (19, "IQ2_XXS"),
+    (20, "IQ2_XS"),
+    (21, "Q2_K_S"),
+    (22, "IQ3_XS"),
+    (23, "IQ3_XXS"),
+    (24, "IQ1_S"),
+    (25, "IQ4_NL"),
+    (26, "IQ3_S"),
+    (27, "IQ3_M"),
+    (28, "IQ2_S"),
+    (29, "IQ2_M"),
+    (30, "IQ4_XS"),
+    (31, "IQ1_M"),
+    (32, "BF16"),
+    (36, "TQ1_0"),
+    (37, "TQ2_0"),
+    (38, "MXFP4_MOE"),
+    (39, "NVFP4"),
+];
+
+/// How a file says that it is quantized; empty where it does not.
+fn quantization(metadata: &Metadata) -> &'static str {
+    let number = metadata.optional::<u32>("general.file_type").ok().flatten();
+    let found = MIXES.iter().find(|(n, _)| Some(*n) == number);
+    found.map_or("", |(_, name)| name)
 }
 
 /// A name for this very model.
@@ -127,22 +241,4 @@ fn digest(model: &Model) -> String {
         ..
     } = *model.fingerprint();
     format!("{hparams:016x}{tensors:016x}{weights:016x}")
-}
-
-fn details(served: &Served) -> Json {
-    let model = served.model();
-    let family = model.arch().name;
-    let millions = model.n_params() as f64 / 1e6;
-    let size = match millions >= 1e3 {
-        true => format!("{:.1}B", millions / 1e3),
-        false => format!("{millions:.0}M"),
-    };
-    json!({
-        "parent_model": "",
-        "format": "gguf",
-        "family": family,
-        "families": [family],
-        "parameter_size": size,
-        "quantization_level": "",
-    })
 }

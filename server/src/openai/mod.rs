@@ -53,7 +53,7 @@ pub fn timings_json(usage: &Usage) -> Json {
     let (t_prompt, t_generated) = (ms(usage.t_prompt), ms(usage.t_generated));
     // The first token comes with the prompt.
     let n_timed = usage.n_generated.saturating_sub(1);
-    json!({
+    let mut timings = json!({
         "cache_n": usage.n_cached,
         "prompt_n": n_computed,
         "prompt_ms": t_prompt,
@@ -61,7 +61,12 @@ pub fn timings_json(usage: &Usage) -> Json {
         "predicted_n": usage.n_generated,
         "predicted_ms": t_generated,
         "predicted_per_second": rate(n_timed, t_generated),
-    })
+    });
+    if usage.drafted.n_drafts > 0 {
+        timings["draft_n"] = usage.drafted.n_drafts.into();
+        timings["draft_n_accepted"] = usage.drafted.n_right.into();
+    }
+    timings
 }
 
 /// An event of a stream.

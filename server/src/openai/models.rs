@@ -15,7 +15,8 @@ pub async fn models(State(app): State<Shared>) -> Response {
 
 /// One by name.
 pub async fn model(State(app): State<Shared>, Path(name): Path<String>) -> ApiResult {
-    if name == app.served.params.name {
+    let params = &app.served.params;
+    if name == params.name || params.aliases.contains(&name) {
         return Ok(json(&model_json(&app.served)));
     }
     let name: String = name.chars().take(128).collect();
@@ -30,6 +31,7 @@ pub fn model_json(served: &Served) -> Json {
     let model = served.model();
     json!({
         "id": served.params.name,
+        "aliases": served.params.aliases,
         "object": "model",
         "created": served.created,
         "owned_by": "llama",

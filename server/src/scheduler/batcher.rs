@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 use engine::context::{Batch, Context, DecodeError, MemoryError, SeqSet};
 use engine::model::Model;
 use engine::sample::{Candidates, Token};
+use engine::speculate::Decoded;
 
 use super::Settings;
 use super::commands::Rescaling;
+use super::drafts::{Drafts, TextId};
 use super::generation::Step;
 use super::logprobs::logprob;
 use super::request::{Event, Finish, PromptDone};
@@ -29,11 +31,13 @@ const MAX_ROWS: usize = 32;
 
 /// Everything that the thread works with.
 pub struct Batcher {
-    model: Arc<Model>,
+    pub(super) model: Arc<Model>,
     pub(super) context: Context,
+    /// Drafts of texts under way, if tokens are to be guessed.
+    pub(super) drafts: Option<Drafts>,
     settings: Settings,
     inbox: Arc<Inbox>,
-    metrics: Arc<Metrics>,
+    pub(super) metrics: Arc<Metrics>,
     gauges: Arc<Mutex<Gauges>>,
     pub(super) sequences: Sequences,
     waiting: Vec<Work>,
@@ -41,16 +45,24 @@ pub struct Batcher {
     /// Changes of adapters that wait for the end of what is under way; nothing is begun before them.
     pub(super) rescalings: Vec<Rescaling>,
     batch: Batch,
-    candidates: Candidates,
+    pub(super) candidates: Candidates,
     pace: Pace,
 }
 
 /// Work that has a sequence.
 pub struct Running {
-    work: Work,
-    seq: usize,
+    pub(super) work: Work,
+    pub(super) seq: usize,
     n_cached: usize,
     begun: Instant,
+}
+
+impl Running {
+    /// The text that its sequence has.
+    pub(super) fn text_id(&self) -> Option<TextId> {
+        let generation = self.work.generations.first()?;
+        Some((self.work.arrival, generation.choice))
+    }
 }
 
 /// Tokens of a running text in a batch.
@@ -67,6 +79,7 @@ struct Part {
 impl Batcher {
     pub(super) fn new(
         context: Context,
+        drafts: Option<Drafts>,
         settings: Settings,
         inbox: Arc<Inbox>,
         metrics: Arc<Metrics>,
@@ -77,6 +90,7 @@ impl Batcher {
             sequences: Sequences::new(context.params().n_seq_max),
             pace: Pace::new(settings.t_step),
             context,
+            drafts,
             settings,
             inbox,
             metrics,
@@ -112,6 +126,9 @@ impl Batcher {
         }
         self.batch.clear();
         self.context.clear();
+        if let Some(drafts) = &mut self.drafts {
+            drafts.begin_anew();
+        }
         self.sequences = Sequences::new(self.context.params().n_seq_max);
     }
 
@@ -374,6 +391,11 @@ impl Batcher {
         let is_single = |b: &Batcher, r: &Running| b.n_left(r) == 1;
         self.make_room(|b| b.running.iter().filter(|r| is_single(b, r)).count());
         let n_single = self.running.iter().filter(|r| is_single(self, r)).count();
+        self.hand_out_drafters();
+        if self.drafts.is_some() && n_single > 0 {
+            // Drafts are worth more than what is only kept.
+            self.free_cells(FEW);
+        }
         let mut few = FEW.saturating_sub(n_single).min(self.n_free().saturating_sub(n_single));
         let mut parts = Vec::new();
         for at in 0..self.running.len() {
@@ -386,7 +408,10 @@ impl Batcher {
         }
         let start = Instant::now();
         self.metrics.n_decoded_sequences.add(n_single);
-        self.compute(&parts);
+        let singles: Vec<usize> = parts.iter().map(|(at, _)| *at).collect();
+        if parts.len() > n_single || !self.decode_with_drafts(&singles) {
+            self.compute(&parts);
+        }
         if n_single > 0 {
             self.metrics.t_decode.add_time(start.elapsed());
         }
@@ -453,8 +478,22 @@ impl Batcher {
             if !running.work.is_told {
                 self.metrics.n_prompt.add(part.n);
             }
+            if let Some(drafts) = &mut self.drafts {
+                let decoded = Decoded {
+                    context: &self.context,
+                    first: part.row,
+                    n_before: part.from,
+                    tokens,
+                };
+                drafts.follow(running.seq, decoded);
+            }
         }
-        let mut over = self.go_on(&parts);
+        let over = self.go_on(&parts);
+        self.end_works(over, failed);
+    }
+
+    /// Ends works that are over, and those that have failed with what is to be said of it.
+    pub(super) fn end_works(&mut self, mut over: Vec<usize>, failed: Vec<(usize, String)>) {
         for (at, text) in failed {
             let running = &self.running[at];
             running
@@ -591,7 +630,7 @@ impl Batcher {
     }
 }
 
-fn sentence(error: &DecodeError) -> String {
+pub(super) fn sentence(error: &DecodeError) -> String {
     format!("the model could not be computed: {error}")
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engine::sample::{Candidates, Chain, SampleError, Token};
+use engine::speculate::Drafted;
 use engine::vocab::{TextStream, Vocab};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -22,6 +23,8 @@ pub struct Generation {
     /// Control tokens that have a text.
     shown: Arc<[Token]>,
     n_generated: usize,
+    /// What became of drafts of it.
+    pub drafted: Drafted,
     first: Option<Instant>,
     last: Option<Instant>,
     metrics: Arc<Metrics>,
@@ -64,6 +67,7 @@ impl Generation {
             limits,
             shown,
             n_generated: 0,
+            drafted: Drafted::default(),
             first: None,
             last: None,
             metrics,
@@ -138,6 +142,7 @@ impl Generation {
             finish,
             text,
             n_generated: self.n_generated,
+            drafted: self.drafted,
             t_generated: span.unwrap_or_default(),
         });
     }

@@ -7,10 +7,12 @@
 //! - [`share`]: how much of which prompt is computed in a step
 //! - [`batcher`]: the thread that computes
 //! - [`commands`]: what it does besides
+//! - [`drafts`]: tokens that are guessed, where that pays
 //! - [`generation`], [`logprobs`]: logits to tokens, and how likely those are
 
 mod batcher;
 mod commands;
+mod drafts;
 mod generation;
 mod logprobs;
 mod request;
@@ -33,6 +35,8 @@ use tokio::sync::oneshot;
 use crate::metrics::{Gauges, Metrics};
 pub use batcher::Batcher;
 pub use commands::{CommandError, Reply, Slot};
+use drafts::Drafts;
+pub use drafts::{Drafters, Speculation};
 use generation::{Generation, Limits};
 pub use request::{Event, Finish, PromptDone, Request, SubmitError, TokenLogprob};
 use work::{Inbox, Work};
@@ -93,7 +97,16 @@ pub struct Scheduler {
 impl Scheduler {
     /// Begins to work with a context that nobody else uses.
     pub fn start(context: Context, settings: Settings) -> Result<Scheduler, StartError> {
-        let (mut scheduler, batcher) = Scheduler::with_batcher(context, settings)?;
+        Scheduler::speculating(context, settings, None)
+    }
+
+    /// The same with tokens that are guessed, where that pays.
+    pub fn speculating(
+        context: Context,
+        settings: Settings,
+        speculation: Option<Speculation>,
+    ) -> Result<Scheduler, StartError> {
+        let (mut scheduler, batcher) = Scheduler::with_batcher(context, settings, speculation)?;
         let over = Over(scheduler.inbox.clone());
         let work = move || {
             let _over = over;
@@ -147,7 +160,11 @@ impl Scheduler {
     }
 
     /// A scheduler whose work is yet to be done by somebody.
-    fn with_batcher(context: Context, settings: Settings) -> Result<(Scheduler, Batcher), StartError> {
+    fn with_batcher(
+        context: Context,
+        settings: Settings,
+        speculation: Option<Speculation>,
+    ) -> Result<(Scheduler, Batcher), StartError> {
         let model = context.model().clone();
         let params = context.params();
         let (n_seq_max, n_batch, n_parallel) = (params.n_seq_max, params.n_batch, settings.n_parallel);
@@ -165,6 +182,7 @@ impl Scheduler {
         };
         let batcher = Batcher::new(
             context,
+            speculation.map(Drafts::new),
             settings.clone(),
             inbox.clone(),
             metrics.clone(),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use engine::grammar::Constraint;
 use engine::sample::{SampleError, SamplerParams, Token};
+use engine::speculate::Drafted;
 
 /// A prompt to be continued.
 #[derive(Clone)]
@@ -87,6 +88,8 @@ pub enum Event {
         text: String,
         /// Tokens generated; one that ended it counts.
         n_generated: usize,
+        /// Tokens that were guessed for it, and those of them that were right.
+        drafted: Drafted,
         /// From its first token to its last.
         t_generated: Duration,
     },

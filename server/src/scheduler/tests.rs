@@ -1,5 +1,7 @@
 //! The scheduler with tiny models, driven step by step: what a text is does not depend on what else goes on, and nothing is left of what is over.
 
+mod drafts;
+
 use ::tests::{context, model};
 use engine::context::ContextParams;
 use tokio::sync::mpsc::error::TryRecvError;
@@ -18,7 +20,7 @@ fn scheduler(name: &str, n_parallel: usize, n_ctx: usize) -> (Scheduler, Batcher
         max_waiting: 64,
         ..Settings::default()
     };
-    Scheduler::with_batcher(context(&model(name), change), settings).unwrap()
+    Scheduler::with_batcher(context(&model(name), change), settings, None).unwrap()
 }
 
 /// A text of its own for each number.
@@ -45,6 +47,7 @@ struct Told {
     tokens: Vec<Vec<Token>>,
     ends: Vec<(usize, Finish)>,
     failed: Option<String>,
+    drafted: engine::speculate::Drafted,
 }
 
 /// Takes what has been told so far. True if there will be no more.
@@ -56,7 +59,16 @@ fn listen(events: &mut UnboundedReceiver<Event>, told: &mut Told) -> bool {
                 told.tokens.resize(told.tokens.len().max(choice + 1), Vec::new());
                 told.tokens[choice].push(token);
             }
-            Ok(Event::End { choice, finish, .. }) => told.ends.push((choice, finish)),
+            Ok(Event::End {
+                choice,
+                finish,
+                drafted,
+                ..
+            }) => {
+                told.ends.push((choice, finish));
+                told.drafted.n_drafts += drafted.n_drafts;
+                told.drafted.n_right += drafted.n_right;
+            }
             Ok(Event::Failed(text)) => told.failed = Some(text),
             Err(TryRecvError::Empty) => return false,
             Err(TryRecvError::Disconnected) => return true,

@@ -132,7 +132,7 @@ impl ToolFormat {
     }
 
     /// A form without marks.
-    fn new(form: Form) -> ToolFormat {
+    pub fn new(form: Form) -> ToolFormat {
         let (open, head, tail, close) = Default::default();
         ToolFormat {
             open,

@@ -1,6 +1,7 @@
 //! Functions that a model may call: what is told of them, how calls are told from text, and what an answer has to be where one must be called.
 
 mod format;
+mod generic;
 mod grammar;
 mod harmony;
 mod header;
@@ -11,6 +12,7 @@ mod split;
 mod tests;
 
 pub use format::{Form, ToolFormat};
+pub use generic::{as_text, generic_format};
 pub use harmony::{FINAL as HARMONY_FINAL, Harmony};
 pub use split::{Said, ToolSplit};
 

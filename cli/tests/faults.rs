@@ -1,0 +1,275 @@
+//! Programs that are killed and disks that are full in the middle of writing, and a server with nothing to do.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::{Home, ended};
+use crate::serve::Serving;
+
+/// What becomes of a program that writes a file longer than it may.
+#[derive(Clone, Copy, PartialEq)]
+enum Full {
+    /// The call fails, as on a full disk.
+    Fails,
+    /// It is killed.
+    Kills,
+}
+
+/// Lets the command write files of so many bytes at most.
+fn limited(mut command: Command, bytes: u64, full: Full) -> Command {
+    let set = move || {
+        let limit = libc::rlimit {
+            rlim_cur: bytes,
+            rlim_max: bytes,
+        };
+        let action = match full {
+            Full::Fails => libc::SIG_IGN,
+            Full::Kills => libc::SIG_DFL,
+        };
+        // SAFETY: both calls only change what the system knows of this process, which is about to become another program, and may be made after a fork.
+        match unsafe {
+            (
+                libc::signal(libc::SIGXFSZ, action),
+                libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit),
+            )
+        } {
+            (libc::SIG_ERR, _) | (_, -1) => Err(std::io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    };
+    // SAFETY: the closure allocates nothing and takes no lock.
+    unsafe { command.pre_exec(set) };
+    command
+}
+
+/// A model, a folder for slots, and a text that fills one.
+struct Slots {
+    home: Home,
+    model: String,
+    folder: PathBuf,
+}
+
+impl Slots {
+    fn new() -> Slots {
+        let home = Home::new();
+        let folder = home.path("slots");
+        std::fs::create_dir(&folder).expect("a folder");
+        Slots {
+            model: home.model_with_text("llama", None),
+            folder,
+            home,
+        }
+    }
+
+    fn command(&self) -> Command {
+        let folder = self.folder.to_str().expect("UTF-8");
+        let base = [
+            "serve",
+            &self.model,
+            "--port",
+            "0",
+            "-c",
+            "4096",
+            "-np",
+            "1",
+            "--no-webui",
+        ];
+        self.home.llama(&[&base[..], &["--slot-save-path", folder]].concat())
+    }
+
+    /// Has a sequence hold a long text.
+    fn fill(server: &Serving) {
+        let body = format!(
+            "{{\"prompt\": \"{}\", \"max_tokens\": 1}}",
+            "once upon a time ".repeat(200)
+        );
+        let response = server.request("POST /v1/completions", &body);
+        assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+    }
+
+    fn ask(server: &Serving, action: &str, name: &str) -> String {
+        let head = format!("POST /slots/0?action={action}");
+        server.request(&head, &format!("{{\"filename\": \"{name}\"}}"))
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.folder).expect("a folder");
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8"))
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn len(&self, name: &str) -> u64 {
+        std::fs::metadata(self.folder.join(name)).map_or(0, |file| file.len())
+    }
+}
+
+/// What a file of a slot was before stays, whenever the program is killed while it writes another in its place; a new one is whole or absent.
+#[test]
+fn a_slot_that_is_saved_is_whole_or_absent_after_a_kill() {
+    let slots = Slots::new();
+    let server = Serving::start(slots.command());
+    Slots::fill(&server);
+    assert!(Slots::ask(&server, "save", "first").starts_with("HTTP/1.1 200"));
+    let whole = std::fs::read(slots.folder.join("first")).expect("a file");
+    assert!(whole.len() > 100_000, "{} bytes take a while", whole.len());
+    server.signal(libc::SIGKILL);
+    assert_eq!(server.end().0, None);
+    // In the middle of the file for certain, once in place of another, and once of none.
+    for name in ["first", "second"] {
+        let server = Serving::start(limited(slots.command(), whole.len() as u64 / 2, Full::Kills));
+        Slots::fill(&server);
+        let mut stream = TcpStream::connect(&server.address).expect("a connection");
+        let body = format!("{{\"filename\": \"{name}\"}}");
+        write!(
+            stream,
+            "POST /slots/0?action=save HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .expect("it reads");
+        let mut response = String::new();
+        // It dies before it answers.
+        let _ = stream.read_to_string(&mut response);
+        assert_eq!((response.as_str(), server.end().0), ("", None));
+    }
+    assert!(std::fs::read(slots.folder.join("first")).expect("a file") == whole);
+    assert_eq!(slots.len("second"), 0);
+    let server = Serving::start(slots.command());
+    assert!(Slots::ask(&server, "restore", "first").starts_with("HTTP/1.1 200"));
+    assert!(Slots::ask(&server, "restore", "second").starts_with("HTTP/1.1 4"));
+}
+
+/// The same by SIGKILL at whatever moment comes.
+#[test]
+fn a_slot_is_whole_or_absent_after_kills_at_any_moment() {
+    let slots = Slots::new();
+    let server = Serving::start(slots.command());
+    Slots::fill(&server);
+    assert!(Slots::ask(&server, "save", "first").starts_with("HTTP/1.1 200"));
+    server.signal(libc::SIGKILL);
+    for round in 0..6 {
+        let server = Serving::start(slots.command());
+        assert!(Slots::ask(&server, "restore", "first").starts_with("HTTP/1.1 200"));
+        let before = slots.names().len();
+        let mut stream = TcpStream::connect(&server.address).expect("a connection");
+        let head = "POST /slots/0?action=save HTTP/1.1\r\nHost: test\r\nContent-Length: 21";
+        write!(stream, "{head}\r\n\r\n{{\"filename\": \"other\"}}").expect("it reads");
+        // As soon as there is anything of it, or a little later.
+        let start = Instant::now();
+        while slots.names().len() == before && start.elapsed() < Duration::from_secs(10) {
+            std::hint::spin_loop();
+        }
+        std::thread::sleep(Duration::from_micros(100 * round));
+        server.signal(libc::SIGKILL);
+        assert_eq!(server.end().0, None);
+        let found = slots.len("other");
+        assert!([0, slots.len("first")].contains(&found), "{found} bytes");
+        if found > 0 {
+            let server = Serving::start(slots.command());
+            assert!(Slots::ask(&server, "restore", "other").starts_with("HTTP/1.1 200"));
+            std::fs::remove_file(slots.folder.join("other")).expect("a file");
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_costs_a_slot_its_file_and_nothing_else() {
+    let slots = Slots::new();
+    let server = Serving::start(limited(slots.command(), 50_000, Full::Fails));
+    Slots::fill(&server);
+    let refused = Slots::ask(&server, "save", "first");
+    assert!(
+        refused.starts_with("HTTP/1.1 4") && refused.contains("first") && refused.contains("too large"),
+        "{refused}"
+    );
+    assert_eq!(slots.names(), [""; 0], "nothing is left of it");
+    // It goes on to answer, and what fits is saved.
+    Slots::fill(&server);
+    assert!(
+        server
+            .request("POST /slots/0?action=erase", "")
+            .starts_with("HTTP/1.1 200")
+    );
+    let short = server.request("POST /v1/completions", "{\"prompt\": \"once\", \"max_tokens\": 2}");
+    assert!(short.starts_with("HTTP/1.1 200"), "{short}");
+    let saved = Slots::ask(&server, "save", "short");
+    assert!(saved.starts_with("HTTP/1.1 200"), "{saved}");
+    assert_eq!(slots.names(), ["short"]);
+}
+
+/// A batch stops where the disk is full, with whole lines but for the last, and goes on from there.
+#[test]
+fn a_batch_goes_on_after_a_full_disk() {
+    let home = Home::new();
+    let model = home.model_with_text("llama", None);
+    let (input, output) = (home.path("in.jsonl"), home.path("out.jsonl"));
+    let line = |i: usize| {
+        format!(
+            "{{\"custom_id\": \"c{i}\", \"method\": \"POST\", \"url\": \"/v1/completions\", \"body\": {{\"prompt\": \"hello\", \"max_tokens\": 3}}}}\n"
+        )
+    };
+    std::fs::write(&input, (0..30).map(line).collect::<String>()).expect("a file");
+    let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+    let (from, to) = (text(&input), text(&output));
+    let command = || home.llama(&["batch", "-m", &model, &from, &to, "-c", "256"]);
+    let full = ended(limited(command(), 5_000, Full::Fails));
+    assert!(
+        full.status == 1 && full.err.contains("out.jsonl") && full.err.contains("too large"),
+        "{}",
+        full.err
+    );
+    let written = std::fs::read_to_string(&output).expect("a file");
+    assert_eq!(written.len(), 5_000);
+    let n_whole = written.matches('\n').count();
+    assert!(n_whole > 2);
+    ended(command()).succeeds();
+    let all = std::fs::read_to_string(&output).expect("a file");
+    let whole = written.rsplit_once('\n').expect("a line").0;
+    assert!(all.starts_with(whole), "what was finished is not done again");
+    let mut ids: Vec<String> = all
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON")["custom_id"].to_string())
+        .collect();
+    ids.sort();
+    ids.dedup();
+    assert_eq!((ids.len(), all.lines().count()), (30, 30));
+    // A device has no lines to go on from, and may have no end.
+    for device in ["/dev/full", "/dev/zero"] {
+        let refused = ended(home.llama(&["batch", "-m", &model, &from, device]));
+        refused.fails_saying(&[device, "no file"]);
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+#[ignore = "looks at a server for ten seconds"]
+fn a_server_with_nothing_to_do_does_nothing() {
+    let home = Home::new();
+    let model = home.model_with_text("llama", None);
+    let mut command = home.llama(&["serve", &model, "--port", "0", "-c", "256", "--lookup"]);
+    command.stdin(Stdio::null());
+    let server = Serving::start(command);
+    // A connection that stays, and an answer before.
+    let _open = TcpStream::connect(&server.address).expect("a connection");
+    let answer = server.request("POST /v1/completions", "{\"prompt\": \"once\", \"max_tokens\": 8}");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    std::thread::sleep(Duration::from_secs(1));
+    // Hundredths of a second, in the program and in the system for it.
+    let time = || {
+        let text = std::fs::read_to_string(format!("/proc/{}/stat", server.child.id())).expect("it runs");
+        let (_, rest) = text.rsplit_once(')').expect("a name in brackets");
+        let fields: Vec<i64> = rest.split(' ').filter_map(|field| field.parse().ok()).collect();
+        // Behind the state, which is a letter: the 14th and the 15th field of all.
+        fields[10] + fields[11]
+    };
+    let before = time();
+    std::thread::sleep(Duration::from_secs(10));
+    let used = time() - before;
+    assert!(used <= 1, "{used} hundredths of a second in ten seconds");
+}
