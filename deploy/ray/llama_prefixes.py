@@ -20,24 +20,41 @@ def blocks_of(text):
     hashes, before = [], b""
     for start in range(0, min(len(text), MAX_BLOCKS * BLOCK) - BLOCK + 1, BLOCK):
         block = text[start : start + BLOCK].encode("utf-8", "surrogatepass")
-        before = hashlib.blake2b(before + block, digest_size=8).digest()
+        before = _hash(before + block)
         hashes.append(before)
     return hashes
 
 
-def prompt_of(body):
-    """The text of an OpenAI or Anthropic request in the order in which templates have it; "" if it has none.
+@dataclasses.dataclass(frozen=True)
+class Prompt:
+    """What is looked at of a request."""
 
-    The next turn of a conversation begins with the text of the one before.
+    # Hashes of the blocks that it begins with.
+    blocks: list = dataclasses.field(default_factory=list)
+    # A hash of what a conversation began with, up to its first question: the same in all its turns.
+    home: bytes | None = None
+    # There were turns before.
+    is_begun: bool = False
+
+
+def prompt_of(body):
+    """The prompt of an OpenAI or Anthropic request, in the order in which templates have it.
+
+    The next turn of a conversation begins with the blocks of the one before.
     """
     if not isinstance(body, dict):
-        return ""
+        return Prompt()
     said = body.get("messages", body.get("prompt", body.get("input")))
     if said is None:
-        return ""
+        return Prompt()
     said = said if isinstance(said, list) else [said]
     before = [body.get("model"), body.get("tools"), body.get("system"), body.get("instructions")]
-    return "\n".join(json.dumps(part, sort_keys=True) for part in [*before, *said])
+    parts = [json.dumps(part, sort_keys=True) for part in [*before, *said]]
+    roles = [part.get("role") if isinstance(part, dict) else None for part in said]
+    home = None
+    if "user" in roles:
+        home = _hash("\n".join(parts[: len(before) + roles.index("user") + 1]).encode())
+    return Prompt(blocks_of("\n".join(parts)), home, "assistant" in roles)
 
 
 @dataclasses.dataclass
@@ -47,6 +64,8 @@ class Weights:
     # Blocks whose computing keeps one waiting as long as a request that is ahead: the best in the simulation, where half
     # of it and twice as much are hardly worse (docs/scale.md).
     blocks_per_request: float = 2.0
+    # Requests that may be ahead at a new conversation's home before it begins elsewhere.
+    requests_at_home: float = 1.0
 
 
 class PrefixTable:
@@ -83,20 +102,22 @@ class PrefixTable:
             known.update(dict.fromkeys(going_on, i + 1))
         return known
 
-    def ranked(self, blocks, loads):
+    def ranked(self, prompt, loads):
         """The replicas, best first. `loads` has how many requests each of them works on.
 
-        A replica costs what it would have to compute anew and whom one would wait for. Among equally good ones the
-        prompt's beginning decides, so that routers that know nothing of each other agree.
+        A replica costs what it would have to compute anew and whom one would wait for. Each conversation has a home
+        among the replicas, which follows from its beginning: routers that know nothing of each other agree on it. It
+        begins there unless that costs more by so much, and a later turn takes it that all before is known there.
         """
-        known = self.known(blocks)
-        missing = lambda replica: len(blocks) - known.get(replica, 0)
-        costs = {replica: load + missing(replica) / self._weights.blocks_per_request for replica, load in loads.items()}
-        order = sorted(costs, key=costs.get)
-        begin = blocks[0] if blocks else b""
-        best = [replica for replica in order if costs[replica] == costs[order[0]]]
-        return sorted(best, key=lambda replica: _draw(begin, replica)) + order[len(best) :]
+        known, weights = self.known(prompt.blocks), self._weights
+        missing = lambda replica: (len(prompt.blocks) - known.get(replica, 0)) / weights.blocks_per_request
+        costs = {replica: load + missing(replica) for replica, load in loads.items()}
+        if prompt.home and loads:
+            home = max(loads, key=lambda replica: _hash(prompt.home + str(replica).encode()))
+            left = 0.0 if prompt.is_begun else max(0.0, missing(home) - weights.requests_at_home)
+            costs[home] = min(costs[home], loads[home] + left)
+        return sorted(costs, key=costs.get)
 
 
-def _draw(block, replica):
-    return hashlib.blake2b(block + str(replica).encode(), digest_size=8).digest()
+def _hash(text):
+    return hashlib.blake2b(text, digest_size=8).digest()

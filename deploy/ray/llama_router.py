@@ -2,13 +2,13 @@
 
 from ray.serve.request_router import RequestRouter
 
-from llama_prefixes import PrefixTable, Weights
+from llama_prefixes import PrefixTable, Prompt, Weights
 
 
 class PrefixRouter(RequestRouter):
     """Sends a request to the replica that is done with it soonest, by what it has computed before and who waits there.
 
-    The beginnings of a request's prompt come as its argument `blocks`. Each router knows what it has routed itself.
+    What there is to know of a request's prompt comes as its argument `prompt`. Each router knows what it has routed itself.
     """
 
     def initialize_state(self, **weights):
@@ -20,13 +20,13 @@ class PrefixRouter(RequestRouter):
         by_id = {replica.replica_id.unique_id: replica for replica in candidate_replicas}
         lengths = self.replica_queue_len_cache
         loads = {name: lengths.get(replica.replica_id) or 0 for name, replica in by_id.items()}
-        order = self._table.ranked(_blocks(pending_request), loads)
+        order = self._table.ranked(_prompt(pending_request), loads)
         return [[by_id[name]] for name in order]
 
     def on_request_routed(self, pending_request, replica_id, result):
         """What is routed is known there from now on."""
-        self._table.remember(_blocks(pending_request), replica_id.unique_id)
+        self._table.remember(_prompt(pending_request).blocks, replica_id.unique_id)
 
 
-def _blocks(pending_request):
-    return pending_request.kwargs.get("blocks", []) if pending_request else []
+def _prompt(pending_request):
+    return pending_request.kwargs.get("prompt", Prompt()) if pending_request else Prompt()

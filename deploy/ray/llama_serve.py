@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, StreamingResponse
 
 from llama_engine import Engine
-from llama_prefixes import Weights, blocks_of, prompt_of
+from llama_prefixes import Weights, prompt_of
 from llama_router import PrefixRouter
 
 # What is passed on. The rest of the server's routes are about one server's state, and there are many here.
@@ -77,6 +77,7 @@ class Settings(BaseModel):
     gateway_resources: dict[str, float] = {}
     # Of the router: see `llama_prefixes.Weights`.
     blocks_per_request: float = Weights().blocks_per_request
+    requests_at_home: float = Weights().requests_at_home
 
     def engine_options(self):
         """The options of each replica's `llama serve`."""
@@ -98,10 +99,10 @@ class Replica:
         self._session = None
         self._name = serve.get_replica_context().replica_id.unique_id
 
-    async def answer(self, request, blocks):
+    async def answer(self, request, prompt):
         """Yields status and headers with the beginning of the body, then the rest of it; events of a stream whole.
 
-        `blocks` tells the router how the prompt begins, and is of no use here.
+        `prompt` is for the router, and of no use here.
         """
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=None)
@@ -165,9 +166,9 @@ class Gateway:
         except ClientDisconnect:
             return _error(499, "the client has gone")
 
-    async def _answered(self, path, request, blocks):
+    async def _answered(self, path, request, prompt):
         for attempt in range(ATTEMPTS):
-            answer = self._replicas.answer.remote(request, blocks=blocks)
+            answer = self._replicas.answer.remote(request, prompt=prompt)
             try:
                 status, headers, begin = await anext(answer)
                 is_stream = not begin and any(value == "text/event-stream" for _, value in headers)
@@ -235,7 +236,7 @@ async def _body(request):
 
 
 def _asked(request, body):
-    """What a replica is asked, and the blocks of the prompt; or why it is not."""
+    """What a replica is asked, and what the router is to know of it; or why it is not asked."""
     try:
         fields = json.loads(body) if body else None
     except (ValueError, RecursionError):
@@ -245,7 +246,7 @@ def _asked(request, body):
         return _error(501, "previous_response_id: responses are kept by one replica and not by all; send the conversation")
     target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     asked = (request.method, target, _passed_on(request.headers.items()), body)
-    return asked, blocks_of(prompt_of(fields))
+    return asked, prompt_of(fields)
 
 
 def _error_object(status, message):
@@ -290,7 +291,7 @@ def build(settings: Settings) -> serve.Application:
         },
         request_router_config=RequestRouterConfig(
             request_router_class=PrefixRouter,
-            request_router_kwargs={"blocks_per_request": settings.blocks_per_request},
+            request_router_kwargs={name: getattr(settings, name) for name in ("blocks_per_request", "requests_at_home")},
         ),
         graceful_shutdown_wait_loop_s=1,
         graceful_shutdown_timeout_s=settings.drain_s,

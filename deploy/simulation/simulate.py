@@ -19,7 +19,7 @@ import random
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "ray"))
-from llama_prefixes import PrefixTable, Weights  # noqa: E402
+from llama_prefixes import PrefixTable, Prompt, Weights  # noqa: E402
 
 # Tokens of a block, as of a page of the context.
 BLOCK = 64
@@ -62,7 +62,7 @@ class Request:
 
     user: "User"
     arrived: float
-    blocks: list
+    prompt: Prompt
     n_answer: int
     replica: int = -1
     n_known: int = 0
@@ -79,7 +79,8 @@ class User:
     def ask(self, now):
         """The next question."""
         habits, rng = self._habits, self._rng
-        if self._n_left == 0:
+        is_begun = self._n_left > 0
+        if not is_begun:
             self._n_conversations += 1
             self._n_left = 1 + int(rng.expovariate(1) * (habits.turns - 1) + 0.5)
             # A few system prompts are the most common ones by far.
@@ -87,7 +88,8 @@ class User:
             self._blocks = [f"system {system} {i}".encode() for i in range(habits.system // BLOCK)]
         self._n_left -= 1
         self._say(habits.question)
-        return Request(self, now, list(self._blocks), self._length(habits.answer))
+        home = f"{self._number} {self._n_conversations}".encode()
+        return Request(self, now, Prompt(list(self._blocks), home, is_begun), self._length(habits.answer))
 
     def hear(self, request):
         """The answer belongs to the conversation; returns how long the user thinks."""
@@ -172,18 +174,18 @@ class Replica:
         done = [(self._at, request) for request, left in self._texts.items() if left <= tiny]
         for _, request in done:
             del self._texts[request]
-            self._keep(request.blocks)
+            self._keep(request.prompt.blocks)
         self._begin()
         return done
 
     def _begin(self):
         while self._waiting and len(self._prompts) + len(self._texts) < self._speeds.n_parallel:
             request = self._waiting.popleft()
-            while request.n_known < len(request.blocks) and request.blocks[request.n_known] in self._known:
+            while request.n_known < len(request.prompt.blocks) and request.prompt.blocks[request.n_known] in self._known:
                 request.n_known += 1
-            self._keep(request.blocks)
+            self._keep(request.prompt.blocks)
             # At least the last token is computed.
-            n_left = max(1, (len(request.blocks) - request.n_known) * BLOCK)
+            n_left = max(1, (len(request.prompt.blocks) - request.n_known) * BLOCK)
             self._prompts.append([request, n_left])
 
     def _keep(self, blocks):
@@ -210,14 +212,14 @@ def fewest(rng, **_):
 
 
 def prefix(rng, n_gateways, weight):
-    """As deploy/ray: by what is known and who waits. Each gateway knows what it has routed itself."""
+    """As deploy/ray: by what is known, who waits and where conversations are at home. Each gateway knows what it has routed itself."""
     tables = [PrefixTable(weights=Weights(blocks_per_request=weight)) for _ in range(n_gateways)]
 
     def choose(request, replicas):
         table = rng.choice(tables)
         loads = {i: replica.load for i, replica in enumerate(replicas)}
-        chosen = table.ranked(request.blocks, loads)[0]
-        table.remember(request.blocks, chosen)
+        chosen = table.ranked(request.prompt, loads)[0]
+        table.remember(request.prompt.blocks, chosen)
         return chosen
 
     return choose
@@ -282,7 +284,7 @@ def summed_up(asked, answered, replicas, seconds):
     """The figures of the second half of the time."""
     late = [request for at, request in answered if request.arrived >= seconds / 2]
     waits = sorted(request.first_token - request.arrived for request in late) or [math.nan]
-    n_blocks = sum(len(request.blocks) for request in late) or 1
+    n_blocks = sum(len(request.prompt.blocks) for request in late) or 1
     n_tokens = sum(request.n_answer for at, request in answered if at >= seconds / 2)
     return Result(
         n_requests=len(asked),

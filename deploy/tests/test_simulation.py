@@ -5,13 +5,15 @@ import random
 import sys
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "simulation"))
+for folder in ["ray", "simulation"]:
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / folder))
+from llama_prefixes import Prompt  # noqa: E402
 from simulate import BLOCK, PROMPT_STEP, ROUTES, Habits, Replica, Request, Speeds, User, simulate  # noqa: E402
 
 
 def request(name, n_blocks, n_answer):
     user = User(0, Habits(), random.Random(0))
-    return Request(user, 0.0, [f"{name} {i}".encode() for i in range(n_blocks)], n_answer)
+    return Request(user, 0.0, Prompt([f"{name} {i}".encode() for i in range(n_blocks)]), n_answer)
 
 
 class OneReplica(unittest.TestCase):
@@ -78,6 +80,8 @@ class ManyReplicas(unittest.TestCase):
         drawn, routed = self.run_one("fewest"), self.run_one("prefix")
         self.assertGreater(routed.known, drawn.known + 0.1)
         self.assertLess(routed.first_token_mean, drawn.first_token_mean)
+        # Gateways that know nothing of each other agree on homes.
+        self.assertGreater(self.run_one("prefix", n_gateways=8).known, drawn.known + 0.1)
 
 
 if __name__ == "__main__":

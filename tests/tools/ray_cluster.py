@@ -351,7 +351,8 @@ def main(binary, model):
 
 if __name__ == "__main__":
     if os.environ.get("LLAMA_RAY_CLUSTER") != "1":
-        os.environ["LLAMA_RAY_CLUSTER"] = "1"
+        # Nothing is told to anybody; nodes that start slowly are waited for.
+        os.environ.update(LLAMA_RAY_CLUSTER="1", RAY_USAGE_STATS_ENABLED="0", RAY_raylet_start_wait_time_s="300")
         python = environment()
         os.execv(python, [python, *sys.argv])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
