@@ -6,6 +6,8 @@ mod bench;
 mod chat;
 mod chat_commands;
 mod cuda;
+#[cfg(unix)]
+mod deploy;
 mod doctor;
 mod embed;
 #[cfg(unix)]

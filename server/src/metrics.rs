@@ -134,6 +134,8 @@ pub struct Gauges {
     pub n_kept: usize,
     /// Cells of the context in use, with those that are only kept.
     pub n_used: usize,
+    /// Those of them that belong to sequences that are worked on: the others go when they are needed.
+    pub n_busy: usize,
     /// Cells of the context.
     pub n_ctx: usize,
     /// True if cells limit what the context can hold.

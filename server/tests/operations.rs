@@ -89,7 +89,9 @@ fn it_counts() {
     ] {
         assert_eq!(value(name), expected, "{name}");
     }
-    assert!(value("vllm:kv_cache_usage_perc{") > 0.0);
+    // What is only kept is no reason to send requests elsewhere.
+    assert!(value("llamacpp:kv_cache_usage_ratio ") > 0.0);
+    assert_eq!(value("vllm:kv_cache_usage_perc{"), 0.0);
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod compressed_keys;
 mod conformance;
 mod cuda;
 mod cuda_kernels;
+mod deploy;
 mod devices;
 mod embeddings;
 mod failed_decode;

@@ -96,10 +96,10 @@ struct Now<'a> {
 }
 
 impl Now<'_> {
-    /// Share of the cells in use.
-    fn usage(&self) -> f64 {
+    /// Share that so many cells are of all.
+    fn share(&self, n: usize) -> f64 {
         match self.gauges.is_limited {
-            true => self.gauges.n_used as f64 / self.gauges.n_ctx.max(1) as f64,
+            true => n as f64 / self.gauges.n_ctx.max(1) as f64,
             false => 0.0,
         }
     }
@@ -173,9 +173,11 @@ const LLAMACPP: &[Metric] = &[
         "Tokens generated in a second.",
         |n| rate(&n.metrics.n_generated, &n.metrics.t_decode),
     ),
-    gauge("llamacpp:kv_cache_usage_ratio", "Share of the cells in use.", |n| {
-        n.usage()
-    }),
+    gauge(
+        "llamacpp:kv_cache_usage_ratio",
+        "Share of the cells in use, with those that are only kept.",
+        |n| n.share(n.gauges.n_used),
+    ),
     gauge("llamacpp:requests_processing", "Sequences that are worked on.", |n| {
         n.gauges.n_running as f64
     }),
@@ -192,10 +194,11 @@ const VLLM: &[Metric] = &[
     gauge("vllm:num_requests_waiting", "Requests that wait.", |n| {
         n.gauges.n_waiting as f64
     }),
+    // Gateways send nobody to a server that is full: what is only kept does not count, as with vLLM.
     gauge(
         "vllm:kv_cache_usage_perc",
-        "Share of the cells in use, 1 being all.",
-        |n| n.usage(),
+        "Share of the cells that answers under way need, 1 being all.",
+        |n| n.share(n.gauges.n_busy),
     ),
     counter("vllm:num_preemptions_total", "Sequences that had to give way.", |n| {
         count(&n.metrics.n_preempted)

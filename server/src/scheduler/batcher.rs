@@ -165,6 +165,8 @@ impl Batcher {
             n_waiting: self.waiting.len(),
             n_kept,
             n_used: self.context.n_used(),
+            // Sequences that share a beginning share its cells.
+            n_busy: self.sequences.n_busy_tokens().min(self.context.n_used()),
             n_ctx: self.context.n_ctx(),
             is_limited: self.context.is_limited(),
         };

@@ -125,6 +125,12 @@ impl Sequences {
         self.all[seq].state = State::Free;
     }
 
+    /// Tokens of those that are in use, what they share counted for each.
+    pub fn n_busy_tokens(&self) -> usize {
+        let busy = self.all.iter().filter(|s| s.state == State::Busy);
+        busy.map(|s| s.tokens.len()).sum()
+    }
+
     /// How many are in use, and how many are kept.
     pub fn n_busy_and_idle(&self) -> (usize, usize) {
         let n_free = self.all.iter().filter(|s| s.state == State::Free).count();

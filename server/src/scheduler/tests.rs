@@ -311,6 +311,7 @@ fn what_nobody_waits_for_is_not_done() {
     let queued = scheduler.submit(greedy(prompt(2, 200), 5)).unwrap();
     batcher.step(false);
     assert_eq!((scheduler.gauges().n_running, scheduler.gauges().n_waiting), (1, 1));
+    assert!(scheduler.gauges().n_busy > 0 && scheduler.gauges().n_busy == scheduler.gauges().n_used);
     drop(queued);
     batcher.step(false);
     assert_eq!((scheduler.gauges().n_running, scheduler.gauges().n_waiting), (1, 0));
@@ -322,6 +323,8 @@ fn what_nobody_waits_for_is_not_done() {
         (0, before)
     );
     assert_eq!(scheduler.metrics().n_abandoned.get(), 2);
+    // What was computed is kept, and counts as needed by nobody.
+    assert!(scheduler.gauges().n_busy == 0 && scheduler.gauges().n_used > 0);
 }
 
 #[test]

@@ -1,0 +1,17 @@
+//! The parts of `deploy/` that need neither Ray nor a cluster: routing by prefix, and the simulation.
+
+use std::path::Path;
+use std::process::Command;
+
+#[test]
+fn routing_and_its_simulation_do_what_they_promise() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/tests");
+    let ended = Command::new("python3")
+        .args(["-B", "-m", "unittest", "discover", "-s"])
+        .arg(&folder)
+        .output()
+        .expect("python3 runs");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{said}");
+    assert!(said.contains("Ran ") && !said.contains("Ran 0 tests"), "{said}");
+}

@@ -1,0 +1,360 @@
+#!/usr/bin/env python3
+"""Runs deploy/ray on a cluster of several nodes on this machine, and kills parts of it while clients ask.
+
+    python3 tests/tools/ray_cluster.py target/release/llama MODEL.gguf
+
+Ray and the client come from PyPI, in a virtual environment in the cache. Prints a line for each check; any that fails
+ends it with a status other than 0. The model has to follow instructions.
+"""
+
+import collections
+import concurrent.futures
+import hashlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+
+PACKAGES = ["ray[serve,data]==2.60.0", "openai==3.54.0", "psutil==7.*"]
+FOLDER = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "ray"
+PORT = 18123
+# A name that no other program's options have.
+ALIAS = f"ray-cluster-{os.getpid()}"
+# Threads that the replicas of other tests leave; bits that do not depend on company.
+OPTIONS = ["-t", "1", "--precision", "high", "--alias", ALIAS]
+PATIENCE = 600
+
+
+def environment():
+    """The interpreter of the environment, which is made whole or not at all."""
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "llama-tests"
+    name = hashlib.sha256(" ".join(PACKAGES).encode()).hexdigest()[:12]
+    folder = cache / f"ray-{name}"
+    python = folder / "bin" / "python"
+    if not (folder / "complete").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PACKAGES], check=True)
+        (folder / "complete").touch()
+    return python
+
+
+def until(what, condition):
+    """Waits for something, and tells how many seconds that took."""
+    start = time.monotonic()
+    while not condition():
+        assert time.monotonic() < start + PATIENCE, f"{what} did not come within {PATIENCE} s"
+        time.sleep(0.1)
+    return time.monotonic() - start
+
+
+class Machines:
+    """A cluster: a head that only takes requests, and nodes with room for a replica each."""
+
+    def __init__(self):
+        import ray
+        from ray.cluster_utils import Cluster
+
+        head = {"num_cpus": 0, "resources": {"head": 1}, "include_dashboard": False, "object_store_memory": 100 << 20}
+        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.address = self._cluster.address
+        self._nodes = []
+        self.add()
+        self.add()
+        ray.init(address=self.address, runtime_env={"working_dir": str(FOLDER)}, log_to_driver=False)
+
+    def add(self):
+        """A node more."""
+        self._nodes.append(self._cluster.add_node(num_cpus=1, object_store_memory=100 << 20))
+
+    def kill_node_of(self, process):
+        """The node on which a process runs is gone from one moment to the next."""
+        above = {parent.pid for parent in process.parents()}
+        raylet = lambda node: node.all_processes["raylet"][0].process.pid
+        [node] = [node for node in self._nodes if raylet(node) in above]
+        self._nodes.remove(node)
+        self._cluster.remove_node(node, allow_graceful=False)
+
+    def close(self):
+        """Ends all of it."""
+        import ray
+
+        ray.shutdown()
+        self._cluster.shutdown()
+
+
+def engines():
+    """The running `llama serve`s of this test."""
+    import psutil
+
+    def is_ours(process):
+        try:
+            return ALIAS in process.cmdline() and process.name() == "llama"
+        except psutil.Error:
+            return False
+
+    return [process for process in psutil.process_iter() if is_ours(process)]
+
+
+def start(binary, model, **more):
+    """Starts the application, or changes it."""
+    from ray import serve
+
+    import llama_serve
+
+    settings = llama_serve.Settings(
+        model=model, binary=binary, options=OPTIONS, n_parallel=2, upscale_delay_s=1, drain_s=900, max_waiting=16,
+        gateway_resources={"head": 0.1}, **more,
+    )
+    serve.run(llama_serve.build(settings), name="llama")
+
+
+def n_running():
+    """Replicas that take requests."""
+    from ray import serve
+
+    deployments = serve.status().applications["llama"].deployments
+    return deployments["replica"].replica_states.get("RUNNING", 0)
+
+
+Answer = collections.namedtuple("Answer", "text finish error replica cached", defaults=["", None, None, None, 0])
+
+
+class Client:
+    """A user with OpenAI's package, which asks once and not again."""
+
+    def __init__(self):
+        import openai
+
+        self._errors = openai.APIError
+        self._client = openai.OpenAI(base_url=f"http://127.0.0.1:{PORT}/v1", api_key="none", max_retries=0, timeout=PATIENCE)
+        self._create = self._client.chat.completions.with_raw_response.create
+
+    def ask(self, messages, n_max, stream=False, told=None):
+        """An answer, as far as it came. `told` is set when the first piece of a stream is there."""
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
+        options = {"extra_body": {"ignore_eos": True}, "max_tokens": n_max, "temperature": 0, "stream": stream}
+        text, replica = "", None
+        try:
+            raw = self._create(model=ALIAS, messages=messages, **options)
+            replica, answer = raw.headers["x-llama-replica"], raw.parse()
+            if not stream:
+                choice, cached = answer.choices[0], answer.usage.prompt_tokens_details.cached_tokens
+                return Answer(choice.message.content, choice.finish_reason, None, replica, cached)
+            finish = None
+            for chunk in answer:
+                for choice in chunk.choices:
+                    text, finish = text + (choice.delta.content or ""), choice.finish_reason or finish
+                if told and text:
+                    told.set()
+            return Answer(text, finish, None, replica)
+        except self._errors as error:
+            return Answer(text, None, error, replica)
+
+
+def check_passing_on(client):
+    whole, parts = client.ask("Name a colour.", 24), client.ask("Name a colour.", 24, stream=True)
+    assert whole.text and whole.text == parts.text and whole.finish == parts.finish == "length", (whole, parts)
+    print("an answer and its stream agree:", repr(whole.text))
+
+    def status(path, body):
+        request = urllib.request.Request(f"http://127.0.0.1:{PORT}{path}", body, {"content-type": "application/json"})
+        try:
+            return urllib.request.urlopen(request).status
+        except urllib.error.HTTPError as error:
+            assert "message" in json.loads(error.read())["error"]
+            return error.code
+
+    told = [status("/v1/chat/completions", b"{"), status("/v1/chat/completions", b'{"messages": [], "odd": 1}')]
+    told += [status("/slots/0?action=erase", b""), status("/metrics", None)]
+    told += [status("/v1/responses", b'{"input": "a", "previous_response_id": "b"}')]
+    told += [status("/v1/completions", b" " * (17 << 20)), status("/v1/models", None)]
+    assert told == [400, 400, 404, 404, 501, 413, 200], told
+    print("what is refused, and how:", told)
+
+
+def check_growth(client):
+    questions = [f"Count from {n} upwards." for n in range(10)]
+    with concurrent.futures.ThreadPoolExecutor(len(questions)) as pool:
+        under_way = [pool.submit(client.ask, question, 100) for question in questions]
+        took = until("a second replica", lambda: n_running() == 2)
+        answers = [each.result() for each in under_way]
+    assert all(answer.error is None for answer in answers), answers
+    print(f"a queue is answered by one replica more, after {took:.1f} s")
+
+
+def check_drain(client):
+    begun = [threading.Event(), threading.Event()]
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        ask = lambda i: pool.submit(client.ask, f"Tell a long story of {i + 2} dragons.", 1500, True, begun[i])
+        under_way = [ask(0), ask(1)]
+        until("two streams", lambda: all(event.is_set() for event in begun))
+        assert n_running() == 2, "the second replica is still there"
+        took = until("fewer replicas", lambda: n_running() == 1)
+        assert not any(each.done() for each in under_way), "the replica that goes is at work"
+        answers = [each.result() for each in under_way]
+    assert [answer.finish for answer in answers] == ["length"] * 2, [answer.error for answer in answers]
+    assert len({answer.replica for answer in answers}) == 2, "one stream on each"
+    until("the end of the other", lambda: len(engines()) == 1)
+    print(f"a replica that is not needed any more goes after {took:.1f} s, and finishes its answer first")
+
+
+def check_prefixes(client):
+    # Who knows nothing of them is chosen by hash: that one replica gets all would be a rare chance.
+    subjects = [f"{what} of {whose}" for what in ["songs", "ships", "maps", "coins"] for whose in ["Rome", "Java", "Peru", "Mali"]]
+    talks = [[{"role": "system", "content": f"You know all about {subject}. " * 30}] for subject in subjects]
+    homes, cached = [set() for _ in talks], []
+    # One after the other: a small replica remembers the last few.
+    for talk, home in zip(talks, homes):
+        for turn in range(2):
+            talk.append({"role": "user", "content": f"What is the most important thing about them? ({turn})"})
+            answer = client.ask(talk, 8)
+            assert answer.error is None, answer
+            talk.append({"role": "assistant", "content": answer.text})
+            home.add(answer.replica)
+            cached += [answer.cached] if turn else []
+    assert all(len(home) == 1 for home in homes), homes
+    assert len(set.union(*homes)) == 2, "both replicas have some of them"
+    assert min(cached) > 100, cached
+    print("conversations stay where they are known; least tokens known:", min(cached))
+
+
+def check_hang_up():
+    body = {"messages": [{"role": "user", "content": "Go on."}], "max_tokens": 4000, "ignore_eos": True, "stream": True}
+    request = urllib.request.Request(f"http://127.0.0.1:{PORT}/v1/chat/completions", json.dumps(body).encode())
+    response = urllib.request.urlopen(request)
+    response.readline()
+
+    def n_busy():
+        ports = [c.laddr.port for engine in engines() for c in engine.net_connections() if c.status == "LISTEN"]
+        slots = [json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}/slots")) for port in ports]
+        return sum(slot["is_processing"] for each in slots for slot in each)
+
+    assert n_busy() == 1
+    response.close()
+    took = until("rest", lambda: n_busy() == 0)
+    print(f"who hangs up is not worked for, {took:.1f} s later")
+
+
+def check_limit(client):
+    with concurrent.futures.ThreadPoolExecutor(60) as pool:
+        answers = list(pool.map(lambda i: client.ask(f"Say {i}.", 8), range(60)))
+    refused = [answer.error for answer in answers if answer.error]
+    assert refused and len(refused) < 60, len(refused)
+    assert all(error.status_code == 429 and error.response.headers["retry-after"] for error in refused), refused
+    print(len(refused), "of 60 at once are told to come back later, the others are answered")
+
+
+def check_death(what, client, kill, mend=lambda: None):
+    """Kills something while eight clients ask: whole answers all come, streams come or end with an error."""
+    jobs = [(f"Write about the number {i % 8}.", 60, i % 2 == 1) for i in range(48)]
+    right = {job[0]: client.ask(*job[:2]).text for job in jobs[:8]}
+    n_done, is_killed = iter(range(len(jobs))), []
+
+    def work(job):
+        answer = client.ask(*job)
+        if next(n_done) == 8:
+            kill(engines()[0])
+            is_killed.append(time.monotonic())
+        return answer
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(work, jobs))
+    broken = [(job, answer) for job, answer in zip(jobs, answers) if answer.error]
+    assert is_killed and len(broken) <= 4, broken
+    for (question, _, is_stream), answer in broken:
+        assert is_stream and right[question].startswith(answer.text), (question, answer)
+        assert "died" in str(answer.error), answer
+    for (question, *_), answer in zip(jobs, answers):
+        assert answer.error or answer.text == right[question], (question, answer.text, right[question])
+    mend()
+    until("the replica's successor", lambda: n_running() == 2 and len(engines()) == 2)
+    took = time.monotonic() - is_killed[0]
+    assert not client.ask("And now?", 4).error
+    print(f"{what} dies: {len(broken)} of {len(jobs)} are told that their stream broke off; whole again after {took:.1f} s")
+
+
+def check_batch(binary, model, address):
+    """A file of requests, with an engine and then the job itself killed."""
+    folder = tempfile.TemporaryDirectory()
+    source, target = (str(pathlib.Path(folder.name) / name) for name in ["in.jsonl", "out.jsonl"])
+    body = lambda i: {"prompt": f"{i}, {i + 1}, {i + 2},", "max_tokens": 60, "temperature": 0, "ignore_eos": True}
+    line = lambda i: {"custom_id": f"c{i}", "method": "POST", "url": "/v1/completions", "body": body(i)}
+    lines = [json.dumps(line(i)) for i in range(80)]
+    lines[7], lines[9] = "{", json.dumps({**line(9), "body": {"prompt": "a", "max_tokens": -1}})
+    pathlib.Path(source).write_text("".join(f"{line}\n" for line in lines))
+    command = [sys.executable, FOLDER / "llama_batch.py", source, target, "--model", model, "--binary", binary]
+    command += [f"--option={option}" for option in OPTIONS]
+    command += ["--n-parallel", "2", "--replicas", "2", "--address", address]
+    n_lines = lambda: pathlib.Path(target).read_text().count("\n") if os.path.exists(target) else 0
+    with open(f"{folder.name}/log", "w") as log:
+        first = subprocess.Popen(command, stdout=log, stderr=log)
+        until("a few lines", lambda: n_lines() >= 8 or first.poll() is not None)
+        engines()[0].kill()
+        until("more lines", lambda: n_lines() >= 32 or first.poll() is not None)
+        n_first, is_going_on = n_lines(), first.poll() is None
+        first.kill()
+        first.wait()
+        assert is_going_on and n_first < 80, pathlib.Path(f"{folder.name}/log").read_text()[-4000:]
+        until("the end of its engines", lambda: not engines())
+        subprocess.run(command, check=True, stdout=log, stderr=log)
+    answers = [json.loads(line) for line in pathlib.Path(target).read_text().splitlines()]
+    by_id = {answer["id"]: answer for answer in answers}
+    assert len(answers) == len(by_id) == 80, (len(answers), len(by_id))
+    status = lambda i: (by_id[f"batch_req_{i + 1}"]["response"] or {}).get("status_code")
+    assert [status(i) for i in range(80)] == [{7: None, 9: 400}.get(i, 200) for i in range(80)]
+    assert all(by_id[f"batch_req_{i + 1}"]["custom_id"] == f"c{i}" for i in range(80) if i != 7)
+    said = subprocess.run([binary, "batch", source, target, "-m", model], check=True, stderr=subprocess.PIPE, text=True)
+    assert "nothing is left to be done" in said.stderr, said.stderr
+    print(f"a batch goes on after an engine and, at {n_first} of 80 lines, the job were killed; none is answered twice")
+
+
+def check_serving(machines, binary, model):
+    """All that is about requests."""
+    from ray import serve
+
+    serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": PORT})
+    client = Client()
+    start(binary, model, min_replicas=1, max_replicas=2, downscale_delay_s=2)
+    check_passing_on(client)
+    check_growth(client)
+    check_drain(client)
+    serve.delete("llama")
+    start(binary, model, min_replicas=2, max_replicas=2)
+    check_prefixes(client)
+    check_hang_up()
+    check_limit(client)
+    check_death("an engine", client, lambda engine: engine.kill())
+    check_death("a replica", client, lambda engine: engine.parent().kill())
+    check_death("a node", client, machines.kill_node_of, machines.add)
+    serve.shutdown()
+    until("the end of all replicas", lambda: not engines())
+
+
+def main(binary, model):
+    binary, model = (str(pathlib.Path(path).resolve()) for path in (binary, model))
+    sys.path.insert(0, str(FOLDER))
+    machines = Machines()
+    try:
+        check_serving(machines, binary, model)
+        check_batch(binary, model, machines.address)
+    finally:
+        machines.close()
+        for engine in engines():
+            engine.kill()
+
+
+if __name__ == "__main__":
+    if os.environ.get("LLAMA_RAY_CLUSTER") != "1":
+        # Nothing is told to anybody; nodes that start slowly are waited for.
+        os.environ.update(LLAMA_RAY_CLUSTER="1", RAY_USAGE_STATS_ENABLED="0", RAY_raylet_start_wait_time_s="300")
+        python = environment()
+        os.execv(python, [python, *sys.argv])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    main(*sys.argv[1:])
