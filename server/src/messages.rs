@@ -61,8 +61,8 @@ fn message(i: usize, value: Json) -> ApiResult<Message> {
             "name" | "tool_call_id" => {
                 message.fields.insert(name, value);
             }
-            // What the models of OpenAI add to their answers, and clients send back.
-            "refusal" | "annotations" | "audio" | "function_call" | "prefix" => {}
+            // What the models of OpenAI and programs between add to answers, and clients send back.
+            "refusal" | "annotations" | "audio" | "function_call" | "prefix" | "provider_specific_fields" => {}
             _ => {
                 let name: String = name.chars().take(64).collect();
                 return Err(wrong(&format!(".{name}"), "there is no such field"));
@@ -128,7 +128,8 @@ mod tests {
             json!({"role": "developer", "content": "x"}),
             json!({"role": "user", "content": parts, "name": "me"}),
             json!({"role": "assistant", "content": null, "tool_calls": [
-                {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"n\": 1}"}}]}),
+                {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"n\": 1}"}}],
+                "provider_specific_fields": {"refusal": null}}),
             json!({"role": "tool", "content": "7", "tool_call_id": "1"}),
         ]);
         let all = all.unwrap();

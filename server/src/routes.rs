@@ -228,6 +228,15 @@ pub const ROUTES: &[Route] = &[
         router: || post(native::detokenize),
     },
     Route {
+        method: "GET",
+        paths: &["/tokenizer_info"],
+        doc: "Tells names of special tokens, the length of the context and the chat template, as vLLM does.",
+        fields: &[],
+        sampling: false,
+        query: &[],
+        router: || get(native::tokenizer_info),
+    },
+    Route {
         method: "POST",
         paths: &["/apply-template"],
         doc: "Tells the prompt that messages become.",

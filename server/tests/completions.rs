@@ -153,6 +153,28 @@ fn tokens_go_there_and_back() {
     );
     let plain = server.ask("/tokenize", &json!({"content": "<s>", "parse_special": false}));
     assert!(plain["tokens"].as_array().unwrap().len() > 2);
+    // Programs that know vLLM ask so.
+    let asked = json!({"model": "any", "prompt": "hello abc", "add_special_tokens": false});
+    let found = server.ask("/tokenize", &asked);
+    assert_eq!(
+        (&found["tokens"], &found["count"]),
+        (&tokens, &json!(tokens.as_array().unwrap().len()))
+    );
+    let whole = server.ask("/tokenize", &json!({"prompt": "hello abc"}))["tokens"].clone();
+    assert_eq!(
+        whole,
+        server.ask("/tokenize", &json!({"content": "hello abc", "add_special": true}))["tokens"]
+    );
+    assert_eq!(
+        server.ask("/detokenize", &json!({"tokens": tokens}))["prompt"],
+        "hello abc"
+    );
+    let info = server.get("/tokenizer_info").json();
+    assert_eq!(
+        (&info["bos_token"], &info["eos_token"]),
+        (&json!("<s>"), &json!("</s>"))
+    );
+    server.refused("/tokenize", &json!({"prompt": "a", "content": "a"}), 400);
     server.refused("/detokenize", &json!({"tokens": [128]}), 400);
     server.refused("/detokenize", &json!({"tokens": "1"}), 400);
     server.refused("/tokenize", &json!({}), 400);

@@ -52,6 +52,11 @@ fn chats_are_streams_unless_told_otherwise() {
         &json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 12}),
     );
     assert_eq!(chat["choices"][0]["message"]["content"], text);
+    let with_images =
+        |images: Json| json!({"stream": false, "messages": [{"role": "user", "content": "hello", "images": images}]});
+    let without = server.ask("/api/chat", &body(with_images(json!([]))));
+    assert_eq!(without["message"]["content"], text);
+    server.refused("/api/chat", &body(with_images(json!(["aGVsbG8="]))), 400);
     let schema = json!({"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": false});
     let bound = server.ask(
         "/api/chat",

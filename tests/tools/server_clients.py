@@ -15,11 +15,12 @@ import sys
 
 import packages
 
-CLIENTS = ["openai", "responses", "anthropic", "ollama", "agents", "langchain", "instructor", "llm", "ai"]
+CLIENTS = ["openai", "responses", "anthropic", "ollama", "agents", "langchain", "litellm", "instructor", "llm", "lm_eval", "ai"]
 # Nothing is told to anybody, nothing is fetched, and no key of the machine is used.
 QUIET = {
     "NO_PROXY": "127.0.0.1,localhost",
     "HF_HUB_OFFLINE": "1",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "OPENAI_AGENTS_DISABLE_TRACING": "1",
     "OPENAI_API_KEY": "none",
 }

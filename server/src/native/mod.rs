@@ -10,4 +10,6 @@ pub use completion::{FIELDS as COMPLETION_FIELDS, INFILL_FIELDS, completion, inf
 pub use rerank::{FIELDS as RERANK_FIELDS, rerank};
 pub use slots::{SLOT_FIELDS, adapters, rescale, slot, slots};
 pub use state::{check_health, exposition, health, metrics, props, readiness, ready};
-pub use text::{DETOKENIZE_FIELDS, TEMPLATE_FIELDS, TOKENIZE_FIELDS, apply_template, detokenize, tokenize};
+pub use text::{
+    DETOKENIZE_FIELDS, TEMPLATE_FIELDS, TOKENIZE_FIELDS, apply_template, detokenize, tokenize, tokenizer_info,
+};

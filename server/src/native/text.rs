@@ -1,6 +1,7 @@
-//! `/tokenize`, `/detokenize` and `/apply-template`.
+//! `/tokenize`, `/detokenize`, `/tokenizer_info` and `/apply-template`: under the names of llama-server, and under those of vLLM that programs look for.
 
 use axum::extract::State;
+use axum::response::Response;
 use engine::sample::Token;
 use serde_json::{Value as Json, json};
 
@@ -16,9 +17,19 @@ pub const TOKENIZE_FIELDS: &[Field] = &[
         doc: "The text.",
     },
     Field {
+        name: "prompt",
+        form: Form::Text,
+        doc: "The text, in place of `content`.",
+    },
+    Field {
         name: "add_special",
         form: Form::Flag,
-        doc: "With the tokens that the model expects around a text (false).",
+        doc: "With the tokens that the model expects around a text (false; with `prompt` true).",
+    },
+    Field {
+        name: "add_special_tokens",
+        form: Form::Flag,
+        doc: "The same.",
     },
     Field {
         name: "parse_special",
@@ -30,14 +41,24 @@ pub const TOKENIZE_FIELDS: &[Field] = &[
         form: Form::Flag,
         doc: "Tell each token's text, or its bytes where they are none (false).",
     },
+    MODEL,
 ];
 
+const MODEL: Field = Field {
+    name: "model",
+    form: Form::Ignored,
+    doc: "The model, of which there is one.",
+};
+
 /// The fields of `/detokenize`.
-pub const DETOKENIZE_FIELDS: &[Field] = &[Field {
-    name: "tokens",
-    form: Form::List,
-    doc: "The tokens.",
-}];
+pub const DETOKENIZE_FIELDS: &[Field] = &[
+    Field {
+        name: "tokens",
+        form: Form::List,
+        doc: "The tokens.",
+    },
+    MODEL,
+];
 
 /// The fields of `/apply-template`.
 pub const TEMPLATE_FIELDS: &[Field] = &[
@@ -66,21 +87,21 @@ pub const TEMPLATE_FIELDS: &[Field] = &[
         form: Form::List,
         doc: "Functions that may be called.",
     },
-    Field {
-        name: "model",
-        form: Form::Ignored,
-        doc: "The model, of which there is one.",
-    },
+    MODEL,
 ];
 
 /// Text to tokens.
 pub async fn tokenize(State(app): State<Shared>, Body(body): Body) -> ApiResult {
     blocking(move || {
         let mut fields = Fields::new(body, &[TOKENIZE_FIELDS], false)?;
-        let text = fields
-            .text("content")?
-            .ok_or_else(|| ApiError::field("content", "there is none"))?;
-        let add_special = fields.flag("add_special")?.unwrap_or(false);
+        let (text, is_prompt) = match (fields.text("content")?, fields.text("prompt")?) {
+            (Some(text), None) => (text, false),
+            (None, Some(text)) => (text, true),
+            (None, None) => return Err(ApiError::field("content", "there is none")),
+            (Some(_), Some(_)) => return Err(ApiError::field("prompt", "there is `content`, too")),
+        };
+        let add_special = [fields.flag("add_special")?, fields.flag("add_special_tokens")?];
+        let add_special = add_special.into_iter().flatten().next().unwrap_or(is_prompt);
         let parse_special = fields.flag("parse_special")?.unwrap_or(true);
         let with_pieces = fields.flag("with_pieces")?.unwrap_or(false);
         fields.finish()?;
@@ -98,7 +119,11 @@ pub async fn tokenize(State(app): State<Shared>, Body(body): Body) -> ApiResult 
             true => tokens.iter().map(piece).collect(),
             false => tokens.into_iter().map(Json::from).collect(),
         };
-        Ok(json(&json!({ "tokens": tokens })))
+        Ok(json(&json!({
+            "count": tokens.len(),
+            "max_model_len": app.served.n_ctx(),
+            "tokens": tokens,
+        })))
     })
     .await
 }
@@ -119,7 +144,19 @@ pub async fn detokenize(State(app): State<Shared>, Body(body): Body) -> ApiResul
     let tokens: Option<Vec<Token>> = list.iter().map(token).collect();
     let wrong = || ApiError::field("tokens", format_args!("expected numbers from 0 to {}", n_tokens - 1));
     let text = app.served.vocab().detokenize(&tokens.ok_or_else(wrong)?, false, true);
-    Ok(json(&json!({ "content": text })))
+    Ok(json(&json!({ "content": text, "prompt": text })))
+}
+
+/// What programs ask for that turn messages and texts into prompts themselves.
+pub async fn tokenizer_info(State(app): State<Shared>) -> Response {
+    let vocab = app.served.vocab();
+    let text = |token: Option<Token>| token.map(|token| vocab.text(token).into_owned());
+    json(&json!({
+        "bos_token": text(vocab.bos()),
+        "eos_token": text(vocab.eos()),
+        "model_max_length": app.served.n_ctx(),
+        "chat_template": app.served.template(),
+    }))
 }
 
 /// Messages to the prompt that they make.

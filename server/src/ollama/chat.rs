@@ -205,6 +205,10 @@ fn ask_chat(app: &App, client: Client, body: Map<String, Json>) -> ApiResult<Ask
         if let Some(thought) = message.remove("thinking") {
             message.insert("reasoning_content".to_owned(), thought);
         }
+        // Some programs say so that there are none.
+        if message.get("images") == Some(&Json::Array(Vec::new())) {
+            message.remove("images");
+        }
     }
     let conversation = Conversation {
         messages: messages(list)?,
