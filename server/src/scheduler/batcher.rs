@@ -411,7 +411,9 @@ impl Batcher {
         let start = Instant::now();
         self.metrics.n_decoded_sequences.add(n_single);
         let singles: Vec<usize> = parts.iter().map(|(at, _)| *at).collect();
-        if parts.len() > n_single || !self.decode_with_drafts(&singles) {
+        // The end of a prompt is told of where it is computed.
+        let are_texts = parts.len() == n_single && singles.iter().all(|&at| self.running[at].work.is_told);
+        if !are_texts || !self.decode_with_drafts(&singles) {
             self.compute(&parts);
         }
         if n_single > 0 {

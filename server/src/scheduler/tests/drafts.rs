@@ -107,6 +107,8 @@ fn requests() -> Vec<Request> {
 
 #[test]
 fn texts_are_the_same_with_drafts() {
+    // Of drafts by a model: it drafts what it finds likely, which may be nothing in some texts of some models.
+    let mut n_right_by_models = 0;
     for name in MODELS {
         let model = model(name);
         let all = |by: &By, n_ctx: usize| {
@@ -127,11 +129,11 @@ fn texts_are_the_same_with_drafts() {
         let (plain, _) = all(&By::Nobody, 1024);
         assert_eq!(drafted(&plain), Drafted::default());
         let corpus: Vec<Token> = plain.iter().flat_map(|told| told.tokens.concat()).collect();
-        for (by, least) in [
-            (By::Lookup(corpus), 40),
-            (By::Model(4), 1),
-            (By::Model(1), 1),
-            (By::Failing(2), 1),
+        for (case, by, least) in [
+            ("what texts were", By::Lookup(corpus), 40),
+            ("a model for each", By::Model(4), 0),
+            ("a model for one", By::Model(1), 0),
+            ("a model that fails", By::Failing(2), 0),
         ] {
             let (told, _) = all(&by, 1024);
             for (i, (told, plain)) in told.iter().zip(&plain).enumerate() {
@@ -142,9 +144,11 @@ fn texts_are_the_same_with_drafts() {
                 );
             }
             let n = drafted(&told);
-            assert!(n.n_drafts >= n.n_right && n.n_right >= least, "{name}: {n:?}");
+            assert!(n.n_drafts >= n.n_right && n.n_right >= least, "{name}, {case}: {n:?}");
+            n_right_by_models += if least == 0 { n.n_right } else { 0 };
         }
     }
+    assert!(n_right_by_models > 0);
 }
 
 /// Where sequences have to give way to each other drafts only take what is free.
