@@ -127,7 +127,7 @@ fn speculator(args: &RunArgs, speculation: &SpeculationArgs, context: &Context) 
         load: &args.load,
         context: &args.context,
     };
-    let drafter = source.drafters(context, 1)?.and_then(|mut drafters| drafters.next());
+    let drafter = source.drafters(context, 1)?.and_then(|mut drafters| drafters.take());
     let speculator = |drafter| Speculator::new(Pace::new(speculation.draft_max.into())).with(0, drafter);
     Ok(drafter.map(speculator))
 }

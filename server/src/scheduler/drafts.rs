@@ -27,7 +27,7 @@ pub enum Drafters {
 
 impl Drafters {
     /// One that drafts for no text now.
-    pub fn next(&mut self) -> Option<Box<dyn Drafter>> {
+    pub fn take(&mut self) -> Option<Box<dyn Drafter>> {
         match self {
             Drafters::Lookup(lookup) => Some(Box::new(lookup.clone())),
             Drafters::Some(idle) => idle.pop(),
@@ -77,7 +77,7 @@ impl Drafts {
             if self.given.contains(entry) {
                 continue;
             }
-            let Some(drafter) = self.drafters.next() else { return };
+            let Some(drafter) = self.drafters.take() else { return };
             self.speculator.insert(entry.0, drafter);
             self.given.push(*entry);
         }
