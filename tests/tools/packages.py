@@ -26,6 +26,8 @@ def python(name, packages):
 
     def fill(folder):
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        if not packages:
+            return
         pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, *packages], check=True)
 

@@ -8,12 +8,14 @@ SAID = [{"role": "user", "content": "Paris is the capital of France. Describe th
 def check(base):
     import instructor
     import openai
-    from pydantic import BaseModel
+    from pydantic import BaseModel, ConfigDict, Field
 
     class City(BaseModel):
         """A city."""
 
-        name: str
+        # A small model may go on for as long as it is let, with a name and with properties of its own.
+        model_config = ConfigDict(extra="forbid")
+        name: str = Field(max_length=40)
         is_capital: bool
 
     client = openai.OpenAI(base_url=f"{base}/v1", api_key="none", max_retries=0)

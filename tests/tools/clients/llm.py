@@ -8,6 +8,9 @@ import sys
 import tempfile
 
 PACKAGES = ["llm==0.36"]
+# A small model may go on for as long as it is let, with a name and with properties of its own.
+PROPERTIES = {"name": {"type": "string", "maxLength": 40}, "is_capital": {"type": "boolean"}}
+CITY = {"type": "object", "properties": PROPERTIES, "required": [*PROPERTIES], "additionalProperties": False}
 QUESTION = "What is the capital of France? Answer in one sentence."
 TOOL = 'def weather(city: str) -> str:\n    "Tells the weather of a city."\n    return "It rains in " + city + "."\n'
 
@@ -43,7 +46,7 @@ def check_model(home, name):
     after = llm(home, *asked, "-c", "Say it again.")
     assert after, "the turn after"
     for way in [[], ["--no-stream"]]:
-        city = json.loads(llm(home, *asked, *way, "--schema", "name, is_capital bool", "Describe the city of Paris as JSON."))
+        city = json.loads(llm(home, *asked, *way, "--schema", json.dumps(CITY), "Describe the city of Paris as JSON."))
         assert isinstance(city["name"], str) and isinstance(city["is_capital"], bool), city
         # The model may call it: a way to say that it has to is not there.
         assert llm(home, *asked, *way, "--functions", TOOL, "How is the weather in Paris?"), "an answer with functions"

@@ -35,7 +35,7 @@ def write_tasks(folder):
         "output_type": "generate_until",
         "doc_to_target": "{{city}}",
         "generation_kwargs": {"until": ["\n"], "max_gen_toks": 20, "temperature": 0},
-        "filter_list": [{"name": "none", "filter": [{"function": "regex", "regex_pattern": "([A-Z][a-z]+)[^A-Za-z]*$"}, {"function": "take_first"}]}],
+        "filter_list": [{"name": "none", "filter": [{"function": "regex", "regex_pattern": "is ([A-Z][a-z]+)"}, {"function": "take_first"}]}],
         "metric_list": [{"metric": "exact_match"}],
     }
     begun = {"filter_list": [{"name": "none", "filter": [{"function": "regex", "regex_pattern": "([A-Z][a-z]+)"}, {"function": "take_first"}]}]}
@@ -49,7 +49,7 @@ def write_tasks(folder):
             "metric_list": [{"metric": "acc"}],
         },
         "capitals_text": {**generation, **begun, "doc_to_text": asked},
-        "capitals_chat": {**generation, "doc_to_text": f"{asked}? Answer in one sentence."},
+        "capitals_chat": {**generation, "doc_to_text": "What is the capital of {{country}}?"},
         "capitals_rolling": {
             "output_type": "loglikelihood_rolling",
             "doc_to_text": "",
