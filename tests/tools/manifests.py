@@ -7,12 +7,11 @@ Kinds that no package has a schema of are named, and are nothing but YAML here. 
 than 0. Needs Node.js and npm.
 """
 
-import hashlib
-import json
-import os
 import pathlib
 import subprocess
 import sys
+
+import packages
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGES = {
@@ -25,21 +24,8 @@ PACKAGES = {
 }
 
 
-def environment():
-    """The folder with the packages, which is made whole or not at all."""
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "llama-tests"
-    name = hashlib.sha256(json.dumps(PACKAGES).encode()).hexdigest()[:12]
-    folder = cache / f"manifests-{name}"
-    folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "complete").exists():
-        (folder / "package.json").write_text(json.dumps({"private": True, "dependencies": PACKAGES}))
-        subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts"], cwd=folder, check=True)
-        (folder / "complete").touch()
-    return folder
-
-
 def main():
-    folder = environment()
+    folder = packages.node_modules("manifests", [f"{name}@{version}" for name, version in PACKAGES.items()])
     # Packages are found beside the script, wherever it is read from.
     script = folder / "manifests.mjs"
     script.write_bytes((ROOT / "tests" / "tools" / "manifests.mjs").read_bytes())

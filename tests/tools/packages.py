@@ -41,6 +41,6 @@ def node_modules(name, packages):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         (folder / "package.json").write_text('{"private": true}')
-        subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund", *packages], cwd=folder, check=True)
+        subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", *packages], cwd=folder, check=True)
 
     return folder_of(name, packages, fill)

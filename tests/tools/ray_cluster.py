@@ -9,7 +9,6 @@ ends it with a status other than 0. The model has to follow instructions.
 
 import collections
 import concurrent.futures
-import hashlib
 import json
 import os
 import pathlib
@@ -21,6 +20,8 @@ import threading
 import time
 import urllib.request
 
+import packages
+
 PACKAGES = ["ray[serve,data]==2.60.0", "openai==3.54.0", "psutil==7.*"]
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "ray"
 PORT = 18123
@@ -29,19 +30,6 @@ ALIAS = f"ray-cluster-{os.getpid()}"
 # Threads that the replicas of other tests leave; bits that do not depend on company.
 OPTIONS = ["-t", "1", "--precision", "high", "--alias", ALIAS]
 PATIENCE = 600
-
-
-def environment():
-    """The interpreter of the environment, which is made whole or not at all."""
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "llama-tests"
-    name = hashlib.sha256(" ".join(PACKAGES).encode()).hexdigest()[:12]
-    folder = cache / f"ray-{name}"
-    python = folder / "bin" / "python"
-    if not (folder / "complete").exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PACKAGES], check=True)
-        (folder / "complete").touch()
-    return python
 
 
 def until(what, condition):
@@ -354,7 +342,7 @@ if __name__ == "__main__":
     if os.environ.get("LLAMA_RAY_CLUSTER") != "1":
         # Nothing is told to anybody; nodes that start slowly are waited for.
         os.environ.update(LLAMA_RAY_CLUSTER="1", RAY_USAGE_STATS_ENABLED="0", RAY_raylet_start_wait_time_s="300")
-        python = environment()
+        python = packages.python("ray", PACKAGES)
         os.execv(python, [python, *sys.argv])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     main(*sys.argv[1:])
