@@ -9,7 +9,8 @@ use crate::generic::integers::CHUNK;
 use crate::generic::panel_products::{PanelProduct, panel_scratch};
 use crate::generic::panels::{RowLayout, WeightRows};
 use crate::generic::products::{Product, panel_size};
-use crate::generic::tiles::{FloatRows, TileProduct, rounds_floats, tile_scratch};
+use crate::generic::tile_packing::FloatRows;
+use crate::generic::tiles::{TileProduct, rounds_floats, tile_scratch};
 use crate::interleaved::{GROUP_ROWS, deinterleave, interleaved_bytes};
 use crate::{ActivationForm, Activations, GgmlType, activation_bytes};
 
@@ -395,6 +396,7 @@ unsafe fn multiply_panels(
     );
     let product = PanelProduct {
         w: WeightRows {
+            ty,
             w: args.w.as_ptr(),
             row_stride: args.row_stride(),
             m: args.m,

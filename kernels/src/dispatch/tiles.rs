@@ -1,18 +1,20 @@
 //! Kernels over tiles of bfloat16.
 
+use super::N_TYPES;
+use crate::generic::groups::UnpackGroup;
 use crate::generic::panel_products::PanelProduct;
+use crate::generic::panels::{GROUPS, RowLayout};
 use crate::generic::tile_attention::{self, PageRows, TileScores, TileValues};
-use crate::generic::tiles::{self, FloatRows, TileProduct};
+use crate::generic::tile_packing::{self, FloatRows, PackGroups, PanelScales};
+use crate::generic::tiles::{self, TileProduct};
+use crate::quants::{self, Block, for_each_block};
+use crate::simd::TileUnit;
 #[cfg(test)]
 use crate::simd::portable::Portable;
-#[cfg(test)]
-use crate::simd::portable_int::PortableInt;
 #[cfg(test)]
 use crate::simd::tile_model::TileModel;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::x86_64::amx::Amx;
-#[cfg(target_arch = "x86_64")]
-use crate::simd::x86_64::int256::Avx512VnniInt;
 
 /// All kernels over tiles of an instruction set.
 pub(crate) struct TileKernels {
@@ -36,9 +38,22 @@ pub(crate) struct TileKernels {
     pub values: unsafe fn(&TileValues),
 }
 
-/// Instantiates the generic kernels for a unit and a register type, in functions with their instructions enabled.
+/// What packs interleaved rows, by type id.
+macro_rules! pack_table {
+    (() $( $block:ident $quantize:tt $unpack:tt [$($interleave:ident)?]; )*) => { {
+        let mut table = [const { None }; N_TYPES];
+        $( pack_table!(@ table $block $($interleave)?); )*
+        table
+    } };
+    (@ $table:ident $block:ident) => {};
+    (@ $table:ident $block:ident interleave) => {
+        $table[<quants::$block as Block>::TYPE.id() as usize] = Some(pack_groups::<quants::$block>());
+    };
+}
+
+/// Instantiates the generic kernels for a unit, in functions with their instructions enabled.
 macro_rules! instantiate {
-    ($module:ident, $V:ty, $U:ty, $attribute:meta) => {
+    ($module:ident, $U:ty, $attribute:meta) => {
         pub(super) mod $module {
             use super::*;
 
@@ -49,9 +64,43 @@ macro_rules! instantiate {
             }
 
             #[$attribute]
-            unsafe fn multiply(product: &PanelProduct) {
+            unsafe fn set_scales<D: UnpackGroup<<$U as TileUnit>::Int>>(
+                p: [*const u8; GROUPS],
+                runs: usize,
+                to: &mut PanelScales,
+            ) {
                 // SAFETY: the caller's promise.
-                unsafe { tiles::multiply_integers::<$V, $U>(product) }
+                unsafe { tile_packing::set_scales::<$U, D>(p, runs, to) }
+            }
+
+            #[$attribute]
+            unsafe fn pack_run<D: UnpackGroup<<$U as TileUnit>::Int>>(
+                p: [*const u8; GROUPS],
+                i: usize,
+                scales: &PanelScales,
+                tile: *mut u8,
+            ) {
+                // SAFETY: the caller's promise.
+                unsafe { tile_packing::pack_run::<$U, D>(p, i, scales, tile) }
+            }
+
+            static TYPES: [Option<PackGroups>; N_TYPES] = for_each_block!(pack_table!());
+
+            const fn pack_groups<D: UnpackGroup<<$U as TileUnit>::Int>>() -> PackGroups {
+                PackGroups {
+                    scales: set_scales::<D>,
+                    run: pack_run::<D>,
+                }
+            }
+
+            #[$attribute]
+            unsafe fn multiply(product: &PanelProduct) {
+                let groups = match product.w.layout {
+                    RowLayout::Rows(_) => None,
+                    RowLayout::Groups(_) => TYPES[product.w.ty.id() as usize],
+                };
+                // SAFETY: the caller's promise.
+                unsafe { tiles::multiply_integers::<$U>(product, groups) }
             }
 
             #[$attribute]
@@ -114,9 +163,8 @@ macro_rules! instantiate {
 #[cfg(target_arch = "x86_64")]
 instantiate!(
     amx,
-    Avx512VnniInt,
     Amx,
     target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16")
 );
 #[cfg(test)]
-instantiate!(model, PortableInt, TileModel<Portable>, inline(never));
+instantiate!(model, TileModel<Portable>, inline(never));

@@ -17,5 +17,6 @@ pub(crate) mod products;
 pub(crate) mod recurrent;
 pub(crate) mod rows;
 pub(crate) mod tile_attention;
+pub(crate) mod tile_packing;
 pub(crate) mod tiles;
 pub(crate) mod u8_blocks;

@@ -4,6 +4,7 @@
 
 use super::groups::FillGroup;
 use super::integers::{CHUNK, RUN, RUNS, Scales, Unpack};
+use crate::GgmlType;
 use crate::simd::{IntSimd, Simd};
 
 /// Rows in a register.
@@ -85,6 +86,7 @@ pub(crate) type UnpackRow = unsafe fn(*const u8, usize, &mut RowChunk);
 /// Rows of weights of some type.
 #[derive(Clone, Copy)]
 pub(crate) struct WeightRows {
+    pub ty: GgmlType,
     pub w: *const u8,
     /// Bytes of a row. Those of [`LANES`] rows are a group, if rows are interleaved.
     pub row_stride: usize,
@@ -94,6 +96,14 @@ pub(crate) struct WeightRows {
     pub chunk_bytes: usize,
     pub integers: Integers,
     pub layout: RowLayout,
+}
+
+impl WeightRows {
+    /// Bytes to chunk `c` of the group of interleaved rows that begins with row `i`.
+    #[inline(always)]
+    pub(crate) fn place_in_groups(&self, i: usize, c: usize) -> usize {
+        i * self.row_stride + LANES * c * self.chunk_bytes
+    }
 }
 
 /// How rows lie in memory, and what unpacks them.
@@ -218,7 +228,7 @@ pub(crate) unsafe fn fill<V: IntSimd, F: PanelValues>(w: &WeightRows, i: usize, 
             match &w.layout {
                 RowLayout::Rows(unpack) => fill_with_rows::<V, F>(w, *unpack, i, c, runs, group, to),
                 RowLayout::Groups(fill) => {
-                    let p = w.w.add(i.min(w.m - LANES) * w.row_stride + LANES * c * w.chunk_bytes);
+                    let p = w.w.add(w.place_in_groups(i.min(w.m - LANES), c));
                     F::of(fill)(p, runs, group, to);
                 }
             }

@@ -4,7 +4,7 @@
 //! Weights and values are one bfloat16.
 
 use super::integers::spread;
-use super::tiles::{Dequantize, transpose};
+use super::tile_packing::{Dequantize, transpose};
 use crate::attention::KEYS;
 use crate::simd::tiles::{COLUMNS, ROWS, STEP, TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileBlock, TileSums};
 use crate::simd::{Simd, TileUnit};

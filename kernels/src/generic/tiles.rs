@@ -1,19 +1,18 @@
 //! Products of weights with many rows of activations, both as bfloat16, by a unit that multiplies tiles.
 //!
-//! Weights of integers, in either layout, become the bytes and scales of a [`PanelChunk`] first, and those bfloat16, with scales and minimums multiplied in;
-//! weights of floats are rounded. So sums stay in tiles over many elements.
+//! Weights of integers become bfloat16 with scales and minimums multiplied in; weights of floats are rounded. So sums stay in tiles over many elements.
 //!
 //! The order in which an element of the result is added up only depends on the length of a row.
 
-use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::integers::{CHUNK, RUN, RUNS, spread};
+use super::integers::{CHUNK, spread};
 use super::panel_products::PanelProduct;
-use super::panels::{Integers, PANEL_ROWS, PanelChunk, SIGN, SignedValues, WeightRows, fill};
+use super::panels::{PanelChunk, SignedValues};
+use super::tile_packing::{IntegerRows, PANELS, PackGroups, Packing, PanelScales, TileRows, WeightBlock};
 use crate::GgmlType;
-use crate::simd::tiles::{COLUMNS, ROWS, STEP, TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileBlock, TileSums};
-use crate::simd::{IntSimd, Simd, TileUnit};
+use crate::simd::tiles::{COLUMNS, ROWS, STEP, TILE_WIDTH, TileBlock, TileSums};
+use crate::simd::{Simd, TileUnit};
 
 /// Elements of a row that are multiplied at a time, but for the last ones. Weights of [`ROWS`] rows then take 16 KiB and so do [`COLUMNS`] columns: the first-level
 /// cache holds both, so that the weights stay there while all columns are multiplied with them.
@@ -39,9 +38,9 @@ const ALIGN: usize = 64;
 const REST_STRIDE: usize = spread(LAST_BLOCK * BF16);
 
 /// Bytes of a bfloat16.
-const BF16: usize = 2;
+pub(super) const BF16: usize = 2;
 
-const _: () = assert!(STEP == RUN && PANEL_ROWS == TILE_ROWS && BLOCK.is_multiple_of(CHUNK));
+const _: () = assert!(BLOCK.is_multiple_of(CHUNK));
 
 /// Bytes of a row of `k` activations, as long as whole tiles.
 pub(crate) const fn bf16_row_bytes(k: usize) -> usize {
@@ -77,7 +76,8 @@ pub(crate) const fn rounds_floats(ty: GgmlType) -> bool {
 
 /// Floats of scratch memory for rows of `k` elements and `n` columns.
 pub(crate) const fn tile_scratch(k: usize, n: usize) -> usize {
-    let bytes = Scratch::WEIGHTS + Scratch::CHUNK + Scratch::REST + n_sums(k, n) * size_of::<TileSums>();
+    let bytes =
+        Scratch::WEIGHTS + Scratch::SCALES + Scratch::CHUNKS + Scratch::REST + n_sums(k, n) * size_of::<TileSums>();
     (bytes + ALIGN) / size_of::<f32>()
 }
 
@@ -97,15 +97,13 @@ const fn n_blocks(k: usize) -> usize {
     if n > 1 { n } else { 1 }
 }
 
-/// Reads elements of a row as floats: see [`dequantize_row`](crate::dequantize_row()).
-pub(crate) type Dequantize = unsafe fn(*const u8, *mut f32, usize);
-
 /// Scratch memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Scratch {
     /// [`ROWS`] rows of a block.
     weights: *mut u8,
-    chunk: *mut PanelChunk<SignedValues>,
+    scales: *mut [PanelScales; PANELS],
+    chunks: *mut [PanelChunk<SignedValues>; PANELS],
     /// The last columns of a block, if they are fewer than [`COLUMNS`].
     rest: *mut u8,
     sums: *mut TileSums,
@@ -113,7 +111,8 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     const WEIGHTS: usize = ROWS * LAST_BLOCK * BF16;
-    const CHUNK: usize = size_of::<PanelChunk<SignedValues>>();
+    const SCALES: usize = size_of::<[PanelScales; PANELS]>();
+    const CHUNKS: usize = size_of::<[PanelChunk<SignedValues>; PANELS]>();
     const REST: usize = COLUMNS * REST_STRIDE;
 
     /// # Safety
@@ -123,56 +122,19 @@ impl Scratch {
         // SAFETY: the caller's promise.
         unsafe {
             let weights = p.add(p.align_offset(ALIGN));
-            let chunk = weights.add(Self::WEIGHTS);
-            let rest = chunk.add(Self::CHUNK);
+            let scales = weights.add(Self::WEIGHTS);
+            let chunks = scales.add(Self::SCALES);
+            let rest = chunks.add(Self::CHUNKS);
             let sums = rest.add(Self::REST).cast();
             Scratch {
                 weights,
-                chunk: chunk.cast(),
+                scales: scales.cast(),
+                chunks: chunks.cast(),
                 rest,
                 sums,
             }
         }
     }
-}
-
-/// Rows of weights, which are packed in one way or another.
-pub(crate) trait TileRows: Copy {
-    /// Rows.
-    fn m(&self) -> usize;
-    /// Elements of a row.
-    fn k(&self) -> usize;
-    /// Packs the part of [`ROWS`] rows from row `i` on. Rows beyond the last are copies of it, elements beyond it zero.
-    ///
-    /// # Safety
-    /// As for [`multiply`].
-    unsafe fn pack<U: TileUnit>(&self, part: &Part, i: usize, scratch: &Scratch);
-}
-
-/// Rows of integers, unpacked by `V`.
-struct IntegerRows<V> {
-    rows: WeightRows,
-    by: PhantomData<V>,
-}
-
-impl<V> Clone for IntegerRows<V> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<V> Copy for IntegerRows<V> {}
-
-/// Rows of floats, one after the other.
-#[derive(Clone, Copy)]
-pub(crate) struct FloatRows {
-    pub w: *const u8,
-    /// Bytes from one row to the next.
-    pub stride: usize,
-    /// Bytes of a float.
-    pub float_bytes: usize,
-    pub m: usize,
-    pub k: usize,
-    pub dequantize: Dequantize,
 }
 
 /// A product of some rows: see [`PanelProduct`].
@@ -187,17 +149,14 @@ pub(crate) struct TileProduct<R> {
     pub scratch: *mut f32,
 }
 
-/// Multiplies weights of integers.
+/// Multiplies weights of integers. `groups` packs those of interleaved rows.
 ///
 /// # Safety
-/// The CPU has the unit and `V`'s instructions, no other unit is in use in this thread, and `p` keeps the contract of [`matmul`](crate::matmul()).
+/// The CPU has the unit, no other unit is in use in this thread, and `p` keeps the contract of [`matmul`](crate::matmul()).
 #[inline(always)]
-pub(crate) unsafe fn multiply_integers<V: IntSimd, U: TileUnit>(p: &PanelProduct) {
+pub(crate) unsafe fn multiply_integers<U: TileUnit>(p: &PanelProduct, groups: Option<PackGroups>) {
     let product = TileProduct {
-        w: IntegerRows::<V> {
-            rows: p.w,
-            by: PhantomData,
-        },
+        w: IntegerRows { rows: &p.w, groups },
         x: p.x,
         x_stride: p.x_stride,
         n: p.n,
@@ -209,7 +168,7 @@ pub(crate) unsafe fn multiply_integers<V: IntSimd, U: TileUnit>(p: &PanelProduct
     unsafe { multiply::<_, U>(&product) }
 }
 
-/// Multiplies. Blocks of some rows are packed, then multiplied with all columns. Sums of rows that are longer wait in scratch memory.
+/// Multiplies. Blocks of some rows are packed, while those before them are multiplied with all columns. Sums of rows that are longer wait in scratch memory.
 ///
 /// # Safety
 /// The CPU has the unit and the instructions for the rows, no other unit is in use in this thread, and `p` keeps the contract of [`matmul`](crate::matmul()).
@@ -247,48 +206,141 @@ unsafe fn multiply_rows<R: TileRows, U: TileUnit>(
     rows: Range<usize>,
     scratch: &Scratch,
 ) {
-    let n_blocks = n_blocks(p.w.k());
-    for block in 0..n_blocks {
-        let is_last = block + 1 == n_blocks;
-        let first = block * BLOCK;
-        let end = if is_last { p.w.k() } else { first + BLOCK };
-        let part = Part { first, end };
-        // SAFETY: the caller's promise; sums are kept for as many rows and columns.
-        unsafe {
-            copy_rest(p, &part, scratch.rest);
-            let mut sums = scratch.sums;
-            for i in rows.clone().step_by(ROWS) {
-                p.w.pack::<U>(&part, i, scratch);
-                for j in (0..p.n).step_by(COLUMNS) {
-                    // Whole results go where they belong at once.
-                    if is_last && i + ROWS <= p.w.m() && j + COLUMNS <= p.n {
-                        let to = p.out.add(j * p.out_stride + i);
-                        add::<R, U>(unit, p, &part, j, scratch, sums, (to, p.out_stride * size_of::<f32>()));
-                    } else {
-                        add::<R, U>(unit, p, &part, j, scratch, sums, (sums.cast(), TileSums::STRIDE));
-                        if is_last {
-                            put(p, i, j, &*sums);
-                        }
-                    }
-                    if n_blocks > 1 {
-                        sums = sums.add(1);
-                    }
-                }
+    let blocks = Blocks::new(rows, p.w.k());
+    // SAFETY: the caller's promise; a block is packed before it is multiplied.
+    unsafe {
+        blocks.packing(p, 0, scratch).pack_until::<U>(usize::MAX);
+        for i in 0..blocks.len() {
+            if i % blocks.of_rows == 0 {
+                copy_rest(p, &blocks.get(i), scratch.rest);
             }
+            multiply_block::<R, U>(unit, p, &blocks, i, scratch);
         }
     }
 }
 
-/// Elements `first..end` of the rows.
-pub(crate) struct Part {
-    first: usize,
-    end: usize,
+/// The blocks of some rows, in the order in which they are packed and multiplied: all rows, then further elements of them.
+struct Blocks {
+    rows: Range<usize>,
+    k: usize,
+    /// Blocks of the same elements.
+    of_rows: usize,
+    /// Blocks of the same rows.
+    of_elements: usize,
 }
 
-impl Part {
-    /// Tiles that the elements fill.
-    fn steps(&self) -> usize {
-        (self.end - self.first).div_ceil(STEP)
+impl Blocks {
+    fn new(rows: Range<usize>, k: usize) -> Blocks {
+        Blocks {
+            k,
+            of_rows: rows.len().div_ceil(ROWS),
+            of_elements: n_blocks(k),
+            rows,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.of_rows * self.of_elements
+    }
+
+    /// Block `i`; beyond the last one the first one of the rows that follow.
+    fn get(&self, i: usize) -> WeightBlock {
+        let (along, row) = (i / self.of_rows, self.rows.start + i % self.of_rows * ROWS);
+        if along == self.of_elements {
+            let end = self.k.min(BLOCK);
+            return WeightBlock {
+                row: self.rows.end,
+                first: 0,
+                end,
+            };
+        }
+        let first = along * BLOCK;
+        let end = if along + 1 == self.of_elements {
+            self.k
+        } else {
+            first + BLOCK
+        };
+        WeightBlock { row, first, end }
+    }
+
+    /// The packing of block `i`: nothing if there is none.
+    fn packing<'a, R>(&self, p: &'a TileProduct<R>, i: usize, scratch: &Scratch) -> Packing<'a, R> {
+        Packing {
+            rows: &p.w,
+            block: self.get(i),
+            next: self.get(i + 1),
+            to: scratch.weights,
+            scales: scratch.scales,
+            chunks: scratch.chunks,
+            step: if i < self.len() { 0 } else { usize::MAX },
+        }
+    }
+}
+
+/// Multiplies block `i` of the packed weights with all columns. Tiles that have been multiplied with the last of them make room for those of the next block,
+/// which are packed while the unit goes on.
+///
+/// # Safety
+/// As for [`multiply`].
+#[inline(always)]
+unsafe fn multiply_block<R: TileRows, U: TileUnit>(
+    unit: &mut U,
+    p: &TileProduct<R>,
+    blocks: &Blocks,
+    i: usize,
+    scratch: &Scratch,
+) {
+    let block = blocks.get(i);
+    let mut packing = blocks.packing(p, i + 1, scratch);
+    let (row, steps, is_last) = (block.row, block.steps(), block.end == p.w.k());
+    let n = p.n.div_ceil(COLUMNS);
+    for column in 0..n {
+        let j = column * COLUMNS;
+        // SAFETY: the caller's promise; sums are kept for as many rows and columns, and there are as many columns or as many copies.
+        unsafe {
+            // Those of rows with one block are not kept.
+            let at = if blocks.of_elements > 1 {
+                i % blocks.of_rows * n + column
+            } else {
+                0
+            };
+            let sums = scratch.sums.add(at);
+            // Whole results go where they belong at once.
+            let is_whole = is_last && block.row + ROWS <= p.w.m() && j + COLUMNS <= p.n;
+            let (to, to_stride) = if is_whole {
+                (p.out.add(j * p.out_stride + block.row), p.out_stride * size_of::<f32>())
+            } else {
+                (sums.cast(), TileSums::STRIDE)
+            };
+            let (x, x_stride) = if j + COLUMNS <= p.n {
+                (p.x.add(j * p.x_stride + block.first * BF16), p.x_stride)
+            } else {
+                (scratch.rest.cast_const(), REST_STRIDE)
+            };
+            let block = TileBlock {
+                x,
+                x_stride,
+                w: scratch.weights,
+                steps,
+                sums: if block.first == 0 { std::ptr::null() } else { sums },
+                to,
+                to_stride,
+            };
+            if column + 1 < n {
+                unit.add(&block);
+            } else {
+                unit.begin(block.sums);
+                for step in 0..steps {
+                    unit.add_step(&block, step);
+                    packing.pack_until::<U>(step + 1);
+                }
+                unit.end(to, to_stride);
+                packing.pack_until::<U>(usize::MAX);
+            }
+            if is_last && !is_whole {
+                put(p, row, j, &*sums);
+            }
+        }
     }
 }
 
@@ -334,165 +386,13 @@ pub(crate) unsafe fn multiply_in_cache<U: TileUnit>(rounds: usize) -> usize {
 /// # Safety
 /// As for [`multiply`].
 #[inline(always)]
-unsafe fn copy_rest<R>(p: &TileProduct<R>, part: &Part, rest: *mut u8) {
-    let bytes = part.steps() * TILE_WIDTH;
+unsafe fn copy_rest<R>(p: &TileProduct<R>, block: &WeightBlock, rest: *mut u8) {
+    let bytes = block.steps() * TILE_WIDTH;
     for (column, j) in (p.n / COLUMNS * COLUMNS..p.n).enumerate() {
         // SAFETY: the caller's promise; the columns and the copies of a block's elements are there.
         unsafe {
-            let from = p.x.add(j * p.x_stride + part.first * BF16);
+            let from = p.x.add(j * p.x_stride + block.first * BF16);
             from.copy_to_nonoverlapping(rest.add(column * REST_STRIDE), bytes);
-        }
-    }
-}
-
-/// Adds the product of packed weights and the columns from `j` on.
-///
-/// # Safety
-/// As for [`multiply`]; the weights of the part are packed.
-#[inline(always)]
-unsafe fn add<R, U: TileUnit>(
-    unit: &mut U,
-    p: &TileProduct<R>,
-    part: &Part,
-    j: usize,
-    scratch: &Scratch,
-    sums: *const TileSums,
-    (to, to_stride): (*mut f32, usize),
-) {
-    // SAFETY: the caller's promise; there are as many columns, or as many copies.
-    unsafe {
-        let (x, x_stride) = if j + COLUMNS <= p.n {
-            (p.x.add(j * p.x_stride + part.first * BF16), p.x_stride)
-        } else {
-            (scratch.rest.cast_const(), REST_STRIDE)
-        };
-        unit.add(&TileBlock {
-            x,
-            x_stride,
-            w: scratch.weights,
-            steps: part.steps(),
-            sums: if part.first == 0 { std::ptr::null() } else { sums },
-            to,
-            to_stride,
-        });
-    }
-}
-
-impl<V: IntSimd> TileRows for IntegerRows<V> {
-    fn m(&self) -> usize {
-        self.rows.m
-    }
-
-    fn k(&self) -> usize {
-        self.rows.k
-    }
-
-    #[inline(always)]
-    unsafe fn pack<U: TileUnit>(&self, part: &Part, i: usize, scratch: &Scratch) {
-        for at in (part.first..part.end).step_by(CHUNK) {
-            for half in 0..ROWS / PANEL_ROWS {
-                // SAFETY: the caller's promise; the chunk and its tiles lie within the scratch memory.
-                unsafe {
-                    fill::<V, SignedValues>(&self.rows, i + half * PANEL_ROWS, at / CHUNK, &mut *scratch.chunk);
-                    let step = (at - part.first) / STEP;
-                    let to = scratch.weights.add((2 * step + half) * TILE_BYTES);
-                    let runs = RUNS.min((part.end - at) / RUN);
-                    pack_chunk::<U>(&*scratch.chunk, &self.rows.integers, runs, to);
-                }
-            }
-        }
-    }
-}
-
-impl TileRows for FloatRows {
-    fn m(&self) -> usize {
-        self.m
-    }
-
-    fn k(&self) -> usize {
-        self.k
-    }
-
-    #[inline(always)]
-    unsafe fn pack<U: TileUnit>(&self, part: &Part, i: usize, scratch: &Scratch) {
-        let (n, mut floats) = (part.end - part.first, [0.0f32; LAST_BLOCK]);
-        for half in 0..ROWS / TILE_ROWS {
-            let mut rows = [[[0u8; TILE_WIDTH]; TILE_ROWS]; LAST_BLOCK / STEP];
-            for row in 0..TILE_ROWS {
-                let i = (i + half * TILE_ROWS + row).min(self.m - 1);
-                // SAFETY: the caller's promise; the part lies within the row, and within the arrays.
-                unsafe {
-                    let from = self.w.add(i * self.stride + part.first * self.float_bytes);
-                    (self.dequantize)(from, floats.as_mut_ptr(), n);
-                    for at in (0..part.steps() * STEP).step_by(U::Float::LANES) {
-                        let to = rows[at / STEP][row].as_mut_ptr().add(at % STEP * BF16);
-                        U::store_bf16(U::Float::load(floats.as_ptr().add(at)), to);
-                    }
-                }
-            }
-            for (step, rows) in rows.iter().enumerate().take(part.steps()) {
-                // SAFETY: the caller's promise: tiles within the scratch memory.
-                unsafe {
-                    let to = scratch.weights.add((2 * step + half) * TILE_BYTES);
-                    transpose::<U::Float>(rows.as_ptr().cast(), to.cast());
-                }
-            }
-        }
-    }
-}
-
-/// A tile of words, transposed.
-///
-/// # Safety
-/// The CPU has `V`'s instructions, and both are valid for a tile.
-#[inline(always)]
-pub(super) unsafe fn transpose<V: Simd>(from: *const f32, to: *mut f32) {
-    const N: usize = 8;
-    for i in (0..TILE_ROWS).step_by(N) {
-        for j in (0..TILE_ROWS).step_by(N) {
-            // SAFETY: the caller's promise: squares of the tile.
-            unsafe {
-                let (from, to) = (from.add(i * TILE_ROWS + j), to.add(j * TILE_ROWS + i));
-                V::transpose(from, TILE_ROWS, to, TILE_ROWS);
-            }
-        }
-    }
-}
-
-/// Packs the first `runs` runs of a panel's chunk: a tile for each, with room for that of another panel between them.
-///
-/// # Safety
-/// The CPU has the unit; `to` is valid for the tiles.
-#[inline(always)]
-unsafe fn pack_chunk<U: TileUnit>(from: &PanelChunk<SignedValues>, integers: &Integers, runs: usize, to: *mut u8) {
-    const FOURS_OF_HALF: usize = RUN / 8;
-    // Bytes are made unsigned, so that they become floats without their neighbours; those of a type with minimums are.
-    let sign = if integers.has_own_mins() { 0 } else { SIGN };
-    for half in 0..2 * runs {
-        let tile = to.wrapping_add(half / 2 * 2 * TILE_BYTES + half % 2 * FOURS_OF_HALF * 2 * TILE_WIDTH);
-        for lane in (0..PANEL_ROWS).step_by(U::Float::LANES) {
-            // SAFETY: the caller's promise; registers, scales and minimums are those of the same rows.
-            unsafe {
-                let scale = U::Float::load(from.scales[half].as_flattened().as_ptr().add(lane));
-                let min = if integers.has_own_mins() {
-                    U::Float::load(from.mins[half].as_flattened().as_ptr().add(lane))
-                } else {
-                    scale.mul(scale.constant(-f32::from(SIGN)))
-                };
-                for four in 0..FOURS_OF_HALF {
-                    let words = from.values.0[half * FOURS_OF_HALF + four].as_flattened();
-                    let words = U::Float::load_words(words.as_ptr().add(4 * lane));
-                    let words = U::Float::xor(words, u32::from_ne_bytes([sign; 4]));
-                    let mut w = [scale; 4];
-                    for i in 0..4 {
-                        let byte = U::Float::and(U::Float::shr(words, 8 * i as u32), 0xff);
-                        w[i] = U::Float::from_int(byte).mul_add(scale, min);
-                    }
-                    let to = tile.add(four * 2 * TILE_WIDTH + lane * 2 * BF16);
-                    U::store_bf16_pairs(w[0], w[1], to);
-                    U::store_bf16_pairs(w[2], w[3], to.add(TILE_WIDTH));
-                }
-            }
         }
     }
 }

@@ -3,7 +3,8 @@
 use std::marker::PhantomData;
 
 use super::Simd;
-use super::tiles::{SUMS, TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileBlock, TileSums, TileUnit};
+use super::portable_int::PortableInt;
+use super::tiles::{SUMS, TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileSums, TileUnit};
 
 /// Eight tiles.
 pub(crate) struct TileModel<F> {
@@ -66,6 +67,7 @@ fn flushed(x: f32) -> f32 {
 
 impl<F: Simd> TileUnit for TileModel<F> {
     type Float = F;
+    type Int = PortableInt;
 
     unsafe fn new() -> TileModel<F> {
         TileModel {
@@ -74,33 +76,39 @@ impl<F: Simd> TileUnit for TileModel<F> {
         }
     }
 
-    unsafe fn add(&mut self, block: &TileBlock) {
-        // Of a tile of sums: two of columns, each of two of rows.
-        let place = |i: usize, stride: usize| i / 2 * TILE_ROWS * stride + i % 2 * TILE_WIDTH;
-        // SAFETY: the caller's promise; all offsets lie within the operands.
-        unsafe {
-            for i in 0..SUMS {
-                if block.sums.is_null() {
-                    self.tiles[i] = Default::default();
-                } else {
-                    let sums = block.sums.cast::<u8>().add(place(i, TileSums::STRIDE));
-                    self.load(i, sums, TileSums::STRIDE);
-                }
-            }
-            for step in 0..block.steps {
-                let (x, w) = (block.x.add(step * TILE_WIDTH), block.w.add(step * 2 * TILE_BYTES));
-                for half in 0..2 {
-                    self.load(4 + half, x.add(half * TILE_ROWS * block.x_stride), block.x_stride);
-                    self.load(6 + half, w.add(half * TILE_BYTES), TILE_WIDTH);
-                }
-                for i in 0..SUMS {
-                    self.dot(i, 4 + i / 2, 6 + i % 2);
-                }
-            }
-            for i in 0..SUMS {
-                let to = block.to.cast::<u8>().add(place(i, block.to_stride));
-                self.store(i, to, block.to_stride);
+    unsafe fn begin(&mut self, sums: *const TileSums) {
+        for i in 0..SUMS {
+            if sums.is_null() {
+                self.tiles[i] = Default::default();
+            } else {
+                // SAFETY: the caller's promise.
+                unsafe { self.load(i, sums.cast::<u8>().add(place(i, TileSums::STRIDE)), TileSums::STRIDE) }
             }
         }
     }
+
+    unsafe fn step(&mut self, x: *const u8, x_stride: usize, w: *const u8) {
+        for half in 0..2 {
+            // SAFETY: the caller's promise.
+            unsafe {
+                self.load(4 + half, x.add(half * TILE_ROWS * x_stride), x_stride);
+                self.load(6 + half, w.add(half * TILE_BYTES), TILE_WIDTH);
+            }
+        }
+        for i in 0..SUMS {
+            self.dot(i, 4 + i / 2, 6 + i % 2);
+        }
+    }
+
+    unsafe fn end(&mut self, to: *mut f32, to_stride: usize) {
+        for i in 0..SUMS {
+            // SAFETY: the caller's promise.
+            unsafe { self.store(i, to.cast::<u8>().add(place(i, to_stride)), to_stride) }
+        }
+    }
+}
+
+/// Where tile `i` of sums lies: two of columns, each of two of rows.
+fn place(i: usize, stride: usize) -> usize {
+    i / 2 * TILE_ROWS * stride + i % 2 * TILE_WIDTH
 }

@@ -3,8 +3,13 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
+use super::avx2::Avx2;
 use super::avx512::Avx512;
-use crate::simd::tiles::{TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileBlock, TileSums, TileUnit};
+use super::dots512::Dots512;
+use super::int256::Avx512VnniInt;
+use crate::simd::Simd;
+use crate::simd::dots::DoubleWidth;
+use crate::simd::tiles::{TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileScales, TileSums, TileUnit, moved_scale, weights};
 
 /// True if the CPU has the unit and the system lets this process use it. The system is asked once; it may say no.
 pub(crate) fn is_available() -> bool {
@@ -110,6 +115,31 @@ impl Drop for Amx {
 
 impl TileUnit for Amx {
     type Float = Avx512;
+    type Int = Avx512VnniInt;
+
+    #[inline(always)]
+    unsafe fn put_scales(scales: [Avx2; 2], mins: [Avx2; 2], to: *mut TileScales) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let [scales, mins] = [scales, mins].map(|[a, b]| Dots512::join_floats(a, b));
+            let (scale, min) = moved_scale(scales, mins);
+            scale.store((*to).scales.as_mut_ptr());
+            min.store((*to).mins.as_mut_ptr());
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn put_weights(bytes: [Avx512VnniInt; 2], flip: u8, scales: *const TileScales, to: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let words = Dots512::join(bytes[0], bytes[1]).register();
+            let scale = Avx512::load((*scales).scales.as_ptr());
+            let min = Avx512::load((*scales).mins.as_ptr());
+            let w = weights(words, flip, scale, min);
+            Self::store_bf16_pairs(w[0], w[1], to);
+            Self::store_bf16_pairs(w[2], w[3], to.add(TILE_WIDTH));
+        }
+    }
 
     #[inline(always)]
     unsafe fn new() -> Amx {
@@ -135,28 +165,43 @@ impl TileUnit for Amx {
         }
     }
 
-    /// All in one piece, because the compiler knows no values that are tiles. A product takes 16 cycles and a load of a tile 8, two of which
-    /// go on at a time: four products for four loads keep the unit busy.
+    /// The compiler knows no values that are tiles and leaves their registers alone, so that the sums stay in them from here to the [`end`](TileUnit::end).
     #[inline(always)]
-    unsafe fn add(&mut self, block: &TileBlock) {
-        const { assert!(TILE_BYTES == 1024 && TILE_WIDTH == 64 && TILE_ROWS == 16 && TileSums::STRIDE == 128) };
-        // SAFETY: the caller's promise; tiles are configured as long as there is a value, and clobbered here. What is read and written are the
-        // block's operands and sums.
+    unsafe fn begin(&mut self, sums: *const TileSums) {
+        const { assert!(TileSums::STRIDE == 128) };
+        // SAFETY: the caller's promise; tiles are configured as long as there is a value.
+        unsafe {
+            if sums.is_null() {
+                asm!(
+                    "tilezero tmm0",
+                    "tilezero tmm1",
+                    "tilezero tmm2",
+                    "tilezero tmm3",
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    options(nostack, nomem, preserves_flags),
+                );
+            } else {
+                asm!(
+                    "tileloadd tmm0, [{sums} + 2*{width}]",
+                    "tileloadd tmm1, [{sums} + 2*{width} + 64]",
+                    "tileloadd tmm2, [{sums} + 2*{width} + 2048]",
+                    "tileloadd tmm3, [{sums} + 2*{width} + 2112]",
+                    sums = in(reg) sums,
+                    width = in(reg) TILE_WIDTH,
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    options(nostack, readonly, preserves_flags),
+                );
+            }
+        }
+    }
+
+    /// A product takes 16 cycles and a load of a tile 8, two of which go on at a time: four products for four loads keep the unit busy.
+    #[inline(always)]
+    unsafe fn step(&mut self, x: *const u8, x_stride: usize, w: *const u8) {
+        const { assert!(TILE_BYTES == 1024 && TILE_WIDTH == 64 && TILE_ROWS == 16) };
+        // SAFETY: as above; what is read are 32 rows of activations and two tiles of weights.
         unsafe {
             asm!(
-                "test {sums}, {sums}",
-                "jnz 2f",
-                "tilezero tmm0",
-                "tilezero tmm1",
-                "tilezero tmm2",
-                "tilezero tmm3",
-                "jmp 3f",
-                "2:",
-                "tileloadd tmm0, [{sums} + 2*{width}]",
-                "tileloadd tmm1, [{sums} + 2*{width} + 64]",
-                "tileloadd tmm2, [{sums} + 2*{width} + 2048]",
-                "tileloadd tmm3, [{sums} + 2*{width} + 2112]",
-                "3:",
                 "tileloadd tmm4, [{first} + 1*{x_stride}]",
                 "tileloadd tmm6, [{w} + 1*{width}]",
                 "tileloadd tmm7, [{w} + 1*{width} + 1024]",
@@ -165,34 +210,31 @@ impl TileUnit for Amx {
                 "tdpbf16ps tmm1, tmm4, tmm7",
                 "tdpbf16ps tmm2, tmm5, tmm6",
                 "tdpbf16ps tmm3, tmm5, tmm7",
-                "add {first}, 64",
-                "add {second}, 64",
-                "add {w}, 2048",
-                "dec {steps}",
-                "jnz 3b",
+                first = in(reg) x,
+                second = in(reg) x.add(TILE_ROWS * x_stride),
+                x_stride = in(reg) x_stride,
+                w = in(reg) w,
+                width = in(reg) TILE_WIDTH,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack, readonly, preserves_flags),
+            );
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn end(&mut self, to: *mut f32, to_stride: usize) {
+        // SAFETY: as above; what is written are the sums.
+        unsafe {
+            asm!(
                 "tilestored [{to} + 1*{to_stride}], tmm0",
                 "tilestored [{to} + 1*{to_stride} + 64], tmm1",
-                "tilestored [{to_second} + 1*{to_stride}], tmm2",
-                "tilestored [{to_second} + 1*{to_stride} + 64], tmm3",
-                sums = in(reg) block.sums,
-                to = in(reg) block.to,
-                to_second = in(reg) block.to.byte_add(TILE_ROWS * block.to_stride),
-                to_stride = in(reg) block.to_stride,
-                width = in(reg) TILE_WIDTH,
-                x_stride = in(reg) block.x_stride,
-                first = inout(reg) block.x => _,
-                second = inout(reg) block.x.add(TILE_ROWS * block.x_stride) => _,
-                w = inout(reg) block.w => _,
-                steps = inout(reg) block.steps => _,
-                out("tmm0") _,
-                out("tmm1") _,
-                out("tmm2") _,
-                out("tmm3") _,
-                out("tmm4") _,
-                out("tmm5") _,
-                out("tmm6") _,
-                out("tmm7") _,
-                options(nostack),
+                "tilestored [{second} + 1*{to_stride}], tmm2",
+                "tilestored [{second} + 1*{to_stride} + 64], tmm3",
+                to = in(reg) to,
+                second = in(reg) to.byte_add(TILE_ROWS * to_stride),
+                to_stride = in(reg) to_stride,
+                options(nostack, preserves_flags),
             );
         }
     }

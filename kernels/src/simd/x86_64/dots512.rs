@@ -12,6 +12,14 @@ use crate::simd::dots::{ByteDots, DoubleWidth};
 #[derive(Clone, Copy)]
 pub(crate) struct Dots512(__m512i);
 
+impl Dots512 {
+    /// The register.
+    #[inline(always)]
+    pub(super) fn register(self) -> __m512i {
+        self.0
+    }
+}
+
 impl ByteDots for Dots512 {
     type Float = Avx512;
     const COLUMNS: usize = 6;

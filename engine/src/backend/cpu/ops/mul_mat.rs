@@ -33,6 +33,9 @@ const LEAST_ROWS: usize = PANEL_ROWS;
 /// Columns in the smallest piece of work of a product with many: enough to pay for unpacking weights once more.
 pub(super) const LEAST_COLUMNS: usize = 64;
 
+/// Columns, about, that are multiplied with weights by tiles at a time: with 2048 elements they are a megabyte.
+const TILE_COLUMNS: usize = 256;
+
 /// Gathered activations, results to be scattered, the kernel's own, and the list of who wants which expert.
 pub(super) fn need(graph: &Graph, node: &Tensor) -> Need {
     let x = graph.tensor(node.source(1));
@@ -121,8 +124,8 @@ pub(super) fn mul_mat(task: Task<'_>) -> Result<(), TakenOver> {
     Ok(())
 }
 
-/// How a result is cut into pieces of work: blocks of rows of weights, and each of them, if columns are many, in blocks of columns, which follow
-/// each other.
+/// How a result is cut into pieces of work: into blocks of rows of weights and, if columns are many, into blocks of columns.
+#[derive(Clone, Copy)]
 pub(super) struct Grid {
     n_rows: usize,
     n_columns: usize,
@@ -132,6 +135,8 @@ pub(super) struct Grid {
     n_blocks: usize,
     /// Most rows that a thread takes at a time.
     most_rows: usize,
+    /// Whether pieces that follow each other have the same columns, else the same rows.
+    by_columns: bool,
 }
 
 /// A part of a result.
@@ -142,24 +147,28 @@ pub(super) struct Tile {
 }
 
 impl Grid {
-    /// With activations `for_tiles`, columns are not cut: preparing weights takes too large a part of the time.
+    /// With activations `for_tiles` a thread goes through the weights with some columns that stay in its second-level cache, whereas weights are packed beside
+    /// the multiplying at little cost. Else it goes through the columns with some rows.
     pub(super) fn new(n_rows: usize, n_columns: usize, for_tiles: bool) -> Grid {
-        let n_blocks = if for_tiles {
-            1
-        } else {
-            (n_columns / LEAST_COLUMNS).max(1)
-        };
-        let (rows, most_rows) = match n_blocks {
-            1 if for_tiles => (LEAST_TILE_ROWS, MOST_TILE_ROWS),
-            1 => (LEAST_ROWS, MAX_PIECE),
-            _ => (MAX_PIECE, MAX_PIECE),
-        };
+        if for_tiles {
+            let n_blocks = ((n_columns + TILE_COLUMNS / 2) / TILE_COLUMNS).max(1);
+            return Grid {
+                n_rows,
+                n_columns,
+                rows: LEAST_TILE_ROWS,
+                n_blocks,
+                most_rows: MOST_TILE_ROWS,
+                by_columns: true,
+            };
+        }
+        let n_blocks = (n_columns / LEAST_COLUMNS).max(1);
         Grid {
             n_rows,
             n_columns,
-            rows,
+            rows: if n_blocks == 1 { LEAST_ROWS } else { MAX_PIECE },
             n_blocks,
-            most_rows,
+            most_rows: MAX_PIECE,
+            by_columns: false,
         }
     }
 
@@ -174,30 +183,48 @@ impl Grid {
         self.n_rows.div_ceil(self.rows) * self.n_blocks
     }
 
-    /// Most pieces to be taken at a time: they are as many rows as are multiplied together, with all columns.
+    /// Most pieces to be taken at a time: as many rows as are multiplied together.
     pub(super) fn most(&self) -> usize {
-        self.most_rows / self.rows * self.n_blocks
+        let rows = self.most_rows / self.rows;
+        if self.by_columns { rows } else { rows * self.n_blocks }
     }
 
     /// The tiles that pieces are which follow each other.
-    pub(super) fn tiles(&self, pieces: Range<usize>) -> impl Iterator<Item = Tile> {
-        let n_blocks = self.n_blocks;
-        // Blocks of rows that are not cut make one tile.
-        let step = if n_blocks > 1 { 1 } else { pieces.len() };
-        let blocks = pieces.start / n_blocks..pieces.end.div_ceil(n_blocks);
-        blocks.step_by(step).map(move |block| {
-            let column = |piece: usize| self.column(piece.saturating_sub(block * n_blocks).min(n_blocks));
-            Tile {
-                rows: block * self.rows..self.n_rows.min((block + step) * self.rows),
-                columns: column(pieces.start)..column(pieces.end),
-            }
+    pub(super) fn tiles(self, pieces: Range<usize>) -> impl Iterator<Item = Tile> {
+        let mut next = pieces.start;
+        std::iter::from_fn(move || {
+            (next < pieces.end).then(|| {
+                let (tile, n) = self.tile(next..pieces.end);
+                next += n;
+                tile
+            })
         })
     }
 
-    /// Where a block of columns begins. The last one has what is left over, so that none has too few columns for panels.
+    /// The tile that the first of some pieces make, and how many they are.
+    fn tile(&self, pieces: Range<usize>) -> (Tile, usize) {
+        // The blocks of rows and of columns that pieces have, of which those in a row of pieces follow each other.
+        let (rows, columns, n) = if self.by_columns || self.n_blocks == 1 {
+            let in_row = self.n_rows.div_ceil(self.rows);
+            let (column, row) = (pieces.start / in_row, pieces.start % in_row);
+            let n = pieces.len().min(in_row - row);
+            (row..row + n, column..column + 1, n)
+        } else {
+            let (row, column) = (pieces.start / self.n_blocks, pieces.start % self.n_blocks);
+            let n = pieces.len().min(self.n_blocks - column);
+            (row..row + 1, column..column + n, n)
+        };
+        let tile = Tile {
+            rows: rows.start * self.rows..self.n_rows.min(rows.end * self.rows),
+            columns: self.column(columns.start)..self.column(columns.end),
+        };
+        (tile, n)
+    }
+
+    /// Where a block of columns begins: at a multiple of [`LEAST_COLUMNS`]. The last one has what is left over, so that none has too few columns for panels.
     fn column(&self, block: usize) -> usize {
         if block < self.n_blocks {
-            block * LEAST_COLUMNS
+            self.n_columns / LEAST_COLUMNS * block / self.n_blocks * LEAST_COLUMNS
         } else {
             self.n_columns
         }
@@ -556,6 +583,8 @@ mod tests {
             (64, 200, false),
             (16, 32, true),
             (600, 517, true),
+            (70, 1281, true),
+            (40, 4000, true),
         ] {
             let grid = Grid::new(n_rows, n_columns, for_tiles);
             for most in 1..=grid.most() {
