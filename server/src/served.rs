@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use engine::build::Pooling;
 use engine::chat::{ChatError, ChatTemplate, Message, ReasoningSplit, ReasoningTags, reasoning_tags};
 use engine::context::ContextParams;
-use engine::grammar::Grammar;
+use engine::grammar::{Constraint, Grammar};
 use engine::model::Model;
 use engine::sample::{SamplerParams, Token};
 use engine::vocab::{TokenAttr, Vocab};
@@ -276,6 +276,9 @@ impl Served {
             request.constraint = Some(self.constraints.constraint(grammar, self.model())?);
         }
         let prompt = self.prompt(&conversation)?;
+        if request.constraint.is_none() {
+            request.constraint = self.when_called(&prompt, conversation.tools.as_ref(), splits);
+        }
         let parser = self.parser(&prompt, conversation.tools.as_ref(), splits);
         // What opens a call may be a control token, which is no text otherwise.
         if self.is_harmony() || conversation.tools.is_some() || prompt.tags.is_some() {
@@ -317,6 +320,19 @@ impl Served {
             self.constraints.constraint(&schema, self.model())?;
         }
         Ok(Some(grammar))
+    }
+
+    /// What a call has to be that the model may begin by itself; `None` if there are no functions, or schemas that no grammar can keep to.
+    fn when_called(&self, prompt: &Prompt, tools: Option<&Tools>, splits: bool) -> Option<Constraint> {
+        let (format, tools) = self.calls.as_ref().zip(tools)?;
+        let constraint = |grammar: &Grammar| self.constraints.constraint(grammar, self.model()).ok();
+        let can_be_kept = |schema: &Grammar| constraint(schema).is_some();
+        let (grammar, mut trigger) = tools.lazy_grammar(format, self.vocab(), &can_be_kept)?;
+        if let Some((open, close)) = prompt.tags.filter(|_| splits && !self.is_harmony()) {
+            trigger.is_aside = prompt.text.trim_end().ends_with(open);
+            trigger.aside = Some((open.to_owned(), close.to_owned()));
+        }
+        constraint(&grammar)?.lazily(trigger).ok()
     }
 
     /// The tokens of a text that is continued as it stands.

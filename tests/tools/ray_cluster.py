@@ -202,9 +202,9 @@ def check_passing_on(client):
 
 
 def check_growth(client):
-    questions = [f"Count from {n} upwards." for n in range(10)]
+    questions = [f"Count from {n} upwards." for n in range(16)]
     with concurrent.futures.ThreadPoolExecutor(len(questions)) as pool:
-        under_way = [pool.submit(client.ask, question, 100) for question in questions]
+        under_way = [pool.submit(client.ask, question, 60) for question in questions]
         took = until("a second replica", lambda: n_running() == 2)
         answers = [each.result() for each in under_way]
     assert all(answer.error is None for answer in answers), answers
@@ -344,7 +344,8 @@ def check_serving(machines, binary, model):
     http = {"host": "127.0.0.1", "port": PORT}
     bounded("proxy", lambda: serve.start(proxy_location="HeadOnly", http_options=http))
     client = Client()
-    bounded("start", lambda: start(binary, model, min_replicas=1, max_replicas=2, downscale_delay_s=2))
+    # Long enough for the last answers of a queue and the beginning of streams, not for the streams.
+    bounded("start", lambda: start(binary, model, min_replicas=1, max_replicas=2, downscale_delay_s=10))
     bounded("passing on", check_passing_on, client)
     bounded("growth", check_growth, client)
     bounded("drain", check_drain, client)

@@ -34,14 +34,14 @@ pub fn joined(said: Vec<Said>) -> Vec<Said> {
 }
 
 /// A template whose answers are `<|assistant|>`, text, calls as `calls` writes them, and `<|end|>`.
-fn template(calls: &str) -> String {
+pub fn template(calls: &str) -> String {
     format!(
         "{{% if tools %}}{{{{ tools | tojson }}}}{{% endif %}}{{% for m in messages %}}<|{{{{ m.role }}}}|>{{{{ m.content }}}}\
          {{% if m.tool_calls %}}{calls}{{% endif %}}<|end|>{{% endfor %}}{{% if add_generation_prompt %}}<|assistant|>{{% endif %}}"
     )
 }
 
-fn format(source: &str) -> Option<ToolFormat> {
+pub fn format(source: &str) -> Option<ToolFormat> {
     ToolFormat::of(&ChatTemplate::new(source, "", "<|end|>").unwrap(), source)
 }
 
@@ -54,7 +54,7 @@ const END: &str = "{% endfor %}";
 const NAME: &str = "{{ c.function.name }}";
 
 /// Families, how they write calls, and what a model says that calls `f` with a text, a number and a list, and then `g` with nothing.
-fn families() -> Vec<(&'static str, String, &'static str)> {
+pub fn families() -> Vec<(&'static str, String, &'static str)> {
     let mut all = vec![
         (
             "Hermes, Qwen 2.5 and 3, Granite 4",
@@ -162,7 +162,7 @@ fn tagged_families() -> Vec<(&'static str, String, &'static str)> {
 /// A text that has everything in it that may be taken for something else.
 const TEXT: &str = "a \"<b>\"\n {c}, </d> é";
 
-fn filled(said: &str) -> String {
+pub fn filled(said: &str) -> String {
     let arguments = json!({"t": TEXT, "a": 7, "l": [1, "x"]}).to_string();
     let python = TEXT.replace('\n', "\\n");
     said.replace("{ARGS}", &arguments)
