@@ -132,6 +132,56 @@ fn a_call_that_a_model_begins_keeps_to_its_schema() {
     assert!(answer["content"].is_array(), "{answer}");
 }
 
+/// Turns as the published model knows them, with functions told of and called as Hermes' templates have it.
+const TURNS: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if loop.first and tools %}You call functions. Answer each question with a call of one of these \
+    functions between <tool_call> and </tool_call>:\n{% for t in tools %}{{ t | tojson }}\n{% endfor %}For example:\n<tool_call>\n{\"name\": \"stop\", \"arguments\": {}}\n</tool_call>\n\n{% endif %}\
+    {{ m.content }}{% for c in m.tool_calls or [] %}\n<tool_call>\n{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}\
+    <|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+/// A small model that calls functions by itself and is no good at it, with its own template, which knows of none, and with one that does.
+#[test]
+#[ignore = "takes a published model"]
+fn a_published_model_calls_functions_as_their_schemas_have_it() {
+    let path = tests::published::path(tests::published::SMOLLM2);
+    for template in [None, Some(TURNS)] {
+        let server = Server::with(Options {
+            model: Some(std::fs::read(&path).unwrap()),
+            other_template: template,
+            n_ctx: 8192,
+            ..Options::default()
+        });
+        let places = ["Paris", "Rome", "Lima", "Oslo"];
+        let (mut n_calls, mut n_answers) = (0, 0);
+        for (i, place) in places.iter().cycle().take(16).enumerate() {
+            let question = format!("What is the weather in {place} tomorrow? Call the function weather.");
+            let more = json!({"messages": [{"role": "user", "content": question}], "seed": i, "max_tokens": 150, "temperature": 0.8});
+            let answer = server.ask(PATH, &body(more));
+            n_answers += 1;
+            let choice = &answer["choices"][0];
+            let calls = choice["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
+            for (i, call) in calls.iter().enumerate() {
+                let text = call["function"]["arguments"].as_str().unwrap();
+                let is_cut = choice["finish_reason"] == "length" && i + 1 == calls.len();
+                let Ok(arguments) = serde_json::from_str::<Json>(text) else {
+                    assert!(is_cut, "{answer}");
+                    continue;
+                };
+                n_calls += 1;
+                match call["function"]["name"].as_str().unwrap() {
+                    "weather" => assert!(
+                        arguments["warm"].is_boolean()
+                            && ["today", "tomorrow"].contains(&arguments["day"].as_str().unwrap()),
+                        "{arguments}"
+                    ),
+                    name => assert_eq!((name, &arguments), ("stop", &json!({}))),
+                }
+            }
+        }
+        println!("{n_calls} calls in {n_answers} answers");
+        assert!(n_calls > 3, "{n_calls} calls");
+    }
+}
+
 #[test]
 fn a_stream_tells_calls_with_their_number() {
     let server = server();
