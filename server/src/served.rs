@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use engine::build::Pooling;
 use engine::chat::{ChatError, ChatTemplate, Message, ReasoningSplit, ReasoningTags, reasoning_tags};
 use engine::context::ContextParams;
+use engine::gguf::Metadata;
 use engine::grammar::{Constraint, Grammar};
 use engine::model::Model;
 use engine::sample::{SamplerParams, Token};
@@ -193,13 +194,7 @@ impl Served {
 
     /// What it can be asked for, in Ollama's words.
     pub fn capabilities(&self) -> Vec<&'static str> {
-        let mut all = vec!["embedding"];
-        if !Scheduler::encodes(self.model()) {
-            all.insert(0, "completion");
-        }
-        all.extend(self.calls().then_some("tools"));
-        all.extend(self.thinks().then_some("thinking"));
-        all
+        capabilities(Scheduler::encodes(self.model()), self.calls(), self.thinks())
     }
 
     /// Seconds since 1970.
@@ -344,6 +339,32 @@ impl Served {
     pub fn max_tokens(&self, asked: Option<usize>) -> Option<usize> {
         asked.or(self.params.max_tokens)
     }
+}
+
+/// What a model of the header of its file can be asked for, in Ollama's words.
+pub fn capabilities_of(metadata: &Metadata) -> Vec<&'static str> {
+    let text = |key: &str| metadata.optional::<&str>(key).ok().flatten();
+    let arch = text("general.architecture").unwrap_or_default();
+    let is_causal = metadata.optional::<bool>(&format!("{arch}.attention.causal"));
+    let source = text("tokenizer.chat_template").unwrap_or_default();
+    let template = ChatTemplate::new(source, "", "").ok();
+    let tells = |template| ToolFormat::of(template, source).is_some();
+    let thinks = |template| reasoning_tags(template, source).is_some();
+    capabilities(
+        is_causal.ok().flatten() == Some(false),
+        template.as_ref().is_some_and(tells),
+        template.as_ref().is_some_and(thinks),
+    )
+}
+
+fn capabilities(encodes: bool, calls: bool, thinks: bool) -> Vec<&'static str> {
+    let all = [
+        ("completion", !encodes),
+        ("embedding", true),
+        ("tools", calls),
+        ("thinking", thinks),
+    ];
+    all.into_iter().filter_map(|(name, has)| has.then_some(name)).collect()
 }
 
 fn seconds() -> u64 {

@@ -151,12 +151,22 @@ fn a_published_model_calls_functions_as_their_schemas_have_it() {
             ..Options::default()
         });
         let places = ["Paris", "Rome", "Lima", "Oslo"];
+        let question =
+            |place: &str| json!({"role": "user", "content": format!("What is the weather in {place} tomorrow?")});
+        let call = json!({"id": "1", "type": "function", "function": {"name": "weather", "arguments": "{\"day\": \"today\", \"warm\": true}"}});
+        let begun = [
+            question("Bonn"),
+            json!({"role": "assistant", "content": null, "tool_calls": [call]}),
+            json!({"role": "tool", "tool_call_id": "1", "content": "rain"}),
+            json!({"role": "assistant", "content": "It rains."}),
+        ];
         let (mut n_calls, mut n_answers) = (0, 0);
         for (i, place) in places.iter().cycle().take(16).enumerate() {
-            let question = format!("What is the weather in {place} tomorrow? Call the function weather.");
-            let more = json!({"messages": [{"role": "user", "content": question}], "seed": i, "max_tokens": 150, "temperature": 0.8});
+            let messages: Vec<Json> = begun.iter().cloned().chain([question(place)]).collect();
+            let more = json!({"messages": messages, "seed": i, "max_tokens": 150, "temperature": 0.8});
             let answer = server.ask(PATH, &body(more));
             n_answers += 1;
+            println!("{}", answer["choices"][0]["message"]);
             let choice = &answer["choices"][0];
             let calls = choice["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
             for (i, call) in calls.iter().enumerate() {

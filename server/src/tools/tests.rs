@@ -372,6 +372,10 @@ fn published_templates_calls_are_read() {
         let source = std::fs::read_to_string(&path).expect("a template");
         let template = ChatTemplate::new(&source, "<s>", "</s>").expect("a template");
         n_read += 1;
+        if name.starts_with("google-gemma-4") {
+            let tags = engine::chat::reasoning_tags(&template, &source);
+            assert_eq!(tags, Some(("<|channel>thought", "<channel|>")), "{name}");
+        }
         let Some(format) = ToolFormat::of(&template, &source) else {
             wrong.push(format!("{name}: no form"));
             continue;
