@@ -160,13 +160,17 @@ fn a_published_model_calls_functions_as_their_schemas_have_it() {
             json!({"role": "tool", "tool_call_id": "1", "content": "rain"}),
             json!({"role": "assistant", "content": "It rains."}),
         ];
+        // It does not know the mark, and has to be pushed to write it.
+        let mark = server.ask("/tokenize", &json!({"content": "<tool_call>"}))["tokens"].clone();
+        let pushed = mark.as_array().unwrap().iter().filter(|_| template.is_some());
+        let bias: serde_json::Map<String, Json> = pushed.map(|token| (token.to_string(), 8.into())).collect();
         let (mut n_calls, mut n_answers) = (0, 0);
         for (i, place) in places.iter().cycle().take(16).enumerate() {
             let messages: Vec<Json> = begun.iter().cloned().chain([question(place)]).collect();
-            let more = json!({"messages": messages, "seed": i, "max_tokens": 150, "temperature": 0.8});
+            let more =
+                json!({"messages": messages, "seed": i, "max_tokens": 150, "logit_bias": bias, "temperature": 0.8});
             let answer = server.ask(PATH, &body(more));
             n_answers += 1;
-            println!("{}", answer["choices"][0]["message"]);
             let choice = &answer["choices"][0];
             let calls = choice["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
             for (i, call) in calls.iter().enumerate() {

@@ -109,13 +109,13 @@ impl<'a> Rules<'a> {
     }
 
     fn gap(&self, gap: &Gap) -> String {
-        match &gap.after {
-            None => self.literal(&gap.before),
-            Some(after) => format!(
-                "{} /[A-Za-z0-9]{{1,9}}/ {}",
-                self.literal(&gap.before),
-                self.literal(after)
-            ),
+        let before = self.literal(&gap.before);
+        let Some(after) = &gap.after else { return before };
+        let mark = self.literal(after);
+        match mark.contains("<[") {
+            true => format!("{before} /[A-Za-z0-9]{{1,9}}/ {mark}"),
+            // In one piece: what may be anything would take the beginning of the mark with it.
+            false => format!("{before} /[A-Za-z0-9]{{1,9}}{}/", escaped(after)),
         }
     }
 
@@ -140,7 +140,11 @@ impl<'a> Rules<'a> {
         let name = self.literal(&function.name);
         let body = match &format.form {
             Form::Object { name, arguments, ids } => {
-                let schema = object(function, name.as_deref(), arguments, ids);
+                let mut schema = object(function, name.as_deref(), arguments, ids);
+                if self.is_loose && name.is_some() && schema["properties"].get("id").is_none() {
+                    // Some models write it last.
+                    schema["properties"]["id"] = id_schema();
+                }
                 self.json(schema)
             }
             Form::Named { middle } => format!("{name} {} {}", self.gap(middle), self.json(function.schema())),
@@ -164,7 +168,7 @@ impl<'a> Rules<'a> {
             Form::Python => {
                 let mut items = Vec::new();
                 for property in properties(function)? {
-                    let value = self.json(property.schema);
+                    let value = self.python(property.schema);
                     items.push((
                         format!("{} \"=\" {value}", self.literal(&property.name)),
                         property.is_required,
@@ -181,7 +185,8 @@ impl<'a> Rules<'a> {
         let (name, arguments) = (self.literal(&function.name), self.json(function.schema()));
         let [channel, constrain, message] =
             ["<|channel|>", "<|constrain|>", "<|message|>"].map(|mark| self.literal(mark));
-        let head = format!("(WS? {channel} \"commentary\")? (WS? {constrain} \"json\" | WS \"json\")? WS? {message}");
+        let head =
+            format!("(WS? {channel} \"commentary\")? (WS? {constrain} WS? \"json\" | WS \"json\")? WS? {message}");
         self.rule("", &format!("{name} {head} {arguments}"))
     }
 
@@ -237,12 +242,39 @@ impl<'a> Rules<'a> {
             let value = self.json(property.schema.clone());
             return format!("{value} {mark}");
         }
+        self.text_until(&mark)
+    }
+
+    /// Any text, and the mark that ends it.
+    fn text_until(&mut self, mark: &str) -> String {
         match mark.starts_with('"') && !mark.contains("<[") {
             true => self.rule(&format!("[suffix={mark}]"), "/(?s:.*)/"),
             false => {
                 let text = self.rule("", "/(?s:.*)/");
                 format!("{text} {mark}")
             }
+        }
+    }
+
+    /// A value as Python has it, where that is left to the model.
+    fn python(&mut self, schema: Json) -> String {
+        let json = self.json(schema.clone());
+        let quoted = |text: &&str| Json::from(format!("'{text}'")).to_string();
+        let is_plain = |text: &&str| !text.contains(['\'', '\\']);
+        let other = match (texts(&schema), schema["type"].as_str()) {
+            (Some(texts), _) => texts
+                .iter()
+                .filter(|text| is_plain(text))
+                .map(|text| quoted(&text))
+                .collect::<Vec<_>>()
+                .join(" | "),
+            (None, Some("string")) => r"/'([^'\\\n]|\\['\\nt])*'/".to_owned(),
+            (None, Some("boolean")) => "\"True\" | \"False\"".to_owned(),
+            _ => String::new(),
+        };
+        match self.is_loose && !other.is_empty() {
+            true => format!("({json} | {other})"),
+            false => json,
         }
     }
 
@@ -254,20 +286,17 @@ impl<'a> Rules<'a> {
             return format!("({mark} ({}) {mark})", texts.join(" | "));
         }
         match schema["type"].as_str() {
-            Some("string") => {
-                let text = self.rule("", "/[^<]*/");
-                format!("({mark} {text} {mark})")
-            }
+            Some("string") => format!("({mark} {})", self.text_until(&mark)),
             Some("array") if depth < MAX_DEPTH => {
                 let item = self.bare(&schema["items"], quote, depth + 1);
                 format!("(\"[\" ({item} (\",\" {item})*)? \"]\")")
             }
             Some("object") if depth < MAX_DEPTH => self.bare_object(schema, quote, depth + 1),
             Some("integer" | "number" | "boolean" | "null") => self.json(schema.clone()),
-            _ => {
-                let text = self.rule("", "/[^<]*/");
-                format!("({mark} {text} {mark} | /-?[0-9]+(\\.[0-9]+)?/ | \"true\" | \"false\" | \"null\")")
-            }
+            _ => format!(
+                "({mark} {} | /-?[0-9]+(\\.[0-9]+)?/ | \"true\" | \"false\" | \"null\")",
+                self.text_until(&mark)
+            ),
         }
     }
 
@@ -326,7 +355,7 @@ fn object(function: &Function, name: Option<&str>, arguments: &str, ids: &[Strin
             call[key] = found;
         }
     }
-    let id = json!({ "type": "string", "pattern": "^[A-Za-z0-9]{1,9}$" });
+    let id = id_schema();
     let mut properties = Map::new();
     properties.extend(ids.iter().map(|key| (key.clone(), id.clone())));
     match name {
@@ -341,6 +370,19 @@ fn object(function: &Function, name: Option<&str>, arguments: &str, ids: &[Strin
     call["properties"] = properties.into();
     call["additionalProperties"] = false.into();
     call
+}
+
+fn id_schema() -> Json {
+    json!({ "type": "string", "pattern": "^[A-Za-z0-9]{1,9}$" })
+}
+
+/// A text for a regular expression, which has no letter of its own meaning then.
+fn escaped(text: &str) -> String {
+    let one = |c: char| match c.is_ascii_alphanumeric() {
+        true => c.to_string(),
+        false => format!("\\x{{{:x}}}", u32::from(c)),
+    };
+    text.chars().map(one).collect()
 }
 
 /// An argument of a function.

@@ -111,6 +111,23 @@ impl Begin {
     }
 }
 
+/// Words of which a mark has one that says what it is.
+const TELLING: &[&str] = &["tool", "call", "func", "action", "invoke", "["];
+
+/// Where the part of a mark ends that tells a call: the first tags up to one that says so. Those before it stand around other things, too.
+fn n_telling(mark: &str) -> usize {
+    let mut n = 0;
+    while n < mark.len() {
+        let rest = mark[n..].trim_start();
+        n = mark.len() - rest.len() + first_part(rest).len().max(1);
+        let begun = mark.get(..n).unwrap_or(mark).to_ascii_lowercase();
+        if TELLING.iter().any(|word| begun.contains(word)) {
+            return begun.len();
+        }
+    }
+    mark.len()
+}
+
 /// All ways in which a call may begin.
 fn begins(format: &ToolFormat) -> Vec<Begin> {
     if format.form == Form::Harmony {
@@ -120,11 +137,11 @@ fn begins(format: &ToolFormat) -> Vec<Begin> {
     }
     let whole = format!("{}{}", format.open, format.head);
     let divided = |text: &str| {
-        let mark = first_part(text);
-        Begin::new(mark, text.trim_start()[mark.len()..].trim())
+        let n = n_telling(text.trim());
+        Begin::new(&text.trim()[..n], text.trim()[n..].trim())
     };
     let mut all = vec![divided(&whole)];
-    if all[0].mark.trim_matches('[').is_empty() {
+    if first_part(&whole).trim_matches('[').is_empty() {
         all[0] = Begin::new("", whole.trim());
         if !whole.trim().is_empty() && matches!(format.form, Form::Object { .. }) {
             // A list of one is often written without its brackets.
@@ -139,7 +156,7 @@ fn begins(format: &ToolFormat) -> Vec<Begin> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use std::borrow::Cow;
     use std::sync::Arc;
 
@@ -186,6 +203,29 @@ mod tests {
             }
         }
         tokens
+    }
+
+    /// Whether a text that a template writes is kept to from the mark of its call on, to the call's end: where it is refused, if it is.
+    pub fn keeps(tools: &Tools, format: &ToolFormat, text: &str) -> Result<(), String> {
+        let controls = tags(text);
+        let vocab = vocab(&controls);
+        let mut constraint = constraint(tools, format, &vocab);
+        let (mut n_kept, mut read) = (0, Vec::new());
+        for token in tokens_of(text, &controls) {
+            if !constraint.is_free() {
+                n_kept += 1;
+                if !constraint.allowed().is_ok_and(|allowed| allowed.has(token)) {
+                    return Err(format!("refused behind {:?}", String::from_utf8_lossy(&read)));
+                }
+            }
+            read.extend_from_slice(vocab.token_to_piece(token, true));
+            constraint.accept(token).map_err(|e| e.to_string())?;
+        }
+        match (n_kept, constraint.is_free()) {
+            (0, _) => Err("no call begins".to_owned()),
+            (_, false) => Err("the call does not end".to_owned()),
+            _ => Ok(()),
+        }
     }
 
     /// The tags of a text that look like control tokens.
@@ -259,9 +299,11 @@ mod tests {
                     constraint.is_free() || constraint.allowed().unwrap().has(token) && constraint.accept(token).is_ok()
                 })
             };
-            let picked = match ends.iter().find(fits).filter(|_| n > 20) {
-                Some(end) => end.clone(),
-                None => vec![all[(state >> 33) as usize % all.len()]],
+            let fitting: Vec<_> = ends.iter().filter(fits).collect();
+            let picked = match fitting.is_empty() || n < 20 {
+                // In turn: what ends one thing may be text in another.
+                false => fitting[n % fitting.len()].clone(),
+                true => vec![all[(state >> 33) as usize % all.len()]],
             };
             for token in picked.into_iter() {
                 text.extend_from_slice(vocab.token_to_piece(token, true));
@@ -312,7 +354,7 @@ mod tests {
                     Form::Bare { quote } => vec![quote.clone()],
                     _ => Vec::new(),
                 };
-                let more = ["\"", "}", "]", ")", &format.tail, "\n", "e"].map(str::to_owned);
+                let more = ["\"", "'", "}", "]", ")", &format.tail, "\n", "e"].map(str::to_owned);
                 let ends = ends.into_iter().chain(more).filter(|end| !end.is_empty());
                 let ends: Vec<Vec<Token>> = ends.map(|end| tokens_of(&end, &controls)).collect();
                 for seed in 0..8 {

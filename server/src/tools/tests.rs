@@ -401,6 +401,9 @@ fn published_templates_calls_are_read() {
             }
             _ => split(&source, &text, true),
         };
+        if let Err(why) = super::lazy::tests::keeps(&published_tools(), &format, text.trim_start_matches("assistant")) {
+            wrong.push(format!("{name}: {why}: {format:?} of {text:?}"));
+        }
         if found != *kind || calls(&said) != [("f".to_owned(), wanted)] {
             wrong.push(format!("{name}: expected {kind}: {format:?} of {text:?}: {said:?}"));
         }
@@ -409,16 +412,24 @@ fn published_templates_calls_are_read() {
     assert!(n_read >= 40, "{n_read} templates are known");
 }
 
+/// The functions that published templates are told of.
+fn published_tools() -> Tools {
+    let tool = |f: &Function| {
+        json!({"type": "function", "function": {"name": f.name, "description": "-", "parameters": {
+            "type": "object", "properties": {"t": {"type": "string", "description": "-"}, "a": {"type": "integer", "description": "-"}}}}})
+    };
+    Tools {
+        list: functions().iter().map(tool).collect(),
+        choice: ToolChoice::Auto,
+        parallel: true,
+    }
+}
+
 /// A prompt, what a template writes of a call behind it, and the arguments; `None` if the template refuses or leaves it out.
 fn written(template: &ChatTemplate) -> Option<(String, String, Json)> {
     use engine::chat::Message;
     let arguments = json!({"t": "a <b> c", "a": 7});
-    let tools: Vec<Json> = functions()
-        .iter()
-        .map(|f| json!({"type": "function", "function": {"name": f.name, "description": "-", "parameters": {
-            "type": "object", "properties": {"t": {"type": "string", "description": "-"}, "a": {"type": "integer", "description": "-"}}}}}))
-        .collect();
-    let with = serde_json::Map::from_iter([("tools".to_owned(), tools.into())]);
+    let with = serde_json::Map::from_iter([("tools".to_owned(), published_tools().list.into())]);
     let mut calling = Message::assistant("");
     let call = json!([{"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": arguments}}]);
     calling.fields.insert("tool_calls".to_owned(), call);
