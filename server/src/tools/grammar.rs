@@ -265,7 +265,7 @@ impl<'a> Rules<'a> {
             (Some(texts), _) => texts
                 .iter()
                 .filter(|text| is_plain(text))
-                .map(|text| quoted(&text))
+                .map(quoted)
                 .collect::<Vec<_>>()
                 .join(" | "),
             (None, Some("string")) => r"/'([^'\\\n]|\\['\\nt])*'/".to_owned(),
