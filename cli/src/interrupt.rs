@@ -4,6 +4,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
 static FLAG: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+/// The program has a handler of its own.
+static IS_HANDLED: AtomicBool = AtomicBool::new(false);
+
+/// From now on Ctrl-C is handled elsewhere: it does nothing here until [`stop`] is called.
+pub fn leave_alone() {
+    IS_HANDLED.store(true, Ordering::Relaxed);
+}
+
+/// Stops whatever can be stopped, now and later.
+pub fn stop() {
+    FLAG.store(true, Ordering::Relaxed);
+}
 
 /// While this lives, the first Ctrl-C sets the flag; a second one ends the process.
 #[must_use]
@@ -11,9 +23,11 @@ pub struct Guard(());
 
 /// Clears the flag and begins to listen.
 pub fn listen() -> Guard {
-    // Also makes sure that the flag exists before the handler can run.
-    FLAG.store(false, Ordering::Relaxed);
-    system::install();
+    if !IS_HANDLED.load(Ordering::Relaxed) {
+        // Also makes sure that the flag exists before the handler can run.
+        FLAG.store(false, Ordering::Relaxed);
+        system::install();
+    }
     Guard(())
 }
 
@@ -31,7 +45,9 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        system::restore();
+        if !IS_HANDLED.load(Ordering::Relaxed) {
+            system::restore();
+        }
     }
 }
 

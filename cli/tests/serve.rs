@@ -547,6 +547,9 @@ fn hostile_requests_are_answered() {
     fuzz("400");
     let after = resident();
     println!("memory: {before} bytes, and {after} after the same requests again");
-    assert!(after < before + (8 << 20), "memory grew from {before} to {after} bytes");
+    // Some 200 KB were measured for 11,000 requests, of an allocator's that finds room elsewhere; 190 bytes left of each would be 2 MB.
+    assert!(after < before + (2 << 20), "memory grew from {before} to {after} bytes");
     assert!(server.request("GET /health", "").contains("{\"status\":\"ok\"}"));
+    server.signal(libc::SIGTERM);
+    assert_eq!(server.end().0, Some(0));
 }

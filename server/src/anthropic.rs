@@ -58,7 +58,7 @@ pub const FIELDS: &[Field] = &[
     Field {
         name: "tool_choice",
         form: Form::Object,
-        doc: "`{\"type\": …}` of `auto` (default), `none`, `any`, or `tool` with a `name`; arguments then keep to its schema.",
+        doc: "`{\"type\": …}` of `auto` (default), `none`, `any`, or `tool` with a `name`; arguments keep to its schema.",
     },
     Field {
         name: "metadata",

@@ -7,7 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use engine::build::Pooling;
 use engine::chat::{ChatError, ChatTemplate, Message, ReasoningSplit, ReasoningTags, reasoning_tags};
 use engine::context::ContextParams;
-use engine::grammar::Grammar;
+use engine::gguf::Metadata;
+use engine::grammar::{Constraint, Grammar};
 use engine::model::Model;
 use engine::sample::{SamplerParams, Token};
 use engine::vocab::{TokenAttr, Vocab};
@@ -193,13 +194,7 @@ impl Served {
 
     /// What it can be asked for, in Ollama's words.
     pub fn capabilities(&self) -> Vec<&'static str> {
-        let mut all = vec!["embedding"];
-        if !Scheduler::encodes(self.model()) {
-            all.insert(0, "completion");
-        }
-        all.extend(self.calls().then_some("tools"));
-        all.extend(self.thinks().then_some("thinking"));
-        all
+        capabilities(Scheduler::encodes(self.model()), self.calls(), self.thinks())
     }
 
     /// Seconds since 1970.
@@ -276,6 +271,9 @@ impl Served {
             request.constraint = Some(self.constraints.constraint(grammar, self.model())?);
         }
         let prompt = self.prompt(&conversation)?;
+        if request.constraint.is_none() {
+            request.constraint = self.when_called(&prompt, conversation.tools.as_ref(), splits);
+        }
         let parser = self.parser(&prompt, conversation.tools.as_ref(), splits);
         // What opens a call may be a control token, which is no text otherwise.
         if self.is_harmony() || conversation.tools.is_some() || prompt.tags.is_some() {
@@ -319,6 +317,19 @@ impl Served {
         Ok(Some(grammar))
     }
 
+    /// What a call has to be that the model may begin by itself; `None` if there are no functions, or schemas that no grammar can keep to.
+    fn when_called(&self, prompt: &Prompt, tools: Option<&Tools>, splits: bool) -> Option<Constraint> {
+        let (format, tools) = self.calls.as_ref().zip(tools)?;
+        let constraint = |grammar: &Grammar| self.constraints.constraint(grammar, self.model()).ok();
+        let can_be_kept = |schema: &Grammar| constraint(schema).is_some();
+        let (grammar, mut trigger) = tools.lazy_grammar(format, self.vocab(), &can_be_kept)?;
+        if let Some((open, close)) = prompt.tags.filter(|_| splits && !self.is_harmony()) {
+            trigger.is_aside = prompt.text.trim_end().ends_with(open);
+            trigger.aside = Some((open.to_owned(), close.to_owned()));
+        }
+        constraint(&grammar)?.lazily(trigger).ok()
+    }
+
     /// The tokens of a text that is continued as it stands.
     pub fn tokens(&self, text: &str) -> Vec<Token> {
         self.vocab().tokenize(text, true, true)
@@ -328,6 +339,32 @@ impl Served {
     pub fn max_tokens(&self, asked: Option<usize>) -> Option<usize> {
         asked.or(self.params.max_tokens)
     }
+}
+
+/// What a model of the header of its file can be asked for, in Ollama's words.
+pub fn capabilities_of(metadata: &Metadata) -> Vec<&'static str> {
+    let text = |key: &str| metadata.optional::<&str>(key).ok().flatten();
+    let arch = text("general.architecture").unwrap_or_default();
+    let is_causal = metadata.optional::<bool>(&format!("{arch}.attention.causal"));
+    let source = text("tokenizer.chat_template").unwrap_or_default();
+    let template = ChatTemplate::new(source, "", "").ok();
+    let tells = |template| ToolFormat::of(template, source).is_some();
+    let thinks = |template| reasoning_tags(template, source).is_some();
+    capabilities(
+        is_causal.ok().flatten() == Some(false),
+        template.as_ref().is_some_and(tells),
+        template.as_ref().is_some_and(thinks),
+    )
+}
+
+fn capabilities(encodes: bool, calls: bool, thinks: bool) -> Vec<&'static str> {
+    let all = [
+        ("completion", !encodes),
+        ("embedding", true),
+        ("tools", calls),
+        ("thinking", thinks),
+    ];
+    all.into_iter().filter_map(|(name, has)| has.then_some(name)).collect()
 }
 
 fn seconds() -> u64 {

@@ -35,6 +35,8 @@ pub struct Options {
     pub slot_save_path: Option<PathBuf>,
     /// A model in place of the one with words.
     pub model: Option<Vec<u8>>,
+    /// A template in place of the model's.
+    pub other_template: Option<&'static str>,
 }
 
 impl Default for Options {
@@ -52,6 +54,7 @@ impl Default for Options {
             listen: ListenParams::default(),
             slot_save_path: None,
             model: None,
+            other_template: None,
         }
     }
 }
@@ -230,7 +233,7 @@ pub fn served(options: &Options, path: &std::path::Path, name: &str) -> Result<S
     let served = ServedParams {
         name: name.to_owned(),
         aliases: vec![format!("{name}-again")],
-        template: None,
+        template: options.other_template.map(str::to_owned),
         variables: Map::new(),
         sampler: SamplerParams::greedy(),
         max_tokens: None,

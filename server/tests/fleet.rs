@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::http::Request;
 use http_body_util::BodyExt;
 use serde_json::{Value as Json, json};
-use server::fleet::{Card, Fleet, FleetParams};
+use server::fleet::{Card, Fleet, FleetParams, Later};
 use server::http::Gate;
 use tower::ServiceExt;
 
@@ -33,6 +33,11 @@ impl Models {
     }
 
     fn with(max_loaded: usize, keys: &[&str], autoload: bool) -> Models {
+        Models::of(max_loaded, keys, autoload, None)
+    }
+
+    /// And one more.
+    fn of(max_loaded: usize, keys: &[&str], autoload: bool, more: Option<Card>) -> Models {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = |name: &str| folder.path().join(format!("{name}.gguf"));
         for name in ["a", "b", "c"] {
@@ -46,6 +51,7 @@ impl Models {
             path: path(name),
             n_bytes: std::fs::metadata(path(name)).expect("a file").len(),
             is_pinned: name == "a",
+            later: None,
         });
         let (n_loads, order): (Arc<AtomicUsize>, Arc<Mutex<Vec<String>>>) = Default::default();
         let (n, loaded) = (n_loads.clone(), order.clone());
@@ -55,7 +61,7 @@ impl Models {
             served(&Options::default(), Path::new(&card.path), &card.name)
         };
         let params = FleetParams {
-            cards: cards.to_vec(),
+            cards: cards.into_iter().chain(more).collect(),
             max_loaded,
             max_bytes: u64::MAX,
             autoload,
@@ -344,6 +350,78 @@ fn counters_tell_of_which_model() {
     let one = page("/metrics?model=b:latest");
     assert!(one.contains("llamacpp:tokens_predicted_total 6"), "{one}");
     assert_eq!(n_types(&one), n_types(&all));
+}
+
+/// Programs ask this of every model that there is: it says what the header of the file says.
+#[test]
+fn showing_a_model_does_not_load_it() {
+    let models = Models::new(2, &[]);
+    let show = |name: &str| models.send("POST", "/api/show", &json!({ "model": name }).to_string());
+    let (status, before) = show("b:latest");
+    assert_eq!((status, models.n_loads.load(Ordering::Relaxed)), (200, 0), "{before}");
+    assert_eq!(models.ask("b").0, 200);
+    let (_, mut after) = show("b");
+    // What is loaded has a context of its own length.
+    let n_ctx = after["parameters"].take();
+    assert_eq!(n_ctx, json!("num_ctx 1024"));
+    after["modified_at"] = before["modified_at"].clone();
+    after["parameters"] = before["parameters"].clone();
+    assert_eq!(after, before);
+    assert_eq!(before["capabilities"], json!(["completion", "embedding"]));
+    assert_eq!((show("bad").0, show("nobody").0), (422, 404));
+    assert_eq!(models.send("POST", "/api/show", "{\"modell\": \"b\"}").0, 400);
+    assert_eq!(models.n_loads.load(Ordering::Relaxed), 1);
+}
+
+/// A model that is not here is fetched when it is first asked for, once, and not for being looked at; a failure is one of its requests.
+#[test]
+fn files_are_fetched_when_a_model_is_asked_for() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("far.gguf");
+    std::fs::write(&path, tests::text_model("llama", Some(crate::common::TEMPLATE))).expect("writing a model");
+    let n_fetches: Arc<AtomicUsize> = Arc::default();
+    let n = n_fetches.clone();
+    let fetch = move || match n.fetch_add(1, Ordering::Relaxed) {
+        0 => Err("the network is down".to_owned()),
+        _ => Ok((path.clone(), std::fs::metadata(&path).expect("a file").len())),
+    };
+    let far = Card {
+        name: "far".to_owned(),
+        aliases: Vec::new(),
+        path: std::path::PathBuf::new(),
+        n_bytes: 0,
+        is_pinned: false,
+        later: Some(Arc::new(Later::new(Box::new(fetch)))),
+    };
+    let models = Models::of(2, &[], true, Some(far));
+    let of = |path: &str| {
+        let (_, list) = models.send("GET", path, "");
+        let all = list["data"].as_array().or(list["models"].as_array()).cloned().unwrap();
+        let name = |m: &Json| m["id"].as_str().or(m["name"].as_str()).map(str::to_owned);
+        all.into_iter().find(|m| name(m).as_deref() == Some("far")).unwrap()
+    };
+    assert_eq!(
+        of("/v1/models")["status"],
+        json!({"value": "unloaded", "fetched": false})
+    );
+    let (status, error) = models.send("POST", "/api/show", "{\"model\": \"far\"}");
+    assert!(
+        status == 422 && error["error"].as_str().unwrap().contains("has not been fetched"),
+        "{error}"
+    );
+    assert_eq!(n_fetches.load(Ordering::Relaxed), 0);
+    let (status, error) = models.ask("far");
+    let message = error["error"]["message"].as_str().unwrap_or_default();
+    assert!(
+        status == 422 && message.contains("cannot be fetched: the network is down"),
+        "{error}"
+    );
+    for _ in 0..2 {
+        assert_eq!(models.ask("far").0, 200);
+    }
+    assert_eq!(n_fetches.load(Ordering::Relaxed), 2);
+    assert_eq!(of("/v1/models")["status"]["value"], "loaded");
+    assert_eq!(of("/api/tags")["details"]["family"], "llama");
 }
 
 /// Ollama's lists have all that they have of one model, whether or not it is loaded.

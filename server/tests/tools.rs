@@ -66,6 +66,136 @@ fn a_function_that_has_to_be_called_is() {
     );
 }
 
+/// Calls begin with a word that the tiny model says by chance, and are between tags of bytes otherwise.
+const BY_CHANCE: &str = "{% if tools %}<s>{% for t in tools %}{{ t | tojson }}\n{% endfor %}</s>{% endif %}\
+    {% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}w120]\n\
+    {\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}\nw121]{% endfor %}</s>\n{% endfor %}\
+    {% if add_generation_prompt %}<assistant>{% endif %}";
+
+/// Where calling is free, a call that has begun keeps to the schema of its function; text around calls is free.
+#[test]
+fn a_call_that_a_model_begins_keeps_to_its_schema() {
+    let server = Server::with(Options {
+        template: Some(BY_CHANCE),
+        n_ctx: 4096,
+        ..Options::default()
+    });
+    // The word, the bracket behind it, and the end.
+    let bias = json!({"120": 4, "65": 3, "2": -9});
+    let (mut n_calls, mut n_text) = (0, 0);
+    for seed in 0..8 {
+        let more = json!({"seed": seed, "logit_bias": bias, "max_tokens": 400});
+        let answer = server.ask(PATH, &body(more.clone()));
+        let choice = &answer["choices"][0];
+        let is_cut = choice["finish_reason"] == "length";
+        n_text += usize::from(choice["message"]["content"].is_string());
+        let calls = choice["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
+        for (i, call) in calls.iter().enumerate() {
+            let arguments = call["function"]["arguments"].as_str().unwrap();
+            let Ok(arguments) = serde_json::from_str::<Json>(arguments) else {
+                assert!(is_cut && i + 1 == calls.len(), "{arguments}");
+                continue;
+            };
+            n_calls += 1;
+            match call["function"]["name"].as_str().unwrap() {
+                "weather" => assert!(
+                    arguments["warm"].is_boolean()
+                        && ["today", "tomorrow"].contains(&arguments["day"].as_str().unwrap()),
+                    "{arguments}"
+                ),
+                name => assert_eq!((name, &arguments), ("stop", &json!({}))),
+            }
+        }
+        // The same in pieces.
+        let mut more = more;
+        more["stream"] = true.into();
+        let events = server.events(PATH, &body(more));
+        let deltas = events
+            .iter()
+            .filter_map(|event| serde_json::from_str::<Json>(event).ok());
+        let deltas: Vec<Json> = deltas.map(|event| event["choices"][0]["delta"].clone()).collect();
+        let mut told = vec![String::new(); calls.len()];
+        for call in deltas.iter().filter_map(|delta| delta.get("tool_calls")) {
+            let text = call[0]["function"]["arguments"].as_str().unwrap();
+            told[call[0]["index"].as_u64().unwrap() as usize] += text;
+        }
+        let whole = calls.iter().map(|call| call["function"]["arguments"].as_str().unwrap());
+        assert!(told.iter().map(String::as_str).eq(whole), "{told:?}");
+    }
+    assert!(n_calls > 8 && n_text > 0, "{n_calls} calls, {n_text} texts");
+    // The same through the other interfaces.
+    let messages = json!([{"role": "user", "content": "hello"}]);
+    let answer = server.ask(
+        "/v1/messages",
+        &json!({"messages": messages, "max_tokens": 400, "temperature": 1.0, "seed": 1, "tools": anthropic_tools()}),
+    );
+    assert!(answer["content"].is_array(), "{answer}");
+}
+
+/// Turns as the published model knows them, with functions told of and called as Hermes' templates have it.
+const TURNS: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if loop.first and tools %}You call functions. Answer each question with a call of one of these \
+    functions between <tool_call> and </tool_call>:\n{% for t in tools %}{{ t | tojson }}\n{% endfor %}For example:\n<tool_call>\n{\"name\": \"stop\", \"arguments\": {}}\n</tool_call>\n\n{% endif %}\
+    {{ m.content }}{% for c in m.tool_calls or [] %}\n<tool_call>\n{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}\
+    <|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+/// A small model that calls functions by itself and is no good at it, with its own template, which knows of none, and with one that does.
+#[test]
+#[ignore = "takes a published model"]
+fn a_published_model_calls_functions_as_their_schemas_have_it() {
+    let path = tests::published::path(tests::published::SMOLLM2);
+    for template in [None, Some(TURNS)] {
+        let server = Server::with(Options {
+            model: Some(std::fs::read(&path).unwrap()),
+            other_template: template,
+            n_ctx: 8192,
+            ..Options::default()
+        });
+        let places = ["Paris", "Rome", "Lima", "Oslo"];
+        let question =
+            |place: &str| json!({"role": "user", "content": format!("What is the weather in {place} tomorrow?")});
+        let call = json!({"id": "1", "type": "function", "function": {"name": "weather", "arguments": "{\"day\": \"today\", \"warm\": true}"}});
+        let begun = [
+            question("Bonn"),
+            json!({"role": "assistant", "content": null, "tool_calls": [call]}),
+            json!({"role": "tool", "tool_call_id": "1", "content": "rain"}),
+            json!({"role": "assistant", "content": "It rains."}),
+        ];
+        // It does not know the mark, and has to be pushed to write it.
+        let mark = server.ask("/tokenize", &json!({"content": "<tool_call>"}))["tokens"].clone();
+        let pushed = mark.as_array().unwrap().iter().filter(|_| template.is_some());
+        let bias: serde_json::Map<String, Json> = pushed.map(|token| (token.to_string(), 8.into())).collect();
+        let (mut n_calls, mut n_answers) = (0, 0);
+        for (i, place) in places.iter().cycle().take(16).enumerate() {
+            let messages: Vec<Json> = begun.iter().cloned().chain([question(place)]).collect();
+            let more =
+                json!({"messages": messages, "seed": i, "max_tokens": 150, "logit_bias": bias, "temperature": 0.8});
+            let answer = server.ask(PATH, &body(more));
+            n_answers += 1;
+            let choice = &answer["choices"][0];
+            let calls = choice["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
+            for (i, call) in calls.iter().enumerate() {
+                let text = call["function"]["arguments"].as_str().unwrap();
+                let is_cut = choice["finish_reason"] == "length" && i + 1 == calls.len();
+                let Ok(arguments) = serde_json::from_str::<Json>(text) else {
+                    assert!(is_cut, "{answer}");
+                    continue;
+                };
+                n_calls += 1;
+                match call["function"]["name"].as_str().unwrap() {
+                    "weather" => assert!(
+                        arguments["warm"].is_boolean()
+                            && ["today", "tomorrow"].contains(&arguments["day"].as_str().unwrap()),
+                        "{arguments}"
+                    ),
+                    name => assert_eq!((name, &arguments), ("stop", &json!({}))),
+                }
+            }
+        }
+        println!("{n_calls} calls in {n_answers} answers");
+        assert!(n_calls > 3, "{n_calls} calls");
+    }
+}
+
 #[test]
 fn a_stream_tells_calls_with_their_number() {
     let server = server();

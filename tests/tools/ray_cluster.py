@@ -9,6 +9,7 @@ ends it with a status other than 0. The model has to follow instructions.
 
 import collections
 import concurrent.futures
+import faulthandler
 import json
 import os
 import pathlib
@@ -29,7 +30,9 @@ PORT = 18123
 ALIAS = f"ray-cluster-{os.getpid()}"
 # Threads that the replicas of other tests leave; bits that do not depend on company.
 OPTIONS = ["-t", "1", "--precision", "high", "--alias", ALIAS]
-PATIENCE = 600
+# Seconds for anything that is waited for, and for a whole check: several times what a slow machine needs.
+PATIENCE = 120
+CHECK = 300
 
 
 def until(what, condition):
@@ -39,6 +42,37 @@ def until(what, condition):
         assert time.monotonic() < start + PATIENCE, f"{what} did not come within {PATIENCE} s"
         time.sleep(0.1)
     return time.monotonic() - start
+
+
+def bounded(what, run, *given):
+    """Runs a part of the test. One that does not end says where it stands, and ends the test with all that it started."""
+
+    def give_up():
+        print(f"{what}: not through within {CHECK} s", flush=True)
+        faulthandler.dump_traceback(all_threads=True)
+        end_children()
+        os._exit(1)
+
+    watch = threading.Timer(CHECK, give_up)
+    watch.daemon = True
+    watch.start()
+    start = time.monotonic()
+    try:
+        return run(*given)
+    finally:
+        watch.cancel()
+        print(f"  ({what}: {time.monotonic() - start:.0f} s)", flush=True)
+
+
+def end_children():
+    """Kills what this process has started, and the engines: whose parent is gone is nobody's child."""
+    import psutil
+
+    for process in psutil.Process().children(recursive=True) + engines():
+        try:
+            process.kill()
+        except psutil.Error:
+            pass
 
 
 class Machines:
@@ -154,7 +188,7 @@ def check_passing_on(client):
     def status(path, body):
         request = urllib.request.Request(f"http://127.0.0.1:{PORT}{path}", body, {"content-type": "application/json"})
         try:
-            return urllib.request.urlopen(request).status
+            return urllib.request.urlopen(request, timeout=PATIENCE).status
         except urllib.error.HTTPError as error:
             assert "message" in json.loads(error.read())["error"]
             return error.code
@@ -168,9 +202,9 @@ def check_passing_on(client):
 
 
 def check_growth(client):
-    questions = [f"Count from {n} upwards." for n in range(10)]
+    questions = [f"Count from {n} upwards." for n in range(16)]
     with concurrent.futures.ThreadPoolExecutor(len(questions)) as pool:
-        under_way = [pool.submit(client.ask, question, 100) for question in questions]
+        under_way = [pool.submit(client.ask, question, 60) for question in questions]
         took = until("a second replica", lambda: n_running() == 2)
         answers = [each.result() for each in under_way]
     assert all(answer.error is None for answer in answers), answers
@@ -216,12 +250,12 @@ def check_prefixes(client):
 def check_hang_up():
     body = {"messages": [{"role": "user", "content": "Go on."}], "max_tokens": 4000, "ignore_eos": True, "stream": True}
     request = urllib.request.Request(f"http://127.0.0.1:{PORT}/v1/chat/completions", json.dumps(body).encode())
-    response = urllib.request.urlopen(request)
+    response = urllib.request.urlopen(request, timeout=PATIENCE)
     response.readline()
 
     def n_busy():
         ports = [c.laddr.port for engine in engines() for c in engine.net_connections() if c.status == "LISTEN"]
-        slots = [json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}/slots")) for port in ports]
+        slots = [json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}/slots", timeout=PATIENCE)) for port in ports]
         return sum(slot["is_processing"] for each in slots for slot in each)
 
     assert n_busy() == 1
@@ -288,17 +322,17 @@ def check_batch(binary, model, address):
         until("more lines", lambda: n_lines() >= 32 or first.poll() is not None)
         n_first, is_going_on = n_lines(), first.poll() is None
         first.kill()
-        first.wait()
+        first.wait(PATIENCE)
         assert is_going_on and n_first < 80, pathlib.Path(f"{folder.name}/log").read_text()[-4000:]
         until("the end of its engines", lambda: not engines())
-        subprocess.run(command, check=True, stdout=log, stderr=log)
+        subprocess.run(command, check=True, stdout=log, stderr=log, timeout=CHECK)
     answers = [json.loads(line) for line in pathlib.Path(target).read_text().splitlines()]
     by_id = {answer["id"]: answer for answer in answers}
     assert len(answers) == len(by_id) == 80, (len(answers), len(by_id))
     status = lambda i: (by_id[f"batch_req_{i + 1}"]["response"] or {}).get("status_code")
     assert [status(i) for i in range(80)] == [{7: None, 9: 400}.get(i, 200) for i in range(80)]
     assert all(by_id[f"batch_req_{i + 1}"]["custom_id"] == f"c{i}" for i in range(80) if i != 7)
-    said = subprocess.run([binary, "batch", source, target, "-m", model], check=True, stderr=subprocess.PIPE, text=True)
+    said = subprocess.run([binary, "batch", source, target, "-m", model], check=True, stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
     assert "nothing is left to be done" in said.stderr, said.stderr
     print(f"a batch goes on after an engine and, at {n_first} of 80 lines, the job were killed; none is answered twice")
 
@@ -307,33 +341,35 @@ def check_serving(machines, binary, model):
     """All that is about requests."""
     from ray import serve
 
-    serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": PORT})
+    http = {"host": "127.0.0.1", "port": PORT}
+    bounded("proxy", lambda: serve.start(proxy_location="HeadOnly", http_options=http))
     client = Client()
-    start(binary, model, min_replicas=1, max_replicas=2, downscale_delay_s=2)
-    check_passing_on(client)
-    check_growth(client)
-    check_drain(client)
-    serve.delete("llama")
-    start(binary, model, min_replicas=2, max_replicas=2)
-    check_prefixes(client)
-    check_hang_up()
-    check_limit(client)
-    check_death("an engine", client, lambda engine: engine.kill())
-    check_death("a replica", client, lambda engine: engine.parent().kill())
-    check_death("a node", client, machines.kill_node_of, machines.add)
-    serve.shutdown()
+    # Long enough for the last answers of a queue and the beginning of streams, not for the streams.
+    bounded("start", lambda: start(binary, model, min_replicas=1, max_replicas=2, downscale_delay_s=10))
+    bounded("passing on", check_passing_on, client)
+    bounded("growth", check_growth, client)
+    bounded("drain", check_drain, client)
+    bounded("end", serve.delete, "llama")
+    bounded("start", lambda: start(binary, model, min_replicas=2, max_replicas=2))
+    bounded("prefixes", check_prefixes, client)
+    bounded("hanging up", check_hang_up)
+    bounded("limit", check_limit, client)
+    bounded("death", check_death, "an engine", client, lambda engine: engine.kill())
+    bounded("death", check_death, "a replica", client, lambda engine: engine.parent().kill())
+    bounded("death", check_death, "a node", client, machines.kill_node_of, machines.add)
+    bounded("end", serve.shutdown)
     until("the end of all replicas", lambda: not engines())
 
 
 def main(binary, model):
     binary, model = (str(pathlib.Path(path).resolve()) for path in (binary, model))
     sys.path.insert(0, str(FOLDER))
-    machines = Machines()
+    machines = bounded("cluster", Machines)
     try:
         check_serving(machines, binary, model)
-        check_batch(binary, model, machines.address)
+        bounded("batch", check_batch, binary, model, machines.address)
     finally:
-        machines.close()
+        bounded("clearing up", machines.close)
         for engine in engines():
             engine.kill()
 
@@ -343,6 +379,6 @@ if __name__ == "__main__":
         # Nothing is told to anybody; nodes that start slowly are waited for.
         os.environ.update(LLAMA_RAY_CLUSTER="1", RAY_USAGE_STATS_ENABLED="0", RAY_raylet_start_wait_time_s="300")
         python = packages.python("ray", PACKAGES)
-        os.execv(python, [python, *sys.argv])
+        os.execv(python, [python, "-u", *sys.argv])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     main(*sys.argv[1:])

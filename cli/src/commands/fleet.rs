@@ -2,17 +2,18 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use engine::backend::installed_memory;
-use server::fleet::{Card, Fleet, FleetParams};
+use server::fleet::{Card, Fleet, FleetParams, Later};
 
 use crate::args::{Preset, Presets, ServeArgs, ServingArgs};
 use crate::commands::input;
 use crate::commands::serve::served;
 use crate::failure::{Failure, Outcome};
 use crate::hub::cache::Cache;
+use crate::hub::name::Name;
 use crate::{fetch, version};
 
 /// Shares of the machine's memory that files of loaded models may have: contexts need the rest.
@@ -71,14 +72,34 @@ pub fn fleet(args: &'static ServeArgs) -> Outcome<(Arc<Fleet>, Vec<String>)> {
     Ok((Fleet::new(params, Box::new(load)), first))
 }
 
-/// The options of a model that is there, or one more model.
+/// The options of a model that is there, or one more model. One of a hub is fetched when it is first asked for, unless it has been before.
 fn add_preset(cards: &mut Vec<Card>, preset: &Preset) -> Outcome {
     let args = &preset.args;
-    let given = args.model.as_deref().or(args.first.as_deref());
-    if given.is_some() || args.serving.hub.names_a_model() {
-        let path = fetch::model(given, &args.serving.hub)?;
+    let given = args.model.clone().or(args.first.clone());
+    let is_file = |path: &PathBuf| path.exists() || path.to_str().and_then(Name::meant).is_none();
+    if let Some(path) = given
+        .as_ref()
+        .filter(|path| is_file(path) && !args.serving.hub.names_a_model())
+    {
         cards.retain(|card| card.name != preset.name);
-        cards.push(card(preset.name.clone(), path));
+        cards.push(card(preset.name.clone(), path.clone()));
+    } else if given.is_some() || args.serving.hub.names_a_model() {
+        let hub = args.serving.hub.clone();
+        // What is wrong with a name is told now.
+        let name = hub.name()?.or_else(|| given.as_ref()?.to_str().and_then(Name::meant));
+        let entry = name.and_then(|name| Cache::of_user().ok()?.find(&name));
+        let fetch = move || {
+            let path = fetch::model(given.as_deref(), &hub).map_err(sentence)?;
+            let n_bytes = n_bytes(&path);
+            Ok((path, n_bytes))
+        };
+        cards.retain(|card| card.name != preset.name);
+        cards.push(Card {
+            path: entry.as_ref().map(|entry| entry.path.clone()).unwrap_or_default(),
+            n_bytes: entry.map_or(0, |entry| entry.bytes),
+            later: Some(Arc::new(Later::new(Box::new(fetch)))),
+            ..card(preset.name.clone(), PathBuf::new())
+        });
     }
     let card = cards.iter_mut().find(|card| card.name == preset.name);
     let none = || Failure::new("there is no model of that name: model = FILE or hf-repo = NAME says which it is");
@@ -100,13 +121,14 @@ fn check_names(cards: &[Card]) -> Outcome {
     }
 }
 
-fn card(name: String, path: std::path::PathBuf) -> Card {
+fn card(name: String, path: PathBuf) -> Card {
     Card {
         n_bytes: n_bytes(&path),
         name,
         aliases: Vec::new(),
         path,
         is_pinned: false,
+        later: None,
     }
 }
 

@@ -21,7 +21,7 @@ use crate::drafting::{self, Source};
 use crate::failure::{Failure, Outcome};
 use crate::loading::LoadArgs;
 use crate::session::no_context;
-use crate::{fetch, human, say, version};
+use crate::{fetch, human, interrupt, say, version};
 
 /// Tokens of a context of which nothing is said, if the model was trained for as many.
 const DEFAULT_CONTEXT: usize = 8192;
@@ -137,9 +137,11 @@ fn of_model(args: &ServeArgs, gate: Gate, place: &str, start: Instant) -> Outcom
 async fn until_told(listener: Listener, routes: Router, close: Close, params: ListenParams) -> Outcome {
     let (told, mut end) = watch::channel(0);
     let mut signals = Signals::new()?;
+    interrupt::leave_alone();
     tokio::spawn(async move {
         loop {
             signals.next().await;
+            interrupt::stop();
             close();
             told.send_modify(|n| *n += 1);
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 use super::{ChatTemplate, Message};
 use crate::vocab::n_begun;
@@ -24,15 +24,22 @@ pub fn reasoning_tags(template: &ChatTemplate, source: &str) -> Option<Reasoning
     common.or_else(|| rendered_tags(template))
 }
 
-/// What a template puts around a thought. `None` if that is nothing, or no tags with nothing but tags between thought and answer.
+/// What a template puts around a thought; some leave out what was thought before an answer, and keep what was before a call.
 fn rendered_tags(template: &ChatTemplate) -> Option<ReasoningTags> {
+    let call = json!([{"id": "aB3dE5gH7", "type": "function", "function": {"name": "f_5e0a", "arguments": {}}}]);
+    tags_around(template, None).or_else(|| tags_around(template, Some(call)))
+}
+
+/// What a template puts around a thought. `None` if that is nothing, or no tags with nothing but tags between thought and answer.
+fn tags_around(template: &ChatTemplate, calls: Option<Json>) -> Option<ReasoningTags> {
     const THOUGHT: &str = "~T-40c2~";
     const ANSWER: &str = "~A-9b13~";
     // The names that templates have for what is thought.
     let fields = ["reasoning_content", "reasoning", "thinking"].map(|name| (name.to_owned(), THOUGHT.into()));
+    let calls_of = || calls.iter().map(|calls| ("tool_calls".to_owned(), calls.clone()));
     let render = |fields: &[(String, Json)]| {
         let mut answer = Message::assistant(ANSWER);
-        answer.fields.extend(fields.iter().cloned());
+        answer.fields.extend(fields.iter().cloned().chain(calls_of()));
         let thinks = ["enable_thinking", "thinking"].map(|name| (name.to_owned(), true.into()));
         let variables = thinks.into_iter().collect();
         template
@@ -41,23 +48,26 @@ fn rendered_tags(template: &ChatTemplate) -> Option<ReasoningTags> {
     };
     let (with, without) = (render(&fields)?, render(&[])?);
     let (before, rest) = with.split_once(THOUGHT)?;
-    let (between, _) = rest.split_once(ANSWER)?;
-    let (plain, _) = without.split_once(ANSWER)?;
-    let n = before.chars().zip(plain.chars()).take_while(|(a, b)| a == b);
+    let n = before.chars().zip(without.chars()).take_while(|(a, b)| a == b);
     let n: usize = n.map(|(c, _)| c.len_utf8()).sum();
     // Not a part of a tag that both begin alike.
     let n = before[..n]
         .rfind(['<', '['])
         .filter(|&at| !before[at..n].contains(['>', ']']))
         .unwrap_or(n);
-    let (open, close) = (before[n..].trim(), between.trim());
-    let close = &close[..tag_end(close)?];
-    let is_tag = tag_end(open) == Some(open.len());
-    let mut behind = between.trim()[close.len()..].trim_start();
-    while let Some(end) = tag_end(behind) {
-        behind = behind[end..].trim_start();
-    }
-    (is_tag && behind.is_empty()).then(|| (kept(open), kept(close)))
+    let (open, rest) = (before[n..].trim(), rest.trim_start());
+    let close = &rest[..tag_end(rest)?];
+    // A channel is named by a word behind its tag.
+    let is_tag = tag_end(open).is_some_and(|end| open[end..].chars().all(|c| c.is_ascii_lowercase()));
+    let is_followed = || {
+        let mut behind = rest[close.len()..].split_once(ANSWER)?.0.trim();
+        while let Some(end) = tag_end(behind) {
+            behind = behind[end..].trim_start();
+        }
+        Some(behind.is_empty())
+    };
+    let is_whole = calls.is_some() || is_followed() == Some(true);
+    (is_tag && is_whole && open != close).then(|| (kept(open), kept(close)))
 }
 
 /// Where the tag ends that a text begins with: `<…>` or `[…]`.
@@ -306,5 +316,40 @@ mod tests {
             None
         );
         assert_eq!(around("thoughts", "<thought>", "</thought>", ""), None);
+    }
+
+    /// As Gemma 4 has it: a channel with a name, of which templates keep what came before calls only.
+    #[test]
+    fn channels_with_names_are_found_by_calls() {
+        const GEMMA: &str = "{% for m in messages %}<|turn>{{ m.role }}\n{% set thought = m.reasoning or m.reasoning_content %}\
+            {% if thought and m.tool_calls %}<|channel>thought\n{{ thought }}\n<channel|>{% endif %}\
+            {% for c in m.tool_calls or [] %}<|tool_call>call:{{ c.function.name }}{}<tool_call|>{% endfor %}{{ m.content }}<turn|>\n{% endfor %}\
+            {% if add_generation_prompt %}<|turn>model\n{% if not enable_thinking %}<|channel>thought\n<channel|>{% endif %}{% endif %}";
+        let found = tags(GEMMA);
+        assert_eq!(found, Some(("<|channel>thought", "<channel|>")));
+        let split = |prompt: &str, text: &str| {
+            let mut said = Vec::new();
+            let mut split = ReasoningSplit::new(found, prompt);
+            for piece in text.split("") {
+                let Ok(()) = split.push(piece, |spoken, text| -> Result<(), Infallible> {
+                    said.push((spoken, text.to_owned()));
+                    Ok(())
+                });
+            }
+            let of = |wanted: Spoken| -> String {
+                let all = said.iter().filter(|(spoken, _)| *spoken == wanted);
+                all.map(|(_, text)| text.as_str()).collect()
+            };
+            (of(Spoken::Reasoning), of(Spoken::Answer))
+        };
+        let prompt = |thinks: bool| {
+            let variables = [("enable_thinking".to_owned(), thinks.into())].into_iter().collect();
+            let template = ChatTemplate::new(GEMMA, "", "").unwrap();
+            template.render(&[Message::user("Hello.")], true, &variables).unwrap()
+        };
+        let text = "<|channel>thought\nEasy <b>.\n<channel|>Yes.";
+        assert_eq!(split(&prompt(true), text), of("\nEasy <b>.\n", "Yes."));
+        // Where it is told not to think, the prompt has an empty thought.
+        assert_eq!(split(&prompt(false), "Yes."), of("", "Yes."));
     }
 }

@@ -76,11 +76,14 @@ impl Gguf {
         })
     }
 
-    /// Parses the header of a file without asking whether the tensors' data is there.
+    /// Parses the header of a file without asking whether the tensors' data is there. One that is longer than any model's is taken for cut off.
     pub fn open_header(path: impl AsRef<Path>) -> Result<Gguf, GgufError> {
         let path = path.as_ref();
         Mapping::open(path)
-            .and_then(|mapping| Gguf::parse_header(mapping.bytes()))
+            .and_then(|mapping| {
+                let bytes = mapping.bytes();
+                Gguf::parse_header(&bytes[..bytes.len().min(MAX_HEADER)])
+            })
             .map_err(|e| e.in_file(path))
     }
 
@@ -127,6 +130,8 @@ impl Gguf {
     }
 }
 
+/// Bytes of a file in which its header is looked for: large vocabularies take some 20 million.
+const MAX_HEADER: usize = 512 << 20;
 /// Fewest bytes of a key and its value: a length, one byte of key, a type and one byte of value.
 const MIN_PAIR_BYTES: usize = 8 + 1 + 4 + 1;
 /// Fewest bytes of a tensor's description: a length, one byte of name, dimensions, type and offset.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use llguidance::Matcher;
 use llguidance::toktrie::SimpleVob;
 
+use super::lazy::{Lazy, Trigger};
 use super::{GrammarError, refused};
 use crate::vocab::Token;
 
@@ -14,6 +15,7 @@ pub struct Constraint {
     matcher: Matcher,
     n_tokens: usize,
     awaited: Option<Awaited>,
+    lazy: Option<Box<Lazy>>,
 }
 
 /// Tokens that may come next.
@@ -53,7 +55,24 @@ impl Constraint {
             matcher,
             n_tokens,
             awaited: None,
+            lazy: None,
         }
+    }
+
+    /// This constraint for parts of a text only: from where `trigger` says to where the grammar is complete, as often as that comes. A text that has
+    /// begun to keep to it does not begin so anew.
+    pub fn lazily(self, trigger: Trigger) -> Result<Constraint, GrammarError> {
+        let env = self.matcher.tok_env().map_err(|e| refused(&e.to_string()))?;
+        let lazy = Lazy::new(trigger, self.matcher.clone(), env);
+        Ok(Constraint {
+            lazy: Some(Box::new(lazy)),
+            ..self
+        })
+    }
+
+    /// True where any token may come next.
+    pub fn is_free(&self) -> bool {
+        self.lazy.as_ref().is_some_and(|lazy| lazy.is_free())
     }
 
     /// This constraint, which goes on as what will be given to the second part as soon as that has happened.
@@ -70,7 +89,7 @@ impl Constraint {
         (constraint, Faster(matcher))
     }
 
-    /// The tokens that may come next; where the text is complete, those that end it. An error allows nothing.
+    /// The tokens that may come next, where not all of them may; where the text is complete, those that end it. An error allows nothing.
     pub fn allowed(&mut self) -> Result<Allowed, GrammarError> {
         self.take_faster();
         let mask = self.matcher.compute_mask_or_eos();
@@ -82,6 +101,25 @@ impl Constraint {
 
     /// Takes note of a token that has become part of the text.
     pub fn accept(&mut self, token: Token) -> Result<(), GrammarError> {
+        let Some(lazy) = &mut self.lazy else {
+            return self.consume(token);
+        };
+        if !lazy.is_free() {
+            self.consume(token)?;
+        } else if let Some(begun) = lazy.push(token) {
+            self.matcher = begun;
+        } else {
+            return Ok(());
+        }
+        if self.is_complete()
+            && let Some(lazy) = &mut self.lazy
+        {
+            lazy.release();
+        }
+        Ok(())
+    }
+
+    fn consume(&mut self, token: Token) -> Result<(), GrammarError> {
         if self.matcher.is_stopped() && !self.matcher.is_error() {
             return Ok(());
         }
@@ -92,7 +130,7 @@ impl Constraint {
         Ok(())
     }
 
-    /// True if the text may end here.
+    /// True if the text may end here, or the part of it that keeps to the grammar.
     pub fn is_complete(&mut self) -> bool {
         self.matcher.is_accepting().unwrap_or(false) || (self.matcher.is_stopped() && !self.matcher.is_error())
     }
@@ -101,6 +139,9 @@ impl Constraint {
     pub fn reset(&mut self) -> Result<(), GrammarError> {
         if let Some(awaited) = &mut self.awaited {
             awaited.text.clear();
+        }
+        if let Some(lazy) = &mut self.lazy {
+            lazy.reset();
         }
         self.matcher.reset().map_err(|e| refused(&e.to_string()))
     }

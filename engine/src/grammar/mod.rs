@@ -5,6 +5,7 @@
 //! - [`schema`]: what JSON schemas must not ask for
 //! - [`tokens`]: a model's vocabulary as llguidance wants it
 //! - [`constraint`]: where a text is in its grammar
+//! - [`lazy`]: where a part begins that keeps to it, if not all of a text does
 //!
 //! A grammar that cannot be kept in full is an error, never left out. Sizes, depths and work are bounded, so that a grammar may come from anybody.
 
@@ -13,6 +14,7 @@ mod constraint;
 mod error;
 mod gbnf;
 mod lark;
+mod lazy;
 mod runs;
 mod schema;
 #[cfg(test)]
@@ -27,6 +29,7 @@ use serde_json::json;
 use crate::vocab::Vocab;
 pub use constraint::{Allowed, Constraint, Faster};
 pub use error::GrammarError;
+pub use lazy::Trigger;
 
 /// Longest grammar that is taken, in bytes.
 pub const MAX_LEN: usize = 1 << 20;

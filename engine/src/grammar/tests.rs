@@ -1,5 +1,6 @@
 //! Grammars against texts that keep to them and texts that do not, against a matcher that tries everything, and against hostile ones.
 
+mod lazy;
 mod peer;
 
 use std::borrow::Cow;

@@ -26,6 +26,11 @@ impl Constrained {
         }
     }
 
+    /// True where nothing is asked of the next token.
+    fn is_free(&self) -> bool {
+        self.fault.is_none() && self.constraint.is_free()
+    }
+
     /// The tokens that may come next; none after an error.
     fn allowed(&mut self) -> Option<Allowed> {
         if self.fault.is_some() {
@@ -47,6 +52,9 @@ impl Sampler for Constrained {
     }
 
     fn apply(&mut self, candidates: &mut Candidates) {
+        if self.is_free() {
+            return;
+        }
         match self.allowed() {
             Some(allowed) => candidates.retain_tokens(|token| allowed.has(token)),
             None => candidates.truncate(0),
@@ -54,6 +62,13 @@ impl Sampler for Constrained {
     }
 
     fn list(&mut self, logits: &[f32], top_k: Option<usize>, candidates: &mut Candidates) -> bool {
+        if self.is_free() {
+            match top_k {
+                Some(k) => candidates.fill_top_k(logits, k),
+                None => candidates.fill(logits),
+            }
+            return true;
+        }
         match self.allowed() {
             Some(allowed) => candidates.fill_allowed(logits, top_k, |token| allowed.has(token)),
             None => candidates.fill_allowed(logits, Some(1), |_| false),

@@ -12,7 +12,8 @@ use engine::gguf::Gguf;
 use serde_json::{Value as Json, json};
 
 use super::{Card, Fleet, Loaded};
-use crate::ollama::{About, loaded_json};
+use crate::api::{ApiError, ApiResult};
+use crate::ollama::{About, loaded_json, shown};
 use crate::openai::model_json;
 
 /// What headers of files say, as long as the files are as they were.
@@ -77,6 +78,7 @@ impl Fleet {
 impl Headers {
     /// What a file says of a model without its being loaded.
     fn told(&self, card: &Card) -> Told {
+        let card = &*card.now();
         let state = std::fs::metadata(&card.path).map(|file| State {
             modified: file.modified().unwrap_or(UNIX_EPOCH),
             len: file.len(),
@@ -94,8 +96,36 @@ impl Headers {
     }
 }
 
+impl Fleet {
+    /// What Ollama's interface shows of a model: what is loaded, or what the header of its file says.
+    pub(super) fn shown(&self, name: &str) -> ApiResult<Json> {
+        let card = self.card(name)?;
+        if let Some((loaded, _busy)) = self.find(&card.name, false) {
+            return Ok(shown(&loaded.app.served));
+        }
+        let card = card.now();
+        let refused = |why: &dyn std::fmt::Display| {
+            ApiError::unprocessable(format!("the model {:?} cannot be read: {why}", card.name))
+        };
+        if card.path.as_os_str().is_empty() {
+            return Err(refused(
+                &"it has not been fetched; POST /models/load does that, or a request for an answer",
+            ));
+        }
+        let header = Gguf::open_header(&card.path).map_err(|e| refused(&e))?;
+        let modified = std::fs::metadata(&card.path).and_then(|file| file.modified());
+        let modified = seconds(modified.unwrap_or(UNIX_EPOCH));
+        let about = About::of_header(&header, card.n_bytes, String::new(), modified);
+        Ok(about.shown_by(&header.metadata))
+    }
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
 fn of_file(card: &Card, modified: SystemTime) -> Told {
-    let modified = modified.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let modified = seconds(modified);
     let mut entry = json!({
         "id": card.name,
         "object": "model",
@@ -104,19 +134,26 @@ fn of_file(card: &Card, modified: SystemTime) -> Told {
         "status": { "value": "unloaded" },
         "meta": { "size": card.n_bytes },
     });
+    let plain = |entry: Json| {
+        let tag = About {
+            n_bytes: card.n_bytes,
+            modified,
+            ..About::default()
+        };
+        Told {
+            entry,
+            tag: tag.entry(&card.name),
+        }
+    };
+    if card.path.as_os_str().is_empty() {
+        entry["status"] = json!({ "value": "unloaded", "fetched": false });
+        return plain(entry);
+    }
     let header = match Gguf::open_header(&card.path) {
         Ok(header) => header,
         Err(error) => {
             entry["status"] = json!({ "value": "failed", "error": error.to_string() });
-            let tag = About {
-                n_bytes: card.n_bytes,
-                modified,
-                ..About::default()
-            };
-            return Told {
-                entry,
-                tag: tag.entry(&card.name),
-            };
+            return plain(entry);
         }
     };
     let arch = header.metadata.optional::<&str>("general.architecture").ok().flatten();

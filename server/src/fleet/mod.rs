@@ -6,6 +6,7 @@ mod routes;
 
 pub use routes::FLEET;
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,12 +27,72 @@ pub struct Card {
     pub name: String,
     /// Further names that it answers to.
     pub aliases: Vec<String>,
-    /// Its first file.
+    /// Its first file; empty as long as it is not here.
     pub path: PathBuf,
     /// Bytes of its files.
     pub n_bytes: u64,
     /// It is never unloaded.
     pub is_pinned: bool,
+    /// What fetches its files, if they may not be here.
+    pub later: Option<Arc<Later>>,
+}
+
+impl Card {
+    /// It with its files, if they have been fetched meanwhile.
+    fn now(&self) -> Cow<'_, Card> {
+        let found = self.later.as_ref().and_then(|later| later.found());
+        found.map_or(Cow::Borrowed(self), |(path, n_bytes)| {
+            Cow::Owned(Card {
+                path,
+                n_bytes,
+                ..self.clone()
+            })
+        })
+    }
+}
+
+/// Files of a model that are fetched when it is first asked for.
+pub struct Later {
+    fetch: Box<Fetch>,
+    found: Mutex<Option<(PathBuf, u64)>>,
+    /// Held by whoever fetches.
+    turn: Mutex<()>,
+}
+
+/// Fetches a model's files: the first of them, and the bytes of all; or says in a sentence why that cannot be.
+pub type Fetch = dyn Fn() -> Result<(PathBuf, u64), String> + Send + Sync;
+
+impl Later {
+    /// Nothing is fetched yet.
+    pub fn new(fetch: Box<Fetch>) -> Later {
+        Later {
+            fetch,
+            found: Mutex::default(),
+            turn: Mutex::default(),
+        }
+    }
+
+    fn found(&self) -> Option<(PathBuf, u64)> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Fetches them, or waits for whoever does. What failed is tried again by the next one.
+    fn wait(&self) -> Result<(), String> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.found().is_none() {
+            let found = (self.fetch)()?;
+            *self.found.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Later {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Later")
+            .field("found", &self.found)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Loads a model, or says in a sentence why that cannot be.
@@ -199,6 +260,7 @@ impl Fleet {
         if !may_load {
             return Err(not_loaded(&card.name, "POST /models/load loads it"));
         }
+        let card = self.here(card).await?;
         let turn = self.turn.clone().lock_owned().await;
         if let Some(found) = self.find(&card.name, true) {
             return Ok(found);
@@ -208,6 +270,18 @@ impl Fleet {
         loading
             .await
             .unwrap_or_else(|_| Err(ApiError::server("the model could not be loaded")))
+    }
+
+    /// A model's card with its files, which are fetched if they are not here. Others are loaded meanwhile.
+    async fn here(&self, card: Card) -> ApiResult<Card> {
+        if let Some(later) = card.later.clone() {
+            let name = card.name.clone();
+            let refused = |why: String| ApiError::unprocessable(format!("the model {name:?} cannot be fetched: {why}"));
+            let done = tokio::task::spawn_blocking(move || later.wait()).await;
+            done.map_err(|_| refused("the program has failed at it".to_owned()))?
+                .map_err(refused)?;
+        }
+        Ok(card.now().into_owned())
     }
 
     async fn load_next(self: Arc<Fleet>, card: Card, _turn: OwnedMutexGuard<()>) -> ApiResult<(Loaded, Busy)> {

@@ -23,7 +23,7 @@ use crate::openapi::document;
 use crate::routes::{ROUTES, Route, with_page};
 
 /// Paths that are answered for all models, whether or not one is loaded.
-const OF_ALL: [&str; 10] = [
+const OF_ALL: [&str; 11] = [
     "/v1/models",
     "/models",
     "/v1/models/{name}",
@@ -32,6 +32,7 @@ const OF_ALL: [&str; 10] = [
     "/ready",
     "/api/tags",
     "/api/ps",
+    "/api/show",
     "/openapi.json",
     "/metrics",
 ];
@@ -77,6 +78,7 @@ impl Fleet {
             .route("/ready", get(ready))
             .route("/api/tags", get(tags))
             .route("/api/ps", get(ps))
+            .route("/api/show", post(show))
             .route("/openapi.json", get(openapi))
             .route("/metrics", get(metrics));
         for route in FLEET {
@@ -193,6 +195,13 @@ async fn tags(State(fleet): State<Arc<Fleet>>) -> ApiResult {
 async fn ps(State(fleet): State<Arc<Fleet>>) -> ApiResult {
     let models = blocking(move || Ok(fleet.running())).await?;
     Ok(json(&json!({ "models": models })))
+}
+
+/// Loads nothing: programs ask this of every model that there is.
+async fn show(State(fleet): State<Arc<Fleet>>, HttpBody(body): HttpBody) -> ApiResult {
+    let name = ollama::named(body)?.map_or_else(|| fleet.default_name(), Ok)?;
+    let shown = blocking(move || fleet.shown(&name)).await?;
+    Ok(json(&shown))
 }
 
 async fn openapi(State(fleet): State<Arc<Fleet>>) -> Response {

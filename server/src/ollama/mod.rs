@@ -6,7 +6,7 @@ mod models;
 
 pub use chat::{CHAT_FIELDS, GENERATE_FIELDS, chat, generate};
 pub use embed::{EMBED_FIELDS, embed};
-pub use models::{About, SHOW_FIELDS, loaded_json, ps, show, tags, version};
+pub use models::{About, SHOW_FIELDS, loaded_json, named, ps, show, shown, tags, version};
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

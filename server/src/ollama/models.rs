@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json, json};
 use super::time_text;
 use crate::api::{ApiResult, Field, Fields, Form};
 use crate::http::{Body, Shared, json};
-use crate::served::Served;
+use crate::served::{Served, capabilities_of};
 
 /// The interface that this is: programs refuse to speak to older ones.
 const VERSION: &str = "0.12.0";
@@ -75,39 +75,23 @@ pub async fn version() -> Response {
 
 /// Tells what the model is.
 pub async fn show(State(app): State<Shared>, Body(body): Body) -> ApiResult {
+    named(body)?;
+    Ok(json(&shown(&app.served)))
+}
+
+/// The model that a body of [`SHOW_FIELDS`] names, if it names one.
+pub fn named(body: Map<String, Json>) -> ApiResult<Option<String>> {
     let mut fields = Fields::new(body, &[SHOW_FIELDS], false)?;
-    fields.text("model")?;
-    fields.text("name")?;
+    let (model, name) = (fields.text("model")?, fields.text("name")?);
     fields.finish()?;
-    let served = &app.served;
-    let model = served.model();
-    let plain = |value: &Value| -> Option<Json> {
-        let text = value.as_str().filter(|text| text.len() < 256).map(Json::from);
-        let number = || {
-            value
-                .as_i64()
-                .map(Json::from)
-                .or_else(|| value.as_f64().map(Json::from))
-        };
-        text.or_else(number)
-    };
-    let keys = model
-        .metadata()
-        .iter()
-        .filter(|(key, _)| !key.starts_with("tokenizer.chat_template"));
-    let info: Map<String, Json> = keys
-        .filter_map(|(key, value)| Some((key.to_owned(), plain(value)?)))
-        .collect();
-    let capabilities = served.capabilities();
-    Ok(json(&json!({
-        "modelfile": "",
-        "parameters": format!("num_ctx {}", served.n_ctx()),
-        "template": served.template(),
-        "details": about(served).details(),
-        "model_info": info,
-        "capabilities": capabilities,
-        "modified_at": time_text(served.created, 0),
-    })))
+    Ok(model.or(name).filter(|name| !name.is_empty()))
+}
+
+/// What is told of a model that is loaded.
+pub fn shown(served: &Served) -> Json {
+    let about = about(served);
+    let metadata = served.model().metadata();
+    about.shown(metadata, served.template(), served.n_ctx(), &served.capabilities())
 }
 
 fn entry(served: &Served) -> Json {
@@ -167,6 +151,47 @@ impl About {
             "size": self.n_bytes,
             "digest": self.digest,
             "details": self.details(),
+        })
+    }
+
+    /// What is told of the model of a file that is not loaded.
+    pub fn shown_by(&self, metadata: &Metadata) -> Json {
+        let template = metadata.optional::<&str>("tokenizer.chat_template").ok().flatten();
+        let n_ctx = metadata.optional::<u32>(&format!("{}.context_length", self.family));
+        let n_ctx = n_ctx.ok().flatten().unwrap_or(0) as usize;
+        self.shown(
+            metadata,
+            template.unwrap_or_default(),
+            n_ctx,
+            &capabilities_of(metadata),
+        )
+    }
+
+    fn shown(&self, metadata: &Metadata, template: &str, n_ctx: usize, capabilities: &[&str]) -> Json {
+        let plain = |value: &Value| -> Option<Json> {
+            let text = value.as_str().filter(|text| text.len() < 256).map(Json::from);
+            let number = || {
+                value
+                    .as_i64()
+                    .map(Json::from)
+                    .or_else(|| value.as_f64().map(Json::from))
+            };
+            text.or_else(number)
+        };
+        let keys = metadata
+            .iter()
+            .filter(|(key, _)| !key.starts_with("tokenizer.chat_template"));
+        let info: Map<String, Json> = keys
+            .filter_map(|(key, value)| Some((key.to_owned(), plain(value)?)))
+            .collect();
+        json!({
+            "modelfile": "",
+            "parameters": format!("num_ctx {n_ctx}"),
+            "template": template,
+            "details": self.details(),
+            "model_info": info,
+            "capabilities": capabilities,
+            "modified_at": time_text(self.modified, 0),
         })
     }
 

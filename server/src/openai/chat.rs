@@ -92,7 +92,7 @@ pub const FIELDS: &[Field] = &[
     Field {
         name: "tool_choice",
         form: Form::Any,
-        doc: "`auto` (default), `none`, `required`, or a function that has to be called; arguments then keep to its schema.",
+        doc: "`auto` (default), `none`, `required`, or a function that has to be called; arguments keep to its schema.",
     },
     Field {
         name: "parallel_tool_calls",

@@ -12,6 +12,10 @@ use crate::api::{ApiError, ApiResult};
 
 /// Depth of schemas that are kept to where values are not JSON.
 const MAX_DEPTH: usize = 8;
+/// Between parts of a document that a model writes by itself.
+const WHITE_SPACE: &str = r"[ ]|\n[ \t]{0,20}";
+/// Arguments that may come in any order: a bit of a number stands for each of them.
+const MAX_UNORDERED: usize = 63;
 
 impl Tools {
     /// What the answer has to be, if a function has to be called; the schemas of arguments, which have to be possible by themselves.
@@ -24,11 +28,7 @@ impl Tools {
             .iter()
             .map(|f| Grammar::JsonSchema(f.schema().to_string()))
             .collect();
-        let mut rules = Rules {
-            vocab,
-            text: String::new(),
-            n: 0,
-        };
+        let mut rules = Rules::new(vocab);
         let mut calls = Vec::with_capacity(wanted.len());
         for function in &wanted {
             calls.push(rules.call(function, format)?);
@@ -44,13 +44,38 @@ impl Tools {
 }
 
 /// Rules in llguidance's notation.
-struct Rules<'a> {
+pub(super) struct Rules<'a> {
     vocab: &'a Vocab,
     text: String,
     n: usize,
+    /// White space and the order of arguments that are no JSON are left to the model.
+    is_loose: bool,
 }
 
-impl Rules<'_> {
+impl<'a> Rules<'a> {
+    /// There are none yet.
+    pub fn new(vocab: &'a Vocab) -> Rules<'a> {
+        Rules {
+            vocab,
+            text: String::new(),
+            n: 0,
+            is_loose: false,
+        }
+    }
+
+    /// None yet, of calls that a model writes by itself.
+    pub fn loose(vocab: &'a Vocab) -> Rules<'a> {
+        Rules {
+            is_loose: true,
+            ..Rules::new(vocab)
+        }
+    }
+
+    /// All of them.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Adds a rule, and gives its name.
     fn rule(&mut self, attributes: &str, body: &str) -> String {
         let name = format!("r{}", self.n);
@@ -61,7 +86,7 @@ impl Rules<'_> {
     }
 
     /// A text in which control tokens stand by their numbers and not for what they look like; empty for none.
-    fn literal(&self, text: &str) -> String {
+    pub fn literal(&self, text: &str) -> String {
         let (mut parts, mut plain, mut rest) = (Vec::new(), String::new(), text);
         let tokens = self.vocab.tokenize(text, false, true).into_iter();
         for token in tokens.filter(|&t| self.vocab.attr(t).intersects(TokenAttr::CONTROL)) {
@@ -84,28 +109,42 @@ impl Rules<'_> {
     }
 
     fn gap(&self, gap: &Gap) -> String {
-        match &gap.after {
-            None => self.literal(&gap.before),
-            Some(after) => format!(
-                "{} /[A-Za-z0-9]{{1,9}}/ {}",
-                self.literal(&gap.before),
-                self.literal(after)
-            ),
+        let before = self.literal(&gap.before);
+        let Some(after) = &gap.after else { return before };
+        let mark = self.literal(after);
+        match mark.contains("<[") {
+            true => format!("{before} /[A-Za-z0-9]{{1,9}}/ {mark}"),
+            // In one piece: what may be anything would take the beginning of the mark with it.
+            false => format!("{before} /[A-Za-z0-9]{{1,9}}{}/", escaped(after)),
         }
     }
 
     /// A document of a schema.
     fn json(&mut self, mut schema: Json) -> String {
-        schema["x-guidance"] = json!({ "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": " });
+        schema["x-guidance"] = match self.is_loose {
+            true => json!({ "whitespace_flexible": true, "whitespace_pattern": WHITE_SPACE }),
+            false => json!({ "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": " }),
+        };
         self.rule("", &format!("%json {schema}"))
     }
 
     /// A call with its marks.
     fn call(&mut self, function: &Function, format: &ToolFormat) -> ApiResult<String> {
+        let body = self.body(function, format)?;
+        let (head, tail) = (self.literal(&format.head), self.literal(&format.tail));
+        Ok(self.rule("", &format!("{head} {body} {tail}")))
+    }
+
+    /// A call without what stands around it.
+    pub fn body(&mut self, function: &Function, format: &ToolFormat) -> ApiResult<String> {
         let name = self.literal(&function.name);
         let body = match &format.form {
             Form::Object { name, arguments, ids } => {
-                let schema = object(function, name.as_deref(), arguments, ids);
+                let mut schema = object(function, name.as_deref(), arguments, ids);
+                if self.is_loose && name.is_some() && schema["properties"].get("id").is_none() {
+                    // Some models write it last.
+                    schema["properties"]["id"] = id_schema();
+                }
                 self.json(schema)
             }
             Form::Named { middle } => format!("{name} {} {}", self.gap(middle), self.json(function.schema())),
@@ -117,31 +156,79 @@ impl Rules<'_> {
                 format!("{} {}", self.literal(&head), self.json(function.schema()))
             }
             Form::Tagged { begin, key, value, end } => {
-                let mut body = format!("{name} {}", self.gap(begin));
+                let mut pairs = Vec::new();
                 for property in properties(function)? {
                     let value = format!("{} {}", self.gap(value), self.tagged(&property, end));
                     let pair = format!("{} {} {value}", self.literal(key), self.literal(&property.name));
-                    let pair = self.rule("", &pair);
-                    let mark = if property.is_required { "" } else { "?" };
-                    let _ = write!(body, " {pair}{mark}");
+                    pairs.push((self.rule("", &pair), property.is_required));
                 }
-                body
+                format!("{name} {} {}", self.gap(begin), self.listed(&pairs, ""))
             }
             Form::Bare { quote } => format!("{name} {}", self.bare_object(&function.schema(), quote, 0)),
             Form::Python => {
                 let mut items = Vec::new();
                 for property in properties(function)? {
-                    let value = self.json(property.schema);
+                    let value = self.python(property.schema);
                     items.push((
                         format!("{} \"=\" {value}", self.literal(&property.name)),
                         property.is_required,
                     ));
                 }
-                format!("{name} \"(\" {} \")\"", listed(&items, ", "))
+                format!("{name} \"(\" {} \")\"", self.listed(&items, ", "))
             }
         };
-        let (head, tail) = (self.literal(&format.head), self.literal(&format.tail));
-        Ok(self.rule("", &format!("{head} {body} {tail}")))
+        Ok(self.rule("", &body))
+    }
+
+    /// A call in a message of Harmony's, from its name on.
+    pub fn harmony_call(&mut self, function: &Function) -> String {
+        let (name, arguments) = (self.literal(&function.name), self.json(function.schema()));
+        let [channel, constrain, message] =
+            ["<|channel|>", "<|constrain|>", "<|message|>"].map(|mark| self.literal(mark));
+        let head =
+            format!("(WS? {channel} \"commentary\")? (WS? {constrain} WS? \"json\" | WS \"json\")? WS? {message}");
+        self.rule("", &format!("{name} {head} {arguments}"))
+    }
+
+    /// Items with commas between them: those that have to be first, or in any order where that is left to the model.
+    fn listed(&mut self, items: &[(String, bool)], comma: &str) -> String {
+        if self.is_loose && items.len() <= MAX_UNORDERED {
+            return self.unordered(items, comma);
+        }
+        if comma.is_empty() {
+            let item = |(item, is_required): &(String, bool)| format!("{item}{}", if *is_required { "" } else { "?" });
+            return items.iter().map(item).collect::<Vec<_>>().join(" ");
+        }
+        ordered(items, comma)
+    }
+
+    /// Items in any order, each once at most: the parameter of the rules has a bit for each that has come.
+    fn unordered(&mut self, items: &[(String, bool)], comma: &str) -> String {
+        if items.is_empty() {
+            return String::new();
+        }
+        let mut items: Vec<_> = items.iter().collect();
+        items.sort_by_key(|(_, is_required)| !is_required);
+        let n_required = items.iter().filter(|(_, is_required)| *is_required).count();
+        let (first, next) = (format!("r{}", self.n), format!("r{}", self.n + 1));
+        self.n += 2;
+        for (name, comma) in [(&first, ""), (&next, comma)] {
+            let end = match n_required {
+                0 => "\"\"".to_owned(),
+                n => format!("\"\" %if is_ones([0:{n}])"),
+            };
+            let _ = write!(self.text, "{name}::_: {end}");
+            let comma = if comma.is_empty() {
+                String::new()
+            } else {
+                format!("{comma:?} ")
+            };
+            for (i, (item, _)) in items.iter().enumerate() {
+                let _ = write!(self.text, "\n  | {comma}{item} {next}::set_bit({i}) %if bit_clear({i})");
+            }
+            self.text.push('\n');
+        }
+        format!("{first}::0x0")
     }
 
     /// A value and the mark behind it: texts stand as they are.
@@ -155,12 +242,39 @@ impl Rules<'_> {
             let value = self.json(property.schema.clone());
             return format!("{value} {mark}");
         }
+        self.text_until(&mark)
+    }
+
+    /// Any text, and the mark that ends it.
+    fn text_until(&mut self, mark: &str) -> String {
         match mark.starts_with('"') && !mark.contains("<[") {
             true => self.rule(&format!("[suffix={mark}]"), "/(?s:.*)/"),
             false => {
                 let text = self.rule("", "/(?s:.*)/");
                 format!("{text} {mark}")
             }
+        }
+    }
+
+    /// A value as Python has it, where that is left to the model.
+    fn python(&mut self, schema: Json) -> String {
+        let json = self.json(schema.clone());
+        let quoted = |text: &&str| Json::from(format!("'{text}'")).to_string();
+        let is_plain = |text: &&str| !text.contains(['\'', '\\']);
+        let other = match (texts(&schema), schema["type"].as_str()) {
+            (Some(texts), _) => texts
+                .iter()
+                .filter(|text| is_plain(text))
+                .map(quoted)
+                .collect::<Vec<_>>()
+                .join(" | "),
+            (None, Some("string")) => r"/'([^'\\\n]|\\['\\nt])*'/".to_owned(),
+            (None, Some("boolean")) => "\"True\" | \"False\"".to_owned(),
+            _ => String::new(),
+        };
+        match self.is_loose && !other.is_empty() {
+            true => format!("({json} | {other})"),
+            false => json,
         }
     }
 
@@ -172,20 +286,17 @@ impl Rules<'_> {
             return format!("({mark} ({}) {mark})", texts.join(" | "));
         }
         match schema["type"].as_str() {
-            Some("string") => {
-                let text = self.rule("", "/[^<]*/");
-                format!("({mark} {text} {mark})")
-            }
+            Some("string") => format!("({mark} {})", self.text_until(&mark)),
             Some("array") if depth < MAX_DEPTH => {
                 let item = self.bare(&schema["items"], quote, depth + 1);
                 format!("(\"[\" ({item} (\",\" {item})*)? \"]\")")
             }
             Some("object") if depth < MAX_DEPTH => self.bare_object(schema, quote, depth + 1),
             Some("integer" | "number" | "boolean" | "null") => self.json(schema.clone()),
-            _ => {
-                let text = self.rule("", "/[^<]*/");
-                format!("({mark} {text} {mark} | /-?[0-9]+(\\.[0-9]+)?/ | \"true\" | \"false\" | \"null\")")
-            }
+            _ => format!(
+                "({mark} {} | /-?[0-9]+(\\.[0-9]+)?/ | \"true\" | \"false\" | \"null\")",
+                self.text_until(&mark)
+            ),
         }
     }
 
@@ -198,13 +309,13 @@ impl Rules<'_> {
                 property.is_required,
             ));
         }
-        let body = format!("\"{{\" {} \"}}\"", listed(&items, ","));
+        let body = format!("\"{{\" {} \"}}\"", self.listed(&items, ","));
         self.rule("", &body)
     }
 }
 
 /// Items with commas between them, those that have to be first.
-fn listed(items: &[(String, bool)], comma: &str) -> String {
+fn ordered(items: &[(String, bool)], comma: &str) -> String {
     let mut items: Vec<_> = items.iter().collect();
     items.sort_by_key(|(_, is_required)| !is_required);
     let behind = |from: usize| {
@@ -244,7 +355,7 @@ fn object(function: &Function, name: Option<&str>, arguments: &str, ids: &[Strin
             call[key] = found;
         }
     }
-    let id = json!({ "type": "string", "pattern": "^[A-Za-z0-9]{1,9}$" });
+    let id = id_schema();
     let mut properties = Map::new();
     properties.extend(ids.iter().map(|key| (key.clone(), id.clone())));
     match name {
@@ -259,6 +370,19 @@ fn object(function: &Function, name: Option<&str>, arguments: &str, ids: &[Strin
     call["properties"] = properties.into();
     call["additionalProperties"] = false.into();
     call
+}
+
+fn id_schema() -> Json {
+    json!({ "type": "string", "pattern": "^[A-Za-z0-9]{1,9}$" })
+}
+
+/// A text for a regular expression, which has no letter of its own meaning then.
+fn escaped(text: &str) -> String {
+    let one = |c: char| match c.is_ascii_alphanumeric() {
+        true => c.to_string(),
+        false => format!("\\x{{{:x}}}", u32::from(c)),
+    };
+    text.chars().map(one).collect()
 }
 
 /// An argument of a function.

@@ -5,6 +5,7 @@ mod generic;
 mod grammar;
 mod harmony;
 mod header;
+mod lazy;
 mod literal;
 mod marks;
 mod split;

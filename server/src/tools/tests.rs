@@ -34,14 +34,14 @@ pub fn joined(said: Vec<Said>) -> Vec<Said> {
 }
 
 /// A template whose answers are `<|assistant|>`, text, calls as `calls` writes them, and `<|end|>`.
-fn template(calls: &str) -> String {
+pub fn template(calls: &str) -> String {
     format!(
         "{{% if tools %}}{{{{ tools | tojson }}}}{{% endif %}}{{% for m in messages %}}<|{{{{ m.role }}}}|>{{{{ m.content }}}}\
          {{% if m.tool_calls %}}{calls}{{% endif %}}<|end|>{{% endfor %}}{{% if add_generation_prompt %}}<|assistant|>{{% endif %}}"
     )
 }
 
-fn format(source: &str) -> Option<ToolFormat> {
+pub fn format(source: &str) -> Option<ToolFormat> {
     ToolFormat::of(&ChatTemplate::new(source, "", "<|end|>").unwrap(), source)
 }
 
@@ -54,7 +54,7 @@ const END: &str = "{% endfor %}";
 const NAME: &str = "{{ c.function.name }}";
 
 /// Families, how they write calls, and what a model says that calls `f` with a text, a number and a list, and then `g` with nothing.
-fn families() -> Vec<(&'static str, String, &'static str)> {
+pub fn families() -> Vec<(&'static str, String, &'static str)> {
     let mut all = vec![
         (
             "Hermes, Qwen 2.5 and 3, Granite 4",
@@ -162,7 +162,7 @@ fn tagged_families() -> Vec<(&'static str, String, &'static str)> {
 /// A text that has everything in it that may be taken for something else.
 const TEXT: &str = "a \"<b>\"\n {c}, </d> é";
 
-fn filled(said: &str) -> String {
+pub fn filled(said: &str) -> String {
     let arguments = json!({"t": TEXT, "a": 7, "l": [1, "x"]}).to_string();
     let python = TEXT.replace('\n', "\\n");
     said.replace("{ARGS}", &arguments)
@@ -372,6 +372,10 @@ fn published_templates_calls_are_read() {
         let source = std::fs::read_to_string(&path).expect("a template");
         let template = ChatTemplate::new(&source, "<s>", "</s>").expect("a template");
         n_read += 1;
+        if name.starts_with("google-gemma-4") {
+            let tags = engine::chat::reasoning_tags(&template, &source);
+            assert_eq!(tags, Some(("<|channel>thought", "<channel|>")), "{name}");
+        }
         let Some(format) = ToolFormat::of(&template, &source) else {
             wrong.push(format!("{name}: no form"));
             continue;
@@ -397,6 +401,9 @@ fn published_templates_calls_are_read() {
             }
             _ => split(&source, &text, true),
         };
+        if let Err(why) = super::lazy::tests::keeps(&published_tools(), &format, text.trim_start_matches("assistant")) {
+            wrong.push(format!("{name}: {why}: {format:?} of {text:?}"));
+        }
         if found != *kind || calls(&said) != [("f".to_owned(), wanted)] {
             wrong.push(format!("{name}: expected {kind}: {format:?} of {text:?}: {said:?}"));
         }
@@ -405,16 +412,24 @@ fn published_templates_calls_are_read() {
     assert!(n_read >= 40, "{n_read} templates are known");
 }
 
+/// The functions that published templates are told of.
+fn published_tools() -> Tools {
+    let tool = |f: &Function| {
+        json!({"type": "function", "function": {"name": f.name, "description": "-", "parameters": {
+            "type": "object", "properties": {"t": {"type": "string", "description": "-"}, "a": {"type": "integer", "description": "-"}}}}})
+    };
+    Tools {
+        list: functions().iter().map(tool).collect(),
+        choice: ToolChoice::Auto,
+        parallel: true,
+    }
+}
+
 /// A prompt, what a template writes of a call behind it, and the arguments; `None` if the template refuses or leaves it out.
 fn written(template: &ChatTemplate) -> Option<(String, String, Json)> {
     use engine::chat::Message;
     let arguments = json!({"t": "a <b> c", "a": 7});
-    let tools: Vec<Json> = functions()
-        .iter()
-        .map(|f| json!({"type": "function", "function": {"name": f.name, "description": "-", "parameters": {
-            "type": "object", "properties": {"t": {"type": "string", "description": "-"}, "a": {"type": "integer", "description": "-"}}}}}))
-        .collect();
-    let with = serde_json::Map::from_iter([("tools".to_owned(), tools.into())]);
+    let with = serde_json::Map::from_iter([("tools".to_owned(), published_tools().list.into())]);
     let mut calling = Message::assistant("");
     let call = json!([{"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": arguments}}]);
     calling.fields.insert("tool_calls".to_owned(), call);

@@ -1,6 +1,6 @@
 //! States as files: written whole or not at all, read whole.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -15,6 +15,7 @@ pub(super) fn replace(
     path: &Path,
     write: impl FnOnce(&mut dyn Write) -> Result<(), StateError>,
 ) -> Result<(), StateError> {
+    remove_left_over(path);
     let temporary = Temporary(beside(path));
     let written = temporary.create().and_then(|file| {
         let mut out = BufWriter::with_capacity(1 << 20, file);
@@ -71,9 +72,12 @@ impl Temporary {
     fn create(&self) -> Result<File, StateError> {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true);
-        options
+        let file = options
             .open(&self.0)
-            .map_err(StateError::io("create a temporary file beside it"))
+            .map_err(StateError::io("create a temporary file beside it"))?;
+        // Tells others that somebody writes it. Where files cannot be locked nobody removes them either.
+        let _ = file.try_lock();
+        Ok(file)
     }
 }
 
@@ -81,6 +85,37 @@ impl Drop for Temporary {
     fn drop(&mut self) {
         // After the rename there is nothing to remove, and nothing depends on it.
         let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Removes temporary files of earlier writers that were killed: those that nobody holds.
+fn remove_left_over(path: &Path) {
+    let (Some(name), Some(folder)) = (path.file_name().and_then(OsStr::to_str), path.parent()) else {
+        return;
+    };
+    let folder = if folder.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        folder
+    };
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let is_temporary = |found: &str| {
+        let rest = found.strip_prefix('.').and_then(|rest| rest.strip_prefix(name));
+        let middle = rest.and_then(|rest| rest.strip_prefix('.')?.strip_suffix(".tmp")?.split_once('-'));
+        middle.is_some_and(|(id, n)| is_number(id) && is_number(n))
+    };
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if !entry.file_name().to_str().is_some_and(is_temporary) {
+            continue;
+        }
+        let is_free = OpenOptions::new()
+            .write(true)
+            .open(entry.path())
+            .is_ok_and(|file| file.try_lock().is_ok());
+        if is_free {
+            // It is only in the way; whoever cannot remove it loses nothing.
+            let _ = fs::remove_file(entry.path());
+        }
     }
 }
 
@@ -92,4 +127,36 @@ fn beside(path: &Path) -> PathBuf {
     name.push(path.file_name().unwrap_or_default());
     name.push(format!(".{}-{n}.tmp", std::process::id()));
     path.with_file_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_killed_writers_leave_is_removed_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let others = [
+            "a.bin",
+            ".a.bin.1.tmp",
+            ".a.bin.x-1.tmp",
+            ".b.bin.1-0.tmp",
+            "a.bin.1-0.tmp",
+        ];
+        let left = [".a.bin.1-0.tmp", ".a.bin.99999-12.tmp"];
+        for name in others.iter().chain(&left) {
+            fs::write(at(name), b"x").unwrap();
+        }
+        let written = Temporary(at(".a.bin.7-7.tmp"));
+        let _file = written.create().unwrap();
+        replace(&at("a.bin"), |out| {
+            out.write_all(b"new").map_err(StateError::io("write"))
+        })
+        .unwrap();
+        assert_eq!(fs::read(at("a.bin")).unwrap(), b"new");
+        assert!(left.iter().all(|name| !at(name).exists()));
+        assert!(others.iter().all(|name| at(name).exists()));
+        assert!(at(".a.bin.7-7.tmp").exists(), "somebody writes it");
+    }
 }

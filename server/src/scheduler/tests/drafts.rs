@@ -2,6 +2,9 @@
 
 use ::tests::mtp::{ModelFile, architectures, follower};
 use engine::context::MAX_SEQUENCES;
+use engine::grammar::{Compiler, Constraint, Grammar, Trigger};
+use engine::model::LoadParams;
+use engine::sample::LogitBias;
 use engine::speculate::{DraftModel, Drafted, Drafter, Lookup, MAX_DRAFTS, Mtp, Pace};
 
 use super::*;
@@ -149,6 +152,81 @@ fn texts_are_the_same_with_drafts() {
         }
     }
     assert!(n_right_by_models > 0);
+}
+
+/// A tiny model with a vocabulary of words and characters.
+fn wordy() -> Arc<Model> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.gguf");
+    std::fs::write(&path, ::tests::text_model("llama", None)).unwrap();
+    Arc::new(Model::load(&path, archs::ALL, &LoadParams::default()).unwrap())
+}
+
+/// Takes a text again. Gives how many of its tokens had to keep to the grammar.
+fn n_kept(constraint: &mut Constraint, text: &[Token]) -> usize {
+    let mut n = 0;
+    for &token in text {
+        if !constraint.is_free() {
+            assert!(constraint.allowed().unwrap().has(token), "{text:?}");
+            n += 1;
+        }
+        constraint.accept(token).unwrap();
+    }
+    n
+}
+
+/// The same of texts that keep to a grammar, as a whole or from a mark on: drafts that do not are refused, and what is refused is forgotten.
+#[test]
+fn texts_that_keep_to_a_grammar_are_the_same_with_drafts() {
+    let model = wordy();
+    let compiler = Compiler::new(model.vocab(), N_VOCAB as usize).unwrap();
+    let compile = |grammar: Grammar| compiler.compile(&grammar, model.vocab()).unwrap();
+    let schema = r#"{"type": "object", "properties": {"a": {"type": "array", "items": {"enum": ["yes", "no", "abc"]}, "minItems": 9},
+        "b": {"type": "boolean"}}, "required": ["a", "b"], "additionalProperties": false}"#;
+    let parts = "%llguidance {}\nstart: \"w120\" /[ab]{6,12}/ \"!\"";
+    let trigger = Trigger {
+        marks: vec!["w120".to_owned()],
+        ..Trigger::default()
+    };
+    let constraints = [
+        compile(Grammar::JsonSchema(schema.to_owned())),
+        compile(Grammar::Gbnf("root ::= (\"ab\" | \"on\" | \"one\"){9,20}".to_owned())),
+        compile(Grammar::Gbnf(parts.to_owned())).lazily(trigger).unwrap(),
+    ];
+    let requests = || {
+        let of = |i: usize| {
+            let mut request = greedy(prompt(i, [3, 40, 70][i % 3]), 80);
+            // The word that a part begins with.
+            let bias = LogitBias { token: 120, bias: 3.0 };
+            request.sampler.logit_bias.push(bias);
+            if i % 2 == 1 || i % 3 == 2 {
+                request.sampler.temp = 1.0;
+                request.sampler.seed = Some(i as u64);
+            }
+            request.constraint = Some(constraints[i % 3].clone());
+            request
+        };
+        (0..9).map(of)
+    };
+    let all = |by: &By| {
+        let (scheduler, mut batcher) = speculating(&model, by, 4, 1024);
+        let asked = requests().map(|r| scheduler.submit(r).unwrap()).collect();
+        finish(&mut batcher, asked)
+    };
+    let plain = all(&By::Nobody);
+    for (i, told) in plain.iter().enumerate() {
+        assert_eq!(told.failed, None);
+        assert!(n_kept(&mut constraints[i % 3].clone(), &told.tokens[0]) > 8, "text {i}");
+    }
+    let corpus: Vec<Token> = plain.iter().flat_map(|told| told.tokens.concat()).collect();
+    for (by, least) in [(By::Lookup(corpus), 40), (By::Model(4), 0), (By::Failing(2), 0)] {
+        let told = all(&by);
+        for (i, (told, plain)) in told.iter().zip(&plain).enumerate() {
+            assert_eq!((&told.tokens, &told.ends), (&plain.tokens, &plain.ends), "text {i}");
+        }
+        let n = drafted(&told);
+        assert!(n.n_drafts > n.n_right && n.n_right >= least, "{n:?}");
+    }
 }
 
 /// Where sequences have to give way to each other drafts only take what is free.
