@@ -9,6 +9,7 @@ mod cancel;
 mod compressed_keys;
 mod conformance;
 mod cuda;
+mod cuda_fusion;
 mod cuda_kernels;
 mod deploy;
 mod devices;

@@ -10,6 +10,7 @@ use super::context::{Context, Function};
 use super::driver::CudaError;
 use super::kernel::Kernel;
 use super::raw::Compiler;
+use super::specializations::note_loaded;
 
 /// Why a kernel cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +64,7 @@ impl Library {
                 let title = CString::new(kernel.describe()).unwrap_or_default();
                 let function = Arc::new(Function::load(&self.context, &ptx, &name, &title).map_err(failed)?);
                 functions.insert(*kernel, function.clone());
+                note_loaded(kernel);
                 function
             }
         };

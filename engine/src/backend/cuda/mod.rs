@@ -6,7 +6,7 @@
 //! - [`context`] (what is owned: streams, memory, kernels),
 //! - [`kernel`] (sources and specializations), [`cache`], [`library`] (kernels of a device, compiled when first asked for),
 //! - [`counters`] (what the emulated driver of tests counts),
-//! - [`buffer`], [`ops`] (from a node to the kernels that compute it), [`plan`], [`backend`], [`device`].
+//! - [`buffer`], [`ops`] (from a node to the kernels that compute it), [`fuse`] (nodes that are computed in one go), [`plan`], [`backend`], [`device`].
 
 mod backend;
 mod buffer;
@@ -16,6 +16,7 @@ mod context;
 mod counters;
 mod device;
 mod driver;
+mod fuse;
 mod kernel;
 mod library;
 mod ops;
@@ -32,7 +33,7 @@ use super::{Device, Registry};
 
 pub use cache::user_cache;
 pub use counters::Counters;
-pub use specializations::{Specialization, compiler_flaw, specializations};
+pub use specializations::{Specialization, compiler_flaw, loaded, specializations};
 
 /// The oldest version of CUDA that a driver must support: 11.2, which streams and modules of today need.
 const MIN_VERSION: i32 = 11020;
