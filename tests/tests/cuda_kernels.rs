@@ -61,7 +61,7 @@ fn kernels_of<'a>(fixtures: impl IntoIterator<Item = &'a str>) -> Vec<Specializa
 }
 
 /// What `ptxas` says of spills.
-fn spills(ptx: &str, capability: i32) -> String {
+pub(crate) fn spills(ptx: &str, capability: i32) -> String {
     let mut ptxas = Command::new("ptxas");
     ptxas.args(["-v", &format!("-arch=sm_{capability}"), "-o", "/dev/null", "-"]);
     let mut child = (ptxas

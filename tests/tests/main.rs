@@ -11,6 +11,7 @@ mod conformance;
 mod cuda;
 mod cuda_fusion;
 mod cuda_kernels;
+mod cuda_shipped;
 mod deploy;
 mod devices;
 mod embeddings;
