@@ -15,3 +15,21 @@ struct __align__(128) Tile {
 DEVICE int place_of(int n) {
     return (n % 8 * 8 + n / 8) * 16;
 }
+
+// Stores value `at` of a column, of which every lane of a warp has one, 32 neighbouring ones together. A column has `n` values.
+DEVICE void store_rounded(Tile *tiles, i64 column, int n, int at, float x) {
+    float largest = warp_max(fabsf(x));
+    // What is too small for a reciprocal is as good as nothing; what is no number makes the scale no number.
+    float inverse = largest > 1e-36f ? 127.0f / largest : 0.0f, steps = x * inverse;
+    float high = rintf(steps), low = rintf((steps - high) * 254.0f);
+    int lane = at % 32, value = 254 * (int)high + (int)low;
+    for (int step = 8; step > 0; step /= 2) value += __shfl_xor_sync(ALL_LANES, value, step);
+    int n_tiles = (n + Tile::N - 1) / Tile::N, in = at / 32 % (Tile::N / 32);
+    Tile &to = tiles[column * n_tiles + at / Tile::N];
+    float scale = (x == x ? largest : x) * (1.0f / (127.0f * 254.0f));
+    int place = place_of(2 * in + lane / 16) + lane % 16;
+    to.high[place] = (i8)(int)high;
+    to.low[place] = (i8)(int)low;
+    if (lane == 0) to.scale[in] = scale;
+    if (lane % 16 == 0) to.sums[lane / 16][in] = (float)value * scale;
+}

@@ -1,19 +1,13 @@
 // Products of a matrix with a few columns. A warp computes COLS elements of a row of the result, so that each byte of the weights is read once
 // for all of them.
 //
-// TYPE: type of the weights. COLS: columns of a warp. X4: columns are read 4 values at a time. IDS: the matrix of each column is chosen
-// by a list of numbers.
+// TYPE: type of the weights. COLS: columns of a warp. X4: columns are read 4 values at a time. PARTS, GLU, IDS: see `few.cuh`.
 #include "blocks.cuh"
+#include "few.cuh"
 
 using W = types::TYPE;
 
 const int WARPS = 4;
-
-struct Params {
-    Tensor w, x, y, ids;
-    Fault *fault;
-    u32 node;
-};
 
 // Values `i` to `i + RUN - 1` of a column.
 DEVICE void load_run(const Tensor &x, const char *column, int i, float (&v)[W::RUN]) {
@@ -34,46 +28,45 @@ DEVICE void add_chunk(const Tensor &x, const char *column, int first, const floa
 }
 
 // The products of a row of weights with columns, in every lane.
-DEVICE void dot(const Params &p, const char *row, const char *const (&columns)[COLS], float (&sums)[COLS]) {
-    const i64 block_bytes = W::QK == 1 ? p.w.nb[0] : (i64)W::BYTES;
-    const int n_chunks = p.w.ne[0] / W::QK * W::CHUNKS;
+DEVICE void dot(const Tensor &w, const char *row, const Tensor &x, const char *const (&columns)[COLS], float (&sums)[COLS]) {
+    const i64 block_bytes = W::QK == 1 ? w.nb[0] : (i64)W::BYTES;
+    const int n_chunks = w.ne[0] / W::QK * W::CHUNKS;
     for (int c = threadIdx.x % 32; c < n_chunks; c += 32) {
         int block = c / W::CHUNKS, in = c % W::CHUNKS;
-        float w[W::N];
-        W::chunk((const u8 *)row + block * block_bytes, in, w);
+        float values[W::N];
+        W::chunk((const u8 *)row + block * block_bytes, in, values);
         int first = block * W::QK + chunk_start<W>(in);
-        for (int n = 0; n < COLS; n++) add_chunk(p.x, columns[n], first, w, sums[n]);
+        for (int n = 0; n < COLS; n++) add_chunk(x, columns[n], first, values, sums[n]);
     }
     for (int n = 0; n < COLS; n++) sums[n] = warp_sum(sums[n]);
 }
 
-// Grid: rows by WARPS; columns by COLS, or places of `ids`; outer dimensions, or tokens.
+// Grid: rows by WARPS, of one matrix after the other; columns by COLS, or places of `ids`; outer dimensions, or tokens.
 extern "C" __global__ void __launch_bounds__(32 * WARPS) mul_vec(const __grid_constant__ Params p) {
-    int row = blockIdx.x * WARPS + threadIdx.x / 32;
-    if (row >= p.w.ne[1]) return;
-    const char *w = p.w.data + row * p.w.nb[1], *columns[COLS];
-    char *y = p.y.data + row * p.y.nb[0];
-    float sums[COLS] = {};
+    int block;
+    Part part = part_of(p, block);
+    int row = block * WARPS + threadIdx.x / 32;
+    if (row >= part.w.ne[1]) return;
+    const char *columns[COLS];
 #if IDS
-    int place = blockIdx.y, token = blockIdx.z;
-    int id = *(const int *)(p.ids.data + place * p.ids.nb[0] + token * p.ids.nb[1]);
-    if ((u32)id >= (u32)p.w.ne[2]) {
-        report(p.fault, p.node, id, p.w.ne[2]);
-        return;
-    }
-    w += id * p.w.nb[2];
-    columns[0] = p.x.data + place % p.x.ne[1] * p.x.nb[1] + token * p.x.nb[2];
-    dot(p, w, columns, sums);
-    if (threadIdx.x % 32 == 0) *(float *)(y + place * p.y.nb[1] + token * p.y.nb[2]) = sums[0];
+    int first = blockIdx.y, n = first + 1, i2 = blockIdx.z, i3 = 0, id = chosen(p, first, i2);
+    if (id < 0) return;
+    i64 outer = id * part.w.nb[2];
+    columns[0] = p.x.data + first % p.x.ne[1] * p.x.nb[1] + i2 * p.x.nb[2];
 #else
-    int first = blockIdx.y * COLS, i2 = blockIdx.z % p.x.ne[2], i3 = blockIdx.z / p.x.ne[2], n = p.x.ne[1];
-    w += i2 / (p.x.ne[2] / p.w.ne[2]) * p.w.nb[2] + i3 / (p.x.ne[3] / p.w.ne[3]) * p.w.nb[3];
-    const char *x = p.x.data + i2 * p.x.nb[2] + i3 * p.x.nb[3];
-    y += i2 * p.y.nb[2] + i3 * p.y.nb[3];
-    for (int c = 0; c < COLS; c++) columns[c] = x + min(first + c, n - 1) * p.x.nb[1];
-    dot(p, w, columns, sums);
-    for (int c = 0; c < COLS; c++) {
-        if (threadIdx.x % 32 == c && first + c < n) *(float *)(y + (first + c) * p.y.nb[1]) = sums[c];
-    }
+    int first = blockIdx.y * COLS, n = p.x.ne[1], i2 = blockIdx.z % p.x.ne[2], i3 = blockIdx.z / p.x.ne[2];
+    i64 outer = i2 / (p.x.ne[2] / part.w.ne[2]) * part.w.nb[2] + i3 / (p.x.ne[3] / part.w.ne[3]) * part.w.nb[3];
+    for (int c = 0; c < COLS; c++) columns[c] = p.x.data + i2 * p.x.nb[2] + i3 * p.x.nb[3] + min(first + c, n - 1) * p.x.nb[1];
 #endif
+    i64 at = outer + row * part.w.nb[1];
+    float sums[COLS] = {};
+    dot(part.w, part.w.data + at, p.x, columns, sums);
+#ifdef GLU
+    float others[COLS] = {};
+    dot(part.w, p.parts[1].w.data + at, p.x, columns, others);
+    for (int c = 0; c < COLS; c++) sums[c] = GLU(sums[c]) * others[c];
+#endif
+    for (int c = 0; c < COLS; c++) {
+        if (threadIdx.x % 32 == c && first + c < n) store_sum(part, row, first + c, i2, i3, sums[c]);
+    }
 }

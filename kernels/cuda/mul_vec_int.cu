@@ -1,10 +1,10 @@
 // Products of a matrix of quantized weights with a few columns, in integers. A warp computes ROWS rows: it fetches pieces of them as they lie, 16 bytes
 // a lane, several pieces ahead of what it computes, so that every byte of the weights is moved once and the memory always has work.
 //
-// TYPE: type of the weights, whose rows begin at multiples of 16 bytes and are as long. COLS: columns of a warp. IDS: the matrix of each column is
-// chosen by a list of numbers.
+// TYPE: type of the weights, whose rows begin at multiples of 16 bytes and are as long. COLS: columns of a warp. PARTS, GLU, IDS: see `few.cuh`.
 #include "dots.cuh"
 #include "columns.cuh"
+#include "few.cuh"
 
 using W = dots::TYPE;
 
@@ -15,14 +15,13 @@ static_assert(PIECE % 16 == 0, "pieces are fetched by 16 bytes");
 // Pieces under way, as far as shared memory goes.
 const int STAGES = WARPS * ROWS * PIECE * 4 <= 40 << 10 ? 4 : 3;
 
-struct Params {
-    Tensor w, x, y, ids;
-    // Columns of integers, one behind the other.
-    const Tile *tiles;
-    Fault *fault;
-    u32 node;
-    int padding;
-};
+// Rows of a warp, and of these the results: with GLU rows of both matrices take turns.
+#ifdef GLU
+const int MATRICES = 2;
+#else
+const int MATRICES = 1;
+#endif
+const int RESULTS = ROWS / MATRICES;
 
 __shared__ __align__(16) u8 stages[WARPS][STAGES][ROWS][PIECE];
 
@@ -39,12 +38,14 @@ struct Fetcher {
     int bytes[N], to[N];
     u32 stages;
 
-    DEVICE Fetcher(const Params &p, const char *w, int n_rows, const void *memory) {
+    DEVICE Fetcher(const char *const (&w)[ROWS], int n_rows, const void *memory) {
         stages = (u32)__cvta_generic_to_shared(memory);
 #pragma unroll
         for (int j = 0; j < N; j++) {
             int at = j * 32 + threadIdx.x % 32, row = at / PLACES;
-            rows[j] = w + row * p.w.nb[1];
+            rows[j] = w[0];
+#pragma unroll
+            for (int r = 1; r < ROWS; r++) rows[j] = row == r ? w[r] : rows[j];
             // A piece of an odd number of 16 bytes is followed by one that begins between two multiples of 32.
             int skew = (int)((u64)rows[j] / 16 + row * PLACES) & 1;
             bytes[j] = row < n_rows && row < ROWS ? (at % PLACES - skew) * 16 : -(1 << 28);
@@ -121,8 +122,9 @@ DEVICE void add_unit(const W::Unit (&units)[ROWS], const Columns &columns, int f
                     highs = __dp4a((int)units[row].q[r][i], h[i], highs);
                     lows = __dp4a((int)units[row].q[r][i], l[i], lows);
                 }
-                sums[row][c] += units[row].scale[r] * (scales[g] * (float)(254 * highs + lows));
-                if (W::HAS_MIN) sums[row][c] += units[row].min[r] * sum;
+                // Rounded as written here, whatever else the kernel is specialized by.
+                sums[row][c] = __fmaf_rn(units[row].scale[r], __fmul_rn(scales[g], (float)(254 * highs + lows)), sums[row][c]);
+                if (W::HAS_MIN) sums[row][c] = __fmaf_rn(units[row].min[r], sum, sums[row][c]);
             }
         }
         // Columns are loaded one after the other: there are no registers for all of them.
@@ -131,10 +133,10 @@ DEVICE void add_unit(const W::Unit (&units)[ROWS], const Columns &columns, int f
 }
 
 // The products of rows of weights with columns, in every lane.
-DEVICE void dot(const Params &p, const char *w, int n_rows, const Columns &columns, float (&sums)[ROWS][COLS]) {
-    int lane = threadIdx.x % 32, block = lane / W::UNITS, in = lane % W::UNITS, n_blocks = p.w.ne[0] / W::QK;
+DEVICE void dot(const char *const (&w)[ROWS], int n_rows, int n_values, const Columns &columns, float (&sums)[ROWS][COLS]) {
+    int lane = threadIdx.x % 32, block = lane / W::UNITS, in = lane % W::UNITS, n_blocks = n_values / W::QK;
     const u8 *memory = stages[threadIdx.x / 32][0][0];
-    Fetcher fetcher(p, w, n_rows, memory);
+    Fetcher fetcher(w, n_rows, memory);
     int left = n_blocks * W::BYTES;
     for (int i = 0; i < STAGES - 1; i++) fetcher.fetch(i, left - i * PIECE);
     for (int i = 0; i * BLOCKS < n_blocks; i++) {
@@ -157,37 +159,45 @@ DEVICE void dot(const Params &p, const char *w, int n_rows, const Columns &colum
 DEVICE Columns columns_of(const Params &p, int i1, int i2, int i3, int n) {
     i64 number = ((i64)i3 * p.x.ne[2] + i2) * p.x.ne[1] + i1;
     int n_tiles = (p.x.ne[0] + Tile::N - 1) / Tile::N;
-    return {p.tiles + number * n_tiles, n, n_tiles};
+    return {(const Tile *)p.columns + number * n_tiles, n, n_tiles};
 }
 
-// Grid: rows by WARPS * ROWS; 1, or places of `ids`; outer dimensions, or tokens.
+// Grid: rows by WARPS * RESULTS, of one matrix after the other; 1, or places of `ids`; outer dimensions, or tokens.
 extern "C" __global__ void __launch_bounds__(32 * WARPS) mul_vec_int(const __grid_constant__ Params p) {
-    int first_row = (blockIdx.x * WARPS + threadIdx.x / 32) * ROWS, n_rows = min(ROWS, p.w.ne[1] - first_row);
+    int block;
+    Part part = part_of(p, block);
+    int first_row = (block * WARPS + threadIdx.x / 32) * RESULTS, n_rows = min(RESULTS, part.w.ne[1] - first_row);
     if (n_rows <= 0) return;
-    const char *w = p.w.data + first_row * p.w.nb[1];
-    char *y = p.y.data + first_row * p.y.nb[0];
-    float sums[ROWS][COLS] = {};
+    const char *matrices[MATRICES], *rows[ROWS];
+#pragma unroll
+    for (int m = 0; m < MATRICES; m++) matrices[m] = m ? p.parts[m].w.data : part.w.data;
 #if IDS
-    int place = blockIdx.y, token = blockIdx.z;
-    int id = *(const int *)(p.ids.data + place * p.ids.nb[0] + token * p.ids.nb[1]);
-    if ((u32)id >= (u32)p.w.ne[2]) {
-        report(p.fault, p.node, id, p.w.ne[2]);
-        return;
-    }
-    w += id * p.w.nb[2];
-    y += place * p.y.nb[1] + token * p.y.nb[2];
-    Columns columns = columns_of(p, place % p.x.ne[1], token, 0, 1);
+    int i1 = blockIdx.y, i2 = blockIdx.z, i3 = 0, id = chosen(p, i1, i2);
+    if (id < 0) return;
+#pragma unroll
+    for (int m = 0; m < MATRICES; m++) matrices[m] += id * p.parts[m].w.nb[2];
+    Columns columns = columns_of(p, i1 % p.x.ne[1], i2, 0, 1);
 #else
-    int i2 = blockIdx.z % p.x.ne[2], i3 = blockIdx.z / p.x.ne[2];
-    w += i2 / (p.x.ne[2] / p.w.ne[2]) * p.w.nb[2] + i3 / (p.x.ne[3] / p.w.ne[3]) * p.w.nb[3];
-    y += i2 * p.y.nb[2] + i3 * p.y.nb[3];
+    int i1 = 0, i2 = blockIdx.z % p.x.ne[2], i3 = blockIdx.z / p.x.ne[2];
+    i64 outer = i2 / (p.x.ne[2] / part.w.ne[2]) * part.w.nb[2] + i3 / (p.x.ne[3] / part.w.ne[3]) * part.w.nb[3];
+#pragma unroll
+    for (int m = 0; m < MATRICES; m++) matrices[m] += outer;
     Columns columns = columns_of(p, 0, i2, i3, p.x.ne[1]);
 #endif
-    dot(p, w, n_rows, columns, sums);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) rows[r] = matrices[r % MATRICES] + (first_row + r / MATRICES) * part.w.nb[1];
+    float sums[ROWS][COLS] = {};
+    dot(rows, n_rows * MATRICES, part.w.ne[0], columns, sums);
     // A lane for each element.
 #pragma unroll
-    for (int i = 0; i < ROWS * COLS; i++) {
+    for (int i = 0; i < RESULTS * COLS; i++) {
         int row = i / COLS, c = i % COLS;
-        if (threadIdx.x % 32 == i && row < n_rows && c < columns.n) *(float *)(y + row * p.y.nb[0] + c * p.y.nb[1]) = sums[row][c];
+        if (threadIdx.x % 32 != i || row >= n_rows || c >= columns.n) continue;
+#ifdef GLU
+        float sum = GLU(sums[2 * row][c]) * sums[2 * row + 1][c];
+#else
+        float sum = sums[row][c];
+#endif
+        store_sum(part, first_row + row, i1 + c, i2, i3, sum);
     }
 }

@@ -17,18 +17,5 @@ extern "C" __global__ void __launch_bounds__(256) quantize_columns(const __grid_
     int column = group / per_column, at = group % per_column * 32 + lane;
     const int ne[4] = {1, p.x.ne[1], p.x.ne[2], p.x.ne[3]};
     float x = *(const float *)(p.x.data + row_offset(p.x, unravel(column, ne)) + at * p.x.nb[0]);
-    float largest = warp_max(fabsf(x));
-    // What is too small for a reciprocal is as good as nothing; what is no number makes the scale no number.
-    float inverse = largest > 1e-36f ? 127.0f / largest : 0.0f, steps = x * inverse;
-    float high = rintf(steps), low = rintf((steps - high) * 254.0f);
-    int value = 254 * (int)high + (int)low;
-    for (int step = 8; step > 0; step /= 2) value += __shfl_xor_sync(ALL_LANES, value, step);
-    int n_tiles = (p.x.ne[0] + Tile::N - 1) / Tile::N, in = at / 32 % (Tile::N / 32);
-    Tile &to = p.tiles[(i64)column * n_tiles + at / Tile::N];
-    float scale = (x == x ? largest : x) * (1.0f / (127.0f * 254.0f));
-    int place = place_of(2 * in + lane / 16) + lane % 16;
-    to.high[place] = (i8)(int)high;
-    to.low[place] = (i8)(int)low;
-    if (lane == 0) to.scale[in] = scale;
-    if (lane % 16 == 0) to.sums[lane / 16][in] = (float)value * scale;
+    store_rounded(p.tiles, column, p.x.ne[0], at, x);
 }

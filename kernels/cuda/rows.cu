@@ -1,12 +1,17 @@
 // Ops over dimension 0: a block of threads has a row.
 //
-// W: type of a weight that multiplies the result of `rms_norm`, which has none otherwise.
+// Of `rms_norm`: W: type of a weight that multiplies the result, if there is one. ADDS: the row is the sum of two, which is stored if that is wanted.
+// ROUNDS: the result is also rounded for products.
 #include "blocks.cuh"
+#include "columns.cuh"
 
 struct Params {
     Tensor x, w, y;
     float c0;
-    int i0, i1;
+    int i0, i1, padding;
+    // What is added to `x`, and where the sum goes.
+    Tensor b, sum;
+    Tile *tiles;
 };
 
 __shared__ float shared[32];
@@ -36,14 +41,44 @@ DEVICE float sum_of_squares(const Params &p, const char *row) {
     return sum_of(p, row, [](float x) { return x * x; });
 }
 
+// Where the block's row of what is added begins: of one row, or of as many as `x` has.
+DEVICE const char *added_row(const Tensor &b, const Tensor &x) {
+    u32 n = blockIdx.x, i1 = n % x.ne[1], rest = n / x.ne[1];
+    return b.data + i1 % b.ne[1] * b.nb[1] + rest % x.ne[2] % b.ne[2] * b.nb[2] + rest / x.ne[2] % b.ne[3] * b.nb[3];
+}
+
 extern "C" __global__ void rms_norm(const __grid_constant__ Params p) {
     const char *row = row_of(p.x);
-    float factor = 1.0f / sqrtf(sum_of_squares(p, row) / (float)p.x.ne[0] + p.c0);
-    for (int i = threadIdx.x; i < p.x.ne[0]; i += blockDim.x) {
-#ifdef W
-        store(p, i, x_at(p, row, i) * factor * element<types::W>(p.w, p.w.data, i));
+    int n = p.x.ne[0];
+#if ADDS
+    // Every thread comes back to the elements that it added, so that each may be stored where one of the two was.
+    extern __shared__ float added[];
+    const char *other = added_row(p.b, p.x);
+    char *sum_row = p.sum.data ? row_of(p.sum) : nullptr;
+    float squares = 0.0f;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        float x = x_at(p, row, i) + *(const float *)(other + i * p.b.nb[0]);
+        added[i] = x;
+        squares += x * x;
+        if (sum_row) *(float *)(sum_row + i * p.sum.nb[0]) = x;
+    }
+    squares = block_sum(squares, shared);
 #else
-        store(p, i, x_at(p, row, i) * factor);
+    float squares = sum_of_squares(p, row);
+#endif
+    float factor = 1.0f / sqrtf(squares / (float)n + p.c0);
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+#if ADDS
+        float y = added[i] * factor;
+#else
+        float y = x_at(p, row, i) * factor;
+#endif
+#ifdef W
+        y *= element<types::W>(p.w, p.w.data, i);
+#endif
+        store(p, i, y);
+#if ROUNDS
+        store_rounded(p.tiles, blockIdx.x, n, i, y);
 #endif
     }
 }

@@ -20,6 +20,23 @@ pub fn with_device(name: &str, body: impl FnOnce()) {
     }
 }
 
+/// As [`with_device`], without the compiler of kernels. A shell that has been set up has it, so that the body is left out there.
+///
+/// # Panics
+/// If the driver cannot be had, or the body fails.
+pub fn without_compiler(name: &str, body: impl FnOnce()) {
+    match std::env::var("LLAMA_CUDA").as_deref() {
+        Ok("alone") => body(),
+        Ok(_) => eprintln!("{name}: left out, since LLAMA_CUDA is set"),
+        Err(_) => {
+            // The driver's folder comes first.
+            let arguments = ["--exact", name, "--include-ignored", "--nocapture"];
+            let out = run_in("export LD_LIBRARY_PATH=${LD_LIBRARY_PATH%%:*}", "alone", &arguments);
+            assert!(out.contains("1 passed"), "{name} is no test: {out}");
+        }
+    }
+}
+
 fn in_a_process_of_its_own(name: &str) {
     let out = run_tests(&["--exact", name, "--include-ignored", "--nocapture"]);
     // A name that is no test's would pass without having run anything.
@@ -31,14 +48,23 @@ fn in_a_process_of_its_own(name: &str) {
 /// # Panics
 /// If the driver or the compiler cannot be had, or a test fails.
 pub fn run_tests(arguments: &[&str]) -> String {
+    run_in("true", "here", arguments)
+}
+
+/// Runs tests of this program with the emulated driver, after a change to the shell's variables, and with this value of `LLAMA_CUDA`.
+fn run_in(change: &str, value: &str, arguments: &[&str]) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/cuda.sh");
     let program = std::env::current_exe().expect("a test has a program");
     let output = Command::new("bash")
-        .args(["-c", r#"set -e; env=$(bash "$0" --env); eval "$env"; exec "$@""#])
+        .args([
+            "-c",
+            r#"set -e; env=$(bash "$0" --env); eval "$env"; eval "$1"; shift; exec "$@""#,
+        ])
         .arg(script)
+        .arg(change)
         .arg(program)
         .args(arguments)
-        .env("LLAMA_CUDA", "here")
+        .env("LLAMA_CUDA", value)
         .output()
         .expect("bash runs");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

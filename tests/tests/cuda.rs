@@ -11,7 +11,7 @@ use tests::emulator::with_device;
 use tests::{CORE, context, decode_last, exact, fixture, fixture_names, nmse, place_on, tokens};
 
 /// The name of the first card.
-fn card() -> String {
+pub(crate) fn card() -> String {
     let family = registries()
         .iter()
         .find(|r| r.name() == "cuda")
@@ -24,7 +24,7 @@ fn card() -> String {
 }
 
 /// All layers, or the last `n`, on a card.
-fn params(card: &str, n_layers: usize) -> CheckParams {
+pub(crate) fn params(card: &str, n_layers: usize) -> CheckParams {
     let mut params = exact();
     place_on(&mut params.load, card, n_layers);
     params

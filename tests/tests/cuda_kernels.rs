@@ -7,13 +7,15 @@ use std::ops::ControlFlow;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use engine::backend::cuda::{Specialization, compiler_flaw, specializations};
+use engine::backend::cuda::{Specialization, compiler_flaw, loaded, specializations};
 use engine::graph::{Graph, TensorId};
 use engine::sched::Observer;
-use kernels::Precision;
+use kernels::{GgmlType, Precision};
 use rayon::prelude::*;
 use tests::emulator::with_device;
 use tests::{CORE, context, decode_last, fixture_names, model, tokens};
+
+use crate::cuda_fusion::quantized;
 
 /// Ampere, Hopper, Blackwell.
 const CAPABILITIES: [i32; 3] = [80, 90, 120];
@@ -59,7 +61,7 @@ fn kernels_of<'a>(fixtures: impl IntoIterator<Item = &'a str>) -> Vec<Specializa
 }
 
 /// What `ptxas` says of spills.
-fn spills(ptx: &str, capability: i32) -> String {
+pub(crate) fn spills(ptx: &str, capability: i32) -> String {
     let mut ptxas = Command::new("ptxas");
     ptxas.args(["-v", &format!("-arch=sm_{capability}"), "-o", "/dev/null", "-"]);
     let mut child = (ptxas
@@ -110,6 +112,30 @@ fn every_node_of_common_models_has_kernels_that_compile() {
             check(&kernels, &CAPABILITIES[..1]);
         },
     );
+}
+
+/// Those that compute several nodes in one go are found in plans only.
+#[test]
+fn kernels_of_plans_compile_without_spills() {
+    with_device("cuda_kernels::kernels_of_plans_compile_without_spills", || {
+        for (name, ty) in [
+            ("llama-dense", GgmlType::Q4_0),
+            ("llama-moe", GgmlType::Q8_0),
+            ("qwen3-dense", GgmlType::Q5_1),
+        ] {
+            let tokens = tokens(name);
+            let mut ctx = quantized(name, Some(ty), Precision::Fast);
+            decode_last(&mut ctx, &tokens[..5], 0, 0);
+            decode_last(&mut ctx, &tokens[5..6], 5, 0);
+        }
+        let (fused, others): (Vec<_>, Vec<_>) = loaded().into_iter().partition(|kernel| {
+            ["PARTS=3", "GLU=", "heads.cu", "ROUNDS="]
+                .iter()
+                .any(|mark| kernel.describe().contains(mark))
+        });
+        assert!(fused.len() > 12 && !others.is_empty(), "{} kernels", fused.len());
+        check(&fused, &CAPABILITIES[1..2]);
+    });
 }
 
 #[test]

@@ -10,7 +10,6 @@ use engine::context::{Batch, Context, ContextParams, DecodeError, SeqSet};
 use engine::model::Model;
 use engine::random::SplitMix64;
 use engine::sample::Token;
-use engine::sched::Observer;
 
 use crate::failure::{Failure, Outcome};
 
@@ -111,11 +110,6 @@ impl Case {
     /// Once the flag is set, repetitions end as an interruption.
     pub fn set_cancel(&mut self, flag: Arc<AtomicBool>) {
         self.context.set_cancel(Some(flag));
-    }
-
-    /// Shows the nodes of every graph to an observer; `None` ends it.
-    pub fn set_observer(&mut self, observer: Option<Box<dyn Observer>>) {
-        self.context.set_observer(observer);
     }
 
     /// Builds the graphs and touches the memory that repetitions use.

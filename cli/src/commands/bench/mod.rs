@@ -53,7 +53,7 @@ pub fn run(args: &BenchArgs) -> Outcome {
     }
     let rival = args.compare.as_deref().map(Rival::new);
     let mut out = stdout();
-    if let Some(paper) = Paper::start(&mut out, args.output, args.precision.into())? {
+    if let Some(paper) = Paper::start(&mut out, args.output)? {
         return on_paper(&models, &tests, args, paper);
     }
     let mut report = Report::start(&mut out, args.output)?;

@@ -11,14 +11,9 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::ops::ControlFlow;
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
 
-use engine::backend::cuda::{Counters, Specialization, specializations};
-use engine::graph::{Graph, TensorId};
-use engine::sched::Observer;
-use kernels::Precision;
+use engine::backend::cuda::{Counters, Specialization, loaded};
 use serde::{Deserialize, Serialize};
 
 use crate::args::BenchFormat;
@@ -184,13 +179,12 @@ pub struct Paper<'a> {
     counters: Counters,
     out: &'a mut dyn Write,
     format: BenchFormat,
-    precision: Precision,
     prices: Vec<Price>,
 }
 
 impl<'a> Paper<'a> {
     /// With the counters of the emulated driver; `None` where there is no such driver.
-    pub fn start(out: &'a mut dyn Write, format: BenchFormat, precision: Precision) -> Outcome<Option<Paper<'a>>> {
+    pub fn start(out: &'a mut dyn Write, format: BenchFormat) -> Outcome<Option<Paper<'a>>> {
         let Some(counters) = Counters::find() else {
             return Ok(None);
         };
@@ -202,23 +196,19 @@ impl<'a> Paper<'a> {
             counters,
             out,
             format,
-            precision,
             prices: Vec::new(),
         }))
     }
 
     /// A test's price.
     pub fn test(&mut self, case: &mut Case) -> Outcome {
-        let found = Found::default();
-        case.set_observer(Some(Box::new(Look(found.clone(), self.precision))));
         case.warm_up()?;
-        case.set_observer(None);
         self.counters.reset();
         case.run()?;
         let report: Report = serde_json::from_str(&self.counters.json())?;
-        let found = found.lock().unwrap_or_else(PoisonError::into_inner);
+        let loaded: BTreeMap<String, Specialization> = loaded().into_iter().map(|k| (k.describe(), k)).collect();
         let mut kernels: Vec<Kernel> = (report.kernels.iter())
-            .map(|(name, counted)| Kernel::new(name, counted, found.get(name)))
+            .map(|(name, counted)| Kernel::new(name, counted, loaded.get(name)))
             .collect();
         kernels.sort_by(|a, b| b.estimated_us[CARDS.len() - 1].total_cmp(&a.estimated_us[CARDS.len() - 1]));
         let price = Price::new(case, kernels);
@@ -313,25 +303,6 @@ impl Price {
         }
         writeln!(out)?;
         Ok(out.flush()?)
-    }
-}
-
-/// Kernels by what counters call them.
-type Found = Arc<Mutex<BTreeMap<String, Specialization>>>;
-
-/// Notes the kernels of every node that is computed.
-struct Look(Found, Precision);
-
-impl Observer for Look {
-    fn wants(&mut self, graph: &Graph, node: TensorId) -> bool {
-        let all = specializations(graph, node, self.1);
-        let mut found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        found.extend(all.into_iter().map(|kernel| (kernel.describe(), kernel)));
-        false
-    }
-
-    fn show(&mut self, _: &Graph, _: TensorId, _: &[u8]) -> ControlFlow<()> {
-        ControlFlow::Continue(())
     }
 }
 

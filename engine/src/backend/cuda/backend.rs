@@ -12,8 +12,9 @@ use super::buffer::{CudaBuffer, foreign};
 use super::context::{Context, DeviceMemory, Staging, Stream, device_error};
 use super::device::Ready;
 use super::driver::CudaError;
+use super::fuse;
 use super::ops::{self, Refusal};
-use super::plan::{CudaPlan, Launch, Planner};
+use super::plan::{Areas, CudaPlan, Launch, Planner, Scratch};
 use crate::backend::{
     Backend, BackendError, Buffer, Device, GraphView, MemoryMap, PendingRead, Plan, check_range, rules,
 };
@@ -39,7 +40,7 @@ struct Fault {
 }
 
 /// What kernels noted: on the device, and as it was copied from there last.
-struct Faults {
+pub(super) struct Faults {
     memory: DeviceMemory,
     copied: Staging,
     /// Names by number, less 1.
@@ -59,8 +60,12 @@ impl Faults {
         })
     }
 
+    pub(super) fn address(&self) -> u64 {
+        self.memory.address()
+    }
+
     /// The number of a name.
-    fn number(&mut self, name: Name) -> u32 {
+    pub(super) fn number(&mut self, name: Name) -> u32 {
         let names = &mut self.names;
         *self.numbers.entry(name).or_insert_with(|| {
             names.push(name);
@@ -96,7 +101,7 @@ pub(super) struct CudaBackend {
     ready: Arc<Ready>,
     precision: Precision,
     stream: Arc<Stream>,
-    scratch: Arc<DeviceMemory>,
+    scratch: Scratch,
     faults: Arc<Mutex<Faults>>,
     idle: Idle,
 }
@@ -110,7 +115,10 @@ impl CudaBackend {
         let failed = |error| device_error(device.name(), &error);
         let stream = Stream::new(&ready.context).map_err(failed)?;
         Ok(CudaBackend {
-            scratch: Arc::new(DeviceMemory::new(&ready.context, 0).map_err(failed)?),
+            scratch: Scratch {
+                memory: Arc::new(DeviceMemory::new(&ready.context, 0).map_err(failed)?),
+                sizes: Areas::default(),
+            },
             faults: Arc::new(Mutex::new(Faults::new(&ready.context, &stream).map_err(failed)?)),
             stream: Arc::new(stream),
             idle: Idle::default(),
@@ -124,22 +132,28 @@ impl CudaBackend {
         device_error(self.device.name(), &error)
     }
 
-    /// Sees to it that every node finds as much scratch memory as it needs.
-    fn set_scratch_aside(&mut self, view: &GraphView<'_>) -> Result<(), BackendError> {
-        let mut most = 0;
+    /// Sees to it that every node finds as much scratch memory as it needs, and results that are moved as well.
+    fn set_scratch_aside(&mut self, view: &GraphView<'_>, moved: usize) -> Result<(), BackendError> {
+        let mut most = self.scratch.sizes;
+        most.moved = most.moved.max(moved);
         for id in view.computing() {
             let need = ops::check(view.graph, id, self.precision);
-            most = most.max(need.map_err(|_| rules::unsupported(view.graph, id))?.scratch);
+            let ops::Need { scratch: work, columns } = need.map_err(|_| rules::unsupported(view.graph, id))?;
+            most = most.max(Areas { work, columns, moved });
         }
-        if most > self.scratch.len() {
-            let memory = DeviceMemory::new(&self.ready.context, most);
-            self.scratch = Arc::new(memory.map_err(|error| match error.is_out_of_memory() {
+        if most.total() > self.scratch.sizes.total() {
+            let memory = DeviceMemory::new(&self.ready.context, most.total());
+            let memory = memory.map_err(|error| match error.is_out_of_memory() {
                 true => BackendError::OutOfMemory {
                     buffer_type: self.device.name().to_owned(),
-                    bytes: most,
+                    bytes: most.total(),
                 },
                 false => self.failed(error),
-            })?);
+            })?;
+            self.scratch = Scratch {
+                memory: Arc::new(memory),
+                sizes: most,
+            };
         }
         Ok(())
     }
@@ -205,21 +219,24 @@ impl Backend for CudaBackend {
         let mut plan = <dyn Plan>::recycle::<CudaPlan>(old);
         plan.clear();
         (plan.version, plan.stamp) = (view.graph.version(), memory.stamp());
-        self.set_scratch_aside(view)?;
+        let steps = fuse::steps(view, memory, self.precision);
+        self.set_scratch_aside(view, steps.moved_bytes)?;
+        plan.scratch = Some(self.scratch.clone());
         let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
-        for id in view.computing() {
-            let mut planner = Planner {
-                device: self.device.name(),
-                graph: view.graph,
-                memory,
-                library: &self.ready.library,
-                fault: (faults.memory.address(), faults.number(view.graph.tensor(id).name)),
-                scratch: &self.scratch,
-                precision: self.precision,
-                plan: &mut plan,
-            };
-            ops::plan(view.graph, id, &mut planner).map_err(|refusal| match refusal {
-                Refusal::Flaw(_) => rules::unsupported(view.graph, id),
+        let mut planner = Planner {
+            device: self.device.name(),
+            graph: view.graph,
+            memory,
+            library: &self.ready.library,
+            faults: &mut faults,
+            scratch: &self.scratch,
+            moved: &steps.moved,
+            precision: self.precision,
+            plan: &mut plan,
+        };
+        for step in &steps.steps {
+            ops::plan_step(view.graph, step, &mut planner).map_err(|refusal| match refusal {
+                Refusal::Flaw(_) => rules::unsupported(view.graph, step.first()),
                 Refusal::Error(error) => error,
             })?;
         }

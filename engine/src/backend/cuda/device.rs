@@ -10,7 +10,7 @@ use super::context::{Context, device_error};
 use super::driver::Attribute;
 use super::library::Library;
 use super::ops;
-use super::raw::{Compiler, Driver, cu};
+use super::raw::{Compiler, Driver, Missing, cu};
 use crate::backend::{Backend, BackendError, BackendParams, Buffer, BufferType, Device, DeviceKind, MemoryMap, Upload};
 use crate::graph::{Graph, TensorId};
 
@@ -64,13 +64,18 @@ pub(super) struct Ready {
 pub(super) struct CudaDevice {
     name: String,
     driver: Driver,
-    compiler: Compiler,
+    compiler: Result<Compiler, Missing>,
     properties: Properties,
     ready: OnceLock<Result<Arc<Ready>, String>>,
 }
 
 impl CudaDevice {
-    pub(super) fn new(driver: Driver, compiler: Compiler, ordinal: i32, properties: Properties) -> CudaDevice {
+    pub(super) fn new(
+        driver: Driver,
+        compiler: Result<Compiler, Missing>,
+        ordinal: i32,
+        properties: Properties,
+    ) -> CudaDevice {
         CudaDevice {
             name: format!("cuda{ordinal}"),
             driver,
@@ -85,7 +90,8 @@ impl CudaDevice {
         let start = || {
             let text = |error: &dyn std::fmt::Display| error.to_string();
             let context = Context::new(self.driver, self.properties.handle).map_err(|e| text(&e))?;
-            let library = Library::new(&context, self.compiler, self.properties.capability).map_err(|e| text(&e))?;
+            let library =
+                Library::new(&context, self.compiler.clone(), self.properties.capability).map_err(|e| text(&e))?;
             let memory = CudaBufferType::new(&self.name, &context, self.properties.memory).map_err(|e| text(&e))?;
             Ok(Arc::new(Ready {
                 buffer_type: Arc::new(memory),
@@ -116,7 +122,11 @@ impl Device for CudaDevice {
             ..
         } = &self.properties;
         let (major, minor) = (capability / 10, capability % 10);
-        format!("{name} (compute capability {major}.{minor}, {multiprocessors} multiprocessors)")
+        let note = match &self.compiler {
+            Ok(_) => String::new(),
+            Err(missing) => format!("; only common models run: {missing}"),
+        };
+        format!("{name} (compute capability {major}.{minor}, {multiprocessors} multiprocessors{note})")
     }
 
     fn kind(&self) -> DeviceKind {

@@ -52,6 +52,8 @@ sources! {
     COPIES = "copies.cu" false [];
     ELEMENTWISE = "elementwise.cu" false [];
     GROUP = "group.cu" false [];
+    // Heads are quantized, too, and turned as `rope.cu` does.
+    HEADS = "heads.cu" false ["--fmad=false"];
     MUL_MAT = "mul_mat.cu" true [];
     MUL_MAT_TENSOR = "mul_mat_tensor.cu" true [];
     MUL_VEC = "mul_vec.cu" true [];
@@ -61,39 +63,22 @@ sources! {
     QUANTIZE = "quantize.cu" false ["--fmad=false"];
     QUANTIZE_COLUMNS = "quantize_columns.cu" false [];
     RECUR = "recur.cu" false [];
-    ROPE = "rope.cu" false [];
+    ROPE = "rope.cu" false ["--fmad=false"];
     ROUND_COLUMNS = "round_columns.cu" false [];
     ROWS = "rows.cu" false [];
     SELECT = "select.cu" false [];
     TOP = "top.cu" false [];
 }
 
-const HEADERS: [Header<'static>; 6] = [
-    Header {
-        name: "common.cuh",
-        text: include_str!("../../../../kernels/cuda/common.cuh"),
-    },
-    Header {
-        name: "blocks.cuh",
-        text: include_str!("../../../../kernels/cuda/blocks.cuh"),
-    },
-    Header {
-        name: "columns.cuh",
-        text: include_str!("../../../../kernels/cuda/columns.cuh"),
-    },
-    Header {
-        name: "dots.cuh",
-        text: include_str!("../../../../kernels/cuda/dots.cuh"),
-    },
-    Header {
-        name: "select.cuh",
-        text: include_str!("../../../../kernels/cuda/select.cuh"),
-    },
-    Header {
-        name: "visible.cuh",
-        text: include_str!("../../../../kernels/cuda/visible.cuh"),
-    },
-];
+macro_rules! headers {
+    ($( $file:literal )*) => {
+        [$( Header { name: $file, text: include_str!(concat!("../../../../kernels/cuda/", $file)) } ),*]
+    };
+}
+
+const HEADERS: [Header<'static>; 10] = headers! {
+    "common.cuh" "blocks.cuh" "columns.cuh" "dots.cuh" "encode.cuh" "few.cuh" "rope.cuh" "select.cuh" "unary.cuh" "visible.cuh"
+};
 
 /// What stands for a name in a text.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -171,8 +156,9 @@ impl Kernel {
             name: "codebooks.cuh",
             text: &text,
         };
-        let [common, blocks, columns, dots, select, visible] = HEADERS;
-        f(&[common, blocks, columns, dots, select, visible, points])
+        let mut all = [points; HEADERS.len() + 1];
+        all[..HEADERS.len()].copy_from_slice(&HEADERS);
+        f(&all)
     }
 
     /// Options of the compiler.

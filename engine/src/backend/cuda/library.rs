@@ -9,7 +9,9 @@ use super::compile::CompileError;
 use super::context::{Context, Function};
 use super::driver::CudaError;
 use super::kernel::Kernel;
-use super::raw::Compiler;
+use super::raw::{Compiler, Missing};
+use super::shipped;
+use super::specializations::note_loaded;
 
 /// Why a kernel cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -18,6 +20,8 @@ pub(super) enum KernelError {
     Compile(#[from] CompileError),
     #[error("{kernel}: {error}")]
     Load { kernel: String, error: CudaError },
+    #[error("{missing}; without it only kernels that are part of this program can run, and {kernel} is none of them")]
+    NotShipped { kernel: String, missing: Missing },
 }
 
 /// Dynamic shared memory that any kernel may have.
@@ -26,7 +30,8 @@ const COMMON_SHARED: u32 = 48 << 10;
 /// The kernels of a device.
 pub(super) struct Library {
     context: Arc<Context>,
-    compiler: Compiler,
+    /// Without it kernels are those that are shipped.
+    compiler: Result<Compiler, Missing>,
     /// Compute capability that kernels are made for, as in `compute_90`.
     architecture: i32,
     cache: Cache,
@@ -36,8 +41,15 @@ pub(super) struct Library {
 impl Library {
     /// No kernels yet. `capability` is the device's; a compiler that does not know it makes code for the next lower one that it knows, which
     /// the driver translates.
-    pub(super) fn new(context: &Arc<Context>, compiler: Compiler, capability: i32) -> Result<Library, CompileError> {
-        let known = compiler.architectures()?;
+    pub(super) fn new(
+        context: &Arc<Context>,
+        compiler: Result<Compiler, Missing>,
+        capability: i32,
+    ) -> Result<Library, CompileError> {
+        let known = match &compiler {
+            Ok(compiler) => compiler.architectures()?,
+            Err(_) => vec![shipped::ARCHITECTURE],
+        };
         let architecture = known.into_iter().filter(|&known| known <= capability).max();
         Ok(Library {
             context: context.clone(),
@@ -63,6 +75,7 @@ impl Library {
                 let title = CString::new(kernel.describe()).unwrap_or_default();
                 let function = Arc::new(Function::load(&self.context, &ptx, &name, &title).map_err(failed)?);
                 functions.insert(*kernel, function.clone());
+                note_loaded(kernel);
                 function
             }
         };
@@ -72,17 +85,26 @@ impl Library {
         Ok(function)
     }
 
-    /// The kernel's PTX, from the disk or from the compiler.
-    fn ptx(&self, kernel: &Kernel) -> Result<CString, CompileError> {
-        let (major, minor) = self.compiler.version()?;
+    /// The kernel's PTX, from the disk or from the compiler, or from the binary where there is no compiler.
+    fn ptx(&self, kernel: &Kernel) -> Result<CString, KernelError> {
+        match &self.compiler {
+            Ok(compiler) => Ok(self.compiled(*compiler, kernel)?),
+            Err(missing) => shipped::find(kernel).ok_or_else(|| KernelError::NotShipped {
+                kernel: kernel.describe(),
+                missing: missing.clone(),
+            }),
+        }
+    }
+
+    fn compiled(&self, compiler: Compiler, kernel: &Kernel) -> Result<CString, CompileError> {
+        let (major, minor) = compiler.version()?;
         let (version, options) = (format!("{major}.{minor}"), kernel.options(self.architecture));
         kernel.with_headers(|headers| {
             let texts = headers.iter().map(|header| header.text);
             let parts = [version.as_str(), kernel.text()].into_iter().chain(texts);
             let key = Hash::of(parts.chain(options.iter().map(String::as_str)));
             self.cache.get(key, || {
-                self.compiler
-                    .compile(&kernel.describe(), kernel.text(), headers, &options)
+                compiler.compile(&kernel.describe(), kernel.text(), headers, &options)
             })
         })
     }

@@ -4,9 +4,9 @@
 //! In the order of what builds on what:
 //! - [`raw`] (which functions there are), [`driver`] (calls as results), [`compile`] (CUDA C++ to PTX),
 //! - [`context`] (what is owned: streams, memory, kernels),
-//! - [`kernel`] (sources and specializations), [`cache`], [`library`] (kernels of a device, compiled when first asked for),
+//! - [`kernel`] (sources and specializations), [`cache`], [`shipped`] (kernels as PTX in the binary), [`library`] (kernels of a device, compiled when first asked for),
 //! - [`counters`] (what the emulated driver of tests counts),
-//! - [`buffer`], [`ops`] (from a node to the kernels that compute it), [`plan`], [`backend`], [`device`].
+//! - [`buffer`], [`ops`] (from a node to the kernels that compute it), [`fuse`] (nodes that are computed in one go), [`plan`], [`backend`], [`device`].
 
 mod backend;
 mod buffer;
@@ -16,11 +16,13 @@ mod context;
 mod counters;
 mod device;
 mod driver;
+mod fuse;
 mod kernel;
 mod library;
 mod ops;
 mod plan;
 mod raw;
+mod shipped;
 mod specializations;
 
 use std::sync::{Arc, OnceLock};
@@ -32,7 +34,8 @@ use super::{Device, Registry};
 
 pub use cache::user_cache;
 pub use counters::Counters;
-pub use specializations::{Specialization, compiler_flaw, specializations};
+pub use shipped::{pack, shipped};
+pub use specializations::{Specialization, compiler_flaw, loaded, specializations};
 
 /// The oldest version of CUDA that a driver must support: 11.2, which streams and modules of today need.
 const MIN_VERSION: i32 = 11020;
@@ -80,14 +83,14 @@ fn find() -> Result<Found, String> {
             version % 1000 / 10
         ));
     }
-    let compiler = Compiler::find().map_err(|missing| missing.to_string())?;
+    let compiler = Compiler::find();
     let mut found = Found::default();
     for ordinal in 0..driver.device_count().map_err(failed)? {
         match Properties::of(driver, ordinal) {
             Ok(properties) => match properties.flaw() {
                 Some(flaw) => found.flaws.push(format!("cuda{ordinal}: {flaw}")),
                 None => {
-                    let device = CudaDevice::new(driver, compiler, ordinal, properties);
+                    let device = CudaDevice::new(driver, compiler.clone(), ordinal, properties);
                     found.devices.push(Arc::new(device));
                 }
             },

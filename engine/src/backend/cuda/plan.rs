@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use kernels::Precision;
 
+use super::backend::Faults;
 use super::buffer::{CudaBuffer, foreign};
 use super::context::{DeviceMemory, Function, Recording, Shape};
+use super::fuse::Moved;
 use super::kernel::Kernel;
 use super::library::Library;
-use super::ops::{ColumnForm, Refusal, Target};
+use super::ops::{ColumnForm, Refusal, Target, TensorArg};
 use crate::backend::{BackendError, MemoryMap, Plan};
 use crate::graph::{Graph, TensorId};
 
@@ -30,9 +32,9 @@ pub(super) struct CudaPlan {
     /// Parameters of all kernels. Words keep them aligned.
     pub(super) words: Vec<u64>,
     /// Memory that kernels use between them.
-    pub(super) scratch: Option<Arc<DeviceMemory>>,
-    /// The tensor whose columns are there in a form, and its addresses, as long as neither is written.
-    pub(super) columns: Option<(TensorId, ColumnForm, Range<u64>)>,
+    pub(super) scratch: Option<Scratch>,
+    /// The rows whose columns are there in a form, and their addresses, as long as neither is written.
+    pub(super) columns: Option<(TensorArg, ColumnForm, Range<u64>)>,
     /// Some kernel may find a number that is beyond its table.
     pub(super) has_faults: bool,
     /// Times that the kernels were queued one by one.
@@ -56,21 +58,77 @@ impl CudaPlan {
     }
 }
 
+/// Memory that kernels use between them, in areas one behind the other.
+#[derive(Clone)]
+pub(super) struct Scratch {
+    pub(super) memory: Arc<DeviceMemory>,
+    pub(super) sizes: Areas,
+}
+
+/// Bytes of each area.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Areas {
+    /// What each node may use as it likes.
+    pub(super) work: usize,
+    /// Columns in the form of products.
+    pub(super) columns: usize,
+    /// Results that only kernels of the plan read.
+    pub(super) moved: usize,
+}
+
+impl Areas {
+    /// Areas begin at multiples of this.
+    const ALIGNMENT: usize = 256;
+
+    /// At least as large as both.
+    pub(super) fn max(self, other: Areas) -> Areas {
+        let max = |a: usize, b: usize| a.max(b).next_multiple_of(Areas::ALIGNMENT);
+        Areas {
+            work: max(self.work, other.work),
+            columns: max(self.columns, other.columns),
+            moved: max(self.moved, other.moved),
+        }
+    }
+
+    /// Of all areas.
+    pub(super) fn total(self) -> usize {
+        self.work + self.columns + self.moved
+    }
+}
+
+impl Scratch {
+    fn columns(&self) -> u64 {
+        self.memory.address() + self.sizes.work as u64
+    }
+
+    fn moved(&self) -> u64 {
+        self.columns() + self.sizes.columns as u64
+    }
+}
+
 /// Notes the launches of nodes in a plan.
 pub(super) struct Planner<'a> {
     pub(super) device: &'a str,
     pub(super) graph: &'a Graph,
     pub(super) memory: &'a MemoryMap,
     pub(super) library: &'a Library,
-    /// Address of the record of faults, and the number of the node's name in it.
-    pub(super) fault: (u64, u32),
-    /// Memory that each node may use as it likes.
-    pub(super) scratch: &'a Arc<DeviceMemory>,
+    /// The record of faults, and the numbers of nodes in it.
+    pub(super) faults: &'a mut Faults,
+    pub(super) scratch: &'a Scratch,
+    /// Results that lie in scratch memory instead of their homes, and where in its area.
+    pub(super) moved: &'a Moved,
     pub(super) precision: Precision,
     pub(super) plan: &'a mut CudaPlan,
 }
 
 impl Planner<'_> {
+    /// Where a tensor lies whose memory was moved.
+    fn moved_to(&self, id: TensorId) -> Option<u64> {
+        let (owner, offset) = self.graph.tensor(id).view.unwrap_or((id, 0));
+        let at = *self.moved.get(&owner)?;
+        Some(self.scratch.moved() + (at + offset) as u64)
+    }
+
     fn error(&self, message: String) -> Refusal {
         Refusal::Error(BackendError::Device {
             device: self.device.to_owned(),
@@ -96,7 +154,10 @@ impl Target for Planner<'_> {
         if end.is_none_or(|end| end > buffer.size()) {
             return Err(self.error(format!("{name} reaches beyond its buffer")));
         }
-        let address = ours.memory().address() + home.offset as u64;
+        let address = match self.moved_to(id) {
+            Some(address) => address,
+            None => ours.memory().address() + home.offset as u64,
+        };
         let alignment = super::ops::alignment_of(tensor.ty) as u64;
         if !address.is_multiple_of(alignment) {
             return Err(self.error(format!("{name} is not aligned to {alignment} bytes")));
@@ -113,32 +174,33 @@ impl Target for Planner<'_> {
 
     fn scratch(&mut self, bytes: usize) -> Result<u64, Refusal> {
         assert!(
-            bytes <= self.scratch.len(),
+            bytes <= self.scratch.sizes.work,
             "scratch memory was set aside for every node"
         );
-        self.plan.scratch = Some(self.scratch.clone());
-        self.plan.columns = None;
-        Ok(self.scratch.address())
+        Ok(self.scratch.memory.address())
     }
 
     fn precision(&self) -> Precision {
         self.precision
     }
 
-    fn columns(&mut self, of: TensorId, form: ColumnForm, bytes: usize) -> Result<(u64, bool), Refusal> {
+    fn columns(&mut self, of: &TensorArg, form: ColumnForm, bytes: usize) -> Result<(u64, bool), Refusal> {
+        let (of, address) = (of.as_rows(), self.scratch.columns());
         let known = self.plan.columns.as_ref();
-        if known.is_some_and(|(id, known, _)| (*id, *known) == (of, form)) {
-            return Ok((self.scratch.address(), false));
+        if known.is_some_and(|(known, of_form, _)| (*known, *of_form) == (of, form)) {
+            return Ok((address, false));
         }
-        let start = self.address(of, false)?;
-        let scratch = self.scratch(bytes)?;
-        self.plan.columns = Some((of, form, start..start + self.graph.tensor(of).nbytes() as u64));
-        Ok((scratch, true))
+        assert!(
+            bytes <= self.scratch.sizes.columns,
+            "memory for columns was set aside for every node"
+        );
+        self.plan.columns = Some((of, form, of.data..of.data + of.extent()));
+        Ok((address, true))
     }
 
-    fn fault(&mut self) -> (u64, u32) {
+    fn fault_of(&mut self, node: TensorId) -> (u64, u32) {
         self.plan.has_faults = true;
-        self.fault
+        (self.faults.address(), self.faults.number(self.graph.tensor(node).name))
     }
 
     fn launch(&mut self, kernel: Kernel, shape: Shape, parameters: &[u8]) -> Result<(), Refusal> {

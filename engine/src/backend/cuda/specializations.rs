@@ -1,10 +1,12 @@
-//! Which kernels a node needs, and their PTX without any card: what tests look at.
+//! Which kernels a node needs and which ones were loaded, and their PTX without any card: what tests and prices look at.
+
+use std::sync::{Mutex, PoisonError};
 
 use kernels::Precision;
 
 use super::context::Shape;
 use super::kernel::Kernel;
-use super::ops::{self, ColumnForm, Refusal, Target};
+use super::ops::{self, ColumnForm, Refusal, Target, TensorArg};
 use super::raw::Compiler;
 use crate::graph::{Graph, TensorId};
 
@@ -39,7 +41,24 @@ pub fn compiler_flaw() -> Option<String> {
     Compiler::find().err().map(|missing| missing.to_string())
 }
 
-/// The kernels that compute a node; none if there are none for it.
+/// Kernels that any device of this process loaded, in that order.
+static LOADED: Mutex<Vec<Kernel>> = Mutex::new(Vec::new());
+
+/// Notes a kernel that was loaded.
+pub(super) fn note_loaded(kernel: &Kernel) {
+    let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !loaded.contains(kernel) {
+        loaded.push(*kernel);
+    }
+}
+
+/// The kernels that devices of this process loaded so far, those among them that compute several nodes in one go.
+pub fn loaded() -> Vec<Specialization> {
+    let loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    loaded.iter().copied().map(Specialization).collect()
+}
+
+/// The kernels that compute a node by itself; none if there are none for it.
 pub fn specializations(graph: &Graph, node: TensorId, precision: Precision) -> Vec<Specialization> {
     let mut kernels = Kernels {
         found: Vec::new(),
@@ -70,11 +89,11 @@ impl Target for Kernels {
         self.precision
     }
 
-    fn columns(&mut self, _: TensorId, _: ColumnForm, _: usize) -> Result<(u64, bool), Refusal> {
+    fn columns(&mut self, _: &TensorArg, _: ColumnForm, _: usize) -> Result<(u64, bool), Refusal> {
         Ok((0, true))
     }
 
-    fn fault(&mut self) -> (u64, u32) {
+    fn fault_of(&mut self, _: TensorId) -> (u64, u32) {
         (0, 0)
     }
 

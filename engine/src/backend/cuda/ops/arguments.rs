@@ -8,9 +8,9 @@ use crate::graph::Tensor;
 /// A tensor.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Debug, Pod, Zeroable)]
-pub(super) struct TensorArg {
+pub(in super::super) struct TensorArg {
     /// Address of the first byte; 0 for no tensor.
-    pub(super) data: u64,
+    pub(in super::super) data: u64,
     pub(super) nb: [i64; 4],
     pub(super) ne: [i32; 4],
 }
@@ -33,6 +33,37 @@ impl TensorArg {
             arg.nb[d] = i64::try_from(t.nb[d]).map_err(|_| "strides that fit a pointer")?;
         }
         Ok(arg)
+    }
+
+    /// The tensor as if it had this shape, to which it is repeated: sizes of 1 become those of the shape.
+    pub(super) fn repeated_to(mut self, ne: [i32; 4]) -> TensorArg {
+        for d in 0..4 {
+            if self.ne[d] == 1 && ne[d] != 1 {
+                (self.ne[d], self.nb[d]) = (ne[d], 0);
+            }
+        }
+        self
+    }
+
+    /// The same rows as one list, if they lie one behind the other.
+    pub(in super::super) fn as_rows(mut self) -> TensorArg {
+        let element = self.nb[0];
+        let row = element * i64::from(self.ne[0]);
+        let dense = (1..4).try_fold(row, |nb, d| {
+            (self.ne[d] == 1 || self.nb[d] == nb).then(|| nb * i64::from(self.ne[d]))
+        });
+        if dense.is_some() {
+            let rows: i32 = self.ne[1..].iter().product();
+            self.ne = [self.ne[0], rows, 1, 1];
+            self.nb = [element, row, 0, 0];
+        }
+        self
+    }
+
+    /// Bytes from the first element to the end of the last.
+    pub(in super::super) fn extent(&self) -> u64 {
+        let last = |d: usize| self.nb[d].unsigned_abs() * (self.ne[d].unsigned_abs().saturating_sub(1) as u64);
+        (0..4).map(last).sum::<u64>() + self.nb[0].unsigned_abs()
     }
 
     /// True if rows may be read in vectors of `bytes` bytes: elements of `element` bytes follow one another, and every row begins at a multiple.

@@ -48,8 +48,8 @@ pub(super) fn plan(task: &mut Task<'_>) -> Result<(), Refusal> {
     task.for_each(kernel, params.n, &params)
 }
 
-/// Name of the function in the source.
-fn function(f: Unary) -> &'static str {
+/// Name of the function in `unary.cuh`.
+pub(super) fn function(f: Unary) -> &'static str {
     match f {
         Unary::Neg => "neg",
         Unary::Abs => "abs_of",

@@ -3,6 +3,8 @@
 mod arguments;
 mod attention;
 mod elementwise;
+mod few;
+mod heads;
 mod integers;
 mod moves;
 mod products;
@@ -15,7 +17,12 @@ mod tensor;
 use bytemuck::{Pod, bytes_of};
 use kernels::{GgmlType, Precision};
 
-use self::arguments::{FaultArg, TensorArg};
+use self::arguments::FaultArg;
+pub(super) use self::arguments::TensorArg;
+pub(super) use self::few::{MAX_ADDS, Part, Products};
+pub(super) use self::heads::{Heads, MAX_HEAD, MAX_SECTIONS, Section};
+pub(super) use self::products::has_few_columns;
+pub(super) use self::rows::{MAX_ADDED, Normed};
 use super::context::Shape;
 use super::kernel::Kernel;
 use crate::backend::BackendError;
@@ -69,11 +76,12 @@ pub(super) trait Target {
     /// What products may cost in accuracy.
     fn precision(&self) -> Precision;
 
-    /// Address of scratch memory for the columns of a tensor in a form, and whether they are not there yet, since no product before needed them.
-    fn columns(&mut self, of: TensorId, form: ColumnForm, bytes: usize) -> Result<(u64, bool), Refusal>;
+    /// Address of memory for the columns of a tensor in a form, and whether they are not there yet, since nothing before needed them. Whoever asks
+    /// makes them then.
+    fn columns(&mut self, of: &TensorArg, form: ColumnForm, bytes: usize) -> Result<(u64, bool), Refusal>;
 
-    /// Address of the record of faults, and the node's number in it.
-    fn fault(&mut self) -> (u64, u32);
+    /// Address of the record of faults, and a node's number in it.
+    fn fault_of(&mut self, node: TensorId) -> (u64, u32);
 
     /// Appends a kernel.
     fn launch(&mut self, kernel: Kernel, shape: Shape, parameters: &[u8]) -> Result<(), Refusal>;
@@ -84,6 +92,8 @@ pub(super) trait Target {
 pub(super) struct Need {
     /// Bytes of scratch memory.
     pub(super) scratch: usize,
+    /// Bytes of columns in the form of a product.
+    pub(super) columns: usize,
 }
 
 /// Looks at a node as if it were planned.
@@ -106,11 +116,12 @@ impl Target for DryRun {
         self.precision
     }
 
-    fn columns(&mut self, _: TensorId, _: ColumnForm, bytes: usize) -> Result<(u64, bool), Refusal> {
-        Ok((self.scratch(bytes)?, true))
+    fn columns(&mut self, _: &TensorArg, _: ColumnForm, bytes: usize) -> Result<(u64, bool), Refusal> {
+        self.need.columns = bytes;
+        Ok((0, true))
     }
 
-    fn fault(&mut self) -> (u64, u32) {
+    fn fault_of(&mut self, _: TensorId) -> (u64, u32) {
         (0, 0)
     }
 
@@ -156,6 +167,11 @@ fn is_readable(t: &Tensor) -> bool {
     let alignment = alignment_of(t.ty);
     let aligned = (0..4).all(|d| t.ne[d] <= 1 || t.nb[d].is_multiple_of(alignment));
     aligned && (!t.ty.is_quantized() || t.has_dense_rows())
+}
+
+/// True if a product of few columns with weights at this address takes its columns as integers.
+pub(super) fn takes_integers(precision: Precision, weights: &Tensor, address: u64) -> bool {
+    TensorArg::new(weights, address).is_ok_and(|w| integers::suits(precision, weights, &w))
 }
 
 /// Appends the kernels that compute a checked node.
@@ -208,6 +224,48 @@ pub(super) fn plan(graph: &Graph, id: TensorId, target: &mut dyn Target) -> Resu
     }
 }
 
+/// What is computed in one go.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum Step {
+    /// A node as it is.
+    Node(TensorId),
+    /// A norm with the sum before it and the rounding behind it.
+    Normed(Normed),
+    /// Products of the same columns, with what is added to them.
+    Products(Products),
+    /// Heads on their way to attention.
+    Heads(Heads),
+}
+
+impl Step {
+    /// The node that stands for it in messages.
+    pub(super) fn first(&self) -> TensorId {
+        match self {
+            Step::Node(id) => *id,
+            Step::Normed(normed) => normed.norm,
+            Step::Products(products) => products.parts[0].product,
+            Step::Heads(heads) => heads.turned,
+        }
+    }
+}
+
+/// Appends the kernels of a step, all of whose nodes were checked.
+pub(super) fn plan_step(graph: &Graph, step: &Step, target: &mut dyn Target) -> Result<(), Refusal> {
+    let id = step.first();
+    let mut task = Task {
+        graph,
+        id,
+        node: graph.tensor(id),
+        target,
+    };
+    match step {
+        Step::Node(id) => plan(graph, *id, task.target),
+        Step::Normed(normed) => rows::plan_normed(&mut task, normed),
+        Step::Products(products) => few::plan(&mut task, products),
+        Step::Heads(heads) => heads::plan(&mut task, heads),
+    }
+}
+
 /// A node that is being planned.
 struct Task<'a> {
     graph: &'a Graph,
@@ -249,7 +307,7 @@ impl<'a> Task<'a> {
     }
 
     fn fault(&mut self) -> FaultArg {
-        let (record, node) = self.target.fault();
+        let (record, node) = self.target.fault_of(self.id);
         FaultArg { record, node }
     }
 

@@ -3,33 +3,19 @@
 use bytemuck::{Pod, Zeroable};
 use kernels::GgmlType;
 
-use super::super::kernel::{GROUP, Kernel, MUL_MAT, MUL_VEC, Value};
+use super::super::kernel::{GROUP, Kernel, MUL_MAT, Value};
 use super::arguments::TensorArg;
-use super::integers::{self, Product};
+use super::few::{self, Products};
 use super::tensor::{self, Groups};
 use super::{Refusal, Task, size};
+use crate::graph::{Graph, Op, Tensor};
 
 /// Columns up to which a warp computes all elements of a row.
 const FEW_COLUMNS: usize = 8;
 
-/// Rows of a block of `mul_vec.cu`, one to a warp.
-const WARPS: u32 = 4;
-
 /// Rows, columns and threads of a tile of `mul_mat.cu`.
 const TILE: [u32; 2] = [32, 32];
 const TILE_THREADS: u32 = 128;
-
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct VecParams {
-    w: TensorArg,
-    x: TensorArg,
-    y: TensorArg,
-    ids: TensorArg,
-    fault: u64,
-    node: u32,
-    padding: u32,
-}
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -75,47 +61,13 @@ pub(super) fn decoder(ty: GgmlType, w: &TensorArg) -> Value {
     }
 }
 
-/// A kernel of `mul_vec.cu` for these operands.
-fn vec_kernel(ty: GgmlType, w: &TensorArg, x: &TensorArg, columns: usize, by_ids: bool) -> Kernel {
-    let decoder = decoder(ty, w);
-    let has_runs = ty.is_quantized() || matches!(decoder, Value::Word(_));
-    Kernel::new(&MUL_VEC, "mul_vec")
-        .with("TYPE", decoder)
-        .with_int("COLS", columns as i64)
-        .with_int("X4", (has_runs && x.has_vectors(4, 16)).into())
-        .with_int("IDS", by_ids.into())
-}
-
 pub(super) fn mul_mat(task: &mut Task<'_>) -> Result<(), Refusal> {
     let ty = task.operand(0).ty;
     let (w, x, y) = (task.source(0)?, task.source(1)?, task.result()?);
     let [m, n, n2, n3] = task.node.ne;
     let outer = size(n2 * n3)?;
     if n <= FEW_COLUMNS {
-        let columns = n.next_power_of_two();
-        let product = Product {
-            w,
-            x,
-            y,
-            ids: None,
-            columns,
-            grid: [1, outer],
-        };
-        if integers::plan(task, &product)? {
-            return Ok(());
-        }
-        let kernel = vec_kernel(ty, &w, &x, columns, false);
-        let grid = [size(m)?.div_ceil(WARPS), 1, outer];
-        let params = VecParams {
-            w,
-            x,
-            y,
-            ids: TensorArg::NONE,
-            fault: 0,
-            node: 0,
-            padding: 0,
-        };
-        return task.launch(kernel, grid, 32 * WARPS, &params);
+        return few::plan(task, &Products::of_one(task.id));
     }
     if tensor::suits(task.target.precision(), task.operand(0)) {
         return tensor::plan(task, [w, x, y], None);
@@ -136,37 +88,20 @@ fn mat_kernel(ty: GgmlType, w: &TensorArg, by_ids: bool) -> Kernel {
     kernel.with_int("IDS", by_ids.into())
 }
 
+/// True if a product has so few columns that a warp computes all elements of a row.
+pub(in super::super) fn has_few_columns(graph: &Graph, product: &Tensor) -> bool {
+    match product.op {
+        Op::MulMat => product.ne[1] <= FEW_COLUMNS,
+        Op::MulMatId => product.ne[2] <= FEW_COLUMNS || graph.tensor(product.source(0)).ne[2] > MAX_GROUPS,
+        _ => false,
+    }
+}
+
 pub(super) fn mul_mat_id(task: &mut Task<'_>) -> Result<(), Refusal> {
-    let ty = task.operand(0).ty;
-    let (w, x, y, ids) = (task.source(0)?, task.source(1)?, task.result()?, task.source(2)?);
-    let [m, n_used, n_tokens, _] = task.node.ne;
-    if n_tokens > FEW_COLUMNS && task.operand(0).ne[2] <= MAX_GROUPS {
+    if !has_few_columns(task.graph, task.node) {
         return mul_mat_by_groups(task);
     }
-    let (fault, columns) = (task.fault(), [size(n_used)?, size(n_tokens)?]);
-    let product = Product {
-        w,
-        x,
-        y,
-        ids: Some((ids, fault)),
-        columns: 1,
-        grid: columns,
-    };
-    if integers::plan(task, &product)? {
-        return Ok(());
-    }
-    let params = VecParams {
-        w,
-        x,
-        y,
-        ids,
-        fault: fault.record,
-        node: fault.node,
-        padding: 0,
-    };
-    let kernel = vec_kernel(ty, &w, &x, 1, true);
-    let grid = [size(m)?.div_ceil(WARPS), columns[0], columns[1]];
-    task.launch(kernel, grid, 32 * WARPS, &params)
+    few::plan(task, &Products::of_one(task.id))
 }
 
 /// Groups columns by matrix on the device, then computes each group by tiles: each matrix is read once for a tile of columns.

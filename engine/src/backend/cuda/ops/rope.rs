@@ -9,13 +9,12 @@ use super::arguments::TensorArg;
 use super::{Refusal, Task, size};
 use crate::graph::{ROPE_AXES, Rope, RopeKind};
 
+/// Angles: the structure of `rope.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
-struct Params {
-    x: TensorArg,
+pub(super) struct RopeArg {
     positions: TensorArg,
     factors: TensorArg,
-    y: TensorArg,
     step: f32,
     freq_scale: f32,
     ext_factor: f32,
@@ -31,18 +30,25 @@ struct Params {
     padding: i32,
 }
 
-pub(super) fn plan(task: &mut Task<'_>, p: &Rope) -> Result<(), Refusal> {
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Params {
+    x: TensorArg,
+    y: TensorArg,
+    rope: RopeArg,
+}
+
+/// The angles of a task's node.
+pub(super) fn angles(task: &mut Task<'_>, p: &Rope) -> Result<RopeArg, Refusal> {
     let (low, high) = ramp(p);
     let has_factors = task.has(2);
     let mut sections = [0; ROPE_AXES];
     for (to, from) in sections.iter_mut().zip(p.sections) {
         *to = size(from)? as i32;
     }
-    let params = Params {
-        x: task.source(0)?,
+    Ok(RopeArg {
         positions: task.source(1)?,
         factors: task.optional(has_factors.then_some(2))?,
-        y: task.result()?,
         step: p.freq_base.powf(-2.0 / p.n_dims as f32),
         freq_scale: p.freq_scale,
         ext_factor: p.ext_factor,
@@ -56,9 +62,22 @@ pub(super) fn plan(task: &mut Task<'_>, p: &Rope) -> Result<(), Refusal> {
         sections,
         interleaved: (p.kind == RopeKind::Imrope).into(),
         padding: 0,
+    })
+}
+
+/// The value that kernels have for pairs that are neighbours.
+pub(super) fn neighbours(p: &Rope) -> i64 {
+    (p.kind == RopeKind::Norm).into()
+}
+
+pub(super) fn plan(task: &mut Task<'_>, p: &Rope) -> Result<(), Refusal> {
+    let params = Params {
+        x: task.source(0)?,
+        y: task.result()?,
+        rope: angles(task, p)?,
     };
     let [n, n_head, n_tokens, _] = task.node.ne;
-    let kernel = Kernel::new(&ROPE, "rope").with_int("NEIGHBOURS", (p.kind == RopeKind::Norm).into());
+    let kernel = Kernel::new(&ROPE, "rope").with_int("NEIGHBOURS", neighbours(p));
     let work = (p.n_dims / 2).max((n - p.n_dims) * n_head);
     let threads = size(work.next_multiple_of(32).clamp(32, 256))?;
     task.launch(kernel, [size(n_tokens)?, 1, 1], threads, &params)

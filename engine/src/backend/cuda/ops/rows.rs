@@ -4,8 +4,8 @@ use bytemuck::{Pod, Zeroable};
 
 use super::super::kernel::{Kernel, ROWS};
 use super::arguments::TensorArg;
-use super::{Refusal, Task, size};
-use crate::graph::Op;
+use super::{Refusal, Task, integers, size};
+use crate::graph::{Op, TensorId};
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -15,11 +15,19 @@ struct Params {
     y: TensorArg,
     c: f32,
     i: [i32; 2],
-    padding: u32,
+    padding: i32,
+    b: TensorArg,
+    sum: TensorArg,
+    tiles: u64,
 }
 
 /// The largest matrix of [`Op::Balance`] that fits in shared memory with sums of its rows.
 const MAX_BALANCE: usize = 96;
+
+/// Threads of a row of `n` elements: one for a few of them, in whole warps. Sums are added up in an order that follows from it.
+fn threads_of(n: usize) -> Result<u32, Refusal> {
+    size(n.div_ceil(4).next_multiple_of(32).clamp(32, 1024))
+}
 
 pub(super) fn plan(task: &mut Task<'_>) -> Result<(), Refusal> {
     let (name, c) = match task.node.op {
@@ -46,15 +54,73 @@ pub(super) fn plan(task: &mut Task<'_>) -> Result<(), Refusal> {
     };
     let x = task.operand(0);
     let n_rows = size(x.nrows())?;
-    // A thread for a few elements, in whole warps.
-    let threads = size(x.ne[0].div_ceil(4).next_multiple_of(32).clamp(32, 512))?;
+    let threads = threads_of(x.ne[0])?;
     let params = Params {
         x: task.source(0)?,
         w: task.optional(weighted.then_some(1))?,
         y: task.result()?,
         c,
         i,
-        padding: 0,
+        ..Params::zeroed()
     };
     task.launch_with(kernel, [n_rows, 1, 1], threads, shared, &params)
+}
+
+/// A norm, and what is computed with it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(in super::super) struct Normed {
+    pub(in super::super) norm: TensorId,
+    /// The sum that it is the norm of, if that is computed with it.
+    pub(in super::super) sum: Option<TensorId>,
+    /// The sum has other readers.
+    pub(in super::super) stores_sum: bool,
+    /// Products in integers read the norm.
+    pub(in super::super) rounds: bool,
+}
+
+/// Elements of a row whose sum is kept in shared memory, of which a block has 48 KiB without asking.
+pub(in super::super) const MAX_ADDED: usize = 11 << 10;
+
+/// Plans the norm with the sum before it and the rounding behind it.
+pub(super) fn plan_normed(task: &mut Task<'_>, normed: &Normed) -> Result<(), Refusal> {
+    let Op::RmsNorm { eps } = task.node.op else {
+        return Err("a norm".into());
+    };
+    let graph = task.graph;
+    let [n, ..] = task.node.ne;
+    let mut params = Params {
+        y: task.result()?,
+        w: task.optional(task.has(1).then_some(1))?,
+        c: eps,
+        ..Params::zeroed()
+    };
+    let mut kernel = Kernel::new(&ROWS, "rms_norm");
+    if task.has(1) {
+        kernel = kernel.with_type("W", task.operand(1).ty);
+    }
+    let mut shared = 0;
+    if let Some(sum) = normed.sum {
+        let operand = |task: &mut Task<'_>, i: usize| {
+            let id = graph.tensor(sum).source(i);
+            TensorArg::new(graph.tensor(id), task.target.address(id, false)?)
+        };
+        (params.x, params.b) = (operand(task, 0)?, operand(task, 1)?);
+        if normed.stores_sum {
+            params.sum = TensorArg::new(graph.tensor(sum), task.target.address(sum, true)?)?;
+        }
+        (kernel, shared) = (kernel.with_int("ADDS", 1), size(size_of::<f32>() * n)?);
+    } else {
+        params.x = task.source(0)?;
+    }
+    if normed.rounds {
+        params.tiles = integers::written_columns(task, &params.y)?;
+        kernel = kernel.with_int("ROUNDS", 1);
+    }
+    task.launch_with(
+        kernel,
+        [size(task.node.nrows())?, 1, 1],
+        threads_of(n)?,
+        shared,
+        &params,
+    )
 }

@@ -86,7 +86,7 @@ pub(super) fn plan(task: &mut Task<'_>, operands: [TensorArg; 3], groups: Option
         Some(groups) => (groups.columns, true),
         None => {
             let bytes = column_bytes(values);
-            task.target.columns(task.node.source(1), ColumnForm::Bfloats, bytes)?
+            task.target.columns(&x, ColumnForm::Bfloats, bytes)?
         }
     };
     let stride = size(stride(values))?;

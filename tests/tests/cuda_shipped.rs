@@ -1,0 +1,208 @@
+//! Kernels that are part of the binary as PTX: which ones they are, that they are what the sources give, and that models run by them alone.
+//!
+//! `LLAMA_UPDATE=1 cargo test --release -p llama-tests --test all cuda_shipped -- --include-ignored` makes the archive anew.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use engine::backend::cuda::{Specialization, compiler_flaw, loaded, pack, shipped};
+use engine::context::{Context, ContextParams};
+use engine::gguf::GgufFile;
+use engine::model::{LoadParams, Model};
+use engine::synth::{Mix, Shape, Synth, SynthParams};
+use kernels::Precision;
+use rayon::prelude::*;
+use tests::emulator::{with_device, without_compiler};
+use tests::{decode_last, exact, layouts, nmse, place_on, seeded_file};
+
+use crate::cuda::{card, params};
+use crate::cuda_kernels::spills;
+
+/// A model whose kernels are shipped: small, but for what kernels are specialized by.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    arch: &'static str,
+    mix: &'static str,
+    n_embd: usize,
+    head_dim: usize,
+    /// Query heads that share a key head.
+    group: usize,
+}
+
+const fn sample(arch: &'static str, mix: &'static str, n_embd: usize, head_dim: usize, group: usize) -> Sample {
+    Sample {
+        arch,
+        mix,
+        n_embd,
+        head_dim,
+        group,
+    }
+}
+
+/// Common families, types and sizes of heads. Rows of 2048 weights begin at multiples of 16 bytes in all types, which kernels are specialized by.
+const SAMPLES: [Sample; 12] = [
+    sample("llama", "q4_0", 256, 64, 1),
+    sample("llama", "q8_0", 256, 64, 2),
+    sample("llama", "q4_k_m", 256, 64, 4),
+    sample("llama", "q4_k_m", 2048, 64, 8),
+    sample("llama", "q4_k_m", 256, 128, 1),
+    sample("llama", "q8_0", 256, 128, 2),
+    sample("llama", "q4_0", 256, 128, 4),
+    sample("llama", "q4_k_m", 2048, 128, 8),
+    sample("qwen2", "q4_k_m", 256, 128, 4),
+    sample("qwen3", "q4_k_m", 256, 128, 2),
+    sample("qwen3", "q8_0", 256, 128, 4),
+    sample("gemma3", "q4_0", 256, 256, 4),
+];
+
+/// Tokens that are decoded one after the other: a kernel for each rounded number of columns.
+const LENGTHS: [usize; 6] = [40, 17, 8, 3, 2, 1];
+
+/// Tokens of a context in which blocks share a token's pages.
+const LONG: usize = 530;
+
+impl Sample {
+    fn context(&self, device: &str, n_ctx: usize) -> Context {
+        let shape = Shape {
+            name: "sample",
+            of: "no model",
+            n_layer: 2,
+            n_embd: self.n_embd,
+            n_head: self.group,
+            n_head_kv: 1,
+            head_dim: self.head_dim,
+            n_ff: 256,
+            n_vocab: 320,
+            tied: false,
+        };
+        let params = SynthParams {
+            shape,
+            settings: Vec::new(),
+            mix: Mix::find(self.mix).expect("the mix is known"),
+            output: None,
+            seed: 1,
+        };
+        let arch = archs::find(self.arch).expect("it is declared").arch;
+        let folder = tempfile::tempdir().expect("there is room");
+        let path = folder.path().join("sample.gguf");
+        let synth = Synth::new(arch, archs::ALL, &params).expect("it is drawn up");
+        synth.write(&path).expect("it is written");
+        let mut load = LoadParams::default();
+        place_on(&mut load, device, usize::MAX);
+        let file = GgufFile::open(&path).expect("it was just written");
+        let model = Model::from_file(file, archs::ALL, &load).expect("it loads");
+        let params = ContextParams {
+            n_ctx,
+            n_threads: 2,
+            n_threads_batch: 2,
+            precision: Precision::default(),
+            ..ContextParams::default()
+        };
+        Context::new(model.into(), &params).expect("there is memory")
+    }
+
+    /// Logits behind each of some lengths of text, on the first card.
+    fn logits(&self, lengths: &[usize]) -> Vec<Vec<f32>> {
+        self.logits_on(&card(), lengths)
+    }
+
+    fn logits_on(&self, device: &str, lengths: &[usize]) -> Vec<Vec<f32>> {
+        let n: usize = lengths.iter().sum();
+        let mut ctx = self.context(device, n);
+        let tokens: Vec<_> = (0..n as u32).map(|i| 3 + i * i % 250).collect();
+        let mut pos = 0;
+        let next = |&n: &usize| {
+            let logits = decode_last(&mut ctx, &tokens[pos..pos + n], pos, 0);
+            pos += n;
+            logits
+        };
+        lengths.iter().map(next).collect()
+    }
+}
+
+fn archive() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels/cuda/shipped.deflate")
+}
+
+/// PTX of kernels, by what they are called.
+fn compiled<'a>(kernels: impl IntoParallelIterator<Item = &'a Specialization>) -> BTreeMap<String, String> {
+    let ptx = |kernel: &Specialization| (kernel.describe(), kernel.shipped_ptx().expect("it compiles"));
+    kernels.into_par_iter().map(ptx).collect()
+}
+
+#[test]
+#[ignore = "computes every sample on the card and compiles all kernels that are shipped"]
+fn all_that_samples_need_is_shipped_as_the_sources_give_it() {
+    with_device(
+        "cuda_shipped::all_that_samples_need_is_shipped_as_the_sources_give_it",
+        || {
+            for sample in SAMPLES {
+                sample.logits(&LENGTHS);
+                if sample.n_embd == 256 {
+                    sample.logits(&[LONG, 1]);
+                }
+            }
+            let found = compiled(&loaded());
+            // The assembler takes them as they were cut down.
+            found.par_iter().for_each(|(_, ptx)| drop(spills(ptx, 80)));
+            if std::env::var_os("LLAMA_UPDATE").is_some() {
+                std::fs::write(archive(), pack(&found)).expect("the archive is writable");
+                return;
+            }
+            let names: Vec<_> = found
+                .keys()
+                .filter(|name| !shipped().contains_key(name.as_str()))
+                .collect();
+            assert!(
+                names.is_empty(),
+                "not shipped, and LLAMA_UPDATE=1 makes the archive anew: {names:?}"
+            );
+            assert_eq!(found.len(), shipped().len(), "what no sample needs is shipped, too");
+            for (name, ptx) in &found {
+                assert!(
+                    shipped()[name.as_str()] == ptx,
+                    "{name}: LLAMA_UPDATE=1 makes the archive anew"
+                );
+            }
+        },
+    );
+}
+
+/// Of a token and a prompt of one model: sources that changed give other text here, too.
+#[test]
+fn what_is_shipped_is_what_the_sources_give() {
+    with_device("cuda_shipped::what_is_shipped_is_what_the_sources_give", || {
+        SAMPLES[9].logits(&[17, 1]);
+        let found = compiled(&loaded());
+        assert!(found.len() > 8, "{} kernels", found.len());
+        for (name, ptx) in &found {
+            let is_same = shipped().get(name.as_str()).is_some_and(|shipped| shipped == ptx);
+            assert!(
+                is_same,
+                "{name}: LLAMA_UPDATE=1 makes the archive anew (cuda_shipped.rs)"
+            );
+        }
+    });
+}
+
+/// Without the compiler the kernels come from the archive, and what is not there is an error that names it.
+#[test]
+fn models_run_without_the_compiler() {
+    without_compiler("cuda_shipped::models_run_without_the_compiler", || {
+        assert!(compiler_flaw().is_some(), "the compiler is there");
+        let sample = SAMPLES[9];
+        let (want, got) = (sample.logits_on("cpu", &[5, 1, 17]), sample.logits(&[5, 1, 17]));
+        // Many columns are rounded to bf16 on a card.
+        for ((want, got), limit) in want.iter().zip(&got).zip([1e-6, 1e-6, 1e-4]) {
+            let error = nmse(want, got);
+            assert!(error < limit, "NMSE {error:.3e}");
+        }
+        let load = params(&card(), usize::MAX).load;
+        let model = layouts::model(&seeded_file("mamba2-dense", None), &load);
+        let Err(error) = Context::new(model, &exact().context) else {
+            panic!("it has kernels that are not shipped");
+        };
+        let error = format!("{error:?}");
+        assert!(error.contains(".cu") && error.contains("libnvrtc"), "{error}");
+    });
+}
