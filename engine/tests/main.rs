@@ -15,6 +15,7 @@ mod soundness;
 mod threads;
 mod vocab_conformance;
 
+#[expect(dead_code, reason = "the engine's tests need the compiler of kernels")]
 #[path = "../../tests/src/emulator.rs"]
 mod emulator;
 #[path = "ops/main.rs"]
