@@ -252,16 +252,25 @@ unsafe fn set_scales_of_chunk<U: TileUnit>(
     for half in 0..2 * runs {
         // SAFETY: the caller's promise; 8 lanes of each group.
         unsafe {
-            let load = |x: &[f32; LANES]| <U::Int as IntSimd>::Float::load(x.as_ptr());
-            let scales = [load(&from.scales[half][0]), load(&from.scales[half][1])];
+            let scales = load_both(&from.scales[half]);
             let mins = if integers.has_own_mins() {
-                [load(&from.mins[half][0]), load(&from.mins[half][1])]
+                load_both(&from.mins[half])
             } else {
                 min_of_zero(scales, integers)
             };
             U::put_scales(scales, mins, &mut to[half]);
         }
     }
+}
+
+/// The lanes of both groups.
+///
+/// # Safety
+/// The CPU has `V`'s instructions.
+#[inline(always)]
+unsafe fn load_both<V: Simd>(lanes: &[[f32; LANES]; GROUPS]) -> [V; GROUPS] {
+    // SAFETY: the caller's promise; 8 lanes of each.
+    unsafe { [V::load(lanes[0].as_ptr()), V::load(lanes[1].as_ptr())] }
 }
 
 /// As [`pack_run`], with the integers of a chunk.
@@ -281,9 +290,10 @@ unsafe fn pack_run_of_chunk<U: TileUnit>(
         // SAFETY: the caller's promise; 32 bytes of each group.
         unsafe {
             let zero = U::Int::splat(integers.zero);
-            let bytes = [0, 1].map(|group| U::Int::load(values[group].as_ptr()).add(zero));
+            let first = U::Int::load(values[0].as_ptr()).add(zero);
+            let second = U::Int::load(values[1].as_ptr()).add(zero);
             let scales = &scales[2 * run + j / 4];
-            U::put_weights(bytes, flip(integers), scales, tile.add(j * 2 * TILE_WIDTH));
+            U::put_weights([first, second], flip(integers), scales, tile.add(j * 2 * TILE_WIDTH));
         }
     }
 }

@@ -121,7 +121,8 @@ impl TileUnit for Amx {
     unsafe fn put_scales(scales: [Avx2; 2], mins: [Avx2; 2], to: *mut TileScales) {
         // SAFETY: the caller's promise.
         unsafe {
-            let [scales, mins] = [scales, mins].map(|[a, b]| Dots512::join_floats(a, b));
+            let scales = Dots512::join_floats(scales[0], scales[1]);
+            let mins = Dots512::join_floats(mins[0], mins[1]);
             let (scale, min) = moved_scale(scales, mins);
             scale.store((*to).scales.as_mut_ptr());
             min.store((*to).mins.as_mut_ptr());
