@@ -299,7 +299,7 @@ def check_history(page):
     page.wait(lambda: "Hello there" not in page.one("#chats").text, "the chat to go")
     page.one(".notice button").click()
     page.wait(lambda: "Hello there" in page.one("#chats").text, "the chat to come back")
-    name = page.one("#chats li.shown a").get_attribute("title")
+    name = page.wait(lambda: page.one("#chats li.shown a").get_attribute("title"), "the chat's name")
     menu(page, "Delete", 1)
     page.wait(lambda: not page.answers(), "a new chat in place of that")
     page.one(".notice button").click()
@@ -428,8 +428,10 @@ def check_text(page):
 
 
 def open_chat(page, title):
-    (link,) = [link for link in page.all("#chats a") if link.get_attribute("title") == title]
-    page.js("arguments[0].click()", link)
+    # The list is drawn anew when something has changed.
+    links = page.wait(lambda: [link for link in page.all("#chats a") if link.get_attribute("title") == title], "the chat in the list")
+    assert len(links) == 1
+    page.js("arguments[0].click()", links[0])
     page.wait(lambda: page.one("h1").text == title or page.js("return document.querySelector('h1').textContent") == title, title)
 
 
