@@ -87,25 +87,9 @@ fn a_call_that_a_model_begins_keeps_to_its_schema() {
         let more = json!({"seed": seed, "logit_bias": bias, "max_tokens": 400});
         let answer = server.ask(PATH, &body(more.clone()));
         let choice = &answer["choices"][0];
-        let is_cut = choice["finish_reason"] == "length";
         n_text += usize::from(choice["message"]["content"].is_string());
         let calls = choice["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
-        for (i, call) in calls.iter().enumerate() {
-            let arguments = call["function"]["arguments"].as_str().unwrap();
-            let Ok(arguments) = serde_json::from_str::<Json>(arguments) else {
-                assert!(is_cut && i + 1 == calls.len(), "{arguments}");
-                continue;
-            };
-            n_calls += 1;
-            match call["function"]["name"].as_str().unwrap() {
-                "weather" => assert!(
-                    arguments["warm"].is_boolean()
-                        && ["today", "tomorrow"].contains(&arguments["day"].as_str().unwrap()),
-                    "{arguments}"
-                ),
-                name => assert_eq!((name, &arguments), ("stop", &json!({}))),
-            }
-        }
+        n_calls += valid_calls(choice);
         // The same in pieces.
         let mut more = more;
         more["stream"] = true.into();
@@ -130,6 +114,29 @@ fn a_call_that_a_model_begins_keeps_to_its_schema() {
         &json!({"messages": messages, "max_tokens": 400, "temperature": 1.0, "seed": 1, "tools": anthropic_tools()}),
     );
     assert!(answer["content"].is_array(), "{answer}");
+}
+
+/// The calls of an answer whose arguments are JSON. All are by their functions' schemas, but for a last one that was cut off.
+fn valid_calls(choice: &Json) -> usize {
+    let is_cut = choice["finish_reason"] == "length";
+    let calls = choice["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
+    let mut n_valid = 0;
+    for (i, call) in calls.iter().enumerate() {
+        let text = call["function"]["arguments"].as_str().unwrap();
+        let Ok(arguments) = serde_json::from_str::<Json>(text) else {
+            assert!(is_cut && i + 1 == calls.len(), "{choice}");
+            continue;
+        };
+        n_valid += 1;
+        match call["function"]["name"].as_str().unwrap() {
+            "weather" => assert!(
+                arguments["warm"].is_boolean() && ["today", "tomorrow"].contains(&arguments["day"].as_str().unwrap()),
+                "{arguments}"
+            ),
+            name => assert_eq!((name, &arguments), ("stop", &json!({}))),
+        }
+    }
+    n_valid
 }
 
 /// Turns as the published model knows them, with functions told of and called as Hermes' templates have it.
@@ -172,24 +179,7 @@ fn a_published_model_calls_functions_as_their_schemas_have_it() {
             let answer = server.ask(PATH, &body(more));
             n_answers += 1;
             let choice = &answer["choices"][0];
-            let calls = choice["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
-            for (i, call) in calls.iter().enumerate() {
-                let text = call["function"]["arguments"].as_str().unwrap();
-                let is_cut = choice["finish_reason"] == "length" && i + 1 == calls.len();
-                let Ok(arguments) = serde_json::from_str::<Json>(text) else {
-                    assert!(is_cut, "{answer}");
-                    continue;
-                };
-                n_calls += 1;
-                match call["function"]["name"].as_str().unwrap() {
-                    "weather" => assert!(
-                        arguments["warm"].is_boolean()
-                            && ["today", "tomorrow"].contains(&arguments["day"].as_str().unwrap()),
-                        "{arguments}"
-                    ),
-                    name => assert_eq!((name, &arguments), ("stop", &json!({}))),
-                }
-            }
+            n_calls += valid_calls(choice);
         }
         println!("{n_calls} calls in {n_answers} answers");
         assert!(n_calls > 3, "{n_calls} calls");

@@ -58,9 +58,9 @@ pub(crate) struct Packing<'a, R> {
     pub next: WeightBlock,
     /// Where the tiles go, as [`TileBlock`](crate::simd::tiles::TileBlock) wants them.
     pub to: *mut u8,
-    /// Scratch memory.
+    /// Scratch memory: the scales of the chunk that is being packed.
     pub scales: *mut [PanelScales; PANELS],
-    /// Scratch memory.
+    /// Scratch memory: the chunk itself, of rows as they lie in a file.
     pub chunks: *mut [PanelChunk<SignedValues>; PANELS],
     /// The step that comes next.
     pub step: usize,

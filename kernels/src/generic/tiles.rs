@@ -25,7 +25,7 @@ const LAST_BLOCK: usize = BLOCK + BLOCK / 4;
 pub const LEAST_TILE_ROWS: usize = ROWS;
 
 /// Rows of weights that are multiplied with the same elements of the columns, which stay in the second-level cache meanwhile, together with the sums.
-/// The columns are read from beyond that cache once for so many rows.
+/// Columns that this cache cannot hold as a whole are read from beyond it once for so many rows.
 pub const MOST_TILE_ROWS: usize = 256;
 
 /// Most columns that are multiplied at a time, for the same reason.
@@ -246,7 +246,7 @@ impl Blocks {
     /// Block `i`; beyond the last one the first one of the rows that follow.
     fn get(&self, i: usize) -> WeightBlock {
         let (along, row) = (i / self.of_rows, self.rows.start + i % self.of_rows * ROWS);
-        if along == self.of_elements {
+        if along >= self.of_elements {
             let end = self.k.min(BLOCK);
             return WeightBlock {
                 row: self.rows.end,
