@@ -214,6 +214,7 @@ impl<'a> Case<'a> {
                     x: self.operand(),
                     n: self.n,
                     any_order: true,
+                    again: false,
                 };
                 let run = Instant::now();
                 // SAFETY: `out` holds n rows of `ROWS` floats.

@@ -98,6 +98,7 @@ fn giga_per_second(ty: GgmlType, k: usize, n: usize, precision: Precision) -> f6
         x,
         n,
         any_order: true,
+        again: false,
     };
     let mut out = vec![0.0; n * ROWS];
     let mut scratch = vec![0.0; matmul_scratch(k, n)];

@@ -34,7 +34,7 @@ pub enum Isa {
     Avx512,
     /// The same with AVX512-VNNI.
     Avx512Vnni,
-    /// The same with AVX512-BF16, and AMX with tiles of bfloat16, if the system lets the process use it.
+    /// The same with AVX512-BF16, and AMX with tiles of bfloat16 and of bytes, if the system lets the process use it.
     AmxBf16,
 }
 
@@ -414,7 +414,7 @@ static AVX512_VNNI: Kernels = Kernels {
     ..avx512::KERNELS
 };
 
-/// Tiles are for many columns; all else is as with VNNI.
+/// Tiles are for several columns; all else is as with VNNI.
 #[cfg(target_arch = "x86_64")]
 static AMX_BF16: Kernels = Kernels {
     isa: Isa::AmxBf16,

@@ -2,6 +2,7 @@
 
 use crate::activations::PANEL_COLUMNS;
 use crate::dispatch::{GroupKernels, IntTypeKernels, Kernels, kernels};
+use crate::generic::byte_tiles::{LEAST_BYTE_COLUMNS, MOST_BYTE_COLUMNS, byte_tile_scratch};
 use crate::generic::dots::dot_scratch;
 use crate::generic::float_panels::{FLOAT_PANEL_COLUMNS, FLOAT_PANEL_SCRATCH};
 use crate::generic::int_products::IntProduct;
@@ -12,6 +13,7 @@ use crate::generic::products::{Product, panel_size};
 use crate::generic::tile_packing::FloatRows;
 use crate::generic::tiles::{TileProduct, rounds_floats, tile_scratch};
 use crate::interleaved::{GROUP_ROWS, deinterleave, interleaved_bytes};
+use crate::simd::byte_tiles::BYTE_COLUMNS;
 use crate::{ActivationForm, Activations, GgmlType, activation_bytes};
 
 /// Operands of [`matmul`]: `out[j * out_stride + i] = sum_c w[i][c] * x[j][c]` for `i` in `0..m`, `j` in `0..n`.
@@ -33,6 +35,8 @@ pub struct MatMul<'a> {
     pub n: usize,
     /// Sums of floats may have another order with many columns than with few, which is faster.
     pub any_order: bool,
+    /// Whether the last product with this scratch memory had the same activations, and the memory is as that left it: what was prepared of them is then used again.
+    pub again: bool,
 }
 
 impl MatMul<'_> {
@@ -72,7 +76,10 @@ pub fn matmul_scratch(k: usize, n: usize) -> usize {
 
 /// Floats of scratch memory for quantized activations.
 fn integer_scratch(k: usize, n: usize) -> usize {
-    panel_scratch(k, n).max(tile_scratch(k, n)).max(dot_scratch(n))
+    panel_scratch(k, n)
+        .max(tile_scratch(k, n))
+        .max(byte_tile_scratch(k, n))
+        .max(dot_scratch(n))
 }
 
 /// Floats that hold a group's rows of any type that can be interleaved: none takes more than 34 bytes for 32 weights.
@@ -152,9 +159,9 @@ pub(crate) unsafe fn matmul_with(
                 check_activations((n - 1) * stride + activation_bytes(form, k), rows.len(), n);
                 let is_16 = form == ActivationForm::I16Row;
                 if is_16 && is_interleaved && n <= kernels.int.group_columns {
-                    multiply_groups(of_type, args, rows, stride, out, out_stride);
+                    multiply_groups(kernels, of_type, args, rows, stride, out, out_stride, scratch);
                 } else if is_16 && !is_interleaved && n < PANEL_COLUMNS {
-                    multiply_rows(of_type, args, rows, stride, out, out_stride);
+                    multiply_rows(of_type, args, rows, stride, out, out_stride, scratch);
                 } else {
                     multiply_panels(kernels, of_type, args, form, rows, stride, out, out_stride, scratch);
                 }
@@ -230,11 +237,7 @@ unsafe fn multiply_floats(
     let kernels = kernels.of_type(ty);
     check_activations((n - 1) * x_stride + k, x.len(), n);
     let needed = matmul_scratch(k, n) - group_floats(k);
-    assert!(
-        needed <= scratch.len(),
-        "scratch memory of {} floats, {needed} needed",
-        scratch.len()
-    );
+    check_scratch(needed, scratch);
     let product = Product {
         w: w.as_ptr(),
         row_stride: args.row_stride(),
@@ -267,6 +270,7 @@ unsafe fn multiply_rows(
     x_stride: usize,
     out: *mut f32,
     out_stride: usize,
+    scratch: &mut [f32],
 ) {
     let product = IntProduct {
         w: args.w.as_ptr(),
@@ -278,29 +282,50 @@ unsafe fn multiply_rows(
         n: args.n,
         out,
         out_stride,
+        scratch: scratch.as_mut_ptr(),
+        again: args.again,
     };
     let kernel = if args.n == 1 { kernels.matvec } else { kernels.matmul };
     // SAFETY: the caller's promise.
     unsafe { kernel(&product) }
 }
 
-/// The product of groups with few rows of [`ActivationForm::I16Row`], a few of them at a time.
+/// The product of groups with some rows of [`ActivationForm::I16Row`], a few of them at a time.
 ///
 /// # Safety
 /// As for [`multiply_rows`].
 unsafe fn multiply_groups(
-    kernels: &IntTypeKernels,
+    kernels: &'static Kernels,
+    of_type: &IntTypeKernels,
     args: &MatMul,
     x: &[u8],
     x_stride: usize,
     out: *mut f32,
     out_stride: usize,
+    scratch: &mut [f32],
 ) {
-    let columns = of_groups(kernels, args.ty).columns;
-    // As many each time, not many and then a few.
-    let most = args.n.div_ceil(args.n.div_ceil(columns.len()));
-    for j in (0..args.n).step_by(most) {
-        let n = most.min(args.n - j);
+    let by_tiles = kernels.tile_unit.and_then(|unit| unit.columns[args.ty.id() as usize]);
+    let columns = of_groups(of_type, args.ty).columns;
+    let needed = if by_tiles.is_some() {
+        byte_tile_scratch(args.k, args.n)
+    } else {
+        0
+    };
+    check_scratch(needed, scratch);
+    let mut first = 0;
+    while first < args.n {
+        let left = args.n - first;
+        let (n, kernel) = match by_tiles {
+            Some(kernels) if left >= LEAST_BYTE_COLUMNS => {
+                let n = left.min(MOST_BYTE_COLUMNS);
+                (n, kernels[(n - 1) / BYTE_COLUMNS])
+            }
+            _ => {
+                // As many each time, not many and then a few.
+                let n = left.div_ceil(left.div_ceil(columns.len()));
+                (n, columns[n - 1])
+            }
+        };
         // SAFETY: the caller's promise, for columns below `n`.
         unsafe {
             let product = IntProduct {
@@ -308,14 +333,17 @@ unsafe fn multiply_groups(
                 row_stride: args.row_stride(),
                 m: args.m,
                 k: args.k,
-                x: x.as_ptr().add(j * x_stride),
+                x: x.as_ptr().add(first * x_stride),
                 x_stride,
                 n,
-                out: out.add(j * out_stride),
+                out: out.add(first * out_stride),
                 out_stride,
+                scratch: scratch.as_mut_ptr().wrapping_add(byte_tile_scratch(args.k, first)),
+                again: args.again,
             };
-            columns[n - 1](&product);
+            kernel(&product);
         }
+        first += n;
     }
 }
 
@@ -333,11 +361,7 @@ unsafe fn multiply_floats_by_tiles(
     scratch: &mut [f32],
 ) {
     let needed = tile_scratch(args.k, args.n);
-    assert!(
-        needed <= scratch.len(),
-        "scratch memory of {} floats, {needed} needed",
-        scratch.len()
-    );
+    check_scratch(needed, scratch);
     let product = TileProduct {
         w: FloatRows {
             w: args.w.as_ptr(),
@@ -389,11 +413,7 @@ unsafe fn multiply_panels(
         _ => panic!("{ty}: activations cannot be {form:?}"),
     };
     let needed = integer_scratch(args.k, args.n);
-    assert!(
-        needed <= scratch.len(),
-        "scratch memory of {} floats, {needed} needed",
-        scratch.len()
-    );
+    check_scratch(needed, scratch);
     let product = PanelProduct {
         w: WeightRows {
             ty,
@@ -420,6 +440,11 @@ unsafe fn multiply_panels(
     };
     // SAFETY: the caller's promise; the scratch memory is large enough as just asserted.
     unsafe { kernel(&product) }
+}
+
+fn check_scratch(needed: usize, scratch: &[f32]) {
+    let len = scratch.len();
+    assert!(needed <= len, "scratch memory of {len} floats, {needed} needed");
 }
 
 fn check_activations(needed: usize, len: usize, n: usize) {

@@ -188,6 +188,7 @@ fn product(
             },
             n,
             any_order,
+            again: i > 0,
         };
         // SAFETY: `out` holds n rows of m floats from row i on; the CPU has the instructions.
         unsafe { matmul_with(kernels, &args, out.as_mut_ptr().add(i), out_stride, &mut scratch) };
@@ -276,6 +277,7 @@ fn nothing_times_something() {
         x: Activations::F32 { x: &[], stride: 32 },
         n: 0,
         any_order: false,
+        again: false,
     };
     // SAFETY: there is nothing to write.
     unsafe { crate::matmul(&args, std::ptr::NonNull::dangling().as_ptr(), 0, &mut []) };

@@ -1,7 +1,9 @@
-//! Kernels over tiles of bfloat16.
+//! Kernels over tiles of bfloat16 and of bytes.
 
 use super::N_TYPES;
+use crate::generic::byte_tiles;
 use crate::generic::groups::UnpackGroup;
+use crate::generic::int_products::IntProduct;
 use crate::generic::panel_products::PanelProduct;
 use crate::generic::panels::{GROUPS, RowLayout};
 use crate::generic::tile_attention::{self, PageRows, TileScores, TileValues};
@@ -9,12 +11,13 @@ use crate::generic::tile_packing::{self, FloatRows, PackGroups, PanelScales};
 use crate::generic::tiles::{self, TileProduct};
 use crate::quants::{self, Block, for_each_block};
 use crate::simd::TileUnit;
+use crate::simd::byte_tiles::{ByteTileUnit, MOST_TILES};
 #[cfg(test)]
 use crate::simd::portable::Portable;
 #[cfg(test)]
-use crate::simd::tile_model::TileModel;
+use crate::simd::tile_model::{ByteTileModel, TileModel};
 #[cfg(target_arch = "x86_64")]
-use crate::simd::x86_64::amx::Amx;
+use crate::simd::x86_64::amx::{Amx, AmxBytes};
 
 /// All kernels over tiles of an instruction set.
 pub(crate) struct TileKernels {
@@ -22,6 +25,8 @@ pub(crate) struct TileKernels {
     pub quantize: unsafe fn(*const f32, usize, *mut u8),
     /// Multiplies with weights of any type that has integers.
     pub multiply: unsafe fn(&PanelProduct),
+    /// Multiplies interleaved rows of each type, by id, with up to so many tiles of columns: see [`byte_tiles`].
+    pub columns: [Option<ByTiles>; N_TYPES],
     /// Multiplies with weights of floats.
     pub multiply_floats: unsafe fn(&TileProduct<FloatRows>),
     /// See [`tiles::multiply_in_cache`].
@@ -38,22 +43,25 @@ pub(crate) struct TileKernels {
     pub values: unsafe fn(&TileValues),
 }
 
-/// What packs interleaved rows, by type id.
-macro_rules! pack_table {
-    (() $( $block:ident $quantize:tt $unpack:tt [$($interleave:ident)?]; )*) => { {
+/// Products with one tile of columns, with two and so on.
+pub(crate) type ByTiles = [unsafe fn(&IntProduct); MOST_TILES];
+
+/// What there is for interleaved rows of each type, by type id.
+macro_rules! group_table {
+    (($of_type:ident) $( $block:ident $quantize:tt $unpack:tt [$($interleave:ident)?]; )*) => { {
         let mut table = [const { None }; N_TYPES];
-        $( pack_table!(@ table $block $($interleave)?); )*
+        $( group_table!(@ table $of_type $block $($interleave)?); )*
         table
     } };
-    (@ $table:ident $block:ident) => {};
-    (@ $table:ident $block:ident interleave) => {
-        $table[<quants::$block as Block>::TYPE.id() as usize] = Some(pack_groups::<quants::$block>());
+    (@ $table:ident $of_type:ident $block:ident) => {};
+    (@ $table:ident $of_type:ident $block:ident interleave) => {
+        $table[<quants::$block as Block>::TYPE.id() as usize] = Some($of_type::<quants::$block>());
     };
 }
 
 /// Instantiates the generic kernels for a unit, in functions with their instructions enabled.
 macro_rules! instantiate {
-    ($module:ident, $U:ty, $attribute:meta) => {
+    ($module:ident, $U:ty, $B:ty, $attribute:meta) => {
         pub(super) mod $module {
             use super::*;
 
@@ -84,7 +92,7 @@ macro_rules! instantiate {
                 unsafe { tile_packing::pack_run::<$U, D>(p, i, scales, tile) }
             }
 
-            static TYPES: [Option<PackGroups>; N_TYPES] = for_each_block!(pack_table!());
+            static TYPES: [Option<PackGroups>; N_TYPES] = for_each_block!(group_table!(pack_groups));
 
             const fn pack_groups<D: UnpackGroup<<$U as TileUnit>::Int>>() -> PackGroups {
                 PackGroups {
@@ -101,6 +109,16 @@ macro_rules! instantiate {
                 };
                 // SAFETY: the caller's promise.
                 unsafe { tiles::multiply_integers::<$U>(product, groups) }
+            }
+
+            #[$attribute]
+            unsafe fn columns<D: UnpackGroup<<$B as ByteTileUnit>::Int>, const TILES: usize>(product: &IntProduct) {
+                // SAFETY: the caller's promise.
+                unsafe { byte_tiles::multiply::<$B, D, TILES>(product) }
+            }
+
+            const fn by_columns<D: UnpackGroup<<$B as ByteTileUnit>::Int>>() -> ByTiles {
+                [columns::<D, 1>, columns::<D, 2>]
             }
 
             #[$attribute]
@@ -148,6 +166,7 @@ macro_rules! instantiate {
             pub(in crate::dispatch) static KERNELS: TileKernels = TileKernels {
                 quantize,
                 multiply,
+                columns: for_each_block!(group_table!(by_columns)),
                 multiply_floats,
                 multiply_in_cache,
                 put_query,
@@ -164,7 +183,8 @@ macro_rules! instantiate {
 instantiate!(
     amx,
     Amx,
+    AmxBytes,
     target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16")
 );
 #[cfg(test)]
-instantiate!(model, TileModel<Portable>, inline(never));
+instantiate!(model, TileModel<Portable>, ByteTileModel<Portable>, inline(never));

@@ -229,10 +229,8 @@ pub(crate) unsafe fn multiply<V: IntSimd, D: UnpackGroup<V>, const N: usize>(p: 
 pub(crate) unsafe fn multiply_double_width<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize>(
     p: &IntProduct,
 ) {
-    let half = (p.m / GROUP_ROWS).div_ceil(2);
-    let is_long = half * GROUP_ROWS * p.row_stride >= LONG;
     // SAFETY: the caller's promise.
-    unsafe { multiply_with::<V, D, DoubleWidthSums<V, W, D, N>, 2>(p, if is_long { half } else { 1 }) }
+    unsafe { multiply_with::<V, D, DoubleWidthSums<V, W, D, N>, 2>(p, &Order::of_streams(p)) }
 }
 
 /// [`multiply`] by the instructions of `T`.
@@ -241,15 +239,13 @@ pub(crate) unsafe fn multiply_double_width<V: IntSimd, W: DoubleWidth<V>, D: Unp
 /// As for [`multiply`].
 #[inline(always)]
 unsafe fn multiply_by<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize>(p: &IntProduct) {
-    let group_bytes = GROUP_ROWS * p.row_stride;
-    let half = (p.m / GROUP_ROWS).div_ceil(STREAMS);
-    let is_long = half * group_bytes >= LONG;
+    let order = Order::of_streams(p);
     // SAFETY: the caller's promise.
     unsafe {
-        if N == 1 && group_bytes <= SHORT && !is_long {
-            multiply_with::<V, D, SumsByGroup<V, D, T, N, 1>, 1>(p, 1);
+        if N == 1 && order.group_bytes <= SHORT && order.neighbours == 1 {
+            multiply_with::<V, D, SumsByGroup<V, D, T, N, 1>, 1>(p, &Order::new(p, 1));
         } else {
-            multiply_with::<V, D, SumsByGroup<V, D, T, N, STREAMS>, STREAMS>(p, if is_long { half } else { 1 });
+            multiply_with::<V, D, SumsByGroup<V, D, T, N, STREAMS>, STREAMS>(p, &order);
         }
     }
 }
@@ -275,44 +271,125 @@ pub(super) trait GroupSums<const G: usize> {
     unsafe fn put(&self, p: &IntProduct, rows: [usize; G]);
 }
 
-/// [`multiply`] with `G` streams. Each reads so many `neighbours` among the groups, then goes on behind those of the others.
+/// [`multiply`] with `G` groups at a time, in some order.
 ///
 /// # Safety
 /// As for [`multiply`].
 #[inline(always)]
 unsafe fn multiply_with<V: IntSimd, D: UnpackGroup<V>, S: GroupSums<G>, const G: usize>(
     p: &IntProduct,
-    neighbours: usize,
+    order: &Order<G>,
 ) {
     let mut scales = [const { MaybeUninit::<GroupScales>::uninit() }; G];
-    let group_bytes = GROUP_ROWS * p.row_stride;
-    let n_groups = p.m / GROUP_ROWS;
-    for step in 0..n_groups.div_ceil(G) {
-        let (before, at) = (step / neighbours * neighbours, step % neighbours);
-        // Where a stream has no group left, the last one is multiplied once more.
-        let groups: [usize; G] = std::array::from_fn(|g| (G * before + g * neighbours + at).min(n_groups - 1));
-        let rows = groups.map(|group| group * GROUP_ROWS);
+    for step in 0..order.len() {
+        let groups = order.groups(step);
         // SAFETY: the caller's promise; groups lie below `m`, chunks below `k`. Scales are set before they are read.
         unsafe {
-            let mut w = rows.map(|row| p.w.wrapping_add(row * p.row_stride));
             let mut sums = S::new();
             for c in (0..p.k).step_by(CHUNK) {
-                let part = Part {
-                    w,
-                    left: (neighbours - at) * group_bytes - bytes_in_group::<D>(c),
-                    others: (G - 1) * neighbours * group_bytes,
-                    runs: RUNS.min((p.k - c) / RUN),
-                    scales: scales.as_ptr().cast(),
-                    x: chunk(p.x, c),
-                    x_stride: p.x_stride,
-                };
+                let part = groups.part::<V, D>(p, c, scales.as_ptr().cast());
                 for g in 0..G {
-                    D::group_scales(w[g], part.runs, scales[g].as_mut_ptr());
+                    D::group_scales(part.w[g], part.runs, scales[g].as_mut_ptr());
                 }
                 sums.add_chunk(&part);
-                w = w.map(|w| w.wrapping_add(bytes_in_group::<D>(CHUNK)));
             }
-            sums.put(p, rows);
+            sums.put(p, groups.rows());
+        }
+    }
+}
+
+/// The order in which groups are multiplied, `G` at a time: each stream reads so many neighbours among the groups, then goes on behind those of the others.
+pub(super) struct Order<const G: usize> {
+    n_groups: usize,
+    group_bytes: usize,
+    neighbours: usize,
+}
+
+impl<const G: usize> Order<G> {
+    fn new(p: &IntProduct, neighbours: usize) -> Order<G> {
+        Order {
+            n_groups: p.m / GROUP_ROWS,
+            group_bytes: GROUP_ROWS * p.row_stride,
+            neighbours,
+        }
+    }
+
+    /// Streams that each read a part of the rows in one go if those are [`LONG`], else neighbouring groups.
+    pub fn of_streams(p: &IntProduct) -> Order<G> {
+        let part = (p.m / GROUP_ROWS).div_ceil(G);
+        let is_long = part * GROUP_ROWS * p.row_stride >= LONG;
+        Order::new(p, if is_long { part } else { 1 })
+    }
+
+    /// Times that `G` groups are multiplied.
+    pub fn len(&self) -> usize {
+        self.n_groups.div_ceil(G)
+    }
+
+    /// The groups that are multiplied at some step. Where a stream has no group left, the last one is multiplied once more.
+    #[inline(always)]
+    pub fn groups(&self, step: usize) -> Groups<G> {
+        let (before, at) = (step / self.neighbours * self.neighbours, step % self.neighbours);
+        let mut numbers = [0; G];
+        for (g, number) in numbers.iter_mut().enumerate() {
+            *number = (G * before + g * self.neighbours + at).min(self.n_groups - 1);
+        }
+        Groups {
+            numbers,
+            bytes: self.group_bytes,
+            left: (self.neighbours - at) * self.group_bytes,
+            others: (G - 1) * self.neighbours * self.group_bytes,
+        }
+    }
+}
+
+/// Groups that are multiplied together.
+#[derive(Clone, Copy)]
+pub(super) struct Groups<const G: usize> {
+    numbers: [usize; G],
+    /// Bytes of each.
+    bytes: usize,
+    /// Bytes of a stream from its group on, until it goes on behind the others.
+    left: usize,
+    /// Bytes of the others in between.
+    others: usize,
+}
+
+impl<const G: usize> Groups<G> {
+    /// The first row of each.
+    #[inline(always)]
+    pub fn rows(&self) -> [usize; G] {
+        let mut rows = self.numbers;
+        for row in &mut rows {
+            *row *= GROUP_ROWS;
+        }
+        rows
+    }
+
+    /// The chunk that starts at element `c`, and that of the columns.
+    ///
+    /// # Safety
+    /// As for [`multiply`].
+    #[inline(always)]
+    pub unsafe fn part<V: IntSimd, D: UnpackGroup<V>>(
+        &self,
+        p: &IntProduct,
+        c: usize,
+        scales: *const GroupScales,
+    ) -> Part<G> {
+        let mut w = [p.w; G];
+        for g in 0..G {
+            w[g] = w[g].wrapping_add(self.numbers[g] * self.bytes + bytes_in_group::<D>(c));
+        }
+        Part {
+            w,
+            left: self.left - bytes_in_group::<D>(c),
+            others: self.others,
+            runs: RUNS.min((p.k - c) / RUN),
+            scales,
+            // SAFETY: the caller's promise.
+            x: unsafe { chunk(p.x, c) },
+            x_stride: p.x_stride,
         }
     }
 }

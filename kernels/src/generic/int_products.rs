@@ -22,6 +22,10 @@ pub(crate) struct IntProduct {
     pub n: usize,
     pub out: *mut f32,
     pub out_stride: usize,
+    /// As many floats as [`matmul_scratch`](crate::matmul_scratch) says.
+    pub scratch: *mut f32,
+    /// See [`MatMul::again`](crate::MatMul::again).
+    pub again: bool,
 }
 
 /// Rows that are multiplied at a time with one column: as many streams from memory, each of which goes through neighbouring rows.

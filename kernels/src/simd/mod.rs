@@ -1,7 +1,8 @@
 //! What the kernels ask of an instruction set: a register of floats, and the integers that floats are decoded from.
 //!
-//! Algorithms are written once over [`Simd`] (floats), [`IntSimd`] (sums of products of integers), [`ByteDots`](dots::ByteDots) (the same of bytes, for many columns) or [`TileUnit`] (products of tiles); an instruction set is one thin file that implements it.
+//! Algorithms are written once over [`Simd`] (floats), [`IntSimd`] (sums of products of integers), [`ByteDots`](dots::ByteDots) (the same of bytes, for many columns) [`TileUnit`] (products of tiles) or [`ByteTileUnit`](byte_tiles::ByteTileUnit) (those of bytes); an instruction set is one thin file that implements it.
 
+pub(crate) mod byte_tiles;
 pub(crate) mod dots;
 mod int;
 pub(crate) mod portable;

@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 
 use super::Simd;
+use super::byte_tiles::{BYTE_COLUMNS, ByteSums, ByteTileUnit, MOST_TILES};
 use super::portable_int::PortableInt;
 use super::tiles::{SUMS, TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileSums, TileUnit};
 
@@ -111,4 +112,73 @@ impl<F: Simd> TileUnit for TileModel<F> {
 /// Where tile `i` of sums lies: two of columns, each of two of rows.
 fn place(i: usize, stride: usize) -> usize {
     i / 2 * TILE_ROWS * stride + i % 2 * TILE_WIDTH
+}
+
+/// The same for tiles of bytes: the operands and sums of both sets of tiles.
+pub(crate) struct ByteTileModel<F> {
+    quads: usize,
+    weights: [[[u8; TILE_WIDTH]; TILE_ROWS]; 2],
+    activations: [[[u8; TILE_WIDTH]; TILE_ROWS]; MOST_TILES],
+    sums: [[ByteSums; MOST_TILES]; 2],
+    float: PhantomData<F>,
+}
+
+impl<F: Simd> ByteTileUnit for ByteTileModel<F> {
+    type Float = F;
+    type Int = PortableInt;
+
+    unsafe fn new(quads: usize) -> ByteTileModel<F> {
+        let tile = [[0; TILE_WIDTH]; TILE_ROWS];
+        ByteTileModel {
+            quads,
+            weights: [tile; 2],
+            activations: [tile; MOST_TILES],
+            sums: [[ByteSums([[[0; TILE_ROWS]; 2]; BYTE_COLUMNS]); MOST_TILES]; 2],
+            float: PhantomData,
+        }
+    }
+
+    /// `TILELOADD`
+    unsafe fn load<const ODD: bool, const TILES: usize>(&mut self, w: *const u8, x: *const u8) {
+        let row_bytes = 4 * self.quads;
+        // SAFETY: the caller's promise.
+        unsafe {
+            for (i, row) in self.weights[usize::from(ODD)].iter_mut().enumerate().take(self.quads) {
+                *row = w.add(i * TILE_WIDTH).cast::<[u8; TILE_WIDTH]>().read_unaligned();
+            }
+            for tile in 0..TILES {
+                // One tile alone has two places, as weights have.
+                let to = if TILES == 1 { usize::from(ODD) } else { tile };
+                for (i, row) in self.activations[to].iter_mut().enumerate() {
+                    let from = x.add((tile * TILE_ROWS + i) * row_bytes);
+                    from.copy_to_nonoverlapping(row.as_mut_ptr(), row_bytes);
+                }
+            }
+        }
+    }
+
+    /// `TDPBSSD` and `TDPBSUD`
+    unsafe fn multiply<const ODD: bool, const TILES: usize, const SIGNED: bool>(&mut self) {
+        let weights = &self.weights[usize::from(ODD)];
+        for (tile, sums) in self.sums[usize::from(ODD)].iter_mut().take(TILES).enumerate() {
+            let activations = &self.activations[if TILES == 1 { usize::from(ODD) } else { tile }];
+            for (x, row) in activations.iter().zip(sums.0.as_flattened_mut()) {
+                for (j, sum) in row.iter_mut().enumerate() {
+                    let product = |e: usize| {
+                        let w = weights[e / 4][4 * j + e % 4];
+                        let w = if SIGNED { i32::from(w as i8) } else { i32::from(w) };
+                        i32::from(x[e] as i8) * w
+                    };
+                    *sum = (0..4 * self.quads).map(product).sum();
+                }
+            }
+        }
+    }
+
+    unsafe fn store<const ODD: bool, const TILES: usize>(&mut self, to: *mut ByteSums) {
+        for (tile, sums) in self.sums[usize::from(ODD)].iter().take(TILES).enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { to.add(tile).write(*sums) }
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use super::panels::{Rows, filled, product_of};
 use super::*;
 use crate::ActivationForm;
+use crate::dispatch::TILE_MODEL;
 use crate::interleaved::{GROUP_ROWS, can_interleave, deinterleave, deinterleave_row, interleave, interleaved_bytes};
 
 /// Lengths of rows: one block, with rests, longer than a panel's part.
@@ -16,6 +17,14 @@ fn types() -> impl Iterator<Item = (GgmlType, Vec<u8>)> {
 }
 
 const GROUPS: usize = 3;
+
+/// Columns: more than are multiplied together in registers or in tiles.
+const COLUMNS: usize = 17;
+
+/// With those over a model of the unit for tiles.
+fn kernels_and_model() -> impl Iterator<Item = &'static Kernels> {
+    all_kernels().chain([&TILE_MODEL])
+}
 
 /// The first rows of `k` weights, plain and interleaved.
 fn both_layouts(ty: GgmlType, blocks: &[u8], k: usize) -> [Vec<u8>; 2] {
@@ -83,7 +92,7 @@ fn groups_are_multiplied_as_panels_of_rows_are() {
     for (ty, blocks) in types() {
         for k in lengths(ty) {
             let [rows, groups] = both_layouts(ty, &blocks, k);
-            for (kernels, form) in all_kernels().flat_map(|kernels| {
+            for (kernels, form) in kernels_and_model().flat_map(|kernels| {
                 [
                     ActivationForm::I16Row,
                     ActivationForm::I8Block16,
@@ -95,15 +104,15 @@ fn groups_are_multiplied_as_panels_of_rows_are() {
                 if form == ActivationForm::I8Block16 && !takes_bytes {
                     continue;
                 }
-                let x = Rows::new(kernels, form, k, &noise(51, 9 * k));
+                let x = Rows::new(kernels, form, k, &noise(51, COLUMNS * k));
                 let stride = ty.row_bytes(k).unwrap();
                 let plain = (ty, &rows[..], WeightLayout::Rows { stride });
-                let expected = bits(&product_of(kernels, plain, m, &x, m, 9), m);
-                // With activations of 16 bits any number of columns gives the bits of 9, which are multiplied by panels.
+                let expected = bits(&product_of(kernels, plain, m, &x, m, COLUMNS), m);
+                // With activations of 16 bits any number of columns gives the bits of many, which are multiplied by panels.
                 let all: &[_] = if form == ActivationForm::I16Row {
-                    &[1, 2, 3, 4, 5, 6, 7, 8, 9]
+                    &[1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, COLUMNS]
                 } else {
-                    &[9]
+                    &[COLUMNS]
                 };
                 for &columns in all {
                     for at_once in [m, GROUP_ROWS] {
@@ -130,9 +139,9 @@ fn rows_have_the_same_bits_in_any_order_of_reading() {
             let rows: Vec<u8> = blocks(ty).into_iter().cycle().take(n_bytes).collect();
             let groups = interleaved(ty, &rows, k);
             let weights = (ty, &groups[..], WeightLayout::Interleaved);
-            for kernels in all_kernels() {
-                let x = Rows::new(kernels, ActivationForm::I16Row, k, &noise(53, 3 * k));
-                for columns in [1, 3] {
+            for kernels in kernels_and_model() {
+                let x = Rows::new(kernels, ActivationForm::I16Row, k, &noise(53, 6 * k));
+                for columns in [1, 3, 6] {
                     let [one_by_one, together] =
                         [GROUP_ROWS, m].map(|at_once| bits(&product_of(kernels, weights, m, &x, at_once, columns), m));
                     assert!(
@@ -169,10 +178,10 @@ fn sums_of_the_largest_parts_do_not_wrap_around() {
         for pattern in [0x00, 0xff, 0xf0, 0x0f, 0x55, 0xaa] {
             let [_, groups] = both_layouts(ty, &filled(ty, &blocks, pattern), k);
             let weights = (ty, &groups[..], WeightLayout::Interleaved);
-            for kernels in all_kernels() {
+            for kernels in kernels_and_model() {
                 let x = Rows::new(kernels, ActivationForm::I16Row, k, &x);
                 let expected = bits(&product_of(kernels, weights, m, &x, m, integers.len()), m);
-                for columns in [1, 2, 3] {
+                for columns in [1, 2, 3, 5, integers.len()] {
                     let out = bits(&product_of(kernels, weights, m, &x, m, columns), m);
                     assert!(
                         out == expected,
@@ -212,6 +221,7 @@ fn groups_take_activations_that_are_floats() {
                         x,
                         n,
                         any_order: false,
+                        again: false,
                     };
                     // SAFETY: `out` holds n rows of m floats; the CPU has the instructions.
                     unsafe { matmul_with(kernels, &args, out.as_mut_ptr(), m, &mut scratch) };
@@ -239,6 +249,7 @@ fn rows_must_be_whole_groups() {
         },
         n: 1,
         any_order: false,
+        again: false,
     };
     let mut out = [0.0; 16];
     // SAFETY: `out` holds one row.

@@ -112,6 +112,7 @@ fn product(kernels: &'static Kernels, weights: &Weights, m: usize, x: &Rows, row
             },
             n: columns.min(n - j),
             any_order: false,
+            again: false,
         };
         // SAFETY: `out` holds n rows of m floats; the CPU has the instructions.
         unsafe {

@@ -121,9 +121,9 @@ pub(super) fn product_of(
     let out_stride = m + 2;
     let mut out = vec![f32::NAN; x.n * out_stride];
     let mut scratch = vec![f32::NAN; matmul_scratch(x.k, x.n)];
-    for (i, j) in (0..m)
-        .step_by(rows)
-        .flat_map(|i| (0..x.n).step_by(columns).map(move |j| (i, j)))
+    for (i, j) in (0..x.n)
+        .step_by(columns)
+        .flat_map(|j| (0..m).step_by(rows).map(move |i| (i, j)))
     {
         let args = MatMul {
             ty,
@@ -134,6 +134,7 @@ pub(super) fn product_of(
             x: x.from(j),
             n: columns.min(x.n - j),
             any_order: false,
+            again: i > 0,
         };
         let to = j * out_stride + i;
         // SAFETY: `out` holds n rows of m floats; the CPU has the instructions.

@@ -1,4 +1,4 @@
-//! AMX with bfloat16: a unit of eight tiles.
+//! AMX with bfloat16 and bytes: a unit of eight tiles.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -8,6 +8,7 @@ use super::avx512::Avx512;
 use super::dots512::Dots512;
 use super::int256::Avx512VnniInt;
 use crate::simd::Simd;
+use crate::simd::byte_tiles::{ByteSums, ByteTileUnit};
 use crate::simd::dots::DoubleWidth;
 use crate::simd::tiles::{TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileScales, TileSums, TileUnit, moved_scale, weights};
 
@@ -22,10 +23,10 @@ pub(crate) fn is_available() -> bool {
     false
 }
 
-/// True if the CPU has tiles and products of bfloat16 in them, and the system keeps tiles apart for each thread.
+/// True if the CPU has tiles and products of bfloat16 and of bytes in them, and the system keeps tiles apart for each thread.
 #[cfg(target_os = "linux")]
 fn has_unit() -> bool {
-    const FEATURES_EDX: u32 = 1 << 22 | 1 << 24;
+    const FEATURES_EDX: u32 = 1 << 22 | 1 << 24 | 1 << 25;
     const STATES: u64 = 1 << 17 | 1 << 18;
     if __cpuid(0).eax < 7 || __cpuid_count(7, 0).edx & FEATURES_EDX != FEATURES_EDX {
         return false;
@@ -68,7 +69,7 @@ fn permit() -> bool {
     result == 0
 }
 
-/// What the unit is told of its tiles: all are of full size.
+/// What the unit is told of its tiles.
 #[repr(C, align(64))]
 struct Config {
     palette: u8,
@@ -81,7 +82,8 @@ struct Config {
 }
 const _: () = assert!(size_of::<Config>() == 64);
 
-static CONFIG: Config = Config {
+/// All tiles are of full size.
+const CONFIG_OF_ALL: Config = Config {
     palette: 1,
     start_row: 0,
     reserved: [0; 14],
@@ -90,6 +92,21 @@ static CONFIG: Config = Config {
     rows: [TILE_ROWS as u8; 8],
     and_too: [0; 8],
 };
+
+static CONFIG: Config = CONFIG_OF_ALL;
+
+/// Tiles 0 to 3 are sums, 4 and 5 are `quads` rows of weights, 6 and 7 activations for them.
+const fn byte_config(quads: u8) -> Config {
+    let (mut config, mut tile) = (CONFIG_OF_ALL, 4);
+    while tile < 6 {
+        config.rows[tile] = quads;
+        config.row_bytes[tile + 2] = 4 * quads as u16;
+        tile += 1;
+    }
+    config
+}
+static CONFIG_OF_4: Config = byte_config(4);
+static CONFIG_OF_8: Config = byte_config(8);
 
 /// The numbers 0 to 15 and 16 to 31 in turn.
 static IN_TURN: [u16; 32] = {
@@ -237,6 +254,141 @@ impl TileUnit for Amx {
                 to_stride = in(reg) to_stride,
                 options(nostack, preserves_flags),
             );
+        }
+    }
+}
+
+/// The tiles of this thread, configured for products of bytes: as [`Amx`].
+pub(crate) struct AmxBytes {
+    /// Bytes of a row of a tile of activations.
+    row_bytes: usize,
+}
+
+impl Drop for AmxBytes {
+    fn drop(&mut self) {
+        // SAFETY: as for `Amx`.
+        unsafe { asm!("tilerelease", options(nostack, nomem)) }
+    }
+}
+
+/// Loads weights as one tile, and activations as some.
+macro_rules! load_bytes {
+    ($row_bytes:expr, $w:ident => $weights:tt, $( $x:ident => $tile:tt ),*) => {
+        asm!(
+            concat!("tileloadd ", $weights, ", [{w} + 1*{width}]"),
+            $( concat!("tileloadd ", $tile, ", [{", stringify!($x), "} + 1*{row_bytes}]"), )*
+            w = in(reg) $w,
+            width = in(reg) TILE_WIDTH,
+            $( $x = in(reg) $x, )*
+            row_bytes = in(reg) $row_bytes,
+            out($weights) _, $( out($tile) _, )*
+            options(nostack, readonly, preserves_flags),
+        )
+    };
+}
+
+/// Sums by the instruction `$dots`: each tile of activations times the weights.
+macro_rules! multiply_bytes {
+    ($dots:literal, $weights:tt, $( $tile:tt => $sums:tt ),*) => {
+        asm!(
+            $( concat!("tilezero ", $sums), concat!($dots, " ", $sums, ", ", $tile, ", ", $weights), )*
+            $( out($sums) _, )*
+            options(nostack, nomem, preserves_flags),
+        )
+    };
+}
+
+/// [`multiply_bytes`] for the tiles of steps.
+macro_rules! multiply_step {
+    ($dots:literal) => {
+        match (ODD, TILES) {
+            (false, 1) => multiply_bytes!($dots, "tmm4", "tmm6" => "tmm0"),
+            (true, 1) => multiply_bytes!($dots, "tmm5", "tmm7" => "tmm2"),
+            (false, _) => multiply_bytes!($dots, "tmm4", "tmm6" => "tmm0", "tmm7" => "tmm1"),
+            (true, _) => multiply_bytes!($dots, "tmm5", "tmm6" => "tmm2", "tmm7" => "tmm3"),
+        }
+    };
+}
+
+/// Writes tiles as sums, one after the other.
+macro_rules! store_sums {
+    ($to:ident, $( $sums:literal at $at:literal ),*) => {
+        asm!(
+            $( concat!("tilestored [{to} + 1*{width} + ", $at, "], ", $sums), )*
+            to = in(reg) $to,
+            width = in(reg) TILE_WIDTH,
+            options(nostack, preserves_flags),
+        )
+    };
+}
+
+impl ByteTileUnit for AmxBytes {
+    type Float = Avx512;
+    type Int = Avx512VnniInt;
+
+    #[inline(always)]
+    unsafe fn new(quads: usize) -> AmxBytes {
+        let config = if quads == 4 { &CONFIG_OF_4 } else { &CONFIG_OF_8 };
+        // SAFETY: the caller's promise.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) config, options(nostack, readonly)) };
+        AmxBytes { row_bytes: 4 * quads }
+    }
+
+    #[inline(always)]
+    unsafe fn put_quads(bytes: [Avx512VnniInt; 2], zero: u8, to: *mut u8) {
+        // SAFETY: the caller's promise. One store, which a load of the tile can take its row from.
+        unsafe {
+            let mut row = Dots512::join(bytes[0], bytes[1]).register();
+            if zero > 0 {
+                row = _mm512_sub_epi8(row, _mm512_set1_epi8(zero as i8));
+            }
+            _mm512_storeu_si512(to.cast(), row);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn put_floats(halves: [Avx2; 2], to: *mut [f32; TILE_ROWS]) {
+        // SAFETY: the caller's promise.
+        unsafe { Dots512::join_floats(halves[0], halves[1]).store(to.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn load<const ODD: bool, const TILES: usize>(&mut self, w: *const u8, x: *const u8) {
+        let (row_bytes, second) = (self.row_bytes, x.wrapping_add(TILE_ROWS * self.row_bytes));
+        // SAFETY: the caller's promise; tiles are configured as long as there is a value.
+        unsafe {
+            match (ODD, TILES) {
+                (false, 1) => load_bytes!(row_bytes, w => "tmm4", x => "tmm6"),
+                (true, 1) => load_bytes!(row_bytes, w => "tmm5", x => "tmm7"),
+                (false, _) => load_bytes!(row_bytes, w => "tmm4", x => "tmm6", second => "tmm7"),
+                (true, _) => load_bytes!(row_bytes, w => "tmm5", x => "tmm6", second => "tmm7"),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply<const ODD: bool, const TILES: usize, const SIGNED: bool>(&mut self) {
+        // SAFETY: as above.
+        unsafe {
+            if SIGNED {
+                multiply_step!("tdpbssd");
+            } else {
+                multiply_step!("tdpbsud");
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store<const ODD: bool, const TILES: usize>(&mut self, to: *mut ByteSums) {
+        const { assert!(size_of::<ByteSums>() == TILE_BYTES && TILE_BYTES == 1024) };
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (ODD, TILES) {
+                (false, 1) => store_sums!(to, "tmm0" at 0),
+                (true, 1) => store_sums!(to, "tmm2" at 0),
+                (false, _) => store_sums!(to, "tmm0" at 0, "tmm1" at 1024),
+                (true, _) => store_sums!(to, "tmm2" at 0, "tmm3" at 1024),
+            }
         }
     }
 }

@@ -70,11 +70,17 @@ pub(in crate::backend::cpu) fn products_glu(task: Task<'_>, products: &Products<
     let mut scratch = task.scratch;
     let room = MOST_ROWS * n.min(MOST_COLUMNS);
     let (gate, up) = (take(&mut scratch, room), take(&mut scratch, room));
+    let mut last = None;
     while let Some(pieces) = task.queue.take_some(grid.len(), grid.most()) {
         for Tile { rows, columns } in grid.tiles(pieces) {
             for columns in some_at_a_time(columns) {
-                multiply(&products.gate, &products.x, &rows, &columns, gate, scratch);
-                multiply(&products.up, &products.x, &rows, &columns, up, scratch);
+                let x = Columns {
+                    x: &products.x,
+                    again: last.replace(columns.clone()) == Some(columns.clone()),
+                    columns: columns.clone(),
+                };
+                multiply(&products.gate, &rows, &x, gate, scratch);
+                multiply(&products.up, &rows, &Columns { again: true, ..x }, up, scratch);
                 let results = gate.chunks_exact_mut(rows.len()).zip(up.chunks_exact(rows.len()));
                 for ((gate, up), column) in results.zip(columns) {
                     out.put(f, gate, up, column, &rows);
@@ -117,8 +123,11 @@ fn experts_glu(
     experts.for_each_piece(queue, scratch, &mut |piece, x, results, scratch| {
         let (gate, up) = results.split_at_mut(results.len() / 2);
         let m = piece.rows.len();
-        for (w, out) in [(&products.gate, &mut *gate), (&products.up, &mut *up)] {
-            let args = piece.product(w, x);
+        for (w, out, again) in [(&products.gate, &mut *gate, false), (&products.up, &mut *up, true)] {
+            let args = MatMul {
+                again,
+                ..piece.product(w, x)
+            };
             let out = &mut out[..args.n * m];
             // SAFETY: the results are this thread's own and as many as there are products.
             unsafe { matmul(&args, out.as_mut_ptr(), m, scratch) };
@@ -154,21 +163,24 @@ impl Results<'_> {
     }
 }
 
-/// Products of some rows of weights with some rows of activations, which are columns of the result.
-fn multiply(
-    w: &Source<'_>,
-    x: &QuantizedRows<'_>,
-    rows: &Range<usize>,
-    columns: &Range<usize>,
-    out: &mut [f32],
-    scratch: &mut [f32],
-) {
+/// Some rows of activations, which are columns of the result.
+struct Columns<'a> {
+    x: &'a QuantizedRows<'a>,
+    columns: Range<usize>,
+    /// Whether they were multiplied last.
+    again: bool,
+}
+
+/// Products of some rows of weights with some columns.
+fn multiply(w: &Source<'_>, rows: &Range<usize>, x: &Columns<'_>, out: &mut [f32], scratch: &mut [f32]) {
+    let n = x.columns.len();
     let args = MatMul {
-        x: x.as_activations(x.span(columns.start, columns.len())),
-        n: columns.len(),
+        x: x.x.as_activations(x.x.span(x.columns.start, n)),
+        n,
+        again: x.again,
         ..weights(w, rows, 0, 0)
     };
-    let out = &mut out[..rows.len() * columns.len()];
+    let out = &mut out[..rows.len() * n];
     // SAFETY: the results are this thread's own and as many as there are products.
     unsafe { matmul(&args, out.as_mut_ptr(), rows.len(), scratch) };
 }

@@ -64,6 +64,7 @@ pub(super) fn index_scores(task: Task<'_>) {
                 x: Activations::F32 { x: queries, stride: d },
                 n: n_head,
                 any_order: false,
+                again: false,
             };
             // SAFETY: the products are this thread's own, [`CELLS`] for each head.
             unsafe { matmul(&args, products.as_mut_ptr(), CELLS, scratch) };

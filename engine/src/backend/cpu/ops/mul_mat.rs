@@ -238,6 +238,7 @@ fn mul_mat_offering(task: Task<'_>) -> Result<(), TakenOver> {
     let (results, scratch) = task.scratch.split_at_mut(GATHER * MAX_PIECE);
     let x = x.span([0; 3], n).expect("quantized rows lie side by side");
     let most_rows = MAX_PIECE_OF_FEW.min(GATHER * MAX_PIECE / n.max(1));
+    let mut again = false;
     while let Some(parts) = task
         .queue
         .take_some(n_rows.div_ceil(LEAST_ROWS), most_rows / LEAST_ROWS)
@@ -246,10 +247,12 @@ fn mul_mat_offering(task: Task<'_>) -> Result<(), TakenOver> {
         let args = MatMul {
             x,
             n,
+            again,
             ..weights(&w, &rows, 0, 0)
         };
         // SAFETY: the results are this thread's own and as many as there are products.
         unsafe { matmul(&args, results.as_mut_ptr(), rows.len(), scratch) };
+        again = true;
         task.queue.finish()?;
         for (i, result) in results.chunks_exact(rows.len()).take(n).enumerate() {
             let out = target.tile(i, 1, rows.clone());
@@ -427,6 +430,7 @@ pub(super) fn weights<'a>(w: &Source<'a>, rows: &Range<usize>, i2: usize, i3: us
         x: Activations::F32 { x: &[], stride: 0 },
         n: 0,
         any_order: false,
+        again: false,
     }
 }
 
