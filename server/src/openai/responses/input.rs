@@ -146,8 +146,8 @@ pub struct Asked {
     pub said: Vec<Json>,
     /// What comes back as it was.
     pub echo: Json,
-    /// A warning of tools that are left out.
-    pub left_out: Option<String>,
+    /// What is left out of the request.
+    pub left_out: Vec<String>,
 }
 
 /// Reads a request.
@@ -317,8 +317,8 @@ fn reasoning(given: Option<Map<String, Json>>) -> ApiResult<Map<String, Json>> {
     Ok(variables)
 }
 
-/// Functions that may be called, and a warning of tools of other types.
-fn tools(fields: &mut Fields) -> ApiResult<(Option<Tools>, Option<String>)> {
+/// Functions that may be called, and what is left out of them.
+fn tools(fields: &mut Fields) -> ApiResult<(Option<Tools>, Vec<String>)> {
     let parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
     let (mut list, mut others) = (Vec::new(), Vec::new());
     for tool in fields.list("tools")?.unwrap_or_default() {
@@ -338,11 +338,8 @@ fn tools(fields: &mut Fields) -> ApiResult<(Option<Tools>, Option<String>)> {
         }
     }
     let left_out = match others.is_empty() {
-        true => None,
-        false => Some(format!(
-            "299 - \"tools of these types are left out: {}\"",
-            others.join(" ")
-        )),
+        true => Vec::new(),
+        false => vec![format!("tools of the types {}", others.join(" "))],
     };
     let wrong = || {
         ApiError::field(
