@@ -68,6 +68,14 @@ impl Serving {
     }
 }
 
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 #[test]
 fn it_answers_and_ends_when_it_is_told_to() {
     let home = Home::new();
