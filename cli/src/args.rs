@@ -24,7 +24,7 @@ use crate::loading::{AdapterArgs, LoadArgs, PlacementArgs};
 use crate::sampling::{SamplerArgs, TextBiasArgs};
 
 pub use context::{ContextArgs, PrecisionArg};
-pub use display::DisplayArgs;
+pub use display::{DisplayArgs, LogArgs};
 pub use preset::{Preset, Presets};
 pub use speculation::SpeculationArgs;
 pub use template::TemplateArgs;

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use clap::Command;
 use clap::error::ErrorKind;
 
-use crate::llama_cpp::{Foreign, Here, OPTIONS, commands_with, has_flag};
+use crate::llama_cpp::{Foreign, Here, Idle, OPTIONS, commands_with, has_flag};
 
 /// The short form of several letters of a flag, as llama.cpp has it: `-ub` of `--ubatch-size`.
 pub fn short_form(long: &str) -> Option<&'static str> {
@@ -28,6 +28,8 @@ enum Taken {
     Is(OsString),
     /// It is left out, with its value.
     Nothing { has_value: bool },
+    /// It is this, and its value is left out.
+    Told { told: OsString, has_value: bool },
     /// The whole line is this command.
     Command(&'static str),
 }
@@ -65,6 +67,12 @@ pub fn normalize(args: impl IntoIterator<Item = OsString>, program: &Command) ->
             Taken::Is(arg) => out.push(arg),
             Taken::Nothing { has_value } if has_value => drop(args.next()),
             Taken::Nothing { .. } => {}
+            Taken::Told { told, has_value } => {
+                out.push(told);
+                if has_value {
+                    drop(args.next());
+                }
+            }
             Taken::Command(words) => {
                 out.truncate(1);
                 out.extend(words.split(' ').map(OsString::from));
@@ -123,6 +131,12 @@ fn translated(text: &str, command: &Command, program: &Command) -> Result<Taken,
     let Some(option) = Foreign::find(&spelled).filter(|option| !is_text || matches!(option.here, Here::Is(_))) else {
         return Ok(Taken::AsIs);
     };
+    if let Some(idle) = Idle::find(&spelled).filter(|_| command.get_name() == "serve") {
+        return Ok(Taken::Told {
+            told: format!("--without-effect={spelled} has no effect here: {}", idle.why()).into(),
+            has_value: idle.has_value && value.is_none(),
+        });
+    }
     match option.here {
         Here::Is(flag) if OWN_FLAGS.contains(&flag) || has_flag(command, flag) => Ok(Taken::Is(with_value(flag))),
         Here::Is(_) if is_text => Ok(Taken::AsIs),

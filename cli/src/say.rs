@@ -90,6 +90,11 @@ pub fn line(text: impl Display) {
     write(&text, level, false);
 }
 
+/// What happened, as a line, with what is to be read by programs where messages are objects.
+pub fn record(text: impl Display, fields: serde_json::Map<String, serde_json::Value>) {
+    write_with(&text.to_string(), Level::Always, false, fields);
+}
+
 /// A line beside the matter: dimmed on a terminal.
 pub fn aside(text: impl Display) {
     write(&text.to_string(), Level::Info, true);
@@ -111,11 +116,15 @@ pub fn is_shown(level: Level) -> bool {
 }
 
 fn write(text: &str, level: Level, is_dim: bool) {
+    write_with(text, level, is_dim, serde_json::Map::new());
+}
+
+fn write_with(text: &str, level: Level, is_dim: bool, fields: serde_json::Map<String, serde_json::Value>) {
     let Some(log) = LOG.get() else {
         let _ = writeln!(io::stderr(), "{text}");
         return;
     };
-    let line = log.line(text, level);
+    let line = log.line(text, level, fields);
     if let Some(mut file) = log.file.as_ref() {
         // A full disk is no reason to stop an answer.
         let _ = writeln!(file, "{line}");
@@ -130,13 +139,17 @@ fn write(text: &str, level: Level, is_dim: bool) {
 }
 
 impl Log {
-    fn line(&self, text: &str, level: Level) -> String {
+    fn line(&self, text: &str, level: Level, fields: serde_json::Map<String, serde_json::Value>) -> String {
         let seconds = self.start.elapsed().as_secs_f64();
         if self.is_jsonl {
             let mut object = serde_json::json!({ "level": level.name(), "message": text });
             if self.has_timestamps {
                 object["seconds"] = seconds.into();
             }
+            object
+                .as_object_mut()
+                .into_iter()
+                .for_each(|all| all.extend(fields.clone()));
             return object.to_string();
         }
         let mut line = String::new();
@@ -178,11 +191,12 @@ mod tests {
             is_simple: false,
             start: Instant::now(),
         };
-        assert_eq!(log(false, false, false).line("a", Level::Info), "a");
-        assert_eq!(log(false, true, false).line("a", Level::Warning), "W a");
-        assert_eq!(log(false, true, true).line("a", Level::Info), "     0.000 I a");
+        let none = serde_json::Map::new;
+        assert_eq!(log(false, false, false).line("a", Level::Info, none()), "a");
+        assert_eq!(log(false, true, false).line("a", Level::Warning, none()), "W a");
+        assert_eq!(log(false, true, true).line("a", Level::Info, none()), "     0.000 I a");
         assert_eq!(
-            log(true, true, false).line("a \"b\"\n", Level::Always),
+            log(true, true, false).line("a \"b\"\n", Level::Always, none()),
             r#"{"level":"message","message":"a \"b\"\n"}"#
         );
     }

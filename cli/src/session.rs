@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::chat::ReasoningTags;
+use engine::chat::{Budget, ReasoningTags};
 use engine::context::{Batch, Context, ContextError, ContextParams, DecodeError, MemoryError};
 use engine::grammar::Constraint;
 use engine::model::Model;
@@ -22,7 +22,6 @@ use crate::failure::{Failure, Outcome};
 use crate::grammar::{Pending, Prepared};
 use crate::loading::LoadArgs;
 use crate::output::Output;
-use crate::reasoning::Budget;
 use crate::{human, interrupt, progress, say};
 
 /// A loaded model, its context, and what the context holds.

@@ -158,6 +158,55 @@ fn what_cannot_be_had_is_told_in_one_sentence() {
     );
 }
 
+/// A file of presets names a model of the hub: it is fetched when it is first asked for, and one that is not there is an error of its requests alone.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_model_of_a_preset_is_fetched_when_it_is_asked_for() {
+    use crate::serve::Serving;
+    let hub = TinyHub::new();
+    let presets = hub.home.path("models.ini");
+    std::fs::write(
+        &presets,
+        "[*]\nc = 64\n[far]\nhf-repo = user/repo:Q8_0\n[gone]\nhf-repo = none/repo\n",
+    )
+    .unwrap();
+    let args = [
+        "serve",
+        "--models-preset",
+        presets.to_str().unwrap(),
+        "--port",
+        "0",
+        "-n",
+        "3",
+    ];
+    let answer = |server: &Serving, model: &str| {
+        server.request(
+            "POST /v1/completions",
+            &format!("{{\"model\": \"{model}\", \"prompt\": [5, 6]}}"),
+        )
+    };
+    let server = Serving::start(hub.llama(&args));
+    let listed = server.request("GET /v1/models", "");
+    assert!(listed.contains("\"far\"") && listed.contains("\"gone\""), "{listed}");
+    assert_eq!(hub.server.requests("").len(), 0, "looking fetches nothing");
+    let gone = answer(&server, "gone");
+    assert!(gone.starts_with("HTTP/1.1 422") && gone.contains("none/repo"), "{gone}");
+    let answered = answer(&server, "far");
+    assert!(
+        answered.starts_with("HTTP/1.1 200") && answered.contains("\"model\":\"far\""),
+        "{answered}"
+    );
+    assert_eq!(hub.server.requests("m-Q8_0.gguf").len(), 1);
+    server.signal(libc::SIGTERM);
+    assert_eq!(server.end().0, Some(0));
+    // What was fetched is there without the hub.
+    let offline = Serving::start(hub.llama(&[&args[..], &["--offline"]].concat()));
+    assert!(answer(&offline, "far").starts_with("HTTP/1.1 200"));
+    offline.signal(libc::SIGTERM);
+    assert_eq!(offline.end().0, Some(0));
+    assert_eq!(hub.server.requests("m-Q8_0.gguf").len(), 1);
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn programs_that_run_are_told_with_their_models() {

@@ -68,6 +68,14 @@ impl Serving {
     }
 }
 
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 #[test]
 fn it_answers_and_ends_when_it_is_told_to() {
     let home = Home::new();
@@ -100,41 +108,24 @@ fn it_answers_and_ends_when_it_is_told_to() {
 fn scripts_for_llama_server_go_on_to_work() {
     let home = Home::new();
     let model = home.model_with_text("llama", None);
-    let args = [
-        "server",
-        "-m",
-        &model,
-        "--host",
-        "127.0.0.1",
-        "--port",
-        "0",
-        "-c",
-        "128",
-        "-np",
-        "2",
-        "-t",
-        "1",
-        "-b",
-        "64",
-        "-ub",
-        "32",
-        "-ngl",
-        "0",
-        "-fa",
-        "on",
+    let line = "--host 127.0.0.1 --port 0 -c 128 -np 2 -t 1 -b 64 -ub 32 -ngl 0 -fa on --jinja --metrics -cb --no-webui --temp 0.5 -a tiny -n 5 \
+                --prio 2 --mmproj mmproj.gguf --reranking --no-context-shift -ctxcp=8 -lv 1";
+    let args: Vec<&str> = ["server", "-m", &model]
+        .into_iter()
+        .chain(line.split_whitespace())
+        .collect();
+    let server = Serving::start(home.llama(&args));
+    for flag in [
         "--jinja",
         "--metrics",
-        "-cb",
-        "--no-webui",
-        "--temp",
-        "0.5",
-        "-a",
-        "tiny",
-        "-n",
-        "5",
-    ];
-    let server = Serving::start(home.llama(&args));
-    for flag in ["--jinja", "--metrics", "--cont-batching"] {
+        "--cont-batching",
+        "--prio",
+        "--mmproj",
+        "--reranking",
+        "--no-context-shift",
+        "-ctxcp",
+        "-lv",
+    ] {
         assert_eq!(
             server.said.matches(&format!("{flag} has no effect here")).count(),
             1,
@@ -186,6 +177,77 @@ fn a_model_that_encodes_texts_is_served_for_that() {
     );
     let refused = server.request("POST /v1/completions", "{\"prompt\": \"a\"}");
     assert!(refused.contains("does not continue texts"), "{refused}");
+    let vector = |more: &[&str]| {
+        let server = Serving::start(home.llama(&[&["serve", &model, "--port", "0"], more].concat()));
+        let response = server.request("POST /v1/embeddings", "{\"input\": [[5, 6, 7]]}");
+        let body: serde_json::Value =
+            serde_json::from_str(response.split_once("\r\n\r\n").expect("a body").1).expect("JSON");
+        let vector = body["data"][0]["embedding"].clone();
+        assert!(vector.is_array(), "{body}");
+        server.signal(libc::SIGTERM);
+        assert_eq!(server.end().0, Some(0));
+        vector
+    };
+    server.signal(libc::SIGTERM);
+    assert_eq!(server.end().0, Some(0));
+    assert_ne!(vector(&["--pooling", "mean"]), vector(&["--pooling", "cls"]));
+}
+
+/// What the command line says of thinking holds for all requests that do not say otherwise, and requests are told of as objects.
+#[test]
+fn thinking_is_cut_off_and_logs_are_objects() {
+    let home = Home::new();
+    let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant><think>\n{% if false %}</think>{% endif %}";
+    let model = home.model_with_text("llama", Some(template));
+    let flags = [
+        "--reasoning-budget",
+        "3",
+        "--reasoning-budget-message",
+        "so",
+        "--log-jsonl",
+        "-v",
+    ];
+    let args = [
+        &["serve", &model, "--port", "0", "-c", "256", "--temp", "0"],
+        &flags[..],
+    ]
+    .concat();
+    let server = Serving::start(home.llama(&args));
+    // The model does not end its thinking by itself.
+    let answer = |more: &str| {
+        let body = format!(
+            "{{\"messages\": [{{\"role\": \"user\", \"content\": \"secret\"}}], \"logit_bias\": [[127, false]], \"max_tokens\": 60{more}}}"
+        );
+        let response = server.request("POST /v1/chat/completions", &body);
+        let body: serde_json::Value =
+            serde_json::from_str(response.split_once("\r\n\r\n").expect("a body").1).expect("JSON");
+        let message = &body["choices"][0]["message"];
+        let text = |name: &str| message[name].as_str().unwrap_or_default().to_owned();
+        (text("reasoning_content"), text("content"))
+    };
+    let (thought, said) = answer("");
+    assert!(
+        thought.trim_end().ends_with("so") && !said.is_empty(),
+        "{thought} {said}"
+    );
+    let (more, nothing) = answer(", \"reasoning_budget_tokens\": -1");
+    assert!(more.len() > thought.len() && nothing.is_empty(), "{more:?} {nothing:?}");
+    server.signal(libc::SIGTERM);
+    let (status, told) = server.end();
+    assert_eq!(status, Some(0), "{told}");
+    let lines: Vec<serde_json::Value> = told
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect();
+    let found = lines
+        .iter()
+        .find(|line| line["path"] == "/v1/chat/completions")
+        .expect("a line");
+    assert_eq!((&found["status"], &found["method"]), (&200.into(), &"POST".into()));
+    assert!(
+        found["ms"].is_f64() && found["id"].is_string() && !told.contains("secret"),
+        "{told}"
+    );
 }
 
 #[test]

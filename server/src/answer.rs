@@ -17,6 +17,8 @@ pub struct Answer {
     parsers: Vec<OutputParser>,
     /// By choice.
     n_calls: Vec<usize>,
+    /// Tokens told of so far, by choice; how many there were is known at the end.
+    n_told: Vec<usize>,
     pieces: VecDeque<Piece>,
     /// The number of the first choice of the prompt that is told.
     first: usize,
@@ -125,6 +127,7 @@ impl Answer {
             prompts: asked.into_iter().map(|(events, n)| Asked { events, n }).collect(),
             parsers: vec![parser.clone(); n_choices],
             n_calls: vec![0; n_choices],
+            n_told: vec![0; n_choices],
             pieces: VecDeque::new(),
             first: 0,
             n_open,
@@ -199,7 +202,11 @@ impl Answer {
             }
             Event::Token {
                 choice, text, logprob, ..
-            } => self.say(first + choice, &text, logprob, false),
+            } => {
+                self.n_told[first + choice] += 1;
+                self.usage.n_generated += 1;
+                self.say(first + choice, &text, logprob, false);
+            }
             Event::End {
                 choice,
                 finish,
@@ -211,6 +218,7 @@ impl Answer {
                 let choice = first + choice;
                 self.say(choice, &text, None, true);
                 self.usage.n_generated += n_generated;
+                self.usage.n_generated -= std::mem::take(&mut self.n_told[choice]);
                 self.usage.drafted.n_drafts += drafted.n_drafts;
                 self.usage.drafted.n_right += drafted.n_right;
                 self.usage.t_generated = self.usage.t_generated.max(t_generated);

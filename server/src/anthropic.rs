@@ -3,13 +3,17 @@
 use axum::Extension;
 use axum::extract::State;
 use engine::chat::Message;
+use engine::grammar::Grammar;
 use serde_json::{Map, Value as Json, json};
 
-use crate::answer::{Answer, Piece, Usage};
-use crate::api::{ApiError, ApiResult, Field, Fields, Form, GENERATING, STRUCTURE, generating, max_tokens, structure};
-use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream, unique};
+use crate::answer::{Piece, Usage};
+use crate::api::{
+    ApiError, ApiResult, Field, Fields, Form, GENERATING, STRUCTURE, generating, integer_of, max_tokens, structure,
+    text_of,
+};
+use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream, unique, warned};
 use crate::messages::{self, is_begun};
-use crate::scheduler::Finish;
+use crate::scheduler::{Finish, Request};
 use crate::served::Conversation;
 use crate::tools::{Call, ToolChoice, Tools, checked};
 
@@ -48,7 +52,7 @@ pub const FIELDS: &[Field] = &[
     Field {
         name: "thinking",
         form: Form::Object,
-        doc: "`{\"type\": \"disabled\"}` where the template lets one choose; budgets are not kept to.",
+        doc: "`{\"type\": …}` of `enabled`, `adaptive` or `disabled`, where the template lets one choose; `budget_tokens`: most tokens that are thought.",
     },
     Field {
         name: "tools",
@@ -59,6 +63,16 @@ pub const FIELDS: &[Field] = &[
         name: "tool_choice",
         form: Form::Object,
         doc: "`{\"type\": …}` of `auto` (default), `none`, `any`, or `tool` with a `name`; arguments keep to its schema.",
+    },
+    Field {
+        name: "output_config",
+        form: Form::Object,
+        doc: "`effort`: how much to think, where the template knows of it; `format`: `{\"type\": \"json_schema\", \"schema\": …}`.",
+    },
+    Field {
+        name: "context_management",
+        form: Form::Object,
+        doc: "Left out, which the header `warning` tells: nothing of a conversation is ever cut.",
     },
     Field {
         name: "metadata",
@@ -84,20 +98,33 @@ struct Told {
 /// Answers a conversation.
 pub async fn messages(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
     let of_app = app.clone();
-    let (mut answer, is_stream) = blocking(move || ask(&of_app, client, body)).await?;
+    let begin = move || {
+        let Read {
+            conversation,
+            mut request,
+            grammar,
+            is_stream,
+            left_out,
+        } = read(&of_app, body)?;
+        request.client = client.0;
+        if request.max_tokens.is_none() {
+            return Err(ApiError::field("max_tokens", "there is none"));
+        }
+        let answer = of_app.served.answer(conversation, request, grammar.as_ref(), true)?;
+        Ok((answer, is_stream, left_out))
+    };
+    let (mut answer, is_stream, left_out) = blocking(begin).await?;
     let told = Told { id: unique("msg_") };
     if is_stream {
-        return Ok(stream(
-            answer,
-            Stream {
-                app,
-                told,
-                block: None,
-                n_blocks: 0,
-                finish: None,
-                n_calls: 0,
-            },
-        ));
+        let telling = Stream {
+            app,
+            told,
+            block: None,
+            n_blocks: 0,
+            finish: None,
+            n_calls: 0,
+        };
+        return Ok(warned(stream(answer, telling), &left_out));
     }
     let (mut choices, _) = answer.whole().await?;
     let choice = choices.pop().unwrap_or_default();
@@ -113,39 +140,82 @@ pub async fn messages(State(app): State<Shared>, Extension(client): Extension<Cl
     let mut message = head(&app, &told, content, &answer.usage);
     message["stop_reason"] = reason;
     message["stop_sequence"] = sequence;
-    Ok(json(&message))
+    Ok(warned(json(&message), &left_out))
 }
 
 /// Tells how many tokens a conversation's prompt has.
 pub async fn count_tokens(State(app): State<Shared>, Body(body): Body) -> ApiResult {
     blocking(move || {
-        let mut fields = Fields::new(body, &[FIELDS], false)?;
-        let conversation = conversation(&mut fields)?;
-        for name in ["max_tokens", "stop_sequences", "stream"] {
-            fields.take(name);
-        }
-        fields.finish()?;
-        let n = app.served.prompt(&conversation)?.tokens.len();
+        let mut read = read(&app, body)?;
+        read.conversation.without_reasoning = read.grammar.is_some();
+        let n = app.served.prompt(&read.conversation)?.tokens.len();
         Ok(json(&json!({ "input_tokens": n })))
     })
     .await
 }
 
-fn ask(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult<(Answer, bool)> {
+/// A request as it was read.
+struct Read {
+    conversation: Conversation,
+    request: Request,
+    grammar: Option<Grammar>,
+    is_stream: bool,
+    left_out: Vec<String>,
+}
+
+fn read(app: &App, body: Map<String, Json>) -> ApiResult<Read> {
     let served = &app.served;
     let mut fields = Fields::new(body, &[FIELDS, GENERATING, STRUCTURE], true)?;
     let stops = fields.texts("stop_sequences")?;
     let mut request = generating(&mut fields, &served.params.sampler)?;
-    request.client = client;
     request.stop.extend(stops);
-    let max = max_tokens(&mut fields, &["max_tokens"], 1)?;
-    request.max_tokens = Some(max.ok_or_else(|| ApiError::field("max_tokens", "there is none"))?);
+    request.max_tokens = max_tokens(&mut fields, &["max_tokens"], 1)?;
     let is_stream = fields.flag("stream")?.unwrap_or(false);
-    let grammar = structure(&mut fields)?;
-    let conversation = conversation(&mut fields)?;
+    let mut grammar = structure(&mut fields)?;
+    let (effort, format) = output(&mut fields)?;
+    if format.is_some() && grammar.is_some() {
+        return Err(ApiError::field(
+            "output_config",
+            "the answer is told what to be by another field too",
+        ));
+    }
+    grammar = grammar.or(format);
+    let mut conversation = conversation(&mut fields)?;
+    let effort = effort.map(|effort| ("reasoning_effort".to_owned(), effort.into()));
+    conversation.variables.extend(effort);
+    let managed = fields
+        .object("context_management")?
+        .is_some_and(|edits| !edits.is_empty());
     fields.finish()?;
-    let answer = served.answer(conversation, request, grammar.as_ref(), true)?;
-    Ok((answer, is_stream))
+    Ok(Read {
+        conversation,
+        request,
+        grammar,
+        is_stream,
+        left_out: managed.then(|| "context_management".to_owned()).into_iter().collect(),
+    })
+}
+
+/// How much to think, and what the answer has to be.
+fn output(fields: &mut Fields) -> ApiResult<(Option<String>, Option<Grammar>)> {
+    let mut config = fields.object("output_config")?.unwrap_or_default();
+    let wrong = |what: &str| ApiError::field("output_config", what);
+    let given = |value: &Json| !value.is_null();
+    let effort = match config.remove("effort").filter(given) {
+        None => None,
+        Some(effort) => Some(text_of(effort).ok_or_else(|| wrong("effort is no text"))?),
+    };
+    let format = match config.remove("format").filter(given) {
+        None => None,
+        Some(format) => match (format["type"].as_str(), format.get("schema")) {
+            (Some("json_schema"), Some(schema)) => Some(Grammar::JsonSchema(schema.to_string())),
+            _ => return Err(wrong("expected a format of the type json_schema with a schema")),
+        },
+    };
+    match config.keys().next() {
+        None => Ok((effort, format)),
+        Some(_) => Err(wrong("expected effort and format")),
+    }
 }
 
 /// What was said, with the instructions as the first message.
@@ -161,7 +231,7 @@ fn conversation(fields: &mut Fields) -> ApiResult<Conversation> {
             said.insert(0, Message::system(text));
         }
     }
-    let mut variables = Map::new();
+    let (mut variables, mut budget) = (Map::new(), None);
     if let Some(thinking) = fields.object("thinking")? {
         match thinking.get("type").and_then(Json::as_str) {
             Some("enabled" | "adaptive") => variables.insert("enable_thinking".to_owned(), true.into()),
@@ -173,6 +243,11 @@ fn conversation(fields: &mut Fields) -> ApiResult<Conversation> {
                 ));
             }
         };
+        let wrong = || ApiError::field("thinking", "budget_tokens is no whole number");
+        budget = match thinking.get("budget_tokens") {
+            None | Some(Json::Null) => None,
+            Some(n) => Some(integer_of(n).filter(|&n| n >= 0).ok_or_else(wrong)?),
+        };
     }
     let tools = functions(fields)?;
     Ok(Conversation {
@@ -181,6 +256,7 @@ fn conversation(fields: &mut Fields) -> ApiResult<Conversation> {
         messages: said,
         variables,
         without_reasoning: false,
+        budget,
     })
 }
 
@@ -199,17 +275,19 @@ fn instructions(system: Json) -> Json {
     }
 }
 
-/// A message as OpenAI has it: calls beside the text, and results as messages of their own before it. Blocks of what was thought before are left out, as
-/// templates leave them out in any case.
+/// A message as OpenAI has it: calls and what was thought beside the text, and results as messages of their own before it.
 fn plain(mut message: Json) -> Vec<Json> {
     let blocks = match message.get_mut("content") {
         Some(Json::Array(blocks)) => std::mem::take(blocks),
         _ => return vec![message],
     };
     let (mut texts, mut calls, mut all) = (Vec::new(), Vec::new(), Vec::new());
+    let mut thought = String::new();
     for block in blocks {
         match block["type"].as_str() {
-            Some("thinking" | "redacted_thinking") => {}
+            // Nobody but who wrote them can read those.
+            Some("redacted_thinking") => {}
+            Some("thinking") => thought += block["thinking"].as_str().unwrap_or_default(),
             Some("tool_use") => calls.push(json!({
                 "id": block["id"],
                 "type": "function",
@@ -227,6 +305,9 @@ fn plain(mut message: Json) -> Vec<Json> {
     }
     if !texts.is_empty() || !calls.is_empty() || all.is_empty() {
         message["content"] = texts.into();
+        if !thought.is_empty() {
+            message["reasoning_content"] = thought.into();
+        }
         if !calls.is_empty() {
             message["tool_calls"] = calls.into();
         }

@@ -40,6 +40,15 @@ pub const ROUTES: &[Route] = &[
     },
     Route {
         method: "POST",
+        paths: &["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"],
+        doc: "Tells how many tokens its prompt has; takes the same fields.",
+        fields: &[],
+        sampling: false,
+        query: &[],
+        router: || post(openai::count_chat),
+    },
+    Route {
+        method: "POST",
         paths: &["/v1/completions"],
         doc: "Continues texts, as OpenAI's interface of that name.",
         fields: &[openai::COMPLETION_FIELDS, GENERATING, STRUCTURE],
@@ -55,6 +64,15 @@ pub const ROUTES: &[Route] = &[
         sampling: true,
         query: &[],
         router: || post(openai::responses),
+    },
+    Route {
+        method: "POST",
+        paths: &["/v1/responses/input_tokens", "/responses/input_tokens"],
+        doc: "Tells how many tokens its prompt has; takes the same fields.",
+        fields: &[],
+        sampling: false,
+        query: &[],
+        router: || post(openai::count_response),
     },
     Route {
         method: "GET",
@@ -147,6 +165,15 @@ pub const ROUTES: &[Route] = &[
         router: || post(ollama::embed),
     },
     Route {
+        method: "POST",
+        paths: &["/api/embeddings"],
+        doc: "Turns a text into a vector, as Ollama's interface had it before.",
+        fields: &[ollama::EMBEDDINGS_FIELDS],
+        sampling: false,
+        query: &[],
+        router: || post(ollama::embeddings),
+    },
+    Route {
         method: "GET",
         paths: &["/api/tags"],
         doc: "Lists the model or models, as Ollama's interface of that name.",
@@ -199,6 +226,15 @@ pub const ROUTES: &[Route] = &[
         sampling: true,
         query: &[],
         router: || post(native::infill),
+    },
+    Route {
+        method: "POST",
+        paths: &["/embedding"],
+        doc: "Turns texts into vectors, as llama-server's interface of that name.",
+        fields: &[native::EMBEDDING_FIELDS],
+        sampling: false,
+        query: &[],
+        router: || post(native::embedding),
     },
     Route {
         method: "POST",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use engine::build::Pooling;
-use engine::chat::{ChatError, ChatTemplate, Message, ReasoningSplit, ReasoningTags, reasoning_tags};
+use engine::chat::{Budget, ChatError, ChatTemplate, Message, ReasoningSplit, ReasoningTags, reasoning_tags};
 use engine::context::ContextParams;
 use engine::gguf::Metadata;
 use engine::grammar::{Constraint, Grammar};
@@ -39,6 +39,10 @@ pub struct ServedParams {
     pub max_tokens: Option<usize>,
     /// Reasoning is told apart from answers.
     pub split_reasoning: bool,
+    /// Most tokens that are thought before an answer, unless a request says how many.
+    pub reasoning_budget: Option<usize>,
+    /// What is thought last where thinking is cut off.
+    pub reasoning_message: String,
     /// Where slots are saved, if that is allowed.
     pub slot_save_path: Option<PathBuf>,
     /// The files of the context's adapters.
@@ -96,6 +100,8 @@ pub struct Conversation {
     pub goes_on: bool,
     /// The answer begins at once: what it has to be holds for reasoning, too.
     pub without_reasoning: bool,
+    /// Most tokens that are thought; less than 0: as many as it likes.
+    pub budget: Option<i64>,
     /// Functions that may be called.
     pub tools: Option<Tools>,
 }
@@ -275,13 +281,26 @@ impl Served {
             request.constraint = self.when_called(&prompt, conversation.tools.as_ref(), splits);
         }
         let parser = self.parser(&prompt, conversation.tools.as_ref(), splits);
+        request.budget = self.budget(&prompt, &conversation);
         // What opens a call may be a control token, which is no text otherwise.
-        if self.is_harmony() || conversation.tools.is_some() || prompt.tags.is_some() {
+        let is_told_apart = prompt.tags.is_some() || request.budget.is_some();
+        if self.is_harmony() || conversation.tools.is_some() || is_told_apart {
             request.shown = self.shown.clone();
         }
         request.prompt = prompt.tokens;
         let (n, events) = (request.n, self.scheduler.submit(request)?);
         Ok(Answer::new(vec![(events, n)], &parser))
+    }
+
+    /// What may be thought in the answer to a prompt, where there is a limit. In channels nothing ends it.
+    fn budget(&self, prompt: &Prompt, conversation: &Conversation) -> Option<Budget> {
+        let n = match conversation.budget {
+            Some(n) => usize::try_from(n).ok(),
+            None => self.params.reasoning_budget,
+        };
+        let thinks = !conversation.without_reasoning && !conversation.goes_on && !self.is_harmony();
+        let (tags, n) = self.tags.filter(|_| thinks).zip(n)?;
+        Some(Budget::new(tags, &prompt.text, n, &self.params.reasoning_message))
     }
 
     /// What tells parts of the answer to a prompt from each other.

@@ -105,7 +105,7 @@ fn what_is_thought_is_a_block_of_its_own() {
         .filter_map(|event| event["delta"]["thinking"].as_str())
         .collect();
     assert_eq!(whole["content"][0]["thinking"], thought);
-    // It comes back as a block of the next request, and templates do not want it.
+    // It comes back as a block of the next request, which this template does not want.
     let messages = json!([{"role": "user", "content": "hello"}, {"role": "assistant", "content": [whole["content"][0], {"type": "text", "text": "hi"}]}, {"role": "user", "content": "so?"}]);
     server.ask(
         PATH,
@@ -157,4 +157,52 @@ fn what_is_wrong_is_told_in_anthropics_form() {
         .status,
         200
     );
+}
+
+/// What was thought goes to the template, which keeps it or leaves it out.
+#[test]
+fn what_was_thought_before_is_the_templates() {
+    let template =
+        "{% for m in messages %}<{{ m.role }}>{{ m.reasoning_content }}{{ m.content }}{% endfor %}<assistant>";
+    let server = Server::with(Options {
+        template: Some(template),
+        ..Options::default()
+    });
+    let count = |blocks: Json| {
+        let messages = json!([{"role": "user", "content": "hello"}, {"role": "assistant", "content": blocks}, {"role": "user", "content": "so?"}]);
+        server.ask("/v1/messages/count_tokens", &json!({ "messages": messages }))["input_tokens"]
+            .as_u64()
+            .unwrap()
+    };
+    let text = json!({"type": "text", "text": "hi"});
+    let thought = json!({"type": "thinking", "thinking": "what to say", "signature": ""});
+    let redacted = json!({"type": "redacted_thinking", "data": "xyz"});
+    assert_eq!(count(json!([redacted, text])), count(json!([text])));
+    assert!(count(json!([thought, text])) > count(json!([text])));
+}
+
+/// As programs that write code send it.
+#[test]
+fn settings_of_newer_clients_are_taken() {
+    let server = Server::new();
+    let schema = json!({"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": false});
+    let format = json!({"effort": "high", "format": {"type": "json_schema", "schema": schema}});
+    let answer = server.ask(PATH, &hello(json!({"output_config": format, "max_tokens": 60})));
+    let text = answer["content"][0]["text"].as_str().unwrap();
+    let document: Json = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
+    assert!(document["a"].is_boolean());
+    let edits = json!({"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]});
+    let response = server.post(PATH, &hello(json!({ "context_management": edits })));
+    assert_eq!(response.status, 200, "{}", response.body);
+    assert_eq!(
+        response.header("warning"),
+        Some("299 - \"left out: context_management\"")
+    );
+    for wrong in [
+        json!({"effort": 3}),
+        json!({"format": {"type": "xml"}}),
+        json!({"speed": "fast"}),
+    ] {
+        server.refused(PATH, &hello(json!({ "output_config": wrong })), 400);
+    }
 }

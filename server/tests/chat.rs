@@ -350,3 +350,90 @@ fn a_model_without_a_template_takes_no_messages() {
     assert!(error["message"].as_str().unwrap().contains("only poems"), "{error}");
     assert!(TEMPLATE.contains("assistant"));
 }
+
+/// Where thinking has to end, its tag follows, and then the answer.
+#[test]
+fn thinking_has_a_budget() {
+    let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant><think>\n{% if false %}</think>{% endif %}";
+    let server = Server::with(Options {
+        template: Some(template),
+        ..Options::default()
+    });
+    let path = "/v1/chat/completions";
+    let limited = |n: i64| {
+        with(
+            with(hello(), "max_tokens", 40.into()),
+            "reasoning_budget_tokens",
+            n.into(),
+        )
+    };
+    let parts = |body: &Json| {
+        let message = server.ask(path, body)["choices"][0]["message"].clone();
+        let text = |name: &str| message[name].as_str().unwrap_or_default().to_owned();
+        (text("reasoning_content"), text("content"))
+    };
+    let (all, nothing) = parts(&limited(-1));
+    assert!(!all.is_empty() && nothing.is_empty());
+    let (some, answer) = parts(&limited(4));
+    assert!(
+        all.starts_with(some.trim_end()) && some.len() < all.len() && !answer.is_empty(),
+        "{some} {answer}"
+    );
+    let (none, answer) = parts(&limited(0));
+    assert!(none.trim().is_empty() && !answer.is_empty(), "{none} {answer}");
+    let streamed = told(&server.events(path, &with(limited(4), "stream", true.into())));
+    assert_eq!(streamed[0].1, some);
+    let anthropic = json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 40, "temperature": 0,
+        "thinking": {"type": "enabled", "budget_tokens": 4}});
+    let blocks = server.ask("/v1/messages", &anthropic)["content"].clone();
+    assert_eq!(
+        (&blocks[0]["thinking"], &blocks[1]["type"]),
+        (&json!(some), &json!("text"))
+    );
+    server.refused(path, &with(hello(), "reasoning_budget_tokens", "much".into()), 400);
+}
+
+/// What is counted before is what is counted then.
+#[test]
+fn prompts_are_counted_by_every_interface() {
+    let server = Server::new();
+    let messages = json!([{"role": "user", "content": "hello there"}]);
+    let chat = json!({"messages": messages, "max_tokens": 1, "temperature": 0.5, "stop": ["x"], "stream": true, "regex": "[ab]"});
+    let n = server.ask("/v1/chat/completions", &with(chat.clone(), "stream", false.into()))["usage"]["prompt_tokens"]
+        .clone();
+    assert!(n.as_u64().is_some_and(|n| n > 10));
+    for path in ["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"] {
+        assert_eq!(server.ask(path, &chat)["input_tokens"], n);
+    }
+    let items = json!({"input": messages, "max_output_tokens": 1, "temperature": 0.5});
+    let counted = server.ask("/v1/responses/input_tokens", &items);
+    assert_eq!(
+        (&counted["object"], &counted["input_tokens"]),
+        (&json!("response.input_tokens"), &n)
+    );
+    let anthropic = json!({"model": "m", "messages": messages, "max_tokens": 1, "temperature": 0.5, "stop_sequences": ["x"], "top_k": 3});
+    assert_eq!(server.ask("/v1/messages/count_tokens", &anthropic)["input_tokens"], n);
+    server.refused(
+        "/v1/chat/completions/input_tokens",
+        &with(chat, "strem", true.into()),
+        400,
+    );
+}
+
+#[test]
+fn what_only_others_do_is_left_out_and_told() {
+    let server = Server::new();
+    let path = "/v1/chat/completions";
+    let warning = |body: &Json| {
+        let response = server.post(path, body);
+        assert_eq!(response.status, 200, "{}", response.body);
+        response.header("warning").map(str::to_owned)
+    };
+    assert_eq!(warning(&with(hello(), "modalities", json!(["text"]))), None);
+    assert_eq!(warning(&with(hello(), "verbosity", "medium".into())), None);
+    let told = warning(&with(hello(), "verbosity", "low".into()));
+    assert_eq!(told.as_deref(), Some("299 - \"left out: verbosity\""));
+    let body = with(with(hello(), "verbosity", "low".into()), "stream", true.into());
+    assert_eq!(warning(&body), told);
+    server.refused(path, &with(hello(), "modalities", json!(["text", "audio"])), 400);
+}

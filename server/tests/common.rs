@@ -95,6 +95,7 @@ impl Server {
             folder: options.folder,
             prefix: options.prefix,
             origins: options.origins,
+            for_all: false,
             log: None,
         };
         Server::listening(Arc::new(App { served }), gate, options.listen, listener)
@@ -237,6 +238,8 @@ pub fn served(options: &Options, path: &std::path::Path, name: &str) -> Result<S
         variables: Map::new(),
         sampler: SamplerParams::greedy(),
         max_tokens: None,
+        reasoning_budget: None,
+        reasoning_message: String::new(),
         split_reasoning: true,
         slot_save_path: options.slot_save_path.clone(),
         adapters: Vec::new(),

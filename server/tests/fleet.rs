@@ -87,6 +87,7 @@ impl Models {
             keys: self.keys.clone(),
             page: true,
             origins: vec![ORIGIN.to_owned()],
+            for_all: false,
             log: None,
             ..Gate::default()
         }

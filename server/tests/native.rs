@@ -207,4 +207,77 @@ fn a_gap_is_filled_between_its_marks() {
         (&plain["content"], &plain["tokens_evaluated"])
     );
     server.refused("/infill", &json!({"input_extra": [{"text": "a"}]}), 400);
+    // As editors ask.
+    let fields = json!([
+        "content",
+        "timings/predicted_n",
+        "truncated",
+        "tokens_cached",
+        "nothing/here"
+    ]);
+    let asked = json!({"id_slot": 0, "input_prefix": "ab", "input_suffix": "no", "input_extra": [{"filename": "x", "text": "yes"}],
+        "prompt": "on", "n_predict": 4, "stop": ["zzz"], "n_indent": 0, "top_k": 40, "top_p": 0.9, "samplers": ["top_k", "top_p", "infill"],
+        "temperature": 0, "stream": false, "cache_prompt": true, "t_max_prompt_ms": 500, "t_max_predict_ms": 60000, "response_fields": fields});
+    let response = server.post("/infill", &asked);
+    assert_eq!(
+        response.header("warning"),
+        Some("299 - \"left out: the sampler infill\"")
+    );
+    let told = response.json();
+    // Without a temperature among its samplers the text is not the most likely one.
+    assert!(
+        told["content"].is_string()
+            && told["timings/predicted_n"]
+                .as_u64()
+                .is_some_and(|n| (1..=4).contains(&n))
+    );
+    assert_eq!(told.as_object().map(serde_json::Map::len), Some(4));
+    let warming = json!({"input_prefix": "", "input_suffix": "", "input_extra": [{"filename": "x", "text": "yes"}], "prompt": "", "n_predict": 0,
+        "temperature": 0.0, "samplers": [], "t_max_prompt_ms": 1, "t_max_predict_ms": 1, "response_fields": [""]});
+    assert_eq!(server.ask("/infill", &warming), json!({}));
+}
+
+/// The model says line breaks and words; what comes behind a line that is not indented is not waited for.
+#[test]
+fn a_text_ends_with_its_block() {
+    let server = Server::new();
+    let body = json!({"prompt": "a", "n_predict": 4, "grammar": "root ::= \"x\\n  y\\n z\" [a-z]+", "n_indent": 2, "return_tokens": true});
+    let body = |stream: bool| {
+        let mut body = body.clone();
+        body["n_predict"] = 200.into();
+        body["stream"] = stream.into();
+        body
+    };
+    let whole = server.ask("/completion", &body(false));
+    assert_eq!(
+        (&whole["content"], &whole["stop_type"]),
+        (&json!("x\n  y\n"), &json!("limit"))
+    );
+    let n = whole["tokens_predicted"].as_u64().unwrap();
+    assert!(n > 4 && n < 100, "{n}");
+    assert!(whole["tokens"].as_array().is_some_and(|tokens| tokens.len() > 4));
+    let events = server.events("/completion", &body(true));
+    let events: Vec<Json> = events
+        .iter()
+        .map(|event| serde_json::from_str(event).unwrap())
+        .collect();
+    let text: String = events.iter().filter_map(|event| event["content"].as_str()).collect();
+    assert_eq!(text, "x\n  y\n");
+    assert_eq!(events.last().unwrap()["stop"], true);
+    server.rest();
+}
+
+#[test]
+fn vectors_are_told_in_lists_of_their_own() {
+    let server = Server::new();
+    let vectors = server.ask("/embedding", &json!({"content": ["hello", "there"]}));
+    let plain = server.ask("/v1/embeddings", &json!({"input": ["hello", "there"]}));
+    for i in 0..2 {
+        assert_eq!(vectors[i]["index"], i);
+        assert_eq!(vectors[i]["embedding"][0], plain["data"][i]["embedding"]);
+    }
+    let again = server.ask("/embedding", &json!({"input": ["hello", "there"]}));
+    assert_eq!(again, vectors);
+    server.refused("/embedding", &json!({"content": "a", "embd_normalize": -1}), 400);
+    server.refused("/embedding", &json!({"content": "a", "input": "a"}), 400);
 }

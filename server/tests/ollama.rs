@@ -144,3 +144,46 @@ fn what_is_wrong_is_one_sentence() {
         assert!(error.is_string(), "{error}");
     }
 }
+
+/// Programs send options of other versions; what they are is told.
+#[test]
+fn options_that_are_unknown_are_left_out_and_told() {
+    let server = Server::new();
+    let options =
+        json!({"num_predict": 2, "tfs_z": 1.0, "reasoning_effort": "low", "a b": 1, "penalize_newline": null});
+    let response = server.post(
+        "/api/generate",
+        &json!({"prompt": "hello", "options": options, "images": [], "suffix": ""}),
+    );
+    assert_eq!(response.status, 200, "{}", response.body);
+    let told = response.header("warning").unwrap();
+    for part in ["the option tfs_z", "the option reasoning_effort", "an option"] {
+        assert!(told.contains(part), "{told}");
+    }
+    assert!(
+        !told.contains("a b") && !told.contains("newline") && !told.contains("num_predict"),
+        "{told}"
+    );
+    server.refused("/api/generate", &json!({"prompt": "hello", "suffix": "x"}), 400);
+    server.refused(
+        "/api/generate",
+        &json!({"prompt": "hello", "options": {"num_predictt": 2}}),
+        400,
+    );
+}
+
+#[test]
+fn vectors_are_had_in_the_older_way_too() {
+    let server = Server::new();
+    let new = server.ask("/api/embed", &json!({"model": "m", "input": "hello"}));
+    let old = server.ask(
+        "/api/embeddings",
+        &json!({"model": "m", "prompt": "hello", "options": {}}),
+    );
+    assert!(old["embedding"][0].is_number());
+    assert_eq!(old["embedding"], new["embeddings"][0]);
+    assert_eq!(
+        server.ask("/api/embeddings", &json!({"model": "m"}))["embedding"],
+        json!([])
+    );
+}

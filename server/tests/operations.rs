@@ -35,7 +35,17 @@ fn it_tells_how_it_stands() {
                 .all(|slot| slot["is_processing"] == false && slot["n_held"] == 0)
     );
     assert_eq!(server.get("/nothing").status, 404);
-    assert_eq!(server.get("/v1/completions").status, 405);
+    let other = server.get("/v1/completions");
+    assert_eq!((other.status, other.header("allow")), (405, Some("POST")));
+    assert!(other.json()["error"]["message"].as_str().unwrap().contains("GET"));
+    let packed = server.request("POST", "/v1/completions", &[("Content-Encoding", "gzip")], b"\x1f\x8b");
+    assert_eq!(packed.status, 415, "{}", packed.body);
+    assert!(
+        packed.json()["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("content-encoding")
+    );
 }
 
 #[test]

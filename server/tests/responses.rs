@@ -221,3 +221,32 @@ fn answers_keep_to_a_format_and_what_is_wrong_is_named() {
         assert_eq!(error["param"], param, "{error}");
     }
 }
+
+/// What was thought comes back with the message or the call behind it, for templates that want it.
+#[test]
+fn what_was_thought_goes_to_the_template() {
+    let template = "{% for m in messages %}<{{ m.role }}>{{ m.reasoning_content }}{{ m.content }}{% for c in m.tool_calls or [] %}\
+        {{ c.function.name }}{% endfor %}</s>{% endfor %}<assistant>";
+    let server = Server::with(Options {
+        template: Some(template),
+        ..Options::default()
+    });
+    let prompt = |input: Json| {
+        let counted = server.ask("/v1/responses/input_tokens", &json!({ "input": input }));
+        counted["input_tokens"].as_u64().unwrap()
+    };
+    let asked = json!({"role": "user", "content": "hello"});
+    let thought = json!({"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "what to say"}]});
+    let message = json!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hi"}]});
+    let call = json!({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"});
+    let n = prompt(json!([asked, thought, message])) - prompt(json!([asked, message]));
+    assert!(n > 3, "{n}");
+    assert_eq!(prompt(json!([asked, thought, call])) - prompt(json!([asked, call])), n);
+    // Behind it is nothing that it belongs to.
+    assert_eq!(prompt(json!([asked, thought])), prompt(json!([asked])));
+    let encrypted = json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"});
+    assert_eq!(
+        prompt(json!([asked, encrypted, message])),
+        prompt(json!([asked, message]))
+    );
+}

@@ -61,6 +61,14 @@ pub struct DisplayArgs {
     /// Tell errors only
     #[arg(long, hide_short_help = true)]
     pub log_disable: bool,
+    /// How messages are written
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+/// How messages are written.
+#[derive(Clone, Debug, Args)]
+pub struct LogArgs {
     /// File that all messages are added to
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub log_file: Option<PathBuf>,
@@ -90,6 +98,34 @@ pub struct DisplayArgs {
 impl DisplayArgs {
     /// Where messages go, from here on.
     pub fn log(&self) -> Outcome<Log> {
+        let plain = |colors: Option<bool>| if self.simple_io { Some(false) } else { colors };
+        let log = self.log.log()?;
+        Ok(Log {
+            level: match (self.log_disable, self.verbose) {
+                (true, _) => Level::Always,
+                (false, true) => Level::Verbose,
+                (false, false) => Level::of_number(self.verbosity),
+            },
+            colors: plain(chosen(&self.color)),
+            log_colors: plain(log.log_colors),
+            is_simple: self.simple_io,
+            ..log
+        })
+    }
+}
+
+/// Whether there are colours, if that was said.
+fn chosen(how: &str) -> Option<bool> {
+    match how {
+        "on" => Some(true),
+        "off" => Some(false),
+        _ => None,
+    }
+}
+
+impl LogArgs {
+    /// Where messages go, from here on, down to how it goes.
+    pub fn log(&self) -> Outcome<Log> {
         let file = match &self.log_file {
             Some(path) => {
                 let cannot = |e| Failure::new(format_args!("--log-file {}: {e}", path.display()));
@@ -98,25 +134,15 @@ impl DisplayArgs {
             }
             None => None,
         };
-        let chosen = |how: &str| match how {
-            "on" => Some(true),
-            "off" => Some(false),
-            _ => None,
-        };
-        let plain = |colors: Option<bool>| if self.simple_io { Some(false) } else { colors };
         Ok(Log {
             file,
-            level: match (self.log_disable, self.verbose) {
-                (true, _) => Level::Always,
-                (false, true) => Level::Verbose,
-                (false, false) => Level::of_number(self.verbosity),
-            },
+            level: Level::Info,
             is_jsonl: self.log_jsonl,
             has_prefix: self.log_prefix,
             has_timestamps: self.log_timestamps,
-            colors: plain(chosen(&self.color)),
-            log_colors: plain(chosen(&self.log_colors)),
-            is_simple: self.simple_io,
+            colors: None,
+            log_colors: chosen(&self.log_colors),
+            is_simple: false,
             start: Instant::now(),
         })
     }

@@ -8,7 +8,7 @@ use clap::{Arg, Command, CommandFactory, FromArgMatches};
 use super::{Cli, Command as Parsed, ServeArgs};
 use crate::argv;
 use crate::environment;
-use crate::llama_cpp::{Foreign, Here, OPTIONS, has_flag};
+use crate::llama_cpp::{Foreign, Here, Idle, OPTIONS, has_flag};
 
 /// A model of a file.
 #[derive(Debug)]
@@ -133,6 +133,10 @@ fn flag(key: &str, value: &str, program: &Command) -> Result<Vec<OsString>, Stri
         .or_else(|| of_variable().filter(is_known))
         .ok_or_else(|| format!("there is no option {key} of `llama serve`"))?;
     let is_refused = |option: &&Foreign| !matches!(option.here, Here::Is(_) | Here::Always(_));
+    if let Some(idle) = Idle::find(&name).filter(|_| !has_flag(serve, &name)) {
+        let is_given = idle.has_value || is_true(value).ok_or_else(|| no_flag(key, value))?;
+        return Ok(is_given.then(|| format!("{name}={value}").into()).into_iter().collect());
+    }
     if !has_flag(serve, &name) && Foreign::find(&name).as_ref().is_some_and(is_refused) {
         // The command line says why.
         return Ok(vec![name.into()]);
@@ -201,7 +205,7 @@ mod tests {
     #[test]
     fn sections_have_options_under_all_their_names() {
         let text = "version = 1\n; a comment\n[*]\nc = 4096\nLLAMA_ARG_N_PARALLEL = 2\n\n[one]\nmodel = /a b.gguf\nngl = 0\nn = 5\n\
-                    jinja = true\nc=8192\nload-on-startup = on\n# another\n[user/repo:Q8_0]\nalias = x,y\ncache_type_k = q8_0\nno-webui = false\n";
+                    jinja = true\nc=8192\nload-on-startup = on\n# another\n[user/repo:Q8_0]\nalias = x,y\ncache_type_k = q8_0\nno-webui = false\nmmproj = /a.gguf\nprio = 2\nswa-full = false\n";
         let presets = parse(text).unwrap();
         assert_eq!(presets.others.serving.context.ctx_size, Some(4096));
         assert_eq!(presets.others.serving.n_parallel, 2);
@@ -216,6 +220,11 @@ mod tests {
         assert_eq!(two.args.serving.alias, ["x", "y"]);
         assert_eq!(two.args.serving.context.ctx_size, Some(4096));
         assert!(!two.args.no_webui);
+        let told = &two.args.without_effect.told;
+        assert!(
+            told.len() == 2 && told[0].starts_with("--mmproj has no effect here: "),
+            "{told:?}"
+        );
     }
 
     #[test]
@@ -229,7 +238,7 @@ mod tests {
             ("[a]\nctx-sizes = 3\n", "line 2: there is no option ctx-sizes"),
             ("[a]\njinja = perhaps\n", "line 2: jinja is \"perhaps\""),
             ("[a]\nc = many\n", "[a]: "),
-            ("[a]\nmmproj = x\n", "models run on text only"),
+            ("[a]\nspecial = true\n", "--special"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(part), "{text:?}: {error}");

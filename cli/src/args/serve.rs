@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use engine::build::Pooling;
 use engine::context::MAX_SEQUENCES;
 
-use super::{ContextArgs, SpeculationArgs, TemplateArgs, positive};
+use super::{ContextArgs, LogArgs, SpeculationArgs, TemplateArgs, pooling, positive};
 use crate::hub::HubArgs;
 use crate::loading::{AdapterArgs, LoadArgs};
 use crate::sampling::SamplerArgs;
@@ -26,8 +27,8 @@ pub struct ServeArgs {
     /// Serve the models of this file, too, with options for each: sections [NAME] of lines OPTION = VALUE, and [*] for all (docs/server.md)
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub models_preset: Option<PathBuf>,
-    /// Most of several models that are loaded at once; the one that was not asked for longest goes for another
-    #[arg(long, value_name = "N", default_value = "4", value_parser = positive, hide_short_help = true)]
+    /// Most of several models that are loaded at once (0: as many as memory takes); the one that was not asked for longest goes for another
+    #[arg(long, value_name = "N", default_value_t = 4, hide_short_help = true)]
     pub models_max: usize,
     /// One of several models to load at the start, which then stays (may be repeated, or several separated by commas)
     #[arg(long, value_name = "NAME", value_delimiter = ',', hide_short_help = true)]
@@ -81,8 +82,11 @@ pub struct ServeArgs {
     #[arg(long, alias = "no-ui", hide_short_help = true)]
     pub no_webui: bool,
     /// Tell on stderr of every request: its id, path, status and time, and nothing of what was said
-    #[arg(short, long)]
+    #[arg(short, long, alias = "log-verbose")]
     pub verbose: bool,
+    /// How messages are written
+    #[command(flatten)]
+    pub log: LogArgs,
     /// How answers are made
     #[command(flatten)]
     pub serving: ServingArgs,
@@ -120,6 +124,9 @@ pub struct ServingArgs {
     /// How what a model thinks is told: `auto` and `deepseek` apart from the answer, `none` as part of it
     #[arg(long, value_name = "HOW", value_parser = ["auto", "deepseek", "none"], default_value = "auto", hide_short_help = true)]
     pub reasoning_format: String,
+    /// How a text's tokens become one vector, for /v1/embeddings: none, mean, cls, last or rank [default: as the file says]
+    #[arg(long, value_name = "HOW", value_parser = pooling, hide_short_help = true)]
+    pub pooling: Option<Pooling>,
     /// How conversations become prompts
     #[command(flatten)]
     pub template: TemplateArgs,
@@ -168,6 +175,9 @@ const NOTES: &str = "The context (-c) is shared by all answers, each of which ma
 /// Options of llama-server that change nothing here, so that its start scripts go on to work.
 #[derive(Debug, Args)]
 pub struct WithoutEffectArgs {
+    /// What there is to be told of further ones
+    #[arg(long = "without-effect", value_name = "TEXT", hide = true)]
+    pub told: Vec<String>,
     /// Templates are always Jinja here
     #[arg(long, alias = "no-jinja", hide = true)]
     pub jinja: bool,

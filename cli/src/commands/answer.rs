@@ -2,13 +2,14 @@
 
 use std::io::{self, Write};
 
+use engine::chat::Budget;
 use engine::sample::Token;
 
 use crate::args::RunArgs;
 use crate::conversation::Conversation;
 use crate::failure::Outcome;
 use crate::markdown::Markdown;
-use crate::reasoning::{Budget, Show, Shown};
+use crate::reasoning::{Show, Shown};
 use crate::session::{Bounds, End, Generation, Session};
 use crate::{human, say};
 

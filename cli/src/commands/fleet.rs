@@ -56,7 +56,11 @@ pub fn fleet(args: &'static ServeArgs) -> Outcome<(Arc<Fleet>, Vec<String>)> {
     }
     let params = FleetParams {
         cards,
-        max_loaded: args.models_max,
+        max_loaded: if args.models_max == 0 {
+            usize::MAX
+        } else {
+            args.models_max
+        },
         max_bytes: max_bytes(),
         autoload: !args.no_models_autoload,
         build: version::short(),

@@ -41,8 +41,10 @@ pub fn run(args: ServeArgs) -> Outcome {
     // Models are loaded by it as long as the program runs.
     let args: &'static ServeArgs = Box::leak(Box::new(args));
     let start = Instant::now();
+    say::set_log(args.log.log()?);
     let keys = keys(args)?;
     check_origins(args, !keys.is_empty())?;
+    args.without_effect.told.iter().for_each(say::line);
     for (name, why) in args.without_effect.given() {
         say::line(format_args!("{name} has no effect here: {why}"));
     }
@@ -66,6 +68,7 @@ pub fn run(args: ServeArgs) -> Outcome {
         folder: args.path.clone(),
         prefix: args.api_prefix.clone(),
         origins: args.cors_origins.clone(),
+        for_all: args.insecure,
         log: args.verbose.then(|| -> Log { Box::new(tell) }),
     };
     let (routes, close) = match args.serves_several() {
@@ -213,7 +216,10 @@ fn tell(record: &Record) {
         time,
     } = record;
     let ms = time.as_secs_f64() * 1e3;
-    say::line(format_args!("{id} {method} {path} {} {ms:.1} ms", status.as_u16()));
+    let line = format_args!("{id} {method} {path} {} {ms:.1} ms", status.as_u16());
+    let fields =
+        serde_json::json!({ "id": id, "method": method.as_str(), "path": path, "status": status.as_u16(), "ms": ms });
+    say::record(line, fields.as_object().cloned().unwrap_or_default());
 }
 
 /// One model is named, or there are several; and what is said of several has some.
@@ -327,6 +333,7 @@ pub fn served(args: &ServingArgs, path: &Path) -> Outcome<Served> {
     };
     let served = served_params(args, path, &model)?;
     let embedding = ContextParams {
+        pooling: args.pooling,
         n_outputs_max: 0,
         n_ctx: params.n_ctx,
         thread_pool: params.thread_pool,
@@ -358,6 +365,8 @@ fn served_params(args: &ServingArgs, path: &Path, model: &Model) -> Outcome<Serv
         variables: args.template.variables(),
         sampler,
         max_tokens: usize::try_from(args.predict).ok(),
+        reasoning_budget: usize::try_from(args.template.reasoning_budget).ok(),
+        reasoning_message: args.template.reasoning_budget_message.clone(),
         split_reasoning: args.reasoning_format != "none" && !args.template.hide_reasoning,
         slot_save_path: None,
         adapters: args.adapters.names(),

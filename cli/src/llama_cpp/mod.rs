@@ -2,10 +2,14 @@
 //! which the command line is translated, variables of the environment have their names, and `docs/cli.md` has its list.
 
 mod options;
+mod server;
 
 use clap::Command;
 
 pub use options::OPTIONS;
+#[cfg(test)]
+use server::IDLE;
+pub use server::Idle;
 
 /// An option of llama.cpp.
 #[derive(Clone, Copy, Debug)]
@@ -110,7 +114,11 @@ pub fn commands_with(program: &Command, flag: &str) -> Vec<String> {
 pub fn table(program: &Command) -> String {
     let mut text = String::from("| llama.cpp | here |\n|---|---|\n");
     // Those in a row of which the same is to be said are one line.
-    for options in OPTIONS.chunk_by(|a, b| a.here == b.here && matches!(a.here, Here::No(_) | Here::Always(_))) {
+    let is_idle = |option: &Foreign| option.names().any(|name| Idle::find(name).is_some());
+    let are_same = |a: &Foreign, b: &Foreign| {
+        a.here == b.here && is_idle(a) == is_idle(b) && matches!(a.here, Here::No(_) | Here::Always(_))
+    };
+    for options in OPTIONS.chunk_by(are_same) {
         let names = options.iter().flat_map(Foreign::names);
         let names: Vec<_> = names.map(|name| format!("`{name}`")).collect();
         text += &format!("| {} | {} |\n", names.join(", "), description(program, &options[0]));
@@ -119,6 +127,7 @@ pub fn table(program: &Command) -> String {
 }
 
 fn description(program: &Command, option: &Foreign) -> String {
+    let idle = option.names().find_map(Idle::find);
     let text = match option.here {
         Here::Is(flag) => {
             let commands = commands_with(program, flag);
@@ -135,6 +144,10 @@ fn description(program: &Command, option: &Foreign) -> String {
         Here::Always(why) => format!("taken, changes nothing: {why}"),
         Here::Differs(how) => format!("means something else: it {how}"),
         Here::No(why) => format!("not here: {why}"),
+    };
+    let text = match idle {
+        Some(_) => format!("{text}; `llama serve` takes it, and nothing changes"),
+        None => text,
     };
     text.replace('|', "\\|")
 }
@@ -249,6 +262,33 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// What changes nothing does not stop a server, however it is written, and the server has it said why.
+    #[test]
+    fn what_has_no_effect_on_a_server_is_told() {
+        for idle in IDLE {
+            let option = Foreign::find(idle.name).unwrap_or_else(|| panic!("{} is no option", idle.name));
+            assert!(!idle.why().is_empty(), "{}", idle.name);
+            for name in option.names() {
+                let value = ["1"].into_iter().filter(|_| idle.has_value);
+                let line: Vec<&str> = ["llama", "serve", name]
+                    .into_iter()
+                    .chain(value)
+                    .chain(["a.gguf"])
+                    .collect();
+                let args = parsed(&line).unwrap_or_else(|e| panic!("{name}: {e}"));
+                let told = format!("--without-effect={name} has no effect here: {}", idle.why());
+                assert_eq!(args, ["llama", "serve", &told, "a.gguf"], "{name}");
+                if idle.has_value {
+                    let args = parsed(&["llama", "serve", &format!("{name}=1"), "a.gguf"]).unwrap();
+                    assert_eq!(args.len(), 4, "{name}");
+                }
+            }
+        }
+        let names: Vec<&str> = IDLE.iter().map(|idle| idle.name).collect();
+        assert!((1..names.len()).all(|i| !names[..i].contains(&names[i])));
+        assert!(parsed(&["llama", "run", "--prio", "1"]).is_err());
     }
 
     #[test]

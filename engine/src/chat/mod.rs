@@ -5,6 +5,7 @@
 //! `strftime_now`, `tojson` with Python's separators), but metered: instructions, memory, nesting and output are all
 //! limited, and a template that goes too far is an error ([`ChatError::Limit`]), never a hang or an abort.
 
+mod budget;
 mod json;
 mod meter;
 mod methods;
@@ -16,6 +17,7 @@ mod template;
 mod tests;
 mod time;
 
+pub use budget::Budget;
 pub use reasoning::{ReasoningSplit, ReasoningTags, Spoken, reasoning_tags};
 pub use template::{ChatTemplate, Delta};
 

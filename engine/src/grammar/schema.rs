@@ -83,11 +83,12 @@ pub fn parse(text: &str) -> Result<Value, GrammarError> {
         let message = text.split(" at line ").next().unwrap_or(&text).to_owned();
         GrammarError::Syntax { line, column, message }
     })?;
-    check(&schema, "#")?;
+    check(&schema, &schema, "#")?;
     Ok(schema)
 }
 
-fn check(schema: &Value, place: &str) -> Result<(), GrammarError> {
+/// `root`: the schema that this one is in.
+fn check(root: &Value, schema: &Value, place: &str) -> Result<(), GrammarError> {
     let refuse = |message: String| {
         Err(GrammarError::Schema {
             place: place.to_owned(),
@@ -114,12 +115,17 @@ fn check(schema: &Value, place: &str) -> Result<(), GrammarError> {
                 "the reference {value} leads out of the schema: only those that begin with # are followed"
             ));
         }
+        if key == "$ref" && value.as_str().is_some_and(|target| comes_back(root, target)) {
+            return refuse(format!(
+                "the reference {value} leads back to itself: nothing says what is meant"
+            ));
+        }
         let inside = |name: &str| format!("{place}/{key}/{}", name.replace('~', "~0").replace('/', "~1"));
         match (key.as_str(), value) {
             ("properties" | "patternProperties" | "$defs" | "definitions", Value::Object(schemas)) => {
                 schemas
                     .iter()
-                    .try_for_each(|(name, schema)| check(schema, &inside(name)))?;
+                    .try_for_each(|(name, schema)| check(root, schema, &inside(name)))?;
             }
             ("properties" | "patternProperties" | "$defs" | "definitions", other) => {
                 return refuse(format!("{key:?} is {}, expected an object", kind(other)));
@@ -128,23 +134,39 @@ fn check(schema: &Value, place: &str) -> Result<(), GrammarError> {
                 schemas
                     .iter()
                     .enumerate()
-                    .try_for_each(|(i, schema)| check(schema, &inside(&i.to_string())))?;
+                    .try_for_each(|(i, schema)| check(root, schema, &inside(&i.to_string())))?;
             }
             // As older drafts have it.
             ("items", Value::Array(schemas)) => {
                 schemas
                     .iter()
                     .enumerate()
-                    .try_for_each(|(i, schema)| check(schema, &inside(&i.to_string())))?;
+                    .try_for_each(|(i, schema)| check(root, schema, &inside(&i.to_string())))?;
             }
             ("anyOf" | "oneOf" | "allOf" | "prefixItems", other) => {
                 return refuse(format!("{key:?} is {}, expected an array", kind(other)));
             }
-            ("items" | "additionalItems" | "additionalProperties", schema) => check(schema, &format!("{place}/{key}"))?,
+            ("items" | "additionalItems" | "additionalProperties", schema) => {
+                check(root, schema, &format!("{place}/{key}"))?
+            }
             _ => {}
         }
     }
     Ok(())
+}
+
+/// True if a reference leads to nothing but references.
+fn comes_back<'a>(root: &'a Value, mut target: &'a str) -> bool {
+    /// More than anybody has one after the other.
+    const MAX: usize = 64;
+    for _ in 0..MAX {
+        let found = target.strip_prefix('#').and_then(|pointer| root.pointer(pointer));
+        match found.and_then(|found| found.get("$ref")).and_then(Value::as_str) {
+            Some(next) => target = next,
+            None => return false,
+        }
+    }
+    true
 }
 
 fn kind(value: &Value) -> &'static str {

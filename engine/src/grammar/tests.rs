@@ -353,6 +353,12 @@ fn keywords_that_could_not_be_kept_are_refused_with_their_place() {
         ),
         (r#"{"items": {"if": {}}}"#, "#/items", "\"if\""),
         (r#"{"anyOf": [{}, {"$ref": "http://x/y"}]}"#, "#/anyOf/1", "leads out"),
+        (r##"{"$ref": "#"}"##, "#", "leads back"),
+        (
+            r##"{"items": {"$ref": "#/$defs/a"}, "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}"##,
+            "#/items",
+            "leads back",
+        ),
         (r#"{"type": "string", "minLenght": 3}"#, "#", "\"minLenght\""),
         (r#"{"properties": []}"#, "#", "expected an object"),
         (r#"{"items": 5}"#, "#/items", "found a number"),

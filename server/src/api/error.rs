@@ -74,6 +74,12 @@ impl ApiError {
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
     }
 
+    /// The body is compressed.
+    pub fn encoded() -> ApiError {
+        let message = "the body has a content-encoding: bodies are taken as they are, not compressed";
+        ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", message)
+    }
+
     /// The body did not come in time.
     pub fn too_slow() -> ApiError {
         let message = "the body did not come in time";

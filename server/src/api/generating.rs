@@ -36,6 +36,11 @@ pub const GENERATING: &[Field] = &[
         form: Form::Integer,
         doc: "Most milliseconds from the first token on.",
     },
+    Field {
+        name: "t_max_ms",
+        form: Form::Integer,
+        doc: "Most milliseconds from the request on, waiting included: the answer then ends with what it has, as if it had all its tokens.",
+    },
 ];
 
 /// Texts that end an answer.
@@ -53,10 +58,12 @@ pub fn generating(fields: &mut Fields, defaults: &SamplerParams) -> ApiResult<Re
     let priority = fields.integer("priority")?.unwrap_or(0);
     request.priority = priority.clamp(i32::MIN.into(), i32::MAX.into()) as i32;
     // Less than nothing is no limit, as in other servers.
-    let t_max = fields
-        .integer("t_max_predict_ms")?
-        .and_then(|ms| u64::try_from(ms).ok());
-    request.t_max = t_max.filter(|&ms| ms > 0).map(Duration::from_millis);
+    let mut time = |name| -> ApiResult<Option<Duration>> {
+        let ms = fields.integer(name)?.and_then(|ms| u64::try_from(ms).ok());
+        Ok(ms.filter(|&ms| ms > 0).map(Duration::from_millis))
+    };
+    request.t_max = time("t_max_predict_ms")?;
+    request.deadline = time("t_max_ms")?;
     Ok(request)
 }
 

@@ -40,6 +40,8 @@ pub struct Gate {
     pub prefix: String,
     /// Origins of pages that may ask, besides the server's own; `*` is any.
     pub origins: Vec<String>,
+    /// Whoever reaches the server may ask it: it is not for this machine alone.
+    pub for_all: bool,
     /// Is told of each request that was answered, or whose answer was begun.
     pub log: Option<Log>,
 }
@@ -110,6 +112,7 @@ pub fn guarded(routes: Router, gate: Gate) -> Router {
         }
         None => routes.fallback(nothing),
     };
+    let routes = routes.method_not_allowed_fallback(other_method);
     let routes = routes.layer(from_fn_with_state(Arc::new(gate), guard));
     match prefix.is_empty() {
         true => routes,
@@ -142,11 +145,21 @@ async fn nothing(request: Request) -> ApiError {
     ApiError::not_found(format!("there is nothing at {} {path}", request.method()))
 }
 
+async fn other_method(request: Request) -> ApiError {
+    ApiError {
+        status: StatusCode::METHOD_NOT_ALLOWED,
+        ..ApiError::invalid(format!(
+            "{} is not what this is asked by: the header `allow` lists what is",
+            request.method()
+        ))
+    }
+}
+
 async fn guard(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) -> Response {
     let start = Instant::now();
     let id = request_id(request.headers());
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let origin = cors::origin(request.headers(), &gate.origins);
+    let origin = cors::origin(request.headers(), &gate.origins, gate.for_all || !gate.keys.is_empty());
     // Browsers ask without a key whether they may ask with one.
     let asks = match &origin {
         Ok(Some(_)) => cors::preflight(&method, request.headers()),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use axum::extract::{FromRequest, Request};
+use axum::http::header;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::{Map, Value as Json};
 
@@ -37,6 +38,11 @@ impl<S: Send + Sync> FromRequest<S> for Bytes {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, _: &S) -> Result<Bytes, ApiError> {
+        if let Some(encoding) = request.headers().get(header::CONTENT_ENCODING)
+            && encoding != "identity"
+        {
+            return Err(ApiError::encoded());
+        }
         let limited = Limited::new(request.into_body(), MAX_LEN);
         let collected = tokio::time::timeout(MAX_TIME, limited.collect()).await;
         let collected = collected.map_err(|_| ApiError::too_slow())?;

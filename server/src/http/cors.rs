@@ -10,17 +10,21 @@ pub const ANY: &str = "*";
 
 /// The origin of a request, if it is that of a page of another server.
 ///
+/// `for_all`: whoever reaches this server may ask it. Otherwise it is for this machine, and a page is its own only under a name that nobody else can
+/// give it: who has a page at a name of his own could have that name mean this machine.
+///
 /// # Errors
 ///
 /// If it is not listed: web pages of others must not ask a server on the reader's machine.
-pub fn origin(headers: &HeaderMap, listed: &[String]) -> Result<Option<HeaderValue>, ApiError> {
+pub fn origin(headers: &HeaderMap, listed: &[String], for_all: bool) -> Result<Option<HeaderValue>, ApiError> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let Some(value) = headers.get(header::ORIGIN) else {
         return Ok(None);
     };
     let name = value.to_str().unwrap_or_default();
     let host = name.split_once("://").map(|(_, host)| host);
-    if host.is_some() && host == text(header::HOST) {
+    let is_own = host.is_some() && host == text(header::HOST);
+    if is_own && (for_all || host.is_some_and(is_this_machine)) {
         return Ok(None);
     }
     if listed.iter().any(|known| known == ANY || known == name) {
@@ -28,8 +32,23 @@ pub fn origin(headers: &HeaderMap, listed: &[String]) -> Result<Option<HeaderVal
     }
     Err(ApiError {
         status: StatusCode::FORBIDDEN,
-        ..ApiError::invalid("requests from pages of another origin are not taken unless it is listed")
+        ..ApiError::invalid("requests from pages of another origin are not taken unless it is listed (--cors-origins)")
     })
+}
+
+/// True of addresses, and of names that always mean this machine.
+fn is_this_machine(host: &str) -> bool {
+    let is_port = |port: &str| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if is_port(port) && !name.ends_with(':') => name,
+        _ => host,
+    };
+    let address = name
+        .strip_prefix('[')
+        .and_then(|name| name.strip_suffix(']'))
+        .unwrap_or(name);
+    let name = name.to_ascii_lowercase();
+    address.parse::<std::net::IpAddr>().is_ok() || name == "localhost" || name.ends_with(".localhost")
 }
 
 /// What a browser is told that asks whether a page may send a request; `None` if the request is another one.
@@ -64,13 +83,17 @@ mod tests {
     use super::*;
 
     fn taken(host: &str, of_page: Option<&str>, listed: &[&str]) -> Option<bool> {
+        taken_by(false, host, of_page, listed)
+    }
+
+    fn taken_by(for_all: bool, host: &str, of_page: Option<&str>, listed: &[&str]) -> Option<bool> {
         let mut headers = HeaderMap::new();
         headers.insert(header::HOST, HeaderValue::from_str(host).unwrap());
         if let Some(of_page) = of_page {
             headers.insert(header::ORIGIN, HeaderValue::from_str(of_page).unwrap());
         }
         let listed: Vec<String> = listed.iter().map(|&name| name.to_owned()).collect();
-        origin(&headers, &listed).ok().map(|other| other.is_some())
+        origin(&headers, &listed, for_all).ok().map(|other| other.is_some())
     }
 
     #[test]
@@ -86,6 +109,32 @@ mod tests {
             );
             assert_eq!(taken(HOST, Some(of_page), &["x", of_page]), Some(true));
             assert_eq!(taken(HOST, Some(of_page), &[ANY]), Some(true));
+        }
+    }
+
+    #[test]
+    fn names_of_others_do_not_become_this_machine() {
+        for host in [
+            "127.0.0.1",
+            "localhost:8080",
+            "LOCALHOST",
+            "a.localhost:1",
+            "[::1]:8080",
+            "[::1]",
+            "10.0.0.7:80",
+        ] {
+            assert_eq!(taken(host, Some(&format!("http://{host}")), &[]), Some(false), "{host}");
+        }
+        for host in [
+            "evil.example:8080",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example:80",
+            "::1:80:x",
+        ] {
+            let of_page = format!("http://{host}");
+            assert_eq!(taken(host, Some(&of_page), &[]), None, "{host}");
+            assert_eq!(taken(host, Some(&of_page), &[&of_page]), Some(true), "{host}");
+            assert_eq!(taken_by(true, host, Some(&of_page), &[]), Some(false), "{host}");
         }
     }
 }

@@ -14,13 +14,22 @@ pub use listen::{ListenParams, Listener, serve};
 pub use stream::{Teller, stream};
 pub use tls::{TlsError, tls};
 
-use axum::http::header;
+use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value as Json;
 
 /// A response of JSON.
 pub fn json(value: &Json) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
+}
+
+/// The response with the header `warning`, which tells what was left out of a request; there is none where nothing was.
+pub fn warned(mut response: Response, left_out: &[String]) -> Response {
+    let text = format!("299 - \"left out: {}\"", left_out.join("; "));
+    if let Some(value) = HeaderValue::from_str(&text).ok().filter(|_| !left_out.is_empty()) {
+        response.headers_mut().insert(HeaderName::from_static("warning"), value);
+    }
+    response
 }
 
 /// An id that no other has.

@@ -29,6 +29,11 @@ pub trait Teller: Send + 'static {
     /// What a piece becomes.
     fn piece(&mut self, piece: Piece, usage: &Usage) -> String;
 
+    /// True if nothing more is wanted: the answer's work ends then, and what comes after everything is said.
+    fn is_over(&self) -> bool {
+        false
+    }
+
     /// What comes after everything.
     fn end(&mut self, usage: &Usage) -> String;
 }
@@ -82,6 +87,9 @@ async fn next(answer: &mut Answer, teller: &mut impl Teller) -> (String, Stage) 
             return (teller.end(&answer.usage), Stage::Over);
         };
         let text = teller.piece(piece, &answer.usage);
+        if teller.is_over() {
+            return (text + &teller.end(&answer.usage), Stage::Over);
+        }
         if !text.is_empty() {
             return (text, Stage::Going);
         }

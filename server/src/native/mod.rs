@@ -1,12 +1,15 @@
 //! The interface of llama-server: completions, gaps in code, ranks, tokens, templates, slots, and how things stand.
 
 mod completion;
+mod embedding;
+mod indent;
 mod rerank;
 mod slots;
 mod state;
 mod text;
 
 pub use completion::{FIELDS as COMPLETION_FIELDS, INFILL_FIELDS, completion, infill};
+pub use embedding::{FIELDS as EMBEDDING_FIELDS, embedding};
 pub use rerank::{FIELDS as RERANK_FIELDS, rerank};
 pub use slots::{SLOT_FIELDS, adapters, rescale, slot, slots};
 pub use state::{check_health, exposition, health, metrics, props, readiness, ready};

@@ -6,12 +6,14 @@ use axum::Extension;
 use axum::extract::State;
 use engine::chat::Message;
 use engine::grammar::Grammar;
+use engine::model::nearest_names;
+use engine::sample::PARAMS;
 use serde_json::{Map, Value as Json, json};
 
 use super::{error_json, now};
 use crate::answer::{Answer, Choice, Piece, Usage};
-use crate::api::{ApiError, ApiResult, Field, Fields, Form, GENERATING, generating};
-use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream};
+use crate::api::{ApiError, ApiResult, Field, Fields, Form, GENERATING, generating, name_of};
+use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream, warned};
 use crate::messages::messages;
 use crate::openai::finish_reason;
 use crate::parser::OutputParser;
@@ -52,6 +54,16 @@ pub const GENERATE_FIELDS: &[Field] = &[
         doc: "Instructions.",
     },
     Field {
+        name: "suffix",
+        form: Form::Text,
+        doc: "Must be empty: `/infill` fills gaps.",
+    },
+    Field {
+        name: "images",
+        form: Form::List,
+        doc: "Must be empty: models take text.",
+    },
+    Field {
         name: "raw",
         form: Form::Flag,
         doc: "Continue the prompt as it stands.",
@@ -82,7 +94,7 @@ const FORMAT: Field = Field {
 const OPTIONS: Field = Field {
     name: "options",
     form: Form::Object,
-    doc: "`num_predict` and the fields of all routes that generate text; those of loading, such as `num_ctx` and `num_gpu`, are ignored.",
+    doc: "`num_predict` and the fields of all routes that generate text; those of loading, such as `num_ctx` and `num_gpu`, are ignored, and others are left out, which the header `warning` tells.",
 };
 const THINK: Field = Field {
     name: "think",
@@ -108,6 +120,7 @@ const OPTION_FIELDS: &[Field] = &[
     ignored("num_gpu"),
     ignored("main_gpu"),
     ignored("num_thread"),
+    ignored("num_gqa"),
     ignored("use_mmap"),
     ignored("use_mlock"),
     ignored("low_vram"),
@@ -122,6 +135,9 @@ const fn ignored(name: &'static str) -> Field {
     }
 }
 
+/// Options that are named of those that are left out.
+const MAX_NAMED: usize = 16;
+
 /// In which of the two forms an answer is told.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Interface {
@@ -134,8 +150,22 @@ struct Told {
     start: Instant,
 }
 
-/// What is asked: an answer under way, unless nothing is.
-type Asked = (Option<Answer>, bool);
+/// What is asked.
+struct Asked {
+    /// An answer under way, unless nothing is to be answered.
+    answer: Option<Answer>,
+    is_stream: bool,
+    /// What is left out of the request.
+    left_out: Vec<String>,
+}
+
+/// What both interfaces have in common.
+struct Common {
+    request: Request,
+    grammar: Option<Grammar>,
+    is_stream: bool,
+    left_out: Vec<String>,
+}
 
 /// Answers a conversation.
 pub async fn chat(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
@@ -151,18 +181,23 @@ pub async fn generate(State(app): State<Shared>, Extension(client): Extension<Cl
     tell(app, Interface::Generate, asked.await?).await
 }
 
-async fn tell(app: Shared, interface: Interface, (answer, is_stream): Asked) -> ApiResult {
+async fn tell(app: Shared, interface: Interface, asked: Asked) -> ApiResult {
+    let left_out = asked.left_out.clone();
+    Ok(warned(answered(app, interface, asked).await?, &left_out))
+}
+
+async fn answered(app: Shared, interface: Interface, asked: Asked) -> ApiResult {
     let told = Told {
         interface,
         start: Instant::now(),
     };
-    let Some(mut answer) = answer else {
+    let Some(mut answer) = asked.answer else {
         let mut loaded = piece(&app, &told, "", "");
         loaded["done"] = true.into();
         loaded["done_reason"] = "load".into();
         return Ok(json(&loaded));
     };
-    if is_stream {
+    if asked.is_stream {
         return Ok(stream(
             answer,
             Stream {
@@ -192,14 +227,24 @@ async fn tell(app: Shared, interface: Interface, (answer, is_stream): Asked) -> 
 fn ask_chat(app: &App, client: Client, body: Map<String, Json>) -> ApiResult<Asked> {
     let served = &app.served;
     let mut fields = Fields::new(body, &[CHAT_FIELDS], false)?;
-    let (mut request, grammar, is_stream) = common(&mut fields, served)?;
+    let Common {
+        mut request,
+        grammar,
+        is_stream,
+        left_out,
+    } = common(&mut fields, served)?;
+    let asked = |answer, is_stream| Asked {
+        answer,
+        is_stream,
+        left_out,
+    };
     request.client = client.0;
     let variables = thinking(&mut fields)?;
     let tools = checked(fields.list("tools")?.unwrap_or_default(), ToolChoice::Auto, true)?;
     let mut list = fields.list("messages")?.unwrap_or_default();
     fields.finish()?;
     if list.is_empty() {
-        return Ok((None, false));
+        return Ok(asked(None, false));
     }
     for message in list.iter_mut().filter_map(Json::as_object_mut) {
         if let Some(thought) = message.remove("thinking") {
@@ -217,20 +262,36 @@ fn ask_chat(app: &App, client: Client, body: Map<String, Json>) -> ApiResult<Ask
         ..Conversation::default()
     };
     let answer = served.answer(conversation, request, grammar.as_ref(), true)?;
-    Ok((Some(answer), is_stream))
+    Ok(asked(Some(answer), is_stream))
 }
 
 fn ask_generate(app: &App, client: Client, body: Map<String, Json>) -> ApiResult<Asked> {
     let served = &app.served;
     let mut fields = Fields::new(body, &[GENERATE_FIELDS], false)?;
-    let (mut request, grammar, is_stream) = common(&mut fields, served)?;
+    let Common {
+        mut request,
+        grammar,
+        is_stream,
+        left_out,
+    } = common(&mut fields, served)?;
+    let asked = |answer, is_stream| Asked {
+        answer,
+        is_stream,
+        left_out,
+    };
     request.client = client.0;
     let variables = thinking(&mut fields)?;
     let (prompt, system) = (fields.text("prompt")?.unwrap_or_default(), fields.text("system")?);
+    if fields.text("suffix")?.is_some_and(|text| !text.is_empty()) {
+        return Err(ApiError::field("suffix", "gaps are filled by /infill: expected none"));
+    }
+    if fields.list("images")?.is_some_and(|images| !images.is_empty()) {
+        return Err(ApiError::field("images", "this model takes text: expected none"));
+    }
     let is_raw = fields.flag("raw")?.unwrap_or(false);
     fields.finish()?;
     if prompt.is_empty() {
-        return Ok((None, false));
+        return Ok(asked(None, false));
     }
     if is_raw || served.template().is_empty() {
         if let Some(grammar) = &grammar {
@@ -239,7 +300,7 @@ fn ask_generate(app: &App, client: Client, body: Map<String, Json>) -> ApiResult
         request.prompt = served.tokens(&prompt);
         let events = served.scheduler.submit(request)?;
         let answer = Answer::new(vec![(events, 1)], &OutputParser::none());
-        return Ok((Some(answer), is_stream));
+        return Ok(asked(Some(answer), is_stream));
     }
     let mut said: Vec<Message> = system
         .filter(|text| !text.is_empty())
@@ -253,11 +314,11 @@ fn ask_generate(app: &App, client: Client, body: Map<String, Json>) -> ApiResult
         ..Conversation::default()
     };
     let answer = served.answer(conversation, request, grammar.as_ref(), true)?;
-    Ok((Some(answer), is_stream))
+    Ok(asked(Some(answer), is_stream))
 }
 
 /// What both have in common.
-fn common(fields: &mut Fields, served: &Served) -> ApiResult<(Request, Option<Grammar>, bool)> {
+fn common(fields: &mut Fields, served: &Served) -> ApiResult<Common> {
     fields.text("model")?;
     let is_stream = fields.flag("stream")?.unwrap_or(true);
     let grammar = match fields.take("format") {
@@ -268,6 +329,7 @@ fn common(fields: &mut Fields, served: &Served) -> ApiResult<(Request, Option<Gr
         Some(_) => return Err(ApiError::field("format", "expected \"json\" or a JSON schema")),
     };
     let options = fields.object("options")?.unwrap_or_default();
+    let (options, left_out) = known(options);
     let mut options = Fields::new(options, &[OPTION_FIELDS, GENERATING], true)?;
     let mut request = generating(&mut options, &served.params.sampler)?;
     request.max_tokens = match options.integer("num_predict")? {
@@ -275,7 +337,30 @@ fn common(fields: &mut Fields, served: &Served) -> ApiResult<(Request, Option<Gr
         Some(n) => usize::try_from(n).ok(),
     };
     options.finish()?;
-    Ok((request, grammar, is_stream))
+    Ok(Common {
+        request,
+        grammar,
+        is_stream,
+        left_out,
+    })
+}
+
+/// The options that there are, and names of others: programs send those of other versions and servers, and Ollama passes over them.
+fn known(options: Map<String, Json>) -> (Map<String, Json>, Vec<String>) {
+    let names = || {
+        let fields = OPTION_FIELDS.iter().chain(GENERATING).map(|field| field.name);
+        fields.chain(PARAMS.iter().map(name_of))
+    };
+    // What is nearly one of them is no other's, and is refused.
+    let is_known = |name: &str| names().any(|known| known == name) || !nearest_names(name, names()).is_empty();
+    let (known, others): (Map<_, _>, Map<_, _>) = options.into_iter().partition(|(name, _)| is_known(name));
+    let is_word = |name: &str| name.len() <= 40 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    let told = |name: String| match is_word(&name) {
+        true => format!("the option {name}"),
+        false => "an option".to_owned(),
+    };
+    let given = others.into_iter().filter(|(_, value)| !value.is_null());
+    (known, given.map(|(name, _)| told(name)).take(MAX_NAMED).collect())
 }
 
 /// Variables of the template that say whether to think.

@@ -43,6 +43,51 @@ pub const EMBED_FIELDS: &[Field] = &[
     },
 ];
 
+/// The fields of what it was called before.
+pub const EMBEDDINGS_FIELDS: &[Field] = &[
+    Field {
+        name: "model",
+        form: Form::Text,
+        doc: "The model; there is one, which answers whatever name is given.",
+    },
+    Field {
+        name: "prompt",
+        form: Form::Text,
+        doc: "The text; without it, the model is only said to be there.",
+    },
+    Field {
+        name: "options",
+        form: Form::Ignored,
+        doc: "Nothing is chosen.",
+    },
+    Field {
+        name: "keep_alive",
+        form: Form::Ignored,
+        doc: "The model stays.",
+    },
+];
+
+/// A vector for one text, as it was asked for before.
+pub async fn embeddings(State(app): State<Shared>, Body(body): Body) -> ApiResult {
+    let of_app = app.clone();
+    let _turn = of_app.served.embedder.turn().await;
+    blocking(move || {
+        let served = &app.served;
+        let mut fields = Fields::new(body, &[EMBEDDINGS_FIELDS], false)?;
+        fields.text("model")?;
+        let text = fields.text("prompt")?.unwrap_or_default();
+        fields.finish()?;
+        if text.is_empty() {
+            return Ok(json(&json!({ "embedding": [] })));
+        }
+        let mut tokens = served.tokens(&text);
+        tokens.truncate(served.embedder.n_max());
+        let vectors = served.embedder.embed(&[tokens])?;
+        Ok(json(&json!({ "embedding": vectors.first() })))
+    })
+    .await
+}
+
 /// A vector for each text.
 pub async fn embed(State(app): State<Shared>, Body(body): Body) -> ApiResult {
     let of_app = app.clone();

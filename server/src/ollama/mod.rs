@@ -5,7 +5,7 @@ mod embed;
 mod models;
 
 pub use chat::{CHAT_FIELDS, GENERATE_FIELDS, chat, generate};
-pub use embed::{EMBED_FIELDS, embed};
+pub use embed::{EMBED_FIELDS, EMBEDDINGS_FIELDS, embed, embeddings};
 pub use models::{About, SHOW_FIELDS, loaded_json, named, ps, show, shown, tags, version};
 
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -2,18 +2,19 @@
 
 use axum::Extension;
 use axum::extract::State;
+use engine::grammar::Grammar;
 use serde_json::{Map, Value as Json, json};
 
 use super::completions::MAX_TOP;
 use super::logprobs::of_chat;
-use super::{DONE, event, failed, finish_reason, includes_usage, timings_json, usage_json};
-use crate::answer::{Answer, Choice, Piece, Usage};
+use super::{DONE, counted, event, failed, finish_reason, includes_usage, timings_json, usage_json};
+use crate::answer::{Choice, Piece, Usage};
 use crate::api::{
     ApiError, ApiResult, Field, Fields, Form, GENERATING, STRUCTURE, between, generating, max_tokens, structure,
 };
-use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream, unique};
+use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream, unique, warned};
 use crate::messages::{is_begun, messages};
-use crate::scheduler::{Finish, TokenLogprob};
+use crate::scheduler::{Finish, Request, TokenLogprob};
 use crate::served::Conversation;
 use crate::tools::tools;
 
@@ -75,6 +76,16 @@ pub const FIELDS: &[Field] = &[
         doc: "How much to think, where the template knows of it; `none`: not at all.",
     },
     Field {
+        name: "reasoning_budget_tokens",
+        form: Form::Integer,
+        doc: "Most tokens that are thought before the answer has to begin, where the template has tags for that; -1: as many as it likes (`--reasoning-budget`).",
+    },
+    Field {
+        name: "thinking_budget_tokens",
+        form: Form::Integer,
+        doc: "The same, as it was called before.",
+    },
+    Field {
         name: "reasoning_format",
         form: Form::Text,
         doc: "`none` leaves what is thought in `content`; otherwise it is `reasoning_content`.",
@@ -98,6 +109,21 @@ pub const FIELDS: &[Field] = &[
         name: "parallel_tool_calls",
         form: Form::Flag,
         doc: "Several functions may be called in an answer (true).",
+    },
+    Field {
+        name: "modalities",
+        form: Form::List,
+        doc: "`[\"text\"]`: what answers are made of.",
+    },
+    Field {
+        name: "verbosity",
+        form: Form::Text,
+        doc: "Left out unless it is `medium`, which the header `warning` tells: messages say how long an answer is to be.",
+    },
+    Field {
+        name: "prompt_cache_retention",
+        form: Form::Ignored,
+        doc: "What was computed stays until its place is needed.",
     },
     Field {
         name: "user",
@@ -136,6 +162,19 @@ pub const FIELDS: &[Field] = &[
     },
 ];
 
+/// A request as it was read.
+struct Read {
+    request: Request,
+    conversation: Conversation,
+    grammar: Option<Grammar>,
+    /// Reasoning is told apart.
+    splits: bool,
+    is_stream: bool,
+    told: Told,
+    /// What is left out of it.
+    left_out: Vec<String>,
+}
+
 /// What is told of answers besides themselves.
 struct Told {
     id: String,
@@ -148,9 +187,18 @@ struct Told {
 /// Answers a conversation.
 pub async fn chat(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
     let of_app = app.clone();
-    let (mut answer, told, is_stream) = blocking(move || ask(&of_app, client, body)).await?;
-    if is_stream {
-        return Ok(stream(answer, Stream { app, told }));
+    let begin = move || {
+        let mut read = read(&of_app, client, body)?;
+        let (conversation, request) = (std::mem::take(&mut read.conversation), read.request.clone());
+        let answer = of_app
+            .served
+            .answer(conversation, request, read.grammar.as_ref(), read.splits)?;
+        Ok((answer, read))
+    };
+    let (mut answer, read) = blocking(begin).await?;
+    let told = read.told;
+    if read.is_stream {
+        return Ok(warned(stream(answer, Stream { app, told }), &read.left_out));
     }
     let (choices, _) = answer.whole().await?;
     let choice = |(index, choice): (usize, Choice)| {
@@ -178,7 +226,16 @@ pub async fn chat(State(app): State<Shared>, Extension(client): Extension<Client
     let mut body = head(&app, &told, "chat.completion", choices);
     body["usage"] = usage_json(&answer.usage);
     body["timings"] = timings_json(&answer.usage);
-    Ok(json(&body))
+    Ok(warned(json(&body), &read.left_out))
+}
+
+/// Tells how many tokens a conversation's prompt has.
+pub async fn count(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
+    blocking(move || {
+        let read = read(&app, client, body)?;
+        counted(&app.served, read.conversation, read.grammar.is_some())
+    })
+    .await
 }
 
 /// What every object begins with.
@@ -242,6 +299,13 @@ pub fn conversation(fields: &mut Fields) -> ApiResult<(Conversation, bool)> {
         variables,
         goes_on: fields.flag("continue_final_message")?.unwrap_or(false),
         without_reasoning: false,
+        budget: match (
+            fields.integer("reasoning_budget_tokens")?,
+            fields.integer("thinking_budget_tokens")?,
+        ) {
+            (Some(n), _) | (None, Some(n)) => Some(n),
+            (None, None) => None,
+        },
     };
     if conversation.goes_on && !conversation.messages.last().is_some_and(is_begun) {
         return Err(ApiError::field(
@@ -252,7 +316,7 @@ pub fn conversation(fields: &mut Fields) -> ApiResult<(Conversation, bool)> {
     Ok((conversation, splits))
 }
 
-fn ask(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult<(Answer, Told, bool)> {
+fn read(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult<Read> {
     let served = &app.served;
     let mut fields = Fields::new(body, &[FIELDS, GENERATING, STRUCTURE], true)?;
     fields.text("model")?;
@@ -272,6 +336,7 @@ fn ask(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult<
     let include_usage = includes_usage(fields.object("stream_options")?)?;
     let grammar = structure(&mut fields)?;
     let (conversation, splits) = conversation(&mut fields)?;
+    let left_out = left_out(&mut fields)?;
     fields.finish()?;
     let told = Told {
         id: unique("chatcmpl-"),
@@ -280,8 +345,27 @@ fn ask(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult<
         logprobs: request.logprobs.is_some(),
         n: request.n,
     };
-    let answer = served.answer(conversation, request, grammar.as_ref(), splits)?;
-    Ok((answer, told, is_stream))
+    Ok(Read {
+        request,
+        conversation,
+        grammar,
+        splits,
+        is_stream,
+        told,
+        left_out,
+    })
+}
+
+/// Fields that ask for what only models of OpenAI's do.
+fn left_out(fields: &mut Fields) -> ApiResult<Vec<String>> {
+    if fields
+        .list("modalities")?
+        .is_some_and(|list| list.iter().any(|one| one != "text"))
+    {
+        return Err(ApiError::field("modalities", "this model says text"));
+    }
+    let verbosity = fields.text("verbosity")?.filter(|word| word != "medium");
+    Ok(verbosity.map(|_| "verbosity".to_owned()).into_iter().collect())
 }
 
 struct Stream {

@@ -7,18 +7,20 @@ mod logprobs;
 mod models;
 mod responses;
 
-pub use chat::{FIELDS as CHAT_FIELDS, chat, conversation};
+pub use chat::{FIELDS as CHAT_FIELDS, chat, conversation, count as count_chat};
 pub use completions::{FIELDS as COMPLETION_FIELDS, completions, prompts};
 pub use embeddings::{FIELDS as EMBEDDING_FIELDS, MAX_TEXTS, check_dimensions, embeddings};
 pub use logprobs::of_chat;
 pub use models::{model, model_json, models};
-pub use responses::{FIELDS as RESPONSE_FIELDS, Kept, forget, response, responses};
+pub use responses::{FIELDS as RESPONSE_FIELDS, Kept, count as count_response, forget, response, responses};
 
 use serde_json::{Map, Value as Json, json};
 
 use crate::answer::Usage;
 use crate::api::{ApiError, ApiResult};
+use crate::http::json as json_response;
 use crate::scheduler::Finish;
+use crate::served::{Conversation, Served};
 
 /// OpenAI's word for why an answer ended.
 pub fn finish_reason(finish: &Finish) -> &'static str {
@@ -67,6 +69,15 @@ pub fn timings_json(usage: &Usage) -> Json {
         timings["draft_n_accepted"] = usage.drafted.n_right.into();
     }
     timings
+}
+
+/// How many tokens the prompt of a conversation has, whose answer has to be something or may be anything.
+fn counted(served: &Served, mut conversation: Conversation, is_constrained: bool) -> ApiResult {
+    conversation.without_reasoning |= is_constrained;
+    let n = served.prompt(&conversation)?.tokens.len();
+    Ok(json_response(
+        &json!({ "object": "response.input_tokens", "input_tokens": n }),
+    ))
 }
 
 /// An event of a stream.

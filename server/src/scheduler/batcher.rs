@@ -143,6 +143,7 @@ impl Batcher {
         }
         self.metrics.begin_step();
         self.forget_abandoned();
+        self.end_late();
         for command in self.inbox.commands() {
             command(self);
         }
@@ -185,6 +186,20 @@ impl Batcher {
         self.metrics
             .n_abandoned
             .add(before - self.waiting.len() - self.running.len());
+    }
+
+    /// Ends what has had its time, wherever it is.
+    fn end_late(&mut self) {
+        for mut work in self.waiting.extract_if(.., |work| work.is_late()) {
+            work.end_late(0);
+        }
+        for i in (0..self.running.len()).rev() {
+            if self.running[i].work.is_late() {
+                let mut gone = self.running.swap_remove(i);
+                gone.work.end_late(gone.n_cached);
+                self.sequences.leave(gone.seq);
+            }
+        }
     }
 
     /// Gives sequences to works that wait, as long as there is room.

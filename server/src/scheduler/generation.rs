@@ -1,8 +1,10 @@
 //! One continuation of a prompt: logits in, a token and its text out.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use engine::chat::Budget;
 use engine::sample::{Candidates, Chain, SampleError, Token};
 use engine::speculate::Drafted;
 use engine::vocab::{TextStream, Vocab};
@@ -22,6 +24,10 @@ pub struct Generation {
     limits: Limits,
     /// Control tokens that have a text.
     shown: Arc<[Token]>,
+    /// What may be thought.
+    budget: Option<Budget>,
+    /// What it is made to say next.
+    forced: VecDeque<Token>,
     n_generated: usize,
     /// What became of drafts of it.
     pub drafted: Drafted,
@@ -55,7 +61,7 @@ impl Generation {
         choice: usize,
         chain: Chain,
         stop: Vec<String>,
-        (limits, shown): (Limits, Arc<[Token]>),
+        (limits, shown, budget): (Limits, Arc<[Token]>, Option<Budget>),
         events: UnboundedSender<Event>,
         metrics: Arc<Metrics>,
     ) -> Generation {
@@ -66,6 +72,8 @@ impl Generation {
             events,
             limits,
             shown,
+            budget,
+            forced: VecDeque::new(),
             n_generated: 0,
             drafted: Drafted::default(),
             first: None,
@@ -91,7 +99,14 @@ impl Generation {
 
     /// Chooses the next token by its logits `[n_vocab]`, and tells the client.
     pub fn next(&mut self, logits: &[f32], vocab: &Vocab, work: &mut Candidates) -> Step {
-        let token = match self.chain.sample(logits) {
+        if let Some(end) = self.budget.as_mut().and_then(Budget::end) {
+            self.forced.extend(vocab.tokenize(&end, false, true));
+        }
+        let sampled = match self.forced.pop_front() {
+            Some(token) => Ok(token),
+            None => self.chain.sample(logits),
+        };
+        let token = match sampled {
             Ok(token) => token,
             Err(e) => return self.cannot(&e),
         };
@@ -102,6 +117,9 @@ impl Generation {
             true => &[],
             false => vocab.token_to_piece(token, self.shown.contains(&token)),
         };
+        if let Some(budget) = &mut self.budget {
+            budget.push(bytes);
+        }
         let mut text = String::new();
         let stop = self.text.push(bytes, &mut text).map(str::to_owned);
         let wanted = self.limits.logprobs.filter(|_| !is_end);

@@ -241,7 +241,7 @@ impl Scheduler {
                 choice,
                 chain,
                 stop,
-                (limits, request.shown.clone()),
+                (limits, request.shown.clone(), request.budget.clone()),
                 events,
                 self.metrics.clone(),
             ))
@@ -259,6 +259,7 @@ impl Scheduler {
             tokens: request.prompt,
             arrival: 0,
             arrived: Instant::now(),
+            deadline: request.deadline,
             n_overtaken: 0,
             is_told: false,
         };

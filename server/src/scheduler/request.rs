@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::chat::Budget;
 use engine::grammar::Constraint;
 use engine::sample::{SampleError, SamplerParams, Token};
 use engine::speculate::Drafted;
@@ -38,6 +39,10 @@ pub struct Request {
     pub priority: i32,
     /// Most time for generating, from the first token on.
     pub t_max: Option<Duration>,
+    /// Most time from now on, waiting included: each continuation then ends with what it has.
+    pub deadline: Option<Duration>,
+    /// What may be thought.
+    pub budget: Option<Budget>,
 }
 
 impl Request {
@@ -58,6 +63,8 @@ impl Request {
             client: 0,
             priority: 0,
             t_max: None,
+            deadline: None,
+            budget: None,
         }
     }
 }

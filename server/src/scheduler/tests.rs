@@ -504,6 +504,31 @@ fn texts_end_where_nothing_else_ends_them() {
     );
 }
 
+/// What has no time left ends with what it has: nothing, where it waits, and some tokens, where it is worked on.
+#[test]
+fn what_has_had_its_time_ends() {
+    let (scheduler, mut batcher) = scheduler("llama-dense", 1, 512);
+    let within = |ms: u64, of: usize| Request {
+        deadline: Some(std::time::Duration::from_millis(ms)),
+        ..greedy(prompt(of, 5), 400)
+    };
+    let other = scheduler.submit(greedy(prompt(1, 5), 20)).unwrap();
+    let late = scheduler.submit(within(0, 2)).unwrap();
+    let told = finish(&mut batcher, vec![other, late]);
+    assert_eq!(told[0].tokens[0].len(), 20);
+    assert_eq!(told[1].ends, [(0, Finish::Limit)]);
+    assert!(told[1].tokens.is_empty() && told[1].prompt.as_ref().is_some_and(|done| done.n_prompt == 5));
+    let running = scheduler.submit(within(200, 3)).unwrap();
+    for _ in 0..3 {
+        batcher.step(false);
+    }
+    std::thread::sleep(std::time::Duration::from_millis(201));
+    let told = finish(&mut batcher, vec![running]);
+    assert_eq!(told[0].ends, [(0, Finish::Limit)]);
+    assert!(told[0].tokens.iter().map(Vec::len).sum::<usize>() < 400);
+    assert_eq!(scheduler.gauges().n_running, 0);
+}
+
 /// The same by a thread of its own, with clients on threads of theirs.
 #[test]
 fn a_thread_works_for_many_clients() {

@@ -8,7 +8,7 @@ use engine::sample::Token;
 
 use super::commands::Command;
 use super::generation::Generation;
-use super::request::{SubmitError, TokenLogprob};
+use super::request::{Event, Finish, PromptDone, SubmitError, TokenLogprob};
 
 /// A text, and what is to be said after it.
 pub struct Work {
@@ -30,6 +30,8 @@ pub struct Work {
     pub arrival: u64,
     /// When it came.
     pub arrived: Instant,
+    /// Most time from then on.
+    pub deadline: Option<Duration>,
     /// How often later ones were begun before it, for want of room for it.
     pub n_overtaken: usize,
     /// The prompt's end was told: what is computed anew was lost for want of room.
@@ -40,6 +42,25 @@ impl Work {
     /// Nobody waits for it any more.
     pub fn is_abandoned(&self) -> bool {
         self.generations.iter().all(Generation::is_abandoned)
+    }
+
+    /// Ends it with what it has said so far, which may be nothing.
+    pub fn end_late(&mut self, n_cached: usize) {
+        let done = PromptDone {
+            n_prompt: self.n_prompt,
+            n_cached,
+            t_waited: self.arrived.elapsed(),
+            ..PromptDone::default()
+        };
+        if let Some(first) = self.generations.first().filter(|_| !self.is_told) {
+            first.say(Event::Prompt(done));
+        }
+        self.generations.iter_mut().for_each(|g| g.end(Finish::Limit));
+    }
+
+    /// Its time is over.
+    pub fn is_late(&self) -> bool {
+        self.deadline.is_some_and(|deadline| self.arrived.elapsed() >= deadline)
     }
 }
 
@@ -174,6 +195,7 @@ mod tests {
             priority,
             arrival,
             arrived: Instant::now(),
+            deadline: None,
             n_overtaken: 0,
             is_told: false,
         }

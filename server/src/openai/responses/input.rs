@@ -146,8 +146,8 @@ pub struct Asked {
     pub said: Vec<Json>,
     /// What comes back as it was.
     pub echo: Json,
-    /// A warning of tools that are left out.
-    pub left_out: Option<String>,
+    /// What is left out of the request.
+    pub left_out: Vec<String>,
 }
 
 /// Reads a request.
@@ -233,6 +233,8 @@ fn items(input: Option<Json>) -> ApiResult<Vec<Json>> {
             for (i, item) in list.into_iter().enumerate() {
                 add(&mut said, item).map_err(|what| ApiError::field(&format!("input[{i}]"), what))?;
             }
+            // What was thought before nothing is no message.
+            said.retain(|message| !is_thought(message));
             Ok(said)
         }
         Some(other) => Err(ApiError::field(
@@ -249,7 +251,11 @@ fn add(said: &mut Vec<Json>, mut item: Json) -> Result<(), String> {
             if !item.is_object() || item.get("role").is_none() {
                 return Err("expected a message with role and content".to_owned());
             }
-            said.push(json!({ "role": item["role"], "content": item["content"].take() }));
+            let (role, content) = (item["role"].take(), item["content"].take());
+            match said.last_mut().filter(|last| role == "assistant" && is_thought(last)) {
+                Some(thought) => thought["content"] = content,
+                None => said.push(json!({ "role": role, "content": content })),
+            }
         }
         "function_call" => {
             let function = json!({ "name": item["name"], "arguments": item["arguments"] });
@@ -268,8 +274,14 @@ fn add(said: &mut Vec<Json>, mut item: Json) -> Result<(), String> {
         "function_call_output" => {
             said.push(json!({ "role": "tool", "tool_call_id": item["call_id"], "content": item["output"].take() }));
         }
-        // What was thought before is left out, as templates leave it out in any case.
-        "reasoning" => {}
+        // It is a part of the message or the call behind it.
+        "reasoning" => {
+            let parts = item["content"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let thought: String = parts.iter().filter_map(|part| part["text"].as_str()).collect();
+            if !thought.is_empty() {
+                said.push(json!({ "role": "assistant", "content": "", "reasoning_content": thought }));
+            }
+        }
         _ => {
             let kind: String = kind.chars().take(32).collect();
             return Err(format!(
@@ -278,6 +290,11 @@ fn add(said: &mut Vec<Json>, mut item: Json) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// True of a message of which nothing is known yet but what was thought.
+fn is_thought(message: &Json) -> bool {
+    message.get("reasoning_content").is_some() && message["content"] == "" && message.get("tool_calls").is_none()
 }
 
 /// What the answer has to be.
@@ -317,8 +334,8 @@ fn reasoning(given: Option<Map<String, Json>>) -> ApiResult<Map<String, Json>> {
     Ok(variables)
 }
 
-/// Functions that may be called, and a warning of tools of other types.
-fn tools(fields: &mut Fields) -> ApiResult<(Option<Tools>, Option<String>)> {
+/// Functions that may be called, and what is left out of them.
+fn tools(fields: &mut Fields) -> ApiResult<(Option<Tools>, Vec<String>)> {
     let parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
     let (mut list, mut others) = (Vec::new(), Vec::new());
     for tool in fields.list("tools")?.unwrap_or_default() {
@@ -338,11 +355,8 @@ fn tools(fields: &mut Fields) -> ApiResult<(Option<Tools>, Option<String>)> {
         }
     }
     let left_out = match others.is_empty() {
-        true => None,
-        false => Some(format!(
-            "299 - \"tools of these types are left out: {}\"",
-            others.join(" ")
-        )),
+        true => Vec::new(),
+        false => vec![format!("tools of the types {}", others.join(" "))],
     };
     let wrong = || {
         ApiError::field(

@@ -175,10 +175,10 @@ impl Items {
 
     /// What was said as a message of a conversation.
     pub fn message(&self) -> Option<Json> {
-        let (mut content, mut calls) = (String::new(), Vec::new());
+        let (mut content, mut thought, mut calls) = (String::new(), String::new(), Vec::new());
         for item in &self.all {
             match item {
-                Item::Reasoning { .. } => {}
+                Item::Reasoning { text, .. } => thought += text,
                 Item::Message { text, .. } => content += text,
                 Item::Call {
                     call_id,
@@ -194,6 +194,9 @@ impl Items {
         let mut message = json!({ "role": "assistant", "content": content });
         if !calls.is_empty() {
             message["tool_calls"] = calls.into();
+        }
+        if !thought.is_empty() {
+            message["reasoning_content"] = thought.into();
         }
         (!self.all.is_empty()).then_some(message)
     }

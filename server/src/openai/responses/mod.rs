@@ -9,12 +9,12 @@ pub use kept::Kept;
 
 use axum::Extension;
 use axum::extract::{Path, State};
-use axum::http::HeaderValue;
 use serde_json::{Map, Value as Json, json};
 
 use crate::answer::{Answer, Piece, Usage};
 use crate::api::{ApiError, ApiResult};
-use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream, unique};
+use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream, unique, warned};
+use crate::openai::counted;
 use crate::scheduler::Finish;
 use input::Asked;
 use items::{Item, Items};
@@ -34,7 +34,7 @@ pub async fn responses(State(app): State<Shared>, Extension(client): Extension<C
         finish: None,
         n_events: 0,
     };
-    let mut response = if is_stream {
+    let response = if is_stream {
         stream(answer, telling)
     } else {
         while let Some(piece) = answer.next().await {
@@ -45,10 +45,16 @@ pub async fn responses(State(app): State<Shared>, Extension(client): Extension<C
         }
         json(&telling.done(&answer.usage))
     };
-    if let Some(value) = left_out.and_then(|names| HeaderValue::from_str(&names).ok()) {
-        response.headers_mut().insert("warning", value);
-    }
-    Ok(response)
+    Ok(warned(response, &left_out))
+}
+
+/// Tells how many tokens a conversation's prompt has.
+pub async fn count(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
+    blocking(move || {
+        let (_, conversation, _, grammar) = input::read(&app.served, client, body)?;
+        counted(&app.served, conversation, grammar.is_some())
+    })
+    .await
 }
 
 /// A response that is kept.
