@@ -24,6 +24,7 @@ const int MATRICES = 2;
 const int MATRICES = 1;
 #endif
 const int RESULTS = ROWS / MATRICES;
+static_assert(ROWS == 2, "one row may be missing");
 
 __shared__ __align__(16) u8 stages[WARPS][STAGES * STAGE];
 
@@ -51,7 +52,7 @@ struct Stream {
 
     DEVICE Stream(const Rows &of, const void *memory) : of(of), row(of.first), stage(0), stages((u32)__cvta_generic_to_shared(memory)) { begin_rows(); }
 
-    // Rows behind the last one are this one once more.
+    // Rows behind the last one are not fetched.
     DEVICE void begin_rows() {
         left = of.bytes;
 #pragma unroll
@@ -64,6 +65,7 @@ struct Stream {
             int n = min(left, PIECE);
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
+                if (r >= MATRICES && row + r >= of.end) break;
                 int at = threadIdx.x % 32 * 16 - ((int)(u64)from[r] & 16), behind = n - at;
                 const char *lane_from = from[r] + at;
                 u32 to = stages + stage + r * PIECE + at;
@@ -186,9 +188,10 @@ struct Lane {
     }
 };
 
-// The products of the next rows of weights with columns.
-DEVICE void dot(Stream &stream, int &stage, const Lane &lane, int n_blocks, const Columns &columns, float (&sums)[ROWS][COLS]) {
+// The products of the next rows of weights with columns. The last of `n_rows` rows stands for those behind it.
+DEVICE void dot(Stream &stream, int &stage, const Lane &lane, int n_rows, int n_blocks, const Columns &columns, float (&sums)[ROWS][COLS]) {
     const Tile *tile = lane.tile;
+    int last = n_rows < RESULTS ? 0 : (ROWS - 1) * PIECE;
     for (int left = n_blocks; left > 0; left -= BLOCKS) {
         asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
         // Now all lanes have what each of them fetched, and none reads the stage any more that is filled next.
@@ -197,7 +200,7 @@ DEVICE void dot(Stream &stream, int &stage, const Lane &lane, int n_blocks, cons
         if (lane.block < left) {
             W::Unit units[ROWS];
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) W::unit(lane.memory + stage + r * PIECE, lane.odd, lane.in, units[r]);
+            for (int r = 0; r < ROWS; r++) W::unit(lane.memory + stage + min(r * PIECE, last), lane.odd, lane.in, units[r]);
             add_unit(units, columns, tile, lane.run, sums);
         }
         tile += TILES;
@@ -251,7 +254,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS_AT_ONCE) mul_vec
     int stage = 0;
     for (int first = rows.first; first < rows.end; first += RESULTS) {
         float sums[ROWS][COLS] = {};
-        dot(stream, stage, of_lane, part.w.ne[0] / W::QK, columns, sums);
+        dot(stream, stage, of_lane, rows.end - first, part.w.ne[0] / W::QK, columns, sums);
         float sum = warp_sums((float (&)[SUMS])sums);
 #ifdef GLU
         float other = __shfl_xor_sync(ALL_LANES, sum, 16);
