@@ -132,6 +132,15 @@ fn form_and_arg(task: &mut Task<'_>, part: &Part) -> Result<(Form, PartArg), Ref
     Ok((form, PartArg { w, y, adds }))
 }
 
+/// Results that a warp computes one after the other, for blocks of `rows` results at a time.
+fn turns_of(form: Form, parts: &[PartArg], rows: u32) -> u32 {
+    let n_rows = parts.iter().map(|part| part.w.ne[1].unsigned_abs());
+    match form {
+        Form::Integers(_) => (n_rows.map(|n| n.div_ceil(rows)).sum::<u32>() / MIN_BLOCKS).clamp(1, MAX_TURNS),
+        Form::Floats(_) => 1,
+    }
+}
+
 /// A launch of parts whose weights are read alike.
 fn launch(
     task: &mut Task<'_>,
@@ -179,21 +188,14 @@ fn launch(
         (Some(_), Form::Floats(_)) => (1, rows),
         (None, _) => (parts.len(), rows),
     };
-    let n_rows = |part: &PartArg| part.w.ne[1].unsigned_abs();
-    let turns = match form {
-        Form::Integers(_) => {
-            let blocks: u32 = parts[..n_parts].iter().map(|part| n_rows(part).div_ceil(rows)).sum();
-            (blocks / MIN_BLOCKS).clamp(1, MAX_TURNS)
-        }
-        Form::Floats(_) => 1,
-    };
+    let turns = turns_of(form, &parts[..n_parts], rows);
     params.turns = turns as i32;
     let mut n_blocks = 0;
     for (i, part) in parts[..n_parts].iter().enumerate() {
         if i > 0 {
             params.first[i - 1] = size(n_blocks as usize)? as i32;
         }
-        n_blocks += n_rows(part).div_ceil(rows * turns);
+        n_blocks += part.w.ne[1].unsigned_abs().div_ceil(rows * turns);
     }
     let mut kernel = kernel
         .with_int("COLS", columns as i64)
