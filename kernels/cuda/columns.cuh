@@ -16,20 +16,39 @@ DEVICE int place_of(int n) {
     return (n % 8 * 8 + n / 8) * 16;
 }
 
-// Stores value `at` of a column, of which every lane of a warp has one, 32 neighbouring ones together. A column has `n` values.
-DEVICE void store_rounded(Tile *tiles, i64 column, int n, int at, float x) {
-    float largest = warp_max(fabsf(x));
+// A float of at most 2^22 and this one are rounded to an integer, which is at the low end of the bits in two's complement.
+const float TO_INTEGER = 12582912.0f;
+
+// The lowest bytes of four words.
+DEVICE u32 low_bytes(const float (&x)[4]) {
+    u32 first = __byte_perm(__float_as_uint(x[0]), __float_as_uint(x[1]), 0x0040);
+    return __byte_perm(first, __byte_perm(__float_as_uint(x[2]), __float_as_uint(x[3]), 0x0040), 0x5410);
+}
+
+// Stores values `at` to `at + 3` of a column of `n` values. Every lane of a warp has as many, eight lanes 32 neighbouring ones, and these either are there or not.
+DEVICE void store_rounded(Tile *tiles, i64 column, u32 n, u32 at, const float (&x)[4], bool is_there) {
+    float largest = fmaxf(fmaxf(fabsf(x[0]), fabsf(x[1])), fmaxf(fabsf(x[2]), fabsf(x[3])));
+    for (int step = 4; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, step));
     // What is too small for a reciprocal is as good as nothing; what is no number makes the scale no number.
-    float inverse = largest > 1e-36f ? 127.0f / largest : 0.0f, steps = x * inverse;
-    float high = rintf(steps), low = rintf((steps - high) * 254.0f);
-    int lane = at % 32, value = 254 * (int)high + (int)low;
-    for (int step = 8; step > 0; step /= 2) value += __shfl_xor_sync(ALL_LANES, value, step);
-    int n_tiles = (n + Tile::N - 1) / Tile::N, in = at / 32 % (Tile::N / 32);
+    float inverse = largest > 1e-36f ? 127.0f / largest : 0.0f, scale = largest * (1.0f / (127.0f * 254.0f));
+    bool is_number = x[0] == x[0] && x[1] == x[1] && x[2] == x[2] && x[3] == x[3];
+    if (__ballot_sync(ALL_LANES, !is_number) >> (threadIdx.x & 24) & 255) scale = __uint_as_float(0x7fc00000);
+    float high[4], low[4], sum = 0.0f;
+    for (int i = 0; i < 4; i++) {
+        float steps = __fmul_rn(x[i], inverse);
+        high[i] = __fadd_rn(steps, TO_INTEGER);
+        float whole = __fsub_rn(high[i], TO_INTEGER);
+        low[i] = __fadd_rn(__fmul_rn(__fsub_rn(steps, whole), 254.0f), TO_INTEGER);
+        // Integers below 2^24: exact.
+        sum += __fmaf_rn(254.0f, whole, __fsub_rn(low[i], TO_INTEGER));
+    }
+    for (int step = 2; step > 0; step /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, step);
+    if (!is_there) return;
+    u32 n_tiles = (n + Tile::N - 1) / Tile::N, in = at / 32 % (Tile::N / 32), of_group = at / 4 % 8;
     Tile &to = tiles[column * n_tiles + at / Tile::N];
-    float scale = (x == x ? largest : x) * (1.0f / (127.0f * 254.0f));
-    int place = place_of(2 * in + lane / 16) + lane % 16;
-    to.high[place] = (i8)(int)high;
-    to.low[place] = (i8)(int)low;
-    if (lane == 0) to.scale[in] = scale;
-    if (lane % 16 == 0) to.sums[lane / 16][in] = (float)value * scale;
+    int place = place_of(2 * in + of_group / 4) + of_group % 4 * 4;
+    *(u32 *)(to.high + place) = low_bytes(high);
+    *(u32 *)(to.low + place) = low_bytes(low);
+    if (of_group == 0) to.scale[in] = scale;
+    if (of_group % 4 == 0) to.sums[of_group / 4][in] = sum * scale;
 }

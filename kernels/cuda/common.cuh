@@ -97,6 +97,21 @@ DEVICE float warp_sum(float x) {
     return x;
 }
 
+// Sums of N values over the lanes of a warp: lane `l` has that of value `l * N / 32`. N is a power of two. Sums have the bits of `warp_sum`.
+template <int N> DEVICE float warp_sums(float (&x)[N]) {
+#pragma unroll
+    for (int step = 16, n = N; step > 0; step /= 2, n = (n + 1) / 2) {
+        // Half of the values goes to the lanes beyond, the other half comes from there.
+        bool is_upper = threadIdx.x & step;
+#pragma unroll
+        for (int i = 0; i < (n + 1) / 2; i++) {
+            float mine = n > 1 && is_upper ? x[(i + n / 2) % N] : x[i], other = n > 1 && !is_upper ? x[(i + n / 2) % N] : x[i];
+            x[i] = mine + __shfl_xor_sync(ALL_LANES, other, step);
+        }
+    }
+    return x[0];
+}
+
 // The largest over the lanes of a warp, in each of them.
 DEVICE float warp_max(float x) {
     for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, step));

@@ -19,7 +19,9 @@ struct Params {
     Fault *fault;
     u32 node;
     // Blocks before those of the second and of the third matrix.
-    int first[2], padding;
+    int first[2];
+    // Results of a warp of `mul_vec_int.cu`, or of two matrices with GLU, one after the other.
+    int turns;
 };
 
 // What a block works at: its matrix, and how many blocks of this matrix come before it. With GLU the first matrix.
@@ -40,14 +42,29 @@ DEVICE Part part_of(const Params &p, int &block) {
     return p.parts[0];
 }
 
-// Stores an element of the result.
-DEVICE void store_sum(const Part &part, int row, int i1, int i2, int i3, float sum) {
-    for (int i = 0; i < 2; i++) {
-        const Tensor &t = part.adds[i];
-        if (t.data) sum += *(const float *)(t.data + row * t.nb[0] + i1 * t.nb[1] + i2 * t.nb[2] + i3 * t.nb[3]);
+// Where elements of a column of the result go, and what is added to them.
+struct Output {
+    char *y;
+    const char *adds[2];
+    i64 stride, added_strides[2];
+
+    DEVICE Output(const Part &part, int i1, int i2, int i3) {
+        y = part.y.data + i1 * part.y.nb[1] + i2 * part.y.nb[2] + i3 * part.y.nb[3];
+        stride = part.y.nb[0];
+        for (int i = 0; i < 2; i++) {
+            const Tensor &t = part.adds[i];
+            adds[i] = t.data ? t.data + i1 * t.nb[1] + i2 * t.nb[2] + i3 * t.nb[3] : 0;
+            added_strides[i] = t.nb[0];
+        }
     }
-    *(float *)(part.y.data + row * part.y.nb[0] + i1 * part.y.nb[1] + i2 * part.y.nb[2] + i3 * part.y.nb[3]) = sum;
-}
+
+    DEVICE void store(int row, float sum) const {
+        for (int i = 0; i < 2; i++) {
+            if (adds[i]) sum += *(const float *)(adds[i] + row * added_strides[i]);
+        }
+        *(float *)(y + row * stride) = sum;
+    }
+};
 
 #if IDS
 // The number of the matrix that a place of a token chooses; -1, which is noted, if there is none.

@@ -67,6 +67,6 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) mul_vec(const __grid_co
     for (int c = 0; c < COLS; c++) sums[c] = GLU(sums[c]) * others[c];
 #endif
     for (int c = 0; c < COLS; c++) {
-        if (threadIdx.x % 32 == c && first + c < n) store_sum(part, row, first + c, i2, i3, sums[c]);
+        if (threadIdx.x % 32 == c && first + c < n) Output(part, first + c, i2, i3).store(row, sums[c]);
     }
 }

@@ -1,5 +1,6 @@
-// Products of a matrix of quantized weights with a few columns, in integers. A warp computes ROWS rows: it fetches pieces of them as they lie, 16 bytes
-// a lane, several pieces ahead of what it computes, so that every byte of the weights is moved once and the memory always has work.
+// Products of a matrix of quantized weights with a few columns, in integers. A warp computes ROWS rows at a time: it fetches pieces of them as they lie,
+// 16 bytes a lane, several pieces ahead of what it computes and on into its next rows, so that every byte of the weights is moved once and the memory
+// always has work.
 //
 // TYPE: type of the weights, whose rows begin at multiples of 16 bytes and are as long. COLS: columns of a warp. PARTS, GLU, IDS: see `few.cuh`.
 #include "dots.cuh"
@@ -9,11 +10,12 @@
 using W = dots::TYPE;
 
 const int WARPS = 4, ROWS = 2;
-// Blocks of a piece: a unit for each lane.
-const int BLOCKS = 32 / W::UNITS, PIECE = BLOCKS * W::BYTES;
+// Blocks of a piece: a unit for each lane. Tiles of columns that go with it.
+const int BLOCKS = 32 / W::UNITS, PIECE = BLOCKS * W::BYTES, TILES = BLOCKS * W::QK / Tile::N;
 static_assert(PIECE % 16 == 0, "pieces are fetched by 16 bytes");
+static_assert(TILES * Tile::N == BLOCKS * W::QK, "pieces go with whole tiles");
 // Pieces under way, as far as shared memory goes.
-const int STAGES = WARPS * ROWS * PIECE * 4 <= 40 << 10 ? 4 : 3;
+const int STAGES = WARPS * ROWS * PIECE * 4 <= 40 << 10 ? 4 : 3, STAGE = ROWS * PIECE;
 
 // Rows of a warp, and of these the results: with GLU rows of both matrices take turns.
 #ifdef GLU
@@ -22,53 +24,78 @@ const int MATRICES = 2;
 const int MATRICES = 1;
 #endif
 const int RESULTS = ROWS / MATRICES;
+static_assert(ROWS == 2, "one row may be missing");
 
-__shared__ __align__(16) u8 stages[WARPS][STAGES][ROWS][PIECE];
+__shared__ __align__(16) u8 stages[WARPS][STAGES * STAGE];
 
-DEVICE void fetch_16(u32 to, const char *from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+// The rows of a warp: matrices, bytes from row to row, the first row and the one behind the last, bytes of each.
+struct Rows {
+    const char *matrices[MATRICES];
+    i64 stride;
+    int first, end, bytes;
+};
+
+// The stage behind another.
+DEVICE int stage_behind(int stage) {
+    return stage == (STAGES - 1) * STAGE ? 0 : stage + STAGE;
 }
 
-// What a lane fetches of each piece: pieces of 16 bytes of the rows. There is one place more in a row than there are such pieces, so that places with
-// even numbers are at multiples of 32 bytes, which memory moves at once.
-struct Fetcher {
-    static const int PLACES = PIECE / 16 + 1, N = (ROWS * PLACES + 31) / 32;
-    // Of each place the row, the byte within its piece, and where it goes in a stage.
-    const char *rows[N];
-    int bytes[N], to[N];
+// What a warp fetches: pieces of RESULTS rows of each matrix, then of the next ones.
+struct Stream {
+    // Times that a lane fetches 16 bytes of a row. The first place may be empty, so that lanes with even numbers begin at multiples of 32 bytes, which
+    // memory moves at once.
+    static const int N = (PIECE / 16 + 1 + 31) / 32;
+    const Rows &of;
+    const char *from[ROWS];
+    int row, left, stage;
     u32 stages;
 
-    DEVICE Fetcher(const char *const (&w)[ROWS], int n_rows, const void *memory) {
-        stages = (u32)__cvta_generic_to_shared(memory);
+    DEVICE Stream(const Rows &of, const void *memory) : of(of), row(of.first), stage(0), stages((u32)__cvta_generic_to_shared(memory)) { begin_rows(); }
+
+    // Rows behind the last one are not fetched.
+    DEVICE void begin_rows() {
+        left = of.bytes;
 #pragma unroll
-        for (int j = 0; j < N; j++) {
-            int at = j * 32 + threadIdx.x % 32, row = at / PLACES;
-            rows[j] = w[0];
-#pragma unroll
-            for (int r = 1; r < ROWS; r++) rows[j] = row == r ? w[r] : rows[j];
-            // A piece of an odd number of 16 bytes is followed by one that begins between two multiples of 32.
-            int skew = (int)((u64)rows[j] / 16 + row * PLACES) & 1;
-            bytes[j] = row < n_rows && row < ROWS ? (at % PLACES - skew) * 16 : -(1 << 28);
-            to[j] = row * PIECE + bytes[j];
-        }
+        for (int r = 0; r < ROWS; r++) from[r] = of.matrices[r % MATRICES] + min(row + r / MATRICES, of.end - 1) * of.stride;
     }
 
-    // Begins to fetch piece `i`, of which there are `n` bytes. There is a stage for each, even for those behind the last piece.
-    DEVICE void fetch(int i, int n) const {
-        u32 stage = stages + i % STAGES * (ROWS * PIECE);
+    // Begins to fetch the next piece. There is a stage for each, even for those behind the last piece.
+    DEVICE void fetch() {
+        if (row < of.end) {
+            int n = min(left, PIECE);
 #pragma unroll
-        for (int j = 0; j < N; j++) {
-            int turned = 0;
-            if (PIECE / 16 % 2 && i % 2) {
-                // The skew is the other one: even numbers of places stay even.
-                int skew = (int)((u64)rows[j] / 16 + (j * 32 + threadIdx.x % 32) / PLACES * PLACES) & 1;
-                turned = skew ? 16 : -16;
+            for (int r = 0; r < ROWS; r++) {
+                if (r >= MATRICES && row + r >= of.end) break;
+                int at = threadIdx.x % 32 * 16 - ((int)(u64)from[r] & 16), behind = n - at;
+                const char *lane_from = from[r] + at;
+                u32 to = stages + stage + r * PIECE + at;
+                // Of a piece that is whole only the ends are not everybody's.
+                if (at >= 0) fetch_16<0>(to, lane_from, behind);
+                fetch_others<1>(to, lane_from, behind);
+                from[r] += PIECE;
             }
-            if ((u32)(bytes[j] + turned) < (u32)min(n, PIECE) && n > 0) {
-                fetch_16(stage + to[j] + turned, rows[j] + (i64)i * PIECE + bytes[j] + turned);
+            left -= PIECE;
+            if (left <= 0) {
+                row += RESULTS;
+                begin_rows();
             }
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
+        stage = stage_behind(stage);
+    }
+
+    // The 16 bytes at AT * 512, if there are as many behind the lane's place.
+    template <int AT> static DEVICE void fetch_16(u32 to, const char *from, int behind) {
+        asm volatile("{ .reg .pred is_there; setp.gt.s32 is_there, %2, %3; @is_there cp.async.cg.shared.global [%0 + %3], [%1 + %3], 16; }" ::"r"(to), "l"(from),
+                     "r"(behind), "n"(AT * 512)
+                     : "memory");
+    }
+
+    template <int AT> static DEVICE void fetch_others(u32 to, const char *from, int behind) {
+        if constexpr (AT < N) {
+            fetch_16<AT>(to, from, behind);
+            fetch_others<AT + 1>(to, from, behind);
+        }
     }
 };
 
@@ -76,8 +103,6 @@ struct Fetcher {
 struct Columns {
     const Tile *first;
     int n, n_tiles;
-    // Column `c`, the last standing for those that are not there.
-    DEVICE const Tile *column(int c) const { return first + (i64)min(c, n - 1) * n_tiles; }
 };
 
 // N floats that lie at a multiple of their bytes.
@@ -93,66 +118,94 @@ template <int N> DEVICE void load(const float *from, float (&to)[N]) {
     }
 }
 
-// Adds the products of a unit of each row with the columns. `first`: its first value.
-DEVICE void add_unit(const W::Unit (&units)[ROWS], const Columns &columns, int first, float (&sums)[ROWS][COLS]) {
+// `sum` and the products of four weights with four values of a column.
+DEVICE int add_products(u32 weights, int x, int sum) {
+    if (W::SIGNED) return __dp4a((int)weights, x, sum);
+    asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(weights), "r"(x));
+    return sum;
+}
+
+// Adds the products of a unit of each row with the columns. `tile`: where the unit's values are of the first column, and `run`: the first of them there.
+DEVICE void add_unit(const W::Unit (&units)[ROWS], const Columns &columns, const Tile *tile, int run, float (&sums)[ROWS][COLS]) {
     // Runs next to each other are the halves of a group; else each is the same half of a group of its own.
-    const bool has_halves = W::GAP == 16;
-    const int GROUPS = W::RUNS * W::GAP / 32;
-    int run = first % Tile::N / 16, place = place_of(run), group = run / 2;
+    const int HALVES = W::GAP == 16 ? 2 : 1, GROUPS = W::GROUPS;
+    const bool HAS_SUMS = W::HAS_MIN || W::OFFSET;
+    int place = place_of(run), group = run / 2;
 #pragma unroll
     for (int c = 0; c < COLS; c++) {
-        const Tile &x = columns.column(c)[first / Tile::N];
-        float scales[GROUPS], of_halves[2][GROUPS] = {};
-        load(x.scale + group, scales);
-        if (W::HAS_MIN) {
-            load(x.sums[has_halves ? 0 : run % 2] + group, of_halves[0]);
-            if (has_halves) load(x.sums[1] + group, of_halves[1]);
+        if (c > 0) {
+            if (c >= columns.n) return;
+            tile += columns.n_tiles;
         }
+        const Tile &x = *tile;
+        float scales[GROUPS], of_values[GROUPS] = {}, others[GROUPS] = {};
+        load(x.scale + group, scales);
+        if (HAS_SUMS) load(x.sums[HALVES > 1 ? 0 : run % 2] + group, of_values);
+        if (HAS_SUMS && HALVES > 1) load(x.sums[1] + group, others);
 #pragma unroll
-        for (int r = 0; r < W::RUNS; r++) {
-            // The next run is in the next 8 places.
-            int at = place + r * (W::GAP / 16) * 128, g = r * W::GAP / 32;
-            int4 high = *(const int4 *)(x.high + at), low = *(const int4 *)(x.low + at);
-            const int h[4] = {high.x, high.y, high.z, high.w}, l[4] = {low.x, low.y, low.z, low.w};
-            float sum = of_halves[has_halves ? r % 2 : 0][g];
+        for (int g = 0; g < GROUPS; g++) {
+            int highs[ROWS] = {}, lows[ROWS] = {};
+#pragma unroll
+            for (int r = g * HALVES; r < (g + 1) * HALVES; r++) {
+                // The next run is in the next 8 places.
+                int at = place + r * (W::GAP / 16) * 128;
+                int4 high = *(const int4 *)(x.high + at), low = *(const int4 *)(x.low + at);
+                const int h[4] = {high.x, high.y, high.z, high.w}, l[4] = {low.x, low.y, low.z, low.w};
+#pragma unroll
+                for (int row = 0; row < ROWS; row++) {
+                    for (int i = 0; i < 4; i++) {
+                        highs[row] = add_products(units[row].q[r][i], h[i], highs[row]);
+                        lows[row] = add_products(units[row].q[r][i], l[i], lows[row]);
+                    }
+                }
+            }
+            // Rounded as written here, whatever else the kernel is specialized by.
+            float sum = HALVES > 1 ? __fadd_rn(of_values[g], others[g]) : of_values[g], offset = __fmul_rn((float)W::OFFSET, sum);
 #pragma unroll
             for (int row = 0; row < ROWS; row++) {
-                int highs = 0, lows = 0;
-                for (int i = 0; i < 4; i++) {
-                    highs = __dp4a((int)units[row].q[r][i], h[i], highs);
-                    lows = __dp4a((int)units[row].q[r][i], l[i], lows);
-                }
-                // Rounded as written here, whatever else the kernel is specialized by.
-                sums[row][c] = __fmaf_rn(units[row].scale[r], __fmul_rn(scales[g], (float)(254 * highs + lows)), sums[row][c]);
-                if (W::HAS_MIN) sums[row][c] = __fmaf_rn(units[row].min[r], sum, sums[row][c]);
+                float products = (float)(254 * highs[row] + lows[row]);
+                float of_group = W::OFFSET ? __fmaf_rn(scales[g], products, offset) : __fmul_rn(scales[g], products);
+                sums[row][c] = __fmaf_rn(units[row].scale[g], of_group, sums[row][c]);
+                if (W::HAS_MIN) sums[row][c] = __fmaf_rn(units[row].min[g], sum, sums[row][c]);
             }
         }
-        // Columns are loaded one after the other: there are no registers for all of them.
-        if (COLS > 2) asm volatile("" ::: "memory");
     }
 }
 
-// The products of rows of weights with columns, in every lane.
-DEVICE void dot(const char *const (&w)[ROWS], int n_rows, int n_values, const Columns &columns, float (&sums)[ROWS][COLS]) {
-    int lane = threadIdx.x % 32, block = lane / W::UNITS, in = lane % W::UNITS, n_blocks = n_values / W::QK;
-    const u8 *memory = stages[threadIdx.x / 32][0][0];
-    Fetcher fetcher(w, n_rows, memory);
-    int left = n_blocks * W::BYTES;
-    for (int i = 0; i < STAGES - 1; i++) fetcher.fetch(i, left - i * PIECE);
-    for (int i = 0; i * BLOCKS < n_blocks; i++) {
+// What a lane computes of each piece: its unit.
+struct Lane {
+    int block, in, odd;
+    const Tile *tile;
+    int run;
+    const u8 *memory;
+
+    DEVICE Lane(const u8 *memory, const Columns &columns) {
+        block = threadIdx.x % 32 / W::UNITS, in = threadIdx.x % W::UNITS, odd = block * W::BYTES & 3;
+        int first = block * W::QK + W::first(in);
+        tile = columns.first + first / Tile::N;
+        run = first % Tile::N / 16;
+        this->memory = memory + block * W::BYTES - odd;
+    }
+};
+
+// The products of the next rows of weights with columns. The last of `n_rows` rows stands for those behind it.
+DEVICE void dot(Stream &stream, int &stage, const Lane &lane, int n_rows, int n_blocks, const Columns &columns, float (&sums)[ROWS][COLS]) {
+    const Tile *tile = lane.tile;
+    int last = n_rows < RESULTS ? 0 : (ROWS - 1) * PIECE;
+    for (int left = n_blocks; left > 0; left -= BLOCKS) {
         asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
         // Now all lanes have what each of them fetched, and none reads the stage any more that is filled next.
         __syncwarp();
-        fetcher.fetch(i + STAGES - 1, left - (i + STAGES - 1) * PIECE);
-        if (i * BLOCKS + block >= n_blocks) continue;
-        W::Unit units[ROWS] = {};
-        for (int row = 0; row < ROWS; row++) {
-            if (row < n_rows) W::unit(memory + (i % STAGES * ROWS + row) * PIECE, block * W::BYTES, in, units[row]);
-        }
-        add_unit(units, columns, (i * BLOCKS + block) * W::QK + W::first(in), sums);
-    }
+        stream.fetch();
+        if (lane.block < left) {
+            W::Unit units[ROWS];
 #pragma unroll
-    for (int n = 0; n < ROWS * COLS; n++) sums[n / COLS][n % COLS] = warp_sum(sums[n / COLS][n % COLS]);
+            for (int r = 0; r < ROWS; r++) W::unit(lane.memory + stage + min(r * PIECE, last), lane.odd, lane.in, units[r]);
+            add_unit(units, columns, tile, lane.run, sums);
+        }
+        tile += TILES;
+        stage = stage_behind(stage);
+    }
 }
 
 // The columns from that with number `i1` on of those with outer indices `i2` and `i3`.
@@ -162,42 +215,53 @@ DEVICE Columns columns_of(const Params &p, int i1, int i2, int i3, int n) {
     return {(const Tile *)p.columns + number * n_tiles, n, n_tiles};
 }
 
-// Grid: rows by WARPS * RESULTS, of one matrix after the other; 1, or places of `ids`; outer dimensions, or tokens.
-extern "C" __global__ void __launch_bounds__(32 * WARPS) mul_vec_int(const __grid_constant__ Params p) {
+// Blocks that a multiprocessor has registers for. Not told, the assembler takes few registers and spills.
+const int BLOCKS_AT_ONCE = COLS > 2 ? 2 : COLS > 1 ? 3 : 4;
+
+// Grid: rows by WARPS * RESULTS * turns, of one matrix after the other; 1, or places of `ids`; outer dimensions, or tokens.
+extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS_AT_ONCE) mul_vec_int(const __grid_constant__ Params p) {
     int block;
     Part part = part_of(p, block);
-    int first_row = (block * WARPS + threadIdx.x / 32) * RESULTS, n_rows = min(RESULTS, part.w.ne[1] - first_row);
-    if (n_rows <= 0) return;
-    const char *matrices[MATRICES], *rows[ROWS];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_rows = p.turns * RESULTS;
+    Rows rows;
+    rows.stride = part.w.nb[1];
+    rows.first = (block * WARPS + warp) * n_rows;
+    rows.end = min(rows.first + n_rows, part.w.ne[1]);
+    rows.bytes = part.w.ne[0] / W::QK * W::BYTES;
+    if (rows.first >= rows.end) return;
 #pragma unroll
-    for (int m = 0; m < MATRICES; m++) matrices[m] = m ? p.parts[m].w.data : part.w.data;
+    for (int m = 0; m < MATRICES; m++) rows.matrices[m] = m ? p.parts[m].w.data : part.w.data;
 #if IDS
     int i1 = blockIdx.y, i2 = blockIdx.z, i3 = 0, id = chosen(p, i1, i2);
     if (id < 0) return;
 #pragma unroll
-    for (int m = 0; m < MATRICES; m++) matrices[m] += id * p.parts[m].w.nb[2];
+    for (int m = 0; m < MATRICES; m++) rows.matrices[m] += id * p.parts[m].w.nb[2];
     Columns columns = columns_of(p, i1 % p.x.ne[1], i2, 0, 1);
 #else
     int i1 = 0, i2 = blockIdx.z % p.x.ne[2], i3 = blockIdx.z / p.x.ne[2];
     i64 outer = i2 / (p.x.ne[2] / part.w.ne[2]) * part.w.nb[2] + i3 / (p.x.ne[3] / part.w.ne[3]) * part.w.nb[3];
 #pragma unroll
-    for (int m = 0; m < MATRICES; m++) matrices[m] += outer;
+    for (int m = 0; m < MATRICES; m++) rows.matrices[m] += outer;
     Columns columns = columns_of(p, 0, i2, i3, p.x.ne[1]);
 #endif
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) rows[r] = matrices[r % MATRICES] + (first_row + r / MATRICES) * part.w.nb[1];
-    float sums[ROWS][COLS] = {};
-    dot(rows, n_rows * MATRICES, part.w.ne[0], columns, sums);
-    // A lane for each element.
-#pragma unroll
-    for (int i = 0; i < RESULTS * COLS; i++) {
-        int row = i / COLS, c = i % COLS;
-        if (threadIdx.x % 32 != i || row >= n_rows || c >= columns.n) continue;
+    // Each of the sums is some lanes'; the first of them stores it.
+    const int SUMS = ROWS * COLS, LANES = 32 / SUMS;
+    int row = lane / LANES / COLS, c = lane / LANES % COLS;
+    bool is_first = lane % LANES == 0 && row < RESULTS && c < columns.n;
+    Stream stream(rows, stages[warp]);
+    Lane of_lane(stages[warp], columns);
+    for (int i = 0; i < STAGES - 1; i++) stream.fetch();
+    int stage = 0;
+    for (int first = rows.first; first < rows.end; first += RESULTS) {
+        float sums[ROWS][COLS] = {};
+        dot(stream, stage, of_lane, rows.end - first, part.w.ne[0] / W::QK, columns, sums);
+        float sum = warp_sums((float (&)[SUMS])sums);
 #ifdef GLU
-        float sum = GLU(sums[2 * row][c]) * sums[2 * row + 1][c];
-#else
-        float sum = sums[row][c];
+        float other = __shfl_xor_sync(ALL_LANES, sum, 16);
+        sum = GLU(sum) * other;
 #endif
-        store_sum(part, first_row + row, i1 + c, i2, i3, sum);
+        // Found anew for each result: there are no registers to keep it in meanwhile.
+        asm volatile("" : "+r"(i2));
+        if (is_first && first + row < rows.end) Output(part, i1 + c, i2, i3).store(first + row, sum);
     }
 }

@@ -7,15 +7,25 @@ struct Params {
     Tensor x;
     // Those of all columns.
     Tile *tiles;
-    int n_groups, padding;
+    int n_groups;
+    // Whether 4 values can be loaded at a time.
+    int is_dense;
 };
 
-// Grid: groups of 32 values of all columns, one to a warp.
+// Grid: groups of 32 values of all columns, 4 to a warp.
 extern "C" __global__ void __launch_bounds__(256) quantize_columns(const __grid_constant__ Params p) {
-    int per_column = p.x.ne[0] / 32, group = thread_number() / 32, lane = threadIdx.x % 32;
-    if (group >= p.n_groups) return;
-    int column = group / per_column, at = group % per_column * 32 + lane;
+    int per_column = p.x.ne[0] / 32, group = thread_number() / 8;
+    bool is_there = group < p.n_groups;
+    group = min(group, p.n_groups - 1);
+    int column = group / per_column, at = group % per_column * 32 + threadIdx.x % 8 * 4;
     const int ne[4] = {1, p.x.ne[1], p.x.ne[2], p.x.ne[3]};
-    float x = *(const float *)(p.x.data + row_offset(p.x, unravel(column, ne)) + at * p.x.nb[0]);
-    store_rounded(p.tiles, column, p.x.ne[0], at, x);
+    const char *from = p.x.data + row_offset(p.x, unravel(column, ne)) + at * p.x.nb[0];
+    float x[4];
+    if (p.is_dense) {
+        float4 values = *(const float4 *)from;
+        x[0] = values.x, x[1] = values.y, x[2] = values.z, x[3] = values.w;
+    } else {
+        for (int i = 0; i < 4; i++) x[i] = *(const float *)(from + i * p.x.nb[0]);
+    }
+    store_rounded(p.tiles, column, p.x.ne[0], at, x, is_there);
 }

@@ -1,7 +1,7 @@
 // Ops over dimension 0: a block of threads has a row.
 //
 // Of `rms_norm`: W: type of a weight that multiplies the result, if there is one. ADDS: the row is the sum of two, which is stored if that is wanted.
-// ROUNDS: the result is also rounded for products.
+// X4: all rows can be loaded and stored 4 elements at a time. ROUNDS: it is also rounded for products, which takes X4.
 #include "blocks.cuh"
 #include "columns.cuh"
 
@@ -22,12 +22,26 @@ DEVICE char *row_of(const Tensor &t) {
     return t.data + i1 * t.nb[1] + rest % t.ne[2] * t.nb[2] + rest / t.ne[2] * t.nb[3];
 }
 
+// Address of element `i` of a row of a tensor.
+DEVICE const float *element_at(const Tensor &t, const char *row, int i) {
+#if X4
+    return (const float *)row + i;
+#else
+    return (const float *)(row + i * t.nb[0]);
+#endif
+}
+
 DEVICE float x_at(const Params &p, const char *row, int i) {
-    return *(const float *)(row + i * p.x.nb[0]);
+    return *element_at(p.x, row, i);
 }
 
 DEVICE void store(const Params &p, int i, float y) {
     *(float *)(row_of(p.y) + i * p.y.nb[0]) = y;
+}
+
+DEVICE void load_4(const float *from, float (&to)[4]) {
+    float4 x = *(const float4 *)from;
+    to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
 }
 
 // The sum over the row of what `f` makes of an element.
@@ -52,21 +66,48 @@ extern "C" __global__ void rms_norm(const __grid_constant__ Params p) {
     int n = p.x.ne[0];
 #if ADDS
     // Every thread comes back to the elements that it added, so that each may be stored where one of the two was.
-    extern __shared__ float added[];
+    extern __shared__ __align__(16) float added[];
     const char *other = added_row(p.b, p.x);
     char *sum_row = p.sum.data ? row_of(p.sum) : nullptr;
     float squares = 0.0f;
     for (int i = threadIdx.x; i < n; i += blockDim.x) {
-        float x = x_at(p, row, i) + *(const float *)(other + i * p.b.nb[0]);
+        float x = x_at(p, row, i) + *element_at(p.b, other, i);
         added[i] = x;
         squares += x * x;
-        if (sum_row) *(float *)(sum_row + i * p.sum.nb[0]) = x;
+        if (sum_row) *(float *)element_at(p.sum, sum_row, i) = x;
     }
     squares = block_sum(squares, shared);
 #else
     float squares = sum_of_squares(p, row);
 #endif
     float factor = 1.0f / sqrtf(squares / (float)n + p.c0);
+#if X4
+    char *to = row_of(p.y);
+    // Blocks that share a row store their part of it.
+    int warp = threadIdx.x / 32 * gridDim.y + blockIdx.y;
+    for (int first = warp * 128; first < n; first += 4 * blockDim.x * gridDim.y) {
+        int i = first + threadIdx.x % 32 * 4;
+        bool is_there = i < n;
+        float y[4] = {};
+        if (is_there) {
+#if ADDS
+            load_4(added + i, y);
+#else
+            load_4((const float *)row + i, y);
+#endif
+            for (int e = 0; e < 4; e++) y[e] *= factor;
+#ifdef W
+            float weights[4];
+            load_4((const float *)p.w.data + i, weights);
+            for (int e = 0; e < 4; e++) y[e] *= weights[e];
+#endif
+            *(float4 *)(to + 4 * i) = make_float4(y[0], y[1], y[2], y[3]);
+        }
+#if ROUNDS
+        store_rounded(p.tiles, blockIdx.x, n, i, y, is_there);
+#endif
+    }
+#else
     for (int i = threadIdx.x; i < n; i += blockDim.x) {
 #if ADDS
         float y = added[i] * factor;
@@ -77,10 +118,8 @@ extern "C" __global__ void rms_norm(const __grid_constant__ Params p) {
         y *= element<types::W>(p.w, p.w.data, i);
 #endif
         store(p, i, y);
-#if ROUNDS
-        store_rounded(p.tiles, blockIdx.x, n, i, y);
-#endif
     }
+#endif
 }
 
 extern "C" __global__ void layer_norm(const __grid_constant__ Params p) {

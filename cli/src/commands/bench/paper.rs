@@ -6,7 +6,7 @@
 //! - caches: sectors that its loads and stores ask for, [`OWN_CACHE_BYTES`] a clock in each multiprocessor that has a block, of which stores and copies
 //!   to shared memory come from farther, [`CACHE_BYTES`] a clock; what several warps of a block load is taken to stay in its multiprocessor;
 //! - instructions: one a clock in each of a multiprocessor's four parts, and those of each kind by their own rate;
-//! - shared memory: 128 bytes a clock, and a clock for each way of a conflict;
+//! - shared memory: a clock for what lanes ask for at once, 128 bytes at most, and one for each further way of a conflict;
 //! - products of matrices: by the card's rate of `mma.sync`.
 
 use std::collections::BTreeMap;
@@ -82,8 +82,9 @@ struct Traffic {
 #[derive(Clone, Copy, Default, Deserialize)]
 struct Instructions {
     warps: u64,
-    bytes: u64,
+    /// Of accesses to shared memory: ways that conflicts add, and those without them.
     moved: u64,
+    waves: u64,
 }
 
 /// What was counted of a kernel.
@@ -128,7 +129,7 @@ impl Counted {
             32.0 * sectors as f64 / OWN_CACHE_BYTES / busy,
             32.0 * (self.copies.sectors + self.stores.sectors) as f64 / CACHE_BYTES / busy,
             self.n_instructions() as f64 / ISSUES / busy,
-            (shared.bytes as f64 / 128.0).max((shared.warps + shared.moved) as f64) / busy,
+            (shared.waves + shared.moved) as f64 / busy,
             self.matrix_operations as f64 / card.matrix,
         ];
         needs.into_iter().chain(kinds).fold(0.0, f64::max) + START * launches
@@ -155,7 +156,7 @@ struct Kernel {
     bytes_touched: u64,
     /// Of warps.
     instructions: u64,
-    /// Additional ways of accesses to shared memory, for each access.
+    /// Ways of accesses to shared memory that conflicts add, of all ways.
     conflicts: f64,
     assembled: Option<Assembled>,
     /// On each card.
@@ -239,7 +240,7 @@ impl Kernel {
             bytes_moved: 32 * (counted.loads.sectors + counted.stores.sectors),
             bytes_touched: counted.footprint.iter().sum(),
             instructions: counted.n_instructions(),
-            conflicts: shared.moved as f64 / shared.warps.max(1) as f64,
+            conflicts: shared.moved as f64 / (shared.waves + shared.moved).max(1) as f64,
             assembled: source.and_then(assemble),
             estimated_us: CARDS.iter().map(|card| 1e6 * counted.seconds(card)).collect(),
         }

@@ -76,8 +76,8 @@ fn kernel(counts: &KernelCounts) -> String {
     let classes = counts.classes.iter().map(|(class, c)| {
         let name = format!("{class:?}").to_lowercase();
         format!(
-            "{name:?}: {{\"warps\": {}, \"lanes\": {}, \"bytes\": {}, \"moved\": {}, \"diverged\": {}}}",
-            c.warps, c.lanes, c.bytes, c.moved, c.diverged
+            "{name:?}: {{\"warps\": {}, \"lanes\": {}, \"bytes\": {}, \"moved\": {}, \"waves\": {}, \"diverged\": {}}}",
+            c.warps, c.lanes, c.bytes, c.moved, c.waves, c.diverged
         )
     });
     let traffic = |c: &Count| {

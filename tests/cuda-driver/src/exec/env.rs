@@ -3,7 +3,7 @@
 use super::fault::{Fault, Kind};
 use super::inst::Kernel;
 use super::lanes::LANES;
-use super::shared::{Now, Shared, bank_conflicts};
+use super::shared::{Now, Shared, ways};
 use super::touched::Touched;
 use crate::device::memory::{Memory, Missing, View};
 use crate::device::order::Range;
@@ -107,6 +107,8 @@ pub struct Count {
     pub bytes: u64,
     /// Sectors of global memory that were moved, or additional ways of shared memory.
     pub moved: u64,
+    /// Groups of lanes of accesses to shared memory that are served at once, 128 bytes at most: the ways without a conflict.
+    pub waves: u64,
     /// Branches at which lanes of a warp went different ways.
     pub diverged: u64,
 }
@@ -118,6 +120,7 @@ impl Count {
         self.lanes += other.lanes;
         self.bytes += other.bytes;
         self.moved += other.moved;
+        self.waves += other.waves;
         self.diverged += other.diverged;
     }
 }
@@ -360,7 +363,10 @@ impl Env<'_> {
                 pointers[lane] = data.wrapping_add(address as usize);
             }
         }
-        self.counts[touch.pc].moved += u64::from(bank_conflicts(touch.addresses, touch.mask, touch.bytes));
+        let (waves, extra) = ways(touch.addresses, touch.mask, touch.bytes);
+        let count = &mut self.counts[touch.pc];
+        count.waves += u64::from(waves);
+        count.moved += u64::from(extra);
         Ok(pointers)
     }
 

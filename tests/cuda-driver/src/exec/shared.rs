@@ -223,10 +223,10 @@ fn warp(thread: u16) -> u16 {
     thread / LANES as u16
 }
 
-/// Ways that bank conflicts add to an access: the words of each bank, less one, for each group of lanes that is served at once.
-pub fn bank_conflicts(addresses: &[u64; LANES], mask: u32, bytes: u32) -> u32 {
+/// Groups of lanes of an access that are served at once, and the ways that bank conflicts add: the words of each bank, less one, for each group.
+pub fn ways(addresses: &[u64; LANES], mask: u32, bytes: u32) -> (u32, u32) {
     let lanes_at_once = (128 / bytes.max(4)) as usize;
-    let mut extra = 0;
+    let (mut waves, mut extra) = (0, 0);
     for first in (0..LANES).step_by(lanes_at_once) {
         let mut words = [0u64; LANES];
         let mut n = 0;
@@ -236,13 +236,14 @@ pub fn bank_conflicts(addresses: &[u64; LANES], mask: u32, bytes: u32) -> u32 {
                 n += 1;
             }
         }
-        extra += ways(&mut words[..n]).saturating_sub(1);
+        waves += u32::from(n > 0);
+        extra += words_of_a_bank(&mut words[..n]).saturating_sub(1);
     }
-    extra
+    (waves, extra)
 }
 
 /// Most different words in one bank.
-fn ways(words: &mut [u64]) -> u32 {
+fn words_of_a_bank(words: &mut [u64]) -> u32 {
     if words.windows(2).all(|w| w[1] == w[0] + 1) && words.len() <= LANES {
         return u32::from(!words.is_empty());
     }

@@ -219,7 +219,7 @@ mul.wide.u32 %o, %a, 4; add.u64 %y, %y, %o; st.global.u32 [%y], %c;";
 
 #[test]
 fn sectors_and_conflicts_are_counted() {
-    let moved = |body: &str| {
+    let counted = |body: &str| {
         let machine = Machine::new(&module(
             1,
             &format!(
@@ -228,7 +228,10 @@ fn sectors_and_conflicts_are_counted() {
         ))
         .buffer(&[0; 4096]);
         let counts = machine.run().expect("the kernel is right").counts;
-        let count = counts[counts.len() - 3];
+        counts[counts.len() - 3]
+    };
+    let moved = |body: &str| {
+        let count = counted(body);
         (count.bytes, count.moved)
     };
     assert_eq!(
@@ -250,13 +253,19 @@ fn sectors_and_conflicts_are_counted() {
         ),
         (512, 16)
     );
-    let shared = |stride: u32| {
-        moved(&format!(
-            ".shared .align 16 .b8 s[4096]; mov.u32 %a, s; mad.lo.u32 %a, %t, {stride}, %a; st.shared.u32 [%a], %t;"
-        ))
+    let shared = |stride: u32, store: &str| {
+        let count = counted(&format!(
+            ".shared .align 16 .b8 s[4096]; mov.u32 %a, s; mad.lo.u32 %a, %t, {stride}, %a; {store};"
+        ));
+        (count.bytes, count.waves, count.moved)
     };
-    assert_eq!(shared(4), (128, 0));
-    assert_eq!(shared(8), (128, 1));
-    assert_eq!(shared(128), (128, 31));
-    assert_eq!(shared(132 - 4 * 20), (128, 0));
+    let word = "st.shared.u32 [%a], %t";
+    assert_eq!(shared(4, word), (128, 1, 0));
+    assert_eq!(shared(8, word), (128, 1, 1));
+    assert_eq!(shared(128, word), (128, 1, 31));
+    assert_eq!(shared(132 - 4 * 20, word), (128, 1, 0));
+    // Eight lanes at a time.
+    let four_words = "st.shared.v4.u32 [%a], {%t, %t, %t, %t}";
+    assert_eq!(shared(16, four_words), (512, 4, 0));
+    assert_eq!(shared(32, four_words), (512, 4, 4));
 }

@@ -38,6 +38,10 @@ const MAX_PARTS: usize = 3;
 const ROWS: u32 = 4;
 const THREADS: u32 = 128;
 
+/// Blocks that keep a card busy, and most results that warps of `mul_vec_int.cu` compute one after the other where there would be more blocks.
+const MIN_BLOCKS: u32 = 1024;
+const MAX_TURNS: u32 = 16;
+
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct PartArg {
@@ -56,7 +60,7 @@ struct Params {
     fault: u64,
     node: u32,
     first: [i32; 2],
-    padding: i32,
+    turns: i32,
 }
 
 /// How weights are read.
@@ -128,6 +132,15 @@ fn form_and_arg(task: &mut Task<'_>, part: &Part) -> Result<(Form, PartArg), Ref
     Ok((form, PartArg { w, y, adds }))
 }
 
+/// Results that a warp computes one after the other, for blocks of `rows` results at a time.
+fn turns_of(form: Form, parts: &[PartArg], rows: u32) -> u32 {
+    let n_rows = parts.iter().map(|part| part.w.ne[1].unsigned_abs());
+    match form {
+        Form::Integers(_) => (n_rows.map(|n| n.div_ceil(rows)).sum::<u32>() / MIN_BLOCKS).clamp(1, MAX_TURNS),
+        Form::Floats(_) => 1,
+    }
+}
+
 /// A launch of parts whose weights are read alike.
 fn launch(
     task: &mut Task<'_>,
@@ -175,12 +188,14 @@ fn launch(
         (Some(_), Form::Floats(_)) => (1, rows),
         (None, _) => (parts.len(), rows),
     };
+    let turns = turns_of(form, &parts[..n_parts], rows);
+    params.turns = turns as i32;
     let mut n_blocks = 0;
     for (i, part) in parts[..n_parts].iter().enumerate() {
         if i > 0 {
             params.first[i - 1] = size(n_blocks as usize)? as i32;
         }
-        n_blocks += part.w.ne[1].unsigned_abs().div_ceil(rows);
+        n_blocks += part.w.ne[1].unsigned_abs().div_ceil(rows * turns);
     }
     let mut kernel = kernel
         .with_int("COLS", columns as i64)

@@ -34,6 +34,9 @@ const FETCH: usize = 16;
 /// Values that share a scale.
 const GROUP: usize = 32;
 
+/// Values that a lane rounds.
+const PER_LANE: usize = 4;
+
 /// Values of a tile of a column, and its bytes: the structure of `columns.cuh`.
 const TILE: usize = 1024;
 const TILE_BYTES: usize = 2 * TILE + 3 * size_of::<f32>() * (TILE / GROUP);
@@ -44,7 +47,7 @@ struct QuantizeParams {
     x: TensorArg,
     tiles: u64,
     n_groups: i32,
-    padding: i32,
+    is_dense: i32,
 }
 
 /// True if rows can be fetched as they lie.
@@ -75,10 +78,10 @@ pub(super) fn columns(task: &mut Task<'_>, x: &TensorArg) -> Result<u64, Refusal
             x: *x,
             tiles,
             n_groups: size(n_groups)? as i32,
-            padding: 0,
+            is_dense: x.has_vectors(size_of::<f32>(), FETCH).into(),
         };
         let kernel = Kernel::new(&QUANTIZE_COLUMNS, "quantize_columns");
-        task.for_each(kernel, size(GROUP * n_groups)?, &params)?;
+        task.for_each(kernel, size(GROUP / PER_LANE * n_groups)?, &params)?;
     }
     Ok(tiles)
 }

@@ -1,6 +1,7 @@
 //! Ops over dimension 0: a block of threads has a row.
 
 use bytemuck::{Pod, Zeroable};
+use kernels::GgmlType;
 
 use super::super::kernel::{Kernel, ROWS};
 use super::arguments::TensorArg;
@@ -23,6 +24,11 @@ struct Params {
 
 /// The largest matrix of [`Op::Balance`] that fits in shared memory with sums of its rows.
 const MAX_BALANCE: usize = 96;
+
+/// Rows of a norm that are shared by blocks, of at least some elements, and by how many blocks.
+const FEW_ROWS: u32 = 16;
+const LONG_ROW: i32 = 2048;
+const PARTS: u32 = 4;
 
 /// Threads of a row of `n` elements: one for a few of them, in whole warps. Sums are added up in an order that follows from it.
 fn threads_of(n: usize) -> Result<u32, Refusal> {
@@ -63,7 +69,29 @@ pub(super) fn plan(task: &mut Task<'_>) -> Result<(), Refusal> {
         i,
         ..Params::zeroed()
     };
-    task.launch_with(kernel, [n_rows, 1, 1], threads, shared, &params)
+    let mut grid = [n_rows, 1, 1];
+    if name == "rms_norm" && has_vectors(task, &params.w, &[params.x, params.y]) {
+        kernel = kernel.with_int("X4", 1);
+        grid = shared_rows(n_rows, &params);
+    }
+    task.launch_with(kernel, grid, threads, shared, &params)
+}
+
+/// True if a norm's weight, if it has one, and rows can be read and stored 4 elements at a time.
+fn has_vectors(task: &Task<'_>, w: &TensorArg, rows: &[TensorArg]) -> bool {
+    let dense = |arg: &TensorArg| arg.has_vectors(size_of::<f32>(), 16);
+    (!task.has(1) || task.operand(1).ty == GgmlType::F32 && dense(w)) && rows.iter().all(dense)
+}
+
+/// The grid of a norm: few long rows are each shared by blocks, all of which add up its squares and store a part of the result. None may store what
+/// another still reads.
+fn shared_rows(n_rows: u32, params: &Params) -> [u32; 3] {
+    let range = |arg: &TensorArg| arg.data..arg.data + arg.extent();
+    let (x, y) = (range(&params.x), range(&params.y));
+    let is_apart = x.end <= y.start || y.end <= x.start;
+    let is_long = params.x.ne[0] >= LONG_ROW && n_rows <= FEW_ROWS;
+    let adds = params.b.data != 0;
+    [n_rows, if is_apart && is_long && !adds { PARTS } else { 1 }, 1]
 }
 
 /// A norm, and what is computed with it.
@@ -99,6 +127,7 @@ pub(super) fn plan_normed(task: &mut Task<'_>, normed: &Normed) -> Result<(), Re
         kernel = kernel.with_type("W", task.operand(1).ty);
     }
     let mut shared = 0;
+    let mut rows = vec![params.y];
     if let Some(sum) = normed.sum {
         let operand = |task: &mut Task<'_>, i: usize| {
             let id = graph.tensor(sum).source(i);
@@ -107,20 +136,28 @@ pub(super) fn plan_normed(task: &mut Task<'_>, normed: &Normed) -> Result<(), Re
         (params.x, params.b) = (operand(task, 0)?, operand(task, 1)?);
         if normed.stores_sum {
             params.sum = TensorArg::new(graph.tensor(sum), task.target.address(sum, true)?)?;
+            rows.push(params.sum);
         }
+        rows.extend([params.x, params.b]);
         (kernel, shared) = (kernel.with_int("ADDS", 1), size(size_of::<f32>() * n)?);
     } else {
         params.x = task.source(0)?;
+        rows.push(params.x);
     }
-    if normed.rounds {
+    let has_vectors = has_vectors(task, &params.w, &rows);
+    if has_vectors {
+        kernel = kernel.with_int("X4", 1);
+    }
+    // Else whoever asks for integers rounds.
+    if normed.rounds && has_vectors {
         params.tiles = integers::written_columns(task, &params.y)?;
         kernel = kernel.with_int("ROUNDS", 1);
     }
-    task.launch_with(
-        kernel,
-        [size(task.node.nrows())?, 1, 1],
-        threads_of(n)?,
-        shared,
-        &params,
-    )
+    let n_rows = size(task.node.nrows())?;
+    let grid = if has_vectors {
+        shared_rows(n_rows, &params)
+    } else {
+        [n_rows, 1, 1]
+    };
+    task.launch_with(kernel, grid, threads_of(n)?, shared, &params)
 }
