@@ -35,7 +35,8 @@ pub struct MatMul<'a> {
     pub n: usize,
     /// Sums of floats may have another order with many columns than with few, which is faster.
     pub any_order: bool,
-    /// Whether the last product with this scratch memory had the same activations, and the memory is as that left it: what was prepared of them is then used again.
+    /// Whether the last product with this scratch memory had the same activations and weights of the same type, and the memory is as that left it: what was prepared of the activations is
+    /// then used again.
     pub again: bool,
 }
 

@@ -31,6 +31,8 @@ pub struct Pace {
     n_max: usize,
     /// As many as there is room for, whatever they cost.
     is_fixed: bool,
+    /// Each token of a decode counts as a second, and making drafts as nothing.
+    counts_tokens: bool,
     times: Times,
     /// Mean time of making a draft.
     draft: f64,
@@ -93,6 +95,7 @@ impl Pace {
         Pace {
             n_max: n_max.min(MAX_DRAFTS),
             is_fixed: false,
+            counts_tokens: false,
             times: Times::default(),
             draft: 0.0,
             n_idle: 0,
@@ -103,6 +106,14 @@ impl Pace {
     pub fn fixed(n_max: usize) -> Pace {
         Pace {
             is_fixed: true,
+            ..Pace::new(n_max)
+        }
+    }
+
+    /// As many as would pay if a decode took as long as it has tokens, drafts among them: the same in each run.
+    pub fn by_tokens(n_max: usize) -> Pace {
+        Pace {
+            counts_tokens: true,
             ..Pace::new(n_max)
         }
     }
@@ -154,12 +165,15 @@ impl Pace {
         if n_drafts > 0 {
             self.n_idle = 0;
         }
-        self.times.add(n_tokens, seconds);
+        self.times
+            .add(n_tokens, if self.counts_tokens { n_tokens as f64 } else { seconds });
     }
 
     /// Making `n` drafts took so long.
     pub(super) fn drafted(&mut self, n: usize, seconds: f64) {
-        self.draft += NEW * (seconds / n.max(1) as f64 - self.draft);
+        if !self.counts_tokens {
+            self.draft += NEW * (seconds / n.max(1) as f64 - self.draft);
+        }
     }
 }
 

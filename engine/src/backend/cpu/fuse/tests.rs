@@ -4,13 +4,15 @@ use std::ops::ControlFlow;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use kernels::GgmlType::{F32, I32, Q4_0};
+use kernels::GgmlType::{self, F32, I32, Q4_0, Q6_K, Q8_0};
+use kernels::interleaved::{GROUP_ROWS, interleave, interleaved_bytes};
 use kernels::{ActivationForm, activation_form, quantize_row};
 
 use super::*;
+use crate::backend::cpu::interleaved::INTERLEAVED;
 use crate::backend::cpu::plan::{CpuPlan, Planner};
 use crate::backend::{BackendError, BackendParams, Usage, device};
-use crate::graph::{Graph, Home, Uses};
+use crate::graph::{Graph, Home, Layout, Uses};
 use crate::sched::{Observer, SchedParams, Scheduler};
 
 static NEVER: AtomicBool = AtomicBool::new(false);
@@ -265,15 +267,25 @@ const N_EXPERTS: usize = 3;
 impl Gated {
     /// `k` elements, `m` rows of weights, `n` tokens; the gate's product is the `gate`th.
     fn new([k, m, n]: [usize; 3], gate: usize, is_sum: bool) -> Gated {
-        Gated::build([k, m, n], gate, is_sum, 0)
+        Gated::build([k, m, n], gate, is_sum, 0, [Q4_0; 2], Layout::Plain)
     }
 
-    /// The same with matrices of `n_experts`, or plain ones.
-    fn build([k, m, n]: [usize; 3], gate: usize, is_sum: bool, n_experts: usize) -> Gated {
+    /// The same with matrices of `n_experts`, or plain ones, and weights of these types.
+    fn build(
+        [k, m, n]: [usize; 3],
+        gate: usize,
+        is_sum: bool,
+        n_experts: usize,
+        types: [GgmlType; 2],
+        layout: Layout,
+    ) -> Gated {
         let mut g = Graph::new();
         let n_matrices = n_experts.max(1);
         let [x, y] = ["x", "y"].map(|name| g.input(F32, [k, n, 1, 1], name));
-        let weights = ["a", "b"].map(|name| g.input(Q4_0, [k, m, n_matrices, 1], name));
+        let weights = types.map(|ty| g.input(ty, [k, m, n_matrices, 1], ty.name()));
+        for id in weights {
+            g.tensor_mut(id).layout = layout;
+        }
         let down = g.input(Q4_0, [m, k, n_matrices, 1], "down");
         let ids = g.input(I32, [2, n, 1, 1], "ids");
         let h = if is_sum { g.add(x, y).unwrap() } else { x };
@@ -323,7 +335,20 @@ impl Gated {
                     let experts: Vec<i32> = (0..2 * n).map(expert).collect();
                     bytes.copy_from_slice(bytemuck::cast_slice(&experts));
                 }
-                ty => quantize_row(ty, &floats, &mut bytes),
+                // Scales that are no infinities nor subnormal.
+                Q6_K => bytes
+                    .iter_mut()
+                    .zip(&floats)
+                    .for_each(|(byte, x)| *byte = (x * 100.0) as i8 as u8 & 0x37 | 0x20),
+                ty if layout.is_plain() || id == down => quantize_row(ty, &floats, &mut bytes),
+                ty => {
+                    let mut rows = vec![0; ty.row_bytes(floats.len()).unwrap()];
+                    quantize_row(ty, &floats, &mut rows);
+                    let of_rows = GROUP_ROWS * ty.row_bytes(k).unwrap();
+                    for (rows, group) in rows.chunks(of_rows).zip(bytes.chunks_mut(interleaved_bytes(ty, k))) {
+                        interleave(ty, k, rows, group);
+                    }
+                }
             }
             memory.write(g.home(id).unwrap(), &bytes).unwrap();
         }
@@ -408,12 +433,29 @@ fn gated_products_give_the_same_bits_together_and_apart() {
 fn gated_products_of_experts_give_the_same_bits_together_and_apart() {
     for precision in [Precision::High, Precision::Fast] {
         for shape in [[256, 160, 300], [160, 288, 70]] {
-            let mut gated = Gated::build(shape, 0, true, N_EXPERTS);
+            let mut gated = Gated::build(shape, 0, true, N_EXPERTS, [Q4_0; 2], Layout::Plain);
             let case = format!("{precision:?}, {shape:?}");
             assert!(gated.fusion_of_products(precision).is_some(), "{case}");
             let apart = gated.run(false, precision, 1);
             for n_threads in 1..=3 {
                 let together = gated.run(true, precision, n_threads);
+                assert!(together == apart, "{case}, {n_threads} threads");
+            }
+        }
+    }
+}
+
+/// Where activations are prepared for weights of one type, those of another do not take them for theirs.
+#[test]
+fn gated_products_of_two_types_give_the_same_bits_together_and_apart() {
+    for types in [[Q8_0, Q6_K], [Q6_K, Q4_0], [Q8_0, Q4_0]] {
+        for (n, n_experts) in [(6, 0), (20, 0), (31, 0), (30, N_EXPERTS)] {
+            let mut gated = Gated::build([256, 160, n], 0, true, n_experts, types, INTERLEAVED);
+            let case = format!("{types:?}, {n} tokens, {n_experts} experts");
+            assert!(gated.fusion_of_products(Precision::Fast).is_some(), "{case}");
+            let apart = gated.run(false, Precision::Fast, 1);
+            for n_threads in 1..=2 {
+                let together = gated.run(true, Precision::Fast, n_threads);
                 assert!(together == apart, "{case}, {n_threads} threads");
             }
         }

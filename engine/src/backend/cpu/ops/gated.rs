@@ -40,6 +40,13 @@ pub(in crate::backend::cpu) struct Products<'a> {
     pub(in crate::backend::cpu) ids: Option<Source<'a>>,
 }
 
+impl Products<'_> {
+    /// Whether what is prepared of activations for one product serves the other, see [`MatMul::again`].
+    fn are_alike(&self) -> bool {
+        self.gate.tensor.ty == self.up.tensor.ty
+    }
+}
+
 /// Two pieces of results, and what products need, of which `product` is one.
 pub(super) fn need(graph: &Graph, product: &Tensor) -> Need {
     if product.op == Op::MulMatId {
@@ -70,17 +77,17 @@ pub(in crate::backend::cpu) fn products_glu(task: Task<'_>, products: &Products<
     let mut scratch = task.scratch;
     let room = MOST_ROWS * n.min(MOST_COLUMNS);
     let (gate, up) = (take(&mut scratch, room), take(&mut scratch, room));
-    let mut last = None;
+    let (are_alike, mut last) = (products.are_alike(), None);
     while let Some(pieces) = task.queue.take_some(grid.len(), grid.most()) {
         for Tile { rows, columns } in grid.tiles(pieces) {
             for columns in some_at_a_time(columns) {
                 let x = Columns {
                     x: &products.x,
-                    again: last.replace(columns.clone()) == Some(columns.clone()),
+                    again: last.replace(columns.clone()) == Some(columns.clone()) && are_alike,
                     columns: columns.clone(),
                 };
                 multiply(&products.gate, &rows, &x, gate, scratch);
-                multiply(&products.up, &rows, &Columns { again: true, ..x }, up, scratch);
+                multiply(&products.up, &rows, &Columns { again: are_alike, ..x }, up, scratch);
                 let results = gate.chunks_exact_mut(rows.len()).zip(up.chunks_exact(rows.len()));
                 for ((gate, up), column) in results.zip(columns) {
                     out.put(f, gate, up, column, &rows);
@@ -120,10 +127,11 @@ fn experts_glu(
         w: products.gate.ne(),
         n_results: 2,
     };
+    let are_alike = products.are_alike();
     experts.for_each_piece(queue, scratch, &mut |piece, x, results, scratch| {
         let (gate, up) = results.split_at_mut(results.len() / 2);
         let m = piece.rows.len();
-        for (w, out, again) in [(&products.gate, &mut *gate, false), (&products.up, &mut *up, true)] {
+        for (w, out, again) in [(&products.gate, &mut *gate, false), (&products.up, &mut *up, are_alike)] {
             let args = MatMul {
                 again,
                 ..piece.product(w, x)
