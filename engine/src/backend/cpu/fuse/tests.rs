@@ -450,7 +450,7 @@ fn gated_products_of_experts_give_the_same_bits_together_and_apart() {
 fn gated_products_of_two_types_give_the_same_bits_together_and_apart() {
     for types in [[Q8_0, Q6_K], [Q6_K, Q4_0], [Q8_0, Q4_0]] {
         for (n, n_experts) in [(6, 0), (20, 0), (31, 0), (30, N_EXPERTS)] {
-            let mut gated = Gated::build([256, 160, n], 0, true, n_experts, types, INTERLEAVED);
+            let mut gated = Gated::build([2048, 160, n], 0, true, n_experts, types, INTERLEAVED);
             let case = format!("{types:?}, {n} tokens, {n_experts} experts");
             assert!(gated.fusion_of_products(Precision::Fast).is_some(), "{case}");
             let apart = gated.run(false, Precision::Fast, 1);
