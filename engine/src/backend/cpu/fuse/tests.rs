@@ -12,7 +12,7 @@ use super::*;
 use crate::backend::cpu::interleaved::INTERLEAVED;
 use crate::backend::cpu::plan::{CpuPlan, Planner};
 use crate::backend::{BackendError, BackendParams, Usage, device};
-use crate::graph::{Graph, Home, Layout, Uses};
+use crate::graph::{Graph, Home, Layout, Tensor, Uses};
 use crate::sched::{Observer, SchedParams, Scheduler};
 
 static NEVER: AtomicBool = AtomicBool::new(false);
@@ -264,6 +264,43 @@ struct Gated {
 /// Experts, of which each token wants two: the first of all, and one that is another's turn with each token.
 const N_EXPERTS: usize = 3;
 
+/// The bytes of an input: experts, or any numbers as its type and layout have them.
+fn values(t: &Tensor, seed: usize) -> Vec<u8> {
+    let value = |i: usize| ((i * i + 7 * i * seed) % 103) as f32 / 50.0 - 0.9;
+    let floats: Vec<f32> = (0..t.nelements()).map(value).collect();
+    let mut bytes = vec![0; t.nbytes()];
+    match t.ty {
+        F32 => bytes.copy_from_slice(bytemuck::cast_slice(&floats)),
+        I32 => {
+            let expert = |i: usize| {
+                if i.is_multiple_of(2) {
+                    0
+                } else {
+                    (i / 2 % N_EXPERTS) as i32
+                }
+            };
+            let experts: Vec<i32> = (0..t.nelements()).map(expert).collect();
+            bytes.copy_from_slice(bytemuck::cast_slice(&experts));
+        }
+        // Scales that are no infinities nor subnormal.
+        Q6_K => bytes
+            .iter_mut()
+            .zip(&floats)
+            .for_each(|(byte, x)| *byte = (x * 100.0) as i8 as u8 & 0x37 | 0x20),
+        ty if t.layout.is_plain() => quantize_row(ty, &floats, &mut bytes),
+        ty => {
+            let k = t.ne[0];
+            let mut rows = vec![0; ty.row_bytes(floats.len()).unwrap()];
+            quantize_row(ty, &floats, &mut rows);
+            let of_rows = GROUP_ROWS * ty.row_bytes(k).unwrap();
+            for (rows, group) in rows.chunks(of_rows).zip(bytes.chunks_mut(interleaved_bytes(ty, k))) {
+                interleave(ty, k, rows, group);
+            }
+        }
+    }
+    bytes
+}
+
 impl Gated {
     /// `k` elements, `m` rows of weights, `n` tokens; the gate's product is the `gate`th.
     fn new([k, m, n]: [usize; 3], gate: usize, is_sum: bool) -> Gated {
@@ -318,39 +355,7 @@ impl Gated {
             }
         }
         for (id, seed) in inputs.into_iter().zip(1..) {
-            let t = g.tensor(id);
-            let value = |i: usize| ((i * i + 7 * i * seed) % 103) as f32 / 50.0 - 0.9;
-            let floats: Vec<f32> = (0..t.nelements()).map(value).collect();
-            let mut bytes = vec![0; t.nbytes()];
-            match t.ty {
-                F32 => bytes.copy_from_slice(bytemuck::cast_slice(&floats)),
-                I32 => {
-                    let expert = |i: usize| {
-                        if i.is_multiple_of(2) {
-                            0
-                        } else {
-                            (i / 2 % N_EXPERTS) as i32
-                        }
-                    };
-                    let experts: Vec<i32> = (0..2 * n).map(expert).collect();
-                    bytes.copy_from_slice(bytemuck::cast_slice(&experts));
-                }
-                // Scales that are no infinities nor subnormal.
-                Q6_K => bytes
-                    .iter_mut()
-                    .zip(&floats)
-                    .for_each(|(byte, x)| *byte = (x * 100.0) as i8 as u8 & 0x37 | 0x20),
-                ty if layout.is_plain() || id == down => quantize_row(ty, &floats, &mut bytes),
-                ty => {
-                    let mut rows = vec![0; ty.row_bytes(floats.len()).unwrap()];
-                    quantize_row(ty, &floats, &mut rows);
-                    let of_rows = GROUP_ROWS * ty.row_bytes(k).unwrap();
-                    for (rows, group) in rows.chunks(of_rows).zip(bytes.chunks_mut(interleaved_bytes(ty, k))) {
-                        interleave(ty, k, rows, group);
-                    }
-                }
-            }
-            memory.write(g.home(id).unwrap(), &bytes).unwrap();
+            memory.write(g.home(id).unwrap(), &values(g.tensor(id), seed)).unwrap();
         }
         Gated {
             graph: g,
