@@ -14,9 +14,9 @@ use crate::GgmlType;
 use crate::simd::tiles::{COLUMNS, ROWS, STEP, TILE_WIDTH, TileBlock, TileSums};
 use crate::simd::{Simd, TileUnit};
 
-/// Elements of a row that are multiplied at a time, but for the last ones. Weights of [`ROWS`] rows then take 16 KiB and so do [`COLUMNS`] columns: the first-level
-/// cache holds both, so that the weights stay there while all columns are multiplied with them.
-const BLOCK: usize = 256;
+/// Elements of a row that are multiplied at a time, but for the last ones. Weights of [`ROWS`] rows then take 32 KiB: they stay in the first-level cache while all columns
+/// are multiplied with them, as columns are loaded in a way that leaves that cache to others ([`TileBlock::streams`]).
+const BLOCK: usize = 512;
 
 /// Most elements of the last block: fewer left over would be a block of their own that hardly pays for reading and writing the sums.
 const LAST_BLOCK: usize = BLOCK + BLOCK / 4;
@@ -321,6 +321,7 @@ unsafe fn multiply_block<R: TileRows, U: TileUnit>(
                 x,
                 x_stride,
                 w: scratch.weights,
+                streams: true,
                 steps,
                 sums: if block.first == 0 { std::ptr::null() } else { sums },
                 to,
@@ -369,6 +370,7 @@ pub(crate) unsafe fn multiply_in_cache<U: TileUnit>(rounds: usize) -> usize {
                 x: operands.0[0].as_ptr().cast(),
                 x_stride: BLOCK * BF16,
                 w: operands.0[1].as_ptr().cast(),
+                streams: false,
                 steps: BLOCK / STEP,
                 sums: std::ptr::null(),
                 to: sums.0.as_flattened_mut().as_mut_ptr(),

@@ -48,6 +48,8 @@ pub(crate) struct TileBlock {
     /// Weights, aligned to 64 bytes: for each [`STEP`] elements a tile of the first half of the rows, then one of the second. Row `p` of a tile holds
     /// elements `2 p` and `2 p + 1` of each row of weights.
     pub w: *const u8,
+    /// The activations are read once, so that they need not stay in the first-level cache.
+    pub streams: bool,
     /// Elements, in [`STEP`]s: one at least.
     pub steps: usize,
     /// What is added to; null for zeros.
@@ -182,6 +184,13 @@ pub(crate) trait TileUnit {
     /// Adds the products of [`STEP`] elements: [`x`](TileBlock::x), its stride and [`w`](TileBlock::w) from those elements on.
     unsafe fn step(&mut self, x: *const u8, x_stride: usize, w: *const u8);
 
+    /// As [`step`](TileUnit::step), for a [stream](TileBlock::streams) of activations.
+    #[inline(always)]
+    unsafe fn step_of_stream(&mut self, x: *const u8, x_stride: usize, w: *const u8) {
+        // SAFETY: the caller's promise.
+        unsafe { self.step(x, x_stride, w) }
+    }
+
     /// Writes the sums, as a [`TileBlock`] says.
     unsafe fn end(&mut self, to: *mut f32, to_stride: usize);
 
@@ -204,7 +213,11 @@ pub(crate) trait TileUnit {
         // SAFETY: the caller's promise.
         unsafe {
             let (x, w) = (block.x.add(step * TILE_WIDTH), block.w.add(step * 2 * TILE_BYTES));
-            self.step(x, block.x_stride, w);
+            if block.streams {
+                self.step_of_stream(x, block.x_stride, w);
+            } else {
+                self.step(x, block.x_stride, w);
+            }
         }
     }
 }
