@@ -15,7 +15,7 @@ use crate::generic::blocks::{self, Decode, Encode};
 use crate::generic::float_panels::{self, PanelTile, PanelTiles};
 use crate::generic::products::{self, Product, Tile, Tiles};
 use crate::generic::recurrent::{self, ChannelScan, Scan, Wkv6, Wkv7};
-use crate::generic::rows;
+use crate::generic::{rope, rows};
 use crate::quants::{self, Block, for_each_block};
 use crate::simd::portable::Portable;
 #[cfg(target_arch = "x86_64")]
@@ -185,6 +185,9 @@ macro_rules! row_kernels {
             fn rows::rms_norm(x: *const f32, weight: *const f32, eps: f32, out: *mut f32, n: usize) -> ();
             fn rows::norm(x: *const f32, eps: f32, out: *mut f32, n: usize) -> ();
             fn rows::softmax(x: *mut f32, factor: f32, n: usize) -> ();
+            fn rope::sin_cos_in_place(angles: *mut f32, magnitude: f32, cos: *mut f32, n: usize) -> ();
+            fn rope::rotate_pairs(x: *mut f32, sin: *const f32, cos: *const f32, n: usize) -> ();
+            fn rope::rotate_halves(x: *mut f32, sin: *const f32, cos: *const f32, n: usize) -> ();
         }
     };
 }

@@ -290,6 +290,7 @@ mod instruction_sets;
 mod integers;
 mod panels;
 mod recurrent;
+mod rope;
 mod rows;
 mod tile_attention;
 mod tiles;

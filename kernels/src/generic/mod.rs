@@ -16,6 +16,7 @@ pub(crate) mod panel_products;
 pub(crate) mod panels;
 pub(crate) mod products;
 pub(crate) mod recurrent;
+pub(crate) mod rope;
 pub(crate) mod rows;
 pub(crate) mod tile_attention;
 pub(crate) mod tile_packing;

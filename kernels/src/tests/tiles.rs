@@ -290,7 +290,12 @@ fn units_add_products_up() {
     // Room to align them.
     let w = bf16(77, steps * TILE_BYTES + 32);
     let w = &w[w.as_ptr().cast::<u8>().align_offset(64) / 2..];
-    for (steps, is_first, streams) in [(1, true, true), (1, false, false), (steps, false, true), (steps, true, false)] {
+    for (steps, is_first, streams) in [
+        (1, true, true),
+        (1, false, false),
+        (steps, false, true),
+        (steps, true, false),
+    ] {
         let block = TileBlock {
             streams,
             x: x.as_ptr().cast(),

@@ -59,7 +59,12 @@ pub(in crate::backend::cpu) fn add_rms_norm(task: Task<'_>, sum: &Sum<'_>, eps: 
     let mut add = |i: RowIndex, out: &mut [f32]| {
         sum.a.copy_row(i, out);
         let i = [i[0] % repeats[1], i[1] % repeats[2], i[2] % repeats[3]];
-        combine(out, sum.b.row(i, b_row), |a, b| a + b);
+        let b = sum.b.row(i, b_row);
+        if b.len() == out.len() {
+            rows::add_in_place(out, b);
+        } else {
+            combine(out, b, |a, b| a + b);
+        }
     };
     put_rows(task.target, task.planned.stores, row, |i, out| {
         if let Some(target) = &sum.target {

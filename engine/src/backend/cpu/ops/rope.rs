@@ -1,6 +1,8 @@
 //! RoPE and attention temperature. Sines and cosines are computed once per token and used by all of its heads.
 
-use std::f64::consts::{FRAC_2_PI, PI};
+use std::f64::consts::PI;
+
+use kernels::rope as kernel;
 
 use super::{Need, Task};
 use crate::backend::cpu::scratch::take;
@@ -33,16 +35,9 @@ pub(super) fn rope(task: Task<'_>, p: &Rope) {
         }
         x.copy_row(i, out);
         match p.kind {
-            RopeKind::Norm => {
-                for (pair, (s, c)) in out.chunks_exact_mut(2).zip(sin.iter().zip(&*cos)) {
-                    (pair[0], pair[1]) = (pair[0] * c - pair[1] * s, pair[0] * s + pair[1] * c);
-                }
-            }
+            RopeKind::Norm => kernel::rotate_pairs(&mut out[..2 * n_pairs], sin, cos),
             RopeKind::Neox | RopeKind::Mrope | RopeKind::Imrope => {
-                let (first, second) = out[..p.n_dims].split_at_mut(n_pairs);
-                for ((a, b), (s, c)) in first.iter_mut().zip(second).zip(sin.iter().zip(&*cos)) {
-                    (*a, *b) = (*a * c - *b * s, *a * s + *b * c);
-                }
+                kernel::rotate_halves(&mut out[..2 * n_pairs], sin, cos);
             }
         }
     }
@@ -112,68 +107,15 @@ fn extrapolated(p: &Rope, positions: &[i32], t: usize, divisors: &[f32], out: &m
     }
 }
 
-/// Sines and cosines of angles that stand in `sin` without scaling. Sine and cosine of an angle are exact.
+/// Sines and cosines of angles that stand in `sin` without scaling.
 fn rotations(freq_scale: f32, mix: &[f32], magnitude: f32, sin: &mut [f32], cos: &mut [f32]) {
-    for (mix, (s, c)) in mix.iter().zip(sin.iter_mut().zip(cos)) {
-        let (extrapolated, interpolated) = (*s, freq_scale * *s);
-        let angle = if *mix == 0.0 {
+    for (mix, angle) in mix.iter().zip(sin.iter_mut()) {
+        let (extrapolated, interpolated) = (*angle, freq_scale * *angle);
+        *angle = if *mix == 0.0 {
             interpolated
         } else {
             interpolated * (1.0 - mix) + extrapolated * mix
         };
-        let (sin, cos) = sin_cos(f64::from(angle));
-        (*s, *c) = (sin as f32 * magnitude, cos as f32 * magnitude);
     }
-}
-
-/// Sine and cosine within 1e-10 for angles up to a million, and 1e-6 up to 2^31, in a form that compilers turn into vector code.
-fn sin_cos(x: f64) -> (f64, f64) {
-    // Adding this leaves no bits for a fraction, which rounds; the lowest bits then are those of the integer.
-    const ROUND: f64 = 6_755_399_441_055_744.0;
-    // Pi / 2 in two parts; the first has 33 bits, so that its product with up to 2^20 quarters is exact.
-    const QUARTER: f64 = 1.570_796_326_734_125_6;
-    const QUARTER_REST: f64 = 6.077_100_506_506_192e-11;
-    let rounded = x * FRAC_2_PI + ROUND;
-    let (quarters, turn) = (rounded - ROUND, rounded.to_bits());
-    let r = (x - quarters * QUARTER) - quarters * QUARTER_REST;
-    let r2 = r * r;
-    // Taylor series on [-pi / 4, pi / 4].
-    let s = -1.0 / 39_916_800.0;
-    let s = s * r2 + 1.0 / 362_880.0;
-    let s = s * r2 - 1.0 / 5040.0;
-    let s = s * r2 + 1.0 / 120.0;
-    let s = s * r2 - 1.0 / 6.0;
-    let s = r + r * r2 * s;
-    let c = 1.0 / 479_001_600.0;
-    let c = c * r2 - 1.0 / 3_628_800.0;
-    let c = c * r2 + 1.0 / 40_320.0;
-    let c = c * r2 - 1.0 / 720.0;
-    let c = c * r2 + 1.0 / 24.0;
-    let c = 1.0 - 0.5 * r2 + r2 * r2 * c;
-    // Odd quadrants swap sine and cosine; quadrants 2 and 3 negate the sine, 1 and 2 the cosine.
-    let swapped = turn & 1 == 1;
-    let (sin, cos) = if swapped { (c, s) } else { (s, c) };
-    let sin_sign = (turn & 2) << 62;
-    let cos_sign = (turn.wrapping_add(1) & 2) << 62;
-    (
-        f64::from_bits(sin.to_bits() ^ sin_sign),
-        f64::from_bits(cos.to_bits() ^ cos_sign),
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sines_and_cosines() {
-        for (limit, tolerance) in [(1e3, 1e-10), (1e6, 1e-10), (2f64.powi(31), 1e-6)] {
-            for i in -10_000..=10_000 {
-                let x = f64::from(i) * limit / 10_000.0;
-                let (s, c) = sin_cos(x);
-                assert!((s - x.sin()).abs() < tolerance, "sin {x} = {s} instead of {}", x.sin());
-                assert!((c - x.cos()).abs() < tolerance, "cos {x} = {c} instead of {}", x.cos());
-            }
-        }
-    }
+    kernel::sin_cos_in_place(sin, magnitude, cos);
 }
