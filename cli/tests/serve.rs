@@ -655,7 +655,6 @@ fn what_answers_are_can_be_said_at_the_start() {
         assert_eq!(server.end().0, Some(0));
     }
     ended(serve(&["--grammar", "root ::= nothing"])).fails_saying(&["nothing"]);
-    ended(serve(&["--ignore-eos", "--grammar", "root ::= \"a\""])).fails_saying(&["--ignore-eos"]);
 }
 
 #[test]

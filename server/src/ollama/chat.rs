@@ -331,7 +331,9 @@ fn common(fields: &mut Fields, served: &Served, client: Client) -> ApiResult<Com
 /// The options that there are, and names of others: programs send those of other versions and servers, and Ollama passes over them.
 fn known(options: Map<String, Json>) -> (Map<String, Json>, Vec<String>) {
     let names = || {
-        let fields = OPTION_FIELDS.iter().chain(GENERATING).map(|field| field.name);
+        // What llama-server ignores is no word of Ollama's.
+        let generating = GENERATING.iter().filter(|field| !matches!(field.form, Form::Ignored));
+        let fields = OPTION_FIELDS.iter().chain(generating).map(|field| field.name);
         fields.chain(PARAMS.iter().map(name_of))
     };
     // What is nearly one of them is no other's, and is refused.
