@@ -30,6 +30,8 @@ enum Taken {
     Nothing { has_value: bool },
     /// It is this, and its value is left out.
     Told { told: OsString, has_value: bool },
+    /// It is these.
+    These(Vec<OsString>),
     /// The whole line is this command.
     Command(&'static str),
 }
@@ -73,6 +75,7 @@ pub fn normalize(args: impl IntoIterator<Item = OsString>, program: &Command) ->
                     drop(args.next());
                 }
             }
+            Taken::These(all) => out.extend(all),
             Taken::Command(words) => {
                 out.truncate(1);
                 out.extend(words.split(' ').map(OsString::from));
@@ -145,12 +148,27 @@ fn translated(text: &str, command: &Command, program: &Command) -> Result<Taken,
             &format!("it is an option of {}", commands_with(program, flag).join(", ")),
         )),
         Here::Command(words) => Ok(Taken::Command(words)),
+        Here::StandsFor(options) if command.get_name() == "serve" => stands_for(options, command, program),
+        Here::StandsFor(_) => Err(refused(&spelled, "it is an option of `llama serve`")),
         Here::Always(_) => Ok(Taken::Nothing {
             has_value: !option.value.is_empty() && value.is_none(),
         }),
         Here::Differs(_) => Ok(Taken::AsIs),
         Here::No(why) => Err(refused(&spelled, why)),
     }
+}
+
+/// The options that one stands for, each as it is here.
+fn stands_for(options: &str, command: &Command, program: &Command) -> Result<Taken, clap::Error> {
+    let one = |word: &str| match translated(word, command, program)? {
+        Taken::Is(arg) => Ok(arg),
+        _ => Ok(word.into()),
+    };
+    let all = options
+        .split(' ')
+        .map(one)
+        .collect::<Result<Vec<OsString>, clap::Error>>()?;
+    Ok(Taken::These(all))
 }
 
 fn refused(name: &str, why: &str) -> clap::Error {

@@ -46,7 +46,7 @@ impl GrammarArgs {
     }
 
     /// The grammar, and what it is called in messages.
-    fn grammar(&self) -> Outcome<Option<(String, Grammar)>> {
+    pub fn grammar(&self) -> Outcome<Option<(String, Grammar)>> {
         let named = |name: &str, grammar| Some((name.to_owned(), grammar));
         Ok(if let Some(text) = &self.grammar {
             named("--grammar", Grammar::Gbnf(text.clone()))

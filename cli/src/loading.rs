@@ -330,6 +330,14 @@ impl AdapterArgs {
         files.map(|file| file.path.display().to_string()).collect()
     }
 
+    /// The same, with factors of zero for LoRA adapters.
+    pub fn without_effect(&self) -> AdapterArgs {
+        let mut args = self.clone();
+        let all = args.lora.iter_mut().chain(&mut args.lora_scaled);
+        all.for_each(|file| file.scale = 0.0);
+        args
+    }
+
     /// Loads the adapters, and applies them to a context.
     pub fn apply(&self, context: &mut Context) -> Outcome {
         let model = context.model().clone();

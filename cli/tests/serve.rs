@@ -2,7 +2,6 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use crate::common::{Home, ended, root};
@@ -567,16 +566,94 @@ fn published_clients_are_served() {
         "--chat-template",
         WITH_TOOLS,
     ]));
-    let script = root().join("tests/tools/server_clients.py");
-    let url = format!("http://{}", server.address);
+    asked_by("server_clients.py", server);
+}
+
+/// Has a script with programs of others ask a server, and ends it.
+fn asked_by(script: &str, server: Serving) {
     let status = Command::new("python3")
-        .arg(Path::new(&script))
-        .arg(&url)
+        .arg(root().join("tests/tools").join(script))
+        .arg(format!("http://{}", server.address))
         .status()
         .expect("python3 runs");
     server.signal(libc::SIGTERM);
     let (ended, said) = server.end();
     assert!(status.success() && ended == Some(0), "{said}");
+}
+
+/// Codex, Claude Code, OpenCode and aider, with nothing but the server's address said to them.
+#[test]
+#[ignore = "installs programs that write code from npm and PyPI (a GB) and takes a published model: some minutes"]
+fn coding_agents_are_served() {
+    let home = Home::new();
+    let model = tests::published::path(tests::published::GEMMA3);
+    let template = root().join("tests/data/coding_agents.jinja");
+    let given = [
+        "--port",
+        "0",
+        "-c",
+        "32768",
+        "-n",
+        "100",
+        "--temp",
+        "0",
+        "-r",
+        "<|im_end|>",
+    ];
+    let mut command = home.llama(&["serve", model.to_str().expect("UTF-8")]);
+    command.args(given).arg("--chat-template-file").arg(template);
+    asked_by("coding_agents.py", Serving::start(command));
+}
+
+/// Start scripts of llama-server say at the start what answers are.
+#[test]
+fn what_answers_are_can_be_said_at_the_start() {
+    let home = Home::new();
+    let model = home.model_with_text("llama", None);
+    let serve = |more: &[&str]| {
+        let base = [
+            "serve",
+            &model,
+            "--port",
+            "0",
+            "-c",
+            "128",
+            "--temp",
+            "0",
+            "--spm-infill",
+            "--skip-chat-parsing",
+            "--special",
+        ];
+        home.llama(&[&base, more].concat())
+    };
+    let content = |server: &Serving, more: &str| {
+        let response = server.request(
+            "POST /completion",
+            &format!("{{\"prompt\": \"a\", \"n_predict\": 20{more}}}"),
+        );
+        let (_, body) = response.split_once("\r\n\r\n").expect("a body");
+        let answer: serde_json::Value = serde_json::from_str(body).unwrap_or_else(|e| panic!("{e}: {response}"));
+        answer["content"].as_str().expect("a text").to_owned()
+    };
+    let bound = Serving::start(serve(&["--grammar", "root ::= \"yes\" | \"no\""]));
+    assert!(["yes", "no"].contains(&content(&bound, "").as_str()));
+    assert_eq!(content(&bound, ", \"choice\": [\"one\"]"), "one");
+    let free = Serving::start(serve(&["--ignore-eos"]));
+    let all = content(&free, "");
+    let (at, _) = all.char_indices().nth(5).expect("a text");
+    let (before, rest) = all.split_at(at);
+    let ending = Serving::start(serve(&["--ignore-eos", "-r", rest]));
+    assert_eq!(content(&ending, ""), before);
+    let schema = home.path("schema.json");
+    std::fs::write(&schema, "{\"const\": 7}").unwrap();
+    let schema = schema.to_str().unwrap();
+    let sevens = Serving::start(serve(&["-jf", schema]));
+    assert_eq!(content(&sevens, ""), "7");
+    for server in [bound, free, ending, sevens] {
+        server.signal(libc::SIGTERM);
+        assert_eq!(server.end().0, Some(0));
+    }
+    ended(serve(&["--grammar", "root ::= nothing"])).fails_saying(&["nothing"]);
 }
 
 #[test]

@@ -146,9 +146,8 @@ pub async fn messages(State(app): State<Shared>, Extension(client): Extension<Cl
 /// Tells how many tokens a conversation's prompt has.
 pub async fn count_tokens(State(app): State<Shared>, Body(body): Body) -> ApiResult {
     blocking(move || {
-        let mut read = read(&app, body)?;
-        read.conversation.without_reasoning = read.grammar.is_some();
-        let n = app.served.prompt(&read.conversation)?.tokens.len();
+        let read = read(&app, body)?;
+        let n = app.served.count(read.conversation, read.grammar.as_ref())?;
         Ok(json(&json!({ "input_tokens": n })))
     })
     .await
@@ -167,7 +166,7 @@ fn read(app: &App, body: Map<String, Json>) -> ApiResult<Read> {
     let served = &app.served;
     let mut fields = Fields::new(body, &[FIELDS, GENERATING, STRUCTURE], true)?;
     let stops = fields.texts("stop_sequences")?;
-    let mut request = generating(&mut fields, &served.params.sampler)?;
+    let mut request = generating(&mut fields, &served.params.defaults)?;
     request.stop.extend(stops);
     request.max_tokens = max_tokens(&mut fields, &["max_tokens"], 1)?;
     let is_stream = fields.flag("stream")?.unwrap_or(false);
@@ -394,7 +393,7 @@ fn head(app: &App, told: &Told, content: Vec<Json>, usage: &Usage) -> Json {
     })
 }
 
-/// An error in Anthropic's form.
+/// An error in Anthropic's form. Clients shorten a conversation of which they are told in its words that it is too long.
 pub fn error_json(error: &ApiError, request_id: &str) -> Json {
     let kind = match (error.status.as_u16(), error.kind) {
         (413, _) => "request_too_large",
@@ -402,7 +401,11 @@ pub fn error_json(error: &ApiError, request_id: &str) -> Json {
         (503, _) => "overloaded_error",
         (_, kind) => kind,
     };
-    json!({ "type": "error", "error": { "type": kind, "message": error.message }, "request_id": request_id })
+    let message = match error.too_long.as_deref() {
+        Some((n_prompt, n_ctx)) => format!("prompt is too long: {n_prompt} tokens > {n_ctx} maximum"),
+        None => error.message.clone(),
+    };
+    json!({ "type": "error", "error": { "type": kind, "message": message }, "request_id": request_id })
 }
 
 fn event(data: &Json) -> String {

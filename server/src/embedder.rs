@@ -6,8 +6,11 @@ use engine::build::Pooling;
 use engine::context::{Batch, Context, ContextParams, SeqSet};
 use engine::model::Model;
 use engine::sample::Token;
+use serde_json::{Map, Value as Json, json};
 
-use crate::api::{ApiError, ApiResult};
+use crate::api::{ApiError, ApiResult, Field, Fields};
+use crate::http::{App, Shared, blocking};
+use crate::served::Served;
 
 /// Most texts computed at once.
 const MAX_TEXTS: usize = 64;
@@ -156,6 +159,25 @@ fn normalized(vector: &[f32]) -> Vec<f32> {
     let length = vector.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
     let scale = if length > 0.0 { 1.0 / length } else { 1.0 };
     vector.iter().map(|&x| (f64::from(x) * scale) as f32).collect()
+}
+
+/// Answers a request when it is its turn: `which` embedder has to be waited for, `known` are the fields.
+pub async fn in_turn(
+    app: Shared,
+    which: fn(&Served) -> &Embedder,
+    body: Map<String, Json>,
+    known: &'static [Field],
+    answer: fn(&App, Fields) -> ApiResult,
+) -> ApiResult {
+    let of_app = app.clone();
+    let _turn = which(&of_app.served).turn().await;
+    blocking(move || answer(&app, Fields::new(body, &[known], false)?)).await
+}
+
+/// How many tokens were taken, where none are answered.
+pub fn usage_of_prompts(prompts: &[Vec<Token>]) -> Json {
+    let n: usize = prompts.iter().map(Vec::len).sum();
+    json!({ "prompt_tokens": n, "total_tokens": n })
 }
 
 #[cfg(test)]

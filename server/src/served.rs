@@ -5,21 +5,22 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use engine::build::Pooling;
-use engine::chat::{Budget, ChatError, ChatTemplate, Message, ReasoningSplit, ReasoningTags, reasoning_tags};
+use engine::chat::{Budget, ChatError, ChatTemplate, Marks, Message, ReasoningSplit, ReasoningTags, reasoning_tags};
 use engine::context::ContextParams;
 use engine::gguf::Metadata;
 use engine::grammar::{Constraint, Grammar};
 use engine::model::Model;
-use engine::sample::{SamplerParams, Token};
+use engine::sample::Token;
 use engine::vocab::{TokenAttr, Vocab};
 use serde_json::{Map, Value as Json};
+use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::answer::Answer;
-use crate::api::{ApiError, ApiResult, Constraints};
+use crate::api::{ApiError, ApiResult, Constraints, Defaults};
 use crate::embedder::Embedder;
 use crate::openai::Kept;
 use crate::parser::OutputParser;
-use crate::scheduler::{Request, Scheduler};
+use crate::scheduler::{Event, Request, Scheduler, SubmitError};
 use crate::tools::{Form, HARMONY_FINAL, Harmony, ToolFormat, ToolSplit, Tools, as_text, generic_format};
 
 /// How a model is served.
@@ -33,8 +34,14 @@ pub struct ServedParams {
     pub template: Option<String>,
     /// Variables of the template, unless a request has others.
     pub variables: Map<String, Json>,
-    /// How tokens are chosen, unless a request says otherwise.
-    pub sampler: SamplerParams,
+    /// What holds for requests that say nothing else.
+    pub defaults: Defaults,
+    /// Answers have the texts of control tokens.
+    pub shows_special: bool,
+    /// All that is written is the answer: what is thought and called is not told apart.
+    pub is_plain: bool,
+    /// Prompts for gaps have what is behind them first.
+    pub is_suffix_first: bool,
     /// Most tokens of an answer, unless a request says how many.
     pub max_tokens: Option<usize>,
     /// Reasoning is told apart from answers.
@@ -74,6 +81,8 @@ pub struct Served {
     tells_of_functions: bool,
     /// Control tokens that calls are told by, and those that reasoning is.
     shown: Arc<[Token]>,
+    /// Those that all answers have, as far as that was asked for.
+    special: Arc<[Token]>,
     /// Seconds since 1970 at the start.
     pub created: u64,
 }
@@ -134,11 +143,12 @@ impl Served {
         let marks = calls.as_ref().map(ToolFormat::marks).unwrap_or_default();
         let marks = tags.map_or(marks.clone(), |(open, close)| format!("{marks}{open}{close}"));
         let is_control = |token: &Token| vocab.attr(*token).intersects(TokenAttr::CONTROL) && !vocab.is_eog(*token);
-        let shown = vocab
-            .tokenize(&marks, false, true)
-            .into_iter()
-            .filter(is_control)
-            .collect();
+        let marks = vocab.tokenize(&marks, false, true).into_iter();
+        let shown = marks.filter(is_control).collect();
+        let special = match params.shows_special {
+            true => (0..vocab.n_tokens()).filter(is_control).collect(),
+            false => Arc::new([]) as Arc<[Token]>,
+        };
         Ok(Served {
             params,
             ranker: Embedder::new(
@@ -158,6 +168,7 @@ impl Served {
             calls: calls.map(Arc::new),
             tells_of_functions,
             shown,
+            special,
             created: seconds(),
         })
     }
@@ -262,6 +273,7 @@ impl Served {
         splits: bool,
     ) -> ApiResult<Answer> {
         let called = self.called(conversation.tools.as_ref())?;
+        let grammar = self.grammar(grammar, &conversation);
         if called.is_some() && grammar.is_some() {
             return Err(ApiError::field(
                 "tool_choice",
@@ -288,23 +300,60 @@ impl Served {
             request.shown = self.shown.clone();
         }
         request.prompt = prompt.tokens;
-        let (n, events) = (request.n, self.scheduler.submit(request)?);
+        let (n, events) = (request.n, self.submit(request)?);
         Ok(Answer::new(vec![(events, n)], &parser))
     }
 
-    /// What may be thought in the answer to a prompt, where there is a limit. In channels nothing ends it.
+    /// What the answer has to be: what a request says, or what holds for all that have no functions to call.
+    fn grammar<'a>(&'a self, asked: Option<&'a Grammar>, conversation: &Conversation) -> Option<&'a Grammar> {
+        let of_all = self.params.defaults.grammar.as_ref();
+        asked.or(of_all.filter(|_| conversation.tools.is_none()))
+    }
+
+    /// How many tokens the prompt of a conversation has; `asked`: what a request says that the answer has to be.
+    pub fn count(&self, mut conversation: Conversation, asked: Option<&Grammar>) -> ApiResult<usize> {
+        conversation.without_reasoning |= self.grammar(asked, &conversation).is_some();
+        Ok(self.prompt(&conversation)?.tokens.len())
+    }
+
+    /// Begins to continue a prompt.
+    pub fn submit(&self, mut request: Request) -> Result<UnboundedReceiver<Event>, SubmitError> {
+        if !self.special.is_empty() {
+            request.shown = self.special.clone();
+        }
+        self.scheduler.submit(request)
+    }
+
+    /// What a continuation has to be: what a request says, or what holds for all.
+    pub fn constraint(&self, asked: Option<&Grammar>) -> ApiResult<Option<Constraint>> {
+        let grammar = asked.or(self.params.defaults.grammar.as_ref());
+        let constraint = |grammar| self.constraints.constraint(grammar, self.model());
+        grammar.map(constraint).transpose()
+    }
+
+    /// What may be thought in the answer to a prompt, where there is a limit.
     fn budget(&self, prompt: &Prompt, conversation: &Conversation) -> Option<Budget> {
         let n = match conversation.budget {
             Some(n) => usize::try_from(n).ok(),
             None => self.params.reasoning_budget,
         };
-        let thinks = !conversation.without_reasoning && !conversation.goes_on && !self.is_harmony();
-        let (tags, n) = self.tags.filter(|_| thinks).zip(n)?;
-        Some(Budget::new(tags, &prompt.text, n, &self.params.reasoning_message))
+        if conversation.without_reasoning || conversation.goes_on {
+            return None;
+        }
+        let marks = match self.is_harmony() {
+            true => Marks::Channels {
+                calls: conversation.tools.is_some(),
+            },
+            false => Marks::Tags(self.tags?),
+        };
+        Some(Budget::new(marks, &prompt.text, n?, &self.params.reasoning_message))
     }
 
     /// What tells parts of the answer to a prompt from each other.
     fn parser(&self, prompt: &Prompt, tools: Option<&Tools>, splits: bool) -> OutputParser {
+        if self.params.is_plain {
+            return OutputParser::none();
+        }
         if self.is_harmony() {
             let functions = tools.map_or_else(|| Arc::new([]) as Arc<[_]>, Tools::functions);
             let parallel = tools.is_none_or(|tools| tools.parallel);

@@ -206,3 +206,46 @@ fn settings_of_newer_clients_are_taken() {
         server.refused(PATH, &hello(json!({ "output_config": wrong })), 400);
     }
 }
+
+/// Clients shorten the conversation when they are told so in the interface's words.
+#[test]
+fn a_prompt_that_is_too_long_is_told_in_words_that_clients_look_for() {
+    let server = Server::new();
+    let messages = json!([{"role": "user", "content": "z".repeat(2000)}]);
+    let response = server.post(PATH, &json!({"max_tokens": 10, "stream": true, "messages": messages}));
+    let error = &response.json()["error"];
+    assert_eq!(
+        (response.status, &error["type"]),
+        (400, &json!("invalid_request_error"))
+    );
+    let message = error["message"].as_str().unwrap();
+    let numbers = message
+        .strip_prefix("prompt is too long: ")
+        .and_then(|rest| rest.strip_suffix(" maximum"))
+        .and_then(|rest| rest.split_once(" tokens > "));
+    let (n_prompt, n_ctx) = numbers.unwrap_or_else(|| panic!("{message}"));
+    assert!(
+        n_prompt.parse::<usize>().unwrap() > 1024 && n_ctx == "1024",
+        "{message}"
+    );
+}
+
+/// As programs that write code send it: instructions amid the conversation, behind a result.
+#[test]
+fn instructions_amid_a_conversation_reach_every_template() {
+    let template = "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('no') }}{% endif %}\
+        <{{ m.role }}>{{ m.content }}{% endfor %}<assistant>";
+    let server = Server::with(Options {
+        template: Some(template),
+        ..Options::default()
+    });
+    let count = |said: Json| {
+        let body = json!({"model": "any", "system": [{"type": "text", "text": "Be brief."}], "messages": said});
+        server.ask("/v1/messages/count_tokens", &body)["input_tokens"]
+            .as_u64()
+            .unwrap()
+    };
+    let asked = json!({"role": "user", "content": "hello"});
+    let told = json!({"role": "system", "content": "Soon."});
+    assert!(count(json!([asked, told])) > count(json!([asked])));
+}

@@ -277,6 +277,10 @@ fn a_prompt_that_is_too_long_is_told_so() {
             400,
         );
         assert_eq!(error["code"], "context_length_exceeded");
+        assert_eq!(
+            (error["n_prompt_tokens"].as_u64() > Some(1024), &error["n_ctx"]),
+            (true, &json!(1024))
+        );
         assert!(error["message"].as_str().unwrap().contains("1024"), "{error}");
     }
     // Without a limit an answer goes on to the end of the context.
@@ -436,4 +440,29 @@ fn what_only_others_do_is_left_out_and_told() {
     let body = with(with(hello(), "verbosity", "low".into()), "stream", true.into());
     assert_eq!(warning(&body), told);
     server.refused(path, &with(hello(), "modalities", json!(["text", "audio"])), 400);
+}
+
+/// As clients of llama-server send them.
+#[test]
+fn fields_of_llama_server_are_taken() {
+    let server = Server::new();
+    let path = "/v1/chat/completions";
+    let n_told = |n: i64| {
+        let body = json!({
+            "messages": [{"role": "user", "content": "hello"}], "n_predict": n, "ignore_eos": true, "t_max_ms": 60_000, "id_slot": -1,
+            "timings_per_token": true, "return_progress": true, "reasoning_control": true, "backend_sampling": false, "verbose": false,
+            "cache_prompt": true, "n_keep": -1, "n_discard": 0, "n_cache_reuse": 256, "add_generation_prompt": true,
+        });
+        server.ask(path, &body)["usage"]["completion_tokens"].as_u64().unwrap()
+    };
+    assert_eq!(n_told(3), 3);
+    assert!(n_told(-1) > 900, "it goes on to the end of the context");
+    let begun = json!({
+        "messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "on"}],
+        "add_generation_prompt": false, "continue_final_message": true, "max_tokens": 1,
+    });
+    server.ask(path, &begun);
+    let error = server.refused(path, &with(begun, "add_generation_prompt", true.into()), 400);
+    assert_eq!(error["param"], "add_generation_prompt");
+    server.refused(path, &with(hello(), "add_generation_prompt", false.into()), 400);
 }

@@ -10,6 +10,7 @@ use engine::context::{Context, ContextParams};
 use engine::model::{LoadParams, Model};
 use engine::sample::SamplerParams;
 use serde_json::{Map, Value as Json};
+use server::api::Defaults;
 use server::http::{App, Gate, ListenParams, Listener, serve};
 use server::routes::router;
 use server::scheduler::{Scheduler, Settings};
@@ -37,6 +38,11 @@ pub struct Options {
     pub model: Option<Vec<u8>>,
     /// A template in place of the model's.
     pub other_template: Option<&'static str>,
+    /// What holds for requests that say nothing else, but for how tokens are chosen.
+    pub defaults: Defaults,
+    pub shows_special: bool,
+    pub is_plain: bool,
+    pub is_suffix_first: bool,
 }
 
 impl Default for Options {
@@ -55,6 +61,10 @@ impl Default for Options {
             slot_save_path: None,
             model: None,
             other_template: None,
+            defaults: Defaults::default(),
+            shows_special: false,
+            is_plain: false,
+            is_suffix_first: false,
         }
     }
 }
@@ -236,7 +246,13 @@ pub fn served(options: &Options, path: &std::path::Path, name: &str) -> Result<S
         aliases: vec![format!("{name}-again")],
         template: options.other_template.map(str::to_owned),
         variables: Map::new(),
-        sampler: SamplerParams::greedy(),
+        defaults: Defaults {
+            sampler: SamplerParams::greedy(),
+            ..options.defaults.clone()
+        },
+        shows_special: options.shows_special,
+        is_plain: options.is_plain,
+        is_suffix_first: options.is_suffix_first,
         max_tokens: None,
         reasoning_budget: None,
         reasoning_message: String::new(),

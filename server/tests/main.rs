@@ -5,6 +5,7 @@ mod batch;
 mod chat;
 mod common;
 mod completions;
+mod defaults;
 mod deploy;
 mod docs;
 mod fleet;

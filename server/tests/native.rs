@@ -169,19 +169,54 @@ fn an_encoder_rates_pairs_and_makes_vectors_and_continues_nothing() {
     );
 }
 
-#[test]
-fn a_gap_is_filled_between_its_marks() {
-    // Words of the vocabulary stand for the marks, and their numbers tell the prompt.
+/// A server with a model that fills gaps: words of the vocabulary stand for the marks, and their numbers tell the prompt.
+fn filling(is_suffix_first: bool) -> Server {
     let ids = [("fim_pre", 5_u32), ("fim_suf", 6), ("fim_mid", 7), ("fim_sep", 8)];
     let model = tests::text_model_with("llama", None, |metadata| {
         for (name, id) in ids {
             metadata.insert(format!("tokenizer.ggml.{name}_token_id"), id);
         }
     });
-    let server = Server::with(Options {
+    Server::with(Options {
         model: Some(model),
+        is_suffix_first,
         ..Options::default()
-    });
+    })
+}
+
+/// What is behind a gap may come first.
+#[test]
+fn the_order_of_a_gap_can_be_chosen() {
+    let server = filling(true);
+    let body = json!({"input_prefix": "ab", "input_suffix": "no", "n_predict": 4, "temperature": 0});
+    let filled = server.ask("/infill", &body);
+    let tokens = |text: &str, special: bool| {
+        let told = server.ask("/tokenize", &json!({"content": text, "add_special": special}));
+        told["tokens"].as_array().unwrap().clone()
+    };
+    let mark = |id: u32| vec![json!(id)];
+    let prompt = [
+        tokens("", true),
+        mark(6),
+        tokens("no", false),
+        mark(5),
+        tokens("ab", false),
+        mark(7),
+    ]
+    .concat();
+    let plain = server.ask(
+        "/completion",
+        &json!({"prompt": prompt, "n_predict": 4, "temperature": 0}),
+    );
+    let told = |answer: &Json| (answer["content"].clone(), answer["tokens_evaluated"].clone());
+    assert_eq!(told(&filled), told(&plain));
+    let other = filling(false).ask("/infill", &body);
+    assert_ne!(told(&filled).0, told(&other).0);
+}
+
+#[test]
+fn a_gap_is_filled_between_its_marks() {
+    let server = filling(false);
     let body = json!({"input_prefix": "ab", "input_suffix": "no", "prompt": "on", "n_predict": 4, "temperature": 0,
         "input_extra": [{"filename": "x", "text": "yes"}]});
     let filled = server.ask("/infill", &body);

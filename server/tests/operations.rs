@@ -321,3 +321,33 @@ fn connections_are_encrypted_where_there_is_a_certificate() {
     // Who speaks plainly is not answered plainly, and harms nobody.
     assert!(!health(server.connect()).contains("200"));
 }
+
+/// What llama-server answers and this does not is told so, with the reason.
+#[test]
+fn what_is_left_out_says_why() {
+    let server = Server::new();
+    for (method, path, why) in [
+        ("GET", "/tools", "clients"),
+        ("POST", "/tools", "clients"),
+        ("GET", "/cors-proxy?url=http://127.0.0.1", "pages"),
+        ("GET", "/models/sse", "/v1/models"),
+        ("GET", "/v1/stream/abc", "connection"),
+        ("POST", "/v1/chat/completions/control", "reasoning_budget_tokens"),
+        ("POST", "/v1/audio/transcriptions", "text"),
+        ("POST", "/models", "llama pull"),
+        ("DELETE", "/models", "llama rm"),
+        ("POST", "/models/load", "--models-dir"),
+        ("POST", "/props", "request"),
+    ] {
+        let response = server.request(method, path, &[], b"{}");
+        let error = &response.json()["error"];
+        let message = error["message"].as_str().unwrap_or_default();
+        assert_eq!(response.status, 501, "{method} {path}: {}", response.body);
+        assert!(
+            message.contains(why) && error["type"] == "not_supported_error",
+            "{message}"
+        );
+    }
+    assert_eq!(server.request("GET", "/toolshed", &[], b"").status, 404);
+    assert_eq!(server.request("DELETE", "/props", &[], b"").status, 405);
+}

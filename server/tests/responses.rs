@@ -160,6 +160,67 @@ fn functions_are_called_and_their_results_taken() {
     assert_eq!(after["output"][0]["content"], listed["output"][0]["content"]);
 }
 
+/// As programs that write code send them: functions of other servers in groups, and tools that take a text.
+#[test]
+fn tools_in_groups_and_tools_that_take_a_text_are_called() {
+    let server = server();
+    let schema = json!({"type": "object", "properties": {"warm": {"type": "boolean"}}, "required": ["warm"], "additionalProperties": false});
+    let weather = json!({"type": "function", "name": "weather", "strict": false, "parameters": schema});
+    let tools = json!([
+        {"type": "namespace", "name": "mcp__sky", "description": "-", "tools": [weather]},
+        {"type": "custom", "name": "patch", "description": "-", "format": {"type": "grammar", "syntax": "lark", "definition": "start: \"a\""}},
+    ]);
+    let ask = |choice: Json| {
+        let body = json!({"input": "hello", "tools": tools, "tool_choice": choice, "temperature": 1, "seed": 3, "max_output_tokens": 400, "stream": true});
+        let events = events(&server, &body);
+        (events.last().unwrap()["response"]["output"][0].clone(), events)
+    };
+    let (call, _) = ask(json!({"type": "function", "name": "weather", "namespace": "mcp__sky"}));
+    let told = (&call["type"], &call["namespace"], &call["name"]);
+    assert_eq!(told, (&json!("function_call"), &json!("mcp__sky"), &json!("weather")));
+    let arguments: Json = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
+    assert!(arguments["warm"].is_boolean());
+    let (text, events) = ask(json!({"type": "custom", "name": "patch"}));
+    assert_eq!(
+        (&text["type"], &text["name"]),
+        (&json!("custom_tool_call"), &json!("patch")),
+        "{text}"
+    );
+    assert!(text["input"].is_string() && text.get("arguments").is_none(), "{text}");
+    let about: Vec<&str> = events
+        .iter()
+        .filter_map(|e| e["type"].as_str())
+        .filter(|kind| kind.contains("_call_"))
+        .collect();
+    assert_eq!(
+        about,
+        [
+            "response.custom_tool_call_input.delta",
+            "response.custom_tool_call_input.done"
+        ]
+    );
+    // Both come back with their results.
+    let output = |kind: &str, call: &Json| json!({"type": kind, "call_id": call["call_id"], "output": "yes"});
+    let input = json!([
+        {"role": "user", "content": "hello"},
+        call, output("function_call_output", &call), text, output("custom_tool_call_output", &text),
+    ]);
+    server.ask(PATH, &json!({"input": input, "tools": tools, "max_output_tokens": 1}));
+    for wrong in [
+        json!({"type": "namespace", "tools": [weather]}),
+        json!({"type": "namespace", "name": "a"}),
+        json!({"type": "namespace", "name": "a", "tools": [{"type": "web_search"}]}),
+        json!({"type": "custom"}),
+    ] {
+        server.refused(PATH, &json!({"input": "a", "tools": [wrong]}), 400);
+    }
+    let nameless = json!({"type": "custom_tool_call", "call_id": "c", "input": "a"});
+    assert_eq!(
+        server.refused(PATH, &json!({"input": [nameless]}), 400)["param"],
+        "input[0]"
+    );
+}
+
 #[test]
 fn responses_are_kept_unless_they_are_not_to_be() {
     let server = server();
@@ -242,6 +303,11 @@ fn what_was_thought_goes_to_the_template() {
     let n = prompt(json!([asked, thought, message])) - prompt(json!([asked, message]));
     assert!(n > 3, "{n}");
     assert_eq!(prompt(json!([asked, thought, call])) - prompt(json!([asked, call])), n);
+    // A call and the text behind it are one message.
+    assert_eq!(
+        prompt(json!([asked, call, message])),
+        prompt(json!([asked, message, call]))
+    );
     // Behind it is nothing that it belongs to.
     assert_eq!(prompt(json!([asked, thought])), prompt(json!([asked])));
     let encrypted = json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"});

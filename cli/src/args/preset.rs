@@ -238,7 +238,7 @@ mod tests {
             ("[a]\nctx-sizes = 3\n", "line 2: there is no option ctx-sizes"),
             ("[a]\njinja = perhaps\n", "line 2: jinja is \"perhaps\""),
             ("[a]\nc = many\n", "[a]: "),
-            ("[a]\nspecial = true\n", "--special"),
+            ("[a]\nsimple-io = true\n", "--simple-io"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(part), "{text:?}: {error}");

@@ -7,6 +7,7 @@ use engine::build::Pooling;
 use engine::context::MAX_SEQUENCES;
 
 use super::{ContextArgs, LogArgs, SpeculationArgs, TemplateArgs, pooling, positive};
+use crate::grammar::GrammarArgs;
 use crate::hub::HubArgs;
 use crate::loading::{AdapterArgs, LoadArgs};
 use crate::sampling::SamplerArgs;
@@ -87,12 +88,13 @@ pub struct ServeArgs {
     /// How messages are written
     #[command(flatten)]
     pub log: LogArgs,
-    /// How answers are made
-    #[command(flatten)]
-    pub serving: ServingArgs,
     /// What others have a choice in
     #[command(flatten)]
     pub without_effect: WithoutEffectArgs,
+    // Its last options have a heading of their own, which would be that of whatever follows.
+    /// How answers are made
+    #[command(flatten)]
+    pub serving: ServingArgs,
 }
 
 impl ServeArgs {
@@ -148,6 +150,35 @@ pub struct ServingArgs {
     /// How tokens are chosen unless a request says otherwise
     #[command(flatten)]
     pub sampler: SamplerArgs,
+    /// What answers are unless a request says otherwise
+    #[command(flatten)]
+    pub defaults: DefaultsArgs,
+}
+
+/// What answers are, unless a request says otherwise.
+#[derive(Debug, Args)]
+pub struct DefaultsArgs {
+    /// End an answer before this text, unless a request has texts of its own (may be repeated)
+    #[arg(short, long, value_name = "TEXT", hide_short_help = true)]
+    pub reverse_prompt: Vec<String>,
+    /// Never end an answer by itself: tokens that would are not chosen
+    #[arg(long, conflicts_with = "grammar_flags", hide_short_help = true)]
+    pub ignore_eos: bool,
+    /// Answers have the names of special tokens where they have some
+    #[arg(long, hide_short_help = true)]
+    pub special: bool,
+    /// Tell all that a model writes as the answer: what it thinks and calls is not told apart
+    #[arg(long, hide_short_help = true)]
+    pub skip_chat_parsing: bool,
+    /// Gaps are asked for with what is behind them before what is before them, as some models were trained
+    #[arg(long, hide_short_help = true)]
+    pub spm_infill: bool,
+    /// Load LoRA adapters without effect, until POST /lora-adapters gives them factors
+    #[arg(long, hide_short_help = true)]
+    pub lora_init_without_apply: bool,
+    /// What answers have to be, but for those to requests that say so themselves or have functions to call
+    #[command(flatten)]
+    pub grammar: GrammarArgs,
 }
 
 /// `llama batch`

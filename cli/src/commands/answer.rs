@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use engine::chat::Budget;
+use engine::chat::{Budget, Marks};
 use engine::sample::Token;
 
 use crate::args::RunArgs;
@@ -20,7 +20,7 @@ const DEFAULT_LIMIT: usize = 2048;
 fn bounds(conversation: &Conversation, prompt: &str, args: &RunArgs) -> Bounds {
     let (tags, template) = (conversation.tags(), &args.template);
     let n_thought = usize::try_from(template.reasoning_budget).ok();
-    let budget = |(tags, n)| Budget::new(tags, prompt, n, &template.reasoning_budget_message);
+    let budget = |(tags, n)| Budget::new(Marks::Tags(tags), prompt, n, &template.reasoning_budget_message);
     Bounds {
         limit: args.predict.map_or(Some(DEFAULT_LIMIT), |n| usize::try_from(n).ok()),
         tags,

@@ -9,6 +9,7 @@ use engine::context::{Context, ContextParams, MAX_SEQUENCES};
 use engine::model::Model;
 use engine::sample::Recommended;
 use engine::speculate::Pace;
+use server::api::Defaults;
 use server::http::{ANY_ORIGIN, App, Gate, ListenParams, Listener, Log, Record, serve};
 use server::routes::{Router, router};
 use server::scheduler::{Scheduler, Settings, Speculation};
@@ -317,7 +318,10 @@ pub fn served(args: &ServingArgs, path: &Path) -> Outcome<Served> {
         Scheduler::idle(model.clone(), settings)
     } else {
         let mut context = Context::new(model.clone(), &params).map_err(|e| no_context(&model, e))?;
-        args.adapters.apply(&mut context)?;
+        match args.defaults.lora_init_without_apply {
+            true => args.adapters.without_effect().apply(&mut context)?,
+            false => args.adapters.apply(&mut context)?,
+        }
         let source = Source {
             speculation: &speculation,
             hub: &args.hub,
@@ -339,7 +343,11 @@ pub fn served(args: &ServingArgs, path: &Path) -> Outcome<Served> {
         thread_pool: params.thread_pool,
         ..plain
     };
-    Served::new(scheduler, served, embedding).map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))
+    let served = Served::new(scheduler, served, embedding);
+    let served = served.map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))?;
+    // Found out now, and not by the first request.
+    let checked = served.constraint(None).map_err(|e| Failure::new(e.message));
+    checked.map(|_| served)
 }
 
 fn served_params(args: &ServingArgs, path: &Path, model: &Model) -> Outcome<ServedParams> {
@@ -363,7 +371,15 @@ fn served_params(args: &ServingArgs, path: &Path, model: &Model) -> Outcome<Serv
         aliases: names.filter(|name| !name.is_empty()).collect(),
         template,
         variables: args.template.variables(),
-        sampler,
+        defaults: Defaults {
+            sampler,
+            stop: args.defaults.reverse_prompt.clone(),
+            ignore_eos: args.defaults.ignore_eos,
+            grammar: args.defaults.grammar.grammar()?.map(|(_, grammar)| grammar),
+        },
+        shows_special: args.defaults.special,
+        is_plain: args.defaults.skip_chat_parsing,
+        is_suffix_first: args.defaults.spm_infill,
         max_tokens: usize::try_from(args.predict).ok(),
         reasoning_budget: usize::try_from(args.template.reasoning_budget).ok(),
         reasoning_message: args.template.reasoning_budget_message.clone(),

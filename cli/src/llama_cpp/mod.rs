@@ -31,6 +31,8 @@ pub enum Here {
     Is(&'static str),
     /// This command.
     Command(&'static str),
+    /// These options of `llama serve`, separated by blanks.
+    StandsFor(&'static str),
     /// Taken, and nothing to do: the reason.
     Always(&'static str),
     /// A flag of the same name that means something else.
@@ -50,6 +52,10 @@ const fn is(names: &'static str, value: &'static str, variable: &'static str, fl
 
 const fn command(names: &'static str, command: &'static str) -> Foreign {
     without_variable(names, "", Here::Command(command))
+}
+
+const fn stands_for(names: &'static str, options: &'static str) -> Foreign {
+    without_variable(names, "", Here::StandsFor(options))
 }
 
 const fn always(names: &'static str, value: &'static str, why: &'static str) -> Foreign {
@@ -141,6 +147,7 @@ fn description(program: &Command, option: &Foreign) -> String {
             }
         }
         Here::Command(command) => format!("`llama {command}`"),
+        Here::StandsFor(options) => format!("`{options}` of `llama serve`"),
         Here::Always(why) => format!("taken, changes nothing: {why}"),
         Here::Differs(how) => format!("means something else: it {how}"),
         Here::No(why) => format!("not here: {why}"),
@@ -221,6 +228,14 @@ mod tests {
                         let args = parsed(&given_first(&given)).unwrap_or_else(|e| panic!("{name}: {e}"));
                         let expected: Vec<_> = std::iter::once("llama").chain(command.split(' ')).collect();
                         assert_eq!(args, expected, "{name}");
+                    }
+                    Here::StandsFor(options) => {
+                        let args = parsed(&["llama", "serve", name]).unwrap_or_else(|e| panic!("{name}: {e}"));
+                        assert_eq!(args.len(), 2 + options.split(' ').count(), "{name}");
+                        let after = parsed(&["llama", "serve", name, "--port", "9"]).unwrap();
+                        assert!(is_given(&program, "--hf-repo", after), "{name}");
+                        let error = parsed(&["llama", "run", name]).expect_err(name).to_string();
+                        assert!(error.contains("`llama serve`"), "{error}");
                     }
                     Here::Differs(_) => {
                         assert!(has_flag(program.find_subcommand("run").unwrap(), name), "{name}");

@@ -2,7 +2,7 @@
 //!
 //! The peer's programs share one list of options; those of programs that have no counterpart here are in it, too.
 
-use super::{Foreign, always, command, differs, is, no};
+use super::{Foreign, always, command, differs, is, no, stands_for};
 
 /// The options: names, a value that fits (none where it takes none), its variable of the environment, what it is here or why it is not.
 #[rustfmt::skip]
@@ -77,7 +77,7 @@ pub const OPTIONS: &[Foreign] = &[
     no("--in-suffix", "the chat template says what stands around messages; --chat-template gives another"),
     always("--warmup", "", "there is no run before the first one"),
     always("--no-warmup", "", "there is no run before the first one"),
-    no("--spm-infill", "a part of llama-server that is not here"),
+    is("--spm-infill", "", "", "--spm-infill"),
     is("--samplers", "top_k;temperature", "", "--samplers"),
     is("-s --seed", "7", "", "--seed"),
     is("--sampler-seq --sampling-seq", "kt", "", "--samplers"),
@@ -284,12 +284,12 @@ pub const OPTIONS: &[Foreign] = &[
     is("--no-reasoning-preserve", "", "", "--no-reasoning-preserve"),
     is("--chat-template", "{{ messages }}", "LLAMA_ARG_CHAT_TEMPLATE", "--chat-template"),
     is("--chat-template-file", "a.jinja", "LLAMA_ARG_CHAT_TEMPLATE_FILE", "--chat-template-file"),
-    no("--skip-chat-parsing", "--raw does without the chat template"),
+    is("--skip-chat-parsing", "", "LLAMA_ARG_SKIP_CHAT_PARSING", "--skip-chat-parsing"),
     always("--no-skip-chat-parsing", "", "reasoning is told from answers"),
     no("--prefill-assistant", "a part of llama-server that is not here"),
     no("--no-prefill-assistant", "a part of llama-server that is not here"),
     is("-sps --slot-prompt-similarity", "0.5", "", "--slot-prompt-similarity"),
-    no("--lora-init-without-apply", "a part of llama-server that is not here"),
+    is("--lora-init-without-apply", "", "", "--lora-init-without-apply"),
     no("--sleep-idle-seconds", "a part of llama-server that is not here"),
     is("--simple-io", "", "", "--simple-io"),
     no("--positive-file", "an option of llama-cvector-generator: control vectors are not made here"),
@@ -380,15 +380,15 @@ pub const OPTIONS: &[Foreign] = &[
     no("--save-logits", "an option of llama-debug; `llama logits` writes logits"),
     no("--logits-output-dir", "an option of llama-debug; `llama logits` writes logits"),
     no("--tensor-filter", "an option of llama-debug; `llama logits` writes logits"),
-    no("--embd-gemma-default", "-hf names the model"),
-    no("--fim-qwen-1.5b-default", "a part of llama-server that is not here"),
-    no("--fim-qwen-3b-default", "a part of llama-server that is not here"),
-    no("--fim-qwen-7b-default", "a part of llama-server that is not here"),
-    no("--fim-qwen-7b-spec", "a part of llama-server that is not here"),
-    no("--fim-qwen-14b-spec", "a part of llama-server that is not here"),
-    no("--fim-qwen-30b-default", "a part of llama-server that is not here"),
-    no("--gpt-oss-20b-default", "-hf ggml-org/gpt-oss-20b-GGUF names the model"),
-    no("--gpt-oss-120b-default", "-hf ggml-org/gpt-oss-120b-GGUF names the model"),
+    stands_for("--embd-gemma-default", "-hf ggml-org/embeddinggemma-300M-qat-q4_0-GGUF --port 8011 -b 2048 -ub 2048"),
+    stands_for("--fim-qwen-1.5b-default", "-hf ggml-org/Qwen2.5-Coder-1.5B-Q8_0-GGUF --port 8012 -b 1024 -ub 1024"),
+    stands_for("--fim-qwen-3b-default", "-hf ggml-org/Qwen2.5-Coder-3B-Q8_0-GGUF --port 8012 -b 1024 -ub 1024"),
+    stands_for("--fim-qwen-7b-default", "-hf ggml-org/Qwen2.5-Coder-7B-Q8_0-GGUF --port 8012 -b 1024 -ub 1024"),
+    stands_for("--fim-qwen-7b-spec", "-hf ggml-org/Qwen2.5-Coder-7B-Q8_0-GGUF -hfd ggml-org/Qwen2.5-Coder-0.5B-Q8_0-GGUF --port 8012 -b 1024 -ub 1024"),
+    stands_for("--fim-qwen-14b-spec", "-hf ggml-org/Qwen2.5-Coder-14B-Q8_0-GGUF -hfd ggml-org/Qwen2.5-Coder-0.5B-Q8_0-GGUF --port 8012 -b 1024 -ub 1024"),
+    stands_for("--fim-qwen-30b-default", "-hf ggml-org/Qwen3-Coder-30B-A3B-Instruct-Q8_0-GGUF --port 8012 -b 1024 -ub 1024"),
+    stands_for("--gpt-oss-20b-default", "-hf ggml-org/gpt-oss-20b-GGUF --port 8013 -b 32768 -ub 2048 --temp 1 --top-p 1 --top-k 0 --min-p 0.01"),
+    stands_for("--gpt-oss-120b-default", "-hf ggml-org/gpt-oss-120b-GGUF --port 8013 -b 32768 -ub 2048 --temp 1 --top-p 1 --top-k 0 --min-p 0.01"),
     no("--vision-gemma-4b-default", "models run on text only; -hf names a model"),
     no("--vision-gemma-12b-default", "models run on text only; -hf names a model"),
     is("--spec-default", "", "", "--lookup"),

@@ -17,7 +17,7 @@ mod template;
 mod tests;
 mod time;
 
-pub use budget::Budget;
+pub use budget::{Budget, Marks};
 pub use reasoning::{ReasoningSplit, ReasoningTags, Spoken, reasoning_tags};
 pub use template::{ChatTemplate, Delta};
 

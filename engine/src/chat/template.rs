@@ -26,6 +26,8 @@ pub struct ChatTemplate {
     bos: String,
     eos: String,
     has_system: bool,
+    /// System messages may follow others.
+    has_later_system: bool,
     content_is_list: bool,
 }
 
@@ -78,6 +80,7 @@ impl ChatTemplate {
             bos,
             eos,
             has_system: true,
+            has_later_system: true,
             content_is_list: false,
         };
         template.probe()?;
@@ -101,7 +104,12 @@ impl ChatTemplate {
             self.content_is_list = true;
             self.content_is_list = shows(self, std::slice::from_ref(&user), USER_MARK)?;
         }
-        self.has_system = shows(self, &[Message::system(SYSTEM_MARK), user], SYSTEM_MARK)?;
+        let system = Message::system(SYSTEM_MARK);
+        self.has_system = shows(self, &[system.clone(), user.clone()], SYSTEM_MARK)?;
+        let second = [Message::system("a"), system.clone(), user.clone()];
+        let last = [user.clone(), Message::assistant("a"), user, system];
+        self.has_later_system =
+            self.has_system && shows(self, &second, SYSTEM_MARK)? && shows(self, &last, SYSTEM_MARK)?;
         Ok(())
     }
 
@@ -112,19 +120,28 @@ impl ChatTemplate {
     }
 
     /// The prompt for a conversation. `add_generation_prompt`: ends where the model's answer begins. `extras`: further
-    /// variables (`tools`, `enable_thinking`...).
+    /// variables (`tools`, `enable_thinking`...). Where the template takes instructions at the beginning alone, later
+    /// ones are the user's words, and where it wants user and assistant in turn, messages of the user's that follow each
+    /// other are one: programs send both, whatever the model.
     pub fn render(
         &self,
         messages: &[Message],
         add_generation_prompt: bool,
         extras: &Map<String, Json>,
     ) -> Result<String, ChatError> {
-        let messages = if self.has_system {
+        let messages = if self.has_later_system {
             Cow::Borrowed(messages)
         } else {
-            fold_system(messages)
+            fold_system(messages, self.has_system)
         };
-        self.render_as_is(&messages, add_generation_prompt, extras)
+        match self.render_as_is(&messages, add_generation_prompt, extras) {
+            Err(rejected @ ChatError::Rejected { .. }) => {
+                let in_turn = in_turn(&messages).ok_or_else(|| rejected.clone())?;
+                let rendered = self.render_as_is(&in_turn, add_generation_prompt, extras);
+                rendered.map_err(|_| rejected)
+            }
+            rendered => rendered,
+        }
     }
 
     /// What to append to a context that holds the text `context` (an earlier prompt and the answer to it) so that it
@@ -212,20 +229,41 @@ impl std::fmt::Debug for ChatTemplate {
     }
 }
 
-/// Puts leading system messages in front of the first user message; makes them one where there is none.
-fn fold_system(messages: &[Message]) -> Cow<'_, [Message]> {
+/// Makes one of the leading system messages, which is put in front of the first user message where there is no such
+/// role, and has the user say those that come later.
+fn fold_system(messages: &[Message], has_system: bool) -> Cow<'_, [Message]> {
     let n_system = messages.iter().take_while(|m| m.role == "system").count();
-    if n_system == 0 {
+    let is_later = |m: &Message| m.role == "system";
+    if n_system <= usize::from(has_system) && !messages[n_system..].iter().any(is_later) {
         return Cow::Borrowed(messages);
     }
     let texts: Vec<&str> = messages[..n_system].iter().map(|m| m.content.as_str()).collect();
     let instructions = texts.join("\n\n");
-    let mut folded = messages[n_system..].to_vec();
+    let said = |m: &Message| match m.role.as_str() {
+        "system" => Message::user(m.content.clone()),
+        _ => m.clone(),
+    };
+    let mut folded: Vec<Message> = messages[n_system..].iter().map(said).collect();
     match folded.first_mut().filter(|m| m.role == "user") {
+        _ if n_system == 0 => {}
+        _ if has_system => folded.insert(0, Message::system(instructions)),
         Some(user) => user.content = format!("{instructions}\n\n{}", user.content),
         None => folded.insert(0, Message::user(instructions)),
     }
     Cow::Owned(folded)
+}
+
+/// With what the user says after words of the user's own or a function's result joined to them; `None` if there is no such.
+fn in_turn(messages: &[Message]) -> Option<Vec<Message>> {
+    let mut joined: Vec<Message> = Vec::with_capacity(messages.len());
+    for message in messages {
+        let before = joined.last_mut().filter(|m| matches!(m.role.as_str(), "user" | "tool"));
+        match before.filter(|_| message.role == "user") {
+            Some(before) => before.content = format!("{}\n\n{}", before.content, message.content),
+            None => joined.push(message.clone()),
+        }
+    }
+    (joined.len() < messages.len()).then_some(joined)
 }
 
 /// JSON as a template value; adds up its size.

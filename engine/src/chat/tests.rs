@@ -102,13 +102,62 @@ fn gemma_gets_the_system_message_in_the_first_turn() {
         .render(&[Message::system("Be brief.")], false, &Map::new())
         .unwrap();
     assert_eq!(alone, "<s><start_of_turn>user\nBe brief.<end_of_turn>\n");
-    let twice = gemma.render(&[Message::user("a"), Message::user("b")], true, &Map::new());
-    assert_eq!(
-        twice,
-        Err(ChatError::Rejected {
-            message: "roles must alternate".into()
-        })
+    let twice = gemma.render(&[Message::assistant("a"), Message::user("b")], true, &Map::new());
+    let rejected = ChatError::Rejected {
+        message: "roles must alternate".into(),
+    };
+    assert_eq!(twice, Err(rejected));
+}
+
+/// What programs send: instructions amid a conversation, and several messages of the user's.
+fn of_an_agent() -> Vec<Message> {
+    vec![
+        Message::system("Be brief."),
+        Message::system("Be kind."),
+        Message::user("Here is Rome."),
+        Message::user("Hi"),
+        Message::assistant("Hello!"),
+        Message::user("Why?"),
+        Message::system("Soon."),
+    ]
+}
+
+#[test]
+fn later_instructions_are_the_users_where_there_is_no_room_for_them() {
+    let expected = "<s><start_of_turn>user\nBe brief.\n\nBe kind.\n\nHere is Rome.\n\nHi<end_of_turn>\n\
+        <start_of_turn>model\nHello!<end_of_turn>\n<start_of_turn>user\nWhy?\n\nSoon.<end_of_turn>\n<start_of_turn>model\n";
+    check(GEMMA, &of_an_agent(), expected);
+    // The first message alone may be the system's: others are refused, or left out without a word.
+    let refuses = "{{ raise_exception('system') }}";
+    for otherwise in [refuses, ""] {
+        let source = format!(
+            "{{% for m in messages %}}{{% if m.role == 'system' and not loop.first %}}{otherwise}\
+             {{% else %}}<{{{{ m.role }}}}>{{{{ m.content }}}}{{% endif %}}{{% endfor %}}"
+        );
+        let expected = "<system>Be brief.\n\nBe kind.<user>Here is Rome.<user>Hi<assistant>Hello!<user>Why?<user>Soon.";
+        check(&source, &of_an_agent(), expected);
+    }
+    // Where there is room, they stand as they came.
+    let anywhere = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+    let expected =
+        "<system>Be brief.<system>Be kind.<user>Here is Rome.<user>Hi<assistant>Hello!<user>Why?<system>Soon.";
+    check(anywhere, &of_an_agent(), expected);
+}
+
+#[test]
+fn what_is_said_after_a_result_is_a_part_of_it_where_turns_are_counted() {
+    // As Mistral's: between two messages of the user's there is an answer that calls nothing.
+    let source = "{% set turn = namespace(asks=true) %}{% for m in messages %}\
+        {% if m.role == 'user' or (m.role == 'assistant' and not m.tool_calls) %}\
+        {% if (m.role == 'user') != turn.asks %}{{ raise_exception('roles must alternate') }}{% endif %}\
+        {% set turn.asks = not turn.asks %}{% endif %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+    let mut call = Message::assistant("");
+    call.fields.insert(
+        "tool_calls".to_owned(),
+        json!([{"function": {"name": "f", "arguments": {}}}]),
     );
+    let messages = [Message::user("a"), call, Message::new("tool", "7"), Message::user("b")];
+    check(source, &messages, "<user>a<assistant><tool>7\n\nb");
 }
 
 #[test]

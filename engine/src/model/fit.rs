@@ -26,7 +26,24 @@ pub(super) struct Outline<'a> {
     pub needs: &'a Needs,
 }
 
-impl Outline<'_> {
+impl<'a> Outline<'a> {
+    /// One of what an architecture declares, and of what its graph was found to need.
+    pub fn new(
+        arch: &'static Architecture,
+        base: &'a Base,
+        graph: &'a dyn BuildGraph,
+        rows: &'a [TableRow],
+        needs: &'a Needs,
+    ) -> Outline<'a> {
+        Outline {
+            arch,
+            base,
+            graph,
+            rows,
+            needs,
+        }
+    }
+
     /// What a context keeps: nothing where attention sees the batch itself.
     pub fn kept(&self) -> MemorySpecs {
         match self.is_bidirectional() {

@@ -106,13 +106,7 @@ impl Model {
         }
         check_types(&path, &rows)?;
         let needs = probe(arch, &base, graph.as_ref(), &rows, &path)?;
-        let outline = Outline {
-            arch,
-            base: &base,
-            graph: graph.as_ref(),
-            rows: &rows,
-            needs: &needs,
-        };
+        let outline = Outline::new(arch, &base, graph.as_ref(), &rows, &needs);
         let placement = outline.place(params).map_err(|source| ModelError::Placement {
             path: path.clone(),
             source,
@@ -326,13 +320,7 @@ fn plan_table(
     let (arch, prefix) = load_arch(&metadata, path, archs, params.arch.as_deref())?;
     let (base, graph, rows) = declare(&metadata, table, path, arch, &prefix, params.mtp)?;
     let needs = probe(arch, &base, graph.as_ref(), &rows, path)?;
-    let outline = Outline {
-        arch,
-        base: &base,
-        graph: graph.as_ref(),
-        rows: &rows,
-        needs: &needs,
-    };
+    let outline = Outline::new(arch, &base, graph.as_ref(), &rows, &needs);
     let impossible = |source| ModelError::Placement {
         path: path.to_owned(),
         source,

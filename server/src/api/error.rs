@@ -21,6 +21,8 @@ pub struct ApiError {
     pub code: Option<&'static str>,
     /// Seconds after which another attempt may succeed.
     pub retry_after: Option<u64>,
+    /// Tokens of a prompt that is too long, and those that the context has.
+    pub too_long: Option<Box<(usize, usize)>>,
 }
 
 /// What handlers return.
@@ -35,6 +37,7 @@ impl ApiError {
             param: None,
             code: None,
             retry_after: None,
+            too_long: None,
         }
     }
 
@@ -106,14 +109,19 @@ impl ApiError {
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message)
     }
 
-    /// The error object of OpenAI's interface.
+    /// The error object of OpenAI's interface, with llama-server's numbers of tokens.
     pub fn to_json(&self) -> Json {
-        json!({ "error": {
+        let mut error = json!({
             "message": self.message,
             "type": self.kind,
             "param": self.param,
             "code": self.code,
-        }})
+        });
+        if let Some((n_prompt, n_ctx)) = self.too_long.as_deref() {
+            error["n_prompt_tokens"] = (*n_prompt).into();
+            error["n_ctx"] = (*n_ctx).into();
+        }
+        json!({ "error": error })
     }
 
     /// A response with this body.
@@ -158,7 +166,8 @@ impl From<SubmitError> for ApiError {
     fn from(error: SubmitError) -> ApiError {
         let message = error.to_string();
         match error {
-            SubmitError::TooLong { .. } => ApiError {
+            SubmitError::TooLong { n_prompt, n_ctx } => ApiError {
+                too_long: Some(Box::new((n_prompt, n_ctx))),
                 code: Some("context_length_exceeded"),
                 param: Some("messages".to_owned()),
                 ..ApiError::invalid(message)

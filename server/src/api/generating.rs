@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use engine::grammar::Grammar;
 use engine::sample::{Allowed, LogitBias, PARAMS, SamplerParams, Token};
 use serde_json::Value as Json;
 
@@ -19,7 +20,7 @@ pub const GENERATING: &[Field] = &[
     Field {
         name: "ignore_eos",
         form: Form::Flag,
-        doc: "Never end an answer by itself.",
+        doc: "Never end an answer by itself, unless it has to be something that is complete.",
     },
     Field {
         name: "cache_prompt",
@@ -41,19 +42,53 @@ pub const GENERATING: &[Field] = &[
         form: Form::Integer,
         doc: "Most milliseconds from the request on, waiting included: the answer then ends with what it has, as if it had all its tokens.",
     },
+    ignored("timings_per_token", "The end of an answer has its times."),
+    ignored("return_progress", "The end of an answer has its times."),
+    ignored("verbose", "All is told that there is."),
+    ignored(
+        "sse_ping_interval",
+        "A stream has a sign of life after 15 s without a word.",
+    ),
+    ignored("backend_sampling", "Where tokens are chosen changes none."),
+    ignored("reasoning_control", "Thinking ends with its budget."),
 ];
+
+/// A field of llama-server's that changes no answer.
+pub const fn ignored(name: &'static str, doc: &'static str) -> Field {
+    Field {
+        name,
+        form: Form::Ignored,
+        doc,
+    }
+}
 
 /// Texts that end an answer.
 const MAX_STOPS: usize = 16;
 /// Bytes of each.
 const MAX_STOP: usize = 1024;
 
+/// What holds for requests that say nothing else.
+#[derive(Clone, Debug, Default)]
+pub struct Defaults {
+    /// How tokens are chosen.
+    pub sampler: SamplerParams,
+    /// Texts that end an answer.
+    pub stop: Vec<String>,
+    /// Never end an answer by itself.
+    pub ignore_eos: bool,
+    /// What answers have to be that call no functions.
+    pub grammar: Option<Grammar>,
+}
+
 /// Reads the fields into a request that has defaults; `prompt` is yet to come.
-pub fn generating(fields: &mut Fields, defaults: &SamplerParams) -> ApiResult<Request> {
+pub fn generating(fields: &mut Fields, defaults: &Defaults) -> ApiResult<Request> {
     let mut request = Request::new(Vec::new());
-    request.sampler = sampler(fields, defaults)?;
-    request.stop = stops(fields)?;
-    request.ignore_eos = fields.flag("ignore_eos")?.unwrap_or(false);
+    request.sampler = sampler(fields, &defaults.sampler)?;
+    request.stop = match fields.given("stop") {
+        None => defaults.stop.clone(),
+        Some(_) => stops(fields)?,
+    };
+    request.ignore_eos = fields.flag("ignore_eos")?.unwrap_or(defaults.ignore_eos);
     request.reuse = fields.flag("cache_prompt")?.unwrap_or(true);
     let priority = fields.integer("priority")?.unwrap_or(0);
     request.priority = priority.clamp(i32::MIN.into(), i32::MAX.into()) as i32;
@@ -173,7 +208,7 @@ mod tests {
     fn read(body: Json) -> ApiResult<Request> {
         let Json::Object(body) = body else { unreachable!() };
         let mut fields = Fields::new(body, &[GENERATING], true)?;
-        let request = generating(&mut fields, &SamplerParams::default())?;
+        let request = generating(&mut fields, &Defaults::default())?;
         fields.finish()?;
         Ok(request)
     }

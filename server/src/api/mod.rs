@@ -7,5 +7,5 @@ mod structure;
 
 pub use error::{ApiError, ApiResult};
 pub use fields::{Field, Fields, Form, integer_of, name_of, shown, text_of};
-pub use generating::{GENERATING, between, generating, max_tokens};
+pub use generating::{Defaults, GENERATING, between, generating, ignored, max_tokens};
 pub use structure::{Constraints, STRUCTURE, structure};

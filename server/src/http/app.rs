@@ -140,19 +140,87 @@ async fn below(State((prefix, routes)): State<(Arc<str>, Router)>, mut request: 
     }
 }
 
+/// What llama-server answers and this does not: how, where, and why.
+const LEFT_OUT: &[(&str, &str, &str)] = &[
+    (
+        "",
+        "/tools",
+        "functions are called by clients: a server that runs commands for pages runs them for any page",
+    ),
+    (
+        "",
+        "/cors-proxy",
+        "nothing is fetched for pages: what this machine can reach is not theirs",
+    ),
+    (
+        "",
+        "/models/sse",
+        "/v1/models tells which models there are and which are loaded",
+    ),
+    (
+        "",
+        "/v1/stream",
+        "an answer is told to who asked for it, and ends with the connection",
+    ),
+    (
+        "",
+        "/v1/streams",
+        "an answer is told to who asked for it, and ends with the connection",
+    ),
+    (
+        "",
+        "/v1/chat/completions/control",
+        "a request says by `reasoning_budget_tokens` how much is thought",
+    ),
+    ("", "/v1/audio", "models run on text only"),
+    ("", "/audio", "models run on text only"),
+    ("", "/v1/systemone", "models of that kind are not run"),
+    (
+        "",
+        "/models/load",
+        "there is one model, which is loaded: --models-dir serves several",
+    ),
+    (
+        "",
+        "/models/unload",
+        "there is one model, which stays: --models-dir serves several",
+    ),
+    (
+        "POST",
+        "/models",
+        "models are fetched by `llama pull`, or when they are asked for by a name that --models-preset lists",
+    ),
+    ("DELETE", "/models", "models are removed by `llama rm`"),
+    ("POST", "/props", "settings are those of the start, and of each request"),
+];
+
+/// Why this is not answered, if llama-server does.
+fn left_out(request: &Request) -> Option<ApiError> {
+    let (method, path) = (request.method(), request.uri().path());
+    let is_it = |of: &str| {
+        path.strip_prefix(of)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let found = LEFT_OUT
+        .iter()
+        .find(|(how, of, _)| is_it(of) && (how.is_empty() || method.as_str() == *how));
+    found.map(|(_, of, why)| ApiError::unsupported(format!("{method} {of} is not here: {why}")))
+}
+
 async fn nothing(request: Request) -> ApiError {
-    let path: String = request.uri().path().chars().take(128).collect();
-    ApiError::not_found(format!("there is nothing at {} {path}", request.method()))
+    let path = || request.uri().path().chars().take(128).collect::<String>();
+    let unknown = || ApiError::not_found(format!("there is nothing at {} {}", request.method(), path()));
+    left_out(&request).unwrap_or_else(unknown)
 }
 
 async fn other_method(request: Request) -> ApiError {
-    ApiError {
+    left_out(&request).unwrap_or_else(|| ApiError {
         status: StatusCode::METHOD_NOT_ALLOWED,
         ..ApiError::invalid(format!(
             "{} is not what this is asked by: the header `allow` lists what is",
             request.method()
         ))
-    }
+    })
 }
 
 async fn guard(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) -> Response {

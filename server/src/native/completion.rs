@@ -199,7 +199,7 @@ fn ask(
     without_infill(&mut body, &mut left_out);
     let mut fields = Fields::new(body, known, true)?;
     let prompt = fields.given("prompt").cloned().unwrap_or_default();
-    let mut request = generating(&mut fields, &served.params.sampler)?;
+    let mut request = generating(&mut fields, &served.params.defaults)?;
     request.client = client;
     request.prompt = match wanted {
         Wanted::Gap => gap(&mut fields, served)?,
@@ -223,9 +223,7 @@ fn ask(
     let n_indent = fields.integer("n_indent")?.and_then(|n| usize::try_from(n).ok());
     let only = only(&mut fields)?;
     let is_stream = fields.flag("stream")?.unwrap_or(false);
-    if let Some(grammar) = structure(&mut fields)? {
-        request.constraint = Some(served.constraints.constraint(&grammar, served.model())?);
-    }
+    request.constraint = served.constraint(structure(&mut fields)?.as_ref())?;
     fields.finish()?;
     let told = Told {
         prompt,
@@ -236,7 +234,7 @@ fn ask(
         only,
         left_out,
     };
-    let submitted = served.scheduler.submit(request);
+    let submitted = served.submit(request);
     let events = submitted.map_err(|e| ApiError {
         param: Some("prompt".to_owned()),
         ..e.into()
@@ -296,10 +294,14 @@ fn gap(fields: &mut Fields, served: &Served) -> ApiResult<Vec<Token>> {
             None => prompt.extend(tokens(&format!("{name}:\n{text}\n\n"))),
         }
     }
-    prompt.push(before);
-    prompt.extend(tokens(&fields.text("input_prefix")?.unwrap_or_default()));
-    prompt.push(behind);
-    prompt.extend(tokens(&fields.text("input_suffix")?.unwrap_or_default()));
+    let mut parts = [(before, "input_prefix"), (behind, "input_suffix")];
+    if served.params.is_suffix_first {
+        parts.reverse();
+    }
+    for (mark, name) in parts {
+        prompt.push(mark);
+        prompt.extend(tokens(&fields.text(name)?.unwrap_or_default()));
+    }
     prompt.push(between);
     prompt.extend(tokens(&fields.text("prompt")?.unwrap_or_default()));
     Ok(prompt)

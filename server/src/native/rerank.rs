@@ -5,7 +5,8 @@ use engine::sample::Token;
 use serde_json::{Value as Json, json};
 
 use crate::api::{ApiError, ApiResult, Field, Fields, Form, between, text_of};
-use crate::http::{App, Body, Shared, blocking, json};
+use crate::embedder::{in_turn, usage_of_prompts};
+use crate::http::{App, Body, Shared, json};
 use crate::openai::MAX_TEXTS;
 
 /// The fields.
@@ -44,9 +45,7 @@ pub const FIELDS: &[Field] = &[
 
 /// Rates documents.
 pub async fn rerank(State(app): State<Shared>, Body(body): Body) -> ApiResult {
-    let served = app.clone();
-    let _turn = served.served.ranker.turn().await;
-    blocking(move || rank(&app, Fields::new(body, &[FIELDS], false)?)).await
+    in_turn(app, |served| &served.ranker, body, FIELDS, rank).await
 }
 
 fn rank(app: &App, mut fields: Fields) -> ApiResult {
@@ -87,12 +86,11 @@ fn rank(app: &App, mut fields: Fields) -> ApiResult {
         }
         result
     };
-    let n: usize = pairs.iter().map(Vec::len).sum();
     Ok(json(&json!({
         "object": "list",
         "model": served.params.name,
         "results": ranked.into_iter().take(top_n).map(result).collect::<Vec<_>>(),
-        "usage": { "prompt_tokens": n, "total_tokens": n },
+        "usage": usage_of_prompts(&pairs),
     })))
 }
 

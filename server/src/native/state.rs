@@ -57,7 +57,7 @@ pub fn readiness(is_open: bool) -> Response {
 pub async fn props(State(app): State<Shared>) -> Response {
     let served = &app.served;
     let settings = PARAMS.iter().map(|def| {
-        let text = (def.get)(&served.params.sampler);
+        let text = (def.get)(&served.params.defaults.sampler);
         let value = serde_json::from_str::<Json>(&text).ok().filter(Json::is_number);
         (name_of(def).to_owned(), value.unwrap_or(text.into()))
     });

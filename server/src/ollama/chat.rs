@@ -19,7 +19,7 @@ use crate::openai::finish_reason;
 use crate::parser::OutputParser;
 use crate::scheduler::{Finish, Request};
 use crate::served::{Conversation, Served};
-use crate::tools::{Call, ToolChoice, checked};
+use crate::tools::{Call, ToolChoice, Tools, checked};
 
 /// The fields of `/api/chat`.
 pub const CHAT_FIELDS: &[Field] = &[
@@ -159,12 +159,13 @@ struct Asked {
     left_out: Vec<String>,
 }
 
-/// What both interfaces have in common.
+/// What both interfaces have in common of a request that nothing answers yet.
 struct Common {
+    asked: Asked,
     request: Request,
     grammar: Option<Grammar>,
-    is_stream: bool,
-    left_out: Vec<String>,
+    /// Variables of the template that say whether to think.
+    variables: Map<String, Json>,
 }
 
 /// Answers a conversation.
@@ -227,24 +228,12 @@ async fn answered(app: Shared, interface: Interface, asked: Asked) -> ApiResult 
 fn ask_chat(app: &App, client: Client, body: Map<String, Json>) -> ApiResult<Asked> {
     let served = &app.served;
     let mut fields = Fields::new(body, &[CHAT_FIELDS], false)?;
-    let Common {
-        mut request,
-        grammar,
-        is_stream,
-        left_out,
-    } = common(&mut fields, served)?;
-    let asked = |answer, is_stream| Asked {
-        answer,
-        is_stream,
-        left_out,
-    };
-    request.client = client.0;
-    let variables = thinking(&mut fields)?;
+    let common = common(&mut fields, served, client)?;
     let tools = checked(fields.list("tools")?.unwrap_or_default(), ToolChoice::Auto, true)?;
     let mut list = fields.list("messages")?.unwrap_or_default();
     fields.finish()?;
     if list.is_empty() {
-        return Ok(asked(None, false));
+        return Ok(common.asked);
     }
     for message in list.iter_mut().filter_map(Json::as_object_mut) {
         if let Some(thought) = message.remove("thinking") {
@@ -255,32 +244,13 @@ fn ask_chat(app: &App, client: Client, body: Map<String, Json>) -> ApiResult<Ask
             message.remove("images");
         }
     }
-    let conversation = Conversation {
-        messages: messages(list)?,
-        variables,
-        tools,
-        ..Conversation::default()
-    };
-    let answer = served.answer(conversation, request, grammar.as_ref(), true)?;
-    Ok(asked(Some(answer), is_stream))
+    common.answered(served, messages(list)?, tools)
 }
 
 fn ask_generate(app: &App, client: Client, body: Map<String, Json>) -> ApiResult<Asked> {
     let served = &app.served;
     let mut fields = Fields::new(body, &[GENERATE_FIELDS], false)?;
-    let Common {
-        mut request,
-        grammar,
-        is_stream,
-        left_out,
-    } = common(&mut fields, served)?;
-    let asked = |answer, is_stream| Asked {
-        answer,
-        is_stream,
-        left_out,
-    };
-    request.client = client.0;
-    let variables = thinking(&mut fields)?;
+    let mut common = common(&mut fields, served, client)?;
     let (prompt, system) = (fields.text("prompt")?.unwrap_or_default(), fields.text("system")?);
     if fields.text("suffix")?.is_some_and(|text| !text.is_empty()) {
         return Err(ApiError::field("suffix", "gaps are filled by /infill: expected none"));
@@ -291,16 +261,14 @@ fn ask_generate(app: &App, client: Client, body: Map<String, Json>) -> ApiResult
     let is_raw = fields.flag("raw")?.unwrap_or(false);
     fields.finish()?;
     if prompt.is_empty() {
-        return Ok(asked(None, false));
+        return Ok(common.asked);
     }
     if is_raw || served.template().is_empty() {
-        if let Some(grammar) = &grammar {
-            request.constraint = Some(served.constraints.constraint(grammar, served.model())?);
-        }
-        request.prompt = served.tokens(&prompt);
-        let events = served.scheduler.submit(request)?;
-        let answer = Answer::new(vec![(events, 1)], &OutputParser::none());
-        return Ok(asked(Some(answer), is_stream));
+        common.request.constraint = served.constraint(common.grammar.as_ref())?;
+        common.request.prompt = served.tokens(&prompt);
+        let events = served.submit(common.request)?;
+        common.asked.answer = Some(Answer::new(vec![(events, 1)], &OutputParser::none()));
+        return Ok(common.asked);
     }
     let mut said: Vec<Message> = system
         .filter(|text| !text.is_empty())
@@ -308,17 +276,26 @@ fn ask_generate(app: &App, client: Client, body: Map<String, Json>) -> ApiResult
         .into_iter()
         .collect();
     said.push(Message::user(prompt));
-    let conversation = Conversation {
-        messages: said,
-        variables,
-        ..Conversation::default()
-    };
-    let answer = served.answer(conversation, request, grammar.as_ref(), true)?;
-    Ok(asked(Some(answer), is_stream))
+    common.answered(served, said, None)
+}
+
+impl Common {
+    /// With the answer to a conversation.
+    fn answered(mut self, served: &Served, messages: Vec<Message>, tools: Option<Tools>) -> ApiResult<Asked> {
+        let conversation = Conversation {
+            messages,
+            variables: self.variables,
+            tools,
+            ..Conversation::default()
+        };
+        let answer = served.answer(conversation, self.request, self.grammar.as_ref(), true)?;
+        self.asked.answer = Some(answer);
+        Ok(self.asked)
+    }
 }
 
 /// What both have in common.
-fn common(fields: &mut Fields, served: &Served) -> ApiResult<Common> {
+fn common(fields: &mut Fields, served: &Served, client: Client) -> ApiResult<Common> {
     fields.text("model")?;
     let is_stream = fields.flag("stream")?.unwrap_or(true);
     let grammar = match fields.take("format") {
@@ -331,24 +308,32 @@ fn common(fields: &mut Fields, served: &Served) -> ApiResult<Common> {
     let options = fields.object("options")?.unwrap_or_default();
     let (options, left_out) = known(options);
     let mut options = Fields::new(options, &[OPTION_FIELDS, GENERATING], true)?;
-    let mut request = generating(&mut options, &served.params.sampler)?;
+    let mut request = generating(&mut options, &served.params.defaults)?;
     request.max_tokens = match options.integer("num_predict")? {
         None => served.params.max_tokens,
         Some(n) => usize::try_from(n).ok(),
     };
     options.finish()?;
-    Ok(Common {
-        request,
-        grammar,
+    request.client = client.0;
+    let asked = Asked {
+        answer: None,
         is_stream,
         left_out,
+    };
+    Ok(Common {
+        asked,
+        request,
+        grammar,
+        variables: thinking(fields)?,
     })
 }
 
 /// The options that there are, and names of others: programs send those of other versions and servers, and Ollama passes over them.
 fn known(options: Map<String, Json>) -> (Map<String, Json>, Vec<String>) {
     let names = || {
-        let fields = OPTION_FIELDS.iter().chain(GENERATING).map(|field| field.name);
+        // What llama-server ignores is no word of Ollama's.
+        let generating = GENERATING.iter().filter(|field| !matches!(field.form, Form::Ignored));
+        let fields = OPTION_FIELDS.iter().chain(generating).map(|field| field.name);
         fields.chain(PARAMS.iter().map(name_of))
     };
     // What is nearly one of them is no other's, and is refused.

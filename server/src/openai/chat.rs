@@ -10,7 +10,8 @@ use super::logprobs::of_chat;
 use super::{DONE, counted, event, failed, finish_reason, includes_usage, timings_json, usage_json};
 use crate::answer::{Choice, Piece, Usage};
 use crate::api::{
-    ApiError, ApiResult, Field, Fields, Form, GENERATING, STRUCTURE, between, generating, max_tokens, structure,
+    ApiError, ApiResult, Field, Fields, Form, GENERATING, STRUCTURE, between, generating, ignored, max_tokens,
+    structure,
 };
 use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream, unique, warned};
 use crate::messages::{is_begun, messages};
@@ -40,6 +41,15 @@ pub const FIELDS: &[Field] = &[
         form: Form::Integer,
         doc: "The same, as it was called before.",
     },
+    Field {
+        name: "n_predict",
+        form: Form::Integer,
+        doc: "The same, as llama-server calls it; less than 0: no limit.",
+    },
+    ignored("id_slot", "Sequences are chosen by what they hold."),
+    ignored("n_keep", "Nothing of a text is ever cut."),
+    ignored("n_discard", "Nothing of a text is ever cut."),
+    ignored("n_cache_reuse", "Beginnings of any length are used again."),
     Field {
         name: "n",
         form: Form::Integer,
@@ -94,6 +104,11 @@ pub const FIELDS: &[Field] = &[
         name: "continue_final_message",
         form: Form::Flag,
         doc: "The last message is the beginning of the answer.",
+    },
+    Field {
+        name: "add_generation_prompt",
+        form: Form::Flag,
+        doc: "Begin an answer: the contrary of `continue_final_message`.",
     },
     Field {
         name: "tools",
@@ -233,7 +248,7 @@ pub async fn chat(State(app): State<Shared>, Extension(client): Extension<Client
 pub async fn count(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
     blocking(move || {
         let read = read(&app, client, body)?;
-        counted(&app.served, read.conversation, read.grammar.is_some())
+        counted(&app.served, read.conversation, read.grammar.as_ref())
     })
     .await
 }
@@ -307,6 +322,12 @@ pub fn conversation(fields: &mut Fields) -> ApiResult<(Conversation, bool)> {
             (None, None) => None,
         },
     };
+    if fields.flag("add_generation_prompt")? == Some(conversation.goes_on) {
+        return Err(ApiError::field(
+            "add_generation_prompt",
+            "expected the contrary of continue_final_message: an answer is begun or goes on",
+        ));
+    }
     if conversation.goes_on && !conversation.messages.last().is_some_and(is_begun) {
         return Err(ApiError::field(
             "continue_final_message",
@@ -320,10 +341,13 @@ fn read(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult
     let served = &app.served;
     let mut fields = Fields::new(body, &[FIELDS, GENERATING, STRUCTURE], true)?;
     fields.text("model")?;
-    let mut request = generating(&mut fields, &served.params.sampler)?;
+    let mut request = generating(&mut fields, &served.params.defaults)?;
     request.client = client;
     let asked = max_tokens(&mut fields, &["max_completion_tokens", "max_tokens"], 1)?;
-    request.max_tokens = served.max_tokens(asked);
+    request.max_tokens = match fields.integer("n_predict")?.filter(|_| asked.is_none()) {
+        Some(n) => usize::try_from(n).ok(),
+        None => served.max_tokens(asked),
+    };
     let n_parallel = served.scheduler.settings().n_parallel;
     request.n = between("n", fields.integer("n")?, 1, n_parallel as i64)?.unwrap_or(1);
     let n_top = between("top_logprobs", fields.integer("top_logprobs")?, 0, MAX_TOP)?;

@@ -187,7 +187,7 @@ fn ask(app: &App, Client(client): Client, body: serde_json::Map<String, Json>) -
     let served = &app.served;
     let mut fields = Fields::new(body, &[FIELDS, GENERATING, STRUCTURE], true)?;
     fields.text("model")?;
-    let mut request = generating(&mut fields, &served.params.sampler)?;
+    let mut request = generating(&mut fields, &served.params.defaults)?;
     request.client = client;
     let prompts = prompts(&mut fields, "prompt", MAX_PROMPTS, served)?;
     let n_parallel = served.scheduler.settings().n_parallel;
@@ -215,16 +215,14 @@ fn ask(app: &App, Client(client): Client, body: serde_json::Map<String, Json>) -
         ));
     }
     let include_usage = includes_usage(fields.object("stream_options")?)?;
-    if let Some(grammar) = structure(&mut fields)? {
-        request.constraint = Some(served.constraints.constraint(&grammar, served.model())?);
-    }
+    request.constraint = served.constraint(structure(&mut fields)?.as_ref())?;
     fields.finish()?;
     let asked = |prompt: &Vec<Token>| -> ApiResult<_> {
         let request = Request {
             prompt: prompt.clone(),
             ..request.clone()
         };
-        let (n, submitted) = (request.n, served.scheduler.submit(request));
+        let (n, submitted) = (request.n, served.submit(request));
         submitted.map(|events| (events, n)).map_err(|e| ApiError {
             param: Some("prompt".to_owned()),
             ..e.into()

@@ -7,7 +7,8 @@ use engine::sample::Token;
 use serde_json::{Value as Json, json};
 
 use crate::api::{ApiError, ApiResult, Field, Fields, Form};
-use crate::http::{App, Body, Shared, blocking, json};
+use crate::embedder::{in_turn, usage_of_prompts};
+use crate::http::{App, Body, Shared, json};
 use crate::openai::prompts;
 
 /// The fields.
@@ -58,9 +59,7 @@ pub fn check_dimensions(fields: &mut Fields, n_embd: usize) -> Result<(), ApiErr
 
 /// A vector for each text.
 pub async fn embeddings(State(app): State<Shared>, Body(body): Body) -> ApiResult {
-    let served = app.clone();
-    let _turn = served.served.embedder.turn().await;
-    blocking(move || embed(&app, Fields::new(body, &[FIELDS], false)?)).await
+    in_turn(app, |served| &served.embedder, body, FIELDS, embed).await
 }
 
 fn embed(app: &App, mut fields: Fields) -> ApiResult {
@@ -85,11 +84,10 @@ fn embed(app: &App, mut fields: Fields) -> ApiResult {
         };
         json!({ "object": "embedding", "index": index, "embedding": embedding })
     });
-    let n: usize = texts.iter().map(Vec::len).sum();
     Ok(json(&json!({
         "object": "list",
         "data": data.collect::<Vec<_>>(),
         "model": served.params.name,
-        "usage": { "prompt_tokens": n, "total_tokens": n },
+        "usage": usage_of_prompts(&texts),
     })))
 }

@@ -14,6 +14,7 @@ pub use logprobs::of_chat;
 pub use models::{model, model_json, models};
 pub use responses::{FIELDS as RESPONSE_FIELDS, Kept, count as count_response, forget, response, responses};
 
+use engine::grammar::Grammar;
 use serde_json::{Map, Value as Json, json};
 
 use crate::answer::Usage;
@@ -72,9 +73,8 @@ pub fn timings_json(usage: &Usage) -> Json {
 }
 
 /// How many tokens the prompt of a conversation has, whose answer has to be something or may be anything.
-fn counted(served: &Served, mut conversation: Conversation, is_constrained: bool) -> ApiResult {
-    conversation.without_reasoning |= is_constrained;
-    let n = served.prompt(&conversation)?.tokens.len();
+fn counted(served: &Served, conversation: Conversation, grammar: Option<&Grammar>) -> ApiResult {
+    let n = served.count(conversation, grammar)?;
     Ok(json_response(
         &json!({ "object": "response.input_tokens", "input_tokens": n }),
     ))

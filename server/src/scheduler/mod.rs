@@ -339,7 +339,12 @@ impl Scheduler {
             bias: f32::NEG_INFINITY,
         };
         params.logit_bias.extend(vocab.suppressed_tokens().iter().map(ban));
-        if request.ignore_eos {
+        // An answer that has to be something must be able to end.
+        let is_bound = request
+            .constraint
+            .as_ref()
+            .is_some_and(|constraint| !constraint.is_free());
+        if request.ignore_eos && !is_bound {
             params.logit_bias.extend(vocab.eog_tokens().iter().map(ban));
         }
         let mut chain = Chain::new(&params, self.model.base().n_vocab(), Some(vocab))?;

@@ -3,19 +3,19 @@
 use engine::grammar::Grammar;
 use serde_json::{Map, Value as Json, json};
 
+use super::tools::{self, Kinds, grouped, text_arguments};
 use crate::api::{ApiError, ApiResult, Field, Fields, Form, GENERATING, generating, max_tokens, shown};
 use crate::http::Client;
 use crate::messages::messages;
 use crate::scheduler::Request;
 use crate::served::{Conversation, Served};
-use crate::tools::{ToolChoice, Tools, checked};
 
 /// The fields.
 pub const FIELDS: &[Field] = &[
     Field {
         name: "input",
         form: Form::Any,
-        doc: "A text of the user's, or a list of items: messages, calls of functions (`function_call`) and their results (`function_call_output`).",
+        doc: "A text of the user's, or a list of items: messages, calls of functions (`function_call`, `custom_tool_call`) and their results (`function_call_output`, `custom_tool_call_output`).",
     },
     Field {
         name: "model",
@@ -60,7 +60,7 @@ pub const FIELDS: &[Field] = &[
     Field {
         name: "tools",
         form: Form::List,
-        doc: "Functions that may be called. Tools of other types are left out, which the header `warning` tells.",
+        doc: "Functions that may be called, by themselves or in a `namespace`, and `custom` tools, which take a text. Tools of other types are left out, which the header `warning` tells.",
     },
     Field {
         name: "tool_choice",
@@ -148,6 +148,8 @@ pub struct Asked {
     pub echo: Json,
     /// What is left out of the request.
     pub left_out: Vec<String>,
+    /// How calls of some tools are told.
+    pub kinds: Kinds,
 }
 
 /// Reads a request.
@@ -160,7 +162,7 @@ pub fn read(
     let mut fields = Fields::new(body, &[FIELDS, GENERATING], true)?;
     fields.text("model")?;
     fields.object("metadata")?;
-    let mut request = generating(&mut fields, &served.params.sampler)?;
+    let mut request = generating(&mut fields, &served.params.defaults)?;
     request.max_tokens = served.max_tokens(max_tokens(&mut fields, &["max_output_tokens"], 1)?);
     if fields.flag("background")?.unwrap_or(false) {
         return Err(ApiError::field(
@@ -184,14 +186,15 @@ pub fn read(
     said.extend(items(fields.take("input"))?);
     let grammar = format(fields.object("text")?)?;
     let variables = reasoning(fields.object("reasoning")?)?;
-    let (tools, left_out) = tools(&mut fields)?;
+    let read = tools::read(&mut fields)?;
     let instructions = fields.text("instructions")?.filter(|text| !text.is_empty());
     let asked = Asked {
         is_stream: fields.flag("stream")?.unwrap_or(false),
         is_stored: fields.flag("store")?.unwrap_or(true),
         max_tokens: None,
         echo,
-        left_out,
+        left_out: read.left_out,
+        kinds: read.kinds,
         said,
     };
     fields.finish()?;
@@ -199,7 +202,7 @@ pub fn read(
     let conversation = Conversation {
         messages: messages(system.into_iter().chain(asked.said.iter().cloned()).collect())?,
         variables,
-        tools,
+        tools: read.tools,
         ..Conversation::default()
     };
     Ok((asked, conversation, request, grammar))
@@ -252,26 +255,31 @@ fn add(said: &mut Vec<Json>, mut item: Json) -> Result<(), String> {
                 return Err("expected a message with role and content".to_owned());
             }
             let (role, content) = (item["role"].take(), item["content"].take());
-            match said.last_mut().filter(|last| role == "assistant" && is_thought(last)) {
-                Some(thought) => thought["content"] = content,
+            // What was thought or called before it is a part of the same message.
+            let is_begun =
+                |last: &&mut Json| role == "assistant" && last["role"] == "assistant" && last["content"] == "";
+            match said.last_mut().filter(is_begun) {
+                Some(begun) => begun["content"] = content,
                 None => said.push(json!({ "role": role, "content": content })),
             }
         }
         "function_call" => {
-            let function = json!({ "name": item["name"], "arguments": item["arguments"] });
-            if !item["name"].is_string() || !item["arguments"].is_string() {
+            let (Some(name), Some(arguments)) = (item["name"].as_str(), item["arguments"].as_str()) else {
                 return Err("a call has no name or no arguments".to_owned());
-            }
-            let call = json!({ "id": item["call_id"], "type": "function", "function": function });
-            match said.last_mut().filter(|last| last["role"] == "assistant") {
-                Some(last) => match last["tool_calls"].as_array_mut() {
-                    Some(calls) => calls.push(call),
-                    None => last["tool_calls"] = json!([call]),
-                },
-                None => said.push(json!({ "role": "assistant", "content": "", "tool_calls": [call] })),
-            }
+            };
+            let name = match item["namespace"].as_str() {
+                Some(namespace) => grouped(namespace, name),
+                None => name.to_owned(),
+            };
+            add_call(said, &item["call_id"], &name, arguments);
         }
-        "function_call_output" => {
+        "custom_tool_call" => {
+            let Some(name) = item["name"].as_str().filter(|_| item["input"].is_string()) else {
+                return Err("a call has no name or no input".to_owned());
+            };
+            add_call(said, &item["call_id"], name, &text_arguments(&item["input"]));
+        }
+        "function_call_output" | "custom_tool_call_output" => {
             said.push(json!({ "role": "tool", "tool_call_id": item["call_id"], "content": item["output"].take() }));
         }
         // It is a part of the message or the call behind it.
@@ -285,11 +293,24 @@ fn add(said: &mut Vec<Json>, mut item: Json) -> Result<(), String> {
         _ => {
             let kind: String = kind.chars().take(32).collect();
             return Err(format!(
-                "an item of the type {kind:?} cannot be taken: expected message, function_call, function_call_output or reasoning"
+                "an item of the type {kind:?} cannot be taken: expected message, function_call, custom_tool_call, their outputs or reasoning"
             ));
         }
     }
     Ok(())
+}
+
+/// A call is a part of the assistant's message before it, or one by itself.
+fn add_call(said: &mut Vec<Json>, id: &Json, name: &str, arguments: &str) {
+    let function = json!({ "name": name, "arguments": arguments });
+    let call = json!({ "id": id, "type": "function", "function": function });
+    match said.last_mut().filter(|last| last["role"] == "assistant") {
+        Some(last) => match last["tool_calls"].as_array_mut() {
+            Some(calls) => calls.push(call),
+            None => last["tool_calls"] = json!([call]),
+        },
+        None => said.push(json!({ "role": "assistant", "content": "", "tool_calls": [call] })),
+    }
 }
 
 /// True of a message of which nothing is known yet but what was thought.
@@ -332,50 +353,4 @@ fn reasoning(given: Option<Map<String, Json>>) -> ApiResult<Map<String, Json>> {
         }
     }
     Ok(variables)
-}
-
-/// Functions that may be called, and what is left out of them.
-fn tools(fields: &mut Fields) -> ApiResult<(Option<Tools>, Vec<String>)> {
-    let parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
-    let (mut list, mut others) = (Vec::new(), Vec::new());
-    for tool in fields.list("tools")?.unwrap_or_default() {
-        match tool["type"].as_str() {
-            Some("function") => {
-                let mut function = tool;
-                function.as_object_mut().map(|fields| fields.remove("type"));
-                list.push(json!({ "type": "function", "function": function }));
-            }
-            Some(kind) => others.push(
-                kind.chars()
-                    .take(32)
-                    .filter(char::is_ascii_alphanumeric)
-                    .collect::<String>(),
-            ),
-            None => return Err(ApiError::field("tools", "a tool has no type")),
-        }
-    }
-    let left_out = match others.is_empty() {
-        true => Vec::new(),
-        false => vec![format!("tools of the types {}", others.join(" "))],
-    };
-    let wrong = || {
-        ApiError::field(
-            "tool_choice",
-            "expected auto, required, none, or {\"type\": \"function\", \"name\": …}",
-        )
-    };
-    let choice = match fields.take("tool_choice") {
-        None => ToolChoice::Auto,
-        Some(Json::String(word)) => match word.as_str() {
-            "auto" => ToolChoice::Auto,
-            "required" => ToolChoice::Required,
-            "none" => return Ok((None, left_out)),
-            _ => return Err(wrong()),
-        },
-        Some(object) => match (object["type"].as_str(), object["name"].as_str()) {
-            (Some("function"), Some(name)) => ToolChoice::Named(name.to_owned()),
-            _ => return Err(wrong()),
-        },
-    };
-    Ok((checked(list, choice, parallel)?, left_out))
 }

@@ -2,6 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
+use super::tools::{Kind, Kinds, text_of_arguments};
 use crate::http::unique;
 
 /// A piece of a response.
@@ -27,10 +28,12 @@ pub enum Item {
         id: String,
         /// The id by which its result comes back.
         call_id: String,
-        /// The function.
+        /// The function, by the name that the model knows.
         name: String,
         /// An object of JSON.
         arguments: String,
+        /// How it is told, if not as a function's.
+        kind: Option<Kind>,
     },
 }
 
@@ -65,9 +68,25 @@ impl Item {
                 call_id,
                 name,
                 arguments,
-            } => json!({
-                "id": id, "type": "function_call", "call_id": call_id, "name": name, "arguments": arguments, "status": status,
-            }),
+                kind,
+            } => {
+                let mut call = json!({ "id": id, "call_id": call_id, "name": name, "status": status });
+                match kind {
+                    Some(Kind::Text) => {
+                        call["type"] = "custom_tool_call".into();
+                        call["input"] = text_of_arguments(arguments).into();
+                        return call;
+                    }
+                    Some(Kind::Grouped { namespace, name }) => {
+                        call["namespace"] = namespace.as_str().into();
+                        call["name"] = name.as_str().into();
+                    }
+                    None => {}
+                }
+                call["type"] = "function_call".into();
+                call["arguments"] = arguments.as_str().into();
+                call
+            }
         }
     }
 
@@ -89,9 +108,18 @@ pub struct Items {
     /// All of them; the last may be open.
     pub all: Vec<Item>,
     is_open: bool,
+    kinds: Kinds,
 }
 
 impl Items {
+    /// None yet. `kinds`: how calls of some tools are told.
+    pub fn new(kinds: Kinds) -> Items {
+        Items {
+            kinds,
+            ..Items::default()
+        }
+    }
+
     /// More is thought.
     pub fn reasoning(&mut self, delta: &str) -> Vec<Event> {
         if delta.is_empty() {
@@ -142,19 +170,24 @@ impl Items {
 
     /// A function is called.
     pub fn call(&mut self, name: String) -> Vec<Event> {
-        let (id, call_id) = (unique("fc_"), unique("call_"));
+        let kind = self.kinds.get(&name).cloned();
+        let prefix = if kind == Some(Kind::Text) { "ctc_" } else { "fc_" };
         self.open(Item::Call {
-            id,
-            call_id,
+            id: unique(prefix),
+            call_id: unique("call_"),
             name,
             arguments: String::new(),
+            kind,
         })
     }
 
-    /// With more arguments.
+    /// With more arguments. A text in them is known when they are whole.
     pub fn arguments(&mut self, delta: &str) -> Vec<Event> {
-        if let Some(Item::Call { arguments, .. }) = self.all.last_mut() {
+        if let Some(Item::Call { arguments, kind, .. }) = self.all.last_mut() {
             *arguments += delta;
+            if *kind == Some(Kind::Text) {
+                return Vec::new();
+            }
         }
         vec![(
             "response.function_call_arguments.delta",
@@ -231,6 +264,23 @@ impl Items {
                     self.at(json!({ "content_index": 0, "part": part(text) })),
                 ),
             ],
+            Item::Call {
+                arguments,
+                kind: Some(Kind::Text),
+                ..
+            } => {
+                let input = text_of_arguments(arguments);
+                vec![
+                    (
+                        "response.custom_tool_call_input.delta",
+                        self.at(json!({ "delta": input })),
+                    ),
+                    (
+                        "response.custom_tool_call_input.done",
+                        self.at(json!({ "input": input })),
+                    ),
+                ]
+            }
             Item::Call { name, arguments, .. } => {
                 let data = self.at(json!({ "name": name, "arguments": arguments }));
                 vec![("response.function_call_arguments.done", data)]

@@ -3,6 +3,7 @@
 mod input;
 mod items;
 mod kept;
+mod tools;
 
 pub use input::FIELDS;
 pub use kept::Kept;
@@ -29,8 +30,8 @@ pub async fn responses(State(app): State<Shared>, Extension(client): Extension<C
         created: app.served.now(),
         app,
         client,
+        items: Items::new(asked.kinds.clone()),
         asked,
-        items: Items::default(),
         finish: None,
         n_events: 0,
     };
@@ -52,7 +53,7 @@ pub async fn responses(State(app): State<Shared>, Extension(client): Extension<C
 pub async fn count(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
     blocking(move || {
         let (_, conversation, _, grammar) = input::read(&app.served, client, body)?;
-        counted(&app.served, conversation, grammar.is_some())
+        counted(&app.served, conversation, grammar.as_ref())
     })
     .await
 }

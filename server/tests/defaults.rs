@@ -1,0 +1,118 @@
+//! What holds for requests that say nothing else: a request's own field wins.
+
+use engine::grammar::Grammar;
+use serde_json::{Value as Json, json};
+use server::api::Defaults;
+
+use crate::common::{Options, Server};
+
+fn server(defaults: Defaults) -> Server {
+    Server::with(Options {
+        defaults,
+        ..Options::default()
+    })
+}
+
+/// What a model goes on with.
+fn text(server: &Server, more: Json) -> String {
+    let mut body = json!({"prompt": "hello", "n_predict": 30, "ignore_eos": true});
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    server.ask("/completion", &body)["content"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn answers_end_at_texts_of_the_server() {
+    let all = text(&Server::new(), json!({}));
+    let (at, _) = all.char_indices().nth(all.chars().count() / 2).expect("a text");
+    let (before, stop) = all.split_at(at);
+    let end = stop.to_owned();
+    let server = server(Defaults {
+        stop: vec![end],
+        ..Defaults::default()
+    });
+    assert_eq!(text(&server, json!({})), before);
+    assert_eq!(text(&server, json!({"stop": ["\u{1}"]})), all);
+    assert_eq!(text(&server, json!({"stop": []})), all);
+    let chat = json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 30, "ignore_eos": true});
+    assert_ne!(server.ask("/v1/chat/completions", &chat), Json::Null);
+}
+
+#[test]
+fn answers_keep_to_the_grammar_of_the_server() {
+    let yes_or_no = Grammar::Choice(vec!["yes".to_owned(), "no".to_owned()]);
+    let server = server(Defaults {
+        grammar: Some(yes_or_no),
+        ..Defaults::default()
+    });
+    let is_kept = |text: &Json| ["yes", "no"].contains(&text.as_str().expect("a text"));
+    let said = json!([{"role": "user", "content": "hello"}]);
+    for (path, body, place) in [
+        ("/completion", json!({"prompt": "hello"}), "/content"),
+        ("/v1/completions", json!({"prompt": "hello"}), "/choices/0/text"),
+        (
+            "/v1/chat/completions",
+            json!({"messages": said}),
+            "/choices/0/message/content",
+        ),
+        (
+            "/v1/messages",
+            json!({"messages": said, "max_tokens": 9}),
+            "/content/0/text",
+        ),
+        ("/v1/responses", json!({"input": "hello"}), "/output/0/content/0/text"),
+        (
+            "/api/generate",
+            json!({"prompt": "hello", "stream": false}),
+            "/response",
+        ),
+        (
+            "/api/generate",
+            json!({"prompt": "hello", "raw": true, "stream": false}),
+            "/response",
+        ),
+    ] {
+        let answer = server.ask(path, &body);
+        assert!(answer.pointer(place).is_some_and(is_kept), "{path}: {answer}");
+    }
+    assert_eq!(text(&server, json!({"choice": ["one"]})), "one");
+    // Calls have to be possible.
+    let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}, "additionalProperties": false}}}]);
+    let body = json!({"messages": said, "tools": tools, "tool_choice": "required", "max_tokens": 60});
+    let called = server.ask("/v1/chat/completions", &body);
+    assert_eq!(
+        called["choices"][0]["message"]["tool_calls"][0]["function"]["name"], "f",
+        "{called}"
+    );
+}
+
+#[test]
+fn special_tokens_have_a_text_where_that_is_wanted() {
+    let begins = |shows_special: bool| {
+        let server = Server::with(Options {
+            shows_special,
+            ..Options::default()
+        });
+        text(&server, json!({"n_predict": 1, "logit_bias": [[1, 1000]]}))
+    };
+    assert_eq!((begins(false).as_str(), begins(true).as_str()), ("", "<s>"));
+}
+
+#[test]
+fn nothing_is_told_apart_where_that_is_not_wanted() {
+    let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant><think>\n{% if false %}</think>{% endif %}";
+    let message = |is_plain: bool| {
+        let server = Server::with(Options {
+            template: Some(template),
+            is_plain,
+            ..Options::default()
+        });
+        let body = json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 20, "ignore_eos": true});
+        server.ask("/v1/chat/completions", &body)["choices"][0]["message"].clone()
+    };
+    let (apart, plain) = (message(false), message(true));
+    assert!(plain.get("reasoning_content").is_none_or(Json::is_null), "{plain}");
+    assert_eq!(
+        apart["reasoning_content"].as_str().map(str::trim),
+        plain["content"].as_str().map(str::trim)
+    );
+}
