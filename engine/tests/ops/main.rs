@@ -149,6 +149,13 @@ fn products_of_quantized_activations_with_long_rows() {
 }
 
 #[test]
+fn products_of_quantized_activations_in_tiles() {
+    // All but those with weights of F32.
+    let cases = cases::matrix_products_in_tiles();
+    compare_quantized(&cases, cases.len() - 1);
+}
+
+#[test]
 fn products_of_quantized_activations_by_expert() {
     // Of Q8_0 and Q4_0, those of 9 tokens and more.
     compare_quantized(&cases::matrix_products_by_expert(), 2 * 3 * 4);

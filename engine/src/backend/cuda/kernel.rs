@@ -76,8 +76,9 @@ macro_rules! headers {
     };
 }
 
-const HEADERS: [Header<'static>; 10] = headers! {
-    "common.cuh" "blocks.cuh" "columns.cuh" "dots.cuh" "encode.cuh" "few.cuh" "rope.cuh" "select.cuh" "unary.cuh" "visible.cuh"
+const HEADERS: [Header<'static>; 12] = headers! {
+    "common.cuh" "blocks.cuh" "columns.cuh" "dots.cuh" "encode.cuh" "few.cuh" "matrices.cuh" "pieces.cuh" "rope.cuh" "select.cuh" "unary.cuh"
+    "visible.cuh"
 };
 
 /// What stands for a name in a text.
