@@ -161,6 +161,16 @@ fn products_of_quantized_activations_by_expert() {
     compare_quantized(&cases::matrix_products_by_expert(), 2 * 3 * 4);
 }
 
+/// Scores of prompts on tensor cores have the accuracy of the keys, and weights 11 bits.
+#[test]
+fn attention_of_prompts_by_tiles() {
+    let cases = attention::attention_of_prompts();
+    for device in devices_under_test().iter().filter(|d| d.kind() != DeviceKind::Cpu) {
+        let n_rounded = cases.iter().filter(|case| is_rounded(case, device)).count();
+        assert_eq!(n_rounded, cases.len(), "cases that {} computes by tiles", device.name());
+    }
+}
+
 macro_rules! suites {
     ($module:ident: $( $name:ident )*) => { $(
         #[test]

@@ -1,8 +1,11 @@
 //! Attention over page tables.
 
+mod tiles;
+
 use bytemuck::{Pod, Zeroable};
 use kernels::GgmlType;
 
+use self::tiles::Tiles;
 use super::super::kernel::{ATTENTION, Kernel, Value};
 use super::arguments::{TensorArg, VisibleArg};
 use super::{Refusal, Task, size};
@@ -106,13 +109,20 @@ pub(super) fn plan(task: &mut Task<'_>, p: &Attention) -> Result<(), Refusal> {
     let [dk, n_head, n_tokens, _] = q.ne;
     let (dv, n_head_kv) = (v.ne[0], k.ne[1]);
     let (k_arg, v_arg, visible) = (task.source(at.k)?, task.source(at.v)?, VisibleArg::new(task)?);
+    let y = task.result()?;
+    // Results are stored two at a time.
+    let tiles = y.has_vectors(size_of::<f32>(), 2 * size_of::<f32>());
+    let tiles = tiles.then(|| Tiles::of(task, p, [&k_arg, &v_arg], &visible)).flatten();
     let (window, window_size) = window(p.window);
     let n_buckets = at.biases.map_or(0, |i| task.operand(i).ne[1]);
     let (side, near) = buckets(p.buckets, n_buckets);
     let group = n_head / n_head_kv;
     let heads = heads_of_block(group, dk, dv);
     let y_blocks = n_head_kv * group.div_ceil(heads);
-    let n_parts = n_parts(n_tokens * y_blocks, visible.n_pages());
+    let n_parts = match tiles {
+        Some(_) => 1,
+        None => n_parts(n_tokens * y_blocks, visible.n_pages()),
+    };
     let parts = match n_parts {
         1 => 0,
         _ => (task.target).scratch(size_of::<f32>() * n_tokens * n_head * n_parts * (dv + 2))?,
@@ -121,7 +131,7 @@ pub(super) fn plan(task: &mut Task<'_>, p: &Attention) -> Result<(), Refusal> {
         q: task.source(at.q)?,
         k: k_arg,
         v: v_arg,
-        y: task.result()?,
+        y,
         biases: task.optional(at.biases)?,
         sinks: task.optional(at.sinks)?,
         selection: task.optional(at.selection)?,
@@ -139,6 +149,9 @@ pub(super) fn plan(task: &mut Task<'_>, p: &Attention) -> Result<(), Refusal> {
         n_parts: size(n_parts)? as i32,
         padding: 0,
     };
+    if let Some(tiles) = tiles {
+        return tiles.plan(task, p, &params);
+    }
     let selected = if p.selects {
         4 * visible.n_cells().div_ceil(32)
     } else {
