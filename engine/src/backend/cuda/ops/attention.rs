@@ -149,18 +149,28 @@ pub(super) fn plan(task: &mut Task<'_>, p: &Attention) -> Result<(), Refusal> {
         n_parts: size(n_parts)? as i32,
         padding: 0,
     };
-    if let Some(tiles) = tiles {
-        return tiles.plan(task, p, &params);
+    match tiles {
+        Some(tiles) => tiles.plan(task, p, &params),
+        None => plan_pages(task, p, &params, heads),
     }
+}
+
+/// A block for each token, or several, with so many query heads.
+fn plan_pages(task: &mut Task<'_>, p: &Attention, params: &Params, heads: usize) -> Result<(), Refusal> {
+    let at = p.operands();
+    let (q, k, v) = (task.operand(at.q), task.operand(at.k), task.operand(at.v));
+    let [dk, n_head, n_tokens, _] = q.ne;
+    let (dv, n_head_kv, n_parts) = (v.ne[0], k.ne[1], params.n_parts as u32);
+    let y_blocks = n_head_kv * (n_head / n_head_kv).div_ceil(heads);
     let selected = if p.selects {
-        4 * visible.n_cells().div_ceil(32)
+        4 * params.visible.n_cells().div_ceil(32)
     } else {
         0
     };
     if selected + 4 * WARPS * heads * (dv + 2) > SHARED {
         return Err("sums and selections that fit in shared memory".into());
     }
-    let (k_decoder, v_decoder) = (decoder(k, &k_arg)?, decoder(v, &v_arg)?);
+    let (k_decoder, v_decoder) = (decoder(k, &params.k)?, decoder(v, &params.v)?);
     let kernel = |name| {
         Kernel::new(&ATTENTION, name)
             .with("K", k_decoder)
@@ -173,11 +183,11 @@ pub(super) fn plan(task: &mut Task<'_>, p: &Attention) -> Result<(), Refusal> {
             .with_int("SINKS", p.sinks.into())
             .with_int("SPLIT", (n_parts > 1).into())
     };
-    let (threads, grid) = (32 * WARPS as u32, [size(n_tokens)?, size(y_blocks)?, size(n_parts)?]);
-    task.launch_with(kernel("attention"), grid, threads, size(selected)?, &params)?;
+    let (threads, grid) = (32 * WARPS as u32, [size(n_tokens)?, size(y_blocks)?, n_parts]);
+    task.launch_with(kernel("attention"), grid, threads, size(selected)?, params)?;
     if n_parts > 1 {
         let grid = [size(n_tokens)?, size(n_head)?, 1];
-        task.launch(kernel("merge"), grid, threads, &params)?;
+        task.launch(kernel("merge"), grid, threads, params)?;
     }
     Ok(())
 }
