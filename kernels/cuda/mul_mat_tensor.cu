@@ -1,19 +1,21 @@
 // Products of a matrix with many columns on tensor cores: weights and columns rounded to bf16, sums of f32. Weights are decoded to shared memory,
-// columns lie in memory as bf16 already. A warp computes WARP_ROWS rows by 32 columns of a tile.
+// columns lie in memory as bf16 already. While a step is multiplied the next one's columns are copied and its weights fetched.
 //
-// TYPE: type of the weights. STEP: values of a row that are decoded at a time. COLUMNS: columns of a tile, 32 or 128. IDS: columns were grouped by
-// the matrix that their numbers choose (see `group.cu`), and a tile has columns of one group.
-#include "blocks.cuh"
+// TYPE: type of the weights. ALIGNED: see `pieces.cuh`. ROWS, COLUMNS: of a tile. WARP_ROWS, WARP_COLUMNS: of a warp's part of it. IDS: columns were grouped
+// by the matrix that their numbers choose (see `group.cu`), and a tile has columns of one group.
+#include "matrices.cuh"
+#include "pieces.cuh"
 
-using W = types::TYPE;
+using Weights = Piece<types::TYPE>;
 
-const int ROWS = 128, WARPS = 8, THREADS = 32 * WARPS;
-const int WARPS_OF_COLUMNS = COLUMNS / 32, WARP_ROWS = ROWS / (WARPS / WARPS_OF_COLUMNS);
+// Values of a row that are decoded at a time.
+const int STEP = 64;
+const int WARPS_OF_COLUMNS = COLUMNS / WARP_COLUMNS, THREADS = 32 * WARPS_OF_COLUMNS * (ROWS / WARP_ROWS);
 // Tiles of `mma` of a warp: 16 rows by 8 columns.
-const int M = WARP_ROWS / 16, N = 4;
-static_assert(STEP % (W::GAP * W::RUNS) == 0 && STEP % W::N == 0, "a step has whole groups of runs");
-// Padding keeps the rows that a matrix is loaded from in different banks.
-const int STRIDE = STEP + 8;
+const int M = WARP_ROWS / 16, N = WARP_COLUMNS / 8;
+// Pieces of a step that a thread decodes, and 16 bytes of columns that it copies.
+const int PIECES = ROWS * STEP / 32 / THREADS, COPIES = COLUMNS * STEP / 8 / THREADS;
+static_assert(PIECES * 32 * THREADS == ROWS * STEP && COPIES * 8 * THREADS == COLUMNS * STEP, "threads have as much to do");
 
 struct Params {
     Tensor w, x, y;
@@ -24,141 +26,149 @@ struct Params {
     int n_used, stride;
 };
 
-// Weights of a step, then columns.
-extern __shared__ __align__(16) u16 shared[];
+// Of each of two steps weights, then columns.
+extern __shared__ __align__(128) u16 shared[];
+#if IDS
 __shared__ const char *from[COLUMNS];
 __shared__ char *to[COLUMNS];
+#endif
 
-// Finds the tile's columns. Address of its matrix; null if there are none.
-DEVICE const char *find_columns(const Params &p) {
-    int c = threadIdx.x;
+// What a block works at.
+struct Work {
+    // Its matrix; null if there is nothing to do.
+    const char *w;
+    // The first of its columns, and the end of them.
+    const char *columns;
+    char *y;
+    int n_columns;
+};
+
+DEVICE Work find_work(const Params &p) {
 #if IDS
-    int matrix = p.tiles[3 * blockIdx.y], first = p.tiles[3 * blockIdx.y + 1], end = p.tiles[3 * blockIdx.y + 2];
-    if (matrix < 0) return nullptr;
+    int c = threadIdx.x, matrix = p.tiles[3 * blockIdx.y], first = p.tiles[3 * blockIdx.y + 1], end = p.tiles[3 * blockIdx.y + 2];
+    if (matrix < 0) return {};
     if (c < COLUMNS) {
         int pair = first + c < end ? p.order[first + c] : -1, place = pair % p.n_used, token = pair / p.n_used;
         from[c] = pair < 0 ? nullptr : p.columns + ((i64)token * p.x.ne[1] + place % p.x.ne[1]) * p.stride;
         to[c] = pair < 0 ? nullptr : p.y.data + place * p.y.nb[1] + token * p.y.nb[2];
     }
-    return p.w.data + matrix * p.w.nb[2];
+    __syncthreads();
+    return {p.w.data + matrix * p.w.nb[2], p.columns, p.y.data, 0};
 #else
-    int i2 = blockIdx.z % p.x.ne[2], i3 = blockIdx.z / p.x.ne[2], column = blockIdx.y * COLUMNS + c;
-    if (c < COLUMNS) {
-        bool there = column < p.x.ne[1];
-        from[c] = there ? p.columns + ((i64)blockIdx.z * p.x.ne[1] + column) * p.stride : nullptr;
-        to[c] = there ? p.y.data + column * p.y.nb[1] + i2 * p.y.nb[2] + i3 * p.y.nb[3] : nullptr;
-    }
-    return p.w.data + i2 / (p.x.ne[2] / p.w.ne[2]) * p.w.nb[2] + i3 / (p.x.ne[3] / p.w.ne[3]) * p.w.nb[3];
+    int i2 = blockIdx.z % p.x.ne[2], i3 = blockIdx.z / p.x.ne[2], first = blockIdx.y * COLUMNS;
+    return {
+        p.w.data + i2 / (p.x.ne[2] / p.w.ne[2]) * p.w.nb[2] + i3 / (p.x.ne[3] / p.w.ne[3]) * p.w.nb[3],
+        p.columns + ((i64)blockIdx.z * p.x.ne[1] + first) * p.stride,
+        p.y.data + first * p.y.nb[1] + i2 * p.y.nb[2] + i3 * p.y.nb[3],
+        min(p.x.ne[1] - first, COLUMNS),
+    };
 #endif
 }
 
-// Two floats as bf16, rounded to nearest, the first in the low half.
-DEVICE u32 pair_of(float low, float high) {
-    u32 pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
+// Where the `unit`-th 8 values of a row of a step lie: units change places by the row, so that neither rows that a matrix is loaded from nor threads that
+// store to several rows meet in a bank.
+DEVICE u16 *place_of_weights(u16 *step, int row, int unit) {
+    int turn = Weights::APART ? (row & 1) | (row & 2) << 1 | (row & 4) >> 1 : row & 7;
+    return step + row * STEP + (unit ^ turn) * 8;
 }
 
-// The row that the `n`-th `STEP / W::N` threads decode: rows whose threads store together are so far apart that one's runs lie between the other's gaps in
-// other banks.
-DEVICE int row_of(int n) {
-    const int APART = W::RUN == 4 && W::GAP > 8 ? W::GAP / 8 : 1;
-    return n - n % (2 * APART) + n % 2 * APART + n % (2 * APART) / 2;
+DEVICE u16 *place_of_columns(u16 *step, int column, int unit) {
+    return step + (ROWS + column) * STEP + (unit ^ (column & 7)) * 8;
 }
 
-// Decodes values `k` to `k + STEP - 1` of the tile's rows; zeros where there are none.
-DEVICE void load_weights(const Params &p, const char *w, int first_row, int k) {
-    const i64 block_bytes = W::QK == 1 ? p.w.nb[0] : (i64)W::BYTES;
-    const int n_chunks = p.w.ne[0] / W::QK * W::CHUNKS, per_row = STEP / W::N;
-    // A chunk whose values lie together is stored at once. More than two chunks at a time would spill.
-    const bool is_whole = W::GAP == W::RUN && W::N == 8;
-#pragma unroll 2
-    for (int i = threadIdx.x; i < ROWS * per_row; i += THREADS) {
-        int row = row_of(i / per_row), c = k / W::N + i % per_row, block = c / W::CHUNKS, in = c % W::CHUNKS;
-        float v[W::N] = {};
-        if (c < n_chunks && first_row + row < p.w.ne[1]) {
-            W::chunk((const u8 *)w + (first_row + row) * p.w.nb[1] + block * block_bytes, in, v);
-        }
-        u16 *at = shared + row * STRIDE + block * W::QK + chunk_start<W>(in) - k;
-        if (is_whole) {
-            u32 x[4];
-            for (int n = 0; n < 4; n++) x[n] = pair_of(v[2 * n % W::N], v[(2 * n + 1) % W::N]);
-            *(uint4 *)at = make_uint4(x[0], x[1], x[2], x[3]);
-            continue;
-        }
-        for (int r = 0; r < W::RUNS; r++) {
-            if (W::RUN % 4 == 0) {
-                for (int n = 0; n < W::RUN; n += 4) {
-                    const float *x = v + r * W::RUN + n;
-                    *(uint2 *)(at + r * W::GAP + n) = make_uint2(pair_of(x[0], x[1]), pair_of(x[2], x[3]));
-                }
-            } else {
-                for (int n = 0; n < W::RUN; n++) at[r * W::GAP + n] = float_to_bfloat(v[r * W::RUN + n]);
-            }
+// Copies values `k` to `k + STEP - 1` of the tile's columns; zeros where there are none.
+DEVICE void load_columns(const Params &p, const Work &work, u16 *step, int k) {
+    int unit = threadIdx.x % (STEP / 8), at = 2 * (k + 8 * unit);
+#pragma unroll
+    for (int i = 0; i < COPIES; i++) {
+        int column = threadIdx.x / (STEP / 8) + i * (THREADS / (STEP / 8));
+#if IDS
+        const char *start = from[column];
+        bool is_there = start && at < p.stride;
+        start = start ? start : work.columns;
+#else
+        bool is_there = column < work.n_columns && at < p.stride;
+        const char *start = work.columns + (i64)column * p.stride;
+#endif
+        copy_ahead(place_of_columns(step, column, unit), is_there ? start + at : work.columns, is_there);
+    }
+}
+
+DEVICE void fetch_weights(const Params &p, const char *w, int first_row, int k, Weights (&pieces)[PIECES]) {
+#pragma unroll
+    for (int i = 0; i < PIECES; i++) {
+        // Rows behind the last one are as that one; nobody asks for what they give.
+        int n = threadIdx.x + i * THREADS, row = min(first_row + n / 2, p.w.ne[1] - 1);
+        pieces[i].fetch(p.w, w + row * p.w.nb[1], k / 32 + n % 2);
+    }
+}
+
+DEVICE void store_weights(u16 *step, const Weights (&pieces)[PIECES]) {
+#pragma unroll
+    for (int i = 0; i < PIECES; i++) {
+        int n = threadIdx.x + i * THREADS;
+        u32 x[16];
+        pieces[i].decode(x);
+#pragma unroll
+        for (int u = 0; u < 4; u++) {
+            int unit = Weights::APART ? u / 2 * 4 + n % 2 * 2 + u % 2 : n % 2 * 4 + u;
+            *(uint4 *)place_of_weights(step, n / 2, unit) = make_uint4(x[4 * u], x[4 * u + 1], x[4 * u + 2], x[4 * u + 3]);
         }
     }
 }
 
-// Fetches values `k` to `k + STEP - 1` of the tile's columns; zeros where there are none.
-DEVICE void load_columns(const Params &p, int k) {
-    const int per_column = STEP / 8;
-    for (int i = threadIdx.x; i < COLUMNS * per_column; i += THREADS) {
-        int column = i / per_column, at = i % per_column * 8;
-        u16 *here = shared + (ROWS + column) * STRIDE + at;
-        if (from[column] && 2 * (k + at) < p.stride) {
-            u32 address = (u32)__cvta_generic_to_shared(here);
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from[column] + 2 * (i64)(k + at)) : "memory");
-        } else {
-            *(uint4 *)here = make_uint4(0, 0, 0, 0);
+// Adds a step's products to a warp's sums.
+DEVICE void multiply_step(u16 *step, int row, int column, float (&sums)[M][N][4]) {
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < STEP / 8; i += 2) {
+        u32 a[4], b[N / 2][4];
+#pragma unroll
+        for (int n = 0; n < N / 2; n++) load_matrices(b[n], place_of_columns(step, column + 16 * n + lane / 16 * 8 + lane % 8, i + lane / 8 % 2));
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            load_matrices(a, place_of_weights(step, row + 16 * m + lane % 16, i + lane / 16));
+            for (int n = 0; n < N; n++) multiply(sums[m][n], a, b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
         }
     }
-}
-
-// Four matrices of 8 by 8, of whose rows lane `l` points to row `l % 8` of matrix `l / 8`.
-DEVICE void load_matrices(u32 (&x)[4], const u16 *row) {
-    u32 address = (u32)__cvta_generic_to_shared(row);
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"(address)
-                 : "memory");
-}
-
-DEVICE void multiply(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // Grid: rows by ROWS; columns by COLUMNS, or tiles of groups; outer dimensions.
-extern "C" __global__ void __launch_bounds__(THREADS) mul_mat_tensor(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) mul_mat_tensor(const __grid_constant__ Params p) {
     int first_row = blockIdx.x * ROWS, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    int row = warp / WARPS_OF_COLUMNS * WARP_ROWS, column = warp % WARPS_OF_COLUMNS * 32;
-    const char *w = find_columns(p);
-    if (!w) return;
+    int row = warp / WARPS_OF_COLUMNS * WARP_ROWS, column = warp % WARPS_OF_COLUMNS * WARP_COLUMNS;
+    Work work = find_work(p);
+    if (!work.w) return;
+    u16 *step = shared, *next = shared + (ROWS + COLUMNS) * STEP;
+    Weights pieces[PIECES];
+    load_columns(p, work, step, 0);
+    fetch_weights(p, work.w, first_row, 0, pieces);
+    store_weights(step, pieces);
+    wait_for_copies();
     __syncthreads();
     float sums[M][N][4] = {};
-    for (int k = 0; k < p.w.ne[0]; k += STEP) {
-        load_columns(p, k);
-        load_weights(p, w, first_row, k);
-        asm volatile("cp.async.wait_all;" ::: "memory");
-        __syncthreads();
-#pragma unroll
-        for (int i = 0; i < STEP; i += 16) {
-            u32 a[4], b[N / 2][4];
-            for (int n = 0; n < N / 2; n++) {
-                load_matrices(b[n], shared + (ROWS + column + 16 * n + lane / 16 * 8 + lane % 8) * STRIDE + i + lane / 8 % 2 * 8);
-            }
-            for (int m = 0; m < M; m++) {
-                load_matrices(a, shared + (row + 16 * m + lane % 16) * STRIDE + i + lane / 16 * 8);
-                for (int n = 0; n < N; n++) multiply(sums[m][n], a, b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
-            }
+    for (int k = STEP;; k += STEP) {
+        bool goes_on = k < p.w.ne[0];
+        if (goes_on) {
+            load_columns(p, work, next, k);
+            fetch_weights(p, work.w, first_row, k, pieces);
         }
+        multiply_step(step, row, column, sums);
+        if (!goes_on) break;
+        store_weights(next, pieces);
+        wait_for_copies();
         __syncthreads();
+        u16 *done = step;
+        step = next, next = done;
     }
 #pragma unroll
     for (int i = 0; i < M * N * 4; i++) {
-        int m = i / (4 * N), n = i / 4 % N, r = first_row + row + 16 * m + lane / 4 + i % 4 / 2 * 8;
-        char *at = to[column + 8 * n + lane % 4 * 2 + i % 2];
+        int m = i / (4 * N), n = i / 4 % N, r = first_row + row + 16 * m + lane / 4 + i % 4 / 2 * 8, c = column + 8 * n + lane % 4 * 2 + i % 2;
+#if IDS
+        char *at = to[c];
+#else
+        char *at = c < work.n_columns ? work.y + c * p.y.nb[1] : nullptr;
+#endif
         if (r < p.w.ne[1] && at) *(float *)(at + r * p.y.nb[0]) = sums[m][n][i % 4];
     }
 }

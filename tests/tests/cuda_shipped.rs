@@ -5,12 +5,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use engine::backend::cuda::{Specialization, compiler_flaw, loaded, pack, shipped};
+use engine::backend::cuda::{Specialization, compiler_flaw, loaded, pack, shipped, specializations};
 use engine::context::{Context, ContextParams};
 use engine::gguf::GgufFile;
+use engine::graph::Graph;
 use engine::model::{LoadParams, Model};
 use engine::synth::{Mix, Shape, Synth, SynthParams};
-use kernels::Precision;
+use kernels::{GgmlType, Precision};
 use rayon::prelude::*;
 use tests::emulator::{with_device, without_compiler};
 use tests::{decode_last, exact, layouts, nmse, place_on, seeded_file};
@@ -120,6 +121,24 @@ impl Sample {
     }
 }
 
+/// Rows of matrices and columns of prompts, for a tile of each size in products on tensor cores.
+const PROMPTS: [[usize; 2]; 3] = [[14336, 512], [4096, 512], [1024, 512]];
+
+/// Kernels of longer prompts and larger matrices than samples have: none of them is run.
+fn kernels_of_prompts() -> Vec<Specialization> {
+    let types = [GgmlType::Q4_0, GgmlType::Q8_0, GgmlType::Q4_K, GgmlType::Q6_K];
+    let of_type = |ty: GgmlType| {
+        PROMPTS.into_iter().flat_map(move |[m, n]| {
+            let mut graph = Graph::new();
+            let w = graph.input(ty, [256, m, 1, 1], "w");
+            let x = graph.input(GgmlType::F32, [256, n, 1, 1], "x");
+            let product = graph.mul_mat(w, x).expect("the shapes fit");
+            specializations(&graph, product, Precision::default())
+        })
+    };
+    types.into_iter().flat_map(of_type).collect()
+}
+
 fn archive() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels/cuda/shipped.deflate")
 }
@@ -142,7 +161,9 @@ fn all_that_samples_need_is_shipped_as_the_sources_give_it() {
                     sample.logits(&[LONG, 1]);
                 }
             }
-            let found = compiled(&loaded());
+            let mut all = loaded();
+            all.extend(kernels_of_prompts());
+            let found = compiled(&all);
             // The assembler takes them as they were cut down.
             found.par_iter().for_each(|(_, ptx)| drop(spills(ptx, 80)));
             if std::env::var_os("LLAMA_UPDATE").is_some() {
@@ -168,11 +189,11 @@ fn all_that_samples_need_is_shipped_as_the_sources_give_it() {
     );
 }
 
-/// Of a token and a prompt of one model: sources that changed give other text here, too.
+/// Of a token and a prompt of one model, whose attention is computed by tiles: sources that changed give other text here, too.
 #[test]
 fn what_is_shipped_is_what_the_sources_give() {
     with_device("cuda_shipped::what_is_shipped_is_what_the_sources_give", || {
-        SAMPLES[9].logits(&[17, 1]);
+        SAMPLES[9].logits(&[40, 1]);
         let found = compiled(&loaded());
         assert!(found.len() > 8, "{} kernels", found.len());
         for (name, ptx) in &found {

@@ -269,3 +269,72 @@ pub fn attention_of_many_cells() -> Vec<Case> {
     }
     all
 }
+
+/// Prompts, which cards compute by tiles with `fast`: all forms of scores, tokens of one sequence and of several in disorder.
+pub fn attention_of_prompts() -> Vec<Case> {
+    let mut all = Vec::new();
+    let mut both = |p: Attention, ty: GgmlType, d: [usize; 2], heads: [usize; 2]| {
+        for (n_tokens, n_kv) in [(37, 150), (96, 200)] {
+            let [q, k, v] = qkv(ty, d, heads, n_tokens, n_kv);
+            let crowded = n_tokens > 90;
+            let scene = if crowded { crowd } else { one_sequence };
+            let sinks = floats_in(-2.0, 2.0, [heads[0], 1, 1, 1]);
+            let table = floats_in(-2.0, 2.0, [heads[0], 7, 1, 1]);
+            let more = (p.buckets != PLAIN.buckets).then_some(table);
+            if crowded {
+                all.push(attend_with_sinks(
+                    p,
+                    [q, k, v],
+                    scene(n_kv, n_tokens),
+                    more.into_iter().collect(),
+                    sinks,
+                ));
+            } else {
+                let mut case = attend(p, q, k, v, scene(n_kv, n_tokens));
+                case.operands.extend(more);
+                all.push(case);
+            }
+        }
+    };
+    for ty in [F16, BF16, Q8_0, Q4_0] {
+        both(PLAIN, ty, [64, 64], [4, 2]);
+        both(PLAIN, ty, [256, 256], [2, 1]);
+    }
+    for heads in [[1, 1], [7, 1], [9, 3], [40, 1]] {
+        both(PLAIN, F16, [32, 32], heads);
+    }
+    for d in [[16, 48], [80, 80], [128, 128], [192, 128], [64, 512]] {
+        both(PLAIN, F16, d, [4, 1]);
+    }
+    let windows = [
+        Window::Standard(20),
+        Window::Standard(usize::MAX),
+        Window::Chunked(16),
+        Window::Symmetric(9),
+    ];
+    for (window, causal) in windows.into_iter().flat_map(|w| [(w, true), (w, false)]) {
+        let p = Attention {
+            window,
+            causal,
+            ..PLAIN
+        };
+        both(p, F16, [32, 32], [4, 2]);
+    }
+    for p in [
+        Attention { softcap: 0.7, ..PLAIN },
+        Attention { max_bias: 8.0, ..PLAIN },
+        Attention {
+            compressed_from: Some(70),
+            window: Window::Standard(5),
+            ..PLAIN
+        },
+        Attention {
+            buckets: Buckets::Past,
+            ..PLAIN
+        },
+        Attention { causal: false, ..PLAIN },
+    ] {
+        both(p, F16, [32, 32], [6, 3]);
+    }
+    all
+}

@@ -367,6 +367,22 @@ pub fn matrix_products_of_all_types() -> Vec<Case> {
     all
 }
 
+/// Many columns, and so many products that cards take each of their tiles: of 64 x 64, 128 x 128 and 128 x 256 results. None of the sizes is a multiple of a
+/// tile's.
+pub fn matrix_products_in_tiles() -> Vec<Case> {
+    let tiles = [(66, 1, 67), (5, 50, 131), (3, 100, 34)];
+    let of_type = |ty: GgmlType| {
+        let k = if ty.block_size() == 1 { 104 } else { 256 };
+        tiles.map(|(m, outer, n)| Case::new(Op::MulMat, &[weights(ty, [k, m, outer, 1]), floats([k, n, outer, 1])]))
+    };
+    let large = [F16, BF16, Q8_0, GgmlType::Q4_K, GgmlType::Q6_K]
+        .into_iter()
+        .flat_map(of_type);
+    let small =
+        readable_types().map(|ty| Case::new(Op::MulMat, &[weights(ty, [512, 37, 1, 1]), floats([512, 33, 1, 1])]));
+    large.chain(small).collect()
+}
+
 /// Rows of several pieces, as kernels for cards fetch them, whole and not: few rows, since elements take their time.
 pub fn matrix_products_of_long_rows() -> Vec<Case> {
     let mut all = Vec::new();

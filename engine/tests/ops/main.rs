@@ -149,9 +149,26 @@ fn products_of_quantized_activations_with_long_rows() {
 }
 
 #[test]
+fn products_of_quantized_activations_in_tiles() {
+    // All but those with weights of F32.
+    let cases = cases::matrix_products_in_tiles();
+    compare_quantized(&cases, cases.len() - 1);
+}
+
+#[test]
 fn products_of_quantized_activations_by_expert() {
     // Of Q8_0 and Q4_0, those of 9 tokens and more.
     compare_quantized(&cases::matrix_products_by_expert(), 2 * 3 * 4);
+}
+
+/// Scores of prompts on tensor cores have the accuracy of the keys, and weights 11 bits.
+#[test]
+fn attention_of_prompts_by_tiles() {
+    let cases = attention::attention_of_prompts();
+    for device in devices_under_test().iter().filter(|d| d.kind() != DeviceKind::Cpu) {
+        let n_rounded = cases.iter().filter(|case| is_rounded(case, device)).count();
+        assert_eq!(n_rounded, cases.len(), "cases that {} computes by tiles", device.name());
+    }
 }
 
 macro_rules! suites {

@@ -6,8 +6,9 @@
 //! - caches: sectors that its loads and stores ask for, [`OWN_CACHE_BYTES`] a clock in each multiprocessor that has a block, of which stores and copies
 //!   to shared memory come from farther, [`CACHE_BYTES`] a clock; what several warps of a block load is taken to stay in its multiprocessor;
 //! - instructions: one a clock in each of a multiprocessor's four parts, and those of each kind by their own rate;
-//! - shared memory: a clock for what lanes ask for at once, 128 bytes at most, and one for each further way of a conflict;
-//! - products of matrices: by the card's rate of `mma.sync`.
+//! - shared memory: a clock for what lanes ask for at once, 128 bytes at most, and one for each further way of a conflict; what `ldmatrix` loads and copies
+//!   bring counts, too;
+//! - products of matrices: by the card's rate of `mma.sync`, a multiplication and its addition as two.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -29,7 +30,7 @@ struct Card {
     clock: f64,
     /// Bytes of memory in a second.
     memory: f64,
-    /// Multiplications and additions of `mma.sync` in a second, of bf16 with sums of f32. Hopper's is two thirds of what `wgmma` reaches.
+    /// Multiplications and additions of `mma.sync` in a second, each counted, of bf16 with sums of f32. Hopper's is two thirds of what `wgmma` reaches.
     matrix: f64,
 }
 
@@ -62,6 +63,8 @@ const MEMORY_SHARE: f64 = 0.92;
 /// Bytes that a multiprocessor gets from its own cache in a clock, and from those behind it.
 const OWN_CACHE_BYTES: f64 = 128.0;
 const CACHE_BYTES: f64 = 64.0;
+/// Bytes that shared memory takes or gives in a clock.
+const SHARED_BYTES: f64 = 128.0;
 /// Seconds from the end of a kernel of a recorded graph to the work of the next. An assumption.
 const START: f64 = 1.5e-6;
 /// Instructions of a warp that a multiprocessor begins in a clock.
@@ -92,6 +95,7 @@ struct Instructions {
 struct Counted {
     launches: u64,
     blocks: u64,
+    /// Multiplications, each with its addition.
     matrix_operations: u64,
     loads: Traffic,
     stores: Traffic,
@@ -111,6 +115,16 @@ impl Counted {
         self.instructions.get(class).copied().unwrap_or_default()
     }
 
+    /// Accesses to shared memory, those of `ldmatrix` included.
+    fn shared(&self) -> Instructions {
+        let (shared, matrix) = (self.of("shared"), self.of("matrix"));
+        Instructions {
+            warps: shared.warps,
+            moved: shared.moved + matrix.moved,
+            waves: shared.waves + matrix.waves,
+        }
+    }
+
     fn n_instructions(&self) -> u64 {
         self.instructions.values().map(|i| i.warps).sum()
     }
@@ -122,15 +136,16 @@ impl Counted {
         let busy = (self.blocks as f64 / launches).min(card.multiprocessors) * card.clock;
         let touched: u64 = self.footprint.iter().sum();
         let sectors = self.loads.sectors + self.stores.sectors;
-        let shared = self.of("shared");
+        let shared = self.shared();
+        let copied = self.copies.bytes as f64 / SHARED_BYTES;
         let kinds = RATES.map(|(class, rate)| self.of(class).warps as f64 / rate / busy);
         let needs = [
             touched as f64 / (MEMORY_SHARE * card.memory),
             32.0 * sectors as f64 / OWN_CACHE_BYTES / busy,
             32.0 * (self.copies.sectors + self.stores.sectors) as f64 / CACHE_BYTES / busy,
             self.n_instructions() as f64 / ISSUES / busy,
-            (shared.waves + shared.moved) as f64 / busy,
-            self.matrix_operations as f64 / card.matrix,
+            ((shared.waves + shared.moved) as f64 + copied) / busy,
+            2.0 * self.matrix_operations as f64 / card.matrix,
         ];
         needs.into_iter().chain(kinds).fold(0.0, f64::max) + START * launches
     }
@@ -232,7 +247,7 @@ impl<'a> Paper<'a> {
 
 impl Kernel {
     fn new(name: &str, counted: &Counted, source: Option<&Specialization>) -> Kernel {
-        let shared = counted.of("shared");
+        let shared = counted.shared();
         Kernel {
             name: name.to_owned(),
             launches: counted.launches,

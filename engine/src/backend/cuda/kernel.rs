@@ -49,6 +49,7 @@ macro_rules! sources {
 // Sources: file, whether its kernels are hot, and options of their own.
 sources! {
     ATTENTION = "attention.cu" true [];
+    ATTENTION_TILES = "attention_tiles.cu" true [];
     COPIES = "copies.cu" false [];
     ELEMENTWISE = "elementwise.cu" false [];
     GROUP = "group.cu" false [];
@@ -76,8 +77,9 @@ macro_rules! headers {
     };
 }
 
-const HEADERS: [Header<'static>; 10] = headers! {
-    "common.cuh" "blocks.cuh" "columns.cuh" "dots.cuh" "encode.cuh" "few.cuh" "rope.cuh" "select.cuh" "unary.cuh" "visible.cuh"
+const HEADERS: [Header<'static>; 13] = headers! {
+    "attention.cuh" "common.cuh" "blocks.cuh" "columns.cuh" "dots.cuh" "encode.cuh" "few.cuh" "matrices.cuh" "pieces.cuh" "rope.cuh" "select.cuh"
+    "unary.cuh" "visible.cuh"
 };
 
 /// What stands for a name in a text.

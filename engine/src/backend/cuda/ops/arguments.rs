@@ -125,6 +125,11 @@ impl VisibleArg {
         self.n_entries as usize
     }
 
+    /// Page tables that there is room for.
+    pub(super) fn n_tables(&self) -> usize {
+        (self.n_starts as usize).saturating_sub(1)
+    }
+
     /// Cells, listed or not.
     pub(super) fn n_cells(&self) -> usize {
         self.n_kv as usize

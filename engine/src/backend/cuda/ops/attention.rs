@@ -1,8 +1,11 @@
 //! Attention over page tables.
 
+mod tiles;
+
 use bytemuck::{Pod, Zeroable};
 use kernels::GgmlType;
 
+use self::tiles::Tiles;
 use super::super::kernel::{ATTENTION, Kernel, Value};
 use super::arguments::{TensorArg, VisibleArg};
 use super::{Refusal, Task, size};
@@ -106,13 +109,20 @@ pub(super) fn plan(task: &mut Task<'_>, p: &Attention) -> Result<(), Refusal> {
     let [dk, n_head, n_tokens, _] = q.ne;
     let (dv, n_head_kv) = (v.ne[0], k.ne[1]);
     let (k_arg, v_arg, visible) = (task.source(at.k)?, task.source(at.v)?, VisibleArg::new(task)?);
+    let y = task.result()?;
+    // Results are stored two at a time.
+    let tiles = y.has_vectors(size_of::<f32>(), 2 * size_of::<f32>());
+    let tiles = tiles.then(|| Tiles::of(task, p, [&k_arg, &v_arg], &visible)).flatten();
     let (window, window_size) = window(p.window);
     let n_buckets = at.biases.map_or(0, |i| task.operand(i).ne[1]);
     let (side, near) = buckets(p.buckets, n_buckets);
     let group = n_head / n_head_kv;
     let heads = heads_of_block(group, dk, dv);
     let y_blocks = n_head_kv * group.div_ceil(heads);
-    let n_parts = n_parts(n_tokens * y_blocks, visible.n_pages());
+    let n_parts = match tiles {
+        Some(_) => 1,
+        None => n_parts(n_tokens * y_blocks, visible.n_pages()),
+    };
     let parts = match n_parts {
         1 => 0,
         _ => (task.target).scratch(size_of::<f32>() * n_tokens * n_head * n_parts * (dv + 2))?,
@@ -121,7 +131,7 @@ pub(super) fn plan(task: &mut Task<'_>, p: &Attention) -> Result<(), Refusal> {
         q: task.source(at.q)?,
         k: k_arg,
         v: v_arg,
-        y: task.result()?,
+        y,
         biases: task.optional(at.biases)?,
         sinks: task.optional(at.sinks)?,
         selection: task.optional(at.selection)?,
@@ -139,15 +149,28 @@ pub(super) fn plan(task: &mut Task<'_>, p: &Attention) -> Result<(), Refusal> {
         n_parts: size(n_parts)? as i32,
         padding: 0,
     };
+    match tiles {
+        Some(tiles) => tiles.plan(task, p, &params),
+        None => plan_pages(task, p, &params, heads),
+    }
+}
+
+/// A block for each token, or several, with so many query heads.
+fn plan_pages(task: &mut Task<'_>, p: &Attention, params: &Params, heads: usize) -> Result<(), Refusal> {
+    let at = p.operands();
+    let (q, k, v) = (task.operand(at.q), task.operand(at.k), task.operand(at.v));
+    let [dk, n_head, n_tokens, _] = q.ne;
+    let (dv, n_head_kv, n_parts) = (v.ne[0], k.ne[1], params.n_parts as u32);
+    let y_blocks = n_head_kv * (n_head / n_head_kv).div_ceil(heads);
     let selected = if p.selects {
-        4 * visible.n_cells().div_ceil(32)
+        4 * params.visible.n_cells().div_ceil(32)
     } else {
         0
     };
     if selected + 4 * WARPS * heads * (dv + 2) > SHARED {
         return Err("sums and selections that fit in shared memory".into());
     }
-    let (k_decoder, v_decoder) = (decoder(k, &k_arg)?, decoder(v, &v_arg)?);
+    let (k_decoder, v_decoder) = (decoder(k, &params.k)?, decoder(v, &params.v)?);
     let kernel = |name| {
         Kernel::new(&ATTENTION, name)
             .with("K", k_decoder)
@@ -160,11 +183,11 @@ pub(super) fn plan(task: &mut Task<'_>, p: &Attention) -> Result<(), Refusal> {
             .with_int("SINKS", p.sinks.into())
             .with_int("SPLIT", (n_parts > 1).into())
     };
-    let (threads, grid) = (32 * WARPS as u32, [size(n_tokens)?, size(y_blocks)?, size(n_parts)?]);
-    task.launch_with(kernel("attention"), grid, threads, size(selected)?, &params)?;
+    let (threads, grid) = (32 * WARPS as u32, [size(n_tokens)?, size(y_blocks)?, n_parts]);
+    task.launch_with(kernel("attention"), grid, threads, size(selected)?, params)?;
     if n_parts > 1 {
         let grid = [size(n_tokens)?, size(n_head)?, 1];
-        task.launch(kernel("merge"), grid, threads, &params)?;
+        task.launch(kernel("merge"), grid, threads, params)?;
     }
     Ok(())
 }

@@ -9,14 +9,57 @@ use super::products::decoder;
 use super::{ColumnForm, Refusal, Task, size};
 use crate::graph::Tensor;
 
-/// Rows of a tile of `mul_mat_tensor.cu`, its columns where there are many and where there are few, and its threads.
-const ROWS: u32 = 128;
-const MANY: u32 = 128;
-const FEW: u32 = 32;
-const THREADS: u32 = 256;
+/// A tile of `mul_mat_tensor.cu`: rows and columns, and those of a warp's part of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Tile {
+    rows: u32,
+    columns: u32,
+    warp_rows: u32,
+    warp_columns: u32,
+}
 
-/// Values between rows in shared memory.
-const PADDING: u32 = 8;
+const fn tile(rows: u32, columns: u32, warp_rows: u32, warp_columns: u32) -> Tile {
+    Tile {
+        rows,
+        columns,
+        warp_rows,
+        warp_columns,
+    }
+}
+
+/// Tiles, those first that need the fewest reads and decode the fewest weights.
+const TILES: [Tile; 3] = [tile(128, 256, 64, 64), tile(128, 128, 64, 32), tile(64, 64, 32, 32)];
+
+/// The tile of few columns, and of groups of them.
+const FEW: Tile = tile(128, 32, 16, 32);
+
+/// Values of a row in shared memory, for each of two steps.
+const STEP: u32 = 64;
+
+/// Blocks with which a card is busy.
+const BUSY: u32 = 100;
+
+impl Tile {
+    /// The tile for a product of so many rows and columns, and so many such products.
+    fn of(rows: u32, columns: u32, outer: u32) -> Tile {
+        if columns <= FEW.columns {
+            return FEW;
+        }
+        let n_blocks =
+            |t: &Tile| u64::from(rows.div_ceil(t.rows)) * u64::from(columns.div_ceil(t.columns)) * u64::from(outer);
+        let large = TILES.into_iter().find(|t| n_blocks(t) >= BUSY.into());
+        large.unwrap_or(TILES[TILES.len() - 1])
+    }
+
+    fn threads(self) -> u32 {
+        32 * (self.rows / self.warp_rows) * (self.columns / self.warp_columns)
+    }
+
+    /// Bytes of shared memory.
+    fn shared(self) -> u32 {
+        2 * 2 * STEP * (self.rows + self.columns)
+    }
+}
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -52,7 +95,7 @@ pub(super) struct Groups {
 }
 
 /// Columns of a tile of groups.
-pub(super) const GROUP_COLUMNS: u32 = FEW;
+pub(super) const GROUP_COLUMNS: u32 = FEW.columns;
 
 /// True if the product of a node's weights may be computed so.
 pub(super) fn suits(precision: Precision, weights: &Tensor) -> bool {
@@ -70,12 +113,10 @@ pub(super) fn column_bytes(x: &Tensor) -> usize {
     stride(x) * x.nrows()
 }
 
-/// Values of a row that are decoded at a time: whole groups of runs.
-fn step(ty: GgmlType) -> u32 {
-    match ty {
-        GgmlType::Q2_K | GgmlType::Q3_K | GgmlType::Q6_K | GgmlType::TQ2_0 => 128,
-        _ => 64,
-    }
+/// What addresses of rows are multiples of, up to what is read at a time.
+fn alignment(w: &TensorArg) -> i64 {
+    let rows = (1..4).all(|d| w.ne[d] == 1 || w.nb[d] % 16 == 0);
+    if rows && w.data.is_multiple_of(16) { 16 } else { 4 }
 }
 
 /// Plans the product: of all columns, or of groups of them.
@@ -101,17 +142,21 @@ pub(super) fn plan(task: &mut Task<'_>, operands: [TensorArg; 3], groups: Option
         task.for_each(Kernel::new(&ROUND_COLUMNS, "round_columns"), n, &params)?;
     }
     let [m, n, n2, n3] = task.node.ne;
-    let (n_columns, y_blocks, z_blocks) = match groups {
-        Some(groups) => (GROUP_COLUMNS, size(groups.n_tiles)?, 1),
+    let (tile, y_blocks, z_blocks) = match groups {
+        Some(groups) => (FEW, size(groups.n_tiles)?, 1),
         None => {
-            let n_columns = if n > FEW as usize { MANY } else { FEW };
-            (n_columns, size(n)?.div_ceil(n_columns), size(n2 * n3)?)
+            let outer = size(n2 * n3)?;
+            let tile = Tile::of(size(m)?, size(n)?, outer);
+            (tile, size(n)?.div_ceil(tile.columns), outer)
         }
     };
     let kernel = Kernel::new(&MUL_MAT_TENSOR, "mul_mat_tensor")
         .with("TYPE", decoder(weights.ty, &w))
-        .with_int("STEP", step(weights.ty).into())
-        .with_int("COLUMNS", n_columns.into())
+        .with_int("ALIGNED", alignment(&w))
+        .with_int("ROWS", tile.rows.into())
+        .with_int("COLUMNS", tile.columns.into())
+        .with_int("WARP_ROWS", tile.warp_rows.into())
+        .with_int("WARP_COLUMNS", tile.warp_columns.into())
         .with_int("IDS", groups.is_some().into());
     let params = Params {
         w,
@@ -123,7 +168,32 @@ pub(super) fn plan(task: &mut Task<'_>, operands: [TensorArg; 3], groups: Option
         n_used: size(groups.map_or(1, |g| g.n_used))? as i32,
         stride: stride as i32,
     };
-    let grid = [size(m)?.div_ceil(ROWS), y_blocks, z_blocks];
-    let shared = 2 * (ROWS + n_columns) * (step(weights.ty) + PADDING);
-    task.launch_with(kernel, grid, THREADS, shared, &params)
+    let grid = [size(m)?.div_ceil(tile.rows), y_blocks, z_blocks];
+    task.launch_with(kernel, grid, tile.threads(), tile.shared(), &params)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_are_as_large_as_leaves_no_multiprocessor_without_one() {
+        let columns = |rows, columns| Tile::of(rows, columns, 1).columns;
+        let found = [
+            (14336, 512),
+            (4096, 512),
+            (1024, 512),
+            (1024, 4096),
+            (4096, 32),
+            (64, 64),
+        ];
+        assert_eq!(found.map(|(rows, n)| columns(rows, n)), [256, 128, 64, 256, 32, 64]);
+    }
+
+    #[test]
+    fn two_steps_of_a_tile_fit_in_the_shared_memory_of_small_cards() {
+        for tile in TILES.into_iter().chain([FEW]) {
+            assert!(tile.shared() <= 99 << 10 && tile.threads() <= 256, "{tile:?}");
+        }
+    }
 }
