@@ -1,6 +1,6 @@
 //! CPU kernels over plain slices, in the order data flows through them:
 //! [`types`] (names, ids and sizes of the tensor types), [`quants`] (blocks to floats and back),
-//! [`interleaved`] (rows of weights in groups), [`matmul()`] (the matrix product), [`attention`] (queries, keys and values), [`recurrent`] (steps of states), [`rope`] (turned pairs), [`rows`] (everything else that is done with a row of floats).
+//! [`interleaved`] (rows of weights in groups), [`matmul()`] (the matrix product), [`attention`] (queries, keys and values), [`recurrent`] (steps of states), [`rope`] (rotary positions), [`rows`] (everything else that is done with a row of floats).
 //!
 //! Nothing here knows a graph, a model or a thread pool: a kernel takes slices and numbers.
 //!

@@ -1,4 +1,4 @@
-//! RoPE: sines and cosines of angles, and pairs of elements that are turned by them. All results are the same on any CPU.
+//! RoPE: sines and cosines of angles, and pairs of elements that are rotated by them. All results are the same on any CPU.
 
 use crate::dispatch::kernels;
 
@@ -12,7 +12,7 @@ pub fn sin_cos_in_place(angles: &mut [f32], magnitude: f32, cos: &mut [f32]) {
     unsafe { (kernels().sin_cos_in_place)(angles.as_mut_ptr(), magnitude, cos.as_mut_ptr(), cos.len()) }
 }
 
-/// Turns pairs of neighbours: `(x[2 i] cos[i] - x[2 i + 1] sin[i], x[2 i] sin[i] + x[2 i + 1] cos[i])`.
+/// Rotates pairs of neighbours: `(x[2 i] cos[i] - x[2 i + 1] sin[i], x[2 i] sin[i] + x[2 i + 1] cos[i])`.
 ///
 /// # Panics
 /// If there is not one sine and one cosine for each pair.

@@ -1,4 +1,4 @@
-//! RoPE: sines and cosines of angles, and pairs of elements that are turned by them. Loops are plain, as compilers turn them into vector code.
+//! RoPE: sines and cosines of angles, and pairs of elements that are rotated by them. Loops are plain, as compilers turn them into vector code.
 //!
 //! # Safety
 //! All functions: the CPU has `V`'s instructions, and pointers are valid for what they say.
@@ -20,7 +20,7 @@ pub(crate) unsafe fn sin_cos_in_place<V: Simd>(angles: *mut f32, magnitude: f32,
     }
 }
 
-/// Turns `n` pairs, `x[2 i]` and `x[2 i + 1]`.
+/// Rotates `n` pairs, `x[2 i]` and `x[2 i + 1]`.
 #[inline(always)]
 pub(crate) unsafe fn rotate_pairs<V: Simd>(x: *mut f32, sin: *const f32, cos: *const f32, n: usize) {
     for i in 0..n {
@@ -33,7 +33,7 @@ pub(crate) unsafe fn rotate_pairs<V: Simd>(x: *mut f32, sin: *const f32, cos: *c
     }
 }
 
-/// Turns `n` pairs, `x[i]` and `x[n + i]`.
+/// Rotates `n` pairs, `x[i]` and `x[n + i]`.
 #[inline(always)]
 pub(crate) unsafe fn rotate_halves<V: Simd>(x: *mut f32, sin: *const f32, cos: *const f32, n: usize) {
     for i in 0..n {

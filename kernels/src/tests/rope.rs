@@ -1,4 +1,4 @@
-//! Turned pairs.
+//! Rotary positions.
 
 use super::*;
 use crate::generic::rope::sin_cos;
@@ -17,7 +17,7 @@ fn sines_and_cosines() {
 
 /// Every instruction set gives the bits that the definition gives.
 #[test]
-fn pairs_are_turned_alike_on_any_cpu() {
+fn pairs_are_rotated_alike_on_any_cpu() {
     for kernels in all_kernels() {
         for n in LENGTHS {
             let angles: Vec<f32> = noise(1, n).iter().map(|x| 1000.0 * x).collect();
@@ -32,7 +32,7 @@ fn pairs_are_turned_alike_on_any_cpu() {
             assert_eq!((&sin, &cos), (&expected_sin, &expected_cos), "{:?} {n}", kernels.isa);
 
             let x = noise(2, 2 * n);
-            let turned = |a: f32, b: f32, i: usize| (a * cos[i] - b * sin[i], a * sin[i] + b * cos[i]);
+            let rotated = |a: f32, b: f32, i: usize| (a * cos[i] - b * sin[i], a * sin[i] + b * cos[i]);
             let (mut pairs, mut halves) = (x.clone(), x.clone());
             // SAFETY: two elements for each sine and cosine; the CPU has the instructions.
             unsafe {
@@ -40,14 +40,14 @@ fn pairs_are_turned_alike_on_any_cpu() {
                 (kernels.rotate_halves)(halves.as_mut_ptr(), sin.as_ptr(), cos.as_ptr(), n);
             }
             for i in 0..n {
-                let (a, b) = turned(x[2 * i], x[2 * i + 1], i);
+                let (a, b) = rotated(x[2 * i], x[2 * i + 1], i);
                 assert_eq!(
                     (pairs[2 * i], pairs[2 * i + 1]),
                     (a, b),
                     "{:?} pair {i} of {n}",
                     kernels.isa
                 );
-                let (a, b) = turned(x[i], x[n + i], i);
+                let (a, b) = rotated(x[i], x[n + i], i);
                 assert_eq!((halves[i], halves[n + i]), (a, b), "{:?} half {i} of {n}", kernels.isa);
             }
         }

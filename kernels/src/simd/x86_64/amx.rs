@@ -130,6 +130,32 @@ impl Drop for Amx {
     }
 }
 
+/// A step of a product, with an instruction that loads activations. A product takes 16 cycles and a load of a tile 8, two of which go on at a time: four products for four
+/// loads keep the unit busy.
+macro_rules! multiply_step {
+    ($load:literal, $x:ident, $x_stride:ident, $w:ident) => {{
+        const { assert!(TILE_BYTES == 1024 && TILE_WIDTH == 64 && TILE_ROWS == 16) };
+        asm!(
+            concat!($load, " tmm4, [{first} + 1*{x_stride}]"),
+            "tileloadd tmm6, [{w} + 1*{width}]",
+            "tileloadd tmm7, [{w} + 1*{width} + 1024]",
+            concat!($load, " tmm5, [{second} + 1*{x_stride}]"),
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            first = in(reg) $x,
+            second = in(reg) $x.add(TILE_ROWS * $x_stride),
+            x_stride = in(reg) $x_stride,
+            w = in(reg) $w,
+            width = in(reg) TILE_WIDTH,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack, readonly, preserves_flags),
+        );
+    }};
+}
+
 impl TileUnit for Amx {
     type Float = Avx512;
     type Int = Avx512VnniInt;
@@ -213,57 +239,16 @@ impl TileUnit for Amx {
         }
     }
 
-    /// A product takes 16 cycles and a load of a tile 8, two of which go on at a time: four products for four loads keep the unit busy.
     #[inline(always)]
     unsafe fn step(&mut self, x: *const u8, x_stride: usize, w: *const u8) {
-        const { assert!(TILE_BYTES == 1024 && TILE_WIDTH == 64 && TILE_ROWS == 16) };
         // SAFETY: as above; what is read are 32 rows of activations and two tiles of weights.
-        unsafe {
-            asm!(
-                "tileloadd tmm4, [{first} + 1*{x_stride}]",
-                "tileloadd tmm6, [{w} + 1*{width}]",
-                "tileloadd tmm7, [{w} + 1*{width} + 1024]",
-                "tileloadd tmm5, [{second} + 1*{x_stride}]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                first = in(reg) x,
-                second = in(reg) x.add(TILE_ROWS * x_stride),
-                x_stride = in(reg) x_stride,
-                w = in(reg) w,
-                width = in(reg) TILE_WIDTH,
-                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                options(nostack, readonly, preserves_flags),
-            );
-        }
+        unsafe { multiply_step!("tileloadd", x, x_stride, w) }
     }
 
     #[inline(always)]
     unsafe fn step_of_stream(&mut self, x: *const u8, x_stride: usize, w: *const u8) {
-        const { assert!(TILE_BYTES == 1024 && TILE_WIDTH == 64 && TILE_ROWS == 16) };
-        // SAFETY: as above; what is read are 32 rows of activations and two tiles of weights.
-        unsafe {
-            asm!(
-                "tileloaddt1 tmm4, [{first} + 1*{x_stride}]",
-                "tileloadd tmm6, [{w} + 1*{width}]",
-                "tileloadd tmm7, [{w} + 1*{width} + 1024]",
-                "tileloaddt1 tmm5, [{second} + 1*{x_stride}]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                first = in(reg) x,
-                second = in(reg) x.add(TILE_ROWS * x_stride),
-                x_stride = in(reg) x_stride,
-                w = in(reg) w,
-                width = in(reg) TILE_WIDTH,
-                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                options(nostack, readonly, preserves_flags),
-            );
-        }
+        // SAFETY: as in `step`.
+        unsafe { multiply_step!("tileloaddt1", x, x_stride, w) }
     }
 
     #[inline(always)]
